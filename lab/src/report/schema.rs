@@ -1,0 +1,253 @@
+//! What the lab writes down about an experiment, and the report reads.
+//!
+//! One JSON document per experiment and kernel. It holds what was measured and nothing derived:
+//! ideals, normalised values, totals, medians and PV are computed by the report (`summary`), in
+//! one place, so that a document cannot contradict itself.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// The version of this schema that the code below reads and writes.
+pub const VERSION: u32 = 1;
+
+/// One experiment on one kernel: every contender, every repeat.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Results {
+    /// [`VERSION`]; any other is refused.
+    pub schema: u32,
+    /// The experiment's name, as `justitia lab run` takes it (`reread`).
+    pub experiment: String,
+    /// Its heading (`Re-read after an outsider's pressure`).
+    pub title: String,
+    /// One or two sentences: what was done and asked. Plain text.
+    pub question: String,
+    /// The paper's figure and numbers, if the experiment repeats one.
+    pub paper: Option<Paper>,
+    /// Where it ran.
+    pub machine: Machine,
+    /// When it began, RFC 3339 (`2026-01-31T12:00:00Z`).
+    pub date: String,
+    /// The seed of the workloads and of the contenders' order.
+    pub seed: u64,
+    /// The tenants, in the order in which they are to be shown (by weight).
+    pub tenants: Vec<Tenant>,
+    /// The contenders, in the order in which they are to be shown; the baseline first.
+    pub contenders: Vec<Contender>,
+    /// What was measured; the headline first.
+    pub metrics: Vec<Metric>,
+    /// What the product promises to reach here. May be empty.
+    #[serde(default)]
+    pub goals: Vec<Goal>,
+    /// Every run, in the order in which it was made, the failed ones too.
+    pub runs: Vec<Run>,
+}
+
+/// The machine and the guest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Machine {
+    /// The guest's kernel release (`6.12.57+deb12-cloud-amd64`).
+    pub kernel: String,
+    /// How the guest ran (`kvm`, `tcg`, or `none` for a native run).
+    pub accelerator: String,
+    /// The host's processor, as `/proc/cpuinfo` names it.
+    pub cpu: String,
+    /// The guest's processors.
+    pub vcpus: u32,
+    /// The guest's memory in bytes.
+    pub memory_bytes: u64,
+    /// The disk in words (`ext4, 60 MB/s by QEMU`).
+    pub disk: String,
+}
+
+/// A tenant of the experiment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tenant {
+    /// Its name, unique in the experiment.
+    pub name: String,
+    /// Its weight, 1..=10000.
+    pub weight: u64,
+    /// Its ideal relative to the other tenants' where that is not its weight (a tenant that can
+    /// use less than its share). Any positive unit. Absent: the weight.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ideal: Option<f64>,
+}
+
+/// A way of controlling the machine that takes part in the comparison.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Contender {
+    /// Its key (`conventional`, `bfq`, `io-cost`, `memcg-limits`, `justitia`).
+    pub id: String,
+    /// Its name for people (`Conventional`).
+    pub label: String,
+    /// What it sets, in one sentence. May be empty.
+    #[serde(default)]
+    pub what: String,
+}
+
+/// A quantity that was measured per tenant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Metric {
+    /// Its key in [`TenantValues::values`] and [`Series::metric`] (`bandwidth`).
+    pub key: String,
+    /// Its name for people (`Read bandwidth`).
+    pub label: String,
+    /// Its unit.
+    pub unit: Unit,
+    /// Whether it ought to follow the weights: only then are an ideal and a PV shown.
+    pub proportional: bool,
+    /// How the tenants' values make up the experiment's.
+    pub total: Total,
+}
+
+/// A unit; values are always in the base unit, the report scales them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    /// Bytes, shown in MiB.
+    Bytes,
+    /// Bytes per second, shown in MB/s.
+    BytesPerSecond,
+    /// A fraction from 0 to 1, shown in per cent.
+    Ratio,
+    /// Operations per second.
+    PerSecond,
+    /// Seconds, shown in the fitting unit.
+    Seconds,
+    /// A plain number.
+    Count,
+}
+
+/// How the tenants' values make up the experiment's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Total {
+    /// Their sum (bandwidth, bytes).
+    Sum,
+    /// Their mean (hit ratio, latency).
+    Mean,
+}
+
+/// What the paper reports for the same experiment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Paper {
+    /// Which paper (`Justitia`).
+    pub title: String,
+    /// Which figure or table (`Fig. 9a`).
+    pub figure: String,
+    /// Its numbers, per contender.
+    pub results: Vec<PaperResult>,
+}
+
+/// The paper's numbers for one contender.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PaperResult {
+    /// The [`Contender::id`] that it corresponds to here; one that did not run is still listed.
+    pub contender: String,
+    /// The paper's PV, if it gives one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pv: Option<f64>,
+    /// The paper's normalised results, in the paper's order of tenants. May be empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub normalised: Vec<f64>,
+    /// Anything else it says, in words (`total 1200.4 MB/s`).
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub note: String,
+}
+
+/// A promised number, checked for each MGLRU state by the median of the repeats.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Goal {
+    /// The [`Contender::id`] that must reach it.
+    pub contender: String,
+    /// The [`Metric::key`].
+    pub metric: String,
+    /// What of the metric.
+    pub measure: Measure,
+    /// The bound that must hold: an upper one, except for [`Measure::TotalAgainst`].
+    pub must: f64,
+    /// The bound that would be better still.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stretch: Option<f64>,
+}
+
+/// What a [`Goal`] bounds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Measure {
+    /// The PV, at most.
+    Pv,
+    /// The total, at most (anonymous bytes reclaimed: 0).
+    Total,
+    /// The total over that of the named contender, at least (0.98 = 98 %).
+    TotalAgainst(String),
+    /// The named contender's total minus this one's, at most (0.005 = half a point of a ratio).
+    LostAgainst(String),
+}
+
+/// One run of one contender.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Run {
+    /// The [`Contender::id`].
+    pub contender: String,
+    /// Whether MGLRU was on; absent where the kernel has none.
+    #[serde(default)]
+    pub mglru: Option<bool>,
+    /// Which repeat, from 0.
+    pub repeat: u32,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// What was measured; tenants that yielded nothing are left out.
+    #[serde(default)]
+    pub tenants: Vec<TenantValues>,
+    /// How it went over time. May be empty.
+    #[serde(default)]
+    pub timeline: Vec<Series>,
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Outcome {
+    /// It measured what it should.
+    Measured,
+    /// It did not; its values, if any, are not used.
+    Failed {
+        /// Why, in one sentence.
+        reason: String,
+        /// The end of the guest's console, if that tells more. May be empty.
+        #[serde(default)]
+        console: String,
+    },
+}
+
+/// One tenant's results in one run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TenantValues {
+    /// The [`Tenant::name`].
+    pub name: String,
+    /// By [`Metric::key`], in the metric's base unit.
+    pub values: BTreeMap<String, f64>,
+}
+
+/// One tenant's metric over time in one run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Series {
+    /// The [`Metric::key`].
+    pub metric: String,
+    /// The [`Tenant::name`]; any other name (`outsider`) is drawn as context.
+    pub tenant: String,
+    /// Pairs of seconds since the run began, and the value then, in the metric's base unit.
+    pub points: Vec<(f64, f64)>,
+}
