@@ -4,8 +4,20 @@
 //! *what is each tenant entitled to, now?* The answer is hierarchical, weighted and
 //! work-conserving; see [`entitlements`].
 
+mod age;
+mod entitle;
+mod fill;
+mod pv;
+mod tree;
+mod victim;
 mod weight;
 
 pub mod num;
 
+pub use age::{Ageing, Order, VirtualTime, WaitQueue};
+pub use entitle::entitlements;
+pub use fill::{Bid, divide};
+pub use pv::pv;
+pub use tree::{Claim, NodeId, Tree};
+pub use victim::{give_back, overage, victim};
 pub use weight::{Weight, WeightError};

@@ -44,6 +44,12 @@ impl TryFrom<u64> for Weight {
     }
 }
 
+impl From<Weight> for u32 {
+    fn from(weight: Weight) -> Self {
+        Self::from(weight.0.get())
+    }
+}
+
 impl std::fmt::Display for Weight {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.0.fmt(f)

@@ -1,0 +1,79 @@
+//! Proportionality variation.
+
+use crate::Weight;
+use crate::num::to_f64;
+
+/// Proportionality variation (Justitia, equation 2): the mean of |ideal − actual| after both are
+/// normalised to the lowest weight's. 0 is perfect proportion; what counts as far off grows with the
+/// spread of the weights.
+///
+/// Where several tenants share the lowest weight, the mean of what they got is the unit. Infinite if
+/// the lowest got nothing while somebody got something; `None` without tenants or when nobody got
+/// anything.
+#[must_use]
+pub fn pv(weights: &[Weight], actual: &[f64]) -> Option<f64> {
+    let lowest = *weights.iter().min()?;
+    let unit = mean(
+        actual
+            .iter()
+            .zip(weights)
+            .filter(|(_, w)| **w == lowest)
+            .map(|(a, _)| *a),
+    )?;
+    if actual.iter().all(|a| *a <= 0.0) {
+        return None;
+    }
+    if unit <= 0.0 {
+        return Some(f64::INFINITY);
+    }
+    mean(actual.iter().zip(weights).map(|(a, w)| {
+        let ideal = to_f64(w.get()) / to_f64(lowest.get());
+        (ideal - a / unit).abs()
+    }))
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (sum, count) = values.fold((0.0, 0.0), |(s, n), v| (s + v, n + 1.0));
+    (count > 0.0).then(|| sum / count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn weights(values: &[u64]) -> Vec<Weight> {
+        values
+            .iter()
+            .map(|w| Weight::try_from(*w).unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn figures_of_the_justitia_paper() {
+        // Section IV-B: Fileserver ×8, conventional and Justitia ("36.9 % better").
+        let eight = weights(&[100, 200, 300, 400, 500, 600, 700, 800]);
+        let conv = pv(&eight, &[1.0, 1.51, 2.02, 2.40, 2.63, 2.71, 3.07, 3.31]).unwrap();
+        let justitia = pv(&eight, &[1.0, 1.73, 2.24, 2.65, 3.04, 3.75, 4.37, 6.26]).unwrap();
+        assert!((conv - 2.17).abs() < 0.005, "{conv}");
+        assert!((justitia - 1.37).abs() < 0.005, "{justitia}");
+        assert!((1.0 - justitia / conv - 0.369).abs() < 0.002);
+        // Section IV-E: Re-read under memory cgroups and Justitia; section IV-F: Justitia with ageing.
+        let four = weights(&[100, 200, 400, 800]);
+        assert!((pv(&four, &[1.0, 2.02, 3.91, 8.46]).unwrap() - 0.14).abs() < 0.005);
+        assert!((pv(&four, &[1.0, 1.15, 1.60, 4.53]).unwrap() - 1.67).abs() < 0.02);
+        let starved = weights(&[100, 1000, 1000, 1000, 1000, 1000, 1000, 1000]);
+        let aged = [1.0, 8.94, 9.36, 9.08, 8.83, 9.49, 9.77, 9.43];
+        assert!((pv(&starved, &aged).unwrap() - 0.64).abs() < 0.005);
+    }
+
+    #[test]
+    fn edges() {
+        let two = weights(&[100, 300]);
+        assert_eq!(pv(&two, &[7.0, 21.0]), Some(0.0));
+        assert_eq!(pv(&two, &[0.0, 21.0]), Some(f64::INFINITY));
+        assert_eq!(pv(&two, &[0.0, 0.0]), None);
+        assert_eq!(pv(&[], &[]), None);
+        // Equal weights: the unit is their mean, not whoever happens to come first.
+        assert_eq!(pv(&weights(&[100, 100]), &[1.0, 3.0]), Some(0.5));
+    }
+}

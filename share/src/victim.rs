@@ -1,0 +1,46 @@
+//! Who gives back, and how much.
+
+use crate::fill::{Bid, divide};
+
+/// Usage above entitlement.
+#[must_use]
+pub const fn overage(usage: u64, entitlement: u64) -> u64 {
+    usage.saturating_sub(entitlement)
+}
+
+/// Divides `need` among tenants in proportion to their overage; none gives more than its overage, so when
+/// the overages together are less than `need`, the sum of the parts is less too.
+#[must_use]
+pub fn give_back(need: u64, overages: &[u64]) -> Vec<u64> {
+    let total: u128 = overages.iter().map(|o| u128::from(*o)).sum();
+    let need = u64::try_from(total).map_or(need, |total| need.min(total));
+    // Weights are 32 bits wide: scale the largest overage into them.
+    let largest = overages.iter().copied().max().unwrap_or(0);
+    let shift = 32u32.saturating_sub(largest.leading_zeros());
+    let bids: Vec<Bid> = overages
+        .iter()
+        .map(|&o| {
+            let scaled = u32::try_from(o >> shift).unwrap_or(u32::MAX);
+            Bid {
+                weight: if o > 0 { scaled.max(1) } else { 0 },
+                floor: 0,
+                demand: o,
+            }
+        })
+        .collect();
+    divide(need, &bids)
+}
+
+/// DoubleDecker's victim (section 4.3, Algorithm 1 and equation 1): the tenant whose usage would
+/// exceed its entitlement the most once `batch` more units are wanted. Among equals, the first.
+///
+/// The paper's `exceed(E, b, cw)` adds to a fixed entitlement a part of what the others leave unused;
+/// [`entitlements`](crate::entitlements) has done that already, so the algorithm is one `argmax`.
+/// Tenants without usage have nothing to give. `None` when nobody has.
+#[must_use]
+pub fn victim(usages: &[u64], entitlements: &[u64], batch: u64) -> Option<usize> {
+    let exceed = |i: usize| i128::from(usages[i]) + i128::from(batch) - i128::from(entitlements[i]);
+    (0..usages.len().min(entitlements.len()))
+        .filter(|&i| usages[i] > 0)
+        .max_by_key(|&i| (exceed(i), std::cmp::Reverse(i)))
+}

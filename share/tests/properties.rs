@@ -1,0 +1,162 @@
+//! What entitlement promises, for any tree.
+
+use justitia_share::{Bid, Claim, NodeId, Tree, Weight, divide, entitlements, give_back};
+use proptest::prelude::*;
+
+fn any_bid() -> impl Strategy<Value = Bid> {
+    let amount = prop_oneof![Just(0), 0..50u64, 0..1_000_000u64, Just(u64::MAX)];
+    (
+        1..=10_000u32,
+        prop_oneof![Just(0u64), 0..100_000u64],
+        amount,
+    )
+        .prop_map(|(weight, floor, demand)| Bid {
+            weight,
+            floor,
+            demand,
+        })
+}
+
+fn any_group() -> impl Strategy<Value = Vec<Bid>> {
+    proptest::collection::vec(any_bid(), 1..12)
+}
+
+fn any_amount() -> impl Strategy<Value = u64> {
+    prop_oneof![0..100u64, 0..10_000_000u64, any::<u64>()]
+}
+
+/// Parents as fractions of the index, so that any vector describes a tree of any depth.
+fn any_tree() -> impl Strategy<Value = Tree> {
+    proptest::collection::vec((any::<prop::sample::Index>(), any_bid()), 1..30).prop_map(|nodes| {
+        let mut tree = Tree::new();
+        let mut ids = vec![NodeId::ROOT];
+        for (parent, bid) in nodes {
+            let weight = Weight::try_from(u64::from(bid.weight)).unwrap();
+            let claim = Claim {
+                weight,
+                floor: bid.floor,
+                demand: bid.demand,
+            };
+            ids.push(tree.add(*parent.get(&ids), claim));
+        }
+        tree
+    })
+}
+
+fn wide_sum(parts: impl IntoIterator<Item = u64>) -> u128 {
+    parts.into_iter().map(u128::from).sum()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn parts_add_up(bids in any_group(), amount in any_amount()) {
+        prop_assert_eq!(wide_sum(divide(amount, &bids)), u128::from(amount));
+    }
+
+    #[test]
+    fn floors_and_demands_hold(bids in any_group(), amount in any_amount()) {
+        let parts = divide(amount, &bids);
+        let floors = wide_sum(bids.iter().map(|b| b.floor.min(b.demand)));
+        let asked = wide_sum(bids.iter().map(|b| b.demand));
+        for (bid, part) in bids.iter().zip(&parts) {
+            if floors <= u128::from(amount) {
+                prop_assert!(*part >= bid.floor.min(bid.demand));
+            }
+            if asked >= u128::from(amount) {
+                prop_assert!(*part <= bid.demand);
+            } else {
+                prop_assert!(*part >= bid.demand);
+            }
+        }
+    }
+
+    /// Between floor and demand everybody stands at the same level, within half a unit.
+    #[test]
+    fn same_level_for_all(bids in any_group(), amount in 0..10_000_000u64) {
+        let parts = divide(amount, &bids);
+        let floors = wide_sum(bids.iter().map(|b| b.floor.min(b.demand)));
+        let asked = wide_sum(bids.iter().map(|b| b.demand));
+        prop_assume!(floors < u128::from(amount) && u128::from(amount) < asked);
+        // A unit that one holds above its floor never ranks below a unit that another was refused.
+        for (x, held) in bids.iter().zip(&parts).filter(|(b, p)| **p > b.floor.min(b.demand)) {
+            for (y, refused) in bids.iter().zip(&parts).filter(|(b, p)| **p < b.demand) {
+                let holds = u128::from(x.weight) * (2 * u128::from(*refused) + 1);
+                let wants = u128::from(y.weight) * (2 * u128::from(*held) - 1);
+                prop_assert!(holds >= wants, "{x:?} holds {held}, {y:?} has {refused}");
+            }
+        }
+    }
+
+    #[test]
+    fn more_weight_is_never_less(bids in any_group(), amount in any_amount(), who in any::<prop::sample::Index>(), more in 1..5000u32) {
+        let i = who.index(bids.len());
+        let mut heavier = bids.clone();
+        heavier[i].weight += more;
+        let (before, after) = (divide(amount, &bids), divide(amount, &heavier));
+        prop_assert!(after[i] >= before[i]);
+        for j in (0..bids.len()).filter(|&j| j != i) {
+            prop_assert!(after[j] <= before[j], "nobody else gains by it");
+        }
+    }
+
+    #[test]
+    fn more_demand_is_never_less(bids in any_group(), amount in any_amount(), who in any::<prop::sample::Index>(), more in 1..5000u64) {
+        let i = who.index(bids.len());
+        let mut hungrier = bids.clone();
+        hungrier[i].demand = hungrier[i].demand.saturating_add(more);
+        prop_assert!(divide(amount, &hungrier)[i] >= divide(amount, &bids)[i]);
+    }
+
+    /// One unit more to divide moves one unit, anywhere in the tree: tiny changes stay tiny.
+    #[test]
+    fn one_unit_more_moves_one_unit(tree in any_tree(), amount in 0..10_000_000u64) {
+        let (before, after) = (entitlements(&tree, amount), entitlements(&tree, amount + 1));
+        for node in tree.tenants() {
+            let (b, a) = (before[node.index()], after[node.index()]);
+            prop_assert!(a == b || a == b + 1, "{b} became {a}");
+        }
+    }
+
+    #[test]
+    fn every_level_adds_up(tree in any_tree(), amount in any_amount()) {
+        let parts = entitlements(&tree, amount);
+        prop_assert_eq!(parts[0], amount);
+        let mut sums = vec![None; tree.len()];
+        for node in tree.tenants() {
+            let sum = &mut sums[tree.parent(node).index()];
+            *sum = Some(sum.unwrap_or(0) + u128::from(parts[node.index()]));
+        }
+        for (part, sum) in parts.iter().zip(sums) {
+            prop_assert!(sum.is_none_or(|s| s == u128::from(*part)));
+        }
+    }
+
+    /// A tenant that demands nothing leaves everything to the others; alone, one gets all.
+    #[test]
+    fn work_conserving(weights in proptest::collection::vec(1..=10_000u64, 2..10), amount in any_amount()) {
+        let mut tree = Tree::new();
+        for (i, w) in weights.iter().enumerate() {
+            let demand = if i == 0 { u64::MAX } else { 0 };
+            tree.add(NodeId::ROOT, Claim { weight: Weight::try_from(*w).unwrap(), floor: 0, demand });
+        }
+        prop_assert_eq!(entitlements(&tree, amount)[1], amount);
+    }
+
+    #[test]
+    fn give_back_is_bounded_and_proportional(over in proptest::collection::vec(prop_oneof![Just(0), 1..1u64 << 40], 1..20), need in 0..1u64 << 42) {
+        let parts = give_back(need, &over);
+        let total = wide_sum(over.iter().copied());
+        prop_assert_eq!(wide_sum(parts.iter().copied()), total.min(u128::from(need)));
+        for (part, o) in parts.iter().zip(&over) {
+            prop_assert!(part <= o);
+            if total > u128::from(need) {
+                let exact = u128::from(need) * u128::from(*o) / total;
+                // The weights are scaled to 32 bits: a 2^-31st part of the need may shift.
+                let slack = 2 + u128::from(need >> 30) * 20;
+                prop_assert!(u128::from(*part).abs_diff(exact) <= slack, "{part} for {exact}");
+            }
+        }
+    }
+}
