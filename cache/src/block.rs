@@ -1,0 +1,101 @@
+//! Blocks and what names them.
+
+use serde::{Deserialize, Serialize};
+
+/// Bytes in a block: what is cached, found and evicted as one.
+pub const BLOCK_SIZE: usize = 4096;
+
+/// [`BLOCK_SIZE`] as an offset on a disk is counted.
+pub const BLOCK_BYTES: u64 = 4096;
+
+/// Bits of a [`Key`] that hold the block number: disks up to 4 PiB.
+const BLOCK_BITS: u32 = 40;
+
+/// The highest block number that can be cached; blocks above it are served uncached.
+pub const MAX_BLOCK: u64 = (1 << BLOCK_BITS) - 1;
+
+/// The content of one block.
+pub type Block = [u8; BLOCK_SIZE];
+
+/// A virtual machine that the cache knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct VmId(pub(crate) u32);
+
+/// A pool: the part of the cache that one container of one VM fills.
+///
+/// The generation tells a pool from a later one in the same place, so that an operation that arrives after
+/// the pool was destroyed hurts nobody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct PoolId {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+impl std::fmt::Display for VmId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "vm{}", self.0)
+    }
+}
+
+impl std::fmt::Display for PoolId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "pool{}.{}", self.index, self.generation)
+    }
+}
+
+/// A block of a disk of a VM. The disk's number is unique in the whole cache, so it stands for the VM, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Key(u64);
+
+impl Key {
+    /// How many disks a cache can know at one time.
+    pub(crate) const MAX_DISKS: u32 = 1 << (u64::BITS - BLOCK_BITS);
+
+    /// `None` when the block lies beyond [`MAX_BLOCK`].
+    pub(crate) fn new(disk: u32, block: u64) -> Option<Self> {
+        debug_assert!(disk < Self::MAX_DISKS);
+        (block <= MAX_BLOCK).then_some(Self(u64::from(disk) << BLOCK_BITS | block))
+    }
+
+    pub(crate) const fn block(self) -> u64 {
+        self.0 & MAX_BLOCK
+    }
+
+    pub(crate) const fn disk(self) -> u64 {
+        self.0 >> BLOCK_BITS
+    }
+}
+
+/// The blocks that a byte range touches, rounded outwards.
+pub(crate) fn touching(off: u64, len: u64) -> std::ops::Range<u64> {
+    if len == 0 {
+        return 0..0;
+    }
+    let end = off.saturating_add(len).div_ceil(BLOCK_BYTES);
+    off / BLOCK_BYTES..end
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_round_outwards() {
+        assert_eq!(touching(0, 0), 0..0);
+        assert_eq!(touching(1, 1), 0..1);
+        assert_eq!(touching(4095, 2), 0..2);
+        assert_eq!(touching(4096, 4096), 1..2);
+        assert_eq!(touching(u64::MAX - 1, 5).end, u64::MAX.div_ceil(4096));
+    }
+
+    #[test]
+    fn a_key_keeps_disk_and_block_apart() {
+        let key = Key::new(Key::MAX_DISKS - 1, MAX_BLOCK).unwrap();
+        assert_eq!(
+            (key.disk(), key.block()),
+            (u64::from(Key::MAX_DISKS - 1), MAX_BLOCK)
+        );
+        assert_ne!(Key::new(1, 0), Key::new(0, 1));
+        assert_eq!(Key::new(0, MAX_BLOCK + 1), None);
+    }
+}

@@ -1,0 +1,96 @@
+//! What the cache tells about itself (the paper's GET_STATS, section 4.1).
+
+use crate::{DiskId, Policy, PoolId, StoreKind, VmId};
+use serde::Serialize;
+
+/// Counts since the cache (or the pool) began. Sums of pools: pools that are gone are not in them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// Blocks looked up.
+    pub gets: u64,
+    /// Of these, blocks found in memory.
+    pub memory_hits: u64,
+    /// Of these, blocks found on the SSD.
+    pub ssd_hits: u64,
+    /// Blocks inserted, by a put or by a fill.
+    pub puts: u64,
+    /// Blocks that could not be inserted: no room, a racing write, or a store that failed.
+    pub puts_dropped: u64,
+    /// Blocks evicted because the store was full.
+    pub evictions: u64,
+    /// Blocks removed because their content changed on disk.
+    pub invalidations: u64,
+}
+
+/// One pool.
+#[derive(Clone, Debug, Serialize)]
+pub struct PoolStats {
+    /// Which.
+    pub id: PoolId,
+    /// Its name.
+    pub name: String,
+    /// Where its new blocks go.
+    pub store: StoreKind,
+    /// Its weight among the VM's pools in that store, 1..=10000.
+    pub weight: u64,
+    /// What it is entitled to in that store now, bytes (what others do not use is included).
+    pub entitlement_bytes: u64,
+    /// What it holds in memory, bytes.
+    pub memory_bytes: u64,
+    /// What it holds on the SSD, bytes.
+    pub ssd_bytes: u64,
+    /// What happened.
+    pub counts: Counts,
+}
+
+/// One disk.
+#[derive(Clone, Debug, Serialize)]
+pub struct DiskStats {
+    /// Which.
+    pub id: DiskId,
+    /// Its name.
+    pub name: String,
+}
+
+/// One VM.
+#[derive(Clone, Debug, Serialize)]
+pub struct VmStats {
+    /// Which.
+    pub id: VmId,
+    /// Its name.
+    pub name: String,
+    /// Its weight among the VMs, 1..=10000.
+    pub weight: u64,
+    /// Its eviction policy.
+    pub policy: Policy,
+    /// Its pools; the first takes the blocks that belong to no container.
+    pub pools: Vec<PoolStats>,
+    /// Its disks.
+    pub disks: Vec<DiskStats>,
+}
+
+/// One store.
+#[derive(Clone, Debug, Serialize)]
+pub struct StoreStats {
+    /// Which.
+    pub store: StoreKind,
+    /// What it may hold, bytes.
+    pub capacity_bytes: u64,
+    /// What it holds, bytes.
+    pub used_bytes: u64,
+    /// What is kept in memory to find and judge its blocks, bytes.
+    pub metadata_bytes: u64,
+    /// Why it is out of use; pools that belong in it use memory meanwhile.
+    pub failed: Option<String>,
+    /// Errors of the device so far.
+    pub errors: u64,
+}
+
+/// Everything.
+#[derive(Clone, Debug, Serialize)]
+pub struct CacheStats {
+    /// The stores: memory first, then the SSD if there is one.
+    pub stores: Vec<StoreStats>,
+    /// The VMs, in the order in which they were added.
+    pub vms: Vec<VmStats>,
+}

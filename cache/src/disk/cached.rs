@@ -1,0 +1,301 @@
+//! A disk that is read through the cache.
+
+use super::{Disk, check_range, len};
+use crate::block::{self, BLOCK_BYTES, BLOCK_SIZE};
+use crate::cache::{Cache, DiskHandle, PoolHandle};
+use crate::{CacheError, DiskId, PoolId};
+use std::io;
+use std::sync::Arc;
+
+/// What a hit does, and who fills the cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// For clients that cannot put: misses fill the cache, hits leave the block in it.
+    #[default]
+    Inclusive,
+    /// For clients that put what they evict (the paper's second-chance cache, section 2.1): hits take the
+    /// block out, misses do not fill.
+    Exclusive,
+}
+
+/// A disk of a VM, read through the cache. Writes go to the backing store and remove what they touch.
+///
+/// The cache never answers for durability: [`flush`](Disk::flush) and `fua` are the backing store's.
+pub struct CachedDisk {
+    backing: Arc<dyn Disk>,
+    cache: Arc<Cache>,
+    disk: DiskHandle,
+    pool: PoolHandle,
+    mode: Mode,
+}
+
+impl CachedDisk {
+    /// Serves `backing` as `disk`, with its blocks in the VM's first pool.
+    ///
+    /// # Errors
+    /// When the disk is not known.
+    pub fn new(
+        backing: Arc<dyn Disk>,
+        cache: Arc<Cache>,
+        disk: DiskId,
+        mode: Mode,
+    ) -> Result<Self, CacheError> {
+        let (disk, pool) = cache.attach(disk)?;
+        Ok(Self {
+            backing,
+            cache,
+            disk,
+            pool,
+            mode,
+        })
+    }
+
+    /// The cache that this disk uses.
+    #[must_use]
+    pub fn cache(&self) -> &Arc<Cache> {
+        &self.cache
+    }
+
+    /// Reads when every byte is in the cache, without allocating; `false` when one is not, and then the
+    /// buffer holds anything and nothing was taken out of the cache. The fast path for front ends that
+    /// would hand a miss to another thread. Only for [`Mode::Inclusive`]; otherwise `false`.
+    ///
+    /// A range beyond the disk is not in the cache.
+    #[must_use]
+    pub fn try_read_cached(&self, buf: &mut [u8], off: u64) -> bool {
+        self.mode == Mode::Inclusive
+            && check_range(self.backing.size(), off, len(buf)).is_ok()
+            && pieces(buf, off)
+                .all(|(block, at, piece)| self.cache.read(&self.disk, &self.pool, block, at, piece))
+    }
+
+    /// Reads for a container: what is missing is filled into `pool` (inclusive mode).
+    ///
+    /// # Errors
+    /// What the backing store reports; [`io::ErrorKind::InvalidInput`] when the pool does not exist or
+    /// belongs to another VM.
+    pub fn read_for(&self, pool: PoolId, buf: &mut [u8], off: u64) -> io::Result<()> {
+        let pool = self
+            .cache
+            .pool_of(&self.disk, pool)
+            .map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
+        self.read_into(&pool, buf, off)
+    }
+
+    /// Takes a clean block that the client evicted (the paper's put). `true` when it was cached; it is not
+    /// when there is no room for it, when a write to its range is in flight, or when the pool is not the
+    /// disk's VM's.
+    ///
+    /// The content must be what a read of the backing store would return: the client vouches for it.
+    pub fn put(&self, pool: PoolId, block: u64, content: &block::Block) -> bool {
+        let inside = block
+            .checked_add(1)
+            .and_then(|end| end.checked_mul(BLOCK_BYTES))
+            .is_some_and(|end| end <= self.backing.size());
+        let ticket = self.disk.ticket(block);
+        inside
+            && self
+                .cache
+                .pool_of(&self.disk, pool)
+                .is_ok_and(|pool| self.cache.insert(&self.disk, &pool, block, content, ticket))
+    }
+
+    /// Removes what the cache holds of a byte range, rounded outwards: for changes that did not come
+    /// through this disk (a snapshot revert, an external writer).
+    pub fn invalidate(&self, off: u64, len: u64) {
+        self.disk.begin(off, len);
+        self.cache.invalidate(&self.disk, block::touching(off, len));
+        self.disk.end(off, len);
+    }
+
+    fn get(&self, pool: &PoolHandle, block: u64, at: usize, piece: &mut [u8]) -> bool {
+        match self.mode {
+            Mode::Inclusive => self.cache.read(&self.disk, pool, block, at, piece),
+            Mode::Exclusive => self.cache.take(&self.disk, pool, block, at, piece),
+        }
+    }
+
+    fn read_into(&self, pool: &PoolHandle, buf: &mut [u8], off: u64) -> io::Result<()> {
+        check_range(self.backing.size(), off, len(buf))?;
+        let mut missing: Option<std::ops::Range<u64>> = None;
+        for (block, at, piece) in pieces(buf, off) {
+            if !self.get(pool, block, at, piece) {
+                missing = Some(missing.map_or(block, |m| m.start)..block + 1);
+            }
+        }
+        let Some(missing) = missing else {
+            return Ok(());
+        };
+        if self.mode == Mode::Exclusive {
+            return self.read_missing(&missing, buf, off);
+        }
+        self.fill(pool, &missing, buf, off)
+    }
+
+    /// Reads the missing blocks' part of the buffer from the backing store, as one piece.
+    fn read_missing(
+        &self,
+        missing: &std::ops::Range<u64>,
+        buf: &mut [u8],
+        off: u64,
+    ) -> io::Result<()> {
+        let from = (missing.start * BLOCK_BYTES).max(off);
+        let to = (missing.end * BLOCK_BYTES).min(off + len(buf));
+        let place = index(from - off)..index(to - off);
+        self.backing.read_at(&mut buf[place], from)
+    }
+
+    /// Reads the missing blocks from the backing store into `buf`, and those that are whole into the cache.
+    fn fill(
+        &self,
+        pool: &PoolHandle,
+        missing: &std::ops::Range<u64>,
+        buf: &mut [u8],
+        off: u64,
+    ) -> io::Result<()> {
+        let tickets: Vec<_> = missing.clone().map(|b| self.disk.ticket(b)).collect();
+        let from = missing.start * BLOCK_BYTES;
+        let to = (missing.end * BLOCK_BYTES).min(self.backing.size());
+        // A request that covers its blocks wholly is read in place; another through a buffer that does.
+        let mut around = Vec::new();
+        let inside = from >= off && to <= off + len(buf);
+        let content: &[u8] = if inside {
+            self.read_missing(missing, buf, off)?;
+            &buf[index(from - off)..index(to - off)]
+        } else {
+            around.resize(index(to - from), 0);
+            self.backing.read_at(&mut around, from)?;
+            &around
+        };
+        for ((block, ticket), content) in missing
+            .clone()
+            .zip(tickets)
+            .zip(content.chunks_exact(BLOCK_SIZE))
+        {
+            if let Ok(content) = content.try_into() {
+                self.cache.insert(&self.disk, pool, block, content, ticket);
+            }
+        }
+        if !inside {
+            let first = from.max(off);
+            let last = to.min(off + len(buf));
+            buf[index(first - off)..index(last - off)]
+                .copy_from_slice(&around[index(first - from)..index(last - from)]);
+        }
+        Ok(())
+    }
+
+    /// Runs a change of the backing store with the cache out of the way: removed before, because reads must
+    /// not find the old content once the change is done, and after, because the generation check refuses
+    /// fills only from then on that saw it half done.
+    fn change<T>(
+        &self,
+        off: u64,
+        len: u64,
+        change: impl FnOnce() -> io::Result<T>,
+    ) -> io::Result<T> {
+        check_range(self.backing.size(), off, len)?;
+        let _change = Change::begin(self, off, len);
+        change()
+    }
+}
+
+/// A change in flight; its end also when the change panics.
+struct Change<'a> {
+    disk: &'a CachedDisk,
+    off: u64,
+    len: u64,
+}
+
+impl<'a> Change<'a> {
+    fn begin(disk: &'a CachedDisk, off: u64, len: u64) -> Self {
+        disk.disk.begin(off, len);
+        disk.cache.invalidate(&disk.disk, block::touching(off, len));
+        Self { disk, off, len }
+    }
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        let blocks = block::touching(self.off, self.len);
+        self.disk.cache.invalidate(&self.disk.disk, blocks);
+        self.disk.disk.end(self.off, self.len);
+    }
+}
+
+impl Disk for CachedDisk {
+    fn size(&self) -> u64 {
+        self.backing.size()
+    }
+
+    fn read_at(&self, buf: &mut [u8], off: u64) -> io::Result<()> {
+        self.read_into(&self.pool, buf, off)
+    }
+
+    fn write_at(&self, buf: &[u8], off: u64, fua: bool) -> io::Result<()> {
+        self.change(off, len(buf), || self.backing.write_at(buf, off, fua))
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.backing.flush()
+    }
+
+    fn discard(&self, off: u64, len: u64) -> io::Result<()> {
+        self.change(off, len, || self.backing.discard(off, len))
+    }
+
+    fn write_zeroes(&self, off: u64, len: u64, fua: bool, may_unmap: bool) -> io::Result<()> {
+        self.change(off, len, || {
+            self.backing.write_zeroes(off, len, fua, may_unmap)
+        })
+    }
+
+    /// Inclusive: reads what is missing into the cache. Exclusive: asks the backing store, as a block that
+    /// the cache held would be taken out by the read that follows, and one that it lacks is not filled.
+    fn prefetch(&self, off: u64, len: u64) -> io::Result<()> {
+        check_range(self.size(), off, len)?;
+        if self.mode == Mode::Exclusive {
+            return self.backing.prefetch(off, len);
+        }
+        let end = off + len;
+        let mut buf = Vec::new();
+        let mut at = off / BLOCK_BYTES * BLOCK_BYTES;
+        while at < end {
+            let step = PREFETCH_STEP.min(end.next_multiple_of(BLOCK_BYTES).min(self.size()) - at);
+            let blocks = block::touching(at, step);
+            if !blocks.clone().all(|b| self.cache.holds(&self.disk, b)) {
+                buf.resize(index(step), 0);
+                self.read_into(&self.pool, &mut buf, at)?;
+            }
+            at += step;
+        }
+        Ok(())
+    }
+}
+
+/// Bytes that a prefetch reads at a time.
+const PREFETCH_STEP: u64 = 256 << 10;
+
+/// The parts of a request by block: its number, where in the block the part begins, the part.
+fn pieces(buf: &mut [u8], off: u64) -> impl Iterator<Item = (u64, usize, &mut [u8])> {
+    let mut rest = buf;
+    let mut off = off;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let at = index(off % BLOCK_BYTES);
+        let count = (BLOCK_SIZE - at).min(rest.len());
+        let (piece, tail) = std::mem::take(&mut rest).split_at_mut(count);
+        let item = (off / BLOCK_BYTES, at, piece);
+        off += len(item.2);
+        rest = tail;
+        Some(item)
+    })
+}
+
+/// An offset inside a buffer. Offsets come from buffers' lengths, so they fit.
+fn index(off: u64) -> usize {
+    usize::try_from(off).unwrap_or(usize::MAX)
+}

@@ -1,0 +1,125 @@
+//! Which reads may fill the cache: the check that keeps a read that raced with a write out of it.
+//!
+//! A disk's blocks are spread over [`RANGES`] counters, [`RANGE_BLOCKS`] neighbours to one. A counter holds
+//! the writes in flight and a generation that every begin and every end of a write advances. A fill takes a
+//! [`Ticket`] before it reads the backing store and shows it when it inserts, under the lock of the index
+//! shard that the block lies in. It is good only while no write began since, and none was in flight.
+//!
+//! Why that suffices: a writer first advances the counter and only then takes the shard's lock to remove the
+//! block. A fill that checks before the advance has inserted before the writer looks, and is removed; one
+//! that checks after sees the advance. The shard's lock orders the two.
+
+use crate::block;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Neighbouring blocks that share a counter (256 KiB).
+pub(crate) const RANGE_BLOCKS: u64 = 64;
+
+/// Counters of a disk (8 KiB of memory). Ranges further apart share one, which costs a fill now and then.
+const RANGES: u64 = 1024;
+
+/// The low bits count writes in flight, the rest the generation: 2^40 begins and ends.
+const IN_FLIGHT: u64 = (1 << 24) - 1;
+const GENERATION: u64 = 1 << 24;
+
+/// The state of a range when a fill began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ticket(u64);
+
+/// The counters of one disk.
+pub(crate) struct Generations(Box<[AtomicU64]>);
+
+impl Generations {
+    pub(crate) fn new() -> Self {
+        Self((0..RANGES).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    fn counter(&self, block: u64) -> &AtomicU64 {
+        // The remainder is below RANGES, which is a usize's worth on every target.
+        let i = usize::try_from(block / RANGE_BLOCKS % RANGES).unwrap_or(0);
+        &self.0[i]
+    }
+
+    /// Taken before the backing store is read.
+    pub(crate) fn ticket(&self, block: u64) -> Ticket {
+        Ticket(self.counter(block).load(Ordering::SeqCst))
+    }
+
+    /// May content that was read under `ticket` be inserted now? Ask under the shard's lock.
+    pub(crate) fn good(&self, block: u64, ticket: Ticket) -> bool {
+        ticket.0 & IN_FLIGHT == 0 && self.ticket(block) == ticket
+    }
+
+    /// A write to the byte range is about to be submitted.
+    pub(crate) fn begin(&self, off: u64, len: u64) {
+        self.each(off, len, |c| {
+            c.fetch_add(GENERATION + 1, Ordering::SeqCst);
+        });
+    }
+
+    /// The write that [`begin`](Self::begin) announced has ended, well or badly.
+    pub(crate) fn end(&self, off: u64, len: u64) {
+        self.each(off, len, |c| {
+            c.fetch_add(GENERATION - 1, Ordering::SeqCst);
+        });
+    }
+
+    /// Every counter that the range touches, once.
+    fn each(&self, off: u64, len: u64, f: impl Fn(&AtomicU64)) {
+        let Range { start, end } = block::touching(off, len);
+        if start == end {
+            return;
+        }
+        let first = start / RANGE_BLOCKS;
+        let last = (end - 1) / RANGE_BLOCKS;
+        if last - first + 1 >= RANGES {
+            self.0.iter().for_each(f);
+        } else {
+            (first..=last).for_each(|r| f(self.counter(r * RANGE_BLOCKS)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ticket_ends_with_the_first_write_it_touches() {
+        let g = Generations::new();
+        let ticket = g.ticket(3);
+        assert!(g.good(3, ticket));
+        g.begin(3 * 4096 + 100, 1);
+        assert!(!g.good(3, ticket));
+        assert!(!g.good(3, g.ticket(3)), "taken while a write is in flight");
+        g.end(3 * 4096 + 100, 1);
+        assert!(!g.good(3, ticket));
+        assert!(g.good(3, g.ticket(3)));
+        assert!(g.good(64, g.ticket(64)));
+    }
+
+    #[test]
+    fn a_write_over_everything_touches_every_counter_once() {
+        let g = Generations::new();
+        let size = RANGES * RANGE_BLOCKS * 4096 * 3;
+        g.begin(0, size);
+        assert!(
+            g.0.iter()
+                .all(|c| c.load(Ordering::SeqCst) == GENERATION + 1)
+        );
+        g.end(0, size);
+        assert!(
+            g.0.iter()
+                .all(|c| c.load(Ordering::SeqCst) == 2 * GENERATION)
+        );
+    }
+
+    #[test]
+    fn nothing_written_nothing_touched() {
+        let g = Generations::new();
+        let ticket = g.ticket(0);
+        g.begin(0, 0);
+        assert!(g.good(0, ticket));
+    }
+}

@@ -1,0 +1,66 @@
+//! What can go wrong when the cache is configured. Serving never fails because of the cache: it misses.
+
+use crate::{DiskId, PoolId, VmId};
+use std::path::PathBuf;
+
+/// Why a change to the cache was refused. The cache stays as it was.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CacheError {
+    /// There is no such VM (any more).
+    #[error("expected a VM that the cache knows, found {0}, which was removed or never added")]
+    NoVm(VmId),
+    /// There is no such pool (any more).
+    #[error("expected a pool that exists, found {0}, which was destroyed or never created")]
+    NoPool(PoolId),
+    /// There is no such disk (any more).
+    #[error("expected a disk that the cache knows, found {0}, which was removed or never added")]
+    NoDisk(DiskId),
+    /// A disk was given a pool of another VM.
+    #[error("expected a pool of {expected}, found {pool}, which belongs to {found}")]
+    ForeignPool {
+        /// The VM of the disk.
+        expected: VmId,
+        /// The pool that was named.
+        pool: PoolId,
+        /// Whose it is.
+        found: VmId,
+    },
+    /// The pool that a VM's untagged blocks go to cannot be destroyed alone.
+    #[error("{0} takes the blocks of {1} that belong to no container: remove the VM instead")]
+    DefaultPool(PoolId, VmId),
+    /// No number is left.
+    #[error("expected at most {limit} {what}, found one more")]
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// How many there can be.
+        limit: u32,
+    },
+    /// A store cannot have this size.
+    #[error("expected a {store} store of at most {limit} bytes, found {found}")]
+    StoreSize {
+        /// Which store.
+        store: crate::StoreKind,
+        /// The largest size that works.
+        limit: u64,
+        /// What was asked for.
+        found: u64,
+    },
+    /// Memory for a store could not be reserved.
+    #[error("cannot reserve {bytes} bytes of address space for the memory store: {source}")]
+    Reserve {
+        /// How much was asked for.
+        bytes: u64,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// The SSD store's file or device cannot be used.
+    #[error("cannot use {path} as SSD store: {source}")]
+    Ssd {
+        /// The file or device.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+}

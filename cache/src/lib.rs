@@ -1,0 +1,19 @@
+//! The hypervisor cache: second-chance blocks, shared between VMs by weight and inside a VM between its
+//! containers by ⟨store, weight⟩, after DoubleDecker (Middleware '17).
+//!
+//! [`Cache`] holds blocks; [`CachedDisk`] puts it in front of a [`Disk`]. The cache only ever holds clean
+//! blocks: losing it loses speed, never data.
+
+mod block;
+mod cache;
+mod disk;
+mod error;
+
+pub use block::{BLOCK_SIZE, Block, MAX_BLOCK, PoolId, VmId};
+pub use cache::{
+    Cache, CacheConfig, CacheStats, Counts, DiskId, DiskStats, Policy, PoolSpec, PoolStats,
+    SsdConfig, StoreKind, StoreStats, VmStats,
+};
+pub use disk::{CachedDisk, Disk, Mode, RamDisk, check_range};
+pub use error::CacheError;
+pub use justitia_share::{Weight, WeightError};
