@@ -1,0 +1,177 @@
+use super::*;
+use proptest::prelude::*;
+
+fn weight(value: u64) -> Weight {
+    Weight::try_from(value).unwrap()
+}
+
+/// Algorithm 1 to the letter: a list, a scan for the first greatest weight, then ageing.
+#[derive(Default)]
+struct Literal {
+    list: Vec<(u64, usize)>,
+}
+
+impl Literal {
+    fn pop(&mut self, increment: u64) -> Option<usize> {
+        let mut best: Option<usize> = None;
+        for (at, (weight, _)) in self.list.iter().enumerate() {
+            if best.is_none_or(|b| self.list[b].0 < *weight) {
+                best = Some(at);
+            }
+        }
+        let (_, value) = self.list.remove(best?);
+        for (weight, _) in &mut self.list {
+            *weight += increment;
+        }
+        Some(value)
+    }
+}
+
+/// Grants of each contender when all come back at once after each of their grants.
+fn closed_loop(order: Order, weights: &[u64], grants: usize) -> Vec<u64> {
+    let mut queue = WaitQueue::new(order);
+    let mut past = vec![VirtualTime::default(); weights.len()];
+    let mut served = vec![0; weights.len()];
+    for (who, w) in weights.iter().enumerate() {
+        past[who] = queue.push_after(weight(*w), past[who], who);
+    }
+    for _ in 0..grants {
+        let who = queue.pop().unwrap();
+        served[who] += 1;
+        past[who] = queue.push_after(weight(weights[who]), past[who], who);
+    }
+    served
+}
+
+const FIG12: [u64; 8] = [100, 1000, 1000, 1000, 1000, 1000, 1000, 1000];
+
+#[test]
+fn table_of_orders() {
+    let waiting = [(100, 'a'), (1000, 'b'), (300, 'c'), (1000, 'd')];
+    for (order, expected) in [
+        (Order::Arrival, "abcd"),
+        (Order::Weighted(Ageing::Off), "bdca"),
+        (Order::default(), "bdca"),
+        (Order::VirtualTime, "bdca"),
+    ] {
+        let mut queue = WaitQueue::new(order);
+        for (w, name) in waiting {
+            queue.push(weight(w), name);
+        }
+        let served: String = std::iter::from_fn(|| queue.pop()).collect();
+        assert_eq!(served, expected, "{order:?}");
+        assert!(queue.is_empty());
+    }
+}
+
+#[test]
+fn the_passed_over_overtake_newcomers_by_the_increment() {
+    let mut queue = WaitQueue::new(Order::Weighted(Ageing::By(100)));
+    queue.push(weight(100), "old");
+    for _ in 0..9 {
+        queue.push(weight(1000), "new");
+        assert_eq!(queue.pop(), Some("new"));
+    }
+    // Nine grants passed it over: 100 + 900 equals a newcomer's 1000, and it came first.
+    queue.push(weight(1000), "new");
+    assert_eq!(queue.pop(), Some("old"));
+}
+
+#[test]
+fn figure_12_in_grants() {
+    let without = closed_loop(Order::Weighted(Ageing::Off), &FIG12, 71_000);
+    assert_eq!(without[0], 0, "without ageing the light one starves");
+    let fifo = closed_loop(Order::Arrival, &FIG12, 8_000);
+    assert_eq!(fifo, vec![1_000; 8]);
+
+    // Waits differ by (1000 - 100) / 100 = 9 grants, whatever the weights' ratio: far from 1 : 10.
+    let aged = closed_loop(Order::default(), &FIG12, 71_000);
+    assert!(aged[0] > 0);
+    assert!(
+        aged[1] < aged[0] * 3,
+        "Algorithm 1 gives about 1 : 2.3, got {aged:?}"
+    );
+
+    let fair = closed_loop(Order::VirtualTime, &FIG12, 71_000);
+    assert!(fair[0].abs_diff(1_000) <= 1, "{fair:?}");
+    assert!(
+        fair[1..].iter().all(|n| n.abs_diff(10_000) <= 10),
+        "{fair:?}"
+    );
+}
+
+proptest! {
+    #[test]
+    fn same_as_algorithm_1(
+        steps in prop::collection::vec(prop::option::weighted(0.6, 1u64..=1000), 1..200),
+        increment in 0u32..300,
+    ) {
+        let mut queue = WaitQueue::new(Order::Weighted(Ageing::By(increment)));
+        let mut literal = Literal::default();
+        for (id, step) in steps.into_iter().enumerate() {
+            match step {
+                Some(w) => {
+                    queue.push(weight(w), id);
+                    literal.list.push((w, id));
+                }
+                None => prop_assert_eq!(queue.pop(), literal.pop(increment.into())),
+            }
+            prop_assert_eq!(queue.len(), literal.list.len());
+        }
+        while let Some(id) = queue.pop() {
+            prop_assert_eq!(Some(id), literal.pop(increment.into()));
+        }
+    }
+
+    #[test]
+    fn equals_are_served_as_they_came(
+        w in 1u64..=10_000, count in 1usize..100, which in 0usize..4,
+    ) {
+        let order = [
+            Order::Arrival,
+            Order::Weighted(Ageing::Off),
+            Order::default(),
+            Order::VirtualTime,
+        ][which];
+        let mut queue = WaitQueue::new(order);
+        for id in 0..count {
+            queue.push(weight(w), id);
+        }
+        let served: Vec<_> = std::iter::from_fn(|| queue.pop()).collect();
+        prop_assert_eq!(served, (0..count).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn nobody_starves(
+        weights in prop::collection::vec(1u64..=10_000, 2..12), increment in 1u32..1000,
+    ) {
+        // The documented bound: every contender is served within it, again and again.
+        let bound = (10_000 / u64::from(increment) + 1) * weights.len() as u64;
+        let mut queue = WaitQueue::new(Order::Weighted(Ageing::By(increment)));
+        let mut last = vec![0u64; weights.len()];
+        for (who, w) in weights.iter().enumerate() {
+            queue.push(weight(*w), who);
+        }
+        for now in 1..=bound * 3 {
+            let who = queue.pop().unwrap();
+            prop_assert!(now - last[who] <= bound, "{who} waited {} of {bound}", now - last[who]);
+            last[who] = now;
+            queue.push(weight(weights[who]), who);
+            for (other, at) in last.iter().enumerate() {
+                prop_assert!(now - at <= bound, "{other} has waited {} of {bound}", now - at);
+            }
+        }
+    }
+
+    #[test]
+    fn virtual_time_is_proportional(weights in prop::collection::vec(1u64..=10_000, 2..10)) {
+        let total: u64 = weights.iter().sum();
+        let served = closed_loop(Order::VirtualTime, &weights, 20_000);
+        for (w, got) in weights.iter().zip(&served) {
+            let due = w * 20_000 / total;
+            // Never further from its due than the contenders together can be ahead: one grant each.
+            let slack = weights.len() as u64 + 1 + due / 1000;
+            prop_assert!(got.abs_diff(due) <= slack, "{weights:?} {served:?}");
+        }
+    }
+}
