@@ -1,0 +1,303 @@
+//! The command line, and the validated configuration that follows from it.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail, ensure};
+use clap::{Parser, ValueEnum};
+use justitia_share::num::to_u64;
+
+use crate::personality::{Personality, Scale, Step};
+
+/// Runs a Filebench personality, scaled, and reports as JSON lines what the application saw.
+///
+/// Exit status: 0 when every operation succeeded, 3 when some failed (they are in the final line
+/// and on stderr), 1 when the workload could not be set up.
+#[derive(Debug, Parser)]
+#[command(version)]
+pub struct Args {
+    /// Which workload.
+    #[arg(value_enum)]
+    pub personality: Personality,
+
+    /// Directory of the file set; made if it does not exist.
+    #[arg(long)]
+    pub dir: PathBuf,
+
+    /// What to do, in this order: write the files, read them one by one, print how much of them
+    /// is in the page cache, run.
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["prepare", "run"])]
+    pub phase: Vec<Phase>,
+
+    /// Files in the set (videoserver: passive files).
+    #[arg(long)]
+    pub files: Option<u32>,
+
+    /// Files that are only read (videoserver).
+    #[arg(long)]
+    pub active_files: Option<u32>,
+
+    /// Mean file size in bytes; k, m, g are powers of 1024.
+    #[arg(long, value_parser = parse_size)]
+    pub mean_size: Option<u64>,
+
+    /// Files that exist at the start, in per cent of the set.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub preallocated: Option<u32>,
+
+    /// Workers (reread: one per file, whatever is given).
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub threads: Option<u32>,
+
+    /// Largest read or write in bytes.
+    #[arg(long, value_parser = parse_size)]
+    pub io_size: Option<u64>,
+
+    /// Upper bound of an append in bytes; appends are uniform below it.
+    #[arg(long, value_parser = parse_size)]
+    pub append_size: Option<u64>,
+
+    /// Bound on what all workers together transfer, in bytes per second; 0 is none (videoserver:
+    /// of the readers).
+    #[arg(long, value_parser = parse_size)]
+    pub rate: Option<u64>,
+
+    /// Pause between two replaced videos, in seconds.
+    #[arg(long, value_parser = parse_seconds)]
+    pub replace_every: Option<f64>,
+
+    /// How much of its file each reader reads, in bytes (reread).
+    #[arg(long, value_parser = parse_size)]
+    pub limit: Option<u64>,
+
+    /// Length of the run in seconds; reread ends earlier when all is read.
+    #[arg(long, default_value = "20", value_parser = parse_seconds)]
+    pub duration: f64,
+
+    /// Seed of the sizes, of which files exist at the start, and of the appends.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+
+    /// Make every file durable while preparing.
+    #[arg(long)]
+    pub sync: bool,
+
+    /// Seconds between two interval lines; 0 is none.
+    #[arg(long, default_value = "0.25", value_parser = parse_seconds)]
+    pub interval: f64,
+
+    /// Seconds between two looks at how much of the file set is in the page cache; 0 is none.
+    #[arg(long, alias = "mincore", default_value = "0", value_parser = parse_seconds)]
+    pub residency: f64,
+
+    /// File to make when prepared.
+    #[arg(long)]
+    pub ready: Option<PathBuf>,
+
+    /// File to wait for before the run.
+    #[arg(long)]
+    pub wait_for: Option<PathBuf>,
+
+    /// CLOCK_MONOTONIC time to wait for before the run, in seconds.
+    #[arg(long, value_parser = parse_seconds)]
+    pub start_at: Option<f64>,
+}
+
+/// A part of the work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Phase {
+    /// Write the files that should exist and do not, delete those that should not.
+    Prepare,
+    /// Read every file once, one after the other.
+    Warm,
+    /// Print how much of the files is in the page cache.
+    Residency,
+    /// Run the workload.
+    Run,
+}
+
+/// What to do, with every default filled in and checked.
+#[derive(Debug)]
+pub struct Config {
+    /// The command line.
+    pub args: Args,
+    /// The personality's scale.
+    pub scale: Scale,
+}
+
+impl Config {
+    /// Fills in the personality's defaults.
+    ///
+    /// # Errors
+    /// Numbers that the personality cannot run with.
+    pub fn new(args: Args) -> Result<Self> {
+        let defaults = args.personality.scaled();
+        let mut scale = Scale {
+            files: args.files.unwrap_or(defaults.files),
+            active_files: args.active_files.unwrap_or(defaults.active_files),
+            mean_size: args.mean_size.unwrap_or(defaults.mean_size),
+            preallocated: args.preallocated.unwrap_or(defaults.preallocated),
+            threads: args.threads.unwrap_or(defaults.threads),
+            io_size: args.io_size.unwrap_or(defaults.io_size),
+            append_size: args.append_size.unwrap_or(defaults.append_size),
+            rate: args.rate.unwrap_or(defaults.rate),
+            replace_every: args.replace_every.unwrap_or(defaults.replace_every),
+            directory_width: defaults.directory_width,
+        };
+        if args.personality == Personality::Reread {
+            scale.threads = scale.files;
+        }
+        check(args.personality, &scale)?;
+        Ok(Self { args, scale })
+    }
+
+    /// Whether a phase was asked for.
+    pub fn does(&self, phase: Phase) -> bool {
+        self.args.phase.contains(&phase)
+    }
+}
+
+fn check(personality: Personality, scale: &Scale) -> Result<()> {
+    ensure!(scale.files > 0, "--files: expected at least 1, found 0");
+    ensure!(
+        (1..=1 << 30).contains(&scale.io_size),
+        "--io-size: expected 1 to 1g bytes, found {}",
+        scale.io_size
+    );
+    ensure!(
+        scale.append_size <= scale.io_size,
+        "--append-size: expected at most --io-size, which is {}, found {}",
+        scale.io_size,
+        scale.append_size
+    );
+    if personality == Personality::Videoserver {
+        ensure!(
+            scale.active_files > 0,
+            "--active-files: expected at least 1, found 0"
+        );
+    } else if scale.active_files > 0 {
+        bail!(
+            "--active-files: only videoserver has them, found {}",
+            scale.active_files
+        );
+    }
+    check_balance(personality, scale)
+}
+
+/// Every worker may have one file taken: it must find another, or wait for ever.
+fn check_balance(personality: Personality, scale: &Scale) -> Result<()> {
+    let steps = match personality {
+        Personality::Videoserver => personality.writer_steps(),
+        _ => personality.steps(),
+    };
+    let Some(pair) = steps
+        .iter()
+        .find(|step| matches!(step, Step::Create | Step::Delete))
+    else {
+        ensure!(
+            scale.preallocated == 100,
+            "--preallocated: {} only reads its files, expected 100, found {}",
+            personality.name(),
+            scale.preallocated
+        );
+        return Ok(());
+    };
+    let workers = match personality {
+        Personality::Videoserver => 1,
+        _ => scale.threads,
+    };
+    let present = u32::try_from(u64::from(scale.files) * u64::from(scale.preallocated) / 100)?;
+    let absent = scale.files.saturating_sub(present);
+    if *pair == Step::Create {
+        ensure!(
+            absent >= workers && present > 0,
+            "--files: {} files of which {}% exist leave {absent} to create, expected at least one \
+             for each of the {workers} workers: more files, fewer workers or a lower --preallocated",
+            scale.files,
+            scale.preallocated
+        );
+    } else {
+        ensure!(
+            u64::from(present) >= 2 * u64::from(workers),
+            "--files: {} files of which {}% exist are {present}, expected at least two for each of \
+             the {workers} workers: more files, fewer workers or a higher --preallocated",
+            scale.files,
+            scale.preallocated
+        );
+    }
+    Ok(())
+}
+
+/// Bytes with an optional k, m or g (powers of 1024).
+fn parse_size(text: &str) -> Result<u64, String> {
+    let expected = || format!("expected bytes such as 4096, 64k, 1m or 2g, found {text:?}");
+    let lower = text.to_ascii_lowercase();
+    let (digits, shift) = match lower.chars().last() {
+        Some('k') => (lower.trim_end_matches('k'), 10),
+        Some('m') => (lower.trim_end_matches('m'), 20),
+        Some('g') => (lower.trim_end_matches('g'), 30),
+        _ => (lower.as_str(), 0),
+    };
+    let number: u64 = digits.parse().map_err(|_| expected())?;
+    number.checked_mul(1 << shift).ok_or_else(expected)
+}
+
+/// Seconds, not negative, below a century.
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|seconds: &f64| (0.0..3.2e9).contains(seconds))
+        .ok_or_else(|| format!("expected seconds such as 20 or 0.25, found {text:?}"))
+}
+
+/// Seconds as nanoseconds.
+pub fn nanoseconds(seconds: f64) -> u64 {
+    to_u64(seconds * 1e9)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(line: &str) -> Result<Config> {
+        let words = ["justitia-load"].into_iter().chain(line.split_whitespace());
+        Config::new(Args::try_parse_from(words)?)
+    }
+
+    #[test]
+    fn every_personality_runs_with_its_defaults_and_with_its_originals() {
+        for personality in Personality::value_variants() {
+            config(&format!("{} --dir /d", personality.name())).unwrap();
+            let original = personality.original();
+            // Filebench's 50 % of 194 passive videos and so on: all must be expressible.
+            check(*personality, &original).unwrap();
+        }
+    }
+
+    #[test]
+    fn impossible_numbers_are_refused_with_the_way_out() {
+        for (line, expected) in [
+            ("fileserver --files 10 --threads 6", "leave 2 to create"),
+            ("varmail --files 8 --threads 4", "at least two for each"),
+            ("webserver --preallocated 80", "expected 100, found 80"),
+            ("varmail --active-files 3", "only videoserver"),
+            ("videoserver --active-files 0", "--active-files"),
+            ("fileserver --io-size 4k", "--append-size: expected at most"),
+            ("reread --files 0", "--files: expected at least 1"),
+            ("reread --mean-size 12x", "found \"12x\""),
+            ("reread --mean-size 99999999999g", "expected bytes"),
+            ("reread --duration -1", "unexpected argument"),
+            ("reread --duration nan", "expected seconds"),
+        ] {
+            let error = config(&format!("{line} --dir /d")).unwrap_err().to_string();
+            assert!(error.contains(expected), "{line}: {error}");
+        }
+    }
+
+    #[test]
+    fn sizes_and_phases() {
+        let config = config("reread --dir /d --mean-size 3M --files 4 --phase warm,run").unwrap();
+        assert_eq!(config.scale.mean_size, 3 << 20);
+        assert_eq!(config.scale.threads, 4);
+        assert!(config.does(Phase::Warm) && !config.does(Phase::Prepare));
+    }
+}

@@ -1,0 +1,198 @@
+//! The JSON lines on standard output. Sizes in bytes, times in seconds unless the name says so.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use crate::counters::{Counters, Latencies, Timings, Totals};
+use crate::personality::Step;
+use crate::residency::Residency;
+
+/// One line.
+#[derive(Debug, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Line {
+    /// The run begins.
+    Start {
+        /// The personality.
+        personality: &'static str,
+        /// Workers.
+        threads: u32,
+        /// Files in the set, those that exist and those that do not.
+        files: u32,
+        /// Files that exist.
+        existing: usize,
+        /// The seed.
+        seed: u64,
+        /// CLOCK_MONOTONIC, for lining up several instances.
+        monotonic_ns: u64,
+    },
+    /// What happened since the line before.
+    Interval {
+        /// Since the run began.
+        t: f64,
+        /// Operations that succeeded.
+        operations: u64,
+        /// Bytes that reads returned.
+        read_bytes: u64,
+        /// Bytes that writes accepted.
+        written_bytes: u64,
+        /// Operations that failed.
+        errors: u64,
+    },
+    /// What of the file set is in the page cache.
+    Residency {
+        /// Since the run began; 0 outside a run.
+        t: f64,
+        /// In the cache.
+        resident_bytes: u64,
+        /// Of these, not yet on the device; null where the kernel does not tell.
+        dirty_bytes: Option<u64>,
+        /// The files' sizes.
+        size_bytes: u64,
+        /// Existing files.
+        files: u64,
+    },
+    /// The run is over.
+    Final(Final),
+}
+
+/// The totals of a run.
+#[derive(Debug, Serialize)]
+pub struct Final {
+    /// The personality.
+    pub personality: &'static str,
+    /// How long it ran.
+    pub seconds: f64,
+    /// Whether it was ended by a signal.
+    pub interrupted: bool,
+    /// Loops through the personality's steps that were completed.
+    pub loops: u64,
+    /// Operations that succeeded.
+    pub operations: u64,
+    /// Bytes that reads returned.
+    pub read_bytes: u64,
+    /// Bytes that writes accepted.
+    pub written_bytes: u64,
+    /// Operations that failed.
+    pub errors: u64,
+    /// By operation.
+    pub by_operation: BTreeMap<&'static str, Operation>,
+    /// What failed, by operation and errno.
+    pub failures: Vec<FailureLine>,
+}
+
+/// One kind of operation.
+#[derive(Debug, Serialize)]
+pub struct Operation {
+    /// How many succeeded.
+    pub count: u64,
+    /// Mean latency in microseconds.
+    pub mean_us: f64,
+    /// Median latency in microseconds.
+    pub p50_us: u64,
+    /// 90th percentile.
+    pub p90_us: u64,
+    /// 99th percentile.
+    pub p99_us: u64,
+    /// 99.9th percentile.
+    pub p999_us: u64,
+    /// The longest.
+    pub max_us: u64,
+    /// The histogram: pairs of a latency in microseconds (two significant digits) and a count.
+    pub histogram_us: Vec<(u64, u32)>,
+}
+
+/// Errors of one kind.
+#[derive(Debug, Serialize)]
+pub struct FailureLine {
+    /// The operation.
+    pub operation: &'static str,
+    /// The error's symbol.
+    pub errno: String,
+    /// How many.
+    pub count: u64,
+    /// What the first one said.
+    pub first: String,
+}
+
+impl Line {
+    /// Prints the line, and flushes: whoever reads is waiting for it.
+    ///
+    /// # Errors
+    /// Standard output cannot be written.
+    pub fn print(&self) -> io::Result<()> {
+        let mut out = io::stdout().lock();
+        serde_json::to_writer(&mut out, self)?;
+        out.write_all(b"\n")?;
+        out.flush()
+    }
+
+    /// The line for what happened between two moments.
+    pub fn interval(t: f64, before: Totals, now: Totals) -> Self {
+        Self::Interval {
+            t,
+            operations: now.operations - before.operations,
+            read_bytes: now.read - before.read,
+            written_bytes: now.written - before.written,
+            errors: now.errors - before.errors,
+        }
+    }
+
+    /// The line for a sample.
+    pub fn residency(t: f64, sample: Residency) -> Self {
+        Self::Residency {
+            t,
+            resident_bytes: sample.resident,
+            dirty_bytes: sample.dirty,
+            size_bytes: sample.size,
+            files: sample.files,
+        }
+    }
+}
+
+impl Operation {
+    fn new(latencies: &Latencies) -> Self {
+        Self {
+            count: latencies.len(),
+            mean_us: latencies.mean(),
+            p50_us: latencies.value_at_quantile(0.5),
+            p90_us: latencies.value_at_quantile(0.9),
+            p99_us: latencies.value_at_quantile(0.99),
+            p999_us: latencies.value_at_quantile(0.999),
+            max_us: latencies.max(),
+            histogram_us: latencies
+                .iter_recorded()
+                .map(|v| (v.value_iterated_to(), v.count_at_value()))
+                .collect(),
+        }
+    }
+}
+
+/// The latencies of all workers together, by operation.
+pub fn by_operation<'a>(
+    timings: impl Iterator<Item = &'a Timings>,
+) -> BTreeMap<&'static str, Operation> {
+    let mut all: BTreeMap<Step, Latencies> = BTreeMap::new();
+    for worker in timings {
+        worker.add_to(&mut all);
+    }
+    all.iter()
+        .map(|(step, latencies)| (step.name(), Operation::new(latencies)))
+        .collect()
+}
+
+/// The errors so far.
+pub fn failures(counters: &Counters) -> Vec<FailureLine> {
+    counters
+        .failures()
+        .into_iter()
+        .map(|((operation, errno), failure)| FailureLine {
+            operation,
+            errno,
+            count: failure.count,
+            first: failure.first,
+        })
+        .collect()
+}
