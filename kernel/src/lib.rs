@@ -1,1 +1,25 @@
 //! The kernel's interfaces, typed.
+//!
+//! * [`cgroup`]: cgroup v2, reached relative to a directory's descriptor and keyed by cgroup id,
+//!   so that a path which another cgroup has taken over is never mistaken for the old one.
+//! * [`knob`] and [`reclaim`](cgroup::Cgroup::reclaim): the only writes.
+//! * [`proc`](mod@proc): `/proc/meminfo`, `/proc/vmstat`, `/proc/zoneinfo`, `/proc/pressure`.
+//!
+//! Every type that the kernel prints has a `parse(&[u8])`, which is pure: it never panics and
+//! never allocates more than a small multiple of its input. Every error says which operation
+//! failed on which path, and a parse error what was expected and what was found.
+
+pub mod cgroup;
+pub mod error;
+pub mod io;
+pub mod knob;
+pub mod memory;
+pub mod mount;
+pub mod proc;
+pub mod psi;
+
+mod buffer;
+mod parse;
+
+pub use error::{Error, Operation, Result};
+pub use parse::ParseError;

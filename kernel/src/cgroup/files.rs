@@ -1,0 +1,138 @@
+//! The typed readers of a cgroup's files. Each may return [`Error::Gone`](crate::Error::Gone) when
+//! the cgroup was removed, an error with [`is_missing`](crate::Error::is_missing) when its
+//! controller is not enabled there, and a parse error that quotes what it could not read.
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use super::core::keyed_number;
+use super::{Cgroup, CgroupEvents, CgroupType, Controllers};
+use crate::buffer::with_buffer;
+use crate::error::{Operation, Result};
+use crate::io::{DevId, IoStat, IoWeight};
+use crate::memory::{Limit, MemoryEvents, MemoryStat};
+use crate::parse::only_number;
+use crate::psi::{Psi, PsiResource};
+
+/// # Errors
+/// Those of the module's description, for every reader.
+impl Cgroup {
+    /// `memory.stat`, of the cgroup and its descendants. The root has it too.
+    pub fn memory_stat(&self) -> Result<MemoryStat> {
+        self.read("memory.stat", MemoryStat::parse)
+    }
+
+    /// `memory.current`: bytes in use, descendants included. Not at the root.
+    pub fn memory_current(&self) -> Result<u64> {
+        self.read("memory.current", only_number)
+    }
+
+    /// `memory.min`: never reclaimed below. Not at the root.
+    pub fn memory_min(&self) -> Result<Limit> {
+        self.read("memory.min", Limit::parse)
+    }
+
+    /// `memory.low`: reclaimed below only for want of anything else. Not at the root.
+    pub fn memory_low(&self) -> Result<Limit> {
+        self.read("memory.low", Limit::parse)
+    }
+
+    /// `memory.high`: throttled above. Not at the root.
+    pub fn memory_high(&self) -> Result<Limit> {
+        self.read("memory.high", Limit::parse)
+    }
+
+    /// `memory.max`: killed above. Not at the root.
+    pub fn memory_max(&self) -> Result<Limit> {
+        self.read("memory.max", Limit::parse)
+    }
+
+    /// `memory.events`. Not at the root.
+    pub fn memory_events(&self) -> Result<MemoryEvents> {
+        self.read("memory.events", MemoryEvents::parse)
+    }
+
+    /// `memory.swap.current`: bytes swapped out. Not at the root; missing without swap support.
+    pub fn memory_swap_current(&self) -> Result<u64> {
+        self.read("memory.swap.current", only_number)
+    }
+
+    /// The cgroup's pressure file. Missing when PSI is off; `EOPNOTSUPP` when `cgroup.pressure`
+    /// switches it off for this cgroup.
+    pub fn pressure(&self, resource: PsiResource) -> Result<Psi> {
+        self.read(resource.cgroup_file(), Psi::parse)
+    }
+
+    /// CPU time used, in microseconds (`cpu.stat`, which every cgroup has, whatever is enabled).
+    pub fn cpu_usage_usec(&self) -> Result<u64> {
+        self.read("cpu.stat", |text| {
+            keyed_number(text, b"usage_usec", "a line `usage_usec MICROSECONDS`")
+        })
+    }
+
+    /// `io.stat`, by device, in the file's order; devices that the cgroup has not used are left
+    /// out.
+    pub fn io_stat(&self) -> Result<Vec<(DevId, IoStat)>> {
+        self.read("io.stat", IoStat::parse)
+    }
+
+    /// `io.weight` (io.cost); `None` where the file does not exist: at the root, without the
+    /// controller, or on a kernel without io.cost.
+    pub fn io_weight(&self) -> Result<Option<IoWeight>> {
+        optional(self.read("io.weight", IoWeight::parse))
+    }
+
+    /// `io.bfq.weight`, 1..=1000; `None` where the file does not exist (BFQ is not loaded).
+    pub fn io_bfq_weight(&self) -> Result<Option<IoWeight>> {
+        optional(self.read("io.bfq.weight", IoWeight::parse))
+    }
+
+    /// `cgroup.events`. Not at the root.
+    pub fn events(&self) -> Result<CgroupEvents> {
+        self.read("cgroup.events", CgroupEvents::parse)
+    }
+
+    /// The controllers that this cgroup may enable for its children.
+    pub fn controllers(&self) -> Result<Controllers> {
+        self.read("cgroup.controllers", Controllers::parse)
+    }
+
+    /// The controllers that are enabled for its children.
+    pub fn subtree_control(&self) -> Result<Controllers> {
+        self.read("cgroup.subtree_control", Controllers::parse)
+    }
+
+    /// `cgroup.type`. Not at the root.
+    pub fn cgroup_type(&self) -> Result<CgroupType> {
+        self.read("cgroup.type", CgroupType::parse)
+    }
+
+    /// Whether any process is in this very cgroup, descendants aside. In a threaded cgroup, which
+    /// refuses to list processes, whether any thread is.
+    pub fn procs_any(&self) -> Result<bool> {
+        match self.any_byte("cgroup.procs") {
+            Err(error) if error.errno() == Some(Errno::OPNOTSUPP) => {
+                self.any_byte("cgroup.threads")
+            }
+            result => result,
+        }
+    }
+
+    fn any_byte(&self, file: &str) -> Result<bool> {
+        let fd = self.open(file, OFlags::RDONLY)?;
+        with_buffer(|buffer| {
+            rustix::io::read(&fd, rustix::buffer::spare_capacity(buffer))
+                .map(|count| count > 0)
+                .map_err(|errno| self.failed(Operation::Read, Some(file), errno))
+        })
+    }
+}
+
+/// A missing file as `None`.
+fn optional<T>(result: Result<T>) -> Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.is_missing() => Ok(None),
+        Err(error) => Err(error),
+    }
+}

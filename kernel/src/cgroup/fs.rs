@@ -1,0 +1,157 @@
+//! The cgroup v2 mount.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{CWD, Mode, OFlags};
+
+use super::dir::{Cgroup, directory_id};
+use crate::buffer::{End, read_to_end, with_buffer};
+use crate::error::{Error, Operation, Result};
+use crate::mount;
+
+/// What all cgroups of a mount share.
+#[derive(Debug)]
+pub(super) struct Mount {
+    pub(super) path: PathBuf,
+    pub(super) device: u64,
+    pub(super) recursiveprot: bool,
+}
+
+/// A mounted cgroup v2 hierarchy. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct CgroupFs {
+    root: Cgroup,
+}
+
+impl CgroupFs {
+    /// The cgroup v2 mount at `path`.
+    ///
+    /// # Errors
+    /// When there is no such directory, or another filesystem is there (`statfs` magic).
+    pub fn open(path: &Path) -> Result<Self> {
+        let directory = open_directory(path)?;
+        let magic = rustix::fs::fstatfs(&directory)
+            .map_err(|errno| Error::Io {
+                operation: Operation::Stat,
+                path: path.to_owned(),
+                errno,
+            })?
+            .f_type;
+        // linux/magic.h: CGROUP2_SUPER_MAGIC
+        if u64::try_from(magic) == Ok(0x6367_7270) {
+            Self::from_directory(directory, path, recursiveprot(path))
+        } else {
+            Err(Error::NotCgroup2 {
+                path: path.to_owned(),
+                found: format!("a filesystem of type {magic:#x}"),
+            })
+        }
+    }
+
+    /// The hierarchy that `/proc/self/mountinfo` names: at `/sys/fs/cgroup` if it is mounted
+    /// there, otherwise the first that shows the whole tree (`/sys/fs/cgroup/unified` on hybrid
+    /// layouts, which has no controllers).
+    ///
+    /// # Errors
+    /// When the table cannot be read, or no cgroup v2 filesystem is mounted.
+    pub fn discover() -> Result<Self> {
+        let found = discover(Path::new("/proc"))?;
+        Self::open(&found.path)
+    }
+
+    /// A plain directory tree that looks like a cgroup v2 mount: for fixtures in tests.
+    ///
+    /// # Errors
+    /// When the directory cannot be opened.
+    pub fn open_fixture(path: &Path, recursiveprot: bool) -> Result<Self> {
+        Self::from_directory(open_directory(path)?, path, recursiveprot)
+    }
+
+    fn from_directory(directory: OwnedFd, path: &Path, recursiveprot: bool) -> Result<Self> {
+        let (id, device) = directory_id(&directory, path)?;
+        let mount = Arc::new(Mount {
+            path: path.to_owned(),
+            device,
+            recursiveprot,
+        });
+        Ok(Self {
+            root: Cgroup::new(mount, directory, id, None, PathBuf::new()),
+        })
+    }
+
+    /// The root of the hierarchy. Inside a cgroup namespace this is the namespace's root.
+    #[must_use]
+    pub const fn root(&self) -> &Cgroup {
+        &self.root
+    }
+
+    /// Where it is mounted.
+    #[must_use]
+    pub fn mount_path(&self) -> &Path {
+        &self.root.mount().path
+    }
+
+    /// Whether protection counts for a subtree as a whole (mount option `memory_recursiveprot`):
+    /// without it every level down to the tenant needs its own `memory.low`.
+    #[must_use]
+    pub fn recursiveprot(&self) -> bool {
+        self.root.mount().recursiveprot
+    }
+}
+
+fn open_directory(path: &Path) -> Result<OwnedFd> {
+    rustix::fs::openat(
+        CWD,
+        path,
+        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+    .map_err(|errno| Error::Io {
+        operation: Operation::Open,
+        path: path.to_owned(),
+        errno,
+    })
+}
+
+/// The mount to use according to the mount table below `proc`.
+pub(crate) fn discover(proc: &Path) -> Result<mount::CgroupMount> {
+    let path = proc.join("self/mountinfo");
+    mount::preferred(mounts(&path)?).ok_or(Error::NotMounted { path })
+}
+
+fn mounts(mountinfo: &Path) -> Result<Vec<mount::CgroupMount>> {
+    let file = rustix::fs::openat(
+        CWD,
+        mountinfo,
+        OFlags::RDONLY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+    .map_err(|errno| Error::Io {
+        operation: Operation::Open,
+        path: mountinfo.to_owned(),
+        errno,
+    })?;
+    with_buffer(|buffer| {
+        read_to_end(&file, buffer, End::Nothing, false)
+            .map_err(|error| error.at(mountinfo.to_owned()))?;
+        Ok(mount::cgroup_mounts(buffer))
+    })
+}
+
+/// Whether the mount at `path` has the option. If the table cannot be read or does not name the
+/// path, no: the careful answer, since callers then protect every level themselves.
+fn recursiveprot(path: &Path) -> bool {
+    let Ok(path) = path.canonicalize() else {
+        return false;
+    };
+    mounts(Path::new("/proc/self/mountinfo")).is_ok_and(|mounts| {
+        // The last mount at a path is the one that is seen there.
+        mounts
+            .iter()
+            .rev()
+            .find(|mount| mount.path == path)
+            .is_some_and(|mount| mount.recursiveprot)
+    })
+}

@@ -1,0 +1,18 @@
+//! cgroup v2: the mount, its directories, and typed readers of their files.
+//!
+//! A [`Cgroup`] is an open directory. Everything is reached relative to it, so that when a path is
+//! reused by another cgroup, the old handle answers "gone" and never speaks of the new one.
+
+mod core;
+mod dir;
+mod files;
+mod fs;
+mod reclaim;
+
+#[cfg(test)]
+mod tests;
+
+pub use self::core::{CgroupEvents, CgroupType, Controllers};
+pub use dir::{Cgroup, CgroupId, Child};
+pub use fs::CgroupFs;
+pub use reclaim::ReclaimEnd;

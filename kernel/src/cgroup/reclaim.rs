@@ -1,0 +1,43 @@
+//! Proactive reclaim: `memory.reclaim`, since 5.19; its `swappiness=`, since 6.9.
+
+use rustix::io::Errno;
+
+use super::Cgroup;
+use crate::error::Result;
+
+/// How a request to reclaim ended. None of these says how much was reclaimed: some kernels
+/// report success and reclaim nothing. Compare [`memory_stat`](Cgroup::memory_stat) before and
+/// after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReclaimEnd {
+    /// The kernel says that all of it was reclaimed.
+    Complete,
+    /// The kernel gave up before (`EAGAIN`): what is left is in use, dirty, or protected below.
+    Partial,
+    /// A signal came (`EINTR`).
+    Interrupted,
+}
+
+impl Cgroup {
+    /// Asks the kernel to reclaim `bytes` from the cgroup and its descendants, synchronously: it
+    /// may take long, and holds up the cgroup's `rmdir`. Keep it small (32 MiB at most) and off
+    /// any loop.
+    ///
+    /// `swappiness` is 0 (file pages only) to 200 (anonymous only); `None` leaves the kernel's
+    /// own. The cgroup's own `memory.low` does not hold here, only its descendants' do.
+    ///
+    /// # Errors
+    /// As every operation on a cgroup; `EINVAL` when the kernel does not know `swappiness=`.
+    pub fn reclaim(&self, bytes: u64, swappiness: Option<u8>) -> Result<ReclaimEnd> {
+        let request = match swappiness {
+            Some(swappiness) => format!("{bytes} swappiness={swappiness}"),
+            None => bytes.to_string(),
+        };
+        match self.write("memory.reclaim", &request) {
+            Ok(()) => Ok(ReclaimEnd::Complete),
+            Err(error) if error.errno() == Some(Errno::AGAIN) => Ok(ReclaimEnd::Partial),
+            Err(error) if error.errno() == Some(Errno::INTR) => Ok(ReclaimEnd::Interrupted),
+            Err(error) => Err(error),
+        }
+    }
+}

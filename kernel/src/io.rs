@@ -1,0 +1,251 @@
+//! What the I/O controller prints (Documentation/admin-guide/cgroup-v2.rst, "IO").
+
+use std::str::FromStr;
+
+use justitia_share::Weight;
+use serde::{Deserialize, Serialize};
+
+use crate::parse::{self, ParseError, Parsed};
+
+/// A block device's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct DevId {
+    /// Which driver.
+    pub major: u32,
+    /// Which of its devices.
+    pub minor: u32,
+}
+
+impl DevId {
+    /// Reads `8:16`.
+    fn from_bytes(word: &[u8]) -> Option<Self> {
+        let (major, minor) = parse::cut(word, b':')?;
+        Some(Self {
+            major: u32::try_from(parse::number(major)?).ok()?,
+            minor: u32::try_from(parse::number(minor)?).ok()?,
+        })
+    }
+}
+
+impl std::fmt::Display for DevId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}", self.major, self.minor)
+    }
+}
+
+impl FromStr for DevId {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Parsed<Self> {
+        Self::from_bytes(text.as_bytes())
+            .ok_or_else(|| ParseError::new(1, "a device such as 8:16", text.as_bytes()))
+    }
+}
+
+/// One device's line of `io.stat`, since the cgroup was made. A missing counter is 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IoStat {
+    /// Bytes read.
+    pub rbytes: u64,
+    /// Bytes written; of buffered writes, when they are written back.
+    pub wbytes: u64,
+    /// Reads.
+    pub rios: u64,
+    /// Writes.
+    pub wios: u64,
+    /// Bytes discarded.
+    pub dbytes: u64,
+    /// Discards.
+    pub dios: u64,
+}
+
+impl IoStat {
+    /// Reads `io.stat`, in the file's order. A device without any counter is left out: kernels
+    /// print the numbers of idle devices, some (5.13 to 6.x) without even a newline between them.
+    /// Other `key=value` pairs (`cost.usage=…`, `use_delay=…`) are passed over.
+    ///
+    /// # Errors
+    /// When a counter is no number, precedes any device, or a word is neither device nor pair.
+    pub fn parse(text: &[u8]) -> Parsed<Vec<(DevId, Self)>> {
+        let mut all = Vec::new();
+        for (number, line) in parse::lines(text) {
+            let mut device = None;
+            let mut stat = None;
+            for word in parse::words(line) {
+                let Some((key, value)) = parse::cut(word, b'=') else {
+                    all.extend(device.zip(stat.take()));
+                    device = Some(DevId::from_bytes(word).ok_or_else(|| {
+                        ParseError::new(number, "a device such as 8:16, or key=value", word)
+                    })?);
+                    continue;
+                };
+                if device.is_none() {
+                    return Err(ParseError::new(number, "a device such as 8:16 first", line));
+                }
+                let counters: &mut Self = stat.get_or_insert_default();
+                let field = match key {
+                    b"rbytes" => &mut counters.rbytes,
+                    b"wbytes" => &mut counters.wbytes,
+                    b"rios" => &mut counters.rios,
+                    b"wios" => &mut counters.wios,
+                    b"dbytes" => &mut counters.dbytes,
+                    b"dios" => &mut counters.dios,
+                    _ => continue,
+                };
+                *field = parse::number(value)
+                    .ok_or_else(|| ParseError::new(number, "counter=number", word))?;
+            }
+            all.extend(device.zip(stat));
+        }
+        Ok(all)
+    }
+}
+
+/// `io.weight` or `io.bfq.weight`: the cgroup's weight, and where it differs, by device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IoWeight {
+    /// On every device that is not listed.
+    pub default: Weight,
+    /// The exceptions, in the file's order.
+    pub per_device: Vec<(DevId, Weight)>,
+}
+
+impl IoWeight {
+    /// Reads `default 100` (or, as BFQ once printed it, a bare `100`), then `8:16 200` and so on.
+    ///
+    /// # Errors
+    /// When the default is missing, or a line is no weight of 1..=10000: nothing is clamped.
+    pub fn parse(text: &[u8]) -> Parsed<Self> {
+        const EXPECTED: &str = "`default WEIGHT` or `MAJOR:MINOR WEIGHT`, of 1 to 10000";
+        let mut default = None;
+        let mut per_device = Vec::new();
+        for (number, line) in parse::lines(text) {
+            let wrong = || ParseError::new(number, EXPECTED, line);
+            let mut words = parse::words(line);
+            let (first, second) = (words.next(), words.next());
+            if words.next().is_some() {
+                return Err(wrong());
+            }
+            match (first, second) {
+                (None, _) => {}
+                (Some(b"default"), Some(value)) | (Some(value), None) => {
+                    default = Some(weight(value).ok_or_else(wrong)?);
+                }
+                (Some(device), Some(value)) => {
+                    let device = DevId::from_bytes(device).ok_or_else(wrong)?;
+                    per_device.push((device, weight(value).ok_or_else(wrong)?));
+                }
+            }
+        }
+        Ok(Self {
+            default: default.ok_or_else(|| ParseError::new(1, "a line `default WEIGHT`", text))?,
+            per_device,
+        })
+    }
+
+    /// The weight on `device`.
+    #[must_use]
+    pub fn on(&self, device: DevId) -> Weight {
+        self.per_device
+            .iter()
+            .find(|(listed, _)| *listed == device)
+            .map_or(self.default, |(_, weight)| *weight)
+    }
+}
+
+fn weight(word: &[u8]) -> Option<Weight> {
+    Weight::try_from(parse::number(word)?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SDA: DevId = DevId { major: 8, minor: 0 };
+    const SDB: DevId = DevId {
+        major: 8,
+        minor: 16,
+    };
+
+    fn reads(rbytes: u64) -> IoStat {
+        IoStat {
+            rbytes,
+            ..IoStat::default()
+        }
+    }
+
+    #[test]
+    fn stat_of_two_devices() {
+        let all = IoStat::parse(
+            b"8:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=5 dios=6 cost.usage=99 cost.wait=x\n8:16 rbytes=7\n",
+        )
+        .unwrap();
+        let first = IoStat {
+            rbytes: 1,
+            wbytes: 2,
+            rios: 3,
+            wios: 4,
+            dbytes: 5,
+            dios: 6,
+        };
+        assert_eq!(all, [(SDA, first), (SDB, reads(7))]);
+    }
+
+    #[test]
+    fn devices_without_counters() {
+        assert_eq!(IoStat::parse(b""), Ok(vec![]));
+        assert_eq!(IoStat::parse(b"8:0\n"), Ok(vec![]));
+        assert_eq!(IoStat::parse(b"8:0 \n8:16 "), Ok(vec![]));
+        let joined = b"7:7 7:6 8:0 rbytes=1\n7:5 8:16 rbytes=2 7:4\n";
+        assert_eq!(
+            IoStat::parse(joined),
+            Ok(vec![(SDA, reads(1)), (SDB, reads(2))])
+        );
+    }
+
+    #[test]
+    fn wrong_stat_is_refused() {
+        for bad in [
+            "rbytes=1",
+            "8:0 rbytes=-1",
+            "8:0 rbytes=99999999999999999999",
+            "8: rbytes=1",
+            "8:4294967296 rbytes=1",
+            "sda rbytes=1",
+            "8:0 rbytes",
+        ] {
+            assert!(IoStat::parse(bad.as_bytes()).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn weights() {
+        let weight = IoWeight::parse(b"default 100\n8:0 200\n").unwrap();
+        assert_eq!((weight.default.get(), weight.per_device.len()), (100, 1));
+        assert_eq!((weight.on(SDA).get(), weight.on(SDB).get()), (200, 100));
+        assert_eq!(IoWeight::parse(b"300\n").unwrap().default.get(), 300);
+    }
+
+    #[test]
+    fn wrong_weights_are_refused_not_clamped() {
+        for bad in [
+            "",
+            "8:0 200",
+            "default 0",
+            "default 10001",
+            "default 100 8:0 100",
+            "default -1",
+            "default default",
+            "100\n8:0 x",
+        ] {
+            assert!(IoWeight::parse(bad.as_bytes()).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn device_round_trip() {
+        assert_eq!("8:16".parse(), Ok(SDB));
+        assert_eq!(SDB.to_string(), "8:16");
+        assert!("8".parse::<DevId>().is_err());
+    }
+}

@@ -1,0 +1,208 @@
+//! The files that are written: by name, raw, so that a ledger can put back exactly what stood
+//! there.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+
+use crate::cgroup::Cgroup;
+use crate::error::{Error, Result};
+use crate::io::DevId;
+use crate::parse::{self, ParseError, Parsed};
+
+/// Something of a cgroup that can be written and put back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Knob {
+    /// `memory.min`.
+    MemoryMin,
+    /// `memory.low`.
+    MemoryLow,
+    /// `memory.high`.
+    MemoryHigh,
+    /// `memory.max`.
+    MemoryMax,
+    /// The default of `io.weight`.
+    IoWeight,
+    /// The default of `io.bfq.weight`.
+    IoBfqWeight,
+    /// One device's line of `io.max`.
+    IoMax(DevId),
+}
+
+impl Knob {
+    /// The file's name.
+    #[must_use]
+    pub const fn file(self) -> &'static str {
+        match self {
+            Self::MemoryMin => "memory.min",
+            Self::MemoryLow => "memory.low",
+            Self::MemoryHigh => "memory.high",
+            Self::MemoryMax => "memory.max",
+            Self::IoWeight => "io.weight",
+            Self::IoBfqWeight => "io.bfq.weight",
+            Self::IoMax(_) => "io.max",
+        }
+    }
+}
+
+impl std::fmt::Display for Knob {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::IoMax(device) => write!(f, "io.max {device}"),
+            knob => f.write_str(knob.file()),
+        }
+    }
+}
+
+/// What `knob` says now, in words that [`write_raw`] takes to say it again: `max`, `1048576`,
+/// `default 100`, `8:0 rbps=max wbps=1048576 riops=max wiops=max` (all `max` when the device is
+/// not limited, where the file has no line for it).
+///
+/// # Errors
+/// As every reader of [`Cgroup`]; a parse error when the file does not have that shape.
+pub fn read_raw(cgroup: &Cgroup, knob: Knob) -> Result<String> {
+    cgroup.read(knob.file(), |text| raw(text, knob))
+}
+
+/// Writes `value` to `knob` in one `write(2)`; never creates a file. The kernel may round (memory
+/// to whole pages): read back to know what stands.
+///
+/// A `value` for [`Knob::IoMax`] names its device, as [`read_raw`] returns it.
+///
+/// # Errors
+/// As every operation on a [`Cgroup`]; `EINVAL` or `ERANGE` for what the kernel does not take;
+/// [`Error::Parse`] when an `io.max` value names another device than the knob.
+pub fn write_raw(cgroup: &Cgroup, knob: Knob, value: &str) -> Result<()> {
+    if let Knob::IoMax(device) = knob
+        && first_word(value).parse() != Ok(device)
+    {
+        return Err(Error::Parse {
+            path: cgroup.full_path().join(knob.file()),
+            source: ParseError::new(1, "the knob's own device first", value.as_bytes()),
+        });
+    }
+    cgroup.write(knob.file(), value)
+}
+
+fn first_word(text: &str) -> &str {
+    text.split_ascii_whitespace().next().unwrap_or_default()
+}
+
+/// The part of the file `text` that `knob` is.
+fn raw(text: &[u8], knob: Knob) -> Parsed<String> {
+    let line: Cow<'_, [u8]> = match knob {
+        Knob::MemoryMin | Knob::MemoryLow | Knob::MemoryHigh | Knob::MemoryMax => {
+            crate::memory::Limit::parse(text)?;
+            text.trim_ascii().into()
+        }
+        Knob::IoWeight | Knob::IoBfqWeight => {
+            format!("default {}", crate::io::IoWeight::parse(text)?.default)
+                .into_bytes()
+                .into()
+        }
+        Knob::IoMax(device) => io_max(text, device)?,
+    };
+    Ok(String::from_utf8_lossy(&line).into_owned())
+}
+
+fn io_max(text: &[u8], device: DevId) -> Parsed<Cow<'_, [u8]>> {
+    const EXPECTED: &str = "`MAJOR:MINOR rbps=… wbps=… riops=… wiops=…`";
+    for (number, line) in parse::lines(text) {
+        let line = line.trim_ascii();
+        let wrong = || ParseError::new(number, EXPECTED, line);
+        let line_text = str::from_utf8(line).map_err(|_| wrong())?;
+        if first_word(line_text)
+            .parse::<DevId>()
+            .map_err(|_| wrong())?
+            == device
+        {
+            let limits = parse::words(line).skip(1);
+            let plain = |word| {
+                parse::cut(word, b'=')
+                    .is_some_and(|(_, value)| value == b"max" || parse::number(value).is_some())
+            };
+            return if limits.clone().count() > 0 && limits.clone().all(plain) {
+                Ok(line.into())
+            } else {
+                Err(wrong())
+            };
+        }
+    }
+    let unlimited = format!("{device} rbps=max wbps=max riops=max wiops=max");
+    Ok(unlimited.into_bytes().into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cgroup::CgroupFs;
+
+    const SDA: DevId = DevId { major: 8, minor: 0 };
+
+    fn tree(file: &str, text: &[u8]) -> (tempfile::TempDir, Cgroup) {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join(file), text).unwrap();
+        let fs = CgroupFs::open_fixture(dir.path(), true).unwrap();
+        (dir, fs.root().clone())
+    }
+
+    #[test]
+    fn reads_what_it_can_write_back() {
+        let limited =
+            "8:16 rbps=max wbps=1 riops=max wiops=max\n8:0 rbps=2 wbps=max riops=max wiops=3\n";
+        let unlimited = "8:0 rbps=max wbps=max riops=max wiops=max";
+        for (knob, text, expected) in [
+            (Knob::MemoryLow, "max\n", "max"),
+            (Knob::MemoryHigh, "4096\n", "4096"),
+            (Knob::IoWeight, "default 200\n8:0 300\n", "default 200"),
+            (Knob::IoBfqWeight, "150\n", "default 150"),
+            (
+                Knob::IoMax(SDA),
+                limited,
+                "8:0 rbps=2 wbps=max riops=max wiops=3",
+            ),
+            (Knob::IoMax(SDA), "", unlimited),
+            (
+                Knob::IoMax(SDA),
+                "80:0 rbps=1 wbps=1 riops=1 wiops=1\n",
+                unlimited,
+            ),
+        ] {
+            let (dir, cgroup) = tree(knob.file(), text.as_bytes());
+            let value = read_raw(&cgroup, knob).unwrap();
+            assert_eq!(value, expected);
+            std::fs::write(dir.path().join(knob.file()), "").unwrap();
+            write_raw(&cgroup, knob, &value).unwrap();
+            assert_eq!(read_raw(&cgroup, knob).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn refuses_what_it_does_not_understand() {
+        for (knob, text) in [
+            (Knob::MemoryLow, &b"low\n"[..]),
+            (Knob::MemoryMin, b""),
+            (Knob::IoWeight, b"8:0 300\n"),
+            (Knob::IoMax(SDA), b"\xff\n"),
+            (Knob::IoMax(SDA), b"8:0\n"),
+            (Knob::IoMax(SDA), b"8:0 rbps=-1\n"),
+            (Knob::IoMax(SDA), b"8:0 rbps\n"),
+        ] {
+            let (_dir, cgroup) = tree(knob.file(), text);
+            let error = read_raw(&cgroup, knob).unwrap_err();
+            assert!(matches!(error, Error::Parse { .. }), "{knob}: {error}");
+        }
+    }
+
+    #[test]
+    fn never_creates_a_file_nor_writes_another_device() {
+        let (dir, cgroup) = tree("io.max", b"");
+        let missing = write_raw(&cgroup, Knob::MemoryLow, "1").unwrap_err();
+        assert!(missing.is_missing(), "{missing}");
+        assert!(!dir.path().join("memory.low").exists());
+        assert!(write_raw(&cgroup, Knob::IoMax(SDA), "8:16 wbps=1").is_err());
+        assert!(write_raw(&cgroup, Knob::IoMax(SDA), "").is_err());
+        assert_eq!(std::fs::read(dir.path().join("io.max")).unwrap(), b"");
+    }
+}

@@ -1,0 +1,140 @@
+//! Where cgroup v2 is mounted, from `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use crate::parse;
+
+/// A cgroup v2 mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CgroupMount {
+    /// Where it is mounted.
+    pub path: PathBuf,
+    /// Whether the mount shows the whole hierarchy of its namespace (`/`), not a part of it that
+    /// was bind-mounted.
+    pub whole: bool,
+    /// Whether `memory.low` and `memory.min` protect a subtree as a whole
+    /// (`memory_recursiveprot`).
+    pub recursiveprot: bool,
+}
+
+/// The cgroup v2 mounts of a mount table, in its order. Lines that are not understood are passed
+/// over: the table holds every other filesystem as well.
+#[must_use]
+pub fn cgroup_mounts(mountinfo: &[u8]) -> Vec<CgroupMount> {
+    parse::lines(mountinfo)
+        .filter_map(|(_, line)| cgroup_mount(line))
+        .collect()
+}
+
+/// The mount to use: at `/sys/fs/cgroup` if there is one, otherwise the first that shows the whole
+/// hierarchy (on hybrid layouts `/sys/fs/cgroup/unified`), otherwise the first.
+#[must_use]
+pub fn preferred(mounts: Vec<CgroupMount>) -> Option<CgroupMount> {
+    let rank = |mount: &CgroupMount| (!mount.whole, mount.path != Path::new("/sys/fs/cgroup"));
+    mounts.into_iter().min_by_key(rank)
+}
+
+/// `31 24 0:27 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,memory_recursiveprot`
+fn cgroup_mount(line: &[u8]) -> Option<CgroupMount> {
+    let mut words = parse::words(line).skip(3);
+    let root = words.next()?;
+    let path = words.next()?;
+    let mut after = words.skip_while(|word| *word != b"-").skip(1);
+    if after.next()? != b"cgroup2" {
+        return None;
+    }
+    let options = after.nth(1).unwrap_or_default();
+    Some(CgroupMount {
+        path: PathBuf::from(unescape(path)),
+        whole: root == b"/",
+        recursiveprot: options
+            .split(|byte| *byte == b',')
+            .any(|option| option == b"memory_recursiveprot"),
+    })
+}
+
+/// Undoes the kernel's `\ooo` for blanks, newlines and backslashes.
+fn unescape(escaped: &[u8]) -> OsString {
+    let mut bytes = Vec::with_capacity(escaped.len());
+    let mut rest = escaped;
+    while let Some((first, tail)) = rest.split_first() {
+        let octal = tail.get(..3).filter(|_| *first == b'\\').and_then(octal);
+        if let Some(byte) = octal {
+            bytes.push(byte);
+            rest = tail.get(3..).unwrap_or_default();
+        } else {
+            bytes.push(*first);
+            rest = tail;
+        }
+    }
+    OsString::from_vec(bytes)
+}
+
+fn octal(digits: &[u8]) -> Option<u8> {
+    digits.iter().try_fold(0_u8, |value, digit| {
+        let digit = digit.checked_sub(b'0').filter(|digit| *digit < 8)?;
+        value.checked_mul(8)?.checked_add(digit)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UNIFIED: &str = "25 30 0:23 / /sys rw shared:7 - sysfs sysfs rw\n\
+        31 25 0:27 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate,memory_recursiveprot\n";
+    const HYBRID: &str = "10 31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755\n\
+        14 35 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
+        20 41 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
+
+    #[test]
+    fn unified_and_hybrid() {
+        let mounts = cgroup_mounts(UNIFIED.as_bytes());
+        let expected = CgroupMount {
+            path: PathBuf::from("/sys/fs/cgroup"),
+            whole: true,
+            recursiveprot: true,
+        };
+        assert_eq!(mounts, [expected]);
+        let hybrid = preferred(cgroup_mounts(HYBRID.as_bytes())).unwrap();
+        assert_eq!(hybrid.path, Path::new("/sys/fs/cgroup/unified"));
+        assert!(!hybrid.recursiveprot);
+    }
+
+    #[test]
+    fn the_usual_place_and_the_whole_tree_are_preferred() {
+        let table = "1 0 0:1 /machine /container/sys/fs/cgroup rw - cgroup2 cgroup2 rw\n\
+             2 0 0:1 / /mnt/cg rw - cgroup2 none rw\n\
+             3 0 0:1 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
+        let mut mounts = cgroup_mounts(table.as_bytes());
+        let at = |mounts: &[CgroupMount]| preferred(mounts.to_vec()).unwrap().path;
+        assert_eq!(at(&mounts), Path::new("/sys/fs/cgroup"));
+        mounts.pop();
+        assert_eq!(at(&mounts), Path::new("/mnt/cg"));
+        mounts.pop();
+        assert_eq!(at(&mounts), Path::new("/container/sys/fs/cgroup"));
+        assert_eq!(preferred(vec![]), None);
+    }
+
+    #[test]
+    fn escapes() {
+        let table = b"1 0 0:1 / /mnt/a\\040b\\012\\134\\9 rw - cgroup2 none rw\n";
+        let mounts = cgroup_mounts(table);
+        assert_eq!(mounts[0].path, Path::new("/mnt/a b\n\\\\9"));
+    }
+
+    #[test]
+    fn what_is_not_understood_is_passed_over() {
+        for table in [
+            "",
+            "1 2 3",
+            "a - cgroup2",
+            "1 2 3 / /x - ",
+            "1 2 3 / /x rw -",
+        ] {
+            assert_eq!(cgroup_mounts(table.as_bytes()), [], "{table}");
+        }
+    }
+}

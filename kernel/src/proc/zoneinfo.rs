@@ -1,0 +1,215 @@
+//! `/proc/zoneinfo`.
+
+use crate::parse::{self, ParseError, Parsed};
+
+/// One zone's free pages and watermarks, or the sum over zones, in pages.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Zone {
+    /// The NUMA node.
+    pub node: u64,
+    /// `DMA`, `Normal` …
+    pub name: String,
+    /// Free now.
+    pub free: u64,
+    /// Below it allocations reclaim for themselves.
+    pub min: u64,
+    /// Below it kswapd is woken.
+    pub low: u64,
+    /// Up to it kswapd reclaims.
+    pub high: u64,
+    /// Managed by the allocator.
+    pub managed: u64,
+}
+
+/// All zones that hold memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Zoneinfo {
+    /// In the file's order; zones without memory are left out.
+    pub zones: Vec<Zone>,
+}
+
+/// More zones than any machine has (1,024 nodes of 6).
+const MOST_ZONES: usize = 8192;
+
+impl Zoneinfo {
+    /// Reads `Node 0, zone   Normal`, then `pages free`, `min`, `low`, `high` and `managed`; other
+    /// lines are passed over.
+    ///
+    /// # Errors
+    /// When a zone's values are missing or no numbers, or there is no zone with memory.
+    pub fn parse(text: &[u8]) -> Parsed<Self> {
+        let mut zones = Vec::new();
+        let mut current: Option<Partial> = None;
+        for (number, line) in parse::lines(text) {
+            let mut words = parse::words(line);
+            let (first, second, third) = (words.next(), words.next(), words.next());
+            if first == Some(b"Node") && third == Some(b"zone") {
+                finish(&mut zones, current.take())?;
+                current = Some(Partial::start(number, line, second, words.next())?);
+                continue;
+            }
+            let Some(zone) = current.as_mut() else {
+                continue;
+            };
+            let (field, value) = match (first, second, third) {
+                (Some(b"pages"), Some(b"free"), value) => (&mut zone.free, value),
+                (Some(b"min"), value, None) => (&mut zone.min, value),
+                (Some(b"low"), value, None) => (&mut zone.low, value),
+                (Some(b"high"), value, None) => (&mut zone.high, value),
+                (Some(b"managed"), value, None) => (&mut zone.managed, value),
+                _ => continue,
+            };
+            // Each is printed once before the lists of the per-CPU page sets, which use the same
+            // words with a colon.
+            *field = Some(
+                value
+                    .and_then(parse::number)
+                    .ok_or_else(|| ParseError::new(number, "a number of pages", line))?,
+            );
+        }
+        finish(&mut zones, current)?;
+        if zones.is_empty() {
+            return Err(ParseError::new(1, "a zone that has memory", text));
+        }
+        Ok(Self { zones })
+    }
+
+    /// The sum over all zones, without node and name: reclaim sets in where `free` nears `low`.
+    #[must_use]
+    pub fn sum(&self) -> Zone {
+        let mut sum = Zone::default();
+        for zone in &self.zones {
+            sum.free = sum.free.saturating_add(zone.free);
+            sum.min = sum.min.saturating_add(zone.min);
+            sum.low = sum.low.saturating_add(zone.low);
+            sum.high = sum.high.saturating_add(zone.high);
+            sum.managed = sum.managed.saturating_add(zone.managed);
+        }
+        sum
+    }
+}
+
+/// A zone whose lines are being read.
+struct Partial {
+    line: usize,
+    node: u64,
+    name: String,
+    free: Option<u64>,
+    min: Option<u64>,
+    low: Option<u64>,
+    high: Option<u64>,
+    managed: Option<u64>,
+}
+
+impl Partial {
+    fn start(line: usize, text: &[u8], node: Option<&[u8]>, name: Option<&[u8]>) -> Parsed<Self> {
+        let wrong = || ParseError::new(line, "`Node NUMBER, zone NAME`", text);
+        let node = node.and_then(|word| word.strip_suffix(b","));
+        let name =
+            name.filter(|name| name.len() <= 16 && name.iter().all(u8::is_ascii_alphanumeric));
+        Ok(Self {
+            line,
+            node: node.and_then(parse::number).ok_or_else(wrong)?,
+            name: String::from_utf8_lossy(name.ok_or_else(wrong)?).into_owned(),
+            free: None,
+            min: None,
+            low: None,
+            high: None,
+            managed: None,
+        })
+    }
+}
+
+/// Adds a zone that has memory.
+fn finish(zones: &mut Vec<Zone>, partial: Option<Partial>) -> Parsed<()> {
+    let Some(partial) = partial else {
+        return Ok(());
+    };
+    let value = |value: Option<u64>| {
+        value.ok_or_else(|| {
+            const EXPECTED: &str = "pages free, min, low, high and managed of the zone";
+            ParseError::new(partial.line, EXPECTED, partial.name.as_bytes())
+        })
+    };
+    let zone = Zone {
+        node: partial.node,
+        free: value(partial.free)?,
+        min: value(partial.min)?,
+        low: value(partial.low)?,
+        high: value(partial.high)?,
+        managed: value(partial.managed)?,
+        name: partial.name,
+    };
+    if zone.managed > 0 {
+        if zones.len() >= MOST_ZONES {
+            return Err(ParseError::new(
+                partial.line,
+                "at most 8192 zones",
+                zone.name.as_bytes(),
+            ));
+        }
+        zones.push(zone);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TWO: &str = "Node 0, zone      DMA
+  per-node stats
+      nr_inactive_anon 1
+  pages free     10
+        boost    0
+        min      1
+        low      2
+        high     3
+        spanned  4095
+        present  3998
+        managed  3840
+        protection: (0, 1, 2)
+  pagesets
+    cpu: 0
+              count:    0
+              high:     0
+              batch:    1
+Node 0, zone   Normal
+  pages free     20
+        min      4
+        low      5
+        high     6
+        managed  7
+Node 0, zone  Movable
+  pages free     0
+        min      32
+        low      32
+        high     32
+        managed  0
+";
+
+    #[test]
+    fn zones_with_memory_and_their_sum() {
+        let info = Zoneinfo::parse(TWO.as_bytes()).unwrap();
+        assert_eq!(info.zones.len(), 2);
+        assert_eq!(info.zones[1].name, "Normal");
+        let sum = info.sum();
+        assert_eq!((sum.free, sum.min, sum.low, sum.high), (30, 5, 7, 9));
+        assert_eq!(sum.managed, 3847);
+    }
+
+    #[test]
+    fn wrong_zones_are_refused() {
+        for bad in [
+            "",
+            "Node 0, zone Movable\n pages free 0\n min 0\n low 0\n high 0\n managed 0\n",
+            "Node 0, zone Normal\n pages free 0\n min 0\n low 0\n high 0\n",
+            "Node x, zone Normal\n",
+            "Node 0, zone\n",
+            "Node 0, zone Nä\n",
+            "Node 0, zone Normal\n pages free -1\n",
+        ] {
+            assert!(Zoneinfo::parse(bad.as_bytes()).is_err(), "{bad}");
+        }
+    }
+}
