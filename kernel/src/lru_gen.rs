@@ -42,7 +42,9 @@ impl Generations {
         // One page of text holds the root's generations on any plausible number of nodes.
         let mut text = vec![0; 4096];
         let mut file = File::open(path).map_err(|e| io(Operation::Open, path, &e))?;
-        let read = file.read(&mut text).map_err(|e| io(Operation::Read, path, &e))?;
+        let read = file
+            .read(&mut text)
+            .map_err(|e| io(Operation::Read, path, &e))?;
         Ok(parse(&String::from_utf8_lossy(&text[..read])))
     }
 
@@ -52,7 +54,10 @@ impl Generations {
     /// If the kernel refuses.
     pub fn evict(&self, path: &Path, pages: u64) -> Result<()> {
         let upto = self.youngest.saturating_sub(YOUNG);
-        command(path, &format!("- {} {} {upto} 0 {pages}", self.memcg, self.node))
+        command(
+            path,
+            &format!("- {} {} {upto} 0 {pages}", self.memcg, self.node),
+        )
     }
 
     /// Starts a new generation, so that the pages which nobody has used since become evictable.
@@ -60,19 +65,31 @@ impl Generations {
     /// # Errors
     /// If the kernel refuses.
     pub fn age(&self, path: &Path) -> Result<()> {
-        command(path, &format!("+ {} {} {} 0 0", self.memcg, self.node, self.youngest))
+        command(
+            path,
+            &format!("+ {} {} {} 0 0", self.memcg, self.node, self.youngest),
+        )
     }
 }
 
 fn command(path: &Path, text: &str) -> Result<()> {
-    let mut file =
-        File::options().write(true).open(path).map_err(|e| io(Operation::Open, path, &e))?;
-    file.write_all(text.as_bytes()).map_err(|e| io(Operation::Write, path, &e))
+    let mut file = File::options()
+        .write(true)
+        .open(path)
+        .map_err(|e| io(Operation::Open, path, &e))?;
+    file.write_all(text.as_bytes())
+        .map_err(|e| io(Operation::Write, path, &e))
 }
 
 fn io(operation: Operation, path: &Path, error: &std::io::Error) -> Error {
-    let errno = error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
-    Error::Io { operation, path: PathBuf::from(path), errno }
+    let errno = error
+        .raw_os_error()
+        .map_or(Errno::IO, Errno::from_raw_os_error);
+    Error::Io {
+        operation,
+        path: PathBuf::from(path),
+        errno,
+    }
 }
 
 /// The first memory cgroup of the text, node by node. Lines that make no sense end it.
@@ -86,15 +103,28 @@ fn parse(text: &str) -> Vec<Generations> {
             (Some("memcg"), None) => memcg = words.next().and_then(|id| id.parse::<u32>().ok()),
             (Some("memcg"), Some(_)) => break,
             (Some("node"), Some(memcg)) => {
-                let Some(node) = words.next().and_then(|n| n.parse().ok()) else { break };
-                found.push(Generations { memcg, node, youngest: 0, oldest: 0, evictable_file: 0 });
+                let Some(node) = words.next().and_then(|n| n.parse().ok()) else {
+                    break;
+                };
+                found.push(Generations {
+                    memcg,
+                    node,
+                    youngest: 0,
+                    oldest: 0,
+                    evictable_file: 0,
+                });
                 lists.push(Vec::new());
             }
             (Some(seq), Some(_)) => {
                 let mut numbers = words.map(str::parse::<u64>);
-                let (Ok(seq), Some(list)) = (seq.parse::<u64>(), lists.last_mut()) else { break };
+                let (Ok(seq), Some(list)) = (seq.parse::<u64>(), lists.last_mut()) else {
+                    break;
+                };
                 // seq, age in ms, anonymous pages, file pages; negative counts are in flux
-                let file = numbers.nth(2).and_then(std::result::Result::ok).unwrap_or(0);
+                let file = numbers
+                    .nth(2)
+                    .and_then(std::result::Result::ok)
+                    .unwrap_or(0);
                 list.push((seq, file));
             }
             _ => break,
@@ -122,15 +152,23 @@ mod tests {
 
     #[test]
     fn the_first_cgroup_is_the_root() {
-        let expected =
-            Generations { memcg: 1, node: 0, youngest: 3, oldest: 0, evictable_file: 2110 };
+        let expected = Generations {
+            memcg: 1,
+            node: 0,
+            youngest: 3,
+            oldest: 0,
+            evictable_file: 2110,
+        };
         assert_eq!(parse(TEXT), [expected]);
     }
 
     #[test]
     fn nonsense_and_half_lines_are_not_believed() {
         assert!(parse("").is_empty());
-        assert!(parse("memcg 1 /\n node 0\n  3 1 2").is_empty(), "a line that is cut");
+        assert!(
+            parse("memcg 1 /\n node 0\n  3 1 2").is_empty(),
+            "a line that is cut"
+        );
         assert!(parse("memcg x /\n node 0\n 3 1 2 3\n").is_empty());
         for cut in 0..TEXT.len() {
             let _ = parse(&TEXT[..cut]);

@@ -1,0 +1,317 @@
+//! The journal behind the ledger: what was written where, on disk before it is written there.
+//!
+//! One line per write, `crc32 json`, appended before the knob is written (write-ahead) and synced. So
+//! after a crash at any moment, every knob that may hold a value of ours is named, with the value that
+//! stood before.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+use justitia_kernel::knob::Knob;
+use rustix::fs::OFlags;
+use serde::{Deserialize, Serialize};
+
+/// The kernel's name for this boot: cgroup ids mean nothing in another one.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// The most that a journal may hold, bytes: far above what compaction leaves (5,000 tenants need 2 MiB).
+const LARGEST: u64 = 64 << 20;
+
+/// One write to one knob.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// The cgroup's id.
+    pub cgroup: u64,
+    /// Its path below the cgroup2 mount; bytes outside printable ASCII and `\` as `\xNN`.
+    pub path: String,
+    /// Which knob.
+    pub knob: Knob,
+    /// What stood there before our first write.
+    pub before: String,
+    /// What we are about to write.
+    pub ours: String,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Line {
+    Boot(String),
+    Write(Entry),
+    /// The knob is no longer ours: given back, or yielded.
+    Done { cgroup: u64, knob: Knob },
+}
+
+/// Why the journal cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// The file could not be read or written.
+    #[error("the ledger {path}: {source}")]
+    Io {
+        /// Which file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A line is not what was written.
+    #[error(
+        "the ledger {path} is damaged at line {line}: expected {expected}, found {found:?}. Nothing was \
+         changed. `justitia reset --damaged` gives back every knob whose entry is intact and that still holds \
+         our value, lists them, and puts the file aside"
+    )]
+    Damaged {
+        /// Which file.
+        path: PathBuf,
+        /// Its first bad line, from 1.
+        line: usize,
+        /// What a good line has.
+        expected: &'static str,
+        /// The beginning of what stands there.
+        found: String,
+    },
+}
+
+/// What a journal says.
+#[derive(Debug, Default)]
+pub struct Contents {
+    /// Every write that was not done with, in order. A knob appears once a write.
+    pub entries: Vec<Entry>,
+    /// The first damage, if any; lines after it were still read where they were intact.
+    pub damage: Option<JournalError>,
+}
+
+/// An append-only file of writes.
+#[derive(Debug)]
+pub struct Journal {
+    path: PathBuf,
+    file: File,
+    /// Lines since the last compaction.
+    lines: usize,
+}
+
+impl Journal {
+    /// Reads what an earlier agent left at `path`. No file, or one of another boot, says nothing.
+    ///
+    /// # Errors
+    /// If the file cannot be read. Damage is part of the contents: the caller decides.
+    pub fn read(path: &Path) -> Result<Contents, JournalError> {
+        let mut text = Vec::new();
+        match open(path, OFlags::RDONLY) {
+            Ok(file) => {
+                file.take(LARGEST + 1).read_to_end(&mut text).map_err(|e| io(path, e))?;
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Contents::default()),
+            Err(e) => return Err(io(path, e)),
+        }
+        Ok(parse(path, &text, &boot_id()))
+    }
+
+    /// Starts a new journal at `path`, holding `entries`. The old file, if any, is replaced whole: at every
+    /// moment either the old or the new one is there.
+    ///
+    /// # Errors
+    /// If the directory or the file cannot be written.
+    pub fn create(path: &Path, entries: &[Entry]) -> Result<Self, JournalError> {
+        let fresh = path.with_extension("new");
+        let _ = std::fs::remove_file(&fresh);
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::APPEND | OFlags::WRONLY;
+        let mut file = open(&fresh, flags).map_err(|e| io(&fresh, e))?;
+        let mut text = render(&Line::Boot(boot_id()));
+        for entry in entries {
+            text.push_str(&render(&Line::Write(entry.clone())));
+        }
+        file.write_all(text.as_bytes())
+            .and_then(|()| file.sync_data())
+            .and_then(|()| std::fs::rename(&fresh, path))
+            .map_err(|e| io(path, e))?;
+        Ok(Self { path: path.to_owned(), file, lines: entries.len() })
+    }
+
+    /// Says that `entry` is about to be written. Returns once that is on disk.
+    ///
+    /// # Errors
+    /// If it could not be made sure; then the knob must not be written.
+    pub fn about_to_write(&mut self, entry: &Entry) -> Result<(), JournalError> {
+        self.append(&Line::Write(entry.clone()))
+    }
+
+    /// Says that a knob is no longer ours.
+    ///
+    /// # Errors
+    /// If the file cannot be written. Harmless: the next start finds a foreign value there and leaves it.
+    pub fn done(&mut self, cgroup: u64, knob: Knob) -> Result<(), JournalError> {
+        self.append(&Line::Done { cgroup, knob })
+    }
+
+    /// The lines since the last compaction.
+    #[must_use]
+    pub fn lines(&self) -> usize {
+        self.lines
+    }
+
+    /// Removes the file: nothing is held any more.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn remove(self) -> Result<(), JournalError> {
+        std::fs::remove_file(&self.path).map_err(|e| io(&self.path, e))
+    }
+
+    fn append(&mut self, line: &Line) -> Result<(), JournalError> {
+        let size = |file: &File| file.metadata().map(|m| m.len());
+        let before = size(&self.file).map_err(|e| io(&self.path, e))?;
+        let written = self.file.write_all(render(line).as_bytes()).and_then(|()| self.file.sync_data());
+        if let Err(e) = written {
+            // Half a line would read as damage later: cut it off (as on a full file system).
+            let _ = self.file.set_len(before);
+            return Err(io(&self.path, e));
+        }
+        self.lines += 1;
+        Ok(())
+    }
+}
+
+fn open(path: &Path, flags: OFlags) -> std::io::Result<File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let write = flags.contains(OFlags::WRONLY);
+    OpenOptions::new()
+        .read(!write)
+        .append(write)
+        .create_new(write)
+        .mode(0o600)
+        .custom_flags(i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or(0))
+        .open(path)
+}
+
+fn io(path: &Path, source: std::io::Error) -> JournalError {
+    JournalError::Io { path: path.to_owned(), source }
+}
+
+fn boot_id() -> String {
+    std::fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned()
+}
+
+fn render(line: &Line) -> String {
+    // A struct of strings and numbers always serialises.
+    let json = serde_json::to_string(line).unwrap_or_default();
+    format!("{:08x} {json}\n", crc32fast::hash(json.as_bytes()))
+}
+
+fn parse(path: &Path, text: &[u8], boot: &str) -> Contents {
+    let mut contents = Contents::default();
+    let damaged = |line: usize, expected, found: &[u8]| JournalError::Damaged {
+        path: path.to_owned(),
+        line,
+        expected,
+        found: String::from_utf8_lossy(&found[..found.len().min(60)]).into_owned(),
+    };
+    if u64::try_from(text.len()).unwrap_or(u64::MAX) > LARGEST {
+        contents.damage = Some(damaged(1, "at most 64 MiB", &text[..20]));
+        return contents;
+    }
+    let mut lines = text.split_inclusive(|b| *b == b'\n').enumerate();
+    match lines.next().map(|(_, l)| (l, read_line(l))) {
+        Some((_, Ok(Line::Boot(id)))) if id == boot => {}
+        // Another boot's cgroups are gone, and their knobs with them.
+        Some((_, Ok(Line::Boot(_)))) => return contents,
+        Some((found, Ok(_))) => contents.damage = Some(damaged(1, "the boot's id", found)),
+        Some((found, Err(expected))) => contents.damage = Some(damaged(1, expected, found)),
+        None => contents.damage = Some(damaged(1, "the boot's id", b"")),
+    }
+    for (at, line) in lines {
+        match read_line(line) {
+            Ok(Line::Write(entry)) => contents.entries.push(entry),
+            Ok(Line::Done { cgroup, knob }) => {
+                contents.entries.retain(|e| e.cgroup != cgroup || e.knob != knob);
+            }
+            Ok(Line::Boot(_)) => {
+                contents.damage.get_or_insert(damaged(at + 1, "a write", line));
+            }
+            Err(expected) => {
+                contents.damage.get_or_insert(damaged(at + 1, expected, line));
+            }
+        }
+    }
+    contents
+}
+
+fn read_line(line: &[u8]) -> Result<Line, &'static str> {
+    let line = line.strip_suffix(b"\n").ok_or("a whole line")?;
+    let line = std::str::from_utf8(line).map_err(|_| "text")?;
+    let (sum, json) = line.split_once(' ').ok_or("a checksum and an entry")?;
+    let sum = u32::from_str_radix(sum, 16).map_err(|_| "a checksum in hexadecimal")?;
+    if sum != crc32fast::hash(json.as_bytes()) {
+        return Err("an entry that fits its checksum");
+    }
+    serde_json::from_str(json).map_err(|_| "an entry of this version")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn entry(n: u64) -> Entry {
+        Entry {
+            cgroup: n,
+            path: format!("a/{n}"),
+            knob: Knob::MemoryLow,
+            before: "0".into(),
+            ours: format!("{}", n * 4096),
+        }
+    }
+
+    fn written(dir: &Path) -> PathBuf {
+        let path = dir.join("ledger");
+        let mut journal = Journal::create(&path, &[]).unwrap();
+        for n in 1..=4 {
+            journal.about_to_write(&entry(n)).unwrap();
+        }
+        journal.done(2, Knob::MemoryLow).unwrap();
+        path
+    }
+
+    #[test]
+    fn says_what_was_written_and_not_done() {
+        let dir = tempfile::tempdir().unwrap();
+        let contents = Journal::read(&written(dir.path())).unwrap();
+        assert!(contents.damage.is_none());
+        assert_eq!(contents.entries, [entry(1), entry(3), entry(4)]);
+        assert!(Journal::read(&dir.path().join("none")).unwrap().entries.is_empty());
+    }
+
+    #[test]
+    fn another_boot_says_nothing() {
+        let text = render(&Line::Boot("other".into())) + &render(&Line::Write(entry(1)));
+        let contents = parse(Path::new("x"), text.as_bytes(), "this");
+        assert!(contents.entries.is_empty() && contents.damage.is_none());
+    }
+
+    #[test]
+    fn a_link_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", dir.path().join("ledger")).unwrap();
+        assert!(Journal::read(&dir.path().join("ledger")).is_err());
+    }
+
+    proptest! {
+        /// However the file is cut or changed, either the damage is noticed, or what is read is what a
+        /// prefix of the writes says. (A cut at the end of a line is a crash before the next write.)
+        #[test]
+        fn damage_is_noticed(cut in 0usize..900, flip in proptest::option::of((0usize..900, 1u8..=255))) {
+            let dir = tempfile::tempdir().unwrap();
+            let text = std::fs::read(written(dir.path())).unwrap();
+            let mut bad = text[..cut.min(text.len())].to_vec();
+            if let Some((at, bits)) = flip && at < bad.len() {
+                bad[at] ^= bits;
+            }
+            let contents = parse(Path::new("x"), &bad, &boot_id());
+            if contents.damage.is_none() {
+                prop_assert!(text.starts_with(&bad) && bad.ends_with(b"\n"));
+            }
+            for e in &contents.entries {
+                prop_assert_eq!(e, &entry(e.cgroup));
+            }
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! Acting: the ledger writes knobs and gives them back; a worker reclaims off the loop.
+
+pub mod journal;
+pub mod ledger;
+pub mod worker;

@@ -1,0 +1,197 @@
+//! Reclaim, off the loop: `memory.reclaim` is synchronous and may take long.
+//!
+//! Orders are carried out in small batches; how much came of them is read from the counters, not believed
+//! (kernels have reported success and reclaimed nothing, and the reverse).
+
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use justitia_kernel::cgroup::{Cgroup, ReclaimEnd};
+use justitia_kernel::lru_gen::{self, Generations};
+use justitia_kernel::memory::MemoryStat;
+use justitia_kernel::proc::ProcFs;
+use justitia_kernel::psi::PsiResource;
+
+use crate::plan::{Key, Spared};
+
+/// One `memory.reclaim` write asks for at most this, bytes: a longer one holds up the cgroup's removal.
+const BATCH: u64 = 8 << 20;
+
+/// Threads: a second one, so that a tenant whose reclaim is slow does not hold up the others.
+const THREADS: usize = 2;
+
+/// How file pages are reclaimed from one tenant.
+#[derive(Clone, Debug)]
+pub enum Means {
+    /// `memory.reclaim` of its cgroup, with this `swappiness=` (`None` where the kernel has no such argument).
+    Cgroup(Cgroup, Option<u8>),
+    /// The root cgroup's own list, by the multi-gen LRU's debugfs interface.
+    RootList,
+    /// `memory.reclaim` of the root cgroup: where the classic LRU runs, tenants within their `memory.low` are
+    /// passed over, and what is outside any of them is left.
+    Root(Cgroup, Option<u8>),
+}
+
+/// Reclaim this much from one tenant.
+#[derive(Clone, Debug)]
+pub struct Order {
+    /// Who it is.
+    pub key: Key,
+    /// How.
+    pub means: Means,
+    /// How many bytes.
+    pub bytes: u64,
+    /// From this PSI `full avg10` on, percent, the tenant is left alone.
+    pub thrash_full: f64,
+}
+
+/// What came of an order.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Whose order.
+    pub key: Key,
+    /// How many bytes were asked for.
+    pub asked: u64,
+    /// How many were reclaimed, by the tenant's own counters.
+    pub freed: u64,
+    /// The tenant's counters afterwards, where it is a cgroup that still lives.
+    pub after: Option<MemoryStat>,
+    /// Why it was left alone, if it was.
+    pub spared: Option<Spared>,
+    /// What the kernel refused, if it did.
+    pub error: Option<String>,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// The threads that reclaim.
+#[derive(Debug)]
+pub struct Reclaimer {
+    orders: Sender<Order>,
+    outcomes: Receiver<Outcome>,
+}
+
+impl Reclaimer {
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// If the system has no room for a thread.
+    pub fn start() -> std::io::Result<Self> {
+        let (orders, taken) = channel::<Order>();
+        let (done, outcomes) = channel();
+        let taken = Arc::new(Mutex::new(taken));
+        for n in 0..THREADS {
+            let (taken, done) = (taken.clone(), done.clone());
+            std::thread::Builder::new().name(format!("reclaim-{n}")).spawn(move || {
+                loop {
+                    let order = taken.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                    let Ok(order) = order else { return };
+                    if done.send(carry_out(&order)).is_err() {
+                        return;
+                    }
+                }
+            })?;
+        }
+        Ok(Self { orders, outcomes })
+    }
+
+    /// Hands an order over; its outcome comes later.
+    pub fn send(&self, order: Order) {
+        // The threads live as long as we do.
+        let _ = self.orders.send(order);
+    }
+
+    /// The outcomes that have come since the last call.
+    pub fn outcomes(&self) -> impl Iterator<Item = Outcome> {
+        self.outcomes.try_iter()
+    }
+}
+
+fn carry_out(order: &Order) -> Outcome {
+    let begun = Instant::now();
+    let mut outcome = Outcome {
+        key: order.key,
+        asked: order.bytes,
+        freed: 0,
+        after: None,
+        spared: None,
+        error: None,
+        took: Duration::ZERO,
+    };
+    let done = match &order.means {
+        Means::Cgroup(cgroup, swappiness) => from_cgroup(cgroup, *swappiness, order, &mut outcome),
+        Means::RootList => from_root_list(order.bytes, &mut outcome),
+        Means::Root(root, swappiness) => root.reclaim(order.bytes.min(BATCH), *swappiness).map(|_| {
+            outcome.freed = order.bytes.min(BATCH); // checked by the next snapshot
+        }),
+    };
+    if let Err(error) = done
+        && !error.is_gone()
+    {
+        outcome.error = Some(error.to_string());
+    }
+    outcome.took = begun.elapsed();
+    outcome
+}
+
+fn from_cgroup(
+    cgroup: &Cgroup,
+    swappiness: Option<u8>,
+    order: &Order,
+    outcome: &mut Outcome,
+) -> justitia_kernel::Result<()> {
+    // The second promise: never while the tenant's own pressure says that it thrashes. Without PSI the
+    // kernel does not say.
+    if let Ok(psi) = cgroup.pressure(PsiResource::Memory)
+        && psi.full.avg10 >= order.thrash_full
+    {
+        outcome.spared = Some(Spared::Thrashing(psi.full.avg10));
+        return Ok(());
+    }
+    let before = cgroup.memory_stat()?;
+    let mut left = order.bytes;
+    while left > 0 {
+        let end = cgroup.reclaim(left.min(BATCH), swappiness)?;
+        let after = cgroup.memory_stat()?;
+        let stolen = after.pgsteal.saturating_sub(before.pgsteal) * PAGE;
+        outcome.freed = stolen.max(lru_file(&before).saturating_sub(lru_file(&after)));
+        outcome.after = Some(after);
+        if end != ReclaimEnd::Complete || outcome.freed + BATCH < order.bytes - left {
+            return Ok(());
+        }
+        left -= left.min(BATCH);
+    }
+    Ok(())
+}
+
+fn from_root_list(bytes: u64, outcome: &mut Outcome) -> justitia_kernel::Result<()> {
+    let path = Path::new(lru_gen::PATH);
+    let proc = ProcFs::open(Path::new("/proc"))?;
+    let file = || proc.vmstat().map(|v| (v.nr_inactive_file + v.nr_active_file) * PAGE);
+    let before = file()?;
+    let lists = Generations::of_root(path)?;
+    let evictable: u64 = lists.iter().map(|l| l.evictable_file).sum();
+    for list in lists.iter().filter(|l| l.evictable_file > 0) {
+        let part = u128::from(bytes.min(BATCH) / PAGE) * u128::from(list.evictable_file)
+            / u128::from(evictable.max(1));
+        list.evict(path, u64::try_from(part).unwrap_or(u64::MAX).max(1))?;
+    }
+    outcome.freed = before.saturating_sub(file()?);
+    if outcome.freed < bytes.min(BATCH) / 4 && evictable * PAGE < bytes {
+        for list in &lists {
+            list.age(path)?;
+        }
+    }
+    Ok(())
+}
+
+/// The page size of every machine that the agent supports.
+const PAGE: u64 = 4096;
+
+/// File pages on the LRU lists, bytes: what reclaim can work on (`file` counts shmem as well).
+#[must_use]
+pub fn lru_file(stat: &MemoryStat) -> u64 {
+    stat.inactive_file + stat.active_file
+}

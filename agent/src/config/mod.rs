@@ -1,0 +1,148 @@
+//! Configuration: optional, and small. What people set on their cgroups is where weights come from;
+//! this only overrides it.
+//!
+//! ```toml
+//! socket = "/run/justitia/justitia.sock"  # `justitia status` asks here
+//! cpu_budget = 1.0                        # percent of one CPU that observing may cost
+//!
+//! [idle]
+//! grace = "60s"                           # a tenant may leave its cache unused this long
+//! half_life = "60s"                       # then the protection of what it holds halves this often
+//!
+//! [outside]                               # what runs outside any managed cgroup
+//! weight = 100
+//!
+//! [[tenant]]
+//! match = "system.slice/docker-*.scope"   # a path below the cgroup mount; `*` stays within a name
+//! weight = 300                            # 1..10000, instead of io.weight
+//! floor = "64MiB"                         # file pages that are never taken
+//!
+//! [[tenant]]
+//! match = "system.slice/backup.service"
+//! exclude = true                          # leave it and everything below it alone
+//! ```
+//!
+//! Drop-ins (`justitia.toml.d/*.toml`, in the order of their names) are read after the main file: a later
+//! scalar replaces an earlier one, a later `[[tenant]]` wins over an earlier one that matches too.
+
+mod read;
+mod tenant;
+
+use std::path::{Path, PathBuf};
+
+use justitia_share::Weight;
+
+use crate::plan::Policy;
+
+pub use tenant::{Override, Rule};
+
+/// Where the configuration is looked for when none is named.
+pub const DEFAULT_PATH: &str = "/etc/justitia/justitia.toml";
+
+/// What the agent was told.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The status socket.
+    pub socket: PathBuf,
+    /// Where the ledger lives.
+    pub state: PathBuf,
+    /// The part of one CPU that observing may cost, 0.001 to 1.
+    pub cpu_budget: f64,
+    /// The planners' constants.
+    pub policy: Policy,
+    /// The weight of what runs outside any managed cgroup.
+    pub outside: Weight,
+    /// Overrides by path, later ones first.
+    pub rules: Vec<Rule>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            socket: PathBuf::from("/run/justitia/justitia.sock"),
+            state: PathBuf::from("/run/justitia"),
+            cpu_budget: 0.01,
+            policy: Policy::default(),
+            outside: Weight::default(),
+            rules: Vec::new(),
+        }
+    }
+}
+
+/// One thing that is wrong with a configuration file.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}:{line}: {what}", path.display())]
+pub struct ConfigError {
+    /// The file.
+    pub path: PathBuf,
+    /// The line, from 1; 0 if the file could not be read.
+    pub line: usize,
+    /// What was expected and what was found.
+    pub what: String,
+}
+
+impl Config {
+    /// Reads `path` (or the default place, where a missing file is no error) and its drop-ins.
+    ///
+    /// # Errors
+    /// Everything that is wrong, in all files.
+    pub fn load(path: Option<&Path>) -> Result<Self, Vec<ConfigError>> {
+        let main = path.unwrap_or(Path::new(DEFAULT_PATH));
+        let mut config = Self::default();
+        let mut errors = Vec::new();
+        let mut drop_in_dir = main.as_os_str().to_owned();
+        drop_in_dir.push(".d");
+        let mut files = match drop_ins(Path::new(&drop_in_dir)) {
+            Ok(files) => files,
+            Err(error) => {
+                errors.push(error);
+                Vec::new()
+            }
+        };
+        if path.is_some() || main.exists() {
+            files.insert(0, main.to_owned());
+        }
+        for file in files {
+            match std::fs::read_to_string(&file) {
+                Ok(text) => read::apply(&mut config, &file, &text, &mut errors),
+                Err(e) => errors.push(unreadable(&file, &e)),
+            }
+        }
+        config.rules.reverse();
+        if errors.is_empty() { Ok(config) } else { Err(errors) }
+    }
+
+    /// What the rules say of the cgroup at `path` (below the mount): for each matter, the last rule that
+    /// matches and speaks of it.
+    #[must_use]
+    pub fn overrides(&self, path: &Path) -> Override {
+        let mut sum = Override::default();
+        for rule in self.rules.iter().filter(|r| r.glob.is_match(path)) {
+            sum.weight = sum.weight.or(rule.says.weight);
+            sum.floor = sum.floor.or(rule.says.floor);
+            sum.exclude = sum.exclude.or(rule.says.exclude);
+        }
+        sum
+    }
+}
+
+fn unreadable(path: &Path, error: &std::io::Error) -> ConfigError {
+    ConfigError { path: path.to_owned(), line: 0, what: format!("cannot be read: {error}") }
+}
+
+fn drop_ins(dir: &Path) -> Result<Vec<PathBuf>, ConfigError> {
+    let entries = match std::fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(unreadable(dir, &e)),
+    };
+    let mut files: Vec<PathBuf> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|p| p.extension().is_some_and(|e| e == "toml"))
+        .collect();
+    files.sort();
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,205 @@
+//! One file into the configuration, with every error at its line.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use justitia_share::Weight;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::tenant::{Override, Rule, glob};
+use super::{Config, ConfigError};
+
+type Table<'a> = DeTable<'a>;
+type Value<'a> = Spanned<DeValue<'a>>;
+
+/// Where errors go, and where in the text they are.
+struct Report<'a> {
+    path: &'a Path,
+    text: &'a str,
+    errors: &'a mut Vec<ConfigError>,
+}
+
+impl Report<'_> {
+    fn at(&mut self, offset: usize, what: String) {
+        let before = self.text.get(..offset).unwrap_or(self.text);
+        let line = 1 + before.bytes().filter(|b| *b == b'\n').count();
+        self.errors.push(ConfigError { path: self.path.to_owned(), line, what });
+    }
+
+    fn expected(&mut self, what: &str, found: &Value<'_>) {
+        let text = self.text.get(found.span()).unwrap_or("").lines().next().unwrap_or("");
+        let kind = found.get_ref().type_str();
+        self.at(found.span().start, format!("expected {what}, found {kind} {text}"));
+    }
+
+    /// Reads a value with `read`, or reports what was expected.
+    fn take<T>(
+        &mut self,
+        value: &Value<'_>,
+        what: &str,
+        read: impl Fn(&DeValue<'_>) -> Option<T>,
+    ) -> Option<T> {
+        let taken = read(value.get_ref());
+        if taken.is_none() {
+            self.expected(what, value);
+        }
+        taken
+    }
+
+    /// Calls `each` for every key of a table value; a key that `each` does not know is an error.
+    fn table(
+        &mut self,
+        name: &str,
+        value: &Value<'_>,
+        known: &str,
+        mut each: impl FnMut(&mut Self, &str, &Value<'_>) -> bool,
+    ) {
+        match value.get_ref() {
+            DeValue::Table(table) => self.entries(name, table, known, &mut each),
+            _ => self.expected(&format!("a table{}", name.replace(" in", "")), value),
+        }
+    }
+
+    fn entries(
+        &mut self,
+        name: &str,
+        table: &Table<'_>,
+        known: &str,
+        each: &mut dyn FnMut(&mut Self, &str, &Value<'_>) -> bool,
+    ) {
+        for (key, value) in table {
+            if !each(self, key.get_ref(), value) {
+                let found = format!("expected one of {known}{name}, found {:?}", key.get_ref());
+                self.at(key.span().start, found);
+            }
+        }
+    }
+}
+
+/// Applies the file's text to `config`. On errors the configuration is partly changed: throw it away.
+pub fn apply(config: &mut Config, path: &Path, text: &str, errors: &mut Vec<ConfigError>) {
+    let (document, syntax) = DeTable::parse_recoverable(text);
+    let first = errors.len();
+    let mut report = Report { path, text, errors };
+    for error in &syntax {
+        let offset = error.span().map_or(0, |s| s.start);
+        report.at(offset, error.message().to_owned());
+    }
+    let known = "socket, state, cpu_budget, idle, pressure, outside, tenant";
+    report.entries("", document.get_ref(), known, &mut |report, key, value| {
+        top(config, report, key, value)
+    });
+    errors[first..].sort_by_key(|e| e.line);
+}
+
+fn top(config: &mut Config, report: &mut Report<'_>, key: &str, value: &Value<'_>) -> bool {
+    match key {
+        "socket" => set(&mut config.socket, report.take(value, ABSOLUTE, absolute)),
+        "state" => set(&mut config.state, report.take(value, ABSOLUTE, absolute)),
+        "cpu_budget" => {
+            let percent = report.take(value, "a percentage from 0.1 to 100", percentage);
+            set(&mut config.cpu_budget, percent.map(|p| p / 100.0));
+        }
+        "idle" => report.table(" in [idle]", value, "grace, half_life", |report, key, value| {
+            let slot = match key {
+                "grace" => &mut config.policy.idle_grace,
+                "half_life" => &mut config.policy.idle_half_life,
+                _ => return false,
+            };
+            set(slot, report.take(value, "a duration like \"90s\" or \"5min\"", duration));
+            true
+        }),
+        "pressure" => report.table(" in [pressure]", value, "thrash", |report, key, value| {
+            if key == "thrash" {
+                let percent = report.take(value, "a percentage from 0.1 to 100", percentage);
+                set(&mut config.policy.thrash_full, percent);
+            }
+            key == "thrash"
+        }),
+        "outside" => report.table(" in [outside]", value, "weight", |report, key, value| {
+            if key == "weight" {
+                set(&mut config.outside, report.take(value, WEIGHT, weight));
+            }
+            key == "weight"
+        }),
+        "tenant" => match value.get_ref() {
+            DeValue::Array(list) => list.iter().for_each(|item| tenant(config, report, item)),
+            _ => report.expected("tables [[tenant]]", value),
+        },
+        _ => return false,
+    }
+    true
+}
+
+fn tenant(config: &mut Config, report: &mut Report<'_>, item: &Value<'_>) {
+    let mut says = Override::default();
+    let mut pattern = None;
+    let mut seen_match = false;
+    report.table(" in [[tenant]]", item, "match, weight, floor, exclude", |report, key, value| {
+        match key {
+            "match" => {
+                seen_match = true;
+                let text = report.take(value, "a glob over cgroup paths, as a string", string);
+                pattern = text.and_then(|text| {
+                    glob(&text).map_err(|what| report.at(value.span().start, what)).ok()
+                });
+            }
+            "weight" => says.weight = report.take(value, WEIGHT, weight),
+            "floor" => says.floor = report.take(value, "a size like \"64MiB\"", size),
+            "exclude" => says.exclude = report.take(value, "true or false", |v| v.as_bool()),
+            _ => return false,
+        }
+        true
+    });
+    if !seen_match {
+        report.at(item.span().start, "expected a [[tenant]] with a `match`, found none".to_owned());
+    }
+    if let Some(glob) = pattern {
+        config.rules.push(Rule { glob, says });
+    }
+}
+
+const WEIGHT: &str = "a weight from 1 to 10000";
+const ABSOLUTE: &str = "an absolute path";
+
+fn set<T>(slot: &mut T, value: Option<T>) {
+    if let Some(value) = value {
+        *slot = value;
+    }
+}
+
+fn string(value: &DeValue<'_>) -> Option<String> {
+    value.as_str().map(str::to_owned)
+}
+
+fn absolute(value: &DeValue<'_>) -> Option<PathBuf> {
+    string(value).map(PathBuf::from).filter(|p| p.is_absolute())
+}
+
+fn integer(value: &DeValue<'_>) -> Option<u64> {
+    let number = value.as_integer()?;
+    u64::from_str_radix(number.as_str(), number.radix()).ok()
+}
+
+fn percentage(value: &DeValue<'_>) -> Option<f64> {
+    let text = match value {
+        DeValue::Integer(number) => number.as_str().to_owned(),
+        DeValue::Float(number) => number.as_str().to_owned(),
+        _ => return None,
+    };
+    text.parse().ok().filter(|p| (0.1..=100.0).contains(p))
+}
+
+fn weight(value: &DeValue<'_>) -> Option<Weight> {
+    Weight::try_from(integer(value)?).ok()
+}
+
+fn size(value: &DeValue<'_>) -> Option<u64> {
+    integer(value).or_else(|| Some(value.as_str()?.parse::<ByteSize>().ok()?.as_u64()))
+}
+
+fn duration(value: &DeValue<'_>) -> Option<Duration> {
+    humantime::parse_duration(value.as_str()?).ok().filter(|d| *d <= Duration::from_secs(86_400))
+}

@@ -1,0 +1,76 @@
+use super::*;
+use std::time::Duration;
+
+fn load(files: &[(&str, &str)]) -> Result<Config, Vec<String>> {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        let path = dir.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+    Config::load(Some(&dir.path().join("j.toml"))).map_err(|errors| {
+        let strip = format!("{}/", dir.path().display());
+        errors.iter().map(|e| e.to_string().replace(&strip, "")).collect()
+    })
+}
+
+#[test]
+fn drop_ins_come_later_and_win() {
+    let config = load(&[
+        ("j.toml", "cpu_budget = 2\n[[tenant]]\nmatch = \"a/*\"\nweight = 300\nfloor = \"64MiB\"\n"),
+        ("j.toml.d/10-x.toml", "[[tenant]]\nmatch = \"a/b*\"\nweight = 500\n"),
+        ("j.toml.d/20-y.toml", "cpu_budget = 0.5\n[idle]\ngrace = \"5min\"\n[outside]\nweight = 50\n"),
+        ("j.toml.d/note.txt", "not read"),
+    ])
+    .unwrap();
+    assert!((config.cpu_budget - 0.005).abs() < 1e-9);
+    assert_eq!(config.policy.idle_grace, Duration::from_secs(300));
+    assert_eq!(config.outside.get(), 50);
+    let both = config.overrides(Path::new("a/bc"));
+    assert_eq!((both.weight.map(Weight::get), both.floor), (Some(500), Some(64 << 20)));
+    let one = config.overrides(Path::new("a/c"));
+    assert_eq!(one.weight.map(Weight::get), Some(300));
+    assert_eq!(config.overrides(Path::new("a/c/d")), Override::default(), "* stays within a name");
+}
+
+#[test]
+fn every_error_has_its_file_and_line() {
+    let errors = load(&[
+        (
+            "j.toml",
+            "cpu_budgett = 1\nsocket = \"relative\"\n\n[[tenant]]\nweight = 20000\nmatch = \"[\"\n\
+             \n[[tenant]]\nfloor = true\n[idle]\ngrace = \"soon\"\nx = 1\n",
+        ),
+        ("j.toml.d/10.toml", "\n\ncpu_budget = 101\nidle = 3\n"),
+    ])
+    .unwrap_err();
+    let expect = [
+        "j.toml:1: expected one of socket, state, cpu_budget, idle, pressure, outside, tenant, found \
+         \"cpu_budgett\"",
+        "j.toml:2: expected an absolute path, found string \"relative\"",
+        "j.toml:5: expected a weight from 1 to 10000, found integer 20000",
+        "j.toml:6: expected a glob over cgroup paths, found \"[\": unclosed character class; missing ']'",
+        "j.toml:8: expected a [[tenant]] with a `match`, found none",
+        "j.toml:9: expected a size like \"64MiB\", found boolean true",
+        "j.toml:11: expected a duration like \"90s\" or \"5min\", found string \"soon\"",
+        "j.toml:12: expected one of grace, half_life in [idle], found \"x\"",
+        "j.toml.d/10.toml:3: expected a percentage from 0.1 to 100, found integer 101",
+        "j.toml.d/10.toml:4: expected a table [idle], found integer 3",
+    ];
+    for line in expect {
+        assert!(errors.iter().any(|e| e == line), "{line}\nnot in {errors:#?}");
+    }
+    assert_eq!(errors.len(), expect.len(), "{errors:#?}");
+}
+
+#[test]
+fn several_syntax_errors_are_all_told() {
+    let errors = load(&[("j.toml", "a = \nb = 1\n[idle\nc = = 2\n")]).unwrap_err();
+    assert!(errors.iter().any(|e| e.starts_with("j.toml:1:")), "{errors:#?}");
+    assert!(errors.iter().any(|e| e.starts_with("j.toml:3:")), "{errors:#?}");
+}
+
+#[test]
+fn a_named_file_must_exist_and_the_default_need_not() {
+    assert!(Config::load(Some(Path::new("/nonexistent/j.toml"))).is_err());
+}

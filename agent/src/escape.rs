@@ -1,0 +1,63 @@
+//! Cgroup names are bytes chosen by others: spaces, newlines, control sequences, no UTF-8. Here they become
+//! plain text that can be printed, logged and read back.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+/// Every byte outside printable ASCII, and `\`, as `\xNN`.
+#[must_use]
+pub fn encode(name: &OsStr) -> String {
+    let mut text = String::with_capacity(name.len());
+    for &byte in name.as_bytes() {
+        if matches!(byte, b' '..=b'~') && byte != b'\\' {
+            text.push(char::from(byte));
+        } else {
+            text.push_str(&format!("\\x{byte:02x}"));
+        }
+    }
+    text
+}
+
+/// The inverse of [`encode`]; `None` for text that it does not produce.
+#[must_use]
+pub fn decode(text: &str) -> Option<OsString> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&byte, tail)) = rest.split_first() {
+        if byte == b'\\' {
+            let digits = std::str::from_utf8(tail.strip_prefix(b"x")?.get(..2)?).ok()?;
+            bytes.push(u8::from_str_radix(digits, 16).ok()?);
+            rest = &tail[3..];
+        } else {
+            bytes.push(byte);
+            rest = tail;
+        }
+    }
+    Some(OsString::from_vec(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn text_stays_on_one_line() {
+        assert_eq!(encode(OsStr::from_bytes(b"a b\n\x1b[31m\\\xff/c")), r"a b\x0a\x1b[31m\x5c\xff/c");
+    }
+
+    proptest! {
+        #[test]
+        fn comes_back(bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
+            let name = OsString::from_vec(bytes);
+            let text = encode(&name);
+            prop_assert!(text.chars().all(|c| (' '..='~').contains(&c)));
+            prop_assert_eq!(decode(&text), Some(name));
+        }
+
+        #[test]
+        fn anything_may_be_decoded(text in ".{0,40}") {
+            let _ = decode(&text);
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! The agent: observe, plan, act, tell.
+//!
+//! [`observe`] makes a snapshot of the weight tree and the memory, [`plan`] decides (purely), [`act`] writes
+//! through a ledger that gives everything back, [`tell`] answers who asks.
+
+pub mod act;
+pub mod config;
+pub mod escape;
+pub mod plan;

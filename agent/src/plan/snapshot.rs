@@ -1,0 +1,94 @@
+//! What was observed, at one moment.
+
+use std::time::Duration;
+
+use justitia_kernel::cgroup::CgroupId;
+use justitia_share::Weight;
+
+/// Which tenant this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Key {
+    /// A cgroup.
+    Cgroup(CgroupId),
+    /// Everything outside any managed cgroup: the root cgroup's own processes, and excluded cgroups.
+    Outside,
+}
+
+/// The machine's memory. Amounts in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// All of it (`MemTotal`).
+    pub total: u64,
+    /// Free now.
+    pub free: u64,
+    /// The sum of the zones' high watermarks: up to there the kernel's own reclaim refills the free
+    /// memory once it has been woken.
+    pub high_watermark: u64,
+    /// How fast the free memory is being used up, bytes per second, what reclaim refilled included.
+    pub falling: u64,
+}
+
+/// A node of the weight tree as observed. Amounts in bytes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tenant {
+    /// Who.
+    pub key: Key,
+    /// The parent's position in [`Snapshot::tenants`]; `None` right below the root.
+    pub parent: Option<usize>,
+    /// Its weight among its siblings.
+    pub weight: Weight,
+    /// File pages that it keeps whatever happens (its operator's `memory.low`, or the configuration).
+    pub floor: u64,
+    /// File pages on its LRU lists, its descendants' included.
+    pub file: u64,
+    /// Charged memory that is not file pages on LRU lists (anonymous, kernel, shmem).
+    pub other: u64,
+    /// File pages that cannot be reclaimed now: dirty or under writeback.
+    pub stuck: u64,
+    /// Whether it has no managed children: only leaves own pages that can be reclaimed from them alone.
+    pub leaf: bool,
+    /// Whether any process lives in it or below.
+    pub populated: bool,
+    /// Whether its cache has been growing, or would have, had nothing been reclaimed from it.
+    pub wants_more: bool,
+    /// For how long it has not been using its cache.
+    pub idle_for: Duration,
+    /// Why nothing may be reclaimed from it now, if so.
+    pub spared: Option<Spared>,
+}
+
+/// Why nothing is reclaimed from a tenant.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Spared {
+    /// Its tasks are all stalled on memory for this part of the time (PSI `full avg10`, percent).
+    Thrashing(f64),
+    /// This kernel cannot reclaim from it without touching anonymous memory.
+    Anonymous,
+    /// This kernel has no way to reclaim from it alone.
+    NoMeans,
+    /// Earlier attempts freed nothing; it rests until the next try.
+    Fruitless,
+}
+
+impl std::fmt::Display for Spared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Thrashing(full) => write!(f, "thrashing (memory pressure full avg10 {full:.0} %)"),
+            Self::Anonymous => f.write_str(
+                "this kernel's memory.reclaim has no swappiness= and the tenant has swappable \
+                 anonymous memory",
+            ),
+            Self::NoMeans => f.write_str("this kernel cannot reclaim from it alone"),
+            Self::Fruitless => f.write_str("recent attempts freed nothing"),
+        }
+    }
+}
+
+/// The tree and the memory, at one moment.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Snapshot {
+    /// The machine's memory.
+    pub memory: Memory,
+    /// The tenants, parents first.
+    pub tenants: Vec<Tenant>,
+}

@@ -1,0 +1,180 @@
+//! Tables: a situation, and what must come of it.
+
+use std::time::Duration;
+
+use justitia_kernel::cgroup::CgroupId;
+use justitia_share::Weight;
+use proptest::prelude::*;
+
+use super::*;
+
+const MIB: u64 = 1 << 20;
+
+fn memory(free: u64) -> Memory {
+    Memory { total: 1024 * MIB, free: free * MIB, high_watermark: 6 * MIB, falling: 0 }
+}
+
+/// A busy leaf below the root that grows.
+fn leaf(id: u64, weight: u64, file: u64) -> Tenant {
+    Tenant {
+        key: Key::Cgroup(CgroupId(id)),
+        parent: None,
+        weight: Weight::try_from(weight).unwrap(),
+        floor: 0,
+        file: file * MIB,
+        other: 10 * MIB,
+        stuck: 0,
+        leaf: true,
+        populated: true,
+        wants_more: true,
+        idle_for: Duration::ZERO,
+        spared: None,
+    }
+}
+
+fn snapshot(free: u64, tenants: Vec<Tenant>) -> Snapshot {
+    Snapshot { memory: memory(free), tenants }
+}
+
+fn plan(snapshot: &Snapshot) -> (Shares, Vec<(u64, u64)>) {
+    let shares = Shares::of(snapshot, &Policy::default());
+    let intents = plan_reclaim(snapshot, &shares)
+        .into_iter()
+        .map(|i| match i.key {
+            Key::Cgroup(CgroupId(id)) => (id, i.bytes),
+            Key::Outside => (0, i.bytes),
+        })
+        .collect();
+    (shares, intents)
+}
+
+#[test]
+fn while_there_is_room_nothing_is_taken() {
+    let (shares, intents) = plan(&snapshot(500, vec![leaf(1, 100, 300), leaf(2, 800, 10)]));
+    assert!(intents.is_empty(), "{shares:?} {intents:?}");
+}
+
+#[test]
+fn when_it_is_short_those_above_their_entitlement_give_back_in_proportion() {
+    let four = vec![leaf(1, 100, 200), leaf(2, 200, 200), leaf(3, 400, 200), leaf(4, 800, 200)];
+    let (shares, intents) = plan(&snapshot(4, four));
+    // 800 MiB + 4 free - 10 in reserve = 794, by weight 1:2:4:8.
+    assert_eq!(shares.capacity, 794 * MIB);
+    assert_eq!(shares.entitled[0], (794 * MIB + 7) / 15);
+    let ids: Vec<u64> = intents.iter().map(|i| i.0).collect();
+    assert_eq!(ids, [1, 2], "the third and fourth are below theirs");
+    let taken: u64 = intents.iter().map(|i| i.1).sum();
+    assert_eq!(taken, 6 * MIB, "what is missing, no more");
+    let over = |i: usize| (200 * MIB - shares.entitled[i]) as u128;
+    let exact = u128::from(6 * MIB) * over(0) / (over(0) + over(1));
+    assert!(u128::from(intents[0].1).abs_diff(exact) <= 1);
+}
+
+#[test]
+fn each_reason_to_take_nothing() {
+    let cases: [(&str, fn(&mut Tenant)); 5] = [
+        ("its floor", |t| t.floor = t.file),
+        ("it thrashes", |t| t.spared = Some(Spared::Thrashing(80.0))),
+        ("only anonymous means", |t| t.spared = Some(Spared::Anonymous)),
+        ("all of it dirty", |t| t.stuck = t.file),
+        ("an inner node", |t| t.leaf = false),
+    ];
+    for (name, change) in cases {
+        let mut tenants = vec![leaf(1, 100, 400), leaf(2, 100, 100)];
+        change(&mut tenants[0]);
+        let (_, intents) = plan(&snapshot(2, tenants));
+        assert!(intents.iter().all(|i| i.0 != 1), "{name}: {intents:?}");
+    }
+}
+
+#[test]
+fn an_idle_tenant_gives_way_and_a_dead_one_first() {
+    let mut tenants = vec![leaf(1, 800, 400), leaf(2, 100, 400)];
+    tenants[0].wants_more = false;
+    let held = Shares::of(&snapshot(2, tenants.clone()), &Policy::default());
+    assert_eq!(held.protected[0], 400 * MIB, "its weight entitles it to all that it holds");
+    tenants[0].idle_for = Duration::from_secs(180);
+    let faded = Shares::of(&snapshot(2, tenants.clone()), &Policy::default());
+    assert_eq!(faded.protected[0], 100 * MIB, "two half-lives after the grace");
+    assert!(faded.entitled[1] > 600 * MIB);
+    tenants[0].idle_for = Duration::ZERO;
+    tenants[0].populated = false;
+    let dead = Shares::of(&snapshot(2, tenants), &Policy::default());
+    assert_eq!(dead.protected[0], 0);
+}
+
+#[test]
+fn what_cannot_be_reclaimed_counts_as_a_floor() {
+    let mut tenants = vec![leaf(1, 100, 400), leaf(2, 100, 400)];
+    tenants[0].stuck = 390 * MIB;
+    let shares = Shares::of(&snapshot(10, tenants), &Policy::default());
+    assert_eq!(shares.entitled[0], 400 * MIB);
+    let mut tenants = vec![leaf(1, 100, 400), leaf(2, 800, 400)];
+    tenants[0].stuck = 390 * MIB;
+    let shares = Shares::of(&snapshot(10, tenants), &Policy::default());
+    assert_eq!(shares.entitled, [390 * MIB, 410 * MIB]);
+}
+
+#[test]
+fn protection_goes_down_the_ancestry_with_a_deadband() {
+    let mut inner = leaf(1, 100, 200);
+    inner.leaf = false;
+    let mut child = leaf(2, 100, 150);
+    child.parent = Some(0);
+    let mut other = leaf(3, 300, 50);
+    other.parent = Some(0);
+    let snap = snapshot(10, vec![inner, child, other]);
+    let shares = Shares::of(&snap, &Policy::default());
+    let lows = plan_protection(&snap, &shares, &[Some(0), Some(0), Some(0)]);
+    let of = |i: usize| lows[i].low;
+    assert_eq!(lows.len(), 3);
+    assert!(of(0).abs_diff(of(1) + of(2)) <= 4096, "an inner node protects its children's sum");
+    assert!(of(2) > 2 * of(1));
+    let standing: Vec<Option<u64>> = lows.iter().map(|l| Some(l.low + l.low / 64)).collect();
+    assert!(plan_protection(&snap, &shares, &standing).is_empty(), "within the deadband");
+    assert!(plan_protection(&snap, &shares, &[None, None, None]).is_empty(), "not ours to write");
+}
+
+#[test]
+fn the_reserve_looks_ahead_and_is_bounded() {
+    let policy = Policy::default();
+    let calm = policy.reserve(&memory(100));
+    assert_eq!(calm, 6 * MIB + 4 * MIB);
+    let falling = |rate| policy.reserve(&Memory { falling: rate, ..memory(100) });
+    assert_eq!(falling(50 * MIB), 16 * MIB);
+    assert_eq!(falling(u64::MAX), 6 * MIB + 32 * MIB);
+}
+
+fn any_tenant() -> impl Strategy<Value = Tenant> {
+    (1..100u64, 1..=10_000u64, 0..500u64, 0..100u64, any::<[bool; 3]>(), 0..600u64, 0..50u64).prop_map(
+        |(id, weight, file, floor, [populated, wants_more, spared], idle, stuck)| Tenant {
+            floor: floor * MIB,
+            populated,
+            wants_more,
+            idle_for: Duration::from_secs(idle),
+            stuck: stuck.min(file) * MIB,
+            spared: spared.then_some(Spared::Fruitless),
+            ..leaf(id, weight, file)
+        },
+    )
+}
+
+proptest! {
+    /// The second promise: never below the floor, never below the entitlement, never more than is missing.
+    #[test]
+    fn never_below_floor_or_entitlement(tenants in proptest::collection::vec(any_tenant(), 1..12), free in 0..200u64) {
+        let snap = snapshot(free, tenants);
+        let shares = Shares::of(&snap, &Policy::default());
+        let intents = plan_reclaim(&snap, &shares);
+        let total: u64 = intents.iter().map(|i| i.bytes).sum();
+        prop_assert!(total <= shares.reserve.saturating_sub(snap.memory.free));
+        for tenant in &snap.tenants {
+            let taken: u64 = intents.iter().filter(|i| i.key == tenant.key).map(|i| i.bytes).sum();
+            if snap.tenants.iter().filter(|t| t.key == tenant.key).count() == 1 {
+                let i = snap.tenants.iter().position(|t| t.key == tenant.key).unwrap();
+                prop_assert!(taken == 0 || tenant.file - taken >= shares.entitled[i].max(tenant.floor));
+                prop_assert!(taken == 0 || tenant.spared.is_none());
+            }
+        }
+    }
+}
