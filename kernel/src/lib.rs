@@ -13,10 +13,12 @@ pub mod cgroup;
 pub mod error;
 pub mod io;
 pub mod knob;
+pub mod lru_gen;
 pub mod memory;
 pub mod mount;
 pub mod proc;
 pub mod psi;
+pub mod watch;
 
 mod buffer;
 mod parse;

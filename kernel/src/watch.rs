@@ -1,0 +1,411 @@
+//! What changes in the tree, by inotify: an agent need not list thousands of directories to learn
+//! that nothing happened.
+//!
+//! What cgroupfs reports (kernels 6.1 and 6.12): the `mkdir` and `rmdir` of children and writes
+//! by userspace come through the VFS; a change of `cgroup.events` comes from the kernel itself
+//! (`kernfs_notify`), but only while the file's inode is in memory, so the watcher holds it. A
+//! removed directory's own watch hears nothing (kernfs keeps its link count): the parent's does,
+//! which is why a watch is dropped by what its parent says.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+
+use rustix::fs::{OFlags, inotify};
+use rustix::io::Errno;
+
+use crate::cgroup::{Cgroup, CgroupId};
+use crate::error::{Error, Operation, Result};
+
+/// Something that happened in a watched cgroup.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WatchEvent {
+    /// A child was made. By the time this is read it may be gone again, or its name reused.
+    CgroupCreated {
+        /// In which cgroup.
+        parent: CgroupId,
+        /// The child's name.
+        name: OsString,
+    },
+    /// A child was removed. Its watch, if it had one, is dropped.
+    CgroupRemoved {
+        /// From which cgroup.
+        parent: CgroupId,
+        /// The child's name.
+        name: OsString,
+        /// The child, if it was watched.
+        id: Option<CgroupId>,
+    },
+    /// Someone wrote to one of the cgroup's files, this process included. Some files
+    /// (`memory.events`, …) are reported here when the kernel changes them.
+    FileWritten {
+        /// Whose file.
+        id: CgroupId,
+        /// The file's name.
+        name: OsString,
+    },
+    /// The cgroup's `cgroup.events` changed: it became populated or empty, frozen or thawed.
+    PopulatedChanged {
+        /// Which cgroup.
+        id: CgroupId,
+    },
+    /// The kernel's queue was full and events are lost: list the tree again.
+    Overflow,
+}
+
+/// Watches cgroup directories, each for itself; not recursive.
+///
+/// Costs one inotify watch (`fs.inotify.max_user_watches`) and two file descriptors a cgroup.
+#[derive(Debug)]
+pub struct TreeWatcher {
+    inotify: OwnedFd,
+    watches: HashMap<i32, Watch>,
+    by_id: HashMap<CgroupId, i32>,
+    /// Watched children by place, since the parent's events tell names.
+    by_place: HashMap<(CgroupId, OsString), CgroupId>,
+}
+
+#[derive(Debug)]
+struct Watch {
+    cgroup: Cgroup,
+    /// Keeps the inode of `cgroup.events` in memory; `None` at the root, which has none.
+    _events: Option<OwnedFd>,
+}
+
+impl TreeWatcher {
+    /// A watcher of nothing yet.
+    ///
+    /// # Errors
+    /// `EMFILE` when this user has too many (`fs.inotify.max_user_instances`).
+    pub fn new() -> Result<Self> {
+        let flags = inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC;
+        let inotify = inotify::init(flags).map_err(|errno| Error::Io {
+            operation: Operation::Watch,
+            path: PathBuf::from("inotify"),
+            errno,
+        })?;
+        Ok(Self {
+            inotify,
+            watches: HashMap::new(),
+            by_id: HashMap::new(),
+            by_place: HashMap::new(),
+        })
+    }
+
+    /// Watches `cgroup`. What happened before is not told: list its children after this.
+    ///
+    /// # Errors
+    /// [`Error::Gone`]; `ENOSPC` when `fs.inotify.max_user_watches` is used up (see
+    /// [`is_exhausted`]), where the caller can fall back on listing the tree now and then.
+    pub fn add(&mut self, cgroup: &Cgroup) -> Result<()> {
+        let failed = |errno| cgroup.failed(Operation::Watch, None, errno);
+        // inotify knows only paths; this one leads to the very directory that the handle holds.
+        let path = format!("/proc/self/fd/{}", cgroup.as_fd().as_raw_fd());
+        let mask = inotify::WatchFlags::CREATE
+            | inotify::WatchFlags::DELETE
+            | inotify::WatchFlags::MODIFY
+            | inotify::WatchFlags::ONLYDIR;
+        let wd = inotify::add_watch(&self.inotify, path, mask).map_err(failed)?;
+        let events = match cgroup.open("cgroup.events", OFlags::PATH) {
+            Ok(events) => Some(events),
+            Err(error) if error.is_missing() => None,
+            Err(error) => {
+                // Gone in between, or out of descriptors: leave nothing half watched.
+                if !self.watches.contains_key(&wd) {
+                    self.drop_watch(wd);
+                }
+                return Err(error);
+            }
+        };
+        if let Some(place) = place(cgroup)
+            && let Some(former) = self.by_place.insert(place, cgroup.id())
+            && former != cgroup.id()
+        {
+            // The name was reused before the removal of the former was read.
+            if let Some(wd) = self.by_id.remove(&former) {
+                self.drop_watch(wd);
+            }
+        }
+        self.by_id.insert(cgroup.id(), wd);
+        let cgroup = cgroup.clone();
+        self.watches.insert(
+            wd,
+            Watch {
+                cgroup,
+                _events: events,
+            },
+        );
+        Ok(())
+    }
+
+    /// Stops watching the cgroup; nothing happens if it is not watched.
+    pub fn remove(&mut self, id: CgroupId) {
+        let Some(wd) = self.by_id.remove(&id) else {
+            return;
+        };
+        if let Some(watch) = self.drop_watch(wd)
+            && let Some(place) = place(&watch.cgroup)
+            && self.by_place.get(&place) == Some(&id)
+        {
+            self.by_place.remove(&place);
+        }
+    }
+
+    /// How many cgroups are watched.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.watches.len()
+    }
+
+    /// Whether nothing is watched.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.watches.is_empty()
+    }
+
+    /// What happened since the last call, oldest first; never waits. The descriptor
+    /// ([`AsFd`]) is readable when there is something.
+    ///
+    /// # Errors
+    /// When inotify cannot be read.
+    pub fn drain(&mut self) -> Result<Vec<WatchEvent>> {
+        let mut events = Vec::new();
+        let mut buffer = [MaybeUninit::uninit(); 16 << 10];
+        // Bounded, so that a tenant who makes and removes cgroups in a loop cannot keep us here.
+        for _ in 0..MOST_READS {
+            match self.read_once(&mut buffer, &mut events) {
+                Ok(()) | Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break,
+                Err(errno) => {
+                    return Err(Error::Io {
+                        operation: Operation::Watch,
+                        path: PathBuf::from("inotify"),
+                        errno,
+                    });
+                }
+            }
+        }
+        Ok(events)
+    }
+
+    /// One read's worth of events.
+    fn read_once(
+        &mut self,
+        buffer: &mut [MaybeUninit<u8>],
+        events: &mut Vec<WatchEvent>,
+    ) -> std::result::Result<(), Errno> {
+        let mut raw = Vec::new();
+        let mut reader = inotify::Reader::new(&self.inotify, buffer);
+        loop {
+            let event = reader.next()?;
+            let name = event.file_name().map(|name| name.to_bytes().to_vec());
+            raw.push((event.wd(), event.events(), name.map(OsString::from_vec)));
+            if reader.is_buffer_empty() {
+                break;
+            }
+        }
+        for (wd, flags, name) in raw {
+            events.extend(self.translate(wd, flags, name));
+        }
+        Ok(())
+    }
+
+    fn translate(
+        &mut self,
+        wd: i32,
+        flags: inotify::ReadFlags,
+        name: Option<OsString>,
+    ) -> Option<WatchEvent> {
+        use inotify::ReadFlags;
+        if flags.contains(ReadFlags::QUEUE_OVERFLOW) {
+            return Some(WatchEvent::Overflow);
+        }
+        // Events of a watch that was dropped meanwhile are late, not lost.
+        let id = self.watches.get(&wd)?.cgroup.id();
+        if flags.contains(ReadFlags::IGNORED) {
+            // The kernel dropped the watch with its directory. Its place is kept for the parent's
+            // word, which comes after.
+            let watch = self.watches.remove(&wd)?;
+            self.by_id.remove(&id);
+            if let Some(place) = place(&watch.cgroup)
+                && !self.by_id.contains_key(&place.0)
+            {
+                self.by_place.remove(&place);
+            }
+            return None;
+        }
+        let name = name?;
+        let is_directory = flags.contains(ReadFlags::ISDIR);
+        if is_directory && flags.contains(ReadFlags::CREATE) {
+            Some(WatchEvent::CgroupCreated { parent: id, name })
+        } else if is_directory && flags.contains(ReadFlags::DELETE) {
+            Some(self.removed(id, name))
+        } else if flags.contains(ReadFlags::MODIFY) && name == OsStr::new("cgroup.events") {
+            Some(WatchEvent::PopulatedChanged { id })
+        } else if flags.contains(ReadFlags::MODIFY) {
+            Some(WatchEvent::FileWritten { id, name })
+        } else {
+            None
+        }
+    }
+
+    /// The parent says that a child is gone. If the name's present holder is alive, it was a
+    /// former one.
+    fn removed(&mut self, parent: CgroupId, name: OsString) -> WatchEvent {
+        let place = (parent, name);
+        let watch = |id: CgroupId| self.watches.get(self.by_id.get(&id)?);
+        let id = self
+            .by_place
+            .get(&place)
+            .copied()
+            .filter(|id| watch(*id).is_none_or(|watch| !watch.cgroup.is_alive()));
+        if let Some(id) = id {
+            self.remove(id);
+            self.by_place.remove(&place);
+        }
+        let (parent, name) = place;
+        WatchEvent::CgroupRemoved { parent, name, id }
+    }
+
+    fn drop_watch(&mut self, wd: i32) -> Option<Watch> {
+        // EINVAL when the kernel dropped it first, which is as well.
+        let _gone_already = inotify::remove_watch(&self.inotify, wd);
+        self.watches.remove(&wd)
+    }
+}
+
+/// How many reads one [`TreeWatcher::drain`] makes at most (of 16 KiB, at least 60 events each).
+const MOST_READS: usize = 64;
+
+/// Whether an error of [`TreeWatcher::add`] says that no more watches are to be had.
+#[must_use]
+pub fn is_exhausted(error: &Error) -> bool {
+    matches!(
+        error.errno(),
+        Some(Errno::NOSPC | Errno::MFILE | Errno::NFILE)
+    )
+}
+
+/// Where the parent's events will name it.
+fn place(cgroup: &Cgroup) -> Option<(CgroupId, OsString)> {
+    Some((cgroup.parent_id()?, cgroup.name()?.to_owned()))
+}
+
+/// Readable when [`TreeWatcher::drain`] has something to return.
+impl AsFd for TreeWatcher {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inotify.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::ffi::OsStrExt;
+
+    use super::*;
+    use crate::cgroup::CgroupFs;
+
+    fn setup() -> (tempfile::TempDir, Cgroup, TreeWatcher) {
+        let dir = tempfile::tempdir().unwrap();
+        let fs = CgroupFs::open_fixture(dir.path(), true).unwrap();
+        let mut watcher = TreeWatcher::new().unwrap();
+        watcher.add(fs.root()).unwrap();
+        (dir, fs.root().clone(), watcher)
+    }
+
+    #[test]
+    fn children_come_and_go() {
+        let (dir, root, mut watcher) = setup();
+        assert_eq!(watcher.drain().unwrap(), []);
+        let name = OsStr::from_bytes(b"a \n\xff");
+        std::fs::create_dir(dir.path().join(name)).unwrap();
+        let created = WatchEvent::CgroupCreated {
+            parent: root.id(),
+            name: name.to_owned(),
+        };
+        assert_eq!(watcher.drain().unwrap(), [created]);
+        let child = root.child(name).unwrap();
+        watcher.add(&child).unwrap();
+        assert_eq!(watcher.len(), 2);
+        std::fs::remove_dir(dir.path().join(name)).unwrap();
+        let removed = WatchEvent::CgroupRemoved {
+            parent: root.id(),
+            name: name.to_owned(),
+            id: Some(child.id()),
+        };
+        assert_eq!(watcher.drain().unwrap(), [removed]);
+        assert_eq!(watcher.len(), 1);
+        assert!(watcher.by_place.is_empty());
+    }
+
+    #[test]
+    fn writes_and_population() {
+        let (dir, root, mut watcher) = setup();
+        std::fs::create_dir(dir.path().join("a")).unwrap();
+        std::fs::write(dir.path().join("a/memory.low"), "0").unwrap();
+        std::fs::write(dir.path().join("a/cgroup.events"), "populated 0\n").unwrap();
+        let a = root.child(OsStr::new("a")).unwrap();
+        watcher.add(&a).unwrap();
+        watcher.drain().unwrap();
+        crate::knob::write_raw(&a, crate::knob::Knob::MemoryLow, "4096").unwrap();
+        let written = WatchEvent::FileWritten {
+            id: a.id(),
+            name: "memory.low".into(),
+        };
+        assert_eq!(watcher.drain().unwrap(), [written]);
+        std::fs::write(dir.path().join("a/cgroup.events"), "populated 1\n").unwrap();
+        let events = watcher.drain().unwrap();
+        assert!(!events.is_empty());
+        assert!(
+            events
+                .iter()
+                .all(|event| *event == WatchEvent::PopulatedChanged { id: a.id() })
+        );
+        watcher.remove(a.id());
+        crate::knob::write_raw(&a, crate::knob::Knob::MemoryLow, "8192").unwrap();
+        assert_eq!(watcher.drain().unwrap(), []);
+        watcher.remove(a.id());
+        assert_eq!(watcher.len(), 1);
+    }
+
+    #[test]
+    fn a_reused_name_replaces_its_former_holder() {
+        let (dir, root, mut watcher) = setup();
+        let name = OsStr::new("a");
+        std::fs::create_dir(dir.path().join(name)).unwrap();
+        let former = root.child(name).unwrap();
+        watcher.add(&former).unwrap();
+        std::fs::remove_dir(dir.path().join(name)).unwrap();
+        std::fs::create_dir(dir.path().join(name)).unwrap();
+        let present = root.child(name).unwrap();
+        watcher.add(&present).unwrap();
+        let events = watcher.drain().unwrap();
+        // The removal was the former's: the present one stays watched.
+        assert!(events.contains(&WatchEvent::CgroupRemoved {
+            parent: root.id(),
+            name: name.to_owned(),
+            id: None
+        }));
+        assert_eq!(watcher.len(), 2);
+        std::fs::create_dir(dir.path().join("a/b")).unwrap();
+        let created = WatchEvent::CgroupCreated {
+            parent: present.id(),
+            name: "b".into(),
+        };
+        assert_eq!(watcher.drain().unwrap(), [created]);
+    }
+
+    #[test]
+    fn a_removed_cgroup_cannot_be_watched() {
+        let (dir, root, mut watcher) = setup();
+        std::fs::create_dir(dir.path().join("a")).unwrap();
+        let a = root.child(OsStr::new("a")).unwrap();
+        std::fs::remove_dir(dir.path().join("a")).unwrap();
+        let result = watcher.add(&a);
+        assert!(result.is_err_and(|error| error.is_gone()));
+        assert_eq!(watcher.len(), 1);
+    }
+}
