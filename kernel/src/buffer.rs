@@ -5,12 +5,13 @@
 
 use std::cell::Cell;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::buffer::spare_capacity;
+use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::error::{Error, Operation};
+use crate::error::{Error, Operation, Result};
 
 /// No honest file of cgroupfs or procfs that we read is larger (zoneinfo of a machine with
 /// hundreds of CPUs reaches some hundred KiB).
@@ -83,7 +84,7 @@ pub(crate) fn read_to_end(
     buffer: &mut Vec<u8>,
     end: End,
     kept_open: bool,
-) -> Result<(), ReadError> {
+) -> std::result::Result<(), ReadError> {
     loop {
         if buffer.len() == buffer.capacity() {
             buffer.reserve(buffer.capacity().max(START));
@@ -105,12 +106,27 @@ pub(crate) fn read_to_end(
     }
 }
 
+/// Reads the whole file at `path` and hands its text to `parse`.
+pub(crate) fn read_path<T>(path: &Path, parse: impl FnOnce(&[u8]) -> T) -> Result<T> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(|errno| Error::Io {
+        operation: Operation::Open,
+        path: path.to_owned(),
+        errno,
+    })?;
+    with_buffer(|buffer| {
+        read_to_end(&file, buffer, End::Nothing, false)
+            .map_err(|error| error.at(path.to_owned()))?;
+        Ok(parse(buffer))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::io::Write;
 
-    fn read(content: &[u8], end: End) -> Result<Vec<u8>, ReadError> {
+    fn read(content: &[u8], end: End) -> std::result::Result<Vec<u8>, ReadError> {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(content).unwrap();
         let file = std::fs::File::open(file.path()).unwrap();
@@ -143,6 +159,15 @@ mod tests {
             read(&vec![7; LIMIT + 1], End::ShortRead),
             Err(ReadError::TooLarge)
         );
+    }
+
+    #[test]
+    fn reads_by_path() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        assert!(read_path(&path, <[u8]>::len).unwrap_err().is_missing());
+        std::fs::write(&path, "abc").unwrap();
+        assert_eq!(read_path(&path, <[u8]>::len).unwrap(), 3);
     }
 
     #[test]

@@ -4,6 +4,8 @@
 //!   so that a path which another cgroup has taken over is never mistaken for the old one.
 //! * [`knob`] and [`reclaim`](cgroup::Cgroup::reclaim): the only writes.
 //! * [`proc`](mod@proc): `/proc/meminfo`, `/proc/vmstat`, `/proc/zoneinfo`, `/proc/pressure`.
+//! * [`watch`]: what changes in the tree, without rescanning it.
+//! * [`support`]: what this kernel and this mount can do, fact by fact, each with its reason.
 //!
 //! Every type that the kernel prints has a `parse(&[u8])`, which is pure: it never panics and
 //! never allocates more than a small multiple of its input. Every error says which operation
@@ -18,6 +20,7 @@ pub mod memory;
 pub mod mount;
 pub mod proc;
 pub mod psi;
+pub mod support;
 pub mod watch;
 
 mod buffer;

@@ -14,6 +14,8 @@ pub struct CgroupMount {
     /// Whether the mount shows the whole hierarchy of its namespace (`/`), not a part of it that
     /// was bind-mounted.
     pub whole: bool,
+    /// Whether the mount refuses writes (`ro`), as in most containers.
+    pub read_only: bool,
     /// Whether `memory.low` and `memory.min` protect a subtree as a whole
     /// (`memory_recursiveprot`).
     pub recursiveprot: bool,
@@ -41,6 +43,12 @@ fn cgroup_mount(line: &[u8]) -> Option<CgroupMount> {
     let mut words = parse::words(line).skip(3);
     let root = words.next()?;
     let path = words.next()?;
+    let has = |options: &[u8], wanted: &[u8]| {
+        options
+            .split(|byte| *byte == b',')
+            .any(|option| option == wanted)
+    };
+    let read_only = has(words.next()?, b"ro");
     let mut after = words.skip_while(|word| *word != b"-").skip(1);
     if after.next()? != b"cgroup2" {
         return None;
@@ -49,9 +57,8 @@ fn cgroup_mount(line: &[u8]) -> Option<CgroupMount> {
     Some(CgroupMount {
         path: PathBuf::from(unescape(path)),
         whole: root == b"/",
-        recursiveprot: options
-            .split(|byte| *byte == b',')
-            .any(|option| option == b"memory_recursiveprot"),
+        read_only,
+        recursiveprot: has(options, b"memory_recursiveprot"),
     })
 }
 
@@ -95,12 +102,15 @@ mod tests {
         let expected = CgroupMount {
             path: PathBuf::from("/sys/fs/cgroup"),
             whole: true,
+            read_only: false,
             recursiveprot: true,
         };
         assert_eq!(mounts, [expected]);
         let hybrid = preferred(cgroup_mounts(HYBRID.as_bytes())).unwrap();
         assert_eq!(hybrid.path, Path::new("/sys/fs/cgroup/unified"));
-        assert!(!hybrid.recursiveprot);
+        assert!(!hybrid.recursiveprot && !hybrid.read_only);
+        let container = "1 2 0:3 / /sys/fs/cgroup ro,nosuid - cgroup2 cgroup rw\n";
+        assert!(cgroup_mounts(container.as_bytes())[0].read_only);
     }
 
     #[test]

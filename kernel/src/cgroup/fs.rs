@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rustix::fs::{CWD, Mode, OFlags};
 
 use super::dir::{Cgroup, directory_id};
-use crate::buffer::{End, read_to_end, with_buffer};
+use crate::buffer::read_path;
 use crate::error::{Error, Operation, Result};
 use crate::mount;
 
@@ -122,22 +122,7 @@ pub(crate) fn discover(proc: &Path) -> Result<mount::CgroupMount> {
 }
 
 fn mounts(mountinfo: &Path) -> Result<Vec<mount::CgroupMount>> {
-    let file = rustix::fs::openat(
-        CWD,
-        mountinfo,
-        OFlags::RDONLY | OFlags::CLOEXEC,
-        Mode::empty(),
-    )
-    .map_err(|errno| Error::Io {
-        operation: Operation::Open,
-        path: mountinfo.to_owned(),
-        errno,
-    })?;
-    with_buffer(|buffer| {
-        read_to_end(&file, buffer, End::Nothing, false)
-            .map_err(|error| error.at(mountinfo.to_owned()))?;
-        Ok(mount::cgroup_mounts(buffer))
-    })
+    read_path(mountinfo, mount::cgroup_mounts)
 }
 
 /// Whether the mount at `path` has the option. If the table cannot be read or does not name the

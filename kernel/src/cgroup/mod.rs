@@ -15,4 +15,5 @@ mod tests;
 pub use self::core::{CgroupEvents, CgroupType, Controllers};
 pub use dir::{Cgroup, CgroupId, Child};
 pub use fs::CgroupFs;
+pub(crate) use fs::discover;
 pub use reclaim::ReclaimEnd;
