@@ -1,0 +1,16 @@
+//! Experiments on a stock kernel in a virtual machine.
+//!
+//! * [`kernel`] finds the kernel, [`image`] builds the guest's file system, [`vm`] boots it and
+//!   runs scripts in it;
+//! * `report` is what the lab writes down, and how it is shown to people.
+
+mod host;
+
+pub mod guest;
+pub mod image;
+pub mod kernel;
+pub mod report;
+pub mod vm;
+mod wire;
+
+pub use host::Places;

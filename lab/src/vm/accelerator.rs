@@ -1,0 +1,49 @@
+//! KVM if it works, else emulation.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use crate::host::Places;
+
+/// What runs the guest's instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accelerator {
+    /// The processor, through `/dev/kvm`.
+    Kvm,
+    /// QEMU's emulation.
+    Tcg,
+}
+
+impl std::fmt::Display for Accelerator {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Kvm => "kvm",
+            Self::Tcg => "tcg",
+        })
+    }
+}
+
+impl Accelerator {
+    /// What works here. `/dev/kvm` may exist and yet not run a stock guest, so `trial` boots one;
+    /// the verdict is kept until this machine boots again.
+    pub fn choose(places: &Places, trial: impl FnOnce() -> bool) -> Result<Self> {
+        if !Path::new("/dev/kvm").exists() {
+            return Ok(Self::Tcg);
+        }
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
+            .context("reading this machine's boot id")?;
+        let verdict = places.dir("accelerator")?.join(boot.trim());
+        match std::fs::read_to_string(&verdict).as_deref() {
+            Ok("kvm") => return Ok(Self::Kvm),
+            Ok("tcg") => return Ok(Self::Tcg),
+            _ => {}
+        }
+        eprintln!("trying whether KVM runs a stock guest here");
+        let found = if trial() { Self::Kvm } else { Self::Tcg };
+        eprintln!("guests run by {found}");
+        std::fs::write(&verdict, found.to_string())
+            .with_context(|| format!("writing {}", verdict.display()))?;
+        Ok(found)
+    }
+}

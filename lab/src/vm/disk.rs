@@ -1,0 +1,108 @@
+//! A guest's disk: a sparse file without a name, so that nothing is left of it whatever happens.
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::host::{run, tool};
+
+/// A file system to make on a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Filesystem {
+    /// ext4 with its defaults.
+    Ext4,
+    /// XFS with its defaults.
+    Xfs,
+}
+
+impl std::fmt::Display for Filesystem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Ext4 => "ext4",
+            Self::Xfs => "xfs",
+        })
+    }
+}
+
+/// How fast a disk is. 0 means without limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Throttle {
+    /// Bytes per second, reads and writes together.
+    pub bytes_per_second: u64,
+    /// Requests per second, reads and writes together.
+    pub requests_per_second: u64,
+}
+
+/// What disk a guest gets: `/dev/vda`, `/dev/vdb` … in the order in which they are asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct DiskSpec {
+    /// In bytes; the file is sparse.
+    pub size: u64,
+    /// Made on it before the guest starts; `None` leaves it blank.
+    pub filesystem: Option<Filesystem>,
+    /// How fast it is.
+    pub throttle: Throttle,
+}
+
+impl DiskSpec {
+    /// An ext4 disk at 60 MB/s, the lab's usual one.
+    #[must_use]
+    pub const fn ext4(size: u64) -> Self {
+        Self {
+            size,
+            filesystem: Some(Filesystem::Ext4),
+            throttle: Throttle {
+                bytes_per_second: 60_000_000,
+                requests_per_second: 0,
+            },
+        }
+    }
+}
+
+/// The file behind a disk.
+pub struct Disk {
+    file: File,
+    /// How fast it is to be while it is measured.
+    pub throttle: Throttle,
+}
+
+impl Disk {
+    /// Makes the file, in `dir`, and the file system on it.
+    pub fn create(spec: &DiskSpec, dir: &Path) -> Result<Self> {
+        let file = tempfile::tempfile_in(dir)
+            .with_context(|| format!("making a disk in {}", dir.display()))?;
+        file.set_len(spec.size).with_context(|| {
+            format!("making a disk of {} bytes in {}", spec.size, dir.display())
+        })?;
+        let disk = Self {
+            file,
+            throttle: spec.throttle,
+        };
+        let path = disk.path();
+        match spec.filesystem {
+            Some(Filesystem::Ext4) => {
+                // Nothing is left to initialise in the background: that would be measured too.
+                let options = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
+                run(Command::new(tool("mkfs.ext4")?)
+                    .args(["-q", "-F", "-m", "0", "-N", "131072", "-E", options])
+                    .arg(&path))?;
+            }
+            Some(Filesystem::Xfs) => {
+                run(Command::new(tool("mkfs.xfs")?)
+                    .args(["-q", "-f", "-K"])
+                    .arg(&path))?;
+            }
+            None => {}
+        }
+        Ok(disk)
+    }
+
+    /// Where another process of this user can open it, while this process lives.
+    pub fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
+    }
+}

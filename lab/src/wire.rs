@@ -1,0 +1,117 @@
+//! What the host and the guest's runner say to each other: one JSON document a line, over a
+//! virtio-serial port.
+
+use serde::{Deserialize, Serialize};
+
+/// The port's name, under `/sys/class/virtio-ports/*/name` in the guest.
+pub const PORT: &str = "org.justitia.lab";
+
+/// How often the guest shows that it lives, in seconds.
+pub const BEAT_SECONDS: u64 = 1;
+
+/// The most that one message carries of a file, in bytes.
+pub const CHUNK: usize = 1 << 20;
+
+/// From the host.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ToGuest {
+    /// Which request this is, or which one it answers an [`Event`] of.
+    pub id: u64,
+    /// What is asked.
+    pub ask: Ask,
+}
+
+/// What the host asks.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ask {
+    /// Run a shell script in the root cgroup.
+    Sh {
+        /// For `sh -c`.
+        script: String,
+        /// It is killed after so many seconds.
+        seconds: u64,
+    },
+    /// Write a part of a file.
+    Push {
+        /// Where.
+        path: String,
+        /// Its permissions.
+        mode: u32,
+        /// From which byte; 0 creates the file anew.
+        offset: u64,
+        /// The part, in base64.
+        part: String,
+    },
+    /// Read a part of a file.
+    Pull {
+        /// Where.
+        path: String,
+        /// From which byte.
+        offset: u64,
+    },
+    /// The host did what an event asked for.
+    Done,
+}
+
+/// From the guest.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FromGuest {
+    /// The first message.
+    Hello {
+        /// `uname -r`.
+        kernel: String,
+    },
+    /// It lives.
+    Beat,
+    /// The end of a request.
+    Answer {
+        /// Which.
+        id: u64,
+        /// What came of it; an error as text.
+        result: Result<Answer, String>,
+    },
+    /// Something on the way to an answer.
+    Event {
+        /// Of which request.
+        id: u64,
+        /// What.
+        event: Event,
+    },
+}
+
+/// What came of a request.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// The script's end.
+    Sh(ShResult),
+    /// A part was written.
+    Pushed,
+    /// A part was read, in base64; empty at the file's end.
+    Pulled(String),
+}
+
+/// What a script printed and how it ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShResult {
+    /// Its exit status; 128 + the signal's number when a signal ended it.
+    pub status: i32,
+    /// Whether it was killed because its time was up.
+    pub timed_out: bool,
+    /// Its standard output (the last 4 MiB), invalid UTF-8 replaced.
+    pub stdout: String,
+    /// Its standard error (the last 4 MiB), invalid UTF-8 replaced.
+    pub stderr: String,
+}
+
+/// Something on the way.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Event {
+    /// What is going on now, for people.
+    Progress(String),
+    /// Throttle the disks as specified, or let them run free. The guest waits for [`Ask::Done`].
+    Throttle(bool),
+}
