@@ -71,9 +71,18 @@ impl VirtualTime {
     }
 
     const fn after_grant(self, weight: Weight) -> Self {
-        Self(self.0.saturating_add((1 << 32) / weight.get()))
+        Self(self.0.saturating_add(cost(weight)))
     }
 }
+
+/// Virtual time that a grant costs.
+const fn cost(weight: Weight) -> u64 {
+    (1 << 32) / weight.get()
+}
+
+/// How many of its own grants a claimant may be served early before the present follows it. A light
+/// one that happens to wait alone for a moment would otherwise wipe out what is due to the heavy ones.
+const EARLY: u64 = 4;
 
 /// Those who wait, in the order in which they are to be served.
 ///
@@ -92,7 +101,7 @@ pub struct WaitQueue<T> {
     arrivals: u64,
     /// Grants so far: the clock by which waiters age.
     grants: u64,
-    /// Start tag of the request served last.
+    /// The present: where claimants without a past, or with an old one, start.
     virtual_time: VirtualTime,
 }
 
@@ -101,6 +110,8 @@ struct Waiter<T> {
     /// Smaller goes first.
     key: u128,
     arrival: u64,
+    weight: Weight,
+    start: VirtualTime,
     value: T,
 }
 
@@ -130,6 +141,8 @@ impl<T> WaitQueue<T> {
         self.heap.push(Waiter {
             key: self.key(weight, start),
             arrival: self.arrivals,
+            weight,
+            start,
             value,
         });
         self.arrivals = self.arrivals.saturating_add(1);
@@ -139,7 +152,7 @@ impl<T> WaitQueue<T> {
     /// Counts a request that was served at once, without having waited; nobody was passed over.
     pub fn served_at_once(&mut self, weight: Weight, past: VirtualTime) -> VirtualTime {
         let start = self.start(weight, past);
-        self.virtual_time = self.virtual_time.max(start);
+        self.advance(weight, start);
         start.after_grant(weight)
     }
 
@@ -147,11 +160,7 @@ impl<T> WaitQueue<T> {
     pub fn pop(&mut self) -> Option<T> {
         let next = self.heap.pop()?;
         self.grants = self.grants.saturating_add(1);
-        if self.order == Order::VirtualTime
-            && let Ok(tag) = u64::try_from(next.key)
-        {
-            self.virtual_time = self.virtual_time.max(VirtualTime(tag));
-        }
+        self.advance(next.weight, next.start);
         Some(next.value)
     }
 
@@ -174,6 +183,11 @@ impl<T> WaitQueue<T> {
         } else {
             past.max(self.virtual_time)
         }
+    }
+
+    fn advance(&mut self, weight: Weight, start: VirtualTime) {
+        let present = start.0.saturating_sub(cost(weight).saturating_mul(EARLY));
+        self.virtual_time = self.virtual_time.max(VirtualTime(present));
     }
 
     fn key(&self, weight: Weight, start: VirtualTime) -> u128 {

@@ -100,6 +100,28 @@ fn figure_12_in_grants() {
     );
 }
 
+/// Alone for long, the light one must not be made to pay for it for long.
+#[test]
+fn virtual_time_forgets_what_nobody_else_wanted() {
+    let mut queue = WaitQueue::new(Order::VirtualTime);
+    let mut light = VirtualTime::default();
+    for _ in 0..1_000 {
+        light = queue.push_after(weight(100), light, "light");
+        assert_eq!(queue.pop(), Some("light"));
+    }
+    queue.push_after(weight(100), light, "light");
+    let mut heavy = VirtualTime::default();
+    let mut served = 0;
+    loop {
+        heavy = queue.push_after(weight(1000), heavy, "heavy");
+        if queue.pop() == Some("light") {
+            break;
+        }
+        served += 1;
+    }
+    assert!(served <= 50, "the light one waited for {served} grants");
+}
+
 proptest! {
     #[test]
     fn same_as_algorithm_1(
