@@ -43,7 +43,10 @@ mod tests {
 
     #[test]
     fn text_stays_on_one_line() {
-        assert_eq!(encode(OsStr::from_bytes(b"a b\n\x1b[31m\\\xff/c")), r"a b\x0a\x1b[31m\x5c\xff/c");
+        assert_eq!(
+            encode(OsStr::from_bytes(b"a b\n\x1b[31m\\\xff/c")),
+            r"a b\x0a\x1b[31m\x5c\xff/c"
+        );
     }
 
     proptest! {

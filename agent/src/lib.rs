@@ -6,4 +6,12 @@
 pub mod act;
 pub mod config;
 pub mod escape;
+pub mod observe;
 pub mod plan;
+pub mod tell;
+
+mod agent;
+mod run;
+
+pub use agent::Agent;
+pub use run::{RunError, run};

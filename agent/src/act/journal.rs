@@ -39,7 +39,10 @@ enum Line {
     Boot(String),
     Write(Entry),
     /// The knob is no longer ours: given back, or yielded.
-    Done { cgroup: u64, knob: Knob },
+    Done {
+        cgroup: u64,
+        knob: Knob,
+    },
 }
 
 /// Why the journal cannot be used.
@@ -98,7 +101,9 @@ impl Journal {
         let mut text = Vec::new();
         match open(path, OFlags::RDONLY) {
             Ok(file) => {
-                file.take(LARGEST + 1).read_to_end(&mut text).map_err(|e| io(path, e))?;
+                file.take(LARGEST + 1)
+                    .read_to_end(&mut text)
+                    .map_err(|e| io(path, e))?;
             }
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Contents::default()),
             Err(e) => return Err(io(path, e)),
@@ -124,7 +129,11 @@ impl Journal {
             .and_then(|()| file.sync_data())
             .and_then(|()| std::fs::rename(&fresh, path))
             .map_err(|e| io(path, e))?;
-        Ok(Self { path: path.to_owned(), file, lines: entries.len() })
+        Ok(Self {
+            path: path.to_owned(),
+            file,
+            lines: entries.len(),
+        })
     }
 
     /// Says that `entry` is about to be written. Returns once that is on disk.
@@ -160,7 +169,10 @@ impl Journal {
     fn append(&mut self, line: &Line) -> Result<(), JournalError> {
         let size = |file: &File| file.metadata().map(|m| m.len());
         let before = size(&self.file).map_err(|e| io(&self.path, e))?;
-        let written = self.file.write_all(render(line).as_bytes()).and_then(|()| self.file.sync_data());
+        let written = self
+            .file
+            .write_all(render(line).as_bytes())
+            .and_then(|()| self.file.sync_data());
         if let Err(e) = written {
             // Half a line would read as damage later: cut it off (as on a full file system).
             let _ = self.file.set_len(before);
@@ -184,11 +196,17 @@ fn open(path: &Path, flags: OFlags) -> std::io::Result<File> {
 }
 
 fn io(path: &Path, source: std::io::Error) -> JournalError {
-    JournalError::Io { path: path.to_owned(), source }
+    JournalError::Io {
+        path: path.to_owned(),
+        source,
+    }
 }
 
 fn boot_id() -> String {
-    std::fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned()
+    std::fs::read_to_string(BOOT_ID)
+        .unwrap_or_default()
+        .trim()
+        .to_owned()
 }
 
 fn render(line: &Line) -> String {
@@ -222,13 +240,19 @@ fn parse(path: &Path, text: &[u8], boot: &str) -> Contents {
         match read_line(line) {
             Ok(Line::Write(entry)) => contents.entries.push(entry),
             Ok(Line::Done { cgroup, knob }) => {
-                contents.entries.retain(|e| e.cgroup != cgroup || e.knob != knob);
+                contents
+                    .entries
+                    .retain(|e| e.cgroup != cgroup || e.knob != knob);
             }
             Ok(Line::Boot(_)) => {
-                contents.damage.get_or_insert(damaged(at + 1, "a write", line));
+                contents
+                    .damage
+                    .get_or_insert(damaged(at + 1, "a write", line));
             }
             Err(expected) => {
-                contents.damage.get_or_insert(damaged(at + 1, expected, line));
+                contents
+                    .damage
+                    .get_or_insert(damaged(at + 1, expected, line));
             }
         }
     }
@@ -277,7 +301,12 @@ mod tests {
         let contents = Journal::read(&written(dir.path())).unwrap();
         assert!(contents.damage.is_none());
         assert_eq!(contents.entries, [entry(1), entry(3), entry(4)]);
-        assert!(Journal::read(&dir.path().join("none")).unwrap().entries.is_empty());
+        assert!(
+            Journal::read(&dir.path().join("none"))
+                .unwrap()
+                .entries
+                .is_empty()
+        );
     }
 
     #[test]

@@ -145,7 +145,10 @@ impl Ledger {
     ) -> Result<Written, LedgerError> {
         let key = (cgroup.id(), knob);
         if let Some(found) = self.yielded.get(&key) {
-            return Ok(Written::Yielded { ours: String::new(), found: found.clone() });
+            return Ok(Written::Yielded {
+                ours: String::new(),
+                found: found.clone(),
+            });
         }
         let found = match read_raw(cgroup, knob) {
             Ok(found) => found,
@@ -176,7 +179,11 @@ impl Ledger {
         journal.about_to_write(&entry)?;
         match write_raw(cgroup, knob, value) {
             Ok(()) => {
-                let held = Held { cgroup: cgroup.clone(), before, ours: value.to_owned() };
+                let held = Held {
+                    cgroup: cgroup.clone(),
+                    before,
+                    ours: value.to_owned(),
+                };
                 self.held.insert(key, held);
                 self.compact()?;
                 Ok(Written::Yes)
@@ -230,7 +237,9 @@ impl Ledger {
 
     /// The knobs yielded to others, and the values found there.
     pub fn yielded(&self) -> impl Iterator<Item = (CgroupId, Knob, &str)> {
-        self.yielded.iter().map(|((id, knob), found)| (*id, *knob, found.as_str()))
+        self.yielded
+            .iter()
+            .map(|((id, knob), found)| (*id, *knob, found.as_str()))
     }
 
     /// Leaves a knob to someone else, as when a value of theirs stands there from the beginning.
@@ -240,8 +249,12 @@ impl Ledger {
 
     /// Forgets a cgroup that is gone.
     pub fn cgroup_gone(&mut self, id: CgroupId) {
-        let knobs: Vec<Knob> =
-            self.held.keys().filter(|(held, _)| *held == id).map(|(_, knob)| *knob).collect();
+        let knobs: Vec<Knob> = self
+            .held
+            .keys()
+            .filter(|(held, _)| *held == id)
+            .map(|(_, knob)| *knob)
+            .collect();
         for knob in knobs {
             self.forget((id, knob));
         }
@@ -301,7 +314,11 @@ impl Ledger {
 
     /// Rewrites the journal once most of its lines are outdated.
     fn compact(&mut self) -> Result<(), JournalError> {
-        if self.journal.as_ref().is_none_or(|j| j.lines() < 1024 + 4 * self.held.len()) {
+        if self
+            .journal
+            .as_ref()
+            .is_none_or(|j| j.lines() < 1024 + 4 * self.held.len())
+        {
             return Ok(());
         }
         let entries: Vec<Entry> = self
@@ -342,7 +359,10 @@ pub fn reset(fs: &CgroupFs, state: &Path, damaged: bool) -> Result<Vec<Returned>
     let _lock = lock(state)?;
     let path = state.join("ledger");
     let contents = Journal::read(&path)?;
-    let state_error = |source| LedgerError::State { path: state.to_owned(), source };
+    let state_error = |source| LedgerError::State {
+        path: state.to_owned(),
+        source,
+    };
     if let Some(damage) = contents.damage {
         if !damaged {
             return Err(damage.into());
@@ -363,8 +383,15 @@ pub fn reset(fs: &CgroupFs, state: &Path, damaged: bool) -> Result<Vec<Returned>
 
 fn lock(state: &Path) -> Result<File, LedgerError> {
     use std::os::unix::fs::DirBuilderExt;
-    let error = |source| LedgerError::State { path: state.to_owned(), source };
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(state).map_err(error)?;
+    let error = |source| LedgerError::State {
+        path: state.to_owned(),
+        source,
+    };
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(state)
+        .map_err(error)?;
     let file = File::create(state.join("lock")).map_err(error)?;
     match flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
@@ -379,7 +406,10 @@ fn give_back(fs: &CgroupFs, entries: &[Entry]) -> (Vec<Returned>, Vec<Entry>) {
     // there, or none: all of them are ours.
     let mut knobs: HashMap<(u64, Knob), Vec<&Entry>> = HashMap::new();
     for entry in entries {
-        knobs.entry((entry.cgroup, entry.knob)).or_default().push(entry);
+        knobs
+            .entry((entry.cgroup, entry.knob))
+            .or_default()
+            .push(entry);
     }
     let mut returned = Vec::new();
     let mut failed = Vec::new();
@@ -390,7 +420,10 @@ fn give_back(fs: &CgroupFs, entries: &[Entry]) -> (Vec<Returned>, Vec<Entry>) {
             put_back(&cgroup, knob, &first.before, &ours)
         });
         if matches!(back, Back::Failed { .. }) {
-            failed.push(Entry { before: first.before.clone(), ..last.clone() });
+            failed.push(Entry {
+                before: first.before.clone(),
+                ..last.clone()
+            });
         }
         returned.push(told(first, back));
     }
@@ -415,7 +448,13 @@ fn put_back(cgroup: &Cgroup, knob: Knob, before: &str, ours: &[&str]) -> Back {
         write_raw(cgroup, knob, before).map(|()| Back::Restored)
     });
     done.unwrap_or_else(|e| {
-        if e.is_gone() { Back::Gone } else { Back::Failed { error: e.to_string() } }
+        if e.is_gone() {
+            Back::Gone
+        } else {
+            Back::Failed {
+                error: e.to_string(),
+            }
+        }
     })
 }
 

@@ -84,15 +84,17 @@ impl Reclaimer {
         let taken = Arc::new(Mutex::new(taken));
         for n in 0..THREADS {
             let (taken, done) = (taken.clone(), done.clone());
-            std::thread::Builder::new().name(format!("reclaim-{n}")).spawn(move || {
-                loop {
-                    let order = taken.lock().unwrap_or_else(PoisonError::into_inner).recv();
-                    let Ok(order) = order else { return };
-                    if done.send(carry_out(&order)).is_err() {
-                        return;
+            std::thread::Builder::new()
+                .name(format!("reclaim-{n}"))
+                .spawn(move || {
+                    loop {
+                        let order = taken.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                        let Ok(order) = order else { return };
+                        if done.send(carry_out(&order)).is_err() {
+                            return;
+                        }
                     }
-                }
-            })?;
+                })?;
         }
         Ok(Self { orders, outcomes })
     }
@@ -123,9 +125,11 @@ fn carry_out(order: &Order) -> Outcome {
     let done = match &order.means {
         Means::Cgroup(cgroup, swappiness) => from_cgroup(cgroup, *swappiness, order, &mut outcome),
         Means::RootList => from_root_list(order.bytes, &mut outcome),
-        Means::Root(root, swappiness) => root.reclaim(order.bytes.min(BATCH), *swappiness).map(|_| {
-            outcome.freed = order.bytes.min(BATCH); // checked by the next snapshot
-        }),
+        Means::Root(root, swappiness) => {
+            root.reclaim(order.bytes.min(BATCH), *swappiness).map(|_| {
+                outcome.freed = order.bytes.min(BATCH); // checked by the next snapshot
+            })
+        }
     };
     if let Err(error) = done
         && !error.is_gone()
@@ -169,7 +173,10 @@ fn from_cgroup(
 fn from_root_list(bytes: u64, outcome: &mut Outcome) -> justitia_kernel::Result<()> {
     let path = Path::new(lru_gen::PATH);
     let proc = ProcFs::open(Path::new("/proc"))?;
-    let file = || proc.vmstat().map(|v| (v.nr_inactive_file + v.nr_active_file) * PAGE);
+    let file = || {
+        proc.vmstat()
+            .map(|v| (v.nr_inactive_file + v.nr_active_file) * PAGE)
+    };
     let before = file()?;
     let lists = Generations::of_root(path)?;
     let evictable: u64 = lists.iter().map(|l| l.evictable_file).sum();

@@ -109,7 +109,11 @@ impl Config {
             }
         }
         config.rules.reverse();
-        if errors.is_empty() { Ok(config) } else { Err(errors) }
+        if errors.is_empty() {
+            Ok(config)
+        } else {
+            Err(errors)
+        }
     }
 
     /// What the rules say of the cgroup at `path` (below the mount): for each matter, the last rule that
@@ -127,7 +131,11 @@ impl Config {
 }
 
 fn unreadable(path: &Path, error: &std::io::Error) -> ConfigError {
-    ConfigError { path: path.to_owned(), line: 0, what: format!("cannot be read: {error}") }
+    ConfigError {
+        path: path.to_owned(),
+        line: 0,
+        what: format!("cannot be read: {error}"),
+    }
 }
 
 fn drop_ins(dir: &Path) -> Result<Vec<PathBuf>, ConfigError> {

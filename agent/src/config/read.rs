@@ -25,13 +25,26 @@ impl Report<'_> {
     fn at(&mut self, offset: usize, what: String) {
         let before = self.text.get(..offset).unwrap_or(self.text);
         let line = 1 + before.bytes().filter(|b| *b == b'\n').count();
-        self.errors.push(ConfigError { path: self.path.to_owned(), line, what });
+        self.errors.push(ConfigError {
+            path: self.path.to_owned(),
+            line,
+            what,
+        });
     }
 
     fn expected(&mut self, what: &str, found: &Value<'_>) {
-        let text = self.text.get(found.span()).unwrap_or("").lines().next().unwrap_or("");
+        let text = self
+            .text
+            .get(found.span())
+            .unwrap_or("")
+            .lines()
+            .next()
+            .unwrap_or("");
         let kind = found.get_ref().type_str();
-        self.at(found.span().start, format!("expected {what}, found {kind} {text}"));
+        self.at(
+            found.span().start,
+            format!("expected {what}, found {kind} {text}"),
+        );
     }
 
     /// Reads a value with `read`, or reports what was expected.
@@ -102,15 +115,23 @@ fn top(config: &mut Config, report: &mut Report<'_>, key: &str, value: &Value<'_
             let percent = report.take(value, "a percentage from 0.1 to 100", percentage);
             set(&mut config.cpu_budget, percent.map(|p| p / 100.0));
         }
-        "idle" => report.table(" in [idle]", value, "grace, half_life", |report, key, value| {
-            let slot = match key {
-                "grace" => &mut config.policy.idle_grace,
-                "half_life" => &mut config.policy.idle_half_life,
-                _ => return false,
-            };
-            set(slot, report.take(value, "a duration like \"90s\" or \"5min\"", duration));
-            true
-        }),
+        "idle" => report.table(
+            " in [idle]",
+            value,
+            "grace, half_life",
+            |report, key, value| {
+                let slot = match key {
+                    "grace" => &mut config.policy.idle_grace,
+                    "half_life" => &mut config.policy.idle_half_life,
+                    _ => return false,
+                };
+                set(
+                    slot,
+                    report.take(value, "a duration like \"90s\" or \"5min\"", duration),
+                );
+                true
+            },
+        ),
         "pressure" => report.table(" in [pressure]", value, "thrash", |report, key, value| {
             if key == "thrash" {
                 let percent = report.take(value, "a percentage from 0.1 to 100", percentage);
@@ -137,24 +158,34 @@ fn tenant(config: &mut Config, report: &mut Report<'_>, item: &Value<'_>) {
     let mut says = Override::default();
     let mut pattern = None;
     let mut seen_match = false;
-    report.table(" in [[tenant]]", item, "match, weight, floor, exclude", |report, key, value| {
-        match key {
-            "match" => {
-                seen_match = true;
-                let text = report.take(value, "a glob over cgroup paths, as a string", string);
-                pattern = text.and_then(|text| {
-                    glob(&text).map_err(|what| report.at(value.span().start, what)).ok()
-                });
+    report.table(
+        " in [[tenant]]",
+        item,
+        "match, weight, floor, exclude",
+        |report, key, value| {
+            match key {
+                "match" => {
+                    seen_match = true;
+                    let text = report.take(value, "a glob over cgroup paths, as a string", string);
+                    pattern = text.and_then(|text| {
+                        glob(&text)
+                            .map_err(|what| report.at(value.span().start, what))
+                            .ok()
+                    });
+                }
+                "weight" => says.weight = report.take(value, WEIGHT, weight),
+                "floor" => says.floor = report.take(value, "a size like \"64MiB\"", size),
+                "exclude" => says.exclude = report.take(value, "true or false", |v| v.as_bool()),
+                _ => return false,
             }
-            "weight" => says.weight = report.take(value, WEIGHT, weight),
-            "floor" => says.floor = report.take(value, "a size like \"64MiB\"", size),
-            "exclude" => says.exclude = report.take(value, "true or false", |v| v.as_bool()),
-            _ => return false,
-        }
-        true
-    });
+            true
+        },
+    );
     if !seen_match {
-        report.at(item.span().start, "expected a [[tenant]] with a `match`, found none".to_owned());
+        report.at(
+            item.span().start,
+            "expected a [[tenant]] with a `match`, found none".to_owned(),
+        );
     }
     if let Some(glob) = pattern {
         config.rules.push(Rule { glob, says });
@@ -201,5 +232,7 @@ fn size(value: &DeValue<'_>) -> Option<u64> {
 }
 
 fn duration(value: &DeValue<'_>) -> Option<Duration> {
-    humantime::parse_duration(value.as_str()?).ok().filter(|d| *d <= Duration::from_secs(86_400))
+    humantime::parse_duration(value.as_str()?)
+        .ok()
+        .filter(|d| *d <= Duration::from_secs(86_400))
 }

@@ -33,5 +33,10 @@ pub fn glob(pattern: &str) -> Result<GlobMatcher, String> {
         .backslash_escape(true)
         .build()
         .map(|g| g.compile_matcher())
-        .map_err(|e| format!("expected a glob over cgroup paths, found {pattern:?}: {}", e.kind()))
+        .map_err(|e| {
+            format!(
+                "expected a glob over cgroup paths, found {pattern:?}: {}",
+                e.kind()
+            )
+        })
 }

@@ -10,16 +10,28 @@ fn load(files: &[(&str, &str)]) -> Result<Config, Vec<String>> {
     }
     Config::load(Some(&dir.path().join("j.toml"))).map_err(|errors| {
         let strip = format!("{}/", dir.path().display());
-        errors.iter().map(|e| e.to_string().replace(&strip, "")).collect()
+        errors
+            .iter()
+            .map(|e| e.to_string().replace(&strip, ""))
+            .collect()
     })
 }
 
 #[test]
 fn drop_ins_come_later_and_win() {
     let config = load(&[
-        ("j.toml", "cpu_budget = 2\n[[tenant]]\nmatch = \"a/*\"\nweight = 300\nfloor = \"64MiB\"\n"),
-        ("j.toml.d/10-x.toml", "[[tenant]]\nmatch = \"a/b*\"\nweight = 500\n"),
-        ("j.toml.d/20-y.toml", "cpu_budget = 0.5\n[idle]\ngrace = \"5min\"\n[outside]\nweight = 50\n"),
+        (
+            "j.toml",
+            "cpu_budget = 2\n[[tenant]]\nmatch = \"a/*\"\nweight = 300\nfloor = \"64MiB\"\n",
+        ),
+        (
+            "j.toml.d/10-x.toml",
+            "[[tenant]]\nmatch = \"a/b*\"\nweight = 500\n",
+        ),
+        (
+            "j.toml.d/20-y.toml",
+            "cpu_budget = 0.5\n[idle]\ngrace = \"5min\"\n[outside]\nweight = 50\n",
+        ),
         ("j.toml.d/note.txt", "not read"),
     ])
     .unwrap();
@@ -27,10 +39,17 @@ fn drop_ins_come_later_and_win() {
     assert_eq!(config.policy.idle_grace, Duration::from_secs(300));
     assert_eq!(config.outside.get(), 50);
     let both = config.overrides(Path::new("a/bc"));
-    assert_eq!((both.weight.map(Weight::get), both.floor), (Some(500), Some(64 << 20)));
+    assert_eq!(
+        (both.weight.map(Weight::get), both.floor),
+        (Some(500), Some(64 << 20))
+    );
     let one = config.overrides(Path::new("a/c"));
     assert_eq!(one.weight.map(Weight::get), Some(300));
-    assert_eq!(config.overrides(Path::new("a/c/d")), Override::default(), "* stays within a name");
+    assert_eq!(
+        config.overrides(Path::new("a/c/d")),
+        Override::default(),
+        "* stays within a name"
+    );
 }
 
 #[test]
@@ -58,7 +77,10 @@ fn every_error_has_its_file_and_line() {
         "j.toml.d/10.toml:4: expected a table [idle], found integer 3",
     ];
     for line in expect {
-        assert!(errors.iter().any(|e| e == line), "{line}\nnot in {errors:#?}");
+        assert!(
+            errors.iter().any(|e| e == line),
+            "{line}\nnot in {errors:#?}"
+        );
     }
     assert_eq!(errors.len(), expect.len(), "{errors:#?}");
 }
@@ -66,8 +88,14 @@ fn every_error_has_its_file_and_line() {
 #[test]
 fn several_syntax_errors_are_all_told() {
     let errors = load(&[("j.toml", "a = \nb = 1\n[idle\nc = = 2\n")]).unwrap_err();
-    assert!(errors.iter().any(|e| e.starts_with("j.toml:1:")), "{errors:#?}");
-    assert!(errors.iter().any(|e| e.starts_with("j.toml:3:")), "{errors:#?}");
+    assert!(
+        errors.iter().any(|e| e.starts_with("j.toml:1:")),
+        "{errors:#?}"
+    );
+    assert!(
+        errors.iter().any(|e| e.starts_with("j.toml:3:")),
+        "{errors:#?}"
+    );
 }
 
 #[test]

@@ -52,7 +52,13 @@ pub fn plan_protection(
     standing: &[Option<u64>],
 ) -> Vec<LowIntent> {
     let tenants = &snapshot.tenants;
-    let mut wanted: Vec<LowReason> = vec![LowReason { protected: 0, other: 0 }; tenants.len()];
+    let mut wanted: Vec<LowReason> = vec![
+        LowReason {
+            protected: 0,
+            other: 0
+        };
+        tenants.len()
+    ];
     for i in (0..tenants.len()).rev() {
         if tenants[i].leaf {
             // A leaf without protected pages needs no protection of the rest either.
@@ -65,13 +71,21 @@ pub fn plan_protection(
             wanted[parent].other += wanted[i].other;
         }
     }
-    let intents = tenants.iter().zip(standing).zip(wanted).filter_map(|((tenant, now), reason)| {
-        let now = (*now)?;
-        let low = (reason.protected + reason.other) / PAGE * PAGE;
-        let deadband = (low / 32).max(1 << 20);
-        let moved = low.abs_diff(now) > deadband || (low == 0 && now != 0);
-        (moved && tenant.key != Key::Outside).then_some(LowIntent { key: tenant.key, low, reason })
-    });
+    let intents = tenants
+        .iter()
+        .zip(standing)
+        .zip(wanted)
+        .filter_map(|((tenant, now), reason)| {
+            let now = (*now)?;
+            let low = (reason.protected + reason.other) / PAGE * PAGE;
+            let deadband = (low / 32).max(1 << 20);
+            let moved = low.abs_diff(now) > deadband || (low == 0 && now != 0);
+            (moved && tenant.key != Key::Outside).then_some(LowIntent {
+                key: tenant.key,
+                low,
+                reason,
+            })
+        });
     // Parents first: a child's protection only counts under its parent's.
     intents.collect()
 }

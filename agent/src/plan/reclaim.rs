@@ -56,7 +56,10 @@ pub const MOST: u64 = 32 << 20;
 #[must_use]
 pub fn plan_reclaim(snapshot: &Snapshot, shares: &Shares) -> Vec<ReclaimIntent> {
     let free = snapshot.memory.free;
-    let need = shares.reserve.saturating_sub(free);
+    let need = shares
+        .reserve
+        .saturating_sub(free)
+        .saturating_sub(snapshot.memory.coming);
     if need == 0 {
         return Vec::new();
     }
@@ -67,7 +70,11 @@ pub fn plan_reclaim(snapshot: &Snapshot, shares: &Shares) -> Vec<ReclaimIntent> 
         }
         let keep = shares.entitled[i].max(tenant.floor).max(tenant.stuck);
         let over = overage(tenant.file, keep);
-        if over < LEAST.max(keep / 256) { 0 } else { over }
+        if over < LEAST.max(keep / 256) {
+            0
+        } else {
+            over
+        }
     };
     let over: Vec<u64> = (0..snapshot.tenants.len()).map(spare).collect();
     give_back(need, &over)

@@ -48,7 +48,10 @@ impl Policy {
     #[must_use]
     pub fn reserve(&self, memory: &Memory) -> u64 {
         let ahead = num::to_f64(memory.falling) * self.horizon.as_secs_f64();
-        let ahead = num::to_u64(ahead).clamp(memory.total / 256, (memory.total / 32).max(memory.total / 256));
+        let ahead = num::to_u64(ahead).clamp(
+            memory.total / 256,
+            (memory.total / 32).max(memory.total / 256),
+        );
         memory.high_watermark.saturating_add(ahead)
     }
 }
@@ -73,8 +76,15 @@ impl Shares {
     #[must_use]
     pub fn of(snapshot: &Snapshot, policy: &Policy) -> Self {
         let reserve = policy.reserve(&snapshot.memory);
-        let held: u64 = snapshot.tenants.iter().filter(|t| t.leaf).map(|t| t.file).sum();
-        let capacity = held.saturating_add(snapshot.memory.free).saturating_sub(reserve);
+        let held: u64 = snapshot
+            .tenants
+            .iter()
+            .filter(|t| t.leaf)
+            .map(|t| t.file)
+            .sum();
+        let capacity = held
+            .saturating_add(snapshot.memory.free)
+            .saturating_sub(reserve);
 
         let mut tree = Tree::new();
         let mut ids: Vec<NodeId> = Vec::with_capacity(snapshot.tenants.len());
@@ -89,7 +99,12 @@ impl Shares {
             .zip(&entitled)
             .map(|(id, part)| tree.claim(*id).demand.min(*part))
             .collect();
-        Self { capacity, reserve, entitled, protected }
+        Self {
+            capacity,
+            reserve,
+            entitled,
+            protected,
+        }
     }
 }
 
@@ -103,5 +118,9 @@ fn claim(tenant: &Tenant, policy: &Policy) -> Claim {
     } else {
         0
     };
-    Claim { weight: tenant.weight, floor, demand: demand.max(floor) }
+    Claim {
+        weight: tenant.weight,
+        floor,
+        demand: demand.max(floor),
+    }
 }

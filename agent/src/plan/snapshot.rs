@@ -21,6 +21,8 @@ pub struct Memory {
     pub total: u64,
     /// Free now.
     pub free: u64,
+    /// About to be free: reclaim that is under way.
+    pub coming: u64,
     /// The sum of the zones' high watermarks: up to there the kernel's own reclaim refills the free
     /// memory once it has been woken.
     pub high_watermark: u64,
@@ -73,7 +75,9 @@ pub enum Spared {
 impl std::fmt::Display for Spared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Thrashing(full) => write!(f, "thrashing (memory pressure full avg10 {full:.0} %)"),
+            Self::Thrashing(full) => {
+                write!(f, "thrashing (memory pressure full avg10 {full:.0} %)")
+            }
             Self::Anonymous => f.write_str(
                 "this kernel's memory.reclaim has no swappiness= and the tenant has swappable \
                  anonymous memory",

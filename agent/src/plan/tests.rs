@@ -11,7 +11,13 @@ use super::*;
 const MIB: u64 = 1 << 20;
 
 fn memory(free: u64) -> Memory {
-    Memory { total: 1024 * MIB, free: free * MIB, high_watermark: 6 * MIB, falling: 0 }
+    Memory {
+        total: 1024 * MIB,
+        free: free * MIB,
+        coming: 0,
+        high_watermark: 6 * MIB,
+        falling: 0,
+    }
 }
 
 /// A busy leaf below the root that grows.
@@ -33,7 +39,10 @@ fn leaf(id: u64, weight: u64, file: u64) -> Tenant {
 }
 
 fn snapshot(free: u64, tenants: Vec<Tenant>) -> Snapshot {
-    Snapshot { memory: memory(free), tenants }
+    Snapshot {
+        memory: memory(free),
+        tenants,
+    }
 }
 
 fn plan(snapshot: &Snapshot) -> (Shares, Vec<(u64, u64)>) {
@@ -56,7 +65,12 @@ fn while_there_is_room_nothing_is_taken() {
 
 #[test]
 fn when_it_is_short_those_above_their_entitlement_give_back_in_proportion() {
-    let four = vec![leaf(1, 100, 200), leaf(2, 200, 200), leaf(3, 400, 200), leaf(4, 800, 200)];
+    let four = vec![
+        leaf(1, 100, 200),
+        leaf(2, 200, 200),
+        leaf(3, 400, 200),
+        leaf(4, 800, 200),
+    ];
     let (shares, intents) = plan(&snapshot(4, four));
     // 800 MiB + 4 free - 10 in reserve = 794, by weight 1:2:4:8.
     assert_eq!(shares.capacity, 794 * MIB);
@@ -75,7 +89,9 @@ fn each_reason_to_take_nothing() {
     let cases: [(&str, fn(&mut Tenant)); 5] = [
         ("its floor", |t| t.floor = t.file),
         ("it thrashes", |t| t.spared = Some(Spared::Thrashing(80.0))),
-        ("only anonymous means", |t| t.spared = Some(Spared::Anonymous)),
+        ("only anonymous means", |t| {
+            t.spared = Some(Spared::Anonymous)
+        }),
         ("all of it dirty", |t| t.stuck = t.file),
         ("an inner node", |t| t.leaf = false),
     ];
@@ -92,10 +108,18 @@ fn an_idle_tenant_gives_way_and_a_dead_one_first() {
     let mut tenants = vec![leaf(1, 800, 400), leaf(2, 100, 400)];
     tenants[0].wants_more = false;
     let held = Shares::of(&snapshot(2, tenants.clone()), &Policy::default());
-    assert_eq!(held.protected[0], 400 * MIB, "its weight entitles it to all that it holds");
+    assert_eq!(
+        held.protected[0],
+        400 * MIB,
+        "its weight entitles it to all that it holds"
+    );
     tenants[0].idle_for = Duration::from_secs(180);
     let faded = Shares::of(&snapshot(2, tenants.clone()), &Policy::default());
-    assert_eq!(faded.protected[0], 100 * MIB, "two half-lives after the grace");
+    assert_eq!(
+        faded.protected[0],
+        100 * MIB,
+        "two half-lives after the grace"
+    );
     assert!(faded.entitled[1] > 600 * MIB);
     tenants[0].idle_for = Duration::ZERO;
     tenants[0].populated = false;
@@ -128,11 +152,20 @@ fn protection_goes_down_the_ancestry_with_a_deadband() {
     let lows = plan_protection(&snap, &shares, &[Some(0), Some(0), Some(0)]);
     let of = |i: usize| lows[i].low;
     assert_eq!(lows.len(), 3);
-    assert!(of(0).abs_diff(of(1) + of(2)) <= 4096, "an inner node protects its children's sum");
+    assert!(
+        of(0).abs_diff(of(1) + of(2)) <= 4096,
+        "an inner node protects its children's sum"
+    );
     assert!(of(2) > 2 * of(1));
     let standing: Vec<Option<u64>> = lows.iter().map(|l| Some(l.low + l.low / 64)).collect();
-    assert!(plan_protection(&snap, &shares, &standing).is_empty(), "within the deadband");
-    assert!(plan_protection(&snap, &shares, &[None, None, None]).is_empty(), "not ours to write");
+    assert!(
+        plan_protection(&snap, &shares, &standing).is_empty(),
+        "within the deadband"
+    );
+    assert!(
+        plan_protection(&snap, &shares, &[None, None, None]).is_empty(),
+        "not ours to write"
+    );
 }
 
 #[test]
@@ -140,23 +173,37 @@ fn the_reserve_looks_ahead_and_is_bounded() {
     let policy = Policy::default();
     let calm = policy.reserve(&memory(100));
     assert_eq!(calm, 6 * MIB + 4 * MIB);
-    let falling = |rate| policy.reserve(&Memory { falling: rate, ..memory(100) });
+    let falling = |rate| {
+        policy.reserve(&Memory {
+            falling: rate,
+            ..memory(100)
+        })
+    };
     assert_eq!(falling(50 * MIB), 16 * MIB);
     assert_eq!(falling(u64::MAX), 6 * MIB + 32 * MIB);
 }
 
 fn any_tenant() -> impl Strategy<Value = Tenant> {
-    (1..100u64, 1..=10_000u64, 0..500u64, 0..100u64, any::<[bool; 3]>(), 0..600u64, 0..50u64).prop_map(
-        |(id, weight, file, floor, [populated, wants_more, spared], idle, stuck)| Tenant {
-            floor: floor * MIB,
-            populated,
-            wants_more,
-            idle_for: Duration::from_secs(idle),
-            stuck: stuck.min(file) * MIB,
-            spared: spared.then_some(Spared::Fruitless),
-            ..leaf(id, weight, file)
-        },
+    (
+        1..100u64,
+        1..=10_000u64,
+        0..500u64,
+        0..100u64,
+        any::<[bool; 3]>(),
+        0..600u64,
+        0..50u64,
     )
+        .prop_map(
+            |(id, weight, file, floor, [populated, wants_more, spared], idle, stuck)| Tenant {
+                floor: floor * MIB,
+                populated,
+                wants_more,
+                idle_for: Duration::from_secs(idle),
+                stuck: stuck.min(file) * MIB,
+                spared: spared.then_some(Spared::Fruitless),
+                ..leaf(id, weight, file)
+            },
+        )
 }
 
 proptest! {

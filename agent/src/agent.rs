@@ -1,0 +1,287 @@
+//! The loop's body: one turn of observe, plan, act.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use justitia_kernel::cgroup::{CgroupFs, CgroupId};
+use justitia_kernel::proc::ProcFs;
+
+use crate::act::keeper::Keeper;
+use crate::act::worker::{Means, Order, Outcome, Reclaimer};
+use crate::config::Config;
+use crate::observe::{Abilities, Changes, Observer};
+use crate::plan::{Key, Policy, ReclaimIntent, Shares, Snapshot, Spared, plan_reclaim};
+use crate::tell::status::Decision;
+
+/// A plan is made at least this often, to keep the protection and the status fresh.
+const AT_LEAST: Duration = Duration::from_secs(1);
+/// What is known of a victim must not be older than this.
+const FRESH: Duration = Duration::from_millis(500);
+/// After so many orders in a row that freed next to nothing, a tenant rests.
+const FRUITLESS: u32 = 3;
+/// Decisions that are remembered.
+const REMEMBERED: usize = 200;
+
+/// The agent.
+#[derive(Debug)]
+pub struct Agent {
+    pub(crate) config: Config,
+    pub(crate) observer: Observer,
+    pub(crate) keeper: Keeper,
+    reclaimer: Option<Reclaimer>,
+    abilities: Abilities,
+    under_way: HashMap<Key, u64>,
+    rests: HashMap<Key, Rest>,
+    pub(crate) reclaimed: HashMap<Key, u64>,
+    pub(crate) errors: u64,
+    pub(crate) decisions: VecDeque<Decision>,
+    pub(crate) begun: Instant,
+    planned: Option<Instant>,
+    pub(crate) snapshot: Snapshot,
+    pub(crate) shares: Shares,
+}
+
+/// How a tenant has taken to being reclaimed from.
+#[derive(Clone, Copy, Debug, Default)]
+struct Rest {
+    fruitless: u32,
+    until: Option<(Instant, Spared)>,
+}
+
+impl Agent {
+    /// Looks at everything once. With a reclaimer it acts, without one it only observes.
+    ///
+    /// # Errors
+    /// If `/proc` cannot be read.
+    pub fn new(
+        config: Config,
+        fs: &CgroupFs,
+        abilities: Abilities,
+        keeper: Keeper,
+        reclaimer: Option<Reclaimer>,
+    ) -> justitia_kernel::Result<Self> {
+        let now = Instant::now();
+        let proc = ProcFs::open(std::path::Path::new("/proc"))?;
+        let observer = Observer::new(fs, proc, abilities, &config, now)?;
+        let mut agent = Self {
+            config,
+            observer,
+            keeper,
+            reclaimer,
+            abilities,
+            under_way: HashMap::new(),
+            rests: HashMap::new(),
+            reclaimed: HashMap::new(),
+            errors: 0,
+            decisions: VecDeque::new(),
+            begun: now,
+            planned: None,
+            snapshot: Snapshot::default(),
+            shares: Shares::default(),
+        };
+        for id in agent.observer.mirror.order() {
+            agent.keeper.met(&agent.observer.mirror, id);
+        }
+        Ok(agent)
+    }
+
+    /// One turn. Says how long the machine can wait for the next.
+    ///
+    /// # Errors
+    /// If `/proc` cannot be read any more.
+    pub fn turn(&mut self, now: Instant) -> justitia_kernel::Result<Duration> {
+        let freed = self.take_outcomes(now);
+        let mut changes = self.observer.look(&self.config, now, freed)?;
+        let short = self.short();
+        let waited = self.planned.map(|at| now - at);
+        let due = waited.is_none_or(|w| w >= AT_LEAST);
+        if due || (short && self.observer.budget.allows()) {
+            self.plan(now);
+            let mut intents = self.intents();
+            if self.refresh(&intents, now, &mut changes) {
+                self.plan(now);
+                intents = self.intents();
+            }
+            for intent in intents {
+                self.act(intent, now);
+            }
+            if due {
+                self.keeper
+                    .protect(&self.observer.mirror, &self.snapshot, &self.shares);
+            }
+            self.planned = Some(now);
+        }
+        self.follow(&changes);
+        Ok(self.wait())
+    }
+
+    /// Whether free memory is short, or will be in a moment.
+    fn short(&self) -> bool {
+        let memory = self.observer.room.memory();
+        memory.free < self.config.policy.reserve(&memory)
+    }
+
+    fn plan(&mut self, now: Instant) {
+        let coming = self.under_way.values().sum();
+        let rests = &self.rests;
+        let spared = |key: Key| {
+            let (until, why) = rests.get(&key)?.until?;
+            (until > now).then_some(why)
+        };
+        self.snapshot = self.observer.snapshot(&self.config, now, coming, spared);
+        self.shares = Shares::of(&self.snapshot, &self.config.policy);
+    }
+
+    fn intents(&self) -> Vec<ReclaimIntent> {
+        let mut intents = plan_reclaim(&self.snapshot, &self.shares);
+        intents.retain(|intent| !self.under_way.contains_key(&intent.key));
+        intents
+    }
+
+    /// Looks again at victims of which little is known. Says whether that taught us anything.
+    fn refresh(&mut self, intents: &[ReclaimIntent], now: Instant, changes: &mut Changes) -> bool {
+        let mut learnt = false;
+        for intent in intents {
+            if let Key::Cgroup(id) = intent.key
+                && let Some(node) = self.observer.mirror.get(id)
+                && node.meter.age(now).is_none_or(|age| age > FRESH)
+            {
+                self.observer.look_at(id, now, changes);
+                learnt = true;
+            }
+        }
+        learnt
+    }
+
+    fn act(&mut self, intent: ReclaimIntent, now: Instant) {
+        let means = match intent.key {
+            Key::Outside => self.observer.outside.means().cloned(),
+            Key::Cgroup(id) => self
+                .observer
+                .mirror
+                .get(id)
+                .map(|n| Means::Cgroup(n.cgroup.clone(), self.abilities.files_only())),
+        };
+        let Some(means) = means else { return };
+        let path = self.path(intent.key);
+        tracing::debug!(tenant = path, bytes = intent.bytes, why = %intent.reason, "reclaim");
+        let would = if self.reclaimer.is_some() {
+            ""
+        } else {
+            "would "
+        };
+        let what = format!("{would}reclaim {} KiB", intent.bytes >> 10);
+        self.remember(path, what, intent.reason.to_string(), now);
+        if let Some(reclaimer) = &self.reclaimer {
+            self.under_way.insert(intent.key, intent.bytes);
+            let Policy { thrash_full, .. } = self.config.policy;
+            reclaimer.send(Order {
+                key: intent.key,
+                means,
+                bytes: intent.bytes,
+                thrash_full,
+            });
+        }
+    }
+
+    /// Takes what the reclaimer has done; says how much of it the machine's own counters leave out.
+    fn take_outcomes(&mut self, now: Instant) -> u64 {
+        let outcomes: Vec<Outcome> = self
+            .reclaimer
+            .iter()
+            .flat_map(Reclaimer::outcomes)
+            .collect();
+        let mut freed = 0;
+        for outcome in outcomes {
+            self.under_way.remove(&outcome.key);
+            *self.reclaimed.entry(outcome.key).or_default() += outcome.freed;
+            if let (Key::Cgroup(id), Some(stat)) = (outcome.key, &outcome.after) {
+                self.observer.take(id, stat, now);
+                freed += outcome.freed;
+            }
+            self.judge(&outcome, now);
+        }
+        freed
+    }
+
+    /// A tenant that thrashes, or of which nothing can be had, is left alone for a while.
+    fn judge(&mut self, outcome: &Outcome, now: Instant) {
+        let path = self.path(outcome.key);
+        tracing::trace!(tenant = path, freed = outcome.freed, took = ?outcome.took, "reclaimed");
+        let rest = self.rests.entry(outcome.key).or_default();
+        if let Some(error) = &outcome.error {
+            self.errors += 1;
+            tracing::warn!(tenant = path, %error, "reclaim refused");
+        }
+        if let Some(spared) = outcome.spared {
+            rest.until = Some((now + Duration::from_secs(1), spared));
+        } else if outcome.freed < outcome.asked / 8 {
+            rest.fruitless = (rest.fruitless + 1).min(FRUITLESS + 4);
+            if rest.fruitless >= FRUITLESS {
+                let pause = Duration::from_secs(1 << (rest.fruitless - FRUITLESS));
+                rest.until = Some((now + pause, Spared::Fruitless));
+            }
+        } else {
+            *rest = Rest::default();
+        }
+    }
+
+    /// Tells the keeper of cgroups that came and went, and of knobs that were written.
+    fn follow(&mut self, changes: &Changes) {
+        for id in &changes.gone {
+            let key = Key::Cgroup(*id);
+            self.keeper.gone(*id);
+            self.rests.remove(&key);
+            self.reclaimed.remove(&key);
+        }
+        for id in &changes.come {
+            self.keeper.met(&self.observer.mirror, *id);
+        }
+        for (id, knob) in &changes.written {
+            let low = self.keeper.written(&self.observer.mirror, *id, *knob);
+            if let (Some(low), Some(node)) = (low, self.observer.mirror.get_mut(*id)) {
+                node.operators_low = low;
+            }
+        }
+    }
+
+    fn remember(&mut self, path: String, what: String, why: String, now: Instant) {
+        if self.decisions.len() == REMEMBERED {
+            self.decisions.pop_front();
+        }
+        let at = (now - self.begun).as_secs_f64();
+        self.decisions.push_back(Decision {
+            at,
+            path,
+            what,
+            why,
+        });
+    }
+
+    /// How a tenant is called.
+    pub(crate) fn path(&self, key: Key) -> String {
+        match key {
+            Key::Outside => "-".to_owned(),
+            Key::Cgroup(id) => self.keeper.path(&self.observer.mirror, id),
+        }
+    }
+
+    /// The next look has to come before the free memory above the reserve can be gone.
+    fn wait(&self) -> Duration {
+        let memory = self.observer.room.memory();
+        let reserve = self.config.policy.reserve(&memory);
+        // Nothing fills memory faster than a quarter of it a second for long.
+        let speed = memory.falling.max(memory.total / 4).max(1);
+        let millis = memory.free.saturating_sub(reserve).saturating_mul(500) / speed;
+        let shortest = if memory.falling > 0 { 50 } else { 200 };
+        Duration::from_millis(millis.clamp(shortest, 1000))
+    }
+
+    /// The tenants' ids in the order of the snapshot.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = Option<CgroupId>> {
+        self.snapshot.tenants.iter().map(|t| match t.key {
+            Key::Cgroup(id) => Some(id),
+            Key::Outside => None,
+        })
+    }
+}

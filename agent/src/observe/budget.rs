@@ -1,0 +1,70 @@
+//! What observing may cost: a part of one CPU, held by measuring our own thread.
+
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// CPU time that may be spent, earned by the passing of time.
+#[derive(Debug)]
+pub struct Budget {
+    /// CPU seconds per second.
+    rate: f64,
+    /// CPU seconds left; below zero when overdrawn.
+    left: f64,
+    /// Our thread's CPU time when it was last looked at.
+    cpu: Duration,
+    wall: Duration,
+}
+
+/// At most this much is saved up, in seconds of earning.
+const SAVE: f64 = 2.0;
+
+impl Budget {
+    /// A budget of `rate` CPU seconds per second, with nothing saved.
+    #[must_use]
+    pub fn new(rate: f64) -> Self {
+        Self {
+            rate,
+            left: 0.0,
+            cpu: thread_cpu(),
+            wall: monotonic(),
+        }
+    }
+
+    /// Whether anything is left. Charges what this thread has used since the last call.
+    pub fn allows(&mut self) -> bool {
+        let (cpu, wall) = (thread_cpu(), monotonic());
+        let spent = cpu.saturating_sub(self.cpu).as_secs_f64();
+        let earned = wall.saturating_sub(self.wall).as_secs_f64() * self.rate;
+        (self.cpu, self.wall) = (cpu, wall);
+        self.left = (self.left + earned - spent).clamp(-SAVE * 5.0 * self.rate, SAVE * self.rate);
+        self.left > 0.0
+    }
+
+    /// Forgives what was spent so far: the first look at a tree has to be whole.
+    pub fn forgive(&mut self) {
+        self.cpu = thread_cpu();
+        self.wall = monotonic();
+        self.left = 0.0;
+    }
+}
+
+/// The CPU time that this process has used, all threads.
+#[must_use]
+pub fn process_cpu() -> Duration {
+    read(ClockId::ProcessCPUTime)
+}
+
+/// The CPU time that this thread has used.
+#[must_use]
+pub fn thread_cpu() -> Duration {
+    read(ClockId::ThreadCPUTime)
+}
+
+fn monotonic() -> Duration {
+    read(ClockId::Monotonic)
+}
+
+fn read(clock: ClockId) -> Duration {
+    Duration::try_from(clock_gettime(clock)).unwrap_or_default()
+}

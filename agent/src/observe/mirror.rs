@@ -1,0 +1,341 @@
+//! The weight tree as the kernel has it: which cgroups there are, their weights and their operators' wishes.
+//! Kept up to date by events, not by rescanning.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use justitia_kernel::Result;
+use justitia_kernel::cgroup::{Cgroup, CgroupFs, CgroupId};
+use justitia_kernel::knob::Knob;
+use justitia_kernel::memory::Limit;
+use justitia_kernel::watch::{TreeWatcher, WatchEvent, is_exhausted};
+use justitia_share::Weight;
+
+use super::meter::Meter;
+use crate::config::{Config, Override};
+
+/// A cgroup that takes part.
+#[derive(Debug)]
+pub struct Node {
+    /// The cgroup.
+    pub cgroup: Cgroup,
+    /// Its parent, unless that is the root.
+    pub parent: Option<CgroupId>,
+    /// Its children that take part.
+    pub children: Vec<CgroupId>,
+    /// What the configuration says of it.
+    pub says: Override,
+    /// Its own weight, and whether anybody has set it.
+    pub weight: (Weight, bool),
+    /// Whether any process lives in it or below.
+    pub populated: bool,
+    /// Its `memory.low` as its operator has set it, bytes; 0 if nobody has.
+    pub operators_low: u64,
+    /// Its counters.
+    pub meter: Meter,
+}
+
+/// What changed in the tree.
+#[derive(Debug, Default)]
+pub struct Changes {
+    /// Cgroups that have come.
+    pub come: Vec<CgroupId>,
+    /// Cgroups that are gone.
+    pub gone: Vec<CgroupId>,
+    /// Knobs that somebody has written, ourselves perhaps.
+    pub written: Vec<(CgroupId, Knob)>,
+}
+
+/// The tree.
+#[derive(Debug)]
+pub struct Mirror {
+    root: Cgroup,
+    nodes: HashMap<CgroupId, Node>,
+    top: Vec<CgroupId>,
+    watcher: Option<TreeWatcher>,
+    /// Whether BFQ schedules any disk: then its weights are the ones that people mean.
+    bfq: bool,
+    /// Why the tree has to be rescanned now and then, if events do not suffice.
+    blind: Option<String>,
+}
+
+impl Mirror {
+    /// An empty mirror of `fs`; [`Mirror::rescan`] fills it.
+    #[must_use]
+    pub fn new(fs: &CgroupFs, bfq: bool) -> Self {
+        let (watcher, blind) = match TreeWatcher::new() {
+            Ok(watcher) => (Some(watcher), None),
+            Err(error) => (None, Some(error.to_string())),
+        };
+        Self {
+            root: fs.root().clone(),
+            nodes: HashMap::new(),
+            top: Vec::new(),
+            watcher,
+            bfq,
+            blind,
+        }
+    }
+
+    /// The cgroup that takes part under this id.
+    #[must_use]
+    pub fn get(&self, id: CgroupId) -> Option<&Node> {
+        self.nodes.get(&id)
+    }
+
+    /// The same, to be changed.
+    pub fn get_mut(&mut self, id: CgroupId) -> Option<&mut Node> {
+        self.nodes.get_mut(&id)
+    }
+
+    /// How many cgroups take part.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Why events do not suffice to follow the tree, if so.
+    #[must_use]
+    pub fn blind(&self) -> Option<&str> {
+        self.blind.as_deref()
+    }
+
+    /// The watcher, to wait for its events.
+    #[must_use]
+    pub const fn watcher(&self) -> Option<&TreeWatcher> {
+        self.watcher.as_ref()
+    }
+
+    /// Every cgroup that takes part, parents first.
+    #[must_use]
+    pub fn order(&self) -> Vec<CgroupId> {
+        let mut order = self.top.clone();
+        let mut next = 0;
+        while let Some(id) = order.get(next) {
+            if let Some(node) = self.nodes.get(id) {
+                order.extend(&node.children);
+            }
+            next += 1;
+        }
+        order
+    }
+
+    /// The weight that counts for a node: its own, or, where nobody has set that, what is set on its only
+    /// child (podman with crun sets the weight on a `container` cgroup inside the scope, where it has no
+    /// sibling to weigh against).
+    #[must_use]
+    pub fn weight(&self, node: &Node) -> Weight {
+        if let Some(weight) = node.says.weight {
+            return weight;
+        }
+        match (node.weight, node.children.as_slice()) {
+            ((_, false), [only]) => self.nodes.get(only).map_or(node.weight.0, |c| c.weight.0),
+            ((weight, _), _) => weight,
+        }
+    }
+
+    /// Takes the events that have come.
+    pub fn follow(&mut self, config: &Config, now: Instant) -> Changes {
+        let mut changes = Changes::default();
+        let events = match self.watcher.as_mut().map(TreeWatcher::drain) {
+            Some(Ok(events)) => events,
+            Some(Err(error)) => {
+                tracing::warn!(%error, "cgroup events are lost; rescanning");
+                vec![WatchEvent::Overflow]
+            }
+            None => Vec::new(),
+        };
+        for event in events {
+            match event {
+                WatchEvent::CgroupCreated { parent, name } => {
+                    if let Some(cgroup) = self.cgroup(parent)
+                        && let Ok(child) = cgroup.child(&name)
+                    {
+                        self.admit(child, self.key(parent), config, now, &mut changes);
+                    }
+                }
+                WatchEvent::CgroupRemoved { id: Some(id), .. } => self.remove(id, &mut changes),
+                WatchEvent::CgroupRemoved { .. } => {}
+                WatchEvent::PopulatedChanged { id } => self.read_populated(id),
+                WatchEvent::FileWritten { id, name } => match name.to_str() {
+                    Some("io.weight" | "io.bfq.weight") => self.read_weight(id),
+                    Some("memory.low") => changes.written.push((id, Knob::MemoryLow)),
+                    Some("cgroup.subtree_control") => self.scan(id, config, now, &mut changes),
+                    _ => {}
+                },
+                WatchEvent::Overflow => self.rescan(config, now, &mut changes),
+            }
+        }
+        changes
+    }
+
+    /// Compares the whole tree with the kernel's.
+    pub fn rescan(&mut self, config: &Config, now: Instant, changes: &mut Changes) {
+        let dead: Vec<CgroupId> = self
+            .nodes
+            .values()
+            .filter(|n| !n.cgroup.is_alive())
+            .map(|n| n.cgroup.id())
+            .collect();
+        for id in dead {
+            self.remove(id, changes);
+        }
+        self.scan(self.root.id(), config, now, changes);
+        for id in self.order() {
+            self.read_populated(id);
+            self.read_weight(id);
+        }
+    }
+
+    fn key(&self, id: CgroupId) -> Option<CgroupId> {
+        (id != self.root.id()).then_some(id)
+    }
+
+    fn cgroup(&self, id: CgroupId) -> Option<Cgroup> {
+        match self.key(id) {
+            None => Some(self.root.clone()),
+            Some(id) => self.nodes.get(&id).map(|n| n.cgroup.clone()),
+        }
+    }
+
+    /// Looks for children of `id` that are not known yet, and theirs.
+    fn scan(&mut self, id: CgroupId, config: &Config, now: Instant, changes: &mut Changes) {
+        let Some(cgroup) = self.cgroup(id) else {
+            return;
+        };
+        // Watch first, then list: what is made in between is seen by both.
+        if let Some(watcher) = &mut self.watcher
+            && let Err(error) = watcher.add(&cgroup)
+            && is_exhausted(&error)
+        {
+            self.blind.get_or_insert_with(|| error.to_string());
+        }
+        let Ok(children) = cgroup.child_entries() else {
+            return;
+        };
+        for child in children {
+            if !self.nodes.contains_key(&child.id)
+                && let Ok(child) = cgroup.child(&child.name)
+            {
+                self.admit(child, self.key(id), config, now, changes);
+            }
+        }
+    }
+
+    /// Takes a cgroup in, and its descendants, if it has the memory controller and is not excluded.
+    fn admit(
+        &mut self,
+        cgroup: Cgroup,
+        parent: Option<CgroupId>,
+        config: &Config,
+        now: Instant,
+        changes: &mut Changes,
+    ) {
+        let id = cgroup.id();
+        let says = config.overrides(cgroup.path());
+        let memory = cgroup.controllers().is_ok_and(|c| c.has("memory"));
+        if self.nodes.contains_key(&id) || !memory || says.exclude == Some(true) {
+            return;
+        }
+        let operators_low = low_of(&cgroup).unwrap_or(0);
+        let node = Node {
+            cgroup,
+            parent,
+            children: Vec::new(),
+            says,
+            weight: (Weight::default(), false),
+            populated: true,
+            operators_low,
+            meter: Meter::new(now),
+        };
+        match parent {
+            None => self.top.push(id),
+            Some(parent) => match self.nodes.get_mut(&parent) {
+                Some(parent) => parent.children.push(id),
+                None => return, // it went meanwhile
+            },
+        }
+        self.nodes.insert(id, node);
+        self.read_populated(id);
+        self.read_weight(id);
+        changes.come.push(id);
+        self.scan(id, config, now, changes);
+    }
+
+    fn remove(&mut self, id: CgroupId, changes: &mut Changes) {
+        let Some(node) = self.nodes.remove(&id) else {
+            return;
+        };
+        for child in node.children {
+            self.remove(child, changes);
+        }
+        let siblings = match node.parent {
+            None => Some(&mut self.top),
+            Some(parent) => self.nodes.get_mut(&parent).map(|p| &mut p.children),
+        };
+        if let Some(siblings) = siblings {
+            siblings.retain(|sibling| *sibling != id);
+        }
+        if let Some(watcher) = &mut self.watcher {
+            watcher.remove(id);
+        }
+        changes.gone.push(id);
+    }
+
+    /// Drops a cgroup that a reader found gone.
+    pub fn found_gone(&mut self, id: CgroupId, changes: &mut Changes) {
+        self.remove(id, changes);
+    }
+
+    fn read_populated(&mut self, id: CgroupId) {
+        if let Some(node) = self.nodes.get_mut(&id)
+            && let Ok(events) = node.cgroup.events()
+        {
+            node.populated = events.populated;
+        }
+    }
+
+    fn read_weight(&mut self, id: CgroupId) {
+        let bfq = self.bfq;
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.weight = weight_of(&node.cgroup, bfq);
+        }
+    }
+}
+
+/// The weight that somebody has set, or the default and `false`. Where BFQ schedules the disks its weight
+/// counts, unless only `io.weight` has been set.
+fn weight_of(cgroup: &Cgroup, bfq: bool) -> (Weight, bool) {
+    let set = |weight: Weight| (weight != Weight::default()).then_some(weight);
+    let of_bfq = || {
+        cgroup
+            .io_bfq_weight()
+            .ok()
+            .flatten()
+            .and_then(|w| set(w.default))
+    };
+    let of_io = || {
+        cgroup
+            .io_weight()
+            .ok()
+            .flatten()
+            .and_then(|w| set(w.default))
+    };
+    let found = if bfq {
+        of_bfq().or_else(of_io)
+    } else {
+        of_io()
+    };
+    found.map_or((Weight::default(), false), |weight| (weight, true))
+}
+
+/// A cgroup's `memory.low` in bytes; `max` is more than there is.
+///
+/// # Errors
+/// As every reader of a cgroup.
+pub fn low_of(cgroup: &Cgroup) -> Result<u64> {
+    cgroup.memory_low().map(|limit| match limit {
+        Limit::Bytes(bytes) => bytes,
+        Limit::Max => u64::MAX,
+    })
+}

@@ -1,0 +1,182 @@
+//! Observing: from the kernel's counters to a snapshot, at a bounded cost.
+
+mod budget;
+mod meter;
+mod mirror;
+mod outside;
+mod room;
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::{Duration, Instant};
+
+use justitia_kernel::Result;
+use justitia_kernel::cgroup::{CgroupFs, CgroupId};
+use justitia_kernel::memory::MemoryStat;
+use justitia_kernel::proc::ProcFs;
+
+pub use budget::{Budget, process_cpu, thread_cpu};
+pub use mirror::{Changes, Mirror, Node, low_of};
+pub use outside::{Abilities, Outside, lru_gen_usable};
+pub use room::Room;
+
+use crate::config::Config;
+use crate::plan::{Key, Snapshot, Spared, Tenant};
+
+/// Without events the tree is rescanned this often.
+const RESCAN: Duration = Duration::from_secs(5);
+
+/// Watches the tree and the memory.
+#[derive(Debug)]
+pub struct Observer {
+    /// The tree.
+    pub mirror: Mirror,
+    /// The memory.
+    pub room: Room,
+    /// What is outside any managed cgroup.
+    pub outside: Outside,
+    /// What looking may cost.
+    pub budget: Budget,
+    abilities: Abilities,
+    due: BinaryHeap<Reverse<(Instant, CgroupId)>>,
+    rescanned: Instant,
+}
+
+impl Observer {
+    /// Looks at the whole tree once.
+    ///
+    /// # Errors
+    /// If `/proc` cannot be read.
+    pub fn new(
+        fs: &CgroupFs,
+        proc: ProcFs,
+        abilities: Abilities,
+        config: &Config,
+        now: Instant,
+    ) -> Result<Self> {
+        let mut observer = Self {
+            mirror: Mirror::new(fs, abilities.bfq),
+            room: Room::new(proc),
+            outside: Outside::new(fs.root().clone(), &abilities),
+            budget: Budget::new(config.cpu_budget),
+            abilities,
+            due: BinaryHeap::new(),
+            rescanned: now,
+        };
+        observer.room.refresh(now, 0)?;
+        let mut changes = Changes::default();
+        observer.mirror.rescan(config, now, &mut changes);
+        observer.expect(&changes, now);
+        let mut gone = Changes::default();
+        while observer.look_at_next(now, &mut gone) {}
+        observer.budget.forgive();
+        Ok(observer)
+    }
+
+    /// Looks again: at the memory always, at the tree as events tell, at tenants as far as they are due and the
+    /// budget allows.
+    ///
+    /// # Errors
+    /// If `/proc` cannot be read.
+    pub fn look(&mut self, config: &Config, now: Instant, freed_by_us: u64) -> Result<Changes> {
+        self.room.refresh(now, freed_by_us)?;
+        let mut changes = self.mirror.follow(config, now);
+        if self.mirror.blind().is_some() && now - self.rescanned >= RESCAN {
+            self.mirror.rescan(config, now, &mut changes);
+            self.rescanned = now;
+        }
+        self.expect(&changes, now);
+        while self.budget.allows() && self.look_at_next(now, &mut changes) {}
+        Ok(changes)
+    }
+
+    /// Looks at one tenant now, whatever it costs: before something is taken from it.
+    pub fn look_at(&mut self, id: CgroupId, now: Instant, changes: &mut Changes) {
+        if let Some(node) = self.mirror.get_mut(id)
+            && let Err(error) = node.meter.read(&node.cgroup, now)
+            && error.is_gone()
+        {
+            self.mirror.found_gone(id, changes);
+        }
+    }
+
+    /// Takes a tenant's counters that were read elsewhere.
+    pub fn take(&mut self, id: CgroupId, stat: &MemoryStat, now: Instant) {
+        if let Some(node) = self.mirror.get_mut(id) {
+            node.meter.take(stat, now);
+        }
+    }
+
+    fn expect(&mut self, changes: &Changes, now: Instant) {
+        self.due
+            .extend(changes.come.iter().map(|id| Reverse((now, *id))));
+    }
+
+    /// Looks at the tenant that has been due for longest, if any is.
+    fn look_at_next(&mut self, now: Instant, changes: &mut Changes) -> bool {
+        let Some(&Reverse((at, id))) = self.due.peek() else {
+            return false;
+        };
+        if at > now {
+            return false;
+        }
+        self.due.pop();
+        // An inner node's pages are its leaves'.
+        let leaf = self.mirror.get(id).is_some_and(|n| n.children.is_empty());
+        if leaf {
+            self.look_at(id, now, changes);
+        }
+        if let Some(node) = self.mirror.get(id) {
+            self.due.push(Reverse((node.meter.due(now), id)));
+        }
+        true
+    }
+
+    /// What is known now. `spared` says why nothing may be taken from a tenant, if so.
+    pub fn snapshot(
+        &mut self,
+        config: &Config,
+        now: Instant,
+        coming: u64,
+        spared: impl Fn(Key) -> Option<Spared>,
+    ) -> Snapshot {
+        let order = self.mirror.order();
+        let mut places = std::collections::HashMap::with_capacity(order.len());
+        let mut tenants = Vec::with_capacity(order.len() + 1);
+        for id in order {
+            let Some(node) = self.mirror.get(id) else {
+                continue;
+            };
+            places.insert(id, tenants.len());
+            let key = Key::Cgroup(id);
+            let meter = &node.meter;
+            // An operator's `memory.low` counts all memory: what is left of it beside the rest is for files.
+            let low = node.operators_low.saturating_sub(meter.other);
+            let unable = self.abilities.spares(meter.anon, self.room.swap_on());
+            tenants.push(Tenant {
+                key,
+                parent: node.parent.and_then(|p| places.get(&p).copied()),
+                weight: self.mirror.weight(node),
+                floor: node.says.floor.unwrap_or(0).max(low),
+                file: meter.file,
+                other: meter.other,
+                stuck: meter.stuck,
+                leaf: node.children.is_empty(),
+                populated: node.populated,
+                wants_more: meter.wants_more(now),
+                idle_for: meter.idle_for(now),
+                spared: unable.or_else(|| spared(key)),
+            });
+        }
+        let spared = spared(Key::Outside);
+        let outside = self
+            .outside
+            .tenant(&self.room, &tenants, config.outside, now, spared);
+        tenants.push(outside);
+        let memory = crate::plan::Memory {
+            coming,
+            ..self.room.memory()
+        };
+        Snapshot { memory, tenants }
+    }
+}

@@ -1,0 +1,131 @@
+//! The machine's memory, and how fast it is being used up.
+
+use std::time::{Duration, Instant};
+
+use justitia_kernel::Result;
+use justitia_kernel::proc::ProcFs;
+
+use crate::plan::Memory;
+
+/// The page size of every machine that the agent supports.
+pub(super) const PAGE: u64 = 4096;
+
+/// How often the facts are read that change rarely (watermarks, swap).
+const RARELY: Duration = Duration::from_secs(10);
+
+/// Watches `/proc/vmstat`.
+#[derive(Debug)]
+pub struct Room {
+    proc: ProcFs,
+    memory: Memory,
+    swap_on: bool,
+    facts_at: Option<Instant>,
+    last: Option<Last>,
+    /// File pages on LRU lists, whole machine, bytes.
+    file: u64,
+    /// Dirty and writeback pages, whole machine, bytes.
+    stuck: u64,
+}
+
+#[derive(Debug)]
+struct Last {
+    at: Instant,
+    free: u64,
+    stolen: u64,
+}
+
+impl Room {
+    /// Watches the machine whose `/proc` this is.
+    #[must_use]
+    pub fn new(proc: ProcFs) -> Self {
+        Self {
+            proc,
+            memory: Memory::default(),
+            swap_on: false,
+            facts_at: None,
+            last: None,
+            file: 0,
+            stuck: 0,
+        }
+    }
+
+    /// Reads again. `freed_by_us` is what our own reclaim of cgroups has freed since the last time: the
+    /// global counters leave that out.
+    ///
+    /// # Errors
+    /// If `/proc` cannot be read.
+    pub fn refresh(&mut self, now: Instant, freed_by_us: u64) -> Result<()> {
+        if self.facts_at.is_none_or(|at| now - at >= RARELY) {
+            let meminfo = self.proc.meminfo()?;
+            self.memory.total = meminfo.mem_total;
+            self.swap_on = meminfo.swap_total > 0;
+            self.memory.high_watermark = self.proc.zoneinfo()?.sum().high * PAGE;
+            self.facts_at = Some(now);
+        }
+        let vmstat = self.proc.vmstat()?;
+        let free = vmstat.nr_free_pages * PAGE;
+        let stolen = (vmstat.pgsteal_kswapd + vmstat.pgsteal_direct) * PAGE;
+        if let Some(last) = &self.last {
+            let refilled = stolen.saturating_sub(last.stolen) + freed_by_us;
+            let used = (last.free + refilled).saturating_sub(free);
+            self.memory.falling = decayed(self.memory.falling, used, now - last.at);
+        }
+        self.last = Some(Last {
+            at: now,
+            free,
+            stolen,
+        });
+        self.memory.free = free;
+        self.file = (vmstat.nr_inactive_file + vmstat.nr_active_file) * PAGE;
+        self.stuck = (vmstat.nr_dirty + vmstat.nr_writeback) * PAGE;
+        Ok(())
+    }
+
+    /// The memory as last read.
+    #[must_use]
+    pub const fn memory(&self) -> Memory {
+        self.memory
+    }
+
+    /// Whether anonymous memory could be swapped out.
+    #[must_use]
+    pub const fn swap_on(&self) -> bool {
+        self.swap_on
+    }
+
+    /// File pages on LRU lists, whole machine, bytes.
+    #[must_use]
+    pub const fn file(&self) -> u64 {
+        self.file
+    }
+
+    /// Dirty and writeback pages, whole machine, bytes.
+    #[must_use]
+    pub const fn stuck(&self) -> u64 {
+        self.stuck
+    }
+}
+
+/// The rate at which memory is used up: the latest, or what is left of an earlier, higher one (half of it every
+/// 250 ms), so that a gap between two bursts does not look like the end.
+fn decayed(before: u64, used: u64, time: Duration) -> u64 {
+    let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1);
+    let rate = used.saturating_mul(1000) / millis;
+    let halves = u32::try_from(millis / 250).unwrap_or(u32::MAX);
+    rate.max(before.checked_shr(halves).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_fades() {
+        let ms = Duration::from_millis;
+        assert_eq!(decayed(0, 10_000, ms(100)), 100_000);
+        assert_eq!(decayed(100_000, 0, ms(100)), 100_000);
+        assert_eq!(decayed(100_000, 0, ms(500)), 25_000);
+        assert_eq!(decayed(100_000, 0, Duration::from_secs(3600)), 0);
+        assert_eq!(decayed(u64::MAX, u64::MAX, Duration::ZERO), u64::MAX);
+    }
+}

@@ -1,0 +1,295 @@
+//! `justitia run`: start, turn until told to stop, give everything back.
+
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use justitia_kernel::cgroup::CgroupFs;
+use justitia_kernel::support::{FactName, Function, KernelSupport, Outcome, Paths};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::Timespec;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::act::keeper::Keeper;
+use crate::act::ledger::{Back, Ledger, LedgerError, Returned};
+use crate::act::worker::Reclaimer;
+use crate::agent::Agent;
+use crate::config::Config;
+use crate::observe::{Abilities, lru_gen_usable};
+use crate::tell::socket::Socket;
+use crate::tell::status::{Cost, MemoryStatus, Status, TenantStatus, Yield};
+
+/// Turns are at least this far apart, however many events come.
+const BREATH: Duration = Duration::from_millis(20);
+
+/// Why the agent cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// Something that it needs is missing here.
+    #[error("{function} cannot work here: {}. `justitia doctor` says more; nothing was changed", reasons.join("; "))]
+    Prevented {
+        /// What cannot work.
+        function: &'static str,
+        /// The facts.
+        reasons: Vec<String>,
+    },
+    /// The ledger cannot be used.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    /// The kernel's side.
+    #[error(transparent)]
+    Kernel(#[from] justitia_kernel::Error),
+    /// The system's side.
+    #[error("{what}: {source}")]
+    System {
+        /// What was being done.
+        what: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+/// Runs until a signal says stop. With `observe` nothing is written anywhere but the status socket.
+///
+/// # Errors
+/// If the machine lacks what it takes (nothing was changed then), or a vital file cannot be read any more
+/// (everything was given back then).
+pub fn run(config: Config, observe: bool) -> Result<(), RunError> {
+    let support = KernelSupport::detect(&Paths::default());
+    let limits = check(&support, observe)?;
+    let fs = CgroupFs::discover()?;
+    let (stop, signalled) = UnixStream::pair().map_err(|e| system("a signal pipe", e))?;
+    for signal in [SIGTERM, SIGINT, SIGHUP] {
+        let writer = signalled
+            .try_clone()
+            .map_err(|e| system("a signal pipe", e))?;
+        signal_hook::low_level::pipe::register(signal, writer)
+            .map_err(|e| system("a signal handler", e))?;
+    }
+    raise_descriptor_limit();
+
+    let abilities = abilities(&support);
+    let ledger = if observe {
+        None
+    } else {
+        let (ledger, returned) = Ledger::open(&fs, &config.state)?;
+        tell_returned("an earlier agent left it", &returned);
+        Some(ledger)
+    };
+    let reclaimer = if observe {
+        None
+    } else {
+        Some(Reclaimer::start().map_err(|e| system("the reclaim threads", e))?)
+    };
+    let socket_path = config.socket.clone();
+    let socket = Socket::listen(&socket_path)
+        .map_err(|e| system(&format!("the status socket {}", socket_path.display()), e))?;
+    let agent = Agent::new(config, &fs, abilities, Keeper::new(ledger), reclaimer)?;
+    tracing::info!(
+        tenants = agent.observer.mirror.len(),
+        observe,
+        socket = %socket_path.display(),
+        "running"
+    );
+    turn_until_stopped(agent, &stop, &socket, &limits, observe)
+}
+
+fn turn_until_stopped(
+    mut agent: Agent,
+    stop: &UnixStream,
+    socket: &Socket,
+    limits: &[String],
+    observe: bool,
+) -> Result<(), RunError> {
+    loop {
+        let now = Instant::now();
+        let wait = agent.turn(now)?;
+        socket.answer(|| status(&agent, limits, observe));
+        if wait_for(&agent, stop, socket, wait) {
+            break;
+        }
+        std::thread::sleep(BREATH.saturating_sub(now.elapsed()));
+    }
+    let returned = agent.keeper.restore();
+    tell_returned("stopping", &returned);
+    tracing::info!(knobs = returned.len(), "stopped; every knob was given back");
+    Ok(())
+}
+
+/// Waits for time, events, a client or a signal; says whether it was a signal.
+fn wait_for(agent: &Agent, stop: &UnixStream, socket: &Socket, wait: Duration) -> bool {
+    let mut fds = vec![
+        PollFd::new(stop, PollFlags::IN),
+        PollFd::new(socket.listener(), PollFlags::IN),
+    ];
+    if let Some(watcher) = agent.observer.mirror.watcher() {
+        fds.push(PollFd::from_borrowed_fd(watcher.as_fd(), PollFlags::IN));
+    }
+    let timeout = Timespec::try_from(wait).ok();
+    // An interrupted wait is a short wait.
+    let _ = poll(&mut fds, timeout.as_ref());
+    fds[0].revents().contains(PollFlags::IN)
+}
+
+/// What must work, and what works less well than it could. The pure decision of whether to start.
+fn check(support: &KernelSupport, observe: bool) -> Result<Vec<String>, RunError> {
+    let mut limits = Vec::new();
+    for function in [
+        Function::CacheProtection,
+        Function::ProactiveReclaim,
+        Function::Weights,
+    ] {
+        let verdict = support.verdict(function);
+        let reasons: Vec<String> = verdict
+            .because
+            .iter()
+            .map(|b| format!("{} ({})", b.consequence, b.fact.reason))
+            .collect();
+        // Without reclaim, protection still works, and the other way round; without weights set, all
+        // are equal.
+        let vital = function == Function::CacheProtection && !observe;
+        if verdict.outcome == Outcome::Prevented && vital {
+            return Err(RunError::Prevented {
+                function: function.title(),
+                reasons,
+            });
+        }
+        limits.extend(
+            reasons
+                .into_iter()
+                .map(|r| format!("{}: {r}", function.title())),
+        );
+    }
+    Ok(limits)
+}
+
+fn abilities(support: &KernelSupport) -> Abilities {
+    let multi_gen = support.has(FactName::Mglru);
+    Abilities {
+        reclaim: support.has(FactName::MemoryReclaim),
+        swappiness: support.has(FactName::ReclaimSwappiness),
+        multi_gen,
+        lru_gen: multi_gen && lru_gen_usable(),
+        bfq: support.has(FactName::Bfq),
+    }
+}
+
+fn system(what: &str, source: std::io::Error) -> RunError {
+    RunError::System {
+        what: what.to_owned(),
+        source,
+    }
+}
+
+/// A cgroup costs three descriptors (its directory, its events, its watch): lift the soft limit to the hard
+/// one, and that, where we may, to what 10,000 cgroups need.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    const WANTED: u64 = 32_768;
+    let now = getrlimit(Resource::Nofile);
+    let highest = now.maximum.map(|max| max.max(WANTED));
+    let raised = Rlimit {
+        current: highest,
+        maximum: highest,
+    };
+    if setrlimit(Resource::Nofile, raised).is_err() {
+        let _ = setrlimit(
+            Resource::Nofile,
+            Rlimit {
+                current: now.maximum,
+                ..now
+            },
+        );
+    }
+}
+
+fn tell_returned(when: &str, returned: &[Returned]) {
+    for Returned {
+        path,
+        knob,
+        before,
+        back,
+    } in returned
+    {
+        match back {
+            Back::Restored => {
+                tracing::debug!(tenant = path, %knob, before, when, "given back");
+            }
+            Back::Gone => tracing::debug!(tenant = path, %knob, when, "its cgroup is gone"),
+            Back::Foreign { found } => {
+                tracing::warn!(tenant = path, %knob, found, when, "someone else wrote it: left");
+            }
+            Back::Failed { error } => {
+                tracing::error!(tenant = path, %knob, before, error, when, "could not be given back");
+            }
+        }
+    }
+}
+
+/// What the agent tells.
+fn status(agent: &Agent, limits: &[String], observe: bool) -> Status {
+    let memory = agent.snapshot.memory;
+    let mut tenants: Vec<TenantStatus> = Vec::with_capacity(agent.snapshot.tenants.len());
+    for (i, (tenant, id)) in agent.snapshot.tenants.iter().zip(agent.ids()).enumerate() {
+        tenants.push(TenantStatus {
+            path: agent.path(tenant.key),
+            id: id.map_or(0, |id| id.0),
+            weight: tenant.weight.get(),
+            leaf: tenant.leaf,
+            usage: if tenant.leaf { tenant.file } else { 0 },
+            entitled: agent.shares.entitled[i],
+            protected: agent.shares.protected[i],
+            floor: tenant.floor.min(tenant.file),
+            idle: tenant.idle_for.as_secs_f64(),
+            growing: tenant.wants_more,
+            spared: tenant.spared.map(|s| s.to_string()),
+            reclaimed: agent.reclaimed.get(&tenant.key).copied().unwrap_or(0),
+        });
+    }
+    for i in (0..tenants.len()).rev() {
+        if let Some(parent) = agent.snapshot.tenants[i].parent {
+            tenants[parent].usage += tenants[i].usage;
+            tenants[parent].reclaimed += tenants[i].reclaimed;
+        }
+    }
+    let ledger = agent.keeper.ledger();
+    let yielded = ledger
+        .into_iter()
+        .flat_map(|l| l.yielded())
+        .map(|(id, knob, found)| Yield {
+            path: agent.path(crate::plan::Key::Cgroup(id)),
+            knob: knob.to_string(),
+            found: found.to_owned(),
+        });
+    Status {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        observe,
+        uptime: agent.begun.elapsed().as_secs_f64(),
+        memory: MemoryStatus {
+            total: memory.total,
+            free: memory.free,
+            reserve: agent.shares.reserve,
+            falling: memory.falling,
+            capacity: agent.shares.capacity,
+        },
+        tenants,
+        yielded: yielded.collect(),
+        decisions: agent.decisions.iter().cloned().collect(),
+        limits: limits.to_vec(),
+        cost: Cost {
+            cpu: crate::observe::process_cpu().as_secs_f64(),
+            cpu_loop: crate::observe::thread_cpu().as_secs_f64(),
+            resident: resident(),
+            knobs: ledger.map_or(0, |l| u64::try_from(l.len()).unwrap_or(u64::MAX)),
+            reclaimed: agent.reclaimed.values().sum(),
+            errors: agent.errors,
+        },
+    }
+}
+
+/// This process's resident memory, bytes.
+fn resident() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = statm.split(' ').nth(1).and_then(|p| p.parse::<u64>().ok());
+    pages.unwrap_or(0) * 4096
+}

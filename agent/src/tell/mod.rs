@@ -1,0 +1,6 @@
+//! Telling: what the agent knows and does, to whoever may ask.
+
+pub mod socket;
+pub mod status;
+
+pub use status::Status;

@@ -1,0 +1,104 @@
+//! The status socket: connect, read one JSON document until the end.
+
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::Status;
+
+/// A client that does not read is cut off.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// More than any status needs (5,000 tenants are about 2 MiB).
+const LARGEST: u64 = 64 << 20;
+
+/// The socket; removed when dropped.
+#[derive(Debug)]
+pub struct Socket {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl Socket {
+    /// Listens at `path`, for the owner only. A socket that a dead agent has left there is replaced.
+    ///
+    /// # Errors
+    /// If the directory cannot be made or the address is in use.
+    pub fn listen(path: &Path) -> std::io::Result<Self> {
+        use std::os::unix::fs::DirBuilderExt;
+        if let Some(dir) = path.parent() {
+            std::fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(dir)?;
+        }
+        if UnixStream::connect(path).is_err() {
+            match std::fs::remove_file(path) {
+                Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e),
+                _ => {}
+            }
+        }
+        // Nobody may connect between the birth of the socket and its mode.
+        let old = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
+        let listener = UnixListener::bind(path);
+        rustix::process::umask(old);
+        let listener = listener?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        listener.set_nonblocking(true)?;
+        Ok(Self {
+            listener,
+            path: path.to_owned(),
+        })
+    }
+
+    /// The listener, to wait for clients.
+    #[must_use]
+    pub const fn listener(&self) -> &UnixListener {
+        &self.listener
+    }
+
+    /// Answers everyone who waits. `status` is made once, and only if somebody asks.
+    pub fn answer(&self, status: impl FnOnce() -> Status) {
+        let mut clients = Vec::new();
+        while let Ok((client, _)) = self.listener.accept() {
+            clients.push(client);
+            if clients.len() == 16 {
+                break;
+            }
+        }
+        if clients.is_empty() {
+            return;
+        }
+        let text = serde_json::to_vec(&status()).unwrap_or_default();
+        // Off the loop: a client may be slow.
+        let tell = move || {
+            for mut client in clients {
+                let _ = client.set_nonblocking(false);
+                let _ = client.set_write_timeout(Some(PATIENCE));
+                let _ = client.write_all(&text);
+            }
+        };
+        let _ = std::thread::Builder::new()
+            .name("status".into())
+            .spawn(tell);
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Asks the agent that listens at `path`.
+///
+/// # Errors
+/// If none does, or its answer is not understood.
+pub fn ask(path: &Path) -> std::io::Result<Status> {
+    let client = UnixStream::connect(path)?;
+    client.set_read_timeout(Some(Duration::from_secs(10)))?;
+    let mut text = Vec::new();
+    client.take(LARGEST).read_to_end(&mut text)?;
+    serde_json::from_slice(&text).map_err(std::io::Error::other)
+}

@@ -1,0 +1,182 @@
+//! `run`, `status`, `reset`, `doctor`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use justitia_agent::act::ledger::{Back, reset as give_back};
+use justitia_agent::config::{Config, DEFAULT_PATH};
+use justitia_agent::tell::socket::ask;
+use justitia_kernel::cgroup::CgroupFs;
+use justitia_kernel::support::{KernelSupport, Outcome, Paths, State};
+
+mod table;
+
+/// The configuration, where one is wanted.
+#[derive(Args)]
+struct ConfigArgs {
+    /// Configuration file [default: /etc/justitia/justitia.toml, if it exists]; FILE.d/*.toml are read too
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+impl ConfigArgs {
+    fn load(&self) -> anyhow::Result<Config> {
+        Config::load(self.config.as_deref()).map_err(|errors| {
+            let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
+            anyhow::anyhow!("the configuration has errors:\n{}", lines.join("\n"))
+        })
+    }
+}
+
+/// Make the page cache follow the weights, until stopped.
+///
+/// Weights are read from io.weight (io.bfq.weight where BFQ schedules the disks); a cgroup without one weighs
+/// 100. While there is room for all, nothing is taken from anyone. On SIGTERM or SIGINT every knob returns to
+/// what stood before; after a SIGKILL the next start does it, or `justitia reset`.
+///
+/// JUSTITIA_LOG sets what is logged: error, warn, info (the default), debug (a line for every decision), trace.
+#[derive(Args)]
+pub struct Run {
+    /// Change nothing; `justitia status` shows what would be done, and why
+    #[arg(long)]
+    observe: bool,
+    /// Check the configuration, say every error with file and line, and exit
+    #[arg(long)]
+    check_config: bool,
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+/// Show what the running agent sees and does: weight, entitlement and usage of every tenant.
+#[derive(Args)]
+pub struct Status {
+    /// As JSON, with everything that the agent tells
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+/// Give back every knob that a killed agent has left, exactly as it stood before.
+///
+/// A knob that someone else has written since is theirs, and left.
+#[derive(Args)]
+pub struct Reset {
+    /// If the ledger is damaged: give back what is still certain, and put the file aside
+    #[arg(long)]
+    damaged: bool,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+/// Say what this host supports, what will work here and what will not, and why.
+///
+/// Exit code: 0 if all works or works with limits, 2 if something cannot work.
+#[derive(Args)]
+pub struct Doctor {
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: &Run) -> anyhow::Result<ExitCode> {
+    let config = args.config.load()?;
+    if args.check_config {
+        let path = args.config.config.as_deref();
+        println!(
+            "{}: no errors",
+            path.map_or(DEFAULT_PATH.into(), |p| p.display().to_string())
+        );
+        return Ok(ExitCode::SUCCESS);
+    }
+    tracing_subscriber::fmt()
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_env("JUSTITIA_LOG")
+                .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info")),
+        )
+        .with_writer(std::io::stderr)
+        .init();
+    justitia_agent::run(config, args.observe)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn status(args: &Status) -> anyhow::Result<ExitCode> {
+    let config = args.config.load()?;
+    let status = ask(&config.socket).with_context(|| {
+        format!(
+            "no agent answers at {} (is `justitia run` running, and are you root?)",
+            config.socket.display()
+        )
+    })?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&status)?);
+    } else {
+        print!("{}", table::status(&status));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn reset(args: &Reset) -> anyhow::Result<ExitCode> {
+    let config = args.config.load()?;
+    let fs = CgroupFs::discover()?;
+    let returned = give_back(&fs, &config.state, args.damaged)?;
+    let failed = returned
+        .iter()
+        .filter(|r| matches!(r.back, Back::Failed { .. }))
+        .count();
+    if args.json {
+        let rows: Vec<_> = returned.iter().map(table::returned_json).collect();
+        println!("{}", serde_json::to_string_pretty(&rows)?);
+    } else if returned.is_empty() {
+        println!("nothing to give back");
+    } else {
+        returned
+            .iter()
+            .for_each(|r| println!("{}", table::returned(r)));
+    }
+    if failed > 0 {
+        bail!("{failed} knobs could not be given back; they stay in the ledger for the next try");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn doctor(args: &Doctor) -> anyhow::Result<ExitCode> {
+    let support = KernelSupport::detect(&Paths::default());
+    let verdicts = support.verdicts();
+    if args.json {
+        let all = serde_json::json!({ "facts": support.facts(), "verdicts": verdicts });
+        println!("{}", serde_json::to_string_pretty(&all)?);
+    } else {
+        for fact in support.facts() {
+            let mark = match fact.state {
+                State::Yes => "yes",
+                State::No => "no",
+                State::Unknown => "?",
+            };
+            println!("{:>4}  {}: {}", mark, fact.name.title(), fact.reason);
+        }
+        println!();
+        for verdict in &verdicts {
+            let says = match verdict.outcome {
+                Outcome::Works => "works",
+                Outcome::Limited => "works, with limits",
+                Outcome::Prevented => "cannot work here",
+            };
+            println!("{}: {says}", verdict.function.title());
+            for because in &verdict.because {
+                println!("      {}: {}", because.consequence, because.fact.reason);
+            }
+        }
+    }
+    let prevented = verdicts.iter().any(|v| v.outcome == Outcome::Prevented);
+    Ok(if prevented {
+        ExitCode::from(2)
+    } else {
+        ExitCode::SUCCESS
+    })
+}

@@ -1,0 +1,131 @@
+//! What the agent tells, for people.
+
+use std::fmt::Write;
+
+use justitia_agent::act::ledger::{Back, Returned};
+use justitia_agent::tell::Status;
+
+/// The status as a table and a few lines around it.
+pub fn status(status: &Status) -> String {
+    let mut out = String::new();
+    let memory = &status.memory;
+    let mode = if status.observe {
+        "observing (nothing is changed)"
+    } else {
+        "acting"
+    };
+    let _ = writeln!(
+        out,
+        "{mode} for {:.0} s; {} to divide, {} free ({} kept in reserve)",
+        status.uptime,
+        size(memory.capacity),
+        size(memory.free),
+        size(memory.reserve),
+    );
+    let width = status
+        .tenants
+        .iter()
+        .map(|t| name(&t.path).len())
+        .max()
+        .unwrap_or(6)
+        .clamp(6, 60);
+    let _ = writeln!(
+        out,
+        "\n{:width$} {:>6} {:>10} {:>10} {:>10} {:>10} {:>10}  STATE",
+        "TENANT", "WEIGHT", "USAGE", "ENTITLED", "OVERAGE", "PROTECTED", "RECLAIMED"
+    );
+    for tenant in &status.tenants {
+        let mut state = Vec::new();
+        if tenant.growing {
+            state.push("growing".to_owned());
+        } else if tenant.idle > 5.0 {
+            state.push(format!("idle {:.0} s", tenant.idle));
+        }
+        state.extend(tenant.spared.iter().cloned());
+        let _ = writeln!(
+            out,
+            "{:width$} {:>6} {:>10} {:>10} {:>10} {:>10} {:>10}  {}",
+            name(&tenant.path),
+            tenant.weight,
+            size(tenant.usage),
+            size(tenant.entitled),
+            size(tenant.usage.saturating_sub(tenant.entitled)),
+            size(tenant.protected),
+            size(tenant.reclaimed),
+            state.join(", "),
+        );
+    }
+    for other in &status.yielded {
+        let _ = writeln!(
+            out,
+            "\nyielded: {} {} (found {})",
+            other.path, other.knob, other.found
+        );
+    }
+    if let Some(last) = status.decisions.last() {
+        let _ = writeln!(
+            out,
+            "\nlast: {} from {}: {}",
+            last.what,
+            name(&last.path),
+            last.why
+        );
+    }
+    for limit in &status.limits {
+        let _ = writeln!(out, "limited: {limit}");
+    }
+    let cost = &status.cost;
+    let _ = writeln!(
+        out,
+        "\ncost: {:.2} % of a CPU ({:.2} % observing and planning), {} resident, {} knobs held",
+        100.0 * cost.cpu / status.uptime.max(0.001),
+        100.0 * cost.cpu_loop / status.uptime.max(0.001),
+        size(cost.resident),
+        cost.knobs,
+    );
+    out
+}
+
+/// What has become of a knob.
+pub fn returned(r: &Returned) -> String {
+    let what = match &r.back {
+        Back::Restored => format!("is {} again", r.before),
+        Back::Foreign { found } => format!("left at {found}: someone else wrote it"),
+        Back::Gone => "is gone with its cgroup".to_owned(),
+        Back::Failed { error } => format!("could not be given back: {error}"),
+    };
+    format!("{} {} {what}", r.path, r.knob)
+}
+
+/// The same for machines.
+pub fn returned_json(r: &Returned) -> serde_json::Value {
+    let (state, detail) = match &r.back {
+        Back::Restored => ("restored", None),
+        Back::Foreign { found } => ("foreign", Some(found)),
+        Back::Gone => ("gone", None),
+        Back::Failed { error } => ("failed", Some(error)),
+    };
+    serde_json::json!({
+        "path": r.path,
+        "knob": r.knob.to_string(),
+        "before": r.before,
+        "state": state,
+        "detail": detail,
+    })
+}
+
+fn name(path: &str) -> &str {
+    if path == "-" { "(outside)" } else { path }
+}
+
+fn size(bytes: u64) -> String {
+    if bytes >= u64::MAX / 2 {
+        return "all".to_owned();
+    }
+    let mib = justitia_share::num::to_f64(bytes) / 1_048_576.0;
+    if mib >= 10_240.0 {
+        format!("{:.1} GiB", mib / 1024.0)
+    } else {
+        format!("{mib:.1} MiB")
+    }
+}
