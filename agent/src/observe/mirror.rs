@@ -94,6 +94,12 @@ impl Mirror {
         self.nodes.len()
     }
 
+    /// Whether no cgroup takes part.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
     /// Why events do not suffice to follow the tree, if so.
     #[must_use]
     pub fn blind(&self) -> Option<&str> {

@@ -86,7 +86,8 @@ fn when_it_is_short_those_above_their_entitlement_give_back_in_proportion() {
 
 #[test]
 fn each_reason_to_take_nothing() {
-    let cases: [(&str, fn(&mut Tenant)); 5] = [
+    type Change = fn(&mut Tenant);
+    let cases: [(&str, Change); 5] = [
         ("its floor", |t| t.floor = t.file),
         ("it thrashes", |t| t.spared = Some(Spared::Thrashing(80.0))),
         ("only anonymous means", |t| {
