@@ -1,8 +1,8 @@
 //! What the lab writes down about an experiment, and the report reads.
 //!
 //! One JSON document per experiment and kernel. It holds what was measured and nothing derived:
-//! ideals, normalised values, totals, medians and PV are computed by the report (`summary`), in
-//! one place, so that a document cannot contradict itself.
+//! ideals, normalised values, totals, medians and PV are computed by `summary`, in one place, so
+//! that a document cannot contradict itself.
 
 use std::collections::BTreeMap;
 
@@ -63,17 +63,13 @@ pub struct Machine {
 }
 
 /// A tenant of the experiment.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tenant {
     /// Its name, unique in the experiment.
     pub name: String,
-    /// Its weight, 1..=10000.
+    /// Its weight, 1..=10000: what it ought to get is in proportion to it.
     pub weight: u64,
-    /// Its ideal relative to the other tenants' where that is not its weight (a tenant that can
-    /// use less than its share). Any positive unit. Absent: the weight.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ideal: Option<f64>,
 }
 
 /// A way of controlling the machine that takes part in the comparison.
@@ -89,7 +85,7 @@ pub struct Contender {
     pub what: String,
 }
 
-/// A quantity that was measured per tenant.
+/// A quantity that was measured.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Metric {
@@ -131,6 +127,8 @@ pub enum Total {
     Sum,
     /// Their mean (hit ratio, latency).
     Mean,
+    /// No tenant's: measured for the run as a whole, in [`Run::values`] (the agent's CPU time).
+    Whole,
 }
 
 /// What the paper reports for the same experiment.
@@ -141,6 +139,9 @@ pub struct Paper {
     pub title: String,
     /// Which figure or table (`Fig. 9a`).
     pub figure: String,
+    /// The [`Metric::key`] that the figure is about. Absent: the headline.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metric: Option<String>,
     /// Its numbers, per contender.
     pub results: Vec<PaperResult>,
 }
@@ -206,9 +207,13 @@ pub struct Run {
     pub repeat: u32,
     /// How it ended.
     pub outcome: Outcome,
-    /// What was measured; tenants that yielded nothing are left out.
+    /// What was measured per tenant. A tenant that got nothing has a 0; one whose value is missing
+    /// makes the run's total and PV unknown.
     #[serde(default)]
     pub tenants: Vec<TenantValues>,
+    /// What was measured for the run as a whole, by [`Metric::key`] of [`Total::Whole`].
+    #[serde(default)]
+    pub values: BTreeMap<String, f64>,
     /// How it went over time. May be empty.
     #[serde(default)]
     pub timeline: Vec<Series>,

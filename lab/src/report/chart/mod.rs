@@ -1,0 +1,146 @@
+//! Static SVG, written by ourselves: colours come from the page's style sheet, so that one drawing
+//! serves light, dark and print; every drawing has a title and a description; all text is escaped
+//! by the same templates as the page. Plotting crates draw in fixed colours and leave out the rest.
+
+mod bars;
+mod timeline;
+mod variation;
+
+pub use bars::{bars, common_end};
+pub use timeline::{Line, Panel, timeline};
+pub use variation::{Bar, variation};
+
+use justitia_share::num::to_f64;
+use maud::{Markup, html};
+
+use super::number::{tick_label, ticks};
+
+/// Colours for contenders in the style sheet (`c0`, `c1`, …).
+const CONTENDER_COLOURS: usize = 8;
+/// Colours for tenants in the style sheet (`t0`: lowest weight, …).
+const TENANT_COLOURS: usize = 8;
+
+/// The style class of the contender at `position`; the product's own has its own colour.
+pub fn contender_class(position: usize, id: &str) -> String {
+    if id == "justitia" {
+        "own".into()
+    } else {
+        format!("c{}", position % CONTENDER_COLOURS)
+    }
+}
+
+/// The style class of tenant `position` of `count`: spread over the ramp from low to high.
+pub fn tenant_class(position: usize, count: usize) -> String {
+    let last = TENANT_COLOURS - 1;
+    let step = if count <= 1 {
+        last
+    } else if count <= TENANT_COLOURS {
+        // To the nearest: 0, 2, 5, 7 for four tenants.
+        (position * last * 2 + (count - 1)) / (2 * (count - 1))
+    } else {
+        position % TENANT_COLOURS
+    };
+    format!("t{}", step.min(last))
+}
+
+/// A drawing's size and the part of it inside the axes.
+#[derive(Clone, Copy, Debug)]
+struct Frame {
+    width: f64,
+    height: f64,
+    left: f64,
+    right: f64,
+    top: f64,
+    bottom: f64,
+}
+
+impl Frame {
+    fn inner_width(&self) -> f64 {
+        self.width - self.left - self.right
+    }
+
+    fn inner_height(&self) -> f64 {
+        self.height - self.top - self.bottom
+    }
+
+    /// Where the value lies, of an axis from 0 at the bottom to `end` at the top; held inside.
+    fn y(&self, value: f64, end: f64) -> f64 {
+        let fraction = (value / end).clamp(0.0, 1.0);
+        self.height - self.bottom - fraction * self.inner_height()
+    }
+
+    /// Where the value lies, of an axis from 0 at the left to `end` at the right; held inside.
+    fn x(&self, value: f64, end: f64) -> f64 {
+        let fraction = (value / end).clamp(0.0, 1.0);
+        self.left + fraction * self.inner_width()
+    }
+}
+
+/// An axis from 0: its ticks, and their distance.
+struct Axis {
+    ticks: Vec<f64>,
+    step: f64,
+    end: f64,
+}
+
+impl Axis {
+    fn new(largest: f64, wanted: u32) -> Self {
+        let ticks = ticks(largest, wanted);
+        let end = ticks.last().copied().unwrap_or(1.0);
+        let step = ticks.get(1).copied().unwrap_or(end);
+        Self { ticks, step, end }
+    }
+
+    fn label(&self, value: f64) -> String {
+        tick_label(value, self.step)
+    }
+}
+
+/// The drawing around `body`.
+fn svg(id: &str, frame: Frame, title: &str, description: &str, body: &Markup) -> Markup {
+    let title_id = format!("{id}-title");
+    let description_id = format!("{id}-desc");
+    html! {
+        svg xmlns="http://www.w3.org/2000/svg" role="img"
+            viewBox={ "0 0 " (px(frame.width)) " " (px(frame.height)) }
+            aria-labelledby={ (title_id) " " (description_id) } {
+            title id=(title_id) { (title) }
+            desc id=(description_id) { (description) }
+            (body)
+        }
+    }
+}
+
+/// Horizontal grid lines with their labels.
+fn grid_y(frame: Frame, axis: &Axis) -> Markup {
+    html! {
+        @for tick in &axis.ticks {
+            @let y = px(frame.y(*tick, axis.end));
+            line.grid x1=(px(frame.left)) x2=(px(frame.width - frame.right)) y1=(y) y2=(y) {}
+            text.tick x=(px(frame.left - 5.0)) y=(y) dy="0.32em" text-anchor="end" {
+                (axis.label(*tick))
+            }
+        }
+    }
+}
+
+/// A coordinate: a tenth of a pixel is enough.
+fn px(value: f64) -> String {
+    let text = format!("{value:.1}");
+    text.strip_suffix(".0").map(Into::into).unwrap_or(text)
+}
+
+/// `position` of `count` slots over `width`: where it begins and how wide it is.
+fn slot(position: usize, count: usize, width: f64) -> (f64, f64) {
+    let each = width / to_f64(count.max(1) as u64);
+    (each * to_f64(position as u64), each)
+}
+
+/// At most `limit` letters, with an ellipsis if some are left out.
+fn short(text: &str, limit: usize) -> String {
+    if text.chars().count() <= limit {
+        return text.into();
+    }
+    let kept: String = text.chars().take(limit.saturating_sub(1)).collect();
+    format!("{kept}…")
+}

@@ -1,0 +1,167 @@
+//! A metric of every tenant over time, one contender to a drawing.
+
+use justitia_share::num::to_f64;
+use maud::{Markup, html};
+
+use super::super::number::{Scale, digits};
+use super::{Axis, Frame, grid_y, px, svg};
+
+/// More points than this are averaged: a drawing has only so many pixels.
+const POINTS: usize = 200;
+
+const FRAME: Frame = Frame {
+    width: 250.0,
+    height: 164.0,
+    left: 38.0,
+    right: 8.0,
+    top: 16.0,
+    bottom: 32.0,
+};
+
+/// One tenant's line.
+pub struct Line<'a> {
+    /// Its style class.
+    pub class: String,
+    /// Its name, for the description.
+    pub name: &'a str,
+    /// Pairs of seconds and the value.
+    pub points: &'a [(f64, f64)],
+}
+
+/// What all drawings of a metric share.
+pub struct Panel {
+    /// How its values are shown.
+    pub scale: Scale,
+    /// Where the time axis ends, in seconds.
+    pub seconds: f64,
+    /// Where the value axis ends; what is higher is cut off, and said.
+    pub end: f64,
+}
+
+impl Panel {
+    /// For drawings whose largest values are `peaks`: one that towers over all others is cut off,
+    /// so that it does not flatten them.
+    pub fn new(scale: Scale, seconds: f64, peaks: &[f64]) -> Self {
+        let mut sorted = peaks.to_vec();
+        sorted.sort_by(|a, b| b.total_cmp(a));
+        let end = match sorted.as_slice() {
+            [first, second, ..] if *first > 3.0 * second && *second > 0.0 => 1.5 * second,
+            [first, ..] => *first,
+            [] => 0.0,
+        };
+        Self {
+            scale,
+            seconds,
+            end,
+        }
+    }
+}
+
+/// One contender's drawing.
+pub fn timeline(id: &str, title: &str, panel: &Panel, lines: &[Line<'_>]) -> Markup {
+    let axis = Axis::new(panel.end * panel.scale.factor, 4);
+    let values = lines
+        .iter()
+        .flat_map(|line| line.points.iter().map(|p| p.1));
+    let peak = values.fold(0.0, f64::max) * panel.scale.factor;
+    let time = Axis::new(panel.seconds, 4);
+    // The axis ends with the run, not with a round number: empty space would look like silence.
+    let end = panel.seconds.max(f64::MIN_POSITIVE);
+    let description: Vec<String> = lines
+        .iter()
+        .filter_map(|line| {
+            let (_, last) = line.points.last()?;
+            let last = digits(last * panel.scale.factor);
+            Some(format!("{} ends at {last} {}", line.name, panel.scale.name))
+        })
+        .collect();
+    let floor = FRAME.height - FRAME.bottom;
+    let body = html! {
+        (grid_y(FRAME, &axis))
+        text.axis x="2" y="9" { (panel.scale.name) }
+        @if peak > axis.end * 1.000_001 {
+            text.value x=(px(FRAME.width - FRAME.right)) y="9" text-anchor="end" {
+                "▲ up to " (digits(peak))
+            }
+        }
+        @for tick in time.ticks.iter().filter(|tick| **tick <= end) {
+            text.tick x=(px(FRAME.x(*tick, end))) y=(px(floor + 14.0)) text-anchor="middle" {
+                (time.label(*tick))
+            }
+        }
+        text.axis x=(px(FRAME.left + FRAME.inner_width() / 2.0)) y=(px(FRAME.height - 3.0))
+            text-anchor="middle" { "seconds" }
+        @for line in lines {
+            polyline.line.(line.class) points=(path(line.points, panel.scale.factor, &axis, end)) {
+                title { (line.name) }
+            }
+        }
+    };
+    svg(
+        id,
+        FRAME,
+        title,
+        &format!("{}.", description.join("; ")),
+        &body,
+    )
+}
+
+fn path(points: &[(f64, f64)], factor: f64, axis: &Axis, end: f64) -> String {
+    let coordinates: Vec<String> = thin(points)
+        .into_iter()
+        .filter(|(t, value)| t.is_finite() && value.is_finite())
+        .map(|(t, value)| {
+            let x = px(FRAME.x(t, end));
+            format!("{x},{}", px(FRAME.y(value * factor, axis.end)))
+        })
+        .collect();
+    coordinates.join(" ")
+}
+
+/// Means of consecutive points, so that at most [`POINTS`] remain.
+fn thin(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    let together = points.len().div_ceil(POINTS).max(1);
+    points
+        .chunks(together)
+        .map(|chunk| {
+            let (t, value) = chunk
+                .iter()
+                .fold((0.0, 0.0), |sum, point| (sum.0 + point.0, sum.1 + point.1));
+            let count = to_f64(chunk.len() as u64);
+            (t / count, value / count)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tower_is_cut_off() {
+        let scale = plain();
+        let end = |peaks: &[f64]| Panel::new(scale, 1.0, peaks).end;
+        assert_eq!(end(&[10.0, 300.0, 20.0]), 30.0);
+        assert_eq!(end(&[10.0, 50.0, 20.0]), 50.0);
+        assert_eq!(end(&[0.0, 50.0]), 50.0);
+        assert_eq!(end(&[]), 0.0);
+    }
+
+    fn plain() -> Scale {
+        Scale {
+            factor: 1.0,
+            name: "",
+        }
+    }
+
+    #[test]
+    fn thinning_keeps_the_mean() {
+        let points: Vec<_> = (0..1000)
+            .map(|i| (f64::from(i), f64::from(i % 2)))
+            .collect();
+        let thinned = thin(&points);
+        assert!(thinned.len() <= POINTS);
+        assert!(thinned.iter().all(|(_, v)| (0.3..0.7).contains(v)));
+        assert_eq!(thin(&points[..3]), points[..3]);
+    }
+}

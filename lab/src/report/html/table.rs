@@ -1,0 +1,240 @@
+//! The same numbers as tables: for reading exactly, and for those who cannot see the drawings.
+
+use justitia_share::num::to_f64;
+use maud::{Markup, html};
+
+use super::super::chart::Line;
+use super::super::number::{factor, scale, show};
+use super::super::schema::{Metric, Paper, PaperResult, Results, Total};
+use super::super::spread::Spread;
+use super::super::summary::{Cell, Group, Row, ideal};
+
+/// What the paper reports for a contender, if its figure is about the metric.
+pub fn paper_of<'a>(
+    results: &'a Results,
+    metric: usize,
+    contender: &str,
+) -> Option<&'a PaperResult> {
+    let of_figure = paper_results(results, metric);
+    of_figure
+        .iter()
+        .find(|result| result.contender == contender)
+}
+
+fn paper_results(results: &Results, metric: usize) -> &[PaperResult] {
+    let about = |paper: &&Paper| match &paper.metric {
+        Some(key) => results.metrics.get(metric).is_some_and(|m| m.key == *key),
+        None => metric == 0,
+    };
+    let paper = results.paper.as_ref().filter(about);
+    paper.map_or(&[], |paper| &paper.results)
+}
+
+/// One metric: a row per tenant, a column per contender; totals, PV and the paper's numbers below.
+pub fn metric(results: &Results, group: &Group<'_>, position: usize) -> Markup {
+    let Some(metric) = results.metrics.get(position) else {
+        return html! {};
+    };
+    let ideal = ideal(results);
+    let columns = if metric.proportional { 3 } else { 2 };
+    html! {
+        div.scroll {
+            table {
+                caption { (metric.label) }
+                thead {
+                    tr {
+                        th scope="col" { "Tenant" }
+                        th.number scope="col" { "Weight" }
+                        @if metric.proportional { th.number scope="col" { "Ideal" } }
+                        @for row in &group.rows {
+                            th.number scope="col" { (row.contender.label) }
+                        }
+                    }
+                }
+                tbody {
+                    @if metric.total != Total::Whole {
+                        @for (number, tenant) in results.tenants.iter().enumerate() {
+                            tr {
+                                th scope="row" { (tenant.name) }
+                                td.number { (tenant.weight) }
+                                @if metric.proportional {
+                                    td.number { (factor(ideal.get(number).copied().unwrap_or(f64::NAN))) }
+                                }
+                                @for row in &group.rows {
+                                    (tenant_cell(metric, row.cells.get(position), number))
+                                }
+                            }
+                        }
+                    }
+                }
+                tfoot {
+                    (footer(metric.total_name(), columns, group, |row| {
+                        let total = row.cells.get(position)?.total?;
+                        Some(spread(&total, |v| show(metric.unit, v)))
+                    }))
+                    @if metric.proportional {
+                        (footer("PV", columns, group, |row| {
+                            Some(spread(&row.cells.get(position)?.pv?, factor))
+                        }))
+                    }
+                    @if !paper_results(results, position).is_empty() {
+                        (footer("PV in the paper", columns, group, |row| {
+                            let pv = paper_of(results, position, &row.contender.id)?.pv?;
+                            Some(html! { (factor(pv)) })
+                        }))
+                        (footer("Normalised in the paper", columns, group, |row| {
+                            let paper = paper_of(results, position, &row.contender.id)?;
+                            let values: Vec<_> = paper.normalised.iter().map(|v| factor(*v)).collect();
+                            (!values.is_empty()).then(|| html! { (values.join(" : ")) })
+                        }))
+                        (footer("The paper says", columns, group, |row| {
+                            let note = &paper_of(results, position, &row.contender.id)?.note;
+                            (!note.is_empty()).then(|| html! { (note) })
+                        }))
+                    }
+                    (footer("Runs", columns, group, |row| {
+                        Some(html! {
+                            (row.measured)
+                            @if !row.failures.is_empty() { ", " (row.failures.len()) " failed" }
+                        })
+                    }))
+                }
+            }
+        }
+        (elsewhere(results, group, position))
+    }
+}
+
+/// A contender of the paper that did not take part here.
+fn elsewhere(results: &Results, group: &Group<'_>, position: usize) -> Markup {
+    let here = |id: &str| group.rows.iter().any(|row| row.contender.id == id);
+    let others = paper_results(results, position)
+        .iter()
+        .filter(|result| !here(&result.contender))
+        .map(|result| (&result.contender, result.pv));
+    html! {
+        @for (contender, pv) in others {
+            p.note {
+                "In the paper only: " (contender)
+                @if let Some(pv) = pv { ", PV " (factor(pv)) }
+                "."
+            }
+        }
+    }
+}
+
+fn tenant_cell(metric: &Metric, cell: Option<&Cell>, tenant: usize) -> Markup {
+    let of = |spreads: &[Option<Spread>]| spreads.get(tenant).copied().flatten();
+    let value = cell.and_then(|cell| of(&cell.values));
+    let normalised = cell
+        .and_then(|cell| of(&cell.normalised))
+        .filter(|_| metric.proportional);
+    html! {
+        td.number {
+            @match (value, normalised) {
+                (None, _) => "–",
+                (Some(value), None) => (spread(&value, |v| show(metric.unit, v))),
+                (Some(value), Some(normalised)) => {
+                    (spread(&normalised, factor))
+                    span.raw { (show(metric.unit, value.median)) }
+                },
+            }
+        }
+    }
+}
+
+/// A row of the table's foot; left out if no contender has anything to say.
+fn footer(
+    name: &str,
+    columns: usize,
+    group: &Group<'_>,
+    of: impl Fn(&Row<'_>) -> Option<Markup>,
+) -> Markup {
+    let cells: Vec<_> = group.rows.iter().map(of).collect();
+    if cells.iter().all(Option::is_none) {
+        return html! {};
+    }
+    html! {
+        tr {
+            th scope="row" colspan=(columns) { (name) }
+            @for cell in cells {
+                td.number { @if let Some(cell) = cell { (cell) } @else { "–" } }
+            }
+        }
+    }
+}
+
+/// The median, and where the repeats differ their range.
+fn spread(spread: &Spread, text: impl Fn(f64) -> String) -> Markup {
+    let (low, high) = (text(spread.low), text(spread.high));
+    html! {
+        (text(spread.median))
+        @if low != high { span.range { (low) " – " (high) } }
+    }
+}
+
+/// The timelines as numbers: how each began, went and ended.
+pub fn timelines(metric: &Metric, panels: &[(usize, &Row<'_>, Vec<Line<'_>>)]) -> Markup {
+    let lines = || {
+        panels
+            .iter()
+            .flat_map(|(_, row, lines)| lines.iter().map(|line| (*row, line)))
+    };
+    let values = lines().flat_map(|(_, line)| line.points.iter().map(|p| p.1));
+    let scale = scale(metric.unit, values.fold(0.0, f64::max));
+    let number = |value: f64| super::super::number::digits(value * scale.factor);
+    html! {
+        details {
+            summary { "These timelines as numbers" }
+            div.scroll {
+                table {
+                    caption { (metric.label) " over time" @if !scale.name.is_empty() { ", " (scale.name) } }
+                    thead {
+                        tr {
+                            th scope="col" { "Contender" }
+                            th scope="col" { "Tenant" }
+                            @for name in ["First", "Mean", "Smallest", "Largest", "Last"] {
+                                th.number scope="col" { (name) }
+                            }
+                        }
+                    }
+                    tbody {
+                        @for (row, line) in lines() {
+                            tr {
+                                th scope="row" { (row.contender.label) }
+                                td { (line.name) }
+                                @for value in profile(line.points) {
+                                    td.number { (number(value)) }
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// First, mean, smallest, largest, last.
+fn profile(points: &[(f64, f64)]) -> [f64; 5] {
+    let values = || points.iter().map(|p| p.1);
+    let end = |point: Option<&(f64, f64)>| point.map_or(f64::NAN, |p| p.1);
+    [
+        end(points.first()),
+        values().sum::<f64>() / to_f64(points.len() as u64),
+        values().fold(f64::INFINITY, f64::min),
+        values().fold(f64::NEG_INFINITY, f64::max),
+        end(points.last()),
+    ]
+}
+
+impl Metric {
+    /// What the tenants' values make together.
+    pub fn total_name(&self) -> &'static str {
+        match self.total {
+            Total::Sum => "Total",
+            Total::Mean => "Mean",
+            Total::Whole => "Whole run",
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Numbers for people: three significant digits, in the fitting unit.
+
+use super::schema::Unit;
+
+const MIB: f64 = 1_048_576.0;
+
+/// A factor by which base units are multiplied to be shown, and the name of what comes out.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scale {
+    /// Multiplies the base unit.
+    pub factor: f64,
+    /// The shown unit; may be empty.
+    pub name: &'static str,
+}
+
+/// How values up to `largest` are shown.
+pub fn scale(unit: Unit, largest: f64) -> Scale {
+    let (factor, name) = match unit {
+        Unit::Bytes => (MIB.recip(), "MiB"),
+        Unit::BytesPerSecond => (1e-6, "MB/s"),
+        Unit::Ratio => (100.0, "%"),
+        Unit::PerSecond => (1.0, "/s"),
+        Unit::Seconds if largest >= 1.0 => (1.0, "s"),
+        Unit::Seconds if largest >= 1e-3 => (1e3, "ms"),
+        Unit::Seconds => (1e6, "µs"),
+        Unit::Count => (1.0, ""),
+    };
+    Scale { factor, name }
+}
+
+/// A value with its unit.
+pub fn show(unit: Unit, value: f64) -> String {
+    let scale = scale(unit, value.abs());
+    let scaled = value * scale.factor;
+    let number = if unit == Unit::Count && scaled.fract() == 0.0 {
+        format!("{scaled:.0}")
+    } else {
+        digits(scaled)
+    };
+    if scale.name.is_empty() {
+        number
+    } else {
+        format!("{number} {}", scale.name)
+    }
+}
+
+/// A ratio, a normalised value or a PV: at least two decimals where they say something.
+pub fn factor(value: f64) -> String {
+    if value.is_finite() && value.abs() < 10.0 {
+        format!("{value:.2}")
+    } else {
+        digits(value)
+    }
+}
+
+/// A change in words, to go before what it is a change from.
+pub fn change(change: f64) -> String {
+    let percent = change * 100.0;
+    let amount = digits(percent.abs());
+    if percent >= 0.05 {
+        format!("{amount} % more than")
+    } else if percent <= -0.05 {
+        format!("{amount} % less than")
+    } else {
+        "as much as".into()
+    }
+}
+
+/// Three significant digits, never fewer than the integer part has.
+pub fn digits(value: f64) -> String {
+    if value.is_nan() {
+        return "–".into();
+    }
+    if value.is_infinite() {
+        return if value > 0.0 { "∞" } else { "−∞" }.into();
+    }
+    let magnitude = value.abs();
+    let decimals = match magnitude {
+        0.0 => 0,
+        m if m >= 99.95 => 0,
+        m if m >= 9.995 => 1,
+        m if m >= 0.9995 => 2,
+        _ => 3,
+    };
+    format!("{value:.decimals$}")
+}
+
+/// Round steps from 0 to at least `largest`, about `wanted` of them. The last is the axis' end.
+pub fn ticks(largest: f64, wanted: u32) -> Vec<f64> {
+    if !largest.is_finite() || largest <= 0.0 {
+        return vec![0.0, 1.0];
+    }
+    let rough = largest / f64::from(wanted.max(1));
+    let power = 10_f64.powf(rough.log10().floor());
+    let step = [1.0, 2.0, 2.5, 5.0, 10.0]
+        .map(|nice| nice * power)
+        .into_iter()
+        .find(|step| *step >= rough * 0.999)
+        .unwrap_or(rough);
+    let mut ticks = vec![0.0];
+    // A tick a hair below the largest value would put the value outside.
+    while ticks.last().is_some_and(|last| *last < largest * 0.999_999) {
+        ticks.push(step * f64::from(u32::try_from(ticks.len()).unwrap_or(u32::MAX)));
+    }
+    ticks
+}
+
+/// Tick labels: as many decimals as tell them apart.
+pub fn tick_label(value: f64, step: f64) -> String {
+    let decimals = (0..=6)
+        .find(|d| {
+            let scaled = step * 10_f64.powi(*d);
+            (scaled - scaled.round()).abs() < 1e-6 * scaled.max(1.0)
+        })
+        .unwrap_or(6);
+    let decimals = usize::try_from(decimals).unwrap_or(0);
+    format!("{value:.decimals$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_in_fitting_units() {
+        for (unit, value, expected) in [
+            (Unit::Bytes, 94.0 * MIB, "94.0 MiB"),
+            (Unit::Bytes, 0.0, "0 MiB"),
+            (Unit::BytesPerSecond, 16_340_000.0, "16.3 MB/s"),
+            (Unit::Ratio, 0.9812, "98.1 %"),
+            (Unit::Ratio, 0.005, "0.500 %"),
+            (Unit::PerSecond, 1234.4, "1234 /s"),
+            (Unit::Seconds, 0.0015, "1.50 ms"),
+            (Unit::Seconds, 14.0, "14.0 s"),
+            (Unit::Seconds, 0.000_002, "2.00 µs"),
+            (Unit::Count, 7.0, "7"),
+            (Unit::Count, 1234.5, "1234"),
+            (Unit::Count, 0.25, "0.250"),
+        ] {
+            assert_eq!(show(unit, value), expected);
+        }
+        assert_eq!(factor(0.196), "0.20");
+        assert_eq!(factor(12.57), "12.6");
+        assert_eq!(factor(f64::INFINITY), "∞");
+        assert_eq!(digits(f64::NAN), "–");
+        assert_eq!(digits(99.96), "100");
+        assert_eq!(change(-0.015), "1.50 % less than");
+        assert_eq!(change(3.41), "341 % more than");
+        assert_eq!(change(0.0001), "as much as");
+    }
+
+    #[test]
+    fn ticks_are_round_and_cover() {
+        assert_eq!(ticks(8.0, 4), [0.0, 2.0, 4.0, 6.0, 8.0]);
+        assert_eq!(ticks(8.46, 4), [0.0, 2.5, 5.0, 7.5, 10.0]);
+        assert_eq!(ticks(0.0, 4), [0.0, 1.0]);
+        assert_eq!(ticks(f64::INFINITY, 4), [0.0, 1.0]);
+        for largest in [1e-9, 0.003, 0.7, 1.0, 3.3, 99.0, 1e12] {
+            let ticks = ticks(largest, 5);
+            assert!((2..=8).contains(&ticks.len()), "{largest}: {ticks:?}");
+            assert!(
+                ticks
+                    .last()
+                    .is_some_and(|last| *last >= largest * 0.999_999)
+            );
+        }
+        assert_eq!(tick_label(2.5, 2.5), "2.5");
+        assert_eq!(tick_label(20.0, 20.0), "20");
+        assert_eq!(tick_label(0.05, 0.05), "0.05");
+    }
+}

@@ -1,0 +1,167 @@
+//! Reading results, and refusing those that would make a wrong report.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use justitia_share::Weight;
+
+use super::schema::{Measure, Results, VERSION};
+
+/// Results that cannot be shown.
+#[derive(Debug, thiserror::Error)]
+pub enum ReportError {
+    /// Could not {operation} {path}: {source}
+    #[error("could not {operation} {path}: {source}")]
+    Io {
+        /// What was tried.
+        operation: &'static str,
+        /// On which path.
+        path: PathBuf,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+    /// {path} holds no results: expected a JSON file, or a directory with at least one
+    #[error("{path} holds no results: expected a JSON file, or a directory with at least one")]
+    Empty {
+        /// Where they were looked for.
+        path: PathBuf,
+    },
+    /// {path}: {source}
+    #[error("{path}: expected results of an experiment: {source}")]
+    Json {
+        /// The document.
+        path: PathBuf,
+        /// Where in it, and what was expected.
+        source: serde_json::Error,
+    },
+    /// {path}: {problem}
+    #[error("{path}: {problem}")]
+    Content {
+        /// The document.
+        path: PathBuf,
+        /// What was expected and what was found.
+        problem: String,
+    },
+}
+
+/// Reads the results at `path`: one document, or every `*.json` of a directory in the order of
+/// their names.
+///
+/// # Errors
+/// Nothing is there, a document is not of this schema, or it refers to what it does not define.
+pub fn read(path: &Path) -> Result<Vec<Results>, ReportError> {
+    let files = if path.is_dir() {
+        documents(path)?
+    } else {
+        vec![path.to_path_buf()]
+    };
+    if files.is_empty() {
+        return Err(ReportError::Empty {
+            path: path.to_path_buf(),
+        });
+    }
+    files.iter().map(|file| document(file)).collect()
+}
+
+fn documents(directory: &Path) -> Result<Vec<PathBuf>, ReportError> {
+    let failed = |source| ReportError::Io {
+        operation: "list",
+        path: directory.to_path_buf(),
+        source,
+    };
+    let mut files = Vec::new();
+    for entry in fs::read_dir(directory).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        if path
+            .extension()
+            .is_some_and(|extension| extension == "json")
+        {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn document(path: &Path) -> Result<Results, ReportError> {
+    let text = fs::read(path).map_err(|source| ReportError::Io {
+        operation: "read",
+        path: path.to_path_buf(),
+        source,
+    })?;
+    let results: Results = serde_json::from_slice(&text).map_err(|source| ReportError::Json {
+        path: path.to_path_buf(),
+        source,
+    })?;
+    check(&results).map_err(|problem| ReportError::Content {
+        path: path.to_path_buf(),
+        problem,
+    })?;
+    Ok(results)
+}
+
+/// Every name that is used is defined once; every weight is one.
+fn check(results: &Results) -> Result<(), String> {
+    if results.schema != VERSION {
+        return Err(format!(
+            "expected schema {VERSION}, found {}",
+            results.schema
+        ));
+    }
+    let contenders = unique("contender", results.contenders.iter().map(|c| &*c.id))?;
+    let metrics = unique("metric", results.metrics.iter().map(|m| &*m.key))?;
+    let tenants = unique("tenant", results.tenants.iter().map(|t| &*t.name))?;
+    for tenant in &results.tenants {
+        Weight::try_from(tenant.weight).map_err(|e| format!("tenant {:?}: {e}", tenant.name))?;
+    }
+    for run in &results.runs {
+        known("contender", &contenders, &run.contender)?;
+        unique("tenant in a run", run.tenants.iter().map(|t| &*t.name))?;
+        for tenant in &run.tenants {
+            known("tenant", &tenants, &tenant.name)?;
+            for key in tenant.values.keys() {
+                known("metric", &metrics, key)?;
+            }
+        }
+        for key in run.values.keys() {
+            known("metric", &metrics, key)?;
+        }
+        for series in &run.timeline {
+            known("metric", &metrics, &series.metric)?;
+        }
+    }
+    if let Some(metric) = results.paper.as_ref().and_then(|p| p.metric.as_ref()) {
+        known("metric", &metrics, metric)?;
+    }
+    for goal in &results.goals {
+        known("contender", &contenders, &goal.contender)?;
+        known("metric", &metrics, &goal.metric)?;
+        if let Measure::TotalAgainst(other) | Measure::LostAgainst(other) = &goal.measure {
+            known("contender", &contenders, other)?;
+        }
+    }
+    Ok(())
+}
+
+fn unique<'a>(
+    what: &str,
+    names: impl Iterator<Item = &'a str>,
+) -> Result<BTreeSet<&'a str>, String> {
+    let mut seen = BTreeSet::new();
+    for name in names {
+        if !seen.insert(name) {
+            return Err(format!("expected every {what} once, found {name:?} twice"));
+        }
+    }
+    Ok(seen)
+}
+
+fn known(what: &str, names: &BTreeSet<&str>, name: &str) -> Result<(), String> {
+    if names.contains(name) {
+        return Ok(());
+    }
+    Err(format!(
+        "expected a {what} that is defined ({names:?}), found {name:?}"
+    ))
+}

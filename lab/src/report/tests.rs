@@ -1,0 +1,452 @@
+//! The report as a whole: structure, numbers, hostile input, failures.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use scraper::{Html, Selector};
+
+use super::schema::*;
+use super::summary::groups;
+use super::verdict::{Verdict, judge};
+use super::{html, read, render, terminal};
+
+fn tenant(name: &str, weight: u64) -> Tenant {
+    Tenant {
+        name: name.into(),
+        weight,
+    }
+}
+
+fn contender(id: &str, label: &str) -> Contender {
+    Contender {
+        id: id.into(),
+        label: label.into(),
+        what: format!("what {label} does"),
+    }
+}
+
+fn metric(key: &str, unit: Unit, proportional: bool, total: Total) -> Metric {
+    Metric {
+        key: key.into(),
+        label: format!("The {key}"),
+        unit,
+        proportional,
+        total,
+    }
+}
+
+/// A run of two tenants with these bandwidths.
+fn run(contender: &str, repeat: u32, bandwidths: [f64; 2]) -> Run {
+    let tenants = ["low", "high"].iter().zip(bandwidths);
+    let tenants: Vec<_> = tenants
+        .map(|(name, value)| TenantValues {
+            name: (*name).into(),
+            values: BTreeMap::from([("bandwidth".to_owned(), value)]),
+        })
+        .collect();
+    let timeline = tenants
+        .iter()
+        .map(|tenant| Series {
+            metric: "bandwidth".into(),
+            tenant: tenant.name.clone(),
+            points: vec![(0.0, 0.0), (1.0, tenant.values["bandwidth"])],
+        })
+        .collect();
+    Run {
+        contender: contender.into(),
+        mglru: Some(true),
+        repeat,
+        outcome: Outcome::Measured,
+        tenants,
+        values: BTreeMap::new(),
+        timeline,
+    }
+}
+
+fn failed(contender: &str, repeat: u32, reason: &str, console: &str) -> Run {
+    Run {
+        outcome: Outcome::Failed {
+            reason: reason.into(),
+            console: console.into(),
+        },
+        tenants: Vec::new(),
+        timeline: Vec::new(),
+        ..run(contender, repeat, [0.0, 0.0])
+    }
+}
+
+fn results() -> Results {
+    Results {
+        schema: VERSION,
+        experiment: "writers".into(),
+        title: "Two writers".into(),
+        question: "Who gets what?".into(),
+        paper: Some(Paper {
+            title: "Justitia".into(),
+            figure: "Fig. 4".into(),
+            metric: None,
+            results: vec![PaperResult {
+                contender: "conventional".into(),
+                pv: Some(1.4),
+                normalised: vec![1.0, 1.0],
+                note: String::new(),
+            }],
+        }),
+        machine: Machine {
+            kernel: "6.12.0-test".into(),
+            accelerator: "tcg".into(),
+            cpu: "a processor".into(),
+            vcpus: 4,
+            memory_bytes: 1 << 30,
+            disk: "a disk".into(),
+        },
+        date: "2026-01-31T12:00:00Z".into(),
+        seed: 7,
+        tenants: vec![tenant("low", 100), tenant("high", 300)],
+        contenders: vec![
+            contender("conventional", "Conventional"),
+            contender("bfq", "BFQ weights"),
+            contender("justitia", "Justitia"),
+        ],
+        metrics: vec![
+            metric("bandwidth", Unit::BytesPerSecond, true, Total::Sum),
+            metric("anonymous", Unit::Bytes, false, Total::Whole),
+        ],
+        goals: vec![
+            Goal {
+                contender: "justitia".into(),
+                metric: "bandwidth".into(),
+                measure: Measure::Pv,
+                must: 0.5,
+                stretch: Some(0.1),
+            },
+            Goal {
+                contender: "justitia".into(),
+                metric: "bandwidth".into(),
+                measure: Measure::TotalAgainst("conventional".into()),
+                must: 0.98,
+                stretch: None,
+            },
+            Goal {
+                contender: "justitia".into(),
+                metric: "anonymous".into(),
+                measure: Measure::Total,
+                must: 0.0,
+                stretch: None,
+            },
+        ],
+        runs: vec![
+            run("justitia", 0, [10e6, 30e6]),
+            run("conventional", 0, [20e6, 20e6]),
+            run("conventional", 1, [22e6, 20e6]),
+            run("justitia", 1, [10e6, 26e6]),
+            run("justitia", 2, [10e6, 24e6]),
+            failed("bfq", 0, "the guest panicked", "Kernel panic - not syncing"),
+        ],
+    }
+}
+
+fn parse(page: &str) -> Html {
+    let document = Html::parse_document(page);
+    assert_eq!(document.errors, Vec::<String>::new());
+    document
+}
+
+fn text(document: &Html) -> String {
+    document.root_element().text().collect::<Vec<_>>().join(" ")
+}
+
+fn count(document: &Html, selector: &str) -> usize {
+    document.select(&Selector::parse(selector).unwrap()).count()
+}
+
+/// Every drawing, parsed strictly as XML; each must have its title and description.
+fn drawings(page: &str) -> usize {
+    let mut found = 0;
+    for start in page.match_indices("<svg ").map(|(at, _)| at) {
+        let end = page[start..].find("</svg>").unwrap() + "</svg>".len();
+        let source = &page[start..start + end];
+        assert!(
+            !source.contains("NaN") && !source.contains("inf"),
+            "{source}"
+        );
+        let xml = roxmltree::Document::parse(source).unwrap();
+        let root = xml.root_element();
+        assert_eq!(root.attribute("role"), Some("img"));
+        let ids: BTreeSet<_> = root.children().filter_map(|c| c.attribute("id")).collect();
+        for id in root.attribute("aria-labelledby").unwrap().split(' ') {
+            assert!(ids.contains(id), "{id}");
+        }
+        found += 1;
+    }
+    found
+}
+
+#[test]
+fn the_page_is_well_formed_and_self_contained() {
+    let page = html::page(&[results(), results()]);
+    let document = parse(&page);
+    // Three contenders' bars, one PV drawing, two timelines (BFQ has none), twice.
+    assert_eq!(drawings(&page), 2 * (3 + 1 + 2));
+    assert_eq!(count(&document, "section.experiment"), 2);
+    assert_eq!(
+        count(
+            &document,
+            "script, link, img, iframe, object, [src], [onload]"
+        ),
+        0
+    );
+    assert!(
+        !page
+            .replace("http://www.w3.org/2000/svg", "")
+            .contains("://")
+    );
+    assert!(!page.contains("url(") && !page.contains("@import"));
+    let mut ids = BTreeSet::new();
+    for element in document.select(&Selector::parse("[id]").unwrap()) {
+        assert!(ids.insert(element.attr("id").unwrap()), "an id twice");
+    }
+}
+
+#[test]
+fn medians_spread_totals_and_pv() {
+    let results = results();
+    let groups = groups(&results);
+    assert_eq!(groups.len(), 1);
+    let row = |id: &str| {
+        groups[0]
+            .rows
+            .iter()
+            .find(|r| r.contender.id == id)
+            .unwrap()
+    };
+    let justitia = &row("justitia").cells[0];
+    let high = justitia.normalised[1].unwrap();
+    assert_eq!(
+        (high.low, high.median, high.high, high.repeats),
+        (2.4, 2.6, 3.0, 3)
+    );
+    assert_eq!(justitia.total.unwrap().median, 36e6);
+    // |3 - 2.6| / 2 tenants.
+    assert!((justitia.pv.unwrap().median - 0.2).abs() < 1e-9);
+    assert_eq!(justitia.pv.unwrap().low, 0.0);
+    // The timeline shown is the median run's.
+    assert_eq!(row("justitia").typical.unwrap().repeat, 1);
+    let conventional = &row("conventional").cells[0];
+    // An even number of repeats: the mean of the middle two.
+    assert_eq!(conventional.total.unwrap().median, 41e6);
+    assert_eq!((row("bfq").measured, row("bfq").failures.len()), (0, 1));
+    assert_eq!(row("bfq").cells[0].total, None);
+}
+
+#[test]
+fn a_missing_value_makes_the_total_unknown_but_not_the_others() {
+    let mut results = results();
+    results.runs = vec![run("justitia", 0, [10e6, 30e6])];
+    results.runs[0].tenants.remove(1);
+    let groups = groups(&results);
+    let cell = &groups[0].rows[2].cells[0];
+    assert_eq!((cell.total, cell.pv), (None, None));
+    assert!(cell.values[0].is_some() && cell.values[1].is_none());
+}
+
+#[test]
+fn goals_are_judged_within_a_repeat() {
+    let mut results = results();
+    let verdicts = |results: &Results| -> Vec<Verdict> {
+        let groups = groups(results);
+        judge(results, &groups[0])
+            .iter()
+            .map(|j| j.verdict)
+            .collect()
+    };
+    // PV 0.2 of at most 0.5; totals 40/40 and 36/42 of at least 0.98; nothing for the third.
+    assert_eq!(
+        verdicts(&results),
+        [Verdict::Reached, Verdict::Missed, Verdict::Unknown]
+    );
+    results.goals[0].stretch = Some(0.2 + 1e-9);
+    results.goals[1].must = 0.92;
+    results.runs[0].values.insert("anonymous".into(), 0.0);
+    assert_eq!(
+        verdicts(&results),
+        [Verdict::Stretch, Verdict::Reached, Verdict::Reached]
+    );
+    results.runs[0].values.insert("anonymous".into(), 4096.0);
+    assert_eq!(verdicts(&results)[2], Verdict::Missed);
+}
+
+#[test]
+fn findings_and_failures_are_said() {
+    let all = [results()];
+    let document = parse(&html::page(&all));
+    let page = text(&document);
+    let terminal = terminal(&all);
+    for expected in [
+        "Justitia: PV 0.20 of the bandwidth, Conventional 1.02",
+        "the guest panicked",
+        "missed",
+    ] {
+        assert!(page.contains(expected), "{expected} in {page}");
+        assert!(terminal.contains(expected), "{expected} in {terminal}");
+    }
+    assert!(page.contains("Kernel panic - not syncing"));
+    assert!(page.contains("PV in the paper") && page.contains("1.40"));
+    assert!(terminal.contains("2.60   26.0"), "{terminal}");
+    assert!(
+        !terminal.contains("The anonymous, MiB"),
+        "nothing to tabulate"
+    );
+}
+
+#[test]
+fn what_did_not_run_is_shown_as_such() {
+    let mut results = results();
+    results.runs.retain(|run| run.contender == "bfq");
+    let document = parse(&html::page(std::slice::from_ref(&results)));
+    let page = text(&document);
+    assert!(page.contains("Justitia did not run."), "{page}");
+    assert!(page.contains("Conventional did not run."));
+    assert_eq!(count(&document, "table"), 1, "the goals, not measured");
+    assert!(page.contains("not measured"));
+    results.runs = vec![failed("justitia", 0, "no disk", "")];
+    let page = html::page(std::slice::from_ref(&results));
+    assert!(text(&parse(&page)).contains("Justitia was not measured: 1 of 1 runs failed."));
+    results.runs.clear();
+    let page = text(&parse(&html::page(&[results])));
+    assert!(page.contains("Nothing ran."));
+}
+
+#[test]
+fn hostile_names_are_text() {
+    const HOSTILE: &str = "<script>alert(1)</script>\"'>&amp;<!--]]>\u{1b}[2J\u{0}\u{202e}\n</svg>";
+    let mut results = results();
+    results.title = HOSTILE.into();
+    results.question = HOSTILE.into();
+    results.experiment = HOSTILE.into();
+    results.machine.cpu = HOSTILE.into();
+    results.tenants[1].name = HOSTILE.into();
+    for run in &mut results.runs {
+        for tenant in run.tenants.iter_mut().filter(|t| t.name == "high") {
+            tenant.name = HOSTILE.into();
+        }
+        for series in run.timeline.iter_mut().filter(|s| s.tenant == "high") {
+            series.tenant = HOSTILE.into();
+        }
+        if let Outcome::Failed { reason, console } = &mut run.outcome {
+            *reason = HOSTILE.into();
+            *console = HOSTILE.into();
+        }
+    }
+    for contender in &mut results.contenders {
+        contender.label = format!("{HOSTILE}{}", contender.id);
+    }
+    for metric in &mut results.metrics {
+        metric.label = HOSTILE.into();
+    }
+    let all = [results];
+    let page = html::page(&all);
+    let document = parse(&page);
+    assert_eq!(count(&document, "script"), 0);
+    assert_eq!(drawings(&page), 3 + 1 + 2);
+    assert!(text(&document).contains("<script>alert(1)</script>\"'>&amp;<!--]]>"));
+    let terminal = terminal(&all);
+    assert!(!terminal.contains(['\u{1b}', '\u{0}']), "{terminal:?}");
+}
+
+#[test]
+fn extreme_numbers_still_draw() {
+    let mut results = results();
+    results.runs.clear();
+    for (repeat, values) in [
+        [0.0, 0.0],
+        [0.0, 1e300],
+        [1e-300, 1e300],
+        [f64::MAX, f64::MAX],
+        [-5.0, 5.0],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let repeat = u32::try_from(repeat).unwrap();
+        results.runs.push(run("conventional", repeat, values));
+        results.runs.push(run("justitia", repeat, values));
+    }
+    let page = html::page(std::slice::from_ref(&results));
+    parse(&page);
+    assert_eq!(drawings(&page), 3 + 1 + 2);
+    assert!(!terminal(&[results]).is_empty());
+}
+
+#[test]
+fn results_survive_json_and_wrong_ones_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| -> PathBuf { directory.path().join(name) };
+    assert!(
+        read(directory.path())
+            .unwrap_err()
+            .to_string()
+            .contains("holds no results")
+    );
+    assert!(
+        read(&path("none.json"))
+            .unwrap_err()
+            .to_string()
+            .contains("could not read")
+    );
+    std::fs::write(path("a.json"), serde_json::to_string(&results()).unwrap()).unwrap();
+    std::fs::write(path("ignored.txt"), "not results").unwrap();
+    assert_eq!(read(directory.path()).unwrap(), [results()]);
+    let out = path("deep/report.html");
+    render(directory.path(), &out).unwrap();
+    assert!(
+        std::fs::read_to_string(out)
+            .unwrap()
+            .starts_with("<!DOCTYPE html>")
+    );
+
+    type Spoil = fn(&mut Results);
+    let cases: [(Spoil, &str); 8] = [
+        (|r| r.schema = 2, "expected schema 1, found 2"),
+        (
+            |r| r.tenants[0].weight = 0,
+            "expected a weight from 1 to 10000",
+        ),
+        (
+            |r| r.tenants[1].name = "low".into(),
+            "every tenant once, found \"low\" twice",
+        ),
+        (|r| r.runs[0].contender = "x".into(), "found \"x\""),
+        (
+            |r| r.runs[0].tenants[0].name = "x".into(),
+            "expected a tenant",
+        ),
+        (
+            |r| r.runs[0].timeline[0].metric = "x".into(),
+            "expected a metric",
+        ),
+        (
+            |r| r.goals[1].measure = Measure::LostAgainst("x".into()),
+            "expected a contender",
+        ),
+        (|r| r.metrics.clear(), "expected a metric"),
+    ];
+    for (spoil, expected) in cases {
+        let mut results = results();
+        spoil(&mut results);
+        std::fs::write(path("a.json"), serde_json::to_string(&results).unwrap()).unwrap();
+        let error = read(&path("a.json")).unwrap_err().to_string();
+        assert!(
+            error.contains(expected) && error.contains("a.json"),
+            "{error}"
+        );
+    }
+    for broken in ["", "{", "[]", "{\"schema\":1}", "\u{0}"] {
+        std::fs::write(path("a.json"), broken).unwrap();
+        let error = read(&path("a.json")).unwrap_err().to_string();
+        assert!(
+            error.contains("expected results of an experiment"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,215 @@
+//! What was found, in a sentence, and whether the goals were reached.
+
+use super::number::{change, factor, show};
+use super::schema::{Goal, Measure, Metric, Results, Unit};
+use super::spread::Spread;
+use super::summary::{Cell, Group, Row};
+
+/// The product's own contender, whose results the findings are about; the last if it did not
+/// take part.
+const SUBJECT: &str = "justitia";
+
+/// How a goal stands in one group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The better bound holds too.
+    Stretch,
+    /// The bound holds.
+    Reached,
+    /// It does not.
+    Missed,
+    /// There is nothing to judge by.
+    Unknown,
+}
+
+impl Verdict {
+    /// In a word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Stretch => "reached, and the stretch",
+            Self::Reached => "reached",
+            Self::Missed => "missed",
+            Self::Unknown => "not measured",
+        }
+    }
+}
+
+/// A goal in one group, with what was measured for it.
+#[derive(Debug)]
+pub struct Judged {
+    /// What it is about, in words.
+    pub what: String,
+    /// What was measured, in words.
+    pub found: String,
+    /// The bound, in words.
+    pub must: String,
+    /// The better bound, in words; empty if there is none.
+    pub stretch: String,
+    /// How it stands.
+    pub verdict: Verdict,
+}
+
+/// The goals of an experiment in one group.
+pub fn judge(results: &Results, group: &Group<'_>) -> Vec<Judged> {
+    results
+        .goals
+        .iter()
+        .filter_map(|goal| judge_one(results, group, goal))
+        .collect()
+}
+
+fn judge_one(results: &Results, group: &Group<'_>, goal: &Goal) -> Option<Judged> {
+    let position = results.metrics.iter().position(|m| m.key == goal.metric)?;
+    let metric = results.metrics.get(position)?;
+    let row = |id: &str| group.rows.iter().find(|row| row.contender.id == id);
+    let own_row = row(&goal.contender)?;
+    let cell_of = |id: &str| row(id)?.cells.get(position);
+    let label_of = |id: &str| row(id).map_or(id, |row| &*row.contender.label).to_owned();
+    let own = own_row.cells.get(position)?;
+    let paired = |other: &str, f: fn(f64, f64) -> f64| pairs(own, cell_of(other)?, f);
+    let (value, aspect) = match &goal.measure {
+        Measure::Pv => (own.pv, "PV".to_owned()),
+        Measure::Total => (own.total, String::new()),
+        Measure::TotalAgainst(other) => (
+            paired(other, |own, other| own / other),
+            format!("against {}", label_of(other)),
+        ),
+        Measure::LostAgainst(other) => (
+            paired(other, |own, other| other - own),
+            format!("lost against {}", label_of(other)),
+        ),
+    };
+    let upper = !matches!(goal.measure, Measure::TotalAgainst(_));
+    let holds = |bound: f64, value: f64| {
+        if upper {
+            value <= bound
+        } else {
+            value >= bound
+        }
+    };
+    let word = |value: f64| match goal.measure {
+        Measure::Pv => factor(value),
+        Measure::TotalAgainst(_) => show(Unit::Ratio, value),
+        Measure::Total | Measure::LostAgainst(_) => show(metric.unit, value),
+    };
+    let bound = |value: f64| format!("{} {}", if upper { "≤" } else { "≥" }, word(value));
+    Some(Judged {
+        what: [&own_row.contender.label, &metric.label, &aspect]
+            .map(|part| part.as_str())
+            .into_iter()
+            .filter(|part| !part.is_empty())
+            .collect::<Vec<_>>()
+            .join(", "),
+        found: value.map_or("not measured".into(), |v| word(v.median)),
+        must: bound(goal.must),
+        stretch: goal.stretch.map(bound).unwrap_or_default(),
+        verdict: match value.map(|v| v.median) {
+            None => Verdict::Unknown,
+            Some(v) if !holds(goal.must, v) => Verdict::Missed,
+            Some(v) if goal.stretch.is_some_and(|bound| holds(bound, v)) => Verdict::Stretch,
+            Some(_) => Verdict::Reached,
+        },
+    })
+}
+
+/// A comparison repeat by repeat: contenders of the same repeat ran on the same machine state.
+fn pairs(own: &Cell, other: &Cell, f: fn(f64, f64) -> f64) -> Option<Spread> {
+    let total_of = |repeat| other.totals.iter().find(|(r, _)| *r == repeat);
+    Spread::of(
+        own.totals
+            .iter()
+            .filter_map(|(repeat, own)| Some(f(*own, total_of(*repeat)?.1))),
+    )
+}
+
+/// What was found, in one or two sentences.
+pub fn finding(results: &Results, group: &Group<'_>) -> String {
+    let rows = &group.rows;
+    let subject = rows
+        .iter()
+        .find(|row| row.contender.id == SUBJECT)
+        .or(rows.last());
+    let (Some(subject), Some(metric)) = (subject, results.metrics.first()) else {
+        return "Nothing was measured.".into();
+    };
+    let label = &subject.contender.label;
+    let Some(own) = subject.cells.first().filter(|_| subject.measured > 0) else {
+        return match subject.failures.len() {
+            0 => format!("{label} did not run."),
+            failed => format!("{label} was not measured: {failed} of {failed} runs failed."),
+        };
+    };
+    let baseline = rows
+        .first()
+        .filter(|row| row.contender.id != subject.contender.id && row.measured > 0);
+    let mut text = if metric.proportional {
+        proportion(label, metric, own, baseline)
+    } else {
+        level(label, metric, own, baseline)
+    };
+    if metric.proportional
+        && let Some(best) = best_other(rows, subject)
+    {
+        text.push_str(&best);
+    }
+    text
+}
+
+fn proportion(label: &str, metric: &Metric, own: &Cell, baseline: Option<&Row<'_>>) -> String {
+    let name = lower_first(&metric.label);
+    let Some(pv) = own.pv else {
+        return format!("{label} gave no {name} to measure a PV by.");
+    };
+    let mut text = format!("{label}: PV {} of {name}", factor(pv.median));
+    let base = baseline.and_then(|row| Some((row, row.cells.first()?)));
+    if let Some((row, cell)) = base {
+        let other = &row.contender.label;
+        if let Some(base) = cell.pv {
+            text.push_str(&format!(", {other} {}", factor(base.median)));
+        }
+        if let Some(ratio) = pairs(own, cell, |own, other| own / other) {
+            let change = change(ratio.median - 1.0);
+            text.push_str(&format!("; in total {change} {other}"));
+        }
+    }
+    text.push('.');
+    text
+}
+
+fn level(label: &str, metric: &Metric, own: &Cell, baseline: Option<&Row<'_>>) -> String {
+    let name = lower_first(&metric.label);
+    let Some(total) = own.total else {
+        return format!("{label} gave no {name}.");
+    };
+    let mut text = format!("{label}: {name} {}", show(metric.unit, total.median));
+    let base = baseline.and_then(|row| Some((row, row.cells.first()?.total?)));
+    if let Some((row, base)) = base {
+        let value = show(metric.unit, base.median);
+        text.push_str(&format!(", {} {value}", row.contender.label));
+    }
+    text.push('.');
+    text
+}
+
+/// The best of those that are neither the subject nor the baseline.
+fn best_other(rows: &[Row<'_>], subject: &Row<'_>) -> Option<String> {
+    let (row, pv) = rows
+        .iter()
+        .skip(1)
+        .filter(|row| row.contender.id != subject.contender.id)
+        .filter_map(|row| Some((row, row.cells.first()?.pv?.median)))
+        .min_by(|a, b| a.1.total_cmp(&b.1))?;
+    let (label, pv) = (&row.contender.label, factor(pv));
+    Some(format!(" The best of the others is {label} with {pv}."))
+}
+
+fn lower_first(text: &str) -> String {
+    let mut letters = text.chars();
+    match letters.next() {
+        // An abbreviation stays as it is.
+        Some(first) if letters.clone().next().is_some_and(char::is_lowercase) => {
+            first.to_lowercase().chain(letters).collect()
+        }
+        _ => text.to_owned(),
+    }
+}
