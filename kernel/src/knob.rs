@@ -44,6 +44,26 @@ impl Knob {
             Self::IoMax(_) => "io.max",
         }
     }
+
+    /// What the knob says in its file's `text`: see [`read_raw`].
+    ///
+    /// # Errors
+    /// When the text does not have the file's shape.
+    pub fn value_in(self, text: &[u8]) -> Parsed<String> {
+        let line: Cow<'_, [u8]> = match self {
+            Self::MemoryMin | Self::MemoryLow | Self::MemoryHigh | Self::MemoryMax => {
+                crate::memory::Limit::parse(text)?;
+                text.trim_ascii().into()
+            }
+            Self::IoWeight | Self::IoBfqWeight => {
+                format!("default {}", crate::io::IoWeight::parse(text)?.default)
+                    .into_bytes()
+                    .into()
+            }
+            Self::IoMax(device) => io_max(text, device)?,
+        };
+        Ok(String::from_utf8_lossy(&line).into_owned())
+    }
 }
 
 impl std::fmt::Display for Knob {
@@ -62,7 +82,7 @@ impl std::fmt::Display for Knob {
 /// # Errors
 /// As every reader of [`Cgroup`]; a parse error when the file does not have that shape.
 pub fn read_raw(cgroup: &Cgroup, knob: Knob) -> Result<String> {
-    cgroup.read(knob.file(), |text| raw(text, knob))
+    cgroup.read(knob.file(), |text| knob.value_in(text))
 }
 
 /// Writes `value` to `knob` in one `write(2)`; never creates a file. The kernel may round (memory
@@ -87,23 +107,6 @@ pub fn write_raw(cgroup: &Cgroup, knob: Knob, value: &str) -> Result<()> {
 
 fn first_word(text: &str) -> &str {
     text.split_ascii_whitespace().next().unwrap_or_default()
-}
-
-/// The part of the file `text` that `knob` is.
-fn raw(text: &[u8], knob: Knob) -> Parsed<String> {
-    let line: Cow<'_, [u8]> = match knob {
-        Knob::MemoryMin | Knob::MemoryLow | Knob::MemoryHigh | Knob::MemoryMax => {
-            crate::memory::Limit::parse(text)?;
-            text.trim_ascii().into()
-        }
-        Knob::IoWeight | Knob::IoBfqWeight => {
-            format!("default {}", crate::io::IoWeight::parse(text)?.default)
-                .into_bytes()
-                .into()
-        }
-        Knob::IoMax(device) => io_max(text, device)?,
-    };
-    Ok(String::from_utf8_lossy(&line).into_owned())
 }
 
 fn io_max(text: &[u8], device: DevId) -> Parsed<Cow<'_, [u8]>> {

@@ -2,7 +2,7 @@
 //!
 //! * [`cgroup`]: cgroup v2, reached relative to a directory's descriptor and keyed by cgroup id,
 //!   so that a path which another cgroup has taken over is never mistaken for the old one.
-//! * [`knob`] and [`reclaim`](cgroup::Cgroup::reclaim): the only writes.
+//! * [`knob`], [`reclaim`](cgroup::Cgroup::reclaim) and [`lru_gen`]: the only writes.
 //! * [`proc`](mod@proc): `/proc/meminfo`, `/proc/vmstat`, `/proc/zoneinfo`, `/proc/pressure`.
 //! * [`watch`]: what changes in the tree, without rescanning it.
 //! * [`support`]: what this kernel and this mount can do, fact by fact, each with its reason.

@@ -93,7 +93,8 @@ fn io(operation: Operation, path: &Path, error: &std::io::Error) -> Error {
 }
 
 /// The first memory cgroup of the text, node by node. Lines that make no sense end it.
-fn parse(text: &str) -> Vec<Generations> {
+#[must_use]
+pub fn parse(text: &str) -> Vec<Generations> {
     let mut found: Vec<Generations> = Vec::new();
     let mut memcg = None;
     let mut lists: Vec<Vec<(u64, u64)>> = Vec::new();

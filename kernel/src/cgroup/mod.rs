@@ -7,6 +7,7 @@ mod core;
 mod dir;
 mod files;
 mod fs;
+mod kept;
 mod reclaim;
 
 #[cfg(test)]
@@ -16,4 +17,5 @@ pub use self::core::{CgroupEvents, CgroupType, Controllers};
 pub use dir::{Cgroup, CgroupId, Child};
 pub use fs::CgroupFs;
 pub(crate) use fs::discover;
+pub use kept::MemoryFiles;
 pub use reclaim::ReclaimEnd;

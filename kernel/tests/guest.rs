@@ -1,0 +1,417 @@
+//! Against a real cgroup v2 tree. These change the machine they run on (they make and remove
+//! cgroups and reclaim page cache), so they are ignored unless asked for, as root in a throw-away
+//! guest that has cgroup v2 at `/sys/fs/cgroup`, the memory and io controllers enabled for the
+//! root's children, `sh` and `dd`, and a disk whose name is in `GUEST_DISK` (default `vda`):
+//!
+//! ```text
+//! guest --ignored --test-threads=1
+//! ```
+
+#![expect(clippy::unwrap_used, reason = "a test's helpers fail as its tests do")]
+
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use justitia_kernel::cgroup::{Cgroup, CgroupFs, CgroupType, MemoryFiles, ReclaimEnd};
+use justitia_kernel::io::DevId;
+use justitia_kernel::knob::{Knob, read_raw, write_raw};
+use justitia_kernel::memory::Limit;
+use justitia_kernel::psi::PsiResource;
+use justitia_kernel::support::{FactName, KernelSupport, Paths, State, has_reclaim_swappiness};
+use justitia_kernel::watch::{TreeWatcher, WatchEvent};
+
+/// A cgroup of our own, removed at the end.
+struct Tenant {
+    path: PathBuf,
+    cgroup: Cgroup,
+    /// Open, or the kernel drops the disk's page cache when the last reader closes it.
+    _disk: std::fs::File,
+}
+
+impl Tenant {
+    fn new(name: impl AsRef<OsStr>) -> Self {
+        let fs = CgroupFs::discover().unwrap();
+        let path = fs.mount_path().join(name.as_ref());
+        std::fs::create_dir(&path).unwrap();
+        let cgroup = fs.root().child(name.as_ref()).unwrap();
+        let disk = std::fs::File::open(format!("/dev/{}", disk())).unwrap();
+        Self {
+            path,
+            cgroup,
+            _disk: disk,
+        }
+    }
+
+    /// Runs `script` in the cgroup.
+    fn spawn(&self, script: &str) -> Child {
+        Command::new("sh")
+            .arg("-c")
+            .arg(format!("echo $$ > \"$CGROUP/cgroup.procs\"; {script}"))
+            .env("CGROUP", &self.path)
+            .env("DISK", format!("/dev/{}", disk()))
+            .spawn()
+            .unwrap()
+    }
+
+    /// Reads `mib` of the disk through the page cache, after emptying that.
+    fn fill(&self, mib: u64) {
+        std::fs::write("/proc/sys/vm/drop_caches", "1").unwrap();
+        let script = format!("exec dd if=$DISK of=/dev/null bs=1M count={mib} 2>/dev/null");
+        assert!(self.spawn(&script).wait().unwrap().success());
+    }
+}
+
+impl Drop for Tenant {
+    fn drop(&mut self) {
+        let end = Instant::now() + Duration::from_secs(5);
+        while std::fs::remove_dir(&self.path).is_err() && self.path.exists() {
+            if std::thread::panicking() {
+                return;
+            }
+            assert!(Instant::now() < end, "{:?} cannot be removed", self.path);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+fn disk() -> String {
+    std::env::var("GUEST_DISK").unwrap_or_else(|_| "vda".to_owned())
+}
+
+fn device() -> DevId {
+    let number = std::fs::read_to_string(format!("/sys/block/{}/dev", disk())).unwrap();
+    number.trim().parse().unwrap()
+}
+
+/// Drains until `wanted` is seen, and returns everything seen.
+fn wait_for(watcher: &mut TreeWatcher, wanted: &WatchEvent) -> Vec<WatchEvent> {
+    let end = Instant::now() + Duration::from_secs(5);
+    let mut seen = Vec::new();
+    while !seen.contains(wanted) {
+        assert!(Instant::now() < end, "{wanted:?} did not come: {seen:?}");
+        seen.extend(watcher.drain().unwrap());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    seen
+}
+
+#[test]
+#[ignore = "changes the machine: for a throw-away guest"]
+fn every_reader() {
+    let tenant = Tenant::new("readers");
+    tenant.fill(32);
+    let mut sleeper = tenant.spawn("exec sleep 1000");
+    let c = &tenant.cgroup;
+    let end = Instant::now() + Duration::from_secs(5);
+    while !c.procs_any().unwrap() {
+        assert!(Instant::now() < end);
+    }
+    assert_eq!(c.id().0, std::fs::metadata(&tenant.path).unwrap().ino());
+    let stat = c.memory_stat().unwrap();
+    assert!(stat.file >= 30 << 20, "{stat:?}");
+    assert!(
+        stat.inactive_file + stat.active_file >= 30 << 20,
+        "{stat:?}"
+    );
+    assert!(c.memory_current().unwrap() >= stat.file);
+    assert_eq!(c.memory_low().unwrap(), Limit::Bytes(0));
+    assert_eq!(c.memory_min().unwrap(), Limit::Bytes(0));
+    assert_eq!(c.memory_high().unwrap(), Limit::Max);
+    assert_eq!(c.memory_max().unwrap(), Limit::Max);
+    assert_eq!(c.memory_events().unwrap().oom_kill, 0);
+    for resource in [PsiResource::Cpu, PsiResource::Memory, PsiResource::Io] {
+        c.pressure(resource).unwrap();
+    }
+    assert!(c.cpu_usage_usec().unwrap() > 0);
+    let io = c.io_stat().unwrap();
+    let (_, disk) = io.iter().find(|(id, _)| *id == device()).unwrap();
+    assert!(disk.rbytes >= 32 << 20, "{io:?}");
+    assert_eq!(c.io_weight().unwrap().unwrap().default.get(), 100);
+    let events = c.events().unwrap();
+    assert!(events.populated && !events.frozen);
+    assert!(c.controllers().unwrap().has("memory"));
+    assert!(!c.subtree_control().unwrap().has("memory"));
+    assert_eq!(c.cgroup_type().unwrap(), CgroupType::Domain);
+    assert!(c.children().unwrap().is_empty());
+
+    let kept = MemoryFiles::open(c).unwrap();
+    assert!(kept.current().unwrap().unwrap() >= stat.file);
+    assert!(kept.stat().unwrap().file >= 30 << 20);
+
+    let fs = CgroupFs::discover().unwrap();
+    assert!(fs.root().memory_stat().unwrap().file >= stat.file);
+    assert!(fs.root().cpu_usage_usec().unwrap() > 0);
+    assert!(
+        fs.root()
+            .io_stat()
+            .unwrap()
+            .iter()
+            .any(|(id, _)| *id == device())
+    );
+    assert!(fs.root().memory_current().unwrap_err().is_missing());
+    assert!(fs.root().events().unwrap_err().is_missing());
+    let listed = fs.root().child_entries().unwrap();
+    assert!(
+        listed
+            .iter()
+            .any(|child| child.name == "readers" && child.id == c.id())
+    );
+    sleeper.kill().unwrap();
+    sleeper.wait().unwrap();
+}
+
+#[test]
+#[ignore = "changes the machine: for a throw-away guest"]
+fn threaded_cgroups_answer() {
+    let tenant = Tenant::new("threaded");
+    std::fs::create_dir(tenant.path.join("t")).unwrap();
+    std::fs::write(tenant.path.join("t/cgroup.type"), "threaded").unwrap();
+    let threaded = tenant.cgroup.child(OsStr::new("t")).unwrap();
+    assert_eq!(threaded.cgroup_type().unwrap(), CgroupType::Threaded);
+    assert!(!threaded.procs_any().unwrap());
+    assert!(threaded.memory_stat().unwrap_err().is_missing());
+    std::fs::remove_dir(tenant.path.join("t")).unwrap();
+}
+
+#[test]
+#[ignore = "changes the machine: for a throw-away guest"]
+fn a_reused_path_is_not_the_old_cgroup() {
+    let tenant = Tenant::new("reused \u{e4}");
+    let old = tenant.cgroup.clone();
+    let kept = MemoryFiles::open(&old).unwrap();
+    std::fs::remove_dir(&tenant.path).unwrap();
+    let read = |cgroup: &Cgroup| cgroup.memory_current();
+    assert!(read(&old).unwrap_err().is_gone());
+    assert!(kept.current().unwrap_err().is_gone());
+    assert!(kept.stat().unwrap_err().is_gone());
+    assert!(!old.is_alive());
+    std::fs::create_dir(&tenant.path).unwrap();
+    assert!(read(&old).unwrap_err().is_gone());
+    assert!(write_raw(&old, Knob::MemoryLow, "0").unwrap_err().is_gone());
+    assert!(old.reclaim(0, None).unwrap_err().is_gone());
+    assert!(old.io_weight().unwrap_err().is_gone());
+    assert!(old.children().unwrap_err().is_gone());
+    let new = CgroupFs::discover()
+        .unwrap()
+        .root()
+        .child(old.name().unwrap())
+        .unwrap();
+    assert_ne!(new.id(), old.id());
+    read(&new).unwrap();
+}
+
+#[test]
+#[ignore = "changes the machine: for a throw-away guest"]
+fn knobs_are_put_back() {
+    let tenant = Tenant::new("knobs");
+    let io_max = Knob::IoMax(device());
+    for (knob, value, reads) in [
+        (Knob::MemoryMin, "1048577".to_owned(), "1048576".to_owned()),
+        (Knob::MemoryLow, "max".to_owned(), "max".to_owned()),
+        (Knob::MemoryHigh, "8388608".to_owned(), "8388608".to_owned()),
+        (
+            Knob::MemoryMax,
+            "16777216".to_owned(),
+            "16777216".to_owned(),
+        ),
+        (
+            Knob::IoWeight,
+            "default 300".to_owned(),
+            "default 300".to_owned(),
+        ),
+        (
+            io_max,
+            format!("{} wbps=1048576", device()),
+            format!("{} rbps=max wbps=1048576 riops=max wiops=max", device()),
+        ),
+    ] {
+        let before = read_raw(&tenant.cgroup, knob).unwrap();
+        write_raw(&tenant.cgroup, knob, &value).unwrap();
+        assert_eq!(read_raw(&tenant.cgroup, knob).unwrap(), reads);
+        write_raw(&tenant.cgroup, knob, &before).unwrap();
+        assert_eq!(read_raw(&tenant.cgroup, knob).unwrap(), before);
+    }
+    // A device that does not exist is no removed cgroup, although both are ENODEV.
+    let absent = DevId {
+        major: 99,
+        minor: 7,
+    };
+    let error = write_raw(&tenant.cgroup, Knob::IoMax(absent), "99:7 wbps=1").unwrap_err();
+    assert!(!error.is_gone() && error.errno().is_some(), "{error}");
+}
+
+#[test]
+#[ignore = "changes the machine: for a throw-away guest"]
+fn reclaim_takes_page_cache() {
+    let tenant = Tenant::new("reclaimed");
+    tenant.fill(64);
+    let support = KernelSupport::detect(&Paths::default());
+    let asked = has_reclaim_swappiness(&tenant.cgroup);
+    assert_eq!(
+        asked.state,
+        support.state(FactName::ReclaimSwappiness),
+        "{asked:?}"
+    );
+    let swappiness = (asked.state == State::Yes).then_some(0);
+    let before = tenant.cgroup.memory_stat().unwrap().file;
+    assert!(before >= 60 << 20);
+    let end = tenant.cgroup.reclaim(16 << 20, swappiness).unwrap();
+    let after = tenant.cgroup.memory_stat().unwrap().file;
+    println!(
+        "reclaim of 16 MiB: {end:?}, {} KiB less",
+        (before - after) >> 10
+    );
+    assert_eq!(end, ReclaimEnd::Complete);
+    assert!(before - after >= 15 << 20 && before - after <= 40 << 20);
+    // More than there is.
+    assert_eq!(
+        tenant.cgroup.reclaim(1 << 30, swappiness).unwrap(),
+        ReclaimEnd::Partial
+    );
+    if swappiness.is_none() {
+        assert!(tenant.cgroup.reclaim(4096, Some(0)).is_err());
+    }
+}
+
+#[test]
+#[ignore = "changes the machine: for a throw-away guest"]
+fn the_watcher_hears_the_kernel() {
+    let tenant = Tenant::new("watched");
+    let c = &tenant.cgroup;
+    let mut watcher = TreeWatcher::new().unwrap();
+    watcher.add(c).unwrap();
+    // Inodes that nobody holds are forgotten; the watcher's must not be.
+    std::fs::write("/proc/sys/vm/drop_caches", "3").unwrap();
+
+    let name = OsStr::from_bytes(b"child \xff");
+    std::fs::create_dir(tenant.path.join(name)).unwrap();
+    let created = WatchEvent::CgroupCreated {
+        parent: c.id(),
+        name: name.to_owned(),
+    };
+    wait_for(&mut watcher, &created);
+    let child = c.child(name).unwrap();
+    watcher.add(&child).unwrap();
+
+    let changed = WatchEvent::PopulatedChanged { id: c.id() };
+    let mut sleeper = tenant.spawn("exec sleep 1000");
+    wait_for(&mut watcher, &changed);
+    assert!(c.events().unwrap().populated);
+    sleeper.kill().unwrap();
+    sleeper.wait().unwrap();
+    wait_for(&mut watcher, &changed);
+    assert!(!c.events().unwrap().populated);
+
+    std::fs::write(tenant.path.join("memory.low"), "1048576").unwrap();
+    let written = WatchEvent::FileWritten {
+        id: c.id(),
+        name: "memory.low".into(),
+    };
+    wait_for(&mut watcher, &written);
+
+    std::fs::remove_dir(tenant.path.join(name)).unwrap();
+    let removed = WatchEvent::CgroupRemoved {
+        parent: c.id(),
+        name: name.to_owned(),
+        id: Some(child.id()),
+    };
+    wait_for(&mut watcher, &removed);
+    assert_eq!(watcher.len(), 1);
+}
+
+#[test]
+#[ignore = "changes the machine: for a throw-away guest"]
+fn a_thousand_cgroups_come_and_go() {
+    let tenant = Tenant::new("churn");
+    let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let before = descriptors();
+    let mut watcher = TreeWatcher::new().unwrap();
+    watcher.add(&tenant.cgroup).unwrap();
+    let path = tenant.path.clone();
+    let maker = std::thread::spawn(move || {
+        for round in 0..4 {
+            let names = (0..250).map(|n| path.join(format!("{round}-{n}")));
+            let all: Vec<_> = names
+                .inspect(|name| std::fs::create_dir(name).unwrap())
+                .collect();
+            for name in all {
+                std::fs::remove_dir(name).unwrap();
+            }
+        }
+    });
+    let (mut made, mut removed, mut read) = (0, 0, 0);
+    let mut alive = HashSet::new();
+    let end = Instant::now() + Duration::from_secs(60);
+    while removed < 1000 {
+        assert!(Instant::now() < end, "{made} made, {removed} removed");
+        for event in watcher.drain().unwrap() {
+            match event {
+                WatchEvent::CgroupCreated { name, .. } => {
+                    made += 1;
+                    let child = match tenant.cgroup.child(&name) {
+                        Err(error) => {
+                            assert!(error.is_gone(), "{error}");
+                            continue;
+                        }
+                        Ok(child) => child,
+                    };
+                    if let Err(error) = watcher.add(&child) {
+                        assert!(error.is_gone(), "{error}");
+                        continue;
+                    }
+                    alive.insert(child.id());
+                    // The files appear after the directory and go before it.
+                    match child.events() {
+                        Ok(_) => read += 1,
+                        Err(error) => assert!(error.is_gone() || error.is_missing(), "{error}"),
+                    }
+                }
+                WatchEvent::CgroupRemoved { id, .. } => {
+                    removed += 1;
+                    if let Some(id) = id {
+                        assert!(alive.remove(&id));
+                    }
+                }
+                WatchEvent::Overflow => panic!("overflow"),
+                _ => {}
+            }
+        }
+    }
+    maker.join().unwrap();
+    println!("{made} made, {removed} removed, {read} read in time");
+    assert_eq!((made, alive.len(), watcher.len()), (1000, 0, 1));
+    assert!(read > 0);
+    drop(watcher);
+    assert_eq!(descriptors(), before);
+}
+
+#[test]
+#[ignore = "changes the machine: for a throw-away guest"]
+fn facts_of_a_stock_guest() {
+    let support = KernelSupport::detect(&Paths::default());
+    for fact in support.facts() {
+        println!("{:?} {:?}: {}", fact.state, fact.name, fact.reason);
+    }
+    for name in [
+        FactName::RootPrivileges,
+        FactName::Cgroup2,
+        FactName::Cgroup2Writable,
+        FactName::MemoryEnabled,
+        FactName::IoEnabled,
+        FactName::MemoryReclaim,
+        FactName::Psi,
+        FactName::Numa,
+        FactName::Btf,
+    ] {
+        assert!(support.has(name), "{:?}", support.fact(name));
+    }
+    for verdict in support.verdicts() {
+        println!("{:?}: {:?}", verdict.function, verdict.outcome);
+    }
+    assert!(Path::new("/sys/fs/cgroup").starts_with(CgroupFs::discover().unwrap().mount_path()));
+}
