@@ -72,9 +72,15 @@ pub fn run(config: &Config, interrupt: &Arc<AtomicBool>) -> Result<bool> {
     if config.does(Phase::Residency) {
         Line::residency(0.0, sample(&sets)?).print()?;
     }
+    let start = Start {
+        ready: config.args.ready.clone(),
+        wait_for: config.args.wait_for.clone(),
+        at: config.args.start_at.map(nanoseconds),
+    };
     if config.does(Phase::Run) {
-        execute(config, &sets, content, interrupt)
+        execute(config, &sets, &content, &start, interrupt)
     } else {
+        start.ready()?;
         Ok(true)
     }
 }
@@ -158,10 +164,11 @@ fn crew(config: &Config, sets: &Sets, content: &Arc<[u8]>) -> Crew {
 fn execute(
     config: &Config,
     sets: &Sets,
-    content: Arc<[u8]>,
+    content: &Arc<[u8]>,
+    start: &Start,
     interrupt: &Arc<AtomicBool>,
 ) -> Result<bool> {
-    let mut crew = crew(config, sets, &content);
+    let mut crew = crew(config, sets, content);
     let interrupted = || interrupt.load(Ordering::Relaxed);
     fs::create_dir_all(&config.args.dir)
         .with_context(|| format!("make {}", config.args.dir.display()))?;
@@ -178,11 +185,6 @@ fn execute(
             })
             .context("start a worker thread")?;
     }
-    let start = Start {
-        ready: config.args.ready.clone(),
-        wait_for: config.args.wait_for.clone(),
-        at: config.args.start_at.map(nanoseconds),
-    };
     if !start.wait(&interrupted)? {
         crew.counters.stop.store(true, Ordering::Relaxed);
     }

@@ -22,15 +22,24 @@ pub struct Start {
 }
 
 impl Start {
-    /// Says that this instance is ready and waits for its start. Returns whether to begin: not if
-    /// `stop` came first.
+    /// Says that this instance is prepared.
+    ///
+    /// # Errors
+    /// The ready file cannot be made.
+    pub fn ready(&self) -> Result<()> {
+        if let Some(ready) = &self.ready {
+            File::create(ready).with_context(|| format!("make {}", ready.display()))?;
+        }
+        Ok(())
+    }
+
+    /// Says that this instance is prepared and waits for its start. Returns whether to begin: not
+    /// if `stop` came first.
     ///
     /// # Errors
     /// The ready file cannot be made.
     pub fn wait(&self, stop: &dyn Fn() -> bool) -> Result<bool> {
-        if let Some(ready) = &self.ready {
-            File::create(ready).with_context(|| format!("make {}", ready.display()))?;
-        }
+        self.ready()?;
         while self.wait_for.as_ref().is_some_and(|path| !path.exists()) && !stop() {
             std::thread::sleep(POLL);
         }

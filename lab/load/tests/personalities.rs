@@ -411,6 +411,18 @@ fn several_instances_begin_together() {
 }
 
 #[test]
+fn one_that_only_prepares_says_so_and_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let ready = directory.path().join("ready");
+    let options = format!(
+        "--mean-size 64k --phase prepare --ready {}",
+        ready.display()
+    );
+    assert_eq!(run("reread", directory.path(), &options).len(), 0);
+    assert!(ready.exists());
+}
+
+#[test]
 fn sigterm_prints_the_totals() {
     let directory = tempfile::tempdir().unwrap();
     let ready = directory.path().join("ready");
