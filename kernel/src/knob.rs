@@ -122,8 +122,11 @@ fn io_max(text: &[u8], device: DevId) -> Parsed<Cow<'_, [u8]>> {
         {
             let limits = parse::words(line).skip(1);
             let plain = |word| {
-                parse::cut(word, b'=')
-                    .is_some_and(|(_, value)| value == b"max" || parse::number(value).is_some())
+                parse::cut(word, b'=').is_some_and(|(key, value)| {
+                    !key.is_empty()
+                        && key.iter().all(u8::is_ascii_lowercase)
+                        && (value == b"max" || parse::number(value).is_some())
+                })
             };
             return if limits.clone().count() > 0 && limits.clone().all(plain) {
                 Ok(line.into())
@@ -191,6 +194,8 @@ mod tests {
             (Knob::IoMax(SDA), b"8:0\n"),
             (Knob::IoMax(SDA), b"8:0 rbps=-1\n"),
             (Knob::IoMax(SDA), b"8:0 rbps\n"),
+            (Knob::IoMax(SDA), b"8:0 rb\x0fs=1\n"),
+            (Knob::IoMax(SDA), b"8:0 =1\n"),
         ] {
             let (_dir, cgroup) = tree(knob.file(), text);
             let error = read_raw(&cgroup, knob).unwrap_err();

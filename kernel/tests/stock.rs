@@ -1,0 +1,130 @@
+//! The texts that stock kernels print (Debian's 6.1 and 6.12, one tenant that read 64 MiB and
+//! wrote 8 MiB), read by the readers that would read them.
+
+use std::path::{Path, PathBuf};
+
+use justitia_kernel::cgroup::{CgroupFs, CgroupType, MemoryFiles};
+use justitia_kernel::io::{DevId, IoStat};
+use justitia_kernel::knob::{Knob, read_raw};
+use justitia_kernel::memory::{Limit, MemoryEvents};
+use justitia_kernel::mount::{cgroup_mounts, preferred};
+use justitia_kernel::proc::ProcFs;
+use justitia_kernel::psi::{Psi, PsiResource};
+
+const DISK: DevId = DevId {
+    major: 254,
+    minor: 0,
+};
+
+fn fixture(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/fixtures")
+        .join(path)
+}
+
+#[test]
+fn a_tenant() {
+    for kernel in ["linux-6.1", "linux-6.12"] {
+        let dir = fixture(kernel).join("tenant");
+        let fs = CgroupFs::open_fixture(&dir, true).unwrap();
+        let c = fs.root();
+
+        let stat = c.memory_stat().unwrap();
+        assert_eq!((stat.anon, stat.file), (0, 68_157_440), "{kernel}");
+        assert_eq!((stat.inactive_file, stat.active_file), (68_157_440, 0));
+        assert_eq!(stat.kernel, Some(389_120));
+        assert_eq!(stat.slab_reclaimable, 385_392);
+        assert!(stat.pgfault >= 516 && stat.pgscan == 0);
+        assert_eq!((stat.pgsteal_proactive, stat.pswpin), (None, None));
+        assert_eq!(MemoryFiles::open(c).unwrap().stat().unwrap(), stat);
+
+        assert!(c.memory_current().unwrap() > stat.file);
+        assert_eq!(c.memory_low().unwrap(), Limit::Bytes(0));
+        assert_eq!(c.memory_high().unwrap(), Limit::Bytes(1 << 30));
+        assert_eq!(c.memory_events().unwrap(), MemoryEvents::default());
+        assert!(c.pressure(PsiResource::Io).unwrap().full.total > 100_000);
+        assert!(c.pressure(PsiResource::Cpu).unwrap().some.total > 0);
+        assert_eq!(c.pressure(PsiResource::Memory).unwrap(), Psi::default());
+        assert!(c.cpu_usage_usec().unwrap() > 500_000);
+
+        let [(device, io)] = c.io_stat().unwrap()[..] else {
+            panic!("{kernel}: one device")
+        };
+        assert_eq!(device, DISK);
+        let expected = IoStat {
+            rbytes: 68_157_440,
+            wbytes: 8 << 20,
+            rios: io.rios,
+            wios: 2049,
+            dbytes: 0,
+            dios: 0,
+        };
+        assert_eq!(io, expected);
+        assert!((65..=71).contains(&io.rios));
+
+        let weight = c.io_weight().unwrap().unwrap();
+        assert_eq!((weight.default.get(), weight.on(DISK).get()), (200, 300));
+        assert_eq!(c.io_bfq_weight().unwrap().unwrap().default.get(), 500);
+        assert_eq!(
+            read_raw(c, Knob::IoMax(DISK)).unwrap(),
+            "254:0 rbps=max wbps=1048576 riops=100 wiops=max"
+        );
+
+        let events = c.events().unwrap();
+        assert!(!events.populated && !events.frozen);
+        assert_eq!(c.cgroup_type().unwrap(), CgroupType::Domain);
+        let controllers: Vec<_> = c.controllers().unwrap().iter().map(str::to_owned).collect();
+        assert_eq!(controllers, ["cpu", "io", "memory", "pids"]);
+        assert_eq!(c.subtree_control().unwrap().iter().count(), 0);
+    }
+}
+
+#[test]
+fn the_root() {
+    for kernel in ["linux-6.1", "linux-6.12"] {
+        let fs = CgroupFs::open_fixture(&fixture(kernel).join("root"), true).unwrap();
+        let stat = fs.root().memory_stat().unwrap();
+        assert!(
+            stat.file >= 68_157_440 && stat.shmem > 0,
+            "{kernel}: {stat:?}"
+        );
+        let io = fs.root().io_stat().unwrap();
+        assert_eq!((io.len(), io[0].0, io[0].1.wios), (1, DISK, 10));
+        assert!(fs.root().cpu_usage_usec().unwrap() > 0);
+        assert!(fs.root().subtree_control().unwrap().has("memory"));
+        assert!(fs.root().memory_current().unwrap_err().is_missing());
+        assert_eq!(fs.root().io_weight().unwrap(), None);
+    }
+}
+
+#[test]
+fn the_machine() {
+    for (kernel, total, free, low) in [
+        ("linux-6.1", 995_356, 223_448, 218 + 13_860),
+        ("linux-6.12", 990_068, 221_111, 220 + 13_858),
+    ] {
+        let proc = ProcFs::open(&fixture(kernel).join("proc")).unwrap();
+        let memory = proc.meminfo().unwrap();
+        assert_eq!(memory.mem_total, total * 1024, "{kernel}");
+        assert!(memory.inactive_file >= 68_157_440 && memory.swap_total == 0);
+        let vmstat = proc.vmstat().unwrap();
+        assert_eq!(vmstat.nr_free_pages, free);
+        assert_eq!((vmstat.pgscan_kswapd, vmstat.allocstall), (0, 0));
+        assert!(vmstat.nr_inactive_file >= 68_157_440 / 4096);
+        assert!(vmstat.nr_dirty_threshold > vmstat.nr_dirty_background_threshold);
+        let zones = proc.zoneinfo().unwrap();
+        let names: Vec<_> = zones.zones.iter().map(|zone| zone.name.as_str()).collect();
+        assert_eq!(names, ["DMA", "DMA32"]);
+        assert_eq!(zones.sum().low, low);
+        assert_eq!(zones.sum().free, free);
+        assert!(zones.sum().min < low && low < zones.sum().high);
+
+        let mountinfo = std::fs::read(fixture(kernel).join("proc/self_mountinfo")).unwrap();
+        let mount = preferred(cgroup_mounts(&mountinfo)).unwrap();
+        assert_eq!(mount.path, Path::new("/sys/fs/cgroup"));
+        assert!(mount.recursiveprot && mount.whole && !mount.read_only);
+
+        let psi = std::fs::read(fixture(kernel).join("proc/pressure_cpu")).unwrap();
+        assert!(Psi::parse(&psi).unwrap().some.avg10 > 3.0);
+    }
+}
