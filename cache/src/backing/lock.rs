@@ -1,0 +1,87 @@
+//! Nobody else may write an image that is served: the cache would not see it.
+//!
+//! The locks are QEMU's (`block/file-posix.c` documents them): open-file-description locks on single bytes,
+//! one for each permission that is used and one for each that is not shared with others. So QEMU refuses an
+//! image that Justitia serves, and the other way round. Block devices are opened with `O_EXCL` besides,
+//! which keeps out mounts and device mappers.
+
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
+use std::fs::File;
+use std::io;
+
+/// Byte `PERMISSION + p` is locked by whoever uses permission `p`.
+const PERMISSION: libc::off_t = 100;
+/// Byte `UNSHARED + p` is locked by whoever does not let others use it.
+const UNSHARED: libc::off_t = 200;
+
+const CONSISTENT_READ: libc::off_t = 0;
+const WRITE: libc::off_t = 1;
+const RESIZE: libc::off_t = 3;
+
+/// Why an image could not be locked.
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    /// Another process uses it.
+    #[error(
+        "expected an image that nobody else writes, found it locked by another process (a QEMU or another `justitia cache serve`): stop that one first"
+    )]
+    Busy,
+    /// The file system has no locks.
+    #[error("cannot lock the image: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// Takes the locks for as long as `file` is open.
+pub fn take(file: &File, read_only: bool) -> Result<(), LockError> {
+    let used: &[_] = if read_only {
+        &[CONSISTENT_READ]
+    } else {
+        &[CONSISTENT_READ, WRITE, RESIZE]
+    };
+    // Readers, too, must not have writers beside them: cached blocks would go stale.
+    let unshared = [WRITE, RESIZE];
+    for p in used {
+        set(file, PERMISSION + p)?;
+    }
+    for p in unshared {
+        set(file, UNSHARED + p)?;
+    }
+    let foreign = used
+        .iter()
+        .map(|p| UNSHARED + p)
+        .chain(unshared.iter().map(|p| PERMISSION + p));
+    for byte in foreign {
+        if held_by_another(file, byte)? {
+            return Err(LockError::Busy);
+        }
+    }
+    Ok(())
+}
+
+fn record(kind: libc::c_int, byte: libc::off_t) -> libc::flock {
+    libc::flock {
+        // The kernel's constants are 0 to 2.
+        l_type: libc::c_short::try_from(kind).unwrap_or_default(),
+        l_whence: 0,
+        l_start: byte,
+        l_len: 1,
+        l_pid: 0,
+    }
+}
+
+fn set(file: &File, byte: libc::off_t) -> Result<(), LockError> {
+    let lock = record(libc::F_RDLCK, byte);
+    match fcntl(file, FcntlArg::F_OFD_SETLK(&lock)) {
+        Ok(_) => Ok(()),
+        Err(nix::errno::Errno::EAGAIN | nix::errno::Errno::EACCES) => Err(LockError::Busy),
+        Err(e) => Err(LockError::Io(e.into())),
+    }
+}
+
+/// Would a write lock conflict? Our own read locks do not count: they are this open file's.
+fn held_by_another(file: &File, byte: libc::off_t) -> Result<bool, LockError> {
+    let mut lock = record(libc::F_WRLCK, byte);
+    fcntl(file, FcntlArg::F_OFD_GETLK(&mut lock)).map_err(|e| LockError::Io(e.into()))?;
+    Ok(libc::c_int::from(lock.l_type) != libc::F_UNLCK)
+}

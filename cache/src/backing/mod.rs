@@ -1,0 +1,9 @@
+//! Backing images: raw files and block devices.
+
+mod buffer;
+mod lock;
+mod raw;
+
+pub use buffer::AlignedBuf;
+pub use lock::LockError;
+pub use raw::{OpenError, OpenOptions, RawDisk};

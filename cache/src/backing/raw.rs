@@ -1,0 +1,332 @@
+//! A raw image: a regular file or a block device.
+//!
+//! Data goes past the host's page cache (`O_DIRECT`) where the file system lets it: what is worth keeping is
+//! in Justitia's cache, by weight, and must not be a second time in the kernel's, by recency.
+
+use super::buffer::{ALIGNMENT, AlignedBuf};
+use super::lock::{self, LockError};
+use crate::Disk;
+use crate::disk::{check_range, len};
+use parking_lot::RwLock;
+use rustix::fs::{FallocateFlags, OFlags, SeekFrom, fallocate, fdatasync};
+use rustix::io::{Errno, ReadWriteFlags, pread, pwrite, pwritev2};
+use std::fs::File;
+use std::io::{self, IoSlice};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// How an image is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// Refuse to change it.
+    pub read_only: bool,
+    /// Go past the host's page cache where the file system lets us.
+    pub direct: bool,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self {
+            read_only: false,
+            direct: true,
+        }
+    }
+}
+
+/// Why an image could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The system refused.
+    #[error("cannot open image {path}: {source}")]
+    Io {
+        /// The image.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// It is something else.
+    #[error("cannot open image {path}: expected a regular file or a block device")]
+    Kind {
+        /// The image.
+        path: PathBuf,
+    },
+    /// Another process writes it.
+    #[error("cannot open image {path}: {source}")]
+    Locked {
+        /// The image.
+        path: PathBuf,
+        /// Who or why.
+        source: LockError,
+    },
+}
+
+/// A raw image that this process alone may write.
+pub struct RawDisk {
+    /// Through the page cache: for what `O_DIRECT` cannot do. Holds the locks.
+    buffered: File,
+    /// Past the page cache, if that works here.
+    direct: Option<File>,
+    size: u64,
+    /// Offsets and lengths of direct I/O are multiples of this.
+    align: u64,
+    /// Taken for writing by writes that are not aligned: the kernel turns them into read-modify-write of
+    /// whole sectors, which must not meet another write to the same sector on the direct path.
+    unaligned: RwLock<()>,
+}
+
+impl RawDisk {
+    /// Opens `path`, and locks it against writers.
+    ///
+    /// # Errors
+    /// When it cannot be opened, is no image, or is in use.
+    pub fn open(path: &Path, options: OpenOptions) -> Result<Self, OpenError> {
+        let io_error = |source| OpenError::Io {
+            path: path.into(),
+            source,
+        };
+        let kind = std::fs::metadata(path).map_err(io_error)?.file_type();
+        if !kind.is_file() && !kind.is_block_device() {
+            return Err(OpenError::Kind { path: path.into() });
+        }
+        let exclusive = if kind.is_block_device() && !options.read_only {
+            OFlags::EXCL
+        } else {
+            OFlags::empty()
+        };
+        let buffered = open(path, options.read_only, exclusive).map_err(io_error)?;
+        lock::take(&buffered, options.read_only).map_err(|source| OpenError::Locked {
+            path: path.into(),
+            source,
+        })?;
+        let size = rustix::fs::seek(&buffered, SeekFrom::End(0)).map_err(|e| io_error(e.into()))?;
+        // Through /proc, so that it is the file that was locked, whatever the path names by now.
+        let again = format!(
+            "/proc/self/fd/{}",
+            std::os::fd::AsRawFd::as_raw_fd(&buffered)
+        );
+        let direct = options
+            .direct
+            .then(|| open(Path::new(&again), options.read_only, OFlags::DIRECT).ok())
+            .flatten();
+        let mut disk = Self {
+            buffered,
+            direct,
+            size,
+            align: 512,
+            unaligned: RwLock::new(()),
+        };
+        disk.probe();
+        Ok(disk)
+    }
+
+    /// Whether reads and writes go past the host's page cache.
+    #[must_use]
+    pub const fn is_direct(&self) -> bool {
+        self.direct.is_some()
+    }
+
+    /// The parts of a range that are allocated and those that are not, in order, at most `limit`. The last
+    /// one may end beyond the range.
+    ///
+    /// # Errors
+    /// What the file system reports.
+    pub fn extents(&self, off: u64, count: u64, limit: usize) -> io::Result<Vec<(u64, bool)>> {
+        check_range(self.size, off, count)?;
+        let end = off + count;
+        let mut found = Vec::new();
+        let mut at = off;
+        while at < end && found.len() < limit {
+            let (next, hole) = self.boundary(at)?;
+            let next = next.min(self.size).max(at + 1);
+            found.push((next - at, hole));
+            at = next;
+        }
+        Ok(found)
+    }
+
+    /// Where the extent at `at` ends, and whether it is a hole.
+    fn boundary(&self, at: u64) -> io::Result<(u64, bool)> {
+        match rustix::fs::seek(&self.buffered, SeekFrom::Data(at)) {
+            Ok(data) if data > at => Ok((data, true)),
+            Ok(_) => match rustix::fs::seek(&self.buffered, SeekFrom::Hole(at)) {
+                Ok(hole) => Ok((hole, false)),
+                Err(e) => Err(e.into()),
+            },
+            // Nothing but a hole up to the end.
+            Err(Errno::NXIO) => Ok((self.size, true)),
+            // Block devices do not tell: all of it is data.
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok((self.size, false)),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Finds the smallest alignment that direct reads accept, or gives up on them.
+    fn probe(&mut self) {
+        let Some(file) = &self.direct else { return };
+        let mut buf = AlignedBuf::new(ALIGNMENT);
+        for align in [512, ALIGNMENT] {
+            if pread(file, &mut buf[..align], 0).is_ok() {
+                self.align = u64::try_from(align).unwrap_or(4096);
+                return;
+            }
+        }
+        self.direct = None;
+    }
+
+    /// The file for an access of this shape: direct when everything is aligned.
+    fn file_for(&self, off: u64, buf: &[u8]) -> Option<&File> {
+        let aligned =
+            (off | len(buf)).is_multiple_of(self.align) && buf.as_ptr().addr().is_multiple_of(512);
+        self.direct.as_ref().filter(|_| aligned)
+    }
+
+    /// Writes zeroes the long way.
+    fn write_zero_blocks(&self, off: u64, count: u64) -> io::Result<()> {
+        let zeroes = AlignedBuf::new(1 << 20);
+        let mut at = off;
+        while at < off + count {
+            let step =
+                usize::try_from(off + count - at).map_or(zeroes.len(), |n| n.min(zeroes.len()));
+            self.write_at(&zeroes[..step], at, false)?;
+            at += len(&zeroes[..step]);
+        }
+        Ok(())
+    }
+}
+
+fn open(path: &Path, read_only: bool, flags: OFlags) -> io::Result<File> {
+    // The flags are those of open(2), which are small positive numbers.
+    let flags = i32::try_from((flags | OFlags::CLOEXEC).bits()).map_err(io::Error::other)?;
+    File::options()
+        .read(true)
+        .write(!read_only)
+        .custom_flags(flags)
+        .open(path)
+}
+
+/// Reads until `buf` is full or the file ends; what lies beyond the end reads as zeroes.
+fn read_full(file: &File, mut buf: &mut [u8], mut off: u64) -> io::Result<()> {
+    while !buf.is_empty() {
+        match pread(file, &mut *buf, off) {
+            Ok(0) => {
+                buf.fill(0);
+                return Ok(());
+            }
+            Ok(n) => {
+                off += len(&buf[..n]);
+                buf = &mut buf[n..];
+            }
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(())
+}
+
+fn write_full(file: &File, mut buf: &[u8], mut off: u64, fua: bool) -> io::Result<()> {
+    while !buf.is_empty() {
+        let wrote = if fua {
+            pwritev2(file, &[IoSlice::new(buf)], off, ReadWriteFlags::DSYNC)
+        } else {
+            pwrite(file, buf, off)
+        };
+        match wrote {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => {
+                off += len(&buf[..n]);
+                buf = &buf[n..];
+            }
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(())
+}
+
+impl Disk for RawDisk {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn read_at(&self, buf: &mut [u8], off: u64) -> io::Result<()> {
+        check_range(self.size, off, len(buf))?;
+        if buf.is_empty() {
+            return Ok(());
+        }
+        let Some(direct) = &self.direct else {
+            return read_full(&self.buffered, buf, off);
+        };
+        if let Some(file) = self.file_for(off, buf) {
+            return read_full(file, buf, off);
+        }
+        let from = off / self.align * self.align;
+        let to = (off + len(buf)).next_multiple_of(self.align);
+        let mut around = AlignedBuf::new(usize::try_from(to - from).map_err(io::Error::other)?);
+        read_full(direct, &mut around, from)?;
+        let skip = usize::try_from(off - from).map_err(io::Error::other)?;
+        buf.copy_from_slice(&around[skip..skip + buf.len()]);
+        Ok(())
+    }
+
+    fn write_at(&self, buf: &[u8], off: u64, fua: bool) -> io::Result<()> {
+        check_range(self.size, off, len(buf))?;
+        let aligned_range = (off | len(buf)).is_multiple_of(self.align);
+        if !aligned_range {
+            let _alone = self.unaligned.write();
+            return write_full(&self.buffered, buf, off, fua);
+        }
+        let _beside = self.unaligned.read();
+        match (self.file_for(off, buf), &self.direct) {
+            (Some(file), _) => write_full(file, buf, off, fua),
+            (None, None) => write_full(&self.buffered, buf, off, fua),
+            (None, Some(direct)) => {
+                let mut copy = AlignedBuf::new(buf.len());
+                copy.copy_from_slice(buf);
+                write_full(direct, &copy, off, fua)
+            }
+        }
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        // Covers both descriptors: it is the inode that is synchronised.
+        Ok(fdatasync(&self.buffered)?)
+    }
+
+    fn discard(&self, off: u64, count: u64) -> io::Result<()> {
+        check_range(self.size, off, count)?;
+        if count == 0 {
+            return Ok(());
+        }
+        let _alone = self.unaligned.write();
+        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match fallocate(&self.buffered, how, off, count) {
+            // A hint: where it cannot be followed, nothing happens. Devices want whole sectors.
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    fn write_zeroes(&self, off: u64, count: u64, fua: bool, may_unmap: bool) -> io::Result<()> {
+        check_range(self.size, off, count)?;
+        if count == 0 {
+            return Ok(());
+        }
+        let how = if may_unmap {
+            FallocateFlags::PUNCH_HOLE
+        } else {
+            FallocateFlags::ZERO_RANGE
+        };
+        let done = {
+            let _alone = self.unaligned.write();
+            fallocate(&self.buffered, how | FallocateFlags::KEEP_SIZE, off, count)
+        };
+        match done {
+            Ok(()) => {}
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
+                self.write_zero_blocks(off, count)?;
+            }
+            Err(e) => return Err(e.into()),
+        }
+        if fua { self.flush() } else { Ok(()) }
+    }
+}

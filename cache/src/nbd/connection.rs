@@ -1,0 +1,455 @@
+//! One client.
+
+use super::encode::{self, Style};
+use super::export::Export;
+use super::handshake::{Agreed, Catalogue, Handshake, Next, Tls};
+use super::outbox::{Inbox, Outgoing, Reply};
+use super::proto::Errno;
+use super::request::{Command, Parsed, Request, parse};
+use super::serve::{self, Answer};
+use super::server::Limits;
+use super::transport::Transport;
+use super::workers::Workers;
+use crate::backing::AlignedBuf;
+use rustls::ServerConfig;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+/// Bytes received at a time.
+const INPUT: usize = 64 << 10;
+/// Replies are sent before more requests are looked at once there are this many bytes of them.
+const OUTPUT: usize = 1 << 20;
+
+/// What a connection needs of its server.
+pub struct Context {
+    pub catalogue: Arc<dyn Exports>,
+    pub workers: Workers,
+    pub limits: Limits,
+    pub tls: Option<Arc<ServerConfig>>,
+    pub tls_required: bool,
+}
+
+/// The server's exports.
+pub trait Exports: Catalogue + Send + Sync {
+    /// By the name that the catalogue gave.
+    fn open(&self, name: &str) -> Option<Arc<Export>>;
+}
+
+/// Received bytes that are not understood yet.
+struct Input {
+    bytes: Box<[u8]>,
+    start: usize,
+    end: usize,
+}
+
+impl Input {
+    fn new() -> Self {
+        Self {
+            bytes: vec![0; INPUT].into_boxed_slice(),
+            start: 0,
+            end: 0,
+        }
+    }
+
+    fn pending(&self) -> &[u8] {
+        &self.bytes[self.start..self.end]
+    }
+
+    fn consume(&mut self, count: usize) {
+        self.start += count;
+        if self.start == self.end {
+            self.start = 0;
+            self.end = 0;
+        }
+    }
+
+    /// Room behind what is pending, which is moved to the front if it is in the way.
+    fn room(&mut self) -> &mut [u8] {
+        if self.end == self.bytes.len() {
+            self.bytes.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+        &mut self.bytes[self.end..]
+    }
+}
+
+/// Serves a client to the end. An error says why the connection broke; a client that leaves is none.
+pub fn run(transport: Transport, context: &Context) -> io::Result<()> {
+    let mut transport = transport;
+    let mut input = Input::new();
+    let Some(agreed) = negotiate(&mut transport, &mut input, context)? else {
+        return Ok(());
+    };
+    let export = context.catalogue.open(&agreed.export).ok_or_else(|| {
+        io::Error::other(format!("export {:?} was removed meanwhile", agreed.export))
+    })?;
+    Connection::new(transport, input, export, agreed, context)?.serve()
+}
+
+fn negotiate(
+    transport: &mut Transport,
+    input: &mut Input,
+    context: &Context,
+) -> io::Result<Option<Agreed>> {
+    let deadline = Some(Instant::now() + context.limits.negotiation);
+    let tls = match (&context.tls, context.tls_required) {
+        (None, _) => Tls::Unavailable,
+        (Some(_), false) => Tls::Offered,
+        (Some(_), true) => Tls::Required,
+    };
+    let mut out = Vec::new();
+    let mut handshake = Handshake::new(tls, &mut out);
+    // An option may be larger than the input buffer.
+    let mut option = Vec::new();
+    loop {
+        send_all(transport, &mut out, deadline)?;
+        let (used, next) = handshake.step(&option, &*context.catalogue, &mut out);
+        option.drain(..used);
+        match next {
+            Next::More if used > 0 => continue,
+            Next::More => {}
+            Next::StartTls => {
+                send_all(transport, &mut out, deadline)?;
+                if !option.is_empty() {
+                    return Err(io::Error::other(
+                        "bytes before TLS that pretend to come after",
+                    ));
+                }
+                let config = context.tls.clone().ok_or(io::ErrorKind::Unsupported)?;
+                transport.secure(config)?;
+                handshake.secured();
+            }
+            Next::Close(why) => {
+                tracing::debug!("negotiation ended: {why}");
+                // The client may not wait for the answer.
+                let _ = send_all(transport, &mut out, deadline);
+                transport.close();
+                return Ok(None);
+            }
+            Next::Transmission(agreed) => {
+                send_all(transport, &mut out, deadline)?;
+                // What already arrived are requests.
+                let count = option.len();
+                let room = input.room().get_mut(..count).ok_or_else(|| {
+                    io::Error::other("more requests than fit before the negotiation's end")
+                })?;
+                room.copy_from_slice(&option);
+                input.end += count;
+                return Ok(Some(agreed));
+            }
+        }
+        let mut chunk = [0; 4096];
+        match transport.receive(&mut chunk, false) {
+            Ok(0) => return Ok(None),
+            Ok(count) => option.extend(&chunk[..count]),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                transport.wait(true, transport.unsent(), None, deadline)?;
+                transport.flush()?;
+            }
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+fn send_all(
+    transport: &mut Transport,
+    out: &mut Vec<u8>,
+    deadline: Option<Instant>,
+) -> io::Result<()> {
+    while !out.is_empty() || transport.unsent() {
+        match transport.send(&[io::IoSlice::new(out)]) {
+            Ok(count) => {
+                out.drain(..count);
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                transport.wait(false, true, None, deadline)?;
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// A client in the transmission phase.
+struct Connection<'a> {
+    transport: Transport,
+    input: Input,
+    out: Outgoing,
+    inbox: Arc<Inbox>,
+    finished: Vec<Reply>,
+    export: Arc<Export>,
+    context: &'a Context,
+    style: Style,
+    allocation: bool,
+    /// A request whose payload has not arrived as a whole.
+    partial: Option<Partial>,
+    in_flight: usize,
+    in_flight_bytes: usize,
+    /// No more requests come; what is in flight is finished.
+    closing: bool,
+}
+
+struct Partial {
+    request: Request,
+    payload: AlignedBuf,
+    filled: usize,
+}
+
+impl<'a> Connection<'a> {
+    fn new(
+        transport: Transport,
+        input: Input,
+        export: Arc<Export>,
+        agreed: Agreed,
+        context: &'a Context,
+    ) -> io::Result<Self> {
+        Ok(Self {
+            transport,
+            input,
+            out: Outgoing::default(),
+            inbox: Arc::new(Inbox::new()?),
+            finished: Vec::new(),
+            export,
+            context,
+            style: agreed.style,
+            allocation: agreed.allocation,
+            partial: None,
+            in_flight: 0,
+            in_flight_bytes: 0,
+            closing: false,
+        })
+    }
+
+    fn serve(mut self) -> io::Result<()> {
+        loop {
+            self.collect();
+            let understood = self.requests()?;
+            self.out.send(&mut self.transport)?;
+            if self.closing && self.in_flight == 0 && self.out.is_empty() {
+                self.transport.close();
+                return Ok(());
+            }
+            // Stopped for room, and the replies are gone: go on with what has arrived.
+            if !(understood && self.room()) {
+                self.receive()?;
+            }
+        }
+    }
+
+    /// May more requests be taken on?
+    fn room(&self) -> bool {
+        !self.closing
+            && self.out.len() < OUTPUT
+            && self.in_flight < self.context.limits.in_flight
+            && self.in_flight_bytes < self.context.limits.in_flight_bytes
+    }
+
+    fn collect(&mut self) {
+        if self.in_flight == 0 {
+            return;
+        }
+        let mut finished = std::mem::take(&mut self.finished);
+        self.inbox.collect(&mut finished);
+        for reply in finished.drain(..) {
+            self.in_flight -= 1;
+            self.in_flight_bytes -= reply.held;
+            self.out.push(reply);
+        }
+        self.finished = finished;
+    }
+
+    /// Takes on the requests that have arrived. `true` when it stopped for want of room, so that there may
+    /// be more of them.
+    fn requests(&mut self) -> io::Result<bool> {
+        while self.room() {
+            if self.partial.is_some() {
+                if !self.fill_partial() {
+                    return Ok(false);
+                }
+                continue;
+            }
+            match parse(self.input.pending(), self.style == Style::Extended) {
+                Parsed::Incomplete => return Ok(false),
+                Parsed::Garbage(why) => {
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+                }
+                Parsed::Request(request, used) => {
+                    self.input.consume(used);
+                    self.take_on(request);
+                }
+            }
+        }
+        Ok(!self.closing)
+    }
+
+    fn take_on(&mut self, request: Request) {
+        if request.payload > 0 {
+            let size = usize::try_from(request.payload).unwrap_or(usize::MAX);
+            self.in_flight_bytes += size;
+            self.partial = Some(Partial {
+                request,
+                payload: AlignedBuf::new(size),
+                filled: 0,
+            });
+            return;
+        }
+        self.dispatch(request, None);
+    }
+
+    /// Moves what has arrived to the payload it belongs to; `true` when that is complete.
+    fn fill_partial(&mut self) -> bool {
+        let Some(partial) = &mut self.partial else {
+            return true;
+        };
+        let pending = self.input.pending();
+        let count = pending.len().min(partial.payload.len() - partial.filled);
+        partial.payload[partial.filled..partial.filled + count].copy_from_slice(&pending[..count]);
+        partial.filled += count;
+        self.input.consume(count);
+        if partial.filled < partial.payload.len() {
+            return false;
+        }
+        if let Some(whole) = self.partial.take() {
+            self.in_flight_bytes -= whole.payload.len();
+            self.dispatch(whole.request, Some(whole.payload));
+        }
+        true
+    }
+
+    fn dispatch(&mut self, request: Request, payload: Option<AlignedBuf>) {
+        let export = &self.export;
+        let request = request.checked(export.served().disk().size(), export.is_read_only());
+        match request.command {
+            Command::Disconnect => self.closing = true,
+            Command::Refused(errno) => {
+                export.counts.errors.fetch_add(1, Ordering::Relaxed);
+                let (style, cookie, offset) = (self.style, request.cookie, request.offset);
+                self.out.append(|out| {
+                    let why = "the request cannot be served";
+                    encode::error(style, false, cookie, offset, errno, why, out);
+                    true
+                });
+            }
+            Command::BlockStatus { .. } if !self.allocation => {
+                self.dispatch(
+                    Request {
+                        command: Command::Refused(Errno::Inval),
+                        ..request
+                    },
+                    None,
+                );
+            }
+            Command::Read if self.read_at_once(&request) => {}
+            _ => self.hand_on(request, payload),
+        }
+    }
+
+    /// Answers from the cache into the outgoing bytes.
+    fn read_at_once(&mut self, request: &Request) -> bool {
+        let (Ok(length), Ok(size)) = (
+            u32::try_from(request.length),
+            usize::try_from(request.length),
+        ) else {
+            return false;
+        };
+        let export = &self.export;
+        let style = self.style;
+        let hit = self.out.append(|out| {
+            encode::read_header(style, request.cookie, request.offset, length, out);
+            let from = out.len();
+            out.resize(from + size, 0);
+            export.served().try_read(&mut out[from..], request.offset)
+        });
+        if hit {
+            let counts = &export.counts;
+            counts.reads.fetch_add(1, Ordering::Relaxed);
+            counts.at_once.fetch_add(1, Ordering::Relaxed);
+            counts
+                .read_bytes
+                .fetch_add(request.length, Ordering::Relaxed);
+        }
+        hit
+    }
+
+    fn hand_on(&mut self, request: Request, payload: Option<AlignedBuf>) {
+        let held = if request.command == Command::Read {
+            usize::try_from(request.length).unwrap_or(0)
+        } else {
+            payload.as_ref().map_or(0, |p| p.len())
+        };
+        self.in_flight += 1;
+        self.in_flight_bytes += held;
+        let answer = Answer {
+            export: Arc::clone(&self.export),
+            inbox: Arc::clone(&self.inbox),
+            style: self.style,
+            request,
+            held,
+        };
+        let past = self.context.workers.submit(
+            self.export.weight(),
+            self.export.past(),
+            Box::new(move || serve::answer(answer, payload)),
+        );
+        self.export.set_past(past);
+    }
+
+    /// Waits for something to do, and receives what has arrived.
+    fn receive(&mut self) -> io::Result<()> {
+        let want = self.room();
+        let alone = self.in_flight == 0 && self.out.is_empty() && !self.transport.unsent();
+        if want && alone {
+            // Nothing but the client can have news: the receive itself may wait.
+            return self.receive_now(true);
+        }
+        if want && self.transport.may_hold_bytes() {
+            match self.receive_now(false) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                done => return done,
+            }
+        }
+        if self.in_flight > 0 && !self.inbox.may_sleep() {
+            return Ok(());
+        }
+        let write = !self.out.is_empty() || self.transport.unsent();
+        let ready = self
+            .transport
+            .wait(want, write, Some(self.inbox.event()), None);
+        if self.in_flight > 0 {
+            self.inbox.awake();
+        }
+        if ready?.readable && want {
+            match self.receive_now(false) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                done => return done,
+            }
+        }
+        Ok(())
+    }
+
+    fn receive_now(&mut self, wait: bool) -> io::Result<()> {
+        // A payload is received where it is needed, unless it is small.
+        let count = match &mut self.partial {
+            Some(partial) if partial.payload.len() - partial.filled >= INPUT => {
+                let count = self
+                    .transport
+                    .receive(&mut partial.payload[partial.filled..], wait)?;
+                partial.filled += count;
+                count
+            }
+            _ => {
+                let count = self.transport.receive(self.input.room(), wait)?;
+                self.input.end += count;
+                count
+            }
+        };
+        if count == 0 {
+            // Whatever is not there as a whole never comes.
+            self.closing = true;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,215 @@
+//! What is served under a name.
+
+use super::handshake::Offer;
+use super::proto::export_flag as flag;
+use crate::{CachedDisk, Disk, Weight};
+use justitia_share::VirtualTime;
+use serde::Serialize;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Tells which parts of an image are allocated (BLOCK_STATUS of `base:allocation`).
+pub trait Allocation: Send + Sync {
+    /// The extents of a range in order, at most `limit`: length in bytes, and whether it is a hole. The
+    /// last may end beyond the range.
+    ///
+    /// # Errors
+    /// What the file system reports.
+    fn extents(&self, off: u64, count: u64, limit: usize) -> io::Result<Vec<(u64, bool)>>;
+}
+
+impl Allocation for crate::backing::RawDisk {
+    fn extents(&self, off: u64, count: u64, limit: usize) -> io::Result<Vec<(u64, bool)>> {
+        Self::extents(self, off, count, limit)
+    }
+}
+
+/// The disk behind an export.
+pub enum Served {
+    /// Read through the cache.
+    Cached(CachedDisk),
+    /// As it is.
+    Plain(Arc<dyn Disk>),
+}
+
+impl Served {
+    /// The disk, whatever it is.
+    #[must_use]
+    pub fn disk(&self) -> &dyn Disk {
+        match self {
+            Self::Cached(disk) => disk,
+            Self::Plain(disk) => disk,
+        }
+    }
+
+    /// Reads if that needs no waiting.
+    pub(super) fn try_read(&self, buf: &mut [u8], off: u64) -> bool {
+        match self {
+            Self::Cached(disk) => disk.try_read_cached(buf, off),
+            Self::Plain(_) => false,
+        }
+    }
+}
+
+/// A disk under a name.
+pub struct Export {
+    name: String,
+    description: String,
+    read_only: bool,
+    served: Served,
+    allocation: Option<Arc<dyn Allocation>>,
+    weight: AtomicU64,
+    past: AtomicU64,
+    pub(super) counts: Counts,
+}
+
+#[derive(Default)]
+pub(super) struct Counts {
+    pub reads: AtomicU64,
+    pub read_bytes: AtomicU64,
+    pub at_once: AtomicU64,
+    pub writes: AtomicU64,
+    pub write_bytes: AtomicU64,
+    pub errors: AtomicU64,
+}
+
+/// What an export has done since it was added.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ExportStats {
+    /// Its name.
+    pub name: String,
+    /// READ requests answered.
+    pub reads: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Of the reads, those that were answered from the cache without waiting.
+    pub reads_at_once: u64,
+    /// WRITE, TRIM and WRITE_ZEROES requests answered.
+    pub writes: u64,
+    /// Bytes they covered.
+    pub write_bytes: u64,
+    /// Requests answered with an error.
+    pub errors: u64,
+}
+
+impl Export {
+    /// Serves `served` as `name`, without a description, writable.
+    #[must_use]
+    pub fn new(name: &str, served: Served) -> Self {
+        Self {
+            name: name.to_owned(),
+            description: String::new(),
+            read_only: false,
+            served,
+            allocation: None,
+            weight: AtomicU64::new(Weight::default().get()),
+            past: AtomicU64::new(0),
+            counts: Counts::default(),
+        }
+    }
+
+    /// With a description for people.
+    #[must_use]
+    pub fn description(mut self, text: &str) -> Self {
+        text.clone_into(&mut self.description);
+        self
+    }
+
+    /// Writes are refused.
+    #[must_use]
+    pub const fn read_only(mut self, yes: bool) -> Self {
+        self.read_only = yes;
+        self
+    }
+
+    /// BLOCK_STATUS is answered from this.
+    #[must_use]
+    pub fn allocation(mut self, from: Arc<dyn Allocation>) -> Self {
+        self.allocation = Some(from);
+        self
+    }
+
+    /// The weight with which its misses wait for workers, from now on.
+    pub fn set_weight(&self, weight: Weight) {
+        self.weight.store(weight.get(), Ordering::Relaxed);
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The disk behind it.
+    #[must_use]
+    pub const fn served(&self) -> &Served {
+        &self.served
+    }
+
+    /// Whether writes are refused.
+    #[must_use]
+    pub const fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// What it has done.
+    #[must_use]
+    pub fn stats(&self) -> ExportStats {
+        let read = |c: &AtomicU64| c.load(Ordering::Relaxed);
+        ExportStats {
+            name: self.name.clone(),
+            reads: read(&self.counts.reads),
+            read_bytes: read(&self.counts.read_bytes),
+            reads_at_once: read(&self.counts.at_once),
+            writes: read(&self.counts.writes),
+            write_bytes: read(&self.counts.write_bytes),
+            errors: read(&self.counts.errors),
+        }
+    }
+
+    pub(super) fn weight(&self) -> Weight {
+        Weight::try_from(self.weight.load(Ordering::Relaxed)).unwrap_or_default()
+    }
+
+    pub(super) fn past(&self) -> VirtualTime {
+        VirtualTime::from_bits(self.past.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn set_past(&self, past: VirtualTime) {
+        self.past.fetch_max(past.to_bits(), Ordering::Relaxed);
+    }
+
+    pub(super) fn extents(
+        &self,
+        off: u64,
+        count: u64,
+        limit: usize,
+    ) -> io::Result<Vec<(u64, bool)>> {
+        match &self.allocation {
+            Some(allocation) => allocation.extents(off, count, limit),
+            None => Ok(vec![(count, false)]),
+        }
+    }
+
+    pub(super) fn offer(&self) -> Offer {
+        let mut flags = flag::HAS_FLAGS
+            | flag::SEND_FLUSH
+            | flag::SEND_FUA
+            | flag::SEND_DF
+            | flag::SEND_CACHE
+            // A flush covers the writes of all connections: they share the one disk.
+            | flag::CAN_MULTI_CONN;
+        flags |= if self.read_only {
+            flag::READ_ONLY
+        } else {
+            flag::SEND_TRIM | flag::SEND_WRITE_ZEROES
+        };
+        Offer {
+            name: self.name.clone(),
+            description: self.description.clone(),
+            size: self.served.disk().size(),
+            flags,
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! The NBD server: fixed newstyle negotiation, simple, structured and extended replies, TLS.
+//!
+//! A connection has one thread, which alone touches its socket: it takes whatever has arrived, answers what
+//! the cache holds from the cache straight into the reply buffer, and sends all replies in one go. What must
+//! wait for a disk goes to a pool of workers, shared by all connections and served in proportion to the
+//! weights of the VMs; replies may overtake each other. So neither a miss, nor a slow client, nor a disk that
+//! hangs holds up anybody else's hits.
+//!
+//! Bounds: a connection holds at most [`Limits::in_flight_bytes`] of payload plus one request's (32 MiB),
+//! and some hundred KiB of buffers; the server has at most [`Limits::connections`] of them.
+
+mod connection;
+mod encode;
+mod export;
+mod handshake;
+mod outbox;
+mod parse;
+mod proto;
+mod request;
+mod serve;
+mod server;
+mod tls;
+mod transport;
+mod workers;
+
+#[cfg(test)]
+mod test;
+
+pub use export::{Allocation, Export, ExportStats, Served};
+pub use server::{Limits, ListenError, Server};
+pub use tls::{TlsError, TlsFiles};
+
+/// The parsers, for the fuzzer.
+#[doc(hidden)]
+pub mod fuzz {
+    pub use super::encode::Style;
+    pub use super::handshake::{Agreed, Catalogue, Handshake, Next, Offer, Tls};
+    pub use super::request::{Command, Parsed, Request, parse};
+}

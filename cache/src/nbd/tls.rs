@@ -1,0 +1,95 @@
+//! TLS with certificates, as NBD clients expect it (`qemu --object tls-creds-x509`, `nbdinfo --tls…`).
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A directory with `server-cert.pem`, `server-key.pem` and, to verify clients, `ca-cert.pem`: the names
+/// that QEMU and libnbd use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The directory.
+    pub directory: PathBuf,
+    /// Clients must show a certificate of the CA.
+    pub verify_clients: bool,
+}
+
+/// Why TLS cannot be offered.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file is not what it should be.
+    #[error("cannot use {path} for TLS: expected {expected}: {why}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What it should hold.
+        expected: &'static str,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Certificate and key do not go together, or the like.
+    #[error("cannot use the certificates in {directory}: {source}")]
+    Rejected {
+        /// The directory.
+        directory: PathBuf,
+        /// Why not.
+        source: rustls::Error,
+    },
+}
+
+impl TlsFiles {
+    pub(super) fn load(&self) -> Result<Arc<ServerConfig>, TlsError> {
+        let chain = certificates(&self.directory.join("server-cert.pem"))?;
+        let key_path = self.directory.join("server-key.pem");
+        let key = PrivateKeyDer::from_pem_file(&key_path).map_err(|e| TlsError::File {
+            path: key_path,
+            expected: "a private key in PEM",
+            why: e.to_string(),
+        })?;
+        let rejected = |source| TlsError::Rejected {
+            directory: self.directory.clone(),
+            source,
+        };
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .map_err(rejected)?;
+        let builder = if self.verify_clients {
+            let ca = self.directory.join("ca-cert.pem");
+            let mut roots = RootCertStore::empty();
+            for certificate in certificates(&ca)? {
+                roots.add(certificate).map_err(rejected)?;
+            }
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+                .build()
+                .map_err(|e| TlsError::File {
+                    path: ca,
+                    expected: "a CA certificate in PEM",
+                    why: e.to_string(),
+                })?;
+            builder.with_client_cert_verifier(verifier)
+        } else {
+            builder.with_no_client_auth()
+        };
+        let config = builder.with_single_cert(chain, key).map_err(rejected)?;
+        Ok(Arc::new(config))
+    }
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let error = |why: String| TlsError::File {
+        path: path.into(),
+        expected: "a certificate in PEM",
+        why,
+    };
+    let found: Vec<_> = CertificateDer::pem_file_iter(path)
+        .and_then(Iterator::collect)
+        .map_err(|e| error(e.to_string()))?;
+    if found.is_empty() {
+        return Err(error("there is none".into()));
+    }
+    Ok(found)
+}

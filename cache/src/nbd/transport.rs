@@ -1,0 +1,205 @@
+//! A connection's bytes, plain or through TLS.
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, send, sendmsg};
+use rustls::{ServerConfig, ServerConnection};
+use std::io::{self, IoSlice, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A stream socket, plain or with TLS on it.
+pub struct Transport {
+    socket: Arc<OwnedFd>,
+    tls: Option<Box<ServerConnection>>,
+}
+
+/// What may be waited for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Readiness {
+    /// Something arrived, or the peer is gone.
+    pub readable: bool,
+}
+
+struct Raw<'a> {
+    socket: BorrowedFd<'a>,
+    wait: bool,
+}
+
+impl Read for Raw<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let flags = if self.wait {
+            RecvFlags::empty()
+        } else {
+            RecvFlags::DONTWAIT
+        };
+        loop {
+            match recv(self.socket, &mut *buf, flags) {
+                Ok((count, _)) => return Ok(count),
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+}
+
+impl Write for Raw<'_> {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        Ok(send(
+            self.socket,
+            buf,
+            SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
+        )?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Transport {
+    pub const fn new(socket: Arc<OwnedFd>) -> Self {
+        Self { socket, tls: None }
+    }
+
+    /// Begins TLS; the handshake happens as bytes are received.
+    pub fn secure(&mut self, config: Arc<ServerConfig>) -> io::Result<()> {
+        let mut tls = ServerConnection::new(config).map_err(io::Error::other)?;
+        tls.set_buffer_limit(Some(256 << 10));
+        self.tls = Some(Box::new(tls));
+        Ok(())
+    }
+
+    /// Receives what there is, 0 at the end. [`io::ErrorKind::WouldBlock`] when there is nothing, unless
+    /// `wait`.
+    pub fn receive(&mut self, buf: &mut [u8], wait: bool) -> io::Result<usize> {
+        let mut raw = Raw {
+            socket: self.socket.as_fd(),
+            wait,
+        };
+        let Some(tls) = &mut self.tls else {
+            return raw.read(buf);
+        };
+        loop {
+            match tls.reader().read(buf) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                // Gone without a farewell: the protocol above has its own.
+                Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(0),
+                done => return done,
+            }
+            if tls.read_tls(&mut raw)? == 0 {
+                return Ok(0);
+            }
+            let processed = tls.process_new_packets();
+            // Handshake messages, and the alert that tells the peer what was wrong.
+            flush_tls(tls, self.socket.as_fd())?;
+            processed.map_err(io::Error::other)?;
+        }
+    }
+
+    /// Sends what fits now; [`io::ErrorKind::WouldBlock`] when nothing does.
+    pub fn send(&mut self, parts: &[IoSlice]) -> io::Result<usize> {
+        let Some(tls) = &mut self.tls else {
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            let mut none = SendAncillaryBuffer::default();
+            return match sendmsg(&*self.socket, parts, &mut none, flags) {
+                Err(Errno::INTR) => Err(io::ErrorKind::WouldBlock.into()),
+                sent => Ok(sent?),
+            };
+        };
+        flush_tls(tls, self.socket.as_fd())?;
+        if tls.wants_write() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let sent = tls.writer().write_vectored(parts)?;
+        flush_tls(tls, self.socket.as_fd())?;
+        Ok(sent)
+    }
+
+    /// Whether bytes that were accepted for sending are still here.
+    pub fn unsent(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.wants_write())
+    }
+
+    /// Sends what [`unsent`](Self::unsent) tells of, as far as it fits.
+    pub fn flush(&mut self) -> io::Result<()> {
+        match &mut self.tls {
+            Some(tls) => flush_tls(tls, self.socket.as_fd()),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether received bytes may be waiting inside, which no poll would tell.
+    pub const fn may_hold_bytes(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// Says farewell.
+    pub fn close(&mut self) {
+        if let Some(tls) = &mut self.tls {
+            tls.send_close_notify();
+            // The peer may be gone already.
+            let _ = flush_tls(tls, self.socket.as_fd());
+        }
+    }
+
+    /// Waits until the socket can be read (if `read`) or written (if `write`), `wake` is readable, or the
+    /// deadline passes (an error of kind [`io::ErrorKind::TimedOut`]).
+    pub fn wait(
+        &self,
+        read: bool,
+        write: bool,
+        wake: Option<BorrowedFd>,
+        deadline: Option<Instant>,
+    ) -> io::Result<Readiness> {
+        let mut events = PollFlags::empty();
+        events.set(PollFlags::IN, read);
+        events.set(PollFlags::OUT, write);
+        let socket = PollFd::from_borrowed_fd(self.socket.as_fd(), events);
+        let wake = PollFd::from_borrowed_fd(
+            wake.unwrap_or(self.socket.as_fd()),
+            if wake.is_some() {
+                PollFlags::IN
+            } else {
+                PollFlags::empty()
+            },
+        );
+        let mut fds = [socket, wake];
+        loop {
+            let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            let left = left.and_then(|l| Timespec::try_from(l).ok());
+            match poll(&mut fds, left.as_ref()) {
+                Ok(0) | Err(Errno::INTR) => {}
+                Ok(_) => break,
+                Err(e) => return Err(e.into()),
+            }
+        }
+        let got = fds[0].revents();
+        if !read && got.intersects(PollFlags::ERR | PollFlags::HUP) {
+            // Not even interested in reading, and it is broken: only an error can follow.
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        Ok(Readiness {
+            readable: got.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR),
+        })
+    }
+}
+
+fn flush_tls(tls: &mut ServerConnection, socket: BorrowedFd) -> io::Result<()> {
+    let mut raw = Raw {
+        socket,
+        wait: false,
+    };
+    while tls.wants_write() {
+        match tls.write_tls(&mut raw) {
+            Ok(_) => {}
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
