@@ -59,8 +59,8 @@ pub fn bars(
             (column(FRAME.left + start, width, class, label, *ideal, *result, &axis))
         }
         @if results.iter().all(Option::is_none) {
-            text.value x=(px(FRAME.left + FRAME.inner_width() / 2.0)) y=(px(FRAME.height / 2.0))
-                text-anchor="middle" { "not measured" }
+            // Top left, where no ideal is drawn.
+            text.value x=(px(FRAME.left + 6.0)) y=(px(FRAME.top + 12.0)) { "not measured" }
         }
         text.axis x=(px(FRAME.left + FRAME.inner_width() / 2.0)) y=(px(FRAME.height - 4.0))
             text-anchor="middle" { "weight" }

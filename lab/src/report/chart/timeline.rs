@@ -14,7 +14,7 @@ const FRAME: Frame = Frame {
     height: 164.0,
     left: 38.0,
     right: 8.0,
-    top: 16.0,
+    top: 18.0,
     bottom: 32.0,
 };
 
@@ -78,7 +78,7 @@ pub fn timeline(id: &str, title: &str, panel: &Panel, lines: &[Line<'_>]) -> Mar
     let floor = FRAME.height - FRAME.bottom;
     let body = html! {
         (grid_y(FRAME, &axis))
-        text.axis x="2" y="9" { (panel.scale.name) }
+        text.axis x="0" y="8" { (panel.scale.name) }
         @if peak > axis.end * 1.000_001 {
             text.value x=(px(FRAME.width - FRAME.right)) y="9" text-anchor="end" {
                 "▲ up to " (digits(peak))
