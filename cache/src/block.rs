@@ -57,12 +57,29 @@ impl Key {
         (block <= MAX_BLOCK).then_some(Self(u64::from(disk) << BLOCK_BITS | block))
     }
 
+    pub(crate) const fn from_raw(raw: u64) -> Self {
+        Self(raw)
+    }
+
+    pub(crate) const fn raw(self) -> u64 {
+        self.0
+    }
+
     pub(crate) const fn block(self) -> u64 {
         self.0 & MAX_BLOCK
     }
 
     pub(crate) const fn disk(self) -> u64 {
         self.0 >> BLOCK_BITS
+    }
+
+    /// Spreads the key over 64 bits (the finaliser of SplitMix64: every input bit reaches every output bit).
+    /// The seed is the cache's own secret, so that no guest can choose blocks that collide.
+    pub(crate) const fn hash(self, seed: u64) -> u64 {
+        let mut x = (self.0 ^ seed).wrapping_add(0x9E37_79B9_7F4A_7C15);
+        x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        x ^ (x >> 31)
     }
 }
 
@@ -97,5 +114,6 @@ mod tests {
         );
         assert_ne!(Key::new(1, 0), Key::new(0, 1));
         assert_eq!(Key::new(0, MAX_BLOCK + 1), None);
+        assert_eq!(Key::from_raw(key.raw()), key);
     }
 }

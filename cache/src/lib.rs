@@ -4,10 +4,18 @@
 //! [`Cache`] holds blocks; [`CachedDisk`] puts it in front of a [`Disk`]. The cache only ever holds clean
 //! blocks: losing it loses speed, never data.
 
+pub mod backing;
+pub mod nbd;
+
 mod block;
 mod cache;
 mod disk;
 mod error;
+mod index;
+#[cfg(test)]
+mod model;
+mod policy;
+mod store;
 
 pub use block::{BLOCK_SIZE, Block, MAX_BLOCK, PoolId, VmId};
 pub use cache::{
@@ -16,4 +24,5 @@ pub use cache::{
 };
 pub use disk::{CachedDisk, Disk, Mode, RamDisk, check_range};
 pub use error::CacheError;
+pub use justitia_lock::{Ageing, Order};
 pub use justitia_share::{Weight, WeightError};

@@ -1,6 +1,7 @@
 //! What a cache is made of.
 
 use crate::Weight;
+use justitia_lock::Order;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -77,15 +78,18 @@ pub struct CacheConfig {
     pub memory_limit: Option<u64>,
     /// The SSD store, if there is one.
     pub ssd: Option<SsdConfig>,
+    /// Who gets room first when puts wait for it.
+    pub order: Order,
 }
 
 impl Default for CacheConfig {
-    /// 256 MiB of memory, no SSD.
+    /// 256 MiB of memory, no SSD, and the paper's order: the highest weight first, with ageing.
     fn default() -> Self {
         Self {
             memory_bytes: 256 << 20,
             memory_limit: None,
             ssd: None,
+            order: Order::default(),
         }
     }
 }

@@ -1,47 +1,54 @@
 //! The cache: VMs, pools, disks and their blocks.
+//!
+//! Locks, outermost first: the configuration; the change of the SSD store; the gate, where puts wait for room;
+//! a pool's shelf or log (two shelves by index); a shard of the index; the leaves (free slots, staged units).
+//! A hit takes one shard; a put with room one pool and one shard, after each other.
 
 mod config;
+mod control;
 mod disks;
+mod ops;
 mod pool;
+mod resize;
+mod room;
+mod shares;
+mod ssd;
 mod stats;
+mod stores;
 
 pub use config::{CacheConfig, Policy, PoolSpec, SsdConfig, StoreKind};
 pub use disks::DiskId;
 pub use stats::{CacheStats, Counts, DiskStats, PoolStats, StoreStats, VmStats};
 
 pub(crate) use disks::{DiskHandle, DiskState};
+pub(crate) use ops::{Found, Pending};
 pub(crate) use pool::{Pool, PoolHandle};
 
-use crate::block::{BLOCK_BYTES, Block, Key, PoolId, VmId};
-use crate::disk::Ticket;
+use crate::block::{PoolId, VmId};
+use crate::index::Index;
+use crate::store::MemoryStore;
 use crate::{CacheError, Weight};
+use arc_swap::{ArcSwap, ArcSwapOption};
+use control::{Control, PoolTable, Vm};
+use justitia_lock::WeightLock;
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, HashMap};
+use room::Shares;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use stores::Stores;
 
 /// The cache.
 pub struct Cache {
-    // First cut: one map under one lock, emptied when full.
-    blocks: Mutex<HashMap<Key, (PoolHandle, Box<Block>)>>,
+    index: Index,
+    stores: Stores,
+    pools: ArcSwap<PoolTable>,
+    /// Where puts wait when a store is full.
+    gate: WeightLock<Shares>,
+    /// Free slots that a pool takes at once.
+    batch: AtomicU32,
     control: Mutex<Control>,
-}
-
-#[derive(Default)]
-struct Control {
-    config: CacheConfig,
-    vms: BTreeMap<VmId, Vm>,
-    pools: BTreeMap<PoolId, PoolHandle>,
-    disks: BTreeMap<DiskId, DiskHandle>,
-    next: u32,
-}
-
-struct Vm {
-    name: String,
-    weight: Weight,
-    policy: Policy,
-    pools: Vec<PoolHandle>,
-    disks: Vec<DiskHandle>,
+    ssd_change: Mutex<()>,
 }
 
 impl Cache {
@@ -50,13 +57,30 @@ impl Cache {
     /// # Errors
     /// When a store cannot be had.
     pub fn new(config: CacheConfig) -> Result<Arc<Self>, CacheError> {
-        Ok(Arc::new(Self {
-            blocks: Mutex::default(),
-            control: Mutex::new(Control {
-                config,
-                ..Control::default()
-            }),
-        }))
+        let capacity = resize::slots(config.memory_bytes)?;
+        let limit = config.memory_limit.unwrap_or_else(machine_memory);
+        let limit = resize::slots(limit)?.max(capacity);
+        let reserve = |source| CacheError::Reserve {
+            bytes: u64::from(limit) * crate::block::BLOCK_BYTES,
+            source,
+        };
+        let cache = Arc::new(Self {
+            index: Index::new(ssd::random().map_err(reserve)?),
+            stores: Stores {
+                memory: MemoryStore::new(capacity, limit).map_err(reserve)?,
+                ssd: ArcSwapOption::empty(),
+            },
+            pools: ArcSwap::default(),
+            gate: WeightLock::new(Shares::default(), config.order),
+            batch: AtomicU32::new(1),
+            control: Mutex::default(),
+            ssd_change: Mutex::new(()),
+        });
+        if let Some(ssd) = &config.ssd {
+            cache.open_ssd(ssd)?;
+        }
+        cache.control.lock().config = config;
+        Ok(cache)
     }
 
     /// Adds a VM, with one pool in memory for the blocks that belong to no container.
@@ -65,8 +89,7 @@ impl Cache {
     /// When there are too many pools.
     pub fn add_vm(&self, name: &str, weight: Weight, policy: Policy) -> Result<VmId, CacheError> {
         let mut c = self.control.lock();
-        c.next += 1;
-        let id = VmId(c.next);
+        let id = VmId(c.number());
         c.vms.insert(
             id,
             Vm {
@@ -77,7 +100,10 @@ impl Cache {
                 disks: Vec::new(),
             },
         );
-        c.create_pool(id, "default", PoolSpec::default())?;
+        self.new_pool(&mut c, id, "default", PoolSpec::default())
+            .inspect_err(|_| {
+                c.vms.remove(&id);
+            })?;
         Ok(id)
     }
 
@@ -88,14 +114,15 @@ impl Cache {
     pub fn remove_vm(&self, vm: VmId) -> Result<(), CacheError> {
         let mut c = self.control.lock();
         let gone = c.vms.remove(&vm).ok_or(CacheError::NoVm(vm))?;
+        self.refresh(&c);
         for disk in gone.disks {
             disk.close();
+            self.invalidate(&disk, 0..u64::MAX);
             c.disks.remove(&disk.id);
         }
         for pool in gone.pools {
-            c.pools.remove(&pool.id);
+            self.end_pool(&pool);
         }
-        self.blocks.lock().retain(|_, (pool, _)| pool.vm != vm);
         Ok(())
     }
 
@@ -104,7 +131,9 @@ impl Cache {
     /// # Errors
     /// When there is no such VM.
     pub fn set_vm_weight(&self, vm: VmId, weight: Weight) -> Result<(), CacheError> {
-        self.control.lock().vm(vm)?.weight = weight;
+        let mut c = self.control.lock();
+        c.vm(vm)?.weight = weight;
+        self.refresh(&c);
         Ok(())
     }
 
@@ -113,7 +142,12 @@ impl Cache {
     /// # Errors
     /// When there is no such VM.
     pub fn set_vm_policy(&self, vm: VmId, policy: Policy) -> Result<(), CacheError> {
-        self.control.lock().vm(vm)?.policy = policy;
+        let mut c = self.control.lock();
+        let vm = c.vm(vm)?;
+        vm.policy = policy;
+        for pool in &vm.pools {
+            pool.shelf.lock().set_policy(policy);
+        }
         Ok(())
     }
 
@@ -132,17 +166,30 @@ impl Cache {
     /// # Errors
     /// When there is no such VM, or there are too many pools.
     pub fn create_pool(&self, vm: VmId, name: &str, spec: PoolSpec) -> Result<PoolId, CacheError> {
-        self.control.lock().create_pool(vm, name, spec)
+        self.new_pool(&mut self.control.lock(), vm, name, spec)
     }
 
-    /// SET_CG_WEIGHT: changes a pool's ⟨store, weight⟩. When the store changes, the pool's blocks are
-    /// dropped from the old one.
+    /// SET_CG_WEIGHT: changes a pool's ⟨store, weight⟩. When the store changes, new blocks go to the new
+    /// one; those in the old are still found, and as the pool is entitled to nothing there any more, they
+    /// are the first to go when room is needed. [`drop_blocks`](Self::drop_blocks) drops them at once.
     ///
     /// # Errors
     /// When there is no such pool.
     pub fn set_pool(&self, pool: PoolId, spec: PoolSpec) -> Result<(), CacheError> {
-        self.control.lock().pool(pool)?.set_spec(spec);
+        let c = self.control.lock();
+        self.pool(pool)?.set_spec(spec);
+        self.refresh(&c);
         Ok(())
+    }
+
+    /// Drops what a pool holds in a store. Returns how many bytes became free.
+    ///
+    /// # Errors
+    /// When there is no such pool.
+    pub fn drop_blocks(&self, pool: PoolId, store: StoreKind) -> Result<u64, CacheError> {
+        let _c = self.control.lock();
+        let freed = self.evict(&*self.pool(pool)?, store, u64::from(u32::MAX));
+        Ok(freed * crate::block::BLOCK_BYTES)
     }
 
     /// DESTROY_CGROUP: removes a pool and its blocks.
@@ -151,14 +198,14 @@ impl Cache {
     /// When there is no such pool, or it is the VM's first.
     pub fn destroy_pool(&self, pool: PoolId) -> Result<(), CacheError> {
         let mut c = self.control.lock();
-        let handle = c.pool(pool)?;
+        let handle = self.pool(pool)?;
         let vm = c.vm(handle.vm)?;
         if vm.pools.first().is_some_and(|p| p.id == pool) {
             return Err(CacheError::DefaultPool(pool, handle.vm));
         }
         vm.pools.retain(|p| p.id != pool);
-        c.pools.remove(&pool);
-        self.blocks.lock().retain(|_, (p, _)| p.id != pool);
+        self.refresh(&c);
+        self.end_pool(&handle);
         Ok(())
     }
 
@@ -170,19 +217,9 @@ impl Cache {
     pub fn migrate(&self, disk: DiskId, blocks: Range<u64>, to: PoolId) -> Result<u64, CacheError> {
         let c = self.control.lock();
         let disk = c.disk(disk)?;
-        let to = c.pool(to)?;
+        let to = self.pool(to)?;
         own(&disk, &to)?;
-        let mut count = 0;
-        for (key, (pool, _)) in self.blocks.lock().iter_mut() {
-            if key.disk() == u64::from(disk.id.number)
-                && blocks.contains(&key.block())
-                && pool.id != to.id
-            {
-                *pool = to.clone();
-                count += 1;
-            }
-        }
-        Ok(count)
+        Ok(self.hand_over(&disk, blocks, &to))
     }
 
     /// Makes a disk of a VM known. Its blocks are found only through it.
@@ -190,24 +227,7 @@ impl Cache {
     /// # Errors
     /// When there is no such VM, or there are too many disks.
     pub fn add_disk(&self, vm: VmId, name: &str) -> Result<DiskId, CacheError> {
-        let mut c = self.control.lock();
-        c.next += 1;
-        let number = (0..Key::MAX_DISKS)
-            .find(|n| !c.disks.keys().any(|d| d.number == *n))
-            .ok_or(CacheError::TooMany {
-                what: "disks",
-                limit: Key::MAX_DISKS,
-            })?;
-        let id = DiskId {
-            number,
-            generation: c.next,
-        };
-        let first = c.vm(vm)?.pools.first().cloned();
-        let pool = first.ok_or(CacheError::NoVm(vm))?;
-        let disk = Arc::new(DiskState::new(id, vm, name.to_owned(), pool));
-        c.vm(vm)?.disks.push(disk.clone());
-        c.disks.insert(id, disk);
-        Ok(id)
+        self.control.lock().add_disk(vm, name)
     }
 
     /// Forgets a disk and its blocks. A [`CachedDisk`](crate::CachedDisk) that still serves it goes on
@@ -233,13 +253,30 @@ impl Cache {
     pub fn resize(&self, store: StoreKind, bytes: u64) -> Result<(), CacheError> {
         let mut c = self.control.lock();
         match store {
-            StoreKind::Memory => c.config.memory_bytes = bytes,
+            StoreKind::Memory => {
+                self.resize_memory(bytes)?;
+                c.config.memory_bytes = bytes;
+            }
             StoreKind::Ssd => {
+                let path = c.config.ssd.as_ref().map(|s| s.path.clone());
+                let limit = self.stores.ssd.load().as_ref().map_or(0, |s| s.limit());
+                if bytes > limit {
+                    return Err(CacheError::StoreSize {
+                        store,
+                        limit,
+                        found: bytes,
+                    });
+                }
+                self.resize_ssd(bytes).map_err(|source| CacheError::Ssd {
+                    path: path.unwrap_or_default(),
+                    source,
+                })?;
                 if let Some(ssd) = &mut c.config.ssd {
                     ssd.bytes = bytes;
                 }
             }
         }
+        self.refresh(&c);
         Ok(())
     }
 
@@ -247,62 +284,28 @@ impl Cache {
     ///
     /// # Errors
     /// When the new one cannot be used; there is none then.
-    pub fn set_ssd(&self, ssd: Option<SsdConfig>) -> Result<(), CacheError> {
-        self.control.lock().config.ssd = ssd;
+    pub fn set_ssd(self: &Arc<Self>, ssd: Option<SsdConfig>) -> Result<(), CacheError> {
+        let mut c = self.control.lock();
+        c.config.ssd = None;
+        self.stop_ssd();
+        if let Some(ssd) = ssd {
+            self.open_ssd(&ssd)?;
+            c.config.ssd = Some(ssd);
+        }
         Ok(())
     }
 
-    /// GET_STATS: everything there is to tell.
-    #[must_use]
-    pub fn stats(&self) -> CacheStats {
-        let c = self.control.lock();
-        let blocks = self.blocks.lock();
-        let held = |pool: &PoolHandle| {
-            let n = blocks.values().filter(|(p, _)| p.id == pool.id).count();
-            u64::try_from(n).unwrap_or(u64::MAX) * BLOCK_BYTES
-        };
-        let used = u64::try_from(blocks.len()).unwrap_or(u64::MAX) * BLOCK_BYTES;
-        CacheStats {
-            stores: vec![StoreStats {
-                store: StoreKind::Memory,
-                capacity_bytes: c.config.memory_bytes,
-                used_bytes: used,
-                metadata_bytes: 0,
-                failed: None,
-                errors: 0,
-            }],
-            vms: c
-                .vms
-                .iter()
-                .map(|(id, vm)| VmStats {
-                    id: *id,
-                    name: vm.name.clone(),
-                    weight: vm.weight.get(),
-                    policy: vm.policy,
-                    pools: vm
-                        .pools
-                        .iter()
-                        .map(|p| PoolStats {
-                            id: p.id,
-                            name: p.name.clone(),
-                            store: p.store(),
-                            weight: p.weight().get(),
-                            entitlement_bytes: 0,
-                            memory_bytes: held(p),
-                            ssd_bytes: 0,
-                            counts: p.count.read(),
-                        })
-                        .collect(),
-                    disks: vm
-                        .disks
-                        .iter()
-                        .map(|d| DiskStats {
-                            id: d.id,
-                            name: d.name.clone(),
-                        })
-                        .collect(),
-                })
-                .collect(),
+    /// What an audit looks into.
+    #[cfg(test)]
+    pub(crate) fn books(&self) -> (&Index, &Stores, Arc<PoolTable>) {
+        (&self.index, &self.stores, self.pools.load_full())
+    }
+
+    /// Does a writer's work once, where there are none.
+    #[cfg(test)]
+    pub(crate) fn write_ssd(&self) {
+        if let Some(ssd) = self.stores.working_ssd() {
+            self.write_one(&ssd);
         }
     }
 
@@ -317,84 +320,9 @@ impl Cache {
         disk: &DiskHandle,
         pool: PoolId,
     ) -> Result<PoolHandle, CacheError> {
-        let pool = self.control.lock().pool(pool)?;
+        let pool = self.pool(pool)?;
         own(disk, &pool)?;
         Ok(pool)
-    }
-
-    /// Copies a part of a block out, if the cache has it; it stays.
-    pub(crate) fn read(
-        &self,
-        disk: &DiskHandle,
-        pool: &PoolHandle,
-        block: u64,
-        at: usize,
-        piece: &mut [u8],
-    ) -> bool {
-        pool.count.gets.add(1);
-        let Some(key) = disk.key(block) else {
-            return false;
-        };
-        let blocks = self.blocks.lock();
-        let Some((_, content)) = blocks.get(&key) else {
-            return false;
-        };
-        piece.copy_from_slice(&content[at..at + piece.len()]);
-        pool.count.memory_hits.add(1);
-        true
-    }
-
-    /// Copies a part of a block out, if the cache has it, and takes the block out.
-    pub(crate) fn take(
-        &self,
-        disk: &DiskHandle,
-        pool: &PoolHandle,
-        block: u64,
-        at: usize,
-        piece: &mut [u8],
-    ) -> bool {
-        let hit = self.read(disk, pool, block, at, piece);
-        if let (true, Some(key)) = (hit, disk.key(block)) {
-            self.blocks.lock().remove(&key);
-        }
-        hit
-    }
-
-    pub(crate) fn holds(&self, disk: &DiskHandle, block: u64) -> bool {
-        disk.key(block)
-            .is_some_and(|key| self.blocks.lock().contains_key(&key))
-    }
-
-    /// Inserts a block that was read under `ticket`; `false` when it was not.
-    pub(crate) fn insert(
-        &self,
-        disk: &DiskHandle,
-        pool: &PoolHandle,
-        block: u64,
-        content: &Block,
-        ticket: Ticket,
-    ) -> bool {
-        let room = self.control.lock().config.memory_bytes / BLOCK_BYTES;
-        let mut blocks = self.blocks.lock();
-        let Some(key) = disk.key(block).filter(|_| disk.good(block, ticket)) else {
-            pool.count.puts_dropped.add(1);
-            return false;
-        };
-        if u64::try_from(blocks.len()).unwrap_or(u64::MAX) >= room {
-            blocks.clear();
-        }
-        if room > 0 {
-            blocks.insert(key, (pool.clone(), Box::new(*content)));
-            pool.count.puts.add(1);
-        }
-        room > 0
-    }
-
-    /// Removes what the cache holds of the disk's `blocks`.
-    pub(crate) fn invalidate(&self, disk: &DiskHandle, range: Range<u64>) {
-        self.blocks.lock().retain(|key, _| {
-            key.disk() != u64::from(disk.id.number) || !range.contains(&key.block())
-        });
     }
 }
 
@@ -409,34 +337,9 @@ fn own(disk: &DiskHandle, pool: &PoolHandle) -> Result<(), CacheError> {
     })
 }
 
-impl Control {
-    fn vm(&mut self, vm: VmId) -> Result<&mut Vm, CacheError> {
-        self.vms.get_mut(&vm).ok_or(CacheError::NoVm(vm))
-    }
-
-    fn pool(&self, pool: PoolId) -> Result<PoolHandle, CacheError> {
-        self.pools
-            .get(&pool)
-            .cloned()
-            .ok_or(CacheError::NoPool(pool))
-    }
-
-    fn disk(&self, disk: DiskId) -> Result<DiskHandle, CacheError> {
-        self.disks
-            .get(&disk)
-            .cloned()
-            .ok_or(CacheError::NoDisk(disk))
-    }
-
-    fn create_pool(&mut self, vm: VmId, name: &str, spec: PoolSpec) -> Result<PoolId, CacheError> {
-        self.next += 1;
-        let id = PoolId {
-            index: self.next,
-            generation: self.next,
-        };
-        let pool = Arc::new(Pool::new(id, vm, name.to_owned(), spec));
-        self.vm(vm)?.pools.push(pool.clone());
-        self.pools.insert(id, pool);
-        Ok(id)
-    }
+/// The machine's memory, bytes; what a memory store can grow to unless configured.
+fn machine_memory() -> u64 {
+    let info = rustix::system::sysinfo();
+    let bytes = u128::from(info.totalram) * u128::from(info.mem_unit);
+    u64::try_from(bytes).unwrap_or(u64::MAX).min(1 << 40)
 }

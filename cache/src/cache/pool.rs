@@ -2,10 +2,12 @@
 
 use crate::Weight;
 use crate::block::{PoolId, VmId};
-use crate::cache::{Counts, PoolSpec, StoreKind};
+use crate::cache::{Counts, Policy, PoolSpec, StoreKind};
+use crate::policy::Shelf;
+use crate::store::SsdLog;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 pub(crate) type PoolHandle = Arc<Pool>;
 
@@ -15,16 +17,31 @@ pub(crate) struct Pool {
     pub(crate) vm: VmId,
     pub(crate) name: String,
     spec: Mutex<PoolSpec>,
+    /// What it has in memory.
+    pub(crate) shelf: Mutex<Shelf>,
+    /// Slots of the memory store that it holds, spare ones included. Changed under the shelf's lock.
+    pub(crate) memory_used: AtomicU64,
+    /// What it has on the SSD.
+    pub(crate) log: Mutex<SsdLog>,
+    /// Slots of the SSD store in its extents. Changed under the log's lock.
+    pub(crate) ssd_used: AtomicU64,
+    /// Its weight when it waits for room: its part of the whole, in ten-thousandths.
+    queue_weight: AtomicU32,
     pub(crate) count: Counters,
 }
 
 impl Pool {
-    pub(crate) fn new(id: PoolId, vm: VmId, name: String, spec: PoolSpec) -> Self {
+    pub(crate) fn new(id: PoolId, vm: VmId, name: String, spec: PoolSpec, policy: Policy) -> Self {
         Self {
             id,
             vm,
             name,
             spec: Mutex::new(spec),
+            shelf: Mutex::new(Shelf::new(policy)),
+            memory_used: AtomicU64::new(0),
+            log: Mutex::default(),
+            ssd_used: AtomicU64::new(0),
+            queue_weight: AtomicU32::new(1),
             count: Counters::default(),
         }
     }
@@ -37,19 +54,31 @@ impl Pool {
         *self.spec.lock() = spec;
     }
 
-    pub(crate) fn store(&self) -> StoreKind {
-        self.spec().store
+    pub(crate) fn queue_weight(&self) -> Weight {
+        Weight::try_from(u64::from(self.queue_weight.load(Ordering::Relaxed)))
+            .unwrap_or(Weight::MIN)
     }
 
-    pub(crate) fn weight(&self) -> Weight {
-        self.spec().weight
+    /// Sets the weight to `part` of `whole`.
+    pub(crate) fn set_queue_weight(&self, part: u64, whole: u64) {
+        let scaled = u128::from(part) * 10_000 / u128::from(whole.max(1));
+        let weight = u32::try_from(scaled.clamp(1, 10_000)).unwrap_or(1);
+        self.queue_weight.store(weight, Ordering::Relaxed);
+    }
+
+    /// Slots of a store that the pool holds.
+    pub(crate) fn used(&self, store: StoreKind) -> u64 {
+        match store {
+            StoreKind::Memory => self.memory_used.load(Ordering::Relaxed),
+            StoreKind::Ssd => self.ssd_used.load(Ordering::Relaxed),
+        }
     }
 }
 
 /// What happened to a pool.
 #[derive(Default)]
 pub(crate) struct Counters {
-    pub(crate) gets: Counter,
+    pub(crate) misses: Counter,
     pub(crate) memory_hits: Counter,
     pub(crate) ssd_hits: Counter,
     pub(crate) puts: Counter,
@@ -60,10 +89,11 @@ pub(crate) struct Counters {
 
 impl Counters {
     pub(crate) fn read(&self) -> Counts {
+        let (memory_hits, ssd_hits) = (self.memory_hits.get(), self.ssd_hits.get());
         Counts {
-            gets: self.gets.get(),
-            memory_hits: self.memory_hits.get(),
-            ssd_hits: self.ssd_hits.get(),
+            gets: self.misses.get() + memory_hits + ssd_hits,
+            memory_hits,
+            ssd_hits,
             puts: self.puts.get(),
             puts_dropped: self.puts_dropped.get(),
             evictions: self.evictions.get(),

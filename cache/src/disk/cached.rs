@@ -2,9 +2,11 @@
 
 use super::{Disk, check_range, len};
 use crate::block::{self, BLOCK_BYTES, BLOCK_SIZE};
-use crate::cache::{Cache, DiskHandle, PoolHandle};
+use crate::cache::{Cache, DiskHandle, Found, Pending, PoolHandle};
+use crate::store::Page;
 use crate::{CacheError, DiskId, PoolId};
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// What a hit does, and who fills the cache.
@@ -57,7 +59,7 @@ impl CachedDisk {
         &self.cache
     }
 
-    /// Reads when every byte is in the cache, without allocating; `false` when one is not, and then the
+    /// Reads when every byte is in the memory store, without allocating; `false` when one is not, and then the
     /// buffer holds anything and nothing was taken out of the cache. The fast path for front ends that
     /// would hand a miss to another thread. Only for [`Mode::Inclusive`]; otherwise `false`.
     ///
@@ -66,8 +68,12 @@ impl CachedDisk {
     pub fn try_read_cached(&self, buf: &mut [u8], off: u64) -> bool {
         self.mode == Mode::Inclusive
             && check_range(self.backing.size(), off, len(buf)).is_ok()
-            && pieces(buf, off)
-                .all(|(block, at, piece)| self.cache.read(&self.disk, &self.pool, block, at, piece))
+            && pieces(buf, off).all(|(block, at, piece)| {
+                let found = self
+                    .cache
+                    .get(&self.disk, &self.pool, block, at, piece, false);
+                matches!(found, Found::Hit)
+            })
     }
 
     /// Reads for a container: what is missing is filled into `pool` (inclusive mode).
@@ -109,37 +115,69 @@ impl CachedDisk {
         self.disk.end(off, len);
     }
 
-    fn get(&self, pool: &PoolHandle, block: u64, at: usize, piece: &mut [u8]) -> bool {
-        match self.mode {
-            Mode::Inclusive => self.cache.read(&self.disk, pool, block, at, piece),
-            Mode::Exclusive => self.cache.take(&self.disk, pool, block, at, piece),
-        }
+    /// The paper's get: one block, from the cache alone. In exclusive mode a hit takes it out. `false` when
+    /// the cache does not have it, or the pool is not the disk's VM's.
+    #[must_use]
+    pub fn get(&self, pool: PoolId, block: u64, content: &mut block::Block) -> bool {
+        self.cache.pool_of(&self.disk, pool).is_ok_and(|pool| {
+            let off = block.saturating_mul(BLOCK_BYTES);
+            self.lookup(&pool, content, off).is_none()
+        })
     }
 
     fn read_into(&self, pool: &PoolHandle, buf: &mut [u8], off: u64) -> io::Result<()> {
         check_range(self.backing.size(), off, len(buf))?;
-        let mut missing: Option<std::ops::Range<u64>> = None;
+        match (self.lookup(pool, buf, off), self.mode) {
+            (None, _) => Ok(()),
+            (Some(missing), Mode::Exclusive) => self.read_missing(&missing, buf, off),
+            (Some(missing), Mode::Inclusive) => self.fill(pool, &missing, buf, off),
+        }
+    }
+
+    /// Copies what the cache has; returns the blocks from the first that it lacks to the last.
+    fn lookup(&self, pool: &PoolHandle, buf: &mut [u8], off: u64) -> Option<Range<u64>> {
+        let take = self.mode == Mode::Exclusive;
+        let mut missing = None;
+        let mut pending = Vec::new();
         for (block, at, piece) in pieces(buf, off) {
-            if !self.get(pool, block, at, piece) {
-                missing = Some(missing.map_or(block, |m| m.start)..block + 1);
+            match self.cache.get(&self.disk, pool, block, at, piece, take) {
+                Found::Hit => {}
+                Found::Miss => extend(&mut missing, block),
+                Found::OnSsd(p) => pending.push((block, p)),
             }
         }
-        let Some(missing) = missing else {
-            return Ok(());
-        };
-        if self.mode == Mode::Exclusive {
-            return self.read_missing(&missing, buf, off);
+        for part in pending.chunks(SSD_READS) {
+            self.lookup_on_ssd(pool, part, buf, off, &mut missing);
         }
-        self.fill(pool, &missing, buf, off)
+        missing
+    }
+
+    /// Reads blocks that are on the SSD, together.
+    fn lookup_on_ssd(
+        &self,
+        pool: &PoolHandle,
+        pending: &[(u64, Pending)],
+        buf: &mut [u8],
+        off: u64,
+        missing: &mut Option<Range<u64>>,
+    ) {
+        let mut pages: Vec<_> = pending.iter().map(|_| Page::new()).collect();
+        let hits = self.cache.finish(pool, pending, &mut pages);
+        for (((block, _), page), hit) in pending.iter().zip(&pages).zip(hits) {
+            if !hit {
+                extend(missing, *block);
+                continue;
+            }
+            let start = block * BLOCK_BYTES;
+            let from = start.max(off);
+            let to = (start + BLOCK_BYTES).min(off + len(buf));
+            buf[index(from - off)..index(to - off)]
+                .copy_from_slice(&page.0[index(from - start)..index(to - start)]);
+        }
     }
 
     /// Reads the missing blocks' part of the buffer from the backing store, as one piece.
-    fn read_missing(
-        &self,
-        missing: &std::ops::Range<u64>,
-        buf: &mut [u8],
-        off: u64,
-    ) -> io::Result<()> {
+    fn read_missing(&self, missing: &Range<u64>, buf: &mut [u8], off: u64) -> io::Result<()> {
         let from = (missing.start * BLOCK_BYTES).max(off);
         let to = (missing.end * BLOCK_BYTES).min(off + len(buf));
         let place = index(from - off)..index(to - off);
@@ -150,7 +188,7 @@ impl CachedDisk {
     fn fill(
         &self,
         pool: &PoolHandle,
-        missing: &std::ops::Range<u64>,
+        missing: &Range<u64>,
         buf: &mut [u8],
         off: u64,
     ) -> io::Result<()> {
@@ -272,6 +310,17 @@ impl Disk for CachedDisk {
         }
         Ok(())
     }
+}
+
+/// Blocks that are read from the SSD store together.
+const SSD_READS: usize = 32;
+
+/// Widens the range of missing blocks to one more.
+fn extend(missing: &mut Option<Range<u64>>, block: u64) {
+    *missing = Some(match missing.take() {
+        None => block..block + 1,
+        Some(m) => m.start.min(block)..m.end.max(block + 1),
+    });
 }
 
 /// Bytes that a prefetch reads at a time.

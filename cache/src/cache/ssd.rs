@@ -1,0 +1,210 @@
+//! The life of the SSD store: opened, replaced, failed.
+
+use super::{Cache, PoolHandle, SsdConfig};
+use crate::CacheError;
+use crate::index::{Place, Slot};
+use crate::store::{Device, EXTENT_SLOTS, FileDevice, SsdLog, SsdStore, Unit};
+use std::io;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// Threads that write to the SSD, each a unit of 64 KiB at a time.
+const WRITERS: usize = 4;
+
+/// How long to wait for writes that are under way; a device that takes longer has failed.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+impl Cache {
+    pub(super) fn open_ssd(self: &Arc<Self>, config: &SsdConfig) -> Result<(), CacheError> {
+        let failed = |source| CacheError::Ssd {
+            path: config.path.clone(),
+            source,
+        };
+        let device = FileDevice::open(&config.path, config.bytes).map_err(failed)?;
+        self.start_ssd(Box::new(device), config.bytes, WRITERS)
+            .map_err(failed)
+    }
+
+    /// Takes a device into use as SSD store; there is none before. Without writers, only
+    /// [`write_one`](Self::write_one) writes: for tests that must run the same way twice.
+    pub(crate) fn start_ssd(
+        self: &Arc<Self>,
+        device: Box<dyn Device>,
+        bytes: u64,
+        writers: usize,
+    ) -> io::Result<()> {
+        let store = Arc::new(SsdStore::new(device, bytes, random()?));
+        for n in 0..writers {
+            let (cache, ssd) = (Arc::downgrade(self), store.clone());
+            std::thread::Builder::new()
+                .name(format!("ssd-put-{n}"))
+                .spawn(move || write_units(&cache, &ssd))
+                .inspect_err(|_| {
+                    store.close(None);
+                })?;
+        }
+        let _change = self.ssd_change.lock();
+        self.stores.ssd.store(Some(store));
+        Ok(())
+    }
+
+    /// Takes the SSD store away, with its blocks.
+    pub(super) fn stop_ssd(&self) {
+        let _change = self.ssd_change.lock();
+        if let Some(ssd) = self.stores.ssd.load_full() {
+            ssd.close(None);
+            self.sweep_ssd();
+        }
+        self.stores.ssd.store(None);
+    }
+
+    /// The SSD store's device has failed at something. After too much of that the store is closed, and its
+    /// pools use memory.
+    pub(super) fn ssd_error(&self, ssd: &Arc<SsdStore>, error: &io::Error) {
+        tracing::warn!(%error, "the SSD store's device failed; the blocks are dropped");
+        if !ssd.failed(error) {
+            return;
+        }
+        let _change = self.ssd_change.lock();
+        let current = self.stores.ssd.load_full();
+        if current.is_some_and(|c| Arc::ptr_eq(&c, ssd)) && ssd.close(Some(error.to_string())) {
+            tracing::error!(%error, "the SSD store is out of use; its pools use memory until it is set anew");
+            self.sweep_ssd();
+        }
+    }
+
+    /// Takes everything on the closed SSD store out of the index, and away from the pools.
+    fn sweep_ssd(&self) {
+        self.index.sweep(
+            &self.stores,
+            |_, place| matches!(place.slot(), Slot::Ssd(_)),
+            |_, _| {},
+        );
+        for pool in self.pools.load().iter().flatten() {
+            let mut log = pool.log.lock();
+            let closed = log.closed;
+            *log = SsdLog::default();
+            log.closed = closed;
+            pool.ssd_used.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Empties the log of a pool that is being destroyed, and tells the device that the content is not
+    /// needed.
+    pub(super) fn empty_log(&self, pool: &PoolHandle) {
+        let start = Instant::now();
+        loop {
+            let Some(ssd) = self.stores.working_ssd() else {
+                return;
+            };
+            let mut log = pool.log.lock();
+            if ssd.closed() || log.len() == 0 {
+                return;
+            }
+            let extents = log.extents(&ssd);
+            for extent in extents {
+                if log.evict_extent(&ssd, &self.index, extent) {
+                    pool.ssd_used
+                        .fetch_sub(EXTENT_SLOTS.into(), Ordering::Relaxed);
+                }
+            }
+            drop(log);
+            self.wait_for_ssd(&ssd, start);
+        }
+    }
+
+    /// Waits a little for writes that are under way; past all patience the store has failed.
+    fn wait_for_ssd(&self, ssd: &Arc<SsdStore>, since: Instant) {
+        if since.elapsed() > PATIENCE {
+            let error = io::Error::new(io::ErrorKind::StorageFull, "a write takes over 30 s");
+            self.ssd_error(ssd, &error);
+        }
+        if !self.write_one(ssd) {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+
+    /// Does a writer's work once, if there is some.
+    pub(crate) fn write_one(&self, ssd: &Arc<SsdStore>) -> bool {
+        let unit = ssd.waiting_full();
+        if let Some(unit) = &unit {
+            self.write_unit(ssd, unit);
+        }
+        unit.is_some()
+    }
+
+    fn write_unit(&self, ssd: &Arc<SsdStore>, unit: &Unit) {
+        if let Err(error) = ssd.write(unit)
+            && !ssd.closed()
+        {
+            self.unit_lost(ssd, unit);
+            self.ssd_error(ssd, &error);
+        }
+        if ssd.written(unit)
+            && let Some(pool) = self.pool_at(ssd.owner(unit.first))
+        {
+            self.release_extent(ssd, &pool, unit.first);
+        }
+    }
+
+    /// Changes the size of the SSD store. What lies beyond the new end is dropped.
+    pub(super) fn resize_ssd(&self, bytes: u64) -> io::Result<()> {
+        let Some(ssd) = self.stores.working_ssd() else {
+            return Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                "there is no SSD store that works",
+            ));
+        };
+        let _shares = self.gate.lock(super::control::highest());
+        let beyond = ssd.set_capacity(bytes)?;
+        let start = Instant::now();
+        for extent in beyond {
+            while let Some(owner) = ssd.owner_in_use(extent).filter(|_| !ssd.closed()) {
+                let Some(pool) = self.pool_at(owner) else {
+                    break;
+                };
+                let mut log = pool.log.lock();
+                // Perhaps another pool's, or free, by now.
+                if ssd.owner_in_use(extent) == Some(owner)
+                    && !ssd.closed()
+                    && log.evict_extent(&ssd, &self.index, extent)
+                {
+                    pool.ssd_used
+                        .fetch_sub(EXTENT_SLOTS.into(), Ordering::Relaxed);
+                }
+                drop(log);
+                if ssd.owner_in_use(extent) == Some(owner) {
+                    self.wait_for_ssd(&ssd, start);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes what a writer could not put on the device out of the index.
+    fn unit_lost(&self, ssd: &Arc<SsdStore>, unit: &Unit) {
+        for slot in SsdStore::slots(unit) {
+            if self.index.remove_at(ssd.key(slot), Place::ssd(slot)) {
+                ssd.free(slot);
+            }
+        }
+    }
+}
+
+/// A writer thread: until the store is closed or the cache is gone.
+fn write_units(cache: &Weak<Cache>, ssd: &Arc<SsdStore>) {
+    while let Some(unit) = ssd.next_full() {
+        let Some(cache) = cache.upgrade() else {
+            return;
+        };
+        cache.write_unit(ssd, &unit);
+    }
+}
+
+/// A number that nobody can guess.
+pub(super) fn random() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    Ok(u64::from_ne_bytes(bytes))
+}

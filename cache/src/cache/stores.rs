@@ -1,0 +1,34 @@
+//! The stores together, as the index sees them.
+
+use crate::block::Key;
+use crate::index::{Keys, Place, Slot};
+use crate::store::{MemoryStore, SsdStore};
+use arc_swap::ArcSwapOption;
+use std::sync::Arc;
+
+pub(crate) struct Stores {
+    pub(crate) memory: MemoryStore,
+    /// The SSD store, in use or failed. The index names slots of this one only: one that is replaced is
+    /// closed and swept out of the index first.
+    pub(crate) ssd: ArcSwapOption<SsdStore>,
+}
+
+impl Stores {
+    /// The SSD store, if there is one that takes blocks.
+    pub(crate) fn working_ssd(&self) -> Option<Arc<SsdStore>> {
+        self.ssd.load_full().filter(|ssd| !ssd.closed())
+    }
+}
+
+impl Keys for Stores {
+    fn key(&self, place: Place) -> Key {
+        match place.slot() {
+            Slot::Memory(slot) => self.memory.key(slot),
+            Slot::Ssd(slot) => self
+                .ssd
+                .load()
+                .as_ref()
+                .map_or(Key::from_raw(u64::MAX), |ssd| ssd.key(slot)),
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! Finds the place of a block: hash tables, each under its own lock.
+//!
+//! The lock of a block's shard is what decides about the block. An entry in the table is what makes a slot a
+//! block: whoever removes the entry owns the slot from then on, and must give it back to its pool; until
+//! then, the slot's content changes no more. Nothing else may be locked while a shard is locked, but for
+//! leaves that lock nothing further.
+
+mod place;
+mod table;
+
+pub(crate) use place::{MAX_SLOTS, Place, Slot};
+pub(crate) use table::{Spot, Table, scale};
+
+use crate::block::Key;
+use parking_lot::{Mutex, MutexGuard};
+
+/// Shards. Sixteen threads that hit at random meet on one of 256 with a probability of a few per cent.
+const SHARDS: usize = 256;
+
+/// Where the key of a slot is found: the stores.
+pub(crate) trait Keys {
+    /// The key of the block in the place. Asked under the lock of the shard that names the place.
+    fn key(&self, place: Place) -> Key;
+}
+
+/// A shard on cache lines of its own.
+#[repr(align(128))]
+#[derive(Default)]
+struct Shard(Mutex<Table>);
+
+/// The index.
+pub(crate) struct Index {
+    shards: Box<[Shard]>,
+    seed: u64,
+}
+
+/// A locked shard, and the key that it was locked for.
+pub(crate) struct Entry<'a> {
+    table: MutexGuard<'a, Table>,
+    key: Key,
+    hash: u64,
+    seed: u64,
+}
+
+impl Index {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| Shard::default()).collect(),
+            seed,
+        }
+    }
+
+    pub(crate) const fn hash(&self, key: Key) -> u64 {
+        key.hash(self.seed)
+    }
+
+    /// Locks the shard of a key.
+    pub(crate) fn lock(&self, key: Key) -> Entry<'_> {
+        let hash = key.hash(self.seed);
+        Entry {
+            table: self.shards[scale(hash >> 32, SHARDS)].0.lock(),
+            key,
+            hash,
+            seed: self.seed,
+        }
+    }
+
+    /// Removes the entry of the key if it names this place; `true` when the caller owns the place now.
+    pub(crate) fn remove_at(&self, key: Key, place: Place) -> bool {
+        let mut entry = self.lock(key);
+        let Some(spot) = entry.find_at(place) else {
+            return false;
+        };
+        entry.remove(spot);
+        true
+    }
+
+    /// Blocks in the index; a shard at a time, so a sum that never was when others work.
+    pub(crate) fn len(&self) -> usize {
+        self.shards.iter().map(|s| s.0.lock().len()).sum()
+    }
+
+    /// Heap bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        let tables: usize = self.shards.iter().map(|s| s.0.lock().bytes()).sum();
+        tables + SHARDS * size_of::<Shard>()
+    }
+
+    /// The keys in the index that `wanted` names, a shard at a time.
+    pub(crate) fn keys(&self, keys: &impl Keys, wanted: impl Fn(Key) -> bool) -> Vec<Key> {
+        let mut found = Vec::new();
+        for shard in &self.shards {
+            let table = shard.0.lock();
+            found.extend(table.places().map(|p| keys.key(p)).filter(|k| wanted(*k)));
+        }
+        found
+    }
+
+    /// Removes every block that `wanted` names, a shard at a time, and hands the places to `removed` with no
+    /// shard locked.
+    pub(crate) fn sweep(
+        &self,
+        keys: &impl Keys,
+        wanted: impl Fn(Key, Place) -> bool,
+        mut removed: impl FnMut(Key, Place),
+    ) {
+        let mut found = Vec::new();
+        for shard in &self.shards {
+            {
+                let mut table = shard.0.lock();
+                found.extend(
+                    table
+                        .places()
+                        .map(|place| (keys.key(place), place))
+                        .filter(|(key, place)| wanted(*key, *place)),
+                );
+                for (key, place) in &found {
+                    let hash = key.hash(self.seed);
+                    if let Some(spot) = table.find(hash, |p| p == *place) {
+                        table.remove(hash, spot);
+                    }
+                }
+            }
+            for (key, place) in found.drain(..) {
+                removed(key, place);
+            }
+        }
+    }
+}
+
+impl Entry<'_> {
+    pub(crate) const fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// The entry of the key.
+    pub(crate) fn find(&self, keys: &impl Keys) -> Option<Spot> {
+        self.table.find(self.hash, |p| keys.key(p) == self.key)
+    }
+
+    /// The entry of the key, if it names this place.
+    pub(crate) fn find_at(&self, place: Place) -> Option<Spot> {
+        self.table.find(self.hash, |p| p == place)
+    }
+
+    pub(crate) fn place(&self, spot: Spot) -> Place {
+        self.table.place(spot)
+    }
+
+    pub(crate) fn used(&mut self, spot: Spot) {
+        self.table.used(spot);
+    }
+
+    pub(crate) fn uses(&self, spot: Spot) -> u8 {
+        self.table.uses(spot)
+    }
+
+    pub(crate) fn set_uses(&mut self, spot: Spot, uses: u8) {
+        self.table.set_uses(spot, uses);
+    }
+
+    /// Points the entry at a block's new place.
+    pub(crate) fn moved(&mut self, spot: Spot, place: Place) {
+        self.table.moved(spot, place);
+    }
+
+    /// Makes `place` the key's; returns the place that was, which the caller owns now.
+    pub(crate) fn set(&mut self, keys: &impl Keys, place: Place) -> Option<Place> {
+        if let Some(spot) = self.find(keys) {
+            return Some(self.table.replace(spot, place));
+        }
+        let seed = self.seed;
+        self.table
+            .insert(self.hash, place, |p| keys.key(p).hash(seed));
+        None
+    }
+
+    /// Removes the entry; the caller owns the place now.
+    pub(crate) fn remove(&mut self, spot: Spot) -> Place {
+        self.table.remove(self.hash, spot)
+    }
+}

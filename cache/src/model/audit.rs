@@ -1,0 +1,50 @@
+//! Do the cache's books agree? For a cache that nobody uses at the moment.
+
+use crate::cache::{Cache, StoreKind};
+use std::collections::HashSet;
+
+impl Cache {
+    /// Panics when a slot is lost, doubled, or counted wrongly.
+    pub(crate) fn audit(&self) {
+        let (index, stores, pools) = self.books();
+        let memory = &stores.memory;
+        let mut seen = HashSet::new();
+        let mut held = 0;
+        let mut blocks = 0;
+        for pool in pools.iter().flatten() {
+            let shelf = pool.shelf.lock();
+            for slot in shelf.slots(memory) {
+                assert!(seen.insert(slot), "slot {slot} is in two lists");
+                assert!(slot < memory.capacity(), "slot {slot} is beyond the end");
+                assert_eq!(memory.owner(slot).pool, pool.id.index);
+                let here = index.lock(memory.key(slot));
+                let place = crate::index::Place::memory(slot);
+                assert!(here.find_at(place).is_some(), "slot {slot} is no block");
+                blocks += 1;
+            }
+            let used = pool.used(StoreKind::Memory);
+            assert_eq!(used, u64::from(shelf.len() + shelf.spare.len()));
+            held += used;
+        }
+        let free = u64::from(memory.available());
+        assert_eq!(held + free, memory.capacity().into(), "slots lost or made");
+        let mut on_ssd = 0;
+        if let Some(ssd) = stores.working_ssd() {
+            let mut extents = 0;
+            for pool in pools.iter().flatten() {
+                let log = pool.log.lock();
+                assert_eq!(pool.used(StoreKind::Ssd), u64::from(log.len()) * 64);
+                extents += log.len();
+                for extent in log.extents(&ssd) {
+                    assert_eq!(ssd.owner_in_use(extent), Some(pool.id.index));
+                    on_ssd += usize::try_from(ssd.live(extent)).unwrap();
+                }
+            }
+            assert_eq!(
+                u64::from(extents + ssd.free_extents()) * 64,
+                ssd.capacity().into()
+            );
+        }
+        assert_eq!(index.len(), blocks + on_ssd, "entries without blocks");
+    }
+}

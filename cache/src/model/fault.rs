@@ -1,0 +1,146 @@
+//! Disks and devices that fail on demand.
+
+use crate::block::{BLOCK_BYTES, BLOCK_SIZE};
+use crate::disk::{Disk, RamDisk, check_range};
+use crate::store::{Device, Page};
+use parking_lot::Mutex;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The next so many operations fail.
+#[derive(Default)]
+pub(crate) struct Faults {
+    pub(crate) reads: AtomicU32,
+    pub(crate) writes: AtomicU32,
+    /// Reads succeed with wrong bytes.
+    pub(crate) lies: AtomicU32,
+    /// Writes fail for want of space.
+    pub(crate) full: AtomicU32,
+}
+
+fn due(count: &AtomicU32) -> bool {
+    count
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1))
+        .is_ok()
+}
+
+/// A backing store whose reads come short and whose writes tear.
+pub(crate) struct FaultDisk {
+    pub(crate) ram: RamDisk,
+    pub(crate) faults: Faults,
+}
+
+impl FaultDisk {
+    pub(crate) fn new(size: usize) -> Self {
+        Self {
+            ram: RamDisk::new(size),
+            faults: Faults::default(),
+        }
+    }
+}
+
+impl Disk for FaultDisk {
+    fn size(&self) -> u64 {
+        self.ram.size()
+    }
+    fn read_at(&self, buf: &mut [u8], off: u64) -> io::Result<()> {
+        if due(&self.faults.reads) {
+            // A part arrives, the rest is whatever was there.
+            let part = buf.len() / 2;
+            self.ram.read_at(&mut buf[..part], off)?;
+            buf[part..].fill(0xEE);
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        self.ram.read_at(buf, off)
+    }
+    fn write_at(&self, buf: &[u8], off: u64, fua: bool) -> io::Result<()> {
+        if due(&self.faults.writes) {
+            self.ram.write_at(&buf[..buf.len() / 2], off, fua)?;
+            return Err(io::Error::other("a write failed half way"));
+        }
+        self.ram.write_at(buf, off, fua)
+    }
+    fn flush(&self) -> io::Result<()> {
+        self.ram.flush()
+    }
+    fn discard(&self, off: u64, len: u64) -> io::Result<()> {
+        if due(&self.faults.writes) {
+            self.ram.discard(off, len / 2)?;
+            return Err(io::Error::other("a discard failed half way"));
+        }
+        self.ram.discard(off, len)
+    }
+    fn write_zeroes(&self, off: u64, len: u64, fua: bool, may_unmap: bool) -> io::Result<()> {
+        self.ram.write_zeroes(off, len, fua, may_unmap)
+    }
+}
+
+/// An SSD in memory. What it does survives the store that uses it, as on a real one.
+#[derive(Clone)]
+pub(crate) struct FaultSsd {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    pub(crate) faults: Arc<Faults>,
+}
+
+impl FaultSsd {
+    pub(crate) fn new() -> Self {
+        Self {
+            bytes: Arc::default(),
+            faults: Arc::default(),
+        }
+    }
+
+    fn place(&self, off: u64, len: usize) -> io::Result<std::ops::Range<usize>> {
+        let size = u64::try_from(self.bytes.lock().len()).map_err(io::Error::other)?;
+        check_range(size, off, u64::try_from(len).map_err(io::Error::other)?)?;
+        let start = usize::try_from(off).map_err(io::Error::other)?;
+        Ok(start..start + len)
+    }
+}
+
+impl Device for FaultSsd {
+    fn read(&self, requests: &mut [(u64, &mut Page)]) -> Vec<io::Result<()>> {
+        requests
+            .iter_mut()
+            .map(|(off, page)| {
+                assert_eq!(*off % BLOCK_BYTES, 0);
+                let place = self.place(*off, BLOCK_SIZE)?;
+                page.0.copy_from_slice(&self.bytes.lock()[place]);
+                if due(&self.faults.lies) {
+                    page.0[17] ^= 0x40;
+                }
+                if due(&self.faults.reads) {
+                    return Err(io::Error::other("a read of the SSD failed"));
+                }
+                Ok(())
+            })
+            .collect()
+    }
+    fn write(&self, bytes: &[u8], off: u64) -> io::Result<()> {
+        if due(&self.faults.full) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        let torn = due(&self.faults.writes);
+        let count = if torn { bytes.len() / 3 } else { bytes.len() };
+        let place = self.place(off, count)?;
+        self.bytes.lock()[place].copy_from_slice(&bytes[..count]);
+        if torn {
+            return Err(io::Error::other("a write to the SSD failed half way"));
+        }
+        Ok(())
+    }
+    fn discard(&self, off: u64, len: u64) -> io::Result<()> {
+        let place = self.place(off, usize::try_from(len).map_err(io::Error::other)?)?;
+        self.bytes.lock()[place].fill(0xDD);
+        Ok(())
+    }
+    fn grow(&self, len: u64) -> io::Result<()> {
+        let len = usize::try_from(len).map_err(io::Error::other)?;
+        let mut bytes = self.bytes.lock();
+        if bytes.len() < len {
+            bytes.resize(len, 0xCC);
+        }
+        Ok(())
+    }
+}

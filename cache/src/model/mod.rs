@@ -1,0 +1,6 @@
+//! The cache against an oracle: no stale or foreign byte, ever.
+
+mod audit;
+pub(crate) mod fault;
+mod sequence;
+mod stress;

@@ -1,0 +1,416 @@
+//! Random sequences of everything that can happen, one after another, checked after every step.
+
+use super::fault::{FaultDisk, FaultSsd};
+use crate::block::BLOCK_SIZE;
+use crate::cache::{Cache, CacheConfig, DiskId, Policy, PoolSpec, StoreKind};
+use crate::disk::{CachedDisk, Disk, Mode};
+use crate::{PoolId, VmId, Weight};
+use proptest::prelude::*;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The disks' sizes: one ends inside a block.
+const SIZES: [usize; 3] = [96 * BLOCK_SIZE, 80 * BLOCK_SIZE + 1000, 300 * BLOCK_SIZE];
+/// Whose they are, and how they are read.
+const VM_OF: [usize; 3] = [0, 0, 1];
+
+#[derive(Clone, Debug)]
+enum Op {
+    Read(usize, u32, u32),
+    ReadFor(usize, usize, u32, u32),
+    Try(usize, u32, u32),
+    Get(usize, usize, u8),
+    Put(usize, usize, u8),
+    Write(usize, u32, u32),
+    Discard(usize, u32, u32),
+    Zero(usize, u32, u32),
+    Prefetch(usize, u32, u32),
+    /// A change that went past the cache, and was told to it.
+    Outside(usize, u32, u32),
+    Migrate(usize, u8, u8, usize),
+    VmWeight(usize, u16),
+    Pool(usize, bool, u16),
+    Policy(usize, u8),
+    Memory(u8),
+    Ssd(u8),
+    NewSsd(u8),
+    NoSsd,
+    SsdWrites(u8),
+    Drop(usize, bool),
+    Recreate(usize),
+    Reattach(usize),
+    DiskFault(usize, bool, u8),
+    SsdFault(u8, u8),
+    Restart,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let (d, p) = (0usize..3, 0usize..3);
+    // Offsets and lengths in 512ths of a block's eighth, so that many are aligned and many are not.
+    let at = prop_oneof![(0u32..300).prop_map(|b| b * 4096), 0u32..1_228_800];
+    let len = prop_oneof![(1u32..40).prop_map(|b| b * 4096), 1u32..20_000];
+    let range = move || (0usize..3, at.clone(), len.clone());
+    prop_oneof![
+        20 => range().prop_map(|(d, o, l)| Op::Read(d, o, l)),
+        6 => (p.clone(), range()).prop_map(|(p, (d, o, l))| Op::ReadFor(d, p, o, l)),
+        6 => range().prop_map(|(d, o, l)| Op::Try(d, o, l)),
+        10 => (d.clone(), p.clone(), any::<u8>()).prop_map(|(d, p, b)| Op::Get(d, p, b)),
+        30 => (d.clone(), p.clone(), any::<u8>()).prop_map(|(d, p, b)| Op::Put(d, p, b)),
+        12 => range().prop_map(|(d, o, l)| Op::Write(d, o, l)),
+        2 => range().prop_map(|(d, o, l)| Op::Discard(d, o, l)),
+        2 => range().prop_map(|(d, o, l)| Op::Zero(d, o, l)),
+        2 => range().prop_map(|(d, o, l)| Op::Prefetch(d, o, l)),
+        2 => range().prop_map(|(d, o, l)| Op::Outside(d, o, l)),
+        3 => (d.clone(), any::<u8>(), any::<u8>(), p.clone()).prop_map(|(d, a, b, p)| Op::Migrate(d, a, b, p)),
+        1 => (0usize..2, 1u16..1000).prop_map(|(v, w)| Op::VmWeight(v, w)),
+        3 => (0usize..6, any::<bool>(), 1u16..1000).prop_map(|(p, s, w)| Op::Pool(p, s, w)),
+        1 => (0usize..2, 0u8..4).prop_map(|(v, p)| Op::Policy(v, p)),
+        2 => any::<u8>().prop_map(Op::Memory),
+        1 => (0u8..20).prop_map(Op::Ssd),
+        1 => (0u8..20).prop_map(Op::NewSsd),
+        1 => Just(Op::NoSsd),
+        8 => (0u8..12).prop_map(Op::SsdWrites),
+        1 => (0usize..6, any::<bool>()).prop_map(|(p, s)| Op::Drop(p, s)),
+        1 => (0usize..6).prop_map(Op::Recreate),
+        1 => d.clone().prop_map(Op::Reattach),
+        1 => (d, any::<bool>(), 1u8..4).prop_map(|(d, w, n)| Op::DiskFault(d, w, n)),
+        1 => (0u8..4, 1u8..12).prop_map(|(k, n)| Op::SsdFault(k, n)),
+        1 => Just(Op::Restart),
+    ]
+}
+
+/// The cache under test and what it must answer.
+struct World {
+    backing: Vec<Arc<FaultDisk>>,
+    /// What each disk holds.
+    truth: Vec<Vec<u8>>,
+    ssd: FaultSsd,
+    cache: Arc<Cache>,
+    vms: Vec<VmId>,
+    /// Three for each VM: its first, and two containers.
+    pools: Vec<PoolId>,
+    ids: Vec<DiskId>,
+    disks: Vec<CachedDisk>,
+    stamp: u64,
+}
+
+fn policy(n: u8) -> Policy {
+    [Policy::Fifo, Policy::Ghost, Policy::Sieve, Policy::S3Fifo][usize::from(n % 4)]
+}
+
+fn mode(disk: usize) -> Mode {
+    [Mode::Inclusive, Mode::Exclusive, Mode::Exclusive][disk]
+}
+
+impl World {
+    fn new() -> Self {
+        let backing: Vec<_> = SIZES.map(|s| Arc::new(FaultDisk::new(s))).into();
+        let truth = SIZES.map(|s| vec![0; s]).into();
+        let ssd = FaultSsd::new();
+        let (cache, vms, pools, ids, disks) = start(&backing, &ssd);
+        Self {
+            backing,
+            truth,
+            ssd,
+            cache,
+            vms,
+            pools,
+            ids,
+            disks,
+            stamp: 0,
+        }
+    }
+
+    /// A range inside the disk.
+    fn range(&self, d: usize, off: u32, len: u32) -> std::ops::Range<usize> {
+        let size = SIZES[d];
+        let off = usize::try_from(off).unwrap() % size;
+        off..(off + usize::try_from(len).unwrap()).min(size)
+    }
+
+    fn check(&self, d: usize, range: std::ops::Range<usize>, found: &[u8]) {
+        let expected = &self.truth[d][range.clone()];
+        if let Some(i) = (0..found.len()).find(|i| found[*i] != expected[*i]) {
+            panic!(
+                "disk {d}, byte {} (block {}): expected {:#x}, found {:#x}",
+                range.start + i,
+                (range.start + i) / BLOCK_SIZE,
+                expected[i],
+                found[i]
+            );
+        }
+    }
+
+    fn pool(&self, d: usize, p: usize) -> PoolId {
+        self.pools[VM_OF[d] * 3 + p]
+    }
+
+    /// Bytes that no other write has.
+    fn fresh(&mut self, len: usize) -> Vec<u8> {
+        self.stamp += 1;
+        let word = self.stamp.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes();
+        word.iter().copied().cycle().take(len).collect()
+    }
+
+    /// After a failed change, the truth is whatever the backing store has.
+    fn look_up(&mut self, d: usize, range: std::ops::Range<usize>) {
+        let off = u64::try_from(range.start).unwrap();
+        let ram = &self.backing[d].ram;
+        ram.read_at(&mut self.truth[d][range], off).unwrap();
+    }
+
+    fn change(&mut self, d: usize, range: std::ops::Range<usize>, new: &[u8], ok: bool) {
+        if ok {
+            self.truth[d][range].copy_from_slice(new);
+        } else {
+            self.look_up(d, range);
+        }
+    }
+
+    fn step(&mut self, op: &Op) {
+        match *op {
+            Op::Read(d, o, l) | Op::ReadFor(d, _, o, l) | Op::Try(d, o, l) => {
+                let range = self.range(d, o, l);
+                let off = u64::try_from(range.start).unwrap();
+                let mut buf = vec![0xAB; range.len()];
+                let ok = match op {
+                    Op::Try(..) => self.disks[d].try_read_cached(&mut buf, off),
+                    Op::ReadFor(_, p, ..) => self.disks[d]
+                        .read_for(self.pool(d, *p), &mut buf, off)
+                        .is_ok(),
+                    _ => self.disks[d].read_at(&mut buf, off).is_ok(),
+                };
+                if ok {
+                    self.check(d, range, &buf);
+                }
+            }
+            Op::Get(d, p, b) => {
+                let mut buf = [0xAB; BLOCK_SIZE];
+                if self.disks[d].get(self.pool(d, p), b.into(), &mut buf) {
+                    let at = usize::from(b) * BLOCK_SIZE;
+                    self.check(d, at..at + BLOCK_SIZE, &buf);
+                }
+            }
+            Op::Put(d, p, b) => {
+                let at = usize::from(b) * BLOCK_SIZE;
+                let content = self.truth[d].get(at..at + BLOCK_SIZE);
+                let content = content.map_or([0; BLOCK_SIZE], |c| c.try_into().unwrap());
+                let done = self.disks[d].put(self.pool(d, p), b.into(), &content);
+                assert!(!done || at + BLOCK_SIZE <= SIZES[d], "put beyond the end");
+                // A pool of another VM is refused.
+                let other = self.pools[(1 - VM_OF[d]) * 3 + p];
+                assert!(!self.disks[d].put(other, b.into(), &[0xBA; BLOCK_SIZE]));
+            }
+            Op::Write(d, o, l) => {
+                let range = self.range(d, o, l);
+                let new = self.fresh(range.len());
+                let off = u64::try_from(range.start).unwrap();
+                let ok = self.disks[d].write_at(&new, off, l % 3 == 0).is_ok();
+                self.change(d, range, &new, ok);
+            }
+            Op::Discard(d, o, l) | Op::Zero(d, o, l) => {
+                let range = self.range(d, o, l);
+                let off = u64::try_from(range.start).unwrap();
+                let len = u64::try_from(range.len()).unwrap();
+                let disk = &self.disks[d];
+                let ok = match op {
+                    Op::Discard(..) => disk.discard(off, len),
+                    _ => disk.write_zeroes(off, len, false, l % 2 == 0),
+                };
+                let zeroes = vec![0; range.len()];
+                self.change(d, range, &zeroes, ok.is_ok());
+            }
+            Op::Prefetch(d, o, l) => {
+                let range = self.range(d, o, l);
+                let len = u64::try_from(range.len()).unwrap();
+                // A backing store that fails now fails the hint; the read after it counts.
+                let _ = self.disks[d].prefetch(u64::try_from(range.start).unwrap(), len);
+            }
+            Op::Outside(d, o, l) => {
+                let range = self.range(d, o, l);
+                let new = self.fresh(range.len());
+                let off = u64::try_from(range.start).unwrap();
+                self.backing[d].ram.write_at(&new, off, false).unwrap();
+                self.disks[d].invalidate(off, u64::try_from(new.len()).unwrap());
+                self.change(d, range, &new, true);
+            }
+            Op::Migrate(d, a, b, p) => {
+                let blocks = u64::from(a.min(b))..u64::from(a.max(b));
+                let to = self.pool(d, p);
+                self.cache.migrate(self.ids[d], blocks, to).unwrap();
+            }
+            _ => self.reconfigure(op),
+        }
+    }
+
+    fn reconfigure(&mut self, op: &Op) {
+        let cache = &self.cache;
+        let weight = |w: u16| Weight::try_from(u64::from(w)).unwrap();
+        let store = |ssd| {
+            if ssd {
+                StoreKind::Ssd
+            } else {
+                StoreKind::Memory
+            }
+        };
+        match *op {
+            Op::VmWeight(v, w) => cache.set_vm_weight(self.vms[v], weight(w)).unwrap(),
+            Op::Pool(p, ssd, w) => {
+                let spec = PoolSpec {
+                    store: store(ssd),
+                    weight: weight(w),
+                };
+                cache.set_pool(self.pools[p], spec).unwrap();
+            }
+            Op::Policy(v, p) => cache.set_vm_policy(self.vms[v], policy(p)).unwrap(),
+            Op::Memory(slots) => {
+                let bytes = u64::from(slots) * 4096;
+                cache.resize(StoreKind::Memory, bytes).unwrap();
+            }
+            Op::Ssd(extents) => {
+                // Refused without a store that works.
+                let _ = cache.resize(StoreKind::Ssd, u64::from(extents) * (256 << 10));
+            }
+            Op::NewSsd(extents) => {
+                cache.set_ssd(None).unwrap();
+                start_ssd(cache, &self.ssd, extents);
+            }
+            Op::NoSsd => cache.set_ssd(None).unwrap(),
+            Op::SsdWrites(n) => {
+                for _ in 0..n {
+                    cache.write_ssd();
+                }
+            }
+            Op::Drop(p, ssd) => {
+                cache.drop_blocks(self.pools[p], store(ssd)).unwrap();
+            }
+            Op::Recreate(p) => {
+                if cache.destroy_pool(self.pools[p]).is_ok() {
+                    let gone = self.pools[p];
+                    let spec = PoolSpec {
+                        store: store(p % 2 == 0),
+                        ..PoolSpec::default()
+                    };
+                    self.pools[p] = cache.create_pool(self.vms[p / 3], "again", spec).unwrap();
+                    assert!(cache.set_pool(gone, spec).is_err());
+                } else {
+                    assert_eq!(p % 3, 0, "only a VM's first pool stays");
+                }
+            }
+            Op::Reattach(d) => {
+                cache.remove_disk(self.ids[d]).unwrap();
+                let mut buf = [0; BLOCK_SIZE];
+                assert!(!self.disks[d].try_read_cached(&mut buf, 0));
+                self.ids[d] = cache.add_disk(self.vms[VM_OF[d]], "again").unwrap();
+                self.disks[d] = attach(cache, &self.backing[d], self.ids[d], mode(d));
+            }
+            Op::DiskFault(d, writes, n) => {
+                let faults = &self.backing[d].faults;
+                let which = if writes {
+                    &faults.writes
+                } else {
+                    &faults.reads
+                };
+                which.store(n.into(), Ordering::Relaxed);
+            }
+            Op::SsdFault(kind, n) => {
+                let f = &self.ssd.faults;
+                [&f.reads, &f.writes, &f.lies, &f.full][usize::from(kind)]
+                    .store(n.into(), Ordering::Relaxed);
+            }
+            Op::Restart => {
+                let new = start(&self.backing, &self.ssd);
+                (self.cache, self.vms, self.pools, self.ids, self.disks) = new;
+            }
+            _ => unreachable!("{op:?} is not a change of the configuration"),
+        }
+    }
+}
+
+fn attach(cache: &Arc<Cache>, backing: &Arc<FaultDisk>, id: DiskId, mode: Mode) -> CachedDisk {
+    CachedDisk::new(backing.clone(), cache.clone(), id, mode).unwrap()
+}
+
+fn start_ssd(cache: &Arc<Cache>, ssd: &FaultSsd, extents: u8) {
+    use crate::store::Device as _;
+    let bytes = u64::from(extents) * (256 << 10);
+    ssd.grow(bytes).unwrap();
+    cache.start_ssd(Box::new(ssd.clone()), bytes, 0).unwrap();
+}
+
+type Started = (
+    Arc<Cache>,
+    Vec<VmId>,
+    Vec<PoolId>,
+    Vec<DiskId>,
+    Vec<CachedDisk>,
+);
+
+fn start(backing: &[Arc<FaultDisk>], ssd: &FaultSsd) -> Started {
+    let cache = Cache::new(CacheConfig {
+        memory_bytes: 60 * 4096,
+        memory_limit: Some(256 * 4096),
+        ..CacheConfig::default()
+    })
+    .unwrap();
+    start_ssd(&cache, ssd, 6);
+    let mut vms = Vec::new();
+    let mut pools = Vec::new();
+    for (v, name) in ["a", "b"].into_iter().enumerate() {
+        let weight = Weight::try_from(100 * (u64::try_from(v).unwrap() + 1)).unwrap();
+        let start = [Policy::S3Fifo, Policy::Ghost][v];
+        let vm = cache.add_vm(name, weight, start).unwrap();
+        pools.push(cache.default_pool(vm).unwrap());
+        for store in [StoreKind::Memory, StoreKind::Ssd] {
+            let weight = Weight::default();
+            let spec = PoolSpec { store, weight };
+            pools.push(cache.create_pool(vm, "container", spec).unwrap());
+        }
+        vms.push(vm);
+    }
+    let ids: Vec<_> = (0..3)
+        .map(|d| cache.add_disk(vms[VM_OF[d]], "disk").unwrap())
+        .collect();
+    let disks = (0..3)
+        .map(|d| attach(&cache, &backing[d], ids[d], mode(d)))
+        .collect();
+    (cache, vms, pools, ids, disks)
+}
+
+/// How many sequences, of how many steps. Together a million in the test that CI runs.
+const STEPS: usize = 2500;
+const SEQUENCES: u32 = 400;
+
+#[test]
+fn every_read_is_what_was_written_last() {
+    let sequences = std::env::var("JUSTITIA_CACHE_SEQUENCES")
+        .ok()
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(SEQUENCES);
+    let config = ProptestConfig {
+        cases: sequences,
+        failure_persistence: None,
+        max_shrink_iters: 3000,
+        ..ProptestConfig::default()
+    };
+    // Half the processors of a small machine: the rest is for the other tests.
+    proptest!(config, |(ops in prop::collection::vec(op(), STEPS))| {
+        let mut world = World::new();
+        for (n, op) in ops.iter().enumerate() {
+            world.step(op);
+            if n % 100 == 0 {
+                world.cache.audit();
+            }
+        }
+        world.cache.audit();
+        let stats = world.cache.stats();
+        for store in stats.stores {
+            prop_assert!(store.used_bytes <= store.capacity_bytes);
+        }
+        for d in 0..3 {
+            let mut whole = vec![0; SIZES[d]];
+            world.backing[d].ram.read_at(&mut whole, 0).unwrap();
+            prop_assert_eq!(&whole, &world.truth[d]);
+        }
+    });
+}

@@ -1,0 +1,250 @@
+//! Many threads at once, with a version stamped into every block.
+
+use super::fault::FaultSsd;
+use crate::block::{BLOCK_BYTES, BLOCK_SIZE};
+use crate::cache::{Cache, CacheConfig, Policy, PoolSpec, StoreKind};
+use crate::disk::{CachedDisk, Disk, Mode, RamDisk};
+use crate::store::Device as _;
+use crate::{PoolId, VmId, Weight};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+const BLOCKS: u64 = 512;
+const THREADS: u64 = 3;
+
+/// A disk of one VM, and for each block the last version whose write has begun and has ended.
+struct Tested {
+    disk: CachedDisk,
+    pools: Vec<PoolId>,
+    begun: Vec<AtomicU64>,
+    ended: Vec<AtomicU64>,
+    number: u64,
+}
+
+/// A small generator (xorshift); the seed must not be 0.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % n
+    }
+}
+
+fn stamp(disk: u64, block: u64, version: u64) -> u64 {
+    disk << 56 | block << 32 | version
+}
+
+fn at(block: u64) -> usize {
+    usize::try_from(block).unwrap()
+}
+
+impl Tested {
+    /// The versions of a block that a read which starts now may find, given those when it ended.
+    fn check(&self, block: u64, oldest: u64, content: &[u8]) {
+        let newest = self.begun[at(block)].load(Ordering::SeqCst);
+        let words: Vec<_> = content
+            .chunks_exact(8)
+            .map(|w| u64::from_le_bytes(w.try_into().unwrap()))
+            .collect();
+        let found = words[0];
+        assert!(words.iter().all(|w| *w == found), "a torn block");
+        let low = if oldest == 0 {
+            0
+        } else {
+            stamp(self.number, block, oldest)
+        };
+        let high = stamp(self.number, block, newest);
+        let first = oldest == 0 && found == 0;
+        assert!(
+            first
+                || (found.max(stamp(self.number, block, 1)) == found
+                    && (low..=high).contains(&found)),
+            "disk {} block {block}: expected a version from {oldest} to {newest}, found {found:#x}",
+            self.number
+        );
+    }
+
+    fn oldest(&self, block: u64) -> u64 {
+        self.ended[at(block)].load(Ordering::SeqCst)
+    }
+
+    fn work(&self, thread: u64, stop: &AtomicBool, seed: u64) -> u64 {
+        let mut random = Random(seed);
+        let mut steps = 0;
+        while !stop.load(Ordering::Relaxed) {
+            steps += 1;
+            let block = random.below(BLOCKS);
+            let pool = self.pools[at(random.below(3))];
+            // A thread writes and puts only its own blocks, so that it knows what is clean.
+            let own = block - block % THREADS + thread;
+            match random.below(10) {
+                0 | 1 if own < BLOCKS => {
+                    let version = self.begun[at(own)].fetch_add(1, Ordering::SeqCst) + 1;
+                    let content = stamp(self.number, own, version).to_le_bytes();
+                    let content: Vec<_> = content.into_iter().cycle().take(BLOCK_SIZE).collect();
+                    self.disk
+                        .write_at(&content, own * BLOCK_BYTES, false)
+                        .unwrap();
+                    self.ended[at(own)].store(version, Ordering::SeqCst);
+                }
+                2..=4 if own < BLOCKS => {
+                    let mut content = [0; BLOCK_SIZE];
+                    let oldest = self.oldest(own);
+                    self.disk.read_at(&mut content, own * BLOCK_BYTES).unwrap();
+                    self.check(own, oldest, &content);
+                    self.disk.put(pool, own, &content);
+                }
+                5 => {
+                    let mut content = [0; BLOCK_SIZE];
+                    let oldest = self.oldest(block);
+                    if self.disk.try_read_cached(&mut content, block * BLOCK_BYTES)
+                        || self.disk.get(pool, block, &mut content)
+                    {
+                        self.check(block, oldest, &content);
+                    }
+                }
+                _ => {
+                    let count = (1 + random.below(8)).min(BLOCKS - block);
+                    let mut content = vec![0; at(count) * BLOCK_SIZE];
+                    let oldest: Vec<_> = (block..block + count).map(|b| self.oldest(b)).collect();
+                    self.disk
+                        .read_for(pool, &mut content, block * BLOCK_BYTES)
+                        .unwrap();
+                    for ((b, old), part) in
+                        (block..).zip(oldest).zip(content.chunks_exact(BLOCK_SIZE))
+                    {
+                        self.check(b, old, part);
+                    }
+                }
+            }
+        }
+        steps
+    }
+}
+
+fn reconfigure(
+    cache: &Arc<Cache>,
+    vms: &[VmId],
+    tested: &[Tested],
+    ids: &[crate::DiskId],
+    stop: &AtomicBool,
+) {
+    let mut random = Random(99);
+    let ssd = FaultSsd::new();
+    ssd.grow(8 << 20).unwrap();
+    while !stop.load(Ordering::Relaxed) {
+        let v = at(random.below(2));
+        let pool = tested[v].pools[at(random.below(3))];
+        let weight = Weight::try_from(1 + random.below(1000)).unwrap();
+        match random.below(10) {
+            0 => cache.set_vm_weight(vms[v], weight).unwrap(),
+            1 => {
+                let store = [StoreKind::Memory, StoreKind::Ssd][at(random.below(2))];
+                cache.set_pool(pool, PoolSpec { store, weight }).unwrap();
+            }
+            2 => {
+                let all = [Policy::Fifo, Policy::Ghost, Policy::Sieve, Policy::S3Fifo];
+                cache
+                    .set_vm_policy(vms[v], all[at(random.below(4))])
+                    .unwrap();
+            }
+            3 | 4 => {
+                let bytes = (32 + random.below(400)) * BLOCK_BYTES;
+                cache.resize(StoreKind::Memory, bytes).unwrap();
+            }
+            5 => {
+                let first = random.below(BLOCKS);
+                cache.migrate(ids[v], first..first + 64, pool).unwrap();
+            }
+            6 => {
+                cache.set_ssd(None).unwrap();
+                cache.start_ssd(Box::new(ssd.clone()), 2 << 20, 2).unwrap();
+            }
+            7 => {
+                let faults = [&ssd.faults.reads, &ssd.faults.writes, &ssd.faults.lies];
+                faults[at(random.below(3))].store(2, Ordering::Relaxed);
+            }
+            8 => {
+                let extents = 1 + random.below(12);
+                // Refused while there is none that works.
+                let _ = cache.resize(StoreKind::Ssd, extents * (256 << 10));
+            }
+            _ => {
+                let extra = cache
+                    .create_pool(vms[v], "short-lived", PoolSpec::default())
+                    .unwrap();
+                cache.migrate(ids[v], 0..BLOCKS, extra).unwrap();
+                cache.destroy_pool(extra).unwrap();
+            }
+        }
+        std::thread::sleep(Duration::from_micros(300));
+    }
+}
+
+#[test]
+fn threads_never_see_old_or_foreign_blocks() {
+    let seconds = std::env::var("JUSTITIA_CACHE_STRESS_SECONDS")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(5);
+    let cache = Cache::new(CacheConfig {
+        memory_bytes: 200 * BLOCK_BYTES,
+        memory_limit: Some(1024 * BLOCK_BYTES),
+        ..CacheConfig::default()
+    })
+    .unwrap();
+    let mut vms = Vec::new();
+    let mut ids = Vec::new();
+    let tested: Vec<_> = (0..2u64)
+        .map(|v| {
+            let vm = cache.add_vm("vm", Weight::default(), Policy::Fifo).unwrap();
+            let mut pools = vec![cache.default_pool(vm).unwrap()];
+            for store in [StoreKind::Memory, StoreKind::Ssd] {
+                let weight = Weight::default();
+                let spec = PoolSpec { store, weight };
+                pools.push(cache.create_pool(vm, "container", spec).unwrap());
+            }
+            let id = cache.add_disk(vm, "disk").unwrap();
+            vms.push(vm);
+            ids.push(id);
+            let backing = Arc::new(RamDisk::new(at(BLOCKS) * BLOCK_SIZE));
+            let mode = [Mode::Inclusive, Mode::Exclusive][at(v)];
+            Tested {
+                disk: CachedDisk::new(backing, cache.clone(), id, mode).unwrap(),
+                pools,
+                begun: (0..BLOCKS).map(|_| AtomicU64::new(0)).collect(),
+                ended: (0..BLOCKS).map(|_| AtomicU64::new(0)).collect(),
+                number: v + 1,
+            }
+        })
+        .collect();
+    let stop = AtomicBool::new(false);
+    let steps = std::thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for (t, n) in tested
+            .iter()
+            .flat_map(|t| (0..THREADS).map(move |n| (t, n)))
+        {
+            let stop = &stop;
+            threads.push(scope.spawn(move || t.work(n, stop, 7 + n + 100 * t.number)));
+        }
+        let changes = scope.spawn(|| reconfigure(&cache, &vms, &tested, &ids, &stop));
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(seconds)
+            && threads.iter().all(|t| !t.is_finished())
+            && !changes.is_finished()
+        {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        stop.store(true, Ordering::Relaxed);
+        changes.join().unwrap();
+        threads.into_iter().map(|t| t.join().unwrap()).sum::<u64>()
+    });
+    assert!(steps > 1000, "only {steps} steps");
+    cache.set_ssd(None).unwrap();
+    cache.audit();
+}

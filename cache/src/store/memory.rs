@@ -1,0 +1,204 @@
+//! The memory store: slots, whose they are, and which are free.
+//!
+//! A pool takes slots in small batches and keeps what is freed for its next puts, so that neither touches
+//! anything that pools share. Slots, not larger extents, belong to pools: blocks of different pools may be
+//! neighbours in a huge page, a pool of any entitlement gets exactly that, and nothing is ever compacted to
+//! give room from one pool to another; only a shrinking store moves blocks.
+
+use super::arena::{Arena, HUGE_SLOTS};
+use super::list::{Chain, Links};
+use crate::block::Key;
+use parking_lot::Mutex;
+use std::io;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Slots whose records are allocated together (16 MiB of blocks).
+const CHUNK: usize = 4096;
+
+/// Stacks of free slots. A pool begins at its own and looks at the others when that is empty.
+const STACKS: usize = 16;
+
+/// 20 bytes a slot. The key is set by the slot's owner and read under the lock of the shard that names the
+/// slot; the rest belongs to the holder of the list that the slot is in.
+struct Chunk {
+    keys: Box<[AtomicU64]>,
+    links: Box<[[AtomicU32; 3]]>,
+}
+
+const NEWER: usize = 0;
+const OLDER: usize = 1;
+const OWNER: usize = 2;
+
+/// A pool's index and, in the top bit, which of its two lists a slot is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Owner {
+    pub(crate) pool: u32,
+    pub(crate) list: usize,
+}
+
+const SECOND_LIST: u32 = 1 << 31;
+
+/// The memory store.
+pub(crate) struct MemoryStore {
+    pub(crate) arena: Arena,
+    chunks: Box<[OnceLock<Chunk>]>,
+    free: Box<[Stack]>,
+    /// Slots from here up to the capacity were never used.
+    fresh: Mutex<u32>,
+    capacity: AtomicU32,
+}
+
+#[repr(align(128))]
+#[derive(Default)]
+struct Stack(Mutex<Chain>);
+
+impl MemoryStore {
+    /// A store of `capacity` slots that can grow to `limit`.
+    pub(crate) fn new(capacity: u32, limit: u32) -> io::Result<Self> {
+        let limit = limit.max(capacity);
+        let arena = Arena::reserve(limit)?;
+        let chunks = usize::try_from(arena.slots()).unwrap_or(0).div_ceil(CHUNK);
+        Ok(Self {
+            arena,
+            chunks: (0..chunks).map(|_| OnceLock::new()).collect(),
+            free: (0..STACKS).map(|_| Stack::default()).collect(),
+            fresh: Mutex::new(0),
+            capacity: AtomicU32::new(capacity),
+        })
+    }
+
+    /// Slots that may be used.
+    pub(crate) fn capacity(&self) -> u32 {
+        self.capacity.load(Ordering::Relaxed)
+    }
+
+    /// Slots that the store can grow to.
+    pub(crate) fn limit(&self) -> u32 {
+        self.arena.slots()
+    }
+
+    /// Changes the capacity. Slots beyond it are handed out no more; getting the blocks out of those in use
+    /// is the caller's.
+    pub(crate) fn set_capacity(&self, slots: u32) {
+        let mut fresh = self.fresh.lock();
+        let old = self.capacity.swap(slots, Ordering::Relaxed);
+        if slots < old {
+            // Free slots beyond the end leave the stacks; growing brings them back as fresh ones.
+            for stack in &self.free {
+                let mut stack = stack.0.lock();
+                let mut all = std::mem::take(&mut *stack);
+                while let Some(slot) = all.pop(self) {
+                    if slot < slots {
+                        stack.push(self, slot);
+                    }
+                }
+            }
+            *fresh = (*fresh).min(slots);
+        }
+    }
+
+    /// Up to `count` free slots, from the stack of `near` first. Empty when there is none.
+    pub(crate) fn take(&self, near: u32, count: u32) -> Chain {
+        let start = usize::try_from(near).unwrap_or(0);
+        for i in 0..STACKS {
+            let mut stack = self.free[(start + i) % STACKS].0.lock();
+            if stack.len() > 0 {
+                return stack.split(self, count);
+            }
+        }
+        let mut chain = Chain::default();
+        let mut fresh = self.fresh.lock();
+        let end = fresh.saturating_add(count).min(self.capacity());
+        while *fresh < end {
+            chain.push(self, *fresh);
+            *fresh += 1;
+        }
+        chain
+    }
+
+    /// Gives free slots back; those beyond the capacity are not used again until the store grows.
+    pub(crate) fn give(&self, near: u32, mut chain: Chain) {
+        let start = usize::try_from(near).unwrap_or(0) % STACKS;
+        let mut stack = self.free[start].0.lock();
+        // Read under the stack's lock: a shrink sets it before it looks through the stacks.
+        let capacity = self.capacity();
+        while let Some(slot) = chain.pop(self) {
+            if slot < capacity {
+                stack.push(self, slot);
+            }
+        }
+    }
+
+    /// Free slots and slots never used.
+    pub(crate) fn available(&self) -> u32 {
+        let stacked: u32 = self.free.iter().map(|s| s.0.lock().len()).sum();
+        stacked + self.capacity().saturating_sub(*self.fresh.lock())
+    }
+
+    /// The first huge page that holds no slot of the capacity, and the end of those ever used.
+    pub(crate) fn huge_pages_beyond(&self) -> std::ops::Range<u32> {
+        self.capacity().div_ceil(HUGE_SLOTS)..self.limit() / HUGE_SLOTS
+    }
+
+    /// Heap bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        let used = self.chunks.iter().filter(|c| c.get().is_some()).count();
+        used * CHUNK * (size_of::<AtomicU64>() + size_of::<[AtomicU32; 3]>())
+            + size_of_val(&*self.chunks)
+            + size_of_val(&*self.free)
+    }
+
+    fn chunk(&self, slot: u32) -> (&Chunk, usize) {
+        let slot = usize::try_from(slot).unwrap_or(usize::MAX);
+        let chunk = self.chunks[slot / CHUNK].get_or_init(|| Chunk {
+            keys: (0..CHUNK).map(|_| AtomicU64::new(0)).collect(),
+            links: (0..CHUNK).map(|_| Default::default()).collect(),
+        });
+        (chunk, slot % CHUNK)
+    }
+
+    fn link(&self, slot: u32, which: usize) -> &AtomicU32 {
+        let (chunk, i) = self.chunk(slot);
+        &chunk.links[i][which]
+    }
+
+    pub(crate) fn key(&self, slot: u32) -> Key {
+        let (chunk, i) = self.chunk(slot);
+        Key::from_raw(chunk.keys[i].load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_key(&self, slot: u32, key: Key) {
+        let (chunk, i) = self.chunk(slot);
+        chunk.keys[i].store(key.raw(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn owner(&self, slot: u32) -> Owner {
+        let raw = self.link(slot, OWNER).load(Ordering::Relaxed);
+        Owner {
+            pool: raw & !SECOND_LIST,
+            list: usize::from(raw & SECOND_LIST != 0),
+        }
+    }
+
+    pub(crate) fn set_owner(&self, slot: u32, owner: Owner) {
+        let list = if owner.list == 0 { 0 } else { SECOND_LIST };
+        self.link(slot, OWNER)
+            .store(owner.pool | list, Ordering::Relaxed);
+    }
+}
+
+impl Links for MemoryStore {
+    fn newer(&self, at: u32) -> u32 {
+        self.link(at, NEWER).load(Ordering::Relaxed)
+    }
+    fn older(&self, at: u32) -> u32 {
+        self.link(at, OLDER).load(Ordering::Relaxed)
+    }
+    fn set_newer(&self, at: u32, to: u32) {
+        self.link(at, NEWER).store(to, Ordering::Relaxed);
+    }
+    fn set_older(&self, at: u32, to: u32) {
+        self.link(at, OLDER).store(to, Ordering::Relaxed);
+    }
+}

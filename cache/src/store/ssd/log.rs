@@ -1,0 +1,199 @@
+//! A pool's part of the SSD store.
+
+use super::stage::{UNIT_SLOTS, Unit};
+use super::{EXTENT_SLOTS, FREE, OPEN, SEALED, SsdStore};
+use crate::block::{Block, Key};
+use crate::index::{Index, Place};
+use crate::store::list::{Links, List, NIL};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The extents of a pool: one that is being filled, and the others from newest to oldest.
+#[derive(Default)]
+pub(crate) struct SsdLog {
+    open: Option<Open>,
+    sealed: List,
+    /// The pool is being destroyed: nothing comes in.
+    pub(crate) closed: bool,
+}
+
+struct Open {
+    extent: u32,
+    next: u32,
+    unit: Arc<Unit>,
+}
+
+/// What became of a put.
+pub(crate) enum Append {
+    /// It has this slot.
+    Done(u32),
+    /// No extent is free.
+    Full,
+    /// The device is behind, or the pool or the store is closed.
+    Refused,
+}
+
+impl SsdLog {
+    /// Extents of the pool.
+    pub(crate) fn len(&self) -> u32 {
+        self.sealed.len() + u32::from(self.open.is_some())
+    }
+
+    /// Takes the next slot for a block; `true` beside it when an extent was opened for that. The slot is
+    /// the caller's until it is in the index, or given back with [`SsdStore::free`].
+    pub(crate) fn append(
+        &mut self,
+        ssd: &SsdStore,
+        pool: u32,
+        key: Key,
+        content: &Block,
+        sum: u32,
+    ) -> (Append, bool) {
+        if self.closed || ssd.closed() || ssd.stage.behind() {
+            return (Append::Refused, false);
+        }
+        let mut opened = false;
+        let mut open = match self.open.take() {
+            Some(open) => open,
+            None => {
+                let Some(extent) = ssd.take_extent() else {
+                    return (Append::Full, false);
+                };
+                let e = ssd.extent(extent);
+                e.owner.store(pool, Ordering::SeqCst);
+                e.state.store(OPEN, Ordering::SeqCst);
+                opened = true;
+                Open {
+                    extent,
+                    next: 0,
+                    unit: ssd.stage.open(extent * EXTENT_SLOTS),
+                }
+            }
+        };
+        let slot = open.extent * EXTENT_SLOTS + open.next;
+        let (chunk, i) = ssd.slot(slot);
+        chunk.keys[i].store(key.raw(), Ordering::Relaxed);
+        chunk.sums[i].store(sum, Ordering::Relaxed);
+        let e = ssd.extent(open.extent);
+        e.live.fetch_or(1 << open.next, Ordering::SeqCst);
+        open.unit.put(slot, content);
+        open.next += 1;
+        if open.next % UNIT_SLOTS == 0 {
+            e.pending.fetch_add(1, Ordering::SeqCst);
+            ssd.stage.submit(open.unit.clone());
+            if open.next == EXTENT_SLOTS {
+                e.state.store(SEALED, Ordering::SeqCst);
+                self.sealed.push(ssd, open.extent);
+                return (Append::Done(slot), opened);
+            }
+            open.unit = ssd.stage.open(slot + 1);
+        }
+        self.open = Some(open);
+        (Append::Done(slot), opened)
+    }
+
+    /// Empties the oldest extents until `want` are free or on their way to it; returns how many are free, and
+    /// how many blocks went.
+    pub(crate) fn evict(&mut self, ssd: &SsdStore, index: &Index, want: u32) -> (u32, u32) {
+        let (mut freed, mut evicted) = (0, 0);
+        let mut at = self.sealed.oldest();
+        let mut looked = 0;
+        while at != NIL && looked < want {
+            looked += 1;
+            let next = ssd.newer(at);
+            evicted += ssd.empty(index, at);
+            freed += u32::from(self.release(ssd, at, false));
+            at = next;
+        }
+        // Nothing else left: the one that is being filled.
+        if looked < want
+            && let Some(extent) = self.open.as_ref().map(|o| o.extent)
+        {
+            self.seal(ssd);
+            evicted += ssd.empty(index, extent);
+            freed += u32::from(self.release(ssd, extent, false));
+        }
+        (freed, evicted)
+    }
+
+    /// Empties one extent, wherever it is in the log. `true` when it is free now.
+    pub(crate) fn evict_extent(&mut self, ssd: &SsdStore, index: &Index, extent: u32) -> bool {
+        if self.open.as_ref().is_some_and(|o| o.extent == extent) {
+            self.seal(ssd);
+        }
+        ssd.empty(index, extent);
+        self.release(ssd, extent, true)
+    }
+
+    /// The extents, oldest first.
+    pub(crate) fn extents(&self, ssd: &SsdStore) -> Vec<u32> {
+        let mut at = self.sealed.oldest();
+        let mut all = Vec::new();
+        while at != NIL {
+            all.push(at);
+            at = ssd.newer(at);
+        }
+        all.extend(self.open.as_ref().map(|o| o.extent));
+        all
+    }
+
+    /// Ends the extent that is being filled. What is not on the device stays in memory until it is emptied.
+    fn seal(&mut self, ssd: &SsdStore) -> bool {
+        let Some(open) = self.open.take() else {
+            return false;
+        };
+        let e = ssd.extent(open.extent);
+        // Blocks of the part that never filled a unit must be found there until they are out of the index:
+        // write it like the others.
+        e.pending.fetch_add(1, Ordering::SeqCst);
+        ssd.stage.submit(open.unit);
+        e.state.store(SEALED, Ordering::SeqCst);
+        self.sealed.push(ssd, open.extent);
+        true
+    }
+
+    /// Frees an extent of this log if nothing is in it and nothing on its way. `true` when it is free.
+    pub(crate) fn release(&mut self, ssd: &SsdStore, extent: u32, discard: bool) -> bool {
+        let e = ssd.extent(extent);
+        if e.state.load(Ordering::SeqCst) != SEALED
+            || e.live.load(Ordering::SeqCst) != 0
+            || e.pending.load(Ordering::SeqCst) != 0
+        {
+            return false;
+        }
+        self.sealed.remove(ssd, extent);
+        e.state.store(FREE, Ordering::SeqCst);
+        e.epoch.fetch_add(1, Ordering::SeqCst);
+        if discard {
+            ssd.discard(extent);
+        }
+        ssd.give_extent(extent);
+        true
+    }
+}
+
+impl SsdStore {
+    /// Takes an extent's blocks out of the index.
+    fn empty(&self, index: &Index, extent: u32) -> u32 {
+        let e = self.extent(extent);
+        let mut live = e.live.load(Ordering::SeqCst);
+        let mut evicted = 0;
+        while live != 0 {
+            let bit = live.trailing_zeros();
+            live &= live - 1;
+            let slot = extent * EXTENT_SLOTS + bit;
+            if index.remove_at(self.key(slot), Place::ssd(slot)) {
+                e.live.fetch_and(!(1 << bit), Ordering::SeqCst);
+                evicted += 1;
+            }
+        }
+        evicted
+    }
+
+    /// The owner of a slot gives it up. `true` when its extent may be free now.
+    pub(crate) fn free(&self, slot: u32) -> bool {
+        let bit = 1 << (slot % EXTENT_SLOTS);
+        let e = self.extent(slot / EXTENT_SLOTS);
+        e.live.fetch_and(!bit, Ordering::SeqCst) == bit
+    }
+}
