@@ -103,9 +103,10 @@ fn open_sets(config: &Config) -> Result<Sets> {
     })
 }
 
-/// One I/O of noise: neither compression nor deduplication below can make it smaller than it is.
+/// Noise for the largest write: neither compression nor deduplication below makes it smaller.
 fn content(config: &Config) -> Result<Arc<[u8]>> {
-    let mut content = vec![0; usize::try_from(config.scale.io_size)?];
+    let largest = config.scale.io_size.max(config.scale.append_size);
+    let mut content = vec![0; usize::try_from(largest)?];
     ChaCha8Rng::seed_from_u64(config.args.seed).fill_bytes(&mut content);
     Ok(content.into())
 }
@@ -135,6 +136,7 @@ fn crew(config: &Config, sets: &Sets, content: &Arc<[u8]>) -> Crew {
             files: Arc::clone(files),
             steps,
             content: Arc::clone(content),
+            io_size: config.scale.io_size,
             append_size: config.scale.append_size,
             log: config.args.dir.join("log"),
             pacer,

@@ -28,8 +28,10 @@ pub struct Job {
     pub files: Arc<FileSet>,
     /// What it repeats.
     pub steps: Vec<Step>,
-    /// What it writes: as long as the largest I/O, incompressible.
+    /// What it writes: as long as the largest write, incompressible.
     pub content: Arc<[u8]>,
+    /// Largest read, and largest write of a whole file, in bytes.
+    pub io_size: u64,
     /// Upper bound of an append in bytes.
     pub append_size: u64,
     /// The log of [`Step::AppendLog`].
@@ -79,7 +81,7 @@ impl Worker {
         rng.set_stream(u64::from(id) + 2);
         Self {
             // Zeroed lazily by the kernel: only what is read into takes memory.
-            buffer: vec![0; job.content.len()],
+            buffer: vec![0; usize::try_from(job.io_size).unwrap_or(job.content.len())],
             job,
             timings,
             id,
@@ -178,7 +180,7 @@ impl Worker {
         self.attempt(Step::WriteWhole, &path, || {
             let mut offset = 0;
             while offset < size && !job.counters.stopped() {
-                let chunk = first(&job.content, size - offset);
+                let chunk = first(&job.content, (size - offset).min(job.io_size));
                 offset += write_all(&file, chunk, offset, &job.counters.written)?;
             }
             Ok(())
