@@ -37,6 +37,9 @@ pub struct Agent {
     pub(crate) decisions: VecDeque<Decision>,
     pub(crate) begun: Instant,
     planned: Option<Instant>,
+    kept: Option<Instant>,
+    /// Reclaimed from cgroups since the memory's counters were last read, bytes.
+    freed: u64,
     pub(crate) snapshot: Snapshot,
     pub(crate) shares: Shares,
 }
@@ -76,6 +79,8 @@ impl Agent {
             decisions: VecDeque::new(),
             begun: now,
             planned: None,
+            kept: None,
+            freed: 0,
             snapshot: Snapshot::default(),
             shares: Shares::default(),
         };
@@ -90,12 +95,13 @@ impl Agent {
     /// # Errors
     /// If `/proc` cannot be read any more.
     pub fn turn(&mut self, now: Instant) -> justitia_kernel::Result<Duration> {
-        let freed = self.take_outcomes(now);
-        let mut changes = self.observer.look(&self.config, now, freed)?;
+        self.freed += self.take_outcomes(now);
+        let mut changes = self.observer.glance(&self.config, now);
         let short = self.short();
         let waited = self.planned.map(|at| now - at);
         let due = waited.is_none_or(|w| w >= AT_LEAST);
         if due || (short && self.observer.budget.allows()) {
+            self.observer.look(now, std::mem::take(&mut self.freed), &mut changes)?;
             self.plan(now);
             let mut intents = self.intents();
             if self.refresh(&intents, now, &mut changes) {
@@ -105,9 +111,9 @@ impl Agent {
             for intent in intents {
                 self.act(intent, now);
             }
-            if due {
-                self.keeper
-                    .protect(&self.observer.mirror, &self.snapshot, &self.shares);
+            if self.kept.is_none_or(|at| now - at >= AT_LEAST) {
+                self.keeper.protect(&self.observer.mirror, &self.snapshot, &self.shares);
+                self.kept = Some(now);
             }
             self.planned = Some(now);
         }

@@ -17,7 +17,7 @@ pub struct Budget {
 }
 
 /// At most this much is saved up, in seconds of earning.
-const SAVE: f64 = 2.0;
+const SAVE: f64 = 20.0;
 
 impl Budget {
     /// A budget of `rate` CPU seconds per second, with nothing saved.
@@ -37,7 +37,7 @@ impl Budget {
         let spent = cpu.saturating_sub(self.cpu).as_secs_f64();
         let earned = wall.saturating_sub(self.wall).as_secs_f64() * self.rate;
         (self.cpu, self.wall) = (cpu, wall);
-        self.left = (self.left + earned - spent).clamp(-SAVE * 5.0 * self.rate, SAVE * self.rate);
+        self.left = (self.left + earned - spent).clamp(-SAVE * self.rate, SAVE * self.rate);
         self.left > 0.0
     }
 

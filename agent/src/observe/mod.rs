@@ -73,21 +73,26 @@ impl Observer {
         Ok(observer)
     }
 
-    /// Looks again: at the memory always, at the tree as events tell, at tenants as far as they are due and the
-    /// budget allows.
-    ///
-    /// # Errors
-    /// If `/proc` cannot be read.
-    pub fn look(&mut self, config: &Config, now: Instant, freed_by_us: u64) -> Result<Changes> {
-        self.room.refresh(now, freed_by_us)?;
+    /// Glances at the free memory, and takes the events that have come. Cheap; for every turn.
+    pub fn glance(&mut self, config: &Config, now: Instant) -> Changes {
+        self.room.glance(now);
         let mut changes = self.mirror.follow(config, now);
         if self.mirror.blind().is_some() && now - self.rescanned >= RESCAN {
             self.mirror.rescan(config, now, &mut changes);
             self.rescanned = now;
         }
         self.expect(&changes, now);
-        while self.budget.allows() && self.look_at_next(now, &mut changes) {}
-        Ok(changes)
+        changes
+    }
+
+    /// Looks at the memory's counters, and at tenants as far as they are due and the budget allows.
+    ///
+    /// # Errors
+    /// If `/proc` cannot be read.
+    pub fn look(&mut self, now: Instant, freed_by_us: u64, changes: &mut Changes) -> Result<()> {
+        self.room.refresh(now, freed_by_us)?;
+        while self.budget.allows() && self.look_at_next(now, changes) {}
+        Ok(())
     }
 
     /// Looks at one tenant now, whatever it costs: before something is taken from it.

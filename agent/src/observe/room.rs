@@ -20,18 +20,15 @@ pub struct Room {
     memory: Memory,
     swap_on: bool,
     facts_at: Option<Instant>,
-    last: Option<Last>,
+    glanced: Option<(Instant, u64)>,
+    refilled: Option<(Instant, u64)>,
+    /// How fast the free memory falls, and how fast reclaim refills it, bytes per second.
+    dropping: u64,
+    refilling: u64,
     /// File pages on LRU lists, whole machine, bytes.
     file: u64,
     /// Dirty and writeback pages, whole machine, bytes.
     stuck: u64,
-}
-
-#[derive(Debug)]
-struct Last {
-    at: Instant,
-    free: u64,
-    stolen: u64,
 }
 
 impl Room {
@@ -43,13 +40,29 @@ impl Room {
             memory: Memory::default(),
             swap_on: false,
             facts_at: None,
-            last: None,
+            glanced: None,
+            refilled: None,
+            dropping: 0,
+            refilling: 0,
             file: 0,
             stuck: 0,
         }
     }
 
-    /// Reads again. `freed_by_us` is what our own reclaim of cgroups has freed since the last time: the
+    /// Looks at the free memory only: a few microseconds, so that it can be done often.
+    pub fn glance(&mut self, now: Instant) {
+        let info = rustix::system::sysinfo();
+        let free = u64::from(info.freeram).saturating_mul(u64::from(info.mem_unit));
+        if let Some((at, before)) = self.glanced {
+            let used = before.saturating_sub(free);
+            self.dropping = decayed(self.dropping, used, now - at);
+            self.memory.falling = self.dropping.saturating_add(self.refilling);
+        }
+        self.glanced = Some((now, free));
+        self.memory.free = free;
+    }
+
+    /// Reads everything again. `freed_by_us` is what our own reclaim of cgroups has freed since the last time: the
     /// global counters leave that out.
     ///
     /// # Errors
@@ -59,23 +72,17 @@ impl Room {
             let meminfo = self.proc.meminfo()?;
             self.memory.total = meminfo.mem_total;
             self.swap_on = meminfo.swap_total > 0;
-            self.memory.high_watermark = self.proc.zoneinfo()?.sum().high * PAGE;
+            self.memory.low_watermark = self.proc.zoneinfo()?.sum().low * PAGE;
             self.facts_at = Some(now);
         }
         let vmstat = self.proc.vmstat()?;
-        let free = vmstat.nr_free_pages * PAGE;
         let stolen = (vmstat.pgsteal_kswapd + vmstat.pgsteal_direct) * PAGE;
-        if let Some(last) = &self.last {
-            let refilled = stolen.saturating_sub(last.stolen) + freed_by_us;
-            let used = (last.free + refilled).saturating_sub(free);
-            self.memory.falling = decayed(self.memory.falling, used, now - last.at);
+        if let Some((at, before)) = self.refilled {
+            let refilled = stolen.saturating_sub(before).saturating_add(freed_by_us);
+            self.refilling = decayed(self.refilling, refilled, now - at);
         }
-        self.last = Some(Last {
-            at: now,
-            free,
-            stolen,
-        });
-        self.memory.free = free;
+        self.refilled = Some((now, stolen));
+        self.glance(now);
         self.file = (vmstat.nr_inactive_file + vmstat.nr_active_file) * PAGE;
         self.stuck = (vmstat.nr_dirty + vmstat.nr_writeback) * PAGE;
         Ok(())

@@ -42,7 +42,7 @@ impl Policy {
         (-over / half_life).exp2()
     }
 
-    /// The free memory, in bytes, below which tenants above their entitlement give back: the kernel's high
+    /// The free memory, in bytes, below which tenants above their entitlement give back: the kernel's low
     /// watermark, and what will be used up within the horizon, at most 3 % of the memory and at least 0.4 %.
     /// All of it comes out of overage, so it costs nobody what they are entitled to.
     #[must_use]
@@ -52,7 +52,7 @@ impl Policy {
             memory.total / 256,
             (memory.total / 32).max(memory.total / 256),
         );
-        memory.high_watermark.saturating_add(ahead)
+        memory.low_watermark.saturating_add(ahead)
     }
 }
 

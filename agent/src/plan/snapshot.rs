@@ -23,9 +23,8 @@ pub struct Memory {
     pub free: u64,
     /// About to be free: reclaim that is under way.
     pub coming: u64,
-    /// The sum of the zones' high watermarks: up to there the kernel's own reclaim refills the free
-    /// memory once it has been woken.
-    pub high_watermark: u64,
+    /// The sum of the zones' low watermarks: below it the kernel's own reclaim is woken.
+    pub low_watermark: u64,
     /// How fast the free memory is being used up, bytes per second, what reclaim refilled included.
     pub falling: u64,
 }

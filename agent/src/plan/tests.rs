@@ -15,7 +15,7 @@ fn memory(free: u64) -> Memory {
         total: 1024 * MIB,
         free: free * MIB,
         coming: 0,
-        high_watermark: 6 * MIB,
+        low_watermark: 6 * MIB,
         falling: 0,
     }
 }
