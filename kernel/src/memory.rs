@@ -98,12 +98,10 @@ impl MemoryStat {
         const REQUIRED: &str = "the keys anon, file, inactive_file and active_file";
         let mut stat = Self::default();
         let mut required = 0_u8;
-        for (number, line) in parse::lines(text) {
-            let Some((key, value)) = parse::cut(line, b' ') else {
-                return Err(ParseError::new(number, "`key value`", line));
-            };
+        for line in parse::keyed(text) {
+            let line = line?;
             let mut optional = 0;
-            let field = match key {
+            let field = match line.key {
                 b"anon" => {
                     required |= 1;
                     &mut stat.anon
@@ -138,9 +136,8 @@ impl MemoryStat {
                 b"pgmajfault" => &mut stat.pgmajfault,
                 _ => continue,
             };
-            *field = parse::number(value)
-                .ok_or_else(|| ParseError::new(number, "`key number`", line))?;
-            match key {
+            *field = line.value()?;
+            match line.key {
                 b"kernel" => stat.kernel = Some(optional),
                 b"pgsteal_proactive" => stat.pgsteal_proactive = Some(optional),
                 b"pswpin" => stat.pswpin = Some(optional),
@@ -180,11 +177,9 @@ impl MemoryEvents {
     pub fn parse(text: &[u8]) -> Parsed<Self> {
         let mut events = Self::default();
         let mut found = false;
-        for (number, line) in parse::lines(text) {
-            let Some((key, value)) = parse::cut(line, b' ') else {
-                return Err(ParseError::new(number, "`key value`", line));
-            };
-            let field = match key {
+        for line in parse::keyed(text) {
+            let line = line?;
+            let field = match line.key {
                 b"low" => &mut events.low,
                 b"high" => &mut events.high,
                 b"max" => &mut events.max,
@@ -192,8 +187,7 @@ impl MemoryEvents {
                 b"oom_kill" => &mut events.oom_kill,
                 _ => continue,
             };
-            *field = parse::number(value)
-                .ok_or_else(|| ParseError::new(number, "`key number`", line))?;
+            *field = line.value()?;
             found = true;
         }
         if found {

@@ -66,6 +66,37 @@ pub(crate) fn number(word: &[u8]) -> Option<u64> {
     })
 }
 
+/// One line of a flat-keyed file (`key value`).
+pub(crate) struct Keyed<'a> {
+    /// The line, counted from 1.
+    number: usize,
+    line: &'a [u8],
+    /// What stands before the first blank.
+    pub(crate) key: &'a [u8],
+    value: &'a [u8],
+}
+
+impl Keyed<'_> {
+    /// The value, which is all that follows the blank, as a number.
+    pub(crate) fn value(&self) -> Parsed<u64> {
+        number(self.value).ok_or_else(|| ParseError::new(self.number, "`key number`", self.line))
+    }
+}
+
+/// The lines of a flat-keyed file.
+pub(crate) fn keyed(text: &[u8]) -> impl Iterator<Item = Parsed<Keyed<'_>>> {
+    lines(text).map(|(number, line)| {
+        let (key, value) =
+            cut(line, b' ').ok_or_else(|| ParseError::new(number, "`key value`", line))?;
+        Ok(Keyed {
+            number,
+            line,
+            key,
+            value,
+        })
+    })
+}
+
 /// The file's only line, without trailing blanks. Everything after it must be blank.
 pub(crate) fn only_line<'a>(text: &'a [u8], expected: &'static str) -> Parsed<&'a [u8]> {
     let line = text.trim_ascii();

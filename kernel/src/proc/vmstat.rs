@@ -50,12 +50,10 @@ impl Vmstat {
     pub fn parse(text: &[u8]) -> Parsed<Self> {
         let mut stat = Self::default();
         let mut found = false;
-        for (number, line) in parse::lines(text) {
-            let Some((key, value)) = parse::cut(line, b' ') else {
-                return Err(ParseError::new(number, "`key value`", line));
-            };
+        for line in parse::keyed(text) {
+            let line = line?;
             let mut stalls = 0;
-            let field = match key {
+            let field = match line.key {
                 b"nr_free_pages" => {
                     found = true;
                     &mut stat.nr_free_pages
@@ -87,8 +85,7 @@ impl Vmstat {
                 key if key.starts_with(b"allocstall") => &mut stalls,
                 _ => continue,
             };
-            *field = parse::number(value)
-                .ok_or_else(|| ParseError::new(number, "`key number`", line))?;
+            *field = line.value()?;
             stat.allocstall = stat.allocstall.saturating_add(stalls);
         }
         if found {
