@@ -90,6 +90,11 @@ impl FileSet {
         Index::try_from(self.sizes.len()).unwrap_or(Index::MAX)
     }
 
+    /// Where the files are.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
     /// How many of them exist.
     pub fn existing(&self) -> usize {
         self.state().present.len()

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
@@ -78,6 +78,13 @@ pub fn run(config: &Config, interrupt: &Arc<AtomicBool>) -> Result<bool> {
         at: config.args.start_at.map(nanoseconds),
     };
     if config.does(Phase::Run) {
+        // Workers would wait for a file until the end, and report that nothing failed.
+        for set in sets.all().iter().filter(|set| set.existing() == 0) {
+            bail!(
+                "expected files in {}, found none: do --phase prepare first",
+                set.directory().display()
+            );
+        }
         execute(config, &sets, &content, &start, interrupt)
     } else {
         start.ready()?;
@@ -300,7 +307,7 @@ impl Ticker {
 /// It exists and is no directory.
 pub fn check_directory(path: &Path) -> Result<()> {
     if path.exists() && !path.is_dir() {
-        anyhow::bail!("--dir: expected a directory, {} is none", path.display());
+        bail!("--dir: expected a directory, {} is none", path.display());
     }
     Ok(())
 }

@@ -426,6 +426,11 @@ fn one_that_only_prepares_says_so_and_ends() {
     );
     assert_eq!(run("reread", directory.path(), &options).len(), 0);
     assert!(ready.exists());
+    let nothing = command("webserver", directory.path(), "--phase run")
+        .output()
+        .unwrap();
+    assert_eq!(nothing.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&nothing.stderr).contains("do --phase prepare first"));
 }
 
 #[test]
