@@ -1,6 +1,7 @@
 //! The `justitia` command.
 
 mod agent;
+mod lab;
 
 use std::process::ExitCode;
 
@@ -24,6 +25,7 @@ enum Command {
     Status(agent::Status),
     Reset(agent::Reset),
     Doctor(agent::Doctor),
+    Lab(lab::Lab),
 }
 
 fn main() -> ExitCode {
@@ -32,6 +34,7 @@ fn main() -> ExitCode {
         Command::Status(args) => agent::status(&args),
         Command::Reset(args) => agent::reset(&args),
         Command::Doctor(args) => agent::doctor(&args),
+        Command::Lab(args) => lab::lab(&args),
     };
     done.unwrap_or_else(|error| {
         eprintln!("justitia: {error:#}");

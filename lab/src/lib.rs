@@ -6,10 +6,12 @@
 
 mod host;
 
+pub mod experiment;
 pub mod guest;
 pub mod image;
 pub mod kernel;
 pub mod report;
+pub mod run;
 pub mod vm;
 mod wire;
 

@@ -1,7 +1,12 @@
 //! What the host and the guest's runner say to each other: one JSON document a line, over a
 //! virtio-serial port.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
+
+use crate::experiment::{Contender, Experiment};
+use crate::report::schema::{Series, TenantValues};
 
 /// The port's name, under `/sys/class/virtio-ports/*/name` in the guest.
 pub const PORT: &str = "org.justitia.lab";
@@ -50,8 +55,36 @@ pub enum Ask {
         /// From which byte.
         offset: u64,
     },
+    /// Run an experiment with one contender.
+    Run(Box<Plan>),
     /// The host did what an event asked for.
     Done,
+}
+
+/// One run of an experiment.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Plan {
+    /// Which.
+    pub experiment: Experiment,
+    /// With whom.
+    pub contender: Contender,
+    /// With or without MGLRU; as the kernel comes when absent.
+    pub mglru: Option<bool>,
+    /// The workloads' seed.
+    pub seed: u64,
+}
+
+/// What a run measured.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Measured {
+    /// Whether MGLRU was on; absent where the kernel has none.
+    pub mglru: Option<bool>,
+    /// Each tenant's values.
+    pub tenants: Vec<TenantValues>,
+    /// The run's, as a whole.
+    pub values: BTreeMap<String, f64>,
+    /// How it went.
+    pub timeline: Vec<Series>,
 }
 
 /// From the guest.
@@ -91,6 +124,8 @@ pub enum Answer {
     Pushed,
     /// A part was read, in base64; empty at the file's end.
     Pulled(String),
+    /// The experiment ran.
+    Ran(Box<Measured>),
 }
 
 /// What a script printed and how it ended.

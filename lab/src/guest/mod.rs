@@ -1,7 +1,14 @@
 //! What runs in the guest: the runner's side of the channel, and what it can do.
 
+mod agent;
+mod cgroup;
+mod evaluate;
 mod files;
+mod sampler;
+mod scale;
 mod serve;
+mod setup;
 mod shell;
+mod work;
 
 pub use serve::serve;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::{files, shell};
+use super::{evaluate, files, shell};
 use crate::wire::{Answer, Ask, BEAT_SECONDS, Event, FromGuest, PORT, ToGuest};
 
 /// The way back to the host.
@@ -112,7 +112,7 @@ pub fn serve() -> Result<()> {
     Ok(())
 }
 
-fn handle(ask: Ask, _caller: &Caller) -> Result<Answer> {
+fn handle(ask: Ask, caller: &Caller) -> Result<Answer> {
     Ok(match ask {
         Ask::Sh { script, seconds } => {
             Answer::Sh(shell::sh(&script, Duration::from_secs(seconds))?)
@@ -127,6 +127,8 @@ fn handle(ask: Ask, _caller: &Caller) -> Result<Answer> {
             Answer::Pushed
         }
         Ask::Pull { path, offset } => Answer::Pulled(files::pull(&path, offset)?),
+        Ask::Run(plan) => Answer::Ran(Box::new(evaluate::evaluate(&plan, caller)?)),
+        // Taken care of by the loop.
         Ask::Done => Answer::Pushed,
     })
 }

@@ -30,7 +30,8 @@ impl Qmp {
         self.execute(
             "block_set_io_throttle",
             &json!({
-                "id": super::qemu::disk_id(disk),
+                // The PCI device is a shell around the one that has the throttle.
+                "id": format!("/machine/peripheral/{}/virtio-backend", super::qemu::disk_id(disk)),
                 "bps": throttle.bytes_per_second, "bps_rd": 0, "bps_wr": 0,
                 "iops": throttle.requests_per_second, "iops_rd": 0, "iops_wr": 0,
             }),

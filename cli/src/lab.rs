@@ -1,0 +1,210 @@
+//! `justitia lab`: experiments on a stock kernel in a virtual machine.
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::{Args, Subcommand, ValueEnum};
+use justitia_lab::experiment::{Contender, Experiment};
+use justitia_lab::kernel::KernelChoice;
+use justitia_lab::report;
+use justitia_lab::run::{Options, Progress};
+use justitia_lab::vm::{DiskSpec, Vm, VmSpec};
+
+/// Experiments on a stock kernel in a virtual machine.
+#[derive(Args)]
+pub struct Lab {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Run(Run),
+    List,
+    Report(Report),
+    Shell(Shell),
+}
+
+/// Runs experiments and prints what came out; the results are kept for `justitia lab report`.
+///
+/// Every run gets a fresh virtual machine on a fresh disk; contenders run in random order.
+#[derive(Args)]
+struct Run {
+    /// Which: a name from `justitia lab list`, or the path of a .toml file.
+    #[arg(required = true)]
+    experiments: Vec<String>,
+    /// How often each contender runs (default: the experiment's).
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    repeat: Option<u32>,
+    /// Whom to compare, several times or with commas (default: the experiment's).
+    #[arg(long, value_delimiter = ',', value_parser = Contender::find)]
+    contender: Vec<Contender>,
+    /// A stock kernel's series (6.12, 6.1), or the path of a bootable kernel.
+    #[arg(long, default_value = "6.12")]
+    kernel: KernelChoice,
+    /// The multi-generational LRU: on, off, both, or as the kernel comes.
+    #[arg(long, value_enum, default_value_t = Mglru::Default)]
+    mglru: Mglru,
+    /// The seed of the order of contenders and of the workloads (default: random, printed).
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Print the results as JSON instead of tables.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Mglru {
+    On,
+    Off,
+    Both,
+    Default,
+}
+
+/// Renders all results so far as one HTML page.
+#[derive(Args)]
+struct Report {
+    /// Where the results are (default: where `run` leaves them).
+    #[arg(long)]
+    results: Option<PathBuf>,
+    /// The page to write (default: report.html beside the results' directory).
+    #[arg(long)]
+    out: Option<PathBuf>,
+}
+
+/// Boots the guest and gives its console: root, no password, an ext4 disk at /dev/vda.
+/// `poweroff -f` ends it.
+#[derive(Args)]
+struct Shell {
+    /// A stock kernel's series (6.12, 6.1), or the path of a bootable kernel.
+    #[arg(long, default_value = "6.12")]
+    kernel: KernelChoice,
+}
+
+/// Does what was asked.
+pub fn lab(args: &Lab) -> Result<ExitCode> {
+    match &args.command {
+        Command::Run(args) => run(args),
+        Command::List => list(),
+        Command::Report(args) => render(args),
+        Command::Shell(args) => shell(args),
+    }
+}
+
+fn run(args: &Run) -> Result<ExitCode> {
+    // Everything is checked before anything runs.
+    let experiments = args
+        .experiments
+        .iter()
+        .map(|name| Experiment::find(name))
+        .collect::<Result<Vec<_>>>()?;
+    let seed = args.seed.unwrap_or_else(justitia_lab::run::random_seed);
+    let options = Options {
+        contenders: args.contender.clone(),
+        repeat: args.repeat,
+        mglru: match args.mglru {
+            Mglru::On => vec![Some(true)],
+            Mglru::Off => vec![Some(false)],
+            Mglru::Both => vec![Some(true), Some(false)],
+            Mglru::Default => vec![None],
+        },
+        kernel: args.kernel.clone(),
+        seed,
+    };
+    let mut screen = Screen::new();
+    screen.note(&format!("seed {seed}"));
+    let mut all = Vec::new();
+    for experiment in &experiments {
+        let (results, path) = justitia_lab::run::run(experiment, &options, &mut screen)?;
+        screen.note(&format!("results: {}", path.display()));
+        if !args.json {
+            // Whoever reads the output may have gone.
+            let _ = writeln!(std::io::stdout(), "{}", report::terminal(std::slice::from_ref(&results)));
+        }
+        all.push(results);
+    }
+    if args.json {
+        serde_json::to_writer_pretty(std::io::stdout(), &all).context("printing results")?;
+    }
+    Ok(if all.iter().any(justitia_lab::run::any_failed) {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+fn list() -> Result<ExitCode> {
+    for experiment in Experiment::shipped()? {
+        let paper = experiment
+            .paper
+            .map(|paper| format!(" ({}, {})", paper.title, paper.figure))
+            .unwrap_or_default();
+        println!("{:15} {}{paper}", experiment.name, experiment.title);
+        println!("{:15} contenders: {}\n", "", experiment.contenders.join(", "));
+    }
+    println!("Contenders:");
+    for contender in Contender::all() {
+        println!("{:20} {}", contender.id, contender.what);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn render(args: &Report) -> Result<ExitCode> {
+    let places = justitia_lab::Places::find()?;
+    let results = match &args.results {
+        Some(dir) => dir.clone(),
+        None => places.dir("results")?,
+    };
+    let out = args
+        .out
+        .clone()
+        .unwrap_or_else(|| places.root().join("report.html"));
+    report::render(&results, &out)?;
+    println!("{}", out.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn shell(args: &Shell) -> Result<ExitCode> {
+    let vm = Vm::boot(&VmSpec {
+        kernel: args.kernel.clone(),
+        disks: vec![DiskSpec::ext4(8 << 30)],
+        shell: true,
+        ..VmSpec::default()
+    })?;
+    eprintln!("poweroff -f ends the guest");
+    vm.wait();
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Progress on standard error: one line that changes on a terminal, a line for each step elsewhere.
+struct Screen {
+    terminal: bool,
+}
+
+impl Screen {
+    fn new() -> Self {
+        Self {
+            terminal: std::io::stderr().is_terminal(),
+        }
+    }
+}
+
+impl Progress for Screen {
+    fn now(&mut self, line: &str) {
+        if self.terminal {
+            eprint!("\r\x1b[K{line}");
+        } else {
+            eprintln!("{line}");
+        }
+    }
+
+    fn note(&mut self, line: &str) {
+        if self.terminal {
+            eprintln!("\r\x1b[K{line}");
+        } else {
+            eprintln!("{line}");
+        }
+    }
+}

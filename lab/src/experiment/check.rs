@@ -1,0 +1,244 @@
+//! What a definition must satisfy beyond its syntax.
+
+use std::collections::BTreeSet;
+
+use super::{Contender, Experiment, OUTSIDER, Phase, Workload};
+
+/// What is wrong, and with what.
+pub struct Problem {
+    /// Where it is written.
+    pub place: Place,
+    /// Expected and found.
+    pub what: String,
+}
+
+/// A part of the file.
+pub enum Place {
+    /// The n-th table of an array (`[[phase]]`).
+    Table(&'static str, usize),
+    /// The key or table that begins so.
+    Line(String),
+}
+
+impl Place {
+    /// The line, from 1.
+    pub fn line(&self, text: &str) -> usize {
+        let mut lines = text.lines().enumerate();
+        let found = match self {
+            Self::Table(name, index) => {
+                let header = format!("[[{name}]]");
+                lines
+                    .filter(|(_, line)| line.trim_start().starts_with(&header))
+                    .nth(*index)
+            }
+            Self::Line(begin) => lines.find(|(_, line)| line.trim_start().starts_with(begin)),
+        };
+        found.map_or(1, |(number, _)| number + 1)
+    }
+}
+
+/// The line, from 1, of a byte.
+pub fn line_at(text: &str, byte: usize) -> usize {
+    text.bytes().take(byte).filter(|b| *b == b'\n').count() + 1
+}
+
+fn problem<T>(place: Place, what: String) -> Result<T, Problem> {
+    Err(Problem { place, what })
+}
+
+/// Finds the first problem.
+pub fn check(experiment: &Experiment) -> Result<(), Problem> {
+    contenders(experiment)?;
+    metrics(experiment)?;
+    match &experiment.scale {
+        Some(_) => Ok(()),
+        None => {
+            tenants(experiment)?;
+            phases(experiment)
+        }
+    }
+}
+
+fn contenders(experiment: &Experiment) -> Result<(), Problem> {
+    let place = || Place::Line("contenders".into());
+    if experiment.contenders.is_empty() {
+        return problem(
+            place(),
+            "expected at least one contender, found none".into(),
+        );
+    }
+    for id in &experiment.contenders {
+        if let Err(what) = Contender::find(id) {
+            return problem(place(), what);
+        }
+    }
+    if experiment.repeat == 0 {
+        return problem(
+            Place::Line("repeat".into()),
+            "expected at least 1, found 0".into(),
+        );
+    }
+    Ok(())
+}
+
+fn metrics(experiment: &Experiment) -> Result<(), Problem> {
+    let place = || Place::Line("metric".into());
+    if experiment.metric.is_empty() {
+        return problem(place(), "expected at least one metric, found none".into());
+    }
+    let mut keys = BTreeSet::new();
+    for name in &experiment.metric {
+        match name.describe() {
+            Some(metric) => {
+                keys.insert(metric.key);
+            }
+            None => {
+                return problem(
+                    place(),
+                    format!(
+                        "expected a metric that the lab knows, or one described in full, found {name:?}"
+                    ),
+                );
+            }
+        }
+    }
+    for (index, goal) in experiment.goal.iter().enumerate() {
+        let place = || Place::Table("goal", index);
+        if !keys.contains(&goal.metric) {
+            return problem(
+                place(),
+                format!(
+                    "expected a metric of this experiment ({keys:?}), found {:?}",
+                    goal.metric
+                ),
+            );
+        }
+        if let Err(what) = Contender::find(&goal.contender) {
+            return problem(place(), what);
+        }
+    }
+    Ok(())
+}
+
+fn tenants(experiment: &Experiment) -> Result<(), Problem> {
+    let mut names = BTreeSet::new();
+    for (index, tenant) in experiment.tenant.iter().enumerate() {
+        let place = || Place::Table("tenant", index);
+        let name = &tenant.name;
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if name.is_empty() || !name.chars().all(plain) || name.starts_with('.') || name == OUTSIDER
+        {
+            return problem(
+                place(),
+                format!(
+                    "expected a name of letters, digits, '-', '_' and '.', other than {OUTSIDER:?}, found {name:?}"
+                ),
+            );
+        }
+        if !names.insert(name) {
+            return problem(
+                place(),
+                format!("expected every tenant once, found {name:?} again"),
+            );
+        }
+        if let Err(error) = justitia_share::Weight::try_from(tenant.weight) {
+            return problem(place(), error.to_string());
+        }
+        if let Some(beside) = &tenant.beside {
+            workload(experiment, beside, place())?;
+        }
+    }
+    if names.is_empty() {
+        return problem(
+            Place::Line("[[tenant]]".into()),
+            "expected at least one tenant, found none".into(),
+        );
+    }
+    Ok(())
+}
+
+fn phases(experiment: &Experiment) -> Result<(), Problem> {
+    let known = |name: &str| experiment.tenant.iter().any(|tenant| tenant.name == name);
+    for (index, phase) in experiment.phase.iter().enumerate() {
+        let place = || Place::Table("phase", index);
+        let named: Vec<&String> = match phase {
+            Phase::Run { tenants, .. } | Phase::Stop { tenants } => tenants.iter().collect(),
+            Phase::Weights { to } => to.keys().collect(),
+            _ => Vec::new(),
+        };
+        for name in named {
+            let outside = name == OUTSIDER && !matches!(phase, Phase::Weights { .. });
+            if !known(name) && !outside {
+                return problem(
+                    place(),
+                    format!("expected a tenant or {OUTSIDER:?}, found {name:?}"),
+                );
+            }
+        }
+        match phase {
+            Phase::Run {
+                workload: name,
+                measured,
+                background,
+                seconds,
+                ..
+            } => {
+                workload(experiment, name, place())?;
+                if *background && *measured && seconds.is_none() {
+                    return problem(
+                        place(),
+                        "expected seconds for what is measured in the background, found none"
+                            .into(),
+                    );
+                }
+                if uses_seconds(experiment, name) && seconds.is_none() {
+                    return problem(
+                        place(),
+                        format!("expected seconds, which workload {name:?} uses, found none"),
+                    );
+                }
+            }
+            Phase::Record { key } => {
+                if !experiment.metrics().iter().any(|metric| metric.key == *key) {
+                    return problem(
+                        place(),
+                        format!("expected a metric of this experiment, found {key:?}"),
+                    );
+                }
+            }
+            Phase::Weights { to } => {
+                for weight in to.values() {
+                    if let Err(error) = justitia_share::Weight::try_from(*weight) {
+                        return problem(place(), error.to_string());
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    if experiment.phase.is_empty() {
+        return problem(
+            Place::Line("[[phase]]".into()),
+            "expected at least one phase, found none".into(),
+        );
+    }
+    Ok(())
+}
+
+fn workload(experiment: &Experiment, name: &str, place: Place) -> Result<(), Problem> {
+    if experiment.workload.contains_key(name) {
+        return Ok(());
+    }
+    let known: Vec<&String> = experiment.workload.keys().collect();
+    problem(
+        place,
+        format!("expected a workload ({known:?}), found {name:?}"),
+    )
+}
+
+fn uses_seconds(experiment: &Experiment, name: &str) -> bool {
+    experiment.workload.get(name).is_some_and(|workload| {
+        let (Workload::Fio(text) | Workload::Load(text) | Workload::Sh(text)) = workload;
+        text.contains("{seconds}")
+    })
+}

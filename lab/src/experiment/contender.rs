@@ -1,0 +1,141 @@
+//! The ways of controlling the machine that are compared. The tenants' weights are always set, for
+//! everybody; a contender decides what enforces them.
+
+use serde::{Deserialize, Serialize};
+
+use crate::report::schema;
+
+/// One way of controlling the machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Contender {
+    /// As `--contender` takes it.
+    pub id: String,
+    /// For people.
+    pub label: String,
+    /// What it sets, in one sentence.
+    pub what: String,
+    /// The disk's scheduler.
+    pub scheduler: Scheduler,
+    /// Whether io.cost is on, with a model that says how fast the disk is.
+    pub io_cost: bool,
+    /// Whether the tenants' memory is limited by weight.
+    pub memory: Option<MemoryLimit>,
+    /// Whether the tenants' device bandwidth is limited by weight (`io.max`).
+    pub io_max: bool,
+    /// Whether the agent runs.
+    pub agent: bool,
+}
+
+/// A scheduler of block requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Scheduler {
+    /// None at all.
+    None,
+    /// BFQ, which takes `io.bfq.weight`.
+    Bfq,
+}
+
+/// Which file limits a tenant's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MemoryLimit {
+    /// `memory.max`.
+    Max,
+    /// `memory.high`.
+    High,
+}
+
+impl Contender {
+    /// Every contender the lab knows, in the order in which results show them.
+    #[must_use]
+    pub fn all() -> Vec<Self> {
+        let plain = Self {
+            id: "conventional".into(),
+            label: "Conventional".into(),
+            what: "The stock kernel as it comes: no scheduler, weights without effect.".into(),
+            scheduler: Scheduler::None,
+            io_cost: false,
+            memory: None,
+            io_max: false,
+            agent: false,
+        };
+        let named = |id: &str, label: &str, what: &str| Self {
+            id: id.into(),
+            label: label.into(),
+            what: what.into(),
+            ..plain.clone()
+        };
+        vec![
+            plain.clone(),
+            Self {
+                scheduler: Scheduler::Bfq,
+                ..named("bfq", "BFQ", "BFQ schedules the disk by io.bfq.weight.")
+            },
+            Self {
+                io_cost: true,
+                ..named(
+                    "iocost",
+                    "io.cost",
+                    "io.cost shares the disk by io.weight, its model set to the disk's speed.",
+                )
+            },
+            Self {
+                scheduler: Scheduler::Bfq,
+                memory: Some(MemoryLimit::Max),
+                ..named("memcg", "Memory limits", "memory.max by weight, over BFQ.")
+            },
+            Self {
+                io_max: true,
+                ..named(
+                    "io-max",
+                    "Static io.max",
+                    "io.max by weight, out of the disk's known speed.",
+                )
+            },
+            Self {
+                io_max: true,
+                memory: Some(MemoryLimit::High),
+                ..named(
+                    "io-max+memory-high",
+                    "Static io.max and memory.high",
+                    "io.max and memory.high by weight, out of the disk's known speed.",
+                )
+            },
+            Self {
+                scheduler: Scheduler::Bfq,
+                agent: true,
+                ..named(
+                    "justitia",
+                    "Justitia",
+                    "justitia run, over BFQ with io.bfq.weight.",
+                )
+            },
+            Self {
+                agent: true,
+                ..named(
+                    "justitia+none",
+                    "Justitia, no scheduler",
+                    "justitia run alone: no scheduler enforces weights at the disk.",
+                )
+            },
+        ]
+    }
+
+    /// The contender of this name.
+    pub fn find(id: &str) -> Result<Self, String> {
+        let all = Self::all();
+        let known: Vec<String> = all.iter().map(|contender| contender.id.clone()).collect();
+        all.into_iter()
+            .find(|contender| contender.id == id)
+            .ok_or_else(|| format!("expected a contender ({}), found {id:?}", known.join(", ")))
+    }
+
+    /// As results name it.
+    #[must_use]
+    pub fn described(&self) -> schema::Contender {
+        schema::Contender {
+            id: self.id.clone(),
+            label: self.label.clone(),
+            what: self.what.clone(),
+        }
+    }
+}

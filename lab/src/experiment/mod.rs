@@ -1,0 +1,402 @@
+//! Experiments as data: one TOML file per question, most after a figure of a paper.
+//!
+//! The shipped ones lie in `lab/experiments/` and are compiled in; any other file can be given by
+//! path.
+
+mod bytes;
+mod check;
+mod contender;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow};
+use serde::{Deserialize, Serialize};
+
+use crate::report::schema;
+use crate::vm::{DiskSpec, Filesystem, Throttle};
+
+pub use bytes::Bytes;
+pub use contender::{Contender, MemoryLimit, Scheduler};
+
+/// The name under which phases speak of the processes outside any tenant, in the root cgroup.
+pub const OUTSIDER: &str = "outsider";
+
+/// An experiment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Experiment {
+    /// The file's name without its ending.
+    #[serde(default)]
+    pub name: String,
+    /// Its heading.
+    pub title: String,
+    /// What is done and asked, in one or two sentences.
+    pub question: String,
+    /// The paper's figure and numbers.
+    #[serde(default)]
+    pub paper: Option<schema::Paper>,
+    /// The guest.
+    #[serde(default)]
+    pub machine: Machine,
+    /// Its disk.
+    #[serde(default)]
+    pub disk: Disk,
+    /// Who is compared when nobody says otherwise; the baseline first.
+    pub contenders: Vec<String>,
+    /// How often, when nobody says otherwise.
+    #[serde(default = "three")]
+    pub repeat: u32,
+    /// The containers.
+    #[serde(default)]
+    pub tenant: Vec<Tenant>,
+    /// What is measured, the headline first.
+    pub metric: Vec<MetricName>,
+    /// What must be reached.
+    #[serde(default)]
+    pub goal: Vec<schema::Goal>,
+    /// What the phases run, by name.
+    #[serde(default)]
+    pub workload: BTreeMap<String, Workload>,
+    /// What happens, in order.
+    #[serde(default)]
+    pub phase: Vec<Phase>,
+    /// Instead of tenants and phases: the agent's own cost.
+    #[serde(default)]
+    pub scale: Option<Scale>,
+}
+
+fn three() -> u32 {
+    3
+}
+
+/// The guest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Machine {
+    /// Its memory.
+    pub memory: Bytes,
+    /// Its processors.
+    pub vcpus: u32,
+}
+
+impl Default for Machine {
+    fn default() -> Self {
+        Self {
+            memory: Bytes(1 << 30),
+            vcpus: 4,
+        }
+    }
+}
+
+/// The guest's disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Disk {
+    /// Its size; only what is written takes room on the host.
+    pub size: Bytes,
+    /// Made on it.
+    pub filesystem: Filesystem,
+    /// Its speed, reads and writes together.
+    pub bytes_per_second: Bytes,
+    /// Its speed in requests, reads and writes together; 0 is without limit.
+    pub requests_per_second: u64,
+}
+
+impl Default for Disk {
+    fn default() -> Self {
+        Self {
+            size: Bytes(8 << 30),
+            filesystem: Filesystem::Ext4,
+            bytes_per_second: Bytes(60_000_000),
+            requests_per_second: 0,
+        }
+    }
+}
+
+impl Disk {
+    /// As the virtual machine takes it.
+    #[must_use]
+    pub const fn spec(&self) -> DiskSpec {
+        DiskSpec {
+            size: self.size.0,
+            filesystem: Some(self.filesystem),
+            throttle: Throttle {
+                bytes_per_second: self.bytes_per_second.0,
+                requests_per_second: self.requests_per_second,
+            },
+        }
+    }
+}
+
+/// A container: a cgroup below the root, and a directory on the disk.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tenant {
+    /// The name of both.
+    pub name: String,
+    /// Its weight, 1..=10000.
+    pub weight: u64,
+    /// A workload that runs in it from beginning to end beside what the phases run: anonymous
+    /// memory, or a neighbour.
+    #[serde(default)]
+    pub beside: Option<String>,
+}
+
+/// What is measured: a quantity that the lab knows, or one that a phase records under a name of
+/// its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum MetricName {
+    /// `bandwidth`, `pages`, `hit_ratio`, `device` …
+    Known(String),
+    /// Described in full.
+    Own(schema::Metric),
+}
+
+impl MetricName {
+    /// Its description; `None` for an unknown name.
+    #[must_use]
+    pub fn describe(&self) -> Option<schema::Metric> {
+        use schema::{Total, Unit};
+        let known = |key: &str| {
+            let (label, unit, proportional, total) = match key {
+                "bandwidth" => (
+                    "Application bandwidth",
+                    Unit::BytesPerSecond,
+                    true,
+                    Total::Sum,
+                ),
+                "pages" => ("File pages kept", Unit::Bytes, true, Total::Sum),
+                "hit_ratio" => ("Hit ratio", Unit::Ratio, false, Total::Mean),
+                "device" => ("Device bandwidth", Unit::BytesPerSecond, true, Total::Sum),
+                "operations" => ("Operations", Unit::PerSecond, true, Total::Sum),
+                "agent_cpu" => ("Agent's CPU, quiet", Unit::Ratio, false, Total::Mean),
+                "agent_cpu_pressure" => (
+                    "Agent's CPU, under pressure",
+                    Unit::Ratio,
+                    false,
+                    Total::Mean,
+                ),
+                "agent_memory" => ("Agent's memory", Unit::Bytes, false, Total::Mean),
+                _ => return None,
+            };
+            Some(schema::Metric {
+                key: key.to_owned(),
+                label: label.to_owned(),
+                unit,
+                proportional,
+                total,
+            })
+        };
+        match self {
+            Self::Known(key) => known(key),
+            Self::Own(metric) => Some(metric.clone()),
+        }
+    }
+}
+
+/// Something that runs in a container, or outside. In every text, `{dir}` is the runner's own
+/// directory on the disk, `{name}` and `{weight}` the tenant's, `{seconds}` the phase's and
+/// `{seed}` the run's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Workload {
+    /// A job file for fio.
+    Fio(String),
+    /// Arguments of `justitia-load`, without `--dir`.
+    Load(String),
+    /// A shell script.
+    Sh(String),
+}
+
+/// Something that happens.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Phase {
+    /// A workload runs in tenants, all together, to its end.
+    Run {
+        /// Its name.
+        workload: String,
+        /// In which tenants, or `outsider`; all tenants when absent.
+        #[serde(default, rename = "in")]
+        tenants: Vec<String>,
+        /// For how long: what `{seconds}` stands for, and what bandwidth is over.
+        #[serde(default)]
+        seconds: Option<u64>,
+        /// Whether the disk is as slow as it should be; populating may run free.
+        #[serde(default = "yes")]
+        throttle: bool,
+        /// Whether this is what bandwidth, operations, hit ratio and device mean.
+        #[serde(default)]
+        measured: bool,
+        /// Whether the next phase begins at once, while this goes on until a `stop` or the end.
+        #[serde(default)]
+        background: bool,
+        /// Fails the run if not over after so many seconds.
+        #[serde(default = "long")]
+        within: u64,
+    },
+    /// Everything dirty is written, the disk running free.
+    Settle,
+    /// The tenants' file pages are recorded, under this metric.
+    Record {
+        /// The metric's key.
+        #[serde(default = "pages", rename = "as")]
+        key: String,
+    },
+    /// Time passes.
+    Wait {
+        /// How much.
+        seconds: u64,
+    },
+    /// What runs in these tenants ends.
+    Stop {
+        /// Which.
+        #[serde(rename = "in")]
+        tenants: Vec<String>,
+    },
+    /// The tenants' weights change.
+    Weights {
+        /// The new ones, by tenant.
+        to: BTreeMap<String, u64>,
+    },
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn long() -> u64 {
+    120
+}
+
+fn pages() -> String {
+    "pages".to_owned()
+}
+
+impl std::fmt::Display for Phase {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Run {
+                workload, tenants, ..
+            } if tenants.is_empty() => write!(f, "{workload}"),
+            Self::Run {
+                workload, tenants, ..
+            } => write!(f, "{workload} in {}", tenants.join(", ")),
+            Self::Settle => f.write_str("writing back"),
+            Self::Record { key } => write!(f, "recording {key}"),
+            Self::Wait { seconds } => write!(f, "waiting {seconds} s"),
+            Self::Stop { tenants } => write!(f, "stopping {}", tenants.join(", ")),
+            Self::Weights { .. } => f.write_str("changing weights"),
+        }
+    }
+}
+
+/// The agent's cost as the tenants grow in number.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scale {
+    /// How many tenants, one after the other; ascending.
+    pub tenants: Vec<u32>,
+    /// For how many seconds the agent is watched each time, quiet and under pressure.
+    pub seconds: u64,
+}
+
+impl Experiment {
+    /// Reads and checks a definition. Errors say the file and the line.
+    pub fn parse(name: &str, file: &str, text: &str) -> Result<Self> {
+        let at = |line: usize, what: &dyn std::fmt::Display| anyhow!("{file}:{line}: {what}");
+        let mut experiment: Self = toml::from_str(text).map_err(|error| {
+            let line = error
+                .span()
+                .map_or(1, |span| check::line_at(text, span.start));
+            at(line, &error.message())
+        })?;
+        name.clone_into(&mut experiment.name);
+        check::check(&experiment).map_err(|problem| at(problem.place.line(text), &problem.what))?;
+        Ok(experiment)
+    }
+
+    /// The shipped experiment of this name, or the file at this path.
+    pub fn find(name: &str) -> Result<Self> {
+        if let Some((name, text)) = SHIPPED.iter().find(|(shipped, _)| *shipped == name) {
+            return Self::parse(name, &format!("lab/experiments/{name}.toml"), text);
+        }
+        let path = Path::new(name);
+        if path.extension().is_none_or(|ending| ending != "toml") {
+            let names: Vec<&str> = SHIPPED.iter().map(|(name, _)| *name).collect();
+            return Err(anyhow!(
+                "expected an experiment ({}) or the path of a .toml file, found {name:?}",
+                names.join(", ")
+            ));
+        }
+        let text = std::fs::read_to_string(path).with_context(|| format!("reading {name}"))?;
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+        Self::parse(&stem, name, &text)
+    }
+
+    /// Every shipped experiment.
+    pub fn shipped() -> Result<Vec<Self>> {
+        SHIPPED.iter().map(|(name, _)| Self::find(name)).collect()
+    }
+
+    /// The tenants as results name them.
+    #[must_use]
+    pub fn described_tenants(&self) -> Vec<schema::Tenant> {
+        match &self.scale {
+            None => self
+                .tenant
+                .iter()
+                .map(|tenant| schema::Tenant {
+                    name: tenant.name.clone(),
+                    weight: tenant.weight,
+                })
+                .collect(),
+            // One line for each number of tenants.
+            Some(scale) => scale
+                .tenants
+                .iter()
+                .map(|count| schema::Tenant {
+                    name: scale_name(*count),
+                    weight: 100,
+                })
+                .collect(),
+        }
+    }
+
+    /// What is measured.
+    #[must_use]
+    pub fn metrics(&self) -> Vec<schema::Metric> {
+        self.metric
+            .iter()
+            .filter_map(MetricName::describe)
+            .collect()
+    }
+}
+
+/// How results name a number of tenants.
+#[must_use]
+pub fn scale_name(count: u32) -> String {
+    format!("{count} tenants")
+}
+
+macro_rules! shipped {
+    ($($name:literal),* $(,)?) => {
+        [$(($name, include_str!(concat!("../../experiments/", $name, ".toml")))),*]
+    };
+}
+
+/// In the order in which `lab list` shows them.
+const SHIPPED: [(&str, &str); 7] = shipped![
+    "reread-x4",
+    "reread-equal",
+    "writers-x4",
+    "fileserver-x8",
+    "webserver-x4",
+    "idle-tax",
+    "scale",
+];
+
+#[cfg(test)]
+mod tests;

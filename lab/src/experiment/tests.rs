@@ -1,0 +1,122 @@
+//! Definitions: the shipped ones, and what is refused.
+
+use super::*;
+
+#[test]
+fn shipped_experiments_parse_and_every_contender_exists() {
+    let all = Experiment::shipped().unwrap();
+    assert_eq!(all.len(), SHIPPED.len());
+    for experiment in all {
+        assert!(!experiment.metrics().is_empty(), "{}", experiment.name);
+        assert!(
+            !experiment.described_tenants().is_empty(),
+            "{}",
+            experiment.name
+        );
+        // What the guest receives is what was written.
+        let wire = serde_json::to_string(&experiment).unwrap();
+        assert_eq!(
+            serde_json::from_str::<Experiment>(&wire).unwrap(),
+            experiment
+        );
+    }
+}
+
+const GOOD: &str = r#"title = "T"
+question = "Q"
+contenders = ["conventional"]
+metric = ["bandwidth"]
+
+[[tenant]]
+name = "a"
+weight = 100
+
+[workload.w]
+sh = "sleep {seconds}"
+
+[[phase]]
+do = "run"
+workload = "w"
+seconds = 3
+"#;
+
+fn error(from: &str, to: &str) -> String {
+    assert!(GOOD.contains(from), "{from}");
+    let text = GOOD.replacen(from, to, 1);
+    Experiment::parse("t", "t.toml", &text)
+        .unwrap_err()
+        .to_string()
+}
+
+#[test]
+fn the_sample_is_good() {
+    let experiment = Experiment::parse("t", "t.toml", GOOD).unwrap();
+    assert_eq!(experiment.name, "t");
+    assert_eq!(experiment.repeat, 3);
+}
+
+#[test]
+fn errors_say_file_and_line() {
+    for (from, to, line, what) in [
+        ("title = \"T\"", "title = 3", 1, "string"),
+        ("title = \"T\"", "titel = \"T\"", 1, "titel"),
+        ("[\"conventional\"]", "[\"cfq\"]", 3, "expected a contender"),
+        ("[\"conventional\"]", "[]", 3, "at least one contender"),
+        ("[\"bandwidth\"]", "[\"speed\"]", 4, "expected a metric"),
+        ("name = \"a\"", "name = \"../a\"", 6, "expected a name"),
+        ("name = \"a\"", "name = \"outsider\"", 6, "expected a name"),
+        (
+            "weight = 100",
+            "weight = 0",
+            6,
+            "expected a weight from 1 to 10000, found 0",
+        ),
+        (
+            "weight = 100",
+            "weight = 100\n[[tenant]]\nname = \"a\"\nweight = 1",
+            9,
+            "found \"a\" again",
+        ),
+        (
+            "weight = 100",
+            "weight = 100\nbeside = \"x\"",
+            6,
+            "expected a workload",
+        ),
+        (
+            "workload = \"w\"",
+            "workload = \"x\"",
+            13,
+            "expected a workload ([\"w\"]), found \"x\"",
+        ),
+        ("seconds = 3", "", 13, "expected seconds"),
+        (
+            "seconds = 3",
+            "seconds = 3\nin = [\"b\"]",
+            13,
+            "expected a tenant",
+        ),
+        ("seconds = 3", "secs = 3", 13, "secs"),
+        ("do = \"run\"", "do = \"jump\"", 14, "jump"),
+        ("sh = \"sleep {seconds}\"", "perl = \"\"", 11, "perl"),
+        (
+            "[[phase]]",
+            "[disk]\nsize = \"1 parsec\"\n[[phase]]",
+            14,
+            "expected bytes",
+        ),
+    ] {
+        let error = error(from, to);
+        assert!(error.contains(&format!("t.toml:{line}:")), "{to}: {error}");
+        assert!(error.contains(what), "{to}: {error}");
+    }
+}
+
+#[test]
+fn an_unknown_name_lists_what_there_is() {
+    let error = Experiment::find("rereed").unwrap_err().to_string();
+    assert!(
+        error.contains("reread-x4") && error.contains("rereed"),
+        "{error}"
+    );
+}

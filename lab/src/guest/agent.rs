@@ -1,0 +1,111 @@
+//! The agent under test: the real program, as a user starts it.
+
+use std::fs::File;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+const PROGRAM: &str = "/bin/justitia";
+const LOG: &str = "/run/lab/justitia.log";
+
+/// A running agent, ended when dropped.
+pub struct Agent {
+    child: Child,
+}
+
+impl Agent {
+    /// Starts `justitia run` and waits until it answers `justitia status`.
+    pub fn start() -> Result<Self> {
+        ensure!(
+            Path::new(PROGRAM).exists(),
+            "expected the program justitia in the guest: build it with `cargo build --workspace --bins` (add --release where the lab is a release build)"
+        );
+        let log = File::create(LOG).with_context(|| format!("creating {LOG}"))?;
+        let child = Command::new(PROGRAM)
+            .arg("run")
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .context("starting justitia run")?;
+        let mut agent = Self { child };
+        let begin = Instant::now();
+        loop {
+            agent.check()?;
+            let status = Command::new(PROGRAM)
+                .args(["status", "--json"])
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .status()
+                .context("starting justitia status")?;
+            if status.success() {
+                return Ok(agent);
+            }
+            ensure!(
+                begin.elapsed() < Duration::from_secs(30),
+                "expected justitia run to answer within 30 s; its log:\n{}",
+                log_end()
+            );
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    /// An error if it has ended.
+    pub fn check(&mut self) -> Result<()> {
+        if let Some(status) = self.child.try_wait().context("waiting for justitia run")? {
+            bail!("justitia run ended ({status}); its log:\n{}", log_end());
+        }
+        Ok(())
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Ends it as an operator would, and expects it to go.
+    pub fn stop(mut self) -> Result<()> {
+        self.check()?;
+        let pid = i32::try_from(self.child.id())?;
+        if let Some(pid) = rustix::process::Pid::from_raw(pid) {
+            rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
+        }
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_secs(20) {
+            if let Some(status) = self.child.try_wait()? {
+                ensure!(
+                    status.success(),
+                    "justitia run ended with {status} after SIGTERM; its log:\n{}",
+                    log_end()
+                );
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        bail!(
+            "expected justitia run to end within 20 s of SIGTERM; its log:\n{}",
+            log_end()
+        )
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        // Fails only where it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The last lines of its log.
+pub fn log_end() -> String {
+    let log = std::fs::read(LOG).unwrap_or_default();
+    let text = String::from_utf8_lossy(&log);
+    let lines: Vec<&str> = text.lines().collect();
+    lines
+        .get(lines.len().saturating_sub(25)..)
+        .unwrap_or_default()
+        .join("\n")
+}

@@ -1,0 +1,137 @@
+//! The tenants' cgroups, as the experiment sets them up and as the kernel accounts for them.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use justitia_share::num::{to_f64, to_u64};
+
+/// Where cgroup v2 is mounted.
+pub const ROOT: &str = "/sys/fs/cgroup";
+
+/// One tenant's cgroup.
+#[derive(Clone, Debug)]
+pub struct Cgroup {
+    path: PathBuf,
+}
+
+impl Cgroup {
+    /// Makes it, below the root.
+    pub fn create(name: &str) -> Result<Self> {
+        let path = Path::new(ROOT).join(name);
+        std::fs::create_dir_all(&path).with_context(|| format!("creating {}", path.display()))?;
+        Ok(Self { path })
+    }
+
+    /// The root cgroup: where outsiders are.
+    pub fn root() -> Self {
+        Self { path: ROOT.into() }
+    }
+
+    /// Where processes enter.
+    pub fn procs(&self) -> PathBuf {
+        self.path.join("cgroup.procs")
+    }
+
+    /// Sets both weights that a disk may go by. BFQ's ends at 1000.
+    pub fn set_weight(&self, weight: u64) -> Result<()> {
+        self.write("io.weight", &format!("default {weight}"))?;
+        self.write("io.bfq.weight", &weight.min(1000).to_string())
+    }
+
+    /// Writes one of its files.
+    pub fn write(&self, file: &str, value: &str) -> Result<()> {
+        write(&self.path.join(file), value)
+    }
+
+    fn read(&self, file: &str) -> Result<String> {
+        let path = self.path.join(file);
+        std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))
+    }
+
+    /// Bytes of file pages on its LRU lists.
+    pub fn file_pages(&self) -> Result<u64> {
+        let stat = self.read("memory.stat")?;
+        Ok(field(&stat, "inactive_file") + field(&stat, "active_file"))
+    }
+
+    /// What it has transferred to and from the disks.
+    pub fn device(&self) -> Result<Transfer> {
+        let stat = self.read("io.stat")?;
+        let sum = |key: &str| {
+            stat.split_whitespace()
+                .filter_map(|word| word.strip_prefix(key)?.parse::<u64>().ok())
+                .sum()
+        };
+        Ok(Transfer {
+            read: sum("rbytes="),
+            written: sum("wbytes="),
+        })
+    }
+
+    /// What the processes that are in it now have transferred since they started, cached or not.
+    pub fn application(&self) -> Result<Transfer> {
+        let mut all = Transfer::default();
+        for process in self.read("cgroup.procs")?.lines() {
+            // It may have ended meanwhile.
+            let io = std::fs::read_to_string(format!("/proc/{process}/io")).unwrap_or_default();
+            all.read += field(&io, "rchar:");
+            all.written += field(&io, "wchar:");
+        }
+        Ok(all)
+    }
+
+    /// Ends every process in it.
+    pub fn kill(&self) -> Result<()> {
+        self.write("cgroup.kill", "1")
+    }
+}
+
+/// Bytes, since some beginning.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Transfer {
+    /// Read.
+    pub read: u64,
+    /// Written.
+    pub written: u64,
+}
+
+impl Transfer {
+    /// Both together.
+    pub const fn total(self) -> u64 {
+        self.read + self.written
+    }
+
+    /// Since an earlier look.
+    pub const fn since(self, before: Self) -> Self {
+        Self {
+            read: self.read.saturating_sub(before.read),
+            written: self.written.saturating_sub(before.written),
+        }
+    }
+}
+
+/// Writes a kernel file.
+pub fn write(path: &Path, value: &str) -> Result<()> {
+    std::fs::write(path, value).with_context(|| format!("writing {value:?} to {}", path.display()))
+}
+
+/// A number after its name on a line of its own; 0 when absent.
+pub fn field(text: &str, name: &str) -> u64 {
+    text.lines()
+        .find_map(|line| {
+            let mut words = line.split_whitespace();
+            (words.next() == Some(name)).then(|| words.next()?.parse().ok())?
+        })
+        .unwrap_or(0)
+}
+
+/// `of` in proportion to a weight among all.
+pub fn share(of: u64, weight: u64, all: u64) -> u64 {
+    to_u64(to_f64(of) * to_f64(weight) / to_f64(all.max(1)))
+}
+
+/// A field of /proc/meminfo in bytes.
+pub fn meminfo(name: &str) -> Result<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").context("reading /proc/meminfo")?;
+    Ok(field(&text, name) << 10)
+}

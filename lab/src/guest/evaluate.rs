@@ -1,0 +1,342 @@
+//! One run of an experiment: one contender, from the empty disk to the numbers.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use justitia_share::num::to_f64;
+
+use super::agent::Agent;
+use super::cgroup::{Cgroup, Transfer, meminfo};
+use super::sampler::Sampler;
+use super::scale;
+use super::serve::Caller;
+use super::setup::{self, Tenant};
+use super::work::{Gate, Place, Report, Words, Work};
+use crate::experiment::{OUTSIDER, Phase, Workload};
+use crate::report::schema::TenantValues;
+use crate::wire::{Measured, Plan};
+
+/// Dirty bytes that count as none.
+const CLEAN: u64 = 4 << 20;
+
+/// Runs a plan.
+pub fn evaluate(plan: &Plan, caller: &Caller) -> Result<Measured> {
+    let mglru = setup::mglru(plan.mglru)?;
+    if let Some(scale) = &plan.experiment.scale {
+        let mut measured = scale::measure(scale, plan, caller)?;
+        measured.mglru = mglru;
+        return Ok(measured);
+    }
+    let tenants = setup::set_up(&plan.experiment, &plan.contender)?;
+    let mut agent = match plan.contender.agent {
+        true => Some(Agent::start()?),
+        false => None,
+    };
+    let begin = Instant::now();
+    let named = tenants.iter().map(|t| (t.name.clone(), t.cgroup.clone()));
+    let sampler = Sampler::start(named, begin);
+    let mut run = Run {
+        plan,
+        caller,
+        tenants: &tenants,
+        outsider: (Cgroup::root(), setup::directory(OUTSIDER)?),
+        gates: 0,
+        throttled: None,
+        background: Vec::new(),
+        values: BTreeMap::new(),
+        whole: BTreeMap::new(),
+    };
+    run.start_neighbours()?;
+    for phase in &plan.experiment.phase {
+        caller.progress(phase.to_string())?;
+        run.phase(phase).with_context(|| format!("while {phase}"))?;
+        if let Some(agent) = &mut agent {
+            agent.check()?;
+        }
+    }
+    let values = std::mem::take(&mut run.values);
+    let whole = std::mem::take(&mut run.whole);
+    drop(run);
+    let timeline = sampler.finish()?;
+    if let Some(agent) = agent {
+        agent.stop()?;
+    }
+    Ok(Measured {
+        mglru,
+        tenants: tenants
+            .iter()
+            .map(|tenant| TenantValues {
+                name: tenant.name.clone(),
+                values: values.get(&tenant.name).cloned().unwrap_or_default(),
+            })
+            .collect(),
+        values: whole,
+        timeline,
+    })
+}
+
+/// A run on its way.
+struct Run<'a> {
+    plan: &'a Plan,
+    caller: &'a Caller,
+    tenants: &'a [Tenant],
+    outsider: (Cgroup, PathBuf),
+    gates: usize,
+    throttled: Option<bool>,
+    background: Vec<Work>,
+    /// By tenant, by metric.
+    values: BTreeMap<String, BTreeMap<String, f64>>,
+    whole: BTreeMap<String, f64>,
+}
+
+impl Run<'_> {
+    fn phase(&mut self, phase: &Phase) -> Result<()> {
+        match phase {
+            Phase::Run {
+                workload,
+                tenants,
+                seconds,
+                throttle,
+                measured,
+                background,
+                within,
+            } => {
+                self.throttle(*throttle)?;
+                let who = Who {
+                    tenants,
+                    seconds: *seconds,
+                };
+                if *background {
+                    let (mut works, gate) = self.start(workload, &who)?;
+                    open(&mut works, &gate, Duration::from_secs(*within))?;
+                    self.background.append(&mut works);
+                    return Ok(());
+                }
+                self.run(workload, &who, *measured, Duration::from_secs(*within))
+            }
+            Phase::Settle => self.settle(),
+            Phase::Record { key } => self.record(key),
+            Phase::Wait { seconds } => {
+                std::thread::sleep(Duration::from_secs(*seconds));
+                Ok(())
+            }
+            Phase::Stop { tenants } => self.stop(tenants),
+            Phase::Weights { to } => {
+                for tenant in self.tenants {
+                    if let Some(weight) = to.get(&tenant.name) {
+                        tenant.cgroup.set_weight(*weight)?;
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn throttle(&mut self, on: bool) -> Result<()> {
+        if self.throttled != Some(on) {
+            self.caller.throttle(on)?;
+            self.throttled = Some(on);
+        }
+        Ok(())
+    }
+
+    fn start_neighbours(&mut self) -> Result<()> {
+        let gate = self.gate();
+        for tenant in self.tenants {
+            if let Some(beside) = &tenant.beside {
+                let work = Work::start(
+                    self.workload(beside)?,
+                    &place(tenant),
+                    &self.words(None),
+                    &gate,
+                )?;
+                self.background.push(work);
+            }
+        }
+        gate.open()
+    }
+
+    fn workload(&self, name: &str) -> Result<&'_ Workload> {
+        self.plan
+            .experiment
+            .workload
+            .get(name)
+            .with_context(|| format!("expected a workload named {name:?}"))
+    }
+
+    const fn words(&self, seconds: Option<u64>) -> Words {
+        Words {
+            seconds,
+            seed: self.plan.seed,
+        }
+    }
+
+    fn gate(&mut self) -> Gate {
+        self.gates += 1;
+        Gate::new(self.gates)
+    }
+
+    /// Starts a workload in each of its places, all waiting at one gate.
+    fn start(&mut self, name: &str, who: &Who<'_>) -> Result<(Vec<Work>, Gate)> {
+        let gate = self.gate();
+        let words = self.words(who.seconds);
+        let workload = self.workload(name)?;
+        let mut works = Vec::new();
+        for tenant in self.tenants.iter().filter(|tenant| who.has(&tenant.name)) {
+            works.push(Work::start(workload, &place(tenant), &words, &gate)?);
+        }
+        if who.tenants.iter().any(|name| name == OUTSIDER) {
+            let (cgroup, dir) = &self.outsider;
+            let place = Place {
+                name: OUTSIDER,
+                weight: 100,
+                cgroup,
+                dir,
+            };
+            works.push(Work::start(workload, &place, &words, &gate)?);
+        }
+        Ok((works, gate))
+    }
+
+    fn run(&mut self, name: &str, who: &Who<'_>, measured: bool, within: Duration) -> Result<()> {
+        let (mut works, gate) = self.start(name, who)?;
+        let before = self.device()?;
+        let begin = open(&mut works, &gate, within)?;
+        let limit = within + Duration::from_secs(who.seconds.unwrap_or(0));
+        let mut reports = Vec::new();
+        for work in &mut works {
+            let report = work.finish(limit.saturating_sub(begin.elapsed()))?;
+            reports.push((work.who().to_owned(), report));
+        }
+        if measured {
+            let seconds = who
+                .seconds
+                .map_or_else(|| begin.elapsed().as_secs_f64(), to_f64);
+            let after = self.device()?;
+            self.keep(&reports, &before, &after, seconds);
+        }
+        Ok(())
+    }
+
+    fn device(&self) -> Result<BTreeMap<String, Transfer>> {
+        self.tenants
+            .iter()
+            .map(|tenant| Ok((tenant.name.clone(), tenant.cgroup.device()?)))
+            .collect()
+    }
+
+    /// Keeps what was measured in a window.
+    fn keep(
+        &mut self,
+        reports: &[(String, Report)],
+        before: &BTreeMap<String, Transfer>,
+        after: &BTreeMap<String, Transfer>,
+        seconds: f64,
+    ) {
+        let (mut read, mut missed) = (0, 0);
+        for (name, report) in reports {
+            let look =
+                |when: &BTreeMap<String, Transfer>| when.get(name).copied().unwrap_or_default();
+            let device = look(after).since(look(before));
+            let values = self.values.entry(name.clone()).or_default();
+            let mut keep = |key: &str, value: f64| values.insert(key.to_owned(), value);
+            keep("bandwidth", to_f64(report.read + report.written) / seconds);
+            keep("operations", to_f64(report.operations) / seconds);
+            keep("device", to_f64(device.total()) / seconds);
+            if report.read > 0 {
+                // Readahead may fetch what is never asked for.
+                let missed = to_f64(device.read.min(report.read));
+                keep("hit_ratio", 1.0 - missed / to_f64(report.read));
+            }
+            read += report.read;
+            missed += device.read.min(report.read);
+        }
+        if read > 0 {
+            let ratio = 1.0 - to_f64(missed) / to_f64(read);
+            self.whole.insert("overall_hit_ratio".to_owned(), ratio);
+        }
+    }
+
+    fn settle(&mut self) -> Result<()> {
+        self.throttle(false)?;
+        let begin = Instant::now();
+        loop {
+            let status = Command::new("sync").status().context("starting sync")?;
+            ensure!(status.success(), "sync: {status}");
+            let dirty = meminfo("Dirty:")? + meminfo("Writeback:")?;
+            if dirty <= CLEAN {
+                return Ok(());
+            }
+            if begin.elapsed() > Duration::from_secs(60) {
+                bail!(
+                    "expected everything dirty to be written within 60 s, {dirty} bytes are left"
+                );
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    fn record(&mut self, key: &str) -> Result<()> {
+        for tenant in self.tenants {
+            let pages = to_f64(tenant.cgroup.file_pages()?);
+            let values = self.values.entry(tenant.name.clone()).or_default();
+            values.insert(key.to_owned(), pages);
+        }
+        Ok(())
+    }
+
+    fn stop(&mut self, names: &[String]) -> Result<()> {
+        self.background
+            .retain(|work| !names.iter().any(|name| name == work.who()));
+        for tenant in self
+            .tenants
+            .iter()
+            .filter(|tenant| names.contains(&tenant.name))
+        {
+            tenant.cgroup.kill()?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Run<'_> {
+    fn drop(&mut self) {
+        for tenant in self.tenants {
+            // The guest ends soon in any case.
+            let _ = tenant.cgroup.kill();
+        }
+    }
+}
+
+/// Where a workload runs, and for how long.
+struct Who<'a> {
+    tenants: &'a [String],
+    seconds: Option<u64>,
+}
+
+impl Who<'_> {
+    fn has(&self, tenant: &str) -> bool {
+        self.tenants.is_empty() || self.tenants.iter().any(|name| name == tenant)
+    }
+}
+
+fn place(tenant: &Tenant) -> Place<'_> {
+    Place {
+        name: &tenant.name,
+        weight: tenant.weight,
+        cgroup: &tenant.cgroup,
+        dir: Path::new(&tenant.dir),
+    }
+}
+
+/// Starts everybody at once, when everybody is ready. Returns when that was.
+fn open(works: &mut [Work], gate: &Gate, within: Duration) -> Result<Instant> {
+    for work in works {
+        work.wait_ready(within)?;
+    }
+    gate.open()?;
+    Ok(Instant::now())
+}

@@ -1,0 +1,103 @@
+//! How a run goes over time: a thread that looks at every tenant a few times a second.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow};
+use justitia_share::num::to_f64;
+
+use super::cgroup::{Cgroup, Transfer};
+use crate::report::schema::Series;
+
+/// How often it looks.
+const PERIOD: Duration = Duration::from_millis(500);
+
+/// Looks until it is asked for what it has seen.
+pub struct Sampler {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Result<Vec<Series>>>,
+}
+
+/// What is followed of a tenant.
+struct Watched {
+    name: String,
+    cgroup: Cgroup,
+    at: Instant,
+    application: Transfer,
+    device: Transfer,
+}
+
+impl Sampler {
+    /// Begins. The whole runs' time counts from `begin`.
+    pub fn start(tenants: impl Iterator<Item = (String, Cgroup)>, begin: Instant) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let watched: Vec<Watched> = tenants
+            .map(|(name, cgroup)| Watched {
+                name,
+                cgroup,
+                at: begin,
+                application: Transfer::default(),
+                device: Transfer::default(),
+            })
+            .collect();
+        let thread = std::thread::spawn({
+            let stop = Arc::clone(&stop);
+            move || watch(watched, begin, &stop)
+        });
+        Self { stop, thread }
+    }
+
+    /// Ends, with everything seen.
+    pub fn finish(self) -> Result<Vec<Series>> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread
+            .join()
+            .map_err(|_| anyhow!("the thread that samples the tenants panicked"))?
+    }
+}
+
+fn watch(mut watched: Vec<Watched>, begin: Instant, stop: &AtomicBool) -> Result<Vec<Series>> {
+    let mut series: BTreeMap<(&str, String), Vec<(f64, f64)>> = BTreeMap::new();
+    let mut next = begin;
+    while !stop.load(Ordering::Relaxed) {
+        for tenant in &mut watched {
+            let pages = tenant.cgroup.file_pages()?;
+            let application = tenant.cgroup.application()?;
+            let device = tenant.cgroup.device()?;
+            let now = Instant::now();
+            let t = (now - begin).as_secs_f64();
+            let seconds = (now - tenant.at).as_secs_f64().max(1e-3);
+            let rate =
+                |now: Transfer, before: Transfer| to_f64(now.since(before).total()) / seconds;
+            // A process that ends takes its count with it: the fall counts as nothing.
+            for (metric, value) in [
+                ("pages", to_f64(pages)),
+                ("bandwidth", rate(application, tenant.application)),
+                ("device", rate(device, tenant.device)),
+            ] {
+                let points = series.entry((metric, tenant.name.clone())).or_default();
+                points.push((round(t), value.round()));
+            }
+            tenant.at = now;
+            tenant.application = application;
+            tenant.device = device;
+        }
+        next += PERIOD;
+        std::thread::sleep(next.saturating_duration_since(Instant::now()));
+    }
+    Ok(series
+        .into_iter()
+        .map(|((metric, tenant), points)| Series {
+            metric: metric.to_owned(),
+            tenant,
+            points,
+        })
+        .collect())
+}
+
+fn round(seconds: f64) -> f64 {
+    (seconds * 1000.0).round() / 1000.0
+}

@@ -1,0 +1,152 @@
+//! The agent's own cost as the tenants grow in number.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use justitia_share::num::to_f64;
+
+use super::agent::Agent;
+use super::cgroup::field;
+use super::serve::Caller;
+use super::setup;
+use crate::experiment::{OUTSIDER, Scale, scale_name};
+use crate::report::schema::TenantValues;
+use crate::wire::{Measured, Plan};
+
+/// Reads and writes through the page cache, outside any tenant, until killed.
+const PRESSURE: &str = "while :; do dd if=/dev/zero of=dummy bs=1M count=6000 conv=notrunc; cat dummy >/dev/null; done";
+
+/// Measures it for every number of tenants.
+pub fn measure(scale: &Scale, plan: &Plan, caller: &Caller) -> Result<Measured> {
+    setup::set_up(&plan.experiment, &plan.contender)?;
+    caller.throttle(false)?;
+    let window = Duration::from_secs(scale.seconds);
+    let mut made = 0;
+    let mut tenants = Vec::new();
+    for count in &scale.tenants {
+        caller.progress(format!("{count} tenants: starting"))?;
+        make(made, *count)?;
+        made = *count;
+        let mut agent = Agent::start()?;
+        // It meets all tenants at once; that is not what is measured.
+        std::thread::sleep(Duration::from_secs(3));
+        caller.progress(format!("{count} tenants: quiet"))?;
+        let quiet = cpu(&mut agent, window)?;
+        caller.progress(format!("{count} tenants: under pressure"))?;
+        let pressure = Outsider::start()?;
+        std::thread::sleep(Duration::from_secs(5));
+        let pressed = cpu(&mut agent, window)?;
+        let memory = memory(agent.pid())?;
+        drop(pressure);
+        agent.stop()?;
+        tenants.push(TenantValues {
+            name: scale_name(*count),
+            values: [
+                ("agent_cpu", quiet),
+                ("agent_cpu_pressure", pressed),
+                ("agent_memory", memory),
+            ]
+            .map(|(key, value)| (key.to_owned(), value))
+            .into(),
+        });
+    }
+    Ok(Measured {
+        mglru: None,
+        tenants,
+        values: [].into(),
+        timeline: Vec::new(),
+    })
+}
+
+/// Makes tenants, each with a sleeping process and a file in the cache. A shell does it: a process
+/// for each is what takes time.
+fn make(from: u32, to: u32) -> Result<()> {
+    let dir = setup::directory("tenants")?;
+    let script = format!(
+        "cd {}; i={from}; while [ $i -lt {to} ]; do
+            c=/sys/fs/cgroup/t$i; mkdir $c && echo default $((i % 10 * 100 + 100)) >$c/io.weight || exit 1
+            (echo 0 >$c/cgroup.procs; printf %65536s >f$i; exec sleep 100000) </dev/null >/dev/null 2>&1 &
+            i=$((i + 1)); done; sync",
+        dir.display()
+    );
+    let begun = Instant::now();
+    let status = Command::new("sh")
+        .args(["-c", &script])
+        .status()
+        .context("starting sh")?;
+    ensure!(status.success(), "making tenants {from} to {to}: {status}");
+    while populated(to)? < to {
+        ensure!(
+            begun.elapsed() < Duration::from_secs(300),
+            "expected {to} populated tenants within 300 s"
+        );
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    Ok(())
+}
+
+fn populated(count: u32) -> Result<u32> {
+    let last = format!("/sys/fs/cgroup/t{}/cgroup.procs", count - 1);
+    let procs = std::fs::read_to_string(&last).with_context(|| format!("reading {last}"))?;
+    // The shell makes them in order.
+    Ok(if procs.trim().is_empty() { 0 } else { count })
+}
+
+struct Outsider(Child);
+
+impl Outsider {
+    fn start() -> Result<Self> {
+        Command::new("sh")
+            .args(["-c", PRESSURE])
+            .current_dir(setup::directory(OUTSIDER)?)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .map(Self)
+            .context("starting the outsider")
+    }
+}
+
+impl Drop for Outsider {
+    fn drop(&mut self) {
+        // Its loop ends with it; what it was running ends soon after.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The processors that the agent uses over a window (1.0 is one of them).
+fn cpu(agent: &mut Agent, window: Duration) -> Result<f64> {
+    let (begin, before) = (Instant::now(), on_cpu(agent.pid())?);
+    std::thread::sleep(window);
+    agent.check()?;
+    let used = on_cpu(agent.pid())?.saturating_sub(before);
+    Ok(to_f64(used) / 1e9 / begin.elapsed().as_secs_f64())
+}
+
+/// Nanoseconds that a process's threads have run.
+fn on_cpu(pid: u32) -> Result<u64> {
+    let tasks = format!("/proc/{pid}/task");
+    let mut sum = 0;
+    for task in std::fs::read_dir(&tasks).with_context(|| format!("listing {tasks}"))? {
+        // A thread may have ended: what it ran is lost, as little as it is.
+        let stat = std::fs::read_to_string(task?.path().join("schedstat")).unwrap_or_default();
+        sum += stat
+            .split_whitespace()
+            .next()
+            .and_then(|ns| ns.parse::<u64>().ok())
+            .unwrap_or(0);
+    }
+    Ok(sum)
+}
+
+/// The most memory that a process has had resident, in bytes.
+fn memory(pid: u32) -> Result<f64> {
+    let path = format!("/proc/{pid}/status");
+    let status =
+        std::fs::read_to_string(Path::new(&path)).with_context(|| format!("reading {path}"))?;
+    Ok(to_f64(field(&status, "VmHWM:") << 10))
+}

@@ -1,0 +1,138 @@
+//! The machine as a contender wants it: disk, scheduler, tenants, limits.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use super::cgroup::{Cgroup, meminfo, share, write};
+use crate::experiment::{Contender, Experiment, MemoryLimit, Scheduler};
+
+/// Where the disk is mounted; every tenant has a directory there.
+pub const DATA: &str = "/data";
+
+const QUEUE: &str = "/sys/block/vda/queue";
+const MGLRU: &str = "/sys/kernel/mm/lru_gen/enabled";
+
+/// A tenant, ready to run things.
+pub struct Tenant {
+    pub name: String,
+    pub weight: u64,
+    pub beside: Option<String>,
+    pub cgroup: Cgroup,
+    pub dir: PathBuf,
+}
+
+/// Sets everything up, except for the agent.
+pub fn set_up(experiment: &Experiment, contender: &Contender) -> Result<Vec<Tenant>> {
+    disk(experiment, contender)?;
+    let mut tenants = Vec::new();
+    for tenant in &experiment.tenant {
+        let cgroup = Cgroup::create(&tenant.name)?;
+        cgroup.set_weight(tenant.weight)?;
+        tenants.push(Tenant {
+            name: tenant.name.clone(),
+            weight: tenant.weight,
+            beside: tenant.beside.clone(),
+            cgroup,
+            dir: directory(&tenant.name)?,
+        });
+    }
+    limit(experiment, contender, &tenants)?;
+    Ok(tenants)
+}
+
+/// A directory on the disk.
+pub fn directory(name: &str) -> Result<PathBuf> {
+    let dir = Path::new(DATA).join(name);
+    std::fs::create_dir_all(&dir).with_context(|| format!("creating {}", dir.display()))?;
+    Ok(dir)
+}
+
+fn disk(experiment: &Experiment, contender: &Contender) -> Result<()> {
+    let scheduler = match contender.scheduler {
+        Scheduler::None => "none",
+        Scheduler::Bfq => "bfq",
+    };
+    write(&Path::new(QUEUE).join("scheduler"), scheduler)?;
+    if contender.scheduler == Scheduler::Bfq {
+        // The heuristics for desktops lift whoever looks interactive above its weight.
+        write(&Path::new(QUEUE).join("iosched/low_latency"), "0")?;
+    }
+    let number = device_number()?;
+    if contender.io_cost {
+        let bytes = experiment.disk.bytes_per_second.0;
+        ensure!(
+            bytes > 0,
+            "io.cost's model needs a disk with bytes_per_second"
+        );
+        let pages = bytes >> 12;
+        let root = Cgroup::root();
+        root.write(
+            "io.cost.model",
+            &format!("{number} ctrl=user model=linear rbps={bytes} rseqiops={pages} rrandiops={pages} wbps={bytes} wseqiops={pages} wrandiops={pages}"),
+        )?;
+        root.write(
+            "io.cost.qos",
+            &format!("{number} enable=1 ctrl=user rpct=0 rlat=0 wpct=0 wlat=0 min=100 max=100"),
+        )?;
+    }
+    let mut mount = Command::new("mount");
+    if experiment.disk.filesystem == crate::vm::Filesystem::Xfs {
+        let loaded = Command::new("modprobe")
+            .arg("xfs")
+            .status()
+            .context("starting modprobe")?;
+        ensure!(loaded.success(), "modprobe xfs: {loaded}");
+    }
+    let status = mount
+        .args(["-o", "noatime", "/dev/vda", DATA])
+        .status()
+        .context("starting mount")?;
+    ensure!(status.success(), "mounting /dev/vda on {DATA}: {status}");
+    Ok(())
+}
+
+/// The disk's `major:minor`.
+fn device_number() -> Result<String> {
+    let path = "/sys/block/vda/dev";
+    let text = std::fs::read_to_string(path).with_context(|| format!("reading {path}"))?;
+    Ok(text.trim().to_owned())
+}
+
+fn limit(experiment: &Experiment, contender: &Contender, tenants: &[Tenant]) -> Result<()> {
+    let room = meminfo("MemAvailable:")?;
+    let all = tenants.iter().map(|tenant| tenant.weight).sum();
+    let number = device_number()?;
+    for Tenant { weight, cgroup, .. } in tenants {
+        if let Some(limit) = contender.memory {
+            let file = match limit {
+                MemoryLimit::Max => "memory.max",
+                MemoryLimit::High => "memory.high",
+            };
+            cgroup.write(file, &share(room, *weight, all).to_string())?;
+        }
+        if contender.io_max {
+            let bytes = share(experiment.disk.bytes_per_second.0, *weight, all);
+            cgroup.write("io.max", &format!("{number} rbps={bytes} wbps={bytes}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Turns MGLRU on or off where the kernel has it, and says what holds.
+pub fn mglru(wanted: Option<bool>) -> Result<Option<bool>> {
+    let path = Path::new(MGLRU);
+    if !path.exists() {
+        ensure!(
+            wanted != Some(true),
+            "MGLRU was asked for; this kernel has none"
+        );
+        return Ok(None);
+    }
+    if let Some(on) = wanted {
+        write(path, if on { "y" } else { "n" })?;
+    }
+    let state = std::fs::read_to_string(path).with_context(|| format!("reading {MGLRU}"))?;
+    Ok(Some(state.trim() != "0x0000"))
+}
