@@ -11,6 +11,8 @@
 //! never allocates more than a small multiple of its input. Every error says which operation
 //! failed on which path, and a parse error what was expected and what was found.
 
+#![forbid(unsafe_code)]
+
 pub mod cgroup;
 pub mod error;
 pub mod io;

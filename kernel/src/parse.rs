@@ -8,7 +8,7 @@ pub struct ParseError {
     pub line: usize,
     /// What should stand there.
     pub expected: &'static str,
-    /// What stands there: printable, at most about [`EXCERPT`] characters.
+    /// What stands there: printable, and not much longer than 48 bytes of it.
     pub found: String,
 }
 

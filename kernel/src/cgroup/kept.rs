@@ -1,9 +1,9 @@
 //! A cgroup's memory figures from files that stay open, for those who read them often.
 //!
-//! Opening and closing is most of what a small file costs: under emulation 12.6 µs for
-//! `memory.current` opened anew, 1.8 µs kept open; 58 µs and 41 µs for `memory.stat`, whose
-//! formatting by the kernel is the rest. The price is two descriptors and, in the kernel, about
-//! 10 KiB a cgroup (a page of buffer for each file).
+//! Opening and closing is most of what a small file costs. Kept open, `memory.current` takes a
+//! sixth of the time and `memory.stat` three quarters, the rest of which is the kernel's formatting
+//! (6.12 under emulation; `examples/costs.rs` measures it anywhere). The price is two descriptors a
+//! cgroup and, in the kernel, a page of buffer for each.
 
 use std::os::fd::OwnedFd;
 

@@ -7,6 +7,9 @@
 //! removed directory's own watch hears nothing (kernfs keeps its link count): the parent's does,
 //! which is why a watch is dropped by what its parent says.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::mem::MaybeUninit;
@@ -58,7 +61,7 @@ pub enum WatchEvent {
 
 /// Watches cgroup directories, each for itself; not recursive.
 ///
-/// Costs one inotify watch (`fs.inotify.max_user_watches`) and two file descriptors a cgroup.
+/// Needs `/proc`. Costs one inotify watch (`fs.inotify.max_user_watches`) and two file descriptors a cgroup.
 #[derive(Debug)]
 pub struct TreeWatcher {
     inotify: OwnedFd,
@@ -298,114 +301,5 @@ fn place(cgroup: &Cgroup) -> Option<(CgroupId, OsString)> {
 impl AsFd for TreeWatcher {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inotify.as_fd()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::os::unix::ffi::OsStrExt;
-
-    use super::*;
-    use crate::cgroup::CgroupFs;
-
-    fn setup() -> (tempfile::TempDir, Cgroup, TreeWatcher) {
-        let dir = tempfile::tempdir().unwrap();
-        let fs = CgroupFs::open_fixture(dir.path(), true).unwrap();
-        let mut watcher = TreeWatcher::new().unwrap();
-        watcher.add(fs.root()).unwrap();
-        (dir, fs.root().clone(), watcher)
-    }
-
-    #[test]
-    fn children_come_and_go() {
-        let (dir, root, mut watcher) = setup();
-        assert_eq!(watcher.drain().unwrap(), []);
-        let name = OsStr::from_bytes(b"a \n\xff");
-        std::fs::create_dir(dir.path().join(name)).unwrap();
-        let created = WatchEvent::CgroupCreated {
-            parent: root.id(),
-            name: name.to_owned(),
-        };
-        assert_eq!(watcher.drain().unwrap(), [created]);
-        let child = root.child(name).unwrap();
-        watcher.add(&child).unwrap();
-        assert_eq!(watcher.len(), 2);
-        std::fs::remove_dir(dir.path().join(name)).unwrap();
-        let removed = WatchEvent::CgroupRemoved {
-            parent: root.id(),
-            name: name.to_owned(),
-            id: Some(child.id()),
-        };
-        assert_eq!(watcher.drain().unwrap(), [removed]);
-        assert_eq!(watcher.len(), 1);
-        assert!(watcher.by_place.is_empty());
-    }
-
-    #[test]
-    fn writes_and_population() {
-        let (dir, root, mut watcher) = setup();
-        std::fs::create_dir(dir.path().join("a")).unwrap();
-        std::fs::write(dir.path().join("a/memory.low"), "0").unwrap();
-        std::fs::write(dir.path().join("a/cgroup.events"), "populated 0\n").unwrap();
-        let a = root.child(OsStr::new("a")).unwrap();
-        watcher.add(&a).unwrap();
-        watcher.drain().unwrap();
-        crate::knob::write_raw(&a, crate::knob::Knob::MemoryLow, "4096").unwrap();
-        let written = WatchEvent::FileWritten {
-            id: a.id(),
-            name: "memory.low".into(),
-        };
-        assert_eq!(watcher.drain().unwrap(), [written]);
-        std::fs::write(dir.path().join("a/cgroup.events"), "populated 1\n").unwrap();
-        let events = watcher.drain().unwrap();
-        assert!(!events.is_empty());
-        assert!(
-            events
-                .iter()
-                .all(|event| *event == WatchEvent::PopulatedChanged { id: a.id() })
-        );
-        watcher.remove(a.id());
-        crate::knob::write_raw(&a, crate::knob::Knob::MemoryLow, "8192").unwrap();
-        assert_eq!(watcher.drain().unwrap(), []);
-        watcher.remove(a.id());
-        assert_eq!(watcher.len(), 1);
-    }
-
-    #[test]
-    fn a_reused_name_replaces_its_former_holder() {
-        let (dir, root, mut watcher) = setup();
-        let name = OsStr::new("a");
-        std::fs::create_dir(dir.path().join(name)).unwrap();
-        let former = root.child(name).unwrap();
-        watcher.add(&former).unwrap();
-        std::fs::remove_dir(dir.path().join(name)).unwrap();
-        std::fs::create_dir(dir.path().join(name)).unwrap();
-        let present = root.child(name).unwrap();
-        watcher.add(&present).unwrap();
-        let events = watcher.drain().unwrap();
-        // The removal was the former's: the present one stays watched.
-        assert!(events.contains(&WatchEvent::CgroupRemoved {
-            parent: root.id(),
-            name: name.to_owned(),
-            id: None
-        }));
-        assert_eq!(watcher.len(), 2);
-        std::fs::create_dir(dir.path().join("a/b")).unwrap();
-        let created = WatchEvent::CgroupCreated {
-            parent: present.id(),
-            name: "b".into(),
-        };
-        assert_eq!(watcher.drain().unwrap(), [created]);
-    }
-
-    #[test]
-    fn a_removed_cgroup_cannot_be_watched() {
-        let (dir, root, mut watcher) = setup();
-        std::fs::create_dir(dir.path().join("a")).unwrap();
-        let a = root.child(OsStr::new("a")).unwrap();
-        std::fs::remove_dir(dir.path().join("a")).unwrap();
-        let result = watcher.add(&a);
-        assert!(result.is_err_and(|error| error.is_gone()));
-        assert_eq!(watcher.len(), 1);
     }
 }
