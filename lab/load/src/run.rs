@@ -23,8 +23,9 @@ use crate::worker::{Job, Worker};
 
 /// Longest sleep without a look at signals and workers.
 const SLICE: Duration = Duration::from_millis(50);
-/// How long workers may take to finish what they are doing after the run; one that the kernel
-/// holds up for longer is left to the end of the process.
+/// How long workers may take to finish the operation that they are in at the end, which then counts
+/// by operation but not in the totals; one that the kernel holds up for longer is left to the end of
+/// the process.
 const GRACE: Duration = Duration::from_secs(1);
 /// Workers have shallow stacks, and a guest little memory.
 const STACK: usize = 128 << 10;
@@ -79,7 +80,7 @@ pub fn run(config: &Config, interrupt: &Arc<AtomicBool>) -> Result<bool> {
     };
     if config.does(Phase::Run) {
         // Workers would wait for a file until the end, and report that nothing failed.
-        for set in sets.all().iter().filter(|set| set.existing() == 0) {
+        if let Some(set) = sets.all().iter().find(|set| set.existing() == 0) {
             bail!(
                 "expected files in {}, found none: do --phase prepare first",
                 set.directory().display()
@@ -208,13 +209,15 @@ fn execute(
     .print()?;
     let began = Instant::now();
     go.wait();
-    watch(config, sets, &crew.counters, began, &interrupted)?;
-
-    crew.counters.stop.store(true, Ordering::Relaxed);
-    let totals = crew.counters.totals();
+    let totals = watch(config, sets, &crew.counters, began, &interrupted)?;
+    let seconds = began.elapsed().as_secs_f64();
+    let patience = Instant::now() + GRACE;
+    while crew.counters.active.load(Ordering::Relaxed) > 0 && Instant::now() < patience {
+        std::thread::sleep(Duration::from_millis(5));
+    }
     let last = Final {
         personality: config.args.personality.name(),
-        seconds: began.elapsed().as_secs_f64(),
+        seconds,
         interrupted: interrupted(),
         loops: crew.counters.loops.load(Ordering::Relaxed),
         operations: totals.operations,
@@ -225,21 +228,17 @@ fn execute(
         failures: failures(&crew.counters),
     };
     Line::Final(last).print()?;
-    let patience = Instant::now() + GRACE;
-    while crew.counters.active.load(Ordering::Relaxed) > 0 && Instant::now() < patience {
-        std::thread::sleep(Duration::from_millis(5));
-    }
     Ok(totals.errors == 0)
 }
 
-/// Prints lines until the run is over.
+/// Prints lines until the run is over. The totals at its end, which the intervals add up to.
 fn watch(
     config: &Config,
     sets: &Sets,
     counters: &Counters,
     began: Instant,
     interrupted: &dyn Fn() -> bool,
-) -> Result<()> {
+) -> Result<Totals> {
     let deadline = began + Duration::from_secs_f64(config.args.duration);
     let mut intervals = Ticker::new(began, config.args.interval);
     let mut samples = Ticker::new(began, config.args.residency);
@@ -251,13 +250,15 @@ fn watch(
         let now = Instant::now();
         let t = (now - began).as_secs_f64();
         let over = over(now);
+        // First, so that each worker is at most one operation ahead of the totals.
+        counters.stop.store(over, Ordering::Relaxed);
+        let totals = counters.totals();
         if intervals.due(now) || (over && config.args.interval > 0.0) {
-            let totals = counters.totals();
             Line::interval(t, before, totals).print()?;
             before = totals;
         }
         if over {
-            return Ok(());
+            return Ok(totals);
         }
         if samples.due(now) {
             Line::residency(t, sample(sets)?).print()?;

@@ -147,12 +147,10 @@ fn the_mix_of_operations_is_that_of_the_definition() {
             let counted: u64 = histogram.iter().map(|b| b[1].as_u64().unwrap()).sum();
             assert_eq!(counted, count, "{personality} {name}");
         }
-        // The totals were read just before the histograms: workers may be an operation ahead.
+        // Each worker may have been in one when the totals were read.
         let operations = last["operations"].as_u64().unwrap();
-        assert!(
-            (operations..=operations + 2 * threads).contains(&sum),
-            "{operations} {sum}"
-        );
+        assert!(operations <= sum, "{operations} {sum}");
+        assert!(sum - operations <= 2 * threads, "{operations} {sum}");
     }
 }
 
@@ -171,12 +169,7 @@ fn intervals_add_up_to_the_totals() {
     for key in ["operations", "read_bytes", "written_bytes"] {
         let sum: u64 = intervals.iter().map(|l| l[key].as_u64().unwrap()).sum();
         let total = last[key].as_u64().unwrap();
-        // The last interval is read a moment before the totals.
-        assert!(
-            sum <= total && total - sum < 10_000_000,
-            "{key}: {sum} of {total}"
-        );
-        assert!(sum * 100 >= total * 95, "{key}: {sum} of {total}");
+        assert_eq!(sum, total, "{key}");
     }
     let seconds = last["seconds"].as_f64().unwrap();
     assert!((1.0..4.0).contains(&seconds), "{seconds}");
@@ -426,7 +419,8 @@ fn one_that_only_prepares_says_so_and_ends() {
     );
     assert_eq!(run("reread", directory.path(), &options).len(), 0);
     assert!(ready.exists());
-    let nothing = command("webserver", directory.path(), "--phase run")
+    let empty = directory.path().join("empty");
+    let nothing = command("webserver", &empty, "--phase run")
         .output()
         .unwrap();
     assert_eq!(nothing.status.code(), Some(1));
