@@ -120,15 +120,6 @@ fn check(results: &Results) -> Result<(), String> {
         unique("tenant in a run", run.tenants.iter().map(|t| &*t.name))?;
         for tenant in &run.tenants {
             known("tenant", &tenants, &tenant.name)?;
-            for key in tenant.values.keys() {
-                known("metric", &metrics, key)?;
-            }
-        }
-        for key in run.values.keys() {
-            known("metric", &metrics, key)?;
-        }
-        for series in &run.timeline {
-            known("metric", &metrics, &series.metric)?;
         }
     }
     if let Some(metric) = results.paper.as_ref().and_then(|p| p.metric.as_ref()) {

@@ -35,7 +35,7 @@ pub struct Results {
     pub tenants: Vec<Tenant>,
     /// The contenders, in the order in which they are to be shown; the baseline first.
     pub contenders: Vec<Contender>,
-    /// What was measured; the headline first.
+    /// What is shown of what was measured; the headline first. Values of other metrics may be there.
     pub metrics: Vec<Metric>,
     /// What the product promises to reach here. May be empty.
     #[serde(default)]

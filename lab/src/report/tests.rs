@@ -240,6 +240,22 @@ fn medians_spread_totals_and_pv() {
 }
 
 #[test]
+fn values_of_other_metrics_are_left_out() {
+    let mut results = results();
+    for run in &mut results.runs {
+        run.values.insert("unasked".into(), 77_777.0);
+        if let Some(tenant) = run.tenants.first_mut() {
+            tenant.values.insert("unasked".into(), 77_777.0);
+        }
+    }
+    let json = serde_json::to_string(&results).unwrap();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), json).unwrap();
+    let page = html::page(&read(file.path()).unwrap());
+    assert!(!page.contains("unasked") && !page.contains("77777"));
+}
+
+#[test]
 fn a_missing_value_makes_the_total_unknown_but_not_the_others() {
     let mut results = results();
     results.runs = vec![run("justitia", 0, [10e6, 30e6])];
@@ -406,7 +422,7 @@ fn results_survive_json_and_wrong_ones_are_refused() {
     );
 
     type Spoil = fn(&mut Results);
-    let cases: [(Spoil, &str); 8] = [
+    let cases: [(Spoil, &str); 9] = [
         (|r| r.schema = 2, "expected schema 1, found 2"),
         (
             |r| r.tenants[0].weight = 0,
@@ -421,8 +437,9 @@ fn results_survive_json_and_wrong_ones_are_refused() {
             |r| r.runs[0].tenants[0].name = "x".into(),
             "expected a tenant",
         ),
+        (|r| r.goals[0].metric = "x".into(), "expected a metric"),
         (
-            |r| r.runs[0].timeline[0].metric = "x".into(),
+            |r| r.paper.as_mut().unwrap().metric = Some("x".into()),
             "expected a metric",
         ),
         (
