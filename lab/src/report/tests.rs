@@ -316,6 +316,18 @@ fn findings_and_failures_are_said() {
 }
 
 #[test]
+fn a_finding_also_tells_the_other_promised_metric() {
+    let mut results = results();
+    results.metrics.swap(0, 1);
+    let groups = groups(&results);
+    let found = super::verdict::finding(&results, &groups[0]);
+    assert_eq!(
+        found,
+        "Justitia gave no the anonymous. The bandwidth: PV 0.20, Conventional 1.02."
+    );
+}
+
+#[test]
 fn what_did_not_run_is_shown_as_such() {
     let mut results = results();
     results.runs.retain(|run| run.contender == "bfq");

@@ -152,7 +152,25 @@ pub fn finding(results: &Results, group: &Group<'_>) -> String {
     {
         text.push_str(&best);
     }
+    for (position, metric) in results.metrics.iter().enumerate().skip(1) {
+        // The others that a promise is about.
+        let promised = |goal: &Goal| goal.metric == metric.key && goal.measure == Measure::Pv;
+        if results.goals.iter().any(promised) {
+            text.push_str(&also(metric, subject, baseline, position));
+        }
+    }
     text
+}
+
+/// The PV of a metric that is not the headline; empty if it was not measured.
+fn also(metric: &Metric, own: &Row<'_>, baseline: Option<&Row<'_>>, position: usize) -> String {
+    let pv_of = |row: &Row<'_>| row.cells.get(position)?.pv.map(|pv| factor(pv.median));
+    let Some(own) = pv_of(own) else {
+        return String::new();
+    };
+    let base = baseline.and_then(|row| Some((&row.contender.label, pv_of(row)?)));
+    let base = base.map_or(String::new(), |(label, pv)| format!(", {label} {pv}"));
+    format!(" {}: PV {own}{base}.", metric.label)
 }
 
 fn proportion(label: &str, metric: &Metric, own: &Cell, baseline: Option<&Row<'_>>) -> String {
