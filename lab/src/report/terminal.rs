@@ -36,10 +36,13 @@ fn of_group(results: &Results, group: &Group<'_>) -> String {
     };
     let mut text = format!("{state}{}\n", clean(&finding(results, group)));
     for (position, metric) in results.metrics.iter().enumerate() {
-        if !group.measured(position) {
+        if metric.total == Total::Whole || !group.measured(position) {
             continue;
         }
         text.push_str(&format!("{}\n\n", table(results, group, position, metric)));
+    }
+    if let Some(table) = whole(results, group) {
+        text.push_str(&format!("{table}\n\n"));
     }
     for judged in judge(results, group) {
         let line = format!(
@@ -71,11 +74,7 @@ fn table(results: &Results, group: &Group<'_>, position: usize, metric: &Metric)
         Unit::Count => show(metric.unit, value),
         _ => digits(value * unit.factor),
     };
-    let mut table = Table::new();
-    let rule = LineStyle::new('─', '─', '─', '─');
-    table
-        .load_style(presets::NOTHING.header_separator(rule))
-        .set_content_arrangement(ContentArrangement::Disabled);
+    let mut table = ruled();
     let name = match unit.name {
         "" => metric.label.clone(),
         name => format!("{}, {name}", metric.label),
@@ -91,22 +90,20 @@ fn table(results: &Results, group: &Group<'_>, position: usize, metric: &Metric)
             .map(|row| right(row.contender.label.clone())),
     );
     table.set_header(header);
-    if metric.total != Total::Whole {
-        for (tenant, (about, ideal)) in results.tenants.iter().zip(ideal(results)).enumerate() {
-            let mut line = vec![left(&about.name), right(about.weight.to_string())];
-            line.extend(ideal_column(factor(ideal)));
-            line.extend(cells.iter().map(|cell| {
-                let of = |spreads: &[Option<Spread>]| spreads.get(tenant).copied().flatten();
-                let normalised = cell.and_then(|cell| of(&cell.normalised));
-                let normalised = normalised.filter(|_| metric.proportional);
-                right(match (cell.and_then(|cell| of(&cell.values)), normalised) {
-                    (Some(v), Some(n)) => format!("{}  {:>5}", factor(n.median), number(v.median)),
-                    (Some(v), None) => number(v.median),
-                    (None, _) => "–".into(),
-                })
-            }));
-            table.add_row(line);
-        }
+    for (tenant, (about, ideal)) in results.tenants.iter().zip(ideal(results)).enumerate() {
+        let mut line = vec![left(&about.name), right(about.weight.to_string())];
+        line.extend(ideal_column(factor(ideal)));
+        line.extend(cells.iter().map(|cell| {
+            let of = |spreads: &[Option<Spread>]| spreads.get(tenant).copied().flatten();
+            let normalised = cell.and_then(|cell| of(&cell.normalised));
+            let normalised = normalised.filter(|_| metric.proportional);
+            right(match (cell.and_then(|cell| of(&cell.values)), normalised) {
+                (Some(v), Some(n)) => format!("{}  {:>5}", factor(n.median), number(v.median)),
+                (Some(v), None) => number(v.median),
+                (None, _) => "–".into(),
+            })
+        }));
+        table.add_row(line);
     }
     let mut foot = |name: &str, of: &dyn Fn(&Cell) -> Option<String>| {
         let texts: Vec<_> = cells.iter().map(|cell| cell.and_then(of)).collect();
@@ -129,6 +126,41 @@ fn table(results: &Results, group: &Group<'_>, position: usize, metric: &Metric)
         foot("PV", &|cell| Some(factor(cell.pv?.median)));
         foot("  of the repeats", &|cell| range(&cell.pv?, factor));
     }
+    table
+}
+
+/// What was measured for the runs as a whole: a row per metric; `None` if nothing was.
+fn whole(results: &Results, group: &Group<'_>) -> Option<Table> {
+    let mut table = ruled();
+    let mut header = vec![left("The run as a whole")];
+    header.extend(
+        group
+            .rows
+            .iter()
+            .map(|row| right(row.contender.label.clone())),
+    );
+    table.set_header(header);
+    for (position, metric) in results.metrics.iter().enumerate() {
+        if metric.total != Total::Whole || !group.measured(position) {
+            continue;
+        }
+        let mut line = vec![left(&metric.label)];
+        line.extend(group.rows.iter().map(|row| {
+            let total = row.cells.get(position).and_then(|cell| cell.total);
+            right(total.map_or("–".into(), |total| show(metric.unit, total.median)))
+        }));
+        table.add_row(line);
+    }
+    (!table.is_empty()).then_some(table)
+}
+
+/// An empty table with a rule below its header.
+fn ruled() -> Table {
+    let mut table = Table::new();
+    let rule = LineStyle::new('─', '─', '─', '─');
+    table
+        .load_style(presets::NOTHING.header_separator(rule))
+        .set_content_arrangement(ContentArrangement::Disabled);
     table
 }
 

@@ -240,6 +240,21 @@ fn medians_spread_totals_and_pv() {
 }
 
 #[test]
+fn measures_of_the_whole_run_share_a_table() {
+    let mut results = results();
+    results.runs[0]
+        .values
+        .insert("anonymous".into(), 2_097_152.0);
+    let all = [results];
+    let document = parse(&html::page(&all));
+    // The goals, the bandwidth, its timeline, and the whole run's.
+    assert_eq!(count(&document, "table"), 4);
+    for text in [text(&document), terminal(&all)] {
+        assert!(text.contains("The run as a whole") && text.contains("2.00 MiB"));
+    }
+}
+
+#[test]
 fn values_of_other_metrics_are_left_out() {
     let mut results = results();
     for run in &mut results.runs {

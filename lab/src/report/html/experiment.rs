@@ -6,7 +6,7 @@ use super::super::chart::{
     Bar, Line, Panel, bars, common_end, contender_class, tenant_class, timeline, variation,
 };
 use super::super::number::{scale, show};
-use super::super::schema::{Metric, Results, Unit};
+use super::super::schema::{Metric, Results, Total, Unit};
 use super::super::spread::Spread;
 use super::super::summary::{Group, Row, groups, ideal};
 use super::super::verdict::{Verdict, finding, judge};
@@ -131,7 +131,7 @@ fn measured(results: &Results, group: &Group<'_>, id: &str) -> Markup {
     html! {
         (failures(group))
         @for (position, metric) in results.metrics.iter().enumerate() {
-            @if group.measured(position) {
+            @if metric.total != Total::Whole && group.measured(position) {
                 @let id = format!("{id}-m{position}");
                 h4 { (metric.label) }
                 @if metric.proportional {
@@ -140,6 +140,7 @@ fn measured(results: &Results, group: &Group<'_>, id: &str) -> Markup {
                 (table::metric(results, group, position))
             }
         }
+        (table::whole(results, group))
         @for (position, metric) in results.metrics.iter().enumerate() {
             (over_time(results, group, metric, &format!("{id}-t{position}")))
         }

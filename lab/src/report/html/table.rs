@@ -52,47 +52,45 @@ pub fn metric(results: &Results, group: &Group<'_>, position: usize) -> Markup {
                     }
                 }
                 tbody {
-                    @if metric.total != Total::Whole {
-                        @for (number, tenant) in results.tenants.iter().enumerate() {
-                            tr {
-                                th scope="row" { (tenant.name) }
-                                td.number { (tenant.weight) }
-                                @if metric.proportional {
-                                    td.number { (factor(ideal.get(number).copied().unwrap_or(f64::NAN))) }
-                                }
-                                @for row in &group.rows {
-                                    (tenant_cell(metric, row.cells.get(position), number))
-                                }
+                    @for (number, tenant) in results.tenants.iter().enumerate() {
+                        tr {
+                            th scope="row" { (tenant.name) }
+                            td.number { (tenant.weight) }
+                            @if metric.proportional {
+                                td.number { (factor(ideal.get(number).copied().unwrap_or(f64::NAN))) }
+                            }
+                            @for row in &group.rows {
+                                (tenant_cell(metric, row.cells.get(position), number))
                             }
                         }
                     }
                 }
                 tfoot {
-                    (footer(metric.total_name(), columns, group, |row| {
+                    (across(metric.total_name(), columns, group, |row| {
                         let total = row.cells.get(position)?.total?;
                         Some(spread(&total, |v| show(metric.unit, v)))
                     }))
                     @if metric.proportional {
-                        (footer("PV", columns, group, |row| {
+                        (across("PV", columns, group, |row| {
                             Some(spread(&row.cells.get(position)?.pv?, factor))
                         }))
                     }
                     @if !paper_results(results, position).is_empty() {
-                        (footer("PV in the paper", columns, group, |row| {
+                        (across("PV in the paper", columns, group, |row| {
                             let pv = paper_of(results, position, &row.contender.id)?.pv?;
                             Some(html! { (factor(pv)) })
                         }))
-                        (footer("Normalised in the paper", columns, group, |row| {
+                        (across("Normalised in the paper", columns, group, |row| {
                             let paper = paper_of(results, position, &row.contender.id)?;
                             let values: Vec<_> = paper.normalised.iter().map(|v| factor(*v)).collect();
                             (!values.is_empty()).then(|| html! { (values.join(" : ")) })
                         }))
-                        (footer("The paper says", columns, group, |row| {
+                        (across("The paper says", columns, group, |row| {
                             let note = &paper_of(results, position, &row.contender.id)?.note;
                             (!note.is_empty()).then(|| html! { (note) })
                         }))
                     }
-                    (footer("Runs", columns, group, |row| {
+                    (across("Runs", columns, group, |row| {
                         Some(html! {
                             (row.measured)
                             @if !row.failures.is_empty() { ", " (row.failures.len()) " failed" }
@@ -102,6 +100,41 @@ pub fn metric(results: &Results, group: &Group<'_>, position: usize) -> Markup {
             }
         }
         (elsewhere(results, group, position))
+    }
+}
+
+/// What was measured for the runs as a whole: a row per metric.
+pub fn whole(results: &Results, group: &Group<'_>) -> Markup {
+    let metrics = || {
+        let all = results.metrics.iter().enumerate();
+        all.filter(|(at, metric)| metric.total == Total::Whole && group.measured(*at))
+    };
+    if metrics().next().is_none() {
+        return html! {};
+    }
+    html! {
+        h4 { "The run as a whole" }
+        div.scroll {
+            table {
+                caption { "The run as a whole" }
+                thead {
+                    tr {
+                        th scope="col" { "Measure" }
+                        @for row in &group.rows {
+                            th.number scope="col" { (row.contender.label) }
+                        }
+                    }
+                }
+                tbody {
+                    @for (position, metric) in metrics() {
+                        (across(&metric.label, 1, group, |row| {
+                            let total = row.cells.get(position)?.total?;
+                            Some(spread(&total, |v| show(metric.unit, v)))
+                        }))
+                    }
+                }
+            }
+        }
     }
 }
 
@@ -143,8 +176,8 @@ fn tenant_cell(metric: &Metric, cell: Option<&Cell>, tenant: usize) -> Markup {
     }
 }
 
-/// A row of the table's foot; left out if no contender has anything to say.
-fn footer(
+/// A row that has a value per contender; left out if none has one.
+fn across(
     name: &str,
     columns: usize,
     group: &Group<'_>,
@@ -234,7 +267,7 @@ impl Metric {
         match self.total {
             Total::Sum => "Total",
             Total::Mean => "Mean",
-            Total::Whole => "Whole run",
+            Total::Whole => "The run as a whole",
         }
     }
 }
