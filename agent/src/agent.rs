@@ -15,6 +15,8 @@ use crate::tell::status::Decision;
 
 /// A plan is made at least this often, to keep the protection and the status fresh.
 const AT_LEAST: Duration = Duration::from_secs(1);
+/// While free memory is short, a plan is made at least this often, whatever the budget says.
+const PRESSED: Duration = Duration::from_millis(250);
 /// What is known of a victim must not be older than this.
 const FRESH: Duration = Duration::from_millis(500);
 /// After so many orders in a row that freed next to nothing, a tenant rests.
@@ -100,8 +102,10 @@ impl Agent {
         let short = self.short();
         let waited = self.planned.map(|at| now - at);
         let due = waited.is_none_or(|w| w >= AT_LEAST);
-        if due || (short && self.observer.budget.allows()) {
-            self.observer.look(now, std::mem::take(&mut self.freed), &mut changes)?;
+        let pressed = waited.is_some_and(|w| w >= PRESSED);
+        if due || (short && (pressed || self.observer.budget.allows())) {
+            self.observer
+                .look(now, std::mem::take(&mut self.freed), &mut changes)?;
             self.plan(now);
             let mut intents = self.intents();
             if self.refresh(&intents, now, &mut changes) {
@@ -112,7 +116,8 @@ impl Agent {
                 self.act(intent, now);
             }
             if self.kept.is_none_or(|at| now - at >= AT_LEAST) {
-                self.keeper.protect(&self.observer.mirror, &self.snapshot, &self.shares);
+                self.keeper
+                    .protect(&self.observer.mirror, &self.snapshot, &self.shares);
                 self.kept = Some(now);
             }
             self.planned = Some(now);
@@ -273,13 +278,17 @@ impl Agent {
     }
 
     /// The next look has to come before the free memory above the reserve can be gone.
-    fn wait(&self) -> Duration {
+    fn wait(&mut self) -> Duration {
         let memory = self.observer.room.memory();
         let reserve = self.config.policy.reserve(&memory);
         // Nothing fills memory faster than a quarter of it a second for long.
         let speed = memory.falling.max(memory.total / 4).max(1);
         let millis = memory.free.saturating_sub(reserve).saturating_mul(500) / speed;
-        let shortest = if memory.falling > 0 { 50 } else { 200 };
+        let shortest = match (memory.falling > 0, self.observer.budget.allows()) {
+            (true, true) => 50,
+            (true, false) => 100,
+            (false, _) => 200,
+        };
         Duration::from_millis(millis.clamp(shortest, 1000))
     }
 

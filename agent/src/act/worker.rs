@@ -170,6 +170,24 @@ fn from_cgroup(
     Ok(())
 }
 
+fn from_root(
+    root: &Cgroup,
+    swappiness: Option<u8>,
+    bytes: u64,
+    outcome: &mut Outcome,
+) -> justitia_kernel::Result<()> {
+    let before = machine_file()?;
+    root.reclaim(bytes, swappiness)?;
+    outcome.freed = before.saturating_sub(machine_file()?);
+    Ok(())
+}
+
+/// File pages on LRU lists, whole machine, bytes.
+fn machine_file() -> justitia_kernel::Result<u64> {
+    let vmstat = ProcFs::open(Path::new("/proc"))?.vmstat()?;
+    Ok((vmstat.nr_inactive_file + vmstat.nr_active_file) * PAGE)
+}
+
 fn from_root_list(bytes: u64, outcome: &mut Outcome) -> justitia_kernel::Result<()> {
     let path = Path::new(lru_gen::PATH);
     let proc = ProcFs::open(Path::new("/proc"))?;
@@ -181,12 +199,12 @@ fn from_root_list(bytes: u64, outcome: &mut Outcome) -> justitia_kernel::Result<
     let lists = Generations::of_root(path)?;
     let evictable: u64 = lists.iter().map(|l| l.evictable_file).sum();
     for list in lists.iter().filter(|l| l.evictable_file > 0) {
-        let part = u128::from(bytes.min(BATCH) / PAGE) * u128::from(list.evictable_file)
+        let part = u128::from(bytes / PAGE) * u128::from(list.evictable_file)
             / u128::from(evictable.max(1));
         list.evict(path, u64::try_from(part).unwrap_or(u64::MAX).max(1))?;
     }
-    outcome.freed = before.saturating_sub(file()?);
-    if outcome.freed < bytes.min(BATCH) / 4 && evictable * PAGE < bytes {
+    outcome.freed = before.saturating_sub(machine_file()?);
+    if outcome.freed < bytes / 4 && evictable * PAGE < bytes {
         for list in &lists {
             list.age(path)?;
         }

@@ -11,6 +11,8 @@ use crate::act::worker::lru_file;
 
 /// A cache that took in this much between two looks is growing, bytes.
 const GREW: u64 = 256 << 10;
+/// Pages that were deleted are believed to be gone after this long.
+const SETTLED: Duration = Duration::from_secs(1);
 /// It is said to grow for this long after it last did.
 const GROWING: Duration = Duration::from_secs(3);
 /// A tenant that uses less than this part of a CPU, and takes in nothing, is idle.
@@ -38,6 +40,9 @@ pub struct Meter {
     /// Pages that came back after having been reclaimed, since the cgroup was made.
     pub refaults: u64,
     counters: Option<Counters>,
+    /// The most seen of file pages and pages reclaimed, together, bytes; and when.
+    intake: u64,
+    intake_at: Instant,
     cpu: Option<(Instant, u64)>,
     active_at: Instant,
     grew_at: Option<Instant>,
@@ -47,7 +52,6 @@ pub struct Meter {
 #[derive(Debug)]
 struct Counters {
     at: Instant,
-    pgsteal: u64,
     refaults: u64,
 }
 
@@ -63,6 +67,8 @@ impl Meter {
             inflow: 0,
             refaults: 0,
             counters: None,
+            intake: 0,
+            intake_at: now,
             cpu: None,
             active_at: now,
             grew_at: None,
@@ -91,9 +97,14 @@ impl Meter {
         let file = lru_file(stat);
         let refaults = stat.workingset_refault_file;
         let mut busy = false;
+        let intake = file + stat.pgsteal * PAGE;
         if let Some(last) = &self.counters {
-            let reclaimed = stat.pgsteal.saturating_sub(last.pgsteal) * PAGE;
-            let inflow = (file + reclaimed).saturating_sub(self.file);
+            // A page leaves the list before it counts as reclaimed: only what exceeds the highest sum seen
+            // has come in. A sum that stays below it means that files were deleted.
+            let inflow = intake.saturating_sub(self.intake);
+            if intake >= self.intake || now - self.intake_at >= SETTLED {
+                (self.intake, self.intake_at) = (intake, now);
+            }
             let millis = u64::try_from((now - last.at).as_millis())
                 .unwrap_or(u64::MAX)
                 .max(1);
@@ -103,6 +114,8 @@ impl Meter {
                 self.active_at = now;
             }
             busy = inflow > 0 || file.abs_diff(self.file) > GREW;
+        } else {
+            (self.intake, self.intake_at) = (intake, now);
         }
         self.period = if busy {
             SHORTEST
@@ -113,11 +126,7 @@ impl Meter {
         self.refaults = refaults;
         self.stuck = stat.file_dirty + stat.file_writeback;
         self.anon = stat.anon;
-        self.counters = Some(Counters {
-            at: now,
-            pgsteal: stat.pgsteal,
-            refaults,
-        });
+        self.counters = Some(Counters { at: now, refaults });
     }
 
     fn take_cpu(&mut self, usage: u64, now: Instant) {

@@ -23,6 +23,8 @@ pub use room::Room;
 use crate::config::Config;
 use crate::plan::{Key, Snapshot, Spared, Tenant};
 
+/// So many tenants are looked at whatever the budget says: a plan needs something to go by.
+const ALWAYS: usize = 8;
 /// Without events the tree is rescanned this often.
 const RESCAN: Duration = Duration::from_secs(5);
 
@@ -85,13 +87,17 @@ impl Observer {
         changes
     }
 
-    /// Looks at the memory's counters, and at tenants as far as they are due and the budget allows.
+    /// Looks at the memory's counters, and at tenants as far as they are due and the budget allows, at a few
+    /// always.
     ///
     /// # Errors
     /// If `/proc` cannot be read.
     pub fn look(&mut self, now: Instant, freed_by_us: u64, changes: &mut Changes) -> Result<()> {
         self.room.refresh(now, freed_by_us)?;
-        while self.budget.allows() && self.look_at_next(now, changes) {}
+        let mut looked = 0;
+        while (looked < ALWAYS || self.budget.allows()) && self.look_at_next(now, changes) {
+            looked += 1;
+        }
         Ok(())
     }
 

@@ -43,15 +43,12 @@ impl Policy {
     }
 
     /// The free memory, in bytes, below which tenants above their entitlement give back: the kernel's low
-    /// watermark, and what will be used up within the horizon, at most 3 % of the memory and at least 0.4 %.
+    /// watermark, and what will be used up within the horizon, at most 6 % of the memory and at least 0.4 %.
     /// All of it comes out of overage, so it costs nobody what they are entitled to.
     #[must_use]
     pub fn reserve(&self, memory: &Memory) -> u64 {
         let ahead = num::to_f64(memory.falling) * self.horizon.as_secs_f64();
-        let ahead = num::to_u64(ahead).clamp(
-            memory.total / 256,
-            (memory.total / 32).max(memory.total / 256),
-        );
+        let ahead = num::to_u64(ahead).clamp(memory.total / 256, memory.total / 16);
         memory.low_watermark.saturating_add(ahead)
     }
 }

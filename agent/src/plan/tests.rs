@@ -181,7 +181,7 @@ fn the_reserve_looks_ahead_and_is_bounded() {
         })
     };
     assert_eq!(falling(50 * MIB), 16 * MIB);
-    assert_eq!(falling(u64::MAX), 6 * MIB + 32 * MIB);
+    assert_eq!(falling(u64::MAX), 6 * MIB + 64 * MIB);
 }
 
 fn any_tenant() -> impl Strategy<Value = Tenant> {
