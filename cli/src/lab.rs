@@ -121,7 +121,11 @@ fn run(args: &Run) -> Result<ExitCode> {
         screen.note(&format!("results: {}", path.display()));
         if !args.json {
             // Whoever reads the output may have gone.
-            let _ = writeln!(std::io::stdout(), "{}", report::terminal(std::slice::from_ref(&results)));
+            let _ = writeln!(
+                std::io::stdout(),
+                "{}",
+                report::terminal(std::slice::from_ref(&results))
+            );
         }
         all.push(results);
     }
@@ -142,7 +146,11 @@ fn list() -> Result<ExitCode> {
             .map(|paper| format!(" ({}, {})", paper.title, paper.figure))
             .unwrap_or_default();
         println!("{:15} {}{paper}", experiment.name, experiment.title);
-        println!("{:15} contenders: {}\n", "", experiment.contenders.join(", "));
+        println!(
+            "{:15} contenders: {}\n",
+            "",
+            experiment.contenders.join(", ")
+        );
     }
     println!("Contenders:");
     for contender in Contender::all() {

@@ -315,7 +315,9 @@ fn now() -> Result<String> {
 
 /// The date of a day since 1970-01-01, by whole years and months.
 fn civil(mut day: u64) -> (u64, u64, u64) {
-    let leap = |year: u64| (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
+    let leap = |year: u64| {
+        (year.is_multiple_of(4) && !year.is_multiple_of(100)) || year.is_multiple_of(400)
+    };
     let mut year = 1970;
     while day >= 365 + u64::from(leap(year)) {
         day -= 365 + u64::from(leap(year));

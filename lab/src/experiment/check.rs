@@ -198,13 +198,13 @@ fn phases(experiment: &Experiment) -> Result<(), Problem> {
                     );
                 }
             }
-            Phase::Record { key } => {
-                if !experiment.metrics().iter().any(|metric| metric.key == *key) {
-                    return problem(
-                        place(),
-                        format!("expected a metric of this experiment, found {key:?}"),
-                    );
-                }
+            Phase::Record { key }
+                if !experiment.metrics().iter().any(|metric| metric.key == *key) =>
+            {
+                return problem(
+                    place(),
+                    format!("expected a metric of this experiment, found {key:?}"),
+                );
             }
             Phase::Weights { to } => {
                 for weight in to.values() {

@@ -15,9 +15,8 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use super::{VmError, qemu};
 use crate::wire::{Answer, Ask, CHUNK, Event, FromGuest, ShResult, ToGuest};
 
-/// Silence after which a guest counts as hung. Emulated on a loaded machine, seconds pass between
-/// two heartbeats of a healthy guest.
-pub const HANG: Duration = Duration::from_secs(45);
+/// The longest that a part of a file may take.
+const FILE: Duration = Duration::from_secs(60);
 
 /// A running guest, to whoever wants something done in it. Clones speak to the same guest, and may
 /// do so at the same time.
@@ -34,6 +33,7 @@ struct Shared {
     next: AtomicU64,
     process: qemu::Watch,
     dir: PathBuf,
+    patience: Duration,
 }
 
 enum Incoming {
@@ -50,6 +50,7 @@ impl Guest {
         stream: UnixStream,
         process: qemu::Watch,
         dir: &Path,
+        patience: Duration,
     ) -> Result<Self, VmError> {
         let shared = Arc::new(Shared {
             writer: Mutex::new(stream.try_clone()?),
@@ -59,6 +60,7 @@ impl Guest {
             next: AtomicU64::new(1),
             process,
             dir: dir.to_owned(),
+            patience,
         });
         let reader = Arc::clone(&shared);
         std::thread::Builder::new()
@@ -101,7 +103,12 @@ impl Guest {
             seconds: limit.as_secs().max(1),
         };
         // The guest itself keeps the limit; the host's is for a guest that does not.
-        match self.request(ask, limit + HANG, "run a script", &mut |_| Ok(()))? {
+        match self.request(
+            ask,
+            limit + self.shared.patience,
+            "run a script",
+            &mut |_| Ok(()),
+        )? {
             Answer::Sh(result) => Ok(result),
             other => Err(unexpected(&other)),
         }
@@ -141,7 +148,7 @@ impl Guest {
                 offset: offset as u64,
                 part: BASE64.encode(part),
             };
-            match self.request(ask, HANG, "write a file", &mut |_| Ok(()))? {
+            match self.request(ask, FILE, "write a file", &mut |_| Ok(()))? {
                 Answer::Pushed => {}
                 other => return Err(unexpected(&other)),
             }
@@ -160,7 +167,7 @@ impl Guest {
                 path: path.to_owned(),
                 offset: content.len() as u64,
             };
-            match self.request(ask, HANG, "read a file", &mut |_| Ok(()))? {
+            match self.request(ask, FILE, "read a file", &mut |_| Ok(()))? {
                 Answer::Pulled(part) => {
                     let part = BASE64.decode(part).map_err(|error| {
                         VmError::Guest(format!("expected base64 from the guest: {error}"))
@@ -203,7 +210,7 @@ impl Guest {
         let begin = Instant::now();
         if let Err(error) = self.send(&ToGuest { id, ask }) {
             self.await_end();
-            self.alive(HANG)?;
+            self.alive(self.shared.patience)?;
             return Err(error);
         }
         loop {
@@ -217,14 +224,14 @@ impl Guest {
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {
-                    self.alive(HANG)?;
+                    self.alive(self.shared.patience)?;
                     if begin.elapsed() > limit {
                         return Err(self.slow(what, limit));
                     }
                 }
                 Err(RecvTimeoutError::Disconnected) => {
                     self.await_end();
-                    self.alive(HANG)?;
+                    self.alive(self.shared.patience)?;
                     return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
                 }
             }

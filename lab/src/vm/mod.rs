@@ -43,6 +43,8 @@ use qmp::Qmp;
 
 /// Emulated on a loaded machine a boot takes 10 s; one that takes this long will not come.
 const BOOT: Duration = Duration::from_secs(90);
+/// Emulated on a loaded machine, seconds pass between two heartbeats of a healthy guest.
+const PATIENCE: Duration = Duration::from_secs(45);
 /// With KVM it takes 2 s.
 const TRIAL: Duration = Duration::from_secs(15);
 
@@ -61,6 +63,8 @@ pub struct VmSpec {
     pub cmdline: String,
     /// Give the guest's console to this program's terminal, with a shell on it.
     pub shell: bool,
+    /// Silence after which the guest counts as hung.
+    pub patience: Duration,
     /// Appended to QEMU's command line.
     pub qemu_args: Vec<String>,
 }
@@ -75,6 +79,7 @@ impl Default for VmSpec {
             disks: Vec::new(),
             cmdline: String::new(),
             shell: false,
+            patience: PATIENCE,
             qemu_args: Vec::new(),
         }
     }
@@ -171,7 +176,7 @@ impl Vm {
         let process = qemu::Process::start(command, dir.path(), spec.shell)?;
         let channel = accept(&channel, &process, dir.path())?;
         let qmp = Qmp::new(accept(&qmp, &process, dir.path())?)?;
-        let guest = Guest::new(channel, process.watch(), dir.path())?;
+        let guest = Guest::new(channel, process.watch(), dir.path(), spec.patience)?;
         guest.greet(limit)?;
         Ok(Self {
             process,

@@ -1,0 +1,56 @@
+# Two commands: `make demo` shows what Justitia does, `make test` checks everything.
+# Both install what they need (see `deps`) and run as root or with sudo.
+
+CARGO ?= cargo
+SUDO := $(shell test "$$(id -u)" = 0 || echo sudo)
+JUSTITIA := target/release/justitia
+
+# What each is for:
+#   qemu-system-x86, busybox-static, fio, kmod, util-linux, dmsetup, xfsprogs, e2fsprogs, xz-utils,
+#   binutils, strace     the lab's virtual machines: QEMU, the guest's tools and its file systems
+#   clang, llvm, libbpf-dev, libelf-dev, zlib1g-dev, pkg-config     the eBPF probes
+PACKAGES := qemu-system-x86 busybox-static fio kmod util-linux dmsetup xfsprogs e2fsprogs xz-utils \
+	binutils strace clang llvm libbpf-dev libelf-dev zlib1g-dev pkg-config
+
+.PHONY: help deps build demo test check fuzz-short
+
+help:
+	@echo 'make demo        a stock kernel in a VM, conventional against Justitia: a table and target/lab/report.html'
+	@echo 'make test        formatting, lints, and all tests, those in VMs included'
+	@echo 'make build       release build'
+	@echo 'make check       formatting and lints'
+	@echo 'make fuzz-short  the parsers against random input, a minute each'
+	@echo 'make deps        installs the packages that these need'
+
+# One call of the package manager, and none when everything is there.
+deps:
+	@missing=; for package in $(PACKAGES); do \
+		dpkg-query -W -f '$${Status}' $$package 2>/dev/null | grep -q 'ok installed' || missing="$$missing $$package"; \
+	done; \
+	if [ -n "$$missing" ]; then \
+		echo "installing what the lab's virtual machines and the eBPF probes are built from:$$missing"; \
+		$(SUDO) apt-get update -q && \
+		$(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $$missing; \
+	fi
+
+build:
+	$(CARGO) build --release --workspace --bins
+
+demo: deps build
+	$(JUSTITIA) lab run reread-x4 writers-x4 --contender conventional,justitia --repeat 1
+	$(JUSTITIA) lab report
+
+check:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+# The programs are built first: tests boot guests with them.
+test: deps check
+	$(CARGO) build --workspace --bins
+	$(CARGO) test --workspace
+
+# Needs a nightly toolchain and `cargo install cargo-fuzz`.
+fuzz-short:
+	cd kernel && for target in $$($(CARGO) +nightly fuzz list); do \
+		$(CARGO) +nightly fuzz run $$target -- -max_total_time=60 || exit 1; \
+	done
