@@ -125,11 +125,7 @@ fn carry_out(order: &Order) -> Outcome {
     let done = match &order.means {
         Means::Cgroup(cgroup, swappiness) => from_cgroup(cgroup, *swappiness, order, &mut outcome),
         Means::RootList => from_root_list(order.bytes, &mut outcome),
-        Means::Root(root, swappiness) => {
-            root.reclaim(order.bytes.min(BATCH), *swappiness).map(|_| {
-                outcome.freed = order.bytes.min(BATCH); // checked by the next snapshot
-            })
-        }
+        Means::Root(root, swappiness) => from_root(root, *swappiness, order.bytes, &mut outcome),
     };
     if let Err(error) = done
         && !error.is_gone()

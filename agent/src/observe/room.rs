@@ -52,7 +52,7 @@ impl Room {
     /// Looks at the free memory only: a few microseconds, so that it can be done often.
     pub fn glance(&mut self, now: Instant) {
         let info = rustix::system::sysinfo();
-        let free = u64::from(info.freeram).saturating_mul(u64::from(info.mem_unit));
+        let free = info.freeram.saturating_mul(u64::from(info.mem_unit));
         if let Some((at, before)) = self.glanced {
             let used = before.saturating_sub(free);
             self.dropping = decayed(self.dropping, used, now - at);
