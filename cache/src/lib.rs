@@ -6,6 +6,7 @@
 
 pub mod backing;
 pub mod nbd;
+pub mod serve;
 
 mod block;
 mod cache;

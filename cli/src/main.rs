@@ -1,6 +1,7 @@
 //! The `justitia` command.
 
 mod agent;
+mod cache;
 mod lab;
 
 use std::process::ExitCode;
@@ -26,6 +27,7 @@ enum Command {
     Reset(agent::Reset),
     Doctor(agent::Doctor),
     Lab(lab::Lab),
+    Cache(cache::Cache),
 }
 
 fn main() -> ExitCode {
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
         Command::Reset(args) => agent::reset(&args),
         Command::Doctor(args) => agent::doctor(&args),
         Command::Lab(args) => lab::lab(&args),
+        Command::Cache(args) => cache::cache(&args).map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {
         eprintln!("justitia: {error:#}");

@@ -27,6 +27,7 @@ mod workers;
 mod test;
 
 pub use export::{Allocation, Export, ExportStats, Served};
+pub(crate) use server::unix_listener;
 pub use server::{Limits, ListenError, Server};
 pub use tls::{TlsError, TlsFiles};
 

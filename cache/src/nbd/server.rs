@@ -141,12 +141,24 @@ impl Server {
         })
     }
 
+    /// Another server with the same limits, certificates and workers, which serves nothing yet.
+    #[must_use]
+    pub fn sibling(&self) -> Self {
+        Self {
+            exports: Arc::default(),
+            workers: self.workers.clone(),
+            limits: self.limits,
+            tls: self.tls.clone(),
+            clients: Arc::default(),
+            listeners: Mutex::default(),
+        }
+    }
+
     /// Serves `export` from now on; one of the same name is replaced for new clients.
-    pub fn add(&self, export: Export) -> Arc<Export> {
-        let export = Arc::new(export);
+    pub fn add(&self, export: impl Into<Arc<Export>>) {
+        let export = export.into();
         let name = export.name().to_owned();
-        self.exports.exports.write().insert(name, export.clone());
-        export
+        self.exports.exports.write().insert(name, export);
     }
 
     /// What is served, by name.
@@ -235,7 +247,6 @@ impl Server {
         }
         self.clients.end(Shutdown::Read, patience);
         self.clients.end(Shutdown::Both, Duration::from_secs(1));
-        self.workers.close();
         let mut done = Ok(());
         for export in self.exports() {
             if !export.is_read_only()

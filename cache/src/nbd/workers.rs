@@ -10,7 +10,19 @@ type Job = Box<dyn FnOnce() + Send>;
 /// A pool of threads, started as they are needed. Jobs that wait are served in proportion to weight
 /// ([`Order::VirtualTime`]): under contention a VM's misses get its share of the workers.
 #[derive(Clone)]
-pub struct Workers(Arc<Shared>);
+pub struct Workers(Arc<Handle>);
+
+/// What the pool's users share; with the last of them the threads end, once nothing waits any more.
+struct Handle {
+    shared: Arc<Shared>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.shared.state.lock().closed = true;
+        self.shared.work.notify_all();
+    }
+}
 
 struct Shared {
     state: Mutex<State>,
@@ -28,7 +40,7 @@ struct State {
 impl Workers {
     /// A pool of at most `most` threads, at least one.
     pub fn new(most: usize) -> Self {
-        Self(Arc::new(Shared {
+        let shared = Arc::new(Shared {
             state: Mutex::new(State {
                 waiting: WaitQueue::new(Order::VirtualTime),
                 threads: 0,
@@ -37,17 +49,18 @@ impl Workers {
             }),
             work: Condvar::new(),
             most: most.max(1),
-        }))
+        });
+        Self(Arc::new(Handle { shared }))
     }
 
     /// Lets `job` be done, for a claimant of this weight and past; returns its new past.
     pub fn submit(&self, weight: Weight, past: VirtualTime, job: Job) -> VirtualTime {
-        let mut state = self.0.state.lock();
+        let mut state = self.0.shared.state.lock();
         let past = state.waiting.push_after(weight, past, job);
         if state.idle >= state.waiting.len() {
             drop(state);
-            self.0.work.notify_one();
-        } else if state.threads < self.0.most {
+            self.0.shared.work.notify_one();
+        } else if state.threads < self.0.shared.most {
             state.threads += 1;
             drop(state);
             self.start();
@@ -55,19 +68,13 @@ impl Workers {
         past
     }
 
-    /// Ends the threads once nothing waits any more.
-    pub fn close(&self) {
-        self.0.state.lock().closed = true;
-        self.0.work.notify_all();
-    }
-
     fn start(&self) {
-        let shared = Arc::clone(&self.0);
+        let shared = Arc::clone(&self.0.shared);
         let started = std::thread::Builder::new()
             .name("justitia-io".into())
             .spawn(move || shared.work());
         if let Err(e) = started {
-            self.0.state.lock().threads -= 1;
+            self.0.shared.state.lock().threads -= 1;
             tracing::error!("cannot start a worker thread: {e}; requests wait for those that run");
         }
     }

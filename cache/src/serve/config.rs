@@ -1,0 +1,438 @@
+//! `cache.toml`.
+
+use super::size::Size;
+use crate::nbd::TlsFiles;
+use crate::{CacheConfig, Mode, Policy, PoolSpec, SsdConfig, StoreKind, Weight};
+use serde::{Deserialize, Deserializer};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use toml::Spanned;
+
+/// What `justitia cache serve` does.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Config {
+    /// The stores.
+    pub cache: CacheConfig,
+    /// Where all disks of all VMs are served; a VM can have a socket of its own besides.
+    pub listen: Listen,
+    /// Certificates for TLS.
+    pub tls: Option<TlsFiles>,
+    /// Where `justitia cache set` and `stats` ask.
+    pub control: Option<PathBuf>,
+    /// Where OpenMetrics are served over HTTP; a loopback address.
+    pub metrics: Option<SocketAddr>,
+    /// The VMs.
+    pub vms: Vec<VmConfig>,
+}
+
+/// Where NBD clients connect.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Listen {
+    /// A unix socket, for this user alone.
+    pub unix: Option<PathBuf>,
+    /// A TCP address; anything but loopback needs TLS.
+    pub tcp: Option<SocketAddr>,
+}
+
+/// A virtual machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VmConfig {
+    /// Its name.
+    pub name: String,
+    /// Its weight among the VMs.
+    pub weight: Weight,
+    /// What is evicted first.
+    pub policy: Policy,
+    /// A unix socket on which this VM's disks are served, and no others.
+    pub socket: Option<PathBuf>,
+    /// Pools for its containers, besides the one for everything else.
+    pub pools: Vec<PoolConfig>,
+    /// Its disks.
+    pub disks: Vec<DiskConfig>,
+}
+
+/// A pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolConfig {
+    /// Its name; `default` is the pool of blocks that belong to no container.
+    pub name: String,
+    /// ⟨store, weight⟩.
+    pub spec: PoolSpec,
+}
+
+/// A disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskConfig {
+    /// The export's name.
+    pub name: String,
+    /// A raw file or a block device.
+    pub image: PathBuf,
+    /// Writes are refused.
+    pub read_only: bool,
+    /// Go past the host's page cache where possible.
+    pub direct: bool,
+    /// Whether misses fill the cache; `None` is served uncached.
+    pub mode: Option<Mode>,
+}
+
+/// What is wrong with a configuration, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    /// The file.
+    pub file: PathBuf,
+    /// The line, from 1; `None` when it is not one line's fault.
+    pub line: Option<usize>,
+    /// What was expected and what was found.
+    pub what: String,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:", self.file.display())?;
+        if let Some(line) = self.line {
+            write!(f, "{line}:")?;
+        }
+        write!(f, " {}", self.what)
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    memory: MemoryTable,
+    ssd: Option<SsdTable>,
+    #[serde(default)]
+    listen: ListenTable,
+    tls: Option<TlsTable>,
+    control: Option<PathBuf>,
+    metrics: Option<Spanned<SocketAddr>>,
+    #[serde(default)]
+    vm: Vec<VmTable>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct MemoryTable {
+    size: Size,
+    limit: Option<Size>,
+}
+
+impl Default for MemoryTable {
+    fn default() -> Self {
+        Self {
+            size: Size(CacheConfig::default().memory_bytes),
+            limit: None,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SsdTable {
+    path: PathBuf,
+    size: Size,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ListenTable {
+    unix: Option<PathBuf>,
+    tcp: Option<Spanned<SocketAddr>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TlsTable {
+    directory: PathBuf,
+    #[serde(default = "yes")]
+    verify_clients: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct VmTable {
+    name: Spanned<String>,
+    #[serde(default, deserialize_with = "weight")]
+    weight: Weight,
+    #[serde(default)]
+    policy: Option<Policy>,
+    socket: Option<PathBuf>,
+    #[serde(default)]
+    pool: Vec<PoolTable>,
+    #[serde(default)]
+    disk: Vec<DiskTable>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PoolTable {
+    name: Spanned<String>,
+    #[serde(default, deserialize_with = "weight")]
+    weight: Weight,
+    store: Option<StoreKind>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DiskTable {
+    name: Spanned<String>,
+    image: PathBuf,
+    #[serde(default)]
+    read_only: bool,
+    #[serde(default = "yes")]
+    direct: bool,
+    #[serde(default)]
+    mode: DiskMode,
+}
+
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum DiskMode {
+    #[default]
+    Inclusive,
+    Exclusive,
+    Uncached,
+}
+
+const fn yes() -> bool {
+    true
+}
+
+fn weight<'de, D: Deserializer<'de>>(from: D) -> Result<Weight, D::Error> {
+    let found = u64::deserialize(from)?;
+    Weight::try_from(found).map_err(serde::de::Error::custom)
+}
+
+/// Collects what is wrong.
+struct Checker<'a> {
+    file: &'a Path,
+    text: &'a str,
+    errors: Vec<ConfigError>,
+}
+
+impl Checker<'_> {
+    fn say(&mut self, at: Option<usize>, what: String) {
+        let line = at.map(|at| self.text[..at.min(self.text.len())].matches('\n').count() + 1);
+        self.errors.push(ConfigError {
+            file: self.file.into(),
+            line,
+            what,
+        });
+    }
+
+    fn unique(&mut self, seen: &mut BTreeSet<String>, what: &str, name: &Spanned<String>) {
+        let text = name.get_ref();
+        let at = Some(name.span().start);
+        if text.is_empty() || text.len() > 255 || text.contains(['/', '\n', '\0']) {
+            self.say(
+                at,
+                format!("expected a {what} name of 1 to 255 bytes without slashes, found {text:?}"),
+            );
+        } else if !seen.insert(text.clone()) {
+            self.say(
+                at,
+                format!("expected every {what} once, found {text:?} again"),
+            );
+        }
+    }
+}
+
+impl Config {
+    /// Reads a configuration.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it, as far as it can be read.
+    pub fn load(file: &Path) -> Result<Self, Vec<ConfigError>> {
+        let text = std::fs::read_to_string(file).map_err(|e| {
+            vec![ConfigError {
+                file: file.into(),
+                line: None,
+                what: format!("expected a configuration that can be read: {e}"),
+            }]
+        })?;
+        Self::parse(file, &text)
+    }
+
+    /// Reads a configuration from `text`; `file` names it in errors.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it, as far as it can be read.
+    pub fn parse(file: &Path, text: &str) -> Result<Self, Vec<ConfigError>> {
+        let mut checker = Checker {
+            file,
+            text,
+            errors: Vec::new(),
+        };
+        match toml::from_str::<File>(text) {
+            Err(e) => checker.say(e.span().map(|s| s.start), e.message().to_owned()),
+            Ok(read) => {
+                let config = read.check(&mut checker);
+                if checker.errors.is_empty() {
+                    return Ok(config);
+                }
+            }
+        }
+        Err(checker.errors)
+    }
+
+    /// One image of one VM on one socket, with everything else as it is by default.
+    #[must_use]
+    pub fn of_image(image: &Path, name: &str, socket: &Path) -> Self {
+        Self {
+            listen: Listen {
+                unix: Some(socket.into()),
+                tcp: None,
+            },
+            vms: vec![VmConfig {
+                name: name.to_owned(),
+                weight: Weight::default(),
+                policy: Policy::Sieve,
+                socket: None,
+                pools: Vec::new(),
+                disks: vec![DiskConfig {
+                    name: name.to_owned(),
+                    image: image.into(),
+                    read_only: false,
+                    direct: true,
+                    mode: Some(Mode::Inclusive),
+                }],
+            }],
+            ..Self::default()
+        }
+    }
+}
+
+impl File {
+    fn check(self, checker: &mut Checker) -> Config {
+        if let Some(tcp) = &self.listen.tcp
+            && !tcp.get_ref().ip().is_loopback()
+            && self.tls.is_none()
+        {
+            checker.say(
+                Some(tcp.span().start),
+                format!(
+                    "expected a [tls] table or a loopback address, found {} without TLS: anybody on the network could read and write the disks",
+                    tcp.get_ref()
+                ),
+            );
+        }
+        if let Some(metrics) = &self.metrics
+            && !metrics.get_ref().ip().is_loopback()
+        {
+            checker.say(
+                Some(metrics.span().start),
+                format!(
+                    "expected a loopback address for metrics, found {}",
+                    metrics.get_ref()
+                ),
+            );
+        }
+        let served = self.listen.unix.is_some() || self.listen.tcp.is_some();
+        let (mut vms, mut exports) = (BTreeSet::new(), BTreeSet::new());
+        let vms = self
+            .vm
+            .into_iter()
+            .map(|vm| vm.check(checker, served, &mut vms, &mut exports))
+            .collect();
+        Config {
+            cache: CacheConfig {
+                memory_bytes: self.memory.size.0,
+                memory_limit: self.memory.limit.map(|s| s.0),
+                ssd: self.ssd.map(|ssd| SsdConfig {
+                    path: ssd.path,
+                    bytes: ssd.size.0,
+                }),
+                ..CacheConfig::default()
+            },
+            listen: Listen {
+                unix: self.listen.unix,
+                tcp: self.listen.tcp.map(Spanned::into_inner),
+            },
+            tls: self.tls.map(|tls| TlsFiles {
+                directory: tls.directory,
+                verify_clients: tls.verify_clients,
+            }),
+            control: self.control,
+            metrics: self.metrics.map(Spanned::into_inner),
+            vms,
+        }
+    }
+}
+
+impl VmTable {
+    fn check(
+        self,
+        checker: &mut Checker,
+        served: bool,
+        vms: &mut BTreeSet<String>,
+        exports: &mut BTreeSet<String>,
+    ) -> VmConfig {
+        checker.unique(vms, "VM", &self.name);
+        if !served && self.socket.is_none() {
+            checker.say(
+                Some(self.name.span().start),
+                format!(
+                    "expected a socket for VM {:?} or a [listen] table for all, found neither",
+                    self.name.get_ref()
+                ),
+            );
+        }
+        let mut pools = BTreeSet::new();
+        for pool in &self.pool {
+            checker.unique(&mut pools, "pool of a VM", &pool.name);
+        }
+        for disk in &self.disk {
+            checker.unique(exports, "disk", &disk.name);
+        }
+        let exclusive = |d: &DiskTable| matches!(d.mode, DiskMode::Exclusive);
+        let policy = self.policy.unwrap_or_else(|| {
+            if self.disk.iter().any(exclusive) {
+                Policy::Ghost
+            } else {
+                Policy::Sieve
+            }
+        });
+        VmConfig {
+            name: self.name.into_inner(),
+            weight: self.weight,
+            policy,
+            socket: self.socket,
+            pools: self.pool.into_iter().map(PoolTable::into_config).collect(),
+            disks: self.disk.into_iter().map(DiskTable::into_config).collect(),
+        }
+    }
+}
+
+impl PoolTable {
+    fn into_config(self) -> PoolConfig {
+        PoolConfig {
+            name: self.name.into_inner(),
+            spec: PoolSpec {
+                store: self.store.unwrap_or(StoreKind::Memory),
+                weight: self.weight,
+            },
+        }
+    }
+}
+
+impl DiskTable {
+    fn into_config(self) -> DiskConfig {
+        DiskConfig {
+            name: self.name.into_inner(),
+            image: self.image,
+            read_only: self.read_only,
+            direct: self.direct,
+            mode: match self.mode {
+                DiskMode::Inclusive => Some(Mode::Inclusive),
+                DiskMode::Exclusive => Some(Mode::Exclusive),
+                DiskMode::Uncached => None,
+            },
+        }
+    }
+}

@@ -1,0 +1,332 @@
+//! `justitia cache …`: serve, set, stats.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::{Args, Subcommand, ValueEnum};
+use justitia_cache::serve::{Ask, Config, Service, Size, ask, default_control_path, show};
+use justitia_cache::{Policy, StoreKind};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+/// The hypervisor cache: disks of VMs over NBD, cached by weight.
+#[derive(Args)]
+pub struct Cache {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Serve(Serve),
+    Set(Set),
+    Stats(Stats),
+    Bench(Bench),
+}
+
+/// Serve disks, until stopped.
+///
+/// With an image: that image on a unix socket, with 256 MiB of cache in memory. With a configuration: the
+/// VMs, disks, stores and sockets that it names. On SIGTERM and SIGINT requests in flight are finished and
+/// disks flushed.
+#[derive(Args)]
+struct Serve {
+    /// Raw image or block device to serve
+    #[arg(required_unless_present = "config", conflicts_with = "config")]
+    image: Option<PathBuf>,
+    /// Configuration file
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// NBD socket for the image [default: IMAGE's name and .sock, beside the control socket]
+    #[arg(long, value_name = "PATH", conflicts_with = "config")]
+    socket: Option<PathBuf>,
+    /// Control socket [default: /run/justitia/cache.sock, or in $XDG_RUNTIME_DIR]
+    #[arg(long, value_name = "PATH")]
+    control: Option<PathBuf>,
+    /// Size of the memory store for the image
+    #[arg(
+        long,
+        value_name = "SIZE",
+        conflicts_with = "config",
+        default_value = "256MiB"
+    )]
+    memory: Size,
+    /// Refuse writes to the image
+    #[arg(long, conflicts_with = "config")]
+    read_only: bool,
+    /// Check the configuration, say every error with file and line, and exit
+    #[arg(long, requires = "config")]
+    check_config: bool,
+}
+
+/// Change weights, stores and sizes while the cache runs.
+#[derive(Args)]
+struct Set {
+    /// Control socket [default: /run/justitia/cache.sock, or in $XDG_RUNTIME_DIR]
+    #[arg(long, value_name = "PATH", global = true)]
+    control: Option<PathBuf>,
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// A VM's weight and eviction policy
+    Vm {
+        /// The VM
+        vm: String,
+        /// Its weight among the VMs, 1 to 10000
+        #[arg(long, required_unless_present = "policy")]
+        weight: Option<u64>,
+        /// What is evicted first
+        #[arg(long)]
+        policy: Option<PolicyName>,
+    },
+    /// A pool's weight and store
+    Pool {
+        /// The VM
+        vm: String,
+        /// The pool; `default` takes the blocks that belong to no container
+        pool: String,
+        /// Its weight among the pools of its VM in the same store, 1 to 10000
+        #[arg(long, required_unless_present_any = ["store", "create", "destroy"])]
+        weight: Option<u64>,
+        /// Where its blocks live
+        #[arg(long)]
+        store: Option<StoreName>,
+        /// Make the pool
+        #[arg(long)]
+        create: bool,
+        /// Remove the pool and its blocks
+        #[arg(long, conflicts_with_all = ["weight", "store", "create"])]
+        destroy: bool,
+    },
+    /// The size of a store; when it shrinks, what is too much is evicted
+    Store {
+        /// Which
+        store: StoreName,
+        /// Its new size, such as 4GiB
+        size: Size,
+    },
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum StoreName {
+    Memory,
+    Ssd,
+}
+
+impl From<StoreName> for StoreKind {
+    fn from(name: StoreName) -> Self {
+        match name {
+            StoreName::Memory => Self::Memory,
+            StoreName::Ssd => Self::Ssd,
+        }
+    }
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum PolicyName {
+    Fifo,
+    Ghost,
+    Sieve,
+    S3Fifo,
+}
+
+impl From<PolicyName> for Policy {
+    fn from(name: PolicyName) -> Self {
+        match name {
+            PolicyName::Fifo => Self::Fifo,
+            PolicyName::Ghost => Self::Ghost,
+            PolicyName::Sieve => Self::Sieve,
+            PolicyName::S3Fifo => Self::S3Fifo,
+        }
+    }
+}
+
+/// Show what the running cache holds and does.
+#[derive(Args)]
+struct Stats {
+    /// As JSON, with everything that the cache tells
+    #[arg(long)]
+    json: bool,
+    /// Control socket [default: /run/justitia/cache.sock, or in $XDG_RUNTIME_DIR]
+    #[arg(long, value_name = "PATH")]
+    control: Option<PathBuf>,
+}
+
+/// Measure the cache on this machine: hits and misses over NBD, beside nbdkit and qemu-nbd.
+///
+/// Needs fio with its nbd engine; nbdkit and qemu-nbd are compared with if they are installed. Nothing else
+/// should run meanwhile.
+#[derive(Args)]
+struct Bench {
+    /// Directory for the image; its file system is measured, too
+    #[arg(long, default_value = "/var/tmp")]
+    directory: PathBuf,
+    /// Size of the image
+    #[arg(long, default_value = "256MiB")]
+    size: Size,
+    /// Runs of which the median is taken
+    #[arg(long, default_value_t = 5)]
+    runs: usize,
+    /// Seconds of a run
+    #[arg(long, default_value_t = 3)]
+    seconds: u32,
+}
+
+pub fn cache(args: &Cache) -> anyhow::Result<()> {
+    match &args.command {
+        Command::Serve(args) => serve(args),
+        Command::Set(args) => set(args),
+        Command::Stats(args) => stats(args),
+        Command::Bench(args) => bench(args),
+    }
+}
+
+fn serve(args: &Serve) -> anyhow::Result<()> {
+    let mut config = match (&args.config, &args.image) {
+        (Some(file), _) => Config::load(file).map_err(|errors| {
+            let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
+            anyhow::anyhow!("the configuration has errors:\n{}", lines.join("\n"))
+        })?,
+        (None, Some(image)) => of_image(args, image)?,
+        (None, None) => bail!("expected an image or --config FILE, found neither"),
+    };
+    if args.check_config {
+        println!("the configuration is good");
+        return Ok(());
+    }
+    if let Some(control) = &args.control {
+        config.control = Some(control.clone());
+    }
+    let control = config
+        .control
+        .get_or_insert_with(default_control_path)
+        .clone();
+    // Registered before anything runs: a signal from now on ends it in order.
+    let mut signals = Signals::new([SIGTERM, SIGINT]).context("cannot watch for signals")?;
+    let service = Service::start(&config).map_err(told)?;
+    announce(&config, &control);
+    signals.forever().next();
+    tracing::info!("stopping");
+    service
+        .shut_down(Duration::from_secs(10))
+        .context("a disk could not be flushed when stopping")
+}
+
+fn of_image(args: &Serve, image: &Path) -> anyhow::Result<Config> {
+    let name = image
+        .file_stem()
+        .and_then(|n| n.to_str())
+        .with_context(|| format!("expected an image with a name, found {}", image.display()))?;
+    let control = args.control.clone().unwrap_or_else(default_control_path);
+    let socket = args
+        .socket
+        .clone()
+        .unwrap_or_else(|| control.with_file_name(format!("{name}.sock")));
+    let mut config = Config::of_image(image, name, &socket);
+    config.cache.memory_bytes = args.memory.0;
+    for disk in config.vms.iter_mut().flat_map(|vm| &mut vm.disks) {
+        disk.read_only = args.read_only;
+    }
+    if let Some(dir) = socket.parent() {
+        std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    }
+    // Another server may have the usual control socket: each has its own then.
+    let taken = args.control.is_none() && std::os::unix::net::UnixStream::connect(&control).is_ok();
+    config.control = Some(if taken {
+        socket.with_extension("control")
+    } else {
+        control
+    });
+    Ok(config)
+}
+
+/// Says where the disks are, one URI a line.
+fn announce(config: &Config, control: &Path) {
+    for vm in &config.vms {
+        for disk in &vm.disks {
+            let sockets = config.listen.unix.iter().chain(&vm.socket);
+            for socket in sockets {
+                println!("nbd+unix:///{}?socket={}", disk.name, socket.display());
+            }
+            if let Some(tcp) = config.listen.tcp {
+                let scheme = if config.tls.is_some() { "nbds" } else { "nbd" };
+                println!("{scheme}://{tcp}/{}", disk.name);
+            }
+        }
+    }
+    eprintln!("justitia: control socket {}", control.display());
+}
+
+fn set(args: &Set) -> anyhow::Result<()> {
+    let question = match &args.what {
+        What::Vm { vm, weight, policy } => Ask::SetVm {
+            vm: vm.clone(),
+            weight: *weight,
+            policy: policy.map(Policy::from),
+        },
+        What::Pool {
+            vm,
+            pool,
+            destroy: true,
+            ..
+        } => Ask::DestroyPool {
+            vm: vm.clone(),
+            pool: pool.clone(),
+        },
+        What::Pool {
+            vm,
+            pool,
+            weight,
+            store,
+            create,
+            ..
+        } => Ask::SetPool {
+            vm: vm.clone(),
+            pool: pool.clone(),
+            weight: *weight,
+            store: store.map(StoreKind::from),
+            create: *create,
+        },
+        What::Store { store, size } => Ask::SetStore {
+            store: (*store).into(),
+            size: *size,
+        },
+    };
+    ask(&control(args.control.as_deref()), &question).map_err(told)?;
+    Ok(())
+}
+
+fn stats(args: &Stats) -> anyhow::Result<()> {
+    let stats = ask(&control(args.control.as_deref()), &Ask::Stats).map_err(told)?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&stats)?);
+    } else {
+        print!("{}", show(&stats));
+    }
+    Ok(())
+}
+
+/// The cache's errors tell their causes themselves; as a chain they would be told twice.
+fn told(error: impl std::error::Error) -> anyhow::Error {
+    anyhow::anyhow!("{error}")
+}
+
+fn control(given: Option<&Path>) -> PathBuf {
+    given.map_or_else(default_control_path, Path::to_owned)
+}
+
+fn bench(args: &Bench) -> anyhow::Result<()> {
+    let report = justitia_cache::serve::bench::run(&justitia_cache::serve::bench::Options {
+        directory: args.directory.clone(),
+        size: args.size,
+        runs: args.runs,
+        seconds: args.seconds,
+    })
+    .map_err(told)?;
+    print!("{report}");
+    Ok(())
+}
