@@ -1,0 +1,6 @@
+//! The server by its parts and by its socket; real clients are in `tests/nbd_clients.rs`.
+
+mod client;
+mod hostile;
+mod live;
+mod pure;
