@@ -8,9 +8,10 @@ JUSTITIA := target/release/justitia
 # What each is for:
 #   qemu-system-x86, busybox-static, fio, kmod, util-linux, dmsetup, xfsprogs, e2fsprogs, xz-utils,
 #   binutils, strace     the lab's virtual machines: QEMU, the guest's tools and its file systems
+#   libnbd-bin, nbdkit, qemu-utils     NBD clients for the cache's tests, and servers to compare it with
 #   clang, llvm, libbpf-dev, libelf-dev, zlib1g-dev, pkg-config     the eBPF probes
 PACKAGES := qemu-system-x86 busybox-static fio kmod util-linux dmsetup xfsprogs e2fsprogs xz-utils \
-	binutils strace clang llvm libbpf-dev libelf-dev zlib1g-dev pkg-config
+	binutils strace libnbd-bin nbdkit qemu-utils clang llvm libbpf-dev libelf-dev zlib1g-dev pkg-config
 
 .PHONY: help deps build demo test check fuzz-short
 
@@ -51,6 +52,8 @@ test: deps check
 
 # Needs a nightly toolchain and `cargo install cargo-fuzz`.
 fuzz-short:
-	cd kernel && for target in $$($(CARGO) +nightly fuzz list); do \
-		$(CARGO) +nightly fuzz run $$target -- -max_total_time=60 || exit 1; \
+	for room in kernel cache; do \
+		(cd $$room && for target in $$($(CARGO) +nightly fuzz list); do \
+			$(CARGO) +nightly fuzz run $$target -- -max_total_time=60 || exit 1; \
+		done) || exit 1; \
 	done

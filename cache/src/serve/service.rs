@@ -104,6 +104,7 @@ pub struct Service {
     inner: Arc<Inner>,
     control: Option<Control>,
     metrics: Option<metrics::Metrics>,
+    tcp: Option<SocketAddr>,
 }
 
 struct Inner {
@@ -160,10 +161,11 @@ impl Service {
         if let Some(path) = &config.listen.unix {
             all.listen_unix(path)?;
         }
-        if let Some(address) = config.listen.tcp {
-            let address = all.listen_tcp(address)?;
-            tracing::info!("listening on {address}");
-        }
+        let tcp = config
+            .listen
+            .tcp
+            .map(|address| all.listen_tcp(address))
+            .transpose()?;
         // Last of the servers: it is the one whose end flushes all disks.
         inner.servers.push(all);
         let inner = Arc::new(inner);
@@ -180,7 +182,14 @@ impl Service {
             inner,
             control,
             metrics,
+            tcp,
         })
+    }
+
+    /// The TCP address of the NBD server, with the port that was chosen if it was 0.
+    #[must_use]
+    pub const fn tcp_address(&self) -> Option<SocketAddr> {
+        self.tcp
     }
 
     /// The cache behind it.

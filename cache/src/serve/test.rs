@@ -1,1 +1,227 @@
+use super::*;
+use crate::{Mode, Policy, StoreKind};
+use std::path::Path;
 
+fn errors(text: &str) -> String {
+    Config::parse(Path::new("cache.toml"), text)
+        .unwrap_err()
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+const WHOLE: &str = r#"
+control = "/run/c"
+metrics = "127.0.0.1:9000"
+
+[memory]
+size = "1GiB"
+
+[ssd]
+path = "/dev/sdx"
+size = "10 GiB"
+
+[listen]
+unix = "/run/nbd"
+tcp = "0.0.0.0:10809"
+
+[tls]
+directory = "/etc/pki"
+
+[[vm]]
+name = "web"
+weight = 200
+
+[[vm.pool]]
+name = "db"
+weight = 7
+store = "ssd"
+
+[[vm.disk]]
+name = "web-root"
+image = "/img/web"
+mode = "exclusive"
+
+[[vm]]
+name = "batch"
+socket = "/run/batch"
+
+[[vm.disk]]
+name = "batch-root"
+image = "/img/batch"
+read_only = true
+mode = "uncached"
+"#;
+
+#[test]
+fn a_whole_configuration() {
+    let c = Config::parse(Path::new("x"), WHOLE).unwrap();
+    assert_eq!(c.cache.memory_bytes, 1 << 30);
+    assert_eq!(c.cache.ssd.unwrap().bytes, 10 << 30);
+    assert!(c.tls.unwrap().verify_clients);
+    let [web, batch] = &c.vms[..] else {
+        panic!("expected two VMs")
+    };
+    assert_eq!((web.weight.get(), batch.weight.get()), (200, 100));
+    // An exclusive cache wants a policy that remembers reuse, an inclusive one a policy that sees hits.
+    assert_eq!((web.policy, batch.policy), (Policy::Ghost, Policy::Sieve));
+    assert_eq!(web.pools[0].spec.store, StoreKind::Ssd);
+    assert_eq!(web.disks[0].mode, Some(Mode::Exclusive));
+    assert_eq!(batch.disks[0].mode, None);
+    assert!(batch.disks[0].read_only && batch.disks[0].direct);
+}
+
+#[test]
+fn an_error_names_file_line_and_what_was_expected() {
+    for (from, to, expected) in [
+        (
+            "weight = 200",
+            "weight = 0",
+            "cache.toml:21: expected a weight from 1 to 10000, found 0",
+        ),
+        (
+            "weight = 200",
+            "weigth = 200",
+            "cache.toml:21: unknown field `weigth`, expected",
+        ),
+        ("\"1GiB\"", "\"1 potato\"", "cache.toml:6: expected a size"),
+        ("\"1GiB\"", "true", "cache.toml:6: expected a size"),
+        (
+            "\"exclusive\"",
+            "\"maybe\"",
+            "cache.toml:31: unknown variant `maybe`, expected",
+        ),
+        (
+            "\"batch-root\"",
+            "\"web-root\"",
+            "cache.toml:38: expected every disk once, found \"web-root\"",
+        ),
+        (
+            "\"batch\"",
+            "\"web\"",
+            "cache.toml:34: expected every VM once",
+        ),
+        ("\"batch\"", "\"a/b\"", "cache.toml:34: expected a VM name"),
+        (
+            "[tls]\ndirectory = \"/etc/pki\"",
+            "",
+            "cache.toml:14: expected a [tls] table or a loopback",
+        ),
+        (
+            "127.0.0.1",
+            "10.0.0.1",
+            "cache.toml:3: expected a loopback address for metrics",
+        ),
+        ("size = \"1GiB\"", "size = ", "cache.toml:6: "),
+    ] {
+        assert!(WHOLE.contains(from), "{from}");
+        let found = errors(&WHOLE.replace(from, to));
+        assert!(
+            found.starts_with(expected),
+            "expected {expected:?}, found {found:?}"
+        );
+    }
+    let found = errors("[[vm]]\nname = \"a\"\n[[vm]]\nname = \"a\"\n");
+    assert_eq!(found.lines().count(), 3, "all of them are told: {found}");
+    let missing = Config::load(Path::new("/nonexistent.toml")).unwrap_err();
+    assert!(
+        missing[0]
+            .to_string()
+            .starts_with("/nonexistent.toml: expected")
+    );
+}
+
+#[test]
+fn sizes_are_read_as_people_write_them() {
+    for (text, bytes) in [
+        ("0", 0),
+        ("4096", 4096),
+        ("64K", 64 << 10),
+        ("64 kib", 64 << 10),
+        ("1MB", 1 << 20),
+        ("3GiB", 3 << 30),
+        ("2t", 2 << 40),
+    ] {
+        assert_eq!(text.parse::<Size>(), Ok(Size(bytes)), "{text}");
+    }
+    for bad in ["", "GiB", "-1", "1.5G", "1 PiB", "99999999999TiB"] {
+        assert!(bad.parse::<Size>().is_err(), "{bad}");
+    }
+    assert_eq!(Size(256 << 20).to_string(), "256.0 MiB");
+}
+
+#[test]
+fn questions_are_answered_or_refused_with_a_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    std::fs::write(&image, [0; 8192]).unwrap();
+    let mut config = Config::of_image(&image, "vm", &dir.path().join("nbd"));
+    let control = dir.path().join("control");
+    config.control = Some(control.clone());
+    let service = Service::start(&config).unwrap();
+    let pool = |pool: &str, weight, create| Ask::SetPool {
+        vm: "vm".into(),
+        pool: pool.into(),
+        weight,
+        store: None,
+        create,
+    };
+    for (question, refused) in [
+        (pool("web", Some(300), true), None),
+        (pool("web", None, true), Some("expected a new name")),
+        (pool("nope", None, false), Some("there are: default, web")),
+        (
+            pool("web", Some(0), false),
+            Some("expected a weight from 1 to 10000"),
+        ),
+        (
+            Ask::DestroyPool {
+                vm: "vm".into(),
+                pool: "default".into(),
+            },
+            Some("remove the VM"),
+        ),
+        (
+            Ask::DestroyPool {
+                vm: "x".into(),
+                pool: "web".into(),
+            },
+            Some("there are: vm"),
+        ),
+        (
+            Ask::SetStore {
+                store: StoreKind::Memory,
+                size: Size(4 << 20),
+            },
+            None,
+        ),
+        (
+            Ask::SetVm {
+                vm: "vm".into(),
+                weight: Some(7),
+                policy: Some(Policy::Fifo),
+            },
+            None,
+        ),
+    ] {
+        let told = ask(&control, &question).err().map(|e| e.to_string());
+        match (told, refused) {
+            (None, None) => {}
+            (Some(told), Some(refused)) => assert!(told.contains(refused), "{told}"),
+            (told, _) => panic!("{question:?}: {told:?}"),
+        }
+    }
+    let stats = ask(&control, &Ask::Stats).unwrap();
+    assert_eq!(stats["cache"]["vms"][0]["weight"], 7);
+    assert_eq!(stats["cache"]["vms"][0]["pools"][1]["weight"], 300);
+    assert_eq!(stats["cache"]["stores"][0]["capacity_bytes"], 4 << 20);
+    service
+        .shut_down(std::time::Duration::from_secs(5))
+        .unwrap();
+    assert!(!control.exists());
+    assert!(matches!(
+        ask(&control, &Ask::Stats),
+        Err(AskError::Connect { .. })
+    ));
+}
