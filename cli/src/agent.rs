@@ -1,5 +1,6 @@
 //! `run`, `status`, `reset`, `doctor`.
 
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -100,6 +101,8 @@ pub fn run(args: &Run) -> anyhow::Result<ExitCode> {
                 .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info")),
         )
         .with_writer(std::io::stderr)
+        // A log file or a journal takes no colours.
+        .with_ansi(std::io::stderr().is_terminal())
         .init();
     justitia_agent::run(config, args.observe)?;
     Ok(ExitCode::SUCCESS)
