@@ -241,10 +241,11 @@ impl<'a> Connection<'a> {
 
     /// May more requests be taken on?
     fn room(&self) -> bool {
-        !self.closing
-            && self.out.len() < OUTPUT
-            && self.in_flight < self.context.limits.in_flight
-            && self.in_flight_bytes < self.context.limits.in_flight_bytes
+        // A payload that has begun must end: room was found for it when its header came.
+        let budget = self.partial.is_some()
+            || (self.in_flight < self.context.limits.in_flight
+                && self.in_flight_bytes < self.context.limits.in_flight_bytes);
+        !self.closing && self.out.len() < OUTPUT && budget
     }
 
     fn collect(&mut self) {
@@ -288,7 +289,6 @@ impl<'a> Connection<'a> {
     fn take_on(&mut self, request: Request) {
         if request.payload > 0 {
             let size = usize::try_from(request.payload).unwrap_or(usize::MAX);
-            self.in_flight_bytes += size;
             self.partial = Some(Partial {
                 request,
                 payload: AlignedBuf::new(size),
@@ -313,7 +313,6 @@ impl<'a> Connection<'a> {
             return false;
         }
         if let Some(whole) = self.partial.take() {
-            self.in_flight_bytes -= whole.payload.len();
             self.dispatch(whole.request, Some(whole.payload));
         }
         true

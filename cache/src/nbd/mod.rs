@@ -6,8 +6,8 @@
 //! weights of the VMs; replies may overtake each other. So neither a miss, nor a slow client, nor a disk that
 //! hangs holds up anybody else's hits.
 //!
-//! Bounds: a connection holds at most [`Limits::in_flight_bytes`] of payload plus one request's (32 MiB),
-//! and some hundred KiB of buffers; the server has at most [`Limits::connections`] of them.
+//! Bounds: a connection holds at most [`Limits::in_flight_bytes`] of payload plus two requests' (32 MiB
+//! each), and 1 MiB of buffers; the server has at most [`Limits::connections`] of them.
 
 mod connection;
 mod encode;

@@ -3,7 +3,7 @@
 use super::encode::{self, Extent, Style};
 use super::export::Export;
 use super::outbox::{Inbox, Reply};
-use super::proto::Errno;
+use super::proto::{Errno, MAX_PAYLOAD};
 use super::request::{Command, Request};
 use crate::backing::AlignedBuf;
 use std::io;
@@ -104,7 +104,8 @@ fn execute(answer: &Answer, payload: Option<AlignedBuf>, reply: &mut Reply) -> i
                 disk.flush()?;
             }
         }
-        Command::Cache => disk.prefetch(offset, length)?,
+        // A hint is followed as far as a read would go: no client may keep a worker for a whole disk.
+        Command::Cache => disk.prefetch(offset, length.min(MAX_PAYLOAD.into()))?,
         Command::WriteZeroes { fua, may_unmap } => {
             disk.write_zeroes(offset, length, fua, may_unmap)?;
         }

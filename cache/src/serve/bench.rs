@@ -245,9 +245,11 @@ fn theirs(name: &'static str, socket: PathBuf, child: io::Result<Child>) -> Opti
         .inspect_err(|e| tracing::warn!("not compared with {name}: {e}"))
         .ok()?;
     let deadline = Instant::now() + Duration::from_secs(10);
-    while std::os::unix::net::UnixStream::connect(&socket).is_err() && Instant::now() < deadline {
+    // Looked at, not connected to: they would complain of a client that leaves at once.
+    while !socket.exists() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(20));
     }
+    std::thread::sleep(Duration::from_millis(200));
     Some(Subject {
         name,
         socket,

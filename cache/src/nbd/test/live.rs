@@ -83,9 +83,13 @@ pub struct Rig {
 
 /// A server of one disk of 1 MiB (in the cache) under the names `disk` and, read-only, `safe`.
 pub fn rig(limits: Limits) -> Rig {
+    rig_of(limits, 1 << 20)
+}
+
+fn rig_of(limits: Limits, size: usize) -> Rig {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("s");
-    let disk = Puppet::new(1 << 20);
+    let disk = Puppet::new(size);
     let cache = Cache::new(CacheConfig {
         memory_bytes: 8 << 20,
         ..CacheConfig::default()
@@ -256,4 +260,21 @@ fn shutting_down_finishes_what_is_in_flight() {
         "of the one that is writable"
     );
     release.join().unwrap();
+}
+
+#[test]
+fn the_largest_requests_are_served() {
+    let rig = rig_of(Limits::default(), 40 << 20);
+    for extended in [false, true] {
+        let mut c = Client::new(&rig.socket, "disk", extended);
+        let data = vec![3; 32 << 20];
+        assert_eq!(c.write(0, 4096, &data), ok(8, &[]));
+        for _ in 0..2 {
+            assert_eq!(c.read(4096, 32 << 20), ok(7, &data));
+        }
+        c.send(0, 0, 1, 0, &[], (32 << 20) + 1);
+        assert_eq!(c.reply(0).error, 75);
+        c.send(5, 0, 1, 0, &[], 40 << 20);
+        assert_eq!(c.reply(0), ok(1, &[]));
+    }
 }
