@@ -148,8 +148,8 @@ fn elsewhere(results: &Results, group: &Group<'_>, position: usize) -> Markup {
     html! {
         @for (contender, pv) in others {
             p.note {
-                "In the paper only: " (contender)
-                @if let Some(pv) = pv { ", PV " (factor(pv)) }
+                "Not run here: " (contender)
+                @if let Some(pv) = pv { ", PV " (factor(pv)) " in the paper" }
                 "."
             }
         }
