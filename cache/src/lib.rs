@@ -8,6 +8,7 @@ pub mod backing;
 pub mod nbd;
 pub mod serve;
 
+pub mod bench;
 mod block;
 mod cache;
 mod disk;

@@ -27,7 +27,7 @@ impl Cache {
             held += used;
         }
         let free = u64::from(memory.available());
-        assert_eq!(held + free, memory.capacity().into(), "slots lost or made");
+        assert_eq!(held + free, u64::from(memory.capacity()), "slots lost or made");
         let mut on_ssd = 0;
         if let Some(ssd) = stores.working_ssd() {
             let mut extents = 0;
@@ -42,7 +42,7 @@ impl Cache {
             }
             assert_eq!(
                 u64::from(extents + ssd.free_extents()) * 64,
-                ssd.capacity().into()
+                u64::from(ssd.capacity())
             );
         }
         assert_eq!(index.len(), blocks + on_ssd, "entries without blocks");

@@ -4,13 +4,15 @@
 //! owner (see [`crate::index`]) takes it off, so an element may be a block that is being filled, or one that
 //! somebody has just removed from the index; those cannot be evicted and are passed over.
 
+mod balance;
 mod ghost;
 
 use crate::block::Key;
 use crate::cache::Policy;
 use crate::index::{Index, Place};
 use crate::store::{Chain, Links, List, MemoryStore, NIL, Owner};
-use ghost::Ghost;
+use balance::Balance;
+use ghost::{Ghost, Gone};
 
 /// Newcomers, and blocks that proved their use.
 const NEW: usize = 0;
@@ -18,9 +20,6 @@ const PROVEN: usize = 1;
 
 /// S3-FIFO's small queue, in percent of the pool.
 const SMALL_PERCENT: u64 = 10;
-
-/// The ghost policy's queue of newcomers, in percent of the pool.
-const PROBATION_PERCENT: u64 = 40;
 
 /// A pool's part of the memory store.
 #[derive(Default)]
@@ -30,6 +29,7 @@ pub(crate) struct Shelf {
     /// SIEVE's hand; [`NIL`] is at the oldest.
     hand: Option<u32>,
     ghost: Ghost,
+    balance: Balance,
     /// Free slots that the pool holds.
     pub(crate) spare: Chain,
     /// The pool is being destroyed: nothing comes in.
@@ -80,10 +80,17 @@ impl Shelf {
         let slot = self.spare.pop(store)?;
         let list = match self.policy {
             Policy::Fifo | Policy::Sieve => NEW,
-            Policy::Ghost | Policy::S3Fifo => usize::from(self.ghost.recall(hash)),
+            Policy::Ghost | Policy::S3Fifo => match self.ghost.recall(hash) {
+                None => NEW,
+                Some(how) => {
+                    self.balance.returned(how, self.len());
+                    PROVEN
+                }
+            },
         };
         store.set_key(slot, key);
-        store.set_owner(slot, Owner { pool, list });
+        let time = self.balance.now();
+        store.set_owner(slot, Owner { pool, list, time });
         self.lists[list].push(store, slot);
         self.size_ghost();
         Some(slot)
@@ -92,18 +99,20 @@ impl Shelf {
     /// A hit took the block out (exclusive caches): remembered, as it was of use.
     pub(crate) fn taken(&mut self, hash: u64) {
         if self.policy == Policy::Ghost {
-            self.ghost.remember(hash);
+            self.ghost.remember(hash, Gone::Taken);
         }
     }
 
-    /// The ghost remembers as many blocks as the pool has, growing in small steps.
+    /// The ghost remembers half as many blocks again as the pool has; it grows in steps, as a new size
+    /// costs it what it knows.
     fn size_ghost(&mut self) {
         if !matches!(self.policy, Policy::Ghost | Policy::S3Fifo) {
             return;
         }
         let len = usize::try_from(self.len()).unwrap_or(usize::MAX);
-        if len > self.ghost.capacity() {
-            self.ghost.resize((len + len / 8).max(64));
+        let capacity = self.ghost.capacity();
+        if len + len / 8 > capacity || capacity > 4 * len.max(64) {
+            self.ghost.resize((len + len / 2).max(32));
         }
     }
 
@@ -117,7 +126,12 @@ impl Shelf {
 
     /// Puts a slot that came from another pool of the VM at the newest end.
     pub(crate) fn adopt(&mut self, store: &MemoryStore, pool: u32, slot: u32) {
-        store.set_owner(slot, Owner { pool, list: NEW });
+        let owner = Owner {
+            pool,
+            list: NEW,
+            time: self.balance.now(),
+        };
+        store.set_owner(slot, owner);
         self.lists[NEW].push(store, slot);
     }
 
@@ -154,7 +168,7 @@ impl Shelf {
         let mut steps = u64::from(self.len()) * 5;
         while freed.len() < want && self.len() > 0 && steps > 0 {
             steps -= 1;
-            let list = self.list_to_evict_from();
+            let list = self.list_to_evict_from(store);
             let at = match (self.policy, list, self.hand) {
                 (Policy::Sieve, NEW, Some(hand)) => hand,
                 (Policy::Sieve, NEW, None) => self.lists[NEW].oldest(),
@@ -178,19 +192,21 @@ impl Shelf {
         (freed, evicted)
     }
 
-    fn list_to_evict_from(&self) -> usize {
+    fn list_to_evict_from(&self, store: &MemoryStore) -> usize {
         let (new, proven) = (self.lists[NEW].len(), self.lists[PROVEN].len());
-        let percent = match self.policy {
+        let from_proven = match self.policy {
+            _ if new == 0 || proven == 0 => new == 0,
             // One list; what another policy left in the second goes first.
-            Policy::Fifo | Policy::Sieve => return usize::from(proven > 0),
-            Policy::Ghost => PROBATION_PERCENT,
-            Policy::S3Fifo => SMALL_PERCENT,
+            Policy::Fifo | Policy::Sieve => true,
+            Policy::Ghost => {
+                let [new, proven] = [NEW, PROVEN].map(|l| store.owner(self.lists[l].oldest()).time);
+                self.balance.proven_goes(new, proven)
+            }
+            Policy::S3Fifo => {
+                u64::from(new) * 100 < (u64::from(new) + u64::from(proven)) * SMALL_PERCENT
+            }
         };
-        if proven == 0 {
-            return NEW;
-        }
-        let small = u64::from(new) * 100 < (u64::from(new) + u64::from(proven)) * percent;
-        usize::from(small || new == 0)
+        usize::from(from_proven)
     }
 
     /// Evicts a block, or spares it as its use demands.
@@ -221,9 +237,12 @@ impl Shelf {
         entry.remove(spot);
         drop(entry);
         self.unlink(store, slot);
-        if list == NEW && matches!(self.policy, Policy::Ghost | Policy::S3Fifo) {
-            self.ghost.remember(hash);
+        match (self.policy, list) {
+            (Policy::Ghost | Policy::S3Fifo, NEW) => self.ghost.remember(hash, Gone::New),
+            (Policy::Ghost, _) => self.ghost.remember(hash, Gone::Proven),
+            _ => {}
         }
+        self.balance.evicted(list, self.len());
         Judged::Evicted
     }
 }

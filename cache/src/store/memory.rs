@@ -30,14 +30,18 @@ const NEWER: usize = 0;
 const OLDER: usize = 1;
 const OWNER: usize = 2;
 
-/// A pool's index and, in the top bit, which of its two lists a slot is in.
+/// Whose a slot is: the pool's index (20 bits), which of its two lists the slot is in, and the time by the
+/// pool's clock when it came (11 bits).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Owner {
     pub(crate) pool: u32,
     pub(crate) list: usize,
+    pub(crate) time: u32,
 }
 
 const SECOND_LIST: u32 = 1 << 31;
+const TIME: u32 = 20;
+const POOL: u32 = (1 << TIME) - 1;
 
 /// The memory store.
 pub(crate) struct MemoryStore {
@@ -176,15 +180,16 @@ impl MemoryStore {
     pub(crate) fn owner(&self, slot: u32) -> Owner {
         let raw = self.link(slot, OWNER).load(Ordering::Relaxed);
         Owner {
-            pool: raw & !SECOND_LIST,
+            pool: raw & POOL,
             list: usize::from(raw & SECOND_LIST != 0),
+            time: (raw & !SECOND_LIST) >> TIME,
         }
     }
 
     pub(crate) fn set_owner(&self, slot: u32, owner: Owner) {
         let list = if owner.list == 0 { 0 } else { SECOND_LIST };
         self.link(slot, OWNER)
-            .store(owner.pool | list, Ordering::Relaxed);
+            .store(owner.pool | owner.time << TIME | list, Ordering::Relaxed);
     }
 }
 

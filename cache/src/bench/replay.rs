@@ -1,0 +1,297 @@
+//! Hit ratios of the policies, by replaying accesses through the real cache.
+
+use super::{NullDisk, Random};
+use crate::block::{BLOCK_BYTES, BLOCK_SIZE};
+use crate::cache::{Cache, CacheConfig, Policy};
+use crate::disk::{CachedDisk, Disk, Mode};
+use crate::{CacheError, Weight};
+use justitia_share::num::to_f64;
+use serde::Serialize;
+use std::collections::{BTreeMap, HashMap};
+use std::io::BufRead;
+use std::sync::Arc;
+
+/// One access to one block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// Which block of 4 KiB.
+    pub block: u64,
+    /// Is it written?
+    pub write: bool,
+}
+
+/// A line of a trace that is none.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "line {line}: expected version,time,opcode (28 or 2a),bytes,first 512-byte block; found {found:?}"
+)]
+pub struct TraceError {
+    /// Which line, from 1.
+    pub line: usize,
+    /// What stands there.
+    pub found: String,
+}
+
+/// Reads a block trace in the CSV form of the CloudPhysics samples (`testdata/README.md`): every block that a
+/// request touches is an access. A first line of column names is passed over, and so are requests other than
+/// reads and writes.
+///
+/// # Errors
+/// At the first line that is no request.
+pub fn parse_trace(trace: impl BufRead) -> Result<Vec<Access>, TraceError> {
+    let mut accesses = Vec::new();
+    for (i, line) in trace.lines().enumerate() {
+        let wrong = |found: String| TraceError { line: i + 1, found };
+        let line = line.map_err(|e| wrong(e.to_string()))?;
+        let fields: Vec<_> = line.split(',').map(str::trim).collect();
+        if i == 0 && fields.first() == Some(&"version") {
+            continue;
+        }
+        let request = match fields[..] {
+            [_, _, op, bytes, sector] => u8::from_str_radix(op, 16)
+                .ok()
+                .zip(bytes.parse::<u64>().ok())
+                .zip(sector.parse::<u64>().ok()),
+            _ => None,
+        };
+        let Some(((op, bytes), sector)) = request else {
+            return Err(wrong(line));
+        };
+        let write = match op {
+            0x28 => false,
+            0x2a => true,
+            _ => continue,
+        };
+        let blocks = crate::block::touching(sector.saturating_mul(512), bytes);
+        accesses.extend(blocks.map(|block| Access { block, write }));
+    }
+    Ok(accesses)
+}
+
+/// Reads of `blocks` blocks by Zipf's law (exponent `skew`), with a sequential scan over as many other blocks
+/// after every `every` of them.
+#[must_use]
+pub fn zipf_and_scans(blocks: u64, skew: f64, count: u64, every: u64) -> Vec<Access> {
+    let mut sum = 0.0;
+    let ranks: Vec<f64> = (1..=blocks)
+        .map(|rank| {
+            sum += to_f64(rank).powf(-skew);
+            sum
+        })
+        .collect();
+    let mut random = Random::new(11);
+    let mut accesses = Vec::new();
+    let read = |block| Access {
+        block,
+        write: false,
+    };
+    for n in 1..=count {
+        let drawn = random.part() * sum;
+        let rank = ranks.partition_point(|s| *s < drawn);
+
+        let rank = u64::try_from(rank).unwrap_or(0).min(blocks - 1);
+        accesses.push(read(rank));
+        if n % every == 0 {
+            let start = blocks * (1 + n / every);
+            accesses.extend((start..start + blocks).map(read));
+        }
+    }
+    accesses
+}
+
+/// What a replay found.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Replayed {
+    /// Blocks that were looked up.
+    pub lookups: u64,
+    /// Of these, found.
+    pub hits: u64,
+}
+
+impl Replayed {
+    /// Hits of lookups, 0 to 1.
+    #[must_use]
+    pub fn ratio(&self) -> f64 {
+        to_f64(self.hits) / to_f64(self.lookups.max(1))
+    }
+}
+
+fn disk(policy: Policy, blocks: u64, mode: Mode) -> Result<(Arc<Cache>, CachedDisk), CacheError> {
+    let cache = Cache::new(CacheConfig {
+        memory_bytes: blocks * BLOCK_BYTES,
+        ..CacheConfig::default()
+    })?;
+    let vm = cache.add_vm("vm", Weight::default(), policy)?;
+    let id = cache.add_disk(vm, "disk")?;
+    let backing = Arc::new(NullDisk(1 << 50));
+    let disk = CachedDisk::new(backing, cache.clone(), id, mode)?;
+    Ok((cache, disk))
+}
+
+/// An inclusive cache of `blocks` blocks under the accesses.
+///
+/// # Errors
+/// When the memory cannot be had.
+pub fn inclusive(accesses: &[Access], policy: Policy, blocks: u64) -> Result<Replayed, CacheError> {
+    let (cache, disk) = disk(policy, blocks, Mode::Inclusive)?;
+    let mut buf = [0; BLOCK_SIZE];
+    for access in accesses {
+        let off = access.block * BLOCK_BYTES;
+        // The disk under it does not fail.
+        let _ = if access.write {
+            disk.write_at(&buf, off, false)
+        } else {
+            disk.read_at(&mut buf, off)
+        };
+    }
+    Ok(counted(&cache))
+}
+
+/// A second-chance cache of `blocks` blocks behind a guest whose page cache holds `guest` blocks (LRU), reads
+/// through it and puts what it evicts.
+///
+/// # Errors
+/// When the memory cannot be had.
+pub fn exclusive(
+    accesses: &[Access],
+    policy: Policy,
+    blocks: u64,
+    guest: usize,
+) -> Result<Replayed, CacheError> {
+    let (cache, disk) = disk(policy, blocks, Mode::Exclusive)?;
+    let pool = cache.stats().vms[0].pools[0].id;
+    let mut pages = Lru::default();
+    let mut buf = [0; BLOCK_SIZE];
+    for access in accesses {
+        let off = access.block * BLOCK_BYTES;
+        let known = pages.touch(access.block);
+        if access.write {
+            let _ = disk.write_at(&buf, off, false);
+        } else if !known {
+            let _ = disk.read_at(&mut buf, off);
+        }
+        while pages.len() > guest {
+            if let Some(block) = pages.evict() {
+                disk.put(pool, block, &buf);
+            }
+        }
+    }
+    Ok(counted(&cache))
+}
+
+fn counted(cache: &Cache) -> Replayed {
+    let stats = cache.stats();
+    let pools = || stats.vms.iter().flat_map(|vm| &vm.pools);
+    Replayed {
+        lookups: pools().map(|p| p.counts.gets).sum(),
+        hits: pools().map(|p| p.counts.memory_hits).sum(),
+    }
+}
+
+/// A guest's page cache.
+#[derive(Default)]
+struct Lru {
+    time: u64,
+    when: HashMap<u64, u64>,
+    order: BTreeMap<u64, u64>,
+}
+
+impl Lru {
+    /// Makes a block the newest; `true` when it was there.
+    fn touch(&mut self, block: u64) -> bool {
+        self.time += 1;
+        let before = self.when.insert(block, self.time);
+        if let Some(before) = before {
+            self.order.remove(&before);
+        }
+        self.order.insert(self.time, block);
+        before.is_some()
+    }
+
+    fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    fn evict(&mut self) -> Option<u64> {
+        let (_, block) = self.order.pop_first()?;
+        self.when.remove(&block);
+        Some(block)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trace() -> Vec<Access> {
+        let zipped = include_bytes!("../../testdata/cloudphysics-sample.csv.gz");
+        let lines = flate2::read::GzDecoder::new(&zipped[..]);
+        parse_trace(std::io::BufReader::new(lines)).unwrap()
+    }
+
+    const ALL: [Policy; 4] = [Policy::Fifo, Policy::Ghost, Policy::Sieve, Policy::S3Fifo];
+
+    #[test]
+    fn what_is_no_request_is_refused_with_its_line() {
+        let good = "version,time,op,size,lbn\n1,5,28,8192,7\n1,5,35,0,0\n1,6,2a,512,8\n";
+        let accesses = parse_trace(good.as_bytes()).unwrap();
+        let read = |block| Access {
+            block,
+            write: false,
+        };
+        let write = Access {
+            block: 1,
+            write: true,
+        };
+        assert_eq!(accesses, [read(0), read(1), read(2), write]);
+        let error = parse_trace("1,5,28,512,1\n1,5,28\n".as_bytes()).unwrap_err();
+        assert_eq!(error.line, 2);
+        assert!(error.to_string().contains("\"1,5,28\""));
+    }
+
+    /// The better policies must be better on what they are for.
+    #[test]
+    fn policies_keep_what_is_used_again() {
+        let accesses = zipf_and_scans(10_000, 0.9, 200_000, 25_000);
+        let ratio = |policy| inclusive(&accesses, policy, 2500).unwrap().ratio();
+        let fifo = ratio(Policy::Fifo);
+        for policy in [Policy::Sieve, Policy::S3Fifo] {
+            let found = ratio(policy);
+            assert!(found > fifo + 0.02, "{policy:?} {found}, fifo {fifo}");
+        }
+        let accesses = zipf_and_scans(4000, 0.9, 80_000, 10_000);
+        let second = |policy| exclusive(&accesses, policy, 3600, 1800).unwrap().ratio();
+        let (ghost, fifo) = (second(Policy::Ghost), second(Policy::Fifo));
+        assert!(ghost > fifo + 0.02, "ghost {ghost}, fifo {fifo}");
+    }
+
+    /// The table of the crate's README; `cargo test --release policies_on_a_real_trace -- --ignored --nocapture`.
+    #[test]
+    #[ignore = "takes a minute and prints a table"]
+    fn policies_on_a_real_trace() {
+        let real = trace();
+        let scans = zipf_and_scans(20_000, 0.9, 400_000, 50_000);
+        for (name, accesses) in [("cloudphysics", real), ("zipf and scans", scans)] {
+            let mut blocks: Vec<_> = accesses.iter().map(|a| a.block).collect();
+            blocks.sort_unstable();
+            blocks.dedup();
+            println!(
+                "{name}: {} accesses, {} blocks",
+                accesses.len(),
+                blocks.len()
+            );
+            for percent in [2, 5, 10, 20, 40] {
+                let size = u64::try_from(blocks.len()).unwrap() * percent / 100;
+                let guest = usize::try_from(size / 2).unwrap();
+                let percents = |f: &dyn Fn(Policy) -> f64| {
+                    ALL.map(|p| format!("{:5.1}", f(p) * 100.0)).join(" ")
+                };
+                let a = percents(&|p| inclusive(&accesses, p, size).unwrap().ratio());
+                let b = percents(&|p| exclusive(&accesses, p, size, guest).unwrap().ratio());
+                println!(
+                    "{percent:3} % inclusive {a} | exclusive {b}   (fifo ghost sieve s3-fifo)"
+                );
+            }
+        }
+    }
+}
