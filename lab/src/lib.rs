@@ -2,7 +2,9 @@
 //!
 //! * [`kernel`] finds the kernel, [`image`] builds the guest's file system, [`vm`] boots it and
 //!   runs scripts in it;
-//! * `report` is what the lab writes down, and how it is shown to people.
+//! * [`experiment`] reads the definitions, [`run`] runs them, each time in a fresh guest, where
+//!   [`guest`] does what they say and measures;
+//! * [`report`] is what the lab writes down, and how it is shown to people.
 
 mod host;
 

@@ -2,13 +2,14 @@
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use justitia_share::num::to_f64;
 
 use super::agent::Agent;
-use super::cgroup::field;
+use super::cgroup::{Cgroup, field};
 use super::serve::Caller;
 use super::setup;
 use crate::experiment::{OUTSIDER, Scale, scale_name};
@@ -60,38 +61,56 @@ pub fn measure(scale: &Scale, plan: &Plan, caller: &Caller) -> Result<Measured> 
     })
 }
 
-/// Makes tenants, each with a sleeping process and a file in the cache. A shell does it: a process
-/// for each is what takes time.
+/// Makes tenants, each with a sleeping process and a file in the cache, on every processor:
+/// starting processes is what takes time.
 fn make(from: u32, to: u32) -> Result<()> {
     let dir = setup::directory("tenants")?;
-    let script = format!(
-        "cd {}; i={from}; while [ $i -lt {to} ]; do
-            c=/sys/fs/cgroup/t$i; mkdir $c && echo default $((i % 10 * 100 + 100)) >$c/io.weight || exit 1
-            (echo 0 >$c/cgroup.procs; printf %65536s >f$i; exec sleep 100000) </dev/null >/dev/null 2>&1 &
-            i=$((i + 1)); done; sync",
-        dir.display()
-    );
+    let next = AtomicU32::new(from);
+    let maker = || -> Result<()> {
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number >= to {
+                return Ok(());
+            }
+            let cgroup = Cgroup::create(&format!("t{number}"))?;
+            let weight = number % 10 * 100 + 100;
+            cgroup.write("io.weight", &format!("default {weight}"))?;
+            let script = format!(
+                "echo 0 >{} && printf %65536s >f{number} && exec sleep 100000",
+                cgroup.procs().display()
+            );
+            Command::new("sh")
+                .args(["-c", &script])
+                .current_dir(&dir)
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .with_context(|| format!("starting tenant {number}"))?;
+        }
+    };
+    std::thread::scope(|scope| {
+        let makers: Vec<_> = (0..4).map(|_| scope.spawn(maker)).collect();
+        makers.into_iter().try_for_each(|maker| {
+            maker
+                .join()
+                .map_err(|_| anyhow!("a thread that makes tenants panicked"))?
+        })
+    })?;
     let begun = Instant::now();
-    let status = Command::new("sh")
-        .args(["-c", &script])
-        .status()
-        .context("starting sh")?;
-    ensure!(status.success(), "making tenants {from} to {to}: {status}");
-    while populated(to)? < to {
-        ensure!(
-            begun.elapsed() < Duration::from_secs(300),
-            "expected {to} populated tenants within 300 s"
-        );
-        std::thread::sleep(Duration::from_millis(200));
+    for number in from..to {
+        let file = dir.join(format!("f{number}"));
+        // Its shell is in the tenant by the time that it has written the file.
+        while !std::fs::metadata(&file).is_ok_and(|file| file.len() == 65_536) {
+            ensure!(
+                begun.elapsed() < Duration::from_secs(120),
+                "expected tenant {number} to have written {} within 120 s",
+                file.display()
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
     Ok(())
-}
-
-fn populated(count: u32) -> Result<u32> {
-    let last = format!("/sys/fs/cgroup/t{}/cgroup.procs", count - 1);
-    let procs = std::fs::read_to_string(&last).with_context(|| format!("reading {last}"))?;
-    // The shell makes them in order.
-    Ok(if procs.trim().is_empty() { 0 } else { count })
 }
 
 struct Outsider(Child);
