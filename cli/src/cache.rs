@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand, ValueEnum};
-use justitia_cache::serve::{Ask, Config, Service, Size, ask, default_control_path, show};
-use justitia_cache::{Policy, StoreKind};
+use justitia_cache::serve::{
+    self as daemon, Ask, Config, Service, Size, ask, default_control_path, show,
+};
+use justitia_cache::{CacheError, Policy, StoreKind, Weight, bench};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -156,12 +158,15 @@ struct Stats {
     control: Option<PathBuf>,
 }
 
-/// Measure the cache on this machine: hits and misses over NBD, beside nbdkit and qemu-nbd.
+/// Measure the cache on this machine: in this process, and over NBD beside nbdkit and qemu-nbd.
 ///
-/// Needs fio with its nbd engine; nbdkit and qemu-nbd are compared with if they are installed. Nothing else
-/// should run meanwhile.
+/// Over NBD it needs fio with its nbd engine; nbdkit and qemu-nbd are compared with if they are installed.
+/// Nothing else should run meanwhile.
 #[derive(Args)]
 struct Bench {
+    /// Only what is measured in this process, or only what is measured over NBD
+    #[arg(long)]
+    only: Option<Where>,
     /// Directory for the image; its file system is measured, too
     #[arg(long, default_value = "/var/tmp")]
     directory: PathBuf,
@@ -176,12 +181,18 @@ struct Bench {
     seconds: u32,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Where {
+    Process,
+    Nbd,
+}
+
 pub fn cache(args: &Cache) -> anyhow::Result<()> {
     match &args.command {
         Command::Serve(args) => serve(args),
         Command::Set(args) => set(args),
         Command::Stats(args) => stats(args),
-        Command::Bench(args) => bench(args),
+        Command::Bench(args) => measure(args),
     }
 }
 
@@ -319,14 +330,44 @@ fn control(given: Option<&Path>) -> PathBuf {
     given.map_or_else(default_control_path, Path::to_owned)
 }
 
-fn bench(args: &Bench) -> anyhow::Result<()> {
-    let report = justitia_cache::serve::bench::run(&justitia_cache::serve::bench::Options {
-        directory: args.directory.clone(),
-        size: args.size,
-        runs: args.runs,
-        seconds: args.seconds,
-    })
-    .map_err(told)?;
-    print!("{report}");
+fn measure(args: &Bench) -> anyhow::Result<()> {
+    if args.only != Some(Where::Nbd) {
+        in_process(args).map_err(told)?;
+    }
+    if args.only != Some(Where::Process) {
+        let report = daemon::bench::run(&daemon::bench::Options {
+            directory: args.directory.clone(),
+            size: args.size,
+            runs: args.runs,
+            seconds: args.seconds,
+        })
+        .map_err(told)?;
+        print!("{report}");
+    }
+    Ok(())
+}
+
+fn in_process(args: &Bench) -> Result<(), CacheError> {
+    println!("hits of 4 KiB in this process, one thread");
+    println!("{}", bench::hits(1 << 16, 2_000_000, args.runs)?);
+    println!("\nthreads with a pool each: the cache's own locks against one lock, operations/s");
+    let time = Duration::from_millis(300);
+    for found in bench::contention(&[1, 2, 4, 8, 16], time, args.runs)? {
+        println!(
+            "{:>2} threads  {:>10.0}/s  one lock {:>10.0}/s  ratio {}",
+            found.threads, found.own_locks.median, found.one_lock.median, found.ratio
+        );
+    }
+    println!("\noccupancy of four saturating pools");
+    let weights = [100, 200, 400, 800].map(|w| Weight::try_from(w).unwrap_or_default());
+    for pool in bench::occupancy(&weights, 256 << 20)?.pools {
+        println!(
+            "weight {:>4}  entitled {:>10}  held {:>10}  farthest from it {:>10}",
+            pool.weight,
+            Size(pool.entitled).to_string(),
+            Size(pool.held).to_string(),
+            Size(pool.farthest).to_string()
+        );
+    }
     Ok(())
 }
