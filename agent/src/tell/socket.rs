@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Status;
@@ -70,18 +71,19 @@ impl Socket {
         if clients.is_empty() {
             return;
         }
-        let text = serde_json::to_vec(&status()).unwrap_or_default();
-        // Off the loop: a client may be slow.
-        let tell = move || {
-            for mut client in clients {
+        let text: Arc<[u8]> = serde_json::to_vec(&status()).unwrap_or_default().into();
+        for mut client in clients {
+            let text = Arc::clone(&text);
+            // Off the loop, and each by itself: a client may be slow.
+            let tell = move || {
                 let _ = client.set_nonblocking(false);
                 let _ = client.set_write_timeout(Some(PATIENCE));
                 let _ = client.write_all(&text);
-            }
-        };
-        let _ = std::thread::Builder::new()
-            .name("status".into())
-            .spawn(tell);
+            };
+            let _ = std::thread::Builder::new()
+                .name("status".into())
+                .spawn(tell);
+        }
     }
 }
 

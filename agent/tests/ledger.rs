@@ -1,0 +1,348 @@
+//! The ledger over trees of plain files: what stood before comes back, what is others' is left.
+
+#![expect(clippy::unwrap_used, reason = "the helpers of tests are tests")]
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use justitia_agent::act::ledger::{Back, Ledger, LedgerError, Returned, Written, reset};
+use justitia_kernel::cgroup::{Cgroup, CgroupFs};
+use justitia_kernel::knob::Knob;
+use tempfile::TempDir;
+
+const KNOB: Knob = Knob::MemoryLow;
+
+/// A tree of fixtures, and a state directory beside it. Values have four digits: a plain file is not cut when
+/// it is written, as a knob is.
+struct Tree {
+    dir: TempDir,
+    fs: CgroupFs,
+}
+
+impl Tree {
+    fn new(cgroups: &[&str]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("cgroup");
+        for name in cgroups {
+            std::fs::create_dir_all(root.join(name)).unwrap();
+            std::fs::write(root.join(name).join("memory.low"), "1000\n").unwrap();
+        }
+        let fs = CgroupFs::open_fixture(&root, true).unwrap();
+        Self { dir, fs }
+    }
+
+    fn state(&self) -> PathBuf {
+        self.dir.path().join("state")
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join("cgroup").join(name)
+    }
+
+    fn cgroup(&self, name: &str) -> Cgroup {
+        Cgroup::open_at(&self.fs, Path::new(name)).unwrap()
+    }
+
+    fn low(&self, name: &str) -> String {
+        let text = std::fs::read_to_string(self.path(name).join("memory.low")).unwrap();
+        text.trim().to_owned()
+    }
+
+    fn write(&self, name: &str, low: &str) {
+        std::fs::write(self.path(name).join("memory.low"), format!("{low}\n")).unwrap();
+    }
+
+    fn open(&self) -> (Ledger, Vec<Returned>) {
+        Ledger::open(&self.fs, &self.state()).unwrap()
+    }
+
+    /// What an agent leaves that is killed after these writes.
+    fn killed(&self, writes: &[(&str, &str)]) {
+        let (mut ledger, _) = self.open();
+        for (name, low) in writes {
+            let written = ledger.set(&self.cgroup(name), KNOB, low).unwrap();
+            assert_eq!(written, Written::Yes);
+        }
+        let file = std::fs::read(self.state().join("ledger")).unwrap();
+        let left: Vec<String> = writes.iter().map(|(name, _)| self.low(name)).collect();
+        drop(ledger);
+        std::fs::write(self.state().join("ledger"), file).unwrap();
+        for ((name, _), low) in writes.iter().zip(left) {
+            self.write(name, &low);
+        }
+    }
+}
+
+fn backs(mut returned: Vec<Returned>) -> Vec<(String, Back)> {
+    returned.sort_by(|a, b| a.path.cmp(&b.path));
+    returned.into_iter().map(|r| (r.path, r.back)).collect()
+}
+
+fn restored(name: &str) -> (String, Back) {
+    (name.to_owned(), Back::Restored)
+}
+
+#[test]
+fn the_first_value_comes_back_after_many_writes() {
+    let tree = Tree::new(&["a", "a/b"]);
+    tree.write("a/b", "2000");
+    let (mut ledger, returned) = tree.open();
+    assert_eq!(returned, []);
+    for low in ["5000", "6000", "7000"] {
+        for name in ["a", "a/b"] {
+            let cgroup = tree.cgroup(name);
+            assert_eq!(ledger.set(&cgroup, KNOB, low).unwrap(), Written::Yes);
+            assert_eq!(ledger.set(&cgroup, KNOB, low).unwrap(), Written::Already);
+            assert_eq!(tree.low(name), low);
+        }
+    }
+    assert_eq!(ledger.before(tree.cgroup("a/b").id(), KNOB), Some("2000"));
+    assert_eq!(ledger.len(), 2);
+    assert_eq!(backs(ledger.restore()), [restored("a"), restored("a/b")]);
+    assert_eq!(
+        (tree.low("a"), tree.low("a/b")),
+        ("1000".into(), "2000".into())
+    );
+    assert!(ledger.is_empty() && !tree.state().join("ledger").exists());
+    assert_eq!(ledger.restore(), [], "once is enough");
+}
+
+#[test]
+fn dropping_gives_back() {
+    let tree = Tree::new(&["a"]);
+    let (mut ledger, _) = tree.open();
+    ledger.set(&tree.cgroup("a"), KNOB, "5000").unwrap();
+    assert_eq!(tree.low("a"), "5000");
+    drop(ledger);
+    assert_eq!(tree.low("a"), "1000");
+}
+
+#[test]
+fn a_foreign_value_is_yielded_for_good() {
+    let tree = Tree::new(&["a", "b"]);
+    let (mut ledger, _) = tree.open();
+    let (a, b) = (tree.cgroup("a"), tree.cgroup("b"));
+    ledger.set(&a, KNOB, "5000").unwrap();
+    ledger.set(&b, KNOB, "5000").unwrap();
+    assert_eq!(ledger.audit(a.id(), KNOB), None);
+    tree.write("a", "3333");
+    tree.write("b", "4444");
+    let yielded = |found: &str| Written::Yielded {
+        ours: "5000".into(),
+        found: found.into(),
+    };
+    // Found by the next write, or by looking.
+    assert_eq!(ledger.set(&a, KNOB, "6000").unwrap(), yielded("3333"));
+    assert_eq!(ledger.audit(b.id(), KNOB), Some(yielded("4444")));
+    // Later too, also if they put our own value there.
+    tree.write("a", "5000");
+    assert!(matches!(
+        ledger.set(&a, KNOB, "6000").unwrap(),
+        Written::Yielded { .. }
+    ));
+    assert!(!ledger.may_write(a.id(), KNOB) && !ledger.may_write(b.id(), KNOB));
+    assert_eq!(ledger.yielded().count(), 2);
+    assert_eq!(ledger.restore(), []);
+    assert_eq!(
+        (tree.low("a"), tree.low("b")),
+        ("5000".into(), "4444".into())
+    );
+}
+
+#[test]
+fn the_next_start_and_reset_give_back_what_a_kill_has_left() {
+    for start in [true, false] {
+        let tree = Tree::new(&["a", "b", "c", "d"]);
+        tree.killed(&[
+            ("a", "5000"),
+            ("b", "5000"),
+            ("b", "6000"),
+            ("c", "5000"),
+            ("d", "5000"),
+        ]);
+        // Killed between the journal and the knob: an older value of ours, or the first, still stands.
+        tree.write("b", "5000");
+        tree.write("c", "1000");
+        tree.write("d", "3333");
+        let returned = if start {
+            tree.open().1
+        } else {
+            reset(&tree.fs, &tree.state(), false).unwrap()
+        };
+        let foreign = Back::Foreign {
+            found: "3333".into(),
+        };
+        assert_eq!(
+            backs(returned),
+            [
+                restored("a"),
+                restored("b"),
+                restored("c"),
+                ("d".to_owned(), foreign)
+            ]
+        );
+        let lows: Vec<String> = ["a", "b", "c", "d"].iter().map(|n| tree.low(n)).collect();
+        assert_eq!(lows, ["1000", "1000", "1000", "3333"]);
+        assert_eq!(reset(&tree.fs, &tree.state(), false).unwrap(), []);
+    }
+}
+
+#[test]
+fn another_cgroup_at_the_same_path_is_not_touched() {
+    let tree = Tree::new(&["a", "b", "c"]);
+    let (mut ledger, _) = tree.open();
+    let a = tree.cgroup("a");
+    ledger.set(&a, KNOB, "5000").unwrap();
+    // Renamed rather than removed: its inode, the cgroup's id, stays in use.
+    std::fs::rename(tree.path("a"), tree.path("old")).unwrap();
+    std::fs::create_dir(tree.path("a")).unwrap();
+    tree.write("a", "5000");
+    ledger.restore();
+    assert_eq!(
+        tree.low("a"),
+        "5000",
+        "only its name is that of the old one"
+    );
+    drop(ledger);
+
+    tree.killed(&[("b", "5000"), ("c", "5000")]);
+    std::fs::rename(tree.path("b"), tree.path("older")).unwrap();
+    std::fs::create_dir(tree.path("b")).unwrap();
+    tree.write("b", "5000");
+    std::fs::remove_dir_all(tree.path("c")).unwrap();
+    let returned = backs(tree.open().1);
+    assert_eq!(
+        returned,
+        [("b".to_owned(), Back::Gone), ("c".to_owned(), Back::Gone)]
+    );
+    assert_eq!(tree.low("b"), "5000");
+}
+
+#[test]
+fn a_cgroup_that_goes_is_forgotten() {
+    let tree = Tree::new(&["a", "b"]);
+    let (mut ledger, _) = tree.open();
+    let (a, b) = (tree.cgroup("a"), tree.cgroup("b"));
+    ledger.set(&a, KNOB, "5000").unwrap();
+    ledger.set(&b, KNOB, "5000").unwrap();
+    std::fs::remove_dir_all(tree.path("a")).unwrap();
+    assert_eq!(ledger.set(&a, KNOB, "6000").unwrap(), Written::Gone);
+    assert_eq!(ledger.len(), 1);
+    ledger.cgroup_gone(b.id());
+    assert!(ledger.is_empty());
+    assert_eq!(ledger.restore(), []);
+}
+
+#[test]
+fn a_write_that_fails_changes_nothing_and_is_not_held() {
+    let tree = Tree::new(&["a", "b"]);
+    let (mut ledger, _) = tree.open();
+    let (a, b) = (tree.cgroup("a"), tree.cgroup("b"));
+    ledger.set(&b, KNOB, "5000").unwrap();
+    for name in ["a", "b"] {
+        let file = tree.path(name).join("memory.low");
+        std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o444)).unwrap();
+    }
+    obey_permissions();
+    let error = ledger.set(&a, KNOB, "5000").unwrap_err().to_string();
+    assert!(error.contains("a/memory.low"), "{error}");
+    assert_eq!((tree.low("a"), ledger.len()), ("1000".into(), 1));
+    // What cannot be given back stays in the ledger, for the next try.
+    let returned = ledger.restore();
+    assert!(
+        matches!(&returned[..], [Returned { path, back: Back::Failed { .. }, .. }] if path == "b"),
+        "{returned:?}"
+    );
+    drop(ledger);
+    let file = tree.path("b").join("memory.low");
+    std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o644)).unwrap();
+    assert_eq!(backs(tree.open().1), [restored("b")]);
+    assert_eq!(
+        (tree.low("a"), tree.low("b")),
+        ("1000".into(), "1000".into())
+    );
+}
+
+/// Root may write what permissions forbid; this thread no longer.
+fn obey_permissions() {
+    use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
+    let now = capabilities(None).unwrap();
+    let without = now.effective.difference(CapabilitySet::DAC_OVERRIDE);
+    set_capabilities(
+        None,
+        CapabilitySets {
+            effective: without,
+            ..now
+        },
+    )
+    .unwrap();
+}
+
+#[test]
+fn without_a_place_for_the_journal_nothing_is_written() {
+    let tree = Tree::new(&["a"]);
+    std::fs::write(tree.state(), "a file where the directory should be").unwrap();
+    let error = Ledger::open(&tree.fs, &tree.state()).unwrap_err();
+    assert!(matches!(error, LedgerError::State { .. }), "{error}");
+    assert!(error.to_string().contains("state"), "{error}");
+    assert_eq!(tree.low("a"), "1000");
+}
+
+#[test]
+fn one_ledger_has_one_owner() {
+    let tree = Tree::new(&["a"]);
+    let (mut first, _) = tree.open();
+    first.set(&tree.cgroup("a"), KNOB, "5000").unwrap();
+    let busy = |e: LedgerError| matches!(e, LedgerError::Busy(_));
+    assert!(busy(Ledger::open(&tree.fs, &tree.state()).unwrap_err()));
+    assert!(busy(reset(&tree.fs, &tree.state(), false).unwrap_err()));
+    assert!(busy(reset(&tree.fs, &tree.state(), true).unwrap_err()));
+    assert_eq!(tree.low("a"), "5000");
+    drop(first);
+    assert_eq!(tree.low("a"), "1000");
+    tree.open();
+}
+
+#[test]
+fn a_damaged_ledger_is_refused_and_what_is_certain_can_be_had() {
+    let tree = Tree::new(&["a", "b", "c"]);
+    tree.killed(&[("a", "5000"), ("b", "5000"), ("c", "5000")]);
+    let path = tree.state().join("ledger");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let bad = text.replacen("\"path\":\"b\"", "\"path\":\"B\"", 1);
+    assert_ne!(text, bad);
+    std::fs::write(&path, &bad).unwrap();
+    for error in [
+        Ledger::open(&tree.fs, &tree.state()).unwrap_err(),
+        reset(&tree.fs, &tree.state(), false).unwrap_err(),
+    ] {
+        let expected = format!("the ledger {} is damaged at line 3:", path.display());
+        assert!(error.to_string().contains(&expected), "{error}");
+    }
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), bad);
+    assert_eq!(
+        (tree.low("a"), tree.low("c")),
+        ("5000".into(), "5000".into())
+    );
+
+    tree.write("c", "3333");
+    let foreign = Back::Foreign {
+        found: "3333".into(),
+    };
+    let returned = reset(&tree.fs, &tree.state(), true).unwrap();
+    assert_eq!(backs(returned), [restored("a"), ("c".to_owned(), foreign)]);
+    let lows: Vec<String> = ["a", "b", "c"].iter().map(|n| tree.low(n)).collect();
+    assert_eq!(lows, ["1000", "5000", "3333"], "of b nothing is certain");
+    let aside = std::fs::read_to_string(tree.state().join("ledger.damaged")).unwrap();
+    assert_eq!(aside, bad);
+    tree.open();
+}
+
+#[test]
+fn the_state_is_its_owners_alone() {
+    let tree = Tree::new(&["a"]);
+    let (_ledger, _) = tree.open();
+    let mode = |path: PathBuf| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(tree.state()), 0o700);
+    assert_eq!(mode(tree.state().join("ledger")), 0o600);
+}

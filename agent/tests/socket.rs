@@ -1,0 +1,101 @@
+//! The status socket: who may ask, what a dead agent has left, and clients that do not read.
+
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::{Duration, Instant};
+
+use justitia_agent::tell::Status;
+use justitia_agent::tell::socket::{Socket, ask};
+use justitia_agent::tell::status::TenantStatus;
+
+fn large() -> Status {
+    let tenant = TenantStatus {
+        path: "x".repeat(100),
+        ..TenantStatus::default()
+    };
+    Status {
+        tenants: vec![tenant; 5000],
+        ..Status::default()
+    }
+}
+
+#[test]
+fn it_is_its_owners_alone_and_goes_with_the_agent() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("run/j.sock");
+    let socket = Socket::listen(&path).unwrap();
+    let mode = |p| std::fs::metadata(p).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(path.as_path()), 0o600);
+    assert_eq!(mode(path.parent().unwrap()), 0o700);
+    drop(socket);
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_dead_agents_socket_is_replaced_a_living_ones_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("j.sock");
+    drop(UnixListener::bind(&path).unwrap());
+    assert!(path.exists(), "a closed listener leaves its address");
+    let living = Socket::listen(&path).unwrap();
+    let error = Socket::listen(&path).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
+    // The refusal has not taken the first one's address away.
+    let asker = std::thread::spawn({
+        let path = path.clone();
+        move || ask(&path)
+    });
+    while !asker.is_finished() {
+        living.answer(|| Status {
+            version: "here".into(),
+            ..Status::default()
+        });
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(asker.join().unwrap().unwrap().version, "here");
+}
+
+#[test]
+fn a_client_that_does_not_read_holds_up_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("j.sock");
+    let socket = Socket::listen(&path).unwrap();
+    // A status far above what the socket buffers, and more clients than one answer takes: the one that reads
+    // is the last.
+    let silent: Vec<UnixStream> = (0..39)
+        .map(|_| UnixStream::connect(&path).unwrap())
+        .collect();
+    let mut reads = UnixStream::connect(&path).unwrap();
+    let status = large();
+    let mut made = 0;
+    let begin = Instant::now();
+    for _ in 0..10 {
+        socket.answer(|| {
+            made += 1;
+            status.clone()
+        });
+    }
+    assert_eq!(
+        made, 3,
+        "one status for each 16 clients, and none for nobody"
+    );
+    let mut text = Vec::new();
+    reads.read_to_end(&mut text).unwrap();
+    let told: Status = serde_json::from_slice(&text).unwrap();
+    assert_eq!(told.tenants.len(), 5000);
+    // Seven silent ones came before it, and each of them is waited for two seconds.
+    let took = begin.elapsed();
+    assert!(took < Duration::from_secs(8), "held up for {took:?}");
+
+    // The silent ones are cut off: their connections end, with less than the whole.
+    std::thread::sleep(Duration::from_secs(4));
+    for mut client in silent {
+        client
+            .set_read_timeout(Some(Duration::from_secs(60)))
+            .unwrap();
+        let mut part = Vec::new();
+        client.read_to_end(&mut part).unwrap();
+        assert!(part.len() < text.len(), "{} bytes", part.len());
+    }
+}
