@@ -109,8 +109,8 @@ impl SsdLog {
         if looked < want
             && let Some(extent) = self.open.as_ref().map(|o| o.extent)
         {
-            self.seal(ssd);
             evicted += ssd.empty(index, extent);
+            self.seal(ssd);
             freed += u32::from(self.release(ssd, extent, false));
         }
         (freed, evicted)
@@ -118,10 +118,10 @@ impl SsdLog {
 
     /// Empties one extent, wherever it is in the log. `true` when it is free now.
     pub(crate) fn evict_extent(&mut self, ssd: &SsdStore, index: &Index, extent: u32) -> bool {
+        ssd.empty(index, extent);
         if self.open.as_ref().is_some_and(|o| o.extent == extent) {
             self.seal(ssd);
         }
-        ssd.empty(index, extent);
         self.release(ssd, extent, true)
     }
 
@@ -137,19 +137,22 @@ impl SsdLog {
         all
     }
 
-    /// Ends the extent that is being filled. What is not on the device stays in memory until it is emptied.
-    fn seal(&mut self, ssd: &SsdStore) -> bool {
+    /// Ends the extent that is being filled. Its last unit goes to the device only if something in it is
+    /// still a block, or just being made one.
+    fn seal(&mut self, ssd: &SsdStore) {
         let Some(open) = self.open.take() else {
-            return false;
+            return;
         };
         let e = ssd.extent(open.extent);
-        // Blocks of the part that never filled a unit must be found there until they are out of the index:
-        // write it like the others.
-        e.pending.fetch_add(1, Ordering::SeqCst);
-        ssd.stage.submit(open.unit);
+        let unit = ((1 << UNIT_SLOTS) - 1) << (open.unit.first % EXTENT_SLOTS);
+        if e.live.load(Ordering::SeqCst) & unit == 0 {
+            ssd.stage.forget(open.unit.first);
+        } else {
+            e.pending.fetch_add(1, Ordering::SeqCst);
+            ssd.stage.submit(open.unit);
+        }
         e.state.store(SEALED, Ordering::SeqCst);
         self.sealed.push(ssd, open.extent);
-        true
     }
 
     /// Frees an extent of this log if nothing is in it and nothing on its way. `true` when it is free.
