@@ -1,6 +1,7 @@
 //! The tenants' cgroups, as the experiment sets them up and as the kernel accounts for them.
 
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
 use anyhow::{Context, Result};
 use justitia_share::num::{to_f64, to_u64};
@@ -78,6 +79,20 @@ impl Cgroup {
             all.written += field(&io, "wchar:");
         }
         Ok(all)
+    }
+
+    /// Puts a process into it that lives as long as the guest, as a container has one: without any, its
+    /// cache belongs to nobody.
+    pub fn inhabit(&self) -> Result<()> {
+        let script = format!("echo 0 >{} && exec sleep 100000", self.procs().display());
+        let mut shell = std::process::Command::new("sh");
+        shell
+            .args(["-c", &script])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        shell.spawn().context("starting a tenant's first process")?;
+        Ok(())
     }
 
     /// Ends every process in it.

@@ -297,6 +297,7 @@ impl Run<'_> {
             .filter(|tenant| names.contains(&tenant.name))
         {
             tenant.cgroup.kill()?;
+            tenant.cgroup.inhabit()?;
         }
         Ok(())
     }

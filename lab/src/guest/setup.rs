@@ -30,6 +30,7 @@ pub fn set_up(experiment: &Experiment, contender: &Contender) -> Result<Vec<Tena
     for tenant in &experiment.tenant {
         let cgroup = Cgroup::create(&tenant.name)?;
         cgroup.set_weight(tenant.weight)?;
+        cgroup.inhabit()?;
         tenants.push(Tenant {
             name: tenant.name.clone(),
             weight: tenant.weight,
