@@ -27,7 +27,11 @@ impl Cache {
             held += used;
         }
         let free = u64::from(memory.available());
-        assert_eq!(held + free, u64::from(memory.capacity()), "slots lost or made");
+        assert_eq!(
+            held + free,
+            u64::from(memory.capacity()),
+            "slots lost or made"
+        );
         let mut on_ssd = 0;
         if let Some(ssd) = stores.working_ssd() {
             let mut extents = 0;
