@@ -1,0 +1,95 @@
+//! What the tests of the agent share: a guest for all tests of a file, the shell functions in `lib.sh`, and
+//! the agent's status.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "the helpers of tests are tests"
+)]
+#![allow(dead_code, reason = "each test file uses some of it")]
+
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use justitia_lab::vm::{ShResult, Vm, VmSpec};
+use serde_json::Value;
+
+/// One guest for all tests of a file, one test at a time. It ends with the test program.
+static GUEST: OnceLock<Mutex<Vm>> = OnceLock::new();
+
+/// The guest, for one test.
+pub struct Guest(MutexGuard<'static, Vm>);
+
+/// The file's guest, booted if it is not yet, with nothing left of the test before.
+pub fn guest(spec: impl FnOnce() -> VmSpec) -> Guest {
+    let vm = GUEST.get_or_init(|| {
+        let vm = Vm::boot(&spec()).unwrap();
+        let guest = vm.guest();
+        guest
+            .push("/root/lib.sh", 0o644, include_bytes!("lib.sh"))
+            .unwrap();
+        guest
+            .ok("test -x /bin/justitia && mkdir -p /data && mount /dev/vda /data")
+            .unwrap();
+        Mutex::new(vm)
+    });
+    let guest = Guest(vm.lock().unwrap_or_else(PoisonError::into_inner));
+    guest.ok("clean");
+    guest
+}
+
+impl Guest {
+    /// Runs a script after `lib.sh`; it may take three minutes.
+    pub fn sh(&self, script: &str) -> ShResult {
+        let script = format!(". /root/lib.sh\n{script}");
+        let limit = Duration::from_secs(180);
+        self.0.guest().sh_within(&script, limit).unwrap()
+    }
+
+    /// Runs a script that must succeed, and returns what it prints.
+    #[track_caller]
+    pub fn ok(&self, script: &str) -> String {
+        let ShResult {
+            status,
+            stdout,
+            stderr,
+            timed_out,
+        } = self.sh(script);
+        assert!(
+            status == 0 && !timed_out,
+            "expected the script to succeed, found status {status}\n{script}\nstdout: {stdout}\nstderr: {stderr}\n\
+             the agent's log:\n{}",
+            self.log()
+        );
+        stdout
+    }
+
+    /// A number that a script prints.
+    #[track_caller]
+    pub fn number(&self, script: &str) -> u64 {
+        let text = self.ok(script);
+        text.trim()
+            .parse()
+            .unwrap_or_else(|_| panic!("expected a number from {script}, found {text:?}"))
+    }
+
+    /// What the agent tells.
+    #[track_caller]
+    pub fn status(&self) -> Value {
+        serde_json::from_str(&self.ok("justitia status --json")).unwrap()
+    }
+
+    /// The end of the agent's log.
+    pub fn log(&self) -> String {
+        self.sh("tail -n 60 $LOG 2>/dev/null").stdout
+    }
+}
+
+/// What the status says of one tenant.
+#[track_caller]
+pub fn tenant<'a>(status: &'a Value, path: &str) -> &'a Value {
+    status["tenants"]
+        .as_array()
+        .and_then(|all| all.iter().find(|t| t["path"] == path))
+        .unwrap_or_else(|| panic!("expected a tenant {path:?} in {status:#}"))
+}
