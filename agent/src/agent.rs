@@ -205,11 +205,17 @@ impl Agent {
         let mut freed = 0;
         for outcome in outcomes {
             self.under_way.remove(&outcome.key);
-            *self.reclaimed.entry(outcome.key).or_default() += outcome.freed;
             if let (Key::Cgroup(id), Some(stat)) = (outcome.key, &outcome.after) {
                 self.observer.take(id, stat, now);
                 freed += outcome.freed;
             }
+            if let Key::Cgroup(id) = outcome.key
+                && self.observer.mirror.get(id).is_none()
+            {
+                // It went meanwhile: what was noted of it now, nobody would ever remove.
+                continue;
+            }
+            *self.reclaimed.entry(outcome.key).or_default() += outcome.freed;
             self.judge(&outcome, now);
         }
         freed
