@@ -1,11 +1,13 @@
 //! `justitia cache bench`: the NBD front end beside others.
 //!
 //! The client is fio, the same for all servers, and the runs of the servers alternate, so that what the
-//! machine does meanwhile hits them alike. Medians are compared.
+//! machine does meanwhile hits them alike. Runs of one round are compared, and the median of these ratios is
+//! reported.
 
 use super::config::Config;
 use super::service::{ServeError, Service};
 use super::size::Size;
+use crate::bench::Spread;
 use justitia_share::num::to_f64;
 use std::fmt;
 use std::io::{self, Write};
@@ -64,28 +66,18 @@ struct Row {
     runs: Vec<f64>,
 }
 
-impl Row {
-    fn median(&self) -> f64 {
-        let mut sorted = self.runs.clone();
-        sorted.sort_by(f64::total_cmp);
-        sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
-    }
-}
-
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for section in &self.sections {
             writeln!(f, "\n{}", section.title)?;
-            let ours = section.rows.first().map_or(0.0, Row::median);
+            let ours = section.rows.first().map_or(&[][..], |row| &row.runs);
             for row in &section.rows {
-                let least = row.runs.iter().copied().fold(f64::INFINITY, f64::min);
-                let most = row.runs.iter().copied().fold(0.0, f64::max);
+                let rate = Spread::of(row.runs.clone());
+                let ratio = Spread::of(ours.iter().zip(&row.runs).map(|(o, r)| o / r).collect());
                 writeln!(
                     f,
-                    "  {:<36} {:>9.0}/s  ({least:.0} .. {most:.0})  ours is {:.2}x",
-                    row.name,
-                    row.median(),
-                    ours / row.median()
+                    "  {:<36} {:>9.0}/s ({:.0} to {:.0})  ours is {ratio} times that",
+                    row.name, rate.median, rate.low, rate.high
                 )?;
             }
         }
