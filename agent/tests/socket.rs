@@ -3,6 +3,7 @@
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use justitia_agent::tell::Status;
@@ -20,8 +21,12 @@ fn large() -> Status {
     }
 }
 
+/// A socket is made under a umask, and that is the whole process's: one test at a time.
+static ONE: Mutex<()> = Mutex::new(());
+
 #[test]
 fn it_is_its_owners_alone_and_goes_with_the_agent() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("run/j.sock");
     let socket = Socket::listen(&path).unwrap();
@@ -34,6 +39,7 @@ fn it_is_its_owners_alone_and_goes_with_the_agent() {
 
 #[test]
 fn a_dead_agents_socket_is_replaced_a_living_ones_is_not() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("j.sock");
     drop(UnixListener::bind(&path).unwrap());
@@ -58,6 +64,7 @@ fn a_dead_agents_socket_is_replaced_a_living_ones_is_not() {
 
 #[test]
 fn a_client_that_does_not_read_holds_up_nobody() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("j.sock");
     let socket = Socket::listen(&path).unwrap();
