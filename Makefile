@@ -9,9 +9,8 @@ JUSTITIA := target/release/justitia
 #   qemu-system-x86, busybox-static, fio, kmod, util-linux, dmsetup, xfsprogs, e2fsprogs, xz-utils,
 #   binutils, strace     the lab's virtual machines: QEMU, the guest's tools and its file systems
 #   libnbd-bin, nbdkit, qemu-utils     NBD clients for the cache's tests, and servers to compare it with
-#   clang, llvm, libbpf-dev, libelf-dev, zlib1g-dev, pkg-config     the eBPF probes
 PACKAGES := qemu-system-x86 busybox-static fio kmod util-linux dmsetup xfsprogs e2fsprogs xz-utils \
-	binutils strace libnbd-bin nbdkit qemu-utils clang llvm libbpf-dev libelf-dev zlib1g-dev pkg-config
+	binutils strace libnbd-bin nbdkit qemu-utils
 
 .PHONY: help deps build demo test check fuzz-short
 
@@ -29,7 +28,7 @@ deps:
 		dpkg-query -W -f '$${Status}' $$package 2>/dev/null | grep -q 'ok installed' || missing="$$missing $$package"; \
 	done; \
 	if [ -n "$$missing" ]; then \
-		echo "installing what the lab's virtual machines and the eBPF probes are built from:$$missing"; \
+		echo "installing what the lab's virtual machines and the tests need:$$missing"; \
 		$(SUDO) apt-get update -q && \
 		$(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $$missing; \
 	fi

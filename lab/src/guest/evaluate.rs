@@ -53,6 +53,7 @@ pub fn evaluate(plan: &Plan, caller: &Caller) -> Result<Measured> {
     for phase in &plan.experiment.phase {
         caller.progress(phase.to_string())?;
         run.phase(phase).with_context(|| format!("while {phase}"))?;
+        run.background.iter_mut().try_for_each(Work::check)?;
         if let Some(agent) = &mut agent {
             agent.check()?;
         }

@@ -139,6 +139,14 @@ impl Work {
         &self.who
     }
 
+    /// An error if it has failed already.
+    pub fn check(&mut self) -> Result<()> {
+        match self.child.try_wait().context("waiting for a workload")? {
+            Some(status) if !status.success() => self.finish(Duration::ZERO).map(drop),
+            _ => Ok(()),
+        }
+    }
+
     /// Waits until it only waits for the gate.
     pub fn wait_ready(&mut self, limit: Duration) -> Result<()> {
         let begin = Instant::now();
