@@ -2,15 +2,15 @@
 
 mod agent_guest;
 
-use agent_guest::{Guest, guest, tenant};
+use agent_guest::{Guest, in_guest, tenant};
 use justitia_lab::vm::{DiskSpec, VmSpec};
 
-fn small() -> Guest {
-    guest(|| VmSpec {
+fn small() -> VmSpec {
+    VmSpec {
         memory: 768 << 20,
         disks: vec![DiskSpec::ext4(2 << 30)],
         ..VmSpec::default()
-    })
+    }
 }
 
 /// The value that the status says it found in a yielded knob.
@@ -24,39 +24,39 @@ fn yielded(guest: &Guest, path: &str) -> Option<String> {
 
 #[test]
 fn a_foreign_writers_knob_is_yielded_and_left() {
-    let guest = small();
-    guest.ok("
+    in_guest(small, |guest| {
+        guest.ok("
         for t in a b c own; do live $t && hole /data/$t 30 && cache $t /data/$t 30; done
         echo 12M >$C/own/memory.low
         lows >/run/before
         start && within 20 protected a && within 20 protected b && within 20 protected c
     ");
-    // Its operator's, from before: never written, and a floor. 12 MiB minus what is not file pages.
-    assert_eq!(yielded(&guest, "own").as_deref(), Some("12582912"));
-    let floor = tenant(&guest.status(), "own")["floor"].as_u64();
-    assert!(
-        floor.is_some_and(|f| (6 << 20..=12 << 20).contains(&f)),
-        "{floor:?}"
-    );
+        // Its operator's, from before: never written, and a floor. 12 MiB minus what is not file pages.
+        assert_eq!(yielded(guest, "own").as_deref(), Some("12582912"));
+        let floor = tenant(&guest.status(), "own")["floor"].as_u64();
+        assert!(
+            floor.is_some_and(|f| (6 << 20..=12 << 20).contains(&f)),
+            "{floor:?}"
+        );
 
-    // Written under the agent's hand: another value, nothing, everything.
-    guest.ok("echo 5M >$C/a/memory.low; echo 0 >$C/b/memory.low; echo max >$C/c/memory.low");
-    guest.ok("yields() { [ $(grep -c 'yielded' $LOG) -ge 3 ]; }; within 20 yields");
-    assert_eq!(yielded(&guest, "a").as_deref(), Some("5242880"));
-    assert_eq!(yielded(&guest, "b").as_deref(), Some("0"));
-    assert_eq!(yielded(&guest, "c").as_deref(), Some("max"));
-    let log = guest.log();
-    for path in ["a", "b", "c"] {
-        let told = log.lines().any(|line| {
-            line.contains("WARN")
-                && line.contains("someone else")
-                && line.contains(&format!("tenant=\"{path}\""))
-        });
-        assert!(told, "no warning about {path}:\n{log}");
-    }
+        // Written under the agent's hand: another value, nothing, everything.
+        guest.ok("echo 5M >$C/a/memory.low; echo 0 >$C/b/memory.low; echo max >$C/c/memory.low");
+        guest.ok("yields() { [ $(grep -c 'yielded' $LOG) -ge 3 ]; }; within 20 yields");
+        assert_eq!(yielded(guest, "a").as_deref(), Some("5242880"));
+        assert_eq!(yielded(guest, "b").as_deref(), Some("0"));
+        assert_eq!(yielded(guest, "c").as_deref(), Some("max"));
+        let log = guest.log();
+        for path in ["a", "b", "c"] {
+            let told = log.lines().any(|line| {
+                line.contains("WARN")
+                    && line.contains("someone else")
+                    && line.contains(&format!("tenant=\"{path}\""))
+            });
+            assert!(told, "no warning about {path}:\n{log}");
+        }
 
-    // It leaves them alone while their tenants go on growing, and when it ends.
-    guest.ok("
+        // It leaves them alone while their tenants go on growing, and when it ends.
+        guest.ok("
         lows >/run/theirs
         for t in a b c own; do hole /data/more-$t 40 && cache $t /data/more-$t 40; done
         sleep 4
@@ -66,8 +66,8 @@ fn a_foreign_writers_knob_is_yielded_and_left() {
         lows >/run/after && diff /run/theirs /run/after
     ");
 
-    // A writer while nobody watched: the value after a kill is theirs as well.
-    guest.ok("
+        // A writer while nobody watched: the value after a kill is theirs as well.
+        guest.ok("
         echo 0 >$C/a/memory.low; echo 0 >$C/b/memory.low; echo 0 >$C/c/memory.low
         start && within 20 protected a && within 20 protected b && end KILL || exit 1
         echo 7M >$C/a/memory.low
@@ -75,77 +75,79 @@ fn a_foreign_writers_knob_is_yielded_and_left() {
         cat /run/reset.out
         [ $(cat $C/a/memory.low) = 7340032 ] && [ $(cat $C/b/memory.low) = 0 ] && [ $(cat $C/own/memory.low) = 12582912 ]
     ");
+    });
 }
 
 #[test]
 fn any_name_is_protected_shown_escaped_and_restored() {
-    let guest = small();
-    // A newline is the one thing that the kernel refuses in a cgroup's name, beside `/`.
-    let refused = guest.sh("mkdir \"$C/$(printf 'new\\nline')\"");
-    assert_ne!(refused.status, 0, "{refused:?}");
-    let names = [
-        ("with space", "with space"),
-        ("back\\134slash", "back\\x5cslash"),
-        ("utf8-\\303\\244", "utf8-\\xc3\\xa4"),
-        ("not-utf8-\\377\\376", "not-utf8-\\xff\\xfe"),
-        ("\\033[31mred\\033]0;x\\007", "\\x1b[31mred\\x1b]0;x\\x07"),
-        ("-rf \\047quoted\\042 $(x) *", "-rf 'quoted\" $(x) *"),
-        ("\\011tab\\015", "\\x09tab\\x0d"),
-    ];
-    let mut nested = String::new();
-    for depth in 0..12 {
-        nested.push_str(&format!("d{depth}/"));
-        guest.ok(&format!("inner {nested}"));
-    }
-    guest.ok("hole /data/f 6");
-    for (n, (octal, _)) in names.iter().enumerate() {
-        guest.ok(&format!(
+    in_guest(small, |guest| {
+        // A newline is the one thing that the kernel refuses in a cgroup's name, beside `/`.
+        let refused = guest.sh("mkdir \"$C/$(printf 'new\\nline')\"");
+        assert_ne!(refused.status, 0, "{refused:?}");
+        let names = [
+            ("with space", "with space"),
+            ("back\\134slash", "back\\x5cslash"),
+            ("utf8-\\303\\244", "utf8-\\xc3\\xa4"),
+            ("not-utf8-\\377\\376", "not-utf8-\\xff\\xfe"),
+            ("\\033[31mred\\033]0;x\\007", "\\x1b[31mred\\x1b]0;x\\x07"),
+            ("-rf \\047quoted\\042 $(x) *", "-rf 'quoted\" $(x) *"),
+            ("\\011tab\\015", "\\x09tab\\x0d"),
+        ];
+        let mut nested = String::new();
+        for depth in 0..12 {
+            nested.push_str(&format!("d{depth}/"));
+            guest.ok(&format!("inner {nested}"));
+        }
+        guest.ok("hole /data/f 6");
+        for (n, (octal, _)) in names.iter().enumerate() {
+            guest.ok(&format!(
             "name=\"$(printf '%b.' '{octal}')\"; name=\"${{name%.}}\"
             live \"$name\" && hole /data/{n} 6 && within 5 [ -e \"$C/$name/cgroup.procs\" ] && cache \"$name\" /data/{n} 6"
                 ,
             octal = octal.replace("\\0", "\\00").replace("\\1", "\\01").replace("\\3", "\\03")
         ));
-    }
-    guest.ok(&format!(
-        "live {nested}leaf && cache {nested}leaf /data/f 6
+        }
+        guest.ok(&format!(
+            "live {nested}leaf && cache {nested}leaf /data/f 6
         lows >/run/before && start
         all() {{ ! grep -l '^0$' $(:) $C/*/memory.low 2>/dev/null | grep -q .; }}
         within 20 all && within 20 protected {nested}leaf && within 20 protected d0"
-    ));
-    let status = guest.status();
-    for (_, shown) in &names {
-        let protected = tenant(&status, shown)["protected"].as_u64();
+        ));
+        let status = guest.status();
+        for (_, shown) in &names {
+            let protected = tenant(&status, shown)["protected"].as_u64();
+            assert!(
+                protected.is_some_and(|p| p > 1 << 20),
+                "{shown}: {protected:?}"
+            );
+        }
+        tenant(&status, &format!("{nested}leaf"));
+        // No byte of a name reaches a terminal as it is.
+        let raw = guest.number("justitia status | tr -d '\\n -~' | wc -c");
+        let told = guest.ok("justitia status");
         assert!(
-            protected.is_some_and(|p| p > 1 << 20),
-            "{shown}: {protected:?}"
+            told.contains("\\x1b[31mred") && told.contains("with space"),
+            "{told}"
         );
-    }
-    tenant(&status, &format!("{nested}leaf"));
-    // No byte of a name reaches a terminal as it is.
-    let raw = guest.number("justitia status | tr -d '\\n -~' | wc -c");
-    let told = guest.ok("justitia status");
-    assert!(
-        told.contains("\\x1b[31mred") && told.contains("with space"),
-        "{told}"
-    );
-    let allowed = told
-        .bytes()
-        .filter(|b| !matches!(b, b'\n' | b' '..=b'~'))
-        .count();
-    assert_eq!(raw, u64::try_from(allowed).unwrap_or(u64::MAX));
-    assert!(
-        !told.contains('\x1b') && !told.contains('\x07') && !told.contains('\r'),
-        "{told}"
-    );
-    assert!(!guest.ok("cat $LOG").contains("\x1b[31mred"));
-    guest.ok("end KILL && justitia reset && lows >/run/after && diff /run/before /run/after");
-    guest.ok("start && within 20 protected d0 && end TERM && lows >/run/after && diff /run/before /run/after");
+        let allowed = told
+            .bytes()
+            .filter(|b| !matches!(b, b'\n' | b' '..=b'~'))
+            .count();
+        assert_eq!(raw, u64::try_from(allowed).unwrap_or(u64::MAX));
+        assert!(
+            !told.contains('\x1b') && !told.contains('\x07') && !told.contains('\r'),
+            "{told}"
+        );
+        assert!(!guest.ok("cat $LOG").contains("\x1b[31mred"));
+        guest.ok("end KILL && justitia reset && lows >/run/after && diff /run/before /run/after");
+        guest.ok("start && within 20 protected d0 && end TERM && lows >/run/after && diff /run/before /run/after");
+    });
 }
 
 #[test]
 fn observing_changes_nothing_and_says_what_would_be_done() {
-    let guest = small();
-    guest.ok("
+    in_guest(small, |guest| {
+        guest.ok("
         live a && hole /data/a 250 && live b && hole /data/b 250
         echo 100 >$C/a/io.weight && echo 900 >$C/b/io.weight
         cache a /data/a 250 && cache b /data/b 250
@@ -155,25 +157,27 @@ fn observing_changes_nothing_and_says_what_would_be_done() {
         hole /data/outside 300 && seep /data/outside 300 0.05
         knobs >/run/after && diff /run/before /run/after
     ");
-    let status = guest.status();
-    assert_eq!(status["observe"], true);
-    assert_eq!(status["cost"]["reclaimed"], 0);
-    let decisions = status["decisions"]
-        .as_array()
-        .map_or(&[][..], Vec::as_slice);
-    assert!(
-        decisions.iter().any(|d| d["path"] == "a"
-            && d["what"]
-                .as_str()
-                .is_some_and(|w| w.starts_with("would reclaim"))
-            && d["why"].as_str().is_some_and(|w| w.contains("entitled to"))),
-        "{decisions:?}"
-    );
-    assert!(guest.ok("justitia status").contains("nothing is changed"));
-    assert_eq!(guest.ok("end TERM").trim(), "0");
-    guest.ok("knobs >/run/after && diff /run/before /run/after && test ! -e /run/justitia/ledger");
-    // Where nothing can be written it does the same, and no write is refused because none is tried.
-    guest.ok("
+        let status = guest.status();
+        assert_eq!(status["observe"], true);
+        assert_eq!(status["cost"]["reclaimed"], 0);
+        let decisions = status["decisions"]
+            .as_array()
+            .map_or(&[][..], Vec::as_slice);
+        assert!(
+            decisions.iter().any(|d| d["path"] == "a"
+                && d["what"]
+                    .as_str()
+                    .is_some_and(|w| w.starts_with("would reclaim"))
+                && d["why"].as_str().is_some_and(|w| w.contains("entitled to"))),
+            "{decisions:?}"
+        );
+        assert!(guest.ok("justitia status").contains("nothing is changed"));
+        assert_eq!(guest.ok("end TERM").trim(), "0");
+        guest.ok(
+            "knobs >/run/after && diff /run/before /run/after && test ! -e /run/justitia/ledger",
+        );
+        // Where nothing can be written it does the same, and no write is refused because none is tried.
+        guest.ok("
         printf '#!/bin/sh\nmount -o remount,bind,ro /sys/fs/cgroup && exec justitia \"$@\"\n' >/run/agent.readonly
         chmod +x /run/agent.readonly && : >$LOG
         AGENT='unshare -m /run/agent.readonly' start --observe
@@ -181,78 +185,81 @@ fn observing_changes_nothing_and_says_what_would_be_done() {
         echo 1 >/proc/sys/vm/drop_caches
         cache a /data/a 250; hole /data/outside2 400 && seep /data/outside2 400 0.05
     ");
-    let decisions = guest.status()["decisions"].to_string();
-    assert!(decisions.contains("would reclaim"), "{decisions}");
-    assert_eq!(guest.ok("grep -E ' (WARN|ERROR) ' $LOG || true"), "");
-    assert_eq!(guest.ok("end TERM").trim(), "0");
+        let decisions = guest.status()["decisions"].to_string();
+        assert!(decisions.contains("would reclaim"), "{decisions}");
+        assert_eq!(guest.ok("grep -E ' (WARN|ERROR) ' $LOG || true"), "");
+        assert_eq!(guest.ok("end TERM").trim(), "0");
+    });
 }
 
 #[test]
 fn what_is_missing_is_said_and_nothing_is_changed() {
-    let guest = small();
-    // Whether `run` and `doctor` refuse, with these words; and whether all is as it was.
-    let refuses = |before: &str, words: &[&str]| {
-        guest.ok("find /run /etc /tmp -type f ! -name 'agent.*' ! -name '.*' ! -path '/run/lab/*' | sort >/tmp/.files; lows >/tmp/.lows; true");
-        for (command, status) in [("run", 1), ("doctor", 2)] {
-            let result = guest.sh(&format!("{before} timeout 20 justitia {command}"));
-            let said = format!("{}{}", result.stdout, result.stderr);
-            assert_eq!(result.status, status, "{command} after {before:?}: {said}");
-            for word in words {
-                assert!(
-                    said.contains(word),
-                    "{command} after {before:?}: expected {word:?} in {said}"
-                );
+    in_guest(small, |guest| {
+        // Whether `run` and `doctor` refuse, with these words; and whether all is as it was.
+        let refuses = |before: &str, words: &[&str]| {
+            guest.ok("find /run /etc /tmp -type f ! -name 'agent.*' ! -name '.*' ! -path '/run/lab/*' | sort >/tmp/.files; lows >/tmp/.lows; true");
+            for (command, status) in [("run", 1), ("doctor", 2)] {
+                let result = guest.sh(&format!("{before} timeout 20 justitia {command}"));
+                let said = format!("{}{}", result.stdout, result.stderr);
+                assert_eq!(result.status, status, "{command} after {before:?}: {said}");
+                for word in words {
+                    assert!(
+                        said.contains(word),
+                        "{command} after {before:?}: expected {word:?} in {said}"
+                    );
+                }
             }
-        }
-        guest.ok("find /run /etc /tmp -type f ! -name 'agent.*' ! -name '.*' ! -path '/run/lab/*' | sort | diff /tmp/.files - && lows | diff /tmp/.lows - && test ! -e /run/justitia");
-    };
-    guest.ok("live a");
-    refuses(
-        "unshare -m sh -c 'umount -l /sys/fs/cgroup; exec \"$@\"' -",
-        &["cgroup"],
-    );
-    refuses(
-        "/bin/setpriv --reuid 65534 --regid 65534 --clear-groups",
-        &["root"],
-    );
-    refuses(
-        "unshare -m sh -c 'mount -o remount,bind,ro /sys/fs/cgroup; exec \"$@\"' -",
-        &["read-only"],
-    );
-    guest.ok("clean; echo -memory >$C/cgroup.subtree_control; mkdir $C/a");
-    refuses("", &["memory", "cgroup.subtree_control"]);
-    guest.ok("rmdir $C/a; echo +memory >$C/cgroup.subtree_control");
-    // And on the same machine it works once nothing is missing.
-    guest.ok("justitia doctor >/dev/null && start && end TERM");
+            guest.ok("find /run /etc /tmp -type f ! -name 'agent.*' ! -name '.*' ! -path '/run/lab/*' | sort | diff /tmp/.files - && lows | diff /tmp/.lows - && test ! -e /run/justitia");
+        };
+        guest.ok("live a");
+        refuses(
+            "unshare -m sh -c 'umount -l /sys/fs/cgroup; exec \"$@\"' -",
+            &["cgroup"],
+        );
+        refuses(
+            "/bin/setpriv --reuid 65534 --regid 65534 --clear-groups",
+            &["root"],
+        );
+        refuses(
+            "unshare -m sh -c 'mount -o remount,bind,ro /sys/fs/cgroup; exec \"$@\"' -",
+            &["read-only"],
+        );
+        guest.ok("clean; echo -memory >$C/cgroup.subtree_control; mkdir $C/a");
+        refuses("", &["memory", "cgroup.subtree_control"]);
+        guest.ok("rmdir $C/a; echo +memory >$C/cgroup.subtree_control");
+        // And on the same machine it works once nothing is missing.
+        guest.ok("justitia doctor >/dev/null && start && end TERM");
+    });
 }
 
 #[test]
 fn a_bare_machine_and_no_configuration_suffice() {
-    let guest = small();
-    guest.ok("test ! -e /etc/justitia && test ! -e /run/systemd && test ! -e /run/dbus");
-    guest.ok("
+    in_guest(small, |guest| {
+        guest.ok("test ! -e /etc/justitia && test ! -e /run/systemd && test ! -e /run/dbus");
+        guest.ok("
         live a && live b && hole /data/a 20 && hole /data/b 20 && cache a /data/a 20 && cache b /data/b 20
         echo 300 >$C/a/io.weight
         start && within 20 protected a && within 20 protected b
         [ $(stat -c %a /run/justitia/justitia.sock) = 600 ] && [ $(stat -c %a /run/justitia) = 700 ] || exit 1
         ! /bin/setpriv --reuid 65534 --regid 65534 --clear-groups justitia status 2>/run/agent.refused && grep -q denied /run/agent.refused
     ");
-    let status = guest.status();
-    assert_eq!(tenant(&status, "a")["weight"], 300);
-    assert_eq!(tenant(&status, "b")["weight"], 100);
-    assert_eq!(tenant(&status, "-")["weight"], 100);
-    assert_eq!(guest.ok("end TERM").trim(), "0");
-    let result = guest.sh("justitia status");
-    assert!(
-        result.status == 1 && result.stderr.contains("no agent answers"),
-        "{result:?}"
-    );
+        let status = guest.status();
+        assert_eq!(tenant(&status, "a")["weight"], 300);
+        assert_eq!(tenant(&status, "b")["weight"], 100);
+        assert_eq!(tenant(&status, "-")["weight"], 100);
+        assert_eq!(guest.ok("end TERM").trim(), "0");
+        let result = guest.sh("justitia status");
+        assert!(
+            result.status == 1 && result.stderr.contains("no agent answers"),
+            "{result:?}"
+        );
+    });
 }
 
 #[test]
 fn a_configuration_is_checked_with_every_error_at_its_line() {
-    let guest = small();
-    guest.ok("mkdir -p /etc/justitia && cat >/etc/justitia/justitia.toml <<'END'
+    in_guest(small, |guest| {
+        guest.ok("mkdir -p /etc/justitia && cat >/etc/justitia/justitia.toml <<'END'
 cpu_budget = \"much\"
 colour = 1
 
@@ -261,32 +268,33 @@ match = \"a*\"
 weight = 20000
 END
     mkdir -p /etc/justitia/justitia.toml.d && printf '\\n[outside]\\nweight = 0\\n' >/etc/justitia/justitia.toml.d/50-x.toml");
-    for command in ["run --check-config", "run", "status"] {
-        let result = guest.sh(&format!("timeout 20 justitia {command}"));
-        let said = format!("{}{}", result.stdout, result.stderr);
-        assert_eq!(result.status, 1, "{command}: {said}");
-        for place in [
-            "justitia.toml:1: ",
-            "justitia.toml:2: ",
-            "justitia.toml:6: ",
-            "50-x.toml:3: ",
-        ] {
-            assert!(
-                said.contains(place),
-                "{command}: expected {place:?} in {said}"
-            );
+        for command in ["run --check-config", "run", "status"] {
+            let result = guest.sh(&format!("timeout 20 justitia {command}"));
+            let said = format!("{}{}", result.stdout, result.stderr);
+            assert_eq!(result.status, 1, "{command}: {said}");
+            for place in [
+                "justitia.toml:1: ",
+                "justitia.toml:2: ",
+                "justitia.toml:6: ",
+                "50-x.toml:3: ",
+            ] {
+                assert!(
+                    said.contains(place),
+                    "{command}: expected {place:?} in {said}"
+                );
+            }
         }
-    }
-    guest.ok("test ! -e /run/justitia");
-    // Without errors, and in force.
-    guest.ok("
+        guest.ok("test ! -e /run/justitia");
+        // Without errors, and in force.
+        guest.ok("
         rm -r /etc/justitia/justitia.toml.d
         printf '[[tenant]]\\nmatch = \"a*\"\\nweight = 700\\n\\n[[tenant]]\\nmatch = \"x\"\\nexclude = true\\n' >/etc/justitia/justitia.toml
         justitia run --check-config
         live ab && live x && start
     ");
-    let status = guest.status();
-    assert_eq!(tenant(&status, "ab")["weight"], 700);
-    assert!(!status["tenants"].to_string().contains("\"x\""));
-    guest.ok("end TERM");
+        let status = guest.status();
+        assert_eq!(tenant(&status, "ab")["weight"], 700);
+        assert!(!status["tenants"].to_string().contains("\"x\""));
+        guest.ok("end TERM");
+    });
 }

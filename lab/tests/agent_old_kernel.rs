@@ -2,12 +2,11 @@
 
 mod agent_guest;
 
-use agent_guest::{guest, tenant};
+use agent_guest::{in_guest, tenant};
 use justitia_lab::vm::{DiskSpec, VmSpec};
 
-#[test]
-fn tenants_with_anonymous_memory_are_spared_where_it_could_be_taken() {
-    let guest = guest(|| VmSpec {
+fn old() -> VmSpec {
+    VmSpec {
         kernel: "6.1".parse().unwrap_or_default(),
         memory: 768 << 20,
         disks: vec![
@@ -18,41 +17,47 @@ fn tenants_with_anonymous_memory_are_spared_where_it_could_be_taken() {
             },
         ],
         ..VmSpec::default()
-    });
-    guest.ok("
+    }
+}
+
+#[test]
+fn tenants_with_anonymous_memory_are_spared_where_it_could_be_taken() {
+    in_guest(old, |guest| {
+        guest.ok("
         mkswap /dev/vdb >/dev/null && swapon /dev/vdb || exit 1
         live a && live b && hole /data/a 300 && hole /data/b 200 && echo 800 >$C/b/io.weight
         cache a /data/a 300 && cache b /data/b 200
         start && hole /data/outside 150 && seep /data/outside 150 0.1
     ");
-    let status = guest.status();
-    for path in ["a", "b"] {
-        let one = tenant(&status, path);
-        assert_eq!(one["reclaimed"], 0, "{one}");
-        let spared = one["spared"].as_str().unwrap_or_default();
-        assert!(spared.contains("no swappiness="), "{one}");
-    }
-    let limits = status["limits"].to_string();
-    assert!(
-        limits.contains("anonymous") && limits.contains("proactive reclaim"),
-        "{limits}"
-    );
-    let doctor = guest.ok("justitia doctor");
-    assert!(doctor.contains("works, with limits"), "{doctor}");
-    // Protection works all the same, and comes back.
-    guest.ok(
+        let status = guest.status();
+        for path in ["a", "b"] {
+            let one = tenant(&status, path);
+            assert_eq!(one["reclaimed"], 0, "{one}");
+            let spared = one["spared"].as_str().unwrap_or_default();
+            assert!(spared.contains("no swappiness="), "{one}");
+        }
+        let limits = status["limits"].to_string();
+        assert!(
+            limits.contains("anonymous") && limits.contains("proactive reclaim"),
+            "{limits}"
+        );
+        let doctor = guest.ok("justitia doctor");
+        assert!(doctor.contains("works, with limits"), "{doctor}");
+        // Protection works all the same, and comes back.
+        guest.ok(
         "protected b && end TERM && [ $(cat $C/a/memory.low $C/b/memory.low | tr -d '\\n') = 00 ]",
     );
 
-    // Without swap nothing anonymous can be taken, and reclaim works.
-    guest.ok("
+        // Without swap nothing anonymous can be taken, and reclaim works.
+        guest.ok("
         swapoff /dev/vdb && cache a /data/a 300 && cache b /data/b 200
         start && hole /data/outside2 250 && seep /data/outside2 250 0.1
     ");
-    let status = guest.status();
-    assert!(
-        tenant(&status, "a")["reclaimed"].as_u64() > Some(0),
-        "{status:#}"
-    );
-    guest.ok("end TERM");
+        let status = guest.status();
+        assert!(
+            tenant(&status, "a")["reclaimed"].as_u64() > Some(0),
+            "{status:#}"
+        );
+        guest.ok("end TERM");
+    });
 }

@@ -5,14 +5,14 @@ mod agent_guest;
 
 use std::time::{Duration, Instant};
 
-use agent_guest::{Guest, guest, tenant};
+use agent_guest::{Guest, in_guest, tenant};
 use justitia_lab::vm::{DiskSpec, VmSpec};
 
 /// The file of each of four tenants, MiB: together more than the memory.
 const FILE: u64 = 260;
 
-fn roomy() -> Guest {
-    guest(|| VmSpec {
+fn roomy() -> VmSpec {
+    VmSpec {
         memory: 896 << 20,
         disks: vec![
             DiskSpec::ext4(2 << 30),
@@ -23,7 +23,7 @@ fn roomy() -> Guest {
             },
         ],
         ..VmSpec::default()
-    })
+    }
 }
 
 /// Two tenants with cold anonymous memory and more cache than they are entitled to, swap, and an outsider
@@ -48,47 +48,47 @@ fn swapped(guest: &Guest) -> u64 {
 
 #[test]
 fn no_anonymous_memory_is_reclaimed_by_the_agent() {
-    let guest = roomy();
-    for multi_gen in ["y", "n"] {
-        guest.ok(&format!(
-            "clean; echo {multi_gen} >/sys/kernel/mm/lru_gen/enabled"
-        ));
-        guest.ok(ANONYMOUS);
-        let before = guest.number("vmstat pswpout");
-        let kernel =
-            "awk '$1 ~ /^pgsteal_(kswapd|direct)$/ { sum += $2 } END { print sum }' /proc/vmstat";
-        let kernel_before = guest.number(kernel);
-        guest.ok("start && hole /data/outside 320 && seep /data/outside 320 0.1");
-        let status = guest.status();
-        let reclaimed = tenant(&status, "a")["reclaimed"].as_u64().unwrap_or(0)
-            + tenant(&status, "b")["reclaimed"].as_u64().unwrap_or(0);
-        println!(
-            "MGLRU {multi_gen}: {} MiB reclaimed by the agent, {} pages by the kernel itself",
-            reclaimed >> 20,
-            guest.number(kernel) - kernel_before
-        );
-        assert!(reclaimed > 32 << 20, "MGLRU {multi_gen}: {status:#}");
-        assert_eq!(guest.number("vmstat pswpout"), before, "MGLRU {multi_gen}");
-        assert_eq!(swapped(&guest), 0, "MGLRU {multi_gen}");
-        guest.ok("holds() { [ $(awk '$1 == \"anon\" { print $2 }' $C/$1/memory.stat) -gt 40000000 ]; }; holds a && holds b && end TERM");
-        // There was anonymous memory to be taken: without `swappiness=0` it goes, with it it stays.
-        guest.ok("echo '400M swappiness=0' >$C/b/memory.reclaim 2>/dev/null; true");
-        assert_eq!(swapped(&guest), 0, "MGLRU {multi_gen}");
-        guest.ok("echo 400M >$C/b/memory.reclaim 2>/dev/null; true");
-        assert!(
-            swapped(&guest) > 0,
-            "MGLRU {multi_gen}: nothing could be swapped out"
-        );
-    }
-    guest.ok("clean; swapoff /dev/vdb; echo y >/sys/kernel/mm/lru_gen/enabled");
+    in_guest(roomy, |guest| {
+        for multi_gen in ["y", "n"] {
+            guest.ok(&format!(
+                "clean; echo {multi_gen} >/sys/kernel/mm/lru_gen/enabled"
+            ));
+            guest.ok(ANONYMOUS);
+            let before = guest.number("vmstat pswpout");
+            let kernel = "awk '$1 ~ /^pgsteal_(kswapd|direct)$/ { sum += $2 } END { print sum }' /proc/vmstat";
+            let kernel_before = guest.number(kernel);
+            guest.ok("start && hole /data/outside 320 && seep /data/outside 320 0.1");
+            let status = guest.status();
+            let reclaimed = tenant(&status, "a")["reclaimed"].as_u64().unwrap_or(0)
+                + tenant(&status, "b")["reclaimed"].as_u64().unwrap_or(0);
+            println!(
+                "MGLRU {multi_gen}: {} MiB reclaimed by the agent, {} pages by the kernel itself",
+                reclaimed >> 20,
+                guest.number(kernel) - kernel_before
+            );
+            assert!(reclaimed > 32 << 20, "MGLRU {multi_gen}: {status:#}");
+            assert_eq!(guest.number("vmstat pswpout"), before, "MGLRU {multi_gen}");
+            assert_eq!(swapped(guest), 0, "MGLRU {multi_gen}");
+            guest.ok("holds() { [ $(awk '$1 == \"anon\" { print $2 }' $C/$1/memory.stat) -gt 40000000 ]; }; holds a && holds b && end TERM");
+            // There was anonymous memory to be taken: without `swappiness=0` it goes, with it it stays.
+            guest.ok("echo '400M swappiness=0' >$C/b/memory.reclaim 2>/dev/null; true");
+            assert_eq!(swapped(guest), 0, "MGLRU {multi_gen}");
+            guest.ok("echo 400M >$C/b/memory.reclaim 2>/dev/null; true");
+            assert!(
+                swapped(guest) > 0,
+                "MGLRU {multi_gen}: nothing could be swapped out"
+            );
+        }
+        guest.ok("clean; swapoff /dev/vdb; echo y >/sys/kernel/mm/lru_gen/enabled");
+    });
 }
 
 #[test]
 fn pages_kept_follow_the_order_of_the_weights() {
-    let guest = roomy();
-    for multi_gen in ["y", "n"] {
-        guest.ok(&format!(
-            "clean; echo {multi_gen} >/sys/kernel/mm/lru_gen/enabled
+    in_guest(roomy, |guest| {
+        for multi_gen in ["y", "n"] {
+            guest.ok(&format!(
+                "clean; echo {multi_gen} >/sys/kernel/mm/lru_gen/enabled
             w=100
             for t in w1 w2 w4 w8; do
                 live $t && hole /data/$t {FILE} && echo $w >$C/$t/io.weight || exit 1
@@ -99,57 +99,59 @@ fn pages_kept_follow_the_order_of_the_weights() {
             for t in w1 w2 w4 w8; do reread $t /data/$t 0.2; done
             (while :; do seep /data/outside 400 0.05; done) >/dev/null 2>&1 &
             echo $! >>/run/loads"
-        ));
-        // However slow the machine: it has a minute to get there.
-        let begin = Instant::now();
-        let kept = loop {
-            let kept: Vec<u64> = guest
-                .ok("for t in w1 w2 w4 w8; do file_of $t; done")
-                .lines()
-                .map(|line| line.parse().unwrap_or(0))
-                .collect();
-            assert_eq!(kept.len(), 4);
-            // 1.3, in whole numbers; who has its whole file cached cannot hold more.
-            let ordered = kept
-                .windows(2)
-                .all(|pair| pair[1] * 10 >= pair[0] * 13 || pair[1] >= (FILE - 5) << 20);
-            if ordered && begin.elapsed() > Duration::from_secs(10) {
-                break kept;
-            }
-            assert!(
-                begin.elapsed() < Duration::from_secs(70),
-                "MGLRU {multi_gen}: {kept:?}\n{}",
-                guest.log()
+            ));
+            // However slow the machine: it has a minute to get there.
+            let begin = Instant::now();
+            let kept = loop {
+                let kept: Vec<u64> = guest
+                    .ok("for t in w1 w2 w4 w8; do file_of $t; done")
+                    .lines()
+                    .map(|line| line.parse().unwrap_or(0))
+                    .collect();
+                assert_eq!(kept.len(), 4);
+                // 1.3, in whole numbers; who has its whole file cached cannot hold more.
+                let ordered = kept
+                    .windows(2)
+                    .all(|pair| pair[1] * 10 >= pair[0] * 13 || pair[1] >= (FILE - 5) << 20);
+                if ordered && begin.elapsed() > Duration::from_secs(10) {
+                    break kept;
+                }
+                assert!(
+                    begin.elapsed() < Duration::from_secs(70),
+                    "MGLRU {multi_gen}: {kept:?}\n{}",
+                    guest.log()
+                );
+                std::thread::sleep(Duration::from_secs(1));
+            };
+            // Not everyone has all: there was something to divide.
+            assert!(kept[0] < FILE << 19, "MGLRU {multi_gen}: {kept:?}");
+            println!(
+                "MGLRU {multi_gen}: {kept:?} bytes kept after {:?}",
+                begin.elapsed()
             );
-            std::thread::sleep(Duration::from_secs(1));
-        };
-        // Not everyone has all: there was something to divide.
-        assert!(kept[0] < FILE << 19, "MGLRU {multi_gen}: {kept:?}");
-        println!(
-            "MGLRU {multi_gen}: {kept:?} bytes kept after {:?}",
-            begin.elapsed()
-        );
-        guest.ok("end TERM");
-    }
-    guest.ok("echo y >/sys/kernel/mm/lru_gen/enabled");
+            guest.ok("end TERM");
+        }
+        guest.ok("echo y >/sys/kernel/mm/lru_gen/enabled");
+    });
 }
 
 #[test]
 fn a_thousand_cgroups_come_and_go() {
-    let guest = roomy();
-    guest.ok("
+    in_guest(roomy, |guest| {
+        guest.ok("
         live stays && hole /data/stays 500 && hole /data/small 4
         start && reread stays /data/stays 0.1
         (while :; do dd if=/dev/zero of=/data/written bs=1M count=64 conv=fsync 2>/dev/null; done) >/dev/null 2>&1 &
         echo $! >>/run/loads
         sleep 3
     ");
-    let fds = || guest.number("ls /proc/$(cat /run/agent.pid)/fd | wc -l");
-    let resident =
-        || guest.number("awk '$1 == \"VmRSS:\" { print $2 }' /proc/$(cat /run/agent.pid)/status");
-    let (fds_before, resident_before) = (fds(), resident());
-    // Ten times a hundred: some hold pages, some have children, one in ten is there when the next hundred come.
-    guest.ok("
+        let fds = || guest.number("ls /proc/$(cat /run/agent.pid)/fd | wc -l");
+        let resident = || {
+            guest.number("awk '$1 == \"VmRSS:\" { print $2 }' /proc/$(cat /run/agent.pid)/status")
+        };
+        let (fds_before, resident_before) = (fds(), resident());
+        // Ten times a hundred: some hold pages, some have children, one in ten is there when the next hundred come.
+        guest.ok("
         for round in 0 1 2 3 4 5 6 7 8 9; do
             names=
             for n in 0 1 2 3 4 5 6 7 8 9; do
@@ -162,22 +164,23 @@ fn a_thousand_cgroups_come_and_go() {
             for name in $names; do timeout 5 rmdir $name || { echo \"rmdir $name: $?\"; exit 1; }; done
         done
     ");
-    guest.ok("settled() { [ $(justitia status --json | grep -c '\"path\": \"r[0-9]') = 0 ]; }; within 20 settled; sleep 1");
-    let (fds_after, resident_after) = (fds(), resident());
-    println!(
-        "descriptors {fds_before} -> {fds_after}, resident {resident_before} -> {resident_after} KiB"
-    );
-    assert!(
-        fds_after <= fds_before + 3,
-        "{fds_before} descriptors became {fds_after}"
-    );
-    assert!(
-        resident_after <= resident_before + (8 << 10),
-        "{resident_before} KiB became {resident_after}"
-    );
-    let status = guest.status();
-    assert_eq!(status["cost"]["errors"], 0);
-    let bad = guest.ok("grep -E ' (WARN|ERROR) ' $LOG || true");
-    assert_eq!(bad, "");
-    assert_eq!(guest.ok("end TERM").trim(), "0");
+        guest.ok("settled() { [ $(justitia status --json | grep -c '\"path\": \"r[0-9]') = 0 ]; }; within 20 settled; sleep 1");
+        let (fds_after, resident_after) = (fds(), resident());
+        println!(
+            "descriptors {fds_before} -> {fds_after}, resident {resident_before} -> {resident_after} KiB"
+        );
+        assert!(
+            fds_after <= fds_before + 3,
+            "{fds_before} descriptors became {fds_after}"
+        );
+        assert!(
+            resident_after <= resident_before + (8 << 10),
+            "{resident_before} KiB became {resident_after}"
+        );
+        let status = guest.status();
+        assert_eq!(status["cost"]["errors"], 0);
+        let bad = guest.ok("grep -E ' (WARN|ERROR) ' $LOG || true");
+        assert_eq!(bad, "");
+        assert_eq!(guest.ok("end TERM").trim(), "0");
+    });
 }

@@ -2,18 +2,18 @@
 
 mod agent_guest;
 
-use agent_guest::{Guest, guest};
+use agent_guest::in_guest;
 use justitia_lab::vm::{DiskSpec, VmSpec};
 
 /// So often is the agent killed.
 const KILLS: usize = 52;
 
-fn small() -> Guest {
-    guest(|| VmSpec {
+fn small() -> VmSpec {
+    VmSpec {
         memory: 768 << 20,
         disks: vec![DiskSpec::ext4(2 << 30)],
         ..VmSpec::default()
-    })
+    }
 }
 
 /// Two levels of tenants, some with a protection of their operator's, and pressure from outside them.
@@ -38,21 +38,21 @@ const LOADED: &str = "
 
 #[test]
 fn fifty_kills_while_reclaiming_leave_every_knob_as_it_was() {
-    let guest = small();
-    guest.ok(LOADED);
-    // A moment up to well into the reclaim, anew each time.
-    let moments: Vec<String> = std::iter::repeat_with(|| fastrand::u32(20_000..1_600_000))
-        .take(KILLS)
-        .map(|us| us.to_string())
-        .collect();
-    println!("killed after (µs): {}", moments.join(" "));
-    let (first, second) = moments.split_at(KILLS / 2);
-    let mut written = 0;
-    for part in [first, second] {
-        // Every second time `reset` gives back, the other times the next start does. What a start failed to
-        // give back would count as an operator's from then on, and still stand after the reset.
-        written += guest.number(&format!(
-            "export JUSTITIA_LOG=debug
+    in_guest(small, |guest| {
+        guest.ok(LOADED);
+        // A moment up to well into the reclaim, anew each time.
+        let moments: Vec<String> = std::iter::repeat_with(|| fastrand::u32(20_000..1_600_000))
+            .take(KILLS)
+            .map(|us| us.to_string())
+            .collect();
+        println!("killed after (µs): {}", moments.join(" "));
+        let (first, second) = moments.split_at(KILLS / 2);
+        let mut written = 0;
+        for part in [first, second] {
+            // Every second time `reset` gives back, the other times the next start does. What a start failed to
+            // give back would count as an operator's from then on, and still stand after the reset.
+            written += guest.number(&format!(
+                "export JUSTITIA_LOG=debug
             writing() {{ [ \"$(wc -l </run/justitia/ledger)\" -gt 1 ]; }}
             n=0 written=0
             for moment in {}; do
@@ -76,40 +76,42 @@ fn fifty_kills_while_reclaiming_leave_every_knob_as_it_was() {
                 [ ! -e /run/justitia/ledger ] || {{ echo 'the ledger was left'; exit 1; }}
             done
             echo $written",
-            part.join(" ")
-        ));
-    }
-    let reclaimed = guest.number("grep -c 'reclaim tenant=' $LOG");
-    println!("{written} of {KILLS} kills left knobs of ours; {reclaimed} reclaim orders");
-    assert!(
-        written >= 15,
-        "only {written} of {KILLS} kills came after the first write: the test says little"
-    );
-    assert!(
-        reclaimed > 0,
-        "nothing was reclaimed meanwhile: the test says little"
-    );
+                part.join(" ")
+            ));
+        }
+        let reclaimed = guest.number("grep -c 'reclaim tenant=' $LOG");
+        println!("{written} of {KILLS} kills left knobs of ours; {reclaimed} reclaim orders");
+        assert!(
+            written >= 15,
+            "only {written} of {KILLS} kills came after the first write: the test says little"
+        );
+        assert!(
+            reclaimed > 0,
+            "nothing was reclaimed meanwhile: the test says little"
+        );
+    });
 }
 
 #[test]
 fn a_crash_leaves_it_to_reset_and_a_request_to_stop_gives_back() {
-    let guest = small();
-    guest.ok(LOADED);
-    // (Of the first SIGSEGV that comes from elsewhere, Rust's runtime expects that it comes again.)
-    for (signal, status) in [("SEGV", 139), ("ABRT", 134)] {
-        let ended = guest.ok(&format!(
+    in_guest(small, |guest| {
+        guest.ok(LOADED);
+        // (Of the first SIGSEGV that comes from elsewhere, Rust's runtime expects that it comes again.)
+        for (signal, status) in [("SEGV", 139), ("ABRT", 134)] {
+            let ended = guest.ok(&format!(
             "start && within 20 protected big1 && kill -{signal} $(cat /run/agent.pid) && usleep 300000
             [ -s /run/agent.code ] && cat /run/agent.code || end {signal}
             justitia reset >/dev/null && lows >/run/after && diff /run/before /run/after"
         ));
-        assert_eq!(ended.trim(), status.to_string(), "{signal}");
-    }
-    for signal in ["TERM", "INT", "HUP"] {
-        let ended = guest.ok(&format!(
+            assert_eq!(ended.trim(), status.to_string(), "{signal}");
+        }
+        for signal in ["TERM", "INT", "HUP"] {
+            let ended = guest.ok(&format!(
             "start && within 20 protected big1 && within 20 protected slice && end {signal} && lows >/run/after && diff /run/before /run/after && test ! -e /run/justitia/ledger"
         ));
-        assert_eq!(ended.trim(), "0", "{signal}");
-    }
+            assert_eq!(ended.trim(), "0", "{signal}");
+        }
+    });
 }
 
 /// A killed agent's ledger, and the knobs that it names.
@@ -125,86 +127,91 @@ const KILLED: &str = "
 
 #[test]
 fn a_damaged_ledger_is_told_by_line_and_nothing_is_written() {
-    let guest = small();
-    guest.ok(KILLED);
-    let lines = guest.number("wc -l </run/ledger.kept");
-    assert!(lines >= 7, "{lines} lines");
-    let damages = [
-        ("cut within a line", "head -c -9 /run/ledger.kept", lines),
-        (
-            "a byte changed",
-            "sed '3s/memory-low/memory-1ow/' /run/ledger.kept",
-            3,
-        ),
-        (
-            "a line of something else",
-            "sed '2s/.*/hello/' /run/ledger.kept",
-            2,
-        ),
-        ("its first line lost", "tail -n +2 /run/ledger.kept", 1),
-        (
-            "bytes that are no text",
-            "sed '4s/^/\\xff\\xfe/' /run/ledger.kept",
-            4,
-        ),
-        ("emptied", "true", 1),
-        ("zeroes", "head -c 500 /dev/zero", 1),
-    ];
-    for (what, damage, line) in damages {
-        guest.ok(&format!(
-            "{damage} >/run/justitia/ledger && cp /run/justitia/ledger /run/ledger.bad"
-        ));
-        for command in ["run", "reset"] {
-            let result = guest.sh(&format!("timeout 20 justitia {command}"));
-            let expected = format!("the ledger /run/justitia/ledger is damaged at line {line}:");
-            assert_eq!(result.status, 1, "{command}, {what}: {result:?}");
-            assert!(
-                result.stderr.contains(&expected) && result.stderr.contains("reset --damaged"),
-                "{command}, {what}: expected {expected:?}, found {}",
-                result.stderr
-            );
-            guest.ok("lows >/run/after && diff /run/killed /run/after && cmp /run/ledger.bad /run/justitia/ledger");
+    in_guest(small, |guest| {
+        guest.ok(KILLED);
+        let lines = guest.number("wc -l </run/ledger.kept");
+        assert!(lines >= 7, "{lines} lines");
+        let damages = [
+            ("cut within a line", "head -c -9 /run/ledger.kept", lines),
+            (
+                "a byte changed",
+                "sed '3s/memory-low/memory-1ow/' /run/ledger.kept",
+                3,
+            ),
+            (
+                "a line of something else",
+                "sed '2s/.*/hello/' /run/ledger.kept",
+                2,
+            ),
+            ("its first line lost", "tail -n +2 /run/ledger.kept", 1),
+            (
+                "bytes that are no text",
+                "sed '4s/^/\\xff\\xfe/' /run/ledger.kept",
+                4,
+            ),
+            ("emptied", "true", 1),
+            ("zeroes", "head -c 500 /dev/zero", 1),
+        ];
+        for (what, damage, line) in damages {
+            guest.ok(&format!(
+                "{damage} >/run/justitia/ledger && cp /run/justitia/ledger /run/ledger.bad"
+            ));
+            for command in ["run", "reset"] {
+                let result = guest.sh(&format!("timeout 20 justitia {command}"));
+                let expected =
+                    format!("the ledger /run/justitia/ledger is damaged at line {line}:");
+                assert_eq!(result.status, 1, "{command}, {what}: {result:?}");
+                assert!(
+                    result.stderr.contains(&expected) && result.stderr.contains("reset --damaged"),
+                    "{command}, {what}: expected {expected:?}, found {}",
+                    result.stderr
+                );
+                guest.ok("lows >/run/after && diff /run/killed /run/after && cmp /run/ledger.bad /run/justitia/ledger");
+            }
         }
-    }
 
-    // What is certain is given back, the rest is left, and the file is put aside.
-    guest.ok("sed '3s/memory-low/memory-1ow/' /run/ledger.kept >/run/justitia/ledger");
-    let lost = guest.ok("sed -n '3s/.*\"path\":\"\\([^\"]*\\)\".*/\\1/p' /run/ledger.kept");
-    let lost = lost.trim();
-    assert!(lost.starts_with('t'), "{lost:?}");
-    let told = guest.ok("justitia reset --damaged");
-    for n in 1..=6 {
-        let name = format!("t{n}");
-        let low = guest.number(&format!("cat $C/{name}/memory.low"));
-        assert_eq!(low > 0, name == lost, "{name} has {low}; told:\n{told}");
-        assert_eq!(told.contains(&name), name != lost, "{told}");
-    }
-    guest.ok("test -e /run/justitia/ledger.damaged -a ! -e /run/justitia/ledger && justitia reset");
+        // What is certain is given back, the rest is left, and the file is put aside.
+        guest.ok("sed '3s/memory-low/memory-1ow/' /run/ledger.kept >/run/justitia/ledger");
+        let lost = guest.ok("sed -n '3s/.*\"path\":\"\\([^\"]*\\)\".*/\\1/p' /run/ledger.kept");
+        let lost = lost.trim();
+        assert!(lost.starts_with('t'), "{lost:?}");
+        let told = guest.ok("justitia reset --damaged");
+        for n in 1..=6 {
+            let name = format!("t{n}");
+            let low = guest.number(&format!("cat $C/{name}/memory.low"));
+            assert_eq!(low > 0, name == lost, "{name} has {low}; told:\n{told}");
+            assert_eq!(told.contains(&name), name != lost, "{told}");
+        }
+        guest.ok(
+            "test -e /run/justitia/ledger.damaged -a ! -e /run/justitia/ledger && justitia reset",
+        );
+    });
 }
 
 #[test]
 fn a_second_agent_is_refused_and_disturbs_nothing() {
-    let guest = small();
-    guest.ok("live a && hole /data/a 8 && cache a /data/a 8 && lows >/run/before && start && within 10 protected a && lows >/run/held");
-    for (command, expected) in [
-        ("run", "another agent is running"),
-        ("reset", "another agent is running"),
-        ("run --observe", "the status socket"),
-    ] {
-        let result = guest.sh(&format!("timeout 20 justitia {command}"));
-        assert_eq!(result.status, 1, "{command}: {result:?}");
-        assert!(result.stderr.contains(expected), "{command}: {result:?}");
-    }
-    guest.ok("lows >/run/after && diff /run/held /run/after");
-    assert_eq!(guest.status()["observe"], false);
-    // The first one's ledger still works.
-    guest.ok("end KILL && justitia reset && lows >/run/after && diff /run/before /run/after");
+    in_guest(small, |guest| {
+        guest.ok("live a && hole /data/a 8 && cache a /data/a 8 && lows >/run/before && start && within 10 protected a && lows >/run/held");
+        for (command, expected) in [
+            ("run", "another agent is running"),
+            ("reset", "another agent is running"),
+            ("run --observe", "the status socket"),
+        ] {
+            let result = guest.sh(&format!("timeout 20 justitia {command}"));
+            assert_eq!(result.status, 1, "{command}: {result:?}");
+            assert!(result.stderr.contains(expected), "{command}: {result:?}");
+        }
+        guest.ok("lows >/run/after && diff /run/held /run/after");
+        assert_eq!(&guest.status()["observe"], false);
+        // The first one's ledger still works.
+        guest.ok("end KILL && justitia reset && lows >/run/after && diff /run/before /run/after");
+    });
 }
 
 #[test]
 fn nothing_that_throttles_is_ever_written() {
-    let guest = small();
-    guest.ok("
+    in_guest(small, |guest| {
+        guest.ok("
         live a && live b && hole /data/a 60 && cache a /data/a 60 && hole /data/b 60 && cache b /data/b 60
         knobs | grep -v 'memory.low:' >/run/before
         start && within 10 protected a && within 10 protected b && end KILL || exit 1
@@ -212,7 +219,8 @@ fn nothing_that_throttles_is_ever_written() {
         grep -q '^max$' $C/a/memory.high && grep -q '^max$' $C/a/memory.max && [ ! -s $C/a/io.max -o -z \"$(cat $C/a/io.max)\" ] || exit 1
         justitia reset
     ");
-    // All writable files: the comparison has something to compare.
-    let compared: usize = guest.ok("wc -l </run/before").trim().parse().unwrap();
-    assert!(compared > 20, "{compared} values");
+        // All writable files: the comparison has something to compare.
+        let compared: usize = guest.ok("wc -l </run/before").trim().parse().unwrap();
+        assert!(compared > 20, "{compared} values");
+    });
 }
