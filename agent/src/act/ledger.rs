@@ -24,6 +24,19 @@ struct Held {
     ours: String,
 }
 
+impl Held {
+    /// As the journal says it.
+    fn entry(&self, (id, knob): (CgroupId, Knob)) -> Entry {
+        Entry {
+            cgroup: id.0,
+            path: escape::encode(self.cgroup.path().as_os_str()),
+            knob,
+            before: self.before.clone(),
+            ours: self.ours.clone(),
+        }
+    }
+}
+
 /// What became of a wish to write a knob.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Written {
@@ -267,13 +280,7 @@ impl Ledger {
         let mut returned = Vec::new();
         let mut failed = Vec::new();
         for ((id, knob), held) in self.held.drain() {
-            let entry = Entry {
-                cgroup: id.0,
-                path: escape::encode(held.cgroup.path().as_os_str()),
-                knob,
-                before: held.before,
-                ours: held.ours,
-            };
+            let entry = held.entry((id, knob));
             let back = put_back(&held.cgroup, knob, &entry.before, &[&entry.ours]);
             returned.push(told(&entry, back.clone()));
             if matches!(back, Back::Failed { .. }) {
@@ -324,13 +331,7 @@ impl Ledger {
         let entries: Vec<Entry> = self
             .held
             .iter()
-            .map(|((id, knob), held)| Entry {
-                cgroup: id.0,
-                path: escape::encode(held.cgroup.path().as_os_str()),
-                knob: *knob,
-                before: held.before.clone(),
-                ours: held.ours.clone(),
-            })
+            .map(|(key, held)| held.entry(*key))
             .collect();
         self.journal = Some(Journal::create(&self.path, &entries)?);
         Ok(())
