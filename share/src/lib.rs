@@ -7,6 +7,7 @@
 mod age;
 mod entitle;
 mod fill;
+pub mod live;
 mod pv;
 mod tree;
 mod victim;

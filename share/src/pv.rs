@@ -12,12 +12,21 @@ use crate::num::to_f64;
 /// anything.
 #[must_use]
 pub fn pv(weights: &[Weight], actual: &[f64]) -> Option<f64> {
-    let lowest = *weights.iter().min()?;
+    let ideal: Vec<f64> = weights.iter().map(|w| to_f64(w.get())).collect();
+    of_proportions(&ideal, actual)
+}
+
+/// [`pv`] where what is ideal is given as any positive numbers in proportion: the leaves of a weight tree
+/// have products of shares there, see [`live`](crate::live).
+pub(crate) fn of_proportions(ideal: &[f64], actual: &[f64]) -> Option<f64> {
+    let lowest = ideal.iter().copied().reduce(f64::min)?;
+    // Products of the same shares in another order may differ in their last bits.
+    let is_lowest = |part: f64| part <= lowest * (1.0 + 1e-9);
     let unit = mean(
         actual
             .iter()
-            .zip(weights)
-            .filter(|(_, w)| **w == lowest)
+            .zip(ideal)
+            .filter(|(_, part)| is_lowest(**part))
             .map(|(a, _)| *a),
     )?;
     if actual.iter().all(|a| *a <= 0.0) {
@@ -26,10 +35,12 @@ pub fn pv(weights: &[Weight], actual: &[f64]) -> Option<f64> {
     if unit <= 0.0 {
         return Some(f64::INFINITY);
     }
-    mean(actual.iter().zip(weights).map(|(a, w)| {
-        let ideal = to_f64(w.get()) / to_f64(lowest.get());
-        (ideal - a / unit).abs()
-    }))
+    mean(
+        actual
+            .iter()
+            .zip(ideal)
+            .map(|(a, part)| (part / lowest - a / unit).abs()),
+    )
 }
 
 fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
