@@ -42,6 +42,14 @@ const ANONYMOUS: &str = "
     echo 800 >$C/b/io.weight
 ";
 
+/// Multi-generational LRU or the classic one, with nothing running: the switch rewrites the kernel's code, which
+/// an emulated guest with several processors does not always survive.
+fn choose_lru(guest: &Guest, multi_gen: &str) {
+    guest.ok(&format!(
+        "clean; sleep 1; echo {multi_gen} >/sys/kernel/mm/lru_gen/enabled"
+    ));
+}
+
 fn swapped(guest: &Guest) -> u64 {
     guest.number("cat $C/a/memory.swap.current $C/b/memory.swap.current | awk '{ sum += $1 } END { print sum }'")
 }
@@ -50,9 +58,7 @@ fn swapped(guest: &Guest) -> u64 {
 fn no_anonymous_memory_is_reclaimed_by_the_agent() {
     in_guest(roomy, |guest| {
         for multi_gen in ["y", "n"] {
-            guest.ok(&format!(
-                "clean; echo {multi_gen} >/sys/kernel/mm/lru_gen/enabled"
-            ));
+            choose_lru(guest, multi_gen);
             guest.ok(ANONYMOUS);
             let before = guest.number("vmstat pswpout");
             let kernel = "awk '$1 ~ /^pgsteal_(kswapd|direct)$/ { sum += $2 } END { print sum }' /proc/vmstat";
@@ -79,7 +85,7 @@ fn no_anonymous_memory_is_reclaimed_by_the_agent() {
                 "MGLRU {multi_gen}: nothing could be swapped out"
             );
         }
-        guest.ok("clean; swapoff /dev/vdb; echo y >/sys/kernel/mm/lru_gen/enabled");
+        guest.ok("clean; swapoff /dev/vdb");
     });
 }
 
@@ -87,9 +93,9 @@ fn no_anonymous_memory_is_reclaimed_by_the_agent() {
 fn pages_kept_follow_the_order_of_the_weights() {
     in_guest(roomy, |guest| {
         for multi_gen in ["y", "n"] {
+            choose_lru(guest, multi_gen);
             guest.ok(&format!(
-                "clean; echo {multi_gen} >/sys/kernel/mm/lru_gen/enabled
-            w=100
+                "w=100
             for t in w1 w2 w4 w8; do
                 live $t && hole /data/$t {FILE} && echo $w >$C/$t/io.weight || exit 1
                 w=$((w * 2))
@@ -100,7 +106,7 @@ fn pages_kept_follow_the_order_of_the_weights() {
             (while :; do seep /data/outside 400 0.05; done) >/dev/null 2>&1 &
             echo $! >>/run/loads"
             ));
-            // However slow the machine: it has a minute to get there.
+            // However slow the machine: it has two minutes to get there.
             let begin = Instant::now();
             let kept = loop {
                 let kept: Vec<u64> = guest
@@ -109,15 +115,17 @@ fn pages_kept_follow_the_order_of_the_weights() {
                     .map(|line| line.parse().unwrap_or(0))
                     .collect();
                 assert_eq!(kept.len(), 4);
-                // 1.3, in whole numbers; who has its whole file cached cannot hold more.
+                // The stock kernel leaves everyone the same. Who has its whole file cached cannot hold more.
+                let whole = (FILE - 5) << 20;
                 let ordered = kept
                     .windows(2)
-                    .all(|pair| pair[1] * 10 >= pair[0] * 13 || pair[1] >= (FILE - 5) << 20);
+                    .all(|pair| pair[1] * 10 >= pair[0] * 11 || pair[1] >= whole)
+                    && (kept[3] >= kept[0] * 2 || kept[3] >= whole);
                 if ordered && begin.elapsed() > Duration::from_secs(10) {
                     break kept;
                 }
                 assert!(
-                    begin.elapsed() < Duration::from_secs(70),
+                    begin.elapsed() < Duration::from_secs(120),
                     "MGLRU {multi_gen}: {kept:?}\n{}",
                     guest.log()
                 );
@@ -131,13 +139,13 @@ fn pages_kept_follow_the_order_of_the_weights() {
             );
             guest.ok("end TERM");
         }
-        guest.ok("echo y >/sys/kernel/mm/lru_gen/enabled");
     });
 }
 
 #[test]
 fn a_thousand_cgroups_come_and_go() {
     in_guest(roomy, |guest| {
+        choose_lru(guest, "y");
         guest.ok("
         live stays && hole /data/stays 500 && hole /data/small 4
         start && reread stays /data/stays 0.1

@@ -71,7 +71,7 @@ pub fn command(boot: &Boot<'_>) -> Result<Command> {
     let extra = &spec.cmdline;
     command.args([
         "-append",
-        &format!("console=ttyS0 quiet loglevel=4 panic=-1 oops=panic psi=1 nokaslr random.trust_cpu=on tsc=reliable {extra}"),
+        &format!("console=ttyS0 quiet loglevel=5 panic=-1 oops=panic psi=1 nokaslr random.trust_cpu=on tsc=reliable {extra}"),
     ]);
     command.args(["-device", "virtio-rng-pci"]);
     if spec.shell {
