@@ -7,10 +7,11 @@ use justitia_kernel::cgroup::{CgroupFs, CgroupId};
 use justitia_kernel::proc::ProcFs;
 
 use crate::act::keeper::Keeper;
+use crate::act::rest::Rest;
 use crate::act::worker::{Means, Order, Outcome, Reclaimer};
 use crate::config::Config;
 use crate::observe::{Abilities, Changes, Observer};
-use crate::plan::{Key, Policy, ReclaimIntent, Shares, Snapshot, Spared, plan_reclaim};
+use crate::plan::{Key, Policy, ReclaimIntent, Shares, Snapshot, plan_reclaim};
 use crate::tell::status::Decision;
 
 /// A plan is made at least this often, to keep the protection and the status fresh.
@@ -19,8 +20,6 @@ const AT_LEAST: Duration = Duration::from_secs(1);
 const PRESSED: Duration = Duration::from_millis(250);
 /// What is known of a victim must not be older than this.
 const FRESH: Duration = Duration::from_millis(500);
-/// After so many orders in a row that freed next to nothing, a tenant rests.
-const FRUITLESS: u32 = 3;
 /// Decisions that are remembered.
 const REMEMBERED: usize = 200;
 
@@ -44,13 +43,6 @@ pub struct Agent {
     freed: u64,
     pub(crate) snapshot: Snapshot,
     pub(crate) shares: Shares,
-}
-
-/// How a tenant has taken to being reclaimed from.
-#[derive(Clone, Copy, Debug, Default)]
-struct Rest {
-    fruitless: u32,
-    until: Option<(Instant, Spared)>,
 }
 
 impl Agent {
@@ -135,10 +127,7 @@ impl Agent {
     fn plan(&mut self, now: Instant) {
         let coming = self.under_way.values().sum();
         let rests = &self.rests;
-        let spared = |key: Key| {
-            let (until, why) = rests.get(&key)?.until?;
-            (until > now).then_some(why)
-        };
+        let spared = |key: Key| rests.get(&key)?.spared(now);
         self.snapshot = self.observer.snapshot(&self.config, now, coming, spared);
         self.shares = Shares::of(&self.snapshot, &self.config.policy);
     }
@@ -225,22 +214,11 @@ impl Agent {
     fn judge(&mut self, outcome: &Outcome, now: Instant) {
         let path = self.path(outcome.key);
         tracing::trace!(tenant = path, freed = outcome.freed, took = ?outcome.took, "reclaimed");
-        let rest = self.rests.entry(outcome.key).or_default();
         if let Some(error) = &outcome.error {
             self.errors += 1;
             tracing::warn!(tenant = path, %error, "reclaim refused");
         }
-        if let Some(spared) = outcome.spared {
-            rest.until = Some((now + Duration::from_secs(1), spared));
-        } else if outcome.freed < outcome.asked / 8 {
-            rest.fruitless = (rest.fruitless + 1).min(FRUITLESS + 4);
-            if rest.fruitless >= FRUITLESS {
-                let pause = Duration::from_secs(1 << (rest.fruitless - FRUITLESS));
-                rest.until = Some((now + pause, Spared::Fruitless));
-            }
-        } else {
-            *rest = Rest::default();
-        }
+        self.rests.entry(outcome.key).or_default().judge(outcome, now);
     }
 
     /// Tells the keeper of cgroups that came and went, and of knobs that were written.

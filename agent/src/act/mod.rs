@@ -3,4 +3,5 @@
 pub mod journal;
 pub mod keeper;
 pub mod ledger;
+pub mod rest;
 pub mod worker;

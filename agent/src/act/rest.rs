@@ -1,0 +1,94 @@
+//! How long a tenant is left alone after an order that did not go well.
+
+use std::time::{Duration, Instant};
+
+use super::worker::Outcome;
+use crate::plan::Spared;
+
+/// After so many orders in a row that freed next to nothing, a tenant rests.
+const FRUITLESS: u32 = 3;
+/// The longest rest is 2 to this power, seconds.
+const LONGEST: u32 = 4;
+/// How long a tenant that thrashes is left alone before its pressure is read again.
+const THRASHING: Duration = Duration::from_secs(1);
+
+/// How a tenant has taken to being reclaimed from.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rest {
+    fruitless: u32,
+    until: Option<(Instant, Spared)>,
+}
+
+impl Rest {
+    /// Takes note of what came of an order: a tenant that thrashes rests for a second, one of which less than
+    /// an eighth of what was asked could be had, three times in a row, for 1 s, then 2 s, at most 16 s.
+    pub fn judge(&mut self, outcome: &Outcome, now: Instant) {
+        if let Some(spared) = outcome.spared {
+            self.until = Some((now + THRASHING, spared));
+        } else if outcome.freed < outcome.asked / 8 {
+            self.fruitless = (self.fruitless + 1).min(FRUITLESS + LONGEST);
+            if self.fruitless >= FRUITLESS {
+                let pause = Duration::from_secs(1 << (self.fruitless - FRUITLESS));
+                self.until = Some((now + pause, Spared::Fruitless));
+            }
+        } else {
+            *self = Self::default();
+        }
+    }
+
+    /// Why it is left alone at this moment, if it is.
+    #[must_use]
+    pub fn spared(&self, now: Instant) -> Option<Spared> {
+        self.until.filter(|(at, _)| *at > now).map(|(_, why)| why)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Key;
+
+    fn outcome(freed: u64, spared: Option<Spared>) -> Outcome {
+        Outcome {
+            key: Key::Outside,
+            asked: 8 << 20,
+            freed,
+            after: None,
+            spared,
+            error: None,
+            took: Duration::ZERO,
+        }
+    }
+
+    #[test]
+    fn fruitless_orders_make_ever_longer_rests() {
+        let now = Instant::now();
+        let mut rest = Rest::default();
+        let mut pauses = Vec::new();
+        for _ in 0..9 {
+            rest.judge(&outcome((1 << 20) - 1, None), now);
+            let pause = (0..60).find(|s| rest.spared(now + Duration::from_secs(*s)).is_none());
+            pauses.push(pause);
+        }
+        let expected = [0, 0, 1, 2, 4, 8, 16, 16, 16].map(Some);
+        assert_eq!(pauses, expected);
+        assert_eq!(rest.spared(now), Some(Spared::Fruitless));
+        // An eighth of what was asked ends it.
+        rest.judge(&outcome(1 << 20, None), now);
+        assert_eq!(rest.spared(now), None);
+        rest.judge(&outcome(0, None), now);
+        assert_eq!(rest.spared(now), None);
+    }
+
+    #[test]
+    fn who_thrashes_rests_a_second_and_is_not_called_fruitless() {
+        let now = Instant::now();
+        let mut rest = Rest::default();
+        for _ in 0..5 {
+            rest.judge(&outcome(0, Some(Spared::Thrashing(80.0))), now);
+        }
+        let soon = now + Duration::from_millis(999);
+        assert_eq!(rest.spared(soon), Some(Spared::Thrashing(80.0)));
+        assert_eq!(rest.spared(now + Duration::from_secs(1)), None);
+    }
+}
