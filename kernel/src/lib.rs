@@ -4,6 +4,7 @@
 //!   so that a path which another cgroup has taken over is never mistaken for the old one.
 //! * [`knob`], [`reclaim`](cgroup::Cgroup::reclaim) and [`lru_gen`]: the only writes.
 //! * [`proc`](mod@proc): `/proc/meminfo`, `/proc/vmstat`, `/proc/zoneinfo`, `/proc/pressure`.
+//! * [`eyes`]: what applications get, by eBPF.
 //! * [`watch`]: what changes in the tree, without rescanning it.
 //! * [`support`]: what this kernel and this mount can do, fact by fact, each with its reason.
 //!
@@ -15,6 +16,7 @@
 
 pub mod cgroup;
 pub mod error;
+pub mod eyes;
 pub mod io;
 pub mod knob;
 pub mod lru_gen;

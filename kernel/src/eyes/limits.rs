@@ -1,0 +1,74 @@
+//! How much room the eyes take.
+
+use super::EyesError;
+
+/// Bounds of everything that is kept in the kernel. Memory follows from them: 192 bytes per tenant
+/// and possible processor, about 100 per asynchronous request, about 150 per shared file and user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Cgroups counted apart at one time, 16 to 65,535. Those that find no room are counted
+    /// together as [`Sample::overflow`](super::Sample::overflow).
+    pub tenants: u32,
+    /// Requests of Linux-native asynchronous I/O, and requests held back by `io.max`, that are
+    /// known at one time, 64 to 1,048,576.
+    pub in_flight: u32,
+    /// Pairs of a file and a tenant that [`Eyes::shared_inodes`](super::Eyes::shared_inodes)
+    /// remembers, 64 to 1,048,576; the least recently used give way.
+    pub shared_inodes: u32,
+}
+
+impl Default for Limits {
+    /// 2,048 tenants, 16,384 requests, 4,096 shared files.
+    fn default() -> Self {
+        Self {
+            tenants: 2048,
+            in_flight: 16_384,
+            shared_inodes: 4096,
+        }
+    }
+}
+
+impl Limits {
+    /// Whether every limit is within its range.
+    ///
+    /// # Errors
+    /// [`EyesError::Limit`] about the first that is not.
+    pub fn check(&self) -> Result<(), EyesError> {
+        let ranges = [
+            ("tenants", self.tenants, 16, 65_535),
+            ("in_flight", self.in_flight, 64, 1 << 20),
+            ("shared_inodes", self.shared_inodes, 64, 1 << 20),
+        ];
+        for (limit, found, minimum, maximum) in ranges {
+            if !(minimum..=maximum).contains(&found) {
+                return Err(EyesError::Limit {
+                    limit,
+                    minimum,
+                    maximum,
+                    found,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_is_allowed() {
+        assert!(Limits::default().check().is_ok());
+    }
+
+    #[test]
+    fn a_limit_out_of_range_is_named() {
+        let limits = Limits {
+            in_flight: 0,
+            ..Limits::default()
+        };
+        let text = limits.check().unwrap_err().to_string();
+        assert_eq!(text, "expected in_flight within 64 and 1048576, found 0");
+    }
+}

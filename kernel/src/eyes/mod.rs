@@ -1,0 +1,29 @@
+//! What each tenant's applications really get: eBPF probes in `kernel/src/bpf/` and their typed
+//! readers.
+//!
+//! The kernel's own counters show block I/O; what applications get through the page cache is
+//! invisible in them, and it is what weights are about. [`Eyes::open`] attaches a probe wherever
+//! data moves between a regular file and an application, each path once; [`Eyes::sample`] reads
+//! what was counted, per cgroup. Nothing is streamed per call or per page.
+//!
+//! A probe that this kernel has no place for is a [`ProbeFact`] with its reason, never an error:
+//! without eyes, or with few, everything else goes on.
+//!
+//! Refaults are not counted here: the kernel counts them itself, as `workingset_refault_file` in
+//! [`MemoryStat`](crate::memory::MemoryStat).
+
+mod counters;
+mod error;
+mod histogram;
+mod limits;
+mod open;
+mod probe;
+mod reports;
+
+pub use counters::{Counters, Io, Sample, Traffic};
+pub use error::EyesError;
+pub use histogram::{Histogram, Latencies};
+pub use limits::Limits;
+pub use open::Eyes;
+pub use probe::{Probe, ProbeFact};
+pub use reports::{Contention, SharedInode, SharedUse};
