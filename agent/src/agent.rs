@@ -1,18 +1,19 @@
 //! The loop's body: one turn of observe, plan, act.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use justitia_kernel::cgroup::{CgroupFs, CgroupId};
+use justitia_kernel::knob::Knob;
 use justitia_kernel::proc::ProcFs;
 
-use crate::act::keeper::Keeper;
+use crate::act::keeper::{Keeper, Told};
 use crate::act::rest::Rest;
 use crate::act::worker::{Means, Order, Outcome, Reclaimer};
 use crate::config::Config;
-use crate::observe::{Abilities, Changes, Observer};
+use crate::observe::{Abilities, Changes, Observer, Sight};
 use crate::plan::{Key, Policy, ReclaimIntent, Shares, Snapshot, plan_reclaim};
-use crate::tell::status::Decision;
+use crate::tell::history::{Deed, History};
 
 /// A plan is made at least this often, to keep the protection and the status fresh.
 const AT_LEAST: Duration = Duration::from_secs(1);
@@ -20,8 +21,6 @@ const AT_LEAST: Duration = Duration::from_secs(1);
 const PRESSED: Duration = Duration::from_millis(250);
 /// What is known of a victim must not be older than this.
 const FRESH: Duration = Duration::from_millis(500);
-/// Decisions that are remembered.
-const REMEMBERED: usize = 200;
 
 /// The agent.
 #[derive(Debug)]
@@ -35,7 +34,7 @@ pub struct Agent {
     rests: HashMap<Key, Rest>,
     pub(crate) reclaimed: HashMap<Key, u64>,
     pub(crate) errors: u64,
-    pub(crate) decisions: VecDeque<Decision>,
+    pub(crate) history: History,
     pub(crate) begun: Instant,
     planned: Option<Instant>,
     kept: Option<Instant>,
@@ -56,10 +55,12 @@ impl Agent {
         abilities: Abilities,
         keeper: Keeper,
         reclaimer: Option<Reclaimer>,
+        sight: Sight,
     ) -> justitia_kernel::Result<Self> {
         let now = Instant::now();
+        let observes = reclaimer.is_none();
         let proc = ProcFs::open(std::path::Path::new("/proc"))?;
-        let observer = Observer::new(fs, proc, abilities, &config, now)?;
+        let observer = Observer::new(fs, proc, abilities, &config, sight, now)?;
         let mut agent = Self {
             config,
             observer,
@@ -70,7 +71,7 @@ impl Agent {
             rests: HashMap::new(),
             reclaimed: HashMap::new(),
             errors: 0,
-            decisions: VecDeque::new(),
+            history: History::new(now, observes),
             begun: now,
             planned: None,
             kept: None,
@@ -108,13 +109,15 @@ impl Agent {
                 self.act(intent, now);
             }
             if self.kept.is_none_or(|at| now - at >= AT_LEAST) {
-                self.keeper
+                let told = self
+                    .keeper
                     .protect(&self.observer.mirror, &self.snapshot, &self.shares);
+                self.note(told, now);
                 self.kept = Some(now);
             }
             self.planned = Some(now);
         }
-        self.follow(&changes);
+        self.follow(&changes, now);
         Ok(self.wait())
     }
 
@@ -165,13 +168,9 @@ impl Agent {
         let Some(means) = means else { return };
         let path = self.path(intent.key);
         tracing::debug!(tenant = path, bytes = intent.bytes, why = %intent.reason, "reclaim");
-        let would = if self.reclaimer.is_some() {
-            ""
-        } else {
-            "would "
-        };
-        let what = format!("{would}reclaim {} KiB", intent.bytes >> 10);
-        self.remember(path, what, intent.reason.to_string(), now);
+        let deed = Deed::Reclaim(intent.bytes);
+        self.history
+            .remember(intent.key, &path, deed, intent.reason.to_string(), now);
         if let Some(reclaimer) = &self.reclaimer {
             self.under_way.insert(intent.key, intent.bytes);
             let Policy { thrash_full, .. } = self.config.policy;
@@ -217,15 +216,21 @@ impl Agent {
         if let Some(error) = &outcome.error {
             self.errors += 1;
             tracing::warn!(tenant = path, %error, "reclaim refused");
+            self.history
+                .remember(outcome.key, &path, Deed::Refused, error.clone(), now);
         }
-        self.rests.entry(outcome.key).or_default().judge(outcome, now);
+        self.rests
+            .entry(outcome.key)
+            .or_default()
+            .judge(outcome, now);
     }
 
     /// Tells the keeper of cgroups that came and went, and of knobs that were written.
-    fn follow(&mut self, changes: &Changes) {
+    fn follow(&mut self, changes: &Changes, now: Instant) {
         for id in &changes.gone {
             let key = Key::Cgroup(*id);
             self.keeper.gone(*id);
+            self.history.gone(key);
             self.rests.remove(&key);
             self.reclaimed.remove(&key);
         }
@@ -233,24 +238,39 @@ impl Agent {
             self.keeper.met(&self.observer.mirror, *id);
         }
         for (id, knob) in &changes.written {
+            let left = self.keeper.left(*id, *knob);
             let low = self.keeper.written(&self.observer.mirror, *id, *knob);
             if let (Some(low), Some(node)) = (low, self.observer.mirror.get_mut(*id)) {
                 node.operators_low = low;
             }
+            if left.is_none()
+                && let Some(found) = self.keeper.left(*id, *knob)
+            {
+                let why = format!("someone else wrote {found}");
+                let (id, knob) = (*id, *knob);
+                self.note(vec![Told::Left { id, knob, why }], now);
+            }
         }
     }
 
-    fn remember(&mut self, path: String, what: String, why: String, now: Instant) {
-        if self.decisions.len() == REMEMBERED {
-            self.decisions.pop_front();
+    /// Remembers what became of knobs.
+    fn note(&mut self, told: Vec<Told>, now: Instant) {
+        for told in told {
+            let (key, deed, why) = match told {
+                Told::Moved { from, intent } => {
+                    let knob = Knob::MemoryLow.to_string();
+                    let to = intent.low;
+                    let deed = Deed::Set { knob, from, to };
+                    (intent.key, deed, intent.reason.to_string())
+                }
+                Told::Left { id, knob, why } => {
+                    let knob = knob.to_string();
+                    (Key::Cgroup(id), Deed::Yield { knob }, why)
+                }
+            };
+            let path = self.path(key);
+            self.history.remember(key, &path, deed, why, now);
         }
-        let at = (now - self.begun).as_secs_f64();
-        self.decisions.push_back(Decision {
-            at,
-            path,
-            what,
-            why,
-        });
     }
 
     /// How a tenant is called.

@@ -15,9 +15,9 @@ use crate::act::ledger::{Back, Ledger, LedgerError, Returned};
 use crate::act::worker::Reclaimer;
 use crate::agent::Agent;
 use crate::config::Config;
-use crate::observe::{Abilities, lru_gen_usable};
+use crate::observe::{Abilities, Sight, lru_gen_usable};
+use crate::tell::gather::status;
 use crate::tell::socket::Socket;
-use crate::tell::status::{Cost, MemoryStatus, Status, TenantStatus, Yield};
 
 /// Turns are at least this far apart, however many events come.
 const BREATH: Duration = Duration::from_millis(20);
@@ -84,7 +84,14 @@ pub fn run(config: Config, observe: bool) -> Result<(), RunError> {
     let socket_path = config.socket.clone();
     let socket = Socket::listen(&socket_path)
         .map_err(|e| system(&format!("the status socket {}", socket_path.display()), e))?;
-    let agent = Agent::new(config, &fs, abilities, Keeper::new(ledger), reclaimer)?;
+    let agent = Agent::new(
+        config,
+        &fs,
+        abilities,
+        Keeper::new(ledger),
+        reclaimer,
+        sight(),
+    )?;
     tracing::info!(
         tenants = agent.observer.mirror.len(),
         observe,
@@ -174,6 +181,11 @@ fn abilities(support: &KernelSupport) -> Abilities {
     }
 }
 
+/// The probes of what applications get, if this kernel lets them in.
+fn sight() -> Sight {
+    Sight::blind("this version has no probes yet")
+}
+
 fn system(what: &str, source: std::io::Error) -> RunError {
     RunError::System {
         what: what.to_owned(),
@@ -224,72 +236,4 @@ fn tell_returned(when: &str, returned: &[Returned]) {
             }
         }
     }
-}
-
-/// What the agent tells.
-fn status(agent: &Agent, limits: &[String], observe: bool) -> Status {
-    let memory = agent.snapshot.memory;
-    let mut tenants: Vec<TenantStatus> = Vec::with_capacity(agent.snapshot.tenants.len());
-    for (i, (tenant, id)) in agent.snapshot.tenants.iter().zip(agent.ids()).enumerate() {
-        tenants.push(TenantStatus {
-            path: agent.path(tenant.key),
-            id: id.map_or(0, |id| id.0),
-            weight: tenant.weight.get(),
-            leaf: tenant.leaf,
-            usage: if tenant.leaf { tenant.file } else { 0 },
-            entitled: agent.shares.entitled[i],
-            protected: agent.shares.protected[i],
-            floor: tenant.floor.min(tenant.file),
-            idle: tenant.idle_for.as_secs_f64(),
-            growing: tenant.wants_more,
-            spared: tenant.spared.map(|s| s.to_string()),
-            reclaimed: agent.reclaimed.get(&tenant.key).copied().unwrap_or(0),
-        });
-    }
-    for i in (0..tenants.len()).rev() {
-        if let Some(parent) = agent.snapshot.tenants[i].parent {
-            tenants[parent].usage += tenants[i].usage;
-            tenants[parent].reclaimed += tenants[i].reclaimed;
-        }
-    }
-    let ledger = agent.keeper.ledger();
-    let yielded = ledger
-        .into_iter()
-        .flat_map(|l| l.yielded())
-        .map(|(id, knob, found)| Yield {
-            path: agent.path(crate::plan::Key::Cgroup(id)),
-            knob: knob.to_string(),
-            found: found.to_owned(),
-        });
-    Status {
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        observe,
-        uptime: agent.begun.elapsed().as_secs_f64(),
-        memory: MemoryStatus {
-            total: memory.total,
-            free: memory.free,
-            reserve: agent.shares.reserve,
-            falling: memory.falling,
-            capacity: agent.shares.capacity,
-        },
-        tenants,
-        yielded: yielded.collect(),
-        decisions: agent.decisions.iter().cloned().collect(),
-        limits: limits.to_vec(),
-        cost: Cost {
-            cpu: crate::observe::process_cpu().as_secs_f64(),
-            cpu_loop: crate::observe::thread_cpu().as_secs_f64(),
-            resident: resident(),
-            knobs: ledger.map_or(0, |l| u64::try_from(l.len()).unwrap_or(u64::MAX)),
-            reclaimed: agent.reclaimed.values().sum(),
-            errors: agent.errors,
-        },
-    }
-}
-
-/// This process's resident memory, bytes.
-fn resident() -> u64 {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages = statm.split(' ').nth(1).and_then(|p| p.parse::<u64>().ok());
-    pages.unwrap_or(0) * 4096
 }

@@ -22,20 +22,22 @@ pub struct Activity {
     pub beyond_cache: bool,
 }
 
-/// A contender moves bytes in this part of the window's seconds, at least.
+/// A contender moves bytes in this part of the window's seconds, or waits for them for this part of its time.
 pub const ACTIVE: f64 = 0.8;
 /// It is held up by I/O for this part of the time, at least.
 pub const HELD_UP: f64 = 0.1;
 
-/// Whether a tenant contended: it moved bytes nearly all the time ([`ACTIVE`]), and wanted more than it
-/// got, which shows in its tasks being held up by I/O ([`HELD_UP`]). Without PSI, having used the device
-/// stands in for that: who finds everything in the cache waits for nobody.
+/// Whether a tenant contended: it moved bytes nearly all the time or waited for them nearly all the time
+/// ([`ACTIVE`]), and wanted more than it got, which shows in its tasks being held up by I/O ([`HELD_UP`]).
+/// Without PSI, having used the device stands in for that: who finds everything in the cache waits for
+/// nobody.
 #[must_use]
 pub fn contends(activity: &Activity) -> bool {
+    let held_up = activity.held_up.unwrap_or(0.0);
     let wants_more = activity
         .held_up
         .map_or(activity.beyond_cache, |part| part >= HELD_UP);
-    activity.bytes > 0 && activity.active >= ACTIVE && wants_more
+    wants_more && (activity.active >= ACTIVE || held_up >= ACTIVE)
 }
 
 /// PV of a tree in a window.
@@ -173,6 +175,16 @@ mod tests {
                     ..busy(1)
                 },
                 false,
+            ),
+            (
+                "starved: waits, and gets nothing",
+                Activity {
+                    bytes: 0,
+                    active: 0.0,
+                    held_up: Some(0.95),
+                    beyond_cache: false,
+                },
+                true,
             ),
             // PSI knows better: a wait for a page that another tenant reads is a wait.
             (

@@ -8,6 +8,7 @@ use justitia_kernel::knob::Knob;
 use super::ledger::{Ledger, Returned, Written};
 use crate::escape;
 use crate::observe::{Mirror, low_of};
+use crate::plan::protect::LowReason;
 use crate::plan::{Key, LowIntent, Shares, Snapshot, plan_protection};
 
 /// Knobs written in one turn at most: the rest waits for the next (a write is a journal entry, a read and a
@@ -19,6 +20,29 @@ const MOST_WRITES: usize = 64;
 pub struct Keeper {
     ledger: Option<Ledger>,
     would: HashMap<CgroupId, u64>,
+    /// Why `memory.low` stands where we have put it.
+    why: HashMap<CgroupId, LowReason>,
+}
+
+/// What became of a knob.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// It was moved, or would have been.
+    Moved {
+        /// What stood there, bytes.
+        from: u64,
+        /// Why.
+        intent: LowIntent,
+    },
+    /// It was left to someone else, for this reason.
+    Left {
+        /// Whose knob.
+        id: CgroupId,
+        /// Which.
+        knob: Knob,
+        /// What was found.
+        why: String,
+    },
 }
 
 impl Keeper {
@@ -28,6 +52,7 @@ impl Keeper {
         Self {
             ledger,
             would: HashMap::new(),
+            why: HashMap::new(),
         }
     }
 
@@ -53,6 +78,7 @@ impl Keeper {
             ledger.cgroup_gone(id);
         }
         self.would.remove(&id);
+        self.why.remove(&id);
     }
 
     /// Somebody has written a knob, ourselves perhaps. If it was someone else, the knob is theirs from now
@@ -76,17 +102,19 @@ impl Keeper {
         low_of(&node.cgroup).ok()
     }
 
-    /// Moves every protection to where it should be, at most [`MOST_WRITES`] at once.
-    pub fn protect(&mut self, mirror: &Mirror, snapshot: &Snapshot, shares: &Shares) {
+    /// Moves every protection to where it should be, at most [`MOST_WRITES`] at once; says what was done.
+    pub fn protect(&mut self, mirror: &Mirror, snapshot: &Snapshot, shares: &Shares) -> Vec<Told> {
         let standing: Vec<Option<u64>> = snapshot
             .tenants
             .iter()
             .map(|tenant| self.standing(tenant.key))
             .collect();
         let intents = plan_protection(snapshot, shares, &standing);
-        for intent in intents.into_iter().take(MOST_WRITES) {
-            self.write(mirror, &intent);
-        }
+        intents
+            .into_iter()
+            .take(MOST_WRITES)
+            .filter_map(|intent| self.write(mirror, intent))
+            .collect()
     }
 
     /// What stands in a tenant's `memory.low`, if it is ours to write.
@@ -102,14 +130,25 @@ impl Keeper {
         }
     }
 
-    fn write(&mut self, mirror: &Mirror, intent: &LowIntent) {
-        let Key::Cgroup(id) = intent.key else { return };
-        let Some(node) = mirror.get(id) else { return };
+    fn write(&mut self, mirror: &Mirror, intent: LowIntent) -> Option<Told> {
+        let Key::Cgroup(id) = intent.key else {
+            return None;
+        };
+        let node = mirror.get(id)?;
         let path = escape::encode(node.cgroup.path().as_os_str());
         tracing::debug!(tenant = path, low = intent.low, why = %intent.reason, "memory.low");
+        let from = self.standing(intent.key).unwrap_or(0);
+        let left = |why: String| {
+            Some(Told::Left {
+                id,
+                knob: Knob::MemoryLow,
+                why,
+            })
+        };
         let Some(ledger) = &mut self.ledger else {
             self.would.insert(id, intent.low);
-            return;
+            self.why.insert(id, intent.reason);
+            return Some(Told::Moved { from, intent });
         };
         match ledger.set(&node.cgroup, Knob::MemoryLow, &intent.low.to_string()) {
             Ok(Written::Yielded { ours, found }) => {
@@ -119,13 +158,41 @@ impl Keeper {
                     found,
                     "someone else wrote memory.low: yielded"
                 );
+                left(format!("found {found} where the agent had left {ours}"))
             }
-            Ok(_) => {}
+            Ok(Written::Gone) => None,
+            Ok(Written::Yes | Written::Already) => {
+                self.why.insert(id, intent.reason);
+                Some(Told::Moved { from, intent })
+            }
             Err(error) => {
                 tracing::warn!(tenant = path, %error, "memory.low could not be set; left alone");
                 ledger.leave(id, Knob::MemoryLow, "");
+                left(error.to_string())
             }
         }
+    }
+
+    /// What someone else has put into a knob that was yielded to them.
+    #[must_use]
+    pub fn left(&self, id: CgroupId, knob: Knob) -> Option<String> {
+        let mut yielded = self.ledger.as_ref()?.yielded();
+        let found = yielded.find(|(i, k, _)| (*i, *k) == (id, knob))?;
+        Some(found.2.to_owned())
+    }
+
+    /// The facts behind what we have left in a knob; empty if it is not ours.
+    #[must_use]
+    pub fn why(&self, id: CgroupId, knob: Knob) -> String {
+        let why = self.why.get(&id).filter(|_| knob == Knob::MemoryLow);
+        why.map(ToString::to_string).unwrap_or_default()
+    }
+
+    /// What would stand in knobs, in observe mode.
+    pub fn would(&self) -> impl Iterator<Item = (CgroupId, Knob, u64)> {
+        self.would
+            .iter()
+            .map(|(id, low)| (*id, Knob::MemoryLow, *low))
     }
 
     /// How a cgroup is called.

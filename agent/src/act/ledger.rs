@@ -236,6 +236,13 @@ impl Ledger {
         self.held.get(&(id, knob)).map(|h| h.before.as_str())
     }
 
+    /// The knobs held: whose, which, what stood there before, what we have left there.
+    pub fn held(&self) -> impl Iterator<Item = (CgroupId, Knob, &str, &str)> {
+        self.held
+            .iter()
+            .map(|((id, knob), h)| (*id, *knob, h.before.as_str(), h.ours.as_str()))
+    }
+
     /// The knobs held now.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -13,6 +13,7 @@ use justitia_share::Weight;
 
 use super::meter::Meter;
 use crate::config::{Config, Override};
+use crate::tell::status::WeightFrom;
 
 /// A cgroup that takes part.
 #[derive(Debug)]
@@ -126,17 +127,22 @@ impl Mirror {
         order
     }
 
-    /// The weight that counts for a node: its own, or, where nobody has set that, what is set on its only
-    /// child (podman with crun sets the weight on a `container` cgroup inside the scope, where it has no
-    /// sibling to weigh against).
+    /// The weight that counts for a node, and who has set it: its own, or, where nobody has set that, what is
+    /// set on its only child (podman with crun sets the weight on a `container` cgroup inside the scope, where
+    /// it has no sibling to weigh against).
     #[must_use]
-    pub fn weight(&self, node: &Node) -> Weight {
+    pub fn weight(&self, node: &Node) -> (Weight, WeightFrom) {
         if let Some(weight) = node.says.weight {
-            return weight;
+            return (weight, WeightFrom::Configuration);
         }
-        match (node.weight, node.children.as_slice()) {
-            ((_, false), [only]) => self.nodes.get(only).map_or(node.weight.0, |c| c.weight.0),
-            ((weight, _), _) => weight,
+        let only = match node.children.as_slice() {
+            [only] => self.nodes.get(only).map(|child| child.weight),
+            _ => None,
+        };
+        match (node.weight, only) {
+            ((weight, true), _) => (weight, WeightFrom::Cgroup),
+            (_, Some((weight, true))) => (weight, WeightFrom::OnlyChild),
+            ((weight, false), _) => (weight, WeightFrom::Nobody),
         }
     }
 

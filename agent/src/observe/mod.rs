@@ -1,10 +1,12 @@
 //! Observing: from the kernel's counters to a snapshot, at a bounded cost.
 
 mod budget;
+mod flow;
 mod meter;
 mod mirror;
 mod outside;
 mod room;
+mod sight;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -16,9 +18,11 @@ use justitia_kernel::memory::MemoryStat;
 use justitia_kernel::proc::ProcFs;
 
 pub use budget::{Budget, process_cpu, thread_cpu};
+pub use flow::{AppCounters, Flows, Rates, WINDOW};
 pub use mirror::{Changes, Mirror, Node, low_of};
 pub use outside::{Abilities, Outside, lru_gen_usable};
 pub use room::Room;
+pub use sight::{Probes, Sight};
 
 use crate::config::Config;
 use crate::plan::{Key, Snapshot, Spared, Tenant};
@@ -37,6 +41,8 @@ pub struct Observer {
     pub room: Room,
     /// What is outside any managed cgroup.
     pub outside: Outside,
+    /// What applications get.
+    pub sight: Sight,
     /// What looking may cost.
     pub budget: Budget,
     abilities: Abilities,
@@ -54,12 +60,14 @@ impl Observer {
         proc: ProcFs,
         abilities: Abilities,
         config: &Config,
+        sight: Sight,
         now: Instant,
     ) -> Result<Self> {
         let mut observer = Self {
             mirror: Mirror::new(fs, abilities.bfq),
             room: Room::new(proc),
             outside: Outside::new(fs.root().clone(), &abilities),
+            sight,
             budget: Budget::new(config.cpu_budget),
             abilities,
             due: BinaryHeap::new(),
@@ -84,6 +92,10 @@ impl Observer {
             self.rescanned = now;
         }
         self.expect(&changes, now);
+        for id in &changes.gone {
+            self.sight.gone(*id);
+        }
+        self.sight.sample(&self.mirror, now);
         changes
     }
 
@@ -167,7 +179,7 @@ impl Observer {
             tenants.push(Tenant {
                 key,
                 parent: node.parent.and_then(|p| places.get(&p).copied()),
-                weight: self.mirror.weight(node),
+                weight: self.mirror.weight(node).0,
                 floor: node.says.floor.unwrap_or(0).max(low),
                 file: meter.file,
                 other: meter.other,

@@ -1,5 +1,7 @@
 //! Telling: what the agent knows and does, to whoever may ask.
 
+pub(crate) mod gather;
+pub mod history;
 pub mod socket;
 pub mod status;
 

@@ -11,19 +11,38 @@ pub struct Status {
     pub observe: bool,
     /// For how long it has run.
     pub uptime: f64,
+    /// When this was told, seconds since 1970.
+    #[serde(default)]
+    pub time: f64,
+    /// What applications get is taken over this many seconds, at most.
+    #[serde(default)]
+    pub window: f64,
+    /// Why nothing is known of what applications get, if so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blind: Option<String>,
+    /// Proportionality variation of all contending leaves together, over the window: 0 is perfect. `None`
+    /// with fewer than two of them; [`PV_INFINITE`] where the lightest got nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pv: Option<f64>,
+    /// The same of the tenants right below the root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pv_top: Option<f64>,
     /// The machine's memory.
     pub memory: MemoryStatus,
     /// Every tenant, parents first; the one outside any cgroup last.
     pub tenants: Vec<TenantStatus>,
     /// Knobs that belong to others.
     pub yielded: Vec<Yield>,
-    /// The last decisions, oldest first.
+    /// The last decisions, oldest first: a few of each tenant.
     pub decisions: Vec<Decision>,
     /// What works less well than it could, and the fact that is the cause.
     pub limits: Vec<String>,
     /// What the agent itself costs.
     pub cost: Cost,
 }
+
+/// Stands for an infinite PV.
+pub const PV_INFINITE: f64 = 1e9;
 
 /// The machine's memory.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -47,8 +66,14 @@ pub struct TenantStatus {
     pub path: String,
     /// Its cgroup id; 0 for what is outside.
     pub id: u64,
+    /// Its parent's position among the tenants; `None` right below the root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<usize>,
     /// Its weight among its siblings.
     pub weight: u64,
+    /// Who has set that.
+    #[serde(default)]
+    pub weight_from: WeightFrom,
     /// Whether its pages are counted here (a leaf) or below.
     pub leaf: bool,
     /// Its file pages, for an inner node those of its leaves.
@@ -67,6 +92,120 @@ pub struct TenantStatus {
     pub spared: Option<String>,
     /// What has been taken from it so far.
     pub reclaimed: u64,
+    /// File pages that cannot be reclaimed now: dirty or under writeback.
+    #[serde(default)]
+    pub stuck: u64,
+    /// Charged memory that is not file pages.
+    #[serde(default)]
+    pub other: u64,
+    /// File pages that came back after having been reclaimed, since the cgroup was made.
+    #[serde(default)]
+    pub refaults: u64,
+    /// What its applications get; `None` where no probes run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub app: Option<AppStatus>,
+    /// Whether it contended over the window: active nearly all the time, and held up by I/O.
+    #[serde(default)]
+    pub contends: bool,
+    /// PV of its children that contend.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pv: Option<f64>,
+    /// Its knobs that the agent has moved, or has left to others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub knobs: Vec<KnobStatus>,
+}
+
+/// Who has set a weight.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WeightFrom {
+    /// Nobody: it is the default.
+    #[default]
+    Nobody,
+    /// `io.weight` or `io.bfq.weight` of its own cgroup.
+    Cgroup,
+    /// The same of its only child.
+    OnlyChild,
+    /// The agent's configuration.
+    Configuration,
+}
+
+/// What a tenant's applications get; for an inner node, the sums of its leaves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct AppStatus {
+    /// Bytes read from regular files since the probes were attached.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub write_bytes: u64,
+    /// Read operations.
+    pub reads: u64,
+    /// Write operations.
+    pub writes: u64,
+    /// Bytes read through the page cache.
+    pub cached_read_bytes: u64,
+    /// Bytes that a device had to deliver into the page cache.
+    pub fill_bytes: u64,
+    /// Reads that waited for the device.
+    pub misses: u64,
+    /// Bytes read per second, over the window.
+    pub read_rate: f64,
+    /// Bytes written per second.
+    pub write_rate: f64,
+    /// Reads per second that waited for the device.
+    pub miss_rate: f64,
+    /// The part of the bytes read through the page cache that was found there, 0 to 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hit_ratio: Option<f64>,
+    /// The part of the time in which its tasks were held up by I/O, 0 to 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_up: Option<f64>,
+    /// How long its operations took, where that is measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency: Option<LatencyStatus>,
+}
+
+/// How long operations took, over the window: upper bounds, seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LatencyStatus {
+    /// Half of the reads took at most this.
+    pub read_p50: f64,
+    /// 99 of 100 reads.
+    pub read_p99: f64,
+    /// Half of the writes.
+    pub write_p50: f64,
+    /// 99 of 100 writes.
+    pub write_p99: f64,
+    /// 99 of 100 `fsync`s.
+    pub fsync_p99: f64,
+}
+
+/// A knob.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KnobStatus {
+    /// Its file, with the device for `io.max`.
+    pub knob: String,
+    /// What stands there, or would in observe mode.
+    pub stands: String,
+    /// Who has put it there.
+    pub by: Holder,
+    /// What stood there before the agent came, if it holds it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<String>,
+    /// The facts behind the agent's value.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub why: String,
+}
+
+/// Who has put a value where it stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Holder {
+    /// The agent.
+    Agent,
+    /// Nobody yet: in observe mode the agent would.
+    Would,
+    /// Someone else: the agent leaves it alone.
+    Other,
 }
 
 /// A knob that someone else has written.
@@ -80,11 +219,14 @@ pub struct Yield {
     pub found: String,
 }
 
-/// Something that was decided.
+/// Something that was decided; the same in a row is told as one.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Decision {
-    /// Seconds since the agent started.
+    /// Seconds since the agent started, at the last step.
     pub at: f64,
+    /// The same at the first step.
+    #[serde(default)]
+    pub since: f64,
     /// About whom.
     pub path: String,
     /// What was done, or would be in observe mode.

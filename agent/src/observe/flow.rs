@@ -1,0 +1,258 @@
+//! What applications get: their counters over a window of time.
+//!
+//! The counters come from the probes in the kernel, as sums since the probes were attached; here they become
+//! rates, ratios, and the answer to whether a tenant contends.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use justitia_kernel::cgroup::CgroupId;
+use justitia_share::live::Activity;
+use justitia_share::num::to_f64;
+
+/// The window that rates are taken over.
+pub const WINDOW: Duration = Duration::from_secs(10);
+/// Points are kept this far apart: the window has ten of them.
+const STEP: Duration = Duration::from_secs(1);
+
+/// What a tenant's applications have got since the probes were attached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AppCounters {
+    /// Bytes read from regular files, by every path.
+    pub read_bytes: u64,
+    /// Read operations.
+    pub reads: u64,
+    /// Bytes written to regular files.
+    pub write_bytes: u64,
+    /// Write operations.
+    pub writes: u64,
+    /// Bytes read through the page cache.
+    pub cached_read_bytes: u64,
+    /// Bytes that a device had to deliver into the page cache for it.
+    pub fill_bytes: u64,
+    /// Reads that had to wait for the device.
+    pub misses: u64,
+}
+
+/// One tenant in the window.
+#[derive(Debug, Default)]
+struct Flow {
+    points: VecDeque<Point>,
+    last: AppCounters,
+    /// Time that tasks were held up by I/O, since the cgroup was made, microseconds.
+    stalled: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Point {
+    at: Instant,
+    counters: AppCounters,
+    stalled: Option<u64>,
+}
+
+/// A tenant over the window.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Rates {
+    /// The window's length so far, seconds.
+    pub window: f64,
+    /// Everything since the beginning.
+    pub total: AppCounters,
+    /// What of it came in the window.
+    pub recent: AppCounters,
+    /// For the PV.
+    pub activity: Activity,
+}
+
+impl Rates {
+    /// The part of what was read through the page cache that was found there, 0 to 1; `None` if nothing was.
+    #[must_use]
+    pub fn hit_ratio(&self) -> Option<f64> {
+        let bytes = self.recent.cached_read_bytes;
+        (bytes > 0).then(|| (1.0 - to_f64(self.recent.fill_bytes) / to_f64(bytes)).max(0.0))
+    }
+}
+
+/// All tenants' windows.
+#[derive(Debug, Default)]
+pub struct Flows {
+    flows: HashMap<CgroupId, Flow>,
+}
+
+impl Flows {
+    /// Takes a tenant's counters, and the sum of the time in which its tasks were held up by I/O where that is
+    /// known.
+    pub fn take(
+        &mut self,
+        id: CgroupId,
+        counters: AppCounters,
+        stalled: Option<u64>,
+        now: Instant,
+    ) {
+        let flow = self.flows.entry(id).or_default();
+        flow.last = counters;
+        flow.stalled = stalled.or(flow.stalled);
+        let due = flow.points.back().is_none_or(|p| now - p.at >= STEP);
+        if due {
+            let stalled = flow.stalled;
+            flow.points.push_back(Point {
+                at: now,
+                counters,
+                stalled,
+            });
+            // The oldest point is the window's beginning: it may be as old as the window, and a step.
+            while flow.points.get(1).is_some_and(|p| now - p.at >= WINDOW) {
+                flow.points.pop_front();
+            }
+        }
+    }
+
+    /// Whether a tenant's counters differ from those of a second ago: then its stalls are worth reading.
+    #[must_use]
+    pub fn moved(&self, id: CgroupId, counters: &AppCounters) -> bool {
+        self.flows
+            .get(&id)
+            .and_then(|f| f.points.back())
+            .is_none_or(|p| p.counters != *counters)
+    }
+
+    /// Forgets a cgroup that is gone.
+    pub fn gone(&mut self, id: CgroupId) {
+        self.flows.remove(&id);
+    }
+
+    /// A tenant over the window that ends now; nothing if it was never seen.
+    #[must_use]
+    pub fn rates(&self, id: CgroupId, now: Instant) -> Rates {
+        let Some(flow) = self.flows.get(&id) else {
+            return Rates::default();
+        };
+        let (Some(first), last) = (flow.points.front(), flow.last) else {
+            return Rates::default();
+        };
+        let window = now.saturating_duration_since(first.at);
+        let recent = last.since(&first.counters);
+        let steps = flow.points.len().saturating_sub(1);
+        let moving = flow
+            .points
+            .iter()
+            .zip(flow.points.iter().skip(1))
+            .filter(|(a, b)| b.counters.bytes() > a.counters.bytes())
+            .count();
+        let held_up = first
+            .stalled
+            .zip(flow.stalled)
+            .filter(|_| window >= STEP)
+            .map(|(from, to)| to_f64(to.saturating_sub(from)) / 1e6 / window.as_secs_f64());
+        Rates {
+            window: window.as_secs_f64(),
+            total: last,
+            recent,
+            activity: Activity {
+                bytes: recent.bytes(),
+                active: ratio(moving, steps),
+                held_up: held_up.map(|part| part.min(1.0)),
+                beyond_cache: recent.fill_bytes > 0 || recent.write_bytes > 0 || recent.misses > 0,
+            },
+        }
+    }
+}
+
+impl AppCounters {
+    /// Bytes read and written.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.read_bytes.saturating_add(self.write_bytes)
+    }
+
+    /// What has come since `before`; a counter that went back (its probe was attached anew) counts as 0.
+    #[must_use]
+    pub const fn since(&self, before: &Self) -> Self {
+        Self {
+            read_bytes: self.read_bytes.saturating_sub(before.read_bytes),
+            reads: self.reads.saturating_sub(before.reads),
+            write_bytes: self.write_bytes.saturating_sub(before.write_bytes),
+            writes: self.writes.saturating_sub(before.writes),
+            cached_read_bytes: self
+                .cached_read_bytes
+                .saturating_sub(before.cached_read_bytes),
+            fill_bytes: self.fill_bytes.saturating_sub(before.fill_bytes),
+            misses: self.misses.saturating_sub(before.misses),
+        }
+    }
+}
+
+fn ratio(part: usize, of: usize) -> f64 {
+    let float = |n: usize| to_f64(u64::try_from(n).unwrap_or(u64::MAX));
+    if of == 0 {
+        0.0
+    } else {
+        float(part) / float(of)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use justitia_share::live::contends;
+
+    const ID: CgroupId = CgroupId(7);
+
+    fn reading(mib: u64, filled: u64) -> AppCounters {
+        AppCounters {
+            read_bytes: mib << 20,
+            reads: mib,
+            cached_read_bytes: mib << 20,
+            fill_bytes: filled << 20,
+            ..AppCounters::default()
+        }
+    }
+
+    #[test]
+    fn rates_are_those_of_the_last_ten_seconds() {
+        let (mut flows, t0) = (Flows::default(), Instant::now());
+        let at = |ms: u64| t0 + Duration::from_millis(ms);
+        // 10 MiB/s, all from the device, then 20 MiB/s, all cached; five looks a second.
+        for step in 0..=200u64 {
+            let before = step.min(100);
+            let after = step - before;
+            let counters = reading(2 * before + 4 * after, 2 * before);
+            flows.take(ID, counters, Some(100_000 * before), at(200 * step));
+        }
+        let rates = flows.rates(ID, at(40_000));
+        assert!((10.0..=11.0).contains(&rates.window), "{}", rates.window);
+        let mib_per_s = to_f64(rates.recent.read_bytes >> 20) / rates.window;
+        assert!((mib_per_s - 20.0).abs() < 0.01, "{mib_per_s}");
+        assert_eq!(rates.hit_ratio(), Some(1.0));
+        assert_eq!(rates.total.read_bytes >> 20, 600);
+        assert!(!contends(&rates.activity), "satisfied: {rates:?}");
+        assert!(flows.flows[&ID].points.len() <= 12);
+        flows.gone(ID);
+        assert_eq!(flows.rates(ID, at(40_000)), Rates::default());
+    }
+
+    #[test]
+    fn who_reads_and_waits_contends_with_psi_or_without() {
+        for psi in [true, false] {
+            let (mut flows, t0) = (Flows::default(), Instant::now());
+            let mut now = t0;
+            for second in 0..=10 {
+                now = t0 + Duration::from_secs(second);
+                let stalled = psi.then_some(500_000 * second);
+                flows.take(ID, reading(8 * second, 4 * second), stalled, now);
+            }
+            let rates = flows.rates(ID, now);
+            assert!((rates.hit_ratio().unwrap() - 0.5).abs() < 1e-9);
+            assert_eq!(rates.activity.held_up.is_some(), psi);
+            assert!(contends(&rates.activity), "{rates:?}");
+        }
+    }
+
+    #[test]
+    fn counters_that_begin_anew_are_no_negative_rate() {
+        let (mut flows, t0) = (Flows::default(), Instant::now());
+        flows.take(ID, reading(100, 0), None, t0);
+        let now = t0 + Duration::from_secs(2);
+        flows.take(ID, reading(1, 0), None, now);
+        assert_eq!(flows.rates(ID, now).recent, AppCounters::default());
+    }
+}
