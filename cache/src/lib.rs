@@ -17,6 +17,7 @@ mod index;
 #[cfg(test)]
 mod model;
 mod policy;
+mod ring;
 mod store;
 
 pub use block::{BLOCK_SIZE, Block, MAX_BLOCK, PoolId, VmId};

@@ -4,16 +4,17 @@
 //! in Justitia's cache, by weight, and must not be a second time in the kernel's, by recency.
 
 use super::buffer::{ALIGNMENT, AlignedBuf};
+use super::file::DiskFile;
 use super::lock::{self, LockError};
 use crate::Disk;
 use crate::disk::{check_range, len};
-use parking_lot::RwLock;
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom, fallocate, fdatasync};
 use rustix::io::{Errno, ReadWriteFlags, pread, pwrite, pwritev2};
 use std::fs::File;
 use std::io::{self, IoSlice};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// How an image is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,15 +64,11 @@ pub enum OpenError {
 /// A raw image that this process alone may write.
 pub struct RawDisk {
     /// Through the page cache: for what `O_DIRECT` cannot do. Holds the locks.
-    buffered: File,
+    buffered: Arc<File>,
     /// Past the page cache, if that works here.
-    direct: Option<File>,
+    file: DiskFile,
+    direct: bool,
     size: u64,
-    /// Offsets and lengths of direct I/O are multiples of this.
-    align: u64,
-    /// Taken for writing by writes that are not aligned: the kernel turns them into read-modify-write of
-    /// whole sectors, which must not meet another write to the same sector on the direct path.
-    unaligned: RwLock<()>,
 }
 
 impl RawDisk {
@@ -107,22 +104,21 @@ impl RawDisk {
         let direct = options
             .direct
             .then(|| open(Path::new(&again), options.read_only, OFlags::DIRECT).ok())
-            .flatten();
-        let mut disk = Self {
+            .flatten()
+            .and_then(|file| alignment(&file).map(|align| DiskFile::new(Arc::new(file), align)));
+        let buffered = Arc::new(buffered);
+        Ok(Self {
+            direct: direct.is_some(),
+            file: direct.unwrap_or_else(|| DiskFile::new(Arc::clone(&buffered), 1)),
             buffered,
-            direct,
             size,
-            align: 512,
-            unaligned: RwLock::new(()),
-        };
-        disk.probe();
-        Ok(disk)
+        })
     }
 
     /// Whether reads and writes go past the host's page cache.
     #[must_use]
     pub const fn is_direct(&self) -> bool {
-        self.direct.is_some()
+        self.direct
     }
 
     /// The parts of a range that are allocated and those that are not, in order, at most `limit`. The last
@@ -160,26 +156,6 @@ impl RawDisk {
         }
     }
 
-    /// Finds the smallest alignment that direct reads accept, or gives up on them.
-    fn probe(&mut self) {
-        let Some(file) = &self.direct else { return };
-        let mut buf = AlignedBuf::new(ALIGNMENT);
-        for align in [512, ALIGNMENT] {
-            if pread(file, &mut buf[..align], 0).is_ok() {
-                self.align = u64::try_from(align).unwrap_or(4096);
-                return;
-            }
-        }
-        self.direct = None;
-    }
-
-    /// The file for an access of this shape: direct when everything is aligned.
-    fn file_for(&self, off: u64, buf: &[u8]) -> Option<&File> {
-        let aligned =
-            (off | len(buf)).is_multiple_of(self.align) && buf.as_ptr().addr().is_multiple_of(512);
-        self.direct.as_ref().filter(|_| aligned)
-    }
-
     /// Writes zeroes the long way.
     fn write_zero_blocks(&self, off: u64, count: u64) -> io::Result<()> {
         let zeroes = AlignedBuf::new(1 << 20);
@@ -192,6 +168,15 @@ impl RawDisk {
         }
         Ok(())
     }
+}
+
+/// The smallest alignment that direct reads accept, if they work at all.
+fn alignment(file: &File) -> Option<u64> {
+    let mut buf = AlignedBuf::new(ALIGNMENT);
+    [512, ALIGNMENT]
+        .into_iter()
+        .find(|align| pread(file, &mut buf[..*align], 0).is_ok())
+        .and_then(|align| u64::try_from(align).ok())
 }
 
 fn open(path: &Path, read_only: bool, flags: OFlags) -> io::Result<File> {
@@ -248,21 +233,22 @@ impl Disk for RawDisk {
         self.size
     }
 
+    fn file(&self) -> Option<&DiskFile> {
+        Some(&self.file)
+    }
+
     fn read_at(&self, buf: &mut [u8], off: u64) -> io::Result<()> {
         check_range(self.size, off, len(buf))?;
         if buf.is_empty() {
             return Ok(());
         }
-        let Some(direct) = &self.direct else {
-            return read_full(&self.buffered, buf, off);
-        };
-        if let Some(file) = self.file_for(off, buf) {
-            return read_full(file, buf, off);
+        if self.file.accepts(off, buf) {
+            return read_full(self.file.file(), buf, off);
         }
-        let from = off / self.align * self.align;
-        let to = (off + len(buf)).next_multiple_of(self.align);
+        let from = off / self.file.align() * self.file.align();
+        let to = (off + len(buf)).next_multiple_of(self.file.align());
         let mut around = AlignedBuf::new(usize::try_from(to - from).map_err(io::Error::other)?);
-        read_full(direct, &mut around, from)?;
+        read_full(self.file.file(), &mut around, from)?;
         let skip = usize::try_from(off - from).map_err(io::Error::other)?;
         buf.copy_from_slice(&around[skip..skip + buf.len()]);
         Ok(())
@@ -270,21 +256,17 @@ impl Disk for RawDisk {
 
     fn write_at(&self, buf: &[u8], off: u64, fua: bool) -> io::Result<()> {
         check_range(self.size, off, len(buf))?;
-        let aligned_range = (off | len(buf)).is_multiple_of(self.align);
-        if !aligned_range {
-            let _alone = self.unaligned.write();
+        if !self.file.is_aligned(off, len(buf)) {
+            let _alone = self.file.unaligned().write();
             return write_full(&self.buffered, buf, off, fua);
         }
-        let _beside = self.unaligned.read();
-        match (self.file_for(off, buf), &self.direct) {
-            (Some(file), _) => write_full(file, buf, off, fua),
-            (None, None) => write_full(&self.buffered, buf, off, fua),
-            (None, Some(direct)) => {
-                let mut copy = AlignedBuf::new(buf.len());
-                copy.copy_from_slice(buf);
-                write_full(direct, &copy, off, fua)
-            }
+        let _beside = self.file.unaligned().read();
+        if self.file.accepts(off, buf) {
+            return write_full(self.file.file(), buf, off, fua);
         }
+        let mut copy = AlignedBuf::new(buf.len());
+        copy.copy_from_slice(buf);
+        write_full(self.file.file(), &copy, off, fua)
     }
 
     fn flush(&self) -> io::Result<()> {
@@ -297,7 +279,7 @@ impl Disk for RawDisk {
         if count == 0 {
             return Ok(());
         }
-        let _alone = self.unaligned.write();
+        let _alone = self.file.unaligned().write();
         let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         match fallocate(&self.buffered, how, off, count) {
             // A hint: where it cannot be followed, nothing happens. Devices want whole sectors.
@@ -317,7 +299,7 @@ impl Disk for RawDisk {
             FallocateFlags::ZERO_RANGE
         };
         let done = {
-            let _alone = self.unaligned.write();
+            let _alone = self.file.unaligned().write();
             fallocate(&self.buffered, how | FallocateFlags::KEEP_SIZE, off, count)
         };
         match done {

@@ -67,7 +67,7 @@ impl Tenant {
                     u64::from(taken) + u64::from(self.exclusive.put(self.pool, block, &buf))
                 } else {
                     let off = block * BLOCK_BYTES;
-                    u64::from(self.inclusive.try_read_cached(&mut buf, off))
+                    u64::from(self.inclusive.read_cached(&mut buf, off))
                 };
             }
         }

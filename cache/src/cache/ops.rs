@@ -55,11 +55,6 @@ impl Cache {
         found
     }
 
-    /// Copies a part of a block out, if it is in memory; not counted.
-    pub(crate) fn peek(&self, disk: &DiskHandle, block: u64, at: usize, piece: &mut [u8]) -> bool {
-        matches!(self.look(disk, block, at, piece, false), Found::Hit)
-    }
-
     fn look(
         &self,
         disk: &DiskHandle,

@@ -1,12 +1,11 @@
 //! A disk that is read through the cache.
 
+use super::read::index;
 use super::{Disk, check_range, len};
-use crate::block::{self, BLOCK_BYTES, BLOCK_SIZE};
-use crate::cache::{Cache, DiskHandle, Found, Pending, PoolHandle};
-use crate::store::Page;
+use crate::block::{self, BLOCK_BYTES};
+use crate::cache::{Cache, DiskHandle, PoolHandle};
 use crate::{CacheError, DiskId, PoolId};
 use std::io;
-use std::ops::Range;
 use std::sync::Arc;
 
 /// What a hit does, and who fills the cache.
@@ -25,11 +24,12 @@ pub enum Mode {
 ///
 /// The cache never answers for durability: [`flush`](Disk::flush) and `fua` are the backing store's.
 pub struct CachedDisk {
-    backing: Arc<dyn Disk>,
-    cache: Arc<Cache>,
-    disk: DiskHandle,
-    pool: PoolHandle,
-    mode: Mode,
+    pub(super) backing: Arc<dyn Disk>,
+    pub(super) cache: Arc<Cache>,
+    pub(super) disk: DiskHandle,
+    /// The VM's first: what clients that know no containers read.
+    pub(crate) pool: PoolHandle,
+    pub(super) mode: Mode,
 }
 
 impl CachedDisk {
@@ -53,31 +53,25 @@ impl CachedDisk {
         })
     }
 
+    /// The backing store.
+    pub(crate) fn backing(&self) -> &dyn Disk {
+        &self.backing
+    }
+
     /// The cache that this disk uses.
     #[must_use]
     pub fn cache(&self) -> &Arc<Cache> {
         &self.cache
     }
 
-    /// Reads when every byte is in the memory store, without allocating; `false` when one is not, and then the
-    /// buffer holds anything and nothing was taken out of the cache. The fast path for front ends that
-    /// would hand a miss to another thread. Only for [`Mode::Inclusive`]; otherwise `false`.
+    /// Reads what the cache has in memory, and never waits: `true` when that was everything. Otherwise, too,
+    /// it counts as looked up, and what was taken out of the cache (exclusive mode) is gone.
     ///
     /// A range beyond the disk is not in the cache.
     #[must_use]
-    pub fn try_read_cached(&self, buf: &mut [u8], off: u64) -> bool {
-        let mut blocks = 0;
-        let all = self.mode == Mode::Inclusive
-            && check_range(self.backing.size(), off, len(buf)).is_ok()
-            && pieces(buf, off).all(|(block, at, piece)| {
-                blocks += 1;
-                self.cache.peek(&self.disk, block, at, piece)
-            });
-        // What is not answered here is counted by whoever reads it after all.
-        if all {
-            self.pool.count.memory_hits.add(blocks);
-        }
-        all
+    pub fn read_cached(&self, buf: &mut [u8], off: u64) -> bool {
+        check_range(self.size(), off, len(buf)).is_ok()
+            && self.look_up(&self.pool, buf, off).is_none()
     }
 
     /// Reads for a container: what is missing is filled into `pool` (inclusive mode).
@@ -114,9 +108,7 @@ impl CachedDisk {
     /// Removes what the cache holds of a byte range, rounded outwards: for changes that did not come
     /// through this disk (a snapshot revert, an external writer).
     pub fn invalidate(&self, off: u64, len: u64) {
-        self.disk.begin(off, len);
-        self.cache.invalidate(&self.disk, block::touching(off, len));
-        self.disk.end(off, len);
+        drop(self.change(off, len));
     }
 
     /// The paper's get: one block, from the cache alone. In exclusive mode a hit takes it out. `false` when
@@ -125,144 +117,9 @@ impl CachedDisk {
     pub fn get(&self, pool: PoolId, block: u64, content: &mut block::Block) -> bool {
         self.cache.pool_of(&self.disk, pool).is_ok_and(|pool| {
             let off = block.saturating_mul(BLOCK_BYTES);
-            self.lookup(&pool, content, off).is_none()
+            let rest = self.look_up(&pool, content, off);
+            rest.is_none_or(|mut rest| self.read_pending(&pool, &mut rest, content, off))
         })
-    }
-
-    fn read_into(&self, pool: &PoolHandle, buf: &mut [u8], off: u64) -> io::Result<()> {
-        check_range(self.backing.size(), off, len(buf))?;
-        match (self.lookup(pool, buf, off), self.mode) {
-            (None, _) => Ok(()),
-            (Some(missing), Mode::Exclusive) => self.read_missing(&missing, buf, off),
-            (Some(missing), Mode::Inclusive) => self.fill(pool, &missing, buf, off),
-        }
-    }
-
-    /// Copies what the cache has; returns the blocks from the first that it lacks to the last.
-    fn lookup(&self, pool: &PoolHandle, buf: &mut [u8], off: u64) -> Option<Range<u64>> {
-        let take = self.mode == Mode::Exclusive;
-        let mut missing = None;
-        let mut pending = Vec::new();
-        for (block, at, piece) in pieces(buf, off) {
-            match self.cache.get(&self.disk, pool, block, at, piece, take) {
-                Found::Hit => {}
-                Found::Miss => extend(&mut missing, block),
-                Found::OnSsd(p) => pending.push((block, p)),
-            }
-        }
-        for part in pending.chunks(SSD_READS) {
-            self.lookup_on_ssd(pool, part, buf, off, &mut missing);
-        }
-        missing
-    }
-
-    /// Reads blocks that are on the SSD, together.
-    fn lookup_on_ssd(
-        &self,
-        pool: &PoolHandle,
-        pending: &[(u64, Pending)],
-        buf: &mut [u8],
-        off: u64,
-        missing: &mut Option<Range<u64>>,
-    ) {
-        let mut pages: Vec<_> = pending.iter().map(|_| Page::new()).collect();
-        let hits = self.cache.finish(pool, pending, &mut pages);
-        for (((block, _), page), hit) in pending.iter().zip(&pages).zip(hits) {
-            if !hit {
-                extend(missing, *block);
-                continue;
-            }
-            let start = block * BLOCK_BYTES;
-            let from = start.max(off);
-            let to = (start + BLOCK_BYTES).min(off + len(buf));
-            buf[index(from - off)..index(to - off)]
-                .copy_from_slice(&page.0[index(from - start)..index(to - start)]);
-        }
-    }
-
-    /// Reads the missing blocks' part of the buffer from the backing store, as one piece.
-    fn read_missing(&self, missing: &Range<u64>, buf: &mut [u8], off: u64) -> io::Result<()> {
-        let from = (missing.start * BLOCK_BYTES).max(off);
-        let to = (missing.end * BLOCK_BYTES).min(off + len(buf));
-        let place = index(from - off)..index(to - off);
-        self.backing.read_at(&mut buf[place], from)
-    }
-
-    /// Reads the missing blocks from the backing store into `buf`, and those that are whole into the cache.
-    fn fill(
-        &self,
-        pool: &PoolHandle,
-        missing: &Range<u64>,
-        buf: &mut [u8],
-        off: u64,
-    ) -> io::Result<()> {
-        let tickets: Vec<_> = missing.clone().map(|b| self.disk.ticket(b)).collect();
-        let from = missing.start * BLOCK_BYTES;
-        let to = (missing.end * BLOCK_BYTES).min(self.backing.size());
-        // A request that covers its blocks wholly is read in place; another through a buffer that does.
-        let mut around = Vec::new();
-        let inside = from >= off && to <= off + len(buf);
-        let content: &[u8] = if inside {
-            self.read_missing(missing, buf, off)?;
-            &buf[index(from - off)..index(to - off)]
-        } else {
-            around.resize(index(to - from), 0);
-            self.backing.read_at(&mut around, from)?;
-            &around
-        };
-        for ((block, ticket), content) in missing
-            .clone()
-            .zip(tickets)
-            .zip(content.chunks_exact(BLOCK_SIZE))
-        {
-            if let Ok(content) = content.try_into() {
-                self.cache.insert(&self.disk, pool, block, content, ticket);
-            }
-        }
-        if !inside {
-            let first = from.max(off);
-            let last = to.min(off + len(buf));
-            buf[index(first - off)..index(last - off)]
-                .copy_from_slice(&around[index(first - from)..index(last - from)]);
-        }
-        Ok(())
-    }
-
-    /// Runs a change of the backing store with the cache out of the way: removed before, because reads must
-    /// not find the old content once the change is done, and after, because the generation check refuses
-    /// fills only from then on that saw it half done.
-    fn change<T>(
-        &self,
-        off: u64,
-        len: u64,
-        change: impl FnOnce() -> io::Result<T>,
-    ) -> io::Result<T> {
-        check_range(self.backing.size(), off, len)?;
-        let _change = Change::begin(self, off, len);
-        change()
-    }
-}
-
-/// A change in flight; its end also when the change panics.
-struct Change<'a> {
-    disk: &'a CachedDisk,
-    off: u64,
-    len: u64,
-}
-
-impl<'a> Change<'a> {
-    fn begin(disk: &'a CachedDisk, off: u64, len: u64) -> Self {
-        disk.disk.begin(off, len);
-        disk.cache.invalidate(&disk.disk, block::touching(off, len));
-        Self { disk, off, len }
-    }
-}
-
-impl Drop for Change<'_> {
-    fn drop(&mut self) {
-        let blocks = block::touching(self.off, self.len);
-        self.disk.cache.invalidate(&self.disk.disk, blocks);
-        self.disk.disk.end(self.off, self.len);
     }
 }
 
@@ -276,7 +133,9 @@ impl Disk for CachedDisk {
     }
 
     fn write_at(&self, buf: &[u8], off: u64, fua: bool) -> io::Result<()> {
-        self.change(off, len(buf), || self.backing.write_at(buf, off, fua))
+        check_range(self.size(), off, len(buf))?;
+        let _change = self.change(off, len(buf));
+        self.backing.write_at(buf, off, fua)
     }
 
     fn flush(&self) -> io::Result<()> {
@@ -284,13 +143,15 @@ impl Disk for CachedDisk {
     }
 
     fn discard(&self, off: u64, len: u64) -> io::Result<()> {
-        self.change(off, len, || self.backing.discard(off, len))
+        check_range(self.size(), off, len)?;
+        let _change = self.change(off, len);
+        self.backing.discard(off, len)
     }
 
     fn write_zeroes(&self, off: u64, len: u64, fua: bool, may_unmap: bool) -> io::Result<()> {
-        self.change(off, len, || {
-            self.backing.write_zeroes(off, len, fua, may_unmap)
-        })
+        check_range(self.size(), off, len)?;
+        let _change = self.change(off, len);
+        self.backing.write_zeroes(off, len, fua, may_unmap)
     }
 
     /// Inclusive: reads what is missing into the cache. Exclusive: asks the backing store, as a block that
@@ -316,46 +177,13 @@ impl Disk for CachedDisk {
     }
 }
 
-/// Blocks that are read from the SSD store together.
-const SSD_READS: usize = 32;
-
-/// Widens the range of missing blocks to one more.
-fn extend(missing: &mut Option<Range<u64>>, block: u64) {
-    *missing = Some(match missing.take() {
-        None => block..block + 1,
-        Some(m) => m.start.min(block)..m.end.max(block + 1),
-    });
-}
-
 /// Bytes that a prefetch reads at a time.
 const PREFETCH_STEP: u64 = 256 << 10;
-
-/// The parts of a request by block: its number, where in the block the part begins, the part.
-fn pieces(buf: &mut [u8], off: u64) -> impl Iterator<Item = (u64, usize, &mut [u8])> {
-    let mut rest = buf;
-    let mut off = off;
-    std::iter::from_fn(move || {
-        if rest.is_empty() {
-            return None;
-        }
-        let at = index(off % BLOCK_BYTES);
-        let count = (BLOCK_SIZE - at).min(rest.len());
-        let (piece, tail) = std::mem::take(&mut rest).split_at_mut(count);
-        let item = (off / BLOCK_BYTES, at, piece);
-        off += len(item.2);
-        rest = tail;
-        Some(item)
-    })
-}
-
-/// An offset inside a buffer. Offsets come from buffers' lengths, so they fit.
-fn index(off: u64) -> usize {
-    usize::try_from(off).unwrap_or(usize::MAX)
-}
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::block::BLOCK_SIZE;
     use crate::cache::{CacheConfig, Policy, PoolSpec, StoreKind};
     use crate::disk::RamDisk;
     use crate::{Block, Weight};
@@ -383,18 +211,17 @@ mod tests {
         let (cache, disk, _) = disk(Mode::Inclusive);
         disk.write_at(&[7; 3 * BLOCK_SIZE], 0, false).unwrap();
         let mut buf = [0; 2 * BLOCK_SIZE];
-        assert!(!disk.try_read_cached(&mut buf, 100));
         disk.read_at(&mut buf, 100).unwrap();
         assert_eq!((counts(&cache).gets, counts(&cache).puts), (3, 3));
         buf.fill(0);
-        assert!(disk.try_read_cached(&mut buf, 100));
+        assert!(disk.read_cached(&mut buf, 100));
         assert_eq!(buf, [7; 2 * BLOCK_SIZE]);
         let found = counts(&cache);
         assert_eq!((found.gets, found.memory_hits), (6, 3));
         // The end of the disk is no whole block: read, but not cached.
         let end = 16 * BLOCK_BYTES + 50;
         disk.read_at(&mut buf[..50], end).unwrap();
-        assert!(!disk.try_read_cached(&mut buf[..50], end));
+        assert!(!disk.read_cached(&mut buf[..50], end));
         assert!(disk.read_at(&mut buf, end).is_err());
     }
 
@@ -424,7 +251,7 @@ mod tests {
         cache.set_pool(pool, spec).unwrap();
         let mut buf = [0; BLOCK_SIZE];
         disk.read_at(&mut buf, 0).unwrap();
-        assert!(disk.try_read_cached(&mut buf, 0));
+        assert!(disk.read_cached(&mut buf, 0));
         let stats = cache.stats();
         assert_eq!(stats.stores.len(), 1);
         assert_eq!(stats.vms[0].pools[0].memory_bytes, BLOCK_BYTES);
@@ -453,7 +280,7 @@ mod tests {
         // A unit is sixteen blocks: the second round finds it on the device, once it is there.
         disk.read_at(&mut buf, 0).unwrap();
         let start = std::time::Instant::now();
-        while disk.try_read_cached(&mut buf, 0) {
+        while disk.read_cached(&mut buf, 0) {
             assert!(start.elapsed().as_secs() < 30, "never written");
             std::thread::sleep(std::time::Duration::from_millis(1));
         }

@@ -1,14 +1,19 @@
 //! Disks: what front ends read and write, cached or not.
 
 mod cached;
+mod change;
 mod generation;
 mod ram;
+mod read;
 
 pub use cached::{CachedDisk, Mode};
 pub use ram::RamDisk;
 
+pub(crate) use change::Change;
 pub(crate) use generation::{Generations, Ticket};
+pub(crate) use read::{Fill, Rest};
 
+use crate::backing::DiskFile;
 use std::io;
 
 /// A disk of fixed size, in bytes. All operations may be called from several threads at once; the order of
@@ -52,6 +57,12 @@ pub trait Disk: Send + Sync {
     /// What the backing store reports.
     fn write_zeroes(&self, off: u64, len: u64, fua: bool, may_unmap: bool) -> io::Result<()>;
 
+    /// The file that holds it, byte for byte, for front ends that transfer without waiting. By default there
+    /// is none.
+    fn file(&self) -> Option<&DiskFile> {
+        None
+    }
+
     /// Asks for a range to be made fast to read. A hint: by default nothing happens.
     ///
     /// # Errors
@@ -79,6 +90,9 @@ impl<D: Disk + ?Sized> Disk for std::sync::Arc<D> {
     }
     fn write_zeroes(&self, off: u64, len: u64, fua: bool, may_unmap: bool) -> io::Result<()> {
         (**self).write_zeroes(off, len, fua, may_unmap)
+    }
+    fn file(&self) -> Option<&DiskFile> {
+        (**self).file()
     }
     fn prefetch(&self, off: u64, len: u64) -> io::Result<()> {
         (**self).prefetch(off, len)

@@ -174,7 +174,7 @@ impl World {
                 let off = u64::try_from(range.start).unwrap();
                 let mut buf = vec![0xAB; range.len()];
                 let ok = match op {
-                    Op::Try(..) => self.disks[d].try_read_cached(&mut buf, off),
+                    Op::Try(..) => self.disks[d].read_cached(&mut buf, off),
                     Op::ReadFor(_, p, ..) => self.disks[d]
                         .read_for(self.pool(d, *p), &mut buf, off)
                         .is_ok(),
@@ -300,7 +300,7 @@ impl World {
             Op::Reattach(d) => {
                 cache.remove_disk(self.ids[d]).unwrap();
                 let mut buf = [0; BLOCK_SIZE];
-                assert!(!self.disks[d].try_read_cached(&mut buf, 0));
+                assert!(!self.disks[d].read_cached(&mut buf, 0));
                 self.ids[d] = cache.add_disk(self.vms[VM_OF[d]], "again").unwrap();
                 self.disks[d] = attach(cache, &self.backing[d], self.ids[d], mode(d));
             }

@@ -101,7 +101,7 @@ impl Tested {
                 5 => {
                     let mut content = [0; BLOCK_SIZE];
                     let oldest = self.oldest(block);
-                    if self.disk.try_read_cached(&mut content, block * BLOCK_BYTES)
+                    if self.disk.read_cached(&mut content, block * BLOCK_BYTES)
                         || self.disk.get(pool, block, &mut content)
                     {
                         self.check(block, oldest, &content);

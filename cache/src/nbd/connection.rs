@@ -2,11 +2,12 @@
 
 use super::encode::{self, Style};
 use super::export::Export;
+use super::flight::Flights;
 use super::handshake::{Agreed, Catalogue, Handshake, Next, Tls};
 use super::outbox::{Inbox, Outgoing, Reply};
 use super::proto::Errno;
 use super::request::{Command, Parsed, Request, parse};
-use super::serve::{self, Answer};
+use super::serve::{Answer, Work};
 use super::server::Limits;
 use super::transport::Transport;
 use super::workers::Workers;
@@ -146,7 +147,7 @@ fn negotiate(
             Ok(0) => return Ok(None),
             Ok(count) => option.extend(&chunk[..count]),
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                transport.wait(true, transport.unsent(), None, deadline)?;
+                transport.wait(true, transport.unsent(), [None; 2], deadline)?;
                 transport.flush()?;
             }
             Err(e) => return Err(e),
@@ -165,7 +166,7 @@ fn send_all(
                 out.drain(..count);
             }
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                transport.wait(false, true, None, deadline)?;
+                transport.wait(false, true, [None; 2], deadline)?;
             }
             Err(e) => return Err(e),
         }
@@ -186,7 +187,10 @@ struct Connection<'a> {
     allocation: bool,
     /// A request whose payload has not arrived as a whole.
     partial: Option<Partial>,
-    in_flight: usize,
+    /// Its transfers; none where io_uring is refused.
+    flights: Option<Flights>,
+    /// Requests that workers have.
+    handed: usize,
     in_flight_bytes: usize,
     /// No more requests come; what is in flight is finished.
     closing: bool,
@@ -217,7 +221,8 @@ impl<'a> Connection<'a> {
             style: agreed.style,
             allocation: agreed.allocation,
             partial: None,
-            in_flight: 0,
+            flights: Flights::new(),
+            handed: 0,
             in_flight_bytes: 0,
             closing: false,
         })
@@ -227,8 +232,11 @@ impl<'a> Connection<'a> {
         loop {
             self.collect();
             let understood = self.requests()?;
+            if let Some(flights) = &mut self.flights {
+                flights.submit();
+            }
             self.out.send(&mut self.transport)?;
-            if self.closing && self.in_flight == 0 && self.out.is_empty() {
+            if self.closing && self.in_flight() == 0 && self.out.is_empty() {
                 self.transport.close();
                 return Ok(());
             }
@@ -243,23 +251,35 @@ impl<'a> Connection<'a> {
     fn room(&self) -> bool {
         // A payload that has begun must end: room was found for it when its header came.
         let budget = self.partial.is_some()
-            || (self.in_flight < self.context.limits.in_flight
+            || (self.in_flight() < self.context.limits.in_flight
                 && self.in_flight_bytes < self.context.limits.in_flight_bytes);
         !self.closing && self.out.len() < OUTPUT && budget
     }
 
+    /// Requests that are not answered yet.
+    fn in_flight(&self) -> usize {
+        self.handed + self.flights.as_ref().map_or(0, Flights::in_flight)
+    }
+
+    /// Takes in what is finished.
     fn collect(&mut self) {
-        if self.in_flight == 0 {
-            return;
-        }
         let mut finished = std::mem::take(&mut self.finished);
-        self.inbox.collect(&mut finished);
+        if self.handed > 0 {
+            self.inbox.collect(&mut finished);
+            self.handed -= finished.len();
+        }
+        let mut again = Vec::new();
+        if let Some(flights) = &mut self.flights {
+            flights.collect(&mut finished, &mut again);
+        }
         for reply in finished.drain(..) {
-            self.in_flight -= 1;
             self.in_flight_bytes -= reply.held;
             self.out.push(reply);
         }
         self.finished = finished;
+        for (answer, work) in again {
+            self.hand_on(answer, work);
+        }
     }
 
     /// Takes on the requests that have arrived. `true` when it stopped for want of room, so that there may
@@ -341,65 +361,88 @@ impl<'a> Connection<'a> {
                     None,
                 );
             }
-            Command::Read if self.read_at_once(&request) => {}
-            _ => self.hand_on(request, payload),
+            Command::Read => self.read(request),
+            Command::Flush if self.export.is_read_only() => {
+                let answer = self.answer(request, 0);
+                self.out.push(answer.done());
+            }
+            _ => {
+                let held = payload.as_ref().map_or(0, |p| p.len());
+                let work = payload.map_or(Work::Nothing, Work::Write);
+                self.start(self.answer(request, held), work);
+            }
         }
     }
 
-    /// Answers from the cache into the outgoing bytes.
-    fn read_at_once(&mut self, request: &Request) -> bool {
+    fn answer(&self, request: Request, held: usize) -> Answer {
+        Answer {
+            export: Arc::clone(&self.export),
+            style: self.style,
+            request,
+            held,
+        }
+    }
+
+    /// Answers from the cache into the outgoing bytes, or starts to read what the cache lacks.
+    fn read(&mut self, request: Request) {
         let (Ok(length), Ok(size)) = (
             u32::try_from(request.length),
             usize::try_from(request.length),
         ) else {
-            return false;
+            return;
         };
         let export = &self.export;
         let style = self.style;
-        let hit = self.out.append(|out| {
+        let mut left = None;
+        let mut copied = None;
+        self.out.append(|out| {
             encode::read_header(style, request.cookie, request.offset, length, out);
             let from = out.len();
             out.resize(from + size, 0);
-            export.served().try_read(&mut out[from..], request.offset)
+            left = export.served().look_up(&mut out[from..], request.offset);
+            if left.as_ref().is_some_and(|rest| rest.copied > 0) {
+                copied = Some(out[from..].to_vec());
+            }
+            left.is_none()
         });
-        if hit {
-            let counts = &export.counts;
-            counts.reads.fetch_add(1, Ordering::Relaxed);
-            counts.at_once.fetch_add(1, Ordering::Relaxed);
-            counts
-                .read_bytes
-                .fetch_add(request.length, Ordering::Relaxed);
+        let Some(rest) = left else {
+            export.counts.at_once.fetch_add(1, Ordering::Relaxed);
+            export.counts.read(request.length);
+            return;
+        };
+        let mut buffer = self.out.buffer(size);
+        if let Some(copied) = copied {
+            buffer.copy_from_slice(&copied);
         }
-        hit
+        self.start(self.answer(request, size), Work::Read(buffer, rest));
     }
 
-    fn hand_on(&mut self, request: Request, payload: Option<AlignedBuf>) {
-        let held = if request.command == Command::Read {
-            usize::try_from(request.length).unwrap_or(0)
-        } else {
-            payload.as_ref().map_or(0, |p| p.len())
+    /// Begins to answer: through the ring if that can be.
+    fn start(&mut self, answer: Answer, work: Work) {
+        self.in_flight_bytes += answer.held;
+        let left = match &mut self.flights {
+            Some(flights) => flights.start(answer, work),
+            None => Some((answer, work)),
         };
-        self.in_flight += 1;
-        self.in_flight_bytes += held;
-        let answer = Answer {
-            export: Arc::clone(&self.export),
-            inbox: Arc::clone(&self.inbox),
-            style: self.style,
-            request,
-            held,
-        };
-        let past = self.context.workers.submit(
-            self.export.weight(),
-            self.export.past(),
-            Box::new(move || serve::answer(answer, payload)),
+        if let Some((answer, work)) = left {
+            self.hand_on(answer, work);
+        }
+    }
+
+    /// Lets a worker answer.
+    fn hand_on(&mut self, answer: Answer, work: Work) {
+        self.handed += 1;
+        let inbox = Arc::clone(&self.inbox);
+        self.context.workers.submit(
+            &self.export.lane,
+            Box::new(move || inbox.leave(answer.execute(work))),
         );
-        self.export.set_past(past);
     }
 
     /// Waits for something to do, and receives what has arrived.
     fn receive(&mut self) -> io::Result<()> {
         let want = self.room();
-        let alone = self.in_flight == 0 && self.out.is_empty() && !self.transport.unsent();
+        let alone = self.in_flight() == 0 && self.out.is_empty() && !self.transport.unsent();
         if want && alone {
             // Nothing but the client can have news: the receive itself may wait.
             return self.receive_now(true);
@@ -410,14 +453,16 @@ impl<'a> Connection<'a> {
                 done => return done,
             }
         }
-        if self.in_flight > 0 && !self.inbox.may_sleep() {
+        if self.handed > 0 && !self.inbox.may_sleep() {
             return Ok(());
         }
         let write = !self.out.is_empty() || self.transport.unsent();
-        let ready = self
-            .transport
-            .wait(want, write, Some(self.inbox.event()), None);
-        if self.in_flight > 0 {
+        let wakes = [
+            (self.handed > 0).then(|| self.inbox.event()),
+            self.flights.as_ref().and_then(Flights::event),
+        ];
+        let ready = self.transport.wait(want, write, wakes, None);
+        if self.handed > 0 {
             self.inbox.awake();
         }
         if ready?.readable && want {

@@ -2,8 +2,10 @@
 
 use super::handshake::Offer;
 use super::proto::export_flag as flag;
+use super::workers::Lane;
+use crate::backing::DiskFile;
+use crate::disk::{Change, Fill, Rest};
 use crate::{CachedDisk, Disk, Weight};
-use justitia_share::VirtualTime;
 use serde::Serialize;
 use std::io;
 use std::sync::Arc;
@@ -43,11 +45,50 @@ impl Served {
         }
     }
 
-    /// Reads if that needs no waiting.
-    pub(super) fn try_read(&self, buf: &mut [u8], off: u64) -> bool {
+    /// The file that transfers go to and from, if they may without a thread that waits.
+    pub(super) fn file(&self) -> Option<&DiskFile> {
         match self {
-            Self::Cached(disk) => disk.try_read_cached(buf, off),
-            Self::Plain(_) => false,
+            Self::Cached(disk) => disk.backing().file(),
+            Self::Plain(disk) => disk.file(),
+        }
+    }
+
+    /// Copies what the cache has in memory, without waiting; `None` when that is all.
+    pub(super) fn look_up(&self, buf: &mut [u8], off: u64) -> Option<Rest> {
+        match self {
+            Self::Cached(disk) => disk.look_up(&disk.pool, buf, off),
+            Self::Plain(_) => Some(Rest::default()),
+        }
+    }
+
+    /// Reads what a lookup left, and waits for it.
+    pub(super) fn finish(&self, rest: Rest, buf: &mut [u8], off: u64) -> io::Result<()> {
+        match self {
+            Self::Cached(disk) => disk.finish(&disk.pool, rest, buf, off),
+            Self::Plain(disk) => disk.read_at(buf, off),
+        }
+    }
+
+    /// What is to be read for what a lookup left.
+    pub(super) fn begin_fill(&self, rest: &Rest, off: u64, count: u64) -> Option<Fill> {
+        match self {
+            Self::Cached(disk) => disk.begin_fill(rest, off, count),
+            Self::Plain(_) => Some(Fill::only(off..off + count)),
+        }
+    }
+
+    /// It has been read.
+    pub(super) fn end_fill(&self, fill: &Fill, content: &[u8]) {
+        if let Self::Cached(disk) = self {
+            disk.end_fill(&disk.pool, fill, content);
+        }
+    }
+
+    /// A change of a byte range begins.
+    pub(super) fn change(&self, off: u64, len: u64) -> Option<Change> {
+        match self {
+            Self::Cached(disk) => Some(disk.change(off, len)),
+            Self::Plain(_) => None,
         }
     }
 }
@@ -59,8 +100,8 @@ pub struct Export {
     read_only: bool,
     served: Served,
     allocation: Option<Arc<dyn Allocation>>,
-    weight: AtomicU64,
-    past: AtomicU64,
+    /// Its requests among those that wait for workers.
+    pub(super) lane: Arc<Lane>,
     pub(super) counts: Counts,
 }
 
@@ -72,6 +113,18 @@ pub(super) struct Counts {
     pub writes: AtomicU64,
     pub write_bytes: AtomicU64,
     pub errors: AtomicU64,
+}
+
+impl Counts {
+    pub(super) fn read(&self, bytes: u64) {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        self.read_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn wrote(&self, bytes: u64) {
+        self.writes.fetch_add(1, Ordering::Relaxed);
+        self.write_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
 }
 
 /// What an export has done since it was added.
@@ -103,8 +156,7 @@ impl Export {
             read_only: false,
             served,
             allocation: None,
-            weight: AtomicU64::new(Weight::default().get()),
-            past: AtomicU64::new(0),
+            lane: Arc::default(),
             counts: Counts::default(),
         }
     }
@@ -130,9 +182,9 @@ impl Export {
         self
     }
 
-    /// The weight with which its misses wait for workers, from now on.
+    /// The weight with which its requests wait for workers, from now on.
     pub fn set_weight(&self, weight: Weight) {
-        self.weight.store(weight.get(), Ordering::Relaxed);
+        self.lane.set_weight(weight);
     }
 
     /// Its name.
@@ -166,18 +218,6 @@ impl Export {
             write_bytes: read(&self.counts.write_bytes),
             errors: read(&self.counts.errors),
         }
-    }
-
-    pub(super) fn weight(&self) -> Weight {
-        Weight::try_from(self.weight.load(Ordering::Relaxed)).unwrap_or_default()
-    }
-
-    pub(super) fn past(&self) -> VirtualTime {
-        VirtualTime::from_bits(self.past.load(Ordering::Relaxed))
-    }
-
-    pub(super) fn set_past(&self, past: VirtualTime) {
-        self.past.fetch_max(past.to_bits(), Ordering::Relaxed);
     }
 
     pub(super) fn extents(

@@ -1,10 +1,11 @@
 //! The NBD server: fixed newstyle negotiation, simple, structured and extended replies, TLS.
 //!
 //! A connection has one thread, which alone touches its socket: it takes whatever has arrived, answers what
-//! the cache holds from the cache straight into the reply buffer, and sends all replies in one go. What must
-//! wait for a disk goes to a pool of workers, shared by all connections and served in proportion to the
-//! weights of the VMs; replies may overtake each other. So neither a miss, nor a slow client, nor a disk that
-//! hangs holds up anybody else's hits.
+//! the cache holds from the cache straight into the reply buffer, and sends all replies in one go. Misses,
+//! writes and flushes go to the image through the connection's own io_uring. What takes more than one
+//! transfer, and everything where io_uring is refused, goes to a pool of workers, shared by all connections and
+//! served in proportion to the weights of the VMs, of which one disk may take a quarter. Replies may overtake
+//! each other. So neither a miss, nor a slow client, nor a disk that hangs holds up anybody else.
 //!
 //! Bounds: a connection holds at most [`Limits::in_flight_bytes`] of payload plus two requests' (32 MiB
 //! each), and 1 MiB of buffers; the server has at most [`Limits::connections`] of them.
@@ -12,6 +13,7 @@
 mod connection;
 mod encode;
 mod export;
+mod flight;
 mod handshake;
 mod outbox;
 mod parse;

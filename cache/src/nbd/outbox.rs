@@ -9,10 +9,14 @@ use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A payload up to this size is copied behind its header; a larger one is sent from where it is.
-const COPY: usize = 32 << 10;
+/// A payload below this size is copied behind its header; a larger one is sent from where it is.
+const COPY: usize = 2 << 10;
 /// Pieces that are sent at a time.
-const PIECES: usize = 32;
+const PIECES: usize = 64;
+/// Headers and small payloads between two large ones.
+const SMALL: usize = 4 << 10;
+/// Buffers of this size at most are kept for the next reads, and as many of them at most.
+const SPARE: (usize, usize) = (32 << 10, 64);
 
 /// Bytes to be sent, in order.
 #[derive(Default)]
@@ -21,20 +25,22 @@ pub struct Outgoing {
     /// Bytes of the first piece that are gone.
     sent: usize,
     bytes: usize,
-    /// An emptied buffer, for the next replies.
-    spare: Vec<u8>,
+    /// Emptied buffers, for the next replies.
+    spare: Vec<Vec<u8>>,
+    /// Emptied buffers of payloads, for the next reads of this client.
+    buffers: Vec<AlignedBuf>,
 }
 
 enum Piece {
-    Small(Vec<u8>),
-    Large(AlignedBuf),
+    Copied(Vec<u8>),
+    InPlace(AlignedBuf),
 }
 
 impl Piece {
     fn bytes(&self) -> &[u8] {
         match self {
-            Self::Small(bytes) => bytes,
-            Self::Large(bytes) => bytes,
+            Self::Copied(bytes) => bytes,
+            Self::InPlace(bytes) => bytes,
         }
     }
 }
@@ -51,11 +57,11 @@ impl Outgoing {
 
     /// Lets `write` append to the end; if it returns `false`, what it appended is taken back.
     pub fn append(&mut self, write: impl FnOnce(&mut Vec<u8>) -> bool) -> bool {
-        if !matches!(self.pieces.back(), Some(Piece::Small(_))) {
+        if !matches!(self.pieces.back(), Some(Piece::Copied(_))) {
             self.pieces
-                .push_back(Piece::Small(std::mem::take(&mut self.spare)));
+                .push_back(Piece::Copied(self.spare.pop().unwrap_or_default()));
         }
-        let Some(Piece::Small(tail)) = self.pieces.back_mut() else {
+        let Some(Piece::Copied(tail)) = self.pieces.back_mut() else {
             return false;
         };
         let before = tail.len();
@@ -69,17 +75,24 @@ impl Outgoing {
 
     /// Appends a finished reply.
     pub fn push(&mut self, reply: Reply) {
-        let small = reply.data.as_deref().filter(|d| d.len() <= COPY);
+        let data = reply.data;
+        let copied = data.as_deref().filter(|d| d.len() < COPY);
         self.append(|out| {
             out.extend(&reply.header);
-            out.extend(small.unwrap_or_default());
+            out.extend(copied.unwrap_or_default());
             true
         });
-        if small.is_none()
-            && let Some(data) = reply.data
-        {
+        if let Some(data) = data.filter(|d| d.len() >= COPY) {
             self.bytes += data.len();
-            self.pieces.push_back(Piece::Large(data));
+            self.pieces.push_back(Piece::InPlace(data));
+        }
+    }
+
+    /// A buffer for a read. What is in it was this client's to see.
+    pub fn buffer(&mut self, size: usize) -> AlignedBuf {
+        match self.buffers.pop() {
+            Some(buf) if buf.len() == size => buf,
+            _ => AlignedBuf::new(size),
         }
     }
 
@@ -110,17 +123,27 @@ impl Outgoing {
                 break;
             }
             self.sent -= size;
-            if let Some(Piece::Small(mut empty)) = self.pieces.pop_front() {
-                empty.clear();
-                if empty.capacity() <= 1 << 20 {
-                    self.spare = empty;
+            match self.pieces.pop_front() {
+                Some(Piece::Copied(mut empty)) if empty.capacity() <= 1 << 20 => {
+                    empty.clear();
+                    if self.spare.is_empty()
+                        || (empty.capacity() <= SMALL && self.spare.len() < PIECES)
+                    {
+                        self.spare.push(empty);
+                    }
                 }
+                Some(Piece::InPlace(buf))
+                    if buf.len() <= SPARE.0 && self.buffers.len() < SPARE.1 =>
+                {
+                    self.buffers.push(buf);
+                }
+                _ => {}
             }
         }
     }
 }
 
-/// A reply that a worker has finished.
+/// A finished reply.
 pub struct Reply {
     pub header: Vec<u8>,
     pub data: Option<AlignedBuf>,

@@ -1,11 +1,12 @@
-//! What a worker does for a request.
+//! A request, and how it is answered.
 
 use super::encode::{self, Extent, Style};
 use super::export::Export;
-use super::outbox::{Inbox, Reply};
+use super::outbox::Reply;
 use super::proto::{Errno, MAX_PAYLOAD};
 use super::request::{Command, Request};
 use crate::backing::AlignedBuf;
+use crate::disk::Rest;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -14,121 +15,141 @@ use std::sync::atomic::Ordering;
 /// Extents in one reply to BLOCK_STATUS; the client asks again for the rest.
 const EXTENTS: usize = 1024;
 
-/// A request, and where its reply goes.
+/// A request that is being answered.
 pub struct Answer {
     pub export: Arc<Export>,
-    pub inbox: Arc<Inbox>,
     pub style: Style,
     pub request: Request,
+    /// What it holds of the connection's budget.
     pub held: usize,
 }
 
-/// Does what was asked for, and leaves the reply.
-pub fn answer(answer: Answer, payload: Option<AlignedBuf>) {
-    let mut reply = Reply {
-        header: Vec::with_capacity(64),
-        data: None,
-        held: answer.held,
-    };
-    // A bug in a disk costs this request, not the client's wait for it and a worker for ever.
-    let done = catch_unwind(AssertUnwindSafe(|| execute(&answer, payload, &mut reply)))
-        .unwrap_or_else(|_| Err(io::Error::other("the disk panicked")));
-    if let Err(e) = done {
-        let Answer {
-            export,
-            style,
-            request,
-            ..
-        } = &answer;
-        export.counts.errors.fetch_add(1, Ordering::Relaxed);
-        tracing::warn!(
-            export = export.name(),
-            offset = request.offset,
-            length = request.length,
-            "{:?} failed: {e}",
-            request.command
-        );
-        reply.header.clear();
-        reply.data = None;
-        let chunked = matches!(request.command, Command::Read | Command::BlockStatus { .. });
-        encode::error(
-            *style,
-            chunked,
-            request.cookie,
-            request.offset,
-            Errno::from(&e),
-            &e.to_string(),
-            &mut reply.header,
-        );
-    }
-    answer.inbox.leave(reply);
+/// What a request brings along.
+pub enum Work {
+    /// What the cache had of a read, and what it left.
+    Read(AlignedBuf, Rest),
+    /// A write's payload.
+    Write(AlignedBuf),
+    Nothing,
 }
 
-fn execute(answer: &Answer, payload: Option<AlignedBuf>, reply: &mut Reply) -> io::Result<()> {
-    let Request {
-        cookie,
-        command,
-        offset,
-        length,
-        ..
-    } = answer.request;
-    let (export, style) = (&answer.export, answer.style);
-    let disk = export.served().disk();
-    let out = &mut reply.header;
-    match command {
-        Command::Read => {
-            let size = u32::try_from(length).map_err(io::Error::other)?;
-            let mut data = AlignedBuf::new(usize::try_from(length).map_err(io::Error::other)?);
-            disk.read_at(&mut data, offset)?;
-            encode::read_header(style, cookie, offset, size, out);
-            reply.data = Some(data);
-            export.counts.reads.fetch_add(1, Ordering::Relaxed);
-            export
-                .counts
-                .read_bytes
-                .fetch_add(length, Ordering::Relaxed);
-            return Ok(());
-        }
-        Command::Write { fua } => {
-            let payload = payload.ok_or_else(|| io::Error::other("a write without payload"))?;
-            disk.write_at(&payload, offset, fua)?;
-        }
-        Command::Flush => {
-            if !export.is_read_only() {
-                disk.flush()?;
-            }
-        }
-        Command::Trim { fua } => {
-            disk.discard(offset, length)?;
-            if fua {
-                disk.flush()?;
-            }
-        }
-        // A hint is followed as far as a read would go: no client may keep a worker for a whole disk.
-        Command::Cache => disk.prefetch(offset, length.min(MAX_PAYLOAD.into()))?,
-        Command::WriteZeroes { fua, may_unmap } => {
-            disk.write_zeroes(offset, length, fua, may_unmap)?;
-        }
-        Command::BlockStatus { one } => {
-            let limit = if one { 1 } else { EXTENTS };
-            let extents = clip(&export.extents(offset, length, limit)?, length, style);
-            encode::block_status(style, cookie, offset, &extents, out);
-            return Ok(());
-        }
-        Command::Disconnect | Command::Refused(_) => {}
+impl Answer {
+    /// Does what was asked for, and waits for it.
+    pub fn execute(&self, work: Work) -> Reply {
+        // A bug in a disk costs this request, not the client's wait for it and a worker for ever.
+        catch_unwind(AssertUnwindSafe(|| self.try_execute(work)))
+            .unwrap_or_else(|_| Err(io::Error::other("the disk panicked")))
+            .unwrap_or_else(|e| self.failed(&e))
     }
-    if matches!(
-        command,
-        Command::Write { .. } | Command::Trim { .. } | Command::WriteZeroes { .. }
-    ) {
-        export.counts.writes.fetch_add(1, Ordering::Relaxed);
-        export
-            .counts
-            .write_bytes
-            .fetch_add(length, Ordering::Relaxed);
+
+    fn try_execute(&self, work: Work) -> io::Result<Reply> {
+        let Request {
+            command,
+            offset,
+            length,
+            ..
+        } = self.request;
+        let disk = self.export.served().disk();
+        match (command, work) {
+            (Command::Read, Work::Read(mut data, rest)) => {
+                self.export.served().finish(rest, &mut data, offset)?;
+                return Ok(self.read(data));
+            }
+            (Command::Write { fua }, Work::Write(payload)) => {
+                disk.write_at(&payload, offset, fua)?;
+            }
+            (Command::Flush, _) => disk.flush()?,
+            (Command::Trim { fua }, _) => {
+                disk.discard(offset, length)?;
+                if fua {
+                    disk.flush()?;
+                }
+            }
+            // A hint is followed as far as a read would go: no client may keep a worker for a whole disk.
+            (Command::Cache, _) => disk.prefetch(offset, length.min(MAX_PAYLOAD.into()))?,
+            (Command::WriteZeroes { fua, may_unmap }, _) => {
+                disk.write_zeroes(offset, length, fua, may_unmap)?;
+            }
+            (Command::BlockStatus { one }, _) => {
+                let limit = if one { 1 } else { EXTENTS };
+                let extents = self.export.extents(offset, length, limit)?;
+                return Ok(self.extents(&clip(&extents, length, self.style)));
+            }
+            (Command::Read | Command::Write { .. }, _) => {
+                return Err(io::Error::other("a request without what it needs"));
+            }
+            (Command::Disconnect | Command::Refused(_), _) => {}
+        }
+        Ok(self.done())
     }
-    encode::done(style, cookie, offset, out);
-    Ok(())
+
+    fn reply(&self, header: Vec<u8>, data: Option<AlignedBuf>) -> Reply {
+        Reply {
+            header,
+            data,
+            held: self.held,
+        }
+    }
+
+    /// A read has succeeded.
+    pub fn read(&self, data: AlignedBuf) -> Reply {
+        let Request { cookie, offset, .. } = self.request;
+        let size = u32::try_from(data.len()).unwrap_or(u32::MAX);
+        let mut header = Vec::with_capacity(64);
+        encode::read_header(self.style, cookie, offset, size, &mut header);
+        self.export.counts.read(self.request.length);
+        self.reply(header, Some(data))
+    }
+
+    /// Anything else has succeeded.
+    pub fn done(&self) -> Reply {
+        let Request { cookie, offset, .. } = self.request;
+        if matches!(
+            self.request.command,
+            Command::Write { .. } | Command::Trim { .. } | Command::WriteZeroes { .. }
+        ) {
+            self.export.counts.wrote(self.request.length);
+        }
+        let mut header = Vec::with_capacity(64);
+        encode::done(self.style, cookie, offset, &mut header);
+        self.reply(header, None)
+    }
+
+    fn extents(&self, extents: &[Extent]) -> Reply {
+        let Request { cookie, offset, .. } = self.request;
+        let mut header = Vec::new();
+        encode::block_status(self.style, cookie, offset, extents, &mut header);
+        self.reply(header, None)
+    }
+
+    /// It has failed.
+    pub fn failed(&self, error: &io::Error) -> Reply {
+        let Request {
+            cookie,
+            command,
+            offset,
+            length,
+            ..
+        } = self.request;
+        self.export.counts.errors.fetch_add(1, Ordering::Relaxed);
+        tracing::warn!(
+            export = self.export.name(),
+            offset,
+            length,
+            "{command:?} failed: {error}"
+        );
+        let mut header = Vec::new();
+        encode::error(
+            self.style,
+            matches!(command, Command::Read | Command::BlockStatus { .. }),
+            cookie,
+            offset,
+            Errno::from(error),
+            &error.to_string(),
+            &mut header,
+        );
+        self.reply(header, None)
+    }
 }
 
 /// Extents that end where the request ends, and merge where neighbours are alike.

@@ -144,35 +144,32 @@ impl Transport {
         }
     }
 
-    /// Waits until the socket can be read (if `read`) or written (if `write`), `wake` is readable, or the
-    /// deadline passes (an error of kind [`io::ErrorKind::TimedOut`]).
+    /// Waits until the socket can be read (if `read`) or written (if `write`), one of `wakes` is readable, or
+    /// the deadline passes (an error of kind [`io::ErrorKind::TimedOut`]).
     pub fn wait(
         &self,
         read: bool,
         write: bool,
-        wake: Option<BorrowedFd>,
+        wakes: [Option<BorrowedFd>; 2],
         deadline: Option<Instant>,
     ) -> io::Result<Readiness> {
         let mut events = PollFlags::empty();
         events.set(PollFlags::IN, read);
         events.set(PollFlags::OUT, write);
         let socket = PollFd::from_borrowed_fd(self.socket.as_fd(), events);
-        let wake = PollFd::from_borrowed_fd(
-            wake.unwrap_or(self.socket.as_fd()),
-            if wake.is_some() {
-                PollFlags::IN
-            } else {
-                PollFlags::empty()
-            },
-        );
-        let mut fds = [socket, wake];
+        let mut fds = [socket.clone(), socket.clone(), socket];
+        let mut count = 1;
+        for wake in wakes.into_iter().flatten() {
+            fds[count] = PollFd::from_borrowed_fd(wake, PollFlags::IN);
+            count += 1;
+        }
         loop {
             let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
                 return Err(io::ErrorKind::TimedOut.into());
             }
             let left = left.and_then(|l| Timespec::try_from(l).ok());
-            match poll(&mut fds, left.as_ref()) {
+            match poll(&mut fds[..count], left.as_ref()) {
                 Ok(0) | Err(Errno::INTR) => {}
                 Ok(_) => break,
                 Err(e) => return Err(e.into()),

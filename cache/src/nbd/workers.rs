@@ -2,13 +2,17 @@
 
 use justitia_share::{Order, VirtualTime, WaitQueue, Weight};
 use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// What a worker does.
 type Job = Box<dyn FnOnce() + Send>;
 
+/// A disk may take one in so many of the workers: one that hangs leaves most of them to the others.
+const PART: usize = 4;
+
 /// A pool of threads, started as they are needed. Jobs that wait are served in proportion to weight
-/// ([`Order::VirtualTime`]): under contention a VM's misses get its share of the workers.
+/// ([`Order::VirtualTime`]): under contention a VM's requests get its share of the workers.
 #[derive(Clone)]
 pub struct Workers(Arc<Handle>);
 
@@ -24,6 +28,27 @@ impl Drop for Handle {
     }
 }
 
+/// The jobs of one disk.
+#[derive(Default)]
+pub struct Lane(Mutex<LaneState>);
+
+#[derive(Default)]
+struct LaneState {
+    weight: Weight,
+    past: VirtualTime,
+    /// Jobs that wait for a worker or have one.
+    active: usize,
+    /// Jobs beyond the disk's part.
+    held: VecDeque<Job>,
+}
+
+impl Lane {
+    /// The weight of its jobs from now on.
+    pub fn set_weight(&self, weight: Weight) {
+        self.0.lock().weight = weight;
+    }
+}
+
 struct Shared {
     state: Mutex<State>,
     work: Condvar,
@@ -31,7 +56,7 @@ struct Shared {
 }
 
 struct State {
-    waiting: WaitQueue<Job>,
+    waiting: WaitQueue<(Arc<Lane>, Job)>,
     threads: usize,
     idle: usize,
     closed: bool,
@@ -53,19 +78,26 @@ impl Workers {
         Self(Arc::new(Handle { shared }))
     }
 
-    /// Lets `job` be done, for a claimant of this weight and past; returns its new past.
-    pub fn submit(&self, weight: Weight, past: VirtualTime, job: Job) -> VirtualTime {
-        let mut state = self.0.shared.state.lock();
-        let past = state.waiting.push_after(weight, past, job);
+    /// Lets `job` be done for the disk of this lane.
+    pub fn submit(&self, lane: &Arc<Lane>, job: Job) {
+        let shared = &self.0.shared;
+        let mut disk = lane.0.lock();
+        if disk.active >= (shared.most / PART).max(1) {
+            disk.held.push_back(job);
+            return;
+        }
+        disk.active += 1;
+        let mut state = shared.state.lock();
+        state.queue(lane, &mut disk, job);
+        drop(disk);
         if state.idle >= state.waiting.len() {
             drop(state);
-            self.0.shared.work.notify_one();
-        } else if state.threads < self.0.shared.most {
+            shared.work.notify_one();
+        } else if state.threads < shared.most {
             state.threads += 1;
             drop(state);
             self.start();
         }
-        past
     }
 
     fn start(&self) {
@@ -80,14 +112,27 @@ impl Workers {
     }
 }
 
+impl State {
+    /// The lane's lock is taken before the pool's.
+    fn queue(&mut self, lane: &Arc<Lane>, disk: &mut LaneState, job: Job) {
+        let job = (Arc::clone(lane), job);
+        disk.past = self.waiting.push_after(disk.weight, disk.past, job);
+    }
+}
+
 impl Shared {
     fn work(&self) {
         let mut state = self.state.lock();
         loop {
-            if let Some(job) = state.waiting.pop() {
+            if let Some((lane, job)) = state.waiting.pop() {
                 drop(state);
                 job();
+                let mut disk = lane.0.lock();
                 state = self.state.lock();
+                match disk.held.pop_front() {
+                    Some(next) => state.queue(&lane, &mut disk, next),
+                    None => disk.active -= 1,
+                }
             } else if state.closed {
                 state.threads -= 1;
                 return;
@@ -97,5 +142,45 @@ impl Shared {
                 state.idle -= 1;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    #[test]
+    fn a_disk_that_hangs_leaves_workers_to_the_others() {
+        let workers = Workers::new(8);
+        let (hung, other) = (Arc::<Lane>::default(), Arc::<Lane>::default());
+        let gate = Arc::new(Mutex::new(0));
+        let (done, finished) = mpsc::channel();
+        let closed = gate.lock();
+        for _ in 0..100 {
+            let (gate, done) = (Arc::clone(&gate), done.clone());
+            workers.submit(
+                &hung,
+                Box::new(move || {
+                    *gate.lock() += 1;
+                    done.send("hung").unwrap();
+                }),
+            );
+        }
+        for _ in 0..100 {
+            let done = done.clone();
+            workers.submit(&other, Box::new(move || done.send("other").unwrap()));
+        }
+        let patience = Duration::from_secs(20);
+        for _ in 0..100 {
+            assert_eq!(finished.recv_timeout(patience).unwrap(), "other");
+        }
+        assert!(workers.0.shared.state.lock().threads <= 4);
+        drop(closed);
+        for _ in 0..100 {
+            assert_eq!(finished.recv_timeout(patience).unwrap(), "hung");
+        }
+        assert_eq!(*gate.lock(), 100);
     }
 }

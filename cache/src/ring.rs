@@ -1,0 +1,166 @@
+//! Transfers in flight on an io_uring: one ring for each thread that has some, shared by nobody.
+
+use io_uring::{IoUring, squeue};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+/// Transfers that a ring can have in flight.
+pub(crate) const ENTRIES: usize = 128;
+
+/// Why this host refuses io_uring, if it does: too old a kernel, a sandbox, `kernel.io_uring_disabled`. Asked
+/// once; said once in the log. Disks are then read and written by worker threads.
+pub(crate) fn refusal() -> Option<&'static str> {
+    static REFUSAL: OnceLock<Option<String>> = OnceLock::new();
+    let asked = REFUSAL.get_or_init(|| {
+        let why = Ring::<()>::new().err()?.to_string();
+        tracing::warn!(
+            "io_uring is refused here ({why}): threads that wait read and write disks instead, which costs speed"
+        );
+        Some(why)
+    });
+    asked.as_deref()
+}
+
+/// A ring, and what belongs to each of its transfers (`T`), which is dropped only when the kernel has let go
+/// of the transfer's memory.
+pub(crate) struct Ring<T> {
+    ring: IoUring,
+    /// What belongs to the transfer of each number.
+    flights: Vec<Option<T>>,
+    free: Vec<usize>,
+    /// Entries that the kernel has not taken yet.
+    queued: usize,
+}
+
+impl<T> Ring<T> {
+    /// For the calling thread alone.
+    ///
+    /// # Errors
+    /// When the kernel or a sandbox refuses it.
+    pub(crate) fn new() -> io::Result<Self> {
+        let entries = u32::try_from(ENTRIES).map_err(io::Error::other)?;
+        let ring = IoUring::builder()
+            .setup_single_issuer()
+            .setup_coop_taskrun()
+            .build(entries)
+            // Kernels before 6.0 do not know these.
+            .or_else(|_| IoUring::new(entries))?;
+        Ok(Self {
+            ring,
+            flights: (0..ENTRIES).map(|_| None).collect(),
+            free: (0..ENTRIES).rev().collect(),
+            queued: 0,
+        })
+    }
+
+    /// Transfers that have not come back.
+    pub(crate) const fn in_flight(&self) -> usize {
+        ENTRIES - self.free.len()
+    }
+
+    /// Queues a transfer; `Err` gives `flight` back when the ring is full.
+    ///
+    /// # Safety
+    /// The memory and the file that `entry` names must stay as they are, untouched by others, for as long as
+    /// the ring has `flight`.
+    pub(crate) unsafe fn push(&mut self, entry: squeue::Entry, flight: T) -> Result<(), T> {
+        let Some(number) = self.free.pop() else {
+            return Err(flight);
+        };
+        let entry = entry.user_data(u64::try_from(number).unwrap_or(u64::MAX));
+        // SAFETY: the caller's promise.
+        let pushed = unsafe { self.ring.submission().push(&entry) };
+        if pushed.is_err() {
+            self.free.push(number);
+            return Err(flight);
+        }
+        self.flights[number] = Some(flight);
+        self.queued += 1;
+        Ok(())
+    }
+
+    /// Lets the kernel begin what is queued, and waits until `want` transfers have come back.
+    pub(crate) fn submit(&mut self, want: usize) {
+        while self.queued > 0 || want > self.ring.completion().len() {
+            match self.ring.submit_and_wait(want) {
+                Ok(taken) => self.queued = self.queued.saturating_sub(taken),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                // Out of memory, or more completions than the kernel likes to hold.
+                Err(_) if !self.ring.completion().is_empty() => return,
+                // What is in flight belongs to the kernel: waiting on is all that is safe.
+                Err(_) => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+    }
+
+    /// Hands over what has come back: bytes, or the error.
+    pub(crate) fn collect(&mut self, mut back: impl FnMut(T, io::Result<usize>)) {
+        for completion in self.ring.completion() {
+            let number = usize::try_from(completion.user_data()).unwrap_or(usize::MAX);
+            let Some(flight) = self.flights.get_mut(number).and_then(Option::take) else {
+                continue;
+            };
+            self.free.push(number);
+            let result = completion.result();
+            back(
+                flight,
+                usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result)),
+            );
+        }
+    }
+
+    /// Readable when something has come back.
+    pub(crate) fn event(&self) -> BorrowedFd<'_> {
+        // SAFETY: the ring owns the descriptor and is borrowed.
+        unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }
+    }
+}
+
+impl<T> Drop for Ring<T> {
+    fn drop(&mut self) {
+        while self.in_flight() > 0 {
+            self.submit(1);
+            self.collect(|_, _| {});
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use io_uring::{opcode, types};
+    use std::rc::Rc;
+
+    #[test]
+    fn what_belongs_to_a_transfer_lives_until_it_has_come_back() {
+        if refusal().is_some() {
+            return;
+        }
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        let kept = Rc::new(());
+        let mut ring = Ring::new().unwrap();
+        for n in 0..=ENTRIES {
+            let mut buf = Box::new([0u8; 4]);
+            let entry = opcode::Read::new(types::Fd(reader.as_raw_fd()), buf.as_mut_ptr(), 4);
+            // SAFETY: the buffer goes along.
+            let pushed = unsafe { ring.push(entry.build(), (n, buf, kept.clone())) };
+            assert_eq!(pushed.is_ok(), n < ENTRIES, "a full ring refuses");
+        }
+        std::io::Write::write_all(&mut writer, b"one!two").unwrap();
+        ring.submit(2);
+        let mut found = Vec::new();
+        ring.collect(|(_, buf, _), result| found.push(buf[..result.unwrap()].to_vec()));
+        found.sort();
+        assert_eq!(found, [b"one!".to_vec(), b"two".to_vec()]);
+        assert_eq!(
+            (ring.in_flight(), Rc::strong_count(&kept)),
+            (ENTRIES - 2, ENTRIES - 1)
+        );
+        // The end of the pipe ends the others.
+        drop(writer);
+        drop(ring);
+        assert_eq!(Rc::strong_count(&kept), 1);
+    }
+}
