@@ -142,6 +142,64 @@ fn pages_kept_follow_the_order_of_the_weights() {
     });
 }
 
+/// A tenant of the least weight, `t`, and two that want all the memory. `stall` has `t` wait for memory of its
+/// own nearly all the time (more anonymous memory than its `memory.high`), then lifts that: `t` reads a file that is
+/// far more than its entitlement into its cache, while the pressure that the kernel tells needs seconds to fall.
+const STALL: &str = "
+    full() { awk '$1 == \"full\" { sub(\"avg10=\", \"\", $2); print int($2) }' $C/t/memory.pressure; }
+    stalled() { [ $(full) -ge 90 ]; }
+    calm() { [ $(full) -lt 50 ]; }
+    taken() { justitia status --json | tr -d ' \\n' | grep -o '\"path\":\"t\",.*' | grep -o '\"reclaimed\":[0-9]*' | head -1 | tr -dc 0-9; }
+    some_taken() { [ $(taken) -gt 0 ]; }
+    stall() {
+        echo 8M >$C/t/memory.high
+        sh -c 'echo $$ >\"$0/cgroup.procs\" && while :; do dd if=/dev/zero of=/dev/null bs=48M count=1; done' $C/t >/dev/null 2>&1 &
+        echo $! >/run/agent.hog
+        within 90 stalled || return 1
+        echo max >$C/t/memory.high
+        kill $(cat /run/agent.hog)
+    }
+";
+
+#[test]
+fn who_thrashes_is_left_alone() {
+    in_guest(roomy, |guest| {
+        choose_lru(guest, "y");
+        guest.ok("
+            live t && live big && hole /data/t 64 && hole /data/big 500 && hole /data/outside 400 || exit 1
+            echo 1 >$C/t/io.weight && echo 10000 >$C/big/io.weight && start && reread big /data/big 0.3 && reread t /data/t 0
+            (while :; do seep /data/outside 400 0.05; done) >/dev/null 2>&1 &
+            echo $! >>/run/loads");
+        // On a slow machine the pressure may have fallen before we look: then once more.
+        let seen = (0..5).find_map(|_| {
+            let before = guest.status()["cost"]["reclaimed"].as_u64()?;
+            let taken = guest.number(&format!("{STALL} taken"));
+            guest.ok(&format!("{STALL} stall && sleep 2"));
+            let status = guest.status();
+            let full = guest.number(&format!("{STALL} full"));
+            println!(
+                "memory pressure full avg10 {full}: {}",
+                tenant(&status, "t")
+            );
+            (full >= 60).then_some((before, taken, status))
+        });
+        let (before, taken, status) = seen.unwrap();
+        let t = tenant(&status, "t");
+        assert!(
+            t["usage"].as_u64() > t["entitled"].as_u64().map(|e| e + (32 << 20)),
+            "it held nothing that could be taken: {t}"
+        );
+        assert_eq!(t["reclaimed"], taken, "{t}");
+        assert!(
+            status["cost"]["reclaimed"].as_u64() > Some(before),
+            "nothing was taken from the others: {status:#}"
+        );
+        // When it has calmed down, it is treated like anybody.
+        guest.ok(&format!("{STALL} within 60 calm && within 30 some_taken"));
+        guest.ok("end TERM");
+    });
+}
+
 #[test]
 fn a_thousand_cgroups_come_and_go() {
     in_guest(roomy, |guest| {
