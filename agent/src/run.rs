@@ -84,13 +84,14 @@ pub fn run(config: Config, observe: bool) -> Result<(), RunError> {
     let socket_path = config.socket.clone();
     let socket = Socket::listen(&socket_path)
         .map_err(|e| system(&format!("the status socket {}", socket_path.display()), e))?;
+    let sight = Sight::open(config.latency);
     let agent = Agent::new(
         config,
         &fs,
         abilities,
         Keeper::new(ledger),
         reclaimer,
-        sight(),
+        sight,
     )?;
     tracing::info!(
         tenants = agent.observer.mirror.len(),
@@ -179,11 +180,6 @@ fn abilities(support: &KernelSupport) -> Abilities {
         lru_gen: multi_gen && lru_gen_usable(),
         bfq: support.has(FactName::Bfq),
     }
-}
-
-/// The probes of what applications get, if this kernel lets them in.
-fn sight() -> Sight {
-    Sight::blind("this version has no probes yet")
 }
 
 fn system(what: &str, source: std::io::Error) -> RunError {

@@ -5,6 +5,12 @@
 //! socket = "/run/justitia/justitia.sock"  # `justitia status` asks here
 //! cpu_budget = 1.0                        # percent of one CPU that observing may cost
 //!
+//! latency = false                         # time every read, write and fsync (some 100 ns each)
+//!
+//! [metrics]
+//! listen = "127.0.0.1:9742"               # OpenMetrics over HTTP; "" for none
+//! tenants = 1000                          # at most so many get series of their own
+//!
 //! [idle]
 //! grace = "60s"                           # a tenant may leave its cache unused this long
 //! half_life = "60s"                       # then the protection of what it holds halves this often
@@ -28,6 +34,7 @@
 mod read;
 mod tenant;
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use justitia_share::Weight;
@@ -48,6 +55,12 @@ pub struct Config {
     pub state: PathBuf,
     /// The part of one CPU that observing may cost, 0.001 to 1.
     pub cpu_budget: f64,
+    /// Whether calls are timed.
+    pub latency: bool,
+    /// Where OpenMetrics are served, if anywhere.
+    pub metrics: Option<SocketAddr>,
+    /// How many tenants have series of their own there.
+    pub metrics_tenants: usize,
     /// The planners' constants.
     pub policy: Policy,
     /// The weight of what runs outside any managed cgroup.
@@ -62,6 +75,9 @@ impl Default for Config {
             socket: PathBuf::from("/run/justitia/justitia.sock"),
             state: PathBuf::from("/run/justitia"),
             cpu_budget: 0.01,
+            latency: false,
+            metrics: Some(SocketAddr::from(([127, 0, 0, 1], 9742))),
+            metrics_tenants: 1000,
             policy: Policy::default(),
             outside: Weight::default(),
             rules: Vec::new(),

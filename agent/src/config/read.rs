@@ -1,5 +1,6 @@
 //! One file into the configuration, with every error at its line.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -100,7 +101,7 @@ pub fn apply(config: &mut Config, path: &Path, text: &str, errors: &mut Vec<Conf
         let offset = error.span().map_or(0, |s| s.start);
         report.at(offset, error.message().to_owned());
     }
-    let known = "socket, state, cpu_budget, idle, pressure, outside, tenant";
+    let known = "socket, state, cpu_budget, latency, metrics, idle, pressure, outside, tenant";
     report.entries("", document.get_ref(), known, &mut |report, key, value| {
         top(config, report, key, value)
     });
@@ -115,6 +116,26 @@ fn top(config: &mut Config, report: &mut Report<'_>, key: &str, value: &Value<'_
             let percent = report.take(value, "a percentage from 0.1 to 100", percentage);
             set(&mut config.cpu_budget, percent.map(|p| p / 100.0));
         }
+        "latency" => {
+            let on = report.take(value, "true or false", |v| v.as_bool());
+            set(&mut config.latency, on);
+        }
+        "metrics" => report.table(
+            " in [metrics]",
+            value,
+            "listen, tenants",
+            |report, key, value| {
+                match key {
+                    "listen" => set(&mut config.metrics, report.take(value, LISTEN, listen)),
+                    "tenants" => set(
+                        &mut config.metrics_tenants,
+                        report.take(value, "a number from 0 to 100000", tenants),
+                    ),
+                    _ => return false,
+                }
+                true
+            },
+        ),
         "idle" => report.table(
             " in [idle]",
             value,
@@ -193,6 +214,7 @@ fn tenant(config: &mut Config, report: &mut Report<'_>, item: &Value<'_>) {
 }
 
 const WEIGHT: &str = "a weight from 1 to 10000";
+const LISTEN: &str = "an address and a port like \"127.0.0.1:9742\", or \"\" for none";
 const ABSOLUTE: &str = "an absolute path";
 
 fn set<T>(slot: &mut T, value: Option<T>) {
@@ -207,6 +229,19 @@ fn string(value: &DeValue<'_>) -> Option<String> {
 
 fn absolute(value: &DeValue<'_>) -> Option<PathBuf> {
     string(value).map(PathBuf::from).filter(|p| p.is_absolute())
+}
+
+fn listen(value: &DeValue<'_>) -> Option<Option<SocketAddr>> {
+    let text = value.as_str()?;
+    if text.is_empty() {
+        return Some(None);
+    }
+    text.parse().ok().map(Some)
+}
+
+fn tenants(value: &DeValue<'_>) -> Option<usize> {
+    let number = integer(value).filter(|n| *n <= 100_000)?;
+    usize::try_from(number).ok()
 }
 
 fn integer(value: &DeValue<'_>) -> Option<u64> {

@@ -64,7 +64,7 @@ fn every_error_has_its_file_and_line() {
     ])
     .unwrap_err();
     let expect = [
-        "j.toml:1: expected one of socket, state, cpu_budget, idle, pressure, outside, tenant, found \
+        "j.toml:1: expected one of socket, state, cpu_budget, latency, metrics, idle, pressure, outside, tenant, found \
          \"cpu_budgett\"",
         "j.toml:2: expected an absolute path, found string \"relative\"",
         "j.toml:5: expected a weight from 1 to 10000, found integer 20000",
@@ -96,6 +96,20 @@ fn several_syntax_errors_are_all_told() {
         errors.iter().any(|e| e.starts_with("j.toml:3:")),
         "{errors:#?}"
     );
+}
+
+#[test]
+fn metrics_can_be_moved_bounded_and_switched_off() {
+    let read = |text: &str| {
+        load(&[("j.toml", text)]).map(|c| (c.metrics.map(|a| a.to_string()), c.metrics_tenants))
+    };
+    let standard = Some("127.0.0.1:9742".to_owned());
+    assert_eq!(read(""), Ok((standard.clone(), 1000)));
+    assert_eq!(read("[metrics]\nlisten = \"\"\n"), Ok((None, 1000)));
+    let moved = "[metrics]\nlisten = \"[::1]:80\"\ntenants = 5\n";
+    assert_eq!(read(moved), Ok((Some("[::1]:80".to_owned()), 5)));
+    let errors = read("[metrics]\nlisten = \"here\"\ntenants = -1\n").unwrap_err();
+    assert_eq!(errors.len(), 2, "{errors:?}");
 }
 
 #[test]

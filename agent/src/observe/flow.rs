@@ -7,6 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use justitia_kernel::cgroup::CgroupId;
+use justitia_kernel::eyes::Counters;
 use justitia_share::live::Activity;
 use justitia_share::num::to_f64;
 
@@ -15,30 +16,11 @@ pub const WINDOW: Duration = Duration::from_secs(10);
 /// Points are kept this far apart: the window has ten of them.
 const STEP: Duration = Duration::from_secs(1);
 
-/// What a tenant's applications have got since the probes were attached.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AppCounters {
-    /// Bytes read from regular files, by every path.
-    pub read_bytes: u64,
-    /// Read operations.
-    pub reads: u64,
-    /// Bytes written to regular files.
-    pub write_bytes: u64,
-    /// Write operations.
-    pub writes: u64,
-    /// Bytes read through the page cache.
-    pub cached_read_bytes: u64,
-    /// Bytes that a device had to deliver into the page cache for it.
-    pub fill_bytes: u64,
-    /// Reads that had to wait for the device.
-    pub misses: u64,
-}
-
 /// One tenant in the window.
 #[derive(Debug, Default)]
 struct Flow {
     points: VecDeque<Point>,
-    last: AppCounters,
+    last: Counters,
     /// Time that tasks were held up by I/O, since the cgroup was made, microseconds.
     stalled: Option<u64>,
 }
@@ -46,7 +28,7 @@ struct Flow {
 #[derive(Clone, Copy, Debug)]
 struct Point {
     at: Instant,
-    counters: AppCounters,
+    counters: Counters,
     stalled: Option<u64>,
 }
 
@@ -56,20 +38,11 @@ pub struct Rates {
     /// The window's length so far, seconds.
     pub window: f64,
     /// Everything since the beginning.
-    pub total: AppCounters,
+    pub total: Counters,
     /// What of it came in the window.
-    pub recent: AppCounters,
+    pub recent: Counters,
     /// For the PV.
     pub activity: Activity,
-}
-
-impl Rates {
-    /// The part of what was read through the page cache that was found there, 0 to 1; `None` if nothing was.
-    #[must_use]
-    pub fn hit_ratio(&self) -> Option<f64> {
-        let bytes = self.recent.cached_read_bytes;
-        (bytes > 0).then(|| (1.0 - to_f64(self.recent.fill_bytes) / to_f64(bytes)).max(0.0))
-    }
 }
 
 /// All tenants' windows.
@@ -81,13 +54,7 @@ pub struct Flows {
 impl Flows {
     /// Takes a tenant's counters, and the sum of the time in which its tasks were held up by I/O where that is
     /// known.
-    pub fn take(
-        &mut self,
-        id: CgroupId,
-        counters: AppCounters,
-        stalled: Option<u64>,
-        now: Instant,
-    ) {
+    pub fn take(&mut self, id: CgroupId, counters: Counters, stalled: Option<u64>, now: Instant) {
         let flow = self.flows.entry(id).or_default();
         flow.last = counters;
         flow.stalled = stalled.or(flow.stalled);
@@ -108,7 +75,7 @@ impl Flows {
 
     /// Whether a tenant's counters differ from those of a second ago: then its stalls are worth reading.
     #[must_use]
-    pub fn moved(&self, id: CgroupId, counters: &AppCounters) -> bool {
+    pub fn moved(&self, id: CgroupId, counters: &Counters) -> bool {
         self.flows
             .get(&id)
             .and_then(|f| f.points.back())
@@ -136,7 +103,7 @@ impl Flows {
             .points
             .iter()
             .zip(flow.points.iter().skip(1))
-            .filter(|(a, b)| b.counters.bytes() > a.counters.bytes())
+            .filter(|(a, b)| bytes(&b.counters) > bytes(&a.counters))
             .count();
         let held_up = first
             .stalled
@@ -148,37 +115,21 @@ impl Flows {
             total: last,
             recent,
             activity: Activity {
-                bytes: recent.bytes(),
+                bytes: bytes(&recent),
                 active: ratio(moving, steps),
                 held_up: held_up.map(|part| part.min(1.0)),
-                beyond_cache: recent.fill_bytes > 0 || recent.write_bytes > 0 || recent.misses > 0,
+                beyond_cache: recent.filled > 0
+                    || recent.read.direct.bytes > 0
+                    || recent.written.total().bytes > 0,
             },
         }
     }
 }
 
-impl AppCounters {
-    /// Bytes read and written.
-    #[must_use]
-    pub const fn bytes(&self) -> u64 {
-        self.read_bytes.saturating_add(self.write_bytes)
-    }
-
-    /// What has come since `before`; a counter that went back (its probe was attached anew) counts as 0.
-    #[must_use]
-    pub const fn since(&self, before: &Self) -> Self {
-        Self {
-            read_bytes: self.read_bytes.saturating_sub(before.read_bytes),
-            reads: self.reads.saturating_sub(before.reads),
-            write_bytes: self.write_bytes.saturating_sub(before.write_bytes),
-            writes: self.writes.saturating_sub(before.writes),
-            cached_read_bytes: self
-                .cached_read_bytes
-                .saturating_sub(before.cached_read_bytes),
-            fill_bytes: self.fill_bytes.saturating_sub(before.fill_bytes),
-            misses: self.misses.saturating_sub(before.misses),
-        }
-    }
+/// Bytes read and written.
+const fn bytes(counters: &Counters) -> u64 {
+    let (read, written) = (counters.read.total(), counters.written.total());
+    read.bytes.saturating_add(written.bytes)
 }
 
 fn ratio(part: usize, of: usize) -> f64 {
@@ -193,18 +144,19 @@ fn ratio(part: usize, of: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use justitia_kernel::eyes::Io;
     use justitia_share::live::contends;
 
     const ID: CgroupId = CgroupId(7);
 
-    fn reading(mib: u64, filled: u64) -> AppCounters {
-        AppCounters {
-            read_bytes: mib << 20,
-            reads: mib,
-            cached_read_bytes: mib << 20,
-            fill_bytes: filled << 20,
-            ..AppCounters::default()
-        }
+    fn reading(mib: u64, filled: u64) -> Counters {
+        let mut counters = Counters::default();
+        counters.read.buffered = Io {
+            bytes: mib << 20,
+            operations: mib,
+        };
+        counters.filled = filled << 20;
+        counters
     }
 
     #[test]
@@ -220,10 +172,10 @@ mod tests {
         }
         let rates = flows.rates(ID, at(40_000));
         assert!((10.0..=11.0).contains(&rates.window), "{}", rates.window);
-        let mib_per_s = to_f64(rates.recent.read_bytes >> 20) / rates.window;
+        let mib_per_s = to_f64(rates.recent.read.buffered.bytes >> 20) / rates.window;
         assert!((mib_per_s - 20.0).abs() < 0.01, "{mib_per_s}");
-        assert_eq!(rates.hit_ratio(), Some(1.0));
-        assert_eq!(rates.total.read_bytes >> 20, 600);
+        assert_eq!(rates.recent.hit_ratio(), Some(1.0));
+        assert_eq!(rates.total.read.buffered.bytes >> 20, 600);
         assert!(!contends(&rates.activity), "satisfied: {rates:?}");
         assert!(flows.flows[&ID].points.len() <= 12);
         flows.gone(ID);
@@ -241,7 +193,7 @@ mod tests {
                 flows.take(ID, reading(8 * second, 4 * second), stalled, now);
             }
             let rates = flows.rates(ID, now);
-            assert!((rates.hit_ratio().unwrap() - 0.5).abs() < 1e-9);
+            assert!((rates.recent.hit_ratio().unwrap() - 0.5).abs() < 1e-9);
             assert_eq!(rates.activity.held_up.is_some(), psi);
             assert!(contends(&rates.activity), "{rates:?}");
         }
@@ -253,6 +205,6 @@ mod tests {
         flows.take(ID, reading(100, 0), None, t0);
         let now = t0 + Duration::from_secs(2);
         flows.take(ID, reading(1, 0), None, now);
-        assert_eq!(flows.rates(ID, now).recent, AppCounters::default());
+        assert_eq!(flows.rates(ID, now).recent, Counters::default());
     }
 }

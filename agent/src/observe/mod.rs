@@ -18,11 +18,11 @@ use justitia_kernel::memory::MemoryStat;
 use justitia_kernel::proc::ProcFs;
 
 pub use budget::{Budget, process_cpu, thread_cpu};
-pub use flow::{AppCounters, Flows, Rates, WINDOW};
+pub use flow::{Flows, Rates, WINDOW};
 pub use mirror::{Changes, Mirror, Node, low_of};
 pub use outside::{Abilities, Outside, lru_gen_usable};
 pub use room::Room;
-pub use sight::{Probes, Sight};
+pub use sight::Sight;
 
 use crate::config::Config;
 use crate::plan::{Key, Snapshot, Spared, Tenant};

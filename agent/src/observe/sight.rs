@@ -1,12 +1,16 @@
 //! Looking at what applications get, through the probes in the kernel, at a bounded cost.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use justitia_kernel::cgroup::CgroupId;
+use justitia_kernel::eyes::{Counters, Eyes, Histogram, Latencies, Limits};
 use justitia_kernel::psi::PsiResource;
+use justitia_kernel::support::State;
+use justitia_share::num::to_f64;
 
 use super::budget::thread_cpu;
-use super::flow::{AppCounters, Flows, Rates};
+use super::flow::{Flows, Rates, WINDOW};
 use super::mirror::Mirror;
 use crate::tell::status::LatencyStatus;
 
@@ -19,34 +23,27 @@ const ALL_STALLS: u64 = 4;
 /// The part of one CPU that reading the probes may take; where it takes more, it is done less often.
 const MOST: f64 = 0.005;
 
-/// Where counters come from.
-pub trait Probes: Send {
-    /// Every cgroup's counters, as sums since the probes were attached.
-    ///
-    /// # Errors
-    /// What went wrong, for people.
-    fn sample(&mut self) -> Result<Vec<(CgroupId, AppCounters)>, String>;
-
-    /// How long a cgroup's operations took lately, where that is measured.
-    fn latency(&self, _cgroup: CgroupId) -> Option<LatencyStatus> {
-        None
-    }
-
-    /// What the probes cannot see on this kernel, each with the reason.
-    fn limits(&self) -> Vec<String> {
-        Vec::new()
-    }
-}
-
 /// The probes, and what they have shown lately.
 pub struct Sight {
-    probes: Option<Box<dyn Probes>>,
+    eyes: Option<Eyes>,
     blind: Option<String>,
     flows: Flows,
     due: Option<Instant>,
     stalls_due: Option<Instant>,
     stall_rounds: u64,
+    timing: Option<Timing>,
+    /// Calls that no probe could count, and cgroups for which there was no room.
+    missed: u64,
+    overflow: bool,
     errors: u64,
+}
+
+/// How long calls took, window by window.
+#[derive(Debug, Default)]
+struct Timing {
+    at: Option<Instant>,
+    sums: HashMap<CgroupId, Latencies>,
+    latest: HashMap<CgroupId, LatencyStatus>,
 }
 
 impl std::fmt::Debug for Sight {
@@ -59,25 +56,38 @@ impl std::fmt::Debug for Sight {
 }
 
 impl Sight {
-    /// With probes.
+    /// Opens the eyes. With `latency` calls are timed as well, which costs each of them some 100 ns.
     #[must_use]
-    pub fn new(probes: Box<dyn Probes>) -> Self {
+    pub fn open(latency: bool) -> Self {
+        let mut eyes = match Eyes::open(&Limits::default()) {
+            Ok(eyes) => eyes,
+            Err(error) => return Self::blind(&error.to_string()),
+        };
+        let timed = latency.then(|| eyes.time_calls(true));
+        if let Some(Err(error)) = &timed {
+            tracing::warn!(%error, "calls are not timed");
+        }
         Self {
-            probes: Some(probes),
+            eyes: Some(eyes),
+            blind: None,
+            timing: timed.is_some_and(|t| t.is_ok()).then(Timing::default),
             ..Self::blind("")
         }
     }
 
-    /// Without probes, and why.
+    /// Without eyes, and why.
     #[must_use]
     pub fn blind(why: &str) -> Self {
         Self {
-            probes: None,
-            blind: (!why.is_empty()).then(|| why.to_owned()),
+            eyes: None,
+            blind: Some(why.to_owned()),
             flows: Flows::default(),
             due: None,
             stalls_due: None,
             stall_rounds: 0,
+            timing: None,
+            missed: 0,
+            overflow: false,
             errors: 0,
         }
     }
@@ -88,10 +98,32 @@ impl Sight {
         self.blind.as_deref()
     }
 
-    /// What the probes cannot see here.
+    /// What the eyes do not see here, each with the reason.
     #[must_use]
     pub fn limits(&self) -> Vec<String> {
-        self.probes.as_ref().map(|p| p.limits()).unwrap_or_default()
+        let Some(eyes) = &self.eyes else {
+            let blind = self.blind.iter();
+            return blind
+                .map(|why| format!("What applications get is not seen: {why}"))
+                .collect();
+        };
+        let absent = eyes.facts().iter().filter(|f| f.state != State::Yes);
+        let mut limits: Vec<String> = absent
+            .map(|f| format!("What applications get: {} ({})", f.probe.title(), f.reason))
+            .collect();
+        if self.missed > 0 {
+            limits.push(format!(
+                "What applications get: {} events could not be counted",
+                self.missed
+            ));
+        }
+        if self.overflow {
+            limits.push(format!(
+                "What applications get: more than {} cgroups do I/O; the rest are not told apart",
+                Limits::default().tenants
+            ));
+        }
+        limits
     }
 
     /// How often the probes could not be read.
@@ -105,20 +137,22 @@ impl Sight {
         if self.due.is_some_and(|due| due > now) {
             return;
         }
-        let Some(probes) = &mut self.probes else {
+        let Some(eyes) = &mut self.eyes else {
             return;
         };
         let begun = thread_cpu();
-        match probes.sample() {
-            Ok(counters) => {
+        match eyes.sample() {
+            Ok(sample) => {
                 self.blind = None;
+                self.missed = sample.missed;
+                self.overflow = sample.overflow != Counters::default();
                 let read_stalls = self.stalls_due.is_none_or(|due| due <= now);
                 if read_stalls {
                     self.stalls_due = Some(now + STALLS);
                     self.stall_rounds += 1;
                 }
                 let all = self.stall_rounds.is_multiple_of(ALL_STALLS);
-                for (id, counters) in counters {
+                for (id, counters) in sample.tenants {
                     let Some(node) = mirror.get(id) else { continue };
                     let read = read_stalls && (all || self.flows.moved(id, &counters));
                     // Without PSI the kernel does not say.
@@ -131,11 +165,15 @@ impl Sight {
             }
             Err(error) => {
                 self.errors += 1;
+                let error = error.to_string();
                 if self.blind.as_deref() != Some(&error) {
                     tracing::warn!(error, "the probes cannot be read");
                     self.blind = Some(error);
                 }
             }
+        }
+        if let (Some(timing), Some(eyes)) = (&mut self.timing, &self.eyes) {
+            timing.follow(eyes, now);
         }
         let cost = thread_cpu().saturating_sub(begun);
         self.due = Some(now + PERIOD.max(cost.div_f64(MOST)));
@@ -144,18 +182,56 @@ impl Sight {
     /// Forgets a cgroup that is gone.
     pub fn gone(&mut self, id: CgroupId) {
         self.flows.gone(id);
+        if let Some(timing) = &mut self.timing {
+            timing.sums.remove(&id);
+            timing.latest.remove(&id);
+        }
+        if let Some(eyes) = &mut self.eyes
+            && eyes.forget(&[id]).is_err()
+        {
+            self.errors += 1;
+        }
     }
 
-    /// What a tenant's applications got over the window; `None` where no probes run.
+    /// A tenant over the window that ends now; `None` where the eyes are shut.
     #[must_use]
     pub fn rates(&self, id: CgroupId, now: Instant) -> Option<Rates> {
-        self.probes.as_ref()?;
         self.blind.is_none().then(|| self.flows.rates(id, now))
     }
 
-    /// How long its operations took.
+    /// How long its calls took in the last whole window, where they are timed.
     #[must_use]
     pub fn latency(&self, id: CgroupId) -> Option<LatencyStatus> {
-        self.probes.as_ref()?.latency(id)
+        self.timing.as_ref()?.latest.get(&id).copied()
+    }
+}
+
+impl Timing {
+    /// Once a window: what came in it.
+    fn follow(&mut self, eyes: &Eyes, now: Instant) {
+        if self.at.is_some_and(|at| now - at < WINDOW) {
+            return;
+        }
+        let Ok(sums) = eyes.latencies() else { return };
+        self.at = Some(now);
+        self.latest = sums
+            .iter()
+            .map(|(id, sum)| (*id, quantiles(sum, self.sums.get(id))))
+            .collect();
+        self.sums = sums;
+    }
+}
+
+fn quantiles(sum: &Latencies, before: Option<&Latencies>) -> LatencyStatus {
+    let seconds = |of: fn(&Latencies) -> &Histogram, quantile: f64| {
+        let recent = before.map_or_else(|| *of(sum), |before| of(sum).since(of(before)));
+        recent.quantile_ns(quantile).map(|ns| to_f64(ns) / 1e9)
+    };
+    LatencyStatus {
+        read_p50: seconds(|l| &l.read, 0.5),
+        read_p99: seconds(|l| &l.read, 0.99),
+        write_p50: seconds(|l| &l.write, 0.5),
+        write_p99: seconds(|l| &l.write, 0.99),
+        sync_p99: seconds(|l| &l.sync, 0.99),
     }
 }

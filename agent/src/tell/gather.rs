@@ -117,19 +117,22 @@ fn told(pv: Option<f64>) -> Option<f64> {
 }
 
 fn app(rates: &Rates) -> AppStatus {
+    let (total, recent) = (&rates.total, &rates.recent);
     let per_second = |amount: u64| to_f64(amount) / rates.window.max(1.0);
     AppStatus {
-        read_bytes: rates.total.read_bytes,
-        write_bytes: rates.total.write_bytes,
-        reads: rates.total.reads,
-        writes: rates.total.writes,
-        cached_read_bytes: rates.total.cached_read_bytes,
-        fill_bytes: rates.total.fill_bytes,
-        misses: rates.total.misses,
-        read_rate: per_second(rates.recent.read_bytes),
-        write_rate: per_second(rates.recent.write_bytes),
-        miss_rate: per_second(rates.recent.misses),
-        hit_ratio: rates.hit_ratio(),
+        read_bytes: total.read.total().bytes,
+        write_bytes: total.written.total().bytes,
+        reads: total.read.total().operations,
+        writes: total.written.total().operations,
+        cached_read_bytes: total.looked_up(),
+        fill_bytes: total.filled,
+        misses: total.demand_misses,
+        throttled: to_f64(total.throttled_ns) / 1e9,
+        dirty_wait: to_f64(total.dirty_wait_ns) / 1e9,
+        read_rate: per_second(recent.read.total().bytes),
+        write_rate: per_second(recent.written.total().bytes),
+        miss_rate: per_second(recent.demand_misses),
+        hit_ratio: recent.hit_ratio(),
         held_up: rates.activity.held_up,
         latency: None,
     }
@@ -178,6 +181,8 @@ fn sum_up(tenants: &mut [TenantStatus]) {
             sum.cached_read_bytes += part.cached_read_bytes;
             sum.fill_bytes += part.fill_bytes;
             sum.misses += part.misses;
+            sum.throttled += part.throttled;
+            sum.dirty_wait += part.dirty_wait;
             sum.read_rate += part.read_rate;
             sum.write_rate += part.write_rate;
             sum.miss_rate += part.miss_rate;

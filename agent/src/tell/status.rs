@@ -145,13 +145,19 @@ pub struct AppStatus {
     pub cached_read_bytes: u64,
     /// Bytes that a device had to deliver into the page cache.
     pub fill_bytes: u64,
-    /// Reads that waited for the device.
+    /// Reads and faults that found their first page absent.
     pub misses: u64,
+    /// Seconds that its requests were held back by `io.max`, summed over them.
+    #[serde(default)]
+    pub throttled: f64,
+    /// Seconds that its writers were held back until dirty pages had been written.
+    #[serde(default)]
+    pub dirty_wait: f64,
     /// Bytes read per second, over the window.
     pub read_rate: f64,
     /// Bytes written per second.
     pub write_rate: f64,
-    /// Reads per second that waited for the device.
+    /// The misses, per second.
     pub miss_rate: f64,
     /// The part of the bytes read through the page cache that was found there, 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -164,19 +170,19 @@ pub struct AppStatus {
     pub latency: Option<LatencyStatus>,
 }
 
-/// How long operations took, over the window: upper bounds, seconds.
+/// How long calls took in the last whole window: upper bounds, seconds; `None` where there were none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LatencyStatus {
     /// Half of the reads took at most this.
-    pub read_p50: f64,
+    pub read_p50: Option<f64>,
     /// 99 of 100 reads.
-    pub read_p99: f64,
+    pub read_p99: Option<f64>,
     /// Half of the writes.
-    pub write_p50: f64,
+    pub write_p50: Option<f64>,
     /// 99 of 100 writes.
-    pub write_p99: f64,
-    /// 99 of 100 `fsync`s.
-    pub fsync_p99: f64,
+    pub write_p99: Option<f64>,
+    /// 99 of 100 of `fsync` and its kin.
+    pub sync_p99: Option<f64>,
 }
 
 /// A knob.
