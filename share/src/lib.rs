@@ -13,6 +13,7 @@ mod tree;
 mod victim;
 mod weight;
 
+pub mod credit;
 pub mod num;
 
 pub use age::{Ageing, Order, VirtualTime, WaitQueue};

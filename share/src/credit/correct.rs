@@ -1,0 +1,77 @@
+//! Correction by what applications get: the objective is their bandwidth, device credits and page-cache room
+//! are means to it.
+
+/// A factor on a tenant's part of credits and room, found by integration.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Correction {
+    /// The logarithm of the factor.
+    log: f64,
+}
+
+impl Default for Correction {
+    fn default() -> Self {
+        Self { log: 0.0 }
+    }
+}
+
+/// The factor is at most this, and at least its inverse.
+pub const LARGEST: f64 = 3.0;
+/// Part of an error (its logarithm) that is corrected in a second.
+const GAIN: f64 = 0.4;
+/// Errors below this are noise.
+const DEADBAND: f64 = 0.02;
+/// An interval counts for at most so large an error, so that one odd measurement moves little.
+const LARGEST_ERROR: f64 = 0.7;
+/// What is left of a correction after a second in which the tenant did not contend.
+const FADES: f64 = 0.8;
+
+impl Correction {
+    /// The factor.
+    #[must_use]
+    pub fn factor(self) -> f64 {
+        self.log.exp()
+    }
+
+    /// In the last `seconds` the tenant contended: its application got `got`, and of all that the contending
+    /// applications got, `ideal` would be its part by weight.
+    pub fn correct(&mut self, got: f64, ideal: f64, seconds: f64) {
+        if ideal <= 0.0 {
+            return;
+        }
+        let error = (ideal / got.max(ideal * 1e-3)).ln();
+        if error.abs() >= DEADBAND {
+            let step = GAIN * seconds.min(1.0) * error.clamp(-LARGEST_ERROR, LARGEST_ERROR);
+            self.log = (self.log + step).clamp(-LARGEST.ln(), LARGEST.ln());
+        }
+    }
+
+    /// The tenant did not contend for `seconds`: what was learnt about it fades.
+    pub fn fade(&mut self, seconds: f64) {
+        self.log *= FADES.powf(seconds);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_finds_what_a_tenant_lacks_and_stays_in_bounds() {
+        // A tenant that gets half of what its credits should give.
+        let mut correction = Correction::default();
+        for _ in 0..400 {
+            correction.correct(5.0 * correction.factor(), 10.0, 0.25);
+        }
+        assert!((correction.factor() - 2.0).abs() < 0.05);
+        for _ in 0..200 {
+            correction.correct(0.0, 10.0, 0.25);
+        }
+        assert!((correction.factor() - LARGEST).abs() < 1e-9);
+        for _ in 0..200 {
+            correction.correct(1e9, 10.0, 0.25);
+        }
+        assert!((correction.factor() * LARGEST - 1.0).abs() < 1e-9);
+        correction.fade(60.0);
+        assert!((correction.factor() - 1.0).abs() < 0.01);
+    }
+}

@@ -1,0 +1,140 @@
+//! From credits to the numbers that `io.max` takes.
+
+use super::price::{Flow, Prices};
+
+/// Limits of one tenant on one device, as `io.max` has them; `None` is `max`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes read per second.
+    pub rbps: Option<u64>,
+    /// Bytes written per second.
+    pub wbps: Option<u64>,
+    /// Reads per second.
+    pub riops: Option<u64>,
+    /// Writes per second.
+    pub wiops: Option<u64>,
+}
+
+/// No limit is below this, bytes per second: nobody starves, and no single request waits for long.
+pub const LEAST_BYTES: f64 = 262_144.0;
+/// Nor below this, requests per second.
+pub const LEAST_REQUESTS: f64 = 16.0;
+/// A direction gets at least this part of the tenant's credits, so that it can begin.
+const LEAST_DIRECTION: f64 = 0.1;
+/// And so much above its recent part, since no two intervals have the same mixture.
+const WOBBLE: f64 = 0.05;
+/// Request size, in bytes, of a direction that was not seen yet.
+const USUAL: f64 = 65_536.0;
+
+impl Limits {
+    /// Whether nothing is limited.
+    #[must_use]
+    pub fn none(&self) -> bool {
+        *self == Self::default()
+    }
+
+    const fn parts(&self) -> [Option<u64>; 4] {
+        [self.rbps, self.wbps, self.riops, self.wiops]
+    }
+
+    /// Which part of its limits a flow uses: of the one that binds it most.
+    #[must_use]
+    pub fn used(&self, flow: &Flow) -> f64 {
+        let flows = [flow.rbytes, flow.wbytes, flow.rios, flow.wios];
+        self.parts()
+            .into_iter()
+            .zip(flows)
+            .filter_map(|(limit, flow)| Some(flow / crate::num::to_f64(limit?.max(1))))
+            .fold(0.0, f64::max)
+    }
+
+    /// Whether every limit is within `part` of the other's.
+    #[must_use]
+    pub fn near(&self, other: &Self, part: f64) -> bool {
+        self.parts()
+            .into_iter()
+            .zip(other.parts())
+            .all(|pair| match pair {
+                (None, None) => true,
+                (Some(a), Some(b)) => {
+                    crate::num::to_f64(a.abs_diff(b)) <= part * crate::num::to_f64(b)
+                }
+                _ => false,
+            })
+    }
+}
+
+/// Limits that let a tenant of this mixture spend `credits` per second. What binds a direction is whichever
+/// costs more there, its bytes or its requests.
+pub(super) fn limits(prices: &Prices, mix: &Flow, credits: f64) -> Limits {
+    let (read, write) = prices.cost_by_direction(mix);
+    let all = read + write;
+    let direction = |cost: f64, (per_byte, per_request): (f64, f64), bytes: f64, requests: f64| {
+        let part = if all > 0.0 { cost / all } else { 0.5 };
+        let credits = credits * (part.max(LEAST_DIRECTION) + WOBBLE).min(1.0);
+        let size = if requests > 0.0 {
+            bytes / requests
+        } else {
+            USUAL
+        };
+        let price = per_byte * size + per_request;
+        let requests = credits / price.max(f64::MIN_POSITIVE);
+        if per_request > 2.0 * per_byte * size {
+            (None, Some(crate::num::to_u64(requests.max(LEAST_REQUESTS))))
+        } else {
+            let bytes = (requests * size).max(LEAST_BYTES);
+            (Some(crate::num::to_u64(bytes)), None)
+        }
+    };
+    let (rbps, riops) = direction(read, prices.read(), mix.rbytes, mix.rios);
+    let (wbps, wiops) = direction(write, prices.write(), mix.wbytes, mix.wios);
+    Limits {
+        rbps,
+        wbps,
+        riops,
+        wiops,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_writer_gets_its_credits_in_bytes() {
+        let mix = Flow {
+            wbytes: 60e6,
+            wios: 900.0,
+            ..Flow::default()
+        };
+        let prices = Prices::first(&mix).unwrap();
+        let limits = limits(&prices, &mix, 0.25);
+        assert_eq!(limits.wbps, Some(15_000_000));
+        assert!(limits.rbps.unwrap() < 3_000_000);
+        assert_eq!((limits.riops, limits.wiops), (None, None));
+        assert!((limits.used(&mix) - 4.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn where_requests_cost_more_they_are_limited() {
+        let small = Flow {
+            rbytes: 2e6,
+            rios: 4000.0,
+            ..Flow::default()
+        };
+        let limits = limits(&Prices::first(&small).unwrap(), &small, 0.5);
+        assert_eq!((limits.rbps, limits.riops), (None, Some(2000)));
+    }
+
+    #[test]
+    fn near_is_within_the_deadband_and_of_the_same_kind() {
+        let of = |wbps| Limits {
+            wbps,
+            ..Limits::default()
+        };
+        assert!(of(Some(103)).near(&of(Some(100)), 0.03));
+        assert!(!of(Some(104)).near(&of(Some(100)), 0.03));
+        assert!(!of(None).near(&of(Some(100)), 0.03));
+        assert!(of(None).none() && !of(Some(1)).none());
+    }
+}

@@ -1,0 +1,165 @@
+//! The TotalCredit updater: how much the device can do ("In order to remove storage idle time, TotalCredit is
+//! adjusted", slides "TotalCredit Updater"), without being told, and without mistaking a pause for a limit.
+
+use super::price::{Flow, Prices};
+
+/// What an interval said about the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The device's queue was never empty and those who wait for it got less than they were allowed: what it
+    /// did is what it can do.
+    Saturated,
+    /// Those who wait got what they were allowed: the device can do that much, perhaps more.
+    Held,
+    /// Somebody waits, and yet the device had pauses: the limits may be what keeps it from working.
+    Paused,
+    /// Nobody waits: it says nothing. A dip in demand is not a dip in capacity.
+    Silent,
+}
+
+/// What is known of a device's capacity: [`Prices`], at which it makes one credit a second.
+#[derive(Clone, Copy, Debug)]
+pub struct TotalCredit {
+    prices: Option<Prices>,
+    /// How much cheaper everything has become without anybody having got that much.
+    grown: f64,
+    /// The next step of growth.
+    step: f64,
+}
+
+/// A device is saturated if its queue was non-empty for this part of the interval.
+pub const BUSY: f64 = 0.95;
+/// Those who wait have got what they were allowed if it was this part of it.
+pub const FULFILLED: f64 = 0.97;
+/// The first step of growth; each further one is twice as large, up to [`LARGEST_STEP`].
+const FIRST_STEP: f64 = 0.01;
+const LARGEST_STEP: f64 = 0.1;
+/// Credits that nobody has proven to exist grow to this multiple of those that were, no further.
+const MOST_GROWTH: f64 = 2.0;
+/// How far one saturated interval moves the prices.
+const RATE: f64 = 0.4;
+
+impl Default for TotalCredit {
+    fn default() -> Self {
+        Self {
+            prices: None,
+            grown: 1.0,
+            step: FIRST_STEP,
+        }
+    }
+}
+
+impl TotalCredit {
+    /// The prices, once a saturated interval was seen.
+    #[must_use]
+    pub const fn prices(&self) -> Option<Prices> {
+        self.prices
+    }
+
+    /// What an interval says. `busy` is the part of it in which the device had requests, `waiting` whether
+    /// anybody waits for the device, `fulfilled` which part of their allowance those who wait have got
+    /// (`None` where nothing limits them).
+    #[must_use]
+    pub fn judge(busy: f64, waiting: bool, fulfilled: Option<f64>) -> Verdict {
+        if !waiting {
+            Verdict::Silent
+        } else if busy >= BUSY && fulfilled.is_none_or(|part| part < FULFILLED) {
+            Verdict::Saturated
+        } else if fulfilled.is_some_and(|part| part >= FULFILLED) {
+            Verdict::Held
+        } else if fulfilled.is_some() {
+            Verdict::Paused
+        } else {
+            Verdict::Silent
+        }
+    }
+
+    /// Takes in an interval, in which the tenants' `flow` was seen.
+    pub fn update(&mut self, verdict: Verdict, flow: &Flow) {
+        match (verdict, &mut self.prices) {
+            (Verdict::Saturated, None) => self.prices = Prices::first(flow),
+            (Verdict::Saturated, Some(prices)) => {
+                prices.learn(flow, RATE);
+                self.grown = 1.0;
+                self.step = FIRST_STEP;
+            }
+            (Verdict::Held, Some(prices)) => {
+                prices.scale(1.0 / (1.0 + self.step));
+                self.grown = 1.0;
+                self.step = (self.step * 2.0).min(LARGEST_STEP);
+            }
+            (Verdict::Paused, Some(prices)) if self.grown < MOST_GROWTH => {
+                prices.scale(1.0 / (1.0 + FIRST_STEP));
+                self.grown *= 1.0 + FIRST_STEP;
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flow(megabytes: f64) -> Flow {
+        Flow {
+            wbytes: megabytes * 1e6,
+            wios: megabytes * 16.0,
+            ..Flow::default()
+        }
+    }
+
+    fn known() -> TotalCredit {
+        let mut total = TotalCredit::default();
+        total.update(Verdict::Saturated, &flow(60.0));
+        total
+    }
+
+    #[test]
+    fn what_an_interval_says() {
+        use Verdict::{Held, Paused, Saturated, Silent};
+        for (busy, waiting, fulfilled, expected) in [
+            (1.0, true, None, Saturated),
+            (1.0, true, Some(0.8), Saturated),
+            (1.0, true, Some(1.0), Held),
+            (0.5, true, Some(1.0), Held),
+            (0.5, true, Some(0.5), Paused),
+            (0.5, true, None, Silent),
+            (1.0, false, Some(0.1), Silent),
+            (0.1, false, Some(0.1), Silent),
+        ] {
+            let verdict = TotalCredit::judge(busy, waiting, fulfilled);
+            assert_eq!(verdict, expected, "{busy} {waiting} {fulfilled:?}");
+        }
+    }
+
+    #[test]
+    fn a_dip_in_demand_is_no_dip_in_capacity() {
+        let mut total = known();
+        let before = total.prices();
+        for _ in 0..100 {
+            total.update(Verdict::Silent, &flow(1.0));
+        }
+        assert_eq!(total.prices(), before);
+    }
+
+    #[test]
+    fn it_grows_until_the_device_is_full_again_and_never_beyond_all_measure() {
+        let mut total = known();
+        for _ in 0..1000 {
+            total.update(Verdict::Paused, &flow(60.0));
+        }
+        let cost = total.prices().unwrap().cost(&flow(60.0));
+        assert!((0.48..0.52).contains(&cost), "{cost}");
+        for _ in 0..10 {
+            total.update(Verdict::Held, &flow(60.0));
+        }
+        let cost = total.prices().unwrap().cost(&flow(60.0));
+        assert!(cost < 0.3, "{cost}");
+        for _ in 0..12 {
+            total.update(Verdict::Saturated, &flow(120.0));
+        }
+        let cost = total.prices().unwrap().cost(&flow(120.0));
+        assert!((0.98..1.02).contains(&cost), "{cost}");
+    }
+}

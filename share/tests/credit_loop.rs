@@ -1,0 +1,265 @@
+//! The loop of credits against a simulated disk: proportional, work-conserving, quick, and quiet.
+
+#![expect(clippy::unwrap_used, reason = "tests say what is wrong by failing")]
+
+mod disk;
+
+use disk::{Machine, Work};
+use justitia_share::{Claim, NodeId, Tree, Weight, pv};
+
+const WEIGHTS: [u64; 4] = [100, 200, 400, 800];
+
+fn weights() -> [f64; 4] {
+    [100.0, 200.0, 400.0, 800.0]
+}
+
+const STARVING: [u64; 8] = [100, 1000, 1000, 1000, 1000, 1000, 1000, 1000];
+
+fn all_of(weights: &[u64]) -> Vec<Weight> {
+    weights
+        .iter()
+        .map(|w| Weight::try_from(*w).unwrap())
+        .collect()
+}
+
+fn total(parts: &[f64]) -> f64 {
+    parts.iter().sum()
+}
+
+/// Each part is within `tolerance` of what its weight gives it.
+fn assert_by_weight(got: &[f64], weights: &[f64], tolerance: f64) {
+    for (part, weight) in got.iter().zip(weights) {
+        let ideal = total(got) * weight / total(weights);
+        assert!(
+            (part / ideal - 1.0).abs() < tolerance,
+            "got {got:?} for {weights:?}"
+        );
+    }
+}
+
+#[test]
+fn direct_writers_get_their_weights_and_the_disk_is_full() {
+    let mut machine = Machine::new(&WEIGHTS);
+    machine.set_all(Work::direct(8, 65536.0));
+    machine.run(6.0);
+    let got = machine.measure(10.0);
+    assert_by_weight(&got, &weights(), 0.04);
+    assert!(total(&got) > 0.98 * 60e6, "{got:?}");
+}
+
+#[test]
+fn without_the_loop_they_do_not() {
+    let mut machine = Machine::new(&WEIGHTS);
+    machine.controlled = false;
+    machine.set_all(Work::direct(8, 65536.0));
+    let got = machine.measure(10.0);
+    assert!(pv(&all_of(&WEIGHTS), &got).unwrap() > 2.0, "{got:?}");
+}
+
+#[test]
+fn buffered_writers_get_their_weights() {
+    let mut machine = Machine::new(&WEIGHTS);
+    machine.set_all(Work::buffered());
+    machine.run(15.0);
+    let got = machine.measure(10.0);
+    assert_by_weight(&got, &weights(), 0.06);
+    assert!(total(&got) > 0.97 * 60e6, "{got:?}");
+}
+
+#[test]
+fn devices_limited_by_requests_or_by_both_are_found() {
+    for (requests, additive) in [(600.0, false), (2000.0, true)] {
+        let mut machine = Machine::new(&WEIGHTS);
+        machine.requests_per_second = requests;
+        machine.additive = additive;
+        machine.controlled = false;
+        machine.set_all(Work::direct(8, 16384.0));
+        let free = total(&machine.measure(5.0));
+        machine.controlled = true;
+        machine.run(6.0);
+        let got = machine.measure(10.0);
+        assert_by_weight(&got, &weights(), 0.05);
+        assert!(total(&got) > 0.97 * free, "{got:?} of {free}");
+    }
+}
+
+#[test]
+fn readers_beside_writers_of_other_sizes() {
+    let mut machine = Machine::new(&WEIGHTS);
+    for (tenant, size) in [65536.0, 131_072.0, 65536.0, 32768.0]
+        .into_iter()
+        .enumerate()
+    {
+        let work = Work {
+            write: tenant % 2 == 0,
+            ..Work::direct(16, size)
+        };
+        machine.set(tenant, Some(work));
+    }
+    machine.run(15.0);
+    let got = machine.measure(10.0);
+    assert_by_weight(&got, &weights(), 0.08);
+    assert!(total(&got) > 0.97 * 60e6, "{got:?}");
+}
+
+#[test]
+fn what_one_leaves_the_others_get() {
+    let mut machine = Machine::new(&WEIGHTS);
+    machine.set_all(Work::direct(8, 65536.0));
+    // The heaviest wants little: 2 requests of 64 KiB in 50 ms, 2.6 MB/s.
+    let modest = Work {
+        think: 0.05,
+        ..Work::direct(2, 65536.0)
+    };
+    machine.set(3, Some(modest));
+    machine.run(6.0);
+    let got = machine.measure(10.0);
+    assert!(total(&got) > 0.98 * 60e6, "{got:?}");
+    assert!(got[3] > 1.5e6, "the modest tenant is not held up: {got:?}");
+    assert_by_weight(&got[..3], &weights()[..3], 0.06);
+}
+
+#[test]
+fn alone_nobody_is_limited() {
+    let mut machine = Machine::new(&WEIGHTS);
+    machine.set(0, Some(Work::direct(8, 65536.0)));
+    machine.run(5.0);
+    assert_eq!((machine.limited(), machine.writes_of_limits), (0, 0));
+    assert!(machine.measure(2.0)[0] > 0.98 * 60e6);
+}
+
+#[test]
+fn light_loads_are_never_limited() {
+    let mut machine = Machine::new(&WEIGHTS);
+    let light = Work {
+        think: 0.05,
+        ..Work::direct(4, 65536.0)
+    };
+    machine.set_all(light);
+    machine.run(20.0);
+    assert_eq!(machine.writes_of_limits, 0);
+}
+
+#[test]
+fn contention_is_met_within_a_second_and_left_when_it_ends() {
+    let mut machine = Machine::new(&WEIGHTS);
+    machine.set(0, Some(Work::direct(32, 65536.0)));
+    machine.run(3.0);
+    machine.set(3, Some(Work::direct(8, 65536.0)));
+    machine.run(1.0);
+    assert!(machine.limited() == 2, "engaged within a second");
+    machine.run(5.0);
+    machine.set(3, None);
+    machine.run(1.0);
+    let alone = machine.measure(1.0)[0];
+    assert!(alone > 0.97 * 60e6, "gets all within a second: {alone}");
+    machine.run(2.0);
+    assert_eq!(machine.limited(), 0);
+}
+
+/// Seconds until the split stays within a tenth of `weights`.
+fn settles(machine: &mut Machine, weights: &[f64]) -> f64 {
+    let mut good = 0.0;
+    let mut elapsed = 0.0;
+    while elapsed < 15.0 {
+        let got = machine.measure(0.5);
+        elapsed += 0.5;
+        let near = got.iter().zip(weights).all(|(part, weight)| {
+            let ideal = total(&got) * weight / total(weights);
+            *weight <= 0.0 || (part / ideal - 1.0).abs() < 0.1
+        });
+        good = if near { good + 0.5 } else { 0.0 };
+        if good >= 2.0 {
+            return elapsed - good;
+        }
+    }
+    elapsed
+}
+
+#[test]
+fn steps_are_followed_within_three_seconds() {
+    let mut machine = Machine::new(&WEIGHTS);
+    machine.set_all(Work::direct(8, 65536.0));
+    let begun = settles(&mut machine, &weights());
+    machine.run(5.0);
+    for (tenant, weight) in [800, 400, 200, 100].into_iter().enumerate() {
+        machine.weigh(tenant, weight);
+    }
+    let turned = settles(&mut machine, &[800.0, 400.0, 200.0, 100.0]);
+    machine.set(0, None);
+    let idle = settles(&mut machine, &[0.0, 400.0, 200.0, 100.0]);
+    machine.set(0, Some(Work::direct(8, 65536.0)));
+    let back = settles(&mut machine, &[800.0, 400.0, 200.0, 100.0]);
+    let all = [begun, turned, idle, back];
+    assert!(all.iter().all(|seconds| *seconds <= 3.0), "{all:?}");
+}
+
+#[test]
+fn a_disk_that_changes_is_followed() {
+    let mut machine = Machine::new(&WEIGHTS);
+    machine.set_all(Work::direct(8, 65536.0));
+    for megabytes in [60.0, 20.0, 200.0] {
+        machine.bytes_per_second = megabytes * 1e6;
+        machine.run(10.0);
+        let got = machine.measure(5.0);
+        assert!(total(&got) > 0.97 * megabytes * 1e6, "{megabytes}: {got:?}");
+        assert_by_weight(&got, &weights(), 0.08);
+    }
+}
+
+#[test]
+fn a_pause_of_all_teaches_nothing() {
+    let mut machine = Machine::new(&WEIGHTS);
+    machine.set_all(Work::direct(8, 65536.0));
+    machine.run(5.0);
+    for tenant in 0..4 {
+        machine.set(tenant, None);
+    }
+    machine.run(1.0);
+    machine.set_all(Work::direct(8, 65536.0));
+    machine.run(0.5);
+    assert!(total(&machine.measure(2.0)) > 0.97 * 60e6);
+}
+
+#[test]
+fn it_does_not_oscillate() {
+    let mut machine = Machine::new(&WEIGHTS);
+    machine.set_all(Work::direct(8, 65536.0));
+    machine.run(10.0);
+    let before = machine.writes_of_limits;
+    for _ in 0..20 {
+        let got = machine.measure(1.0);
+        assert_by_weight(&got, &weights(), 0.1);
+    }
+    let a_second =
+        justitia_share::num::to_f64((machine.writes_of_limits - before) as u64) / 20.0 / 4.0;
+    assert!(a_second <= 2.0, "{a_second} writes a second and tenant");
+}
+
+#[test]
+fn shares_hold_in_a_tree() {
+    let mut tree = Tree::new();
+    let weight = |w: u64| Claim::unlimited(Weight::try_from(w).unwrap());
+    let one = tree.add(NodeId::ROOT, weight(100));
+    let two = tree.add(NodeId::ROOT, weight(300));
+    let leaves = [
+        tree.add(one, weight(10)),
+        tree.add(one, weight(40)),
+        tree.add(two, weight(7)),
+        tree.add(two, weight(7)),
+    ];
+    let mut machine = Machine::of(tree, &leaves);
+    machine.set_all(Work::direct(8, 65536.0));
+    machine.run(6.0);
+    let got = machine.measure(10.0);
+    assert_by_weight(&got, &[5.0, 20.0, 37.5, 37.5], 0.06);
+}
+
+#[test]
+fn the_lightest_of_eight_is_not_starved() {
+    let mut machine = Machine::new(&STARVING);
+    machine.set_all(Work::direct(8, 65536.0));
+    machine.run(10.0);
+    let got = machine.measure(20.0);
+    assert!(pv(&all_of(&STARVING), &got).unwrap() < 0.3, "{got:?}");
+}
