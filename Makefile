@@ -9,8 +9,9 @@ JUSTITIA := target/release/justitia
 #   qemu-system-x86, busybox-static, fio, kmod, util-linux, dmsetup, xfsprogs, e2fsprogs, xz-utils,
 #   binutils, strace     the lab's virtual machines: QEMU, the guest's tools and its file systems
 #   libnbd-bin, nbdkit, qemu-utils     NBD clients for the cache's tests, and servers to compare it with
+#   prometheus     promtool, and a real scrape of the metrics
 PACKAGES := qemu-system-x86 busybox-static fio kmod util-linux dmsetup xfsprogs e2fsprogs xz-utils \
-	binutils strace libnbd-bin nbdkit qemu-utils
+	binutils strace libnbd-bin nbdkit qemu-utils prometheus
 
 .PHONY: help deps build demo test check fuzz-short
 

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use justitia_kernel::cgroup::CgroupFs;
 use justitia_kernel::support::{FactName, Function, KernelSupport, Outcome, Paths};
+use justitia_scrape::Server;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -17,7 +18,8 @@ use crate::agent::Agent;
 use crate::config::Config;
 use crate::observe::{Abilities, Sight, lru_gen_usable};
 use crate::tell::gather::status;
-use crate::tell::socket::Socket;
+use crate::tell::metrics;
+use crate::tell::socket::{Socket, ask};
 
 /// Turns are at least this far apart, however many events come.
 const BREATH: Duration = Duration::from_millis(20);
@@ -85,6 +87,14 @@ pub fn run(config: Config, observe: bool) -> Result<(), RunError> {
     let socket = Socket::listen(&socket_path)
         .map_err(|e| system(&format!("the status socket {}", socket_path.display()), e))?;
     let sight = Sight::open(config.latency);
+    let mut limits = limits;
+    let metrics = match serve_metrics(&config) {
+        Ok(metrics) => metrics,
+        Err(refused) => {
+            limits.push(refused);
+            None
+        }
+    };
     let agent = Agent::new(
         config,
         &fs,
@@ -99,7 +109,25 @@ pub fn run(config: Config, observe: bool) -> Result<(), RunError> {
         socket = %socket_path.display(),
         "running"
     );
-    turn_until_stopped(agent, &stop, &socket, &limits, observe)
+    let done = turn_until_stopped(agent, &stop, &socket, &limits, observe);
+    drop(socket);
+    drop(metrics);
+    done
+}
+
+/// Serves OpenMetrics, if that is wanted. That it cannot is no reason not to run.
+fn serve_metrics(config: &Config) -> Result<Option<Server>, String> {
+    let Some(address) = config.metrics else {
+        return Ok(None);
+    };
+    let (socket, most) = (config.socket.clone(), config.metrics_tenants);
+    let text = move || {
+        let status = ask(&socket).map_err(|e| format!("the agent does not answer: {e}"))?;
+        metrics::text(&status, most)
+    };
+    Server::start(address, text)
+        .map(Some)
+        .map_err(|error| format!("Metrics are not served at {address}: {error}"))
 }
 
 fn turn_until_stopped(

@@ -2,6 +2,7 @@
 
 pub(crate) mod gather;
 pub mod history;
+pub mod metrics;
 pub mod socket;
 pub mod status;
 

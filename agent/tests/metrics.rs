@@ -1,0 +1,185 @@
+//! OpenMetrics as Prometheus' own tools see them.
+
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use justitia_agent::escape;
+use justitia_agent::tell::Status;
+use justitia_agent::tell::metrics::text;
+use justitia_agent::tell::status::{AppStatus, Holder, KnobStatus, LatencyStatus, TenantStatus};
+use justitia_scrape::Server;
+
+/// Two tenants, one of them with a name made to break the format.
+fn status() -> Status {
+    use std::os::unix::ffi::OsStrExt;
+    let hostile = std::ffi::OsStr::from_bytes(b"a\"} 1\n# HELP x\\\xff\x1b[31m");
+    let app = AppStatus {
+        read_bytes: 1 << 40,
+        misses: 7,
+        throttled: 0.25,
+        hit_ratio: Some(0.5),
+        latency: Some(LatencyStatus {
+            read_p99: Some(0.001),
+            ..LatencyStatus::default()
+        }),
+        ..AppStatus::default()
+    };
+    let tenants = [escape::encode(hostile), "b.slice".to_owned()].map(|path| TenantStatus {
+        path,
+        weight: 300,
+        usage: 5 << 20,
+        pv: Some(0.5),
+        app: Some(app),
+        knobs: vec![KnobStatus {
+            knob: "memory.low".to_owned(),
+            stands: "4096".to_owned(),
+            by: Holder::Agent,
+            before: Some("0".to_owned()),
+            why: String::new(),
+        }],
+        ..TenantStatus::default()
+    });
+    Status {
+        version: "1.2.3".to_owned(),
+        pv: Some(0.25),
+        tenants: tenants.to_vec(),
+        ..Status::default()
+    }
+}
+
+/// The same in Prometheus' older text format, which is what promtool checks: a counter's family is called as
+/// its samples are, and there are no units and no end.
+fn older(text: &str) -> String {
+    let counters: Vec<&str> = text
+        .lines()
+        .filter_map(|l| l.strip_prefix("# TYPE ")?.strip_suffix(" counter"))
+        .collect();
+    let mut older = String::new();
+    for line in text.lines() {
+        let mut words = line.splitn(4, ' ');
+        match (words.next(), words.next(), words.next(), words.next()) {
+            (Some("#"), Some(what @ ("HELP" | "TYPE")), Some(name), Some(rest)) => {
+                let total = if counters.contains(&name) {
+                    "_total"
+                } else {
+                    ""
+                };
+                older.push_str(&format!("# {what} {name}{total} {rest}\n"));
+            }
+            (Some("#"), ..) => {}
+            _ => older.push_str(&format!("{line}\n")),
+        }
+    }
+    older
+}
+
+#[test]
+fn promtool_finds_nothing_to_criticise() {
+    let text = older(&text(&status(), 1000).unwrap());
+    let mut promtool = Command::new("promtool")
+        .args(["check", "metrics", "--extended"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("promtool, of the package prometheus (`make deps`)");
+    promtool
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(text.as_bytes())
+        .unwrap();
+    let done = promtool.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{said}\n{text}");
+    assert_eq!(said, "", "{text}");
+    let counted = String::from_utf8_lossy(&done.stdout);
+    assert!(counted.contains("justitia_tenant_usage_bytes"), "{counted}");
+}
+
+#[test]
+fn every_series_has_help_that_explains() {
+    let text = text(&status(), 1000).unwrap();
+    for line in text.lines().filter_map(|l| l.strip_prefix("# TYPE ")) {
+        let name = line.split(' ').next().unwrap();
+        let help = text
+            .lines()
+            .find_map(|l| l.strip_prefix(&format!("# HELP {name} ")))
+            .unwrap_or_else(|| panic!("no help of {name}"));
+        assert!(help.len() > 15, "{name}: {help}");
+    }
+    assert!(text.ends_with("# EOF\n"));
+}
+
+#[test]
+fn series_are_bounded_and_what_is_left_out_is_told() {
+    let text = text(&status(), 1).unwrap();
+    assert!(!text.contains("tenant=\"b.slice\",direction"));
+    assert!(!text.contains("justitia_tenant_weight{tenant=\"b.slice\"}"));
+    assert!(text.contains("\njustitia_tenants_without_series 1\n"));
+    assert!(text.contains("\njustitia_tenants 2\n"), "{text}");
+}
+
+/// Ends a server that the test has started.
+struct Ended(std::process::Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn get(address: SocketAddr, path: &str) -> std::io::Result<String> {
+    let mut client = std::net::TcpStream::connect(address)?;
+    write!(
+        client,
+        "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    )?;
+    let mut answer = String::new();
+    client.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+#[test]
+fn a_real_prometheus_scrapes_them() {
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    let ours = Server::start(any, || text(&status(), 1000)).unwrap();
+    let theirs = std::net::TcpListener::bind(any)
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let config = format!(
+        "global: {{scrape_interval: 1s}}\nscrape_configs:\n- job_name: justitia\n  static_configs:\n  - \
+         targets: ['{}']\n",
+        ours.address()
+    );
+    let file = dir.path().join("prometheus.yml");
+    std::fs::write(&file, config).unwrap();
+    let prometheus = Command::new("prometheus")
+        .arg(format!("--config.file={}", file.display()))
+        .arg(format!("--storage.tsdb.path={}", dir.path().display()))
+        .arg(format!("--web.listen-address={theirs}"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("prometheus, of the package of that name (`make deps`)");
+    let _ended = Ended(prometheus);
+    let begun = Instant::now();
+    let query = "/api/v1/query?query=justitia_tenant_application_bytes_total";
+    let answer = loop {
+        let answer = get(theirs, query).unwrap_or_default();
+        if answer.contains("1099511627776") || begun.elapsed() > Duration::from_secs(60) {
+            break answer;
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    };
+    assert!(answer.contains("\"tenant\":\"b.slice\""), "{answer}");
+    assert!(
+        answer.contains("# HELP x"),
+        "the hostile name is a label: {answer}"
+    );
+}
