@@ -12,6 +12,16 @@ use crate::experiment::{Contender, Experiment, MemoryLimit, Scheduler};
 pub const DATA: &str = "/data";
 
 const QUEUE: &str = "/sys/block/vda/queue";
+/// BFQ at its best for weights, for whoever runs over it. The heuristics for desktops lift whoever looks
+/// interactive above its weight; and with its own budgets of up to 16 MiB, seconds pass before the shares
+/// come out (measured over 5 s, direct reads, weights 100 to 800: 1 : 1.9 : 7 : 9; with these 1 : 2.1 : 4.2 : 7.8,
+/// and the same total).
+const STRICT_BFQ: [(&str, &str); 3] = [
+    ("low_latency", "0"),
+    ("strict_guarantees", "1"),
+    // Sectors.
+    ("max_budget", "1024"),
+];
 const MGLRU: &str = "/sys/kernel/mm/lru_gen/enabled";
 
 /// A tenant, ready to run things.
@@ -57,8 +67,9 @@ fn disk(experiment: &Experiment, contender: &Contender) -> Result<()> {
     };
     write(&Path::new(QUEUE).join("scheduler"), scheduler)?;
     if contender.scheduler == Scheduler::Bfq {
-        // The heuristics for desktops lift whoever looks interactive above its weight.
-        write(&Path::new(QUEUE).join("iosched/low_latency"), "0")?;
+        for (setting, value) in STRICT_BFQ {
+            write(&Path::new(QUEUE).join("iosched").join(setting), value)?;
+        }
     }
     let number = device_number()?;
     if contender.io_cost {
