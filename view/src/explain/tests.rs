@@ -1,0 +1,179 @@
+//! Three scenarios, and that each answer has its facts.
+
+use super::*;
+use justitia_agent::tell::status::{Decision, MemoryStatus};
+
+const MIB: u64 = 1 << 20;
+
+fn status() -> Status {
+    let tenant = |path: &str, weight, usage: u64, entitled: u64| TenantStatus {
+        path: path.to_owned(),
+        weight,
+        leaf: true,
+        usage: usage * MIB,
+        entitled: entitled * MIB,
+        protected: entitled * MIB,
+        other: 20 * MIB,
+        ..TenantStatus::default()
+    };
+    let mut light = tenant("a.slice/batch", 100, 300, 100);
+    light.growing = true;
+    light.reclaimed = 64 * MIB;
+    light.knobs = vec![KnobStatus {
+        knob: "memory.low".into(),
+        stands: (120 * MIB).to_string(),
+        by: Holder::Agent,
+        before: Some("0".into()),
+        why: "100 MiB of file pages protected beside 20 MiB of other memory".into(),
+    }];
+    let mut heavy = tenant("a.slice/db", 300, 250, 300);
+    heavy.weight_from = WeightFrom::Cgroup;
+    heavy.idle = 200.0;
+    heavy.knobs = vec![KnobStatus {
+        knob: "memory.low".into(),
+        stands: "1048576".into(),
+        by: Holder::Other,
+        before: None,
+        why: String::new(),
+    }];
+    let slice = TenantStatus {
+        leaf: false,
+        ..tenant("a.slice", 100, 550, 400)
+    };
+    for child in [&mut light, &mut heavy] {
+        child.parent = Some(0);
+    }
+    Status {
+        time: 86_400.0 + 7200.0,
+        uptime: 3600.0,
+        memory: MemoryStatus {
+            free: 10 * MIB,
+            reserve: 16 * MIB,
+            capacity: 400 * MIB,
+            ..MemoryStatus::default()
+        },
+        tenants: vec![slice, light, heavy],
+        decisions: vec![Decision {
+            at: 3590.0,
+            since: 3580.0,
+            path: "a.slice/batch".into(),
+            what: "reclaim 65536 KiB in 9 steps".into(),
+            why: "holds 300 MiB, entitled to 100 MiB; 10 MiB free where 16 MiB are wanted".into(),
+        }],
+        ..Status::default()
+    }
+}
+
+fn says(text: &str, facts: &[&str]) {
+    for fact in facts {
+        assert!(text.contains(fact), "{fact:?} is not in\n{text}");
+    }
+}
+
+#[test]
+fn a_tenant_above_its_entitlement_learns_what_was_taken_and_why() {
+    let text = explain(
+        &status(),
+        1,
+        &[("memory.low".into(), (120 * MIB).to_string())],
+    );
+    says(
+        &text,
+        &[
+            "weight 100 (the default",
+            "25.0 % of the 400",
+            "holds 300M, entitled to 100M of the 400M of a.slice",
+            "it grows, so it demands all it can get",
+            "memory.low = 125829120 (120M)",
+            "put there by the agent; 0 stood there before",
+            "because: 100 MiB of file pages protected",
+            "would change it: its weight",
+            "free memory (10.0M) is below the reserve (16.0M)",
+            "up to 200M can be taken from it now",
+            "01:59:40 to 01:59:50 (10 s ago): reclaim 65536 KiB in 9 steps",
+            "holds 300 MiB, entitled to 100 MiB",
+        ],
+    );
+}
+
+#[test]
+fn a_yielded_knob_and_an_operators_limit_are_told_as_theirs() {
+    let standing = [
+        ("memory.low".to_owned(), "1048576".to_owned()),
+        ("memory.max".to_owned(), (900 * MIB).to_string()),
+        ("memory.high".to_owned(), "max".to_owned()),
+    ];
+    let text = explain(&status(), 2, &standing);
+    says(
+        &text,
+        &[
+            "weight 300 (from its cgroup's io.weight",
+            "it has not used its cache for 3 min",
+            "memory.low = 1048576 (1.00M)\n    put there by someone else; the agent yields it",
+            "memory.max = 943718400 (900M)\n    set by its operator",
+            "nothing can be taken from it: it is within",
+            "none about it in the 60 min",
+        ],
+    );
+    assert!(
+        !text.contains("memory.high"),
+        "what bounds nothing is not told"
+    );
+}
+
+#[test]
+fn who_is_not_managed_learns_why_not() {
+    let facts = Unmanaged {
+        exists: true,
+        ..Unmanaged::default()
+    };
+    let cases = [
+        (Unmanaged::default(), "no such cgroup"),
+        (
+            Unmanaged {
+                root: true,
+                ..facts
+            },
+            "the root cgroup is what is divided",
+        ),
+        (facts, "does not have the memory controller"),
+        (
+            Unmanaged {
+                excluded: true,
+                memory: true,
+                ..facts
+            },
+            "exclude = true",
+        ),
+        (
+            Unmanaged {
+                memory: true,
+                ..facts
+            },
+            "younger than the last look",
+        ),
+    ];
+    for (facts, says) in cases {
+        let text = unmanaged("a/b", facts);
+        assert!(text.contains(says), "{text}");
+    }
+    says(
+        &unmanaged("a/b", facts),
+        &["/sys/fs/cgroup/a/cgroup.subtree_control"],
+    );
+}
+
+#[test]
+fn a_tenant_is_found_by_path_end_or_part() {
+    let status = status();
+    for (name, index) in [
+        ("/sys/fs/cgroup/a.slice/db", 2),
+        ("a.slice", 0),
+        ("db", 2),
+        ("bat", 1),
+    ] {
+        assert_eq!(find(&status, name), Ok(index), "{name}");
+    }
+    assert_eq!(find(&status, "slice/").map_err(|p| p.len()), Err(3));
+    assert_eq!(find(&status, "nobody"), Err(vec![]));
+}

@@ -1,0 +1,13 @@
+//! What people see of the agent.
+//!
+//! Everything here works on the agent's [`Status`](justitia_agent::tell::Status), wherever it comes from: a
+//! running agent's socket, an agent in this process that only observes, or a recording.
+//!
+//! * [`explain`]: why each knob of a tenant stands where it stands.
+//! * [`top`]: the tree, live, in a terminal.
+//! * [`record`]: statuses in a file, compact, seekable, robust.
+
+pub mod explain;
+pub mod record;
+pub mod top;
+pub mod units;

@@ -1,0 +1,465 @@
+//! Statuses as columns of small numbers.
+
+use std::collections::HashMap;
+
+use justitia_agent::tell::Status;
+use justitia_agent::tell::status::{
+    AppStatus, Cost, Decision, Holder, KnobStatus, LatencyStatus, MemoryStatus, TenantStatus,
+    WeightFrom, Yield,
+};
+use justitia_share::num::{to_f64, to_u64};
+use serde::{Deserialize, Serialize};
+
+/// Steps to a doubling: neighbours are 1.1 % apart.
+const STEPS: f64 = 64.0;
+/// The amount from which on the precision holds, bytes.
+const PAGE: f64 = 4096.0;
+/// Figures of a status.
+const OF_ALL: usize = 14;
+/// Figures of a tenant.
+const OF_ONE: usize = 23;
+
+/// What a block says once.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Once {
+    version: String,
+    observe: bool,
+    window: f64,
+    tenants: Vec<Name>,
+    strings: Vec<String>,
+    decisions: Vec<Decision>,
+    yielded: Vec<Yield>,
+    limits: Vec<String>,
+    blind: Option<String>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Name {
+    path: String,
+    id: u64,
+    parent: Option<usize>,
+    leaf: bool,
+    from: WeightFrom,
+}
+
+/// A block in the making.
+#[derive(Debug, Default)]
+pub struct Columns {
+    once: Once,
+    places: HashMap<(u64, String), usize>,
+    strings: HashMap<String, i64>,
+    all: Vec<[i64; OF_ALL]>,
+    /// By tenant: figures by status, and the first status that has them.
+    ones: Vec<(usize, Vec<[i64; OF_ONE]>)>,
+}
+
+impl Columns {
+    /// How many statuses there are.
+    pub const fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Adds a status; `told` is the last decision that an earlier block has, seconds since the agent's start.
+    pub fn push(&mut self, status: &Status, told: f64) {
+        let at = self.all.len();
+        self.all.push(of_all(status));
+        self.once.version.clone_from(&status.version);
+        self.once.observe = status.observe;
+        self.once.window = status.window;
+        self.once.yielded.clone_from(&status.yielded);
+        self.once.limits.clone_from(&status.limits);
+        self.once.blind.clone_from(&status.blind);
+        let news = status.decisions.iter().filter(|d| d.at > told);
+        self.once.decisions = news.cloned().collect();
+        let mut places: Vec<usize> = Vec::with_capacity(status.tenants.len());
+        for tenant in &status.tenants {
+            let key = (tenant.id, tenant.path.clone());
+            let place = *self.places.entry(key).or_insert_with(|| {
+                self.once.tenants.push(Name {
+                    path: tenant.path.clone(),
+                    id: tenant.id,
+                    parent: tenant.parent.and_then(|p| places.get(p).copied()),
+                    leaf: tenant.leaf,
+                    from: tenant.weight_from,
+                });
+                self.ones.push((at, Vec::new()));
+                self.ones.len() - 1
+            });
+            places.push(place);
+            let spared = tenant.spared.as_ref().map_or(0, |why| {
+                let next = i64::try_from(self.strings.len()).unwrap_or(0) + 1;
+                *self.strings.entry(why.clone()).or_insert_with(|| {
+                    self.once.strings.push(why.clone());
+                    next
+                })
+            });
+            let figures = of_one(tenant, spared);
+            if let Some((first, rows)) = self.ones.get_mut(place) {
+                // Absent meanwhile: as before, and not there.
+                while *first + rows.len() < at {
+                    let mut gone = rows.last().copied().unwrap_or_default();
+                    gone[0] = 0;
+                    rows.push(gone);
+                }
+                rows.push(figures);
+            }
+        }
+    }
+
+    /// The block's payload, not yet compressed.
+    pub fn bytes(&self) -> Vec<u8> {
+        let once = serde_json::to_vec(&self.once).unwrap_or_default();
+        let mut out = Vec::new();
+        put(&mut out, count(once.len()));
+        out.extend(once);
+        put(&mut out, count(self.all.len()));
+        for column in 0..OF_ALL {
+            let figures = self.all.iter().map(|row| row[column]);
+            changes(&mut out, figures);
+        }
+        for (first, rows) in &self.ones {
+            put(&mut out, count(*first));
+            put(&mut out, count(rows.len()));
+        }
+        for column in 0..OF_ONE {
+            for (_, rows) in &self.ones {
+                changes(&mut out, rows.iter().map(|row| row[column]));
+            }
+        }
+        out
+    }
+}
+
+/// The statuses of a payload; what was expected where it holds something else.
+pub fn statuses(payload: &[u8]) -> Result<Vec<Status>, &'static str> {
+    let mut from = payload;
+    let length = size(&mut from)?;
+    let once = from.get(..length).ok_or("the names' length")?;
+    from = &from[length..];
+    let once: Once = serde_json::from_slice(once).map_err(|_| "names")?;
+    let length = size(&mut from)?;
+    if length > super::BLOCK {
+        return Err("at most 60 statuses");
+    }
+    let mut all = vec![[0; OF_ALL]; length];
+    for column in 0..OF_ALL {
+        let mut last = 0i64;
+        for row in &mut all {
+            last = last.wrapping_add(get(&mut from)?);
+            row[column] = last;
+        }
+    }
+    let mut ones: Vec<(usize, Vec<[i64; OF_ONE]>)> = Vec::with_capacity(once.tenants.len());
+    for name in &once.tenants {
+        let (first, rows) = (size(&mut from)?, size(&mut from)?);
+        let whole = first.checked_add(rows).is_some_and(|end| end <= length);
+        if !whole || name.parent.is_some_and(|p| p >= ones.len()) {
+            return Err("tenants, parents first, within the block");
+        }
+        ones.push((first, vec![[0; OF_ONE]; rows]));
+    }
+    for column in 0..OF_ONE {
+        for (_, rows) in &mut ones {
+            let mut last = 0i64;
+            for row in rows {
+                last = last.wrapping_add(get(&mut from)?);
+                row[column] = last;
+            }
+        }
+    }
+    Ok((0..length)
+        .map(|at| status(&once, at, &all[at], &ones))
+        .collect())
+}
+
+fn status(
+    once: &Once,
+    at: usize,
+    all: &[i64; OF_ALL],
+    ones: &[(usize, Vec<[i64; OF_ONE]>)],
+) -> Status {
+    let mut places: Vec<Option<usize>> = Vec::with_capacity(ones.len());
+    let mut tenants = Vec::new();
+    // What is outside is last, whenever its name came.
+    let (outside, inside): (Vec<_>, Vec<_>) = once
+        .tenants
+        .iter()
+        .zip(ones)
+        .partition(|(name, _)| name.id == 0);
+    for (name, (first, rows)) in inside.into_iter().chain(outside) {
+        let row = at.checked_sub(*first).and_then(|at| rows.get(at));
+        let parent = name.parent.map(|p| places.get(p).copied().flatten());
+        let there = row.filter(|row| row[0] & 1 == 1 && parent != Some(None));
+        places.push(there.map(|_| tenants.len()));
+        if let Some(row) = there {
+            tenants.push(TenantStatus {
+                path: name.path.clone(),
+                id: name.id,
+                parent: parent.flatten(),
+                leaf: name.leaf,
+                weight_from: name.from,
+                ..tenant(row, &once.strings)
+            });
+        }
+    }
+    let time = to_f64(all[0].unsigned_abs()) / 1000.0;
+    let uptime = to_f64(all[1].unsigned_abs()) / 1000.0;
+    let told = |d: &&Decision| d.at <= uptime;
+    Status {
+        version: once.version.clone(),
+        observe: once.observe,
+        window: once.window,
+        blind: once.blind.clone(),
+        time,
+        uptime,
+        memory: MemoryStatus {
+            total: amount(all[2]),
+            free: amount(all[3]),
+            reserve: amount(all[4]),
+            falling: amount(all[5]),
+            capacity: amount(all[6]),
+        },
+        pv: maybe(all[7]),
+        pv_top: maybe(all[8]),
+        cost: Cost {
+            cpu: to_f64(all[9].unsigned_abs()) / 1000.0,
+            cpu_loop: to_f64(all[10].unsigned_abs()) / 1000.0,
+            resident: amount(all[11]),
+            knobs: all[12].unsigned_abs(),
+            reclaimed: 0,
+            errors: all[13].unsigned_abs(),
+        },
+        tenants,
+        yielded: once.yielded.clone(),
+        decisions: once.decisions.iter().filter(told).cloned().collect(),
+        limits: once.limits.clone(),
+    }
+}
+
+fn of_all(status: &Status) -> [i64; OF_ALL] {
+    let (memory, cost) = (&status.memory, &status.cost);
+    [
+        millis(status.time),
+        millis(status.uptime),
+        step(memory.total),
+        step(memory.free),
+        step(memory.reserve),
+        step(memory.falling),
+        step(memory.capacity),
+        some(status.pv),
+        some(status.pv_top),
+        millis(cost.cpu),
+        millis(cost.cpu_loop),
+        step(cost.resident),
+        count(usize::try_from(cost.knobs).unwrap_or(usize::MAX)),
+        count(usize::try_from(cost.errors).unwrap_or(usize::MAX)),
+    ]
+}
+
+/// The first figure is a set of flags: there, growing, contends, applications seen.
+fn of_one(tenant: &TenantStatus, spared: i64) -> [i64; OF_ONE] {
+    let flags = [true, tenant.growing, tenant.contends, tenant.app.is_some()];
+    let flags = (0u32..)
+        .zip(flags)
+        .map(|(bit, on)| i64::from(on) << bit)
+        .sum();
+    let app = tenant.app.unwrap_or_default();
+    let latency = app.latency.unwrap_or_default();
+    let low = tenant.knobs.iter().find(|k| k.knob == "memory.low");
+    let holder = low.map_or(0, |k| match k.by {
+        Holder::Agent => 1,
+        Holder::Would => 2,
+        Holder::Other => 3,
+    });
+    let stands = low.and_then(|k| k.stands.parse().ok()).unwrap_or(0);
+    [
+        flags,
+        i64::try_from(tenant.weight).unwrap_or(0),
+        step(tenant.usage),
+        step(tenant.entitled),
+        step(tenant.protected),
+        step(tenant.floor),
+        stepped(tenant.idle, 1.0),
+        spared,
+        step(tenant.reclaimed),
+        step(tenant.stuck),
+        step(tenant.other),
+        stepped(to_f64(tenant.refaults), 1.0),
+        some(tenant.pv),
+        holder,
+        step(stands),
+        stepped(app.read_rate, PAGE),
+        stepped(app.write_rate, PAGE),
+        stepped(app.miss_rate, 0.1),
+        part(app.hit_ratio),
+        part(app.held_up),
+        some(latency.read_p99),
+        some(latency.write_p99),
+        some(latency.sync_p99),
+    ]
+}
+
+fn tenant(row: &[i64; OF_ONE], strings: &[String]) -> TenantStatus {
+    let by = match row[13] {
+        1 => Some(Holder::Agent),
+        2 => Some(Holder::Would),
+        3 => Some(Holder::Other),
+        _ => None,
+    };
+    let low = by.map(|by| KnobStatus {
+        knob: "memory.low".to_owned(),
+        stands: (amount(row[14]) / 4096 * 4096).to_string(),
+        by,
+        before: None,
+        why: String::new(),
+    });
+    let latency = LatencyStatus {
+        read_p99: maybe(row[20]),
+        write_p99: maybe(row[21]),
+        sync_p99: maybe(row[22]),
+        ..LatencyStatus::default()
+    };
+    let app = AppStatus {
+        read_rate: unstepped(row[15], PAGE),
+        write_rate: unstepped(row[16], PAGE),
+        miss_rate: unstepped(row[17], 0.1),
+        hit_ratio: unpart(row[18]),
+        held_up: unpart(row[19]),
+        latency: (latency != LatencyStatus::default()).then_some(latency),
+        ..AppStatus::default()
+    };
+    let spared = usize::try_from(row[7] - 1).ok();
+    TenantStatus {
+        growing: row[0] & 2 != 0,
+        contends: row[0] & 4 != 0,
+        app: (row[0] & 8 != 0).then_some(app),
+        weight: row[1].unsigned_abs(),
+        usage: amount(row[2]),
+        entitled: amount(row[3]),
+        protected: amount(row[4]),
+        floor: amount(row[5]),
+        idle: unstepped(row[6], 1.0),
+        spared: spared.and_then(|i| strings.get(i).cloned()),
+        reclaimed: amount(row[8]),
+        stuck: amount(row[9]),
+        other: amount(row[10]),
+        refaults: to_u64(unstepped(row[11], 1.0)),
+        pv: maybe(row[12]),
+        knobs: low.into_iter().collect(),
+        ..TenantStatus::default()
+    }
+}
+
+/// The step on a logarithmic scale; 0 stays 0, `base` is where it begins to be logarithmic.
+fn stepped(value: f64, base: f64) -> i64 {
+    let step = to_u64(STEPS * (1.0 + value.max(0.0) / base).log2());
+    i64::try_from(step).unwrap_or(0)
+}
+
+fn unstepped(step: i64, base: f64) -> f64 {
+    base * ((to_f64(step.unsigned_abs()) / STEPS).exp2() - 1.0)
+}
+
+fn step(amount: u64) -> i64 {
+    stepped(to_f64(amount), PAGE)
+}
+
+fn amount(step: i64) -> u64 {
+    to_u64(unstepped(step, PAGE))
+}
+
+/// A small number that may be missing: 0 says so.
+fn some(value: Option<f64>) -> i64 {
+    value.map_or(0, |v| 1 + stepped(v, 1e-5))
+}
+
+fn maybe(step: i64) -> Option<f64> {
+    (step > 0).then(|| unstepped(step - 1, 1e-5))
+}
+
+/// A part, 0 to 1, in steps of half a percent.
+fn part(value: Option<f64>) -> i64 {
+    value.map_or(0, |v| {
+        1 + i64::try_from(to_u64(200.0 * v.clamp(0.0, 1.0))).unwrap_or(0)
+    })
+}
+
+fn unpart(step: i64) -> Option<f64> {
+    (step > 0).then(|| to_f64(step.unsigned_abs() - 1) / 200.0)
+}
+
+fn millis(seconds: f64) -> i64 {
+    i64::try_from(to_u64(seconds * 1000.0)).unwrap_or(0)
+}
+
+fn count(n: usize) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
+}
+
+/// A column: the first figure, then changes.
+fn changes(out: &mut Vec<u8>, figures: impl Iterator<Item = i64>) {
+    let mut last = 0i64;
+    for figure in figures {
+        put(out, figure.wrapping_sub(last));
+        last = figure;
+    }
+}
+
+/// Seven bits a byte, small numbers of either sign short.
+fn put(out: &mut Vec<u8>, value: i64) {
+    let mut rest = (value << 1 ^ value >> 63).cast_unsigned();
+    while rest >= 128 {
+        out.push(u8::try_from(rest & 127).unwrap_or(0) | 128);
+        rest >>= 7;
+    }
+    out.push(u8::try_from(rest).unwrap_or(0));
+}
+
+fn get(from: &mut &[u8]) -> Result<i64, &'static str> {
+    let mut value = 0u64;
+    for shift in (0..64).step_by(7) {
+        let (&byte, rest) = from.split_first().ok_or("more figures")?;
+        *from = rest;
+        value |= u64::from(byte & 127) << shift;
+        if byte < 128 {
+            return Ok((value >> 1).cast_signed() ^ -(value & 1).cast_signed());
+        }
+    }
+    Err("figures of at most ten bytes")
+}
+
+fn size(from: &mut &[u8]) -> Result<usize, &'static str> {
+    usize::try_from(get(from)?).map_err(|_| "a number of things")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_come_back() {
+        for value in [0, 1, -1, 63, 64, -64, -65, i64::MAX, i64::MIN] {
+            let mut out = Vec::new();
+            put(&mut out, value);
+            assert_eq!(get(&mut out.as_slice()), Ok(value));
+        }
+        assert!(get(&mut &[255u8; 20][..]).is_err());
+        assert!(get(&mut &[][..]).is_err());
+    }
+
+    #[test]
+    fn amounts_come_back_within_their_precision() {
+        for n in 13..60 {
+            let x = (1u64 << n) + 12_345;
+            let back = amount(step(x));
+            assert!(
+                to_f64(back.abs_diff(x)) < 0.006 * to_f64(x + 4096),
+                "{x} {back}"
+            );
+        }
+        assert_eq!(amount(step(0)), 0);
+        assert_eq!((maybe(some(None)), unpart(part(None))), (None, None));
+        assert_eq!(unpart(part(Some(1.0))), Some(1.0));
+        assert!((maybe(some(Some(0.25))).unwrap() - 0.25).abs() < 0.003);
+    }
+}

@@ -1,0 +1,156 @@
+//! What was recorded comes back, from whole files and from broken ones.
+
+use super::*;
+use crate::record::code::Columns;
+use crate::top::made_up;
+use justitia_agent::tell::Status;
+
+fn recorded(
+    seconds: usize,
+    tenants: usize,
+) -> (tempfile::TempDir, std::path::PathBuf, Vec<Status>) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("r");
+    let mut recorder = Recorder::create(&path).unwrap();
+    let statuses: Vec<Status> = (0..seconds).map(|s| made_up::status(tenants, s)).collect();
+    statuses.iter().for_each(|s| recorder.record(s).unwrap());
+    recorder.finish().unwrap();
+    (dir, path, statuses)
+}
+
+fn close(a: f64, b: f64) -> bool {
+    (a - b).abs() <= 0.006 * a.abs().max(b.abs()) + 4096.0 * 0.006
+}
+
+fn same(told: &Status, recorded: &Status) {
+    use justitia_share::num::to_f64;
+    assert!((told.time - recorded.time).abs() < 0.001);
+    assert_eq!(told.tenants.len(), recorded.tenants.len());
+    for (a, b) in told.tenants.iter().zip(&recorded.tenants) {
+        assert_eq!(
+            (
+                &a.path, a.id, a.parent, a.weight, a.leaf, &a.spared, a.growing, a.contends
+            ),
+            (
+                &b.path, b.id, b.parent, b.weight, b.leaf, &b.spared, b.growing, b.contends
+            )
+        );
+        for (x, y) in [
+            (a.usage, b.usage),
+            (a.entitled, b.entitled),
+            (a.reclaimed, b.reclaimed),
+        ] {
+            assert!(close(to_f64(x), to_f64(y)), "{x} {y}");
+        }
+        assert_eq!(a.app.is_some(), b.app.is_some());
+        if let (Some(a), Some(b)) = (&a.app, &b.app) {
+            assert!(close(a.read_rate, b.read_rate));
+            assert!((a.hit_ratio.unwrap_or(-1.0) - b.hit_ratio.unwrap_or(-1.0)).abs() <= 0.0026);
+        }
+        assert_eq!(a.knobs.len(), b.knobs.len());
+    }
+}
+
+#[test]
+fn what_was_recorded_comes_back_at_any_position() {
+    let (_dir, path, statuses) = recorded(150, 12);
+    let mut recording = Recording::open(&path).unwrap();
+    assert_eq!((recording.len(), recording.lost()), (150, 0));
+    for position in [149, 0, 60, 59, 119, 120] {
+        same(&statuses[position], &recording.status(position).unwrap());
+    }
+    let (first, last) = recording.span();
+    assert!((last - first - 149.0).abs() < 0.01);
+    for (time, position) in [(first + 75.5, 75), (first - 100.0, 0), (last + 100.0, 149)] {
+        assert_eq!(recording.position(time).unwrap(), position);
+    }
+    // The decisions made in its minute are in a block.
+    assert!(!recording.status(149).unwrap().decisions.is_empty());
+}
+
+#[test]
+fn tenants_come_and_go() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("r");
+    let mut recorder = Recorder::create(&path).unwrap();
+    let mut statuses = Vec::new();
+    for second in 0..30 {
+        let mut status = made_up::status(if second % 10 < 5 { 8 } else { 5 }, second);
+        status.tenants.iter_mut().for_each(|t| t.weight += 1);
+        recorder.record(&status).unwrap();
+        statuses.push(status);
+    }
+    drop(recorder);
+    let mut recording = Recording::open(&path).unwrap();
+    for (position, status) in statuses.iter().enumerate() {
+        same(status, &recording.status(position).unwrap());
+    }
+}
+
+#[test]
+fn a_file_cut_anywhere_keeps_its_whole_blocks() {
+    let (_dir, path, _) = recorded(180, 5);
+    let whole = std::fs::read(&path).unwrap();
+    let cut = path.with_extension("cut");
+    let mut lengths = Vec::new();
+    for end in (0..whole.len()).step_by(7).chain([whole.len()]) {
+        std::fs::write(&cut, &whole[..end]).unwrap();
+        match Recording::open(&cut) {
+            Ok(mut recording) => {
+                assert!(recording.len() % 60 == 0 && recording.status(usize::MAX).is_ok());
+                lengths.push(recording.len());
+            }
+            Err(RecordError::NotOne { .. }) => assert!(end < TITLE.len()),
+            Err(RecordError::Empty { .. }) => assert!(end < whole.len() / 2),
+            Err(other) => panic!("{other}"),
+        }
+    }
+    lengths.dedup();
+    assert_eq!(lengths, [60, 120, 180]);
+}
+
+#[test]
+fn damage_costs_the_block_that_it_hits() {
+    let (_dir, path, statuses) = recorded(180, 5);
+    let mut bytes = std::fs::read(&path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 0x40;
+    std::fs::write(&path, &bytes).unwrap();
+    let mut recording = Recording::open(&path).unwrap();
+    assert_eq!(recording.len(), 120);
+    assert!(recording.lost() > 0);
+    same(&statuses[0], &recording.status(0).unwrap());
+    same(&statuses[179], &recording.status(119).unwrap());
+}
+
+#[test]
+fn something_else_is_refused_and_nothing_is_overwritten() {
+    let (_dir, path, _) = recorded(1, 1);
+    assert!(matches!(
+        Recorder::create(&path),
+        Err(RecordError::System { .. })
+    ));
+    std::fs::write(&path, b"{\"x\":1}").unwrap();
+    assert!(matches!(
+        Recording::open(&path),
+        Err(RecordError::NotOne { .. })
+    ));
+}
+
+#[test]
+fn random_bytes_are_no_columns_and_no_panic() {
+    let mut state = 1u64;
+    let mut columns = Columns::default();
+    columns.push(&made_up::status(3, 0), 0.0);
+    let good = columns.bytes();
+    for _ in 0..20_000 {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        let mut bad = good.clone();
+        let at = usize::try_from(state >> 33).unwrap() % bad.len();
+        bad[at] = u8::try_from(state >> 25 & 255).unwrap();
+        bad.truncate(bad.len() - at % 3);
+        let _ = code::statuses(&bad);
+    }
+}

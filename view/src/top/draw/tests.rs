@@ -1,0 +1,166 @@
+//! Frames, compared with those that were looked at and found good (`frames/`; written anew with
+//! `JUSTITIA_FRAMES=write`).
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::*;
+use crate::top::made_up;
+use crate::top::view::Key;
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+
+fn shown(view: &mut View, width: u16, height: u16, colour: bool) -> Terminal<TestBackend> {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal
+        .draw(|frame| draw(frame, view, Look { colour }))
+        .unwrap();
+    terminal
+}
+
+fn text(terminal: &Terminal<TestBackend>) -> String {
+    let buffer = terminal.backend().buffer();
+    let width = usize::from(buffer.area.width);
+    let lines = buffer.content().chunks(width).map(|line| {
+        let line: String = line.iter().map(|cell| cell.symbol()).collect();
+        format!("{}\n", line.trim_end())
+    });
+    lines.collect()
+}
+
+fn compare(name: &str, view: &mut View, width: u16, height: u16) {
+    let text = text(&shown(view, width, height, false));
+    let path =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("src/top/draw/frames/{name}.txt"));
+    if std::env::var_os("JUSTITIA_FRAMES").is_some() {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, &text).unwrap();
+    }
+    let good = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(text, good, "{name} differs:\n{text}");
+}
+
+fn view(tenants: usize) -> View {
+    let mut view = View::default();
+    for second in 100..160 {
+        view.take(Arc::new(made_up::status(tenants, second)));
+    }
+    view
+}
+
+#[test]
+fn the_tree_in_80_by_24() {
+    compare("tree", &mut view(12), 80, 24);
+}
+
+#[test]
+fn the_tree_on_a_wide_screen() {
+    compare("wide", &mut view(12), 140, 20);
+}
+
+#[test]
+fn sorted_filtered_and_folded() {
+    let mut view = view(24);
+    view.press(Key::Char('s'));
+    view.press(Key::Down);
+    compare("sorted", &mut view, 80, 16);
+    view.press(Key::Char('/'));
+    for c in "BATCH".chars() {
+        view.press(Key::Char(c));
+    }
+    compare("filtered", &mut view, 80, 16);
+    view.press(Key::Escape);
+    view.press(Key::Home);
+    view.press(Key::Char('c'));
+    compare("folded", &mut view, 80, 16);
+}
+
+#[test]
+fn a_tenant_in_detail_and_the_help() {
+    let mut view = view(12);
+    view.press(Key::Down);
+    view.press(Key::Enter);
+    compare("detail", &mut view, 80, 24);
+    view.press(Key::Char('?'));
+    compare("help", &mut view, 80, 24);
+}
+
+#[test]
+fn without_probes_and_without_an_agent() {
+    let mut blind = made_up::status(6, 50);
+    blind.blind = Some("this kernel has no type information (BTF)".to_owned());
+    (blind.pv, blind.pv_top, blind.observe) = (None, None, true);
+    for tenant in &mut blind.tenants {
+        (tenant.app, tenant.pv, tenant.contends) = (None, None, false);
+    }
+    let mut view = View::default();
+    view.take(Arc::new(blind));
+    compare("blind", &mut view, 80, 16);
+    let mut none = View::of("/run/justitia/justitia.sock");
+    none.trouble = Some("no agent answers".to_owned());
+    compare("none", &mut none, 80, 6);
+}
+
+#[test]
+fn colour_repeats_what_text_says() {
+    let with = shown(&mut view(12), 80, 24, true);
+    let without = shown(&mut view(12), 80, 24, false);
+    assert_eq!(text(&with), text(&without));
+    let coloured = |t: &Terminal<TestBackend>| {
+        let cells = t.backend().buffer().content();
+        cells.iter().filter(|c| c.fg != Color::Reset).count()
+    };
+    assert!(coloured(&with) > 100);
+    assert_eq!(coloured(&without), 0);
+}
+
+#[test]
+fn any_size_and_any_key_will_do() {
+    let keys = [
+        Key::Up,
+        Key::Down,
+        Key::PageDown,
+        Key::End,
+        Key::Home,
+        Key::Enter,
+        Key::Escape,
+        Key::Char('s'),
+        Key::Char('c'),
+        Key::Char('/'),
+        Key::Char('x'),
+        Key::Backspace,
+        Key::Char(' '),
+        Key::Char('?'),
+        Key::Right,
+        Key::Char('['),
+    ];
+    let mut state = 7u64;
+    let mut view = view(20);
+    for step in 0..3000 {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        let random = usize::try_from(state >> 33).unwrap();
+        view.press(keys[random % keys.len()]);
+        if step % 10 == 0 {
+            view.take(Arc::new(made_up::status(random % 30, step)));
+        }
+        let (width, height) = (1 + random % 150, 1 + random % 40);
+        let size = (
+            u16::try_from(width).unwrap(),
+            u16::try_from(height).unwrap(),
+        );
+        shown(&mut view, size.0, size.1, step % 2 == 0);
+    }
+}
+
+#[test]
+fn a_pause_holds_the_picture_and_shows_the_latest_after_it() {
+    let mut view = view(6);
+    let before = view.status.clone().unwrap().time;
+    view.press(Key::Char(' '));
+    view.take(Arc::new(made_up::status(6, 500)));
+    assert!((view.status.as_ref().unwrap().time - before).abs() < 0.1);
+    view.press(Key::Char(' '));
+    assert!((view.status.as_ref().unwrap().time - before - 341.0).abs() < 0.1);
+}

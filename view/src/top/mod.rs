@@ -1,0 +1,83 @@
+//! `justitia top`: the tree, live, in a terminal.
+//!
+//! Statuses come from a thread (see [`source`]), keys from the terminal; [`view`] is what is shown and
+//! [`draw`] draws it, and neither of the two does any I/O.
+
+pub mod draw;
+pub mod made_up;
+pub mod source;
+pub mod view;
+
+use std::time::{Duration, Instant};
+
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+
+use draw::Look;
+use source::Source;
+use view::{Key, View, Wish};
+
+/// How long a key waits at most until a new status is looked for.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// Runs until the user leaves.
+///
+/// # Errors
+/// If the terminal cannot be used.
+pub fn run(mut source: Source, colour: bool) -> std::io::Result<()> {
+    let mut terminal = ratatui::try_init()?;
+    let done = turn(&mut terminal, &mut source, Look { colour });
+    ratatui::try_restore()?;
+    done
+}
+
+fn turn(
+    terminal: &mut ratatui::DefaultTerminal,
+    source: &mut Source,
+    look: Look,
+) -> std::io::Result<()> {
+    let mut view = View::of(&source.title());
+    let mut stale = true;
+    loop {
+        stale |= source.refresh(&mut view, Instant::now());
+        if stale {
+            terminal.draw(|frame| draw::draw(frame, &mut view, look))?;
+            stale = false;
+        }
+        if !event::poll(PATIENCE)? {
+            continue;
+        }
+        stale = true;
+        let wish = match event::read()? {
+            Event::Key(key) if key.kind != KeyEventKind::Release => {
+                if key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL) {
+                    return Ok(());
+                }
+                pressed(key.code).and_then(|key| view.press(key))
+            }
+            _ => None,
+        };
+        match wish {
+            Some(Wish::Quit) => return Ok(()),
+            Some(wish) => source.seek(&mut view, wish),
+            None => {}
+        }
+    }
+}
+
+fn pressed(code: KeyCode) -> Option<Key> {
+    Some(match code {
+        KeyCode::Up => Key::Up,
+        KeyCode::Down => Key::Down,
+        KeyCode::PageUp => Key::PageUp,
+        KeyCode::PageDown => Key::PageDown,
+        KeyCode::Home => Key::Home,
+        KeyCode::End => Key::End,
+        KeyCode::Left => Key::Left,
+        KeyCode::Right => Key::Right,
+        KeyCode::Enter => Key::Enter,
+        KeyCode::Esc => Key::Escape,
+        KeyCode::Backspace => Key::Backspace,
+        KeyCode::Char(c) => Key::Char(c),
+        _ => return None,
+    })
+}
