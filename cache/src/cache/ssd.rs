@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// Threads that write to the SSD, each a unit of 64 KiB at a time.
-const WRITERS: usize = 4;
+/// Threads that write to the SSD: while one sees to what has arrived, the other's units are under way.
+const WRITERS: usize = 2;
 
 /// How long to wait for writes that are under way; a device that takes longer has failed.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -127,24 +127,24 @@ impl Cache {
 
     /// Does a writer's work once, if there is some.
     pub(crate) fn write_one(&self, ssd: &Arc<SsdStore>) -> bool {
-        let unit = ssd.waiting_full();
-        if let Some(unit) = &unit {
-            self.write_unit(ssd, unit);
-        }
-        unit.is_some()
+        let units: Vec<_> = ssd.waiting_full().into_iter().collect();
+        self.write_units(ssd, &units);
+        !units.is_empty()
     }
 
-    fn write_unit(&self, ssd: &Arc<SsdStore>, unit: &Unit) {
-        if let Err(error) = ssd.write(unit)
-            && !ssd.closed()
-        {
-            self.unit_lost(ssd, unit);
-            self.ssd_error(ssd, &error);
-        }
-        if ssd.written(unit)
-            && let Some(pool) = self.pool_at(ssd.owner(unit.first))
-        {
-            self.release_extent(ssd, &pool, unit.first);
+    fn write_units(&self, ssd: &Arc<SsdStore>, units: &[Arc<Unit>]) {
+        for (unit, result) in units.iter().zip(ssd.write(units)) {
+            if let Err(error) = result
+                && !ssd.closed()
+            {
+                self.unit_lost(ssd, unit);
+                self.ssd_error(ssd, &error);
+            }
+            if ssd.written(unit)
+                && let Some(pool) = self.pool_at(ssd.owner(unit.first))
+            {
+                self.release_extent(ssd, &pool, unit.first);
+            }
         }
     }
 
@@ -194,11 +194,12 @@ impl Cache {
 
 /// A writer thread: until the store is closed or the cache is gone.
 fn write_units(cache: &Weak<Cache>, ssd: &Arc<SsdStore>) {
-    while let Some(unit) = ssd.next_full() {
-        let Some(cache) = cache.upgrade() else {
+    loop {
+        let units = ssd.next_full();
+        let Some(cache) = cache.upgrade().filter(|_| !units.is_empty()) else {
             return;
         };
-        cache.write_unit(ssd, &unit);
+        cache.write_units(ssd, &units);
     }
 }
 

@@ -1,9 +1,18 @@
 //! Do the cache's books agree? For a cache that nobody uses at the moment.
 
-use crate::cache::{Cache, StoreKind};
+use crate::block::Key;
+use crate::cache::{Cache, DiskId, StoreKind};
+use crate::index::Place;
 use std::collections::HashSet;
 
 impl Cache {
+    /// Is this slot of the SSD store the block's?
+    pub(crate) fn is_on_ssd(&self, disk: DiskId, block: u64, slot: u64) -> bool {
+        let key = Key::new(disk.number, block).unwrap();
+        let place = Place::ssd(slot.try_into().unwrap());
+        self.books().0.lock(key).find_at(place).is_some()
+    }
+
     /// Panics when a slot is lost, doubled, or counted wrongly.
     pub(crate) fn audit(&self) {
         let (index, stores, pools) = self.books();
@@ -18,7 +27,7 @@ impl Cache {
                 assert!(slot < memory.capacity(), "slot {slot} is beyond the end");
                 assert_eq!(memory.owner(slot).pool, pool.id.index);
                 let here = index.lock(memory.key(slot));
-                let place = crate::index::Place::memory(slot);
+                let place = Place::memory(slot);
                 assert!(here.find_at(place).is_some(), "slot {slot} is no block");
                 blocks += 1;
             }

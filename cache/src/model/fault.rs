@@ -76,11 +76,16 @@ impl Disk for FaultDisk {
     }
 }
 
+/// What happens while a read is under way: given the offset that is read.
+pub(crate) type Meanwhile = Box<dyn FnOnce(u64) + Send>;
+
 /// An SSD in memory. What it does survives the store that uses it, as on a real one.
 #[derive(Clone)]
 pub(crate) struct FaultSsd {
     bytes: Arc<Mutex<Vec<u8>>>,
     pub(crate) faults: Arc<Faults>,
+    /// The next read is slow: between the moment at which it takes its bytes and its end, this happens.
+    pub(crate) meanwhile: Arc<Mutex<Option<Meanwhile>>>,
 }
 
 impl FaultSsd {
@@ -88,6 +93,7 @@ impl FaultSsd {
         Self {
             bytes: Arc::default(),
             faults: Arc::default(),
+            meanwhile: Arc::default(),
         }
     }
 
@@ -107,6 +113,10 @@ impl Device for FaultSsd {
                 assert_eq!(*off % BLOCK_BYTES, 0);
                 let place = self.place(*off, BLOCK_SIZE)?;
                 page.0.copy_from_slice(&self.bytes.lock()[place]);
+                let meanwhile = self.meanwhile.lock().take();
+                if let Some(meanwhile) = meanwhile {
+                    meanwhile(*off);
+                }
                 if due(&self.faults.lies) {
                     page.0[17] ^= 0x40;
                 }
@@ -117,18 +127,21 @@ impl Device for FaultSsd {
             })
             .collect()
     }
-    fn write(&self, bytes: &[u8], off: u64) -> io::Result<()> {
-        if due(&self.faults.full) {
-            return Err(io::ErrorKind::StorageFull.into());
-        }
-        let torn = due(&self.faults.writes);
-        let count = if torn { bytes.len() / 3 } else { bytes.len() };
-        let place = self.place(off, count)?;
-        self.bytes.lock()[place].copy_from_slice(&bytes[..count]);
-        if torn {
-            return Err(io::Error::other("a write to the SSD failed half way"));
-        }
-        Ok(())
+    fn write(&self, requests: &[(u64, &[u8])]) -> Vec<io::Result<()>> {
+        let one = |(off, bytes): &(u64, &[u8])| {
+            if due(&self.faults.full) {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            let torn = due(&self.faults.writes);
+            let count = if torn { bytes.len() / 3 } else { bytes.len() };
+            let place = self.place(*off, count)?;
+            self.bytes.lock()[place].copy_from_slice(&bytes[..count]);
+            if torn {
+                return Err(io::Error::other("a write to the SSD failed half way"));
+            }
+            Ok(())
+        };
+        requests.iter().map(one).collect()
     }
     fn discard(&self, off: u64, len: u64) -> io::Result<()> {
         let place = self.place(off, usize::try_from(len).map_err(io::Error::other)?)?;

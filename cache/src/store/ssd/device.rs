@@ -1,7 +1,8 @@
 //! The device under the SSD store: a file or a block device, past the page cache.
 
 use crate::block::{BLOCK_BYTES, BLOCK_SIZE, Block};
-use io_uring::{IoUring, opcode, types};
+use crate::ring::{self, Ring};
+use io_uring::{opcode, squeue, types};
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock};
 use std::cell::RefCell;
 use std::fs::{File, OpenOptions};
@@ -24,7 +25,8 @@ impl Page {
 pub(crate) trait Device: Send + Sync {
     /// Reads whole blocks, together; one result for each.
     fn read(&self, requests: &mut [(u64, &mut Page)]) -> Vec<io::Result<()>>;
-    fn write(&self, bytes: &[u8], off: u64) -> io::Result<()>;
+    /// Writes, together; one result for each.
+    fn write(&self, requests: &[(u64, &[u8])]) -> Vec<io::Result<()>>;
     /// The content is no longer needed. A hint.
     fn discard(&self, off: u64, len: u64) -> io::Result<()>;
     /// Makes the device at least this large.
@@ -73,23 +75,42 @@ impl FileDevice {
 
 impl Device for FileDevice {
     fn read(&self, requests: &mut [(u64, &mut Page)]) -> Vec<io::Result<()>> {
-        let mut results = Vec::with_capacity(requests.len());
-        for part in requests.chunks_mut(RING) {
-            let read = RINGS.with_borrow_mut(|ring| match ring {
-                Some(ring) => ring_read(ring, &self.file, part),
-                None => part
-                    .iter_mut()
-                    .map(|(off, page)| self.file.read_exact_at(&mut page.0, *off))
-                    .collect(),
-            });
-            results.extend(read);
-        }
-        results
+        let file = types::Fd(self.file.as_raw_fd());
+        let length = u32::try_from(BLOCK_BYTES).unwrap_or(0);
+        let entries = requests.iter_mut().map(|(off, page)| {
+            opcode::Read::new(file, page.0.as_mut_ptr(), length)
+                .offset(*off)
+                .build()
+        });
+        // SAFETY: the pages are exclusively ours until this function returns, and the file outlives it.
+        let counts = unsafe { together(entries.collect()) };
+        let done = counts.into_iter().zip(requests);
+        done.map(|(count, (off, page))| match count {
+            Some(Ok(BLOCK_SIZE)) => Ok(()),
+            Some(Err(e)) => Err(e),
+            // Cut short, or no ring.
+            _ => self.file.read_exact_at(&mut page.0, *off),
+        })
+        .collect()
     }
 
-    fn write(&self, bytes: &[u8], off: u64) -> io::Result<()> {
-        // The callers are threads of their own, which have nothing else to do meanwhile.
-        self.file.write_all_at(bytes, off)
+    fn write(&self, requests: &[(u64, &[u8])]) -> Vec<io::Result<()>> {
+        let file = types::Fd(self.file.as_raw_fd());
+        let entries = requests.iter().map(|(off, bytes)| {
+            let length = u32::try_from(bytes.len()).unwrap_or(0);
+            opcode::Write::new(file, bytes.as_ptr(), length)
+                .offset(*off)
+                .build()
+        });
+        // SAFETY: the bytes stay borrowed until this function returns, and the file outlives it.
+        let counts = unsafe { together(entries.collect()) };
+        let done = counts.into_iter().zip(requests);
+        done.map(|(count, (off, bytes))| match count {
+            Some(Ok(count)) if count == bytes.len() => Ok(()),
+            Some(Err(e)) => Err(e),
+            _ => self.file.write_all_at(bytes, *off),
+        })
+        .collect()
     }
 
     fn discard(&self, off: u64, len: u64) -> io::Result<()> {
@@ -117,65 +138,34 @@ impl Device for FileDevice {
     }
 }
 
-/// Reads that one thread has in flight at once.
-const RING: usize = 32;
-
 thread_local! {
-    /// A ring for each thread that reads; none where the kernel or a sandbox refuses it.
-    static RINGS: RefCell<Option<IoUring>> = RefCell::new(IoUring::new(32).ok());
+    /// A ring for each thread that reads or writes; none where io_uring is refused.
+    static RING: RefCell<Option<Ring<usize>>> = RefCell::new(
+        ring::refusal().is_none().then(|| Ring::new().ok()).flatten(),
+    );
 }
 
-/// Reads up to [`RING`] blocks. Comes back only when the kernel has let go of every buffer.
-fn ring_read(
-    ring: &mut IoUring,
-    file: &File,
-    requests: &mut [(u64, &mut Page)],
-) -> Vec<io::Result<()>> {
-    let mut results: Vec<Option<io::Result<()>>> = requests.iter().map(|_| None).collect();
-    let mut queued = 0;
-    for (i, (off, page)) in requests.iter_mut().enumerate() {
-        let length = u32::try_from(BLOCK_BYTES).unwrap_or(0);
-        let entry = opcode::Read::new(types::Fd(file.as_raw_fd()), page.0.as_mut_ptr(), length)
-            .offset(*off)
-            .build()
-            .user_data(u64::try_from(i).unwrap_or(u64::MAX));
-        // SAFETY: the buffer is exclusively ours through `requests` until this function returns, which it
-        // does only after the kernel has completed every entry that was queued; the file outlives it, too.
-        match unsafe { ring.submission().push(&entry) } {
-            Ok(()) => queued += 1,
-            Err(_) => results[i] = Some(Err(io::Error::other("the ring is full"))),
-        }
-    }
-    let mut done = 0;
-    while done < queued {
-        // Interrupted or busy: what was submitted stays submitted, the rest follows.
-        if let Err(e) = ring.submit_and_wait(queued - done)
-            && !matches!(
-                e.kind(),
-                io::ErrorKind::Interrupted
-                    | io::ErrorKind::ResourceBusy
-                    | io::ErrorKind::WouldBlock
-            )
-        {
-            // The kernel may still own the buffers: waiting on is all that is safe.
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
-        for completion in ring.completion() {
-            done += 1;
-            let result = match u64::try_from(completion.result()) {
-                Ok(BLOCK_BYTES) => Ok(()),
-                Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
-                Err(_) => Err(io::Error::from_raw_os_error(-completion.result())),
-            };
-            if let Ok(i) = usize::try_from(completion.user_data())
-                && let Some(slot) = results.get_mut(i)
+/// Lets the kernel do all of `entries` at once. Comes back only when it has let go of all their memory: with
+/// the bytes of each, or nothing where no ring did it.
+///
+/// # Safety
+/// The memory and the file that the entries name must stay as they are, untouched by others, until this
+/// function returns.
+unsafe fn together(entries: Vec<squeue::Entry>) -> Vec<Option<io::Result<usize>>> {
+    let mut results: Vec<_> = entries.iter().map(|_| None).collect();
+    RING.with_borrow_mut(|ring| {
+        let Some(ring) = ring else { return };
+        let mut entries = entries.into_iter().enumerate().peekable();
+        while entries.peek().is_some() || ring.in_flight() > 0 {
+            while ring.in_flight() < ring::ENTRIES
+                && let Some((i, entry)) = entries.next()
             {
-                *slot = Some(result);
+                // SAFETY: the caller's promise; this function ends when nothing is in flight.
+                let _full = unsafe { ring.push(entry, i) };
             }
+            ring.submit(1);
+            ring.collect(|i, result| results[i] = Some(result));
         }
-    }
+    });
     results
-        .into_iter()
-        .map(|r| r.unwrap_or_else(|| Err(io::Error::other("a read was lost"))))
-        .collect()
 }

@@ -1,8 +1,8 @@
 //! The SSD store: a log of extents for each pool (the paper's section 4.2, asynchronous puts, synchronous
 //! gets).
 //!
-//! A pool fills one extent (256 KiB) from its beginning to its end, in units of 64 KiB that writer threads
-//! put on the device; until a unit has arrived its blocks are read from memory. Extents are evicted whole,
+//! A pool fills one extent (256 KiB) from its beginning to its end, in units of 64 KiB that two writer
+//! threads put on the device, each up to sixteen together; until a unit has arrived its blocks are read from memory. Extents are evicted whole,
 //! oldest first. An extent is given to another pool only when none of its blocks is in the index and no
 //! write to it is under way.
 //!
@@ -23,14 +23,17 @@ use crate::block::{BLOCK_BYTES, BLOCK_SIZE, Block, Key};
 use parking_lot::Mutex;
 use stage::Stage;
 use std::io;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// Slots of an extent: 256 KiB of blocks, one bit each in a word.
 pub(crate) const EXTENT_SLOTS: u32 = 64;
 
 /// Extents whose records are allocated together (16 MiB of blocks).
 const CHUNK: usize = 64;
+
+/// Units that a writer puts on the device together (1 MiB).
+const TOGETHER: usize = 16;
 
 /// Errors of the device in a row after which it is used no more.
 const MAX_ERRORS: u32 = 8;
@@ -255,23 +258,30 @@ impl SsdStore {
         results
     }
 
-    /// The next full unit, for a writer thread; `None` when the store has closed.
-    pub(crate) fn next_full(&self) -> Option<std::sync::Arc<Unit>> {
-        self.stage.next()
+    /// The next full units, for a writer thread; none when the store has closed.
+    pub(crate) fn next_full(&self) -> Vec<Arc<Unit>> {
+        self.stage.next(TOGETHER)
     }
 
     /// The next full unit, if one waits.
-    pub(crate) fn waiting_full(&self) -> Option<std::sync::Arc<Unit>> {
+    pub(crate) fn waiting_full(&self) -> Option<Arc<Unit>> {
         self.stage.waiting()
     }
 
-    /// Puts a unit on the device. Its blocks are found in memory until [`written`](Self::written).
-    pub(crate) fn write(&self, unit: &Unit) -> io::Result<()> {
-        let bytes = unit.bytes.read();
-        self.device
-            .write(bytes.as_bytes(), u64::from(unit.first) * BLOCK_BYTES)?;
-        self.worked();
-        Ok(())
+    /// Puts units on the device, together; one result for each. Their blocks are found in memory until
+    /// [`written`](Self::written).
+    pub(crate) fn write(&self, units: &[Arc<Unit>]) -> Vec<io::Result<()>> {
+        let bytes: Vec<_> = units.iter().map(|unit| unit.bytes.read()).collect();
+        let requests: Vec<_> = units
+            .iter()
+            .zip(&bytes)
+            .map(|(unit, bytes)| (u64::from(unit.first) * BLOCK_BYTES, bytes.as_bytes()))
+            .collect();
+        let results = self.device.write(&requests);
+        if results.iter().all(Result::is_ok) {
+            self.worked();
+        }
+        results
     }
 
     /// A unit has arrived, or is given up and out of the index. `true` when its extent may be free now.

@@ -95,18 +95,17 @@ impl Stage {
         self.wake.notify_one();
     }
 
-    /// The next full unit; waits for one. `None` once stopped.
-    pub(crate) fn next(&self) -> Option<Arc<Unit>> {
+    /// The next full units, at most `most`; waits for one. None once stopped.
+    pub(crate) fn next(&self, most: usize) -> Vec<Arc<Unit>> {
         let mut queue = self.queue.lock();
-        loop {
-            if queue.stopped {
-                return None;
-            }
-            if let Some(unit) = queue.full.pop_front() {
-                return Some(unit);
-            }
+        while queue.full.is_empty() && !queue.stopped {
             self.wake.wait(&mut queue);
         }
+        if queue.stopped {
+            return Vec::new();
+        }
+        let count = most.min(queue.full.len());
+        queue.full.drain(..count).collect()
     }
 
     /// The next full unit, if one waits.
