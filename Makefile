@@ -6,20 +6,24 @@ SUDO := $(shell test "$$(id -u)" = 0 || echo sudo)
 JUSTITIA := target/release/justitia
 
 # What each is for:
+#   clang, llvm, libelf-dev, zlib1g-dev, make, pkg-config     the eBPF probes: compiler, and what libbpf
+#                        is built from
 #   qemu-system-x86, busybox-static, fio, kmod, util-linux, dmsetup, xfsprogs, e2fsprogs, xz-utils,
 #   binutils, strace     the lab's virtual machines: QEMU, the guest's tools and its file systems
 #   libnbd-bin, nbdkit, qemu-utils     NBD clients for the cache's tests, and servers to compare it with
 #   prometheus     promtool, and a real scrape of the metrics
-PACKAGES := qemu-system-x86 busybox-static fio kmod util-linux dmsetup xfsprogs e2fsprogs xz-utils \
+PACKAGES := clang llvm libelf-dev zlib1g-dev make pkg-config \
+	qemu-system-x86 busybox-static fio kmod util-linux dmsetup xfsprogs e2fsprogs xz-utils \
 	binutils strace libnbd-bin nbdkit qemu-utils prometheus
 
-.PHONY: help deps build demo test check fuzz-short
+.PHONY: help deps build demo test check test-eyes fuzz-short
 
 help:
 	@echo 'make demo        a stock kernel in a VM, conventional against Justitia: a table and target/lab/report.html'
 	@echo 'make test        formatting, lints, and all tests, those in VMs included'
 	@echo 'make build       release build'
 	@echo 'make check       formatting and lints'
+	@echo 'make test-eyes   the eBPF probes against the truth, on every filesystem and both kernels: minutes'
 	@echo 'make fuzz-short  the parsers against random input, a minute each'
 	@echo 'make deps        installs the packages that these need'
 
@@ -49,6 +53,10 @@ check:
 test: deps check
 	$(CARGO) build --workspace --bins
 	$(CARGO) test --workspace
+
+test-eyes: deps
+	$(CARGO) build -p justitia-lab --bins
+	$(CARGO) test -p justitia-lab --test eyes -- --ignored --nocapture --test-threads=1
 
 # Needs a nightly toolchain and `cargo install cargo-fuzz`.
 fuzz-short:

@@ -12,7 +12,7 @@
 //! never allocates more than a small multiple of its input. Every error says which operation
 //! failed on which path, and a parse error what was expected and what was found.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod cgroup;
 pub mod error;

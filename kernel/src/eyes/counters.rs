@@ -49,7 +49,8 @@ pub struct Counters {
     pub read: Traffic,
     /// What applications wrote.
     pub written: Traffic,
-    /// Page faults on mapped files that the kernel had to handle one by one.
+    /// Page faults on mapped files that had to be handled one by one, not along with a neighbour's;
+    /// one that waits for the disk may come twice.
     pub faults: u64,
     /// Those among them that waited for the disk.
     pub major_faults: u64,

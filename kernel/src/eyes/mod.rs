@@ -16,9 +16,14 @@ mod counters;
 mod error;
 mod histogram;
 mod limits;
+mod load;
+mod on_demand;
 mod open;
 mod probe;
+mod programs;
+mod region;
 mod reports;
+mod rows;
 
 pub use counters::{Counters, Io, Sample, Traffic};
 pub use error::EyesError;

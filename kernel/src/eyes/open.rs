@@ -1,14 +1,38 @@
 //! The eyes themselves.
 
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
-use super::{Contention, EyesError, Latencies, Limits, Probe, ProbeFact, Sample, SharedInode};
+use libbpf_rs::{MapCore as _, MapFlags};
+use rustix::time::ClockId;
+
+use super::load::{self, Loaded, Spec};
+use super::on_demand::OnDemand;
+use super::region::Region;
+use super::rows::{ROW_WORDS, SLOT_WORDS, row};
+use super::{
+    Contention, Counters, EyesError, Latencies, Limits, Probe, ProbeFact, Sample, SharedInode,
+    programs,
+};
 use crate::cgroup::CgroupId;
+
+/// How often the kernel is asked what it skipped: a system call per program.
+const ASK_SKIPPED: Duration = Duration::from_secs(1);
 
 /// The probes, attached as long as this lives.
 #[derive(Debug)]
 pub struct Eyes {
-    facts: Vec<ProbeFact>,
+    account: Loaded,
+    rows: Region,
+    slots: Region,
+    missed: Region,
+    /// How many slots, and how many processors have a row in each.
+    slot_count: usize,
+    processors: usize,
+    /// Slots of removed cgroups, told in the sample before: free from the next one on.
+    leaving: Vec<usize>,
+    skipped: (Option<Instant>, u64),
+    on_demand: OnDemand,
 }
 
 impl Eyes {
@@ -18,15 +42,59 @@ impl Eyes {
     /// When not even the basic ones can be: no type information, no privilege.
     pub fn open(limits: &Limits) -> Result<Self, EyesError> {
         limits.check()?;
-        Err(EyesError::Refused {
-            reason: "this build has no programs yet".to_owned(),
-        })
+        let types = load::kernel_types()?;
+        let processors = libbpf_rs::num_possible_cpus().map_err(|error| EyesError::Refused {
+            reason: format!("count processors: {error}"),
+        })?;
+        // Slot 0 is everybody's who found none.
+        let slots = limits.tenants + 1;
+        let rows = u32::try_from(processors)
+            .ok()
+            .and_then(|processors| slots.checked_mul(processors))
+            .ok_or_else(|| EyesError::Refused {
+                reason: format!("{slots} rows of counters for each of {processors} processors"),
+            })?;
+        let in_entry = u32::from(load::uring_result_in_entry(&types));
+        let config = [slots.to_ne_bytes(), in_entry.to_ne_bytes()].concat();
+        let account = Loaded::new(
+            &Spec {
+                object: include_bytes!(concat!(env!("OUT_DIR"), "/account.bpf.o")),
+                programs: programs::ACCOUNT,
+                sizes: &[
+                    ("rows", rows),
+                    ("slots", slots),
+                    ("slot_of", slots),
+                    ("free_slots", slots),
+                    ("aio_submitters", limits.in_flight),
+                    ("held_back", limits.in_flight),
+                ],
+                config: &config,
+            },
+            &types,
+        )?;
+        let slot_count = size(slots);
+        let eyes = Self {
+            rows: Region::map("rows", &account.map("rows")?, size(rows) * ROW_WORDS)?,
+            slots: Region::map("slots", &account.map("slots")?, slot_count * SLOT_WORDS)?,
+            missed: Region::map("missed", &account.map("missed")?, 1)?,
+            account,
+            slot_count,
+            processors,
+            leaving: Vec::new(),
+            skipped: (None, 0),
+            on_demand: OnDemand::new(limits),
+        };
+        eyes.free(1..slot_count)?;
+        Ok(eyes)
     }
 
     /// Every probe, in the order of [`Probe::ALL`]: attached, or why not.
     #[must_use]
-    pub fn facts(&self) -> &[ProbeFact] {
-        &self.facts
+    pub fn facts(&self) -> Vec<ProbeFact> {
+        let mut facts = self.account.facts.clone();
+        facts.extend(self.on_demand.facts());
+        facts.sort_by_key(|fact| fact.probe);
+        facts
     }
 
     /// Everything counted up to now. Costs no system call per tenant.
@@ -34,7 +102,39 @@ impl Eyes {
     /// # Errors
     /// When the kernel refuses a map that it gave before.
     pub fn sample(&mut self) -> Result<Sample, EyesError> {
-        Ok(Sample::default())
+        let now = rustix::time::clock_gettime(ClockId::Monotonic);
+        let mut sample = Sample {
+            at: Duration::new(
+                now.tv_sec.try_into().unwrap_or_default(),
+                now.tv_nsec.try_into().unwrap_or_default(),
+            ),
+            overflow: self.counters(0),
+            missed: self.missed.get(0) + self.skipped(),
+            ..Sample::default()
+        };
+        // Nothing has been written to these since the sample before last.
+        let leaving = std::mem::take(&mut self.leaving);
+        for &slot in &leaving {
+            self.clear(slot);
+        }
+        self.free(leaving)?;
+        for slot in 1..self.slot_count {
+            let cgroup = self.slots.get(slot * SLOT_WORDS);
+            if cgroup == 0 {
+                continue;
+            }
+            let counters = self.counters(slot);
+            if self.slots.get(slot * SLOT_WORDS + 1) == 0 {
+                sample.tenants.insert(CgroupId(cgroup), counters);
+            } else {
+                sample.removed.push((CgroupId(cgroup), counters));
+                self.leaving.push(slot);
+            }
+        }
+        for (cgroup, _) in &sample.removed {
+            self.on_demand.forget(*cgroup);
+        }
+        Ok(sample)
     }
 
     /// Gives the room of cgroups that are known to be removed to others. The probe for
@@ -43,7 +143,17 @@ impl Eyes {
     /// # Errors
     /// When the kernel refuses a map that it gave before.
     pub fn forget(&mut self, removed: &[CgroupId]) -> Result<(), EyesError> {
-        let _ = removed;
+        let slot_of = self.account.map("slot_of")?;
+        for slot in 1..self.slot_count {
+            let cgroup = self.slots.get(slot * SLOT_WORDS);
+            if cgroup == 0 || !removed.contains(&CgroupId(cgroup)) {
+                continue;
+            }
+            // Not there when the probe was faster: then the slot is already marked.
+            if slot_of.delete(&cgroup.to_ne_bytes()).is_ok() {
+                self.slots.set(slot * SLOT_WORDS + 1, 1);
+            }
+        }
         Ok(())
     }
 
@@ -52,8 +162,7 @@ impl Eyes {
     /// # Errors
     /// When the kernel has no place for the probe, or refuses it.
     pub fn time_calls(&mut self, on: bool) -> Result<(), EyesError> {
-        let _ = on;
-        Err(absent(Probe::Latency))
+        self.on_demand.switch(Probe::Latency, on)
     }
 
     /// How long calls took, per cgroup, since timing began; empty while it is off.
@@ -61,7 +170,7 @@ impl Eyes {
     /// # Errors
     /// When the kernel refuses a map that it gave before.
     pub fn latencies(&self) -> Result<HashMap<CgroupId, Latencies>, EyesError> {
-        Ok(HashMap::new())
+        self.on_demand.latencies()
     }
 
     /// Begins or ends watching which files several tenants use.
@@ -69,8 +178,7 @@ impl Eyes {
     /// # Errors
     /// When the kernel has no place for the probe, or refuses it.
     pub fn watch_shared_inodes(&mut self, on: bool) -> Result<(), EyesError> {
-        let _ = on;
-        Err(absent(Probe::SharedInodes))
+        self.on_demand.switch(Probe::SharedInodes, on)
     }
 
     /// The `most` files with the most bytes used by others than those who are charged for them,
@@ -79,8 +187,7 @@ impl Eyes {
     /// # Errors
     /// When the kernel refuses a map that it gave before.
     pub fn shared_inodes(&self, most: usize) -> Result<Vec<SharedInode>, EyesError> {
-        let _ = most;
-        Ok(Vec::new())
+        self.on_demand.shared_inodes(most)
     }
 
     /// Begins or ends counting contended locks.
@@ -88,8 +195,7 @@ impl Eyes {
     /// # Errors
     /// When the kernel has no place for the probe, or refuses it.
     pub fn watch_locks(&mut self, on: bool) -> Result<(), EyesError> {
-        let _ = on;
-        Err(absent(Probe::LockContention))
+        self.on_demand.switch(Probe::LockContention, on)
     }
 
     /// Contended locks per cgroup since watching began; empty while it is off.
@@ -97,13 +203,51 @@ impl Eyes {
     /// # Errors
     /// When the kernel refuses a map that it gave before.
     pub fn lock_contention(&self) -> Result<HashMap<CgroupId, Contention>, EyesError> {
-        Ok(HashMap::new())
+        self.on_demand.lock_contention()
+    }
+
+    /// A slot's counters, over all processors.
+    fn counters(&self, slot: usize) -> Counters {
+        let mut sum = Counters::default();
+        for processor in 0..self.processors {
+            sum += row(&self.rows, processor * self.slot_count + slot);
+        }
+        sum
+    }
+
+    fn clear(&self, slot: usize) {
+        for processor in 0..self.processors {
+            let start = (processor * self.slot_count + slot) * ROW_WORDS;
+            self.rows.clear(start..start + ROW_WORDS);
+        }
+        self.slots.clear(slot * SLOT_WORDS..(slot + 1) * SLOT_WORDS);
+    }
+
+    fn free(&self, slots: impl IntoIterator<Item = usize>) -> Result<(), EyesError> {
+        let queue = self.account.map("free_slots")?;
+        for slot in slots {
+            let value = u32::try_from(slot).unwrap_or_default().to_ne_bytes();
+            queue
+                .update(&[], &value, MapFlags::ANY)
+                .map_err(|error| EyesError::Map {
+                    map: "free_slots",
+                    reason: error.to_string(),
+                })?;
+        }
+        Ok(())
+    }
+
+    fn skipped(&mut self) -> u64 {
+        let (asked, count) = self.skipped;
+        if asked.is_none_or(|asked| asked.elapsed() >= ASK_SKIPPED) {
+            let now = self.account.skipped(programs::ACCOUNT).max(count);
+            self.skipped = (Some(Instant::now()), now);
+        }
+        self.skipped.1
     }
 }
 
-fn absent(probe: Probe) -> EyesError {
-    EyesError::Absent {
-        probe: probe.title(),
-        reason: "this build has no program for it yet".to_owned(),
-    }
+/// `number` as a size; on no machine that runs eBPF is one narrower.
+fn size(number: u32) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
 }

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Counters per cgroup. A cgroup seen for the first time takes a slot; a slot has one row of
+ * counters per processor. Both arrays are mapped into the reader's memory.
+ *
+ * The most frequent programs find their row without a hash lookup: the row that was used last on
+ * this processor carries the cgroup's id, and tasks mostly run for a while.
+ */
+#pragma once
+
+#include "kernel.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+
+/* A processor beyond this many does without the short cut. */
+#define SHORT_CUTS 1024
+
+struct io {
+	u64 bytes;
+	u64 operations;
+};
+
+struct traffic {
+	struct io buffered;
+	struct io direct;
+};
+
+/*
+ * Three cache lines. `plain` is written by one program each (vfs_read's and vfs_write's), which
+ * the kernel never lets interrupt itself: plain additions are exact. Everything else is added to
+ * atomically, because several programs do, some of them in interrupts.
+ * The reader (kernel/src/eyes/rows.rs) knows the order of these fields.
+ */
+struct row {
+	u64 cgroup;
+	struct traffic plain_read;
+	struct traffic plain_written;
+	struct traffic read;
+	struct traffic written;
+	u64 faults;
+	u64 major_faults;
+	u64 filled;
+	u64 demand_misses;
+	u64 throttled_ns;
+	u64 throttled;
+	u64 dirty_wait_ns;
+};
+
+/* Slot 0 counts everybody who found no slot. */
+struct slot {
+	u64 cgroup;
+	u64 removed;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct row);
+} rows SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct slot);
+} slots SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, u64);
+	__type(value, u32);
+} slot_of SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_QUEUE);
+	__uint(max_entries, 1);
+	__type(value, u32);
+} free_slots SEC(".maps");
+
+/* What no row could count: see Sample::missed. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, u64);
+} missed SEC(".maps");
+
+/* Written by the loader, in the order of kernel/src/eyes/load.rs. */
+struct config {
+	u32 slots;
+	/* io_uring_complete tells the result in an entry, not in an argument of its own. */
+	u32 uring_result_in_entry;
+};
+const volatile struct config config SEC(".rodata.config") = { 1, 0 };
+
+struct short_cut {
+	u32 row;
+	u32 space[15];
+};
+struct short_cut short_cuts[SHORT_CUTS];
+
+static __always_inline void miss(void)
+{
+	u32 key = 0;
+	u64 *count = bpf_map_lookup_elem(&missed, &key);
+
+	if (count)
+		__sync_fetch_and_add(count, 1);
+}
+
+static __noinline u32 take_slot(u64 cgroup)
+{
+	u32 slot, *other;
+	struct slot *entry;
+
+	if (bpf_map_pop_elem(&free_slots, &slot))
+		return 0;
+	if (bpf_map_update_elem(&slot_of, &cgroup, &slot, BPF_NOEXIST)) {
+		/* Another processor was first, or the map is busy. */
+		bpf_map_push_elem(&free_slots, &slot, BPF_ANY);
+		other = bpf_map_lookup_elem(&slot_of, &cgroup);
+		return other ? *other : 0;
+	}
+	entry = bpf_map_lookup_elem(&slots, &slot);
+	if (entry)
+		entry->cgroup = cgroup;
+	return slot;
+}
+
+/* A cgroup that is being removed takes no slot any more: nobody would give it back. */
+static __always_inline struct row *row_of(u64 cgroup, bool may_take)
+{
+	u32 cpu = bpf_get_smp_processor_id();
+	u32 *known = bpf_map_lookup_elem(&slot_of, &cgroup);
+	u32 slot = known ? *known : may_take ? take_slot(cgroup) : 0;
+	u32 index = cpu * config.slots + slot;
+	struct row *row = bpf_map_lookup_elem(&rows, &index);
+
+	if (row && slot) {
+		row->cgroup = cgroup;
+		if (cpu < SHORT_CUTS)
+			short_cuts[cpu].row = index;
+	}
+	return row;
+}
+
+static __always_inline struct row *my_row(void)
+{
+	u64 cgroup = bpf_get_current_cgroup_id();
+	u32 cpu = bpf_get_smp_processor_id();
+
+	if (cpu < SHORT_CUTS) {
+		u32 index = short_cuts[cpu].row;
+		struct row *row = bpf_map_lookup_elem(&rows, &index);
+
+		if (row && row->cgroup == cgroup)
+			return row;
+	}
+	return row_of(cgroup, 1);
+}
+
+static __always_inline struct row *row_of_css(struct cgroup_subsys_state *css)
+{
+	u64 id = BPF_CORE_READ(css, cgroup, kn, id);
+	u32 flags = BPF_CORE_READ(css, cgroup, self.flags);
+
+	return row_of(id, (flags & CSS_ONLINE) != 0);
+}
+
+static __always_inline void add(struct traffic *to, bool direct, u64 bytes)
+{
+	struct io *io = direct ? &to->direct : &to->buffered;
+
+	__sync_fetch_and_add(&io->bytes, bytes);
+	__sync_fetch_and_add(&io->operations, 1);
+}

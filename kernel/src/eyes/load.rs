@@ -1,0 +1,317 @@
+//! From an object of compiled programs to attached ones: what this kernel has a place for is
+//! decided program by program, from its type information and, where that does not suffice, by
+//! trying.
+
+use std::sync::Mutex;
+
+use libbpf_rs::btf::ReferencesType as _;
+use libbpf_rs::btf::types::{Func, FuncProto, Ptr, Typedef};
+use libbpf_rs::{Btf, Link, Map, MapCore as _, Object, ObjectBuilder, OpenObject, PrintLevel};
+
+use super::programs::{Kind, Program};
+use super::{EyesError, Probe, ProbeFact};
+use crate::support::State;
+
+/// Programs in the kernel, attached as long as this lives.
+pub(super) struct Loaded {
+    // Detached before the maps go.
+    links: Vec<(&'static str, Link)>,
+    object: Object,
+    /// About every probe that the programs serve.
+    pub(super) facts: Vec<ProbeFact>,
+}
+
+impl std::fmt::Debug for Loaded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Loaded")
+            .field(
+                "programs",
+                &self.links.iter().map(|(name, _)| name).collect::<Vec<_>>(),
+            )
+            .finish_non_exhaustive()
+    }
+}
+
+/// What to load.
+pub(super) struct Spec<'a> {
+    /// The compiled object.
+    pub(super) object: &'a [u8],
+    /// Its programs, in the order in which they are attached.
+    pub(super) programs: &'static [Program],
+    /// How many entries each map has.
+    pub(super) sizes: &'a [(&'a str, u32)],
+    /// The content of `.rodata.config`; empty when the object has none.
+    pub(super) config: &'a [u8],
+}
+
+/// The kernel's type information.
+pub(super) fn kernel_types() -> Result<Btf<'static>, EyesError> {
+    // libbpf's answer, and not what it prints on the way.
+    let _ = say(|| ());
+    Btf::from_path("/sys/kernel/btf/vmlinux").map_err(|error| EyesError::NoTypes {
+        reason: error.to_string(),
+    })
+}
+
+/// Whether `io_uring_complete` tells the result in a completion entry (since 6.15) instead of in an
+/// argument of its own.
+pub(super) fn uring_result_in_entry(types: &Btf<'_>) -> bool {
+    types
+        .type_by_name::<Typedef<'_>>("btf_trace_io_uring_complete")
+        .and_then(|tracepoint| Ptr::try_from(tracepoint.referenced_type()).ok())
+        .and_then(|pointer| FuncProto::try_from(pointer.referenced_type()).ok())
+        .is_some_and(|function| function.len() <= 4)
+}
+
+impl Loaded {
+    /// Loads and attaches what this kernel has a place for.
+    pub(super) fn new(spec: &Spec<'_>, types: &Btf<'_>) -> Result<Self, EyesError> {
+        let mut absent: Vec<(&'static str, String)> = Vec::new();
+        let open = spec.open()?;
+        for program in open.progs() {
+            let section = program.section().to_string_lossy();
+            let Some(program) = spec.find(&program.name().to_string_lossy()) else {
+                continue;
+            };
+            if let Err(why) = place(types, &section) {
+                absent.push((program.name, why));
+            }
+        }
+        drop(open);
+        let object = match spec.load(&absent) {
+            Ok(object) => object,
+            // One that the verifier refuses takes all down: find it, and go on without it.
+            Err(all) => {
+                for program in spec.programs {
+                    if !absent.iter().any(|(name, _)| *name == program.name)
+                        && let Err(why) = spec.load_only(program.name)
+                    {
+                        absent.push((program.name, why));
+                    }
+                }
+                spec.load(&absent)
+                    .map_err(|_| EyesError::Refused { reason: all })?
+            }
+        };
+        let mut links = Vec::new();
+        let mut places = Vec::new();
+        for program in spec.programs {
+            if absent.iter().any(|(name, _)| *name == program.name) {
+                continue;
+            }
+            let found = object
+                .progs_mut()
+                .find(|found| found.name() == program.name);
+            let (attached, said) =
+                say(|| found.map(|found| (found.section().to_owned(), found.attach())));
+            match attached {
+                Some((section, Ok(link))) => {
+                    places.push((program.name, section.to_string_lossy().into_owned()));
+                    links.push((program.name, link));
+                }
+                Some((_, Err(error))) => absent.push((program.name, reason(&error, &said))),
+                None => absent.push((program.name, "not in this build".to_owned())),
+            }
+        }
+        Ok(Self {
+            facts: facts(spec.programs, &places, &absent),
+            links,
+            object,
+        })
+    }
+
+    /// A map of the object.
+    pub(super) fn map(&self, name: &'static str) -> Result<Map<'_>, EyesError> {
+        self.object
+            .maps()
+            .find(|map| map.name() == name)
+            .ok_or_else(|| EyesError::Map {
+                map: name,
+                reason: "not in this build".to_owned(),
+            })
+    }
+
+    /// How often the kernel skipped a program because it was interrupted by itself. What a program
+    /// missed, its twin counted, but for what that missed, too.
+    pub(super) fn skipped(&self, programs: &[Program]) -> u64 {
+        let mut sum = 0_u64;
+        let mut last = 0;
+        for program in programs {
+            let skipped = self.skipped_by(program.name).unwrap_or(0);
+            if program.kind == Kind::Twin {
+                sum = sum - last + last.min(skipped);
+            } else {
+                sum += skipped;
+                last = skipped;
+            }
+        }
+        sum
+    }
+
+    fn skipped_by(&self, name: &str) -> Option<u64> {
+        use std::os::fd::{AsFd as _, AsRawFd as _};
+        self.links.iter().find(|(attached, _)| *attached == name)?;
+        let program = self
+            .object
+            .progs_mut()
+            .find(|program| program.name() == name)?;
+        let path = format!("/proc/self/fdinfo/{}", program.as_fd().as_raw_fd());
+        let text = std::fs::read_to_string(path).ok()?;
+        let count = text
+            .lines()
+            .find_map(|line| line.strip_prefix("recursion_misses:"))?;
+        count.trim().parse().ok()
+    }
+}
+
+impl Spec<'_> {
+    fn find(&self, name: &str) -> Option<&'static Program> {
+        self.programs.iter().find(|program| program.name == name)
+    }
+
+    fn open(&self) -> Result<OpenObject, EyesError> {
+        let (open, said) = say(|| ObjectBuilder::default().open_memory(self.object));
+        let refused = |reason: String| EyesError::Refused { reason };
+        let mut open = open.map_err(|error| refused(reason(&error, &said)))?;
+        for mut map in open.maps_mut() {
+            let name = map.name().to_string_lossy().into_owned();
+            let set = match self.sizes.iter().find(|(sized, _)| *sized == name) {
+                Some((_, entries)) => map.set_max_entries(*entries),
+                None if name == ".rodata.config" => map.set_initial_value(self.config),
+                None => Ok(()),
+            };
+            set.map_err(|error| refused(format!("size map {name}: {error}")))?;
+        }
+        Ok(open)
+    }
+
+    fn load_if(&self, wanted: impl Fn(&str) -> bool) -> Result<Object, String> {
+        let mut open = self.open().map_err(|error| error.to_string())?;
+        for mut program in open.progs_mut() {
+            let name = program.name().to_string_lossy().into_owned();
+            program.set_autoload(wanted(&name));
+        }
+        let (loaded, said) = say(|| open.load());
+        loaded.map_err(|error| reason(&error, &said))
+    }
+
+    fn load(&self, absent: &[(&'static str, String)]) -> Result<Object, String> {
+        self.load_if(|name| {
+            self.find(name).is_some() && !absent.iter().any(|(absent, _)| *absent == name)
+        })
+    }
+
+    fn load_only(&self, only: &str) -> Result<(), String> {
+        self.load_if(|name| name == only).map(drop)
+    }
+}
+
+/// Whether the kernel has what the section names; if not, why.
+fn place(types: &Btf<'_>, section: &str) -> Result<(), String> {
+    let Some((kind, name)) = section.split_once('/') else {
+        return Ok(());
+    };
+    let there = if kind == "tp_btf" {
+        types
+            .type_by_name::<Typedef<'_>>(&format!("btf_trace_{name}"))
+            .is_some()
+    } else {
+        types.type_by_name::<Func<'_>>(name).is_some()
+    };
+    if there {
+        return Ok(());
+    }
+    Err(format!("this kernel has no {} {name}", noun(kind)))
+}
+
+fn noun(kind: &str) -> &'static str {
+    if kind == "tp_btf" {
+        "tracepoint"
+    } else {
+        "function"
+    }
+}
+
+/// One fact for each probe that the programs serve. All its programs must be attached, or of
+/// alternatives one.
+fn facts(
+    programs: &[Program],
+    places: &[(&'static str, String)],
+    absent: &[(&'static str, String)],
+) -> Vec<ProbeFact> {
+    let of = |probe: Probe| {
+        let mine = || {
+            programs
+                .iter()
+                .filter(move |program| program.probe == probe)
+        };
+        let attached = |program: &&Program| places.iter().any(|(name, _)| *name == program.name);
+        mine().next()?;
+        let works = if mine().any(|program| program.kind == Kind::Alternative) {
+            mine().any(|program| attached(&program))
+        } else {
+            mine().all(|program| attached(&program))
+        };
+        let list: Vec<_> = if works {
+            let at = places
+                .iter()
+                .filter(|(name, _)| mine().any(|program| program.name == *name));
+            at.map(|(_, section)| section.as_str()).collect()
+        } else {
+            let why = absent
+                .iter()
+                .filter(|(name, _)| mine().any(|program| program.name == *name));
+            why.map(|(_, why)| why.as_str()).collect()
+        };
+        Some(ProbeFact {
+            probe,
+            state: if works { State::Yes } else { State::No },
+            reason: list.join(", ").replace('\n', " "),
+        })
+    };
+    Probe::ALL.into_iter().filter_map(of).collect()
+}
+
+/// The last that libbpf said, which is where the verifier's reasons are.
+static SAID: Mutex<String> = Mutex::new(String::new());
+/// One at a time: libbpf has one listener.
+static SAYING: Mutex<()> = Mutex::new(());
+
+/// How much of it is kept, from the end.
+const HEARD: usize = 300;
+
+/// Runs `what` and returns what libbpf said meanwhile.
+fn say<T>(what: impl FnOnce() -> T) -> (T, String) {
+    fn listen(_: PrintLevel, text: String) {
+        let mut said = SAID
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        said.push_str(&text);
+        let mut cut = said.len().saturating_sub(HEARD);
+        while !said.is_char_boundary(cut) {
+            cut += 1;
+        }
+        said.drain(..cut);
+    }
+    let _one = SAYING
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let before = libbpf_rs::set_print(Some((PrintLevel::Warn, listen)));
+    let result = what();
+    libbpf_rs::set_print(before);
+    let said = std::mem::take(
+        &mut *SAID
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner),
+    );
+    (result, said)
+}
+
+fn reason(error: &libbpf_rs::Error, said: &str) -> String {
+    let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    if said.is_empty() {
+        error.to_string()
+    } else {
+        format!("{error}: … {said}")
+    }
+}

@@ -1,0 +1,61 @@
+//! Which program serves which probe.
+
+use super::Probe;
+
+/// How a program stands to the others of its probe.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// All of them are needed.
+    Needed,
+    /// Of several, kernels have one.
+    Alternative,
+    /// Does what the one before it does, whenever the kernel skips that.
+    Twin,
+}
+
+/// One program, by its name in `bpf/`.
+pub(super) struct Program {
+    pub(super) name: &'static str,
+    pub(super) probe: Probe,
+    pub(super) kind: Kind,
+}
+
+const fn program(name: &'static str, probe: Probe) -> Program {
+    Program {
+        name,
+        probe,
+        kind: Kind::Needed,
+    }
+}
+
+const fn of_kind(kind: Kind, name: &'static str, probe: Probe) -> Program {
+    Program { name, probe, kind }
+}
+
+/// The programs that are attached as long as the eyes are open (`bpf/account.bpf.c`). What ends
+/// something comes before what begins it, so that nothing is begun that nobody ends.
+pub(super) const ACCOUNT: &[Program] = &[
+    program("read", Probe::Read),
+    program("write", Probe::Write),
+    program("readv", Probe::ReadVectored),
+    program("writev", Probe::WriteVectored),
+    of_kind(Kind::Alternative, "splice_read", Probe::SpliceRead),
+    of_kind(Kind::Alternative, "splice_to", Probe::SpliceRead),
+    program("splice_write", Probe::SpliceWrite),
+    program("uring", Probe::IoUring),
+    program("aio_complete", Probe::Aio),
+    of_kind(Kind::Twin, "aio_complete_twin", Probe::Aio),
+    program("aio_read_refused", Probe::Aio),
+    program("aio_write_refused", Probe::Aio),
+    program("aio_read", Probe::Aio),
+    program("aio_write", Probe::Aio),
+    program("fault", Probe::Faults),
+    program("filled", Probe::Fills),
+    program("demand_miss", Probe::DemandMisses),
+    program("throttle_end", Probe::Throttled),
+    program("throttle_decided", Probe::Throttled),
+    program("throttle", Probe::Throttled),
+    program("dirty_waited", Probe::DirtyWait),
+    program("dirty_wait", Probe::DirtyWait),
+    program("removal", Probe::Removal),
+];

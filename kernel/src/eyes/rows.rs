@@ -1,0 +1,56 @@
+//! The counters as the programs keep them: `struct row` and `struct slot` in `bpf/tenants.h`.
+
+use super::region::Region;
+use super::{Counters, Io, Traffic};
+
+/// Words of a `struct row`.
+pub(super) const ROW_WORDS: usize = 24;
+/// Words of a `struct slot`.
+pub(super) const SLOT_WORDS: usize = 2;
+
+/// The counters of one row.
+pub(super) fn row(rows: &Region, index: usize) -> Counters {
+    let Some(words) = rows.words().get(index * ROW_WORDS..(index + 1) * ROW_WORDS) else {
+        return Counters::default();
+    };
+    let mut words = words
+        .iter()
+        .map(|word| word.load(std::sync::atomic::Ordering::Relaxed));
+    let mut next = || words.next().unwrap_or_default();
+    let _cgroup = next();
+    let [mut read, mut written] = [traffic(&mut next), traffic(&mut next)];
+    for (sum, part) in [
+        (&mut read, traffic(&mut next)),
+        (&mut written, traffic(&mut next)),
+    ] {
+        add(&mut sum.buffered, part.buffered);
+        add(&mut sum.direct, part.direct);
+    }
+    Counters {
+        read,
+        written,
+        faults: next(),
+        major_faults: next(),
+        filled: next(),
+        demand_misses: next(),
+        throttled_ns: next(),
+        throttled: next(),
+        dirty_wait_ns: next(),
+    }
+}
+
+fn traffic(next: &mut impl FnMut() -> u64) -> Traffic {
+    let mut io = || Io {
+        bytes: next(),
+        operations: next(),
+    };
+    Traffic {
+        buffered: io(),
+        direct: io(),
+    }
+}
+
+fn add(sum: &mut Io, part: Io) {
+    sum.bytes = sum.bytes.wrapping_add(part.bytes);
+    sum.operations = sum.operations.wrapping_add(part.operations);
+}
