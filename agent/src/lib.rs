@@ -14,4 +14,4 @@ mod agent;
 mod run;
 
 pub use agent::Agent;
-pub use run::{RunError, run};
+pub use run::{Alone, RunError, run};

@@ -9,6 +9,7 @@ use justitia_kernel::support::{FactName, Function, KernelSupport, Outcome, Paths
 use justitia_scrape::Server;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
+use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::act::keeper::Keeper;
@@ -17,6 +18,7 @@ use crate::act::worker::Reclaimer;
 use crate::agent::Agent;
 use crate::config::Config;
 use crate::observe::{Abilities, Sight, lru_gen_usable};
+use crate::tell::Status;
 use crate::tell::gather::status;
 use crate::tell::metrics;
 use crate::tell::socket::{Socket, ask};
@@ -109,6 +111,8 @@ pub fn run(config: Config, observe: bool) -> Result<(), RunError> {
         socket = %socket_path.display(),
         "running"
     );
+    // systemd waits for this; without it nobody listens.
+    let _ = sd_notify::notify(&[NotifyState::Ready]);
     let done = turn_until_stopped(agent, &stop, &socket, &limits, observe);
     drop(socket);
     drop(metrics);
@@ -130,6 +134,39 @@ fn serve_metrics(config: &Config) -> Result<Option<Server>, String> {
         .map_err(|error| format!("Metrics are not served at {address}: {error}"))
 }
 
+/// An agent in this process that only observes, for who wants to look where none runs.
+#[derive(Debug)]
+pub struct Alone {
+    agent: Agent,
+    limits: Vec<String>,
+}
+
+impl Alone {
+    /// Looks at everything once. Nothing is written, no socket is made.
+    ///
+    /// # Errors
+    /// If the machine lacks what it takes to observe.
+    pub fn open(config: Config) -> Result<Self, RunError> {
+        let support = KernelSupport::detect(&Paths::default());
+        let limits = check(&support, true)?;
+        let fs = CgroupFs::discover()?;
+        raise_descriptor_limit();
+        let sight = Sight::open(config.latency);
+        let keeper = Keeper::new(None);
+        let agent = Agent::new(config, &fs, abilities(&support), keeper, None, sight)?;
+        Ok(Self { agent, limits })
+    }
+
+    /// Looks again, and tells what there is.
+    ///
+    /// # Errors
+    /// If a vital file cannot be read any more.
+    pub fn look(&mut self) -> Result<Status, RunError> {
+        self.agent.turn(Instant::now())?;
+        Ok(status(&self.agent, &self.limits, true))
+    }
+}
+
 fn turn_until_stopped(
     mut agent: Agent,
     stop: &UnixStream,
@@ -140,12 +177,14 @@ fn turn_until_stopped(
     loop {
         let now = Instant::now();
         let wait = agent.turn(now)?;
+        let _ = sd_notify::notify(&[NotifyState::Watchdog]);
         socket.answer(|| status(&agent, limits, observe));
         if wait_for(&agent, stop, socket, wait) {
             break;
         }
         std::thread::sleep(BREATH.saturating_sub(now.elapsed()));
     }
+    let _ = sd_notify::notify(&[NotifyState::Stopping]);
     let returned = agent.keeper.restore();
     tell_returned("stopping", &returned);
     tracing::info!(knobs = returned.len(), "stopped; every knob was given back");

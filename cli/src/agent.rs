@@ -16,14 +16,14 @@ mod table;
 
 /// The configuration, where one is wanted.
 #[derive(Args)]
-struct ConfigArgs {
+pub struct ConfigArgs {
     /// Configuration file [default: /etc/justitia/justitia.toml, if it exists]; FILE.d/*.toml are read too
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
 
 impl ConfigArgs {
-    fn load(&self) -> anyhow::Result<Config> {
+    pub fn load(&self) -> anyhow::Result<Config> {
         Config::load(self.config.as_deref()).map_err(|errors| {
             let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
             anyhow::anyhow!("the configuration has errors:\n{}", lines.join("\n"))

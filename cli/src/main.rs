@@ -3,10 +3,12 @@
 mod agent;
 mod cache;
 mod lab;
+mod papers;
+mod see;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 /// Makes I/O weights hold for what applications see.
 ///
@@ -24,19 +26,28 @@ struct Cli {
 enum Command {
     Run(agent::Run),
     Status(agent::Status),
+    Top(see::Top),
+    Explain(see::Explain),
+    Record(see::Record),
     Reset(agent::Reset),
     Doctor(agent::Doctor),
     Lab(lab::Lab),
     Cache(cache::Cache),
+    #[command(hide = true)]
+    Papers(papers::Papers),
 }
 
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Run(args) => agent::run(&args),
         Command::Status(args) => agent::status(&args),
+        Command::Top(args) => see::top(&args),
+        Command::Explain(args) => see::explain(&args),
+        Command::Record(args) => see::record(&args),
         Command::Reset(args) => agent::reset(&args),
         Command::Doctor(args) => agent::doctor(&args),
         Command::Lab(args) => lab::lab(&args),
+        Command::Papers(args) => papers::write(&args, &Cli::command()),
         Command::Cache(args) => cache::cache(&args).map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use justitia_agent::act::ledger::{Back, Returned};
 use justitia_agent::tell::Status;
+use justitia_view::units;
 
 /// The status as a table and a few lines around it.
 pub fn status(status: &Status) -> String {
@@ -31,8 +32,18 @@ pub fn status(status: &Status) -> String {
         .clamp(6, 60);
     let _ = writeln!(
         out,
-        "\n{:width$} {:>6} {:>10} {:>10} {:>10} {:>10} {:>10}  STATE",
-        "TENANT", "WEIGHT", "USAGE", "ENTITLED", "OVERAGE", "PROTECTED", "RECLAIMED"
+        "\n{:width$} {:>6} {:>10} {:>10} {:>10} {:>10} {:>10} {:>7} {:>7} {:>5} {:>5}  STATE",
+        "TENANT",
+        "WEIGHT",
+        "USAGE",
+        "ENTITLED",
+        "OVERAGE",
+        "PROTECTED",
+        "RECLAIMED",
+        "READ/s",
+        "WRITE/s",
+        "HIT%",
+        "PV"
     );
     for tenant in &status.tenants {
         let mut state = Vec::new();
@@ -41,10 +52,15 @@ pub fn status(status: &Status) -> String {
         } else if tenant.idle > 5.0 {
             state.push(format!("idle {:.0} s", tenant.idle));
         }
+        if tenant.contends {
+            state.push("contends".to_owned());
+        }
         state.extend(tenant.spared.iter().cloned());
+        let none = || "-".to_owned();
+        let app = tenant.app.as_ref();
         let _ = writeln!(
             out,
-            "{:width$} {:>6} {:>10} {:>10} {:>10} {:>10} {:>10}  {}",
+            "{:width$} {:>6} {:>10} {:>10} {:>10} {:>10} {:>10} {:>7} {:>7} {:>5} {:>5}  {}",
             name(&tenant.path),
             tenant.weight,
             size(tenant.usage),
@@ -52,9 +68,24 @@ pub fn status(status: &Status) -> String {
             size(tenant.usage.saturating_sub(tenant.entitled)),
             size(tenant.protected),
             size(tenant.reclaimed),
+            app.map_or_else(none, |a| units::rate(a.read_rate)),
+            app.map_or_else(none, |a| units::rate(a.write_rate)),
+            app.and_then(|a| a.hit_ratio)
+                .map_or_else(none, units::percent),
+            units::pv(tenant.pv),
             state.join(", "),
         );
     }
+    let _ = match &status.blind {
+        None => writeln!(
+            out,
+            "\nPV over {:.0} s: {} over all contending tenants, {} at the top level",
+            status.window,
+            units::pv(status.pv),
+            units::pv(status.pv_top)
+        ),
+        Some(why) => writeln!(out, "\nwhat applications get is not seen: {why}"),
+    };
     for other in &status.yielded {
         let _ = writeln!(
             out,

@@ -1,0 +1,239 @@
+//! `top`, `explain`, `record`.
+
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use justitia_agent::Alone;
+use justitia_agent::config::Config;
+use justitia_agent::tell::Status;
+use justitia_agent::tell::socket::ask;
+use justitia_kernel::cgroup::{Cgroup, CgroupFs};
+use justitia_kernel::knob::{Knob, read_raw};
+use justitia_view::explain::{Unmanaged, explain as explanation, find, unmanaged};
+use justitia_view::record::{Recorder, Recording};
+use justitia_view::top::{self, source::Source};
+
+use crate::agent::ConfigArgs;
+
+/// Show every tenant live: weight, entitlement, usage, bandwidth, hit ratio, PV.
+///
+/// Asks the running agent; where none runs, it observes by itself and changes nothing. `?` explains the columns,
+/// Enter explains a tenant. NO_COLOR switches colour off.
+#[derive(Args)]
+pub struct Top {
+    /// Play a recording of `justitia record` instead
+    #[arg(long, value_name = "FILE")]
+    replay: Option<PathBuf>,
+    /// Seconds between two looks
+    #[arg(long, default_value = "1", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    every: u64,
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+/// Say why each knob of a tenant stands where it stands, what would change it, and what was decided lately.
+#[derive(Args)]
+pub struct Explain {
+    /// Its path, the end of it, or any part that only one has; `outside` for what is in no managed cgroup
+    tenant: String,
+    /// From a recording: what was known then (knobs' reasons are not recorded)
+    #[arg(long, value_name = "FILE")]
+    replay: Option<PathBuf>,
+    /// With --replay: so many seconds after its beginning [default: its end]
+    #[arg(long, value_name = "SECONDS", requires = "replay")]
+    at: Option<u32>,
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+/// Record what the agent tells, once a second, for `justitia top --replay`.
+///
+/// Ends on SIGINT and SIGTERM with everything written; a kill costs the last minute.
+#[derive(Args)]
+pub struct Record {
+    /// The file, which must not exist
+    file: PathBuf,
+    /// End after this many seconds [default: when told to]
+    #[arg(long, value_name = "SECONDS")]
+    seconds: Option<u64>,
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+/// Whom to ask: the running agent, or one in this process.
+enum Asked {
+    Agent(PathBuf),
+    Alone(Box<Alone>),
+}
+
+impl Asked {
+    fn new(config: Config) -> anyhow::Result<Self> {
+        if UnixStream::connect(&config.socket).is_ok() {
+            return Ok(Self::Agent(config.socket));
+        }
+        let socket = config.socket.clone();
+        let alone = Alone::open(config).with_context(|| {
+            format!(
+                "no agent answers at {} (is `justitia run` running, and are you root?), and observing without \
+                 one does not work",
+                socket.display()
+            )
+        })?;
+        Ok(Self::Alone(Box::new(alone)))
+    }
+
+    fn look(&mut self) -> anyhow::Result<Status> {
+        match self {
+            Self::Agent(socket) => {
+                ask(socket).with_context(|| format!("asking the agent at {}", socket.display()))
+            }
+            Self::Alone(alone) => Ok(alone.look()?),
+        }
+    }
+}
+
+pub fn top(args: &Top) -> anyhow::Result<ExitCode> {
+    let colour = std::env::var_os("NO_COLOR").is_none()
+        && std::env::var("TERM").is_ok_and(|t| t != "dumb" && !t.starts_with("vt"));
+    let period = Duration::from_secs(args.every);
+    let source = match &args.replay {
+        Some(file) => Source::recording(file)?,
+        None => match Asked::new(args.config.load()?)? {
+            Asked::Agent(socket) => Source::agent(&socket, period),
+            Asked::Alone(mut alone) => Source::own("no agent runs: observing", period, move || {
+                alone.look().map_err(|e| e.to_string())
+            }),
+        },
+    };
+    top::run(source, colour).context("this needs a terminal")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn record(args: &Record) -> anyhow::Result<ExitCode> {
+    let mut asked = Asked::new(args.config.load()?)?;
+    let mut recorder = Recorder::create(&args.file)?;
+    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, std::sync::Arc::clone(&stop))
+            .context("a signal handler")?;
+    }
+    let begun = Instant::now();
+    let end = args.seconds.map(Duration::from_secs);
+    let mut count = 0u32;
+    let stopped = || stop.load(std::sync::atomic::Ordering::Relaxed);
+    while !stopped() && end.is_none_or(|end| begun.elapsed() < end) {
+        match asked.look() {
+            Ok(status) => recorder.record(&status)?,
+            // An agent that is restarted is no reason to end a recording.
+            Err(error) => eprintln!("justitia: {error:#}"),
+        }
+        count += 1;
+        let next = Duration::from_secs(1) * count;
+        while !stopped() && begun.elapsed() < next {
+            std::thread::sleep(Duration::from_millis(50).min(next.saturating_sub(begun.elapsed())));
+        }
+    }
+    recorder.finish()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn explain(args: &Explain) -> anyhow::Result<ExitCode> {
+    let (status, config) = match &args.replay {
+        Some(file) => (recorded(file, args.at)?, None),
+        None => {
+            let config = args.config.load()?;
+            (live(config.clone())?, Some(config))
+        }
+    };
+    match find(&status, &args.tenant) {
+        Ok(index) => {
+            let standing = config
+                .and_then(|_| standing(&status.tenants.get(index)?.path))
+                .unwrap_or_default();
+            print!("{}", explanation(&status, index, &standing));
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(paths) if paths.is_empty() => {
+            let Some(config) = config else {
+                bail!("no tenant of the recording is called {:?}", args.tenant);
+            };
+            let path = args.tenant.trim_start_matches("/sys/fs/cgroup");
+            println!("{}", unmanaged(path, facts(path, &config)));
+            Ok(ExitCode::FAILURE)
+        }
+        Err(paths) => bail!(
+            "{:?} could be any of\n  {}",
+            args.tenant,
+            paths.join("\n  ")
+        ),
+    }
+}
+
+/// One status. An agent of our own has to look for a while before it knows anything of applications.
+fn live(config: Config) -> anyhow::Result<Status> {
+    let mut asked = Asked::new(config)?;
+    if matches!(asked, Asked::Alone(_)) {
+        eprintln!("justitia: no agent runs; observing for 3 s to say what one would do");
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(3) {
+            asked.look()?;
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+    asked.look()
+}
+
+fn recorded(file: &Path, at: Option<u32>) -> anyhow::Result<Status> {
+    let mut recording = Recording::open(file)?;
+    if recording.lost() > 0 {
+        eprintln!(
+            "justitia: {} bytes of {} are cut off or damaged",
+            recording.lost(),
+            file.display()
+        );
+    }
+    let position = match at {
+        Some(seconds) => recording.position(recording.span().0 + f64::from(seconds))?,
+        None => recording.len(),
+    };
+    Ok(Status::clone(&*recording.status(position)?))
+}
+
+fn cgroup(path: &str) -> Option<Cgroup> {
+    let path = justitia_agent::escape::decode(path.trim_matches('/'))?;
+    Cgroup::open_at(&CgroupFs::discover().ok()?, Path::new(&path)).ok()
+}
+
+/// What stands in a cgroup's knobs now.
+fn standing(path: &str) -> Option<Vec<(String, String)>> {
+    let cgroup = cgroup(path)?;
+    let knobs = [
+        Knob::MemoryMin,
+        Knob::MemoryLow,
+        Knob::MemoryHigh,
+        Knob::MemoryMax,
+    ];
+    let values = knobs
+        .into_iter()
+        .filter_map(|knob| Some((knob.to_string(), read_raw(&cgroup, knob).ok()?)));
+    Some(values.collect())
+}
+
+fn facts(path: &str, config: &Config) -> Unmanaged {
+    let path = path.trim_matches('/');
+    let cgroup = cgroup(path);
+    let named = Path::new(path);
+    let excluded = named
+        .ancestors()
+        .any(|path| config.overrides(path).exclude == Some(true));
+    Unmanaged {
+        exists: cgroup.is_some(),
+        root: path.is_empty(),
+        memory: cgroup.is_some_and(|c| c.controllers().is_ok_and(|c| c.has("memory"))),
+        excluded,
+    }
+}
