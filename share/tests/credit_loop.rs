@@ -48,6 +48,23 @@ fn direct_writers_get_their_weights_and_the_disk_is_full() {
 }
 
 #[test]
+fn asynchronous_tenants_that_fill_the_queue_get_their_weights() {
+    let mut machine = Machine::new(&WEIGHTS);
+    machine.asynchronous = true;
+    for tenant in 0..4 {
+        let work = Work {
+            write: tenant % 2 == 0,
+            ..Work::direct(16, 65536.0)
+        };
+        machine.set(tenant, Some(work));
+    }
+    machine.run(6.0);
+    let got = machine.measure(10.0);
+    assert_by_weight(&got, &weights(), 0.06);
+    assert!(total(&got) > 0.97 * 60e6, "{got:?}");
+}
+
+#[test]
 fn without_the_loop_they_do_not() {
     let mut machine = Machine::new(&WEIGHTS);
     machine.controlled = false;

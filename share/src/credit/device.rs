@@ -112,12 +112,21 @@ const USED_UP: f64 = 0.9;
 /// For each second that the queue is too long, so much less of the device is handed out; at most the other.
 const EMPTYING: f64 = 0.5;
 const MOST_EMPTYING: f64 = 0.1;
+/// A queue that is still too long after so many seconds is the device's nature.
+const PATIENT: f64 = 5.0;
 const EMPTYING_STEP: f64 = 0.05;
 /// If those who wait got less than this part of what they were allowed, it is no noise.
 const FAR_OFF: f64 = 0.85;
 /// One that has, and now uses this part, still counts as held for [`STICKS`] seconds.
 const NEARLY_USED_UP: f64 = 0.7;
 const STICKS: f64 = 1.0;
+/// What a tenant has spent is remembered with this time constant, seconds; below this part of it, on a full
+/// device, it is squeezed, and counts as held for so many seconds.
+const PEAK: f64 = 10.0;
+const SQUEEZED: f64 = 0.85;
+const PROTECTED: f64 = 1.5;
+/// A tenant that moves less than this part of all bytes and of all requests does not contend.
+const SOME: f64 = 0.03;
 /// A prediction is exceeded by this much before it holds its tenant.
 const HEADROOM: f64 = 1.25;
 /// Contention that comes back within so many seconds makes the loop more patient.
@@ -145,6 +154,11 @@ struct State {
     held: bool,
     /// Since it last used up what it may spend, seconds.
     lacking: f64,
+    /// What it spends on the average, and the most that this was lately.
+    spends: f64,
+    peak: f64,
+    /// For so many seconds more, what it does not use may be what others took.
+    squeezed: f64,
     /// Is corrected: what it gets depends on its credits or its room.
     corrected: bool,
     /// Its share, and for how long that has been so.
@@ -168,6 +182,8 @@ pub struct CreditLoop {
     released: f64,
     quiet: f64,
     patience: f64,
+    /// For how long the device's queue has been too long, seconds.
+    emptying: f64,
     verdict: Verdict,
 }
 
@@ -186,6 +202,7 @@ impl CreditLoop {
             released: SOON,
             quiet: 0.0,
             patience: settings.release_after,
+            emptying: 0.0,
             verdict: Verdict::Silent,
         }
     }
@@ -245,6 +262,9 @@ impl CreditLoop {
     fn notice(&mut self, interval: Interval, tenants: &[Observed]) {
         let follow = 1.0 - (-interval.seconds / SMOOTH).exp();
         let prices = self.total.prices();
+        let sum = tenants
+            .iter()
+            .fold(Flow::default(), |sum, t| sum.plus(&t.flow));
         let mut all = Flow::default();
         let (mut got, mut allowed) = (0.0, 0.0);
         for tenant in tenants {
@@ -263,10 +283,14 @@ impl CreditLoop {
             }
             let used = state.standing.map(|(_, limits)| limits.used(&tenant.flow));
             let active = state.seen && state.quiet < ACTIVE;
-            // While the device has pauses, who is within its limits waits for something else.
-            let stalled = tenant.stalled >= STALLED && (used.is_none() || interval.busy >= BUSY);
+            // Tasks that wait for asynchronous I/O are not stalled to the kernel: while the device is full,
+            // whoever moves something to speak of counts as waiting for it. While it has pauses, who is
+            // within its limits waits for something else.
+            let full = interval.busy >= BUSY;
+            let some = moves(&tenant.flow, &sum);
             let used_up = used.is_some_and(|part| part >= USED_UP);
-            state.waiting = active && (stalled || used_up);
+            let stalled = tenant.stalled >= STALLED && (used.is_none() || full);
+            state.waiting = active && (stalled || used_up || (full && some));
             state.lacking = if used_up {
                 0.0
             } else {
@@ -275,7 +299,25 @@ impl CreditLoop {
             let nearly = state.held
                 && state.lacking < STICKS
                 && used.is_some_and(|part| part >= NEARLY_USED_UP);
-            state.held = active && (used_up || nearly || (stalled && used.is_none()));
+            // Where the device was the limit, a tenant that gets less than before may be losing to others:
+            // what it does not use is nothing to give away.
+            if let Some(prices) = prices {
+                let spent = prices.cost(&tenant.flow);
+                state.spends += (spent - state.spends) * follow;
+                let peak = state.peak * (-interval.seconds / PEAK).exp();
+                state.peak = state.spends.max(peak);
+                let squeezed = full
+                    && self.verdict == Verdict::Saturated
+                    && state.waiting
+                    && state.spends < SQUEEZED * state.peak;
+                state.squeezed = if squeezed {
+                    PROTECTED
+                } else {
+                    state.squeezed - interval.seconds
+                };
+            }
+            state.held = active
+                && (used_up || nearly || (state.waiting && used.is_none()) || state.squeezed > 0.0);
             state.corrected = active
                 && tenant.application.is_some()
                 && (state.held || (tenant.buffered && tenant.stalled >= STALLED));
@@ -348,9 +390,14 @@ impl CreditLoop {
                 .values()
                 .any(|s| s.waiting && s.standing.is_some());
         self.verdict = TotalCredit::judge(interval.busy, waits, self.fulfilled);
-        if self.verdict == Verdict::Held && interval.delay > self.settings.delay {
-            // What is being emptied was handed out before.
-            self.verdict = Verdict::Silent;
+        if interval.delay > self.settings.delay {
+            self.emptying += interval.seconds;
+            if self.verdict == Verdict::Held && self.emptying < PATIENT {
+                // What is being emptied was handed out before.
+                self.verdict = Verdict::Silent;
+            }
+        } else {
+            self.emptying = 0.0;
         }
         self.total.update(self.verdict, &self.flow);
     }
@@ -374,7 +421,11 @@ impl CreditLoop {
                 (!state.held).then(|| state.predictor.predict() * HEADROOM)
             })
             .collect();
-        let long = (interval.delay - self.settings.delay).max(0.0);
+        let long = if self.emptying < PATIENT {
+            (interval.delay - self.settings.delay).max(0.0)
+        } else {
+            0.0
+        };
         // In whole steps, so that limits need not follow every request.
         let emptying = (long * EMPTYING / EMPTYING_STEP).ceil() * EMPTYING_STEP;
         let whole = 1.0 - self.settings.reserve - emptying.min(MOST_EMPTYING);
@@ -480,6 +531,11 @@ impl CreditLoop {
         };
         active.iter().map(factor).collect()
     }
+}
+
+/// Whether a flow is something to speak of beside `all`.
+fn moves(flow: &Flow, all: &Flow) -> bool {
+    flow.bytes() > SOME * all.bytes() || flow.rios + flow.wios > SOME * (all.rios + all.wios)
 }
 
 /// `whole` divided in the tree, where only the active tenants demand anything. Indexed like `active`.

@@ -93,6 +93,8 @@ pub struct Machine {
     /// Whether applications are measured.
     pub measured: bool,
     pub interval: f64,
+    /// Whether stalls are invisible, as of tasks that do asynchronous I/O.
+    pub asynchronous: bool,
     first: usize,
     now: f64,
     busy: f64,
@@ -151,6 +153,7 @@ impl Machine {
             dirty_limit: 100e6,
             measured: true,
             interval: 0.25,
+            asynchronous: false,
             first: 0,
             now: 0.0,
             busy: 0.0,
@@ -381,7 +384,11 @@ impl Machine {
                         rios: flow.rios / seconds,
                         wios: flow.wios / seconds,
                     },
-                    stalled: (std::mem::take(&mut tenant.stalled) / seconds).min(1.0),
+                    stalled: if self.asynchronous {
+                        0.0
+                    } else {
+                        (std::mem::take(&mut tenant.stalled) / seconds).min(1.0)
+                    },
                     application: measured.then_some(tenant.application / seconds),
                     buffered: tenant.dirty > 1e6,
                     limitable: true,
