@@ -107,7 +107,8 @@ impl Sight {
                 .map(|why| format!("What applications get is not seen: {why}"))
                 .collect();
         };
-        let absent = eyes.facts().iter().filter(|f| f.state != State::Yes);
+        let facts = eyes.facts();
+        let absent = facts.iter().filter(|f| f.state == State::No);
         let mut limits: Vec<String> = absent
             .map(|f| format!("What applications get: {} ({})", f.probe.title(), f.reason))
             .collect();
