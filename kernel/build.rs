@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-const OBJECTS: [&str; 1] = ["account"];
+const OBJECTS: [&str; 4] = ["account", "latency", "locks", "shared"];
 
 fn main() -> ExitCode {
     match compile() {

@@ -165,7 +165,17 @@ struct request {
 	struct bio *bio;
 };
 
-struct task_struct;
+struct css_set {
+	struct cgroup_subsys_state *subsys[16];
+};
+
+struct task_struct {
+	struct css_set *cgroups;
+};
+
+enum cgroup_subsys_id {
+	memory_cgrp_id,
+};
 
 enum pageflags {
 	PG_locked,

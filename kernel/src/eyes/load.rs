@@ -32,6 +32,9 @@ impl std::fmt::Debug for Loaded {
     }
 }
 
+/// Something about programs, by their names.
+type Told = Vec<(&'static str, String)>;
+
 /// What to load.
 pub(super) struct Spec<'a> {
     /// The compiled object.
@@ -66,18 +69,7 @@ pub(super) fn uring_result_in_entry(types: &Btf<'_>) -> bool {
 impl Loaded {
     /// Loads and attaches what this kernel has a place for.
     pub(super) fn new(spec: &Spec<'_>, types: &Btf<'_>) -> Result<Self, EyesError> {
-        let mut absent: Vec<(&'static str, String)> = Vec::new();
-        let open = spec.open()?;
-        for program in open.progs() {
-            let section = program.section().to_string_lossy();
-            let Some(program) = spec.find(&program.name().to_string_lossy()) else {
-                continue;
-            };
-            if let Err(why) = place(types, &section) {
-                absent.push((program.name, why));
-            }
-        }
-        drop(open);
+        let (_, mut absent) = spec.places(types)?;
         let object = match spec.load(&absent) {
             Ok(object) => object,
             // One that the verifier refuses takes all down: find it, and go on without it.
@@ -165,6 +157,28 @@ impl Loaded {
 }
 
 impl Spec<'_> {
+    /// What the kernel's types say about each program: where it goes, or why nowhere.
+    fn places(&self, types: &Btf<'_>) -> Result<(Told, Told), EyesError> {
+        let (mut places, mut absent) = (Told::new(), Told::new());
+        for program in self.open()?.progs() {
+            let section = program.section().to_string_lossy().into_owned();
+            let Some(program) = self.find(&program.name().to_string_lossy()) else {
+                continue;
+            };
+            match place(types, &section) {
+                Ok(()) => places.push((program.name, section)),
+                Err(why) => absent.push((program.name, why)),
+            }
+        }
+        Ok((places, absent))
+    }
+
+    /// The facts as far as they are known without loading anything.
+    pub(super) fn facts(&self, types: &Btf<'_>) -> Result<Vec<ProbeFact>, EyesError> {
+        let (places, absent) = self.places(types)?;
+        Ok(facts(self.programs, &places, &absent))
+    }
+
     fn find(&self, name: &str) -> Option<&'static Program> {
         self.programs.iter().find(|program| program.name == name)
     }
@@ -247,11 +261,12 @@ fn facts(
         };
         let attached = |program: &&Program| places.iter().any(|(name, _)| *name == program.name);
         mine().next()?;
-        let works = if mine().any(|program| program.kind == Kind::Alternative) {
-            mine().any(|program| attached(&program))
-        } else {
-            mine().all(|program| attached(&program))
-        };
+        let of_kind = |kind: Kind| mine().filter(move |program| program.kind == kind);
+        let alternatives = of_kind(Kind::Alternative).next().is_some();
+        let works = mine()
+            .filter(|program| program.kind != Kind::Alternative)
+            .all(|program| attached(&program))
+            && (!alternatives || of_kind(Kind::Alternative).any(|program| attached(&program)));
         let list: Vec<_> = if works {
             let at = places
                 .iter()

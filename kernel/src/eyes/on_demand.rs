@@ -2,45 +2,212 @@
 
 use std::collections::HashMap;
 
-use super::{Contention, EyesError, Latencies, Limits, Probe, ProbeFact, SharedInode};
+use libbpf_rs::{Btf, MapCore as _, MapFlags};
+
+use super::load::{Loaded, Spec, kernel_types};
+use super::programs::{self, Program};
+use super::{
+    Contention, EyesError, Histogram, Latencies, Limits, Probe, ProbeFact, SharedInode, SharedUse,
+};
 use crate::cgroup::CgroupId;
+use crate::support::State;
+
+/// How many entries of a map are read at once.
+const BATCH: u32 = 256;
+/// Of the kernels that the probes work on.
+const PAGE: u64 = 4096;
+
+/// One of these probes: its object, its programs, and its only sized map.
+struct Kind {
+    probe: Probe,
+    object: &'static [u8],
+    programs: &'static [Program],
+    map: &'static str,
+}
+
+const KINDS: [Kind; 3] = [
+    Kind {
+        probe: Probe::Latency,
+        object: include_bytes!(concat!(env!("OUT_DIR"), "/latency.bpf.o")),
+        programs: programs::LATENCY,
+        map: "latencies",
+    },
+    Kind {
+        probe: Probe::SharedInodes,
+        object: include_bytes!(concat!(env!("OUT_DIR"), "/shared.bpf.o")),
+        programs: programs::SHARED,
+        map: "uses",
+    },
+    Kind {
+        probe: Probe::LockContention,
+        object: include_bytes!(concat!(env!("OUT_DIR"), "/locks.bpf.o")),
+        programs: programs::LOCKS,
+        map: "contention",
+    },
+];
+
+impl Kind {
+    /// Calls `then` with what to load.
+    fn spec<T>(&self, limits: &Limits, then: impl FnOnce(&Spec<'_>) -> T) -> T {
+        let entries = match self.probe {
+            Probe::SharedInodes => limits.shared_inodes,
+            _ => limits.tenants,
+        };
+        then(&Spec {
+            object: self.object,
+            programs: self.programs,
+            sizes: &[(self.map, entries)],
+            config: &[],
+        })
+    }
+}
 
 #[derive(Debug)]
 pub(super) struct OnDemand {
     limits: Limits,
+    facts: Vec<ProbeFact>,
+    open: HashMap<Probe, Loaded>,
 }
 
 impl OnDemand {
-    pub(super) fn new(limits: &Limits) -> Self {
-        Self { limits: *limits }
-    }
-
-    pub(super) fn facts(&self) -> Vec<ProbeFact> {
-        Vec::new()
-    }
-
-    pub(super) fn switch(&mut self, probe: Probe, on: bool) -> Result<(), EyesError> {
-        let _ = (on, self.limits);
-        Err(EyesError::Absent {
-            probe: probe.title(),
-            reason: "this build has no program for it yet".to_owned(),
+    pub(super) fn new(limits: &Limits, types: &Btf<'_>) -> Result<Self, EyesError> {
+        let mut facts = Vec::new();
+        for kind in &KINDS {
+            facts.extend(kind.spec(limits, |spec| spec.facts(types))?);
+        }
+        Ok(Self {
+            limits: *limits,
+            facts,
+            open: HashMap::new(),
         })
     }
 
-    pub(super) fn forget(&mut self, cgroup: CgroupId) {
-        let _ = cgroup;
+    pub(super) fn facts(&self) -> &[ProbeFact] {
+        &self.facts
+    }
+
+    pub(super) fn switch(&mut self, probe: Probe, on: bool) -> Result<(), EyesError> {
+        self.open.remove(&probe);
+        let Some(kind) = KINDS.iter().find(|kind| kind.probe == probe && on) else {
+            return Ok(());
+        };
+        let types = kernel_types()?;
+        let loaded = kind.spec(&self.limits, |spec| Loaded::new(spec, &types))?;
+        if let Some(fact) = loaded.facts.iter().find(|fact| fact.state != State::Yes) {
+            let reason = fact.reason.clone();
+            for known in &mut self.facts {
+                if known.probe == probe {
+                    known.clone_from(fact);
+                }
+            }
+            return Err(EyesError::Absent {
+                probe: probe.title(),
+                reason,
+            });
+        }
+        self.open.insert(probe, loaded);
+        Ok(())
+    }
+
+    /// Removed cgroups take no room. The maps are bounded in any case.
+    pub(super) fn forget(&self, removed: &[(CgroupId, super::Counters)]) {
+        for (probe, map) in [
+            (Probe::Latency, "latencies"),
+            (Probe::LockContention, "contention"),
+        ] {
+            let Some(Ok(map)) = self.open.get(&probe).map(|loaded| loaded.map(map)) else {
+                continue;
+            };
+            for (cgroup, _) in removed {
+                // Most were never in it.
+                let _ = map.delete(&cgroup.0.to_ne_bytes());
+            }
+        }
     }
 
     pub(super) fn latencies(&self) -> Result<HashMap<CgroupId, Latencies>, EyesError> {
-        Ok(HashMap::new())
+        self.read(Probe::Latency, "latencies", |key, value| {
+            let mut histogram = || Histogram {
+                buckets: std::array::from_fn(|_| value.next().unwrap_or_default()),
+                sum_ns: value.next().unwrap_or_default(),
+            };
+            let latencies = Latencies {
+                read: histogram(),
+                write: histogram(),
+                sync: histogram(),
+            };
+            Some((CgroupId(key.next()?), latencies))
+        })
     }
 
     pub(super) fn shared_inodes(&self, most: usize) -> Result<Vec<SharedInode>, EyesError> {
-        let _ = most;
-        Ok(Vec::new())
+        let uses: Vec<_> = self.read(Probe::SharedInodes, "uses", |key, value| {
+            let inode = key.next()?;
+            let (user, charged) = (CgroupId(key.next()?), CgroupId(key.next()?));
+            let device = u32::try_from(key.next()?).ok()?;
+            let bytes = value.next()?;
+            let shared = SharedUse {
+                user,
+                charged,
+                bytes,
+            };
+            Some(((device, inode), shared, value.next()? * PAGE))
+        })?;
+        let mut inodes: HashMap<(u32, u64), SharedInode> = HashMap::new();
+        for ((device, inode), shared, cached) in uses {
+            let entry = inodes.entry((device, inode)).or_insert(SharedInode {
+                device,
+                inode,
+                cached: 0,
+                uses: Vec::new(),
+            });
+            entry.cached = entry.cached.max(cached);
+            entry.uses.push(shared);
+        }
+        let mut inodes: Vec<_> = inodes.into_values().collect();
+        for inode in &mut inodes {
+            inode.uses.sort_by_key(|one| std::cmp::Reverse(one.bytes));
+        }
+        let bytes = |inode: &SharedInode| inode.uses.iter().map(|one| one.bytes).sum::<u64>();
+        inodes.sort_by_key(|inode| (std::cmp::Reverse(bytes(inode)), inode.device, inode.inode));
+        inodes.truncate(most);
+        Ok(inodes)
     }
 
     pub(super) fn lock_contention(&self) -> Result<HashMap<CgroupId, Contention>, EyesError> {
-        Ok(HashMap::new())
+        self.read(Probe::LockContention, "contention", |key, value| {
+            let contention = Contention {
+                count: value.next()?,
+                wait_ns: value.next()?,
+            };
+            Some((CgroupId(key.next()?), contention))
+        })
     }
+
+    /// Every entry of a map, as the words of its key and its value.
+    fn read<T, C: Default + Extend<T>>(
+        &self,
+        probe: Probe,
+        name: &'static str,
+        of: impl Fn(&mut dyn Iterator<Item = u64>, &mut dyn Iterator<Item = u64>) -> Option<T>,
+    ) -> Result<C, EyesError> {
+        let mut all = C::default();
+        let Some(loaded) = self.open.get(&probe) else {
+            return Ok(all);
+        };
+        let map = loaded.map(name)?;
+        let entries = map
+            .lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY)
+            .map_err(|error| EyesError::Map {
+                map: name,
+                reason: error.to_string(),
+            })?;
+        all.extend(entries.filter_map(|(key, value)| of(&mut words(&key), &mut words(&value))));
+        Ok(all)
+    }
+}
+
+fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
+    let (words, _) = bytes.as_chunks();
+    words.iter().map(|word| u64::from_ne_bytes(*word))
 }

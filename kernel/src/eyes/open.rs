@@ -82,7 +82,7 @@ impl Eyes {
             processors,
             leaving: Vec::new(),
             skipped: (None, 0),
-            on_demand: OnDemand::new(limits),
+            on_demand: OnDemand::new(limits, &types)?,
         };
         eyes.free(1..slot_count)?;
         Ok(eyes)
@@ -92,7 +92,7 @@ impl Eyes {
     #[must_use]
     pub fn facts(&self) -> Vec<ProbeFact> {
         let mut facts = self.account.facts.clone();
-        facts.extend(self.on_demand.facts());
+        facts.extend_from_slice(self.on_demand.facts());
         facts.sort_by_key(|fact| fact.probe);
         facts
     }
@@ -131,9 +131,7 @@ impl Eyes {
                 self.leaving.push(slot);
             }
         }
-        for (cgroup, _) in &sample.removed {
-            self.on_demand.forget(*cgroup);
-        }
+        self.on_demand.forget(&sample.removed);
         Ok(sample)
     }
 

@@ -59,3 +59,42 @@ pub(super) const ACCOUNT: &[Program] = &[
     program("dirty_wait", Probe::DirtyWait),
     program("removal", Probe::Removal),
 ];
+
+/// `bpf/latency.bpf.c`.
+pub(super) const LATENCY: &[Program] = &[
+    program("read_end", Probe::Latency),
+    program("read_begin", Probe::Latency),
+    program("write_end", Probe::Latency),
+    program("write_begin", Probe::Latency),
+    program("readv_end", Probe::Latency),
+    program("readv_begin", Probe::Latency),
+    program("writev_end", Probe::Latency),
+    program("writev_begin", Probe::Latency),
+    program("sync_end", Probe::Latency),
+    program("sync_begin", Probe::Latency),
+];
+
+/// `bpf/shared.bpf.c`.
+pub(super) const SHARED: &[Program] = &[program("touched", Probe::SharedInodes)];
+
+/// `bpf/locks.bpf.c`.
+pub(super) const LOCKS: &[Program] = &[
+    of_kind(Kind::Alternative, "alloc_leave", Probe::LockContention),
+    of_kind(Kind::Alternative, "alloc_enter", Probe::LockContention),
+    of_kind(
+        Kind::Alternative,
+        "alloc_noprof_leave",
+        Probe::LockContention,
+    ),
+    of_kind(
+        Kind::Alternative,
+        "alloc_noprof_enter",
+        Probe::LockContention,
+    ),
+    program("add_leave", Probe::LockContention),
+    program("add_enter", Probe::LockContention),
+    program("accessed_leave", Probe::LockContention),
+    program("accessed_enter", Probe::LockContention),
+    program("wait_end", Probe::LockContention),
+    program("wait_begin", Probe::LockContention),
+];
