@@ -7,6 +7,7 @@ use justitia_kernel::cgroup::{CgroupFs, CgroupId};
 use justitia_kernel::knob::Knob;
 use justitia_kernel::proc::ProcFs;
 
+use crate::act::credits::Credits;
 use crate::act::keeper::{Keeper, Told};
 use crate::act::rest::Rest;
 use crate::act::worker::{Means, Order, Outcome, Reclaimer};
@@ -28,6 +29,7 @@ pub struct Agent {
     pub(crate) config: Config,
     pub(crate) observer: Observer,
     pub(crate) keeper: Keeper,
+    pub(crate) credits: Credits,
     reclaimer: Option<Reclaimer>,
     abilities: Abilities,
     under_way: HashMap<Key, u64>,
@@ -61,7 +63,9 @@ impl Agent {
         let observes = reclaimer.is_none();
         let proc = ProcFs::open(std::path::Path::new("/proc"))?;
         let observer = Observer::new(fs, proc, abilities, &config, sight, now)?;
+        let credits = Credits::open(&config, fs.root());
         let mut agent = Self {
+            credits,
             config,
             observer,
             keeper,
@@ -118,7 +122,10 @@ impl Agent {
             self.planned = Some(now);
         }
         self.follow(&changes, now);
-        Ok(self.wait())
+        let ledger = self.keeper.ledger_mut();
+        self.credits.turn(&self.config, &self.observer, ledger, now);
+        let wait = self.wait();
+        Ok(self.credits.wait(now).map_or(wait, |soon| soon.min(wait)))
     }
 
     /// Whether free memory is short, or will be in a moment.
@@ -230,6 +237,7 @@ impl Agent {
         for id in &changes.gone {
             let key = Key::Cgroup(*id);
             self.keeper.gone(*id);
+            self.credits.gone(*id);
             self.history.gone(key);
             self.rests.remove(&key);
             self.reclaimed.remove(&key);

@@ -346,3 +346,65 @@ fn the_state_is_its_owners_alone() {
     assert_eq!(mode(tree.state()), 0o700);
     assert_eq!(mode(tree.state().join("ledger")), 0o600);
 }
+
+const DISK: Knob = Knob::IoMax(justitia_kernel::io::DevId { major: 8, minor: 0 });
+const FREE: &str = "8:0 rbps=max wbps=max riops=max wiops=max";
+const TIGHT: &str = "8:0 rbps=max wbps=100 riops=max wiops=max";
+
+/// A cgroup with the knobs of device credits, nothing set.
+fn unlimited(tree: &Tree, name: &str) -> Cgroup {
+    for (file, text) in [("io.max", ""), ("memory.high", "max\n")] {
+        std::fs::write(tree.path(name).join(file), text).unwrap();
+    }
+    tree.cgroup(name)
+}
+
+fn io_max(tree: &Tree, name: &str) -> String {
+    let text = std::fs::read_to_string(tree.path(name).join("io.max")).unwrap();
+    text.trim().to_owned()
+}
+
+#[test]
+fn one_knob_can_be_released_alone() {
+    let tree = Tree::new(&["a"]);
+    let cgroup = unlimited(&tree, "a");
+    let (mut ledger, _) = tree.open();
+    assert_eq!(ledger.release(cgroup.id(), DISK), None, "not held");
+    ledger.set(&cgroup, DISK, TIGHT).unwrap();
+    ledger.set(&cgroup, KNOB, "5000").unwrap();
+    assert_eq!(io_max(&tree, "a"), TIGHT);
+    assert_eq!(ledger.release(cgroup.id(), DISK), Some(Back::Restored));
+    assert_eq!(io_max(&tree, "a"), FREE);
+    assert_eq!((ledger.len(), tree.low("a")), (1, "5000".into()));
+
+    ledger.set(&cgroup, DISK, TIGHT).unwrap();
+    let theirs = "8:0 rbps=max wbps=777 riops=max wiops=max";
+    std::fs::write(tree.path("a").join("io.max"), theirs).unwrap();
+    let found = theirs.to_owned();
+    assert_eq!(
+        ledger.release(cgroup.id(), DISK),
+        Some(Back::Foreign { found })
+    );
+    assert_eq!(io_max(&tree, "a"), theirs);
+    assert!(!ledger.may_write(cgroup.id(), DISK), "theirs from now on");
+}
+
+#[test]
+fn no_limit_on_a_disk_survives_a_kill() {
+    let tree = Tree::new(&["a"]);
+    let cgroup = unlimited(&tree, "a");
+    let (mut ledger, _) = tree.open();
+    ledger.set(&cgroup, DISK, TIGHT).unwrap();
+    ledger.set(&cgroup, Knob::MemoryHigh, "4096").unwrap();
+    let journal = std::fs::read(tree.state().join("ledger")).unwrap();
+    drop(ledger);
+    // As a killed agent leaves it.
+    std::fs::write(tree.state().join("ledger"), journal).unwrap();
+    std::fs::write(tree.path("a").join("io.max"), TIGHT).unwrap();
+    std::fs::write(tree.path("a").join("memory.high"), "4096").unwrap();
+    let (_ledger, returned) = tree.open();
+    assert!(returned.iter().all(|r| r.back == Back::Restored) && returned.len() == 2);
+    assert_eq!(io_max(&tree, "a"), FREE);
+    let high = std::fs::read_to_string(tree.path("a").join("memory.high")).unwrap();
+    assert!(high.starts_with("max"), "{high}");
+}

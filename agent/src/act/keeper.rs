@@ -210,6 +210,11 @@ impl Keeper {
         self.ledger.as_ref()
     }
 
+    /// The same, to write other knobs through it.
+    pub const fn ledger_mut(&mut self) -> Option<&mut Ledger> {
+        self.ledger.as_mut()
+    }
+
     /// Gives everything back.
     pub fn restore(&mut self) -> Vec<Returned> {
         self.ledger

@@ -206,6 +206,29 @@ impl Ledger {
         }
     }
 
+    /// Gives one knob back now: what stood there before stands there again, unless someone else has written
+    /// it since. `None` if we do not hold it, or its cgroup is gone; if the kernel refuses, we go on holding
+    /// it.
+    pub fn release(&mut self, id: CgroupId, knob: Knob) -> Option<Back> {
+        let key = (id, knob);
+        let held = self.held.get(&key)?;
+        let back = put_back(&held.cgroup, knob, &held.before, &[&held.ours]);
+        match &back {
+            Back::Restored => {
+                self.forget(key);
+            }
+            Back::Foreign { found } => self.give_up(key, found),
+            Back::Gone => {
+                self.forget(key);
+                return None;
+            }
+            Back::Failed { error } => {
+                tracing::warn!(cgroup = id.0, %knob, error, "could not be given back yet");
+            }
+        }
+        Some(back)
+    }
+
     /// Looks whether someone else has written a knob of ours; if so, yields it and says what was found.
     pub fn audit(&mut self, id: CgroupId, knob: Knob) -> Option<Written> {
         let held = self.held.get(&(id, knob))?;

@@ -1,5 +1,6 @@
 //! Acting: the ledger writes knobs and gives them back; a worker reclaims off the loop.
 
+pub mod credits;
 pub mod journal;
 pub mod keeper;
 pub mod ledger;

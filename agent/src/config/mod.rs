@@ -11,6 +11,9 @@
 //! listen = "127.0.0.1:9742"               # OpenMetrics over HTTP; "" for none
 //! tenants = 1000                          # at most so many get series of their own
 //!
+//! [credits]                               # device credits: `io.max` and `memory.high` under contention
+//! enabled = false                         # off unless switched on: see docs/mechanisms.md
+//!
 //! [idle]
 //! grace = "60s"                           # a tenant may leave its cache unused this long
 //! half_life = "60s"                       # then the protection of what it holds halves this often
@@ -61,6 +64,8 @@ pub struct Config {
     pub metrics: Option<SocketAddr>,
     /// How many tenants have series of their own there.
     pub metrics_tenants: usize,
+    /// Whether disks are shared by credits (`io.max`, and `memory.high` where writers contend).
+    pub credits: bool,
     /// The planners' constants.
     pub policy: Policy,
     /// The weight of what runs outside any managed cgroup.
@@ -78,6 +83,7 @@ impl Default for Config {
             latency: false,
             metrics: Some(SocketAddr::from(([127, 0, 0, 1], 9742))),
             metrics_tenants: 1000,
+            credits: false,
             policy: Policy::default(),
             outside: Weight::default(),
             rules: Vec::new(),

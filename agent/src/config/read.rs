@@ -101,7 +101,8 @@ pub fn apply(config: &mut Config, path: &Path, text: &str, errors: &mut Vec<Conf
         let offset = error.span().map_or(0, |s| s.start);
         report.at(offset, error.message().to_owned());
     }
-    let known = "socket, state, cpu_budget, latency, metrics, idle, pressure, outside, tenant";
+    let known =
+        "socket, state, cpu_budget, latency, metrics, credits, idle, pressure, outside, tenant";
     report.entries("", document.get_ref(), known, &mut |report, key, value| {
         top(config, report, key, value)
     });
@@ -136,6 +137,13 @@ fn top(config: &mut Config, report: &mut Report<'_>, key: &str, value: &Value<'_
                 true
             },
         ),
+        "credits" => report.table(" in [credits]", value, "enabled", |report, key, value| {
+            if key == "enabled" {
+                let on = report.take(value, "true or false", |v| v.as_bool());
+                set(&mut config.credits, on);
+            }
+            key == "enabled"
+        }),
         "idle" => report.table(
             " in [idle]",
             value,

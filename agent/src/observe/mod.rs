@@ -1,5 +1,7 @@
 //! Observing: from the kernel's counters to a snapshot, at a bounded cost.
 
+pub mod device;
+
 mod budget;
 mod flow;
 mod meter;

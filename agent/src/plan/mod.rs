@@ -3,6 +3,7 @@
 //! The snapshot is what was observed, [`Shares`] is what each tenant is entitled to, and one planner a
 //! file says what to do about the difference.
 
+pub mod credit;
 pub mod protect;
 pub mod reclaim;
 pub mod shares;

@@ -87,7 +87,12 @@ pub fn status(agent: &Agent, limits: &[String], observe: bool) -> Status {
         tenants,
         yielded: yielded.collect(),
         decisions: agent.history.told(),
-        limits: limits.iter().cloned().chain(sight.limits()).collect(),
+        limits: limits
+            .iter()
+            .cloned()
+            .chain(sight.limits())
+            .chain(agent.credits.limits().iter().cloned())
+            .collect(),
         cost: Cost {
             cpu: process_cpu().as_secs_f64(),
             cpu_loop: thread_cpu().as_secs_f64(),

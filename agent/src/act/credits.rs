@@ -1,0 +1,514 @@
+//! Credits at work: looks at the disks, lets the loop decide, and moves `io.max` and `memory.high` through
+//! the ledger.
+//!
+//! Safety: a disk without contention carries no limits; everything goes through the ledger, so that it comes
+//! back at the end and after a kill; a value that stood there before is its operator's, and that tenant is not
+//! limited on that disk.
+
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use justitia_kernel::cgroup::{Cgroup, CgroupId};
+use justitia_kernel::io::DevId;
+use justitia_kernel::knob::{Knob, read_raw};
+use justitia_share::credit::{Allowance, CreditLoop, Interval, Limits, Observed, Settings};
+use justitia_share::{Claim, NodeId, Tree};
+
+use super::ledger::{Ledger, Written};
+use crate::config::Config;
+use crate::escape;
+use crate::observe::Observer;
+use crate::observe::device::{DeviceMeter, Disk, TenantIo, TenantMeters, disks};
+use crate::plan::credit::{Writer, io_max, plan_limits, plan_rooms};
+
+/// Disks are looked at this often.
+const PERIOD: Duration = Duration::from_millis(250);
+/// Tenants that were quiet are looked at this often, while a disk is busy.
+const ALL: Duration = Duration::from_secs(1);
+/// So many tenants are always looked at.
+const FEW: usize = 64;
+/// From this part of the time on a disk is busy enough to look at who uses it.
+const BUSY: f64 = 0.7;
+/// A knob of ours is read again this often, whether or not it moves: someone else may have written it.
+const AUDIT: Duration = Duration::from_secs(1);
+/// `memory.high` moves at most this often.
+const ROOMS: Duration = Duration::from_millis(500);
+/// A tenant has dirty pages to speak of from this on, bytes.
+const DIRTY: u64 = 4 << 20;
+/// A buffered writer that contended counts as one for so long.
+const WRITER: Duration = Duration::from_secs(3);
+/// After so long a pause (a stopped process) nothing that stands can be trusted.
+const LAPSE: Duration = Duration::from_secs(3);
+/// The oldest kernel on which limits on writes hold up nobody else's metadata on a shared file system.
+const OLDEST: (u32, u32) = (6, 12);
+
+/// One disk.
+#[derive(Debug)]
+struct DiskCredits {
+    disk: Disk,
+    meter: DeviceMeter,
+    credits: CreditLoop,
+    standing: HashMap<CgroupId, Limits>,
+    /// Why the disk is left alone, if so.
+    yields: Option<String>,
+}
+
+/// Credits of all disks.
+#[derive(Debug)]
+pub struct Credits {
+    disks: Vec<DiskCredits>,
+    tenants: TenantMeters,
+    active: HashSet<CgroupId>,
+    looked_at_all: Option<Instant>,
+    writers: HashMap<CgroupId, (Instant, f64)>,
+    highs: HashMap<CgroupId, u64>,
+    roomed: Option<Instant>,
+    audited: Option<Instant>,
+    turned: Option<Instant>,
+    limits: Vec<String>,
+}
+
+impl Credits {
+    /// Credits on this machine's disks, or none, with the reason in [`Credits::limits`].
+    #[must_use]
+    pub fn open(config: &Config, cgroup_root: &Cgroup) -> Self {
+        let mut credits = Self {
+            disks: Vec::new(),
+            tenants: TenantMeters::default(),
+            active: HashSet::new(),
+            looked_at_all: None,
+            writers: HashMap::new(),
+            highs: HashMap::new(),
+            roomed: None,
+            audited: None,
+            turned: None,
+            limits: Vec::new(),
+        };
+        if !config.credits {
+            return credits;
+        }
+        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        if let Err(why) = allowed_on(&release) {
+            credits.limits.push(why);
+            return credits;
+        }
+        let io_cost = std::fs::read_to_string(cgroup_root.full_path().join("io.cost.qos"));
+        let io_cost = io_cost.unwrap_or_default();
+        for disk in disks(Path::new("/sys")) {
+            let yields = io_cost_on(&io_cost, disk.id).then(|| {
+                format!(
+                    "Device credits: io.cost is enabled on {}; its operator's choice is left to work alone",
+                    disk.name
+                )
+            });
+            credits.limits.extend(yields.clone());
+            if disk.scheduler().as_deref() == Some("bfq") {
+                tracing::info!(
+                    disk = disk.name,
+                    "BFQ schedules it: its weights go on working, below the credits"
+                );
+            }
+            credits.disks.push(DiskCredits {
+                meter: DeviceMeter::new(&disk.dir),
+                credits: CreditLoop::new(Settings::default()),
+                standing: HashMap::new(),
+                disk,
+                yields,
+            });
+        }
+        credits.disks.retain(|d| d.yields.is_none());
+        credits
+    }
+
+    /// What is not done here, and why.
+    #[must_use]
+    pub fn limits(&self) -> &[String] {
+        &self.limits
+    }
+
+    /// How long the loop may wait for the next turn.
+    #[must_use]
+    pub fn wait(&self, now: Instant) -> Option<Duration> {
+        let turned = self.turned.filter(|_| !self.disks.is_empty())?;
+        Some(PERIOD.saturating_sub(now.saturating_duration_since(turned)))
+    }
+
+    /// A cgroup is gone.
+    pub fn gone(&mut self, id: CgroupId) {
+        self.tenants.gone(id);
+        self.active.remove(&id);
+        self.writers.remove(&id);
+        self.highs.remove(&id);
+        for disk in &mut self.disks {
+            disk.standing.remove(&id);
+        }
+    }
+
+    /// One turn, if it is time. Without a ledger nothing is written.
+    pub fn turn(
+        &mut self,
+        config: &Config,
+        observer: &Observer,
+        mut ledger: Option<&mut Ledger>,
+        now: Instant,
+    ) {
+        let waited = self.turned.map(|at| now - at);
+        if self.disks.is_empty() || waited.is_some_and(|w| w + Duration::from_millis(10) < PERIOD) {
+            return;
+        }
+        self.turned = Some(now);
+        if waited.is_some_and(|w| w >= LAPSE)
+            && let Some(ledger) = ledger.as_deref_mut()
+        {
+            self.let_go(ledger);
+        }
+        let intervals: Vec<Option<Interval>> =
+            self.disks.iter_mut().map(|d| d.meter.look(now)).collect();
+        let engaged = self.disks.iter().any(|d| d.credits.engaged());
+        let busy = intervals.iter().flatten().any(|i| i.busy >= BUSY);
+        if !engaged && !busy {
+            // What is not contended is nobody's business; the next look begins anew.
+            self.tenants.clear();
+            self.active.clear();
+            return;
+        }
+        let seen = self.look(observer, now);
+        let (tree, nodes) = weights(observer);
+        let audit = self.audited.is_none_or(|at| now - at >= AUDIT);
+        if audit {
+            self.audited = Some(now);
+        }
+        let mut parts: HashMap<CgroupId, f64> = HashMap::new();
+        for (disk, interval) in self.disks.iter_mut().zip(&intervals) {
+            let Some(interval) = interval else { continue };
+            let device = disk.disk.id;
+            let observed: Vec<Observed> = seen
+                .iter()
+                .filter_map(|(id, io)| {
+                    let cgroup = &observer.mirror.get(*id)?.cgroup;
+                    let limitable = ledger.as_deref_mut().is_some_and(|ledger| {
+                        ours_to_write(ledger, cgroup, Knob::IoMax(device), &unlimited(device))
+                    });
+                    Some(Observed {
+                        id: id.0,
+                        node: *nodes.get(id)?,
+                        flow: io.flow(device),
+                        stalled: io.stalled,
+                        application: Some(io.application),
+                        buffered: io.dirty >= DIRTY,
+                        limitable,
+                    })
+                })
+                .collect();
+            let allowances = disk.credits.step(&tree, *interval, &observed);
+            trace(&disk.disk, interval, &disk.credits, &observed, &allowances);
+            for allowance in &allowances {
+                let id = CgroupId(allowance.id);
+                let io = seen.iter().find(|(seen, _)| *seen == id).map(|(_, io)| io);
+                let stalled = io.is_some_and(|io| io.dirty >= DIRTY && io.stalled >= 0.3);
+                if stalled {
+                    *parts.entry(id).or_default() += allowance.part;
+                }
+            }
+            if let Some(ledger) = ledger.as_deref_mut() {
+                limit(disk, &allowances, observer, ledger, audit);
+            }
+        }
+        for (id, part) in parts {
+            self.writers.insert(id, (now, part));
+        }
+        if let Some(ledger) = ledger {
+            self.give_room(config, observer, ledger, &seen, now);
+        }
+    }
+
+    /// Looks at the tenants that use the disks, and now and then at all.
+    fn look(&mut self, observer: &Observer, now: Instant) -> Vec<(CgroupId, TenantIo)> {
+        let mirror = &observer.mirror;
+        let all = mirror.len() <= FEW || self.looked_at_all.is_none_or(|at| now - at >= ALL);
+        if all {
+            self.looked_at_all = Some(now);
+        }
+        let mut seen = Vec::new();
+        for id in mirror.order() {
+            let Some(node) = mirror.get(id) else { continue };
+            if !node.children.is_empty() || !(all || self.active.contains(&id)) {
+                continue;
+            }
+            let application = observer.sight.rates(id, now).map(|rates| {
+                let total = rates.total;
+                total.read.total().bytes + total.written.total().bytes
+            });
+            match self.tenants.look(&node.cgroup, application, now) {
+                Ok(Some(io)) => {
+                    if io.flows.iter().any(|(_, flow)| flow.is_some()) || io.dirty >= DIRTY {
+                        self.active.insert(id);
+                    } else if all {
+                        self.active.remove(&id);
+                    }
+                    seen.push((id, io));
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    tracing::trace!(%error, "a tenant's I/O cannot be read");
+                    self.active.remove(&id);
+                }
+            }
+        }
+        seen
+    }
+
+    /// Room for the dirty pages of writers that contend, and none of it for others.
+    fn give_room(
+        &mut self,
+        config: &Config,
+        observer: &Observer,
+        ledger: &mut Ledger,
+        seen: &[(CgroupId, TenantIo)],
+        now: Instant,
+    ) {
+        let engaged = self.disks.iter().any(|d| d.credits.engaged());
+        self.writers
+            .retain(|_, (at, _)| engaged && now - *at < WRITER);
+        if self.roomed.is_some_and(|at| now - at < ROOMS) {
+            return;
+        }
+        self.roomed = Some(now);
+        let writers: Vec<Writer> = seen
+            .iter()
+            .filter_map(|(id, io)| {
+                let (_, part) = self.writers.get(id)?;
+                let cgroup = &observer.mirror.get(*id)?.cgroup;
+                ours_to_write(ledger, cgroup, Knob::MemoryHigh, "max").then_some(Writer {
+                    id: *id,
+                    part: *part,
+                    file: io.file,
+                    other: io.other,
+                    standing: self.highs.get(id).copied(),
+                })
+            })
+            .collect();
+        let over: Vec<CgroupId> = self
+            .highs
+            .keys()
+            .filter(|id| writers.len() < 2 || !writers.iter().any(|w| w.id == **id))
+            .copied()
+            .collect();
+        for id in over {
+            self.highs.remove(&id);
+            ledger.release(id, Knob::MemoryHigh);
+        }
+        let memory = observer.room.memory();
+        let free = memory.free.saturating_sub(config.policy.reserve(&memory));
+        for intent in plan_rooms(&writers, free) {
+            let Some(node) = observer.mirror.get(intent.id) else {
+                continue;
+            };
+            tracing::debug!(tenant = %node.cgroup.path().display(), high = intent.high, why = %intent, "memory.high");
+            let written = ledger.set(&node.cgroup, Knob::MemoryHigh, &intent.high.to_string());
+            if told(&node.cgroup, Knob::MemoryHigh, written, ledger) {
+                self.highs.insert(intent.id, intent.high);
+            } else {
+                self.highs.remove(&intent.id);
+            }
+        }
+    }
+
+    /// Gives every limit back, as after a pause in which a watchdog may have done so.
+    fn let_go(&mut self, ledger: &mut Ledger) {
+        for disk in &mut self.disks {
+            for (id, _) in disk.standing.drain() {
+                ledger.release(id, Knob::IoMax(disk.disk.id));
+            }
+            disk.credits = CreditLoop::new(Settings::default());
+        }
+        for (id, _) in self.highs.drain() {
+            ledger.release(id, Knob::MemoryHigh);
+        }
+        self.writers.clear();
+        self.tenants.clear();
+    }
+}
+
+/// The tree of weights, and each cgroup's node.
+fn weights(observer: &Observer) -> (Tree, HashMap<CgroupId, NodeId>) {
+    let mirror = &observer.mirror;
+    let mut tree = Tree::new();
+    let mut nodes = HashMap::new();
+    for id in mirror.order() {
+        let Some(node) = mirror.get(id) else { continue };
+        let parent = node.parent.and_then(|p| nodes.get(&p).copied());
+        let claim = Claim::unlimited(mirror.weight(node).0);
+        nodes.insert(id, tree.add(parent.unwrap_or(NodeId::ROOT), claim));
+    }
+    (tree, nodes)
+}
+
+fn unlimited(device: DevId) -> String {
+    io_max(device, &Limits::default())
+}
+
+/// Whether a knob may be written: nobody else's value stands there.
+fn ours_to_write(ledger: &mut Ledger, cgroup: &Cgroup, knob: Knob, nothing: &str) -> bool {
+    let id = cgroup.id();
+    if !ledger.may_write(id, knob) {
+        return false;
+    }
+    if ledger.ours(id, knob).is_some() {
+        return true;
+    }
+    match read_raw(cgroup, knob) {
+        Ok(found) if found == nothing => true,
+        Ok(found) => {
+            let tenant = escape::encode(cgroup.path().as_os_str());
+            tracing::info!(tenant, %knob, found, "set by its operator: it is theirs");
+            ledger.leave(id, knob, &found);
+            false
+        }
+        // No io controller there.
+        Err(_) => false,
+    }
+}
+
+/// Moves one disk's limits to where they should be.
+fn limit(
+    disk: &mut DiskCredits,
+    allowances: &[Allowance],
+    observer: &Observer,
+    ledger: &mut Ledger,
+    audit: bool,
+) {
+    let device = disk.disk.id;
+    let knob = Knob::IoMax(device);
+    if audit {
+        let foreign: Vec<CgroupId> = disk
+            .standing
+            .keys()
+            .filter(|id| ledger.audit(**id, knob).is_some())
+            .copied()
+            .collect();
+        for id in foreign {
+            tracing::warn!(cgroup = id.0, %knob, "someone else wrote it: yielded");
+            disk.standing.remove(&id);
+        }
+    }
+    for intent in plan_limits(device, allowances, &disk.standing) {
+        if intent.limits.none() {
+            disk.standing.remove(&intent.id);
+            ledger.release(intent.id, knob);
+            continue;
+        }
+        let Some(node) = observer.mirror.get(intent.id) else {
+            continue;
+        };
+        let value = io_max(device, &intent.limits);
+        tracing::debug!(tenant = %node.cgroup.path().display(), value, why = %intent.reason, "io.max");
+        let written = ledger.set(&node.cgroup, knob, &value);
+        if told(&node.cgroup, knob, written, ledger) {
+            disk.standing.insert(intent.id, intent.limits);
+        } else {
+            disk.standing.remove(&intent.id);
+        }
+    }
+}
+
+/// Whether the value stands; otherwise the knob is left alone from now on, and that is said.
+fn told(
+    cgroup: &Cgroup,
+    knob: Knob,
+    written: Result<Written, super::ledger::LedgerError>,
+    ledger: &mut Ledger,
+) -> bool {
+    let tenant = escape::encode(cgroup.path().as_os_str());
+    match written {
+        Ok(Written::Yes | Written::Already) => true,
+        Ok(Written::Yielded { ours, found }) => {
+            tracing::warn!(tenant, %knob, ours, found, "someone else wrote it: yielded");
+            false
+        }
+        Ok(Written::Gone) => false,
+        Err(error) => {
+            tracing::warn!(tenant, %knob, %error, "could not be set; left alone");
+            ledger.leave(cgroup.id(), knob, "");
+            false
+        }
+    }
+}
+
+/// Whether limits are safe on this kernel.
+fn allowed_on(release: &str) -> Result<(), String> {
+    let mut numbers = release
+        .trim()
+        .split(|c: char| !c.is_ascii_digit())
+        .map_while(|word| word.parse::<u32>().ok());
+    let (major, minor) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    if (major, minor) >= OLDEST {
+        return Ok(());
+    }
+    Err(format!(
+        "Device credits: expected kernel {}.{} or later, found {}: before, metadata of others waits behind a \
+         limited writer's data on a shared file system",
+        OLDEST.0,
+        OLDEST.1,
+        release.trim()
+    ))
+}
+
+/// Whether `io.cost.qos` says that io.cost is enabled on a device.
+fn io_cost_on(qos: &str, device: DevId) -> bool {
+    let device = device.to_string();
+    qos.lines().any(|line| {
+        let mut words = line.split_ascii_whitespace();
+        words.next() == Some(&device) && words.any(|word| word == "enable=1")
+    })
+}
+
+fn trace(
+    disk: &Disk,
+    interval: &Interval,
+    credits: &CreditLoop,
+    observed: &[Observed],
+    allowances: &[Allowance],
+) {
+    if !tracing::enabled!(tracing::Level::TRACE) {
+        return;
+    }
+    tracing::trace!(disk = disk.name, busy = interval.busy, kept_up = interval.kept_up, delay = interval.delay, verdict = ?credits.verdict(), engaged = credits.engaged(), "disk");
+    for tenant in observed {
+        let allowance = allowances.iter().find(|a| a.id == tenant.id);
+        tracing::trace!(
+            tenant = tenant.id,
+            mb = tenant.flow.bytes() / 1e6,
+            ios = tenant.flow.rios + tenant.flow.wios,
+            stalled = tenant.stalled,
+            app = tenant.application.unwrap_or(0.0) / 1e6,
+            ?allowance,
+            "tenant"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_on_which_limits_are_safe() {
+        for good in ["6.12.117+deb12-cloud-amd64\n", "6.18.0", "7.0"] {
+            assert_eq!(allowed_on(good), Ok(()), "{good}");
+        }
+        for bad in ["6.1.0-23-amd64", "5.15", "", "what"] {
+            let why = allowed_on(bad).unwrap_err();
+            assert!(why.contains("expected kernel 6.12"), "{why}");
+        }
+    }
+
+    #[test]
+    fn where_io_cost_works() {
+        let qos = "254:0 enable=1 ctrl=user rpct=0.00\n8:0 enable=0 ctrl=auto\n";
+        assert!(io_cost_on(qos, "254:0".parse().unwrap()));
+        assert!(!io_cost_on(qos, "8:0".parse().unwrap()));
+        assert!(!io_cost_on("", "8:0".parse().unwrap()));
+    }
+}

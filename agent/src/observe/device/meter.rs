@@ -1,0 +1,116 @@
+//! A disk's own counters, as intervals (Documentation/admin-guide/iostats.rst).
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use justitia_share::credit::Interval;
+use justitia_share::num::to_f64;
+
+/// What `/sys/block/NAME/stat` says that we use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskStat {
+    /// Requests completed, reads, writes, discards and flushes, those merged into others included.
+    pub completed: u64,
+    /// Requests under way.
+    pub in_flight: u64,
+    /// Time with any request under way, milliseconds.
+    pub busy: u64,
+}
+
+impl DiskStat {
+    /// Reads the file's text; `None` if it does not have its shape.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let fields: Vec<u64> = text
+            .split_ascii_whitespace()
+            .map_while(|word| word.parse().ok())
+            .collect();
+        let at = |index: usize| fields.get(index).copied();
+        // Discards came with 4.18, flushes with 5.5.
+        let completed = at(0)? + at(4)? + at(11).unwrap_or(0) + at(15).unwrap_or(0);
+        Some(Self {
+            completed,
+            in_flight: at(8)?,
+            busy: at(9)?,
+        })
+    }
+}
+
+/// One disk, from look to look.
+#[derive(Debug)]
+pub struct DeviceMeter {
+    path: PathBuf,
+    last: Option<(Instant, DiskStat)>,
+}
+
+impl DeviceMeter {
+    /// The disk in this directory of `/sys/block`.
+    #[must_use]
+    pub fn new(dir: &Path) -> Self {
+        Self {
+            path: dir.join("stat"),
+            last: None,
+        }
+    }
+
+    /// What it did since the last look; `None` at the first one, and while its counters cannot be read.
+    pub fn look(&mut self, now: Instant) -> Option<Interval> {
+        let text = std::fs::read_to_string(&self.path).ok()?;
+        let stat = DiskStat::parse(&text)?;
+        let (at, before) = self.last.replace((now, stat))?;
+        interval((now - at).as_secs_f64(), &before, &stat)
+    }
+}
+
+fn interval(seconds: f64, before: &DiskStat, stat: &DiskStat) -> Option<Interval> {
+    if seconds <= 0.0 {
+        return None;
+    }
+    let completed = to_f64(stat.completed.saturating_sub(before.completed));
+    let in_flight = to_f64(stat.in_flight);
+    let given = completed + in_flight - to_f64(before.in_flight);
+    let busy = to_f64(stat.busy.saturating_sub(before.busy)) / 1000.0 / seconds;
+    Some(Interval {
+        seconds,
+        busy: busy.min(1.0),
+        kept_up: if given > 0.0 { completed / given } else { 1.0 },
+        delay: in_flight * seconds / completed.max(1.0),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "  100 5 800 40 200 9 3200 90 12 5000 130 3 0 24 1 7 2\n";
+
+    #[test]
+    fn counters() {
+        let stat = DiskStat::parse(TEXT).unwrap();
+        assert_eq!((stat.completed, stat.in_flight, stat.busy), (310, 12, 5000));
+        let old = DiskStat::parse("100 5 800 40 200 9 3200 90 12 5000 130").unwrap();
+        assert_eq!(old.completed, 300);
+        for bad in ["", "1 2 3", "a b c d e f g h i j k"] {
+            assert_eq!(DiskStat::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_interval() {
+        let before = DiskStat {
+            completed: 1000,
+            in_flight: 0,
+            busy: 100,
+        };
+        let now = DiskStat {
+            completed: 1300,
+            in_flight: 100,
+            busy: 590,
+        };
+        let interval = interval(0.5, &before, &now).unwrap();
+        assert!((interval.busy - 0.98).abs() < 1e-9);
+        assert!((interval.kept_up - 0.75).abs() < 1e-9);
+        assert!((interval.delay - 1.0 / 6.0).abs() < 1e-9);
+        assert_eq!(super::interval(0.0, &before, &now), None);
+    }
+}

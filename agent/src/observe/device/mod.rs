@@ -1,0 +1,9 @@
+//! Block devices: which disks there are that really throttle, and what they do.
+
+mod meter;
+mod stack;
+mod tenants;
+
+pub use meter::{DeviceMeter, DiskStat};
+pub use stack::{Disk, disks, disks_below};
+pub use tenants::{TenantIo, TenantMeters};

@@ -1,0 +1,197 @@
+//! From any block device to the disks below it: partitions, device mapper, md, loop devices.
+//!
+//! The kernel charges a cgroup's I/O to every layer of a stack. Limits belong on the lowest one: there the
+//! traffic of all layers above meets. A file system of several layers (overlayfs) has no device of its own;
+//! its I/O arrives at the disks of its layers, so looking at disks covers it.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use justitia_kernel::io::DevId;
+
+/// Stacks deeper than this are loops of misconfiguration.
+const DEEPEST: usize = 16;
+
+/// A disk: a block device with nothing below it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Disk {
+    /// Its number, as `io.max` takes it.
+    pub id: DevId,
+    /// Its name in `/sys/block`.
+    pub name: String,
+    /// Its directory there.
+    pub dir: PathBuf,
+}
+
+impl Disk {
+    /// The scheduler that is chosen for it, such as `none` or `bfq`.
+    #[must_use]
+    pub fn scheduler(&self) -> Option<String> {
+        let text = std::fs::read_to_string(self.dir.join("queue/scheduler")).ok()?;
+        let (_, rest) = text.split_once('[')?;
+        Some(rest.split_once(']')?.0.to_owned())
+    }
+}
+
+/// Every disk below `sys` (`/sys`) that has a size, by name. Memory-backed devices (`ram`, `zram`) are none.
+#[must_use]
+pub fn disks(sys: &Path) -> Vec<Disk> {
+    let Ok(entries) = std::fs::read_dir(sys.join("block")) else {
+        return Vec::new();
+    };
+    let mut disks: Vec<Disk> = entries
+        .filter_map(|entry| disk(&entry.ok()?.path()))
+        .collect();
+    disks.sort_by(|a, b| a.name.cmp(&b.name));
+    disks
+}
+
+fn disk(dir: &Path) -> Option<Disk> {
+    let name = dir.file_name()?.to_str()?.to_owned();
+    let in_memory = name.starts_with("ram") || name.starts_with("zram");
+    let sectors: u64 = read(&dir.join("size"))?.parse().ok()?;
+    if in_memory || sectors == 0 || !slaves(dir).is_empty() || dir.join("loop").exists() {
+        return None;
+    }
+    Some(Disk {
+        id: read(&dir.join("dev"))?.parse().ok()?,
+        name,
+        dir: dir.to_owned(),
+    })
+}
+
+/// The disks on which I/O to `device` ends: its own, for a partition; those of its parts, for device mapper
+/// and md; that of the file behind it, for a loop device. Empty if there is no such device.
+#[must_use]
+pub fn disks_below(sys: &Path, device: DevId) -> Vec<DevId> {
+    let mut found = BTreeSet::new();
+    descend(sys, device, DEEPEST, &mut found);
+    found.into_iter().collect()
+}
+
+fn descend(sys: &Path, device: DevId, depth: usize, found: &mut BTreeSet<DevId>) {
+    let link = sys.join(format!("dev/block/{device}"));
+    let Ok(mut dir) = std::fs::canonicalize(link) else {
+        return;
+    };
+    if depth == 0 {
+        return;
+    }
+    if dir.join("partition").exists()
+        && let Some(whole) = dir.parent()
+    {
+        dir = whole.to_owned();
+    }
+    let mut below = slaves(&dir);
+    if let Some(file) = read(&dir.join("loop/backing_file")) {
+        below.extend(device_of_file(Path::new(&file)));
+    }
+    for next in &below {
+        descend(sys, *next, depth - 1, found);
+    }
+    if below.is_empty()
+        && let Some(id) = read(&dir.join("dev")).and_then(|text| text.parse().ok())
+    {
+        found.insert(id);
+    }
+}
+
+fn slaves(dir: &Path) -> Vec<DevId> {
+    let Ok(entries) = std::fs::read_dir(dir.join("slaves")) else {
+        return Vec::new();
+    };
+    entries
+        .filter_map(|entry| read(&entry.ok()?.path().join("dev"))?.parse().ok())
+        .collect()
+}
+
+/// The device that a file lies on.
+fn device_of_file(path: &Path) -> Option<DevId> {
+    let device = rustix::fs::stat(path).ok()?.st_dev;
+    Some(DevId {
+        major: rustix::fs::major(device),
+        minor: rustix::fs::minor(device),
+    })
+}
+
+fn read(path: &Path) -> Option<String> {
+    Some(std::fs::read_to_string(path).ok()?.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    /// A sysfs with devices below `devices/`, linked as the kernel links them.
+    struct Sys(tempfile::TempDir);
+
+    impl Sys {
+        fn device(&self, path: &str, number: &str) -> PathBuf {
+            let dir = self.0.path().join("devices").join(path);
+            std::fs::create_dir_all(dir.join("slaves")).unwrap();
+            std::fs::write(dir.join("dev"), format!("{number}\n")).unwrap();
+            std::fs::write(dir.join("size"), "2048\n").unwrap();
+            for folder in ["dev/block", "block"] {
+                std::fs::create_dir_all(self.0.path().join(folder)).unwrap();
+            }
+            symlink(&dir, self.0.path().join("dev/block").join(number)).unwrap();
+            if !path.contains('/') {
+                symlink(&dir, self.0.path().join("block").join(path)).unwrap();
+            } else {
+                std::fs::write(dir.join("partition"), "1\n").unwrap();
+            }
+            dir
+        }
+    }
+
+    fn dev(text: &str) -> DevId {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn what_throttles_is_at_the_bottom() {
+        let sys = Sys(tempfile::tempdir().unwrap());
+        sys.device("sda", "8:0");
+        let part = sys.device("sda/sda1", "8:1");
+        sys.device("sdb", "8:16");
+        let crypt = sys.device("dm-0", "253:0");
+        symlink(&part, crypt.join("slaves/sda1")).unwrap();
+        let raid = sys.device("md0", "9:0");
+        symlink(&crypt, raid.join("slaves/dm-0")).unwrap();
+        symlink(sys.0.path().join("block/sdb"), raid.join("slaves/sdb")).unwrap();
+
+        let below = |text| disks_below(sys.0.path(), dev(text));
+        assert_eq!(below("8:0"), [dev("8:0")]);
+        assert_eq!(below("8:1"), [dev("8:0")]);
+        assert_eq!(below("253:0"), [dev("8:0")]);
+        assert_eq!(below("9:0"), [dev("8:0"), dev("8:16")]);
+        assert_eq!(below("11:0"), []);
+        let names: Vec<String> = disks(sys.0.path()).into_iter().map(|d| d.name).collect();
+        assert_eq!(names, ["sda", "sdb"]);
+    }
+
+    #[test]
+    fn empty_and_memory_devices_are_no_disks() {
+        let sys = Sys(tempfile::tempdir().unwrap());
+        let empty = sys.device("sr0", "11:0");
+        std::fs::write(empty.join("size"), "0\n").unwrap();
+        sys.device("zram0", "252:0");
+        let a_loop = sys.device("loop0", "7:0");
+        std::fs::create_dir(a_loop.join("loop")).unwrap();
+        std::fs::write(a_loop.join("loop/backing_file"), "/nowhere\n").unwrap();
+        assert_eq!(disks(sys.0.path()), []);
+        assert_eq!(disks(Path::new("/nowhere")), []);
+    }
+
+    #[test]
+    fn the_chosen_scheduler() {
+        let sys = Sys(tempfile::tempdir().unwrap());
+        let dir = sys.device("sda", "8:0");
+        let disk = disks(sys.0.path()).remove(0);
+        assert_eq!(disk.scheduler(), None);
+        std::fs::create_dir(dir.join("queue")).unwrap();
+        std::fs::write(dir.join("queue/scheduler"), "mq-deadline [bfq] none\n").unwrap();
+        assert_eq!(disk.scheduler().as_deref(), Some("bfq"));
+    }
+}

@@ -1,0 +1,196 @@
+//! What each tenant does to the disks, from look to look.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use justitia_kernel::Result;
+use justitia_kernel::cgroup::{Cgroup, CgroupId};
+use justitia_kernel::io::{DevId, IoStat};
+use justitia_kernel::psi::PsiResource;
+use justitia_share::credit::Flow;
+use justitia_share::num::to_f64;
+
+/// A tenant's interval. Amounts in bytes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TenantIo {
+    /// What it transferred, by device, per second.
+    pub flows: Vec<(DevId, Flow)>,
+    /// The part of the time in which any of its tasks waited for I/O. Where the kernel does not say (no PSI),
+    /// a tenant with I/O counts as waiting: the disk's own counters say whether it is contended.
+    pub stalled: f64,
+    /// What its applications read and wrote, bytes per second: from the probes, or, without them, what went
+    /// through the disk and what became dirty.
+    pub application: f64,
+    /// Dirty pages and pages under writeback.
+    pub dirty: u64,
+    /// File pages.
+    pub file: u64,
+    /// Other memory.
+    pub other: u64,
+}
+
+impl TenantIo {
+    /// What it did to one device.
+    #[must_use]
+    pub fn flow(&self, device: DevId) -> Flow {
+        self.flows
+            .iter()
+            .find(|(id, _)| *id == device)
+            .map_or(Flow::default(), |(_, flow)| *flow)
+    }
+}
+
+#[derive(Debug)]
+struct Last {
+    at: Instant,
+    io: Vec<(DevId, IoStat)>,
+    stalled: Option<u64>,
+    application: Option<u64>,
+    dirty: u64,
+}
+
+/// All tenants that are looked at.
+#[derive(Debug, Default)]
+pub struct TenantMeters {
+    last: HashMap<CgroupId, Last>,
+}
+
+impl TenantMeters {
+    /// Looks at a tenant; `application` is the sum of what its applications have read and written so far, if
+    /// that is known. `None` at the first look.
+    ///
+    /// # Errors
+    /// If the cgroup's counters cannot be read; it is forgotten then.
+    pub fn look(
+        &mut self,
+        cgroup: &Cgroup,
+        application: Option<u64>,
+        now: Instant,
+    ) -> Result<Option<TenantIo>> {
+        let id = cgroup.id();
+        let before = self.last.remove(&id);
+        let memory = cgroup.memory_stat()?;
+        let dirty = memory.file_dirty + memory.file_writeback;
+        let here = Last {
+            at: now,
+            io: cgroup.io_stat()?,
+            stalled: cgroup
+                .pressure(PsiResource::Io)
+                .ok()
+                .map(|psi| psi.some.total),
+            application,
+            dirty,
+        };
+        let seen = before.and_then(|before| between(&before, &here));
+        let file = memory.inactive_file + memory.active_file;
+        let other = cgroup
+            .memory_current()
+            .map_or(0, |all| all.saturating_sub(file));
+        self.last.insert(id, here);
+        Ok(seen.map(|seen| TenantIo {
+            dirty,
+            file,
+            other,
+            ..seen
+        }))
+    }
+
+    /// Forgets a cgroup that is gone.
+    pub fn gone(&mut self, id: CgroupId) {
+        self.last.remove(&id);
+    }
+
+    /// Forgets all: what comes next is no continuation.
+    pub fn clear(&mut self) {
+        self.last.clear();
+    }
+}
+
+fn between(before: &Last, here: &Last) -> Option<TenantIo> {
+    let seconds = (here.at - before.at).as_secs_f64();
+    if seconds <= 0.0 {
+        return None;
+    }
+    let rate = |now: u64, then: u64| to_f64(now.saturating_sub(then)) / seconds;
+    let flows: Vec<(DevId, Flow)> = here
+        .io
+        .iter()
+        .map(|(device, now)| {
+            let then = before.io.iter().find(|(id, _)| id == device);
+            let then = then.map_or(IoStat::default(), |(_, stat)| *stat);
+            let flow = Flow {
+                rbytes: rate(now.rbytes, then.rbytes),
+                wbytes: rate(now.wbytes, then.wbytes),
+                rios: rate(now.rios, then.rios),
+                wios: rate(now.wios, then.wios),
+            };
+            (*device, flow)
+        })
+        .collect();
+    let moved: f64 = flows.iter().map(|(_, flow)| flow.bytes()).sum();
+    let stalled = match (before.stalled, here.stalled) {
+        (Some(then), Some(now)) => (rate(now, then) / 1e6).min(1.0),
+        _ => f64::from(u8::from(moved > 0.0)),
+    };
+    let application = match (before.application, here.application) {
+        (Some(then), Some(now)) => rate(now, then),
+        _ => (moved + (to_f64(here.dirty) - to_f64(before.dirty)) / seconds).max(0.0),
+    };
+    Some(TenantIo {
+        flows,
+        stalled,
+        application,
+        ..TenantIo::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use justitia_kernel::cgroup::CgroupFs;
+    use std::time::Duration;
+
+    const MEMORY: &str = "anon 1000\nfile 9000\ninactive_file 4000\nactive_file 4096\nfile_dirty 2000\nfile_writeback 48\n";
+
+    #[test]
+    fn intervals_of_a_tenant() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        std::fs::create_dir(&path).unwrap();
+        let write = |file: &str, text: &str| std::fs::write(path.join(file), text).unwrap();
+        write("memory.stat", MEMORY);
+        write("memory.current", "10000\n");
+        write(
+            "io.stat",
+            "8:0 rbytes=0 wbytes=4096 rios=0 wios=1 dbytes=0 dios=0\n",
+        );
+        write(
+            "io.pressure",
+            "some avg10=0.00 avg60=0.00 avg300=0.00 total=100\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n",
+        );
+        let fs = CgroupFs::open_fixture(dir.path(), true).unwrap();
+        let cgroup = Cgroup::open_at(&fs, std::path::Path::new("a")).unwrap();
+        let mut meters = TenantMeters::default();
+        let begin = Instant::now();
+        assert_eq!(meters.look(&cgroup, None, begin).unwrap(), None);
+        write(
+            "io.stat",
+            "8:0 rbytes=1000 wbytes=8192 rios=2 wios=2 dbytes=0 dios=0\n",
+        );
+        write(
+            "io.pressure",
+            "some avg10=0.00 avg60=0.00 avg300=0.00 total=250100\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n",
+        );
+        let seen = meters
+            .look(&cgroup, None, begin + Duration::from_millis(500))
+            .unwrap()
+            .unwrap();
+        let flow = seen.flow(DevId { major: 8, minor: 0 });
+        assert!((flow.rbytes - 2000.0).abs() < 1e-6 && (flow.wios - 2.0).abs() < 1e-6);
+        assert!((seen.stalled - 0.5).abs() < 1e-6);
+        assert_eq!((seen.dirty, seen.file, seen.other), (2048, 8096, 1904));
+        assert!((seen.application - (2000.0 + 8192.0)).abs() < 1e-6);
+        std::fs::remove_file(path.join("io.stat")).unwrap();
+        assert!(meters.look(&cgroup, None, begin).is_err());
+    }
+}

@@ -1,0 +1,196 @@
+//! `io.max` of the tenants of one disk.
+
+use std::collections::HashMap;
+
+use justitia_kernel::cgroup::CgroupId;
+use justitia_kernel::io::DevId;
+use justitia_share::credit::{Allowance, Limits};
+
+/// Set one tenant's limits on one disk.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LimitIntent {
+    /// Whose.
+    pub id: CgroupId,
+    /// On which disk.
+    pub device: DevId,
+    /// The limits; none at all gives back what stood there.
+    pub limits: Limits,
+    /// The facts behind it.
+    pub reason: LimitReason,
+}
+
+/// Why a tenant's limits stand where they stand.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum LimitReason {
+    /// The disk is contended.
+    Contended {
+        /// The part of the disk's time that it is allowed.
+        part: f64,
+        /// The part that its weight gives it when all want all they can get.
+        share: f64,
+        /// Whether it uses up what it is allowed.
+        held: bool,
+        /// The factor by which what its applications get was corrected.
+        correction: f64,
+    },
+    /// Nobody contends with it any more, or it does no I/O there.
+    Over,
+}
+
+impl std::fmt::Display for LimitReason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Contended {
+                part,
+                share,
+                held,
+                correction,
+            } => write!(
+                f,
+                "the disk is contended; its share by weight is {:.1} %, allowed are {:.1} % of the disk's \
+                 time ({}, corrected by {correction:.2})",
+                share * 100.0,
+                part * 100.0,
+                if *held {
+                    "it uses them up"
+                } else {
+                    "it does not use them up"
+                }
+            ),
+            Self::Over => f.write_str("it does not contend for the disk any more"),
+        }
+    }
+}
+
+/// What has to change: `allowances` are those of the tenants that contend now, `standing` what each tenant
+/// holds on this disk. The loop that makes allowances keeps small movements back itself.
+#[must_use]
+pub fn plan_limits(
+    device: DevId,
+    allowances: &[Allowance],
+    standing: &HashMap<CgroupId, Limits>,
+) -> Vec<LimitIntent> {
+    let mut intents: Vec<LimitIntent> = allowances
+        .iter()
+        .filter(|a| !a.limits.none() && standing.get(&CgroupId(a.id)) != Some(&a.limits))
+        .map(|a| LimitIntent {
+            id: CgroupId(a.id),
+            device,
+            limits: a.limits,
+            reason: LimitReason::Contended {
+                part: a.part,
+                share: a.share,
+                held: a.held(),
+                correction: a.correction,
+            },
+        })
+        .collect();
+    let limited = |id: CgroupId| allowances.iter().any(|a| a.id == id.0 && !a.limits.none());
+    let mut over: Vec<LimitIntent> = standing
+        .keys()
+        .filter(|id| !limited(**id))
+        .map(|id| LimitIntent {
+            id: *id,
+            device,
+            limits: Limits::default(),
+            reason: LimitReason::Over,
+        })
+        .collect();
+    over.sort_by_key(|intent| intent.id);
+    // Whoever is freed is freed first: nobody waits for another's limit.
+    over.append(&mut intents);
+    over
+}
+
+/// As the kernel prints the limits, so that our own value is recognised.
+#[must_use]
+pub fn io_max(device: DevId, limits: &Limits) -> String {
+    let say = |limit: Option<u64>| limit.map_or_else(|| "max".to_owned(), |n| n.to_string());
+    format!(
+        "{device} rbps={} wbps={} riops={} wiops={}",
+        say(limits.rbps),
+        say(limits.wbps),
+        say(limits.riops),
+        say(limits.wiops)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEV: DevId = DevId { major: 8, minor: 0 };
+
+    fn limits(wbps: u64) -> Limits {
+        Limits {
+            wbps: Some(wbps),
+            ..Limits::default()
+        }
+    }
+
+    fn allowance(id: u64, limits: Limits) -> Allowance {
+        Allowance {
+            id,
+            part: 0.25,
+            share: 0.2,
+            demand: None,
+            correction: 1.0,
+            residual: 0.0,
+            limits,
+        }
+    }
+
+    #[test]
+    fn table() {
+        type Held = Vec<(u64, Limits)>;
+        let cases: [(&str, Vec<Allowance>, Held, Held); 5] = [
+            ("nothing", vec![], vec![], vec![]),
+            (
+                "contention begins",
+                vec![allowance(1, limits(5)), allowance(2, limits(9))],
+                vec![],
+                vec![(1, limits(5)), (2, limits(9))],
+            ),
+            (
+                "it stays",
+                vec![allowance(1, limits(5))],
+                vec![(1, limits(5))],
+                vec![],
+            ),
+            (
+                "one moves, one has left",
+                vec![allowance(1, limits(6))],
+                vec![(1, limits(5)), (2, limits(9))],
+                vec![(2, Limits::default()), (1, limits(6))],
+            ),
+            (
+                "it is over, and who cannot be limited is not",
+                vec![allowance(3, Limits::default())],
+                vec![(1, limits(5))],
+                vec![(1, Limits::default())],
+            ),
+        ];
+        for (what, allowances, standing, expected) in cases {
+            let standing = standing
+                .into_iter()
+                .map(|(id, l)| (CgroupId(id), l))
+                .collect();
+            let planned: Held = plan_limits(DEV, &allowances, &standing)
+                .into_iter()
+                .map(|intent| (intent.id.0, intent.limits))
+                .collect();
+            assert_eq!(planned, expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn it_is_said_as_the_kernel_says_it_and_why() {
+        assert_eq!(
+            io_max(DEV, &limits(7)),
+            "8:0 rbps=max wbps=7 riops=max wiops=max"
+        );
+        let intents = plan_limits(DEV, &[allowance(1, limits(5))], &HashMap::new());
+        let reason = intents[0].reason.to_string();
+        assert!(reason.contains("share by weight is 20.0 %"), "{reason}");
+    }
+}

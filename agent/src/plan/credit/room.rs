@@ -1,0 +1,133 @@
+//! `memory.high` of buffered writers that contend: room for their dirty pages in the proportion of their
+//! credits, so that the kernel's throttling of writers follows the weights (on a stock kernel, the part of
+//! Justitia's weight-aware lock, section III-A).
+
+use justitia_kernel::cgroup::CgroupId;
+use justitia_share::credit::rooms;
+
+/// A writer that contends. Amounts in bytes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Writer {
+    /// Who.
+    pub id: CgroupId,
+    /// Its part of the disk's credits, any scale.
+    pub part: f64,
+    /// Its file pages.
+    pub file: u64,
+    /// Its other memory.
+    pub other: u64,
+    /// What stands in its `memory.high`, if that is ours.
+    pub standing: Option<u64>,
+}
+
+/// Set `memory.high` of one writer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoomIntent {
+    /// Whose.
+    pub id: CgroupId,
+    /// The new value in bytes, a multiple of the page size.
+    pub high: u64,
+    /// The room for its file pages that this leaves in the end.
+    pub room: u64,
+}
+
+impl std::fmt::Display for RoomIntent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "writers contend; its credits give it room for {} MiB of file pages",
+            self.room >> 20
+        )
+    }
+}
+
+const PAGE: u64 = 4096;
+/// No writer has less room for file pages than this.
+pub const LEAST_ROOM: u64 = 16 << 20;
+/// Lowering the knob reclaims at once, in the write: at most this part of the memory a step.
+const STEP: u64 = 8;
+/// A knob that would move by less than this part stays.
+const DEADBAND: u64 = 16;
+
+/// Divides the writers' file pages and the `free` memory (what may be used of it) in proportion to their
+/// credits, one careful step at a time. None if there is nobody to share with.
+#[must_use]
+pub fn plan_rooms(writers: &[Writer], free: u64) -> Vec<RoomIntent> {
+    if writers.len() < 2 {
+        return Vec::new();
+    }
+    let pool = writers
+        .iter()
+        .map(|w| w.file)
+        .sum::<u64>()
+        .saturating_add(free);
+    let parts: Vec<f64> = writers.iter().map(|w| w.part).collect();
+    let rooms = rooms(pool, &parts, LEAST_ROOM);
+    writers
+        .iter()
+        .zip(rooms)
+        .filter_map(|(writer, room)| {
+            let used = writer.file + writer.other;
+            let goal = writer.other + room.max(LEAST_ROOM);
+            let high = goal.max(used - used / STEP) / PAGE * PAGE;
+            let moves = writer
+                .standing
+                .is_none_or(|now| high.abs_diff(now) > now / DEADBAND);
+            moves.then_some(RoomIntent {
+                id: writer.id,
+                high,
+                room,
+            })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn writer(id: u64, part: f64, file: u64, standing: Option<u64>) -> Writer {
+        Writer {
+            id: CgroupId(id),
+            part,
+            file: file * MIB,
+            other: 10 * MIB,
+            standing: standing.map(|high| high * MIB),
+        }
+    }
+
+    #[test]
+    fn alone_nobody_is_capped() {
+        assert_eq!(plan_rooms(&[writer(1, 1.0, 500, None)], 0), []);
+        assert_eq!(plan_rooms(&[], 0), []);
+    }
+
+    #[test]
+    fn room_follows_credits_in_careful_steps() {
+        let writers = [writer(1, 0.1, 200, None), writer(2, 0.3, 200, None)];
+        let intents = plan_rooms(&writers, 400 * MIB);
+        // In the end 200 and 600 MiB of file pages, and 10 beside them.
+        let near = |high: u64, mib: u64| high.abs_diff(mib * MIB) <= PAGE;
+        assert!(near(intents[0].high, 210) && near(intents[1].high, 610));
+        let intents = plan_rooms(&writers, 0);
+        // The goal is 110 MiB; a step goes an eighth of the way down from 210.
+        assert_eq!(intents[0].high, (210 * MIB - 210 * MIB / 8) / PAGE * PAGE);
+        assert!(near(intents[1].high, 310));
+    }
+
+    #[test]
+    fn small_movements_and_small_rooms_are_avoided() {
+        let writers = [
+            writer(1, 0.5, 100, Some(108)),
+            writer(2, 0.5, 100, Some(300)),
+        ];
+        let intents = plan_rooms(&writers, 0);
+        assert_eq!(intents.len(), 1, "{intents:?}");
+        assert_eq!(intents[0].id, CgroupId(2));
+        let tiny = [writer(1, 0.001, 10, None), writer(2, 0.999, 10, None)];
+        let intents = plan_rooms(&tiny, 0);
+        assert!(intents.iter().all(|i| i.high >= 10 * MIB + LEAST_ROOM));
+    }
+}
