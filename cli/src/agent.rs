@@ -10,6 +10,7 @@ use justitia_agent::act::ledger::{Back, reset as give_back};
 use justitia_agent::config::{Config, DEFAULT_PATH};
 use justitia_agent::tell::socket::ask;
 use justitia_kernel::cgroup::CgroupFs;
+use justitia_kernel::eyes::{Eyes, Limits};
 use justitia_kernel::support::{KernelSupport, Outcome, Paths, State};
 
 mod table;
@@ -148,20 +149,46 @@ pub fn reset(args: &Reset) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+const fn mark(state: State) -> &'static str {
+    match state {
+        State::Yes => "yes",
+        State::No => "no",
+        State::Unknown => "?",
+    }
+}
+
 pub fn doctor(args: &Doctor) -> anyhow::Result<ExitCode> {
     let support = KernelSupport::detect(&Paths::default());
     let verdicts = support.verdicts();
+    let probes = Eyes::open(&Limits::default()).map(|eyes| eyes.facts());
     if args.json {
-        let all = serde_json::json!({ "facts": support.facts(), "verdicts": verdicts });
+        let probes = probes.map_err(|error| error.to_string());
+        let all = serde_json::json!({
+            "facts": support.facts(), "verdicts": verdicts, "probes": probes,
+        });
         println!("{}", serde_json::to_string_pretty(&all)?);
     } else {
         for fact in support.facts() {
-            let mark = match fact.state {
-                State::Yes => "yes",
-                State::No => "no",
-                State::Unknown => "?",
-            };
-            println!("{:>4}  {}: {}", mark, fact.name.title(), fact.reason);
+            println!(
+                "{:>4}  {}: {}",
+                mark(fact.state),
+                fact.name.title(),
+                fact.reason
+            );
+        }
+        println!("\nWhat applications get, by eBPF:");
+        match &probes {
+            Ok(facts) => {
+                for fact in facts {
+                    println!(
+                        "{:>4}  {}: {}",
+                        mark(fact.state),
+                        fact.probe.title(),
+                        fact.reason
+                    );
+                }
+            }
+            Err(error) => println!("{:>4}  {error}", mark(State::No)),
         }
         println!();
         for verdict in &verdicts {
