@@ -19,7 +19,7 @@ pub struct TenantIo {
     /// a tenant with I/O counts as waiting: the disk's own counters say whether it is contended.
     pub stalled: f64,
     /// What its applications read and wrote, bytes per second: from the probes, or, without them, what went
-    /// through the disk and what became dirty.
+    /// through the disk and what became dirty (below 0 in an interval that wrote more back; meant for averages).
     pub application: f64,
     /// Dirty pages and pages under writeback.
     pub dirty: u64,
@@ -134,7 +134,9 @@ fn between(before: &Last, here: &Last) -> Option<TenantIo> {
     };
     let application = match (before.application, here.application) {
         (Some(then), Some(now)) => rate(now, then),
-        _ => (moved + (to_f64(here.dirty) - to_f64(before.dirty)) / seconds).max(0.0),
+        // Below 0 while more is written back than became dirty: only the mean over time says something, and
+        // cutting it off would favour whoever writes in bursts.
+        _ => moved + (to_f64(here.dirty) - to_f64(before.dirty)) / seconds,
     };
     Some(TenantIo {
         flows,
