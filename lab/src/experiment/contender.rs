@@ -24,6 +24,8 @@ pub struct Contender {
     pub io_max: bool,
     /// Whether the agent runs.
     pub agent: bool,
+    /// Whether the agent shares the disk by credits.
+    pub credits: bool,
 }
 
 /// A scheduler of block requests.
@@ -57,6 +59,7 @@ impl Contender {
             memory: None,
             io_max: false,
             agent: false,
+            credits: false,
         };
         let named = |id: &str, label: &str, what: &str| Self {
             id: id.into(),
@@ -115,6 +118,15 @@ impl Contender {
                     "justitia+none",
                     "Justitia, no scheduler",
                     "justitia run alone: no scheduler enforces weights at the disk.",
+                )
+            },
+            Self {
+                agent: true,
+                credits: true,
+                ..named(
+                    "justitia+credits",
+                    "Justitia with credits",
+                    "justitia run with device credits, without a scheduler.",
                 )
             },
         ]

@@ -388,10 +388,12 @@ macro_rules! shipped {
 }
 
 /// In the order in which `lab list` shows them.
-const SHIPPED: [(&str, &str); 7] = shipped![
+const SHIPPED: [(&str, &str); 9] = shipped![
     "reread-x4",
     "reread-equal",
     "writers-x4",
+    "direct-x4",
+    "fileserver-x4",
     "fileserver-x8",
     "webserver-x4",
     "idle-tax",
