@@ -7,8 +7,32 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::experiment::Contender;
+
 const PROGRAM: &str = "/bin/justitia";
+const CONFIG: &str = "/etc/justitia/justitia.toml";
 const LOG: &str = "/run/lab/justitia.log";
+
+/// What the agent is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Change nothing, and see what applications get.
+    Observe,
+    /// Make the page cache follow the weights.
+    Share,
+    /// And the disk, by credits.
+    ShareWithCredits,
+}
+
+impl From<&Contender> for Role {
+    fn from(contender: &Contender) -> Self {
+        match (contender.agent, contender.credits) {
+            (false, _) => Self::Observe,
+            (true, false) => Self::Share,
+            (true, true) => Self::ShareWithCredits,
+        }
+    }
+}
 
 /// A running agent, ended when dropped.
 pub struct Agent {
@@ -17,14 +41,21 @@ pub struct Agent {
 
 impl Agent {
     /// Starts `justitia run` and waits until it answers `justitia status`.
-    pub fn start() -> Result<Self> {
+    pub fn start(role: Role) -> Result<Self> {
         ensure!(
             Path::new(PROGRAM).exists(),
             "expected the program justitia in the guest: build it with `cargo build --workspace --bins` (add --release where the lab is a release build)"
         );
+        if role == Role::ShareWithCredits {
+            let dir = Path::new(CONFIG).parent().unwrap_or(Path::new("/"));
+            std::fs::create_dir_all(dir)
+                .and_then(|()| std::fs::write(CONFIG, "[credits]\nenabled = true\n"))
+                .with_context(|| format!("writing {CONFIG}"))?;
+        }
         let log = File::create(LOG).with_context(|| format!("creating {LOG}"))?;
         let child = Command::new(PROGRAM)
             .arg("run")
+            .args((role == Role::Observe).then_some("--observe"))
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use justitia_share::num::to_f64;
 
-use super::agent::Agent;
+use super::agent::{Agent, Role};
 use super::cgroup::{Cgroup, Transfer, meminfo};
+use super::eyes::Seen;
 use super::sampler::Sampler;
 use super::scale;
 use super::serve::Caller;
@@ -31,10 +32,7 @@ pub fn evaluate(plan: &Plan, caller: &Caller) -> Result<Measured> {
         return Ok(measured);
     }
     let tenants = setup::set_up(&plan.experiment, &plan.contender)?;
-    let mut agent = match plan.contender.agent {
-        true => Some(Agent::start()?),
-        false => None,
-    };
+    let mut agent = Agent::start(Role::from(&plan.contender))?;
     let begin = Instant::now();
     let named = tenants.iter().map(|t| (t.name.clone(), t.cgroup.clone()));
     let sampler = Sampler::start(named, begin);
@@ -54,17 +52,13 @@ pub fn evaluate(plan: &Plan, caller: &Caller) -> Result<Measured> {
         caller.progress(phase.to_string())?;
         run.phase(phase).with_context(|| format!("while {phase}"))?;
         run.background.iter_mut().try_for_each(Work::check)?;
-        if let Some(agent) = &mut agent {
-            agent.check()?;
-        }
+        agent.check()?;
     }
     let values = std::mem::take(&mut run.values);
     let whole = std::mem::take(&mut run.whole);
     drop(run);
     let timeline = sampler.finish()?;
-    if let Some(agent) = agent {
-        agent.stop()?;
-    }
+    agent.stop()?;
     Ok(Measured {
         mglru,
         tenants: tenants
@@ -204,7 +198,7 @@ impl Run<'_> {
 
     fn run(&mut self, name: &str, who: &Who<'_>, measured: bool, within: Duration) -> Result<()> {
         let (mut works, gate) = self.start(name, who)?;
-        let before = self.device()?;
+        let before = self.look()?;
         let begin = open(&mut works, &gate, within)?;
         let limit = within + Duration::from_secs(who.seconds.unwrap_or(0));
         let mut reports = Vec::new();
@@ -216,47 +210,40 @@ impl Run<'_> {
             let seconds = who
                 .seconds
                 .map_or_else(|| begin.elapsed().as_secs_f64(), to_f64);
-            let after = self.device()?;
+            let after = self.look()?;
             self.keep(&reports, &before, &after, seconds);
         }
         Ok(())
     }
 
-    fn device(&self) -> Result<BTreeMap<String, Transfer>> {
-        self.tenants
-            .iter()
-            .map(|tenant| Ok((tenant.name.clone(), tenant.cgroup.device()?)))
-            .collect()
+    fn look(&self) -> Result<Look> {
+        let device = |tenant: &Tenant| Ok((tenant.name.clone(), tenant.cgroup.device()?));
+        Ok(Look {
+            device: self.tenants.iter().map(device).collect::<Result<_>>()?,
+            seen: Seen::now()?,
+        })
     }
 
     /// Keeps what was measured in a window.
     fn keep(
         &mut self,
         reports: &[(String, Report)],
-        before: &BTreeMap<String, Transfer>,
-        after: &BTreeMap<String, Transfer>,
+        before: &Look,
+        after: &Look,
         seconds: f64,
     ) {
-        let (mut read, mut missed) = (0, 0);
         for (name, report) in reports {
-            let look =
-                |when: &BTreeMap<String, Transfer>| when.get(name).copied().unwrap_or_default();
-            let device = look(after).since(look(before));
+            let device = after.device(name).since(before.device(name));
             let values = self.values.entry(name.clone()).or_default();
             let mut keep = |key: &str, value: f64| values.insert(key.to_owned(), value);
             keep("bandwidth", to_f64(report.read + report.written) / seconds);
             keep("operations", to_f64(report.operations) / seconds);
             keep("device", to_f64(device.total()) / seconds);
-            if report.read > 0 {
-                // Readahead may fetch what is never asked for.
-                let missed = to_f64(device.read.min(report.read));
-                keep("hit_ratio", 1.0 - missed / to_f64(report.read));
+            if let Some(ratio) = after.seen.hit_ratio(name, &before.seen) {
+                keep("hit_ratio", ratio);
             }
-            read += report.read;
-            missed += device.read.min(report.read);
         }
-        if read > 0 {
-            let ratio = 1.0 - to_f64(missed) / to_f64(read);
+        if let Some(ratio) = after.seen.overall_hit_ratio(&before.seen) {
             self.whole.insert("overall_hit_ratio".to_owned(), ratio);
         }
     }
@@ -310,6 +297,18 @@ impl Drop for Run<'_> {
             // The guest ends soon in any case.
             let _ = tenant.cgroup.kill();
         }
+    }
+}
+
+/// The tenants at one moment.
+struct Look {
+    device: BTreeMap<String, Transfer>,
+    seen: Seen,
+}
+
+impl Look {
+    fn device(&self, tenant: &str) -> Transfer {
+        self.device.get(tenant).copied().unwrap_or_default()
     }
 }
 

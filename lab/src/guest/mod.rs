@@ -3,6 +3,7 @@
 mod agent;
 mod cgroup;
 mod evaluate;
+mod eyes;
 mod files;
 mod sampler;
 mod scale;

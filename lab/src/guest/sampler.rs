@@ -10,6 +10,7 @@ use anyhow::{Result, anyhow};
 use justitia_share::num::to_f64;
 
 use super::cgroup::{Cgroup, Transfer};
+use super::eyes::Seen;
 use crate::report::schema::Series;
 
 /// How often it looks.
@@ -62,7 +63,9 @@ impl Sampler {
 fn watch(mut watched: Vec<Watched>, begin: Instant, stop: &AtomicBool) -> Result<Vec<Series>> {
     let mut series: BTreeMap<(&str, String), Vec<(f64, f64)>> = BTreeMap::new();
     let mut next = begin;
+    let mut before = Seen::default();
     while !stop.load(Ordering::Relaxed) {
+        let seen = Seen::now()?;
         for tenant in &mut watched {
             let pages = tenant.cgroup.file_pages()?;
             let application = tenant.cgroup.application()?;
@@ -74,17 +77,24 @@ fn watch(mut watched: Vec<Watched>, begin: Instant, stop: &AtomicBool) -> Result
                 |now: Transfer, before: Transfer| to_f64(now.since(before).total()) / seconds;
             // A process that ends takes its count with it: the fall counts as nothing.
             for (metric, value) in [
-                ("pages", to_f64(pages)),
-                ("bandwidth", rate(application, tenant.application)),
-                ("device", rate(device, tenant.device)),
+                ("pages", Some(to_f64(pages).round())),
+                (
+                    "bandwidth",
+                    Some(rate(application, tenant.application).round()),
+                ),
+                ("device", Some(rate(device, tenant.device).round())),
+                ("hit_ratio", seen.hit_ratio(&tenant.name, &before)),
             ] {
-                let points = series.entry((metric, tenant.name.clone())).or_default();
-                points.push((round(t), value.round()));
+                if let Some(value) = value {
+                    let points = series.entry((metric, tenant.name.clone())).or_default();
+                    points.push((round(t), value));
+                }
             }
             tenant.at = now;
             tenant.application = application;
             tenant.device = device;
         }
+        before = seen;
         next += PERIOD;
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
     }

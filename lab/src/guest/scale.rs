@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, ensure};
 use justitia_share::num::to_f64;
 
-use super::agent::Agent;
+use super::agent::{Agent, Role};
 use super::cgroup::{Cgroup, field};
 use super::serve::Caller;
 use super::setup;
@@ -30,7 +30,7 @@ pub fn measure(scale: &Scale, plan: &Plan, caller: &Caller) -> Result<Measured> 
         caller.progress(format!("{count} tenants: starting"))?;
         make(made, *count)?;
         made = *count;
-        let mut agent = Agent::start()?;
+        let mut agent = Agent::start(Role::Share)?;
         // It meets all tenants at once; that is not what is measured.
         std::thread::sleep(Duration::from_secs(3));
         caller.progress(format!("{count} tenants: quiet"))?;

@@ -1,0 +1,55 @@
+//! What the tenants' applications get, as the agent's probes see it. For contenders without an agent one
+//! observes: it changes nothing, and costs all of them the same.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use justitia_agent::tell::{socket, status::AppStatus};
+use justitia_share::num::to_f64;
+
+const SOCKET: &str = "/run/justitia/justitia.sock";
+
+/// What was seen at one moment, by the tenant's name. Empty where no probes run.
+#[derive(Clone, Debug, Default)]
+pub struct Seen(BTreeMap<String, AppStatus>);
+
+impl Seen {
+    /// Asks the agent.
+    pub fn now() -> Result<Self> {
+        let status = socket::ask(Path::new(SOCKET))
+            .with_context(|| format!("asking the agent at {SOCKET}"))?;
+        Ok(Self(
+            status
+                .tenants
+                .into_iter()
+                .filter_map(|tenant| Some((tenant.path, tenant.app?)))
+                .collect(),
+        ))
+    }
+
+    /// The part of what a tenant has read since an earlier look that no device had to deliver; `None` where it
+    /// has read nothing through the page cache, or nobody saw it.
+    pub fn hit_ratio(&self, tenant: &str, before: &Self) -> Option<f64> {
+        let (now, then) = (self.0.get(tenant)?, before.0.get(tenant)?);
+        ratio(
+            now.cached_read_bytes.saturating_sub(then.cached_read_bytes),
+            now.fill_bytes.saturating_sub(then.fill_bytes),
+        )
+    }
+
+    /// The same of all tenants together.
+    pub fn overall_hit_ratio(&self, before: &Self) -> Option<f64> {
+        let sum = |seen: &Self, of: fn(&AppStatus) -> u64| seen.0.values().map(of).sum::<u64>();
+        let since = |of| sum(self, of).saturating_sub(sum(before, of));
+        ratio(
+            since(|app: &AppStatus| app.cached_read_bytes),
+            since(|app: &AppStatus| app.fill_bytes),
+        )
+    }
+}
+
+fn ratio(read: u64, filled: u64) -> Option<f64> {
+    // Readahead may fetch what is never asked for.
+    (read > 0).then(|| 1.0 - to_f64(filled.min(read)) / to_f64(read))
+}
