@@ -225,13 +225,7 @@ impl Run<'_> {
     }
 
     /// Keeps what was measured in a window.
-    fn keep(
-        &mut self,
-        reports: &[(String, Report)],
-        before: &Look,
-        after: &Look,
-        seconds: f64,
-    ) {
+    fn keep(&mut self, reports: &[(String, Report)], before: &Look, after: &Look, seconds: f64) {
         for (name, report) in reports {
             let device = after.device(name).since(before.device(name));
             let values = self.values.entry(name.clone()).or_default();
