@@ -1,0 +1,109 @@
+//! What is packaged with the agent says only what the agent knows, as its tools see it.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use justitia_agent::tell::Status;
+use justitia_agent::tell::metrics::text;
+use justitia_agent::tell::status::{AppStatus, TenantStatus};
+
+fn packaging() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging")
+}
+
+fn promtool(args: &[&str]) {
+    let done = Command::new("promtool")
+        .args(args)
+        .current_dir(packaging())
+        .output()
+        .expect("promtool, of the package prometheus (`make deps`)");
+    let said = String::from_utf8_lossy(&done.stderr);
+    let told = String::from_utf8_lossy(&done.stdout);
+    assert!(done.status.success(), "{told}{said}");
+}
+
+#[test]
+fn alerts_are_valid_and_fire_when_they_should() {
+    promtool(&["check", "rules", "alerts.yml"]);
+    promtool(&["test", "rules", "alerts.test.yml"]);
+}
+
+/// The series that the agent exports.
+fn exported() -> BTreeSet<String> {
+    let tenant = TenantStatus {
+        path: "a".to_owned(),
+        pv: Some(0.1),
+        app: Some(AppStatus::default()),
+        ..TenantStatus::default()
+    };
+    let status = Status {
+        pv: Some(0.1),
+        tenants: vec![tenant],
+        ..Status::default()
+    };
+    let text = text(&status, 10).unwrap();
+    let samples = text.lines().filter(|l| !l.starts_with('#'));
+    samples
+        .filter_map(|l| l.split(['{', ' ']).next())
+        .map(str::to_owned)
+        .collect()
+}
+
+/// The names of ours in an expression.
+fn named(expression: &str) -> BTreeSet<String> {
+    expression
+        .split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
+        .filter(|word| word.starts_with("justitia_"))
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn alerts_name_only_series_that_exist() {
+    let rules = std::fs::read_to_string(packaging().join("alerts.yml")).unwrap();
+    let expressions: String = rules.lines().filter(|l| l.contains("expr:")).collect();
+    let names = named(&expressions);
+    assert!(names.len() >= 5);
+    let unknown: Vec<_> = names.difference(&exported()).cloned().collect();
+    assert!(unknown.is_empty(), "{unknown:?}");
+}
+
+#[test]
+fn the_dashboards_queries_are_valid_and_name_only_series_that_exist() {
+    let text = std::fs::read_to_string(packaging().join("grafana.json")).unwrap();
+    let dashboard: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap();
+    let mut rules = "groups:\n- name: dashboard\n  rules:\n".to_owned();
+    let mut names = BTreeSet::new();
+    let mut places = BTreeSet::new();
+    for panel in panels {
+        let at = &panel["gridPos"];
+        assert!(
+            places.insert((at["x"].as_u64(), at["y"].as_u64())),
+            "two panels in one place"
+        );
+        assert!(panel["description"].as_str().unwrap().len() > 20);
+        for target in panel["targets"].as_array().unwrap() {
+            let query = target["expr"].as_str().unwrap();
+            names.extend(named(query));
+            // What Grafana puts in.
+            let query = query.replace("$__rate_interval", "5m");
+            rules.push_str(&format!(
+                "  - record: query\n    labels: {{n: '{}'}}\n",
+                names.len()
+            ));
+            rules.push_str(&format!(
+                "    expr: {}\n",
+                serde_json::to_string(&query).unwrap()
+            ));
+        }
+    }
+    assert!(names.len() >= 8);
+    let unknown: Vec<_> = names.difference(&exported()).cloned().collect();
+    assert!(unknown.is_empty(), "{unknown:?}");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("rules.yml");
+    std::fs::write(&file, rules).unwrap();
+    promtool(&["check", "rules", "--lint=none", file.to_str().unwrap()]);
+}

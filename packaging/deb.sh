@@ -1,0 +1,70 @@
+#!/bin/sh
+# Builds justitia_VERSION_ARCH.deb from a built binary: packaging/deb.sh BINARY OUTPUT_DIRECTORY
+set -eu
+binary=$1 out=$2
+here=$(cd "$(dirname "$0")" && pwd)
+version=$("$binary" --version | cut -d' ' -f2)
+arch=$(dpkg --print-architecture)
+tree=$(mktemp -d)
+trap 'rm -rf "$tree"' EXIT
+chmod 0755 "$tree"
+umask 022
+
+install -D -m 0755 "$binary" "$tree/usr/bin/justitia"
+install -D -m 0644 "$here/justitia.service" "$tree/lib/systemd/system/justitia.service"
+install -D -m 0644 "$here/grafana.json" "$tree/usr/share/justitia/grafana.json"
+install -D -m 0644 "$here/alerts.yml" "$tree/usr/share/justitia/alerts.yml"
+install -D -m 0644 "$here/../README.md" "$tree/usr/share/doc/justitia/README.md"
+cat "$here/../LICENSE-MIT" "$here/../LICENSE-APACHE" >"$tree/usr/share/doc/justitia/copyright"
+"$binary" papers "$tree/papers"
+mkdir -p "$tree/usr/share/man/man1" "$tree/etc/justitia/justitia.toml.d"
+gzip -9n "$tree"/papers/man/*.1
+mv "$tree"/papers/man/*.1.gz "$tree/usr/share/man/man1/"
+for to in bash-completion/completions/justitia:justitia.bash zsh/vendor-completions/_justitia:_justitia \
+	fish/vendor_completions.d/justitia.fish:justitia.fish; do
+	install -D -m 0644 "$tree/papers/completions/${to#*:}" "$tree/usr/share/${to%%:*}"
+done
+rm -r "$tree/papers"
+
+mkdir "$tree/DEBIAN"
+# The C library's version that the binary was linked against is the oldest that it runs on.
+libc=$(objdump -T "$binary" 2>/dev/null | grep -o 'GLIBC_[0-9.]*' | sed s/GLIBC_// | sort -V | tail -1)
+cat >"$tree/DEBIAN/control" <<EOF
+Package: justitia
+Version: $version
+Architecture: $arch
+Maintainer: The Justitia developers <justitia@localhost>
+Depends: libc6${libc:+ (>= $libc)}, libgcc-s1
+Section: admin
+Priority: optional
+Installed-Size: $(du -sk "$tree" | cut -f1)
+Description: I/O weights that hold for what applications see
+ Makes cgroup I/O weights hold through the page cache, on a stock kernel.
+ Observes by eBPF what every tenant's applications get, and moves memory.low
+ and memory.reclaim so that what is cached follows the weights.
+EOF
+cat >"$tree/DEBIAN/postinst" <<'EOF'
+#!/bin/sh
+set -e
+if [ "$1" = configure ] && [ -d /run/systemd/system ]; then
+	systemctl daemon-reload
+	# An upgrade goes on with what ran; a first installation waits to be asked: `systemctl enable --now justitia`.
+	if [ -n "$2" ]; then systemctl try-restart justitia.service; fi
+fi
+EOF
+cat >"$tree/DEBIAN/prerm" <<'EOF'
+#!/bin/sh
+set -e
+if [ "$1" = remove ] && [ -d /run/systemd/system ]; then systemctl disable --now justitia.service; fi
+# Whoever started it: what an agent that is killed has left goes back while there is a program to do it.
+if [ "$1" = remove ] && [ -e /run/justitia/ledger ]; then justitia reset || true; fi
+EOF
+cat >"$tree/DEBIAN/postrm" <<'EOF'
+#!/bin/sh
+set -e
+if [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
+if [ "$1" = purge ]; then rm -rf /etc/justitia /run/justitia; fi
+EOF
+chmod 0755 "$tree"/DEBIAN/postinst "$tree"/DEBIAN/prerm "$tree"/DEBIAN/postrm
+mkdir -p "$out"
+dpkg-deb --root-owner-group --build "$tree" "$out/justitia_${version}_$arch.deb"
