@@ -77,10 +77,10 @@ impl Disk for NullDisk {
 }
 
 /// A small generator of random numbers (xorshift), so that every run does the same.
-struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
-    const fn new(seed: u64) -> Self {
+    pub(crate) const fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
 
@@ -91,7 +91,7 @@ impl Random {
         self.0
     }
 
-    const fn below(&mut self, n: u64) -> u64 {
+    pub(crate) const fn below(&mut self, n: u64) -> u64 {
         self.next() % n
     }
 

@@ -3,7 +3,9 @@
 use super::encode::{self, Style};
 use super::export::Export;
 use super::flight::Flights;
-use super::handshake::{Agreed, Catalogue, Handshake, Next, Tls};
+use super::handshake::{Agreed, Catalogue};
+use super::input::{INPUT, Input};
+use super::negotiate::negotiate;
 use super::outbox::{Inbox, Outgoing, Reply};
 use super::proto::Errno;
 use super::request::{Command, Parsed, Request, parse};
@@ -16,10 +18,7 @@ use rustls::ServerConfig;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
-/// Bytes received at a time.
-const INPUT: usize = 64 << 10;
 /// Replies are sent before more requests are looked at once there are this many bytes of them.
 const OUTPUT: usize = 1 << 20;
 
@@ -38,45 +37,6 @@ pub trait Exports: Catalogue + Send + Sync {
     fn open(&self, name: &str) -> Option<Arc<Export>>;
 }
 
-/// Received bytes that are not understood yet.
-struct Input {
-    bytes: Box<[u8]>,
-    start: usize,
-    end: usize,
-}
-
-impl Input {
-    fn new() -> Self {
-        Self {
-            bytes: vec![0; INPUT].into_boxed_slice(),
-            start: 0,
-            end: 0,
-        }
-    }
-
-    fn pending(&self) -> &[u8] {
-        &self.bytes[self.start..self.end]
-    }
-
-    fn consume(&mut self, count: usize) {
-        self.start += count;
-        if self.start == self.end {
-            self.start = 0;
-            self.end = 0;
-        }
-    }
-
-    /// Room behind what is pending, which is moved to the front if it is in the way.
-    fn room(&mut self) -> &mut [u8] {
-        if self.end == self.bytes.len() {
-            self.bytes.copy_within(self.start..self.end, 0);
-            self.end -= self.start;
-            self.start = 0;
-        }
-        &mut self.bytes[self.end..]
-    }
-}
-
 /// Serves a client to the end. An error says why the connection broke; a client that leaves is none.
 pub fn run(transport: Transport, context: &Context) -> io::Result<()> {
     let mut transport = transport;
@@ -88,90 +48,6 @@ pub fn run(transport: Transport, context: &Context) -> io::Result<()> {
         io::Error::other(format!("export {:?} was removed meanwhile", agreed.export))
     })?;
     Connection::new(transport, input, export, agreed, context)?.serve()
-}
-
-fn negotiate(
-    transport: &mut Transport,
-    input: &mut Input,
-    context: &Context,
-) -> io::Result<Option<Agreed>> {
-    let deadline = Some(Instant::now() + context.limits.negotiation);
-    let tls = match (&context.tls, context.tls_required) {
-        (None, _) => Tls::Unavailable,
-        (Some(_), false) => Tls::Offered,
-        (Some(_), true) => Tls::Required,
-    };
-    let mut out = Vec::new();
-    let mut handshake = Handshake::new(tls, &mut out);
-    // An option may be larger than the input buffer.
-    let mut option = Vec::new();
-    loop {
-        send_all(transport, &mut out, deadline)?;
-        let (used, next) = handshake.step(&option, &*context.catalogue, &mut out);
-        option.drain(..used);
-        match next {
-            Next::More if used > 0 => continue,
-            Next::More => {}
-            Next::StartTls => {
-                send_all(transport, &mut out, deadline)?;
-                if !option.is_empty() {
-                    return Err(io::Error::other(
-                        "bytes before TLS that pretend to come after",
-                    ));
-                }
-                let config = context.tls.clone().ok_or(io::ErrorKind::Unsupported)?;
-                transport.secure(config)?;
-                handshake.secured();
-            }
-            Next::Close(why) => {
-                tracing::debug!("negotiation ended: {why}");
-                // The client may not wait for the answer.
-                let _ = send_all(transport, &mut out, deadline);
-                transport.close();
-                return Ok(None);
-            }
-            Next::Transmission(agreed) => {
-                send_all(transport, &mut out, deadline)?;
-                // What already arrived are requests.
-                let count = option.len();
-                let room = input.room().get_mut(..count).ok_or_else(|| {
-                    io::Error::other("more requests than fit before the negotiation's end")
-                })?;
-                room.copy_from_slice(&option);
-                input.end += count;
-                return Ok(Some(agreed));
-            }
-        }
-        let mut chunk = [0; 4096];
-        match transport.receive(&mut chunk, false) {
-            Ok(0) => return Ok(None),
-            Ok(count) => option.extend(&chunk[..count]),
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                transport.wait(true, transport.unsent(), [None; 2], deadline)?;
-                transport.flush()?;
-            }
-            Err(e) => return Err(e),
-        }
-    }
-}
-
-fn send_all(
-    transport: &mut Transport,
-    out: &mut Vec<u8>,
-    deadline: Option<Instant>,
-) -> io::Result<()> {
-    while !out.is_empty() || transport.unsent() {
-        match transport.send(&[io::IoSlice::new(out)]) {
-            Ok(count) => {
-                out.drain(..count);
-            }
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                transport.wait(false, true, [None; 2], deadline)?;
-            }
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(())
 }
 
 /// A client in the transmission phase.
@@ -221,7 +97,7 @@ impl<'a> Connection<'a> {
             style: agreed.style,
             allocation: agreed.allocation,
             partial: None,
-            flights: Flights::new(),
+            flights: context.limits.rings.then(Flights::new).flatten(),
             handed: 0,
             in_flight_bytes: 0,
             closing: false,
@@ -432,6 +308,10 @@ impl<'a> Connection<'a> {
     /// Lets a worker answer.
     fn hand_on(&mut self, answer: Answer, work: Work) {
         self.handed += 1;
+        self.export
+            .counts
+            .by_workers
+            .fetch_add(1, Ordering::Relaxed);
         let inbox = Arc::clone(&self.inbox);
         self.context.workers.submit(
             &self.export.lane,
@@ -486,7 +366,7 @@ impl<'a> Connection<'a> {
             }
             _ => {
                 let count = self.transport.receive(self.input.room(), wait)?;
-                self.input.end += count;
+                self.input.arrived(count);
                 count
             }
         };

@@ -110,6 +110,7 @@ pub(super) struct Counts {
     pub reads: AtomicU64,
     pub read_bytes: AtomicU64,
     pub at_once: AtomicU64,
+    pub by_workers: AtomicU64,
     pub writes: AtomicU64,
     pub write_bytes: AtomicU64,
     pub errors: AtomicU64,
@@ -138,6 +139,9 @@ pub struct ExportStats {
     pub read_bytes: u64,
     /// Of the reads, those that were answered from the cache without waiting.
     pub reads_at_once: u64,
+    /// Requests that a worker thread answered: those that take more than one transfer, and all but hits where
+    /// io_uring is refused.
+    pub by_workers: u64,
     /// WRITE, TRIM and WRITE_ZEROES requests answered.
     pub writes: u64,
     /// Bytes they covered.
@@ -214,6 +218,7 @@ impl Export {
             reads: read(&self.counts.reads),
             read_bytes: read(&self.counts.read_bytes),
             reads_at_once: read(&self.counts.at_once),
+            by_workers: read(&self.counts.by_workers),
             writes: read(&self.counts.writes),
             write_bytes: read(&self.counts.write_bytes),
             errors: read(&self.counts.errors),

@@ -15,6 +15,8 @@ mod encode;
 mod export;
 mod flight;
 mod handshake;
+mod input;
+mod negotiate;
 mod outbox;
 mod parse;
 mod proto;

@@ -34,6 +34,8 @@ pub struct Limits {
     pub in_flight_bytes: usize,
     /// Threads that wait for disks, for all clients together.
     pub workers: usize,
+    /// Let images be read and written through io_uring, where the host has it; otherwise workers do it all.
+    pub rings: bool,
     /// Time for a client to come to terms.
     pub negotiation: Duration,
 }
@@ -45,6 +47,7 @@ impl Default for Limits {
             in_flight: 128,
             in_flight_bytes: 32 << 20,
             workers: 64,
+            rings: true,
             negotiation: Duration::from_secs(15),
         }
     }

@@ -2,11 +2,14 @@
 
 use super::control::Answers;
 use super::service::{ServeError, Stats};
+use crate::nbd::ExportStats;
+use crate::{PoolStats, StoreStats};
 use prometheus_client::encoding::{EncodeLabelSet, text::encode};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
+use std::hash::Hash;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -88,8 +91,64 @@ struct Disk {
     disk: String,
 }
 
-type Level<L> = Family<L, Gauge<u64, AtomicU64>>;
-type Count<L> = Family<L, Counter>;
+/// A metric: its name, its help, and where its value is.
+type Metric<T> = (&'static str, &'static str, fn(&T) -> u64);
+
+const STORE_BYTES: [Metric<StoreStats>; 3] = [
+    ("store_capacity", "What a store may hold", |s| {
+        s.capacity_bytes
+    }),
+    ("store_used", "What a store holds", |s| s.used_bytes),
+    ("store_metadata", "Memory that finds its blocks", |s| {
+        s.metadata_bytes
+    }),
+];
+const STORE_LEVELS: [Metric<StoreStats>; 1] =
+    [("store_failed", "1 when a store is out of use", |s| {
+        s.failed.is_some().into()
+    })];
+const STORE_COUNTS: [Metric<StoreStats>; 1] =
+    [("store_errors", "Errors of a store's device", |s| s.errors)];
+
+const POOL_BYTES: [Metric<PoolStats>; 1] = [(
+    "pool_entitlement",
+    "What a pool is entitled to in its store",
+    |p| p.entitlement_bytes,
+)];
+const POOL_LEVELS: [Metric<PoolStats>; 1] =
+    [("pool_weight", "A pool's weight in its VM", |p| p.weight)];
+const POOL_COUNTS: [Metric<PoolStats>; 5] = [
+    ("pool_gets", "Blocks looked up", |p| p.counts.gets),
+    ("pool_puts", "Blocks inserted", |p| p.counts.puts),
+    ("pool_puts_dropped", "Blocks not inserted", |p| {
+        p.counts.puts_dropped
+    }),
+    ("pool_evictions", "Blocks evicted", |p| p.counts.evictions),
+    ("pool_invalidations", "Blocks removed by writes", |p| {
+        p.counts.invalidations
+    }),
+];
+const DISK_COUNTS: [Metric<ExportStats>; 7] = [
+    ("disk_reads", "READ requests answered", |e| e.reads),
+    ("disk_read_bytes", "Bytes read", |e| e.read_bytes),
+    (
+        "disk_reads_at_once",
+        "READs answered without waiting",
+        |e| e.reads_at_once,
+    ),
+    (
+        "disk_by_workers",
+        "Requests that waited for a thread",
+        |e| e.by_workers,
+    ),
+    ("disk_writes", "Writes, trims and zeroings answered", |e| {
+        e.writes
+    }),
+    ("disk_write_bytes", "Bytes they covered", |e| e.write_bytes),
+    ("disk_errors", "Requests answered with an error", |e| {
+        e.errors
+    }),
+];
 
 /// The text of a scrape. Everything is set from one look at the daemon, so figures of a scrape belong
 /// together.
@@ -107,130 +166,103 @@ pub fn text(stats: &Stats) -> Option<String> {
 }
 
 fn stores(stats: &Stats, registry: &mut Registry) {
-    let level = |registry: &mut Registry, name: &str, help: &str| {
-        let family = Level::<Store>::default();
-        registry.register_with_unit(name, help, Unit::Bytes, family.clone());
-        family
-    };
-    let capacity = level(registry, "store_capacity", "What a store may hold");
-    let used = level(registry, "store_used", "What a store holds");
-    let metadata = level(
-        registry,
-        "store_metadata",
-        "Memory that finds a store's blocks",
-    );
-    let failed = Level::<Store>::default();
-    registry.register(
-        "store_failed",
-        "1 when a store is out of use",
-        failed.clone(),
-    );
-    let errors = Count::<Store>::default();
-    registry.register("store_errors", "Errors of a store's device", errors.clone());
-    for store in &stats.cache.stores {
-        let label = Store {
-            store: store.store.to_string(),
-        };
-        capacity.get_or_create(&label).set(store.capacity_bytes);
-        used.get_or_create(&label).set(store.used_bytes);
-        metadata.get_or_create(&label).set(store.metadata_bytes);
-        failed
-            .get_or_create(&label)
-            .set(u64::from(store.failed.is_some()));
-        errors.get_or_create(&label).inc_by(store.errors);
+    let all = stats.cache.stores.iter();
+    let rows: Vec<_> = all
+        .map(|s| {
+            (
+                Store {
+                    store: s.store.to_string(),
+                },
+                s,
+            )
+        })
+        .collect();
+    for (name, help, value) in STORE_BYTES {
+        registry.register_with_unit(name, help, Unit::Bytes, levels(&rows, value));
+    }
+    for (name, help, value) in STORE_LEVELS {
+        registry.register(name, help, levels(&rows, value));
+    }
+    for (name, help, value) in STORE_COUNTS {
+        registry.register(name, help, counts(&rows, value));
     }
 }
 
 fn pools(stats: &Stats, registry: &mut Registry) {
-    let used = Level::<PoolStore>::default();
-    registry.register_with_unit("pool_used", "What a pool holds", Unit::Bytes, used.clone());
-    let entitled = Level::<Pool>::default();
-    let help = "What a pool is entitled to in its store";
-    registry.register_with_unit("pool_entitlement", help, Unit::Bytes, entitled.clone());
-    let weight = Level::<Pool>::default();
-    registry.register("pool_weight", "A pool's weight in its VM", weight.clone());
-    let hits = Count::<PoolStore>::default();
-    registry.register("pool_hits", "Blocks found", hits.clone());
-    let count = |registry: &mut Registry, name: &str, help: &str| {
-        let family = Count::<Pool>::default();
-        registry.register(name, help, family.clone());
-        family
-    };
-    let gets = count(registry, "pool_gets", "Blocks looked up");
-    let puts = count(registry, "pool_puts", "Blocks inserted");
-    let dropped = count(
-        registry,
-        "pool_puts_dropped",
-        "Blocks that could not be inserted",
-    );
-    let evictions = count(registry, "pool_evictions", "Blocks evicted");
-    let invalidations = count(
-        registry,
-        "pool_invalidations",
-        "Blocks removed because the disk changed",
-    );
-    for vm in &stats.cache.vms {
-        for pool in &vm.pools {
-            let label = Pool {
-                vm: vm.name.clone(),
-                pool: pool.name.clone(),
-            };
-            let of = |store: &str| PoolStore {
-                vm: vm.name.clone(),
-                pool: pool.name.clone(),
+    let vms = stats.cache.vms.iter();
+    let all = vms.flat_map(|vm| vm.pools.iter().map(move |pool| (&vm.name, pool)));
+    let rows: Vec<_> = all
+        .map(|(vm, pool)| {
+            (
+                Pool {
+                    vm: vm.clone(),
+                    pool: pool.name.clone(),
+                },
+                pool,
+            )
+        })
+        .collect();
+    for (name, help, value) in POOL_BYTES {
+        registry.register_with_unit(name, help, Unit::Bytes, levels(&rows, value));
+    }
+    for (name, help, value) in POOL_LEVELS {
+        registry.register(name, help, levels(&rows, value));
+    }
+    for (name, help, value) in POOL_COUNTS {
+        registry.register(name, help, counts(&rows, value));
+    }
+    let used = Family::<PoolStore, Level>::default();
+    let hits = Family::<PoolStore, Counter>::default();
+    for (Pool { vm, pool: name }, pool) in &rows {
+        let stores = [
+            ("memory", pool.memory_bytes, pool.counts.memory_hits),
+            ("ssd", pool.ssd_bytes, pool.counts.ssd_hits),
+        ];
+        for (store, bytes, found) in stores {
+            let label = PoolStore {
+                vm: vm.clone(),
+                pool: name.clone(),
                 store: store.to_owned(),
             };
-            let (memory, ssd) = (of("memory"), of("ssd"));
-            used.get_or_create(&memory).set(pool.memory_bytes);
-            used.get_or_create(&ssd).set(pool.ssd_bytes);
-            entitled.get_or_create(&label).set(pool.entitlement_bytes);
-            weight.get_or_create(&label).set(pool.weight);
-            hits.get_or_create(&memory).inc_by(pool.counts.memory_hits);
-            hits.get_or_create(&ssd).inc_by(pool.counts.ssd_hits);
-            gets.get_or_create(&label).inc_by(pool.counts.gets);
-            puts.get_or_create(&label).inc_by(pool.counts.puts);
-            dropped
-                .get_or_create(&label)
-                .inc_by(pool.counts.puts_dropped);
-            evictions
-                .get_or_create(&label)
-                .inc_by(pool.counts.evictions);
-            invalidations
-                .get_or_create(&label)
-                .inc_by(pool.counts.invalidations);
+            used.get_or_create(&label).set(bytes);
+            hits.get_or_create(&label).inc_by(found);
         }
     }
+    registry.register_with_unit("pool_used", "What a pool holds", Unit::Bytes, used);
+    registry.register("pool_hits", "Blocks found", hits);
 }
 
 fn disks(stats: &Stats, registry: &mut Registry) {
-    let count = |registry: &mut Registry, name: &str, help: &str| {
-        let family = Count::<Disk>::default();
-        registry.register(name, help, family.clone());
-        family
-    };
-    let reads = count(registry, "disk_reads", "READ requests answered");
-    let read_bytes = count(registry, "disk_read_bytes", "Bytes read");
-    let at_once = count(
-        registry,
-        "disk_reads_at_once",
-        "READs answered without waiting",
-    );
-    let writes = count(
-        registry,
-        "disk_writes",
-        "Writes, trims and zeroings answered",
-    );
-    let write_bytes = count(registry, "disk_write_bytes", "Bytes they covered");
-    let errors = count(registry, "disk_errors", "Requests answered with an error");
-    for export in &stats.exports {
-        let label = Disk {
-            disk: export.name.clone(),
-        };
-        reads.get_or_create(&label).inc_by(export.reads);
-        read_bytes.get_or_create(&label).inc_by(export.read_bytes);
-        at_once.get_or_create(&label).inc_by(export.reads_at_once);
-        writes.get_or_create(&label).inc_by(export.writes);
-        write_bytes.get_or_create(&label).inc_by(export.write_bytes);
-        errors.get_or_create(&label).inc_by(export.errors);
+    let all = stats.exports.iter();
+    let rows: Vec<_> = all
+        .map(|e| {
+            (
+                Disk {
+                    disk: e.name.clone(),
+                },
+                e,
+            )
+        })
+        .collect();
+    for (name, help, value) in DISK_COUNTS {
+        registry.register(name, help, counts(&rows, value));
     }
+}
+
+type Level = Gauge<u64, AtomicU64>;
+
+fn levels<L: Clone + Eq + Hash, T>(rows: &[(L, &T)], value: fn(&T) -> u64) -> Family<L, Level> {
+    let family = Family::<L, Level>::default();
+    for (label, of) in rows {
+        family.get_or_create(label).set(value(of));
+    }
+    family
+}
+
+fn counts<L: Clone + Eq + Hash, T>(rows: &[(L, &T)], value: fn(&T) -> u64) -> Family<L, Counter> {
+    let family = Family::<L, Counter>::default();
+    for (label, of) in rows {
+        family.get_or_create(label).inc_by(value(of));
+    }
+    family
 }

@@ -97,6 +97,8 @@ pub struct Stats {
     pub exports: Vec<ExportStats>,
     /// NBD clients at this moment.
     pub clients: usize,
+    /// Why this host refuses io_uring, if it does: worker threads read and write disks then.
+    pub io_uring_refused: Option<&'static str>,
 }
 
 /// A running daemon.
@@ -309,6 +311,7 @@ impl Answers for Inner {
             cache: self.cache.stats(),
             exports: self.exports.iter().map(|e| e.stats()).collect(),
             clients: self.servers.iter().map(Server::clients).sum(),
+            io_uring_refused: crate::ring::refusal(),
         }
     }
 

@@ -106,5 +106,11 @@ fn disks(stats: &Value, out: &mut String) -> std::fmt::Result {
             number(export, "errors"),
         )?;
     }
+    if let Some(why) = stats["io_uring_refused"].as_str() {
+        writeln!(
+            out,
+            "\nio_uring is refused here ({why}): threads that wait serve the disks"
+        )?;
+    }
     writeln!(out, "\n{} clients", number(stats, "clients"))
 }

@@ -2,5 +2,6 @@
 
 mod client;
 mod hostile;
+mod image;
 mod live;
 mod pure;

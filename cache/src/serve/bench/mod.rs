@@ -1,18 +1,20 @@
-//! `justitia cache bench`: the NBD front end beside others.
+//! `justitia cache bench`: the NBD front end beside others, and the SSD store beside its device.
 //!
 //! The client is fio, the same for all servers, and the runs of the servers alternate, so that what the
 //! machine does meanwhile hits them alike. Runs of one round are compared, and the median of these ratios is
 //! reported.
 
+mod fio;
+mod ssd;
+
 use super::config::Config;
 use super::service::{ServeError, Service};
 use super::size::Size;
 use crate::bench::Spread;
-use justitia_share::num::to_f64;
 use std::fmt;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 /// What to measure.
@@ -34,6 +36,9 @@ pub enum BenchError {
     /// The server under test.
     #[error(transparent)]
     Serve(#[from] ServeError),
+    /// The cache under test.
+    #[error(transparent)]
+    Cache(#[from] crate::CacheError),
     /// A program did not do its part.
     #[error("expected {program} to run, found: {why}")]
     Program {
@@ -47,7 +52,7 @@ pub enum BenchError {
     Io(#[from] io::Error),
 }
 
-/// What was measured: 4 KiB random reads a second at queue depth 32.
+/// What was measured.
 #[derive(Clone, Debug)]
 pub struct Report {
     sections: Vec<Section>,
@@ -64,6 +69,8 @@ struct Section {
 struct Row {
     name: &'static str,
     runs: Vec<f64>,
+    /// Processor time of the server for a request, microseconds; only of ours, which is this process.
+    cost: Vec<f64>,
 }
 
 impl fmt::Display for Report {
@@ -79,6 +86,10 @@ impl fmt::Display for Report {
                     "  {:<36} {:>9.0}/s ({:.0} to {:.0})  ours is {ratio} times that",
                     row.name, rate.median, rate.low, rate.high
                 )?;
+                if !row.cost.is_empty() {
+                    let cost = Spread::of(row.cost.clone());
+                    writeln!(f, "  {:<36} {cost} us of processor time a request", "")?;
+                }
             }
         }
         Ok(())
@@ -98,6 +109,19 @@ struct Subject {
 }
 
 impl Subject {
+    /// Lets fio at it; requests a second.
+    fn fio(
+        &self,
+        how: &str,
+        block: &str,
+        options: &Options,
+        timed: bool,
+    ) -> Result<f64, BenchError> {
+        let uri = format!("--uri=nbd+unix:///?socket={}", self.socket.display());
+        let target = ["--ioengine=nbd", "--iodepth=32", &uri];
+        fio::run(&target, how, block, options, timed)
+    }
+
     fn stop(self) -> Result<(), BenchError> {
         match self.running {
             Running::Ours(service) => service.shut_down(Duration::from_secs(5))?,
@@ -121,7 +145,25 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
     let dir = scratch.path();
     let image = dir.join("image");
     fill(&image, options.size.0)?;
-    let sections = vec![hits(dir, &image, options)?, misses(dir, &image, options)?];
+    let mut sections = vec![
+        hits(dir, &image, options)?,
+        misses(
+            "misses: 4 KiB random reads, queue depth 32",
+            dir,
+            &image,
+            options,
+        )?,
+    ];
+    sections.extend(ssd::against_the_device(dir, options)?);
+    // Where the disk takes no time, what the cache costs shows most.
+    let memory = Path::new("/dev/shm");
+    if memory.is_dir() {
+        let scratch = tempfile::tempdir_in(memory)?;
+        let image = scratch.path().join("image");
+        fill(&image, options.size.0)?;
+        let title = "misses, the image in memory (tmpfs)";
+        sections.push(misses(title, scratch.path(), &image, options)?);
+    }
     Ok(Report { sections })
 }
 
@@ -158,9 +200,9 @@ fn hits(dir: &Path, image: &Path, options: &Options) -> Result<Section, BenchErr
     subjects.extend(theirs("qemu-nbd, image in the page cache", socket, qemu));
     for subject in &subjects {
         if subject.name.starts_with("nbdkit") {
-            fio(subject, "write", "1M", options, false)?;
+            subject.fio("write", "1M", options, false)?;
         }
-        fio(subject, "read", "1M", options, false)?;
+        subject.fio("read", "1M", options, false)?;
     }
     compare(
         "hits: 4 KiB random reads, queue depth 32",
@@ -169,8 +211,14 @@ fn hits(dir: &Path, image: &Path, options: &Options) -> Result<Section, BenchErr
     )
 }
 
-fn misses(dir: &Path, image: &Path, options: &Options) -> Result<Section, BenchError> {
+fn misses(
+    title: &'static str,
+    dir: &Path,
+    image: &Path,
+    options: &Options,
+) -> Result<Section, BenchError> {
     let copy = dir.join("theirs");
+    std::fs::copy(image, &copy)?;
     let cached = ours(
         dir,
         image,
@@ -184,11 +232,7 @@ fn misses(dir: &Path, image: &Path, options: &Options) -> Result<Section, BenchE
             disk.mode = None;
         }
     })?;
-    compare(
-        "misses: 4 KiB random reads, queue depth 32",
-        vec![cached, uncached],
-        options,
-    )
+    compare(title, vec![cached, uncached], options)
 }
 
 fn compare(
@@ -201,18 +245,31 @@ fn compare(
         .map(|s| Row {
             name: s.name,
             runs: Vec::new(),
+            cost: Vec::new(),
         })
         .collect();
     for _ in 0..options.runs.max(1) {
         for (subject, row) in subjects.iter().zip(&mut rows) {
-            row.runs
-                .push(fio(subject, "randread", "4k", options, true)?);
+            let before = processor_time();
+            let rate = subject.fio("randread", "4k", options, true)?;
+            let spent = processor_time() - before;
+            row.runs.push(rate);
+            if matches!(subject.running, Running::Ours(_)) {
+                row.cost
+                    .push(spent * 1e6 / (rate * f64::from(options.seconds.max(1))));
+            }
         }
     }
     for subject in subjects {
         subject.stop()?;
     }
     Ok(Section { title, rows })
+}
+
+/// Seconds of processor time that this process has had, its children not included.
+fn processor_time() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::try_from(time).unwrap_or_default().as_secs_f64()
 }
 
 fn ours(
@@ -247,50 +304,4 @@ fn theirs(name: &'static str, socket: PathBuf, child: io::Result<Child>) -> Opti
         socket,
         running: Running::Theirs(child),
     })
-}
-
-/// Runs fio; returns its reads a second.
-fn fio(
-    subject: &Subject,
-    how: &str,
-    block: &str,
-    options: &Options,
-    timed: bool,
-) -> Result<f64, BenchError> {
-    let error = |why: String| BenchError::Program {
-        program: "fio".into(),
-        why,
-    };
-    let report = subject.socket.with_extension("json");
-    let mut command = Command::new("fio");
-    command
-        .args(["--name=bench", "--ioengine=nbd", "--iodepth=32"])
-        .args(["--randrepeat=0", "--norandommap", "--output-format=json"])
-        .arg(format!(
-            "--uri=nbd+unix:///?socket={}",
-            subject.socket.display()
-        ))
-        .arg(format!("--rw={how}"))
-        .arg(format!("--bs={block}"))
-        .arg(format!("--size={}", options.size.0))
-        .arg(format!("--output={}", report.display()))
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped());
-    if timed {
-        command.args(["--time_based", &format!("--runtime={}", options.seconds)]);
-    }
-    let done = command.output().map_err(|e| error(e.to_string()))?;
-    if !done.status.success() {
-        return Err(error(String::from_utf8_lossy(&done.stderr).into_owned()));
-    }
-    let text = std::fs::read(&report)?;
-    let json: serde_json::Value =
-        serde_json::from_slice(&text).map_err(|e| error(e.to_string()))?;
-    let job = &json["jobs"][0]["read"];
-    let milliseconds = job["runtime"].as_u64().unwrap_or(0);
-    let reads = job["total_ios"].as_u64().unwrap_or(0);
-    if timed && (reads == 0 || milliseconds == 0) {
-        return Err(error("no reads in its report".into()));
-    }
-    Ok(to_f64(reads) * 1000.0 / to_f64(milliseconds.max(1)))
 }

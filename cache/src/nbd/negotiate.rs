@@ -1,0 +1,93 @@
+//! The negotiation with a client, from its bytes.
+
+use super::connection::Context;
+use super::handshake::{Agreed, Handshake, Next, Tls};
+use super::input::Input;
+use super::transport::Transport;
+use std::io;
+use std::time::Instant;
+
+/// Comes to terms with a client; `None` when it left, or there are none.
+pub fn negotiate(
+    transport: &mut Transport,
+    input: &mut Input,
+    context: &Context,
+) -> io::Result<Option<Agreed>> {
+    let deadline = Some(Instant::now() + context.limits.negotiation);
+    let tls = match (&context.tls, context.tls_required) {
+        (None, _) => Tls::Unavailable,
+        (Some(_), false) => Tls::Offered,
+        (Some(_), true) => Tls::Required,
+    };
+    let mut out = Vec::new();
+    let mut handshake = Handshake::new(tls, &mut out);
+    // An option may be larger than the input buffer.
+    let mut option = Vec::new();
+    loop {
+        send_all(transport, &mut out, deadline)?;
+        let (used, next) = handshake.step(&option, &*context.catalogue, &mut out);
+        option.drain(..used);
+        match next {
+            Next::More if used > 0 => continue,
+            Next::More => {}
+            Next::StartTls => {
+                send_all(transport, &mut out, deadline)?;
+                if !option.is_empty() {
+                    return Err(io::Error::other(
+                        "bytes before TLS that pretend to come after",
+                    ));
+                }
+                let config = context.tls.clone().ok_or(io::ErrorKind::Unsupported)?;
+                transport.secure(config)?;
+                handshake.secured();
+            }
+            Next::Close(why) => {
+                tracing::debug!("negotiation ended: {why}");
+                // The client may not wait for the answer.
+                let _ = send_all(transport, &mut out, deadline);
+                transport.close();
+                return Ok(None);
+            }
+            Next::Transmission(agreed) => {
+                send_all(transport, &mut out, deadline)?;
+                // What already arrived are requests.
+                let count = option.len();
+                let room = input.room().get_mut(..count).ok_or_else(|| {
+                    io::Error::other("more requests than fit before the negotiation's end")
+                })?;
+                room.copy_from_slice(&option);
+                input.arrived(count);
+                return Ok(Some(agreed));
+            }
+        }
+        let mut chunk = [0; 4096];
+        match transport.receive(&mut chunk, false) {
+            Ok(0) => return Ok(None),
+            Ok(count) => option.extend(&chunk[..count]),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                transport.wait(true, transport.unsent(), [None; 2], deadline)?;
+                transport.flush()?;
+            }
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+fn send_all(
+    transport: &mut Transport,
+    out: &mut Vec<u8>,
+    deadline: Option<Instant>,
+) -> io::Result<()> {
+    while !out.is_empty() || transport.unsent() {
+        match transport.send(&[io::IoSlice::new(out)]) {
+            Ok(count) => {
+                out.drain(..count);
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                transport.wait(false, true, [None; 2], deadline)?;
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
