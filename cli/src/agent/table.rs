@@ -96,7 +96,7 @@ pub fn status(status: &Status) -> String {
     if let Some(last) = status.decisions.last() {
         let _ = writeln!(
             out,
-            "\nlast: {} from {}: {}",
+            "\nlast: {} ({}): {}",
             last.what,
             name(&last.path),
             last.why
