@@ -5,6 +5,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use justitia_agent::act::guard::guard;
 use justitia_agent::act::ledger::{Back, Ledger, LedgerError, Returned, Written, reset};
 use justitia_kernel::cgroup::{Cgroup, CgroupFs};
 use justitia_kernel::knob::Knob;
@@ -407,4 +408,71 @@ fn no_limit_on_a_disk_survives_a_kill() {
     assert_eq!(io_max(&tree, "a"), FREE);
     let high = std::fs::read_to_string(tree.path("a").join("memory.high")).unwrap();
     assert!(high.starts_with("max"), "{high}");
+}
+
+/// An agent's ledger with a limit, room and protection of one cgroup.
+fn limited(tree: &Tree, cgroup: &Cgroup) -> Ledger {
+    let (mut ledger, _) = tree.open();
+    ledger.set(cgroup, DISK, TIGHT).unwrap();
+    ledger.set(cgroup, Knob::MemoryHigh, "4096").unwrap();
+    ledger.set(cgroup, KNOB, "5000").unwrap();
+    ledger
+}
+
+#[test]
+fn limits_of_a_silent_agent_lapse_and_it_takes_no_offence() {
+    let tree = Tree::new(&["a"]);
+    let cgroup = unlimited(&tree, "a");
+    let mut ledger = limited(&tree, &cgroup);
+    let (heart, mut agents) = std::os::unix::net::UnixStream::pair().unwrap();
+    let (heard, hears) = std::sync::mpsc::channel();
+    let (fs, state) = (tree.fs.clone(), tree.state());
+    let watching = std::thread::spawn(move || {
+        let silence = std::time::Duration::from_millis(200);
+        guard(&fs, &state, heart, silence, |done| {
+            heard.send(done.unwrap()).unwrap();
+        })
+        .unwrap();
+    });
+    let soon = std::time::Duration::from_secs(10);
+    assert_eq!(hears.recv_timeout(soon).unwrap().len(), 2);
+    assert_eq!(io_max(&tree, "a"), FREE);
+    assert_eq!(tree.low("a"), "5000", "protection throttles nobody");
+    // It wakes up, and gives back what it believes to stand.
+    std::io::Write::write_all(&mut agents, b".").unwrap();
+    assert_eq!(ledger.release(cgroup.id(), DISK), Some(Back::Restored));
+    assert!(ledger.may_write(cgroup.id(), DISK));
+    ledger.set(&cgroup, DISK, TIGHT).unwrap();
+    assert_eq!(hears.recv_timeout(soon).unwrap().len(), 2, "silent again");
+    assert_eq!(io_max(&tree, "a"), FREE);
+    drop(agents);
+    watching.join().unwrap();
+}
+
+#[test]
+fn the_guard_of_a_killed_agent_resets() {
+    let tree = Tree::new(&["a"]);
+    let cgroup = unlimited(&tree, "a");
+    let ledger = limited(&tree, &cgroup);
+    let journal = std::fs::read(tree.state().join("ledger")).unwrap();
+    drop(ledger);
+    std::fs::write(tree.state().join("ledger"), journal).unwrap();
+    for (file, text) in [
+        ("io.max", TIGHT),
+        ("memory.high", "4096"),
+        ("memory.low", "5000"),
+    ] {
+        std::fs::write(tree.path("a").join(file), text).unwrap();
+    }
+    let (heart, agents) = std::os::unix::net::UnixStream::pair().unwrap();
+    drop(agents);
+    let mut returned = Vec::new();
+    let silence = std::time::Duration::from_secs(60);
+    guard(&tree.fs, &tree.state(), heart, silence, |done| {
+        returned.extend(done.unwrap());
+    })
+    .unwrap();
+    assert_eq!(returned.len(), 3);
+    assert_eq!(io_max(&tree, "a"), FREE);
+    assert!(!tree.state().join("ledger").exists());
 }

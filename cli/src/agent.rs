@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use clap::Args;
+use justitia_agent::act::guard::{SILENCE, guard as watch};
 use justitia_agent::act::ledger::{Back, reset as give_back};
 use justitia_agent::config::{Config, DEFAULT_PATH};
 use justitia_agent::tell::socket::ask;
@@ -84,6 +85,28 @@ pub struct Doctor {
     /// As JSON
     #[arg(long)]
     json: bool,
+}
+
+/// Watch over a running agent's limits: started by the agent itself.
+#[derive(Args)]
+pub struct Guard {
+    /// The state directory of the agent
+    state: std::path::PathBuf,
+}
+
+pub fn guard(args: &Guard) -> anyhow::Result<ExitCode> {
+    let fs = CgroupFs::discover()?;
+    let told = |done: Result<Vec<_>, _>| match done {
+        Ok(returned) if returned.is_empty() => {}
+        Ok(returned) => eprintln!(
+            "justitia guard: the agent is silent or gone; {} limits were looked after",
+            returned.len()
+        ),
+        Err(error) => eprintln!("justitia guard: {error}"),
+    };
+    let heart = std::io::stdin();
+    watch(&fs, &args.state, heart.lock(), SILENCE, told)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 pub fn run(args: &Run) -> anyhow::Result<ExitCode> {

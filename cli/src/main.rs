@@ -34,6 +34,8 @@ enum Command {
     Lab(lab::Lab),
     Cache(cache::Cache),
     #[command(hide = true)]
+    Guard(agent::Guard),
+    #[command(hide = true)]
     Papers(papers::Papers),
 }
 
@@ -45,6 +47,7 @@ fn main() -> ExitCode {
         Command::Explain(args) => see::explain(&args),
         Command::Record(args) => see::record(&args),
         Command::Reset(args) => agent::reset(&args),
+        Command::Guard(args) => agent::guard(&args),
         Command::Doctor(args) => agent::doctor(&args),
         Command::Lab(args) => lab::lab(&args),
         Command::Papers(args) => papers::write(&args, &Cli::command()),

@@ -15,6 +15,7 @@ use justitia_kernel::knob::{Knob, read_raw};
 use justitia_share::credit::{Allowance, CreditLoop, Interval, Limits, Observed, Settings};
 use justitia_share::{Claim, NodeId, Tree};
 
+use super::guard::Guard;
 use super::ledger::{Ledger, Written};
 use crate::config::Config;
 use crate::escape;
@@ -67,6 +68,8 @@ pub struct Credits {
     audited: Option<Instant>,
     turned: Option<Instant>,
     limits: Vec<String>,
+    /// Gives limits back should we be stopped; started before the first limit.
+    guard: Option<Guard>,
 }
 
 impl Credits {
@@ -84,6 +87,7 @@ impl Credits {
             audited: None,
             turned: None,
             limits: Vec::new(),
+            guard: None,
         };
         if !config.credits {
             return credits;
@@ -163,6 +167,10 @@ impl Credits {
         {
             self.let_go(ledger);
         }
+        if self.guard.as_mut().is_some_and(|guard| !guard.beat(now)) {
+            tracing::warn!("the guard of the limits has ended; it is started anew");
+            self.guard = None;
+        }
         let intervals: Vec<Option<Interval>> =
             self.disks.iter_mut().map(|d| d.meter.look(now)).collect();
         let engaged = self.disks.iter().any(|d| d.credits.engaged());
@@ -211,7 +219,9 @@ impl Credits {
                     *parts.entry(id).or_default() += allowance.part;
                 }
             }
-            if let Some(ledger) = ledger.as_deref_mut() {
+            if let Some(ledger) = ledger.as_deref_mut()
+                && (allowances.is_empty() || guarded(&mut self.guard, &config.state, now))
+            {
                 limit(disk, &allowances, observer, ledger, audit);
             }
         }
@@ -268,7 +278,7 @@ impl Credits {
         seen: &[(CgroupId, TenantIo)],
         now: Instant,
     ) {
-        let engaged = self.disks.iter().any(|d| d.credits.engaged());
+        let engaged = self.guard.is_some() && self.disks.iter().any(|d| d.credits.engaged());
         self.writers
             .retain(|_, (at, _)| engaged && now - *at < WRITER);
         if self.roomed.is_some_and(|at| now - at < ROOMS) {
@@ -329,6 +339,17 @@ impl Credits {
         self.writers.clear();
         self.tenants.clear();
     }
+}
+
+/// Whether a guard watches; without one no limit is set.
+fn guarded(guard: &mut Option<Guard>, state: &Path, now: Instant) -> bool {
+    if guard.is_none() {
+        match Guard::start(state) {
+            Ok(started) => *guard = Some(started),
+            Err(error) => tracing::warn!(%error, "no guard could be started: nobody is limited"),
+        }
+    }
+    guard.as_mut().is_some_and(|guard| guard.beat(now))
 }
 
 /// The tree of weights, and each cgroup's node.

@@ -1,0 +1,124 @@
+//! A guard beside the agent: a tiny process that gives limits back when the agent cannot.
+//!
+//! It is started before the first limit is set, waits for the agent's heartbeat on its standard input, and
+//! does two things. If the heartbeat stops (the agent was stopped by SIGSTOP, or hangs), it gives back
+//! whatever throttles, by the journal, and goes on waiting. If its input ends (the agent is gone, however), it
+//! does what `justitia reset` does, unless another agent has begun already.
+//!
+//! It is in a process group of its own, so that what stops the agent's does not stop it. What freezes the whole
+//! cgroup (`cgroup.freeze`) or machine freezes it too.
+
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use justitia_kernel::cgroup::CgroupFs;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::Timespec;
+
+use super::ledger::{LedgerError, Returned, lapse, reset};
+
+/// Limits of an agent that has been silent for so long are given back. Longer than the pause after which the
+/// agent itself no longer trusts what stands ([`credits`](super::credits)), so that it notices.
+pub const SILENCE: Duration = Duration::from_secs(5);
+/// The agent is heard at least this often.
+const BEAT: Duration = Duration::from_secs(1);
+
+/// The agent's end.
+#[derive(Debug)]
+pub struct Guard {
+    child: Child,
+    heart: Option<ChildStdin>,
+    beaten: Option<Instant>,
+}
+
+impl Guard {
+    /// Starts this program again as `guard` of the ledger in `state`.
+    ///
+    /// # Errors
+    /// If the program cannot be started.
+    pub fn start(state: &Path) -> std::io::Result<Self> {
+        let mut child = Command::new("/proc/self/exe")
+            .arg("guard")
+            .arg(state)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .process_group(0)
+            .spawn()?;
+        let heart = child.stdin.take();
+        Ok(Self {
+            child,
+            heart,
+            beaten: None,
+        })
+    }
+
+    /// Tells the guard that the agent lives. Says whether the guard does.
+    pub fn beat(&mut self, now: Instant) -> bool {
+        if self.beaten.is_some_and(|at| now - at < BEAT) {
+            return true;
+        }
+        self.beaten = Some(now);
+        // A pipe takes some thousand beats before a write would wait: a guard that is stopped for that long
+        // is none.
+        let alive = matches!(self.child.try_wait(), Ok(None));
+        alive
+            && self
+                .heart
+                .as_mut()
+                .is_some_and(|h| h.write_all(b".").is_ok())
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        // The end of its input is the end of the guard.
+        self.heart.take();
+        let _ = self.child.wait();
+    }
+}
+
+/// The guard's end: waits for the heartbeat on `heart` until it ends. `told` hears what was given back.
+///
+/// # Errors
+/// If the heartbeat cannot be read.
+pub fn guard<H: Read + AsFd>(
+    fs: &CgroupFs,
+    state: &Path,
+    mut heart: H,
+    silence: Duration,
+    mut told: impl FnMut(Result<Vec<Returned>, LedgerError>),
+) -> std::io::Result<()> {
+    let timeout = Timespec::try_from(silence).ok();
+    let mut lapsed = false;
+    let mut beats = [0; 64];
+    loop {
+        let wait = if lapsed { None } else { timeout.as_ref() };
+        let ready = poll(&mut [PollFd::new(&heart, PollFlags::IN)], wait);
+        match ready {
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(error) => return Err(error.into()),
+            Ok(0) => {
+                lapsed = true;
+                told(lapse(fs, state));
+                continue;
+            }
+            Ok(_) => {}
+        }
+        if heart.read(&mut beats)? == 0 {
+            break;
+        }
+        lapsed = false;
+    }
+    match reset(fs, state, false) {
+        // The agent has ended in order, or the next one has begun: it has given everything back.
+        Err(LedgerError::Busy(_)) => {}
+        // What throttles comes back even where not every line is certain.
+        Err(LedgerError::Journal(_)) => told(lapse(fs, state)),
+        done => told(done),
+    }
+    Ok(())
+}
