@@ -103,6 +103,7 @@ fn every_path_is_counted_once_and_hits_are_right() {
     mount_ext4(&vm);
     run(&vm, "paths", "/data");
     run(&vm, "hits", "/data");
+    run(&vm, "demand", "/data");
 }
 
 #[test]
@@ -115,6 +116,7 @@ fn every_filesystem_on_both_kernels() {
         for directory in ["/data", "/run/overlay", "/run/xfs"] {
             run(&vm, "paths", directory);
             run(&vm, "hits", directory);
+            run(&vm, "demand", directory);
         }
     }
 }
@@ -124,6 +126,10 @@ fn every_filesystem_on_both_kernels() {
 fn cgroups_may_come_and_go() {
     let vm = boot("6.12");
     mount_ext4(&vm);
+    // Or entering a cgroup takes tens of milliseconds.
+    vm.guest()
+        .ok("mount -o remount,favordynmods,memory_recursiveprot /sys/fs/cgroup")
+        .unwrap();
     run(&vm, "churn", "/data");
 }
 

@@ -1,9 +1,9 @@
 //! Many cgroups made and removed under I/O: what the survivors did is counted to the byte, and
 //! nothing is left of the others.
 
+use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
-use std::process::Command;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -11,13 +11,15 @@ use justitia_kernel::eyes::{Counters, Eyes, Limits};
 use rustix::fs::OFlags;
 
 use super::calls::{Buffer, MIB, make, open};
-use super::{CGROUPS, Tenant, directory};
+use super::{CGROUPS, Tenant};
 
 /// How many come and go.
 const CGROUPS_IN_ALL: usize = 10_000;
 /// Each of these goes round that many cgroups.
 const SURVIVORS: usize = 2;
 const PIECE: usize = 4096;
+/// There when all have gone.
+const CHURNED: &str = "/run/churned";
 
 pub fn run(directory: &Path) {
     make(&directory.join("churn"), MIB);
@@ -38,19 +40,9 @@ pub fn run(directory: &Path) {
             .map(|tenant| scope.spawn(|| tenant.case("churn/survive")["bytes"]))
             .collect();
         let churning = scope.spawn(|| {
-            let tenant = Path::new(CGROUPS);
-            let script = "i=0; while [ $i -lt $2 ]; do mkdir $0/churn-$i; \
-                (echo 0 >$0/churn-$i/cgroup.procs; read -r -n 1 x <$1); rmdir $0/churn-$i; \
-                i=$((i+1)); done; touch /run/churned";
-            let done = Command::new("sh")
-                .arg("-c")
-                .arg(script)
-                .arg(tenant)
-                .arg(directory.join("churn"))
-                .arg(CGROUPS_IN_ALL.to_string())
-                .status()
-                .unwrap();
-            assert!(done.success());
+            let tenant = Tenant::new("churner");
+            let reads = tenant.case("churn/churn")["reads"];
+            assert_eq!(reads, u64::try_from(CGROUPS_IN_ALL).unwrap());
             over.store(true, Ordering::Relaxed);
         });
         while !over.load(Ordering::Relaxed) {
@@ -95,13 +87,17 @@ pub fn run(directory: &Path) {
     assert!(left < 16, "{left} cgroups are still known");
 }
 
-/// Runs in a survivor's cgroup until the others are through.
-pub fn work(_: &str, _: &Path) {
-    let file = open(&directory().join("churn"), OFlags::RDONLY);
+/// Runs in a cgroup of its own: one that goes through the others, or one that reads until that is
+/// through.
+pub fn work(name: &str, directory: &Path) {
+    let file = open(&directory.join("churn"), OFlags::RDONLY);
     let mut buffer = Buffer::new(PIECE);
+    if name == "churn" {
+        return churn(&file, &mut buffer);
+    }
     let mut bytes = 0;
     let mut piece = 0;
-    while !Path::new("/run/churned").exists() {
+    while !Path::new(CHURNED).exists() {
         for _ in 0..64 {
             piece = (piece + 1) % (MIB / PIECE);
             let at = u64::try_from(piece * PIECE).unwrap();
@@ -110,4 +106,24 @@ pub fn work(_: &str, _: &Path) {
         }
     }
     println!("\ntruth bytes={bytes}");
+}
+
+/// Makes a cgroup, goes into it, reads once, and removes the one before.
+fn churn(file: &File, buffer: &mut Buffer) {
+    let home = Path::new(CGROUPS).join("churner");
+    let enter = |cgroup: &Path| std::fs::write(cgroup.join("cgroup.procs"), "0").unwrap();
+    let mut before: Option<PathBuf> = None;
+    for number in 0..CGROUPS_IN_ALL {
+        let cgroup = Path::new(CGROUPS).join(format!("churn-{number}"));
+        std::fs::create_dir(&cgroup).unwrap();
+        enter(&cgroup);
+        file.read_exact_at(buffer.get(PIECE), 0).unwrap();
+        if let Some(before) = before.replace(cgroup) {
+            std::fs::remove_dir(before).unwrap();
+        }
+    }
+    enter(&home);
+    std::fs::remove_dir(before.unwrap()).unwrap();
+    std::fs::write(CHURNED, "").unwrap();
+    println!("\ntruth reads={CGROUPS_IN_ALL}");
 }

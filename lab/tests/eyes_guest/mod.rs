@@ -3,6 +3,7 @@
 mod calls;
 mod churn;
 mod cost;
+mod demand;
 mod hits;
 mod paths;
 
@@ -27,6 +28,7 @@ fn in_guest() {
     match part.as_str() {
         "paths" => paths::compare(&directory),
         "hits" => hits::compare(&directory),
+        "demand" => demand::compare(&directory),
         "churn" => churn::run(&directory),
         "cost" => cost::measure(&directory),
         other => panic!("no part {other}"),
