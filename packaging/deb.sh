@@ -15,7 +15,7 @@ install -D -m 0644 "$here/justitia.service" "$tree/lib/systemd/system/justitia.s
 install -D -m 0644 "$here/grafana.json" "$tree/usr/share/justitia/grafana.json"
 install -D -m 0644 "$here/alerts.yml" "$tree/usr/share/justitia/alerts.yml"
 install -D -m 0644 "$here/../README.md" "$tree/usr/share/doc/justitia/README.md"
-cat "$here/../LICENSE-MIT" "$here/../LICENSE-APACHE" >"$tree/usr/share/doc/justitia/copyright"
+cat "$here/../LICENSE-MIT" "$here/../LICENSE-APACHE" "$here/../kernel/src/bpf/LICENSE-GPL-2.0" >"$tree/usr/share/doc/justitia/copyright"
 "$binary" papers "$tree/papers"
 mkdir -p "$tree/usr/share/man/man1" "$tree/etc/justitia/justitia.toml.d"
 gzip -9n "$tree"/papers/man/*.1
@@ -34,7 +34,7 @@ Package: justitia
 Version: $version
 Architecture: $arch
 Maintainer: The Justitia developers <justitia@localhost>
-Depends: libc6${libc:+ (>= $libc)}, libgcc-s1
+Depends: libc6${libc:+ (>= $libc)}, libgcc-s1, libelf1, zlib1g
 Section: admin
 Priority: optional
 Installed-Size: $(du -sk "$tree" | cut -f1)
