@@ -31,8 +31,10 @@ pub fn run(
     if !done.status.success() {
         return Err(error(String::from_utf8_lossy(&done.stderr).into_owned()));
     }
-    let json: serde_json::Value =
-        serde_json::from_slice(&done.stdout).map_err(|e| error(e.to_string()))?;
+    // Its NBD engine says something before the report.
+    let text = String::from_utf8_lossy(&done.stdout);
+    let report = &text[text.find('{').unwrap_or(0)..];
+    let json: serde_json::Value = serde_json::from_str(report).map_err(|e| error(e.to_string()))?;
     let side = if how.ends_with("read") {
         "read"
     } else {

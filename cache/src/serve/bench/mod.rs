@@ -99,7 +99,18 @@ impl fmt::Display for Report {
 /// A server under test, and where it listens.
 enum Running {
     Ours(Service),
-    Theirs(Child),
+    Theirs(Other),
+}
+
+/// A server of others, which ends with this.
+struct Other(Child);
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 struct Subject {
@@ -125,10 +136,7 @@ impl Subject {
     fn stop(self) -> Result<(), BenchError> {
         match self.running {
             Running::Ours(service) => service.shut_down(Duration::from_secs(5))?,
-            Running::Theirs(mut child) => {
-                child.kill()?;
-                child.wait()?;
-            }
+            Running::Theirs(other) => drop(other),
         }
         // The others leave their sockets behind.
         let _ = std::fs::remove_file(self.socket);
@@ -302,6 +310,6 @@ fn theirs(name: &'static str, socket: PathBuf, child: io::Result<Child>) -> Opti
     Some(Subject {
         name,
         socket,
-        running: Running::Theirs(child),
+        running: Running::Theirs(Other(child)),
     })
 }
