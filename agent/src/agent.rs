@@ -226,10 +226,11 @@ impl Agent {
             self.history
                 .remember(outcome.key, &path, Deed::Refused, error.clone(), now);
         }
-        self.rests
-            .entry(outcome.key)
-            .or_default()
-            .judge(outcome, now);
+        let rest = self.rests.entry(outcome.key).or_default();
+        if let Some(why) = rest.judge(outcome, now) {
+            self.history
+                .remember(outcome.key, &path, Deed::Rest, why.to_string(), now);
+        }
     }
 
     /// Tells the keeper of cgroups that came and went, and of knobs that were written.

@@ -21,19 +21,24 @@ pub struct Rest {
 
 impl Rest {
     /// Takes note of what came of an order: a tenant that thrashes rests for a second, one of which less than
-    /// an eighth of what was asked could be had, three times in a row, for 1 s, then 2 s, at most 16 s.
-    pub fn judge(&mut self, outcome: &Outcome, now: Instant) {
+    /// an eighth of what was asked could be had, three times in a row, for 1 s, then 2 s, at most 16 s. Says why
+    /// it rests, if it begins to.
+    pub fn judge(&mut self, outcome: &Outcome, now: Instant) -> Option<Spared> {
         if let Some(spared) = outcome.spared {
             self.until = Some((now + THRASHING, spared));
-        } else if outcome.freed < outcome.asked / 8 {
+            return Some(spared);
+        }
+        if outcome.freed < outcome.asked / 8 {
             self.fruitless = (self.fruitless + 1).min(FRUITLESS + LONGEST);
             if self.fruitless >= FRUITLESS {
                 let pause = Duration::from_secs(1 << (self.fruitless - FRUITLESS));
                 self.until = Some((now + pause, Spared::Fruitless));
+                return Some(Spared::Fruitless);
             }
         } else {
             *self = Self::default();
         }
+        None
     }
 
     /// Why it is left alone at this moment, if it is.
@@ -65,8 +70,9 @@ mod tests {
         let now = Instant::now();
         let mut rest = Rest::default();
         let mut pauses = Vec::new();
-        for _ in 0..9 {
-            rest.judge(&outcome((1 << 20) - 1, None), now);
+        for n in 0..9 {
+            let begins = rest.judge(&outcome((1 << 20) - 1, None), now);
+            assert_eq!(begins, (n >= 2).then_some(Spared::Fruitless));
             let pause = (0..60).find(|s| rest.spared(now + Duration::from_secs(*s)).is_none());
             pauses.push(pause);
         }
@@ -74,10 +80,10 @@ mod tests {
         assert_eq!(pauses, expected);
         assert_eq!(rest.spared(now), Some(Spared::Fruitless));
         // An eighth of what was asked ends it.
-        rest.judge(&outcome(1 << 20, None), now);
-        assert_eq!(rest.spared(now), None);
-        rest.judge(&outcome(0, None), now);
-        assert_eq!(rest.spared(now), None);
+        for freed in [1 << 20, 0] {
+            assert_eq!(rest.judge(&outcome(freed, None), now), None);
+            assert_eq!(rest.spared(now), None);
+        }
     }
 
     #[test]
@@ -85,7 +91,8 @@ mod tests {
         let now = Instant::now();
         let mut rest = Rest::default();
         for _ in 0..5 {
-            rest.judge(&outcome(0, Some(Spared::Thrashing(80.0))), now);
+            let thrashes = Some(Spared::Thrashing(80.0));
+            assert_eq!(rest.judge(&outcome(0, thrashes), now), thrashes);
         }
         let soon = now + Duration::from_millis(999);
         assert_eq!(rest.spared(soon), Some(Spared::Thrashing(80.0)));

@@ -56,13 +56,14 @@ start() {
 		usleep 100000
 	done
 }
-# Ends the agent by signal $1 and prints its exit status.
+# Ends the agent by signal $1 and prints its exit status. The kernel detaches the probes one by one while it
+# exits, each after every task has slept once: on a busy emulated machine that takes seconds.
 end() {
 	kill "-$1" "$(cat /run/agent.pid)"
 	tries=0
 	until [ -s /run/agent.code ]; do
 		tries=$((tries + 1))
-		[ $tries -lt 600 ] || { echo "the agent does not end"; return 1; }
+		[ $tries -lt 4500 ] || { echo "the agent does not end"; return 1; }
 		usleep 20000
 	done
 	cat /run/agent.code
