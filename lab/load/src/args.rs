@@ -73,6 +73,10 @@ pub struct Args {
     #[arg(long, default_value = "20", value_parser = parse_seconds)]
     pub duration: f64,
 
+    /// Seconds before the run that are not counted, as fio's ramp_time: what settles, settles here.
+    #[arg(long, default_value = "0", value_parser = parse_seconds)]
+    pub ramp: f64,
+
     /// Seed of the sizes, of which files exist at the start, and of the appends.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,

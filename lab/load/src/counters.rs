@@ -101,6 +101,19 @@ impl Counters {
     }
 }
 
+impl Totals {
+    /// What has come since `before`.
+    #[must_use]
+    pub fn since(self, before: Self) -> Self {
+        Self {
+            read: self.read - before.read,
+            written: self.written - before.written,
+            operations: self.operations - before.operations,
+            errors: self.errors - before.errors,
+        }
+    }
+}
+
 /// One worker's latencies, by operation.
 #[derive(Default)]
 pub struct Timings(Mutex<BTreeMap<Step, Latencies>>);
@@ -113,6 +126,12 @@ impl Timings {
         if let Some(histogram) = histogram(&mut timings, step) {
             histogram.saturating_record(micros);
         }
+    }
+
+    /// Forgets what was recorded.
+    pub fn clear(&self) {
+        let mut timings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        timings.clear();
     }
 
     /// Adds what was recorded to `all`.

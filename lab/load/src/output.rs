@@ -131,12 +131,13 @@ impl Line {
 
     /// The line for what happened between two moments.
     pub fn interval(t: f64, before: Totals, now: Totals) -> Self {
+        let new = now.since(before);
         Self::Interval {
             t,
-            operations: now.operations - before.operations,
-            read_bytes: now.read - before.read,
-            written_bytes: now.written - before.written,
-            errors: now.errors - before.errors,
+            operations: new.operations,
+            read_bytes: new.read,
+            written_bytes: new.written,
+            errors: new.errors,
         }
     }
 

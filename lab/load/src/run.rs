@@ -207,9 +207,11 @@ fn execute(
         monotonic_ns: monotonic(),
     }
     .print()?;
-    let began = Instant::now();
     go.wait();
-    let totals = watch(config, sets, &crew.counters, began, &interrupted)?;
+    let before = ramp(config, &crew, &interrupted);
+    let began = Instant::now();
+    let totals = watch(config, sets, &crew.counters, began, before, &interrupted)?;
+    let totals = totals.since(before);
     let seconds = began.elapsed().as_secs_f64();
     let patience = Instant::now() + GRACE;
     while crew.counters.active.load(Ordering::Relaxed) > 0 && Instant::now() < patience {
@@ -231,18 +233,31 @@ fn execute(
     Ok(totals.errors == 0)
 }
 
-/// Prints lines until the run is over. The totals at its end, which the intervals add up to.
+/// Lets pass what is not counted: the totals at its end.
+fn ramp(config: &Config, crew: &Crew, interrupted: &dyn Fn() -> bool) -> Totals {
+    let end = Instant::now() + Duration::from_secs_f64(config.args.ramp);
+    while Instant::now() < end && !interrupted() {
+        std::thread::sleep(end.saturating_duration_since(Instant::now()).min(SLICE));
+    }
+    for timings in &crew.timings {
+        timings.clear();
+    }
+    crew.counters.totals()
+}
+
+/// Prints lines until the run is over. The totals at its end, which the intervals and those `before` add up
+/// to.
 fn watch(
     config: &Config,
     sets: &Sets,
     counters: &Counters,
     began: Instant,
+    mut before: Totals,
     interrupted: &dyn Fn() -> bool,
 ) -> Result<Totals> {
     let deadline = began + Duration::from_secs_f64(config.args.duration);
     let mut intervals = Ticker::new(began, config.args.interval);
     let mut samples = Ticker::new(began, config.args.residency);
-    let mut before = Totals::default();
     let over = |now: Instant| {
         now >= deadline || interrupted() || counters.active.load(Ordering::Relaxed) == 0
     };

@@ -197,8 +197,8 @@ impl MetricName {
 }
 
 /// Something that runs in a container, or outside. In every text, `{dir}` is the runner's own
-/// directory on the disk, `{name}` and `{weight}` the tenant's, `{seconds}` the phase's and
-/// `{seed}` the run's.
+/// directory on the disk, `{name}` and `{weight}` the tenant's, `{seconds}` and `{ramp}` the
+/// phase's and `{seed}` the run's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Workload {
@@ -224,6 +224,10 @@ pub enum Phase {
         /// For how long: what `{seconds}` stands for, and what bandwidth is over.
         #[serde(default)]
         seconds: Option<u64>,
+        /// So many seconds before those are not counted: what `{ramp}` stands for. What a control loop
+        /// does at first is an experiment of its own.
+        #[serde(default)]
+        ramp: u64,
         /// Whether the disk is as slow as it should be; populating may run free.
         #[serde(default = "yes")]
         throttle: bool,

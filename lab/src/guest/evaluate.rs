@@ -94,6 +94,7 @@ impl Run<'_> {
                 workload,
                 tenants,
                 seconds,
+                ramp,
                 throttle,
                 measured,
                 background,
@@ -103,6 +104,7 @@ impl Run<'_> {
                 let who = Who {
                     tenants,
                     seconds: *seconds,
+                    ramp: *ramp,
                 };
                 if *background {
                     let (mut works, gate) = self.start(workload, &who)?;
@@ -145,7 +147,7 @@ impl Run<'_> {
                 let work = Work::start(
                     self.workload(beside)?,
                     &place(tenant),
-                    &self.words(None),
+                    &self.words(None, 0),
                     &gate,
                 )?;
                 self.background.push(work);
@@ -162,9 +164,10 @@ impl Run<'_> {
             .with_context(|| format!("expected a workload named {name:?}"))
     }
 
-    const fn words(&self, seconds: Option<u64>) -> Words {
+    const fn words(&self, seconds: Option<u64>, ramp: u64) -> Words {
         Words {
             seconds,
+            ramp,
             seed: self.plan.seed,
         }
     }
@@ -177,7 +180,7 @@ impl Run<'_> {
     /// Starts a workload in each of its places, all waiting at one gate.
     fn start(&mut self, name: &str, who: &Who<'_>) -> Result<(Vec<Work>, Gate)> {
         let gate = self.gate();
-        let words = self.words(who.seconds);
+        let words = self.words(who.seconds, who.ramp);
         let workload = self.workload(name)?;
         let mut works = Vec::new();
         for tenant in self.tenants.iter().filter(|tenant| who.has(&tenant.name)) {
@@ -198,9 +201,13 @@ impl Run<'_> {
 
     fn run(&mut self, name: &str, who: &Who<'_>, measured: bool, within: Duration) -> Result<()> {
         let (mut works, gate) = self.start(name, who)?;
-        let before = self.look()?;
+        let mut before = self.look()?;
         let begin = open(&mut works, &gate, within)?;
-        let limit = within + Duration::from_secs(who.seconds.unwrap_or(0));
+        if who.ramp > 0 {
+            std::thread::sleep(Duration::from_secs(who.ramp));
+            before = self.look()?;
+        }
+        let limit = within + Duration::from_secs(who.seconds.unwrap_or(0) + who.ramp);
         let mut reports = Vec::new();
         for work in &mut works {
             let report = work.finish(limit.saturating_sub(begin.elapsed()))?;
@@ -310,6 +317,7 @@ impl Look {
 struct Who<'a> {
     tenants: &'a [String],
     seconds: Option<u64>,
+    ramp: u64,
 }
 
 impl Who<'_> {

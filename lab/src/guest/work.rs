@@ -69,6 +69,7 @@ pub struct Report {
 /// What texts may speak of.
 pub struct Words {
     pub seconds: Option<u64>,
+    pub ramp: u64,
     pub seed: u64,
 }
 
@@ -218,6 +219,7 @@ fn substitute(text: &str, place: &Place<'_>, words: &Words) -> String {
         ("{name}", place.name.to_owned()),
         ("{weight}", place.weight.to_string()),
         ("{seconds}", seconds.unwrap_or_default()),
+        ("{ramp}", words.ramp.to_string()),
         ("{seed}", words.seed.to_string()),
     ])
     .iter()
@@ -300,13 +302,14 @@ mod tests {
         };
         let words = Words {
             seconds: Some(5),
+            ramp: 3,
             seed: 42,
         };
         let text = substitute(
-            "{dir} {name} {weight} {seconds} {seed} {dir}",
+            "{dir} {name} {weight} {seconds} {ramp} {seed} {dir}",
             &place,
             &words,
         );
-        assert_eq!(text, "/data/c1 c1 300 5 42 /data/c1");
+        assert_eq!(text, "/data/c1 c1 300 5 3 42 /data/c1");
     }
 }
