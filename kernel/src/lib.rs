@@ -2,7 +2,9 @@
 //!
 //! * [`cgroup`]: cgroup v2, reached relative to a directory's descriptor and keyed by cgroup id,
 //!   so that a path which another cgroup has taken over is never mistaken for the old one.
-//! * [`knob`], [`reclaim`](cgroup::Cgroup::reclaim) and [`lru_gen`]: the only writes.
+//! * [`knob`], [`reclaim`](cgroup::Cgroup::reclaim), [`admit`](cgroup::Cgroup::admit) and [`lru_gen`]: the
+//!   only writes.
+//! * [`file`]: a file by its inode number, and its part of the page cache.
 //! * [`proc`](mod@proc): `/proc/meminfo`, `/proc/vmstat`, `/proc/zoneinfo`, `/proc/pressure`.
 //! * [`eyes`]: what applications get, by eBPF.
 //! * [`watch`]: what changes in the tree, without rescanning it.
@@ -17,6 +19,7 @@
 pub mod cgroup;
 pub mod error;
 pub mod eyes;
+pub mod file;
 pub mod io;
 pub mod knob;
 pub mod lru_gen;

@@ -1,9 +1,11 @@
-//! Where cgroup v2 is mounted, from `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
+//! Where cgroup v2 and other filesystems are mounted, from `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
+use crate::buffer::read_path;
+use crate::error::Result;
 use crate::parse;
 
 /// A cgroup v2 mount.
@@ -60,6 +62,22 @@ fn cgroup_mount(line: &[u8]) -> Option<CgroupMount> {
         read_only,
         recursiveprot: has(options, b"memory_recursiveprot"),
     })
+}
+
+/// Where the filesystem on device (major, minor) is mounted, in the order of the mount table.
+pub(crate) fn mounts_of(device: (u32, u32)) -> Result<Vec<PathBuf>> {
+    read_path(Path::new("/proc/self/mountinfo"), |table| {
+        parse::lines(table)
+            .filter_map(|(_, line)| mount_on(line, device))
+            .collect()
+    })
+}
+
+fn mount_on(line: &[u8], (major, minor): (u32, u32)) -> Option<PathBuf> {
+    let mut words = parse::words(line).skip(2);
+    let ours = words.next()? == format!("{major}:{minor}").as_bytes();
+    let path = words.nth(1)?;
+    ours.then(|| PathBuf::from(unescape(path)))
 }
 
 /// Undoes the kernel's `\ooo` for blanks, newlines and backslashes.
@@ -133,6 +151,14 @@ mod tests {
         let table = b"1 0 0:1 / /mnt/a\\040b\\012\\134\\9 rw - cgroup2 none rw\n";
         let mounts = cgroup_mounts(table);
         assert_eq!(mounts[0].path, Path::new("/mnt/a b\n\\\\9"));
+    }
+
+    #[test]
+    fn a_device_is_found_wherever_it_is_mounted() {
+        let line = b"36 35 98:0 /mnt1 /mnt/a\\040b rw,noatime master:1 - ext3 /dev/root rw";
+        assert_eq!(mount_on(line, (98, 0)), Some(PathBuf::from("/mnt/a b")));
+        assert_eq!(mount_on(line, (98, 1)), None);
+        assert_eq!(mount_on(b"36 35 98:0", (98, 0)), None);
     }
 
     #[test]

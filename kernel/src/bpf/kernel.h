@@ -71,11 +71,25 @@ struct super_block {
 struct inode {
 	unsigned short i_mode;
 	unsigned long i_ino;
+	u32 i_generation;
 	struct super_block *i_sb;
+};
+
+struct rb_node {
+	struct rb_node *rb_left;
+};
+
+struct rb_root {
+	struct rb_node *rb_node;
+};
+
+struct rb_root_cached {
+	struct rb_root rb_root;
 };
 
 struct address_space {
 	struct inode *host;
+	struct rb_root_cached i_mmap;
 	unsigned long nrpages;
 };
 

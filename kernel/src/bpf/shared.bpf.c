@@ -21,6 +21,10 @@ struct use {
 struct used {
 	u64 bytes;
 	u64 cached_pages;
+	/* Tells the file from another that gets the same inode number later. */
+	u64 generation;
+	/* Whether anybody had it mapped at the last touch. */
+	u64 mapped;
 };
 
 struct {
@@ -33,6 +37,12 @@ struct {
 /* The page size's logarithm, and which pages of a large folio there are, is not asked for: a touch
  * counts as one page. */
 #define PAGE 4096
+
+static __always_inline void look(struct used *used, struct folio *folio)
+{
+	used->cached_pages = BPF_CORE_READ(folio, mapping, nrpages);
+	used->mapped = BPF_CORE_READ(folio, mapping, i_mmap.rb_root.rb_node) != 0;
+}
 
 SEC("fentry/folio_mark_accessed")
 int BPF_PROG(touched, struct folio *folio)
@@ -68,10 +78,11 @@ int BPF_PROG(touched, struct folio *folio)
 	used = bpf_map_lookup_elem(&uses, &use);
 	if (used) {
 		__sync_fetch_and_add(&used->bytes, PAGE);
-		used->cached_pages = BPF_CORE_READ(folio, mapping, nrpages);
+		look(used, folio);
 		return 0;
 	}
-	first.cached_pages = BPF_CORE_READ(folio, mapping, nrpages);
+	first.generation = BPF_CORE_READ(inode, i_generation);
+	look(&first, folio);
 	bpf_map_update_elem(&uses, &use, &first, BPF_NOEXIST);
 	return 0;
 }

@@ -3,6 +3,7 @@
 //! A [`Cgroup`] is an open directory. Everything is reached relative to it, so that when a path is
 //! reused by another cgroup, the old handle answers "gone" and never speaks of the new one.
 
+mod admit;
 mod core;
 mod dir;
 mod files;

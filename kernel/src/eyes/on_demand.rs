@@ -151,17 +151,24 @@ impl OnDemand {
                 charged,
                 bytes,
             };
-            Some(((device, inode), shared, value.next()? * PAGE))
+            let cached = value.next()? * PAGE;
+            let generation = u32::try_from(value.next()?).ok()?;
+            let key = (device, inode, generation);
+            Some((key, shared, cached, value.next()? != 0))
         })?;
-        let mut inodes: HashMap<(u32, u64), SharedInode> = HashMap::new();
-        for ((device, inode), shared, cached) in uses {
-            let entry = inodes.entry((device, inode)).or_insert(SharedInode {
+        let mut inodes: HashMap<(u32, u64, u32), SharedInode> = HashMap::new();
+        for (key, shared, cached, mapped) in uses {
+            let (device, inode, generation) = key;
+            let entry = inodes.entry(key).or_insert(SharedInode {
                 device,
                 inode,
+                generation,
+                mapped: false,
                 cached: 0,
                 uses: Vec::new(),
             });
             entry.cached = entry.cached.max(cached);
+            entry.mapped |= mapped;
             entry.uses.push(shared);
         }
         let mut inodes: Vec<_> = inodes.into_values().collect();

@@ -11,6 +11,10 @@ pub struct SharedInode {
     pub device: u32,
     /// The inode's number there.
     pub inode: u64,
+    /// The inode's generation: another file that gets the same number later has another.
+    pub generation: u32,
+    /// Whether anybody had the file mapped when it was last used.
+    pub mapped: bool,
     /// Bytes of it in the page cache when it was last used.
     pub cached: u64,
     /// Who uses it and who pays, most bytes first.
