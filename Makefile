@@ -11,10 +11,11 @@ JUSTITIA := target/release/justitia
 #   qemu-system-x86, busybox-static, fio, kmod, util-linux, dmsetup, xfsprogs, e2fsprogs, xz-utils,
 #   binutils, strace     the lab's virtual machines: QEMU, the guest's tools and its file systems
 #   libnbd-bin, nbdkit, qemu-utils     NBD clients for the cache's tests, and servers to compare it with
+#   nbd-client     attaches the guest kernel's own NBD client to the cache
 #   prometheus     promtool, and a real scrape of the metrics
 PACKAGES := clang llvm libelf-dev zlib1g-dev make pkg-config \
 	qemu-system-x86 busybox-static fio kmod util-linux dmsetup xfsprogs e2fsprogs xz-utils \
-	binutils strace libnbd-bin nbdkit qemu-utils prometheus
+	binutils strace libnbd-bin nbd-client nbdkit qemu-utils prometheus
 
 .PHONY: help deps build demo test check test-eyes fuzz-short
 

@@ -2,8 +2,8 @@
 //!
 //! The locks are QEMU's (`block/file-posix.c` documents them): open-file-description locks on single bytes,
 //! one for each permission that is used and one for each that is not shared with others. So QEMU refuses an
-//! image that Justitia serves, and the other way round. Block devices are opened with `O_EXCL` besides,
-//! which keeps out mounts and device mappers.
+//! image that Justitia serves, and the other way round. Block devices are opened with `O_EXCL` besides, to be
+//! read, too: that keeps out mounts and device mappers, and any other server.
 
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
@@ -24,7 +24,7 @@ const RESIZE: libc::off_t = 3;
 pub enum LockError {
     /// Another process uses it.
     #[error(
-        "expected an image that nobody else writes, found it locked by another process (a QEMU or another `justitia cache serve`): stop that one first"
+        "expected an image that nobody else uses, found it in use (by a QEMU, another `justitia cache serve` or, a block device, by a mount): end that first"
     )]
     Busy,
     /// The file system has no locks.

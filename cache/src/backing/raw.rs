@@ -85,16 +85,21 @@ impl RawDisk {
         if !kind.is_file() && !kind.is_block_device() {
             return Err(OpenError::Kind { path: path.into() });
         }
-        let exclusive = if kind.is_block_device() && !options.read_only {
+        let locked = |source| OpenError::Locked {
+            path: path.into(),
+            source,
+        };
+        let exclusive = if kind.is_block_device() {
             OFlags::EXCL
         } else {
             OFlags::empty()
         };
-        let buffered = open(path, options.read_only, exclusive).map_err(io_error)?;
-        lock::take(&buffered, options.read_only).map_err(|source| OpenError::Locked {
-            path: path.into(),
-            source,
-        })?;
+        let buffered =
+            open(path, options.read_only, exclusive).map_err(|source| match source.kind() {
+                io::ErrorKind::ResourceBusy => locked(LockError::Busy),
+                _ => io_error(source),
+            })?;
+        lock::take(&buffered, options.read_only).map_err(locked)?;
         let size = rustix::fs::seek(&buffered, SeekFrom::End(0)).map_err(|e| io_error(e.into()))?;
         // Through /proc, so that it is the file that was locked, whatever the path names by now.
         let again = format!(

@@ -1,0 +1,192 @@
+//! The hypervisor cache on a stock kernel: the kernel's own NBD client, and block devices as images.
+//!
+//! In one guest, `justitia cache serve` has an image file, a disk and a loop device served to `/dev/nbd0`, where a
+//! file system is made, filled, read back from the cache, trimmed and checked; then the image must hold byte for
+//! byte what the client saw. Who else wants to write what is served is refused.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "the helpers of tests are tests"
+)]
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use justitia_lab::vm::{DiskSpec, Filesystem, Guest, Throttle, Vm, VmSpec};
+
+/// Bytes of each image.
+const IMAGE: u64 = 64 << 20;
+
+/// Blocks of 4 KiB of the file that is read back twice.
+const LARGE_BLOCKS: u64 = 16 << 20 >> 12;
+
+/// `serve IMAGE MEMORY` and `stop` the cache, `attach` and `detach` the kernel's client over two connections.
+const FUNCTIONS: &str = r#"
+set -e
+serve() {
+    justitia cache serve $1 --socket /run/n --control /run/c --memory $2 >/run/log 2>&1 &
+    echo $! >/run/server
+    for i in $(seq 100); do [ -S /run/n ] && return; sleep 0.1; done
+    cat /run/log >&2; return 1
+}
+stop() {
+    kill -TERM $(cat /run/server)
+    while [ -d /proc/$(cat /run/server) ]; do sleep 0.1; done
+    ! [ -e /run/n ] # It takes its socket with it.
+}
+attach() { nbd-client -N $1 -unix /run/n /dev/nbd0 -b 4096 -C 2 >&2; }
+detach() { nbd-client -d /dev/nbd0 >&2; }
+forget() { sync; echo 3 >/proc/sys/vm/drop_caches; }
+sum() { forget; md5sum <$1 | cut -d' ' -f1; }
+"#;
+
+/// A file system on `/dev/nbd0`: what is written is read back, from the image and then from the cache, and
+/// nothing of it is broken by trimming. Prints how many blocks were found in memory while it was read again.
+const FILE_SYSTEM: &str = r#"
+mkfs.ext4 -q -F -E nodiscard /dev/nbd0 >&2
+mount /dev/nbd0 /mnt
+dd if=/dev/urandom of=/mnt/large bs=1M count=16 2>&1 | tail -1 >&2
+for n in $(seq 40); do echo $n >/mnt/$n; done
+contents() { forget; cat /mnt/large /mnt/? /mnt/[134]? | md5sum; }
+hits() {
+    justitia cache stats --control /run/c --json | tr -d ' \n' | sed 's/.*"memory_hits":\([0-9]*\).*/\1/'
+}
+written=$(cat /mnt/large /mnt/? /mnt/[134]? | md5sum)
+rm /mnt/2?
+[ "$(contents)" = "$written" ]
+before=$(hits)
+[ "$(contents)" = "$written" ]
+echo $(($(hits) - before))
+fstrim /mnt
+[ "$(contents)" = "$written" ]
+umount /mnt
+e2fsck -fn /dev/nbd0 >&2
+"#;
+
+/// Runs a script, whose functions these are, that must succeed.
+fn run(guest: &Guest, script: &str) -> String {
+    let script = format!("{FUNCTIONS}\n{script}");
+    let done = guest.sh_within(&script, Duration::from_secs(90)).unwrap();
+    if done.status != 0 {
+        let log = guest.sh("cat /run/log; dmesg | tail -20").unwrap().stdout;
+        panic!(
+            "expected this to succeed:{script}\nfound {done:#?}\nthe server said, and the kernel:\n{log}"
+        );
+    }
+    done.stdout
+}
+
+/// Puts a program of this machine into the guest, with the libraries that are not there.
+fn take_along(guest: &Guest, name: &str) {
+    let directories = ["/usr/sbin", "/sbin", "/usr/bin"].map(|dir| Path::new(dir).join(name));
+    let Some(program) = directories.iter().find(|path| path.exists()) else {
+        panic!("expected {name} to be installed: `make deps` does that");
+    };
+    let listing = Command::new("ldd").arg(program).output().unwrap();
+    let listing = String::from_utf8(listing.stdout).unwrap();
+    let libraries = listing
+        .split_whitespace()
+        .filter(|word| word.starts_with('/'));
+    let mut wanted = vec![(program.as_path(), format!("/bin/{name}"))];
+    wanted.extend(libraries.map(|path| (Path::new(path), path.to_owned())));
+    for (from, to) in wanted {
+        if guest.sh(&format!("test -e {to}")).unwrap().status != 0 {
+            let mode = std::fs::metadata(from).unwrap().permissions().mode() & 0o777;
+            let content = std::fs::read(from).unwrap();
+            guest.push(&to, mode, &content).unwrap();
+        }
+    }
+}
+
+/// Serves an image to the kernel, has a file system made, filled and checked, and compares the image itself.
+fn holds_a_file_system(guest: &Guest, image: &str) {
+    let name = Path::new(image).file_stem().unwrap().to_str().unwrap();
+    run(guest, &format!("serve {image} 32MiB; attach {name}"));
+    let hits: u64 = run(guest, FILE_SYSTEM).trim().parse().unwrap();
+    assert!(
+        hits >= LARGE_BLOCKS,
+        "{image}: of a file of {LARGE_BLOCKS} blocks that was read again, {hits} were found in the cache"
+    );
+    let seen = run(guest, "sum /dev/nbd0; detach; stop");
+    let held = run(guest, &format!("sum {image}"));
+    assert_eq!(seen, held, "{image} is not what its client saw");
+    run(guest, &format!("e2fsck -fn {image} >&2"));
+}
+
+/// Nobody else gets to write what is served, and is told so.
+fn is_locked(guest: &Guest, image: &str, others: &[&str]) {
+    run(guest, &format!("serve {image} 1MiB"));
+    let second = guest
+        .sh(&format!(
+            "justitia cache serve {image} --socket /run/second --control /run/d 2>&1"
+        ))
+        .unwrap();
+    assert!(
+        second.status != 0 && second.stdout.contains("nobody else uses"),
+        "a second server of {image}: {second:?}"
+    );
+    for other in others {
+        let other = guest.sh(other).unwrap();
+        assert_ne!(other.status, 0, "beside a server of {image}: {other:?}");
+    }
+    run(guest, "stop");
+}
+
+#[test]
+fn the_kernels_client_is_served_images_and_block_devices() {
+    let free = Throttle::default();
+    let disk = |size, filesystem| DiskSpec {
+        size,
+        filesystem,
+        throttle: free,
+    };
+    let vm = Vm::boot(&VmSpec {
+        disks: vec![disk(512 << 20, Some(Filesystem::Ext4)), disk(IMAGE, None)],
+        ..VmSpec::default()
+    })
+    .unwrap();
+    let guest = vm.guest();
+    take_along(guest, "nbd-client");
+    take_along(guest, "e2fsck");
+    run(
+        guest,
+        &format!(
+            "modprobe nbd; modprobe loop; mkdir -p /mnt /data; mount /dev/vda /data
+             truncate -s {IMAGE} /data/file.img; truncate -s {IMAGE} /data/behind-the-loop
+             losetup /dev/loop0 /data/behind-the-loop"
+        ),
+    );
+
+    holds_a_file_system(guest, "/data/file.img");
+    holds_a_file_system(guest, "/dev/vdb");
+    holds_a_file_system(guest, "/dev/loop0");
+
+    is_locked(guest, "/data/file.img", &[]);
+    is_locked(
+        guest,
+        "/dev/vdb",
+        &["mount /dev/vdb /mnt", "mkfs.ext4 -q -F /dev/vdb"],
+    );
+    // And it does not take what another uses.
+    let mounted = guest
+        .sh("mount /dev/vdb /mnt && justitia cache serve /dev/vdb --socket /run/n --control /run/c 2>&1")
+        .unwrap();
+    assert!(
+        mounted.status != 0 && mounted.stdout.contains("nobody else uses"),
+        "a server of a mounted disk: {mounted:?}"
+    );
+    run(guest, "umount /mnt");
+
+    // Random writes, read back with their checksums, through a cache of an eighth of the disk.
+    run(
+        guest,
+        "serve /dev/vdb 8MiB; attach vdb
+         fio --name=verify --filename=/dev/nbd0 --ioengine=libaio --direct=1 --iodepth=16 --rw=randwrite \
+             --bssplit=4k/60:16k/30:64k/10 --size=32m --verify=crc32c --verify_fatal=1 --verify_backlog=256 \
+             --fsync=64 --minimal >/dev/null
+         detach; stop",
+    );
+}
