@@ -9,6 +9,7 @@ use justitia_kernel::proc::ProcFs;
 
 use crate::act::credits::Credits;
 use crate::act::keeper::{Keeper, Told};
+use crate::act::own::Ownership;
 use crate::act::rest::Rest;
 use crate::act::worker::{Means, Order, Outcome, Reclaimer};
 use crate::config::Config;
@@ -30,6 +31,7 @@ pub struct Agent {
     pub(crate) observer: Observer,
     pub(crate) keeper: Keeper,
     pub(crate) credits: Credits,
+    pub(crate) ownership: Ownership,
     reclaimer: Option<Reclaimer>,
     abilities: Abilities,
     under_way: HashMap<Key, u64>,
@@ -64,8 +66,10 @@ impl Agent {
         let proc = ProcFs::open(std::path::Path::new("/proc"))?;
         let observer = Observer::new(fs, proc, abilities, &config, sight, now)?;
         let credits = Credits::open(&config, fs.root());
+        let ownership = Ownership::open(&config, fs.root().id(), !observes);
         let mut agent = Self {
             credits,
+            ownership,
             config,
             observer,
             keeper,
@@ -124,6 +128,14 @@ impl Agent {
         self.follow(&changes, now);
         let ledger = self.keeper.ledger_mut();
         self.credits.turn(&self.config, &self.observer, ledger, now);
+        let events = self
+            .ownership
+            .turn(&mut self.observer, &self.snapshot, &self.shares, now);
+        for event in events {
+            let path = self.path(event.key);
+            self.history
+                .remember(event.key, &path, event.deed, event.why, now);
+        }
         let wait = self.wait();
         Ok(self.credits.wait(now).map_or(wait, |soon| soon.min(wait)))
     }

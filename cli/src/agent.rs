@@ -94,6 +94,18 @@ pub struct Guard {
     state: std::path::PathBuf,
 }
 
+/// Read a file on behalf of the cgroup that this process is in: started by the agent itself.
+#[derive(Args)]
+pub struct ReadFor {
+    /// The agent's process
+    parent: u32,
+}
+
+pub fn read_for(args: &ReadFor) -> anyhow::Result<ExitCode> {
+    justitia_agent::act::own::read_for(args.parent)?;
+    Ok(ExitCode::SUCCESS)
+}
+
 pub fn guard(args: &Guard) -> anyhow::Result<ExitCode> {
     let fs = CgroupFs::discover()?;
     let told = |done: Result<Vec<_>, _>| match done {

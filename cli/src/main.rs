@@ -36,6 +36,8 @@ enum Command {
     #[command(hide = true)]
     Guard(agent::Guard),
     #[command(hide = true)]
+    ReadFor(agent::ReadFor),
+    #[command(hide = true)]
     Papers(papers::Papers),
 }
 
@@ -48,6 +50,7 @@ fn main() -> ExitCode {
         Command::Record(args) => see::record(&args),
         Command::Reset(args) => agent::reset(&args),
         Command::Guard(args) => agent::guard(&args),
+        Command::ReadFor(args) => agent::read_for(&args),
         Command::Doctor(args) => agent::doctor(&args),
         Command::Lab(args) => lab::lab(&args),
         Command::Papers(args) => papers::write(&args, &Cli::command()),

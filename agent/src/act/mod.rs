@@ -5,5 +5,6 @@ pub mod guard;
 pub mod journal;
 pub mod keeper;
 pub mod ledger;
+pub mod own;
 pub mod rest;
 pub mod worker;

@@ -14,6 +14,10 @@
 //! [credits]                               # device credits: `io.max` and `memory.high` under contention
 //! enabled = false                         # off unless switched on: see docs/mechanisms.md
 //!
+//! [ownership]                             # pages of shared files belong to their heaviest user
+//! enabled = false                         # off unless switched on: see docs/mechanisms.md
+//! every = "60s"                           # how often to look for such files, for 5 s
+//!
 //! [idle]
 //! grace = "60s"                           # a tenant may leave its cache unused this long
 //! half_life = "60s"                       # then the protection of what it holds halves this often
@@ -39,6 +43,7 @@ mod tenant;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use justitia_share::Weight;
 
@@ -66,6 +71,10 @@ pub struct Config {
     pub metrics_tenants: usize,
     /// Whether disks are shared by credits (`io.max`, and `memory.high` where writers contend).
     pub credits: bool,
+    /// Whether the pages of shared files are handed to their heaviest user.
+    pub ownership: bool,
+    /// How often such files are looked for, 10 s to a day.
+    pub ownership_every: Duration,
     /// The planners' constants.
     pub policy: Policy,
     /// The weight of what runs outside any managed cgroup.
@@ -84,6 +93,8 @@ impl Default for Config {
             metrics: Some(SocketAddr::from(([127, 0, 0, 1], 9742))),
             metrics_tenants: 1000,
             credits: false,
+            ownership: false,
+            ownership_every: Duration::from_secs(60),
             policy: Policy::default(),
             outside: Weight::default(),
             rules: Vec::new(),

@@ -101,8 +101,7 @@ pub fn apply(config: &mut Config, path: &Path, text: &str, errors: &mut Vec<Conf
         let offset = error.span().map_or(0, |s| s.start);
         report.at(offset, error.message().to_owned());
     }
-    let known =
-        "socket, state, cpu_budget, latency, metrics, credits, idle, pressure, outside, tenant";
+    let known = "socket, state, cpu_budget, latency, metrics, credits, ownership, idle, pressure, outside, tenant";
     report.entries("", document.get_ref(), known, &mut |report, key, value| {
         top(config, report, key, value)
     });
@@ -144,6 +143,27 @@ fn top(config: &mut Config, report: &mut Report<'_>, key: &str, value: &Value<'_
             }
             key == "enabled"
         }),
+        "ownership" => report.table(
+            " in [ownership]",
+            value,
+            "enabled, every",
+            |report, key, value| {
+                match key {
+                    "enabled" => {
+                        let on = report.take(value, "true or false", |v| v.as_bool());
+                        set(&mut config.ownership, on);
+                    }
+                    "every" => set(
+                        &mut config.ownership_every,
+                        report.take(value, "a duration from \"10s\" to \"1day\"", |v| {
+                            duration(v).filter(|d| *d >= Duration::from_secs(10))
+                        }),
+                    ),
+                    _ => return false,
+                }
+                true
+            },
+        ),
         "idle" => report.table(
             " in [idle]",
             value,

@@ -64,7 +64,7 @@ fn every_error_has_its_file_and_line() {
     ])
     .unwrap_err();
     let expect = [
-        "j.toml:1: expected one of socket, state, cpu_budget, latency, metrics, credits, idle, pressure, outside, tenant, found \
+        "j.toml:1: expected one of socket, state, cpu_budget, latency, metrics, credits, ownership, idle, pressure, outside, tenant, found \
          \"cpu_budgett\"",
         "j.toml:2: expected an absolute path, found string \"relative\"",
         "j.toml:5: expected a weight from 1 to 10000, found integer 20000",

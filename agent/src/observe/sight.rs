@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use justitia_kernel::cgroup::CgroupId;
-use justitia_kernel::eyes::{Counters, Eyes, Histogram, Latencies, Limits};
+use justitia_kernel::eyes::{Counters, Eyes, Histogram, Latencies, Limits, SharedInode};
 use justitia_kernel::psi::PsiResource;
 use justitia_kernel::support::State;
 use justitia_share::num::to_f64;
@@ -178,6 +178,27 @@ impl Sight {
         }
         let cost = thread_cpu().saturating_sub(begun);
         self.due = Some(now + PERIOD.max(cost.div_f64(MOST)));
+    }
+
+    /// Begins or ends watching which files are used by others than those who are charged for them.
+    ///
+    /// # Errors
+    /// Why that is not seen here.
+    pub fn watch_shared(&mut self, on: bool) -> Result<(), String> {
+        let eyes = self
+            .eyes
+            .as_mut()
+            .ok_or_else(|| self.blind.clone().unwrap_or_default())?;
+        eyes.watch_shared_inodes(on).map_err(|e| e.to_string())
+    }
+
+    /// The `most` files most used so since watching began.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub fn shared(&self, most: usize) -> Result<Vec<SharedInode>, String> {
+        let eyes = self.eyes.as_ref().ok_or("no probes")?;
+        eyes.shared_inodes(most).map_err(|e| e.to_string())
     }
 
     /// Forgets a cgroup that is gone.

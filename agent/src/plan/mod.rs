@@ -4,6 +4,7 @@
 //! file says what to do about the difference.
 
 pub mod credit;
+pub mod own;
 pub mod protect;
 pub mod reclaim;
 pub mod shares;
@@ -12,6 +13,7 @@ pub mod snapshot;
 #[cfg(test)]
 mod tests;
 
+pub use own::{OwnIntent, plan_ownership};
 pub use protect::{LowIntent, plan_protection};
 pub use reclaim::{ReclaimIntent, plan_reclaim};
 pub use shares::{Policy, Shares};

@@ -92,6 +92,7 @@ pub fn status(agent: &Agent, limits: &[String], observe: bool) -> Status {
             .cloned()
             .chain(sight.limits())
             .chain(agent.credits.limits().iter().cloned())
+            .chain(agent.ownership.limits().iter().cloned())
             .collect(),
         cost: Cost {
             cpu: process_cpu().as_secs_f64(),

@@ -32,6 +32,12 @@ pub enum Deed {
         /// The knob's file.
         knob: String,
     },
+    /// A shared file's pages handed to this tenant, bytes.
+    Own(u64),
+    /// The same, taken from this tenant's account.
+    Disown(u64),
+    /// A shared file's pages that could not be handed to this tenant.
+    NotOwned,
     /// The kernel refused an order.
     Refused,
     /// The tenant is left alone for a while.
@@ -52,6 +58,9 @@ impl Deed {
                 },
             ) if knob == same => *to = *new,
             (Self::Yield { knob }, Self::Yield { knob: same }) if knob == same => {}
+            (Self::Own(sum), Self::Own(more)) | (Self::Disown(sum), Self::Disown(more)) => {
+                *sum = sum.saturating_add(*more);
+            }
             (Self::Refused, Self::Refused) | (Self::Rest, Self::Rest) => {}
             _ => return false,
         }
@@ -73,6 +82,14 @@ impl Deed {
                 to >> 10
             ),
             Self::Yield { knob } => format!("yield {knob}"),
+            Self::Own(bytes) => {
+                format!("{would}own {} KiB of a shared file{often}", bytes >> 10)
+            }
+            Self::Disown(bytes) => format!(
+                "hand {} KiB of a shared file to a heavier tenant{often}",
+                bytes >> 10
+            ),
+            Self::NotOwned => "a shared file could not be owned".to_owned(),
             Self::Refused => format!("reclaim refused{often}"),
             Self::Rest => format!("leave alone{often}"),
         }
@@ -159,7 +176,7 @@ impl History {
             path: e.path.clone(),
             what: e.deed.tell(
                 e.times,
-                self.would && matches!(e.deed, Deed::Reclaim(_) | Deed::Set { .. }),
+                self.would && matches!(e.deed, Deed::Reclaim(_) | Deed::Set { .. } | Deed::Own(_)),
             ),
             why: e.why.clone(),
         };
