@@ -61,12 +61,3 @@ static __always_inline bool unknown_inode_counts(struct inode *inode)
 	return BPF_CORE_READ(inode, i_sb, s_bdev) ||
 	       holds_files(BPF_CORE_READ(inode, i_sb, s_magic));
 }
-
-/* A pointer as a number: the verifier forbids arithmetic on the pointers that it knows. */
-static __always_inline u64 address(const void *pointer)
-{
-	u64 value = 0;
-
-	bpf_probe_read_kernel(&value, sizeof(value), &pointer);
-	return value;
-}

@@ -93,7 +93,10 @@ struct address_space {
 	unsigned long nrpages;
 };
 
+struct file_operations;
+
 struct file {
+	const struct file_operations *f_op;
 	struct inode *f_inode;
 	unsigned int f_flags;
 };
@@ -181,6 +184,7 @@ struct request {
 
 struct css_set {
 	struct cgroup_subsys_state *subsys[16];
+	struct cgroup *dfl_cgrp;
 };
 
 struct task_struct {
@@ -214,3 +218,12 @@ enum pageflags {
 /* The low bits of a folio's memcg_data are flags; of a mapping, that it is none of a file's. */
 #define MEMCG_DATA_FLAGS 7UL
 #define MAPPING_FLAGS 3UL
+
+/* A pointer as a number: the verifier forbids arithmetic on the pointers that it knows. */
+#define address(pointer)                                                                           \
+	({                                                                                         \
+		const void *known = (pointer);                                                     \
+		u64 value = 0;                                                                     \
+		bpf_probe_read_kernel(&value, sizeof(value), &known);                              \
+		value;                                                                             \
+	})

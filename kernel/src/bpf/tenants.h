@@ -4,7 +4,8 @@
  * counters per processor. Both arrays are mapped into the reader's memory.
  *
  * The most frequent programs find their row without a hash lookup: the row that was used last on
- * this processor carries the cgroup's id, and tasks mostly run for a while.
+ * this processor carries the cgroup's address, and tasks mostly run for a while. An address is
+ * forgotten when its cgroup is removed, before another one may lie there.
  */
 #pragma once
 
@@ -32,6 +33,7 @@ struct traffic {
  * The reader (kernel/src/eyes/rows.rs) knows the order of these fields.
  */
 struct row {
+	/* The address of the cgroup whose row it is, 0 when it is not known. */
 	u64 cgroup;
 	struct traffic plain_read;
 	struct traffic plain_written;
@@ -90,19 +92,24 @@ struct {
 	__type(value, u64);
 } missed SEC(".maps");
 
-/* Written by the loader, in the order of kernel/src/eyes/load.rs. */
+/* Written by the loader, in the order of kernel/src/eyes/open.rs. */
 struct config {
 	u32 slots;
+	u32 processors;
 	/* io_uring_complete tells the result in an entry, not in an argument of its own. */
 	u32 uring_result_in_entry;
 };
-const volatile struct config config SEC(".rodata.config") = { 1, 0 };
+const volatile struct config config SEC(".rodata.config") = { 1, 1, 0 };
 
+/* What was used last on a processor. */
 struct short_cut {
 	u32 row;
-	u32 space[15];
+	u32 unused;
+	/* The operations of files that count; the reader clears this. */
+	u64 operations;
+	u64 space[6];
 };
-struct short_cut short_cuts[SHORT_CUTS];
+struct short_cut short_cuts[SHORT_CUTS] SEC(".data.short_cuts");
 
 static __always_inline void miss(void)
 {
@@ -133,35 +140,74 @@ static __noinline u32 take_slot(u64 cgroup)
 }
 
 /* A cgroup that is being removed takes no slot any more: nobody would give it back. */
-static __always_inline struct row *row_of(u64 cgroup, bool may_take)
+static __always_inline u32 index_of(u64 cgroup, bool may_take)
 {
-	u32 cpu = bpf_get_smp_processor_id();
 	u32 *known = bpf_map_lookup_elem(&slot_of, &cgroup);
 	u32 slot = known ? *known : may_take ? take_slot(cgroup) : 0;
-	u32 index = cpu * config.slots + slot;
+
+	return bpf_get_smp_processor_id() * config.slots + slot;
+}
+
+static __always_inline struct row *row_of(u64 cgroup, bool may_take)
+{
+	u32 index = index_of(cgroup, may_take);
+
+	return bpf_map_lookup_elem(&rows, &index);
+}
+
+static __always_inline struct short_cut *short_cut(void)
+{
+	u32 cpu = bpf_get_smp_processor_id();
+
+	return cpu < SHORT_CUTS ? &short_cuts[cpu] : NULL;
+}
+
+/* The current task's row, and the short cut to it from now on. */
+static __noinline struct row *find_my_row(void)
+{
+	struct cgroup *cgroup = bpf_get_current_task_btf()->cgroups->dfl_cgrp;
+	struct short_cut *cut = short_cut();
+	u32 index = index_of(cgroup->kn->id, (cgroup->self.flags & CSS_ONLINE) != 0);
 	struct row *row = bpf_map_lookup_elem(&rows, &index);
 
-	if (row && slot) {
-		row->cgroup = cgroup;
-		if (cpu < SHORT_CUTS)
-			short_cuts[cpu].row = index;
+	if (row && cut && index % config.slots) {
+		row->cgroup = address(cgroup);
+		cut->row = index;
 	}
 	return row;
 }
 
-static __always_inline struct row *my_row(void)
+static __always_inline struct row *my_row_by(struct short_cut *cut)
 {
-	u64 cgroup = bpf_get_current_cgroup_id();
-	u32 cpu = bpf_get_smp_processor_id();
-
-	if (cpu < SHORT_CUTS) {
-		u32 index = short_cuts[cpu].row;
+	if (cut) {
+		u32 index = cut->row;
 		struct row *row = bpf_map_lookup_elem(&rows, &index);
 
-		if (row && row->cgroup == cgroup)
+		if (row && row->cgroup == (u64)bpf_get_current_task_btf()->cgroups->dfl_cgrp)
 			return row;
 	}
-	return row_of(cgroup, 1);
+	return find_my_row();
+}
+
+static __always_inline struct row *my_row(void)
+{
+	return my_row_by(short_cut());
+}
+
+static long forget_step(u32 cpu, u32 *slot)
+{
+	u32 index = cpu * config.slots + *slot;
+	struct row *row = bpf_map_lookup_elem(&rows, &index);
+
+	if (row)
+		row->cgroup = 0;
+	return 0;
+}
+
+/* Another cgroup may come to lie where this slot's was. */
+static __always_inline void forget_address(u32 slot)
+{
+	bpf_loop(config.processors, forget_step, &slot, 0);
 }
 
 static __always_inline struct row *row_of_css(struct cgroup_subsys_state *css)

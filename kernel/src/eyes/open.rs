@@ -9,7 +9,7 @@ use rustix::time::ClockId;
 use super::load::{self, Loaded, Spec};
 use super::on_demand::OnDemand;
 use super::region::Region;
-use super::rows::{ROW_WORDS, SLOT_WORDS, row};
+use super::rows::{KIND_WORD, ROW_WORDS, SHORT_CUT_COUNT, SHORT_CUT_WORDS, SLOT_WORDS, row};
 use super::{
     Contention, Counters, EyesError, Latencies, Limits, Probe, ProbeFact, Sample, SharedInode,
     programs,
@@ -19,6 +19,9 @@ use crate::cgroup::CgroupId;
 /// How often the kernel is asked what it skipped: a system call per program.
 const ASK_SKIPPED: Duration = Duration::from_secs(1);
 
+/// The map of that name.
+const SHORT_CUTS: &str = ".data.short_cuts";
+
 /// The probes, attached as long as this lives.
 #[derive(Debug)]
 pub struct Eyes {
@@ -26,6 +29,7 @@ pub struct Eyes {
     rows: Region,
     slots: Region,
     missed: Region,
+    short_cuts: Region,
     /// How many slots, and how many processors have a row in each.
     slot_count: usize,
     processors: usize,
@@ -55,7 +59,12 @@ impl Eyes {
                 reason: format!("{slots} rows of counters for each of {processors} processors"),
             })?;
         let in_entry = u32::from(load::uring_result_in_entry(&types));
-        let config = [slots.to_ne_bytes(), in_entry.to_ne_bytes()].concat();
+        let config = [
+            slots.to_ne_bytes(),
+            (rows / slots).to_ne_bytes(),
+            in_entry.to_ne_bytes(),
+        ]
+        .concat();
         let account = Loaded::new(
             &Spec {
                 object: include_bytes!(concat!(env!("OUT_DIR"), "/account.bpf.o")),
@@ -77,6 +86,11 @@ impl Eyes {
             rows: Region::map("rows", &account.map("rows")?, size(rows) * ROW_WORDS)?,
             slots: Region::map("slots", &account.map("slots")?, slot_count * SLOT_WORDS)?,
             missed: Region::map("missed", &account.map("missed")?, 1)?,
+            short_cuts: Region::map(
+                SHORT_CUTS,
+                &account.map(SHORT_CUTS)?,
+                SHORT_CUT_COUNT * SHORT_CUT_WORDS,
+            )?,
             account,
             slot_count,
             processors,
@@ -131,6 +145,11 @@ impl Eyes {
                 self.leaving.push(slot);
             }
         }
+        // A filesystem's module may be unloaded and another one loaded in its place.
+        for processor in 0..self.processors.min(SHORT_CUT_COUNT) {
+            self.short_cuts
+                .set(processor * SHORT_CUT_WORDS + KIND_WORD, 0);
+        }
         self.on_demand.forget(&sample.removed);
         Ok(sample)
     }
@@ -149,6 +168,10 @@ impl Eyes {
             }
             // Not there when the probe was faster: then the slot is already marked.
             if slot_of.delete(&cgroup.to_ne_bytes()).is_ok() {
+                for processor in 0..self.processors {
+                    self.rows
+                        .set((processor * self.slot_count + slot) * ROW_WORDS, 0);
+                }
                 self.slots.set(slot * SLOT_WORDS + 1, 1);
             }
         }

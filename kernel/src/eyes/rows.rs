@@ -1,4 +1,4 @@
-//! The counters as the programs keep them: `struct row` and `struct slot` in `bpf/tenants.h`.
+//! The counters as the programs keep them: `struct row`, `struct slot`, `struct short_cut` in `bpf/tenants.h`.
 
 use super::region::Region;
 use super::{Counters, Io, Traffic};
@@ -7,6 +7,10 @@ use super::{Counters, Io, Traffic};
 pub(super) const ROW_WORDS: usize = 24;
 /// Words of a `struct slot`.
 pub(super) const SLOT_WORDS: usize = 2;
+/// Words of a `struct short_cut`, which of them tells the kind of files, and how many there are.
+pub(super) const SHORT_CUT_WORDS: usize = 8;
+pub(super) const KIND_WORD: usize = 1;
+pub(super) const SHORT_CUT_COUNT: usize = 1024;
 
 /// The counters of one row.
 pub(super) fn row(rows: &Region, index: usize) -> Counters {

@@ -61,7 +61,8 @@ pub fn command(boot: &Boot<'_>) -> Result<Command> {
     ]);
     match boot.accelerator {
         Accelerator::Kvm => command.args(["-accel", "kvm", "-cpu", "host"]),
-        Accelerator::Tcg => command.args(["-accel", "tcg,thread=multi", "-cpu", "max"]),
+        // A thread for each processor is the default; not with `-icount`, which allows one only.
+        Accelerator::Tcg => command.args(["-accel", "tcg", "-cpu", "max"]),
     };
     command.args(["-machine", "q35"]);
     command.args(["-smp", &spec.vcpus.to_string()]);

@@ -30,7 +30,7 @@ fn in_guest() {
         "hits" => hits::compare(&directory),
         "demand" => demand::compare(&directory),
         "churn" => churn::run(&directory),
-        "cost" => cost::measure(&directory),
+        "time" | "instructions" => cost::measure(&directory, &format!("cost/{part}")),
         other => panic!("no part {other}"),
     }
 }
@@ -46,7 +46,7 @@ fn one_case() {
         Some(("path", name)) => paths::run(name, &directory()),
         Some(("hit", name)) => hits::run(name, &directory()),
         Some(("churn", name)) => churn::work(name, &directory()),
-        Some(("cost", _)) => cost::work(&directory()),
+        Some(("cost", what)) => cost::work(what, &directory()),
         _ => panic!("no case {case}"),
     }
 }
