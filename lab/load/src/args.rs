@@ -7,13 +7,17 @@ use clap::{Parser, ValueEnum};
 use justitia_share::num::to_u64;
 
 use crate::personality::{Personality, Scale, Step};
+use crate::start::Start;
 
 /// Runs a Filebench personality, scaled, and reports as JSON lines what the application saw.
 ///
 /// Exit status: 0 when every operation succeeded, 3 when some failed (they are in the final line
 /// and on stderr), 1 when the workload could not be set up.
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(
+    version,
+    after_help = "`justitia-load block --help`: requests to one file, from a block trace or at random places."
+)]
 pub struct Args {
     /// Which workload.
     #[arg(value_enum)]
@@ -69,14 +73,6 @@ pub struct Args {
     #[arg(long, value_parser = parse_size)]
     pub limit: Option<u64>,
 
-    /// Length of the run in seconds; reread ends earlier when all is read.
-    #[arg(long, default_value = "20", value_parser = parse_seconds)]
-    pub duration: f64,
-
-    /// Seconds before the run that are not counted, as fio's ramp_time: what settles, settles here.
-    #[arg(long, default_value = "0", value_parser = parse_seconds)]
-    pub ramp: f64,
-
     /// Seed of the sizes, of which files exist at the start, and of the appends.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
@@ -84,6 +80,22 @@ pub struct Args {
     /// Make every file durable while preparing.
     #[arg(long)]
     pub sync: bool,
+
+    /// When it begins and how long it takes.
+    #[command(flatten)]
+    pub times: Times,
+}
+
+/// When a run begins, how long it takes, how often it is looked at.
+#[derive(Debug, clap::Args)]
+pub struct Times {
+    /// Length of the run in seconds; reread ends earlier when all is read.
+    #[arg(long, default_value = "20", value_parser = parse_seconds)]
+    pub duration: f64,
+
+    /// Seconds before the run that are not counted, as fio's ramp_time: what settles, settles here.
+    #[arg(long, default_value = "0", value_parser = parse_seconds)]
+    pub ramp: f64,
 
     /// Seconds between two interval lines; 0 is none.
     #[arg(long, default_value = "0.25", value_parser = parse_seconds)]
@@ -104,6 +116,17 @@ pub struct Args {
     /// CLOCK_MONOTONIC time to wait for before the run, in seconds.
     #[arg(long, value_parser = parse_seconds)]
     pub start_at: Option<f64>,
+}
+
+impl Times {
+    /// What to wait for before the run.
+    pub fn start(&self) -> Start {
+        Start {
+            ready: self.ready.clone(),
+            wait_for: self.wait_for.clone(),
+            at: self.start_at.map(nanoseconds),
+        }
+    }
 }
 
 /// A part of the work.
@@ -230,7 +253,7 @@ fn check_balance(personality: Personality, scale: &Scale) -> Result<()> {
 }
 
 /// Bytes with an optional k, m or g (powers of 1024).
-fn parse_size(text: &str) -> Result<u64, String> {
+pub fn parse_size(text: &str) -> Result<u64, String> {
     let expected = || format!("expected bytes such as 4096, 64k, 1m or 2g, found {text:?}");
     let lower = text.to_ascii_lowercase();
     let (digits, shift) = match lower.chars().last() {
@@ -244,7 +267,7 @@ fn parse_size(text: &str) -> Result<u64, String> {
 }
 
 /// Seconds, not negative, below a century.
-fn parse_seconds(text: &str) -> Result<f64, String> {
+pub fn parse_seconds(text: &str) -> Result<f64, String> {
     text.parse()
         .ok()
         .filter(|seconds: &f64| (0.0..3.2e9).contains(seconds))
@@ -252,7 +275,7 @@ fn parse_seconds(text: &str) -> Result<f64, String> {
 }
 
 /// Seconds as nanoseconds.
-pub fn nanoseconds(seconds: f64) -> u64 {
+fn nanoseconds(seconds: f64) -> u64 {
     to_u64(seconds * 1e9)
 }
 

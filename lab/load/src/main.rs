@@ -5,8 +5,10 @@
 //! workloads, their scale beside Filebench's, and the output.
 
 mod args;
+mod block;
 mod counters;
 mod fileset;
+mod measure;
 mod output;
 mod pace;
 mod personality;
@@ -38,12 +40,17 @@ fn main() -> ExitCode {
 }
 
 fn load() -> Result<bool> {
-    let config = args::Config::new(args::Args::parse())?;
-    run::check_directory(&config.args.dir)?;
     let interrupt = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT] {
         signal_hook::flag::register(signal, Arc::clone(&interrupt))
             .context("handle SIGTERM and SIGINT")?;
     }
+    let mut words = std::env::args_os();
+    if words.nth(1).is_some_and(|word| word == block::NAME) {
+        let args = block::Args::parse_from(std::env::args_os().skip(1));
+        return block::run(&args, &interrupt);
+    }
+    let config = args::Config::new(args::Args::parse())?;
+    run::check_directory(&config.args.dir)?;
     run::run(&config, &interrupt)
 }

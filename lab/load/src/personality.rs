@@ -1,7 +1,7 @@
 //! The workloads as data: which operations, on which file set, at which scale.
 //!
 //! The sequences are those of Filebench 1.5's personalities of the same names; `reread` is the
-//! second half of the Justitia paper's re-read experiment (section IV-C).
+//! second half of the Justitia paper's re-read experiment (section IV-C); `metadata` is ours.
 
 use clap::ValueEnum;
 
@@ -20,6 +20,9 @@ pub enum Personality {
     Videoserver,
     /// One reader per file reads it once, from its beginning to its end.
     Reread,
+    /// What makes a journal write: create, write a little, fsync; rename; delete; make and remove a
+    /// directory; pause.
+    Metadata,
 }
 
 /// One operation of a worker's loop (Filebench: flowop).
@@ -43,6 +46,12 @@ pub enum Step {
     Delete,
     /// Stat the next file that exists.
     Stat,
+    /// Give the next file that nobody has open the name of one that does not exist.
+    Rename,
+    /// Make the worker's own directory.
+    Mkdir,
+    /// Remove it.
+    Rmdir,
     /// Append to the one log file that all workers share.
     AppendLog,
     /// Read the next I/O of this worker's own file, from the beginning again at its end.
@@ -51,6 +60,10 @@ pub enum Step {
     ReadOnce,
     /// Sleep for the replacement interval.
     Pause,
+    /// Read what a request asks for (`block`).
+    Read,
+    /// Write what a request asks for (`block`).
+    Write,
 }
 
 impl Step {
@@ -66,8 +79,12 @@ impl Step {
             Self::Close => "close",
             Self::Delete => "delete",
             Self::Stat => "stat",
+            Self::Rename => "rename",
+            Self::Mkdir => "mkdir",
+            Self::Rmdir => "rmdir",
             Self::AppendLog => "append_log",
-            Self::ReadNext | Self::ReadOnce => "read",
+            Self::ReadNext | Self::ReadOnce | Self::Read => "read",
+            Self::Write => "write",
             Self::Pause => "pause",
         }
     }
@@ -122,14 +139,15 @@ impl Personality {
             Self::Webproxy => "webproxy",
             Self::Videoserver => "videoserver",
             Self::Reread => "reread",
+            Self::Metadata => "metadata",
         }
     }
 
     /// What each of the `threads` workers repeats.
     pub fn steps(self) -> Vec<Step> {
         use Step::{
-            Append, AppendLog, Close, Create, Delete, Fsync, Open, ReadNext, ReadOnce, ReadWhole,
-            Stat, WriteWhole,
+            Append, AppendLog, Close, Create, Delete, Fsync, Mkdir, Open, Pause, ReadNext,
+            ReadOnce, ReadWhole, Rename, Rmdir, Stat, WriteWhole,
         };
         let read_a_file = [Open, ReadWhole, Close];
         match self {
@@ -145,6 +163,9 @@ impl Personality {
             Self::Webproxy => [vec![Delete, Create, Append, Close], read_a_file.repeat(5)].concat(),
             Self::Videoserver => vec![ReadNext],
             Self::Reread => vec![ReadOnce],
+            Self::Metadata => vec![
+                Create, Append, Fsync, Close, Rename, Delete, Mkdir, Rmdir, Pause,
+            ],
         }
     }
 
@@ -220,6 +241,14 @@ impl Personality {
                 directory_width: 20,
                 ..scale
             },
+            Self::Metadata => Scale {
+                files: 400,
+                preallocated: 50,
+                threads: 4,
+                replace_every: 0.02,
+                directory_width: 20,
+                ..scale
+            },
         }
     }
 
@@ -257,6 +286,7 @@ impl Personality {
                 mean_size: 128 * MIB,
                 ..original
             },
+            Self::Metadata => original,
         }
     }
 }
@@ -309,6 +339,7 @@ mod tests {
         assert_eq!(Personality::Webserver.steps().len(), 31);
         assert_eq!(Personality::Varmail.steps().len(), 13);
         assert_eq!(Personality::Webproxy.steps().len(), 19);
+        assert_eq!(Personality::Metadata.steps().len(), 9);
     }
 
     /// The README's table is made of these rows: a change of a default must show there.

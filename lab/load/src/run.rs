@@ -4,31 +4,23 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-use crate::args::{Config, Phase, nanoseconds};
-use crate::counters::{Counters, Timings, Totals};
+use crate::args::{Config, Phase};
+use crate::counters::{Counters, Timings};
 use crate::fileset::{FileSet, read_file};
-use crate::output::{Final, Line, by_operation, failures};
+use crate::measure::{Measured, spawn};
+use crate::output::Line;
 use crate::pace::Pacer;
 use crate::personality::{Personality, Step};
 use crate::residency;
 use crate::sizes;
 use crate::start::{Start, monotonic};
 use crate::worker::{Job, Worker};
-
-/// Longest sleep without a look at signals and workers.
-const SLICE: Duration = Duration::from_millis(50);
-/// How long workers may take to finish the operation that they are in at the end, which then counts
-/// by operation but not in the totals; one that the kernel holds up for longer is left to the end of
-/// the process.
-const GRACE: Duration = Duration::from_secs(1);
-/// Workers have shallow stacks, and a guest little memory.
-const STACK: usize = 128 << 10;
 
 /// The files of a workload.
 struct Sets {
@@ -73,11 +65,7 @@ pub fn run(config: &Config, interrupt: &Arc<AtomicBool>) -> Result<bool> {
     if config.does(Phase::Residency) {
         Line::residency(0.0, sample(&sets)?).print()?;
     }
-    let start = Start {
-        ready: config.args.ready.clone(),
-        wait_for: config.args.wait_for.clone(),
-        at: config.args.start_at.map(nanoseconds),
-    };
+    let start = config.args.times.start();
     if config.does(Phase::Run) {
         // Workers would wait for a file until the end, and report that nothing failed.
         if let Some(set) = sets.all().iter().find(|set| set.existing() == 0) {
@@ -178,23 +166,12 @@ fn execute(
     start: &Start,
     interrupt: &Arc<AtomicBool>,
 ) -> Result<bool> {
-    let mut crew = crew(config, sets, content);
-    let interrupted = || interrupt.load(Ordering::Relaxed);
     fs::create_dir_all(&config.args.dir)
         .with_context(|| format!("make {}", config.args.dir.display()))?;
-    // Threads exist before the start, so that starting them is not part of the run.
-    let go = Arc::new(std::sync::Barrier::new(crew.workers.len() + 1));
-    for (id, worker) in crew.workers.drain(..).enumerate() {
-        let go = Arc::clone(&go);
-        std::thread::Builder::new()
-            .name(format!("worker-{id}"))
-            .stack_size(STACK)
-            .spawn(move || {
-                go.wait();
-                worker.run();
-            })
-            .context("start a worker thread")?;
-    }
+    let mut crew = crew(config, sets, content);
+    let workers = crew.workers.drain(..);
+    let go = spawn(workers.map(|worker| || worker.run()).collect())?;
+    let interrupted = || interrupt.load(Ordering::Relaxed);
     if !start.wait(&interrupted)? {
         crew.counters.stop.store(true, Ordering::Relaxed);
     }
@@ -208,113 +185,17 @@ fn execute(
     }
     .print()?;
     go.wait();
-    let before = ramp(config, &crew, &interrupted);
-    let began = Instant::now();
-    let totals = watch(config, sets, &crew.counters, began, before, &interrupted)?;
-    let totals = totals.since(before);
-    let seconds = began.elapsed().as_secs_f64();
-    let patience = Instant::now() + GRACE;
-    while crew.counters.active.load(Ordering::Relaxed) > 0 && Instant::now() < patience {
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let last = Final {
-        personality: config.args.personality.name(),
-        seconds,
-        interrupted: interrupted(),
-        loops: crew.counters.loops.load(Ordering::Relaxed),
-        operations: totals.operations,
-        read_bytes: totals.read,
-        written_bytes: totals.written,
-        errors: totals.errors,
-        by_operation: by_operation(crew.timings.iter().map(|t| &**t)),
-        failures: failures(&crew.counters),
+    let measured = Measured {
+        name: config.args.personality.name(),
+        counters: &crew.counters,
+        timings: &crew.timings,
+        sample: &|| sample(sets),
+        interrupted: &interrupted,
     };
+    let last = measured.run(&config.args.times)?;
+    let good = last.errors == 0;
     Line::Final(last).print()?;
-    Ok(totals.errors == 0)
-}
-
-/// Lets pass what is not counted: the totals at its end.
-fn ramp(config: &Config, crew: &Crew, interrupted: &dyn Fn() -> bool) -> Totals {
-    let end = Instant::now() + Duration::from_secs_f64(config.args.ramp);
-    while Instant::now() < end && !interrupted() {
-        std::thread::sleep(end.saturating_duration_since(Instant::now()).min(SLICE));
-    }
-    for timings in &crew.timings {
-        timings.clear();
-    }
-    crew.counters.totals()
-}
-
-/// Prints lines until the run is over. The totals at its end, which the intervals and those `before` add up
-/// to.
-fn watch(
-    config: &Config,
-    sets: &Sets,
-    counters: &Counters,
-    began: Instant,
-    mut before: Totals,
-    interrupted: &dyn Fn() -> bool,
-) -> Result<Totals> {
-    let deadline = began + Duration::from_secs_f64(config.args.duration);
-    let mut intervals = Ticker::new(began, config.args.interval);
-    let mut samples = Ticker::new(began, config.args.residency);
-    let over = |now: Instant| {
-        now >= deadline || interrupted() || counters.active.load(Ordering::Relaxed) == 0
-    };
-    loop {
-        let now = Instant::now();
-        let t = (now - began).as_secs_f64();
-        let over = over(now);
-        // First, so that each worker is at most one operation ahead of the totals.
-        counters.stop.store(over, Ordering::Relaxed);
-        let totals = counters.totals();
-        if intervals.due(now) || (over && config.args.interval > 0.0) {
-            Line::interval(t, before, totals).print()?;
-            before = totals;
-        }
-        if over {
-            return Ok(totals);
-        }
-        if samples.due(now) {
-            Line::residency(t, sample(sets)?).print()?;
-        }
-        let wake = [Some(deadline), intervals.next, samples.next];
-        let wake = wake.into_iter().flatten().min().unwrap_or(deadline);
-        let left = wake.saturating_duration_since(Instant::now());
-        std::thread::sleep(left.min(SLICE));
-    }
-}
-
-/// Something that is due again and again.
-struct Ticker {
-    period: Duration,
-    next: Option<Instant>,
-}
-
-impl Ticker {
-    /// Every `seconds`, 0 for never.
-    fn new(began: Instant, seconds: f64) -> Self {
-        let period = Duration::from_secs_f64(seconds);
-        Self {
-            period,
-            next: (!period.is_zero()).then(|| began + period),
-        }
-    }
-
-    /// Whether it is due; ticks that were missed are not made up for.
-    fn due(&mut self, now: Instant) -> bool {
-        match self.next {
-            Some(next) if now >= next => {
-                let mut following = next + self.period;
-                if following <= now {
-                    following = now + self.period;
-                }
-                self.next = Some(following);
-                true
-            }
-            _ => false,
-        }
-    }
+    Ok(good)
 }
 
 /// Whether `path` names a place that can hold the files: said before anything is written.

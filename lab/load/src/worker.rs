@@ -122,6 +122,15 @@ impl Worker {
             Step::Close => self.close(),
             Step::Delete => self.delete(),
             Step::Stat => self.stat(),
+            Step::Rename => self.rename(),
+            Step::Mkdir => {
+                let path = self.own_directory();
+                self.attempt(Step::Mkdir, &path, || fs::create_dir(&path));
+            }
+            Step::Rmdir => {
+                let path = self.own_directory();
+                self.attempt(Step::Rmdir, &path, || fs::remove_dir(&path));
+            }
             Step::AppendLog => self.append_log(),
             Step::ReadNext => return self.read_stream(step),
             Step::ReadOnce => return self.read_stream(step),
@@ -129,6 +138,8 @@ impl Worker {
                 let counters = &self.job.counters;
                 sleep_until(Instant::now() + self.job.pause, &|| counters.stopped());
             }
+            // No personality has them: they are of `block`'s own workers.
+            Step::Read | Step::Write => {}
         }
         Next::GoOn
     }
@@ -288,6 +299,31 @@ impl Worker {
         let path = job.files.path(index);
         self.attempt(Step::Stat, &path, || fs::metadata(&path));
         job.files.closed(index);
+    }
+
+    fn rename(&mut self) {
+        let job = Arc::clone(&self.job);
+        let stop = || job.counters.stopped();
+        let Some(from) = job.files.take_idle(&stop) else {
+            return;
+        };
+        let Some(to) = job.files.take_absent(&stop) else {
+            job.files.deleted(from, false);
+            return;
+        };
+        let (old, new) = (job.files.path(from), job.files.path(to));
+        let done = self.attempt(Step::Rename, &old, || fs::rename(&old, &new));
+        job.files.deleted(from, done.is_some());
+        job.files.created(to, done.is_some());
+        if done.is_some() {
+            job.files.closed(to);
+        }
+    }
+
+    /// Where [`Step::Mkdir`] makes a directory: one that a process that was killed cannot have left.
+    fn own_directory(&self) -> PathBuf {
+        let name = format!("made-{}-{}", std::process::id(), self.id);
+        self.job.files.directory().join(name)
     }
 
     /// Reads on in the worker's own file: the one with its number, around the set.

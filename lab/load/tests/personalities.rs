@@ -67,7 +67,7 @@ fn files_below(directory: &Path) -> BTreeSet<PathBuf> {
 #[test]
 fn the_mix_of_operations_is_that_of_the_definition() {
     type Mix = &'static [(&'static str, u64)];
-    let cases: [(&str, &str, u64, Mix); 4] = [
+    let cases: [(&str, &str, u64, Mix); 5] = [
         (
             "fileserver",
             "--files 60 --mean-size 8k --threads 3",
@@ -119,6 +119,21 @@ fn the_mix_of_operations_is_that_of_the_definition() {
                 ("close", 6),
                 ("open", 5),
                 ("read_whole", 5),
+            ],
+        ),
+        (
+            "metadata",
+            "--files 60 --threads 2 --replace-every 0.001",
+            2,
+            &[
+                ("create", 1),
+                ("append", 1),
+                ("fsync", 1),
+                ("close", 1),
+                ("rename", 1),
+                ("delete", 1),
+                ("mkdir", 1),
+                ("rmdir", 1),
             ],
         ),
     ];
@@ -177,9 +192,14 @@ fn intervals_add_up_to_the_totals() {
 
 #[test]
 fn creation_and_deletion_keep_the_number_of_files() {
-    for (personality, threads) in [("fileserver", 5), ("varmail", 5), ("webproxy", 5)] {
+    for (personality, threads) in [
+        ("fileserver", 5),
+        ("varmail", 5),
+        ("webproxy", 5),
+        ("metadata", 5),
+    ] {
         let directory = tempfile::tempdir().unwrap();
-        let options = format!("--files 100 --mean-size 4k --threads {threads}");
+        let options = format!("--files 100 --preallocated 80 --mean-size 4k --threads {threads}");
         run(
             personality,
             directory.path(),

@@ -1,0 +1,216 @@
+//! `justitia-load block`: requests to one file, as a block device gets them: replayed from a trace, or at
+//! random places. With direct I/O unless told otherwise.
+
+mod blkparse;
+mod csv;
+mod replay;
+mod trace;
+
+#[cfg(test)]
+mod synthetic;
+
+use std::fs::{self, File};
+use std::io::BufReader;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::SeedableRng;
+
+use self::replay::{Buffer, Job, PIECE, Source, Trace, Worker, parse_speed};
+use self::trace::{Format, SECTOR};
+use crate::args::{Phase, Times, parse_size};
+use crate::counters::{Counters, Timings};
+use crate::measure::{Measured, spawn};
+use crate::output::Line;
+use crate::residency::Residency;
+use crate::start::monotonic;
+
+/// The subcommand's name.
+pub const NAME: &str = "block";
+
+/// Sends requests to one file: those of a block trace, or random ones. Reports as JSON lines.
+///
+/// Exit status: 0 when every request succeeded, 3 when some failed, 1 when the workload could not be set up.
+#[derive(Debug, Parser)]
+#[command(version, name = "justitia-load block")]
+pub struct Args {
+    /// Directory of the file; made if it does not exist.
+    #[arg(long)]
+    dir: PathBuf,
+
+    /// What to do, in this order: write the file, run. Other phases do nothing.
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["prepare", "run"])]
+    phase: Vec<Phase>,
+
+    /// Size of the file in bytes; requests beyond its end go around. k, m, g are powers of 1024.
+    #[arg(long, default_value = "192m", value_parser = parse_size)]
+    size: u64,
+
+    /// Replay this trace, from its beginning again at its end.
+    #[arg(long, requires = "format", required_unless_present = "random")]
+    trace: Option<PathBuf>,
+
+    /// The trace's format.
+    #[arg(long, value_enum)]
+    format: Option<Format>,
+
+    /// Send requests when they were sent, so many times as fast; without it, as soon as a worker is free.
+    #[arg(long, value_parser = parse_speed, requires = "trace")]
+    speed: Option<f64>,
+
+    /// Use at most so many of the trace's requests.
+    #[arg(long, default_value = "1000000", value_parser = clap::value_parser!(u32).range(1..))]
+    requests: u32,
+
+    /// Instead of a trace: random places; so many of a hundred requests read.
+    #[arg(long, conflicts_with = "trace", value_parser = clap::value_parser!(u32).range(0..=100))]
+    random: Option<u32>,
+
+    /// Size of random requests in bytes.
+    #[arg(long, default_value = "64k", value_parser = parse_size)]
+    io_size: u64,
+
+    /// Workers: how many requests may be outstanding.
+    #[arg(long, default_value = "16", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    depth: u32,
+
+    /// Through the page cache.
+    #[arg(long)]
+    buffered: bool,
+
+    /// Seed of the random places and of what is written.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+
+    /// When it begins and how long it takes.
+    #[command(flatten)]
+    times: Times,
+}
+
+/// Does the phases. Returns whether every request succeeded; `interrupt` ends the run.
+///
+/// # Errors
+/// The trace cannot be read, the file not be written or opened, or standard output not be written.
+pub fn run(args: &Args, interrupt: &Arc<AtomicBool>) -> Result<bool> {
+    check(args)?;
+    crate::run::check_directory(&args.dir)?;
+    let path = args.dir.join(NAME);
+    if args.phase.contains(&Phase::Prepare) {
+        fs::create_dir_all(&args.dir).with_context(|| format!("make {}", args.dir.display()))?;
+        write(&path, args).with_context(|| format!("write {}", path.display()))?;
+    }
+    if !args.phase.contains(&Phase::Run) {
+        args.times.start().ready()?;
+        return Ok(true);
+    }
+    let length = fs::metadata(&path).map_or(0, |found| found.len());
+    ensure!(
+        length >= args.size,
+        "expected {} with at least {} bytes, found {length}: do --phase prepare first",
+        path.display(),
+        args.size
+    );
+    replay(args, path, interrupt)
+}
+
+fn check(args: &Args) -> Result<()> {
+    ensure!(
+        args.size >= PIECE && args.size.is_multiple_of(SECTOR),
+        "--size: expected at least 1m, in whole sectors of 512 bytes, found {}",
+        args.size
+    );
+    ensure!(
+        (SECTOR..=args.size).contains(&args.io_size) && args.io_size.is_multiple_of(SECTOR),
+        "--io-size: expected 512 bytes to --size, in whole sectors of 512 bytes, found {}",
+        args.io_size
+    );
+    Ok(())
+}
+
+/// Writes the whole file: what is read must be on the device, and what is overwritten allocated.
+fn write(path: &Path, args: &Args) -> Result<()> {
+    let mut buffer = Buffer::new(&mut ChaCha8Rng::seed_from_u64(args.seed));
+    let file = File::create(path)?;
+    let mut offset = 0;
+    while offset < args.size {
+        let piece = buffer.first(args.size - offset);
+        file.write_all_at(piece, offset)?;
+        offset += u64::try_from(piece.len())?;
+    }
+    Ok(())
+}
+
+fn source(args: &Args) -> Result<Source> {
+    let (Some(path), Some(format)) = (&args.trace, args.format) else {
+        return Ok(Source::Random {
+            read_percent: args.random.unwrap_or(50),
+            bytes: args.io_size,
+        });
+    };
+    let file = File::open(path).with_context(|| format!("open {}", path.display()))?;
+    let requests = trace::read(
+        BufReader::new(file),
+        format,
+        usize::try_from(args.requests)?,
+    )
+    .with_context(|| format!("read {}", path.display()))?;
+    Ok(Source::Trace(Trace {
+        requests,
+        speed: args.speed,
+        taken: Mutex::default(),
+    }))
+}
+
+fn replay(args: &Args, path: PathBuf, interrupt: &Arc<AtomicBool>) -> Result<bool> {
+    let counters: Arc<Counters> = Arc::default();
+    let job = Arc::new(Job {
+        counters: Arc::clone(&counters),
+        source: source(args)?,
+        path,
+        size: args.size,
+        direct: !args.buffered,
+        seed: args.seed,
+        began: OnceLock::new(),
+    });
+    let mut timings = Vec::new();
+    let mut workers = Vec::new();
+    for id in 0..args.depth {
+        let own = Arc::new(Timings::default());
+        let worker = Worker::new(Arc::clone(&job), Arc::clone(&own), id)
+            .with_context(|| format!("open {}", job.path.display()))?;
+        timings.push(own);
+        workers.push(|| worker.run());
+    }
+    counters.active.store(workers.len(), Ordering::Relaxed);
+    let go = spawn(workers)?;
+    let interrupted = || interrupt.load(Ordering::Relaxed);
+    if !args.times.start().wait(&interrupted)? {
+        counters.stop.store(true, Ordering::Relaxed);
+    }
+    Line::Start {
+        personality: NAME,
+        threads: args.depth,
+        files: 1,
+        existing: 1,
+        seed: args.seed,
+        monotonic_ns: monotonic(),
+    }
+    .print()?;
+    go.wait();
+    let measured = Measured {
+        name: NAME,
+        counters: &counters,
+        timings: &timings,
+        sample: &|| Ok(Residency::default()),
+        interrupted: &interrupted,
+    };
+    let last = measured.run(&args.times)?;
+    let good = last.errors == 0;
+    Line::Final(last).print()?;
+    Ok(good)
+}

@@ -1,0 +1,324 @@
+//! Who does which request, and when.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use justitia_share::num::to_f64;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+use super::trace::{Request, SECTOR};
+use crate::counters::{Counters, Timings};
+use crate::pace::sleep_until;
+use crate::personality::Step;
+
+/// Largest single read or write in bytes; larger requests are done in pieces.
+pub const PIECE: u64 = 1 << 20;
+/// Direct I/O wants its memory so aligned, in bytes.
+const ALIGNMENT: usize = 4096;
+/// Pause after a failed request.
+const AFTER_ERROR: Duration = Duration::from_millis(5);
+
+/// Where requests come from.
+#[derive(Debug)]
+pub enum Source {
+    /// A trace, from its beginning again at its end.
+    Trace(Trace),
+    /// Random places.
+    Random {
+        /// How many of a hundred requests read.
+        read_percent: u32,
+        /// The size of each in bytes.
+        bytes: u64,
+    },
+}
+
+/// A trace being replayed.
+#[derive(Debug)]
+pub struct Trace {
+    /// At least one.
+    pub requests: Vec<Request>,
+    /// How many times as fast as it was recorded; `None`: each request as soon as a worker is free.
+    pub speed: Option<f64>,
+    /// How many have been taken.
+    pub taken: Mutex<u64>,
+}
+
+/// A request, and when it is due: so long after the beginning, or at once.
+type Due = (Request, Option<Duration>);
+
+impl Trace {
+    /// The next one.
+    fn take(&self) -> Option<Due> {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = *taken;
+        *taken += 1;
+        drop(taken);
+        let count = u64::try_from(self.requests.len()).ok()?;
+        let (lap, index) = (number.checked_div(count)?, number.checked_rem(count)?);
+        let request = *self.requests.get(usize::try_from(index).ok()?)?;
+        let due = self.speed.map(|speed| {
+            // From the last to the first again as long as between two on average.
+            let last = to_f64(self.requests.last().map_or(0, |last| last.at));
+            let length = last + last / to_f64(count.saturating_sub(1).max(1));
+            let at = (to_f64(lap) * length + to_f64(request.at)) / speed / 1e9;
+            // A century is later than any end.
+            Duration::from_secs_f64(at.min(3.2e9))
+        });
+        Some((request, due))
+    }
+}
+
+/// What the workers share.
+pub struct Job {
+    /// Where they count.
+    pub counters: Arc<Counters>,
+    /// What they do.
+    pub source: Source,
+    /// On what.
+    pub path: PathBuf,
+    /// Its size in bytes, a multiple of [`SECTOR`], at least [`PIECE`].
+    pub size: u64,
+    /// Past the page cache.
+    pub direct: bool,
+    /// Of random places and of what is written.
+    pub seed: u64,
+    /// When the first request was due.
+    pub began: OnceLock<Instant>,
+}
+
+/// One worker: one outstanding request.
+pub struct Worker {
+    job: Arc<Job>,
+    timings: Arc<Timings>,
+    rng: ChaCha8Rng,
+    file: File,
+    buffer: Buffer,
+}
+
+impl Worker {
+    /// Number `id`.
+    ///
+    /// # Errors
+    /// The file cannot be opened.
+    pub fn new(job: Arc<Job>, timings: Arc<Timings>, id: u32) -> io::Result<Self> {
+        let mut rng = ChaCha8Rng::seed_from_u64(job.seed);
+        rng.set_stream(u64::from(id));
+        Ok(Self {
+            file: open(&job.path, job.direct)?,
+            buffer: Buffer::new(&mut rng),
+            job,
+            timings,
+            rng,
+        })
+    }
+
+    /// Does requests until the run is over.
+    pub fn run(mut self) {
+        let job = Arc::clone(&self.job);
+        let stopped = || job.counters.stopped();
+        let began = *job.began.get_or_init(Instant::now);
+        while !stopped() {
+            let Some((request, due)) = self.next() else {
+                break;
+            };
+            // Who comes late is late from when it was due: the wait counts.
+            let due = due.map(|due| began + due);
+            if let Some(due) = due {
+                sleep_until(due, &stopped);
+                if stopped() {
+                    break;
+                }
+            }
+            self.attempt(request, due.unwrap_or_else(Instant::now));
+        }
+        job.counters.active.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn next(&mut self) -> Option<Due> {
+        match &self.job.source {
+            Source::Trace(trace) => trace.take(),
+            Source::Random {
+                read_percent,
+                bytes,
+            } => {
+                let places = self.job.size / bytes;
+                let place = self.rng.next_u64().checked_rem(places)?;
+                let request = Request {
+                    at: 0,
+                    write: self.rng.next_u64() % 100 >= u64::from(*read_percent),
+                    offset: place * bytes,
+                    bytes: *bytes,
+                };
+                Some((request, None))
+            }
+        }
+    }
+
+    fn attempt(&mut self, request: Request, since: Instant) {
+        let step = if request.write {
+            Step::Write
+        } else {
+            Step::Read
+        };
+        match self.transfer(request) {
+            Ok(()) => {
+                self.timings.record(step, since.elapsed());
+                self.job.counters.operations.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(error) => {
+                let path = self.job.path.to_string_lossy();
+                self.job.counters.failed(step, &path, &error);
+                std::thread::sleep(AFTER_ERROR);
+            }
+        }
+    }
+
+    fn transfer(&mut self, request: Request) -> io::Result<()> {
+        let (mut offset, bytes) = place(request, self.job.size);
+        let counters = &self.job.counters;
+        let mut left = bytes;
+        while left > 0 {
+            let piece = self.buffer.first(left.min(PIECE));
+            let (result, counter) = if request.write {
+                (self.file.write_at(piece, offset), &counters.written)
+            } else {
+                (self.file.read_at(piece, offset), &counters.read)
+            };
+            match result {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(count) => {
+                    let count = u64::try_from(count).unwrap_or(left).min(left);
+                    counter.fetch_add(count, Ordering::Relaxed);
+                    offset += count;
+                    left -= count;
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where a request goes in a file of `size` bytes: around its end, and to whole sectors, as direct I/O wants
+/// them. Offset and bytes.
+fn place(request: Request, size: u64) -> (u64, u64) {
+    let bytes = request.bytes.div_ceil(SECTOR).saturating_mul(SECTOR);
+    let bytes = bytes.min(size);
+    let places = (size - bytes) / SECTOR + 1;
+    ((request.offset / SECTOR % places) * SECTOR, bytes)
+}
+
+/// Opens the file, for direct I/O or not.
+///
+/// # Errors
+/// It cannot be opened so.
+pub fn open(path: &Path, direct: bool) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(if direct { libc::O_DIRECT } else { 0 })
+        .open(path)
+}
+
+/// Noise, aligned for direct I/O.
+pub struct Buffer {
+    memory: Vec<u8>,
+    begin: usize,
+}
+
+impl Buffer {
+    /// [`PIECE`] bytes.
+    pub fn new(rng: &mut ChaCha8Rng) -> Self {
+        let length = usize::try_from(PIECE).unwrap_or(ALIGNMENT);
+        let mut memory = vec![0; length + ALIGNMENT];
+        rng.fill_bytes(&mut memory);
+        let begin = memory.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT);
+        Self { memory, begin }
+    }
+
+    /// Its first bytes, at most [`PIECE`].
+    pub fn first(&mut self, bytes: u64) -> &mut [u8] {
+        let bytes = usize::try_from(bytes.min(PIECE)).unwrap_or(0);
+        self.memory
+            .get_mut(self.begin..)
+            .unwrap_or_default()
+            .split_at_mut(bytes)
+            .0
+    }
+}
+
+/// `--speed`: more than nothing, at most a million times.
+pub fn parse_speed(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|speed| (1e-6..=1e6).contains(speed))
+        .ok_or_else(|| {
+            format!("expected how many times as fast, such as 1 or 25.5, found {text:?}")
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn trace(ats: &[u64], speed: Option<f64>) -> Trace {
+        let request = |at: &u64| Request {
+            at: *at,
+            write: false,
+            offset: 0,
+            bytes: 1,
+        };
+        Trace {
+            requests: ats.iter().map(request).collect(),
+            speed,
+            taken: Mutex::default(),
+        }
+    }
+
+    #[test]
+    fn a_trace_begins_again_where_it_would_have_gone_on() {
+        let second = 1_000_000_000;
+        let timed = trace(&[0, second, 2 * second], Some(2.0));
+        let dues: Vec<_> = (0..7)
+            .map(|_| timed.take().unwrap().1.unwrap().as_secs_f64())
+            .collect();
+        assert_eq!(dues, [0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0]);
+        let hurried = trace(&[0, second], None);
+        assert!((0..5).all(|_| hurried.take().unwrap().1.is_none()));
+        // One request, or all at the same time: no time passes between laps.
+        assert!(trace(&[0], Some(1.0)).take().is_some());
+    }
+
+    #[test]
+    fn memory_is_aligned() {
+        let mut rng = ChaCha8Rng::seed_from_u64(1);
+        let mut buffer = Buffer::new(&mut rng);
+        let piece = buffer.first(PIECE);
+        assert_eq!(piece.len() as u64, PIECE);
+        assert_eq!(piece.as_ptr().align_offset(ALIGNMENT), 0);
+        assert_eq!(buffer.first(512).len(), 512);
+    }
+
+    proptest! {
+        #[test]
+        fn every_request_has_a_place(offset: u64, bytes in 1..=(64u64 << 20), sectors in 2048..1_000_000u64) {
+            let size = sectors * SECTOR;
+            let request = Request { at: 0, write: true, offset, bytes };
+            let (at, length) = place(request, size);
+            prop_assert!(length > 0 && at + length <= size);
+            prop_assert_eq!(at % SECTOR, 0);
+            prop_assert_eq!(length % SECTOR, 0);
+            if offset + bytes < size && offset % SECTOR == 0 {
+                prop_assert!(at == offset || offset > size - length);
+            }
+        }
+    }
+}
