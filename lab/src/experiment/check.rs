@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{Contender, Experiment, OUTSIDER, Phase, Workload};
+use crate::report::schema::{Metric, Total};
 
 /// What is wrong, and with what.
 pub struct Problem {
@@ -181,9 +182,19 @@ fn phases(experiment: &Experiment) -> Result<(), Problem> {
                 measured,
                 background,
                 seconds,
+                key,
                 ..
             } => {
                 workload(experiment, name, place())?;
+                if let Some(key) = key {
+                    of_the_whole(experiment, key, place())?;
+                    if !*measured || *background {
+                        return problem(
+                            place(),
+                            format!("expected measured = true and no background for as = {key:?}"),
+                        );
+                    }
+                }
                 if *background && *measured && seconds.is_none() {
                     return problem(
                         place(),
@@ -206,6 +217,7 @@ fn phases(experiment: &Experiment) -> Result<(), Problem> {
                     format!("expected a metric of this experiment, found {key:?}"),
                 );
             }
+            Phase::Watch { key: Some(key), .. } => of_the_whole(experiment, key, place())?,
             Phase::Weights { to } => {
                 for weight in to.values() {
                     if let Err(error) = justitia_share::Weight::try_from(*weight) {
@@ -223,6 +235,19 @@ fn phases(experiment: &Experiment) -> Result<(), Problem> {
         );
     }
     Ok(())
+}
+
+/// A key under which a phase keeps something of the run as a whole.
+fn of_the_whole(experiment: &Experiment, key: &str, place: Place) -> Result<(), Problem> {
+    let metrics = experiment.metrics();
+    let whole = |metric: &&Metric| metric.total == Total::Whole;
+    if metrics.iter().filter(whole).any(|metric| metric.key == key) {
+        return Ok(());
+    }
+    problem(
+        place,
+        format!("expected a metric of this experiment whose total is \"whole\", found {key:?}"),
+    )
 }
 
 fn workload(experiment: &Experiment, name: &str, place: Place) -> Result<(), Problem> {

@@ -171,6 +171,18 @@ impl MetricName {
                 "hit_ratio" => ("Hit ratio", Unit::Ratio, false, Total::Mean),
                 "device" => ("Device bandwidth", Unit::BytesPerSecond, true, Total::Sum),
                 "operations" => ("Operations", Unit::PerSecond, true, Total::Sum),
+                "misplaced" => (
+                    "Bandwidth in the wrong hands",
+                    Unit::Ratio,
+                    false,
+                    Total::Whole,
+                ),
+                "pv_watched" => (
+                    "PV among those who want bandwidth",
+                    Unit::Count,
+                    false,
+                    Total::Whole,
+                ),
                 "agent_cpu" => ("Agent's CPU, quiet", Unit::Ratio, false, Total::Mean),
                 "agent_cpu_pressure" => (
                     "Agent's CPU, under pressure",
@@ -237,6 +249,9 @@ pub enum Phase {
         /// Whether the next phase begins at once, while this goes on until a `stop` or the end.
         #[serde(default)]
         background: bool,
+        /// Under this key everybody's bandwidth together is kept too, as the run's.
+        #[serde(default, rename = "as")]
+        key: Option<String>,
         /// Fails the run if not over after so many seconds.
         #[serde(default = "long")]
         within: u64,
@@ -253,6 +268,19 @@ pub enum Phase {
     Wait {
         /// How much.
         seconds: u64,
+    },
+    /// Time passes, while it is watched how the bandwidth of the applications is split among the tenants
+    /// in which something runs. Over all such phases together, every tenant's `bandwidth` is kept, and of
+    /// the run `misplaced` (the part of the bandwidth in the wrong hands) and `pv_watched` (the PV among those
+    /// who run something), both the means of the phases.
+    Watch {
+        /// How much.
+        seconds: u64,
+        /// Under this key is kept how many seconds passed until at most a tenth of the bandwidth was in the
+        /// wrong hands, under the key with `_each` until every tenant was within a tenth of its own part; the
+        /// phase's length where that never came. A second's worth counts, and must hold for two.
+        #[serde(default, rename = "as")]
+        key: Option<String>,
     },
     /// What runs in these tenants ends.
     Stop {
@@ -291,6 +319,7 @@ impl std::fmt::Display for Phase {
             Self::Settle => f.write_str("writing back"),
             Self::Record { key } => write!(f, "recording {key}"),
             Self::Wait { seconds } => write!(f, "waiting {seconds} s"),
+            Self::Watch { seconds, .. } => write!(f, "watching {seconds} s"),
             Self::Stop { tenants } => write!(f, "stopping {}", tenants.join(", ")),
             Self::Weights { .. } => f.write_str("changing weights"),
         }
@@ -392,13 +421,20 @@ macro_rules! shipped {
 }
 
 /// In the order in which `lab list` shows them.
-const SHIPPED: [(&str, &str); 9] = shipped![
+const SHIPPED: [(&str, &str); 16] = shipped![
     "reread-x4",
     "reread-equal",
     "writers-x4",
+    "writers-equal",
     "direct-x4",
     "fileserver-x4",
     "fileserver-x8",
+    "fileserver-equal",
+    "fileserver-total",
+    "fileserver-memcg",
+    "starvation-x8",
+    "fsync-beside-hog",
+    "fsync-beside-hog-xfs",
     "webserver-x4",
     "idle-tax",
     "scale",

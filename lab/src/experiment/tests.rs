@@ -100,6 +100,18 @@ fn errors_say_file_and_line() {
         ("do = \"run\"", "do = \"jump\"", 14, "jump"),
         ("sh = \"sleep {seconds}\"", "perl = \"\"", 11, "perl"),
         (
+            "seconds = 3",
+            "seconds = 3\nas = \"bandwidth\"",
+            13,
+            "whose total is \"whole\"",
+        ),
+        (
+            "do = \"run\"\nworkload = \"w\"\n",
+            "do = \"watch\"\nas = \"settled\"\n",
+            13,
+            "whose total is \"whole\"",
+        ),
+        (
             "[[phase]]",
             "[disk]\nsize = \"1 parsec\"\n[[phase]]",
             14,

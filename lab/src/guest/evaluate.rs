@@ -15,6 +15,7 @@ use super::sampler::Sampler;
 use super::scale;
 use super::serve::Caller;
 use super::setup::{self, Tenant};
+use super::watch::{Watched, settled, watch};
 use super::work::{Gate, Place, Report, Words, Work};
 use crate::experiment::{OUTSIDER, Phase, Workload};
 use crate::report::schema::TenantValues;
@@ -44,6 +45,9 @@ pub fn evaluate(plan: &Plan, caller: &Caller) -> Result<Measured> {
         gates: 0,
         throttled: None,
         background: Vec::new(),
+        weights: tenants.iter().map(|t| (t.name.clone(), t.weight)).collect(),
+        watched: Watched::default(),
+        shown_from: None,
         values: BTreeMap::new(),
         whole: BTreeMap::new(),
     };
@@ -56,8 +60,9 @@ pub fn evaluate(plan: &Plan, caller: &Caller) -> Result<Measured> {
     }
     let values = std::mem::take(&mut run.values);
     let whole = std::mem::take(&mut run.whole);
+    let shown_from = run.shown_from.unwrap_or(begin);
     drop(run);
-    let timeline = sampler.finish()?;
+    let timeline = sampler.finish(shown_from)?;
     agent.stop()?;
     Ok(Measured {
         mglru,
@@ -82,6 +87,11 @@ struct Run<'a> {
     gates: usize,
     throttled: Option<bool>,
     background: Vec<Work>,
+    /// What holds now, by tenant.
+    weights: BTreeMap<String, u64>,
+    watched: Watched,
+    /// What goes before the first phase that is watched is not worth drawing.
+    shown_from: Option<Instant>,
     /// By tenant, by metric.
     values: BTreeMap<String, BTreeMap<String, f64>>,
     whole: BTreeMap<String, f64>,
@@ -98,6 +108,7 @@ impl Run<'_> {
                 throttle,
                 measured,
                 background,
+                key,
                 within,
             } => {
                 self.throttle(*throttle)?;
@@ -112,7 +123,11 @@ impl Run<'_> {
                     self.background.append(&mut works);
                     return Ok(());
                 }
-                self.run(workload, &who, *measured, Duration::from_secs(*within))
+                let together = self.run(workload, &who, *measured, Duration::from_secs(*within))?;
+                if let (Some(key), Some(together)) = (key, together) {
+                    self.whole.insert(key.clone(), together);
+                }
+                Ok(())
             }
             Phase::Settle => self.settle(),
             Phase::Record { key } => self.record(key),
@@ -120,11 +135,13 @@ impl Run<'_> {
                 std::thread::sleep(Duration::from_secs(*seconds));
                 Ok(())
             }
+            Phase::Watch { seconds, key } => self.watch(*seconds, key.as_deref()),
             Phase::Stop { tenants } => self.stop(tenants),
             Phase::Weights { to } => {
                 for tenant in self.tenants {
                     if let Some(weight) = to.get(&tenant.name) {
                         tenant.cgroup.set_weight(*weight)?;
+                        self.weights.insert(tenant.name.clone(), *weight);
                     }
                 }
                 Ok(())
@@ -199,7 +216,14 @@ impl Run<'_> {
         Ok((works, gate))
     }
 
-    fn run(&mut self, name: &str, who: &Who<'_>, measured: bool, within: Duration) -> Result<()> {
+    /// Runs a workload to its end; everybody's bandwidth together, if it was measured.
+    fn run(
+        &mut self,
+        name: &str,
+        who: &Who<'_>,
+        measured: bool,
+        within: Duration,
+    ) -> Result<Option<f64>> {
         let (mut works, gate) = self.start(name, who)?;
         let mut before = self.look()?;
         let begin = open(&mut works, &gate, within)?;
@@ -213,26 +237,67 @@ impl Run<'_> {
             let report = work.finish(limit.saturating_sub(begin.elapsed()))?;
             reports.push((work.who().to_owned(), report));
         }
-        if measured {
-            let seconds = who
-                .seconds
-                .map_or_else(|| begin.elapsed().as_secs_f64(), to_f64);
-            let after = self.look()?;
-            self.keep(&reports, &before, &after, seconds);
+        if !measured {
+            return Ok(None);
+        }
+        let seconds = who
+            .seconds
+            .map_or_else(|| begin.elapsed().as_secs_f64(), to_f64);
+        let after = self.look()?;
+        self.keep(&reports, &before, &after, seconds);
+        let bytes: u64 = reports.iter().map(|(_, r)| r.read + r.written).sum();
+        Ok(Some(to_f64(bytes) / seconds))
+    }
+
+    fn watch(&mut self, seconds: u64, key: Option<&str>) -> Result<()> {
+        self.shown_from.get_or_insert_with(Instant::now);
+        let running = |name: &str| self.background.iter().any(|work| work.who() == name);
+        let weights = self
+            .tenants
+            .iter()
+            .map(|tenant| match self.weights.get(&tenant.name) {
+                Some(weight) if running(&tenant.name) => *weight,
+                _ => 0,
+            })
+            .collect();
+        let stretch = watch(self.tenants, weights, seconds)?;
+        self.watched.add(&stretch);
+        for (tenant, bandwidth) in self.tenants.iter().zip(self.watched.bandwidth()) {
+            let values = self.values.entry(tenant.name.clone()).or_default();
+            values.insert("bandwidth".to_owned(), bandwidth);
+        }
+        self.whole.extend(self.watched.whole());
+        if let Some(key) = key {
+            self.whole.extend(settled(key, &stretch));
         }
         Ok(())
     }
 
     fn look(&self) -> Result<Look> {
         let device = |tenant: &Tenant| Ok((tenant.name.clone(), tenant.cgroup.device()?));
+        let application = |tenant: &Tenant| Ok((tenant.name.clone(), tenant.cgroup.application()?));
         Ok(Look {
             device: self.tenants.iter().map(device).collect::<Result<_>>()?,
+            application: self
+                .tenants
+                .iter()
+                .map(application)
+                .collect::<Result<_>>()?,
             seen: Seen::now()?,
         })
     }
 
     /// Keeps what was measured in a window.
     fn keep(&mut self, reports: &[(String, Report)], before: &Look, after: &Look, seconds: f64) {
+        // Who runs in the background reports later: what the kernel has counted of it meanwhile.
+        for work in &self.background {
+            let name = work.who();
+            let since = after.application(name).since(before.application(name));
+            let device = after.device(name).since(before.device(name));
+            let values = self.values.entry(name.to_owned()).or_default();
+            values.insert("bandwidth".to_owned(), to_f64(since.total()) / seconds);
+            values.insert("device".to_owned(), to_f64(device.total()) / seconds);
+        }
         for (name, report) in reports {
             let device = after.device(name).since(before.device(name));
             let values = self.values.entry(name.clone()).or_default();
@@ -240,6 +305,13 @@ impl Run<'_> {
             keep("bandwidth", to_f64(report.read + report.written) / seconds);
             keep("operations", to_f64(report.operations) / seconds);
             keep("device", to_f64(device.total()) / seconds);
+            for (operation, latency) in &report.latencies {
+                for (of, value) in [("p50", latency.p50), ("p99", latency.p99)] {
+                    let key = format!("{operation}_{of}");
+                    keep(&key, value);
+                    self.whole.insert(format!("{name}_{key}"), value);
+                }
+            }
             if let Some(ratio) = after.seen.hit_ratio(name, &before.seen) {
                 keep("hit_ratio", ratio);
             }
@@ -304,12 +376,17 @@ impl Drop for Run<'_> {
 /// The tenants at one moment.
 struct Look {
     device: BTreeMap<String, Transfer>,
+    application: BTreeMap<String, Transfer>,
     seen: Seen,
 }
 
 impl Look {
     fn device(&self, tenant: &str) -> Transfer {
         self.device.get(tenant).copied().unwrap_or_default()
+    }
+
+    fn application(&self, tenant: &str) -> Transfer {
+        self.application.get(tenant).copied().unwrap_or_default()
     }
 }
 

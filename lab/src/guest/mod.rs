@@ -10,6 +10,8 @@ mod scale;
 mod serve;
 mod setup;
 mod shell;
+mod split;
+mod watch;
 mod work;
 
 pub use serve::serve;

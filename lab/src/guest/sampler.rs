@@ -18,6 +18,7 @@ const PERIOD: Duration = Duration::from_millis(500);
 
 /// Looks until it is asked for what it has seen.
 pub struct Sampler {
+    begin: Instant,
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Result<Vec<Series>>>,
 }
@@ -48,15 +49,28 @@ impl Sampler {
             let stop = Arc::clone(&stop);
             move || watch(watched, begin, &stop)
         });
-        Self { stop, thread }
+        Self {
+            begin,
+            stop,
+            thread,
+        }
     }
 
-    /// Ends, with everything seen.
-    pub fn finish(self) -> Result<Vec<Series>> {
+    /// Ends, with what was seen since `from`, from which time counts.
+    pub fn finish(self, from: Instant) -> Result<Vec<Series>> {
         self.stop.store(true, Ordering::Relaxed);
-        self.thread
+        let mut series = self
+            .thread
             .join()
-            .map_err(|_| anyhow!("the thread that samples the tenants panicked"))?
+            .map_err(|_| anyhow!("the thread that samples the tenants panicked"))??;
+        let from = from.saturating_duration_since(self.begin).as_secs_f64();
+        for series in &mut series {
+            series.points.retain(|(t, _)| *t >= from);
+            for (t, _) in &mut series.points {
+                *t = round(*t - from);
+            }
+        }
+        Ok(series)
     }
 }
 

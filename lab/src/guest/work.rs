@@ -59,11 +59,20 @@ enum Kind {
 }
 
 /// What a workload says it did.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Report {
     pub read: u64,
     pub written: u64,
     pub operations: u64,
+    /// By operation, where it says so.
+    pub latencies: BTreeMap<String, Latency>,
+}
+
+/// How long an operation took, in seconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Latency {
+    pub p50: f64,
+    pub p99: f64,
 }
 
 /// What texts may speak of.
@@ -255,6 +264,7 @@ fn fio_report(output: &str) -> Result<Report> {
         read: sum("read", "io_bytes"),
         written: sum("write", "io_bytes"),
         operations: sum("read", "total_ios") + sum("write", "total_ios"),
+        latencies: BTreeMap::new(),
     })
 }
 
@@ -269,10 +279,29 @@ fn load_report(output: &str) -> Result<Report> {
                 read: number("read_bytes").context("expected read_bytes")?,
                 written: number("written_bytes").context("expected written_bytes")?,
                 operations: number("operations").context("expected operations")?,
+                latencies: latencies(&line),
             });
         }
     }
     Ok(Report::default())
+}
+
+fn latencies(last: &serde_json::Value) -> BTreeMap<String, Latency> {
+    let operations = last
+        .get("by_operation")
+        .and_then(serde_json::Value::as_object);
+    operations
+        .into_iter()
+        .flatten()
+        .filter_map(|(name, operation)| {
+            let seconds = |key: &str| Some(operation.get(key)?.as_f64()? / 1e6);
+            let latency = Latency {
+                p50: seconds("p50_us")?,
+                p99: seconds("p99_us")?,
+            };
+            Some((name.clone(), latency))
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -284,9 +313,14 @@ mod tests {
         let fio = "note: something\n{\"jobs\":[{\"read\":{\"io_bytes\":5,\"total_ios\":1},\"write\":{\"io_bytes\":7,\"total_ios\":2}},{\"read\":{\"io_bytes\":1,\"total_ios\":1}}]}";
         let report = fio_report(fio).unwrap();
         assert_eq!((report.read, report.written, report.operations), (6, 7, 4));
-        let load = "{\"event\":\"start\"}\n{\"event\":\"final\",\"read_bytes\":3,\"written_bytes\":4,\"operations\":2}\n";
+        let load = "{\"event\":\"start\"}\n{\"event\":\"final\",\"read_bytes\":3,\"written_bytes\":4,\"operations\":2,\"by_operation\":{\"fsync\":{\"p50_us\":1500,\"p99_us\":250000}}}\n";
         let report = load_report(load).unwrap();
         assert_eq!((report.read, report.written, report.operations), (3, 4, 2));
+        let fsync = Latency {
+            p50: 0.0015,
+            p99: 0.25,
+        };
+        assert_eq!(report.latencies.get("fsync"), Some(&fsync));
         assert!(fio_report("fio: bad option").is_err());
         assert!(load_report("Killed").is_err());
     }

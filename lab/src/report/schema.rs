@@ -190,6 +190,8 @@ pub enum Measure {
     Total,
     /// The total over that of the named contender, at least (0.98 = 98 %).
     TotalAgainst(String),
+    /// The total over that of the named contender, at most (1.0 = no more than it).
+    TimesAgainst(String),
     /// The named contender's total minus this one's, at most (0.005 = half a point of a ratio).
     LostAgainst(String),
 }

@@ -74,6 +74,10 @@ fn judge_one(results: &Results, group: &Group<'_>, goal: &Goal) -> Option<Judged
             paired(other, |own, other| own / other),
             format!("against {}", label_of(other)),
         ),
+        Measure::TimesAgainst(other) => (
+            paired(other, |own, other| own / other),
+            format!("times {}", label_of(other)),
+        ),
         Measure::LostAgainst(other) => (
             paired(other, |own, other| other - own),
             format!("lost against {}", label_of(other)),
@@ -88,7 +92,7 @@ fn judge_one(results: &Results, group: &Group<'_>, goal: &Goal) -> Option<Judged
         }
     };
     let word = |value: f64| match goal.measure {
-        Measure::Pv => factor(value),
+        Measure::Pv | Measure::TimesAgainst(_) => factor(value),
         Measure::TotalAgainst(_) => show(Unit::Ratio, value),
         Measure::Total | Measure::LostAgainst(_) => show(metric.unit, value),
     };
