@@ -232,6 +232,13 @@ impl Run<'_> {
             before = self.look()?;
         }
         let limit = within + Duration::from_secs(who.seconds.unwrap_or(0) + who.ramp);
+        // One window for all: a workload that is held back starts and ends late.
+        let mut after = None;
+        if let (true, Some(seconds)) = (measured, who.seconds) {
+            let end = Duration::from_secs(who.ramp + seconds);
+            std::thread::sleep(end.saturating_sub(begin.elapsed()));
+            after = Some(self.look()?);
+        }
         let mut reports = Vec::new();
         for work in &mut works {
             let report = work.finish(limit.saturating_sub(begin.elapsed()))?;
@@ -243,10 +250,12 @@ impl Run<'_> {
         let seconds = who
             .seconds
             .map_or_else(|| begin.elapsed().as_secs_f64(), to_f64);
-        let after = self.look()?;
+        let after = after.map_or_else(|| self.look(), Ok)?;
         self.keep(&reports, &before, &after, seconds);
-        let bytes: u64 = reports.iter().map(|(_, r)| r.read + r.written).sum();
-        Ok(Some(to_f64(bytes) / seconds))
+        let values = reports
+            .iter()
+            .filter_map(|(name, _)| self.values.get(name)?.get("bandwidth"));
+        Ok(Some(values.sum()))
     }
 
     fn watch(&mut self, seconds: u64, key: Option<&str>) -> Result<()> {
@@ -302,7 +311,10 @@ impl Run<'_> {
             let device = after.device(name).since(before.device(name));
             let values = self.values.entry(name.clone()).or_default();
             let mut keep = |key: &str, value: f64| values.insert(key.to_owned(), value);
-            keep("bandwidth", to_f64(report.read + report.written) / seconds);
+            // The workload's own word where no probes run.
+            let bytes = after.seen.bytes(name, &before.seen);
+            let bytes = bytes.unwrap_or(report.read + report.written);
+            keep("bandwidth", to_f64(bytes) / seconds);
             keep("operations", to_f64(report.operations) / seconds);
             keep("device", to_f64(device.total()) / seconds);
             for (operation, latency) in &report.latencies {

@@ -28,6 +28,13 @@ impl Seen {
         ))
     }
 
+    /// What a tenant's applications have read and written since an earlier look; `None` where nobody saw it.
+    pub fn bytes(&self, tenant: &str, before: &Self) -> Option<u64> {
+        let sum = |app: &AppStatus| app.read_bytes + app.write_bytes;
+        let (now, then) = (self.0.get(tenant)?, before.0.get(tenant)?);
+        Some(sum(now).saturating_sub(sum(then)))
+    }
+
     /// The part of what a tenant has read since an earlier look that no device had to deliver; `None` where it
     /// has read nothing through the page cache, or nobody saw it.
     pub fn hit_ratio(&self, tenant: &str, before: &Self) -> Option<f64> {
