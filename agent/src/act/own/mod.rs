@@ -197,8 +197,10 @@ impl Ownership {
 
     /// Takes what came of a job.
     fn take(&mut self, now: Instant) -> Vec<Event> {
-        let came = self.worker.as_ref().and_then(|w| w.done.try_recv().ok());
-        let (Some(came), Some(intent)) = (came, self.under_way.take()) else {
+        let Some(came) = self.worker.as_ref().and_then(|w| w.done.try_recv().ok()) else {
+            return Vec::new();
+        };
+        let Some(intent) = self.under_way.take() else {
             return Vec::new();
         };
         let (events, tried) = judge(&intent, came, now);
