@@ -11,7 +11,7 @@ use crate::host::Places;
 use crate::kernel::KernelChoice;
 use crate::report::schema::{Machine, Outcome, Results, Run, VERSION};
 use crate::vm::{Accelerator, Vm, VmError, VmSpec};
-use crate::wire::{Answer, Ask, Event, Measured, Plan};
+use crate::wire::{Answer, Ask, Event, FILES, Measured, Plan};
 
 /// The longest that one run may take in the guest.
 const LIMIT: Duration = Duration::from_secs(1800);
@@ -171,6 +171,14 @@ fn attempt(
         disks: vec![plan.experiment.disk.spec()],
         ..VmSpec::default()
     })?;
+    let files = plan.experiment.contents()?;
+    if !files.is_empty() {
+        vm.guest().ok(&format!("mkdir -p {FILES}"))?;
+    }
+    for (name, content) in files {
+        vm.guest()
+            .push(&format!("{FILES}/{name}"), 0o644, &content)?;
+    }
     machine.kernel = vm.guest().kernel();
     machine.accelerator = vm.accelerator().to_string();
     let mut on_event = |event: Event| match event {

@@ -14,6 +14,9 @@ pub const PORT: &str = "org.justitia.lab";
 /// How often the guest shows that it lives, in seconds.
 pub const BEAT_SECONDS: u64 = 1;
 
+/// Where the guest has an experiment's files.
+pub const FILES: &str = "/run/lab/files";
+
 /// The most that one message carries of a file, in bytes.
 pub const CHUNK: usize = 1 << 20;
 

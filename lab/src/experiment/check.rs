@@ -54,6 +54,7 @@ pub fn check(experiment: &Experiment) -> Result<(), Problem> {
     match &experiment.scale {
         Some(_) => Ok(()),
         None => {
+            files(experiment)?;
             tenants(experiment)?;
             phases(experiment)
         }
@@ -121,14 +122,28 @@ fn metrics(experiment: &Experiment) -> Result<(), Problem> {
     Ok(())
 }
 
+fn files(experiment: &Experiment) -> Result<(), Problem> {
+    match experiment.files.keys().find(|name| !is_plain(name)) {
+        None => Ok(()),
+        Some(name) => problem(
+            Place::Line(name.clone()),
+            format!("expected a name of letters, digits, '-', '_' and '.', found {name:?}"),
+        ),
+    }
+}
+
+/// Whether a name can be part of a path and of a shell's words as it is.
+fn is_plain(name: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    !name.is_empty() && name.chars().all(plain) && !name.starts_with('.')
+}
+
 fn tenants(experiment: &Experiment) -> Result<(), Problem> {
     let mut names = BTreeSet::new();
     for (index, tenant) in experiment.tenant.iter().enumerate() {
         let place = || Place::Table("tenant", index);
         let name = &tenant.name;
-        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-        if name.is_empty() || !name.chars().all(plain) || name.starts_with('.') || name == OUTSIDER
-        {
+        if !is_plain(name) || name == OUTSIDER {
             return problem(
                 place(),
                 format!(

@@ -7,10 +7,11 @@ mod bytes;
 mod check;
 mod contender;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::report::schema;
@@ -58,6 +59,13 @@ pub struct Experiment {
     /// What the phases run, by name.
     #[serde(default)]
     pub workload: BTreeMap<String, Workload>,
+    /// Files that workloads find in `{files}`, by name there: the shipped `traces/…`, or a path beside the
+    /// definition.
+    #[serde(default)]
+    pub files: BTreeMap<String, PathBuf>,
+    /// Where the definition lies.
+    #[serde(skip)]
+    pub base: PathBuf,
     /// What happens, in order.
     #[serde(default)]
     pub phase: Vec<Phase>,
@@ -141,6 +149,9 @@ pub struct Tenant {
     /// memory, or a neighbour.
     #[serde(default)]
     pub beside: Option<String>,
+    /// What workloads' texts may say with `{…}` of this tenant beside what every text may.
+    #[serde(default)]
+    pub words: BTreeMap<String, String>,
 }
 
 /// What is measured: a quantity that the lab knows, or one that a phase records under a name of
@@ -209,7 +220,7 @@ impl MetricName {
 }
 
 /// Something that runs in a container, or outside. In every text, `{dir}` is the runner's own
-/// directory on the disk, `{name}` and `{weight}` the tenant's, `{seconds}` and `{ramp}` the
+/// directory on the disk, `{files}` where the experiment's files are, `{name}` and `{weight}` the tenant's, `{seconds}` and `{ramp}` the
 /// phase's and `{seed}` the run's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -326,6 +337,9 @@ impl std::fmt::Display for Phase {
     }
 }
 
+/// What a file of an experiment holds.
+pub type Content = Cow<'static, [u8]>;
+
 /// The agent's cost as the tenants grow in number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -366,7 +380,37 @@ impl Experiment {
         }
         let text = std::fs::read_to_string(path).with_context(|| format!("reading {name}"))?;
         let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-        Self::parse(&stem, name, &text)
+        let mut experiment = Self::parse(&stem, name, &text)?;
+        experiment.base = path.parent().unwrap_or(Path::new("")).to_owned();
+        // Everything is checked before anything runs.
+        experiment.contents().with_context(|| name.to_owned())?;
+        Ok(experiment)
+    }
+
+    /// Its files' contents, by name.
+    ///
+    /// # Errors
+    /// A file cannot be read, or is too large for a guest.
+    pub fn contents(&self) -> Result<Vec<(&str, Content)>> {
+        let content = |path: &Path| -> Result<Content> {
+            let shipped = TRACES.iter().find(|(name, _)| Path::new(name) == path);
+            if let Some((_, text)) = shipped {
+                return Ok(Cow::Borrowed(text.as_bytes()));
+            }
+            let path = self.base.join(path);
+            let reading = || format!("reading {}", path.display());
+            let size = std::fs::metadata(&path).with_context(reading)?.len();
+            ensure!(
+                size <= LARGEST_FILE,
+                "expected at most {LARGEST_FILE} bytes, which a guest can hold beside its work, found {size} in {}: cut it",
+                path.display()
+            );
+            Ok(Cow::Owned(std::fs::read(&path).with_context(reading)?))
+        };
+        self.files
+            .iter()
+            .map(|(name, path)| Ok((name.as_str(), content(path)?)))
+            .collect()
     }
 
     /// Every shipped experiment.
@@ -421,7 +465,7 @@ macro_rules! shipped {
 }
 
 /// In the order in which `lab list` shows them.
-const SHIPPED: [(&str, &str); 16] = shipped![
+const SHIPPED: [(&str, &str); 21] = shipped![
     "reread-x4",
     "reread-equal",
     "writers-x4",
@@ -433,12 +477,34 @@ const SHIPPED: [(&str, &str); 16] = shipped![
     "fileserver-total",
     "fileserver-memcg",
     "starvation-x8",
+    "fluctuating-x4",
+    "step-direct",
+    "step-writers",
+    "trace-x4",
+    "trace-timed",
     "fsync-beside-hog",
     "fsync-beside-hog-xfs",
     "webserver-x4",
     "idle-tax",
     "scale",
 ];
+
+macro_rules! traces {
+    ($($name:literal),* $(,)?) => {
+        [$((concat!("traces/", $name), include_str!(concat!("../../traces/", $name)))),*]
+    };
+}
+
+/// What experiments may name as files without having them beside.
+const TRACES: [(&str, &str); 4] = traces![
+    "database.spc",
+    "streams.blkparse",
+    "vm.cloudphysics",
+    "web.msr",
+];
+
+/// Files lie in the guest's memory, in bytes.
+const LARGEST_FILE: u64 = 128 << 20;
 
 #[cfg(test)]
 mod tests;

@@ -132,3 +132,28 @@ fn an_unknown_name_lists_what_there_is() {
         "{error}"
     );
 }
+
+#[test]
+fn files_are_shipped_or_lie_beside_the_definition() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("own.toml");
+    let own = format!("{GOOD}\n[files]\nmine = \"my.csv\"\nshipped = \"traces/web.msr\"\n");
+    std::fs::write(&path, &own).unwrap();
+    let name = path.to_str().unwrap();
+    let error = format!("{:#}", Experiment::find(name).unwrap_err());
+    assert!(
+        error.contains("own.toml") && error.contains("my.csv"),
+        "{error}"
+    );
+    std::fs::write(dir.path().join("my.csv"), "1,2,3\n").unwrap();
+    let experiment = Experiment::find(name).unwrap();
+    let contents = experiment.contents().unwrap();
+    assert_eq!(contents.len(), 2);
+    assert_eq!(contents[0], ("mine", b"1,2,3\n".as_slice().into()));
+    assert!(contents[1].1.len() > 50_000);
+    let odd = own.replace("mine =", "\"../mine\" =");
+    let error = Experiment::parse("t", "t.toml", &odd)
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("expected a name"), "{error}");
+}

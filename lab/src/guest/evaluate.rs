@@ -208,6 +208,7 @@ impl Run<'_> {
             let place = Place {
                 name: OUTSIDER,
                 weight: 100,
+                words: &BTreeMap::new(),
                 cgroup,
                 dir,
             };
@@ -419,6 +420,7 @@ fn place(tenant: &Tenant) -> Place<'_> {
     Place {
         name: &tenant.name,
         weight: tenant.weight,
+        words: &tenant.words,
         cgroup: &tenant.cgroup,
         dir: Path::new(&tenant.dir),
     }

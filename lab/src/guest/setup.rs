@@ -1,5 +1,6 @@
 //! The machine as a contender wants it: disk, scheduler, tenants, limits.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -28,6 +29,7 @@ pub struct Tenant {
     pub name: String,
     pub weight: u64,
     pub beside: Option<String>,
+    pub words: BTreeMap<String, String>,
     pub cgroup: Cgroup,
     pub dir: PathBuf,
 }
@@ -44,6 +46,7 @@ pub fn set_up(experiment: &Experiment, contender: &Contender) -> Result<Vec<Tena
             name: tenant.name.clone(),
             weight: tenant.weight,
             beside: tenant.beside.clone(),
+            words: tenant.words.clone(),
             cgroup,
             dir: directory(&tenant.name)?,
         });

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::cgroup::Cgroup;
 use crate::experiment::Workload;
+use crate::wire::FILES;
 
 /// The file whose appearance starts everybody at once.
 pub struct Gate {
@@ -37,6 +38,7 @@ impl Gate {
 pub struct Place<'a> {
     pub name: &'a str,
     pub weight: u64,
+    pub words: &'a BTreeMap<String, String>,
     pub cgroup: &'a Cgroup,
     pub dir: &'a Path,
 }
@@ -223,18 +225,20 @@ impl Drop for Work {
 
 fn substitute(text: &str, place: &Place<'_>, words: &Words) -> String {
     let seconds = words.seconds.map(|seconds| seconds.to_string());
-    BTreeMap::from([
-        ("{dir}", place.dir.display().to_string()),
-        ("{name}", place.name.to_owned()),
-        ("{weight}", place.weight.to_string()),
-        ("{seconds}", seconds.unwrap_or_default()),
-        ("{ramp}", words.ramp.to_string()),
-        ("{seed}", words.seed.to_string()),
-    ])
-    .iter()
-    .fold(text.to_owned(), |text, (word, value)| {
-        text.replace(word, value)
-    })
+    let common = [
+        ("dir", place.dir.display().to_string()),
+        ("files", FILES.to_owned()),
+        ("name", place.name.to_owned()),
+        ("weight", place.weight.to_string()),
+        ("seconds", seconds.unwrap_or_default()),
+        ("ramp", words.ramp.to_string()),
+        ("seed", words.seed.to_string()),
+    ];
+    let own = place.words.iter().map(|(word, value)| (&**word, value));
+    own.chain(common.iter().map(|(word, value)| (*word, value)))
+        .fold(text.to_owned(), |text, (word, value)| {
+            text.replace(&format!("{{{word}}}"), value)
+        })
 }
 
 fn text(file: &mut File) -> Result<String> {
@@ -331,6 +335,7 @@ mod tests {
         let place = Place {
             name: "c1",
             weight: 300,
+            words: &[("trace".to_owned(), "web.msr".to_owned())].into(),
             cgroup: &cgroup,
             dir: Path::new("/data/c1"),
         };
@@ -340,10 +345,13 @@ mod tests {
             seed: 42,
         };
         let text = substitute(
-            "{dir} {name} {weight} {seconds} {ramp} {seed} {dir}",
+            "{dir} {name} {weight} {seconds} {ramp} {seed} {files}/{trace} {dir}",
             &place,
             &words,
         );
-        assert_eq!(text, "/data/c1 c1 300 5 3 42 /data/c1");
+        assert_eq!(
+            text,
+            "/data/c1 c1 300 5 3 42 /run/lab/files/web.msr /data/c1"
+        );
     }
 }

@@ -128,7 +128,10 @@ fn check(results: &Results) -> Result<(), String> {
     for goal in &results.goals {
         known("contender", &contenders, &goal.contender)?;
         known("metric", &metrics, &goal.metric)?;
-        if let Measure::TotalAgainst(other) | Measure::LostAgainst(other) = &goal.measure {
+        if let Measure::TotalAgainst(other)
+        | Measure::TimesAgainst(other)
+        | Measure::LostAgainst(other) = &goal.measure
+        {
             known("contender", &contenders, other)?;
         }
     }

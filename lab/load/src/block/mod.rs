@@ -134,7 +134,7 @@ fn check(args: &Args) -> Result<()> {
 
 /// Writes the whole file: what is read must be on the device, and what is overwritten allocated.
 fn write(path: &Path, args: &Args) -> Result<()> {
-    let mut buffer = Buffer::new(&mut ChaCha8Rng::seed_from_u64(args.seed));
+    let mut buffer = Buffer::new(&mut ChaCha8Rng::seed_from_u64(args.seed), PIECE);
     let file = File::create(path)?;
     let mut offset = 0;
     while offset < args.size {

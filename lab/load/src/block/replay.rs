@@ -38,6 +38,20 @@ pub enum Source {
     },
 }
 
+impl Source {
+    /// The largest request in bytes, in whole sectors.
+    pub fn largest(&self) -> u64 {
+        let largest = match self {
+            Self::Random { bytes, .. } => *bytes,
+            Self::Trace(trace) => {
+                let sizes = trace.requests.iter().map(|request| request.bytes);
+                sizes.max().unwrap_or(SECTOR)
+            }
+        };
+        largest.div_ceil(SECTOR).saturating_mul(SECTOR)
+    }
+}
+
 /// A trace being replayed.
 #[derive(Debug)]
 pub struct Trace {
@@ -111,7 +125,7 @@ impl Worker {
         rng.set_stream(u64::from(id));
         Ok(Self {
             file: open(&job.path, job.direct)?,
-            buffer: Buffer::new(&mut rng),
+            buffer: Buffer::new(&mut rng, job.source.largest().min(PIECE)),
             job,
             timings,
             rng,
@@ -184,7 +198,7 @@ impl Worker {
         let counters = &self.job.counters;
         let mut left = bytes;
         while left > 0 {
-            let piece = self.buffer.first(left.min(PIECE));
+            let piece = self.buffer.first(left);
             let (result, counter) = if request.write {
                 (self.file.write_at(piece, offset), &counters.written)
             } else {
@@ -234,23 +248,21 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// [`PIECE`] bytes.
-    pub fn new(rng: &mut ChaCha8Rng) -> Self {
-        let length = usize::try_from(PIECE).unwrap_or(ALIGNMENT);
+    /// So many bytes.
+    pub fn new(rng: &mut ChaCha8Rng, bytes: u64) -> Self {
+        let length = usize::try_from(bytes).unwrap_or(ALIGNMENT);
         let mut memory = vec![0; length + ALIGNMENT];
         rng.fill_bytes(&mut memory);
         let begin = memory.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT);
         Self { memory, begin }
     }
 
-    /// Its first bytes, at most [`PIECE`].
+    /// Its first bytes, at most so many.
     pub fn first(&mut self, bytes: u64) -> &mut [u8] {
-        let bytes = usize::try_from(bytes.min(PIECE)).unwrap_or(0);
-        self.memory
-            .get_mut(self.begin..)
-            .unwrap_or_default()
-            .split_at_mut(bytes)
-            .0
+        let length = self.memory.len().saturating_sub(ALIGNMENT);
+        let bytes = usize::try_from(bytes).unwrap_or(length).min(length);
+        let end = self.begin.saturating_add(bytes);
+        self.memory.get_mut(self.begin..end).unwrap_or_default()
     }
 }
 
@@ -300,8 +312,8 @@ mod tests {
     #[test]
     fn memory_is_aligned() {
         let mut rng = ChaCha8Rng::seed_from_u64(1);
-        let mut buffer = Buffer::new(&mut rng);
-        let piece = buffer.first(PIECE);
+        let mut buffer = Buffer::new(&mut rng, PIECE);
+        let piece = buffer.first(u64::MAX);
         assert_eq!(piece.len() as u64, PIECE);
         assert_eq!(piece.as_ptr().align_offset(ALIGNMENT), 0);
         assert_eq!(buffer.first(512).len(), 512);
