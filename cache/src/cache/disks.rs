@@ -4,6 +4,7 @@ use crate::VmId;
 use crate::block::Key;
 use crate::cache::PoolHandle;
 use crate::disk::{Generations, Ticket};
+use crate::index::Entry;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -54,17 +55,17 @@ impl DiskState {
         self.generations.ticket(block)
     }
 
-    /// May the block be filled under this ticket? Ask under the lock of the block's shard.
-    pub(crate) fn good(&self, block: u64, ticket: Ticket) -> bool {
+    /// May the block be filled under this ticket? Its shard must be locked.
+    pub(crate) fn good(&self, _locked: &Entry<'_>, block: u64, ticket: Ticket) -> bool {
         self.generations.good(block, ticket)
     }
 
-    /// A change of the byte range begins.
+    /// For [`Change`](crate::disk::Change) alone: a change of the byte range begins.
     pub(crate) fn begin(&self, off: u64, len: u64) {
         self.generations.begin(off, len);
     }
 
-    /// A change of the byte range has ended.
+    /// For [`Change`](crate::disk::Change) alone: a change of the byte range has ended.
     pub(crate) fn end(&self, off: u64, len: u64) {
         self.generations.end(off, len);
     }

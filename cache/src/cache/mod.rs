@@ -116,8 +116,7 @@ impl Cache {
         let gone = c.vms.remove(&vm).ok_or(CacheError::NoVm(vm))?;
         self.refresh(&c);
         for disk in gone.disks {
-            disk.close();
-            self.invalidate(&disk, 0..u64::MAX);
+            self.expel(&disk);
             c.disks.remove(&disk.id);
         }
         for pool in gone.pools {
@@ -238,10 +237,9 @@ impl Cache {
     pub fn remove_disk(&self, disk: DiskId) -> Result<(), CacheError> {
         let mut c = self.control.lock();
         let gone = c.disk(disk)?;
-        gone.close();
         c.disks.remove(&disk);
         c.vm(gone.vm)?.disks.retain(|d| d.id != disk);
-        self.invalidate(&gone, 0..u64::MAX);
+        self.expel(&gone);
         Ok(())
     }
 

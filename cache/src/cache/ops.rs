@@ -2,7 +2,7 @@
 
 use super::{Cache, DiskHandle, PoolHandle, StoreKind};
 use crate::block::{Block, Key};
-use crate::disk::Ticket;
+use crate::disk::{Change, Ticket};
 use crate::index::{Place, Slot};
 use crate::store::{Page, SsdStore, Wanted};
 use std::io;
@@ -189,7 +189,7 @@ impl Cache {
         content: &Block,
         ticket: Ticket,
     ) -> Option<()> {
-        let key = disk.key(block).filter(|_| disk.good(block, ticket))?;
+        let key = disk.key(block)?;
         let ssd = match pool.spec().store {
             StoreKind::Memory => None,
             StoreKind::Ssd => self.stores.working_ssd(),
@@ -208,7 +208,7 @@ impl Cache {
         };
         let mut entry = self.index.lock(key);
         let closed = matches!(&owned, Owned::Ssd(ssd, _) if ssd.closed());
-        if closed || !disk.good(block, ticket) {
+        if closed || !disk.good(&entry, block, ticket) {
             drop(entry);
             self.free(owned, None);
             return None;
@@ -221,8 +221,18 @@ impl Cache {
         Some(())
     }
 
-    /// Removes what the cache holds of the disk's `blocks`.
-    pub(crate) fn invalidate(&self, disk: &DiskHandle, blocks: Range<u64>) {
+    /// Removes what the cache holds of a change that has begun.
+    pub(crate) fn invalidate(&self, change: &Change) {
+        self.remove(change.disk(), change.blocks());
+    }
+
+    /// Removes all of a disk's blocks, for ever: nothing of it is filled any more.
+    pub(super) fn expel(&self, disk: &DiskHandle) {
+        disk.close();
+        self.remove(disk, 0..u64::MAX);
+    }
+
+    fn remove(&self, disk: &DiskHandle, blocks: Range<u64>) {
         let count = blocks.end.saturating_sub(blocks.start);
         if count > SWEEP && count > u64::try_from(self.index.len()).unwrap_or(u64::MAX) {
             let number = u64::from(disk.id.number);

@@ -2,40 +2,52 @@
 
 use super::cached::CachedDisk;
 use crate::block;
-use crate::cache::{Cache, DiskHandle};
-use std::sync::Arc;
+use crate::cache::DiskHandle;
+use std::ops::Range;
 
 /// A change of the backing store that is under way, from before it is submitted until it has ended, well,
-/// badly or in a panic.
+/// badly or in a panic. While it lasts, nothing that it touches is filled.
 ///
-/// What it touches is removed at both ends: before, because reads must not find the old content once the
-/// change is done, and after, because the generation check refuses fills only from then on that saw it half
-/// done.
+/// [`Cache::invalidate`](crate::Cache::invalidate) wants one, so that what a change touches cannot be removed
+/// before fills are refused: a fill in between would stay.
 pub(crate) struct Change {
-    cache: Arc<Cache>,
     disk: DiskHandle,
     off: u64,
     len: u64,
 }
 
-impl CachedDisk {
-    /// A change of a byte range begins.
-    pub(crate) fn change(&self, off: u64, len: u64) -> Change {
-        self.disk.begin(off, len);
-        self.cache.invalidate(&self.disk, block::touching(off, len));
-        Change {
-            cache: Arc::clone(&self.cache),
-            disk: Arc::clone(&self.disk),
+impl Change {
+    fn begin(disk: &DiskHandle, off: u64, len: u64) -> Self {
+        disk.begin(off, len);
+        Self {
+            disk: DiskHandle::clone(disk),
             off,
             len,
         }
+    }
+
+    /// The disk that changes.
+    pub(crate) fn disk(&self) -> &DiskHandle {
+        &self.disk
+    }
+
+    /// The blocks that it touches.
+    pub(crate) fn blocks(&self) -> Range<u64> {
+        block::touching(self.off, self.len)
+    }
+}
+
+impl CachedDisk {
+    /// A change of a byte range begins, and the cache holds nothing of it any more.
+    pub(crate) fn change(&self, off: u64, len: u64) -> Change {
+        let change = Change::begin(&self.disk, off, len);
+        self.cache.invalidate(&change);
+        change
     }
 }
 
 impl Drop for Change {
     fn drop(&mut self) {
-        let blocks = block::touching(self.off, self.len);
-        self.cache.invalidate(&self.disk, blocks);
         self.disk.end(self.off, self.len);
     }
 }

@@ -13,6 +13,13 @@ impl Cache {
         self.books().0.lock(key).find_at(place).is_some()
     }
 
+    /// Is the block in the cache?
+    pub(crate) fn has(&self, disk: DiskId, block: u64) -> bool {
+        let (index, stores, _) = self.books();
+        let key = Key::new(disk.number, block).unwrap();
+        index.lock(key).find(stores).is_some()
+    }
+
     /// Panics when a slot is lost, doubled, or counted wrongly.
     pub(crate) fn audit(&self) {
         let (index, stores, pools) = self.books();

@@ -25,10 +25,26 @@ fn due(count: &AtomicU32) -> bool {
         .is_ok()
 }
 
-/// A backing store whose reads come short and whose writes tear.
+/// A moment of a transfer to or from a backing store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Moment {
+    /// A read has its bytes and has not ended.
+    Read,
+    /// A write was submitted, and has changed nothing.
+    Before,
+    /// A write has changed what it changes, and has not ended.
+    After,
+}
+
+/// What happens then.
+type Then = Box<dyn FnOnce() + Send>;
+
+/// A backing store whose reads come short and whose writes tear, and whose transfers take their time.
 pub(crate) struct FaultDisk {
     pub(crate) ram: RamDisk,
     pub(crate) faults: Faults,
+    /// What happens at this moment of the next transfer that has one.
+    pub(crate) during: Mutex<Option<(Moment, Then)>>,
 }
 
 impl FaultDisk {
@@ -36,6 +52,14 @@ impl FaultDisk {
         Self {
             ram: RamDisk::new(size),
             faults: Faults::default(),
+            during: Mutex::default(),
+        }
+    }
+
+    fn reached(&self, moment: Moment) {
+        let then = self.during.lock().take_if(|(at, _)| *at == moment);
+        if let Some((_, then)) = then {
+            then();
         }
     }
 }
@@ -52,14 +76,20 @@ impl Disk for FaultDisk {
             buf[part..].fill(0xEE);
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        self.ram.read_at(buf, off)
+        self.ram.read_at(buf, off)?;
+        self.reached(Moment::Read);
+        Ok(())
     }
     fn write_at(&self, buf: &[u8], off: u64, fua: bool) -> io::Result<()> {
-        if due(&self.faults.writes) {
-            self.ram.write_at(&buf[..buf.len() / 2], off, fua)?;
+        self.reached(Moment::Before);
+        let torn = due(&self.faults.writes);
+        let count = if torn { buf.len() / 2 } else { buf.len() };
+        self.ram.write_at(&buf[..count], off, fua)?;
+        self.reached(Moment::After);
+        if torn {
             return Err(io::Error::other("a write failed half way"));
         }
-        self.ram.write_at(buf, off, fua)
+        Ok(())
     }
     fn flush(&self) -> io::Result<()> {
         self.ram.flush()

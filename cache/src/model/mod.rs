@@ -2,5 +2,6 @@
 
 mod audit;
 pub(crate) mod fault;
+mod overlap;
 mod sequence;
 mod stress;

@@ -6,11 +6,11 @@
 //! and filled anew meanwhile (without `same`); checksums are not compared.
 
 use super::fault::{FaultDisk, FaultSsd};
-use crate::block::{BLOCK_BYTES, BLOCK_SIZE, Block};
+use super::overlap::{Overlap, overlap};
+use crate::block::BLOCK_SIZE;
 use crate::cache::{Cache, CacheConfig, DiskId, Policy, PoolSpec, StoreKind};
 use crate::disk::{CachedDisk, Disk, Mode};
 use crate::{PoolId, VmId, Weight};
-use parking_lot::Mutex;
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestError, TestRng, TestRunner};
 use std::sync::Arc;
@@ -50,6 +50,8 @@ enum Op {
     Drop(usize, bool),
     Recreate(usize),
     Reattach(usize),
+    /// A read or a write, and something else while it is under way.
+    During(usize, usize, Overlap),
     DiskFault(usize, bool, u8),
     SsdFault(u8, u8),
     Restart,
@@ -86,6 +88,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (0usize..6, any::<bool>()).prop_map(|(p, s)| Op::Drop(p, s)),
         1 => (0usize..6).prop_map(Op::Recreate),
         1 => d.clone().prop_map(Op::Reattach),
+        20 => (d.clone(), p.clone(), overlap()).prop_map(|(d, p, o)| Op::During(d, p, o)),
         1 => (d, any::<bool>(), 1u8..4).prop_map(|(d, w, n)| Op::DiskFault(d, w, n)),
         1 => (0u8..4, 1u8..12).prop_map(|(k, n)| Op::SsdFault(k, n)),
         1 => Just(Op::Restart),
@@ -93,17 +96,17 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 /// The cache under test and what it must answer.
-struct World {
-    backing: Vec<Arc<FaultDisk>>,
+pub(super) struct World {
+    pub(super) backing: Vec<Arc<FaultDisk>>,
     /// What each disk holds.
-    truth: Vec<Vec<u8>>,
-    ssd: FaultSsd,
-    cache: Arc<Cache>,
+    pub(super) truth: Vec<Vec<u8>>,
+    pub(super) ssd: FaultSsd,
+    pub(super) cache: Arc<Cache>,
     vms: Vec<VmId>,
     /// Three for each VM: its first, and two containers.
     pools: Vec<PoolId>,
-    ids: Vec<DiskId>,
-    disks: Vec<Arc<CachedDisk>>,
+    pub(super) ids: Vec<DiskId>,
+    pub(super) disks: Vec<Arc<CachedDisk>>,
     stamp: u64,
 }
 
@@ -135,13 +138,13 @@ impl World {
     }
 
     /// A range inside the disk.
-    fn range(&self, d: usize, off: u32, len: u32) -> std::ops::Range<usize> {
+    pub(super) fn range(&self, d: usize, off: u32, len: u32) -> std::ops::Range<usize> {
         let size = SIZES[d];
         let off = usize::try_from(off).unwrap() % size;
         off..(off + usize::try_from(len).unwrap()).min(size)
     }
 
-    fn check(&self, d: usize, range: std::ops::Range<usize>, found: &[u8]) {
+    pub(super) fn check(&self, d: usize, range: std::ops::Range<usize>, found: &[u8]) {
         let expected = &self.truth[d][range.clone()];
         if let Some(i) = (0..found.len()).find(|i| found[*i] != expected[*i]) {
             panic!(
@@ -154,25 +157,25 @@ impl World {
         }
     }
 
-    fn pool(&self, d: usize, p: usize) -> PoolId {
+    pub(super) fn pool(&self, d: usize, p: usize) -> PoolId {
         self.pools[VM_OF[d] * 3 + p]
     }
 
     /// Bytes that no other write has.
-    fn fresh(&mut self, len: usize) -> Vec<u8> {
+    pub(super) fn fresh(&mut self, len: usize) -> Vec<u8> {
         self.stamp += 1;
         let word = self.stamp.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes();
         word.iter().copied().cycle().take(len).collect()
     }
 
     /// After a failed change, the truth is whatever the backing store has.
-    fn look_up(&mut self, d: usize, range: std::ops::Range<usize>) {
+    pub(super) fn look_up(&mut self, d: usize, range: std::ops::Range<usize>) {
         let off = u64::try_from(range.start).unwrap();
         let ram = &self.backing[d].ram;
         ram.read_at(&mut self.truth[d][range], off).unwrap();
     }
 
-    fn change(&mut self, d: usize, range: std::ops::Range<usize>, new: &[u8], ok: bool) {
+    pub(super) fn change(&mut self, d: usize, range: std::ops::Range<usize>, new: &[u8], ok: bool) {
         if ok {
             self.truth[d][range].copy_from_slice(new);
         } else {
@@ -198,6 +201,7 @@ impl World {
                 }
             }
             Op::Slow(d, p, b, kind) => self.slow(d, p, b.into(), kind),
+            Op::During(d, p, ref overlap) => self.during(d, p, overlap),
             Op::Get(d, p, b) => {
                 let mut buf = [0xAB; BLOCK_SIZE];
                 if self.disks[d].get(self.pool(d, p), b.into(), &mut buf) {
@@ -263,36 +267,15 @@ impl World {
         assert!(!self.disks[d].put(other, block, &[0xBA; BLOCK_SIZE]));
     }
 
-    /// Reads a block; should that go to the SSD, the block is written meanwhile. The read must not return what
-    /// was there before: when it ended, the write had.
-    fn slow(&mut self, d: usize, p: usize, b: usize, kind: u8) {
-        let range = b * BLOCK_SIZE..(b + 1) * BLOCK_SIZE;
-        if range.end > SIZES[d] {
-            return;
-        }
-        let new = self.fresh(BLOCK_SIZE);
-        let written = Arc::new(Mutex::new(None));
-        let meanwhile = Meanwhile {
-            cache: self.cache.clone(),
-            disk: self.disks[d].clone(),
-            id: self.ids[d],
-            pools: (0..3).map(|p| self.pool(d, p)).collect(),
-            backing: self.backing[d].clone(),
-            block: u64::try_from(b).unwrap(),
-            new: new.clone().try_into().unwrap(),
-            written: written.clone(),
-            kind,
-        };
-        *self.ssd.meanwhile.lock() = Some(Box::new(move |off| meanwhile.happens(off)));
-        let off = u64::try_from(range.start).unwrap();
-        let mut buf = vec![0xAB; BLOCK_SIZE];
-        let read = self.disks[d].read_for(self.pool(d, p), &mut buf, off);
-        *self.ssd.meanwhile.lock() = None;
-        if let Some(ok) = written.lock().take() {
-            self.change(d, range.clone(), &new, ok);
-        }
-        if read.is_ok() {
-            self.check(d, range, &buf);
+    /// A disk that was removed is there again, and in the cache there is nothing of it.
+    pub(super) fn reattach(&mut self, d: usize) {
+        self.ids[d] = self.cache.add_disk(self.vms[VM_OF[d]], "again").unwrap();
+        self.disks[d] = attach(&self.cache, &self.backing[d], self.ids[d], mode(d));
+        for block in 0..u64::try_from(SIZES[d] / BLOCK_SIZE).unwrap() {
+            assert!(
+                !self.cache.has(self.ids[d], block),
+                "block {block} came back"
+            );
         }
     }
 
@@ -354,8 +337,7 @@ impl World {
                 cache.remove_disk(self.ids[d]).unwrap();
                 let mut buf = [0; BLOCK_SIZE];
                 assert!(!self.disks[d].read_cached(&mut buf, 0));
-                self.ids[d] = cache.add_disk(self.vms[VM_OF[d]], "again").unwrap();
-                self.disks[d] = attach(cache, &self.backing[d], self.ids[d], mode(d));
+                self.reattach(d);
             }
             Op::DiskFault(d, writes, n) => {
                 let faults = &self.backing[d].faults;
@@ -376,63 +358,6 @@ impl World {
                 (self.cache, self.vms, self.pools, self.ids, self.disks) = new;
             }
             _ => unreachable!("{op:?} is not a change of the configuration"),
-        }
-    }
-}
-
-/// What happens to a block while it is read.
-struct Meanwhile {
-    cache: Arc<Cache>,
-    disk: Arc<CachedDisk>,
-    id: DiskId,
-    /// The VM's.
-    pools: Vec<PoolId>,
-    backing: Arc<FaultDisk>,
-    block: u64,
-    new: Block,
-    /// Whether the write succeeded, once it has happened.
-    written: Arc<Mutex<Option<bool>>>,
-    kind: u8,
-}
-
-impl Meanwhile {
-    fn happens(self, off: u64) {
-        let at = self.block * BLOCK_BYTES;
-        let ok = self.disk.write_at(&self.new, at, false).is_ok();
-        *self.written.lock() = Some(ok);
-        if !ok || self.kind == 0 {
-            return;
-        }
-        // Its extent is given away.
-        for pool in &self.pools {
-            self.cache.drop_blocks(*pool, StoreKind::Ssd).unwrap();
-        }
-        if self.kind == 1 {
-            return;
-        }
-        // And filled anew, until the block is where it was before, with other bytes.
-        let pool = self.pools[0];
-        let spec = PoolSpec {
-            store: StoreKind::Ssd,
-            ..PoolSpec::default()
-        };
-        self.cache.set_pool(pool, spec).unwrap();
-        let slot = off / BLOCK_BYTES;
-        for n in 0..64 * 8 {
-            let here = n % 64 == slot % 64;
-            let block = if here {
-                self.block
-            } else {
-                (self.block + 1 + n % 64) % 80
-            };
-            let mut content = [0; BLOCK_SIZE];
-            let ram = &self.backing.ram;
-            ram.read_at(&mut content, block * BLOCK_BYTES).unwrap();
-            self.disk.put(pool, block, &content);
-            self.cache.write_ssd();
-            if here && self.cache.is_on_ssd(self.id, self.block, slot) {
-                return;
-            }
         }
     }
 }

@@ -3,46 +3,70 @@
 use super::client::Client;
 use crate::backing::{OpenOptions, RawDisk};
 use crate::nbd::{Export, ExportStats, Limits, Served, Server};
-use crate::{Cache, CacheConfig, CachedDisk, Mode, Policy, Weight};
+use crate::{Cache, CacheConfig, CachedDisk, Mode, Policy, VmId, Weight};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Ends inside a sector.
 const SIZE: usize = (1 << 20) + 700;
 
+/// A server of an image of this many bytes.
+struct Rig {
+    dir: tempfile::TempDir,
+    cache: Arc<Cache>,
+    vm: VmId,
+    server: Server,
+}
+
+impl Rig {
+    fn new(content: &[u8], rings: bool, mode: Option<Mode>) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("image");
+        std::fs::write(&path, content).unwrap();
+        let raw = Arc::new(RawDisk::open(&path, OpenOptions::default()).unwrap());
+        let cache = Cache::new(CacheConfig {
+            memory_bytes: 64 << 10,
+            ..CacheConfig::default()
+        })
+        .unwrap();
+        let vm = cache
+            .add_vm("vm", Weight::default(), Policy::default())
+            .unwrap();
+        let served = match mode {
+            Some(mode) => {
+                let id = cache.add_disk(vm, "disk").unwrap();
+                Served::Cached(CachedDisk::new(raw, cache.clone(), id, mode).unwrap())
+            }
+            None => Served::Plain(raw),
+        };
+        let limits = Limits {
+            rings,
+            ..Limits::default()
+        };
+        let server = Server::new(limits, None).unwrap();
+        server.add(Export::new("disk", served));
+        server.listen_unix(&dir.path().join("s")).unwrap();
+        Self {
+            dir,
+            cache,
+            vm,
+            server,
+        }
+    }
+
+    fn client(&self, extended: bool) -> Client {
+        Client::new(&self.dir.path().join("s"), "disk", extended)
+    }
+}
+
 /// What clients do, checked against what the image must hold.
 fn served(rings: bool, mode: Option<Mode>) -> ExportStats {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("image");
     let mut truth: Vec<u8> = (0..SIZE)
         .map(|i| (i / 512 % 251).try_into().unwrap())
         .collect();
-    std::fs::write(&path, &truth).unwrap();
-    let raw = Arc::new(RawDisk::open(&path, OpenOptions::default()).unwrap());
-    let cache = Cache::new(CacheConfig {
-        memory_bytes: 64 << 10,
-        ..CacheConfig::default()
-    })
-    .unwrap();
-    let vm = cache
-        .add_vm("vm", Weight::default(), Policy::default())
-        .unwrap();
-    let served = match mode {
-        Some(mode) => {
-            let id = cache.add_disk(vm, "disk").unwrap();
-            Served::Cached(CachedDisk::new(raw, cache.clone(), id, mode).unwrap())
-        }
-        None => Served::Plain(raw),
-    };
-    let limits = Limits {
-        rings,
-        ..Limits::default()
-    };
-    let server = Server::new(limits, None).unwrap();
-    server.add(Export::new("disk", served));
-    let socket = dir.path().join("s");
-    server.listen_unix(&socket).unwrap();
-    let mut c = Client::new(&socket, "disk", true);
+    let rig = Rig::new(&truth, rings, mode);
+    let mut c = rig.client(true);
     let places = [
         (0, 4096),
         (8192, 65536),
@@ -82,10 +106,10 @@ fn served(rings: bool, mode: Option<Mode>) -> ExportStats {
     let file = std::fs::File::options()
         .read(true)
         .write(true)
-        .open(&path)
+        .open(rig.dir.path().join("image"))
         .unwrap();
     file.set_len(4096 * 40 + 100).unwrap();
-    cache.remove_vm(vm).unwrap();
+    rig.cache.remove_vm(rig.vm).unwrap();
     let found = c.read(4096 * 39, 8192);
     let start = 4096 * 39;
     assert!(found.data[..4196] == truth[start..start + 4196]);
@@ -100,10 +124,10 @@ fn served(rings: bool, mode: Option<Mode>) -> ExportStats {
         c.send(0, 0, n, n * 4096, &[], 65536);
     }
     drop(c);
-    let mut other = Client::new(&socket, "disk", false);
+    let mut other = rig.client(false);
     assert_eq!(other.read(0, 4096).data, [9; 4096]);
-    let stats = server.exports()[0].stats();
-    server.shut_down(std::time::Duration::from_secs(5)).unwrap();
+    let stats = rig.server.exports()[0].stats();
+    rig.server.shut_down(Duration::from_secs(5)).unwrap();
     stats
 }
 
@@ -119,4 +143,39 @@ fn an_image_is_served_alike_with_rings_and_without() {
             );
         }
     }
+}
+
+/// Writes and, right behind each, reads of the same block, in flight together: what a read that overtook its
+/// write found must not be in the cache afterwards, and what is read once the write is done must be.
+#[test]
+fn a_read_that_overtakes_a_write_leaves_nothing_behind() {
+    const BLOCKS: u64 = 16;
+    let rig = Rig::new(&[0; SIZE], true, Some(Mode::Inclusive));
+    let mut c = rig.client(true);
+    let deadline = Instant::now() + Duration::from_secs(2);
+    for round in 1.. {
+        if Instant::now() > deadline {
+            break;
+        }
+        let byte = u8::try_from(round % 251).unwrap();
+        for block in 0..BLOCKS {
+            c.send(1, 0, block, block * 4096, &[byte; 4096], 4096);
+            c.send(0, 0, BLOCKS + block, block * 4096, &[], 4096);
+        }
+        for _ in 0..2 * BLOCKS {
+            // A read's reply may come first, with what was there before.
+            assert_eq!(c.reply(0).error, 0);
+        }
+        for block in 0..BLOCKS {
+            let found = c.read(block * 4096, 4096);
+            assert!(found.data == [byte; 4096], "block {block} is old");
+        }
+    }
+    // And writes that have ended keep nothing out.
+    let hits = || rig.server.exports()[0].stats().reads_at_once;
+    let before = hits();
+    for _ in 0..2 {
+        assert_eq!(c.read(0, 4096).error, 0);
+    }
+    assert!(hits() > before);
 }
