@@ -3,7 +3,7 @@
 
 mod agent_guest;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use agent_guest::{Guest, in_guest};
 use justitia_lab::vm::{DiskSpec, Filesystem, VmSpec};
@@ -57,34 +57,30 @@ fn file_of(guest: &Guest, tenant: &str) -> u64 {
 /// The decisions about a tenant, as text.
 fn decisions(status: &Value, tenant: &str) -> Vec<String> {
     let all = status["decisions"].as_array().cloned().unwrap_or_default();
+    let text = |decision: &Value, key: &str| decision[key].as_str().unwrap_or("").to_owned();
     all.iter()
         .filter(|d| d["path"] == tenant)
-        .map(|d| {
-            format!(
-                "{}: {}",
-                d["what"].as_str().unwrap(),
-                d["why"].as_str().unwrap()
-            )
-        })
+        .map(|d| format!("{}: {}", text(d, "what"), text(d, "why")))
         .collect()
 }
 
 /// What the agent has decided about `heavy`'s files, once it has; at most after a minute.
 #[track_caller]
 fn decided(guest: &Guest, what: &str) -> Vec<String> {
-    for _ in 0..60 {
+    let begun = Instant::now();
+    loop {
         let status = guest.status();
         let found = decisions(&status, "heavy");
         if found.iter().any(|d| d.starts_with(what)) {
             return found;
         }
+        assert!(
+            begun.elapsed() < Duration::from_secs(60),
+            "expected a decision {what:?} in {status:#}\n{}",
+            guest.log()
+        );
         std::thread::sleep(Duration::from_secs(1));
     }
-    panic!(
-        "expected a decision {what:?} in {:#}\n{}",
-        guest.status(),
-        guest.log()
-    );
 }
 
 #[test]

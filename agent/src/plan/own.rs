@@ -71,7 +71,7 @@ pub const HORIZON: u32 = 300;
 /// The gain must be so many times the cost.
 const WORTH: f64 = 2.0;
 /// Smaller files are not worth a process, bytes.
-pub const SMALLEST: u64 = 1 << 20;
+pub const SMALLEST: u64 = 256 << 10;
 /// Free memory above the reserve that there must be, bytes: re-reading is not for times of need.
 pub const ROOM: u64 = 16 << 20;
 
@@ -90,7 +90,8 @@ pub enum Stays {
     Rests,
 }
 
-/// Whose file is to be whose, the greatest gain first; at most one is acted upon at a time.
+/// Whose file is to be whose, the greatest gain first, until `most` bytes are together. Each is judged as if those before
+/// it had been handed over.
 ///
 /// `files` is what the probe has seen over `seconds`; `root` is the root cgroup, whose pages belong to no tenant;
 /// `rests` says which files were tried lately. Nothing at all while free memory is near the reserve.
@@ -101,30 +102,41 @@ pub fn plan_ownership(
     files: &[SharedInode],
     seconds: f64,
     root: CgroupId,
+    most: u64,
     rests: impl Fn(FileId) -> bool,
 ) -> Vec<OwnIntent> {
     let memory = &snapshot.memory;
     if memory.free < shares.reserve.saturating_add(ROOM) {
         return Vec::new();
     }
-    let tenants = Tenants::of(snapshot, shares, root);
-    let mut intents: Vec<OwnIntent> = files
-        .iter()
-        .filter_map(|file| {
-            let judged = tenants.judge(file, seconds, &rests);
-            if let Err(why) = &judged {
-                tracing::trace!(inode = file.inode, ?why, "a shared file stays");
-            }
-            judged.ok()
-        })
-        .collect();
-    intents.sort_by_key(|intent| (std::cmp::Reverse(intent.reason.gain), intent.file));
+    let mut tenants = Tenants::of(snapshot, shares, root);
+    let mut intents: Vec<OwnIntent> = Vec::new();
+    let mut together: u64 = 0;
+    while together < most {
+        let taken = |file: FileId| intents.iter().any(|intent| intent.file == file);
+        let best = files
+            .iter()
+            .filter_map(|file| {
+                let judged = tenants.judge(file, seconds, |id| taken(id) || rests(id));
+                if let Err(why) = &judged {
+                    tracing::trace!(inode = file.inode, ?why, "a shared file stays");
+                }
+                judged.ok()
+            })
+            .max_by_key(|intent| (intent.reason.gain, std::cmp::Reverse(intent.file)));
+        let Some(best) = best else { break };
+        tenants.hand_over(&best);
+        together = together.saturating_add(best.cached);
+        intents.push(best);
+    }
     intents
 }
 
 /// What is known of the tenants.
 struct Tenants<'a> {
     snapshot: &'a Snapshot,
+    /// What each holds, bytes.
+    held: Vec<u64>,
     /// Each one's part of the machine by weight, were all to want all they can get.
     parts: Vec<f64>,
     capacity: u64,
@@ -146,6 +158,7 @@ impl<'a> Tenants<'a> {
         }
         Self {
             snapshot,
+            held: tenants.iter().map(|t| t.file).collect(),
             parts,
             capacity: shares.capacity,
             root,
@@ -163,12 +176,22 @@ impl<'a> Tenants<'a> {
 
     /// The part of a tenant's pages that is above its part of the cache, if it had `more`.
     fn exposed(&self, i: usize, more: u64) -> f64 {
-        let held = self.snapshot.tenants[i].file.saturating_add(more);
+        let held = self.held[i].saturating_add(more);
         let keeps = to_f64(self.capacity) * self.parts[i];
         if held == 0 {
             return 0.0;
         }
         (1.0 - keeps / to_f64(held)).clamp(0.0, 1.0)
+    }
+
+    /// Goes on as if a file had been handed over.
+    fn hand_over(&mut self, intent: &OwnIntent) {
+        if let Some(i) = self.find(intent.charged) {
+            self.held[i] = self.held[i].saturating_sub(intent.cached);
+        }
+        if let Some(i) = self.find(intent.owner) {
+            self.held[i] = self.held[i].saturating_add(intent.cached);
+        }
     }
 
     fn judge(

@@ -26,6 +26,8 @@ pub struct Contender {
     pub agent: bool,
     /// Whether the agent shares the disk by credits.
     pub credits: bool,
+    /// Whether the agent hands the pages of shared files to their heaviest user.
+    pub ownership: bool,
 }
 
 /// A scheduler of block requests.
@@ -60,6 +62,7 @@ impl Contender {
             io_max: false,
             agent: false,
             credits: false,
+            ownership: false,
         };
         let named = |id: &str, label: &str, what: &str| Self {
             id: id.into(),
@@ -127,6 +130,16 @@ impl Contender {
                     "justitia+credits",
                     "Justitia with credits",
                     "justitia run with device credits, without a scheduler.",
+                )
+            },
+            Self {
+                scheduler: Scheduler::Bfq,
+                agent: true,
+                ownership: true,
+                ..named(
+                    "justitia+ownership",
+                    "Justitia with ownership",
+                    "justitia run with page ownership, looking every 10 s, over BFQ with io.bfq.weight.",
                 )
             },
         ]

@@ -465,7 +465,7 @@ macro_rules! shipped {
 }
 
 /// In the order in which `lab list` shows them.
-const SHIPPED: [(&str, &str); 21] = shipped![
+const SHIPPED: [(&str, &str); 22] = shipped![
     "reread-x4",
     "reread-equal",
     "writers-x4",
@@ -486,6 +486,7 @@ const SHIPPED: [(&str, &str); 21] = shipped![
     "fsync-beside-hog-xfs",
     "webserver-x4",
     "idle-tax",
+    "shared-layer",
     "scale",
 ];
 

@@ -24,14 +24,30 @@ pub enum Role {
     Share,
     /// And the disk, by credits.
     ShareWithCredits,
+    /// And hand the pages of shared files to their heaviest user.
+    ShareWithOwnership,
 }
 
 impl From<&Contender> for Role {
     fn from(contender: &Contender) -> Self {
-        match (contender.agent, contender.credits) {
-            (false, _) => Self::Observe,
-            (true, false) => Self::Share,
-            (true, true) => Self::ShareWithCredits,
+        match contender {
+            Contender { agent: false, .. } => Self::Observe,
+            Contender { credits: true, .. } => Self::ShareWithCredits,
+            Contender {
+                ownership: true, ..
+            } => Self::ShareWithOwnership,
+            _ => Self::Share,
+        }
+    }
+}
+
+impl Role {
+    /// What the agent has to be told for it, if anything.
+    const fn config(self) -> Option<&'static str> {
+        match self {
+            Self::Observe | Self::Share => None,
+            Self::ShareWithCredits => Some("[credits]\nenabled = true\n"),
+            Self::ShareWithOwnership => Some("[ownership]\nenabled = true\nevery = \"10s\"\n"),
         }
     }
 }
@@ -48,10 +64,10 @@ impl Agent {
             Path::new(PROGRAM).exists(),
             "expected the program justitia in the guest: build it with `cargo build --workspace --bins` (add --release where the lab is a release build)"
         );
-        if role == Role::ShareWithCredits {
+        if let Some(config) = role.config() {
             let dir = Path::new(CONFIG).parent().unwrap_or(Path::new("/"));
             std::fs::create_dir_all(dir)
-                .and_then(|()| std::fs::write(CONFIG, "[credits]\nenabled = true\n"))
+                .and_then(|()| std::fs::write(CONFIG, config))
                 .with_context(|| format!("writing {CONFIG}"))?;
         }
         let log = File::create(LOG).with_context(|| format!("creating {LOG}"))?;

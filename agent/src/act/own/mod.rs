@@ -1,13 +1,13 @@
 //! Page ownership at work: watches for a while which files are used by others than those who are charged for them, has
 //! the planner choose one, and has its pages handed over, off the loop.
 //!
-//! Off unless switched on. One file at a time, at most one each look; a look costs every cached read of the machine
+//! Off unless switched on. One file at a time, and after each look so many as are [`MOST`](job::MOST) together; a look costs every cached read of the machine
 //! some tens of nanoseconds a page, and so lasts [`LOOK`] of every period.
 
 mod job;
 mod reader;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ use crate::observe::Observer;
 use crate::plan::{Key, OwnIntent, Shares, Snapshot, plan_ownership};
 use crate::tell::history::Deed;
 
-use job::{Done, Job, carry_out};
+use job::{Done, Job, MOST, carry_out};
 
 pub use reader::read_for;
 
@@ -67,7 +67,7 @@ pub struct Ownership {
     worker: Option<Worker>,
     looked: Option<Instant>,
     watching: bool,
-    under_way: Option<OwnIntent>,
+    under_way: VecDeque<OwnIntent>,
     tried: HashMap<FileId, Tried>,
     limits: Vec<String>,
 }
@@ -82,7 +82,7 @@ impl Ownership {
             worker: None,
             looked: None,
             watching: false,
-            under_way: None,
+            under_way: VecDeque::new(),
             tried: HashMap::new(),
             limits: Vec::new(),
         };
@@ -133,7 +133,7 @@ impl Ownership {
                 // That it cannot be detached, the next look would tell.
                 let _ = observer.sight.watch_shared(false);
             }
-        } else if self.under_way.is_none() && self.looked.is_none_or(|at| now - at >= every) {
+        } else if self.under_way.is_empty() && self.looked.is_none_or(|at| now - at >= every) {
             self.looked = Some(now);
             match observer.sight.watch_shared(true) {
                 Ok(()) => self.watching = true,
@@ -143,7 +143,7 @@ impl Ownership {
         events
     }
 
-    /// After a look: the file with which most is to be gained.
+    /// After a look: the files with which most is to be gained.
     fn choose(
         &mut self,
         observer: &Observer,
@@ -163,49 +163,55 @@ impl Ownership {
         };
         let rests = |file: FileId| self.tried.get(&file).is_some_and(|t| t.until > now);
         let seconds = looked.as_secs_f64();
-        let intents = plan_ownership(snapshot, shares, &files, seconds, self.root, rests);
-        let Some(intent) = intents.into_iter().next() else {
-            return Vec::new();
-        };
-        let Some(node) = observer.mirror.get(intent.owner) else {
-            return Vec::new();
-        };
-        tracing::debug!(file = %intent.file, owner = intent.owner.0, charged = intent.charged.0, why = %intent.reason, "own");
-        let Some(worker) = &self.worker else {
-            let until = now + REST;
-            self.tried.insert(intent.file, Tried { until, next: 0 });
-            let why = format!("{}: {}", intent.file, intent.reason);
-            return vec![Event {
-                key: Key::Cgroup(intent.owner),
-                deed: Deed::Own(intent.cached),
-                why,
-            }];
-        };
-        let charged = observer.mirror.get(intent.charged);
-        let job = Job {
-            file: intent.file,
-            owner: node.cgroup.clone(),
-            charged: charged.map(|node| node.cgroup.clone()),
-            from: self.tried.get(&intent.file).map_or(0, |t| t.next),
-            reserve: shares.reserve,
-        };
-        // The thread lives as long as we do.
-        let _ = worker.jobs.send(job);
-        self.under_way = Some(intent);
-        Vec::new()
+        let intents = plan_ownership(snapshot, shares, &files, seconds, self.root, MOST, rests);
+        let mut would = Vec::new();
+        for intent in intents {
+            let Some(node) = observer.mirror.get(intent.owner) else {
+                continue;
+            };
+            tracing::debug!(file = %intent.file, owner = intent.owner.0, charged = intent.charged.0, why = %intent.reason, "own");
+            let Some(worker) = &self.worker else {
+                let until = now + REST;
+                self.tried.insert(intent.file, Tried { until, next: 0 });
+                would.push(Event {
+                    key: Key::Cgroup(intent.owner),
+                    deed: Deed::Own(intent.cached),
+                    why: format!("{}: {}", intent.file, intent.reason),
+                });
+                continue;
+            };
+            let charged = observer.mirror.get(intent.charged);
+            let job = Job {
+                file: intent.file,
+                owner: node.cgroup.clone(),
+                charged: charged.map(|node| node.cgroup.clone()),
+                from: self.tried.get(&intent.file).map_or(0, |t| t.next),
+                reserve: shares.reserve,
+            };
+            // The thread lives as long as we do.
+            let _ = worker.jobs.send(job);
+            self.under_way.push_back(intent);
+        }
+        would
     }
 
-    /// Takes what came of a job.
+    /// Takes what came of jobs.
     fn take(&mut self, now: Instant) -> Vec<Event> {
-        let Some(came) = self.worker.as_ref().and_then(|w| w.done.try_recv().ok()) else {
-            return Vec::new();
-        };
-        let Some(intent) = self.under_way.take() else {
-            return Vec::new();
-        };
-        let (events, tried) = judge(&intent, came, now);
-        self.tried.insert(intent.file, tried);
-        events
+        let came: Vec<_> = self
+            .worker
+            .iter()
+            .flat_map(|worker| worker.done.try_iter())
+            .collect();
+        let mut told = Vec::new();
+        // They come in the order in which they went.
+        for came in came {
+            if let Some(intent) = self.under_way.pop_front() {
+                let (events, tried) = judge(&intent, came, now);
+                self.tried.insert(intent.file, tried);
+                told.extend(events);
+            }
+        }
+        told
     }
 }
 

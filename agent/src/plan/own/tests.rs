@@ -154,7 +154,7 @@ fn never_near_the_reserve_and_not_again_at_once() {
     let files = [file(200, vec![used(HEAVY, LIGHT, 400)])];
     let plan = |free: u64, rests: bool| {
         let (snapshot, shares) = snapshot(free);
-        plan_ownership(&snapshot, &shares, &files, 10.0, ROOT, |_| rests).len()
+        plan_ownership(&snapshot, &shares, &files, 10.0, ROOT, u64::MAX, |_| rests).len()
     };
     assert_eq!(plan(500, false), 1);
     assert_eq!(plan(25, false), 0, "10 MiB of reserve and 16 of room");
@@ -169,9 +169,16 @@ fn the_greatest_gain_comes_first_and_says_its_numbers() {
         inode: 8,
         ..file(100, vec![used(HEAVY, LIGHT, 400)])
     };
-    let intents = plan_ownership(&snapshot, &shares, &[small, great], 10.0, ROOT, |_| false);
+    let plan = |most: u64| {
+        let files = [small.clone(), great.clone()];
+        plan_ownership(&snapshot, &shares, &files, 10.0, ROOT, most, |_| false)
+    };
+    assert_eq!(plan(100 * MIB).len(), 1, "one is enough");
+    let intents = plan(u64::MAX);
     let inodes: Vec<u64> = intents.iter().map(|i| i.file.inode).collect();
     assert_eq!(inodes, [8, 7]);
+    // The second is judged as if the first had gone: 200 MiB are left where 100 are in order.
+    assert!((intents[1].reason.exposed - 0.5).abs() < 1e-9);
     // 40 MiB/s over 300 s, two thirds of it exposed.
     assert_eq!(intents[0].reason.gain / MIB, 8000);
     let why = intents[0].reason.to_string();
