@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use justitia_share::Weight;
 
-use super::schema::{Measure, Results, VERSION};
+use super::schema::{Results, VERSION};
 
 /// Results that cannot be shown.
 #[derive(Debug, thiserror::Error)]
@@ -128,10 +128,7 @@ fn check(results: &Results) -> Result<(), String> {
     for goal in &results.goals {
         known("contender", &contenders, &goal.contender)?;
         known("metric", &metrics, &goal.metric)?;
-        if let Measure::TotalAgainst(other)
-        | Measure::TimesAgainst(other)
-        | Measure::LostAgainst(other) = &goal.measure
-        {
+        if let Some(other) = goal.measure.other() {
             known("contender", &contenders, other)?;
         }
     }

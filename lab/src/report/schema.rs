@@ -196,6 +196,19 @@ pub enum Measure {
     LostAgainst(String),
 }
 
+impl Measure {
+    /// The contender that the goal's own is compared with.
+    #[must_use]
+    pub fn other(&self) -> Option<&str> {
+        match self {
+            Self::Pv | Self::Total => None,
+            Self::TotalAgainst(other) | Self::TimesAgainst(other) | Self::LostAgainst(other) => {
+                Some(other)
+            }
+        }
+    }
+}
+
 /// One run of one contender.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -305,6 +305,12 @@ fn goals_are_judged_within_a_repeat() {
     );
     results.runs[0].values.insert("anonymous".into(), 4096.0);
     assert_eq!(verdicts(&results)[2], Verdict::Missed);
+    // The same totals as an upper bound: 0.93 times the other's.
+    results.goals[1].measure = Measure::TimesAgainst("conventional".into());
+    results.goals[1].must = 0.92;
+    assert_eq!(verdicts(&results)[1], Verdict::Missed);
+    results.goals[1].must = 1.0;
+    assert_eq!(verdicts(&results)[1], Verdict::Reached);
 }
 
 #[test]
@@ -449,7 +455,7 @@ fn results_survive_json_and_wrong_ones_are_refused() {
     );
 
     type Spoil = fn(&mut Results);
-    let cases: [(Spoil, &str); 9] = [
+    let cases: [(Spoil, &str); 10] = [
         (|r| r.schema = 2, "expected schema 1, found 2"),
         (
             |r| r.tenants[0].weight = 0,
@@ -471,6 +477,10 @@ fn results_survive_json_and_wrong_ones_are_refused() {
         ),
         (
             |r| r.goals[1].measure = Measure::LostAgainst("x".into()),
+            "expected a contender",
+        ),
+        (
+            |r| r.goals[1].measure = Measure::TimesAgainst("x".into()),
             "expected a contender",
         ),
         (|r| r.metrics.clear(), "expected a metric"),
