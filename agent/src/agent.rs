@@ -128,6 +128,12 @@ impl Agent {
         self.follow(&changes, now);
         let ledger = self.keeper.ledger_mut();
         self.credits.turn(&self.config, &self.observer, ledger, now);
+        for moved in self.credits.moved() {
+            let (key, path) = (Key::Cgroup(moved.id), self.path(Key::Cgroup(moved.id)));
+            let (knob, to) = (moved.knob.to_string(), moved.to);
+            let deed = Deed::Limit { knob, to };
+            self.history.remember(key, &path, deed, moved.why, now);
+        }
         let events = self
             .ownership
             .turn(&mut self.observer, &self.snapshot, &self.shares, now);

@@ -11,6 +11,7 @@ use justitia_agent::Alone;
 use justitia_agent::config::Config;
 use justitia_agent::tell::Status;
 use justitia_agent::tell::socket::ask;
+use justitia_agent::tell::status::TenantStatus;
 use justitia_kernel::cgroup::{Cgroup, CgroupFs};
 use justitia_kernel::knob::{Knob, read_raw};
 use justitia_view::explain::{Unmanaged, explain as explanation, find, unmanaged};
@@ -152,7 +153,7 @@ pub fn explain(args: &Explain) -> anyhow::Result<ExitCode> {
     match find(&status, &args.tenant) {
         Ok(index) => {
             let standing = config
-                .and_then(|_| standing(&status.tenants.get(index)?.path))
+                .and_then(|_| standing(status.tenants.get(index)?))
                 .unwrap_or_default();
             print!("{}", explanation(&status, index, &standing));
             Ok(ExitCode::SUCCESS)
@@ -209,14 +210,25 @@ fn cgroup(path: &str) -> Option<Cgroup> {
 }
 
 /// What stands in a cgroup's knobs now.
-fn standing(path: &str) -> Option<Vec<(String, String)>> {
-    let cgroup = cgroup(path)?;
-    let knobs = [
+fn standing(tenant: &TenantStatus) -> Option<Vec<(String, String)>> {
+    let cgroup = cgroup(&tenant.path)?;
+    let mut knobs = vec![
         Knob::MemoryMin,
         Knob::MemoryLow,
         Knob::MemoryHigh,
         Knob::MemoryMax,
     ];
+    // Of every disk on which anybody has limited it.
+    let limits = std::fs::read_to_string(cgroup.full_path().join("io.max")).unwrap_or_default();
+    let limited = limits.lines().filter_map(|line| line.split(' ').next());
+    let held = tenant
+        .knobs
+        .iter()
+        .filter_map(|k| k.knob.strip_prefix("io.max "));
+    let mut devices: Vec<_> = limited.chain(held).filter_map(|d| d.parse().ok()).collect();
+    devices.sort_unstable();
+    devices.dedup();
+    knobs.extend(devices.into_iter().map(Knob::IoMax));
     let values = knobs
         .into_iter()
         .filter_map(|knob| Some((knob.to_string(), read_raw(&cgroup, knob).ok()?)));

@@ -237,19 +237,46 @@ fn held(out: &mut String, tenant: &TenantStatus, knob: &KnobStatus, standing: &[
     if !knob.why.is_empty() {
         let _ = writeln!(out, "    because: {}", knob.why);
     }
-    if knob.knob == "memory.low" {
+    let (rule, change) = rule(&knob.knob, tenant);
+    if !rule.is_empty() {
+        let _ = writeln!(out, "    rule: {rule}");
         let _ = writeln!(
             out,
-            "    rule: what it demands of its entitlement ({}), and the memory beside file pages ({}), which \
-             memory.low counts too; moved when off by 1/32 and 1 MiB",
-            bytes(tenant.protected),
-            bytes(tenant.other)
+            "    would change it: {change}, or someone else writing it (then it is theirs)"
         );
-        let _ = writeln!(
-            out,
-            "    would change it: its weight or a sibling's, more or less use of its cache, free memory, or \
-             someone else writing it (then it is theirs)"
-        );
+    }
+}
+
+/// From what a knob of the agent's follows, and what would change it.
+fn rule(knob: &str, tenant: &TenantStatus) -> (String, &'static str) {
+    match knob.split(' ').next() {
+        Some("memory.low") => (
+            format!(
+                "protects from the kernel's reclaim what it demands of its entitlement ({}), and the memory beside \
+                 file pages ({}), which memory.low counts too; moved when off by 1/32 and 1 MiB",
+                bytes(tenant.protected),
+                bytes(tenant.other)
+            ),
+            "its weight or a sibling's, more or less use of its cache, free memory",
+        ),
+        Some("io.max") => (
+            "while tenants wait for the same disk, its time is divided by weight, and what one does not use goes to the \
+             others; a part is told to the kernel as the bytes and requests per second that the disk has lately done in \
+             so much time, and corrected by what applications got of it; none is below 256K/s or 16 requests/s; without \
+             contention there is no limit"
+                .to_owned(),
+            "the end of the contention (then it goes at once), its weight or another's, what the others use",
+        ),
+        Some("memory.high") => (
+            format!(
+                "where several tenants that write through the page cache wait for a disk, the room for their pages is \
+                 divided as the disk is, for the kernel holds a writer back by its room; on top comes the memory beside \
+                 file pages ({}); never less than 16M of room, and lowered step by step",
+                bytes(tenant.other)
+            ),
+            "fewer than two such writers (then it goes at once), its weight or another's, free memory",
+        ),
+        _ => (String::new(), ""),
     }
 }
 
@@ -340,11 +367,34 @@ fn decisions(out: &mut String, status: &Status, tenant: &TenantStatus) {
     }
 }
 
-/// A knob's value, with a size that can be read.
+/// `io.max` that limits nothing.
+const UNLIMITED: &str = "rbps=max wbps=max riops=max wiops=max";
+
+/// A knob's value, with sizes that can be read; of `io.max` without the device, which the knob's name has.
 fn amount(value: &str) -> String {
-    match value.parse::<u64>() {
-        Ok(n) if n >= 10_240 => format!("{value} ({})", bytes(n)),
-        _ => value.to_owned(),
+    let value = match value.split_once(' ') {
+        Some((device, limits)) if device.contains(':') => limits,
+        _ => value,
+    };
+    if value == UNLIMITED {
+        return "no limit".to_owned();
+    }
+    let readable = |text: &str| text.parse::<u64>().ok().filter(|n| *n >= 10_240).map(bytes);
+    if let Some(size) = readable(value) {
+        return format!("{value} ({size})");
+    }
+    let rates: Vec<String> = value
+        .split(' ')
+        .filter_map(|word| {
+            let (name, number) = word.split_once("bps=")?;
+            let what = if name == "r" { "reads" } else { "writes" };
+            Some(format!("{what} at most {}/s", readable(number)?))
+        })
+        .collect();
+    if rates.is_empty() {
+        value.to_owned()
+    } else {
+        format!("{value} ({})", rates.join(", "))
     }
 }
 

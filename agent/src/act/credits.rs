@@ -70,6 +70,23 @@ pub struct Credits {
     limits: Vec<String>,
     /// Gives limits back should we be stopped; started before the first limit.
     guard: Option<Guard>,
+    /// Why each knob of ours stands where it stands.
+    why: HashMap<(CgroupId, Knob), String>,
+    /// Movements that nobody has been told of yet.
+    moved: Vec<Moved>,
+}
+
+/// A limit that has moved, or has gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// Whose.
+    pub id: CgroupId,
+    /// Which knob.
+    pub knob: Knob,
+    /// What stands there now; `None` for what stood there before us.
+    pub to: Option<String>,
+    /// The facts behind it.
+    pub why: String,
 }
 
 impl Credits {
@@ -88,6 +105,8 @@ impl Credits {
             turned: None,
             limits: Vec::new(),
             guard: None,
+            why: HashMap::new(),
+            moved: Vec::new(),
         };
         if !config.credits {
             return credits;
@@ -131,6 +150,24 @@ impl Credits {
         &self.limits
     }
 
+    /// The facts behind what stands in a knob of ours; empty if it is none.
+    #[must_use]
+    pub fn why(&self, id: CgroupId, knob: Knob) -> String {
+        self.why.get(&(id, knob)).cloned().unwrap_or_default()
+    }
+
+    /// Every movement since the last call.
+    pub fn moved(&mut self) -> Vec<Moved> {
+        let moved = std::mem::take(&mut self.moved);
+        for one in &moved {
+            match &one.to {
+                Some(_) => self.why.insert((one.id, one.knob), one.why.clone()),
+                None => self.why.remove(&(one.id, one.knob)),
+            };
+        }
+        moved
+    }
+
     /// How long the loop may wait for the next turn.
     #[must_use]
     pub fn wait(&self, now: Instant) -> Option<Duration> {
@@ -144,6 +181,7 @@ impl Credits {
         self.active.remove(&id);
         self.writers.remove(&id);
         self.highs.remove(&id);
+        self.why.retain(|(of, _), _| *of != id);
         for disk in &mut self.disks {
             disk.standing.remove(&id);
         }
@@ -222,7 +260,7 @@ impl Credits {
             if let Some(ledger) = ledger.as_deref_mut()
                 && (allowances.is_empty() || guarded(&mut self.guard, &config.state, now))
             {
-                limit(disk, &allowances, observer, ledger, audit);
+                limit(disk, &allowances, observer, ledger, audit, &mut self.moved);
             }
         }
         for (id, part) in parts {
@@ -308,6 +346,13 @@ impl Credits {
         for id in over {
             self.highs.remove(&id);
             ledger.release(id, Knob::MemoryHigh);
+            self.moved.push(Moved {
+                id,
+                knob: Knob::MemoryHigh,
+                to: None,
+                why: "it does not wait for the disk together with other buffered writers any more"
+                    .to_owned(),
+            });
         }
         let memory = observer.room.memory();
         let free = memory.free.saturating_sub(config.policy.reserve(&memory));
@@ -319,6 +364,12 @@ impl Credits {
             let written = ledger.set(&node.cgroup, Knob::MemoryHigh, &intent.high.to_string());
             if told(&node.cgroup, Knob::MemoryHigh, written, ledger) {
                 self.highs.insert(intent.id, intent.high);
+                self.moved.push(Moved {
+                    id: intent.id,
+                    knob: Knob::MemoryHigh,
+                    to: Some(intent.high.to_string()),
+                    why: intent.to_string(),
+                });
             } else {
                 self.highs.remove(&intent.id);
             }
@@ -327,6 +378,15 @@ impl Credits {
 
     /// Gives every limit back, as after a pause in which a watchdog may have done so.
     fn let_go(&mut self, ledger: &mut Ledger) {
+        let pause = || format!("the agent has not run for {} s", LAPSE.as_secs());
+        for (id, knob) in self.why.keys() {
+            self.moved.push(Moved {
+                id: *id,
+                knob: *knob,
+                to: None,
+                why: pause(),
+            });
+        }
         for disk in &mut self.disks {
             for (id, _) in disk.standing.drain() {
                 ledger.release(id, Knob::IoMax(disk.disk.id));
@@ -399,6 +459,7 @@ fn limit(
     observer: &Observer,
     ledger: &mut Ledger,
     audit: bool,
+    moved: &mut Vec<Moved>,
 ) {
     let device = disk.disk.id;
     let knob = Knob::IoMax(device);
@@ -418,6 +479,12 @@ fn limit(
         if intent.limits.none() {
             disk.standing.remove(&intent.id);
             ledger.release(intent.id, knob);
+            moved.push(Moved {
+                id: intent.id,
+                knob,
+                to: None,
+                why: intent.reason.to_string(),
+            });
             continue;
         }
         let Some(node) = observer.mirror.get(intent.id) else {
@@ -428,6 +495,12 @@ fn limit(
         let written = ledger.set(&node.cgroup, knob, &value);
         if told(&node.cgroup, knob, written, ledger) {
             disk.standing.insert(intent.id, intent.limits);
+            moved.push(Moved {
+                id: intent.id,
+                knob,
+                to: Some(value),
+                why: intent.reason.to_string(),
+            });
         } else {
             disk.standing.remove(&intent.id);
         }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use justitia_kernel::cgroup::CgroupId;
+use justitia_kernel::knob::Knob;
 use justitia_share::live::{Activity, LivePv, live_pv};
 use justitia_share::num::to_f64;
 use justitia_share::{Claim, NodeId, Tree};
@@ -209,7 +210,10 @@ fn knobs(agent: &Agent) -> HashMap<CgroupId, Vec<KnobStatus>> {
                 stands: ours.to_owned(),
                 by: Holder::Agent,
                 before: Some(before.to_owned()),
-                why: keeper.why(id, knob),
+                why: match knob {
+                    Knob::MemoryLow => keeper.why(id, knob),
+                    _ => agent.credits.why(id, knob),
+                },
             },
         );
     }

@@ -27,6 +27,13 @@ pub enum Deed {
         /// What stands there now.
         to: u64,
     },
+    /// A limit of the disk's credits set, or given back.
+    Limit {
+        /// The knob's file, with its device.
+        knob: String,
+        /// What stands there now; `None` for what stood there before the agent.
+        to: Option<String>,
+    },
     /// A knob left to someone else who wrote it.
     Yield {
         /// The knob's file.
@@ -57,6 +64,13 @@ impl Deed {
                     ..
                 },
             ) if knob == same => *to = *new,
+            (
+                Self::Limit { knob, to },
+                Self::Limit {
+                    knob: same,
+                    to: new,
+                },
+            ) if knob == same => to.clone_from(new),
             (Self::Yield { knob }, Self::Yield { knob: same }) if knob == same => {}
             (Self::Own(sum), Self::Own(more)) | (Self::Disown(sum), Self::Disown(more)) => {
                 *sum = sum.saturating_add(*more);
@@ -81,6 +95,8 @@ impl Deed {
                 from >> 10,
                 to >> 10
             ),
+            Self::Limit { knob, to: Some(to) } => format!("set {knob} to {to}{often}"),
+            Self::Limit { knob, to: None } => format!("give {knob} back{often}"),
             Self::Yield { knob } => format!("yield {knob}"),
             Self::Own(bytes) => {
                 format!("{would}own {} KiB of a shared file{often}", bytes >> 10)

@@ -122,6 +122,37 @@ fn a_yielded_knob_and_an_operators_limit_are_told_as_theirs() {
 }
 
 #[test]
+fn limits_of_the_disk_say_whence_they_come() {
+    let mut status = status();
+    let knob = |knob: &str, stands: &str, before: &str, why: &str| KnobStatus {
+        knob: knob.into(),
+        stands: stands.into(),
+        by: Holder::Agent,
+        before: Some(before.into()),
+        why: why.into(),
+    };
+    let limit = "8:0 rbps=max wbps=7340032 riops=max wiops=max";
+    let none = "8:0 rbps=max wbps=max riops=max wiops=max";
+    status.tenants[1].knobs = vec![
+        knob("io.max 8:0", limit, none, "the disk is contended"),
+        knob("memory.high", "41943040", "max", "writers contend"),
+    ];
+    let text = explain(&status, 1, &[("io.max 8:0".into(), limit.into())]);
+    says(
+        &text,
+        &[
+            "io.max 8:0 = rbps=max wbps=7340032 riops=max wiops=max (writes at most 7.00M/s)",
+            "put there by the agent; no limit stood there before",
+            "because: the disk is contended",
+            "would change it: the end of the contention",
+            "memory.high = 41943040 (40.0M)",
+            "because: writers contend",
+            "beside file pages (20.0M)",
+        ],
+    );
+}
+
+#[test]
 fn who_is_not_managed_learns_why_not() {
     let facts = Unmanaged {
         exists: true,
