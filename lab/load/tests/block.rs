@@ -60,6 +60,23 @@ fn a_trace_is_replayed_at_its_times_and_begins_again() {
 }
 
 #[test]
+fn who_is_late_is_late_from_when_it_was_due() {
+    let directory = tempfile::tempdir().unwrap();
+    let trace = directory.path().join("trace");
+    // Everything at once, and one worker: on average half the run passes before a request's turn.
+    std::fs::write(&trace, "0,0,4096,R,1.0\n".repeat(1000)).unwrap();
+    let options = format!(
+        "--trace {} --format spc --speed 1 --duration 0.4 --depth 1",
+        trace.display()
+    );
+    let last = last(&block(directory.path(), &options));
+    let read = &last["by_operation"]["read"];
+    let each = 4e5 / read["count"].as_f64().unwrap();
+    let mean = read["mean_us"].as_f64().unwrap();
+    assert!(mean > 1e5 && mean > 50.0 * each, "{mean} {each}");
+}
+
+#[test]
 fn without_a_speed_the_next_request_comes_at_once() {
     let directory = tempfile::tempdir().unwrap();
     let trace = directory.path().join("trace");
