@@ -138,6 +138,32 @@ fn cgroups_may_come_and_go() {
     run(&vm, "churn", "/data");
 }
 
+/// Waits for throttled I/O and dirty pages, and what finds no room, on both kernels.
+#[test]
+#[ignore = "takes minutes: make test-eyes"]
+fn waits_and_want_of_room_are_told() {
+    for kernel in ["6.12", "6.1"] {
+        let vm = boot(kernel);
+        mount_ext4(&vm);
+        run(&vm, "waits", "/data");
+        run(&vm, "room", "/data");
+    }
+}
+
+/// Spin locks of a guest that knows itself to be one, of a hypervisor without paravirtual ones,
+/// do not queue, and tell nobody that they are contended.
+const BARE: [&str; 2] = ["-cpu", "max,-hypervisor"];
+
+#[test]
+#[ignore = "takes minutes: make test-eyes"]
+fn contended_locks_are_counted_where_they_belong() {
+    for kernel in ["6.12", "6.1"] {
+        let vm = boot_with(kernel, &BARE);
+        mount_ext4(&vm);
+        run(&vm, "locks", "/data");
+    }
+}
+
 #[test]
 #[ignore = "a measurement: make test-eyes"]
 fn what_the_probes_cost() {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use justitia_kernel::cgroup::CgroupId;
-use justitia_kernel::eyes::{Counters, Eyes, Histogram, Latencies, Limits, SharedInode};
+use justitia_kernel::eyes::{Counters, Eyes, Histogram, Latencies, Limits, Probe, SharedInode};
 use justitia_kernel::psi::PsiResource;
 use justitia_kernel::support::State;
 use justitia_share::num::to_f64;
@@ -121,6 +121,12 @@ impl Sight {
         if self.overflow {
             limits.push(format!(
                 "What applications get: more than {} cgroups do I/O; the rest are not told apart",
+                Limits::default().tenants
+            ));
+        }
+        if let Ok(lost @ 1..) = eyes.lost(Probe::Latency) {
+            limits.push(format!(
+                "How long calls take: {lost} calls of more than {} cgroups were not timed",
                 Limits::default().tenants
             ));
         }

@@ -202,6 +202,7 @@ enum pageflags {
 
 #pragma clang attribute pop
 
+#define E2BIG 7
 #define S_IFMT 0170000
 #define S_IFREG 0100000
 #define CSS_ONLINE (1U << 1)

@@ -27,11 +27,14 @@ struct latencies {
 };
 
 struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1);
 	__type(key, u64);
 	__type(value, struct latencies);
 } latencies SEC(".maps");
+
+/* Calls of cgroups that found no room. */
+u64 lost SEC(".data.lost");
 
 /* What a cgroup begins with: too large for a program's stack. */
 struct {
@@ -113,8 +116,10 @@ static __always_inline int end(enum call call)
 			return 0;
 		bpf_map_update_elem(&latencies, &cgroup, zero, BPF_NOEXIST);
 		mine = bpf_map_lookup_elem(&latencies, &cgroup);
-		if (!mine)
+		if (!mine) {
+			__sync_fetch_and_add(&lost, 1);
 			return 0;
+		}
 	}
 	__sync_fetch_and_add(&mine->of[call].buckets[bucket(ns)], 1);
 	__sync_fetch_and_add(&mine->of[call].sum_ns, ns);

@@ -34,6 +34,9 @@ struct {
 	__type(value, struct used);
 } uses SEC(".maps");
 
+/* Uses that there have been room for, now or before. */
+u64 remembered SEC(".data.lost");
+
 /* The page size's logarithm, and which pages of a large folio there are, is not asked for: a touch
  * counts as one page. */
 #define PAGE 4096
@@ -83,6 +86,7 @@ int BPF_PROG(touched, struct folio *folio)
 	}
 	first.generation = BPF_CORE_READ(inode, i_generation);
 	look(&first, folio);
-	bpf_map_update_elem(&uses, &use, &first, BPF_NOEXIST);
+	if (!bpf_map_update_elem(&uses, &use, &first, BPF_NOEXIST))
+		__sync_fetch_and_add(&remembered, 1);
 	return 0;
 }

@@ -157,9 +157,13 @@ static __always_inline struct row *row_of(u64 cgroup, bool may_take)
 
 static __always_inline struct short_cut *short_cut(void)
 {
-	u32 cpu = bpf_get_smp_processor_id();
+	u64 cpu = bpf_get_smp_processor_id();
 
-	return cpu < SHORT_CUTS ? &short_cuts[cpu] : NULL;
+	if (cpu >= SHORT_CUTS)
+		return NULL;
+	/* 6.1 does not remember the comparison: it gets a mask, which the compiler must not see through. */
+	asm volatile("" : "+r"(cpu));
+	return &short_cuts[cpu & (SHORT_CUTS - 1)];
 }
 
 /* The current task's row, and the short cut to it from now on. */

@@ -29,8 +29,14 @@ int BPF_PROG(throttle, struct bio *bio)
 	struct held held = { .since = bpf_ktime_get_ns() };
 
 	held.cgroup = bio->bi_blkg->blkcg->css.cgroup->kn->id;
-	if (!bpf_map_update_elem(&held_back, &key, &held, BPF_NOEXIST))
+	switch (bpf_map_update_elem(&held_back, &key, &held, BPF_NOEXIST)) {
+	case 0:
 		__sync_fetch_and_add(&held_count, 1);
+		break;
+	case -E2BIG:
+		miss();
+		break;
+	}
 	return 0;
 }
 

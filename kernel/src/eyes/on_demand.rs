@@ -14,6 +14,8 @@ use crate::support::State;
 
 /// How many entries of a map are read at once.
 const BATCH: u32 = 256;
+/// The map of that name, which every one of these objects has.
+const LOST: &str = ".data.lost";
 /// Of the kernels that the probes work on.
 const PAGE: u64 = 4096;
 
@@ -189,6 +191,26 @@ impl OnDemand {
             };
             Some((CgroupId(key.next()?), contention))
         })
+    }
+
+    /// See [`Eyes::lost`](super::Eyes::lost).
+    pub(super) fn lost(&self, probe: Probe) -> Result<u64, EyesError> {
+        let Some(loaded) = self.open.get(&probe) else {
+            return Ok(0);
+        };
+        let count = loaded
+            .map(LOST)?
+            .lookup(&0_u32.to_ne_bytes(), MapFlags::ANY)
+            .map_err(|error| EyesError::Map {
+                map: LOST,
+                reason: error.to_string(),
+            })?;
+        let count = count.and_then(|bytes| words(&bytes).next()).unwrap_or(0);
+        if probe != Probe::SharedInodes {
+            return Ok(count);
+        }
+        let kept: Vec<()> = self.read(probe, "uses", |_, _| Some(()))?;
+        Ok(count.saturating_sub(u64::try_from(kept.len()).unwrap_or(u64::MAX)))
     }
 
     /// Every entry of a map, as the words of its key and its value.

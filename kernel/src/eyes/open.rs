@@ -227,6 +227,17 @@ impl Eyes {
         self.on_demand.lock_contention()
     }
 
+    /// What found no room in a probe on demand, since it began; 0 while it is off. For
+    /// [`Probe::Latency`] and [`Probe::LockContention`] calls and waits of cgroups beyond
+    /// [`Limits::tenants`]; for [`Probe::SharedInodes`] uses that gave way to later ones, beyond
+    /// [`Limits::shared_inodes`].
+    ///
+    /// # Errors
+    /// When the kernel refuses a map that it gave before.
+    pub fn lost(&self, probe: Probe) -> Result<u64, EyesError> {
+        self.on_demand.lost(probe)
+    }
+
     /// A slot's counters, over all processors.
     fn counters(&self, slot: usize) -> Counters {
         let mut sum = Counters::default();

@@ -45,7 +45,15 @@ impl Seen {
         )
     }
 
-    /// The same of all tenants together.
+    /// Bytes that a tenant's applications have read and written since an earlier look, by whatever calls; `None`
+    /// where nobody saw it.
+    pub fn moved(&self, tenant: &str, before: &Self) -> Option<u64> {
+        let sum = |app: &AppStatus| app.read_bytes + app.write_bytes;
+        let (now, then) = (self.0.get(tenant)?, before.0.get(tenant)?);
+        Some(sum(now).saturating_sub(sum(then)))
+    }
+
+    /// The hit ratio of all tenants together.
     pub fn overall_hit_ratio(&self, before: &Self) -> Option<f64> {
         let sum = |seen: &Self, of: fn(&AppStatus) -> u64| seen.0.values().map(of).sum::<u64>();
         let since = |of| sum(self, of).saturating_sub(sum(before, of));

@@ -89,13 +89,16 @@ fn watch(mut watched: Vec<Watched>, begin: Instant, stop: &AtomicBool) -> Result
             let seconds = (now - tenant.at).as_secs_f64().max(1e-3);
             let rate =
                 |now: Transfer, before: Transfer| to_f64(now.since(before).total()) / seconds;
-            // A process that ends takes its count with it: the fall counts as nothing.
+            // A process that ends takes its count with it: the fall counts as nothing. What it does
+            // without read and write (io_uring, libaio) is in no count of its own, but seen.
+            let mut bandwidth = rate(application, tenant.application);
+            if bandwidth == 0.0 {
+                let moved = seen.moved(&tenant.name, &before);
+                bandwidth = moved.map_or(0.0, |bytes| to_f64(bytes) / seconds);
+            }
             for (metric, value) in [
                 ("pages", Some(to_f64(pages).round())),
-                (
-                    "bandwidth",
-                    Some(rate(application, tenant.application).round()),
-                ),
+                ("bandwidth", Some(bandwidth.round())),
                 ("device", Some(rate(device, tenant.device).round())),
                 ("hit_ratio", seen.hit_ratio(&tenant.name, &before)),
             ] {

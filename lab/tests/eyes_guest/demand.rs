@@ -1,5 +1,4 @@
-//! The probes on demand: latencies and shared files against the truth. That contended locks are
-//! counted is not proven here: the guest has hardly any on the way to a page.
+//! The probes on demand: latencies and shared files against the truth. Contended locks: `locks`.
 
 use std::path::Path;
 use std::process::Command;

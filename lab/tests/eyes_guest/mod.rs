@@ -5,7 +5,10 @@ mod churn;
 mod cost;
 mod demand;
 mod hits;
+mod locks;
 mod paths;
+mod room;
+mod waits;
 
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
@@ -29,6 +32,9 @@ fn in_guest() {
         "paths" => paths::compare(&directory),
         "hits" => hits::compare(&directory),
         "demand" => demand::compare(&directory),
+        "locks" => locks::compare(&directory),
+        "waits" => waits::compare(&directory),
+        "room" => room::compare(&directory),
         "churn" => churn::run(&directory),
         "time" | "instructions" => cost::measure(&directory, &format!("cost/{part}")),
         other => panic!("no part {other}"),
@@ -45,6 +51,8 @@ fn one_case() {
     match case.split_once('/') {
         Some(("path", name)) => paths::run(name, &directory()),
         Some(("hit", name)) => hits::run(name, &directory()),
+        Some(("locks", name)) => locks::run(name, &directory()),
+        Some(("waits", name)) => waits::run(name, &directory()),
         Some(("churn", name)) => churn::work(name, &directory()),
         Some(("cost", what)) => cost::work(what, &directory()),
         _ => panic!("no case {case}"),
