@@ -47,6 +47,11 @@ pub enum CacheError {
         /// What was asked for.
         found: u64,
     },
+    /// There is no SSD store.
+    #[error(
+        "expected a cache with an SSD store, found one without: name its path and size in the configuration, in an [ssd] table"
+    )]
+    NoSsd,
     /// Memory for a store could not be reserved.
     #[error("cannot reserve {bytes} bytes of address space for the memory store: {source}")]
     Reserve {

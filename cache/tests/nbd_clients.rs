@@ -314,7 +314,7 @@ fn a_second_writer_is_refused_either_way() {
     assert!(!done.status.success() && said.contains("lock"), "{said}");
     let again = Config::of_image(&rig.path("image"), "again", &rig.path("other"));
     let refused = Service::start(&again).err().unwrap().to_string();
-    assert!(refused.contains("locked by another process"), "{refused}");
+    assert!(refused.contains("nobody else uses"), "{refused}");
     rig.stop();
     // Now QEMU first.
     let mut qemu = Command::new("qemu-nbd")
@@ -325,7 +325,7 @@ fn a_second_writer_is_refused_either_way() {
     let refused = Service::start(&again).err().map(|e| e.to_string());
     qemu.kill().unwrap();
     qemu.wait().unwrap();
-    assert!(refused.is_some_and(|r| r.contains("locked by another process")));
+    assert!(refused.is_some_and(|r| r.contains("nobody else uses")));
     Service::start(&again)
         .unwrap()
         .shut_down(Duration::from_secs(5))

@@ -2,7 +2,7 @@
 
 mod buffer;
 mod file;
-mod lock;
+pub(crate) mod lock;
 mod raw;
 
 pub use buffer::AlignedBuf;

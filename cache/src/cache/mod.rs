@@ -244,53 +244,30 @@ impl Cache {
     }
 
     /// Changes the size of a store, in bytes; when it shrinks, what is too much is evicted before this
-    /// returns.
+    /// returns. An SSD store that has failed is opened anew, empty.
     ///
     /// # Errors
-    /// When the store cannot have that size.
-    pub fn resize(&self, store: StoreKind, bytes: u64) -> Result<(), CacheError> {
+    /// When the store cannot have that size, or there is no such store.
+    pub fn resize(self: &Arc<Self>, store: StoreKind, bytes: u64) -> Result<(), CacheError> {
         let mut c = self.control.lock();
         match store {
             StoreKind::Memory => {
                 self.resize_memory(bytes)?;
                 c.config.memory_bytes = bytes;
             }
-            StoreKind::Ssd => {
-                let path = c.config.ssd.as_ref().map(|s| s.path.clone());
-                let limit = self.stores.ssd.load().as_ref().map_or(0, |s| s.limit());
-                if bytes > limit {
-                    return Err(CacheError::StoreSize {
-                        store,
-                        limit,
-                        found: bytes,
-                    });
-                }
-                self.resize_ssd(bytes).map_err(|source| CacheError::Ssd {
-                    path: path.unwrap_or_default(),
-                    source,
-                })?;
-                if let Some(ssd) = &mut c.config.ssd {
-                    ssd.bytes = bytes;
-                }
-            }
+            StoreKind::Ssd => self.size_ssd(&mut c, bytes)?,
         }
         self.refresh(&c);
         Ok(())
     }
 
-    /// Replaces the SSD store, or takes it away; its blocks are dropped. Also how a failed one is put back.
+    /// Replaces the SSD store, or takes it away; its blocks are dropped.
     ///
     /// # Errors
-    /// When the new one cannot be used; there is none then.
+    /// When the new one cannot be used; there is none then, until [`resize`](Self::resize) opens it.
     pub fn set_ssd(self: &Arc<Self>, ssd: Option<SsdConfig>) -> Result<(), CacheError> {
         let mut c = self.control.lock();
-        c.config.ssd = None;
-        self.stop_ssd();
-        if let Some(ssd) = ssd {
-            self.open_ssd(&ssd)?;
-            c.config.ssd = Some(ssd);
-        }
-        Ok(())
+        self.replace_ssd(&mut c, ssd)
     }
 
     /// What an audit looks into.

@@ -1,6 +1,7 @@
 //! The life of the SSD store: opened, replaced, failed.
 
-use super::{Cache, PoolHandle, SsdConfig};
+use super::control::Control;
+use super::{Cache, PoolHandle, SsdConfig, StoreKind};
 use crate::CacheError;
 use crate::index::{Place, Slot};
 use crate::store::{Device, EXTENT_SLOTS, FileDevice, SsdLog, SsdStore, Unit};
@@ -59,6 +60,53 @@ impl Cache {
         self.stores.ssd.store(None);
     }
 
+    /// Takes the SSD store away, and another into use.
+    pub(super) fn replace_ssd(
+        self: &Arc<Self>,
+        c: &mut Control,
+        ssd: Option<SsdConfig>,
+    ) -> Result<(), CacheError> {
+        c.config.ssd.clone_from(&ssd);
+        let old = self.stores.ssd.load_full().map(|old| Arc::downgrade(&old));
+        self.stop_ssd();
+        let Some(ssd) = ssd else { return Ok(()) };
+        // Whoever is still at it has the same file locked.
+        let start = Instant::now();
+        while old.as_ref().is_some_and(|old| old.strong_count() > 0) && start.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.open_ssd(&ssd)
+    }
+
+    /// Gives the SSD store another size; one that has failed is opened anew.
+    pub(super) fn size_ssd(
+        self: &Arc<Self>,
+        c: &mut Control,
+        bytes: u64,
+    ) -> Result<(), CacheError> {
+        let path = c.config.ssd.as_ref().map(|ssd| ssd.path.clone());
+        let Some(ssd) = self.stores.working_ssd() else {
+            let path = path.ok_or(CacheError::NoSsd)?;
+            return self.replace_ssd(c, Some(SsdConfig { path, bytes }));
+        };
+        if bytes > ssd.limit() {
+            return Err(CacheError::StoreSize {
+                store: StoreKind::Ssd,
+                limit: ssd.limit(),
+                found: bytes,
+            });
+        }
+        self.resize_ssd(&ssd, bytes)
+            .map_err(|source| CacheError::Ssd {
+                path: path.unwrap_or_default(),
+                source,
+            })?;
+        if let Some(ssd) = &mut c.config.ssd {
+            ssd.bytes = bytes;
+        }
+        Ok(())
+    }
+
     /// The SSD store's device has failed at something. After too much of that the store is closed, and its
     /// pools use memory.
     pub(super) fn ssd_error(&self, ssd: &Arc<SsdStore>, error: &io::Error) {
@@ -69,7 +117,7 @@ impl Cache {
         let _change = self.ssd_change.lock();
         let current = self.stores.ssd.load_full();
         if current.is_some_and(|c| Arc::ptr_eq(&c, ssd)) && ssd.close(Some(error.to_string())) {
-            tracing::error!(%error, "the SSD store is out of use; its pools use memory until it is set anew");
+            tracing::error!(%error, "the SSD store is out of use; its pools use memory until it is given a size anew (`justitia cache set store ssd SIZE`)");
             self.sweep_ssd();
         }
     }
@@ -149,13 +197,7 @@ impl Cache {
     }
 
     /// Changes the size of the SSD store. What lies beyond the new end is dropped.
-    pub(super) fn resize_ssd(&self, bytes: u64) -> io::Result<()> {
-        let Some(ssd) = self.stores.working_ssd() else {
-            return Err(io::Error::new(
-                io::ErrorKind::NotFound,
-                "there is no SSD store that works",
-            ));
-        };
+    fn resize_ssd(&self, ssd: &Arc<SsdStore>, bytes: u64) -> io::Result<()> {
         let _shares = self.gate.lock(super::control::highest());
         let beyond = ssd.set_capacity(bytes)?;
         let start = Instant::now();
@@ -168,14 +210,14 @@ impl Cache {
                 // Perhaps another pool's, or free, by now.
                 if ssd.owner_in_use(extent) == Some(owner)
                     && !ssd.closed()
-                    && log.evict_extent(&ssd, &self.index, extent)
+                    && log.evict_extent(ssd, &self.index, extent)
                 {
                     pool.ssd_used
                         .fetch_sub(EXTENT_SLOTS.into(), Ordering::Relaxed);
                 }
                 drop(log);
                 if ssd.owner_in_use(extent) == Some(owner) {
-                    self.wait_for_ssd(&ssd, start);
+                    self.wait_for_ssd(ssd, start);
                 }
             }
         }
@@ -208,4 +250,49 @@ pub(super) fn random() -> io::Result<u64> {
     let mut bytes = [0; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
     Ok(u64::from_ne_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::CacheConfig;
+
+    #[test]
+    fn a_store_that_has_failed_says_so_and_is_opened_anew_when_given_a_size() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::new(CacheConfig {
+            ssd: Some(SsdConfig {
+                path: dir.path().join("ssd"),
+                bytes: 4 << 20,
+            }),
+            ..CacheConfig::default()
+        })
+        .unwrap();
+        let state = || {
+            let stats = cache.stats();
+            (
+                stats.stores[1].failed.clone(),
+                stats.stores[1].capacity_bytes,
+            )
+        };
+        assert_eq!(state(), (None, 4 << 20));
+        let ssd = cache.stores.working_ssd().unwrap();
+        cache.ssd_error(&ssd, &io::ErrorKind::StorageFull.into());
+        drop(ssd);
+        assert!(state().0.is_some_and(|why| why.contains("storage")));
+        cache.resize(StoreKind::Ssd, 2 << 20).unwrap();
+        assert_eq!(state(), (None, 2 << 20));
+        // Another cannot have it, as store or as image.
+        let path = dir.path().join("ssd");
+        let image = crate::backing::RawDisk::open(&path, crate::backing::OpenOptions::default());
+        assert!(
+            image
+                .err()
+                .is_some_and(|e| e.to_string().contains("in use"))
+        );
+        // Without any, the error says what to do.
+        cache.set_ssd(None).unwrap();
+        let none = cache.resize(StoreKind::Ssd, 1 << 20).unwrap_err();
+        assert!(none.to_string().contains("[ssd]"), "{none}");
+    }
 }

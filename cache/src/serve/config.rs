@@ -209,6 +209,14 @@ fn weight<'de, D: Deserializer<'de>>(from: D) -> Result<Weight, D::Error> {
     Weight::try_from(found).map_err(serde::de::Error::custom)
 }
 
+/// What a name of a VM, a pool or a disk consists of.
+pub(super) const NAME: &str = "1 to 255 bytes without slashes and control characters";
+
+/// Is it [`NAME`]?
+pub(super) fn is_name(text: &str) -> bool {
+    (1..=255).contains(&text.len()) && !text.contains(|c: char| c == '/' || c.is_control())
+}
+
 /// Collects what is wrong.
 struct Checker<'a> {
     file: &'a Path,
@@ -229,10 +237,10 @@ impl Checker<'_> {
     fn unique(&mut self, seen: &mut BTreeSet<String>, what: &str, name: &Spanned<String>) {
         let text = name.get_ref();
         let at = Some(name.span().start);
-        if text.is_empty() || text.len() > 255 || text.contains(['/', '\n', '\0']) {
+        if !is_name(text) {
             self.say(
                 at,
-                format!("expected a {what} name of 1 to 255 bytes without slashes, found {text:?}"),
+                format!("expected a {what} name of {NAME}, found {text:?}"),
             );
         } else if !seen.insert(text.clone()) {
             self.say(

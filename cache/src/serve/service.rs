@@ -1,6 +1,6 @@
 //! The running daemon.
 
-use super::config::{Config, DiskConfig, VmConfig};
+use super::config::{Config, DiskConfig, NAME, VmConfig, is_name};
 use super::control::{Answers, Ask, answer};
 use super::metrics;
 use crate::backing::{OpenError, OpenOptions, RawDisk};
@@ -70,13 +70,19 @@ pub enum ServeError {
         /// What was asked for.
         found: String,
     },
+    /// A name that cannot be given.
+    #[error("expected a name of {NAME}, found {found:?}")]
+    Name {
+        /// What was asked for.
+        found: String,
+    },
     /// Metrics cannot be served.
-    #[error("cannot serve metrics on {address}: {why}")]
+    #[error("cannot serve metrics on {address}: {source}")]
     Metrics {
         /// Where.
         address: SocketAddr,
         /// Why not.
-        why: String,
+        source: io::Error,
     },
     /// A thread cannot be started, or a directory made.
     #[error("{what}: {source}")]
@@ -105,7 +111,7 @@ pub struct Stats {
 pub struct Service {
     inner: Arc<Inner>,
     control: Option<Control>,
-    metrics: Option<metrics::Metrics>,
+    metrics: Option<justitia_scrape::Server>,
     tcp: Option<SocketAddr>,
 }
 
@@ -178,7 +184,11 @@ impl Service {
             .transpose()?;
         let metrics = config
             .metrics
-            .map(|address| metrics::Metrics::start(address, Arc::clone(&inner) as _))
+            .map(|address| {
+                let from = Arc::clone(&inner);
+                justitia_scrape::Server::start(address, move || metrics::text(&from.stats()))
+                    .map_err(|source| ServeError::Metrics { address, source })
+            })
             .transpose()?;
         Ok(Self {
             inner,
@@ -209,7 +219,7 @@ impl Service {
     /// The address on which metrics are served, with the port that was chosen if it was 0.
     #[must_use]
     pub fn metrics_address(&self) -> Option<SocketAddr> {
-        self.metrics.as_ref().map(|m| m.address)
+        self.metrics.as_ref().map(justitia_scrape::Server::address)
     }
 
     /// Changes something.
@@ -231,9 +241,7 @@ impl Service {
             let _ = control.thread.join();
             let _ = std::fs::remove_file(control.path);
         }
-        if let Some(metrics) = self.metrics {
-            metrics.stop();
-        }
+        drop(self.metrics);
         let mut done = Ok(());
         for server in &self.inner.servers {
             done = server.shut_down(patience).and(done);
@@ -354,6 +362,11 @@ impl Answers for Inner {
                     Some((id, old)) => {
                         self.cache.set_pool(*id, with(*old))?;
                         (*id, with(*old))
+                    }
+                    None if *create && !is_name(pool) => {
+                        return Err(ServeError::Name {
+                            found: pool.clone(),
+                        });
                     }
                     None if *create => {
                         let spec = with(PoolSpec::default());

@@ -172,6 +172,10 @@ fn questions_are_answered_or_refused_with_a_reason() {
         (pool("web", None, true), Some("expected a new name")),
         (pool("nope", None, false), Some("there are: default, web")),
         (
+            pool("a\u{1b}[31m", None, true),
+            Some("without slashes and control characters"),
+        ),
+        (
             pool("web", Some(0), false),
             Some("expected a weight from 1 to 10000"),
         ),

@@ -1,9 +1,10 @@
 //! The device under the SSD store: a file or a block device, past the page cache.
 
+use crate::backing::lock;
 use crate::block::{BLOCK_BYTES, BLOCK_SIZE, Block};
 use crate::ring::{self, Ring};
 use io_uring::{opcode, squeue, types};
-use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock};
+use rustix::fs::{FallocateFlags, OFlags, fallocate};
 use std::cell::RefCell;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -43,20 +44,25 @@ impl FileDevice {
     pub(crate) fn open(path: &Path, len: u64) -> io::Result<Self> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).mode(0o600);
-        let direct = i32::try_from(OFlags::DIRECT.bits()).map_err(io::Error::other)?;
-        let file = options
-            .clone()
-            .custom_flags(direct)
-            .open(path)
-            .or_else(|e| match e.kind() {
-                io::ErrorKind::InvalidInput => {
-                    tracing::warn!(path = %path.display(), "no direct I/O here: blocks on this SSD store pass the page cache, too");
-                    options.open(path)
-                }
-                _ => Err(e),
-            })?;
-        flock(&file, FlockOperation::NonBlockingLockExclusive)
-            .map_err(|e| io::Error::new(e.kind(), "another process uses it"))?;
+        let block = std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device());
+        let open = |more: OFlags| {
+            // What is mounted, or somebody else's image, must not be written over.
+            let exclusive = if block { OFlags::EXCL } else { OFlags::empty() };
+            let flags = i32::try_from((more | exclusive).bits()).map_err(io::Error::other)?;
+            options
+                .clone()
+                .create(!block)
+                .custom_flags(flags)
+                .open(path)
+        };
+        let file = open(OFlags::DIRECT).or_else(|e| match e.kind() {
+            io::ErrorKind::InvalidInput => {
+                tracing::warn!(path = %path.display(), "no direct I/O here: blocks on this SSD store pass the page cache, too");
+                open(OFlags::empty())
+            }
+            _ => Err(e),
+        })?;
+        lock::take(&file, false).map_err(io::Error::other)?;
         let kind = file.metadata()?.file_type();
         if !kind.is_file() && !kind.is_block_device() {
             return Err(io::Error::new(
