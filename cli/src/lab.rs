@@ -145,9 +145,9 @@ fn list() -> Result<ExitCode> {
             .paper
             .map(|paper| format!(" ({}, {})", paper.title, paper.figure))
             .unwrap_or_default();
-        println!("{:15} {}{paper}", experiment.name, experiment.title);
+        println!("{:20} {}{paper}", experiment.name, experiment.title);
         println!(
-            "{:15} contenders: {}\n",
+            "{:20} contenders: {}\n",
             "",
             experiment.contenders.join(", ")
         );
