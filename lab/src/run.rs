@@ -289,9 +289,8 @@ fn empty(experiment: &Experiment, contenders: &[Contender], options: &Options) -
             .goal
             .iter()
             .filter(|goal| {
-                contenders
-                    .iter()
-                    .any(|contender| contender.id == goal.contender)
+                let runs = |id: &str| contenders.iter().any(|contender| contender.id == id);
+                runs(&goal.contender) && goal.measure.other().is_none_or(runs)
             })
             .cloned()
             .collect(),
