@@ -88,7 +88,7 @@ pub fn run(config: Config, observe: bool) -> Result<(), RunError> {
     let socket_path = config.socket.clone();
     let socket = Socket::listen(&socket_path)
         .map_err(|e| system(&format!("the status socket {}", socket_path.display()), e))?;
-    let sight = Sight::open(config.latency);
+    let sight = Sight::open(&config.eyes, config.latency);
     let mut limits = limits;
     let metrics = match serve_metrics(&config) {
         Ok(metrics) => metrics,
@@ -151,7 +151,7 @@ impl Alone {
         let limits = check(&support, true)?;
         let fs = CgroupFs::discover()?;
         raise_descriptor_limit();
-        let sight = Sight::open(config.latency);
+        let sight = Sight::open(&config.eyes, config.latency);
         let keeper = Keeper::new(None);
         let agent = Agent::new(config, &fs, abilities(&support), keeper, None, sight)?;
         Ok(Self { agent, limits })

@@ -7,6 +7,11 @@
 //!
 //! latency = false                         # time every read, write and fsync (some 100 ns each)
 //!
+//! [eyes]                                  # room for what the probes count; the rest is counted together
+//! cgroups = 2048                          # 192 bytes each and processor
+//! requests = 16384                        # of libaio, or held back by io.max, at one time
+//! shared_files = 4096                     # pairs of a file and a tenant that uses it
+//!
 //! [metrics]
 //! listen = "127.0.0.1:9742"               # OpenMetrics over HTTP; "" for none
 //! tenants = 1000                          # at most so many get series of their own
@@ -45,6 +50,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use justitia_kernel::eyes::Limits;
 use justitia_share::Weight;
 
 use crate::plan::Policy;
@@ -65,6 +71,8 @@ pub struct Config {
     pub cpu_budget: f64,
     /// Whether calls are timed.
     pub latency: bool,
+    /// How much the probes can count apart.
+    pub eyes: Limits,
     /// Where OpenMetrics are served, if anywhere.
     pub metrics: Option<SocketAddr>,
     /// How many tenants have series of their own there.
@@ -90,6 +98,7 @@ impl Default for Config {
             state: PathBuf::from("/run/justitia"),
             cpu_budget: 0.01,
             latency: false,
+            eyes: Limits::default(),
             metrics: Some(SocketAddr::from(([127, 0, 0, 1], 9742))),
             metrics_tenants: 1000,
             credits: false,

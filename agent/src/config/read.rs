@@ -101,7 +101,7 @@ pub fn apply(config: &mut Config, path: &Path, text: &str, errors: &mut Vec<Conf
         let offset = error.span().map_or(0, |s| s.start);
         report.at(offset, error.message().to_owned());
     }
-    let known = "socket, state, cpu_budget, latency, metrics, credits, ownership, idle, pressure, outside, tenant";
+    let known = "socket, state, cpu_budget, latency, eyes, metrics, credits, ownership, idle, pressure, outside, tenant";
     report.entries("", document.get_ref(), known, &mut |report, key, value| {
         top(config, report, key, value)
     });
@@ -120,6 +120,37 @@ fn top(config: &mut Config, report: &mut Report<'_>, key: &str, value: &Value<'_
             let on = report.take(value, "true or false", |v| v.as_bool());
             set(&mut config.latency, on);
         }
+        "eyes" => report.table(
+            " in [eyes]",
+            value,
+            "cgroups, requests, shared_files",
+            |report, key, value| {
+                let (slot, range, what) = match key {
+                    "cgroups" => (
+                        &mut config.eyes.tenants,
+                        16..=65_535,
+                        "a number from 16 to 65535",
+                    ),
+                    "requests" => (
+                        &mut config.eyes.in_flight,
+                        64..=1 << 20,
+                        "a number from 64 to 1048576",
+                    ),
+                    "shared_files" => (
+                        &mut config.eyes.shared_inodes,
+                        64..=1 << 20,
+                        "a number from 64 to 1048576",
+                    ),
+                    _ => return false,
+                };
+                let number = |v: &DeValue<'_>| {
+                    let number = u32::try_from(integer(v)?).ok()?;
+                    range.contains(&number).then_some(number)
+                };
+                set(slot, report.take(value, what, number));
+                true
+            },
+        ),
         "metrics" => report.table(
             " in [metrics]",
             value,

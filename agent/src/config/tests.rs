@@ -64,7 +64,7 @@ fn every_error_has_its_file_and_line() {
     ])
     .unwrap_err();
     let expect = [
-        "j.toml:1: expected one of socket, state, cpu_budget, latency, metrics, credits, ownership, idle, pressure, outside, tenant, found \
+        "j.toml:1: expected one of socket, state, cpu_budget, latency, eyes, metrics, credits, ownership, idle, pressure, outside, tenant, found \
          \"cpu_budgett\"",
         "j.toml:2: expected an absolute path, found string \"relative\"",
         "j.toml:5: expected a weight from 1 to 10000, found integer 20000",
@@ -94,6 +94,20 @@ fn several_syntax_errors_are_all_told() {
     );
     assert!(
         errors.iter().any(|e| e.starts_with("j.toml:3:")),
+        "{errors:#?}"
+    );
+}
+
+#[test]
+fn room_for_the_probes_is_configured_within_its_ranges() {
+    let read = |text: &str| load(&[("j.toml", text)]).map(|c| c.eyes);
+    let some = read("[eyes]\ncgroups = 6000\nshared_files = 64\n").unwrap();
+    assert_eq!((some.tenants, some.shared_inodes), (6000, 64));
+    assert!(some.check().is_ok());
+    let errors = read("[eyes]\ncgroups = 15\nrequests = 63\n").unwrap_err();
+    assert_eq!(errors.len(), 2, "{errors:#?}");
+    assert!(
+        errors[0].starts_with("j.toml:2: expected a number from 16 to 65535"),
         "{errors:#?}"
     );
 }

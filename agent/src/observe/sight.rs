@@ -32,6 +32,7 @@ pub struct Sight {
     stalls_due: Option<Instant>,
     stall_rounds: u64,
     timing: Option<Timing>,
+    room: Limits,
     /// Calls that no probe could count, and cgroups for which there was no room.
     missed: u64,
     overflow: bool,
@@ -58,8 +59,8 @@ impl std::fmt::Debug for Sight {
 impl Sight {
     /// Opens the eyes. With `latency` calls are timed as well, which costs each of them some 100 ns.
     #[must_use]
-    pub fn open(latency: bool) -> Self {
-        let mut eyes = match Eyes::open(&Limits::default()) {
+    pub fn open(room: &Limits, latency: bool) -> Self {
+        let mut eyes = match Eyes::open(room) {
             Ok(eyes) => eyes,
             Err(error) => return Self::blind(&error.to_string()),
         };
@@ -69,6 +70,7 @@ impl Sight {
         }
         Self {
             eyes: Some(eyes),
+            room: *room,
             blind: None,
             timing: timed.is_some_and(|t| t.is_ok()).then(Timing::default),
             ..Self::blind("")
@@ -80,6 +82,7 @@ impl Sight {
     pub fn blind(why: &str) -> Self {
         Self {
             eyes: None,
+            room: Limits::default(),
             blind: Some(why.to_owned()),
             flows: Flows::default(),
             due: None,
@@ -120,14 +123,14 @@ impl Sight {
         }
         if self.overflow {
             limits.push(format!(
-                "What applications get: more than {} cgroups do I/O; the rest are not told apart",
-                Limits::default().tenants
+                "What applications get: more than {} cgroups do I/O; the rest are not told apart (eyes.cgroups)",
+                self.room.tenants
             ));
         }
         if let Ok(lost @ 1..) = eyes.lost(Probe::Latency) {
             limits.push(format!(
                 "How long calls take: {lost} calls of more than {} cgroups were not timed",
-                Limits::default().tenants
+                self.room.tenants
             ));
         }
         limits
