@@ -60,6 +60,12 @@ impl Caller {
     }
 }
 
+/// As much of a request as any build understands.
+#[derive(serde::Deserialize)]
+struct Numbered {
+    id: u64,
+}
+
 /// Serves the host until the channel closes.
 pub fn serve() -> Result<()> {
     let path = port()?;
@@ -86,8 +92,20 @@ pub fn serve() -> Result<()> {
     });
     for line in BufReader::new(port).lines() {
         let line = line.context("reading from the host")?;
-        let ToGuest { id, ask } =
-            serde_json::from_str(&line).context("expected a request from the host")?;
+        let ToGuest { id, ask } = match serde_json::from_str(&line) {
+            Ok(request) => request,
+            Err(error) => {
+                // A host of another build: told, it does not wait for an answer that will not come.
+                let Numbered { id } =
+                    serde_json::from_str(&line).context("expected a request from the host")?;
+                let result = Err(format!(
+                    "expected a request that this guest's program knows: {error}; host and guest are of \
+                     different builds, build all with `cargo build --workspace --bins`"
+                ));
+                host.send(&FromGuest::Answer { id, result })?;
+                continue;
+            }
+        };
         if let Ask::Done = ask {
             if let Some(sender) = lock(&host.waiting).get(&id) {
                 // It gave up waiting.
