@@ -169,6 +169,7 @@ fn attempt(
         memory: plan.experiment.machine.memory.0,
         vcpus: plan.experiment.machine.vcpus,
         disks: vec![plan.experiment.disk.spec()],
+        qemu_args: plan.experiment.machine.qemu_args(),
         ..VmSpec::default()
     })?;
     let files = plan.experiment.contents()?;

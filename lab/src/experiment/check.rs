@@ -51,6 +51,17 @@ fn problem<T>(place: Place, what: String) -> Result<T, Problem> {
 pub fn check(experiment: &Experiment) -> Result<(), Problem> {
     contenders(experiment)?;
     metrics(experiment)?;
+    if let Some(contention) = &experiment.contention {
+        for name in [&contention.prepare, &contention.run] {
+            if !experiment.workload.contains_key(name) {
+                return problem(
+                    Place::Line("[contention]".into()),
+                    format!("expected a workload named {name:?}, found none"),
+                );
+            }
+        }
+        return Ok(());
+    }
     match &experiment.scale {
         Some(_) => Ok(()),
         None => {

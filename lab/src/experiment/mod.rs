@@ -72,6 +72,9 @@ pub struct Experiment {
     /// Instead of tenants and phases: the agent's own cost.
     #[serde(default)]
     pub scale: Option<Scale>,
+    /// Instead of tenants and phases: locks that containers contend for.
+    #[serde(default)]
+    pub contention: Option<Contention>,
 }
 
 fn three() -> u32 {
@@ -86,6 +89,9 @@ pub struct Machine {
     pub memory: Bytes,
     /// Its processors.
     pub vcpus: u32,
+    /// Whether it is told that it runs on no hypervisor. One that knows has, without paravirtual ones, spin
+    /// locks that do not queue and that tell nobody when they are contended.
+    pub bare: bool,
 }
 
 impl Default for Machine {
@@ -93,7 +99,17 @@ impl Default for Machine {
         Self {
             memory: Bytes(1 << 30),
             vcpus: 4,
+            bare: false,
         }
+    }
+}
+
+impl Machine {
+    /// What QEMU must be told beside what it always is.
+    #[must_use]
+    pub fn qemu_args(&self) -> Vec<String> {
+        let bare = ["-cpu".to_owned(), "max,-hypervisor".to_owned()];
+        if self.bare { bare.to_vec() } else { Vec::new() }
     }
 }
 
@@ -198,6 +214,18 @@ impl MetricName {
                 "agent_cpu_pressure" => (
                     "Agent's CPU, under pressure",
                     Unit::Ratio,
+                    false,
+                    Total::Mean,
+                ),
+                "contention" => (
+                    "Locks found taken, per second",
+                    Unit::PerSecond,
+                    false,
+                    Total::Mean,
+                ),
+                "contention_wait" => (
+                    "Time waited for locks, per second",
+                    Unit::Seconds,
                     false,
                     Total::Mean,
                 ),
@@ -350,6 +378,22 @@ pub struct Scale {
     pub seconds: u64,
 }
 
+/// How often containers find locks taken on the way to a page, as they grow in number.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Contention {
+    /// How many containers, one after the other; ascending.
+    pub containers: Vec<u32>,
+    /// For how many seconds locks are watched each time.
+    pub seconds: u64,
+    /// For how many seconds the containers run before.
+    pub ramp: u64,
+    /// What each does once, before it runs for the first time, and then again and again: workloads by name.
+    pub prepare: String,
+    /// See `prepare`.
+    pub run: String,
+}
+
 impl Experiment {
     /// Reads and checks a definition. Errors say the file and the line.
     pub fn parse(name: &str, file: &str, text: &str) -> Result<Self> {
@@ -421,7 +465,9 @@ impl Experiment {
     /// The tenants as results name them.
     #[must_use]
     pub fn described_tenants(&self) -> Vec<schema::Tenant> {
-        match &self.scale {
+        let counts = (self.scale.as_ref().map(|scale| &scale.tenants))
+            .or_else(|| self.contention.as_ref().map(|one| &one.containers));
+        match counts {
             None => self
                 .tenant
                 .iter()
@@ -431,8 +477,7 @@ impl Experiment {
                 })
                 .collect(),
             // One line for each number of tenants.
-            Some(scale) => scale
-                .tenants
+            Some(counts) => counts
                 .iter()
                 .map(|count| schema::Tenant {
                     name: scale_name(*count),
@@ -465,7 +510,7 @@ macro_rules! shipped {
 }
 
 /// In the order in which `lab list` shows them.
-const SHIPPED: [(&str, &str); 22] = shipped![
+const SHIPPED: [(&str, &str); 23] = shipped![
     "reread-x4",
     "reread-equal",
     "writers-x4",
@@ -488,6 +533,7 @@ const SHIPPED: [(&str, &str); 22] = shipped![
     "idle-tax",
     "shared-layer",
     "scale",
+    "contention",
 ];
 
 macro_rules! traces {

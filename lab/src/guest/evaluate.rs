@@ -10,6 +10,7 @@ use justitia_share::num::to_f64;
 
 use super::agent::{Agent, Role};
 use super::cgroup::{Cgroup, Transfer, meminfo};
+use super::contention;
 use super::eyes::Seen;
 use super::sampler::Sampler;
 use super::scale;
@@ -27,6 +28,11 @@ const CLEAN: u64 = 4 << 20;
 /// Runs a plan.
 pub fn evaluate(plan: &Plan, caller: &Caller) -> Result<Measured> {
     let mglru = setup::mglru(plan.mglru)?;
+    if let Some(contention) = &plan.experiment.contention {
+        let mut measured = contention::measure(contention, plan, caller)?;
+        measured.mglru = mglru;
+        return Ok(measured);
+    }
     if let Some(scale) = &plan.experiment.scale {
         let mut measured = scale::measure(scale, plan, caller)?;
         measured.mglru = mglru;

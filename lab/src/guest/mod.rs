@@ -2,6 +2,7 @@
 
 mod agent;
 mod cgroup;
+mod contention;
 mod evaluate;
 mod eyes;
 mod files;
