@@ -12,12 +12,13 @@ JUSTITIA := target/release/justitia
 #   binutils, strace     the lab's virtual machines: QEMU, the guest's tools and its file systems
 #   libnbd-bin, nbdkit, qemu-utils     NBD clients for the cache's tests, and servers to compare it with
 #   nbd-client     attaches the guest kernel's own NBD client to the cache
+#   mmdebstrap     a small Debian with systemd, in which the package is tested
 #   prometheus     promtool, and a real scrape of the metrics
 PACKAGES := clang llvm libelf-dev zlib1g-dev make pkg-config \
 	qemu-system-x86 busybox-static fio kmod util-linux dmsetup xfsprogs e2fsprogs xz-utils \
-	binutils strace libnbd-bin nbd-client nbdkit qemu-utils prometheus
+	binutils strace libnbd-bin nbd-client nbdkit qemu-utils prometheus mmdebstrap
 
-.PHONY: help deps build demo test check test-eyes fuzz-short
+.PHONY: help deps build demo test check test-eyes test-package screenshots fuzz-short
 
 help:
 	@echo 'make demo        a stock kernel in a VM, conventional against Justitia: a table and target/lab/report.html'
@@ -25,6 +26,8 @@ help:
 	@echo 'make build       release build'
 	@echo 'make check       formatting and lints'
 	@echo 'make test-eyes   the eBPF probes against the truth, on every filesystem and both kernels: minutes'
+	@echo 'make test-package  the Debian package under a real systemd in a VM: minutes'
+	@echo 'make screenshots   docs/top.svg and docs/report.png anew, from what the programs show'
 	@echo 'make fuzz-short  the parsers against random input, a minute each'
 	@echo 'make deps        installs the packages that these need'
 
@@ -58,6 +61,15 @@ test: deps check
 test-eyes: deps
 	$(CARGO) build -p justitia-lab --bins
 	$(CARGO) test -p justitia-lab --test eyes -- --ignored --nocapture --test-threads=1
+
+test-package: deps
+	$(CARGO) build --workspace --bins
+	$(CARGO) test -p justitia-lab --test package -- --ignored --nocapture
+
+# Needs chromium for the report.
+screenshots:
+	$(CARGO) build --release -p justitia -p justitia-view --bins --examples
+	packaging/screenshots.sh
 
 # Needs a nightly toolchain and `cargo install cargo-fuzz`.
 fuzz-short:

@@ -6,6 +6,7 @@
 pub mod draw;
 pub mod made_up;
 pub mod source;
+pub mod svg;
 pub mod view;
 
 use std::time::{Duration, Instant};

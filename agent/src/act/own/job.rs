@@ -32,6 +32,9 @@ const LONGEST: Duration = Duration::from_secs(60);
 /// A tenant whose tasks wait for memory for this part of the time (PSI `some avg10`, percent) has other worries.
 const PRESSED: f64 = 5.0;
 const PAGE: u64 = 4096;
+/// Why it cannot work without.
+pub const NO_CACHESTAT: &str = "there is no cachestat(2) (it came with Linux 6.5; a service manager's filter that does \
+                                not know it hides it): what is dirty cannot be told";
 
 /// Hand this file over.
 #[derive(Clone, Debug)]
@@ -85,10 +88,7 @@ pub fn carry_out(job: &Job) -> Result<Done, String> {
     let file = job.file.open().map_err(|e| e.to_string())?;
     let size = file.metadata().map_err(|e| e.to_string())?.len();
     let stat = cached(&file, 0, 0).map_err(|errno| match errno {
-        Errno::NOSYS => {
-            "this kernel has no cachestat (it came with 6.5): what is dirty cannot be told"
-                .to_owned()
-        }
+        Errno::NOSYS => NO_CACHESTAT.to_owned(),
         errno => format!("cachestat: {errno}"),
     })?;
     if stat.dirty + stat.writeback > 0 {

@@ -20,7 +20,7 @@ use crate::observe::Observer;
 use crate::plan::{Key, OwnIntent, Shares, Snapshot, plan_ownership};
 use crate::tell::history::Deed;
 
-use job::{Done, Job, MOST, carry_out};
+use job::{Done, Job, MOST, NO_CACHESTAT, carry_out};
 
 pub use reader::read_for;
 
@@ -90,9 +90,7 @@ impl Ownership {
             return ownership;
         }
         if !tells_dirty() {
-            ownership.cannot(
-                "this kernel has no cachestat (it came with 6.5): what is dirty cannot be told",
-            );
+            ownership.cannot(NO_CACHESTAT);
         } else if acts {
             match Worker::start() {
                 Ok(worker) => ownership.worker = Some(worker),
