@@ -38,7 +38,9 @@ pub enum CacheError {
         limit: u32,
     },
     /// A store cannot have this size.
-    #[error("expected a {store} store of at most {limit} bytes, found {found}")]
+    #[error(
+        "expected at most {limit} bytes for the {store} store, which is what it can grow to since it was opened, found {found}"
+    )]
     StoreSize {
         /// Which store.
         store: crate::StoreKind,

@@ -1,6 +1,5 @@
 //! `run`, `status`, `reset`, `doctor`.
 
-use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -131,15 +130,7 @@ pub fn run(args: &Run) -> anyhow::Result<ExitCode> {
         );
         return Ok(ExitCode::SUCCESS);
     }
-    tracing_subscriber::fmt()
-        .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_env("JUSTITIA_LOG")
-                .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info")),
-        )
-        .with_writer(std::io::stderr)
-        // A log file or a journal takes no colours.
-        .with_ansi(std::io::stderr().is_terminal())
-        .init();
+    crate::log::start();
     justitia_agent::run(config, args.observe)?;
     Ok(ExitCode::SUCCESS)
 }

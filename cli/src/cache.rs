@@ -13,11 +13,69 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 /// The hypervisor cache: disks of VMs over NBD, cached by weight.
+///
+/// One daemon serves virtual disks and keeps what their VMs cannot, in memory and on an SSD. While there is
+/// room everybody takes what they like; when it is full, who holds the most above its weight's part gives.
+/// Writes go through: stopping or losing the daemon's cache loses speed, never data.
 #[derive(Args)]
+#[command(after_long_help = EXAMPLES)]
 pub struct Cache {
     #[command(subcommand)]
     command: Command,
 }
+
+const EXAMPLES: &str = "\
+Try it:
+  justitia cache serve disk.img --socket /tmp/disk.sock &
+  nbdinfo 'nbd+unix:///disk?socket=/tmp/disk.sock'
+  qemu-system-x86_64 -drive file='nbd+unix:///disk?socket=/tmp/disk.sock',format=raw,if=virtio …
+  justitia cache stats
+
+Share it (`justitia cache serve --help` has a configuration):
+  justitia cache set vm web --weight 400
+  justitia cache set pool web database --create --weight 300 --store ssd
+  justitia cache set store memory 2GiB";
+
+const CONFIGURATION: &str = "\
+A configuration, every table but [[vm]] optional:
+  control = \"/run/justitia/cache.sock\"   # for `set` and `stats`
+  metrics = \"127.0.0.1:9925\"             # OpenMetrics, at /metrics
+
+  [memory]
+  size = \"4GiB\"
+  limit = \"16GiB\"                        # what it may grow to [default: the machine's memory]
+
+  [ssd]                                    # its content is lost
+  path = \"/dev/nvme1n1\"                  # or a file
+  size = \"200GiB\"
+
+  [listen]                                 # all disks of all VMs
+  unix = \"/run/justitia/nbd.sock\"
+  tcp = \"0.0.0.0:10809\"                  # anything but loopback needs [tls]
+
+  [tls]                                    # server-cert.pem, server-key.pem, ca-cert.pem
+  directory = \"/etc/pki/justitia\"
+  verify_clients = true
+
+  [[vm]]
+  name = \"web\"
+  weight = 200                             # among the VMs, 1 to 10000 [default: 100]
+  socket = \"/run/justitia/web.sock\"      # this VM's disks alone
+  policy = \"sieve\"                       # fifo, ghost, sieve, s3-fifo
+
+  [[vm.pool]]                              # \"default\" takes what belongs to no container
+  name = \"default\"
+  weight = 100                             # among the VM's pools in the same store
+  store = \"ssd\"                          # or \"memory\", the default
+
+  [[vm.disk]]
+  name = \"web-root\"                      # the NBD export
+  image = \"/var/lib/images/web.img\"      # raw file or block device
+  mode = \"inclusive\"                     # exclusive: the client puts; uncached
+  read_only = false
+  direct = true                            # past the host's page cache
+
+The log goes to standard error; JUSTITIA_LOG=debug says more.";
 
 #[derive(Subcommand)]
 enum Command {
@@ -33,6 +91,7 @@ enum Command {
 /// VMs, disks, stores and sockets that it names. On SIGTERM and SIGINT requests in flight are finished and
 /// disks flushed.
 #[derive(Args)]
+#[command(after_long_help = CONFIGURATION)]
 struct Serve {
     /// Raw image or block device to serve
     #[arg(required_unless_present = "config", conflicts_with = "config")]
@@ -216,6 +275,7 @@ fn serve(args: &Serve) -> anyhow::Result<()> {
         .control
         .get_or_insert_with(default_control_path)
         .clone();
+    crate::log::start();
     // Registered before anything runs: a signal from now on ends it in order.
     let mut signals = Signals::new([SIGTERM, SIGINT]).context("cannot watch for signals")?;
     let service = Service::start(&config).map_err(told)?;
@@ -370,4 +430,18 @@ fn in_process(args: &Bench) -> Result<(), CacheError> {
         );
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_configuration_of_the_help_is_good() {
+        let lines = CONFIGURATION.lines().filter_map(|l| l.strip_prefix("  "));
+        let text = lines.collect::<Vec<_>>().join("\n");
+        let config = Config::parse(Path::new("help"), &text).unwrap();
+        assert_eq!(config.vms[0].disks[0].name, "web-root");
+        assert!(config.cache.ssd.is_some() && config.tls.is_some() && config.metrics.is_some());
+    }
 }

@@ -3,6 +3,7 @@
 mod agent;
 mod cache;
 mod lab;
+mod log;
 mod papers;
 mod see;
 

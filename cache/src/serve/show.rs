@@ -45,7 +45,9 @@ fn stores(stats: &Value, out: &mut String) -> std::fmt::Result {
             size(store, "capacity_bytes"),
             size(store, "used_bytes"),
             size(store, "metadata_bytes"),
-            store["failed"].as_str().unwrap_or("ok")
+            store["failed"]
+                .as_str()
+                .map_or_else(|| "in use".to_owned(), |why| format!("out of use: {why}"))
         )?;
     }
     Ok(())
