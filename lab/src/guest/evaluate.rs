@@ -276,7 +276,7 @@ impl Run<'_> {
                 _ => 0,
             })
             .collect();
-        let stretch = watch(self.tenants, weights, seconds)?;
+        let stretch = watch(self.tenants, weights, self.watched.late(), seconds)?;
         self.watched.add(&stretch);
         for (tenant, bandwidth) in self.tenants.iter().zip(self.watched.bandwidth()) {
             let values = self.values.entry(tenant.name.clone()).or_default();

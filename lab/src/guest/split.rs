@@ -10,6 +10,8 @@ const TOLERANCE: f64 = 0.1;
 const WINDOW: f64 = 1.0;
 /// For how long a split must hold, in seconds.
 const HOLD: f64 = 2.0;
+/// What all together have may be so much less than before without being missed.
+const SLACK: f64 = 0.9;
 
 /// Everybody's bytes since some beginning, at one moment.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,6 +29,9 @@ pub struct Stretch {
     pub weights: Vec<u64>,
     /// In the order of time.
     pub samples: Vec<Sample>,
+    /// What all together had before, in bytes per second: what is missing of nine tenths of it is nobody's, and
+    /// so in the wrong hands. 0 where there was no before.
+    pub before: f64,
 }
 
 /// When a new split held, in seconds from the stretch's beginning.
@@ -55,10 +60,21 @@ impl Stretch {
         }
     }
 
-    /// The part of the bandwidth that others have than the weights say: half the sum of the differences
-    /// between the parts, 0 to 1. `None` where nothing was transferred.
+    /// What all together had in the last third, in bytes per second.
+    pub fn late(&self) -> f64 {
+        let late = self.samples.get(self.samples.len() / 3 * 2..);
+        match late.map(|late| (late.first(), late.last())) {
+            Some((Some(from), Some(to))) if to.at > from.at => {
+                to_f64(difference(from, to).iter().sum()) / (to.at - from.at)
+            }
+            _ => 0.0,
+        }
+    }
+
+    /// The part of the bandwidth that others have than the weights say, 0 to 1. `None` where nothing was
+    /// transferred.
     pub fn misplaced(&self) -> Option<f64> {
-        Some(misplaced(&self.ideal(), &parts(&self.bytes())?))
+        Some(misplaced(&self.ideal(), &parts(&self.bytes(), 0.0)?))
     }
 
     /// PV among those who want something.
@@ -90,7 +106,7 @@ impl Stretch {
     }
 
     fn ideal(&self) -> Vec<f64> {
-        parts(&self.weights).unwrap_or_else(|| vec![0.0; self.weights.len()])
+        parts(&self.weights, 0.0).unwrap_or_else(|| vec![0.0; self.weights.len()])
     }
 
     fn first(&self, good: impl Fn(&[f64]) -> bool) -> Option<f64> {
@@ -103,7 +119,8 @@ impl Stretch {
             .filter_map(|(index, from)| {
                 let rest = self.samples.get(index..)?;
                 let to = rest.iter().find(|to| to.at - from.at >= WINDOW)?;
-                let good = parts(&difference(from, to)).is_some_and(|parts| good(&parts));
+                let before = SLACK * self.before * (to.at - from.at);
+                let good = parts(&difference(from, to), before).is_some_and(|parts| good(&parts));
                 Some((from.at - begin, good))
             })
             .collect();
@@ -124,15 +141,16 @@ fn difference(from: &Sample, to: &Sample) -> Vec<u64> {
     pairs.map(|(from, to)| to.saturating_sub(*from)).collect()
 }
 
-/// Of the sum, which is 1; `None` where it is nothing.
-fn parts(amounts: &[u64]) -> Option<Vec<f64>> {
-    let all: u64 = amounts.iter().sum();
-    (all > 0).then(|| amounts.iter().map(|a| to_f64(*a) / to_f64(all)).collect())
+/// Of the sum, or of `least` where that is more; `None` where it is nothing.
+fn parts(amounts: &[u64], least: f64) -> Option<Vec<f64>> {
+    let all = to_f64(amounts.iter().sum()).max(least);
+    (all > 0.0).then(|| amounts.iter().map(|amount| to_f64(*amount) / all).collect())
 }
 
+/// What those have too little who have too little.
 fn misplaced(ideal: &[f64], parts: &[f64]) -> f64 {
-    let differences = ideal.iter().zip(parts).map(|(a, b)| (a - b).abs());
-    differences.sum::<f64>() / 2.0
+    let missing = ideal.iter().zip(parts).map(|(ideal, part)| ideal - part);
+    missing.filter(|missing| *missing > 0.0).sum()
 }
 
 #[cfg(test)]
@@ -156,6 +174,7 @@ mod tests {
         Stretch {
             weights: weights.to_vec(),
             samples,
+            before: 0.0,
         }
     }
 
@@ -200,6 +219,26 @@ mod tests {
         assert_eq!(stretch(&[1, 1], 5, |_| vec![0, 0]).settled().near, None);
         assert_eq!(stretch(&[1, 1], 5, |_| vec![0, 0]).misplaced(), None);
         assert_eq!(stretch(&[1, 1], 2, |_| vec![10, 10]).settled().near, None);
+    }
+
+    #[test]
+    fn what_an_idle_one_leaves_must_be_taken_up() {
+        // Two of three go on as before, in proportion to their weights, and what the third had lies idle.
+        let mut wasted = stretch(&[100, 200, 0], 6, |_| vec![1000, 2000, 0]);
+        wasted.before = 7000.0;
+        assert_eq!(wasted.settled().near, None);
+        assert_eq!(wasted.settled().each, None);
+        let mut taken = stretch(&[100, 200, 0], 6, |t| {
+            if t < 0.95 {
+                vec![1000, 2000, 0]
+            } else {
+                vec![2200, 4400, 0]
+            }
+        });
+        taken.before = 7000.0;
+        let each = taken.settled().each.unwrap();
+        assert!((0.5..=1.0).contains(&each), "{each}");
+        assert!((taken.late() - 6600.0).abs() < 1.0, "{}", taken.late());
     }
 
     #[test]

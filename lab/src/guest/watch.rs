@@ -12,8 +12,9 @@ use super::split::{Sample, Stretch};
 /// How often everybody's bytes are read.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// Lets time pass. Who wants nothing has the weight 0.
-pub fn watch(tenants: &[Tenant], weights: Vec<u64>, seconds: u64) -> Result<Stretch> {
+/// Lets time pass. Who wants nothing has the weight 0; `before` is what all together had before, in bytes per
+/// second.
+pub fn watch(tenants: &[Tenant], weights: Vec<u64>, before: f64, seconds: u64) -> Result<Stretch> {
     let begin = Instant::now();
     let end = begin + Duration::from_secs(seconds);
     let mut samples = Vec::new();
@@ -29,7 +30,11 @@ pub fn watch(tenants: &[Tenant], weights: Vec<u64>, seconds: u64) -> Result<Stre
             bytes,
         });
         if now >= end {
-            return Ok(Stretch { weights, samples });
+            return Ok(Stretch {
+                weights,
+                samples,
+                before,
+            });
         }
         next = (next + PERIOD).max(now).min(end);
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
@@ -43,6 +48,8 @@ pub struct Watched {
     bytes: Vec<u64>,
     misplaced: Mean,
     pv: Mean,
+    /// What all together had at last, in bytes per second.
+    late: f64,
 }
 
 #[derive(Default)]
@@ -75,6 +82,12 @@ impl Watched {
         }
         self.misplaced.add(stretch.misplaced(), seconds);
         self.pv.add(stretch.pv(), seconds);
+        self.late = stretch.late();
+    }
+
+    /// What all together had at the end of the last one, in bytes per second; 0 before the first.
+    pub fn late(&self) -> f64 {
+        self.late
     }
 
     /// Everybody's bytes per second, in the tenants' order.
@@ -118,6 +131,7 @@ mod tests {
                 sample(0.0, vec![0; bytes.len()]),
                 sample(seconds, bytes.to_vec()),
             ],
+            before: 0.0,
         }
     }
 
