@@ -97,7 +97,7 @@ END
         mount -t devtmpfs dev /debian/dev && mount -t tmpfs run /debian/run &&
         exec chroot /debian /lib/systemd/systemd --unit=multi-user.target --log-target=kmsg' </dev/null >/run/systemd.out 2>&1 &
     tries=0
-    until pgrep -f '^/lib/systemd/systemd --unit' >/run/systemd.pid; do
+    until grep -la '^/lib/systemd/systemd' /proc/[0-9]*/cmdline 2>/dev/null | cut -d/ -f3 | grep . >/run/systemd.pid; do
         tries=$((tries + 1)); [ $tries -lt 300 ] || { cat /run/systemd.out; exit 1; }; usleep 100000
     done
     tries=0
