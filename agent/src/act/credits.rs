@@ -242,7 +242,7 @@ impl Credits {
                         flow: io.flow(device),
                         stalled: io.stalled,
                         application: Some(io.application),
-                        buffered: io.dirty >= DIRTY,
+                        dirty: io.dirty,
                         limitable,
                     })
                 })

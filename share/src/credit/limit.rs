@@ -33,6 +33,15 @@ impl Limits {
         *self == Self::default()
     }
 
+    /// Lets at least so many bytes per second be written.
+    #[must_use]
+    pub(super) fn at_least_written(self, bytes: f64) -> Self {
+        Self {
+            wbps: self.wbps.map(|limit| limit.max(crate::num::to_u64(bytes))),
+            ..self
+        }
+    }
+
     const fn parts(&self) -> [Option<u64>; 4] {
         [self.rbps, self.wbps, self.riops, self.wiops]
     }

@@ -13,6 +13,9 @@ pub enum Verdict {
     Held,
     /// Somebody waits, and yet the device had pauses: the limits may be what keeps it from working.
     Paused,
+    /// The same, and the device did little at all: those who wait may wait for each other, behind the one that
+    /// is limited most (a journal's commit waits for its data). That costs everybody.
+    Stuck,
     /// Nobody waits: it says nothing. A dip in demand is not a dip in capacity.
     Silent,
 }
@@ -31,6 +34,8 @@ pub struct TotalCredit {
 pub const BUSY: f64 = 0.95;
 /// Those who wait have got what they were allowed if it was this part of it.
 pub const FULFILLED: f64 = 0.97;
+/// A device that is busy for less than this part of the interval does little.
+const IDLE: f64 = 0.4;
 /// The first step of growth; each further one is twice as large, up to [`LARGEST_STEP`].
 const FIRST_STEP: f64 = 0.01;
 const LARGEST_STEP: f64 = 0.1;
@@ -67,6 +72,8 @@ impl TotalCredit {
             Verdict::Saturated
         } else if fulfilled.is_some_and(|part| part >= FULFILLED) {
             Verdict::Held
+        } else if fulfilled.is_some() && busy < IDLE {
+            Verdict::Stuck
         } else if fulfilled.is_some() {
             Verdict::Paused
         } else {
@@ -83,7 +90,7 @@ impl TotalCredit {
                 self.grown = 1.0;
                 self.step = FIRST_STEP;
             }
-            (Verdict::Held, Some(prices)) => {
+            (Verdict::Held | Verdict::Stuck, Some(prices)) => {
                 prices.scale(1.0 / (1.0 + self.step));
                 self.grown = 1.0;
                 self.step = (self.step * 2.0).min(LARGEST_STEP);
@@ -117,13 +124,14 @@ mod tests {
 
     #[test]
     fn what_an_interval_says() {
-        use Verdict::{Held, Paused, Saturated, Silent};
+        use Verdict::{Held, Paused, Saturated, Silent, Stuck};
         for (busy, waiting, fulfilled, expected) in [
             (1.0, true, None, Saturated),
             (1.0, true, Some(0.8), Saturated),
             (1.0, true, Some(1.0), Held),
             (0.5, true, Some(1.0), Held),
             (0.5, true, Some(0.5), Paused),
+            (0.2, true, Some(0.5), Stuck),
             (0.5, true, None, Silent),
             (1.0, false, Some(0.1), Silent),
             (0.1, false, Some(0.1), Silent),

@@ -390,7 +390,7 @@ impl Machine {
                         (std::mem::take(&mut tenant.stalled) / seconds).min(1.0)
                     },
                     application: measured.then_some(tenant.application / seconds),
-                    buffered: tenant.dirty > 1e6,
+                    dirty: justitia_share::num::to_u64(tenant.dirty),
                     limitable: true,
                 }
             })

@@ -15,11 +15,13 @@ use justitia_share::num::to_f64;
 pub struct TenantIo {
     /// What it transferred, by device, per second.
     pub flows: Vec<(DevId, Flow)>,
-    /// The part of the time in which any of its tasks waited for I/O. Where the kernel does not say (no PSI),
+    /// The part of the time in which any of its tasks waited for I/O, or for memory that writing back must
+    /// free first. Where the kernel does not say (no PSI),
     /// a tenant with I/O counts as waiting: the disk's own counters say whether it is contended.
     pub stalled: f64,
-    /// What its applications read and wrote, bytes per second: from the probes, or, without them, what went
-    /// through the disk and what became dirty (below 0 in an interval that wrote more back; meant for averages).
+    /// What its applications read and wrote, bytes per second, less what its dirty pages have grown by, so
+    /// that filling them does not count as served, and waiting until they have shrunk not as starved (below 0
+    /// in some intervals; meant for averages). Without the probes, what went through the disk.
     pub application: f64,
     /// Dirty pages and pages under writeback.
     pub dirty: u64,
@@ -44,7 +46,7 @@ impl TenantIo {
 struct Last {
     at: Instant,
     io: Vec<(DevId, IoStat)>,
-    stalled: Option<u64>,
+    stalled: Option<(u64, u64)>,
     application: Option<u64>,
     dirty: u64,
 }
@@ -74,10 +76,7 @@ impl TenantMeters {
         let here = Last {
             at: now,
             io: cgroup.io_stat()?,
-            stalled: cgroup
-                .pressure(PsiResource::Io)
-                .ok()
-                .map(|psi| psi.some.total),
+            stalled: stalled(cgroup, PsiResource::Io).zip(stalled(cgroup, PsiResource::Memory)),
             application,
             dirty,
         };
@@ -106,6 +105,10 @@ impl TenantMeters {
     }
 }
 
+fn stalled(cgroup: &Cgroup, resource: PsiResource) -> Option<u64> {
+    Some(cgroup.pressure(resource).ok()?.some.total)
+}
+
 fn between(before: &Last, here: &Last) -> Option<TenantIo> {
     let seconds = (here.at - before.at).as_secs_f64();
     if seconds <= 0.0 {
@@ -129,14 +132,14 @@ fn between(before: &Last, here: &Last) -> Option<TenantIo> {
         .collect();
     let moved: f64 = flows.iter().map(|(_, flow)| flow.bytes()).sum();
     let stalled = match (before.stalled, here.stalled) {
-        (Some(then), Some(now)) => (rate(now, then) / 1e6).min(1.0),
+        (Some(then), Some(now)) => (rate(now.0, then.0).max(rate(now.1, then.1)) / 1e6).min(1.0),
         _ => f64::from(u8::from(moved > 0.0)),
     };
     let application = match (before.application, here.application) {
-        (Some(then), Some(now)) => rate(now, then),
-        // Below 0 while more is written back than became dirty: only the mean over time says something, and
-        // cutting it off would favour whoever writes in bursts.
-        _ => moved + (to_f64(here.dirty) - to_f64(before.dirty)) / seconds,
+        (Some(then), Some(now)) => {
+            rate(now, then) - (to_f64(here.dirty) - to_f64(before.dirty)) / seconds
+        }
+        _ => moved,
     };
     Some(TenantIo {
         flows,
@@ -167,6 +170,10 @@ mod tests {
             "8:0 rbytes=0 wbytes=4096 rios=0 wios=1 dbytes=0 dios=0\n",
         );
         write(
+            "memory.pressure",
+            "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n",
+        );
+        write(
             "io.pressure",
             "some avg10=0.00 avg60=0.00 avg300=0.00 total=100\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n",
         );
@@ -192,6 +199,17 @@ mod tests {
         assert!((seen.stalled - 0.5).abs() < 1e-6);
         assert_eq!((seen.dirty, seen.file, seen.other), (2048, 8096, 1904));
         assert!((seen.application - (2000.0 + 8192.0)).abs() < 1e-6);
+        let application = Some(1 << 20);
+        let seen = meters.look(&cgroup, application, begin + Duration::from_secs(1));
+        assert!(seen.unwrap().is_some());
+        write("memory.stat", &MEMORY.replace("2000", "102000"));
+        let application = Some(2 << 20);
+        let seen = meters.look(&cgroup, application, begin + Duration::from_secs(2));
+        let sustained = seen.unwrap().unwrap().application;
+        assert!(
+            (sustained - (1_048_576.0 - 100_000.0)).abs() < 1.0,
+            "{sustained}"
+        );
         std::fs::remove_file(path.join("io.stat")).unwrap();
         assert!(meters.look(&cgroup, None, begin).is_err());
     }

@@ -20,6 +20,14 @@ pub struct Writer {
     pub standing: Option<u64>,
 }
 
+impl Writer {
+    /// The room that it wants, where it does not fill what it has.
+    fn wanted(&self) -> Option<u64> {
+        let room = self.standing?.saturating_sub(self.other);
+        (self.file < room - room / ROOMY).then(|| self.file + self.file / GROWTH)
+    }
+}
+
 /// Set `memory.high` of one writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoomIntent {
@@ -48,6 +56,10 @@ pub const LEAST_ROOM: u64 = 16 << 20;
 const STEP: u64 = 8;
 /// A knob that would move by less than this part stays.
 const DEADBAND: u64 = 16;
+/// A writer whose room is empty by this part does not want more.
+const ROOMY: u64 = 8;
+/// And may grow by this part until the next look.
+const GROWTH: u64 = 4;
 
 /// Divides the writers' file pages and the `free` memory (what may be used of it) in proportion to their
 /// credits, one careful step at a time. None if there is nobody to share with.
@@ -62,7 +74,8 @@ pub fn plan_rooms(writers: &[Writer], free: u64) -> Vec<RoomIntent> {
         .sum::<u64>()
         .saturating_add(free);
     let parts: Vec<f64> = writers.iter().map(|w| w.part).collect();
-    let rooms = rooms(pool, &parts, LEAST_ROOM);
+    let wanted: Vec<Option<u64>> = writers.iter().map(Writer::wanted).collect();
+    let rooms = rooms(pool, &parts, &wanted, LEAST_ROOM);
     writers
         .iter()
         .zip(rooms)

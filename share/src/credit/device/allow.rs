@@ -1,0 +1,193 @@
+//! From credits to limits: distributed by weight, corrected by what applications get.
+
+use super::super::distribute::{demand, distribute};
+use super::super::limit::{self, Limits};
+use super::super::predict::Predict;
+use super::super::price::Prices;
+use super::super::total::Verdict;
+use super::notice::{ACTIVE, SETTLED, slowness};
+use super::{Allowance, CreditLoop, Interval, Observed, PATIENT};
+use crate::credit::carry::Residual;
+use crate::num;
+use crate::tree::{Claim, Tree};
+
+/// What others wait for may be behind a tenant's dirty pages (a journal's commit, in ordered mode): its limit
+/// lets it write what it has within so many seconds.
+const DRAIN: f64 = 3.0;
+/// For each second that the queue is too long, so much less of the device is handed out; at most the other.
+const EMPTYING: f64 = 0.5;
+const MOST_EMPTYING: f64 = 0.1;
+/// In steps of so much.
+const EMPTYING_STEP: f64 = 0.05;
+/// A prediction is exceeded by this much before it holds its tenant.
+const HEADROOM: f64 = 1.25;
+/// A share that moves by more than this part is a step.
+const STEP: f64 = 0.1;
+
+impl CreditLoop {
+    /// Distributes, corrects, and turns credits into limits.
+    pub(super) fn allow(
+        &mut self,
+        tree: &Tree,
+        interval: Interval,
+        tenants: &[Observed],
+        prices: &Prices,
+    ) -> Vec<Allowance> {
+        let active: Vec<&Observed> = tenants
+            .iter()
+            .filter(|t| self.state(t.id).seen && self.state(t.id).quiet < ACTIVE)
+            .collect();
+        let demands: Vec<Option<f64>> = active
+            .iter()
+            .map(|tenant| {
+                let state = self.state(tenant.id);
+                (!state.held).then(|| state.predictor.predict() * HEADROOM)
+            })
+            .collect();
+        let long = if self.emptying < PATIENT {
+            (interval.delay - self.settings.delay).max(0.0)
+        } else {
+            0.0
+        };
+        // In whole steps, so that limits need not follow every request.
+        let emptying = (long * EMPTYING / EMPTYING_STEP).ceil() * EMPTYING_STEP;
+        let whole = 1.0 - self.settings.reserve - emptying.min(MOST_EMPTYING);
+        let parts = divided(tree, whole, &active, |i| demands[i].unwrap_or(whole));
+        let shares = divided(tree, whole, &active, |_| whole);
+        let factors = self.correct(interval, &active, &parts, &shares);
+
+        let mut allowances = Vec::with_capacity(active.len());
+        for (i, tenant) in active.iter().enumerate() {
+            let (demand, part, share, factor) = (demands[i], parts[i], shares[i], factors[i]);
+            let state = self.states.entry(tenant.id).or_default();
+            let fulfilled = self.fulfilled.unwrap_or(1.0).min(1.0);
+            if let (Some((budget, _)), true) = (state.standing, state.held) {
+                let used = prices.cost(&tenant.flow) * interval.seconds;
+                let budget = budget * interval.seconds * fulfilled;
+                state.residual.settle(budget, used, self.settings.carry);
+            }
+            state.expected = part * factor;
+            // A limit reserves nothing: who does not wait may have its whole share at any time.
+            let least = if demand.is_some() { share } else { 0.0 };
+            let part = part.max(least) * factor;
+            let residual = state.residual.credits();
+            let limits = limit::limits(prices, &state.mix, (part + residual).max(part / 2.0))
+                .at_least_written(num::to_f64(tenant.dirty) / DRAIN);
+            let standing = match state.standing {
+                Some((part, standing)) if limits.near(&standing, self.settings.deadband) => {
+                    (part, standing)
+                }
+                _ => (part, limits),
+            };
+            state.standing = tenant.limitable.then_some(standing);
+            allowances.push(Allowance {
+                id: tenant.id,
+                part,
+                share,
+                demand,
+                correction: factor,
+                residual,
+                limits: if tenant.limitable {
+                    standing.1
+                } else {
+                    Limits::default()
+                },
+            });
+        }
+        for tenant in tenants {
+            let state = self.states.entry(tenant.id).or_default();
+            if state.quiet >= ACTIVE {
+                state.standing = None;
+                state.residual = Residual::default();
+                state.share = 0.0;
+            }
+        }
+        allowances
+    }
+
+    /// The factors of the active tenants: what the applications of those who contend get is brought to their
+    /// parts; together those keep what they had.
+    fn correct(
+        &mut self,
+        interval: Interval,
+        active: &[&Observed],
+        parts: &[f64],
+        shares: &[f64],
+    ) -> Vec<f64> {
+        let (mut got, mut entitled) = (0.0, 0.0);
+        let stuck = self.verdict == Verdict::Stuck;
+        for ((tenant, part), share) in active.iter().zip(parts).zip(shares) {
+            let state = self.states.entry(tenant.id).or_default();
+            // After a step, averages and limits need a moment to show what it has done.
+            // While all wait for one, what each gets is no measure of its part.
+            if stuck || (share - state.share).abs() > STEP * state.share {
+                (state.share, state.settled) = (*share, 0.0);
+            } else {
+                state.settled += interval.seconds;
+            }
+            if state.corrected {
+                got += state.application;
+                entitled += part;
+            }
+        }
+        let (mut before, mut after) = (0.0, 0.0);
+        for (tenant, part) in active.iter().zip(parts) {
+            let state = self.states.entry(tenant.id).or_default();
+            if state.corrected && entitled > 0.0 {
+                if stuck {
+                    state.correction.fade(interval.seconds);
+                } else if state.settled >= SETTLED && state.watched >= 2.0 * slowness(tenant) {
+                    let ideal = got * part / entitled;
+                    state
+                        .correction
+                        .correct(state.application, ideal, interval.seconds);
+                }
+                before += part;
+                after += part * state.correction.factor();
+            } else {
+                state.correction.fade(interval.seconds);
+            }
+        }
+        let scale = if after > 0.0 { before / after } else { 1.0 };
+        let factor = |tenant: &&Observed| {
+            let state = self.state(tenant.id);
+            if state.corrected {
+                state.correction.factor() * scale
+            } else {
+                1.0
+            }
+        };
+        active.iter().map(factor).collect()
+    }
+}
+
+/// `whole` divided in the tree, where only the active tenants demand anything. Indexed like `active`.
+fn divided(
+    tree: &Tree,
+    whole: f64,
+    active: &[&Observed],
+    wants: impl Fn(usize) -> f64,
+) -> Vec<f64> {
+    let mut tree = tree.clone();
+    let mut parents = vec![false; tree.len()];
+    for node in tree.tenants() {
+        parents[tree.parent(node).index()] = true;
+    }
+    for node in tree.tenants() {
+        let claim = Claim {
+            floor: 0,
+            demand: if parents[node.index()] { u64::MAX } else { 0 },
+            ..tree.claim(node)
+        };
+        tree.set_claim(node, claim);
+    }
+    for (i, tenant) in active.iter().enumerate() {
+        let claim = Claim {
+            demand: demand(wants(i)),
+            ..tree.claim(tenant.node)
+        };
+        tree.set_claim(tenant.node, claim);
+    }
+    let parts = distribute(&tree, whole);
+    active.iter().map(|t| parts[t.node.index()]).collect()
+}

@@ -1,0 +1,193 @@
+//! The loop of one device: from what was seen in an interval to what each tenant may spend in the next.
+
+mod allow;
+mod notice;
+mod observed;
+
+use std::collections::{HashMap, HashSet};
+
+use super::carry::Residual;
+use super::price::{Flow, Prices};
+use super::total::{BUSY, TotalCredit, Verdict};
+use crate::tree::Tree;
+use notice::State;
+pub use observed::{Allowance, BUFFERED, Interval, Observed};
+
+/// The loop's constants. The defaults suit every device we know.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Settings {
+    /// Contention lasts this many seconds before anybody is limited. Default 0.4.
+    pub engage_after: f64,
+    /// Without contention limits stay this many seconds; longer where contention came back soon. Default 2.
+    pub release_after: f64,
+    /// How much less than the device's capacity is handed out, so that its queue stays short: in a long one
+    /// whoever has most requests gets most. The updater finds what can be had beyond. Default 0.01.
+    pub reserve: f64,
+    /// A queue longer than this, in seconds, is emptied first. Default 0.05.
+    pub delay: f64,
+    /// A tenant carries over at most this part of its budget. Default 0.25.
+    pub carry: f64,
+    /// Limits that would move by less than this part stay. Default 0.04.
+    pub deadband: f64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            engage_after: 0.4,
+            release_after: 2.0,
+            reserve: 0.01,
+            delay: 0.05,
+            carry: 0.25,
+            deadband: 0.04,
+        }
+    }
+}
+
+/// A queue that is still too long after so many seconds is the device's nature.
+const PATIENT: f64 = 5.0;
+/// Contention that comes back within so many seconds makes the loop more patient.
+const SOON: f64 = 10.0;
+const MOST_PATIENCE: f64 = 16.0;
+
+/// Credits of one device.
+#[derive(Clone, Debug)]
+pub struct CreditLoop {
+    settings: Settings,
+    total: TotalCredit,
+    states: HashMap<u64, State>,
+    flow: Flow,
+    fulfilled: Option<f64>,
+    engaged: bool,
+    contended: f64,
+    released: f64,
+    quiet: f64,
+    patience: f64,
+    /// For how long the device's queue has been too long, seconds.
+    emptying: f64,
+    verdict: Verdict,
+}
+
+impl CreditLoop {
+    /// A loop that knows nothing yet.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            total: TotalCredit::default(),
+            states: HashMap::new(),
+            flow: Flow::default(),
+            fulfilled: None,
+            engaged: false,
+            contended: 0.0,
+            released: SOON,
+            quiet: 0.0,
+            patience: settings.release_after,
+            emptying: 0.0,
+            verdict: Verdict::Silent,
+        }
+    }
+
+    /// Whether tenants are limited.
+    #[must_use]
+    pub const fn engaged(&self) -> bool {
+        self.engaged
+    }
+
+    /// What the last interval said of the device.
+    #[must_use]
+    pub const fn verdict(&self) -> Verdict {
+        self.verdict
+    }
+
+    /// What I/O is thought to cost, once a saturated interval was seen.
+    #[must_use]
+    pub const fn prices(&self) -> Option<Prices> {
+        self.total.prices()
+    }
+
+    /// Takes in an interval and says what each tenant may spend in the next: an allowance for every active
+    /// tenant while the device is contended, none otherwise. The claims' weights count, their demands and
+    /// floors do not. Intervals of 0.1 to 1 second.
+    pub fn step(
+        &mut self,
+        tree: &Tree,
+        interval: Interval,
+        tenants: &[Observed],
+    ) -> Vec<Allowance> {
+        self.notice(interval, tenants);
+        let waiting = tenants.iter().filter(|t| self.state(t.id).waiting).count();
+        self.decide(interval, waiting >= 2);
+        self.learn(interval, waiting >= 2);
+        let here: HashSet<u64> = tenants.iter().map(|tenant| tenant.id).collect();
+        self.states.retain(|id, _| here.contains(id));
+        match self.total.prices() {
+            Some(prices) if self.engaged => self.allow(tree, interval, tenants, &prices),
+            _ => {
+                for state in self.states.values_mut() {
+                    state.standing = None;
+                    state.residual = Residual::default();
+                    state.correction.fade(interval.seconds);
+                    (state.share, state.settled) = (0.0, 0.0);
+                }
+                self.fulfilled = None;
+                Vec::new()
+            }
+        }
+    }
+
+    fn state(&self, id: u64) -> State {
+        self.states.get(&id).copied().unwrap_or_default()
+    }
+
+    /// Engages on contention, and lets go when it has ended.
+    fn decide(&mut self, interval: Interval, contended: bool) {
+        let seconds = interval.seconds;
+        if self.engaged {
+            self.quiet = if contended { 0.0 } else { self.quiet + seconds };
+            if self.quiet >= self.patience {
+                self.engaged = false;
+                self.released = 0.0;
+                self.contended = 0.0;
+            }
+            return;
+        }
+        self.released += seconds;
+        let contended = contended && interval.busy >= BUSY;
+        self.contended = if contended {
+            self.contended + seconds
+        } else {
+            0.0
+        };
+        if self.contended >= self.settings.engage_after {
+            self.patience = if self.released < SOON {
+                (self.patience * 2.0).min(MOST_PATIENCE)
+            } else {
+                self.settings.release_after
+            };
+            self.engaged = true;
+            self.quiet = 0.0;
+        }
+    }
+
+    fn learn(&mut self, interval: Interval, contended: bool) {
+        // Alone, a tenant shows what the device can do as well; but only while it is held back is there any
+        // use in knowing.
+        let waits = contended
+            || self
+                .states
+                .values()
+                .any(|s| s.waiting && s.standing.is_some());
+        self.verdict = TotalCredit::judge(interval.busy, waits, self.fulfilled);
+        if interval.delay > self.settings.delay {
+            self.emptying += interval.seconds;
+            if self.verdict == Verdict::Held && self.emptying < PATIENT {
+                // What is being emptied was handed out before.
+                self.verdict = Verdict::Silent;
+            }
+        } else {
+            self.emptying = 0.0;
+        }
+        self.total.update(self.verdict, &self.flow);
+    }
+}

@@ -1,0 +1,198 @@
+//! Following the tenants of a device: what each does there, and whether it waits.
+
+use super::super::carry::Residual;
+use super::super::correct::Correction;
+use super::super::limit::Limits;
+use super::super::predict::{Predict, Swift};
+use super::super::price::Flow;
+use super::super::total::{BUSY, Verdict};
+use super::{BUFFERED, CreditLoop, Interval, Observed};
+
+/// Without I/O for so many seconds a tenant is not active and carries no limit.
+pub(super) const ACTIVE: f64 = 1.5;
+/// From this part of the interval on, being stalled is waiting.
+const STALLED: f64 = 0.3;
+/// A tenant that uses this part of its limit wants more.
+const USED_UP: f64 = 0.9;
+/// If those who wait got less than this part of what they were allowed, it is no noise.
+const FAR_OFF: f64 = 0.85;
+/// One that has, and now uses this part, still counts as held for [`STICKS`] seconds.
+const NEARLY_USED_UP: f64 = 0.7;
+const STICKS: f64 = 1.0;
+/// What a tenant has spent is remembered with this time constant, seconds; below this part of it, on a full
+/// device, it is squeezed, and counts as held for so many seconds.
+const PEAK: f64 = 10.0;
+const SQUEEZED: f64 = 0.85;
+const PROTECTED: f64 = 1.5;
+/// A tenant that moves less than this part of all bytes and of all requests does not contend.
+const SOME: f64 = 0.03;
+/// How fast averages follow: the time constant in seconds.
+const SMOOTH: f64 = 0.6;
+/// The same for what those get that write behind dirty pages.
+const SMOOTH_APPLICATION: f64 = 1.5;
+/// A writer behind dirty pages whose tasks wait for this part of the time has more to write.
+const BACKLOG: f64 = 0.2;
+/// So many seconds after a step, corrections go on.
+pub(super) const SETTLED: f64 = 2.5;
+
+/// A tenant, followed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct State {
+    pub(super) mix: Flow,
+    pub(super) application: f64,
+    /// For how long that was averaged, seconds.
+    pub(super) watched: f64,
+    pub(super) stalled: f64,
+    pub(super) predictor: Swift,
+    pub(super) residual: Residual,
+    pub(super) correction: Correction,
+    pub(super) quiet: f64,
+    pub(super) seen: bool,
+    /// Waits for the device.
+    pub(super) waiting: bool,
+    /// Uses up what it may spend, or nothing limits it while it waits.
+    pub(super) held: bool,
+    /// Since it last used up what it may spend, seconds.
+    pub(super) lacking: f64,
+    /// What it spends on the average, and the most that this was lately.
+    pub(super) spends: f64,
+    pub(super) peak: f64,
+    /// For so many seconds more, what it does not use may be what others took.
+    pub(super) squeezed: f64,
+    /// Is corrected: what it gets depends on its credits or its room.
+    pub(super) corrected: bool,
+    /// Its share, and for how long that has been so.
+    pub(super) share: f64,
+    pub(super) settled: f64,
+    /// What it was thought to spend.
+    pub(super) expected: f64,
+    pub(super) standing: Option<(f64, Limits)>,
+}
+
+impl CreditLoop {
+    /// Follows each tenant: its mixture, its demand, whether it waits.
+    pub(super) fn notice(&mut self, interval: Interval, tenants: &[Observed]) {
+        let follow = 1.0 - (-interval.seconds / SMOOTH).exp();
+        let prices = self.total.prices();
+        let sum = tenants
+            .iter()
+            .fold(Flow::default(), |sum, t| sum.plus(&t.flow));
+        let mut all = Flow::default();
+        let (mut got, mut allowed) = (0.0, 0.0);
+        for tenant in tenants {
+            all = all.plus(&tenant.flow);
+            let state = self.states.entry(tenant.id).or_default();
+            let first = !state.seen;
+            let follow = if first { 1.0 } else { follow };
+            if tenant.flow.is_some() {
+                state.mix = state.mix.towards(&tenant.flow, follow);
+                state.quiet = 0.0;
+                state.seen = true;
+            } else {
+                state.quiet += interval.seconds;
+            }
+            if let Some(bandwidth) = tenant.application {
+                // What was before the split had settled says nothing of it; after that, the mean of all there
+                // is, until that is enough.
+                if state.settled < SETTLED {
+                    state.watched = 0.0;
+                }
+                state.watched += interval.seconds;
+                let follow = 1.0 - (-interval.seconds / slowness(tenant)).exp();
+                let follow = follow.max(interval.seconds / state.watched);
+                state.application += (bandwidth - state.application) * follow;
+            }
+            state.stalled += (tenant.stalled - state.stalled) * follow;
+            // Dirty pages go out in bursts: what a writer behind them uses is its average, and while its
+            // tasks wait it has more to write, whatever it did in one interval.
+            let buffered = tenant.dirty >= BUFFERED;
+            let backlog = buffered && state.stalled >= BACKLOG;
+            let flow = if buffered { state.mix } else { tenant.flow };
+            let used = state.standing.map(|(_, limits)| limits.used(&flow));
+            let active = state.seen && state.quiet < ACTIVE;
+            // Tasks that wait for asynchronous I/O are not stalled to the kernel: while the device is full,
+            // whoever moves something to speak of counts as waiting for it. While it has pauses, who is
+            // within its limits waits for something else.
+            let full = interval.busy >= BUSY;
+            let some = moves(&tenant.flow, &sum);
+            let used_up = used.is_some_and(|part| part >= USED_UP);
+            let stalled = tenant.stalled >= STALLED && (used.is_none() || full);
+            state.waiting = active && (stalled || used_up || backlog || (full && some));
+            state.lacking = if used_up {
+                0.0
+            } else {
+                state.lacking + interval.seconds
+            };
+            let nearly = state.held
+                && state.lacking < STICKS
+                && used.is_some_and(|part| part >= NEARLY_USED_UP);
+            // Where the device was the limit, a tenant that gets less than before may be losing to others:
+            // what it does not use is nothing to give away.
+            if let Some(prices) = prices {
+                let spent = prices.cost(&tenant.flow);
+                state.spends += (spent - state.spends) * follow;
+                let peak = state.peak * (-interval.seconds / PEAK).exp();
+                state.peak = state.spends.max(peak);
+                let squeezed = full
+                    && self.verdict == Verdict::Saturated
+                    && state.waiting
+                    && state.spends < SQUEEZED * state.peak;
+                state.squeezed = if squeezed {
+                    PROTECTED
+                } else {
+                    state.squeezed - interval.seconds
+                };
+            }
+            state.held = active
+                && (used_up
+                    || nearly
+                    || backlog
+                    || (state.waiting && used.is_none())
+                    || state.squeezed > 0.0);
+            state.corrected = active
+                && tenant.application.is_some()
+                && (state.held || (buffered && tenant.stalled >= STALLED));
+            let Some(prices) = prices else { continue };
+            let spent = prices.cost(&flow);
+            if let (true, Some(used)) = (state.waiting, used) {
+                allowed += state.expected;
+                // Limits are kept on the average, and may be a little late or early in one interval.
+                got += if used_up {
+                    state.expected * used.min(1.1)
+                } else {
+                    spent.min(state.expected)
+                };
+            }
+            state.predictor.observe(spent);
+        }
+        let kept_up = interval.kept_up.clamp(0.1, 2.0);
+        let got = got * kept_up;
+        all = all.times(kept_up);
+        self.flow = if self.engaged && self.verdict != Verdict::Silent {
+            self.flow.towards(&all, follow)
+        } else {
+            all
+        };
+        self.fulfilled = (allowed > 0.0).then(|| {
+            let now = got / allowed;
+            // What is far off counts at once.
+            self.fulfilled
+                .filter(|_| now >= FAR_OFF)
+                .map_or(now, |before| before + (now - before) * follow)
+        });
+    }
+}
+
+/// Over how many seconds what a tenant's applications get is averaged.
+pub(super) const fn slowness(tenant: &Observed) -> f64 {
+    if tenant.dirty >= BUFFERED {
+        SMOOTH_APPLICATION
+    } else {
+        SMOOTH
+    }
+}
+
+/// Whether a flow is something to speak of beside `all`.
+fn moves(flow: &Flow, all: &Flow) -> bool {
+    flow.bytes() > SOME * all.bytes() || flow.rios + flow.wios > SOME * (all.rios + all.wios)
+}
