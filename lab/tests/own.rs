@@ -115,7 +115,7 @@ fn a_layer_becomes_its_heaviest_users() {
 }
 
 #[test]
-fn what_is_mapped_dirty_or_without_room_stays() {
+fn what_is_mapped_or_without_room_stays() {
     in_guest(roomy, |guest| {
         guest.ok(&format!("{LAYER} LOWER=/data/layer; {USE}"));
         // Somebody has it mapped, as a library is: a program that runs from it.
