@@ -57,6 +57,7 @@ check:
 test: deps check
 	$(CARGO) build --workspace --bins
 	$(CARGO) test --workspace
+	RUSTFLAGS="--cfg loom" $(CARGO) test -p justitia-lock --release --target-dir target/loom --test loom
 
 test-eyes: deps
 	$(CARGO) build -p justitia-lab --bins
