@@ -72,8 +72,15 @@ impl FileId {
     /// [`Error::Io`] with `ENODEV` when the filesystem is not mounted here, `EOPNOTSUPP` when it is neither ext4 nor
     /// XFS, `ESTALE` when the file is gone, and as `open_by_handle_at(2)`.
     pub fn open(&self) -> Result<File> {
-        let mut refused = Errno::NODEV;
-        for mount in mounts_of(numbers(self.device))? {
+        // What has no disk below it (a network's, a user's own filesystem) may hold up for ever whoever opens it.
+        let mut refused = Errno::OPNOTSUPP;
+        let on_disk = numbers(self.device).0 != 0;
+        let mounts = if on_disk {
+            mounts_of(numbers(self.device))?
+        } else {
+            Vec::new()
+        };
+        for mount in mounts {
             match self.open_on(&mount) {
                 Ok(file) => return Ok(file),
                 Err(errno) => refused = errno,
@@ -142,8 +149,20 @@ impl FileId {
     }
 }
 
+/// Without leaving a trace in its access time, where that is allowed: it takes `CAP_FOWNER` for others' files.
 fn open_handle(mount: &OwnedFd, handle: &Handle) -> std::result::Result<OwnedFd, Errno> {
-    let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOATIME;
+    match open_handle_with(mount, handle, libc::O_NOATIME) {
+        Err(Errno::PERM) => open_handle_with(mount, handle, 0),
+        opened => opened,
+    }
+}
+
+fn open_handle_with(
+    mount: &OwnedFd,
+    handle: &Handle,
+    flags: libc::c_int,
+) -> std::result::Result<OwnedFd, Errno> {
+    let flags = flags | libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK;
     // SAFETY: `handle` has the layout of struct file_handle (two ints, then the bytes that the first announces), lives
     // through the call and is only read; the descriptor is open.
     let fd = unsafe {

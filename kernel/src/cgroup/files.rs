@@ -118,6 +118,19 @@ impl Cgroup {
         }
     }
 
+    /// Whether any other process than `pid` is in this very cgroup, descendants aside.
+    pub fn procs_beside(&self, pid: u32) -> Result<bool> {
+        const FILE: &str = "cgroup.procs";
+        let fd = self.open(FILE, OFlags::RDONLY)?;
+        // Room for several numbers: one that is cut off is not the only one.
+        let mut first = [0; 64];
+        let read = rustix::io::read(&fd, &mut first)
+            .map_err(|errno| self.failed(Operation::Read, Some(FILE), errno))?;
+        let ours = pid.to_string();
+        let mut lines = first.get(..read).unwrap_or_default().split(|b| *b == b'\n');
+        Ok(lines.any(|line| !line.is_empty() && line != ours.as_bytes()))
+    }
+
     fn any_byte(&self, file: &str) -> Result<bool> {
         let fd = self.open(file, OFlags::RDONLY)?;
         with_buffer(|buffer| {

@@ -161,6 +161,7 @@ fn processes() {
     assert!(!fs.root().procs_any().unwrap());
     std::fs::write(dir.path().join("cgroup.procs"), "1\n").unwrap();
     assert!(fs.root().procs_any().unwrap());
+    assert!(!fs.root().procs_beside(1).unwrap() && fs.root().procs_beside(12).unwrap());
 }
 
 #[test]

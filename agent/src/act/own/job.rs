@@ -25,6 +25,8 @@ const PIECE: u64 = 2 << 20;
 const RATE: u64 = 32 << 20;
 /// One job handles at most so much; the rest of a larger file is the next one's.
 pub const MOST: u64 = 256 << 20;
+/// For each piece that is looked at, so much time passes at least.
+const LOOK: Duration = Duration::from_millis(1);
 /// A piece must be read within this time.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// A job ends after so long, wherever it is.
@@ -107,8 +109,8 @@ pub fn carry_out(job: &Job) -> Result<Done, String> {
     let mut reader = Reader::start(&file, &job.owner, PATIENCE)?;
     let begun = Instant::now();
     let mut at = job.from / PIECE * PIECE;
-    while at < size && done.read < most {
-        if let Some(why) = enough(job, begun) {
+    while at < size && done.read + done.passed < most {
+        if let Some(why) = enough(job, &reader, begun) {
             done.stopped = Some(why);
             break;
         }
@@ -117,7 +119,10 @@ pub fn carry_out(job: &Job) -> Result<Done, String> {
             break;
         }
         at += PIECE;
-        let due = Duration::from_millis(done.read.saturating_mul(1000) / RATE);
+        // Looking costs too, where there is little to read.
+        let looked = (at - job.from / PIECE * PIECE) / PIECE;
+        let due = Duration::from_millis(done.read.saturating_mul(1000) / RATE)
+            + LOOK * u32::try_from(looked).unwrap_or(u32::MAX);
         std::thread::sleep(due.saturating_sub(begun.elapsed()));
     }
     drop(reader);
@@ -163,14 +168,20 @@ fn file_size(file: &File) -> u64 {
 }
 
 /// Whether a job has to end here.
-fn enough(job: &Job, begun: Instant) -> Option<String> {
+fn enough(job: &Job, reader: &Reader, begun: Instant) -> Option<String> {
     if begun.elapsed() > LONGEST {
         return Some(format!("it took {} s", LONGEST.as_secs()));
     }
     let free = ProcFs::open(Path::new("/proc"))
         .and_then(|proc| proc.meminfo())
         .map_or(0, |m| m.mem_free);
-    (free < job.reserve.saturating_add(ROOM)).then(|| "memory ran short".to_owned())
+    if free < job.reserve.saturating_add(ROOM) {
+        return Some("memory ran short".to_owned());
+    }
+    if reader.alone_in(&job.owner) {
+        return Some("the owner's processes have ended".to_owned());
+    }
+    room(&job.owner, PIECE).err()
 }
 
 /// Whether the owner can take so many bytes more: no limit above it in the way, and no pressure.

@@ -62,6 +62,12 @@ impl Reader {
         Ok(reader)
     }
 
+    /// Whether nobody else is left in the cgroup, which then would be held by this process alone.
+    #[must_use]
+    pub fn alone_in(&self, cgroup: &Cgroup) -> bool {
+        !cgroup.procs_beside(self.child.id()).unwrap_or(false)
+    }
+
     /// Has `length` bytes from `offset` read; says how many there were.
     ///
     /// # Errors
