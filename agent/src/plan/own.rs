@@ -5,6 +5,8 @@
 //! What it gains: pages of a tenant above its part of the cache are the first to go when memory is short. The heavier
 //! tenant's reads of them would then come from the disk. What it costs: reading the file once more.
 
+use std::collections::HashMap;
+
 use justitia_kernel::cgroup::CgroupId;
 use justitia_kernel::eyes::SharedInode;
 use justitia_kernel::file::FileId;
@@ -135,6 +137,7 @@ pub fn plan_ownership(
 /// What is known of the tenants.
 struct Tenants<'a> {
     snapshot: &'a Snapshot,
+    index: HashMap<Key, usize>,
     /// What each holds, bytes.
     held: Vec<u64>,
     /// Each one's part of the machine by weight, were all to want all they can get.
@@ -146,18 +149,23 @@ struct Tenants<'a> {
 impl<'a> Tenants<'a> {
     fn of(snapshot: &'a Snapshot, shares: &Shares, root: CgroupId) -> Self {
         let tenants = &snapshot.tenants;
+        let mut siblings: HashMap<Option<usize>, u64> = HashMap::new();
+        for tenant in tenants {
+            *siblings.entry(tenant.parent).or_default() += tenant.weight.get();
+        }
         let mut parts: Vec<f64> = Vec::with_capacity(tenants.len());
         for tenant in tenants {
-            let siblings: u64 = tenants
-                .iter()
-                .filter(|other| other.parent == tenant.parent)
-                .map(|other| other.weight.get())
-                .sum();
+            let siblings = siblings.get(&tenant.parent).copied().unwrap_or_default();
             let above = tenant.parent.map_or(1.0, |p| parts[p]);
             parts.push(above * to_f64(tenant.weight.get()) / to_f64(siblings.max(1)));
         }
         Self {
             snapshot,
+            index: tenants
+                .iter()
+                .enumerate()
+                .map(|(i, t)| (t.key, i))
+                .collect(),
             held: tenants.iter().map(|t| t.file).collect(),
             parts,
             capacity: shares.capacity,
@@ -171,7 +179,7 @@ impl<'a> Tenants<'a> {
         } else {
             Key::Cgroup(id)
         };
-        self.snapshot.tenants.iter().position(|t| t.key == key)
+        self.index.get(&key).copied()
     }
 
     /// The part of a tenant's pages that is above its part of the cache, if it had `more`.

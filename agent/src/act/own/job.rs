@@ -100,7 +100,8 @@ pub fn carry_out(job: &Job) -> Result<Done, String> {
         ));
     }
     let most = MOST.min(stat.cached * PAGE);
-    room(&job.owner, most)?;
+    let bounds = Bounds::of(&job.owner)?;
+    bounds.room(most)?;
     let before = Held::of(job);
     let mut done = Done {
         name: name(&file),
@@ -108,9 +109,10 @@ pub fn carry_out(job: &Job) -> Result<Done, String> {
     };
     let mut reader = Reader::start(&file, &job.owner, PATIENCE)?;
     let begun = Instant::now();
+    let mut looked: u32 = 0;
     let mut at = job.from / PIECE * PIECE;
     while at < size && done.read + done.passed < most {
-        if let Some(why) = enough(job, &reader, begun) {
+        if let Some(why) = enough(job, &bounds, &reader, begun) {
             done.stopped = Some(why);
             break;
         }
@@ -120,9 +122,8 @@ pub fn carry_out(job: &Job) -> Result<Done, String> {
         }
         at += PIECE;
         // Looking costs too, where there is little to read.
-        let looked = (at - job.from / PIECE * PIECE) / PIECE;
-        let due = Duration::from_millis(done.read.saturating_mul(1000) / RATE)
-            + LOOK * u32::try_from(looked).unwrap_or(u32::MAX);
+        looked += 1;
+        let due = Duration::from_millis(done.read.saturating_mul(1000) / RATE) + LOOK * looked;
         std::thread::sleep(due.saturating_sub(begun.elapsed()));
     }
     drop(reader);
@@ -168,57 +169,72 @@ fn file_size(file: &File) -> u64 {
 }
 
 /// Whether a job has to end here.
-fn enough(job: &Job, reader: &Reader, begun: Instant) -> Option<String> {
+fn enough(job: &Job, bounds: &Bounds, reader: &Reader, begun: Instant) -> Option<String> {
     if begun.elapsed() > LONGEST {
         return Some(format!("it took {} s", LONGEST.as_secs()));
     }
-    let free = ProcFs::open(Path::new("/proc"))
-        .and_then(|proc| proc.meminfo())
-        .map_or(0, |m| m.mem_free);
+    let free = bounds.proc.meminfo().map_or(0, |m| m.mem_free);
     if free < job.reserve.saturating_add(ROOM) {
         return Some("memory ran short".to_owned());
     }
     if reader.alone_in(&job.owner) {
         return Some("the owner's processes have ended".to_owned());
     }
-    room(&job.owner, PIECE).err()
+    bounds.room(PIECE).err()
 }
 
-/// Whether the owner can take so many bytes more: no limit above it in the way, and no pressure.
-fn room(owner: &Cgroup, bytes: u64) -> Result<(), String> {
-    // Without PSI the kernel does not say.
-    if let Ok(psi) = owner.pressure(PsiResource::Memory)
-        && psi.some.avg10 >= PRESSED
-    {
-        return Err(format!(
-            "its tasks wait for memory {:.0} % of the time",
-            psi.some.avg10
-        ));
+/// What bounds an owner, opened once for all looks of a job.
+struct Bounds {
+    /// The owner and what is above it.
+    cgroups: Vec<Cgroup>,
+    proc: ProcFs,
+}
+
+impl Bounds {
+    fn of(owner: &Cgroup) -> Result<Self, String> {
+        let fs = CgroupFs::discover().map_err(|e| e.to_string())?;
+        let above = owner.path().ancestors().skip(1);
+        Ok(Self {
+            cgroups: std::iter::once(owner.clone())
+                .chain(above.filter_map(|path| Cgroup::open_at(&fs, path).ok()))
+                .collect(),
+            proc: ProcFs::open(Path::new("/proc")).map_err(|e| e.to_string())?,
+        })
     }
-    let fs = CgroupFs::discover().map_err(|e| e.to_string())?;
-    for path in owner.path().ancestors() {
-        let Ok(cgroup) = Cgroup::open_at(&fs, path) else {
-            continue;
-        };
-        let Ok(current) = cgroup.memory_current() else {
-            continue;
-        };
-        for (file, limit) in [
-            ("memory.high", cgroup.memory_high()),
-            ("memory.max", cgroup.memory_max()),
-        ] {
-            if let Ok(Limit::Bytes(limit)) = limit
-                && current.saturating_add(bytes).saturating_add(ROOM) > limit
-            {
-                return Err(format!(
-                    "{file} of {} leaves it no room for {} KiB more",
-                    escape::encode(path.as_os_str()),
-                    bytes >> 10
-                ));
+
+    /// Whether the owner can take so many bytes more: no limit above it in the way, and no pressure.
+    fn room(&self, bytes: u64) -> Result<(), String> {
+        // Without PSI the kernel does not say.
+        if let Some(owner) = self.cgroups.first()
+            && let Ok(psi) = owner.pressure(PsiResource::Memory)
+            && psi.some.avg10 >= PRESSED
+        {
+            return Err(format!(
+                "its tasks wait for memory {:.0} % of the time",
+                psi.some.avg10
+            ));
+        }
+        for cgroup in &self.cgroups {
+            let Ok(current) = cgroup.memory_current() else {
+                continue;
+            };
+            for (file, limit) in [
+                ("memory.high", cgroup.memory_high()),
+                ("memory.max", cgroup.memory_max()),
+            ] {
+                if let Ok(Limit::Bytes(limit)) = limit
+                    && current.saturating_add(bytes).saturating_add(ROOM) > limit
+                {
+                    return Err(format!(
+                        "{file} of {} leaves it no room for {} KiB more",
+                        escape::encode(cgroup.path().as_os_str()),
+                        bytes >> 10
+                    ));
+                }
             }
         }
+        Ok(())
     }
-    Ok(())
 }
 
 /// File pages by the kernel's counters.

@@ -82,8 +82,7 @@ impl CreditLoop {
         for tenant in tenants {
             all = all.plus(&tenant.flow);
             let state = self.states.entry(tenant.id).or_default();
-            let first = !state.seen;
-            let follow = if first { 1.0 } else { follow };
+            let follow = if state.seen { follow } else { 1.0 };
             if tenant.flow.is_some() {
                 state.mix = state.mix.towards(&tenant.flow, follow);
                 state.quiet = 0.0;
