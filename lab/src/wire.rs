@@ -78,7 +78,7 @@ pub struct Plan {
 }
 
 /// What a run measured.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Measured {
     /// Whether MGLRU was on; absent where the kernel has none.
     pub mglru: Option<bool>,

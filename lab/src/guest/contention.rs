@@ -63,18 +63,12 @@ pub fn measure(contention: &Contention, plan: &Plan, caller: &Caller) -> Result<
         let per_second = |sum: u64| to_f64(sum) / to_f64(contention.seconds);
         let count_each = per_second(own().map(|one| one.count).sum());
         let wait_each = per_second(own().map(|one| one.wait_ns).sum()) / 1e9;
-        tenants.push(TenantValues {
-            name: scale_name(*count),
-            values: [("contention", count_each), ("contention_wait", wait_each)]
-                .map(|(key, value)| (key.to_owned(), value))
-                .into(),
-        });
+        let values = [("contention", count_each), ("contention_wait", wait_each)];
+        tenants.push(TenantValues::new(scale_name(*count), values));
     }
     Ok(Measured {
-        mglru: None,
         tenants,
-        values: [].into(),
-        timeline: Vec::new(),
+        ..Measured::default()
     })
 }
 

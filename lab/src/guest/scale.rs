@@ -42,22 +42,16 @@ pub fn measure(scale: &Scale, plan: &Plan, caller: &Caller) -> Result<Measured> 
         let memory = memory(agent.pid())?;
         drop(pressure);
         agent.stop()?;
-        tenants.push(TenantValues {
-            name: scale_name(*count),
-            values: [
-                ("agent_cpu", quiet),
-                ("agent_cpu_pressure", pressed),
-                ("agent_memory", memory),
-            ]
-            .map(|(key, value)| (key.to_owned(), value))
-            .into(),
-        });
+        let values = [
+            ("agent_cpu", quiet),
+            ("agent_cpu_pressure", pressed),
+            ("agent_memory", memory),
+        ];
+        tenants.push(TenantValues::new(scale_name(*count), values));
     }
     Ok(Measured {
-        mglru: None,
         tenants,
-        values: [].into(),
-        timeline: Vec::new(),
+        ..Measured::default()
     })
 }
 

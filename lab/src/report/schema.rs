@@ -260,6 +260,16 @@ pub struct TenantValues {
     pub values: BTreeMap<String, f64>,
 }
 
+impl TenantValues {
+    /// These values, by their metrics' keys.
+    pub fn new<const N: usize>(name: String, values: [(&str, f64); N]) -> Self {
+        Self {
+            name,
+            values: values.map(|(key, value)| (key.to_owned(), value)).into(),
+        }
+    }
+}
+
 /// One tenant's metric over time in one run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
