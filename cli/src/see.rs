@@ -14,7 +14,7 @@ use justitia_agent::tell::socket::ask;
 use justitia_agent::tell::status::TenantStatus;
 use justitia_kernel::cgroup::{Cgroup, CgroupFs};
 use justitia_kernel::knob::{Knob, read_raw};
-use justitia_view::explain::{Unmanaged, explain as explanation, find, unmanaged};
+use justitia_view::explain::{Standing, Unmanaged, explain as explanation, find, unmanaged};
 use justitia_view::record::{Recorder, Recording};
 use justitia_view::top::{self, source::Source};
 
@@ -210,7 +210,7 @@ fn cgroup(path: &str) -> Option<Cgroup> {
 }
 
 /// What stands in a cgroup's knobs now.
-fn standing(tenant: &TenantStatus) -> Option<Vec<(String, String)>> {
+fn standing(tenant: &TenantStatus) -> Option<Standing> {
     let cgroup = cgroup(&tenant.path)?;
     let mut knobs = vec![
         Knob::MemoryMin,
@@ -228,11 +228,20 @@ fn standing(tenant: &TenantStatus) -> Option<Vec<(String, String)>> {
     let mut devices: Vec<_> = limited.chain(held).filter_map(|d| d.parse().ok()).collect();
     devices.sort_unstable();
     devices.dedup();
+    let disks = devices
+        .iter()
+        .map(ToString::to_string)
+        .filter_map(|number| {
+            let disk = std::fs::read_link(Path::new("/sys/dev/block").join(&number)).ok()?;
+            Some((number, disk.file_name()?.to_string_lossy().into_owned()))
+        })
+        .collect();
     knobs.extend(devices.into_iter().map(Knob::IoMax));
-    let values = knobs
+    let knobs = knobs
         .into_iter()
-        .filter_map(|knob| Some((knob.to_string(), read_raw(&cgroup, knob).ok()?)));
-    Some(values.collect())
+        .filter_map(|knob| Some((knob.to_string(), read_raw(&cgroup, knob).ok()?)))
+        .collect();
+    Some(Standing { knobs, disks })
 }
 
 fn facts(path: &str, config: &Config) -> Unmanaged {

@@ -50,7 +50,8 @@ pub struct Unmanaged {
 /// Why a cgroup is not managed, and what would change that.
 #[must_use]
 pub fn unmanaged(path: &str, facts: Unmanaged) -> String {
-    let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
+    let path = path.trim_matches('/');
+    let parent = path.rfind('/').map_or("", |at| &path[..=at]);
     if facts.root {
         "the root cgroup is what is divided, no tenant; its own processes are the tenant `outside`"
             .to_owned()
@@ -69,15 +70,34 @@ pub fn unmanaged(path: &str, facts: Unmanaged) -> String {
     } else {
         format!(
             "{path} is not managed: it does not have the memory controller, so the kernel counts its pages at \
-             the nearest cgroup above that has it. `echo +memory >/sys/fs/cgroup/{parent}/cgroup.subtree_control` \
+             the nearest cgroup above that has it. `echo +memory >/sys/fs/cgroup/{parent}cgroup.subtree_control` \
              (for systemd: MemoryAccounting=yes) would change it."
         )
     }
 }
 
-/// Everything about one tenant. `standing` is what stands in its cgroup's files now, where that can be read.
+/// What is known of the machine beside the agent's status.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// What stands in the tenant's cgroup's files now, by the knob's name, where that can be read.
+    pub knobs: Vec<(String, String)>,
+    /// What disks are called, by their numbers (`8:0`, `sda`).
+    pub disks: Vec<(String, String)>,
+}
+
+impl Standing {
+    /// A knob's name, with the name of the disk that it is for.
+    fn name(&self, knob: &str) -> String {
+        let disk = knob
+            .split_once(' ')
+            .and_then(|(_, number)| self.disks.iter().find(|(of, _)| of == number));
+        disk.map_or_else(|| knob.to_owned(), |(_, name)| format!("{knob} ({name})"))
+    }
+}
+
+/// Everything about one tenant.
 #[must_use]
-pub fn explain(status: &Status, index: usize, standing: &[(String, String)]) -> String {
+pub fn explain(status: &Status, index: usize, standing: &Standing) -> String {
     let Some(tenant) = status.tenants.get(index) else {
         return String::new();
     };
@@ -87,15 +107,15 @@ pub fn explain(status: &Status, index: usize, standing: &[(String, String)]) -> 
     if let Some(app) = &tenant.app {
         let hits = app.hit_ratio.map_or_else(
             || "nothing was read through the page cache".to_owned(),
-            |ratio| format!("{} % of what was read was cached", percent(ratio)),
+            |ratio| format!("{} % of what was read came from the cache", percent(ratio)),
         );
         let held_up = app.held_up.map_or_else(String::new, |part| {
             format!("; held up by I/O {} % of the time", percent(part))
         });
         let contends = if tenant.contends {
-            "contends"
+            "so it contends"
         } else {
-            "does not contend"
+            "it does not contend"
         };
         let _ = writeln!(
             out,
@@ -120,9 +140,9 @@ pub fn explain(status: &Status, index: usize, standing: &[(String, String)]) -> 
     for knob in &tenant.knobs {
         held(&mut out, tenant, knob, standing);
     }
-    others(&mut out, tenant, standing);
+    others(&mut out, tenant, &standing.knobs);
     taking(&mut out, status, tenant);
-    decisions(&mut out, status, tenant);
+    decisions(&mut out, status, tenant, standing);
     out
 }
 
@@ -175,26 +195,26 @@ fn entitlement(out: &mut String, status: &Status, tenant: &TenantStatus) {
     );
     let _ = writeln!(
         out,
-        "  rule: each level is divided by weight among those who demand; what one does not demand goes to its \
-         siblings"
+        "  rule: a cgroup's part is divided by weight among its children that demand page cache; what one leaves goes \
+         to its siblings"
     );
     let demand = if !tenant.leaf {
         "it demands what its children demand".to_owned()
     } else if tenant.growing {
-        "it grows, so it demands all it can get".to_owned()
+        "its cache grows, so it demands all it can get".to_owned()
     } else if tenant.idle > 5.0 {
         format!(
-            "it has not used its cache for {}, so it demands what it holds, and less the longer that lasts",
+            "it has not used its cache for {}, so it demands no more than it holds, and less the longer that lasts",
             seconds(tenant.idle)
         )
     } else {
-        "it does not grow, so it demands what it holds".to_owned()
+        "its cache does not grow, so it demands no more than it holds".to_owned()
     };
     let _ = writeln!(out, "  {demand}");
     if over > 0 && tenant.leaf {
         let _ = writeln!(
             out,
-            "  {} above its entitlement: lent, and given back first",
+            "  {} above its entitlement: lent, and given back first when memory is short",
             bytes(over)
         );
     }
@@ -203,26 +223,33 @@ fn entitlement(out: &mut String, status: &Status, tenant: &TenantStatus) {
     }
 }
 
-fn held(out: &mut String, tenant: &TenantStatus, knob: &KnobStatus, standing: &[(String, String)]) {
+fn held(out: &mut String, tenant: &TenantStatus, knob: &KnobStatus, standing: &Standing) {
+    let name = standing.name(&knob.knob);
     let now = standing
+        .knobs
         .iter()
         .find(|(file, _)| *file == knob.knob)
         .map_or(knob.stands.as_str(), |(_, value)| value);
     let _ = match knob.by {
         Holder::Would => writeln!(
             out,
-            "  {} stands at {}; the agent would set {}",
-            knob.knob,
+            "  {name} stands at {}; the agent would set {}",
             amount(now),
             amount(&knob.stands)
         ),
-        _ => writeln!(out, "  {} = {}", knob.knob, amount(now)),
+        _ => writeln!(out, "  {name} = {}", amount(now)),
     };
     if knob.by == Holder::Other {
         let _ = writeln!(
             out,
-            "    put there by someone else; the agent yields it until it ends, and never writes it"
+            "    put there by someone else: the agent leaves it to them as long as it runs, and never writes it"
         );
+        if knob.knob == "memory.low" {
+            let _ = writeln!(
+                out,
+                "    what it protects is a floor for the agent too, which takes no file pages below it"
+            );
+        }
         let _ = writeln!(out, "    would change it: only whoever wrote it");
         return;
     }
@@ -230,7 +257,7 @@ fn held(out: &mut String, tenant: &TenantStatus, knob: &KnobStatus, standing: &[
         let before = knob.before.as_deref().unwrap_or("?");
         let _ = writeln!(
             out,
-            "    put there by the agent; {} stood there before, and comes back when the agent ends",
+            "    put there by the agent; before, and again when it ends: {}",
             amount(before)
         );
     }
@@ -252,26 +279,27 @@ fn rule(knob: &str, tenant: &TenantStatus) -> (String, &'static str) {
     match knob.split(' ').next() {
         Some("memory.low") => (
             format!(
-                "protects from the kernel's reclaim what it demands of its entitlement ({}), and the memory beside \
-                 file pages ({}), which memory.low counts too; moved when off by 1/32 and 1 MiB",
+                "what it demands of its entitlement ({}) is kept from the kernel's own reclaim; on top comes its memory \
+                 beside file pages ({}), which memory.low counts too; moved when off by 1/32 and 1 MiB",
                 bytes(tenant.protected),
                 bytes(tenant.other)
             ),
             "its weight or a sibling's, more or less use of its cache, free memory",
         ),
         Some("io.max") => (
-            "while tenants wait for the same disk, its time is divided by weight, and what one does not use goes to the \
-             others; a part is told to the kernel as the bytes and requests per second that the disk has lately done in \
-             so much time, and corrected by what applications got of it; none is below 256K/s or 16 requests/s; without \
-             contention there is no limit"
+            "while tenants wait for the same disk, its time, but for a few percent that keep its queue short, is divided \
+             by weight among those that use it; what one leaves goes to the others. The part that is allowed here is \
+             told to the kernel as the bytes and requests per second that the disk lately did in so much time, times \
+             the correction, which follows from what applications really got (1: no correction). Nobody is held below \
+             256K/s or 16 requests/s, and without contention there is no limit"
                 .to_owned(),
             "the end of the contention (then it goes at once), its weight or another's, what the others use",
         ),
         Some("memory.high") => (
             format!(
-                "where several tenants that write through the page cache wait for a disk, the room for their pages is \
-                 divided as the disk is, for the kernel holds a writer back by its room; on top comes the memory beside \
-                 file pages ({}); never less than 16M of room, and lowered step by step",
+                "how fast the kernel lets a tenant write through the page cache follows from the room that its pages have, \
+                 so while several such writers wait for a disk, that room is divided as the disk is; on top comes the \
+                 memory beside file pages ({}); never less than 16M of room, and lowered step by step",
                 bytes(tenant.other)
             ),
             "fewer than two such writers (then it goes at once), its weight or another's, free memory",
@@ -315,8 +343,8 @@ fn taking(out: &mut String, status: &Status, tenant: &TenantStatus) {
     let short = memory.free < memory.reserve;
     let _ = writeln!(
         out,
-        "  rule: when free memory ({}) is below the reserve ({}), those above their entitlement give back in \
-         proportion to that",
+        "  rule: when free memory ({} now) falls below the reserve that the agent keeps free ({}), those above their \
+         entitlement give back clean file pages, in proportion to what they hold above it",
         bytes(memory.free),
         bytes(memory.reserve)
     );
@@ -325,7 +353,7 @@ fn taking(out: &mut String, status: &Status, tenant: &TenantStatus) {
     } else if let Some(why) = &tenant.spared {
         format!("nothing is taken from it now: {why}")
     } else if over == 0 {
-        "nothing can be taken from it: it is within its entitlement, its floor and its dirty pages"
+        "nothing is taken from it: it holds no more than its entitlement, its floor, or what is dirty"
             .to_owned()
     } else if short {
         format!("up to {} can be taken from it now", bytes(over))
@@ -338,7 +366,7 @@ fn taking(out: &mut String, status: &Status, tenant: &TenantStatus) {
     let _ = writeln!(out, "  {now}");
 }
 
-fn decisions(out: &mut String, status: &Status, tenant: &TenantStatus) {
+fn decisions(out: &mut String, status: &Status, tenant: &TenantStatus, standing: &Standing) {
     let _ = writeln!(out, "\nLast decisions");
     let mut none = true;
     for decision in status.decisions.iter().filter(|d| d.path == tenant.path) {
@@ -354,7 +382,7 @@ fn decisions(out: &mut String, status: &Status, tenant: &TenantStatus) {
             "  {since}{} ({} ago): {}",
             clock(began + decision.at),
             seconds(status.uptime - decision.at),
-            decision.what
+            what(&decision.what, standing)
         );
         let _ = writeln!(out, "    {}", decision.why);
     }
@@ -365,6 +393,24 @@ fn decisions(out: &mut String, status: &Status, tenant: &TenantStatus) {
             seconds(status.uptime)
         );
     }
+}
+
+/// What was decided, with names and sizes that can be read.
+fn what(decision: &str, standing: &Standing) -> String {
+    let Some((knob, to)) = decision
+        .strip_prefix("set io.max ")
+        .and_then(|rest| rest.split_once(" to "))
+    else {
+        return decision.to_owned();
+    };
+    let (value, steps) = to.split_once(" in ").unwrap_or((to, ""));
+    let steps = if steps.is_empty() {
+        String::new()
+    } else {
+        format!(", in {steps}")
+    };
+    let name = standing.name(&format!("io.max {knob}"));
+    format!("set {name} to {}{steps}", amount(value))
 }
 
 /// `io.max` that limits nothing.

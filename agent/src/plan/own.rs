@@ -54,9 +54,10 @@ impl std::fmt::Display for OwnReason {
         let mib = |bytes: u64| to_f64(bytes) / f64::from(1 << 20);
         write!(
             f,
-            "it ({:.0} % by weight) reads {:.1} MiB/s of pages that the kernel charges to another ({:.0} %), {:.0} % of \
-             whose cache is above its part and goes first when memory is short ({:.0} % as its own); expected gain: \
-             {:.0} MiB not read again within {HORIZON} s, for {:.0} MiB read now",
+            "it ({:.0} % by weight) reads {:.1} MiB/s of pages that the kernel charges to another ({:.0} %), \
+             their first reader; {:.0} % of the other's cache is above its part and goes first when memory \
+             is short, of this one's it would be {:.0} %; expected gain: {:.0} MiB not read again within {HORIZON} s, for \
+             {:.0} MiB read now",
             self.owners_part * 100.0,
             mib(self.rate),
             self.charged_part * 100.0,

@@ -64,6 +64,14 @@ fn status() -> Status {
     }
 }
 
+fn knobs(standing: &[(&str, &str)]) -> Standing {
+    let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+    Standing {
+        knobs: standing.iter().map(owned).collect(),
+        disks: vec![("8:0".to_owned(), "sda".to_owned())],
+    }
+}
+
 fn says(text: &str, facts: &[&str]) {
     for fact in facts {
         assert!(text.contains(fact), "{fact:?} is not in\n{text}");
@@ -75,7 +83,7 @@ fn a_tenant_above_its_entitlement_learns_what_was_taken_and_why() {
     let text = explain(
         &status(),
         1,
-        &[("memory.low".into(), (120 * MIB).to_string())],
+        &knobs(&[("memory.low", &(120 * MIB).to_string())]),
     );
     says(
         &text,
@@ -83,12 +91,12 @@ fn a_tenant_above_its_entitlement_learns_what_was_taken_and_why() {
             "weight 100 (the default",
             "25.0 % of the 400",
             "holds 300M, entitled to 100M of the 400M of a.slice",
-            "it grows, so it demands all it can get",
+            "its cache grows, so it demands all it can get",
             "memory.low = 125829120 (120M)",
-            "put there by the agent; 0 stood there before",
+            "put there by the agent; before, and again when it ends: 0\n",
             "because: 100 MiB of file pages protected",
             "would change it: its weight",
-            "free memory (10.0M) is below the reserve (16.0M)",
+            "free memory (10.0M now) falls below the reserve that the agent keeps free (16.0M)",
             "up to 200M can be taken from it now",
             "01:59:40 to 01:59:50 (10 s ago): reclaim 65536 KiB in 9 steps",
             "holds 300 MiB, entitled to 100 MiB",
@@ -98,20 +106,21 @@ fn a_tenant_above_its_entitlement_learns_what_was_taken_and_why() {
 
 #[test]
 fn a_yielded_knob_and_an_operators_limit_are_told_as_theirs() {
-    let standing = [
-        ("memory.low".to_owned(), "1048576".to_owned()),
-        ("memory.max".to_owned(), (900 * MIB).to_string()),
-        ("memory.high".to_owned(), "max".to_owned()),
-    ];
+    let standing = knobs(&[
+        ("memory.low", "1048576"),
+        ("memory.max", &(900 * MIB).to_string()),
+        ("memory.high", "max"),
+    ]);
     let text = explain(&status(), 2, &standing);
     says(
         &text,
         &[
             "weight 300 (from its cgroup's io.weight",
             "it has not used its cache for 3 min",
-            "memory.low = 1048576 (1.00M)\n    put there by someone else; the agent yields it",
+            "memory.low = 1048576 (1.00M)\n    put there by someone else: the agent leaves it",
+            "is a floor for the agent too",
             "memory.max = 943718400 (900M)\n    set by its operator",
-            "nothing can be taken from it: it is within",
+            "nothing is taken from it: it holds no more than",
             "none about it in the 60 min",
         ],
     );
@@ -137,12 +146,14 @@ fn limits_of_the_disk_say_whence_they_come() {
         knob("io.max 8:0", limit, none, "the disk is contended"),
         knob("memory.high", "41943040", "max", "writers contend"),
     ];
-    let text = explain(&status, 1, &[("io.max 8:0".into(), limit.into())]);
+    status.decisions[0].what = format!("set io.max 8:0 to {limit} in 2 steps");
+    let text = explain(&status, 1, &knobs(&[("io.max 8:0", limit)]));
     says(
         &text,
         &[
-            "io.max 8:0 = rbps=max wbps=7340032 riops=max wiops=max (writes at most 7.00M/s)",
-            "put there by the agent; no limit stood there before",
+            "io.max 8:0 (sda) = rbps=max wbps=7340032 riops=max wiops=max (writes at most 7.00M/s)",
+            "put there by the agent; before, and again when it ends: no limit\n",
+            "set io.max 8:0 (sda) to rbps=max wbps=7340032 riops=max wiops=max (writes at most 7.00M/s), in 2 steps",
             "because: the disk is contended",
             "would change it: the end of the contention",
             "memory.high = 41943040 (40.0M)",
@@ -189,8 +200,12 @@ fn who_is_not_managed_learns_why_not() {
         assert!(text.contains(says), "{text}");
     }
     says(
-        &unmanaged("a/b", facts),
+        &unmanaged("/a/b", facts),
         &["/sys/fs/cgroup/a/cgroup.subtree_control"],
+    );
+    says(
+        &unmanaged("a", facts),
+        &["/sys/fs/cgroup/cgroup.subtree_control"],
     );
 }
 

@@ -10,7 +10,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Sparkline, Wrap};
 
 use super::view::{Row, Screen, View};
-use crate::explain::explain;
+use crate::explain::{Standing, explain};
 use crate::units::{bytes, clock, latency, percent, pv, rate, seconds};
 
 /// How things look: colour only ever repeats what text says.
@@ -308,7 +308,7 @@ fn detail(frame: &mut Frame<'_>, view: &View, status: &Status, area: Rect, look:
             .collect(),
         look.tinted(Color::Cyan),
     );
-    let why = explain(status, row.index, &[]);
+    let why = explain(status, row.index, &Standing::default());
     let lines = u16::try_from(why.lines().count()).unwrap_or(u16::MAX);
     let scrolled = view.scrolled.min(lines.saturating_sub(1));
     let paragraph = Paragraph::new(why)

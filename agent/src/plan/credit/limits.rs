@@ -47,8 +47,8 @@ impl std::fmt::Display for LimitReason {
                 correction,
             } => write!(
                 f,
-                "the disk is contended; its share by weight is {:.1} %, allowed are {:.1} % of the disk's \
-                 time ({}, corrected by {correction:.2})",
+                "the disk is contended; its share by weight is {:.1} % of the disk's time, among those that use it now; \
+                 allowed are {:.1} % ({}; correction: {correction:.2})",
                 share * 100.0,
                 part * 100.0,
                 if *held {
