@@ -501,7 +501,7 @@ impl Experiment {
 /// How results name a number of tenants.
 #[must_use]
 pub fn scale_name(count: u32) -> String {
-    format!("{count} tenants")
+    format!("{count} tenant{}", if count == 1 { "" } else { "s" })
 }
 
 macro_rules! shipped {

@@ -28,7 +28,8 @@ impl Seen {
         ))
     }
 
-    /// What a tenant's applications have read and written since an earlier look; `None` where nobody saw it.
+    /// Bytes that a tenant's applications have read and written since an earlier look, by whatever calls; `None`
+    /// where nobody saw it.
     pub fn bytes(&self, tenant: &str, before: &Self) -> Option<u64> {
         let sum = |app: &AppStatus| app.read_bytes + app.write_bytes;
         let (now, then) = (self.0.get(tenant)?, before.0.get(tenant)?);
@@ -43,14 +44,6 @@ impl Seen {
             now.cached_read_bytes.saturating_sub(then.cached_read_bytes),
             now.fill_bytes.saturating_sub(then.fill_bytes),
         )
-    }
-
-    /// Bytes that a tenant's applications have read and written since an earlier look, by whatever calls; `None`
-    /// where nobody saw it.
-    pub fn moved(&self, tenant: &str, before: &Self) -> Option<u64> {
-        let sum = |app: &AppStatus| app.read_bytes + app.write_bytes;
-        let (now, then) = (self.0.get(tenant)?, before.0.get(tenant)?);
-        Some(sum(now).saturating_sub(sum(then)))
     }
 
     /// The hit ratio of all tenants together.

@@ -39,14 +39,16 @@ pub struct Panel {
 }
 
 impl Panel {
-    /// For drawings whose largest values are `peaks`: one that towers over all others is cut off,
-    /// so that it does not flatten them.
-    pub fn new(scale: Scale, seconds: f64, peaks: &[f64]) -> Self {
-        let mut sorted = peaks.to_vec();
-        sorted.sort_by(|a, b| b.total_cmp(a));
+    /// For drawings of these lines, one drawing each: where one towers over all others, its spikes are
+    /// cut off, so that they do not flatten them. What it mostly is, is shown.
+    pub fn new(scale: Scale, seconds: f64, drawings: &[&[Line<'_>]]) -> Self {
+        let mut sorted: Vec<(f64, f64)> = drawings.iter().map(|lines| heights(lines)).collect();
+        sorted.sort_by(|a, b| b.0.total_cmp(&a.0));
         let end = match sorted.as_slice() {
-            [first, second, ..] if *first > 3.0 * second && *second > 0.0 => 1.5 * second,
-            [first, ..] => *first,
+            [(peak, mostly), (second, _), ..] if *peak > 3.0 * second && *second > 0.0 => {
+                mostly.max(1.5 * second)
+            }
+            [(peak, _), ..] => *peak,
             [] => 0.0,
         };
         Self {
@@ -55,6 +57,21 @@ impl Panel {
             end,
         }
     }
+}
+
+/// The largest value of the lines, and the largest that any of them stays below for nine tenths of its time.
+fn heights(lines: &[Line<'_>]) -> (f64, f64) {
+    let of = |line: &Line<'_>| {
+        let mut values: Vec<f64> = line.points.iter().map(|point| point.1).collect();
+        values.sort_by(f64::total_cmp);
+        let mostly = values.len().saturating_sub(1) * 9 / 10;
+        let at = |place: Option<&f64>| place.copied().unwrap_or(0.0);
+        (at(values.last()), at(values.get(mostly)))
+    };
+    lines
+        .iter()
+        .map(of)
+        .fold((0.0, 0.0), |a, b| (f64::max(a.0, b.0), f64::max(a.1, b.1)))
 }
 
 /// One contender's drawing.
@@ -139,11 +156,33 @@ mod tests {
 
     #[test]
     fn a_tower_is_cut_off() {
-        let scale = plain();
-        let end = |peaks: &[f64]| Panel::new(scale, 1.0, peaks).end;
-        assert_eq!(end(&[10.0, 300.0, 20.0]), 30.0);
-        assert_eq!(end(&[10.0, 50.0, 20.0]), 50.0);
-        assert_eq!(end(&[0.0, 50.0]), 50.0);
+        // Drawings of one line each, that stays at one height and once leaps to another.
+        let end = |drawings: &[(f64, f64)]| {
+            let points: Vec<Vec<(f64, f64)>> = drawings
+                .iter()
+                .map(|(mostly, peak)| {
+                    let flat = (0..20).map(|second| (f64::from(second), *mostly));
+                    flat.chain([(20.0, *peak)]).collect()
+                })
+                .collect();
+            let lines: Vec<[Line<'_>; 1]> = points
+                .iter()
+                .map(|points| {
+                    [Line {
+                        class: String::new(),
+                        name: "",
+                        points,
+                    }]
+                })
+                .collect();
+            let drawings: Vec<&[Line<'_>]> = lines.iter().map(|line| &line[..]).collect();
+            Panel::new(plain(), 20.0, &drawings).end
+        };
+        assert_eq!(end(&[(1.0, 10.0), (5.0, 300.0), (1.0, 20.0)]), 30.0);
+        assert_eq!(end(&[(1.0, 10.0), (5.0, 50.0), (1.0, 20.0)]), 50.0);
+        assert_eq!(end(&[(0.0, 0.0), (5.0, 50.0)]), 50.0);
+        // Not a spike, but what it is.
+        assert_eq!(end(&[(200.0, 300.0), (1.0, 20.0)]), 200.0);
         assert_eq!(end(&[]), 0.0);
     }
 

@@ -20,13 +20,18 @@ pub struct Bar<'a> {
 }
 
 const ROW: f64 = 42.0;
+/// A letter of a label is about so wide, and this many are shown at most.
+const LETTER: f64 = 6.8;
+const LETTERS: usize = 30;
 
 /// The drawing; lower is better.
 pub fn variation(id: &str, title: &str, bars: &[Bar<'_>]) -> Markup {
+    let longest = bars.iter().map(|bar| bar.label.chars().count()).max();
+    let letters = longest.unwrap_or(0).clamp(12, LETTERS);
     let frame = Frame {
         width: 520.0,
         height: ROW * to_f64(bars.len() as u64) + 40.0,
-        left: 128.0,
+        left: LETTER * to_f64(letters as u64) + 8.0,
         right: 46.0,
         top: 4.0,
         bottom: 36.0,
@@ -84,7 +89,7 @@ fn row(frame: Frame, axis: &Axis, top: f64, bar: &Bar<'_>) -> Markup {
     let paper_y = top + 25.0;
     html! {
         text.label x=(px(frame.left - 8.0)) y=(px(top + ROW / 2.0)) dy="0.32em" text-anchor="end" {
-            (short(bar.label, 18))
+            (short(bar.label, LETTERS))
         }
         @if let Some(own) = bar.own {
             @let end = frame.x(own.median, axis.end);

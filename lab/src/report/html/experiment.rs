@@ -185,6 +185,10 @@ fn proportions(results: &Results, group: &Group<'_>, position: usize, id: &str) 
             .unwrap_or_default()
     };
     let rows: Vec<_> = group.rows.iter().map(normalised).collect();
+    // Such as a metric of one tenant alone: its table suffices.
+    if rows.iter().flatten().all(Option::is_none) {
+        return html! {};
+    }
     let end = common_end(&ideal, rows.iter().map(Vec::as_slice));
     html! {
         figure {
@@ -243,16 +247,17 @@ fn over_time(results: &Results, group: &Group<'_>, metric: &Metric, id: &str) ->
     if panels.is_empty() {
         return html! {};
     }
-    let peaks: Vec<f64> = panels
+    let peak = panels
         .iter()
         .map(|(_, _, lines)| furthest(lines, |point| point.1))
-        .collect();
+        .fold(0.0, f64::max);
+    let drawings: Vec<&[Line<'_>]> = panels.iter().map(|(_, _, lines)| &lines[..]).collect();
     let seconds = panels
         .iter()
         .map(|(_, _, lines)| furthest(lines, |point| point.0))
         .fold(0.0, f64::max);
-    let unit = scale(metric.unit, peaks.iter().copied().fold(0.0, f64::max));
-    let panel = Panel::new(unit, seconds, &peaks);
+    let unit = scale(metric.unit, peak);
+    let panel = Panel::new(unit, seconds, &drawings);
     let context = panels
         .iter()
         .any(|(_, _, lines)| lines.iter().any(|line| line.class == "context"));
