@@ -1,6 +1,8 @@
 //! OpenMetrics over HTTP: `GET /metrics`, nothing else. The text is made anew for every scrape, so that its
 //! figures belong together.
 
+pub mod promtool;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 
