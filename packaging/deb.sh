@@ -18,6 +18,7 @@ install -D -m 0644 "$here/../README.md" "$tree/usr/share/doc/justitia/README.md"
 cat "$here/../LICENSE-MIT" "$here/../LICENSE-APACHE" "$here/../kernel/src/bpf/LICENSE-GPL-2.0" >"$tree/usr/share/doc/justitia/copyright"
 "$binary" papers "$tree/papers"
 mkdir -p "$tree/usr/share/man/man1" "$tree/etc/justitia/justitia.toml.d"
+install -m 0644 "$here/justitia.toml" "$tree/etc/justitia/justitia.toml"
 gzip -9n "$tree"/papers/man/*.1
 mv "$tree"/papers/man/*.1.gz "$tree/usr/share/man/man1/"
 for to in bash-completion/completions/justitia:justitia.bash zsh/vendor-completions/_justitia:_justitia \
@@ -27,6 +28,7 @@ done
 rm -r "$tree/papers"
 
 mkdir "$tree/DEBIAN"
+echo /etc/justitia/justitia.toml >"$tree/DEBIAN/conffiles"
 # The C library's version that the binary was linked against is the oldest that it runs on.
 libc=$(objdump -T "$binary" 2>/dev/null | grep -o 'GLIBC_[0-9.]*' | sed s/GLIBC_// | sort -V | tail -1)
 cat >"$tree/DEBIAN/control" <<EOF

@@ -1,5 +1,5 @@
-//! The Debian package on a Debian system, under a real systemd: installed, run with the unit's hardening, watched over,
-//! upgraded, removed, purged.
+//! The Debian package on a Debian system, under a real systemd: installed, run with the unit's hardening (device credits
+//! and page ownership included), watched over, upgraded, removed, purged.
 //!
 //! The system is made once by mmdebstrap, beside the lab's kernels. Minutes under emulation: `make test-package`.
 
@@ -14,7 +14,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use justitia_lab::Places;
-use justitia_lab::vm::{Vm, VmSpec};
+use justitia_lab::vm::{DiskSpec, Vm, VmSpec};
+use serde_json::Value;
 
 /// What a minimal Debian 12 lacks for systemd and the package.
 const INCLUDE: &str = "--include=systemd,systemd-sysv,dbus,libelf1,zlib1g";
@@ -30,6 +31,12 @@ fn run(command: &mut Command) {
         output.status,
         String::from_utf8_lossy(&output.stderr)
     );
+}
+
+/// The program, built beside this test's directory.
+fn justitia() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    test.ancestors().nth(2).unwrap().join("justitia")
 }
 
 /// A file system with these files.
@@ -63,32 +70,32 @@ fn debian(places: &Places) -> PathBuf {
     image_file
 }
 
-/// The package, and one that comes after it, in `dir`.
+/// The package, and one that comes after it with another configuration file, in `dir`.
 fn packages(dir: &Path) {
     let binary = dir.join("justitia");
-    // Beside this test's directory.
-    let test = std::env::current_exe().unwrap();
-    let built = test.ancestors().nth(2).unwrap().join("justitia");
     run(Command::new("objcopy")
         .arg("--strip-all")
-        .args([&built, &binary]));
+        .args([&justitia(), &binary]));
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/deb.sh");
     run(Command::new("sh").arg(script).arg(&binary).arg(dir));
     std::fs::remove_file(binary).unwrap();
     let shell = "
         mv justitia_*.deb first.deb
         dpkg-deb -R first.deb next && sed -i 's/^Version: .*/&+next/' next/DEBIAN/control
+        echo '# of the next version' >>next/etc/justitia/justitia.toml
         dpkg-deb --root-owner-group -b next second.deb >/dev/null && rm -r next";
     run(Command::new("sh").args(["-ec", shell]).current_dir(dir));
 }
 
 /// systemd as the first process of its own process and mount namespace, over the guest's whole cgroup tree. `deb`
-/// runs something there.
+/// runs something there. By the full path of `env`: the guest's BusyBox would take a bare name for one of its own, and
+/// then `dpkg` too.
 const BOOT: &str = "
-    mkdir -p /debian && mount /dev/vda /debian && mkdir -p /debian/packages && mount -o ro /dev/vdb /debian/packages || exit 1
+    mkdir -p /debian && mount /dev/vdb /debian && mkdir -p /debian/packages /debian/data || exit 1
+    mount -o ro /dev/vdc /debian/packages && mount /dev/vda /debian/data || exit 1
     cat >/root/deb <<'END'
 #!/bin/sh
-exec nsenter -t $(cat /run/systemd.pid) -m -p -- chroot /debian env DEBIAN_FRONTEND=noninteractive NO_COLOR=1 SYSTEMD_PAGER=cat PATH=/usr/sbin:/usr/bin:/sbin:/bin \"$@\"
+exec nsenter -t $(cat /run/systemd.pid) -m -p -- chroot /debian /usr/bin/env DEBIAN_FRONTEND=noninteractive NO_COLOR=1 SYSTEMD_PAGER=cat PATH=/usr/sbin:/usr/bin:/sbin:/bin \"$@\"
 END
     chmod +x /root/deb
     echo debian >/debian/etc/hostname
@@ -109,16 +116,75 @@ END
 const FILES: &str = "/root/deb find / -xdev -path /proc -prune -o -path /sys -prune -o -path /tmp -prune -o \
     -path /var/lib/dpkg -prune -o -path /var/log -prune -o -path /var/cache -prune -o -path /var/lib/systemd -prune -o -print | sort";
 
-struct Debian(Vm);
+/// Every limit and every protection that is in force, of the knobs that the agent writes.
+const KNOBS: &str = "cd /sys/fs/cgroup && {
+        find . -name memory.low -exec grep -Hvx 0 {} +
+        find . -name memory.high -exec grep -Hvx max {} +
+        find . -name io.max -exec grep -H . {} +
+    }; true";
+const LIMITS: &str = "cd /sys/fs/cgroup && find . -name io.max -exec grep -H . {} + | grep .";
+
+/// What a test adds to the configuration, and to the unit.
+const DROP_IN: &str = "/debian/etc/justitia/justitia.toml.d/test.toml";
+const UNIT: &str = "/debian/etc/systemd/system/justitia.service.d";
+
+struct Debian {
+    vm: Vm,
+    begun: Instant,
+}
 
 impl Debian {
+    /// A guest with both packages at `/packages`, and a disk that one can contend for at `/data`.
+    #[track_caller]
+    fn boot() -> Self {
+        let places = Places::find().unwrap();
+        let root = debian(&places);
+        let dir = tempfile::tempdir_in(places.root()).unwrap();
+        let files = dir.path().join("packages");
+        std::fs::create_dir(&files).unwrap();
+        packages(&files);
+        let disk = dir.path().join("packages.img");
+        image(&disk, "200M", &files);
+        let drive = |id: &str, path: &Path, how: &str| {
+            vec![
+                "-drive".to_owned(),
+                format!("if=none,id={id},format=raw,file={},{how}", path.display()),
+                "-device".to_owned(),
+                format!("virtio-blk-pci,drive={id}"),
+            ]
+        };
+        let spec = VmSpec {
+            disks: vec![DiskSpec::ext4(2 << 30)],
+            // Page ownership's probe is attached and detached again and again: emulated, a second processor does not
+            // survive the patching of the code that it runs.
+            vcpus: 1,
+            qemu_args: [
+                drive("debian", &root, "snapshot=on"),
+                drive("packages", &disk, "readonly=on"),
+            ]
+            .concat(),
+            ..VmSpec::default()
+        };
+        let debian = Self {
+            begun: Instant::now(),
+            vm: Vm::boot(&spec).unwrap(),
+        };
+        // QEMU has them open.
+        drop(dir);
+        debian.step("booted");
+        debian.ok(BOOT);
+        debian.step("systemd runs");
+        debian
+    }
+
+    fn step(&self, what: &str) {
+        println!("{:>5} s: {what}", self.begun.elapsed().as_secs());
+    }
+
     #[track_caller]
     fn ok(&self, script: &str) -> String {
-        let done = self
-            .0
-            .guest()
-            .sh_within(script, Duration::from_secs(120))
-            .unwrap();
+        let within = Duration::from_secs(120);
+        let done = self.vm.guest().sh_within(script, within).unwrap();
         assert!(
             done.status == 0 && !done.timed_out,
             "{script}\n{}\n{}\n{}",
@@ -131,7 +197,7 @@ impl Debian {
 
     fn log(&self) -> String {
         let script = "/root/deb systemctl status justitia --no-pager; /root/deb journalctl -u justitia --no-pager -n 40; dmesg | tail -n 30";
-        self.0
+        self.vm
             .guest()
             .sh(script)
             .map(|done| done.stdout)
@@ -142,7 +208,7 @@ impl Debian {
     #[track_caller]
     fn within(&self, seconds: u64, script: &str) {
         let begun = Instant::now();
-        while self.0.guest().sh(script).unwrap().status != 0 {
+        while self.vm.guest().sh(script).unwrap().status != 0 {
             assert!(
                 begun.elapsed() < Duration::from_secs(seconds),
                 "did not come to pass within {seconds} s: {script}\n{}",
@@ -152,9 +218,19 @@ impl Debian {
         }
     }
 
-    fn low(&self) -> String {
-        let text = self.ok("cat /sys/fs/cgroup/system.slice/tenant.service/memory.low");
-        text.trim().to_owned()
+    /// What systemd says of the agent's service.
+    #[track_caller]
+    fn unit(&self, property: &str) -> String {
+        self.ok(&format!(
+            "/root/deb systemctl show justitia -p {property} --value"
+        ))
+        .trim()
+        .to_owned()
+    }
+
+    #[track_caller]
+    fn status(&self) -> Value {
+        serde_json::from_str(&self.ok("/root/deb justitia status --json")).unwrap()
     }
 
     /// The agent runs, sees, and has written.
@@ -165,95 +241,198 @@ impl Debian {
             60,
             "[ $(cat /sys/fs/cgroup/system.slice/tenant.service/memory.low) -gt 0 ]",
         );
-        let status = self.ok("/root/deb justitia status --json");
-        let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+        let status = self.status();
         assert!(status.get("blind").is_none(), "{status:#}");
         assert_eq!(status["observe"], false);
         assert_eq!(status["cost"]["errors"], 0, "{status:#}");
+    }
+
+    /// Restarts the agent with this beside its configuration.
+    #[track_caller]
+    fn configured(&self, toml: &str) {
+        self.ok(&format!(
+            "cat >{DROP_IN} <<'END'\n{toml}\nEND\n/root/deb systemctl restart justitia"
+        ));
+        self.works();
+    }
+
+    /// Nothing that the agent writes differs from what a machine without it has.
+    #[track_caller]
+    fn untouched(&self) {
+        assert_eq!(self.ok(KNOBS), "");
     }
 }
 
 #[test]
 #[ignore = "minutes under emulation: make test-package"]
 fn a_package_installs_runs_upgrades_and_leaves_nothing() {
-    let places = Places::find().unwrap();
-    let root = debian(&places);
-    let dir = tempfile::tempdir_in(places.root()).unwrap();
-    let files = dir.path().join("packages");
-    std::fs::create_dir(&files).unwrap();
-    packages(&files);
-    let disk = dir.path().join("packages.img");
-    image(&disk, "200M", &files);
-    let drive = |id: &str, path: &Path, how: &str| {
-        vec![
-            "-drive".to_owned(),
-            format!("if=none,id={id},format=raw,file={},{how}", path.display()),
-            "-device".to_owned(),
-            format!("virtio-blk-pci,drive={id}"),
-        ]
-    };
-    let spec = VmSpec {
-        qemu_args: [
-            drive("debian", &root, "snapshot=on"),
-            drive("packages", &disk, "readonly=on"),
-        ]
-        .concat(),
-        ..VmSpec::default()
-    };
-    let begun = Instant::now();
-    let step = |what: &str| println!("{:>5.0?} s: {what}", begun.elapsed().as_secs());
-    let debian = Debian(Vm::boot(&spec).unwrap());
-    step("booted");
-    debian.ok(BOOT);
-    step("systemd runs");
+    let debian = Debian::boot();
     let before = debian.ok(FILES);
+    installs(&debian);
+    a_hung_agent_limits_nobody_and_is_replaced(&debian);
+    hands_pages_over(&debian);
+    upgrades(&debian);
+    is_removed(&debian);
 
-    debian.ok("/root/deb dpkg -i /packages/first.deb && /root/deb dpkg --verify justitia");
-    debian.ok("[ $(/root/deb systemctl is-active justitia) = inactive ] && [ $(/root/deb systemctl is-enabled justitia) = disabled ]");
-    debian.ok("/root/deb systemd-run --unit=tenant -p IOWeight=300 sh -c 'dd if=/dev/zero of=/var/tmp/data bs=1M count=40; while :; do cat /var/tmp/data >/dev/null; sleep 0.5; done'");
-    debian.ok("/root/deb systemctl enable --now justitia");
-    step("installed and enabled");
-    debian.works();
-    debian.ok("/root/deb systemctl show justitia -p Type | grep -x Type=notify && /root/deb systemctl show justitia -p WatchdogUSec | grep -x WatchdogUSec=30s");
-    println!(
-        "{}",
-        debian.ok("/root/deb systemd-analyze security justitia --no-pager | tail -n 1")
-    );
-    step("works");
-
-    // An agent that hangs is ended by the watchdog, and the next one gives back and takes over.
-    debian.ok("/root/deb mkdir -p /run/systemd/system/justitia.service.d
-        /root/deb sh -c 'printf \"[Service]\\nWatchdogSec=8\\n\" >/run/systemd/system/justitia.service.d/w.conf; systemctl daemon-reload; systemctl restart justitia'");
-    debian.works();
-    debian.ok("/root/deb systemctl kill -s STOP justitia");
-    debian.within(
-        90,
-        "[ $(/root/deb systemctl show justitia -p NRestarts --value) -ge 1 ]",
-    );
-    debian.works();
-    debian.ok(
-        "/root/deb sh -c 'rm -r /run/systemd/system/justitia.service.d; systemctl daemon-reload'",
-    );
-    step("the watchdog has ended one that hung");
-
-    debian.ok("/root/deb systemctl show justitia -p MainPID --value >/run/first.pid; /root/deb dpkg -i /packages/second.deb
-        [ $(/root/deb systemctl show justitia -p MainPID --value) != $(cat /run/first.pid) ]");
-    debian.works();
-    let version = debian.ok("/root/deb dpkg-query -W -f '${Version}' justitia");
-    assert!(version.ends_with("+next"), "{version}");
-    step("upgraded");
-
-    assert_ne!(debian.low(), "0");
-    debian.ok("/root/deb dpkg -r justitia && ! /root/deb sh -c 'pidof justitia' && ! ls /debian/usr/bin/justitia");
-    assert_eq!(debian.low(), "0", "what stood there before is back");
-    step("removed");
-    debian.ok("/root/deb sh -c 'dpkg -P justitia; systemctl stop tenant; rm -f /var/tmp/data; systemctl daemon-reload'");
-    debian.ok("! /root/deb dpkg-query -s justitia && ! /root/deb ls /run/justitia");
+    debian.ok("/root/deb sh -c 'dpkg -P justitia; systemctl stop tenant; systemctl daemon-reload'");
+    debian.ok("! /root/deb dpkg-query -s justitia && ! /root/deb ls /run/justitia /etc/justitia");
     let after = debian.ok(FILES);
     let left: Vec<&str> = after
         .lines()
         .filter(|line| !before.lines().any(|was| was == *line))
         .collect();
     assert_eq!(left, Vec::<&str>::new());
-    step("purged");
+    debian.step("purged");
+}
+
+/// It waits to be asked, and then works under the unit's hardening.
+fn installs(debian: &Debian) {
+    debian.ok("/root/deb dpkg -i /packages/first.deb && /root/deb dpkg --verify justitia");
+    debian.ok(
+        "/root/deb dpkg-query -W -f '${Conffiles}' justitia | grep /etc/justitia/justitia.toml",
+    );
+    let state =
+        "/root/deb systemctl is-active justitia; /root/deb systemctl is-enabled justitia; true";
+    assert_eq!(debian.ok(state), "inactive\ndisabled\n");
+    debian.untouched();
+    debian.ok("truncate -s 40M /debian/data/own
+        /root/deb systemd-run --unit=tenant -p IOWeight=300 sh -c 'while :; do cat /data/own >/dev/null; sleep 0.5; done'");
+    debian.ok("/root/deb systemctl enable --now justitia");
+    debian.works();
+    assert_eq!(debian.unit("Type"), "notify");
+    assert_eq!(debian.unit("WatchdogUSec"), "30s");
+    println!(
+        "{}",
+        debian.ok("/root/deb systemd-analyze security justitia --no-pager | tail -n 1")
+    );
+    debian.step("installed and works");
+}
+
+/// An agent that hangs: its limits lapse before anybody notices that it hangs, systemd ends it, what it protected goes
+/// back, and another one takes over.
+fn a_hung_agent_limits_nobody_and_is_replaced(debian: &Debian) {
+    // Time to see what has come back before the next one begins.
+    debian.ok(&format!(
+        "mkdir -p {UNIT} && printf '[Service]\\nRestartSec=20\\n' >{UNIT}/slow.conf && /root/deb systemctl daemon-reload"
+    ));
+    debian.configured("[credits]\nenabled = true");
+    for (name, weight) in [("batch", 100), ("db", 800)] {
+        debian.ok(&format!("/root/deb systemd-run --unit={name} -p IOWeight={weight} \
+            sh -c 'while :; do dd if=/dev/zero of=/data/{name} bs=64k count=4000 conv=notrunc,fsync; done'"));
+    }
+    debian.within(90, LIMITS);
+    debian.ok("/root/deb systemctl kill --kill-whom=main -s STOP justitia");
+    debian.within(15, &format!("! {{ {LIMITS}; }}"));
+    assert_eq!(debian.unit("NRestarts"), "0", "they lapse while it hangs");
+    assert_eq!(debian.unit("ActiveState"), "active");
+    debian.step("the limits of one that hangs have lapsed");
+    debian.within(
+        60,
+        "[ $(/root/deb systemctl show justitia -p SubState --value) = auto-restart ]",
+    );
+    debian.untouched();
+    debian.works();
+    debian.ok("dmesg | grep \"justitia.service: Failed with result 'watchdog'\"");
+    assert_eq!(debian.unit("NRestarts"), "1");
+    debian.ok(&format!(
+        "/root/deb systemctl stop batch db; rm /debian/data/batch /debian/data/db
+        rm -r {UNIT}; /root/deb systemctl daemon-reload"
+    ));
+    debian.step("the watchdog has replaced it");
+}
+
+/// Page ownership: what the unit leaves the agent suffices to open a file by its handle, to ask what of it is dirty, to
+/// start a process in another's cgroup and to read there.
+fn hands_pages_over(debian: &Debian) {
+    let file_of = |unit: &str| -> u64 {
+        let text = debian.ok(&format!(
+            "awk '$1 == \"inactive_file\" || $1 == \"active_file\" {{ sum += $2 }} END {{ print int(sum / 1048576) }}' /sys/fs/cgroup/system.slice/{unit}.service/memory.stat"
+        ));
+        text.trim().parse().unwrap()
+    };
+    debian.ok("cd /debian/data && dd if=/dev/urandom of=lib bs=1M count=64 2>/dev/null && truncate -s 400M light && sync && echo 3 >/proc/sys/vm/drop_caches
+        /root/deb systemd-run --unit=light -p IOWeight=100 sh -c 'cat /data/lib /data/light >/dev/null; touch /data/read; exec sleep 100000'");
+    debian.within(60, "[ -e /debian/data/read ]");
+    debian.ok("/root/deb systemd-run --unit=heavy -p IOWeight=800 sh -c 'while :; do cat /data/lib >/dev/null; sleep 0.3; done'");
+    let (light, heavy) = (file_of("light"), file_of("heavy"));
+    assert!(light > 440 && heavy < 20, "{light} {heavy}");
+    debian.configured("[ownership]\nenabled = true\nevery = \"10s\"");
+    let begun = Instant::now();
+    let told = loop {
+        let status = debian.status();
+        let all = status["decisions"].as_array().cloned().unwrap_or_default();
+        let own = all.into_iter().find(|decision| {
+            let has = |key: &str, what: &str| {
+                decision[key]
+                    .as_str()
+                    .is_some_and(|text| text.contains(what))
+            };
+            has("path", "heavy") && has("what", "own ")
+        });
+        if let Some(own) = own {
+            break own;
+        }
+        assert!(
+            begun.elapsed() < Duration::from_secs(90),
+            "nothing was handed over: {status:#}\n{}",
+            debian.log()
+        );
+        std::thread::sleep(Duration::from_secs(1));
+    };
+    let (light, heavy) = (file_of("light"), file_of("heavy"));
+    assert!(light < 420 && heavy > 56, "{light} {heavy}: {told:#}");
+    debian.ok("/root/deb systemctl stop light heavy; rm /debian/data/lib /debian/data/light /debian/data/read");
+    debian.step("a shared file's pages have gone to their heaviest user");
+}
+
+/// The next version goes on where this one stops, and what the operator has written into the configuration stays.
+fn upgrades(debian: &Debian) {
+    let conffile = "/debian/etc/justitia/justitia.toml";
+    debian.ok(&format!(
+        "rm {DROP_IN} && printf '\\n[idle]\\ngrace = \"90s\"\\n' >>{conffile} && cp {conffile} /run/mine.toml"
+    ));
+    let first = debian.unit("MainPID");
+    debian.ok("/root/deb dpkg --force-confold -i /packages/second.deb");
+    debian.ok(&format!("cmp {conffile} /run/mine.toml"));
+    debian.ok(&format!("grep 'of the next version' {conffile}.dpkg-dist"));
+    debian.works();
+    assert_ne!(debian.unit("MainPID"), first);
+    assert_eq!(debian.unit("UnitFileState"), "enabled");
+    let version = debian.ok("/root/deb dpkg-query -W -f '${Version}' justitia");
+    assert!(version.ends_with("+next"), "{version}");
+    debian.step("upgraded");
+}
+
+/// Every knob is back where it stood, the program is gone, the configuration waits.
+fn is_removed(debian: &Debian) {
+    assert_ne!(debian.ok(KNOBS), "");
+    debian.ok(
+        "/root/deb dpkg -r justitia && ! /root/deb pidof justitia && ! ls /debian/usr/bin/justitia",
+    );
+    debian.untouched();
+    debian.ok("cmp /debian/etc/justitia/justitia.toml /run/mine.toml");
+    debian.step("removed");
+}
+
+/// What the package says are the defaults is accepted, each line of it.
+#[test]
+fn the_packaged_configuration_is_one() {
+    let packaged = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/justitia.toml");
+    let text = std::fs::read_to_string(packaged).unwrap();
+    // Keys, sections and comments behind them; a sentence is neither.
+    let uncommented: Vec<&str> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("# "))
+        .filter(|line| {
+            let word = line.split(' ').next().unwrap_or_default();
+            line.starts_with('[') || line[word.len()..].starts_with(" = ")
+        })
+        .collect();
+    assert!(uncommented.len() > 20, "{uncommented:#?}");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("justitia.toml");
+    std::fs::write(&file, uncommented.join("\n")).unwrap();
+    run(Command::new(justitia())
+        .args(["run", "--check-config", "--config"])
+        .arg(&file));
 }
