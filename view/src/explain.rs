@@ -397,10 +397,11 @@ fn decisions(out: &mut String, status: &Status, tenant: &TenantStatus, standing:
 
 /// What was decided, with names and sizes that can be read.
 fn what(decision: &str, standing: &Standing) -> String {
-    let Some((knob, to)) = decision
-        .strip_prefix("set io.max ")
-        .and_then(|rest| rest.split_once(" to "))
-    else {
+    let set = decision
+        .strip_prefix("set ")
+        .and_then(|rest| rest.split_once(" to "));
+    // Of what is set from one value to another, both are told in KiB.
+    let Some((knob, to)) = set.filter(|(knob, _)| !knob.contains(" from ")) else {
         return decision.to_owned();
     };
     let (value, steps) = to.split_once(" in ").unwrap_or((to, ""));
@@ -409,7 +410,7 @@ fn what(decision: &str, standing: &Standing) -> String {
     } else {
         format!(", in {steps}")
     };
-    let name = standing.name(&format!("io.max {knob}"));
+    let name = standing.name(knob);
     format!("set {name} to {}{steps}", amount(value))
 }
 

@@ -147,6 +147,11 @@ fn limits_of_the_disk_say_whence_they_come() {
         knob("memory.high", "41943040", "max", "writers contend"),
     ];
     status.decisions[0].what = format!("set io.max 8:0 to {limit} in 2 steps");
+    let mut room = status.decisions[0].clone();
+    room.what = "set memory.high to 41943040".into();
+    let mut low = status.decisions[0].clone();
+    low.what = "set memory.low from 0 to 640 KiB".into();
+    status.decisions.extend([room, low]);
     let text = explain(&status, 1, &knobs(&[("io.max 8:0", limit)]));
     says(
         &text,
@@ -154,6 +159,8 @@ fn limits_of_the_disk_say_whence_they_come() {
             "io.max 8:0 (sda) = rbps=max wbps=7340032 riops=max wiops=max (writes at most 7.00M/s)",
             "put there by the agent; before, and again when it ends: no limit\n",
             "set io.max 8:0 (sda) to rbps=max wbps=7340032 riops=max wiops=max (writes at most 7.00M/s), in 2 steps",
+            "set memory.high to 41943040 (40.0M)\n",
+            "set memory.low from 0 to 640 KiB\n",
             "because: the disk is contended",
             "would change it: the end of the contention",
             "memory.high = 41943040 (40.0M)",

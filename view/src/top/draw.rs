@@ -90,7 +90,7 @@ fn heading(view: &View, status: Option<&Status>, width: u16, look: Look) -> Para
         bytes(memory.capacity),
         bytes(memory.free),
         bytes(memory.reserve),
-        100.0 * status.cost.cpu / status.uptime.max(1.0),
+        100.0 * view.agents_part(),
         bytes(status.cost.resident),
     );
     let trouble = view
@@ -102,7 +102,10 @@ fn heading(view: &View, status: Option<&Status>, width: u16, look: Look) -> Para
         })
         .or_else(|| status.limits.first().map(|l| format!("limited: {l}")));
     let third = match (&trouble, status.yielded.len()) {
-        (Some(trouble), _) => Line::styled(trouble.clone(), look.tinted(Color::Yellow)),
+        (Some(trouble), _) => Line::styled(
+            shortened(trouble, usize::from(width)),
+            look.tinted(Color::Yellow),
+        ),
         (None, 0) => Line::raw(""),
         (None, n) => Line::styled(
             format!("{n} knobs were written by others and are left to them"),
@@ -114,6 +117,15 @@ fn heading(view: &View, status: Option<&Status>, width: u16, look: Look) -> Para
         Line::raw(second),
         third,
     ])
+}
+
+/// A text that has `width` columns at most.
+fn shortened(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    let kept: String = text.chars().take(width.saturating_sub(3)).collect();
+    format!("{}...", kept.trim_end())
 }
 
 /// The widths that depend on the screen's: name, bar, and whether latencies have room.
@@ -129,12 +141,14 @@ fn widths(width: u16) -> (usize, usize, bool) {
 
 fn tree(view: &View, status: &Status, area: Rect, look: Look) -> Paragraph<'static> {
     let (name, bar, latencies) = widths(area.width);
+    // A weight's column has five digits; its name is longer by one, which names of tenants end before.
+    let head = name - 1;
     let timed = if latencies { "  R99   W99 " } else { "" };
     let mut lines = vec![Line::styled(
         format!(
-            "{:name$}{:>5} {:bar$.bar$}{:>6}{:>6}{:>6}{:>6}{:>5}{:>5}{:>6}{timed}",
+            "{:head$}{:>6} {:bar$.bar$}{:>6}{:>6}{:>6}{:>6}{:>5}{:>5}{:>6}{timed}",
             "TENANT",
-            "WEIGH",
+            "WEIGHT",
             "USED|ENTITLED",
             "USED",
             "ENTIT",

@@ -8,6 +8,8 @@ use justitia_agent::tell::status::TenantStatus;
 
 /// Moments of a tenant's history that are kept.
 const HISTORY: usize = 240;
+/// Seconds over which the agent's own cost is told.
+const SPENT: f64 = 10.0;
 
 /// What the siblings of a group are sorted by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -160,6 +162,8 @@ pub struct View {
     folded: HashSet<u64>,
     histories: HashMap<u64, VecDeque<Moment>>,
     waiting: Option<Arc<Status>>,
+    /// Of the last seconds: how long the agent had run, and the processor's seconds that it had taken by then.
+    spent: VecDeque<(f64, f64)>,
 }
 
 impl View {
@@ -175,6 +179,15 @@ impl View {
     /// A new status. While paused it waits.
     pub fn take(&mut self, status: Arc<Status>) {
         self.trouble = None;
+        let now = status.uptime;
+        if self.spent.back().is_some_and(|(before, _)| *before > now) {
+            self.spent.clear();
+        }
+        self.spent.push_back((now, status.cost.cpu));
+        // The first is as old as the window, or older: nothing else spans it.
+        while self.spent.get(1).is_some_and(|(at, _)| now - at >= SPENT) {
+            self.spent.pop_front();
+        }
         for tenant in &status.tenants {
             let history = self.histories.entry(tenant.id).or_default();
             if history.len() == HISTORY {
@@ -202,6 +215,20 @@ impl View {
     /// Forgets the histories: what comes next is of another time.
     pub fn jump(&mut self) {
         self.histories.clear();
+        self.spent.clear();
+    }
+
+    /// The part of a processor that the agent takes, over the last [`SPENT`] seconds; over its whole life as long as
+    /// nothing else is known.
+    #[must_use]
+    pub fn agents_part(&self) -> f64 {
+        let (Some(first), Some(last)) = (self.spent.front(), self.spent.back()) else {
+            return 0.0;
+        };
+        if last.0 - first.0 < 0.5 {
+            return last.1 / last.0.max(1.0);
+        }
+        (last.1 - first.1).max(0.0) / (last.0 - first.0)
     }
 
     fn show(&mut self, status: Arc<Status>) {
@@ -260,7 +287,10 @@ impl View {
         }
         let wanted = self.wanted(&status);
         let order = |group: &mut Vec<usize>| {
-            if self.sort != Sort::Tree {
+            if self.sort == Sort::Tree {
+                // The kernel lists them in no order. What is outside comes last.
+                group.sort_by_key(|i| (tenants[*i].path == "-", tenants[*i].path.as_str()));
+            } else {
                 group.sort_by_key(|i| std::cmp::Reverse(self.sort.key(&tenants[*i])));
             }
         };

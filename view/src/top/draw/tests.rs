@@ -164,3 +164,54 @@ fn a_pause_holds_the_picture_and_shows_the_latest_after_it() {
     view.press(Key::Char(' '));
     assert!((view.status.as_ref().unwrap().time - before - 341.0).abs() < 0.1);
 }
+
+#[test]
+fn the_agents_cost_is_that_of_the_last_seconds() {
+    let mut view = View::default();
+    assert!(view.agents_part().abs() < 1e-9);
+    // Ten seconds of a processor to begin with, then a tenth of one.
+    for second in 1..60 {
+        let mut status = made_up::status(2, second);
+        status.cost.cpu = 10.0 + 0.1 * status.uptime;
+        view.take(Arc::new(status));
+        if second == 1 {
+            assert!(view.agents_part() > 10.0, "all that there is to tell");
+        } else {
+            assert!((view.agents_part() - 0.1).abs() < 1e-6, "at {second}");
+        }
+    }
+    // Another agent.
+    let mut status = made_up::status(2, 4);
+    status.cost.cpu = 2.0;
+    let uptime = status.uptime;
+    view.take(Arc::new(status));
+    assert!((view.agents_part() - 2.0 / uptime).abs() < 1e-9);
+}
+
+#[test]
+fn siblings_come_by_name_and_what_is_outside_last() {
+    let mut status = made_up::status(6, 100);
+    let last = status.tenants.len() - 1;
+    assert_eq!(status.tenants[last].path, "-");
+    // As a directory lists them; parents are told by position, so only leaves change places.
+    let leaves: Vec<usize> = (0..last).filter(|i| status.tenants[*i].leaf).collect();
+    let (first, second) = (leaves[0], leaves[1]);
+    assert_eq!(status.tenants[first].parent, status.tenants[second].parent);
+    status.tenants.swap(first, second);
+    let mut view = View::default();
+    view.take(Arc::new(status.clone()));
+    let shown: Vec<&str> = view
+        .rows
+        .iter()
+        .map(|row| status.tenants[row.index].path.as_str())
+        .collect();
+    let mut sorted = shown.clone();
+    sorted.sort_unstable_by_key(|path| (*path == "-", *path));
+    assert_eq!(shown, sorted);
+}
+
+#[test]
+fn what_is_too_long_says_so() {
+    assert_eq!(shortened("as it is", 8), "as it is");
+    assert_eq!(shortened("one too many", 8), "one t...");
+}
