@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for before in position.saturating_sub(60)..=position {
         view.take(recording.status(before)?);
     }
-    let mut terminal = Terminal::new(TestBackend::new(110, 20))?;
+    let mut terminal = Terminal::new(TestBackend::new(110, 14))?;
     terminal.draw(|frame| draw(frame, &mut view, Look { colour: true }))?;
     print!("{}", svg(terminal.backend().buffer()));
     Ok(())

@@ -360,7 +360,7 @@ fn footing(view: &View, width: u16, look: Look) -> Paragraph<'static> {
             view.sort.title()
         ),
     };
-    let cut = |text: String| text.chars().take(usize::from(width)).collect::<String>();
+    let cut = |text: String| shortened(&text, usize::from(width));
     Paragraph::new(vec![
         Line::styled(cut(teach), look.tinted(Color::Cyan)),
         Line::styled(cut(keys), Style::new().add_modifier(Modifier::DIM)),
@@ -378,6 +378,12 @@ fn teach(tenant: &TenantStatus) -> String {
     } else {
         "more".to_owned()
     };
+    if !tenant.leaf {
+        let far = tenant.pv.map_or_else(String::new, |_| {
+            format!("; PV {} (0: all by weight)", pv(tenant.pv))
+        });
+        return format!("its children hold {of_what} of its entitlement{far}");
+    }
     if let Some(why) = &tenant.spared {
         return format!("nothing is taken from it now: {why}");
     }
