@@ -8,8 +8,14 @@ use std::time::{Duration, Instant};
 use justitia_agent::escape;
 use justitia_agent::tell::Status;
 use justitia_agent::tell::metrics::text;
-use justitia_agent::tell::status::{AppStatus, Holder, KnobStatus, LatencyStatus, TenantStatus};
-use justitia_scrape::Server;
+use justitia_agent::tell::status::{
+    AppStatus, Holder, KnobStatus, LatencyStatus, LossStatus, TenantStatus,
+};
+
+use justitia_scrape::{Server, promtool};
+
+/// One lost, one not.
+const LOSSES: [(&str, u64); 2] = [("shared_files", 9), ("lock_waits", 0)];
 
 /// Two tenants, one of them with a name made to break the format.
 fn status() -> Status {
@@ -45,58 +51,29 @@ fn status() -> Status {
         version: "1.2.3".to_owned(),
         pv: Some(0.25),
         tenants: tenants.to_vec(),
+        losses: LOSSES
+            .map(|(what, count)| LossStatus {
+                what: what.to_owned(),
+                count,
+            })
+            .to_vec(),
         ..Status::default()
     }
 }
 
-/// The same in Prometheus' older text format, which is what promtool checks: a counter's family is called as
-/// its samples are, and there are no units and no end.
-fn older(text: &str) -> String {
-    let counters: Vec<&str> = text
-        .lines()
-        .filter_map(|l| l.strip_prefix("# TYPE ")?.strip_suffix(" counter"))
-        .collect();
-    let mut older = String::new();
-    for line in text.lines() {
-        let mut words = line.splitn(4, ' ');
-        match (words.next(), words.next(), words.next(), words.next()) {
-            (Some("#"), Some(what @ ("HELP" | "TYPE")), Some(name), Some(rest)) => {
-                let total = if counters.contains(&name) {
-                    "_total"
-                } else {
-                    ""
-                };
-                older.push_str(&format!("# {what} {name}{total} {rest}\n"));
-            }
-            (Some("#"), ..) => {}
-            _ => older.push_str(&format!("{line}\n")),
-        }
-    }
-    older
+#[test]
+fn promtool_finds_nothing_to_criticise() {
+    let counted = promtool::check(&text(&status(), 1000).unwrap()).unwrap();
+    assert!(counted.contains("justitia_tenant_usage_bytes"), "{counted}");
 }
 
 #[test]
-fn promtool_finds_nothing_to_criticise() {
-    let text = older(&text(&status(), 1000).unwrap());
-    let mut promtool = Command::new("promtool")
-        .args(["check", "metrics", "--extended"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("promtool, of the package prometheus (`make deps`)");
-    promtool
-        .stdin
-        .take()
-        .unwrap()
-        .write_all(text.as_bytes())
-        .unwrap();
-    let done = promtool.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&done.stderr);
-    assert!(done.status.success(), "{said}\n{text}");
-    assert_eq!(said, "", "{text}");
-    let counted = String::from_utf8_lossy(&done.stdout);
-    assert!(counted.contains("justitia_tenant_usage_bytes"), "{counted}");
+fn what_the_probes_lost_is_a_series_each() {
+    let text = text(&status(), 1000).unwrap();
+    for (what, count) in LOSSES {
+        let series = format!("\njustitia_probe_losses_total{{what=\"{what}\"}} {count}\n");
+        assert!(text.contains(&series), "expected {series:?} in {text}");
+    }
 }
 
 #[test]

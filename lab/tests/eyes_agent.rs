@@ -2,6 +2,8 @@
 
 mod agent_guest;
 
+use std::time::{Duration, Instant};
+
 use agent_guest::{Guest, in_guest, tenant};
 use justitia_lab::vm::{DiskSpec, VmSpec};
 use serde_json::Value;
@@ -23,6 +25,35 @@ const WORK: &str = "
     echo $! >>/run/loads
 ";
 
+/// Calls are told of the last whole window of ten seconds; an agent that an emulated machine holds up looks
+/// at them more rarely.
+const LONGEST: Duration = Duration::from_secs(120);
+
+const LITTLE_ROOM: &str = "printf '[eyes]\\ncgroups = 16\\n' >>/etc/justitia/justitia.toml";
+
+/// More tenants than there is room for, each of which reads a little.
+const CROWD: &str = "
+    hole /data/little 1
+    for number in $(seq 24); do live \"crowd$number\" && cache \"crowd$number\" /data/little 1 || exit 1; done
+";
+
+/// A loss is in the status in words and as a number, and in the metrics.
+#[track_caller]
+fn told(status: &Value, metrics: &str, what: &str, words: &str) {
+    let limits = status["limits"].to_string();
+    assert!(limits.contains(words), "expected {words:?} in {limits}");
+    let losses = status["losses"].as_array().into_iter().flatten();
+    let count = losses
+        .filter(|loss| loss["what"] == what)
+        .find_map(|loss| loss["count"].as_u64());
+    assert!(count.is_some_and(|count| count > 0), "{what} in {status:#}");
+    let series = format!("justitia_probe_losses_total{{what=\"{what}\"}} ");
+    let line = metrics.lines().find_map(|line| line.strip_prefix(&series));
+    let number = line.and_then(|line| line.parse::<u64>().ok());
+    // It may have grown since the status was taken.
+    assert!(number >= count, "{what}: {count:?} and then {line:?}");
+}
+
 /// Emulated processors sometimes trip over a function that is patched while they run it: probes come and
 /// go while nothing reads.
 const REST: &str = "for pid in $(cat /run/loads); do kill -9 $pid; done; sleep 1";
@@ -35,13 +66,26 @@ fn latency(guest: &Guest, path: &str) -> Value {
 fn calls_are_timed_when_asked_for() {
     in_guest(small, |guest| {
         guest.ok(&format!(
-            "mkdir -p /etc/justitia && echo 'latency = true' >/etc/justitia/justitia.toml\nstart --observe\n{WORK}\nsleep 25"
+            "mkdir -p /etc/justitia && echo 'latency = true' >/etc/justitia/justitia.toml && {LITTLE_ROOM}
+            start --observe\n{WORK}\nsleep 2\n{CROWD}"
         ));
-        let (writer, reader) = (latency(guest, "writer"), latency(guest, "reader"));
         let number = |of: &Value, name: &str| of[name].as_f64();
+        let begun = Instant::now();
+        let (writer, reader) = loop {
+            let both = (latency(guest, "writer"), latency(guest, "reader"));
+            let known =
+                number(&both.0, "sync_p99").is_some() && number(&both.1, "read_p50").is_some();
+            if known || begun.elapsed() > LONGEST {
+                break both;
+            }
+            std::thread::sleep(Duration::from_secs(2));
+        };
         let (Some(read), Some(sync)) = (number(&reader, "read_p50"), number(&writer, "sync_p99"))
         else {
-            panic!("expected times of reads and syncs, found {reader} and {writer}")
+            panic!(
+                "expected times of reads and syncs, found {reader} and {writer}; the agent says:\n{}",
+                guest.log()
+            )
         };
         assert!(read > 0.0 && read < sync, "{reader} and {writer}");
         let (Some(p50), Some(p99)) = (number(&writer, "write_p50"), number(&writer, "write_p99"))
@@ -52,8 +96,25 @@ fn calls_are_timed_when_asked_for() {
         assert_eq!(number(&reader, "sync_p99"), None, "{reader}");
         assert!(latency(guest, "idle")["read_p50"].is_null());
 
-        let metrics = guest.ok("wget -qO- http://127.0.0.1:9742/metrics | grep latency_bound");
+        let status = guest.status();
+        let metrics = guest.ok("wget -qO- http://127.0.0.1:9742/metrics");
         guest.ok(REST);
+        told(
+            &status,
+            &metrics,
+            "room",
+            "events are no tenant's; there is room for 16 cgroups",
+        );
+        told(
+            &status,
+            &metrics,
+            "calls",
+            "were not timed; there is room for 16 cgroups",
+        );
+        for what in ["busy", "shared_files", "lock_waits"] {
+            let none = format!("justitia_probe_losses_total{{what=\"{what}\"}} 0\n");
+            assert!(metrics.contains(&none), "expected {none} in {metrics}");
+        }
         assert!(
             metrics.contains("# UNIT justitia_tenant_latency_bound_seconds seconds"),
             "{metrics}"

@@ -4,6 +4,7 @@ pub mod device;
 
 mod budget;
 mod flow;
+mod losses;
 mod meter;
 mod mirror;
 mod outside;

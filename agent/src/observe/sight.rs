@@ -4,13 +4,14 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use justitia_kernel::cgroup::CgroupId;
-use justitia_kernel::eyes::{Counters, Eyes, Histogram, Latencies, Limits, Probe, SharedInode};
+use justitia_kernel::eyes::{Eyes, Histogram, Latencies, Limits, Sample, SharedInode};
 use justitia_kernel::psi::PsiResource;
 use justitia_kernel::support::State;
 use justitia_share::num::to_f64;
 
 use super::budget::thread_cpu;
 use super::flow::{Flows, Rates, WINDOW};
+use super::losses::{Loss, losses};
 use super::mirror::Mirror;
 use crate::tell::status::LatencyStatus;
 
@@ -33,9 +34,8 @@ pub struct Sight {
     stall_rounds: u64,
     timing: Option<Timing>,
     room: Limits,
-    /// Calls that no probe could count, and cgroups for which there was no room.
-    missed: u64,
-    overflow: bool,
+    /// The last, but for its tenants.
+    sample: Sample,
     errors: u64,
 }
 
@@ -89,8 +89,7 @@ impl Sight {
             stalls_due: None,
             stall_rounds: 0,
             timing: None,
-            missed: 0,
-            overflow: false,
+            sample: Sample::default(),
             errors: 0,
         }
     }
@@ -112,28 +111,21 @@ impl Sight {
         };
         let facts = eyes.facts();
         let absent = facts.iter().filter(|f| f.state == State::No);
-        let mut limits: Vec<String> = absent
+        absent
             .map(|f| format!("What applications get: {} ({})", f.probe.title(), f.reason))
-            .collect();
-        if self.missed > 0 {
-            limits.push(format!(
-                "What applications get: {} events could not be counted",
-                self.missed
-            ));
-        }
-        if self.overflow {
-            limits.push(format!(
-                "What applications get: more than {} cgroups do I/O; the rest are not told apart (eyes.cgroups)",
-                self.room.tenants
-            ));
-        }
-        if let Ok(lost @ 1..) = eyes.lost(Probe::Latency) {
-            limits.push(format!(
-                "How long calls take: {lost} calls of more than {} cgroups were not timed",
-                self.room.tenants
-            ));
-        }
-        limits
+            .collect()
+    }
+
+    /// What the eyes lost since they were opened; nothing where they are shut.
+    #[must_use]
+    pub fn losses(&self) -> Vec<Loss> {
+        let Some(eyes) = &self.eyes else {
+            return Vec::new();
+        };
+        // What cannot be read is told by `errors`.
+        losses(&self.room, &self.sample, |probe| {
+            eyes.lost(probe).unwrap_or(0)
+        })
     }
 
     /// How often the probes could not be read.
@@ -152,17 +144,15 @@ impl Sight {
         };
         let begun = thread_cpu();
         match eyes.sample() {
-            Ok(sample) => {
+            Ok(mut sample) => {
                 self.blind = None;
-                self.missed = sample.missed;
-                self.overflow = sample.overflow != Counters::default();
                 let read_stalls = self.stalls_due.is_none_or(|due| due <= now);
                 if read_stalls {
                     self.stalls_due = Some(now + STALLS);
                     self.stall_rounds += 1;
                 }
                 let all = self.stall_rounds.is_multiple_of(ALL_STALLS);
-                for (id, counters) in sample.tenants {
+                for (id, counters) in std::mem::take(&mut sample.tenants) {
                     let Some(node) = mirror.get(id) else { continue };
                     let read = read_stalls && (all || self.flows.moved(id, &counters));
                     // Without PSI the kernel does not say.
@@ -172,6 +162,7 @@ impl Sight {
                         .map(|psi| psi.some.total);
                     self.flows.take(id, counters, stalled, now);
                 }
+                self.sample = sample;
             }
             Err(error) => {
                 self.errors += 1;

@@ -10,7 +10,8 @@ use justitia_share::num::to_f64;
 use justitia_share::{Claim, NodeId, Tree};
 
 use super::status::{
-    AppStatus, Cost, Holder, KnobStatus, MemoryStatus, PV_INFINITE, Status, TenantStatus, Yield,
+    AppStatus, Cost, Holder, KnobStatus, LossStatus, MemoryStatus, PV_INFINITE, Status,
+    TenantStatus, Yield,
 };
 use crate::agent::Agent;
 use crate::observe::{Rates, WINDOW, process_cpu, thread_cpu};
@@ -57,6 +58,8 @@ pub fn status(agent: &Agent, limits: &[String], observe: bool) -> Status {
         });
     }
     sum_up(&mut tenants);
+    let losses = sight.losses();
+    let lost = losses.iter().filter(|loss| loss.count > 0);
     let ledger = agent.keeper.ledger();
     let yielded = ledger
         .into_iter()
@@ -92,8 +95,16 @@ pub fn status(agent: &Agent, limits: &[String], observe: bool) -> Status {
             .iter()
             .cloned()
             .chain(sight.limits())
+            .chain(lost.map(|loss| loss.text.clone()))
             .chain(agent.credits.limits().iter().cloned())
             .chain(agent.ownership.limits().iter().cloned())
+            .collect(),
+        losses: losses
+            .iter()
+            .map(|loss| LossStatus {
+                what: loss.what.to_owned(),
+                count: loss.count,
+            })
             .collect(),
         cost: Cost {
             cpu: process_cpu().as_secs_f64(),

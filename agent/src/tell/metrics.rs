@@ -41,6 +41,11 @@ struct KnobOf {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct What {
+    what: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Build {
     version: String,
     mode: &'static str,
@@ -116,6 +121,17 @@ fn machine(status: &Status, left_out: usize, registry: &mut Registry) {
         "1 if the probes that see what applications get work, 0 if not",
         usize::from(status.blind.is_none()),
     );
+    let losses = Family::<What, Counter>::default();
+    registry.register(
+        "probe_losses",
+        "What the probes could not count or not tell apart, for want of room or otherwise; `justitia status` \
+         says why",
+        losses.clone(),
+    );
+    for loss in &status.losses {
+        let what = label(&loss.what);
+        losses.get_or_create(&What { what }).inc_by(loss.count);
+    }
     let memory = &status.memory;
     let sizes = [
         ("memory_free", "Memory that nobody uses", memory.free),

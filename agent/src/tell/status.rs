@@ -37,6 +37,10 @@ pub struct Status {
     pub decisions: Vec<Decision>,
     /// What works less well than it could, and the fact that is the cause.
     pub limits: Vec<String>,
+    /// What the probes lost since they were attached, by its name: all that they can lose, whether any is
+    /// or not. `limits` says in words what is lost and why.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub losses: Vec<LossStatus>,
     /// What the agent itself costs.
     pub cost: Cost,
 }
@@ -113,6 +117,17 @@ pub struct TenantStatus {
     /// Its knobs that the agent has moved, or has left to others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub knobs: Vec<KnobStatus>,
+}
+
+/// What the probes lost.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LossStatus {
+    /// `events` that no probe could count; those for whose cgroup there was no `room`, or that came while
+    /// the kernel was `busy`, and are no tenant's; `calls` that were not timed; uses of `shared_files` that
+    /// were forgotten; `lock_waits` that were not counted.
+    pub what: String,
+    /// How many.
+    pub count: u64,
 }
 
 /// Who has set a weight.

@@ -188,8 +188,10 @@ static __always_inline int aio_submit(struct kiocb *request)
 {
 	u64 key = address(request), cgroup = bpf_get_current_cgroup_id();
 
+	/* It has its row now that it is known to be there; on completion it may be gone. */
+	my_row();
 	if (bpf_map_update_elem(&aio_submitters, &key, &cgroup, BPF_ANY))
-		miss();
+		lose(MISSED);
 	return 0;
 }
 
@@ -242,7 +244,7 @@ static __always_inline int aio_completed(struct kiocb *request, long done)
 		return 0;
 	if (done <= 0 || !file_counts(request->ki_filp))
 		return 0;
-	row = row_of(cgroup, 1);
+	row = row_of(cgroup, 0);
 	if (row)
 		add(request->ki_flags & IOCB_WRITE ? &row->written : &row->read,
 		    is_direct(request->ki_filp), done);

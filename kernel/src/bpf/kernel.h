@@ -202,7 +202,8 @@ enum pageflags {
 
 #pragma clang attribute pop
 
-#define E2BIG 7
+#define ENOENT 2
+#define EEXIST 17
 #define S_IFMT 0170000
 #define S_IFREG 0100000
 #define CSS_ONLINE (1U << 1)

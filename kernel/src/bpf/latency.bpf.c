@@ -33,7 +33,7 @@ struct {
 	__type(value, struct latencies);
 } latencies SEC(".maps");
 
-/* Calls of cgroups that found no room. */
+/* Calls that found no room. */
 u64 lost SEC(".data.lost");
 
 /* What a cgroup begins with: too large for a program's stack. */
@@ -66,6 +66,8 @@ static __always_inline int begin(struct file *file, enum call call)
 				    BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (task)
 		task->at[call] = bpf_ktime_get_ns();
+	else
+		__sync_fetch_and_add(&lost, 1);
 	return 0;
 }
 

@@ -34,8 +34,8 @@ struct {
 	__type(value, struct used);
 } uses SEC(".maps");
 
-/* Uses that there have been room for, now or before. */
-u64 remembered SEC(".data.lost");
+/* Uses met for the first time, whether they are remembered or not. */
+u64 met SEC(".data.lost");
 
 /* The page size's logarithm, and which pages of a large folio there are, is not asked for: a touch
  * counts as one page. */
@@ -57,6 +57,7 @@ int BPF_PROG(touched, struct folio *folio)
 	struct inode *inode;
 	struct used *used, first = { .bytes = PAGE };
 	struct use use = {};
+	int error;
 
 	if (!mapping || (address(mapping) & MAPPING_FLAGS))
 		return 0;
@@ -79,14 +80,20 @@ int BPF_PROG(touched, struct folio *folio)
 	use.inode = BPF_CORE_READ(inode, i_ino);
 	use.device = BPF_CORE_READ(inode, i_sb, s_dev);
 	used = bpf_map_lookup_elem(&uses, &use);
-	if (used) {
-		__sync_fetch_and_add(&used->bytes, PAGE);
-		look(used, folio);
-		return 0;
+	if (!used) {
+		first.generation = BPF_CORE_READ(inode, i_generation);
+		look(&first, folio);
+		error = bpf_map_update_elem(&uses, &use, &first, BPF_NOEXIST);
+		/* Not if another processor was first. */
+		if (error != -EEXIST) {
+			__sync_fetch_and_add(&met, 1);
+			return 0;
+		}
+		used = bpf_map_lookup_elem(&uses, &use);
+		if (!used)
+			return 0;
 	}
-	first.generation = BPF_CORE_READ(inode, i_generation);
-	look(&first, folio);
-	if (!bpf_map_update_elem(&uses, &use, &first, BPF_NOEXIST))
-		__sync_fetch_and_add(&remembered, 1);
+	__sync_fetch_and_add(&used->bytes, PAGE);
+	look(used, folio);
 	return 0;
 }

@@ -48,7 +48,7 @@ struct row {
 	u64 dirty_wait_ns;
 };
 
-/* Slot 0 counts everybody who found no slot. */
+/* Slot 0 counts everybody who has none: there was none to have, or the cgroup is being removed. */
 struct slot {
 	u64 cgroup;
 	u64 removed;
@@ -83,14 +83,19 @@ struct {
 	__type(value, u32);
 } free_slots SEC(".maps");
 
-/* What no row could count: see Sample::missed. */
+/*
+ * What no row could count, and why slot 0 was used though the cgroup was there: none was free, or
+ * the kernel's map was busy. The reader (kernel/src/eyes/rows.rs) knows the order.
+ */
+enum loss { MISSED, NO_ROOM, BUSY, LOSSES };
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
+	__uint(max_entries, LOSSES);
 	__type(key, u32);
 	__type(value, u64);
-} missed SEC(".maps");
+} losses SEC(".maps");
 
 /* Written by the loader, in the order of kernel/src/eyes/open.rs. */
 struct config {
@@ -111,27 +116,34 @@ struct short_cut {
 };
 struct short_cut short_cuts[SHORT_CUTS] SEC(".data.short_cuts");
 
-static __always_inline void miss(void)
+static __always_inline void lose(enum loss loss)
 {
-	u32 key = 0;
-	u64 *count = bpf_map_lookup_elem(&missed, &key);
+	u32 key = loss;
+	u64 *count = bpf_map_lookup_elem(&losses, &key);
 
 	if (count)
 		__sync_fetch_and_add(count, 1);
 }
 
+/* Errors of map functions are `int`: 6.1 leaves the upper half of the register undefined. */
 static __noinline u32 take_slot(u64 cgroup)
 {
 	u32 slot, *other;
 	struct slot *entry;
+	int error = bpf_map_pop_elem(&free_slots, &slot);
 
-	if (bpf_map_pop_elem(&free_slots, &slot))
+	if (error) {
+		lose(error == -ENOENT ? NO_ROOM : BUSY);
 		return 0;
+	}
 	if (bpf_map_update_elem(&slot_of, &cgroup, &slot, BPF_NOEXIST)) {
 		/* Another processor was first, or the map is busy. */
 		bpf_map_push_elem(&free_slots, &slot, BPF_ANY);
 		other = bpf_map_lookup_elem(&slot_of, &cgroup);
-		return other ? *other : 0;
+		if (other)
+			return *other;
+		lose(BUSY);
+		return 0;
 	}
 	entry = bpf_map_lookup_elem(&slots, &slot);
 	if (entry)
@@ -139,7 +151,10 @@ static __noinline u32 take_slot(u64 cgroup)
 	return slot;
 }
 
-/* A cgroup that is being removed takes no slot any more: nobody would give it back. */
+/*
+ * A cgroup that is being removed takes no slot any more: nobody would give it back. Whether it is
+ * can only be told where the cgroup itself is at hand.
+ */
 static __always_inline u32 index_of(u64 cgroup, bool may_take)
 {
 	u32 *known = bpf_map_lookup_elem(&slot_of, &cgroup);

@@ -27,14 +27,21 @@ int BPF_PROG(throttle, struct bio *bio)
 {
 	u64 key = address(bio);
 	struct held held = { .since = bpf_ktime_get_ns() };
+	struct cgroup *cgroup = bio->bi_blkg->blkcg->css.cgroup;
+	int error;
 
-	held.cgroup = bio->bi_blkg->blkcg->css.cgroup->kn->id;
-	switch (bpf_map_update_elem(&held_back, &key, &held, BPF_NOEXIST)) {
+	held.cgroup = cgroup->kn->id;
+	error = bpf_map_update_elem(&held_back, &key, &held, BPF_NOEXIST);
+	switch (error) {
 	case 0:
 		__sync_fetch_and_add(&held_count, 1);
+		/* Writeback may be the first that is seen of it; when this is let go, it may be gone. */
+		index_of(held.cgroup, (cgroup->self.flags & CSS_ONLINE) != 0);
 		break;
-	case -E2BIG:
-		miss();
+	case -EEXIST:
+		break;
+	default:
+		lose(MISSED);
 		break;
 	}
 	return 0;
@@ -94,6 +101,8 @@ int BPF_PROG(dirty_wait)
 
 	if (since)
 		*since = bpf_ktime_get_ns();
+	else
+		lose(MISSED);
 	return 0;
 }
 

@@ -133,12 +133,17 @@ pub struct Sample {
     /// The last counts of cgroups that were removed since the sample before. Told once, never in
     /// `tenants` again.
     pub removed: Vec<(CgroupId, Counters)>,
-    /// What was counted for cgroups that found no room: more of them did I/O than
-    /// [`Limits::tenants`](super::Limits::tenants). Zero everywhere when there was room for all.
+    /// What was counted for cgroups that have no counters of their own: they found no room
+    /// ([`no_room`](Self::no_room), [`busy`](Self::busy)), or were being removed.
     pub overflow: Counters,
-    /// Events that no probe could count: the kernel skips a probe that is interrupted by itself, and
-    /// asynchronous requests beyond [`Limits::in_flight`](super::Limits::in_flight). Zero means
-    /// that every byte is in this sample.
+    /// How often a cgroup found no room: [`Limits::tenants`](super::Limits::tenants) others had it,
+    /// those included whose removal no two samples have told yet.
+    pub no_room: u64,
+    /// How often one found none because the kernel could not say just then who has which.
+    pub busy: u64,
+    /// Events that no probe could count: the kernel skips a probe that is interrupted by itself,
+    /// refuses it memory, or there are more requests than
+    /// [`Limits::in_flight`](super::Limits::in_flight). Zero means that every byte is in this sample.
     pub missed: u64,
 }
 

@@ -17,7 +17,9 @@ pub(super) struct Loaded {
     // Detached before the maps go.
     links: Vec<(&'static str, Link)>,
     object: Object,
-    /// About every probe that the programs serve.
+    programs: &'static [Program],
+    absent: Told,
+    /// About every probe that the programs serve; known once they are attached.
     pub(super) facts: Vec<ProbeFact>,
 }
 
@@ -67,8 +69,8 @@ pub(super) fn uring_result_in_entry(types: &Btf<'_>) -> bool {
 }
 
 impl Loaded {
-    /// Loads and attaches what this kernel has a place for.
-    pub(super) fn new(spec: &Spec<'_>, types: &Btf<'_>) -> Result<Self, EyesError> {
+    /// Loads what this kernel has a place for. Nothing runs before it is attached, so that maps can be filled.
+    pub(super) fn load(spec: &Spec<'_>, types: &Btf<'_>) -> Result<Self, EyesError> {
         let (_, mut absent) = spec.places(types)?;
         let object = match spec.load(&absent) {
             Ok(object) => object,
@@ -85,13 +87,24 @@ impl Loaded {
                     .map_err(|_| EyesError::Refused { reason: all })?
             }
         };
-        let mut links = Vec::new();
+        Ok(Self {
+            links: Vec::new(),
+            object,
+            programs: spec.programs,
+            absent,
+            facts: Vec::new(),
+        })
+    }
+
+    /// Attaches it.
+    pub(super) fn attach(&mut self) {
         let mut places = Vec::new();
-        for program in spec.programs {
-            if absent.iter().any(|(name, _)| *name == program.name) {
+        for program in self.programs {
+            if self.absent.iter().any(|(name, _)| *name == program.name) {
                 continue;
             }
-            let found = object
+            let found = self
+                .object
                 .progs_mut()
                 .find(|found| found.name() == program.name);
             let (attached, said) =
@@ -99,17 +112,17 @@ impl Loaded {
             match attached {
                 Some((section, Ok(link))) => {
                     places.push((program.name, section.to_string_lossy().into_owned()));
-                    links.push((program.name, link));
+                    self.links.push((program.name, link));
                 }
-                Some((_, Err(error))) => absent.push((program.name, reason(&error, &said))),
-                None => absent.push((program.name, "not in this build".to_owned())),
+                Some((_, Err(error))) => {
+                    self.absent.push((program.name, reason(&error, &said)));
+                }
+                None => self
+                    .absent
+                    .push((program.name, "not in this build".to_owned())),
             }
         }
-        Ok(Self {
-            facts: facts(spec.programs, &places, &absent),
-            links,
-            object,
-        })
+        self.facts = facts(self.programs, &places, &self.absent);
     }
 
     /// A map of the object.
@@ -125,10 +138,10 @@ impl Loaded {
 
     /// How often the kernel skipped a program because it was interrupted by itself. What a program
     /// missed, its twin counted, but for what that missed, too.
-    pub(super) fn skipped(&self, programs: &[Program]) -> u64 {
+    pub(super) fn skipped(&self) -> u64 {
         let mut sum = 0_u64;
         let mut last = 0;
-        for program in programs {
+        for program in self.programs {
             let skipped = self.skipped_by(program.name).unwrap_or(0);
             if program.kind == Kind::Twin {
                 sum = sum - last + last.min(skipped);

@@ -69,6 +69,8 @@ pub(super) struct OnDemand {
     limits: Limits,
     facts: Vec<ProbeFact>,
     open: HashMap<Probe, Loaded>,
+    /// What those that were ended had lost.
+    lost: HashMap<Probe, u64>,
 }
 
 impl OnDemand {
@@ -81,6 +83,7 @@ impl OnDemand {
             limits: *limits,
             facts,
             open: HashMap::new(),
+            lost: HashMap::new(),
         })
     }
 
@@ -89,12 +92,16 @@ impl OnDemand {
     }
 
     pub(super) fn switch(&mut self, probe: Probe, on: bool) -> Result<(), EyesError> {
+        if let Ok(lost) = self.lost(probe) {
+            self.lost.insert(probe, lost);
+        }
         self.open.remove(&probe);
         let Some(kind) = KINDS.iter().find(|kind| kind.probe == probe && on) else {
             return Ok(());
         };
         let types = kernel_types()?;
-        let loaded = kind.spec(&self.limits, |spec| Loaded::new(spec, &types))?;
+        let mut loaded = kind.spec(&self.limits, |spec| Loaded::load(spec, &types))?;
+        loaded.attach();
         if let Some(fact) = loaded.facts.iter().find(|fact| fact.state != State::Yes) {
             let reason = fact.reason.clone();
             for known in &mut self.facts {
@@ -112,7 +119,7 @@ impl OnDemand {
     }
 
     /// Removed cgroups take no room. The maps are bounded in any case.
-    pub(super) fn forget(&self, removed: &[(CgroupId, super::Counters)]) {
+    pub(super) fn forget(&self, removed: impl Iterator<Item = CgroupId> + Clone) {
         for (probe, map) in [
             (Probe::Latency, "latencies"),
             (Probe::LockContention, "contention"),
@@ -120,7 +127,7 @@ impl OnDemand {
             let Some(Ok(map)) = self.open.get(&probe).map(|loaded| loaded.map(map)) else {
                 continue;
             };
-            for (cgroup, _) in removed {
+            for cgroup in removed.clone() {
                 // Most were never in it.
                 let _ = map.delete(&cgroup.0.to_ne_bytes());
             }
@@ -195,8 +202,9 @@ impl OnDemand {
 
     /// See [`Eyes::lost`](super::Eyes::lost).
     pub(super) fn lost(&self, probe: Probe) -> Result<u64, EyesError> {
+        let before = self.lost.get(&probe).copied().unwrap_or(0);
         let Some(loaded) = self.open.get(&probe) else {
-            return Ok(0);
+            return Ok(before);
         };
         let count = loaded
             .map(LOST)?
@@ -207,10 +215,11 @@ impl OnDemand {
             })?;
         let count = count.and_then(|bytes| words(&bytes).next()).unwrap_or(0);
         if probe != Probe::SharedInodes {
-            return Ok(count);
+            return Ok(before + count);
         }
         let kept: Vec<()> = self.read(probe, "uses", |_, _| Some(()))?;
-        Ok(count.saturating_sub(u64::try_from(kept.len()).unwrap_or(u64::MAX)))
+        let kept = u64::try_from(kept.len()).unwrap_or(u64::MAX);
+        Ok(before + count.saturating_sub(kept))
     }
 
     /// Every entry of a map, as the words of its key and its value.

@@ -9,7 +9,10 @@ use rustix::time::ClockId;
 use super::load::{self, Loaded, Spec};
 use super::on_demand::OnDemand;
 use super::region::Region;
-use super::rows::{KIND_WORD, ROW_WORDS, SHORT_CUT_COUNT, SHORT_CUT_WORDS, SLOT_WORDS, row};
+use super::rows::{
+    BUSY, KIND_WORD, LOSSES, MISSED, NO_ROOM, ROW_WORDS, SHORT_CUT_COUNT, SHORT_CUT_WORDS,
+    SLOT_WORDS, row,
+};
 use super::{
     Contention, Counters, EyesError, Latencies, Limits, Probe, ProbeFact, Sample, SharedInode,
     programs,
@@ -28,7 +31,7 @@ pub struct Eyes {
     account: Loaded,
     rows: Region,
     slots: Region,
-    missed: Region,
+    losses: Region,
     short_cuts: Region,
     /// How many slots, and how many processors have a row in each.
     slot_count: usize,
@@ -50,7 +53,7 @@ impl Eyes {
         let processors = libbpf_rs::num_possible_cpus().map_err(|error| EyesError::Refused {
             reason: format!("count processors: {error}"),
         })?;
-        // Slot 0 is everybody's who found none.
+        // Slot 0 is everybody's who has none.
         let slots = limits.tenants + 1;
         let rows = u32::try_from(processors)
             .ok()
@@ -65,7 +68,7 @@ impl Eyes {
             in_entry.to_ne_bytes(),
         ]
         .concat();
-        let account = Loaded::new(
+        let account = Loaded::load(
             &Spec {
                 object: include_bytes!(concat!(env!("OUT_DIR"), "/account.bpf.o")),
                 programs: programs::ACCOUNT,
@@ -82,10 +85,10 @@ impl Eyes {
             &types,
         )?;
         let slot_count = size(slots);
-        let eyes = Self {
+        let mut eyes = Self {
             rows: Region::map("rows", &account.map("rows")?, size(rows) * ROW_WORDS)?,
             slots: Region::map("slots", &account.map("slots")?, slot_count * SLOT_WORDS)?,
-            missed: Region::map("missed", &account.map("missed")?, 1)?,
+            losses: Region::map("losses", &account.map("losses")?, LOSSES)?,
             short_cuts: Region::map(
                 SHORT_CUTS,
                 &account.map(SHORT_CUTS)?,
@@ -98,7 +101,9 @@ impl Eyes {
             skipped: (None, 0),
             on_demand: OnDemand::new(limits, &types)?,
         };
+        // Before anything counts: attaching takes a while, and who comes meanwhile needs a slot.
         eyes.free(1..slot_count)?;
+        eyes.account.attach();
         Ok(eyes)
     }
 
@@ -123,7 +128,9 @@ impl Eyes {
                 now.tv_nsec.try_into().unwrap_or_default(),
             ),
             overflow: self.counters(0),
-            missed: self.missed.get(0) + self.skipped(),
+            missed: self.losses.get(MISSED) + self.skipped(),
+            no_room: self.losses.get(NO_ROOM),
+            busy: self.losses.get(BUSY),
             ..Sample::default()
         };
         // Nothing has been written to these since the sample before last.
@@ -150,7 +157,8 @@ impl Eyes {
             self.short_cuts
                 .set(processor * SHORT_CUT_WORDS + KIND_WORD, 0);
         }
-        self.on_demand.forget(&sample.removed);
+        self.on_demand
+            .forget(sample.removed.iter().map(|(cgroup, _)| *cgroup));
         Ok(sample)
     }
 
@@ -160,6 +168,8 @@ impl Eyes {
     /// # Errors
     /// When the kernel refuses a map that it gave before.
     pub fn forget(&mut self, removed: &[CgroupId]) -> Result<(), EyesError> {
+        // One that has no slot may have an entry there.
+        self.on_demand.forget(removed.iter().copied());
         let slot_of = self.account.map("slot_of")?;
         for slot in 1..self.slot_count {
             let cgroup = self.slots.get(slot * SLOT_WORDS);
@@ -227,9 +237,10 @@ impl Eyes {
         self.on_demand.lock_contention()
     }
 
-    /// What found no room in a probe on demand, since it began; 0 while it is off. For
-    /// [`Probe::Latency`] and [`Probe::LockContention`] calls and waits of cgroups beyond
-    /// [`Limits::tenants`]; for [`Probe::SharedInodes`] uses that gave way to later ones, beyond
+    /// What found no room in a probe on demand, each time it was on: only ever growing, 0 for every
+    /// other probe. For [`Probe::Latency`] calls and for [`Probe::LockContention`] waits that were not
+    /// counted because there is room for [`Limits::tenants`] cgroups; for [`Probe::SharedInodes`] uses
+    /// of files that gave way to later ones or were never remembered, because there is room for
     /// [`Limits::shared_inodes`].
     ///
     /// # Errors
@@ -272,7 +283,7 @@ impl Eyes {
     fn skipped(&mut self) -> u64 {
         let (asked, count) = self.skipped;
         if asked.is_none_or(|asked| asked.elapsed() >= ASK_SKIPPED) {
-            let now = self.account.skipped(programs::ACCOUNT).max(count);
+            let now = self.account.skipped().max(count);
             self.skipped = (Some(Instant::now()), now);
         }
         self.skipped.1

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use justitia_kernel::cgroup::CgroupId;
-use justitia_kernel::eyes::{Eyes, Limits};
+use justitia_kernel::eyes::{Eyes, Limits, Probe};
 use justitia_share::num::to_f64;
 
 use super::cgroup::Cgroup;
@@ -56,6 +56,11 @@ pub fn measure(contention: &Contention, plan: &Plan, caller: &Caller) -> Result<
         std::thread::sleep(Duration::from_secs(contention.seconds));
         let found = eyes.lock_contention()?;
         eyes.watch_locks(false)?;
+        let lost = eyes.lost(Probe::LockContention)?;
+        ensure!(
+            lost == 0,
+            "expected every wait to be counted, found {lost} without room"
+        );
         for mut work in running {
             work.finish(END)?;
         }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FallocateFlags, OFlags};
 
 use super::{Tenant, calls, open};
+use justitia_kernel::eyes::{Eyes, Limits, Probe};
 
 const TRACING: &str = "/sys/kernel/tracing";
 const WAITS: &str = "/sys/kernel/tracing/events/lock/contention_begin";
@@ -27,6 +28,9 @@ const THREADS: usize = 16;
 /// What each takes at a time, in bytes.
 const SIZE: u64 = 4 << 20;
 const LONG: Duration = Duration::from_secs(4);
+const BRIEF: Duration = Duration::from_millis(500);
+/// More than the few that there is room for at the end.
+const TENANTS: u32 = 20;
 
 pub fn compare(directory: &Path) {
     let tracing =
@@ -84,6 +88,31 @@ pub fn compare(directory: &Path) {
         .arg("-r")
         .arg(directory.join("renamed"))
         .status();
+    drop(eyes);
+    beyond_the_room();
+}
+
+/// What finds no room is told, also when nobody watches any more.
+fn beyond_the_room() {
+    let limits = Limits {
+        tenants: 16,
+        ..Limits::default()
+    };
+    let mut eyes = Eyes::open(&limits).unwrap();
+    eyes.watch_locks(true).unwrap();
+    let tenants: Vec<_> = (0..TENANTS)
+        .map(|number| {
+            let tenant = Tenant::new(&format!("locks {number}"));
+            tenant.case("locks/briefly");
+            tenant
+        })
+        .collect();
+    let lost = eyes.lost(Probe::LockContention).unwrap();
+    let kept = eyes.lock_contention().unwrap().len();
+    println!("waits of {kept} cgroups counted, {lost} waits of others not");
+    assert!(kept <= 16 && lost > 0, "{kept} of {}", tenants.len());
+    eyes.watch_locks(false).unwrap();
+    assert!(eyes.lost(Probe::LockContention).unwrap() >= lost);
 }
 
 /// How many of the traced waits have a function of the way in their stacks, and how many no stack.
@@ -115,11 +144,12 @@ pub fn run(case: &str, directory: &Path) {
             scope.spawn(move || {
                 let name = format!("/dev/shm/allocate-{number}");
                 let file = calls::open(Path::new(&name), OFlags::RDWR);
-                while begin.elapsed() < LONG {
-                    if case == "allocate" {
-                        allocate(&file);
-                    } else {
+                let long = if case == "briefly" { BRIEF } else { LONG };
+                while begin.elapsed() < long {
+                    if case == "rename" {
                         rename(directory, number);
+                    } else {
+                        allocate(&file);
                     }
                 }
             });

@@ -4,7 +4,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 
-use justitia_kernel::eyes::{Eyes, Limits, Probe};
+use justitia_kernel::eyes::{Counters, Eyes, Limits, Probe};
 
 use super::calls::{PIECE, SIZE, make};
 use super::{Tenant, drop_caches};
@@ -20,11 +20,10 @@ pub fn compare(directory: &Path) {
         in_flight: 64,
         shared_inodes: 64,
     };
-    let mut eyes = Eyes::open(&limits).unwrap();
+    let mut eyes = there_is_room_from_the_first_moment(directory, &limits);
     eyes.time_calls(true).unwrap();
     eyes.watch_shared_inodes(true).unwrap();
     let before = eyes.sample().unwrap();
-    let first = before.overflow.read.buffered;
 
     // Cgroups.
     let tenants: Vec<_> = (0..TENANTS)
@@ -42,10 +41,15 @@ pub fn compare(directory: &Path) {
         .iter()
         .filter_map(|tenant| Some(sample.tenants.get(&tenant.id)?.read.buffered.bytes))
         .sum();
-    let together = sample.overflow.read.buffered.bytes - first.bytes;
+    let together = sample.overflow.read.buffered.bytes;
     let size = u64::try_from(SIZE).unwrap();
-    println!("cgroups: {apart} bytes apart, {together} together");
+    println!(
+        "cgroups: {apart} bytes apart, {together} together, no room {} times",
+        sample.no_room
+    );
     assert!(together > 0 && apart > 0);
+    assert!(sample.no_room >= sample.overflow.read.buffered.operations);
+    assert_eq!(sample.busy, 0);
     assert_eq!(apart + together, size * u64::from(TENANTS));
     assert_eq!(sample.missed, before.missed);
 
@@ -78,6 +82,10 @@ pub fn compare(directory: &Path) {
     println!("shared files: {kept} kept, {lost} gave way");
     assert!(kept <= 64 && lost > 0);
     assert!(u64::try_from(kept).unwrap() + lost >= 80);
+    eyes.watch_shared_inodes(false).unwrap();
+    assert_eq!(eyes.lost(Probe::SharedInodes).unwrap(), lost);
+    eyes.watch_shared_inodes(true).unwrap();
+    assert_eq!(eyes.lost(Probe::SharedInodes).unwrap(), lost);
 
     // Asynchronous requests, in flight by the hundred because io.max lets few of them go.
     drop(eyes);
@@ -114,4 +122,45 @@ pub fn compare(directory: &Path) {
     assert!(seen < truth, "{seen} of {truth}");
     // Those held back by io.max are missed as well.
     assert!(seen + sample.missed >= truth, "{sample:?}");
+}
+
+const PERIODIC: &str = "/proc/sys/vm/dirty_writeback_centisecs";
+
+/// Attaching the probes takes a while. Who reads meanwhile has a place of his own, and so has one of whom
+/// nothing is seen but that his writeback is held back.
+fn there_is_room_from_the_first_moment(directory: &Path, limits: &Limits) -> Eyes {
+    let (reader, writer) = (Tenant::new("early reader"), Tenant::new("early writer"));
+    let written = directory.join("early");
+    // Nothing is written back before it is asked for.
+    std::fs::write(PERIODIC, "0").unwrap();
+    let script = format!("head -c 4m /dev/zero >{}", written.display());
+    writer.run(Command::new("sh").args(["-c", &script]));
+    let device = std::fs::metadata(&written).unwrap().dev();
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let limit = format!("{major}:{minor} wbps=2097152");
+    std::fs::write(writer.path.join("io.max"), limit).unwrap();
+    let mut reading = Command::new("sh")
+        .arg("-c")
+        .arg("echo 0 >$0/cgroup.procs && while :; do cat $1 >/dev/null; done")
+        .args([&reader.path, &directory.join("source")])
+        .spawn()
+        .unwrap();
+
+    let mut eyes = Eyes::open(limits).unwrap();
+    rustix::fs::sync();
+    let sample = eyes.sample().unwrap();
+    std::fs::write(PERIODIC, "500").unwrap();
+    reading.kill().unwrap();
+    reading.wait().unwrap();
+    let told = |tenant: &Tenant| sample.tenants.get(&tenant.id).copied().unwrap_or_default();
+    let (read, held) = (told(&reader).read.buffered, told(&writer).throttled);
+    println!(
+        "at first: {} reads, {held} requests held back",
+        read.operations
+    );
+    assert!(read.operations > 0 && held > 0, "{sample:?}");
+    assert_eq!(sample.overflow, Counters::default(), "{sample:?}");
+    assert_eq!((sample.no_room, sample.busy), (0, 0));
+    std::fs::remove_file(&written).unwrap();
+    eyes
 }

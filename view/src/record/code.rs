@@ -233,6 +233,8 @@ fn status(
         yielded: once.yielded.clone(),
         decisions: once.decisions.iter().filter(told).cloned().collect(),
         limits: once.limits.clone(),
+        // `limits` say what was lost.
+        losses: Vec::new(),
     }
 }
 
