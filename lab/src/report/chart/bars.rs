@@ -1,5 +1,6 @@
 //! What each tenant got over what the lowest weight got, beside the ideal.
 
+use justitia_share::num::to_f64;
 use maud::{Markup, html};
 
 use super::super::number::factor;
@@ -9,6 +10,9 @@ use super::{Axis, Frame, grid_y, px, short, slot, svg};
 /// Bars higher than this many times the largest ideal are cut off, and say so: one runaway must
 /// not flatten everything else.
 const CUT: f64 = 1.5;
+
+/// A letter of a label is about so wide.
+const LETTER: f64 = 6.2;
 
 const FRAME: Frame = Frame {
     width: 250.0,
@@ -51,7 +55,8 @@ pub fn bars(
             format!("weight {label}: {got}, ideal {}", factor(*ideal))
         })
         .collect();
-    let columns = labels.iter().zip(ideal).zip(results).enumerate();
+    let shown = shown(labels);
+    let columns = shown.iter().zip(ideal).zip(results).enumerate();
     let body = html! {
         (grid_y(FRAME, &axis))
         @for (position, ((label, ideal), result)) in columns {
@@ -72,6 +77,26 @@ pub fn bars(
         &format!("{}.", description.join("; ")),
         &body,
     )
+}
+
+/// The labels as they are shown: where they would run into each other, one that repeats the label before it
+/// is left out.
+fn shown(labels: &[String]) -> Vec<&str> {
+    let longest = labels.iter().map(|label| label.chars().count()).max();
+    let (_, width) = slot(0, labels.len(), FRAME.inner_width());
+    let crowded = (to_f64(longest.unwrap_or(0) as u64) + 1.0) * LETTER > width;
+    let before = std::iter::once("").chain(labels.iter().map(String::as_str));
+    labels
+        .iter()
+        .zip(before)
+        .map(|(label, before)| {
+            if crowded && label == before {
+                ""
+            } else {
+                label
+            }
+        })
+        .collect()
 }
 
 fn column(
@@ -117,5 +142,19 @@ fn whisker(x: f64, low: f64, high: f64) -> Markup {
         (line(x, x, low, high))
         (line(x - 4.0, x + 4.0, low, low))
         (line(x - 4.0, x + 4.0, high, high))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_that_would_run_into_each_other_are_not_repeated() {
+        let of = |weights: &[u32]| weights.iter().map(u32::to_string).collect::<Vec<_>>();
+        let roomy = of(&[100, 100, 100, 800]);
+        assert_eq!(shown(&roomy), roomy);
+        let crowded = of(&[100, 1000, 1000, 1000, 1000, 1000, 1000, 1000]);
+        assert_eq!(shown(&crowded), ["100", "1000", "", "", "", "", "", ""]);
     }
 }
