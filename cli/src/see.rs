@@ -143,18 +143,16 @@ pub fn record(args: &Record) -> anyhow::Result<ExitCode> {
 }
 
 pub fn explain(args: &Explain) -> anyhow::Result<ExitCode> {
-    let (status, config) = match &args.replay {
-        Some(file) => (recorded(file, args.at)?, None),
+    let (status, config, standing) = match &args.replay {
+        Some(file) => (recorded(file, args.at)?, None, Standing::default()),
         None => {
             let config = args.config.load()?;
-            (live(config.clone())?, Some(config))
+            let (status, standing) = live(config.clone(), &args.tenant)?;
+            (status, Some(config), standing)
         }
     };
     match find(&status, &args.tenant) {
         Ok(index) => {
-            let standing = config
-                .and_then(|_| standing(status.tenants.get(index)?))
-                .unwrap_or_default();
             print!("{}", explanation(&status, index, &standing));
             Ok(ExitCode::SUCCESS)
         }
@@ -174,8 +172,9 @@ pub fn explain(args: &Explain) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// One status. An agent of our own has to look for a while before it knows anything of applications.
-fn live(config: Config) -> anyhow::Result<Status> {
+/// One status, and what stands in the tenant's knobs beside it. An agent of our own has to look for a while before it
+/// knows anything of applications.
+fn live(config: Config, name: &str) -> anyhow::Result<(Status, Standing)> {
     let mut asked = Asked::new(config)?;
     if matches!(asked, Asked::Alone(_)) {
         eprintln!("justitia: no agent runs; observing for 3 s to say what one would do");
@@ -185,7 +184,20 @@ fn live(config: Config) -> anyhow::Result<Status> {
             std::thread::sleep(Duration::from_millis(200));
         }
     }
-    asked.look()
+    let before = asked.look()?;
+    let tenant = |status: &Status| Some(status.tenants.get(find(status, name).ok()?)?.clone());
+    let Some(was) = tenant(&before) else {
+        return Ok((before, Standing::default()));
+    };
+    let mut standing = standing(&was).unwrap_or_default();
+    let after = asked.look()?;
+    // What the agent has taken or given back meanwhile would be told as somebody else's.
+    let is = tenant(&after).unwrap_or_default();
+    let held = |tenant: &TenantStatus, knob: &str| tenant.knobs.iter().any(|k| k.knob == knob);
+    standing
+        .knobs
+        .retain(|(knob, _)| held(&was, knob) == held(&is, knob));
+    Ok((after, standing))
 }
 
 fn recorded(file: &Path, at: Option<u32>) -> anyhow::Result<Status> {
