@@ -78,8 +78,9 @@ pub fn ideal(results: &Results) -> Vec<f64> {
 pub fn groups(results: &Results) -> Vec<Group<'_>> {
     let mut states: Vec<Option<bool>> = Vec::new();
     for run in &results.runs {
-        if !states.contains(&run.mglru) {
-            states.push(run.mglru);
+        let state = state(results, run);
+        if !states.contains(&state) {
+            states.push(state);
         }
     }
     states
@@ -95,11 +96,22 @@ pub fn groups(results: &Results) -> Vec<Group<'_>> {
         .collect()
 }
 
+/// With which a run ran. One that failed may not have lived to tell: then with which all others did.
+fn state(results: &Results, run: &Run) -> Option<bool> {
+    if run.mglru.is_some() || run.outcome == Outcome::Measured {
+        return run.mglru;
+    }
+    let measured = |run: &&Run| run.outcome == Outcome::Measured;
+    let mut others = results.runs.iter().filter(measured).map(|run| run.mglru);
+    let first = others.next()?;
+    others.all(|other| other == first).then_some(first)?
+}
+
 fn row<'a>(results: &'a Results, contender: &'a Contender, mglru: Option<bool>) -> Row<'a> {
     let runs = results
         .runs
         .iter()
-        .filter(|run| run.contender == contender.id && run.mglru == mglru);
+        .filter(|run| run.contender == contender.id && state(results, run) == mglru);
     let mut measured = Vec::new();
     let mut failures = Vec::new();
     for run in runs {

@@ -367,6 +367,22 @@ fn what_did_not_run_is_shown_as_such() {
 }
 
 #[test]
+fn a_run_that_failed_before_it_could_tell_is_among_the_others() {
+    let mut results = results();
+    results.runs.retain(|run| run.mglru == Some(true));
+    let mut lost = failed("conventional", 9, "no disk", "");
+    lost.mglru = None;
+    results.runs.push(lost);
+    let found = groups(&results);
+    assert_eq!(found.len(), 1);
+    let failures = |row: &super::summary::Row<'_>| row.failures.iter().any(|f| f.repeat == 9);
+    assert!(found[0].rows.iter().any(failures));
+    results.runs.retain(|run| run.mglru.is_none());
+    let page = text(&parse(&html::page(&[results])));
+    assert!(page.contains("Nothing was measured") && !page.contains("without MGLRU"));
+}
+
+#[test]
 fn hostile_names_are_text() {
     const HOSTILE: &str = "<script>alert(1)</script>\"'>&amp;<!--]]>\u{1b}[2J\u{0}\u{202e}\n</svg>";
     let mut results = results();

@@ -22,7 +22,7 @@ pub fn section(results: &Results, id: &str) -> Markup {
             p.question { (results.question) }
             @for group in &groups {
                 p.finding {
-                    @if groups.len() > 1 { strong { (state(group.mglru)) ": " } }
+                    @if groups.len() > 1 { strong { (state(group)) ": " } }
                     (finding(results, group))
                 }
             }
@@ -33,7 +33,7 @@ pub fn section(results: &Results, id: &str) -> Markup {
             (goals(results, &groups))
             @for (number, group) in groups.iter().enumerate() {
                 div.group {
-                    h3 { (state(group.mglru)) }
+                    h3 { (state(group)) }
                     (measured(results, group, &format!("{id}-g{number}")))
                 }
             }
@@ -41,10 +41,11 @@ pub fn section(results: &Results, id: &str) -> Markup {
     }
 }
 
-fn state(mglru: Option<bool>) -> &'static str {
-    match mglru {
+fn state(group: &Group<'_>) -> &'static str {
+    match group.mglru {
         Some(true) => "MGLRU on",
         Some(false) => "MGLRU off (classic LRU)",
+        None if group.rows.iter().all(|row| row.measured == 0) => "Nothing was measured",
         None => "Kernel without MGLRU",
     }
 }
@@ -105,7 +106,7 @@ fn goals(results: &Results, groups: &[Group<'_>]) -> Markup {
                         @for judged in judge(results, group) {
                             tr {
                                 th scope="row" { (judged.what) }
-                                @if groups.len() > 1 { td { (state(group.mglru)) } }
+                                @if groups.len() > 1 { td { (state(group)) } }
                                 td.number { (judged.must) }
                                 td.number { (judged.stretch) }
                                 td.number { (judged.found) }
