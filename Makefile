@@ -67,9 +67,9 @@ test-package: deps
 	$(CARGO) build --workspace --bins
 	$(CARGO) test -p justitia-lab --test package -- --ignored --nocapture
 
-# Needs chromium for the report.
+# Needs chromium, and what `make demo` measured, for the report.
 screenshots:
-	$(CARGO) build --release -p justitia -p justitia-view --bins --examples
+	$(CARGO) build --release -p justitia -p justitia-view -p justitia-lab --bins --examples
 	packaging/screenshots.sh
 
 # Needs a nightly toolchain and `cargo install cargo-fuzz`.
