@@ -140,7 +140,11 @@ pub fn explain(status: &Status, index: usize, standing: &Standing) -> String {
     for knob in &tenant.knobs {
         held(&mut out, tenant, knob, standing);
     }
+    let told = out.len();
     others(&mut out, tenant, &standing.knobs);
+    if tenant.knobs.is_empty() && out.len() == told {
+        let _ = writeln!(out, "  none that the agent has set");
+    }
     taking(&mut out, status, tenant);
     decisions(&mut out, status, tenant, standing);
     out

@@ -124,6 +124,11 @@ fn a_yielded_knob_and_an_operators_limit_are_told_as_theirs() {
             "none about it in the 60 min",
         ],
     );
+    assert!(!text.contains("none that the agent has set"));
+    says(
+        &explain(&status(), 0, &Standing::default()),
+        &["Knobs\n  none that the agent has set\n"],
+    );
     assert!(
         !text.contains("memory.high"),
         "what bounds nothing is not told"

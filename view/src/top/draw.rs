@@ -351,9 +351,8 @@ fn footing(view: &View, width: u16, look: Look) -> Paragraph<'static> {
         (Screen::Help, ..) => "any key: back".to_owned(),
         (Screen::Detail, ..) => "Up/Down scroll  Space pause  Esc back  q quit".to_owned(),
         (Screen::Tree, _, Some((at, of))) => format!(
-            "{}/{of}  Left/Right 10 s  [ ] 1 min  < > ends  Space pause  Enter why  s {}  q quit",
-            at + 1,
-            view.sort.title()
+            "{}/{of}  Left/Right 10 s  [ ] 1 min  < > ends  Space pause  Enter why  q quit",
+            at + 1
         ),
         (Screen::Tree, ..) => format!(
             "Enter why  / filter  s sort ({})  c fold  Space pause  ? help  q quit",

@@ -215,3 +215,14 @@ fn what_is_too_long_says_so() {
     assert_eq!(shortened("as it is", 8), "as it is");
     assert_eq!(shortened("one too many", 8), "one t...");
 }
+
+#[test]
+fn a_recordings_keys_fit_80_columns() {
+    let mut view = view(2);
+    view.replay = Some((3598, 3600));
+    let shown = text(&shown(&mut view, 80, 24, false));
+    assert!(
+        shown.contains("3599/3600") && shown.trim_end().ends_with("q quit"),
+        "{shown}"
+    );
+}
