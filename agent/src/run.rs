@@ -163,6 +163,7 @@ impl Alone {
     /// If a vital file cannot be read any more.
     pub fn look(&mut self) -> Result<Status, RunError> {
         self.agent.turn(Instant::now())?;
+        self.agent.observer.catch_up(Instant::now());
         Ok(status(&self.agent, &self.limits, true))
     }
 }
@@ -178,7 +179,10 @@ fn turn_until_stopped(
         let now = Instant::now();
         let wait = agent.turn(now)?;
         let _ = sd_notify::notify(&[NotifyState::Watchdog]);
-        socket.answer(|| status(&agent, limits, observe));
+        socket.answer(|| {
+            agent.observer.catch_up(Instant::now());
+            status(&agent, limits, observe)
+        });
         if wait_for(&agent, stop, socket, wait) {
             break;
         }

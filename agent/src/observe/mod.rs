@@ -102,6 +102,11 @@ impl Observer {
         changes
     }
 
+    /// Reads the probes now, for who asks: between two samples there may be seconds, as far as their cost allows.
+    pub fn catch_up(&mut self, now: Instant) {
+        self.sight.catch_up(&self.mirror, now);
+    }
+
     /// Looks at the memory's counters, and at tenants as far as they are due and the budget allows, at a few
     /// always.
     ///

@@ -17,6 +17,8 @@ use crate::tell::status::LatencyStatus;
 
 /// The probes are read this often, at the agent's turns.
 const PERIOD: Duration = Duration::from_millis(200);
+/// What was read so long ago is still new to who asks.
+const FRESH: Duration = Duration::from_millis(50);
 /// How often a tenant's stalls are read, while it moves bytes.
 const STALLS: Duration = Duration::from_secs(1);
 /// Each time in so many, those of tenants that move nothing are read too: they may be starved.
@@ -29,6 +31,8 @@ pub struct Sight {
     eyes: Option<Eyes>,
     blind: Option<String>,
     flows: Flows,
+    /// When the probes were last read.
+    sampled: Option<Instant>,
     due: Option<Instant>,
     stalls_due: Option<Instant>,
     stall_rounds: u64,
@@ -85,6 +89,7 @@ impl Sight {
             room: Limits::default(),
             blind: Some(why.to_owned()),
             flows: Flows::default(),
+            sampled: None,
             due: None,
             stalls_due: None,
             stall_rounds: 0,
@@ -142,6 +147,7 @@ impl Sight {
         let Some(eyes) = &mut self.eyes else {
             return;
         };
+        self.sampled = Some(now);
         let begun = thread_cpu();
         match eyes.sample() {
             Ok(mut sample) => {
@@ -178,6 +184,14 @@ impl Sight {
         }
         let cost = thread_cpu().saturating_sub(begun);
         self.due = Some(now + PERIOD.max(cost.div_f64(MOST)));
+    }
+
+    /// Reads the probes, due or not, unless they were just read.
+    pub fn catch_up(&mut self, mirror: &Mirror, now: Instant) {
+        if self.sampled.is_none_or(|at| now - at >= FRESH) {
+            self.due = None;
+            self.sample(mirror, now);
+        }
     }
 
     /// Begins or ends watching which files are used by others than those who are charged for them.
@@ -219,6 +233,14 @@ impl Sight {
     #[must_use]
     pub fn rates(&self, id: CgroupId, now: Instant) -> Option<Rates> {
         self.blind.is_none().then(|| self.flows.rates(id, now))
+    }
+
+    /// A tenant's counters up to now, not only up to the last sample: 0 before it does I/O, `None` where the eyes
+    /// are shut.
+    #[must_use]
+    pub fn counters(&self, id: CgroupId) -> Option<Counters> {
+        let eyes = self.eyes.as_ref().filter(|_| self.blind.is_none())?;
+        Some(eyes.counters_of(id).unwrap_or_default())
     }
 
     /// How long its calls took in the last whole window, where they are timed.

@@ -162,6 +162,20 @@ impl Eyes {
         Ok(sample)
     }
 
+    /// One cgroup's counters up to now, for who cannot wait for the next sample; `None` before its first call,
+    /// and after it was removed. Costs one system call.
+    #[must_use]
+    pub fn counters_of(&self, id: CgroupId) -> Option<Counters> {
+        let slot_of = self.account.map("slot_of").ok()?;
+        let slot = slot_of
+            .lookup(&id.0.to_ne_bytes(), MapFlags::ANY)
+            .ok()??
+            .try_into()
+            .map(u32::from_ne_bytes)
+            .ok()?;
+        (0 < slot && size(slot) < self.slot_count).then(|| self.counters(size(slot)))
+    }
+
     /// Gives the room of cgroups that are known to be removed to others. The probe for
     /// [`Probe::Removal`] does so by itself; this is for kernels without it.
     ///
