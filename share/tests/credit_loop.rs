@@ -5,7 +5,8 @@
 mod disk;
 
 use disk::{Machine, Work};
-use justitia_share::{Claim, NodeId, Tree, Weight, pv};
+use justitia_share::credit::{CreditLoop, Flow, Interval, Observed, Settings};
+use justitia_share::{Claim, NodeId, Tree, Weight, num, pv};
 
 const WEIGHTS: [u64; 4] = [100, 200, 400, 800];
 
@@ -279,4 +280,62 @@ fn the_lightest_of_eight_is_not_starved() {
     machine.run(10.0);
     let got = machine.measure(20.0);
     assert!(pv(&all_of(&STARVING), &got).unwrap() < 0.3, "{got:?}");
+}
+
+/// What a hog of weight 100 with 90 MB of dirty pages may write a second, after so many seconds beside a writer of
+/// weight 800 that takes what it can get and one of weight 100 that writes little, and waits as told.
+fn hog_may_write(stalled: f64, seconds: f64) -> f64 {
+    let mut tree = Tree::new();
+    let nodes = [100, 800, 100].map(|weight| {
+        let claim = Claim::unlimited(Weight::try_from(weight).unwrap());
+        tree.add(NodeId::ROOT, claim)
+    });
+    let mut credits = CreditLoop::new(Settings::default());
+    let mut may_write = [30e6, 29e6];
+    let interval = Interval {
+        seconds: 0.25,
+        busy: 1.0,
+        kept_up: 1.0,
+        delay: 0.01,
+    };
+    for _ in 0..num::to_u64(seconds * 4.0) {
+        let all = may_write.iter().sum::<f64>() + 1e6;
+        let writes = [may_write[0], may_write[1], 1e6].map(|wish| wish * (60e6 / all).min(1.0));
+        let waits = [1.0, 1.0, stalled];
+        let tenants: Vec<Observed> = (0..3)
+            .map(|id| Observed {
+                id: id as u64,
+                node: nodes[id],
+                flow: Flow {
+                    wbytes: writes[id],
+                    wios: writes[id] / 65536.0,
+                    ..Flow::default()
+                },
+                stalled: waits[id],
+                application: Some(writes[id]),
+                dirty: if id == 0 { 90_000_000 } else { 0 },
+                limitable: true,
+            })
+            .collect();
+        let allowances = credits.step(&tree, interval, &tenants);
+        for allowance in allowances.iter().filter(|a| a.id < 2) {
+            let limit = allowance.limits.wbps.map_or(60e6, num::to_f64);
+            may_write[if allowance.id == 0 { 0 } else { 1 }] = limit;
+        }
+    }
+    may_write[0]
+}
+
+#[test]
+fn whoever_waits_behind_anothers_dirty_pages_has_them_written() {
+    let (waited_for, alone) = (hog_may_write(0.9, 20.0), hog_may_write(0.0, 20.0));
+    assert!(waited_for >= 30e6, "{waited_for}");
+    assert!(alone < 10e6, "{alone}");
+}
+
+#[test]
+fn after_a_step_dirty_pages_are_written_soon() {
+    let (soon, later) = (hog_may_write(0.0, 2.0), hog_may_write(0.0, 5.0));
+    assert!(soon >= 60e6, "{soon}");
+    assert!(later < 10e6, "{later}");
 }

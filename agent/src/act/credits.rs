@@ -284,9 +284,9 @@ impl Credits {
             if !node.children.is_empty() || !(all || self.active.contains(&id)) {
                 continue;
             }
-            let application = observer.sight.rates(id, now).map(|rates| {
-                let total = rates.total;
-                total.read.total().bytes + total.written.total().bytes
+            let application = observer.sight.counters(id).map(|counters| {
+                let (read, written) = (counters.read.total(), counters.written.total());
+                read.bytes.saturating_add(written.bytes)
             });
             match self.tenants.look(&node.cgroup, application, now) {
                 Ok(Some(io)) => {
@@ -577,6 +577,7 @@ fn trace(
             ios = tenant.flow.rios + tenant.flow.wios,
             stalled = tenant.stalled,
             app = tenant.application.unwrap_or(0.0) / 1e6,
+            dirty = tenant.dirty >> 20,
             ?allowance,
             "tenant"
         );

@@ -52,10 +52,12 @@ impl std::fmt::Display for RoomIntent {
 const PAGE: u64 = 4096;
 /// No writer has less room for file pages than this.
 pub const LEAST_ROOM: u64 = 16 << 20;
-/// Lowering the knob reclaims at once, in the write: at most this part of the memory a step.
+/// Lowering the knob reclaims at once, in the write: at most this part of the memory a step. So it goes up, too,
+/// beyond a writer's own part.
 const STEP: u64 = 8;
-/// A knob that would move by less than this part stays.
-const DEADBAND: u64 = 16;
+/// A knob that would move by less than this part stays: a writer stands still until what is dirty beyond its new
+/// room is written.
+const DEADBAND: u64 = 4;
 /// A writer whose room is empty by this part does not want more.
 const ROOMY: u64 = 8;
 /// And may grow by this part until the next look.
@@ -75,17 +77,19 @@ pub fn plan_rooms(writers: &[Writer], free: u64) -> Vec<RoomIntent> {
         .saturating_add(free);
     let parts: Vec<f64> = writers.iter().map(|w| w.part).collect();
     let wanted: Vec<Option<u64>> = writers.iter().map(Writer::wanted).collect();
-    let rooms = rooms(pool, &parts, &wanted, LEAST_ROOM);
+    let open = rooms(pool, &parts, &wanted, LEAST_ROOM);
+    let own = rooms(pool, &parts, &[], LEAST_ROOM);
     writers
         .iter()
-        .zip(rooms)
-        .filter_map(|(writer, room)| {
+        .zip(open.into_iter().zip(own))
+        .filter_map(|(writer, (room, own))| {
             let used = writer.file + writer.other;
             let goal = writer.other + room.max(LEAST_ROOM);
-            let high = goal.max(used - used / STEP) / PAGE * PAGE;
-            let moves = writer
-                .standing
-                .is_none_or(|now| high.abs_diff(now) > now / DEADBAND);
+            let standing = writer.standing;
+            let moves = standing.is_none_or(|now| goal.abs_diff(now) > now / DEADBAND);
+            // Its own part it may have at once; what others leave may be wanted again soon.
+            let most = standing.map_or(goal, |now| (writer.other + own).max(now + now / STEP));
+            let high = goal.min(most).max(used - used / STEP) / PAGE * PAGE;
             moves.then_some(RoomIntent {
                 id: writer.id,
                 high,

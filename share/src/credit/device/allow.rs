@@ -6,7 +6,7 @@ use super::super::predict::Predict;
 use super::super::price::Prices;
 use super::super::total::Verdict;
 use super::notice::{ACTIVE, SETTLED, slowness};
-use super::{Allowance, CreditLoop, Interval, Observed, PATIENT};
+use super::{Allowance, BEHIND, CreditLoop, Interval, Observed, PATIENT};
 use crate::credit::carry::Residual;
 use crate::num;
 use crate::tree::{Claim, Tree};
@@ -14,6 +14,9 @@ use crate::tree::{Claim, Tree};
 /// What others wait for may be behind a tenant's dirty pages (a journal's commit, in ordered mode): its limit
 /// lets it write what it has within so many seconds.
 const DRAIN: f64 = 3.0;
+/// After a step it may have more dirty pages than it will have room for, and until those are written its writers
+/// stand still: sooner, then.
+const AFTER_STEP: f64 = 1.5;
 /// For each second that the queue is too long, so much less of the device is handed out; at most the other.
 const EMPTYING: f64 = 0.5;
 const MOST_EMPTYING: f64 = 0.1;
@@ -71,8 +74,16 @@ impl CreditLoop {
             let least = if demand.is_some() { share } else { 0.0 };
             let part = part.max(least) * factor;
             let residual = state.residual.credits();
-            let limits = limit::limits(prices, &state.mix, (part + residual).max(part / 2.0))
-                .at_least_written(num::to_f64(tenant.dirty) / DRAIN);
+            let own = limit::limits(prices, &state.mix, (part + residual).max(part / 2.0));
+            let drain = if state.settled < SETTLED {
+                AFTER_STEP
+            } else if self.behind < BEHIND {
+                DRAIN
+            } else {
+                f64::INFINITY
+            };
+            let limits = own.at_least_written(num::to_f64(tenant.dirty) / drain);
+            state.lifted = limits != own;
             let standing = match state.standing {
                 Some((part, standing)) if limits.near(&standing, self.settings.deadband) => {
                     (part, standing)

@@ -10,7 +10,7 @@ use super::carry::Residual;
 use super::price::{Flow, Prices};
 use super::total::{BUSY, TotalCredit, Verdict};
 use crate::tree::Tree;
-use notice::State;
+use notice::{ACTIVE, STALLED, State};
 pub use observed::{Allowance, BUFFERED, Interval, Observed};
 
 /// The loop's constants. The defaults suit every device we know.
@@ -49,6 +49,10 @@ const PATIENT: f64 = 5.0;
 /// Contention that comes back within so many seconds makes the loop more patient.
 const SOON: f64 = 10.0;
 const MOST_PATIENCE: f64 = 16.0;
+/// Who has waited behind another may do so again within so many seconds.
+const BEHIND: f64 = 5.0;
+/// Who uses less than this part of his limits does little.
+const LITTLE: f64 = 0.5;
 
 /// Credits of one device.
 #[derive(Clone, Debug)]
@@ -65,6 +69,8 @@ pub struct CreditLoop {
     patience: f64,
     /// For how long the device's queue has been too long, seconds.
     emptying: f64,
+    /// Since somebody last waited and was not held by its own limits, seconds.
+    behind: f64,
     verdict: Verdict,
 }
 
@@ -84,6 +90,7 @@ impl CreditLoop {
             quiet: 0.0,
             patience: settings.release_after,
             emptying: 0.0,
+            behind: BEHIND,
             verdict: Verdict::Silent,
         }
     }
@@ -119,6 +126,7 @@ impl CreditLoop {
         let waiting = tenants.iter().filter(|t| self.state(t.id).waiting).count();
         self.decide(interval, waiting >= 2);
         self.learn(interval, waiting >= 2);
+        self.look_behind(interval, tenants);
         let here: HashSet<u64> = tenants.iter().map(|tenant| tenant.id).collect();
         self.states.retain(|id, _| here.contains(id));
         match self.total.prices() {
@@ -168,6 +176,26 @@ impl CreditLoop {
             self.engaged = true;
             self.quiet = 0.0;
         }
+    }
+
+    /// Whether somebody waits for another's data: he waits, and has done little of what his limits leave him. Who
+    /// has done more waits for the device.
+    fn look_behind(&mut self, interval: Interval, tenants: &[Observed]) {
+        let behind = |tenant: &Observed| {
+            let state = self.state(tenant.id);
+            let little = match state.standing {
+                Some((_, limits)) => limits.used(&state.mix) < LITTLE,
+                None => state.quiet >= ACTIVE,
+            };
+            state.stalled >= STALLED && little && !state.held
+        };
+        self.behind = if !self.engaged {
+            BEHIND
+        } else if self.verdict == Verdict::Stuck || tenants.iter().any(behind) {
+            0.0
+        } else {
+            self.behind + interval.seconds
+        };
     }
 
     fn learn(&mut self, interval: Interval, contended: bool) {

@@ -11,7 +11,7 @@ use super::{BUFFERED, CreditLoop, Interval, Observed};
 /// Without I/O for so many seconds a tenant is not active and carries no limit.
 pub(super) const ACTIVE: f64 = 1.5;
 /// From this part of the interval on, being stalled is waiting.
-const STALLED: f64 = 0.3;
+pub(super) const STALLED: f64 = 0.3;
 /// A tenant that uses this part of its limit wants more.
 const USED_UP: f64 = 0.9;
 /// If those who wait got less than this part of what they were allowed, it is no noise.
@@ -61,6 +61,8 @@ pub(super) struct State {
     pub(super) squeezed: f64,
     /// Is corrected: what it gets depends on its credits or its room.
     pub(super) corrected: bool,
+    /// Its limit lets it write more than its credits, for others' sake.
+    pub(super) lifted: bool,
     /// Its share, and for how long that has been so.
     pub(super) share: f64,
     pub(super) settled: f64,
@@ -149,6 +151,7 @@ impl CreditLoop {
                     || (state.waiting && used.is_none())
                     || state.squeezed > 0.0);
             state.corrected = active
+                && !state.lifted
                 && tenant.application.is_some()
                 && (state.held || (buffered && tenant.stalled >= STALLED));
             let Some(prices) = prices else { continue };
