@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use justitia_kernel::cgroup::CgroupId;
-use justitia_kernel::eyes::{Eyes, Histogram, Latencies, Limits, Sample, SharedInode};
+use justitia_kernel::eyes::{Counters, Eyes, Histogram, Latencies, Limits, Sample, SharedInode};
 use justitia_kernel::psi::PsiResource;
 use justitia_kernel::support::State;
 use justitia_share::num::to_f64;

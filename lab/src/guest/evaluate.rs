@@ -305,13 +305,15 @@ impl Run<'_> {
 
     /// Keeps what was measured in a window.
     fn keep(&mut self, reports: &[(String, Report)], before: &Look, after: &Look, seconds: f64) {
-        // Who runs in the background reports later: what the kernel has counted of it meanwhile.
+        // Who runs in the background reports later: what was counted of it meanwhile.
         for work in &self.background {
             let name = work.who();
             let since = after.application(name).since(before.application(name));
             let device = after.device(name).since(before.device(name));
             let values = self.values.entry(name.to_owned()).or_default();
-            values.insert("bandwidth".to_owned(), to_f64(since.total()) / seconds);
+            let bytes = after.seen.bytes(name, &before.seen);
+            let bytes = bytes.unwrap_or_else(|| since.total());
+            values.insert("bandwidth".to_owned(), to_f64(bytes) / seconds);
             values.insert("device".to_owned(), to_f64(device.total()) / seconds);
         }
         for (name, report) in reports {

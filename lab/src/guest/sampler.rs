@@ -29,33 +29,7 @@ struct Watched {
     cgroup: Cgroup,
     at: Instant,
     application: Transfer,
-    calls: Calls,
     device: Transfer,
-}
-
-/// By which calls a tenant moves its bytes of late. What it does without read and write (io_uring, libaio)
-/// is not in its processes' counts, and only the probes see it; but those are read at times of the agent's
-/// own, so the counts are preferred where most is in them.
-#[derive(Default)]
-struct Calls {
-    counted: f64,
-    seen: f64,
-}
-
-impl Calls {
-    /// What of before still matters a sample later.
-    const KEPT: f64 = 0.8;
-
-    /// The rate to believe, of the processes' own counts and of the probes.
-    fn choose(&mut self, counted: f64, seen: f64) -> f64 {
-        self.counted = self.counted * Self::KEPT + counted;
-        self.seen = self.seen * Self::KEPT + seen;
-        if self.counted * 2.0 < self.seen {
-            seen
-        } else {
-            counted
-        }
-    }
 }
 
 impl Sampler {
@@ -68,7 +42,6 @@ impl Sampler {
                 cgroup,
                 at: begin,
                 application: Transfer::default(),
-                calls: Calls::default(),
                 device: Transfer::default(),
             })
             .collect();
@@ -116,11 +89,12 @@ fn watch(mut watched: Vec<Watched>, begin: Instant, stop: &AtomicBool) -> Result
             let seconds = (now - tenant.at).as_secs_f64().max(1e-3);
             let rate =
                 |now: Transfer, before: Transfer| to_f64(now.since(before).total()) / seconds;
-            // A process that ends takes its count with it: the fall counts as nothing.
-            let counted = rate(application, tenant.application);
-            let moved = seen.bytes(&tenant.name, &before);
-            let seen_rate = moved.map_or(0.0, |bytes| to_f64(bytes) / seconds);
-            let bandwidth = tenant.calls.choose(counted, seen_rate);
+            // Where no probes run, the processes' own counts: one that ends takes its own with it, which counts as
+            // nothing.
+            let bandwidth = match seen.bytes(&tenant.name, &before) {
+                Some(bytes) => to_f64(bytes) / seconds,
+                None => rate(application, tenant.application),
+            };
             for (metric, value) in [
                 ("pages", Some(to_f64(pages).round())),
                 ("bandwidth", Some(bandwidth.round())),
@@ -152,23 +126,4 @@ fn watch(mut watched: Vec<Watched>, begin: Instant, stop: &AtomicBool) -> Result
 
 fn round(seconds: f64) -> f64 {
     (seconds * 1000.0).round() / 1000.0
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_the_processes_do_not_count_is_taken_from_the_probes() {
-        let mut calls = Calls::default();
-        // read and write: the probes are read in bursts.
-        let buffered = [(100.0, 0.0), (100.0, 0.0), (100.0, 300.0), (100.0, 100.0)];
-        for (counted, seen) in buffered {
-            assert_eq!(calls.choose(counted, seen).to_bits(), counted.to_bits());
-        }
-        // Then libaio; what is counted are fio's own messages.
-        let last = (0..8).map(|_| calls.choose(0.6, 80.0)).last();
-        assert_eq!(last, Some(80.0));
-        assert_eq!(calls.choose(0.6, 90.0).to_bits(), 90_f64.to_bits());
-    }
 }
