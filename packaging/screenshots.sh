@@ -3,10 +3,10 @@
 #   docs/top.svg      `justitia top` over a recording that is made in a guest: four containers that read and write
 #                     more than the page cache holds, on a disk that they wait for
 #   docs/report.png   the head of the lab's report about re-reading (`make demo` measures it), by chromium
-# BIN is where the programs lie (target/release), JUSTITIA_LAB_DIR where the lab keeps its files.
+# BIN is where the programs lie (the release build), JUSTITIA_LAB_DIR where the lab keeps its files.
 set -eu
 here=$(cd "$(dirname "$0")/.." && pwd)
-bin=${BIN:-$here/target/release}
+bin=${BIN:-${CARGO_TARGET_DIR:-$here/target}/release}
 lab=${JUSTITIA_LAB_DIR:-${bin%/*}/lab}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
