@@ -53,11 +53,12 @@ check:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 
-# The programs are built first: tests boot guests with them.
+# The programs are built first: tests boot guests with them. With the tests, so that what both need is
+# compiled once: tests ask some libraries for more, and alone the programs would get other builds of them.
 test: deps check
-	$(CARGO) build --workspace --bins
+	$(CARGO) build --workspace --bins --tests
 	$(CARGO) test --workspace
-	RUSTFLAGS="--cfg loom" $(CARGO) test -p justitia-lock --release --target-dir target/loom --test loom
+	RUSTFLAGS="--cfg loom" $(CARGO) test -p justitia-lock --target-dir target/loom --test loom
 
 test-eyes: deps
 	$(CARGO) build -p justitia-lab --bins

@@ -1,5 +1,5 @@
 //! Every interleaving of a few threads, by loom:
-//! `RUSTFLAGS="--cfg loom" cargo test -p justitia-lock --test loom --release`.
+//! `RUSTFLAGS="--cfg loom" cargo test -p justitia-lock --test loom`.
 #![cfg(loom)]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
