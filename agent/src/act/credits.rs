@@ -332,6 +332,7 @@ impl Credits {
                     id: *id,
                     part: *part,
                     file: io.file,
+                    dirty: io.dirty,
                     other: io.other,
                     standing: self.highs.get(id).copied(),
                 })

@@ -19,9 +19,8 @@ pub struct TenantIo {
     /// free first. Where the kernel does not say (no PSI),
     /// a tenant with I/O counts as waiting: the disk's own counters say whether it is contended.
     pub stalled: f64,
-    /// What its applications read and wrote, bytes per second, less what its dirty pages have grown by, so
-    /// that filling them does not count as served, and waiting until they have shrunk not as starved (below 0
-    /// in some intervals; meant for averages). Without the probes, what went through the disk.
+    /// What its applications read and wrote, bytes per second. Without the probes, what went through the disk
+    /// and what became dirty (below 0 in an interval that wrote more back; meant for averages).
     pub application: f64,
     /// Dirty pages and pages under writeback.
     pub dirty: u64,
@@ -136,10 +135,8 @@ fn between(before: &Last, here: &Last) -> Option<TenantIo> {
         _ => f64::from(u8::from(moved > 0.0)),
     };
     let application = match (before.application, here.application) {
-        (Some(then), Some(now)) => {
-            rate(now, then) - (to_f64(here.dirty) - to_f64(before.dirty)) / seconds
-        }
-        _ => moved,
+        (Some(then), Some(now)) => rate(now, then),
+        _ => moved + (to_f64(here.dirty) - to_f64(before.dirty)) / seconds,
     };
     Some(TenantIo {
         flows,
@@ -202,14 +199,18 @@ mod tests {
         let application = Some(1 << 20);
         let seen = meters.look(&cgroup, application, begin + Duration::from_secs(1));
         assert!(seen.unwrap().is_some());
+        // What the probes counted is what applications got, whatever became of it.
         write("memory.stat", &MEMORY.replace("2000", "102000"));
-        let application = Some(2 << 20);
-        let seen = meters.look(&cgroup, application, begin + Duration::from_secs(2));
-        let sustained = seen.unwrap().unwrap().application;
-        assert!(
-            (sustained - (1_048_576.0 - 100_000.0)).abs() < 1.0,
-            "{sustained}"
-        );
+        let mut look = |application, seconds| {
+            let seen = meters.look(&cgroup, application, begin + Duration::from_secs(seconds));
+            seen.unwrap().unwrap().application
+        };
+        let counted = look(Some(2 << 20), 2);
+        assert!((counted - 1_048_576.0).abs() < 1.0, "{counted}");
+        // Without them, what became dirty was written.
+        write("memory.stat", &MEMORY.replace("2000", "52000"));
+        let guessed = look(None, 3);
+        assert!((guessed + 50_000.0).abs() < 1.0, "{guessed}");
         std::fs::remove_file(path.join("io.stat")).unwrap();
         assert!(meters.look(&cgroup, None, begin).is_err());
     }

@@ -4,6 +4,7 @@
 
 use justitia_kernel::cgroup::CgroupId;
 use justitia_share::credit::rooms;
+use justitia_share::num::to_f64;
 
 /// A writer that contends. Amounts in bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -14,6 +15,8 @@ pub struct Writer {
     pub part: f64,
     /// Its file pages.
     pub file: u64,
+    /// Its dirty pages and those under writeback.
+    pub dirty: u64,
     /// Its other memory.
     pub other: u64,
     /// What stands in its `memory.high`, if that is ours.
@@ -25,6 +28,12 @@ impl Writer {
     fn wanted(&self) -> Option<u64> {
         let room = self.standing?.saturating_sub(self.other);
         (self.file < room - room / ROOMY).then(|| self.file + self.file / GROWTH)
+    }
+
+    /// Whether it may have room that others leave and want as well: with more room it would have more dirty pages,
+    /// too, and those are what is divided.
+    fn modest(&self, parts: f64, dirty: u64) -> bool {
+        to_f64(self.dirty) * parts <= self.part * to_f64(dirty) / 2.0
     }
 }
 
@@ -76,9 +85,17 @@ pub fn plan_rooms(writers: &[Writer], free: u64) -> Vec<RoomIntent> {
         .sum::<u64>()
         .saturating_add(free);
     let parts: Vec<f64> = writers.iter().map(|w| w.part).collect();
-    let wanted: Vec<Option<u64>> = writers.iter().map(Writer::wanted).collect();
-    let open = rooms(pool, &parts, &wanted, LEAST_ROOM);
     let own = rooms(pool, &parts, &[], LEAST_ROOM);
+    let (all_parts, all_dirty) = (parts.iter().sum(), writers.iter().map(|w| w.dirty).sum());
+    let wanted: Vec<Option<u64>> = writers
+        .iter()
+        .zip(&own)
+        .map(|(writer, own)| {
+            let modest = writer.modest(all_parts, all_dirty);
+            writer.wanted().or_else(|| (!modest).then_some(*own))
+        })
+        .collect();
+    let open = rooms(pool, &parts, &wanted, LEAST_ROOM);
     writers
         .iter()
         .zip(open.into_iter().zip(own))
@@ -102,6 +119,7 @@ pub fn plan_rooms(writers: &[Writer], free: u64) -> Vec<RoomIntent> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use justitia_share::num;
 
     const MIB: u64 = 1 << 20;
 
@@ -110,6 +128,7 @@ mod tests {
             id: CgroupId(id),
             part,
             file: file * MIB,
+            dirty: num::to_u64(part * 100.0) * MIB,
             other: 10 * MIB,
             standing: standing.map(|high| high * MIB),
         }
@@ -146,5 +165,29 @@ mod tests {
         let tiny = [writer(1, 0.001, 10, None), writer(2, 0.999, 10, None)];
         let intents = plan_rooms(&tiny, 0);
         assert!(intents.iter().all(|i| i.high >= 10 * MIB + LEAST_ROOM));
+    }
+
+    #[test]
+    fn what_others_leave_goes_to_whoever_holds_few_dirty_pages() {
+        // The heaviest fills a tenth of its room; the other two want more.
+        let with = |dirty: u64| {
+            let writer = |id, part, file, standing, dirty: u64| Writer {
+                dirty: dirty * MIB,
+                ..writer(id, part, file, Some(standing))
+            };
+            let writers = [
+                writer(1, 0.1, 100, 110, dirty),
+                writer(2, 0.1, 100, 110, 1),
+                writer(3, 0.8, 90, 810, 40),
+            ];
+            let room = |id| {
+                let intents = plan_rooms(&writers, 710 * MIB);
+                let intent = intents.iter().find(|i| i.id == CgroupId(id));
+                intent.map(|i| i.room / MIB)
+            };
+            (room(1), room(2))
+        };
+        assert_eq!(with(1), (Some(443), Some(443)));
+        assert_eq!(with(20), (None, Some(787)));
     }
 }

@@ -11,8 +11,8 @@ use crate::credit::carry::Residual;
 use crate::num;
 use crate::tree::{Claim, Tree};
 
-/// What others wait for may be behind a tenant's dirty pages (a journal's commit, in ordered mode): its limit
-/// lets it write what it has within so many seconds.
+/// What others wait for may be behind a tenant's dirty pages (a journal's commit, in ordered mode): meanwhile its
+/// limit lets it write what it has within so many seconds.
 const DRAIN: f64 = 3.0;
 /// After a step it may have more dirty pages than it will have room for, and until those are written its writers
 /// stand still: sooner, then.
@@ -24,8 +24,8 @@ const MOST_EMPTYING: f64 = 0.1;
 const EMPTYING_STEP: f64 = 0.05;
 /// A prediction is exceeded by this much before it holds its tenant.
 const HEADROOM: f64 = 1.25;
-/// A share that moves by more than this part is a step.
-const STEP: f64 = 0.1;
+/// A share that moves by more than this part is a step; one of many that comes or goes is none.
+const STEP: f64 = 0.3;
 
 impl CreditLoop {
     /// Distributes, corrects, and turns credits into limits.
@@ -75,10 +75,10 @@ impl CreditLoop {
             let part = part.max(least) * factor;
             let residual = state.residual.credits();
             let own = limit::limits(prices, &state.mix, (part + residual).max(part / 2.0));
-            let drain = if state.settled < SETTLED {
-                AFTER_STEP
-            } else if self.behind < BEHIND {
+            let drain = if self.behind < BEHIND {
                 DRAIN
+            } else if state.settled < SETTLED {
+                AFTER_STEP
             } else {
                 f64::INFINITY
             };
@@ -130,14 +130,13 @@ impl CreditLoop {
         for ((tenant, part), share) in active.iter().zip(parts).zip(shares) {
             let state = self.states.entry(tenant.id).or_default();
             // After a step, averages and limits need a moment to show what it has done.
-            // While all wait for one, what each gets is no measure of its part.
-            if stuck || (share - state.share).abs() > STEP * state.share {
+            if (share - state.share).abs() > STEP * state.share {
                 (state.share, state.settled) = (*share, 0.0);
             } else {
                 state.settled += interval.seconds;
             }
             if state.corrected {
-                got += state.application;
+                got += state.served();
                 entitled += part;
             }
         }
@@ -145,13 +144,11 @@ impl CreditLoop {
         for (tenant, part) in active.iter().zip(parts) {
             let state = self.states.entry(tenant.id).or_default();
             if state.corrected && entitled > 0.0 {
-                if stuck {
-                    state.correction.fade(interval.seconds);
-                } else if state.settled >= SETTLED && state.watched >= 2.0 * slowness(tenant) {
+                // While all wait for one, what each gets is no measure of its part.
+                if !stuck && state.settled >= SETTLED && state.watched >= 2.0 * slowness(tenant) {
                     let ideal = got * part / entitled;
-                    state
-                        .correction
-                        .correct(state.application, ideal, interval.seconds);
+                    let served = state.served();
+                    state.correction.correct(served, ideal, interval.seconds);
                 }
                 before += part;
                 after += part * state.correction.factor();

@@ -7,6 +7,7 @@ use super::super::predict::{Predict, Swift};
 use super::super::price::Flow;
 use super::super::total::{BUSY, Verdict};
 use super::{BUFFERED, CreditLoop, Interval, Observed};
+use crate::num;
 
 /// Without I/O for so many seconds a tenant is not active and carries no limit.
 pub(super) const ACTIVE: f64 = 1.5;
@@ -40,6 +41,9 @@ pub(super) const SETTLED: f64 = 2.5;
 pub(super) struct State {
     pub(super) mix: Flow,
     pub(super) application: f64,
+    /// Its dirty pages, and by how much they grow a second, averaged like the application's bandwidth.
+    pub(super) dirty: f64,
+    pub(super) growth: f64,
     /// For how long that was averaged, seconds.
     pub(super) watched: f64,
     pub(super) stalled: f64,
@@ -61,7 +65,7 @@ pub(super) struct State {
     pub(super) squeezed: f64,
     /// Is corrected: what it gets depends on its credits or its room.
     pub(super) corrected: bool,
-    /// Its limit lets it write more than its credits, for others' sake.
+    /// Its limit lets it write more than its credits, for others' sake: what it gets depends on its room alone.
     pub(super) lifted: bool,
     /// Its share, and for how long that has been so.
     pub(super) share: f64,
@@ -69,6 +73,18 @@ pub(super) struct State {
     /// What it was thought to spend.
     pub(super) expected: f64,
     pub(super) standing: Option<(f64, Limits)>,
+}
+
+impl State {
+    /// What its applications are served, bytes per second. Where credits decide, without what its dirty pages grow
+    /// by, or with what they shrink by: both pass. Where room decides, what the applications get.
+    pub(super) fn served(&self) -> f64 {
+        if self.lifted {
+            self.application
+        } else {
+            self.application - self.growth
+        }
+    }
 }
 
 impl CreditLoop {
@@ -89,7 +105,8 @@ impl CreditLoop {
                 state.mix = state.mix.towards(&tenant.flow, follow);
                 state.quiet = 0.0;
                 state.seen = true;
-            } else {
+            } else if tenant.dirty < BUFFERED || tenant.stalled < STALLED {
+                // Else it waits with much to write: perhaps for another's data, which is no reason to forget it.
                 state.quiet += interval.seconds;
             }
             if let Some(bandwidth) = tenant.application {
@@ -102,6 +119,10 @@ impl CreditLoop {
                 let follow = 1.0 - (-interval.seconds / slowness(tenant)).exp();
                 let follow = follow.max(interval.seconds / state.watched);
                 state.application += (bandwidth - state.application) * follow;
+                let dirty = num::to_f64(tenant.dirty);
+                let growth = (dirty - state.dirty) / interval.seconds;
+                state.growth += (growth - state.growth) * follow;
+                state.dirty = dirty;
             }
             state.stalled += (tenant.stalled - state.stalled) * follow;
             // Dirty pages go out in bursts: what a writer behind them uses is its average, and while its
@@ -151,7 +172,6 @@ impl CreditLoop {
                     || (state.waiting && used.is_none())
                     || state.squeezed > 0.0);
             state.corrected = active
-                && !state.lifted
                 && tenant.application.is_some()
                 && (state.held || (buffered && tenant.stalled >= STALLED));
             let Some(prices) = prices else { continue };
