@@ -138,5 +138,15 @@ fn calls_are_not_timed_otherwise() {
         guest.ok(REST);
         assert!(app["reads"].as_u64().is_some_and(|n| n > 0), "{app}");
         assert!(app["latency"].is_null(), "{app}");
+
+        // The probes are read when somebody asks: between two samples of the agent's own there may be seconds.
+        let read = || tenant(&guest.status(), "idle")["app"]["read_bytes"].as_u64();
+        guest.ok("cache idle /data/cached 1");
+        for _ in 0..5 {
+            let before = read().unwrap_or_default();
+            guest.ok("cache idle /data/cached 8");
+            let seen = read().map(|now| now - before);
+            assert_eq!(seen, Some(8 << 20));
+        }
     });
 }

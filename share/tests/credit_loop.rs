@@ -283,8 +283,8 @@ fn the_lightest_of_eight_is_not_starved() {
 }
 
 /// What a hog of weight 100 with 90 MB of dirty pages may write a second, after so many seconds beside a writer of
-/// weight 800 that takes what it can get and one of weight 100 that writes little, and waits as told.
-fn hog_may_write(stalled: f64, seconds: f64) -> f64 {
+/// weight 800 that takes what it can get and one of weight 100 that writes `little`, and waits as told.
+fn hog_may_write(little: f64, stalled: f64, seconds: f64) -> f64 {
     let mut tree = Tree::new();
     let nodes = [100, 800, 100].map(|weight| {
         let claim = Claim::unlimited(Weight::try_from(weight).unwrap());
@@ -299,8 +299,8 @@ fn hog_may_write(stalled: f64, seconds: f64) -> f64 {
         delay: 0.01,
     };
     for _ in 0..num::to_u64(seconds * 4.0) {
-        let all = may_write.iter().sum::<f64>() + 1e6;
-        let writes = [may_write[0], may_write[1], 1e6].map(|wish| wish * (60e6 / all).min(1.0));
+        let all = may_write.iter().sum::<f64>() + little;
+        let writes = [may_write[0], may_write[1], little].map(|wish| wish * (60e6 / all).min(1.0));
         let waits = [1.0, 1.0, stalled];
         let tenants: Vec<Observed> = (0..3)
             .map(|id| Observed {
@@ -328,14 +328,16 @@ fn hog_may_write(stalled: f64, seconds: f64) -> f64 {
 
 #[test]
 fn whoever_waits_behind_anothers_dirty_pages_has_them_written() {
-    let (waited_for, alone) = (hog_may_write(0.9, 20.0), hog_may_write(0.0, 20.0));
+    let waited_for = hog_may_write(1e6, 0.9, 20.0);
     assert!(waited_for >= 30e6, "{waited_for}");
-    assert!(alone < 10e6, "{alone}");
+    let not = hog_may_write(1e6, 0.0, 20.0);
+    let elsewhere = hog_may_write(0.0, 0.9, 20.0);
+    assert!(not < 10e6 && elsewhere < 10e6, "{not} {elsewhere}");
 }
 
 #[test]
 fn after_a_step_dirty_pages_are_written_soon() {
-    let (soon, later) = (hog_may_write(0.0, 2.0), hog_may_write(0.0, 5.0));
+    let (soon, later) = (hog_may_write(1e6, 0.0, 2.0), hog_may_write(1e6, 0.0, 5.0));
     assert!(soon >= 60e6, "{soon}");
     assert!(later < 10e6, "{later}");
 }

@@ -51,6 +51,8 @@ const SOON: f64 = 10.0;
 const MOST_PATIENCE: f64 = 16.0;
 /// Who has waited behind another may do so again within so many seconds.
 const BEHIND: f64 = 5.0;
+/// Who has done nothing here for so many seconds waits for something else.
+const LATELY: f64 = 10.0;
 /// Who uses less than this part of his limits does little.
 const LITTLE: f64 = 0.5;
 
@@ -185,7 +187,8 @@ impl CreditLoop {
             let state = self.state(tenant.id);
             let little = match state.standing {
                 Some((_, limits)) => limits.used(&state.mix) < LITTLE,
-                None => state.quiet >= ACTIVE,
+                // What it waits for may be on another disk, unless it used this one of late.
+                None => state.seen && (ACTIVE..LATELY).contains(&state.quiet),
             };
             state.stalled >= STALLED && little && !state.held
         };
