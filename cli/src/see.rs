@@ -161,7 +161,7 @@ pub fn explain(args: &Explain) -> anyhow::Result<ExitCode> {
                 bail!("no tenant of the recording is called {:?}", args.tenant);
             };
             let path = args.tenant.trim_start_matches("/sys/fs/cgroup");
-            println!("{}", unmanaged(path, facts(path, &config)));
+            println!("{}", unmanaged(path, &facts(path, &config)));
             Ok(ExitCode::FAILURE)
         }
         Err(paths) => bail!(
@@ -258,15 +258,22 @@ fn standing(tenant: &TenantStatus) -> Option<Standing> {
 
 fn facts(path: &str, config: &Config) -> Unmanaged {
     let path = path.trim_matches('/');
-    let cgroup = cgroup(path);
+    let memory =
+        |path: &str| cgroup(path).is_some_and(|c| c.controllers().is_ok_and(|c| c.has("memory")));
     let named = Path::new(path);
+    let above = named.ancestors().skip(1).filter_map(Path::to_str);
+    let mut above = above.take_while(|path| !path.is_empty());
     let excluded = named
         .ancestors()
         .any(|path| config.overrides(path).exclude == Some(true));
     Unmanaged {
-        exists: cgroup.is_some(),
+        exists: cgroup(path).is_some(),
         root: path.is_empty(),
-        memory: cgroup.is_some_and(|c| c.controllers().is_ok_and(|c| c.has("memory"))),
+        memory: memory(path),
         excluded,
+        above: above
+            .find(|path| memory(path))
+            .unwrap_or_default()
+            .to_owned(),
     }
 }

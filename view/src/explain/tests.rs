@@ -1,7 +1,7 @@
 //! Three scenarios, and that each answer has its facts.
 
 use super::*;
-use justitia_agent::tell::status::{Decision, MemoryStatus};
+use justitia_agent::tell::status::{AppStatus, Decision, KnobStatus, MemoryStatus};
 
 const MIB: u64 = 1 << 20;
 
@@ -24,7 +24,7 @@ fn status() -> Status {
         stands: (120 * MIB).to_string(),
         by: Holder::Agent,
         before: Some("0".into()),
-        why: "100 MiB of file pages protected beside 20 MiB of other memory".into(),
+        why: "100.0 MiB of file pages protected, and 20.0 MiB of other memory beside them".into(),
     }];
     let mut heavy = tenant("a.slice/db", 300, 250, 300);
     heavy.weight_from = WeightFrom::Cgroup;
@@ -89,12 +89,16 @@ fn a_tenant_above_its_entitlement_learns_what_was_taken_and_why() {
         &text,
         &[
             "weight 100 (the default",
-            "25.0 % of the 400",
+            "25.0 % of the 400 that it and its siblings weigh together, idle ones included",
+            "now: 100/400 of 400M: those that demand their part by weight, or more, weigh 400 together\n",
             "holds 300M, entitled to 100M of the 400M of a.slice",
             "its cache grows, so it demands all it can get",
             "memory.low = 125829120 (120M)",
-            "put there by the agent; before, and again when it ends: 0\n",
-            "because: 100 MiB of file pages protected",
+            "put there by the agent; before, and again when the agent ends: 0\n",
+            "because, when it was set: 100.0 MiB of file pages protected",
+            "    now: that is what it should be\n",
+            "(now 100M)",
+            "off by more than 1/32 of it and more than 1 MiB",
             "would change it: its weight",
             "free memory (10.0M now) falls below the reserve that the agent keeps free (16.0M)",
             "up to 200M can be taken from it now",
@@ -120,7 +124,7 @@ fn a_yielded_knob_and_an_operators_limit_are_told_as_theirs() {
             "memory.low = 1048576 (1.00M)\n    put there by someone else: the agent leaves it",
             "is a floor for the agent too",
             "memory.max = 943718400 (900M)\n    set by its operator",
-            "nothing is taken from it: it holds no more than",
+            "nothing is taken from it: it holds no more than its entitlement (300M)",
             "none about it in the 60 min",
         ],
     );
@@ -162,15 +166,128 @@ fn limits_of_the_disk_say_whence_they_come() {
         &text,
         &[
             "io.max 8:0 (sda) = rbps=max wbps=7340032 riops=max wiops=max (writes at most 7.00M/s)",
-            "put there by the agent; before, and again when it ends: no limit\n",
+            "put there by the agent; before, and again when the agent ends: no limit\n",
             "set io.max 8:0 (sda) to rbps=max wbps=7340032 riops=max wiops=max (writes at most 7.00M/s), in 2 steps",
             "set memory.high to 41943040 (40.0M)\n",
             "set memory.low from 0 to 640 KiB\n",
-            "because: the disk is contended",
+            "because, when it was set: the disk is contended",
             "would change it: the end of the contention",
             "memory.high = 41943040 (40.0M)",
-            "because: writers contend",
-            "beside file pages (20.0M)",
+            "because, when it was set: writers contend",
+            "beside file pages (now 20.0M)",
+        ],
+    );
+}
+
+#[test]
+fn applications_are_told_with_their_window_and_what_grows_without_calls() {
+    let mut status = status();
+    status.window = 10.0;
+    status.tenants[1].app = Some(AppStatus {
+        held_up: Some(0.05),
+        miss_rate: 12.0,
+        ..AppStatus::default()
+    });
+    status.tenants[1].knobs[0].knob = "io.max 8:0".into();
+    let quiet = "; held up by I/O 5.0 % of the time, which over the whole 10 s is not contending (that takes being \
+                 busy for 80 % of it and held up for 10 %)";
+    says(
+        &explain(&status, 1, &Standing::default()),
+        &[
+            quiet,
+            "its limit under Knobs follows from what happens on the disk now",
+            "its cache grows all the same",
+            "(12 accesses a second found their page absent)",
+        ],
+    );
+    status.tenants[1].contends = true;
+    status.tenants[1].app.as_mut().unwrap().read_rate = 1e6;
+    let text = explain(&status, 1, &Standing::default());
+    says(&text, &["5.0 % of the time, so it contended\n"]);
+    for no_more in [
+        "is not contending",
+        "grows all the same",
+        "its limit under Knobs",
+    ] {
+        assert!(!text.contains(no_more), "{no_more:?} is in\n{text}");
+    }
+}
+
+#[test]
+fn entitlements_can_be_recomputed_among_those_that_want_more() {
+    let mut status = status();
+    let mut cron = status.tenants[2].clone();
+    (cron.path, cron.weight) = ("a.slice/cron".into(), 100);
+    (cron.usage, cron.entitled, cron.idle) = (0, 0, 3600.0);
+    cron.knobs.clear();
+    status.tenants[2].growing = true;
+    status.tenants.push(cron);
+    let text = |status: &Status, i| explain(status, i, &Standing::default());
+    let part = "weigh 400 together; not among them, with what they get: cron 0\n";
+    says(&text(&status, 1), &["now: 100/400 of 400M: ", part]);
+    says(&text(&status, 2), &["now: 300/400 of 400M: ", part]);
+    says(
+        &text(&status, 3),
+        &[
+            "now: that is all it demands",
+            "it has not used its cache since the agent started, that is, for 60 min",
+            "nothing is taken from it: it holds nothing\n",
+        ],
+    );
+    // The slice is alone at the top, and wants what its children want.
+    says(&text(&status, 0), &["now: 100/100 of 400M: "]);
+    (status.tenants[1].growing, status.tenants[2].growing) = (false, false);
+    says(&text(&status, 1), &["nobody among them wants to grow"]);
+}
+
+#[test]
+fn a_protection_that_is_near_enough_is_left_and_who_is_spared_learns_by_what() {
+    let mut status = status();
+    status.tenants[1].other = 21 * MIB;
+    let text = |status: &Status| explain(status, 1, &Standing::default());
+    says(
+        &text(&status),
+        &[
+            "now: it should be 121M; off by 1.00M, less than the 3.78M that it is moved for, so left",
+        ],
+    );
+    status.tenants[1].other = 40 * MIB;
+    says(
+        &text(&status),
+        &["now: it should be 140M, and is moved at the next look"],
+    );
+    status.tenants[1].floor = 320 * MIB;
+    says(&text(&status), &["no more than its floor (320M)"]);
+    (status.tenants[1].floor, status.tenants[1].stuck) = (0, 310 * MIB);
+    says(
+        &text(&status),
+        &["no more than what is dirty or being written (310M)"],
+    );
+}
+
+#[test]
+fn a_knob_that_comes_and_goes_is_told_as_that() {
+    let mut status = status();
+    let limit = "set io.max 8:0 to 8:0 rbps=max wbps=7340032 riops=max wiops=max";
+    let old = status.decisions[0].clone();
+    let at = |at: f64, what: &str| Decision {
+        at,
+        what: what.to_owned(),
+        ..old.clone()
+    };
+    status.decisions = vec![
+        at(3530.0, "give io.max 8:0 back"),
+        at(3550.0, limit),
+        at(3560.0, "give io.max 8:0 back"),
+    ];
+    let goes = "comes and goes";
+    let text = explain(&status, 1, &knobs(&[]));
+    assert!(!text.contains(goes), "{text}");
+    status.decisions.push(at(3590.0, limit));
+    says(
+        &explain(&status, 1, &knobs(&[])),
+        &[
+            "io.max 8:0 (sda) comes and goes: in the last minute set 2 times and given back once, as far as",
         ],
     );
 }
@@ -186,38 +303,56 @@ fn who_is_not_managed_learns_why_not() {
         (
             Unmanaged {
                 root: true,
-                ..facts
+                ..facts.clone()
             },
             "the root cgroup is what is divided",
         ),
-        (facts, "does not have the memory controller"),
+        (facts.clone(), "does not have the memory controller"),
         (
             Unmanaged {
                 excluded: true,
                 memory: true,
-                ..facts
+                ..facts.clone()
             },
             "exclude = true",
         ),
         (
             Unmanaged {
                 memory: true,
-                ..facts
+                ..facts.clone()
             },
             "younger than the last look",
         ),
     ];
     for (facts, says) in cases {
-        let text = unmanaged("a/b", facts);
+        let text = unmanaged("a/b", &facts);
         assert!(text.contains(says), "{text}");
     }
     says(
-        &unmanaged("/a/b", facts),
-        &["/sys/fs/cgroup/a/cgroup.subtree_control"],
+        &unmanaged("/a/b", &facts),
+        &[
+            "a/b\n  not managed",
+            "at the root cgroup",
+            "`echo +memory >/sys/fs/cgroup/cgroup.subtree_control`, then `echo +memory \
+             >/sys/fs/cgroup/a/cgroup.subtree_control`",
+            "b is no unit",
+        ],
     );
     says(
-        &unmanaged("a", facts),
+        &unmanaged("a", &facts),
         &["/sys/fs/cgroup/cgroup.subtree_control"],
+    );
+    let below = Unmanaged {
+        above: "a.slice".into(),
+        ..facts
+    };
+    says(
+        &unmanaged("a.slice/b.service", &below),
+        &[
+            "counts its pages at a.slice, the nearest cgroup above that has it\n",
+            "would change it: `echo +memory >/sys/fs/cgroup/a.slice/cgroup.subtree_control`; under systemd, \
+             MemoryAccounting=yes in its unit b.service",
+        ],
     );
 }
 

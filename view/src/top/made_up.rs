@@ -149,7 +149,8 @@ fn container(n: usize, parent: usize, now: f64) -> TenantStatus {
             stands: (entitled / 4096 * 4096).to_string(),
             by: Holder::Agent,
             before: Some("0".to_owned()),
-            why: "180 MiB of file pages protected beside 20 MiB of other memory".to_owned(),
+            why: "180.0 MiB of file pages protected, and 20.0 MiB of other memory beside them"
+                .to_owned(),
         }],
         ..TenantStatus::default()
     }

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 
 use justitia_kernel::cgroup::CgroupId;
 use justitia_kernel::io::DevId;
+use justitia_share::credit::limit::{LEAST_BYTES, LEAST_REQUESTS};
 use justitia_share::credit::{Allowance, Limits};
+use justitia_share::num::to_f64;
 
 /// Set one tenant's limits on one disk.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,14 +26,18 @@ pub struct LimitIntent {
 pub enum LimitReason {
     /// The disk is contended.
     Contended {
-        /// The part of the disk's time that it is allowed.
+        /// The part of the disk's time that it is allowed, corrected.
         part: f64,
+        /// The same with what is carried over from before: what the limits were made of.
+        spends: f64,
         /// The part that its weight gives it when all want all they can get.
         share: f64,
         /// Whether it uses up what it is allowed.
         held: bool,
         /// The factor by which what its applications get was corrected.
         correction: f64,
+        /// The limits that follow.
+        limits: Limits,
     },
     /// Nobody contends with it any more, or it does no I/O there.
     Over,
@@ -42,24 +48,67 @@ impl std::fmt::Display for LimitReason {
         match self {
             Self::Contended {
                 part,
+                spends,
                 share,
                 held,
                 correction,
-            } => write!(
-                f,
-                "the disk is contended; its share by weight is {:.1} % of the disk's time, among those that use it now; \
-                 allowed are {:.1} % ({}; correction: {correction:.2})",
-                share * 100.0,
-                part * 100.0,
-                if *held {
-                    "it uses them up"
-                } else {
-                    "it does not use them up"
+                limits,
+            } => {
+                write!(
+                    f,
+                    "the disk is contended; its share by weight is {:.1} % of the disk's time, among those that use it, after \
+                     what keeps its queue short (1 % or more); allowed are {:.1} % ({}; correction, contained in it: {correction:.2})",
+                    share * 100.0,
+                    part * 100.0,
+                    if *held {
+                        "it uses them up"
+                    } else {
+                        "it does not use them up"
+                    }
+                )?;
+                if (spends - part).abs() >= 0.0005 {
+                    write!(
+                        f,
+                        ", {:.1} % with what is carried over from before",
+                        spends * 100.0
+                    )?;
                 }
-            ),
+                whole(f, *spends, limits)
+            }
             Self::Over => f.write_str("it does not contend for the disk any more"),
         }
     }
+}
+
+/// What limits make of the disk's whole time, so that they can be recomputed from the part. A limit at the
+/// least that anybody gets says nothing about that.
+fn whole(f: &mut std::fmt::Formatter<'_>, spends: f64, limits: &Limits) -> std::fmt::Result {
+    let of = |limit: Option<u64>, least: f64| {
+        let limit = limit.map(to_f64).filter(|limit| *limit > least)?;
+        Some(limit / spends.max(f64::MIN_POSITIVE))
+    };
+    let bytes = |limit, what: &str| {
+        let rate = of(limit, LEAST_BYTES)? / to_f64(1 << 20);
+        Some(format!("{rate:.1} MiB/s {what}"))
+    };
+    let requests = |limit, what: &str| Some(format!("{:.0} {what}/s", of(limit, LEAST_REQUESTS)?));
+    let rates: Vec<String> = [
+        bytes(limits.rbps, "read"),
+        requests(limits.riops, "reads"),
+        bytes(limits.wbps, "written"),
+        requests(limits.wiops, "writes"),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    if rates.is_empty() {
+        return Ok(());
+    }
+    write!(
+        f,
+        "; so the disk's whole time is taken for {} of its mixture, and the limits are its part of that",
+        rates.join(" and ")
+    )
 }
 
 /// What has to change: `allowances` are those of the tenants that contend now, `standing` what each tenant
@@ -79,9 +128,11 @@ pub fn plan_limits(
             limits: a.limits,
             reason: LimitReason::Contended {
                 part: a.part,
+                spends: (a.part + a.residual).max(a.part / 2.0),
                 share: a.share,
                 held: a.held(),
                 correction: a.correction,
+                limits: a.limits,
             },
         })
         .collect();
@@ -192,5 +243,36 @@ mod tests {
         let intents = plan_limits(DEV, &[allowance(1, limits(5))], &HashMap::new());
         let reason = intents[0].reason.to_string();
         assert!(reason.contains("share by weight is 20.0 %"), "{reason}");
+        assert!(
+            reason.ends_with("correction, contained in it: 1.00)"),
+            "the least says nothing about the disk: {reason}"
+        );
+    }
+
+    #[test]
+    fn a_limit_can_be_recomputed_from_the_part_and_what_the_disk_does() {
+        let both = Limits {
+            rbps: Some(5 << 20),
+            wiops: Some(250),
+            ..Limits::default()
+        };
+        let mut allowance = allowance(1, both);
+        let reason = |a: Allowance| {
+            let intents = plan_limits(DEV, &[a], &HashMap::new());
+            intents[0].reason.to_string()
+        };
+        let text = reason(allowance);
+        assert!(
+            text.contains("20.0 MiB/s read and 1000 writes/s of its mixture"),
+            "{text}"
+        );
+        assert!(!text.contains("carried over"), "{text}");
+        allowance.residual = -0.05;
+        let text = reason(allowance);
+        assert!(
+            text.contains("20.0 % with what is carried over")
+                && text.contains("25.0 MiB/s read and 1250 writes/s"),
+            "{text}"
+        );
     }
 }

@@ -37,24 +37,62 @@ impl Writer {
     }
 }
 
-/// Set `memory.high` of one writer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Set `memory.high` of one writer. Amounts in bytes.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RoomIntent {
     /// Whose.
     pub id: CgroupId,
-    /// The new value in bytes, a multiple of the page size.
+    /// The new value, a multiple of the page size.
     pub high: u64,
     /// The room for its file pages that this leaves in the end.
     pub room: u64,
+    /// Of that, what its own part gives it; the rest is what other writers do not fill.
+    pub own: u64,
+    /// What is divided: the writers' file pages and the free memory.
+    pub pool: u64,
+    /// Its part of the credits that the writers have together, 0 to 1.
+    pub part: f64,
+    /// Its memory beside file pages, which the knob counts as well.
+    pub other: u64,
+}
+
+impl RoomIntent {
+    /// Where the knob goes in the end.
+    fn goal(&self) -> u64 {
+        self.other + self.room.max(LEAST_ROOM)
+    }
 }
 
 impl std::fmt::Display for RoomIntent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mib = |bytes: u64| to_f64(bytes) / to_f64(1 << 20);
         write!(
             f,
-            "writers contend; its credits give it room for {} MiB of file pages",
-            self.room >> 20
-        )
+            "buffered writers wait for the same disk; of the {:.1} MiB that their file pages and the free memory make, \
+             {:.1} MiB are its room by its part of the disk's time that they are allowed together ({:.1} %)",
+            mib(self.pool),
+            mib(self.own),
+            self.part * 100.0
+        )?;
+        if self.room > self.own + self.own / 64 {
+            write!(
+                f,
+                ", {:.1} MiB with what the others do not fill",
+                mib(self.room)
+            )?;
+        }
+        let goal = self.goal();
+        write!(
+            f,
+            "; with {:.1} MiB of other memory beside it the goal is {:.1} MiB, ",
+            mib(self.other),
+            mib(goal)
+        )?;
+        if goal.abs_diff(self.high) <= PAGE {
+            f.write_str("and there it stands")
+        } else {
+            write!(f, "and {:.1} MiB are a step towards it", mib(self.high))
+        }
     }
 }
 
@@ -86,7 +124,10 @@ pub fn plan_rooms(writers: &[Writer], free: u64) -> Vec<RoomIntent> {
         .saturating_add(free);
     let parts: Vec<f64> = writers.iter().map(|w| w.part).collect();
     let own = rooms(pool, &parts, &[], LEAST_ROOM);
-    let (all_parts, all_dirty) = (parts.iter().sum(), writers.iter().map(|w| w.dirty).sum());
+    let (all_parts, all_dirty) = (
+        parts.iter().sum::<f64>(),
+        writers.iter().map(|w| w.dirty).sum(),
+    );
     let wanted: Vec<Option<u64>> = writers
         .iter()
         .zip(&own)
@@ -111,6 +152,10 @@ pub fn plan_rooms(writers: &[Writer], free: u64) -> Vec<RoomIntent> {
                 id: writer.id,
                 high,
                 room,
+                own,
+                pool,
+                part: writer.part / all_parts.max(f64::MIN_POSITIVE),
+                other: writer.other,
             })
         })
         .collect()
@@ -134,6 +179,13 @@ mod tests {
         }
     }
 
+    fn says(intent: &RoomIntent, facts: &[&str]) {
+        let text = intent.to_string();
+        for fact in facts {
+            assert!(text.contains(fact), "{fact:?} is not in {text}");
+        }
+    }
+
     #[test]
     fn alone_nobody_is_capped() {
         assert_eq!(plan_rooms(&[writer(1, 1.0, 500, None)], 0), []);
@@ -148,6 +200,17 @@ mod tests {
         let near = |high: u64, mib: u64| high.abs_diff(mib * MIB) <= PAGE;
         assert!(near(intents[0].high, 210) && near(intents[1].high, 610));
         let intents = plan_rooms(&writers, 0);
+        says(
+            &intents[0],
+            &[
+                "of the 400.0 MiB",
+                "100.0 MiB are its room",
+                "(25.0 %)",
+                "10.0 MiB of other memory",
+                "the goal is 110.0 MiB, and 183.8 MiB are a step towards it",
+            ],
+        );
+        says(&intents[1], &["goal is 310.0 MiB, and there it stands"]);
         // The goal is 110 MiB; a step goes an eighth of the way down from 210.
         assert_eq!(intents[0].high, (210 * MIB - 210 * MIB / 8) / PAGE * PAGE);
         assert!(near(intents[1].high, 310));

@@ -1,0 +1,114 @@
+//! What was decided lately.
+
+use std::fmt::Write;
+
+use justitia_agent::tell::Status;
+use justitia_agent::tell::status::TenantStatus;
+
+use super::Standing;
+use super::knobs::amount;
+use crate::units::{clock, seconds};
+
+pub(super) fn decisions(
+    out: &mut String,
+    status: &Status,
+    tenant: &TenantStatus,
+    standing: &Standing,
+) {
+    let _ = writeln!(out, "\nLast decisions");
+    let mut none = true;
+    for decision in status.decisions.iter().filter(|d| d.path == tenant.path) {
+        none = false;
+        let began = status.time - status.uptime;
+        let since = if decision.at - decision.since >= 1.0 {
+            format!("{} to ", clock(began + decision.since))
+        } else {
+            String::new()
+        };
+        let _ = writeln!(
+            out,
+            "  {since}{} ({} ago): {}",
+            clock(began + decision.at),
+            seconds(status.uptime - decision.at),
+            what(&decision.what, standing)
+        );
+        let _ = writeln!(out, "    {}", decision.why);
+    }
+    for line in back_and_forth(status, tenant, standing) {
+        let _ = writeln!(out, "  {line}");
+    }
+    if none {
+        let _ = writeln!(
+            out,
+            "  none about it in the {} that the agent has run",
+            seconds(status.uptime)
+        );
+    }
+}
+
+/// Of which knobs the last minute shows that they were set and given back, more than once.
+fn back_and_forth(status: &Status, tenant: &TenantStatus, standing: &Standing) -> Vec<String> {
+    let mut knobs: Vec<(&str, u32, u32)> = Vec::new();
+    let lately = |at: f64| status.uptime - at <= MINUTE;
+    for decision in &status.decisions {
+        if decision.path != tenant.path || !lately(decision.at) {
+            continue;
+        }
+        let set = decision.what.strip_prefix("set ");
+        let set = set.and_then(|rest| Some(rest.split_once(" to ")?.0));
+        let back = decision.what.strip_prefix("give ");
+        let back = back.and_then(|rest| Some(rest.split_once(" back")?.0));
+        let Some(knob) = set.or(back) else { continue };
+        let at = knobs.iter().position(|(known, ..)| *known == knob);
+        let at = at.unwrap_or_else(|| {
+            knobs.push((knob, 0, 0));
+            knobs.len() - 1
+        });
+        if let Some((_, sets, backs)) = knobs.get_mut(at) {
+            *sets += u32::from(set.is_some());
+            *backs += u32::from(back.is_some());
+        }
+    }
+    knobs
+        .into_iter()
+        .filter(|(_, sets, backs)| *backs > 0 && sets + backs > 2)
+        .map(|(knob, sets, backs)| {
+            format!(
+                "{} comes and goes: in the last minute set {} and given back {}, as far as it is \
+                 remembered",
+                standing.name(knob),
+                times(sets),
+                times(backs)
+            )
+        })
+        .collect()
+}
+
+fn times(count: u32) -> String {
+    match count {
+        1 => "once".to_owned(),
+        _ => format!("{count} times"),
+    }
+}
+
+/// Seconds.
+const MINUTE: f64 = 60.0;
+
+/// What was decided, with names and sizes that can be read.
+fn what(decision: &str, standing: &Standing) -> String {
+    let set = decision
+        .strip_prefix("set ")
+        .and_then(|rest| rest.split_once(" to "));
+    // Of what is set from one value to another, both are told in KiB.
+    let Some((knob, to)) = set.filter(|(knob, _)| !knob.contains(" from ")) else {
+        return decision.to_owned();
+    };
+    let (value, steps) = to.split_once(" in ").unwrap_or((to, ""));
+    let steps = if steps.is_empty() {
+        String::new()
+    } else {
+        format!(", in {steps}")
+    };
+    let name = standing.name(knob);
+    format!("set {name} to {}{steps}", amount(value))
+}

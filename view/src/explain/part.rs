@@ -1,0 +1,98 @@
+//! Whence a tenant's entitlement comes among its siblings.
+
+use justitia_agent::tell::Status;
+use justitia_agent::tell::status::TenantStatus;
+use justitia_share::num::to_f64;
+
+use crate::units::bytes;
+
+/// Siblings that are named, at most.
+const NAMED: usize = 3;
+/// Two that are this near to the same part by weight have the same.
+const NEAR: f64 = 0.01;
+
+/// How its entitlement is recomputed; `None` where there is nothing to divide.
+pub(super) fn of(status: &Status, tenant: &TenantStatus) -> Option<String> {
+    let group: Vec<(usize, &TenantStatus)> = status
+        .tenants
+        .iter()
+        .enumerate()
+        .filter(|(_, t)| t.parent == tenant.parent)
+        .collect();
+    let all = match tenant.parent {
+        Some(parent) => status.tenants.get(parent)?.entitled,
+        None => status.memory.capacity,
+    };
+    // By weight, nobody that wants all it can get has less than another that does, unless that has a floor.
+    let level = group
+        .iter()
+        .filter(|(i, _)| wants_all(status, *i))
+        .map(|(_, t)| by_weight(t))
+        .reduce(f64::min);
+    let Some(level) = level else {
+        return (all > 0 && group.len() > 1).then(|| {
+            "nobody among them wants to grow: each has what it holds, as far as that goes, and what is free is \
+             divided by weight on top"
+                .to_owned()
+        });
+    };
+    if level <= 0.0 {
+        return None;
+    }
+    let at_level = |t: &TenantStatus| (by_weight(t) / level - 1.0).abs() <= NEAR;
+    if !at_level(tenant) {
+        return Some(if by_weight(tenant) < level {
+            "that is all it demands; its weight would give it more".to_owned()
+        } else {
+            "its floor, or what is dirty, is more than its weight would give it".to_owned()
+        });
+    }
+    let (sharing, others): (Vec<&TenantStatus>, Vec<_>) =
+        group.iter().map(|(_, t)| *t).partition(|t| at_level(t));
+    let weigh: u64 = sharing.iter().map(|t| t.weight).sum();
+    let gone: u64 = others.iter().map(|t| t.entitled).sum();
+    let mut text = format!(
+        "{}/{weigh} of {}: those that demand their part by weight, or more, weigh {weigh} together",
+        tenant.weight,
+        bytes(all.saturating_sub(gone))
+    );
+    if !others.is_empty() {
+        let name = |t: &&TenantStatus| {
+            let name = t.path.rsplit('/').next().unwrap_or_default();
+            let name = if name == "-" { "outside" } else { name };
+            format!("{name} {}", bytes(t.entitled))
+        };
+        let named: Vec<String> = others.iter().take(NAMED).map(name).collect();
+        let more = match others.len().saturating_sub(NAMED) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        text += &format!(
+            "; not among them, with what they get: {}{more}",
+            named.join(", ")
+        );
+    }
+    Some(text)
+}
+
+fn by_weight(tenant: &TenantStatus) -> f64 {
+    to_f64(tenant.entitled) / to_f64(tenant.weight.max(1))
+}
+
+/// Whether a tenant, or one below it, wants all it can get.
+fn wants_all(status: &Status, index: usize) -> bool {
+    let below = |mut at: usize| {
+        loop {
+            if at == index {
+                return true;
+            }
+            // Parents stand before their children.
+            match status.tenants.get(at).and_then(|t| t.parent) {
+                Some(parent) if parent < at => at = parent,
+                _ => return false,
+            }
+        }
+    };
+    let mut leaves = status.tenants.iter().enumerate();
+    leaves.any(|(i, t)| t.leaf && t.growing && below(i))
+}

@@ -1,0 +1,77 @@
+//! Why a cgroup is not managed.
+
+/// What is known of a cgroup that the agent does not manage.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unmanaged {
+    /// There is such a cgroup.
+    pub exists: bool,
+    /// It is the root.
+    pub root: bool,
+    /// It has the memory controller.
+    pub memory: bool,
+    /// The configuration excludes it, or a cgroup above it.
+    pub excluded: bool,
+    /// The nearest cgroup above it that has the memory controller; empty for the root.
+    pub above: String,
+}
+
+/// Why a cgroup is not managed, and what would change that: its path, and a line for each.
+#[must_use]
+pub fn unmanaged(path: &str, facts: &Unmanaged) -> String {
+    let path = path.trim_matches('/');
+    if facts.root {
+        "the root cgroup is what is divided, no tenant; its own processes are the tenant `outside`"
+            .to_owned()
+    } else if !facts.exists {
+        format!("{path}: no such cgroup; `justitia status` lists the tenants")
+    } else if facts.excluded {
+        format!(
+            "{path}\n  not managed: the configuration excludes it, or a cgroup above it (`exclude = true`); its pages \
+             count as `outside`\n  would change it: taking that rule away"
+        )
+    } else if facts.memory {
+        format!(
+            "{path}\n  not managed although it has the memory controller: it is younger than the last look (try again), \
+             or a cgroup above it is not managed"
+        )
+    } else {
+        let at = if facts.above.is_empty() {
+            "the root cgroup, that is, as `outside`".to_owned()
+        } else {
+            format!("{}, the nearest cgroup above that has it", facts.above)
+        };
+        format!(
+            "{path}\n  not managed: it does not have the memory controller, so the kernel counts its pages at {at}\n  \
+             would change it: {}",
+            remedy(path, &facts.above)
+        )
+    }
+}
+
+/// What gives a cgroup the memory controller that `above` has.
+fn remedy(path: &str, above: &str) -> String {
+    let between = path.strip_prefix(above).unwrap_or(path).trim_matches('/');
+    let mut parent = above.to_owned();
+    let mut commands = Vec::new();
+    let mut name = "";
+    for child in between.split('/') {
+        let slash = if parent.is_empty() { "" } else { "/" };
+        commands.push(format!(
+            "`echo +memory >/sys/fs/cgroup/{parent}{slash}cgroup.subtree_control`"
+        ));
+        parent = format!("{parent}{slash}{child}");
+        name = child;
+    }
+    let unit = UNITS.iter().any(|kind| name.ends_with(kind));
+    let systemd = if unit {
+        format!("MemoryAccounting=yes in its unit {name}")
+    } else {
+        format!(
+            "{name} is no unit by its name, so MemoryAccounting= cannot: whoever made it has to"
+        )
+    };
+    format!("{}; under systemd, {systemd}", commands.join(", then "))
+}
+
+/// Units that have a cgroup.
+const UNITS: [&str; 6] = [".service", ".scope", ".slice", ".socket", ".mount", ".swap"];
