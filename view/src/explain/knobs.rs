@@ -128,8 +128,8 @@ fn rule(knob: &str, tenant: &TenantStatus) -> (String, &'static str) {
             format!(
                 "how fast the kernel lets a tenant write through the page cache follows from the room that its pages have, \
                  so while several such writers wait for a disk, their file pages and the free memory are divided among \
-                 them as the disk's time is that each is allowed (its credits); what one does not fill is open to the \
-                 others. On top comes the memory beside file pages (now {}), which memory.high counts too; never less \
+                 them as the disk's time is that each is allowed (its credits); what one does not fill is open to \
+                 the others, unless they hold more than half their part of the dirty pages. On top comes the memory beside file pages (now {}), which memory.high counts too; never less \
                  than 16M of room; lowered by at most an eighth of what it uses at once; moved when off by more than a \
                  quarter",
                 bytes(tenant.other)
