@@ -139,7 +139,7 @@ fn applications(out: &mut String, status: &Status, tenant: &TenantStatus) {
     } else {
         // Whether it waited enough is known where the kernel measures it, or else whether it used the disk.
         format!(
-            ", which over the whole {:.0} s is not contending (that takes being busy for {:.0} % of it and held up for {:.0} %)",
+            "; over the whole {:.0} s that is not contending (which takes I/O in {:.0} % of its seconds, and being held up for {:.0} %)",
             status.window,
             ACTIVE * 100.0,
             HELD_UP * 100.0

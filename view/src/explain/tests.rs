@@ -189,8 +189,8 @@ fn applications_are_told_with_their_window_and_what_grows_without_calls() {
         ..AppStatus::default()
     });
     status.tenants[1].knobs[0].knob = "io.max 8:0".into();
-    let quiet = "; held up by I/O 5.0 % of the time, which over the whole 10 s is not contending (that takes being \
-                 busy for 80 % of it and held up for 10 %)";
+    let quiet = "; held up by I/O 5.0 % of the time; over the whole 10 s that is not contending (which takes \
+                 I/O in 80 % of its seconds, and being held up for 10 %)";
     says(
         &explain(&status, 1, &Standing::default()),
         &[

@@ -57,15 +57,20 @@ impl std::fmt::Display for LimitReason {
                 write!(
                     f,
                     "the disk is contended; its share by weight is {:.1} % of the disk's time, among those that use it, after \
-                     what keeps its queue short (1 % or more); allowed are {:.1} % ({}; correction, contained in it: {correction:.2})",
+                     what keeps its queue short (1 % or more); allowed are {:.1} %: its share times the correction of \
+                     {correction:.2}",
                     share * 100.0,
                     part * 100.0,
-                    if *held {
-                        "it uses them up"
-                    } else {
-                        "it does not use them up"
-                    }
                 )?;
+                let left = part - share * correction;
+                if left >= 0.0005 {
+                    write!(f, ", and {:.1} % that others leave", left * 100.0)?;
+                }
+                f.write_str(if *held {
+                    " (it uses them up)"
+                } else {
+                    " (it does not use them up)"
+                })?;
                 if (spends - part).abs() >= 0.0005 {
                     write!(
                         f,
@@ -244,7 +249,7 @@ mod tests {
         let reason = intents[0].reason.to_string();
         assert!(reason.contains("share by weight is 20.0 %"), "{reason}");
         assert!(
-            reason.ends_with("correction, contained in it: 1.00)"),
+            reason.ends_with("and 5.0 % that others leave (it uses them up)"),
             "the least says nothing about the disk: {reason}"
         );
     }
