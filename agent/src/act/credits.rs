@@ -284,10 +284,7 @@ impl Credits {
             if !node.children.is_empty() || !(all || self.active.contains(&id)) {
                 continue;
             }
-            let application = observer.sight.counters(id).map(|counters| {
-                let (read, written) = (counters.read.total(), counters.written.total());
-                read.bytes.saturating_add(written.bytes)
-            });
+            let application = observer.sight.bytes(id);
             match self.tenants.look(&node.cgroup, application, now) {
                 Ok(Some(io)) => {
                     if io.flows.iter().any(|(_, flow)| flow.is_some()) || io.dirty >= DIRTY {

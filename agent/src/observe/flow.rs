@@ -127,7 +127,7 @@ impl Flows {
 }
 
 /// Bytes read and written.
-const fn bytes(counters: &Counters) -> u64 {
+pub const fn bytes(counters: &Counters) -> u64 {
     let (read, written) = (counters.read.total(), counters.written.total());
     read.bytes.saturating_add(written.bytes)
 }

@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use justitia_kernel::cgroup::CgroupId;
-use justitia_kernel::eyes::{Counters, Eyes, Histogram, Latencies, Limits, Sample, SharedInode};
+use justitia_kernel::eyes::{Eyes, Histogram, Latencies, Limits, Sample, SharedInode};
 use justitia_kernel::psi::PsiResource;
 use justitia_kernel::support::State;
 use justitia_share::num::to_f64;
 
 use super::budget::thread_cpu;
-use super::flow::{Flows, Rates, WINDOW};
+use super::flow::{Flows, Rates, WINDOW, bytes};
 use super::losses::{Loss, losses};
 use super::mirror::Mirror;
 use crate::tell::status::LatencyStatus;
@@ -235,12 +235,12 @@ impl Sight {
         self.blind.is_none().then(|| self.flows.rates(id, now))
     }
 
-    /// A tenant's counters up to now, not only up to the last sample: 0 before it does I/O, `None` where the eyes
-    /// are shut.
+    /// Bytes that a tenant has read and written up to now, not only up to the last sample: 0 before it does I/O,
+    /// `None` where the eyes are shut.
     #[must_use]
-    pub fn counters(&self, id: CgroupId) -> Option<Counters> {
+    pub fn bytes(&self, id: CgroupId) -> Option<u64> {
         let eyes = self.eyes.as_ref().filter(|_| self.blind.is_none())?;
-        Some(eyes.counters_of(id).unwrap_or_default())
+        Some(eyes.counters_of(id).map_or(0, |counters| bytes(&counters)))
     }
 
     /// How long its calls took in the last whole window, where they are timed.

@@ -13,8 +13,18 @@ pub mod snapshot;
 #[cfg(test)]
 mod tests;
 
+use justitia_share::num::to_f64;
+
 pub use own::{OwnIntent, plan_ownership};
 pub use protect::{LowIntent, plan_protection};
 pub use reclaim::{ReclaimIntent, plan_reclaim};
 pub use shares::{Policy, Shares};
 pub use snapshot::{Key, Memory, Snapshot, Spared, Tenant};
+
+/// Bytes in a MiB.
+const MIB: f64 = 1_048_576.0;
+
+/// In MiB, for reasons that people read.
+fn mib(bytes: u64) -> f64 {
+    to_f64(bytes) / MIB
+}

@@ -12,6 +12,7 @@ use justitia_kernel::eyes::SharedInode;
 use justitia_kernel::file::FileId;
 use justitia_share::num::{to_f64, to_u64};
 
+use super::mib;
 use super::shares::Shares;
 use super::snapshot::{Key, Snapshot};
 
@@ -51,7 +52,6 @@ pub struct OwnReason {
 
 impl std::fmt::Display for OwnReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mib = |bytes: u64| to_f64(bytes) / f64::from(1 << 20);
         write!(
             f,
             "it ({:.0} % by weight) reads {:.1} MiB/s of pages that the kernel charges to another ({:.0} %), \

@@ -1,8 +1,7 @@
 //! Standing protection: `memory.low` in proportion to the entitlements, so that the kernel's own reclaim
 //! respects them between two of our decisions.
 
-use justitia_share::num::to_f64;
-
+use super::mib;
 use super::shares::Shares;
 use super::snapshot::{Key, Snapshot};
 
@@ -28,7 +27,6 @@ pub struct LowReason {
 
 impl std::fmt::Display for LowReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mib = |bytes: u64| to_f64(bytes) / to_f64(1 << 20);
         write!(
             f,
             "{:.1} MiB of file pages protected, and {:.1} MiB of other memory beside them",

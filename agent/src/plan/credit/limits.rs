@@ -8,6 +8,8 @@ use justitia_share::credit::limit::{LEAST_BYTES, LEAST_REQUESTS};
 use justitia_share::credit::{Allowance, Limits};
 use justitia_share::num::to_f64;
 
+use crate::plan::MIB;
+
 /// Set one tenant's limits on one disk.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LimitIntent {
@@ -93,8 +95,8 @@ fn whole(f: &mut std::fmt::Formatter<'_>, spends: f64, limits: &Limits) -> std::
         Some(limit / spends.max(f64::MIN_POSITIVE))
     };
     let bytes = |limit, what: &str| {
-        let rate = of(limit, LEAST_BYTES)? / to_f64(1 << 20);
-        Some(format!("{rate:.1} MiB/s {what}"))
+        let rate = of(limit, LEAST_BYTES)?;
+        Some(format!("{:.1} MiB/s {what}", rate / MIB))
     };
     let requests = |limit, what: &str| Some(format!("{:.0} {what}/s", of(limit, LEAST_REQUESTS)?));
     let rates: Vec<String> = [
@@ -133,7 +135,7 @@ pub fn plan_limits(
             limits: a.limits,
             reason: LimitReason::Contended {
                 part: a.part,
-                spends: (a.part + a.residual).max(a.part / 2.0),
+                spends: a.spends(),
                 share: a.share,
                 held: a.held(),
                 correction: a.correction,

@@ -6,6 +6,8 @@ use justitia_kernel::cgroup::CgroupId;
 use justitia_share::credit::rooms;
 use justitia_share::num::to_f64;
 
+use crate::plan::mib;
+
 /// A writer that contends. Amounts in bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Writer {
@@ -59,13 +61,17 @@ pub struct RoomIntent {
 impl RoomIntent {
     /// Where the knob goes in the end.
     fn goal(&self) -> u64 {
-        self.other + self.room.max(LEAST_ROOM)
+        goal(self.other, self.room)
     }
+}
+
+/// Where the knob of a writer with so much room goes in the end.
+fn goal(other: u64, room: u64) -> u64 {
+    other + room.max(LEAST_ROOM)
 }
 
 impl std::fmt::Display for RoomIntent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mib = |bytes: u64| to_f64(bytes) / to_f64(1 << 20);
         write!(
             f,
             "buffered writers wait for the same disk; of the {:.1} MiB that their file pages and the free memory make, \
@@ -142,7 +148,7 @@ pub fn plan_rooms(writers: &[Writer], free: u64) -> Vec<RoomIntent> {
         .zip(open.into_iter().zip(own))
         .filter_map(|(writer, (room, own))| {
             let used = writer.file + writer.other;
-            let goal = writer.other + room.max(LEAST_ROOM);
+            let goal = goal(writer.other, room);
             let standing = writer.standing;
             let moves = standing.is_none_or(|now| goal.abs_diff(now) > now / DEADBAND);
             // Its own part it may have at once; what others leave may be wanted again soon.

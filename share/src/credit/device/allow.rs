@@ -6,6 +6,7 @@ use super::super::predict::Predict;
 use super::super::price::Prices;
 use super::super::total::Verdict;
 use super::notice::{ACTIVE, SETTLED, slowness};
+use super::observed::spends;
 use super::{Allowance, BEHIND, CreditLoop, Interval, Observed, PATIENT};
 use crate::credit::carry::Residual;
 use crate::num;
@@ -74,7 +75,7 @@ impl CreditLoop {
             let least = if demand.is_some() { share } else { 0.0 };
             let part = part.max(least) * factor;
             let residual = state.residual.credits();
-            let own = limit::limits(prices, &state.mix, (part + residual).max(part / 2.0));
+            let own = limit::limits(prices, &state.mix, spends(part, residual));
             let drain = if self.behind < BEHIND {
                 DRAIN
             } else if state.settled < SETTLED {

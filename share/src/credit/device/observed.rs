@@ -59,11 +59,22 @@ pub struct Allowance {
 }
 
 impl Allowance {
+    /// What its limits are made of: its part with what is carried over, and no less than half of it.
+    #[must_use]
+    pub const fn spends(&self) -> f64 {
+        spends(self.part, self.residual)
+    }
+
     /// Whether it uses up what it may spend: such tenants contend.
     #[must_use]
     pub const fn held(&self) -> bool {
         self.demand.is_none()
     }
+}
+
+/// See [`Allowance::spends`].
+pub(super) const fn spends(part: f64, residual: f64) -> f64 {
+    (part + residual).max(part / 2.0)
 }
 
 /// So many bytes of dirty pages are something to speak of.
