@@ -268,7 +268,7 @@ impl Agent {
             let left = self.keeper.left(*id, *knob);
             let low = self.keeper.written(&self.observer.mirror, *id, *knob);
             if let (Some(low), Some(node)) = (low, self.observer.mirror.get_mut(*id)) {
-                node.operators_low = low;
+                node.take_low(low);
             }
             if left.is_none()
                 && let Some(found) = self.keeper.left(*id, *knob)

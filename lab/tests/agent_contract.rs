@@ -298,3 +298,50 @@ END
         guest.ok("end TERM");
     });
 }
+
+/// Whoever has been given a subtree may divide it as he likes, and no more: what he writes into cgroups that he has
+/// made himself takes nothing from the others, neither in our division nor in the kernel's.
+#[test]
+fn a_delegated_subtree_takes_no_more_than_its_part() {
+    in_guest(small, |guest| {
+        guest.ok(
+            r#"
+        live other && hole /data/other 700 && echo 300 >$C/other/io.weight
+        mkdir $C/user && echo '+memory +io' >$C/user/cgroup.subtree_control
+        chown nobody $C/user $C/user/cgroup.procs $C/user/cgroup.threads $C/user/cgroup.subtree_control
+        start
+        # He cannot raise what his top gets, only what is inside.
+        cat >/run/hoard.sh <<'HIS'
+        cd /sys/fs/cgroup/user || exit 1
+        echo max >memory.low 2>/dev/null && exit 2
+        echo 10000 >io.weight 2>/dev/null && exit 3
+        mkdir hoard && echo max >hoard/memory.low && echo 10000 >hoard/io.weight || exit 4
+HIS
+        su -s /bin/sh nobody -c 'sh /run/hoard.sh' || exit 1
+        hole /data/hoard 700 && cache user/hoard /data/hoard 400
+        reread other /data/other 0; reread user/hoard /data/hoard 0
+        sleep 12
+    "#,
+        );
+        // Both read without end, 300 to 100 by weight; 100 more are outside, which wants little.
+        let status = guest.status();
+        let entitled = |path: &str| tenant(&status, path)["entitled"].as_u64().unwrap();
+        let (his, others) = (entitled("user"), entitled("other"));
+        println!(
+            "entitled: user {} MiB, other {} MiB",
+            his >> 20,
+            others >> 20
+        );
+        assert_eq!(tenant(&status, "user")["weight"], 100);
+        assert!(others > his * 5 / 2, "{status:#}");
+        // What the agent protects of the top is no more than its part, and so the kernel protects no more of the
+        // hoard: its effective memory.low is bounded by the top's.
+        let low = guest.number("cat $C/user/memory.low");
+        assert!(low < his + (32 << 20), "{low} for {his}");
+        assert_eq!(guest.ok("cat $C/user/hoard/memory.low").trim(), "max");
+        let held = |path: &str| guest.number(&format!("file_of {path}"));
+        let (his, others) = (held("user/hoard"), held("other"));
+        println!("held: user {} MiB, other {} MiB", his >> 20, others >> 20);
+        assert!(others > his, "{his} and {others}");
+    });
+}

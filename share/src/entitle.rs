@@ -11,6 +11,9 @@ use crate::tree::Tree;
 /// parent's; none is below its floor while the floors fit; none is above its demand unless all are
 /// satisfied. Monotone in weight, demand and capacity (see [`divide`]).
 ///
+/// A wish ([`Tree::set_wish`]) counts as a floor among siblings, after all their floors, and nowhere else: as
+/// the kernel's `memory.low`, whose effect in a subtree is bounded by the subtree's own.
+///
 /// With unlimited demands this is the Justitia paper's `Threshold = NR_FILE_PAGES × proportion` (section
 /// III-B3, equation 1), at every level of the tree; with demands it is DoubleDecker's effective
 /// entitlement (section 4.3, equation 1), carried to its end.
@@ -27,6 +30,7 @@ pub fn entitlements(tree: &Tree, capacity: u64) -> Vec<u64> {
         let children = groups.children(node);
         group.clear();
         group.extend(children.iter().map(|&c| bids[c]));
+        heed_wishes(tree, children, parts[node], &mut group);
         for (&child, part) in children.iter().zip(divide(parts[node], &group)) {
             parts[child] = part;
         }
@@ -48,7 +52,9 @@ fn subtree_bids(tree: &Tree) -> Vec<Bid> {
     ];
     for node in (0..tree.len()).rev() {
         let claim = tree.nodes[node].claim;
-        let demand = demands[node].map_or(claim.demand, |sum| sum.min(claim.demand));
+        // What an inner node is to keep, it keeps, even where its children ask for less.
+        let own = claim.floor.min(claim.demand);
+        let demand = demands[node].map_or(claim.demand, |sum| sum.min(claim.demand).max(own));
         let floor = floors[node].max(claim.floor).min(demand);
         bids[node] = Bid {
             weight: u32::from(claim.weight),
@@ -62,4 +68,24 @@ fn subtree_bids(tree: &Tree) -> Vec<Bid> {
         }
     }
     bids
+}
+
+/// Turns what `children` wish into floors. Where they do not fit beside the floors, floors come first, and what
+/// is left goes to the wishes, by weight.
+fn heed_wishes(tree: &Tree, children: &[usize], amount: u64, group: &mut [Bid]) {
+    if children.iter().all(|&c| tree.nodes[c].wish == 0) {
+        return;
+    }
+    let wished = |i: usize, bid: &Bid| tree.nodes[children[i]].wish.min(bid.demand).max(bid.floor);
+    let sum: u128 = (0..)
+        .zip(group.iter())
+        .map(|(i, bid)| u128::from(wished(i, bid)))
+        .sum();
+    for (i, bid) in group.iter_mut().enumerate() {
+        if sum > u128::from(amount) {
+            bid.demand = wished(i, bid);
+        } else {
+            bid.floor = wished(i, bid);
+        }
+    }
 }

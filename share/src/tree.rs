@@ -45,6 +45,7 @@ impl Claim {
 pub(crate) struct Node {
     pub(crate) parent: usize,
     pub(crate) claim: Claim,
+    pub(crate) wish: u64,
 }
 
 /// A weight tree. Nodes are added parents first, so every node's index is above its parent's.
@@ -65,7 +66,11 @@ impl Tree {
     pub fn new() -> Self {
         let claim = Claim::unlimited(Weight::default());
         Self {
-            nodes: vec![Node { parent: 0, claim }],
+            nodes: vec![Node {
+                parent: 0,
+                claim,
+                wish: 0,
+            }],
         }
     }
 
@@ -81,6 +86,7 @@ impl Tree {
         self.nodes.push(Node {
             parent: parent.0,
             claim,
+            wish: 0,
         });
         NodeId(self.nodes.len() - 1)
     }
@@ -107,6 +113,13 @@ impl Tree {
     /// Changes what a node claims.
     pub fn set_claim(&mut self, node: NodeId, claim: Claim) {
         self.nodes[node.0].claim = claim;
+    }
+
+    /// What a node asks to get first, as its floor, but among its siblings only: it is never carried up to the
+    /// parent, and gives way to the siblings' floors. For the word of who may decide inside the parent, but not
+    /// how much the parent gets.
+    pub fn set_wish(&mut self, node: NodeId, wish: u64) {
+        self.nodes[node.0].wish = wish;
     }
 
     /// Every node but the root, parents first.

@@ -45,6 +45,18 @@ fn any_tree() -> impl Strategy<Value = Tree> {
     })
 }
 
+/// Everything below `top`.
+fn subtree(tree: &Tree, top: NodeId) -> Vec<NodeId> {
+    let mut inside = Vec::new();
+    for node in tree.tenants() {
+        let parent = tree.parent(node);
+        if parent == top || inside.contains(&parent) {
+            inside.push(node);
+        }
+    }
+    inside
+}
+
 fn wide_sum(parts: impl IntoIterator<Item = u64>) -> u128 {
     parts.into_iter().map(u128::from).sum()
 }
@@ -144,6 +156,65 @@ proptest! {
             tree.add(NodeId::ROOT, Claim { weight: Weight::try_from(*w).unwrap(), floor: 0, demand });
         }
         prop_assert_eq!(entitlements(&tree, amount)[1], amount);
+    }
+
+    /// Whoever decides inside a node decides nothing outside it: not by wishes, not by weights, not by how many
+    /// children he makes, as long as they demand no more together.
+    #[test]
+    fn what_is_said_inside_changes_nothing_outside(
+        tree in any_tree(),
+        amount in any_amount(),
+        top in any::<prop::sample::Index>(),
+        said in proptest::collection::vec((1..=10_000u64, any_amount()), 1..30),
+    ) {
+        let top = tree.tenants().nth(top.index(tree.len() - 1)).unwrap();
+        let inside = subtree(&tree, top);
+        let mut changed = tree.clone();
+        for (node, (weight, wish)) in inside.iter().zip(said.iter().cycle()) {
+            let weight = Weight::try_from(*weight).unwrap();
+            changed.set_claim(*node, Claim { weight, ..tree.claim(*node) });
+            changed.set_wish(*node, *wish);
+        }
+        // A crowd that demands nothing beside those who are there, but wishes for everything.
+        let mut crowded = changed.clone();
+        if !inside.is_empty() {
+            for (weight, wish) in &said {
+                let weight = Weight::try_from(*weight).unwrap();
+                let node = crowded.add(top, Claim { weight, floor: 0, demand: 0 });
+                crowded.set_wish(node, *wish);
+            }
+        }
+        let before = entitlements(&tree, amount);
+        for after in [entitlements(&changed, amount), entitlements(&crowded, amount)] {
+            for node in std::iter::once(NodeId::ROOT).chain(tree.tenants()).filter(|n| !inside.contains(n)) {
+                prop_assert_eq!(before[node.index()], after[node.index()]);
+            }
+        }
+    }
+
+    /// Among siblings a wish is a floor, after all floors.
+    #[test]
+    fn floors_come_before_wishes(
+        bids in proptest::collection::vec((any_bid(), any_amount()), 1..12),
+        amount in any_amount(),
+    ) {
+        let mut tree = Tree::new();
+        for (bid, wish) in &bids {
+            let weight = Weight::try_from(u64::from(bid.weight)).unwrap();
+            let node = tree.add(NodeId::ROOT, Claim { weight, floor: bid.floor, demand: bid.demand });
+            tree.set_wish(node, *wish);
+        }
+        let parts = entitlements(&tree, amount);
+        prop_assert_eq!(wide_sum(parts[1..].iter().copied()), u128::from(amount));
+        let floor = |b: &Bid| b.floor.min(b.demand);
+        let wished = |b: &Bid, wish: u64| wish.min(b.demand).max(floor(b));
+        let floors = wide_sum(bids.iter().map(|(b, _)| floor(b)));
+        let wishes = wide_sum(bids.iter().map(|(b, wish)| wished(b, *wish)));
+        for ((bid, wish), part) in bids.iter().zip(&parts[1..]) {
+            prop_assert!(floors > u128::from(amount) || *part >= floor(bid));
+            prop_assert!(wishes > u128::from(amount) || *part >= wished(bid, *wish));
+            prop_assert!(wishes <= u128::from(amount) || *part <= wished(bid, *wish));
+        }
     }
 
     #[test]

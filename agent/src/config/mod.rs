@@ -33,7 +33,8 @@
 //! [[tenant]]
 //! match = "system.slice/docker-*.scope"   # a path below the cgroup mount; `*` stays within a name
 //! weight = 300                            # 1..10000, instead of io.weight
-//! floor = "64MiB"                         # file pages that are never taken
+//! floor = "64MiB"                         # file pages that are never taken (in a subtree that is delegated to
+//!                                         # a user: of what that subtree gets)
 //!
 //! [[tenant]]
 //! match = "system.slice/backup.service"

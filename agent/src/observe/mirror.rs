@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use justitia_kernel::Result;
-use justitia_kernel::cgroup::{Cgroup, CgroupFs, CgroupId};
+use justitia_kernel::cgroup::{Authority, Cgroup, CgroupFs, CgroupId};
+use justitia_kernel::io::IoWeight;
 use justitia_kernel::knob::Knob;
 use justitia_kernel::memory::Limit;
 use justitia_kernel::watch::{TreeWatcher, WatchEvent, is_exhausted};
@@ -26,14 +27,51 @@ pub struct Node {
     pub children: Vec<CgroupId>,
     /// What the configuration says of it.
     pub says: Override,
-    /// Its own weight, and whether anybody has set it.
-    pub weight: (Weight, bool),
+    /// Whether its parent is delegated: then others than the administrator may have made this cgroup, and what they
+    /// say in its files counts for what the parent gets, not for how much that is.
+    pub delegated: bool,
+    /// Its own weight, and who has set it; `None` if nobody has.
+    pub weight: Option<(Weight, Authority)>,
     /// Whether any process lives in it or below.
     pub populated: bool,
     /// Its `memory.low` as its operator has set it, bytes; 0 if nobody has.
     pub operators_low: u64,
+    /// Who that is.
+    pub operator: Authority,
     /// Its counters.
     pub meter: Meter,
+}
+
+impl Node {
+    /// Whether the word of `who`, in one of its files, counts at all. A delegate's does where the parent is
+    /// delegated; where it is not, the administrator has given away a file that divides what is everybody's.
+    fn heeds(&self, who: Authority) -> bool {
+        who == Authority::Administrator || self.delegated
+    }
+
+    /// The file pages that it keeps whatever happens, and those that it asks to keep of what its parent gets, bytes.
+    /// `other` is its memory beside them, which its operator's `memory.low` counts too.
+    #[must_use]
+    pub fn floors(&self, other: u64) -> (u64, u64) {
+        let low = self.operators_low.saturating_sub(other);
+        let configured = self.says.floor.unwrap_or(0);
+        // A rule's pattern may match as many cgroups as somebody makes.
+        match (self.delegated, self.operator) {
+            (false, Authority::Administrator) => (configured.max(low), 0),
+            (false, Authority::Delegate) => (configured, 0),
+            (true, Authority::Administrator) => (low, configured),
+            (true, Authority::Delegate) => (0, configured.max(low)),
+        }
+    }
+
+    /// Takes what its operator has put into `memory.low`.
+    pub fn take_low(&mut self, low: u64) {
+        self.operators_low = low;
+        self.operator = self
+            .cgroup
+            .authority_over(Knob::MemoryLow.file())
+            .unwrap_or(Authority::Delegate);
+    }
 }
 
 /// What changed in the tree.
@@ -129,20 +167,23 @@ impl Mirror {
 
     /// The weight that counts for a node, and who has set it: its own, or, where nobody has set that, what is
     /// set on its only child (podman with crun sets the weight on a `container` cgroup inside the scope, where
-    /// it has no sibling to weigh against).
+    /// it has no sibling to weigh against). But not what somebody has set there who may not weigh the node itself: in
+    /// his only cgroup he would set how much everything of his gets.
     #[must_use]
     pub fn weight(&self, node: &Node) -> (Weight, WeightFrom) {
         if let Some(weight) = node.says.weight {
             return (weight, WeightFrom::Configuration);
         }
+        if let Some((weight, _)) = node.weight {
+            return (weight, WeightFrom::Cgroup);
+        }
         let only = match node.children.as_slice() {
-            [only] => self.nodes.get(only).map(|child| child.weight),
+            [only] => self.nodes.get(only).and_then(|child| child.weight),
             _ => None,
         };
-        match (node.weight, only) {
-            ((weight, true), _) => (weight, WeightFrom::Cgroup),
-            (_, Some((weight, true))) => (weight, WeightFrom::OnlyChild),
-            ((weight, false), _) => (weight, WeightFrom::Nobody),
+        match only {
+            Some((weight, who)) if node.heeds(who) => (weight, WeightFrom::OnlyChild),
+            _ => (Weight::default(), WeightFrom::Nobody),
         }
     }
 
@@ -249,17 +290,29 @@ impl Mirror {
         if self.nodes.contains_key(&id) || !memory || says.exclude == Some(true) {
             return;
         }
-        let operators_low = low_of(&cgroup).unwrap_or(0);
-        let node = Node {
+        let low = low_of(&cgroup).unwrap_or(0);
+        let ground = match parent {
+            None => self.root.authority(),
+            Some(parent) => match self.nodes.get(&parent) {
+                // Below what is delegated everything is.
+                Some(parent) if parent.delegated => Ok(Authority::Delegate),
+                Some(parent) => parent.cgroup.authority(),
+                None => return, // it went meanwhile
+            },
+        };
+        let mut node = Node {
             cgroup,
             parent,
             children: Vec::new(),
             says,
-            weight: (Weight::default(), false),
+            delegated: !matches!(ground, Ok(Authority::Administrator)),
+            weight: None,
             populated: true,
-            operators_low,
+            operators_low: 0,
+            operator: Authority::Delegate,
             meter: Meter::new(now),
         };
+        node.take_low(low);
         match parent {
             None => self.top.push(id),
             Some(parent) => match self.nodes.get_mut(&parent) {
@@ -310,35 +363,25 @@ impl Mirror {
     fn read_weight(&mut self, id: CgroupId) {
         let bfq = self.bfq;
         if let Some(node) = self.nodes.get_mut(&id) {
-            node.weight = weight_of(&node.cgroup, bfq);
+            node.weight = weight_of(&node.cgroup, bfq).filter(|(_, who)| node.heeds(*who));
         }
     }
 }
 
-/// The weight that somebody has set, or the default and `false`. Where BFQ schedules the disks its weight
-/// counts, unless only `io.weight` has been set.
-fn weight_of(cgroup: &Cgroup, bfq: bool) -> (Weight, bool) {
-    let set = |weight: Weight| (weight != Weight::default()).then_some(weight);
-    let of_bfq = || {
-        cgroup
-            .io_bfq_weight()
-            .ok()
-            .flatten()
-            .and_then(|w| set(w.default))
+/// The weight that somebody has set, and who. Where BFQ schedules the disks its weight counts, unless only
+/// `io.weight` has been set.
+fn weight_of(cgroup: &Cgroup, bfq: bool) -> Option<(Weight, Authority)> {
+    let set = |found: Result<Option<IoWeight>>, knob: Knob| {
+        let weight = found.ok().flatten()?.default;
+        let who = cgroup.authority_over(knob.file());
+        (weight != Weight::default()).then_some((weight, who.unwrap_or(Authority::Delegate)))
     };
-    let of_io = || {
-        cgroup
-            .io_weight()
-            .ok()
-            .flatten()
-            .and_then(|w| set(w.default))
-    };
-    let found = if bfq {
-        of_bfq().or_else(of_io)
+    let of_io = || set(cgroup.io_weight(), Knob::IoWeight);
+    if bfq {
+        set(cgroup.io_bfq_weight(), Knob::IoBfqWeight).or_else(of_io)
     } else {
         of_io()
-    };
-    found.map_or((Weight::default(), false), |weight| (weight, true))
+    }
 }
 
 /// A cgroup's `memory.low` in bytes; `max` is more than there is.
@@ -351,3 +394,6 @@ pub fn low_of(cgroup: &Cgroup) -> Result<u64> {
         Limit::Max => u64::MAX,
     })
 }
+
+#[cfg(test)]
+mod tests;

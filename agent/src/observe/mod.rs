@@ -181,24 +181,27 @@ impl Observer {
             places.insert(id, tenants.len());
             let key = Key::Cgroup(id);
             let meter = &node.meter;
-            // An operator's `memory.low` counts all memory: what is left of it beside the rest is for files.
-            let low = node.operators_low.saturating_sub(meter.other);
+            // Only leaves are looked at; the others are the sums of theirs.
+            let leaf = node.children.is_empty();
+            let own = |amount: u64| if leaf { amount } else { 0 };
             let unable = self.abilities.spares(meter.anon, self.room.swap_on());
             tenants.push(Tenant {
                 key,
                 parent: node.parent.and_then(|p| places.get(&p).copied()),
                 weight: self.mirror.weight(node).0,
-                floor: node.says.floor.unwrap_or(0).max(low),
-                file: meter.file,
-                other: meter.other,
-                stuck: meter.stuck,
-                leaf: node.children.is_empty(),
+                floor: 0,
+                wish: 0,
+                file: own(meter.file),
+                other: own(meter.other),
+                stuck: own(meter.stuck),
+                leaf,
                 populated: node.populated,
                 wants_more: meter.wants_more(now),
                 idle_for: meter.idle_for(now),
                 spared: unable.or_else(|| spared(key)),
             });
         }
+        self.sum_up(&mut tenants);
         let spared = spared(Key::Outside);
         let outside = self
             .outside
@@ -209,5 +212,23 @@ impl Observer {
             ..self.room.memory()
         };
         Snapshot { memory, tenants }
+    }
+
+    /// What inner nodes hold, and then everybody's floors, which depend on it.
+    fn sum_up(&self, tenants: &mut [Tenant]) {
+        for i in (0..tenants.len()).rev() {
+            let (file, other, stuck) = (tenants[i].file, tenants[i].other, tenants[i].stuck);
+            if let Some(parent) = tenants[i].parent {
+                let parent = &mut tenants[parent];
+                parent.file = parent.file.saturating_add(file);
+                parent.other = parent.other.saturating_add(other);
+                parent.stuck = parent.stuck.saturating_add(stuck);
+            }
+            if let Key::Cgroup(id) = tenants[i].key
+                && let Some(node) = self.mirror.get(id)
+            {
+                (tenants[i].floor, tenants[i].wish) = node.floors(other);
+            }
+        }
     }
 }

@@ -112,6 +112,7 @@ impl Outside {
             } else {
                 0
             },
+            wish: 0,
             file,
             other: 0,
             stuck: stuck.min(file),

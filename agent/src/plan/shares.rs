@@ -87,7 +87,9 @@ impl Shares {
         let mut ids: Vec<NodeId> = Vec::with_capacity(snapshot.tenants.len());
         for tenant in &snapshot.tenants {
             let parent = tenant.parent.map_or(NodeId::ROOT, |p| ids[p]);
-            ids.push(tree.add(parent, claim(tenant, policy)));
+            let id = tree.add(parent, claim(tenant, policy));
+            tree.set_wish(id, tenant.wish.min(tenant.file));
+            ids.push(id);
         }
         let parts = entitlements(&tree, capacity);
         let entitled: Vec<u64> = ids.iter().map(|id| parts[id.index()]).collect();

@@ -40,6 +40,9 @@ pub struct Tenant {
     pub weight: Weight,
     /// File pages that it keeps whatever happens (its operator's `memory.low`, or the configuration).
     pub floor: u64,
+    /// File pages that it asks to keep, of what its parent gets: the word of somebody to whom the parent is
+    /// delegated, and so nothing to do with how much that is.
+    pub wish: u64,
     /// File pages on its LRU lists, its descendants' included.
     pub file: u64,
     /// Charged memory that is not file pages on LRU lists (anonymous, kernel, shmem).

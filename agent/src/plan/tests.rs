@@ -27,6 +27,7 @@ fn leaf(id: u64, weight: u64, file: u64) -> Tenant {
         parent: None,
         weight: Weight::try_from(weight).unwrap(),
         floor: 0,
+        wish: 0,
         file: file * MIB,
         other: 10 * MIB,
         stuck: 0,
@@ -140,6 +141,54 @@ fn what_cannot_be_reclaimed_counts_as_a_floor() {
     assert_eq!(shares.entitled, [390 * MIB, 410 * MIB]);
 }
 
+/// A slice with two children, delegated to their owner, beside a sibling; all want all they can get.
+fn delegated(low: u64, wishes: [u64; 2]) -> Snapshot {
+    let mut slice = leaf(1, 100, 400);
+    slice.leaf = false;
+    slice.floor = low * MIB;
+    let child = |id: u64, wish: u64| Tenant {
+        parent: Some(0),
+        wish,
+        ..leaf(id, 100, 200)
+    };
+    let sibling = leaf(4, 100, 400);
+    let children = [child(2, wishes[0]), child(3, wishes[1])];
+    snapshot(
+        10,
+        [slice]
+            .into_iter()
+            .chain(children)
+            .chain([sibling])
+            .collect(),
+    )
+}
+
+#[test]
+fn a_delegates_wish_counts_inside_what_was_delegated() {
+    // 800 MiB to divide by two weights: 400 for the slice, unless the administrator has set a floor for it.
+    let cases = [
+        ("nobody says anything", 0, [0, 0], [400, 200, 200, 400]),
+        ("one wishes", 0, [150 * MIB, 0], [400, 200, 200, 400]),
+        ("one hoards", 0, [u64::MAX, 0], [400, 200, 200, 400]),
+        ("both hoard", 0, [u64::MAX; 2], [400, 200, 200, 400]),
+        ("the administrator", 500, [0, 0], [500, 250, 250, 300]),
+    ];
+    for (name, low, wishes, expected) in cases {
+        let mut snap = delegated(low, wishes);
+        if low > 0 {
+            snap.tenants[0].file = 500 * MIB;
+        }
+        let shares = Shares::of(&snap, &Policy::default());
+        assert_eq!(shares.entitled, expected.map(|part| part * MIB), "{name}");
+    }
+    // Inside, it does count.
+    let mut snap = delegated(0, [u64::MAX, 0]);
+    snap.tenants[1].file = 300 * MIB;
+    snap.tenants[2].file = 100 * MIB;
+    let shares = Shares::of(&snap, &Policy::default());
+    assert_eq!(shares.entitled, [400, 300, 100, 400].map(|part| part * MIB));
+}
+
 #[test]
 fn protection_goes_down_the_ancestry_with_a_deadband() {
     let mut inner = leaf(1, 100, 200);
@@ -197,6 +246,7 @@ fn any_tenant() -> impl Strategy<Value = Tenant> {
         .prop_map(
             |(id, weight, file, floor, [populated, wants_more, spared], idle, stuck)| Tenant {
                 floor: floor * MIB,
+                wish: idle * MIB,
                 populated,
                 wants_more,
                 idle_for: Duration::from_secs(idle),

@@ -4,6 +4,7 @@
 //! reused by another cgroup, the old handle answers "gone" and never speaks of the new one.
 
 mod admit;
+mod authority;
 mod core;
 mod dir;
 mod files;
@@ -15,6 +16,7 @@ mod reclaim;
 mod tests;
 
 pub use self::core::{CgroupEvents, CgroupType, Controllers};
+pub use authority::Authority;
 pub use dir::{Cgroup, CgroupId, Child};
 pub use fs::CgroupFs;
 pub(crate) use fs::discover;

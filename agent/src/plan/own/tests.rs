@@ -19,6 +19,7 @@ fn tenant(key: Key, weight: u64, file: u64) -> Tenant {
         parent: None,
         weight: Weight::try_from(weight).unwrap(),
         floor: 0,
+        wish: 0,
         file: file * MIB,
         other: 0,
         stuck: 0,
