@@ -348,6 +348,23 @@ fn the_state_is_its_owners_alone() {
     assert_eq!(mode(tree.state().join("ledger")), 0o600);
 }
 
+/// Otherwise its `lock` might be a link to a file that is emptied, and its ledger somebody else's word.
+#[test]
+fn a_state_directory_that_others_may_write_is_refused() {
+    let tree = Tree::new(&["a"]);
+    std::fs::create_dir(tree.state()).unwrap();
+    std::fs::write(tree.dir.path().join("precious"), "1").unwrap();
+    std::os::unix::fs::symlink("../precious", tree.state().join("lock")).unwrap();
+    std::fs::set_permissions(tree.state(), PermissionsExt::from_mode(0o777)).unwrap();
+    let refused = Ledger::open(&tree.fs, &tree.state())
+        .unwrap_err()
+        .to_string();
+    assert!(refused.contains("with mode 777: change that"), "{refused}");
+    assert!(reset(&tree.fs, &tree.state(), true).is_err());
+    let precious = std::fs::read_to_string(tree.dir.path().join("precious")).unwrap();
+    assert_eq!(precious, "1");
+}
+
 const DISK: Knob = Knob::IoMax(justitia_kernel::io::DevId { major: 8, minor: 0 });
 const FREE: &str = "8:0 rbps=max wbps=max riops=max wiops=max";
 const TIGHT: &str = "8:0 rbps=max wbps=100 riops=max wiops=max";

@@ -38,6 +38,17 @@ fn it_is_its_owners_alone_and_goes_with_the_agent() {
 }
 
 #[test]
+fn what_is_no_socket_is_left_alone() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("precious");
+    std::fs::write(&path, "1").unwrap();
+    let refused = Socket::listen(&path).unwrap_err().to_string();
+    assert!(refused.contains("found something else"), "{refused}");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "1");
+}
+
+#[test]
 fn a_dead_agents_socket_is_replaced_a_living_ones_is_not() {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();

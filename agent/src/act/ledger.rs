@@ -435,12 +435,29 @@ fn lock(state: &Path) -> Result<File, LedgerError> {
         .mode(0o700)
         .create(state)
         .map_err(error)?;
+    owned(state).map_err(error)?;
     let file = File::create(state.join("lock")).map_err(error)?;
     match flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
         Err(rustix::io::Errno::WOULDBLOCK) => Err(LedgerError::Busy(state.to_owned())),
         Err(e) => Err(error(e.into())),
     }
+}
+
+/// Whoever may write the directory could have files outside it written over, or say which knobs are to be put back.
+fn owned(state: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::MetadataExt;
+    let found = std::fs::metadata(state)?;
+    let ours = rustix::process::geteuid().as_raw();
+    if [0, ours].contains(&found.uid()) && found.mode() & 0o022 == 0 {
+        return Ok(());
+    }
+    Err(std::io::Error::other(format!(
+        "expected a directory that only its owner, root, may write, found one of the user {} with mode {:03o}: \
+         change that, or name another as `state` in the configuration",
+        found.uid(),
+        found.mode() & 0o777
+    )))
 }
 
 /// Gives back the knobs of a journal; also returns the entries that are still to be given back.

@@ -44,6 +44,7 @@
 //! Drop-ins (`justitia.toml.d/*.toml`, in the order of their names) are read after the main file: a later
 //! scalar replaces an earlier one, a later `[[tenant]]` wins over an earlier one that matches too.
 
+mod file;
 mod read;
 mod tenant;
 
@@ -114,18 +115,19 @@ impl Default for Config {
 
 /// One thing that is wrong with a configuration file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}:{line}: {what}", path.display())]
+#[error("{}{}: {what}", path.display(), if *line == 0 { String::new() } else { format!(":{line}") })]
 pub struct ConfigError {
     /// The file.
     pub path: PathBuf,
-    /// The line, from 1; 0 if the file could not be read.
+    /// The line, from 1; 0 if it is about the whole file.
     pub line: usize,
     /// What was expected and what was found.
     pub what: String,
 }
 
 impl Config {
-    /// Reads `path` (or the default place, where a missing file is no error) and its drop-ins.
+    /// Reads `path` (or the default place, where a missing file is no error) and its drop-ins, regular files of at
+    /// most 1 MiB each.
     ///
     /// # Errors
     /// Everything that is wrong, in all files.
@@ -146,9 +148,9 @@ impl Config {
             files.insert(0, main.to_owned());
         }
         for file in files {
-            match std::fs::read_to_string(&file) {
+            match file::read(&file) {
                 Ok(text) => read::apply(&mut config, &file, &text, &mut errors),
-                Err(e) => errors.push(unreadable(&file, &e)),
+                Err(error) => errors.push(error),
             }
         }
         config.rules.reverse();
@@ -173,19 +175,11 @@ impl Config {
     }
 }
 
-fn unreadable(path: &Path, error: &std::io::Error) -> ConfigError {
-    ConfigError {
-        path: path.to_owned(),
-        line: 0,
-        what: format!("cannot be read: {error}"),
-    }
-}
-
 fn drop_ins(dir: &Path) -> Result<Vec<PathBuf>, ConfigError> {
     let entries = match std::fs::read_dir(dir) {
         Ok(entries) => entries,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(e) => return Err(unreadable(dir, &e)),
+        Err(e) => return Err(file::error(dir, 0, format!("cannot be read: {e}"))),
     };
     let mut files: Vec<PathBuf> = entries
         .filter_map(|entry| Some(entry.ok()?.path()))

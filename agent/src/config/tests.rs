@@ -130,3 +130,39 @@ fn metrics_can_be_moved_bounded_and_switched_off() {
 fn a_named_file_must_exist_and_the_default_need_not() {
     assert!(Config::load(Some(Path::new("/nonexistent/j.toml"))).is_err());
 }
+
+#[test]
+fn only_regular_files_of_a_bounded_size_are_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("j.toml");
+    let error = |path: &Path| Config::load(Some(path)).unwrap_err()[0].to_string();
+    assert_eq!(
+        error(Path::new("/dev/zero")),
+        "/dev/zero: expected a regular file, found a device: name a TOML file"
+    );
+    assert!(error(dir.path()).contains("found a directory"));
+    rustix::fs::mkfifoat(rustix::fs::CWD, &path, 0o600.into()).unwrap();
+    assert!(error(&path).ends_with("expected a regular file, found a pipe: name a TOML file"));
+    std::fs::remove_file(&path).unwrap();
+
+    std::fs::write(&path, "#".repeat(1 << 20)).unwrap();
+    Config::load(Some(&path)).unwrap();
+    std::fs::write(&path, "#".repeat((1 << 20) + 1)).unwrap();
+    assert!(error(&path).contains("expected at most 1048576 bytes, found 1048577: split it"));
+    std::fs::write(&path, b"# one\n# tw\xff\n").unwrap();
+    assert!(
+        error(&path)
+            .ends_with("j.toml:2: expected text in UTF-8, found other bytes: save it as UTF-8")
+    );
+
+    // Drop-ins too.
+    std::fs::write(&path, "").unwrap();
+    let drop_in = dir.path().join("j.toml.d/10.toml");
+    std::fs::create_dir(dir.path().join("j.toml.d")).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", &drop_in).unwrap();
+    assert!(
+        error(&path).ends_with(
+            "j.toml.d/10.toml: expected a regular file, found a device: name a TOML file"
+        )
+    );
+}

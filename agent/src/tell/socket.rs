@@ -1,7 +1,7 @@
 //! The status socket: connect, read one JSON document until the end.
 
 use std::io::{Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -34,11 +34,14 @@ impl Socket {
                 .mode(0o700)
                 .create(dir)?;
         }
-        if UnixStream::connect(path).is_err() {
-            match std::fs::remove_file(path) {
-                Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e),
-                _ => {}
+        match std::fs::symlink_metadata(path) {
+            Ok(found) if !found.file_type().is_socket() => {
+                return Err(std::io::Error::other(
+                    "expected nothing or a socket there, found something else: it is left alone",
+                ));
             }
+            Ok(_) if UnixStream::connect(path).is_err() => std::fs::remove_file(path)?,
+            _ => {}
         }
         // Nobody may connect between the birth of the socket and its mode.
         let old = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));

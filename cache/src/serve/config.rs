@@ -251,13 +251,23 @@ impl Checker<'_> {
     }
 }
 
+/// The largest configuration file, bytes.
+const LARGEST: u64 = 1 << 20;
+
 impl Config {
-    /// Reads a configuration.
+    /// Reads a configuration: a regular file of at most 1 MiB.
     ///
     /// # Errors
     /// Everything that is wrong with it, as far as it can be read.
     pub fn load(file: &Path) -> Result<Self, Vec<ConfigError>> {
-        let text = std::fs::read_to_string(file).map_err(|e| {
+        // A device would be read for ever.
+        let regular = std::fs::metadata(file).and_then(|found| {
+            let fits = found.is_file() && found.len() <= LARGEST;
+            fits.then_some(())
+                .ok_or_else(|| std::io::Error::other("it is no regular file of at most 1 MiB"))
+        });
+        let text = regular.and_then(|()| std::fs::read_to_string(file));
+        let text = text.map_err(|e| {
             vec![ConfigError {
                 file: file.into(),
                 line: None,

@@ -444,7 +444,13 @@ impl Experiment {
             }
             let path = self.base.join(path);
             let reading = || format!("reading {}", path.display());
-            let size = std::fs::metadata(&path).with_context(reading)?.len();
+            let found = std::fs::metadata(&path).with_context(reading)?;
+            ensure!(
+                found.is_file(),
+                "expected a regular file, found something else at {}",
+                path.display()
+            );
+            let size = found.len();
             ensure!(
                 size <= LARGEST_FILE,
                 "expected at most {LARGEST_FILE} bytes, which a guest can hold beside its work, found {size} in {}: cut it",
