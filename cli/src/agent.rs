@@ -10,8 +10,6 @@ use justitia_agent::act::ledger::{Back, reset as give_back};
 use justitia_agent::config::{Config, DEFAULT_PATH};
 use justitia_agent::tell::socket::ask;
 use justitia_kernel::cgroup::CgroupFs;
-use justitia_kernel::eyes::{Eyes, Limits};
-use justitia_kernel::support::{KernelSupport, Outcome, Paths, State};
 
 mod table;
 
@@ -74,16 +72,6 @@ pub struct Reset {
     json: bool,
     #[command(flatten)]
     config: ConfigArgs,
-}
-
-/// Say what this host supports, what will work here and what will not, and why.
-///
-/// Exit code: 0 if all works or works with limits, 2 if something cannot work.
-#[derive(Args)]
-pub struct Doctor {
-    /// As JSON
-    #[arg(long)]
-    json: bool,
 }
 
 /// Watch over a running agent's limits: started by the agent itself.
@@ -173,66 +161,4 @@ pub fn reset(args: &Reset) -> anyhow::Result<ExitCode> {
         bail!("{failed} knobs could not be given back; they stay in the ledger for the next try");
     }
     Ok(ExitCode::SUCCESS)
-}
-
-const fn mark(state: State) -> &'static str {
-    match state {
-        State::Yes => "yes",
-        State::No => "no",
-        State::Unknown => "?",
-    }
-}
-
-pub fn doctor(args: &Doctor) -> anyhow::Result<ExitCode> {
-    let support = KernelSupport::detect(&Paths::default());
-    let verdicts = support.verdicts();
-    let probes = Eyes::open(&Limits::default()).map(|eyes| eyes.facts());
-    if args.json {
-        let probes = probes.map_err(|error| error.to_string());
-        let all = serde_json::json!({
-            "facts": support.facts(), "verdicts": verdicts, "probes": probes,
-        });
-        println!("{}", serde_json::to_string_pretty(&all)?);
-    } else {
-        for fact in support.facts() {
-            println!(
-                "{:>4}  {}: {}",
-                mark(fact.state),
-                fact.name.title(),
-                fact.reason
-            );
-        }
-        println!("\nWhat applications get, by eBPF:");
-        match &probes {
-            Ok(facts) => {
-                for fact in facts {
-                    println!(
-                        "{:>4}  {}: {}",
-                        mark(fact.state),
-                        fact.probe.title(),
-                        fact.reason
-                    );
-                }
-            }
-            Err(error) => println!("{:>4}  {error}", mark(State::No)),
-        }
-        println!();
-        for verdict in &verdicts {
-            let says = match verdict.outcome {
-                Outcome::Works => "works",
-                Outcome::Limited => "works, with limits",
-                Outcome::Prevented => "cannot work here",
-            };
-            println!("{}: {says}", verdict.function.title());
-            for because in &verdict.because {
-                println!("      {}: {}", because.consequence, because.fact.reason);
-            }
-        }
-    }
-    let prevented = verdicts.iter().any(|v| v.outcome == Outcome::Prevented);
-    Ok(if prevented {
-        ExitCode::from(2)
-    } else {
-        ExitCode::SUCCESS
-    })
 }

@@ -2,6 +2,7 @@
 
 mod agent;
 mod cache;
+mod doctor;
 mod lab;
 mod log;
 mod papers;
@@ -31,7 +32,7 @@ enum Command {
     Explain(see::Explain),
     Record(see::Record),
     Reset(agent::Reset),
-    Doctor(agent::Doctor),
+    Doctor(doctor::Doctor),
     Lab(lab::Lab),
     Cache(cache::Cache),
     #[command(hide = true)]
@@ -52,7 +53,7 @@ fn main() -> ExitCode {
         Command::Reset(args) => agent::reset(&args),
         Command::Guard(args) => agent::guard(&args),
         Command::ReadFor(args) => agent::read_for(&args),
-        Command::Doctor(args) => agent::doctor(&args),
+        Command::Doctor(args) => doctor::doctor(&args),
         Command::Lab(args) => lab::lab(&args),
         Command::Papers(args) => papers::write(&args, &Cli::command()),
         Command::Cache(args) => cache::cache(&args).map(|()| ExitCode::SUCCESS),

@@ -20,6 +20,15 @@ struct walk {
 	u32 left;
 };
 
+static __always_inline unsigned long flags_of(struct folio *folio)
+{
+	struct folio___wrapped *wrapped = (void *)folio;
+
+	if (bpf_core_field_exists(wrapped->flags.f))
+		return BPF_CORE_READ(wrapped, flags.f);
+	return BPF_CORE_READ(folio, flags);
+}
+
 static __always_inline void fill(struct bio *bio, u32 bytes)
 {
 	u32 first = BPF_CORE_READ(bio, bi_iter.bi_idx);
@@ -36,7 +45,7 @@ static __always_inline void fill(struct bio *bio, u32 bytes)
 		return;
 	head = BPF_CORE_READ(page, compound_head);
 	folio = head & 1 ? (void *)(head - 1) : (void *)page;
-	flags = BPF_CORE_READ(folio, flags);
+	flags = flags_of(folio);
 	if (!(flags & (1UL << bpf_core_enum_value(enum pageflags, PG_locked))) ||
 	    flags & (1UL << bpf_core_enum_value(enum pageflags, PG_uptodate)))
 		return;

@@ -142,6 +142,15 @@ struct folio {
 	unsigned long memcg_data;
 };
 
+/* Since 6.18 (memdesc_flags_t). */
+struct wrapped_flags {
+	unsigned long f;
+};
+
+struct folio___wrapped {
+	struct wrapped_flags flags;
+};
+
 struct bio_vec {
 	struct page *bv_page;
 	unsigned int bv_len;

@@ -83,8 +83,9 @@ impl Loaded {
                         absent.push((program.name, why));
                     }
                 }
-                spec.load(&absent)
-                    .map_err(|_| EyesError::Refused { reason: all })?
+                spec.load(&absent).map_err(|_| EyesError::Refused {
+                    reason: in_short(&all),
+                })?
             }
         };
         Ok(Self {
@@ -233,6 +234,9 @@ impl Spec<'_> {
     }
 }
 
+/// How a reason begins that is about the kernel's version or configuration.
+const LACKS: &str = "this kernel has no";
+
 /// Whether the kernel has what the section names; if not, why.
 fn place(types: &Btf<'_>, section: &str) -> Result<(), String> {
     let Some((kind, name)) = section.split_once('/') else {
@@ -248,7 +252,7 @@ fn place(types: &Btf<'_>, section: &str) -> Result<(), String> {
     if there {
         return Ok(());
     }
-    Err(format!("this kernel has no {} {name}", noun(kind)))
+    Err(format!("{LACKS} {} {name}", noun(kind)))
 }
 
 fn noun(kind: &str) -> &'static str {
@@ -280,21 +284,36 @@ fn facts(
             .filter(|program| program.kind != Kind::Alternative)
             .all(|program| attached(&program))
             && (!alternatives || of_kind(Kind::Alternative).any(|program| attached(&program)));
-        let list: Vec<_> = if works {
+        let details: Vec<String> = if works {
             let at = places
                 .iter()
                 .filter(|(name, _)| mine().any(|program| program.name == *name));
-            at.map(|(_, section)| section.as_str()).collect()
+            at.map(|(_, section)| section.clone()).collect()
         } else {
             let why = absent
                 .iter()
                 .filter(|(name, _)| mine().any(|program| program.name == *name));
-            why.map(|(_, why)| why.as_str()).collect()
+            let details: Vec<_> = why.map(|(_, why)| why.clone()).collect();
+            // Of alternatives only one can be there: what the kernel lacks matters if it refused none.
+            let lacks = |why: &String| why.starts_with(LACKS);
+            if details.iter().all(lacks) {
+                details
+            } else {
+                details.into_iter().filter(|why| !lacks(why)).collect()
+            }
         };
+        let mut reasons: Vec<String> = Vec::new();
+        for reason in details.iter().map(|why| in_short(why)) {
+            if !reasons.contains(&reason) {
+                reasons.push(reason);
+            }
+        }
+        let more = details.iter().any(|why| !reasons.contains(why));
         Some(ProbeFact {
             probe,
             state: if works { State::Yes } else { State::No },
-            reason: list.join(", ").replace('\n', " "),
+            reason: reasons.join(", "),
+            details: if more { details } else { Vec::new() },
         })
     };
     Probe::ALL.into_iter().filter_map(of).collect()
@@ -335,11 +354,86 @@ fn say<T>(what: impl FnOnce() -> T) -> (T, String) {
     (result, said)
 }
 
+/// The error, and the loader's words after it.
 fn reason(error: &libbpf_rs::Error, said: &str) -> String {
     let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
     if said.is_empty() {
         error.to_string()
     } else {
-        format!("{error}: … {said}")
+        format!("{error}{WORDS}{said}")
+    }
+}
+
+/// Stands between an error and the loader's words about it.
+const WORDS: &str = ": … ";
+
+/// Why programs of a kind are refused altogether.
+pub(super) const DENIED: &str =
+    "the kernel does not allow it (EPERM): it takes root outside a container, and no lockdown";
+
+/// A reason in a few words: what the loader says goes on for lines, and names objects that nobody knows.
+fn in_short(why: &str) -> String {
+    const MISFIT: &str = "resolve CO-RE relocation";
+    let (error, said) = why.split_once(WORDS).unwrap_or((why, ""));
+    if error.contains("(os error 1)") {
+        return DENIED.to_owned();
+    }
+    // `<byte_off> [155] struct folio.flags (0:0 @ offset 0)`
+    let misfit = said.rsplit_once(MISFIT).and_then(|(_, rest)| {
+        let (_, named) = rest.split_once("] ")?;
+        Some(named.split_once(" (")?.0)
+    });
+    match misfit {
+        Some(field) => {
+            format!("this kernel is newer or older than what is known of it: {field} differs")
+        }
+        None => error.replace('\n', " "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_is_short_and_says_the_loaders_words_apart() {
+        let denied = "Operation not permitted (os error 1): … libbpf: prog 'read': BPF program load failed: -EPERM";
+        let misfit = "Invalid argument (os error 22): … failed to resolve CO-RE relocation <byte_off> [155] struct \
+                      folio.flags (0:0 @ offset 0) processed 122 insns";
+        let lacks = "this kernel has no function do_splice_to";
+        for (why, short) in [
+            (denied, DENIED),
+            (
+                misfit,
+                "this kernel is newer or older than what is known of it: struct folio.flags differs",
+            ),
+            (lacks, lacks),
+            ("Out of memory: … libbpf: what\never", "Out of memory"),
+        ] {
+            assert_eq!(in_short(why), short);
+        }
+        // The same for each of a probe's programs is told once; what of its alternatives is not there, not at all.
+        let programs: Vec<&Program> = super::super::programs::ACCOUNT.iter().collect();
+        let splice = |kind| {
+            programs
+                .iter()
+                .find(|p| p.probe == Probe::SpliceRead && p.kind == kind)
+        };
+        let one = splice(Kind::Alternative).map(|p| p.name).unwrap();
+        let other = programs
+            .iter()
+            .find(|p| p.probe == Probe::SpliceRead && p.name != one)
+            .map(|p| p.name)
+            .unwrap();
+        let absent = [(one, lacks.to_owned()), (other, denied.to_owned())];
+        let told = facts(super::super::programs::ACCOUNT, &[], &absent);
+        let fact = told
+            .iter()
+            .find(|fact| fact.probe == Probe::SpliceRead)
+            .unwrap();
+        assert_eq!(
+            (fact.reason.as_str(), fact.details.len()),
+            (in_short(denied).as_str(), 1)
+        );
     }
 }

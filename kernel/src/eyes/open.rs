@@ -18,6 +18,7 @@ use super::{
     programs,
 };
 use crate::cgroup::CgroupId;
+use crate::support::State;
 
 /// How often the kernel is asked what it skipped: a system call per program.
 const ASK_SKIPPED: Duration = Duration::from_secs(1);
@@ -111,7 +112,15 @@ impl Eyes {
     #[must_use]
     pub fn facts(&self) -> Vec<ProbeFact> {
         let mut facts = self.account.facts.clone();
-        facts.extend_from_slice(self.on_demand.facts());
+        let mut on_demand = self.on_demand.facts().to_vec();
+        // They are not tried before they are wanted, but they are of the same kind.
+        if facts.iter().any(|fact| fact.reason == load::DENIED) {
+            for fact in on_demand.iter_mut().filter(|f| f.state == State::Yes) {
+                fact.state = State::No;
+                load::DENIED.clone_into(&mut fact.reason);
+            }
+        }
+        facts.append(&mut on_demand);
         facts.sort_by_key(|fact| fact.probe);
         facts
     }

@@ -98,6 +98,9 @@ pub struct ProbeFact {
     pub probe: Probe,
     /// `Yes`: attached, or for one on demand, can be.
     pub state: State,
-    /// Where it is attached, or why it is not. One line.
+    /// Where it is attached, or why it is not, in a few words. One line.
     pub reason: String,
+    /// The kernel's and the loader's own words, if there are more of them; one entry for each program.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub details: Vec<String>,
 }

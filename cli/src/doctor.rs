@@ -1,0 +1,165 @@
+//! `doctor`: what this host can do.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use justitia_kernel::eyes::{Eyes, EyesError, Limits, ProbeFact};
+use justitia_kernel::support::{KernelSupport, Outcome, Paths, State, Verdict};
+
+/// Say what this host supports, what will work here and what will not, and why.
+///
+/// Exit code: 0 if all works or works with limits, 2 if something cannot work.
+#[derive(Args)]
+pub struct Doctor {
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn doctor(args: &Doctor) -> anyhow::Result<ExitCode> {
+    let support = KernelSupport::detect(&Paths::default());
+    let verdicts = support.verdicts();
+    let probes = Eyes::open(&Limits::default()).map(|eyes| eyes.facts());
+    if args.json {
+        let probes = probes.map_err(|error| error.to_string());
+        let all = serde_json::json!({
+            "facts": support.facts(), "verdicts": verdicts, "probes": probes,
+        });
+        println!("{}", serde_json::to_string_pretty(&all)?);
+    } else {
+        for fact in support.facts() {
+            let text = format!("{}: {}", fact.name.title(), fact.reason);
+            print!("{}", paragraph(mark(fact.state), &text));
+        }
+        println!("\nWhat applications get, by eBPF:");
+        print!("{}", eyes(&probes));
+        println!();
+        verdicts.iter().for_each(|v| print!("{}", verdict(v)));
+    }
+    let prevented = verdicts.iter().any(|v| v.outcome == Outcome::Prevented);
+    Ok(if prevented {
+        ExitCode::from(2)
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+const fn mark(state: State) -> &'static str {
+    match state {
+        State::Yes => "yes",
+        State::No => "no",
+        State::Unknown => "?",
+    }
+}
+
+/// The probes that work, and those that do not: one paragraph a reason.
+fn eyes(probes: &Result<Vec<ProbeFact>, EyesError>) -> String {
+    let facts = match probes {
+        Ok(facts) => facts,
+        Err(error) => return format!("{:>4}  {error}\n", mark(State::No)),
+    };
+    let titles = |state: State, reason: Option<&str>| {
+        let chosen = facts
+            .iter()
+            .filter(|f| f.state == state && reason.is_none_or(|r| r == f.reason));
+        chosen.map(|f| f.probe.title()).collect::<Vec<_>>()
+    };
+    let mut out = String::new();
+    let working = titles(State::Yes, None);
+    if !working.is_empty() {
+        out += &paragraph(mark(State::Yes), &working.join("; "));
+    }
+    let mut told: Vec<&str> = Vec::new();
+    for fact in facts.iter().filter(|f| f.state != State::Yes) {
+        if !told.contains(&fact.reason.as_str()) {
+            told.push(&fact.reason);
+            let titles = titles(fact.state, Some(&fact.reason)).join("; ");
+            out += &paragraph(mark(fact.state), &format!("{titles}:"));
+            out += &paragraph("", &format!("  {}", fact.reason));
+        }
+    }
+    if facts.iter().any(|f| !f.details.is_empty()) {
+        out += &paragraph("", "The loader's own words: `justitia doctor --json`.");
+    }
+    out
+}
+
+fn verdict(verdict: &Verdict) -> String {
+    let says = match verdict.outcome {
+        Outcome::Works => "works",
+        Outcome::Limited => "works, with limits",
+        Outcome::Prevented => "cannot work here",
+    };
+    let mut out = format!("{}: {says}\n", verdict.function.title());
+    for because in &verdict.because {
+        let why = format!("{}: {}", because.consequence, because.fact.reason);
+        out += &paragraph("", &why);
+    }
+    out
+}
+
+/// How wide a line may be.
+const WIDTH: usize = 100;
+
+/// `text` in lines beside `mark`; a blank at its beginning indents it further.
+fn paragraph(mark: &str, text: &str) -> String {
+    let deeper = text.len() - text.trim_start().len();
+    let indent = " ".repeat(6 + deeper);
+    let mut out = format!("{mark:>4}  {}", " ".repeat(deeper));
+    let mut column = indent.len();
+    for (n, word) in text.split_whitespace().enumerate() {
+        let width = word.chars().count();
+        if n > 0 && column + 1 + width > WIDTH {
+            out.push('\n');
+            out += &indent;
+            column = indent.len();
+        } else if n > 0 {
+            out.push(' ');
+            column += 1;
+        }
+        out += word;
+        column += width;
+    }
+    out.push('\n');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use justitia_kernel::eyes::Probe;
+
+    #[test]
+    fn the_same_reason_is_told_once() {
+        let fact = |probe, state, reason: &str| ProbeFact {
+            probe,
+            state,
+            reason: reason.to_owned(),
+            details: vec![reason.to_owned(); 3],
+        };
+        let told = eyes(&Ok(vec![
+            fact(Probe::Read, State::No, "not allowed"),
+            fact(Probe::Write, State::No, "not allowed"),
+            fact(Probe::IoUring, State::Yes, "tp_btf/io_uring_complete"),
+            fact(Probe::Fills, State::No, "too new"),
+        ]));
+        let expected = [
+            " yes  io_uring",
+            "  no  read, pread; write, pwrite:",
+            "        not allowed",
+            "  no  page-cache fills from disk:",
+            "        too new",
+            "      The loader's own words: `justitia doctor --json`.",
+            "",
+        ];
+        let expected = expected.join("\n");
+        assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn lines_are_not_too_long() {
+        let text = paragraph("no", &"word ".repeat(100));
+        assert!(text.lines().count() > 4 && text.lines().all(|l| l.len() <= WIDTH));
+        assert!(text.starts_with("  no  word") && text.contains("\n      word"));
+    }
+}
