@@ -7,7 +7,7 @@ use justitia_kernel::knob::Knob;
 
 use super::ledger::{Ledger, Returned, Written};
 use crate::escape;
-use crate::observe::{Mirror, low_of};
+use crate::observe::{Mirror, Node, low_of};
 use crate::plan::protect::LowReason;
 use crate::plan::{Key, LowIntent, Shares, Snapshot, plan_protection};
 
@@ -63,11 +63,20 @@ impl Keeper {
         };
         if node.operators_low > 0 {
             let low = node.operators_low.to_string();
-            tracing::info!(
-                tenant = escape::encode(node.cgroup.path().as_os_str()),
-                low,
-                "memory.low is set by its operator: it is a floor, and theirs"
-            );
+            let tenant = escape::encode(node.cgroup.path().as_os_str());
+            if node.delegated {
+                tracing::debug!(
+                    tenant,
+                    low,
+                    "memory.low is set by its delegate: it is theirs"
+                );
+            } else {
+                tracing::info!(
+                    tenant,
+                    low,
+                    "memory.low is set by its operator: it is a floor, and theirs"
+                );
+            }
             ledger.leave(id, Knob::MemoryLow, &low);
         }
     }
@@ -93,11 +102,12 @@ impl Keeper {
             let Some(Written::Yielded { ours, found }) = ledger.audit(id, knob) else {
                 return None;
             };
-            tracing::warn!(tenant = path, %knob, ours, found, "someone else wrote it: yielded");
+            yielded(node, &path, knob, &ours, &found);
         } else if ledger.may_write(id, knob) {
             let found = low_of(&node.cgroup).ok().filter(|low| *low > 0)?;
-            tracing::warn!(tenant = path, %knob, found, "someone else wrote it: yielded");
-            ledger.leave(id, knob, &found.to_string());
+            let found = found.to_string();
+            yielded(node, &path, knob, "", &found);
+            ledger.leave(id, knob, &found);
         }
         low_of(&node.cgroup).ok()
     }
@@ -109,9 +119,18 @@ impl Keeper {
             .iter()
             .map(|tenant| self.standing(tenant.key))
             .collect();
+        // A delegate may have as many cgroups as he likes: his wait for the others'. Parents stay first, since below what
+        // was delegated everything is.
         let intents = plan_protection(snapshot, shares, &standing);
-        intents
+        let (last, first): (Vec<_>, Vec<_>) = intents.into_iter().partition(|intent| {
+            let Key::Cgroup(id) = intent.key else {
+                return false;
+            };
+            mirror.get(id).is_some_and(|node| node.delegated)
+        });
+        first
             .into_iter()
+            .chain(last)
             .take(MOST_WRITES)
             .filter_map(|intent| self.write(mirror, intent))
             .collect()
@@ -152,12 +171,7 @@ impl Keeper {
         };
         match ledger.set(&node.cgroup, Knob::MemoryLow, &intent.low.to_string()) {
             Ok(Written::Yielded { ours, found }) => {
-                tracing::warn!(
-                    tenant = path,
-                    ours,
-                    found,
-                    "someone else wrote memory.low: yielded"
-                );
+                yielded(node, &path, Knob::MemoryLow, &ours, &found);
                 left(format!("found {found} where the agent had left {ours}"))
             }
             Ok(Written::Gone) => None,
@@ -221,5 +235,15 @@ impl Keeper {
             .as_mut()
             .map(Ledger::restore)
             .unwrap_or_default()
+    }
+}
+
+/// Says that a knob was yielded. A delegate can make cgroups and write their knobs for ever: his are told more quietly.
+fn yielded(node: &Node, tenant: &str, knob: Knob, ours: &str, found: &str) {
+    let told = "someone else wrote it: yielded";
+    if node.delegated {
+        tracing::debug!(tenant, %knob, ours, found, "{told}");
+    } else {
+        tracing::warn!(tenant, %knob, ours, found, "{told}");
     }
 }

@@ -1,7 +1,10 @@
 //! The weight tree as the kernel has it: which cgroups there are, their weights and their operators' wishes.
 //! Kept up to date by events, not by rescanning.
 
+mod crowd;
+
 use std::collections::HashMap;
+use std::os::unix::ffi::OsStrExt;
 use std::time::Instant;
 
 use justitia_kernel::Result;
@@ -14,7 +17,9 @@ use justitia_share::Weight;
 
 use super::meter::Meter;
 use crate::config::{Config, Override};
+use crate::escape;
 use crate::tell::status::WeightFrom;
+use crowd::{Crowd, DEEPEST, LONGEST, Room};
 
 /// A cgroup that takes part.
 #[derive(Debug)]
@@ -96,6 +101,9 @@ pub struct Mirror {
     bfq: bool,
     /// Why the tree has to be rescanned now and then, if events do not suffice.
     blind: Option<String>,
+    /// Events were lost.
+    lost: bool,
+    crowd: Crowd,
 }
 
 impl Mirror {
@@ -113,6 +121,8 @@ impl Mirror {
             watcher,
             bfq,
             blind,
+            lost: false,
+            crowd: Crowd::new(),
         }
     }
 
@@ -143,6 +153,23 @@ impl Mirror {
     #[must_use]
     pub fn blind(&self) -> Option<&str> {
         self.blind.as_deref()
+    }
+
+    /// Whether events were lost, and the tree has to be rescanned once.
+    #[must_use]
+    pub const fn lost(&self) -> bool {
+        self.lost
+    }
+
+    /// Which cgroups are not told apart, and why.
+    #[must_use]
+    pub fn limits(&self) -> Vec<String> {
+        self.crowd.limits(|id| self.path(id))
+    }
+
+    fn path(&self, id: CgroupId) -> String {
+        let node = self.nodes.get(&id);
+        node.map_or_else(String::new, |n| escape::encode(n.cgroup.path().as_os_str()))
     }
 
     /// The watcher, to wait for its events.
@@ -201,7 +228,8 @@ impl Mirror {
         for event in events {
             match event {
                 WatchEvent::CgroupCreated { parent, name } => {
-                    if let Some(cgroup) = self.cgroup(parent)
+                    if !self.is_shut(parent)
+                        && let Some(cgroup) = self.cgroup(parent)
                         && let Ok(child) = cgroup.child(&name)
                     {
                         self.admit(child, self.key(parent), config, now, &mut changes);
@@ -216,7 +244,7 @@ impl Mirror {
                     Some("cgroup.subtree_control") => self.scan(id, config, now, &mut changes),
                     _ => {}
                 },
-                WatchEvent::Overflow => self.rescan(config, now, &mut changes),
+                WatchEvent::Overflow => self.lost = true,
             }
         }
         changes
@@ -233,10 +261,46 @@ impl Mirror {
         for id in dead {
             self.remove(id, changes);
         }
+        self.lost = false;
+        let known = self.order();
         self.scan(self.root.id(), config, now, changes);
-        for id in self.order() {
+        for id in known {
+            self.scan(id, config, now, changes);
             self.read_populated(id);
             self.read_weight(id);
+            // Whether anybody has, is looked up.
+            changes.written.push((id, Knob::MemoryLow));
+        }
+    }
+
+    /// What was delegated, at or above `id`: the first whose children somebody else may have made.
+    fn top_of(&self, id: CgroupId) -> Option<CgroupId> {
+        let mut top = None;
+        let mut at = Some(id);
+        while let Some(node) = at.and_then(|id| self.nodes.get(&id)) {
+            top = Some(node.cgroup.id());
+            if !node.delegated {
+                break;
+            }
+            at = node.parent;
+        }
+        top
+    }
+
+    /// Whether what is below `id` is told apart no more.
+    fn is_shut(&self, id: CgroupId) -> bool {
+        self.top_of(id).is_some_and(|top| self.crowd.is_shut(top))
+    }
+
+    /// Makes one tenant of everything below `top`.
+    fn shut(&mut self, top: CgroupId, changes: &mut Changes) {
+        tracing::warn!(
+            tenant = self.path(top),
+            "too many cgroups below what was delegated: it is one tenant from now on"
+        );
+        let children = self.nodes.get(&top).map(|n| n.children.clone());
+        for child in children.unwrap_or_default() {
+            self.remove(child, changes);
         }
     }
 
@@ -263,10 +327,17 @@ impl Mirror {
         {
             self.blind.get_or_insert_with(|| error.to_string());
         }
+        let too_deep = cgroup.path().components().count() >= DEEPEST;
+        if too_deep || self.is_shut(id) {
+            return;
+        }
         let Ok(children) = cgroup.child_entries() else {
             return;
         };
         for child in children {
+            if self.is_shut(id) {
+                return;
+            }
             if !self.nodes.contains_key(&child.id)
                 && let Ok(child) = cgroup.child(&child.name)
             {
@@ -287,7 +358,8 @@ impl Mirror {
         let id = cgroup.id();
         let says = config.overrides(cgroup.path());
         let memory = cgroup.controllers().is_ok_and(|c| c.has("memory"));
-        if self.nodes.contains_key(&id) || !memory || says.exclude == Some(true) {
+        let long = cgroup.path().as_os_str().as_bytes().len() > LONGEST;
+        if self.nodes.contains_key(&id) || !memory || long || says.exclude == Some(true) {
             return;
         }
         let low = low_of(&cgroup).unwrap_or(0);
@@ -300,12 +372,19 @@ impl Mirror {
                 None => return, // it went meanwhile
             },
         };
+        let delegated = !matches!(ground, Ok(Authority::Administrator));
+        let top = parent.filter(|_| delegated).and_then(|p| self.top_of(p));
+        match self.crowd.come(top, self.nodes.len()) {
+            Room::Yes => {}
+            Room::No => return,
+            Room::Shut(top) => return self.shut(top, changes),
+        }
         let mut node = Node {
             cgroup,
             parent,
             children: Vec::new(),
             says,
-            delegated: !matches!(ground, Ok(Authority::Administrator)),
+            delegated,
             weight: None,
             populated: true,
             operators_low: 0,
@@ -313,12 +392,9 @@ impl Mirror {
             meter: Meter::new(now),
         };
         node.take_low(low);
-        match parent {
+        match parent.and_then(|parent| self.nodes.get_mut(&parent)) {
+            Some(parent) => parent.children.push(id),
             None => self.top.push(id),
-            Some(parent) => match self.nodes.get_mut(&parent) {
-                Some(parent) => parent.children.push(id),
-                None => return, // it went meanwhile
-            },
         }
         self.nodes.insert(id, node);
         self.read_populated(id);
@@ -328,12 +404,18 @@ impl Mirror {
     }
 
     fn remove(&mut self, id: CgroupId, changes: &mut Changes) {
+        let Some(node) = self.nodes.get(&id) else {
+            return;
+        };
+        for child in node.children.clone() {
+            self.remove(child, changes);
+        }
+        let top = self.top_of(id).filter(|top| *top != id);
         let Some(node) = self.nodes.remove(&id) else {
             return;
         };
-        for child in node.children {
-            self.remove(child, changes);
-        }
+        self.crowd.gone(top);
+        self.crowd.forget(id);
         let siblings = match node.parent {
             None => Some(&mut self.top),
             Some(parent) => self.nodes.get_mut(&parent).map(|p| &mut p.children),

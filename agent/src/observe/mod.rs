@@ -34,6 +34,9 @@ use crate::plan::{Key, Snapshot, Spared, Tenant};
 const ALWAYS: usize = 8;
 /// Without events the tree is rescanned this often.
 const RESCAN: Duration = Duration::from_secs(5);
+/// After events were lost the tree is rescanned, but no more often than this: who makes cgroups fast enough can lose
+/// them again and again.
+const RESCAN_LOST: Duration = Duration::from_secs(2);
 
 /// Watches the tree and the memory.
 #[derive(Debug)]
@@ -90,7 +93,10 @@ impl Observer {
     pub fn glance(&mut self, config: &Config, now: Instant) -> Changes {
         self.room.glance(now);
         let mut changes = self.mirror.follow(config, now);
-        if self.mirror.blind().is_some() && now - self.rescanned >= RESCAN {
+        let since = now.saturating_duration_since(self.rescanned);
+        if (self.mirror.lost() && since >= RESCAN_LOST)
+            || (self.mirror.blind().is_some() && since >= RESCAN)
+        {
             self.mirror.rescan(config, now, &mut changes);
             self.rescanned = now;
         }

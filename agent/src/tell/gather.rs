@@ -94,6 +94,7 @@ pub fn status(agent: &Agent, limits: &[String], observe: bool) -> Status {
         limits: limits
             .iter()
             .cloned()
+            .chain(agent.observer.mirror.limits())
             .chain(sight.limits())
             .chain(lost.map(|loss| loss.text.clone()))
             .chain(agent.credits.limits().iter().cloned())

@@ -126,3 +126,63 @@ fn a_rules_floor_is_no_floor_for_as_many_as_somebody_makes() {
     assert_eq!(seen.floors("web-1"), (64, 0));
     assert_eq!(seen.floors("user/web-1"), (0, 64));
 }
+
+/// What was made while nobody listened is found, however deep.
+#[test]
+fn a_rescan_finds_what_events_did_not_tell() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path();
+    cgroup(&root.join("a"), 0, 100);
+    let config = Config::default();
+    let mut seen = Seen::of(root, &config);
+    cgroup(&root.join("a/b"), 0, 100);
+    cgroup(&root.join("a/b/c"), 0, 700);
+    let mut changes = Changes::default();
+    seen.0.rescan(&config, Instant::now(), &mut changes);
+    assert_eq!(changes.come.len(), 2);
+    assert_eq!(seen.weight("a/b/c").0, 700);
+    let a = seen.node("a").cgroup.id();
+    assert!(changes.written.contains(&(a, Knob::MemoryLow)));
+}
+
+#[test]
+fn depth_and_crowds_below_what_was_delegated_cost_nobody_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path();
+    let mut deep = root.to_owned();
+    for _ in 0..40 {
+        deep.push("d");
+        cgroup(&deep, 0, 100);
+    }
+    cgroup(&root.join("user"), 0, 100);
+    give(&root.join("user"), &["."]);
+    for n in 0..499 {
+        cgroup(&root.join(format!("user/{n}")), 0, 100);
+    }
+    cgroup(&root.join("other"), 0, 100);
+    let config = Config::default();
+    let mut seen = Seen::of(root, &config);
+    assert_eq!(seen.0.len(), 32 + 1 + 499 + 1);
+    assert!(seen.0.limits().is_empty());
+
+    // Two more are one too many.
+    cgroup(&root.join("user/499"), 0, 100);
+    cgroup(&root.join("user/0/500"), 0, 100);
+    let mut changes = Changes::default();
+    seen.0.rescan(&config, Instant::now(), &mut changes);
+    assert_eq!(seen.0.len(), 32 + 2, "what was delegated is one tenant");
+    assert_eq!(seen.0.watcher().map(TreeWatcher::len), Some(32 + 2 + 1));
+    assert!(seen.node("user").children.is_empty());
+    let limits = seen.0.limits();
+    assert!(
+        limits.len() == 1 && limits[0].contains("user was delegated"),
+        "{limits:?}"
+    );
+    let gone = changes.gone.len();
+    assert!(gone >= 500, "{gone}");
+    let mut later = Changes::default();
+    cgroup(&root.join("user/501"), 0, 100);
+    cgroup(&root.join("late"), 0, 100);
+    seen.0.rescan(&config, Instant::now(), &mut later);
+    assert_eq!((later.come.len(), later.gone.len()), (1, 0));
+}

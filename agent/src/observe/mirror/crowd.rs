@@ -1,0 +1,159 @@
+//! How many cgroups take part: somebody to whom a subtree was delegated can make as many as he likes, as deep as he
+//! likes, and each costs the agent descriptors, memory and time.
+
+use std::collections::{HashMap, HashSet};
+
+use justitia_kernel::cgroup::CgroupId;
+use rustix::process::{Resource, getrlimit};
+
+/// Cgroups below a delegated one are told apart up to this many; beyond it the delegated one is one tenant.
+const OF_A_DELEGATE: usize = 500;
+/// Deeper than this below the root nothing is told apart: pages count for the ancestor at this depth.
+pub const DEEPEST: usize = 32;
+/// A path longer than this is none that anybody could open.
+pub const LONGEST: usize = 4096;
+/// Cgroups altogether; fewer where descriptors do not suffice.
+const MOST: usize = 10_000;
+/// What a cgroup costs: its directory, its events, and now and then a file of it.
+const DESCRIPTORS: u64 = 3;
+/// Descriptors for everything else.
+const OTHERS: u64 = 512;
+
+/// Who has how many.
+#[derive(Debug)]
+pub struct Crowd {
+    most: usize,
+    delegates: HashMap<CgroupId, usize>,
+    all_delegates: usize,
+    shut: HashSet<CgroupId>,
+    full: bool,
+}
+
+/// Whether one more takes part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// It does.
+    Yes,
+    /// It does not.
+    No,
+    /// It does not, and neither do the others below what was delegated, from now on.
+    Shut(CgroupId),
+}
+
+impl Crowd {
+    /// As many as this process has descriptors for.
+    pub fn new() -> Self {
+        let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let most = descriptors.saturating_sub(OTHERS) / DESCRIPTORS;
+        Self::of(usize::try_from(most).unwrap_or(MOST).min(MOST))
+    }
+
+    fn of(most: usize) -> Self {
+        Self {
+            most,
+            delegates: HashMap::new(),
+            all_delegates: 0,
+            shut: HashSet::new(),
+            full: false,
+        }
+    }
+
+    /// One more comes, where `there` are; `top` is the delegated cgroup that it is below.
+    pub fn come(&mut self, top: Option<CgroupId>, there: usize) -> Room {
+        if top.is_some_and(|top| self.is_shut(top)) {
+            return Room::No;
+        }
+        if let Some(top) = top {
+            let count = self.delegates.entry(top).or_default();
+            // All delegates together leave room for who is none.
+            if *count >= OF_A_DELEGATE || self.all_delegates >= self.most / 2 {
+                self.shut.insert(top);
+                return Room::Shut(top);
+            }
+            *count += 1;
+            self.all_delegates += 1;
+        } else if there >= self.most {
+            self.full = true;
+            return Room::No;
+        }
+        Room::Yes
+    }
+
+    /// One that was below `top` is gone.
+    pub fn gone(&mut self, top: Option<CgroupId>) {
+        if let Some(count) = top.and_then(|top| self.delegates.get_mut(&top)) {
+            *count = count.saturating_sub(1);
+            self.all_delegates = self.all_delegates.saturating_sub(1);
+        }
+    }
+
+    /// A delegated cgroup is gone itself.
+    pub fn forget(&mut self, top: CgroupId) {
+        self.delegates.remove(&top);
+        self.shut.remove(&top);
+    }
+
+    /// Whether what is below `top` is told apart no more.
+    pub fn is_shut(&self, top: CgroupId) -> bool {
+        self.shut.contains(&top)
+    }
+
+    /// What is not told apart, and why; the paths of shut cgroups come from `path`.
+    pub fn limits(&self, path: impl Fn(CgroupId) -> String) -> Vec<String> {
+        let mut shut: Vec<String> = self.shut.iter().map(|top| path(*top)).collect();
+        shut.sort();
+        let shut = shut.into_iter().map(|path| {
+            format!(
+                "Tenants: {path} was delegated, and has more than {OF_A_DELEGATE} cgroups (or all delegated ones have \
+                 more than {}): it is one tenant, until it is made anew or the agent starts again",
+                self.most / 2
+            )
+        });
+        let full = self.full.then(|| {
+            format!(
+                "Tenants: there are more than {} cgroups, and no descriptors for more: later ones count as outside",
+                self.most
+            )
+        });
+        shut.chain(full).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_delegate_shuts_himself_out_and_nobody_else() {
+        let mut crowd = Crowd::of(10_000);
+        let (his, others) = (CgroupId(1), CgroupId(2));
+        for there in 0..OF_A_DELEGATE {
+            assert_eq!(crowd.come(Some(his), there), Room::Yes);
+        }
+        crowd.gone(Some(his));
+        assert_eq!(crowd.come(Some(his), 1), Room::Yes);
+        assert_eq!(crowd.come(Some(his), 1), Room::Shut(his));
+        assert_eq!(crowd.come(Some(his), 1), Room::No);
+        assert_eq!(crowd.come(Some(others), 1), Room::Yes);
+        assert_eq!(crowd.come(None, 1), Room::Yes);
+        let limits = crowd.limits(|id| format!("#{id}"));
+        assert!(
+            limits.len() == 1 && limits[0].contains("#1 was delegated"),
+            "{limits:?}"
+        );
+        crowd.forget(his);
+        assert_eq!(crowd.come(Some(his), 1), Room::Yes);
+    }
+
+    #[test]
+    fn all_delegates_together_leave_room_and_nobody_gets_more_than_there_is() {
+        let mut crowd = Crowd::of(20);
+        for n in 0..10 {
+            assert_eq!(crowd.come(Some(CgroupId(n)), 0), Room::Yes);
+        }
+        assert_eq!(crowd.come(Some(CgroupId(77)), 0), Room::Shut(CgroupId(77)));
+        assert_eq!(crowd.come(None, 19), Room::Yes);
+        assert_eq!(crowd.come(None, 20), Room::No);
+        assert_eq!(crowd.limits(|_| String::new()).len(), 2);
+    }
+}
