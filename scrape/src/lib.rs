@@ -1,72 +1,14 @@
-//! OpenMetrics over HTTP: `GET /metrics`, nothing else. The text is made anew for every scrape, so that its
-//! figures belong together.
+//! OpenMetrics over HTTP: `GET /metrics`, nothing else.
+//!
+//! Whoever reaches the address may ask, every user of the machine for one. So all is bounded: clients at one time,
+//! what one may send, how long it may take, and how often the page is made.
 
+mod client;
+mod page;
 pub mod promtool;
+mod server;
 
-use std::net::SocketAddr;
-use std::sync::Arc;
-
-/// The content type of OpenMetrics 1.0.
-const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
-/// Serves until it is dropped.
-pub struct Server {
-    address: SocketAddr,
-    http: Arc<tiny_http::Server>,
-    thread: Option<std::thread::JoinHandle<()>>,
-}
-
-impl std::fmt::Debug for Server {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Server")
-            .field("address", &self.address)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Server {
-    /// Serves at `address` (port 0: any free one) what `text` makes: OpenMetrics, or why there are none (then
-    /// the answer is 503).
-    ///
-    /// # Errors
-    /// If the address cannot be listened at.
-    pub fn start(
-        address: SocketAddr,
-        mut text: impl FnMut() -> Result<String, String> + Send + 'static,
-    ) -> std::io::Result<Self> {
-        let http = tiny_http::Server::http(address).map_err(std::io::Error::other)?;
-        let http = Arc::new(http);
-        let address = http.server_addr().to_ip().unwrap_or(address);
-        let serving = Arc::clone(&http);
-        let thread = std::thread::Builder::new()
-            .name("metrics".into())
-            .spawn(move || {
-                for request in serving.incoming_requests() {
-                    respond(request, &mut text);
-                }
-            })?;
-        Ok(Self {
-            address,
-            http,
-            thread: Some(thread),
-        })
-    }
-
-    /// Where it listens.
-    #[must_use]
-    pub const fn address(&self) -> SocketAddr {
-        self.address
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.http.unblock();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
+pub use server::Server;
 
 /// A label's value as the format wants it: the encoder writes values down as they are.
 #[must_use]
@@ -83,31 +25,15 @@ pub fn label(text: &str) -> String {
     label
 }
 
-fn respond(request: tiny_http::Request, text: &mut impl FnMut() -> Result<String, String>) {
-    let path = request.url().split('?').next().unwrap_or_default();
-    let (status, body) = match (request.method(), path) {
-        (tiny_http::Method::Get, "/metrics") => match text() {
-            Ok(text) => (200, text),
-            Err(why) => (503, format!("{why}\n")),
-        },
-        _ => (404, "expected GET /metrics\n".to_owned()),
-    };
-    let mut response = tiny_http::Response::from_string(body).with_status_code(status);
-    let kind = tiny_http::Header::from_bytes(&b"Content-Type"[..], OPENMETRICS);
-    if let (200, Ok(kind)) = (status, kind) {
-        response.add_header(kind);
-    }
-    // A client that is gone does not want the answer.
-    let _ = request.respond(response);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::io::{Read, Write};
+    use std::net::{SocketAddr, TcpStream};
+    use std::time::{Duration, Instant};
 
     fn get(address: SocketAddr, path: &str) -> String {
-        let mut client = std::net::TcpStream::connect(address).unwrap();
+        let mut client = TcpStream::connect(address).unwrap();
         write!(client, "GET {path} HTTP/1.0\r\n\r\n").unwrap();
         let mut answer = String::new();
         client.read_to_string(&mut answer).unwrap();
@@ -120,11 +46,12 @@ mod tests {
         assert_eq!(label("plain/path.slice"), "plain/path.slice");
     }
 
+    const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
+
     #[test]
-    fn one_page_made_for_every_scrape() {
+    fn a_page_is_made_when_it_is_asked_for() {
         let mut scrapes = 0;
-        let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        let server = Server::start(any, move || {
+        let server = Server::start(ANY, move || {
             scrapes += 1;
             if scrapes > 2 {
                 return Err("the agent is gone".into());
@@ -133,15 +60,19 @@ mod tests {
         })
         .unwrap();
         let first = get(server.address(), "/metrics");
+        assert!(first.starts_with("HTTP/1.1 200 OK\r\n"), "{first}");
         assert!(
-            first.starts_with("HTTP/1.1 200") || first.starts_with("HTTP/1.0 200"),
+            first.contains(page::OPENMETRICS) && first.ends_with("scrapes 1\n# EOF\n"),
             "{first}"
         );
+        let again = get(server.address(), "/metrics");
         assert!(
-            first.contains(OPENMETRICS) && first.ends_with("scrapes 1\n# EOF\n"),
-            "{first}"
+            again.ends_with("scrapes 1\n# EOF\n"),
+            "so soon it is the same: {again}"
         );
+        std::thread::sleep(page::FRESH);
         assert!(get(server.address(), "/metrics?x=1").contains("scrapes 2"));
+        std::thread::sleep(page::FRESH);
         let failed = get(server.address(), "/metrics");
         assert!(
             failed.contains(" 503 ") && failed.ends_with("the agent is gone\n"),
@@ -150,11 +81,79 @@ mod tests {
         assert!(get(server.address(), "/").contains(" 404 "));
         let address = server.address();
         drop(server);
-        // The library closes its listener on a thread of its own.
-        let closed = (0..500).any(|_| {
-            std::thread::sleep(std::time::Duration::from_millis(10));
-            std::net::TcpStream::connect(address).is_err()
+        assert!(
+            TcpStream::connect(address).is_err(),
+            "it has stopped listening"
+        );
+    }
+
+    #[test]
+    fn what_is_no_request_is_refused() {
+        let server = Server::start(ANY, || Ok("# EOF\n".into())).unwrap();
+        let endless = "x".repeat(64 << 10);
+        for (sent, answer) in [
+            ("\x16\x03\x01 garbage\r\n\r\n", " 400 "),
+            ("POST /metrics HTTP/1.1\r\n\r\n", " 404 "),
+            ("GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n", " 200 "),
+            (endless.as_str(), ""),
+        ] {
+            let mut client = TcpStream::connect(server.address()).unwrap();
+            // It may hang up before all is sent.
+            let _ = client.write_all(sent.as_bytes());
+            let mut told = String::new();
+            let _ = client.read_to_string(&mut told);
+            assert!(told.contains(answer), "{told}");
+        }
+    }
+
+    /// Clients that ask for a large page and never read, that never ask, that send a byte now and then: they hold up
+    /// neither others nor the end, and no more of them are kept than there is room for.
+    #[test]
+    fn clients_that_do_not_behave_hold_up_nobody() {
+        let page = "# x\n".repeat(4 << 20);
+        let server = Server::start(ANY, move || Ok(page.clone())).unwrap();
+        let address = server.address();
+        let threads = || {
+            let all = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+            let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm"));
+            all.filter_map(|task| name(task).ok())
+                .filter(|name| name.trim() == "metrics-client")
+                .count()
+        };
+        let mut bad = Vec::new();
+        for n in 0..300 {
+            let mut client = TcpStream::connect(address).unwrap();
+            if n % 3 != 0 {
+                let _ = write!(client, "GET /metrics HTTP/1.1\r\n");
+            }
+            if n % 3 == 1 {
+                let _ = write!(client, "\r\n");
+            }
+            bad.push(client);
+            // Who has left may not have ended yet; and there are other tests.
+            assert!(threads() <= server::MOST + 8, "{} threads", threads());
+        }
+        let begun = Instant::now();
+        let good = (0..50).find_map(|_| {
+            let mut client = TcpStream::connect(address).ok()?;
+            write!(client, "GET /metrics HTTP/1.0\r\n\r\n").ok()?;
+            let mut answer = Vec::new();
+            client.read_to_end(&mut answer).ok()?;
+            (answer.len() > 16 << 20).then_some(())
         });
-        assert!(closed, "it has stopped listening");
+        assert!(good.is_some(), "nobody was served");
+        assert!(
+            begun.elapsed() < Duration::from_secs(5),
+            "{:?}",
+            begun.elapsed()
+        );
+        let begun = Instant::now();
+        drop(server);
+        assert!(
+            begun.elapsed() < Duration::from_secs(1),
+            "{:?}",
+            begun.elapsed()
+        );
+        drop(bad);
     }
 }
