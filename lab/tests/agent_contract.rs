@@ -345,3 +345,61 @@ HIS
         assert!(others > his, "{his} and {others}");
     });
 }
+
+/// Whoever has been given a subtree can neither crash the agent nor exhaust what it has, with any number of cgroups, at
+/// any depth, made and removed as fast as he can; and the others are served meanwhile.
+#[test]
+fn a_delegate_who_floods_the_tree_harms_nobody() {
+    in_guest(small, |guest| {
+        guest.ok(r#"
+        live other && hole /data/other 60 && cache other /data/other 60
+        for t in deep wide storm; do
+            mkdir $C/$t && echo '+memory +io' >$C/$t/cgroup.subtree_control || exit 1
+            chown nobody $C/$t $C/$t/cgroup.procs $C/$t/cgroup.threads $C/$t/cgroup.subtree_control
+        done
+        start && within 20 protected other
+        cat >/run/deep.sh <<'HIS'
+        cd $C/deep
+        for n in $(seq 300); do mkdir d && cd d && echo +memory >cgroup.subtree_control || exit 1; done
+HIS
+        cat >/run/wide.sh <<'HIS'
+        cd $C/wide && mkdir w && cd w && echo +memory >cgroup.subtree_control && seq 1500 | xargs mkdir
+HIS
+        cat >/run/storm.sh <<'HIS'
+        cd $C/storm && end=$(($(date +%s) + 8))
+        while [ $(date +%s) -lt $end ]; do
+            mkdir a b c d && for x in a b c d; do echo max >$x/memory.low; done
+            rmdir a b c d || exit 1
+        done
+HIS
+        echo "fds=$(ls /proc/$(cat /run/agent.pid)/fd | wc -l) log=$(wc -c <$LOG)" >/run/before
+        export C
+        for what in deep wide storm; do su -s /bin/sh nobody -c "sh -e /run/$what.sh" || exit 1; done
+        shut() { justitia status --json | grep -q 'wide was delegated'; }
+        within 10 shut
+        # Who comes later is met at once.
+        live late && hole /data/late 30 && cache late /data/late 30 && within 20 protected late
+        sleep 2
+    "#);
+        let status = guest.status();
+        let paths: Vec<&str> = status["tenants"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(|t| t["path"].as_str())
+            .collect();
+        let below = |top: &str| paths.iter().filter(|path| path.starts_with(top)).count();
+        // 32 levels below the root; one tenant; and nothing left of what is gone.
+        assert_eq!(
+            (below("deep"), below("wide"), below("storm")),
+            (32, 1, 1),
+            "{paths:?}"
+        );
+        assert_eq!(tenant(&status, "other")["weight"], 100);
+        guest.ok(
+            ". /run/before; now=$(ls /proc/$(cat /run/agent.pid)/fd | wc -l); echo $fds $now
+            [ $now -lt $((fds + 3 * 32 + 16)) ] && [ $(($(wc -c <$LOG) - log)) -lt 2000 ]",
+        );
+        assert_eq!(guest.ok("end TERM").trim(), "0");
+    });
+}

@@ -2,6 +2,7 @@
 //! Kept up to date by events, not by rescanning.
 
 mod crowd;
+mod pace;
 
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
@@ -20,6 +21,7 @@ use crate::config::{Config, Override};
 use crate::escape;
 use crate::tell::status::WeightFrom;
 use crowd::{Crowd, DEEPEST, LONGEST, Room};
+use pace::{Again, Pace};
 
 /// A cgroup that takes part.
 #[derive(Debug)]
@@ -104,6 +106,7 @@ pub struct Mirror {
     /// Events were lost.
     lost: bool,
     crowd: Crowd,
+    pace: Pace,
 }
 
 impl Mirror {
@@ -123,6 +126,7 @@ impl Mirror {
             blind,
             lost: false,
             crowd: Crowd::new(),
+            pace: Pace::new(),
         }
     }
 
@@ -228,8 +232,12 @@ impl Mirror {
         for event in events {
             match event {
                 WatchEvent::CgroupCreated { parent, name } => {
-                    if !self.is_shut(parent)
-                        && let Some(cgroup) = self.cgroup(parent)
+                    if self.is_shut(parent) {
+                        continue;
+                    }
+                    if self.is_given(parent) {
+                        self.pace.note(parent, Again::Children);
+                    } else if let Some(cgroup) = self.cgroup(parent)
                         && let Ok(child) = cgroup.child(&name)
                     {
                         self.admit(child, self.key(parent), config, now, &mut changes);
@@ -237,17 +245,72 @@ impl Mirror {
                 }
                 WatchEvent::CgroupRemoved { id: Some(id), .. } => self.remove(id, &mut changes),
                 WatchEvent::CgroupRemoved { .. } => {}
-                WatchEvent::PopulatedChanged { id } => self.read_populated(id),
-                WatchEvent::FileWritten { id, name } => match name.to_str() {
-                    Some("io.weight" | "io.bfq.weight") => self.read_weight(id),
-                    Some("memory.low") => changes.written.push((id, Knob::MemoryLow)),
-                    Some("cgroup.subtree_control") => self.scan(id, config, now, &mut changes),
-                    _ => {}
-                },
+                WatchEvent::PopulatedChanged { id } => {
+                    self.again(id, Again::Populated, config, now, &mut changes);
+                }
+                WatchEvent::FileWritten { id, name } => {
+                    let what = match name.to_str() {
+                        Some("io.weight" | "io.bfq.weight") => Again::Weight,
+                        Some("memory.low") => Again::Low,
+                        Some("cgroup.subtree_control") => Again::Children,
+                        _ => continue,
+                    };
+                    self.again(id, what, config, now, &mut changes);
+                }
                 WatchEvent::Overflow => self.lost = true,
             }
         }
+        while let Some((id, what)) = self.pace.next(now) {
+            let there = self.nodes.len();
+            self.look_again(id, what, config, now, &mut changes);
+            self.pace.admitted(self.nodes.len().saturating_sub(there));
+        }
         changes
+    }
+
+    /// Looks again at something of a cgroup; if that is not the administrator's own, as fast as is affordable.
+    fn again(
+        &mut self,
+        id: CgroupId,
+        what: Again,
+        config: &Config,
+        now: Instant,
+        changes: &mut Changes,
+    ) {
+        let delegated = match what {
+            // Who may make children may also say which controllers they have.
+            Again::Children => self.is_given(id),
+            _ => self.nodes.get(&id).is_some_and(|n| n.delegated),
+        };
+        if delegated {
+            self.pace.note(id, what);
+        } else {
+            self.look_again(id, what, config, now, changes);
+        }
+    }
+
+    fn look_again(
+        &mut self,
+        id: CgroupId,
+        what: Again,
+        config: &Config,
+        now: Instant,
+        changes: &mut Changes,
+    ) {
+        match what {
+            Again::Children => self.scan(id, config, now, changes),
+            Again::Populated => self.read_populated(id),
+            Again::Weight => self.read_weight(id),
+            Again::Low => changes.written.push((id, Knob::MemoryLow)),
+        }
+    }
+
+    /// Whether others than the administrator may make cgroups below `id`.
+    fn is_given(&self, id: CgroupId) -> bool {
+        let Some(node) = self.nodes.get(&id) else {
+            return false;
+        };
+        node.delegated || !matches!(node.cgroup.authority(), Ok(Authority::Administrator))
     }
 
     /// Compares the whole tree with the kernel's.
@@ -323,9 +386,14 @@ impl Mirror {
         // Watch first, then list: what is made in between is seen by both.
         if let Some(watcher) = &mut self.watcher
             && let Err(error) = watcher.add(&cgroup)
-            && is_exhausted(&error)
         {
-            self.blind.get_or_insert_with(|| error.to_string());
+            if error.is_gone() {
+                // Nobody will say so later.
+                return self.remove(id, changes);
+            }
+            if is_exhausted(&error) {
+                self.blind.get_or_insert_with(|| error.to_string());
+            }
         }
         let too_deep = cgroup.path().components().count() >= DEEPEST;
         if too_deep || self.is_shut(id) {

@@ -36,7 +36,7 @@ const ALWAYS: usize = 8;
 const RESCAN: Duration = Duration::from_secs(5);
 /// After events were lost the tree is rescanned, but no more often than this: who makes cgroups fast enough can lose
 /// them again and again.
-const RESCAN_LOST: Duration = Duration::from_secs(2);
+const RESCAN_LOST: Duration = Duration::from_secs(3);
 
 /// Watches the tree and the memory.
 #[derive(Debug)]
