@@ -105,6 +105,10 @@ pub fn run(config: Config, observe: bool) -> Result<(), RunError> {
         reclaimer,
         sight,
     )?;
+    for hint in near_misses(&agent) {
+        tracing::warn!("{hint}");
+        limits.push(format!("Configuration: {hint}"));
+    }
     tracing::info!(
         tenants = agent.observer.mirror.len(),
         observe,
@@ -117,6 +121,20 @@ pub fn run(config: Config, observe: bool) -> Result<(), RunError> {
     drop(socket);
     drop(metrics);
     done
+}
+
+/// Rules that match nothing, and what they may have been meant to match.
+fn near_misses(agent: &Agent) -> Vec<String> {
+    let mirror = &agent.observer.mirror;
+    let ids = mirror.order();
+    let nodes = ids.iter().filter_map(|id| mirror.get(*id));
+    let paths = nodes.map(|node| node.cgroup.path());
+    // What is excluded is not among them, so nothing can be said of rules that do it.
+    let rules = agent.config.rules.iter().rev();
+    rules
+        .filter(|rule| rule.says.exclude != Some(true))
+        .filter_map(|rule| rule.near_miss(paths.clone()))
+        .collect()
 }
 
 /// Serves OpenMetrics, if that is wanted. That it cannot is no reason not to run.

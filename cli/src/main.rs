@@ -59,7 +59,35 @@ fn main() -> ExitCode {
         Command::Cache(args) => cache::cache(&args).map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {
-        eprintln!("justitia: {error:#}");
+        eprintln!("justitia: {}", told(&error));
         ExitCode::FAILURE
     })
+}
+
+/// The error with its causes, each once: some say theirs themselves.
+fn told(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if !text.contains(&cause) {
+            let colon = if text.is_empty() { "" } else { ": " };
+            text = format!("{text}{colon}{cause}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_cause_is_told_once() {
+        let refused = || anyhow::anyhow!("permission denied");
+        let error = refused().context("the directory /x: permission denied");
+        assert_eq!(told(&error), "the directory /x: permission denied");
+        assert_eq!(
+            told(&refused().context("reading y")),
+            "reading y: permission denied"
+        );
+    }
 }

@@ -343,6 +343,7 @@ HIS
         let (his, others) = (held("user/hoard"), held("other"));
         println!("held: user {} MiB, other {} MiB", his >> 20, others >> 20);
         assert!(others > his, "{his} and {others}");
+        assert_eq!(guest.ok("end TERM").trim(), "0");
     });
 }
 

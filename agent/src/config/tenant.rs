@@ -1,7 +1,11 @@
 //! `[[tenant]]`: overrides for the cgroups that a glob matches.
 
+use std::path::Path;
+
 use globset::{GlobBuilder, GlobMatcher};
 use justitia_share::Weight;
+
+use crate::escape;
 
 /// What a rule changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,6 +25,26 @@ pub struct Rule {
     pub glob: GlobMatcher,
     /// What it changes.
     pub says: Override,
+}
+
+impl Rule {
+    /// What its author may have meant, if it matches none of `paths` but would match one of them wherever that is: a
+    /// match is the whole path, and people write names.
+    #[must_use]
+    pub fn near_miss<'a>(&self, paths: impl Iterator<Item = &'a Path> + Clone) -> Option<String> {
+        let written = self.glob.glob().glob();
+        if paths.clone().any(|path| self.glob.is_match(path)) {
+            return None;
+        }
+        let anywhere = format!("**/{written}");
+        let wider = glob(&anywhere).ok()?;
+        let meant = paths.into_iter().find(|path| wider.is_match(path))?;
+        Some(format!(
+            "[[tenant]] match = {written:?} matches no cgroup now, but {anywhere:?} would match {}: a match is over \
+             the whole path below the cgroup mount",
+            escape::encode(meant.as_os_str())
+        ))
+    }
 }
 
 /// Compiles a glob over cgroup paths: `*` and `?` stay within one name, `**` crosses them.

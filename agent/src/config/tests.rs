@@ -166,3 +166,26 @@ fn only_regular_files_of_a_bounded_size_are_read() {
         )
     );
 }
+
+#[test]
+fn a_rule_that_names_a_cgroup_without_its_path_is_told_what_it_could_mean() {
+    let config = load(&[(
+        "j.toml",
+        "[[tenant]]\nmatch = \"web.service\"\nweight = 3\n[[tenant]]\nmatch = \"app.slice/*\"\nweight = 4\n\
+         [[tenant]]\nmatch = \"later.service\"\nweight = 5\n",
+    )])
+    .unwrap();
+    let paths = ["app.slice", "app.slice/web.service"].map(Path::new);
+    let hints = config
+        .rules
+        .iter()
+        .rev()
+        .filter_map(|rule| rule.near_miss(paths.into_iter()));
+    assert_eq!(
+        hints.collect::<Vec<_>>(),
+        [
+            "[[tenant]] match = \"web.service\" matches no cgroup now, but \"**/web.service\" would match \
+          app.slice/web.service: a match is over the whole path below the cgroup mount"
+        ]
+    );
+}

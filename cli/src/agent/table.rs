@@ -108,7 +108,7 @@ pub fn status(status: &Status) -> String {
     let cost = &status.cost;
     let _ = writeln!(
         out,
-        "\ncost: {:.2} % of a CPU ({:.2} % observing and planning), {} resident, {} knobs held",
+        "\ncost since the start: {:.2} % of a CPU ({:.2} % observing and planning), {} resident, {} knobs held",
         100.0 * cost.cpu / status.uptime.max(0.001),
         100.0 * cost.cpu_loop / status.uptime.max(0.001),
         size(cost.resident),
