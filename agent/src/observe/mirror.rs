@@ -261,9 +261,10 @@ impl Mirror {
             }
         }
         while let Some((id, what)) = self.pace.next(now) {
-            let there = self.nodes.len();
+            // Those that went again meanwhile have cost as much.
+            let come = changes.come.len();
             self.look_again(id, what, config, now, &mut changes);
-            self.pace.admitted(self.nodes.len().saturating_sub(there));
+            self.pace.admitted(changes.come.len() - come);
         }
         changes
     }
