@@ -114,7 +114,7 @@ impl Agent {
                 intents = self.intents();
             }
             for intent in intents {
-                self.act(intent, now);
+                self.reclaim(intent.key, intent.bytes, intent.reason.to_string(), now);
             }
             if self.kept.is_none_or(|at| now - at >= AT_LEAST) {
                 let told = self
@@ -133,6 +133,13 @@ impl Agent {
             let (knob, to) = (moved.knob.to_string(), moved.to);
             let deed = Deed::Limit { knob, to };
             self.history.remember(key, &path, deed, moved.why, now);
+        }
+        for surplus in self.credits.surpluses() {
+            let key = Key::Cgroup(surplus.id);
+            let rests = self.rests.get(&key).and_then(|rest| rest.spared(now));
+            if rests.is_none() && !self.under_way.contains_key(&key) {
+                self.reclaim(key, surplus.bytes, surplus.why, now);
+            }
         }
         let events = self
             .ownership
@@ -181,8 +188,9 @@ impl Agent {
         learnt
     }
 
-    fn act(&mut self, intent: ReclaimIntent, now: Instant) {
-        let means = match intent.key {
+    /// Has so many bytes of a tenant's file pages reclaimed.
+    fn reclaim(&mut self, key: Key, bytes: u64, why: String, now: Instant) {
+        let means = match key {
             Key::Outside => self.observer.outside.means().cloned(),
             Key::Cgroup(id) => self
                 .observer
@@ -191,18 +199,17 @@ impl Agent {
                 .map(|n| Means::Cgroup(n.cgroup.clone(), self.abilities.files_only())),
         };
         let Some(means) = means else { return };
-        let path = self.path(intent.key);
-        tracing::debug!(tenant = path, bytes = intent.bytes, why = %intent.reason, "reclaim");
-        let deed = Deed::Reclaim(intent.bytes);
-        self.history
-            .remember(intent.key, &path, deed, intent.reason.to_string(), now);
+        let path = self.path(key);
+        tracing::debug!(tenant = path, bytes, why, "reclaim");
+        let deed = Deed::Reclaim(bytes);
+        self.history.remember(key, &path, deed, why, now);
         if let Some(reclaimer) = &self.reclaimer {
-            self.under_way.insert(intent.key, intent.bytes);
+            self.under_way.insert(key, bytes);
             let Policy { thrash_full, .. } = self.config.policy;
             reclaimer.send(Order {
-                key: intent.key,
+                key,
                 means,
-                bytes: intent.bytes,
+                bytes,
                 thrash_full,
             });
         }

@@ -74,6 +74,19 @@ pub struct Credits {
     why: HashMap<(CgroupId, Knob), String>,
     /// Movements that nobody has been told of yet.
     moved: Vec<Moved>,
+    /// File pages that nobody has reclaimed yet.
+    surpluses: Vec<Surplus>,
+}
+
+/// File pages that a writer holds beyond its room, to be reclaimed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Surplus {
+    /// Whose.
+    pub id: CgroupId,
+    /// How many bytes, in this step.
+    pub bytes: u64,
+    /// The facts behind it.
+    pub why: String,
 }
 
 /// A limit that has moved, or has gone.
@@ -107,6 +120,7 @@ impl Credits {
             guard: None,
             why: HashMap::new(),
             moved: Vec::new(),
+            surpluses: Vec::new(),
         };
         if !config.credits {
             return credits;
@@ -166,6 +180,11 @@ impl Credits {
             };
         }
         moved
+    }
+
+    /// What has to be reclaimed since the last call.
+    pub fn surpluses(&mut self) -> Vec<Surplus> {
+        std::mem::take(&mut self.surpluses)
     }
 
     /// How long the loop may wait for the next turn.
@@ -267,7 +286,7 @@ impl Credits {
             self.writers.insert(id, (now, part));
         }
         if let Some(ledger) = ledger {
-            self.give_room(config, observer, ledger, &seen, now);
+            self.give_room(observer, ledger, &seen, now);
         }
     }
 
@@ -307,7 +326,6 @@ impl Credits {
     /// Room for the dirty pages of writers that contend, and none of it for others.
     fn give_room(
         &mut self,
-        config: &Config,
         observer: &Observer,
         ledger: &mut Ledger,
         seen: &[(CgroupId, TenantIo)],
@@ -352,13 +370,18 @@ impl Credits {
                     .to_owned(),
             });
         }
-        let memory = observer.room.memory();
-        let free = memory.free.saturating_sub(config.policy.reserve(&memory));
-        for intent in plan_rooms(&writers, free) {
+        for intent in plan_rooms(&writers, observer.room.memory().free) {
             let Some(node) = observer.mirror.get(intent.id) else {
                 continue;
             };
             tracing::debug!(tenant = %node.cgroup.path().display(), high = intent.high, why = %intent, "memory.high");
+            if intent.surplus > 0 {
+                self.surpluses.push(Surplus {
+                    id: intent.id,
+                    bytes: intent.surplus,
+                    why: intent.to_string(),
+                });
+            }
             let written = ledger.set(&node.cgroup, Knob::MemoryHigh, &intent.high.to_string());
             if told(&node.cgroup, Knob::MemoryHigh, written, ledger) {
                 self.highs.insert(intent.id, intent.high);

@@ -8,6 +8,26 @@ pub struct Correction {
     log: f64,
 }
 
+/// What brings a correction about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Acts {
+    /// Limits, in the next interval.
+    Credits,
+    /// Room for dirty pages: whoever has too many must first be rid of them, which takes seconds, and what is
+    /// corrected meanwhile is corrected twice.
+    Room,
+}
+
+impl Acts {
+    /// Part of an error (its logarithm) that is corrected in a second.
+    const fn gain(self) -> f64 {
+        match self {
+            Self::Credits => 0.4,
+            Self::Room => 0.25,
+        }
+    }
+}
+
 impl Default for Correction {
     fn default() -> Self {
         Self { log: 0.0 }
@@ -16,8 +36,6 @@ impl Default for Correction {
 
 /// The factor is at most this, and at least its inverse.
 pub const LARGEST: f64 = 3.0;
-/// Part of an error (its logarithm) that is corrected in a second.
-const GAIN: f64 = 0.4;
 /// Errors below this are noise.
 const DEADBAND: f64 = 0.02;
 /// An interval counts for at most so large an error, so that one odd measurement moves little.
@@ -33,14 +51,15 @@ impl Correction {
     }
 
     /// In the last `seconds` the tenant contended: its application got `got`, and of all that the contending
-    /// applications got, `ideal` would be its part by weight.
-    pub fn correct(&mut self, got: f64, ideal: f64, seconds: f64) {
+    /// applications got, `ideal` would be its part by weight. `acts` is what brings a correction about.
+    pub fn correct(&mut self, acts: Acts, got: f64, ideal: f64, seconds: f64) {
         if ideal <= 0.0 {
             return;
         }
         let error = (ideal / got.max(ideal * 1e-3)).ln();
         if error.abs() >= DEADBAND {
-            let step = GAIN * seconds.min(1.0) * error.clamp(-LARGEST_ERROR, LARGEST_ERROR);
+            let error = error.clamp(-LARGEST_ERROR, LARGEST_ERROR);
+            let step = acts.gain() * seconds.min(1.0) * error;
             self.log = (self.log + step).clamp(-LARGEST.ln(), LARGEST.ln());
         }
     }
@@ -60,15 +79,15 @@ mod tests {
         // A tenant that gets half of what its credits should give.
         let mut correction = Correction::default();
         for _ in 0..400 {
-            correction.correct(5.0 * correction.factor(), 10.0, 0.25);
+            correction.correct(Acts::Credits, 5.0 * correction.factor(), 10.0, 0.25);
         }
         assert!((correction.factor() - 2.0).abs() < 0.05);
         for _ in 0..200 {
-            correction.correct(0.0, 10.0, 0.25);
+            correction.correct(Acts::Credits, 0.0, 10.0, 0.25);
         }
         assert!((correction.factor() - LARGEST).abs() < 1e-9);
         for _ in 0..200 {
-            correction.correct(1e9, 10.0, 0.25);
+            correction.correct(Acts::Credits, 1e9, 10.0, 0.25);
         }
         assert!((correction.factor() * LARGEST - 1.0).abs() < 1e-9);
         correction.fade(60.0);

@@ -27,13 +27,12 @@ pub fn demand(credits: f64) -> u64 {
 }
 
 /// Divides room for dirty pages, in bytes, among writers that contend, in proportion to `parts` (credits, any
-/// scale), at least `floor` bytes for each as far as that goes; what one does not want of its part (`wanted`,
-/// bytes) goes to the others, yet it may take its part at any time: room reserves nothing.
+/// scale), at least `floor` bytes for each as far as that goes.
 ///
 /// The weight-aware lock's part on a stock kernel (Justitia, section III-A): whoever has more room among the
 /// dirty pages is held less by the kernel when it wants another page.
 #[must_use]
-pub fn rooms(pool: u64, parts: &[f64], wanted: &[Option<u64>], floor: u64) -> Vec<u64> {
+pub fn rooms(pool: u64, parts: &[f64], floor: u64) -> Vec<u64> {
     let most = parts.iter().copied().fold(0.0, f64::max);
     let weight = |part: f64| -> u32 {
         if most > 0.0 {
@@ -42,23 +41,12 @@ pub fn rooms(pool: u64, parts: &[f64], wanted: &[Option<u64>], floor: u64) -> Ve
             1
         }
     };
-    let bid = |(index, part): (usize, &f64)| Bid {
+    let bid = |part: &f64| Bid {
         weight: weight(*part),
         floor,
-        demand: wanted.get(index).copied().flatten().unwrap_or(u64::MAX),
-    };
-    let bids: Vec<Bid> = parts.iter().enumerate().map(bid).collect();
-    let everything = bids.iter().map(|bid| Bid {
         demand: u64::MAX,
-        ..*bid
-    });
-    let parts = divide(pool, &everything.collect::<Vec<_>>());
-    let rooms = divide(pool, &bids);
-    rooms
-        .into_iter()
-        .zip(parts)
-        .map(|(a, b)| a.max(b))
-        .collect()
+    };
+    divide(pool, &parts.iter().map(bid).collect::<Vec<_>>())
 }
 
 #[cfg(test)]
@@ -89,13 +77,9 @@ mod tests {
     #[test]
     fn rooms_are_in_proportion_above_a_floor() {
         let by_weight = [100, 200, 400, 800];
-        assert_eq!(rooms(1500, &[0.1, 0.2, 0.4, 0.8], &[], 10), by_weight);
-        assert_eq!(rooms(100, &[0.0, 1.0], &[], 20)[0], 20);
-        assert_eq!(rooms(100, &[0.0, 0.0], &[], 0), [50, 50]);
-        assert!(rooms(100, &[], &[], 0).is_empty());
-        // The heaviest wants little: the others share what it leaves, and its part stays open to it.
-        let wanted = [None, None, None, Some(100)];
-        let rooms = rooms(1500, &[0.1, 0.2, 0.4, 0.8], &wanted, 10);
-        assert_eq!(rooms, [200, 400, 800, 800]);
+        assert_eq!(rooms(1500, &[0.1, 0.2, 0.4, 0.8], 10), by_weight);
+        assert_eq!(rooms(100, &[0.0, 1.0], 20)[0], 20);
+        assert_eq!(rooms(100, &[0.0, 0.0], 0), [50, 50]);
+        assert!(rooms(100, &[], 0).is_empty());
     }
 }

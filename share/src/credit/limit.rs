@@ -1,6 +1,7 @@
 //! From credits to the numbers that `io.max` takes.
 
 use super::price::{Flow, Prices};
+use crate::num;
 
 /// Limits of one tenant on one device, as `io.max` has them; `None` is `max`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,11 +34,13 @@ impl Limits {
         *self == Self::default()
     }
 
-    /// Lets at least so many bytes per second be written.
+    /// Lets at least so many bytes per second be written, and so many read.
     #[must_use]
-    pub(super) fn at_least_written(self, bytes: f64) -> Self {
+    pub(super) fn at_least(self, written: f64, read: f64) -> Self {
+        let least = |limit: Option<u64>, bytes| limit.map(|limit| limit.max(num::to_u64(bytes)));
         Self {
-            wbps: self.wbps.map(|limit| limit.max(crate::num::to_u64(bytes))),
+            wbps: least(self.wbps, written),
+            rbps: least(self.rbps, read),
             ..self
         }
     }
@@ -53,7 +56,7 @@ impl Limits {
         self.parts()
             .into_iter()
             .zip(flows)
-            .filter_map(|(limit, flow)| Some(flow / crate::num::to_f64(limit?.max(1))))
+            .filter_map(|(limit, flow)| Some(flow / num::to_f64(limit?.max(1))))
             .fold(0.0, f64::max)
     }
 
@@ -65,9 +68,7 @@ impl Limits {
             .zip(other.parts())
             .all(|pair| match pair {
                 (None, None) => true,
-                (Some(a), Some(b)) => {
-                    crate::num::to_f64(a.abs_diff(b)) <= part * crate::num::to_f64(b)
-                }
+                (Some(a), Some(b)) => num::to_f64(a.abs_diff(b)) <= part * num::to_f64(b),
                 _ => false,
             })
     }
@@ -89,10 +90,10 @@ pub(super) fn limits(prices: &Prices, mix: &Flow, credits: f64) -> Limits {
         let price = per_byte * size + per_request;
         let requests = credits / price.max(f64::MIN_POSITIVE);
         if per_request > 2.0 * per_byte * size {
-            (None, Some(crate::num::to_u64(requests.max(LEAST_REQUESTS))))
+            (None, Some(num::to_u64(requests.max(LEAST_REQUESTS))))
         } else {
             let bytes = (requests * size).max(LEAST_BYTES);
-            (Some(crate::num::to_u64(bytes)), None)
+            (Some(num::to_u64(bytes)), None)
         }
     };
     let (rbps, riops) = direction(read, prices.read(), mix.rbytes, mix.rios);
@@ -133,6 +134,21 @@ mod tests {
         };
         let limits = limits(&Prices::first(&small).unwrap(), &small, 0.5);
         assert_eq!((limits.rbps, limits.riops), (None, Some(2000)));
+    }
+
+    #[test]
+    fn what_is_limited_can_be_given_a_least_and_what_is_not_stays_so() {
+        let limits = Limits {
+            rbps: Some(10),
+            wbps: Some(100),
+            ..Limits::default()
+        };
+        let expected = Limits {
+            rbps: Some(50),
+            ..limits
+        };
+        assert_eq!(limits.at_least(60.0, 50.0), expected);
+        assert!(Limits::default().at_least(60.0, 50.0).none());
     }
 
     #[test]

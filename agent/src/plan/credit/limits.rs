@@ -38,6 +38,8 @@ pub enum LimitReason {
         held: bool,
         /// The factor by which what its applications get was corrected.
         correction: f64,
+        /// Whether the limits let it move more than that.
+        lifted: bool,
         /// The limits that follow.
         limits: Limits,
     },
@@ -54,6 +56,7 @@ impl std::fmt::Display for LimitReason {
                 share,
                 held,
                 correction,
+                lifted,
                 limits,
             } => {
                 write!(
@@ -79,6 +82,13 @@ impl std::fmt::Display for LimitReason {
                         ", {:.1} % with what is carried over from before",
                         spends * 100.0
                     )?;
+                }
+                if *lifted {
+                    return f.write_str(
+                        "; its limits leave it more: as long as others wait for what it has dirty (a file system's journal \
+                         makes them), or it has just got another share, it may write that within a second or so, and its \
+                         applications are held by the room for dirty pages (memory.high)",
+                    );
                 }
                 whole(f, *spends, limits)
             }
@@ -139,6 +149,7 @@ pub fn plan_limits(
                 share: a.share,
                 held: a.held(),
                 correction: a.correction,
+                lifted: a.lifted,
                 limits: a.limits,
             },
         })
@@ -194,6 +205,7 @@ mod tests {
             demand: None,
             correction: 1.0,
             residual: 0.0,
+            lifted: false,
             limits,
         }
     }
@@ -254,6 +266,19 @@ mod tests {
             reason.ends_with("and 5.0 % that others leave (it uses them up)"),
             "the least says nothing about the disk: {reason}"
         );
+    }
+
+    #[test]
+    fn a_lifted_limit_is_not_said_to_follow_from_the_part() {
+        let lifted = Allowance {
+            lifted: true,
+            ..allowance(1, limits(5 << 20))
+        };
+        let reason = plan_limits(DEV, &[lifted], &HashMap::new())[0]
+            .reason
+            .to_string();
+        assert!(reason.contains("its limits leave it more"), "{reason}");
+        assert!(!reason.contains("whole time"), "{reason}");
     }
 
     #[test]

@@ -4,7 +4,6 @@
 
 use justitia_kernel::cgroup::CgroupId;
 use justitia_share::credit::rooms;
-use justitia_share::num::to_f64;
 
 use crate::plan::mib;
 
@@ -25,20 +24,6 @@ pub struct Writer {
     pub standing: Option<u64>,
 }
 
-impl Writer {
-    /// The room that it wants, where it does not fill what it has.
-    fn wanted(&self) -> Option<u64> {
-        let room = self.standing?.saturating_sub(self.other);
-        (self.file < room - room / ROOMY).then(|| self.file + self.file / GROWTH)
-    }
-
-    /// Whether it may have room that others leave and want as well: with more room it would have more dirty pages,
-    /// too, and those are what is divided.
-    fn modest(&self, parts: f64, dirty: u64) -> bool {
-        to_f64(self.dirty) * parts <= self.part * to_f64(dirty) / 2.0
-    }
-}
-
 /// Set `memory.high` of one writer. Amounts in bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RoomIntent {
@@ -46,10 +31,10 @@ pub struct RoomIntent {
     pub id: CgroupId,
     /// The new value, a multiple of the page size.
     pub high: u64,
-    /// The room for its file pages that this leaves in the end.
+    /// File pages to reclaim from it, clean ones: what it holds beyond the room, a step of it.
+    pub surplus: u64,
+    /// The room for its file pages that this leaves in the end: its part of what is divided.
     pub room: u64,
-    /// Of that, what its own part gives it; the rest is what other writers do not fill.
-    pub own: u64,
     /// What is divided: the writers' file pages and the free memory.
     pub pool: u64,
     /// Its part of the credits that the writers have together, 0 to 1.
@@ -77,16 +62,9 @@ impl std::fmt::Display for RoomIntent {
             "buffered writers wait for the same disk; of the {:.1} MiB that their file pages and the free memory make, \
              {:.1} MiB are its room by its part of the disk's time that they are allowed together ({:.1} %)",
             mib(self.pool),
-            mib(self.own),
+            mib(self.room),
             self.part * 100.0
         )?;
-        if self.room > self.own + self.own / 64 {
-            write!(
-                f,
-                ", {:.1} MiB with what the others do not fill",
-                mib(self.room)
-            )?;
-        }
         let goal = self.goal();
         write!(
             f,
@@ -105,16 +83,13 @@ impl std::fmt::Display for RoomIntent {
 const PAGE: u64 = 4096;
 /// No writer has less room for file pages than this.
 pub const LEAST_ROOM: u64 = 16 << 20;
-/// Lowering the knob reclaims at once, in the write: at most this part of the memory a step. So it goes up, too,
-/// beyond a writer's own part.
-const STEP: u64 = 8;
-/// A knob that would move by less than this part stays: a writer stands still until what is dirty beyond its new
-/// room is written.
-const DEADBAND: u64 = 4;
-/// A writer whose room is empty by this part does not want more.
-const ROOMY: u64 = 8;
-/// And may grow by this part until the next look.
-const GROWTH: u64 = 4;
+/// At most this part of a writer's memory is reclaimed in one step.
+const STEP: u64 = 4;
+/// The knob stays above what a writer holds by this part of it. Below, the kernel would put the writer to sleep where it
+/// next asks for memory, perhaps within a journal's transaction, and all others with it.
+const MARGIN: u64 = 64;
+/// A knob that would move by less than this part stays.
+const DEADBAND: u64 = 8;
 
 /// Divides the writers' file pages and the `free` memory (what may be used of it) in proportion to their
 /// credits, one careful step at a time. None if there is nobody to share with.
@@ -129,36 +104,24 @@ pub fn plan_rooms(writers: &[Writer], free: u64) -> Vec<RoomIntent> {
         .sum::<u64>()
         .saturating_add(free);
     let parts: Vec<f64> = writers.iter().map(|w| w.part).collect();
-    let own = rooms(pool, &parts, &[], LEAST_ROOM);
-    let (all_parts, all_dirty) = (
-        parts.iter().sum::<f64>(),
-        writers.iter().map(|w| w.dirty).sum(),
-    );
-    let wanted: Vec<Option<u64>> = writers
-        .iter()
-        .zip(&own)
-        .map(|(writer, own)| {
-            let modest = writer.modest(all_parts, all_dirty);
-            writer.wanted().or_else(|| (!modest).then_some(*own))
-        })
-        .collect();
-    let open = rooms(pool, &parts, &wanted, LEAST_ROOM);
+    let all_parts: f64 = parts.iter().sum();
     writers
         .iter()
-        .zip(open.into_iter().zip(own))
-        .filter_map(|(writer, (room, own))| {
+        .zip(rooms(pool, &parts, LEAST_ROOM))
+        .filter_map(|(writer, room)| {
             let used = writer.file + writer.other;
             let goal = goal(writer.other, room);
-            let standing = writer.standing;
-            let moves = standing.is_none_or(|now| goal.abs_diff(now) > now / DEADBAND);
-            // Its own part it may have at once; what others leave may be wanted again soon.
-            let most = standing.map_or(goal, |now| (writer.other + own).max(now + now / STEP));
-            let high = goal.min(most).max(used - used / STEP) / PAGE * PAGE;
-            moves.then_some(RoomIntent {
+            let high = goal.max(used + used / MARGIN) / PAGE * PAGE;
+            let clean = writer.file.saturating_sub(writer.dirty);
+            // What is left of the knob's margin is noise. Half of the clean pages: the others may be dirty by then.
+            let beyond = used.saturating_sub(goal + goal / MARGIN);
+            let surplus = beyond.min(used / STEP).min(clean / 2);
+            let moves = |now: u64| high.abs_diff(now) > now / DEADBAND;
+            (writer.standing.is_none_or(moves) || surplus > 0).then_some(RoomIntent {
                 id: writer.id,
                 high,
+                surplus,
                 room,
-                own,
                 pool,
                 part: writer.part / all_parts.max(f64::MIN_POSITIVE),
                 other: writer.other,
@@ -204,7 +167,9 @@ mod tests {
         let intents = plan_rooms(&writers, 400 * MIB);
         // In the end 200 and 600 MiB of file pages, and 10 beside them.
         let near = |high: u64, mib: u64| high.abs_diff(mib * MIB) <= PAGE;
-        assert!(near(intents[0].high, 210) && near(intents[1].high, 610));
+        assert!(intents.iter().all(|intent| intent.surplus == 0));
+        assert_eq!(intents[0].high, 210 * MIB * 65 / 64 / PAGE * PAGE);
+        assert!(near(intents[1].high, 610));
         let intents = plan_rooms(&writers, 0);
         says(
             &intents[0],
@@ -213,13 +178,25 @@ mod tests {
                 "100.0 MiB are its room",
                 "(25.0 %)",
                 "10.0 MiB of other memory",
-                "the goal is 110.0 MiB, and 183.8 MiB are a step towards it",
+                "the goal is 110.0 MiB, and 213.3 MiB are a step towards it",
             ],
         );
         says(&intents[1], &["goal is 310.0 MiB, and there it stands"]);
-        // The goal is 110 MiB; a step goes an eighth of the way down from 210.
-        assert_eq!(intents[0].high, (210 * MIB - 210 * MIB / 8) / PAGE * PAGE);
-        assert!(near(intents[1].high, 310));
+        // The goal is 110 MiB; a step takes a quarter of the 210 at most, and the knob never stands below them.
+        assert_eq!(intents[0].surplus, 210 * MIB / 4);
+        assert!(intents[0].high > 210 * MIB && near(intents[1].high, 310));
+    }
+
+    #[test]
+    fn what_is_dirty_is_not_reclaimed() {
+        let full = |dirty: u64| Writer {
+            dirty: dirty * MIB,
+            ..writer(1, 0.1, 200, Some(400))
+        };
+        let surplus = |dirty| plan_rooms(&[full(dirty), writer(2, 0.9, 200, None)], 0)[0].surplus;
+        assert_eq!(surplus(200), 0);
+        assert_eq!(surplus(180), 10 * MIB);
+        assert_eq!(surplus(0), 210 * MIB / 4);
     }
 
     #[test]
@@ -234,29 +211,5 @@ mod tests {
         let tiny = [writer(1, 0.001, 10, None), writer(2, 0.999, 10, None)];
         let intents = plan_rooms(&tiny, 0);
         assert!(intents.iter().all(|i| i.high >= 10 * MIB + LEAST_ROOM));
-    }
-
-    #[test]
-    fn what_others_leave_goes_to_whoever_holds_few_dirty_pages() {
-        // The heaviest fills a tenth of its room; the other two want more.
-        let with = |dirty: u64| {
-            let writer = |id, part, file, standing, dirty: u64| Writer {
-                dirty: dirty * MIB,
-                ..writer(id, part, file, Some(standing))
-            };
-            let writers = [
-                writer(1, 0.1, 100, 110, dirty),
-                writer(2, 0.1, 100, 110, 1),
-                writer(3, 0.8, 90, 810, 40),
-            ];
-            let room = |id| {
-                let intents = plan_rooms(&writers, 710 * MIB);
-                let intent = intents.iter().find(|i| i.id == CgroupId(id));
-                intent.map(|i| i.room / MIB)
-            };
-            (room(1), room(2))
-        };
-        assert_eq!(with(1), (Some(443), Some(443)));
-        assert_eq!(with(20), (None, Some(787)));
     }
 }

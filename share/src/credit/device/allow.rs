@@ -7,17 +7,16 @@ use super::super::price::Prices;
 use super::super::total::Verdict;
 use super::notice::{ACTIVE, SETTLED, slowness};
 use super::observed::spends;
-use super::{Allowance, BEHIND, CreditLoop, Interval, Observed, PATIENT};
+use super::{Allowance, CreditLoop, Interval, Observed, PATIENT};
 use crate::credit::carry::Residual;
 use crate::num;
 use crate::tree::{Claim, Tree};
 
 /// What others wait for may be behind a tenant's dirty pages (a journal's commit, in ordered mode): meanwhile its
-/// limit lets it write what it has within so many seconds.
-const DRAIN: f64 = 3.0;
-/// After a step it may have more dirty pages than it will have room for, and until those are written its writers
-/// stand still: sooner, then.
-const AFTER_STEP: f64 = 1.5;
+/// limit lets it write what it has within so many seconds, and no less than what its applications are to get, so
+/// that room decides. The same right after a step, when it may have more dirty pages than it will have room for:
+/// until those are written its writers stand still.
+const DRAIN: f64 = 1.0;
 /// For each second that the queue is too long, so much less of the device is handed out; at most the other.
 const EMPTYING: f64 = 0.5;
 const MOST_EMPTYING: f64 = 0.1;
@@ -60,6 +59,7 @@ impl CreditLoop {
         let shares = divided(tree, whole, &active, |_| whole);
         let factors = self.correct(interval, &active, &parts, &shares);
 
+        let lifts = self.coupled.holds();
         let mut allowances = Vec::with_capacity(active.len());
         for (i, tenant) in active.iter().enumerate() {
             let (demand, part, share, factor) = (demands[i], parts[i], shares[i], factors[i]);
@@ -76,14 +76,13 @@ impl CreditLoop {
             let part = part.max(least) * factor;
             let residual = state.residual.credits();
             let own = limit::limits(prices, &state.mix, spends(part, residual));
-            let drain = if self.behind < BEHIND {
-                DRAIN
-            } else if state.settled < SETTLED {
-                AFTER_STEP
+            let limits = if lifts || state.settled < SETTLED {
+                let drained = num::to_f64(tenant.dirty) / DRAIN * factor.min(1.0);
+                let ideal = state.ideal * factor;
+                own.at_least(drained.max(ideal), ideal)
             } else {
-                f64::INFINITY
+                own
             };
-            let limits = own.at_least_written(num::to_f64(tenant.dirty) / drain);
             state.lifted = limits != own;
             let standing = match state.standing {
                 Some((part, standing)) if limits.near(&standing, self.settings.deadband) => {
@@ -99,6 +98,7 @@ impl CreditLoop {
                 demand,
                 correction: factor,
                 residual,
+                lifted: state.lifted,
                 limits: if tenant.limitable {
                     standing.1
                 } else {
@@ -110,6 +110,7 @@ impl CreditLoop {
             let state = self.states.entry(tenant.id).or_default();
             if state.quiet >= ACTIVE {
                 state.standing = None;
+                state.lifted = false;
                 state.residual = Residual::default();
                 state.share = 0.0;
             }
@@ -137,7 +138,7 @@ impl CreditLoop {
                 state.settled += interval.seconds;
             }
             if state.corrected {
-                got += state.served();
+                got += state.application;
                 entitled += part;
             }
         }
@@ -145,16 +146,19 @@ impl CreditLoop {
         for (tenant, part) in active.iter().zip(parts) {
             let state = self.states.entry(tenant.id).or_default();
             if state.corrected && entitled > 0.0 {
+                let ideal = got * part / entitled;
+                state.ideal = ideal;
                 // While all wait for one, what each gets is no measure of its part.
                 if !stuck && state.settled >= SETTLED && state.watched >= 2.0 * slowness(tenant) {
-                    let ideal = got * part / entitled;
-                    let served = state.served();
-                    state.correction.correct(served, ideal, interval.seconds);
+                    let (acts, served) = (state.acts(), state.served(ideal));
+                    let seconds = interval.seconds;
+                    state.correction.correct(acts, served, ideal, seconds);
                 }
                 before += part;
                 after += part * state.correction.factor();
             } else {
                 state.correction.fade(interval.seconds);
+                state.ideal = 0.0;
             }
         }
         let scale = if after > 0.0 { before / after } else { 1.0 };

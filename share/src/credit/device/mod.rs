@@ -1,6 +1,7 @@
 //! The loop of one device: from what was seen in an interval to what each tenant may spend in the next.
 
 mod allow;
+mod coupled;
 mod notice;
 mod observed;
 
@@ -10,6 +11,7 @@ use super::carry::Residual;
 use super::price::{Flow, Prices};
 use super::total::{BUSY, TotalCredit, Verdict};
 use crate::tree::Tree;
+use coupled::Coupled;
 use notice::{ACTIVE, STALLED, State};
 pub use observed::{Allowance, BUFFERED, Interval, Observed};
 
@@ -49,8 +51,6 @@ const PATIENT: f64 = 5.0;
 /// Contention that comes back within so many seconds makes the loop more patient.
 const SOON: f64 = 10.0;
 const MOST_PATIENCE: f64 = 16.0;
-/// Who has waited behind another may do so again within so many seconds.
-const BEHIND: f64 = 5.0;
 /// Who has done nothing here for so many seconds waits for something else.
 const LATELY: f64 = 10.0;
 /// Who uses less than this part of his limits does little.
@@ -71,8 +71,8 @@ pub struct CreditLoop {
     patience: f64,
     /// For how long the device's queue has been too long, seconds.
     emptying: f64,
-    /// Since somebody last waited and was not held by its own limits, seconds.
-    behind: f64,
+    /// Whether tenants wait behind each other's data.
+    coupled: Coupled,
     verdict: Verdict,
 }
 
@@ -92,7 +92,7 @@ impl CreditLoop {
             quiet: 0.0,
             patience: settings.release_after,
             emptying: 0.0,
-            behind: BEHIND,
+            coupled: Coupled::default(),
             verdict: Verdict::Silent,
         }
     }
@@ -136,6 +136,7 @@ impl CreditLoop {
             _ => {
                 for state in self.states.values_mut() {
                     state.standing = None;
+                    state.lifted = false;
                     state.residual = Residual::default();
                     state.correction.fade(interval.seconds);
                     (state.share, state.settled) = (0.0, 0.0);
@@ -192,13 +193,14 @@ impl CreditLoop {
             };
             state.stalled >= STALLED && little && !state.held
         };
-        self.behind = if !self.engaged {
-            BEHIND
-        } else if self.verdict == Verdict::Stuck || tenants.iter().any(behind) {
-            0.0
+        // While anybody's limit is lifted, others wait behind him in the device's queue.
+        let lifted = self.states.values().any(|state| state.lifted);
+        let found = !lifted && (self.verdict == Verdict::Stuck || tenants.iter().any(behind));
+        if self.engaged {
+            self.coupled.step(found, interval.seconds);
         } else {
-            self.behind + interval.seconds
-        };
+            self.coupled = Coupled::default();
+        }
     }
 
     fn learn(&mut self, interval: Interval, contended: bool) {

@@ -1,7 +1,7 @@
 //! Following the tenants of a device: what each does there, and whether it waits.
 
 use super::super::carry::Residual;
-use super::super::correct::Correction;
+use super::super::correct::{Acts, Correction};
 use super::super::limit::Limits;
 use super::super::predict::{Predict, Swift};
 use super::super::price::Flow;
@@ -65,6 +65,8 @@ pub(super) struct State {
     pub(super) squeezed: f64,
     /// Is corrected: what it gets depends on its credits or its room.
     pub(super) corrected: bool,
+    /// What its applications would get by weight of what all get that contend, bytes per second.
+    pub(super) ideal: f64,
     /// Its limit lets it write more than its credits, for others' sake: what it gets depends on its room alone.
     pub(super) lifted: bool,
     /// Its share, and for how long that has been so.
@@ -76,14 +78,22 @@ pub(super) struct State {
 }
 
 impl State {
-    /// What its applications are served, bytes per second. Where credits decide, without what its dirty pages grow
-    /// by, or with what they shrink by: both pass. Where room decides, what the applications get.
-    pub(super) fn served(&self) -> f64 {
+    /// What decides how much its applications get.
+    pub(super) const fn acts(&self) -> Acts {
         if self.lifted {
-            self.application
+            Acts::Room
         } else {
-            self.application - self.growth
+            Acts::Credits
         }
+    }
+
+    /// What is measured against `ideal`, bytes per second. A tenant that has too many dirty pages gets little until
+    /// they are written, and yet is served; one that fills new room is no better off in the end. So of what its
+    /// applications get, with and without what dirty pages grow by, and all between, it is what is nearest to the
+    /// ideal.
+    pub(super) fn served(&self, ideal: f64) -> f64 {
+        let passing = self.application - self.growth;
+        ideal.clamp(self.application.min(passing), self.application.max(passing))
     }
 }
 
@@ -217,4 +227,28 @@ pub(super) const fn slowness(tenant: &Observed) -> f64 {
 /// Whether a flow is something to speak of beside `all`.
 fn moves(flow: &Flow, all: &Flow) -> bool {
     flow.bytes() > SOME * all.bytes() || flow.rios + flow.wios > SOME * (all.rios + all.wios)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_of_old_dirty_pages_is_no_reason_for_a_correction() {
+        // What applications get, by how much dirty pages grow, what is measured against an ideal of 10.
+        for (application, growth, measured) in [
+            (0.0, -15.0, 10.0),
+            (20.0, 15.0, 10.0),
+            (4.0, -2.0, 6.0),
+            (16.0, 2.0, 14.0),
+            (12.0, 0.0, 12.0),
+        ] {
+            let state = State {
+                application,
+                growth,
+                ..State::default()
+            };
+            assert!((state.served(10.0) - measured).abs() < 1e-9, "{state:?}");
+        }
+    }
 }
