@@ -159,6 +159,39 @@ fn light_loads_are_never_limited() {
 }
 
 #[test]
+fn equal_tenants_that_get_the_same_are_never_limited() {
+    let mut machine = Machine::new(&[100; 4]);
+    machine.set_all(Work::direct(8, 65536.0));
+    machine.run(60.0);
+    assert_eq!(machine.writes_of_limits, 0);
+}
+
+#[test]
+fn one_of_equal_tenants_that_takes_more_is_held_back_and_looked_at_again() {
+    let mut machine = Machine::new(&[100; 4]);
+    machine.set_all(Work::direct(4, 65536.0));
+    machine.set(0, Some(Work::direct(32, 65536.0)));
+    machine.run(6.0);
+    let got = machine.measure(10.0);
+    assert_by_weight(&got, &[1.0; 4], 0.06);
+    assert!(total(&got) > 0.98 * 60e6, "{got:?}");
+    // Over ten minutes it gets little for having been let go now and then.
+    let got = machine.measure(600.0);
+    assert_by_weight(&got, &[1.0; 4], 0.1);
+    (0..4).for_each(|tenant| machine.set(tenant, None));
+    machine.run(20.0);
+    machine.set_all(Work::direct(8, 65536.0));
+    machine.run(400.0);
+    let writes = machine.writes_of_limits;
+    machine.run(100.0);
+    assert_eq!(
+        (machine.limited(), machine.writes_of_limits),
+        (0, writes),
+        "now they are alike"
+    );
+}
+
+#[test]
 fn contention_is_met_within_a_second_and_left_when_it_ends() {
     let mut machine = Machine::new(&WEIGHTS);
     machine.set(0, Some(Work::direct(32, 65536.0)));

@@ -175,7 +175,7 @@ impl CreditLoop {
 }
 
 /// `whole` divided in the tree, where only the active tenants demand anything. Indexed like `active`.
-fn divided(
+pub(super) fn divided(
     tree: &Tree,
     whole: f64,
     active: &[&Observed],

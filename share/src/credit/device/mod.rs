@@ -1,9 +1,10 @@
 //! The loop of one device: from what was seen in an interval to what each tenant may spend in the next.
 
 mod allow;
-mod coupled;
+mod belief;
 mod notice;
 mod observed;
+mod unfair;
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,7 +12,7 @@ use super::carry::Residual;
 use super::price::{Flow, Prices};
 use super::total::{BUSY, TotalCredit, Verdict};
 use crate::tree::Tree;
-use coupled::Coupled;
+use belief::Belief;
 use notice::{ACTIVE, STALLED, State};
 pub use observed::{Allowance, BUFFERED, Interval, Observed};
 
@@ -51,6 +52,11 @@ const PATIENT: f64 = 5.0;
 /// Contention that comes back within so many seconds makes the loop more patient.
 const SOON: f64 = 10.0;
 const MOST_PATIENCE: f64 = 16.0;
+/// For how long tenants that wait behind each other's data, as those of one file system do for its journal, are taken
+/// to do so: looking again means limits, and those hold everybody up, not the limited one alone.
+const COUPLED: Belief = Belief::new(5.0, 60.0);
+/// For how long one that takes more than others of equal weight is held back before it is looked whether it still does.
+const UNFAIR: Belief = Belief::new(20.0, 320.0);
 /// Who has done nothing here for so many seconds waits for something else.
 const LATELY: f64 = 10.0;
 /// Who uses less than this part of his limits does little.
@@ -72,7 +78,9 @@ pub struct CreditLoop {
     /// For how long the device's queue has been too long, seconds.
     emptying: f64,
     /// Whether tenants wait behind each other's data.
-    coupled: Coupled,
+    coupled: Belief,
+    /// Whether somebody of equal weight takes more than others.
+    unfair: Belief,
     verdict: Verdict,
 }
 
@@ -92,7 +100,8 @@ impl CreditLoop {
             quiet: 0.0,
             patience: settings.release_after,
             emptying: 0.0,
-            coupled: Coupled::default(),
+            coupled: COUPLED,
+            unfair: UNFAIR,
             verdict: Verdict::Silent,
         }
     }
@@ -116,7 +125,7 @@ impl CreditLoop {
     }
 
     /// Takes in an interval and says what each tenant may spend in the next: an allowance for every active
-    /// tenant while the device is contended, none otherwise. The claims' weights count, their demands and
+    /// tenant while the device is contended and there is something to correct, none otherwise. The claims' weights count, their demands and
     /// floors do not. Intervals of 0.1 to 1 second.
     pub fn step(
         &mut self,
@@ -126,7 +135,8 @@ impl CreditLoop {
     ) -> Vec<Allowance> {
         self.notice(interval, tenants);
         let waiting = tenants.iter().filter(|t| self.state(t.id).waiting).count();
-        self.decide(interval, waiting >= 2);
+        let unfair = self.unfair(tree, interval, tenants);
+        self.decide(interval, waiting >= 2 && unfair);
         self.learn(interval, waiting >= 2);
         self.look_behind(interval, tenants);
         let here: HashSet<u64> = tenants.iter().map(|tenant| tenant.id).collect();
@@ -199,7 +209,7 @@ impl CreditLoop {
         if self.engaged {
             self.coupled.step(found, interval.seconds);
         } else {
-            self.coupled = Coupled::default();
+            self.coupled = COUPLED;
         }
     }
 

@@ -69,6 +69,8 @@ pub(super) struct State {
     pub(super) ideal: f64,
     /// Its limit lets it write more than its credits, for others' sake: what it gets depends on its room alone.
     pub(super) lifted: bool,
+    /// What it has been short of, in seconds of its part; see `unfair.rs`.
+    pub(super) short: f64,
     /// Its share, and for how long that has been so.
     pub(super) share: f64,
     pub(super) settled: f64,
