@@ -211,6 +211,12 @@ impl MetricName {
                     Total::Whole,
                 ),
                 "agent_cpu" => ("Agent's CPU, quiet", Unit::Ratio, false, Total::Mean),
+                "agent_cpu_contended" => (
+                    "Agent's CPU, some contend for the disk",
+                    Unit::Ratio,
+                    false,
+                    Total::Mean,
+                ),
                 "agent_cpu_pressure" => (
                     "Agent's CPU, under pressure",
                     Unit::Ratio,

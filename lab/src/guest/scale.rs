@@ -19,6 +19,11 @@ use crate::wire::{Measured, Plan};
 /// Reads and writes through the page cache, outside any tenant, until killed.
 const PRESSURE: &str = "while :; do dd if=/dev/zero of=dummy bs=1M count=6000 conv=notrunc; cat dummy >/dev/null; done";
 
+/// Writes past the page cache, in a file of its own, until killed.
+const WRITER: &str = "while :; do dd if=/dev/zero of=w{number} bs=64k count=512 oflag=direct conv=notrunc; done";
+/// So many tenants contend for the disk, if there are as many. Their weights differ.
+const WRITERS: u32 = 4;
+
 /// Measures it for every number of tenants.
 pub fn measure(scale: &Scale, plan: &Plan, caller: &Caller) -> Result<Measured> {
     setup::set_up(&plan.experiment, &plan.contender)?;
@@ -30,13 +35,22 @@ pub fn measure(scale: &Scale, plan: &Plan, caller: &Caller) -> Result<Measured> 
         caller.progress(format!("{count} tenants: starting"))?;
         make(made, *count)?;
         made = *count;
-        let mut agent = Agent::start(Role::Share)?;
+        let mut agent = Agent::start(Role::from(&plan.contender))?;
         // It meets all tenants at once; that is not what is measured.
         std::thread::sleep(Duration::from_secs(3));
         caller.progress(format!("{count} tenants: quiet"))?;
         let quiet = cpu(&mut agent, window)?;
+        caller.progress(format!("{count} tenants: some contend for the disk"))?;
+        caller.throttle(true)?;
+        let writers = (0..WRITERS.min(*count))
+            .map(writer)
+            .collect::<Result<Vec<_>>>()?;
+        std::thread::sleep(Duration::from_secs(5));
+        let contended = cpu(&mut agent, window)?;
+        drop(writers);
+        caller.throttle(false)?;
         caller.progress(format!("{count} tenants: under pressure"))?;
-        let pressure = Outsider::start()?;
+        let pressure = Busy::start(PRESSURE, &setup::directory(OUTSIDER)?)?;
         std::thread::sleep(Duration::from_secs(5));
         let pressed = cpu(&mut agent, window)?;
         let memory = memory(agent.pid())?;
@@ -44,6 +58,7 @@ pub fn measure(scale: &Scale, plan: &Plan, caller: &Caller) -> Result<Measured> 
         agent.stop()?;
         let values = [
             ("agent_cpu", quiet),
+            ("agent_cpu_contended", contended),
             ("agent_cpu_pressure", pressed),
             ("agent_memory", memory),
         ];
@@ -107,23 +122,32 @@ fn make(from: u32, to: u32) -> Result<()> {
     Ok(())
 }
 
-struct Outsider(Child);
+/// A direct writer in a tenant.
+fn writer(number: u32) -> Result<Busy> {
+    let procs = Cgroup::create(&format!("t{number}"))?.procs();
+    let script = WRITER.replace("{number}", &number.to_string());
+    let script = format!("echo 0 >{} && {script}", procs.display());
+    Busy::start(&script, &setup::directory("tenants")?)
+}
 
-impl Outsider {
-    fn start() -> Result<Self> {
+/// A shell script that runs until this is dropped.
+struct Busy(Child);
+
+impl Busy {
+    fn start(script: &str, dir: &Path) -> Result<Self> {
         Command::new("sh")
-            .args(["-c", PRESSURE])
-            .current_dir(setup::directory(OUTSIDER)?)
+            .args(["-c", script])
+            .current_dir(dir)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .map(Self)
-            .context("starting the outsider")
+            .context("starting what keeps the disk busy")
     }
 }
 
-impl Drop for Outsider {
+impl Drop for Busy {
     fn drop(&mut self) {
         // Its loop ends with it; what it was running ends soon after.
         let _ = self.0.kill();
