@@ -7,7 +7,7 @@ use super::super::price::Prices;
 use super::super::total::Verdict;
 use super::notice::{ACTIVE, SETTLED, slowness};
 use super::observed::spends;
-use super::{Allowance, CreditLoop, Interval, Observed, PATIENT};
+use super::{Allowance, BUFFERED, CreditLoop, Interval, Observed, PATIENT};
 use crate::credit::carry::Residual;
 use crate::num;
 use crate::tree::{Claim, Tree};
@@ -76,7 +76,8 @@ impl CreditLoop {
             let part = part.max(least) * factor;
             let residual = state.residual.credits();
             let own = limit::limits(prices, &state.mix, spends(part, residual));
-            let limits = if lifts || state.settled < SETTLED {
+            let full = tenant.dirty >= BUFFERED && state.settled < SETTLED;
+            let limits = if lifts || full {
                 let drained = num::to_f64(tenant.dirty) / DRAIN * factor.min(1.0);
                 let ideal = state.ideal * factor;
                 own.at_least(drained.max(ideal), ideal)

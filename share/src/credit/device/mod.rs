@@ -203,9 +203,12 @@ impl CreditLoop {
             };
             state.stalled >= STALLED && little && !state.held
         };
-        // While anybody's limit is lifted, others wait behind him in the device's queue.
+        // While anybody's limit is lifted, others wait behind him in the device's queue; and where nobody has anything
+        // dirty, nobody waits for it.
         let lifted = self.states.values().any(|state| state.lifted);
-        let found = !lifted && (self.verdict == Verdict::Stuck || tenants.iter().any(behind));
+        let dirty = tenants.iter().any(|tenant| tenant.dirty >= BUFFERED);
+        let waits = self.verdict == Verdict::Stuck || tenants.iter().any(behind);
+        let found = waits && dirty && !lifted;
         if self.engaged {
             self.coupled.step(found, interval.seconds);
         } else {
