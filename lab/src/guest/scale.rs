@@ -20,7 +20,8 @@ use crate::wire::{Measured, Plan};
 const PRESSURE: &str = "while :; do dd if=/dev/zero of=dummy bs=1M count=6000 conv=notrunc; cat dummy >/dev/null; done";
 
 /// Writes past the page cache, in a file of its own, until killed.
-const WRITER: &str = "while :; do dd if=/dev/zero of=w{number} bs=64k count=512 oflag=direct conv=notrunc; done";
+const WRITER: &str =
+    "while :; do dd if=/dev/zero of=w{number} bs=64k count=512 oflag=direct conv=notrunc; done";
 /// So many tenants contend for the disk, if there are as many. Their weights differ.
 const WRITERS: u32 = 4;
 
