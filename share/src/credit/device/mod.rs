@@ -134,10 +134,14 @@ impl CreditLoop {
         tenants: &[Observed],
     ) -> Vec<Allowance> {
         self.notice(interval, tenants);
-        let waiting = tenants.iter().filter(|t| self.state(t.id).waiting).count();
-        let unfair = self.unfair(tree, interval, tenants);
-        self.decide(interval, waiting >= 2 && unfair);
-        self.learn(interval, waiting >= 2);
+        let waiting: Vec<&Observed> = tenants
+            .iter()
+            .filter(|tenant| self.state(tenant.id).waiting)
+            .collect();
+        let contended = waiting.len() >= 2;
+        let unfair = self.unfair(tree, interval, &waiting);
+        self.decide(interval, contended && unfair);
+        self.learn(interval, contended);
         self.look_behind(interval, tenants);
         let here: HashSet<u64> = tenants.iter().map(|tenant| tenant.id).collect();
         self.states.retain(|id, _| here.contains(id));

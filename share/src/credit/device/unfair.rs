@@ -16,12 +16,17 @@ const ENOUGH: f64 = 1.5;
 impl CreditLoop {
     /// Takes in an interval: whether those who wait differ in their shares, or one of them is short of its part. The
     /// second is taken for granted for a while, since it cannot be seen while limits are there.
-    pub(super) fn unfair(&mut self, tree: &Tree, interval: Interval, tenants: &[Observed]) -> bool {
-        let waiting: Vec<&Observed> = tenants
-            .iter()
-            .filter(|tenant| self.state(tenant.id).waiting)
-            .collect();
-        let shares = divided(tree, 1.0, &waiting, |_| 1.0);
+    pub(super) fn unfair(
+        &mut self,
+        tree: &Tree,
+        interval: Interval,
+        waiting: &[&Observed],
+    ) -> bool {
+        // Alone, one has all, whatever the tree: the usual case, and dividing costs as many steps as there are tenants.
+        let shares = match waiting {
+            [] | [_] => vec![1.0; waiting.len()],
+            _ => divided(tree, 1.0, waiting, |_| 1.0),
+        };
         let largest = shares.iter().copied().fold(0.0, f64::max);
         let unequal = shares.iter().any(|share| share * EQUAL < largest);
         let got = |tenant: &Observed| tenant.application.unwrap_or_else(|| tenant.flow.bytes());
