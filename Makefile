@@ -58,7 +58,7 @@ check:
 # compiled once: tests ask some libraries for more, and alone the programs would get other builds of them.
 test: deps check
 	$(CARGO) build --workspace --bins --tests
-	$(CARGO) test --workspace
+	$(CARGO) test --workspace --no-fail-fast
 	RUSTFLAGS="--cfg loom" $(CARGO) test -p justitia-lock --target-dir target/loom --test loom
 
 test-eyes: deps

@@ -8,6 +8,7 @@
 )]
 
 use std::fs::File;
+use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -325,19 +326,32 @@ fn a_second_writer_is_refused_either_way() {
     let refused = Service::start(&again).err().map(|e| e.to_string());
     qemu.kill().unwrap();
     qemu.wait().unwrap();
-    assert!(refused.is_some_and(|r| r.contains("nobody else uses")));
+    assert!(
+        refused
+            .as_ref()
+            .is_some_and(|r| r.contains("nobody else uses")),
+        "{refused:?}"
+    );
     Service::start(&again)
         .unwrap()
         .shut_down(Duration::from_secs(5))
         .unwrap();
 }
 
+/// Waits for the greeting: qemu-nbd listens before it has opened its image and locked it.
 fn wait_for(socket: &Path) {
     let until = Instant::now() + Duration::from_secs(10);
-    while std::os::unix::net::UnixStream::connect(socket).is_err() {
+    let greets = || {
+        let mut greeting = [0; 8];
+        let mut stream = std::os::unix::net::UnixStream::connect(socket)?;
+        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        stream.read_exact(&mut greeting)?;
+        std::io::Result::Ok(greeting == *b"NBDMAGIC")
+    };
+    while !greets().unwrap_or(false) {
         assert!(
             Instant::now() < until,
-            "nobody listens on {}",
+            "nobody speaks NBD on {}",
             socket.display()
         );
         std::thread::sleep(Duration::from_millis(10));
