@@ -3,7 +3,7 @@
 
 mod agent_guest;
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use agent_guest::{Guest, in_guest, tenant};
 use justitia_lab::vm::{DiskSpec, VmSpec};
@@ -63,7 +63,8 @@ fn no_anonymous_memory_is_reclaimed_by_the_agent() {
             let before = guest.number("vmstat pswpout");
             let kernel = "awk '$1 ~ /^pgsteal_(kswapd|direct)$/ { sum += $2 } END { print sum }' /proc/vmstat";
             let kernel_before = guest.number(kernel);
-            guest.ok("start && hole /data/outside 320 && seep /data/outside 320 0.1");
+            guest.ok("enough() { [ $(reclaimed) -gt 50000000 ]; }
+                start && hole /data/outside 320 && seep /data/outside 320 0.1 enough");
             let status = guest.status();
             let reclaimed = tenant(&status, "a")["reclaimed"].as_u64().unwrap_or(0)
                 + tenant(&status, "b")["reclaimed"].as_u64().unwrap_or(0);
@@ -106,38 +107,33 @@ fn pages_kept_follow_the_order_of_the_weights() {
             (while :; do seep /data/outside 400 0.05; done) >/dev/null 2>&1 &
             echo $! >>/run/loads"
             ));
-            // However slow the machine: it has two minutes to get there.
+            // What each keeps on average: who reads a file from its start goes up and down. However slow the machine,
+            // it has five such windows to get there.
             let begin = Instant::now();
-            let kept = loop {
-                let kept: Vec<u64> = guest
-                    .ok("for t in w1 w2 w4 w8; do file_of $t; done")
+            let window = || -> Vec<u64> {
+                guest
+                    .ok("sleep 3; for i in $(seq 20); do usleep 500000; for t in w1 w2 w4 w8; do echo $t $(file_of $t); done; done |
+                        awk '{ sum[$1] += $2 / 20 } END { for (t in sum) printf \"%s %d\\n\", t, sum[t] }' | sort | cut -d' ' -f2")
                     .lines()
                     .map(|line| line.parse().unwrap_or(0))
-                    .collect();
-                assert_eq!(kept.len(), 4);
-                // The stock kernel leaves everyone the same. Who has its whole file cached cannot hold more.
-                let whole = (FILE - 5) << 20;
-                let ordered = kept
-                    .windows(2)
-                    .all(|pair| pair[1] * 10 >= pair[0] * 11 || pair[1] >= whole)
-                    && (kept[3] >= kept[0] * 2 || kept[3] >= whole);
-                if ordered && begin.elapsed() > Duration::from_secs(10) {
-                    break kept;
-                }
-                assert!(
-                    begin.elapsed() < Duration::from_secs(120),
-                    "MGLRU {multi_gen}: {kept:?}\n{}",
-                    guest.log()
-                );
-                std::thread::sleep(Duration::from_secs(1));
+                    .collect()
             };
+            let kept = std::iter::repeat_with(window)
+                .take(5)
+                .find(|kept| {
+                    println!(
+                        "MGLRU {multi_gen}: {kept:?} bytes kept after {:?}",
+                        begin.elapsed()
+                    );
+                    assert_eq!(kept.len(), 4);
+                    // The stock kernel leaves everyone the same.
+                    kept.windows(2).all(|pair| pair[1] * 20 >= pair[0] * 21)
+                        && kept[3] * 2 >= kept[0] * 3
+                })
+                .unwrap_or_else(|| panic!("not in the order of the weights\n{}", guest.log()));
             // Not everyone has all: there was something to divide.
             assert!(kept[0] < FILE << 19, "MGLRU {multi_gen}: {kept:?}");
-            println!(
-                "MGLRU {multi_gen}: {kept:?} bytes kept after {:?}",
-                begin.elapsed()
-            );
-            guest.ok("end TERM");
+            guest.ok("rest; end TERM");
         }
     });
 }
@@ -196,7 +192,7 @@ fn who_thrashes_is_left_alone() {
         );
         // When it has calmed down, it is treated like anybody.
         guest.ok(&format!("{STALL} within 60 calm && within 30 some_taken"));
-        guest.ok("end TERM");
+        guest.ok("rest; end TERM");
     });
 }
 
@@ -227,7 +223,7 @@ fn a_thousand_cgroups_come_and_go() {
             for n in 0 1 2 3 4; do cache r$round-0$n /data/small 4 || exit 1; done
             inner r$round-11 && mkdir $C/r$round-11/child && rmdir $C/r$round-11/child || exit 1
             [ $((round % 3)) != 0 ] || sleep 1.2
-            for name in $names; do timeout 5 rmdir $name || { echo \"rmdir $name: $?\"; exit 1; }; done
+            timeout 30 rmdir $names || { echo \"rmdir: $?\"; exit 1; }
         done
     ");
         guest.ok("settled() { [ $(justitia status --json | grep -c '\"path\": \"r[0-9]') = 0 ]; }; within 20 settled; sleep 1");
@@ -247,6 +243,6 @@ fn a_thousand_cgroups_come_and_go() {
         assert_eq!(status["cost"]["errors"], 0);
         let bad = guest.ok("grep -E ' (WARN|ERROR) ' $LOG || true");
         assert_eq!(bad, "");
-        assert_eq!(guest.ok("end TERM").trim(), "0");
+        assert_eq!(guest.ok("rest; end TERM").trim(), "0");
     });
 }

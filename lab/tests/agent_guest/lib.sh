@@ -22,13 +22,22 @@ reread() {
 	echo $! >>/run/loads
 }
 # Reads $2 MiB of the file $1 outside any cgroup, 2 MiB every $3 s: slower than the kernel's own reclaim wakes.
+# It ends sooner once the rest of the line, if there is any, succeeds.
 seep() {
-	at=0
-	while [ $at -lt "$2" ]; do
-		dd if="$1" of=/dev/null bs=1M skip=$at count=2 2>/dev/null
+	file=$1 size=$2 pause=$3 at=0
+	shift 3
+	while [ $at -lt "$size" ]; do
+		dd if="$file" of=/dev/null bs=1M skip=$at count=2 2>/dev/null
 		at=$((at + 2))
-		sleep "$3"
+		[ $# = 0 ] || [ $((at % 16)) != 0 ] || ! "$@" || return 0
+		sleep "$pause"
 	done
+}
+# Ends the loads. The kernel detaches probes one by one, each after every task has slept once, or been preempted
+# for long: under a load an emulated machine needs minutes for that.
+rest() {
+	for pid in $(cat /run/loads 2>/dev/null); do kill -9 "$pid" 2>/dev/null; done
+	rm -f /run/loads
 }
 # Every memory.low there is, with its path.
 lows() { (cd $C && find . -name memory.low -print0 | sort -z | xargs -0 grep -aH ''); }
@@ -38,6 +47,8 @@ knobs() {
 		! -name 'memory.peak' ! -name '*.pressure' ! -name 'memory.reclaim' -print0 | sort -z | xargs -0 grep -aH '' 2>/dev/null)
 }
 file_of() { awk '$1 == "inactive_file" || $1 == "active_file" { sum += $2 } END { print sum }' "$C/$1/memory.stat"; }
+# What the agent has reclaimed so far, in bytes.
+reclaimed() { justitia status --json | tr -d ' \n' | sed 's/.*"cost":{[^}]*"reclaimed":\([0-9]*\).*/\1/'; }
 vmstat() { awk -v name="$1" '$1 == name { print $2 }' /proc/vmstat; }
 
 # Starts the agent ($AGENT, if another command does) without waiting for anything; its exit status goes to /run/agent.code.
@@ -56,8 +67,7 @@ start() {
 		usleep 100000
 	done
 }
-# Ends the agent by signal $1 and prints its exit status. The kernel detaches the probes one by one while it
-# exits, each after every task has slept once: on a busy emulated machine that takes seconds.
+# Ends the agent by signal $1 and prints its exit status. The kernel detaches its probes meanwhile: see `rest`.
 end() {
 	kill "-$1" "$(cat /run/agent.pid)"
 	tries=0
@@ -82,9 +92,8 @@ protected() { [ "$(cat "$C/$1/memory.low")" -gt 0 ]; }
 
 # Ends whatever a test has started, and removes its cgroups.
 clean() {
+	rest
 	[ -s /run/agent.code ] || [ ! -s /run/agent.pid ] || kill -9 "$(cat /run/agent.pid)" 2>/dev/null
-	for pid in $(cat /run/loads 2>/dev/null); do kill -9 "$pid" 2>/dev/null; done
-	rm -f /run/loads
 	find $C -mindepth 1 -maxdepth 1 -type d -exec sh -c 'for dir; do echo 1 >"$dir/cgroup.kill"; done' - {} +
 	tries=0
 	while find $C -mindepth 1 -type d | grep -q .; do
