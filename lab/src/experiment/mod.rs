@@ -223,6 +223,12 @@ impl MetricName {
                     false,
                     Total::Mean,
                 ),
+                "agent_loop_pressure" => (
+                    "The same, without the kernel's work of reclaiming",
+                    Unit::Ratio,
+                    false,
+                    Total::Mean,
+                ),
                 "contention" => (
                     "Locks found taken, per second",
                     Unit::PerSecond,

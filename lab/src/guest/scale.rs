@@ -40,14 +40,14 @@ pub fn measure(scale: &Scale, plan: &Plan, caller: &Caller) -> Result<Measured> 
         // It meets all tenants at once; that is not what is measured.
         std::thread::sleep(Duration::from_secs(3));
         caller.progress(format!("{count} tenants: quiet"))?;
-        let quiet = cpu(&mut agent, window)?;
+        let quiet = cpu(&mut agent, window)?.all;
         caller.progress(format!("{count} tenants: some contend for the disk"))?;
         caller.throttle(true)?;
         let writers = (0..WRITERS.min(*count))
             .map(writer)
             .collect::<Result<Vec<_>>>()?;
         std::thread::sleep(Duration::from_secs(5));
-        let contended = cpu(&mut agent, window)?;
+        let contended = cpu(&mut agent, window)?.all;
         drop(writers);
         caller.throttle(false)?;
         caller.progress(format!("{count} tenants: under pressure"))?;
@@ -60,7 +60,8 @@ pub fn measure(scale: &Scale, plan: &Plan, caller: &Caller) -> Result<Measured> 
         let values = [
             ("agent_cpu", quiet),
             ("agent_cpu_contended", contended),
-            ("agent_cpu_pressure", pressed),
+            ("agent_cpu_pressure", pressed.all),
+            ("agent_loop_pressure", pressed.looping),
             ("agent_memory", memory),
         ];
         tenants.push(TenantValues::new(scale_name(*count), values));
@@ -156,29 +157,47 @@ impl Drop for Busy {
     }
 }
 
-/// The processors that the agent uses over a window (1.0 is one of them).
-fn cpu(agent: &mut Agent, window: Duration) -> Result<f64> {
+/// The processors that the agent uses (1.0 is one of them).
+struct Cpu {
+    all: f64,
+    /// By its main thread, that observes and plans. Others write `memory.reclaim`, where the kernel works for them.
+    looping: f64,
+}
+
+/// The processors that the agent uses over a window.
+fn cpu(agent: &mut Agent, window: Duration) -> Result<Cpu> {
     let (begin, before) = (Instant::now(), on_cpu(agent.pid())?);
     std::thread::sleep(window);
     agent.check()?;
-    let used = on_cpu(agent.pid())?.saturating_sub(before);
-    Ok(to_f64(used) / 1e9 / begin.elapsed().as_secs_f64())
+    let after = on_cpu(agent.pid())?;
+    let share =
+        |n: usize| to_f64(after[n].saturating_sub(before[n])) / 1e9 / begin.elapsed().as_secs_f64();
+    Ok(Cpu {
+        all: share(0),
+        looping: share(1),
+    })
 }
 
-/// Nanoseconds that a process's threads have run.
-fn on_cpu(pid: u32) -> Result<u64> {
+/// Nanoseconds that a process's threads have run, and its main thread alone.
+fn on_cpu(pid: u32) -> Result<[u64; 2]> {
     let tasks = format!("/proc/{pid}/task");
-    let mut sum = 0;
+    let main = pid.to_string();
+    let mut sums = [0; 2];
     for task in std::fs::read_dir(&tasks).with_context(|| format!("listing {tasks}"))? {
+        let task = task?;
         // A thread may have ended: what it ran is lost, as little as it is.
-        let stat = std::fs::read_to_string(task?.path().join("schedstat")).unwrap_or_default();
-        sum += stat
+        let stat = std::fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
+        let ran = stat
             .split_whitespace()
             .next()
             .and_then(|ns| ns.parse::<u64>().ok())
             .unwrap_or(0);
+        sums[0] += ran;
+        if task.file_name().to_str() == Some(&main) {
+            sums[1] += ran;
+        }
     }
-    Ok(sum)
+    Ok(sums)
 }
 
 /// The most memory that a process has had resident, in bytes.
