@@ -6,6 +6,8 @@
 pub struct Correction {
     /// The logarithm of the factor.
     log: f64,
+    /// What its application has lacked of late, as a part of its ideal; negative, what it had too much.
+    lacked: f64,
 }
 
 /// What brings a correction about.
@@ -30,7 +32,10 @@ impl Acts {
 
 impl Default for Correction {
     fn default() -> Self {
-        Self { log: 0.0 }
+        Self {
+            log: 0.0,
+            lacked: 0.0,
+        }
     }
 }
 
@@ -40,6 +45,11 @@ pub const LARGEST: f64 = 3.0;
 const DEADBAND: f64 = 0.02;
 /// An interval counts for at most so large an error, so that one odd measurement moves little.
 const LARGEST_ERROR: f64 = 0.7;
+/// Bandwidth that comes in bursts has a mean well above what it mostly is, and corrected by logarithms alone the one
+/// whose bursts are largest beside its ideal, the lightest, gets a fifth too much. So the error of the mean over about so
+/// many seconds counts as well, so much more than that of the moment. Filling and writing of dirty pages is over by then.
+const LONG: f64 = 10.0;
+const OF_THE_MEAN: f64 = 2.0;
 /// What is left of a correction after a second in which the tenant did not contend.
 const FADES: f64 = 0.8;
 
@@ -50,13 +60,16 @@ impl Correction {
         self.log.exp()
     }
 
-    /// In the last `seconds` the tenant contended: its application got `got`, and of all that the contending
-    /// applications got, `ideal` would be its part by weight. `acts` is what brings a correction about.
-    pub fn correct(&mut self, acts: Acts, got: f64, ideal: f64, seconds: f64) {
+    /// In the last `seconds` the tenant contended: its application got `got`, or `served` with what passes by itself set
+    /// aside, and of all that the contending applications got, `ideal` would be its part by weight. `acts` is what
+    /// brings a correction about.
+    pub fn correct(&mut self, acts: Acts, served: f64, got: f64, ideal: f64, seconds: f64) {
         if ideal <= 0.0 {
             return;
         }
-        let error = (ideal / got.max(ideal * 1e-3)).ln();
+        let lacks = (1.0 - got / ideal).max(-LARGEST);
+        self.lacked += (lacks - self.lacked) * (1.0 - (-seconds / LONG).exp());
+        let error = (ideal / served.max(ideal * 1e-3)).ln() + OF_THE_MEAN * self.lacked;
         if error.abs() >= DEADBAND {
             let error = error.clamp(-LARGEST_ERROR, LARGEST_ERROR);
             let step = acts.gain() * seconds.min(1.0) * error;
@@ -67,6 +80,7 @@ impl Correction {
     /// The tenant did not contend for `seconds`: what was learnt about it fades.
     pub fn fade(&mut self, seconds: f64) {
         self.log *= FADES.powf(seconds);
+        self.lacked *= FADES.powf(seconds);
     }
 }
 
@@ -74,23 +88,44 @@ impl Correction {
 mod tests {
     use super::*;
 
+    /// Corrects a tenant that is as its application, which got this, for a quarter of a second.
+    fn after(correction: &mut Correction, got: f64, ideal: f64) {
+        correction.correct(Acts::Credits, got, got, ideal, 0.25);
+    }
+
     #[test]
     fn it_finds_what_a_tenant_lacks_and_stays_in_bounds() {
         // A tenant that gets half of what its credits should give.
         let mut correction = Correction::default();
         for _ in 0..400 {
-            correction.correct(Acts::Credits, 5.0 * correction.factor(), 10.0, 0.25);
+            let got = 5.0 * correction.factor();
+            after(&mut correction, got, 10.0);
         }
         assert!((correction.factor() - 2.0).abs() < 0.05);
         for _ in 0..200 {
-            correction.correct(Acts::Credits, 0.0, 10.0, 0.25);
+            after(&mut correction, 0.0, 10.0);
         }
         assert!((correction.factor() - LARGEST).abs() < 1e-9);
         for _ in 0..200 {
-            correction.correct(Acts::Credits, 1e9, 10.0, 0.25);
+            after(&mut correction, 1e9, 10.0);
         }
         assert!((correction.factor() * LARGEST - 1.0).abs() < 1e-9);
         correction.fade(60.0);
         assert!((correction.factor() - 1.0).abs() < 0.01);
+    }
+
+    #[test]
+    fn who_gets_it_in_bursts_gets_little_more_than_others() {
+        // Every eighth interval brings four times what the others do.
+        let mut correction = Correction::default();
+        let (mut sum, rounds) = (0.0, 4000);
+        for round in 0..rounds {
+            let got = if round % 8 == 0 { 29.0 } else { 7.25 } * correction.factor();
+            after(&mut correction, got, 10.0);
+            sum += got;
+        }
+        let mean = sum / f64::from(rounds);
+        // By the logarithm alone it would be 12.6.
+        assert!((9.5..11.0).contains(&mean), "{mean}");
     }
 }

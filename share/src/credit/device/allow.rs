@@ -153,7 +153,8 @@ impl CreditLoop {
                 if !stuck && state.settled >= SETTLED && state.watched >= 2.0 * slowness(tenant) {
                     let (acts, served) = (state.acts(), state.served(ideal));
                     let seconds = interval.seconds;
-                    state.correction.correct(acts, served, ideal, seconds);
+                    let got = state.application;
+                    state.correction.correct(acts, served, got, ideal, seconds);
                 }
                 before += part;
                 after += part * state.correction.factor();
