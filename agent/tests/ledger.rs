@@ -462,8 +462,10 @@ fn limits_of_a_silent_agent_lapse_and_it_takes_no_offence() {
     ledger.set(&cgroup, DISK, TIGHT).unwrap();
     assert_eq!(hears.recv_timeout(soon).unwrap().len(), 2, "silent again");
     assert_eq!(io_max(&tree, "a"), FREE);
-    drop(agents);
+    // It ends in order, and says so: the guard goes, though the ledger is still held.
+    std::io::Write::write_all(&mut agents, b"!").unwrap();
     watching.join().unwrap();
+    drop((agents, ledger));
 }
 
 #[test]
@@ -481,6 +483,13 @@ fn the_guard_of_a_killed_agent_resets() {
     ] {
         std::fs::write(tree.path("a").join(file), text).unwrap();
     }
+    // The kernel closes a dying agent's end of the pipe some time before it lets go of the ledger.
+    let held = std::fs::File::create(tree.state().join("lock")).unwrap();
+    held.lock().unwrap();
+    let dying = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        drop(held);
+    });
     let (heart, agents) = std::os::unix::net::UnixStream::pair().unwrap();
     drop(agents);
     let mut returned = Vec::new();
@@ -489,6 +498,7 @@ fn the_guard_of_a_killed_agent_resets() {
         returned.extend(done.unwrap());
     })
     .unwrap();
+    dying.join().unwrap();
     assert_eq!(returned.len(), 3);
     assert_eq!(io_max(&tree, "a"), FREE);
     assert!(!tree.state().join("ledger").exists());

@@ -2,8 +2,8 @@
 //!
 //! It is started before the first limit is set, waits for the agent's heartbeat on its standard input, and
 //! does two things. If the heartbeat stops (the agent was stopped by SIGSTOP, or hangs), it gives back
-//! whatever throttles, by the journal, and goes on waiting. If its input ends (the agent is gone, however), it
-//! does what `justitia reset` does, unless another agent has begun already.
+//! whatever throttles, by the journal, and goes on waiting. If its input ends without a farewell (the agent
+//! is gone, however), it does what `justitia reset` does, unless another agent has begun already.
 //!
 //! It is in a process group of its own, so that what stops the agent's does not stop it. What freezes the whole
 //! cgroup (`cgroup.freeze`) or machine freezes it too.
@@ -26,6 +26,13 @@ use super::ledger::{LedgerError, Returned, lapse, reset};
 pub const SILENCE: Duration = Duration::from_secs(5);
 /// The agent is heard at least this often.
 const BEAT: Duration = Duration::from_secs(1);
+/// What an agent that ends in order says last: it gives everything back itself.
+const FAREWELL: u8 = b'!';
+/// A killed agent still holds the ledger while the kernel closes its files, and in between detaches its probes one by
+/// one: on a loaded machine seconds, emulated a minute. Whoever holds it for longer is the next agent.
+const DYING: Duration = Duration::from_secs(180);
+/// So often the guard looks whether it still does.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// The agent's end.
 #[derive(Debug)]
@@ -75,8 +82,10 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        // The end of its input is the end of the guard.
-        self.heart.take();
+        // The end of its input is the end of the guard; one that is gone already needs no farewell.
+        if let Some(mut heart) = self.heart.take() {
+            let _ = heart.write_all(&[FAREWELL]);
+        }
         let _ = self.child.wait();
     }
 }
@@ -108,17 +117,31 @@ pub fn guard<H: Read + AsFd>(
             }
             Ok(_) => {}
         }
-        if heart.read(&mut beats)? == 0 {
+        let count = heart.read(&mut beats)?;
+        if count == 0 {
             break;
+        }
+        if beats.iter().take(count).any(|beat| *beat == FAREWELL) {
+            return Ok(());
         }
         lapsed = false;
     }
-    match reset(fs, state, false) {
-        // The agent has ended in order, or the next one has begun: it has given everything back.
-        Err(LedgerError::Busy(_)) => {}
-        // What throttles comes back even where not every line is certain.
-        Err(LedgerError::Journal(_)) => told(lapse(fs, state)),
-        done => told(done),
+    let gone = Instant::now();
+    loop {
+        match reset(fs, state, false) {
+            Err(LedgerError::Busy(_)) if gone.elapsed() < DYING => std::thread::sleep(LOOK),
+            // The next agent has given everything back when it began.
+            Err(LedgerError::Busy(_)) => break,
+            // What throttles comes back even where not every line is certain.
+            Err(LedgerError::Journal(_)) => {
+                told(lapse(fs, state));
+                break;
+            }
+            done => {
+                told(done);
+                break;
+            }
+        }
     }
     Ok(())
 }

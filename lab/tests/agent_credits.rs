@@ -1,0 +1,87 @@
+//! Device credits in a guest: limits come with contention, by weight, and go with it, with the agent, and with whatever
+//! else ends or stops it; an operator's stay.
+
+mod agent_guest;
+
+use agent_guest::{Guest, in_guest, tenant};
+use justitia_lab::vm::{DiskSpec, VmSpec};
+
+fn small() -> VmSpec {
+    VmSpec {
+        memory: 768 << 20,
+        disks: vec![DiskSpec::ext4(2 << 30)],
+        ..VmSpec::default()
+    }
+}
+
+/// Three tenants, one of which has a limit of its operator's, and writers past the page cache, so that the disk is
+/// what they wait for.
+const TENANTS: &str = "
+    mkdir -p /etc/justitia && printf '[credits]\\nenabled = true\\n' >/etc/justitia/justitia.toml
+    live light && live heavy && live own || exit 1
+    echo 100 >$C/light/io.weight && echo 800 >$C/heavy/io.weight
+    echo \"$(cat /sys/block/vda/dev) wbps=20971520\" >$C/own/io.max || exit 1
+    knobs | grep -v memory.low >/run/before
+";
+
+const WRITERS: &str = "
+    writer() {
+        sh -c 'echo $$ >\"$0/cgroup.procs\" && while :; do dd if=/dev/zero of=\"$1\" bs=256k count=64 oflag=direct conv=notrunc 2>/dev/null; done' $C/$1 /data/$1 &
+        echo $! >>/run/loads
+    }
+    limited() { grep -q wbps $C/$1/io.max; }
+    both() { limited light && limited heavy; }
+    none() { ! limited light && ! limited heavy; }
+    back() { knobs | grep -v memory.low | cmp -s /run/before -; }
+";
+
+/// The limit on what a tenant writes, bytes per second.
+#[track_caller]
+fn wbps(guest: &Guest, tenant: &str) -> u64 {
+    guest.number(&format!(
+        "grep -o 'wbps=[0-9]*' $C/{tenant}/io.max | tr -dc 0-9"
+    ))
+}
+
+#[test]
+fn limits_come_with_contention_and_leave_with_it_or_with_the_agent() {
+    in_guest(small, |guest| {
+        guest.ok(TENANTS);
+        // Alone, nobody is limited.
+        guest.ok(&format!(
+            "{WRITERS} start && writer light >/dev/null 2>&1; sleep 5; none"
+        ));
+        // The second one brings limits, by weight; who does nothing there has none, and the operator's stays.
+        guest.ok(&format!(
+            "{WRITERS} writer heavy >/dev/null 2>&1; within 30 both && sleep 4"
+        ));
+        let (light, heavy) = (wbps(guest, "light"), wbps(guest, "heavy"));
+        println!("light {light}, heavy {heavy}");
+        assert!(heavy > 3 * light, "{light} and {heavy}");
+        assert!(guest.ok("cat $C/own/io.max").contains("wbps=20971520"));
+        let why = guest.ok("justitia explain light");
+        assert!(
+            why.contains("io.max") && why.contains("the disk is contended"),
+            "{why}"
+        );
+        assert_eq!(tenant(&guest.status(), "heavy")["weight"], 800);
+
+        // One that is stopped cannot follow what its limits do: they lapse, and it begins anew.
+        guest.ok(&format!(
+            "{WRITERS} kill -STOP $(cat /run/agent.pid); within 30 none && kill -CONT $(cat /run/agent.pid) && within 60 both"
+        ));
+        // Without contention there are none.
+        guest.ok(&format!("{WRITERS} rest; within 60 none && back"));
+
+        // Whatever ends it, everything stands as before: of a kill the guard cleans up.
+        guest.ok(&format!(
+            "{WRITERS} {{ writer light; writer heavy; }} >/dev/null 2>&1; within 60 both || exit 1
+            end KILL >/dev/null; within 30 back || {{ knobs | grep -v memory.low | diff /run/before -; exit 1; }}
+            rest; test ! -e /run/justitia/ledger"
+        ));
+        guest.ok(&format!(
+            "{WRITERS} start && {{ writer light; writer heavy; }} >/dev/null 2>&1; within 60 both || exit 1
+            rest; [ $(end TERM) = 0 ] && back"
+        ));
+    });
+}
