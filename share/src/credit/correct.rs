@@ -47,9 +47,10 @@ const DEADBAND: f64 = 0.02;
 const LARGEST_ERROR: f64 = 0.7;
 /// Bandwidth that comes in bursts has a mean well above what it mostly is, and corrected by logarithms alone the one
 /// whose bursts are largest beside its ideal, the lightest, gets a fifth too much. So the error of the mean over about so
-/// many seconds counts as well, so much more than that of the moment. Filling and writing of dirty pages is over by then.
+/// many seconds counts as well, so much beside that of the moment (twice as much makes four tenants swing). Filling and
+/// writing of dirty pages is over by then.
 const LONG: f64 = 10.0;
-const OF_THE_MEAN: f64 = 2.0;
+const OF_THE_MEAN: f64 = 1.0;
 /// What is left of a correction after a second in which the tenant did not contend.
 const FADES: f64 = 0.8;
 
@@ -126,6 +127,6 @@ mod tests {
         }
         let mean = sum / f64::from(rounds);
         // By the logarithm alone it would be 12.6.
-        assert!((9.5..11.0).contains(&mean), "{mean}");
+        assert!((9.5..11.6).contains(&mean), "{mean}");
     }
 }
