@@ -126,9 +126,11 @@ fn pages_kept_follow_the_order_of_the_weights() {
                         begin.elapsed()
                     );
                     assert_eq!(kept.len(), 4);
-                    // The stock kernel leaves everyone the same.
-                    kept.windows(2).all(|pair| pair[1] * 20 >= pair[0] * 21)
-                        && kept[3] * 2 >= kept[0] * 3
+                    // The stock kernel leaves everyone the same. With several generations it also takes from who is below
+                    // his protection, from the heaviest most.
+                    let (step, all) = if multi_gen == "y" { (21, 3) } else { (22, 4) };
+                    kept.windows(2).all(|pair| pair[1] * 20 >= pair[0] * step)
+                        && kept[3] * 2 >= kept[0] * all
                 })
                 .unwrap_or_else(|| panic!("not in the order of the weights\n{}", guest.log()));
             // Not everyone has all: there was something to divide.
@@ -223,7 +225,7 @@ fn a_thousand_cgroups_come_and_go() {
             for n in 0 1 2 3 4; do cache r$round-0$n /data/small 4 || exit 1; done
             inner r$round-11 && mkdir $C/r$round-11/child && rmdir $C/r$round-11/child || exit 1
             [ $((round % 3)) != 0 ] || sleep 1.2
-            timeout 30 rmdir $names || { echo \"rmdir: $?\"; exit 1; }
+            echo $names | xargs -n 10 timeout 5 rmdir || { echo \"rmdir: $?\"; exit 1; }
         done
     ");
         guest.ok("settled() { [ $(justitia status --json | grep -c '\"path\": \"r[0-9]') = 0 ]; }; within 20 settled; sleep 1");
