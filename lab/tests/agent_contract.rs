@@ -2,16 +2,7 @@
 
 mod agent_guest;
 
-use agent_guest::{Guest, in_guest, tenant};
-use justitia_lab::vm::{DiskSpec, VmSpec};
-
-fn small() -> VmSpec {
-    VmSpec {
-        memory: 768 << 20,
-        disks: vec![DiskSpec::ext4(2 << 30)],
-        ..VmSpec::default()
-    }
-}
+use agent_guest::{Guest, in_guest, small, tenant};
 
 /// The value that the status says it found in a yielded knob.
 fn yielded(guest: &Guest, path: &str) -> Option<String> {

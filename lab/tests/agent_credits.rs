@@ -3,16 +3,7 @@
 
 mod agent_guest;
 
-use agent_guest::{in_guest, tenant};
-use justitia_lab::vm::{DiskSpec, VmSpec};
-
-fn small() -> VmSpec {
-    VmSpec {
-        memory: 768 << 20,
-        disks: vec![DiskSpec::ext4(2 << 30)],
-        ..VmSpec::default()
-    }
-}
+use agent_guest::{in_guest, small, tenant};
 
 /// Three tenants, one of which has a limit of its operator's, and writers past the page cache, so that the disk is
 /// what they wait for.

@@ -2,19 +2,10 @@
 
 mod agent_guest;
 
-use agent_guest::in_guest;
-use justitia_lab::vm::{DiskSpec, VmSpec};
+use agent_guest::{in_guest, small};
 
 /// So often is the agent killed.
 const KILLS: usize = 52;
-
-fn small() -> VmSpec {
-    VmSpec {
-        memory: 768 << 20,
-        disks: vec![DiskSpec::ext4(2 << 30)],
-        ..VmSpec::default()
-    }
-}
 
 /// Two levels of tenants, some with a protection of their operator's, and pressure from outside them. The guest's
 /// kernel does not tell its types, so that the agent works without probes: attaching and detaching them takes

@@ -4,17 +4,8 @@ mod agent_guest;
 
 use std::time::{Duration, Instant};
 
-use agent_guest::{Guest, in_guest, tenant};
-use justitia_lab::vm::{DiskSpec, VmSpec};
+use agent_guest::{Guest, in_guest, small, tenant};
 use serde_json::Value;
-
-fn small() -> VmSpec {
-    VmSpec {
-        memory: 768 << 20,
-        disks: vec![DiskSpec::ext4(2 << 30)],
-        ..VmSpec::default()
-    }
-}
 
 /// A tenant that writes and syncs, and one that reads what is cached, for as long as the test goes.
 const WORK: &str = "

@@ -127,21 +127,17 @@ pub fn guard<H: Read + AsFd>(
         lapsed = false;
     }
     let gone = Instant::now();
-    loop {
-        match reset(fs, state, false) {
-            Err(LedgerError::Busy(_)) if gone.elapsed() < DYING => std::thread::sleep(LOOK),
-            // The next agent has given everything back when it began.
-            Err(LedgerError::Busy(_)) => break,
-            // What throttles comes back even where not every line is certain.
-            Err(LedgerError::Journal(_)) => {
-                told(lapse(fs, state));
-                break;
-            }
-            done => {
-                told(done);
-                break;
-            }
-        }
+    let mut done = reset(fs, state, false);
+    while matches!(done, Err(LedgerError::Busy(_))) && gone.elapsed() < DYING {
+        std::thread::sleep(LOOK);
+        done = reset(fs, state, false);
+    }
+    match done {
+        // The next agent has given everything back when it began.
+        Err(LedgerError::Busy(_)) => {}
+        // What throttles comes back even where not every line is certain.
+        Err(LedgerError::Journal(_)) => told(lapse(fs, state)),
+        done => told(done),
     }
     Ok(())
 }

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use justitia_lab::vm::{ShResult, Vm, VmSpec};
+use justitia_lab::vm::{DiskSpec, ShResult, Vm, VmSpec};
 use serde_json::Value;
 
 /// One guest for all tests of a file, one test at a time. It ends with the test program.
@@ -26,6 +26,15 @@ static CRASHED: AtomicBool = AtomicBool::new(false);
 thread_local! {
     /// The same, as this test has seen it: the next test may have booted another guest already.
     static SAW_CRASH: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A machine that suffices for most: memory that is soon full, and a disk.
+pub fn small() -> VmSpec {
+    VmSpec {
+        memory: 768 << 20,
+        disks: vec![DiskSpec::ext4(2 << 30)],
+        ..VmSpec::default()
+    }
 }
 
 /// The guest, for one test.

@@ -2,7 +2,7 @@
 //! are means to it.
 
 /// A factor on a tenant's part of credits and room, found by integration.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Correction {
     /// The logarithm of the factor.
     log: f64,
@@ -26,15 +26,6 @@ impl Acts {
         match self {
             Self::Credits => 0.4,
             Self::Room => 0.25,
-        }
-    }
-}
-
-impl Default for Correction {
-    fn default() -> Self {
-        Self {
-            log: 0.0,
-            lacked: 0.0,
         }
     }
 }

@@ -42,8 +42,8 @@ impl TenantIo {
 }
 
 /// A tenant that does nothing is looked at whole only every so many times, as long as its applications read and write
-/// nothing: of a thousand tenants most rest, and a look opens five files. What they do past the probes, by mapped pages
-/// for instance, is seen so much later.
+/// nothing: of a thousand tenants most rest, and a look opens five files. What the probes do not count, by mapped
+/// pages for instance, or not yet, since a call has not come back, is seen so much later.
 const RESTS: u64 = 8;
 
 #[derive(Debug)]
@@ -117,12 +117,7 @@ impl TenantMeters {
             here.rests = 1 + id.0 % RESTS;
         }
         self.last.insert(id, here);
-        Ok(seen.map(|seen| TenantIo {
-            dirty,
-            file,
-            other,
-            ..seen
-        }))
+        Ok(seen)
     }
 
     /// Forgets a cgroup that is gone.
@@ -174,7 +169,9 @@ fn between(before: &Last, here: &Last) -> Option<TenantIo> {
         flows,
         stalled,
         application,
-        ..TenantIo::default()
+        dirty: here.dirty,
+        file: here.file,
+        other: here.other,
     })
 }
 
@@ -186,11 +183,19 @@ mod tests {
 
     const MEMORY: &str = "anon 1000\nfile 9000\ninactive_file 4000\nactive_file 4096\nfile_dirty 2000\nfile_writeback 48\n";
 
-    #[test]
-    fn intervals_of_a_tenant() {
+    /// A cgroup without files yet, and where they go.
+    fn tenant() -> (tempfile::TempDir, std::path::PathBuf, Cgroup) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a");
         std::fs::create_dir(&path).unwrap();
+        let fs = CgroupFs::open_fixture(dir.path(), true).unwrap();
+        let cgroup = Cgroup::open_at(&fs, std::path::Path::new("a")).unwrap();
+        (dir, path, cgroup)
+    }
+
+    #[test]
+    fn intervals_of_a_tenant() {
+        let (_dir, path, cgroup) = tenant();
         let write = |file: &str, text: &str| std::fs::write(path.join(file), text).unwrap();
         write("memory.stat", MEMORY);
         write("memory.current", "10000\n");
@@ -206,8 +211,6 @@ mod tests {
             "io.pressure",
             "some avg10=0.00 avg60=0.00 avg300=0.00 total=100\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n",
         );
-        let fs = CgroupFs::open_fixture(dir.path(), true).unwrap();
-        let cgroup = Cgroup::open_at(&fs, std::path::Path::new("a")).unwrap();
         let mut meters = TenantMeters::default();
         let begin = Instant::now();
         assert_eq!(meters.look(&cgroup, None, begin).unwrap(), None);
@@ -249,9 +252,7 @@ mod tests {
 
     #[test]
     fn who_does_nothing_is_looked_at_rarely_and_at_once_when_it_does() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("a");
-        std::fs::create_dir(&path).unwrap();
+        let (_dir, path, cgroup) = tenant();
         let write = |file: &str, text: &str| std::fs::write(path.join(file), text).unwrap();
         let stat = |wbytes: u64| {
             let text = format!("8:0 rbytes=0 wbytes={wbytes} rios=0 wios=1 dbytes=0 dios=0\n");
@@ -263,8 +264,6 @@ mod tests {
         );
         write("memory.current", "10000\n");
         stat(4096);
-        let fs = CgroupFs::open_fixture(dir.path(), true).unwrap();
-        let cgroup = Cgroup::open_at(&fs, std::path::Path::new("a")).unwrap();
         let mut meters = TenantMeters::default();
         let begin = Instant::now();
         let mut seconds = 0;
