@@ -5,7 +5,7 @@
 //! back at the end and after a kill; a value that stood there before is its operator's, and that tenant is not
 //! limited on that disk.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -19,24 +19,18 @@ use super::guard::Guard;
 use super::ledger::{Ledger, Written};
 use crate::config::Config;
 use crate::escape;
-use crate::observe::Observer;
-use crate::observe::device::{DeviceMeter, Disk, TenantIo, TenantMeters, disks};
+use crate::observe::device::{DIRTY, DeviceMeter, Disk, TenantIo, Users, disks};
+use crate::observe::{Mirror, Observer};
 use crate::plan::credit::{Writer, io_max, plan_limits, plan_rooms};
 
 /// Disks are looked at this often.
 const PERIOD: Duration = Duration::from_millis(250);
-/// Tenants that were quiet are looked at this often, while a disk is busy.
-const ALL: Duration = Duration::from_secs(1);
-/// So many tenants are always looked at.
-const FEW: usize = 64;
 /// From this part of the time on a disk is busy enough to look at who uses it.
 const BUSY: f64 = 0.7;
 /// A knob of ours is read again this often, whether or not it moves: someone else may have written it.
 const AUDIT: Duration = Duration::from_secs(1);
 /// `memory.high` moves at most this often.
 const ROOMS: Duration = Duration::from_millis(500);
-/// A tenant has dirty pages to speak of from this on, bytes.
-const DIRTY: u64 = 4 << 20;
 /// A buffered writer that contended counts as one for so long.
 const WRITER: Duration = Duration::from_secs(3);
 /// After so long a pause (a stopped process) nothing that stands can be trusted.
@@ -59,9 +53,7 @@ struct DiskCredits {
 #[derive(Debug)]
 pub struct Credits {
     disks: Vec<DiskCredits>,
-    tenants: TenantMeters,
-    active: HashSet<CgroupId>,
-    looked_at_all: Option<Instant>,
+    users: Users,
     writers: HashMap<CgroupId, (Instant, f64)>,
     highs: HashMap<CgroupId, u64>,
     roomed: Option<Instant>,
@@ -108,9 +100,7 @@ impl Credits {
     pub fn open(config: &Config, cgroup_root: &Cgroup) -> Self {
         let mut credits = Self {
             disks: Vec::new(),
-            tenants: TenantMeters::default(),
-            active: HashSet::new(),
-            looked_at_all: None,
+            users: Users::default(),
             writers: HashMap::new(),
             highs: HashMap::new(),
             roomed: None,
@@ -196,8 +186,7 @@ impl Credits {
 
     /// A cgroup is gone.
     pub fn gone(&mut self, id: CgroupId) {
-        self.tenants.gone(id);
-        self.active.remove(&id);
+        self.users.gone(id);
         self.writers.remove(&id);
         self.highs.remove(&id);
         self.why.retain(|(of, _), _| *of != id);
@@ -234,12 +223,11 @@ impl Credits {
         let busy = intervals.iter().flatten().any(|i| i.busy >= BUSY);
         if !engaged && !busy {
             // What is not contended is nobody's business; the next look begins anew.
-            self.tenants.clear();
-            self.active.clear();
+            self.users.clear();
             return;
         }
-        let seen = self.look(observer, now);
-        let (tree, nodes) = weights(observer);
+        let seen = self.users.look(&observer.mirror, &observer.sight, now);
+        let (tree, nodes) = weights(&observer.mirror, seen.iter().map(|(id, _)| *id));
         let audit = self.audited.is_none_or(|at| now - at >= AUDIT);
         if audit {
             self.audited = Some(now);
@@ -248,8 +236,11 @@ impl Credits {
         for (disk, interval) in self.disks.iter_mut().zip(&intervals) {
             let Some(interval) = interval else { continue };
             let device = disk.disk.id;
+            // Of a disk that nobody waits for, nothing need be known.
+            let used = disk.credits.engaged() || interval.busy >= BUSY;
             let observed: Vec<Observed> = seen
                 .iter()
+                .filter(|_| used)
                 .filter_map(|(id, io)| {
                     let cgroup = &observer.mirror.get(*id)?.cgroup;
                     let limitable = ledger.as_deref_mut().is_some_and(|ledger| {
@@ -288,39 +279,6 @@ impl Credits {
         if let Some(ledger) = ledger {
             self.give_room(observer, ledger, &seen, now);
         }
-    }
-
-    /// Looks at the tenants that use the disks, and now and then at all.
-    fn look(&mut self, observer: &Observer, now: Instant) -> Vec<(CgroupId, TenantIo)> {
-        let mirror = &observer.mirror;
-        let all = mirror.len() <= FEW || self.looked_at_all.is_none_or(|at| now - at >= ALL);
-        if all {
-            self.looked_at_all = Some(now);
-        }
-        let mut seen = Vec::new();
-        for id in mirror.order() {
-            let Some(node) = mirror.get(id) else { continue };
-            if !node.children.is_empty() || !(all || self.active.contains(&id)) {
-                continue;
-            }
-            let application = observer.sight.bytes(id);
-            match self.tenants.look(&node.cgroup, application, now) {
-                Ok(Some(io)) => {
-                    if io.flows.iter().any(|(_, flow)| flow.is_some()) || io.dirty >= DIRTY {
-                        self.active.insert(id);
-                    } else if all {
-                        self.active.remove(&id);
-                    }
-                    seen.push((id, io));
-                }
-                Ok(None) => {}
-                Err(error) => {
-                    tracing::trace!(%error, "a tenant's I/O cannot be read");
-                    self.active.remove(&id);
-                }
-            }
-        }
-        seen
     }
 
     /// Room for the dirty pages of writers that contend, and none of it for others.
@@ -418,7 +376,7 @@ impl Credits {
             ledger.release(id, Knob::MemoryHigh);
         }
         self.writers.clear();
-        self.tenants.clear();
+        self.users.clear();
     }
 }
 
@@ -433,16 +391,28 @@ fn guarded(guard: &mut Option<Guard>, state: &Path, now: Instant) -> bool {
     guard.as_mut().is_some_and(|guard| guard.beat(now))
 }
 
-/// The tree of weights, and each cgroup's node.
-fn weights(observer: &Observer) -> (Tree, HashMap<CgroupId, NodeId>) {
-    let mirror = &observer.mirror;
+/// The tree of the weights that count for these tenants, theirs and those of what they are in, and each cgroup's node. Who
+/// does nothing has no part: a thousand of them would only cost time.
+fn weights(
+    mirror: &Mirror,
+    tenants: impl Iterator<Item = CgroupId>,
+) -> (Tree, HashMap<CgroupId, NodeId>) {
     let mut tree = Tree::new();
     let mut nodes = HashMap::new();
-    for id in mirror.order() {
-        let Some(node) = mirror.get(id) else { continue };
-        let parent = node.parent.and_then(|p| nodes.get(&p).copied());
-        let claim = Claim::unlimited(mirror.weight(node).0);
-        nodes.insert(id, tree.add(parent.unwrap_or(NodeId::ROOT), claim));
+    for tenant in tenants {
+        let mut above = Vec::new();
+        let mut next = Some(tenant);
+        while let Some(id) = next.filter(|id| !nodes.contains_key(id))
+            && let Some(node) = mirror.get(id)
+        {
+            above.push((id, node));
+            next = node.parent;
+        }
+        for (id, node) in above.into_iter().rev() {
+            let parent = node.parent.and_then(|id| nodes.get(&id).copied());
+            let claim = Claim::unlimited(mirror.weight(node).0);
+            nodes.insert(id, tree.add(parent.unwrap_or(NodeId::ROOT), claim));
+        }
     }
     (tree, nodes)
 }

@@ -82,6 +82,16 @@ impl Flows {
             .is_none_or(|p| p.counters != *counters)
     }
 
+    /// What a tenant had read and written when its counters were last taken, and whether any of it in the window.
+    #[must_use]
+    pub fn known(&self, id: CgroupId) -> (u64, bool) {
+        self.flows.get(&id).map_or((0, false), |flow| {
+            let all = bytes(&flow.last);
+            let first = flow.points.front();
+            (all, first.is_some_and(|p| bytes(&p.counters) < all))
+        })
+    }
+
     /// Forgets a cgroup that is gone.
     pub fn gone(&mut self, id: CgroupId) {
         self.flows.remove(&id);

@@ -10,6 +10,7 @@ use justitia_kernel::support::State;
 use justitia_share::num::to_f64;
 
 use super::budget::thread_cpu;
+use super::device::Probed;
 use super::flow::{Flows, Rates, WINDOW, bytes};
 use super::losses::{Loss, losses};
 use super::mirror::Mirror;
@@ -229,24 +230,33 @@ impl Sight {
         }
     }
 
+    /// The probes, if they can be read.
+    fn open_eyes(&self) -> Option<&Eyes> {
+        self.eyes.as_ref().filter(|_| self.blind.is_none())
+    }
+
     /// A tenant over the window that ends now; `None` where the eyes are shut.
     #[must_use]
     pub fn rates(&self, id: CgroupId, now: Instant) -> Option<Rates> {
         self.blind.is_none().then(|| self.flows.rates(id, now))
     }
 
-    /// Bytes that a tenant has read and written up to now, not only up to the last sample: 0 before it does I/O,
-    /// `None` where the eyes are shut.
-    #[must_use]
-    pub fn bytes(&self, id: CgroupId) -> Option<u64> {
-        let eyes = self.eyes.as_ref().filter(|_| self.blind.is_none())?;
-        Some(eyes.counters_of(id).map_or(0, |counters| bytes(&counters)))
-    }
-
     /// How long its calls took in the last whole window, where they are timed.
     #[must_use]
     pub fn latency(&self, id: CgroupId) -> Option<LatencyStatus> {
         self.timing.as_ref()?.latest.get(&id).copied()
+    }
+}
+
+impl Probed for Sight {
+    fn known(&self, id: CgroupId) -> Option<(u64, bool)> {
+        self.open_eyes().map(|_| self.flows.known(id))
+    }
+
+    /// 0 before it does I/O.
+    fn bytes(&self, id: CgroupId) -> Option<u64> {
+        let counters = self.open_eyes()?.counters_of(id);
+        Some(counters.map_or(0, |counters| bytes(&counters)))
     }
 }
 

@@ -3,7 +3,9 @@
 mod meter;
 mod stack;
 mod tenants;
+mod users;
 
 pub use meter::{DeviceMeter, DiskStat};
 pub use stack::{Disk, disks, disks_below};
-pub use tenants::{TenantIo, TenantMeters};
+pub use tenants::{DIRTY, TenantIo};
+pub use users::{Probed, Users};

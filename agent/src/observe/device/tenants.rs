@@ -30,7 +30,17 @@ pub struct TenantIo {
     pub other: u64,
 }
 
+/// A tenant has dirty pages to speak of from this on, bytes.
+pub const DIRTY: u64 = 4 << 20;
+
 impl TenantIo {
+    /// Whether it does anything to a disk, or waits, or has anything to write.
+    #[must_use]
+    pub fn uses(&self) -> bool {
+        let moves = self.flows.iter().any(|(_, flow)| flow.is_some());
+        moves || self.stalled > 0.0 || self.dirty >= DIRTY
+    }
+
     /// What it did to one device.
     #[must_use]
     pub fn flow(&self, device: DevId) -> Flow {
@@ -41,11 +51,6 @@ impl TenantIo {
     }
 }
 
-/// A tenant that does nothing is looked at whole only every so many times, as long as its applications read and write
-/// nothing: of a thousand tenants most rest, and a look opens five files. What the probes do not count, by mapped
-/// pages for instance, or not yet, since a call has not come back, is seen so much later.
-const RESTS: u64 = 8;
-
 #[derive(Debug)]
 struct Last {
     at: Instant,
@@ -55,8 +60,6 @@ struct Last {
     dirty: u64,
     file: u64,
     other: u64,
-    /// So many looks until the next whole one; 0 for a tenant that does something.
-    rests: u64,
 }
 
 /// All tenants that are looked at.
@@ -78,44 +81,22 @@ impl TenantMeters {
         now: Instant,
     ) -> Result<Option<TenantIo>> {
         let id = cgroup.id();
-        let mut before = self.last.remove(&id);
-        if let Some(mut last) = before.take_if(|last| {
-            last.rests > 0 && application.is_some() && last.application == application
-        }) {
-            let seen = TenantIo {
-                file: last.file,
-                other: last.other,
-                ..TenantIo::default()
-            };
-            (last.at, last.rests) = (now, last.rests - 1);
-            self.last.insert(id, last);
-            return Ok(Some(seen));
-        }
+        let before = self.last.remove(&id);
         let memory = cgroup.memory_stat()?;
-        let dirty = memory.file_dirty + memory.file_writeback;
         let file = memory.inactive_file + memory.active_file;
         let other = cgroup
             .memory_current()
             .map_or(0, |all| all.saturating_sub(file));
-        let mut here = Last {
+        let here = Last {
             at: now,
             io: cgroup.io_stat()?,
             stalled: stalled(cgroup, PsiResource::Io).zip(stalled(cgroup, PsiResource::Memory)),
             application,
-            dirty,
+            dirty: memory.file_dirty + memory.file_writeback,
             file,
             other,
-            rests: 0,
         };
         let seen = before.and_then(|before| between(&before, &here));
-        let rests = |seen: &TenantIo| {
-            let moved = seen.flows.iter().any(|(_, flow)| flow.is_some());
-            dirty == 0 && seen.stalled <= 0.0 && !moved
-        };
-        if seen.as_ref().is_some_and(rests) {
-            // Not all of them at once.
-            here.rests = 1 + id.0 % RESTS;
-        }
         self.last.insert(id, here);
         Ok(seen)
     }
@@ -123,11 +104,6 @@ impl TenantMeters {
     /// Forgets a cgroup that is gone.
     pub fn gone(&mut self, id: CgroupId) {
         self.last.remove(&id);
-    }
-
-    /// Forgets all: what comes next is no continuation.
-    pub fn clear(&mut self) {
-        self.last.clear();
     }
 }
 
@@ -248,49 +224,5 @@ mod tests {
         assert!((guessed + 50_000.0).abs() < 1.0, "{guessed}");
         std::fs::remove_file(path.join("io.stat")).unwrap();
         assert!(meters.look(&cgroup, None, begin).is_err());
-    }
-
-    #[test]
-    fn who_does_nothing_is_looked_at_rarely_and_at_once_when_it_does() {
-        let (_dir, path, cgroup) = tenant();
-        let write = |file: &str, text: &str| std::fs::write(path.join(file), text).unwrap();
-        let stat = |wbytes: u64| {
-            let text = format!("8:0 rbytes=0 wbytes={wbytes} rios=0 wios=1 dbytes=0 dios=0\n");
-            write("io.stat", &text);
-        };
-        write(
-            "memory.stat",
-            "anon 1000\nfile 9000\ninactive_file 4000\nactive_file 4096\nfile_dirty 0\nfile_writeback 0\n",
-        );
-        write("memory.current", "10000\n");
-        stat(4096);
-        let mut meters = TenantMeters::default();
-        let begin = Instant::now();
-        let mut seconds = 0;
-        let mut look = |application| {
-            seconds += 1;
-            let seen = meters.look(&cgroup, application, begin + Duration::from_secs(seconds));
-            seen.unwrap().unwrap_or_default()
-        };
-        look(Some(0));
-        look(Some(0));
-        // Past the probes: seen at the next whole look.
-        stat(8192);
-        assert_eq!(
-            (look(Some(0)).flows, look(None).flows.len()),
-            (Vec::new(), 1)
-        );
-        look(Some(0));
-        look(Some(0));
-        stat(12288);
-        let found =
-            std::iter::repeat_with(|| look(Some(0))).take(usize::try_from(RESTS).unwrap() + 2);
-        assert!(found.into_iter().any(|seen| !seen.flows.is_empty()));
-        // Its applications write: at once.
-        look(Some(0));
-        stat(16384);
-        let seen = look(Some(4096));
-        assert!((seen.flow(DevId { major: 8, minor: 0 }).wbytes - 4096.0).abs() < 1e-6);
-        assert_eq!((seen.file, seen.other), (8096, 1904));
     }
 }

@@ -1,0 +1,272 @@
+//! Who uses the disks: those are looked at often, the others now and then, since of a thousand tenants most rest.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
+
+use justitia_kernel::cgroup::{Cgroup, CgroupId};
+use justitia_kernel::io::{DevId, IoStat};
+
+use super::tenants::{TenantIo, TenantMeters};
+use crate::observe::Mirror;
+
+/// Tenants that rest are looked after this often.
+const ALL: Duration = Duration::from_secs(1);
+/// So few tenants are always looked after.
+const FEW: usize = 64;
+/// A tenant that has done nothing for so long rests.
+const LATELY: Duration = Duration::from_secs(10);
+/// One that rests shows by the sum of what its applications read and write that it does not any more. What the probes do
+/// not count, by mapped pages for instance, or not yet, since a call has not come back, shows in its `io.stat`, which is
+/// read only every so many times.
+const RESTS: u64 = 24;
+
+/// What the probes know of tenants.
+pub trait Probed {
+    /// What a tenant's applications have read and written when the probes were last read, bytes, and whether they did
+    /// anything in the last seconds: at no cost. `None` without probes.
+    fn known(&self, id: CgroupId) -> Option<(u64, bool)>;
+    /// What they have read and written up to now.
+    fn bytes(&self, id: CgroupId) -> Option<u64>;
+}
+
+/// A tenant that rests.
+#[derive(Debug, Default)]
+struct Resting {
+    bytes: u64,
+    io: Option<Vec<(DevId, IoStat)>>,
+    /// So many times until its `io.stat` is read.
+    spared: u64,
+}
+
+/// Tenants, by whether they use the disks.
+#[derive(Debug, Default)]
+pub struct Users {
+    meters: TenantMeters,
+    /// Since when nothing was seen of each.
+    using: BTreeMap<CgroupId, Instant>,
+    resting: HashMap<CgroupId, Resting>,
+    looked_after_all: Option<Instant>,
+}
+
+impl Users {
+    /// Those who use the disks, and what they did since the last look.
+    pub fn look(
+        &mut self,
+        mirror: &Mirror,
+        probed: &impl Probed,
+        now: Instant,
+    ) -> Vec<(CgroupId, TenantIo)> {
+        let few = mirror.len() <= FEW;
+        if few || self.looked_after_all.is_none_or(|at| now - at >= ALL) {
+            self.looked_after_all = Some(now);
+            for id in mirror.order() {
+                if !self.using.contains_key(&id)
+                    && let Some(cgroup) = leaf(mirror, id)
+                    && probed
+                        .known(id)
+                        .map_or(few, |known| self.wakes(cgroup, known))
+                {
+                    self.resting.remove(&id);
+                    self.using.insert(id, now);
+                }
+            }
+        }
+        let mut seen = Vec::new();
+        let meters = &mut self.meters;
+        self.using.retain(|id, since| {
+            let io = leaf(mirror, *id).map(|cgroup| meters.look(cgroup, probed.bytes(*id), now));
+            let mut uses = true;
+            match io {
+                Some(Ok(Some(io))) => {
+                    if io.uses() {
+                        *since = now;
+                    }
+                    uses = now - *since < LATELY;
+                    seen.push((*id, io));
+                }
+                Some(Ok(None)) => {}
+                Some(Err(error)) => {
+                    tracing::trace!(%error, "a tenant's I/O cannot be read");
+                    uses = false;
+                }
+                None => uses = false,
+            }
+            if !uses {
+                meters.gone(*id);
+            }
+            uses
+        });
+        seen
+    }
+
+    /// Whether one that rested does so no more.
+    fn wakes(&mut self, cgroup: &Cgroup, (bytes, lately): (u64, bool)) -> bool {
+        let id = cgroup.id();
+        let resting = self.resting.entry(id).or_insert_with(|| Resting {
+            bytes,
+            io: None,
+            // Not all of them at once.
+            spared: id.0 % RESTS,
+        });
+        if bytes > resting.bytes || (lately && resting.io.is_none()) {
+            return true;
+        }
+        if resting.spared > 0 {
+            resting.spared -= 1;
+            return false;
+        }
+        resting.spared = RESTS - 1;
+        self.moves(cgroup)
+    }
+
+    /// Whether the I/O of one that rests has moved since this was asked last.
+    fn moves(&mut self, cgroup: &Cgroup) -> bool {
+        let Ok(io) = cgroup.io_stat() else {
+            return false;
+        };
+        let resting = self.resting.entry(cgroup.id()).or_default();
+        let moved = resting.io.as_ref().is_some_and(|before| *before != io);
+        resting.io = Some(io);
+        moved
+    }
+
+    /// Forgets a cgroup that is gone.
+    pub fn gone(&mut self, id: CgroupId) {
+        self.meters.gone(id);
+        self.using.remove(&id);
+        self.resting.remove(&id);
+    }
+
+    /// Forgets all: what comes next is no continuation.
+    pub fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// A cgroup that has no others below it that take part.
+fn leaf(mirror: &Mirror, id: CgroupId) -> Option<&Cgroup> {
+    let node = mirror.get(id)?;
+    node.children.is_empty().then_some(&node.cgroup)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+    use std::path::Path;
+
+    use justitia_kernel::cgroup::CgroupFs;
+
+    use super::*;
+    use crate::config::Config;
+    use crate::observe::Changes;
+
+    const MEMORY: &str =
+        "anon 0\nfile 9000\ninactive_file 4000\nactive_file 4096\nfile_dirty 0\nfile_writeback 0\n";
+
+    /// A hundred tenants, plain files, and the probes' word for one of them.
+    struct Fixture {
+        dir: tempfile::TempDir,
+        mirror: Mirror,
+        one: CgroupId,
+        known: Cell<(u64, bool)>,
+        asked: RefCell<Vec<CgroupId>>,
+    }
+
+    impl Fixture {
+        fn new() -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            for number in 0..100 {
+                let path = dir.path().join(format!("t{number}"));
+                std::fs::create_dir(&path).unwrap();
+                let write = |file: &str, text: &str| std::fs::write(path.join(file), text).unwrap();
+                write("cgroup.controllers", "io memory\n");
+                write("cgroup.events", "populated 1\nfrozen 0\n");
+                write("memory.low", "0\n");
+                write("memory.stat", MEMORY);
+                write("io.stat", "");
+            }
+            let fs = CgroupFs::open_fixture(dir.path(), true).unwrap();
+            let mut mirror = Mirror::new(&fs, false);
+            mirror.rescan(&Config::default(), Instant::now(), &mut Changes::default());
+            let path = Path::new("t7");
+            let of = |id: &CgroupId| mirror.get(*id).unwrap().cgroup.path() == path;
+            let one = mirror.order().into_iter().find(of).unwrap();
+            Self {
+                dir,
+                mirror,
+                one,
+                known: Cell::new((0, false)),
+                asked: RefCell::default(),
+            }
+        }
+
+        fn writes(&self, wbytes: u64) {
+            let text = format!("8:0 rbytes=0 wbytes={wbytes} rios=0 wios=1 dbytes=0 dios=0\n");
+            std::fs::write(self.dir.path().join("t7/io.stat"), text).unwrap();
+        }
+    }
+
+    impl Probed for Fixture {
+        fn known(&self, id: CgroupId) -> Option<(u64, bool)> {
+            Some(if id == self.one {
+                self.known.get()
+            } else {
+                (0, false)
+            })
+        }
+
+        fn bytes(&self, id: CgroupId) -> Option<u64> {
+            self.asked.borrow_mut().push(id);
+            Some(self.known.get().0)
+        }
+    }
+
+    fn ids(seen: &[(CgroupId, TenantIo)]) -> Vec<CgroupId> {
+        seen.iter().map(|(id, _)| *id).collect()
+    }
+
+    #[test]
+    fn who_rests_costs_nothing_and_who_does_not_is_seen() {
+        let tenants = Fixture::new();
+        let (mut users, begin) = (Users::default(), Instant::now());
+        let mut look = |seconds: f64| {
+            let now = begin + Duration::from_secs_f64(seconds);
+            users.look(&tenants.mirror, &tenants, now)
+        };
+        assert_eq!(ids(&look(0.0)), []);
+        assert!(tenants.asked.borrow().is_empty(), "nobody is looked at");
+        // The probes say that one has moved: it is looked at from then on, between looks at all as well.
+        tenants.known.set((4096, true));
+        assert_eq!(ids(&look(1.0)), [], "the first look");
+        assert_eq!(ids(&look(1.25)), [tenants.one]);
+        assert!(tenants.asked.borrow().iter().all(|id| *id == tenants.one));
+        // And no more once it has rested for long.
+        assert_eq!(ids(&look(11.5)), [tenants.one]);
+        assert_eq!(ids(&look(11.75)), []);
+    }
+
+    #[test]
+    fn what_the_probes_do_not_count_is_seen_later() {
+        let tenants = Fixture::new();
+        let (mut users, begin) = (Users::default(), Instant::now());
+        let mut found = |from: u64, to: u64| {
+            (from..to).find(|second| {
+                let now = begin + Duration::from_secs(*second);
+                !users.look(&tenants.mirror, &tenants, now).is_empty()
+            })
+        };
+        assert_eq!(found(0, RESTS), None);
+        tenants.writes(4096);
+        assert!(found(RESTS, 2 * RESTS + 2).is_some());
+    }
+
+    #[test]
+    fn who_moved_before_contention_began_is_looked_at_at_once() {
+        let tenants = Fixture::new();
+        tenants.known.set((4096, true));
+        let (mut users, now) = (Users::default(), Instant::now());
+        users.look(&tenants.mirror, &tenants, now);
+        let seen = users.look(&tenants.mirror, &tenants, now + Duration::from_millis(250));
+        assert_eq!(ids(&seen), [tenants.one]);
+    }
+}
