@@ -59,6 +59,8 @@ const COUPLED: Belief = Belief::new(5.0, 60.0);
 const UNFAIR: Belief = Belief::new(20.0, 320.0);
 /// Who has done nothing here for so many seconds waits for something else.
 const LATELY: f64 = 10.0;
+/// A disk that is busy for less than this part of an interval has pauses to speak of.
+const PAUSES: f64 = 0.8;
 /// Who uses less than this part of his limits does little.
 const LITTLE: f64 = 0.5;
 
@@ -205,7 +207,9 @@ impl CreditLoop {
                 // What it waits for may be on another disk, unless it used this one of late.
                 None => state.seen && (ACTIVE..LATELY).contains(&state.quiet),
             };
-            state.stalled >= STALLED && little && !state.held
+            // Who has more to write than he may is held by his limits, unless he does not use them and the disk has pauses.
+            let held = state.held && interval.busy >= PAUSES;
+            state.stalled >= STALLED && little && !held
         };
         // While anybody's limit is lifted, others wait behind him in the device's queue; and where nobody has anything
         // dirty, nobody waits for it.
