@@ -223,7 +223,7 @@ impl Credits {
         let busy = intervals.iter().flatten().any(|i| i.busy >= BUSY);
         if !engaged && !busy {
             // What is not contended is nobody's business; the next look begins anew.
-            self.users.clear();
+            self.users.pause();
             return;
         }
         let seen = self.users.look(&observer.mirror, &observer.sight, now);
@@ -376,7 +376,7 @@ impl Credits {
             ledger.release(id, Knob::MemoryHigh);
         }
         self.writers.clear();
-        self.users.clear();
+        self.users.pause();
     }
 }
 

@@ -101,9 +101,9 @@ impl TenantMeters {
         Ok(seen)
     }
 
-    /// Forgets a cgroup that is gone.
-    pub fn gone(&mut self, id: CgroupId) {
-        self.last.remove(&id);
+    /// Forgets a cgroup; its `io.stat` at the last look.
+    pub fn gone(&mut self, id: CgroupId) -> Option<Vec<(DevId, IoStat)>> {
+        self.last.remove(&id).map(|last| last.io)
     }
 }
 

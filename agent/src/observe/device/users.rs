@@ -15,9 +15,8 @@ const ALL: Duration = Duration::from_secs(1);
 const FEW: usize = 64;
 /// A tenant that has done nothing for so long rests.
 const LATELY: Duration = Duration::from_secs(10);
-/// One that rests shows by the sum of what its applications read and write that it does not any more. What the probes do
-/// not count, by mapped pages for instance, or not yet, since a call has not come back, shows in its `io.stat`, which is
-/// read only every so many times.
+/// The `io.stat` of one that rests is read when its applications have read or written, and else, for what the probes do not
+/// count, by mapped pages for instance, or not yet, since a call has not come back, every so many times.
 const RESTS: u64 = 24;
 
 /// What the probes know of tenants.
@@ -62,9 +61,10 @@ impl Users {
             for id in mirror.order() {
                 if !self.using.contains_key(&id)
                     && let Some(cgroup) = leaf(mirror, id)
-                    && probed
-                        .known(id)
-                        .map_or(few, |known| self.wakes(cgroup, known))
+                    && match probed.known(id) {
+                        Some(known) => self.wakes(cgroup, known),
+                        None => few || self.moves(cgroup),
+                    }
                 {
                     self.resting.remove(&id);
                     self.using.insert(id, now);
@@ -72,44 +72,57 @@ impl Users {
             }
         }
         let mut seen = Vec::new();
-        let meters = &mut self.meters;
-        self.using.retain(|id, since| {
-            let io = leaf(mirror, *id).map(|cgroup| meters.look(cgroup, probed.bytes(*id), now));
-            let mut uses = true;
-            match io {
+        let mut rest = Vec::new();
+        for (id, since) in &mut self.using {
+            let bytes = probed.bytes(*id);
+            let look = leaf(mirror, *id).map(|cgroup| self.meters.look(cgroup, bytes, now));
+            match look {
                 Some(Ok(Some(io))) => {
                     if io.uses() {
                         *since = now;
+                    } else if now - *since >= LATELY {
+                        rest.push((*id, bytes));
                     }
-                    uses = now - *since < LATELY;
                     seen.push((*id, io));
                 }
                 Some(Ok(None)) => {}
                 Some(Err(error)) => {
                     tracing::trace!(%error, "a tenant's I/O cannot be read");
-                    uses = false;
+                    rest.push((*id, bytes));
                 }
-                None => uses = false,
+                None => rest.push((*id, bytes)),
             }
-            if !uses {
-                meters.gone(*id);
-            }
-            uses
-        });
+        }
+        for (id, bytes) in rest {
+            self.using.remove(&id);
+            let resting = Resting {
+                bytes: bytes.unwrap_or(0),
+                io: self.meters.gone(id),
+                spared: id.0 % RESTS,
+            };
+            self.resting.insert(id, resting);
+        }
         seen
     }
 
     /// Whether one that rested does so no more.
     fn wakes(&mut self, cgroup: &Cgroup, (bytes, lately): (u64, bool)) -> bool {
         let id = cgroup.id();
+        let new = !self.resting.contains_key(&id);
         let resting = self.resting.entry(id).or_insert_with(|| Resting {
             bytes,
             io: None,
             // Not all of them at once.
             spared: id.0 % RESTS,
         });
-        if bytes > resting.bytes || (lately && resting.io.is_none()) {
+        let moved = bytes > resting.bytes;
+        resting.bytes = bytes;
+        if new && lately {
             return true;
+        }
+        // What is read from memory is nothing to a disk.
+        if moved {
+            return self.moves(cgroup);
         }
         if resting.spared > 0 {
             resting.spared -= 1;
@@ -137,9 +150,9 @@ impl Users {
         self.resting.remove(&id);
     }
 
-    /// Forgets all: what comes next is no continuation.
-    pub fn clear(&mut self) {
-        *self = Self::default();
+    /// What comes next is no continuation.
+    pub fn pause(&mut self) {
+        self.meters = TenantMeters::default();
     }
 }
 
@@ -233,16 +246,48 @@ mod tests {
             let now = begin + Duration::from_secs_f64(seconds);
             users.look(&tenants.mirror, &tenants, now)
         };
-        assert_eq!(ids(&look(0.0)), []);
+        // One reads, from memory: that is nothing to a disk.
+        for second in 0..5 {
+            tenants.known.set((4096 * second, second > 0));
+            assert_eq!(ids(&look(f64::from(u32::try_from(second).unwrap()))), []);
+        }
         assert!(tenants.asked.borrow().is_empty(), "nobody is looked at");
-        // The probes say that one has moved: it is looked at from then on, between looks at all as well.
-        tenants.known.set((4096, true));
-        assert_eq!(ids(&look(1.0)), [], "the first look");
-        assert_eq!(ids(&look(1.25)), [tenants.one]);
+        // And from the disk: it is looked at from then on, between looks at all as well.
+        tenants.known.set((65536, true));
+        tenants.writes(65536);
+        assert_eq!(ids(&look(5.0)), [], "the first look");
+        assert_eq!(ids(&look(5.25)), [tenants.one]);
         assert!(tenants.asked.borrow().iter().all(|id| *id == tenants.one));
-        // And no more once it has rested for long.
-        assert_eq!(ids(&look(11.5)), [tenants.one]);
-        assert_eq!(ids(&look(11.75)), []);
+        // And no more once it has rested for long, until it comes back.
+        assert_eq!(ids(&look(15.5)), [tenants.one]);
+        assert_eq!(ids(&look(16.5)), []);
+        tenants.known.set((1 << 20, true));
+        tenants.writes(1 << 20);
+        look(17.5);
+        assert_eq!(ids(&look(17.75)), [tenants.one]);
+    }
+
+    #[test]
+    fn without_probes_everybody_is_asked() {
+        struct Blind;
+        impl Probed for Blind {
+            fn known(&self, _: CgroupId) -> Option<(u64, bool)> {
+                None
+            }
+            fn bytes(&self, _: CgroupId) -> Option<u64> {
+                None
+            }
+        }
+        let tenants = Fixture::new();
+        let (mut users, begin) = (Users::default(), Instant::now());
+        let mut look = |seconds| {
+            let now = begin + Duration::from_secs(seconds);
+            ids(&users.look(&tenants.mirror, &Blind, now))
+        };
+        assert_eq!(look(0), []);
+        tenants.writes(4096);
+        look(1);
+        assert_eq!(look(2), [tenants.one]);
     }
 
     #[test]
