@@ -34,13 +34,13 @@ impl Limits {
         *self == Self::default()
     }
 
-    /// Lets at least so many bytes per second be written, and has so many read if that is said, where bytes are limited.
+    /// Lets at least so many bytes per second be written, and so many read.
     #[must_use]
-    pub(super) fn lifted(self, written: f64, read: Option<f64>) -> Self {
-        let read = read.map(|bytes| num::to_u64(bytes.max(LEAST_BYTES)));
+    pub(super) fn at_least(self, written: f64, read: f64) -> Self {
+        let least = |limit: Option<u64>, bytes| limit.map(|limit| limit.max(num::to_u64(bytes)));
         Self {
-            wbps: self.wbps.map(|limit| limit.max(num::to_u64(written))),
-            rbps: self.rbps.map(|limit| read.unwrap_or(limit)),
+            wbps: least(self.wbps, written),
+            rbps: least(self.rbps, read),
             ..self
         }
     }
@@ -137,21 +137,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_limited_is_lifted_and_what_is_not_stays_so() {
+    fn what_is_limited_can_be_given_a_least_and_what_is_not_stays_so() {
         let limits = Limits {
-            rbps: Some(10 << 20),
+            rbps: Some(10),
             wbps: Some(100),
             ..Limits::default()
         };
-        let of = |wbps, rbps| Limits {
-            wbps: Some(wbps),
-            rbps: Some(rbps),
+        let expected = Limits {
+            rbps: Some(50),
             ..limits
         };
-        assert_eq!(limits.lifted(60.0, None), of(100, 10 << 20));
-        assert_eq!(limits.lifted(160.0, Some(1e6)), of(160, 1_000_000));
-        assert_eq!(limits.lifted(160.0, Some(5.0)).rbps, Some(262_144));
-        assert!(Limits::default().lifted(60.0, Some(1e6)).none());
+        assert_eq!(limits.at_least(60.0, 50.0), expected);
+        assert!(Limits::default().at_least(60.0, 50.0).none());
     }
 
     #[test]

@@ -53,12 +53,6 @@ impl Flow {
         self.rbytes + self.wbytes
     }
 
-    /// Which part of its bytes is read, 0 to 1; 0 if there are none.
-    #[must_use]
-    pub fn read_part(&self) -> f64 {
-        self.rbytes / self.bytes().max(f64::MIN_POSITIVE)
-    }
-
     /// Whether there is any.
     #[must_use]
     pub fn is_some(&self) -> bool {

@@ -14,21 +14,14 @@ use crate::tree::{Claim, Tree};
 
 /// What others wait for may be behind a tenant's dirty pages (a journal's commit, in ordered mode): meanwhile its
 /// limit lets it write what it has within so many seconds, and no less than what its applications are to get, so
-/// that room decides. Each second that a commit waits, all wait.
-const DRAIN: f64 = 0.3;
-/// The same right after a step, when it may have more dirty pages than it will have room for: until those are written its
-/// writers stand still.
-const SETTLES: f64 = 1.0;
-/// Nobody waits for another's reads, so those are held to what its applications are to get; the part of that which they
-/// read from the device is at least this, as long as it is not known better.
-const LEAST_READ: f64 = 0.25;
+/// that room decides. The same right after a step, when it may have more dirty pages than it will have room for:
+/// until those are written its writers stand still.
+const DRAIN: f64 = 1.0;
 /// For each second that the queue is too long, so much less of the device is handed out; at most the other.
 const EMPTYING: f64 = 0.5;
 const MOST_EMPTYING: f64 = 0.1;
 /// In steps of so much.
 const EMPTYING_STEP: f64 = 0.05;
-/// Lifted limits follow dirty pages, which never stand still: they move only if by so many times the deadband.
-const WIDER: f64 = 3.0;
 /// A prediction is exceeded by this much before it holds its tenant.
 const HEADROOM: f64 = 1.25;
 /// A share that moves by more than this part is a step; one of many that comes or goes is none.
@@ -85,19 +78,16 @@ impl CreditLoop {
             let own = limit::limits(prices, &state.mix, spends(part, residual));
             let full = tenant.dirty >= BUFFERED && state.settled < SETTLED;
             let limits = if lifts || full {
-                let within = if lifts { DRAIN } else { SETTLES };
-                let drained = num::to_f64(tenant.dirty) / within;
+                let drained = num::to_f64(tenant.dirty) / DRAIN * factor.min(1.0);
                 let ideal = state.ideal * factor;
-                let read = ideal * state.mix.read_part().max(LEAST_READ);
-                own.lifted(drained.max(ideal), (lifts && ideal > 0.0).then_some(read))
+                own.at_least(drained.max(ideal), ideal)
             } else {
                 own
             };
             state.lifted = limits != own;
-            let wide = if state.lifted { WIDER } else { 1.0 };
             let standing = match state.standing {
-                Some(standing) if limits.near(&standing.1, self.settings.deadband * wide) => {
-                    standing
+                Some((part, standing)) if limits.near(&standing, self.settings.deadband) => {
+                    (part, standing)
                 }
                 _ => (part, limits),
             };

@@ -198,25 +198,26 @@ impl CreditLoop {
     }
 
     /// Whether somebody waits for another's data: he waits, and has done little of what his limits leave him. Who
-    /// has done more waits for the device.
+    /// has done more waits for the device. So does who has much to write, unless the device has pauses and several such
+    /// wait.
     fn look_behind(&mut self, interval: Interval, tenants: &[Observed]) {
-        let behind = |tenant: &Observed| {
+        let waits = |tenant: &&Observed| {
             let state = self.state(tenant.id);
             let little = match state.standing {
                 Some((_, limits)) => limits.used(&state.mix) < LITTLE,
                 // What it waits for may be on another disk, unless it used this one of late.
                 None => state.seen && (ACTIVE..LATELY).contains(&state.quiet),
             };
-            // Who has more to write than he may is held by his limits, unless he does not use them and the disk has pauses.
-            let held = state.held && interval.busy >= PAUSES;
-            state.stalled >= STALLED && little && !held
+            state.stalled >= STALLED && little
         };
+        let behind = |tenant: &Observed| waits(&tenant) && !self.state(tenant.id).held;
+        let full = tenants.iter().filter(|tenant| tenant.dirty >= BUFFERED);
+        let stands = interval.busy < PAUSES && full.clone().filter(waits).count() >= 2;
         // While anybody's limit is lifted, others wait behind him in the device's queue; and where nobody has anything
         // dirty, nobody waits for it.
         let lifted = self.states.values().any(|state| state.lifted);
-        let dirty = tenants.iter().any(|tenant| tenant.dirty >= BUFFERED);
-        let waits = self.verdict == Verdict::Stuck || tenants.iter().any(behind);
-        let found = waits && dirty && !lifted;
+        let waits = stands || self.verdict == Verdict::Stuck || tenants.iter().any(behind);
+        let found = waits && full.count() > 0 && !lifted;
         if self.engaged {
             self.coupled.step(found, interval.seconds);
         } else {

@@ -54,8 +54,8 @@ pub struct Allowance {
     pub correction: f64,
     /// Credits carried over, as a part of the device's second.
     pub residual: f64,
-    /// Whether its limits let it write more than its credits, since others wait behind its dirty pages, or since they
-    /// are many after a step: its room decides, then, and what it may read.
+    /// Whether its limits let it move more than its credits, since others wait behind its dirty pages, or since they
+    /// are many after a step: room decides, then.
     pub lifted: bool,
     /// Its limits.
     pub limits: Limits,
