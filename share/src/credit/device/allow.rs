@@ -13,10 +13,12 @@ use crate::num;
 use crate::tree::{Claim, Tree};
 
 /// What others wait for may be behind a tenant's dirty pages (a journal's commit, in ordered mode): meanwhile its
-/// limit lets it write what it has within so many seconds, and no less than what its applications are to get, so
-/// that room decides. The same right after a step, when it may have more dirty pages than it will have room for:
-/// until those are written its writers stand still.
+/// limit lets it write what it has within so many seconds, more if it is corrected down to less, and no less than what
+/// its applications are to get, so that room decides. The same right after a step, when it may have more dirty pages
+/// than it will have room for: until those are written its writers stand still.
 const DRAIN: f64 = 1.0;
+/// Where all stand still for that, the device with them, everybody's limit lets him within so many seconds.
+const QUICKLY: f64 = 0.3;
 /// For each second that the queue is too long, so much less of the device is handed out; at most the other.
 const EMPTYING: f64 = 0.5;
 const MOST_EMPTYING: f64 = 0.1;
@@ -59,7 +61,8 @@ impl CreditLoop {
         let shares = divided(tree, whole, &active, |_| whole);
         let factors = self.correct(interval, &active, &parts, &shares);
 
-        let lifts = self.coupled.holds();
+        let stands = self.standstill.holds();
+        let lifts = stands || self.coupled.holds();
         let mut allowances = Vec::with_capacity(active.len());
         for (i, tenant) in active.iter().enumerate() {
             let (demand, part, share, factor) = (demands[i], parts[i], shares[i], factors[i]);
@@ -78,7 +81,12 @@ impl CreditLoop {
             let own = limit::limits(prices, &state.mix, spends(part, residual));
             let full = tenant.dirty >= BUFFERED && state.settled < SETTLED;
             let limits = if lifts || full {
-                let drained = num::to_f64(tenant.dirty) / DRAIN * factor.min(1.0);
+                let within = if stands {
+                    QUICKLY
+                } else {
+                    DRAIN / factor.min(1.0)
+                };
+                let drained = num::to_f64(tenant.dirty) / within;
                 let ideal = state.ideal * factor;
                 own.at_least(drained.max(ideal), ideal)
             } else {

@@ -61,6 +61,8 @@ const UNFAIR: Belief = Belief::new(20.0, 320.0);
 const LATELY: f64 = 10.0;
 /// A disk that is busy for less than this part of an interval has pauses to speak of.
 const PAUSES: f64 = 0.8;
+/// Pauses for so many seconds together are no accident.
+const LONG: f64 = 0.7;
 /// Who uses less than this part of his limits does little.
 const LITTLE: f64 = 0.5;
 
@@ -81,6 +83,9 @@ pub struct CreditLoop {
     emptying: f64,
     /// Whether tenants wait behind each other's data.
     coupled: Belief,
+    /// For how long the device has had pauses while several waited for that, seconds, and whether that keeps it idle.
+    pauses: f64,
+    standstill: Belief,
     /// Whether somebody of equal weight takes more than others.
     unfair: Belief,
     verdict: Verdict,
@@ -103,6 +108,8 @@ impl CreditLoop {
             patience: settings.release_after,
             emptying: 0.0,
             coupled: COUPLED,
+            pauses: 0.0,
+            standstill: COUPLED,
             unfair: UNFAIR,
             verdict: Verdict::Silent,
         }
@@ -219,9 +226,15 @@ impl CreditLoop {
         let waits = stands || self.verdict == Verdict::Stuck || tenants.iter().any(behind);
         let found = waits && full.count() > 0 && !lifted;
         if self.engaged {
+            self.pauses = if stands {
+                self.pauses + interval.seconds
+            } else {
+                0.0
+            };
             self.coupled.step(found, interval.seconds);
+            self.standstill.step(self.pauses >= LONG, interval.seconds);
         } else {
-            self.coupled = COUPLED;
+            (self.coupled, self.standstill, self.pauses) = (COUPLED, COUPLED, 0.0);
         }
     }
 
