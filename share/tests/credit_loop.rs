@@ -315,6 +315,23 @@ fn the_lightest_of_eight_is_not_starved() {
     assert!(pv(&all_of(&STARVING), &got).unwrap() < 0.3, "{got:?}");
 }
 
+/// A tenant that writes so many bytes a second, waits for a part of the time, and has so much to write.
+fn writer(id: usize, node: NodeId, bytes: f64, stalled: f64, dirty: u64) -> Observed {
+    Observed {
+        id: id as u64,
+        node,
+        flow: Flow {
+            wbytes: bytes,
+            wios: bytes / 65536.0,
+            ..Flow::default()
+        },
+        stalled,
+        application: Some(bytes),
+        dirty,
+        limitable: true,
+    }
+}
+
 /// What a hog of weight 100 with 90 MB of dirty pages may mostly write a second, in the last two of so many seconds beside a
 /// writer of weight 800 that takes what it can get and one of weight 100 that writes `little`, and waits as told.
 fn hog_may_write(little: f64, stalled: f64, seconds: f64) -> f64 {
@@ -337,18 +354,9 @@ fn hog_may_write(little: f64, stalled: f64, seconds: f64) -> f64 {
         let writes = [may_write[0], may_write[1], little].map(|wish| wish * (60e6 / all).min(1.0));
         let waits = [1.0, 1.0, stalled];
         let tenants: Vec<Observed> = (0..3)
-            .map(|id| Observed {
-                id: id as u64,
-                node: nodes[id],
-                flow: Flow {
-                    wbytes: writes[id],
-                    wios: writes[id] / 65536.0,
-                    ..Flow::default()
-                },
-                stalled: waits[id],
-                application: Some(writes[id]),
-                dirty: if id == 0 { 90_000_000 } else { 0 },
-                limitable: true,
+            .map(|id| {
+                let dirty = if id == 0 { 90_000_000 } else { 0 };
+                writer(id, nodes[id], writes[id], waits[id], dirty)
             })
             .collect();
         let allowances = credits.step(&tree, interval, &tenants);
@@ -389,19 +397,7 @@ fn who_has_more_to_write_and_does_not_while_the_disk_has_pauses_waits_for_anothe
     let mut credits = CreditLoop::new(Settings::default());
     // Both wait with 30 MB to write; at first the disk is full, then all stand still behind a commit.
     let mut step = |busy: f64, bytes: [f64; 2]| {
-        let tenants = [0, 1].map(|id: usize| Observed {
-            id: id as u64,
-            node: nodes[id],
-            flow: Flow {
-                wbytes: bytes[id],
-                wios: bytes[id] / 65536.0,
-                ..Flow::default()
-            },
-            stalled: 1.0,
-            application: Some(bytes[id]),
-            dirty: 30_000_000,
-            limitable: true,
-        });
+        let tenants = [0, 1].map(|id| writer(id, nodes[id], bytes[id], 1.0, 30_000_000));
         let interval = Interval {
             seconds: 0.25,
             busy,
