@@ -237,10 +237,10 @@ impl Credits {
             let Some(interval) = interval else { continue };
             let device = disk.disk.id;
             // Of a disk that nobody waits for, nothing need be known.
-            let used = disk.credits.engaged() || interval.busy >= BUSY;
-            let observed: Vec<Observed> = seen
+            let waited_for = disk.credits.engaged() || interval.busy >= BUSY;
+            let users: &[_] = if waited_for { &seen } else { &[] };
+            let observed: Vec<Observed> = users
                 .iter()
-                .filter(|_| used)
                 .filter_map(|(id, io)| {
                     let cgroup = &observer.mirror.get(*id)?.cgroup;
                     let limitable = ledger.as_deref_mut().is_some_and(|ledger| {

@@ -218,13 +218,13 @@ impl CreditLoop {
             state.stalled >= STALLED && little
         };
         let behind = |tenant: &Observed| waits(&tenant) && !self.state(tenant.id).held;
-        let full = tenants.iter().filter(|tenant| tenant.dirty >= BUFFERED);
-        let stands = interval.busy < PAUSES && full.clone().filter(waits).count() >= 2;
+        let full = || tenants.iter().filter(|tenant| tenant.dirty >= BUFFERED);
+        let stands = interval.busy < PAUSES && full().filter(waits).count() >= 2;
         // While anybody's limit is lifted, others wait behind him in the device's queue; and where nobody has anything
         // dirty, nobody waits for it.
         let lifted = self.states.values().any(|state| state.lifted);
-        let waits = stands || self.verdict == Verdict::Stuck || tenants.iter().any(behind);
-        let found = waits && full.count() > 0 && !lifted;
+        let somebody = stands || self.verdict == Verdict::Stuck || tenants.iter().any(behind);
+        let found = somebody && full().count() > 0 && !lifted;
         if self.engaged {
             self.pauses = if stands {
                 self.pauses + interval.seconds
