@@ -37,6 +37,17 @@ struct Resting {
     spared: u64,
 }
 
+impl Resting {
+    fn new(id: CgroupId, bytes: u64) -> Self {
+        Self {
+            bytes,
+            io: None,
+            // Not all of them at once.
+            spared: id.0 % RESTS,
+        }
+    }
+}
+
 /// Tenants, by whether they use the disks.
 #[derive(Debug, Default)]
 pub struct Users {
@@ -96,9 +107,8 @@ impl Users {
         for (id, bytes) in rest {
             self.using.remove(&id);
             let resting = Resting {
-                bytes: bytes.unwrap_or(0),
                 io: self.meters.gone(id),
-                spared: id.0 % RESTS,
+                ..Resting::new(id, bytes.unwrap_or(0))
             };
             self.resting.insert(id, resting);
         }
@@ -109,12 +119,7 @@ impl Users {
     fn wakes(&mut self, cgroup: &Cgroup, (bytes, lately): (u64, bool)) -> bool {
         let id = cgroup.id();
         let new = !self.resting.contains_key(&id);
-        let resting = self.resting.entry(id).or_insert_with(|| Resting {
-            bytes,
-            io: None,
-            // Not all of them at once.
-            spared: id.0 % RESTS,
-        });
+        let resting = self.resting.entry(id).or_insert(Resting::new(id, bytes));
         let moved = bytes > resting.bytes;
         resting.bytes = bytes;
         if new && lately {
