@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use justitia_kernel::cgroup::{Cgroup, CgroupFs, MemoryFiles};
+use justitia_kernel::cgroup::{Cgroup, CgroupFs, KeptFiles};
 use justitia_kernel::error::Result;
 use justitia_kernel::memory::MemoryStat;
 use justitia_kernel::proc::ProcFs;
@@ -22,9 +22,11 @@ fn main() -> Result<()> {
 
     report("memory.stat", || cgroup.memory_stat());
     report("memory.current", || cgroup.memory_current());
-    let kept = MemoryFiles::open(&cgroup)?;
-    report("memory.stat, kept open", || kept.stat());
+    let kept = KeptFiles::open(&cgroup)?;
+    report("memory.stat, kept open", || kept.memory_stat());
     report("memory.current, kept open", || kept.current());
+    report("io.stat, kept open", || kept.io_stat());
+    report("both pressures, kept open", || kept.pressure());
     report("memory.low", || cgroup.memory_low());
     report("memory.pressure", || cgroup.pressure(PsiResource::Memory));
     report("cgroup.events", || cgroup.events());

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use justitia_kernel::cgroup::{Cgroup, CgroupFs, CgroupType, MemoryFiles, ReclaimEnd};
+use justitia_kernel::cgroup::{Cgroup, CgroupFs, CgroupType, KeptFiles, ReclaimEnd};
 use justitia_kernel::io::DevId;
 use justitia_kernel::knob::{Knob, read_raw, write_raw};
 use justitia_kernel::memory::Limit;
@@ -139,9 +139,17 @@ fn every_reader() {
     assert_eq!(c.cgroup_type().unwrap(), CgroupType::Domain);
     assert!(c.children().unwrap().is_empty());
 
-    let kept = MemoryFiles::open(c).unwrap();
+    let kept = KeptFiles::open(c).unwrap();
     assert!(kept.current().unwrap().unwrap() >= stat.file);
-    assert!(kept.stat().unwrap().file >= 30 << 20);
+    assert!(kept.memory_stat().unwrap().file >= 30 << 20);
+    assert!(
+        kept.io_stat()
+            .unwrap()
+            .iter()
+            .any(|(id, _)| *id == device())
+    );
+    let (waited, _) = kept.pressure().unwrap().unwrap();
+    assert!(waited.some.total > 0);
 
     let fs = CgroupFs::discover().unwrap();
     assert!(fs.root().memory_stat().unwrap().file >= stat.file);
@@ -183,12 +191,14 @@ fn threaded_cgroups_answer() {
 fn a_reused_path_is_not_the_old_cgroup() {
     let tenant = Tenant::new("reused \u{e4}");
     let old = tenant.cgroup.clone();
-    let kept = MemoryFiles::open(&old).unwrap();
+    let kept = KeptFiles::open(&old).unwrap();
     std::fs::remove_dir(&tenant.path).unwrap();
     let read = |cgroup: &Cgroup| cgroup.memory_current();
     assert!(read(&old).unwrap_err().is_gone());
     assert!(kept.current().unwrap_err().is_gone());
-    assert!(kept.stat().unwrap_err().is_gone());
+    assert!(kept.memory_stat().unwrap_err().is_gone());
+    assert!(kept.io_stat().unwrap_err().is_gone());
+    assert!(kept.pressure().unwrap_err().is_gone());
     assert!(!old.is_alive());
     std::fs::create_dir(&tenant.path).unwrap();
     assert!(read(&old).unwrap_err().is_gone());

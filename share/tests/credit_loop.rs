@@ -138,6 +138,28 @@ fn what_one_leaves_the_others_get() {
 }
 
 #[test]
+fn who_is_crowded_out_by_others_queues_gets_its_part_soon() {
+    // A reader of one request at a time beside three that fill the device's queue from the first moment on.
+    let mut machine = Machine::new(&WEIGHTS);
+    for tenant in 0..3 {
+        let work = Work {
+            write: false,
+            ..Work::direct(24, 131_072.0)
+        };
+        machine.set(tenant, Some(work));
+    }
+    machine.run(0.2);
+    let one = Work {
+        write: false,
+        ..Work::direct(1, 131_072.0)
+    };
+    machine.set(3, Some(one));
+    machine.run(2.0);
+    let got = machine.measure(4.0);
+    assert!(got[3] > 0.9 * 8.0 / 15.0 * 60e6, "{got:?}");
+}
+
+#[test]
 fn alone_nobody_is_limited() {
     let mut machine = Machine::new(&WEIGHTS);
     machine.set(0, Some(Work::direct(8, 65536.0)));

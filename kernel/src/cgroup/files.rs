@@ -142,7 +142,7 @@ impl Cgroup {
 }
 
 /// A missing file as `None`.
-fn optional<T>(result: Result<T>) -> Result<Option<T>> {
+pub(super) fn optional<T>(result: Result<T>) -> Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
         Err(error) if error.is_missing() => Ok(None),

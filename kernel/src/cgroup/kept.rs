@@ -1,8 +1,8 @@
-//! A cgroup's memory figures from files that stay open, for those who read them often.
+//! A cgroup's figures from files that stay open, for those who read them often.
 //!
 //! Opening and closing is most of what a small file costs. Kept open, `memory.current` takes a
 //! sixth of the time and `memory.stat` three quarters, the rest of which is the kernel's formatting
-//! (6.12 under emulation; `examples/costs.rs` measures it anywhere). The price is two descriptors a
+//! (6.12 under emulation; `examples/costs.rs` measures it anywhere). The price is five descriptors a
 //! cgroup and, in the kernel, a page of buffer for each.
 
 use std::os::fd::OwnedFd;
@@ -10,36 +10,39 @@ use std::os::fd::OwnedFd;
 use rustix::fs::OFlags;
 
 use super::Cgroup;
+use super::files::optional;
 use crate::buffer::{End, ReadError, read_to_end, with_buffer};
 use crate::error::{Error, Operation, Result};
+use crate::io::{DevId, IoStat};
 use crate::memory::MemoryStat;
 use crate::parse::{Parsed, only_number};
+use crate::psi::{Psi, PsiResource};
 
-/// A cgroup's `memory.current` and `memory.stat`, kept open.
-///
-/// Read `current` first: while it stands still, so does nearly everything in `stat`.
+/// A cgroup's `memory.current`, `memory.stat`, `io.stat`, `io.pressure` and `memory.pressure`, kept open.
 #[derive(Debug)]
-pub struct MemoryFiles {
+pub struct KeptFiles {
     cgroup: Cgroup,
     /// `None` at the root, which has none.
     current: Option<OwnedFd>,
-    stat: OwnedFd,
+    memory: OwnedFd,
+    io: OwnedFd,
+    /// Of I/O and of memory; `None` without PSI.
+    pressure: [Option<OwnedFd>; 2],
 }
 
-impl MemoryFiles {
+impl KeptFiles {
     /// Opens the files of `cgroup`.
     ///
     /// # Errors
     /// As every reader of [`Cgroup`]; `EMFILE` when the process has no descriptors left.
     pub fn open(cgroup: &Cgroup) -> Result<Self> {
-        let current = match cgroup.open(CURRENT, OFlags::RDONLY) {
-            Ok(fd) => Some(fd),
-            Err(error) if error.is_missing() && cgroup.is_root() => None,
-            Err(error) => return Err(error),
-        };
+        let open = |file| cgroup.open(file, OFlags::RDONLY);
+        let pressure = |resource: PsiResource| optional(open(resource.cgroup_file()));
         Ok(Self {
-            stat: cgroup.open(STAT, OFlags::RDONLY)?,
-            current,
+            current: optional(open(CURRENT))?,
+            memory: open(MEMORY)?,
+            io: open(IO)?,
+            pressure: [pressure(PsiResource::Io)?, pressure(PsiResource::Memory)?],
             cgroup: cgroup.clone(),
         })
     }
@@ -63,8 +66,31 @@ impl MemoryFiles {
     ///
     /// # Errors
     /// As [`Cgroup::memory_stat`]; `ENODEV` when the controller was disabled meanwhile.
-    pub fn stat(&self) -> Result<MemoryStat> {
-        self.read(&self.stat, STAT, MemoryStat::parse)
+    pub fn memory_stat(&self) -> Result<MemoryStat> {
+        self.read(&self.memory, MEMORY, MemoryStat::parse)
+    }
+
+    /// `io.stat`.
+    ///
+    /// # Errors
+    /// As [`Cgroup::io_stat`]; `ENODEV` when the controller was disabled meanwhile.
+    pub fn io_stat(&self) -> Result<Vec<(DevId, IoStat)>> {
+        self.read(&self.io, IO, IoStat::parse)
+    }
+
+    /// `io.pressure` and `memory.pressure`; `None` without PSI.
+    ///
+    /// # Errors
+    /// As [`Cgroup::pressure`].
+    pub fn pressure(&self) -> Result<Option<(Psi, Psi)>> {
+        let [Some(io), Some(memory)] = &self.pressure else {
+            return Ok(None);
+        };
+        let read = |fd, resource: PsiResource| self.read(fd, resource.cgroup_file(), Psi::parse);
+        Ok(Some((
+            read(io, PsiResource::Io)?,
+            read(memory, PsiResource::Memory)?,
+        )))
     }
 
     fn read<T>(
@@ -87,7 +113,8 @@ impl MemoryFiles {
 }
 
 const CURRENT: &str = "memory.current";
-const STAT: &str = "memory.stat";
+const MEMORY: &str = "memory.stat";
+const IO: &str = "io.stat";
 
 #[cfg(test)]
 mod tests {
@@ -95,6 +122,7 @@ mod tests {
     use crate::cgroup::CgroupFs;
 
     const GOOD: &str = "anon 1\nfile 2\ninactive_file 3\nactive_file 4\n";
+    const WAITED: &str = "some avg10=0.00 avg60=0.00 avg300=0.00 total=7\n";
 
     fn tree() -> (tempfile::TempDir, Cgroup, Cgroup) {
         let dir = tempfile::tempdir().unwrap();
@@ -110,34 +138,50 @@ mod tests {
     #[test]
     fn reads_what_stands_now() {
         let (dir, root, a) = tree();
-        std::fs::write(dir.path().join("a/memory.stat"), GOOD).unwrap();
-        std::fs::write(dir.path().join("a/memory.current"), "7\n").unwrap();
-        let files = MemoryFiles::open(&a).unwrap();
+        let write = |file: &str, text: &str| std::fs::write(dir.path().join(file), text).unwrap();
+        write("a/memory.stat", GOOD);
+        write("a/memory.current", "7\n");
+        write("a/io.stat", "");
+        write("a/io.pressure", WAITED);
+        write("a/memory.pressure", WAITED);
+        let files = KeptFiles::open(&a).unwrap();
         assert_eq!(files.cgroup().id(), a.id());
-        assert_eq!(
-            (files.current().unwrap(), files.stat().unwrap().file),
-            (Some(7), 2)
+        assert_eq!(files.current().unwrap(), Some(7));
+        assert_eq!(files.memory_stat().unwrap().file, 2);
+        assert_eq!(files.io_stat().unwrap(), []);
+        write("a/memory.current", "1234\n");
+        write(
+            "a/io.stat",
+            "8:0 rbytes=5 wbytes=0 rios=1 wios=0 dbytes=0 dios=0\n",
         );
-        std::fs::write(dir.path().join("a/memory.current"), "1234\n").unwrap();
+        write("a/memory.pressure", &WAITED.replace('7', "9"));
         assert_eq!(files.current().unwrap(), Some(1234));
+        assert_eq!(files.io_stat().unwrap()[0].1.rbytes, 5);
+        let (io, memory) = files.pressure().unwrap().unwrap();
+        assert_eq!((io.some.total, memory.some.total), (7, 9));
 
-        std::fs::write(dir.path().join("memory.stat"), GOOD).unwrap();
-        let files = MemoryFiles::open(&root).unwrap();
+        write("memory.stat", GOOD);
+        write("io.stat", "");
+        let files = KeptFiles::open(&root).unwrap();
         assert_eq!(files.current().unwrap(), None);
-        assert_eq!(files.stat().unwrap().anon, 1);
+        assert_eq!(files.pressure().unwrap(), None, "no PSI");
+        assert_eq!(files.memory_stat().unwrap().anon, 1);
     }
 
     #[test]
     fn failures_are_those_of_the_readers() {
         let (dir, _root, a) = tree();
-        assert!(MemoryFiles::open(&a).unwrap_err().is_missing());
-        std::fs::write(dir.path().join("a/memory.stat"), "anon\n").unwrap();
-        std::fs::write(dir.path().join("a/memory.current"), "max\n").unwrap();
-        let files = MemoryFiles::open(&a).unwrap();
-        assert!(matches!(files.stat(), Err(Error::Parse { .. })));
+        let write = |file: &str, text: &str| std::fs::write(dir.path().join(file), text).unwrap();
+        write("a/memory.stat", "anon\n");
+        assert!(KeptFiles::open(&a).unwrap_err().is_missing());
+        write("a/io.stat", "8:0 rbytes=x\n");
+        write("a/memory.current", "max\n");
+        let files = KeptFiles::open(&a).unwrap();
+        assert!(matches!(files.memory_stat(), Err(Error::Parse { .. })));
+        assert!(matches!(files.io_stat(), Err(Error::Parse { .. })));
         let error = files.current().unwrap_err();
         assert!(error.path().ends_with("a/memory.current"), "{error}");
         std::fs::remove_dir_all(dir.path().join("a")).unwrap();
-        assert!(MemoryFiles::open(&a).unwrap_err().is_gone());
+        assert!(KeptFiles::open(&a).unwrap_err().is_gone());
     }
 }

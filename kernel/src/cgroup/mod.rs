@@ -20,5 +20,5 @@ pub use authority::Authority;
 pub use dir::{Cgroup, CgroupId, Child};
 pub use fs::CgroupFs;
 pub(crate) use fs::discover;
-pub use kept::MemoryFiles;
+pub use kept::KeptFiles;
 pub use reclaim::ReclaimEnd;

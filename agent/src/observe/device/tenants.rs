@@ -4,9 +4,8 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use justitia_kernel::Result;
-use justitia_kernel::cgroup::{Cgroup, CgroupId};
+use justitia_kernel::cgroup::{Cgroup, CgroupId, KeptFiles};
 use justitia_kernel::io::{DevId, IoStat};
-use justitia_kernel::psi::PsiResource;
 use justitia_share::credit::Flow;
 use justitia_share::num::to_f64;
 
@@ -62,10 +61,14 @@ struct Last {
     other: u64,
 }
 
+/// The files of so many tenants stay open between looks.
+const KEPT: usize = 64;
+
 /// All tenants that are looked at.
 #[derive(Debug, Default)]
 pub struct TenantMeters {
     last: HashMap<CgroupId, Last>,
+    files: HashMap<CgroupId, KeptFiles>,
 }
 
 impl TenantMeters {
@@ -82,20 +85,14 @@ impl TenantMeters {
     ) -> Result<Option<TenantIo>> {
         let id = cgroup.id();
         let before = self.last.remove(&id);
-        let memory = cgroup.memory_stat()?;
-        let file = memory.inactive_file + memory.active_file;
-        let other = cgroup
-            .memory_current()
-            .map_or(0, |all| all.saturating_sub(file));
-        let here = Last {
-            at: now,
-            io: cgroup.io_stat()?,
-            stalled: stalled(cgroup, PsiResource::Io).zip(stalled(cgroup, PsiResource::Memory)),
-            application,
-            dirty: memory.file_dirty + memory.file_writeback,
-            file,
-            other,
+        let files = match self.files.remove(&id) {
+            Some(files) => files,
+            None => KeptFiles::open(cgroup)?,
         };
+        let here = Last::read(&files, application, now)?;
+        if self.files.len() < KEPT {
+            self.files.insert(id, files);
+        }
         let seen = before.and_then(|before| between(&before, &here));
         self.last.insert(id, here);
         Ok(seen)
@@ -103,12 +100,28 @@ impl TenantMeters {
 
     /// Forgets a cgroup; its `io.stat` at the last look.
     pub fn gone(&mut self, id: CgroupId) -> Option<Vec<(DevId, IoStat)>> {
+        self.files.remove(&id);
         self.last.remove(&id).map(|last| last.io)
     }
 }
 
-fn stalled(cgroup: &Cgroup, resource: PsiResource) -> Option<u64> {
-    Some(cgroup.pressure(resource).ok()?.some.total)
+impl Last {
+    fn read(files: &KeptFiles, application: Option<u64>, at: Instant) -> Result<Self> {
+        let memory = files.memory_stat()?;
+        let file = memory.inactive_file + memory.active_file;
+        let all = files.current().ok().flatten().unwrap_or(0);
+        // Pressure that cannot be read, and none at all, are the same to us.
+        let stalled = files.pressure().ok().flatten();
+        Ok(Self {
+            at,
+            io: files.io_stat()?,
+            stalled: stalled.map(|(io, memory)| (io.some.total, memory.some.total)),
+            application,
+            dirty: memory.file_dirty + memory.file_writeback,
+            file,
+            other: all.saturating_sub(file),
+        })
+    }
 }
 
 fn between(before: &Last, here: &Last) -> Option<TenantIo> {
@@ -222,6 +235,8 @@ mod tests {
         write("memory.stat", &MEMORY.replace("2000", "52000"));
         let guessed = look(None, 3);
         assert!((guessed + 50_000.0).abs() < 1.0, "{guessed}");
+        write("io.stat", "8:0 rbytes=x\n");
+        assert!(meters.look(&cgroup, None, begin).is_err());
         std::fs::remove_file(path.join("io.stat")).unwrap();
         assert!(meters.look(&cgroup, None, begin).is_err());
     }

@@ -187,12 +187,12 @@ impl CreditLoop {
             return;
         }
         self.released += seconds;
-        let contended = contended && interval.busy >= BUSY;
-        self.contended = if contended {
-            self.contended + seconds
-        } else {
-            0.0
-        };
+        // A pause in between, as at the beginning, is not the end of it.
+        if contended && interval.busy >= BUSY {
+            self.contended += seconds;
+        } else if !contended || interval.busy < PAUSES {
+            self.contended = 0.0;
+        }
         if self.contended >= self.settings.engage_after {
             self.patience = if self.released < SOON {
                 (self.patience * 2.0).min(MOST_PATIENCE)

@@ -25,6 +25,13 @@ const STICKS: f64 = 1.0;
 const PEAK: f64 = 10.0;
 const SQUEEZED: f64 = 0.85;
 const PROTECTED: f64 = 1.5;
+/// Who waits for this part of the time while the device's queue is longer than so many seconds may be crowded out by
+/// others' requests: what it does not use is nothing to give away until the queue has become short. If that takes so long,
+/// or changes nothing, it is its nature, and it takes so many times as long until that is tried again.
+const ALWAYS: f64 = 0.9;
+const QUEUE: f64 = 0.02;
+const DOUBT: f64 = 5.0;
+const AGAIN: f64 = 12.0;
 /// A tenant that moves less than this part of all bytes and of all requests does not contend.
 const SOME: f64 = 0.03;
 /// How fast averages follow: the time constant in seconds.
@@ -63,6 +70,8 @@ pub(super) struct State {
     pub(super) peak: f64,
     /// For so many seconds more, what it does not use may be what others took.
     pub(super) squeezed: f64,
+    /// For how long it got the benefit of that doubt and did not use up what it may spend, seconds.
+    pub(super) doubted: f64,
     /// Is corrected: what it gets depends on its credits or its room.
     pub(super) corrected: bool,
     /// What its applications would get by weight of what all get that contend, bytes per second.
@@ -177,10 +186,17 @@ impl CreditLoop {
                     state.squeezed - interval.seconds
                 };
             }
+            let crowded = full && tenant.stalled >= ALWAYS && interval.delay >= QUEUE;
+            state.doubted = match crowded {
+                _ if used_up => 0.0,
+                true => (state.doubted + interval.seconds).min(DOUBT),
+                false => (state.doubted - interval.seconds / AGAIN).max(0.0),
+            };
             state.held = active
                 && (used_up
                     || nearly
                     || backlog
+                    || (crowded && state.doubted < DOUBT)
                     || (state.waiting && used.is_none())
                     || state.squeezed > 0.0);
             state.corrected = active
