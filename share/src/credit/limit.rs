@@ -20,6 +20,10 @@ pub struct Limits {
 pub const LEAST_BYTES: f64 = 262_144.0;
 /// Nor below this, requests per second.
 pub const LEAST_REQUESTS: f64 = 16.0;
+/// Nor above these, which no device reaches: the kernel says `max` for the largest numbers that it can hold, and ours
+/// must come back as it was written.
+const MOST_BYTES: f64 = 1e12;
+const MOST_REQUESTS: f64 = 1e9;
 /// A direction gets at least this part of the tenant's credits, so that it can begin.
 const LEAST_DIRECTION: f64 = 0.1;
 /// And so much above its recent part, since no two intervals have the same mixture.
@@ -37,7 +41,9 @@ impl Limits {
     /// Lets at least so many bytes per second be written, and so many read.
     #[must_use]
     pub(super) fn at_least(self, written: f64, read: f64) -> Self {
-        let least = |limit: Option<u64>, bytes| limit.map(|limit| limit.max(num::to_u64(bytes)));
+        let least = |limit: Option<u64>, bytes: f64| {
+            limit.map(|limit| limit.max(num::to_u64(bytes.min(MOST_BYTES))))
+        };
         Self {
             wbps: least(self.wbps, written),
             rbps: least(self.rbps, read),
@@ -90,9 +96,12 @@ pub(super) fn limits(prices: &Prices, mix: &Flow, credits: f64) -> Limits {
         let price = per_byte * size + per_request;
         let requests = credits / price.max(f64::MIN_POSITIVE);
         if per_request > 2.0 * per_byte * size {
-            (None, Some(num::to_u64(requests.max(LEAST_REQUESTS))))
+            (
+                None,
+                Some(num::to_u64(requests.clamp(LEAST_REQUESTS, MOST_REQUESTS))),
+            )
         } else {
-            let bytes = (requests * size).max(LEAST_BYTES);
+            let bytes = (requests * size).clamp(LEAST_BYTES, MOST_BYTES);
             (Some(num::to_u64(bytes)), None)
         }
     };
@@ -134,6 +143,24 @@ mod tests {
         };
         let limits = limits(&Prices::first(&small).unwrap(), &small, 0.5);
         assert_eq!((limits.rbps, limits.riops), (None, Some(2000)));
+    }
+
+    #[test]
+    fn no_limit_is_so_large_that_the_kernel_says_max() {
+        let mix = Flow {
+            rbytes: 60e6,
+            rios: 900.0,
+            wbytes: 1e6,
+            wios: 20_000.0,
+            ..Flow::default()
+        };
+        let mut prices = Prices::first(&mix).unwrap();
+        prices.scale(1e-30);
+        let limits = limits(&prices, &mix, 1.0).at_least(1e30, 1e30);
+        for limit in limits.parts().into_iter().flatten() {
+            assert!(limit <= 1_000_000_000_000, "{limits:?}");
+        }
+        assert!(limits.wiops.is_none_or(|ios| ios < u64::from(u32::MAX)));
     }
 
     #[test]

@@ -35,12 +35,14 @@ pub const BUSY: f64 = 0.95;
 /// Those who wait have got what they were allowed if it was this part of it.
 pub const FULFILLED: f64 = 0.97;
 /// A device that is busy for less than this part of the interval does little.
-const IDLE: f64 = 0.4;
+pub(super) const IDLE: f64 = 0.4;
 /// The first step of growth; each further one is twice as large, up to [`LARGEST_STEP`].
 const FIRST_STEP: f64 = 0.01;
 const LARGEST_STEP: f64 = 0.1;
 /// Credits that nobody has proven to exist grow to this multiple of those that were, no further.
 const MOST_GROWTH: f64 = 2.0;
+/// Where those who wait may wait for each other, the limits among them, to this multiple.
+const MOST_GROWTH_STUCK: f64 = 8.0;
 /// How far one saturated interval moves the prices.
 const RATE: f64 = 0.4;
 
@@ -90,9 +92,14 @@ impl TotalCredit {
                 self.grown = 1.0;
                 self.step = FIRST_STEP;
             }
-            (Verdict::Held | Verdict::Stuck, Some(prices)) => {
+            (Verdict::Held, Some(prices)) => {
                 prices.scale(1.0 / (1.0 + self.step));
                 self.grown = 1.0;
+                self.step = (self.step * 2.0).min(LARGEST_STEP);
+            }
+            (Verdict::Stuck, Some(prices)) if self.grown < MOST_GROWTH_STUCK => {
+                prices.scale(1.0 / (1.0 + self.step));
+                self.grown *= 1.0 + self.step;
                 self.step = (self.step * 2.0).min(LARGEST_STEP);
             }
             (Verdict::Paused, Some(prices)) if self.grown < MOST_GROWTH => {

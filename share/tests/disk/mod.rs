@@ -92,6 +92,8 @@ pub struct Machine {
     pub dirty_limit: f64,
     /// Whether applications are measured.
     pub measured: bool,
+    /// One whose applications are measured and not seen to get anything.
+    pub uncounted: Option<usize>,
     pub interval: f64,
     /// Whether stalls are invisible, as of tasks that do asynchronous I/O.
     pub asynchronous: bool,
@@ -152,6 +154,7 @@ impl Machine {
             additive: false,
             dirty_limit: 100e6,
             measured: true,
+            uncounted: None,
             interval: 0.25,
             asynchronous: false,
             first: 0,
@@ -368,7 +371,7 @@ impl Machine {
             kept_up: if given > 0.0 { completed / given } else { 1.0 },
             delay: queued / (completed / seconds).max(1.0),
         };
-        let measured = self.measured;
+        let (measured, uncounted) = (self.measured, self.uncounted);
         let observed: Vec<Observed> = self
             .tenants
             .iter_mut()
@@ -389,7 +392,10 @@ impl Machine {
                     } else {
                         (std::mem::take(&mut tenant.stalled) / seconds).min(1.0)
                     },
-                    application: measured.then_some(tenant.application / seconds),
+                    application: match uncounted {
+                        Some(one) if one == i => Some(0.0),
+                        _ => measured.then_some(tenant.application / seconds),
+                    },
                     dirty: justitia_share::num::to_u64(tenant.dirty),
                     limitable: true,
                 }

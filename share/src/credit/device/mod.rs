@@ -5,12 +5,13 @@ mod belief;
 mod notice;
 mod observed;
 mod unfair;
+mod vouch;
 
 use std::collections::{HashMap, HashSet};
 
 use super::carry::Residual;
 use super::price::{Flow, Prices};
-use super::total::{BUSY, TotalCredit, Verdict};
+use super::total::{BUSY, IDLE, TotalCredit, Verdict};
 use crate::tree::Tree;
 use belief::Belief;
 use notice::{ACTIVE, STALLED, State};
@@ -142,6 +143,7 @@ impl CreditLoop {
         interval: Interval,
         tenants: &[Observed],
     ) -> Vec<Allowance> {
+        let tenants = &self.vouched(interval, tenants);
         self.notice(interval, tenants);
         let waiting: Vec<&Observed> = tenants
             .iter()
@@ -178,7 +180,9 @@ impl CreditLoop {
     fn decide(&mut self, interval: Interval, contended: bool) {
         let seconds = interval.seconds;
         if self.engaged {
-            self.quiet = if contended { 0.0 } else { self.quiet + seconds };
+            // Of a device that does little nobody is kept by others: whatever they wait for, limits are no help.
+            let quiet = !contended || interval.busy < IDLE;
+            self.quiet = if quiet { self.quiet + seconds } else { 0.0 };
             if self.quiet >= self.patience {
                 self.engaged = false;
                 self.released = 0.0;

@@ -53,6 +53,8 @@ pub(super) struct State {
     pub(super) growth: f64,
     /// For how long that was averaged, seconds.
     pub(super) watched: f64,
+    /// What it moved and its applications are not said to have got, bytes per second; see `vouch.rs`.
+    pub(super) hidden: f64,
     pub(super) stalled: f64,
     pub(super) predictor: Swift,
     pub(super) residual: Residual,
