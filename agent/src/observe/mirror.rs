@@ -39,6 +39,8 @@ pub struct Node {
     pub delegated: bool,
     /// Its own weight, and who has set it; `None` if nobody has.
     pub weight: Option<(Weight, Authority)>,
+    /// Whether it has the I/O controller: whether what it does to disks is told, and can be limited.
+    pub io: bool,
     /// Whether any process lives in it or below.
     pub populated: bool,
     /// Its `memory.low` as its operator has set it, bytes; 0 if nobody has.
@@ -194,6 +196,31 @@ impl Mirror {
             next += 1;
         }
         order
+    }
+
+    /// Whether disks are divided among cgroups of which this is one: its I/O is told apart, and no further by the
+    /// administrator. Who was given a subtree divides it himself: limits in there he could write over, or leave for
+    /// another cgroup.
+    #[must_use]
+    pub fn is_unit(&self, node: &Node) -> bool {
+        let others = |node: &Node| node.delegated && node.parent.is_some();
+        let divides = |child: &CgroupId| {
+            let child = self.nodes.get(child);
+            child.is_some_and(|child| child.io && !others(child))
+        };
+        node.io && !others(node) && !node.children.iter().any(divides)
+    }
+
+    /// A node and all below it.
+    pub fn within(&self, id: CgroupId) -> impl Iterator<Item = CgroupId> {
+        let mut next = vec![id];
+        std::iter::from_fn(move || {
+            let id = next.pop()?;
+            if let Some(node) = self.nodes.get(&id) {
+                next.extend(&node.children);
+            }
+            Some(id)
+        })
     }
 
     /// The weight that counts for a node, and who has set it: its own, or, where nobody has set that, what is
@@ -426,7 +453,8 @@ impl Mirror {
     ) {
         let id = cgroup.id();
         let says = config.overrides(cgroup.path());
-        let memory = cgroup.controllers().is_ok_and(|c| c.has("memory"));
+        let controllers = cgroup.controllers().unwrap_or_default();
+        let memory = controllers.has("memory");
         let long = cgroup.path().as_os_str().as_bytes().len() > LONGEST;
         if self.nodes.contains_key(&id) || !memory || long || says.exclude == Some(true) {
             return;
@@ -455,6 +483,7 @@ impl Mirror {
             says,
             delegated,
             weight: None,
+            io: controllers.has("io"),
             populated: true,
             operators_low: 0,
             operator: Authority::Delegate,

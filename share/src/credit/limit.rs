@@ -152,7 +152,6 @@ mod tests {
             rios: 900.0,
             wbytes: 1e6,
             wios: 20_000.0,
-            ..Flow::default()
         };
         let mut prices = Prices::first(&mix).unwrap();
         prices.scale(1e-30);

@@ -18,6 +18,8 @@ const LATELY: Duration = Duration::from_secs(10);
 /// The `io.stat` of one that rests is read when its applications have read or written, and else, for what the probes do not
 /// count, by mapped pages for instance, or not yet, since a call has not come back, every so many times.
 const RESTS: u64 = 24;
+/// Of a tenant with more cgroups than this the probes are not asked at each look.
+const MANY: usize = 32;
 
 /// What the probes know of tenants.
 pub trait Probed {
@@ -71,8 +73,8 @@ impl Users {
             self.looked_after_all = Some(now);
             for id in mirror.order() {
                 if !self.using.contains_key(&id)
-                    && let Some(cgroup) = leaf(mirror, id)
-                    && match probed.known(id) {
+                    && let Some(cgroup) = unit(mirror, id)
+                    && match known(mirror, probed, id) {
                         Some(known) => self.wakes(cgroup, known),
                         None => few || self.moves(cgroup),
                     }
@@ -85,8 +87,8 @@ impl Users {
         let mut seen = Vec::new();
         let mut rest = Vec::new();
         for (id, since) in &mut self.using {
-            let bytes = probed.bytes(*id);
-            let look = leaf(mirror, *id).map(|cgroup| self.meters.look(cgroup, bytes, now));
+            let bytes = bytes(mirror, probed, *id);
+            let look = unit(mirror, *id).map(|cgroup| self.meters.look(cgroup, bytes, now));
             match look {
                 Some(Ok(Some(io))) => {
                     if io.uses() {
@@ -161,16 +163,35 @@ impl Users {
     }
 }
 
-/// A cgroup that has no others below it that take part.
-fn leaf(mirror: &Mirror, id: CgroupId) -> Option<&Cgroup> {
+/// A cgroup among which disks are divided.
+fn unit(mirror: &Mirror, id: CgroupId) -> Option<&Cgroup> {
     let node = mirror.get(id)?;
-    node.children.is_empty().then_some(&node.cgroup)
+    mirror.is_unit(node).then_some(&node.cgroup)
+}
+
+/// What the probes know of a cgroup and all below it.
+fn known(mirror: &Mirror, probed: &impl Probed, id: CgroupId) -> Option<(u64, bool)> {
+    mirror.within(id).try_fold((0, false), |(sum, any), id| {
+        let (bytes, lately) = probed.known(id)?;
+        Some((sum + bytes, any || lately))
+    })
+}
+
+/// What the applications in a cgroup and all below it have read and written; `None` as well where asking would take long:
+/// who was given a subtree may have many in it.
+fn bytes(mirror: &Mirror, probed: &impl Probed, id: CgroupId) -> Option<u64> {
+    let within: Vec<CgroupId> = mirror.within(id).take(MANY + 1).collect();
+    if within.len() > MANY {
+        return None;
+    }
+    within.into_iter().map(|id| probed.bytes(id)).sum()
 }
 
 #[cfg(test)]
 mod tests {
     use std::cell::{Cell, RefCell};
-    use std::path::Path;
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::{Path, PathBuf};
 
     use justitia_kernel::cgroup::CgroupFs;
 
@@ -180,6 +201,23 @@ mod tests {
 
     const MEMORY: &str =
         "anon 0\nfile 9000\ninactive_file 4000\nactive_file 4096\nfile_dirty 0\nfile_writeback 0\n";
+
+    /// A cgroup, plain files.
+    fn cgroup(root: &Path, name: &str, controllers: &str) -> PathBuf {
+        let path = root.join(name);
+        std::fs::create_dir(&path).unwrap();
+        let write = |file: &str, text: &str| std::fs::write(path.join(file), text).unwrap();
+        write("cgroup.controllers", controllers);
+        write("cgroup.events", "populated 1\nfrozen 0\n");
+        path
+    }
+
+    fn mirror(root: &Path) -> Mirror {
+        let fs = CgroupFs::open_fixture(root, true).unwrap();
+        let mut mirror = Mirror::new(&fs, false);
+        mirror.rescan(&Config::default(), Instant::now(), &mut Changes::default());
+        mirror
+    }
 
     /// A hundred tenants, plain files, and the probes' word for one of them.
     struct Fixture {
@@ -194,18 +232,13 @@ mod tests {
         fn new() -> Self {
             let dir = tempfile::tempdir().unwrap();
             for number in 0..100 {
-                let path = dir.path().join(format!("t{number}"));
-                std::fs::create_dir(&path).unwrap();
+                let path = cgroup(dir.path(), &format!("t{number}"), "io memory\n");
                 let write = |file: &str, text: &str| std::fs::write(path.join(file), text).unwrap();
-                write("cgroup.controllers", "io memory\n");
-                write("cgroup.events", "populated 1\nfrozen 0\n");
                 write("memory.low", "0\n");
                 write("memory.stat", MEMORY);
                 write("io.stat", "");
             }
-            let fs = CgroupFs::open_fixture(dir.path(), true).unwrap();
-            let mut mirror = Mirror::new(&fs, false);
-            mirror.rescan(&Config::default(), Instant::now(), &mut Changes::default());
+            let mirror = mirror(dir.path());
             let path = Path::new("t7");
             let of = |id: &CgroupId| mirror.get(*id).unwrap().cgroup.path() == path;
             let one = mirror.order().into_iter().find(of).unwrap();
@@ -270,6 +303,48 @@ mod tests {
         tenants.writes(1 << 20);
         look(17.5);
         assert_eq!(ids(&look(17.75)), [tenants.one]);
+    }
+
+    #[test]
+    fn disks_are_divided_where_the_administrator_does_and_their_io_is_told_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        let make = |name: &str, controllers: &str| cgroup(dir.path(), name, controllers);
+        // One that nobody divides; one whose children have no I/O controller; a delegated one; and one with two of these.
+        make("plain", "io memory\n");
+        make("whole", "io memory\n");
+        make("whole/a", "memory\n");
+        make("slice", "io memory\n");
+        make("slice/plain", "io memory\n");
+        let given = make("slice/given", "io memory\n");
+        std::fs::set_permissions(&given, std::fs::Permissions::from_mode(0o777)).unwrap();
+        make("slice/given/a", "io memory\n");
+        make("slice/given/a/b", "io memory\n");
+        let mirror = mirror(dir.path());
+        let named = |id: &CgroupId| mirror.get(*id).unwrap().cgroup.path().to_owned();
+        let mut units: Vec<PathBuf> = mirror
+            .order()
+            .iter()
+            .filter(|id| unit(&mirror, **id).is_some())
+            .map(named)
+            .collect();
+        units.sort();
+        let expected = ["plain", "slice/given", "slice/plain", "whole"].map(PathBuf::from);
+        assert_eq!(units, expected);
+
+        /// Every cgroup has read a page.
+        struct Page;
+        impl Probed for Page {
+            fn known(&self, _: CgroupId) -> Option<(u64, bool)> {
+                Some((4096, true))
+            }
+            fn bytes(&self, _: CgroupId) -> Option<u64> {
+                Some(4096)
+            }
+        }
+        let of = |id: &&CgroupId| named(id) == Path::new("slice/given");
+        let id = *mirror.order().iter().find(of).unwrap();
+        assert_eq!(known(&mirror, &Page, id), Some((3 * 4096, true)));
+        assert_eq!(bytes(&mirror, &Page, id), Some(3 * 4096));
     }
 
     #[test]
