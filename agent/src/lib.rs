@@ -11,6 +11,7 @@ pub mod plan;
 pub mod tell;
 
 mod agent;
+mod regular;
 mod run;
 
 pub use agent::Agent;

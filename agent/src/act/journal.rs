@@ -4,13 +4,16 @@
 //! after a crash at any moment, every knob that may hold a value of ours is named, with the value that
 //! stood before.
 
-use std::fs::{File, OpenOptions};
+use std::collections::HashMap;
+use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use justitia_kernel::knob::Knob;
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
+
+use crate::regular;
 
 /// The kernel's name for this boot: cgroup ids mean nothing in another one.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
@@ -33,7 +36,7 @@ pub struct Entry {
     pub ours: String,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Line {
     Boot(String),
@@ -99,7 +102,7 @@ impl Journal {
     /// If the file cannot be read. Damage is part of the contents: the caller decides.
     pub fn read(path: &Path) -> Result<Contents, JournalError> {
         let mut text = Vec::new();
-        match open(path, OFlags::RDONLY) {
+        match regular::open(path, OFlags::RDONLY) {
             Ok(file) => {
                 file.take(LARGEST + 1)
                     .read_to_end(&mut text)
@@ -120,7 +123,7 @@ impl Journal {
         let fresh = path.with_extension("new");
         let _ = std::fs::remove_file(&fresh);
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::APPEND | OFlags::WRONLY;
-        let mut file = open(&fresh, flags).map_err(|e| io(&fresh, e))?;
+        let mut file = regular::open(&fresh, flags).map_err(|e| io(&fresh, e))?;
         let mut text = render(&Line::Boot(boot_id()));
         for entry in entries {
             text.push_str(&render(&Line::Write(entry.clone())));
@@ -183,18 +186,6 @@ impl Journal {
     }
 }
 
-fn open(path: &Path, flags: OFlags) -> std::io::Result<File> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let write = flags.contains(OFlags::WRONLY);
-    OpenOptions::new()
-        .read(!write)
-        .append(write)
-        .create_new(write)
-        .mode(0o600)
-        .custom_flags(i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or(0))
-        .open(path)
-}
-
 fn io(path: &Path, source: std::io::Error) -> JournalError {
     JournalError::Io {
         path: path.to_owned(),
@@ -236,13 +227,20 @@ fn parse(path: &Path, text: &[u8], boot: &str) -> Contents {
         Some((found, Err(expected))) => contents.damage = Some(damaged(1, expected, found)),
         None => contents.damage = Some(damaged(1, "the boot's id", b"")),
     }
+    let mut writes: Vec<Option<Entry>> = Vec::new();
+    // Where those of a knob are: to look through all of them for each that is done takes their square.
+    let mut places: HashMap<(u64, Knob), Vec<usize>> = HashMap::new();
     for (at, line) in lines {
         match read_line(line) {
-            Ok(Line::Write(entry)) => contents.entries.push(entry),
+            Ok(Line::Write(entry)) => {
+                let knob = places.entry((entry.cgroup, entry.knob)).or_default();
+                knob.push(writes.len());
+                writes.push(Some(entry));
+            }
             Ok(Line::Done { cgroup, knob }) => {
-                contents
-                    .entries
-                    .retain(|e| e.cgroup != cgroup || e.knob != knob);
+                for place in places.remove(&(cgroup, knob)).unwrap_or_default() {
+                    writes[place] = None;
+                }
             }
             Ok(Line::Boot(_)) => {
                 contents
@@ -256,6 +254,7 @@ fn parse(path: &Path, text: &[u8], boot: &str) -> Contents {
             }
         }
     }
+    contents.entries = writes.into_iter().flatten().collect();
     contents
 }
 
@@ -295,6 +294,12 @@ mod tests {
         path
     }
 
+    /// Of this boot, with these lines.
+    fn journal_of(lines: &[Line]) -> Vec<u8> {
+        let lines: String = lines.iter().map(render).collect();
+        (render(&Line::Boot(boot_id())) + &lines).into_bytes()
+    }
+
     #[test]
     fn says_what_was_written_and_not_done() {
         let dir = tempfile::tempdir().unwrap();
@@ -310,6 +315,54 @@ mod tests {
     }
 
     #[test]
+    fn what_is_done_leaves_the_others_in_their_order() {
+        let done = |cgroup| Line::Done {
+            cgroup,
+            knob: Knob::MemoryLow,
+        };
+        let again = Entry {
+            ours: "1".into(),
+            ..entry(2)
+        };
+        let other = Entry {
+            knob: Knob::MemoryHigh,
+            ..entry(2)
+        };
+        let mut lines = [2, 5, 2, 1].map(|n| Line::Write(entry(n))).to_vec();
+        lines.extend([Line::Write(other.clone()), done(2), done(7), done(2)]);
+        lines.extend([Line::Write(again.clone()), Line::Write(entry(3)), done(1)]);
+        let contents = parse(Path::new("x"), &journal_of(&lines), &boot_id());
+        assert_eq!(contents.entries, [entry(5), other, again, entry(3)]);
+    }
+
+    #[test]
+    fn what_is_done_takes_no_longer_to_read_than_what_is_written() {
+        const COUNT: u64 = 10_000;
+        let took = |text: &[u8]| {
+            let begun = std::time::Instant::now();
+            let contents = parse(Path::new("x"), text, &boot_id());
+            assert!(contents.damage.is_none());
+            (contents.entries.len(), begun.elapsed())
+        };
+        let write = |n| Line::Write(entry(n));
+        let done = |cgroup| Line::Done {
+            cgroup,
+            knob: Knob::MemoryLow,
+        };
+        let written: Vec<Line> = (0..2 * COUNT).map(write).collect();
+        let latest_first = (0..COUNT).rev().map(done);
+        let given_back: Vec<Line> = (0..COUNT).map(write).chain(latest_first).collect();
+        let (count, written) = took(&journal_of(&written));
+        assert_eq!(count, 20_000);
+        let (count, given_back) = took(&journal_of(&given_back));
+        assert_eq!(count, 0);
+        assert!(
+            given_back < written * 3,
+            "{given_back:?} for as many lines as in {written:?}"
+        );
+    }
+
+    #[test]
     fn another_boot_says_nothing() {
         let text = render(&Line::Boot("other".into())) + &render(&Line::Write(entry(1)));
         let contents = parse(Path::new("x"), text.as_bytes(), "this");
@@ -320,7 +373,28 @@ mod tests {
     fn a_link_is_not_followed() {
         let dir = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink("/etc/passwd", dir.path().join("ledger")).unwrap();
-        assert!(Journal::read(&dir.path().join("ledger")).is_err());
+        let error = Journal::read(&dir.path().join("ledger")).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains("/ledger: expected a regular file, found a symbolic link: see who"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_pipe_in_the_ledgers_place_holds_up_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ledger");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, 0o600.into()).unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || tell.send(Journal::read(&path).map_err(|e| e.to_string())));
+        let read = told.recv_timeout(std::time::Duration::from_secs(20));
+        let error = read.expect("an answer").unwrap_err();
+        assert!(
+            error.contains("/ledger: expected a regular file, found a pipe: see who"),
+            "{error}"
+        );
     }
 
     proptest! {

@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 
 use justitia_kernel::cgroup::{Cgroup, CgroupFs, CgroupId};
 use justitia_kernel::knob::{Knob, read_raw, write_raw};
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 
 use super::journal::{Entry, Journal, JournalError};
-use crate::escape;
+use crate::{escape, regular};
 
 /// A knob that the ledger has written.
 #[derive(Debug)]
@@ -96,6 +96,14 @@ pub enum LedgerError {
         /// Which directory.
         path: PathBuf,
         /// What the system said.
+        source: std::io::Error,
+    },
+    /// The file in it that keeps a second agent out cannot be used.
+    #[error("the lock {path}: {source}")]
+    Lock {
+        /// Which file.
+        path: PathBuf,
+        /// What was found there, or what the system said.
         source: std::io::Error,
     },
     /// Another agent holds it.
@@ -436,7 +444,10 @@ fn lock(state: &Path) -> Result<File, LedgerError> {
         .create(state)
         .map_err(error)?;
     owned(state).map_err(error)?;
-    let file = File::create(state.join("lock")).map_err(error)?;
+    let path = state.join("lock");
+    // What it may hold is not ours to cut off.
+    let opened = regular::open(&path, OFlags::RDWR | OFlags::CREATE);
+    let file = opened.map_err(|source| LedgerError::Lock { path, source })?;
     match flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
         Err(rustix::io::Errno::WOULDBLOCK) => Err(LedgerError::Busy(state.to_owned())),
@@ -524,5 +535,56 @@ fn told(entry: &Entry, back: Back) -> Returned {
         knob: entry.knob,
         before: entry.before.clone(),
         back,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What `lock` says where something else than a lock stands; it must not take for ever.
+    fn refused(state: &Path) -> String {
+        let state = state.to_owned();
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || tell.send(lock(&state).map_err(|e| e.to_string())));
+        let locked = told.recv_timeout(std::time::Duration::from_secs(20));
+        locked.expect("an answer").unwrap_err()
+    }
+
+    #[test]
+    fn neither_a_pipe_nor_a_link_is_taken_for_the_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let (state, precious) = (dir.path().join("state"), dir.path().join("precious"));
+        drop(lock(&state).unwrap());
+        let path = state.join("lock");
+
+        std::fs::remove_file(&path).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, 0o600.into()).unwrap();
+        let error = refused(&state);
+        assert_eq!(
+            error,
+            format!(
+                "the lock {}: expected a regular file, found a pipe: see who has put it there, and remove it",
+                path.display()
+            )
+        );
+
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&precious, "1").unwrap();
+        std::os::unix::fs::symlink(&precious, &path).unwrap();
+        let error = refused(&state);
+        assert!(error.contains("found a symbolic link"), "{error}");
+        assert_eq!(std::fs::read_to_string(&precious).unwrap(), "1");
+    }
+
+    #[test]
+    fn a_lock_keeps_what_it_holds() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        std::fs::write(&path, "1").unwrap();
+        let held = lock(dir.path()).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "1");
+        assert!(matches!(lock(dir.path()), Err(LedgerError::Busy(_))));
+        drop(held);
     }
 }

@@ -2,12 +2,12 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 
 use super::ConfigError;
+use crate::regular::kind;
 
 /// The largest configuration file, bytes: some ten thousand rules.
 const LARGEST: u64 = 1 << 20;
@@ -68,17 +68,5 @@ pub fn error(path: &Path, line: usize, what: String) -> ConfigError {
         path: path.to_owned(),
         line,
         what,
-    }
-}
-
-fn kind(found: std::fs::FileType) -> &'static str {
-    if found.is_dir() {
-        "a directory"
-    } else if found.is_fifo() {
-        "a pipe"
-    } else if found.is_char_device() || found.is_block_device() {
-        "a device"
-    } else {
-        "something else"
     }
 }
