@@ -1,6 +1,6 @@
 //! The status socket: connect, read one JSON document until the end.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -22,7 +22,8 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Listens at `path`, for the owner only. A socket that a dead agent has left there is replaced.
+    /// Listens at `path`, for the owner only. A socket that a dead agent has left there is replaced; one that anybody
+    /// has open, of whatever kind, is not.
     ///
     /// # Errors
     /// If the directory cannot be made or the address is in use.
@@ -40,8 +41,12 @@ impl Socket {
                     "expected nothing or a socket there, found something else: it is left alone",
                 ));
             }
-            Ok(_) if UnixStream::connect(path).is_err() => std::fs::remove_file(path)?,
-            _ => {}
+            // Only this says that nobody has it open: a living one of another kind refuses in other words.
+            Ok(_) => match UnixStream::connect(path) {
+                Err(e) if e.kind() == ErrorKind::ConnectionRefused => std::fs::remove_file(path)?,
+                _ => {}
+            },
+            Err(_) => {}
         }
         // Nobody may connect between the birth of the socket and its mode.
         let old = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
@@ -106,4 +111,26 @@ pub fn ask(path: &Path) -> std::io::Result<Status> {
     let mut text = Vec::new();
     client.take(LARGEST).read_to_end(&mut text)?;
     serde_json::from_slice(&text).map_err(std::io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixDatagram;
+
+    #[test]
+    fn a_living_socket_of_another_kind_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("j.sock");
+        let living = UnixDatagram::bind(&path).unwrap();
+        let refused = Socket::listen(&path).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::AddrInUse);
+        let sender = UnixDatagram::unbound().unwrap();
+        sender.send_to(b"hello", &path).unwrap();
+        assert_eq!(living.recv(&mut [0; 8]).unwrap(), 5);
+
+        // What nobody has open any more stands in nobody's way, either.
+        drop(living);
+        Socket::listen(&path).unwrap();
+    }
 }
