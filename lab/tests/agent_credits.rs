@@ -20,6 +20,12 @@ const WRITERS: &str = "
         sh -c 'echo $$ >\"$0/cgroup.procs\" && while :; do dd if=/dev/zero of=\"$1\" bs=256k count=64 oflag=direct conv=notrunc 2>/dev/null; done' $C/$1 /data/$1 &
         echo $! >>/run/loads
     }
+    # Buffered, over and over, without waiting for the disk but where the kernel makes it wait.
+    buffered() {
+        sh -c 'echo $$ >\"$0/cgroup.procs\" && while :; do dd if=/dev/zero of=\"$1\" bs=256k count=1024 conv=notrunc 2>/dev/null; done' $C/$1 /data/$1 &
+        echo $! >>/run/loads
+    }
+    rooms() { for one in light heavy; do [ $(cat $C/$one/memory.high) != max ] || return 1; done; }
     limited() { grep -q wbps $C/$1/io.max; }
     both() { limited light && limited heavy; }
     none() { ! limited light && ! limited heavy; }
@@ -65,5 +71,20 @@ fn limits_come_with_contention_and_leave_with_it_or_with_the_agent() {
             "{WRITERS} start && {{ writer light; writer heavy; }} >/dev/null 2>&1; within 60 both || exit 1
             rest; [ $(end TERM) = 0 ] && back"
         ));
+    });
+}
+
+#[test]
+fn no_room_stays_behind_once_the_disk_is_idle() {
+    in_guest(small, |guest| {
+        guest.ok(TENANTS);
+        guest.ok(&format!(
+            "{WRITERS} start && {{ buffered light; buffered heavy; }} >/dev/null 2>&1; within 90 rooms"
+        ));
+        // What is dirty goes to the disk first: as long as that lasts, the disk is busy.
+        guest.ok(&format!(
+            "{WRITERS} rest; timeout 60 sync; within 8 back || {{ knobs | grep -v memory.low | diff /run/before -; exit 1; }}"
+        ));
+        assert_eq!(guest.ok(&format!("{WRITERS} end TERM")).trim(), "0");
     });
 }

@@ -5,7 +5,7 @@
 //! back at the end and after a kill; a value that stood there before is its operator's, and that tenant is not
 //! limited on that disk.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -224,6 +224,9 @@ impl Credits {
         if !engaged && !busy {
             // What is not contended is nobody's business; the next look begins anew.
             self.users.pause();
+            if let Some(ledger) = ledger {
+                self.release_rooms(ledger, now);
+            }
             return;
         }
         let seen = self.users.look(&observer.mirror, &observer.sight, now);
@@ -277,11 +280,39 @@ impl Credits {
             self.writers.insert(id, (now, part));
         }
         if let Some(ledger) = ledger {
+            self.release_rooms(ledger, now);
             self.give_room(observer, ledger, &seen, now);
         }
     }
 
-    /// Room for the dirty pages of writers that contend, and none of it for others.
+    /// Takes the room from who does not contend any more, at once: what is not contended carries no limits.
+    fn release_rooms(&mut self, ledger: &mut Ledger, now: Instant) {
+        let engaged = self.guard.is_some() && self.disks.iter().any(|d| d.credits.engaged());
+        self.writers
+            .retain(|_, (at, _)| engaged && now - *at < WRITER);
+        if self.highs.is_empty() {
+            return;
+        }
+        let writers: HashSet<CgroupId> = self
+            .writers
+            .keys()
+            .filter(|id| ledger.may_write(**id, Knob::MemoryHigh))
+            .copied()
+            .collect();
+        for id in over(&self.highs, &writers) {
+            self.highs.remove(&id);
+            ledger.release(id, Knob::MemoryHigh);
+            self.moved.push(Moved {
+                id,
+                knob: Knob::MemoryHigh,
+                to: None,
+                why: "it does not wait for the disk together with other buffered writers any more"
+                    .to_owned(),
+            });
+        }
+    }
+
+    /// Room for the dirty pages of writers that contend.
     fn give_room(
         &mut self,
         observer: &Observer,
@@ -289,9 +320,6 @@ impl Credits {
         seen: &[(CgroupId, TenantIo)],
         now: Instant,
     ) {
-        let engaged = self.guard.is_some() && self.disks.iter().any(|d| d.credits.engaged());
-        self.writers
-            .retain(|_, (at, _)| engaged && now - *at < WRITER);
         if self.roomed.is_some_and(|at| now - at < ROOMS) {
             return;
         }
@@ -311,23 +339,6 @@ impl Credits {
                 })
             })
             .collect();
-        let over: Vec<CgroupId> = self
-            .highs
-            .keys()
-            .filter(|id| writers.len() < 2 || !writers.iter().any(|w| w.id == **id))
-            .copied()
-            .collect();
-        for id in over {
-            self.highs.remove(&id);
-            ledger.release(id, Knob::MemoryHigh);
-            self.moved.push(Moved {
-                id,
-                knob: Knob::MemoryHigh,
-                to: None,
-                why: "it does not wait for the disk together with other buffered writers any more"
-                    .to_owned(),
-            });
-        }
         for intent in plan_rooms(&writers, observer.room.memory().free) {
             let Some(node) = observer.mirror.get(intent.id) else {
                 continue;
@@ -378,6 +389,15 @@ impl Credits {
         self.writers.clear();
         self.users.pause();
     }
+}
+
+/// Who has a room, but is no writer that contends, or the only one.
+fn over(highs: &HashMap<CgroupId, u64>, writers: &HashSet<CgroupId>) -> Vec<CgroupId> {
+    highs
+        .keys()
+        .filter(|id| writers.len() < 2 || !writers.contains(id))
+        .copied()
+        .collect()
 }
 
 /// Whether a guard watches; without one no limit is set.
@@ -588,6 +608,18 @@ mod tests {
             let why = allowed_on(bad).unwrap_err();
             assert!(why.contains("expected kernel 6.12"), "{why}");
         }
+    }
+
+    #[test]
+    fn room_is_for_two_writers_or_more() {
+        let [a, b, c] = [1, 2, 3].map(CgroupId);
+        let highs = HashMap::from([(a, 4096), (b, 4096)]);
+        assert_eq!(over(&highs, &HashSet::from([a, b])), []);
+        assert_eq!(over(&highs, &HashSet::from([a, c])), [b]);
+        for few in [HashSet::from([a]), HashSet::new()] {
+            assert_eq!(over(&highs, &few).len(), 2, "{few:?}");
+        }
+        assert_eq!(over(&HashMap::new(), &HashSet::new()), []);
     }
 
     #[test]
