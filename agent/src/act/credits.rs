@@ -15,7 +15,7 @@ use justitia_kernel::knob::{Knob, read_raw};
 use justitia_share::credit::{Allowance, CreditLoop, Interval, Limits, Observed, Settings};
 use justitia_share::{Claim, NodeId, Tree};
 
-use super::guard::Guard;
+use super::guard::{Guard, LAPSE};
 use super::ledger::{Ledger, Written};
 use crate::config::Config;
 use crate::escape;
@@ -33,8 +33,6 @@ const AUDIT: Duration = Duration::from_secs(1);
 const ROOMS: Duration = Duration::from_millis(500);
 /// A buffered writer that contended counts as one for so long.
 const WRITER: Duration = Duration::from_secs(3);
-/// After so long a pause (a stopped process) nothing that stands can be trusted.
-const LAPSE: Duration = Duration::from_secs(3);
 /// The oldest kernel on which limits on writes hold up nobody else's metadata on a shared file system.
 const OLDEST: (u32, u32) = (6, 12);
 
@@ -208,15 +206,35 @@ impl Credits {
             return;
         }
         self.turned = Some(now);
-        if waited.is_some_and(|w| w >= LAPSE)
-            && let Some(ledger) = ledger.as_deref_mut()
+        let done = self.act(config, observer, ledger.as_deref_mut(), now);
+        if done.is_err()
+            && let Some(ledger) = ledger
         {
             self.let_go(ledger);
+            self.beat(Instant::now());
         }
+    }
+
+    /// Tells the guard that the agent lives.
+    fn beat(&mut self, now: Instant) {
         if self.guard.as_mut().is_some_and(|guard| !guard.beat(now)) {
             tracing::warn!("the guard of the limits has ended; it is started anew");
             self.guard = None;
         }
+    }
+
+    /// What a turn does, until it is held up for too long.
+    fn act(
+        &mut self,
+        config: &Config,
+        observer: &Observer,
+        mut ledger: Option<&mut Ledger>,
+        now: Instant,
+    ) -> Result<(), Lapsed> {
+        // A turn may have begun long ago. One moment for both: a stop between question and beat shows in the next.
+        let moment = Instant::now();
+        trusted(self.guard.as_ref(), moment)?;
+        self.beat(moment);
         let intervals: Vec<Option<Interval>> =
             self.disks.iter_mut().map(|d| d.meter.look(now)).collect();
         let engaged = self.disks.iter().any(|d| d.credits.engaged());
@@ -227,7 +245,7 @@ impl Credits {
             if let Some(ledger) = ledger {
                 self.release_rooms(ledger, now);
             }
-            return;
+            return Ok(());
         }
         let seen = self.users.look(&observer.mirror, &observer.sight, now);
         let (tree, nodes) = weights(&observer.mirror, seen.iter().map(|(id, _)| *id));
@@ -271,9 +289,13 @@ impl Credits {
                 }
             }
             if let Some(ledger) = ledger.as_deref_mut()
-                && (allowances.is_empty() || guarded(&mut self.guard, &config.state, now))
+                && (allowances.is_empty() || guarded(&mut self.guard, &config.state))
             {
-                limit(disk, &allowances, observer, ledger, audit, &mut self.moved);
+                let guard = self.guard.as_ref();
+                if audit {
+                    yield_foreign(disk, ledger, guard)?;
+                }
+                limit(disk, &allowances, observer, ledger, guard, &mut self.moved)?;
             }
         }
         for (id, part) in parts {
@@ -281,8 +303,9 @@ impl Credits {
         }
         if let Some(ledger) = ledger {
             self.release_rooms(ledger, now);
-            self.give_room(observer, ledger, &seen, now);
+            self.give_room(observer, ledger, &seen, now)?;
         }
+        Ok(())
     }
 
     /// Takes the room from who does not contend any more, at once: what is not contended carries no limits.
@@ -319,9 +342,9 @@ impl Credits {
         ledger: &mut Ledger,
         seen: &[(CgroupId, TenantIo)],
         now: Instant,
-    ) {
+    ) -> Result<(), Lapsed> {
         if self.roomed.is_some_and(|at| now - at < ROOMS) {
-            return;
+            return Ok(());
         }
         self.roomed = Some(now);
         let writers: Vec<Writer> = seen
@@ -351,6 +374,7 @@ impl Credits {
                     why: intent.to_string(),
                 });
             }
+            trusted(self.guard.as_ref(), Instant::now())?;
             let written = ledger.set(&node.cgroup, Knob::MemoryHigh, &intent.high.to_string());
             if told(&node.cgroup, Knob::MemoryHigh, written, ledger) {
                 self.highs.insert(intent.id, intent.high);
@@ -364,27 +388,28 @@ impl Credits {
                 self.highs.remove(&intent.id);
             }
         }
+        Ok(())
     }
 
-    /// Gives every limit back, as after a pause in which a watchdog may have done so.
+    /// Gives every limit back, as after a pause in which the guard may have done so.
     fn let_go(&mut self, ledger: &mut Ledger) {
-        let pause = || format!("the agent has not run for {} s", LAPSE.as_secs());
-        for (id, knob) in self.why.keys() {
+        let mut release = |id, knob| {
+            ledger.release(id, knob);
             self.moved.push(Moved {
-                id: *id,
-                knob: *knob,
+                id,
+                knob,
                 to: None,
-                why: pause(),
+                why: format!("the agent has not run for {} s", LAPSE.as_secs()),
             });
-        }
+        };
         for disk in &mut self.disks {
             for (id, _) in disk.standing.drain() {
-                ledger.release(id, Knob::IoMax(disk.disk.id));
+                release(id, Knob::IoMax(disk.disk.id));
             }
             disk.credits = CreditLoop::new(Settings::default());
         }
         for (id, _) in self.highs.drain() {
-            ledger.release(id, Knob::MemoryHigh);
+            release(id, Knob::MemoryHigh);
         }
         self.writers.clear();
         self.users.pause();
@@ -400,15 +425,29 @@ fn over(highs: &HashMap<CgroupId, u64>, writers: &HashSet<CgroupId>) -> Vec<Cgro
         .collect()
 }
 
-/// Whether a guard watches; without one no limit is set.
-fn guarded(guard: &mut Option<Guard>, state: &Path, now: Instant) -> bool {
+/// The guard has heard nothing for so long that what we take for ours may be given back already.
+#[derive(Debug)]
+struct Lapsed;
+
+/// Whether what we take for ours still is. Asked before each look at a knob of ours and before each write, with the
+/// clock of that moment: a turn can be held up anywhere.
+fn trusted(guard: Option<&Guard>, moment: Instant) -> Result<(), Lapsed> {
+    if guard.is_some_and(|guard| guard.silent_for(moment) >= LAPSE) {
+        return Err(Lapsed);
+    }
+    Ok(())
+}
+
+/// Whether a guard watches; without one no limit is set. One that does is not told here that we live: whether it has
+/// given limits back has to be asked before.
+fn guarded(guard: &mut Option<Guard>, state: &Path) -> bool {
     if guard.is_none() {
         match Guard::start(state) {
             Ok(started) => *guard = Some(started),
             Err(error) => tracing::warn!(%error, "no guard could be started: nobody is limited"),
         }
     }
-    guard.as_mut().is_some_and(|guard| guard.beat(now))
+    guard.is_some()
 }
 
 /// The tree of the weights that count for these tenants, theirs and those of what they are in, and each cgroup's node. Who
@@ -463,29 +502,38 @@ fn ours_to_write(ledger: &mut Ledger, cgroup: &Cgroup, knob: Knob, nothing: &str
     }
 }
 
+/// Yields the limits of a disk that someone else has written.
+fn yield_foreign(
+    disk: &mut DiskCredits,
+    ledger: &mut Ledger,
+    guard: Option<&Guard>,
+) -> Result<(), Lapsed> {
+    let knob = Knob::IoMax(disk.disk.id);
+    let mut foreign = Vec::new();
+    for id in disk.standing.keys() {
+        trusted(guard, Instant::now())?;
+        if ledger.audit(*id, knob).is_some() {
+            foreign.push(*id);
+        }
+    }
+    for id in foreign {
+        tracing::warn!(cgroup = id.0, %knob, "someone else wrote it: yielded");
+        disk.standing.remove(&id);
+    }
+    Ok(())
+}
+
 /// Moves one disk's limits to where they should be.
 fn limit(
     disk: &mut DiskCredits,
     allowances: &[Allowance],
     observer: &Observer,
     ledger: &mut Ledger,
-    audit: bool,
+    guard: Option<&Guard>,
     moved: &mut Vec<Moved>,
-) {
+) -> Result<(), Lapsed> {
     let device = disk.disk.id;
     let knob = Knob::IoMax(device);
-    if audit {
-        let foreign: Vec<CgroupId> = disk
-            .standing
-            .keys()
-            .filter(|id| ledger.audit(**id, knob).is_some())
-            .copied()
-            .collect();
-        for id in foreign {
-            tracing::warn!(cgroup = id.0, %knob, "someone else wrote it: yielded");
-            disk.standing.remove(&id);
-        }
-    }
     for intent in plan_limits(device, allowances, &disk.standing) {
         if intent.limits.none() {
             disk.standing.remove(&intent.id);
@@ -503,6 +551,7 @@ fn limit(
         };
         let value = io_max(device, &intent.limits);
         tracing::debug!(tenant = %node.cgroup.path().display(), value, why = %intent.reason, "io.max");
+        trusted(guard, Instant::now())?;
         let written = ledger.set(&node.cgroup, knob, &value);
         if told(&node.cgroup, knob, written, ledger) {
             disk.standing.insert(intent.id, intent.limits);
@@ -516,6 +565,7 @@ fn limit(
             disk.standing.remove(&intent.id);
         }
     }
+    Ok(())
 }
 
 /// Whether the value stands; otherwise the knob is left alone from now on, and that is said.
@@ -620,6 +670,73 @@ mod tests {
             assert_eq!(over(&highs, &few).len(), 2, "{few:?}");
         }
         assert_eq!(over(&HashMap::new(), &HashSet::new()), []);
+    }
+
+    /// Credits with one limit and one room of a cgroup, and a guard that has heard of us `silent` ago.
+    fn limited(dir: &Path, silent: Duration) -> (Credits, Ledger, Cgroup) {
+        let root = dir.join("cgroup");
+        std::fs::create_dir_all(root.join("a")).unwrap();
+        let device: DevId = "8:0".parse().unwrap();
+        std::fs::write(root.join("a/io.max"), unlimited(device)).unwrap();
+        std::fs::write(root.join("a/memory.high"), "max").unwrap();
+        let fs = justitia_kernel::cgroup::CgroupFs::open_fixture(&root, true).unwrap();
+        let cgroup = Cgroup::open_at(&fs, Path::new("a")).unwrap();
+        let (mut ledger, _) = Ledger::open(&fs, &dir.join("state")).unwrap();
+        let mut credits = Credits::open(&Config::default(), fs.root());
+        let limits = Limits {
+            wbps: Some(1 << 20),
+            ..Limits::default()
+        };
+        let set = ledger.set(&cgroup, Knob::IoMax(device), &io_max(device, &limits));
+        assert_eq!(set.unwrap(), Written::Yes);
+        let set = ledger.set(&cgroup, Knob::MemoryHigh, "4096");
+        assert_eq!(set.unwrap(), Written::Yes);
+        credits.disks.push(DiskCredits {
+            meter: DeviceMeter::new(dir),
+            credits: CreditLoop::new(Settings::default()),
+            standing: HashMap::from([(cgroup.id(), limits)]),
+            disk: Disk {
+                id: device,
+                name: "sda".to_owned(),
+                dir: dir.to_owned(),
+            },
+            yields: None,
+        });
+        credits.highs.insert(cgroup.id(), 4096);
+        credits.guard = Some(Guard::deaf(silent));
+        // What the guard does.
+        std::fs::write(root.join("a/io.max"), unlimited(device)).unwrap();
+        std::fs::write(root.join("a/memory.high"), "max").unwrap();
+        (credits, ledger, cgroup)
+    }
+
+    #[test]
+    fn what_the_guard_gave_back_within_a_turn_is_not_yielded() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut credits, mut ledger, cgroup) = limited(dir.path(), LAPSE);
+        let knob = Knob::IoMax(credits.disks[0].disk.id);
+        let (disk, guard) = (&mut credits.disks[0], credits.guard.as_ref());
+        assert!(yield_foreign(disk, &mut ledger, guard).is_err());
+        credits.let_go(&mut ledger);
+        assert!(ledger.is_empty());
+        for knob in [knob, Knob::MemoryHigh] {
+            assert!(ledger.may_write(cgroup.id(), knob), "{knob}");
+        }
+        assert!(credits.highs.is_empty() && credits.disks[0].standing.is_empty());
+        assert_eq!(credits.moved().len(), 2);
+        // It goes on: the guard hears of us, and what stands is trusted again.
+        credits.beat(Instant::now());
+        assert!(trusted(credits.guard.as_ref(), Instant::now()).is_ok());
+    }
+
+    #[test]
+    fn what_someone_else_wrote_while_the_guard_heard_of_us_is_yielded() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut credits, mut ledger, cgroup) = limited(dir.path(), Duration::ZERO);
+        let knob = Knob::IoMax(credits.disks[0].disk.id);
+        let (disk, guard) = (&mut credits.disks[0], credits.guard.as_ref());
+        assert!(yield_foreign(disk, &mut ledger, guard).is_ok());
+        assert!(!ledger.may_write(cgroup.id(), knob));
     }
 
     #[test]

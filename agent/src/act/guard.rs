@@ -21,9 +21,11 @@ use rustix::time::Timespec;
 
 use super::ledger::{LedgerError, Returned, lapse, reset};
 
-/// Limits of an agent that has been silent for so long are given back. Longer than the pause after which the
-/// agent itself no longer trusts what stands ([`credits`](super::credits)), so that it notices.
+/// Limits of an agent that has been silent for so long are given back.
 pub const SILENCE: Duration = Duration::from_secs(5);
+/// After so long a silence the agent itself no longer trusts what stands ([`credits`](super::credits)): sooner than the
+/// guard, so that it notices.
+pub const LAPSE: Duration = Duration::from_secs(3);
 /// The agent is heard at least this often.
 const BEAT: Duration = Duration::from_secs(1);
 /// What an agent that ends in order says last: it gives everything back itself.
@@ -39,7 +41,7 @@ const LOOK: Duration = Duration::from_millis(100);
 pub struct Guard {
     child: Child,
     heart: Option<ChildStdin>,
-    beaten: Option<Instant>,
+    beaten: Instant,
 }
 
 impl Guard {
@@ -48,6 +50,7 @@ impl Guard {
     /// # Errors
     /// If the program cannot be started.
     pub fn start(state: &Path) -> std::io::Result<Self> {
+        let beaten = Instant::now();
         let mut child = Command::new("/proc/self/exe")
             .arg("guard")
             .arg(state)
@@ -59,16 +62,22 @@ impl Guard {
         Ok(Self {
             child,
             heart,
-            beaten: None,
+            beaten,
         })
+    }
+
+    /// How long the guard has heard nothing.
+    #[must_use]
+    pub fn silent_for(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.beaten)
     }
 
     /// Tells the guard that the agent lives. Says whether the guard does.
     pub fn beat(&mut self, now: Instant) -> bool {
-        if self.beaten.is_some_and(|at| now - at < BEAT) {
+        if self.silent_for(now) < BEAT {
             return true;
         }
-        self.beaten = Some(now);
+        self.beaten = now;
         // A pipe takes some thousand beats before a write would wait: a guard that is stopped for that long
         // is none.
         let alive = matches!(self.child.try_wait(), Ok(None));
@@ -77,6 +86,23 @@ impl Guard {
                 .heart
                 .as_mut()
                 .is_some_and(|h| h.write_all(b".").is_ok())
+    }
+}
+
+#[cfg(test)]
+impl Guard {
+    /// A guard that does nothing, and has heard of the agent so long ago.
+    pub(super) fn deaf(silent: Duration) -> Self {
+        let mut child = Command::new("cat")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        Self {
+            heart: child.stdin.take(),
+            child,
+            beaten: Instant::now() - silent,
+        }
     }
 }
 
