@@ -166,7 +166,7 @@ impl Config {
     #[must_use]
     pub fn overrides(&self, path: &Path) -> Override {
         let mut sum = Override::default();
-        for rule in self.rules.iter().filter(|r| r.glob.is_match(path)) {
+        for rule in self.rules.iter().filter(|r| r.is_match(path)) {
             sum.weight = sum.weight.or(rule.says.weight);
             sum.floor = sum.floor.or(rule.says.floor);
             sum.exclude = sum.exclude.or(rule.says.exclude);

@@ -9,7 +9,7 @@ use justitia_share::Weight;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::tenant::{Override, Rule, glob};
+use super::tenant::{Override, Rule};
 use super::{Config, ConfigError};
 
 type Table<'a> = DeTable<'a>;
@@ -236,7 +236,7 @@ fn top(config: &mut Config, report: &mut Report<'_>, key: &str, value: &Value<'_
 
 fn tenant(config: &mut Config, report: &mut Report<'_>, item: &Value<'_>) {
     let mut says = Override::default();
-    let mut pattern = None;
+    let mut rule = None;
     let mut seen_match = false;
     report.table(
         " in [[tenant]]",
@@ -247,8 +247,8 @@ fn tenant(config: &mut Config, report: &mut Report<'_>, item: &Value<'_>) {
                 "match" => {
                     seen_match = true;
                     let text = report.take(value, "a glob over cgroup paths, as a string", string);
-                    pattern = text.and_then(|text| {
-                        glob(&text)
+                    rule = text.and_then(|text| {
+                        Rule::new(&text, Override::default())
                             .map_err(|what| report.at(value.span().start, what))
                             .ok()
                     });
@@ -267,8 +267,9 @@ fn tenant(config: &mut Config, report: &mut Report<'_>, item: &Value<'_>) {
             "expected a [[tenant]] with a `match`, found none".to_owned(),
         );
     }
-    if let Some(glob) = pattern {
-        config.rules.push(Rule { glob, says });
+    if let Some(mut rule) = rule {
+        rule.says = says;
+        config.rules.push(rule);
     }
 }
 

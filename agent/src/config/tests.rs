@@ -189,3 +189,49 @@ fn a_rule_that_names_a_cgroup_without_its_path_is_told_what_it_could_mean() {
         ]
     );
 }
+
+#[test]
+fn a_glob_that_cannot_be_compiled_is_told_by_line() {
+    let refused = |pattern: &str| {
+        let text = format!("\n[[tenant]]\nmatch = \"{pattern}\"\n");
+        let errors = load(&[("j.toml", &text)]).unwrap_err();
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        errors[0].clone()
+    };
+    let nested = |count| "{".repeat(count) + "a" + &"}".repeat(count);
+    assert_eq!(
+        refused(&nested(250)),
+        "j.toml:3: expected a glob with at most 8 braces within each other, found 250: write several [[tenant]]"
+    );
+    let long = "j.toml:3: expected a glob of at most 1024 bytes, found one of ";
+    for pattern in [nested(200_000), "[!a]".repeat(200_000)] {
+        let error = refused(&pattern);
+        assert!(error.starts_with(long), "{error}");
+    }
+    // Braces that are hidden from the count.
+    let hidden = refused(&("{[}]".repeat(200) + &"}".repeat(200)));
+    assert!(
+        hidden.starts_with("j.toml:3: expected a glob over cgroup paths, found")
+            && hidden
+                .ends_with("}\": exceed the maximum number of nested parentheses/brackets (250)"),
+        "{hidden}"
+    );
+}
+
+#[test]
+fn globs_up_to_the_bounds_are_compiled() {
+    let matches = |pattern: &str, path: &str| {
+        let rule = tenant::Rule::new(pattern, Override::default()).unwrap();
+        rule.is_match(Path::new(path))
+    };
+    assert!(matches("{a,{b,{c,{d,{e,{f,{g,{h,i}}}}}}}}", "i"));
+    for part in ["[!a]", "?", "**/", "{b,}", "*", "\\{", "é"] {
+        let rule = tenant::Rule::new(&part.repeat(1024 / part.len()), Override::default());
+        assert!(rule.is_ok(), "{part}: {rule:?}");
+    }
+    assert!(matches(&"?".repeat(1024), &"x".repeat(1024)));
+    assert!(matches("é*", "ér"));
+    let bytes: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(b"a/\n\xff.x");
+    let rule = tenant::Rule::new("/a/*.x", Override::default()).unwrap();
+    assert!(rule.is_match(Path::new(bytes)));
+}
