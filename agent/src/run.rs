@@ -2,6 +2,7 @@
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use justitia_kernel::cgroup::CgroupFs;
@@ -12,6 +13,7 @@ use rustix::time::Timespec;
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use crate::act::guard::WAKE;
 use crate::act::keeper::Keeper;
 use crate::act::ledger::{Back, Ledger, LedgerError, Returned};
 use crate::act::worker::Reclaimer;
@@ -70,6 +72,9 @@ pub fn run(config: Config, observe: bool) -> Result<(), RunError> {
         signal_hook::low_level::pipe::register(signal, writer)
             .map_err(|e| system("a signal handler", e))?;
     }
+    // It need do nothing: that it is pending ends what the kernel does in a write. It comes to this thread, the main one,
+    // which does the writing.
+    signal_hook::flag::register(WAKE, Arc::default()).map_err(|e| system("a signal handler", e))?;
     raise_descriptor_limit();
 
     let abilities = abilities(&support);

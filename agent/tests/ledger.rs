@@ -443,10 +443,12 @@ fn limits_of_a_silent_agent_lapse_and_it_takes_no_offence() {
     let mut ledger = limited(&tree, &cgroup);
     let (heart, mut agents) = std::os::unix::net::UnixStream::pair().unwrap();
     let (heard, hears) = std::sync::mpsc::channel();
+    let (wakes, woken) = std::sync::mpsc::channel();
     let (fs, state) = (tree.fs.clone(), tree.state());
     let watching = std::thread::spawn(move || {
         let silence = std::time::Duration::from_millis(200);
-        guard(&fs, &state, heart, silence, |done| {
+        let wake = || wakes.send(()).unwrap();
+        guard(&fs, &state, heart, silence, wake, |done| {
             heard.send(done.unwrap()).unwrap();
         })
         .unwrap();
@@ -455,6 +457,11 @@ fn limits_of_a_silent_agent_lapse_and_it_takes_no_offence() {
     assert_eq!(hears.recv_timeout(soon).unwrap().len(), 2);
     assert_eq!(io_max(&tree, "a"), FREE);
     assert_eq!(tree.low("a"), "5000", "protection throttles nobody");
+    // It is woken, and again while it is silent: it may have been anywhere the first time.
+    for _ in 0..3 {
+        woken.recv_timeout(soon).unwrap();
+    }
+    assert!(hears.try_recv().is_err(), "limits are given back once");
     // It wakes up, and gives back what it believes to stand.
     std::io::Write::write_all(&mut agents, b".").unwrap();
     assert_eq!(ledger.release(cgroup.id(), DISK), Some(Back::Restored));
@@ -494,7 +501,8 @@ fn the_guard_of_a_killed_agent_resets() {
     drop(agents);
     let mut returned = Vec::new();
     let silence = std::time::Duration::from_secs(60);
-    guard(&tree.fs, &tree.state(), heart, silence, |done| {
+    let wake = || unreachable!("who is gone is not woken");
+    guard(&tree.fs, &tree.state(), heart, silence, wake, |done| {
         returned.extend(done.unwrap());
     })
     .unwrap();

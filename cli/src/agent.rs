@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use justitia_agent::act::guard::{SILENCE, guard as watch};
+use justitia_agent::act::guard::{SILENCE, guard as watch, wake};
 use justitia_agent::act::ledger::{Back, reset as give_back};
 use justitia_agent::config::{Config, DEFAULT_PATH};
 use justitia_agent::tell::socket::ask;
@@ -79,6 +79,8 @@ pub struct Reset {
 pub struct Guard {
     /// The state directory of the agent
     state: std::path::PathBuf,
+    /// The agent's process
+    agent: u32,
 }
 
 /// Read a file on behalf of the cgroup that this process is in: started by the agent itself.
@@ -104,7 +106,8 @@ pub fn guard(args: &Guard) -> anyhow::Result<ExitCode> {
         Err(error) => eprintln!("justitia guard: {error}"),
     };
     let heart = std::io::stdin();
-    watch(&fs, &args.state, heart.lock(), SILENCE, told)?;
+    let wake = || wake(args.agent);
+    watch(&fs, &args.state, heart.lock(), SILENCE, wake, told)?;
     Ok(ExitCode::SUCCESS)
 }
 

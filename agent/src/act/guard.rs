@@ -2,7 +2,8 @@
 //!
 //! It is started before the first limit is set, waits for the agent's heartbeat on its standard input, and
 //! does two things. If the heartbeat stops (the agent was stopped by SIGSTOP, or hangs), it gives back
-//! whatever throttles, by the journal, and goes on waiting. If its input ends without a farewell (the agent
+//! whatever throttles, by the journal, wakes the agent, should the kernel hold it in a write, and goes on
+//! waiting. If its input ends without a farewell (the agent
 //! is gone, however), it does what `justitia reset` does, unless another agent has begun already.
 //!
 //! It is in a process group of its own, so that what stops the agent's does not stop it. What freezes the whole
@@ -17,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use justitia_kernel::cgroup::CgroupFs;
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Signal, getppid, kill_process};
 use rustix::time::Timespec;
 
 use super::ledger::{LedgerError, Returned, lapse, reset};
@@ -26,6 +28,9 @@ pub const SILENCE: Duration = Duration::from_secs(5);
 /// After so long a silence the agent itself no longer trusts what stands ([`credits`](super::credits)): sooner than the
 /// guard, so that it notices.
 pub const LAPSE: Duration = Duration::from_secs(3);
+/// Wakes the agent, which has to handle it: whoever sets `memory.high` reclaims, in the kernel, until less is used, and
+/// for ever if the tenant takes as fast as that; a handled signal ends it. Without a handler this one does nothing.
+pub const WAKE: i32 = signal_hook::consts::SIGURG;
 /// The agent is heard at least this often.
 const BEAT: Duration = Duration::from_secs(1);
 /// What an agent that ends in order says last: it gives everything back itself.
@@ -45,7 +50,7 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Starts this program again as `guard` of the ledger in `state`.
+    /// Starts this program again as `guard` of the ledger in `state`. [`WAKE`] is to be handled before.
     ///
     /// # Errors
     /// If the program cannot be started.
@@ -54,6 +59,7 @@ impl Guard {
         let mut child = Command::new("/proc/self/exe")
             .arg("guard")
             .arg(state)
+            .arg(std::process::id().to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .process_group(0)
@@ -116,7 +122,18 @@ impl Drop for Guard {
     }
 }
 
-/// The guard's end: waits for the heartbeat on `heart` until it ends. `told` hears what was given back.
+/// Wakes the agent, if `agent` is still the process that this one was started by.
+pub fn wake(agent: u32) {
+    let parent = getppid().filter(|pid| u32::try_from(pid.as_raw_nonzero().get()) == Ok(agent));
+    if let Some(parent) = parent
+        && let Err(error) = kill_process(parent, Signal::URG)
+    {
+        tracing::warn!(agent, %error, "the agent could not be woken");
+    }
+}
+
+/// The guard's end: waits for the heartbeat on `heart` until it ends. `wake` is called after each silence, once limits
+/// were given back; `told` hears what was.
 ///
 /// # Errors
 /// If the heartbeat cannot be read.
@@ -125,20 +142,22 @@ pub fn guard<H: Read + AsFd>(
     state: &Path,
     mut heart: H,
     silence: Duration,
+    mut wake: impl FnMut(),
     mut told: impl FnMut(Result<Vec<Returned>, LedgerError>),
 ) -> std::io::Result<()> {
     let timeout = Timespec::try_from(silence).ok();
     let mut lapsed = false;
     let mut beats = [0; 64];
     loop {
-        let wait = if lapsed { None } else { timeout.as_ref() };
-        let ready = poll(&mut [PollFd::new(&heart, PollFlags::IN)], wait);
+        let ready = poll(&mut [PollFd::new(&heart, PollFlags::IN)], timeout.as_ref());
         match ready {
             Err(rustix::io::Errno::INTR) => continue,
             Err(error) => return Err(error.into()),
             Ok(0) => {
-                lapsed = true;
-                told(lapse(fs, state));
+                if !std::mem::replace(&mut lapsed, true) {
+                    told(lapse(fs, state));
+                }
+                wake();
                 continue;
             }
             Ok(_) => {}
