@@ -258,10 +258,12 @@ impl Agent {
         }
     }
 
-    /// Tells the keeper of cgroups that came and went, and of knobs that were written.
+    /// Tells who keeps something of cgroups which came and went, whoever found that out; and the keeper,
+    /// which knobs were written.
     fn follow(&mut self, changes: &Changes, now: Instant) {
         for id in &changes.gone {
             let key = Key::Cgroup(*id);
+            self.observer.sight.gone(*id);
             self.keeper.gone(*id);
             self.credits.gone(*id);
             self.history.gone(key);
@@ -336,5 +338,42 @@ impl Agent {
             Key::Cgroup(id) => Some(id),
             Key::Outside => None,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use justitia_kernel::eyes::Counters;
+
+    /// Removals are told by events, and where those are late, found by who reads.
+    #[test]
+    fn what_was_seen_of_a_cgroup_goes_with_it_whoever_finds_it_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        std::fs::create_dir(&path).unwrap();
+        std::fs::write(path.join("cgroup.controllers"), "memory\n").unwrap();
+        std::fs::write(path.join("memory.stat"), "file 4096\n").unwrap();
+        let fs = CgroupFs::open_fixture(dir.path(), true).unwrap();
+        let (abilities, sight) = (Abilities::default(), Sight::blind("a test"));
+        let mut agent = Agent::new(
+            Config::default(),
+            &fs,
+            abilities,
+            Keeper::new(None),
+            None,
+            sight,
+        )
+        .unwrap();
+        let now = Instant::now();
+        let id = agent.observer.mirror.order()[0];
+        agent.observer.sight.saw(id, Counters::default(), now);
+        assert!(agent.observer.sight.keeps(id));
+
+        let mut changes = Changes::default();
+        agent.observer.mirror.found_gone(id, &mut changes);
+        assert_eq!(changes.gone, [id]);
+        agent.follow(&changes, now);
+        assert!(!agent.observer.sight.keeps(id));
     }
 }

@@ -97,6 +97,11 @@ impl Flows {
         self.flows.remove(&id);
     }
 
+    #[cfg(test)]
+    pub(crate) fn keeps(&self, id: CgroupId) -> bool {
+        self.flows.contains_key(&id)
+    }
+
     /// A tenant over the window that ends now; nothing if it was never seen.
     #[must_use]
     pub fn rates(&self, id: CgroupId, now: Instant) -> Rates {

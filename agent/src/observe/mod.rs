@@ -101,9 +101,6 @@ impl Observer {
             self.rescanned = now;
         }
         self.expect(&changes, now);
-        for id in &changes.gone {
-            self.sight.gone(*id);
-        }
         self.sight.sample(&self.mirror, now);
         changes
     }

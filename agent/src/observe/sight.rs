@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use justitia_kernel::cgroup::CgroupId;
+#[cfg(test)]
+use justitia_kernel::eyes::Counters;
 use justitia_kernel::eyes::{Eyes, Histogram, Latencies, Limits, Sample, SharedInode};
 use justitia_kernel::psi::PsiResource;
 use justitia_kernel::support::State;
@@ -228,6 +230,16 @@ impl Sight {
         {
             self.errors += 1;
         }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn saw(&mut self, id: CgroupId, counters: Counters, now: Instant) {
+        self.flows.take(id, counters, None, now);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn keeps(&self, id: CgroupId) -> bool {
+        self.flows.keeps(id)
     }
 
     /// The probes, if they can be read.
