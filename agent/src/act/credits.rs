@@ -31,6 +31,8 @@ const BUSY: f64 = 0.7;
 const AUDIT: Duration = Duration::from_secs(1);
 /// `memory.high` moves at most this often.
 const ROOMS: Duration = Duration::from_millis(500);
+/// Setting `memory.high` may hold up the agent for so long once; then that knob is left alone.
+const HELD_UP: Duration = Duration::from_secs(1);
 /// A buffered writer that contended counts as one for so long.
 const WRITER: Duration = Duration::from_secs(3);
 /// The oldest kernel on which limits on writes hold up nobody else's metadata on a shared file system.
@@ -375,7 +377,24 @@ impl Credits {
                 });
             }
             trusted(self.guard.as_ref(), Instant::now())?;
+            let begun = Instant::now();
             let written = ledger.set(&node.cgroup, Knob::MemoryHigh, &intent.high.to_string());
+            if let Some(why) = held_up(begun.elapsed()) {
+                let tenant = escape::encode(node.cgroup.path().as_os_str());
+                tracing::warn!(tenant, why, "memory.high is left alone");
+                self.highs.remove(&intent.id);
+                ledger.release(intent.id, Knob::MemoryHigh);
+                if ledger.may_write(intent.id, Knob::MemoryHigh) {
+                    ledger.leave(intent.id, Knob::MemoryHigh, "max");
+                }
+                self.moved.push(Moved {
+                    id: intent.id,
+                    knob: Knob::MemoryHigh,
+                    to: None,
+                    why,
+                });
+                continue;
+            }
             if told(&node.cgroup, Knob::MemoryHigh, written, ledger) {
                 self.highs.insert(intent.id, intent.high);
                 self.moved.push(Moved {
@@ -414,6 +433,17 @@ impl Credits {
         self.writers.clear();
         self.users.pause();
     }
+}
+
+/// Why a `memory.high` that took so long to set is left alone from now on, if it is.
+fn held_up(took: Duration) -> Option<String> {
+    (took >= HELD_UP).then(|| {
+        format!(
+            "setting it took {:.1} s: the kernel reclaims for whoever sets it while the tenant takes as fast, and \
+             all others wait for that",
+            took.as_secs_f64()
+        )
+    })
 }
 
 /// Who has a room, but is no writer that contends, or the only one.
@@ -737,6 +767,13 @@ mod tests {
         let (disk, guard) = (&mut credits.disks[0], credits.guard.as_ref());
         assert!(yield_foreign(disk, &mut ledger, guard).is_ok());
         assert!(!ledger.may_write(cgroup.id(), knob));
+    }
+
+    #[test]
+    fn a_room_that_holds_up_the_agent_is_the_last() {
+        assert_eq!(held_up(Duration::from_millis(999)), None);
+        let why = held_up(Duration::from_millis(1240)).unwrap();
+        assert!(why.starts_with("setting it took 1.2 s: "), "{why}");
     }
 
     #[test]
