@@ -168,7 +168,7 @@ fn who_is_not_seen_to_get_anything_gets_little_more_than_its_part() {
             machine.set_all(work);
             machine.run(20.0);
             let got = machine.measure(20.0);
-            let part = 100.0 / total(&weights.iter().map(|w| *w as f64).collect::<Vec<_>>());
+            let part = 100.0 / total(&weights.iter().copied().map(num::to_f64).collect::<Vec<_>>());
             let found = got[0] / total(&got);
             // A fifth less is believed, and of that much its part can be corrected up.
             assert!(found < 1.35 * part, "{weights:?} {work:?}: {got:?}");
@@ -351,7 +351,7 @@ fn it_does_not_oscillate() {
     }
     let a_second =
         justitia_share::num::to_f64((machine.writes_of_limits - before) as u64) / 20.0 / 4.0;
-    assert!(a_second <= 2.0, "{a_second} writes a second and tenant");
+    assert!(a_second <= 1.3, "{a_second} writes a second and tenant");
 }
 
 #[test]

@@ -78,12 +78,33 @@ pub fn explain(status: &Status, index: usize, standing: &Standing) -> String {
     }
     let told = out.len();
     others(&mut out, tenant, &standing.knobs);
+    above(&mut out, status, tenant);
     if tenant.knobs.is_empty() && out.len() == told {
         let _ = writeln!(out, "  none that the agent has set");
     }
     taking(&mut out, status, tenant);
     decisions(&mut out, status, tenant, standing);
     out
+}
+
+/// Limits of ours on a cgroup that it is in: what it waits for may be those.
+fn above(out: &mut String, status: &Status, tenant: &TenantStatus) {
+    let mut next = tenant.parent;
+    while let Some(up) = next.and_then(|index| status.tenants.get(index)) {
+        let ours = up.knobs.iter().filter(|k| k.by == Holder::Agent);
+        let mut limits = ours
+            .map(|k| k.knob.split(' ').next().unwrap_or(&k.knob))
+            .filter(|knob| matches!(*knob, "io.max" | "memory.high"));
+        if let Some(knob) = limits.next() {
+            let _ = writeln!(
+                out,
+                "  {knob} of {}, which it is in, limits it as well: disks are divided there, since somebody else divides \
+                 it further (`justitia explain {}` says more)",
+                up.path, up.path
+            );
+        }
+        next = up.parent.filter(|parent| Some(*parent) < next);
+    }
 }
 
 fn head(out: &mut String, status: &Status, tenant: &TenantStatus) {

@@ -79,6 +79,24 @@ fn says(text: &str, facts: &[&str]) {
 }
 
 #[test]
+fn who_is_limited_further_up_learns_where() {
+    let mut status = status();
+    assert!(!explain(&status, 1, &Standing::default()).contains("limits it as well"));
+    status.tenants[0].knobs = vec![KnobStatus {
+        knob: "io.max 8:0".into(),
+        stands: "8:0 rbps=max wbps=1048576 riops=max wiops=max".into(),
+        by: Holder::Agent,
+        before: Some("8:0 rbps=max wbps=max riops=max wiops=max".into()),
+        why: "the disk is contended".into(),
+    }];
+    let text = explain(&status, 1, &Standing::default());
+    says(
+        &text,
+        &["io.max of a.slice, which it is in", "explain a.slice`"],
+    );
+}
+
+#[test]
 fn a_tenant_above_its_entitlement_learns_what_was_taken_and_why() {
     let text = explain(
         &status(),

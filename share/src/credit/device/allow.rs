@@ -93,11 +93,18 @@ impl CreditLoop {
                 own
             };
             state.lifted = limits != own;
+            state.stood += interval.seconds;
+            let deadband = if state.stood < self.settings.hold {
+                self.settings.hasty
+            } else {
+                self.settings.deadband
+            };
             let standing = match state.standing {
-                Some((part, standing)) if limits.near(&standing, self.settings.deadband) => {
-                    (part, standing)
+                Some((part, standing)) if limits.near(&standing, deadband) => (part, standing),
+                _ => {
+                    state.stood = 0.0;
+                    (part, limits)
                 }
-                _ => (part, limits),
             };
             state.standing = tenant.limitable.then_some(standing);
             allowances.push(Allowance {

@@ -33,6 +33,11 @@ pub struct Settings {
     pub carry: f64,
     /// Limits that would move by less than this part stay. Default 0.04.
     pub deadband: f64,
+    /// Limits stay for so many seconds, unless they would move by more than `hasty`: each movement costs, and what is a
+    /// little late is carried over. Default 1.
+    pub hold: f64,
+    /// See `hold`. Default 0.1.
+    pub hasty: f64,
 }
 
 impl Default for Settings {
@@ -44,6 +49,8 @@ impl Default for Settings {
             delay: 0.05,
             carry: 0.25,
             deadband: 0.04,
+            hold: 1.0,
+            hasty: 0.1,
         }
     }
 }

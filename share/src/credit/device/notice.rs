@@ -88,6 +88,8 @@ pub(super) struct State {
     /// What it was thought to spend.
     pub(super) expected: f64,
     pub(super) standing: Option<(f64, Limits)>,
+    /// Since its limits last moved, seconds.
+    pub(super) stood: f64,
 }
 
 impl State {
