@@ -1,5 +1,6 @@
 //! Cgroup names are bytes chosen by others: spaces, newlines, control sequences, no UTF-8. Here they become
-//! plain text that can be printed, logged and read back.
+//! plain text that can be printed, logged and read back. Other text that others have written stays as it is but for
+//! what a terminal would not show, but do.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -36,6 +37,29 @@ pub fn decode(text: &str) -> Option<OsString> {
     Some(OsString::from_vec(bytes))
 }
 
+/// Text for people, on one line: control characters, and those that turn the direction of what follows or are not seen,
+/// as `\u{...}` (`\n`, `\t` for those). Not to be read back.
+#[must_use]
+pub fn plain(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        // What `Debug` leaves as it is can be seen; quotes and backslashes it marks only to be read back.
+        if matches!(c, ' '..='~') {
+            out.push(c);
+        } else {
+            out.extend(c.escape_debug());
+        }
+    }
+    out
+}
+
+/// The same for text of several lines.
+#[must_use]
+pub fn plain_lines(text: &str) -> String {
+    let lines: Vec<String> = text.split('\n').map(plain).collect();
+    lines.join("\n")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -49,7 +73,23 @@ mod tests {
         );
     }
 
+    #[test]
+    fn nothing_reaches_a_terminal_but_what_it_shows() {
+        assert_eq!(
+            plain("a \"b\" \\ größe 日\x1b[31m\u{9b}2J\u{202e}\u{2066}\u{200b}\x7f\r\n\t"),
+            "a \"b\" \\ größe 日\\u{1b}[31m\\u{9b}2J\\u{202e}\\u{2066}\\u{200b}\\u{7f}\\r\\n\\t"
+        );
+        assert_eq!(plain_lines("a\x1b\n\nb\n"), "a\\u{1b}\n\nb\n");
+    }
+
     proptest! {
+        #[test]
+        fn what_is_plain_stays_so(text in any::<String>()) {
+            let once = plain(&text);
+            prop_assert!(!once.chars().any(char::is_control));
+            prop_assert_eq!(plain(&once), once);
+        }
+
         #[test]
         fn comes_back(bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
             let name = OsString::from_vec(bytes);

@@ -6,8 +6,9 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use clap::Args;
 use justitia_agent::act::guard::{SILENCE, guard as watch, wake};
-use justitia_agent::act::ledger::{Back, reset as give_back};
+use justitia_agent::act::ledger::{Back, LedgerError, reset as give_back};
 use justitia_agent::config::{Config, DEFAULT_PATH};
+use justitia_agent::escape::{encode, plain_lines};
 use justitia_agent::tell::socket::ask;
 use justitia_kernel::cgroup::CgroupFs;
 
@@ -97,13 +98,13 @@ pub fn read_for(args: &ReadFor) -> anyhow::Result<ExitCode> {
 
 pub fn guard(args: &Guard) -> anyhow::Result<ExitCode> {
     let fs = CgroupFs::discover()?;
-    let told = |done: Result<Vec<_>, _>| match done {
+    let told = |done: Result<Vec<_>, LedgerError>| match done {
         Ok(returned) if returned.is_empty() => {}
         Ok(returned) => eprintln!(
             "justitia guard: the agent is silent or gone; {} limits were looked after",
             returned.len()
         ),
-        Err(error) => eprintln!("justitia guard: {error}"),
+        Err(error) => eprintln!("justitia guard: {}", plain_lines(&error.to_string())),
     };
     let heart = std::io::stdin();
     let wake = || wake(args.agent);
@@ -117,7 +118,7 @@ pub fn run(args: &Run) -> anyhow::Result<ExitCode> {
         let path = args.config.config.as_deref();
         println!(
             "{}: no errors",
-            path.map_or(DEFAULT_PATH.into(), |p| p.display().to_string())
+            path.map_or(DEFAULT_PATH.into(), |p| encode(p.as_os_str()))
         );
         return Ok(ExitCode::SUCCESS);
     }

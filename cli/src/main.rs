@@ -64,7 +64,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// The error with its causes, each once: some say theirs themselves.
+/// The error with its causes, each once: some say theirs themselves. Whatever they quote does nothing to a terminal.
 fn told(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
@@ -73,7 +73,7 @@ fn told(error: &anyhow::Error) -> String {
             text = format!("{text}{colon}{cause}");
         }
     }
-    text
+    justitia_agent::escape::plain_lines(&text)
 }
 
 #[cfg(test)]
@@ -88,6 +88,15 @@ mod tests {
         assert_eq!(
             told(&refused().context("reading y")),
             "reading y: permission denied"
+        );
+    }
+
+    #[test]
+    fn what_an_error_quotes_does_nothing_to_a_terminal() {
+        let error = anyhow::anyhow!("no agent at /\x1b[2J\u{9b}x").context("two\nlines\u{202e}");
+        assert_eq!(
+            told(&error),
+            "two\nlines\\u{202e}: no agent at /\\u{1b}[2J\\u{9b}x"
         );
     }
 }

@@ -9,6 +9,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use justitia_agent::Alone;
 use justitia_agent::config::Config;
+use justitia_agent::escape::plain_lines;
 use justitia_agent::tell::Status;
 use justitia_agent::tell::socket::ask;
 use justitia_agent::tell::status::TenantStatus;
@@ -130,7 +131,7 @@ pub fn record(args: &Record) -> anyhow::Result<ExitCode> {
         match asked.look() {
             Ok(status) => recorder.record(&status)?,
             // An agent that is restarted is no reason to end a recording.
-            Err(error) => eprintln!("justitia: {error:#}"),
+            Err(error) => eprintln!("justitia: {}", crate::told(&error)),
         }
         count += 1;
         let next = Duration::from_secs(1) * count;
@@ -153,7 +154,8 @@ pub fn explain(args: &Explain) -> anyhow::Result<ExitCode> {
     };
     match find(&status, &args.tenant) {
         Ok(index) => {
-            print!("{}", explanation(&status, index, &standing));
+            let text = explanation(&status, index, &standing);
+            print!("{}", plain_lines(&text));
             Ok(ExitCode::SUCCESS)
         }
         Err(paths) if paths.is_empty() => {
@@ -161,7 +163,7 @@ pub fn explain(args: &Explain) -> anyhow::Result<ExitCode> {
                 bail!("no tenant of the recording is called {:?}", args.tenant);
             };
             let path = args.tenant.trim_start_matches("/sys/fs/cgroup");
-            println!("{}", unmanaged(path, &facts(path, &config)));
+            println!("{}", plain_lines(&unmanaged(path, &facts(path, &config))));
             Ok(ExitCode::FAILURE)
         }
         Err(paths) => bail!(

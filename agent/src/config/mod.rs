@@ -55,6 +55,7 @@ use std::time::Duration;
 use justitia_kernel::eyes::Limits;
 use justitia_share::Weight;
 
+use crate::escape;
 use crate::plan::Policy;
 
 pub use tenant::{Override, Rule};
@@ -113,9 +114,14 @@ impl Default for Config {
     }
 }
 
-/// One thing that is wrong with a configuration file.
+/// One thing that is wrong with a configuration file. Its text and its name are shown so that a terminal is safe of them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}{}: {what}", path.display(), if *line == 0 { String::new() } else { format!(":{line}") })]
+#[error(
+    "{}{}: {}",
+    escape::encode(path.as_os_str()),
+    if *line == 0 { String::new() } else { format!(":{line}") },
+    escape::plain(what)
+)]
 pub struct ConfigError {
     /// The file.
     pub path: PathBuf,

@@ -235,3 +235,24 @@ fn globs_up_to_the_bounds_are_compiled() {
     let rule = tenant::Rule::new("/a/*.x", Override::default()).unwrap();
     assert!(rule.is_match(Path::new(bytes)));
 }
+
+#[test]
+fn what_a_file_holds_or_is_called_does_nothing_to_a_terminal() {
+    let bad = "\u{9b}2J\u{202e}";
+    let errors = load(&[
+        ("j.toml", &format!("state = \"{bad}\"\n\"{bad}\" = 1\n")),
+        ("j.toml.d/\x1b[2J\u{9b}.toml", "x = 1\n"),
+    ])
+    .unwrap_err();
+    assert_eq!(errors.len(), 3, "{errors:?}");
+    let shown = |c: char| !c.is_control() && c != '\u{202e}';
+    for error in &errors {
+        assert!(error.chars().all(shown), "{error:?}");
+    }
+    assert_eq!(
+        errors[0],
+        "j.toml:1: expected an absolute path, found string \"\\u{9b}2J\\u{202e}\""
+    );
+    let name = "j.toml.d/\\x1b[2J\\xc2\\x9b.toml:1: expected one of";
+    assert!(errors[2].starts_with(name), "{errors:?}");
+}

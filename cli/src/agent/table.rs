@@ -1,8 +1,10 @@
-//! What the agent tells, for people.
+//! What the agent tells, for people. Paths, values and words in it are others': here is where they become harmless to a
+//! terminal.
 
 use std::fmt::Write;
 
 use justitia_agent::act::ledger::{Back, Returned};
+use justitia_agent::escape::{plain, plain_lines};
 use justitia_agent::tell::Status;
 use justitia_view::units;
 
@@ -114,7 +116,7 @@ pub fn status(status: &Status) -> String {
         size(cost.resident),
         cost.knobs,
     );
-    out
+    plain_lines(&out)
 }
 
 /// What has become of a knob.
@@ -125,7 +127,7 @@ pub fn returned(r: &Returned) -> String {
         Back::Gone => "is gone with its cgroup".to_owned(),
         Back::Failed { error } => format!("could not be given back: {error}"),
     };
-    format!("{} {} {what}", r.path, r.knob)
+    plain(&format!("{} {} {what}", r.path, r.knob))
 }
 
 /// The same for machines.
@@ -158,5 +160,50 @@ fn size(bytes: u64) -> String {
         format!("{:.1} GiB", mib / 1024.0)
     } else {
         format!("{mib:.1} MiB")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use justitia_agent::tell::status::TenantStatus;
+    use justitia_kernel::knob::Knob;
+
+    const BAD: &str = "x\x1b]0;\u{9b}2J\u{202e}\r";
+
+    fn harmless(text: &str) -> bool {
+        let bad = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
+        text.contains("x\\u{1b}]0;\\u{9b}2J\\u{202e}\\r") && !text.contains(bad)
+    }
+
+    #[test]
+    fn what_a_ledger_holds_does_nothing_to_a_terminal() {
+        let foreign = Back::Foreign { found: BAD.into() };
+        for back in [Back::Restored, foreign, Back::Gone] {
+            let row = returned(&Returned {
+                path: format!("{BAD}\n"),
+                knob: Knob::MemoryLow,
+                before: BAD.into(),
+                back,
+            });
+            assert!(harmless(&row) && !row.contains('\n'), "{row:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_socket_says_does_nothing_to_a_terminal() {
+        let tenant = TenantStatus {
+            path: BAD.into(),
+            spared: Some(BAD.into()),
+            ..TenantStatus::default()
+        };
+        let table = status(&Status {
+            tenants: vec![tenant],
+            limits: vec![BAD.into()],
+            blind: Some(BAD.into()),
+            ..Status::default()
+        });
+        assert!(harmless(&table), "{table:?}");
+        assert!(table.lines().count() > 4, "{table}");
     }
 }
