@@ -336,33 +336,6 @@ mod tests {
     }
 
     #[test]
-    fn what_is_done_takes_no_longer_to_read_than_what_is_written() {
-        const COUNT: u64 = 10_000;
-        let took = |text: &[u8]| {
-            let begun = std::time::Instant::now();
-            let contents = parse(Path::new("x"), text, &boot_id());
-            assert!(contents.damage.is_none());
-            (contents.entries.len(), begun.elapsed())
-        };
-        let write = |n| Line::Write(entry(n));
-        let done = |cgroup| Line::Done {
-            cgroup,
-            knob: Knob::MemoryLow,
-        };
-        let written: Vec<Line> = (0..2 * COUNT).map(write).collect();
-        let latest_first = (0..COUNT).rev().map(done);
-        let given_back: Vec<Line> = (0..COUNT).map(write).chain(latest_first).collect();
-        let (count, written) = took(&journal_of(&written));
-        assert_eq!(count, 20_000);
-        let (count, given_back) = took(&journal_of(&given_back));
-        assert_eq!(count, 0);
-        assert!(
-            given_back < written * 3,
-            "{given_back:?} for as many lines as in {written:?}"
-        );
-    }
-
-    #[test]
     fn another_boot_says_nothing() {
         let text = render(&Line::Boot("other".into())) + &render(&Line::Write(entry(1)));
         let contents = parse(Path::new("x"), text.as_bytes(), "this");
