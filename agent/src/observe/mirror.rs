@@ -548,8 +548,9 @@ impl Mirror {
     }
 }
 
-/// The weight that somebody has set, and who. Where BFQ schedules the disks its weight counts, unless only
-/// `io.weight` has been set.
+/// The weight that somebody has set, and who. Where BFQ schedules the disks its weight comes first, else `io.weight`; the
+/// other counts where only that has been set: runc writes `io.bfq.weight` alone wherever BFQ is loaded, whether or not it
+/// schedules a disk.
 fn weight_of(cgroup: &Cgroup, bfq: bool) -> Option<(Weight, Authority)> {
     let set = |found: Result<Option<IoWeight>>, knob: Knob| {
         let weight = found.ok().flatten()?.default;
@@ -557,10 +558,11 @@ fn weight_of(cgroup: &Cgroup, bfq: bool) -> Option<(Weight, Authority)> {
         (weight != Weight::default()).then_some((weight, who.unwrap_or(Authority::Delegate)))
     };
     let of_io = || set(cgroup.io_weight(), Knob::IoWeight);
+    let of_bfq = || set(cgroup.io_bfq_weight(), Knob::IoBfqWeight);
     if bfq {
-        set(cgroup.io_bfq_weight(), Knob::IoBfqWeight).or_else(of_io)
+        of_bfq().or_else(of_io)
     } else {
-        of_io()
+        of_io().or_else(of_bfq)
     }
 }
 

@@ -85,6 +85,26 @@ fn a_delegates_word_counts_where_it_was_given() {
     }
 }
 
+/// runc writes BFQ's weight wherever BFQ is loaded.
+#[test]
+fn the_weight_that_was_set_counts_whichever_file_it_is_in() {
+    let dir = tempfile::tempdir().unwrap();
+    for (io, bfq, scheduled, expected) in [
+        (100, 400, false, Some(400)),
+        (300, 400, false, Some(300)),
+        (300, 400, true, Some(400)),
+        (300, 100, true, Some(300)),
+        (100, 100, false, None),
+    ] {
+        let path = dir.path().join("a");
+        cgroup(&path, 0, io);
+        write(path.join("io.bfq.weight"), format!("{bfq}\n")).unwrap();
+        let fs = CgroupFs::open_fixture(dir.path(), true).unwrap();
+        let found = weight_of(&fs.root().child("a".as_ref()).unwrap(), scheduled);
+        assert_eq!(found.map(|(weight, _)| weight.get()), expected, "{io} {bfq} {scheduled}");
+    }
+}
+
 /// podman with crun sets it on the container's cgroup inside the scope. Nobody may set it so for himself.
 #[test]
 fn an_only_childs_weight_counts_for_who_might_weigh_the_parent() {
