@@ -101,7 +101,11 @@ fn the_weight_that_was_set_counts_whichever_file_it_is_in() {
         write(path.join("io.bfq.weight"), format!("{bfq}\n")).unwrap();
         let fs = CgroupFs::open_fixture(dir.path(), true).unwrap();
         let found = weight_of(&fs.root().child("a".as_ref()).unwrap(), scheduled);
-        assert_eq!(found.map(|(weight, _)| weight.get()), expected, "{io} {bfq} {scheduled}");
+        assert_eq!(
+            found.map(|(weight, _)| weight.get()),
+            expected,
+            "{io} {bfq} {scheduled}"
+        );
     }
 }
 
