@@ -6,7 +6,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use justitia_agent::act::guard::guard;
-use justitia_agent::act::ledger::{Back, Ledger, LedgerError, Returned, Written, reset};
+use justitia_agent::act::ledger::{
+    Back, Damage, Ledger, LedgerError, Reset, Returned, Written, reset,
+};
 use justitia_kernel::cgroup::{Cgroup, CgroupFs};
 use justitia_kernel::knob::Knob;
 use tempfile::TempDir;
@@ -168,7 +170,7 @@ fn the_next_start_and_reset_give_back_what_a_kill_has_left() {
         let returned = if start {
             tree.open().1
         } else {
-            reset(&tree.fs, &tree.state(), false).unwrap()
+            reset(&tree.fs, &tree.state(), false).unwrap().returned
         };
         let foreign = Back::Foreign {
             found: "3333".into(),
@@ -184,7 +186,10 @@ fn the_next_start_and_reset_give_back_what_a_kill_has_left() {
         );
         let lows: Vec<String> = ["a", "b", "c", "d"].iter().map(|n| tree.low(n)).collect();
         assert_eq!(lows, ["1000", "1000", "1000", "3333"]);
-        assert_eq!(reset(&tree.fs, &tree.state(), false).unwrap(), []);
+        assert_eq!(
+            reset(&tree.fs, &tree.state(), false).unwrap(),
+            Reset::default()
+        );
     }
 }
 
@@ -330,13 +335,29 @@ fn a_damaged_ledger_is_refused_and_what_is_certain_can_be_had() {
     let foreign = Back::Foreign {
         found: "3333".into(),
     };
-    let returned = reset(&tree.fs, &tree.state(), true).unwrap();
-    assert_eq!(backs(returned), [restored("a"), ("c".to_owned(), foreign)]);
+    let done = reset(&tree.fs, &tree.state(), true).unwrap();
+    let back = [restored("a"), ("c".to_owned(), foreign)];
+    assert_eq!(backs(done.returned), back);
+    let aside = tree.state().join("ledger.damaged");
+    assert_eq!(done.damage, Some(Damage { lines: 1, aside }));
     let lows: Vec<String> = ["a", "b", "c"].iter().map(|n| tree.low(n)).collect();
     assert_eq!(lows, ["1000", "5000", "3333"], "of b nothing is certain");
     let aside = std::fs::read_to_string(tree.state().join("ledger.damaged")).unwrap();
     assert_eq!(aside, bad);
     tree.open();
+}
+
+#[test]
+fn of_a_ledger_without_an_intact_line_the_loss_is_told() {
+    for (text, lines) in [("what\nis\nthis", 3), ("", 1)] {
+        let tree = Tree::new(&["a"]);
+        tree.killed(&[("a", "5000")]);
+        std::fs::write(tree.state().join("ledger"), text).unwrap();
+        let done = reset(&tree.fs, &tree.state(), true).unwrap();
+        let aside = tree.state().join("ledger.damaged");
+        assert_eq!(done.returned, []);
+        assert_eq!(done.damage, Some(Damage { lines, aside }));
+    }
 }
 
 #[test]

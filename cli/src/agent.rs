@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::Args;
 use justitia_agent::act::guard::{SILENCE, guard as watch, wake};
-use justitia_agent::act::ledger::{Back, LedgerError, reset as give_back};
+use justitia_agent::act::ledger::{Back, LedgerError, Returned, reset as give_back};
 use justitia_agent::config::{Config, DEFAULT_PATH};
 use justitia_agent::escape::{encode, plain_lines};
 use justitia_agent::tell::socket::ask;
@@ -62,7 +62,8 @@ pub struct Status {
 
 /// Give back every knob that a killed agent has left, exactly as it stood before.
 ///
-/// A knob that someone else has written since is theirs, and left.
+/// A knob that someone else has written since is theirs, and left. What could not be given back, or not be read of a
+/// damaged ledger, is told, and the exit code is 1.
 #[derive(Args)]
 pub struct Reset {
     /// If the ledger is damaged: give back what is still certain, and put the file aside
@@ -146,23 +147,29 @@ pub fn status(args: &Status) -> anyhow::Result<ExitCode> {
 pub fn reset(args: &Reset) -> anyhow::Result<ExitCode> {
     let config = args.config.load()?;
     let fs = CgroupFs::discover()?;
-    let returned = give_back(&fs, &config.state, args.damaged)?;
-    let failed = returned
-        .iter()
-        .filter(|r| matches!(r.back, Back::Failed { .. }))
-        .count();
+    let done = give_back(&fs, &config.state, args.damaged)?;
+    let damage = done.damage.as_ref();
     if args.json {
-        let rows: Vec<_> = returned.iter().map(table::returned_json).collect();
+        let rows = done.returned.iter().map(table::returned_json);
+        let rows: Vec<_> = rows.chain(damage.map(table::damage_json)).collect();
         println!("{}", serde_json::to_string_pretty(&rows)?);
-    } else if returned.is_empty() {
+    } else if done.returned.is_empty() && damage.is_none() {
         println!("nothing to give back");
     } else {
-        returned
-            .iter()
-            .for_each(|r| println!("{}", table::returned(r)));
+        let rows = done.returned.iter();
+        rows.for_each(|r| println!("{}", table::returned(r)));
     }
-    if failed > 0 {
-        bail!("{failed} knobs could not be given back; they stay in the ledger for the next try");
+    let failed = |r: &&Returned| matches!(r.back, Back::Failed { .. });
+    let failed = done.returned.iter().filter(failed).count();
+    let failed = (failed > 0).then(|| {
+        format!("{failed} knobs could not be given back; they stay in the ledger for the next try")
+    });
+    let wrong: Vec<String> = failed
+        .into_iter()
+        .chain(damage.map(table::damage))
+        .collect();
+    if wrong.is_empty() {
+        return Ok(ExitCode::SUCCESS);
     }
-    Ok(ExitCode::SUCCESS)
+    Err(anyhow::anyhow!(wrong.join("\n")))
 }

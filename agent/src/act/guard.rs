@@ -182,7 +182,7 @@ pub fn guard<H: Read + AsFd>(
         Err(LedgerError::Busy(_)) => {}
         // What throttles comes back even where not every line is certain.
         Err(LedgerError::Journal(_)) => told(lapse(fs, state)),
-        done => told(done),
+        done => told(done.map(|done| done.returned)),
     }
     Ok(())
 }

@@ -84,6 +84,8 @@ pub struct Contents {
     pub entries: Vec<Entry>,
     /// The first damage, if any; lines after it were still read where they were intact.
     pub damage: Option<JournalError>,
+    /// How many lines are damaged; an empty file lacks one.
+    pub damaged: usize,
 }
 
 /// An append-only file of writes.
@@ -216,6 +218,7 @@ fn parse(path: &Path, text: &[u8], boot: &str) -> Contents {
     };
     if u64::try_from(text.len()).unwrap_or(u64::MAX) > LARGEST {
         contents.damage = Some(damaged(1, "at most 64 MiB", &text[..20]));
+        contents.damaged = text.split_inclusive(|b| *b == b'\n').count();
         return contents;
     }
     let mut lines = text.split_inclusive(|b| *b == b'\n').enumerate();
@@ -227,6 +230,7 @@ fn parse(path: &Path, text: &[u8], boot: &str) -> Contents {
         Some((found, Err(expected))) => contents.damage = Some(damaged(1, expected, found)),
         None => contents.damage = Some(damaged(1, "the boot's id", b"")),
     }
+    contents.damaged = usize::from(contents.damage.is_some());
     let mut writes: Vec<Option<Entry>> = Vec::new();
     // Where those of a knob are: to look through all of them for each that is done takes their square.
     let mut places: HashMap<(u64, Knob), Vec<usize>> = HashMap::new();
@@ -243,11 +247,13 @@ fn parse(path: &Path, text: &[u8], boot: &str) -> Contents {
                 }
             }
             Ok(Line::Boot(_)) => {
+                contents.damaged += 1;
                 contents
                     .damage
                     .get_or_insert(damaged(at + 1, "a write", line));
             }
             Err(expected) => {
+                contents.damaged += 1;
                 contents
                     .damage
                     .get_or_insert(damaged(at + 1, expected, line));
@@ -385,6 +391,7 @@ mod tests {
             if contents.damage.is_none() {
                 prop_assert!(text.starts_with(&bad) && bad.ends_with(b"\n"));
             }
+            prop_assert_eq!(contents.damaged > 0, contents.damage.is_some());
             for e in &contents.entries {
                 prop_assert_eq!(e, &entry(e.cgroup));
             }

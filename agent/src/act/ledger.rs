@@ -385,15 +385,34 @@ impl Drop for Ledger {
     }
 }
 
+/// What [`reset`] has done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reset {
+    /// The knobs that the ledger named, and how each came back.
+    pub returned: Vec<Returned>,
+    /// What could not be read of it.
+    pub damage: Option<Damage>,
+}
+
+/// What a damaged ledger has lost: knobs that only these lines named may hold our values still.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// How many lines could not be read, at least 1.
+    pub lines: usize,
+    /// Where the file is now.
+    pub aside: PathBuf,
+}
+
 /// Gives back what a killed agent has left, without starting one. With `damaged`, does what can be done for a
 /// damaged ledger: intact entries whose knob still holds our value; the file is put aside as
 /// `ledger.damaged`.
 ///
 /// # Errors
 /// If an agent runs, or the ledger cannot be read, or is damaged and `damaged` was not asked for.
-pub fn reset(fs: &CgroupFs, state: &Path, damaged: bool) -> Result<Vec<Returned>, LedgerError> {
+pub fn reset(fs: &CgroupFs, state: &Path, damaged: bool) -> Result<Reset, LedgerError> {
+    let mut done = Reset::default();
     if !state.exists() {
-        return Ok(Vec::new());
+        return Ok(done);
     }
     let _lock = lock(state)?;
     let path = state.join("ledger");
@@ -406,9 +425,15 @@ pub fn reset(fs: &CgroupFs, state: &Path, damaged: bool) -> Result<Vec<Returned>
         if !damaged {
             return Err(damage.into());
         }
-        std::fs::rename(&path, state.join("ledger.damaged")).map_err(state_error)?;
+        let aside = state.join("ledger.damaged");
+        std::fs::rename(&path, &aside).map_err(state_error)?;
+        done.damage = Some(Damage {
+            lines: contents.damaged,
+            aside,
+        });
     }
     let (returned, failed) = give_back(fs, &contents.entries);
+    done.returned = returned;
     if failed.is_empty() {
         match std::fs::remove_file(&path) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(state_error(e)),
@@ -417,7 +442,7 @@ pub fn reset(fs: &CgroupFs, state: &Path, damaged: bool) -> Result<Vec<Returned>
     } else {
         Journal::create(&path, &failed)?;
     }
-    Ok(returned)
+    Ok(done)
 }
 
 /// Gives back what throttles (`io.max`, `memory.high`) by the journal in `state`, while its agent still holds

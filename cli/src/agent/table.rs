@@ -3,8 +3,8 @@
 
 use std::fmt::Write;
 
-use justitia_agent::act::ledger::{Back, Returned};
-use justitia_agent::escape::{plain, plain_lines};
+use justitia_agent::act::ledger::{Back, Damage, Returned};
+use justitia_agent::escape::{encode, plain, plain_lines};
 use justitia_agent::tell::Status;
 use justitia_view::units;
 
@@ -147,6 +147,31 @@ pub fn returned_json(r: &Returned) -> serde_json::Value {
     })
 }
 
+/// What a damaged ledger has lost, and what to do.
+pub fn damage(damage: &Damage) -> String {
+    let lines = if damage.lines == 1 { "line" } else { "lines" };
+    format!(
+        "the ledger was damaged: {} {lines} of it could not be read, and it is now {}. Knobs that only those named may \
+         still hold the agent's values: look at memory.low (0 unless somebody has set it), memory.high (max) and io.max \
+         (empty) of your cgroups",
+        damage.lines,
+        encode(damage.aside.as_os_str()),
+    )
+}
+
+/// The same for machines, as a last row.
+pub fn damage_json(found: &Damage) -> serde_json::Value {
+    serde_json::json!({
+        "path": null,
+        "knob": null,
+        "before": null,
+        "state": "damaged",
+        "detail": damage(found),
+        "lines": found.lines,
+        "file": encode(found.aside.as_os_str()),
+    })
+}
+
 fn name(path: &str) -> &str {
     if path == "-" { "(outside)" } else { path }
 }
@@ -188,6 +213,30 @@ mod tests {
             });
             assert!(harmless(&row) && !row.contains('\n'), "{row:?}");
         }
+    }
+
+    #[test]
+    fn of_a_damaged_ledger_it_is_told_what_may_still_stand() {
+        let found = Damage {
+            lines: 3,
+            aside: "/run/x/ledger.damaged".into(),
+        };
+        let told = damage(&found);
+        for part in [
+            "3 lines of it could not be read",
+            "now /run/x/ledger.damaged.",
+            "memory.low",
+            "memory.high",
+            "io.max",
+        ] {
+            assert!(told.contains(part), "{part} is not in {told}");
+        }
+        let row = damage_json(&found);
+        assert_eq!(
+            (&row["state"], &row["lines"]),
+            (&"damaged".into(), &3.into())
+        );
+        assert_eq!(row["file"], "/run/x/ledger.damaged");
     }
 
     #[test]
