@@ -12,6 +12,8 @@ use justitia_agent::escape::{encode, plain_lines};
 use justitia_agent::tell::socket::ask;
 use justitia_kernel::cgroup::CgroupFs;
 
+use crate::out;
+
 mod table;
 
 /// The configuration, where one is wanted.
@@ -101,11 +103,14 @@ pub fn guard(args: &Guard) -> anyhow::Result<ExitCode> {
     let fs = CgroupFs::discover()?;
     let told = |done: Result<Vec<_>, LedgerError>| match done {
         Ok(returned) if returned.is_empty() => {}
-        Ok(returned) => eprintln!(
+        Ok(returned) => out::note(format_args!(
             "justitia guard: the agent is silent or gone; {} limits were looked after",
             returned.len()
-        ),
-        Err(error) => eprintln!("justitia guard: {}", plain_lines(&error.to_string())),
+        )),
+        Err(error) => out::note(format_args!(
+            "justitia guard: {}",
+            plain_lines(&error.to_string())
+        )),
     };
     let heart = std::io::stdin();
     let wake = || wake(args.agent);
@@ -117,10 +122,10 @@ pub fn run(args: &Run) -> anyhow::Result<ExitCode> {
     let config = args.config.load()?;
     if args.check_config {
         let path = args.config.config.as_deref();
-        println!(
+        out::line(format_args!(
             "{}: no errors",
             path.map_or(DEFAULT_PATH.into(), |p| encode(p.as_os_str()))
-        );
+        ));
         return Ok(ExitCode::SUCCESS);
     }
     crate::log::start();
@@ -137,9 +142,9 @@ pub fn status(args: &Status) -> anyhow::Result<ExitCode> {
         )
     })?;
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&status)?);
+        out::line(serde_json::to_string_pretty(&status)?);
     } else {
-        print!("{}", table::status(&status));
+        out::print(table::status(&status));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -152,12 +157,12 @@ pub fn reset(args: &Reset) -> anyhow::Result<ExitCode> {
     if args.json {
         let rows = done.returned.iter().map(table::returned_json);
         let rows: Vec<_> = rows.chain(damage.map(table::damage_json)).collect();
-        println!("{}", serde_json::to_string_pretty(&rows)?);
+        out::tell(serde_json::to_string_pretty(&rows)?);
     } else if done.returned.is_empty() && damage.is_none() {
-        println!("nothing to give back");
+        out::tell("nothing to give back");
     } else {
         let rows = done.returned.iter();
-        rows.for_each(|r| println!("{}", table::returned(r)));
+        rows.for_each(|r| out::tell(table::returned(r)));
     }
     let failed = |r: &&Returned| matches!(r.back, Back::Failed { .. });
     let failed = done.returned.iter().filter(failed).count();

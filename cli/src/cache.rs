@@ -12,6 +12,8 @@ use justitia_cache::{CacheError, Policy, StoreKind, Weight, bench};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::out;
+
 /// The hypervisor cache: disks of VMs over NBD, cached by weight.
 ///
 /// One daemon serves virtual disks and keeps what their VMs cannot, in memory and on an SSD. While there is
@@ -265,7 +267,7 @@ fn serve(args: &Serve) -> anyhow::Result<()> {
         (None, None) => bail!("expected an image or --config FILE, found neither"),
     };
     if args.check_config {
-        println!("the configuration is good");
+        out::line("the configuration is good");
         return Ok(());
     }
     if let Some(control) = &args.control {
@@ -321,15 +323,22 @@ fn announce(config: &Config, control: &Path) {
         for disk in &vm.disks {
             let sockets = config.listen.unix.iter().chain(&vm.socket);
             for socket in sockets {
-                println!("nbd+unix:///{}?socket={}", disk.name, socket.display());
+                out::tell(format_args!(
+                    "nbd+unix:///{}?socket={}",
+                    disk.name,
+                    socket.display()
+                ));
             }
             if let Some(tcp) = config.listen.tcp {
                 let scheme = if config.tls.is_some() { "nbds" } else { "nbd" };
-                println!("{scheme}://{tcp}/{}", disk.name);
+                out::tell(format_args!("{scheme}://{tcp}/{}", disk.name));
             }
         }
     }
-    eprintln!("justitia: control socket {}", control.display());
+    out::note(format_args!(
+        "justitia: control socket {}",
+        control.display()
+    ));
 }
 
 fn set(args: &Set) -> anyhow::Result<()> {
@@ -374,9 +383,9 @@ fn set(args: &Set) -> anyhow::Result<()> {
 fn stats(args: &Stats) -> anyhow::Result<()> {
     let stats = ask(&control(args.control.as_deref()), &Ask::Stats).map_err(told)?;
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&stats)?);
+        out::line(serde_json::to_string_pretty(&stats)?);
     } else {
-        print!("{}", show(&stats));
+        out::print(show(&stats));
     }
     Ok(())
 }
@@ -402,32 +411,32 @@ fn measure(args: &Bench) -> anyhow::Result<()> {
             seconds: args.seconds,
         })
         .map_err(told)?;
-        print!("{report}");
+        out::print(report);
     }
     Ok(())
 }
 
 fn in_process(args: &Bench) -> Result<(), CacheError> {
-    println!("hits of 4 KiB in this process, one thread");
-    println!("{}", bench::hits(1 << 16, 2_000_000, args.runs)?);
-    println!("\nthreads with a pool each: the cache's own locks against one lock, operations/s");
+    out::line("hits of 4 KiB in this process, one thread");
+    out::line(bench::hits(1 << 16, 2_000_000, args.runs)?);
+    out::line("\nthreads with a pool each: the cache's own locks against one lock, operations/s");
     let time = Duration::from_millis(300);
     for found in bench::contention(&[1, 2, 4, 8, 16], time, args.runs)? {
-        println!(
+        out::line(format_args!(
             "{:>2} threads  {:>10.0}/s  one lock {:>10.0}/s  ratio {}",
             found.threads, found.own_locks.median, found.one_lock.median, found.ratio
-        );
+        ));
     }
-    println!("\noccupancy of four saturating pools");
+    out::line("\noccupancy of four saturating pools");
     let weights = [100, 200, 400, 800].map(|w| Weight::try_from(w).unwrap_or_default());
     for pool in bench::occupancy(&weights, 256 << 20)?.pools {
-        println!(
+        out::line(format_args!(
             "weight {:>4}  entitled {:>10}  held {:>10}  farthest from it {:>10}",
             pool.weight,
             Size(pool.entitled).to_string(),
             Size(pool.held).to_string(),
             Size(pool.farthest).to_string()
-        );
+        ));
     }
     Ok(())
 }

@@ -6,6 +6,8 @@ use clap::Args;
 use justitia_kernel::eyes::{Eyes, EyesError, Limits, ProbeFact};
 use justitia_kernel::support::{KernelSupport, Outcome, Paths, State, Verdict};
 
+use crate::out;
+
 /// Say what this host supports, what will work here and what will not, and why.
 ///
 /// Exit code: 0 if all works or works with limits, 2 if something cannot work.
@@ -25,16 +27,16 @@ pub fn doctor(args: &Doctor) -> anyhow::Result<ExitCode> {
         let all = serde_json::json!({
             "facts": support.facts(), "verdicts": verdicts, "probes": probes,
         });
-        println!("{}", serde_json::to_string_pretty(&all)?);
+        out::line(serde_json::to_string_pretty(&all)?);
     } else {
         for fact in support.facts() {
             let text = format!("{}: {}", fact.name.title(), fact.reason);
-            print!("{}", paragraph(mark(fact.state), &text));
+            out::print(paragraph(mark(fact.state), &text));
         }
-        println!("\nWhat applications get, by eBPF:");
-        print!("{}", eyes(&probes));
-        println!();
-        verdicts.iter().for_each(|v| print!("{}", verdict(v)));
+        out::line("\nWhat applications get, by eBPF:");
+        out::print(eyes(&probes));
+        out::line("");
+        verdicts.iter().for_each(|v| out::print(verdict(v)));
     }
     let prevented = verdicts.iter().any(|v| v.outcome == Outcome::Prevented);
     Ok(if prevented {

@@ -12,6 +12,8 @@ use justitia_lab::report;
 use justitia_lab::run::{Options, Progress};
 use justitia_lab::vm::{DiskSpec, Vm, VmSpec};
 
+use crate::out;
+
 /// Experiments on a stock kernel in a virtual machine.
 #[derive(Args)]
 pub struct Lab {
@@ -120,17 +122,12 @@ fn run(args: &Run) -> Result<ExitCode> {
         let (results, path) = justitia_lab::run::run(experiment, &options, &mut screen)?;
         screen.note(&format!("results: {}", path.display()));
         if !args.json {
-            // Whoever reads the output may have gone.
-            let _ = writeln!(
-                std::io::stdout(),
-                "{}",
-                report::terminal(std::slice::from_ref(&results))
-            );
+            out::tell(report::terminal(std::slice::from_ref(&results)));
         }
         all.push(results);
     }
     if args.json {
-        serde_json::to_writer_pretty(std::io::stdout(), &all).context("printing results")?;
+        out::line(serde_json::to_string_pretty(&all).context("printing results")?);
     }
     Ok(if all.iter().any(justitia_lab::run::any_failed) {
         ExitCode::FAILURE
@@ -145,16 +142,19 @@ fn list() -> Result<ExitCode> {
             .paper
             .map(|paper| format!(" ({}, {})", paper.title, paper.figure))
             .unwrap_or_default();
-        println!("{:20} {}{paper}", experiment.name, experiment.title);
-        println!(
+        out::line(format_args!(
+            "{:20} {}{paper}",
+            experiment.name, experiment.title
+        ));
+        out::line(format_args!(
             "{:20} contenders: {}\n",
             "",
             experiment.contenders.join(", ")
-        );
+        ));
     }
-    println!("Contenders:");
+    out::line("Contenders:");
     for contender in Contender::all() {
-        println!("{:20} {}", contender.id, contender.what);
+        out::line(format_args!("{:20} {}", contender.id, contender.what));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -170,7 +170,7 @@ fn render(args: &Report) -> Result<ExitCode> {
         .clone()
         .unwrap_or_else(|| places.root().join("report.html"));
     report::render(&results, &out)?;
-    println!("{}", out.display());
+    out::line(out.display());
     Ok(ExitCode::SUCCESS)
 }
 
@@ -181,7 +181,7 @@ fn shell(args: &Shell) -> Result<ExitCode> {
         shell: true,
         ..VmSpec::default()
     })?;
-    eprintln!("poweroff -f ends the guest");
+    out::note("poweroff -f ends the guest");
     vm.wait();
     Ok(ExitCode::SUCCESS)
 }
@@ -202,17 +202,17 @@ impl Screen {
 impl Progress for Screen {
     fn now(&mut self, line: &str) {
         if self.terminal {
-            eprint!("\r\x1b[K{line}");
+            let _ = write!(std::io::stderr(), "\r\x1b[K{line}");
         } else {
-            eprintln!("{line}");
+            out::note(line);
         }
     }
 
     fn note(&mut self, line: &str) {
         if self.terminal {
-            eprintln!("\r\x1b[K{line}");
+            out::note(format_args!("\r\x1b[K{line}"));
         } else {
-            eprintln!("{line}");
+            out::note(line);
         }
     }
 }

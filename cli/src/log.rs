@@ -12,6 +12,8 @@ pub fn start() {
             EnvFilter::try_from_env("JUSTITIA_LOG").unwrap_or_else(|_| EnvFilter::new("info")),
         )
         .with_writer(std::io::stderr)
+        // It would say so on standard error, where it has just failed, and panic.
+        .log_internal_errors(false)
         // A log file or a journal takes no colours.
         .with_ansi(std::io::stderr().is_terminal())
         .init();

@@ -1,10 +1,13 @@
 //! The `justitia` command.
 
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod agent;
 mod cache;
 mod doctor;
 mod lab;
 mod log;
+mod out;
 mod papers;
 mod see;
 
@@ -59,7 +62,7 @@ fn main() -> ExitCode {
         Command::Cache(args) => cache::cache(&args).map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {
-        eprintln!("justitia: {}", told(&error));
+        out::note(format_args!("justitia: {}", told(&error)));
         ExitCode::FAILURE
     })
 }

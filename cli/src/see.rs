@@ -20,6 +20,7 @@ use justitia_view::record::{Recorder, Recording};
 use justitia_view::top::{self, source::Source};
 
 use crate::agent::ConfigArgs;
+use crate::out;
 
 /// Show every tenant live: weight, entitlement, usage, bandwidth, hit ratio, PV.
 ///
@@ -131,7 +132,7 @@ pub fn record(args: &Record) -> anyhow::Result<ExitCode> {
         match asked.look() {
             Ok(status) => recorder.record(&status)?,
             // An agent that is restarted is no reason to end a recording.
-            Err(error) => eprintln!("justitia: {}", crate::told(&error)),
+            Err(error) => out::note(format_args!("justitia: {}", crate::told(&error))),
         }
         count += 1;
         let next = Duration::from_secs(1) * count;
@@ -155,7 +156,7 @@ pub fn explain(args: &Explain) -> anyhow::Result<ExitCode> {
     match find(&status, &args.tenant) {
         Ok(index) => {
             let text = explanation(&status, index, &standing);
-            print!("{}", plain_lines(&text));
+            out::print(plain_lines(&text));
             Ok(ExitCode::SUCCESS)
         }
         Err(paths) if paths.is_empty() => {
@@ -163,7 +164,7 @@ pub fn explain(args: &Explain) -> anyhow::Result<ExitCode> {
                 bail!("no tenant of the recording is called {:?}", args.tenant);
             };
             let path = args.tenant.trim_start_matches("/sys/fs/cgroup");
-            println!("{}", plain_lines(&unmanaged(path, &facts(path, &config))));
+            out::line(plain_lines(&unmanaged(path, &facts(path, &config))));
             Ok(ExitCode::FAILURE)
         }
         Err(paths) => bail!(
@@ -179,7 +180,7 @@ pub fn explain(args: &Explain) -> anyhow::Result<ExitCode> {
 fn live(config: Config, name: &str) -> anyhow::Result<(Status, Standing)> {
     let mut asked = Asked::new(config)?;
     if matches!(asked, Asked::Alone(_)) {
-        eprintln!("justitia: no agent runs; observing for 3 s to say what one would do");
+        out::note("justitia: no agent runs; observing for 3 s to say what one would do");
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_secs(3) {
             asked.look()?;
@@ -205,11 +206,11 @@ fn live(config: Config, name: &str) -> anyhow::Result<(Status, Standing)> {
 fn recorded(file: &Path, at: Option<u32>) -> anyhow::Result<Status> {
     let mut recording = Recording::open(file)?;
     if recording.lost() > 0 {
-        eprintln!(
+        out::note(format_args!(
             "justitia: {} bytes of {} are cut off or damaged",
             recording.lost(),
             file.display()
-        );
+        ));
     }
     let position = match at {
         Some(seconds) => recording.position(recording.span().0 + f64::from(seconds))?,

@@ -1,0 +1,38 @@
+//! What is printed. Whoever reads it may go at any time (`| head -1`): that is no error of anybody's, and `println!` would
+//! panic.
+
+use std::fmt::Display;
+use std::io::{self, ErrorKind, Write};
+
+/// As of a program that ended by SIGPIPE, which the others in a pipe end by.
+const PIPE: i32 = 128 + 13;
+
+/// Prints a line; ends the program if nobody reads. For what has nothing left to do but to tell.
+pub fn line(text: impl Display) {
+    print(format_args!("{text}\n"));
+}
+
+/// Prints; ends the program if nobody reads. For what has nothing left to do but to tell.
+pub fn print(text: impl Display) {
+    let mut out = io::stdout().lock();
+    let done = write!(out, "{text}").and_then(|()| out.flush());
+    match done {
+        Ok(()) => {}
+        Err(e) if e.kind() == ErrorKind::BrokenPipe => std::process::exit(PIPE),
+        Err(e) => {
+            note(format_args!("justitia: writing to standard output: {e}"));
+            std::process::exit(1);
+        }
+    }
+}
+
+/// Prints a line if anybody reads. For what goes on working.
+pub fn tell(text: impl Display) {
+    let mut out = io::stdout().lock();
+    let _ = writeln!(out, "{text}").and_then(|()| out.flush());
+}
+
+/// Says a line on standard error if anybody reads.
+pub fn note(text: impl Display) {
+    let _ = writeln!(io::stderr(), "{text}");
+}
