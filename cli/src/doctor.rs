@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
+use justitia_agent::config::DEFAULT_PATH;
 use justitia_kernel::eyes::{Eyes, EyesError, Limits, ProbeFact};
 use justitia_kernel::support::{KernelSupport, Outcome, Paths, State, Verdict};
 
@@ -10,7 +11,7 @@ use crate::out;
 
 /// Say what this host supports, what will work here and what will not, and why.
 ///
-/// Exit code: 0 if all works or works with limits, 2 if something cannot work.
+/// Exit code: 0 if all works or works with limits, 2 if something cannot work that is on by default.
 #[derive(Args)]
 pub struct Doctor {
     /// As JSON
@@ -38,7 +39,8 @@ pub fn doctor(args: &Doctor) -> anyhow::Result<ExitCode> {
         out::line("");
         verdicts.iter().for_each(|v| out::print(verdict(v)));
     }
-    let prevented = verdicts.iter().any(|v| v.outcome == Outcome::Prevented);
+    let prevented = |v: &Verdict| v.outcome == Outcome::Prevented && v.switch.is_none();
+    let prevented = verdicts.iter().any(prevented);
     Ok(if prevented {
         ExitCode::from(2)
     } else {
@@ -51,6 +53,7 @@ const fn mark(state: State) -> &'static str {
         State::Yes => "yes",
         State::No => "no",
         State::Unknown => "?",
+        State::NotApplicable => "n/a",
     }
 }
 
@@ -97,6 +100,12 @@ fn verdict(verdict: &Verdict) -> String {
         let why = format!("{}: {}", because.consequence, because.fact.reason);
         out += &paragraph("", &why);
     }
+    if let Some(switch) = &verdict.switch
+        && verdict.outcome != Outcome::Prevented
+    {
+        let how = format!("off by default: `{switch}` in {DEFAULT_PATH} switches it on");
+        out += &paragraph("", &how);
+    }
     out
 }
 
@@ -130,6 +139,7 @@ fn paragraph(mark: &str, text: &str) -> String {
 mod tests {
     use super::*;
     use justitia_kernel::eyes::Probe;
+    use justitia_kernel::support::Function;
 
     #[test]
     fn the_same_reason_is_told_once() {
@@ -156,6 +166,21 @@ mod tests {
         ];
         let expected = expected.join("\n");
         assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn what_is_off_says_how_it_is_switched_on() {
+        let credits = |outcome| {
+            verdict(&Verdict {
+                function: Function::DeviceCredits,
+                outcome,
+                because: Vec::new(),
+                switch: Function::DeviceCredits.switch().map(str::to_owned),
+            })
+        };
+        let how = "`[credits] enabled = true` in /etc/justitia/justitia.toml";
+        assert!(credits(Outcome::Works).contains(how));
+        assert!(!credits(Outcome::Prevented).contains(how));
     }
 
     #[test]

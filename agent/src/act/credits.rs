@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use justitia_kernel::cgroup::{Cgroup, CgroupId};
 use justitia_kernel::io::DevId;
 use justitia_kernel::knob::{Knob, read_raw};
+use justitia_kernel::support::SAFE_LIMITS;
 use justitia_share::credit::{Allowance, CreditLoop, Interval, Limits, Observed, Settings};
 use justitia_share::{Claim, NodeId, Tree};
 
@@ -35,8 +36,6 @@ const ROOMS: Duration = Duration::from_millis(500);
 const HELD_UP: Duration = Duration::from_secs(1);
 /// A buffered writer that contended counts as one for so long.
 const WRITER: Duration = Duration::from_secs(3);
-/// The oldest kernel on which limits on writes hold up nobody else's metadata on a shared file system.
-const OLDEST: (u32, u32) = (6, 12);
 
 /// One disk.
 #[derive(Debug)]
@@ -626,16 +625,16 @@ fn allowed_on(release: &str) -> Result<(), String> {
     let mut numbers = release
         .trim()
         .split(|c: char| !c.is_ascii_digit())
-        .map_while(|word| word.parse::<u32>().ok());
+        .map_while(|word| word.parse::<u64>().ok());
     let (major, minor) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    if (major, minor) >= OLDEST {
+    if (major, minor) >= SAFE_LIMITS {
         return Ok(());
     }
     Err(format!(
         "Device credits: expected kernel {}.{} or later, found {}: before, metadata of others waits behind a \
          limited writer's data on a shared file system",
-        OLDEST.0,
-        OLDEST.1,
+        SAFE_LIMITS.0,
+        SAFE_LIMITS.1,
         release.trim()
     ))
 }

@@ -24,6 +24,10 @@ fn no(reason: impl Into<String>) -> Finding {
     (State::No, reason.into())
 }
 
+fn not_applicable(reason: impl Into<String>) -> Finding {
+    (State::NotApplicable, reason.into())
+}
+
 fn unknown(error: &Error) -> Finding {
     (State::Unknown, error.to_string())
 }
@@ -83,11 +87,18 @@ fn finding(
         FactName::CpuController => available(found, "cpu"),
         FactName::CpuEnabled => enabled(found, "cpu"),
         FactName::MemoryReclaim => at_mount(found, |found| memory_reclaim(found.fs.root())),
-        FactName::ReclaimSwappiness => reclaim_swappiness(release),
+        FactName::ReclaimSwappiness => match found.map(|found| memory_reclaim(found.fs.root()).0) {
+            Ok(State::No) => not_applicable("there is no memory.reclaim"),
+            Err(_) => not_applicable(UNMOUNTED),
+            Ok(_) => since(release, RECLAIM_SWAPPINESS, ""),
+        },
         FactName::Mglru => mglru(&paths.sys),
+        FactName::MglruDebug if !paths.sys.join("kernel/mm/lru_gen").exists() => {
+            not_applicable("the kernel is built without CONFIG_LRU_GEN")
+        }
         FactName::MglruDebug => exists(
             &paths.sys.join("kernel/debug/lru_gen"),
-            "mount debugfs, as root, on a kernel with CONFIG_LRU_GEN",
+            "mount debugfs, as root",
         ),
         FactName::RecursiveProtection => at_mount(found, |found| {
             if found.mount.recursiveprot {
@@ -99,15 +110,30 @@ fn finding(
         FactName::Swap => swap(&paths.proc),
         FactName::Psi => psi(&paths.proc),
         FactName::Bfq => bfq(&paths.sys),
-        FactName::IoCost => at_mount(found, |found| io_cost(found.fs.root())),
+        FactName::IoCost => at_mount(found, |here| match available(found, "io").0 {
+            State::No => not_applicable("cgroup v2 does not have the io controller"),
+            _ => io_cost(here.fs.root()),
+        }),
         FactName::Numa => exists(
             &paths.sys.join("devices/system/node"),
             "the kernel is built without CONFIG_NUMA",
         ),
         FactName::Btf => exists(
             &paths.sys.join("kernel/btf/vmlinux"),
-            "the kernel is built without CONFIG_DEBUG_INFO_BTF",
+            "the kernel is built without CONFIG_DEBUG_INFO_BTF, so what applications get is not seen",
         ),
+        FactName::SafeLimits => since(
+            release,
+            SAFE_LIMITS,
+            ": before, metadata of others waits behind a limited writer's data on a shared file system; take a newer \
+             kernel",
+        ),
+        FactName::Cachestat => since(
+            release,
+            CACHESTAT,
+            ": before, what is dirty of a file cannot be told; take a newer kernel",
+        ),
+        FactName::OwnableFiles => ownable(&paths.proc),
     }
 }
 
@@ -132,9 +158,11 @@ fn at_mount(
 ) -> Finding {
     match found {
         Ok(found) => finding(found),
-        Err(_) => no("cgroup v2 is not mounted"),
+        Err(_) => not_applicable(UNMOUNTED),
     }
 }
+
+const UNMOUNTED: &str = "cgroup v2 is not mounted";
 
 fn available(found: std::result::Result<&Found, &Error>, controller: &str) -> Finding {
     at_mount(found, |found| match &found.available {
@@ -150,7 +178,7 @@ fn available(found: std::result::Result<&Found, &Error>, controller: &str) -> Fi
 fn enabled(found: std::result::Result<&Found, &Error>, controller: &str) -> Finding {
     at_mount(found, |found| match &found.enabled {
         Ok(_) if available(Ok(found), controller).0 == State::No => {
-            no("cgroup v2 does not have the controller")
+            not_applicable("cgroup v2 does not have the controller")
         }
         Ok(list) if list.has(controller) => yes("listed in the root's cgroup.subtree_control"),
         Ok(_) => no(format!(
@@ -199,15 +227,26 @@ fn memory_reclaim(root: &Cgroup) -> Finding {
     }
 }
 
-/// By release: to ask the kernel is to write, and this only reads.
+/// The release that brought `swappiness=`. To ask the kernel is to write, and this only reads:
 /// [`has_reclaim_swappiness`] asks.
-fn reclaim_swappiness(release: &Result<String>) -> Finding {
+const RECLAIM_SWAPPINESS: (u64, u64) = (6, 9);
+/// The oldest release, major and minor, on which limits on writes hold up nobody else's metadata on a
+/// shared file system.
+pub const SAFE_LIMITS: (u64, u64) = (6, 12);
+/// The release that brought `cachestat`.
+const CACHESTAT: (u64, u64) = (6, 5);
+
+/// By the release that brought it; `otherwise` is what its absence means.
+fn since(release: &Result<String>, first: (u64, u64), otherwise: &str) -> Finding {
+    let (major, minor) = first;
     match release {
         Ok(release) => match version(release) {
-            Some(version) if version >= (6, 9) => {
-                yes(format!("Linux 6.9 brought it, this is {release}"))
-            }
-            Some(_) => no(format!("Linux 6.9 brought it, this is {release}")),
+            Some(found) if found >= first => yes(format!(
+                "Linux {major}.{minor} brought it, this is {release}"
+            )),
+            Some(_) => no(format!(
+                "Linux {major}.{minor} brought it, this is {release}{otherwise}"
+            )),
             None => (
                 State::Unknown,
                 format!("expected a release such as 6.12.0, found {release:?}"),
@@ -236,6 +275,26 @@ pub fn has_reclaim_swappiness(cgroup: &Cgroup) -> Fact {
         name: FactName::ReclaimSwappiness,
         state,
         reason,
+    }
+}
+
+/// Files are opened by their number, and what a file holds must not depend on who reads it.
+fn ownable(proc: &Path) -> Finding {
+    let kinds = read_path(&proc.join("self/mountinfo"), |text| {
+        let kinds = parse::lines(text).filter_map(|(_, line)| {
+            let mut after = parse::words(line).skip_while(|word| *word != b"-");
+            after.nth(1)
+        });
+        let kinds: Vec<_> = kinds.collect();
+        let known = [("ext4", &b"ext4"[..]), ("xfs", b"xfs")];
+        known.map(|(name, kind)| kinds.contains(&kind).then_some(name))
+    });
+    match kinds.map(|kinds| kinds.into_iter().flatten().collect::<Vec<_>>()) {
+        Ok(kinds) if kinds.is_empty() => {
+            no("neither is mounted here, and files of other file systems are not handed over")
+        }
+        Ok(kinds) => yes(format!("mounted: {}", kinds.join(", "))),
+        Err(error) => unknown(&error),
     }
 }
 
@@ -316,7 +375,10 @@ fn bfq(sys: &Path) -> Finding {
         .map(|disk| disk.file_name().to_string_lossy().into_owned())
         .collect();
     names.sort();
-    listed(&names, "no disk's scheduler is bfq")
+    listed(
+        &names,
+        "no disk's scheduler is bfq: io.bfq.weight divides none by itself",
+    )
 }
 
 /// `254:0 enable=1 ctrl=auto …` in the root's `io.cost.qos`.
@@ -330,7 +392,10 @@ fn io_cost(root: &Cgroup) -> Finding {
             .collect::<Vec<_>>())
     });
     match devices {
-        Ok(devices) => listed(&devices, "no device in io.cost.qos has enable=1"),
+        Ok(devices) => listed(
+            &devices,
+            "no device in io.cost.qos has enable=1: io.weight divides none by itself",
+        ),
         Err(error) if error.is_missing() => no(
             "the root lacks io.cost.qos: CONFIG_BLK_CGROUP_IOCOST or the io controller is absent",
         ),

@@ -14,6 +14,10 @@ pub enum Function {
     ProactiveReclaim,
     /// Reading the tenants' weights from `io.weight` and `io.bfq.weight`.
     Weights,
+    /// Dividing contended disks by `io.max` and `memory.high`.
+    DeviceCredits,
+    /// Handing shared files' pages to their heaviest user.
+    PageOwnership,
 }
 
 /// How well a function will work.
@@ -37,6 +41,8 @@ pub struct Verdict {
     pub outcome: Outcome,
     /// The facts that limit or prevent it, with what that means; empty when it works.
     pub because: Vec<Because>,
+    /// The setting that switches it on; `None` for what is always on.
+    pub switch: Option<String>,
 }
 
 /// A fact that limits or prevents a function.
@@ -58,7 +64,13 @@ const WRITABLE: &[FactName] = &[
 
 impl Function {
     /// Every function.
-    pub const ALL: [Self; 3] = [Self::CacheProtection, Self::ProactiveReclaim, Self::Weights];
+    pub const ALL: [Self; 5] = [
+        Self::CacheProtection,
+        Self::ProactiveReclaim,
+        Self::Weights,
+        Self::DeviceCredits,
+        Self::PageOwnership,
+    ];
 
     /// For people.
     #[must_use]
@@ -67,6 +79,18 @@ impl Function {
             Self::CacheProtection => "page-cache protection",
             Self::ProactiveReclaim => "proactive reclaim",
             Self::Weights => "weights from cgroups",
+            Self::DeviceCredits => "device credits",
+            Self::PageOwnership => "page ownership",
+        }
+    }
+
+    /// The setting that switches it on, if it is off otherwise.
+    #[must_use]
+    pub const fn switch(self) -> Option<&'static str> {
+        match self {
+            Self::CacheProtection | Self::ProactiveReclaim | Self::Weights => None,
+            Self::DeviceCredits => Some("[credits] enabled = true"),
+            Self::PageOwnership => Some("[ownership] enabled = true"),
         }
     }
 
@@ -80,6 +104,18 @@ impl Function {
                 FactName::IoController,
                 FactName::IoEnabled,
             ],
+            Self::DeviceCredits => {
+                let disks = [
+                    FactName::SafeLimits,
+                    FactName::IoController,
+                    FactName::IoEnabled,
+                ];
+                [WRITABLE, &disks].concat()
+            }
+            Self::PageOwnership => {
+                let files = [FactName::Cachestat, FactName::OwnableFiles, FactName::Btf];
+                [WRITABLE, &files].concat()
+            }
         }
     }
 }
@@ -97,6 +133,7 @@ impl KernelSupport {
                 function,
                 outcome: Outcome::Prevented,
                 because: vec![because],
+                switch: function.switch().map(str::to_owned),
             };
         }
         let mut because: Vec<_> = function
@@ -120,6 +157,7 @@ impl KernelSupport {
             function,
             outcome,
             because,
+            switch: function.switch().map(str::to_owned),
         }
     }
 
@@ -156,7 +194,12 @@ impl KernelSupport {
                 }
                 limits
             }
-            Function::Weights => Vec::new(),
+            Function::DeviceCredits => vec![self.because(
+                FactName::IoCost,
+                State::Yes,
+                "its operator's choice works alone there: these disks get no credits",
+            )],
+            Function::Weights | Function::PageOwnership => Vec::new(),
         };
         limits.into_iter().flatten().collect()
     }

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-pub use detect::has_reclaim_swappiness;
+pub use detect::{SAFE_LIMITS, has_reclaim_swappiness};
 pub use function::{Because, Function, Outcome, Verdict};
 
 /// What a [`Fact`] is about.
@@ -60,11 +60,17 @@ pub enum FactName {
     Numa,
     /// The kernel describes its types (BTF), which eBPF programs need.
     Btf,
+    /// Who is limited by `io.max` does not hold up others' metadata on the same file system.
+    SafeLimits,
+    /// The system call `cachestat` exists.
+    Cachestat,
+    /// A file system is mounted whose files can be handed over.
+    OwnableFiles,
 }
 
 impl FactName {
     /// Every fact, in the order of [`KernelSupport::facts`].
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 24] = [
         Self::RootPrivileges,
         Self::KernelRelease,
         Self::Cgroup2,
@@ -86,6 +92,9 @@ impl FactName {
         Self::IoCost,
         Self::Numa,
         Self::Btf,
+        Self::SafeLimits,
+        Self::Cachestat,
+        Self::OwnableFiles,
     ];
 
     /// For people.
@@ -113,6 +122,9 @@ impl FactName {
             Self::IoCost => "io.cost enabled on a disk",
             Self::Numa => "CONFIG_NUMA",
             Self::Btf => "kernel type information (BTF)",
+            Self::SafeLimits => "io.max holds up nobody else",
+            Self::Cachestat => "cachestat(2)",
+            Self::OwnableFiles => "ext4 or XFS mounted",
         }
     }
 }
@@ -127,6 +139,8 @@ pub enum State {
     No,
     /// It could not be found out.
     Unknown,
+    /// What it depends on is missing; the reason says what.
+    NotApplicable,
 }
 
 /// One thing about this machine.

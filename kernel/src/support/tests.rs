@@ -62,8 +62,9 @@ impl Machine {
     fn mount(&self, options: &str, superblock: &str) {
         let path = self.path().join("cgroup");
         let path = path.to_str().unwrap();
+        let root = "25 1 8:1 / / rw,noatime shared:1 - ext4 /dev/sda1 rw\n";
         let line = format!("31 25 0:27 / {path} {options} - cgroup2 cgroup2 {superblock}\n");
-        self.write("proc/self/mountinfo", line);
+        self.write("proc/self/mountinfo", format!("{root}{line}"));
     }
 
     fn support(&self) -> KernelSupport {
@@ -99,6 +100,13 @@ fn everything_works() {
     }
     assert_eq!(support.facts().len(), FactName::ALL.len());
     for verdict in support.verdicts() {
+        if verdict.function == Function::DeviceCredits {
+            // One of the disks is io.cost's.
+            assert_eq!(verdict.outcome, Outcome::Limited, "{verdict:?}");
+            assert_eq!(verdict.because[0].fact.reason, "8:0");
+            assert_eq!(verdict.switch.as_deref(), Some("[credits] enabled = true"));
+            continue;
+        }
         assert_eq!(verdict.outcome, Outcome::Works, "{verdict:?}");
         assert_eq!(verdict.because, []);
     }
@@ -124,9 +132,6 @@ fn each_fact_can_be_no() {
         }),
         (FactName::MemoryEnabled, "echo +memory", |m| {
             m.write("cgroup/cgroup.subtree_control", "\n")
-        }),
-        (FactName::MemoryEnabled, "does not have", |m| {
-            m.write("cgroup/cgroup.controllers", "\n")
         }),
         (FactName::IoController, "cgroup_no_v1", |m| {
             m.write("cgroup/cgroup.controllers", "\n")
@@ -165,6 +170,15 @@ fn each_fact_can_be_no() {
         }),
         (FactName::Numa, "CONFIG_NUMA", |m| m.remove("sys/devices")),
         (FactName::Btf, "BTF", |m| m.remove("sys/kernel/btf")),
+        (FactName::SafeLimits, "metadata of others", |m| {
+            m.write("proc/sys/kernel/osrelease", "6.11.9\n")
+        }),
+        (FactName::Cachestat, "6.5 brought it", |m| {
+            m.write("proc/sys/kernel/osrelease", "6.4.1\n")
+        }),
+        (FactName::OwnableFiles, "not handed over", |m| {
+            m.write("proc/self/mountinfo", "25 1 0:9 / / rw - overlay none rw\n")
+        }),
     ];
     for (name, word, change) in cases {
         let machine = Machine::new();
@@ -179,6 +193,36 @@ fn each_fact_can_be_no() {
         "MemTotal: 8 kB\nMemFree: 1 kB\nMemAvailable: 1 kB\nSwapTotal: 1048576 kB\n",
     );
     machine.expect(FactName::Swap, State::Yes, "1024 MiB");
+}
+
+#[test]
+fn what_depends_on_something_missing_does_not_apply() {
+    type Break = fn(&Machine);
+    let cases: &[(FactName, &str, Break)] = &[
+        (FactName::Cgroup2Writable, "not mounted", |m| {
+            m.write("proc/self/mountinfo", "")
+        }),
+        (FactName::ReclaimSwappiness, "not mounted", |m| {
+            m.write("proc/self/mountinfo", "")
+        }),
+        (FactName::MemoryEnabled, "does not have", |m| {
+            m.write("cgroup/cgroup.controllers", "\n")
+        }),
+        (FactName::ReclaimSwappiness, "no memory.reclaim", |m| {
+            m.remove("cgroup/memory.reclaim")
+        }),
+        (FactName::MglruDebug, "CONFIG_LRU_GEN", |m| {
+            m.remove("sys/kernel/mm/lru_gen")
+        }),
+        (FactName::IoCost, "io controller", |m| {
+            m.write("cgroup/cgroup.controllers", "memory\n")
+        }),
+    ];
+    for (name, word, change) in cases {
+        let machine = Machine::new();
+        change(&machine);
+        machine.expect(*name, State::NotApplicable, word);
+    }
 }
 
 #[test]
@@ -274,6 +318,24 @@ fn verdicts_name_the_fact() {
             |m| {
                 m.write("cgroup/cgroup.controllers", "memory\n");
             },
+        ),
+        (
+            Function::DeviceCredits,
+            Outcome::Prevented,
+            FactName::SafeLimits,
+            |m| m.write("proc/sys/kernel/osrelease", "6.1.0\n"),
+        ),
+        (
+            Function::DeviceCredits,
+            Outcome::Prevented,
+            FactName::IoEnabled,
+            |m| m.write("cgroup/cgroup.subtree_control", "memory\n"),
+        ),
+        (
+            Function::PageOwnership,
+            Outcome::Prevented,
+            FactName::Cachestat,
+            |m| m.write("proc/sys/kernel/osrelease", "6.1.0\n"),
         ),
     ];
     for (function, outcome, name, change) in cases {
