@@ -191,10 +191,12 @@ impl CreditLoop {
                 };
             }
             let crowded = full && tenant.stalled >= ALWAYS && interval.delay >= QUEUE;
-            state.doubted = match crowded {
-                _ if used_up => 0.0,
-                true => (state.doubted + interval.seconds).min(DOUBT),
-                false => (state.doubted - interval.seconds / AGAIN).max(0.0),
+            state.doubted = if used_up {
+                0.0
+            } else if crowded {
+                (state.doubted + interval.seconds).min(DOUBT)
+            } else {
+                (state.doubted - interval.seconds / AGAIN).max(0.0)
             };
             state.held = active
                 && (used_up
