@@ -3,17 +3,17 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context;
 use clap::Args;
 use justitia_agent::act::guard::{SILENCE, guard as watch, wake};
 use justitia_agent::act::ledger::{Back, LedgerError, Returned, reset as give_back};
-use justitia_agent::config::{Config, DEFAULT_PATH};
-use justitia_agent::escape::{encode, plain_lines};
+use justitia_agent::config::{Checked, Config};
+use justitia_agent::escape::plain_lines;
 use justitia_agent::tell::socket::ask;
 use justitia_kernel::cgroup::CgroupFs;
 
 use crate::out;
 
+mod check;
 mod table;
 
 /// The configuration, where one is wanted.
@@ -26,7 +26,11 @@ pub struct ConfigArgs {
 
 impl ConfigArgs {
     pub fn load(&self) -> anyhow::Result<Config> {
-        Config::load(self.config.as_deref()).map_err(|errors| {
+        Ok(self.check()?.config)
+    }
+
+    fn check(&self) -> anyhow::Result<Checked> {
+        Config::check(self.config.as_deref()).map_err(|errors| {
             let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
             anyhow::anyhow!("the configuration has errors:\n{}", lines.join("\n"))
         })
@@ -39,13 +43,17 @@ impl ConfigArgs {
 /// 100. While there is room for all, nothing is taken from anyone. On SIGTERM or SIGINT every knob returns to
 /// what stood before; after a SIGKILL the next start does it, or `justitia reset`.
 ///
+/// A configuration is optional: /etc/justitia/justitia.toml as it is packaged (packaging/justitia.toml in the source) shows
+/// every key with its default and what it means. Of two [[tenant]] rules that match a cgroup and speak of the same matter
+/// the later one wins; drop-ins come after the file, in the order of their names.
+///
 /// JUSTITIA_LOG sets what is logged: error, warn, info (the default), debug (a line for every decision), trace.
 #[derive(Args)]
 pub struct Run {
     /// Change nothing; `justitia status` shows what would be done, and why
     #[arg(long)]
     observe: bool,
-    /// Check the configuration, say every error with file and line, and exit
+    /// Check the configuration: say what is read, every error and what is odd with file and line, and exit
     #[arg(long)]
     check_config: bool,
     #[command(flatten)]
@@ -119,15 +127,12 @@ pub fn guard(args: &Guard) -> anyhow::Result<ExitCode> {
 }
 
 pub fn run(args: &Run) -> anyhow::Result<ExitCode> {
-    let config = args.config.load()?;
+    let checked = args.config.check()?;
     if args.check_config {
-        let path = args.config.config.as_deref();
-        out::line(format_args!(
-            "{}: no errors",
-            path.map_or(DEFAULT_PATH.into(), |p| encode(p.as_os_str()))
-        ));
+        out::print(check::told(&checked));
         return Ok(ExitCode::SUCCESS);
     }
+    let config = checked.config;
     crate::log::start();
     justitia_agent::run(config, args.observe)?;
     Ok(ExitCode::SUCCESS)
@@ -135,9 +140,10 @@ pub fn run(args: &Run) -> anyhow::Result<ExitCode> {
 
 pub fn status(args: &Status) -> anyhow::Result<ExitCode> {
     let config = args.config.load()?;
-    let status = ask(&config.socket).with_context(|| {
-        format!(
-            "no agent answers at {} (is `justitia run` running, and are you root?)",
+    let status = ask(&config.socket).map_err(|error| {
+        anyhow::anyhow!(
+            "no agent answers at {} ({error}): start one (as root: `sudo justitia run --observe` changes nothing), or \
+             look with `sudo justitia top`",
             config.socket.display()
         )
     })?;

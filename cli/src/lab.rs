@@ -8,13 +8,16 @@ use anyhow::{Context, Result};
 use clap::{Args, Subcommand, ValueEnum};
 use justitia_lab::experiment::{Contender, Experiment};
 use justitia_lab::kernel::KernelChoice;
-use justitia_lab::report;
+use justitia_lab::report::{self, ReportError};
 use justitia_lab::run::{Options, Progress};
 use justitia_lab::vm::{DiskSpec, Vm, VmSpec};
 
 use crate::out;
 
 /// Experiments on a stock kernel in a virtual machine.
+///
+/// Kernels, images and results are kept in $JUSTITIA_LAB_DIR [default: `lab` in the target directory of the build that
+/// runs, else justitia/lab in $XDG_CACHE_HOME or ~/.cache]; all of it can be deleted at any time.
 #[derive(Args)]
 pub struct Lab {
     #[command(subcommand)]
@@ -24,6 +27,7 @@ pub struct Lab {
 #[derive(Subcommand)]
 enum Command {
     Run(Run),
+    /// Lists the experiments and whom they compare.
     List,
     Report(Report),
     Shell(Shell),
@@ -169,7 +173,15 @@ fn render(args: &Report) -> Result<ExitCode> {
         .out
         .clone()
         .unwrap_or_else(|| places.root().join("report.html"));
-    report::render(&results, &out)?;
+    report::render(&results, &out).map_err(|error| {
+        let none = matches!(error, ReportError::Empty { .. });
+        let error = anyhow::Error::from(error);
+        if none {
+            error.context("nothing to report: run `justitia lab run reread-x4` first")
+        } else {
+            error
+        }
+    })?;
     out::line(out.display());
     Ok(ExitCode::SUCCESS)
 }

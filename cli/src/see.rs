@@ -15,7 +15,9 @@ use justitia_agent::tell::socket::ask;
 use justitia_agent::tell::status::TenantStatus;
 use justitia_kernel::cgroup::{Cgroup, CgroupFs};
 use justitia_kernel::knob::{Knob, read_raw};
-use justitia_view::explain::{Standing, Unmanaged, explain as explanation, find, unmanaged};
+use justitia_view::explain::{
+    Standing, Unmanaged, explain as explanation, find, nearest, unmanaged,
+};
 use justitia_view::record::{Recorder, Recording};
 use justitia_view::top::{self, source::Source};
 
@@ -55,6 +57,7 @@ pub struct Explain {
 
 /// Record what the agent tells, once a second, for `justitia top --replay`.
 ///
+/// Where no agent runs, it observes by itself and changes nothing; it says which of both it does.
 /// Ends on SIGINT and SIGTERM with everything written; a kill costs the last minute.
 #[derive(Args)]
 pub struct Record {
@@ -119,6 +122,17 @@ pub fn top(args: &Top) -> anyhow::Result<ExitCode> {
 pub fn record(args: &Record) -> anyhow::Result<ExitCode> {
     let mut asked = Asked::new(args.config.load()?)?;
     let mut recorder = Recorder::create(&args.file)?;
+    out::note(match &asked {
+        Asked::Agent(socket) => {
+            format!(
+                "justitia: recording what the agent at {} tells",
+                socket.display()
+            )
+        }
+        Asked::Alone(_) => {
+            "justitia: no agent runs: recording what one would see; nothing is changed".to_owned()
+        }
+    });
     let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, std::sync::Arc::clone(&stop))
@@ -126,13 +140,16 @@ pub fn record(args: &Record) -> anyhow::Result<ExitCode> {
     }
     let begun = Instant::now();
     let end = args.seconds.map(Duration::from_secs);
-    let mut count = 0u32;
+    let (mut count, mut unanswered) = (0u32, 0u32);
     let stopped = || stop.load(std::sync::atomic::Ordering::Relaxed);
     while !stopped() && end.is_none_or(|end| begun.elapsed() < end) {
         match asked.look() {
             Ok(status) => recorder.record(&status)?,
             // An agent that is restarted is no reason to end a recording.
-            Err(error) => out::note(format_args!("justitia: {}", crate::told(&error))),
+            Err(error) => {
+                unanswered += 1;
+                out::note(format_args!("justitia: {}", crate::told(&error)));
+            }
         }
         count += 1;
         let next = Duration::from_secs(1) * count;
@@ -140,7 +157,18 @@ pub fn record(args: &Record) -> anyhow::Result<ExitCode> {
             std::thread::sleep(Duration::from_millis(50).min(next.saturating_sub(begun.elapsed())));
         }
     }
-    recorder.finish()?;
+    let recorded = recorder.finish()?;
+    let unanswered = match unanswered {
+        0 => String::new(),
+        times => format!("; {times} times nobody answered"),
+    };
+    out::note(format_args!(
+        "justitia: recorded {} statuses in {:.0} s, {} bytes, in {}{unanswered}",
+        recorded.statuses,
+        begun.elapsed().as_secs_f64(),
+        recorded.bytes,
+        args.file.display()
+    ));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -160,11 +188,20 @@ pub fn explain(args: &Explain) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Err(paths) if paths.is_empty() => {
+            let names = nearest(&status, &args.tenant);
             let Some(config) = config else {
-                bail!("no tenant of the recording is called {:?}", args.tenant);
+                bail!(
+                    "no tenant of the recording is called {:?}; the nearest are\n  {}",
+                    args.tenant,
+                    names.join("\n  ")
+                );
             };
             let path = args.tenant.trim_start_matches("/sys/fs/cgroup");
-            out::line(plain_lines(&unmanaged(path, &facts(path, &config))));
+            let facts = Unmanaged {
+                nearest: names,
+                ..facts(path, &config)
+            };
+            out::line(plain_lines(&unmanaged(path, &facts)));
             Ok(ExitCode::FAILURE)
         }
         Err(paths) => bail!(
@@ -278,5 +315,6 @@ fn facts(path: &str, config: &Config) -> Unmanaged {
             .find(|path| memory(path))
             .unwrap_or_default()
             .to_owned(),
+        nearest: Vec::new(),
     }
 }

@@ -177,7 +177,16 @@ fn a_damaged_ledger_is_told_by_line_and_nothing_is_written() {
         let lost = guest.ok("sed -n '3s/.*\"path\":\"\\([^\"]*\\)\".*/\\1/p' /run/ledger.kept");
         let lost = lost.trim();
         assert!(lost.starts_with('t'), "{lost:?}");
-        let told = guest.ok("justitia reset --damaged");
+        let result = guest.sh("justitia reset --damaged");
+        let told = &result.stdout;
+        assert_eq!(result.status, 1, "{result:?}");
+        for word in [
+            "1 line of it could not be read",
+            "ledger.damaged",
+            "memory.low",
+        ] {
+            assert!(result.stderr.contains(word), "{word}: {result:?}");
+        }
         for n in 1..=6 {
             let name = format!("t{n}");
             let low = guest.number(&format!("cat $C/{name}/memory.low"));

@@ -43,6 +43,28 @@ pub fn find(status: &Status, name: &str) -> Result<usize, Vec<String>> {
     }
 }
 
+/// How many names are offered for one that nobody has.
+const NEAREST: usize = 5;
+
+/// The tenants that are called most like `name`, the likeliest first: for whoever has mistyped it.
+#[must_use]
+pub fn nearest(status: &Status, name: &str) -> Vec<String> {
+    let name = name.trim_start_matches("/sys/fs/cgroup").trim_matches('/');
+    let alike = |path: &str| {
+        let last = path.rsplit('/').next().unwrap_or(path);
+        let [last, whole] = [last, path].map(|of| strsim::jaro_winkler(name, of));
+        last.max(whole)
+    };
+    let paths = status.tenants.iter().map(|t| t.path.as_str());
+    let mut names: Vec<(f64, &str)> = paths
+        .map(|path| if path == "-" { "outside" } else { path })
+        .map(|path| (alike(path), path))
+        .collect();
+    names.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
+    let names = names.into_iter().take(NEAREST);
+    names.map(|(_, path)| path.to_owned()).collect()
+}
+
 /// What is known of the machine beside the agent's status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Standing {

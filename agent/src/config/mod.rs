@@ -3,6 +3,7 @@
 //!
 //! ```toml
 //! socket = "/run/justitia/justitia.sock"  # `justitia status` asks here
+//! state = "/run/justitia"                 # the ledger: what stood in each knob before
 //! cpu_budget = 1.0                        # percent of one CPU that observing may cost
 //!
 //! latency = false                         # time every read, write and fsync (some 100 ns each)
@@ -26,6 +27,9 @@
 //! [idle]
 //! grace = "60s"                           # a tenant may leave its cache unused this long
 //! half_life = "60s"                       # then the protection of what it holds halves this often
+//!
+//! [pressure]
+//! thrash = 60                             # PSI full avg10, percent: who waits more for memory is left alone
 //!
 //! [outside]                               # what runs outside any managed cgroup
 //! weight = 100
@@ -131,6 +135,19 @@ pub struct ConfigError {
     pub what: String,
 }
 
+/// A configuration, and what it was made of.
+#[derive(Clone, Debug)]
+pub struct Checked {
+    /// The configuration.
+    pub config: Config,
+    /// The files that were read, in this order.
+    pub files: Vec<PathBuf>,
+    /// Files among the drop-ins that were passed over: their names do not end in `.toml`.
+    pub skipped: Vec<PathBuf>,
+    /// What is allowed and can hardly be meant, by file and line.
+    pub warnings: Vec<ConfigError>,
+}
+
 impl Config {
     /// Reads `path` (or the default place, where a missing file is no error) and its drop-ins, regular files of at
     /// most 1 MiB each.
@@ -138,30 +155,40 @@ impl Config {
     /// # Errors
     /// Everything that is wrong, in all files.
     pub fn load(path: Option<&Path>) -> Result<Self, Vec<ConfigError>> {
+        Self::check(path).map(|checked| checked.config)
+    }
+
+    /// As [`Config::load`], and says what was read and what is odd.
+    ///
+    /// # Errors
+    /// Everything that is wrong, in all files.
+    pub fn check(path: Option<&Path>) -> Result<Checked, Vec<ConfigError>> {
         let main = path.unwrap_or(Path::new(DEFAULT_PATH));
         let mut config = Self::default();
-        let mut errors = Vec::new();
+        let (mut errors, mut warnings) = (Vec::new(), Vec::new());
         let mut drop_in_dir = main.as_os_str().to_owned();
         drop_in_dir.push(".d");
-        let mut files = match drop_ins(Path::new(&drop_in_dir)) {
-            Ok(files) => files,
-            Err(error) => {
-                errors.push(error);
-                Vec::new()
-            }
-        };
+        let (mut files, skipped) = drop_ins(Path::new(&drop_in_dir)).unwrap_or_else(|error| {
+            errors.push(error);
+            Default::default()
+        });
         if path.is_some() || main.exists() {
             files.insert(0, main.to_owned());
         }
-        for file in files {
-            match file::read(&file) {
-                Ok(text) => read::apply(&mut config, &file, &text, &mut errors),
+        for file in &files {
+            match file::read(file) {
+                Ok(text) => read::apply(&mut config, file, &text, &mut errors, &mut warnings),
                 Err(error) => errors.push(error),
             }
         }
         config.rules.reverse();
         if errors.is_empty() {
-            Ok(config)
+            Ok(Checked {
+                config,
+                files,
+                skipped,
+                warnings,
+            })
         } else {
             Err(errors)
         }
@@ -181,18 +208,20 @@ impl Config {
     }
 }
 
-fn drop_ins(dir: &Path) -> Result<Vec<PathBuf>, ConfigError> {
+/// The drop-ins, and the files beside them that are none.
+fn drop_ins(dir: &Path) -> Result<(Vec<PathBuf>, Vec<PathBuf>), ConfigError> {
     let entries = match std::fs::read_dir(dir) {
         Ok(entries) => entries,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Default::default()),
         Err(e) => return Err(file::error(dir, 0, format!("cannot be read: {e}"))),
     };
     let mut files: Vec<PathBuf> = entries
         .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|p| p.extension().is_some_and(|e| e == "toml"))
         .collect();
     files.sort();
-    Ok(files)
+    Ok(files
+        .into_iter()
+        .partition(|p| p.extension().is_some_and(|e| e == "toml")))
 }
 
 #[cfg(test)]

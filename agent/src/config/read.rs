@@ -20,17 +20,28 @@ struct Report<'a> {
     path: &'a Path,
     text: &'a str,
     errors: &'a mut Vec<ConfigError>,
+    warnings: &'a mut Vec<ConfigError>,
 }
 
 impl Report<'_> {
     fn at(&mut self, offset: usize, what: String) {
+        let error = self.of(offset, what);
+        self.errors.push(error);
+    }
+
+    fn warn(&mut self, offset: usize, what: impl Into<String>) {
+        let warning = self.of(offset, what.into());
+        self.warnings.push(warning);
+    }
+
+    fn of(&self, offset: usize, what: String) -> ConfigError {
         let before = self.text.get(..offset).unwrap_or(self.text);
         let line = 1 + before.bytes().filter(|b| *b == b'\n').count();
-        self.errors.push(ConfigError {
+        ConfigError {
             path: self.path.to_owned(),
             line,
             what,
-        });
+        }
     }
 
     fn expected(&mut self, what: &str, found: &Value<'_>) {
@@ -93,10 +104,21 @@ impl Report<'_> {
 }
 
 /// Applies the file's text to `config`. On errors the configuration is partly changed: throw it away.
-pub fn apply(config: &mut Config, path: &Path, text: &str, errors: &mut Vec<ConfigError>) {
+pub fn apply(
+    config: &mut Config,
+    path: &Path,
+    text: &str,
+    errors: &mut Vec<ConfigError>,
+    warnings: &mut Vec<ConfigError>,
+) {
     let (document, syntax) = DeTable::parse_recoverable(text);
-    let first = errors.len();
-    let mut report = Report { path, text, errors };
+    let first = (errors.len(), warnings.len());
+    let mut report = Report {
+        path,
+        text,
+        errors,
+        warnings,
+    };
     for error in &syntax {
         let offset = error.span().map_or(0, |s| s.start);
         report.at(offset, error.message().to_owned());
@@ -105,7 +127,8 @@ pub fn apply(config: &mut Config, path: &Path, text: &str, errors: &mut Vec<Conf
     report.entries("", document.get_ref(), known, &mut |report, key, value| {
         top(config, report, key, value)
     });
-    errors[first..].sort_by_key(|e| e.line);
+    errors[first.0..].sort_by_key(|e| e.line);
+    warnings[first.1..].sort_by_key(|e| e.line);
 }
 
 fn top(config: &mut Config, report: &mut Report<'_>, key: &str, value: &Value<'_>) -> bool {
@@ -238,15 +261,22 @@ fn tenant(config: &mut Config, report: &mut Report<'_>, item: &Value<'_>) {
     let mut says = Override::default();
     let mut rule = None;
     let mut seen_match = false;
+    let mut idle = Vec::new();
     report.table(
         " in [[tenant]]",
         item,
         "match, weight, floor, exclude",
         |report, key, value| {
+            if let "weight" | "floor" = key {
+                idle.push((key.to_owned(), value.span().start));
+            }
             match key {
                 "match" => {
                     seen_match = true;
                     let text = report.take(value, "a glob over cgroup paths, as a string", string);
+                    if let Some(text) = &text {
+                        doubt(report, value.span().start, text);
+                    }
                     rule = text.and_then(|text| {
                         Rule::new(&text, Override::default())
                             .map_err(|what| report.at(value.span().start, what))
@@ -267,12 +297,54 @@ fn tenant(config: &mut Config, report: &mut Report<'_>, item: &Value<'_>) {
             "expected a [[tenant]] with a `match`, found none".to_owned(),
         );
     }
+    if seen_match && says == Override::default() {
+        report.warn(
+            item.span().start,
+            "this [[tenant]] changes nothing: expected weight, floor or exclude beside its match",
+        );
+    }
+    if says.exclude == Some(true) {
+        for (key, at) in idle {
+            report.warn(
+                at,
+                format!("{key} counts for nothing beside exclude = true: take one of them away"),
+            );
+        }
+    }
     if let Some(mut rule) = rule {
         rule.says = says;
         config.rules.push(rule);
     }
 }
 
+/// Warns of a `match` that is a glob, and that no cgroup's path can match.
+fn doubt(report: &mut Report<'_>, at: usize, text: &str) {
+    let path = text.trim_start_matches('/');
+    if path.is_empty() {
+        report.warn(
+            at,
+            format!(
+                "match = {text:?} matches no cgroup: expected a path below the cgroup mount like \"system.slice/*\""
+            ),
+        );
+    } else if path.ends_with('/') {
+        report.warn(
+            at,
+            format!("match = {text:?} matches no cgroup: no path ends with a slash, take it away"),
+        );
+    }
+    if path == MOUNT || path.starts_with(&format!("{MOUNT}/")) {
+        report.warn(
+            at,
+            format!(
+                "match = {text:?} matches no cgroup: a match is over the path below the cgroup mount, take /{MOUNT}/ away"
+            ),
+        );
+    }
+}
+
+/// Where cgroups usually are, without the first slash.
+const MOUNT: &str = "sys/fs/cgroup";
 const WEIGHT: &str = "a weight from 1 to 10000";
 const LISTEN: &str = "an address and a port like \"127.0.0.1:9742\", or \"\" for none";
 const ABSOLUTE: &str = "an absolute path";

@@ -168,6 +168,98 @@ fn only_regular_files_of_a_bounded_size_are_read() {
 }
 
 #[test]
+fn what_can_hardly_be_meant_is_warned_of_by_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("j.toml");
+    let text = "[[tenant]]\nmatch = \"a/\"\nweight = 2\n[[tenant]]\nmatch = \"\"\nexclude = false\n[[tenant]]\n\
+                weight = 3\nmatch = \"/sys/fs/cgroup/a\"\nexclude = true\n[[tenant]]\nmatch = \"sys/fs/cgroups\"\n";
+    std::fs::write(&path, text).unwrap();
+    let drop_ins = dir.path().join("j.toml.d");
+    std::fs::create_dir(&drop_ins).unwrap();
+    for name in ["20.toml", "10.toml", "30.conf"] {
+        std::fs::write(drop_ins.join(name), "").unwrap();
+    }
+    let checked = Config::check(Some(&path)).unwrap();
+    let told = |(line, words): (usize, &str)| {
+        let warning = checked.warnings.iter().find(|w| w.line == line);
+        assert!(
+            warning.is_some_and(|w| w.what.contains(words)),
+            "{line}: {words}: {warning:?}"
+        );
+    };
+    let expected = [
+        (2, "no path ends with a slash"),
+        (5, "expected a path below"),
+        (8, "weight counts for nothing beside exclude = true"),
+        (9, "take /sys/fs/cgroup/ away"),
+        (11, "this [[tenant]] changes nothing"),
+    ];
+    expected.into_iter().for_each(told);
+    assert_eq!(
+        checked.warnings.len(),
+        expected.len(),
+        "{:#?}",
+        checked.warnings
+    );
+    assert_eq!(
+        checked.files,
+        [path, drop_ins.join("10.toml"), drop_ins.join("20.toml")]
+    );
+    assert_eq!(checked.skipped, [drop_ins.join("30.conf")]);
+}
+
+/// Of the file that is packaged, the lines that are configuration.
+fn packaged() -> String {
+    let lines = include_str!("../../../packaging/justitia.toml").lines();
+    let setting = |line: &&str| line.starts_with('[') || line.split(' ').nth(1) == Some("=");
+    let lines = lines.filter_map(|line| line.strip_prefix("# "));
+    lines.filter(setting).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn the_packaged_file_shows_every_key_that_is_known() {
+    /// What the parser says that it knows in a table, or at the top.
+    fn known(header: &str) -> Vec<String> {
+        let errors = load(&[("j.toml", &format!("{header}\nnonsense = 1\n"))]).unwrap_err();
+        let list = errors.iter().find_map(|e| {
+            let (_, list) = e.split_once("expected one of ")?;
+            list.split([','])
+                .map(|key| key.split_whitespace().next().map(str::to_owned))
+                .collect()
+        });
+        let mut list: Vec<String> = list.unwrap();
+        list.pop(); // found "nonsense"
+        list
+    }
+    let shown: toml::Table = packaged().parse().unwrap();
+    for key in known("") {
+        let value = shown
+            .get(&key)
+            .unwrap_or_else(|| panic!("{key} is not shown"));
+        let (header, tables): (String, Vec<&toml::Table>) = match value {
+            toml::Value::Table(table) => (format!("[{key}]"), vec![table]),
+            toml::Value::Array(list) => (
+                format!("[[{key}]]"),
+                list.iter().filter_map(toml::Value::as_table).collect(),
+            ),
+            _ => continue,
+        };
+        for inner in known(&header) {
+            let is_shown = tables.iter().any(|table| table.contains_key(&inner));
+            assert!(is_shown, "{inner} of {header} is not shown");
+        }
+    }
+}
+
+#[test]
+fn the_packaged_file_shows_the_defaults() {
+    let mut shown = load(&[("j.toml", &packaged())]).unwrap();
+    assert_eq!(shown.rules.len(), 2);
+    shown.rules.clear();
+    assert_eq!(format!("{shown:?}"), format!("{:?}", Config::default()));
+}
+
+#[test]
 fn a_rule_that_names_a_cgroup_without_its_path_is_told_what_it_could_mean() {
     let config = load(&[(
         "j.toml",

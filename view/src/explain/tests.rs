@@ -388,3 +388,36 @@ fn a_tenant_is_found_by_path_end_or_part() {
     assert_eq!(find(&status, "slice/").map_err(|p| p.len()), Err(3));
     assert_eq!(find(&status, "nobody"), Err(vec![]));
 }
+
+#[test]
+fn the_nearest_names_are_offered() {
+    let tenant = |path: &str| TenantStatus {
+        path: path.to_owned(),
+        ..TenantStatus::default()
+    };
+    let paths = [
+        "-",
+        "system.slice",
+        "system.slice/postgres.service",
+        "system.slice/cron.service",
+        "user.slice",
+        "z",
+    ];
+    let status = Status {
+        tenants: paths.map(tenant).to_vec(),
+        ..Status::default()
+    };
+    let names = nearest(&status, "/sys/fs/cgroup/postgers.service");
+    assert_eq!(names[0], "system.slice/postgres.service");
+    assert_eq!(names.len(), 5);
+    assert_eq!(nearest(&status, "outsid")[0], "outside");
+    let facts = Unmanaged {
+        nearest: vec!["a".into(), "b/c".into()],
+        ..Unmanaged::default()
+    };
+    let told = unmanaged("x", &facts);
+    assert_eq!(
+        told,
+        "x: no such cgroup; the nearest names of tenants are\n  a\n  b/c"
+    );
+}

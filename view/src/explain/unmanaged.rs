@@ -13,6 +13,8 @@ pub struct Unmanaged {
     pub excluded: bool,
     /// The nearest cgroup above it that has the memory controller; empty for the root.
     pub above: String,
+    /// The tenants whose names are nearest, for a name that no cgroup has.
+    pub nearest: Vec<String>,
 }
 
 /// Why a cgroup is not managed, and what would change that: its path, and a line for each.
@@ -23,7 +25,13 @@ pub fn unmanaged(path: &str, facts: &Unmanaged) -> String {
         "the root cgroup is what is divided, no tenant; its own processes are the tenant `outside`"
             .to_owned()
     } else if !facts.exists {
-        format!("{path}: no such cgroup; `justitia status` lists the tenants")
+        let nearest: String = facts.nearest.iter().map(|n| format!("\n  {n}")).collect();
+        let nearest = if nearest.is_empty() {
+            nearest
+        } else {
+            format!("; the nearest names of tenants are{nearest}")
+        };
+        format!("{path}: no such cgroup{nearest}")
     } else if facts.excluded {
         format!(
             "{path}\n  not managed: the configuration excludes it, or a cgroup above it (`exclude = true`); its pages \

@@ -14,7 +14,7 @@ mod read;
 mod write;
 
 pub use read::Recording;
-pub use write::Recorder;
+pub use write::{Recorder, Summary};
 
 /// Statuses in a block: what a killed recorder loses at most.
 pub const BLOCK: usize = 60;

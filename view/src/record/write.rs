@@ -21,6 +21,17 @@ pub struct Recorder {
     times: Option<(f64, f64)>,
     told: f64,
     latest: f64,
+    statuses: u64,
+    bytes: u64,
+}
+
+/// What a recording holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// How many statuses.
+    pub statuses: u64,
+    /// How long the file is.
+    pub bytes: u64,
 }
 
 impl Recorder {
@@ -50,6 +61,8 @@ impl Recorder {
             times: None,
             told: f64::NEG_INFINITY,
             latest: f64::NEG_INFINITY,
+            statuses: 0,
+            bytes: to_u64(TITLE.len()),
         })
     }
 
@@ -72,18 +85,23 @@ impl Recorder {
         let first = self.times.map_or(status.time, |(first, _)| first);
         self.times = Some((first, status.time));
         self.columns.push(status, self.told);
+        self.statuses += 1;
         if self.columns.len() >= BLOCK {
             self.flush()?;
         }
         Ok(())
     }
 
-    /// Writes what is not yet written.
+    /// Writes what is not yet written, and says what that makes.
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub fn finish(mut self) -> Result<(), RecordError> {
-        self.flush()
+    pub fn finish(mut self) -> Result<Summary, RecordError> {
+        self.flush()?;
+        Ok(Summary {
+            statuses: self.statuses,
+            bytes: self.bytes,
+        })
     }
 
     fn flush(&mut self) -> Result<(), RecordError> {
@@ -109,8 +127,14 @@ impl Recorder {
         block.extend(&rest);
         self.told = self.latest;
         // One write: a reader never sees half a block but at the very end.
-        self.file.write_all(&block).map_err(system)
+        self.file.write_all(&block).map_err(system)?;
+        self.bytes += to_u64(block.len());
+        Ok(())
     }
+}
+
+fn to_u64(length: usize) -> u64 {
+    u64::try_from(length).unwrap_or(u64::MAX)
 }
 
 impl Drop for Recorder {
