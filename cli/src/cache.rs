@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand, ValueEnum};
+use justitia_agent::escape::encode;
 use justitia_cache::serve::{
     self as daemon, Ask, Config, Service, Size, ask, default_control_path, show,
 };
@@ -118,8 +119,8 @@ struct Serve {
     /// Refuse writes to the image
     #[arg(long, conflicts_with = "config")]
     read_only: bool,
-    /// Check the configuration, say every error with file and line, and exit
-    #[arg(long, requires = "config")]
+    /// Check the file of --config, say every error with file and line, and exit
+    #[arg(long, requires = "config", conflicts_with = "image")]
     check_config: bool,
 }
 
@@ -266,8 +267,8 @@ fn serve(args: &Serve) -> anyhow::Result<()> {
         (None, Some(image)) => of_image(args, image)?,
         (None, None) => bail!("expected an image or --config FILE, found neither"),
     };
-    if args.check_config {
-        out::line("the configuration is good");
+    if let (true, Some(file)) = (args.check_config, &args.config) {
+        out::line(format_args!("{}: no errors", encode(file.as_os_str())));
         return Ok(());
     }
     if let Some(control) = &args.control {

@@ -9,6 +9,9 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
+use toml::de::DeTable;
+
+mod faults;
 
 /// What `justitia cache serve` does.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -280,15 +283,29 @@ impl Config {
     /// Reads a configuration from `text`; `file` names it in errors.
     ///
     /// # Errors
-    /// Everything that is wrong with it, as far as it can be read.
+    /// Everything that is wrong with it: with its syntax; else with its values; else with how they fit together.
     pub fn parse(file: &Path, text: &str) -> Result<Self, Vec<ConfigError>> {
         let mut checker = Checker {
             file,
             text,
             errors: Vec::new(),
         };
+        let (document, syntax) = DeTable::parse_recoverable(text);
+        for e in &syntax {
+            checker.say(e.span().map(|s| s.start), e.message().to_owned());
+        }
+        if !syntax.is_empty() {
+            return Err(checker.errors);
+        }
         match toml::from_str::<File>(text) {
-            Err(e) => checker.say(e.span().map(|s| s.start), e.message().to_owned()),
+            Err(e) => {
+                for (at, what) in faults::faults(document) {
+                    checker.say(at, what);
+                }
+                if checker.errors.is_empty() {
+                    checker.say(e.span().map(|s| s.start), e.message().to_owned());
+                }
+            }
             Ok(read) => {
                 let config = read.check(&mut checker);
                 if checker.errors.is_empty() {

@@ -73,6 +73,44 @@ fn a_whole_configuration() {
 }
 
 #[test]
+fn every_value_that_cannot_be_read_is_told() {
+    let text = "metrics = 3\nnonsense = 1\n[memory]\nsize = \"much\"\n[ssd]\npath = 3\nsize = \"1GiB\"\nx = 1\n\
+                [[vm]]\nname = 4\nweight = 0\nsocket = \"/run/a\"\n[[vm.disk]]\nname = \"a\"\nmode = \"x\"\n[[vm]]\n\
+                name = \"b\"\npolicy = \"lru\"\n[[vm.pool]]\nname = \"p\"\nstore = \"tape\"\nweight = 1\n";
+    let found = errors(text);
+    let lines: Vec<&str> = found.lines().collect();
+    let expected = [
+        (1, "invalid type: integer `3`"),
+        (2, "unknown field `nonsense`"),
+        (4, "expected a size"),
+        (6, "invalid type: integer `3`"),
+        (8, "unknown field `x`"),
+        (10, "invalid type: integer `4`"),
+        (11, "expected a weight from 1 to 10000, found 0"),
+        (13, "missing field `image`"),
+        (15, "unknown variant `x`"),
+        (18, "unknown variant `lru`"),
+        (21, "unknown variant `tape`"),
+    ];
+    for (line, words) in expected {
+        let begins = format!("cache.toml:{line}: ");
+        let told = lines
+            .iter()
+            .any(|l| l.starts_with(&begins) && l.contains(words));
+        assert!(told, "{line}: {words}\nnot in\n{found}");
+    }
+    assert_eq!(lines.len(), expected.len(), "{found}");
+}
+
+#[test]
+fn every_error_of_the_syntax_is_told() {
+    let found = errors("a = \nb = 1\n[memory\nc = = 2\n");
+    for line in [1, 3] {
+        assert!(found.contains(&format!("cache.toml:{line}: ")), "{found}");
+    }
+}
+
+#[test]
 fn an_error_names_file_line_and_what_was_expected() {
     for (from, to, expected) in [
         (
