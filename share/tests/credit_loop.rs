@@ -205,6 +205,36 @@ fn a_disk_that_does_little_is_let_go_whatever_its_users_wait_for() {
 }
 
 #[test]
+fn who_stands_still_behind_his_own_pages_may_write_them_soon() {
+    // A writer of weight 100 with 40 MB in the throttling layer, beside one of weight 800.
+    let machine = Machine::new(&[100, 800]);
+    let nodes: Vec<NodeId> = machine.tree.tenants().collect();
+    let mut credits = CreditLoop::new(Settings::default());
+    let mut lifted = |application: f64, seconds: u64| {
+        let interval = Interval {
+            seconds: 0.25,
+            busy: 1.0,
+            kept_up: 1.0,
+            delay: 0.0,
+        };
+        let mut lifted = 0;
+        for _ in 0..4 * seconds {
+            let light = Observed {
+                application: Some(application),
+                ..writer(0, nodes[0], 60e6 / 9.0, 1.0, 40 << 20)
+            };
+            let heavy = writer(1, nodes[1], 60e6 / 9.0 * 8.0, 1.0, 40 << 20);
+            let allowances = credits.step(&machine.tree, interval, &[light, heavy]);
+            lifted += usize::from(allowances.iter().any(|a| a.id == 0 && a.lifted));
+        }
+        lifted
+    };
+    lifted(60e6 / 9.0, 10);
+    assert_eq!(lifted(60e6 / 9.0, 10), 0, "it is served by its weight");
+    assert!(lifted(0.0, 10) >= 20, "for five seconds at least");
+}
+
+#[test]
 fn alone_nobody_is_limited() {
     let mut machine = Machine::new(&WEIGHTS);
     machine.set(0, Some(Work::direct(8, 65536.0)));

@@ -129,7 +129,7 @@ impl Contender {
                 ..named(
                     "justitia+credits",
                     "Justitia with credits",
-                    "justitia run with device credits, without a scheduler.",
+                    "justitia run with device credits, without a scheduler; writeback begins late, as the README has it.",
                 )
             },
             Self {

@@ -79,7 +79,8 @@ impl CreditLoop {
             let part = part.max(least) * factor;
             let residual = state.residual.credits();
             let own = limit::limits(prices, &state.mix, spends(part, residual));
-            let full = tenant.dirty >= BUFFERED && state.settled < SETTLED;
+            let full = tenant.dirty >= BUFFERED
+                && (state.settled < SETTLED || state.behind_itself.holds());
             let limits = if lifts || full {
                 let within = if stands {
                     QUICKLY

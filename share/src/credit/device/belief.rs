@@ -17,6 +17,13 @@ pub(super) struct Belief {
     since: f64,
 }
 
+impl Default for Belief {
+    /// Holds for 5 seconds at first, and a minute at most.
+    fn default() -> Self {
+        Self::new(5.0, 60.0)
+    }
+}
+
 impl Belief {
     /// Nothing was found yet.
     pub(super) const fn new(first: f64, longest: f64) -> Self {

@@ -6,6 +6,7 @@ use super::super::limit::Limits;
 use super::super::predict::{Predict, Swift};
 use super::super::price::Flow;
 use super::super::total::{BUSY, Verdict};
+use super::belief::Belief;
 use super::{BUFFERED, CreditLoop, Interval, Observed};
 use crate::num;
 
@@ -32,6 +33,11 @@ const ALWAYS: f64 = 0.9;
 const QUEUE: f64 = 0.02;
 const DOUBT: f64 = 5.0;
 const AGAIN: f64 = 12.0;
+/// Whose applications get less than this part of their ideal for so many seconds, though they wait and it has much to
+/// write, waits behind its own pages: what the kernel has handed to the throttling layer cannot be deleted or written again
+/// until the limit has let it through.
+const NOTHING: f64 = 0.05;
+const STILL: f64 = 1.0;
 /// A tenant that moves less than this part of all bytes and of all requests does not contend.
 const SOME: f64 = 0.03;
 /// How fast averages follow: the time constant in seconds.
@@ -74,6 +80,9 @@ pub(super) struct State {
     pub(super) squeezed: f64,
     /// For how long it got the benefit of that doubt and did not use up what it may spend, seconds.
     pub(super) doubted: f64,
+    /// For how long it has stood still behind its own pages, seconds, and whether it would under its limit.
+    pub(super) still: f64,
+    pub(super) behind_itself: Belief,
     /// Is corrected: what it gets depends on its credits or its room.
     pub(super) corrected: bool,
     /// What its applications would get by weight of what all get that contend, bytes per second.
@@ -190,6 +199,20 @@ impl CreditLoop {
                     state.squeezed - interval.seconds
                 };
             }
+            let still = buffered
+                && state.standing.is_some()
+                && tenant.stalled >= ALWAYS
+                && tenant
+                    .application
+                    .is_some_and(|got| got < NOTHING * state.ideal);
+            state.still = if still {
+                state.still + interval.seconds
+            } else {
+                0.0
+            };
+            state
+                .behind_itself
+                .step(state.still >= STILL, interval.seconds);
             let crowded = full && tenant.stalled >= ALWAYS && interval.delay >= QUEUE;
             state.doubted = if used_up {
                 0.0
