@@ -61,8 +61,8 @@ pub fn set_up(experiment: &Experiment, contender: &Contender) -> Result<Vec<Tena
 }
 
 /// For whoever limits writers: what the kernel writes back before it must waits in the throttling layer, where it can be
-/// neither deleted nor written again. So it begins just before writers are held back, not at half of that. Conventional
-/// random writers get the same either way, and file servers less (78 instead of 92 MB/s): they keep the kernel's default.
+/// neither deleted nor written again. So it begins just before writers are held back, not at half of that. Without
+/// limits that gains nothing (docs/results.md): conventional keeps the kernel's default.
 fn write_back_late() -> Result<()> {
     let text = std::fs::read_to_string(DIRTY).with_context(|| format!("reading {DIRTY}"))?;
     let ratio: u64 = text
