@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::host::{run, tool};
 
@@ -63,6 +63,18 @@ impl DiskSpec {
     }
 }
 
+/// Whether a sparse file may grow to this size. Where it may not, QEMU stops the guest, which then looks as if it hung.
+fn room(size: u64, left: u64, dir: &Path) -> Result<()> {
+    ensure!(
+        left >= size,
+        "expected room for a guest's disk of {} MiB in {}, found {} MiB: free some, or set JUSTITIA_LAB_DIR to another place",
+        size >> 20,
+        dir.display(),
+        left >> 20
+    );
+    Ok(())
+}
+
 /// The file behind a disk.
 pub struct Disk {
     file: File,
@@ -75,6 +87,9 @@ impl Disk {
     pub fn create(spec: &DiskSpec, dir: &Path) -> Result<Self> {
         let file = tempfile::tempfile_in(dir)
             .with_context(|| format!("making a disk in {}", dir.display()))?;
+        let left = rustix::fs::fstatvfs(&file)
+            .with_context(|| format!("asking how much room is in {}", dir.display()))?;
+        room(spec.size, left.f_bavail.saturating_mul(left.f_frsize), dir)?;
         file.set_len(spec.size).with_context(|| {
             format!("making a disk of {} bytes in {}", spec.size, dir.display())
         })?;
@@ -104,5 +119,23 @@ impl Disk {
     /// Where another process of this user can open it, while this process lives.
     pub fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_that_could_not_grow_is_refused() {
+        let dir = Path::new("/lab");
+        assert!(room(4 << 30, 4 << 30, dir).is_ok());
+        let why = room(4 << 30, 1 << 30, dir).unwrap_err().to_string();
+        assert!(
+            why.starts_with(
+                "expected room for a guest's disk of 4096 MiB in /lab, found 1024 MiB: "
+            ),
+            "{why}"
+        );
     }
 }
