@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use justitia_kernel::cgroup::{Cgroup, CgroupId};
 use justitia_kernel::io::DevId;
 use justitia_kernel::knob::{Knob, read_raw};
-use justitia_kernel::support::SAFE_LIMITS;
+use justitia_kernel::support::{SAFE_LIMITS, version};
 use justitia_share::credit::{Allowance, CreditLoop, Interval, Limits, Observed, Settings};
 use justitia_share::{Claim, NodeId, Tree};
 
@@ -622,12 +622,7 @@ fn told(
 
 /// Whether limits are safe on this kernel.
 fn allowed_on(release: &str) -> Result<(), String> {
-    let mut numbers = release
-        .trim()
-        .split(|c: char| !c.is_ascii_digit())
-        .map_while(|word| word.parse::<u64>().ok());
-    let (major, minor) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    if (major, minor) >= SAFE_LIMITS {
+    if version(release.trim()).is_some_and(|found| found >= SAFE_LIMITS) {
         return Ok(());
     }
     Err(format!(

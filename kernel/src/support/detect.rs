@@ -211,8 +211,9 @@ fn release(proc: &Path) -> Result<String> {
     })
 }
 
-/// Major and minor of a release such as `6.12.117+deb12-cloud-amd64`.
-fn version(release: &str) -> Option<(u64, u64)> {
+/// Major and minor of a release such as `6.12.117+deb12-cloud-amd64`; `None` where it does not begin with two numbers.
+#[must_use]
+pub fn version(release: &str) -> Option<(u64, u64)> {
     let mut parts = release.as_bytes().split(|byte| !byte.is_ascii_digit());
     Some((parse::number(parts.next()?)?, parse::number(parts.next()?)?))
 }

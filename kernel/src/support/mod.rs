@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-pub use detect::{SAFE_LIMITS, has_reclaim_swappiness};
+pub use detect::{SAFE_LIMITS, has_reclaim_swappiness, version};
 pub use function::{Because, Function, Outcome, Verdict};
 
 /// What a [`Fact`] is about.

@@ -1,5 +1,7 @@
 //! What is found out only by letting go for a moment, and is taken for granted in between.
 
+use super::COUPLED;
+
 /// What comes back within so many seconds is the same thing.
 const SOON: f64 = 10.0;
 
@@ -18,9 +20,9 @@ pub(super) struct Belief {
 }
 
 impl Default for Belief {
-    /// Holds for 5 seconds at first, and a minute at most.
+    /// The usual one.
     fn default() -> Self {
-        Self::new(5.0, 60.0)
+        COUPLED
     }
 }
 
