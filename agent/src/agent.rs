@@ -129,7 +129,11 @@ impl Agent {
         let ledger = self.keeper.ledger_mut();
         self.credits.turn(&self.config, &self.observer, ledger, now);
         for moved in self.credits.moved() {
-            let (key, path) = (Key::Cgroup(moved.id), self.path(Key::Cgroup(moved.id)));
+            let key = match moved.id {
+                id if id == self.observer.mirror.root() => Key::Outside,
+                id => Key::Cgroup(id),
+            };
+            let path = self.path(key);
             let (knob, to) = (moved.knob.to_string(), moved.to);
             let deed = Deed::Limit { knob, to };
             self.history.remember(key, &path, deed, moved.why, now);

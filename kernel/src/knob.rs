@@ -1,5 +1,5 @@
 //! The files that are written: by name, raw, so that a ledger can put back exactly what stood
-//! there.
+//! there. Those of the whole machine are kept under the root cgroup.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::io::DevId;
 use crate::parse::{self, ParseError, Parsed};
 
-/// Something of a cgroup that can be written and put back.
+/// Something of a cgroup, or of the machine, that can be written and put back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Knob {
@@ -28,6 +28,10 @@ pub enum Knob {
     IoBfqWeight,
     /// One device's line of `io.max`.
     IoMax(DevId),
+    /// `vm.dirty_background_ratio`, of the whole machine whatever the cgroup: from this part of the
+    /// memory that may be dirty on, in per cent, the kernel writes back. 0 where its operator has
+    /// set `vm.dirty_background_bytes` instead. (Documentation/admin-guide/sysctl/vm.rst)
+    DirtyBackground,
 }
 
 impl Knob {
@@ -42,6 +46,15 @@ impl Knob {
             Self::IoWeight => "io.weight",
             Self::IoBfqWeight => "io.bfq.weight",
             Self::IoMax(_) => "io.max",
+            Self::DirtyBackground => "dirty_background_ratio",
+        }
+    }
+
+    /// Where `cgroup` has it: its name, or, for one of the machine, its path.
+    fn place(self, cgroup: &Cgroup) -> Cow<'static, str> {
+        match self {
+            Self::DirtyBackground => format!("{}/{}", cgroup.vm(), self.file()).into(),
+            _ => self.file().into(),
         }
     }
 
@@ -61,6 +74,14 @@ impl Knob {
                     .into()
             }
             Self::IoMax(device) => io_max(text, device)?,
+            Self::DirtyBackground => {
+                let expected = "per cent, 0 to 100";
+                let number = parse::only_line(text, expected)?;
+                if parse::number(number).is_none_or(|ratio| ratio > 100) {
+                    return Err(ParseError::new(1, expected, text));
+                }
+                number.into()
+            }
         };
         Ok(String::from_utf8_lossy(&line).into_owned())
     }
@@ -70,6 +91,7 @@ impl std::fmt::Display for Knob {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::IoMax(device) => write!(f, "io.max {device}"),
+            Self::DirtyBackground => write!(f, "vm.{}", self.file()),
             knob => f.write_str(knob.file()),
         }
     }
@@ -82,7 +104,7 @@ impl std::fmt::Display for Knob {
 /// # Errors
 /// As every reader of [`Cgroup`]; a parse error when the file does not have that shape.
 pub fn read_raw(cgroup: &Cgroup, knob: Knob) -> Result<String> {
-    cgroup.read(knob.file(), |text| knob.value_in(text))
+    cgroup.read(&knob.place(cgroup), |text| knob.value_in(text))
 }
 
 /// Writes `value` to `knob` in one `write(2)`; never creates a file. The kernel may round (memory
@@ -102,7 +124,7 @@ pub fn write_raw(cgroup: &Cgroup, knob: Knob, value: &str) -> Result<()> {
             source: ParseError::new(1, "the knob's own device first", value.as_bytes()),
         });
     }
-    cgroup.write(knob.file(), value)
+    cgroup.write(&knob.place(cgroup), value)
 }
 
 fn first_word(text: &str) -> &str {
@@ -174,6 +196,7 @@ mod tests {
                 "80:0 rbps=1 wbps=1 riops=1 wiops=1\n",
                 unlimited,
             ),
+            (Knob::DirtyBackground, "10\n", "10"),
         ] {
             let (dir, cgroup) = tree(knob.file(), text.as_bytes());
             let value = read_raw(&cgroup, knob).unwrap();
@@ -196,6 +219,9 @@ mod tests {
             (Knob::IoMax(SDA), b"8:0 rbps\n"),
             (Knob::IoMax(SDA), b"8:0 rb\x0fs=1\n"),
             (Knob::IoMax(SDA), b"8:0 =1\n"),
+            (Knob::DirtyBackground, b"101\n"),
+            (Knob::DirtyBackground, b"ten\n"),
+            (Knob::DirtyBackground, b""),
         ] {
             let (_dir, cgroup) = tree(knob.file(), text);
             let error = read_raw(&cgroup, knob).unwrap_err();

@@ -31,6 +31,9 @@ const WRITERS: &str = "
     none() { ! limited light && ! limited heavy; }
     wbps() { grep -o 'wbps=[0-9]*' $C/$1/io.max | tr -dc 0-9; }
     by_weight() { both && [ $(wbps heavy) -gt $(($(wbps light) * 3)) ]; }
+    background() { cat /proc/sys/vm/dirty_background_ratio; }
+    late() { [ $(background) = 19 ]; }
+    usual() { [ $(background) = 10 ]; }
     back() { knobs | grep -v memory.low | cmp -s /run/before -; }
 ";
 
@@ -75,16 +78,44 @@ fn limits_come_with_contention_and_leave_with_it_or_with_the_agent() {
 }
 
 #[test]
-fn no_room_stays_behind_once_the_disk_is_idle() {
+fn nothing_of_writers_stays_behind_once_the_disk_is_idle() {
     in_guest(small, |guest| {
         guest.ok(TENANTS);
         guest.ok(&format!(
-            "{WRITERS} start && {{ buffered light; buffered heavy; }} >/dev/null 2>&1; within 90 rooms"
+            "{WRITERS} usual && start && {{ buffered light; buffered heavy; }} >/dev/null 2>&1; within 90 rooms && within 60 late"
+        ));
+        let why = guest.ok("justitia explain -");
+        assert!(
+            why.contains("vm.dirty_background_ratio = 19")
+                && why.contains("buffered writers contend"),
+            "{why}"
+        );
+        // One that is stopped cannot follow whether they still do.
+        guest.ok(&format!(
+            "{WRITERS} kill -STOP $(cat /run/agent.pid); within 30 usual && kill -CONT $(cat /run/agent.pid) && within 90 late"
         ));
         // What is dirty goes to the disk first: as long as that lasts, the disk is busy.
         guest.ok(&format!(
             "{WRITERS} rest; timeout 60 sync; within 8 back || {{ knobs | grep -v memory.low | diff /run/before -; exit 1; }}"
         ));
-        assert_eq!(guest.ok(&format!("{WRITERS} end TERM")).trim(), "0");
+
+        // Of a kill the guard cleans up; who sets it meanwhile keeps it.
+        guest.ok(&format!(
+            "{WRITERS} {{ buffered light; buffered heavy; }} >/dev/null 2>&1; within 90 late || exit 1
+            end KILL >/dev/null; within 30 usual || {{ background; exit 1; }}
+            rest"
+        ));
+        guest.ok(&format!(
+            "{WRITERS} start && {{ buffered light; buffered heavy; }} >/dev/null 2>&1; within 90 late || exit 1
+            echo 7 >/proc/sys/vm/dirty_background_ratio; sleep 4; [ $(background) = 7 ]"
+        ));
+        let yielded = guest.status()["yielded"].to_string();
+        assert!(
+            yielded.contains(r#""found":"7","knob":"vm.dirty_background_ratio""#),
+            "{yielded}"
+        );
+        guest.ok(&format!(
+            "{WRITERS} rest; [ $(end TERM) = 0 ] && [ $(background) = 7 ] && echo 10 >/proc/sys/vm/dirty_background_ratio"
+        ));
     });
 }

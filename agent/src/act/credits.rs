@@ -1,5 +1,5 @@
-//! Credits at work: looks at the disks, lets the loop decide, and moves `io.max` and `memory.high` through
-//! the ledger.
+//! Credits at work: looks at the disks, lets the loop decide, and moves `io.max`, `memory.high` and when the kernel
+//! begins to write back through the ledger.
 //!
 //! Safety: a disk without contention carries no limits; everything goes through the ledger, so that it comes
 //! back at the end and after a kill; a value that stood there before is its operator's, and that tenant is not
@@ -16,6 +16,9 @@ use justitia_kernel::support::{SAFE_LIMITS, version};
 use justitia_share::credit::{Allowance, CreditLoop, Interval, Limits, Observed, Settings};
 use justitia_share::{Claim, NodeId, Tree};
 
+mod late;
+
+use self::late::Late;
 use super::guard::{Guard, LAPSE};
 use super::ledger::{Ledger, Written};
 use crate::config::Config;
@@ -55,6 +58,7 @@ pub struct Credits {
     users: Users,
     writers: HashMap<CgroupId, (Instant, f64)>,
     highs: HashMap<CgroupId, u64>,
+    late: Late,
     roomed: Option<Instant>,
     audited: Option<Instant>,
     turned: Option<Instant>,
@@ -102,6 +106,7 @@ impl Credits {
             users: Users::default(),
             writers: HashMap::new(),
             highs: HashMap::new(),
+            late: Late::new(cgroup_root.clone()),
             roomed: None,
             audited: None,
             turned: None,
@@ -245,6 +250,7 @@ impl Credits {
             self.users.pause();
             if let Some(ledger) = ledger {
                 self.release_rooms(ledger, now);
+                self.write_back_as_usual(ledger);
             }
             return Ok(());
         }
@@ -304,9 +310,37 @@ impl Credits {
         }
         if let Some(ledger) = ledger {
             self.release_rooms(ledger, now);
+            self.write_back_late(ledger, audit)?;
             self.give_room(observer, ledger, &seen, now)?;
         }
         Ok(())
+    }
+
+    /// Has the kernel write back late while writers are among those who contend, from the first one's coming until
+    /// nobody contends: in between it would only have the kernel begin again and again.
+    fn write_back_late(&mut self, ledger: &mut Ledger, audit: bool) -> Result<(), Lapsed> {
+        if !self.disks.iter().any(|d| d.credits.engaged()) || self.guard.is_none() {
+            self.write_back_as_usual(ledger);
+            return Ok(());
+        }
+        trusted(self.guard.as_ref(), Instant::now())?;
+        if audit {
+            self.late.audit(ledger);
+        }
+        if !self.writers.is_empty() {
+            match self.late.hold(ledger) {
+                Ok(moved) => self.moved.extend(moved),
+                Err(why) => self.limits.push(why),
+            }
+        }
+        Ok(())
+    }
+
+    fn write_back_as_usual(&mut self, ledger: &mut Ledger) {
+        let moved = self
+            .late
+            .release(ledger, "nobody contends for a disk any more");
+        self.moved.extend(moved);
     }
 
     /// Takes the room from who does not contend any more, at once: what is not contended carries no limits.
@@ -411,13 +445,15 @@ impl Credits {
 
     /// Gives every limit back, as after a pause in which the guard may have done so.
     fn let_go(&mut self, ledger: &mut Ledger) {
+        let why = format!("the agent has not run for {} s", LAPSE.as_secs());
+        self.moved.extend(self.late.release(ledger, &why));
         let mut release = |id, knob| {
             ledger.release(id, knob);
             self.moved.push(Moved {
                 id,
                 knob,
                 to: None,
-                why: format!("the agent has not run for {} s", LAPSE.as_secs()),
+                why: why.clone(),
             });
         };
         for disk in &mut self.disks {
@@ -604,7 +640,11 @@ fn told(
     written: Result<Written, super::ledger::LedgerError>,
     ledger: &mut Ledger,
 ) -> bool {
-    let tenant = escape::encode(cgroup.path().as_os_str());
+    let tenant = if cgroup.is_root() {
+        "/".to_owned()
+    } else {
+        escape::encode(cgroup.path().as_os_str())
+    };
     match written {
         Ok(Written::Yes | Written::Already) => true,
         Ok(Written::Yielded { ours, found }) => {

@@ -209,9 +209,12 @@ impl Keeper {
             .map(|(id, low)| (*id, Knob::MemoryLow, *low))
     }
 
-    /// How a cgroup is called.
+    /// How a cgroup is called; `-` is the root, as what is outside any.
     #[must_use]
     pub fn path(&self, mirror: &Mirror, id: CgroupId) -> String {
+        if id == mirror.root() {
+            return "-".to_owned();
+        }
         mirror.get(id).map_or_else(
             || format!("#{}", id.0),
             |node| escape::encode(node.cgroup.path().as_os_str()),

@@ -445,15 +445,20 @@ pub fn reset(fs: &CgroupFs, state: &Path, damaged: bool) -> Result<Reset, Ledger
     Ok(done)
 }
 
-/// Gives back what throttles (`io.max`, `memory.high`) by the journal in `state`, while its agent still holds
-/// it but cannot act. The journal stays as it is: the agent, or the next start, goes by it. Lines that are
+/// Gives back what throttles (`io.max`, `memory.high`), and when the kernel writes back, by the journal in `state`,
+/// while its agent still holds it but cannot act. The journal stays as it is: the agent, or the next start, goes by it. Lines that are
 /// damaged are passed over.
 ///
 /// # Errors
 /// If the journal cannot be read.
 pub fn lapse(fs: &CgroupFs, state: &Path) -> Result<Vec<Returned>, LedgerError> {
     let mut entries = Journal::read(&state.join("ledger"))?.entries;
-    entries.retain(|e| matches!(e.knob, Knob::IoMax(_) | Knob::MemoryHigh));
+    entries.retain(|e| {
+        matches!(
+            e.knob,
+            Knob::IoMax(_) | Knob::MemoryHigh | Knob::DirtyBackground
+        )
+    });
     Ok(give_back(fs, &entries).0)
 }
 

@@ -132,6 +132,12 @@ impl Mirror {
         }
     }
 
+    /// The root, which is no tenant: what runs in no managed cgroup, and the machine as a whole.
+    #[must_use]
+    pub fn root(&self) -> CgroupId {
+        self.root.id()
+    }
+
     /// The cgroup that takes part under this id.
     #[must_use]
     pub fn get(&self, id: CgroupId) -> Option<&Node> {

@@ -28,6 +28,7 @@ pub fn status(agent: &Agent, limits: &[String], observe: bool) -> Status {
         Some(_) => LivePv::default(),
     };
     let mut knobs = knobs(agent);
+    let root = agent.observer.mirror.root();
     let mut tenants: Vec<TenantStatus> = Vec::with_capacity(agent.snapshot.tenants.len());
     for (i, (tenant, id)) in agent.snapshot.tenants.iter().zip(agent.ids()).enumerate() {
         let node = id.and_then(|id| agent.observer.mirror.get(id));
@@ -54,7 +55,7 @@ pub fn status(agent: &Agent, limits: &[String], observe: bool) -> Status {
             app: rates[i].as_ref().map(|r| AppStatus { latency, ..app(r) }),
             contends: pv.contends.get(i + 1).copied().unwrap_or(false),
             pv: told(pv.groups.get(i + 1).copied().flatten()),
-            knobs: id.and_then(|id| knobs.remove(&id)).unwrap_or_default(),
+            knobs: knobs.remove(&id.unwrap_or(root)).unwrap_or_default(),
         });
     }
     sum_up(&mut tenants);

@@ -127,7 +127,9 @@ pub fn returned(r: &Returned) -> String {
         Back::Gone => "is gone with its cgroup".to_owned(),
         Back::Failed { error } => format!("could not be given back: {error}"),
     };
-    plain(&format!("{} {} {what}", r.path, r.knob))
+    // The machine's have no cgroup but the root.
+    let whose = if r.path.is_empty() { "/" } else { &r.path };
+    plain(&format!("{whose} {} {what}", r.knob))
 }
 
 /// The same for machines.

@@ -72,6 +72,11 @@ impl Cgroup {
         &self.0.mount
     }
 
+    /// The directory in which the machine's memory is tuned.
+    pub(crate) fn vm(&self) -> &str {
+        &self.0.mount.vm
+    }
+
     /// The cgroup at `path` relative to the mount (a leading `/`, as in `/proc/PID/cgroup`, is
     /// passed over; an empty path is the root).
     ///

@@ -22,6 +22,12 @@ impl Cgroup {
         self.read("memory.stat", MemoryStat::parse)
     }
 
+    /// `vm.dirty_ratio`, of the whole machine: the part of the memory that may be dirty from which writers are held
+    /// back, per cent; 0 where `vm.dirty_bytes` is set instead.
+    pub fn dirty_ratio(&self) -> Result<u64> {
+        self.read(&format!("{}/dirty_ratio", self.vm()), only_number)
+    }
+
     /// `memory.current`: bytes in use, descendants included. Not at the root.
     pub fn memory_current(&self) -> Result<u64> {
         self.read("memory.current", only_number)

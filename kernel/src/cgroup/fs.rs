@@ -17,7 +17,12 @@ pub(super) struct Mount {
     pub(super) path: PathBuf,
     pub(super) device: u64,
     pub(super) recursiveprot: bool,
+    /// Where the machine's memory is tuned.
+    pub(super) vm: String,
 }
+
+/// The kernel's place for that.
+const VM: &str = "/proc/sys/vm";
 
 /// A mounted cgroup v2 hierarchy. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -41,7 +46,7 @@ impl CgroupFs {
             .f_type;
         // linux/magic.h: CGROUP2_SUPER_MAGIC
         if u64::try_from(magic) == Ok(0x6367_7270) {
-            Self::from_directory(directory, path, recursiveprot(path))
+            Self::from_directory(directory, path, recursiveprot(path), VM)
         } else {
             Err(Error::NotCgroup2 {
                 path: path.to_owned(),
@@ -61,20 +66,28 @@ impl CgroupFs {
         Self::open(&found.path)
     }
 
-    /// A plain directory tree that looks like a cgroup v2 mount: for fixtures in tests.
+    /// A plain directory tree that looks like a cgroup v2 mount: for fixtures in tests. What is of the
+    /// whole machine is in its root too, so that no test touches the real one.
     ///
     /// # Errors
     /// When the directory cannot be opened.
     pub fn open_fixture(path: &Path, recursiveprot: bool) -> Result<Self> {
-        Self::from_directory(open_directory(path)?, path, recursiveprot)
+        let vm = path.to_string_lossy();
+        Self::from_directory(open_directory(path)?, path, recursiveprot, &vm)
     }
 
-    fn from_directory(directory: OwnedFd, path: &Path, recursiveprot: bool) -> Result<Self> {
+    fn from_directory(
+        directory: OwnedFd,
+        path: &Path,
+        recursiveprot: bool,
+        vm: &str,
+    ) -> Result<Self> {
         let (id, device) = directory_id(&directory, path)?;
         let mount = Arc::new(Mount {
             path: path.to_owned(),
             device,
             recursiveprot,
+            vm: vm.to_owned(),
         });
         Ok(Self {
             root: Cgroup::new(mount, directory, id, None, PathBuf::new()),

@@ -53,16 +53,16 @@ pub fn set_up(experiment: &Experiment, contender: &Contender) -> Result<Vec<Tena
             dir: directory(&tenant.name)?,
         });
     }
-    if contender.credits || contender.io_max {
+    if contender.io_max {
         write_back_late()?;
     }
     limit(experiment, contender, &tenants)?;
     Ok(tenants)
 }
 
-/// For whoever limits writers: what the kernel writes back before it must waits in the throttling layer, where it can be
-/// neither deleted nor written again. So it begins just before writers are held back, not at half of that. Without
-/// limits that gains nothing (docs/results.md): conventional keeps the kernel's default.
+/// For static limits, as the agent does for its own: what the kernel writes back before it must waits in the throttling
+/// layer, where it can be neither deleted nor written again. So it begins just before writers are held back, not at half
+/// of that. Without limits that gains nothing (docs/results.md): conventional keeps the kernel's default.
 fn write_back_late() -> Result<()> {
     let text = std::fs::read_to_string(DIRTY).with_context(|| format!("reading {DIRTY}"))?;
     let ratio: u64 = text

@@ -41,8 +41,9 @@ rest() {
 }
 # Every memory.low there is, with its path.
 lows() { (cd $C && find . -name memory.low -print0 | sort -z | xargs -0 grep -aH ''); }
-# Every value that can be written in any cgroup, with its path.
+# Every value that can be written in any cgroup, with its path, and the machine's that the agent writes.
 knobs() {
+	grep -H '' /proc/sys/vm/dirty_background_ratio
 	(cd $C && find . -type f -perm -200 \( -name 'memory.*' -o -name 'io.*' -o -name 'cpu.*' -o -name 'pids.max' -o -name 'cgroup.subtree_control' -o -name 'cgroup.freeze' \) \
 		! -name 'memory.peak' ! -name '*.pressure' ! -name 'memory.reclaim' -print0 | sort -z | xargs -0 grep -aH '' 2>/dev/null)
 }

@@ -136,6 +136,13 @@ fn rule(knob: &str, tenant: &TenantStatus) -> (String, &'static str) {
             ),
             "fewer than two such writers (then it goes at once), its weight or another's, free memory",
         ),
+        Some("vm.dirty_background_ratio") => (
+            "a setting of the whole machine: the kernel writes back from this part of the memory that may be dirty on, \
+             in per cent. While buffered writers contend for a disk it is one below vm.dirty_ratio, from which on writers \
+             are held back; a value that its operator has chosen is left"
+                .to_owned(),
+            "the end of the contention (then it comes back at once)",
+        ),
         _ => (String::new(), ""),
     }
 }
