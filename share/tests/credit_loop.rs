@@ -474,6 +474,42 @@ fn whoever_waits_behind_anothers_dirty_pages_has_them_written() {
 }
 
 #[test]
+fn who_stops_writing_leaves_the_disk_to_others_though_it_keeps_dirty_pages() {
+    let mut tree = Tree::new();
+    let nodes = [100, 800].map(|weight| {
+        let claim = Claim::unlimited(Weight::try_from(weight).unwrap());
+        tree.add(NodeId::ROOT, claim)
+    });
+    let mut credits = CreditLoop::new(Settings::default());
+    let mut may_write = [30e6, 30e6];
+    let mut light = None;
+    for step in 0..36 {
+        // The heavy one stops after eight seconds; what it has dirty is not old enough to be written.
+        let stopped = step >= 32;
+        let wishes = [may_write[0], if stopped { 0.0 } else { may_write[1] }];
+        let all: f64 = wishes.iter().sum();
+        let writes = wishes.map(|wish| wish * (60e6 / all).min(1.0));
+        let interval = Interval {
+            seconds: 0.25,
+            busy: (all / 60e6).min(1.0),
+            kept_up: 1.0,
+            delay: if stopped { 0.0 } else { 0.01 },
+        };
+        let waits = [1.0, if stopped { 0.0 } else { 0.5 }];
+        let dirty = [8_000_000, 50_000_000];
+        let tenants = [0, 1].map(|id| writer(id, nodes[id], writes[id], waits[id], dirty[id]));
+        for allowance in credits.step(&tree, interval, &tenants) {
+            let limit = allowance.limits.wbps.map_or(60e6, num::to_f64);
+            may_write[if allowance.id == 0 { 0 } else { 1 }] = limit;
+            light = Some(allowance).filter(|a| a.id == 0).or(light);
+        }
+    }
+    let light = light.unwrap();
+    assert!(may_write[0] > 48e6, "within a second: {light:?}");
+    assert!(light.correction > 0.9, "{light:?}");
+}
+
+#[test]
 fn after_a_step_dirty_pages_are_written_soon() {
     let (soon, later) = (hog_may_write(1e6, 0.0, 2.0), hog_may_write(1e6, 0.0, 5.0));
     assert!(soon >= 60e6, "{soon}");

@@ -46,6 +46,8 @@ const SMOOTH: f64 = 0.6;
 const SMOOTH_APPLICATION: f64 = 1.5;
 /// A writer behind dirty pages whose tasks wait for this part of the time has more to write.
 const BACKLOG: f64 = 0.2;
+/// Whose tasks wait for less than this part of the time may be resting.
+const RESTS: f64 = 0.02;
 /// So many seconds after a step, corrections go on.
 pub(super) const SETTLED: f64 = 2.5;
 
@@ -158,10 +160,11 @@ impl CreditLoop {
                 state.growth += (growth - state.growth) * follow;
                 state.dirty = dirty;
             }
-            state.stalled += (tenant.stalled - state.stalled) * follow;
+            let follow_stalled = if rests(tenant) { 1.0 } else { follow };
+            state.stalled += (tenant.stalled - state.stalled) * follow_stalled;
             // Dirty pages go out in bursts: what a writer behind them uses is its average, and while its
-            // tasks wait it has more to write, whatever it did in one interval.
-            let buffered = tenant.dirty >= BUFFERED;
+            // tasks wait it has more to write, whatever it did in one interval; but not once it rests.
+            let buffered = tenant.dirty >= BUFFERED && !rests(tenant);
             let backlog = buffered && state.stalled >= BACKLOG;
             let flow = if buffered { state.mix } else { tenant.flow };
             let used = state.standing.map(|(_, limits)| limits.used(&flow));
@@ -195,6 +198,8 @@ impl CreditLoop {
                     && state.spends < SQUEEZED * state.peak;
                 state.squeezed = if squeezed {
                     PROTECTED
+                } else if rests(tenant) {
+                    0.0
                 } else {
                     state.squeezed - interval.seconds
                 };
@@ -269,6 +274,13 @@ pub(super) const fn slowness(tenant: &Observed) -> f64 {
     } else {
         SMOOTH
     }
+}
+
+/// Whether a tenant does nothing at all, and waits for nothing: it wants nothing for now, however many dirty pages it has.
+fn rests(tenant: &Observed) -> bool {
+    !tenant.flow.is_some()
+        && tenant.stalled < RESTS
+        && tenant.application.is_none_or(|got| got <= 0.0)
 }
 
 /// Whether a flow is something to speak of beside `all`.
