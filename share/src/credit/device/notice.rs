@@ -204,8 +204,10 @@ impl CreditLoop {
                     state.squeezed - interval.seconds
                 };
             }
+            // After a step it may stand still until it is rid of what it has no room for any more.
             let still = buffered
                 && state.standing.is_some()
+                && state.settled >= SETTLED
                 && tenant.stalled >= ALWAYS
                 && tenant
                     .application
