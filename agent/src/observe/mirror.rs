@@ -217,6 +217,12 @@ impl Mirror {
         node.io && !others(node) && !node.children.iter().any(divides)
     }
 
+    /// The cgroups among which disks are divided ([`Mirror::is_unit`]), in no order.
+    pub fn units(&self) -> impl Iterator<Item = &Cgroup> {
+        let units = self.nodes.values().filter(|node| self.is_unit(node));
+        units.map(|node| &node.cgroup)
+    }
+
     /// A node and all below it.
     pub fn within(&self, id: CgroupId) -> impl Iterator<Item = CgroupId> {
         let mut next = vec![id];

@@ -71,9 +71,9 @@ impl Users {
         let few = mirror.len() <= FEW;
         if few || self.looked_after_all.is_none_or(|at| now - at >= ALL) {
             self.looked_after_all = Some(now);
-            for id in mirror.order() {
+            for cgroup in mirror.units() {
+                let id = cgroup.id();
                 if !self.using.contains_key(&id)
-                    && let Some(cgroup) = unit(mirror, id)
                     && match known(mirror, probed, id) {
                         Some(known) => self.wakes(cgroup, known),
                         None => few || self.moves(cgroup),
