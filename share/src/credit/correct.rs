@@ -6,9 +6,10 @@
 pub struct Correction {
     /// The logarithm of the factor.
     log: f64,
-    /// What its application has lacked of late, as a part of its ideal; negative, what it had too much.
-    lacked: f64,
-    /// By how much the logarithm of what it gets is below what that is on the mean, on the average.
+    /// What its application got of late, and what would have been its part, bytes per second.
+    got: f64,
+    ideal: f64,
+    /// By how much the error of the moment is above that of the mean, on the average.
     skew: f64,
 }
 
@@ -38,13 +39,14 @@ pub const LARGEST: f64 = 3.0;
 const DEADBAND: f64 = 0.02;
 /// An interval counts for at most so large an error, so that one odd measurement moves little.
 const LARGEST_ERROR: f64 = 0.7;
-/// The error of the mean over about so many seconds counts beside that of the moment, so much beside it (twice as much
-/// makes four tenants swing). Filling and writing of dirty pages is over by then.
-const LONG: f64 = 10.0;
+/// The error of the moment is a logarithm, and tells what to do soon; what to do in the end is told by what was got
+/// altogether over about so many seconds beside what would have been the part of it. For bandwidth comes in bursts, and
+/// has a mean above that of its logarithm; corrected by that alone the one whose bursts are largest beside its ideal, the
+/// lightest, would get a fifth too much. So much counts the one beside the other (twice as much makes four tenants swing).
+/// Filling and writing of dirty pages is over by then.
+const LONG: f64 = 6.0;
 const OF_THE_MEAN: f64 = 1.0;
-/// Bandwidth that comes in bursts has a mean well above that of its logarithm, and the one whose bursts are largest beside
-/// its ideal, the lightest, would get a tenth too much. So what the logarithm says beyond the difference is set aside, as
-/// it was on the mean over about so many seconds.
+/// By how much the one is above the other on the average over about so many seconds is set aside.
 const SKEW: f64 = 20.0;
 /// What is left of a correction after a second in which the tenant did not contend.
 const FADES: f64 = 0.8;
@@ -63,13 +65,16 @@ impl Correction {
         if ideal <= 0.0 {
             return;
         }
-        let lacks = |got: f64| (1.0 - got / ideal).max(-LARGEST);
-        let follow =
-            |old: f64, new: f64, long: f64| old + (new - old) * (1.0 - (-seconds / long).exp());
-        self.lacked = follow(self.lacked, lacks(got), LONG);
+        let follow = |old: &mut f64, new: f64, long: f64| {
+            *old += (new - *old) * (1.0 - (-seconds / long).exp());
+        };
+        follow(&mut self.got, got, LONG);
+        follow(&mut self.ideal, ideal, LONG);
+        let lacked = (1.0 - self.got / self.ideal).max(-LARGEST);
         let moment = (ideal / served.max(ideal * 1e-3)).ln();
-        self.skew = follow(self.skew, (moment - lacks(served)).min(LARGEST_ERROR), SKEW);
-        let error = moment - self.skew + OF_THE_MEAN * self.lacked;
+        let moment = moment.clamp(-LARGEST_ERROR, LARGEST_ERROR);
+        follow(&mut self.skew, moment - lacked, SKEW);
+        let error = moment - self.skew + OF_THE_MEAN * lacked;
         if error.abs() >= DEADBAND {
             let error = error.clamp(-LARGEST_ERROR, LARGEST_ERROR);
             let step = acts.gain() * seconds.min(1.0) * error;
@@ -79,9 +84,15 @@ impl Correction {
 
     /// The tenant did not contend for `seconds`: what was learnt about it fades.
     pub fn fade(&mut self, seconds: f64) {
-        self.log *= FADES.powf(seconds);
-        self.lacked *= FADES.powf(seconds);
-        self.skew *= FADES.powf(seconds);
+        let fades = FADES.powf(seconds);
+        self.log *= fades;
+        self.skew *= fades;
+        self.got = self.ideal + (self.got - self.ideal) * fades;
+    }
+
+    /// The tenant's part is another one now: what it got before is no measure of what it is to get.
+    pub fn step(&mut self) {
+        self.skew = 0.0;
     }
 }
 

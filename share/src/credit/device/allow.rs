@@ -151,6 +151,7 @@ impl CreditLoop {
             // After a step, averages and limits need a moment to show what it has done.
             if (share - state.share).abs() > STEP * state.share {
                 (state.share, state.settled) = (*share, 0.0);
+                state.correction.step();
             } else {
                 state.settled += interval.seconds;
             }
