@@ -261,8 +261,21 @@ fn cgroup(path: &str) -> Option<Cgroup> {
     Cgroup::open_at(&CgroupFs::discover().ok()?, Path::new(&path)).ok()
 }
 
-/// What stands in a cgroup's knobs now.
+/// What stands in a cgroup's knobs now; of what is outside any, in those of the machine that the agent knows.
 fn standing(tenant: &TenantStatus) -> Option<Standing> {
+    if tenant.path == "-" {
+        let root = CgroupFs::discover().ok()?;
+        let told = tenant.knobs.iter().map(|k| k.knob.clone());
+        let machine = Knob::DirtyBackground;
+        let knobs = told
+            .filter(|knob| *knob == machine.to_string())
+            .filter_map(|knob| Some((knob, read_raw(root.root(), machine).ok()?)))
+            .collect();
+        return Some(Standing {
+            knobs,
+            ..Standing::default()
+        });
+    }
     let cgroup = cgroup(&tenant.path)?;
     let mut knobs = vec![
         Knob::MemoryMin,

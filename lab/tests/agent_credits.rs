@@ -87,7 +87,7 @@ fn nothing_of_writers_stays_behind_once_the_disk_is_idle() {
         let why = guest.ok("justitia explain -");
         assert!(
             why.contains("vm.dirty_background_ratio = 19")
-                && why.contains("buffered writers contend"),
+                && why.contains("what is written back early waits behind their limits"),
             "{why}"
         );
         // One that is stopped cannot follow whether they still do.

@@ -39,6 +39,8 @@ const ROOMS: Duration = Duration::from_millis(500);
 const HELD_UP: Duration = Duration::from_secs(1);
 /// A buffered writer that contended counts as one for so long.
 const WRITER: Duration = Duration::from_secs(3);
+/// Why what goes with contention is given back.
+const IDLE: &str = "nobody contends for a disk any more";
 
 /// One disk.
 #[derive(Debug)]
@@ -250,7 +252,7 @@ impl Credits {
             self.users.pause();
             if let Some(ledger) = ledger {
                 self.release_rooms(ledger, now);
-                self.write_back_as_usual(ledger);
+                self.write_back_as_usual(ledger, IDLE);
             }
             return Ok(());
         }
@@ -319,13 +321,18 @@ impl Credits {
     /// Has the kernel write back late while writers are among those who contend, from the first one's coming until
     /// nobody contends: in between it would only have the kernel begin again and again.
     fn write_back_late(&mut self, ledger: &mut Ledger, audit: bool) -> Result<(), Lapsed> {
-        if !self.disks.iter().any(|d| d.credits.engaged()) || self.guard.is_none() {
-            self.write_back_as_usual(ledger);
+        if self.guard.is_none() {
+            self.write_back_as_usual(ledger, "there is no guard");
+            return Ok(());
+        }
+        if !self.disks.iter().any(|d| d.credits.engaged()) {
+            self.write_back_as_usual(ledger, IDLE);
             return Ok(());
         }
         trusted(self.guard.as_ref(), Instant::now())?;
         if audit {
-            self.late.audit(ledger);
+            let moved = self.late.audit(ledger);
+            self.moved.extend(moved);
         }
         if !self.writers.is_empty() {
             match self.late.hold(ledger) {
@@ -336,10 +343,8 @@ impl Credits {
         Ok(())
     }
 
-    fn write_back_as_usual(&mut self, ledger: &mut Ledger) {
-        let moved = self
-            .late
-            .release(ledger, "nobody contends for a disk any more");
+    fn write_back_as_usual(&mut self, ledger: &mut Ledger, why: &str) {
+        let moved = self.late.release(ledger, why);
         self.moved.extend(moved);
     }
 
@@ -640,11 +645,7 @@ fn told(
     written: Result<Written, super::ledger::LedgerError>,
     ledger: &mut Ledger,
 ) -> bool {
-    let tenant = if cgroup.is_root() {
-        "/".to_owned()
-    } else {
-        escape::encode(cgroup.path().as_os_str())
-    };
+    let tenant = escape::encode(cgroup.path().as_os_str());
     match written {
         Ok(Written::Yes | Written::Already) => true,
         Ok(Written::Yielded { ours, found }) => {

@@ -23,7 +23,7 @@ use rustix::time::Timespec;
 
 use super::ledger::{LedgerError, Returned, lapse, reset};
 
-/// Limits of an agent that has been silent for so long are given back.
+/// Limits, and when the kernel writes back, of an agent that has been silent for so long are given back.
 pub const SILENCE: Duration = Duration::from_secs(5);
 /// After so long a silence the agent itself no longer trusts what stands ([`credits`](super::credits)): sooner than the
 /// guard, so that it notices.

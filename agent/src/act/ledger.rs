@@ -446,8 +446,8 @@ pub fn reset(fs: &CgroupFs, state: &Path, damaged: bool) -> Result<Reset, Ledger
 }
 
 /// Gives back what throttles (`io.max`, `memory.high`), and when the kernel writes back, by the journal in `state`,
-/// while its agent still holds it but cannot act. The journal stays as it is: the agent, or the next start, goes by it. Lines that are
-/// damaged are passed over.
+/// while its agent still holds it but cannot act. The journal stays as it is: the agent, or the next start, goes by
+/// it. Lines that are damaged are passed over.
 ///
 /// # Errors
 /// If the journal cannot be read.

@@ -84,7 +84,7 @@ pub struct Config {
     pub metrics: Option<SocketAddr>,
     /// How many tenants have series of their own there.
     pub metrics_tenants: usize,
-    /// Whether disks are shared by credits (`io.max`, and `memory.high` where writers contend).
+    /// Whether disks are shared by credits (`io.max`, and where writers contend `memory.high` and `vm.dirty_background_ratio`).
     pub credits: bool,
     /// Whether the pages of shared files are handed to their heaviest user.
     pub ownership: bool,

@@ -402,7 +402,7 @@ fn knobs(tenants: &[TenantStatus], registry: &mut Registry) {
     let stands = Family::<KnobOf, Whole>::default();
     registry.register(
         "tenant_knob",
-        "What the agent has put into a knob that is one number (bytes)",
+        "What the agent has put into a knob that is one number (bytes; of vm.dirty_background_ratio per cent)",
         stands.clone(),
     );
     for tenant in tenants {

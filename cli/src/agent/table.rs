@@ -92,7 +92,9 @@ pub fn status(status: &Status) -> String {
         let _ = writeln!(
             out,
             "\nyielded: {} {} (found {})",
-            other.path, other.knob, other.found
+            name(&other.path),
+            other.knob,
+            other.found
         );
     }
     if let Some(last) = status.decisions.last() {
@@ -155,7 +157,7 @@ pub fn damage(damage: &Damage) -> String {
     format!(
         "the ledger was damaged: {} {lines} of it could not be read, and it is now {}. Knobs that only those named may \
          still hold the agent's values: look at memory.low (0 unless somebody has set it), memory.high (max) and io.max \
-         (empty) of your cgroups",
+         (empty) of your cgroups, and at vm.dirty_background_ratio (10)",
         damage.lines,
         encode(damage.aside.as_os_str()),
     )
@@ -230,6 +232,7 @@ mod tests {
             "memory.low",
             "memory.high",
             "io.max",
+            "vm.dirty_background_ratio",
         ] {
             assert!(told.contains(part), "{part} is not in {told}");
         }

@@ -37,17 +37,19 @@ impl Acts {
 pub const LARGEST: f64 = 3.0;
 /// Errors below this are noise.
 const DEADBAND: f64 = 0.02;
-/// An interval counts for at most so large an error, so that one odd measurement moves little.
+/// So large an error counts at most, so that one odd measurement moves little.
 const LARGEST_ERROR: f64 = 0.7;
 /// The error of the moment is a logarithm, and tells what to do soon; what to do in the end is told by what was got
 /// altogether over about so many seconds beside what would have been the part of it. For bandwidth comes in bursts, and
 /// has a mean above that of its logarithm; corrected by that alone the one whose bursts are largest beside its ideal, the
-/// lightest, would get a fifth too much. So much counts the one beside the other (twice as much makes four tenants swing).
-/// Filling and writing of dirty pages is over by then.
-const LONG: f64 = 6.0;
+/// lightest, would get a fifth too much. So much counts the one beside the other. Filling and writing of dirty pages is over
+/// by then.
+const LONG: f64 = 10.0;
 const OF_THE_MEAN: f64 = 1.0;
 /// By how much the one is above the other on the average over about so many seconds is set aside.
 const SKEW: f64 = 20.0;
+/// So much counts what was got before a step.
+const FORGETS: f64 = 0.2;
 /// What is left of a correction after a second in which the tenant did not contend.
 const FADES: f64 = 0.8;
 
@@ -62,18 +64,19 @@ impl Correction {
     /// aside, and of all that the contending applications got, `ideal` would be its part by weight. `acts` is what
     /// brings a correction about.
     pub fn correct(&mut self, acts: Acts, served: f64, got: f64, ideal: f64, seconds: f64) {
-        if ideal <= 0.0 {
+        if ideal <= 0.0 || seconds <= 0.0 {
             return;
         }
         let follow = |old: &mut f64, new: f64, long: f64| {
             *old += (new - *old) * (1.0 - (-seconds / long).exp());
         };
-        follow(&mut self.got, got, LONG);
+        follow(&mut self.got, got.min((1.0 + LARGEST) * ideal), LONG);
         follow(&mut self.ideal, ideal, LONG);
-        let lacked = (1.0 - self.got / self.ideal).max(-LARGEST);
+        let lacked = 1.0 - self.got / self.ideal;
         let moment = (ideal / served.max(ideal * 1e-3)).ln();
         let moment = moment.clamp(-LARGEST_ERROR, LARGEST_ERROR);
-        follow(&mut self.skew, moment - lacked, SKEW);
+        let skew = (moment - lacked).clamp(-LARGEST_ERROR, LARGEST_ERROR);
+        follow(&mut self.skew, skew, SKEW);
         let error = moment - self.skew + OF_THE_MEAN * lacked;
         if error.abs() >= DEADBAND {
             let error = error.clamp(-LARGEST_ERROR, LARGEST_ERROR);
@@ -87,12 +90,15 @@ impl Correction {
         let fades = FADES.powf(seconds);
         self.log *= fades;
         self.skew *= fades;
-        self.got = self.ideal + (self.got - self.ideal) * fades;
+        self.got = (self.ideal + (self.got - self.ideal) * fades) * fades;
+        self.ideal *= fades;
     }
 
-    /// The tenant's part is another one now: what it got before is no measure of what it is to get.
+    /// The tenant's part is another one now: what it got before says little of it.
     pub fn step(&mut self) {
         self.skew = 0.0;
+        self.got *= FORGETS;
+        self.ideal *= FORGETS;
     }
 }
 
@@ -124,6 +130,38 @@ mod tests {
         assert!((correction.factor() * LARGEST - 1.0).abs() < 1e-9);
         correction.fade(60.0);
         assert!((correction.factor() - 1.0).abs() < 0.01);
+    }
+
+    #[test]
+    fn after_a_feast_want_is_met_soon() {
+        // A minute at five times its part; then nothing.
+        let mut correction = Correction::default();
+        for _ in 0..240 {
+            after(&mut correction, 50.0, 10.0);
+        }
+        let least = correction.factor();
+        for _ in 0..80 {
+            after(&mut correction, 0.0, 10.0);
+        }
+        assert!(correction.factor() > 1.5 * least, "{least} {correction:?}");
+    }
+
+    #[test]
+    fn what_was_got_of_another_load_is_soon_outweighed() {
+        // From a hundred times as much to a smaller part, of which it gets half.
+        let mut correction = Correction::default();
+        for _ in 0..120 {
+            after(&mut correction, 1000.0, 1000.0);
+        }
+        let mut rested = correction;
+        correction.step();
+        rested.fade(20.0);
+        for one in [&mut correction, &mut rested] {
+            for _ in 0..40 {
+                after(one, 5.0, 10.0);
+            }
+            assert!(one.factor() > 1.3, "{one:?}");
+        }
     }
 
     #[test]

@@ -138,8 +138,8 @@ fn rule(knob: &str, tenant: &TenantStatus) -> (String, &'static str) {
         ),
         Some("vm.dirty_background_ratio") => (
             "a setting of the whole machine: the kernel writes back from this part of the memory that may be dirty on, \
-             in per cent. While buffered writers contend for a disk it is one below vm.dirty_ratio, from which on writers \
-             are held back; a value that its operator has chosen is left"
+             in per cent. From when buffered writers contend for a disk until nobody does it is one below vm.dirty_ratio, up to \
+             which writers may go; a value that its operator has chosen is left"
                 .to_owned(),
             "the end of the contention (then it comes back at once)",
         ),

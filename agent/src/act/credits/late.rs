@@ -8,12 +8,12 @@
 use justitia_kernel::cgroup::Cgroup;
 use justitia_kernel::knob::{Knob, read_raw};
 
-use super::{Moved, told};
-use crate::act::ledger::Ledger;
+use super::Moved;
+use crate::act::ledger::{Back, Ledger, Written};
 
 const KNOB: Knob = Knob::DirtyBackground;
 /// What stands there where nobody has set anything, per cent (mm/page-writeback.c).
-const USUAL: &str = "10";
+const USUAL: u64 = 10;
 
 /// The setting, ours or its operator's.
 #[derive(Debug)]
@@ -21,46 +21,82 @@ pub(super) struct Late {
     /// The knobs of the machine are kept under it.
     root: Cgroup,
     held: bool,
+    /// It is not to be set, for a reason that was told.
+    left: bool,
 }
 
 impl Late {
     pub(super) const fn new(root: Cgroup) -> Self {
-        Self { root, held: false }
+        Self {
+            root,
+            held: false,
+            left: false,
+        }
     }
 
-    /// Has the kernel write back late. `Err` is why its operator's setting stays, once.
+    /// Has the kernel write back late. `Err` is why it is left as it is, once.
     pub(super) fn hold(&mut self, ledger: &mut Ledger) -> Result<Option<Moved>, String> {
         let id = self.root.id();
-        if self.held || !ledger.may_write(id, KNOB) {
+        self.held |= ledger.ours(id, KNOB).is_some();
+        if self.held || self.left || !ledger.may_write(id, KNOB) {
             return Ok(None);
+        }
+        self.left = true;
+        let told = |why: &dyn std::fmt::Display| {
+            format!(
+                "Device credits: {KNOB} is left as it is: {why}. Where the kernel begins to write back long before it \
+                 holds writers back, part of what limited writers write is written for nothing"
+            )
+        };
+        // Of a container's own hierarchy, which ends with it, though the setting is the machine's.
+        if self.root.full_path().join("cgroup.type").exists() {
+            return Err(told(
+                &"this is a cgroup namespace, and it is of the whole machine",
+            ));
         }
         let found =
             read_raw(&self.root, KNOB).and_then(|found| Ok((found, self.root.dirty_ratio()?)));
-        let (found, dirty) = found.map_err(|error| {
-            ledger.leave(id, KNOB, "");
-            format!("Device credits: {KNOB} is left as it is: {error}")
-        })?;
-        let late = late(&found, dirty).inspect_err(|_| ledger.leave(id, KNOB, &found))?;
-        let written = ledger.set(&self.root, KNOB, &late);
-        self.held = told(&self.root, KNOB, written, ledger);
-        Ok(self.held.then(|| self.moved(Some(late), WHY)))
+        let (found, dirty) = found.map_err(|error| told(&error))?;
+        let Some(late) = late(&found, dirty).map_err(|why| told(&why))? else {
+            return Ok(None);
+        };
+        match ledger.set(&self.root, KNOB, &late) {
+            Ok(Written::Yes | Written::Already) => {
+                (self.held, self.left) = (true, false);
+                Ok(Some(self.moved(Some(late), WHY)))
+            }
+            Ok(Written::Yielded { .. } | Written::Gone) => Ok(None),
+            Err(error) => Err(told(&error)),
+        }
     }
 
-    /// Looks whether someone else has set it since.
-    pub(super) fn audit(&mut self, ledger: &mut Ledger) {
-        if self.held && ledger.audit(self.root.id(), KNOB).is_some() {
-            tracing::warn!(knob = %KNOB, "someone else wrote it: yielded");
-            self.held = false;
+    /// Looks whether someone else has set it since, or what it follows.
+    pub(super) fn audit(&mut self, ledger: &mut Ledger) -> Option<Moved> {
+        let id = self.root.id();
+        if !self.held {
+            return None;
         }
+        if let Some(Written::Yielded { ours, found }) = ledger.audit(id, KNOB) {
+            tracing::warn!(knob = %KNOB, ours, found, "someone else wrote it: yielded");
+            self.held = false;
+            return None;
+        }
+        let dirty = self.root.dirty_ratio().ok()?;
+        let ours = ledger.ours(id, KNOB).and_then(|ours| ours.parse().ok());
+        if ours == Some(dirty.saturating_sub(1)) {
+            return None;
+        }
+        self.release(ledger, "vm.dirty_ratio has changed")
     }
 
     /// Gives it back, if it is held.
     pub(super) fn release(&mut self, ledger: &mut Ledger, why: &str) -> Option<Moved> {
-        if !std::mem::take(&mut self.held) {
+        if !self.held {
             return None;
         }
-        ledger.release(self.root.id(), KNOB);
-        Some(self.moved(None, why))
+        let back = ledger.release(self.root.id(), KNOB);
+        self.held = matches!(back, Some(Back::Failed { .. }));
+        (back == Some(Back::Restored)).then(|| self.moved(None, why))
     }
 
     fn moved(&self, to: Option<String>, why: &str) -> Moved {
@@ -76,37 +112,35 @@ impl Late {
 const WHY: &str = "buffered writers contend: what is written back early waits behind their limits, where it can be \
                    neither deleted nor written again";
 
-/// Where it should stand: one below `dirty`, what `vm.dirty_ratio` says; or why `background`, what is found, stays.
-fn late(background: &str, dirty: u64) -> Result<String, String> {
-    let left = |found: &str| {
-        Err(format!(
-            "Device credits: {KNOB} is left as it is, since {found}. Where the kernel begins to write back long before \
-             it holds writers back, part of what limited writers write is written for nothing"
-        ))
-    };
-    match (background, dirty) {
-        ("0", _) => left("its operator has set vm.dirty_background_bytes"),
-        (_, 0) => left("its operator has set vm.dirty_bytes"),
-        (USUAL, dirty) if dirty > 11 => Ok((dirty - 1).to_string()),
-        (USUAL, dirty) => left(&format!("vm.dirty_ratio is {dirty}")),
-        (found, _) => left(&format!("its operator has set it to {found}")),
+/// Where it should stand: one below `dirty`, what `vm.dirty_ratio` says; `None` if it stands there, or above; or why
+/// `background`, what is found, stays.
+fn late(background: &str, dirty: u64) -> Result<Option<String>, String> {
+    let late = dirty.saturating_sub(1);
+    match (background.parse(), dirty) {
+        (Ok(0), _) => Err("its operator has set vm.dirty_background_bytes".to_owned()),
+        (_, 0) => Err("its operator has set vm.dirty_bytes".to_owned()),
+        (Ok(found), _) if found >= late => Ok(None),
+        (Ok(USUAL), _) => Ok(Some(late.to_string())),
+        _ => Err(format!("its operator has set it to {background}")),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::act::ledger::Written;
     use justitia_kernel::cgroup::CgroupFs;
 
     #[test]
     fn just_before_writers_are_held_back_unless_its_operator_has_chosen() {
-        assert_eq!(late("10", 20), Ok("19".to_owned()));
-        assert_eq!(late("10", 40), Ok("39".to_owned()));
+        let stands = |value: &str| Ok(Some(value.to_owned()));
+        assert_eq!(late("10", 20), stands("19"));
+        assert_eq!(late("10", 40), stands("39"));
+        for (background, dirty) in [("19", 20), ("10", 11), ("10", 5), ("30", 20)] {
+            assert_eq!(late(background, dirty), Ok(None), "{background} {dirty}");
+        }
         for (background, dirty, why) in [
             ("0", 20, "vm.dirty_background_bytes"),
             ("10", 0, "vm.dirty_bytes"),
-            ("10", 11, "vm.dirty_ratio is 11"),
             ("5", 20, "set it to 5"),
         ] {
             let found = late(background, dirty).unwrap_err();
@@ -163,14 +197,35 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (mut late, mut ledger) = machine(dir.path(), "10");
         late.hold(&mut ledger).unwrap();
-        late.audit(&mut ledger);
+        assert_eq!(late.audit(&mut ledger), None);
         assert!(late.held);
         std::fs::write(dir.path().join("cgroup").join(KNOB.file()), "7").unwrap();
-        late.audit(&mut ledger);
+        assert_eq!(late.audit(&mut ledger), None);
         assert!(!late.held);
         assert_eq!(late.hold(&mut ledger), Ok(None));
         let again = ledger.set(&late.root, KNOB, "19").unwrap();
         assert!(matches!(again, Written::Yielded { .. }), "{again:?}");
         assert_eq!(stands(dir.path()), "7");
+    }
+
+    #[test]
+    fn it_follows_when_writers_are_held_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut late, mut ledger) = machine(dir.path(), "10");
+        late.hold(&mut ledger).unwrap();
+        std::fs::write(dir.path().join("cgroup/dirty_ratio"), "30\n").unwrap();
+        let back = late.audit(&mut ledger).unwrap();
+        assert_eq!((back.to, stands(dir.path()).as_str()), (None, "10"));
+        late.hold(&mut ledger).unwrap();
+        assert_eq!(stands(dir.path()), "29");
+    }
+
+    #[test]
+    fn a_container_does_not_set_the_machine() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut late, mut ledger) = machine(dir.path(), "10");
+        std::fs::write(dir.path().join("cgroup/cgroup.type"), "domain\n").unwrap();
+        assert!(late.hold(&mut ledger).unwrap_err().contains("namespace"));
+        assert_eq!(stands(dir.path()), "10");
     }
 }

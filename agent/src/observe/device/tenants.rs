@@ -61,6 +61,9 @@ struct Last {
     other: u64,
 }
 
+/// Without PSI it is not known whether a tenant with dirty pages that moves nothing waits: too little for waiting, and too
+/// much for resting.
+const UNKNOWN: f64 = 0.05;
 /// The files of so many tenants stay open between looks.
 const KEPT: usize = 64;
 
@@ -148,7 +151,9 @@ fn between(before: &Last, here: &Last) -> Option<TenantIo> {
     let moved: f64 = flows.iter().map(|(_, flow)| flow.bytes()).sum();
     let stalled = match (before.stalled, here.stalled) {
         (Some(then), Some(now)) => (rate(now.0, then.0).max(rate(now.1, then.1)) / 1e6).min(1.0),
-        _ => f64::from(u8::from(moved > 0.0)),
+        _ if moved > 0.0 => 1.0,
+        _ if here.dirty >= DIRTY => UNKNOWN,
+        _ => 0.0,
     };
     let application = match (before.application, here.application) {
         (Some(then), Some(now)) => rate(now, then),

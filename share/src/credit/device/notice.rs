@@ -278,9 +278,11 @@ pub(super) const fn slowness(tenant: &Observed) -> f64 {
     }
 }
 
-/// Whether a tenant does nothing at all, and waits for nothing: it wants nothing for now, however many dirty pages it has.
+/// Whether a tenant with dirty pages does nothing at all, and waits for nothing: it wants nothing for now, however many it
+/// has.
 fn rests(tenant: &Observed) -> bool {
-    !tenant.flow.is_some()
+    tenant.dirty >= BUFFERED
+        && !tenant.flow.is_some()
         && tenant.stalled < RESTS
         && tenant.application.is_none_or(|got| got <= 0.0)
 }
