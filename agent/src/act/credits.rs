@@ -183,6 +183,11 @@ impl Credits {
         std::mem::take(&mut self.surpluses)
     }
 
+    /// Whether anybody is limited on any disk.
+    fn engaged(&self) -> bool {
+        self.disks.iter().any(|disk| disk.credits.engaged())
+    }
+
     /// How long the loop may wait for the next turn.
     #[must_use]
     pub fn wait(&self, now: Instant) -> Option<Duration> {
@@ -245,7 +250,7 @@ impl Credits {
         self.beat(moment);
         let intervals: Vec<Option<Interval>> =
             self.disks.iter_mut().map(|d| d.meter.look(now)).collect();
-        let engaged = self.disks.iter().any(|d| d.credits.engaged());
+        let engaged = self.engaged();
         let busy = intervals.iter().flatten().any(|i| i.busy >= BUSY);
         if !engaged && !busy {
             // What is not contended is nobody's business; the next look begins anew.
@@ -325,7 +330,7 @@ impl Credits {
             self.write_back_as_usual(ledger, "there is no guard");
             return Ok(());
         }
-        if !self.disks.iter().any(|d| d.credits.engaged()) {
+        if !self.engaged() {
             self.write_back_as_usual(ledger, IDLE);
             return Ok(());
         }
@@ -350,7 +355,7 @@ impl Credits {
 
     /// Takes the room from who does not contend any more, at once: what is not contended carries no limits.
     fn release_rooms(&mut self, ledger: &mut Ledger, now: Instant) {
-        let engaged = self.guard.is_some() && self.disks.iter().any(|d| d.credits.engaged());
+        let engaged = self.guard.is_some() && self.engaged();
         self.writers
             .retain(|_, (at, _)| engaged && now - *at < WRITER);
         if self.highs.is_empty() {

@@ -20,25 +20,19 @@ const USUAL: u64 = 10;
 pub(super) struct Late {
     /// The knobs of the machine are kept under it.
     root: Cgroup,
-    held: bool,
     /// It is not to be set, for a reason that was told.
     left: bool,
 }
 
 impl Late {
     pub(super) const fn new(root: Cgroup) -> Self {
-        Self {
-            root,
-            held: false,
-            left: false,
-        }
+        Self { root, left: false }
     }
 
     /// Has the kernel write back late. `Err` is why it is left as it is, once.
     pub(super) fn hold(&mut self, ledger: &mut Ledger) -> Result<Option<Moved>, String> {
         let id = self.root.id();
-        self.held |= ledger.ours(id, KNOB).is_some();
-        if self.held || self.left || !ledger.may_write(id, KNOB) {
+        if ledger.ours(id, KNOB).is_some() || self.left || !ledger.may_write(id, KNOB) {
             return Ok(None);
         }
         self.left = true;
@@ -62,7 +56,7 @@ impl Late {
         };
         match ledger.set(&self.root, KNOB, &late) {
             Ok(Written::Yes | Written::Already) => {
-                (self.held, self.left) = (true, false);
+                self.left = false;
                 Ok(Some(self.moved(Some(late), WHY)))
             }
             Ok(Written::Yielded { .. } | Written::Gone) => Ok(None),
@@ -71,31 +65,23 @@ impl Late {
     }
 
     /// Looks whether someone else has set it since, or what it follows.
-    pub(super) fn audit(&mut self, ledger: &mut Ledger) -> Option<Moved> {
+    pub(super) fn audit(&self, ledger: &mut Ledger) -> Option<Moved> {
         let id = self.root.id();
-        if !self.held {
-            return None;
-        }
         if let Some(Written::Yielded { ours, found }) = ledger.audit(id, KNOB) {
             tracing::warn!(knob = %KNOB, ours, found, "someone else wrote it: yielded");
-            self.held = false;
             return None;
         }
+        let ours = ledger.ours(id, KNOB)?.parse();
         let dirty = self.root.dirty_ratio().ok()?;
-        let ours = ledger.ours(id, KNOB).and_then(|ours| ours.parse().ok());
-        if ours == Some(dirty.saturating_sub(1)) {
+        if ours == Ok(dirty.saturating_sub(1)) {
             return None;
         }
         self.release(ledger, "vm.dirty_ratio has changed")
     }
 
     /// Gives it back, if it is held.
-    pub(super) fn release(&mut self, ledger: &mut Ledger, why: &str) -> Option<Moved> {
-        if !self.held {
-            return None;
-        }
+    pub(super) fn release(&self, ledger: &mut Ledger, why: &str) -> Option<Moved> {
         let back = ledger.release(self.root.id(), KNOB);
-        self.held = matches!(back, Some(Back::Failed { .. }));
         (back == Some(Back::Restored)).then(|| self.moved(None, why))
     }
 
@@ -198,10 +184,10 @@ mod tests {
         let (mut late, mut ledger) = machine(dir.path(), "10");
         late.hold(&mut ledger).unwrap();
         assert_eq!(late.audit(&mut ledger), None);
-        assert!(late.held);
+        assert_eq!(ledger.ours(late.root.id(), KNOB), Some("19"));
         std::fs::write(dir.path().join("cgroup").join(KNOB.file()), "7").unwrap();
         assert_eq!(late.audit(&mut ledger), None);
-        assert!(!late.held);
+        assert_eq!(ledger.ours(late.root.id(), KNOB), None);
         assert_eq!(late.hold(&mut ledger), Ok(None));
         let again = ledger.set(&late.root, KNOB, "19").unwrap();
         assert!(matches!(again, Written::Yielded { .. }), "{again:?}");
