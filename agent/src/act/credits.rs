@@ -288,6 +288,7 @@ impl Credits {
                         stalled: io.stalled,
                         application: Some(io.application),
                         dirty: io.dirty,
+                        writeback: io.writeback,
                         limitable,
                     })
                 })
@@ -709,6 +710,7 @@ fn trace(
             stalled = tenant.stalled,
             app = tenant.application.unwrap_or(0.0) / 1e6,
             dirty = tenant.dirty >> 20,
+            writeback = tenant.writeback >> 10,
             ?allowance,
             "tenant"
         );

@@ -11,6 +11,8 @@ pub struct Correction {
     ideal: f64,
     /// By how much the error of the moment is above that of the mean, on the average.
     skew: f64,
+    /// For so many seconds it has been corrected since its last step.
+    steady: f64,
 }
 
 /// What brings a correction about.
@@ -24,17 +26,23 @@ pub enum Acts {
 }
 
 impl Acts {
-    /// Part of an error (its logarithm) that is corrected in a second.
-    const fn gain(self) -> f64 {
+    /// Part of an error (its logarithm) that is corrected in a second, after so many seconds without a step, by one who
+    /// lacks this part of what is his.
+    fn gain(self, steady: f64, lacked: f64) -> f64 {
         match self {
             Self::Credits => 0.4,
-            Self::Room => 0.25,
+            Self::Room => {
+                let sure = (1.0 / (1.0 + steady / STEADY)).max(lacked.abs() / MUCH);
+                0.25 * sure.clamp(LEAST_GAIN, 1.0)
+            }
         }
     }
 }
 
-/// The factor is at most this, and at least its inverse.
+/// The factor is at most this, and at least that. Who reads again what it has no room for, or writes through a journal
+/// for which others wait, may get its part from much less than that of the disk's time.
 pub const LARGEST: f64 = 3.0;
+const LEAST: f64 = 1.0 / 6.0;
 /// Errors below this are noise.
 const DEADBAND: f64 = 0.02;
 /// So large an error counts at most, so that one odd measurement moves little.
@@ -48,6 +56,11 @@ const LONG: f64 = 10.0;
 const OF_THE_MEAN: f64 = 1.0;
 /// By how much the one is above the other on the average over about so many seconds is set aside.
 const SKEW: f64 = 20.0;
+/// Writing through a journal comes in bursts, so the longer nothing has stepped, the more of what shows is chance: after so
+/// many seconds half as much is corrected in a second, in the end this part, unless so large a part is lacking, or too much.
+const STEADY: f64 = 8.0;
+const LEAST_GAIN: f64 = 0.3;
+const MUCH: f64 = 0.5;
 /// So much counts what was got before a step.
 const FORGETS: f64 = 0.2;
 /// What is left of a correction after a second in which the tenant did not contend.
@@ -78,10 +91,11 @@ impl Correction {
         let skew = (moment - lacked).clamp(-LARGEST_ERROR, LARGEST_ERROR);
         follow(&mut self.skew, skew, SKEW);
         let error = moment - self.skew + OF_THE_MEAN * lacked;
+        self.steady += seconds;
         if error.abs() >= DEADBAND {
             let error = error.clamp(-LARGEST_ERROR, LARGEST_ERROR);
-            let step = acts.gain() * seconds.min(1.0) * error;
-            self.log = (self.log + step).clamp(-LARGEST.ln(), LARGEST.ln());
+            let step = acts.gain(self.steady, lacked) * seconds.min(1.0) * error;
+            self.log = (self.log + step).clamp(LEAST.ln(), LARGEST.ln());
         }
     }
 
@@ -90,13 +104,14 @@ impl Correction {
         let fades = FADES.powf(seconds);
         self.log *= fades;
         self.skew *= fades;
+        self.steady *= fades;
         self.got = (self.ideal + (self.got - self.ideal) * fades) * fades;
         self.ideal *= fades;
     }
 
     /// The tenant's part is another one now: what it got before says little of it.
     pub fn step(&mut self) {
-        self.skew = 0.0;
+        (self.skew, self.steady) = (0.0, 0.0);
         self.got *= FORGETS;
         self.ideal *= FORGETS;
     }
@@ -127,9 +142,33 @@ mod tests {
         for _ in 0..200 {
             after(&mut correction, 1e9, 10.0);
         }
-        assert!((correction.factor() * LARGEST - 1.0).abs() < 1e-9);
+        assert!((correction.factor() - LEAST).abs() < 1e-9);
         correction.fade(60.0);
         assert!((correction.factor() - 1.0).abs() < 0.01);
+    }
+
+    #[test]
+    fn where_room_decides_chance_moves_little_once_nothing_has_stepped_for_long() {
+        let acts = Acts::Room;
+        assert!(acts.gain(0.0, 0.0) > 3.0 * acts.gain(60.0, 0.1));
+        assert!(acts.gain(60.0, -0.6) >= acts.gain(0.0, 0.0));
+        // For half a minute one gets now nothing, now twice its part; then half of it.
+        let mut correction = Correction::default();
+        let (mut least, mut most) = (f64::MAX, f64::MIN);
+        for round in 0..120 {
+            let got = if round % 16 < 8 { 0.0 } else { 20.0 };
+            correction.correct(acts, got, got, 10.0, 0.25);
+            if round >= 60 {
+                least = least.min(correction.factor());
+                most = most.max(correction.factor());
+            }
+        }
+        assert!(most / least < 1.6, "{least} to {most}");
+        let before = correction.factor();
+        for _ in 0..60 {
+            correction.correct(acts, 5.0, 5.0, 10.0, 0.25);
+        }
+        assert!(correction.factor() > 1.5 * before, "{correction:?}");
     }
 
     #[test]

@@ -29,7 +29,7 @@ const LEAST_DIRECTION: f64 = 0.1;
 /// And so much above its recent part, since no two intervals have the same mixture.
 const WOBBLE: f64 = 0.05;
 /// Request size, in bytes, of a direction that was not seen yet.
-const USUAL: f64 = 65_536.0;
+pub(super) const USUAL: f64 = 65_536.0;
 
 impl Limits {
     /// Whether nothing is limited.

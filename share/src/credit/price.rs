@@ -1,5 +1,8 @@
 //! What I/O costs on a device: the currency of credits, learnt from saturated intervals.
 
+use super::limit::USUAL;
+use crate::num;
+
 /// I/O per second, or, as [`Prices`], credits per unit of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Flow {
@@ -86,6 +89,18 @@ impl Prices {
     pub fn cost(&self, flow: &Flow) -> f64 {
         let (prices, flow) = (self.0.parts(), flow.parts());
         (0..4).map(|k| prices[k] * flow[k]).sum()
+    }
+
+    /// The credits that writing so many bytes costs, in requests of the size that writes of `mix` have.
+    #[must_use]
+    pub(super) fn cost_to_write(&self, bytes: u64, mix: &Flow) -> f64 {
+        let (per_byte, per_request) = self.write();
+        let size = if mix.wios > 0.0 && mix.wbytes > 0.0 {
+            mix.wbytes / mix.wios
+        } else {
+            USUAL
+        };
+        num::to_f64(bytes) * (per_byte + per_request / size)
     }
 
     /// What of it reads cost, and what writes.

@@ -397,6 +397,7 @@ impl Machine {
                         _ => measured.then_some(tenant.application / seconds),
                     },
                     dirty: justitia_share::num::to_u64(tenant.dirty),
+                    writeback: justitia_share::num::to_u64(tenant.dirty),
                     limitable: true,
                 }
             })

@@ -23,6 +23,8 @@ pub struct TenantIo {
     pub application: f64,
     /// Dirty pages and pages under writeback.
     pub dirty: u64,
+    /// Of those, the ones under writeback: handed to the disk, or to the throttling before it.
+    pub writeback: u64,
     /// File pages.
     pub file: u64,
     /// Other memory.
@@ -57,6 +59,7 @@ struct Last {
     stalled: Option<(u64, u64)>,
     application: Option<u64>,
     dirty: u64,
+    writeback: u64,
     file: u64,
     other: u64,
 }
@@ -121,6 +124,7 @@ impl Last {
             stalled: stalled.map(|(io, memory)| (io.some.total, memory.some.total)),
             application,
             dirty: memory.file_dirty + memory.file_writeback,
+            writeback: memory.file_writeback,
             file,
             other: all.saturating_sub(file),
         })
@@ -164,6 +168,7 @@ fn between(before: &Last, here: &Last) -> Option<TenantIo> {
         stalled,
         application,
         dirty: here.dirty,
+        writeback: here.writeback,
         file: here.file,
         other: here.other,
     })
@@ -223,7 +228,8 @@ mod tests {
         let flow = seen.flow(DevId { major: 8, minor: 0 });
         assert!((flow.rbytes - 2000.0).abs() < 1e-6 && (flow.wios - 2.0).abs() < 1e-6);
         assert!((seen.stalled - 0.5).abs() < 1e-6);
-        assert_eq!((seen.dirty, seen.file, seen.other), (2048, 8096, 1904));
+        assert_eq!((seen.dirty, seen.writeback), (2048, 48));
+        assert_eq!((seen.file, seen.other), (8096, 1904));
         assert!((seen.application - (2000.0 + 8192.0)).abs() < 1e-6);
         let application = Some(1 << 20);
         let seen = meters.look(&cgroup, application, begin + Duration::from_secs(1));

@@ -85,9 +85,9 @@ impl std::fmt::Display for LimitReason {
                 }
                 if *lifted {
                     return f.write_str(
-                        "; its limits leave it more: as long as others wait for what it has dirty (a file system's journal \
-                         makes them), or it has just got another share, it may write that within a second or so, and its \
-                         applications are held by the room for dirty pages (memory.high)",
+                        "; its limits leave it more: as long as others wait for what it is writing back (a file system's \
+                         journal makes them), or it has just got another share, that may go out within a second or two, and \
+                         its applications are held by the room for dirty pages (memory.high)",
                     );
                 }
                 whole(f, *spends, limits)

@@ -7,18 +7,22 @@ use super::super::price::Prices;
 use super::super::total::Verdict;
 use super::notice::{ACTIVE, SETTLED, slowness};
 use super::observed::spends;
-use super::{Allowance, BUFFERED, CreditLoop, Interval, Observed, PATIENT};
+use super::{Allowance, BUFFERED, CreditLoop, Interval, LATELY, Observed, PATIENT};
 use crate::credit::carry::Residual;
 use crate::num;
 use crate::tree::{Claim, Tree};
 
-/// What others wait for may be behind a tenant's dirty pages (a journal's commit, in ordered mode): meanwhile its
-/// limit lets it write what it has within so many seconds, more if it is corrected down to less, and no less than what
-/// its applications are to get, so that room decides. The same right after a step, when it may have more dirty pages
-/// than it will have room for: until those are written its writers stand still.
+/// What others wait for may be behind a tenant's pages under writeback (a journal's commit, in ordered mode): meanwhile its
+/// limit lets them through within so many seconds, or in the time that the device needs for all tenants' together, and
+/// lets it write no less than what its applications are to get, so that room decides. A commit ends with the last of
+/// them; to let the lightest's through before the others' would only give it more than its part. Right after a step a
+/// tenant may have more dirty pages than it will have room for, and until those are written its writers stand still: all
+/// of them within so many seconds, more if it is corrected down to less.
 const DRAIN: f64 = 1.0;
-/// Where all stand still for that, the device with them, everybody's limit lets him within so many seconds.
+/// Where all stand still for that, the device with them, it is to be over within so many seconds.
 const QUICKLY: f64 = 0.3;
+/// Or at the latest within so many, whatever the device is thought to need.
+const AT_LATEST: f64 = 2.0;
 /// For each second that the queue is too long, so much less of the device is handed out; at most the other.
 const EMPTYING: f64 = 0.5;
 const MOST_EMPTYING: f64 = 0.1;
@@ -63,6 +67,11 @@ impl CreditLoop {
 
         let stands = self.standstill.holds();
         let lifts = stands || self.coupled.holds();
+        let behind: f64 = active
+            .iter()
+            .map(|tenant| prices.cost_to_write(tenant.writeback, &self.state(tenant.id).mix))
+            .sum();
+        let within = through_within(behind, stands);
         let mut allowances = Vec::with_capacity(active.len());
         for (i, tenant) in active.iter().enumerate() {
             let (demand, part, share, factor) = (demands[i], parts[i], shares[i], factors[i]);
@@ -82,18 +91,23 @@ impl CreditLoop {
             let full = tenant.dirty >= BUFFERED
                 && (state.settled < SETTLED || state.behind_itself.holds());
             let limits = if lifts || full {
-                let within = if stands {
-                    QUICKLY
+                let drained = if full {
+                    num::to_f64(tenant.dirty) * factor.min(1.0) / DRAIN
                 } else {
-                    DRAIN / factor.min(1.0)
+                    0.0
                 };
-                let drained = num::to_f64(tenant.dirty) / within;
+                let drained = drained.max(num::to_f64(tenant.writeback) / within);
                 let ideal = state.ideal * factor;
                 own.at_least(drained.max(ideal), ideal)
             } else {
                 own
             };
             state.lifted = limits != own;
+            state.coupled = if lifts && state.lifted {
+                LATELY
+            } else {
+                state.coupled - interval.seconds
+            };
             state.stood += interval.seconds;
             let deadband = if state.stood < self.settings.hold {
                 self.settings.hasty
@@ -167,7 +181,8 @@ impl CreditLoop {
                 let ideal = got * part / entitled;
                 state.ideal = ideal;
                 // While all wait for one, what each gets is no measure of its part.
-                if !stuck && state.settled >= SETTLED && state.watched >= 2.0 * slowness(tenant) {
+                let settled = state.settled >= SETTLED && state.watched >= 2.0 * slowness(tenant);
+                if !stuck && settled && !state.drains() {
                     let (acts, served) = (state.acts(), state.served(ideal));
                     let seconds = interval.seconds;
                     let got = state.application;
@@ -191,6 +206,12 @@ impl CreditLoop {
         };
         active.iter().map(factor).collect()
     }
+}
+
+/// Within how many seconds what others wait for is to be through: so long a time of the device it needs; whether all,
+/// and the device, stand still for it.
+fn through_within(needs: f64, stands: bool) -> f64 {
+    needs.clamp(if stands { QUICKLY } else { DRAIN }, AT_LATEST)
 }
 
 /// `whole` divided in the tree, where only the active tenants demand anything. Indexed like `active`.
@@ -222,4 +243,24 @@ pub(super) fn divided(
     }
     let parts = distribute(&tree, whole);
     active.iter().map(|t| parts[t.node.index()]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_wait_for_is_through_as_soon_as_the_device_can_but_soon() {
+        for (needs, stands, within) in [
+            (0.1, false, 1.0),
+            (0.1, true, 0.3),
+            (0.7, true, 0.7),
+            (1.5, false, 1.5),
+            (60.0, false, 2.0),
+            (60.0, true, 2.0),
+        ] {
+            let found = through_within(needs, stands);
+            assert!((found - within).abs() < 1e-9, "{needs} {stands}: {found}");
+        }
+    }
 }

@@ -65,7 +65,7 @@ const MOST_PATIENCE: f64 = 16.0;
 const COUPLED: Belief = Belief::new(5.0, 60.0);
 /// For how long one that takes more than others of equal weight is held back before it is looked whether it still does.
 const UNFAIR: Belief = Belief::new(20.0, 320.0);
-/// Who has done nothing here for so many seconds waits for something else.
+/// Who has done nothing here for so many seconds waits for something else; and what was so long ago is over.
 const LATELY: f64 = 10.0;
 /// A disk that is busy for less than this part of an interval has pauses to speak of.
 const PAUSES: f64 = 0.8;

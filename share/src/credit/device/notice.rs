@@ -38,6 +38,8 @@ const AGAIN: f64 = 12.0;
 /// until the limit has let it through.
 const NOTHING: f64 = 0.05;
 const STILL: f64 = 1.0;
+/// So many seconds' worth of its ideal is more dirty pages than a tenant comes to have by its part.
+const OLD: f64 = 5.0;
 /// A tenant that moves less than this part of all bytes and of all requests does not contend.
 const SOME: f64 = 0.03;
 /// How fast averages follow: the time constant in seconds.
@@ -91,6 +93,9 @@ pub(super) struct State {
     pub(super) ideal: f64,
     /// Its limit lets it write more than its credits, for others' sake: what it gets depends on its room alone.
     pub(super) lifted: bool,
+    /// For so many seconds more it counts as one whose limits are lifted since others wait behind it: now they are, now
+    /// they are not.
+    pub(super) coupled: f64,
     /// What it has been short of, in seconds of its part; see `unfair.rs`.
     pub(super) short: f64,
     /// Its share, and for how long that has been so.
@@ -105,12 +110,20 @@ pub(super) struct State {
 
 impl State {
     /// What decides how much its applications get.
-    pub(super) const fn acts(&self) -> Acts {
-        if self.lifted {
+    pub(super) fn acts(&self) -> Acts {
+        if self.lifted || self.coupled > 0.0 {
             Acts::Room
         } else {
             Acts::Credits
         }
+    }
+
+    /// Whether it gets nothing until old dirty pages are written, many beside what is its part, and as fast as that: they
+    /// are from before it had only that.
+    pub(super) fn drains(&self) -> bool {
+        self.application < NOTHING * self.ideal
+            && self.dirty > OLD * self.ideal
+            && self.application - self.growth >= self.ideal
     }
 
     /// What is measured against `ideal`, bytes per second. A tenant that has too many dirty pages gets little until
@@ -160,11 +173,12 @@ impl CreditLoop {
                 state.growth += (growth - state.growth) * follow;
                 state.dirty = dirty;
             }
-            let follow_stalled = if rests(tenant) { 1.0 } else { follow };
+            let rests = rests(tenant);
+            let follow_stalled = if rests { 1.0 } else { follow };
             state.stalled += (tenant.stalled - state.stalled) * follow_stalled;
             // Dirty pages go out in bursts: what a writer behind them uses is its average, and while its
             // tasks wait it has more to write, whatever it did in one interval; but not once it rests.
-            let buffered = tenant.dirty >= BUFFERED && !rests(tenant);
+            let buffered = tenant.dirty >= BUFFERED && !rests;
             let backlog = buffered && state.stalled >= BACKLOG;
             let flow = if buffered { state.mix } else { tenant.flow };
             let used = state.standing.map(|(_, limits)| limits.used(&flow));
@@ -198,7 +212,7 @@ impl CreditLoop {
                     && state.spends < SQUEEZED * state.peak;
                 state.squeezed = if squeezed {
                     PROTECTED
-                } else if rests(tenant) {
+                } else if rests {
                     0.0
                 } else {
                     state.squeezed - interval.seconds
@@ -295,6 +309,30 @@ fn moves(flow: &Flow, all: &Flow) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_is_rid_of_old_dirty_pages_gets_nothing_meanwhile() {
+        // What applications get, by how much dirty pages grow, how many there are; the ideal is 10.
+        for (application, growth, dirty, drains) in [
+            (0.0, -12.0, 200.0, true),
+            (0.4, -10.0, 51.0, true),
+            // Too slowly: what it lacks is more than room.
+            (0.0, -5.0, 200.0, false),
+            // So many it has by its part.
+            (0.0, -12.0, 40.0, false),
+            (5.0, -12.0, 200.0, false),
+            (0.0, 12.0, 200.0, false),
+        ] {
+            let state = State {
+                application,
+                growth,
+                dirty,
+                ideal: 10.0,
+                ..State::default()
+            };
+            assert_eq!(state.drains(), drains, "{state:?}");
+        }
+    }
 
     #[test]
     fn what_is_written_of_old_dirty_pages_is_no_reason_for_a_correction() {

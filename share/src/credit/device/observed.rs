@@ -35,6 +35,8 @@ pub struct Observed {
     /// Its dirty pages and those under writeback, bytes. From [`BUFFERED`] on, what holds it may be their room,
     /// not its credits.
     pub dirty: u64,
+    /// Of those, the ones under writeback, bytes: what others can wait for.
+    pub writeback: u64,
     /// Whether it can be limited.
     pub limitable: bool,
 }
