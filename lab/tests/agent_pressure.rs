@@ -129,9 +129,8 @@ fn pages_kept_follow_the_order_of_the_weights() {
                     // The stock kernel leaves everyone the same. With several generations it also takes from who is below
                     // his protection, from the heaviest most, whom that may bring down to the next.
                     let ordered = |apart: usize, of: u64, least: u64| {
-                        let pairs = kept.iter().zip(kept.iter().skip(apart));
-                        pairs
-                            .into_iter()
+                        kept.iter()
+                            .zip(kept.iter().skip(apart))
                             .all(|(light, heavy)| heavy * of >= light * least)
                     };
                     if multi_gen == "y" {

@@ -337,8 +337,7 @@ impl Credits {
         }
         trusted(self.guard.as_ref(), Instant::now())?;
         if audit {
-            let moved = self.late.audit(ledger);
-            self.moved.extend(moved);
+            self.moved.extend(self.late.audit(ledger));
         }
         if !self.writers.is_empty() {
             match self.late.hold(ledger) {
@@ -350,8 +349,7 @@ impl Credits {
     }
 
     fn write_back_as_usual(&mut self, ledger: &mut Ledger, why: &str) {
-        let moved = self.late.release(ledger, why);
-        self.moved.extend(moved);
+        self.moved.extend(self.late.release(ledger, why));
     }
 
     /// Takes the room from who does not contend any more, at once: what is not contended carries no limits.
@@ -457,7 +455,7 @@ impl Credits {
     /// Gives every limit back, as after a pause in which the guard may have done so.
     fn let_go(&mut self, ledger: &mut Ledger) {
         let why = format!("the agent has not run for {} s", LAPSE.as_secs());
-        self.moved.extend(self.late.release(ledger, &why));
+        self.write_back_as_usual(ledger, &why);
         let mut release = |id, knob| {
             ledger.release(id, knob);
             self.moved.push(Moved {

@@ -1,6 +1,6 @@
 //! From credits to the numbers that `io.max` takes.
 
-use super::price::{Flow, Prices};
+use super::price::{Flow, Prices, USUAL};
 use crate::num;
 
 /// Limits of one tenant on one device, as `io.max` has them; `None` is `max`.
@@ -28,8 +28,6 @@ const MOST_REQUESTS: f64 = 1e9;
 const LEAST_DIRECTION: f64 = 0.1;
 /// And so much above its recent part, since no two intervals have the same mixture.
 const WOBBLE: f64 = 0.05;
-/// Request size, in bytes, of a direction that was not seen yet.
-pub(super) const USUAL: f64 = 65_536.0;
 
 impl Limits {
     /// Whether nothing is limited.

@@ -1,6 +1,5 @@
 //! What I/O costs on a device: the currency of credits, learnt from saturated intervals.
 
-use super::limit::USUAL;
 use crate::num;
 
 /// I/O per second, or, as [`Prices`], credits per unit of it.
@@ -63,6 +62,8 @@ impl Flow {
     }
 }
 
+/// Request size, in bytes, of a direction that was not seen yet.
+pub(super) const USUAL: f64 = 65_536.0;
 /// Before anything is known, a request costs as much as so many bytes.
 const REQUEST_AS_BYTES: f64 = 4096.0;
 
@@ -94,13 +95,12 @@ impl Prices {
     /// The credits that writing so many bytes costs, in requests of the size that writes of `mix` have.
     #[must_use]
     pub(super) fn cost_to_write(&self, bytes: u64, mix: &Flow) -> f64 {
-        let (per_byte, per_request) = self.write();
-        let size = if mix.wios > 0.0 && mix.wbytes > 0.0 {
-            mix.wbytes / mix.wios
+        let per_byte = if mix.wbytes > 0.0 {
+            self.cost_by_direction(mix).1 / mix.wbytes
         } else {
-            USUAL
+            self.0.wbytes + self.0.wios / USUAL
         };
-        num::to_f64(bytes) * (per_byte + per_request / size)
+        num::to_f64(bytes) * per_byte
     }
 
     /// What of it reads cost, and what writes.
@@ -157,6 +157,17 @@ mod tests {
             wios: requests,
             ..Flow::default()
         }
+    }
+
+    #[test]
+    fn what_is_to_be_written_costs_as_much_as_what_was() {
+        let mix = flow(60.0, 900.0);
+        let prices = Prices::first(&mix).unwrap();
+        assert!((prices.cost_to_write(60_000_000, &mix) - 1.0).abs() < 1e-9);
+        assert!((prices.cost_to_write(30_000_000, &mix) - 0.5).abs() < 1e-9);
+        // Of one that has not written yet, in requests of the usual size.
+        let unseen = prices.cost_to_write(60_000_000, &Flow::default());
+        assert!((0.9..1.1).contains(&unseen), "{unseen}");
     }
 
     #[test]
