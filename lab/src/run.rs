@@ -187,7 +187,7 @@ fn attempt(
             say(&what);
             Ok(())
         }
-        Event::Throttle(on) => vm.throttle(on),
+        Event::Disk(speed) => vm.set_disk_speed(0, speed),
     };
     let answer = vm.guest().request(
         Ask::Run(Box::new(plan)),

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::experiment::{Contender, Experiment};
 use crate::report::schema::{Series, TenantValues};
+use crate::vm::Throttle;
 
 /// The port's name, under `/sys/class/virtio-ports/*/name` in the guest.
 pub const PORT: &str = "org.justitia.lab";
@@ -150,6 +151,6 @@ pub struct ShResult {
 pub enum Event {
     /// What is going on now, for people.
     Progress(String),
-    /// Throttle the disks as specified, or let them run free. The guest waits for [`Ask::Done`].
-    Throttle(bool),
+    /// Make the disk so fast. The guest waits for [`Ask::Done`].
+    Disk(Throttle),
 }

@@ -86,7 +86,7 @@ fn a_guest_runs_scripts_and_moves_files() {
         .unwrap();
     let write = "dd if=/dev/zero of=/data/file bs=1M count=64 oflag=direct conv=notrunc";
     guest.ok(write).unwrap();
-    vm.throttle(false).unwrap();
+    vm.set_disk_speed(0, Throttle::default()).unwrap();
     let timed = || {
         let begin = Instant::now();
         guest.ok(write).unwrap();

@@ -356,6 +356,34 @@ fn a_disk_that_changes_is_followed() {
 }
 
 #[test]
+fn a_disk_that_gives_way_and_comes_back_is_followed_within_three_seconds() {
+    let mut machine = Machine::new(&WEIGHTS);
+    machine.set_all(Work::direct(8, 65536.0));
+    machine.run(15.0);
+    for megabytes in [6.0, 60.0, 15.0, 60.0, 300.0, 60.0] {
+        machine.bytes_per_second = megabytes * 1e6;
+        machine.run(3.0);
+        let got = machine.measure(5.0);
+        assert!(total(&got) > 0.97 * megabytes * 1e6, "{megabytes}: {got:?}");
+        assert_by_weight(&got, &weights(), 0.08);
+    }
+}
+
+#[test]
+fn so_is_it_where_writers_have_much_to_write() {
+    let mut machine = Machine::new(&WEIGHTS);
+    machine.set_all(Work::buffered());
+    machine.run(15.0);
+    for megabytes in [20.0, 60.0] {
+        machine.bytes_per_second = megabytes * 1e6;
+        machine.run(3.0);
+        let got = machine.measure(7.0);
+        assert!(total(&got) > 0.9 * megabytes * 1e6, "{megabytes}: {got:?}");
+        assert_by_weight(&got, &weights(), 0.3);
+    }
+}
+
+#[test]
 fn a_pause_of_all_teaches_nothing() {
     let mut machine = Machine::new(&WEIGHTS);
     machine.set_all(Work::direct(8, 65536.0));

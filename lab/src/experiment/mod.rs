@@ -145,10 +145,16 @@ impl Disk {
         DiskSpec {
             size: self.size.0,
             filesystem: Some(self.filesystem),
-            throttle: Throttle {
-                bytes_per_second: self.bytes_per_second.0,
-                requests_per_second: self.requests_per_second,
-            },
+            throttle: self.throttle(),
+        }
+    }
+
+    /// How fast it is, unless something runs free or a phase changes that.
+    #[must_use]
+    pub const fn throttle(&self) -> Throttle {
+        Throttle {
+            bytes_per_second: self.bytes_per_second.0,
+            requests_per_second: self.requests_per_second,
         }
     }
 }
@@ -330,7 +336,8 @@ pub enum Phase {
         /// Under this key is kept how many seconds passed until at most a tenth of the bandwidth was in the
         /// wrong hands, under the key with `_each` until every tenant was within a tenth of its own part; the
         /// phase's length where that never came. A second's worth counts, and must hold for two; what is missing
-        /// of nine tenths of what all had before is in the wrong hands, too.
+        /// of nine tenths of what all had before is in the wrong hands, too. With `_pv` and `_total` the phase's
+        /// PV and what all together had in it, in bytes per second.
         #[serde(default, rename = "as")]
         key: Option<String>,
     },
@@ -344,6 +351,11 @@ pub enum Phase {
     Weights {
         /// The new ones, by tenant.
         to: BTreeMap<String, u64>,
+    },
+    /// The disk becomes faster or slower. What all had before counts as so many times as much for the next `watch`.
+    Disk {
+        /// Its new speed, reads and writes together.
+        bytes_per_second: Bytes,
     },
 }
 
@@ -374,6 +386,7 @@ impl std::fmt::Display for Phase {
             Self::Watch { seconds, .. } => write!(f, "watching {seconds} s"),
             Self::Stop { tenants } => write!(f, "stopping {}", tenants.join(", ")),
             Self::Weights { .. } => f.write_str("changing weights"),
+            Self::Disk { .. } => f.write_str("changing the disk's speed"),
         }
     }
 }
@@ -529,7 +542,7 @@ macro_rules! shipped {
 }
 
 /// In the order in which `lab list` shows them.
-const SHIPPED: [(&str, &str); 23] = shipped![
+const SHIPPED: [(&str, &str); 24] = shipped![
     "reread-x4",
     "reread-equal",
     "writers-x4",
@@ -544,6 +557,7 @@ const SHIPPED: [(&str, &str); 23] = shipped![
     "fluctuating-x4",
     "step-direct",
     "step-writers",
+    "step-disk",
     "trace-x4",
     "trace-timed",
     "fsync-beside-hog",

@@ -14,6 +14,7 @@ use super::setup;
 use super::work::{Gate, Place, Words, Work};
 use crate::experiment::{Contention, scale_name};
 use crate::report::schema::TenantValues;
+use crate::vm::Throttle;
 use crate::wire::{Measured, Plan};
 
 /// Preparing its files takes a container longer the more there are.
@@ -31,7 +32,7 @@ struct Container {
 /// Measures it for every number of containers.
 pub fn measure(contention: &Contention, plan: &Plan, caller: &Caller) -> Result<Measured> {
     setup::set_up(&plan.experiment, &plan.contender)?;
-    caller.throttle(false)?;
+    caller.disk(Throttle::default())?;
     let mut eyes = Eyes::open(&Limits::default())?;
     let mut containers: Vec<Container> = Vec::new();
     let mut tenants = Vec::new();

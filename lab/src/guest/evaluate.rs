@@ -16,10 +16,11 @@ use super::sampler::Sampler;
 use super::scale;
 use super::serve::Caller;
 use super::setup::{self, Tenant};
-use super::watch::{Watched, settled, watch};
+use super::watch::{Watched, kept, watch};
 use super::work::{Gate, Place, Report, Words, Work};
 use crate::experiment::{OUTSIDER, Phase, Workload};
 use crate::report::schema::TenantValues;
+use crate::vm::Throttle;
 use crate::wire::{Measured, Plan};
 
 /// Dirty bytes that count as none.
@@ -49,7 +50,8 @@ pub fn evaluate(plan: &Plan, caller: &Caller) -> Result<Measured> {
         tenants: &tenants,
         outsider: (Cgroup::root(), setup::directory(OUTSIDER)?),
         gates: 0,
-        throttled: None,
+        speed: plan.experiment.disk.throttle(),
+        disk: None,
         background: Vec::new(),
         weights: tenants.iter().map(|t| (t.name.clone(), t.weight)).collect(),
         watched: Watched::default(),
@@ -91,7 +93,9 @@ struct Run<'a> {
     tenants: &'a [Tenant],
     outsider: (Cgroup, PathBuf),
     gates: usize,
-    throttled: Option<bool>,
+    /// The disk's where it is throttled, and what it is now.
+    speed: Throttle,
+    disk: Option<Throttle>,
     background: Vec<Work>,
     /// What holds now, by tenant.
     weights: BTreeMap<String, u64>,
@@ -152,13 +156,21 @@ impl Run<'_> {
                 }
                 Ok(())
             }
+            Phase::Disk { bytes_per_second } => {
+                let before = self.speed.bytes_per_second;
+                self.speed.bytes_per_second = bytes_per_second.0;
+                self.throttle(true)?;
+                self.watched.expect(bytes_per_second.0, before);
+                Ok(())
+            }
         }
     }
 
     fn throttle(&mut self, on: bool) -> Result<()> {
-        if self.throttled != Some(on) {
-            self.caller.throttle(on)?;
-            self.throttled = Some(on);
+        let speed = if on { self.speed } else { Throttle::default() };
+        if self.disk != Some(speed) {
+            self.caller.disk(speed)?;
+            self.disk = Some(speed);
         }
         Ok(())
     }
@@ -284,7 +296,7 @@ impl Run<'_> {
         }
         self.whole.extend(self.watched.whole());
         if let Some(key) = key {
-            self.whole.extend(settled(key, &stretch));
+            self.whole.extend(kept(key, &stretch));
         }
         Ok(())
     }

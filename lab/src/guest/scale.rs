@@ -14,6 +14,7 @@ use super::serve::Caller;
 use super::setup;
 use crate::experiment::{OUTSIDER, Scale, scale_name};
 use crate::report::schema::TenantValues;
+use crate::vm::Throttle;
 use crate::wire::{Measured, Plan};
 
 /// Reads and writes through the page cache, outside any tenant, until killed.
@@ -28,7 +29,7 @@ const WRITERS: u32 = 4;
 /// Measures it for every number of tenants.
 pub fn measure(scale: &Scale, plan: &Plan, caller: &Caller) -> Result<Measured> {
     setup::set_up(&plan.experiment, &plan.contender)?;
-    caller.throttle(false)?;
+    caller.disk(Throttle::default())?;
     let window = Duration::from_secs(scale.seconds);
     let mut made = 0;
     let mut tenants = Vec::new();
@@ -42,14 +43,14 @@ pub fn measure(scale: &Scale, plan: &Plan, caller: &Caller) -> Result<Measured> 
         caller.progress(format!("{count} tenants: quiet"))?;
         let quiet = cpu(&mut agent, window)?.all;
         caller.progress(format!("{count} tenants: some contend for the disk"))?;
-        caller.throttle(true)?;
+        caller.disk(plan.experiment.disk.throttle())?;
         let writers = (0..WRITERS.min(*count))
             .map(writer)
             .collect::<Result<Vec<_>>>()?;
         std::thread::sleep(Duration::from_secs(5));
         let contended = cpu(&mut agent, window)?.all;
         drop(writers);
-        caller.throttle(false)?;
+        caller.disk(Throttle::default())?;
         caller.progress(format!("{count} tenants: under pressure"))?;
         let pressure = Busy::start(PRESSURE, &setup::directory(OUTSIDER)?)?;
         std::thread::sleep(Duration::from_secs(5));

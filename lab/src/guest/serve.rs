@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::{evaluate, files, shell};
+use crate::vm::Throttle;
 use crate::wire::{Answer, Ask, BEAT_SECONDS, Event, FromGuest, PORT, ToGuest};
 
 /// The way back to the host.
@@ -47,12 +48,12 @@ impl Caller {
         self.event(Event::Progress(text.into()))
     }
 
-    /// Has the host throttle the disks or let them run free, and waits until it has.
-    pub fn throttle(&self, on: bool) -> Result<()> {
-        self.event(Event::Throttle(on))?;
+    /// Has the host make the disk so fast, and waits until it has.
+    pub fn disk(&self, speed: Throttle) -> Result<()> {
+        self.event(Event::Disk(speed))?;
         self.done
             .recv_timeout(Duration::from_secs(60))
-            .context("expected the host to set the disks' throttle")
+            .context("expected the host to set the disk's speed")
     }
 
     fn event(&self, event: Event) -> Result<()> {

@@ -90,6 +90,15 @@ impl Watched {
         self.late
     }
 
+    /// The disk does `now` instead of `before`, in whatever unit, and all together will have as much more or less.
+    pub fn expect(&mut self, now: u64, before: u64) {
+        self.late *= if before > 0 {
+            to_f64(now) / to_f64(before)
+        } else {
+            0.0
+        };
+    }
+
     /// Everybody's bytes per second, in the tenants' order.
     pub fn bandwidth(&self) -> Vec<f64> {
         let seconds = self.seconds.max(1e-3);
@@ -109,14 +118,18 @@ impl Watched {
     }
 }
 
-/// What is kept of one phase under its key: when the split held, or the phase's length.
-pub fn settled(key: &str, stretch: &Stretch) -> [(String, f64); 2] {
+/// What is kept of one phase under its key: when the split held, or the phase's length; and how it was split.
+pub fn kept(key: &str, stretch: &Stretch) -> Vec<(String, f64)> {
     let settled = stretch.settled();
     let never = stretch.seconds();
-    [
+    let bytes: u64 = stretch.bytes().iter().sum();
+    let mut kept = vec![
         (key.to_owned(), settled.near.unwrap_or(never)),
         (format!("{key}_each"), settled.each.unwrap_or(never)),
-    ]
+        (format!("{key}_total"), to_f64(bytes) / never.max(1e-3)),
+    ];
+    kept.extend(stretch.pv().map(|pv| (format!("{key}_pv"), pv)));
+    kept
 }
 
 #[cfg(test)]
@@ -149,7 +162,31 @@ mod tests {
 
     #[test]
     fn what_never_settles_counts_with_the_phases_length() {
-        let kept = settled("turn", &stretch(&[1, 1], &[10, 20], 7.0));
-        assert_eq!(kept, [("turn".into(), 7.0), ("turn_each".into(), 7.0)]);
+        let kept = kept("turn", &stretch(&[1, 1], &[14, 28], 7.0));
+        let expected = [
+            ("turn", 7.0),
+            ("turn_each", 7.0),
+            ("turn_total", 6.0),
+            ("turn_pv", 1.0 / 3.0),
+        ];
+        assert_eq!(kept, expected.map(|(key, value)| (key.to_owned(), value)));
+    }
+
+    #[test]
+    fn a_slower_disk_is_expected_to_do_less() {
+        let mut watched = Watched::default();
+        let mut steady = stretch(&[1, 1], &[0, 0], 0.0);
+        steady.samples = (0..10)
+            .map(|second| Sample {
+                at: to_f64(second),
+                bytes: vec![second * 300; 2],
+            })
+            .collect();
+        watched.add(&steady);
+        assert!((watched.late() - 600.0).abs() < 1e-9);
+        watched.expect(6, 60);
+        assert!((watched.late() - 60.0).abs() < 1e-9);
+        watched.expect(60, 0);
+        assert!(watched.late() < 1e-9);
     }
 }

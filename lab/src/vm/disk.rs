@@ -29,7 +29,7 @@ impl std::fmt::Display for Filesystem {
 }
 
 /// How fast a disk is. 0 means without limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Throttle {
     /// Bytes per second, reads and writes together.
     pub bytes_per_second: u64,

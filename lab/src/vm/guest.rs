@@ -217,7 +217,7 @@ impl Guest {
             match incoming.recv_timeout(Duration::from_millis(200)) {
                 Ok(Incoming::Answer(result)) => return result.map_err(VmError::Guest),
                 Ok(Incoming::Event(event)) => {
-                    let wants_answer = matches!(event, Event::Throttle(_));
+                    let wants_answer = matches!(event, Event::Disk(_));
                     on_event(event)?;
                     if wants_answer {
                         self.send(&ToGuest { id, ask: Ask::Done })?;

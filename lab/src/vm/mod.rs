@@ -91,7 +91,8 @@ pub struct Vm {
     process: qemu::Process,
     guest: Guest,
     qmp: Mutex<Qmp>,
-    disks: Vec<Disk>,
+    /// Files without a name: they last as long as this.
+    _disks: Vec<Disk>,
     accelerator: Accelerator,
     kernel: Kernel,
     dir: tempfile::TempDir,
@@ -182,7 +183,7 @@ impl Vm {
             process,
             guest,
             qmp: Mutex::new(qmp),
-            disks,
+            _disks: disks,
             accelerator,
             kernel: kernel.clone(),
             dir,
@@ -206,20 +207,6 @@ impl Vm {
     #[must_use]
     pub const fn kernel(&self) -> &Kernel {
         &self.kernel
-    }
-
-    /// Throttles the disks as they were specified, or lets them run free, at once.
-    pub fn throttle(&self, on: bool) -> Result<(), VmError> {
-        let mut qmp = self.qmp.lock().unwrap_or_else(PoisonError::into_inner);
-        for (index, disk) in self.disks.iter().enumerate() {
-            let throttle = if on {
-                disk.throttle
-            } else {
-                Throttle::default()
-            };
-            qmp.throttle(index, throttle)?;
-        }
-        Ok(())
     }
 
     /// Sets how fast the n-th disk is, at once.
