@@ -17,9 +17,9 @@ pub struct Limits {
 }
 
 /// No limit is below this, bytes per second: nobody starves, and no single request waits for long.
-pub const LEAST_BYTES: f64 = 262_144.0;
+pub const LEAST_BYTES: f64 = 131_072.0;
 /// Nor below this, requests per second.
-pub const LEAST_REQUESTS: f64 = 16.0;
+pub const LEAST_REQUESTS: f64 = 8.0;
 /// Nor above these, which no device reaches: the kernel says `max` for the largest numbers that it can hold, and ours
 /// must come back as it was written.
 const MOST_BYTES: f64 = 1e12;
@@ -34,6 +34,16 @@ impl Limits {
     #[must_use]
     pub fn none(&self) -> bool {
         *self == Self::default()
+    }
+
+    /// Whether there are limits, and none can be lower.
+    #[must_use]
+    pub(super) fn lowest(&self) -> bool {
+        let bytes = num::to_u64(LEAST_BYTES);
+        let requests = num::to_u64(LEAST_REQUESTS);
+        let least = [bytes, bytes, requests, requests];
+        let low = |(limit, least): (Option<u64>, u64)| limit.is_none_or(|limit| limit <= least);
+        !self.none() && self.parts().into_iter().zip(least).all(low)
     }
 
     /// Lets at least so many bytes per second be written, and so many read.

@@ -180,12 +180,16 @@ impl CreditLoop {
             if state.corrected && entitled > 0.0 {
                 let ideal = got * part / entitled;
                 state.ideal = ideal;
-                // While all wait for one, what each gets is no measure of its part.
-                let settled = state.settled >= SETTLED && state.watched >= 2.0 * slowness(tenant);
-                if !stuck && settled && !state.drains() {
+                // While all wait for one, or limits are far above what the device does, what each gets is no measure
+                // of its part; and who has the least limit that there is cannot be given less.
+                let settled = state.settled.min(self.steady) >= SETTLED
+                    && state.watched >= 2.0 * slowness(tenant);
+                let got = state.application;
+                let lowest =
+                    got > ideal && state.standing.is_some_and(|(_, limits)| limits.lowest());
+                if !stuck && settled && !state.drains() && !lowest {
                     let (acts, served) = (state.acts(), state.served(ideal));
                     let seconds = interval.seconds;
-                    let got = state.application;
                     state.correction.correct(acts, served, got, ideal, seconds);
                 }
                 before += part;

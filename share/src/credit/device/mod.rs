@@ -11,7 +11,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::carry::Residual;
 use super::price::{Flow, Prices};
-use super::total::{BUSY, IDLE, TotalCredit, Verdict};
+use super::total::{BUSY, IDLE, PAUSES, TotalCredit, Verdict};
 use crate::tree::Tree;
 use belief::Belief;
 use notice::{ACTIVE, STALLED, State};
@@ -67,8 +67,6 @@ const COUPLED: Belief = Belief::new(5.0, 60.0);
 const UNFAIR: Belief = Belief::new(20.0, 320.0);
 /// Who has done nothing here for so many seconds waits for something else; and what was so long ago is over.
 const LATELY: f64 = 10.0;
-/// A disk that is busy for less than this part of an interval has pauses to speak of.
-const PAUSES: f64 = 0.8;
 /// Pauses for so many seconds together are no accident.
 const LONG: f64 = 0.7;
 /// Who uses less than this part of his limits does little.
@@ -80,7 +78,11 @@ pub struct CreditLoop {
     settings: Settings,
     total: TotalCredit,
     states: HashMap<u64, State>,
+    /// What the device does, on the average, and did in the last interval; nothing if that cannot be told.
     flow: Flow,
+    done: Flow,
+    /// Since the device last gave way, seconds.
+    steady: f64,
     fulfilled: Option<f64>,
     engaged: bool,
     contended: f64,
@@ -108,6 +110,8 @@ impl CreditLoop {
             total: TotalCredit::default(),
             states: HashMap::new(),
             flow: Flow::default(),
+            done: Flow::default(),
+            steady: LATELY,
             fulfilled: None,
             engaged: false,
             contended: 0.0,
@@ -267,6 +271,13 @@ impl CreditLoop {
         } else {
             self.emptying = 0.0;
         }
-        self.total.update(self.verdict, &self.flow);
+        self.total.update(self.verdict, interval.busy, &self.flow);
+        self.steady += interval.seconds;
+        if self
+            .total
+            .gives_way(self.verdict, &self.done, interval.seconds)
+        {
+            (self.flow, self.steady) = (self.done, 0.0);
+        }
     }
 }

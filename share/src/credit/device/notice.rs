@@ -35,7 +35,7 @@ const DOUBT: f64 = 5.0;
 const AGAIN: f64 = 12.0;
 /// Whose applications get less than this part of their ideal for so many seconds, though they wait and it has much to
 /// write, waits behind its own pages: what the kernel has handed to the throttling layer cannot be deleted or written again
-/// until the limit has let it through.
+/// until the limit has let it through. But who gets little in any case gets it in parts, with nothing in between.
 const NOTHING: f64 = 0.05;
 const STILL: f64 = 1.0;
 /// So many seconds' worth of its ideal is more dirty pages than a tenant comes to have by its part.
@@ -50,6 +50,9 @@ const SMOOTH_APPLICATION: f64 = 1.5;
 const BACKLOG: f64 = 0.2;
 /// Whose tasks wait for less than this part of the time may be resting.
 const RESTS: f64 = 0.02;
+/// Of what the device was given, so much it has done at least, or at most.
+const LEAST_KEPT_UP: f64 = 0.1;
+const MOST_KEPT_UP: f64 = 2.0;
 /// So many seconds after a step, corrections go on.
 pub(super) const SETTLED: f64 = 2.5;
 
@@ -231,9 +234,10 @@ impl CreditLoop {
             } else {
                 0.0
             };
+            let long = STILL.max(num::to_f64(BUFFERED) / state.ideal.max(1.0));
             state
                 .behind_itself
-                .step(state.still >= STILL, interval.seconds);
+                .step(state.still >= long, interval.seconds);
             let crowded = full && tenant.stalled >= ALWAYS && interval.delay >= QUEUE;
             state.doubted = if used_up {
                 0.0
@@ -265,9 +269,15 @@ impl CreditLoop {
             }
             state.predictor.observe(spent);
         }
-        let kept_up = interval.kept_up.clamp(0.1, 2.0);
+        let kept_up = interval.kept_up.clamp(LEAST_KEPT_UP, MOST_KEPT_UP);
         let got = got * kept_up;
         all = all.times(kept_up);
+        // Of a queue that was mostly filled before, nobody knows what was in it.
+        self.done = if interval.kept_up <= MOST_KEPT_UP {
+            all
+        } else {
+            Flow::default()
+        };
         self.flow = if self.engaged && self.verdict != Verdict::Silent {
             self.flow.towards(&all, follow)
         } else {
