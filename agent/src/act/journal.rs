@@ -93,6 +93,8 @@ pub struct Contents {
 pub struct Journal {
     path: PathBuf,
     file: File,
+    /// How long it is, bytes: nobody else writes it.
+    length: u64,
     /// Lines since the last compaction.
     lines: usize,
 }
@@ -137,6 +139,7 @@ impl Journal {
         Ok(Self {
             path: path.to_owned(),
             file,
+            length: to_length(&text),
             lines: entries.len(),
         })
     }
@@ -172,20 +175,24 @@ impl Journal {
     }
 
     fn append(&mut self, line: &Line) -> Result<(), JournalError> {
-        let size = |file: &File| file.metadata().map(|m| m.len());
-        let before = size(&self.file).map_err(|e| io(&self.path, e))?;
+        let line = render(line);
         let written = self
             .file
-            .write_all(render(line).as_bytes())
+            .write_all(line.as_bytes())
             .and_then(|()| self.file.sync_data());
         if let Err(e) = written {
             // Half a line would read as damage later: cut it off (as on a full file system).
-            let _ = self.file.set_len(before);
+            let _ = self.file.set_len(self.length);
             return Err(io(&self.path, e));
         }
+        self.length += to_length(&line);
         self.lines += 1;
         Ok(())
     }
+}
+
+fn to_length(text: &str) -> u64 {
+    text.len() as u64
 }
 
 fn io(path: &Path, source: std::io::Error) -> JournalError {

@@ -1,5 +1,7 @@
 //! A disk's own counters, as intervals (Documentation/admin-guide/iostats.rst).
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -36,10 +38,15 @@ impl DiskStat {
     }
 }
 
+/// Longer than seventeen numbers are.
+const LONGEST: usize = 512;
+
 /// One disk, from look to look.
 #[derive(Debug)]
 pub struct DeviceMeter {
     path: PathBuf,
+    /// Kept open: opening it costs more than reading it.
+    file: Option<File>,
     last: Option<(Instant, DiskStat)>,
 }
 
@@ -49,16 +56,30 @@ impl DeviceMeter {
     pub fn new(dir: &Path) -> Self {
         Self {
             path: dir.join("stat"),
+            file: None,
             last: None,
         }
     }
 
     /// What it did since the last look; `None` at the first one, and while its counters cannot be read.
     pub fn look(&mut self, now: Instant) -> Option<Interval> {
-        let text = std::fs::read_to_string(&self.path).ok()?;
-        let stat = DiskStat::parse(&text)?;
+        let stat = self.read();
+        if stat.is_none() {
+            self.file = None;
+        }
+        let stat = stat?;
         let (at, before) = self.last.replace((now, stat))?;
         interval((now - at).as_secs_f64(), &before, &stat)
+    }
+
+    fn read(&mut self) -> Option<DiskStat> {
+        let file = match self.file.take() {
+            Some(file) => file,
+            None => File::open(&self.path).ok()?,
+        };
+        let mut text = [0; LONGEST];
+        let length = self.file.insert(file).read_at(&mut text, 0).ok()?;
+        DiskStat::parse(std::str::from_utf8(text.get(..length)?).ok()?)
     }
 }
 
@@ -93,6 +114,27 @@ mod tests {
         for bad in ["", "1 2 3", "a b c d e f g h i j k"] {
             assert_eq!(DiskStat::parse(bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn a_disk_that_cannot_be_read_is_tried_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("stat");
+        let mut meter = DeviceMeter::new(dir.path());
+        let begin = Instant::now();
+        let mut look =
+            |seconds: f64| meter.look(begin + std::time::Duration::from_secs_f64(seconds));
+        assert_eq!(look(0.0), None);
+        std::fs::write(&path, TEXT).unwrap();
+        assert_eq!(look(0.25), None, "the first look");
+        std::fs::write(&path, TEXT.replace("5000", "5100")).unwrap();
+        assert!((look(0.5).unwrap().busy - 0.4).abs() < 1e-9);
+        std::fs::write(&path, "").unwrap();
+        assert_eq!(look(0.75), None);
+        // Another file under the same name, as when a disk comes back.
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, TEXT.replace("5000", "5200")).unwrap();
+        assert!((look(1.0).unwrap().busy - 0.2).abs() < 1e-9);
     }
 
     #[test]

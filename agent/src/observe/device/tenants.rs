@@ -1,7 +1,7 @@
 //! What each tenant does to the disks, from look to look.
 
 use std::collections::HashMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use justitia_kernel::Result;
 use justitia_kernel::cgroup::{Cgroup, CgroupId, KeptFiles};
@@ -58,11 +58,23 @@ struct Last {
     io: Vec<(DevId, IoStat)>,
     stalled: Option<(u64, u64)>,
     application: Option<u64>,
+    memory: Memory,
+}
+
+/// What `memory.stat` and `memory.current` said at some time.
+#[derive(Clone, Copy, Debug)]
+struct Memory {
+    at: Instant,
     dirty: u64,
     writeback: u64,
     file: u64,
     other: u64,
 }
+
+/// `memory.stat` is what costs most to ask. Who has little dirty, and whose applications have had less than so many bytes
+/// that did not go through a disk, is asked again after so long.
+const CLEAN: u64 = 1 << 20;
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// Without PSI it is not known whether a tenant with dirty pages that moves nothing waits: too little for waiting, and too
 /// much for resting.
@@ -95,7 +107,7 @@ impl TenantMeters {
             Some(files) => files,
             None => KeptFiles::open(cgroup)?,
         };
-        let here = Last::read(&files, application, now)?;
+        let here = Last::read(&files, before.as_ref(), application, now)?;
         if self.files.len() < KEPT {
             self.files.insert(id, files);
         }
@@ -112,17 +124,49 @@ impl TenantMeters {
 }
 
 impl Last {
-    fn read(files: &KeptFiles, application: Option<u64>, at: Instant) -> Result<Self> {
-        let memory = files.memory_stat()?;
-        let file = memory.inactive_file + memory.active_file;
-        let all = files.current().ok().flatten().unwrap_or(0);
+    fn read(
+        files: &KeptFiles,
+        before: Option<&Self>,
+        application: Option<u64>,
+        at: Instant,
+    ) -> Result<Self> {
+        let io = files.io_stat()?;
+        let memory = match before.filter(|before| before.still(&io, application, at)) {
+            Some(before) => before.memory,
+            None => Memory::read(files, at)?,
+        };
         // Pressure that cannot be read, and none at all, are the same to us.
         let stalled = files.pressure().ok().flatten();
         Ok(Self {
             at,
-            io: files.io_stat()?,
+            io,
             stalled: stalled.map(|(io, memory)| (io.some.total, memory.some.total)),
             application,
+            memory,
+        })
+    }
+
+    /// Whether what was said of memory will do, now that `io` and `application` are counted.
+    fn still(&self, io: &[(DevId, IoStat)], application: Option<u64>, at: Instant) -> bool {
+        let (Some(then), Some(now)) = (self.application, application) else {
+            return false;
+        };
+        let through = |io: &[(DevId, IoStat)]| -> u64 {
+            io.iter().map(|(_, stat)| stat.rbytes + stat.wbytes).sum()
+        };
+        let moved = through(io).saturating_sub(through(&self.io));
+        let cached = now.saturating_sub(then).saturating_sub(moved);
+        self.memory.dirty < CLEAN && cached < CLEAN && at - self.memory.at < AGAIN
+    }
+}
+
+impl Memory {
+    fn read(files: &KeptFiles, at: Instant) -> Result<Self> {
+        let memory = files.memory_stat()?;
+        let file = memory.inactive_file + memory.active_file;
+        let all = files.current().ok().flatten().unwrap_or(0);
+        Ok(Self {
+            at,
             dirty: memory.file_dirty + memory.file_writeback,
             writeback: memory.file_writeback,
             file,
@@ -156,21 +200,21 @@ fn between(before: &Last, here: &Last) -> Option<TenantIo> {
     let stalled = match (before.stalled, here.stalled) {
         (Some(then), Some(now)) => (rate(now.0, then.0).max(rate(now.1, then.1)) / 1e6).min(1.0),
         _ if moved > 0.0 => 1.0,
-        _ if here.dirty >= DIRTY => UNKNOWN,
+        _ if here.memory.dirty >= DIRTY => UNKNOWN,
         _ => 0.0,
     };
     let application = match (before.application, here.application) {
         (Some(then), Some(now)) => rate(now, then),
-        _ => moved + (to_f64(here.dirty) - to_f64(before.dirty)) / seconds,
+        _ => moved + (to_f64(here.memory.dirty) - to_f64(before.memory.dirty)) / seconds,
     };
     Some(TenantIo {
         flows,
         stalled,
         application,
-        dirty: here.dirty,
-        writeback: here.writeback,
-        file: here.file,
-        other: here.other,
+        dirty: here.memory.dirty,
+        writeback: here.memory.writeback,
+        file: here.memory.file,
+        other: here.memory.other,
     })
 }
 
@@ -246,6 +290,25 @@ mod tests {
         write("memory.stat", &MEMORY.replace("2000", "52000"));
         let guessed = look(None, 3);
         assert!((guessed + 50_000.0).abs() < 1.0, "{guessed}");
+        // Who has little dirty, and moves little but through the disk, is not asked again at once.
+        let mut dirty = |application, millis, stat: &str| {
+            write("memory.stat", &MEMORY.replace("2000", stat));
+            let at = begin + Duration::from_millis(millis);
+            let seen = meters.look(&cgroup, application, at).unwrap().unwrap();
+            seen.dirty - 48
+        };
+        assert_eq!(dirty(Some(0), 5000, "3000"), 3000, "after two seconds");
+        assert_eq!(dirty(Some(4096), 5250, "4000"), 3000);
+        assert_eq!(dirty(Some(2 << 20), 5500, "5000"), 5000, "not by a disk");
+        write(
+            "io.stat",
+            "8:0 rbytes=1000 wbytes=9000000 rios=2 wios=2 dbytes=0 dios=0\n",
+        );
+        assert_eq!(dirty(Some(9 << 20), 5750, "6000"), 5000, "by a disk");
+        assert_eq!(dirty(Some(9 << 20), 6500, "6000"), 6000, "a second later");
+        assert_eq!(dirty(None, 6750, "2000000"), 2_000_000, "not counted");
+        assert_eq!(dirty(Some(0), 7000, "2000001"), 2_000_001);
+        assert_eq!(dirty(Some(0), 7250, "2000002"), 2_000_002, "much dirty");
         write("io.stat", "8:0 rbytes=x\n");
         assert!(meters.look(&cgroup, None, begin).is_err());
         std::fs::remove_file(path.join("io.stat")).unwrap();
