@@ -336,8 +336,8 @@ pub enum Phase {
         /// Under this key is kept how many seconds passed until at most a tenth of the bandwidth was in the
         /// wrong hands, under the key with `_each` until every tenant was within a tenth of its own part; the
         /// phase's length where that never came. A second's worth counts, and must hold for two; what is missing
-        /// of nine tenths of what all had before is in the wrong hands, too. With `_pv` and `_total` the phase's
-        /// PV and what all together had in it, in bytes per second.
+        /// of nine tenths of what all had before is in the wrong hands, too. With `_wide` the first, but two seconds'
+        /// worth counts; with `_pv` and `_total` the phase's PV and what all together had in it, in bytes per second.
         #[serde(default, rename = "as")]
         key: Option<String>,
     },

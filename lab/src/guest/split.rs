@@ -6,8 +6,10 @@ use justitia_share::{Weight, pv};
 
 /// How far a part may be from what it should be.
 const TOLERANCE: f64 = 0.1;
-/// Over how long parts are taken, in seconds.
-const WINDOW: f64 = 1.0;
+/// Over how long parts are taken, in seconds: usually, and where the kernel lets applications through in bursts, so that a
+/// second holds two of them or none.
+pub const WINDOW: f64 = 1.0;
+pub const WIDE: f64 = 2.0;
 /// For how long a split must hold, in seconds.
 const HOLD: f64 = 2.0;
 /// What all together have may be so much less than before without being missed.
@@ -88,13 +90,13 @@ impl Stretch {
         pv(&weights, &bytes)
     }
 
-    /// When the split held: the first moment from which a second's worth of bandwidth is as it should be, and
-    /// that of every second that begins within the next two.
-    pub fn settled(&self) -> Settled {
+    /// When the split held: the first moment from which the bandwidth in a `window` of so many seconds is as it should
+    /// be, and that in every window that begins within the next two seconds.
+    pub fn settled(&self, window: f64) -> Settled {
         let ideal = self.ideal();
         Settled {
-            near: self.first(|parts| misplaced(&ideal, parts) <= TOLERANCE),
-            each: self.first(|parts| {
+            near: self.first(window, |parts| misplaced(&ideal, parts) <= TOLERANCE),
+            each: self.first(window, |parts| {
                 let close = |(ideal, part): (&f64, &f64)| (part - ideal).abs() <= TOLERANCE * ideal;
                 ideal
                     .iter()
@@ -109,7 +111,7 @@ impl Stretch {
         parts(&self.weights, 0.0).unwrap_or_else(|| vec![0.0; self.weights.len()])
     }
 
-    fn first(&self, good: impl Fn(&[f64]) -> bool) -> Option<f64> {
+    fn first(&self, window: f64, good: impl Fn(&[f64]) -> bool) -> Option<f64> {
         let begin = self.samples.first()?.at;
         // Of every window that fits: when it begins, and whether all is as it should be in it.
         let windows: Vec<(f64, bool)> = self
@@ -118,7 +120,7 @@ impl Stretch {
             .enumerate()
             .filter_map(|(index, from)| {
                 let rest = self.samples.get(index..)?;
-                let to = rest.iter().find(|to| to.at - from.at >= WINDOW)?;
+                let to = rest.iter().find(|to| to.at - from.at >= window)?;
                 let before = SLACK * self.before * (to.at - from.at);
                 let good = parts(&difference(from, to), before).is_some_and(|parts| good(&parts));
                 Some((from.at - begin, good))
@@ -187,7 +189,7 @@ mod tests {
                 vec![1000, 3000]
             }
         });
-        let settled = steps.settled();
+        let settled = steps.settled(WINDOW);
         // A window with a part of the old split in it counts as good while the rest outweighs it.
         let each = settled.each.unwrap();
         assert!((2.3..=2.5).contains(&each), "{each}");
@@ -200,8 +202,8 @@ mod tests {
     fn the_smallest_part_counts_as_much_as_the_largest() {
         // A third of its part is missing to the small one: 3 % of all.
         let slightly = stretch(&[100, 900], 6, |_| vec![700, 9300]);
-        assert_eq!(slightly.settled().near, Some(0.0));
-        assert_eq!(slightly.settled().each, None);
+        assert_eq!(slightly.settled(WINDOW).near, Some(0.0));
+        assert_eq!(slightly.settled(WINDOW).each, None);
         assert!((slightly.misplaced().unwrap() - 0.03).abs() < 1e-9);
     }
 
@@ -214,11 +216,18 @@ mod tests {
                 vec![0, 1000]
             }
         });
-        assert_eq!(swinging.settled().near, None);
+        assert_eq!(swinging.settled(WINDOW).near, None);
+        assert_eq!(swinging.settled(WIDE).near, Some(0.0));
         // Nothing moves, and there is too little time: neither is an answer.
-        assert_eq!(stretch(&[1, 1], 5, |_| vec![0, 0]).settled().near, None);
+        assert_eq!(
+            stretch(&[1, 1], 5, |_| vec![0, 0]).settled(WINDOW).near,
+            None
+        );
         assert_eq!(stretch(&[1, 1], 5, |_| vec![0, 0]).misplaced(), None);
-        assert_eq!(stretch(&[1, 1], 2, |_| vec![10, 10]).settled().near, None);
+        assert_eq!(
+            stretch(&[1, 1], 2, |_| vec![10, 10]).settled(WINDOW).near,
+            None
+        );
     }
 
     #[test]
@@ -226,8 +235,8 @@ mod tests {
         // Two of three go on as before, in proportion to their weights, and what the third had lies idle.
         let mut wasted = stretch(&[100, 200, 0], 6, |_| vec![1000, 2000, 0]);
         wasted.before = 7000.0;
-        assert_eq!(wasted.settled().near, None);
-        assert_eq!(wasted.settled().each, None);
+        assert_eq!(wasted.settled(WINDOW).near, None);
+        assert_eq!(wasted.settled(WINDOW).each, None);
         let mut taken = stretch(&[100, 200, 0], 6, |t| {
             if t < 0.95 {
                 vec![1000, 2000, 0]
@@ -236,7 +245,7 @@ mod tests {
             }
         });
         taken.before = 7000.0;
-        let each = taken.settled().each.unwrap();
+        let each = taken.settled(WINDOW).each.unwrap();
         assert!((0.5..=1.0).contains(&each), "{each}");
         assert!((taken.late() - 6600.0).abs() < 1.0, "{}", taken.late());
     }
@@ -244,7 +253,7 @@ mod tests {
     #[test]
     fn who_wants_nothing_is_entitled_to_nothing() {
         let rest = stretch(&[100, 200, 0], 4, |_| vec![1000, 2000, 0]);
-        assert_eq!(rest.settled().each, Some(0.0));
+        assert_eq!(rest.settled(WINDOW).each, Some(0.0));
         assert_eq!(rest.misplaced(), Some(0.0));
         assert!(rest.pv().unwrap() < 1e-9);
         assert_eq!(rest.bytes(), [4000, 8000, 0]);

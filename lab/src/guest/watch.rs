@@ -7,7 +7,7 @@ use anyhow::Result;
 use justitia_share::num::to_f64;
 
 use super::setup::Tenant;
-use super::split::{Sample, Stretch};
+use super::split::{Sample, Stretch, WIDE, WINDOW};
 
 /// How often everybody's bytes are read.
 const PERIOD: Duration = Duration::from_millis(100);
@@ -120,12 +120,14 @@ impl Watched {
 
 /// What is kept of one phase under its key: when the split held, or the phase's length; and how it was split.
 pub fn kept(key: &str, stretch: &Stretch) -> Vec<(String, f64)> {
-    let settled = stretch.settled();
+    let settled = stretch.settled(WINDOW);
+    let wide = stretch.settled(WIDE);
     let never = stretch.seconds();
     let bytes: u64 = stretch.bytes().iter().sum();
     let mut kept = vec![
         (key.to_owned(), settled.near.unwrap_or(never)),
         (format!("{key}_each"), settled.each.unwrap_or(never)),
+        (format!("{key}_wide"), wide.near.unwrap_or(never)),
         (format!("{key}_total"), to_f64(bytes) / never.max(1e-3)),
     ];
     kept.extend(stretch.pv().map(|pv| (format!("{key}_pv"), pv)));
@@ -166,6 +168,7 @@ mod tests {
         let expected = [
             ("turn", 7.0),
             ("turn_each", 7.0),
+            ("turn_wide", 7.0),
             ("turn_total", 6.0),
             ("turn_pv", 1.0 / 3.0),
         ];
