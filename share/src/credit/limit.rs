@@ -196,4 +196,18 @@ mod tests {
         assert!(!of(None).near(&of(Some(100)), 0.03));
         assert!(of(None).none() && !of(Some(1)).none());
     }
+
+    #[test]
+    fn the_least_limits_are_those_of_who_may_spend_next_to_nothing() {
+        let mix = Flow {
+            rbytes: 30e6,
+            rios: 450.0,
+            wbytes: 1e6,
+            wios: 20_000.0,
+        };
+        let prices = Prices::first(&mix).unwrap();
+        assert!(limits(&prices, &mix, 1e-6).lowest());
+        assert!(!limits(&prices, &mix, 0.05).lowest());
+        assert!(!Limits::default().lowest());
+    }
 }
