@@ -3,7 +3,7 @@
 
 CARGO ?= cargo
 SUDO := $(shell test "$$(id -u)" = 0 || echo sudo)
-JUSTITIA := target/release/justitia
+JUSTITIA := $(or $(CARGO_TARGET_DIR),target)/release/justitia
 
 # What each is for:
 #   clang, llvm, libelf-dev, zlib1g-dev, make, pkg-config     the eBPF probes: compiler, and what libbpf
