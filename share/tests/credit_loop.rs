@@ -342,17 +342,30 @@ fn steps_are_followed_within_three_seconds() {
     assert!(all.iter().all(|seconds| *seconds <= 3.0), "{all:?}");
 }
 
+/// So many seconds after each change of the disk's speed at least this part of it is used in the next `long` seconds, and
+/// divided by weight.
+fn assert_follows(
+    machine: &mut Machine,
+    speeds: &[f64],
+    after: f64,
+    long: f64,
+    (least, tolerance): (f64, f64),
+) {
+    for megabytes in speeds {
+        machine.bytes_per_second = megabytes * 1e6;
+        machine.run(after);
+        let got = machine.measure(long);
+        let speed = megabytes * 1e6;
+        assert!(total(&got) > least * speed, "{megabytes}: {got:?}");
+        assert_by_weight(&got, &weights(), tolerance);
+    }
+}
+
 #[test]
 fn a_disk_that_changes_is_followed() {
     let mut machine = Machine::new(&WEIGHTS);
     machine.set_all(Work::direct(8, 65536.0));
-    for megabytes in [60.0, 20.0, 200.0] {
-        machine.bytes_per_second = megabytes * 1e6;
-        machine.run(10.0);
-        let got = machine.measure(5.0);
-        assert!(total(&got) > 0.97 * megabytes * 1e6, "{megabytes}: {got:?}");
-        assert_by_weight(&got, &weights(), 0.08);
-    }
+    assert_follows(&mut machine, &[60.0, 20.0, 200.0], 10.0, 5.0, (0.97, 0.08));
 }
 
 #[test]
@@ -360,13 +373,8 @@ fn a_disk_that_gives_way_and_comes_back_is_followed_within_three_seconds() {
     let mut machine = Machine::new(&WEIGHTS);
     machine.set_all(Work::direct(8, 65536.0));
     machine.run(15.0);
-    for megabytes in [6.0, 60.0, 15.0, 60.0, 200.0, 60.0] {
-        machine.bytes_per_second = megabytes * 1e6;
-        machine.run(3.0);
-        let got = machine.measure(5.0);
-        assert!(total(&got) > 0.97 * megabytes * 1e6, "{megabytes}: {got:?}");
-        assert_by_weight(&got, &weights(), 0.08);
-    }
+    let speeds = [6.0, 60.0, 15.0, 60.0, 200.0, 60.0];
+    assert_follows(&mut machine, &speeds, 3.0, 5.0, (0.97, 0.08));
 }
 
 #[test]
@@ -374,13 +382,7 @@ fn so_is_it_where_writers_have_much_to_write() {
     let mut machine = Machine::new(&WEIGHTS);
     machine.set_all(Work::buffered());
     machine.run(15.0);
-    for megabytes in [20.0, 60.0] {
-        machine.bytes_per_second = megabytes * 1e6;
-        machine.run(3.0);
-        let got = machine.measure(7.0);
-        assert!(total(&got) > 0.9 * megabytes * 1e6, "{megabytes}: {got:?}");
-        assert_by_weight(&got, &weights(), 0.3);
-    }
+    assert_follows(&mut machine, &[20.0, 60.0], 3.0, 7.0, (0.9, 0.3));
 }
 
 #[test]

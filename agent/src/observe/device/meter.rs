@@ -63,23 +63,18 @@ impl DeviceMeter {
 
     /// What it did since the last look; `None` at the first one, and while its counters cannot be read.
     pub fn look(&mut self, now: Instant) -> Option<Interval> {
-        let stat = self.read();
-        if stat.is_none() {
-            self.file = None;
-        }
-        let stat = stat?;
+        let stat = self.read()?;
         let (at, before) = self.last.replace((now, stat))?;
         interval((now - at).as_secs_f64(), &before, &stat)
     }
 
     fn read(&mut self) -> Option<DiskStat> {
-        let file = match self.file.take() {
-            Some(file) => file,
-            None => File::open(&self.path).ok()?,
-        };
+        let file = self.file.take().or_else(|| File::open(&self.path).ok())?;
         let mut text = [0; LONGEST];
-        let length = self.file.insert(file).read_at(&mut text, 0).ok()?;
-        DiskStat::parse(std::str::from_utf8(text.get(..length)?).ok()?)
+        let length = file.read_at(&mut text, 0).ok()?;
+        let stat = DiskStat::parse(std::str::from_utf8(text.get(..length)?).ok()?)?;
+        self.file = Some(file);
+        Some(stat)
     }
 }
 
