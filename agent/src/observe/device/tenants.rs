@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use justitia_kernel::Result;
 use justitia_kernel::cgroup::{Cgroup, CgroupId, KeptFiles};
 use justitia_kernel::io::{DevId, IoStat};
-use justitia_share::credit::Flow;
+use justitia_share::credit::{BUFFERED, Flow};
 use justitia_share::num::to_f64;
 
 /// A tenant's interval. Amounts in bytes.
@@ -71,9 +71,8 @@ struct Memory {
     other: u64,
 }
 
-/// `memory.stat` is what costs most to ask. Who has little dirty, and whose applications have had less than so many bytes
-/// that did not go through a disk, is asked again after so long.
-const CLEAN: u64 = 1 << 20;
+/// `memory.stat` is what costs most to ask. Who has less than [`BUFFERED`] dirty, and whose applications have had less than
+/// that but through a disk, is asked again after so long.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Without PSI it is not known whether a tenant with dirty pages that moves nothing waits: too little for waiting, and too
@@ -156,7 +155,7 @@ impl Last {
         };
         let moved = through(io).saturating_sub(through(&self.io));
         let cached = now.saturating_sub(then).saturating_sub(moved);
-        self.memory.dirty < CLEAN && cached < CLEAN && at - self.memory.at < AGAIN
+        self.memory.dirty < BUFFERED && cached < BUFFERED && at - self.memory.at < AGAIN
     }
 }
 
