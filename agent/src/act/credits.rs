@@ -39,6 +39,9 @@ const ROOMS: Duration = Duration::from_millis(500);
 const HELD_UP: Duration = Duration::from_secs(1);
 /// A buffered writer that contended counts as one for so long.
 const WRITER: Duration = Duration::from_secs(3);
+/// Once it does, so many bytes of dirty pages are enough: the room of a light one lets it have no more than that, and
+/// without the room it would have as many as it likes.
+const STAYS: u64 = DIRTY / 16;
 /// Why what goes with contention is given back.
 const IDLE: &str = "nobody contends for a disk any more";
 
@@ -298,8 +301,12 @@ impl Credits {
             for allowance in &allowances {
                 let id = CgroupId(allowance.id);
                 let io = seen.iter().find(|(seen, _)| *seen == id).map(|(_, io)| io);
-                let stalled = io.is_some_and(|io| io.dirty >= DIRTY && io.stalled >= 0.3);
-                if stalled {
+                let least = if self.writers.contains_key(&id) {
+                    STAYS
+                } else {
+                    DIRTY
+                };
+                if io.is_some_and(|io| io.dirty >= least && io.stalled >= 0.3) {
                     *parts.entry(id).or_default() += allowance.part;
                 }
             }
