@@ -265,6 +265,14 @@ impl Credits {
             return Ok(());
         }
         let seen = self.users.look(&observer.mirror, &observer.sight, now);
+        let flows = |disk: &DiskCredits| -> f64 {
+            seen.iter()
+                .map(|(_, io)| io.flow(disk.disk.id).bytes())
+                .sum()
+        };
+        let known = self.disks.iter().map(flows).sum();
+        let moved = self.disks.iter().map(|disk| disk.meter.moved()).sum();
+        self.users.explain(moved, known);
         let (tree, nodes) = weights(&observer.mirror, seen.iter().map(|(id, _)| *id));
         let audit = self.audited.is_none_or(|at| now - at >= AUDIT);
         if audit {

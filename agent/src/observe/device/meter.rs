@@ -17,6 +17,8 @@ pub struct DiskStat {
     pub in_flight: u64,
     /// Time with any request under way, milliseconds.
     pub busy: u64,
+    /// Sectors read and written, 512 bytes each.
+    pub sectors: u64,
 }
 
 impl DiskStat {
@@ -34,10 +36,13 @@ impl DiskStat {
             completed,
             in_flight: at(8)?,
             busy: at(9)?,
+            sectors: at(2)? + at(6)?,
         })
     }
 }
 
+/// Bytes, whatever the disk's own are.
+const SECTOR: f64 = 512.0;
 /// Longer than seventeen numbers are.
 const LONGEST: usize = 512;
 
@@ -48,6 +53,7 @@ pub struct DeviceMeter {
     /// Kept open: opening it costs more than reading it.
     file: Option<File>,
     last: Option<(Instant, DiskStat)>,
+    moved: f64,
 }
 
 impl DeviceMeter {
@@ -58,14 +64,24 @@ impl DeviceMeter {
             path: dir.join("stat"),
             file: None,
             last: None,
+            moved: 0.0,
         }
+    }
+
+    /// What it read and wrote between the last two looks, bytes per second.
+    #[must_use]
+    pub const fn moved(&self) -> f64 {
+        self.moved
     }
 
     /// What it did since the last look; `None` at the first one, and while its counters cannot be read.
     pub fn look(&mut self, now: Instant) -> Option<Interval> {
         let stat = self.read()?;
         let (at, before) = self.last.replace((now, stat))?;
-        interval((now - at).as_secs_f64(), &before, &stat)
+        let seconds = (now - at).as_secs_f64();
+        let interval = interval(seconds, &before, &stat)?;
+        self.moved = to_f64(stat.sectors.saturating_sub(before.sectors)) * SECTOR / seconds;
+        Some(interval)
     }
 
     fn read(&mut self) -> Option<DiskStat> {
@@ -104,6 +120,7 @@ mod tests {
     fn counters() {
         let stat = DiskStat::parse(TEXT).unwrap();
         assert_eq!((stat.completed, stat.in_flight, stat.busy), (310, 12, 5000));
+        assert_eq!(stat.sectors, 4000);
         let old = DiskStat::parse("100 5 800 40 200 9 3200 90 12 5000 130").unwrap();
         assert_eq!(old.completed, 300);
         for bad in ["", "1 2 3", "a b c d e f g h i j k"] {
@@ -117,19 +134,24 @@ mod tests {
         let path = dir.path().join("stat");
         let mut meter = DeviceMeter::new(dir.path());
         let begin = Instant::now();
-        let mut look =
-            |seconds: f64| meter.look(begin + std::time::Duration::from_secs_f64(seconds));
-        assert_eq!(look(0.0), None);
+        let mut look = |seconds: f64| {
+            let interval = meter.look(begin + std::time::Duration::from_secs_f64(seconds));
+            (interval, meter.moved())
+        };
+        assert_eq!(look(0.0).0, None);
         std::fs::write(&path, TEXT).unwrap();
-        assert_eq!(look(0.25), None, "the first look");
-        std::fs::write(&path, TEXT.replace("5000", "5100")).unwrap();
-        assert!((look(0.5).unwrap().busy - 0.4).abs() < 1e-9);
+        assert_eq!(look(0.25).0, None, "the first look");
+        let later = TEXT.replace("5000", "5100").replace("3200", "3210");
+        std::fs::write(&path, later).unwrap();
+        let (interval, moved) = look(0.5);
+        assert!((interval.unwrap().busy - 0.4).abs() < 1e-9);
+        assert!((moved - 10.0 * SECTOR / 0.25).abs() < 1e-9, "{moved}");
         std::fs::write(&path, "").unwrap();
-        assert_eq!(look(0.75), None);
+        assert_eq!(look(0.75).0, None);
         // Another file under the same name, as when a disk comes back.
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, TEXT.replace("5000", "5200")).unwrap();
-        assert!((look(1.0).unwrap().busy - 0.2).abs() < 1e-9);
+        assert!((look(1.0).0.unwrap().busy - 0.2).abs() < 1e-9);
     }
 
     #[test]
@@ -138,11 +160,13 @@ mod tests {
             completed: 1000,
             in_flight: 0,
             busy: 100,
+            ..DiskStat::default()
         };
         let now = DiskStat {
             completed: 1300,
             in_flight: 100,
             busy: 590,
+            ..DiskStat::default()
         };
         let interval = interval(0.5, &before, &now).unwrap();
         assert!((interval.busy - 0.98).abs() < 1e-9);

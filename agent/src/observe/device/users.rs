@@ -17,7 +17,11 @@ const FEW: usize = 64;
 const LATELY: Duration = Duration::from_secs(10);
 /// The `io.stat` of one that rests is read when its applications have read or written, and else, for what the probes do not
 /// count, by mapped pages for instance, or not yet, since a call has not come back, every so many times.
-const RESTS: u64 = 24;
+const RESTS: u64 = 96;
+/// While disks move more than those who are known to use them do, so many times as often.
+const STRANGERS: u64 = 4;
+/// Of what disks move; the rest may be the file system's own.
+const NEARLY_ALL: f64 = 0.9;
 /// Of a tenant with more cgroups than this the probes are not asked at each look.
 const MANY: usize = 32;
 
@@ -58,6 +62,7 @@ pub struct Users {
     using: BTreeMap<CgroupId, Instant>,
     resting: HashMap<CgroupId, Resting>,
     looked_after_all: Option<Instant>,
+    strangers: bool,
 }
 
 impl Users {
@@ -117,6 +122,12 @@ impl Users {
         seen
     }
 
+    /// Disks move this many bytes a second, and those whom the last look found move that many of them: if that is not
+    /// nearly all, others are looked for sooner.
+    pub fn explain(&mut self, moved: f64, known: f64) {
+        self.strangers = known < NEARLY_ALL * moved;
+    }
+
     /// Whether one that rested does so no more.
     fn wakes(&mut self, cgroup: &Cgroup, (bytes, lately): (u64, bool)) -> bool {
         let id = cgroup.id();
@@ -132,7 +143,8 @@ impl Users {
             return self.moves(cgroup);
         }
         if resting.spared > 0 {
-            resting.spared -= 1;
+            let counts = if self.strangers { STRANGERS } else { 1 };
+            resting.spared = resting.spared.saturating_sub(counts);
             return false;
         }
         resting.spared = RESTS - 1;
@@ -378,6 +390,23 @@ mod tests {
         assert_eq!(found(0, RESTS), None);
         tenants.writes(4096);
         assert!(found(RESTS, 2 * RESTS + 2).is_some());
+    }
+
+    #[test]
+    fn who_is_not_counted_is_found_sooner_while_disks_move_more_than_is_known() {
+        let after = |known: f64| {
+            let tenants = Fixture::new();
+            let (mut users, begin) = (Users::default(), Instant::now());
+            users.explain(1e6, known);
+            (0..2 * RESTS + 2).find(|second| {
+                tenants.writes(4096 * (second + 1));
+                let now = begin + Duration::from_secs(*second);
+                !users.look(&tenants.mirror, &tenants, now).is_empty()
+            })
+        };
+        let (alone, beside) = (after(1e6).unwrap(), after(0.5e6).unwrap());
+        assert!(alone > RESTS, "{alone}");
+        assert!(beside <= 2 * RESTS / STRANGERS + 2, "{beside}");
     }
 
     #[test]

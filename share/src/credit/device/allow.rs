@@ -62,7 +62,11 @@ impl CreditLoop {
         let emptying = (long * EMPTYING / EMPTYING_STEP).ceil() * EMPTYING_STEP;
         let whole = 1.0 - self.settings.reserve - emptying.min(MOST_EMPTYING);
         let parts = divided(tree, whole, &active, |i| demands[i].unwrap_or(whole));
-        let shares = divided(tree, whole, &active, |_| whole);
+        let shares = if demands.iter().all(Option::is_none) {
+            parts.clone()
+        } else {
+            divided(tree, whole, &active, |_| whole)
+        };
         let factors = self.correct(interval, &active, &parts, &shares);
 
         let stands = self.standstill.holds();
