@@ -23,7 +23,7 @@ use super::guard::{Guard, LAPSE};
 use super::ledger::{Ledger, Written};
 use crate::config::Config;
 use crate::escape;
-use crate::observe::device::{DIRTY, DeviceMeter, Disk, TenantIo, Users, disks};
+use crate::observe::device::{DeviceMeter, Disk, TenantIo, Users, disks};
 use crate::observe::{Mirror, Observer};
 use crate::plan::credit::{Writer, io_max, plan_limits, plan_rooms};
 
@@ -39,9 +39,6 @@ const ROOMS: Duration = Duration::from_millis(500);
 const HELD_UP: Duration = Duration::from_secs(1);
 /// A buffered writer that contended counts as one for so long.
 const WRITER: Duration = Duration::from_secs(3);
-/// Once it does, so many bytes of dirty pages are enough: the room of a light one lets it have no more than that, and
-/// without the room it would have as many as it likes.
-const STAYS: u64 = DIRTY / 16;
 /// Why what goes with contention is given back.
 const IDLE: &str = "nobody contends for a disk any more";
 
@@ -309,12 +306,8 @@ impl Credits {
             for allowance in &allowances {
                 let id = CgroupId(allowance.id);
                 let io = seen.iter().find(|(seen, _)| *seen == id).map(|(_, io)| io);
-                let least = if self.writers.contains_key(&id) {
-                    STAYS
-                } else {
-                    DIRTY
-                };
-                if io.is_some_and(|io| io.dirty >= least && io.stalled >= 0.3) {
+                let did = self.writers.contains_key(&id);
+                if io.is_some_and(|io| io.waits_to_write(did)) {
                     *parts.entry(id).or_default() += allowance.part;
                 }
             }

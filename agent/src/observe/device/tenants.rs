@@ -32,7 +32,12 @@ pub struct TenantIo {
 }
 
 /// A tenant has dirty pages to speak of from this on, bytes.
-pub const DIRTY: u64 = 4 << 20;
+const DIRTY: u64 = 4 << 20;
+/// Who writes behind dirty pages goes on doing so with so many: the room of a light one lets it have no more, and without
+/// its room it would have as many as it likes.
+const STILL_DIRTY: u64 = DIRTY / 16;
+/// Whose tasks wait for this part of the time waits.
+const WAITS: f64 = 0.3;
 
 impl TenantIo {
     /// Whether it does anything to a disk, or waits, or has anything to write.
@@ -40,6 +45,13 @@ impl TenantIo {
     pub fn uses(&self) -> bool {
         let moves = self.flows.iter().any(|(_, flow)| flow.is_some());
         moves || self.stalled > 0.0 || self.dirty >= DIRTY
+    }
+
+    /// Whether it writes behind dirty pages and waits; whether it `did` so lately.
+    #[must_use]
+    pub fn waits_to_write(&self, did: bool) -> bool {
+        let least = if did { STILL_DIRTY } else { DIRTY };
+        self.dirty >= least && self.stalled >= WAITS
     }
 
     /// What it did to one device.
@@ -233,6 +245,25 @@ mod tests {
         let fs = CgroupFs::open_fixture(dir.path(), true).unwrap();
         let cgroup = Cgroup::open_at(&fs, std::path::Path::new("a")).unwrap();
         (dir, path, cgroup)
+    }
+
+    #[test]
+    fn a_writer_that_has_little_room_is_one_all_the_same() {
+        let io = |dirty, stalled| TenantIo {
+            dirty,
+            stalled,
+            ..TenantIo::default()
+        };
+        for (dirty, stalled, did, expected) in [
+            (8 << 20, 1.0, false, true),
+            (8 << 20, 0.1, true, false),
+            (1 << 20, 1.0, false, false),
+            (1 << 20, 1.0, true, true),
+            (4096, 1.0, true, false),
+        ] {
+            let found = io(dirty, stalled).waits_to_write(did);
+            assert_eq!(found, expected, "{dirty} {stalled} {did}");
+        }
     }
 
     #[test]
