@@ -4,6 +4,7 @@
 
 use justitia_kernel::cgroup::CgroupId;
 use justitia_share::credit::rooms;
+use justitia_share::num;
 
 use crate::plan::mib;
 
@@ -88,6 +89,10 @@ const STEP: u64 = 4;
 /// The knob stays above what a writer holds by this part of it. Below, the kernel would put the writer to sleep where it
 /// next asks for memory, perhaps within a journal's transaction, and all others with it.
 const MARGIN: u64 = 64;
+/// While more than this part of what is divided is free, a writer keeps pages up to so many times its room: if they are what
+/// it reads again and again, then with a little less it would find none of them.
+const SPARE: u64 = 8;
+const KEEPS: f64 = 1.5;
 /// A knob that would move by less than this part stays.
 const DEADBAND: u64 = 8;
 
@@ -105,6 +110,7 @@ pub fn plan_rooms(writers: &[Writer], free: u64) -> Vec<RoomIntent> {
         .saturating_add(free);
     let parts: Vec<f64> = writers.iter().map(|w| w.part).collect();
     let all_parts: f64 = parts.iter().sum();
+    let spare = free > pool / SPARE;
     writers
         .iter()
         .zip(rooms(pool, &parts, LEAST_ROOM))
@@ -114,7 +120,14 @@ pub fn plan_rooms(writers: &[Writer], free: u64) -> Vec<RoomIntent> {
             let high = goal.max(used + used / MARGIN) / PAGE * PAGE;
             let clean = writer.file.saturating_sub(writer.dirty);
             // What is left of the knob's margin is noise. Half of the clean pages: the others may be dirty by then.
-            let beyond = used.saturating_sub(goal + goal / MARGIN);
+            let part = writer.part / all_parts.max(f64::MIN_POSITIVE);
+            let keeps = if spare {
+                writer.other + num::to_u64(part * KEEPS * num::to_f64(pool))
+            } else {
+                goal
+            };
+            let most = goal.max(keeps);
+            let beyond = used.saturating_sub(most + most / MARGIN);
             let surplus = beyond.min(used / STEP).min(clean / 2);
             let moves = |now: u64| high.abs_diff(now) > now / DEADBAND;
             (writer.standing.is_none_or(moves) || surplus > 0).then_some(RoomIntent {
@@ -133,7 +146,6 @@ pub fn plan_rooms(writers: &[Writer], free: u64) -> Vec<RoomIntent> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use justitia_share::num;
 
     const MIB: u64 = 1 << 20;
 
@@ -185,6 +197,27 @@ mod tests {
         // The goal is 110 MiB; a step takes a quarter of the 210 at most, and the knob never stands below them.
         assert_eq!(intents[0].surplus, 210 * MIB / 4);
         assert!(intents[0].high > 210 * MIB && near(intents[1].high, 310));
+    }
+
+    #[test]
+    fn while_memory_is_free_a_writer_keeps_half_more_than_its_room() {
+        // Of 800 MiB a tenth is its room; 10 are other memory.
+        let surplus = |file: u64, free: u64| {
+            let light = Writer {
+                dirty: 0,
+                ..writer(1, 0.1, file, Some(400))
+            };
+            let heavy = writer(2, 0.9, 800 - file - free, None);
+            let intents = plan_rooms(&[light, heavy], free * MIB);
+            let intent = intents.iter().find(|intent| intent.id == CgroupId(1));
+            intent.map_or(0, |intent| intent.surplus)
+        };
+        assert_eq!(surplus(110, 200), 0);
+        let beyond = |file: u64, keeps: u64| (file + 10) * MIB - (keeps + 10) * MIB * 65 / 64;
+        assert!(surplus(160, 200).abs_diff(beyond(160, 120)) <= PAGE);
+        let little_free = surplus(110, 90);
+        assert!(little_free.abs_diff(beyond(110, 80)) <= PAGE);
+        assert_eq!(surplus(81, 90), 0, "the knob's margin");
     }
 
     #[test]
