@@ -75,8 +75,14 @@ impl std::fmt::Display for RoomIntent {
         )?;
         if goal.abs_diff(self.high) <= PAGE {
             f.write_str("and there it stands")
-        } else {
+        } else if self.surplus > 0 {
             write!(f, "and {:.1} MiB are a step towards it", mib(self.high))
+        } else {
+            write!(
+                f,
+                "and {:.1} MiB are what it holds, which is left to it for now",
+                mib(self.high)
+            )
         }
     }
 }
@@ -202,16 +208,20 @@ mod tests {
     #[test]
     fn while_memory_is_free_a_writer_keeps_half_more_than_its_room() {
         // Of 800 MiB a tenth is its room; 10 are other memory.
-        let surplus = |file: u64, free: u64| {
+        let plan = |file: u64, free: u64| {
             let light = Writer {
                 dirty: 0,
                 ..writer(1, 0.1, file, Some(400))
             };
             let heavy = writer(2, 0.9, 800 - file - free, None);
             let intents = plan_rooms(&[light, heavy], free * MIB);
-            let intent = intents.iter().find(|intent| intent.id == CgroupId(1));
-            intent.map_or(0, |intent| intent.surplus)
+            intents.into_iter().find(|intent| intent.id == CgroupId(1))
         };
+        let surplus = |file, free| plan(file, free).map_or(0, |intent| intent.surplus);
+        says(
+            &plan(110, 200).unwrap(),
+            &["goal is 90.0 MiB, and 121.9 MiB are what it holds, which is left to it for now"],
+        );
         assert_eq!(surplus(110, 200), 0);
         let beyond = |file: u64, keeps: u64| (file + 10) * MIB - (keeps + 10) * MIB * 65 / 64;
         assert!(surplus(160, 200).abs_diff(beyond(160, 120)) <= PAGE);
