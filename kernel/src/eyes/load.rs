@@ -2,8 +2,6 @@
 //! decided program by program, from its type information and, where that does not suffice, by
 //! trying.
 
-use std::fs::File;
-use std::io::Read as _;
 use std::sync::Mutex;
 
 use libbpf_rs::btf::ReferencesType as _;
@@ -13,9 +11,6 @@ use libbpf_rs::{Btf, Link, Map, MapCore as _, Object, ObjectBuilder, OpenObject,
 use super::programs::{Kind, Program};
 use super::{EyesError, Probe, ProbeFact};
 use crate::support::State;
-
-/// More than the kernel says of a program in `/proc/PID/fdinfo`, bytes.
-const FDINFO: usize = 1024;
 
 /// Programs in the kernel, attached as long as this lives.
 pub(super) struct Loaded {
@@ -167,11 +162,8 @@ impl Loaded {
             .progs_mut()
             .find(|program| program.name() == name)?;
         let path = format!("/proc/self/fdinfo/{}", program.as_fd().as_raw_fd());
-        // There are two dozen programs: one read each, not until nothing comes any more.
-        let mut text = [0; FDINFO];
-        let length = File::open(path).ok()?.read(&mut text).ok()?;
-        let count = std::str::from_utf8(text.get(..length)?)
-            .ok()?
+        let text = std::fs::read_to_string(path).ok()?;
+        let count = text
             .lines()
             .find_map(|line| line.strip_prefix("recursion_misses:"))?;
         count.trim().parse().ok()
