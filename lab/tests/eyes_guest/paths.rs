@@ -77,8 +77,7 @@ pub fn compare(directory: &Path) {
             let tenant = Tenant::new(&format!("fio {engine}"));
             let truth = fio(&tenant, directory, engine, options);
             tries += 1;
-            // Where an interrupt completes requests within a probe that does so, a call is missed, and told: then there
-            // is nothing to compare.
+            // Now and then the probes miss a call, and tell it; why is not known. Then there is nothing to compare.
             if eyes.sample().unwrap().missed == 0 || tries == TRIES {
                 break (truth, numbers(&counted(&mut eyes, &tenant)));
             }

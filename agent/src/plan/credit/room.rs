@@ -142,7 +142,7 @@ pub fn plan_rooms(writers: &[Writer], free: u64) -> Vec<RoomIntent> {
                 surplus,
                 room,
                 pool,
-                part: writer.part / all_parts.max(f64::MIN_POSITIVE),
+                part,
                 other: writer.other,
             })
         })
