@@ -231,17 +231,22 @@ int BPF_PROG(aio_write_refused, struct kiocb *request, void *iocb, int vectored,
 	return aio_submitted(request, error);
 }
 
-static __always_inline int aio_completed(struct kiocb *request, long done)
+static __always_inline int aio_completed(struct kiocb *request, long done, int twin)
 {
 	u64 key = address(request), *submitter = bpf_map_lookup_elem(&aio_submitters, &key), cgroup;
 	struct row *row;
 
-	/* Submitted before the probes were attached, or beyond the map's room; or counted by the twin. */
+	/*
+	 * Submitted before the probes were attached, or beyond the map's room; or, for the twin, counted
+	 * already.
+	 */
 	if (!submitter)
 		return 0;
 	cgroup = *submitter;
 	if (bpf_map_delete_elem(&aio_submitters, &key))
 		return 0;
+	if (twin)
+		lose(BY_TWIN);
 	if (done <= 0 || !file_counts(request->ki_filp))
 		return 0;
 	row = row_of(cgroup, 0);
@@ -258,13 +263,13 @@ static __always_inline int aio_completed(struct kiocb *request, long done)
 SEC("fentry/aio_complete_rw")
 int BPF_PROG(aio_complete, struct kiocb *request, long done)
 {
-	return aio_completed(request, done);
+	return aio_completed(request, done, 0);
 }
 
 SEC("fentry/aio_complete_rw")
 int BPF_PROG(aio_complete_twin, struct kiocb *request, long done)
 {
-	return aio_completed(request, done);
+	return aio_completed(request, done, 1);
 }
 
 SEC("fexit/filemap_fault")

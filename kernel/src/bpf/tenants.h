@@ -85,9 +85,10 @@ struct {
 
 /*
  * What no row could count, and why slot 0 was used though the cgroup was there: none was free, or
- * the kernel's map was busy. The reader (kernel/src/eyes/rows.rs) knows the order.
+ * the kernel's map was busy. BY_TWIN are no losses: what the kernel skipped and a twin counted. The
+ * reader (kernel/src/eyes/rows.rs) knows the order.
  */
-enum loss { MISSED, NO_ROOM, BUSY, LOSSES };
+enum loss { MISSED, NO_ROOM, BUSY, BY_TWIN, LOSSES };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

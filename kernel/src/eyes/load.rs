@@ -137,21 +137,14 @@ impl Loaded {
             })
     }
 
-    /// How often the kernel skipped a program because it was interrupted by itself. What a program
-    /// missed, its twin counted, but for what that missed, too.
+    /// How often the kernel skipped a program because it was interrupted by itself, twins apart: they are the more
+    /// often skipped, for what was counted before them.
     pub(super) fn skipped(&self) -> u64 {
-        let mut sum = 0_u64;
-        let mut last = 0;
-        for program in self.programs {
-            let skipped = self.skipped_by(program.name).unwrap_or(0);
-            if program.kind == Kind::Twin {
-                sum = sum - last + last.min(skipped);
-            } else {
-                sum += skipped;
-                last = skipped;
-            }
-        }
-        sum
+        self.programs
+            .iter()
+            .filter(|program| program.kind != Kind::Twin)
+            .filter_map(|program| self.skipped_by(program.name))
+            .sum()
     }
 
     fn skipped_by(&self, name: &str) -> Option<u64> {

@@ -10,7 +10,7 @@ use super::load::{self, Loaded, Spec};
 use super::on_demand::OnDemand;
 use super::region::Region;
 use super::rows::{
-    BUSY, KIND_WORD, LOSSES, MISSED, NO_ROOM, ROW_WORDS, SHORT_CUT_COUNT, SHORT_CUT_WORDS,
+    BUSY, BY_TWIN, KIND_WORD, LOSSES, MISSED, NO_ROOM, ROW_WORDS, SHORT_CUT_COUNT, SHORT_CUT_WORDS,
     SLOT_WORDS, row,
 };
 use super::{
@@ -306,7 +306,8 @@ impl Eyes {
     fn skipped(&mut self) -> u64 {
         let (asked, count) = self.skipped;
         if asked.is_none_or(|asked| asked.elapsed() >= ASK_SKIPPED) {
-            let now = self.account.skipped().max(count);
+            let skipped = self.account.skipped();
+            let now = skipped.saturating_sub(self.losses.get(BY_TWIN)).max(count);
             self.skipped = (Some(Instant::now()), now);
         }
         self.skipped.1

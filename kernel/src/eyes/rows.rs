@@ -13,10 +13,11 @@ pub(super) const KIND_WORD: usize = 1;
 pub(super) const SHORT_CUT_COUNT: usize = 1024;
 
 /// Words of the map `losses`, in the order of `enum loss`.
-pub(super) const LOSSES: usize = 3;
+pub(super) const LOSSES: usize = 4;
 pub(super) const MISSED: usize = 0;
 pub(super) const NO_ROOM: usize = 1;
 pub(super) const BUSY: usize = 2;
+pub(super) const BY_TWIN: usize = 3;
 
 /// The counters of one row.
 pub(super) fn row(rows: &Region, index: usize) -> Counters {

@@ -50,9 +50,6 @@ const FIO: [(&str, &str); 7] = [
     ("libaio", "--iodepth=16 --direct=1 --numjobs=2"),
 ];
 
-/// What is told to be missed is tried again; so often in a row it is no accident.
-const TRIES: u32 = 4;
-
 pub fn compare(directory: &Path) {
     for name in ["source", "target"] {
         make(&directory.join(name), SIZE);
@@ -72,19 +69,9 @@ pub fn compare(directory: &Path) {
         check(case, &truth, &seen, steps, &mut wrong);
     }
     for (engine, options) in FIO {
-        let mut tries = 0;
-        let (truth, seen) = loop {
-            let tenant = Tenant::new(&format!("fio {engine}"));
-            let truth = fio(&tenant, directory, engine, options);
-            tries += 1;
-            // Now and then the probes miss a call, and tell it; why is not known. Then there is nothing to compare.
-            if eyes.sample().unwrap().missed == 0 || tries == TRIES {
-                break (truth, numbers(&counted(&mut eyes, &tenant)));
-            }
-            println!("{engine} {options}: missed a call, and said so; again");
-            drop(eyes);
-            eyes = super::open();
-        };
+        let tenant = Tenant::new(&format!("fio {engine}"));
+        let truth = fio(&tenant, directory, engine, options);
+        let seen = numbers(&counted(&mut eyes, &tenant));
         check(
             &format!("{engine} {options}"),
             &truth,
