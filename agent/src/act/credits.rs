@@ -16,8 +16,10 @@ use justitia_kernel::support::{SAFE_LIMITS, version};
 use justitia_share::credit::{Allowance, CreditLoop, Interval, Limits, Observed, Settings};
 use justitia_share::{Claim, NodeId, Tree};
 
+mod fresh;
 mod late;
 
+use self::fresh::Fresh;
 use self::late::Late;
 use super::guard::{Guard, LAPSE};
 use super::ledger::{Ledger, Written};
@@ -61,6 +63,7 @@ pub struct Credits {
     writers: HashMap<CgroupId, (Instant, f64)>,
     highs: HashMap<CgroupId, u64>,
     late: Late,
+    fresh: Fresh,
     roomed: Option<Instant>,
     audited: Option<Instant>,
     turned: Option<Instant>,
@@ -103,12 +106,14 @@ impl Credits {
     /// Credits on this machine's disks, or none, with the reason in [`Credits::limits`].
     #[must_use]
     pub fn open(config: &Config, cgroup_root: &Cgroup) -> Self {
+        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         let mut credits = Self {
             disks: Vec::new(),
             users: Users::default(),
             writers: HashMap::new(),
             highs: HashMap::new(),
             late: Late::new(cgroup_root.clone()),
+            fresh: Fresh::new(version(release.trim())),
             roomed: None,
             audited: None,
             turned: None,
@@ -121,7 +126,6 @@ impl Credits {
         if !config.credits {
             return credits;
         }
-        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         if let Err(why) = allowed_on(&release) {
             credits.limits.push(why);
             return credits;
@@ -220,12 +224,13 @@ impl Credits {
         }
         self.turned = Some(now);
         let done = self.act(config, observer, ledger.as_deref_mut(), now);
-        if done.is_err()
-            && let Some(ledger) = ledger
-        {
+        let Some(ledger) = ledger else { return };
+        if done.is_err() {
             self.let_go(ledger);
             self.beat(Instant::now());
         }
+        let cgroup = |id| Some(&observer.mirror.get(id)?.cgroup);
+        self.fresh.keep(self.writers.keys().copied(), cgroup);
     }
 
     /// Tells the guard that the agent lives.

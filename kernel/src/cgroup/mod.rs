@@ -6,6 +6,7 @@
 mod admit;
 mod authority;
 mod core;
+mod counts;
 mod dir;
 mod files;
 mod fs;
@@ -17,6 +18,7 @@ mod tests;
 
 pub use self::core::{CgroupEvents, CgroupType, Controllers};
 pub use authority::Authority;
+pub use counts::Counts;
 pub use dir::{Cgroup, CgroupId, Child};
 pub use fs::CgroupFs;
 pub(crate) use fs::discover;
