@@ -11,8 +11,6 @@ pub struct Correction {
     ideal: f64,
     /// By how much the error of the moment is above that of the mean, on the average.
     skew: f64,
-    /// For so many seconds it has been corrected since its last step.
-    steady: f64,
 }
 
 /// What brings a correction about.
@@ -26,15 +24,11 @@ pub enum Acts {
 }
 
 impl Acts {
-    /// Part of an error (its logarithm) that is corrected in a second, after so many seconds without a step, by one who
-    /// lacks this part of what is his.
-    fn gain(self, steady: f64, lacked: f64) -> f64 {
+    /// Part of an error (its logarithm) that is corrected in a second.
+    const fn gain(self) -> f64 {
         match self {
             Self::Credits => 0.4,
-            Self::Room => {
-                let sure = (1.0 / (1.0 + steady / STEADY)).max(lacked.abs() / MUCH);
-                0.25 * sure.clamp(LEAST_GAIN, 1.0)
-            }
+            Self::Room => 0.2,
         }
     }
 }
@@ -42,7 +36,7 @@ impl Acts {
 /// The factor is at most this, and at least that. Who reads again what it has no room for, or writes through a journal
 /// for which others wait, may get its part from much less than that of the disk's time.
 pub const LARGEST: f64 = 3.0;
-const LEAST: f64 = 1.0 / 6.0;
+const LEAST: f64 = 1.0 / 16.0;
 /// Errors below this are noise.
 const DEADBAND: f64 = 0.02;
 /// So large an error counts at most, so that one odd measurement moves little.
@@ -56,11 +50,6 @@ const LONG: f64 = 10.0;
 const OF_THE_MEAN: f64 = 1.0;
 /// By how much the one is above the other on the average over about so many seconds is set aside.
 const SKEW: f64 = 20.0;
-/// Writing through a journal comes in bursts, so the longer nothing has stepped, the more of what shows is chance: after so
-/// many seconds half as much is corrected in a second, in the end this part, unless so large a part is lacking, or too much.
-const STEADY: f64 = 8.0;
-const LEAST_GAIN: f64 = 0.3;
-const MUCH: f64 = 0.5;
 /// So much counts what was got before a step.
 const FORGETS: f64 = 0.2;
 /// What is left of a correction after a second in which the tenant did not contend.
@@ -80,23 +69,40 @@ impl Correction {
         if ideal <= 0.0 || seconds <= 0.0 {
             return;
         }
-        let follow = |old: &mut f64, new: f64, long: f64| {
-            *old += (new - *old) * (1.0 - (-seconds / long).exp());
+        follow(
+            &mut self.got,
+            got.min((1.0 + LARGEST) * ideal),
+            seconds,
+            LONG,
+        );
+        follow(&mut self.ideal, ideal, seconds, LONG);
+        let error = match acts {
+            Acts::Credits => self.soon(served, ideal, seconds),
+            // What shows in a moment is chance, since a journal lets writers through in bursts.
+            Acts::Room => -(self.got / self.ideal).ln().max(-LARGEST_ERROR),
         };
-        follow(&mut self.got, got.min((1.0 + LARGEST) * ideal), LONG);
-        follow(&mut self.ideal, ideal, LONG);
+        if error.abs() < DEADBAND {
+            return;
+        }
+        let before = self.log;
+        let step = acts.gain() * seconds.min(1.0) * error.clamp(-LARGEST_ERROR, LARGEST_ERROR);
+        self.log = (before + step).clamp(LEAST.ln(), LARGEST.ln());
+        if acts == Acts::Room {
+            // The mean is what it would be if the factor had been the new one all the time. So what acts late is corrected
+            // once, and what it had too much while that was not known is no debt.
+            self.got *= (self.log - before).exp();
+        }
+    }
+
+    /// The error where a correction shows at once: that of the moment, but for what it is usually above the one of the mean,
+    /// and that of the mean.
+    fn soon(&mut self, served: f64, ideal: f64, seconds: f64) -> f64 {
         let lacked = 1.0 - self.got / self.ideal;
         let moment = (ideal / served.max(ideal * 1e-3)).ln();
         let moment = moment.clamp(-LARGEST_ERROR, LARGEST_ERROR);
         let skew = (moment - lacked).clamp(-LARGEST_ERROR, LARGEST_ERROR);
-        follow(&mut self.skew, skew, SKEW);
-        let error = moment - self.skew + OF_THE_MEAN * lacked;
-        self.steady += seconds;
-        if error.abs() >= DEADBAND {
-            let error = error.clamp(-LARGEST_ERROR, LARGEST_ERROR);
-            let step = acts.gain(self.steady, lacked) * seconds.min(1.0) * error;
-            self.log = (self.log + step).clamp(LEAST.ln(), LARGEST.ln());
-        }
+        follow(&mut self.skew, skew, seconds, SKEW);
+        moment - self.skew + OF_THE_MEAN * lacked
     }
 
     /// The tenant did not contend for `seconds`: what was learnt about it fades.
@@ -104,17 +110,21 @@ impl Correction {
         let fades = FADES.powf(seconds);
         self.log *= fades;
         self.skew *= fades;
-        self.steady *= fades;
         self.got = (self.ideal + (self.got - self.ideal) * fades) * fades;
         self.ideal *= fades;
     }
 
     /// The tenant's part is another one now: what it got before says little of it.
     pub fn step(&mut self) {
-        (self.skew, self.steady) = (0.0, 0.0);
+        self.skew = 0.0;
         self.got *= FORGETS;
         self.ideal *= FORGETS;
     }
+}
+
+/// Brings an average over about `long` seconds up to date.
+fn follow(average: &mut f64, now: f64, seconds: f64, long: f64) {
+    *average += (now - *average) * (1.0 - (-seconds / long).exp());
 }
 
 #[cfg(test)]
@@ -148,27 +158,43 @@ mod tests {
     }
 
     #[test]
-    fn where_room_decides_chance_moves_little_once_nothing_has_stepped_for_long() {
+    fn where_room_decides_chance_moves_little() {
+        // Now nothing, now twice its part, two seconds each; then half of it.
         let acts = Acts::Room;
-        assert!(acts.gain(0.0, 0.0) > 3.0 * acts.gain(60.0, 0.1));
-        assert!(acts.gain(60.0, -0.6) >= acts.gain(0.0, 0.0));
-        // For half a minute one gets now nothing, now twice its part; then half of it.
         let mut correction = Correction::default();
         let (mut least, mut most) = (f64::MAX, f64::MIN);
-        for round in 0..120 {
+        for round in 0..240 {
             let got = if round % 16 < 8 { 0.0 } else { 20.0 };
             correction.correct(acts, got, got, 10.0, 0.25);
-            if round >= 60 {
+            if round >= 120 {
                 least = least.min(correction.factor());
                 most = most.max(correction.factor());
             }
         }
-        assert!(most / least < 1.6, "{least} to {most}");
+        assert!(most / least < 1.5, "{least} to {most}");
         let before = correction.factor();
         for _ in 0..60 {
             correction.correct(acts, 5.0, 5.0, 10.0, 0.25);
         }
-        assert!(correction.factor() > 1.5 * before, "{correction:?}");
+        assert!(correction.factor() > 1.3 * before, "{correction:?}");
+    }
+
+    #[test]
+    fn what_room_does_late_is_not_corrected_twice() {
+        // Three times its part by each factor, four seconds later.
+        let mut correction = Correction::default();
+        let mut factors = vec![1.0; 16];
+        let mut all = Vec::new();
+        for round in 0..400 {
+            let got = 30.0 * factors[round];
+            correction.correct(Acts::Room, got, got, 10.0, 0.25);
+            factors.push(correction.factor());
+            all.push(got);
+        }
+        let least = all.iter().copied().fold(f64::MAX, f64::min);
+        assert!(least > 7.0, "{least}");
+        let late = &all[160..];
+        assert!(late.iter().all(|got| (9.0..11.0).contains(got)), "{late:?}");
     }
 
     #[test]

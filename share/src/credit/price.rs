@@ -126,16 +126,20 @@ impl Prices {
     }
 
     /// This flow saturated the device: moves the prices towards its costing one credit a second, by `rate`
-    /// (0 to 1) of the way, each price in proportion to its part of the cost (a multiplicative projection:
-    /// prices stay positive, and those that the flow says nothing about stay).
+    /// (0 to 1) of the way.
     pub fn learn(&mut self, flow: &Flow, rate: f64) {
-        let cost = self.cost(flow);
-        if cost <= 0.0 || !cost.is_finite() {
-            return;
-        }
+        self.shift(flow, -rate * self.cost(flow).ln());
+    }
+
+    /// Moves the price of what there is most of in this flow by the factor whose logarithm is `step`, and each other in
+    /// proportion to its part of the cost (a multiplicative projection: prices stay positive, and those that the flow says
+    /// nothing about stay).
+    pub(super) fn shift(&mut self, flow: &Flow, step: f64) {
         let (prices, flow) = (self.0.parts(), flow.parts());
         let most = (0..4).map(|k| prices[k] * flow[k]).fold(0.0, f64::max);
-        let step = rate * (1.0 / cost).ln();
+        if most <= 0.0 || !step.is_finite() {
+            return;
+        }
         self.0 = Flow::of(std::array::from_fn(|k| {
             prices[k] * (step * prices[k] * flow[k] / most).exp()
         }));

@@ -26,6 +26,8 @@ pub struct TotalCredit {
     prices: Option<Prices>,
     /// How much cheaper everything has become without anybody having got that much.
     grown: f64,
+    /// The logarithm of the same, whether or not they got it, less what saturated intervals have proven or refuted.
+    cheaper: f64,
     /// The next step of growth.
     step: f64,
     /// For how many seconds the device has done far less than it is thought to, and what it did meanwhile.
@@ -65,6 +67,7 @@ impl Default for TotalCredit {
         Self {
             prices: None,
             grown: 1.0,
+            cheaper: 0.0,
             step: FIRST_STEP,
             little: 0.0,
             done: Flow::default(),
@@ -109,7 +112,14 @@ impl TotalCredit {
         match (verdict, &mut self.prices) {
             (Verdict::Saturated, None) => self.prices = Prices::first(flow),
             (Verdict::Saturated, Some(prices)) => {
-                prices.learn(flow, RATE);
+                // What became cheaper for everybody becomes dearer for everybody: learning makes dearer what there is most
+                // of, and the rest would stay cheap for ever.
+                let cost = prices.cost(flow);
+                let dearer = if cost > 0.0 { -RATE * cost.ln() } else { 0.0 };
+                let back = dearer.clamp(0.0, self.cheaper);
+                prices.scale(back.exp());
+                prices.shift(flow, dearer - back);
+                self.cheaper = (self.cheaper - dearer.abs()).max(0.0);
                 self.grown = 1.0;
                 self.step = FIRST_STEP;
             }
@@ -123,16 +133,19 @@ impl TotalCredit {
                 let most = could.clamp(LARGEST_STEP, LARGEST_STEP_IDLE);
                 let step = self.step.clamp(least, most);
                 prices.scale(1.0 / (1.0 + step));
+                self.cheaper += step.ln_1p();
                 self.grown = 1.0;
                 self.step = (step * 2.0).min(most);
             }
             (Verdict::Stuck, Some(prices)) if self.grown < MOST_GROWTH_STUCK => {
                 prices.scale(1.0 / (1.0 + self.step));
+                self.cheaper += self.step.ln_1p();
                 self.grown *= 1.0 + self.step;
                 self.step = (self.step * 2.0).min(LARGEST_STEP);
             }
             (Verdict::Paused, Some(prices)) if self.grown < MOST_GROWTH => {
                 prices.scale(1.0 / (1.0 + FIRST_STEP));
+                self.cheaper += FIRST_STEP.ln_1p();
                 self.grown *= 1.0 + FIRST_STEP;
             }
             _ => {}
@@ -226,6 +239,30 @@ mod tests {
         }
         let cost = total.prices().unwrap().cost(&flow(120.0));
         assert!((0.98..1.02).contains(&cost), "{cost}");
+    }
+
+    #[test]
+    fn what_became_cheaper_and_was_wrong_becomes_dearer_for_everybody() {
+        // Next to nothing is read, among much that is written.
+        let flow = Flow {
+            rbytes: 0.6e6,
+            rios: 10.0,
+            ..flow(60.0)
+        };
+        let mut total = TotalCredit::default();
+        total.update(Verdict::Saturated, 1.0, &flow);
+        let before = total.prices().unwrap().read().0;
+        for _ in 0..20 {
+            total.update(Verdict::Held, 0.9, &flow);
+            total.update(Verdict::Held, 0.9, &flow);
+            for _ in 0..20 {
+                total.update(Verdict::Saturated, 1.0, &flow);
+            }
+        }
+        let prices = total.prices().unwrap();
+        assert!((0.98..1.02).contains(&prices.cost(&flow)), "{prices:?}");
+        let now = prices.read().0;
+        assert!((0.9..1.1).contains(&(now / before)), "{before} {now}");
     }
 
     #[test]
