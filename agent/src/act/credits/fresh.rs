@@ -11,10 +11,12 @@ use std::time::Duration;
 
 use justitia_kernel::cgroup::{Cgroup, CgroupId, Counts};
 
+use crate::observe::Budget;
+
 /// Each writer's sums are added up this often.
 const EVERY: Duration = Duration::from_millis(10);
-/// But all together no more than one in so long: of very many, each is the less often.
-const ONE: Duration = Duration::from_micros(2500);
+/// Unless that would cost more than this part of a processor: a kernel with many processors has much to add up, under a lock.
+const COST: f64 = 0.02;
 
 /// Whose sums are kept up to date, by a thread that there is from the first one on.
 #[derive(Debug)]
@@ -75,35 +77,29 @@ fn start() -> Option<Sender<Vec<Counts>>> {
 /// Until nobody gives orders any more.
 fn work(orders: &Receiver<Vec<Counts>>) {
     let mut of: Vec<Counts> = Vec::new();
+    let mut budget = Budget::new(COST);
     loop {
         let next = if of.is_empty() {
             orders.recv().map_err(|_| RecvTimeoutError::Disconnected)
         } else {
-            orders.recv_timeout(pause(of.len()))
+            orders.recv_timeout(EVERY)
         };
         match next {
             Ok(others) => of = others,
-            Err(RecvTimeoutError::Timeout) => of.retain(|counts| counts.refresh().is_ok()),
+            Err(RecvTimeoutError::Timeout) => {
+                if budget.allows() {
+                    of.retain(|counts| counts.refresh().is_ok());
+                }
+            }
             Err(RecvTimeoutError::Disconnected) => return,
         }
     }
-}
-
-fn pause(writers: usize) -> Duration {
-    EVERY.max(ONE * u32::try_from(writers).unwrap_or(u32::MAX))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use justitia_kernel::cgroup::CgroupFs;
-
-    #[test]
-    fn very_many_are_looked_at_less_often() {
-        for (writers, pause_ms) in [(1, 10), (4, 10), (8, 20), (400, 1000)] {
-            assert_eq!(pause(writers), Duration::from_millis(pause_ms));
-        }
-    }
 
     #[test]
     fn only_the_last_order_counts_and_who_is_gone_is_forgotten() {
