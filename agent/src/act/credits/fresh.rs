@@ -16,7 +16,7 @@ use crate::observe::Budget;
 /// Each writer's sums are added up this often.
 const EVERY: Duration = Duration::from_millis(10);
 /// Unless that would cost more than this part of a processor: a kernel with many processors has much to add up, under a lock.
-const COST: f64 = 0.02;
+const COST: f64 = 0.05;
 
 /// Whose sums are kept up to date, by a thread that there is from the first one on.
 #[derive(Debug)]
