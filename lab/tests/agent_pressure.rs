@@ -186,11 +186,8 @@ fn who_thrashes_is_left_alone() {
             ));
             let status = guest.status();
             let full = guest.number(&format!("{STALL} full"));
-            println!(
-                "memory pressure full avg10 {full}: {}",
-                tenant(&status, "t")
-            );
             let t = tenant(&status, "t");
+            println!("memory pressure full avg10 {full}: {t}");
             let holds_more = t["usage"].as_u64() > t["entitled"].as_u64().map(|e| e + (32 << 20));
             (full >= 60 && holds_more).then_some((before, taken, status))
         });

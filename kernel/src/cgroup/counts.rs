@@ -3,10 +3,10 @@
 use std::os::fd::OwnedFd;
 
 use rustix::fs::OFlags;
-use rustix::io::Errno;
 
 use super::Cgroup;
-use crate::error::{Operation, Result};
+use super::kept::read_kept;
+use crate::error::Result;
 
 /// The first release, major and minor, in which each controller's counts are brought up to date apart; before, whoever
 /// asked for any of a cgroup's brought all of them up to date.
@@ -48,17 +48,7 @@ impl Counts {
     /// When the cgroup is gone.
     pub fn refresh(&self) -> Result<()> {
         // What it says is not looked at.
-        let mut some = [0; 64];
-        loop {
-            match rustix::io::pread(&self.fd, &mut some, 0) {
-                Ok(_) => return Ok(()),
-                Err(Errno::INTR) => {}
-                Err(errno) => {
-                    let read = Operation::Read;
-                    return Err(self.cgroup.failed(read, Some(self.file), errno));
-                }
-            }
-        }
+        read_kept(&self.cgroup, &self.fd, self.file, |_| Ok(()))
     }
 }
 

@@ -99,17 +99,27 @@ impl KeptFiles {
         file: &str,
         parse: impl FnOnce(&[u8]) -> Parsed<T>,
     ) -> Result<T> {
-        with_buffer(|buffer| {
-            read_to_end(fd, buffer, End::ShortRead, true).map_err(|error| match error {
-                ReadError::Errno(errno) => self.cgroup.failed(Operation::Read, Some(file), errno),
-                ReadError::TooLarge => error.at(self.cgroup.full_path().join(file)),
-            })?;
-            parse(buffer).map_err(|source| Error::Parse {
-                path: self.cgroup.full_path().join(file),
-                source,
-            })
-        })
+        read_kept(&self.cgroup, fd, file, parse)
     }
+}
+
+/// Reads a cgroup's `file`, which is open as `fd`, from its start.
+pub(super) fn read_kept<T>(
+    cgroup: &Cgroup,
+    fd: &OwnedFd,
+    file: &str,
+    parse: impl FnOnce(&[u8]) -> Parsed<T>,
+) -> Result<T> {
+    with_buffer(|buffer| {
+        read_to_end(fd, buffer, End::ShortRead, true).map_err(|error| match error {
+            ReadError::Errno(errno) => cgroup.failed(Operation::Read, Some(file), errno),
+            ReadError::TooLarge => error.at(cgroup.full_path().join(file)),
+        })?;
+        parse(buffer).map_err(|source| Error::Parse {
+            path: cgroup.full_path().join(file),
+            source,
+        })
+    })
 }
 
 const CURRENT: &str = "memory.current";

@@ -132,20 +132,17 @@ impl TotalCredit {
                 let could = PAUSES / busy.max(PAUSES / 2.0) - 1.0;
                 let most = could.clamp(LARGEST_STEP, LARGEST_STEP_IDLE);
                 let step = self.step.clamp(least, most);
-                prices.scale(1.0 / (1.0 + step));
-                self.cheaper += step.ln_1p();
+                grow(prices, &mut self.cheaper, step);
                 self.grown = 1.0;
                 self.step = (step * 2.0).min(most);
             }
             (Verdict::Stuck, Some(prices)) if self.grown < MOST_GROWTH_STUCK => {
-                prices.scale(1.0 / (1.0 + self.step));
-                self.cheaper += self.step.ln_1p();
+                grow(prices, &mut self.cheaper, self.step);
                 self.grown *= 1.0 + self.step;
                 self.step = (self.step * 2.0).min(LARGEST_STEP);
             }
             (Verdict::Paused, Some(prices)) if self.grown < MOST_GROWTH => {
-                prices.scale(1.0 / (1.0 + FIRST_STEP));
-                self.cheaper += FIRST_STEP.ln_1p();
+                grow(prices, &mut self.cheaper, FIRST_STEP);
                 self.grown *= 1.0 + FIRST_STEP;
             }
             _ => {}
@@ -170,6 +167,12 @@ impl TotalCredit {
         }
         sure
     }
+}
+
+/// Lets the device do more by this `step`: everything becomes `cheaper`.
+fn grow(prices: &mut Prices, cheaper: &mut f64, step: f64) {
+    prices.scale(1.0 / (1.0 + step));
+    *cheaper += step.ln_1p();
 }
 
 #[cfg(test)]
