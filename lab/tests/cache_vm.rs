@@ -142,6 +142,7 @@ fn the_kernels_client_is_served_images_and_block_devices() {
     let disk = |size, filesystem| DiskSpec {
         size,
         filesystem,
+        journal: 0,
         throttle: free,
     };
     let vm = Vm::boot(&VmSpec {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{Contender, Experiment, OUTSIDER, Phase, Workload};
 use crate::report::schema::{Metric, Total};
+use crate::vm::Filesystem;
 
 /// What is wrong, and with what.
 pub struct Problem {
@@ -47,10 +48,14 @@ fn problem<T>(place: Place, what: String) -> Result<T, Problem> {
     Err(Problem { place, what })
 }
 
+/// mkfs.ext4 makes no smaller journal, bytes.
+const LEAST_JOURNAL: u64 = 4 << 20;
+
 /// Finds the first problem.
 pub fn check(experiment: &Experiment) -> Result<(), Problem> {
     contenders(experiment)?;
     metrics(experiment)?;
+    journal(experiment)?;
     if let Some(contention) = &experiment.contention {
         for name in [&contention.prepare, &contention.run] {
             if !experiment.workload.contains_key(name) {
@@ -70,6 +75,21 @@ pub fn check(experiment: &Experiment) -> Result<(), Problem> {
             phases(experiment)
         }
     }
+}
+
+fn journal(experiment: &Experiment) -> Result<(), Problem> {
+    let (journal, disk) = (experiment.disk.journal.0, &experiment.disk);
+    let fits = (LEAST_JOURNAL..=disk.size.0 / 2).contains(&journal);
+    if journal == 0 || (disk.filesystem == Filesystem::Ext4 && fits) {
+        return Ok(());
+    }
+    problem(
+        Place::Line("journal".into()),
+        format!(
+            "expected ext4, and 4MiB to half of the disk, found {} with {journal} bytes",
+            disk.filesystem
+        ),
+    )
 }
 
 fn contenders(experiment: &Experiment) -> Result<(), Problem> {

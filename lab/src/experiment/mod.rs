@@ -121,6 +121,8 @@ pub struct Disk {
     pub size: Bytes,
     /// Made on it.
     pub filesystem: Filesystem,
+    /// How large ext4's journal is; 0 is as large as a disk of this size gets. One of 128 GB and more gets 1 GiB.
+    pub journal: Bytes,
     /// Its speed, reads and writes together.
     pub bytes_per_second: Bytes,
     /// Its speed in requests, reads and writes together; 0 is without limit.
@@ -132,6 +134,7 @@ impl Default for Disk {
         Self {
             size: Bytes(8 << 30),
             filesystem: Filesystem::Ext4,
+            journal: Bytes(0),
             bytes_per_second: Bytes(60_000_000),
             requests_per_second: 0,
         }
@@ -145,6 +148,7 @@ impl Disk {
         DiskSpec {
             size: self.size.0,
             filesystem: Some(self.filesystem),
+            journal: self.journal.0,
             throttle: self.throttle(),
         }
     }
@@ -542,13 +546,14 @@ macro_rules! shipped {
 }
 
 /// In the order in which `lab list` shows them.
-const SHIPPED: [(&str, &str); 24] = shipped![
+const SHIPPED: [(&str, &str); 25] = shipped![
     "reread-x4",
     "reread-equal",
     "writers-x4",
     "writers-equal",
     "direct-x4",
     "fileserver-x4",
+    "fileserver-journal",
     "fileserver-x8",
     "fileserver-equal",
     "fileserver-total",

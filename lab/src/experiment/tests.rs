@@ -117,6 +117,18 @@ fn errors_say_file_and_line() {
             14,
             "expected bytes",
         ),
+        (
+            "[[phase]]",
+            "[disk]\njournal = \"1MiB\"\n[[phase]]",
+            14,
+            "4MiB to half of the disk",
+        ),
+        (
+            "[[phase]]",
+            "[disk]\nfilesystem = \"xfs\"\njournal = \"64MiB\"\n[[phase]]",
+            15,
+            "expected ext4",
+        ),
     ] {
         let error = error(from, to);
         assert!(error.contains(&format!("t.toml:{line}:")), "{to}: {error}");
