@@ -454,6 +454,8 @@ fn writer(id: usize, node: NodeId, bytes: f64, stalled: f64, dirty: u64) -> Obse
         },
         stalled,
         application: Some(bytes),
+        written: Some(bytes),
+        reached: bytes,
         dirty,
         writeback: dirty,
         limitable: true,
@@ -573,4 +575,43 @@ fn who_has_more_to_write_and_does_not_while_the_disk_has_pauses_waits_for_anothe
     // All of it is a second's work for the disk, half of it the light one's.
     let lifted = (0..12).map(|_| step(0.6, [5e6, 10e6])).max().unwrap();
     assert!((25_000_000..35_000_000).contains(&lifted), "{lifted}");
+}
+
+#[test]
+fn who_is_served_by_memory_may_write_without_limit_as_long_as_it_keeps_to_its_part() {
+    // Weights 100 and 800, a disk of 60 MB/s.
+    let machine = Machine::new(&[100, 800]);
+    let nodes: Vec<NodeId> = machine.tree.tenants().collect();
+    let mut credits = CreditLoop::new(Settings::default());
+    let mut limited = |application: f64, written: Option<f64>, reached: f64| {
+        let interval = Interval {
+            seconds: 0.25,
+            busy: 1.0,
+            kept_up: 1.0,
+            delay: 0.0,
+        };
+        let light = Observed {
+            application: Some(application),
+            written,
+            ..writer(0, nodes[0], reached, 1.0, 40 << 20)
+        };
+        let heavy = writer(1, nodes[1], 60e6 - reached, 1.0, 40 << 20);
+        let mut limits = (false, false);
+        for _ in 0..160 {
+            let allowances = credits.step(&machine.tree, interval, &[light, heavy]);
+            let writes = |id| {
+                let found = allowances.iter().find(|a| a.id == id);
+                found.is_some_and(|a| a.limits.wbps.or(a.limits.wiops).is_some())
+            };
+            limits = (writes(0), writes(1));
+        }
+        limits
+    };
+    assert_eq!(limited(6e6, Some(6e6), 6e6), (true, true));
+    assert_eq!(limited(7e6, Some(6.5e6), 3e6), (false, true));
+    let more_than_its_part = limited(40e6, Some(40e6), 15e6);
+    assert_eq!(more_than_its_part, (true, true));
+    let reads_from_memory = limited(40e6, Some(6e6), 6e6);
+    assert_eq!(reads_from_memory, (true, true));
+    assert_eq!(limited(7e6, None, 3e6), (true, true), "not known");
 }

@@ -300,6 +300,8 @@ impl Credits {
                         flow: io.flow(device),
                         stalled: io.stalled,
                         application: Some(io.application),
+                        written: io.written,
+                        reached: io.reached(),
                         dirty: io.dirty,
                         writeback: io.writeback,
                         limitable,

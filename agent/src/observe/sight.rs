@@ -12,7 +12,7 @@ use justitia_kernel::support::State;
 use justitia_share::num::to_f64;
 
 use super::budget::thread_cpu;
-use super::device::Probed;
+use super::device::{Got, Probed};
 use super::flow::{Flows, Rates, WINDOW, bytes};
 use super::losses::{Loss, losses};
 use super::mirror::Mirror;
@@ -266,9 +266,12 @@ impl Probed for Sight {
     }
 
     /// 0 before it does I/O.
-    fn bytes(&self, id: CgroupId) -> Option<u64> {
+    fn got(&self, id: CgroupId) -> Option<Got> {
         let counters = self.open_eyes()?.counters_of(id);
-        Some(counters.map_or(0, |counters| bytes(&counters)))
+        Some(counters.map_or(Got::default(), |counters| Got {
+            bytes: bytes(&counters),
+            written: counters.written.total().bytes,
+        }))
     }
 }
 

@@ -59,6 +59,16 @@ impl Limits {
         }
     }
 
+    /// The same, but for writes, which are not limited.
+    #[must_use]
+    pub(super) const fn without_writes(self) -> Self {
+        Self {
+            wbps: None,
+            wiops: None,
+            ..self
+        }
+    }
+
     const fn parts(&self) -> [Option<u64>; 4] {
         [self.rbps, self.wbps, self.riops, self.wiops]
     }

@@ -396,6 +396,8 @@ impl Machine {
                         Some(one) if one == i => Some(0.0),
                         _ => measured.then_some(tenant.application / seconds),
                     },
+                    written: None,
+                    reached: flow.wbytes / seconds,
                     dirty: justitia_share::num::to_u64(tenant.dirty),
                     writeback: justitia_share::num::to_u64(tenant.dirty),
                     limitable: true,

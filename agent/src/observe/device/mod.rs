@@ -7,5 +7,5 @@ mod users;
 
 pub use meter::{DeviceMeter, DiskStat};
 pub use stack::{Disk, disks, disks_below};
-pub use tenants::TenantIo;
+pub use tenants::{Got, TenantIo};
 pub use users::{Probed, Users};

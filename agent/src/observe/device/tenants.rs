@@ -21,6 +21,8 @@ pub struct TenantIo {
     /// What its applications read and wrote, bytes per second. Without the probes, what went through the disk
     /// and what became dirty (below 0 in an interval that wrote more back; meant for averages).
     pub application: f64,
+    /// What they wrote, of that; `None` without the probes.
+    pub written: Option<f64>,
     /// Dirty pages and pages under writeback.
     pub dirty: u64,
     /// Of those, the ones under writeback: handed to the disk, or to the throttling before it.
@@ -54,6 +56,12 @@ impl TenantIo {
         self.dirty >= least && self.stalled >= WAITS
     }
 
+    /// What it wrote to all devices, bytes per second; a device upon another counts as two.
+    #[must_use]
+    pub fn reached(&self) -> f64 {
+        self.flows.iter().map(|(_, flow)| flow.wbytes).sum()
+    }
+
     /// What it did to one device.
     #[must_use]
     pub fn flow(&self, device: DevId) -> Flow {
@@ -64,12 +72,32 @@ impl TenantIo {
     }
 }
 
+/// What applications have got so far, by the probes. Amounts in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Got {
+    /// What they have read and written.
+    pub bytes: u64,
+    /// What they have written, of that.
+    pub written: u64,
+}
+
+impl Got {
+    /// Both together.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self {
+            bytes: self.bytes.saturating_add(other.bytes),
+            written: self.written.saturating_add(other.written),
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Last {
     at: Instant,
     io: Vec<(DevId, IoStat)>,
     stalled: Option<(u64, u64)>,
-    application: Option<u64>,
+    application: Option<Got>,
     memory: Memory,
 }
 
@@ -101,15 +129,14 @@ pub struct TenantMeters {
 }
 
 impl TenantMeters {
-    /// Looks at a tenant; `application` is the sum of what its applications have read and written so far, if
-    /// that is known. `None` at the first look.
+    /// Looks at a tenant; `application` is what its applications have got so far, if that is known. `None` at the first look.
     ///
     /// # Errors
     /// If the cgroup's counters cannot be read; it is forgotten then.
     pub fn look(
         &mut self,
         cgroup: &Cgroup,
-        application: Option<u64>,
+        application: Option<Got>,
         now: Instant,
     ) -> Result<Option<TenantIo>> {
         let id = cgroup.id();
@@ -138,7 +165,7 @@ impl Last {
     fn read(
         files: &KeptFiles,
         before: Option<&Self>,
-        application: Option<u64>,
+        application: Option<Got>,
         at: Instant,
     ) -> Result<Self> {
         let io = files.io_stat()?;
@@ -158,7 +185,7 @@ impl Last {
     }
 
     /// Whether what was said of memory will do, now that `io` and `application` are counted.
-    fn still(&self, io: &[(DevId, IoStat)], application: Option<u64>, at: Instant) -> bool {
+    fn still(&self, io: &[(DevId, IoStat)], application: Option<Got>, at: Instant) -> bool {
         let (Some(then), Some(now)) = (self.application, application) else {
             return false;
         };
@@ -166,7 +193,7 @@ impl Last {
             io.iter().map(|(_, stat)| stat.rbytes + stat.wbytes).sum()
         };
         let moved = through(io).saturating_sub(through(&self.io));
-        let cached = now.saturating_sub(then).saturating_sub(moved);
+        let cached = now.bytes.saturating_sub(then.bytes).saturating_sub(moved);
         self.memory.dirty < BUFFERED && cached < BUFFERED && at - self.memory.at < AGAIN
     }
 }
@@ -214,14 +241,16 @@ fn between(before: &Last, here: &Last) -> Option<TenantIo> {
         _ if here.memory.dirty >= DIRTY => UNKNOWN,
         _ => 0.0,
     };
-    let application = match (before.application, here.application) {
-        (Some(then), Some(now)) => rate(now, then),
-        _ => moved + (to_f64(here.memory.dirty) - to_f64(before.memory.dirty)) / seconds,
+    let counted = before.application.zip(here.application);
+    let application = match counted {
+        Some((then, now)) => rate(now.bytes, then.bytes),
+        None => moved + (to_f64(here.memory.dirty) - to_f64(before.memory.dirty)) / seconds,
     };
     Some(TenantIo {
         flows,
         stalled,
         application,
+        written: counted.map(|(then, now)| rate(now.written, then.written)),
         dirty: here.memory.dirty,
         writeback: here.memory.writeback,
         file: here.memory.file,
@@ -236,6 +265,11 @@ mod tests {
     use std::time::Duration;
 
     const MEMORY: &str = "anon 1000\nfile 9000\ninactive_file 4000\nactive_file 4096\nfile_dirty 2000\nfile_writeback 48\n";
+
+    fn got(bytes: u64) -> Option<Got> {
+        let written = bytes / 2;
+        Some(Got { bytes, written })
+    }
 
     /// A cgroup without files yet, and where they go.
     fn tenant() -> (tempfile::TempDir, std::path::PathBuf, Cgroup) {
@@ -305,16 +339,19 @@ mod tests {
         assert_eq!((seen.dirty, seen.writeback), (2048, 48));
         assert_eq!((seen.file, seen.other), (8096, 1904));
         assert!((seen.application - (2000.0 + 8192.0)).abs() < 1e-6);
-        let application = Some(1 << 20);
+        let application = got(1 << 20);
         let seen = meters.look(&cgroup, application, begin + Duration::from_secs(1));
         assert!(seen.unwrap().is_some());
         // What the probes counted is what applications got, whatever became of it.
         write("memory.stat", &MEMORY.replace("2000", "102000"));
         let mut look = |application, seconds| {
             let seen = meters.look(&cgroup, application, begin + Duration::from_secs(seconds));
-            seen.unwrap().unwrap().application
+            let seen = seen.unwrap().unwrap();
+            let written = application.map(|_: Got| seen.application / 2.0);
+            assert_eq!(seen.written, written);
+            seen.application
         };
-        let counted = look(Some(2 << 20), 2);
+        let counted = look(got(2 << 20), 2);
         assert!((counted - 1_048_576.0).abs() < 1.0, "{counted}");
         // Without them, what became dirty was written.
         write("memory.stat", &MEMORY.replace("2000", "52000"));
@@ -327,18 +364,18 @@ mod tests {
             let seen = meters.look(&cgroup, application, at).unwrap().unwrap();
             seen.dirty - 48
         };
-        assert_eq!(dirty(Some(0), 5000, "3000"), 3000, "after two seconds");
-        assert_eq!(dirty(Some(4096), 5250, "4000"), 3000);
-        assert_eq!(dirty(Some(2 << 20), 5500, "5000"), 5000, "not by a disk");
+        assert_eq!(dirty(got(0), 5000, "3000"), 3000, "after two seconds");
+        assert_eq!(dirty(got(4096), 5250, "4000"), 3000);
+        assert_eq!(dirty(got(2 << 20), 5500, "5000"), 5000, "not by a disk");
         write(
             "io.stat",
             "8:0 rbytes=1000 wbytes=9000000 rios=2 wios=2 dbytes=0 dios=0\n",
         );
-        assert_eq!(dirty(Some(9 << 20), 5750, "6000"), 5000, "by a disk");
-        assert_eq!(dirty(Some(9 << 20), 6500, "6000"), 6000, "a second later");
+        assert_eq!(dirty(got(9 << 20), 5750, "6000"), 5000, "by a disk");
+        assert_eq!(dirty(got(9 << 20), 6500, "6000"), 6000, "a second later");
         assert_eq!(dirty(None, 6750, "2000000"), 2_000_000, "not counted");
-        assert_eq!(dirty(Some(0), 7000, "2000001"), 2_000_001);
-        assert_eq!(dirty(Some(0), 7250, "2000002"), 2_000_002, "much dirty");
+        assert_eq!(dirty(got(0), 7000, "2000001"), 2_000_001);
+        assert_eq!(dirty(got(0), 7250, "2000002"), 2_000_002, "much dirty");
         write("io.stat", "8:0 rbytes=x\n");
         assert!(meters.look(&cgroup, None, begin).is_err());
         std::fs::remove_file(path.join("io.stat")).unwrap();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use justitia_kernel::cgroup::{Cgroup, CgroupId};
 use justitia_kernel::io::{DevId, IoStat};
 
-use super::tenants::{TenantIo, TenantMeters};
+use super::tenants::{Got, TenantIo, TenantMeters};
 use crate::observe::Mirror;
 
 /// Tenants that rest are looked after this often.
@@ -30,8 +30,8 @@ pub trait Probed {
     /// What a tenant's applications have read and written when the probes were last read, bytes, and whether they did
     /// anything in the last seconds: at no cost. `None` without probes.
     fn known(&self, id: CgroupId) -> Option<(u64, bool)>;
-    /// What they have read and written up to now.
-    fn bytes(&self, id: CgroupId) -> Option<u64>;
+    /// What they have got up to now.
+    fn got(&self, id: CgroupId) -> Option<Got>;
 }
 
 /// A tenant that rests.
@@ -92,30 +92,30 @@ impl Users {
         let mut seen = Vec::new();
         let mut rest = Vec::new();
         for (id, since) in &mut self.using {
-            let bytes = bytes(mirror, probed, *id);
-            let look = unit(mirror, *id).map(|cgroup| self.meters.look(cgroup, bytes, now));
+            let got = got(mirror, probed, *id);
+            let look = unit(mirror, *id).map(|cgroup| self.meters.look(cgroup, got, now));
             match look {
                 Some(Ok(Some(io))) => {
                     if io.uses() {
                         *since = now;
                     } else if now - *since >= LATELY {
-                        rest.push((*id, bytes));
+                        rest.push((*id, got));
                     }
                     seen.push((*id, io));
                 }
                 Some(Ok(None)) => {}
                 Some(Err(error)) => {
                     tracing::trace!(%error, "a tenant's I/O cannot be read");
-                    rest.push((*id, bytes));
+                    rest.push((*id, got));
                 }
-                None => rest.push((*id, bytes)),
+                None => rest.push((*id, got)),
             }
         }
-        for (id, bytes) in rest {
+        for (id, got) in rest {
             self.using.remove(&id);
             let resting = Resting {
                 io: self.meters.gone(id),
-                ..Resting::new(id, bytes.unwrap_or(0))
+                ..Resting::new(id, got.map_or(0, |got| got.bytes))
             };
             self.resting.insert(id, resting);
         }
@@ -189,14 +189,16 @@ fn known(mirror: &Mirror, probed: &impl Probed, id: CgroupId) -> Option<(u64, bo
     })
 }
 
-/// What the applications in a cgroup and all below it have read and written; `None` as well where asking would take long:
-/// who was given a subtree may have many in it.
-fn bytes(mirror: &Mirror, probed: &impl Probed, id: CgroupId) -> Option<u64> {
+/// What the applications in a cgroup and all below it have got; `None` as well where asking would take long: who was given a
+/// subtree may have many in it.
+fn got(mirror: &Mirror, probed: &impl Probed, id: CgroupId) -> Option<Got> {
     let within: Vec<CgroupId> = mirror.within(id).take(MANY + 1).collect();
     if within.len() > MANY {
         return None;
     }
-    within.into_iter().map(|id| probed.bytes(id)).sum()
+    within
+        .into_iter()
+        .try_fold(Got::default(), |sum, id| Some(sum.plus(probed.got(id)?)))
 }
 
 #[cfg(test)]
@@ -278,9 +280,10 @@ mod tests {
             })
         }
 
-        fn bytes(&self, id: CgroupId) -> Option<u64> {
+        fn got(&self, id: CgroupId) -> Option<Got> {
             self.asked.borrow_mut().push(id);
-            Some(self.known.get().0)
+            let bytes = self.known.get().0;
+            Some(Got { bytes, written: 0 })
         }
     }
 
@@ -344,14 +347,21 @@ mod tests {
             fn known(&self, _: CgroupId) -> Option<(u64, bool)> {
                 Some((4096, true))
             }
-            fn bytes(&self, _: CgroupId) -> Option<u64> {
-                Some(4096)
+            fn got(&self, _: CgroupId) -> Option<Got> {
+                Some(Got {
+                    bytes: 4096,
+                    written: 512,
+                })
             }
         }
         let of = |id: &&CgroupId| named(id) == Path::new("slice/given");
         let id = *mirror.order().iter().find(of).unwrap();
         assert_eq!(known(&mirror, &Page, id), Some((3 * 4096, true)));
-        assert_eq!(bytes(&mirror, &Page, id), Some(3 * 4096));
+        let all = Got {
+            bytes: 3 * 4096,
+            written: 3 * 512,
+        };
+        assert_eq!(got(&mirror, &Page, id), Some(all));
     }
 
     #[test]
@@ -361,7 +371,7 @@ mod tests {
             fn known(&self, _: CgroupId) -> Option<(u64, bool)> {
                 None
             }
-            fn bytes(&self, _: CgroupId) -> Option<u64> {
+            fn got(&self, _: CgroupId) -> Option<Got> {
                 None
             }
         }

@@ -83,6 +83,13 @@ impl std::fmt::Display for LimitReason {
                         spends * 100.0
                     )?;
                 }
+                if *lifted && limits.wbps.or(limits.wiops).is_none() {
+                    return f.write_str(
+                        "; its writes are not limited: most of what its applications write is written again, or deleted, \
+                         before it reaches a disk, and behind a limit it could not be; they are held by the room for \
+                         dirty pages (memory.high)",
+                    );
+                }
                 if *lifted {
                     return f.write_str(
                         "; its limits leave it more: as long as others wait for what it is writing back (a file system's \
@@ -279,6 +286,22 @@ mod tests {
             .to_string();
         assert!(reason.contains("its limits leave it more"), "{reason}");
         assert!(!reason.contains("whole time"), "{reason}");
+    }
+
+    #[test]
+    fn who_may_write_without_limit_is_told_so() {
+        let reads = Limits {
+            rbps: Some(5 << 20),
+            ..Limits::default()
+        };
+        let lifted = Allowance {
+            lifted: true,
+            ..allowance(1, reads)
+        };
+        let reason = plan_limits(DEV, &[lifted], &HashMap::new())[0]
+            .reason
+            .to_string();
+        assert!(reason.contains("its writes are not limited"), "{reason}");
     }
 
     #[test]

@@ -107,6 +107,12 @@ impl CreditLoop {
                 own
             };
             state.lifted = limits != own;
+            state.free = tenant.dirty >= BUFFERED && state.by_memory(share.max(parts[i]));
+            let limits = if state.free {
+                limits.without_writes()
+            } else {
+                limits
+            };
             state.coupled = if lifts && state.lifted {
                 LATELY
             } else {
@@ -133,7 +139,7 @@ impl CreditLoop {
                 demand,
                 correction: factor,
                 residual,
-                lifted: state.lifted,
+                lifted: state.lifted || state.free,
                 limits: if tenant.limitable {
                     standing.1
                 } else {
@@ -145,7 +151,7 @@ impl CreditLoop {
             let state = self.states.entry(tenant.id).or_default();
             if state.quiet >= ACTIVE {
                 state.standing = None;
-                state.lifted = false;
+                (state.lifted, state.free) = (false, false);
                 state.residual = Residual::default();
                 state.share = 0.0;
             }

@@ -172,7 +172,7 @@ impl CreditLoop {
             _ => {
                 for state in self.states.values_mut() {
                     state.standing = None;
-                    state.lifted = false;
+                    (state.lifted, state.free) = (false, false);
                     state.residual = Residual::default();
                     state.correction.fade(interval.seconds);
                     (state.share, state.settled) = (0.0, 0.0);

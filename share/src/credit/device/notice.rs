@@ -46,6 +46,11 @@ const SOME: f64 = 0.03;
 const SMOOTH: f64 = 0.6;
 /// The same for what those get that write behind dirty pages.
 const SMOOTH_APPLICATION: f64 = 1.5;
+/// Of whom less than this part of what its applications write reaches devices, over about so many seconds, it is memory that
+/// serves, as long as it keeps to its part of the device, or nearly.
+const BY_MEMORY: f64 = 0.5;
+const BY_MEMORY_FOR: f64 = 10.0;
+const NEARLY: f64 = 1.25;
 /// A writer behind dirty pages whose tasks wait for this part of the time has more to write.
 const BACKLOG: f64 = 0.2;
 /// Whose tasks wait for less than this part of the time may be resting.
@@ -66,6 +71,10 @@ pub(super) struct State {
     pub(super) growth: f64,
     /// For how long that was averaged, seconds.
     pub(super) watched: f64,
+    /// What its applications wrote, what it wrote to devices, bytes per second, and what it spent, all averaged over longer.
+    pub(super) written: f64,
+    pub(super) reached: f64,
+    pub(super) spent: f64,
     /// What it moved and its applications are not said to have got, bytes per second; see `vouch.rs`.
     pub(super) hidden: f64,
     pub(super) stalled: f64,
@@ -96,6 +105,8 @@ pub(super) struct State {
     pub(super) ideal: f64,
     /// Its limit lets it write more than its credits, for others' sake: what it gets depends on its room alone.
     pub(super) lifted: bool,
+    /// Its writes are not limited, since memory serves most of them: room decides as well.
+    pub(super) free: bool,
     /// For so many seconds more it counts as one whose limits are lifted since others wait behind it: now they are, now
     /// they are not.
     pub(super) coupled: f64,
@@ -114,11 +125,19 @@ pub(super) struct State {
 impl State {
     /// What decides how much its applications get.
     pub(super) fn acts(&self) -> Acts {
-        if self.lifted || self.coupled > 0.0 {
+        if self.lifted || self.free || self.coupled > 0.0 {
             Acts::Room
         } else {
             Acts::Credits
         }
+    }
+
+    /// Whether most of what its applications write is written again, or deleted, before it reaches a device, of which it needs
+    /// no more than `part`. The kernel hands all that a limited tenant has to write back to the throttling layer, where it
+    /// can be neither deleted nor written again and its applications wait for it; without a limit it goes out as fast as the
+    /// device takes it, and most of it never.
+    pub(super) fn by_memory(&self, part: f64) -> bool {
+        self.reached < BY_MEMORY * self.written && self.spent < NEARLY * part
     }
 
     /// Whether it gets nothing until old dirty pages are written, many beside what is its part, and as fast as that: they
@@ -161,6 +180,9 @@ impl CreditLoop {
                 // Else it waits with much to write: perhaps for another's data, which is no reason to forget it.
                 state.quiet += interval.seconds;
             }
+            let long = 1.0 - (-interval.seconds / BY_MEMORY_FOR).exp();
+            state.written += (tenant.written.unwrap_or(0.0) - state.written) * long;
+            state.reached += (tenant.reached - state.reached) * long;
             if let Some(bandwidth) = tenant.application {
                 // What was before the split had settled says nothing of it; after that, the mean of all there
                 // is, until that is enough.
@@ -207,6 +229,7 @@ impl CreditLoop {
             if let Some(prices) = prices {
                 let spent = prices.cost(&tenant.flow);
                 state.spends += (spent - state.spends) * follow;
+                state.spent += (spent - state.spent) * long;
                 let peak = state.peak * (-interval.seconds / PEAK).exp();
                 state.peak = state.spends.max(peak);
                 let squeezed = full

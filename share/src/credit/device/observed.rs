@@ -32,6 +32,10 @@ pub struct Observed {
     pub stalled: f64,
     /// What its applications read and wrote, bytes per second, cached or not; `None` where unknown.
     pub application: Option<f64>,
+    /// What they wrote, of that; `None` where unknown.
+    pub written: Option<f64>,
+    /// What the tenant wrote to devices, this and others, bytes per second.
+    pub reached: f64,
     /// Its dirty pages and those under writeback, bytes. From [`BUFFERED`] on, what holds it may be their room,
     /// not its credits.
     pub dirty: u64,
@@ -56,8 +60,8 @@ pub struct Allowance {
     pub correction: f64,
     /// Credits carried over, as a part of the device's second.
     pub residual: f64,
-    /// Whether its limits let it move more than its credits, since others wait behind its dirty pages, or since they
-    /// are many after a step: room decides, then.
+    /// Whether its limits let it move more than its credits, since others wait behind its dirty pages, since they are many
+    /// after a step, or since memory serves most of what it writes: room decides, then.
     pub lifted: bool,
     /// Its limits.
     pub limits: Limits,
