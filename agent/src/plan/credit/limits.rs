@@ -85,7 +85,7 @@ impl std::fmt::Display for LimitReason {
                 }
                 if *lifted && limits.wbps.or(limits.wiops).is_none() {
                     return f.write_str(
-                        "; its writes are not limited: most of what its applications write is written again, or deleted, \
+                        "; its writes are not limited: much of what its applications write is written again, or deleted, \
                          before it reaches a disk, and behind a limit it could not be; they are held by the room for \
                          dirty pages (memory.high)",
                     );

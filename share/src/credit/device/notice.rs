@@ -47,10 +47,11 @@ const SMOOTH: f64 = 0.6;
 /// The same for what those get that write behind dirty pages.
 const SMOOTH_APPLICATION: f64 = 1.5;
 /// Of whom less than this part of what its applications write reaches devices, over about so many seconds, it is memory that
-/// serves, as long as it keeps to its part of the device, or nearly.
-const BY_MEMORY: f64 = 0.5;
+/// serves, as long as it takes less than so many times its part of the device: who deletes less of what it writes than others
+/// do needs more of it for as much.
+const BY_MEMORY: f64 = 0.65;
 const BY_MEMORY_FOR: f64 = 10.0;
-const NEARLY: f64 = 1.25;
+const AT_MOST: f64 = 2.0;
 /// A writer behind dirty pages whose tasks wait for this part of the time has more to write.
 const BACKLOG: f64 = 0.2;
 /// Whose tasks wait for less than this part of the time may be resting.
@@ -105,7 +106,7 @@ pub(super) struct State {
     pub(super) ideal: f64,
     /// Its limit lets it write more than its credits, for others' sake: what it gets depends on its room alone.
     pub(super) lifted: bool,
-    /// Its writes are not limited, since memory serves most of them: room decides as well.
+    /// Its writes are not limited, since memory serves many of them: room decides as well.
     pub(super) free: bool,
     /// For so many seconds more it counts as one whose limits are lifted since others wait behind it: now they are, now
     /// they are not.
@@ -132,12 +133,12 @@ impl State {
         }
     }
 
-    /// Whether most of what its applications write is written again, or deleted, before it reaches a device, of which it needs
-    /// no more than `part`. The kernel hands all that a limited tenant has to write back to the throttling layer, where it
+    /// Whether much of what its applications write is written again, or deleted, before it reaches a device, of which it needs
+    /// little more than `part`. The kernel hands all that a limited tenant has to write back to the throttling layer, where it
     /// can be neither deleted nor written again and its applications wait for it; without a limit it goes out as fast as the
-    /// device takes it, and most of it never.
+    /// device takes it, and much of it never.
     pub(super) fn by_memory(&self, part: f64) -> bool {
-        self.reached < BY_MEMORY * self.written && self.spent < NEARLY * part
+        self.reached < BY_MEMORY * self.written && self.spent < AT_MOST * part
     }
 
     /// Whether it gets nothing until old dirty pages are written, many beside what is its part, and as fast as that: they

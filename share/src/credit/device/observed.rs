@@ -61,7 +61,7 @@ pub struct Allowance {
     /// Credits carried over, as a part of the device's second.
     pub residual: f64,
     /// Whether its limits let it move more than its credits, since others wait behind its dirty pages, since they are many
-    /// after a step, or since memory serves most of what it writes: room decides, then.
+    /// after a step, or since memory serves much of what it writes: room decides, then.
     pub lifted: bool,
     /// Its limits.
     pub limits: Limits,
