@@ -70,7 +70,9 @@ impl CreditLoop {
         let factors = self.correct(interval, &active, &parts, &shares);
 
         let stands = self.standstill.holds();
-        let lifts = stands || self.coupled.holds();
+        // Beside one whose room decides, a limit would only make others' pages wait: room decides for all, or for none.
+        let free = self.states.values().any(|state| state.free);
+        let lifts = stands || free || self.coupled.holds();
         let behind: f64 = active
             .iter()
             .map(|tenant| prices.cost_to_write(tenant.writeback, &self.state(tenant.id).mix))
