@@ -579,10 +579,11 @@ fn who_has_more_to_write_and_does_not_while_the_disk_has_pauses_waits_for_anothe
 
 #[test]
 fn who_is_served_by_memory_may_write_without_limit_as_long_as_it_keeps_to_its_part() {
-    // Weights 100 and 800, a disk of 60 MB/s.
-    let machine = Machine::new(&[100, 800]);
+    // Weights 100, 800 and 100, a disk of 60 MB/s.
+    let machine = Machine::new(&[100, 800, 100]);
     let nodes: Vec<NodeId> = machine.tree.tenants().collect();
     let mut credits = CreditLoop::new(Settings::default());
+    // Whether the first one's writes are limited, the second one's, and whether the third one's limits are lifted.
     let mut limited = |application: f64, written: Option<f64>, reached: f64| {
         let interval = Interval {
             seconds: 0.25,
@@ -590,28 +591,30 @@ fn who_is_served_by_memory_may_write_without_limit_as_long_as_it_keeps_to_its_pa
             kept_up: 1.0,
             delay: 0.0,
         };
-        let light = Observed {
-            application: Some(application),
-            written,
-            ..writer(0, nodes[0], reached, 1.0, 40 << 20)
-        };
-        let heavy = writer(1, nodes[1], 60e6 - reached, 1.0, 40 << 20);
-        let mut limits = (false, false);
+        let tenants = [
+            Observed {
+                application: Some(application),
+                written,
+                ..writer(0, nodes[0], reached, 1.0, 40 << 20)
+            },
+            writer(1, nodes[1], 54e6 - reached, 1.0, 40 << 20),
+            writer(2, nodes[2], 6e6, 1.0, 40 << 20),
+        ];
+        let mut found = (false, false, false);
         for _ in 0..160 {
-            let allowances = credits.step(&machine.tree, interval, &[light, heavy]);
-            let writes = |id| {
-                let found = allowances.iter().find(|a| a.id == id);
-                found.is_some_and(|a| a.limits.wbps.or(a.limits.wiops).is_some())
-            };
-            limits = (writes(0), writes(1));
+            let allowances = credits.step(&machine.tree, interval, &tenants);
+            let of = |id| allowances.iter().find(|a| a.id == id);
+            let writes = |id| of(id).is_some_and(|a| a.limits.wbps.or(a.limits.wiops).is_some());
+            found = (writes(0), writes(1), of(2).is_some_and(|a| a.lifted));
         }
-        limits
+        found
     };
-    assert_eq!(limited(6e6, Some(6e6), 6e6), (true, true));
-    assert_eq!(limited(7e6, Some(6.5e6), 3e6), (false, true));
+    assert_eq!(limited(6e6, Some(6e6), 6e6), (true, true, false));
+    assert_eq!(limited(7e6, Some(6.5e6), 3e6), (false, true, true));
     let more_than_its_part = limited(40e6, Some(40e6), 15e6);
-    assert_eq!(more_than_its_part, (true, true));
+    assert_eq!(more_than_its_part, (true, true, false));
     let reads_from_memory = limited(40e6, Some(6e6), 6e6);
-    assert_eq!(reads_from_memory, (true, true));
-    assert_eq!(limited(7e6, None, 3e6), (true, true), "not known");
+    assert_eq!(reads_from_memory, (true, true, false));
+    let not_known = limited(7e6, None, 3e6);
+    assert_eq!(not_known, (true, true, false));
 }
