@@ -216,7 +216,8 @@ fn a_thousand_cgroups_come_and_go() {
         echo $! >>/run/loads
         sleep 3
     ");
-        let fds = || guest.number("ls /proc/$(cat /run/agent.pid)/fd | wc -l");
+        let count = "ls /proc/$(cat /run/agent.pid)/fd | wc -l";
+        let fds = || guest.number(count);
         let resident = || {
             guest.number("awk '$1 == \"VmRSS:\" { print $2 }' /proc/$(cat /run/agent.pid)/status")
         };
@@ -238,7 +239,7 @@ fn a_thousand_cgroups_come_and_go() {
         guest.ok("settled() { [ $(justitia status --json | grep -c '\"path\": \"r[0-9]') = 0 ]; }; within 20 settled; sleep 1");
         // Some are open for a moment only: while memory is reclaimed, while somebody asks.
         guest.ok(&format!(
-            "few() {{ [ $(ls /proc/$(cat /run/agent.pid)/fd | wc -l) -le {} ]; }}; within 20 few >/dev/null || true",
+            "few() {{ [ $({count}) -le {} ]; }}; within 20 few >/dev/null || true",
             fds_before + 3
         ));
         let (fds_after, resident_after) = (fds(), resident());
