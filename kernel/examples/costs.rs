@@ -26,7 +26,8 @@ fn main() -> Result<()> {
     report("memory.stat, kept open", || kept.memory_stat());
     report("memory.current, kept open", || kept.current());
     report("io.stat, kept open", || kept.io_stat());
-    report("both pressures, kept open", || kept.pressure());
+    report("io.pressure, kept open", || kept.io_pressure());
+    report("memory.pressure, kept open", || kept.memory_pressure());
     report("memory.low", || cgroup.memory_low());
     report("memory.pressure", || cgroup.pressure(PsiResource::Memory));
     report("cgroup.events", || cgroup.events());

@@ -26,8 +26,9 @@ pub struct KeptFiles {
     current: Option<OwnedFd>,
     memory: OwnedFd,
     io: OwnedFd,
-    /// Of I/O and of memory; `None` without PSI.
-    pressure: [Option<OwnedFd>; 2],
+    /// Both `None` without PSI.
+    io_pressure: Option<OwnedFd>,
+    memory_pressure: Option<OwnedFd>,
 }
 
 impl KeptFiles {
@@ -42,7 +43,8 @@ impl KeptFiles {
             current: optional(open(CURRENT))?,
             memory: open(MEMORY)?,
             io: open(IO)?,
-            pressure: [pressure(PsiResource::Io)?, pressure(PsiResource::Memory)?],
+            io_pressure: pressure(PsiResource::Io)?,
+            memory_pressure: pressure(PsiResource::Memory)?,
             cgroup: cgroup.clone(),
         })
     }
@@ -78,19 +80,25 @@ impl KeptFiles {
         self.read(&self.io, IO, IoStat::parse)
     }
 
-    /// `io.pressure` and `memory.pressure`; `None` without PSI.
+    /// `io.pressure`; `None` without PSI.
     ///
     /// # Errors
     /// As [`Cgroup::pressure`].
-    pub fn pressure(&self) -> Result<Option<(Psi, Psi)>> {
-        let [Some(io), Some(memory)] = &self.pressure else {
-            return Ok(None);
-        };
-        let read = |fd, resource: PsiResource| self.read(fd, resource.cgroup_file(), Psi::parse);
-        Ok(Some((
-            read(io, PsiResource::Io)?,
-            read(memory, PsiResource::Memory)?,
-        )))
+    pub fn io_pressure(&self) -> Result<Option<Psi>> {
+        self.pressure(self.io_pressure.as_ref(), PsiResource::Io)
+    }
+
+    /// `memory.pressure`; `None` without PSI.
+    ///
+    /// # Errors
+    /// As [`Cgroup::pressure`].
+    pub fn memory_pressure(&self) -> Result<Option<Psi>> {
+        self.pressure(self.memory_pressure.as_ref(), PsiResource::Memory)
+    }
+
+    fn pressure(&self, fd: Option<&OwnedFd>, resource: PsiResource) -> Result<Option<Psi>> {
+        let read = |fd| self.read(fd, resource.cgroup_file(), Psi::parse);
+        fd.map(read).transpose()
     }
 
     fn read<T>(
@@ -167,14 +175,15 @@ mod tests {
         write("a/memory.pressure", &WAITED.replace('7', "9"));
         assert_eq!(files.current().unwrap(), Some(1234));
         assert_eq!(files.io_stat().unwrap()[0].1.rbytes, 5);
-        let (io, memory) = files.pressure().unwrap().unwrap();
-        assert_eq!((io.some.total, memory.some.total), (7, 9));
+        assert_eq!(files.io_pressure().unwrap().unwrap().some.total, 7);
+        assert_eq!(files.memory_pressure().unwrap().unwrap().some.total, 9);
 
         write("memory.stat", GOOD);
         write("io.stat", "");
         let files = KeptFiles::open(&root).unwrap();
         assert_eq!(files.current().unwrap(), None);
-        assert_eq!(files.pressure().unwrap(), None, "no PSI");
+        assert_eq!(files.io_pressure().unwrap(), None, "no PSI");
+        assert_eq!(files.memory_pressure().unwrap(), None, "no PSI");
         assert_eq!(files.memory_stat().unwrap().anon, 1);
     }
 

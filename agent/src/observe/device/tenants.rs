@@ -96,12 +96,13 @@ impl Got {
 struct Last {
     at: Instant,
     io: Vec<(DevId, IoStat)>,
-    stalled: Option<(u64, u64)>,
+    /// Tasks' waiting for I/O so far, microseconds; `None` without PSI.
+    stalled: Option<u64>,
     application: Option<Got>,
     memory: Memory,
 }
 
-/// What `memory.stat` and `memory.current` said at some time.
+/// What `memory.stat`, `memory.current` and `memory.pressure` said at some time.
 #[derive(Clone, Copy, Debug)]
 struct Memory {
     at: Instant,
@@ -109,6 +110,8 @@ struct Memory {
     writeback: u64,
     file: u64,
     other: u64,
+    /// Tasks' waiting for memory so far, microseconds.
+    stalled: u64,
 }
 
 /// `memory.stat` is what costs most to ask. Who has less than [`BUFFERED`] dirty, and whose applications have had less than
@@ -174,11 +177,11 @@ impl Last {
             None => Memory::read(files, at)?,
         };
         // Pressure that cannot be read, and none at all, are the same to us.
-        let stalled = files.pressure().ok().flatten();
+        let stalled = files.io_pressure().ok().flatten();
         Ok(Self {
             at,
             io,
-            stalled: stalled.map(|(io, memory)| (io.some.total, memory.some.total)),
+            stalled: stalled.map(|psi| psi.some.total),
             application,
             memory,
         })
@@ -203,13 +206,24 @@ impl Memory {
         let memory = files.memory_stat()?;
         let file = memory.inactive_file + memory.active_file;
         let all = files.current().ok().flatten().unwrap_or(0);
+        let stalled = files.memory_pressure().ok().flatten();
         Ok(Self {
             at,
             dirty: memory.file_dirty + memory.file_writeback,
             writeback: memory.file_writeback,
             file,
             other: all.saturating_sub(file),
+            stalled: stalled.map_or(0, |psi| psi.some.total),
         })
+    }
+
+    /// The part of the time since `before` in which tasks waited for memory; none if nobody has asked since.
+    fn stalled_since(&self, before: &Self) -> f64 {
+        let seconds = (self.at - before.at).as_secs_f64();
+        if seconds <= 0.0 {
+            return 0.0;
+        }
+        to_f64(self.stalled.saturating_sub(before.stalled)) / 1e6 / seconds
     }
 }
 
@@ -236,7 +250,9 @@ fn between(before: &Last, here: &Last) -> Option<TenantIo> {
         .collect();
     let moved: f64 = flows.iter().map(|(_, flow)| flow.bytes()).sum();
     let stalled = match (before.stalled, here.stalled) {
-        (Some(then), Some(now)) => (rate(now.0, then.0).max(rate(now.1, then.1)) / 1e6).min(1.0),
+        (Some(then), Some(now)) => (rate(now, then) / 1e6)
+            .max(here.memory.stalled_since(&before.memory))
+            .min(1.0),
         _ if moved > 0.0 => 1.0,
         _ if here.memory.dirty >= DIRTY => UNKNOWN,
         _ => 0.0,

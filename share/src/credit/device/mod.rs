@@ -31,7 +31,7 @@ pub struct Settings {
     pub delay: f64,
     /// A tenant carries over at most this part of its budget. Default 0.25.
     pub carry: f64,
-    /// Limits that would move by less than this part stay. Default 0.04.
+    /// Limits that would move by less than this part stay. Default 0.06.
     pub deadband: f64,
     /// Limits stay for so many seconds, unless they would move by more than `hasty`: each movement costs, and what is a
     /// little late is carried over. Default 1.
@@ -48,7 +48,7 @@ impl Default for Settings {
             reserve: 0.01,
             delay: 0.05,
             carry: 0.25,
-            deadband: 0.04,
+            deadband: 0.06,
             hold: 1.0,
             hasty: 0.1,
         }
