@@ -584,24 +584,25 @@ fn who_is_served_by_memory_may_write_without_limit_as_long_as_it_keeps_to_its_pa
     let nodes: Vec<NodeId> = machine.tree.tenants().collect();
     let mut credits = CreditLoop::new(Settings::default());
     // Whether the first one's writes are limited, the second one's, and whether the third one's limits are lifted.
-    let mut limited = |application: f64, written: Option<f64>, reached: f64| {
+    let mut limited = |application: f64, written: Option<f64>, reached: f64, grows: u64| {
         let interval = Interval {
             seconds: 0.25,
             busy: 1.0,
             kept_up: 1.0,
             delay: 0.0,
         };
-        let tenants = [
-            Observed {
-                application: Some(application),
-                written,
-                ..writer(0, nodes[0], reached, 1.0, 40 << 20)
-            },
-            writer(1, nodes[1], 54e6 - reached, 1.0, 40 << 20),
-            writer(2, nodes[2], 6e6, 1.0, 40 << 20),
-        ];
         let mut found = (false, false, false);
-        for _ in 0..160 {
+        for step in 0..160 {
+            let dirty = (40 << 20) + grows * step / 4;
+            let tenants = [
+                Observed {
+                    application: Some(application),
+                    written,
+                    ..writer(0, nodes[0], reached, 1.0, dirty)
+                },
+                writer(1, nodes[1], 54e6 - reached, 1.0, 40 << 20),
+                writer(2, nodes[2], 6e6, 1.0, 40 << 20),
+            ];
             let allowances = credits.step(&machine.tree, interval, &tenants);
             let of = |id| allowances.iter().find(|a| a.id == id);
             let writes = |id| of(id).is_some_and(|a| a.limits.wbps.or(a.limits.wiops).is_some());
@@ -609,12 +610,14 @@ fn who_is_served_by_memory_may_write_without_limit_as_long_as_it_keeps_to_its_pa
         }
         found
     };
-    assert_eq!(limited(6e6, Some(6e6), 6e6), (true, true, false));
-    assert_eq!(limited(7e6, Some(6.5e6), 3e6), (false, true, true));
-    let more_than_its_part = limited(40e6, Some(40e6), 15e6);
+    assert_eq!(limited(6e6, Some(6e6), 6e6, 0), (true, true, false));
+    assert_eq!(limited(7e6, Some(6.5e6), 3e6, 0), (false, true, true));
+    let more_than_its_part = limited(40e6, Some(40e6), 15e6, 0);
     assert_eq!(more_than_its_part, (true, true, false));
-    let reads_from_memory = limited(40e6, Some(6e6), 6e6);
+    let reads_from_memory = limited(40e6, Some(6e6), 6e6, 0);
     assert_eq!(reads_from_memory, (true, true, false));
-    let not_known = limited(7e6, None, 3e6);
+    let not_known = limited(7e6, None, 3e6, 0);
     assert_eq!(not_known, (true, true, false));
+    let dirty_yet = limited(7e6, Some(6.5e6), 3e6, 3_500_000);
+    assert_eq!(dirty_yet, (true, true, false));
 }

@@ -46,7 +46,7 @@ const SOME: f64 = 0.03;
 const SMOOTH: f64 = 0.6;
 /// The same for what those get that write behind dirty pages.
 const SMOOTH_APPLICATION: f64 = 1.5;
-/// Of whom less than this part of what its applications write reaches devices, over about so many seconds, it is memory that
+/// Of whom less than this part of what its applications write reaches devices, or stays dirty, over about so many seconds, it is memory that
 /// serves, as long as it takes less than so many times its part of the device: who deletes less of what it writes than others
 /// do needs more of it for as much.
 const BY_MEMORY: f64 = 0.65;
@@ -72,7 +72,10 @@ pub(super) struct State {
     pub(super) growth: f64,
     /// For how long that was averaged, seconds.
     pub(super) watched: f64,
-    /// What its applications wrote, what it wrote to devices, bytes per second, and what it spent, all averaged over longer.
+    /// Whether it was there in the interval before.
+    pub(super) followed: bool,
+    /// What its applications wrote, what of that it wrote to devices or has dirty, bytes per second, and what it spent, all
+    /// averaged over longer.
     pub(super) written: f64,
     pub(super) reached: f64,
     pub(super) spent: f64,
@@ -138,7 +141,7 @@ impl State {
     /// can be neither deleted nor written again and its applications wait for it; without a limit it goes out as fast as the
     /// device takes it, and much of it never.
     pub(super) fn by_memory(&self, part: f64) -> bool {
-        self.reached < BY_MEMORY * self.written && self.spent < AT_MOST * part
+        self.written > 0.0 && self.reached < BY_MEMORY * self.written && self.spent < AT_MOST * part
     }
 
     /// Whether it gets nothing until old dirty pages are written, many beside what is its part, and as fast as that: they
@@ -181,9 +184,14 @@ impl CreditLoop {
                 // Else it waits with much to write: perhaps for another's data, which is no reason to forget it.
                 state.quiet += interval.seconds;
             }
+            let dirty = num::to_f64(tenant.dirty);
+            let growth = (dirty - state.dirty) / interval.seconds;
             let long = 1.0 - (-interval.seconds / BY_MEMORY_FOR).exp();
-            state.written += (tenant.written.unwrap_or(0.0) - state.written) * long;
-            state.reached += (tenant.reached - state.reached) * long;
+            if state.followed {
+                state.written += (tenant.written.unwrap_or(0.0) - state.written) * long;
+                state.reached += (tenant.reached + growth - state.reached) * long;
+            }
+            (state.followed, state.dirty) = (true, dirty);
             if let Some(bandwidth) = tenant.application {
                 // What was before the split had settled says nothing of it; after that, the mean of all there
                 // is, until that is enough.
@@ -194,10 +202,7 @@ impl CreditLoop {
                 let follow = 1.0 - (-interval.seconds / slowness(tenant)).exp();
                 let follow = follow.max(interval.seconds / state.watched);
                 state.application += (bandwidth - state.application) * follow;
-                let dirty = num::to_f64(tenant.dirty);
-                let growth = (dirty - state.dirty) / interval.seconds;
                 state.growth += (growth - state.growth) * follow;
-                state.dirty = dirty;
             }
             let rests = rests(tenant);
             let follow_stalled = if rests { 1.0 } else { follow };
