@@ -38,8 +38,10 @@ const AGAIN: f64 = 12.0;
 /// until the limit has let it through. But who gets little in any case gets it in parts, with nothing in between.
 const NOTHING: f64 = 0.05;
 const STILL: f64 = 1.0;
-/// So many seconds' worth of its ideal is more dirty pages than a tenant comes to have by its part.
-const OLD: f64 = 5.0;
+/// So many seconds' worth of its ideal is more dirty pages than a tenant comes to have by its part; and while all are rid
+/// of theirs, it is of its own at this part of its ideal, or faster.
+const OLD: f64 = 3.0;
+const RID: f64 = 0.5;
 /// A tenant that moves less than this part of all bytes and of all requests does not contend.
 const SOME: f64 = 0.03;
 /// How fast averages follow: the time constant in seconds.
@@ -144,12 +146,12 @@ impl State {
         self.written > 0.0 && self.reached < BY_MEMORY * self.written && self.spent < AT_MOST * part
     }
 
-    /// Whether it gets nothing until old dirty pages are written, many beside what is its part, and as fast as that: they
-    /// are from before it had only that.
+    /// Whether it gets nothing until old dirty pages are written, many beside what is its part, and about as fast as that:
+    /// they are from before it had only that. Corrected for it, it would have several times its part right after.
     pub(super) fn drains(&self) -> bool {
         self.application < NOTHING * self.ideal
             && self.dirty > OLD * self.ideal
-            && self.application - self.growth >= self.ideal
+            && self.application - self.growth >= RID * self.ideal
     }
 
     /// What is measured against `ideal`, bytes per second. A tenant that has too many dirty pages gets little until
@@ -355,10 +357,11 @@ mod tests {
         for (application, growth, dirty, drains) in [
             (0.0, -12.0, 200.0, true),
             (0.4, -10.0, 51.0, true),
+            (0.0, -6.0, 31.0, true),
             // Too slowly: what it lacks is more than room.
-            (0.0, -5.0, 200.0, false),
+            (0.0, -4.0, 200.0, false),
             // So many it has by its part.
-            (0.0, -12.0, 40.0, false),
+            (0.0, -12.0, 29.0, false),
             (5.0, -12.0, 200.0, false),
             (0.0, 12.0, 200.0, false),
         ] {
