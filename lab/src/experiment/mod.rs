@@ -546,7 +546,7 @@ macro_rules! shipped {
 }
 
 /// In the order in which `lab list` shows them.
-const SHIPPED: [(&str, &str); 25] = shipped![
+const SHIPPED: [(&str, &str); 26] = shipped![
     "reread-x4",
     "reread-equal",
     "writers-x4",
@@ -558,6 +558,7 @@ const SHIPPED: [(&str, &str); 25] = shipped![
     "fileserver-equal",
     "fileserver-total",
     "fileserver-memcg",
+    "mixed-x4",
     "starvation-x8",
     "fluctuating-x4",
     "step-direct",
