@@ -48,9 +48,9 @@ const SOME: f64 = 0.03;
 const SMOOTH: f64 = 0.6;
 /// The same for what those get that write behind dirty pages.
 const SMOOTH_APPLICATION: f64 = 1.5;
-/// Of whom less than this part of what its applications write reaches devices, or stays dirty, over about so many seconds, it is memory that
-/// serves, as long as it takes less than so many times its part of the device: who deletes less of what it writes than others
-/// do needs more of it for as much.
+/// Of whom less than this part of what its applications write reaches devices, or is dirty yet, over about so many seconds, it
+/// is memory that serves, as long as it takes less than so many times its part of the device: who deletes less of what it
+/// writes than others do needs more of it for as much.
 const BY_MEMORY: f64 = 0.65;
 const BY_MEMORY_FOR: f64 = 10.0;
 const AT_MOST: f64 = 2.0;
