@@ -222,6 +222,7 @@ fn a_thousand_cgroups_come_and_go() {
             guest.number("awk '$1 == \"VmRSS:\" { print $2 }' /proc/$(cat /run/agent.pid)/status")
         };
         let (fds_before, resident_before) = (fds(), resident());
+        let most = fds_before + 3;
         // Ten times a hundred: some hold pages, some have children, one in ten is there when the next hundred come.
         guest.ok("
         for round in 0 1 2 3 4 5 6 7 8 9; do
@@ -239,15 +240,14 @@ fn a_thousand_cgroups_come_and_go() {
         guest.ok("settled() { [ $(justitia status --json | grep -c '\"path\": \"r[0-9]') = 0 ]; }; within 20 settled; sleep 1");
         // Some are open for a moment only: while memory is reclaimed, while somebody asks.
         guest.ok(&format!(
-            "few() {{ [ $({count}) -le {} ]; }}; within 20 few >/dev/null || true",
-            fds_before + 3
+            "few() {{ [ $({count}) -le {most} ]; }}; within 20 few >/dev/null || true"
         ));
         let (fds_after, resident_after) = (fds(), resident());
         println!(
             "descriptors {fds_before} -> {fds_after}, resident {resident_before} -> {resident_after} KiB"
         );
         assert!(
-            fds_after <= fds_before + 3,
+            fds_after <= most,
             "{fds_before} descriptors became {fds_after}"
         );
         assert!(

@@ -110,8 +110,8 @@ struct Memory {
     writeback: u64,
     file: u64,
     other: u64,
-    /// Tasks' waiting for memory so far, microseconds.
-    stalled: u64,
+    /// Tasks' waiting for memory so far, microseconds; `None` without PSI.
+    stalled: Option<u64>,
 }
 
 /// `memory.stat` is what costs most to ask. Who has less than [`BUFFERED`] dirty, and whose applications have had less than
@@ -213,7 +213,7 @@ impl Memory {
             writeback: memory.file_writeback,
             file,
             other: all.saturating_sub(file),
-            stalled: stalled.map_or(0, |psi| psi.some.total),
+            stalled: stalled.map(|psi| psi.some.total),
         })
     }
 
@@ -223,7 +223,10 @@ impl Memory {
         if seconds <= 0.0 {
             return 0.0;
         }
-        to_f64(self.stalled.saturating_sub(before.stalled)) / 1e6 / seconds
+        let stalled = before.stalled.zip(self.stalled);
+        stalled.map_or(0.0, |(then, now)| {
+            to_f64(now.saturating_sub(then)) / 1e6 / seconds
+        })
     }
 }
 
@@ -314,6 +317,34 @@ mod tests {
             let found = io(dirty, stalled).waits_to_write(did);
             assert_eq!(found, expected, "{dirty} {stalled} {did}");
         }
+    }
+
+    #[test]
+    fn waiting_for_memory_counts_over_the_time_since_it_was_asked_last() {
+        let (_dir, path, cgroup) = tenant();
+        let write = |file: &str, text: &str| std::fs::write(path.join(file), text).unwrap();
+        let waited = |file: &str, total: u64| {
+            let line = |kind| format!("{kind} avg10=0.00 avg60=0.00 avg300=0.00 total={total}\n");
+            write(file, &(line("some") + &line("full")));
+        };
+        write("memory.stat", MEMORY);
+        write("memory.current", "10000\n");
+        write("io.stat", "");
+        waited("io.pressure", 0);
+        waited("memory.pressure", 0);
+        let mut meters = TenantMeters::default();
+        let begin = Instant::now();
+        let mut stalled = |millis, total| {
+            waited("memory.pressure", total);
+            let at = begin + Duration::from_millis(millis);
+            let seen = meters.look(&cgroup, got(0), at).unwrap();
+            seen.map_or(-1.0, |io| io.stalled)
+        };
+        assert!(stalled(0, 0) < 0.0, "nothing to compare with");
+        assert!(stalled(500, 250_000).abs() < 1e-6, "not asked");
+        assert!((stalled(1000, 400_000) - 0.4).abs() < 1e-6, "of a second");
+        assert!(stalled(1250, 400_000).abs() < 1e-6);
+        assert!((stalled(2250, 9_000_000) - 1.0).abs() < 1e-6, "at most");
     }
 
     #[test]

@@ -93,8 +93,9 @@ impl std::fmt::Display for LimitReason {
                 if *lifted {
                     return f.write_str(
                         "; its limits leave it more: as long as others wait for what it is writing back (a file system's \
-                         journal makes them), or another's writes are not limited, or it has just got another share, that may go out within a second or two, and \
-                         its applications are held by the room for dirty pages (memory.high)",
+                         journal makes them), or another's writes are not limited, or it has just got another share, \
+                         that may go out within a second or two, and its applications are held by the room for dirty \
+                         pages (memory.high)",
                     );
                 }
                 whole(f, *spends, limits)

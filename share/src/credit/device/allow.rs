@@ -13,10 +13,9 @@ use crate::num;
 use crate::tree::{Claim, Tree};
 
 /// What others wait for may be behind a tenant's pages under writeback (room that a journal keeps for them; a commit, in
-/// ordered mode): meanwhile its
-/// limit lets them through within so many seconds, or in the time that the device needs for all tenants' together, and
-/// lets it write no less than what its applications are to get, so that room decides. A commit ends with the last of
-/// them; to let the lightest's through before the others' would only give it more than its part. Right after a step a
+/// ordered mode): meanwhile its limit lets them through within so many seconds, or in the time that the device needs for
+/// all tenants' together, and lets it write no less than what its applications are to get, so that room decides. A commit
+/// ends with the last of them; to let the lightest's through before the others' would only give it more than its part. Right after a step a
 /// tenant may have more dirty pages than it will have room for, and until those are written its writers stand still: all
 /// of them within so many seconds, more if it is corrected down to less.
 const DRAIN: f64 = 1.0;
