@@ -212,7 +212,11 @@ fn boot_id() -> String {
 fn render(line: &Line) -> String {
     // A struct of strings and numbers always serialises.
     let json = serde_json::to_string(line).unwrap_or_default();
-    format!("{:08x} {json}\n", crc32fast::hash(json.as_bytes()))
+    format!("{} {json}\n", checksum(&json))
+}
+
+fn checksum(json: &str) -> String {
+    format!("{:08x}", crc32fast::hash(json.as_bytes()))
 }
 
 fn parse(path: &Path, text: &[u8], boot: &str) -> Contents {
@@ -275,8 +279,8 @@ fn read_line(line: &[u8]) -> Result<Line, &'static str> {
     let line = line.strip_suffix(b"\n").ok_or("a whole line")?;
     let line = std::str::from_utf8(line).map_err(|_| "text")?;
     let (sum, json) = line.split_once(' ').ok_or("a checksum and an entry")?;
-    let sum = u32::from_str_radix(sum, 16).map_err(|_| "a checksum in hexadecimal")?;
-    if sum != crc32fast::hash(json.as_bytes()) {
+    // As it was written, to the letter: read as a number, `A` would do for `a`, and a changed bit go unnoticed.
+    if sum != checksum(json) {
         return Err("an entry that fits its checksum");
     }
     serde_json::from_str(json).map_err(|_| "an entry of this version")
@@ -381,6 +385,20 @@ mod tests {
             error.contains("/ledger: expected a regular file, found a pipe: see who"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn a_checksum_in_capitals_is_damage() {
+        // One of them has a letter in it.
+        let capitals = (1..50).find_map(|n| {
+            let line = render(&Line::Write(entry(n)));
+            let (sum, rest) = line.split_once(' ')?;
+            let upper = sum.to_uppercase();
+            (upper != sum).then(|| format!("{upper} {rest}"))
+        });
+        let text = render(&Line::Boot("x".into())) + &capitals.unwrap();
+        let contents = parse(Path::new("x"), text.as_bytes(), "x");
+        assert!(contents.entries.is_empty() && contents.damage.is_some());
     }
 
     proptest! {
