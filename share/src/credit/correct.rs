@@ -50,6 +50,9 @@ const LONG: f64 = 10.0;
 const OF_THE_MEAN: f64 = 1.0;
 /// By how much the one is above the other on the average over about so many seconds is set aside.
 const SKEW: f64 = 20.0;
+/// Where room decides, so much of a correction is taken to show in the end. With all of it, what one had too much at first
+/// would stay his for long; with nothing, he would have too little for as long.
+const EXPECTED: f64 = 0.5;
 /// So much counts what was got before a step.
 const FORGETS: f64 = 0.2;
 /// What is left of a correction after a second in which the tenant did not contend.
@@ -88,9 +91,9 @@ impl Correction {
         let step = acts.gain() * seconds.min(1.0) * error.clamp(-LARGEST_ERROR, LARGEST_ERROR);
         self.log = (before + step).clamp(LEAST.ln(), LARGEST.ln());
         if acts == Acts::Room {
-            // The mean becomes what it would be if the factor had been the new one all the time. So what acts late is
-            // not corrected until it shows, and what it had too much before that was known is no debt.
-            self.got *= (self.log - before).exp();
+            // The mean comes near to what it would be if the factor had been the new one all the time. So what acts late is
+            // not corrected until it shows, and what it had too much before that was known is no debt, or half of one.
+            self.got *= (EXPECTED * (self.log - before)).exp();
         }
     }
 
