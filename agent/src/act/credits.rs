@@ -11,26 +11,32 @@ use std::time::{Duration, Instant};
 
 use justitia_kernel::cgroup::{Cgroup, CgroupId};
 use justitia_kernel::io::DevId;
-use justitia_kernel::knob::{Knob, read_raw};
+use justitia_kernel::knob::Knob;
 use justitia_kernel::support::{SAFE_LIMITS, version};
 use justitia_share::credit::{Allowance, CreditLoop, Interval, Limits, Observed, Settings};
 use justitia_share::{Claim, NodeId, Tree};
 
 mod fresh;
+mod knobs;
 mod late;
 
 use self::fresh::Fresh;
+use self::knobs::{far, limit, ours_to_write, told, unlimited, yield_foreign};
 use self::late::Late;
 use super::guard::{Guard, LAPSE};
-use super::ledger::{Ledger, Written};
+use super::ledger::Ledger;
 use crate::config::Config;
 use crate::escape;
 use crate::observe::device::{DeviceMeter, Disk, TenantIo, Users, disks};
 use crate::observe::{Mirror, Observer};
-use crate::plan::credit::{Writer, io_max, plan_limits, plan_rooms};
+use crate::plan::credit::{Writer, plan_limits, plan_rooms};
 
-/// Disks are looked at this often.
+/// Disks are looked at this often,
 const PERIOD: Duration = Duration::from_millis(250);
+/// and this often while no limit has moved [`far`] for so long and nobody writes behind dirty pages: a look,
+/// and each limit that follows the chance of a moment, is what the agent costs most. Two of these are an [`AUDIT`].
+const SELDOM: Duration = Duration::from_millis(500);
+const CALM: Duration = Duration::from_secs(3);
 /// From this part of the time on a disk is busy enough to look at who uses it.
 const BUSY: f64 = 0.7;
 /// A knob of ours is read again this often, whether or not it moves: someone else may have written it.
@@ -67,6 +73,8 @@ pub struct Credits {
     roomed: Option<Instant>,
     audited: Option<Instant>,
     turned: Option<Instant>,
+    /// When a limit last moved [`far`], or came, or went.
+    restless: Option<Instant>,
     limits: Vec<String>,
     /// Gives limits back should we be stopped; started before the first limit.
     guard: Option<Guard>,
@@ -117,6 +125,7 @@ impl Credits {
             roomed: None,
             audited: None,
             turned: None,
+            restless: None,
             limits: Vec::new(),
             guard: None,
             why: HashMap::new(),
@@ -196,7 +205,14 @@ impl Credits {
     #[must_use]
     pub fn wait(&self, now: Instant) -> Option<Duration> {
         let turned = self.turned.filter(|_| !self.disks.is_empty())?;
-        Some(PERIOD.saturating_sub(now.saturating_duration_since(turned)))
+        let period = self.period(now);
+        Some(period.saturating_sub(now.saturating_duration_since(turned)))
+    }
+
+    /// How often to look.
+    fn period(&self, now: Instant) -> Duration {
+        let restless = self.restless.map(|at| now - at);
+        period(self.engaged() && self.writers.is_empty(), restless)
     }
 
     /// A cgroup is gone.
@@ -219,7 +235,8 @@ impl Credits {
         now: Instant,
     ) {
         let waited = self.turned.map(|at| now - at);
-        if self.disks.is_empty() || waited.is_some_and(|w| w + Duration::from_millis(10) < PERIOD) {
+        let early = waited.is_some_and(|w| w + Duration::from_millis(10) < self.period(now));
+        if self.disks.is_empty() || early {
             return;
         }
         self.turned = Some(now);
@@ -325,7 +342,11 @@ impl Credits {
                 if audit {
                     yield_foreign(disk, ledger, guard)?;
                 }
-                limit(disk, &allowances, observer, ledger, guard, &mut self.moved)?;
+                let intents = plan_limits(disk.disk.id, &allowances, &disk.standing);
+                if intents.iter().any(|intent| far(intent, &disk.standing)) {
+                    self.restless = Some(now);
+                }
+                limit(disk, intents, observer, ledger, guard, &mut self.moved)?;
             }
         }
         for (id, part) in parts {
@@ -494,6 +515,16 @@ impl Credits {
     }
 }
 
+/// How often to look, where `direct` I/O alone is contended for or not, and limits moved [`far`] so long ago. What is not
+/// contended is looked at often: contention is to be noticed soon.
+fn period(direct: bool, restless: Option<Duration>) -> Duration {
+    if direct && restless.is_some_and(|ago| ago >= CALM) {
+        SELDOM
+    } else {
+        PERIOD
+    }
+}
+
 /// Why a `memory.high` that took so long to set is left alone from now on, if it is.
 fn held_up(took: Duration) -> Option<String> {
     (took >= HELD_UP).then(|| {
@@ -563,121 +594,6 @@ fn weights(
         }
     }
     (tree, nodes)
-}
-
-fn unlimited(device: DevId) -> String {
-    io_max(device, &Limits::default())
-}
-
-/// Whether a knob may be written: nobody else's value stands there.
-fn ours_to_write(ledger: &mut Ledger, cgroup: &Cgroup, knob: Knob, nothing: &str) -> bool {
-    let id = cgroup.id();
-    if !ledger.may_write(id, knob) {
-        return false;
-    }
-    if ledger.ours(id, knob).is_some() {
-        return true;
-    }
-    match read_raw(cgroup, knob) {
-        Ok(found) if found == nothing => true,
-        Ok(found) => {
-            let tenant = escape::encode(cgroup.path().as_os_str());
-            tracing::info!(tenant, %knob, found, "set by its operator: it is theirs");
-            ledger.leave(id, knob, &found);
-            false
-        }
-        // No io controller there.
-        Err(_) => false,
-    }
-}
-
-/// Yields the limits of a disk that someone else has written.
-fn yield_foreign(
-    disk: &mut DiskCredits,
-    ledger: &mut Ledger,
-    guard: Option<&Guard>,
-) -> Result<(), Lapsed> {
-    let knob = Knob::IoMax(disk.disk.id);
-    let mut foreign = Vec::new();
-    for id in disk.standing.keys() {
-        trusted(guard, Instant::now())?;
-        if ledger.audit(*id, knob).is_some() {
-            foreign.push(*id);
-        }
-    }
-    for id in foreign {
-        tracing::warn!(cgroup = id.0, %knob, "someone else wrote it: yielded");
-        disk.standing.remove(&id);
-    }
-    Ok(())
-}
-
-/// Moves one disk's limits to where they should be.
-fn limit(
-    disk: &mut DiskCredits,
-    allowances: &[Allowance],
-    observer: &Observer,
-    ledger: &mut Ledger,
-    guard: Option<&Guard>,
-    moved: &mut Vec<Moved>,
-) -> Result<(), Lapsed> {
-    let device = disk.disk.id;
-    let knob = Knob::IoMax(device);
-    for intent in plan_limits(device, allowances, &disk.standing) {
-        if intent.limits.none() {
-            disk.standing.remove(&intent.id);
-            ledger.release(intent.id, knob);
-            moved.push(Moved {
-                id: intent.id,
-                knob,
-                to: None,
-                why: intent.reason.to_string(),
-            });
-            continue;
-        }
-        let Some(node) = observer.mirror.get(intent.id) else {
-            continue;
-        };
-        let value = io_max(device, &intent.limits);
-        tracing::debug!(tenant = %node.cgroup.path().display(), value, why = %intent.reason, "io.max");
-        trusted(guard, Instant::now())?;
-        let written = ledger.set(&node.cgroup, knob, &value);
-        if told(&node.cgroup, knob, written, ledger) {
-            disk.standing.insert(intent.id, intent.limits);
-            moved.push(Moved {
-                id: intent.id,
-                knob,
-                to: Some(value),
-                why: intent.reason.to_string(),
-            });
-        } else {
-            disk.standing.remove(&intent.id);
-        }
-    }
-    Ok(())
-}
-
-/// Whether the value stands; otherwise the knob is left alone from now on, and that is said.
-fn told(
-    cgroup: &Cgroup,
-    knob: Knob,
-    written: Result<Written, super::ledger::LedgerError>,
-    ledger: &mut Ledger,
-) -> bool {
-    let tenant = escape::encode(cgroup.path().as_os_str());
-    match written {
-        Ok(Written::Yes | Written::Already) => true,
-        Ok(Written::Yielded { ours, found }) => {
-            tracing::warn!(tenant, %knob, ours, found, "someone else wrote it: yielded");
-            false
-        }
-        Ok(Written::Gone) => false,
-        Err(error) => {
-            tracing::warn!(tenant, %knob, %error, "could not be set; left alone");
-            ledger.leave(cgroup.id(), knob, "");
-            false
-        }
-    }
 }
 
 /// Whether limits are safe on this kernel.

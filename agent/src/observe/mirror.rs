@@ -218,9 +218,8 @@ impl Mirror {
     }
 
     /// The cgroups among which disks are divided ([`Mirror::is_unit`]), in no order.
-    pub fn units(&self) -> impl Iterator<Item = &Cgroup> {
-        let units = self.nodes.values().filter(|node| self.is_unit(node));
-        units.map(|node| &node.cgroup)
+    pub fn units(&self) -> impl Iterator<Item = &Node> {
+        self.nodes.values().filter(|node| self.is_unit(node))
     }
 
     /// A node and all below it.

@@ -1,6 +1,8 @@
 //! When limits are safe, and what becomes of them in a turn that was held up.
 
 use super::*;
+use crate::act::ledger::Written;
+use crate::plan::credit::{LimitIntent, LimitReason, io_max};
 
 #[test]
 fn kernels_on_which_limits_are_safe() {
@@ -23,6 +25,43 @@ fn room_is_for_two_writers_or_more() {
         assert_eq!(over(&highs, &few).len(), 2, "{few:?}");
     }
     assert_eq!(over(&HashMap::new(), &HashSet::new()), []);
+}
+
+#[test]
+fn a_steady_split_is_looked_at_half_as_often() {
+    let ago = |seconds| Some(Duration::from_secs(seconds));
+    for (direct, restless, expected) in [
+        (true, None, PERIOD),
+        (true, ago(1), PERIOD),
+        (true, ago(3), SELDOM),
+        (false, ago(3), PERIOD),
+    ] {
+        assert_eq!(period(direct, restless), expected, "{direct} {restless:?}");
+    }
+}
+
+#[test]
+fn how_far_a_limit_moves() {
+    let reads = |rbps| Limits {
+        rbps,
+        ..Limits::default()
+    };
+    let standing = HashMap::from([(CgroupId(1), reads(Some(1000)))]);
+    for (id, rbps, expected) in [
+        (1, Some(1250), false),
+        (1, Some(750), false),
+        (1, Some(1260), true),
+        (1, None, true),
+        (2, Some(1000), true),
+    ] {
+        let intent = LimitIntent {
+            id: CgroupId(id),
+            device: "8:0".parse().unwrap(),
+            limits: reads(rbps),
+            reason: LimitReason::Over,
+        };
+        assert_eq!(far(&intent, &standing), expected, "{id} {rbps:?}");
+    }
 }
 
 /// Credits with one limit and one room of a cgroup, and a guard that has heard of us `silent` ago.

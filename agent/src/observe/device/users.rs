@@ -1,5 +1,6 @@
 //! Who uses the disks: those are looked at often, the others now and then, since of a thousand tenants most rest.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
@@ -7,7 +8,7 @@ use justitia_kernel::cgroup::{Cgroup, CgroupId};
 use justitia_kernel::io::{DevId, IoStat};
 
 use super::tenants::{Got, TenantIo, TenantMeters};
-use crate::observe::Mirror;
+use crate::observe::{Mirror, Node};
 
 /// Tenants that rest are looked after this often.
 const ALL: Duration = Duration::from_secs(1);
@@ -17,9 +18,9 @@ const FEW: usize = 64;
 const LATELY: Duration = Duration::from_secs(10);
 /// The `io.stat` of one that rests is read when its applications have read or written, and else, for what the probes do not
 /// count, by mapped pages for instance, or not yet, since a call has not come back, every so many times.
-const RESTS: u64 = 96;
+const RESTS: u64 = 240;
 /// While disks move more than those who are known to use them do, so many times as often.
-const STRANGERS: u64 = 4;
+const STRANGERS: u64 = 10;
 /// Of what disks move; the rest may be the file system's own.
 const NEARLY_ALL: f64 = 0.9;
 /// Of a tenant with more cgroups than this the probes are not asked at each look.
@@ -76,10 +77,11 @@ impl Users {
         let few = mirror.len() <= FEW;
         if few || self.looked_after_all.is_none_or(|at| now - at >= ALL) {
             self.looked_after_all = Some(now);
-            for cgroup in mirror.units() {
+            for node in mirror.units() {
+                let cgroup = &node.cgroup;
                 let id = cgroup.id();
                 if !self.using.contains_key(&id)
-                    && match known(mirror, probed, id) {
+                    && match known(mirror, probed, node) {
                         Some(known) => self.wakes(cgroup, known),
                         None => few || self.moves(cgroup),
                     }
@@ -131,8 +133,10 @@ impl Users {
     /// Whether one that rested does so no more.
     fn wakes(&mut self, cgroup: &Cgroup, (bytes, lately): (u64, bool)) -> bool {
         let id = cgroup.id();
-        let new = !self.resting.contains_key(&id);
-        let resting = self.resting.entry(id).or_insert(Resting::new(id, bytes));
+        let (new, resting) = match self.resting.entry(id) {
+            Entry::Occupied(known) => (false, known.into_mut()),
+            Entry::Vacant(unknown) => (true, unknown.insert(Resting::new(id, bytes))),
+        };
         let moved = bytes > resting.bytes;
         resting.bytes = bytes;
         if new && lately {
@@ -182,7 +186,12 @@ fn unit(mirror: &Mirror, id: CgroupId) -> Option<&Cgroup> {
 }
 
 /// What the probes know of a cgroup and all below it.
-fn known(mirror: &Mirror, probed: &impl Probed, id: CgroupId) -> Option<(u64, bool)> {
+fn known(mirror: &Mirror, probed: &impl Probed, node: &Node) -> Option<(u64, bool)> {
+    let id = node.cgroup.id();
+    // So it is with nearly all, and there may be thousands.
+    if node.children.is_empty() {
+        return probed.known(id);
+    }
     mirror.within(id).try_fold((0, false), |(sum, any), id| {
         let (bytes, lately) = probed.known(id)?;
         Some((sum + bytes, any || lately))
@@ -336,7 +345,10 @@ mod tests {
         make("slice/given/a/b", "io memory\n");
         let mirror = mirror(dir.path());
         let named = |id: &CgroupId| mirror.get(*id).unwrap().cgroup.path().to_owned();
-        let mut units: Vec<PathBuf> = mirror.units().map(|c| c.path().to_owned()).collect();
+        let mut units: Vec<PathBuf> = mirror
+            .units()
+            .map(|node| node.cgroup.path().to_owned())
+            .collect();
         units.sort();
         let expected = ["plain", "slice/given", "slice/plain", "whole"].map(PathBuf::from);
         assert_eq!(units, expected);
@@ -356,7 +368,8 @@ mod tests {
         }
         let of = |id: &&CgroupId| named(id) == Path::new("slice/given");
         let id = *mirror.order().iter().find(of).unwrap();
-        assert_eq!(known(&mirror, &Page, id), Some((3 * 4096, true)));
+        let node = mirror.get(id).unwrap();
+        assert_eq!(known(&mirror, &Page, node), Some((3 * 4096, true)));
         let all = Got {
             bytes: 3 * 4096,
             written: 3 * 512,
