@@ -73,7 +73,7 @@ pub struct Credits {
     roomed: Option<Instant>,
     audited: Option<Instant>,
     turned: Option<Instant>,
-    /// When a limit last moved [`far`], or came, or went.
+    /// When a limit last moved [`far`], or came, or went, or a disk that is not divided began to be busy.
     restless: Option<Instant>,
     limits: Vec<String>,
     /// Gives limits back should we be stopped; started before the first limit.
@@ -272,6 +272,13 @@ impl Credits {
         self.beat(moment);
         let intervals: Vec<Option<Interval>> =
             self.disks.iter_mut().map(|d| d.meter.look(now)).collect();
+        // Where contention may begin, it is to be noticed as soon as if no other disk were divided steadily.
+        let begins = |(disk, interval): (&DiskCredits, &Option<Interval>)| {
+            !disk.credits.engaged() && interval.is_some_and(|i| i.busy >= BUSY / 2.0)
+        };
+        if self.disks.iter().zip(&intervals).any(begins) {
+            self.restless = Some(now);
+        }
         let engaged = self.engaged();
         let busy = intervals.iter().flatten().any(|i| i.busy >= BUSY);
         if !engaged && !busy {

@@ -169,6 +169,16 @@ impl Keeper {
             self.why.insert(id, intent.reason);
             return Some(Told::Moved { from, intent });
         };
+        // Written since the last events were taken, before we ever did.
+        if ledger.ours(id, Knob::MemoryLow).is_none()
+            && let Ok(found) = low_of(&node.cgroup)
+            && found > 0
+        {
+            let found = found.to_string();
+            yielded(node, &path, Knob::MemoryLow, "", &found);
+            ledger.leave(id, Knob::MemoryLow, &found);
+            return left(format!("someone else wrote {found}"));
+        }
         match ledger.set(&node.cgroup, Knob::MemoryLow, &intent.low.to_string()) {
             Ok(Written::Yielded { ours, found }) => {
                 yielded(node, &path, Knob::MemoryLow, &ours, &found);
@@ -248,5 +258,67 @@ fn yielded(node: &Node, tenant: &str, knob: Knob, ours: &str, found: &str) {
         tracing::debug!(tenant, %knob, ours, found, "{told}");
     } else {
         tracing::warn!(tenant, %knob, ours, found, "{told}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::Instant;
+
+    use justitia_kernel::cgroup::CgroupFs;
+
+    use super::*;
+    use crate::config::Config;
+    use crate::observe::Changes;
+
+    #[test]
+    fn what_someone_wrote_before_our_first_write_is_theirs() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("cgroup");
+        for name in ["a", "b"] {
+            let path = root.join(name);
+            std::fs::create_dir_all(&path).unwrap();
+            for (file, text) in [
+                ("cgroup.controllers", "io memory\n"),
+                ("cgroup.events", "populated 1\nfrozen 0\n"),
+                ("memory.low", "0\n"),
+            ] {
+                std::fs::write(path.join(file), text).unwrap();
+            }
+        }
+        let fs = CgroupFs::open_fixture(&root, true).unwrap();
+        let mut mirror = Mirror::new(&fs, false);
+        let mut changes = Changes::default();
+        mirror.rescan(&Config::default(), Instant::now(), &mut changes);
+        let (ledger, _) = Ledger::open(&fs, &dir.path().join("state")).unwrap();
+        let mut keeper = Keeper::new(Some(ledger));
+        for id in &changes.come {
+            keeper.met(&mirror, *id);
+        }
+        // No event has told of it yet.
+        let low = |name: &str| std::fs::read_to_string(root.join(name).join("memory.low")).unwrap();
+        std::fs::write(root.join("a/memory.low"), "5242880\n").unwrap();
+        let mut write = |name: &str, low| {
+            let of = |id: &CgroupId| mirror.get(*id).unwrap().cgroup.path() == Path::new(name);
+            let id = *changes.come.iter().find(|id| of(id)).unwrap();
+            let (protected, other) = (low, 0);
+            let intent = LowIntent {
+                key: Key::Cgroup(id),
+                low,
+                reason: LowReason { protected, other },
+            };
+            keeper.write(&mirror, intent)
+        };
+        for _ in 0..2 {
+            let told = write("a", 4096);
+            assert!(matches!(told, Some(Told::Left { .. })), "{told:?}");
+            assert_eq!(low("a").trim(), "5242880");
+        }
+        for bytes in [4096, 8192] {
+            let told = write("b", bytes);
+            assert!(matches!(told, Some(Told::Moved { .. })), "{told:?}");
+            assert_eq!(low("b").trim(), bytes.to_string());
+        }
     }
 }

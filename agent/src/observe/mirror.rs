@@ -470,7 +470,6 @@ impl Mirror {
         if self.nodes.contains_key(&id) || !memory || long || says.exclude == Some(true) {
             return;
         }
-        let low = low_of(&cgroup).unwrap_or(0);
         let ground = match parent {
             None => self.root.authority(),
             Some(parent) => match self.nodes.get(&parent) {
@@ -487,7 +486,7 @@ impl Mirror {
             Room::No => return,
             Room::Shut(top) => return self.shut(top, changes),
         }
-        let mut node = Node {
+        let node = Node {
             cgroup,
             parent,
             children: Vec::new(),
@@ -500,16 +499,18 @@ impl Mirror {
             operator: Authority::Delegate,
             meter: Meter::new(now),
         };
-        node.take_low(low);
         match parent.and_then(|parent| self.nodes.get_mut(&parent)) {
             Some(parent) => parent.children.push(id),
             None => self.top.push(id),
         }
         self.nodes.insert(id, node);
-        self.read_populated(id);
-        self.read_weight(id);
         changes.come.push(id);
         self.scan(id, config, now, changes);
+        // Only now is it watched: who makes a cgroup writes its knobs right after, and what was written between a look and
+        // the watch nobody would tell.
+        self.read_populated(id);
+        self.read_weight(id);
+        self.read_low(id);
     }
 
     fn remove(&mut self, id: CgroupId, changes: &mut Changes) {
@@ -548,6 +549,14 @@ impl Mirror {
             && let Ok(events) = node.cgroup.events()
         {
             node.populated = events.populated;
+        }
+    }
+
+    fn read_low(&mut self, id: CgroupId) {
+        if let Some(node) = self.nodes.get_mut(&id)
+            && let Ok(low) = low_of(&node.cgroup)
+        {
+            node.take_low(low);
         }
     }
 

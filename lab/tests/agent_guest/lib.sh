@@ -94,7 +94,8 @@ protected() { [ "$(cat "$C/$1/memory.low")" -gt 0 ]; }
 # Ends whatever a test has started, and removes its cgroups.
 clean() {
 	rest
-	[ -s /run/agent.code ] || [ ! -s /run/agent.pid ] || kill -9 "$(cat /run/agent.pid)" 2>/dev/null
+	# Gone for good: a failed test's agent, dying slowly, would be taken for the next one's.
+	[ -s /run/agent.code ] || [ ! -s /run/agent.pid ] || end KILL >/dev/null 2>&1
 	find $C -mindepth 1 -maxdepth 1 -type d -exec sh -c 'for dir; do echo 1 >"$dir/cgroup.kill"; done' - {} +
 	tries=0
 	while find $C -mindepth 1 -type d | grep -q .; do
