@@ -128,7 +128,13 @@ impl Agent {
         self.follow(&changes, now);
         let ledger = self.keeper.ledger_mut();
         self.credits.turn(&self.config, &self.observer, ledger, now);
-        for moved in self.credits.moved() {
+        let moved = self.credits.moved();
+        if !moved.is_empty() {
+            // What we wrote comes as events, too: taken now, they are no reason for another turn.
+            let changes = self.observer.follow(&self.config, now);
+            self.follow(&changes, now);
+        }
+        for moved in moved {
             let key = match moved.id {
                 id if id == self.observer.mirror.root() => Key::Outside,
                 id => Key::Cgroup(id),
@@ -265,6 +271,9 @@ impl Agent {
     /// Tells who keeps something of cgroups which came and went, whoever found that out; and the keeper,
     /// which knobs were written.
     fn follow(&mut self, changes: &Changes, now: Instant) {
+        if changes.weighed {
+            self.credits.stir(now);
+        }
         for id in &changes.gone {
             let key = Key::Cgroup(*id);
             self.observer.sight.gone(*id);

@@ -49,6 +49,23 @@ fn direct_writers_get_their_weights_and_the_disk_is_full() {
 }
 
 #[test]
+fn once_steady_a_look_a_second_will_do() {
+    let mut machine = Machine::new(&WEIGHTS);
+    machine.set_all(Work::direct(8, 65536.0));
+    machine.run(6.0);
+    machine.interval = 1.0;
+    machine.run(10.0);
+    let got = machine.measure(10.0);
+    assert_by_weight(&got, &weights(), 0.04);
+    assert!(total(&got) > 0.98 * 60e6, "{got:?}");
+    machine.set(3, None);
+    machine.run(3.0);
+    let got = machine.measure(10.0);
+    assert_by_weight(&got[..3], &weights()[..3], 0.06);
+    assert!(total(&got) > 0.97 * 60e6, "{got:?}");
+}
+
+#[test]
 fn asynchronous_tenants_that_fill_the_queue_get_their_weights() {
     let mut machine = Machine::new(&WEIGHTS);
     machine.asynchronous = true;

@@ -33,9 +33,9 @@ use crate::plan::credit::{Writer, plan_limits, plan_rooms};
 
 /// Disks are looked at this often,
 const PERIOD: Duration = Duration::from_millis(250);
-/// and this often while no limit has moved [`far`] for so long and nobody writes behind dirty pages: a look,
-/// and each limit that follows the chance of a moment, is what the agent costs most. Two of these are an [`AUDIT`].
-const SELDOM: Duration = Duration::from_millis(500);
+/// and this often while no limit has moved [`far`], nor any weight, for so long and nobody writes behind dirty pages: a
+/// look, and each limit that follows the chance of a moment, is what the agent costs most.
+const SELDOM: Duration = Duration::from_secs(1);
 const CALM: Duration = Duration::from_secs(3);
 /// From this part of the time on a disk is busy enough to look at who uses it.
 const BUSY: f64 = 0.7;
@@ -73,7 +73,7 @@ pub struct Credits {
     roomed: Option<Instant>,
     audited: Option<Instant>,
     turned: Option<Instant>,
-    /// When a limit last moved [`far`], or came, or went, or a disk that is not divided began to be busy.
+    /// When a limit last moved [`far`], or came, or went, or a weight moved, or a disk that is not divided began to be busy.
     restless: Option<Instant>,
     limits: Vec<String>,
     /// Gives limits back should we be stopped; started before the first limit.
@@ -213,6 +213,11 @@ impl Credits {
     fn period(&self, now: Instant) -> Duration {
         let restless = self.restless.map(|at| now - at);
         period(self.engaged() && self.writers.is_empty(), restless)
+    }
+
+    /// A weight has moved: what is divided is looked at soon, and often for a while.
+    pub const fn stir(&mut self, now: Instant) {
+        self.restless = Some(now);
     }
 
     /// A cgroup is gone.

@@ -92,6 +92,8 @@ pub struct Changes {
     pub gone: Vec<CgroupId>,
     /// Knobs that somebody has written, ourselves perhaps.
     pub written: Vec<(CgroupId, Knob)>,
+    /// Whether anybody's weight moved.
+    pub weighed: bool,
 }
 
 /// The tree.
@@ -339,7 +341,7 @@ impl Mirror {
         match what {
             Again::Children => self.scan(id, config, now, changes),
             Again::Populated => self.read_populated(id),
-            Again::Weight => self.read_weight(id),
+            Again::Weight => changes.weighed |= self.read_weight(id),
             Again::Low => changes.written.push((id, Knob::MemoryLow)),
         }
     }
@@ -369,7 +371,7 @@ impl Mirror {
         for id in known {
             self.scan(id, config, now, changes);
             self.read_populated(id);
-            self.read_weight(id);
+            changes.weighed |= self.read_weight(id);
             // Whether anybody has, is looked up.
             changes.written.push((id, Knob::MemoryLow));
         }
@@ -560,11 +562,15 @@ impl Mirror {
         }
     }
 
-    fn read_weight(&mut self, id: CgroupId) {
+    /// Reads a weight again; says whether it has moved.
+    fn read_weight(&mut self, id: CgroupId) -> bool {
         let bfq = self.bfq;
-        if let Some(node) = self.nodes.get_mut(&id) {
-            node.weight = weight_of(&node.cgroup, bfq).filter(|(_, who)| node.heeds(*who));
-        }
+        let Some(node) = self.nodes.get_mut(&id) else {
+            return false;
+        };
+        let before = node.weight;
+        node.weight = weight_of(&node.cgroup, bfq).filter(|(_, who)| node.heeds(*who));
+        node.weight != before
     }
 }
 

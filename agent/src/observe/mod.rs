@@ -92,6 +92,13 @@ impl Observer {
     /// Glances at the free memory, and takes the events that have come. Cheap; for every turn.
     pub fn glance(&mut self, config: &Config, now: Instant) -> Changes {
         self.room.glance(now);
+        let changes = self.follow(config, now);
+        self.sight.sample(&self.mirror, now);
+        changes
+    }
+
+    /// Takes the events that have come.
+    pub fn follow(&mut self, config: &Config, now: Instant) -> Changes {
         let mut changes = self.mirror.follow(config, now);
         let since = now.saturating_duration_since(self.rescanned);
         if (self.mirror.lost() && since >= RESCAN_LOST)
@@ -101,7 +108,6 @@ impl Observer {
             self.rescanned = now;
         }
         self.expect(&changes, now);
-        self.sight.sample(&self.mirror, now);
         changes
     }
 

@@ -16,7 +16,7 @@ use crate::observe::Observer;
 use crate::plan::credit::{LimitIntent, io_max};
 
 /// By less than this part limits move all the time, by chance.
-const LITTLE: f64 = 0.25;
+const LITTLE: f64 = 0.4;
 
 pub(super) fn unlimited(device: DevId) -> String {
     io_max(device, &Limits::default())

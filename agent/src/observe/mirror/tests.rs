@@ -167,6 +167,10 @@ fn a_rescan_finds_what_events_did_not_tell() {
     assert_eq!(seen.weight("a/b/c").0, 700);
     let a = seen.node("a").cgroup.id();
     assert!(changes.written.contains(&(a, Knob::MemoryLow)));
+    assert!(!changes.weighed);
+    std::fs::write(root.join("a/io.weight"), "default 300\n").unwrap();
+    seen.0.rescan(&config, Instant::now(), &mut changes);
+    assert!(changes.weighed);
 }
 
 #[test]
