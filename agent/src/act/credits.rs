@@ -35,6 +35,7 @@ use crate::plan::credit::{Writer, plan_limits, plan_rooms};
 const PERIOD: Duration = Duration::from_millis(250);
 /// and this often while no limit has moved [`far`], nor any weight, for so long and nobody writes behind dirty pages: a
 /// look, and each limit that follows the chance of a moment, is what the agent costs most.
+/// The loop takes no longer intervals.
 const SELDOM: Duration = Duration::from_secs(1);
 const CALM: Duration = Duration::from_secs(3);
 /// From this part of the time on a disk is busy enough to look at who uses it.
