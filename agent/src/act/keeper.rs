@@ -104,10 +104,7 @@ impl Keeper {
             };
             yielded(node, &path, knob, &ours, &found);
         } else if ledger.may_write(id, knob) {
-            let found = low_of(&node.cgroup).ok().filter(|low| *low > 0)?;
-            let found = found.to_string();
-            yielded(node, &path, knob, "", &found);
-            ledger.leave(id, knob, &found);
+            leave_to_its_writer(ledger, node, &path)?;
         }
         low_of(&node.cgroup).ok()
     }
@@ -171,12 +168,8 @@ impl Keeper {
         };
         // Written since the last events were taken, before we ever did.
         if ledger.ours(id, Knob::MemoryLow).is_none()
-            && let Ok(found) = low_of(&node.cgroup)
-            && found > 0
+            && let Some(found) = leave_to_its_writer(ledger, node, &path)
         {
-            let found = found.to_string();
-            yielded(node, &path, Knob::MemoryLow, "", &found);
-            ledger.leave(id, Knob::MemoryLow, &found);
             return left(format!("someone else wrote {found}"));
         }
         match ledger.set(&node.cgroup, Knob::MemoryLow, &intent.low.to_string()) {
@@ -249,6 +242,17 @@ impl Keeper {
             .map(Ledger::restore)
             .unwrap_or_default()
     }
+}
+
+/// Leaves a `memory.low` that we have not written to whoever has; says what they have put there, if anything.
+fn leave_to_its_writer(ledger: &mut Ledger, node: &Node, tenant: &str) -> Option<String> {
+    let found = low_of(&node.cgroup)
+        .ok()
+        .filter(|low| *low > 0)?
+        .to_string();
+    yielded(node, tenant, Knob::MemoryLow, "", &found);
+    ledger.leave(node.cgroup.id(), Knob::MemoryLow, &found);
+    Some(found)
 }
 
 /// Says that a knob was yielded. A delegate can make cgroups and write their knobs for ever: his are told more quietly.
