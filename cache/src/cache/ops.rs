@@ -214,9 +214,10 @@ impl Cache {
             return None;
         }
         let old = entry.set(&self.stores, owned.place());
+        let old = old.and_then(|place| self.own(place));
         drop(entry);
         if let Some(old) = old {
-            self.free_place(old);
+            self.free(old, None);
         }
         Some(())
     }
@@ -239,7 +240,8 @@ impl Cache {
             self.index.sweep(
                 &self.stores,
                 |key, _| key.disk() == number && blocks.contains(&key.block()),
-                |_, place| self.invalidated(place),
+                |place| self.own(place),
+                |owned| self.invalidated(owned),
             );
             return;
         }
@@ -247,14 +249,15 @@ impl Cache {
             let mut entry = self.index.lock(key);
             if let Some(spot) = entry.find(&self.stores) {
                 let place = entry.remove(spot);
+                let owned = self.own(place);
                 drop(entry);
-                self.invalidated(place);
+                self.invalidated(owned);
             }
         }
     }
 
-    fn invalidated(&self, place: Place) {
-        if let Some(pool) = self.free_place(place) {
+    fn invalidated(&self, owned: Option<Owned>) {
+        if let Some(pool) = owned.and_then(|owned| self.free(owned, None)) {
             pool.count.invalidations.add(1);
         }
     }
@@ -346,14 +349,13 @@ impl Cache {
         true
     }
 
-    pub(super) fn free_place(&self, place: Place) -> Option<PoolHandle> {
-        match place.slot() {
-            Slot::Memory(slot) => self.free(Owned::Memory(slot), None),
-            Slot::Ssd(slot) => {
-                let ssd = self.stores.working_ssd()?;
-                self.free(Owned::Ssd(ssd, slot), None)
-            }
-        }
+    /// What has just been taken out of the index. Call while its shard is locked: once it is not, the store
+    /// may be replaced, and the slot be another's.
+    fn own(&self, place: Place) -> Option<Owned> {
+        Some(match place.slot() {
+            Slot::Memory(slot) => Owned::Memory(slot),
+            Slot::Ssd(slot) => Owned::Ssd(self.stores.ssd.load_full()?, slot),
+        })
     }
 
     /// Gives a slot back to its pool, which is returned. With the hash of its key when a hit took it.

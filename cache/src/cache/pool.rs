@@ -4,8 +4,8 @@ use crate::Weight;
 use crate::block::{PoolId, VmId};
 use crate::cache::{Counts, Policy, PoolSpec, StoreKind};
 use crate::policy::Shelf;
-use crate::store::SsdLog;
-use parking_lot::Mutex;
+use crate::store::{SsdLog, SsdStore};
+use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -64,6 +64,14 @@ impl Pool {
         let scaled = u128::from(part) * 10_000 / u128::from(whole.max(1));
         let weight = u32::try_from(scaled.clamp(1, 10_000)).unwrap_or(1);
         self.queue_weight.store(weight, Ordering::Relaxed);
+    }
+
+    /// The log, locked, if it is what the pool has on this store; `None` once the store is closed, since the
+    /// log may be that of the next one by then.
+    pub(crate) fn log_on(&self, ssd: &SsdStore) -> Option<MutexGuard<'_, SsdLog>> {
+        // A store is closed before the logs are emptied for its successor: open under the lock, it is this
+        // one's.
+        Some(self.log.lock()).filter(|_| !ssd.closed())
     }
 
     /// Slots of a store that the pool holds.

@@ -141,7 +141,7 @@ impl Cache {
         let sum = ssd.sum(key, content);
         for _ in 0..ROUNDS {
             {
-                let mut log = pool.log.lock();
+                let mut log = pool.log_on(ssd)?;
                 let (append, opened) = log.append(ssd, pool.id.index, key, content, sum);
                 if opened {
                     pool.ssd_used
@@ -163,12 +163,11 @@ impl Cache {
 
     /// An extent may have become free.
     pub(super) fn release_extent(&self, ssd: &SsdStore, pool: &Pool, slot: u32) {
-        let mut log = pool.log.lock();
+        let Some(mut log) = pool.log_on(ssd) else {
+            return;
+        };
         let discard = log.closed;
-        if !ssd.closed()
-            && ssd.owner(slot) == pool.id.index
-            && log.release(ssd, slot / EXTENT_SLOTS, discard)
-        {
+        if ssd.owner(slot) == pool.id.index && log.release(ssd, slot / EXTENT_SLOTS, discard) {
             pool.ssd_used
                 .fetch_sub(EXTENT_SLOTS.into(), Ordering::Relaxed);
         }
@@ -219,7 +218,9 @@ impl Cache {
                 let Some(ssd) = self.stores.working_ssd() else {
                     return 0;
                 };
-                let mut log = pool.log.lock();
+                let Some(mut log) = pool.log_on(&ssd) else {
+                    return 0;
+                };
                 let (freed, evicted) = log.evict(&ssd, &self.index, blocks.div_ceil(EXTENT_SLOTS));
                 let freed = u64::from(freed) * u64::from(EXTENT_SLOTS);
                 pool.ssd_used.fetch_sub(freed, Ordering::Relaxed);

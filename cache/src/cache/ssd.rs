@@ -3,7 +3,7 @@
 use super::control::Control;
 use super::{Cache, PoolHandle, SsdConfig, StoreKind};
 use crate::CacheError;
-use crate::index::{Place, Slot};
+use crate::index::Slot;
 use crate::store::{Device, EXTENT_SLOTS, FileDevice, SsdLog, SsdStore, Unit};
 use std::io;
 use std::sync::atomic::Ordering;
@@ -127,7 +127,8 @@ impl Cache {
         self.index.sweep(
             &self.stores,
             |_, place| matches!(place.slot(), Slot::Ssd(_)),
-            |_, _| {},
+            |_| (),
+            |()| (),
         );
         for pool in self.pools.load().iter().flatten() {
             let mut log = pool.log.lock();
@@ -146,10 +147,9 @@ impl Cache {
             let Some(ssd) = self.stores.working_ssd() else {
                 return;
             };
-            let mut log = pool.log.lock();
-            if ssd.closed() || log.len() == 0 {
+            let Some(mut log) = pool.log_on(&ssd).filter(|log| log.len() > 0) else {
                 return;
-            }
+            };
             let extents = log.extents(&ssd);
             for extent in extents {
                 if log.evict_extent(&ssd, &self.index, extent) {
@@ -202,14 +202,15 @@ impl Cache {
         let beyond = ssd.set_capacity(bytes)?;
         let start = Instant::now();
         for extent in beyond {
-            while let Some(owner) = ssd.owner_in_use(extent).filter(|_| !ssd.closed()) {
+            while let Some(owner) = ssd.owner_in_use(extent) {
                 let Some(pool) = self.pool_at(owner) else {
                     break;
                 };
-                let mut log = pool.log.lock();
+                let Some(mut log) = pool.log_on(ssd) else {
+                    break;
+                };
                 // Perhaps another pool's, or free, by now.
                 if ssd.owner_in_use(extent) == Some(owner)
-                    && !ssd.closed()
                     && log.evict_extent(ssd, &self.index, extent)
                 {
                     pool.ssd_used
@@ -227,7 +228,7 @@ impl Cache {
     /// Takes what a writer could not put on the device out of the index.
     fn unit_lost(&self, ssd: &Arc<SsdStore>, unit: &Unit) {
         for slot in SsdStore::slots(unit) {
-            if self.index.remove_at(ssd.key(slot), Place::ssd(slot)) {
+            if ssd.unname(&self.index, slot) {
                 ssd.free(slot);
             }
         }
@@ -255,7 +256,43 @@ pub(super) fn random() -> io::Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::CacheConfig;
+    use crate::block::BLOCK_SIZE;
+    use crate::cache::ops::Owned;
+    use crate::cache::{Policy, PoolSpec};
+    use crate::model::fault::FaultSsd;
+    use crate::{CacheConfig, Weight};
+
+    #[test]
+    fn what_is_left_of_a_replaced_store_touches_nothing_of_the_next() {
+        let cache = Cache::new(CacheConfig::default()).unwrap();
+        let vm = cache.add_vm("vm", Weight::default(), Policy::Fifo).unwrap();
+        let (store, weight) = (StoreKind::Ssd, Weight::default());
+        let pool = cache.create_pool(vm, "container", PoolSpec { store, weight });
+        let disk = cache.add_disk(vm, "disk").unwrap();
+        let disk = cache.attach(disk).unwrap().0;
+        let pool = cache.pool(pool.unwrap()).unwrap();
+        // Both stores have block 0 in the same slot.
+        let start = || {
+            let device = Box::new(FaultSsd::new());
+            cache.start_ssd(device, 4 << 20, 0).unwrap();
+            let ticket = disk.ticket(0);
+            assert!(cache.insert(&disk, &pool, 0, &[1; BLOCK_SIZE], ticket));
+            let ssd = cache.stores.working_ssd().unwrap();
+            assert_eq!(ssd.key(0), disk.key(0).unwrap());
+            ssd
+        };
+        let old = start();
+        assert!(pool.log_on(&old).is_some());
+        assert!(old.unname(&cache.index, 0));
+        cache.stop_ssd();
+        let new = start();
+        // Whoever comes late with the old one: a put, an eviction, a writer whose unit is lost, a free.
+        assert!(pool.log_on(&old).is_none() && pool.log_on(&new).is_some());
+        assert!(!old.unname(&cache.index, 0));
+        cache.free(Owned::Ssd(old, 0), None);
+        assert_eq!(new.live(0), 1);
+        cache.audit();
+    }
 
     #[test]
     fn a_store_that_has_failed_says_so_and_is_opened_anew_when_given_a_size() {

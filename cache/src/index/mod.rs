@@ -65,16 +65,6 @@ impl Index {
         }
     }
 
-    /// Removes the entry of the key if it names this place; `true` when the caller owns the place now.
-    pub(crate) fn remove_at(&self, key: Key, place: Place) -> bool {
-        let mut entry = self.lock(key);
-        let Some(spot) = entry.find_at(place) else {
-            return false;
-        };
-        entry.remove(spot);
-        true
-    }
-
     /// Blocks in the index; a shard at a time, so a sum that never was when others work.
     pub(crate) fn len(&self) -> usize {
         self.shards.iter().map(|s| s.0.lock().len()).sum()
@@ -96,15 +86,17 @@ impl Index {
         found
     }
 
-    /// Removes every block that `wanted` names, a shard at a time, and hands the places to `removed` with no
-    /// shard locked.
-    pub(crate) fn sweep(
+    /// Removes every block that `wanted` names, a shard at a time; `own` makes of a place what its owner has
+    /// then, with the shard still locked, and `removed` is handed that with none locked.
+    pub(crate) fn sweep<T>(
         &self,
         keys: &impl Keys,
         wanted: impl Fn(Key, Place) -> bool,
-        mut removed: impl FnMut(Key, Place),
+        own: impl Fn(Place) -> T,
+        removed: impl Fn(T),
     ) {
         let mut found = Vec::new();
+        let mut owned = Vec::new();
         for shard in &self.shards {
             {
                 let mut table = shard.0.lock();
@@ -114,16 +106,15 @@ impl Index {
                         .map(|place| (keys.key(place), place))
                         .filter(|(key, place)| wanted(*key, *place)),
                 );
-                for (key, place) in &found {
+                for (key, place) in found.drain(..) {
                     let hash = key.hash(self.seed);
-                    if let Some(spot) = table.find(hash, |p| p == *place) {
+                    if let Some(spot) = table.find(hash, |p| p == place) {
                         table.remove(hash, spot);
+                        owned.push(own(place));
                     }
                 }
             }
-            for (key, place) in found.drain(..) {
-                removed(key, place);
-            }
+            owned.drain(..).for_each(&removed);
         }
     }
 }

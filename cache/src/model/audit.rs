@@ -20,9 +20,13 @@ impl Cache {
         index.lock(key).find(stores).is_some()
     }
 
-    /// Panics when a slot is lost, doubled, or counted wrongly.
+    /// Panics when a slot is lost, doubled, or counted wrongly. Waits for what is on its way to the SSD.
     pub(crate) fn audit(&self) {
         let (index, stores, pools) = self.books();
+        while stores.working_ssd().is_some_and(|ssd| !ssd.settled()) {
+            self.write_ssd();
+            std::thread::yield_now();
+        }
         let memory = &stores.memory;
         let mut seen = HashSet::new();
         let mut held = 0;
@@ -49,10 +53,11 @@ impl Cache {
             "slots lost or made"
         );
         let mut on_ssd = 0;
+        // All at once: a writer may still be giving back an extent whose units it has written.
+        let logs: Vec<_> = pools.iter().flatten().map(|p| (p, p.log.lock())).collect();
         if let Some(ssd) = stores.working_ssd() {
             let mut extents = 0;
-            for pool in pools.iter().flatten() {
-                let log = pool.log.lock();
+            for (pool, log) in &logs {
                 assert_eq!(pool.used(StoreKind::Ssd), u64::from(log.len()) * 64);
                 extents += log.len();
                 for extent in log.extents(&ssd) {

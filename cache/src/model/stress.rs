@@ -245,6 +245,7 @@ fn threads_never_see_old_or_foreign_blocks() {
         threads.into_iter().map(|t| t.join().unwrap()).sum::<u64>()
     });
     assert!(steps > 1000, "only {steps} steps");
+    cache.audit();
     cache.set_ssd(None).unwrap();
     cache.audit();
 }

@@ -29,7 +29,7 @@ pub(crate) enum Append {
     Done(u32),
     /// No extent is free.
     Full,
-    /// The device is behind, or the pool or the store is closed.
+    /// The device is behind, or the pool is closed.
     Refused,
 }
 
@@ -49,7 +49,7 @@ impl SsdLog {
         content: &Block,
         sum: u32,
     ) -> (Append, bool) {
-        if self.closed || ssd.closed() || ssd.stage.behind() {
+        if self.closed || ssd.stage.behind() {
             return (Append::Refused, false);
         }
         let mut opened = false;
@@ -185,12 +185,24 @@ impl SsdStore {
             let bit = live.trailing_zeros();
             live &= live - 1;
             let slot = extent * EXTENT_SLOTS + bit;
-            if index.remove_at(self.key(slot), Place::ssd(slot)) {
+            if self.unname(index, slot) {
                 e.live.fetch_and(!(1 << bit), Ordering::SeqCst);
                 evicted += 1;
             }
         }
         evicted
+    }
+
+    /// Takes a slot's block out of the index; `true` when the slot is the caller's now. Not once the store is
+    /// closed: its blocks are swept out, and the place may be a block of the next store already.
+    pub(crate) fn unname(&self, index: &Index, slot: u32) -> bool {
+        let place = Place::ssd(slot);
+        let mut entry = index.lock(self.key(slot));
+        let Some(spot) = entry.find_at(place).filter(|_| !self.closed()) else {
+            return false;
+        };
+        entry.remove(spot);
+        true
     }
 
     /// The owner of a slot gives it up. `true` when its extent may be free now.

@@ -296,6 +296,12 @@ impl SsdStore {
         unit.first..unit.first + stage::UNIT_SLOTS
     }
 
+    /// Is nothing on its way to the device?
+    #[cfg(test)]
+    pub(crate) fn settled(&self) -> bool {
+        (0..self.free.lock().fresh).all(|e| self.extent(e).pending.load(Ordering::SeqCst) == 0)
+    }
+
     /// Blocks of an extent.
     #[cfg(test)]
     pub(crate) fn live(&self, extent: u32) -> u32 {
