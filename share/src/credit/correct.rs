@@ -44,10 +44,8 @@ const LARGEST_ERROR: f64 = 0.7;
 /// The error of the moment is a logarithm, and tells what to do soon; what to do in the end is told by what was got
 /// altogether over about so many seconds beside what would have been the part of it. For bandwidth comes in bursts, and
 /// has a mean above that of its logarithm; corrected by that alone the one whose bursts are largest beside its ideal, the
-/// lightest, would get a fifth too much. So much counts the one beside the other. Filling and writing of dirty pages is over
-/// by then.
+/// lightest, would get a fifth too much. Both count alike. Filling and writing of dirty pages is over by then.
 const LONG: f64 = 10.0;
-const OF_THE_MEAN: f64 = 1.0;
 /// By how much the one is above the other on the average over about so many seconds is set aside.
 const SKEW: f64 = 20.0;
 /// Where room decides, so much of a correction is taken to show in the end. With all of it, what one had too much at first
@@ -105,7 +103,7 @@ impl Correction {
         let moment = moment.clamp(-LARGEST_ERROR, LARGEST_ERROR);
         let skew = (moment - lacked).clamp(-LARGEST_ERROR, LARGEST_ERROR);
         follow(&mut self.skew, skew, seconds, SKEW);
-        moment - self.skew + OF_THE_MEAN * lacked
+        moment - self.skew + lacked
     }
 
     /// The tenant did not contend for `seconds`: what was learnt about it fades.
