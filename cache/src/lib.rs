@@ -17,6 +17,7 @@ mod index;
 #[cfg(test)]
 mod model;
 mod policy;
+mod regular;
 mod ring;
 mod store;
 

@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use justitia_agent::escape::encode;
 use justitia_cache::serve::{
-    self as daemon, Ask, Config, Service, Size, ask, default_control_path, show,
+    self as daemon, Ask, Config, Service, Size, ask, default_control_path, make_directory_of, show,
 };
 use justitia_cache::{CacheError, Policy, StoreKind, Weight, bench};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -28,10 +28,10 @@ pub struct Cache {
 }
 
 const EXAMPLES: &str = "\
-Try it:
-  justitia cache serve disk.img --socket /tmp/disk.sock &
-  nbdinfo 'nbd+unix:///disk?socket=/tmp/disk.sock'
-  qemu-system-x86_64 -drive file='nbd+unix:///disk?socket=/tmp/disk.sock',format=raw,if=virtio …
+Try it (it prints the URI; sockets are for this user alone):
+  justitia cache serve disk.img --socket $XDG_RUNTIME_DIR/disk.sock &
+  nbdinfo \"nbd+unix:///disk?socket=$XDG_RUNTIME_DIR/disk.sock\"
+  qemu-system-x86_64 -drive file=\"nbd+unix:///disk?socket=$XDG_RUNTIME_DIR/disk.sock\",format=raw,if=virtio …
   justitia cache stats
 
 Share it (`justitia cache serve --help` has a configuration):
@@ -49,21 +49,23 @@ A configuration, every table but [[vm]] optional:
   limit = \"16GiB\"                        # what it may grow to [default: the machine's memory]
 
   [ssd]                                    # its content is lost
-  path = \"/dev/nvme1n1\"                  # or a file
+  path = \"/dev/nvme1n1\"                  # or a file, of mode 600, which is removed at the end
   size = \"200GiB\"
 
-  [listen]                                 # all disks of all VMs
-  unix = \"/run/justitia/nbd.sock\"
-  tcp = \"0.0.0.0:10809\"                  # anything but loopback needs [tls]
+  [listen]
+  unix = \"/run/justitia/nbd.sock\"        # all disks of all VMs, for this user alone
+  tcp = \"0.0.0.0:10809\"                  # a client sees the disks of the VMs that its certificate is for
+  insecure = false                         # true: no certificates, whoever reaches the port has every disk
 
   [tls]                                    # server-cert.pem, server-key.pem, ca-cert.pem
   directory = \"/etc/pki/justitia\"
-  verify_clients = true
+  verify_clients = true                    # false only with insecure = true
 
   [[vm]]
   name = \"web\"
   weight = 200                             # among the VMs, 1 to 10000 [default: 100]
-  socket = \"/run/justitia/web.sock\"      # this VM's disks alone
+  socket = \"/run/justitia/web.sock\"      # this VM's disks alone, for this user alone
+  clients = [\"web\"]                      # common or DNS names in its certificates [default: its name]
   policy = \"sieve\"                       # fifo, ghost, sieve, s3-fifo
 
   [[vm.pool]]                              # \"default\" takes what belongs to no container
@@ -77,6 +79,8 @@ A configuration, every table but [[vm]] optional:
   mode = \"inclusive\"                     # exclusive: the client puts; uncached
   read_only = false
   direct = true                            # past the host's page cache
+
+Directories of sockets are writable by nobody but this user and root. A VM has 64 connections at most.
 
 The log goes to standard error; JUSTITIA_LOG=debug says more.";
 
@@ -305,9 +309,8 @@ fn of_image(args: &Serve, image: &Path) -> anyhow::Result<Config> {
     for disk in config.vms.iter_mut().flat_map(|vm| &mut vm.disks) {
         disk.read_only = args.read_only;
     }
-    if let Some(dir) = socket.parent() {
-        std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
-    }
+    make_directory_of(&socket)
+        .with_context(|| format!("cannot make the directory of {}", socket.display()))?;
     // Another server may have the usual control socket: each has its own then.
     let taken = args.control.is_none() && std::os::unix::net::UnixStream::connect(&control).is_ok();
     config.control = Some(if taken {
@@ -384,7 +387,7 @@ fn set(args: &Set) -> anyhow::Result<()> {
 fn stats(args: &Stats) -> anyhow::Result<()> {
     let stats = ask(&control(args.control.as_deref()), &Ask::Stats).map_err(told)?;
     if args.json {
-        out::line(serde_json::to_string_pretty(&stats)?);
+        out::line(out::json(&stats)?);
     } else {
         out::print(show(&stats));
     }
@@ -452,6 +455,7 @@ mod tests {
         let text = lines.collect::<Vec<_>>().join("\n");
         let config = Config::parse(Path::new("help"), &text).unwrap();
         assert_eq!(config.vms[0].disks[0].name, "web-root");
+        assert_eq!(config.vms[0].clients, ["web"]);
         assert!(config.cache.ssd.is_some() && config.tls.is_some() && config.metrics.is_some());
     }
 }

@@ -29,7 +29,11 @@ set -e
 serve() {
     justitia cache serve $1 --socket /run/n --control /run/c --memory $2 >/run/log 2>&1 &
     echo $! >/run/server
-    for i in $(seq 100); do [ -S /run/n ] && return; sleep 0.1; done
+    for i in $(seq 100); do
+        [ -S /run/n ] && return
+        grep -q '^justitia: cannot' /run/log && break
+        sleep 0.1
+    done
     cat /run/log >&2; return 1
 }
 stop() {
@@ -191,4 +195,119 @@ fn the_kernels_client_is_served_images_and_block_devices() {
              --fsync=64 --minimal >/dev/null
          detach; stop",
     );
+}
+
+/// Kills a server of `$IMAGE` while the disk `$DISK` holds back a write of it, starts the next one, and has it write
+/// the same block. Prints how many seconds passed until the next server served, and what the block holds when the first
+/// write must have arrived.
+///
+/// `io.max` holds the first server's write back for eight seconds, and nothing of the second server's.
+const LATE_WRITE: &str = r#"
+slow=/sys/fs/cgroup/slow
+mkdir -p $slow
+echo "$(cat /sys/block/$DISK/dev) wbps=8192" >$slow/io.max
+rm -f /run/n
+sh -c "echo \$\$ >$slow/cgroup.procs; exec justitia cache serve $SERVE --control /run/c" >/run/log 2>&1 &
+server=$!
+for i in $(seq 100); do [ -S /run/n ] && break; sleep 0.1; done
+nbd-client -N $NAME -unix /run/n /dev/nbd0 -b 4096 >&2
+yes old | tr -d '\n' | dd of=/run/old bs=64k count=1 iflag=fullblock 2>/dev/null
+yes new | tr -d '\n' | dd of=/run/new bs=64k count=1 iflag=fullblock 2>/dev/null
+dd if=/run/old of=/dev/nbd0 bs=64k oflag=direct $HOW 2>/dev/null &
+sleep 2
+kill -9 $server
+killed=$(date +%s)
+while [ -d /proc/$server ] && ! grep -q '^State:.Z' /proc/$server/status; do sleep 0.1; done
+detach
+until rm -f /run/n; serve_next; do
+    grep -q 'nobody else uses' /run/log
+    [ $(date +%s) -lt $((killed + 60)) ]
+done
+waited=$(($(date +%s) - killed))
+attach $NAME
+dd if=/run/new of=/dev/nbd0 bs=64k oflag=direct $HOW 2>/dev/null
+sleep 12
+detach
+echo "$waited $(dd if=$IMAGE bs=64k count=1 iflag=direct 2>/dev/null | head -c 3)"
+"#;
+
+/// An image that is served through the page cache.
+const BUFFERED: &str = r#"
+[[vm]]
+name = "buffered"
+socket = "/run/n"
+[[vm.disk]]
+name = "buffered"
+image = "/data/buffered.img"
+direct = false
+"#;
+
+/// A disk may hold a write of a server that was killed. It must be over before the next server writes.
+#[test]
+fn a_write_of_a_killed_server_does_not_arrive_after_its_successors() {
+    let free = Throttle::default();
+    let vm = Vm::boot(&VmSpec {
+        disks: vec![
+            DiskSpec {
+                size: 512 << 20,
+                filesystem: Some(Filesystem::Ext4),
+                journal: 0,
+                throttle: free,
+            },
+            DiskSpec {
+                size: IMAGE,
+                filesystem: None,
+                journal: 0,
+                throttle: free,
+            },
+        ],
+        ..VmSpec::default()
+    })
+    .unwrap();
+    let guest = vm.guest();
+    take_along(guest, "nbd-client");
+    run(
+        guest,
+        "modprobe nbd; mkdir -p /data; mount /dev/vda /data
+         dd if=/dev/zero of=/data/file.img bs=1M count=4; sync
+         # The kernel bills the first writer of a file for what is written back of it.
+         mkdir /sys/fs/cgroup/slow
+         sh -c 'echo $$ >/sys/fs/cgroup/slow/cgroup.procs
+                exec dd if=/dev/zero of=/data/buffered.img bs=1M count=4'; sync",
+    );
+    guest
+        .push("/run/buffered.toml", 0o600, BUFFERED.as_bytes())
+        .unwrap();
+    for (image, disk, how, serve) in [
+        ("/dev/vdb", "vdb", "", "/dev/vdb --socket /run/n"),
+        (
+            "/data/file.img",
+            "vda",
+            "",
+            "/data/file.img --socket /run/n",
+        ),
+        // Through the page cache it is the flush that waits for the disk.
+        (
+            "/data/buffered.img",
+            "vda",
+            "conv=fsync",
+            "--config /run/buffered.toml",
+        ),
+    ] {
+        let name = Path::new(image).file_stem().unwrap().to_str().unwrap();
+        let script = format!(
+            "serve_next() {{ (serve {image} 1MiB) 2>/dev/null; }}
+             IMAGE={image} NAME={name} DISK={disk} HOW='{how}' SERVE='{serve}'
+             {LATE_WRITE}
+             stop"
+        );
+        let found = run(guest, &script);
+        let (waited, content) = found.trim().split_once(' ').unwrap();
+        assert_eq!(content, "new", "{serve}: the late write is on the disk");
+        let waited: u64 = waited.parse().unwrap();
+        assert!(
+            waited >= 2,
+            "{serve}: nothing was in flight when the next server came, which proves nothing"
+        );
+    }
 }

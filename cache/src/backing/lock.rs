@@ -4,6 +4,9 @@
 //! one for each permission that is used and one for each that is not shared with others. So QEMU refuses an
 //! image that Justitia serves, and the other way round. Block devices are opened with `O_EXCL` besides, to be
 //! read, too: that keeps out mounts and device mappers, and any other server.
+//!
+//! The locked open file is the one that io_uring writes through. Requests of a killed process go on in the kernel, and
+//! each has a reference to the open file: the kernel gives the locks up with the last of them.
 
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
@@ -24,7 +27,7 @@ const RESIZE: libc::off_t = 3;
 pub enum LockError {
     /// Another process uses it.
     #[error(
-        "expected an image that nobody else uses, found it in use (by a QEMU, another `justitia cache serve` or, a block device, by a mount): end that first"
+        "expected an image that nobody else uses, found it in use (by a QEMU, another `justitia cache serve` or, a block device, by a mount): end that first; writes of a server that was killed count until the disk has answered them"
     )]
     Busy,
     /// The file system has no locks.
@@ -32,7 +35,7 @@ pub enum LockError {
     Io(#[from] io::Error),
 }
 
-/// Takes the locks for as long as `file` is open.
+/// Takes the locks for as long as `file` is open, here or in requests in flight.
 pub fn take(file: &File, read_only: bool) -> Result<(), LockError> {
     let used: &[_] = if read_only {
         &[CONSISTENT_READ]

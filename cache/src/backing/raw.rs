@@ -12,9 +12,11 @@ use rustix::fs::{FallocateFlags, OFlags, SeekFrom, fallocate, fdatasync};
 use rustix::io::{Errno, ReadWriteFlags, pread, pwrite, pwritev2};
 use std::fs::File;
 use std::io::{self, IoSlice};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// How an image is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,20 +65,39 @@ pub enum OpenError {
 
 /// A raw image that this process alone may write.
 pub struct RawDisk {
-    /// Through the page cache: for what `O_DIRECT` cannot do. Holds the locks.
-    buffered: Arc<File>,
-    /// Past the page cache, if that works here.
+    /// What rings transfer from and to; past the page cache, if that works here. Holds the locks: the kernel gives
+    /// them up with the last reference to this open file, and each request in a ring has one. So a server that is
+    /// killed keeps the image locked until the disk has answered its last write.
     file: DiskFile,
+    /// Through the page cache: for what `O_DIRECT` cannot do. Threads alone use it, and a process does not end before
+    /// its threads have come back from the disk.
+    buffered: Arc<File>,
     direct: bool,
     size: u64,
 }
 
+/// How long an image may be in use before that is an error: a server that was killed has its last writes answered.
+const PATIENCE: Duration = Duration::from_secs(2);
+
 impl RawDisk {
-    /// Opens `path`, and locks it against writers.
+    /// Opens `path`, and locks it against writers. Waits up to 2 s for a server that was killed to let go of it.
     ///
     /// # Errors
     /// When it cannot be opened, is no image, or is in use.
     pub fn open(path: &Path, options: OpenOptions) -> Result<Self, OpenError> {
+        let since = Instant::now();
+        loop {
+            match Self::try_open(path, options) {
+                Err(OpenError::Locked {
+                    source: LockError::Busy,
+                    ..
+                }) if since.elapsed() < PATIENCE => std::thread::sleep(PATIENCE / 40),
+                done => return done,
+            }
+        }
+    }
+
+    fn try_open(path: &Path, options: OpenOptions) -> Result<Self, OpenError> {
         let io_error = |source| OpenError::Io {
             path: path.into(),
             source,
@@ -94,28 +115,37 @@ impl RawDisk {
         } else {
             OFlags::empty()
         };
-        let buffered =
-            open(path, options.read_only, exclusive).map_err(|source| match source.kind() {
+        let open_first = |flags: OFlags| {
+            open(path, options.read_only, flags | exclusive).map_err(|source| match source.kind() {
                 io::ErrorKind::ResourceBusy => locked(LockError::Busy),
                 _ => io_error(source),
-            })?;
-        lock::take(&buffered, options.read_only).map_err(locked)?;
-        let size = rustix::fs::seek(&buffered, SeekFrom::End(0)).map_err(|e| io_error(e.into()))?;
-        // Through /proc, so that it is the file that was locked, whatever the path names by now.
-        let again = format!(
-            "/proc/self/fd/{}",
-            std::os::fd::AsRawFd::as_raw_fd(&buffered)
-        );
-        let direct = options
-            .direct
-            .then(|| open(Path::new(&again), options.read_only, OFlags::DIRECT).ok())
-            .flatten()
-            .and_then(|file| alignment(&file).map(|align| DiskFile::new(Arc::new(file), align)));
-        let buffered = Arc::new(buffered);
+            })
+        };
+        let direct = if options.direct {
+            open_direct(open_first)?
+        } else {
+            None
+        };
+        let (file, align) = match direct {
+            Some(found) => found,
+            None => (open_first(OFlags::empty())?, 1),
+        };
+        lock::take(&file, options.read_only).map_err(locked)?;
+        let size = rustix::fs::seek(&file, SeekFrom::End(0)).map_err(|e| io_error(e.into()))?;
+        let direct = align > 1;
+        let file = Arc::new(file);
+        let buffered = if direct {
+            // Through /proc, so that it is the file that was locked, whatever the path names by now.
+            let again = format!("/proc/self/fd/{}", file.as_raw_fd());
+            let again = open(Path::new(&again), options.read_only, OFlags::empty());
+            Arc::new(again.map_err(io_error)?)
+        } else {
+            Arc::clone(&file)
+        };
         Ok(Self {
-            direct: direct.is_some(),
-            file: direct.unwrap_or_else(|| DiskFile::new(Arc::clone(&buffered), 1)),
+            file: DiskFile::new(file, align),
             buffered,
+            direct,
             size,
         })
     }
@@ -172,6 +202,19 @@ impl RawDisk {
             at += len(&zeroes[..step]);
         }
         Ok(())
+    }
+}
+
+/// The image past the page cache, and what its offsets are multiples of; `None` where that does not work.
+fn open_direct(
+    open_first: impl Fn(OFlags) -> Result<File, OpenError>,
+) -> Result<Option<(File, u64)>, OpenError> {
+    match open_first(OFlags::DIRECT) {
+        Ok(file) => Ok(alignment(&file).map(|align| (file, align))),
+        Err(OpenError::Io { source, .. }) if source.kind() == io::ErrorKind::InvalidInput => {
+            Ok(None)
+        }
+        Err(e) => Err(e),
     }
 }
 

@@ -69,13 +69,12 @@ impl Cache {
         c.config.ssd.clone_from(&ssd);
         let old = self.stores.ssd.load_full().map(|old| Arc::downgrade(&old));
         self.stop_ssd();
-        let Some(ssd) = ssd else { return Ok(()) };
-        // Whoever is still at it has the same file locked.
+        // Whoever is still at it has the same file locked. The last removes it.
         let start = Instant::now();
         while old.as_ref().is_some_and(|old| old.strong_count() > 0) && start.elapsed() < PATIENCE {
             std::thread::sleep(Duration::from_millis(1));
         }
-        self.open_ssd(&ssd)
+        ssd.map_or(Ok(()), |ssd| self.open_ssd(&ssd))
     }
 
     /// Gives the SSD store another size; one that has failed is opened anew.

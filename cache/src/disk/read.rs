@@ -156,7 +156,7 @@ impl CachedDisk {
     }
 
     /// Reads what is on the SSD; `true` when nothing is missing then.
-    pub(super) fn read_pending(
+    pub(crate) fn read_pending(
         &self,
         pool: &PoolHandle,
         rest: &mut Rest,

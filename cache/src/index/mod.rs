@@ -6,16 +6,23 @@
 //! leaves that lock nothing further.
 
 mod place;
+mod regions;
 mod table;
 
 pub(crate) use place::{MAX_SLOTS, Place, Slot};
+pub(crate) use regions::REGION;
 pub(crate) use table::{Spot, Table, scale};
 
-use crate::block::Key;
+use crate::block::{Key, MAX_BLOCK};
 use parking_lot::{Mutex, MutexGuard};
+use regions::Regions;
+use std::ops::Range;
 
 /// Shards. Sixteen threads that hit at random meet on one of 256 with a probability of a few per cent.
 const SHARDS: usize = 256;
+
+/// Buckets that a sweep looks through before it lets others at their shard: some 800 blocks.
+const SWEEP_STEP: usize = 64;
 
 /// Where the key of a slot is found: the stores.
 pub(crate) trait Keys {
@@ -31,12 +38,14 @@ struct Shard(Mutex<Table>);
 /// The index.
 pub(crate) struct Index {
     shards: Box<[Shard]>,
+    regions: Regions,
     seed: u64,
 }
 
 /// A locked shard, and the key that it was locked for.
 pub(crate) struct Entry<'a> {
     table: MutexGuard<'a, Table>,
+    regions: &'a Regions,
     key: Key,
     hash: u64,
     seed: u64,
@@ -46,6 +55,7 @@ impl Index {
     pub(crate) fn new(seed: u64) -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Shard::default()).collect(),
+            regions: Regions::new(),
             seed,
         }
     }
@@ -59,6 +69,7 @@ impl Index {
         let hash = key.hash(self.seed);
         Entry {
             table: self.shards[scale(hash >> 32, SHARDS)].0.lock(),
+            regions: &self.regions,
             key,
             hash,
             seed: self.seed,
@@ -73,7 +84,28 @@ impl Index {
     /// Heap bytes.
     pub(crate) fn bytes(&self) -> usize {
         let tables: usize = self.shards.iter().map(|s| s.0.lock().bytes()).sum();
-        tables + SHARDS * size_of::<Shard>()
+        tables + SHARDS * size_of::<Shard>() + self.regions.bytes()
+    }
+
+    /// The parts of `blocks` of a disk in which there may be some that were put before the call. What is put meanwhile
+    /// may be missed.
+    pub(crate) fn occupied(
+        &self,
+        disk: u64,
+        blocks: Range<u64>,
+    ) -> impl Iterator<Item = Range<u64>> {
+        // Puts that were under way have counted their blocks once their shards were free.
+        for shard in &self.shards {
+            drop(shard.0.lock());
+        }
+        let end = blocks.end.min(MAX_BLOCK + 1);
+        self.regions.occupied(disk, blocks.start..end, self.seed)
+    }
+
+    /// Do the counters of the regions say what the tables hold?
+    #[cfg(test)]
+    pub(crate) fn regions_are_right(&self) -> bool {
+        self.len() == self.regions.total()
     }
 
     /// The keys in the index that `wanted` names, a shard at a time.
@@ -86,8 +118,9 @@ impl Index {
         found
     }
 
-    /// Removes every block that `wanted` names, a shard at a time; `own` makes of a place what its owner has
-    /// then, with the shard still locked, and `removed` is handed that with none locked.
+    /// Removes every block that `wanted` names, a part of a shard at a time; `own` makes of a place what its owner has
+    /// then, with the shard still locked, and `removed` is handed that with none locked. What is put meanwhile may be
+    /// missed.
     pub(crate) fn sweep<T>(
         &self,
         keys: &impl Keys,
@@ -98,23 +131,36 @@ impl Index {
         let mut found = Vec::new();
         let mut owned = Vec::new();
         for shard in &self.shards {
-            {
-                let mut table = shard.0.lock();
-                found.extend(
-                    table
-                        .places()
-                        .map(|place| (keys.key(place), place))
-                        .filter(|(key, place)| wanted(*key, *place)),
-                );
-                for (key, place) in found.drain(..) {
-                    let hash = key.hash(self.seed);
-                    if let Some(spot) = table.find(hash, |p| p == place) {
-                        table.remove(hash, spot);
-                        owned.push(own(place));
+            let mut from = 0;
+            let mut growths = None;
+            let mut left = true;
+            while left {
+                {
+                    let mut table = shard.0.lock();
+                    if growths != Some(table.growths()) {
+                        // Whatever there is may have moved.
+                        growths = Some(table.growths());
+                        from = 0;
                     }
+                    found.extend(
+                        table
+                            .places_in(from..from + SWEEP_STEP)
+                            .map(|place| (keys.key(place), place))
+                            .filter(|(key, place)| wanted(*key, *place)),
+                    );
+                    for (key, place) in found.drain(..) {
+                        let hash = key.hash(self.seed);
+                        if let Some(spot) = table.find(hash, |p| p == place) {
+                            table.remove(hash, spot);
+                            self.regions.take(key, self.seed);
+                            owned.push(own(place));
+                        }
+                    }
+                    from += SWEEP_STEP;
+                    left = from < table.buckets();
                 }
+                owned.drain(..).for_each(&removed);
             }
-            owned.drain(..).for_each(&removed);
         }
     }
 }
@@ -163,11 +209,75 @@ impl Entry<'_> {
         let seed = self.seed;
         self.table
             .insert(self.hash, place, |p| keys.key(p).hash(seed));
+        self.regions.add(self.key, seed);
         None
     }
 
     /// Removes the entry; the caller owns the place now.
     pub(crate) fn remove(&mut self, spot: Spot) -> Place {
+        self.regions.take(self.key, self.seed);
         self.table.remove(self.hash, spot)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The place's number is the key.
+    struct Same;
+
+    impl Keys for Same {
+        fn key(&self, place: Place) -> Key {
+            let n = u64::from(place.raw());
+            Key::new(1, n * REGION / 4).unwrap()
+        }
+    }
+
+    #[test]
+    fn only_regions_with_blocks_are_looked_at() {
+        let index = Index::new(7);
+        let looked_at = |disk| index.occupied(disk, 5..1 << 22).collect::<Vec<_>>();
+        for n in 0..8 {
+            let place = Place::memory(n);
+            index.lock(Same.key(place)).set(&Same, place);
+        }
+        // Four blocks to a region.
+        let two = [5..REGION, REGION..2 * REGION];
+        assert_eq!(looked_at(1), two);
+        assert_eq!(looked_at(2), []);
+        let second = |key: Key, _| key.block() >= REGION;
+        index.sweep(&Same, second, |_| (), |()| ());
+        assert_eq!(looked_at(1), two[..1]);
+        for n in 0..4 {
+            let place = Place::memory(n);
+            let mut entry = index.lock(Same.key(place));
+            let spot = entry.find(&Same).unwrap();
+            entry.remove(spot);
+        }
+        assert_eq!(looked_at(1), []);
+        assert!(index.regions_are_right());
+    }
+
+    /// A sweep goes through a shard in parts, and misses nothing of what moves meanwhile.
+    #[test]
+    fn a_sweep_finds_everything_while_others_put() {
+        let index = Index::new(7);
+        let mine = |n: u32| n.is_multiple_of(2);
+        let put = |numbers: Range<u32>, wanted: bool| {
+            for n in numbers.filter(|n| mine(*n) == wanted) {
+                let place = Place::memory(n);
+                index.lock(Same.key(place)).set(&Same, place);
+            }
+        };
+        put(0..300_000, true);
+        std::thread::scope(|scope| {
+            // They make the tables grow.
+            scope.spawn(|| put(0..600_000, false));
+            index.sweep(&Same, |_, place| mine(place.raw()), |_| (), |()| ());
+        });
+        let left = index.keys(&Same, |key| (key.block() / (REGION / 4)).is_multiple_of(2));
+        assert_eq!(left, []);
+        assert_eq!(index.len(), 300_000);
     }
 }

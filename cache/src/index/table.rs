@@ -6,6 +6,7 @@
 //! whether it is the one (the stores know the key of each slot).
 
 use super::place::Place;
+use std::ops::Range;
 
 /// Places in a bucket: as many as fit a cache line with their tags and the counter.
 const ENTRIES: usize = 12;
@@ -46,6 +47,8 @@ const EMPTY: Bucket = Bucket {
 pub(crate) struct Table {
     buckets: Vec<Bucket>,
     len: usize,
+    /// How often it has grown.
+    growths: u64,
 }
 
 /// The tag of a hash, with no use counted.
@@ -62,6 +65,16 @@ impl Table {
     /// Heap bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.buckets.capacity() * size_of::<Bucket>()
+    }
+
+    /// How many buckets there are.
+    pub(crate) fn buckets(&self) -> usize {
+        self.buckets.len()
+    }
+
+    /// How often it has grown. While it does not, entries stay in their buckets.
+    pub(crate) fn growths(&self) -> u64 {
+        self.growths
     }
 
     fn home(&self, hash: u64) -> usize {
@@ -171,6 +184,7 @@ impl Table {
         buckets.reserve_exact(count);
         buckets.resize(count, EMPTY);
         self.buckets = buckets;
+        self.growths += 1;
         self.len = 0;
         for bucket in &old {
             for (place, tag) in bucket.places.iter().zip(bucket.tags) {
@@ -183,7 +197,15 @@ impl Table {
 
     /// Every place in the table.
     pub(crate) fn places(&self) -> impl Iterator<Item = Place> {
-        self.buckets
+        self.places_in(0..self.buckets.len())
+    }
+
+    /// Every place in these buckets, as far as they exist.
+    pub(crate) fn places_in(&self, buckets: Range<usize>) -> impl Iterator<Item = Place> {
+        let end = buckets.end.min(self.buckets.len());
+        let buckets = self.buckets.get(buckets.start..end);
+        buckets
+            .unwrap_or_default()
             .iter()
             .flat_map(|b| b.places.iter().zip(b.tags))
             .filter(|(_, tag)| *tag != 0)

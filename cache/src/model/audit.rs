@@ -71,5 +71,6 @@ impl Cache {
             );
         }
         assert_eq!(index.len(), blocks + on_ssd, "entries without blocks");
+        assert!(index.regions_are_right(), "regions counted wrongly");
     }
 }

@@ -1,12 +1,13 @@
 //! One client.
 
+use super::catalogue::Table;
 use super::encode::{self, Style};
 use super::export::Export;
 use super::flight::Flights;
-use super::handshake::{Agreed, Catalogue};
+use super::handshake::Agreed;
 use super::input::{INPUT, Input};
 use super::negotiate::negotiate;
-use super::outbox::{Inbox, Outgoing, Reply};
+use super::outbox::{Finished, Inbox, Outgoing, Reply};
 use super::proto::Errno;
 use super::request::{Command, Parsed, Request, parse};
 use super::serve::{Answer, Work};
@@ -18,34 +19,42 @@ use rustls::ServerConfig;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// Replies are sent before more requests are looked at once there are this many bytes of them.
 const OUTPUT: usize = 1 << 20;
 
 /// What a connection needs of its server.
 pub struct Context {
-    pub catalogue: Arc<dyn Exports>,
+    pub exports: Arc<Table>,
+    /// A client sees what its certificate's names let it see, otherwise everything.
+    pub certified: bool,
+    /// Threads that wait for images.
     pub workers: Workers,
+    /// Threads that wait for the SSD store.
+    pub ssd_workers: Workers,
     pub limits: Limits,
     pub tls: Option<Arc<ServerConfig>>,
     pub tls_required: bool,
 }
 
-/// The server's exports.
-pub trait Exports: Catalogue + Send + Sync {
-    /// By the name that the catalogue gave.
-    fn open(&self, name: &str) -> Option<Arc<Export>>;
-}
-
-/// Serves a client to the end. An error says why the connection broke; a client that leaves is none.
-pub fn run(transport: Transport, context: &Context) -> io::Result<()> {
+/// Serves a client to the end; `on_agreed` is told when it has come to terms. An error says why the connection broke; a
+/// client that leaves is none.
+pub fn run(transport: Transport, context: &Context, on_agreed: impl FnOnce()) -> io::Result<()> {
     let mut transport = transport;
     let mut input = Input::new();
-    let Some(agreed) = negotiate(&mut transport, &mut input, context)? else {
+    let Some((agreed, view)) = negotiate(&mut transport, &mut input, context, on_agreed)? else {
         return Ok(());
     };
-    let export = context.catalogue.open(&agreed.export).ok_or_else(|| {
+    let export = view.open(&agreed.export).ok_or_else(|| {
         io::Error::other(format!("export {:?} was removed meanwhile", agreed.export))
+    })?;
+    let most = context.limits.vm_connections;
+    let _seat = export.tenant.seat(most).ok_or_else(|| {
+        io::Error::other(format!(
+            "the VM of export {:?} has {most} connections already, which is the limit of one VM",
+            agreed.export
+        ))
     })?;
     Connection::new(transport, input, export, agreed, context)?.serve()
 }
@@ -68,6 +77,8 @@ struct Connection<'a> {
     /// Requests that workers have.
     handed: usize,
     in_flight_bytes: usize,
+    /// Since when the client has taken nothing of the replies that wait for it.
+    stalled: Option<Instant>,
     /// No more requests come; what is in flight is finished.
     closing: bool,
 }
@@ -100,6 +111,7 @@ impl<'a> Connection<'a> {
             flights: context.limits.rings.then(Flights::new).flatten(),
             handed: 0,
             in_flight_bytes: 0,
+            stalled: None,
             closing: false,
         })
     }
@@ -111,7 +123,7 @@ impl<'a> Connection<'a> {
             if let Some(flights) = &mut self.flights {
                 flights.submit();
             }
-            self.out.send(&mut self.transport)?;
+            self.send()?;
             if self.closing && self.in_flight() == 0 && self.out.is_empty() {
                 self.transport.close();
                 return Ok(());
@@ -121,6 +133,23 @@ impl<'a> Connection<'a> {
                 self.receive()?;
             }
         }
+    }
+
+    /// Sends what the client takes.
+    fn send(&mut self) -> io::Result<()> {
+        let before = self.transport.sent();
+        self.out.send(&mut self.transport)?;
+        if !self.unsent() {
+            self.stalled = None;
+        } else if self.stalled.is_none() || self.transport.sent() != before {
+            self.stalled = Some(Instant::now());
+        }
+        Ok(())
+    }
+
+    /// Are there bytes that the client has not taken?
+    fn unsent(&self) -> bool {
+        !self.out.is_empty() || self.transport.unsent()
     }
 
     /// May more requests be taken on?
@@ -141,8 +170,17 @@ impl<'a> Connection<'a> {
     fn collect(&mut self) {
         let mut finished = std::mem::take(&mut self.finished);
         if self.handed > 0 {
-            self.inbox.collect(&mut finished);
-            self.handed -= finished.len();
+            for done in self.inbox.collect() {
+                self.handed -= 1;
+                match done {
+                    Finished::Reply(reply) => {
+                        let counts = &self.export.counts;
+                        counts.by_workers.fetch_add(1, Ordering::Relaxed);
+                        finished.push(reply);
+                    }
+                    Finished::Rest(left) => self.start(left.0, left.1),
+                }
+            }
         }
         let mut again = Vec::new();
         if let Some(flights) = &mut self.flights {
@@ -245,7 +283,7 @@ impl<'a> Connection<'a> {
             _ => {
                 let held = payload.as_ref().map_or(0, |p| p.len());
                 let work = payload.map_or(Work::Nothing, Work::Write);
-                self.start(self.answer(request, held), work);
+                self.begin(self.answer(request, held), work);
             }
         }
     }
@@ -290,12 +328,17 @@ impl<'a> Connection<'a> {
         if let Some(copied) = copied {
             buffer.copy_from_slice(&copied);
         }
-        self.start(self.answer(request, size), Work::Read(buffer, rest));
+        self.begin(self.answer(request, size), Work::Read(buffer, rest));
     }
 
-    /// Begins to answer: through the ring if that can be.
-    fn start(&mut self, answer: Answer, work: Work) {
+    /// Begins to answer.
+    fn begin(&mut self, answer: Answer, work: Work) {
         self.in_flight_bytes += answer.held;
+        self.start(answer, work);
+    }
+
+    /// Goes on to answer: through the ring if that can be.
+    fn start(&mut self, answer: Answer, work: Work) {
         let left = match &mut self.flights {
             Some(flights) => flights.start(answer, work),
             None => Some((answer, work)),
@@ -308,21 +351,25 @@ impl<'a> Connection<'a> {
     /// Lets a worker answer.
     fn hand_on(&mut self, answer: Answer, work: Work) {
         self.handed += 1;
-        self.export
-            .counts
-            .by_workers
-            .fetch_add(1, Ordering::Relaxed);
         let inbox = Arc::clone(&self.inbox);
-        self.context.workers.submit(
-            &self.export.lane,
-            Box::new(move || inbox.leave(answer.execute(work))),
-        );
+        let tenant = &self.export.tenant;
+        // Threads that wait for a disk, which may hang, are not those that wait for the SSD store.
+        match work {
+            Work::Read(data, rest) if rest.on_ssd() => self.context.ssd_workers.submit(
+                &tenant.ssd,
+                Box::new(move || inbox.leave(answer.read_ssd(data, rest))),
+            ),
+            work => self.context.workers.submit(
+                &tenant.disk,
+                Box::new(move || inbox.leave(Finished::Reply(answer.execute(work)))),
+            ),
+        }
     }
 
     /// Waits for something to do, and receives what has arrived.
     fn receive(&mut self) -> io::Result<()> {
         let want = self.room();
-        let alone = self.in_flight() == 0 && self.out.is_empty() && !self.transport.unsent();
+        let alone = self.in_flight() == 0 && !self.unsent();
         if want && alone {
             // Nothing but the client can have news: the receive itself may wait.
             return self.receive_now(true);
@@ -336,12 +383,24 @@ impl<'a> Connection<'a> {
         if self.handed > 0 && !self.inbox.may_sleep() {
             return Ok(());
         }
-        let write = !self.out.is_empty() || self.transport.unsent();
         let wakes = [
             (self.handed > 0).then(|| self.inbox.event()),
             self.flights.as_ref().and_then(Flights::event),
         ];
-        let ready = self.transport.wait(want, write, wakes, None);
+        let deadline = self.stalled.map(|since| since + self.context.limits.send);
+        let ready = self
+            .transport
+            .wait(want, self.unsent(), wakes, deadline)
+            .map_err(|e| match e.kind() {
+                io::ErrorKind::TimedOut => io::Error::new(
+                    e.kind(),
+                    format!(
+                        "the client has taken none of its replies for {:?}",
+                        self.context.limits.send
+                    ),
+                ),
+                _ => e,
+            });
         if self.handed > 0 {
             self.inbox.awake();
         }

@@ -2,10 +2,10 @@
 
 use super::handshake::Offer;
 use super::proto::export_flag as flag;
-use super::workers::Lane;
+use super::tenant::Tenant;
 use crate::backing::DiskFile;
 use crate::disk::{Change, Fill, Rest};
-use crate::{CachedDisk, Disk, Weight};
+use crate::{CachedDisk, Disk};
 use serde::Serialize;
 use std::io;
 use std::sync::Arc;
@@ -69,6 +69,14 @@ impl Served {
         }
     }
 
+    /// Reads what a lookup found on the SSD store, and waits for it; `true` when nothing is missing then.
+    pub(super) fn read_ssd(&self, rest: &mut Rest, buf: &mut [u8], off: u64) -> bool {
+        match self {
+            Self::Cached(disk) => disk.read_pending(&disk.pool, rest, buf, off),
+            Self::Plain(_) => false,
+        }
+    }
+
     /// What is to be read for what a lookup left.
     pub(super) fn begin_fill(&self, rest: &Rest, off: u64, count: u64) -> Option<Fill> {
         match self {
@@ -100,8 +108,7 @@ pub struct Export {
     read_only: bool,
     served: Served,
     allocation: Option<Arc<dyn Allocation>>,
-    /// Its requests among those that wait for workers.
-    pub(super) lane: Arc<Lane>,
+    pub(super) tenant: Arc<Tenant>,
     pub(super) counts: Counts,
 }
 
@@ -151,7 +158,8 @@ pub struct ExportStats {
 }
 
 impl Export {
-    /// Serves `served` as `name`, without a description, writable.
+    /// Serves `served` as `name`, without a description, writable, as the disk of a VM of its own that clients with
+    /// certificates do not see.
     #[must_use]
     pub fn new(name: &str, served: Served) -> Self {
         Self {
@@ -160,7 +168,7 @@ impl Export {
             read_only: false,
             served,
             allocation: None,
-            lane: Arc::default(),
+            tenant: Arc::default(),
             counts: Counts::default(),
         }
     }
@@ -186,9 +194,11 @@ impl Export {
         self
     }
 
-    /// The weight with which its requests wait for workers, from now on.
-    pub fn set_weight(&self, weight: Weight) {
-        self.lane.set_weight(weight);
+    /// It is a disk of this VM.
+    #[must_use]
+    pub fn tenant(mut self, tenant: &Arc<Tenant>) -> Self {
+        self.tenant = Arc::clone(tenant);
+        self
     }
 
     /// Its name.

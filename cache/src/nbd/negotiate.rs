@@ -1,23 +1,34 @@
 //! The negotiation with a client, from its bytes.
 
+use super::catalogue::{Identity, View};
 use super::connection::Context;
 use super::handshake::{Agreed, Handshake, Next, Tls};
 use super::input::Input;
 use super::transport::Transport;
 use std::io;
+use std::sync::Arc;
 use std::time::Instant;
 
-/// Comes to terms with a client; `None` when it left, or there are none.
+/// Comes to terms with a client, also about what it sees; `None` when it left, or there are none.
 pub fn negotiate(
     transport: &mut Transport,
     input: &mut Input,
     context: &Context,
-) -> io::Result<Option<Agreed>> {
+    on_agreed: impl FnOnce(),
+) -> io::Result<Option<(Agreed, View)>> {
     let deadline = Some(Instant::now() + context.limits.negotiation);
     let tls = match (&context.tls, context.tls_required) {
         (None, _) => Tls::Unavailable,
         (Some(_), false) => Tls::Offered,
         (Some(_), true) => Tls::Required,
+    };
+    let mut view = View {
+        table: Arc::clone(&context.exports),
+        identity: if context.certified {
+            Identity::Certified(Vec::new())
+        } else {
+            Identity::Anybody
+        },
     };
     let mut out = Vec::new();
     let mut handshake = Handshake::new(tls, &mut out);
@@ -25,7 +36,12 @@ pub fn negotiate(
     let mut option = Vec::new();
     loop {
         send_all(transport, &mut out, deadline)?;
-        let (used, next) = handshake.step(&option, &*context.catalogue, &mut out);
+        if let Identity::Certified(names) = &mut view.identity
+            && names.is_empty()
+        {
+            *names = transport.client_names();
+        }
+        let (used, next) = handshake.step(&option, &view, &mut out);
         option.drain(..used);
         match next {
             Next::More if used > 0 => continue,
@@ -49,6 +65,8 @@ pub fn negotiate(
                 return Ok(None);
             }
             Next::Transmission(agreed) => {
+                // Before the client can know.
+                on_agreed();
                 send_all(transport, &mut out, deadline)?;
                 // What already arrived are requests.
                 let count = option.len();
@@ -57,7 +75,7 @@ pub fn negotiate(
                 })?;
                 room.copy_from_slice(&option);
                 input.arrived(count);
-                return Ok(Some(agreed));
+                return Ok(Some((agreed, view)));
             }
         }
         let mut chunk = [0; 4096];

@@ -1,5 +1,6 @@
 //! Replies on their way out, and those that workers have ready.
 
+use super::serve::{Answer, Work};
 use super::transport::Transport;
 use crate::backing::AlignedBuf;
 use parking_lot::Mutex;
@@ -151,9 +152,17 @@ pub struct Reply {
     pub held: usize,
 }
 
-/// Where workers leave replies for the connection's thread.
+/// What a worker has done.
+pub enum Finished {
+    /// All of it.
+    Reply(Reply),
+    /// Its part; the rest is the disk's.
+    Rest(Box<(Answer, Work)>),
+}
+
+/// Where workers leave what they have done for the connection's thread.
 pub struct Inbox {
-    ready: Mutex<Vec<Reply>>,
+    ready: Mutex<Vec<Finished>>,
     /// The thread sleeps, or is about to: wake it.
     sleeping: AtomicBool,
     event: OwnedFd,
@@ -169,8 +178,8 @@ impl Inbox {
     }
 
     /// From a worker.
-    pub fn leave(&self, reply: Reply) {
-        self.ready.lock().push(reply);
+    pub fn leave(&self, finished: Finished) {
+        self.ready.lock().push(finished);
         if self.sleeping.swap(false, Ordering::SeqCst)
             && let Err(e) = rustix::io::write(&self.event, &1u64.to_ne_bytes())
         {
@@ -179,8 +188,8 @@ impl Inbox {
     }
 
     /// From the connection's thread: what is ready.
-    pub fn collect(&self, into: &mut Vec<Reply>) {
-        std::mem::swap(&mut *self.ready.lock(), into);
+    pub fn collect(&self) -> Vec<Finished> {
+        std::mem::take(&mut *self.ready.lock())
     }
 
     /// The thread is about to sleep: `false` when there is something to collect first.

@@ -2,7 +2,7 @@
 
 use super::encode::{self, Extent, Style};
 use super::export::Export;
-use super::outbox::Reply;
+use super::outbox::{Finished, Reply};
 use super::proto::{Errno, MAX_PAYLOAD};
 use super::request::{Command, Request};
 use crate::backing::AlignedBuf;
@@ -40,6 +40,19 @@ impl Answer {
         catch_unwind(AssertUnwindSafe(|| self.try_execute(work)))
             .unwrap_or_else(|_| Err(io::Error::other("the disk panicked")))
             .unwrap_or_else(|e| self.failed(&e))
+    }
+
+    /// Reads what the SSD store has of a read, and waits for it. What is missing then is left to be read from the disk.
+    pub fn read_ssd(self, mut data: AlignedBuf, mut rest: Rest) -> Finished {
+        let read = catch_unwind(AssertUnwindSafe(|| {
+            let served = self.export.served();
+            served.read_ssd(&mut rest, &mut data, self.request.offset)
+        }));
+        match read {
+            Ok(true) => Finished::Reply(self.read(data)),
+            Ok(false) => Finished::Rest(Box::new((self, Work::Read(data, rest)))),
+            Err(_) => Finished::Reply(self.failed(&io::Error::other("the SSD store panicked"))),
+        }
     }
 
     fn try_execute(&self, work: Work) -> io::Result<Reply> {

@@ -1,23 +1,23 @@
 //! Listening, accepting, ending.
 
-use super::connection::{Context, Exports, run};
+use super::catalogue::Table;
+use super::connection::{Context, run};
 use super::export::Export;
-use super::handshake::{Catalogue, Offer};
 use super::tls::{TlsError, TlsFiles};
 use super::transport::Transport;
 use super::workers::Workers;
-use parking_lot::{Condvar, Mutex, RwLock};
+use parking_lot::{Condvar, Mutex};
 use rustix::fs::Mode;
 use rustix::net::{
     AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect,
     listen, shutdown, socket_with, sockopt,
 };
 use rustls::ServerConfig;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,29 +26,39 @@ use std::time::{Duration, Instant};
 /// What a server allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Clients at a time; more are turned away.
+    /// Clients at a time on a listener; more are turned away, except that a client that has not come to terms yet gives
+    /// way to a new one.
     pub connections: usize,
+    /// Of them, those of one VM.
+    pub vm_connections: usize,
     /// Requests of a client that wait for a disk.
     pub in_flight: usize,
     /// Bytes of payload that they hold.
     pub in_flight_bytes: usize,
-    /// Threads that wait for disks, for all clients together.
+    /// Threads that wait for disks, for all clients together. One VM has at most a quarter of them.
     pub workers: usize,
+    /// Threads that wait for the SSD store, for all clients together.
+    pub ssd_workers: usize,
     /// Let images be read and written through io_uring, where the host has it; otherwise workers do it all.
     pub rings: bool,
     /// Time for a client to come to terms.
     pub negotiation: Duration,
+    /// Time in which a client must take at least a part of the replies that wait for it.
+    pub send: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            connections: 256,
+            connections: 1024,
+            vm_connections: 64,
             in_flight: 128,
             in_flight_bytes: 32 << 20,
             workers: 64,
+            ssd_workers: 16,
             rings: true,
             negotiation: Duration::from_secs(15),
+            send: Duration::from_secs(120),
         }
     }
 }
@@ -70,6 +80,26 @@ pub enum ListenError {
         /// The path.
         path: PathBuf,
     },
+    /// Whoever writes the directory decides who is talked to.
+    #[error(
+        "cannot listen on {path}: expected a directory that only this user or root may write, found one of the user {uid} with mode {mode:03o}: choose another, such as one in /run or $XDG_RUNTIME_DIR"
+    )]
+    Directory {
+        /// The socket.
+        path: PathBuf,
+        /// The owner of its directory.
+        uid: u32,
+        /// The mode of its directory.
+        mode: u32,
+    },
+    /// A TCP port that would ask nobody for a certificate.
+    #[error(
+        "cannot listen on {address}: expected certificates of clients ([tls] with verify_clients) or `insecure = true`, found neither: whoever reaches the address could read and write every disk"
+    )]
+    Unauthenticated {
+        /// The address.
+        address: SocketAddr,
+    },
     /// The system refused.
     #[error("cannot listen on {what}: {source}")]
     Io {
@@ -84,10 +114,22 @@ pub enum ListenError {
 pub struct Server {
     exports: Arc<Table>,
     workers: Workers,
+    ssd_workers: Workers,
     limits: Limits,
     tls: Option<Arc<ServerConfig>>,
+    /// TLS asks clients for certificates.
+    verifies: bool,
     clients: Arc<Clients>,
     listeners: Mutex<Vec<Listener>>,
+}
+
+/// What a listener asks of its clients.
+#[derive(Clone, Copy)]
+struct Access {
+    /// TLS before anything else.
+    tls_required: bool,
+    /// A certificate, which says what they see.
+    certified: bool,
 }
 
 struct Listener {
@@ -97,35 +139,17 @@ struct Listener {
 }
 
 #[derive(Default)]
-struct Table {
-    exports: RwLock<BTreeMap<String, Arc<Export>>>,
-}
-
-#[derive(Default)]
 struct Clients {
-    sockets: Mutex<HashMap<u64, Arc<OwnedFd>>>,
+    sockets: Mutex<BTreeMap<u64, Client>>,
     next: AtomicU64,
     gone: Condvar,
     closing: AtomicBool,
 }
 
-impl Catalogue for Table {
-    fn find(&self, name: &str) -> Option<Offer> {
-        self.open(name).map(|e| e.offer())
-    }
-
-    fn list(&self) -> Vec<Offer> {
-        self.exports.read().values().map(|e| e.offer()).collect()
-    }
-}
-
-impl Exports for Table {
-    /// The empty name is the export of that name or, if there is only one, that.
-    fn open(&self, name: &str) -> Option<Arc<Export>> {
-        let exports = self.exports.read();
-        let only = || (name.is_empty() && exports.len() == 1).then(|| exports.values().next());
-        exports.get(name).or_else(|| only().flatten()).cloned()
-    }
+struct Client {
+    socket: Arc<OwnedFd>,
+    /// It has not come to terms yet, and is the first to go when there are too many.
+    negotiates: bool,
 }
 
 impl Server {
@@ -136,9 +160,12 @@ impl Server {
     pub fn new(limits: Limits, tls: Option<&TlsFiles>) -> Result<Self, TlsError> {
         Ok(Self {
             exports: Arc::default(),
-            workers: Workers::new(limits.workers),
+            workers: Workers::new(limits.workers, limits.workers / 4),
+            // All of them wait for the same device: no part would be kept from others by it.
+            ssd_workers: Workers::new(limits.ssd_workers, limits.ssd_workers),
             limits,
             tls: tls.map(TlsFiles::load).transpose()?,
+            verifies: tls.is_some_and(|tls| tls.verify_clients),
             clients: Arc::default(),
             listeners: Mutex::default(),
         })
@@ -150,8 +177,10 @@ impl Server {
         Self {
             exports: Arc::default(),
             workers: self.workers.clone(),
+            ssd_workers: self.ssd_workers.clone(),
             limits: self.limits,
             tls: self.tls.clone(),
+            verifies: self.verifies,
             clients: Arc::default(),
             listeners: Mutex::default(),
         }
@@ -159,15 +188,13 @@ impl Server {
 
     /// Serves `export` from now on; one of the same name is replaced for new clients.
     pub fn add(&self, export: impl Into<Arc<Export>>) {
-        let export = export.into();
-        let name = export.name().to_owned();
-        self.exports.exports.write().insert(name, export);
+        self.exports.add(export.into());
     }
 
     /// What is served, by name.
     #[must_use]
     pub fn exports(&self) -> Vec<Arc<Export>> {
-        self.exports.exports.read().values().cloned().collect()
+        self.exports.all()
     }
 
     /// Clients at this moment.
@@ -176,30 +203,46 @@ impl Server {
         self.clients.sockets.lock().len()
     }
 
-    /// Listens on a unix socket that only this user can connect to. A socket that nobody serves any more is
-    /// replaced. TLS is offered there, not required.
+    /// Listens on a unix socket that only this user can connect to, in a directory that no other user writes. A socket
+    /// that nobody serves any more is replaced. TLS is offered there, not required.
     ///
     /// # Errors
-    /// When something else is there, or the system refuses.
+    /// When something else is there, others may write the directory, or the system refuses.
     pub fn listen_unix(&self, path: &Path) -> Result<(), ListenError> {
         let socket = unix_listener(path)?;
-        self.listen(socket, Some(path), false)
+        let access = Access {
+            tls_required: false,
+            certified: false,
+        };
+        self.listen(socket, Some(path), access)
             .map_err(|source| ListenError::Io {
                 what: path.display().to_string(),
                 source,
             })
     }
 
-    /// Listens on a TCP address; TLS is required if there are certificates. Returns the address, with the
-    /// port that was chosen if it was 0.
+    /// Listens on a TCP address. Clients must show certificates, and see the disks of the VMs that these belong to. With
+    /// `insecure` whoever can connect sees everything; TLS is then required if there are certificates. Returns the
+    /// address, with the port that was chosen if it was 0.
     ///
     /// # Errors
-    /// When the system refuses.
-    pub fn listen_tcp(&self, address: SocketAddr) -> Result<SocketAddr, ListenError> {
+    /// When certificates are wanted and not asked for, or the system refuses.
+    pub fn listen_tcp(
+        &self,
+        address: SocketAddr,
+        insecure: bool,
+    ) -> Result<SocketAddr, ListenError> {
+        if !insecure && !self.verifies {
+            return Err(ListenError::Unauthenticated { address });
+        }
+        let access = Access {
+            tls_required: self.tls.is_some(),
+            certified: !insecure,
+        };
         let listen = || {
             let listener = TcpListener::bind(address)?;
             let address = listener.local_addr()?;
-            self.listen(listener.into(), None, self.tls.is_some())?;
+            self.listen(listener.into(), None, access)?;
             Ok(address)
         };
         listen().map_err(|source| ListenError::Io {
@@ -208,18 +251,20 @@ impl Server {
         })
     }
 
-    fn listen(&self, socket: OwnedFd, path: Option<&Path>, tls_required: bool) -> io::Result<()> {
+    fn listen(&self, socket: OwnedFd, path: Option<&Path>, access: Access) -> io::Result<()> {
         let socket = Arc::new(socket);
         let acceptor = Acceptor {
             socket: Arc::clone(&socket),
             tcp: path.is_none(),
             clients: Arc::clone(&self.clients),
             context: Arc::new(Context {
-                catalogue: self.exports.clone(),
+                exports: Arc::clone(&self.exports),
+                certified: access.certified,
                 workers: self.workers.clone(),
+                ssd_workers: self.ssd_workers.clone(),
                 limits: self.limits,
                 tls: self.tls.clone(),
-                tls_required,
+                tls_required: access.tls_required,
             }),
         };
         let thread = std::thread::Builder::new()
@@ -264,12 +309,38 @@ impl Server {
 }
 
 impl Clients {
+    /// Takes a client on; `false` when there are `most`, and none of them gives way.
+    fn take_on(&self, id: u64, socket: &Arc<OwnedFd>, most: usize) -> bool {
+        let mut sockets = self.sockets.lock();
+        if sockets.len() >= most {
+            let Some(oldest) = sockets.values_mut().find(|c| c.negotiates) else {
+                return false;
+            };
+            // Cut off, it leaves by itself.
+            oldest.negotiates = false;
+            let _ = shutdown(&oldest.socket, Shutdown::Both);
+        }
+        let client = Client {
+            socket: Arc::clone(socket),
+            negotiates: true,
+        };
+        sockets.insert(id, client);
+        true
+    }
+
+    /// A client has come to terms.
+    fn agreed(&self, id: u64) {
+        if let Some(client) = self.sockets.lock().get_mut(&id) {
+            client.negotiates = false;
+        }
+    }
+
     fn end(&self, how: Shutdown, patience: Duration) {
         let deadline = Instant::now() + patience;
         let mut sockets = self.sockets.lock();
-        for socket in sockets.values() {
+        for client in sockets.values() {
             // A client that is gone already is what we want.
-            let _ = shutdown(socket, how);
+            let _ = shutdown(&client.socket, how);
         }
         while !sockets.is_empty() && !self.gone.wait_until(&mut sockets, deadline).timed_out() {}
     }
@@ -304,29 +375,28 @@ impl Acceptor {
     }
 
     fn client(&self, id: u64, socket: Arc<OwnedFd>) {
+        let limits = self.context.limits;
         if self.tcp
-            && let Err(e) = sockopt::set_tcp_nodelay(&socket, true)
+            && let Err(e) = set_up_tcp(&socket, limits.send)
         {
-            tracing::debug!("no TCP_NODELAY: {e}");
+            tracing::warn!("turned a client away: cannot set its socket up: {e}");
+            return;
         }
-        {
-            let mut sockets = self.clients.sockets.lock();
-            if sockets.len() >= self.context.limits.connections {
-                tracing::warn!(
-                    "turned a client away: {} are connected, which is the limit",
-                    sockets.len()
-                );
-                return;
-            }
-            sockets.insert(id, Arc::clone(&socket));
+        if !self.clients.take_on(id, &socket, limits.connections) {
+            tracing::warn!(
+                "turned a client away: {} are connected, which is the limit",
+                limits.connections
+            );
+            return;
         }
         let context = Arc::clone(&self.context);
         let clients = Arc::clone(&self.clients);
         let started = std::thread::Builder::new()
             .name("justitia-nbd".into())
             .spawn(move || {
-                let _leaving = Leaving { id, clients };
-                if let Err(e) = run(Transport::new(socket), &context) {
+                let leaving = Leaving { id, clients };
+                let agreed = || leaving.clients.agreed(id);
+                if let Err(e) = run(Transport::new(socket), &context, agreed) {
                     tracing::info!("a client's connection broke: {e}");
                 }
             });
@@ -335,6 +405,25 @@ impl Acceptor {
             self.clients.sockets.lock().remove(&id);
         }
     }
+}
+
+/// Time without a sign of life before a client is asked for one.
+const IDLE: Duration = Duration::from_secs(60);
+/// Time between questions.
+const ASK_AGAIN: Duration = Duration::from_secs(10);
+/// Questions without an answer after which a client is gone.
+const QUESTIONS: u32 = 6;
+
+/// Lets replies go out at once, and notices when the client's machine is gone: whether nothing is under way to it, or
+/// something that it does not acknowledge.
+fn set_up_tcp(socket: &OwnedFd, send: Duration) -> rustix::io::Result<()> {
+    sockopt::set_tcp_nodelay(socket, true)?;
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, IDLE)?;
+    sockopt::set_tcp_keepintvl(socket, ASK_AGAIN)?;
+    sockopt::set_tcp_keepcnt(socket, QUESTIONS)?;
+    let send = u32::try_from(send.as_millis()).unwrap_or(u32::MAX);
+    sockopt::set_tcp_user_timeout(socket, send)
 }
 
 /// Leaves the table of clients, also when the connection panicked.
@@ -348,6 +437,27 @@ impl Drop for Leaving {
         self.clients.sockets.lock().remove(&self.id);
         self.clients.gone.notify_all();
     }
+}
+
+/// Other users must not be able to put a socket of theirs in the place of this one.
+fn check_directory(path: &Path) -> Result<(), ListenError> {
+    let directory = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    let found = std::fs::metadata(directory).map_err(|source| ListenError::Io {
+        what: path.display().to_string(),
+        source,
+    })?;
+    let ours = rustix::process::geteuid().as_raw();
+    if [0, ours].contains(&found.uid()) && found.mode() & 0o022 == 0 {
+        return Ok(());
+    }
+    Err(ListenError::Directory {
+        path: path.into(),
+        uid: found.uid(),
+        mode: found.mode() & 0o7777,
+    })
 }
 
 /// A listening unix socket for this user alone, in the place of one that nobody serves any more.
@@ -369,6 +479,7 @@ pub fn unix_listener(path: &Path) -> Result<OwnedFd, ListenError> {
         )
     };
     let address = SocketAddrUnix::new(path).map_err(errno)?;
+    check_directory(path)?;
     match std::fs::symlink_metadata(path) {
         Ok(found) if !found.file_type().is_socket() => {
             return Err(ListenError::NoSocket { path: path.into() });
@@ -388,4 +499,26 @@ pub fn unix_listener(path: &Path) -> Result<OwnedFd, ListenError> {
     rustix::fs::chmod(path, Mode::RUSR | Mode::WUSR).map_err(errno)?;
     listen(&socket, 128).map_err(errno)?;
     Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_over_tcp_are_asked_for_signs_of_life() {
+        let server = Server::new(Limits::default(), None).unwrap();
+        let address = server.listen_tcp("127.0.0.1:0".parse().unwrap(), true);
+        let _client = std::net::TcpStream::connect(address.unwrap()).unwrap();
+        while server.clients() == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let clients = server.clients.sockets.lock();
+        let socket = &clients.values().next().unwrap().socket;
+        assert!(sockopt::socket_keepalive(socket).unwrap());
+        let gone = sockopt::tcp_keepidle(socket).unwrap()
+            + sockopt::tcp_keepintvl(socket).unwrap() * sockopt::tcp_keepcnt(socket).unwrap();
+        assert_eq!(gone, Duration::from_secs(120));
+        assert_eq!(sockopt::tcp_user_timeout(socket).unwrap(), 120_000);
+    }
 }

@@ -6,6 +6,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 /// A directory with `server-cert.pem`, `server-key.pem` and, to verify clients, `ca-cert.pem`: the names
 /// that QEMU and libnbd use.
@@ -13,7 +14,7 @@ use std::sync::Arc;
 pub struct TlsFiles {
     /// The directory.
     pub directory: PathBuf,
-    /// Clients must show a certificate of the CA.
+    /// Clients must show a certificate of the CA, and see the disks of the VMs that its names belong to.
     pub verify_clients: bool,
 }
 
@@ -44,11 +45,15 @@ impl TlsFiles {
     pub(super) fn load(&self) -> Result<Arc<ServerConfig>, TlsError> {
         let chain = certificates(&self.directory.join("server-cert.pem"))?;
         let key_path = self.directory.join("server-key.pem");
-        let key = PrivateKeyDer::from_pem_file(&key_path).map_err(|e| TlsError::File {
-            path: key_path,
-            expected: "a private key in PEM",
-            why: e.to_string(),
-        })?;
+        let why = |e: &dyn std::fmt::Display| e.to_string();
+        let key = pem(&key_path)
+            .map_err(|e| why(&e))
+            .and_then(|pem| PrivateKeyDer::from_pem_slice(pem.as_bytes()).map_err(|e| why(&e)))
+            .map_err(|why| TlsError::File {
+                path: key_path,
+                expected: "a private key in PEM",
+                why,
+            })?;
         let rejected = |source| TlsError::Rejected {
             directory: self.directory.clone(),
             source,
@@ -79,14 +84,39 @@ impl TlsFiles {
     }
 }
 
+/// The largest file with keys or certificates, bytes.
+const LARGEST: u64 = 1 << 20;
+
+fn pem(path: &Path) -> std::io::Result<String> {
+    crate::regular::read(path, LARGEST)
+}
+
+/// Who a certificate belongs to: the common names of its subject, and its alternative names that are DNS names.
+pub(super) fn certificate_names(certificate: &CertificateDer) -> Vec<String> {
+    let Ok((_, found)) = X509Certificate::from_der(certificate) else {
+        return Vec::new();
+    };
+    let common = found.subject().iter_common_name();
+    let mut names: Vec<_> = common.filter_map(|name| name.as_str().ok()).collect();
+    if let Ok(Some(alternative)) = found.subject_alternative_name() {
+        let all = alternative.value.general_names.iter();
+        names.extend(all.filter_map(|name| match name {
+            GeneralName::DNSName(name) => Some(*name),
+            _ => None,
+        }));
+    }
+    names.into_iter().map(str::to_owned).collect()
+}
+
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let error = |why: String| TlsError::File {
         path: path.into(),
         expected: "a certificate in PEM",
         why,
     };
-    let found: Vec<_> = CertificateDer::pem_file_iter(path)
-        .and_then(Iterator::collect)
+    let text = pem(path).map_err(|e| error(e.to_string()))?;
+    let found: Vec<_> = CertificateDer::pem_slice_iter(text.as_bytes())
+        .collect::<Result<_, _>>()
         .map_err(|e| error(e.to_string()))?;
     if found.is_empty() {
         return Err(error("there is none".into()));

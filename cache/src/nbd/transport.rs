@@ -1,5 +1,6 @@
 //! A connection's bytes, plain or through TLS.
 
+use super::tls::certificate_names;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, send, sendmsg};
@@ -13,6 +14,8 @@ use std::time::{Duration, Instant};
 pub struct Transport {
     socket: Arc<OwnedFd>,
     tls: Option<Box<ServerConnection>>,
+    /// Bytes that the socket has taken.
+    sent: u64,
 }
 
 /// What may be waited for.
@@ -60,7 +63,25 @@ impl Write for Raw<'_> {
 
 impl Transport {
     pub const fn new(socket: Arc<OwnedFd>) -> Self {
-        Self { socket, tls: None }
+        Self {
+            socket,
+            tls: None,
+            sent: 0,
+        }
+    }
+
+    /// Bytes that the socket has taken so far.
+    pub const fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// The names in the certificate that the client has shown; none before that, and without TLS.
+    pub fn client_names(&self) -> Vec<String> {
+        let certificates = self.tls.as_ref().and_then(|tls| tls.peer_certificates());
+        certificates
+            .and_then(<[_]>::first)
+            .map(certificate_names)
+            .unwrap_or_default()
     }
 
     /// Begins TLS; the handshake happens as bytes are received.
@@ -93,7 +114,7 @@ impl Transport {
             }
             let processed = tls.process_new_packets();
             // Handshake messages, and the alert that tells the peer what was wrong.
-            flush_tls(tls, self.socket.as_fd())?;
+            self.sent += flush_tls(tls, self.socket.as_fd())?;
             processed.map_err(io::Error::other)?;
         }
     }
@@ -105,15 +126,19 @@ impl Transport {
             let mut none = SendAncillaryBuffer::default();
             return match sendmsg(&*self.socket, parts, &mut none, flags) {
                 Err(Errno::INTR) => Err(io::ErrorKind::WouldBlock.into()),
-                sent => Ok(sent?),
+                sent => {
+                    let sent = sent?;
+                    self.sent += count(sent);
+                    Ok(sent)
+                }
             };
         };
-        flush_tls(tls, self.socket.as_fd())?;
+        self.sent += flush_tls(tls, self.socket.as_fd())?;
         if tls.wants_write() {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let sent = tls.writer().write_vectored(parts)?;
-        flush_tls(tls, self.socket.as_fd())?;
+        self.sent += flush_tls(tls, self.socket.as_fd())?;
         Ok(sent)
     }
 
@@ -124,10 +149,10 @@ impl Transport {
 
     /// Sends what [`unsent`](Self::unsent) tells of, as far as it fits.
     pub fn flush(&mut self) -> io::Result<()> {
-        match &mut self.tls {
-            Some(tls) => flush_tls(tls, self.socket.as_fd()),
-            None => Ok(()),
+        if let Some(tls) = &mut self.tls {
+            self.sent += flush_tls(tls, self.socket.as_fd())?;
         }
+        Ok(())
     }
 
     /// Whether received bytes may be waiting inside, which no poll would tell.
@@ -186,17 +211,23 @@ impl Transport {
     }
 }
 
-fn flush_tls(tls: &mut ServerConnection, socket: BorrowedFd) -> io::Result<()> {
+fn count(bytes: usize) -> u64 {
+    u64::try_from(bytes).unwrap_or(u64::MAX)
+}
+
+/// Sends what TLS has ready, as far as it fits; how many bytes that was.
+fn flush_tls(tls: &mut ServerConnection, socket: BorrowedFd) -> io::Result<u64> {
     let mut raw = Raw {
         socket,
         wait: false,
     };
+    let mut sent = 0;
     while tls.wants_write() {
         match tls.write_tls(&mut raw) {
-            Ok(_) => {}
+            Ok(bytes) => sent += count(bytes),
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
             Err(e) => return Err(e),
         }
     }
-    Ok(())
+    Ok(sent)
 }

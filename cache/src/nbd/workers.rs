@@ -8,9 +8,6 @@ use std::sync::Arc;
 /// What a worker does.
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A disk may take one in so many of the workers: one that hangs leaves most of them to the others.
-const PART: usize = 4;
-
 /// A pool of threads, started as they are needed. Jobs that wait are served in proportion to weight
 /// ([`Order::VirtualTime`]): under contention a VM's requests get its share of the workers.
 #[derive(Clone)]
@@ -28,7 +25,7 @@ impl Drop for Handle {
     }
 }
 
-/// The jobs of one disk.
+/// The jobs of one VM.
 #[derive(Default)]
 pub struct Lane(Mutex<LaneState>);
 
@@ -38,7 +35,7 @@ struct LaneState {
     past: VirtualTime,
     /// Jobs that wait for a worker or have one.
     active: usize,
-    /// Jobs beyond the disk's part.
+    /// Jobs beyond the VM's part.
     held: VecDeque<Job>,
 }
 
@@ -53,6 +50,8 @@ struct Shared {
     state: Mutex<State>,
     work: Condvar,
     most: usize,
+    /// Threads that one lane may have.
+    part: usize,
 }
 
 struct State {
@@ -63,8 +62,8 @@ struct State {
 }
 
 impl Workers {
-    /// A pool of at most `most` threads, at least one.
-    pub fn new(most: usize) -> Self {
+    /// A pool of at most `most` threads, of which one lane has at most `part`; at least one.
+    pub fn new(most: usize, part: usize) -> Self {
         let shared = Arc::new(Shared {
             state: Mutex::new(State {
                 waiting: WaitQueue::new(Order::VirtualTime),
@@ -74,22 +73,23 @@ impl Workers {
             }),
             work: Condvar::new(),
             most: most.max(1),
+            part: part.max(1),
         });
         Self(Arc::new(Handle { shared }))
     }
 
-    /// Lets `job` be done for the disk of this lane.
+    /// Lets `job` be done for the VM of this lane. A lane belongs to one pool.
     pub fn submit(&self, lane: &Arc<Lane>, job: Job) {
         let shared = &self.0.shared;
-        let mut disk = lane.0.lock();
-        if disk.active >= (shared.most / PART).max(1) {
-            disk.held.push_back(job);
+        let mut vm = lane.0.lock();
+        if vm.active >= shared.part {
+            vm.held.push_back(job);
             return;
         }
-        disk.active += 1;
+        vm.active += 1;
         let mut state = shared.state.lock();
-        state.queue(lane, &mut disk, job);
-        drop(disk);
+        state.queue(lane, &mut vm, job);
+        drop(vm);
         if state.idle >= state.waiting.len() {
             drop(state);
             shared.work.notify_one();
@@ -114,9 +114,9 @@ impl Workers {
 
 impl State {
     /// The lane's lock is taken before the pool's.
-    fn queue(&mut self, lane: &Arc<Lane>, disk: &mut LaneState, job: Job) {
+    fn queue(&mut self, lane: &Arc<Lane>, vm: &mut LaneState, job: Job) {
         let job = (Arc::clone(lane), job);
-        disk.past = self.waiting.push_after(disk.weight, disk.past, job);
+        vm.past = self.waiting.push_after(vm.weight, vm.past, job);
     }
 }
 
@@ -127,11 +127,11 @@ impl Shared {
             if let Some((lane, job)) = state.waiting.pop() {
                 drop(state);
                 job();
-                let mut disk = lane.0.lock();
+                let mut vm = lane.0.lock();
                 state = self.state.lock();
-                match disk.held.pop_front() {
-                    Some(next) => state.queue(&lane, &mut disk, next),
-                    None => disk.active -= 1,
+                match vm.held.pop_front() {
+                    Some(next) => state.queue(&lane, &mut vm, next),
+                    None => vm.active -= 1,
                 }
             } else if state.closed {
                 state.threads -= 1;
@@ -152,8 +152,8 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_disk_that_hangs_leaves_workers_to_the_others() {
-        let workers = Workers::new(8);
+    fn a_vm_that_hangs_leaves_workers_to_the_others() {
+        let workers = Workers::new(8, 2);
         let (hung, other) = (Arc::<Lane>::default(), Arc::<Lane>::default());
         let gate = Arc::new(Mutex::new(0));
         let (done, finished) = mpsc::channel();
@@ -176,7 +176,7 @@ mod tests {
         for _ in 0..100 {
             assert_eq!(finished.recv_timeout(patience).unwrap(), "other");
         }
-        assert!(workers.0.shared.state.lock().threads <= 4);
+        assert_eq!(hung.0.lock().active, 2);
         drop(closed);
         for _ in 0..100 {
             assert_eq!(finished.recv_timeout(patience).unwrap(), "hung");

@@ -18,7 +18,7 @@ mod faults;
 pub struct Config {
     /// The stores.
     pub cache: CacheConfig,
-    /// Where all disks of all VMs are served; a VM can have a socket of its own besides.
+    /// Where the disks of all VMs are served; a VM can have a socket of its own besides.
     pub listen: Listen,
     /// Certificates for TLS.
     pub tls: Option<TlsFiles>,
@@ -31,13 +31,14 @@ pub struct Config {
 }
 
 /// Where NBD clients connect.
-#[derive(Clone, Debug, PartialEq, Eq, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Listen {
-    /// A unix socket, for this user alone.
+    /// A unix socket with all disks, for this user alone.
     pub unix: Option<PathBuf>,
-    /// A TCP address; anything but loopback needs TLS.
+    /// A TCP address, where clients show certificates and see the disks of the VMs that these belong to.
     pub tcp: Option<SocketAddr>,
+    /// Whoever reaches the TCP address sees all disks.
+    pub insecure: bool,
 }
 
 /// A virtual machine.
@@ -51,6 +52,8 @@ pub struct VmConfig {
     pub policy: Policy,
     /// A unix socket on which this VM's disks are served, and no others.
     pub socket: Option<PathBuf>,
+    /// Names in the certificates of its clients over TCP: subject's common name or DNS name.
+    pub clients: Vec<String>,
     /// Pools for its containers, besides the one for everything else.
     pub pools: Vec<PoolConfig>,
     /// Its disks.
@@ -147,6 +150,7 @@ struct SsdTable {
 struct ListenTable {
     unix: Option<PathBuf>,
     tcp: Option<Spanned<SocketAddr>>,
+    insecure: Option<Spanned<bool>>,
 }
 
 #[derive(Deserialize)]
@@ -166,6 +170,7 @@ struct VmTable {
     #[serde(default)]
     policy: Option<Policy>,
     socket: Option<PathBuf>,
+    clients: Option<Spanned<Vec<String>>>,
     #[serde(default)]
     pool: Vec<PoolTable>,
     #[serde(default)]
@@ -263,14 +268,7 @@ impl Config {
     /// # Errors
     /// Everything that is wrong with it, as far as it can be read.
     pub fn load(file: &Path) -> Result<Self, Vec<ConfigError>> {
-        // A device would be read for ever.
-        let regular = std::fs::metadata(file).and_then(|found| {
-            let fits = found.is_file() && found.len() <= LARGEST;
-            fits.then_some(())
-                .ok_or_else(|| std::io::Error::other("it is no regular file of at most 1 MiB"))
-        });
-        let text = regular.and_then(|()| std::fs::read_to_string(file));
-        let text = text.map_err(|e| {
+        let text = crate::regular::read(file, LARGEST).map_err(|e| {
             vec![ConfigError {
                 file: file.into(),
                 line: None,
@@ -322,13 +320,14 @@ impl Config {
         Self {
             listen: Listen {
                 unix: Some(socket.into()),
-                tcp: None,
+                ..Listen::default()
             },
             vms: vec![VmConfig {
                 name: name.to_owned(),
                 weight: Weight::default(),
                 policy: Policy::Sieve,
                 socket: None,
+                clients: vec![name.to_owned()],
                 pools: Vec::new(),
                 disks: vec![DiskConfig {
                     name: name.to_owned(),
@@ -345,17 +344,22 @@ impl Config {
 
 impl File {
     fn check(self, checker: &mut Checker) -> Config {
-        if let Some(tcp) = &self.listen.tcp
-            && !tcp.get_ref().ip().is_loopback()
-            && self.tls.is_none()
-        {
-            checker.say(
+        let insecure = self.listen.insecure.as_ref();
+        let insecure = insecure.filter(|insecure| *insecure.get_ref());
+        let certified = self.tls.as_ref().is_some_and(|tls| tls.verify_clients);
+        match (&self.listen.tcp, insecure) {
+            (Some(tcp), None) if !certified => checker.say(
                 Some(tcp.span().start),
                 format!(
-                    "expected a [tls] table or a loopback address, found {} without TLS: anybody on the network could read and write the disks",
+                    "expected a [tls] table with certificates of clients, found {} without: whoever reaches the address could read and write every disk; if that is wanted, say `insecure = true` beside it",
                     tcp.get_ref()
                 ),
-            );
+            ),
+            (_, Some(insecure)) if certified => checker.say(
+                Some(insecure.span().start),
+                "expected either `insecure = true` or certificates of clients, found both: say `verify_clients = false` in [tls] to serve every disk to whoever connects".into(),
+            ),
+            _ => {}
         }
         if let Some(metrics) = &self.metrics
             && !metrics.get_ref().ip().is_loopback()
@@ -387,6 +391,7 @@ impl File {
             },
             listen: Listen {
                 unix: self.listen.unix,
+                insecure: insecure.is_some(),
                 tcp: self.listen.tcp.map(Spanned::into_inner),
             },
             tls: self.tls.map(|tls| TlsFiles {
@@ -425,6 +430,18 @@ impl VmTable {
         for disk in &self.disk {
             checker.unique(exports, "disk", &disk.name);
         }
+        let clients = match self.clients {
+            Some(clients) => {
+                if clients.get_ref().iter().any(String::is_empty) {
+                    checker.say(
+                        Some(clients.span().start),
+                        "expected names in certificates, found an empty one".into(),
+                    );
+                }
+                clients.into_inner()
+            }
+            None => vec![self.name.get_ref().clone()],
+        };
         let exclusive = |d: &DiskTable| matches!(d.mode, DiskMode::Exclusive);
         let policy = self.policy.unwrap_or_else(|| {
             if self.disk.iter().any(exclusive) {
@@ -438,6 +455,7 @@ impl VmTable {
             weight: self.weight,
             policy,
             socket: self.socket,
+            clients,
             pools: self.pool.into_iter().map(PoolTable::into_config).collect(),
             disks: self.disk.into_iter().map(DiskTable::into_config).collect(),
         }

@@ -4,7 +4,9 @@ use super::service::{ServeError, Stats};
 use super::size::Size;
 use crate::{Policy, StoreKind};
 use serde::{Deserialize, Serialize};
+use std::fs::DirBuilder;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -96,14 +98,29 @@ pub enum AskError {
 }
 
 /// Where the control socket is unless it is configured: `/run/justitia/cache.sock` for root,
-/// `$XDG_RUNTIME_DIR/justitia-cache.sock` for others.
+/// `$XDG_RUNTIME_DIR/justitia-cache.sock` for others, `/tmp/justitia-UID/cache.sock` where that is not set.
 #[must_use]
 pub fn default_control_path() -> PathBuf {
-    if rustix::process::geteuid().is_root() {
+    let user = rustix::process::geteuid();
+    if user.is_root() {
         return PathBuf::from("/run/justitia/cache.sock");
     }
-    let dir = std::env::var_os("XDG_RUNTIME_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
-    dir.join("justitia-cache.sock")
+    if let Some(dir) = std::env::var_os("XDG_RUNTIME_DIR") {
+        return PathBuf::from(dir).join("justitia-cache.sock");
+    }
+    let dir = format!("justitia-{}", user.as_raw());
+    std::env::temp_dir().join(dir).join("cache.sock")
+}
+
+/// Makes the directory of a socket, if there is none, for this user alone.
+///
+/// # Errors
+/// When it cannot be made.
+pub fn make_directory_of(socket: &Path) -> io::Result<()> {
+    match socket.parent() {
+        Some(dir) => DirBuilder::new().recursive(true).mode(0o700).create(dir),
+        None => Ok(()),
+    }
 }
 
 /// Asks the server behind `path`.

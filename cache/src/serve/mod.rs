@@ -14,7 +14,7 @@ mod size;
 mod test;
 
 pub use config::{Config, ConfigError, DiskConfig, Listen, PoolConfig, VmConfig};
-pub use control::{Ask, AskError, Reply, ask, default_control_path};
+pub use control::{Ask, AskError, Reply, ask, default_control_path, make_directory_of};
 pub use service::{ServeError, Service, Stats};
 pub use show::show;
 pub use size::Size;

@@ -1,11 +1,11 @@
 //! The running daemon.
 
 use super::config::{Config, DiskConfig, NAME, VmConfig, is_name};
-use super::control::{Answers, Ask, answer};
+use super::control::{Answers, Ask, answer, make_directory_of};
 use super::metrics;
 use crate::backing::{OpenError, OpenOptions, RawDisk};
 use crate::nbd::{
-    Export, ExportStats, Limits, ListenError, Served, Server, TlsError, unix_listener,
+    Export, ExportStats, Limits, ListenError, Served, Server, Tenant, TlsError, unix_listener,
 };
 use crate::{
     Cache, CacheError, CacheStats, CachedDisk, PoolId, PoolSpec, VmId, Weight, WeightError,
@@ -124,6 +124,7 @@ struct Inner {
 
 struct Vm {
     id: VmId,
+    tenant: Arc<Tenant>,
     pools: BTreeMap<String, (PoolId, PoolSpec)>,
     exports: Vec<Arc<Export>>,
 }
@@ -142,6 +143,13 @@ impl Service {
     /// When something of it cannot be had; nothing runs then.
     pub fn start(config: &Config) -> Result<Self, ServeError> {
         let cache = Cache::new(config.cache.clone())?;
+        Self::start_with(Arc::clone(&cache), config).inspect_err(|_| {
+            // Removes its file.
+            let _ = cache.set_ssd(None);
+        })
+    }
+
+    fn start_with(cache: Arc<Cache>, config: &Config) -> Result<Self, ServeError> {
         let limits = Limits::default();
         let all = Server::new(limits, config.tls.as_ref())?;
         let mut inner = Inner {
@@ -172,8 +180,11 @@ impl Service {
         let tcp = config
             .listen
             .tcp
-            .map(|address| all.listen_tcp(address))
+            .map(|address| all.listen_tcp(address, config.listen.insecure))
             .transpose()?;
+        if let (Some(address), true) = (tcp, config.listen.insecure) {
+            tracing::warn!("insecure: whoever reaches {address} can read and write every disk");
+        }
         // Last of the servers: it is the one whose end flushes all disks.
         inner.servers.push(all);
         let inner = Arc::new(inner);
@@ -230,7 +241,7 @@ impl Service {
         self.inner.change(ask)
     }
 
-    /// Ends: requests in flight are finished, disks flushed, sockets removed.
+    /// Ends: requests in flight are finished, disks flushed, sockets and the SSD store's file removed.
     ///
     /// # Errors
     /// When a disk could not be flushed.
@@ -245,6 +256,10 @@ impl Service {
         let mut done = Ok(());
         for server in &self.inner.servers {
             done = server.shut_down(patience).and(done);
+        }
+        // Removes what the SSD store holds.
+        if let Err(e) = self.inner.cache.set_ssd(None) {
+            tracing::error!("cannot close the SSD store: {e}");
         }
         done
     }
@@ -267,17 +282,25 @@ impl Inner {
             };
             pools.insert(pool.name.clone(), entry);
         }
+        let tenant = Arc::new(Tenant::new(config.clients.clone()));
+        tenant.set_weight(config.weight);
         let exports = config
             .disks
             .iter()
-            .map(|disk| self.add_disk(id, config, disk))
+            .map(|disk| self.add_disk(id, &tenant, config, disk))
             .collect::<Result<_, _>>()?;
-        Ok(Vm { id, pools, exports })
+        Ok(Vm {
+            id,
+            tenant,
+            pools,
+            exports,
+        })
     }
 
     fn add_disk(
         &self,
         vm: VmId,
+        tenant: &Arc<Tenant>,
         config: &VmConfig,
         disk: &DiskConfig,
     ) -> Result<Arc<Export>, ServeError> {
@@ -307,8 +330,8 @@ impl Inner {
         let export = Export::new(&disk.name, served)
             .description(&format!("disk {} of VM {}", disk.name, config.name))
             .read_only(disk.read_only)
+            .tenant(tenant)
             .allocation(raw);
-        export.set_weight(config.weight);
         Ok(Arc::new(export))
     }
 }
@@ -333,7 +356,7 @@ impl Answers for Inner {
                 let vm = find(&mut vms, vm)?;
                 if let Some(weight) = weight {
                     self.cache.set_vm_weight(vm.id, weight)?;
-                    vm.exports.iter().for_each(|e| e.set_weight(weight));
+                    vm.tenant.set_weight(weight);
                 }
                 if let Some(policy) = policy {
                     self.cache.set_vm_policy(vm.id, *policy)?;
@@ -417,10 +440,7 @@ fn list<'a>(names: impl Iterator<Item = &'a String>) -> String {
 impl Control {
     fn start(path: &Path, inner: Arc<Inner>) -> Result<Self, ServeError> {
         let io = |what| move |source| ServeError::Io { what, source };
-        if let Some(dir) = path.parent() {
-            std::fs::create_dir_all(dir)
-                .map_err(io("cannot make the control socket's directory"))?;
-        }
+        make_directory_of(path).map_err(io("cannot make the control socket's directory"))?;
         let socket = unix_listener(path)?;
         let listener: UnixListener = socket
             .as_fd()

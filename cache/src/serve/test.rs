@@ -46,7 +46,7 @@ mode = "exclusive"
 [[vm]]
 name = "batch"
 socket = "/run/batch"
-
+clients = ["host-1", "host-2"]
 [[vm.disk]]
 name = "batch-root"
 image = "/img/batch"
@@ -64,12 +64,44 @@ fn a_whole_configuration() {
         panic!("expected two VMs")
     };
     assert_eq!((web.weight.get(), batch.weight.get()), (200, 100));
+    // A certificate is a VM's by its name, unless others are given.
+    assert_eq!(web.clients, ["web"]);
+    assert_eq!(batch.clients, ["host-1", "host-2"]);
     // An exclusive cache wants a policy that remembers reuse, an inclusive one a policy that sees hits.
     assert_eq!((web.policy, batch.policy), (Policy::Ghost, Policy::Sieve));
     assert_eq!(web.pools[0].spec.store, StoreKind::Ssd);
     assert_eq!(web.disks[0].mode, Some(Mode::Exclusive));
     assert_eq!(batch.disks[0].mode, None);
     assert!(batch.disks[0].read_only && batch.disks[0].direct);
+}
+
+#[test]
+fn loopback_is_no_exception_from_certificates() {
+    let text = "[listen]\ntcp = \"127.0.0.1:0\"\n[[vm]]\nname = \"a\"\n";
+    let found = errors(text);
+    assert!(found.contains("say `insecure = true` beside it"), "{found}");
+    let wanted = text.replace("[[vm]]", "insecure = true\n[[vm]]");
+    let config = Config::parse(Path::new("x"), &wanted).unwrap();
+    assert!(config.listen.insecure);
+}
+
+#[test]
+fn nothing_of_the_ssd_store_is_left_at_the_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    std::fs::write(&image, [0; 8192]).unwrap();
+    let mut config = Config::of_image(&image, "vm", &dir.path().join("nbd"));
+    let path = dir.path().join("ssd");
+    config.cache.ssd = Some(crate::SsdConfig {
+        path: path.clone(),
+        bytes: 1 << 20,
+    });
+    let service = Service::start(&config).unwrap();
+    assert!(path.exists());
+    service
+        .shut_down(std::time::Duration::from_secs(5))
+        .unwrap();
+    assert!(!path.exists());
 }
 
 #[test]
@@ -144,7 +176,22 @@ fn an_error_names_file_line_and_what_was_expected() {
         (
             "[tls]\ndirectory = \"/etc/pki\"",
             "",
-            "cache.toml:14: expected a [tls] table or a loopback",
+            "cache.toml:14: expected a [tls] table with certificates of clients, found 0.0.0.0:10809 without",
+        ),
+        (
+            "\"/etc/pki\"",
+            "\"/etc/pki\"\nverify_clients = false",
+            "cache.toml:14: expected a [tls] table with certificates of clients",
+        ),
+        (
+            "\"0.0.0.0:10809\"",
+            "\"0.0.0.0:10809\"\ninsecure = true",
+            "cache.toml:15: expected either `insecure = true` or certificates of clients, found both",
+        ),
+        (
+            "weight = 200",
+            "clients = [\"\"]",
+            "cache.toml:21: expected names in certificates, found an empty one",
         ),
         (
             "127.0.0.1",

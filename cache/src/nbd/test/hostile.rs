@@ -2,8 +2,10 @@
 
 use super::client::Client;
 use super::live::rig;
-use crate::nbd::{Limits, ListenError, Server};
-use std::io::Write;
+use crate::nbd::{Export, Limits, ListenError, Served, Server};
+use crate::{Cache, CacheConfig, CachedDisk, Disk, Mode, Policy, Weight, check_range};
+use std::io::{self, Write};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 #[test]
@@ -125,4 +127,171 @@ fn sockets_are_taken_over_only_when_nobody_serves_them() {
     assert_eq!(std::fs::read(&file).unwrap(), b"precious");
     other.shut_down(Duration::from_secs(1)).unwrap();
     assert!(!stale.exists());
+}
+
+#[test]
+fn a_client_that_takes_no_replies_is_cut_off() {
+    let rig = rig(Limits {
+        send: Duration::from_millis(300),
+        ..Limits::default()
+    });
+    let mut greedy = Client::new(&rig.socket, "disk", false);
+    for n in 0..16 {
+        greedy.send(0, 0, n, 0, &[], 1 << 20);
+    }
+    let until = Instant::now() + Duration::from_secs(20);
+    while rig.server.clients() > 0 {
+        assert!(Instant::now() < until, "it is still served");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // A client that takes them may pause for as long as it likes.
+    let mut patient = Client::new(&rig.socket, "disk", false);
+    assert_eq!(patient.read(0, 1 << 20).error, 0);
+    std::thread::sleep(Duration::from_millis(900));
+    assert_eq!(patient.read(0, 1 << 20).error, 0);
+}
+
+#[test]
+fn a_vm_has_only_so_many_connections_and_leaves_the_others_theirs() {
+    let rig = rig(Limits {
+        vm_connections: 2,
+        ..Limits::default()
+    });
+    let first = Client::new(&rig.socket, "disk", false);
+    let _second = Client::new(&rig.socket, "disk", false);
+    let mut third = Client::new(&rig.socket, "disk", false);
+    assert!(third.closed());
+    // Another VM's.
+    assert_eq!(Client::new(&rig.socket, "safe", false).read(0, 1).error, 0);
+    drop(first);
+    let until = Instant::now() + Duration::from_secs(20);
+    while rig.server.clients() > 1 {
+        assert!(Instant::now() < until, "it never left");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(Client::new(&rig.socket, "disk", false).read(0, 1).error, 0);
+}
+
+#[test]
+fn clients_that_say_nothing_give_way_to_those_that_do() {
+    let rig = rig(Limits {
+        connections: 3,
+        ..Limits::default()
+    });
+    let mut first = Client::new(&rig.socket, "disk", false);
+    let mut silent: Vec<_> = (0..2).map(|_| Client::silent(&rig.socket)).collect();
+    silent.iter_mut().for_each(|c| drop(c.take(18)));
+    assert_eq!(Client::new(&rig.socket, "disk", false).read(0, 1).error, 0);
+    assert!(silent[0].closed(), "the oldest goes first");
+    assert_eq!(first.read(0, 1).error, 0);
+}
+
+#[test]
+fn a_port_is_opened_only_for_certificates_or_when_that_is_wanted() {
+    let server = Server::new(Limits::default(), None).unwrap();
+    let address = "127.0.0.1:0".parse().unwrap();
+    let refused = server.listen_tcp(address, false).unwrap_err().to_string();
+    assert!(refused.contains("insecure = true"), "{refused}");
+    assert!(server.listen_tcp(address, true).is_ok());
+}
+
+#[test]
+fn sockets_lie_where_no_other_user_can_put_one() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::new(Limits::default(), None).unwrap();
+    let path = dir.path().join("s");
+    for (mode, fits) in [
+        (0o777, false),
+        (0o1777, false),
+        (0o770, false),
+        (0o755, true),
+    ] {
+        let mode = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(dir.path(), mode.clone()).unwrap();
+        let listening = server.listen_unix(&path);
+        assert_eq!(listening.is_ok(), fits, "{mode:?}: {listening:?}");
+    }
+}
+
+/// A disk of 4 PiB of zeroes.
+struct Vast;
+
+impl Disk for Vast {
+    fn size(&self) -> u64 {
+        1 << 52
+    }
+    fn read_at(&self, buf: &mut [u8], _: u64) -> io::Result<()> {
+        buf.fill(0);
+        Ok(())
+    }
+    fn write_at(&self, _: &[u8], _: u64, _: bool) -> io::Result<()> {
+        Ok(())
+    }
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+    fn discard(&self, off: u64, len: u64) -> io::Result<()> {
+        check_range(self.size(), off, len)
+    }
+    fn write_zeroes(&self, off: u64, len: u64, _: bool, _: bool) -> io::Result<()> {
+        check_range(self.size(), off, len)
+    }
+}
+
+#[test]
+fn huge_trims_over_nothing_cached_hold_up_nobody() {
+    // As many blocks in the cache as a sweep would look through each time.
+    const BLOCKS: u64 = 16_384;
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("s");
+    let cache = Cache::new(CacheConfig {
+        memory_bytes: (BLOCKS + 64) * 4096,
+        ..CacheConfig::default()
+    })
+    .unwrap();
+    let server = Server::new(Limits::default(), None).unwrap();
+    for name in ["hostile", "other"] {
+        let weight = Weight::default();
+        let vm = cache.add_vm(name, weight, Policy::default()).unwrap();
+        let id = cache.add_disk(vm, name).unwrap();
+        let vast = Arc::new(Vast);
+        let cached = CachedDisk::new(vast, Arc::clone(&cache), id, Mode::Inclusive).unwrap();
+        server.add(Export::new(name, Served::Cached(cached)));
+    }
+    server.listen_unix(&socket).unwrap();
+    let mut other = Client::new(&socket, "other", false);
+    let read = 1 << 20;
+    for at in 0..BLOCKS * 4096 / read {
+        let count = u32::try_from(read).unwrap();
+        assert_eq!(other.read(at * read, count).error, 0);
+    }
+    let mut hostile = Client::new(&socket, "hostile", true);
+    assert_eq!(hostile.read(1 << 40, 4096).error, 0);
+    let trim = |client: &mut Client, kind: u16, offset: u64, length: u64| {
+        let mut m = 0x21e4_1c71_u32.to_be_bytes().to_vec();
+        m.extend([0, 0]);
+        m.extend(kind.to_be_bytes());
+        m.extend(1u64.to_be_bytes());
+        m.extend(offset.to_be_bytes());
+        m.extend(length.to_be_bytes());
+        client.stream.write_all(&m).unwrap();
+        client.reply(0).error
+    };
+    for kind in [4, 6] {
+        assert_eq!(trim(&mut hostile, kind, 0, 1 << 63), 28, "beyond the disk");
+        assert_eq!(trim(&mut hostile, kind, u64::MAX, u64::MAX), 28);
+        for n in 0..20 {
+            assert_eq!(trim(&mut hostile, kind, n, (1 << 52) - 100), 0);
+        }
+    }
+    let stats = cache.stats();
+    let gone = |vm: usize| stats.vms[vm].pools[0].counts.invalidations;
+    assert_eq!(
+        (gone(0), gone(1)),
+        (1, 0),
+        "its own block, and nobody else's"
+    );
+    assert_eq!(other.read(0, 1 << 20).error, 0);
+    assert!(server.exports()[1].stats().reads_at_once > 0);
 }

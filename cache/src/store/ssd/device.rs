@@ -6,11 +6,12 @@ use crate::ring::{self, Ring};
 use io_uring::{opcode, squeue, types};
 use rustix::fs::{FallocateFlags, OFlags, fallocate};
 use std::cell::RefCell;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
-use std::path::Path;
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A block at an address that direct I/O accepts.
 #[repr(C, align(4096))]
@@ -34,10 +35,14 @@ pub(crate) trait Device: Send + Sync {
     fn grow(&self, len: u64) -> io::Result<()>;
 }
 
-/// A file or a block device, opened for this process alone.
+/// A file or a block device, opened for this process alone. At its end nobody can read it any more: a file is unlinked,
+/// and a block device told that the content is not needed.
 pub(crate) struct FileDevice {
     file: File,
+    path: PathBuf,
     regular: bool,
+    /// Bytes that may have been used.
+    len: AtomicU64,
 }
 
 impl FileDevice {
@@ -63,19 +68,74 @@ impl FileDevice {
             _ => Err(e),
         })?;
         lock::take(&file, false).map_err(io::Error::other)?;
-        let kind = file.metadata()?.file_type();
+        let found = file.metadata()?;
+        let kind = found.file_type();
         if !kind.is_file() && !kind.is_block_device() {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
                 "expected a regular file or a block device",
             ));
         }
+        if kind.is_file() {
+            check_owner(&found)?;
+        }
         let device = Self {
             file,
+            path: path.to_owned(),
             regular: kind.is_file(),
+            len: AtomicU64::new(0),
         };
         device.grow(len)?;
         Ok(device)
+    }
+}
+
+/// Blocks of all VMs go into the file: other users must not read it.
+fn check_owner(found: &Metadata) -> io::Result<()> {
+    let ours = rustix::process::geteuid().as_raw();
+    if found.uid() == ours && found.mode() & 0o077 == 0 {
+        return Ok(());
+    }
+    Err(io::Error::new(
+        io::ErrorKind::PermissionDenied,
+        format!(
+            "expected a file of the user {ours} with mode 600, found one of the user {} with mode {:03o}: blocks of all VMs would be written into it; remove it, and it is made anew",
+            found.uid(),
+            found.mode() & 0o7777
+        ),
+    ))
+}
+
+impl Drop for FileDevice {
+    fn drop(&mut self) {
+        let done = if self.regular {
+            self.unlink()
+        } else {
+            match self.discard(0, self.len.load(Ordering::Relaxed)) {
+                // A device that cannot.
+                Err(e) if e.kind() == io::ErrorKind::Unsupported => Ok(()),
+                done => done,
+            }
+        };
+        if let Err(e) = done {
+            tracing::warn!(
+                path = %self.path.display(),
+                "blocks of VMs stay readable on the SSD store's device for whoever may read it: {e}"
+            );
+        }
+    }
+}
+
+impl FileDevice {
+    /// Removes the file, if it still has that name.
+    fn unlink(&self) -> io::Result<()> {
+        let ours = self.file.metadata()?;
+        let there = std::fs::symlink_metadata(&self.path)?;
+        if (ours.dev(), ours.ino()) == (there.dev(), there.ino()) {
+            std::fs::remove_file(&self.path)
+        } else {
+            self.file.set_len(0)
+        }
     }
 }
 
@@ -140,6 +200,7 @@ impl Device for FileDevice {
                 format!("expected a device of at least {len} bytes, found {found}"),
             ));
         }
+        self.len.fetch_max(len, Ordering::Relaxed);
         Ok(())
     }
 }
@@ -174,4 +235,43 @@ unsafe fn together(entries: Vec<squeue::Entry>) -> Vec<Option<io::Result<usize>>
         }
     });
     results
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn only_its_user_can_read_the_file_and_at_the_end_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ssd");
+        let device = FileDevice::open(&path, 1 << 20).unwrap();
+        let mode = std::fs::metadata(&path).unwrap().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        drop(device);
+        assert!(!path.exists());
+        // One that was left behind is taken over.
+        let left = File::create(&path).unwrap();
+        for (mode, fits) in [(0o644, false), (0o620, false), (0o600, true)] {
+            left.set_permissions(std::fs::Permissions::from_mode(mode))
+                .unwrap();
+            let opened = FileDevice::open(&path, 1 << 20).map(drop);
+            let told = opened.err().map(|e| e.to_string());
+            assert_eq!(told.is_none(), fits, "{told:?}");
+            assert!(told.is_none_or(|why| why.contains("mode 600")));
+        }
+    }
+
+    #[test]
+    fn a_file_that_has_taken_its_name_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ssd");
+        let device = FileDevice::open(&path, 1 << 20).unwrap();
+        std::fs::rename(&path, dir.path().join("moved")).unwrap();
+        std::fs::write(&path, "another's").unwrap();
+        drop(device);
+        assert_eq!(std::fs::read(&path).unwrap(), b"another's");
+        assert_eq!(std::fs::read(dir.path().join("moved")).unwrap(), b"");
+    }
 }
