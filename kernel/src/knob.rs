@@ -50,6 +50,19 @@ impl Knob {
         }
     }
 
+    /// Whether `value`, as [`read_raw`] returns it, is what the kernel has there where nobody has set anything
+    /// (Documentation/admin-guide/cgroup-v2.rst; mm/page-writeback.c).
+    #[must_use]
+    pub fn is_default(self, value: &str) -> bool {
+        match self {
+            Self::MemoryMin | Self::MemoryLow => value == "0",
+            Self::MemoryHigh | Self::MemoryMax => value == "max",
+            Self::IoWeight | Self::IoBfqWeight => value == "default 100",
+            Self::IoMax(device) => value == unlimited(device),
+            Self::DirtyBackground => value == "10",
+        }
+    }
+
     /// Where `cgroup` has it: its name, or, for one of the machine, its path.
     fn place(self, cgroup: &Cgroup) -> Cow<'static, str> {
         match self {
@@ -157,8 +170,11 @@ fn io_max(text: &[u8], device: DevId) -> Parsed<Cow<'_, [u8]>> {
             };
         }
     }
-    let unlimited = format!("{device} rbps=max wbps=max riops=max wiops=max");
-    Ok(unlimited.into_bytes().into())
+    Ok(unlimited(device).into_bytes().into())
+}
+
+fn unlimited(device: DevId) -> String {
+    format!("{device} rbps=max wbps=max riops=max wiops=max")
 }
 
 #[cfg(test)]
@@ -204,6 +220,22 @@ mod tests {
             std::fs::write(dir.path().join(knob.file()), "").unwrap();
             write_raw(&cgroup, knob, &value).unwrap();
             assert_eq!(read_raw(&cgroup, knob).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn what_the_kernel_starts_with_is_its_default() {
+        for (knob, text) in [
+            (Knob::MemoryLow, "0\n"),
+            (Knob::MemoryHigh, "max\n"),
+            (Knob::IoWeight, "default 100\n"),
+            (Knob::IoBfqWeight, "100\n"),
+            (Knob::IoMax(SDA), ""),
+            (Knob::DirtyBackground, "10\n"),
+        ] {
+            let (_dir, cgroup) = tree(knob.file(), text.as_bytes());
+            assert!(knob.is_default(&read_raw(&cgroup, knob).unwrap()), "{knob}");
+            assert!(!knob.is_default("20"), "{knob}");
         }
     }
 

@@ -16,11 +16,16 @@ pub struct CgroupMount {
     /// Whether the mount shows the whole hierarchy of its namespace (`/`), not a part of it that
     /// was bind-mounted.
     pub whole: bool,
+    /// Which part of the hierarchy it shows, as this process's cgroup namespace names it.
+    pub root: PathBuf,
     /// Whether the mount refuses writes (`ro`), as in most containers.
     pub read_only: bool,
     /// Whether `memory.low` and `memory.min` protect a subtree as a whole
     /// (`memory_recursiveprot`).
     pub recursiveprot: bool,
+    /// Whether the root of a cgroup namespace is a delegation: what limits and protects it can be written from outside
+    /// only (`nsdelegate`).
+    pub nsdelegate: bool,
 }
 
 /// The cgroup v2 mounts of a mount table, in its order. Lines that are not understood are passed
@@ -59,8 +64,10 @@ fn cgroup_mount(line: &[u8]) -> Option<CgroupMount> {
     Some(CgroupMount {
         path: PathBuf::from(unescape(path)),
         whole: root == b"/",
+        root: PathBuf::from(unescape(root)),
         read_only,
         recursiveprot: has(options, b"memory_recursiveprot"),
+        nsdelegate: has(options, b"nsdelegate"),
     })
 }
 
@@ -120,8 +127,10 @@ mod tests {
         let expected = CgroupMount {
             path: PathBuf::from("/sys/fs/cgroup"),
             whole: true,
+            root: PathBuf::from("/"),
             read_only: false,
             recursiveprot: true,
+            nsdelegate: true,
         };
         assert_eq!(mounts, [expected]);
         let hybrid = preferred(cgroup_mounts(HYBRID.as_bytes())).unwrap();

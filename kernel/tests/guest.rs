@@ -124,6 +124,8 @@ fn every_reader() {
     assert_eq!(c.memory_high().unwrap(), Limit::Max);
     assert_eq!(c.memory_max().unwrap(), Limit::Max);
     assert_eq!(c.memory_events().unwrap().oom_kill, 0);
+    assert_eq!(c.memory_events_local().unwrap().high, 0);
+    assert!(matches!(c.swap_high_events().unwrap(), None | Some(0)));
     for resource in [PsiResource::Cpu, PsiResource::Memory, PsiResource::Io] {
         c.pressure(resource).unwrap();
     }

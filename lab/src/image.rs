@@ -45,14 +45,16 @@ const MORE_MODULES: [&str; 20] = [
 ];
 
 /// The host's tools that experiments and tests use; all must be there.
-const TOOLS: [&str; 8] = [
+const TOOLS: [&str; 10] = [
     "fio",
     "mkfs.ext4",
     "mkfs.xfs",
     "fsfreeze",
     "dmsetup",
     "setpriv",
+    "unshare",
     "ionice",
+    "prlimit",
     "strace",
 ];
 /// Of those, the ones that a guest can do without.

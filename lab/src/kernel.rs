@@ -104,16 +104,46 @@ impl Kernel {
     }
 }
 
-/// The newest signed cloud kernel of a series in the archive.
-fn newest_package(series: &str) -> Result<String> {
-    let pattern = format!(
-        "^linux-image-{}[.][^ ]*-cloud-amd64$",
-        series.replace('.', "[.]")
+/// Every series of which the archive has a kernel, the newest first. Without an archive, of which one was fetched before.
+pub fn every_series() -> Result<Vec<String>> {
+    let names = packages("[0-9]+[.][0-9]+").or_else(|_| {
+        let kernels = Places::find()?.dir("kernel")?;
+        Ok::<_, anyhow::Error>(fetched(&kernels))
+    })?;
+    let series = series_of(&names);
+    ensure!(
+        !series.is_empty(),
+        "expected a package linux-image-*-cloud-amd64 in the archive, found none: try `apt-get update`"
     );
+    Ok(series)
+}
+
+/// The series of kernels by their names, the newest first.
+fn series_of(names: &[String]) -> Vec<String> {
+    let mut series: Vec<_> = names
+        .iter()
+        .filter_map(|name| version_key(name).first_chunk().copied())
+        .collect();
+    series.sort_unstable_by_key(|&version: &[u64; 2]| std::cmp::Reverse(version));
+    series.dedup();
+    series.iter().map(|[a, b]| format!("{a}.{b}")).collect()
+}
+
+/// The signed cloud kernels in the archive whose series matches a pattern.
+fn packages(series: &str) -> Result<Vec<String>> {
+    let pattern = format!("^linux-image-{series}[.][^ ]*-cloud-amd64$");
     let listing = run(Command::new(tool("apt-cache")?).args(["search", "--names-only", &pattern]))?;
-    String::from_utf8_lossy(&listing)
+    let names = String::from_utf8_lossy(&listing)
         .lines()
         .filter_map(|line| line.split_once(' ').map(|(name, _)| name.to_owned()))
+        .collect();
+    Ok(names)
+}
+
+/// The newest signed cloud kernel of a series in the archive.
+fn newest_package(series: &str) -> Result<String> {
+    packages(&series.replace('.', "[.]"))?
+        .into_iter()
         .max_by_key(|name| version_key(name))
         .with_context(|| {
             format!("expected a package linux-image-{series}*-cloud-amd64 in the archive, found none: try `apt-get update`")
@@ -122,11 +152,19 @@ fn newest_package(series: &str) -> Result<String> {
 
 fn newest_fetched(kernels: &Path, series: &str) -> Option<String> {
     let prefix = format!("{series}.");
-    std::fs::read_dir(kernels)
-        .ok()?
-        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .filter(|name| name.starts_with(&prefix) && kernels.join(name).join("complete").is_file())
+    fetched(kernels)
+        .into_iter()
+        .filter(|name| name.starts_with(&prefix))
         .max_by_key(|name| version_key(name))
+}
+
+/// The releases that were fetched.
+fn fetched(kernels: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(kernels).into_iter().flatten();
+    entries
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter(|name| kernels.join(name).join("complete").is_file())
+        .collect()
 }
 
 /// The numbers of a version, for comparing `6.12.9` with `6.12.117`.
@@ -269,6 +307,19 @@ mod tests {
         let mut names = ["6.12.9+deb12", "6.12.117+deb12", "6.12.99+deb12"];
         names.sort_by_key(|name| version_key(name));
         assert_eq!(names.last(), Some(&"6.12.117+deb12"));
+    }
+
+    #[test]
+    fn every_series_is_there_once_and_the_newest_first() {
+        let names = [
+            "linux-image-6.1.0-56-cloud-amd64",
+            "linux-image-6.12.9+deb12-cloud-amd64",
+            "linux-image-6.12.117+deb12-cloud-amd64",
+            "linux-image-7.0.3+deb12-cloud-amd64",
+            "6.1.0-50-cloud-amd64",
+        ];
+        let series = series_of(&names.map(str::to_owned));
+        assert_eq!(series, ["7.0", "6.12", "6.1"]);
     }
 
     #[test]

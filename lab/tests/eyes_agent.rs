@@ -22,10 +22,12 @@ const LONGEST: Duration = Duration::from_secs(120);
 
 const LITTLE_ROOM: &str = "printf '[eyes]\\ncgroups = 16\\n' >>/etc/justitia/justitia.toml";
 
-/// More tenants than there is room for, each of which reads a little.
+/// More tenants than there is room for, each of which reads a little, one right after the other: sooner than any of them
+/// could be known to rest.
 const CROWD: &str = "
-    hole /data/little 1
-    for number in $(seq 24); do live \"crowd$number\" && cache \"crowd$number\" /data/little 1 || exit 1; done
+    echo little >/data/little
+    for number in $(seq 60); do live \"crowd$number\" || exit 1; done
+    sh -c 'for number in $(seq 60); do echo $$ >\"$0/crowd$number/cgroup.procs\"; read word </data/little; done' $C
 ";
 
 /// A loss is in the status in words and as a number, and in the metrics.
@@ -86,6 +88,20 @@ fn calls_are_timed_when_asked_for() {
         assert!(p50 <= p99, "{writer}");
         assert_eq!(number(&reader, "sync_p99"), None, "{reader}");
         assert!(latency(guest, "idle")["read_p50"].is_null());
+
+        // The crowd rests by now: who comes next is seen.
+        guest.ok("live newcomer && cache newcomer /data/cached 8");
+        let begun = Instant::now();
+        let read = || {
+            let status = guest.status();
+            let mut tenants = status["tenants"].as_array().into_iter().flatten();
+            let newcomer = tenants.find(|tenant| tenant["path"] == "newcomer");
+            newcomer.and_then(|tenant| tenant["app"]["read_bytes"].as_u64())
+        };
+        while read().unwrap_or(0) == 0 {
+            assert!(begun.elapsed() < LONGEST, "{}", guest.log());
+            std::thread::sleep(Duration::from_secs(1));
+        }
 
         let status = guest.status();
         let metrics = guest.ok("wget -qO- http://127.0.0.1:9742/metrics");

@@ -1,7 +1,7 @@
 //! The primitives underneath: the standard library's, or loom's when its model checker runs
-//! (`RUSTFLAGS="--cfg loom"`).
+//! (the feature `loom`).
 
-#[cfg(loom)]
+#[cfg(feature = "loom")]
 pub use loom::{
     hint::spin_loop,
     sync::{
@@ -10,7 +10,7 @@ pub use loom::{
     },
     thread::{Thread, current, park},
 };
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 pub use std::{
     hint::spin_loop,
     sync::{
@@ -22,8 +22,8 @@ pub use std::{
 
 /// Rounds of looking at a lock before the thread parks. One round is some ten nanoseconds, so a waiter
 /// burns about a microsecond at most: less than parking and being woken costs.
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 pub const SPINS: u32 = 100;
 /// The model checker explores a spin as any other step; one is enough to cover the path.
-#[cfg(loom)]
+#[cfg(feature = "loom")]
 pub const SPINS: u32 = 1;

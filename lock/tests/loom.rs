@@ -1,6 +1,5 @@
 //! Every interleaving of a few threads, by loom:
-//! `RUSTFLAGS="--cfg loom" cargo test -p justitia-lock --test loom`.
-#![cfg(loom)]
+//! `cargo test -p justitia-lock --features loom --test loom`.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use justitia_lock::{Order, RawWeightLock};

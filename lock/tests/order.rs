@@ -1,5 +1,5 @@
 //! The lock with real threads: exclusion, order, fairness, panics.
-#![cfg(not(loom))]
+#![cfg(not(feature = "loom"))]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::Mutex;

@@ -8,7 +8,7 @@ pub const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; char
 
 /// Who asks so soon after another gets the same page: its figures belong together all the same, and nobody can keep
 /// its maker busy by asking.
-pub const FRESH: Duration = Duration::from_millis(200);
+pub const FRESH: Duration = Duration::from_secs(1);
 
 /// A whole answer.
 pub type Answer = Arc<[u8]>;

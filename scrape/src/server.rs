@@ -37,7 +37,7 @@ impl std::fmt::Debug for Server {
 
 impl Server {
     /// Serves at `address` (port 0: any free one) what `text` makes: OpenMetrics, or why there are none (then
-    /// the answer is 503). It is made when somebody asks, five times a second at most.
+    /// the answer is 503). It is made when somebody asks, once a second at most.
     ///
     /// # Errors
     /// If the address cannot be listened at.

@@ -142,7 +142,7 @@ int uring(u64 *ctx)
 
 	if (!request)
 		return 0;
-	if (config.uring_result_in_entry) {
+	if (bpf_core_type_exists(btf_trace_io_uring_complete___entry)) {
 		struct io_uring_cqe *entry = (void *)ctx[2];
 
 		done = BPF_CORE_READ(entry, res);

@@ -8,6 +8,7 @@
 
 #include "tenants.h"
 #include "files.h"
+#include "folio.h"
 
 /* The most bios that one request merges; more than any queue's limit on segments. */
 #define BIOS 2048
@@ -19,15 +20,6 @@ struct walk {
 	u64 bio;
 	u32 left;
 };
-
-static __always_inline unsigned long flags_of(struct folio *folio)
-{
-	struct folio___wrapped *wrapped = (void *)folio;
-
-	if (bpf_core_field_exists(wrapped->flags.f))
-		return BPF_CORE_READ(wrapped, flags.f);
-	return BPF_CORE_READ(folio, flags);
-}
 
 static __always_inline void fill(struct bio *bio, u32 bytes)
 {

@@ -119,6 +119,14 @@ struct io_kiocb {
 	u8 opcode;
 };
 
+struct io_ring_ctx {
+	unsigned int flags;
+};
+
+/* Since 6.15: the result is in a completion entry, not in an argument of its own. */
+typedef void (*btf_trace_io_uring_complete___entry)(void *, struct io_ring_ctx *, void *,
+						    struct io_uring_cqe *);
+
 struct vm_area_struct {
 	struct file *vm_file;
 };
@@ -139,7 +147,14 @@ struct page {
 struct folio {
 	unsigned long flags;
 	struct address_space *mapping;
+	unsigned long index;
 	unsigned long memcg_data;
+	unsigned int _folio_nr_pages;
+};
+
+/* Since 6.15. */
+struct folio___renamed {
+	unsigned int _nr_pages;
 };
 
 /* Since 6.18 (memdesc_flags_t). */
@@ -207,6 +222,7 @@ enum cgroup_subsys_id {
 enum pageflags {
 	PG_locked,
 	PG_uptodate,
+	PG_head,
 };
 
 #pragma clang attribute pop

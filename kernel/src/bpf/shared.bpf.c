@@ -8,6 +8,7 @@
 #include <bpf/bpf_tracing.h>
 #include <bpf/bpf_core_read.h>
 #include "files.h"
+#include "folio.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -18,13 +19,22 @@ struct use {
 	u64 device;
 };
 
+/* How many parts of a file are told apart: a power of two, at least 64. */
+#define PARTS 1024
+
+/* The reader (kernel/src/eyes/distinct.rs) knows the order. */
 struct used {
-	u64 bytes;
 	u64 cached_pages;
 	/* Tells the file from another that gets the same inode number later. */
 	u64 generation;
 	/* Whether anybody had it mapped at the last touch. */
 	u64 mapped;
+	/* A part has this many pages, as a logarithm. */
+	u64 shift;
+	/* Chooses the page of each part that counts for it. */
+	u64 seed;
+	/* Parts of which that page was touched. */
+	u64 parts[PARTS / 64];
 };
 
 struct {
@@ -37,14 +47,59 @@ struct {
 /* Uses met for the first time, whether they are remembered or not. */
 u64 met SEC(".data.lost");
 
-/* The page size's logarithm, and which pages of a large folio there are, is not asked for: a touch
- * counts as one page. */
-#define PAGE 4096
-
 static __always_inline void look(struct used *used, struct folio *folio)
 {
 	used->cached_pages = BPF_CORE_READ(folio, mapping, nrpages);
 	used->mapped = BPF_CORE_READ(folio, mapping, i_mmap.rb_root.rb_node) != 0;
+}
+
+/* What is cached of the file now is divided into at most PARTS parts. */
+static __always_inline void begin(struct used *used, struct folio *folio)
+{
+	u64 parts = BPF_CORE_READ(folio, mapping, nrpages);
+	u32 step;
+
+	for (step = 0; step < 32 && parts > PARTS; step++) {
+		parts = (parts + 1) / 2;
+		used->shift++;
+	}
+	used->seed = (u64)bpf_get_prandom_u32() << 32 | bpf_get_prandom_u32();
+}
+
+static __always_inline u64 mixed(u64 value)
+{
+	value ^= value >> 33;
+	value *= 0xff51afd7ed558ccdULL;
+	return value ^ value >> 33;
+}
+
+/*
+ * Counts pages once, however often they are read. Of each part one page is looked at, which nobody
+ * outside can know: for who reads all of a part, it is always among the pages read, for who reads
+ * an eighth of it, in an eighth of the cases. Parts beyond PARTS fall on earlier ones: what is read
+ * far apart counts less, never more. A folio lies at a multiple of its size.
+ */
+static __always_inline void mark(struct used *used, struct folio *folio)
+{
+	u64 index = BPF_CORE_READ(folio, index), pages = pages_of(folio);
+	u64 shift = used->shift & 31, part = index >> shift, count = pages >> shift, bits, *word;
+	u64 chosen = (part << shift) + (mixed(used->seed + part) & ((1ULL << shift) - 1));
+	u32 step;
+
+	if (!count) {
+		if (chosen < index || chosen >= index + pages)
+			return;
+		count = 1;
+	}
+	for (step = 0; step < PARTS / 64; step++) {
+		word = &used->parts[(part / 64 + step) & (PARTS / 64 - 1)];
+		bits = count < 64 ? ((1ULL << (count & 63)) - 1) << (part & 63) : ~0ULL;
+		if ((*word & bits) != bits)
+			__sync_fetch_and_or(word, bits);
+		if (count <= 64)
+			return;
+		count -= 64;
+	}
 }
 
 SEC("fentry/folio_mark_accessed")
@@ -55,7 +110,7 @@ int BPF_PROG(touched, struct folio *folio)
 	struct task_struct *task;
 	u32 memory;
 	struct inode *inode;
-	struct used *used, first = { .bytes = PAGE };
+	struct used *used, first = {};
 	struct use use = {};
 	int error;
 
@@ -83,17 +138,16 @@ int BPF_PROG(touched, struct folio *folio)
 	if (!used) {
 		first.generation = BPF_CORE_READ(inode, i_generation);
 		look(&first, folio);
+		begin(&first, folio);
 		error = bpf_map_update_elem(&uses, &use, &first, BPF_NOEXIST);
 		/* Not if another processor was first. */
-		if (error != -EEXIST) {
+		if (error != -EEXIST)
 			__sync_fetch_and_add(&met, 1);
-			return 0;
-		}
 		used = bpf_map_lookup_elem(&uses, &use);
 		if (!used)
 			return 0;
 	}
-	__sync_fetch_and_add(&used->bytes, PAGE);
+	mark(used, folio);
 	look(used, folio);
 	return 0;
 }

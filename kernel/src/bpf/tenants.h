@@ -102,10 +102,8 @@ struct {
 struct config {
 	u32 slots;
 	u32 processors;
-	/* io_uring_complete tells the result in an entry, not in an argument of its own. */
-	u32 uring_result_in_entry;
 };
-const volatile struct config config SEC(".rodata.config") = { 1, 1, 0 };
+const volatile struct config config SEC(".rodata.config") = { 1, 1 };
 
 /* What was used last on a processor. */
 struct short_cut {

@@ -53,9 +53,24 @@ impl Cgroup {
         self.read("memory.max", Limit::parse)
     }
 
-    /// `memory.events`. Not at the root.
+    /// `memory.events`: of the cgroup and its descendants, each event counted at the cgroup whose limit or protection it
+    /// is about, and at all above. Not at the root. Mounted with `memory_localevents` it says what
+    /// [`memory_events_local`](Self::memory_events_local) does.
     pub fn memory_events(&self) -> Result<MemoryEvents> {
         self.read("memory.events", MemoryEvents::parse)
+    }
+
+    /// `memory.events.local`: as [`memory_events`](Self::memory_events), of the cgroup's own limits and protections alone.
+    /// Not at the root.
+    pub fn memory_events_local(&self) -> Result<MemoryEvents> {
+        self.read("memory.events.local", MemoryEvents::parse)
+    }
+
+    /// `high` of `memory.swap.events`: how often tasks of the cgroup and its descendants were throttled by a
+    /// `memory.swap.high`. `None` without swap support. Not at the root.
+    pub fn swap_high_events(&self) -> Result<Option<u64>> {
+        let events = optional(self.read("memory.swap.events", MemoryEvents::parse));
+        Ok(events?.map(|events| events.high))
     }
 
     /// `memory.swap.current`: bytes swapped out. Not at the root; missing without swap support.

@@ -17,6 +17,7 @@ pub(super) struct Mount {
     pub(super) path: PathBuf,
     pub(super) device: u64,
     pub(super) recursiveprot: bool,
+    pub(super) nsdelegate: bool,
     /// Where the machine's memory is tuned.
     pub(super) vm: String,
 }
@@ -46,7 +47,11 @@ impl CgroupFs {
             .f_type;
         // linux/magic.h: CGROUP2_SUPER_MAGIC
         if u64::try_from(magic) == Ok(0x6367_7270) {
-            Self::from_directory(directory, path, recursiveprot(path), VM)
+            let options = options(path);
+            let has =
+                |option: fn(&mount::CgroupMount) -> bool| options.as_ref().is_some_and(option);
+            let (recursiveprot, nsdelegate) = (has(|m| m.recursiveprot), has(|m| m.nsdelegate));
+            Self::from_directory(directory, path, recursiveprot, nsdelegate, VM)
         } else {
             Err(Error::NotCgroup2 {
                 path: path.to_owned(),
@@ -73,13 +78,14 @@ impl CgroupFs {
     /// When the directory cannot be opened.
     pub fn open_fixture(path: &Path, recursiveprot: bool) -> Result<Self> {
         let vm = path.to_string_lossy();
-        Self::from_directory(open_directory(path)?, path, recursiveprot, &vm)
+        Self::from_directory(open_directory(path)?, path, recursiveprot, true, &vm)
     }
 
     fn from_directory(
         directory: OwnedFd,
         path: &Path,
         recursiveprot: bool,
+        nsdelegate: bool,
         vm: &str,
     ) -> Result<Self> {
         let (id, device) = directory_id(&directory, path)?;
@@ -87,6 +93,7 @@ impl CgroupFs {
             path: path.to_owned(),
             device,
             recursiveprot,
+            nsdelegate,
             vm: vm.to_owned(),
         });
         Ok(Self {
@@ -104,6 +111,13 @@ impl CgroupFs {
     #[must_use]
     pub fn mount_path(&self) -> &Path {
         &self.root.mount().path
+    }
+
+    /// Whether the root of a cgroup namespace is a delegation (mount option `nsdelegate`): processes in the namespace
+    /// cannot write what limits, weighs and protects its root.
+    #[must_use]
+    pub fn nsdelegate(&self) -> bool {
+        self.root.mount().nsdelegate
     }
 
     /// Whether protection counts for a subtree as a whole (mount option `memory_recursiveprot`):
@@ -138,18 +152,11 @@ fn mounts(mountinfo: &Path) -> Result<Vec<mount::CgroupMount>> {
     read_path(mountinfo, mount::cgroup_mounts)
 }
 
-/// Whether the mount at `path` has the option. If the table cannot be read or does not name the
-/// path, no: the careful answer, since callers then protect every level themselves.
-fn recursiveprot(path: &Path) -> bool {
-    let Ok(path) = path.canonicalize() else {
-        return false;
-    };
-    mounts(Path::new("/proc/self/mountinfo")).is_ok_and(|mounts| {
-        // The last mount at a path is the one that is seen there.
-        mounts
-            .iter()
-            .rev()
-            .find(|mount| mount.path == path)
-            .is_some_and(|mount| mount.recursiveprot)
-    })
+/// The mount at `path` with its options. If the table cannot be read or does not name the path, none: the careful
+/// answer, since callers then protect every level themselves.
+fn options(path: &Path) -> Option<mount::CgroupMount> {
+    let path = path.canonicalize().ok()?;
+    // The last mount at a path is the one that is seen there.
+    let mounts = mounts(Path::new("/proc/self/mountinfo")).ok()?;
+    mounts.into_iter().rev().find(|mount| mount.path == path)
 }

@@ -7,6 +7,7 @@ mod admit;
 mod authority;
 mod core;
 mod counts;
+mod delegation;
 mod dir;
 mod files;
 mod fs;

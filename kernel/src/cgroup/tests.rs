@@ -90,6 +90,21 @@ fn memory_files() {
     case("memory.events", "low 1\n", &1, b"low", |c| {
         Ok(c.memory_events()?.low)
     });
+    case("memory.events.local", "high 1\n", &1, b"high", |c| {
+        Ok(c.memory_events_local()?.high)
+    });
+}
+
+#[test]
+fn events_of_swap() {
+    let (dir, fs) = tree();
+    let cgroup = Cgroup::open_at(&fs, Path::new("a.slice/b")).unwrap();
+    let file = dir.path().join("a.slice/b/memory.swap.events");
+    assert_eq!(cgroup.swap_high_events().unwrap(), None, "no swap support");
+    std::fs::write(&file, "high 3\nmax 4\nfail 5\n").unwrap();
+    assert_eq!(cgroup.swap_high_events().unwrap(), Some(3));
+    std::fs::write(&file, "high x\n").unwrap();
+    assert!(cgroup.swap_high_events().is_err());
 }
 
 #[test]

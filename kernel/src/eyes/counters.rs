@@ -137,7 +137,7 @@ pub struct Sample {
     /// ([`no_room`](Self::no_room), [`busy`](Self::busy)), or were being removed.
     pub overflow: Counters,
     /// How often a cgroup found no room: [`Limits::tenants`](super::Limits::tenants) others had it,
-    /// those included whose removal no two samples have told yet.
+    /// those included whose removal no two samples have told yet. Samples make room: the fewer are taken, the more often.
     pub no_room: u64,
     /// How often one found none because the kernel could not say just then who has which.
     pub busy: u64,

@@ -3,11 +3,11 @@
 use super::EyesError;
 
 /// Bounds of everything that is kept in the kernel. Memory follows from them: 192 bytes per tenant
-/// and possible processor, about 100 per asynchronous request, about 150 per shared file and user.
+/// and possible processor, about 100 per asynchronous request, about 300 per shared file and user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Cgroups counted apart at one time, 16 to 65,535. Those that find no room are counted
-    /// together as [`Sample::overflow`](super::Sample::overflow).
+    /// Cgroups counted apart at one time, 16 to 65,535. Where there are more, those that do least make room for others.
+    /// Those that find none are counted together as [`Sample::overflow`](super::Sample::overflow).
     pub tenants: u32,
     /// Requests of Linux-native asynchronous I/O, and requests held back by `io.max`, that are
     /// known at one time, 64 to 1,048,576.

@@ -4,8 +4,7 @@
 
 use std::sync::Mutex;
 
-use libbpf_rs::btf::ReferencesType as _;
-use libbpf_rs::btf::types::{Func, FuncProto, Ptr, Typedef};
+use libbpf_rs::btf::types::{Func, Typedef};
 use libbpf_rs::{Btf, Link, Map, MapCore as _, Object, ObjectBuilder, OpenObject, PrintLevel};
 
 use super::programs::{Kind, Program};
@@ -56,16 +55,6 @@ pub(super) fn kernel_types() -> Result<Btf<'static>, EyesError> {
     Btf::from_path("/sys/kernel/btf/vmlinux").map_err(|error| EyesError::NoTypes {
         reason: error.to_string(),
     })
-}
-
-/// Whether `io_uring_complete` tells the result in a completion entry (since 6.15) instead of in an
-/// argument of its own.
-pub(super) fn uring_result_in_entry(types: &Btf<'_>) -> bool {
-    types
-        .type_by_name::<Typedef<'_>>("btf_trace_io_uring_complete")
-        .and_then(|tracepoint| Ptr::try_from(tracepoint.referenced_type()).ok())
-        .and_then(|pointer| FuncProto::try_from(pointer.referenced_type()).ok())
-        .is_some_and(|function| function.len() <= 4)
 }
 
 impl Loaded {

@@ -13,6 +13,7 @@
 //! [`MemoryStat`](crate::memory::MemoryStat).
 
 mod counters;
+mod distinct;
 mod error;
 mod histogram;
 mod limits;
@@ -24,6 +25,7 @@ mod programs;
 mod region;
 mod reports;
 mod rows;
+mod slots;
 
 pub use counters::{Counters, Io, Sample, Traffic};
 pub use error::EyesError;

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use libbpf_rs::{Btf, MapCore as _, MapFlags};
 
+use super::distinct;
 use super::load::{Loaded, Spec, kernel_types};
 use super::programs::{self, Program};
 use super::{
@@ -154,16 +155,17 @@ impl OnDemand {
             let inode = key.next()?;
             let (user, charged) = (CgroupId(key.next()?), CgroupId(key.next()?));
             let device = u32::try_from(key.next()?).ok()?;
-            let bytes = value.next()?;
+            let cached = value.next()? * PAGE;
+            let generation = u32::try_from(value.next()?).ok()?;
+            let mapped = value.next()? != 0;
+            let (shift, _seed) = (value.next()?, value.next()?);
+            let touched = distinct::pages(shift, value).saturating_mul(PAGE);
             let shared = SharedUse {
                 user,
                 charged,
-                bytes,
+                bytes: touched.min(cached),
             };
-            let cached = value.next()? * PAGE;
-            let generation = u32::try_from(value.next()?).ok()?;
-            let key = (device, inode, generation);
-            Some((key, shared, cached, value.next()? != 0))
+            Some(((device, inode, generation), shared, cached, mapped))
         })?;
         let mut inodes: HashMap<(u32, u64, u32), SharedInode> = HashMap::new();
         for (key, shared, cached, mapped) in uses {

@@ -13,6 +13,7 @@ use super::rows::{
     BUSY, BY_TWIN, KIND_WORD, LOSSES, MISSED, NO_ROOM, ROW_WORDS, SHORT_CUT_COUNT, SHORT_CUT_WORDS,
     SLOT_WORDS, row,
 };
+use super::slots::Uses;
 use super::{
     Contention, Counters, EyesError, Latencies, Limits, Probe, ProbeFact, Sample, SharedInode,
     programs,
@@ -22,6 +23,9 @@ use crate::support::State;
 
 /// How often the kernel is asked what it skipped: a system call per program.
 const ASK_SKIPPED: Duration = Duration::from_secs(1);
+
+/// How long a program runs at the most, from where it looks up a slot to where it counts.
+const PROGRAM: Duration = Duration::from_millis(100);
 
 /// The map of that name.
 const SHORT_CUTS: &str = ".data.short_cuts";
@@ -39,8 +43,24 @@ pub struct Eyes {
     processors: usize,
     /// Slots of removed cgroups, told in the sample before: free from the next one on.
     leaving: Vec<usize>,
+    uses: Uses,
+    /// Slots that were taken from cgroups which are there.
+    taken: Vec<Taken>,
+    /// What cgroups had counted in slots that others have now.
+    kept: HashMap<CgroupId, Counters>,
     skipped: (Option<Instant>, u64),
     on_demand: OnDemand,
+}
+
+/// A slot on its way from one cgroup to another.
+#[derive(Debug)]
+struct Taken {
+    slot: usize,
+    /// Whose its counts are; `None` when that was removed, and they have been told.
+    cgroup: Option<CgroupId>,
+    since: Instant,
+    /// Whether no program can find it any more.
+    hidden: bool,
 }
 
 impl Eyes {
@@ -62,13 +82,7 @@ impl Eyes {
             .ok_or_else(|| EyesError::Refused {
                 reason: format!("{slots} rows of counters for each of {processors} processors"),
             })?;
-        let in_entry = u32::from(load::uring_result_in_entry(&types));
-        let config = [
-            slots.to_ne_bytes(),
-            (rows / slots).to_ne_bytes(),
-            in_entry.to_ne_bytes(),
-        ]
-        .concat();
+        let config = [slots.to_ne_bytes(), (rows / slots).to_ne_bytes()].concat();
         let account = Loaded::load(
             &Spec {
                 object: include_bytes!(concat!(env!("OUT_DIR"), "/account.bpf.o")),
@@ -99,6 +113,9 @@ impl Eyes {
             slot_count,
             processors,
             leaving: Vec::new(),
+            uses: Uses::of(slot_count),
+            taken: Vec::new(),
+            kept: HashMap::new(),
             skipped: (None, 0),
             on_demand: OnDemand::new(limits, &types)?,
         };
@@ -143,24 +160,44 @@ impl Eyes {
             ..Sample::default()
         };
         // Nothing has been written to these since the sample before last.
-        let leaving = std::mem::take(&mut self.leaving);
-        for &slot in &leaving {
+        let mut unused = std::mem::take(&mut self.leaving);
+        unused.extend(self.hand_over(Instant::now()));
+        for &slot in &unused {
             self.clear(slot);
         }
-        self.free(leaving)?;
-        for slot in 1..self.slot_count {
-            let cgroup = self.slots.get(slot * SLOT_WORDS);
-            if cgroup == 0 {
-                continue;
-            }
-            let counters = self.counters(slot);
-            if self.slots.get(slot * SLOT_WORDS + 1) == 0 {
-                sample.tenants.insert(CgroupId(cgroup), counters);
-            } else {
-                sample.removed.push((CgroupId(cgroup), counters));
-                self.leaving.push(slot);
+        self.free(unused)?;
+        sample.tenants.clone_from(&self.kept);
+        let mut under_way = vec![false; self.slot_count];
+        for taken in &self.taken {
+            under_way[taken.slot] = true;
+            if let Some(cgroup) = taken.cgroup {
+                *sample.tenants.entry(cgroup).or_default() += self.counters(taken.slot);
             }
         }
+        let mut counted = vec![None; self.slot_count];
+        let mut free = 0;
+        for slot in 1..self.slot_count {
+            let cgroup = CgroupId(self.slots.get(slot * SLOT_WORDS));
+            if cgroup.0 == 0 {
+                free += 1;
+            } else if self.slots.get(slot * SLOT_WORDS + 1) != 0 {
+                let mut counters = self.forget_taken(cgroup);
+                if under_way[slot] {
+                    // Removed just as the slot was taken, which is free soon in any case.
+                    self.slots.set(slot * SLOT_WORDS + 1, 0);
+                } else {
+                    self.leaving.push(slot);
+                    counters += self.counters(slot);
+                }
+                sample.tenants.remove(&cgroup);
+                sample.removed.push((cgroup, counters));
+            } else if !under_way[slot] {
+                let counters = self.counters(slot);
+                *sample.tenants.entry(cgroup).or_default() += counters;
+                counted[slot] = Some(counters);
+            }
+        }
+        self.take_from_least(&counted, free)?;
         // A filesystem's module may be unloaded and another one loaded in its place.
         for processor in 0..self.processors.min(SHORT_CUT_COUNT) {
             self.short_cuts
@@ -176,13 +213,25 @@ impl Eyes {
     #[must_use]
     pub fn counters_of(&self, id: CgroupId) -> Option<Counters> {
         let slot_of = self.account.map("slot_of").ok()?;
-        let slot = slot_of
-            .lookup(&id.0.to_ne_bytes(), MapFlags::ANY)
-            .ok()??
-            .try_into()
-            .map(u32::from_ne_bytes)
-            .ok()?;
-        (0 < slot && size(slot) < self.slot_count).then(|| self.counters(size(slot)))
+        let found = slot_of.lookup(&id.0.to_ne_bytes(), MapFlags::ANY).ok()?;
+        let slot = found.and_then(|slot| slot.try_into().map(u32::from_ne_bytes).ok());
+        let slot = slot
+            .map(size)
+            .filter(|slot| (1..self.slot_count).contains(slot));
+        let before = self.taken.iter().filter(|taken| taken.cgroup == Some(id));
+        let slots = slot.into_iter().chain(before.map(|taken| taken.slot));
+        slots
+            .map(|slot| self.counters(slot))
+            .chain(self.kept.get(&id).copied())
+            .reduce(|mut sum, one| {
+                sum += one;
+                sum
+            })
+    }
+
+    /// Forgets what was counted for cgroups that are not known any more, beyond those that have counters of their own.
+    pub fn keep(&mut self, known: impl Fn(CgroupId) -> bool) {
+        self.kept.retain(|id, _| known(*id));
     }
 
     /// Gives the room of cgroups that are known to be removed to others. The probe for
@@ -193,22 +242,100 @@ impl Eyes {
     pub fn forget(&mut self, removed: &[CgroupId]) -> Result<(), EyesError> {
         // One that has no slot may have an entry there.
         self.on_demand.forget(removed.iter().copied());
+        for cgroup in removed {
+            self.forget_taken(*cgroup);
+        }
         let slot_of = self.account.map("slot_of")?;
         for slot in 1..self.slot_count {
             let cgroup = self.slots.get(slot * SLOT_WORDS);
-            if cgroup == 0 || !removed.contains(&CgroupId(cgroup)) {
+            let under_way = || self.taken.iter().any(|taken| taken.slot == slot);
+            if cgroup == 0 || !removed.contains(&CgroupId(cgroup)) || under_way() {
                 continue;
             }
             // Not there when the probe was faster: then the slot is already marked.
             if slot_of.delete(&cgroup.to_ne_bytes()).is_ok() {
-                for processor in 0..self.processors {
-                    self.rows
-                        .set((processor * self.slot_count + slot) * ROW_WORDS, 0);
-                }
+                self.forget_address(slot);
                 self.slots.set(slot * SLOT_WORDS + 1, 1);
             }
         }
         Ok(())
+    }
+
+    /// Where few slots are free, takes some from the cgroups that use theirs least: `counted` is what each slot of a
+    /// cgroup that is there has counted. What they do from now on is counted in another slot, if there is one.
+    fn take_from_least(
+        &mut self,
+        counted: &[Option<Counters>],
+        free: usize,
+    ) -> Result<(), EyesError> {
+        let now = Instant::now();
+        self.uses.take(counted.iter().copied(), now);
+        let least = self
+            .uses
+            .least(free + self.taken.len() + self.leaving.len(), now);
+        if least.is_empty() {
+            return Ok(());
+        }
+        let slot_of = self.account.map("slot_of")?;
+        for slot in least {
+            let cgroup = CgroupId(self.slots.get(slot * SLOT_WORDS));
+            // Not there when it was removed meanwhile.
+            if slot_of.delete(&cgroup.0.to_ne_bytes()).is_ok() {
+                self.forget_address(slot);
+                // Its entries in the probes on demand: they have as much room.
+                self.on_demand.forget(std::iter::once(cgroup));
+                self.taken.push(Taken {
+                    slot,
+                    cgroup: Some(cgroup),
+                    since: now,
+                    hidden: false,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Slots that were taken and that no program counts in any more; what stands in them is kept.
+    fn hand_over(&mut self, now: Instant) -> Vec<usize> {
+        let (over, mut under_way): (Vec<_>, Vec<_>) = std::mem::take(&mut self.taken)
+            .into_iter()
+            .partition(|taken| taken.hidden && now - taken.since >= PROGRAM);
+        for taken in &mut under_way {
+            // A program that had looked the slot up before may have left the address there.
+            if !taken.hidden && now - taken.since >= PROGRAM {
+                self.forget_address(taken.slot);
+                (taken.since, taken.hidden) = (now, true);
+            }
+        }
+        self.taken = under_way;
+        for taken in &over {
+            if let Some(cgroup) = taken.cgroup {
+                let counters = self.counters(taken.slot);
+                *self.kept.entry(cgroup).or_default() += counters;
+            }
+        }
+        over.into_iter().map(|taken| taken.slot).collect()
+    }
+
+    /// What a cgroup that was removed had counted in slots that others have, or will have.
+    fn forget_taken(&mut self, removed: CgroupId) -> Counters {
+        let mut sum = self.kept.remove(&removed).unwrap_or_default();
+        let of_removed = |taken: &Taken| taken.cgroup == Some(removed);
+        for taken in self.taken.iter().filter(|taken| of_removed(taken)) {
+            sum += self.counters(taken.slot);
+        }
+        for taken in self.taken.iter_mut().filter(|taken| of_removed(taken)) {
+            taken.cgroup = None;
+        }
+        sum
+    }
+
+    /// Programs find a slot's row by the address of its cgroup: not any more.
+    fn forget_address(&self, slot: usize) {
+        for processor in 0..self.processors {
+            self.rows
+                .set((processor * self.slot_count + slot) * ROW_WORDS, 0);
+        }
     }
 
     /// Begins or ends timing calls. Begun anew, it counts from zero.
@@ -219,7 +346,8 @@ impl Eyes {
         self.on_demand.switch(Probe::Latency, on)
     }
 
-    /// How long calls took, per cgroup, since timing began; empty while it is off.
+    /// How long calls took, per cgroup, since timing began, or since it last lost its slot to another; empty
+    /// while it is off.
     ///
     /// # Errors
     /// When the kernel refuses a map that it gave before.
@@ -235,7 +363,7 @@ impl Eyes {
         self.on_demand.switch(Probe::SharedInodes, on)
     }
 
-    /// The `most` files with the most bytes used by others than those who are charged for them,
+    /// The `most` files with the most different bytes used by others than those who are charged for them,
     /// since watching began; empty while it is off.
     ///
     /// # Errors
@@ -252,7 +380,7 @@ impl Eyes {
         self.on_demand.switch(Probe::LockContention, on)
     }
 
-    /// Contended locks per cgroup since watching began; empty while it is off.
+    /// Contended locks per cgroup, since the same moment as [`latencies`](Self::latencies); empty while watching is off.
     ///
     /// # Errors
     /// When the kernel refuses a map that it gave before.

@@ -28,7 +28,8 @@ pub struct SharedUse {
     pub user: CgroupId,
     /// Whom the kernel charges for them.
     pub charged: CgroupId,
-    /// Bytes of the pages touched, each time a read comes to them.
+    /// Bytes of the different pages that reads came to, each counted once: an estimate, with a standard deviation of at
+    /// most 2.3 % of what is cached.
     pub bytes: u64,
 }
 

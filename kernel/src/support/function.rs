@@ -182,6 +182,16 @@ impl KernelSupport {
                     "some such kernels report success and reclaim nothing: \
                      only the change in memory.stat counts",
                 )];
+                if self.state(FactName::Mglru) == State::Yes {
+                    for state in [State::No, State::Unknown] {
+                        limits.push(self.because(
+                            FactName::MglruDebug,
+                            state,
+                            "nothing can be reclaimed from what is outside any tenant alone: it has its weight's part, \
+                             and beyond that what the kernel leaves it",
+                        ));
+                    }
+                }
                 if self.state(FactName::Swap) != State::No {
                     for state in [State::No, State::Unknown] {
                         limits.push(self.because(

@@ -308,6 +308,15 @@ fn verdicts_name_the_fact() {
         (
             Function::ProactiveReclaim,
             Outcome::Limited,
+            FactName::MglruDebug,
+            |m| {
+                m.write("sys/kernel/mm/lru_gen/enabled", "0x0007\n");
+                m.remove("sys/kernel/debug/lru_gen");
+            },
+        ),
+        (
+            Function::ProactiveReclaim,
+            Outcome::Limited,
             FactName::Numa,
             |m| m.remove("sys/devices"),
         ),

@@ -11,7 +11,8 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow};
+use justitia_agent::regular;
 use serde::{Deserialize, Serialize};
 
 use crate::report::schema;
@@ -452,7 +453,8 @@ impl Experiment {
                 names.join(", ")
             ));
         }
-        let text = std::fs::read_to_string(path).with_context(|| format!("reading {name}"))?;
+        let text = regular::read(path, LARGEST_FILE).with_context(|| format!("reading {name}"))?;
+        let text = String::from_utf8(text).with_context(|| format!("reading {name}"))?;
         let stem = path.file_stem().unwrap_or_default().to_string_lossy();
         let mut experiment = Self::parse(&stem, name, &text)?;
         experiment.base = path.parent().unwrap_or(Path::new("")).to_owned();
@@ -473,19 +475,8 @@ impl Experiment {
             }
             let path = self.base.join(path);
             let reading = || format!("reading {}", path.display());
-            let found = std::fs::metadata(&path).with_context(reading)?;
-            ensure!(
-                found.is_file(),
-                "expected a regular file, found something else at {}",
-                path.display()
-            );
-            let size = found.len();
-            ensure!(
-                size <= LARGEST_FILE,
-                "expected at most {LARGEST_FILE} bytes, which a guest can hold beside its work, found {size} in {}: cut it",
-                path.display()
-            );
-            Ok(Cow::Owned(std::fs::read(&path).with_context(reading)?))
+            let content = regular::read(&path, LARGEST_FILE).with_context(reading)?;
+            Ok(Cow::Owned(content))
         };
         self.files
             .iter()

@@ -169,3 +169,30 @@ fn files_are_shipped_or_lie_beside_the_definition() {
         .to_string();
     assert!(error.contains("expected a name"), "{error}");
 }
+
+#[test]
+fn what_never_ends_is_no_experiment() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    std::os::unix::fs::symlink("/dev/zero", path("device.toml")).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, path("pipe.toml"), 0o600.into()).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", path("trace")).unwrap();
+    let files = "metric = [\"bandwidth\"]\nfiles = { t = \"trace\" }";
+    let text = GOOD.replacen("metric = [\"bandwidth\"]", files, 1);
+    std::fs::write(path("files.toml"), text).unwrap();
+    for (name, found) in [
+        ("device.toml", "found a device"),
+        ("pipe.toml", "found a pipe"),
+        ("files.toml", "found a device"),
+    ] {
+        let (tell, told) = std::sync::mpsc::channel();
+        let name = path(name).display().to_string();
+        std::thread::spawn(move || {
+            let refused = Experiment::find(&name).map(|_| ());
+            tell.send(refused.map_err(|e| format!("{e:#}")))
+        });
+        let refused = told.recv_timeout(std::time::Duration::from_secs(20));
+        let error = refused.expect("an answer").unwrap_err();
+        assert!(error.contains(found), "{error}");
+    }
+}

@@ -4,9 +4,13 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use justitia_agent::regular;
 use justitia_share::Weight;
 
 use super::schema::{Results, VERSION};
+
+/// The largest document, bytes.
+const LARGEST: u64 = 64 << 20;
 
 /// Results that cannot be shown.
 #[derive(Debug, thiserror::Error)]
@@ -85,7 +89,7 @@ fn documents(directory: &Path) -> Result<Vec<PathBuf>, ReportError> {
 }
 
 fn document(path: &Path) -> Result<Results, ReportError> {
-    let text = fs::read(path).map_err(|source| ReportError::Io {
+    let text = regular::read(path, LARGEST).map_err(|source| ReportError::Io {
         operation: "read",
         path: path.to_path_buf(),
         source,

@@ -3,6 +3,7 @@
 mod calls;
 mod churn;
 mod cost;
+mod crowd;
 mod demand;
 mod hits;
 mod locks;
@@ -36,6 +37,7 @@ fn in_guest() {
         "waits" => waits::compare(&directory),
         "room" => room::compare(&directory),
         "churn" => churn::run(&directory),
+        "crowd" => crowd::compare(&directory),
         "time" | "instructions" => cost::measure(&directory, &format!("cost/{part}")),
         other => panic!("no part {other}"),
     }
@@ -54,6 +56,8 @@ fn one_case() {
         Some(("locks", name)) => locks::run(name, &directory()),
         Some(("waits", name)) => waits::run(name, &directory()),
         Some(("churn", name)) => churn::work(name, &directory()),
+        Some(("demand", name)) => demand::run(name, &directory()),
+        Some(("crowd", _)) => crowd::work(&directory()),
         Some(("cost", what)) => cost::work(what, &directory()),
         _ => panic!("no case {case}"),
     }

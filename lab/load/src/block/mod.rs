@@ -11,7 +11,7 @@ mod synthetic;
 
 use std::fs::{self, File};
 use std::io::BufReader;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -20,6 +20,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
+use rustix::fs::OFlags;
 
 use self::replay::{Buffer, Job, PIECE, Source, Trace, Worker, parse_speed};
 use self::trace::{Format, SECTOR};
@@ -152,7 +153,7 @@ fn source(args: &Args) -> Result<Source> {
             bytes: args.io_size,
         });
     };
-    let file = File::open(path).with_context(|| format!("open {}", path.display()))?;
+    let file = regular(path)?;
     let requests = trace::read(
         BufReader::new(file),
         format,
@@ -164,6 +165,22 @@ fn source(args: &Args) -> Result<Source> {
         speed: args.speed,
         taken: Mutex::default(),
     }))
+}
+
+/// Opens the regular file at `path`.
+fn regular(path: &Path) -> Result<File> {
+    // A pipe without a writer holds up who opens it, and a device is read for ever.
+    let file = File::options()
+        .read(true)
+        .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
+        .open(path)
+        .with_context(|| format!("open {}", path.display()))?;
+    ensure!(
+        file.metadata()?.is_file(),
+        "expected a regular file with a trace, found something else at {}",
+        path.display()
+    );
+    Ok(file)
 }
 
 fn replay(args: &Args, path: PathBuf, interrupt: &Arc<AtomicBool>) -> Result<bool> {
@@ -213,4 +230,27 @@ fn replay(args: &Args, path: PathBuf, interrupt: &Arc<AtomicBool>) -> Result<boo
     let good = last.errors == 0;
     Line::Final(last).print()?;
     Ok(good)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trace_that_never_ends_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, 0o600.into()).unwrap();
+        for path in [&pipe, Path::new("/dev/zero"), dir.path()] {
+            let (tell, told) = std::sync::mpsc::channel();
+            let path = path.to_owned();
+            std::thread::spawn(move || tell.send(regular(&path).map_err(|e| e.to_string())));
+            let refused = told.recv_timeout(std::time::Duration::from_secs(20));
+            let error = refused.expect("an answer").unwrap_err();
+            assert!(
+                error.starts_with("expected a regular file with a trace"),
+                "{error}"
+            );
+        }
+    }
 }
