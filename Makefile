@@ -18,15 +18,16 @@ PACKAGES := clang llvm libelf-dev zlib1g-dev make pkg-config \
 	qemu-system-x86 busybox-static fio kmod util-linux dmsetup xfsprogs e2fsprogs xz-utils \
 	binutils strace libnbd-bin nbd-client nbdkit qemu-utils prometheus mmdebstrap
 
-.PHONY: help deps build demo test check test-eyes test-package screenshots fuzz-short
+.PHONY: help deps build demo test check test-eyes test-package soak screenshots fuzz-short
 
 help:
 	@echo 'make demo        a stock kernel in a VM, conventional against Justitia: a table and target/lab/report.html'
 	@echo 'make test        formatting, lints, and all tests, those in VMs included'
 	@echo 'make build       release build'
-	@echo 'make check       formatting and lints'
-	@echo 'make test-eyes   the eBPF probes against the truth, on every filesystem and both kernels: minutes'
+	@echo 'make check       formatting, lints, and whether the tests that documents name exist'
+	@echo 'make test-eyes   the eBPF probes against the truth, on every filesystem and kernel: minutes'
 	@echo 'make test-package  the Debian package under a real systemd in a VM: minutes'
+	@echo 'make soak        two hours of kills, churn and faults in a VM; SOAK_MINUTES=10 for less'
 	@echo 'make screenshots   docs/top.svg and docs/report.png anew, from what the programs show'
 	@echo 'make fuzz-short  the parsers against random input, a minute each'
 	@echo 'make deps        installs the packages that these need'
@@ -53,13 +54,14 @@ demo: deps build
 check:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) test -p justitia-share --test documents
 
 # The programs are built first: tests boot guests with them. With the tests, so that what both need is
 # compiled once: tests ask some libraries for more, and alone the programs would get other builds of them.
 test: deps check
 	$(CARGO) build --workspace --bins --tests
 	$(CARGO) test --workspace --no-fail-fast
-	RUSTFLAGS="--cfg loom" $(CARGO) test -p justitia-lock --target-dir target/loom --test loom
+	$(CARGO) test -p justitia-lock --features loom --test loom
 
 test-eyes: deps
 	$(CARGO) build -p justitia-lab --bins
@@ -68,6 +70,10 @@ test-eyes: deps
 test-package: deps
 	$(CARGO) build --workspace --bins
 	$(CARGO) test -p justitia-lab --test package -- --ignored --nocapture
+
+soak: deps
+	$(CARGO) build --workspace --bins
+	$(CARGO) test -p justitia-lab --test soak -- --ignored --nocapture
 
 # Needs chromium, and what `make demo` measured, for the report.
 screenshots:

@@ -9,12 +9,14 @@ use justitia_kernel::proc::ProcFs;
 
 use crate::act::credits::Credits;
 use crate::act::keeper::{Keeper, Told};
+use crate::act::ledger::log_returned;
 use crate::act::own::Ownership;
+use crate::act::pressure::Pressure;
 use crate::act::rest::Rest;
 use crate::act::worker::{Means, Order, Outcome, Reclaimer};
 use crate::config::Config;
-use crate::observe::{Abilities, Changes, Observer, Sight};
-use crate::plan::{Key, Policy, ReclaimIntent, Shares, Snapshot, plan_reclaim};
+use crate::observe::{Abilities, Changes, Observer, OutsideMeans, Sight, thread_cpu};
+use crate::plan::{Key, ReclaimIntent, Shares, Snapshot, plan_reclaim};
 use crate::tell::history::{Deed, History};
 
 /// A plan is made at least this often, to keep the protection and the status fresh.
@@ -114,13 +116,17 @@ impl Agent {
                 intents = self.intents();
             }
             for intent in intents {
-                self.reclaim(intent.key, intent.bytes, intent.reason.to_string(), now);
+                if let Some(means) = self.means(intent.key) {
+                    let why = intent.reason.to_string();
+                    self.reclaim(intent.key, means, intent.bytes, why, now);
+                }
             }
             if self.kept.is_none_or(|at| now - at >= AT_LEAST) {
                 let told = self
                     .keeper
                     .protect(&self.observer.mirror, &self.snapshot, &self.shares);
                 self.note(told, now);
+                log_returned("it could not be given back before", &self.keeper.retry());
                 self.kept = Some(now);
             }
             self.planned = Some(now);
@@ -147,8 +153,17 @@ impl Agent {
         for surplus in self.credits.surpluses() {
             let key = Key::Cgroup(surplus.id);
             let rests = self.rests.get(&key).and_then(|rest| rest.spared(now));
-            if rests.is_none() && !self.under_way.contains_key(&key) {
-                self.reclaim(key, surplus.bytes, surplus.why, now);
+            let whole = self
+                .observer
+                .mirror
+                .get(surplus.id)
+                .map(|node| node.cgroup.clone());
+            if rests.is_none()
+                && !self.under_way.contains_key(&key)
+                && let Some(cgroup) = whole
+            {
+                let means = Means::Cgroup(cgroup, self.abilities.files_only());
+                self.reclaim(key, means, surplus.bytes, surplus.why, now);
             }
         }
         let events = self
@@ -161,6 +176,14 @@ impl Agent {
         }
         let wait = self.wait();
         Ok(self.credits.wait(now).map_or(wait, |soon| soon.min(wait)))
+    }
+
+    /// Does what somebody has asked for, which is not charged to the observer's budget.
+    pub(crate) fn answer(&mut self, work: impl FnOnce(&mut Self)) {
+        let before = thread_cpu();
+        work(self);
+        let cost = thread_cpu().saturating_sub(before);
+        self.observer.budget.excuse(cost);
     }
 
     /// Whether free memory is short, or will be in a moment.
@@ -198,31 +221,63 @@ impl Agent {
         learnt
     }
 
-    /// Has so many bytes of a tenant's file pages reclaimed.
-    fn reclaim(&mut self, key: Key, bytes: u64, why: String, now: Instant) {
-        let means = match key {
-            Key::Outside => self.observer.outside.means().cloned(),
-            Key::Cgroup(id) => self
-                .observer
-                .mirror
-                .get(id)
-                .map(|n| Means::Cgroup(n.cgroup.clone(), self.abilities.files_only())),
+    /// How to reclaim from what a tenant has of its own, if there is a way.
+    fn means(&self, key: Key) -> Option<Means> {
+        let mirror = &self.observer.mirror;
+        let swappiness = self.abilities.files_only();
+        let (cgroup, children) = match key {
+            Key::Cgroup(id) => {
+                let node = mirror.get(id)?;
+                if node.children.is_empty() {
+                    return Some(Means::Cgroup(node.cgroup.clone(), swappiness));
+                }
+                (&node.cgroup, node.children.as_slice())
+            }
+            Key::Outside => match self.observer.outside.means()? {
+                OutsideMeans::RootList => return Some(Means::RootList),
+                OutsideMeans::Root => (self.observer.outside.root(), mirror.top()),
+            },
         };
-        let Some(means) = means else { return };
+        let children = children.iter().filter_map(|id| mirror.get(*id));
+        Some(Means::Own {
+            cgroup: cgroup.clone(),
+            children: children.map(|node| node.cgroup.clone()).collect(),
+            swappiness,
+        })
+    }
+
+    /// Has so many bytes of a tenant's file pages reclaimed.
+    fn reclaim(&mut self, key: Key, means: Means, bytes: u64, why: String, now: Instant) {
         let path = self.path(key);
         tracing::debug!(tenant = path, bytes, why, "reclaim");
         let deed = Deed::Reclaim(bytes);
         self.history.remember(key, &path, deed, why, now);
         if let Some(reclaimer) = &self.reclaimer {
             self.under_way.insert(key, bytes);
-            let Policy { thrash_full, .. } = self.config.policy;
+            let pressure = self.pressure(key);
             reclaimer.send(Order {
                 key,
                 means,
                 bytes,
-                thrash_full,
+                pressure,
             });
         }
+    }
+
+    /// What says whether a tenant thrashes.
+    fn pressure(&self, key: Key) -> Option<Pressure> {
+        let Key::Cgroup(id) = key else { return None };
+        let mirror = &self.observer.mirror;
+        let unit = mirror.get(mirror.top_of(id)?)?;
+        Some(Pressure {
+            unit: unit.cgroup.clone(),
+            thrash_full: self.config.policy.thrash_full,
+            own_limits: self
+                .rests
+                .get(&key)
+                .map(Rest::own_limits)
+                .unwrap_or_default(),
+        })
     }
 
     /// Takes what the reclaimer has done; says how much of it the machine's own counters leave out.
@@ -237,7 +292,7 @@ impl Agent {
             self.under_way.remove(&outcome.key);
             if let (Key::Cgroup(id), Some(stat)) = (outcome.key, &outcome.after) {
                 self.observer.take(id, stat, now);
-                freed += outcome.freed;
+                freed += outcome.freed + outcome.beside;
             }
             if let Key::Cgroup(id) = outcome.key
                 && self.observer.mirror.get(id).is_none()
@@ -254,7 +309,7 @@ impl Agent {
     /// A tenant that thrashes, or of which nothing can be had, is left alone for a while.
     fn judge(&mut self, outcome: &Outcome, now: Instant) {
         let path = self.path(outcome.key);
-        tracing::trace!(tenant = path, freed = outcome.freed, took = ?outcome.took, "reclaimed");
+        tracing::trace!(tenant = path, freed = outcome.freed, beside = outcome.beside, took = ?outcome.took, "reclaimed");
         if let Some(error) = &outcome.error {
             self.errors += 1;
             tracing::warn!(tenant = path, %error, "reclaim refused");

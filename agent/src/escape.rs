@@ -10,13 +10,25 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 pub fn encode(name: &OsStr) -> String {
     let mut text = String::with_capacity(name.len());
     for &byte in name.as_bytes() {
-        if matches!(byte, b' '..=b'~') && byte != b'\\' {
+        if shown(byte) {
             text.push(char::from(byte));
         } else {
             text.push_str(&format!("\\x{byte:02x}"));
         }
     }
     text
+}
+
+/// How long [`encode`] makes a name, bytes.
+#[must_use]
+pub fn encoded_len(name: &OsStr) -> usize {
+    let long = |byte: &u8| if shown(*byte) { 1 } else { r"\xNN".len() };
+    name.as_bytes().iter().map(long).sum()
+}
+
+/// Whether a byte stays as it is.
+const fn shown(byte: u8) -> bool {
+    matches!(byte, b' '..=b'~') && byte != b'\\'
 }
 
 /// The inverse of [`encode`]; `None` for text that it does not produce.
@@ -43,14 +55,36 @@ pub fn decode(text: &str) -> Option<OsString> {
 pub fn plain(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
-        // What `Debug` leaves as it is can be seen; quotes and backslashes it marks only to be read back.
-        if matches!(c, ' '..='~') {
+        if is_plain(c) {
             out.push(c);
         } else {
             out.extend(c.escape_debug());
         }
     }
     out
+}
+
+/// JSON that says the same, with what [`plain`] would not leave as it is as `\uNNNN`.
+#[must_use]
+pub fn json(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        // Below it is JSON's own: it leaves no control character but between values, where these are.
+        if c <= '~' || is_plain(c) {
+            out.push(c);
+        } else {
+            let units = c.encode_utf16(&mut [0; 2]).to_vec();
+            out.extend(units.iter().map(|unit| format!("\\u{unit:04x}")));
+        }
+    }
+    out
+}
+
+/// Whether a terminal shows a character, and does nothing else.
+#[must_use]
+pub fn is_plain(c: char) -> bool {
+    // What `Debug` leaves as it is can be seen; quotes and backslashes it marks only to be read back.
+    matches!(c, ' '..='~') || c.escape_debug().eq([c])
 }
 
 /// The same for text of several lines.
@@ -79,10 +113,21 @@ mod tests {
             plain("a \"b\" \\ größe 日\x1b[31m\u{9b}2J\u{202e}\u{2066}\u{200b}\x7f\r\n\t"),
             "a \"b\" \\ größe 日\\u{1b}[31m\\u{9b}2J\\u{202e}\\u{2066}\\u{200b}\\u{7f}\\r\\n\\t"
         );
+        assert_eq!(
+            json("{\n  \"größe\": \"\u{9b}2J\u{202e}\u{7f}\u{e0001}\"\n}"),
+            "{\n  \"größe\": \"\\u009b2J\\u202e\\u007f\\udb40\\udc01\"\n}"
+        );
         assert_eq!(plain_lines("a\x1b\n\nb\n"), "a\\u{1b}\n\nb\n");
     }
 
     proptest! {
+        #[test]
+        fn json_is_plain_and_says_the_same(text in any::<String>()) {
+            let shown = json(&serde_json::to_string_pretty(&[&text]).unwrap());
+            prop_assert!(shown.chars().all(|c| c == '\n' || is_plain(c)), "{:?}", shown);
+            prop_assert_eq!(serde_json::from_str::<[String; 1]>(&shown).unwrap(), [text]);
+        }
+
         #[test]
         fn what_is_plain_stays_so(text in any::<String>()) {
             let once = plain(&text);
@@ -95,6 +140,7 @@ mod tests {
             let name = OsString::from_vec(bytes);
             let text = encode(&name);
             prop_assert!(text.chars().all(|c| (' '..='~').contains(&c)));
+            prop_assert_eq!(encoded_len(&name), text.len());
             prop_assert_eq!(decode(&text), Some(name));
         }
 

@@ -8,10 +8,10 @@ pub mod config;
 pub mod escape;
 pub mod observe;
 pub mod plan;
+pub mod regular;
 pub mod tell;
 
 mod agent;
-mod regular;
 mod run;
 
 pub use agent::Agent;

@@ -1,7 +1,7 @@
 //! Regular files where a pipe, a device or a link may stand: none of them holds up who opens it, or leads elsewhere.
 
 use std::fs::{File, FileType};
-use std::io::{Error, Result};
+use std::io::{Error, Read, Result};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
@@ -29,8 +29,46 @@ pub fn open(path: &Path, flags: OFlags) -> Result<File> {
     }
 }
 
+/// Opens the regular file at `path`, or where a link leads, to be read. Neither a pipe nor a device holds this up.
+///
+/// # Errors
+/// What was expected and what stands there, or what the system said.
+pub fn follow(path: &Path) -> Result<File> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    let found = file.metadata()?;
+    if found.is_file() {
+        return Ok(file);
+    }
+    Err(Error::other(format!(
+        "expected a regular file, found {}",
+        kind(found.file_type())
+    )))
+}
+
+/// The content of the regular file at `path`, or where a link leads, if it is at most `most` bytes long.
+///
+/// # Errors
+/// As [`follow`], and if there is more.
+pub fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
+    let file = follow(path)?;
+    let announced = file.metadata()?.len();
+    let mut content = Vec::new();
+    // The size that is announced need not be the one that is read.
+    file.take(most.saturating_add(1))
+        .read_to_end(&mut content)?;
+    let length = u64::try_from(content.len()).unwrap_or(u64::MAX);
+    if length > most {
+        return Err(Error::other(format!(
+            "expected at most {most} bytes, found {}",
+            announced.max(length)
+        )));
+    }
+    Ok(content)
+}
+
 /// What stands where a regular file was expected.
-pub fn kind(found: FileType) -> &'static str {
+pub(crate) fn kind(found: FileType) -> &'static str {
     if found.is_dir() {
         "a directory"
     } else if found.is_symlink() {
@@ -43,5 +81,49 @@ pub fn kind(found: FileType) -> &'static str {
         "a device"
     } else {
         "something else"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is read of `path` with this bound; it must not take for ever.
+    fn within(path: &Path, most: u64) -> std::result::Result<Vec<u8>, String> {
+        let path = path.to_owned();
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || tell.send(read(&path, most).map_err(|e| e.to_string())));
+        let read = told.recv_timeout(std::time::Duration::from_secs(20));
+        read.expect("an answer")
+    }
+
+    #[test]
+    fn only_regular_files_are_read_and_no_more_than_is_wanted() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, link, pipe) = (
+            dir.path().join("file"),
+            dir.path().join("link"),
+            dir.path().join("pipe"),
+        );
+        std::fs::write(&file, "12345").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, 0o600.into()).unwrap();
+        assert_eq!(within(&file, 5).unwrap(), b"12345");
+        assert_eq!(within(&link, 9).unwrap(), b"12345");
+        let refused = [
+            (file.as_path(), "expected at most 4 bytes, found 5"),
+            (pipe.as_path(), "found a pipe"),
+            (dir.path(), "found a directory"),
+            (Path::new("/dev/zero"), "found a device"),
+            // It says that it is empty.
+            (
+                Path::new("/proc/self/maps"),
+                "expected at most 4 bytes, found 5",
+            ),
+        ];
+        for (path, expected) in refused {
+            let error = within(path, 4).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
     }
 }

@@ -11,14 +11,14 @@ use justitia_scrape::Server;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 use sd_notify::NotifyState;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 
 use crate::act::guard::WAKE;
 use crate::act::keeper::Keeper;
-use crate::act::ledger::{Back, Ledger, LedgerError, Returned};
+use crate::act::ledger::{Back, Ledger, LedgerError, Returned, log_returned};
 use crate::act::worker::Reclaimer;
 use crate::agent::Agent;
-use crate::config::Config;
+use crate::config::{Config, StateOnDisk};
 use crate::observe::{Abilities, Sight, lru_gen_usable};
 use crate::tell::Status;
 use crate::tell::gather::status;
@@ -27,6 +27,9 @@ use crate::tell::socket::{Socket, ask};
 
 /// Turns are at least this far apart, however many events come.
 const BREATH: Duration = Duration::from_millis(20);
+
+/// What cannot be given back at the end is tried again for so long.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why the agent cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -39,9 +42,18 @@ pub enum RunError {
         /// The facts.
         reasons: Vec<String>,
     },
+    /// The ledger would wait for a disk that is limited.
+    #[error(transparent)]
+    State(#[from] StateOnDisk),
     /// The ledger cannot be used.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
+    /// Knobs could not be given back at the end.
+    #[error(
+        "{0} knobs could not be given back; the ledger keeps what stood in them: the next start gives it back, or \
+         `justitia reset`"
+    )]
+    Left(usize),
     /// The kernel's side.
     #[error(transparent)]
     Kernel(#[from] justitia_kernel::Error),
@@ -62,7 +74,8 @@ pub enum RunError {
 /// (everything was given back then).
 pub fn run(config: Config, observe: bool) -> Result<(), RunError> {
     let support = KernelSupport::detect(&Paths::default());
-    let limits = check(&support, observe)?;
+    let mut limits = check(&support, observe)?;
+    limits.extend(check_state(&config, observe)?);
     let fs = CgroupFs::discover()?;
     let (stop, signalled) = UnixStream::pair().map_err(|e| system("a signal pipe", e))?;
     for signal in [SIGTERM, SIGINT, SIGHUP] {
@@ -75,6 +88,9 @@ pub fn run(config: Config, observe: bool) -> Result<(), RunError> {
     // It need do nothing: that it is pending ends what the kernel does in a write. It comes to this thread, the main one,
     // which does the writing.
     signal_hook::flag::register(WAKE, Arc::default()).map_err(|e| system("a signal handler", e))?;
+    // Beyond a limit on the size of files a write fails, as on a full file system; it does not end the agent.
+    signal_hook::flag::register(SIGXFSZ, Arc::default())
+        .map_err(|e| system("a signal handler", e))?;
     raise_descriptor_limit();
 
     let abilities = abilities(&support);
@@ -82,7 +98,7 @@ pub fn run(config: Config, observe: bool) -> Result<(), RunError> {
         None
     } else {
         let (ledger, returned) = Ledger::open(&fs, &config.state)?;
-        tell_returned("an earlier agent left it", &returned);
+        log_returned("an earlier agent left it", &returned);
         Some(ledger)
     };
     let reclaimer = if observe {
@@ -94,7 +110,6 @@ pub fn run(config: Config, observe: bool) -> Result<(), RunError> {
     let socket = Socket::listen(&socket_path)
         .map_err(|e| system(&format!("the status socket {}", socket_path.display()), e))?;
     let sight = Sight::open(&config.eyes, config.latency);
-    let mut limits = limits;
     let metrics = match serve_metrics(&config) {
         Ok(metrics) => metrics,
         Err(refused) => {
@@ -102,7 +117,7 @@ pub fn run(config: Config, observe: bool) -> Result<(), RunError> {
             None
         }
     };
-    let agent = Agent::new(
+    let mut agent = Agent::new(
         config,
         &fs,
         abilities,
@@ -122,7 +137,7 @@ pub fn run(config: Config, observe: bool) -> Result<(), RunError> {
     );
     // systemd waits for this; without it nobody listens.
     let _ = sd_notify::notify(&[NotifyState::Ready]);
-    let done = turn_until_stopped(agent, &stop, &socket, &limits, observe);
+    let done = turn_until_stopped(&mut agent, &stop, &socket, &limits, observe);
     drop(socket);
     drop(metrics);
     done
@@ -192,7 +207,7 @@ impl Alone {
 }
 
 fn turn_until_stopped(
-    mut agent: Agent,
+    agent: &mut Agent,
     stop: &UnixStream,
     socket: &Socket,
     limits: &[String],
@@ -202,24 +217,65 @@ fn turn_until_stopped(
         let now = Instant::now();
         let wait = agent.turn(now)?;
         let _ = sd_notify::notify(&[NotifyState::Watchdog]);
-        socket.answer(|| {
-            agent.observer.catch_up(Instant::now());
-            status(&agent, limits, observe)
-        });
-        if wait_for(&agent, stop, socket, wait) {
+        if answer_until_due(agent, stop, socket, limits, observe, wait) {
             break;
         }
         std::thread::sleep(BREATH.saturating_sub(now.elapsed()));
     }
     let _ = sd_notify::notify(&[NotifyState::Stopping]);
-    let returned = agent.keeper.restore();
-    tell_returned("stopping", &returned);
+    let returned = agent.keeper.restore(PATIENCE);
+    log_returned("stopping", &returned);
+    let failed = |one: &&Returned| matches!(one.back, Back::Failed { .. });
+    let left = returned.iter().filter(failed).count();
+    if left > 0 {
+        agent.credits.leave_to_guard();
+        return Err(RunError::Left(left));
+    }
     tracing::info!(knobs = returned.len(), "stopped; every knob was given back");
     Ok(())
 }
 
-/// Waits for time, events, a client or a signal; says whether it was a signal.
-fn wait_for(agent: &Agent, stop: &UnixStream, socket: &Socket, wait: Duration) -> bool {
+/// Answers questions until `wait` has passed, or events or a signal have come; says whether it was a signal. However many
+/// ask, they neither bring the next turn forward nor are they charged to the observer's budget.
+fn answer_until_due(
+    agent: &mut Agent,
+    stop: &UnixStream,
+    socket: &Socket,
+    limits: &[String],
+    observe: bool,
+    wait: Duration,
+) -> bool {
+    let due = Instant::now() + wait;
+    loop {
+        let begun = Instant::now();
+        agent.answer(|agent| {
+            socket.answer(|| {
+                agent.observer.catch_up(Instant::now());
+                status(agent, limits, observe)
+            });
+        });
+        match wait_for(agent, stop, socket, due.saturating_duration_since(begun)) {
+            Woken::Stop => return true,
+            Woken::Question if Instant::now() < due => {
+                std::thread::sleep(BREATH.saturating_sub(begun.elapsed()));
+            }
+            Woken::Question | Woken::Due => return false,
+        }
+    }
+}
+
+/// What a wait has ended with.
+enum Woken {
+    /// A signal to stop.
+    Stop,
+    /// A client of the status.
+    Question,
+    /// Events, or the time.
+    Due,
+}
+
+/// Waits for time, events, a client or a signal.
+fn wait_for(agent: &Agent, stop: &UnixStream, socket: &Socket, wait: Duration) -> Woken {
     let mut fds = vec![
         PollFd::new(stop, PollFlags::IN),
         PollFd::new(socket.listener(), PollFlags::IN),
@@ -230,7 +286,12 @@ fn wait_for(agent: &Agent, stop: &UnixStream, socket: &Socket, wait: Duration) -
     let timeout = Timespec::try_from(wait).ok();
     // An interrupted wait is a short wait.
     let _ = poll(&mut fds, timeout.as_ref());
-    fds[0].revents().contains(PollFlags::IN)
+    let came = |fd: Option<&PollFd<'_>>| fd.is_some_and(|fd| fd.revents().contains(PollFlags::IN));
+    match (came(fds.first()), came(fds.get(1)), came(fds.get(2))) {
+        (true, ..) => Woken::Stop,
+        (false, true, false) => Woken::Question,
+        _ => Woken::Due,
+    }
 }
 
 /// What must work, and what works less well than it could. The pure decision of whether to start.
@@ -263,6 +324,18 @@ fn check(support: &KernelSupport, observe: bool) -> Result<Vec<String>, RunError
         );
     }
     Ok(limits)
+}
+
+/// Where the ledger would be, if that is odd. Who observes has none.
+fn check_state(config: &Config, observe: bool) -> Result<Option<String>, StateOnDisk> {
+    match config.state_on_disk() {
+        Some(odd) if odd.refused() && !observe => Err(odd),
+        Some(odd) => {
+            tracing::warn!("{odd}");
+            Ok(Some(format!("Ledger: {odd}")))
+        }
+        None => Ok(None),
+    }
 }
 
 fn abilities(support: &KernelSupport) -> Abilities {
@@ -305,25 +378,66 @@ fn raise_descriptor_limit() {
     }
 }
 
-fn tell_returned(when: &str, returned: &[Returned]) {
-    for Returned {
-        path,
-        knob,
-        before,
-        back,
-    } in returned
-    {
-        match back {
-            Back::Restored => {
-                tracing::debug!(tenant = path, %knob, before, when, "given back");
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::thread_cpu;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    /// An agent that only observes a tree of plain files with one cgroup.
+    fn agent(root: &std::path::Path) -> Agent {
+        std::fs::create_dir_all(root.join("a")).unwrap();
+        std::fs::write(root.join("a/cgroup.controllers"), "memory\n").unwrap();
+        let fs = CgroupFs::open_fixture(root, true).unwrap();
+        let config = Config {
+            cpu_budget: 0.05,
+            ..Config::default()
+        };
+        let (sight, keeper) = (Sight::blind("a test"), Keeper::new(None));
+        Agent::new(config, &fs, Abilities::default(), keeper, None, sight).unwrap()
+    }
+
+    #[test]
+    fn answers_are_not_charged_to_the_observers_budget() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut agent = agent(dir.path());
+        let spend = || {
+            let begun = thread_cpu();
+            while thread_cpu() - begun < Duration::from_millis(400) {}
+        };
+        // A twentieth of this is saved up; what follows would take it, and more.
+        std::thread::sleep(Duration::from_millis(400));
+        agent.answer(|_| spend());
+        assert!(agent.observer.budget.allows());
+    }
+
+    /// They are asked as fast as they are answered.
+    #[test]
+    fn questions_neither_bring_a_turn_forward_nor_put_it_off() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut agent = agent(&dir.path().join("cgroup"));
+        let path = dir.path().join("j.sock");
+        let socket = Socket::listen(&path).unwrap();
+        let (stop, _signalled) = UnixStream::pair().unwrap();
+        let asked = Arc::new(AtomicBool::new(true));
+        let asker = std::thread::spawn({
+            let asked = Arc::clone(&asked);
+            move || {
+                let mut answers = 0;
+                while asked.load(Ordering::Relaxed) {
+                    // The last one has nobody to answer it.
+                    answers += u32::from(ask(&path).is_ok());
+                }
+                answers
             }
-            Back::Gone => tracing::debug!(tenant = path, %knob, when, "its cgroup is gone"),
-            Back::Foreign { found } => {
-                tracing::warn!(tenant = path, %knob, found, when, "someone else wrote it: left");
-            }
-            Back::Failed { error } => {
-                tracing::error!(tenant = path, %knob, before, error, when, "could not be given back");
-            }
-        }
+        });
+        let (begun, wait) = (Instant::now(), Duration::from_secs(2));
+        let stopped = answer_until_due(&mut agent, &stop, &socket, &[], true, wait);
+        let took = begun.elapsed();
+        asked.store(false, Ordering::Relaxed);
+        drop(socket);
+        let answers = asker.join().unwrap();
+        assert!(!stopped && answers > 5, "{answers} answers");
+        assert!(took >= wait && took < 10 * wait, "{took:?}");
     }
 }

@@ -127,7 +127,7 @@ fn a_foreign_value_is_yielded_for_good() {
     let (a, b) = (tree.cgroup("a"), tree.cgroup("b"));
     ledger.set(&a, KNOB, "5000").unwrap();
     ledger.set(&b, KNOB, "5000").unwrap();
-    assert_eq!(ledger.audit(a.id(), KNOB), None);
+    assert_eq!(ledger.audit(a.id(), KNOB).unwrap(), None);
     tree.write("a", "3333");
     tree.write("b", "4444");
     let yielded = |found: &str| Written::Yielded {
@@ -136,7 +136,7 @@ fn a_foreign_value_is_yielded_for_good() {
     };
     // Found by the next write, or by looking.
     assert_eq!(ledger.set(&a, KNOB, "6000").unwrap(), yielded("3333"));
-    assert_eq!(ledger.audit(b.id(), KNOB), Some(yielded("4444")));
+    assert_eq!(ledger.audit(b.id(), KNOB).unwrap(), Some(yielded("4444")));
     // Later too, also if they put our own value there.
     tree.write("a", "5000");
     assert!(matches!(
@@ -269,15 +269,181 @@ fn a_write_that_fails_changes_nothing_and_is_not_held() {
     );
 }
 
+/// systemd writes a unit's properties again whenever it realises the unit: what stood there before us, or the default.
+#[test]
+fn a_value_that_is_only_applied_again_is_written_over_a_bounded_number_of_times() {
+    for (before, again) in [("1000", "1000"), ("1000", "0")] {
+        let tree = Tree::new(&["a"]);
+        tree.write("a", before);
+        let (mut ledger, _) = tree.open();
+        let a = tree.cgroup("a");
+        ledger.set(&a, KNOB, "5000").unwrap();
+        for n in 0..6 {
+            tree.write("a", again);
+            let found = again.to_owned();
+            // By who looks, and by the next write.
+            if n % 2 == 0 {
+                let written = ledger.audit(a.id(), KNOB).unwrap();
+                assert_eq!(written, Some(Written::Reapplied { found }));
+                assert_eq!(tree.low("a"), "5000");
+            } else {
+                assert_eq!(ledger.set(&a, KNOB, "6000").unwrap(), Written::Yes);
+                assert_eq!(ledger.set(&a, KNOB, "5000").unwrap(), Written::Yes);
+            }
+        }
+        // Who insists has decided.
+        tree.write("a", again);
+        let yielded = Written::Yielded {
+            ours: "5000".into(),
+            found: again.into(),
+        };
+        assert_eq!(ledger.audit(a.id(), KNOB).unwrap(), Some(yielded));
+        assert!(!ledger.may_write(a.id(), KNOB));
+        assert_eq!(ledger.restore(), []);
+        assert_eq!(tree.low("a"), again);
+    }
+}
+
+/// The last word of somebody else on what stands there without us is what comes back.
+#[test]
+fn what_was_applied_last_comes_back() {
+    let tree = Tree::new(&["a"]);
+    let (mut ledger, _) = tree.open();
+    let a = tree.cgroup("a");
+    ledger.set(&a, KNOB, "5000").unwrap();
+    tree.write("a", "0");
+    ledger.audit(a.id(), KNOB).unwrap();
+    assert_eq!(
+        (tree.low("a").as_str(), ledger.before(a.id(), KNOB)),
+        ("5000", Some("0"))
+    );
+    let journal = std::fs::read(tree.state().join("ledger")).unwrap();
+    assert_eq!(backs(ledger.restore()), [restored("a")]);
+    assert_eq!(tree.low("a"), "0000", "0, where plain files are not cut");
+    // After a kill, too.
+    drop(ledger);
+    std::fs::write(tree.state().join("ledger"), journal).unwrap();
+    tree.write("a", "5000");
+    assert_eq!(backs(tree.open().1), [restored("a")]);
+    assert_eq!(tree.low("a"), "0000");
+}
+
+/// A crowd of a delegate's that is one tenant from now on, for instance.
+#[test]
+fn a_cgroup_that_is_no_tenant_any_more_gets_its_values_back() {
+    let tree = Tree::new(&["a"]);
+    let (mut ledger, _) = tree.open();
+    ledger.set(&tree.cgroup("a"), KNOB, "5000").unwrap();
+    ledger.cgroup_gone(tree.cgroup("a").id());
+    assert!(ledger.is_empty());
+    assert_eq!(tree.low("a"), "1000");
+}
+
+/// Gone is what is not there, or is another cgroup; whatever else keeps us from looking may pass.
+#[test]
+fn what_cannot_be_looked_up_is_not_gone() {
+    let tree = Tree::new(&["in/a", "in/b"]);
+    tree.killed(&[("in/a", "5000"), ("in/b", "5000")]);
+    let closed = |closed| {
+        let mode = if closed { 0o000 } else { 0o755 };
+        std::fs::set_permissions(tree.path("in"), PermissionsExt::from_mode(mode)).unwrap();
+    };
+    let failed = |returned: &[Returned]| {
+        returned.len() == 2
+            && returned
+                .iter()
+                .all(|r| matches!(r.back, Back::Failed { .. }))
+    };
+    obey_permissions();
+    closed(true);
+    // Neither `reset` nor a start forgets them.
+    assert!(failed(
+        &reset(&tree.fs, &tree.state(), false).unwrap().returned
+    ));
+    let (mut ledger, returned) = tree.open();
+    assert!(failed(&returned), "{returned:?}");
+    assert_eq!((ledger.len(), ledger.retry()), (2, Vec::new()));
+    ledger.restore();
+    drop(ledger);
+    let (mut ledger, returned) = tree.open();
+    assert!(failed(&returned), "lost at a clean end: {returned:?}");
+    // They come back as soon as they can, and only then does the agent write there.
+    closed(false);
+    assert_eq!(backs(ledger.retry()), [restored("in/a"), restored("in/b")]);
+    assert_eq!(
+        (tree.low("in/a"), tree.low("in/b"), ledger.len()),
+        ("1000".into(), "1000".into(), 0)
+    );
+    assert_eq!(
+        ledger.set(&tree.cgroup("in/a"), KNOB, "7000").unwrap(),
+        Written::Yes
+    );
+    assert_eq!(ledger.before(tree.cgroup("in/a").id(), KNOB), Some("1000"));
+}
+
+/// What the lock or the ledger's file is like is no reason to leave anybody limited.
+#[test]
+fn a_guard_that_cannot_reset_gives_limits_back_all_the_same() {
+    let tree = Tree::new(&["a"]);
+    let cgroup = unlimited(&tree, "a");
+    let (mut ledger, _) = tree.open();
+    ledger.set(&cgroup, DISK, TIGHT).unwrap();
+    let journal = std::fs::read(tree.state().join("ledger")).unwrap();
+    drop(ledger);
+    std::fs::write(tree.state().join("ledger"), journal).unwrap();
+    std::fs::write(tree.path("a").join("io.max"), TIGHT).unwrap();
+    std::fs::remove_file(tree.state().join("lock")).unwrap();
+    std::fs::create_dir(tree.state().join("lock")).unwrap();
+    let (state, lock) = (tree.state(), tree.state().join("lock"));
+    let (heart, agents) = std::os::unix::net::UnixStream::pair().unwrap();
+    drop(agents);
+    let mut heard = Vec::new();
+    let silence = std::time::Duration::from_secs(60);
+    let max = || io_max(&tree, "a");
+    guard(
+        &tree.fs,
+        &state,
+        heart,
+        silence,
+        || unreachable!(),
+        |done| {
+            heard.push((done.is_ok(), max()));
+            // Then it can be had.
+            let _ = std::fs::remove_dir(&lock);
+        },
+    )
+    .unwrap();
+    assert_eq!(heard, [(true, FREE.to_owned()), (true, FREE.to_owned())]);
+    assert!(!tree.state().join("ledger").exists());
+}
+
+/// Compaction saves room; where it fails the journal goes on.
+#[test]
+fn a_ledger_that_cannot_be_rewritten_goes_on() {
+    let tree = Tree::new(&["a"]);
+    let (mut ledger, _) = tree.open();
+    std::fs::create_dir(tree.state().join("ledger.new")).unwrap();
+    for n in 0..2500 {
+        let low = format!("{}", 2000 + n);
+        assert_eq!(
+            ledger.set(&tree.cgroup("a"), KNOB, &low).unwrap(),
+            Written::Yes
+        );
+    }
+    assert_eq!(ledger.len(), 1);
+    assert_eq!(backs(ledger.restore()), [restored("a")]);
+    assert_eq!(tree.low("a"), "1000");
+}
+
 /// Root may write what permissions forbid; this thread no longer.
 fn obey_permissions() {
     use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
     let now = capabilities(None).unwrap();
-    let without = now.effective.difference(CapabilitySet::DAC_OVERRIDE);
+    let root = CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH;
     set_capabilities(
         None,
         CapabilitySets {
-            effective: without,
+            effective: now.effective.difference(root),
             ..now
         },
     )
@@ -452,9 +618,20 @@ fn no_limit_on_a_disk_survives_a_kill() {
 fn limited(tree: &Tree, cgroup: &Cgroup) -> Ledger {
     let (mut ledger, _) = tree.open();
     ledger.set(cgroup, DISK, TIGHT).unwrap();
-    ledger.set(cgroup, Knob::MemoryHigh, "4096").unwrap();
+    ledger.set(cgroup, Knob::MemoryHigh, "777").unwrap();
     ledger.set(cgroup, KNOB, "5000").unwrap();
     ledger
+}
+
+/// What stands in the knobs of [`limited`] when its agent was killed.
+fn left_by_a_kill(tree: &Tree) {
+    for (file, text) in [
+        ("io.max", TIGHT),
+        ("memory.high", "777"),
+        ("memory.low", "5000"),
+    ] {
+        std::fs::write(tree.path("a").join(file), text).unwrap();
+    }
 }
 
 #[test]
@@ -504,31 +681,30 @@ fn the_guard_of_a_killed_agent_resets() {
     let journal = std::fs::read(tree.state().join("ledger")).unwrap();
     drop(ledger);
     std::fs::write(tree.state().join("ledger"), journal).unwrap();
-    for (file, text) in [
-        ("io.max", TIGHT),
-        ("memory.high", "4096"),
-        ("memory.low", "5000"),
-    ] {
-        std::fs::write(tree.path("a").join(file), text).unwrap();
-    }
+    left_by_a_kill(&tree);
     // The kernel closes a dying agent's end of the pipe some time before it lets go of the ledger.
     let held = std::fs::File::create(tree.state().join("lock")).unwrap();
     held.lock().unwrap();
     let dying = std::thread::spawn(move || {
-        std::thread::sleep(std::time::Duration::from_millis(500));
+        std::thread::sleep(std::time::Duration::from_millis(2000));
         drop(held);
     });
     let (heart, agents) = std::os::unix::net::UnixStream::pair().unwrap();
     drop(agents);
-    let mut returned = Vec::new();
+    let mut heard = Vec::new();
     let silence = std::time::Duration::from_secs(60);
-    let wake = || unreachable!("who is gone is not woken");
+    let wake = || unreachable!("a process that is gone is not woken");
     guard(&tree.fs, &tree.state(), heart, silence, wake, |done| {
-        returned.extend(done.unwrap());
+        let back = done.unwrap();
+        assert!(
+            back.iter().all(|one| one.back == Back::Restored),
+            "{back:?}"
+        );
+        heard.push((back.len(), dying.is_finished()));
     })
     .unwrap();
-    dying.join().unwrap();
-    assert_eq!(returned.len(), 3);
+    // Limits do not wait for that; the rest does.
+    assert_eq!(heard, [(2, false), (3, true)]);
     assert_eq!(io_max(&tree, "a"), FREE);
     assert!(!tree.state().join("ledger").exists());
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use justitia_agent::escape;
 use justitia_agent::tell::Status;
-use justitia_agent::tell::metrics::text;
+use justitia_agent::tell::metrics::{LARGEST, text};
 use justitia_agent::tell::status::{
     AppStatus, Holder, KnobStatus, LatencyStatus, LossStatus, TenantStatus,
 };
@@ -97,6 +97,46 @@ fn series_are_bounded_and_what_is_left_out_is_told() {
     assert!(!text.contains("justitia_tenant_weight{tenant=\"b.slice\"}"));
     assert!(text.contains("\njustitia_tenants_without_series 1\n"));
     assert!(text.contains("\njustitia_tenants 2\n"), "{text}");
+}
+
+/// With the longest paths that are told apart, all of bytes that are escaped, and every series that there is.
+#[test]
+fn a_page_is_bounded_however_long_the_names() {
+    let mut status = status();
+    let mut tenant = status.tenants[1].clone();
+    if let Some(app) = &mut tenant.app {
+        let all = Some(0.001);
+        app.latency = Some(LatencyStatus {
+            read_p50: all,
+            read_p99: all,
+            write_p50: all,
+            write_p99: all,
+            sync_p99: all,
+        });
+    }
+    for n in 0..5000 {
+        tenant.path = format!("{n:04}{}", r"\xff".repeat(127));
+        status.tenants.push(tenant.clone());
+    }
+    let page = text(&status, 10_000).unwrap();
+    assert!(page.len() <= LARGEST, "{} bytes", page.len());
+    assert!(page.len() > LARGEST / 2, "{} bytes", page.len());
+    let left = |page: &str| -> usize {
+        let line = page
+            .lines()
+            .find_map(|l| l.strip_prefix("justitia_tenants_without_series "));
+        line.unwrap().parse().unwrap()
+    };
+    let weights = page.matches("\njustitia_tenant_weight{").count();
+    assert_eq!(weights + left(&page), 5002);
+
+    // Of short names all fit.
+    for (n, tenant) in status.tenants.iter_mut().enumerate() {
+        tenant.path = format!("system.slice/unit-{n}.service");
+    }
+    let page = text(&status, 10_000).unwrap();
+    assert!(page.len() <= LARGEST, "{} bytes", page.len());
+    assert_eq!(left(&page), 0);
 }
 
 /// Ends a server that the test has started.

@@ -73,7 +73,8 @@ pub struct Status {
 /// Give back every knob that a killed agent has left, exactly as it stood before.
 ///
 /// A knob that someone else has written since is theirs, and left. What could not be given back, or not be read of a
-/// damaged ledger, is told, and the exit code is 1.
+/// damaged ledger, is told, and the exit code is 1. Of the configuration only `state` matters, where the ledger is; what
+/// is wrong with the rest is told, and stops nothing.
 #[derive(Args)]
 pub struct Reset {
     /// If the ledger is damaged: give back what is still certain, and put the file aside
@@ -129,7 +130,11 @@ pub fn guard(args: &Guard) -> anyhow::Result<ExitCode> {
 pub fn run(args: &Run) -> anyhow::Result<ExitCode> {
     let checked = args.config.check()?;
     if args.check_config {
-        out::print(check::told(&checked));
+        let state = checked.config.state_on_disk();
+        if let Some(refused) = state.as_ref().filter(|state| state.refused()) {
+            return Err(refused.clone().into());
+        }
+        out::print(check::told(&checked, state.as_ref()));
         return Ok(ExitCode::SUCCESS);
     }
     let config = checked.config;
@@ -148,7 +153,7 @@ pub fn status(args: &Status) -> anyhow::Result<ExitCode> {
         )
     })?;
     if args.json {
-        out::line(serde_json::to_string_pretty(&status)?);
+        out::line(out::json(&status)?);
     } else {
         out::print(table::status(&status));
     }
@@ -156,14 +161,18 @@ pub fn status(args: &Status) -> anyhow::Result<ExitCode> {
 }
 
 pub fn reset(args: &Reset) -> anyhow::Result<ExitCode> {
-    let config = args.config.load()?;
+    // What is wrong with the rest of the configuration is no reason to leave anybody limited.
+    let (state, errors) = Config::state_of(args.config.config.as_deref());
+    for error in errors {
+        out::note(format_args!("the configuration: {error}"));
+    }
     let fs = CgroupFs::discover()?;
-    let done = give_back(&fs, &config.state, args.damaged)?;
+    let done = give_back(&fs, &state, args.damaged)?;
     let damage = done.damage.as_ref();
     if args.json {
         let rows = done.returned.iter().map(table::returned_json);
         let rows: Vec<_> = rows.chain(damage.map(table::damage_json)).collect();
-        out::tell(serde_json::to_string_pretty(&rows)?);
+        out::tell(out::json(&rows)?);
     } else if done.returned.is_empty() && damage.is_none() {
         out::tell("nothing to give back");
     } else {

@@ -1,9 +1,12 @@
 //! `doctor`: what this host can do.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Args;
+use justitia_agent::act::credits::{DiskSupport, disk_support};
 use justitia_agent::config::DEFAULT_PATH;
+use justitia_kernel::cgroup::CgroupFs;
 use justitia_kernel::eyes::{Eyes, EyesError, Limits, ProbeFact};
 use justitia_kernel::support::{KernelSupport, Outcome, Paths, State, Verdict};
 
@@ -22,13 +25,14 @@ pub struct Doctor {
 pub fn doctor(args: &Doctor) -> anyhow::Result<ExitCode> {
     let support = KernelSupport::detect(&Paths::default());
     let verdicts = support.verdicts();
+    let disks = disks();
     let probes = Eyes::open(&Limits::default()).map(|eyes| eyes.facts());
     if args.json {
         let probes = probes.map_err(|error| error.to_string());
         let all = serde_json::json!({
-            "facts": support.facts(), "verdicts": verdicts, "probes": probes,
+            "facts": support.facts(), "verdicts": verdicts, "probes": probes, "disks": disks,
         });
-        out::line(serde_json::to_string_pretty(&all)?);
+        out::line(out::json(&all)?);
     } else {
         for fact in support.facts() {
             let text = format!("{}: {}", fact.name.title(), fact.reason);
@@ -36,8 +40,12 @@ pub fn doctor(args: &Doctor) -> anyhow::Result<ExitCode> {
         }
         out::line("\nWhat applications get, by eBPF:");
         out::print(eyes(&probes));
+        out::line("\nDisks, where device credits are on:");
+        out::print(divided(&disks));
         out::line("");
         verdicts.iter().for_each(|v| out::print(verdict(v)));
+        let systemd = std::path::Path::new("/run/systemd/system").is_dir();
+        out::print(paragraph(mark(state_of(systemd)), after_a_kill(systemd)));
     }
     let prevented = |v: &Verdict| v.outcome == Outcome::Prevented && v.switch.is_none();
     let prevented = verdicts.iter().any(prevented);
@@ -46,6 +54,55 @@ pub fn doctor(args: &Doctor) -> anyhow::Result<ExitCode> {
     } else {
         ExitCode::SUCCESS
     })
+}
+
+const fn state_of(there: bool) -> State {
+    if there { State::Yes } else { State::No }
+}
+
+/// What becomes of knobs when the agent is killed and does not start again.
+const fn after_a_kill(systemd: bool) -> &'static str {
+    if systemd {
+        "systemd: when the agent is killed, its unit gives every knob back (ExecStopPost)"
+    } else {
+        "systemd: not running. When the agent is killed, its guard gives every knob back if device credits have limited \
+         anybody; otherwise memory.low stays, and everything where the guard was killed too, until the next start or \
+         `justitia reset`"
+    }
+}
+
+/// Every block device, and whether device credits divide it.
+fn disks() -> Vec<DiskSupport> {
+    let qos = CgroupFs::discover()
+        .ok()
+        .map(|fs| fs.root().full_path().join("io.cost.qos"));
+    let qos = qos.and_then(|path| std::fs::read_to_string(path).ok());
+    disk_support(Path::new("/sys"), &qos.unwrap_or_default())
+}
+
+/// Those that are divided, and those that are not: one paragraph a reason.
+fn divided(disks: &[DiskSupport]) -> String {
+    let mut groups: Vec<(Option<&String>, Vec<String>)> = Vec::new();
+    for disk in disks {
+        let number = disk.number.as_ref().map(|number| format!(" ({number})"));
+        let name = format!("{}{}", disk.name, number.unwrap_or_default());
+        let left = disk.left.as_ref();
+        match groups.iter_mut().find(|(why, _)| *why == left) {
+            Some((_, names)) => names.push(name),
+            None => groups.push((left, vec![name])),
+        }
+    }
+    let told = groups.into_iter().map(|(left, names)| {
+        let names = names.join(", ");
+        match left {
+            None => paragraph(
+                mark(State::Yes),
+                &format!("{names}: divided while it is contended"),
+            ),
+            Some(why) => paragraph(mark(State::No), &format!("{names}: {why}")),
+        }
+    });
+    told.collect()
 }
 
 const fn mark(state: State) -> &'static str {
@@ -169,6 +226,24 @@ mod tests {
     }
 
     #[test]
+    fn of_each_disk_it_is_said_whether_it_is_divided() {
+        let disk = |name: &str, number: Option<&str>, left: Option<&str>| DiskSupport {
+            name: name.to_owned(),
+            number: number.map(str::to_owned),
+            left: left.map(str::to_owned),
+        };
+        let told = divided(&[
+            disk("loop0", None, Some("it has no size")),
+            disk("sda", Some("8:0"), None),
+            disk("sr0", None, Some("it has no size")),
+        ]);
+        assert_eq!(
+            told,
+            "  no  loop0, sr0: it has no size\n yes  sda (8:0): divided while it is contended\n"
+        );
+    }
+
+    #[test]
     fn what_is_off_says_how_it_is_switched_on() {
         let credits = |outcome| {
             verdict(&Verdict {
@@ -181,6 +256,17 @@ mod tests {
         let how = "`[credits] enabled = true` in /etc/justitia/justitia.toml";
         assert!(credits(Outcome::Works).contains(how));
         assert!(!credits(Outcome::Prevented).contains(how));
+    }
+
+    #[test]
+    fn what_becomes_of_knobs_without_systemd_is_said() {
+        assert!(after_a_kill(true).contains("ExecStopPost"));
+        let without = paragraph(mark(state_of(false)), after_a_kill(false));
+        assert!(
+            without.starts_with("  no  systemd: not running."),
+            "{without}"
+        );
+        assert!(without.contains("`justitia reset`"), "{without}");
     }
 
     #[test]

@@ -131,7 +131,7 @@ fn run(args: &Run) -> Result<ExitCode> {
         all.push(results);
     }
     if args.json {
-        out::line(serde_json::to_string_pretty(&all).context("printing results")?);
+        out::line(out::json(&all).context("printing results")?);
     }
     Ok(if all.iter().any(justitia_lab::run::any_failed) {
         ExitCode::FAILURE

@@ -12,6 +12,14 @@ pub fn line(text: impl Display) {
     print(format_args!("{text}\n"));
 }
 
+/// What is told, as JSON in which nothing does anything to a terminal.
+///
+/// # Errors
+/// If it cannot be JSON.
+pub fn json(told: &impl serde::Serialize) -> serde_json::Result<String> {
+    serde_json::to_string_pretty(told).map(|text| justitia_agent::escape::json(&text))
+}
+
 /// Prints; ends the program if nobody reads. For what has nothing left to do but to tell.
 pub fn print(text: impl Display) {
     let mut out = io::stdout().lock();

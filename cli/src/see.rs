@@ -13,7 +13,7 @@ use justitia_agent::escape::plain_lines;
 use justitia_agent::tell::Status;
 use justitia_agent::tell::socket::ask;
 use justitia_agent::tell::status::TenantStatus;
-use justitia_kernel::cgroup::{Cgroup, CgroupFs};
+use justitia_kernel::cgroup::{Authority, Cgroup, CgroupFs};
 use justitia_kernel::knob::{Knob, read_raw};
 use justitia_view::explain::{
     Standing, Unmanaged, explain as explanation, find, nearest, unmanaged,
@@ -316,9 +316,15 @@ fn facts(path: &str, config: &Config) -> Unmanaged {
     let named = Path::new(path);
     let above = named.ancestors().skip(1).filter_map(Path::to_str);
     let mut above = above.take_while(|path| !path.is_empty());
-    let excluded = named
-        .ancestors()
-        .any(|path| config.overrides(path).exclude == Some(true));
+    // Of what a delegate may have made.
+    let given = |path: &Path| {
+        let authority = path.to_str().and_then(cgroup).map(|c| c.authority());
+        matches!(authority, Some(Ok(Authority::Delegate)))
+    };
+    let excluded = named.ancestors().any(|path| {
+        let made = path.ancestors().skip(1).any(given);
+        config.overrides(path, made).exclude == Some(true)
+    });
     Unmanaged {
         exists: cgroup(path).is_some(),
         root: path.is_empty(),

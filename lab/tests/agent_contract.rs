@@ -30,11 +30,11 @@ fn a_foreign_writers_knob_is_yielded_and_left() {
             "{floor:?}"
         );
 
-        // Written under the agent's hand: another value, nothing, everything.
-        guest.ok("echo 5M >$C/a/memory.low; echo 0 >$C/b/memory.low; echo max >$C/c/memory.low");
+        // Written under the agent's hand: another value, next to nothing, everything.
+        guest.ok("echo 5M >$C/a/memory.low; echo 4096 >$C/b/memory.low; echo max >$C/c/memory.low");
         guest.ok("yields() { [ $(grep -c 'yielded' $LOG) -ge 3 ]; }; within 20 yields");
         assert_eq!(yielded(guest, "a").as_deref(), Some("5242880"));
-        assert_eq!(yielded(guest, "b").as_deref(), Some("0"));
+        assert_eq!(yielded(guest, "b").as_deref(), Some("4096"));
         assert_eq!(yielded(guest, "c").as_deref(), Some("max"));
         let log = guest.log();
         for path in ["a", "b", "c"] {
@@ -52,7 +52,7 @@ fn a_foreign_writers_knob_is_yielded_and_left() {
         for t in a b c own; do hole /data/more-$t 40 && cache $t /data/more-$t 40; done
         sleep 4
         lows >/run/after && diff /run/theirs /run/after || exit 1
-        [ $(cat $C/a/memory.low) = 5242880 ] && [ $(cat $C/b/memory.low) = 0 ] && [ $(cat $C/c/memory.low) = max ] || exit 1
+        [ $(cat $C/a/memory.low) = 5242880 ] && [ $(cat $C/b/memory.low) = 4096 ] && [ $(cat $C/c/memory.low) = max ] || exit 1
         end TERM
         lows >/run/after && diff /run/theirs /run/after
     ");
@@ -66,6 +66,25 @@ fn a_foreign_writers_knob_is_yielded_and_left() {
         cat /run/reset.out
         [ $(cat $C/a/memory.low) = 7340032 ] && [ $(cat $C/b/memory.low) = 0 ] && [ $(cat $C/own/memory.low) = 12582912 ]
     ");
+    });
+}
+
+/// systemd writes a unit's properties into its cgroup again at every `daemon-reload`: nobody's decision. One that
+/// insists has decided.
+#[test]
+fn a_value_that_is_only_applied_again_is_written_over_and_an_insistent_one_yielded() {
+    in_guest(small, |guest| {
+        guest.ok("
+        for t in a b; do live $t && hole /data/$t 30 && cache $t /data/$t 30; done
+        lows >/run/before
+        start && within 20 protected a && within 20 protected b || exit 1
+        for n in 1 2 3 4 5 6; do echo 0 >$C/a/memory.low; within 20 protected a || exit 1; done
+        ! grep -q yielded $LOG
+    ");
+        assert_eq!(yielded(guest, "a"), None);
+        guest.ok("echo 0 >$C/a/memory.low; yields() { grep -q 'yielded' $LOG; }; within 20 yields");
+        assert_eq!(yielded(guest, "a").as_deref(), Some("0"));
+        guest.ok("protected b && ! protected a && end TERM && lows >/run/after && diff /run/before /run/after");
     });
 }
 
@@ -293,6 +312,32 @@ END
     });
 }
 
+/// Before a knob is written the ledger is synced: where that is on a disk which the agent limits, it waits for itself.
+#[test]
+fn with_device_credits_the_state_is_not_kept_on_a_disk() {
+    in_guest(small, |guest| {
+        guest.ok("mkdir -p /etc/justitia && printf 'state = \"/data/state\"\n[credits]\nenabled = true\n' >/etc/justitia/justitia.toml");
+        for command in ["run --check-config", "run"] {
+            let result = guest.sh(&format!("timeout 20 justitia {command}"));
+            assert_eq!(result.status, 1, "{command}: {}", result.stdout);
+            for part in [
+                "/data/state on a memory file system",
+                "found ext4",
+                "or switch credits off",
+            ] {
+                assert!(result.stderr.contains(part), "{command}: {}", result.stderr);
+            }
+        }
+        guest.ok("test ! -e /data/state && test ! -e /run/justitia");
+        // Without credits it is only slower.
+        guest.ok("sed -i s/true/false/ /etc/justitia/justitia.toml && justitia run --check-config | grep -q '^warning: .*found ext4'");
+        guest.ok("live a && start && grep -q 'WARN.*found ext4' $LOG");
+        let limits = guest.status()["limits"].to_string();
+        assert!(limits.contains("found ext4"), "{limits}");
+        guest.ok("[ $(end TERM) = 0 ] && ! test -e /data/state/ledger");
+    });
+}
+
 /// Whoever has been given a subtree may divide it as he likes, and no more: what he writes into cgroups that he has
 /// made himself takes nothing from the others, neither in our division nor in the kernel's.
 #[test]
@@ -396,5 +441,45 @@ HIS
             [ $now -lt $((fds + 3 * 32 + 16)) ] && [ $(($(wc -c <$LOG) - log)) -lt 2000 ]",
         );
         assert_eq!(guest.ok("end TERM").trim(), "0");
+    });
+}
+
+/// Root in a container without a user namespace owns its files as the administrator does. What it writes counts inside.
+#[test]
+fn root_in_a_container_takes_no_more_than_its_part() {
+    in_guest(small, |guest| {
+        guest.ok(
+            r#"
+        live other && hole /data/other 60 && cache other /data/other 60
+        mkdir $C/ct
+        cat >/run/agent.ct.sh <<'CT'
+        mkdir /run/agent.mount && mount -t cgroup2 none /run/agent.mount && cd /run/agent.mount && mkdir c && echo $$ >c/cgroup.procs || exit 1
+        echo '+memory +io' >cgroup.subtree_control || exit 2
+        echo 10000 >c/io.weight && echo max >c/memory.low || exit 3
+        echo done >/run/agent.ct
+        exec sleep 100000
+CT
+        start && within 20 protected other
+        sh -c 'echo $$ >$0/cgroup.procs && exec /bin/unshare -C -m sh /run/agent.ct.sh' $C/ct >/run/agent.ct.log 2>&1 &
+        within 20 [ -e /run/agent.ct ] || { cat /run/agent.ct.log; exit 1; }
+        [ $(cat $C/ct/c/memory.low) = max ] && hole /data/ct 60 && cache ct/c /data/ct 60
+        known() { justitia status --json | grep -q '"path": "ct/c"'; }
+        within 20 known && sleep 3
+    "#,
+        );
+        let status = guest.status();
+        let ct = tenant(&status, "ct");
+        assert_eq!(
+            (&ct["weight"], &ct["floor"]),
+            (&100.into(), &0.into()),
+            "{status:#}"
+        );
+        let inside = tenant(&status, "ct/c");
+        assert_eq!(
+            (&inside["weight"], &inside["floor"]),
+            (&10_000.into(), &0.into()),
+            "{status:#}"
+        );
+        assert_eq!(guest.ok("rest; end TERM").trim(), "0");
     });
 }

@@ -64,11 +64,12 @@ fn limits_come_with_contention_and_leave_with_it_or_with_the_agent() {
         // Without contention there are none.
         guest.ok(&format!("{WRITERS} rest; within 60 none && back"));
 
-        // Whatever ends it, everything stands as before: of a kill the guard cleans up.
+        // Whatever ends it, everything stands as before. Of a kill the guard cleans up: limits first, the ledger
+        // once the kernel has detached the dead agent's probes.
         guest.ok(&format!(
             "{WRITERS} {{ writer light; writer heavy; }} >/dev/null 2>&1; within 60 both || exit 1
             end KILL >/dev/null; within 30 back || {{ knobs | grep -v memory.low | diff /run/before -; exit 1; }}
-            rest; test ! -e /run/justitia/ledger"
+            rest; within 60 test ! -e /run/justitia/ledger || { tail -3 $LOG; exit 1; }"
         ));
         guest.ok(&format!(
             "{WRITERS} start && {{ writer light; writer heavy; }} >/dev/null 2>&1; within 60 both || exit 1

@@ -224,6 +224,61 @@ fn who_thrashes_is_left_alone() {
     });
 }
 
+/// A subtree that was delegated, of the least weight. Its owner has a cgroup `c` in `p` that holds 64 MiB of cache, keeps
+/// that from the reclaim of a limit on `p`, and has a task in `c` run into that limit without end.
+const TRICK: &str = "
+    full() { awk '$1 == \"full\" { sub(\"avg10=\", \"\", $2); print int($2) }' $C/user/p/c/memory.pressure; }
+    stalled() { [ $(full) -ge 75 ]; }
+    taken() { justitia status --json | tr -d ' \\n' | grep -o '\"path\":\"user/p/c\",.*' | grep -o '\"reclaimed\":[0-9]*' | head -1 | tr -dc 0-9; }
+    trick() {
+        mkdir $C/user && echo '+memory +io' >$C/user/cgroup.subtree_control && echo 1 >$C/user/io.weight
+        chown nobody $C/user $C/user/cgroup.procs $C/user/cgroup.threads $C/user/cgroup.subtree_control
+        su -s /bin/sh nobody -c \"cd $C/user && mkdir p && echo +memory >p/cgroup.subtree_control && mkdir p/c && echo max >p/c/memory.min\"
+        cache user/p/c /data/t 64
+        # The kernel's own reclaim may take some: the limit follows.
+        printf 'cd $C/user/p && while :; do echo $(($(cat memory.current) - 2000000)) >memory.high; usleep 300000; done' >/run/agent.trick
+        su -s /bin/sh nobody -c \"C=$C; . /run/agent.trick\" >/dev/null 2>&1 &
+        echo $! >>/run/loads
+        sh -c 'echo $$ >\"$0/cgroup.procs\" && while :; do dd if=/dev/zero of=/dev/null bs=4M count=1; done' $C/user/p/c >/dev/null 2>&1 &
+        echo $! >>/run/loads
+    }
+    # Its pressure, what was taken from it, and what it holds, from second to second.
+    samples() { for i in $(seq 10); do echo $(full) $(taken) $(file_of user/p/c); sleep 1; done; }
+";
+
+/// Where the pressure comes from a limit that the tenant has set itself, it is none that counts: anybody could have it.
+#[test]
+fn who_makes_its_own_pressure_is_not_spared() {
+    in_guest(roomy, |guest| {
+        choose_lru(guest, "y");
+        guest.ok(&format!(
+            "{TRICK} hole /data/t 64 && trick; within 90 stalled || {{ full; exit 1; }}"
+        ));
+        guest.ok(
+            "live big && hole /data/big 500 && hole /data/outside 400 || exit 1
+            echo 10000 >$C/big/io.weight && start && reread big /data/big 0.3
+            (while :; do seep /data/outside 400 0.05; done) >/dev/null 2>&1 &
+            echo $! >>/run/loads",
+        );
+        let mut seen: Vec<Vec<u64>> = Vec::new();
+        for _ in 0..4 {
+            let samples = guest.ok(&format!("{TRICK} samples"));
+            println!("full avg10, taken, held:\n{samples}");
+            let numbers = |line: &str| line.split(' ').map(|word| word.parse().unwrap()).collect();
+            seen.extend(samples.lines().map(numbers));
+            // It stalls before and after, and could give: the average moves slowly.
+            let pairs = seen.iter().zip(seen.iter().skip(1));
+            let taken = |(before, after): (&Vec<u64>, &Vec<u64>)| {
+                before[0] >= 65 && after[0] >= 60 && after[1] > before[1] + (8 << 20)
+            };
+            if pairs.into_iter().any(taken) {
+                return drop(guest.ok("rest; end TERM"));
+            }
+        }
+        panic!("nothing was taken from it:\n{:#}", guest.status());
+    });
+}
+
 #[test]
 fn a_thousand_cgroups_come_and_go() {
     in_guest(roomy, |guest| {

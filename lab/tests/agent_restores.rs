@@ -199,6 +199,24 @@ fn a_damaged_ledger_is_told_by_line_and_nothing_is_written() {
     });
 }
 
+/// The unit runs it at every end, whatever somebody has written into the configuration since.
+#[test]
+fn a_reset_needs_no_valid_configuration() {
+    in_guest(small, |guest| {
+        guest.ok(
+            "live a && hole /data/a 30 && cache a /data/a 30 && lows >/run/before
+        start && within 20 protected a && end KILL
+        mkdir -p /etc/justitia && printf 'cpu_budget = \nidle = 3\n[[tenant]\n' >/etc/justitia/justitia.toml",
+        );
+        let refused = guest.sh("justitia run --check-config");
+        assert_ne!(refused.status, 0, "{refused:?}");
+        let reset = guest.sh("justitia reset && lows >/run/after && diff /run/before /run/after");
+        assert_eq!(reset.status, 0, "{reset:?}");
+        assert!(reset.stdout.contains("memory.low"), "{reset:?}");
+        assert!(reset.stderr.contains("justitia.toml:1: "), "{reset:?}");
+    });
+}
+
 #[test]
 fn a_second_agent_is_refused_and_disturbs_nothing() {
     in_guest(small, |guest| {
@@ -233,5 +251,62 @@ fn nothing_that_throttles_is_ever_written() {
         // All writable files: the comparison has something to compare.
         let compared: usize = guest.ok("wc -l </run/before").trim().parse().unwrap();
         assert!(compared > 20, "{compared} values");
+    });
+}
+
+/// Subtrees that were given away: in one, cgroups with names of 250 bytes that are escaped, three deep; in the other, of
+/// 250 bytes that are not, of which some hold pages.
+#[test]
+fn names_as_long_as_the_kernel_takes_cost_nobody_anything() {
+    in_guest(small, |guest| {
+        guest.ok(
+            r#"
+        grep -q btf/vmlinux /proc/mounts || mount -o bind /dev/null /sys/kernel/btf/vmlinux || exit 1
+        inner escaped && inner plain && chown nobody $C/escaped $C/plain || exit 1
+        (cd $C/escaped && x=$(head -c 246 /dev/zero | tr '\0' '\001')
+        for n in $(seq 100 139); do
+            for m in a b; do mkdir $m$n$x && cd $m$n$x && echo +memory >cgroup.subtree_control || exit 1; done
+            mkdir c$n$x && cd ../.. || exit 1
+        done) || exit 1
+        x=$(head -c 247 /dev/zero | tr '\0' x)
+        (cd $C/plain && for n in $(seq 100 299); do mkdir $n$x || exit 1; done) || exit 1
+        live other && echo 8M >$C/other/memory.low && hole /data/other 20 && cache other /data/other 20
+        for n in 100 101 102 103; do
+            live plain/$n$x && hole /data/$n 40 && cache plain/$n$x /data/$n 40 || exit 1
+        done
+        knobs >/run/before && wc -l </run/before
+        start && within 30 protected plain/100$x"#,
+        );
+        let status = guest.status();
+        let paths: Vec<&str> = status["tenants"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(|t| t["path"].as_str())
+            .collect();
+        let below = |top: &str| paths.iter().filter(|path| path.starts_with(top)).count();
+        assert_eq!((below("escaped"), below("plain/")), (1, 200), "{paths:?}");
+        let limits = status["limits"].to_string();
+        assert!(
+            limits.contains("a cgroup in escaped has a path longer"),
+            "{limits}"
+        );
+
+        for _ in 0..3 {
+            let page = guest.number("wget -qO- http://127.0.0.1:9742/metrics | wc -c");
+            assert!((1 << 16..16 << 20).contains(&page), "{page} bytes");
+            guest.ok("sleep 1");
+        }
+        let answer = guest.number("justitia status --json | wc -c");
+        let ledger = guest.number("wc -c </run/justitia/ledger");
+        let peak = guest.number("awk '/VmHWM/ { print $2 }' /proc/$(cat /run/agent.pid)/status");
+        println!("status {answer} bytes, ledger {ledger} bytes, resident at most {peak} KiB");
+        assert!(answer < 1 << 20 && ledger < 5 << 20, "{answer} {ledger}");
+        assert!(peak < 64 << 10, "{peak} KiB");
+
+        guest.ok(
+            "end 9 && justitia reset >/dev/null && [ ! -e /run/justitia/ledger ] || exit 1
+            knobs >/run/after && diff /run/before /run/after",
+        );
     });
 }

@@ -132,10 +132,15 @@ fn what_is_mapped_or_without_room_stays() {
             cache light /data/light/root/sleep 70; cache light /data/own 400
             /data/light/root/sleep 100000 & echo $! >>/run/loads
             reread heavy /data/heavy/root/sleep 0.3
+            cache light /data/light/root/lib 64
+            sh -c 'echo $$ >\"$0/cgroup.procs\" && while :; do dd if=/data/heavy/root/lib of=/dev/null bs=1M count=1 2>/dev/null; done' $C/heavy >/dev/null 2>&1 &
+            echo $! >>/run/loads
             export JUSTITIA_LOG=justitia_agent::act::own=trace,justitia_agent::plan::own=trace,info; start; sleep 18"
         ));
-        let log = guest.ok("grep -a 'a shared file stays' $LOG | tail -20");
+        let log = guest.ok("grep -a 'a shared file stays' $LOG | tail -40");
         assert!(log.contains("Mapped"), "{log}");
+        // Of the other, the heavier one reads the first sixty-fourth as often as it can.
+        assert!(log.contains("Little"), "{log}");
         assert!(
             decisions(&guest.status(), "heavy")
                 .iter()

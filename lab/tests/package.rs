@@ -269,6 +269,7 @@ fn a_package_installs_runs_upgrades_and_leaves_nothing() {
     let debian = Debian::boot();
     let before = debian.ok(FILES);
     installs(&debian);
+    protection_outlasts_a_reload(&debian);
     a_hung_agent_limits_nobody_and_is_replaced(&debian);
     hands_pages_over(&debian);
     upgrades(&debian);
@@ -306,6 +307,33 @@ fn installs(debian: &Debian) {
         debian.ok("/root/deb systemd-analyze security justitia --no-pager | tail -n 1")
     );
     debian.step("installed and works");
+}
+
+/// systemd writes its own `memory.low` into every unit when it is reloaded, or executes itself anew.
+fn protection_outlasts_a_reload(debian: &Debian) {
+    debian.ok(&format!(
+        "mkdir -p {UNIT} && printf '[Service]\\nEnvironment=JUSTITIA_LOG=debug\\n' >{UNIT}/log.conf
+        /root/deb systemctl daemon-reload && /root/deb systemctl restart justitia"
+    ));
+    debian.works();
+    let again = |least: u32| {
+        format!(
+            "[ $(/root/deb journalctl -u justitia --no-pager | grep -c 'was applied again.*tenant.service') -ge {least} ]"
+        )
+    };
+    for (n, what) in (1..).zip(["daemon-reload", "daemon-reexec", "daemon-reload"]) {
+        debian.ok(&format!("/root/deb systemctl {what}"));
+        debian.within(60, &again(n));
+        debian.within(
+            60,
+            "[ $(cat /sys/fs/cgroup/system.slice/tenant.service/memory.low) -gt 0 ]",
+        );
+    }
+    let yielded = debian.status()["yielded"].clone();
+    assert_eq!(yielded.as_array().map(Vec::len), Some(0), "{yielded:#}");
+    debian.ok(&format!("rm {UNIT}/log.conf && /root/deb systemctl daemon-reload && /root/deb systemctl restart justitia"));
+    debian.works();
+    debian.step("protected after reloads");
 }
 
 /// An agent that hangs: its limits lapse before anybody notices that it hangs, systemd ends it, what it protected goes

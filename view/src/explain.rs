@@ -293,7 +293,8 @@ fn taking(out: &mut String, status: &Status, tenant: &TenantStatus) {
         bytes(memory.reserve)
     );
     let now = if !tenant.leaf {
-        "it is an inner node: pages are taken from its leaves".to_owned()
+        "it is an inner node: pages are taken from its leaves, and before them what none of them is charged with"
+            .to_owned()
     } else if let Some(why) = &tenant.spared {
         format!("nothing is taken from it now: {why}")
     } else if over == 0 {

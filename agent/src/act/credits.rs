@@ -6,28 +6,33 @@
 //! limited on that disk.
 
 use std::collections::{HashMap, HashSet};
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use justitia_kernel::cgroup::{Cgroup, CgroupId};
-use justitia_kernel::io::DevId;
 use justitia_kernel::knob::Knob;
 use justitia_kernel::support::{SAFE_LIMITS, version};
 use justitia_share::credit::{Allowance, CreditLoop, Interval, Limits, Observed, Settings};
 use justitia_share::{Claim, NodeId, Tree};
 
+mod disks;
 mod fresh;
+mod guarded;
 mod knobs;
 mod late;
 
+pub use self::disks::{DiskSupport, disk_support};
+
+use self::disks::Following;
 use self::fresh::Fresh;
+use self::guarded::{Guarded, LetGo};
 use self::knobs::{far, limit, ours_to_write, told, unlimited, yield_foreign};
 use self::late::Late;
-use super::guard::{Guard, LAPSE};
+use super::guard::Guard;
 use super::ledger::Ledger;
 use crate::config::Config;
 use crate::escape;
-use crate::observe::device::{DeviceMeter, Disk, TenantIo, Users, disks};
+use crate::observe::device::{DeviceMeter, Disk, TenantIo, Users};
 use crate::observe::{Mirror, Observer};
 use crate::plan::credit::{Writer, plan_limits, plan_rooms};
 
@@ -58,14 +63,14 @@ struct DiskCredits {
     meter: DeviceMeter,
     credits: CreditLoop,
     standing: HashMap<CgroupId, Limits>,
-    /// Why the disk is left alone, if so.
-    yields: Option<String>,
 }
 
 /// Credits of all disks.
 #[derive(Debug)]
 pub struct Credits {
     disks: Vec<DiskCredits>,
+    /// Where disks come from; `None` where none is divided.
+    following: Option<Following>,
     users: Users,
     writers: HashMap<CgroupId, (Instant, f64)>,
     highs: HashMap<CgroupId, u64>,
@@ -78,7 +83,7 @@ pub struct Credits {
     restless: Option<Instant>,
     limits: Vec<String>,
     /// Gives limits back should we be stopped; started before the first limit.
-    guard: Option<Guard>,
+    guard: Guarded,
     /// Why each knob of ours stands where it stands.
     why: HashMap<(CgroupId, Knob), String>,
     /// Movements that nobody has been told of yet.
@@ -118,6 +123,7 @@ impl Credits {
         let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         let mut credits = Self {
             disks: Vec::new(),
+            following: None,
             users: Users::default(),
             writers: HashMap::new(),
             highs: HashMap::new(),
@@ -128,7 +134,7 @@ impl Credits {
             turned: None,
             restless: None,
             limits: Vec::new(),
-            guard: None,
+            guard: Guarded::new(Guard::start),
             why: HashMap::new(),
             moved: Vec::new(),
             surpluses: Vec::new(),
@@ -140,38 +146,17 @@ impl Credits {
             credits.limits.push(why);
             return credits;
         }
-        let io_cost = std::fs::read_to_string(cgroup_root.full_path().join("io.cost.qos"));
-        let io_cost = io_cost.unwrap_or_default();
-        for disk in disks(Path::new("/sys")) {
-            let yields = io_cost_on(&io_cost, disk.id).then(|| {
-                format!(
-                    "Device credits: io.cost is enabled on {}; its operator's choice is left to work alone",
-                    disk.name
-                )
-            });
-            credits.limits.extend(yields.clone());
-            if disk.scheduler().as_deref() == Some("bfq") {
-                tracing::info!(
-                    disk = disk.name,
-                    "BFQ schedules it: its weights go on working, below the credits"
-                );
-            }
-            credits.disks.push(DiskCredits {
-                meter: DeviceMeter::new(&disk.dir),
-                credits: CreditLoop::new(Settings::default()),
-                standing: HashMap::new(),
-                disk,
-                yields,
-            });
-        }
-        credits.disks.retain(|d| d.yields.is_none());
+        let io_cost = cgroup_root.full_path().join("io.cost.qos");
+        credits.following = Some(Following::new(PathBuf::from("/sys"), io_cost));
+        credits.follow_disks(None, Instant::now());
         credits
     }
 
     /// What is not done here, and why.
     #[must_use]
-    pub fn limits(&self) -> &[String] {
-        &self.limits
+    pub fn limits(&self) -> Vec<String> {
+        let left = self.following.as_ref().map(Following::left);
+        [&self.limits, left.unwrap_or_default()].concat()
     }
 
     /// The facts behind what stands in a knob of ours; empty if it is none.
@@ -195,6 +180,11 @@ impl Credits {
     /// What has to be reclaimed since the last call.
     pub fn surpluses(&mut self) -> Vec<Surplus> {
         std::mem::take(&mut self.surpluses)
+    }
+
+    /// The agent ends without having given everything back: the guard is to try, once the agent is gone.
+    pub const fn leave_to_guard(&mut self) {
+        self.guard.take_over();
     }
 
     /// Whether anybody is limited on any disk.
@@ -240,28 +230,31 @@ impl Credits {
         mut ledger: Option<&mut Ledger>,
         now: Instant,
     ) {
+        self.follow_disks(ledger.as_deref_mut(), now);
         let waited = self.turned.map(|at| now - at);
         let early = waited.is_some_and(|w| w + Duration::from_millis(10) < self.period(now));
-        if self.disks.is_empty() || early {
+        if self.following.is_none() || early {
             return;
         }
         self.turned = Some(now);
         let done = self.act(config, observer, ledger.as_deref_mut(), now);
         let Some(ledger) = ledger else { return };
-        if done.is_err() {
-            self.let_go(ledger);
-            self.beat(Instant::now());
+        if let Err(why) = done {
+            self.let_go(ledger, why);
+            self.guard.beat(Instant::now());
         }
         let cgroup = |id| Some(&observer.mirror.get(id)?.cgroup);
         self.fresh.keep(self.writers.keys().copied(), cgroup);
     }
 
-    /// Tells the guard that the agent lives.
-    fn beat(&mut self, now: Instant) {
-        if self.guard.as_mut().is_some_and(|guard| !guard.beat(now)) {
-            tracing::warn!("the guard of the limits has ended; it is started anew");
-            self.guard = None;
+    /// Has a guard watch over what stands, if anything does: without one nothing stays.
+    fn keep_guarded(&mut self, config: &Config, ledger: &Ledger) -> Result<(), LetGo> {
+        let limits = |knob| !matches!(knob, Knob::MemoryLow);
+        let stands = !self.guard.watches() && ledger.held().any(|(_, knob, ..)| limits(knob));
+        if stands && !self.guard.ready(&config.state) {
+            return Err(LetGo::NoGuard);
         }
+        Ok(())
     }
 
     /// What a turn does, until it is held up for too long.
@@ -271,11 +264,14 @@ impl Credits {
         observer: &Observer,
         mut ledger: Option<&mut Ledger>,
         now: Instant,
-    ) -> Result<(), Lapsed> {
+    ) -> Result<(), LetGo> {
         // A turn may have begun long ago. One moment for both: a stop between question and beat shows in the next.
         let moment = Instant::now();
-        trusted(self.guard.as_ref(), moment)?;
-        self.beat(moment);
+        self.guard.trusted(moment)?;
+        self.guard.beat(moment);
+        if let Some(ledger) = ledger.as_deref() {
+            self.keep_guarded(config, ledger)?;
+        }
         let intervals: Vec<Option<Interval>> =
             self.disks.iter_mut().map(|d| d.meter.look(now)).collect();
         // Where contention may begin, it is to be noticed as soon as if no other disk were divided steadily.
@@ -348,10 +344,12 @@ impl Credits {
                     *parts.entry(id).or_default() += allowance.part;
                 }
             }
+            // One that has gone since it was measured may have left its number to another.
             if let Some(ledger) = ledger.as_deref_mut()
-                && (allowances.is_empty() || guarded(&mut self.guard, &config.state))
+                && disk.meter.is_there()
+                && (allowances.is_empty() || self.guard.ready(&config.state))
             {
-                let guard = self.guard.as_ref();
+                let guard = &self.guard;
                 if audit {
                     yield_foreign(disk, ledger, guard)?;
                 }
@@ -375,8 +373,8 @@ impl Credits {
 
     /// Has the kernel write back late while writers are among those who contend, from the first one's coming until
     /// nobody contends: in between it would only have the kernel begin again and again.
-    fn write_back_late(&mut self, ledger: &mut Ledger, audit: bool) -> Result<(), Lapsed> {
-        if self.guard.is_none() {
+    fn write_back_late(&mut self, ledger: &mut Ledger, audit: bool) -> Result<(), LetGo> {
+        if !self.guard.watches() {
             self.write_back_as_usual(ledger, "there is no guard");
             return Ok(());
         }
@@ -384,7 +382,7 @@ impl Credits {
             self.write_back_as_usual(ledger, IDLE);
             return Ok(());
         }
-        trusted(self.guard.as_ref(), Instant::now())?;
+        self.guard.trusted(Instant::now())?;
         if audit {
             self.moved.extend(self.late.audit(ledger));
         }
@@ -403,7 +401,7 @@ impl Credits {
 
     /// Takes the room from who does not contend any more, at once: what is not contended carries no limits.
     fn release_rooms(&mut self, ledger: &mut Ledger, now: Instant) {
-        let engaged = self.guard.is_some() && self.engaged();
+        let engaged = self.guard.watches() && self.engaged();
         self.writers
             .retain(|_, (at, _)| engaged && now - *at < WRITER);
         if self.highs.is_empty() {
@@ -435,7 +433,7 @@ impl Credits {
         ledger: &mut Ledger,
         seen: &[(CgroupId, TenantIo)],
         now: Instant,
-    ) -> Result<(), Lapsed> {
+    ) -> Result<(), LetGo> {
         if self.roomed.is_some_and(|at| now - at < ROOMS) {
             return Ok(());
         }
@@ -459,7 +457,7 @@ impl Credits {
             let Some(node) = observer.mirror.get(intent.id) else {
                 continue;
             };
-            tracing::debug!(tenant = %node.cgroup.path().display(), high = intent.high, why = %intent, "memory.high");
+            tracing::debug!(tenant = escape::encode(node.cgroup.path().as_os_str()), high = intent.high, why = %intent, "memory.high");
             if intent.surplus > 0 {
                 self.surpluses.push(Surplus {
                     id: intent.id,
@@ -467,7 +465,7 @@ impl Credits {
                     why: intent.to_string(),
                 });
             }
-            trusted(self.guard.as_ref(), Instant::now())?;
+            self.guard.trusted(Instant::now())?;
             let begun = Instant::now();
             let written = ledger.set(&node.cgroup, Knob::MemoryHigh, &intent.high.to_string());
             if let Some(why) = held_up(begun.elapsed()) {
@@ -502,8 +500,8 @@ impl Credits {
     }
 
     /// Gives every limit back, as after a pause in which the guard may have done so.
-    fn let_go(&mut self, ledger: &mut Ledger) {
-        let why = format!("the agent has not run for {} s", LAPSE.as_secs());
+    fn let_go(&mut self, ledger: &mut Ledger, why: LetGo) {
+        let why = why.to_string();
         self.write_back_as_usual(ledger, &why);
         let mut release = |id, knob| {
             ledger.release(id, knob);
@@ -558,31 +556,6 @@ fn over(highs: &HashMap<CgroupId, u64>, writers: &HashSet<CgroupId>) -> Vec<Cgro
         .collect()
 }
 
-/// The guard has heard nothing for so long that what we take for ours may be given back already.
-#[derive(Debug)]
-struct Lapsed;
-
-/// Whether what we take for ours still is. Asked before each look at a knob of ours and before each write, with the
-/// clock of that moment: a turn can be held up anywhere.
-fn trusted(guard: Option<&Guard>, moment: Instant) -> Result<(), Lapsed> {
-    if guard.is_some_and(|guard| guard.silent_for(moment) >= LAPSE) {
-        return Err(Lapsed);
-    }
-    Ok(())
-}
-
-/// Whether a guard watches; without one no limit is set. One that does is not told here that we live: whether it has
-/// given limits back has to be asked before.
-fn guarded(guard: &mut Option<Guard>, state: &Path) -> bool {
-    if guard.is_none() {
-        match Guard::start(state) {
-            Ok(started) => *guard = Some(started),
-            Err(error) => tracing::warn!(%error, "no guard could be started: nobody is limited"),
-        }
-    }
-    guard.is_some()
-}
-
 /// The tree of the weights that count for these tenants, theirs and those of what they are in, and each cgroup's node. Who
 /// does nothing has no part: a thousand of them would only cost time.
 fn weights(
@@ -621,15 +594,6 @@ fn allowed_on(release: &str) -> Result<(), String> {
         SAFE_LIMITS.1,
         release.trim()
     ))
-}
-
-/// Whether `io.cost.qos` says that io.cost is enabled on a device.
-fn io_cost_on(qos: &str, device: DevId) -> bool {
-    let device = device.to_string();
-    qos.lines().any(|line| {
-        let mut words = line.split_ascii_whitespace();
-        words.next() == Some(&device) && words.any(|word| word == "enable=1")
-    })
 }
 
 fn trace(

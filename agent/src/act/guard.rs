@@ -21,7 +21,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Signal, getppid, kill_process};
 use rustix::time::Timespec;
 
-use super::ledger::{LedgerError, Returned, lapse, reset};
+use super::ledger::{Back, LedgerError, Returned, lapse, reset};
 
 /// Limits, and when the kernel writes back, of an agent that has been silent for so long are given back.
 pub const SILENCE: Duration = Duration::from_secs(5);
@@ -40,6 +40,10 @@ const FAREWELL: u8 = b'!';
 const DYING: Duration = Duration::from_secs(180);
 /// So often the guard looks whether it still does.
 const LOOK: Duration = Duration::from_millis(100);
+/// What cannot be given back is tried again so often,
+const RETRY: Duration = Duration::from_secs(1);
+/// for so long.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The agent's end.
 #[derive(Debug)]
@@ -47,6 +51,8 @@ pub struct Guard {
     child: Child,
     heart: Option<ChildStdin>,
     beaten: Instant,
+    /// The agent gives everything back itself.
+    farewell: bool,
 }
 
 impl Guard {
@@ -69,6 +75,7 @@ impl Guard {
             child,
             heart,
             beaten,
+            farewell: true,
         })
     }
 
@@ -76,6 +83,11 @@ impl Guard {
     #[must_use]
     pub fn silent_for(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.beaten)
+    }
+
+    /// The agent ends without having given everything back: the guard is to try, once the agent is gone.
+    pub const fn take_over(&mut self) {
+        self.farewell = false;
     }
 
     /// Tells the guard that the agent lives. Says whether the guard does.
@@ -108,17 +120,25 @@ impl Guard {
             heart: child.stdin.take(),
             child,
             beaten: Instant::now() - silent,
+            farewell: true,
         }
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
+        // After a panic nothing is certain: it had better look.
+        let farewell = self.farewell && !std::thread::panicking();
         // The end of its input is the end of the guard; one that is gone already needs no farewell.
-        if let Some(mut heart) = self.heart.take() {
+        if let Some(mut heart) = self.heart.take()
+            && farewell
+        {
             let _ = heart.write_all(&[FAREWELL]);
         }
-        let _ = self.child.wait();
+        // Otherwise it waits for our end.
+        if farewell {
+            let _ = self.child.wait();
+        }
     }
 }
 
@@ -171,18 +191,41 @@ pub fn guard<H: Read + AsFd>(
         }
         lapsed = false;
     }
-    let gone = Instant::now();
-    let mut done = reset(fs, state, false);
-    while matches!(done, Err(LedgerError::Busy(_))) && gone.elapsed() < DYING {
-        std::thread::sleep(LOOK);
-        done = reset(fs, state, false);
-    }
-    match done {
-        // The next agent has given everything back when it began.
-        Err(LedgerError::Busy(_)) => {}
-        // What throttles comes back even where not every line is certain.
-        Err(LedgerError::Journal(_)) => told(lapse(fs, state)),
-        done => told(done.map(|done| done.returned)),
-    }
+    clean_up(fs, state, told);
     Ok(())
+}
+
+/// Gives back what an agent that is gone has left: all of it, unless another agent has begun. What cannot be given
+/// back at once is tried again for a while.
+fn clean_up(fs: &CgroupFs, state: &Path, mut told: impl FnMut(Result<Vec<Returned>, LedgerError>)) {
+    let gone = Instant::now();
+    let mut lapsed = false;
+    loop {
+        let done = reset(fs, state, false);
+        let (again, last) = match &done {
+            // The next agent has given everything back when it began.
+            Err(LedgerError::Busy(_)) if gone.elapsed() >= DYING => return,
+            // Limits do not wait until it is gone. If this is the next one already, it writes its own again.
+            Err(LedgerError::Busy(_)) => {
+                if !std::mem::replace(&mut lapsed, true) {
+                    told(lapse(fs, state));
+                }
+                std::thread::sleep(LOOK);
+                continue;
+            }
+            Err(error) => (!error.is_damage(), gone.elapsed() >= PATIENCE),
+            Ok(done) => {
+                let failed = |one: &Returned| matches!(one.back, Back::Failed { .. });
+                (done.returned.iter().any(failed), gone.elapsed() >= PATIENCE)
+            }
+        };
+        // What throttles comes back even where the lock cannot be had, or not every line is certain.
+        if done.is_err() && !std::mem::replace(&mut lapsed, true) {
+            told(lapse(fs, state));
+        }
+        if !again || last {
+            return told(done.map(|done| done.returned));
+        }
+        std::thread::sleep(RETRY);
+    }
 }

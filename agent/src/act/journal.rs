@@ -4,9 +4,9 @@
 //! after a crash at any moment, every knob that may hold a value of ours is named, with the value that
 //! stood before.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
 use justitia_kernel::knob::Knob;
@@ -18,8 +18,13 @@ use crate::regular;
 /// The kernel's name for this boot: cgroup ids mean nothing in another one.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// The most that a journal may hold, bytes: far above what compaction leaves (5,000 tenants need 2 MiB).
-const LARGEST: u64 = 64 << 20;
+/// The most that is kept of a journal in memory, bytes: 10,000 cgroups with the longest paths need half of it. The file
+/// may be longer: it is read line by line.
+const MOST_KEPT: usize = 64 << 20;
+/// The longest line that is read, bytes. The longest path that the kernel opens, escaped, needs a third of it.
+const LONGEST_LINE: u64 = 64 << 10;
+/// A journal shorter than this is not rewritten for its length, bytes.
+const SHORT: u64 = 4 << 20;
 
 /// One write to one knob.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,6 +93,19 @@ pub struct Contents {
     pub damaged: usize,
 }
 
+impl Contents {
+    /// Notes that a line is damaged.
+    fn damaged(&mut self, path: &Path, line: usize, expected: &'static str, found: &[u8]) {
+        self.damaged += 1;
+        self.damage.get_or_insert_with(|| JournalError::Damaged {
+            path: path.to_owned(),
+            line,
+            expected,
+            found: String::from_utf8_lossy(&found[..found.len().min(60)]).into_owned(),
+        });
+    }
+}
+
 /// An append-only file of writes.
 #[derive(Debug)]
 pub struct Journal {
@@ -95,6 +113,8 @@ pub struct Journal {
     file: File,
     /// How long it is, bytes: nobody else writes it.
     length: u64,
+    /// How long it was after the last compaction, bytes.
+    compacted: u64,
     /// Lines since the last compaction.
     lines: usize,
 }
@@ -105,17 +125,11 @@ impl Journal {
     /// # Errors
     /// If the file cannot be read. Damage is part of the contents: the caller decides.
     pub fn read(path: &Path) -> Result<Contents, JournalError> {
-        let mut text = Vec::new();
         match regular::open(path, OFlags::RDONLY) {
-            Ok(file) => {
-                file.take(LARGEST + 1)
-                    .read_to_end(&mut text)
-                    .map_err(|e| io(path, e))?;
-            }
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Contents::default()),
-            Err(e) => return Err(io(path, e)),
+            Ok(file) => parse(path, BufReader::new(file), &boot_id()).map_err(|e| io(path, e)),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Contents::default()),
+            Err(e) => Err(io(path, e)),
         }
-        Ok(parse(path, &text, &boot_id()))
     }
 
     /// Starts a new journal at `path`, holding `entries`. The old file, if any, is replaced whole: at every
@@ -140,6 +154,7 @@ impl Journal {
             path: path.to_owned(),
             file,
             length: to_length(&text),
+            compacted: to_length(&text),
             lines: entries.len(),
         })
     }
@@ -160,10 +175,10 @@ impl Journal {
         self.append(&Line::Done { cgroup, knob })
     }
 
-    /// The lines since the last compaction.
+    /// Whether most of it is outdated, by lines or by bytes, when so many knobs are held: time to make it anew.
     #[must_use]
-    pub fn lines(&self) -> usize {
-        self.lines
+    pub fn is_outdated(&self, held: usize) -> bool {
+        self.lines >= 1024 + 4 * held || self.length >= SHORT + 2 * self.compacted
     }
 
     /// Removes the file: nothing is held any more.
@@ -219,60 +234,83 @@ fn checksum(json: &str) -> String {
     format!("{:08x}", crc32fast::hash(json.as_bytes()))
 }
 
-fn parse(path: &Path, text: &[u8], boot: &str) -> Contents {
+fn parse(path: &Path, mut text: impl BufRead, boot: &str) -> std::io::Result<Contents> {
     let mut contents = Contents::default();
-    let damaged = |line: usize, expected, found: &[u8]| JournalError::Damaged {
-        path: path.to_owned(),
-        line,
-        expected,
-        found: String::from_utf8_lossy(&found[..found.len().min(60)]).into_owned(),
-    };
-    if u64::try_from(text.len()).unwrap_or(u64::MAX) > LARGEST {
-        contents.damage = Some(damaged(1, "at most 64 MiB", &text[..20]));
-        contents.damaged = text.split_inclusive(|b| *b == b'\n').count();
-        return contents;
-    }
-    let mut lines = text.split_inclusive(|b| *b == b'\n').enumerate();
-    match lines.next().map(|(_, l)| (l, read_line(l))) {
-        Some((_, Ok(Line::Boot(id)))) if id == boot => {}
+    let mut buffer = Vec::new();
+    next_line(&mut text, &mut buffer)?;
+    match read_line(&buffer) {
+        Ok(Line::Boot(id)) if id == boot => {}
         // Another boot's cgroups are gone, and their knobs with them.
-        Some((_, Ok(Line::Boot(_)))) => return contents,
-        Some((found, Ok(_))) => contents.damage = Some(damaged(1, "the boot's id", found)),
-        Some((found, Err(expected))) => contents.damage = Some(damaged(1, expected, found)),
-        None => contents.damage = Some(damaged(1, "the boot's id", b"")),
+        Ok(Line::Boot(_)) => return Ok(contents),
+        _ if buffer.is_empty() => contents.damaged(path, 1, "the boot's id", b""),
+        Ok(_) => contents.damaged(path, 1, "the boot's id", &buffer),
+        Err(expected) => contents.damaged(path, 1, expected, &buffer),
     }
-    contents.damaged = usize::from(contents.damage.is_some());
-    let mut writes: Vec<Option<Entry>> = Vec::new();
-    // Where those of a knob are: to look through all of them for each that is done takes their square.
-    let mut places: HashMap<(u64, Knob), Vec<usize>> = HashMap::new();
-    for (at, line) in lines {
-        match read_line(line) {
-            Ok(Line::Write(entry)) => {
-                let knob = places.entry((entry.cgroup, entry.knob)).or_default();
-                knob.push(writes.len());
-                writes.push(Some(entry));
-            }
+    let mut kept = Kept::default();
+    for number in 2.. {
+        if !next_line(&mut text, &mut buffer)? {
+            break;
+        }
+        let taken = match read_line(&buffer) {
+            Ok(Line::Write(entry)) => kept.write(number, entry),
             Ok(Line::Done { cgroup, knob }) => {
-                for place in places.remove(&(cgroup, knob)).unwrap_or_default() {
-                    writes[place] = None;
-                }
+                kept.done(cgroup, knob);
+                Ok(())
             }
-            Ok(Line::Boot(_)) => {
-                contents.damaged += 1;
-                contents
-                    .damage
-                    .get_or_insert(damaged(at + 1, "a write", line));
-            }
-            Err(expected) => {
-                contents.damaged += 1;
-                contents
-                    .damage
-                    .get_or_insert(damaged(at + 1, expected, line));
-            }
+            Ok(Line::Boot(_)) => Err("a write"),
+            Err(expected) => Err(expected),
+        };
+        if let Err(expected) = taken {
+            contents.damaged(path, number, expected, &buffer);
         }
     }
-    contents.entries = writes.into_iter().flatten().collect();
-    contents
+    contents.entries = kept.writes.into_values().collect();
+    Ok(contents)
+}
+
+/// Reads the next line into `line`, of one that is too long the beginning. Says whether there was one.
+fn next_line(text: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Result<bool> {
+    line.clear();
+    let read = text.take(LONGEST_LINE).read_until(b'\n', line)?;
+    if line.len() as u64 == LONGEST_LINE && !line.ends_with(b"\n") {
+        text.skip_until(b'\n')?;
+    }
+    Ok(read > 0)
+}
+
+/// The writes that were not done with.
+#[derive(Default)]
+struct Kept {
+    /// By their lines.
+    writes: BTreeMap<usize, Entry>,
+    /// Where those of a knob are: to look through all of them for each that is done takes their square.
+    places: HashMap<(u64, Knob), Vec<usize>>,
+    /// What they take in memory, bytes.
+    bytes: usize,
+}
+
+impl Kept {
+    fn write(&mut self, line: usize, entry: Entry) -> Result<(), &'static str> {
+        if self.bytes + size(&entry) > MOST_KEPT {
+            return Err("at most 64 MiB of knobs that are held");
+        }
+        self.bytes += size(&entry);
+        let knob = (entry.cgroup, entry.knob);
+        self.places.entry(knob).or_default().push(line);
+        self.writes.insert(line, entry);
+        Ok(())
+    }
+
+    fn done(&mut self, cgroup: u64, knob: Knob) {
+        for place in self.places.remove(&(cgroup, knob)).unwrap_or_default() {
+            self.bytes -= self.writes.remove(&place).as_ref().map_or(0, size);
+        }
+    }
+}
+
+/// What an entry takes in memory, bytes.
+fn size(entry: &Entry) -> usize {
+    size_of::<Entry>() + entry.path.len() + entry.before.len() + entry.ours.len()
 }
 
 fn read_line(line: &[u8]) -> Result<Line, &'static str> {
@@ -317,6 +355,74 @@ mod tests {
         (render(&Line::Boot(boot_id())) + &lines).into_bytes()
     }
 
+    fn parsed(text: &[u8], boot: &str) -> Contents {
+        parse(Path::new("x"), text, boot).unwrap()
+    }
+
+    /// One whose path is as long as the kernel opens, of bytes that are escaped.
+    fn long(n: u64) -> Entry {
+        Entry {
+            path: r"\xff".repeat(4090),
+            ..entry(n)
+        }
+    }
+
+    #[test]
+    fn a_long_journal_is_made_anew_by_its_bytes() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ledger");
+        let held: Vec<Entry> = (1..=50).map(long).collect();
+        let mut journal = Journal::create(&path, &[]).unwrap();
+        let (mut anew, mut longest) = (0, 0);
+        for n in 0..2000 {
+            journal.about_to_write(&held[n % held.len()]).unwrap();
+            longest = longest.max(std::fs::metadata(&path).unwrap().len());
+            if journal.is_outdated(held.len()) {
+                journal = Journal::create(&path, &held).unwrap();
+                anew += 1;
+            }
+        }
+        // 40 MiB were written.
+        assert!(longest < 8 << 20, "{longest} bytes");
+        assert!((5..20).contains(&anew), "{anew} times");
+    }
+
+    #[test]
+    fn a_journal_of_any_length_is_read() {
+        let mut block = String::new();
+        for n in 1..=40 {
+            block.push_str(&render(&Line::Write(long(n))));
+        }
+        for cgroup in 2..=40 {
+            let knob = Knob::MemoryLow;
+            block.push_str(&render(&Line::Done { cgroup, knob }));
+        }
+        let mut text = journal_of(&[]);
+        while text.len() <= 65 << 20 {
+            text.extend(block.as_bytes());
+        }
+        let contents = parsed(&text, &boot_id());
+        assert!(contents.damage.is_none(), "{:?}", contents.damage);
+        assert!(contents.entries.len() > 50);
+        assert!(contents.entries.iter().all(|e| *e == long(1)));
+    }
+
+    #[test]
+    fn what_does_not_fit_into_memory_is_damage_and_the_rest_is_read() {
+        let mut text = journal_of(&[Line::Write(entry(7))]);
+        text.extend(vec![b'x'; 3 << 20]);
+        text.push(b'\n');
+        let count = MOST_KEPT / size(&long(1)) + 10;
+        text.extend(render(&Line::Write(long(1))).repeat(count).into_bytes());
+        let contents = parsed(&text, &boot_id());
+        assert_eq!(contents.entries[0], entry(7));
+        let kept: usize = contents.entries.iter().map(size).sum();
+        assert!(kept <= MOST_KEPT && kept > MOST_KEPT * 9 / 10, "{kept}");
+        let said = contents.damage.unwrap().to_string();
+        assert!(said.contains("at line 3: expected a whole line"), "{said}");
+        assert_eq!(contents.damaged, 2 + count - contents.entries.len());
+    }
+
     #[test]
     fn says_what_was_written_and_not_done() {
         let dir = tempfile::tempdir().unwrap();
@@ -348,14 +454,14 @@ mod tests {
         let mut lines = [2, 5, 2, 1].map(|n| Line::Write(entry(n))).to_vec();
         lines.extend([Line::Write(other.clone()), done(2), done(7), done(2)]);
         lines.extend([Line::Write(again.clone()), Line::Write(entry(3)), done(1)]);
-        let contents = parse(Path::new("x"), &journal_of(&lines), &boot_id());
+        let contents = parsed(&journal_of(&lines), &boot_id());
         assert_eq!(contents.entries, [entry(5), other, again, entry(3)]);
     }
 
     #[test]
     fn another_boot_says_nothing() {
         let text = render(&Line::Boot("other".into())) + &render(&Line::Write(entry(1)));
-        let contents = parse(Path::new("x"), text.as_bytes(), "this");
+        let contents = parsed(text.as_bytes(), "this");
         assert!(contents.entries.is_empty() && contents.damage.is_none());
     }
 
@@ -397,7 +503,7 @@ mod tests {
             (upper != sum).then(|| format!("{upper} {rest}"))
         });
         let text = render(&Line::Boot("x".into())) + &capitals.unwrap();
-        let contents = parse(Path::new("x"), text.as_bytes(), "x");
+        let contents = parsed(text.as_bytes(), "x");
         assert!(contents.entries.is_empty() && contents.damage.is_some());
     }
 
@@ -412,7 +518,7 @@ mod tests {
             if let Some((at, bits)) = flip && at < bad.len() {
                 bad[at] ^= bits;
             }
-            let contents = parse(Path::new("x"), &bad, &boot_id());
+            let contents = parsed(&bad, &boot_id());
             if contents.damage.is_none() {
                 prop_assert!(text.starts_with(&bad) && bad.ends_with(b"\n"));
             }

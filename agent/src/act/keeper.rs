@@ -1,11 +1,12 @@
 //! Keeping the standing protection: `memory.low`, through the ledger, never against another writer.
 
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 use justitia_kernel::cgroup::CgroupId;
 use justitia_kernel::knob::Knob;
 
-use super::ledger::{Ledger, Returned, Written};
+use super::ledger::{Back, Ledger, Returned, Written};
 use crate::escape;
 use crate::observe::{Mirror, Node, low_of};
 use crate::plan::protect::LowReason;
@@ -14,6 +15,9 @@ use crate::plan::{Key, LowIntent, Shares, Snapshot, plan_protection};
 /// Knobs written in one turn at most: the rest waits for the next (a write is a journal entry, a read and a
 /// write of the knob).
 const MOST_WRITES: usize = 64;
+
+/// What could not be given back at the end is tried again after so long.
+const AGAIN: Duration = Duration::from_millis(100);
 
 /// Writes `memory.low`, or, in observe mode, remembers what it would have written.
 #[derive(Debug)]
@@ -99,10 +103,20 @@ impl Keeper {
             return low_of(&node.cgroup).ok();
         };
         if ledger.ours(id, knob).is_some() {
-            let Some(Written::Yielded { ours, found }) = ledger.audit(id, knob) else {
-                return None;
-            };
-            yielded(node, &path, knob, &ours, &found);
+            match ledger.audit(id, knob) {
+                Ok(Some(Written::Yielded { ours, found })) => {
+                    yielded(node, &path, knob, &ours, &found);
+                }
+                Ok(Some(Written::Reapplied { found })) => {
+                    tracing::debug!(tenant = path, %knob, found, "was applied again: ours is written over it");
+                    return None;
+                }
+                Ok(_) => return None,
+                Err(error) => {
+                    tracing::debug!(tenant = path, %knob, %error, "could not be written again");
+                    return None;
+                }
+            }
         } else if ledger.may_write(id, knob) {
             leave_to_its_writer(ledger, node, &path)?;
         }
@@ -178,13 +192,16 @@ impl Keeper {
                 left(format!("found {found} where the agent had left {ours}"))
             }
             Ok(Written::Gone) => None,
-            Ok(Written::Yes | Written::Already) => {
+            Ok(Written::Yes | Written::Already | Written::Reapplied { .. }) => {
                 self.why.insert(id, intent.reason);
                 Some(Told::Moved { from, intent })
             }
+            Err(error) if ledger.may_write(id, Knob::MemoryLow) => {
+                tracing::debug!(tenant = path, %error, "memory.low could not be set; it is tried again");
+                None
+            }
             Err(error) => {
                 tracing::warn!(tenant = path, %error, "memory.low could not be set; left alone");
-                ledger.leave(id, Knob::MemoryLow, "");
                 left(error.to_string())
             }
         }
@@ -235,12 +252,24 @@ impl Keeper {
         self.ledger.as_mut()
     }
 
-    /// Gives everything back.
-    pub fn restore(&mut self) -> Vec<Returned> {
-        self.ledger
-            .as_mut()
-            .map(Ledger::restore)
-            .unwrap_or_default()
+    /// Tries again to give back what could not be so far; returns what was.
+    pub fn retry(&mut self) -> Vec<Returned> {
+        self.ledger.as_mut().map(Ledger::retry).unwrap_or_default()
+    }
+
+    /// Gives everything back, tried for up to `patience`. Returns every knob, with the last word on each.
+    pub fn restore(&mut self, patience: Duration) -> Vec<Returned> {
+        let Some(ledger) = &mut self.ledger else {
+            return Vec::new();
+        };
+        let begun = Instant::now();
+        let mut returned = ledger.restore();
+        while !ledger.is_empty() && begun.elapsed() < patience {
+            std::thread::sleep(AGAIN);
+            returned.retain(|one| !matches!(one.back, Back::Failed { .. }));
+            returned.extend(ledger.restore());
+        }
+        returned
     }
 }
 
@@ -268,7 +297,6 @@ fn yielded(node: &Node, tenant: &str, knob: Knob, ours: &str, found: &str) {
 #[cfg(test)]
 mod tests {
     use std::path::Path;
-    use std::time::Instant;
 
     use justitia_kernel::cgroup::CgroupFs;
 
@@ -323,6 +351,61 @@ mod tests {
             let told = write("b", bytes);
             assert!(matches!(told, Some(Told::Moved { .. })), "{told:?}");
             assert_eq!(low("b").trim(), bytes.to_string());
+        }
+    }
+
+    /// The agent looks at them no more, but they live.
+    #[test]
+    fn what_is_told_apart_no_more_gets_back_what_stood_there() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("cgroup");
+        let make = |path: &Path| {
+            std::fs::create_dir_all(path).unwrap();
+            for (file, text) in [
+                ("cgroup.controllers", "io memory\n"),
+                ("cgroup.events", "populated 1\nfrozen 0\n"),
+                ("memory.low", "0\n"),
+            ] {
+                std::fs::write(path.join(file), text).unwrap();
+            }
+        };
+        make(&root.join("user"));
+        let everybody = std::fs::Permissions::from_mode(0o777);
+        std::fs::set_permissions(root.join("user"), everybody).unwrap();
+        for n in 0..10 {
+            make(&root.join(format!("user/{n}")));
+        }
+        let fs = CgroupFs::open_fixture(&root, true).unwrap();
+        let mut mirror = Mirror::new(&fs, false);
+        let mut changes = Changes::default();
+        mirror.rescan(&Config::default(), Instant::now(), &mut changes);
+        let (ledger, _) = Ledger::open(&fs, &dir.path().join("state")).unwrap();
+        let mut keeper = Keeper::new(Some(ledger));
+        for id in &changes.come {
+            keeper.met(&mirror, *id);
+            let (low, protected, other) = (4096, 4096, 0);
+            let intent = LowIntent {
+                key: Key::Cgroup(*id),
+                low,
+                reason: LowReason { protected, other },
+            };
+            let told = keeper.write(&mirror, intent);
+            assert!(matches!(told, Some(Told::Moved { .. })), "{told:?}");
+        }
+        for n in 10..=500 {
+            make(&root.join(format!("user/{n}")));
+        }
+        let mut shut = Changes::default();
+        mirror.rescan(&Config::default(), Instant::now(), &mut shut);
+        assert!(shut.gone.len() >= 10 && mirror.len() == 1);
+        for id in shut.gone {
+            keeper.gone(id);
+        }
+        for n in 0..10 {
+            let low = std::fs::read_to_string(root.join(format!("user/{n}/memory.low"))).unwrap();
+            // 0 where 4096 stood: a plain file is not cut.
+            assert_eq!(low.trim(), "0096", "user/{n}");
         }
     }
 }

@@ -6,5 +6,6 @@ pub mod journal;
 pub mod keeper;
 pub mod ledger;
 pub mod own;
+pub mod pressure;
 pub mod rest;
 pub mod worker;

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::pressure::OwnLimits;
 use super::worker::Outcome;
 use crate::plan::Spared;
 
@@ -17,6 +18,7 @@ const THRASHING: Duration = Duration::from_secs(1);
 pub struct Rest {
     fruitless: u32,
     until: Option<(Instant, Spared)>,
+    own_limits: OwnLimits,
 }
 
 impl Rest {
@@ -24,6 +26,7 @@ impl Rest {
     /// an eighth of what was asked could be had, three times in a row, for 1 s, then 2 s, at most 16 s. Says why
     /// it rests, if it begins to.
     pub fn judge(&mut self, outcome: &Outcome, now: Instant) -> Option<Spared> {
+        self.own_limits = outcome.own_limits;
         if let Some(spared) = outcome.spared {
             self.until = Some((now + THRASHING, spared));
             return Some(spared);
@@ -36,9 +39,16 @@ impl Rest {
                 return Some(Spared::Fruitless);
             }
         } else {
-            *self = Self::default();
+            self.fruitless = 0;
+            self.until = None;
         }
         None
+    }
+
+    /// What was known of its own limits after the last order.
+    #[must_use]
+    pub const fn own_limits(&self) -> OwnLimits {
+        self.own_limits
     }
 
     /// Why it is left alone at this moment, if it is.
@@ -58,8 +68,10 @@ mod tests {
             key: Key::Outside,
             asked: 8 << 20,
             freed,
+            beside: 0,
             after: None,
             spared,
+            own_limits: OwnLimits::default(),
             error: None,
             took: Duration::ZERO,
         }

@@ -3,6 +3,8 @@
 //! Orders are carried out in small batches; how much came of them is read from the counters, not believed
 //! (kernels have reported success and reclaimed nothing, and the reverse).
 
+pub mod own;
+
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,8 +14,8 @@ use justitia_kernel::cgroup::{Cgroup, ReclaimEnd};
 use justitia_kernel::lru_gen::{self, Generations};
 use justitia_kernel::memory::MemoryStat;
 use justitia_kernel::proc::ProcFs;
-use justitia_kernel::psi::PsiResource;
 
+use super::pressure::{OwnLimits, Pressure};
 use crate::plan::{Key, Spared};
 
 /// One `memory.reclaim` write asks for at most this, bytes: a longer one holds up the cgroup's removal.
@@ -27,11 +29,18 @@ const THREADS: usize = 2;
 pub enum Means {
     /// `memory.reclaim` of its cgroup, with this `swappiness=` (`None` where the kernel has no such argument).
     Cgroup(Cgroup, Option<u8>),
+    /// `memory.reclaim` of a cgroup with this `swappiness=`, for what it has of its own: the kernel passes over `children`
+    /// that are within their `memory.low`. At the root it does so with the classic LRU only.
+    Own {
+        /// The cgroup; the root for what is outside any tenant.
+        cgroup: Cgroup,
+        /// Its children that are tenants.
+        children: Vec<Cgroup>,
+        /// `swappiness=`.
+        swappiness: Option<u8>,
+    },
     /// The root cgroup's own list, by the multi-gen LRU's debugfs interface.
     RootList,
-    /// `memory.reclaim` of the root cgroup: where the classic LRU runs, tenants within their `memory.low` are
-    /// passed over, and what is outside any of them is left.
-    Root(Cgroup, Option<u8>),
 }
 
 /// Reclaim this much from one tenant.
@@ -43,8 +52,8 @@ pub struct Order {
     pub means: Means,
     /// How many bytes.
     pub bytes: u64,
-    /// From this PSI `full avg10` on, percent, the tenant is left alone.
-    pub thrash_full: f64,
+    /// What says whether the tenant thrashes: then it is left alone. `None` where nothing does.
+    pub pressure: Option<Pressure>,
 }
 
 /// What came of an order.
@@ -56,10 +65,14 @@ pub struct Outcome {
     pub asked: u64,
     /// How many were reclaimed, by the tenant's own counters.
     pub freed: u64,
+    /// How many were reclaimed from its children, which were not meant, bytes.
+    pub beside: u64,
     /// The tenant's counters afterwards, where it is a cgroup that still lives.
     pub after: Option<MemoryStat>,
     /// Why it was left alone, if it was.
     pub spared: Option<Spared>,
+    /// What is known of its own limits.
+    pub own_limits: OwnLimits,
     /// What the kernel refused, if it did.
     pub error: Option<String>,
     /// How long it took.
@@ -117,15 +130,21 @@ fn carry_out(order: &Order) -> Outcome {
         key: order.key,
         asked: order.bytes,
         freed: 0,
+        beside: 0,
         after: None,
         spared: None,
+        own_limits: OwnLimits::default(),
         error: None,
         took: Duration::ZERO,
     };
     let done = match &order.means {
         Means::Cgroup(cgroup, swappiness) => from_cgroup(cgroup, *swappiness, order, &mut outcome),
+        Means::Own {
+            cgroup,
+            children,
+            swappiness,
+        } => own::reclaim(cgroup, children, *swappiness, order, &mut outcome),
         Means::RootList => from_root_list(order.bytes, &mut outcome),
-        Means::Root(root, swappiness) => from_root(root, *swappiness, order.bytes, &mut outcome),
     };
     if let Err(error) = done
         && !error.is_gone()
@@ -142,12 +161,7 @@ fn from_cgroup(
     order: &Order,
     outcome: &mut Outcome,
 ) -> justitia_kernel::Result<()> {
-    // The second promise: never while the tenant's own pressure says that it thrashes. Without PSI the
-    // kernel does not say.
-    if let Ok(psi) = cgroup.pressure(PsiResource::Memory)
-        && psi.full.avg10 >= order.thrash_full
-    {
-        outcome.spared = Some(Spared::Thrashing(psi.full.avg10));
+    if thrashes(order, outcome) {
         return Ok(());
     }
     let before = cgroup.memory_stat()?;
@@ -166,16 +180,15 @@ fn from_cgroup(
     Ok(())
 }
 
-fn from_root(
-    root: &Cgroup,
-    swappiness: Option<u8>,
-    bytes: u64,
-    outcome: &mut Outcome,
-) -> justitia_kernel::Result<()> {
-    let before = machine_file()?;
-    root.reclaim(bytes, swappiness)?;
-    outcome.freed = before.saturating_sub(machine_file()?);
-    Ok(())
+/// The second promise: never while the tenant thrashes.
+fn thrashes(order: &Order, outcome: &mut Outcome) -> bool {
+    let Some(mut pressure) = order.pressure.clone() else {
+        return false;
+    };
+    let full = pressure.thrashes(Instant::now());
+    outcome.own_limits = pressure.own_limits;
+    outcome.spared = full.map(Spared::Thrashing);
+    full.is_some()
 }
 
 /// File pages on LRU lists, whole machine, bytes.

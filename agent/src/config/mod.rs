@@ -3,7 +3,7 @@
 //!
 //! ```toml
 //! socket = "/run/justitia/justitia.sock"  # `justitia status` asks here
-//! state = "/run/justitia"                 # the ledger: what stood in each knob before
+//! state = "/run/justitia"                 # the ledger: what stood in each knob before; on a tmpfs
 //! cpu_budget = 1.0                        # percent of one CPU that observing may cost
 //!
 //! latency = false                         # time every read, write and fsync (some 100 ns each)
@@ -42,7 +42,12 @@
 //!
 //! [[tenant]]
 //! match = "system.slice/backup.service"
-//! exclude = true                          # leave it and everything below it alone
+//! exclude = true                          # leave it and everything below it alone (in a subtree that is delegated:
+//!                                         # only where `match` has no wildcards)
+//!
+//! [[tenant]]
+//! match = "machine.slice/vendor.scope"
+//! delegated = true                        # others make the cgroups below it: what these say counts inside only
 //! ```
 //!
 //! Drop-ins (`justitia.toml.d/*.toml`, in the order of their names) are read after the main file: a later
@@ -50,6 +55,7 @@
 
 mod file;
 mod read;
+mod state;
 mod tenant;
 
 use std::net::SocketAddr;
@@ -62,6 +68,7 @@ use justitia_share::Weight;
 use crate::escape;
 use crate::plan::Policy;
 
+pub use state::StateOnDisk;
 pub use tenant::{Override, Rule};
 
 /// Where the configuration is looked for when none is named.
@@ -163,6 +170,24 @@ impl Config {
     /// # Errors
     /// Everything that is wrong, in all files.
     pub fn check(path: Option<&Path>) -> Result<Checked, Vec<ConfigError>> {
+        let (checked, errors) = Self::read(path);
+        if errors.is_empty() {
+            Ok(checked)
+        } else {
+            Err(errors)
+        }
+    }
+
+    /// Where the ledger is, whatever else is wrong with the configuration: giving back what an agent has left must not
+    /// wait for somebody to correct it. Also returns what is wrong.
+    #[must_use]
+    pub fn state_of(path: Option<&Path>) -> (PathBuf, Vec<ConfigError>) {
+        let (checked, errors) = Self::read(path);
+        (checked.config.state, errors)
+    }
+
+    /// What can be read, and what is wrong.
+    fn read(path: Option<&Path>) -> (Checked, Vec<ConfigError>) {
         let main = path.unwrap_or(Path::new(DEFAULT_PATH));
         let mut config = Self::default();
         let (mut errors, mut warnings) = (Vec::new(), Vec::new());
@@ -182,27 +207,28 @@ impl Config {
             }
         }
         config.rules.reverse();
-        if errors.is_empty() {
-            Ok(Checked {
-                config,
-                files,
-                skipped,
-                warnings,
-            })
-        } else {
-            Err(errors)
-        }
+        let checked = Checked {
+            config,
+            files,
+            skipped,
+            warnings,
+        };
+        (checked, errors)
     }
 
-    /// What the rules say of the cgroup at `path` (below the mount): for each matter, the last rule that
-    /// matches and speaks of it.
+    /// What the rules say of the cgroup at `path` (below the mount): for each matter, the last rule that matches and
+    /// speaks of it. Where somebody else may have `made` it and chosen its name, it is excluded only by a rule without
+    /// wildcards.
     #[must_use]
-    pub fn overrides(&self, path: &Path) -> Override {
+    pub fn overrides(&self, path: &Path, made: bool) -> Override {
         let mut sum = Override::default();
         for rule in self.rules.iter().filter(|r| r.is_match(path)) {
             sum.weight = sum.weight.or(rule.says.weight);
             sum.floor = sum.floor.or(rule.says.floor);
-            sum.exclude = sum.exclude.or(rule.says.exclude);
+            sum.delegated = sum.delegated.or(rule.says.delegated);
+            if !made || rule.is_literal() {
+                sum.exclude = sum.exclude.or(rule.says.exclude);
+            }
         }
         sum
     }

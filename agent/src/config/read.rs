@@ -265,7 +265,7 @@ fn tenant(config: &mut Config, report: &mut Report<'_>, item: &Value<'_>) {
     report.table(
         " in [[tenant]]",
         item,
-        "match, weight, floor, exclude",
+        "match, weight, floor, exclude, delegated",
         |report, key, value| {
             if let "weight" | "floor" = key {
                 idle.push((key.to_owned(), value.span().start));
@@ -285,6 +285,9 @@ fn tenant(config: &mut Config, report: &mut Report<'_>, item: &Value<'_>) {
                 }
                 "weight" => says.weight = report.take(value, WEIGHT, weight),
                 "floor" => says.floor = report.take(value, "a size like \"64MiB\"", size),
+                "delegated" => {
+                    says.delegated = report.take(value, "true or false", |v| v.as_bool());
+                }
                 "exclude" => says.exclude = report.take(value, "true or false", |v| v.as_bool()),
                 _ => return false,
             }
@@ -300,7 +303,7 @@ fn tenant(config: &mut Config, report: &mut Report<'_>, item: &Value<'_>) {
     if seen_match && says == Override::default() {
         report.warn(
             item.span().start,
-            "this [[tenant]] changes nothing: expected weight, floor or exclude beside its match",
+            "this [[tenant]] changes nothing: expected weight, floor, exclude or delegated beside its match",
         );
     }
     if says.exclude == Some(true) {

@@ -21,8 +21,11 @@ pub struct Override {
     pub weight: Option<Weight>,
     /// File pages that are never taken, bytes.
     pub floor: Option<u64>,
-    /// Leave the cgroup and everything below it alone.
+    /// Leave the cgroup and everything below it alone. Counts for a cgroup that a delegate has made only where the rule
+    /// is [about that one alone](Rule::is_literal).
     pub exclude: Option<bool>,
+    /// Whether others than the administrator make the cgroups below it, whatever owner and marks say.
+    pub delegated: Option<bool>,
 }
 
 /// A glob and what it changes.
@@ -53,6 +56,12 @@ impl Rule {
     #[must_use]
     pub fn is_match(&self, path: &Path) -> bool {
         self.glob.is_match(path.as_os_str().as_bytes())
+    }
+
+    /// Whether it is about one cgroup alone: its `match` has none of `*`, `?`, `[` and `{`.
+    #[must_use]
+    pub fn is_literal(&self) -> bool {
+        !self.written.contains(['*', '?', '[', '{'])
     }
 
     /// What its author may have meant, if it matches none of `paths` but would match one of them wherever that is: a

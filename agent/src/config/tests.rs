@@ -18,6 +18,38 @@ fn load(files: &[(&str, &str)]) -> Result<Config, Vec<String>> {
 }
 
 #[test]
+fn where_the_ledger_is_can_be_read_whatever_else_is_wrong() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("j.toml");
+    let default = Config::default().state;
+    for (text, expected, wrong) in [
+        ("state = \"/run/other\"\n", "/run/other", false),
+        (
+            "weight = \nstate = \"/run/other\"\n[idle",
+            "/run/other",
+            true,
+        ),
+        (
+            "state = \"/run/other\"\n[[tenant]]\nweight = 0\n",
+            "/run/other",
+            true,
+        ),
+        ("state = 7\n", default.to_str().unwrap(), true),
+        ("\0\0\0", default.to_str().unwrap(), true),
+    ] {
+        std::fs::write(&path, text).unwrap();
+        let (state, errors) = Config::state_of(Some(&path));
+        assert_eq!(
+            (state.as_path(), !errors.is_empty()),
+            (Path::new(expected), wrong),
+            "{text}"
+        );
+    }
+    let (state, errors) = Config::state_of(Some(&dir.path().join("none")));
+    assert_eq!((state, errors.len()), (default, 1));
+}
+
+#[test]
 fn drop_ins_come_later_and_win() {
     let config = load(&[
         (
@@ -38,15 +70,15 @@ fn drop_ins_come_later_and_win() {
     assert!((config.cpu_budget - 0.005).abs() < 1e-9);
     assert_eq!(config.policy.idle_grace, Duration::from_secs(300));
     assert_eq!(config.outside.get(), 50);
-    let both = config.overrides(Path::new("a/bc"));
+    let both = config.overrides(Path::new("a/bc"), false);
     assert_eq!(
         (both.weight.map(Weight::get), both.floor),
         (Some(500), Some(64 << 20))
     );
-    let one = config.overrides(Path::new("a/c"));
+    let one = config.overrides(Path::new("a/c"), false);
     assert_eq!(one.weight.map(Weight::get), Some(300));
     assert_eq!(
-        config.overrides(Path::new("a/c/d")),
+        config.overrides(Path::new("a/c/d"), false),
         Override::default(),
         "* stays within a name"
     );
@@ -254,7 +286,7 @@ fn the_packaged_file_shows_every_key_that_is_known() {
 #[test]
 fn the_packaged_file_shows_the_defaults() {
     let mut shown = load(&[("j.toml", &packaged())]).unwrap();
-    assert_eq!(shown.rules.len(), 2);
+    assert_eq!(shown.rules.len(), 3);
     shown.rules.clear();
     assert_eq!(format!("{shown:?}"), format!("{:?}", Config::default()));
 }

@@ -41,6 +41,11 @@ impl Budget {
         self.left > 0.0
     }
 
+    /// Takes back what this thread has spent on something else than observing.
+    pub fn excuse(&mut self, cost: Duration) {
+        self.cpu += cost;
+    }
+
     /// Forgives what was spent so far: the first look at a tree has to be whole.
     pub fn forgive(&mut self) {
         self.cpu = thread_cpu();
@@ -67,4 +72,26 @@ fn monotonic() -> Duration {
 
 fn read(clock: ClockId) -> Duration {
     Duration::try_from(clock_gettime(clock)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spend(cpu: Duration) {
+        let begun = thread_cpu();
+        while thread_cpu() - begun < cpu {}
+    }
+
+    #[test]
+    fn other_work_is_not_charged() {
+        let mut budget = Budget::new(0.001);
+        budget.left = 0.1;
+        let begun = thread_cpu();
+        spend(Duration::from_millis(300));
+        budget.excuse(thread_cpu() - begun);
+        assert!(budget.allows());
+        spend(Duration::from_millis(300));
+        assert!(!budget.allows());
+    }
 }

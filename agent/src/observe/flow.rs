@@ -82,13 +82,13 @@ impl Flows {
             .is_none_or(|p| p.counters != *counters)
     }
 
-    /// What a tenant had read and written when its counters were last taken, and whether any of it in the window.
+    /// What a tenant had had disks do when its counters were last taken, and whether any of it in the window.
     #[must_use]
     pub fn known(&self, id: CgroupId) -> (u64, bool) {
         self.flows.get(&id).map_or((0, false), |flow| {
-            let all = bytes(&flow.last);
+            let all = disk(&flow.last);
             let first = flow.points.front();
-            (all, first.is_some_and(|p| bytes(&p.counters) < all))
+            (all, first.is_some_and(|p| disk(&p.counters) < all))
         })
     }
 
@@ -145,6 +145,21 @@ impl Flows {
 pub const fn bytes(counters: &Counters) -> u64 {
     let (read, written) = (counters.read.total(), counters.written.total());
     read.bytes.saturating_add(written.bytes)
+}
+
+/// Everything that has a disk do something, now or later: bytes, and events that may move some. Reads that the page cache
+/// answers do not.
+fn disk(counters: &Counters) -> u64 {
+    [
+        counters.filled,
+        counters.read.direct.bytes,
+        counters.written.total().bytes,
+        counters.demand_misses,
+        counters.major_faults,
+        counters.throttled,
+    ]
+    .iter()
+    .fold(0, |sum, one| sum.saturating_add(*one))
 }
 
 fn ratio(part: usize, of: usize) -> f64 {
@@ -212,6 +227,19 @@ mod tests {
             assert_eq!(rates.activity.held_up.is_some(), psi);
             assert!(contends(&rates.activity), "{rates:?}");
         }
+    }
+
+    #[test]
+    fn what_the_page_cache_answers_is_nothing_to_a_disk() {
+        let (mut flows, t0) = (Flows::default(), Instant::now());
+        assert_eq!(flows.known(ID), (0, false));
+        for second in 0..3 {
+            let now = t0 + Duration::from_secs(second);
+            flows.take(ID, reading(second, 0), None, now);
+        }
+        assert_eq!(flows.known(ID), (0, false));
+        flows.take(ID, reading(3, 1), None, t0 + Duration::from_secs(3));
+        assert_eq!(flows.known(ID), (1 << 20, true));
     }
 
     #[test]

@@ -39,6 +39,8 @@ pub struct Meter {
     pub inflow: u64,
     /// Pages that came back after having been reclaimed, since the cgroup was made.
     pub refaults: u64,
+    /// File pages on LRU lists, and all that was reclaimed since the cgroup was made.
+    pub taken_in: u64,
     counters: Option<Counters>,
     /// The most seen of file pages and pages reclaimed, together, bytes; and when.
     intake: u64,
@@ -66,6 +68,7 @@ impl Meter {
             anon: 0,
             inflow: 0,
             refaults: 0,
+            taken_in: 0,
             counters: None,
             intake: 0,
             intake_at: now,
@@ -97,7 +100,7 @@ impl Meter {
         let file = lru_file(stat);
         let refaults = stat.workingset_refault_file;
         let mut busy = false;
-        let intake = file + stat.pgsteal * PAGE;
+        let intake = taken_in(stat);
         if let Some(last) = &self.counters {
             // A page leaves the list before it counts as reclaimed: only what exceeds the highest sum seen
             // has come in. A sum that stays below it means that files were deleted.
@@ -124,6 +127,7 @@ impl Meter {
         };
         self.file = file;
         self.refaults = refaults;
+        self.taken_in = intake;
         self.stuck = stat.file_dirty + stat.file_writeback;
         self.anon = stat.anon;
         self.counters = Some(Counters { at: now, refaults });
@@ -157,6 +161,12 @@ impl Meter {
         seen.saturating_duration_since(self.active_at)
     }
 
+    /// Whether something happened between the last two looks.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.period == SHORTEST
+    }
+
     /// When it should be looked at again.
     #[must_use]
     pub fn due(&self, now: Instant) -> Instant {
@@ -170,6 +180,13 @@ impl Meter {
             .as_ref()
             .map(|c| now.saturating_duration_since(c.at))
     }
+}
+
+/// File pages on LRU lists, and all that was reclaimed since the cgroup was made, bytes: what it has taken in, less the
+/// files that were deleted. Reclaim alone does not change it.
+#[must_use]
+pub fn taken_in(stat: &MemoryStat) -> u64 {
+    lru_file(stat) + stat.pgsteal * PAGE
 }
 
 #[cfg(test)]

@@ -5,8 +5,7 @@ mod crowd;
 mod pace;
 
 use std::collections::HashMap;
-use std::os::unix::ffi::OsStrExt;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use justitia_kernel::Result;
 use justitia_kernel::cgroup::{Authority, Cgroup, CgroupFs, CgroupId};
@@ -17,11 +16,18 @@ use justitia_kernel::watch::{TreeWatcher, WatchEvent, is_exhausted};
 use justitia_share::Weight;
 
 use super::meter::Meter;
+use crate::act::worker::lru_file;
 use crate::config::{Config, Override};
 use crate::escape;
 use crate::tell::status::WeightFrom;
-use crowd::{Crowd, DEEPEST, LONGEST, Room};
+use crowd::{Crowd, DEEPEST, Room};
 use pace::{Again, Pace};
+
+/// A new cgroup, or one in which processes begin to live, is looked at for a delegation again after this time, then after
+/// twice as much each time, until that is more than [`LAST_INSPECTION`].
+const FIRST_INSPECTION: Duration = Duration::from_millis(250);
+/// See [`FIRST_INSPECTION`].
+const LAST_INSPECTION: Duration = Duration::from_secs(64);
 
 /// A cgroup that takes part.
 #[derive(Debug)]
@@ -32,11 +38,26 @@ pub struct Node {
     pub parent: Option<CgroupId>,
     /// Its children that take part.
     pub children: Vec<CgroupId>,
+    /// Its children that are excluded: their pages are outside, though the kernel counts them for this cgroup too.
+    pub excluded: Vec<Cgroup>,
+    /// File pages of those, bytes.
+    pub excluded_file: u64,
+    /// Whether it has had a child that is not told apart, for want of descriptors.
+    pub untold: bool,
     /// What the configuration says of it.
     pub says: Override,
     /// Whether its parent is delegated: then others than the administrator may have made this cgroup, and what they
     /// say in its files counts for what the parent gets, not for how much that is.
     pub delegated: bool,
+    /// Whether the owners of its files tell whose word they are: not where it is below what was delegated to a process of
+    /// root's own.
+    pub owners_tell: bool,
+    /// Whether systemd has marked it as delegated.
+    marked: bool,
+    /// Whether a container's cgroup namespace has it as its root.
+    namespace_root: bool,
+    /// When it is looked at for that again, and how long after that; never once it is delegated.
+    inspection: (Instant, Duration),
     /// Its own weight, and who has set it; `None` if nobody has.
     pub weight: Option<(Weight, Authority)>,
     /// Whether it has the I/O controller: whether what it does to disks is told, and can be limited.
@@ -52,6 +73,30 @@ pub struct Node {
 }
 
 impl Node {
+    /// Whether it has children that are no tenants: a reclaim from it would take from those, too.
+    #[must_use]
+    pub fn has_others(&self) -> bool {
+        self.untold || !self.excluded.is_empty()
+    }
+
+    /// Reads its counters, and those of its excluded children.
+    ///
+    /// # Errors
+    /// As every reader of a cgroup; that it is gone is one.
+    pub fn look(&mut self, now: Instant) -> Result<()> {
+        self.meter.read(&self.cgroup, now)?;
+        let mut file = 0;
+        self.excluded.retain(|child| match child.memory_stat() {
+            Ok(stat) => {
+                file += lru_file(&stat);
+                true
+            }
+            Err(error) => !error.is_gone(),
+        });
+        self.excluded_file = file;
+        Ok(())
+    }
+
     /// Whether the word of `who`, in one of its files, counts at all. A delegate's does where the parent is
     /// delegated; where it is not, the administrator has given away a file that divides what is everybody's.
     fn heeds(&self, who: Authority) -> bool {
@@ -76,10 +121,38 @@ impl Node {
     /// Takes what its operator has put into `memory.low`.
     pub fn take_low(&mut self, low: u64) {
         self.operators_low = low;
-        self.operator = self
-            .cgroup
-            .authority_over(Knob::MemoryLow.file())
-            .unwrap_or(Authority::Delegate);
+        self.operator = self.authority_over(Knob::MemoryLow.file());
+    }
+
+    /// Whose word stands in one of its files.
+    fn authority_over(&self, file: &str) -> Authority {
+        if !self.owners_tell {
+            return Authority::Delegate;
+        }
+        self.cgroup
+            .authority_over(file)
+            .unwrap_or(Authority::Delegate)
+    }
+
+    /// Whether its children are made by a process of root's own that is not the administrator.
+    fn is_given_to_root(&self) -> bool {
+        let seen = self.marked || self.namespace_root;
+        self.says.delegated.unwrap_or(seen)
+    }
+
+    /// Whether others than the administrator may make cgroups below it.
+    fn is_given(&self) -> bool {
+        self.delegated
+            || self.is_given_to_root()
+            || !matches!(self.cgroup.authority(), Ok(Authority::Administrator))
+    }
+
+    /// Whether owners tell of the files of a child, which is the root of a cgroup namespace or is not. Where `self` is
+    /// delegated to a container's runtime and the container lives in the child, the kernel has the child's files written
+    /// from outside only: the runtime's word is the administrator's.
+    fn owners_tell_below(&self, namespace_root: bool) -> bool {
+        let runtime = namespace_root && !self.namespace_root && self.says.delegated != Some(true);
+        self.owners_tell && (!self.is_given_to_root() || runtime)
     }
 }
 
@@ -103,12 +176,16 @@ pub struct Mirror {
     nodes: HashMap<CgroupId, Node>,
     top: Vec<CgroupId>,
     watcher: Option<TreeWatcher>,
+    /// Whether a cgroup namespace's root can be written from outside only.
+    nsdelegate: bool,
     /// Whether BFQ schedules any disk: then its weights are the ones that people mean.
     bfq: bool,
     /// Why the tree has to be rescanned now and then, if events do not suffice.
     blind: Option<String>,
     /// Events were lost.
     lost: bool,
+    /// Whether a cgroup right below the root has come or gone since somebody asked.
+    top_changed: bool,
     crowd: Crowd,
     pace: Pace,
 }
@@ -126,9 +203,11 @@ impl Mirror {
             nodes: HashMap::new(),
             top: Vec::new(),
             watcher,
+            nsdelegate: fs.nsdelegate(),
             bfq,
             blind,
             lost: false,
+            top_changed: false,
             crowd: Crowd::new(),
             pace: Pace::new(),
         }
@@ -173,6 +252,25 @@ impl Mirror {
     #[must_use]
     pub const fn lost(&self) -> bool {
         self.lost
+    }
+
+    /// The cgroups right below the root that take part.
+    #[must_use]
+    pub fn top(&self) -> &[CgroupId] {
+        &self.top
+    }
+
+    /// What the cgroups right below the root have taken in, as far as was looked: see [`super::meter::taken_in`].
+    #[must_use]
+    pub fn taken_in(&self) -> u64 {
+        let top = self.top.iter().filter_map(|id| self.nodes.get(id));
+        top.map(|node| node.meter.taken_in).sum()
+    }
+
+    /// Whether any cgroup right below the root has come or gone since the last call: the pages of one that has gone are
+    /// outside from then on.
+    pub fn take_top_changed(&mut self) -> bool {
+        std::mem::take(&mut self.top_changed)
     }
 
     /// Which cgroups are not told apart, and why.
@@ -272,6 +370,7 @@ impl Mirror {
         for event in events {
             match event {
                 WatchEvent::CgroupCreated { parent, name } => {
+                    self.top_changed |= parent == self.root.id();
                     if self.is_shut(parent) {
                         continue;
                     }
@@ -283,8 +382,12 @@ impl Mirror {
                         self.admit(child, self.key(parent), config, now, &mut changes);
                     }
                 }
-                WatchEvent::CgroupRemoved { id: Some(id), .. } => self.remove(id, &mut changes),
-                WatchEvent::CgroupRemoved { .. } => {}
+                WatchEvent::CgroupRemoved { parent, id, .. } => {
+                    self.top_changed |= parent == self.root.id();
+                    if let Some(id) = id {
+                        self.remove(id, &mut changes);
+                    }
+                }
                 WatchEvent::PopulatedChanged { id } => {
                     self.again(id, Again::Populated, config, now, &mut changes);
                 }
@@ -340,7 +443,13 @@ impl Mirror {
     ) {
         match what {
             Again::Children => self.scan(id, config, now, changes),
-            Again::Populated => self.read_populated(id),
+            Again::Populated => {
+                self.read_populated(id);
+                if let Some(node) = self.nodes.get_mut(&id) {
+                    node.inspection = (now, FIRST_INSPECTION);
+                }
+                self.inspect(id, now, changes);
+            }
             Again::Weight => changes.weighed |= self.read_weight(id),
             Again::Low => changes.written.push((id, Knob::MemoryLow)),
         }
@@ -348,10 +457,72 @@ impl Mirror {
 
     /// Whether others than the administrator may make cgroups below `id`.
     fn is_given(&self, id: CgroupId) -> bool {
-        let Some(node) = self.nodes.get(&id) else {
-            return false;
+        self.nodes.get(&id).is_some_and(Node::is_given)
+    }
+
+    /// Looks whether a cgroup is delegated to a process of root's own, if it is time to: a runtime first makes the cgroup,
+    /// and then the namespace. Not below what is delegated, but for the runtime's container.
+    pub fn inspect(&mut self, id: CgroupId, now: Instant, changes: &mut Changes) {
+        let parent_inside = |node: &Node| {
+            let parent = node.parent.and_then(|parent| self.nodes.get(&parent));
+            parent.is_some_and(|parent| parent.delegated || !parent.marked)
         };
-        node.delegated || !matches!(node.cgroup.authority(), Ok(Authority::Administrator))
+        let Some(node) = self.nodes.get(&id) else {
+            return;
+        };
+        let (due, pause) = node.inspection;
+        if now < due || pause > LAST_INSPECTION || (node.delegated && parent_inside(node)) {
+            return;
+        }
+        let marked = node.cgroup.is_marked_delegated();
+        let root = node.cgroup.namespace_root();
+        // The root is this cgroup, or one above it.
+        let above = std::iter::successors(Some(id), |id| self.nodes.get(id)?.parent);
+        let root = root.and_then(|root| {
+            above
+                .filter_map(|id| self.nodes.get(&id))
+                .find(|node| node.cgroup.path() == root)
+                .map(|node| node.cgroup.id())
+        });
+        let mut news = false;
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.inspection = (now + pause, pause * 2);
+            news = marked && !node.marked;
+            node.marked |= marked;
+        }
+        if let Some(node) = root.and_then(|root| self.nodes.get_mut(&root)) {
+            news |= !node.namespace_root;
+            node.namespace_root = true;
+        }
+        if news {
+            self.reclassify(root.unwrap_or(id), changes);
+        }
+    }
+
+    /// Finds out anew whose word counts in `top` and below, where something has been found to be delegated.
+    fn reclassify(&mut self, top: CgroupId, changes: &mut Changes) {
+        for id in self.within(top).collect::<Vec<_>>() {
+            let Some(node) = self.nodes.get(&id) else {
+                return; // beyond what is told apart
+            };
+            let parent = node.parent.and_then(|parent| self.nodes.get(&parent));
+            let namespace_root = node.namespace_root && self.nsdelegate;
+            let tell = parent.is_none_or(|parent| parent.owners_tell_below(namespace_root));
+            let given = parent.is_some_and(Node::is_given);
+            let parent = node.parent.filter(|_| given && !node.delegated);
+            if let Some(node) = self.nodes.get_mut(&id) {
+                (node.owners_tell, node.delegated) = (tell, node.delegated || given);
+                node.take_low(node.operators_low);
+            }
+            self.read_weight(id);
+            let delegation = parent.and_then(|parent| self.top_of(parent));
+            if delegation.is_some()
+                && let Room::Shut(top) = self.crowd.come(delegation, self.nodes.len())
+            {
+                return self.shut(top, changes);
+            }
+        }
+        changes.weighed = true;
     }
 
     /// Compares the whole tree with the kernel's.
@@ -378,7 +549,8 @@ impl Mirror {
     }
 
     /// What was delegated, at or above `id`: the first whose children somebody else may have made.
-    fn top_of(&self, id: CgroupId) -> Option<CgroupId> {
+    #[must_use]
+    pub fn top_of(&self, id: CgroupId) -> Option<CgroupId> {
         let mut top = None;
         let mut at = Some(id);
         while let Some(node) = at.and_then(|id| self.nodes.get(&id)) {
@@ -393,15 +565,11 @@ impl Mirror {
 
     /// Whether what is below `id` is told apart no more.
     fn is_shut(&self, id: CgroupId) -> bool {
-        self.top_of(id).is_some_and(|top| self.crowd.is_shut(top))
+        self.crowd.has_long(id) || self.top_of(id).is_some_and(|top| self.crowd.is_shut(top))
     }
 
     /// Makes one tenant of everything below `top`.
     fn shut(&mut self, top: CgroupId, changes: &mut Changes) {
-        tracing::warn!(
-            tenant = self.path(top),
-            "too many cgroups below what was delegated: it is one tenant from now on"
-        );
         let children = self.nodes.get(&top).map(|n| n.children.clone());
         for child in children.unwrap_or_default() {
             self.remove(child, changes);
@@ -465,35 +633,62 @@ impl Mirror {
         changes: &mut Changes,
     ) {
         let id = cgroup.id();
-        let says = config.overrides(cgroup.path());
         let controllers = cgroup.controllers().unwrap_or_default();
         let memory = controllers.has("memory");
-        let long = cgroup.path().as_os_str().as_bytes().len() > LONGEST;
-        if self.nodes.contains_key(&id) || !memory || long || says.exclude == Some(true) {
+        if self.nodes.contains_key(&id) || !memory {
             return;
         }
-        let ground = match parent {
-            None => self.root.authority(),
-            Some(parent) => match self.nodes.get(&parent) {
-                // Below what is delegated everything is.
-                Some(parent) if parent.delegated => Ok(Authority::Delegate),
-                Some(parent) => parent.cgroup.authority(),
-                None => return, // it went meanwhile
-            },
+        let delegated = match parent {
+            None => !matches!(self.root.authority(), Ok(Authority::Administrator)),
+            Some(parent) if self.nodes.contains_key(&parent) => self.is_given(parent),
+            Some(_) => return, // it went meanwhile
         };
-        let delegated = !matches!(ground, Ok(Authority::Administrator));
         let top = parent.filter(|_| delegated).and_then(|p| self.top_of(p));
+        let says = config.overrides(cgroup.path(), delegated);
+        if says.exclude == Some(true) {
+            return self.exclude(cgroup, parent);
+        }
+        if self.crowd.is_too_long(parent, cgroup.path()) {
+            if let Some(parent) = parent {
+                self.shut(parent, changes);
+            }
+            return;
+        }
         match self.crowd.come(top, self.nodes.len()) {
             Room::Yes => {}
-            Room::No => return,
-            Room::Shut(top) => return self.shut(top, changes),
+            Room::No => {
+                let parent = parent.filter(|_| top.is_none());
+                if let Some(parent) = parent.and_then(|p| self.nodes.get_mut(&p)) {
+                    parent.untold = true;
+                }
+                return;
+            }
+            Room::Shut(top) => {
+                tracing::warn!(
+                    tenant = self.path(top),
+                    "too many cgroups below what was delegated: it is one tenant from now on"
+                );
+                return self.shut(top, changes);
+            }
         }
+        let owners_tell = match parent.and_then(|parent| self.nodes.get(&parent)) {
+            Some(parent) => parent.owners_tell_below(false),
+            None => true,
+        };
+        let marked = !delegated && cgroup.is_marked_delegated();
         let node = Node {
             cgroup,
             parent,
             children: Vec::new(),
+            excluded: Vec::new(),
+            excluded_file: 0,
+            untold: false,
             says,
             delegated,
+            owners_tell,
+            marked,
+            namespace_root: false,
+            inspection: (now, FIRST_INSPECTION),
             weight: None,
             io: controllers.has("io"),
             populated: true,
@@ -513,6 +708,16 @@ impl Mirror {
         self.read_populated(id);
         self.read_weight(id);
         self.read_low(id);
+        self.inspect(id, now, changes);
+    }
+
+    /// Takes no part. What the kernel counts of it for its parent is known apart.
+    fn exclude(&mut self, cgroup: Cgroup, parent: Option<CgroupId>) {
+        if let Some(parent) = parent.and_then(|parent| self.nodes.get_mut(&parent))
+            && parent.excluded.iter().all(|c| c.id() != cgroup.id())
+        {
+            parent.excluded.push(cgroup);
+        }
     }
 
     fn remove(&mut self, id: CgroupId, changes: &mut Changes) {
@@ -528,6 +733,7 @@ impl Mirror {
         };
         self.crowd.gone(top);
         self.crowd.forget(id);
+        self.top_changed |= node.parent.is_none();
         let siblings = match node.parent {
             None => Some(&mut self.top),
             Some(parent) => self.nodes.get_mut(&parent).map(|p| &mut p.children),
@@ -569,7 +775,7 @@ impl Mirror {
             return false;
         };
         let before = node.weight;
-        node.weight = weight_of(&node.cgroup, bfq).filter(|(_, who)| node.heeds(*who));
+        node.weight = weight_of(node, bfq).filter(|(_, who)| node.heeds(*who));
         node.weight != before
     }
 }
@@ -577,11 +783,11 @@ impl Mirror {
 /// The weight that somebody has set, and who. Where BFQ schedules the disks its weight comes first, else `io.weight`; the
 /// other counts where only that has been set: runc writes `io.bfq.weight` alone wherever BFQ is loaded, whether or not it
 /// schedules a disk.
-fn weight_of(cgroup: &Cgroup, bfq: bool) -> Option<(Weight, Authority)> {
+fn weight_of(node: &Node, bfq: bool) -> Option<(Weight, Authority)> {
+    let cgroup = &node.cgroup;
     let set = |found: Result<Option<IoWeight>>, knob: Knob| {
         let weight = found.ok().flatten()?.default;
-        let who = cgroup.authority_over(knob.file());
-        (weight != Weight::default()).then_some((weight, who.unwrap_or(Authority::Delegate)))
+        (weight != Weight::default()).then(|| (weight, node.authority_over(knob.file())))
     };
     let of_io = || set(cgroup.io_weight(), Knob::IoWeight);
     let of_bfq = || set(cgroup.io_bfq_weight(), Knob::IoBfqWeight);

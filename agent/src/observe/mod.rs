@@ -23,15 +23,18 @@ use justitia_kernel::proc::ProcFs;
 pub use budget::{Budget, process_cpu, thread_cpu};
 pub use flow::{Flows, Rates, WINDOW};
 pub use mirror::{Changes, Mirror, Node, low_of};
-pub use outside::{Abilities, Outside, lru_gen_usable};
+pub use outside::{Abilities, Outside, OutsideMeans, lru_gen_usable};
 pub use room::Room;
 pub use sight::Sight;
 
+use crate::act::worker::own::MOST_CHILDREN;
 use crate::config::Config;
 use crate::plan::{Key, Snapshot, Spared, Tenant};
 
 /// So many tenants are looked at whatever the budget says: a plan needs something to go by.
 const ALWAYS: usize = 8;
+/// What was read this short a time ago is as of now.
+const MOMENT: Duration = Duration::from_millis(100);
 /// Without events the tree is rescanned this often.
 const RESCAN: Duration = Duration::from_secs(5);
 /// After events were lost the tree is rescanned, but no more often than this: who makes cgroups fast enough can lose
@@ -72,7 +75,7 @@ impl Observer {
         let mut observer = Self {
             mirror: Mirror::new(fs, abilities.bfq),
             room: Room::new(proc),
-            outside: Outside::new(fs.root().clone(), &abilities),
+            outside: Outside::new(fs.root().clone(), &abilities, now),
             sight,
             budget: Budget::new(config.cpu_budget),
             abilities,
@@ -84,7 +87,8 @@ impl Observer {
         observer.mirror.rescan(config, now, &mut changes);
         observer.expect(&changes, now);
         let mut gone = Changes::default();
-        while observer.look_at_next(now, &mut gone) {}
+        while observer.look_at_next(now, &mut gone) > 0 {}
+        observer.look_outside(now, &mut gone);
         observer.budget.forgive();
         Ok(observer)
     }
@@ -124,16 +128,42 @@ impl Observer {
     pub fn look(&mut self, now: Instant, freed_by_us: u64, changes: &mut Changes) -> Result<()> {
         self.room.refresh(now, freed_by_us)?;
         let mut looked = 0;
-        while (looked < ALWAYS || self.budget.allows()) && self.look_at_next(now, changes) {
-            looked += 1;
+        while looked < ALWAYS || self.budget.allows() {
+            match self.look_at_next(now, changes) {
+                0 => break,
+                n => looked += n,
+            }
         }
+        self.look_outside(now, changes);
         Ok(())
+    }
+
+    /// Looks at what is outside. What tenants have taken in since they were looked at is not taken for its growth: where
+    /// it seems to have grown they are looked at first, as far as the budget allows.
+    fn look_outside(&mut self, now: Instant, changes: &mut Changes) {
+        let top_changed = self.mirror.take_top_changed();
+        let Some(all) = self.outside.read() else {
+            return;
+        };
+        let noise = self.room.memory().total / 1024;
+        let mut taken_in = all.saturating_sub(self.mirror.taken_in());
+        if !top_changed && self.outside.seems_to_grow(taken_in, noise) {
+            let top = self.mirror.top().to_vec();
+            for (looked, id) in top.into_iter().enumerate() {
+                if looked >= ALWAYS && !self.budget.allows() {
+                    return;
+                }
+                self.look_at(id, now, changes);
+            }
+            taken_in = all.saturating_sub(self.mirror.taken_in());
+        }
+        self.outside.take(taken_in, top_changed, noise, now);
     }
 
     /// Looks at one tenant now, whatever it costs: before something is taken from it.
     pub fn look_at(&mut self, id: CgroupId, now: Instant, changes: &mut Changes) {
         if let Some(node) = self.mirror.get_mut(id)
-            && let Err(error) = node.meter.read(&node.cgroup, now)
+            && let Err(error) = node.look(now)
             && error.is_gone()
         {
             self.mirror.found_gone(id, changes);
@@ -152,24 +182,42 @@ impl Observer {
             .extend(changes.come.iter().map(|id| Reverse((now, *id))));
     }
 
-    /// Looks at the tenant that has been due for longest, if any is.
-    fn look_at_next(&mut self, now: Instant, changes: &mut Changes) -> bool {
+    /// Looks at the tenant that has been due for longest, if any is. Says how many were looked at.
+    fn look_at_next(&mut self, now: Instant, changes: &mut Changes) -> usize {
         let Some(&Reverse((at, id))) = self.due.peek() else {
-            return false;
+            return 0;
         };
         if at > now {
-            return false;
+            return 0;
         }
         self.due.pop();
-        // An inner node's pages are its leaves'.
-        let leaf = self.mirror.get(id).is_some_and(|n| n.children.is_empty());
-        if leaf {
+        self.look_at(id, now, changes);
+        self.mirror.inspect(id, now, changes);
+        let Some(node) = self.mirror.get(id) else {
+            return 1;
+        };
+        self.due.push(Reverse((node.meter.due(now), id)));
+        let (busy, parent) = (node.meter.is_busy(), node.parent);
+        1 + parent
+            .filter(|_| busy)
+            .map_or(0, |parent| self.look_above(parent, now, changes))
+    }
+
+    /// Looks at `id` and all above it, up to one that was looked at a moment ago: what a cgroup takes in counts for all
+    /// above it, and would be taken for something else by who compares the two. Says how many were looked at.
+    fn look_above(&mut self, id: CgroupId, now: Instant, changes: &mut Changes) -> usize {
+        let mut looked = 0;
+        let mut at = Some(id);
+        while let Some(node) = at.and_then(|id| self.mirror.get(id)) {
+            if node.meter.age(now).is_some_and(|age| age < MOMENT) {
+                break;
+            }
+            let id = node.cgroup.id();
+            at = node.parent;
             self.look_at(id, now, changes);
+            looked += 1;
         }
-        if let Some(node) = self.mirror.get(id) {
-            self.due.push(Reverse((node.meter.due(now), id)));
-        }
-        true
+        looked
     }
 
     /// What is known now. `spared` says why nothing may be taken from a tenant, if so.
@@ -190,23 +238,30 @@ impl Observer {
             places.insert(id, tenants.len());
             let key = Key::Cgroup(id);
             let meter = &node.meter;
-            // Only leaves are looked at; the others are the sums of theirs.
             let leaf = node.children.is_empty();
-            let own = |amount: u64| if leaf { amount } else { 0 };
             let unable = self.abilities.spares(meter.anon, self.room.swap_on());
+            let crowded = node.children.len() > MOST_CHILDREN;
+            let unable = unable.or_else(|| crowded.then_some(Spared::Crowded));
             tenants.push(Tenant {
                 key,
                 parent: node.parent.and_then(|p| places.get(&p).copied()),
                 weight: self.mirror.weight(node).0,
                 floor: 0,
                 wish: 0,
-                file: own(meter.file),
-                other: own(meter.other),
-                stuck: own(meter.stuck),
+                file: meter.file.saturating_sub(node.excluded_file),
+                own: 0,
+                residue: 0,
+                unreachable: 0,
+                other: meter.other,
+                stuck: meter.stuck,
                 leaf,
                 populated: node.populated,
-                wants_more: meter.wants_more(now),
-                idle_for: meter.idle_for(now),
+                wants_more: leaf && meter.wants_more(now),
+                idle_for: if leaf {
+                    meter.idle_for(now)
+                } else {
+                    Duration::ZERO
+                },
                 spared: unable.or_else(|| spared(key)),
             });
         }
@@ -223,21 +278,48 @@ impl Observer {
         Snapshot { memory, tenants }
     }
 
-    /// What inner nodes hold, and then everybody's floors, which depend on it.
+    /// What each has of its own, and then everybody's floors, which depend on what it has besides.
+    ///
+    /// The counters of an inner node are its descendants' too, but not of the same moment: it has at least what they
+    /// have.
     fn sum_up(&self, tenants: &mut [Tenant]) {
+        let mut below = vec![Below::default(); tenants.len()];
         for i in (0..tenants.len()).rev() {
-            let (file, other, stuck) = (tenants[i].file, tenants[i].other, tenants[i].stuck);
-            if let Some(parent) = tenants[i].parent {
-                let parent = &mut tenants[parent];
-                parent.file = parent.file.saturating_add(file);
-                parent.other = parent.other.saturating_add(other);
-                parent.stuck = parent.stuck.saturating_add(stuck);
+            let (tenant, sum) = (&mut tenants[i], below[i]);
+            tenant.file = tenant.file.max(sum.file);
+            tenant.other = tenant.other.max(sum.other);
+            tenant.stuck = tenant.stuck.max(sum.stuck);
+            tenant.own = tenant.file - sum.file;
+            if !tenant.leaf {
+                tenant.residue = tenant.own;
             }
-            if let Key::Cgroup(id) = tenants[i].key
+            let mut others = sum.others;
+            if let Key::Cgroup(id) = tenant.key
                 && let Some(node) = self.mirror.get(id)
             {
-                (tenants[i].floor, tenants[i].wish) = node.floors(other);
+                (tenant.floor, tenant.wish) = node.floors(tenant.other);
+                others |= node.has_others();
+            }
+            if others {
+                tenant.spared = tenant.spared.or(Some(Spared::Excluded));
+            }
+            if let Some(parent) = tenant.parent {
+                let parent = &mut below[parent];
+                parent.file = parent.file.saturating_add(tenant.file);
+                parent.other = parent.other.saturating_add(tenant.other);
+                parent.stuck = parent.stuck.saturating_add(tenant.stuck);
+                parent.others |= others;
             }
         }
     }
+}
+
+/// What a tenant's children have together.
+#[derive(Clone, Copy, Default)]
+struct Below {
+    file: u64,
+    other: u64,
+    stuck: u64,
+    /// Whether any cgroup below is no tenant.
+    others: bool,
 }

@@ -159,6 +159,7 @@ impl Sight {
                 if read_stalls {
                     self.stalls_due = Some(now + STALLS);
                     self.stall_rounds += 1;
+                    eyes.keep(|id| mirror.get(id).is_some());
                 }
                 let all = self.stall_rounds.is_multiple_of(ALL_STALLS);
                 for (id, counters) in std::mem::take(&mut sample.tenants) {

@@ -38,8 +38,8 @@ pub struct OwnReason {
     pub owners_part: f64,
     /// The same of whom the kernel charges; 0 for a cgroup that is gone.
     pub charged_part: f64,
-    /// Bytes a second that the owner reads of pages which the other is charged for.
-    pub rate: u64,
+    /// Bytes of different pages that the owner has read, in a look, of those that others are charged for.
+    pub used: u64,
     /// The part of the other's pages that is above its part of the cache, 0 to 1: at risk when memory is short.
     pub exposed: f64,
     /// The same of the owner's, with the file.
@@ -54,12 +54,12 @@ impl std::fmt::Display for OwnReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "it ({:.0} % by weight) reads {:.1} MiB/s of pages that the kernel charges to another ({:.0} %), \
+            "it ({:.0} % by weight) has read {:.1} MiB of it, each page counted once, that the kernel charges to another ({:.0} %), \
              their first reader; {:.0} % of the other's cache is above its part and goes first when memory \
              is short, of this one's it would be {:.0} %; expected gain: {:.0} MiB not read again within {HORIZON} s, for \
              {:.0} MiB read now",
             self.owners_part * 100.0,
-            mib(self.rate),
+            mib(self.used),
             self.charged_part * 100.0,
             self.exposed * 100.0,
             self.exposed_after * 100.0,
@@ -73,6 +73,8 @@ impl std::fmt::Display for OwnReason {
 pub const HORIZON: u32 = 300;
 /// The gain must be so many times the cost.
 const WORTH: f64 = 2.0;
+/// Who is to own a file must have read so much of what is cached of it, of different pages: the rest comes along.
+const PART: f64 = 0.25;
 /// Smaller files are not worth a process, bytes.
 pub const SMALLEST: u64 = 256 << 10;
 /// Free memory above the reserve that there must be, bytes: re-reading is not for times of need.
@@ -85,6 +87,8 @@ pub enum Stays {
     Mapped,
     /// Little of it is cached.
     Small,
+    /// Nobody reads more than a little of it.
+    Little,
     /// Nobody heavier than whom the kernel charges reads it.
     InOrder,
     /// Reading it again costs more than it is expected to gain.
@@ -223,18 +227,31 @@ impl<'a> Tenants<'a> {
         if rests(id) {
             return Err(Stays::Rests);
         }
-        let (owner, usage) = file
-            .uses
-            .iter()
-            .filter_map(|one| Some((self.find(one.user)?, one)))
-            .filter(|(i, one)| {
+        let needed = PART * to_f64(file.cached);
+        let mut readers: Vec<CgroupId> = file.uses.iter().map(|one| one.user).collect();
+        readers.sort_unstable();
+        readers.dedup();
+        readers.retain(|user| to_f64(used(file, *user)) >= needed);
+        if readers.is_empty() {
+            return Err(Stays::Little);
+        }
+        let (owner, user) = readers
+            .into_iter()
+            .filter_map(|user| Some((self.find(user)?, user)))
+            .filter(|(i, user)| {
                 let tenant = &self.snapshot.tenants[*i];
-                tenant.leaf && tenant.key == Key::Cgroup(one.user)
+                tenant.leaf && tenant.key == Key::Cgroup(*user)
             })
             .max_by(|(a, x), (b, y)| {
                 let heavier = self.parts[*a].total_cmp(&self.parts[*b]);
-                heavier.then(x.bytes.cmp(&y.bytes))
+                heavier.then(used(file, *x).cmp(&used(file, *y)))
             })
+            .ok_or(Stays::InOrder)?;
+        let usage = file
+            .uses
+            .iter()
+            .filter(|one| one.user == user)
+            .max_by_key(|one| one.bytes)
             .ok_or(Stays::InOrder)?;
         // A cgroup that is gone has no weight any more, and nothing protects its pages.
         let charged = self.find(usage.charged);
@@ -244,20 +261,21 @@ impl<'a> Tenants<'a> {
             return Err(Stays::InOrder);
         }
         let exposed_after = self.exposed(owner, file.cached);
-        let rate = to_f64(usage.bytes) / seconds.max(0.001);
+        let used = used(file, user);
+        let rate = to_f64(used) / seconds.max(0.001);
         let gain = rate * f64::from(HORIZON) * (exposed - exposed_after).max(0.0);
         if gain < WORTH * to_f64(file.cached) {
             return Err(Stays::NotWorthIt);
         }
         Ok(OwnIntent {
             file: id,
-            owner: usage.user,
+            owner: user,
             charged: usage.charged,
             cached: file.cached,
             reason: OwnReason {
                 owners_part: self.parts[owner],
                 charged_part,
-                rate: to_u64(rate),
+                used,
                 exposed,
                 exposed_after,
                 gain: to_u64(gain),
@@ -265,6 +283,13 @@ impl<'a> Tenants<'a> {
             },
         })
     }
+}
+
+/// Bytes of different pages of a file that a tenant has read and others are charged for, at most what is cached.
+fn used(file: &SharedInode, user: CgroupId) -> u64 {
+    let mine = file.uses.iter().filter(|one| one.user == user);
+    let sum = mine.fold(0_u64, |sum, one| sum.saturating_add(one.bytes));
+    sum.min(file.cached)
 }
 
 #[cfg(test)]

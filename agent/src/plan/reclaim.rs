@@ -23,6 +23,8 @@ pub struct Reason {
     pub usage: u64,
     /// What it is entitled to.
     pub entitled: u64,
+    /// Whether this is about what an inner node has of its own.
+    pub residue: bool,
     /// Free memory.
     pub free: u64,
     /// What free memory should be.
@@ -32,14 +34,21 @@ pub struct Reason {
 impl std::fmt::Display for Reason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mib = |bytes: u64| bytes / (1 << 20);
-        write!(
-            f,
-            "holds {} MiB, entitled to {} MiB; {} MiB free where {} MiB are wanted",
-            mib(self.usage),
-            mib(self.entitled),
-            mib(self.free),
-            mib(self.reserve)
-        )
+        let usage = mib(self.usage);
+        if self.residue {
+            write!(
+                f,
+                "holds {usage} MiB that none of its cgroups is charged with"
+            )?;
+        } else {
+            write!(
+                f,
+                "holds {usage} MiB, entitled to {} MiB",
+                mib(self.entitled)
+            )?;
+        }
+        let (free, reserve) = (mib(self.free), mib(self.reserve));
+        write!(f, "; {free} MiB free where {reserve} MiB are wanted")
     }
 }
 
@@ -52,7 +61,8 @@ pub const MOST: u64 = 32 << 20;
 
 /// Justitia's reclamation (section III-B3) ahead of the kernel's: when free memory is short, those above
 /// their entitlement give back, in proportion to their overage, until there is enough. While there is room
-/// for all, and from those within their entitlement, nothing is taken.
+/// for all, and from those within their entitlement, nothing is taken. What an inner node has of its own is overage,
+/// down to the floors of the node and of those above it.
 #[must_use]
 pub fn plan_reclaim(snapshot: &Snapshot, shares: &Shares) -> Vec<ReclaimIntent> {
     let free = snapshot.memory.free;
@@ -63,13 +73,20 @@ pub fn plan_reclaim(snapshot: &Snapshot, shares: &Shares) -> Vec<ReclaimIntent> 
     if need == 0 {
         return Vec::new();
     }
+    let stuck = own_stuck(snapshot);
     let spare = |i: usize| -> u64 {
         let tenant = &snapshot.tenants[i];
-        if !tenant.leaf || tenant.spared.is_some() {
+        if tenant.spared.is_some() {
             return 0;
         }
-        let keep = shares.entitled[i].max(tenant.floor).max(tenant.stuck);
-        let over = overage(tenant.file, keep);
+        let held = tenant.own.saturating_sub(tenant.unreachable);
+        let (over, keep) = if tenant.leaf {
+            let keep = shares.entitled[i].max(tenant.floor).max(tenant.stuck);
+            (overage(held, keep), keep)
+        } else {
+            let above_floors = above_floors(snapshot, i);
+            (overage(held, stuck[i]).min(above_floors), 0)
+        };
         if over < LEAST.max(keep / 256) {
             0
         } else {
@@ -85,11 +102,34 @@ pub fn plan_reclaim(snapshot: &Snapshot, shares: &Shares) -> Vec<ReclaimIntent> 
             key: snapshot.tenants[i].key,
             bytes: bytes.min(MOST),
             reason: Reason {
-                usage: snapshot.tenants[i].file,
+                usage: snapshot.tenants[i].own,
                 entitled: shares.entitled[i],
+                residue: !snapshot.tenants[i].leaf,
                 free,
                 reserve: shares.reserve,
             },
         })
         .collect()
+}
+
+/// What cannot be reclaimed of what each tenant has of its own.
+fn own_stuck(snapshot: &Snapshot) -> Vec<u64> {
+    let mut stuck: Vec<u64> = snapshot.tenants.iter().map(|t| t.stuck).collect();
+    for tenant in &snapshot.tenants {
+        if let Some(parent) = tenant.parent {
+            stuck[parent] = stuck[parent].saturating_sub(tenant.stuck);
+        }
+    }
+    stuck
+}
+
+/// How much can go before the tenant, or one above it, has less than its floor.
+fn above_floors(snapshot: &Snapshot, tenant: usize) -> u64 {
+    let mut least = u64::MAX;
+    let mut at = Some(tenant);
+    while let Some(tenant) = at.map(|i| &snapshot.tenants[i]) {
+        least = least.min(tenant.file.saturating_sub(tenant.floor));
+        at = tenant.parent;
+    }
+    least
 }

@@ -73,12 +73,7 @@ impl Shares {
     #[must_use]
     pub fn of(snapshot: &Snapshot, policy: &Policy) -> Self {
         let reserve = policy.reserve(&snapshot.memory);
-        let held: u64 = snapshot
-            .tenants
-            .iter()
-            .filter(|t| t.leaf)
-            .map(|t| t.file)
-            .sum();
+        let held: u64 = snapshot.tenants.iter().map(|t| t.own).sum();
         let capacity = held
             .saturating_add(snapshot.memory.free)
             .saturating_sub(reserve);
@@ -107,13 +102,15 @@ impl Shares {
     }
 }
 
-/// What a tenant asks for.
+/// What a tenant asks for. What nobody living stands for asks for nothing: what an inner node has of its own, however
+/// much, neither adds to what its subtree gets nor takes from its siblings.
 fn claim(tenant: &Tenant, policy: &Policy) -> Claim {
     let floor = tenant.floor.min(tenant.file).max(tenant.stuck);
     let demand = if !tenant.leaf || (tenant.wants_more && tenant.populated) {
         u64::MAX
     } else if tenant.populated {
-        num::to_u64(num::to_f64(tenant.file) * policy.kept_when_idle(tenant.idle_for))
+        let used = tenant.own.saturating_sub(tenant.residue);
+        num::to_u64(num::to_f64(used) * policy.kept_when_idle(tenant.idle_for))
     } else {
         0
     };

@@ -45,11 +45,18 @@ pub struct Tenant {
     pub wish: u64,
     /// File pages on its LRU lists, its descendants' included.
     pub file: u64,
+    /// Of `file`, what is charged to none of its living children: all of a leaf's. Of an inner node, what its own
+    /// processes have read before it had children, and what children have read that were removed since.
+    pub own: u64,
+    /// Of `own`, what no living process stands for: it has no demand. All that an inner node has of its own.
+    pub residue: u64,
+    /// Of `own`, what this kernel has no way to reclaim from alone.
+    pub unreachable: u64,
     /// Charged memory that is not file pages on LRU lists (anonymous, kernel, shmem).
     pub other: u64,
     /// File pages that cannot be reclaimed now: dirty or under writeback.
     pub stuck: u64,
-    /// Whether it has no managed children: only leaves own pages that can be reclaimed from them alone.
+    /// Whether it has no managed children.
     pub leaf: bool,
     /// Whether any process lives in it or below.
     pub populated: bool,
@@ -70,6 +77,10 @@ pub enum Spared {
     Anonymous,
     /// This kernel has no way to reclaim from it alone.
     NoMeans,
+    /// Below it lives an excluded cgroup, or one that is not told apart: reclaim would take from that, too.
+    Excluded,
+    /// It has more children than can be looked at each time, to see that it costs them nothing.
+    Crowded,
     /// Earlier attempts freed nothing; it rests until the next try.
     Fruitless,
 }
@@ -85,6 +96,12 @@ impl std::fmt::Display for Spared {
                  anonymous memory",
             ),
             Self::NoMeans => f.write_str("this kernel cannot reclaim from it alone"),
+            Self::Excluded => {
+                f.write_str("an excluded cgroup below it would be reclaimed from, too")
+            }
+            Self::Crowded => {
+                f.write_str("it has too many cgroups to see what reclaim would cost them")
+            }
             Self::Fruitless => f.write_str("recent attempts freed nothing"),
         }
     }

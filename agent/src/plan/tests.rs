@@ -29,6 +29,9 @@ fn leaf(id: u64, weight: u64, file: u64) -> Tenant {
         floor: 0,
         wish: 0,
         file: file * MIB,
+        own: file * MIB,
+        residue: 0,
+        unreachable: 0,
         other: 10 * MIB,
         stuck: 0,
         leaf: true,
@@ -36,6 +39,16 @@ fn leaf(id: u64, weight: u64, file: u64) -> Tenant {
         wants_more: true,
         idle_for: Duration::ZERO,
         spared: None,
+    }
+}
+
+/// An inner node below the root that holds `file`, of which `own` is charged to no child.
+fn inner(id: u64, file: u64, own: u64) -> Tenant {
+    Tenant {
+        leaf: false,
+        own: own * MIB,
+        residue: own * MIB,
+        ..leaf(id, 100, file)
     }
 }
 
@@ -95,7 +108,7 @@ fn each_reason_to_take_nothing() {
             t.spared = Some(Spared::Anonymous)
         }),
         ("all of it dirty", |t| t.stuck = t.file),
-        ("an inner node", |t| t.leaf = false),
+        ("an inner node", |t| (t.leaf, t.own) = (false, 0)),
     ];
     for (name, change) in cases {
         let mut tenants = vec![leaf(1, 100, 400), leaf(2, 100, 100)];
@@ -143,8 +156,7 @@ fn what_cannot_be_reclaimed_counts_as_a_floor() {
 
 /// A slice with two children, delegated to their owner, beside a sibling; all want all they can get.
 fn delegated(low: u64, wishes: [u64; 2]) -> Snapshot {
-    let mut slice = leaf(1, 100, 400);
-    slice.leaf = false;
+    let mut slice = inner(1, 400, 0);
     slice.floor = low * MIB;
     let child = |id: u64, wish: u64| Tenant {
         parent: Some(0),
@@ -191,8 +203,7 @@ fn a_delegates_wish_counts_inside_what_was_delegated() {
 
 #[test]
 fn protection_goes_down_the_ancestry_with_a_deadband() {
-    let mut inner = leaf(1, 100, 200);
-    inner.leaf = false;
+    let inner = inner(1, 200, 0);
     let mut child = leaf(2, 100, 150);
     child.parent = Some(0);
     let mut other = leaf(3, 300, 50);
@@ -276,3 +287,5 @@ proptest! {
         }
     }
 }
+
+mod residue;

@@ -41,7 +41,7 @@ pub fn status(agent: &Agent, limits: &[String], observe: bool) -> Status {
             weight: tenant.weight.get(),
             weight_from: node.map_or_else(Default::default, |n| agent.observer.mirror.weight(n).1),
             leaf: tenant.leaf,
-            usage: leaf(tenant.file),
+            usage: tenant.own,
             entitled: agent.shares.entitled[i],
             protected: agent.shares.protected[i],
             floor: tenant.floor.min(tenant.file),
@@ -98,7 +98,10 @@ pub fn status(agent: &Agent, limits: &[String], observe: bool) -> Status {
             .chain(agent.observer.mirror.limits())
             .chain(sight.limits())
             .chain(lost.map(|loss| loss.text.clone()))
-            .chain(agent.credits.limits().iter().cloned())
+            .chain(ledger.and_then(|l| l.trouble()).map(|why| {
+                format!("Ledger: it cannot be written, so no knob can be moved but back: {why}")
+            }))
+            .chain(agent.credits.limits())
             .chain(agent.ownership.limits().iter().cloned())
             .collect(),
         losses: losses

@@ -55,16 +55,48 @@ type Float = Gauge<f64, AtomicU64>;
 type Whole = Gauge<u64, AtomicU64>;
 type Seconds = Counter<f64, AtomicU64>;
 
-/// The text of a scrape: OpenMetrics 1.0. The first `most` tenants, parents first, have series of their own;
-/// how many are left out is a series too.
+/// A page is not longer than this, bytes.
+pub const LARGEST: usize = 16 << 20;
+/// The series of a tenant that has all of them.
+const SERIES: usize = 25;
+/// A series without its label's value, bytes: its name, the label's name, the number.
+const LINE: usize = 80;
+
+/// The text of a scrape: OpenMetrics 1.0, [`LARGEST`] bytes at most. The first `most` tenants, parents first, have
+/// series of their own, as far as there is room; how many are left out is a series too.
 ///
 /// # Errors
 /// If it cannot be written down, which formatting a string never is.
 pub fn text(status: &Status, most: usize) -> Result<String, String> {
+    let mut told = fitting(status, most);
+    loop {
+        let text = page(status, told)?;
+        if text.len() <= LARGEST || told == 0 {
+            return Ok(text);
+        }
+        told /= 2;
+    }
+}
+
+/// How many tenants find room in a page, by the lengths of their paths: so one that is far too long is never made.
+fn fitting(status: &Status, most: usize) -> usize {
+    let mut room = LARGEST;
+    let fits = |tenant: &&TenantStatus| {
+        // A label has each backslash twice.
+        let path = tenant.path.len() + tenant.path.matches('\\').count();
+        let needs = SERIES * (LINE + path);
+        let fits = needs <= room;
+        room = room.saturating_sub(needs);
+        fits
+    };
+    status.tenants.iter().take(most).take_while(fits).count()
+}
+
+/// The page with the first `told` tenants.
+fn page(status: &Status, told: usize) -> Result<String, String> {
     let mut registry = Registry::with_prefix("justitia");
-    let told = status.tenants.len().min(most);
     let tenants = status.tenants.get(..told).unwrap_or_default();
-    machine(status, status.tenants.len() - told, &mut registry);
+    machine(status, tenants, &mut registry);
     cost(status, &mut registry);
     cache(tenants, &mut registry);
     applications(tenants, &mut registry);
@@ -81,7 +113,7 @@ fn of(tenant: &TenantStatus) -> Tenant {
     }
 }
 
-fn machine(status: &Status, left_out: usize, registry: &mut Registry) {
+fn machine(status: &Status, told: &[TenantStatus], registry: &mut Registry) {
     let build = Family::<Build, Whole>::default();
     registry.register(
         "agent",
@@ -103,8 +135,8 @@ fn machine(status: &Status, left_out: usize, registry: &mut Registry) {
     );
     whole(
         "tenants_without_series",
-        "Tenants beyond the configured number, which have no series of their own",
-        left_out,
+        "Tenants without series of their own, beyond the configured number or what a page has room for",
+        status.tenants.len() - told.len(),
     );
     whole(
         "degradations",
@@ -168,10 +200,7 @@ fn machine(status: &Status, left_out: usize, registry: &mut Registry) {
         groups.clone(),
     );
     let top = status.pv_top.map(|pv| (String::new(), pv));
-    let inner = status
-        .tenants
-        .iter()
-        .filter_map(|t| Some((label(&t.path), t.pv?)));
+    let inner = told.iter().filter_map(|t| Some((label(&t.path), t.pv?)));
     for (tenant, pv) in top.into_iter().chain(inner) {
         groups.get_or_create(&Tenant { tenant }).set(pv);
     }

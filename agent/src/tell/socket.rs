@@ -11,8 +11,8 @@ use super::Status;
 
 /// A client that does not read is cut off.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// More than any status needs (5,000 tenants are about 2 MiB).
-const LARGEST: u64 = 64 << 20;
+/// An answer is not longer than this, bytes (5,000 tenants are about 2 MiB).
+pub const LARGEST: usize = 16 << 20;
 
 /// The socket; removed when dropped.
 #[derive(Debug)]
@@ -79,19 +79,27 @@ impl Socket {
         if clients.is_empty() {
             return;
         }
-        let text: Arc<[u8]> = serde_json::to_vec(&status()).unwrap_or_default().into();
-        for mut client in clients {
-            let text = Arc::clone(&text);
-            // Off the loop, and each by itself: a client may be slow.
-            let tell = move || {
-                let _ = client.set_nonblocking(false);
-                let _ = client.set_write_timeout(Some(PATIENCE));
-                let _ = client.write_all(&text);
-            };
-            let _ = std::thread::Builder::new()
-                .name("status".into())
-                .spawn(tell);
-        }
+        let status = status();
+        // Off the loop, which has better things to do.
+        let tell = move || tell_all(clients, &status.encode(LARGEST).into());
+        let _ = std::thread::Builder::new()
+            .name("status".into())
+            .spawn(tell);
+    }
+}
+
+/// Tells the clients, each by itself: one may be slow.
+fn tell_all(clients: Vec<UnixStream>, text: &Arc<[u8]>) {
+    for mut client in clients {
+        let text = Arc::clone(text);
+        let tell = move || {
+            let _ = client.set_nonblocking(false);
+            let _ = client.set_write_timeout(Some(PATIENCE));
+            let _ = client.write_all(&text);
+        };
+        let _ = std::thread::Builder::new()
+            .name("status-client".into())
+            .spawn(tell);
     }
 }
 
@@ -109,7 +117,15 @@ pub fn ask(path: &Path) -> std::io::Result<Status> {
     let client = UnixStream::connect(path)?;
     client.set_read_timeout(Some(Duration::from_secs(10)))?;
     let mut text = Vec::new();
-    client.take(LARGEST).read_to_end(&mut text)?;
+    // One byte more, and what an agent of another version tells beyond is not taken for a broken one.
+    let longest = u64::try_from(LARGEST).unwrap_or(u64::MAX);
+    client.take(longest + 1).read_to_end(&mut text)?;
+    if text.len() > LARGEST {
+        return Err(std::io::Error::other(format!(
+            "expected an answer of at most {} MiB, found more: is it an agent of this version that listens there?",
+            LARGEST >> 20
+        )));
+    }
     serde_json::from_slice(&text).map_err(std::io::Error::other)
 }
 

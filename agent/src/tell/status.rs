@@ -45,6 +45,42 @@ pub struct Status {
     pub cost: Cost,
 }
 
+impl Status {
+    /// As JSON, at most `most` bytes long if that can be: decisions, what was yielded and tenants, the last first, are
+    /// left out as far as there is no room, and how many is said under the limits.
+    #[must_use]
+    pub fn encode(mut self, most: usize) -> Vec<u8> {
+        let whole = self.tenants.len();
+        loop {
+            // Plain data always serialises.
+            let text = serde_json::to_vec(&self).unwrap_or_default();
+            if text.len() <= most || self.tenants.is_empty() {
+                return text;
+            }
+            if self.tenants.len() < whole {
+                self.limits.pop();
+            }
+            self.halve();
+            self.limits.push(format!(
+                "Status: {} of {whole} tenants, and decisions, do not fit into {} MiB and are left out",
+                whole - self.tenants.len(),
+                most >> 20
+            ));
+        }
+    }
+
+    /// Leaves out half of what there may be much of.
+    fn halve(&mut self) {
+        // The one outside any cgroup is the last, and nobody's parent. Parents come first: those that stay are whole.
+        let outside = self.tenants.pop();
+        self.tenants.truncate(self.tenants.len() / 2);
+        self.tenants
+            .extend(outside.filter(|_| !self.tenants.is_empty()));
+        self.yielded.truncate(self.yielded.len() / 2);
+        self.decisions.drain(..self.decisions.len().div_ceil(2));
+    }
+}
+
 /// Stands for an infinite PV.
 pub const PV_INFINITE: f64 = 1e9;
 
@@ -78,9 +114,9 @@ pub struct TenantStatus {
     /// Who has set that.
     #[serde(default)]
     pub weight_from: WeightFrom,
-    /// Whether its pages are counted here (a leaf) or below.
+    /// Whether no tenant is below it.
     pub leaf: bool,
-    /// Its file pages, for an inner node those of its leaves.
+    /// Its file pages, for an inner node those of its leaves and what is charged to none of them.
     pub usage: u64,
     /// What it is entitled to.
     pub entitled: u64,
@@ -271,4 +307,56 @@ pub struct Cost {
     pub reclaimed: u64,
     /// Reclaim orders that the kernel refused.
     pub errors: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_bounded_and_says_what_is_left_out() {
+        let tenant = |parent| TenantStatus {
+            path: "x".repeat(640),
+            parent,
+            ..TenantStatus::default()
+        };
+        let decision = Decision {
+            at: 0.0,
+            since: 0.0,
+            path: "x".repeat(640),
+            what: "reclaim".to_owned(),
+            why: "x".repeat(640),
+        };
+        let mut status = Status {
+            tenants: (0..3000_usize).map(|n| tenant(n.checked_sub(1))).collect(),
+            decisions: vec![decision; 100],
+            limits: vec!["a limit".to_owned()],
+            ..Status::default()
+        };
+        let outside = TenantStatus {
+            path: "-".to_owned(),
+            ..TenantStatus::default()
+        };
+        status.tenants.push(outside);
+        let text = status.clone().encode(1 << 20);
+        assert!(
+            text.len() <= 1 << 20 && text.len() > 1 << 18,
+            "{}",
+            text.len()
+        );
+        let told: Status = serde_json::from_slice(&text).unwrap();
+        assert_eq!(told.tenants.last().unwrap().path, "-");
+        let parents = told.tenants.iter().filter_map(|t| t.parent);
+        assert!(parents.max().unwrap() < told.tenants.len() - 1);
+        assert_eq!(told.limits.len(), 2);
+        let left = 3001 - told.tenants.len();
+        let said = format!(
+            "Status: {left} of 3001 tenants, and decisions, do not fit into 1 MiB and are left out"
+        );
+        assert_eq!(told.limits[1], said);
+
+        // There is room for this one.
+        let whole: Status = serde_json::from_slice(&status.encode(16 << 20)).unwrap();
+        assert_eq!((whole.tenants.len(), whole.limits.len()), (3001, 1));
+    }
 }

@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use justitia_agent::config::{Checked, DEFAULT_PATH};
+use justitia_agent::config::{Checked, DEFAULT_PATH, StateOnDisk};
 use justitia_agent::escape::encode;
 
-/// What was read, what was not, and what is odd; a line each.
-pub fn told(checked: &Checked) -> String {
+/// What was read, what was not, and what is odd, the place of the state directory included; a line each.
+pub fn told(checked: &Checked, state: Option<&StateOnDisk>) -> String {
     let name = |path: &Path| encode(path.as_os_str());
     let mut lines = Vec::new();
     if checked.files.is_empty() {
@@ -23,9 +23,10 @@ pub fn told(checked: &Checked) -> String {
             name(file)
         )
     }));
-    let odd = checked.warnings.iter();
-    lines.extend(odd.map(|warning| format!("warning: {warning}")));
-    let end = match checked.warnings.len() {
+    let odd = checked.warnings.iter().map(ToString::to_string);
+    let odd: Vec<String> = odd.chain(state.map(ToString::to_string)).collect();
+    lines.extend(odd.iter().map(|warning| format!("warning: {warning}")));
+    let end = match odd.len() {
         0 => "no errors".to_owned(),
         1 => "no errors, 1 warning".to_owned(),
         count => format!("no errors, {count} warnings"),
@@ -47,7 +48,7 @@ mod tests {
         std::fs::write(&path, "[[tenant]]\nmatch = \"a/\"\nweight = 3\n").unwrap();
         std::fs::create_dir(format!("{dir}/j.toml.d")).unwrap();
         std::fs::write(format!("{dir}/j.toml.d/10.conf"), "").unwrap();
-        let text = told(&Config::check(Some(&path)).unwrap());
+        let text = told(&Config::check(Some(&path)).unwrap(), None);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], format!("read: {dir}/j.toml"));
         assert!(
@@ -62,13 +63,36 @@ mod tests {
     }
 
     #[test]
-    fn no_file_is_no_file() {
-        let text = told(&Checked {
-            config: Config::default(),
+    fn a_state_directory_on_a_disk_is_odd() {
+        let checked = Checked {
+            config: Config {
+                state: "/proc/justitia".into(),
+                ..Config::default()
+            },
             files: Vec::new(),
             skipped: Vec::new(),
             warnings: Vec::new(),
-        });
+        };
+        let state = checked.config.state_on_disk();
+        let text = told(&checked, state.as_ref());
+        assert!(
+            text.contains("\nwarning: expected the state directory /proc/justitia on a memory")
+                && text.ends_with("\nno errors, 1 warning\n"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn no_file_is_no_file() {
+        let text = told(
+            &Checked {
+                config: Config::default(),
+                files: Vec::new(),
+                skipped: Vec::new(),
+                warnings: Vec::new(),
+            },
+            None,
+        );
         assert_eq!(
             text,
             "no configuration file at /etc/justitia/justitia.toml; defaults apply\nno errors\n"

@@ -19,6 +19,12 @@ const OF_ALL: usize = 14;
 /// Figures of a tenant.
 const OF_ONE: usize = 23;
 
+/// Tenants of a block. The agent tells 10,000 cgroups apart; in a minute some may have come and gone.
+const MOST_TENANTS: usize = 50_000;
+
+/// What a block says once is at most this long, bytes: an answer of the agent is half of it.
+const MOST_SAID: usize = 32 << 20;
+
 /// What a block says once.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Once {
@@ -59,6 +65,15 @@ impl Columns {
         self.all.len()
     }
 
+    /// Whether a block should hold no more: it has as many statuses as it may, or half as many tenants, or figures (of a
+    /// byte or two each) that take half of its length.
+    pub fn is_full(&self) -> bool {
+        let rows: usize = self.ones.iter().map(|(_, rows)| rows.len()).sum();
+        self.len() >= super::BLOCK
+            || self.ones.len() > MOST_TENANTS / 2
+            || rows * OF_ONE > super::LARGEST / 4
+    }
+
     /// Adds a status; `told` is the last decision that an earlier block has, seconds since the agent's start.
     pub fn push(&mut self, status: &Status, told: f64) {
         let at = self.all.len();
@@ -88,8 +103,12 @@ impl Columns {
             places.push(place);
             let spared = tenant.spared.as_ref().map_or(0, |why| {
                 let next = i64::try_from(self.strings.len()).unwrap_or(0) + 1;
-                *self.strings.entry(why.clone()).or_insert_with(|| {
-                    self.once.strings.push(why.clone());
+                let mut kept = why.clone();
+                while kept.len() > REASON {
+                    kept.pop();
+                }
+                *self.strings.entry(kept.clone()).or_insert_with(|| {
+                    self.once.strings.push(kept);
                     next
                 })
             });
@@ -130,112 +149,152 @@ impl Columns {
     }
 }
 
-/// The statuses of a payload; what was expected where it holds something else.
-pub fn statuses(payload: &[u8]) -> Result<Vec<Status>, &'static str> {
-    let mut from = payload;
-    let length = size(&mut from)?;
-    let once = from.get(..length).ok_or("the names' length")?;
-    from = &from[length..];
-    let once: Once = serde_json::from_slice(once).map_err(|_| "names")?;
-    let length = size(&mut from)?;
-    if length > super::BLOCK {
-        return Err("at most 60 statuses");
-    }
-    let mut all = vec![[0; OF_ALL]; length];
-    for column in 0..OF_ALL {
-        let mut last = 0i64;
-        for row in &mut all {
-            last = last.wrapping_add(get(&mut from)?);
-            row[column] = last;
+/// The longest reason that a tenant is spared, bytes: each of many tenants may have the same.
+const REASON: usize = 512;
+
+/// What a payload says, as columns: a status of it is made when it is wanted.
+#[derive(Debug)]
+pub struct Columned {
+    once: Once,
+    all: Vec<[i64; OF_ALL]>,
+    /// By tenant: the first status that has it, and its figures from then on.
+    ones: Vec<(usize, Vec<[i64; OF_ONE]>)>,
+}
+
+impl Columned {
+    /// Reads a payload. What it takes in memory is bounded by the payload's own length, whatever it says.
+    ///
+    /// # Errors
+    /// What was expected where it holds something else.
+    pub fn read(payload: &[u8]) -> Result<Self, &'static str> {
+        let mut from = payload;
+        let length = size(&mut from)?;
+        if length > MOST_SAID {
+            return Err("names of at most 32 MiB");
         }
-    }
-    let mut ones: Vec<(usize, Vec<[i64; OF_ONE]>)> = Vec::with_capacity(once.tenants.len());
-    for name in &once.tenants {
-        let (first, rows) = (size(&mut from)?, size(&mut from)?);
-        let whole = first.checked_add(rows).is_some_and(|end| end <= length);
-        if !whole || name.parent.is_some_and(|p| p >= ones.len()) {
-            return Err("tenants, parents first, within the block");
+        let once = from.get(..length).ok_or("the names' length")?;
+        from = &from[length..];
+        let once: Once = serde_json::from_slice(once).map_err(|_| "names")?;
+        if once.tenants.len() > MOST_TENANTS {
+            return Err("at most 50,000 tenants");
         }
-        ones.push((first, vec![[0; OF_ONE]; rows]));
-    }
-    for column in 0..OF_ONE {
-        for (_, rows) in &mut ones {
+        if once.strings.iter().any(|why| why.len() > REASON) {
+            return Err("reasons of at most 512 bytes");
+        }
+        let length = size(&mut from)?;
+        if length > super::BLOCK {
+            return Err("at most 60 statuses");
+        }
+        let mut all = vec![[0; OF_ALL]; length];
+        for column in 0..OF_ALL {
             let mut last = 0i64;
-            for row in rows {
+            for row in &mut all {
                 last = last.wrapping_add(get(&mut from)?);
                 row[column] = last;
             }
         }
+        let mut spans: Vec<(usize, usize)> = Vec::with_capacity(once.tenants.len());
+        for name in &once.tenants {
+            let (first, rows) = (size(&mut from)?, size(&mut from)?);
+            let whole = first.checked_add(rows).is_some_and(|end| end <= length);
+            if !whole || name.parent.is_some_and(|p| p >= spans.len()) {
+                return Err("tenants, parents first, within the block");
+            }
+            spans.push((first, rows));
+        }
+        let rows: usize = spans.iter().map(|(_, rows)| rows).sum();
+        // A figure takes a byte at least: before there is room for them, they must be there.
+        if rows * OF_ONE > from.len() {
+            return Err("more figures");
+        }
+        let mut ones: Vec<(usize, Vec<[i64; OF_ONE]>)> = spans
+            .into_iter()
+            .map(|(first, rows)| (first, vec![[0; OF_ONE]; rows]))
+            .collect();
+        for column in 0..OF_ONE {
+            for (_, rows) in &mut ones {
+                let mut last = 0i64;
+                for row in rows {
+                    last = last.wrapping_add(get(&mut from)?);
+                    row[column] = last;
+                }
+            }
+        }
+        Ok(Self { once, all, ones })
     }
-    Ok((0..length)
-        .map(|at| status(&once, at, &all[at], &ones))
-        .collect())
+
+    /// When the status at `at` was told, seconds since 1970.
+    pub fn time(&self, at: usize) -> Option<f64> {
+        self.all.get(at).map(time)
+    }
+
+    /// The status at `at`, if there are so many.
+    pub fn status(&self, at: usize) -> Option<Status> {
+        let all = self.all.get(at)?;
+        let mut places: Vec<Option<usize>> = Vec::with_capacity(self.ones.len());
+        let mut tenants = Vec::new();
+        // What is outside is last, whenever its name came.
+        let (outside, inside): (Vec<_>, Vec<_>) = self
+            .once
+            .tenants
+            .iter()
+            .zip(&self.ones)
+            .partition(|(name, _)| name.id == 0);
+        for (name, (first, rows)) in inside.into_iter().chain(outside) {
+            let row = at.checked_sub(*first).and_then(|at| rows.get(at));
+            let parent = name.parent.map(|p| places.get(p).copied().flatten());
+            let there = row.filter(|row| row[0] & 1 == 1 && parent != Some(None));
+            places.push(there.map(|_| tenants.len()));
+            if let Some(row) = there {
+                tenants.push(TenantStatus {
+                    path: name.path.clone(),
+                    id: name.id,
+                    parent: parent.flatten(),
+                    leaf: name.leaf,
+                    weight_from: name.from,
+                    ..tenant(row, &self.once.strings)
+                });
+            }
+        }
+        let time = time(all);
+        let uptime = to_f64(all[1].unsigned_abs()) / 1000.0;
+        let told = |d: &&Decision| d.at <= uptime;
+        Some(Status {
+            version: self.once.version.clone(),
+            observe: self.once.observe,
+            window: self.once.window,
+            blind: self.once.blind.clone(),
+            time,
+            uptime,
+            memory: MemoryStatus {
+                total: amount(all[2]),
+                free: amount(all[3]),
+                reserve: amount(all[4]),
+                falling: amount(all[5]),
+                capacity: amount(all[6]),
+            },
+            pv: maybe(all[7]),
+            pv_top: maybe(all[8]),
+            cost: Cost {
+                cpu: to_f64(all[9].unsigned_abs()) / 1000.0,
+                cpu_loop: to_f64(all[10].unsigned_abs()) / 1000.0,
+                resident: amount(all[11]),
+                knobs: all[12].unsigned_abs(),
+                reclaimed: 0,
+                errors: all[13].unsigned_abs(),
+            },
+            tenants,
+            yielded: self.once.yielded.clone(),
+            decisions: self.once.decisions.iter().filter(told).cloned().collect(),
+            limits: self.once.limits.clone(),
+            // `limits` say what was lost.
+            losses: Vec::new(),
+        })
+    }
 }
 
-fn status(
-    once: &Once,
-    at: usize,
-    all: &[i64; OF_ALL],
-    ones: &[(usize, Vec<[i64; OF_ONE]>)],
-) -> Status {
-    let mut places: Vec<Option<usize>> = Vec::with_capacity(ones.len());
-    let mut tenants = Vec::new();
-    // What is outside is last, whenever its name came.
-    let (outside, inside): (Vec<_>, Vec<_>) = once
-        .tenants
-        .iter()
-        .zip(ones)
-        .partition(|(name, _)| name.id == 0);
-    for (name, (first, rows)) in inside.into_iter().chain(outside) {
-        let row = at.checked_sub(*first).and_then(|at| rows.get(at));
-        let parent = name.parent.map(|p| places.get(p).copied().flatten());
-        let there = row.filter(|row| row[0] & 1 == 1 && parent != Some(None));
-        places.push(there.map(|_| tenants.len()));
-        if let Some(row) = there {
-            tenants.push(TenantStatus {
-                path: name.path.clone(),
-                id: name.id,
-                parent: parent.flatten(),
-                leaf: name.leaf,
-                weight_from: name.from,
-                ..tenant(row, &once.strings)
-            });
-        }
-    }
-    let time = to_f64(all[0].unsigned_abs()) / 1000.0;
-    let uptime = to_f64(all[1].unsigned_abs()) / 1000.0;
-    let told = |d: &&Decision| d.at <= uptime;
-    Status {
-        version: once.version.clone(),
-        observe: once.observe,
-        window: once.window,
-        blind: once.blind.clone(),
-        time,
-        uptime,
-        memory: MemoryStatus {
-            total: amount(all[2]),
-            free: amount(all[3]),
-            reserve: amount(all[4]),
-            falling: amount(all[5]),
-            capacity: amount(all[6]),
-        },
-        pv: maybe(all[7]),
-        pv_top: maybe(all[8]),
-        cost: Cost {
-            cpu: to_f64(all[9].unsigned_abs()) / 1000.0,
-            cpu_loop: to_f64(all[10].unsigned_abs()) / 1000.0,
-            resident: amount(all[11]),
-            knobs: all[12].unsigned_abs(),
-            reclaimed: 0,
-            errors: all[13].unsigned_abs(),
-        },
-        tenants,
-        yielded: once.yielded.clone(),
-        decisions: once.decisions.iter().filter(told).cloned().collect(),
-        limits: once.limits.clone(),
-        // `limits` say what was lost.
-        losses: Vec::new(),
-    }
+fn time(all: &[i64; OF_ALL]) -> f64 {
+    to_f64(all[0].unsigned_abs()) / 1000.0
 }
 
 fn of_all(status: &Status) -> [i64; OF_ALL] {
@@ -330,7 +389,7 @@ fn tenant(row: &[i64; OF_ONE], strings: &[String]) -> TenantStatus {
         latency: (latency != LatencyStatus::default()).then_some(latency),
         ..AppStatus::default()
     };
-    let spared = usize::try_from(row[7] - 1).ok();
+    let spared = row[7].checked_sub(1).and_then(|i| usize::try_from(i).ok());
     TenantStatus {
         growing: row[0] & 2 != 0,
         contends: row[0] & 4 != 0,

@@ -6,12 +6,17 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use justitia_agent::regular;
 use justitia_agent::tell::Status;
 
-use super::{HEAD, LARGEST, MARK, RecordError, TITLE, code};
+use super::code::Columned;
+use super::{HEAD, LARGEST, MARK, RecordError, TITLE, WINDOW};
 
 /// Bytes that are looked at at once when the next block has to be searched for.
 const CHUNK: usize = 1 << 20;
+
+/// What is expected of a block that ends too soon.
+const TOO_FEW: &str = "as many statuses as its head says";
 
 /// Where a block is.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +38,7 @@ pub struct Recording {
     blocks: Vec<Block>,
     lost: u64,
     /// The block that was read last.
-    kept: Option<(usize, Vec<Arc<Status>>)>,
+    kept: Option<(usize, Box<Columned>)>,
 }
 
 impl Recording {
@@ -47,7 +52,7 @@ impl Recording {
             path: named.clone(),
             source,
         };
-        let file = File::open(path).map_err(system)?;
+        let file = regular::follow(path).map_err(system)?;
         let end = file.metadata().map_err(system)?.len();
         let mut title = vec![0; TITLE.len()];
         if file.read_exact_at(&mut title, 0).is_err() || title != TITLE {
@@ -120,14 +125,19 @@ impl Recording {
         let Some(block) = self.blocks.get(index).copied() else {
             return Err(self.not_understood(0, "a block"));
         };
-        if self.kept.as_ref().is_none_or(|(kept, _)| *kept != index) {
-            let statuses = self.read(block)?;
-            self.kept = Some((index, statuses));
-        }
-        self.kept
-            .as_ref()
-            .and_then(|(_, statuses)| statuses.get(position - block.begins).cloned())
-            .ok_or_else(|| self.not_understood(block.offset, "as many statuses as its head says"))
+        let status = self.columns(index, block)?.status(position - block.begins);
+        status
+            .map(Arc::new)
+            .ok_or_else(|| self.not_understood(block.offset, TOO_FEW))
+    }
+
+    /// What a block says, read if it is not the one read before.
+    fn columns(&mut self, index: usize, block: Block) -> Result<&Columned, RecordError> {
+        let kept = match self.kept.take() {
+            Some((kept, columns)) if kept == index => columns,
+            _ => Box::new(self.read(block)?),
+        };
+        Ok(&self.kept.insert((index, kept)).1)
     }
 
     /// The position of the last status that is not after `time`, seconds since 1970; the first if all are.
@@ -143,27 +153,25 @@ impl Recording {
         else {
             return Ok(0);
         };
-        let mut position = block.begins;
-        while position + 1 < block.begins + block.statuses
-            && self.status(position + 1)?.time <= time
-        {
-            position += 1;
-        }
-        Ok(position)
+        let columns = self.columns(after - 1, block)?;
+        let later = |at: &usize| columns.time(*at).is_some_and(|at| at <= time);
+        let more = (1..block.statuses).take_while(later).count();
+        Ok(block.begins + more)
     }
 
-    fn read(&self, block: Block) -> Result<Vec<Arc<Status>>, RecordError> {
+    fn read(&self, block: Block) -> Result<Columned, RecordError> {
         let rest = body(&self.file, block.offset, block.length)
             .ok_or_else(|| self.not_understood(block.offset, "the checksum of its head"))?;
         let payload = rest.get(HEAD - 12..).unwrap_or_default();
         let mut plain = Vec::new();
         let bound = as_u64(LARGEST);
         zstd::Decoder::new(payload)
-            .and_then(|decoder| decoder.take(bound).read_to_end(&mut plain))
+            .and_then(|mut decoder| {
+                decoder.window_log_max(WINDOW)?;
+                decoder.take(bound).read_to_end(&mut plain)
+            })
             .map_err(|_| self.not_understood(block.offset, "compressed columns"))?;
-        let statuses =
-            code::statuses(&plain).map_err(|what| self.not_understood(block.offset, what))?;
-        Ok(statuses.into_iter().map(Arc::new).collect())
+        Columned::read(&plain).map_err(|what| self.not_understood(block.offset, what))
     }
 
     fn not_understood(&self, offset: u64, what: &'static str) -> RecordError {

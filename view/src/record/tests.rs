@@ -1,5 +1,8 @@
 //! What was recorded comes back, from whole files and from broken ones.
 
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
 use super::*;
 use crate::record::code::Columns;
 use crate::top::made_up;
@@ -137,6 +140,135 @@ fn something_else_is_refused_and_nothing_is_overwritten() {
     ));
 }
 
+/// Counts what each thread holds.
+struct Counting;
+
+thread_local! {
+    static HELD: Cell<isize> = const { Cell::new(0) };
+    static PEAK: Cell<isize> = const { Cell::new(0) };
+}
+
+fn hold(bytes: usize, sign: isize) {
+    let held = HELD.get() + sign * isize::try_from(bytes).unwrap_or(isize::MAX);
+    HELD.set(held);
+    PEAK.set(PEAK.get().max(held));
+}
+
+// SAFETY: every call is passed on unchanged to the system's allocator; counting allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        hold(layout.size(), 1);
+        // SAFETY: the caller's promises are the system allocator's.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        hold(layout.size(), -1);
+        // SAFETY: as above.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// What `work` holds at most at one time, bytes.
+fn peak(work: impl FnOnce()) -> usize {
+    let before = HELD.get();
+    PEAK.set(before);
+    work();
+    usize::try_from(PEAK.get() - before).unwrap()
+}
+
+fn read(payload: &[u8]) -> usize {
+    peak(|| {
+        if let Ok(columns) = code::Columned::read(payload) {
+            for at in 0..61 {
+                let _ = columns.status(at);
+            }
+        }
+    })
+}
+
+/// Seven bits a byte, as the figures are written.
+fn figure(value: usize) -> Vec<u8> {
+    let mut rest = value << 1;
+    let mut out = Vec::new();
+    while rest >= 128 {
+        out.push(u8::try_from(rest & 127).unwrap() | 128);
+        rest >>= 7;
+    }
+    out.push(u8::try_from(rest).unwrap());
+    out
+}
+
+/// A payload that says `once` in JSON, and 60 statuses with as many figures as there are zeroes.
+fn payload(once: &str, tenants: usize, zeroes: usize) -> Vec<u8> {
+    let mut out = figure(once.len());
+    out.extend(once.as_bytes());
+    out.extend(figure(60));
+    out.extend(vec![0; 60 * 14]);
+    for _ in 0..tenants {
+        out.extend([figure(0), figure(60)].concat());
+    }
+    out.extend(vec![0; zeroes]);
+    out
+}
+
+/// Each says much in few bytes.
+#[test]
+fn crafted_blocks_take_memory_in_proportion_to_their_length() {
+    let once = |tenants: usize, parts: &str| {
+        let name = r#"{"path":"","id":1,"parent":null,"leaf":true,"from":"nobody"}"#;
+        let names = vec![name; tenants].join(",");
+        format!(
+            r#"{{"version":"","observe":true,"window":1,"tenants":[{names}],"decisions":[],"yielded":[],"blind":null,{parts}}}"#
+        )
+    };
+    let plain = r#""strings":[],"limits":[]"#;
+    let many = format!(r#""strings":[],"limits":[{}""]"#, r#""","#.repeat(300_000));
+    let reason = format!(r#""limits":[],"strings":["{}"]"#, "x".repeat(100_000));
+    for (name, payload) in [
+        // Rows without figures, and with them.
+        ("no figures", payload(&once(20_000, plain), 20_000, 100)),
+        ("figures", payload(&once(2000, plain), 2000, 2000 * 60 * 23)),
+        ("names", payload(&once(100_000, plain), 100_000, 100)),
+        ("texts", payload(&once(1, &many), 1, 60 * 23)),
+        (
+            "a reason",
+            payload(&once(2000, &reason), 2000, 2000 * 60 * 23),
+        ),
+    ] {
+        let held = read(&payload);
+        println!("{name}: {held} bytes for {}", payload.len());
+        assert!(
+            held < 24 * payload.len(),
+            "{name}: {held} bytes for {}",
+            payload.len()
+        );
+    }
+}
+
+/// A block that unpacks to far more than a block may hold.
+#[test]
+fn a_block_that_unpacks_without_end_is_refused() {
+    let (_dir, path, _) = recorded(1, 1);
+    let zeroes = vec![0; LARGEST + (64 << 20)];
+    let packed = zstd::encode_all(zeroes.as_slice(), 1).unwrap();
+    drop(zeroes);
+    let mut rest = vec![0; 16];
+    rest.extend(60u32.to_le_bytes());
+    rest.extend(&packed);
+    let mut file = TITLE.to_vec();
+    file.extend(MARK);
+    file.extend(u32::try_from(packed.len()).unwrap().to_le_bytes());
+    file.extend(crc32fast::hash(&rest).to_le_bytes());
+    file.extend(&rest);
+    std::fs::write(&path, &file).unwrap();
+    let mut recording = Recording::open(&path).unwrap();
+    let held = peak(|| assert!(recording.status(0).is_err()));
+    assert!(held < 4 * LARGEST, "{held}");
+}
+
 #[test]
 fn random_bytes_are_no_columns_and_no_panic() {
     let mut state = 1u64;
@@ -151,6 +283,7 @@ fn random_bytes_are_no_columns_and_no_panic() {
         let at = usize::try_from(state >> 33).unwrap() % bad.len();
         bad[at] = u8::try_from(state >> 25 & 255).unwrap();
         bad.truncate(bad.len() - at % 3);
-        let _ = code::statuses(&bad);
+        let held = read(&bad);
+        assert!(held < 64 << 10, "{held} bytes for {}", bad.len());
     }
 }

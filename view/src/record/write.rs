@@ -7,7 +7,7 @@ use std::path::Path;
 use justitia_agent::tell::Status;
 
 use super::code::Columns;
-use super::{BLOCK, MARK, RecordError, TITLE};
+use super::{MARK, RecordError, TITLE};
 
 /// How hard blocks are compressed: beyond this it takes much longer for little.
 const LEVEL: i32 = 12;
@@ -86,7 +86,7 @@ impl Recorder {
         self.times = Some((first, status.time));
         self.columns.push(status, self.told);
         self.statuses += 1;
-        if self.columns.len() >= BLOCK {
+        if self.columns.is_full() {
             self.flush()?;
         }
         Ok(())

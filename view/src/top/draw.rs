@@ -1,5 +1,6 @@
 //! A frame, from a view. No I/O.
 
+use justitia_agent::escape::is_plain;
 use justitia_agent::tell::Status;
 use justitia_agent::tell::status::{Holder, TenantStatus};
 use justitia_share::num::to_f64;
@@ -58,6 +59,12 @@ pub fn draw(frame: &mut Frame<'_>, view: &mut View, look: Look) {
         }
     }
     frame.render_widget(footing(view, foot.width, look), foot);
+    // What was told by a socket or a recording may hold anything.
+    for cell in &mut frame.buffer_mut().content {
+        if !cell.symbol().chars().all(is_plain) {
+            cell.set_symbol("?");
+        }
+    }
 }
 
 fn heading(view: &View, status: Option<&Status>, width: u16, look: Look) -> Paragraph<'static> {

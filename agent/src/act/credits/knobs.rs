@@ -8,8 +8,8 @@ use justitia_kernel::io::DevId;
 use justitia_kernel::knob::{Knob, read_raw};
 use justitia_share::credit::Limits;
 
-use super::{DiskCredits, Lapsed, Moved, trusted};
-use crate::act::guard::Guard;
+use super::guarded::{Guarded, LetGo};
+use super::{DiskCredits, Moved};
 use crate::act::ledger::{Ledger, LedgerError, Written};
 use crate::escape;
 use crate::observe::Observer;
@@ -53,18 +53,20 @@ pub(super) fn ours_to_write(
 pub(super) fn yield_foreign(
     disk: &mut DiskCredits,
     ledger: &mut Ledger,
-    guard: Option<&Guard>,
-) -> Result<(), Lapsed> {
+    guard: &Guarded,
+) -> Result<(), LetGo> {
     let knob = Knob::IoMax(disk.disk.id);
     let mut foreign = Vec::new();
     for id in disk.standing.keys() {
-        trusted(guard, Instant::now())?;
-        if ledger.audit(*id, knob).is_some() {
-            foreign.push(*id);
+        guard.trusted(Instant::now())?;
+        match ledger.audit(*id, knob) {
+            Ok(None | Some(Written::Reapplied { .. })) => {}
+            Ok(Some(_)) => foreign.push((*id, "someone else wrote it: yielded".to_owned())),
+            Err(error) => foreign.push((*id, format!("not limited for now: {error}"))),
         }
     }
-    for id in foreign {
-        tracing::warn!(cgroup = id.0, %knob, "someone else wrote it: yielded");
+    for (id, why) in foreign {
+        tracing::warn!(cgroup = id.0, %knob, "{why}");
         disk.standing.remove(&id);
     }
     Ok(())
@@ -82,9 +84,9 @@ pub(super) fn limit(
     intents: Vec<LimitIntent>,
     observer: &Observer,
     ledger: &mut Ledger,
-    guard: Option<&Guard>,
+    guard: &Guarded,
     moved: &mut Vec<Moved>,
-) -> Result<(), Lapsed> {
+) -> Result<(), LetGo> {
     let device = disk.disk.id;
     let knob = Knob::IoMax(device);
     for intent in intents {
@@ -103,8 +105,8 @@ pub(super) fn limit(
             continue;
         };
         let value = io_max(device, &intent.limits);
-        tracing::debug!(tenant = %node.cgroup.path().display(), value, why = %intent.reason, "io.max");
-        trusted(guard, Instant::now())?;
+        tracing::debug!(tenant = escape::encode(node.cgroup.path().as_os_str()), value, why = %intent.reason, "io.max");
+        guard.trusted(Instant::now())?;
         let written = ledger.set(&node.cgroup, knob, &value);
         if told(&node.cgroup, knob, written, ledger) {
             disk.standing.insert(intent.id, intent.limits);
@@ -121,24 +123,27 @@ pub(super) fn limit(
     Ok(())
 }
 
-/// Whether the value stands; otherwise the knob is left alone from now on, and that is said.
+/// Whether the value stands; otherwise nothing of ours does, and why is said.
 pub(super) fn told(
     cgroup: &Cgroup,
     knob: Knob,
     written: Result<Written, LedgerError>,
-    ledger: &mut Ledger,
+    ledger: &Ledger,
 ) -> bool {
     let tenant = escape::encode(cgroup.path().as_os_str());
     match written {
-        Ok(Written::Yes | Written::Already) => true,
+        Ok(Written::Yes | Written::Already | Written::Reapplied { .. }) => true,
         Ok(Written::Yielded { ours, found }) => {
             tracing::warn!(tenant, %knob, ours, found, "someone else wrote it: yielded");
             false
         }
         Ok(Written::Gone) => false,
+        Err(error) if ledger.may_write(cgroup.id(), knob) => {
+            tracing::debug!(tenant, %knob, %error, "could not be set; it is tried again");
+            false
+        }
         Err(error) => {
             tracing::warn!(tenant, %knob, %error, "could not be set; left alone");
-            ledger.leave(cgroup.id(), knob, "");
             false
         }
     }

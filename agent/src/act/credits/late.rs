@@ -55,11 +55,16 @@ impl Late {
             return Ok(None);
         };
         match ledger.set(&self.root, KNOB, &late) {
-            Ok(Written::Yes | Written::Already) => {
+            Ok(Written::Yes | Written::Already | Written::Reapplied { .. }) => {
                 self.left = false;
                 Ok(Some(self.moved(Some(late), WHY)))
             }
             Ok(Written::Yielded { .. } | Written::Gone) => Ok(None),
+            Err(_) if ledger.may_write(id, KNOB) => {
+                // For want of something at this moment: it is tried again.
+                self.left = false;
+                Ok(None)
+            }
             Err(error) => Err(told(&error)),
         }
     }
@@ -67,7 +72,7 @@ impl Late {
     /// Looks whether someone else has set it since, or what it follows.
     pub(super) fn audit(&self, ledger: &mut Ledger) -> Option<Moved> {
         let id = self.root.id();
-        if let Some(Written::Yielded { ours, found }) = ledger.audit(id, KNOB) {
+        if let Ok(Some(Written::Yielded { ours, found })) = ledger.audit(id, KNOB) {
             tracing::warn!(knob = %KNOB, ours, found, "someone else wrote it: yielded");
             return None;
         }

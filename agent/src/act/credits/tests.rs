@@ -1,7 +1,13 @@
 //! When limits are safe, and what becomes of them in a turn that was held up.
 
+use justitia_kernel::io::DevId;
+
+use std::path::Path;
+
 use super::*;
+use crate::act::guard::LAPSE;
 use crate::act::ledger::Written;
+use crate::observe::device::DiskIdentity;
 use crate::plan::credit::{LimitIntent, LimitReason, io_max};
 
 #[test]
@@ -93,11 +99,11 @@ fn limited(dir: &Path, silent: Duration) -> (Credits, Ledger, Cgroup) {
             id: device,
             name: "sda".to_owned(),
             dir: dir.to_owned(),
+            identity: DiskIdentity::Sequence(1),
         },
-        yields: None,
     });
     credits.highs.insert(cgroup.id(), 4096);
-    credits.guard = Some(Guard::deaf(silent));
+    credits.guard = Guarded::of(Guard::deaf(silent), |_| Err(std::io::Error::other("none")));
     // What the guard does.
     std::fs::write(root.join("a/io.max"), unlimited(device)).unwrap();
     std::fs::write(root.join("a/memory.high"), "max").unwrap();
@@ -109,9 +115,9 @@ fn what_the_guard_gave_back_within_a_turn_is_not_yielded() {
     let dir = tempfile::tempdir().unwrap();
     let (mut credits, mut ledger, cgroup) = limited(dir.path(), LAPSE);
     let knob = Knob::IoMax(credits.disks[0].disk.id);
-    let (disk, guard) = (&mut credits.disks[0], credits.guard.as_ref());
+    let (disk, guard) = (&mut credits.disks[0], &credits.guard);
     assert!(yield_foreign(disk, &mut ledger, guard).is_err());
-    credits.let_go(&mut ledger);
+    credits.let_go(&mut ledger, LetGo::Lapsed);
     assert!(ledger.is_empty());
     for knob in [knob, Knob::MemoryHigh] {
         assert!(ledger.may_write(cgroup.id(), knob), "{knob}");
@@ -119,18 +125,47 @@ fn what_the_guard_gave_back_within_a_turn_is_not_yielded() {
     assert!(credits.highs.is_empty() && credits.disks[0].standing.is_empty());
     assert_eq!(credits.moved().len(), 2);
     // It goes on: the guard hears of us, and what stands is trusted again.
-    credits.beat(Instant::now());
-    assert!(trusted(credits.guard.as_ref(), Instant::now()).is_ok());
+    credits.guard.beat(Instant::now());
+    assert!(credits.guard.trusted(Instant::now()).is_ok());
 }
 
 #[test]
 fn what_someone_else_wrote_while_the_guard_heard_of_us_is_yielded() {
     let dir = tempfile::tempdir().unwrap();
     let (mut credits, mut ledger, cgroup) = limited(dir.path(), Duration::ZERO);
-    let knob = Knob::IoMax(credits.disks[0].disk.id);
-    let (disk, guard) = (&mut credits.disks[0], credits.guard.as_ref());
+    let device = credits.disks[0].disk.id;
+    let knob = Knob::IoMax(device);
+    let (disk, guard) = (&mut credits.disks[0], &credits.guard);
+    // What stood there before us decides nothing: as systemd does, it was only applied again.
     assert!(yield_foreign(disk, &mut ledger, guard).is_ok());
-    assert!(!ledger.may_write(cgroup.id(), knob));
+    assert!(ledger.may_write(cgroup.id(), knob) && disk.standing.len() == 1);
+    let theirs = format!("{device} rbps=max wbps=777 riops=max wiops=max");
+    std::fs::write(dir.path().join("cgroup/a/io.max"), theirs).unwrap();
+    assert!(yield_foreign(disk, &mut ledger, guard).is_ok());
+    assert!(!ledger.may_write(cgroup.id(), knob) && disk.standing.is_empty());
+}
+
+#[test]
+fn without_a_guard_nothing_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut credits, mut ledger, cgroup) = limited(dir.path(), Duration::ZERO);
+    let (config, knob) = (Config::default(), Knob::IoMax(credits.disks[0].disk.id));
+    assert_eq!(credits.keep_guarded(&config, &ledger), Ok(()));
+    // It has ended, and there is no other.
+    credits.guard = Guarded::new(|_| Err(std::io::Error::other("no more processes")));
+    let why = credits.keep_guarded(&config, &ledger).unwrap_err();
+    assert_eq!(why, LetGo::NoGuard);
+    credits.let_go(&mut ledger, why);
+    assert!(ledger.is_empty() && credits.disks[0].standing.is_empty());
+    let moved = credits.moved();
+    assert!(
+        moved
+            .iter()
+            .all(|m| m.to.is_none() && m.why.contains("none can be started"))
+    );
+    // It is tried again as soon as somebody is to be limited; until then nothing needs one.
+    assert!(ledger.may_write(cgroup.id(), knob));
+    assert_eq!(credits.keep_guarded(&config, &ledger), Ok(()));
 }
 
 #[test]
@@ -138,12 +173,4 @@ fn a_room_that_holds_up_the_agent_is_the_last() {
     assert_eq!(held_up(Duration::from_millis(999)), None);
     let why = held_up(Duration::from_millis(1240)).unwrap();
     assert!(why.starts_with("setting it took 1.2 s: "), "{why}");
-}
-
-#[test]
-fn where_io_cost_works() {
-    let qos = "254:0 enable=1 ctrl=user rpct=0.00\n8:0 enable=0 ctrl=auto\n";
-    assert!(io_cost_on(qos, "254:0".parse().unwrap()));
-    assert!(!io_cost_on(qos, "8:0".parse().unwrap()));
-    assert!(!io_cost_on("", "8:0".parse().unwrap()));
 }

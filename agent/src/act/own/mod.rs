@@ -313,7 +313,7 @@ mod tests {
             reason: OwnReason {
                 owners_part: 0.8,
                 charged_part: 0.1,
-                rate: 1 << 20,
+                used: 8 << 20,
                 exposed: 0.5,
                 exposed_after: 0.0,
                 gain: 64 << 20,

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
 use justitia_share::credit::Interval;
@@ -49,8 +49,8 @@ const LONGEST: usize = 512;
 /// One disk, from look to look.
 #[derive(Debug)]
 pub struct DeviceMeter {
-    path: PathBuf,
-    /// Kept open: opening it costs more than reading it.
+    /// Opened once: it speaks of this disk as long as that is there, and of no other that comes by the same name.
+    /// `None` once it cannot be read.
     file: Option<File>,
     last: Option<(Instant, DiskStat)>,
     moved: f64,
@@ -61,8 +61,7 @@ impl DeviceMeter {
     #[must_use]
     pub fn new(dir: &Path) -> Self {
         Self {
-            path: dir.join("stat"),
-            file: None,
+            file: File::open(dir.join("stat")).ok(),
             last: None,
             moved: 0.0,
         }
@@ -74,7 +73,18 @@ impl DeviceMeter {
         self.moved
     }
 
-    /// What it did since the last look; `None` at the first one, and while its counters cannot be read.
+    /// Whether the disk is there: whether its counters can be read now.
+    pub fn is_there(&mut self) -> bool {
+        self.read().is_some()
+    }
+
+    /// Whether the last reading failed: the disk has gone.
+    #[must_use]
+    pub const fn failed(&self) -> bool {
+        self.file.is_none()
+    }
+
+    /// What it did since the last look; `None` at the first one, and once its counters could not be read.
     pub fn look(&mut self, now: Instant) -> Option<Interval> {
         let stat = self.read()?;
         let (at, before) = self.last.replace((now, stat))?;
@@ -85,7 +95,7 @@ impl DeviceMeter {
     }
 
     fn read(&mut self) -> Option<DiskStat> {
-        let file = self.file.take().or_else(|| File::open(&self.path).ok())?;
+        let file = self.file.take()?;
         let mut text = [0; LONGEST];
         let length = file.read_at(&mut text, 0).ok()?;
         let stat = DiskStat::parse(std::str::from_utf8(text.get(..length)?).ok()?)?;
@@ -129,29 +139,30 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_cannot_be_read_is_tried_again() {
+    fn a_disk_that_cannot_be_read_is_gone_whatever_comes_by_its_name() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("stat");
+        assert!(DeviceMeter::new(dir.path()).failed());
+        std::fs::write(&path, TEXT).unwrap();
         let mut meter = DeviceMeter::new(dir.path());
         let begin = Instant::now();
         let mut look = |seconds: f64| {
             let interval = meter.look(begin + std::time::Duration::from_secs_f64(seconds));
-            (interval, meter.moved())
+            (interval, meter.moved(), meter.failed())
         };
-        assert_eq!(look(0.0).0, None);
-        std::fs::write(&path, TEXT).unwrap();
-        assert_eq!(look(0.25).0, None, "the first look");
+        assert_eq!(look(0.0), (None, 0.0, false), "the first look");
         let later = TEXT.replace("5000", "5100").replace("3200", "3210");
         std::fs::write(&path, later).unwrap();
-        let (interval, moved) = look(0.5);
+        let (interval, moved, failed) = look(0.25);
         assert!((interval.unwrap().busy - 0.4).abs() < 1e-9);
         assert!((moved - 10.0 * SECTOR / 0.25).abs() < 1e-9, "{moved}");
+        assert!(!failed);
+        // As the kernel has it for a disk that is removed, and another one under the same name.
         std::fs::write(&path, "").unwrap();
-        assert_eq!(look(0.75).0, None);
-        // Another file under the same name, as when a disk comes back.
-        std::fs::remove_file(&path).unwrap();
+        std::fs::rename(&path, dir.path().join("old")).unwrap();
         std::fs::write(&path, TEXT.replace("5000", "5200")).unwrap();
-        assert!((look(1.0).0.unwrap().busy - 0.2).abs() < 1e-9);
+        assert_eq!((look(0.5).0, meter.failed()), (None, true));
+        assert!(!meter.is_there());
     }
 
     #[test]

@@ -21,6 +21,29 @@ pub struct Disk {
     pub name: String,
     /// Its directory there.
     pub dir: PathBuf,
+    /// Which disk it is: another one may get the same number and name later.
+    pub identity: DiskIdentity,
+}
+
+/// What tells a disk from another one of the same number, before or after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiskIdentity {
+    /// Its sequence number, which is given once between two boots, and anew for another medium (Linux 5.15 or later).
+    Sequence(u64),
+    /// The inode number of its directory in sysfs, before that.
+    Inode(u64),
+}
+
+impl DiskIdentity {
+    /// The disk in this directory of `/sys/block`; `None` if there is none.
+    #[must_use]
+    pub fn of(dir: &Path) -> Option<Self> {
+        let sequence = read(&dir.join("diskseq")).and_then(|text| text.parse().ok());
+        let inode = || Some(rustix::fs::stat(dir).ok()?.st_ino);
+        sequence
+            .map(Self::Sequence)
+            .or_else(|| inode().map(Self::Inode))
+    }
 }
 
 impl Disk {
@@ -36,27 +59,71 @@ impl Disk {
 /// Every disk below `sys` (`/sys`) that has a size, by name. Memory-backed devices (`ram`, `zram`) are none.
 #[must_use]
 pub fn disks(sys: &Path) -> Vec<Disk> {
-    let Ok(entries) = std::fs::read_dir(sys.join("block")) else {
-        return Vec::new();
-    };
-    let mut disks: Vec<Disk> = entries
-        .filter_map(|entry| disk(&entry.ok()?.path()))
-        .collect();
-    disks.sort_by(|a, b| a.name.cmp(&b.name));
-    disks
+    let devices = block_devices(sys).into_iter();
+    devices.filter_map(|(_, found)| found.ok()).collect()
 }
 
-fn disk(dir: &Path) -> Option<Disk> {
-    let name = dir.file_name()?.to_str()?.to_owned();
-    let in_memory = name.starts_with("ram") || name.starts_with("zram");
-    let sectors: u64 = read(&dir.join("size"))?.parse().ok()?;
-    if in_memory || sectors == 0 || !slaves(dir).is_empty() || dir.join("loop").exists() {
-        return None;
+/// Every block device below `sys` (`/sys`) but partitions, by name: the disk that it is, or why it is none.
+#[must_use]
+pub fn block_devices(sys: &Path) -> Vec<(String, Result<Disk, NoDisk>)> {
+    let entries = std::fs::read_dir(sys.join("block"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let mut devices: Vec<_> = entries
+        .filter_map(|entry| {
+            let name = entry.file_name().to_str()?.to_owned();
+            let found = disk(&entry.path(), &name);
+            Some((name, found))
+        })
+        .collect();
+    devices.sort_by(|(a, _), (b, _)| a.cmp(b));
+    devices
+}
+
+/// Why a block device is none of the disks among which I/O is divided.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoDisk {
+    /// It keeps what it holds in memory.
+    #[error("it is in memory")]
+    InMemory,
+    /// It has no medium, or is not set up.
+    #[error("it has no size: no medium, or not set up")]
+    Empty,
+    /// It lies on other devices, these.
+    #[error("it lies on {}, where its I/O is divided", .0.join(", "))]
+    Stacked(Vec<String>),
+    /// It lies on a file.
+    #[error("it lies on a file, and its I/O is divided where that is")]
+    Loop,
+    /// Its files in sysfs cannot be read: it is hidden behind another one, or about to go.
+    #[error("sysfs does not say its size, its number or what it lies on")]
+    Unknown,
+}
+
+fn disk(dir: &Path, name: &str) -> Result<Disk, NoDisk> {
+    if name.starts_with("ram") || name.starts_with("zram") {
+        return Err(NoDisk::InMemory);
     }
-    Some(Disk {
-        id: read(&dir.join("dev"))?.parse().ok()?,
-        name,
+    let number = |file| read(&dir.join(file)).and_then(|text| text.parse::<u64>().ok());
+    if number("size").ok_or(NoDisk::Unknown)? == 0 {
+        return Err(NoDisk::Empty);
+    }
+    if !slaves(dir).is_empty() {
+        let below = std::fs::read_dir(dir.join("slaves")).into_iter().flatten();
+        let below = below.flatten().map(|entry| entry.file_name());
+        let below = below.map(|name| name.to_string_lossy().into_owned());
+        return Err(NoDisk::Stacked(below.collect()));
+    }
+    if dir.join("loop").exists() {
+        return Err(NoDisk::Loop);
+    }
+    let id = read(&dir.join("dev")).and_then(|text| text.parse().ok());
+    Ok(Disk {
+        id: id.ok_or(NoDisk::Unknown)?,
+        name: name.to_owned(),
         dir: dir.to_owned(),
+        identity: DiskIdentity::of(dir).ok_or(NoDisk::Unknown)?,
     })
 }
 
@@ -119,15 +186,16 @@ fn read(path: &Path) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
     /// A sysfs with devices below `devices/`, linked as the kernel links them.
-    struct Sys(tempfile::TempDir);
+    pub struct Sys(pub tempfile::TempDir);
 
     impl Sys {
-        fn device(&self, path: &str, number: &str) -> PathBuf {
+        /// Adds a disk, or below one, a partition.
+        pub fn device(&self, path: &str, number: &str) -> PathBuf {
             let dir = self.0.path().join("devices").join(path);
             std::fs::create_dir_all(dir.join("slaves")).unwrap();
             std::fs::write(dir.join("dev"), format!("{number}\n")).unwrap();
@@ -142,6 +210,14 @@ mod tests {
                 std::fs::write(dir.join("partition"), "1\n").unwrap();
             }
             dir
+        }
+
+        /// Removes a disk.
+        pub fn remove(&self, name: &str, number: &str) {
+            for link in [format!("block/{name}"), format!("dev/block/{number}")] {
+                std::fs::remove_file(self.0.path().join(link)).unwrap();
+            }
+            std::fs::remove_dir_all(self.0.path().join("devices").join(name)).unwrap();
         }
     }
 
@@ -169,6 +245,9 @@ mod tests {
         assert_eq!(below("11:0"), []);
         let names: Vec<String> = disks(sys.0.path()).into_iter().map(|d| d.name).collect();
         assert_eq!(names, ["sda", "sdb"]);
+        let (_, crypt) = block_devices(sys.0.path()).remove(0);
+        let why = crypt.unwrap_err().to_string();
+        assert_eq!(why, "it lies on sda1, where its I/O is divided");
     }
 
     #[test]
@@ -181,7 +260,28 @@ mod tests {
         std::fs::create_dir(a_loop.join("loop")).unwrap();
         std::fs::write(a_loop.join("loop/backing_file"), "/nowhere\n").unwrap();
         assert_eq!(disks(sys.0.path()), []);
+        let why: Vec<_> = block_devices(sys.0.path())
+            .into_iter()
+            .map(|(name, found)| (name, found.unwrap_err()))
+            .collect();
+        let expected = [
+            ("loop0", NoDisk::Loop),
+            ("sr0", NoDisk::Empty),
+            ("zram0", NoDisk::InMemory),
+        ];
+        assert_eq!(why, expected.map(|(name, why)| (name.to_owned(), why)));
         assert_eq!(disks(Path::new("/nowhere")), []);
+    }
+
+    #[test]
+    fn a_disk_is_told_from_another_one_of_its_number() {
+        let sys = Sys(tempfile::tempdir().unwrap());
+        let dir = sys.device("sda", "8:0");
+        let identity = || disks(sys.0.path())[0].identity;
+        let inode = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&dir).unwrap());
+        assert_eq!(identity(), DiskIdentity::Inode(inode));
+        std::fs::write(dir.join("diskseq"), "17\n").unwrap();
+        assert_eq!(identity(), DiskIdentity::Sequence(17));
     }
 
     #[test]

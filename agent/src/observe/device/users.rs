@@ -16,11 +16,13 @@ const ALL: Duration = Duration::from_secs(1);
 const FEW: usize = 64;
 /// A tenant that has done nothing for so long rests.
 const LATELY: Duration = Duration::from_secs(10);
-/// The `io.stat` of one that rests is read when its applications have read or written, and else, for what the probes do not
-/// count, by mapped pages for instance, or not yet, since a call has not come back, every so many times.
-const RESTS: u64 = 240;
-/// While disks move more than those who are known to use them do, so many times as often.
-const STRANGERS: u64 = 10;
+/// What the probes do not count, mapped pages that are written back for instance, is looked for in the `io.stat` of so many
+/// tenants that rest, a different part of them each time …
+const ASKED: usize = 16;
+/// … without probes, or while disks move more than those who are known to use them do, of so many …
+const ASKED_AT_MOST: usize = 640;
+/// … and of each at least every so many times.
+const RESTS: usize = 240;
 /// Of what disks move; the rest may be the file system's own.
 const NEARLY_ALL: f64 = 0.9;
 /// Of a tenant with more cgroups than this the probes are not asked at each look.
@@ -28,8 +30,8 @@ const MANY: usize = 32;
 
 /// What the probes know of tenants.
 pub trait Probed {
-    /// What a tenant's applications have read and written when the probes were last read, bytes, and whether they did
-    /// anything in the last seconds: at no cost. `None` without probes.
+    /// What a tenant's applications have had disks do when the probes were last read, as a number that grows with it, and
+    /// whether any in the last seconds: at no cost. `None` without probes.
     fn known(&self, id: CgroupId) -> Option<(u64, bool)>;
     /// What they have got up to now.
     fn got(&self, id: CgroupId) -> Option<Got>;
@@ -38,21 +40,9 @@ pub trait Probed {
 /// A tenant that rests.
 #[derive(Debug, Default)]
 struct Resting {
-    bytes: u64,
+    /// What [`Probed::known`] said.
+    disk: u64,
     io: Option<Vec<(DevId, IoStat)>>,
-    /// So many times until its `io.stat` is read.
-    spared: u64,
-}
-
-impl Resting {
-    fn new(id: CgroupId, bytes: u64) -> Self {
-        Self {
-            bytes,
-            io: None,
-            // Not all of them at once.
-            spared: id.0 % RESTS,
-        }
-    }
 }
 
 /// Tenants, by whether they use the disks.
@@ -63,6 +53,8 @@ pub struct Users {
     using: BTreeMap<CgroupId, Instant>,
     resting: HashMap<CgroupId, Resting>,
     looked_after_all: Option<Instant>,
+    /// How often.
+    round: usize,
     strangers: bool,
 }
 
@@ -75,21 +67,13 @@ impl Users {
         now: Instant,
     ) -> Vec<(CgroupId, TenantIo)> {
         let few = mirror.len() <= FEW;
-        if few || self.looked_after_all.is_none_or(|at| now - at >= ALL) {
+        let due = self.looked_after_all.is_none_or(|at| now - at >= ALL);
+        if due {
             self.looked_after_all = Some(now);
-            for node in mirror.units() {
-                let cgroup = &node.cgroup;
-                let id = cgroup.id();
-                if !self.using.contains_key(&id)
-                    && match known(mirror, probed, node) {
-                        Some(known) => self.wakes(cgroup, known),
-                        None => few || self.moves(cgroup),
-                    }
-                {
-                    self.resting.remove(&id);
-                    self.using.insert(id, now);
-                }
-            }
+            self.round = self.round.wrapping_add(1);
+        }
+        if few || due {
+            self.look_after_all(mirror, probed, (few, due), now);
         }
         let mut seen = Vec::new();
         let mut rest = Vec::new();
@@ -101,27 +85,61 @@ impl Users {
                     if io.uses() {
                         *since = now;
                     } else if now - *since >= LATELY {
-                        rest.push((*id, got));
+                        rest.push(*id);
                     }
                     seen.push((*id, io));
                 }
                 Some(Ok(None)) => {}
                 Some(Err(error)) => {
                     tracing::trace!(%error, "a tenant's I/O cannot be read");
-                    rest.push((*id, got));
+                    rest.push(*id);
                 }
-                None => rest.push((*id, got)),
+                None => rest.push(*id),
             }
         }
-        for (id, got) in rest {
+        for id in rest {
             self.using.remove(&id);
+            let known = mirror.get(id).and_then(|node| known(mirror, probed, node));
             let resting = Resting {
+                disk: known.map_or(0, |(disk, _)| disk),
                 io: self.meters.gone(id),
-                ..Resting::new(id, got.map_or(0, |got| got.bytes))
             };
             self.resting.insert(id, resting);
         }
         seen
+    }
+
+    /// Looks for who rested and does so no more: whether there are `few`, and whether it is time to ask some.
+    fn look_after_all(
+        &mut self,
+        mirror: &Mirror,
+        probed: &impl Probed,
+        (few, due): (bool, bool),
+        now: Instant,
+    ) {
+        for (number, node) in mirror.units().enumerate() {
+            let cgroup = &node.cgroup;
+            let id = cgroup.id();
+            if self.using.contains_key(&id) {
+                continue;
+            }
+            let known = known(mirror, probed, node);
+            let asked = if known.is_none() || self.strangers {
+                ASKED_AT_MOST
+            } else {
+                ASKED
+            };
+            let every = mirror.len().div_ceil(asked).clamp(1, RESTS);
+            let turn = due && number % every == self.round % every;
+            let wakes = match known {
+                Some(known) => self.wakes(id, known) || (turn && self.moves(cgroup)),
+                None => few || (turn && self.moves(cgroup)),
+            };
+            if wakes {
+                self.resting.remove(&id);
+                self.using.insert(id, now);
+            }
+        }
     }
 
     /// Disks move this many bytes a second, and those whom the last look found move that many of them: if that is not
@@ -130,29 +148,15 @@ impl Users {
         self.strangers = known < NEARLY_ALL * moved;
     }
 
-    /// Whether one that rested does so no more.
-    fn wakes(&mut self, cgroup: &Cgroup, (bytes, lately): (u64, bool)) -> bool {
-        let id = cgroup.id();
-        let (new, resting) = match self.resting.entry(id) {
-            Entry::Occupied(known) => (false, known.into_mut()),
-            Entry::Vacant(unknown) => (true, unknown.insert(Resting::new(id, bytes))),
-        };
-        let moved = bytes > resting.bytes;
-        resting.bytes = bytes;
-        if new && lately {
-            return true;
+    /// Whether the probes know of one that it rests no more.
+    fn wakes(&mut self, id: CgroupId, (disk, lately): (u64, bool)) -> bool {
+        match self.resting.entry(id) {
+            Entry::Occupied(mut known) => disk > std::mem::replace(&mut known.get_mut().disk, disk),
+            Entry::Vacant(unknown) => {
+                unknown.insert(Resting { disk, io: None });
+                lately
+            }
         }
-        // What is read from memory is nothing to a disk.
-        if moved {
-            return self.moves(cgroup);
-        }
-        if resting.spared > 0 {
-            let counts = if self.strangers { STRANGERS } else { 1 };
-            resting.spared = resting.spared.saturating_sub(counts);
-            return false;
-        }
-        resting.spared = RESTS - 1;
-        self.moves(cgroup)
     }
 
     /// Whether the I/O of one that rests has moved since this was asked last.
@@ -242,7 +246,7 @@ mod tests {
         mirror
     }
 
-    /// A hundred tenants, plain files, and the probes' word for one of them.
+    /// Tenants, plain files, and the probes' word for one of them.
     struct Fixture {
         dir: tempfile::TempDir,
         mirror: Mirror,
@@ -252,9 +256,14 @@ mod tests {
     }
 
     impl Fixture {
+        /// A hundred.
         fn new() -> Self {
+            Self::of(100)
+        }
+
+        fn of(tenants: usize) -> Self {
             let dir = tempfile::tempdir().unwrap();
-            for number in 0..100 {
+            for number in 0..tenants {
                 let path = cgroup(dir.path(), &format!("t{number}"), "io memory\n");
                 let write = |file: &str, text: &str| std::fs::write(path.join(file), text).unwrap();
                 write("memory.low", "0\n");
@@ -308,13 +317,12 @@ mod tests {
             let now = begin + Duration::from_secs_f64(seconds);
             users.look(&tenants.mirror, &tenants, now)
         };
-        // One reads, from memory: that is nothing to a disk.
-        for second in 0..5 {
-            tenants.known.set((4096 * second, second > 0));
-            assert_eq!(ids(&look(f64::from(u32::try_from(second).unwrap()))), []);
+        // Nobody has a disk do anything.
+        for second in 0..5_u8 {
+            assert_eq!(ids(&look(f64::from(second))), []);
         }
         assert!(tenants.asked.borrow().is_empty(), "nobody is looked at");
-        // And from the disk: it is looked at from then on, between looks at all as well.
+        // One reads from the disk: it is looked at from then on, between looks at all as well.
         tenants.known.set((65536, true));
         tenants.writes(65536);
         assert_eq!(ids(&look(5.0)), [], "the first look");
@@ -400,36 +408,53 @@ mod tests {
         assert_eq!(look(2), [tenants.one]);
     }
 
-    #[test]
-    fn what_the_probes_do_not_count_is_seen_later() {
-        let tenants = Fixture::new();
+    /// After how many seconds one of so many is found that uses the disk from then on.
+    fn found(tenants: &Fixture, probed: &impl Probed, moved: f64, known: f64) -> usize {
         let (mut users, begin) = (Users::default(), Instant::now());
-        let mut found = |from: u64, to: u64| {
-            (from..to).find(|second| {
-                let now = begin + Duration::from_secs(*second);
-                !users.look(&tenants.mirror, &tenants, now).is_empty()
-            })
+        let mut look = |second: usize| {
+            let now = begin + Duration::from_secs(second.try_into().unwrap());
+            ids(&users.look(&tenants.mirror, probed, now)) == [tenants.one]
         };
-        assert_eq!(found(0, RESTS), None);
-        tenants.writes(4096);
-        assert!(found(RESTS, 2 * RESTS + 2).is_some());
+        assert!(!(0..5).any(&mut look));
+        tenants.known.set((4096, true));
+        let mut look = |second: usize| {
+            tenants.writes(4096 * u64::try_from(second).unwrap());
+            users.explain(moved, known);
+            let now = begin + Duration::from_secs(second.try_into().unwrap());
+            ids(&users.look(&tenants.mirror, probed, now)) == [tenants.one]
+        };
+        (5..1000).find(|second| look(*second)).unwrap() - 5
+    }
+
+    /// The probes count nothing of it.
+    struct Unseen;
+
+    impl Probed for Unseen {
+        fn known(&self, _: CgroupId) -> Option<(u64, bool)> {
+            Some((0, false))
+        }
+        fn got(&self, _: CgroupId) -> Option<Got> {
+            Some(Got::default())
+        }
     }
 
     #[test]
-    fn who_is_not_counted_is_found_sooner_while_disks_move_more_than_is_known() {
-        let after = |known: f64| {
-            let tenants = Fixture::new();
-            let (mut users, begin) = (Users::default(), Instant::now());
-            users.explain(1e6, known);
-            (0..2 * RESTS + 2).find(|second| {
-                tenants.writes(4096 * (second + 1));
-                let now = begin + Duration::from_secs(*second);
-                !users.look(&tenants.mirror, &tenants, now).is_empty()
-            })
-        };
-        let (alone, beside) = (after(1e6).unwrap(), after(0.5e6).unwrap());
-        assert!(alone > RESTS, "{alone}");
-        assert!(beside <= 2 * RESTS / STRANGERS + 2, "{beside}");
+    fn who_uses_the_disk_is_found_in_a_second_however_many_rest() {
+        for number in [100, 3000] {
+            let tenants = Fixture::of(number);
+            assert!(found(&tenants, &tenants, 1e6, 1e6) <= 1, "of {number}");
+        }
+    }
+
+    #[test]
+    fn what_the_probes_do_not_count_is_found_by_asking_few_at_a_time() {
+        let tenants = Fixture::new();
+        let rounds = 100_usize.div_ceil(ASKED);
+        let alone = found(&tenants, &Unseen, 1e6, 1e6);
+        assert!((2..=2 * rounds + 1).contains(&alone), "{alone}");
+        // Sooner while disks move more than is known.
+        let beside = found(&Fixture::of(1000), &Unseen, 1e6, 0.5e6);
+        assert!(beside <= 5, "{beside}");
     }
 
     #[test]

@@ -2,16 +2,22 @@
 //! likes, and each costs the agent descriptors, memory and time.
 
 use std::collections::{HashMap, HashSet};
+use std::path::Path;
 
 use justitia_kernel::cgroup::CgroupId;
 use rustix::process::{Resource, getrlimit};
+
+use crate::escape;
 
 /// Cgroups below a delegated one are told apart up to this many; beyond it the delegated one is one tenant.
 const OF_A_DELEGATE: usize = 500;
 /// Deeper than this below the root nothing is told apart: pages count for the ancestor at this depth.
 pub const DEEPEST: usize = 32;
-/// A path longer than this is none that anybody could open.
-pub const LONGEST: usize = 4096;
+/// The longest path that is told apart, bytes in the escaped form in which the ledger, the status and the metrics have it;
+/// pages of cgroups beyond it count for the nearest ancestor within it.
+const LONGEST: usize = 512;
+/// Cgroups that the limits name each; of more they say how many.
+const NAMED: usize = 8;
 /// Cgroups altogether; fewer where descriptors do not suffice.
 const MOST: usize = 10_000;
 /// What a cgroup costs: its directory, its events, and now and then a file of it.
@@ -26,6 +32,10 @@ pub struct Crowd {
     delegates: HashMap<CgroupId, usize>,
     all_delegates: usize,
     shut: HashSet<CgroupId>,
+    /// Cgroups with a child whose path is too long.
+    long: HashSet<CgroupId>,
+    /// Whether the root has one.
+    long_at_the_root: bool,
     full: bool,
 }
 
@@ -54,6 +64,8 @@ impl Crowd {
             delegates: HashMap::new(),
             all_delegates: 0,
             shut: HashSet::new(),
+            long: HashSet::new(),
+            long_at_the_root: false,
             full: false,
         }
     }
@@ -91,6 +103,23 @@ impl Crowd {
     pub fn forget(&mut self, top: CgroupId) {
         self.delegates.remove(&top);
         self.shut.remove(&top);
+        self.long.remove(&top);
+    }
+
+    /// Whether the path of a child of `parent` is too long. Then the children of `parent` are told apart no more.
+    pub fn is_too_long(&mut self, parent: Option<CgroupId>, child: &Path) -> bool {
+        let too_long = escape::encoded_len(child.as_os_str()) > LONGEST;
+        match parent {
+            _ if !too_long => {}
+            Some(parent) => drop(self.long.insert(parent)),
+            None => self.long_at_the_root = true,
+        }
+        too_long
+    }
+
+    /// Whether the children of `id` are told apart no more, because of a path that is too long.
+    pub fn has_long(&self, id: CgroupId) -> bool {
+        self.long.contains(&id)
     }
 
     /// Whether what is below `top` is told apart no more.
@@ -100,22 +129,52 @@ impl Crowd {
 
     /// What is not told apart, and why; the paths of shut cgroups come from `path`.
     pub fn limits(&self, path: impl Fn(CgroupId) -> String) -> Vec<String> {
-        let mut shut: Vec<String> = self.shut.iter().map(|top| path(*top)).collect();
-        shut.sort();
-        let shut = shut.into_iter().map(|path| {
+        let named = |ids: &HashSet<CgroupId>| {
+            let mut named: Vec<String> = ids.iter().map(|id| path(*id)).collect();
+            named.sort();
+            let more = named.len().saturating_sub(NAMED);
+            named.truncate(NAMED);
+            (named, more)
+        };
+        let (shut, more) = named(&self.shut);
+        let mut limits: Vec<String> = shut
+            .into_iter()
+            .map(|path| {
+                format!(
+                    "Tenants: {path} was delegated, and has more than {OF_A_DELEGATE} cgroups (or all delegated ones \
+                     have more than {}): it is one tenant, until it is made anew or the agent starts again",
+                    self.most / 2
+                )
+            })
+            .collect();
+        if more > 0 {
+            limits.push(format!("Tenants: so are {more} other delegated cgroups"));
+        }
+        let (long, more) = named(&self.long);
+        limits.extend(long.into_iter().map(|path| {
             format!(
-                "Tenants: {path} was delegated, and has more than {OF_A_DELEGATE} cgroups (or all delegated ones have \
-                 more than {}): it is one tenant, until it is made anew or the agent starts again",
-                self.most / 2
+                "Tenants: a cgroup in {path} has a path longer than {LONGEST} bytes (those outside printable ASCII \
+                 count four): {path} is one tenant, until it is made anew or the agent starts again"
             )
-        });
-        let full = self.full.then(|| {
-            format!(
+        }));
+        if more > 0 {
+            limits.push(format!(
+                "Tenants: so are {more} other cgroups, because of longer paths in them"
+            ));
+        }
+        if self.long_at_the_root {
+            limits.push(format!(
+                "Tenants: a cgroup right below the root has a name longer than {LONGEST} bytes (those outside \
+                 printable ASCII count four): it counts as outside"
+            ));
+        }
+        if self.full {
+            limits.push(format!(
                 "Tenants: there are more than {} cgroups, and no descriptors for more: later ones count as outside",
                 self.most
-            )
-        });
-        shut.chain(full).collect()
+            ));
+        }
+        limits
     }
 }
 
@@ -155,5 +214,27 @@ mod tests {
         assert_eq!(crowd.come(None, 19), Room::Yes);
         assert_eq!(crowd.come(None, 20), Room::No);
         assert_eq!(crowd.limits(|_| String::new()).len(), 2);
+    }
+
+    #[test]
+    fn the_limits_name_a_few_and_count_the_others() {
+        let mut crowd = Crowd::of(10_000);
+        let (short, long) = ("a".repeat(LONGEST), r"\".repeat(LONGEST / 4 + 1));
+        for n in 0..100 {
+            assert!(!crowd.is_too_long(Some(CgroupId(n)), Path::new(&short)));
+            assert!(!crowd.has_long(CgroupId(n)));
+            assert!(crowd.is_too_long(Some(CgroupId(n)), Path::new(&long)));
+            assert!(crowd.has_long(CgroupId(n)));
+        }
+        assert!(crowd.is_too_long(None, Path::new(&long)));
+        let limits = crowd.limits(|id| format!("#{id}"));
+        assert_eq!(limits.len(), NAMED + 2, "{limits:?}");
+        assert!(limits[0].contains("in #0 has a path longer than 512 bytes"));
+        assert!(limits[NAMED].contains("92 other"), "{limits:?}");
+        assert!(limits[NAMED + 1].contains("right below the root"));
+        for n in 0..100 {
+            crowd.forget(CgroupId(n));
+        }
+        assert_eq!(crowd.limits(|_| String::new()).len(), 1);
     }
 }

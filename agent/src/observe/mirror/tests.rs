@@ -100,7 +100,9 @@ fn the_weight_that_was_set_counts_whichever_file_it_is_in() {
         cgroup(&path, 0, io);
         write(path.join("io.bfq.weight"), format!("{bfq}\n")).unwrap();
         let fs = CgroupFs::open_fixture(dir.path(), true).unwrap();
-        let found = weight_of(&fs.root().child("a".as_ref()).unwrap(), scheduled);
+        let mut mirror = Mirror::new(&fs, scheduled);
+        mirror.rescan(&Config::default(), Instant::now(), &mut Changes::default());
+        let found = Seen(mirror).node("a").weight;
         assert_eq!(
             found.map(|(weight, _)| weight.get()),
             expected,
@@ -213,4 +215,227 @@ fn depth_and_crowds_below_what_was_delegated_cost_nobody_else() {
     cgroup(&root.join("late"), 0, 100);
     seen.0.rescan(&config, Instant::now(), &mut later);
     assert_eq!((later.come.len(), later.gone.len()), (1, 0));
+}
+
+/// Of bytes that are escaped, and as long as names are: their owner is one tenant, and so is it afterwards.
+#[test]
+fn cgroups_with_long_paths_are_one_tenant() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path();
+    let long = |n: usize| format!("{n}{}", "\u{1}".repeat(240));
+    cgroup(&root.join("user"), 0, 100);
+    cgroup(&root.join("user/a"), 0, 100);
+    let config = Config::default();
+    let mut seen = Seen::of(root, &config);
+    assert_eq!(seen.0.len(), 2);
+
+    let mut changes = Changes::default();
+    for n in 0..3 {
+        cgroup(&root.join("user").join(long(n)), 0, 100);
+        cgroup(&root.join("user").join(long(n)).join(long(n)), 0, 100);
+        seen.0.rescan(&config, Instant::now(), &mut changes);
+    }
+    assert_eq!((seen.0.len(), changes.gone.len()), (1, 1));
+    assert!(seen.node("user").children.is_empty());
+    assert_eq!(seen.0.watcher().map(TreeWatcher::len), Some(2));
+    let limits = seen.0.limits();
+    assert!(
+        limits.len() == 1 && limits[0].contains("a cgroup in user has a path longer"),
+        "{limits:?}"
+    );
+
+    // Who has the root for its parent is outside, and harms nobody.
+    cgroup(&root.join(long(0)), 0, 100);
+    cgroup(&root.join("b"), 0, 100);
+    seen.0.rescan(&config, Instant::now(), &mut changes);
+    assert_eq!(seen.0.len(), 2);
+    assert_eq!(seen.0.limits().len(), 2);
+
+    // Made anew, it is told apart as any other.
+    std::fs::remove_dir_all(root.join("user")).unwrap();
+    seen.0.rescan(&config, Instant::now(), &mut changes);
+    cgroup(&root.join("user"), 0, 100);
+    cgroup(&root.join("user/a"), 0, 100);
+    seen.0.rescan(&config, Instant::now(), &mut changes);
+    assert_eq!(seen.0.len(), 3);
+    assert_eq!(seen.0.limits().len(), 1);
+}
+
+/// The pages of an excluded cgroup are not its parent's, nor may they be taken with the parent's.
+#[test]
+fn an_excluded_child_is_told_apart_as_long_as_it_lives() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("cgroup");
+    let stat = |path: &str, mib: u64| {
+        let text = format!(
+            "anon 0\nfile 0\ninactive_file {}\nactive_file 0\n",
+            mib * MIB
+        );
+        write(root.join(path).join("memory.stat"), text).unwrap();
+        write(
+            root.join(path).join("memory.current"),
+            format!("{}\n", mib * MIB),
+        )
+        .unwrap();
+        write(root.join(path).join("cpu.stat"), "usage_usec 0\n").unwrap();
+    };
+    for (path, mib) in [("a", 100), ("a/ours", 30), ("a/backup", 20)] {
+        cgroup(&root.join(path), 0, 100);
+        stat(path, mib);
+    }
+    let file = dir.path().join("justitia.toml");
+    write(&file, "[[tenant]]\nmatch = \"a/backup\"\nexclude = true\n").unwrap();
+    let config = Config::load(Some(&file)).unwrap();
+    let mut seen = Seen::of(&root, &config);
+    let a = seen.node("a").cgroup.id();
+    let look = |seen: &mut Seen| {
+        let node = seen.0.get_mut(a).unwrap();
+        node.look(Instant::now()).unwrap();
+        (
+            node.meter.file / MIB,
+            node.excluded_file / MIB,
+            node.has_others(),
+        )
+    };
+    assert_eq!(seen.0.len(), 2);
+    assert_eq!(look(&mut seen), (100, 20, true));
+    seen.0
+        .rescan(&config, Instant::now(), &mut Changes::default());
+    stat("a/backup", 25);
+    assert_eq!(look(&mut seen), (100, 25, true), "known once");
+    std::fs::remove_dir_all(root.join("a/backup")).unwrap();
+    assert_eq!(look(&mut seen), (100, 0, false));
+}
+
+/// The names are its owner's: an `exclude` that was written with wildcards does not reach into what was delegated, and
+/// neither a weight nor a floor says how much the subtree gets.
+#[test]
+fn a_delegate_gains_nothing_by_a_name_that_a_rule_matches() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("cgroup");
+    for path in [
+        "user",
+        "user/backup",
+        "user/web",
+        "user/db",
+        "backup",
+        "user/web/backup",
+    ] {
+        cgroup(&root.join(path), 0, 100);
+    }
+    give(&root.join("user"), &["."]);
+    let file = dir.path().join("justitia.toml");
+    let load = |rules: &[(&str, &str)]| {
+        let rules = rules
+            .iter()
+            .map(|(path, says)| format!("[[tenant]]\nmatch = {path:?}\n{says}\n"));
+        write(&file, rules.collect::<String>()).unwrap();
+        Config::load(Some(&file)).unwrap()
+    };
+    let paths = |config: &Config| {
+        let seen = Seen::of(&root, config);
+        let nodes = seen.0.nodes.values();
+        let mut paths: Vec<String> = nodes
+            .map(|n| n.cgroup.path().display().to_string())
+            .collect();
+        paths.sort();
+        paths.join(" ")
+    };
+    let all = "backup user user/backup user/db user/web user/web/backup";
+    for (rule, expected) in [
+        (
+            "**/backup",
+            "user user/backup user/db user/web user/web/backup",
+        ),
+        ("*/backup", all),
+        ("user/{backup,web}", all),
+        ("user/b?ckup", all),
+        (
+            "user/backup",
+            "backup user user/db user/web user/web/backup",
+        ),
+        ("us*/backup", all),
+        (
+            "user/web/backup",
+            "backup user user/backup user/db user/web",
+        ),
+        ("**/web/backup", all),
+        ("u*", "backup"),
+    ] {
+        assert_eq!(
+            paths(&load(&[(rule, "exclude = true")])),
+            expected,
+            "{rule}"
+        );
+    }
+    let seen = Seen::of(&root, &load(&[("**", "weight = 10000\nfloor = \"64MiB\"")]));
+    assert_eq!(seen.floors("user/db"), (0, 64), "a wish among its siblings");
+    assert_eq!(seen.weight("user/db").0, 10_000, "as its siblings have");
+    // The only child's weight is not the parent's, whoever says it.
+    cgroup(&root.join("user/web/backup"), 0, 100);
+    let config = load(&[
+        ("user/*", "weight = 10000"),
+        ("user/web/*", "weight = 7000"),
+    ]);
+    let seen = Seen::of(&root, &config);
+    assert_eq!(seen.weight("user"), (100, WeightFrom::Nobody));
+}
+
+/// Root in a container without a user namespace owns the files as the administrator does.
+#[test]
+fn what_roots_own_containers_say_counts_inside() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("cgroup");
+    cgroup(&root.join("scope"), 10, 100);
+    cgroup(&root.join("scope/c"), 30, 10_000);
+    cgroup(&root.join("scope/c/d"), 40, 9000);
+    let file = dir.path().join("justitia.toml");
+    let config = |says: &str| {
+        write(&file, format!("[[tenant]]\nmatch = \"scope\"\n{says}\n")).unwrap();
+        Config::load(Some(&file)).unwrap()
+    };
+    let said = |seen: &Seen| {
+        let floors = ["scope", "scope/c", "scope/c/d"].map(|path| seen.floors(path));
+        (seen.weight("scope"), floors)
+    };
+    let administrators = ((10_000, WeightFrom::OnlyChild), [(10, 0), (30, 0), (40, 0)]);
+    let containers = ((100, WeightFrom::Nobody), [(10, 0), (0, 30), (0, 40)]);
+    assert_eq!(said(&Seen::of(&root, &Config::default())), administrators);
+    assert_eq!(
+        said(&Seen::of(&root, &config("delegated = true"))),
+        containers
+    );
+
+    // Found out later: by systemd's mark, or by a namespace whose root is the scope.
+    let later = |config: &Config, marked: bool, namespace_root: &str| {
+        let mut seen = Seen::of(&root, config);
+        let scope = seen.node("scope").cgroup.id();
+        let inner = seen
+            .0
+            .nodes
+            .values()
+            .find(|n| n.cgroup.path() == Path::new(namespace_root));
+        let inner = inner.map(|n| n.cgroup.id());
+        seen.0.get_mut(scope).unwrap().marked = marked;
+        if let Some(node) = inner.and_then(|id| seen.0.get_mut(id)) {
+            node.namespace_root = true;
+        }
+        seen.0.reclassify(scope, &mut Changes::default());
+        said(&seen)
+    };
+    let none = Config::default();
+    assert_eq!(later(&none, true, ""), containers);
+    assert_eq!(later(&none, false, "scope"), containers);
+    assert_eq!(later(&none, true, "scope"), containers);
+    assert_eq!(
+        later(&config("delegated = false"), true, "scope"),
+        administrators
+    );
+    // The scope is its runtime's, and the container lives in the child, which it cannot write: podman with crun.
+    let runtimes = ((10_000, WeightFrom::OnlyChild), [(10, 0), (30, 0), (0, 40)]);
+    assert_eq!(later(&none, true, "scope/c"), runtimes);
+    assert_eq!(
+        later(&none, false, "scope/c").1,
+        [(10, 0), (30, 0), (0, 40)]
+    );
 }

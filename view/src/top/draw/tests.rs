@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::*;
 use crate::top::made_up;
 use crate::top::view::Key;
+use justitia_agent::escape::is_plain;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
@@ -151,6 +152,40 @@ fn any_size_and_any_key_will_do() {
             u16::try_from(height).unwrap(),
         );
         shown(&mut view, size.0, size.1, step % 2 == 0);
+    }
+}
+
+#[test]
+fn what_a_status_holds_does_nothing_to_a_terminal() {
+    let bad = "x\x1b]0;\u{9b}2J\u{202e}\r\u{200d}a\u{200d}\u{202e}y";
+    let mut status = made_up::status(6, 10);
+    for tenant in &mut status.tenants {
+        tenant.path = bad.to_owned();
+        tenant.spared = Some(bad.to_owned());
+        for knob in &mut tenant.knobs {
+            (knob.knob, knob.stands, knob.why) = (bad.into(), bad.into(), bad.into());
+        }
+    }
+    for decision in &mut status.decisions {
+        (decision.path, decision.what, decision.why) = (bad.into(), bad.into(), bad.into());
+    }
+    status.limits = vec![bad.to_owned()];
+    let mut view = View::of(bad);
+    view.trouble = Some(bad.to_owned());
+    for key in [
+        Key::Down,
+        Key::Enter,
+        Key::Escape,
+        Key::Char('/'),
+        Key::Char('x'),
+    ] {
+        view.press(key);
+        let terminal = shown(&mut view, 120, 40, true);
+        for cell in terminal.backend().buffer().content() {
+            let symbol = cell.symbol();
+            assert!(symbol.chars().all(is_plain), "{symbol:?}");
+        }
+        view.take(Arc::new(status.clone()));
     }
 }
 

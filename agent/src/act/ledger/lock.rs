@@ -1,0 +1,104 @@
+//! The state directory: its owner's alone, one agent at a time.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use rustix::fs::{FlockOperation, OFlags, flock};
+
+use super::LedgerError;
+use crate::regular;
+
+/// Makes the directory if it is missing, and takes its lock.
+///
+/// # Errors
+/// [`LedgerError::Busy`] if another agent holds it; otherwise what was found there, or what the system said.
+pub(super) fn lock(state: &Path) -> Result<File, LedgerError> {
+    use std::os::unix::fs::DirBuilderExt;
+    let error = |source| LedgerError::State {
+        path: state.to_owned(),
+        source,
+    };
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(state)
+        .map_err(error)?;
+    owned(state).map_err(error)?;
+    let path = state.join("lock");
+    // What it may hold is not ours to cut off.
+    let opened = regular::open(&path, OFlags::RDWR | OFlags::CREATE);
+    let file = opened.map_err(|source| LedgerError::Lock { path, source })?;
+    match flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(LedgerError::Busy(state.to_owned())),
+        Err(e) => Err(error(e.into())),
+    }
+}
+
+/// A user who may write the directory could have files outside it written over, or say which knobs are put back.
+fn owned(state: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::MetadataExt;
+    let found = std::fs::metadata(state)?;
+    let ours = rustix::process::geteuid().as_raw();
+    if [0, ours].contains(&found.uid()) && found.mode() & 0o022 == 0 {
+        return Ok(());
+    }
+    Err(std::io::Error::other(format!(
+        "expected a directory that only its owner, root, may write, found one of the user {} with mode {:03o}: \
+         change that, or name another as `state` in the configuration",
+        found.uid(),
+        found.mode() & 0o777
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What `lock` says where something else than a lock stands; it must not take for ever.
+    fn refused(state: &Path) -> String {
+        let state = state.to_owned();
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || tell.send(lock(&state).map_err(|e| e.to_string())));
+        let locked = told.recv_timeout(std::time::Duration::from_secs(20));
+        locked.expect("an answer").unwrap_err()
+    }
+
+    #[test]
+    fn neither_a_pipe_nor_a_link_is_taken_for_the_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let (state, precious) = (dir.path().join("state"), dir.path().join("precious"));
+        drop(lock(&state).unwrap());
+        let path = state.join("lock");
+
+        std::fs::remove_file(&path).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, 0o600.into()).unwrap();
+        let error = refused(&state);
+        assert_eq!(
+            error,
+            format!(
+                "the lock {}: expected a regular file, found a pipe: see who has put it there, and remove it",
+                path.display()
+            )
+        );
+
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&precious, "1").unwrap();
+        std::os::unix::fs::symlink(&precious, &path).unwrap();
+        let error = refused(&state);
+        assert!(error.contains("found a symbolic link"), "{error}");
+        assert_eq!(std::fs::read_to_string(&precious).unwrap(), "1");
+    }
+
+    #[test]
+    fn a_lock_keeps_what_it_holds() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        std::fs::write(&path, "1").unwrap();
+        let held = lock(dir.path()).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "1");
+        assert!(matches!(lock(dir.path()), Err(LedgerError::Busy(_))));
+        drop(held);
+    }
+}

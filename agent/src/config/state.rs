@@ -1,0 +1,114 @@
+//! Where the state directory lies: the ledger is synced before each write of a knob, and must not wait for a disk that the
+//! agent limits itself.
+
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FsWord, StatFs, statfs};
+
+use super::Config;
+use crate::escape;
+
+/// What keeps its files in memory (linux/magic.h).
+const IN_MEMORY: [FsWord; 2] = [/* tmpfs */ 0x0102_1994, /* ramfs */ 0x8584_58f6];
+/// What people put there instead.
+const NAMES: [(FsWord, &str); 6] = [
+    (0xef53, "ext4"),
+    (0x5846_5342, "xfs"),
+    (0x9123_683e, "btrfs"),
+    (0x2fc1_2fc1, "zfs"),
+    (0x794c_7630, "overlayfs"),
+    (0x6969, "nfs"),
+];
+
+/// The state directory is not in memory.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "expected the state directory {} on a memory file system (tmpfs), found {found}: what stands in each knob is synced \
+     there before it is written, and waits for that disk{}; name a directory below /run as `state` in the configuration{}",
+    escape::encode(path.as_os_str()),
+    if *credits { ", which device credits may limit" } else { "" },
+    if *credits { ", or switch credits off" } else { "" }
+)]
+pub struct StateOnDisk {
+    path: PathBuf,
+    found: String,
+    credits: bool,
+}
+
+impl StateOnDisk {
+    /// Whether the agent refuses to run with it: whether it may limit the disk.
+    #[must_use]
+    pub const fn refused(&self) -> bool {
+        self.credits
+    }
+}
+
+impl Config {
+    /// Whether the state directory is not in memory, or will not be once it is made. What cannot be asked is not told: to
+    /// open it fails, too.
+    #[must_use]
+    pub fn state_on_disk(&self) -> Option<StateOnDisk> {
+        let found = on_disk(&nearest(&self.state)?)?;
+        Some(StateOnDisk {
+            path: self.state.clone(),
+            found,
+            credits: self.credits,
+        })
+    }
+}
+
+/// The file system of `path`, or of the nearest directory above it that there is.
+fn nearest(path: &Path) -> Option<StatFs> {
+    path.ancestors().find_map(|at| statfs(at).ok())
+}
+
+/// What a file system is called, if it is not in memory.
+fn on_disk(found: &StatFs) -> Option<String> {
+    let magic = found.f_type;
+    if IN_MEMORY.contains(&magic) {
+        return None;
+    }
+    let name = NAMES.iter().find(|(known, _)| *known == magic);
+    Some(name.map_or_else(
+        || format!("a file system of type {magic:#x}"),
+        |(_, name)| (*name).to_owned(),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(state: &str, credits: bool) -> Option<StateOnDisk> {
+        let config = Config {
+            state: PathBuf::from(state),
+            credits,
+            ..Config::default()
+        };
+        config.state_on_disk()
+    }
+
+    #[test]
+    fn the_state_belongs_in_memory() {
+        // Neither there yet: what is above them counts.
+        assert_eq!(of("/dev/shm/no/such/justitia", true), None);
+        let odd = of("/proc/self/no/such", false).unwrap();
+        assert!(!odd.refused());
+        let text = odd.to_string();
+        assert!(
+            text.starts_with(
+                "expected the state directory /proc/self/no/such on a memory file system (tmpfs), found a file system \
+                 of type 0x9fa0: "
+            ) && text.ends_with("below /run as `state` in the configuration"),
+            "{text}"
+        );
+        let bad = of("/proc/self", true).unwrap();
+        assert!(bad.refused());
+        let text = bad.to_string();
+        assert!(
+            text.contains("which device credits may limit")
+                && text.ends_with("or switch credits off"),
+            "{text}"
+        );
+    }
+}

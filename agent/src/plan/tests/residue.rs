@@ -1,0 +1,161 @@
+//! What cgroups have beside their children.
+
+use super::*;
+
+/// A slice that holds 250 MiB of its own, with a child that holds 50, beside a sibling of 400.
+fn beside() -> Vec<Tenant> {
+    let child = Tenant {
+        parent: Some(0),
+        ..leaf(2, 100, 50)
+    };
+    vec![inner(1, 300, 250), child, leaf(3, 100, 400)]
+}
+
+#[test]
+fn it_asks_for_nothing_and_goes_first() {
+    // The child grows: its slice is entitled to half.
+    let (shares, intents) = plan(&snapshot(4, beside()));
+    assert_eq!(shares.capacity, 694 * MIB);
+    assert_eq!(shares.entitled, [347 * MIB; 3]);
+    let ids: Vec<u64> = intents.iter().map(|i| i.0).collect();
+    assert_eq!(ids, [1, 3], "the residue, and who holds more than half");
+    assert!(intents[0].1 > 4 * intents[1].1, "{intents:?}");
+    // Nobody lives in the slice: all of it is its sibling's.
+    let mut dead = beside();
+    dead[1].populated = false;
+    let (shares, intents) = plan(&snapshot(4, dead));
+    assert_eq!(shares.protected, [0, 0, 694 * MIB]);
+    assert!(intents.iter().all(|i| i.0 != 3), "{intents:?}");
+}
+
+#[test]
+fn it_is_left_where_it_must_be() {
+    type Change = fn(&mut [Tenant]);
+    let cases: [(&str, Change); 4] = [
+        ("the slice's floor", |t| t[0].floor = 300 * MIB),
+        ("all of it dirty", |t| t[0].stuck = 250 * MIB),
+        ("an excluded cgroup below", |t| {
+            t[0].spared = Some(Spared::Excluded)
+        }),
+        ("none", |t| t[0].own = 0),
+    ];
+    for (name, change) in cases {
+        let mut tenants = beside();
+        change(&mut tenants);
+        let (_, intents) = plan(&snapshot(4, tenants));
+        assert!(intents.iter().all(|i| i.0 != 1), "{name}: {intents:?}");
+    }
+    let mut tenants = beside();
+    tenants[0].floor = 299 * MIB;
+    let (_, intents) = plan(&snapshot(2, tenants));
+    let taken = intents.iter().find(|i| i.0 == 1).map(|i| i.1);
+    assert!(taken.is_some_and(|bytes| bytes <= MIB), "{intents:?}");
+}
+
+fn outside(file: u64, residue: u64) -> Tenant {
+    Tenant {
+        key: Key::Outside,
+        residue: residue * MIB,
+        ..leaf(0, 100, file)
+    }
+}
+
+#[test]
+fn what_is_outside_takes_no_more_than_its_weights_part() {
+    // It cannot be reclaimed from: the tenants are entitled to their parts all the same.
+    let mut unreachable = outside(500, 0);
+    unreachable.spared = Some(Spared::NoMeans);
+    let (shares, intents) = plan(&snapshot(
+        4,
+        vec![leaf(1, 100, 100), leaf(2, 100, 100), unreachable],
+    ));
+    assert_eq!(shares.capacity, 694 * MIB);
+    assert!(
+        shares
+            .entitled
+            .iter()
+            .all(|e| e.abs_diff(694 * MIB / 3) < 2)
+    );
+    assert_eq!(intents, []);
+    // Nobody living has read it, and nothing reaches it.
+    let mut left_behind = outside(300, 280);
+    left_behind.wants_more = false;
+    left_behind.unreachable = left_behind.residue;
+    let (shares, intents) = plan(&snapshot(4, vec![leaf(1, 100, 400), left_behind]));
+    assert_eq!(shares.protected, [674 * MIB, 20 * MIB]);
+    assert_eq!(intents, []);
+    // What can be reached of it goes.
+    let mut left_behind = outside(300, 280);
+    left_behind.wants_more = false;
+    let (_, intents) = plan(&snapshot(4, vec![leaf(1, 100, 400), left_behind]));
+    assert_eq!(intents, [(0, 6 * MIB)]);
+}
+
+/// One cgroup of an arrangement: below which of those before it, and what it has.
+type Made = (prop::sample::Index, Tenant);
+
+/// Below the tenant at `top`, the cgroups that its owner has made there.
+fn arrange(top: &Tenant, made: &[Made]) -> Vec<Tenant> {
+    let mut tenants = vec![Tenant {
+        leaf: made.is_empty(),
+        own: 0,
+        ..top.clone()
+    }];
+    for (n, (parent, tenant)) in (1..).zip(made) {
+        tenants.push(Tenant {
+            key: Key::Cgroup(CgroupId(1000 + n)),
+            parent: Some(parent.index(tenants.len())),
+            floor: 0,
+            ..tenant.clone()
+        });
+    }
+    let parents: Vec<usize> = tenants.iter().filter_map(|t| t.parent).collect();
+    for parent in parents {
+        tenants[parent].leaf = false;
+    }
+    for i in (1..tenants.len()).rev() {
+        if !tenants[i].leaf {
+            tenants[i].residue = tenants[i].own;
+        }
+        let (file, stuck) = (tenants[i].file, tenants[i].stuck);
+        let parent = tenants[i].parent.unwrap();
+        tenants[parent].file += file;
+        tenants[parent].stuck += stuck;
+    }
+    tenants
+}
+
+proptest! {
+    /// A delegate may spread its cache over as many cgroups as it likes, empty them and remove them: its subtree is
+    /// entitled to no more than if it had read all of it in one, and nobody else to less.
+    #[test]
+    fn no_arrangement_gains(
+        siblings in proptest::collection::vec(any_tenant(), 1..6),
+        top in any_tenant(),
+        own in 0..500u64,
+        made in proptest::collection::vec((any::<prop::sample::Index>(), any_tenant()), 1..12),
+        free in 0..200u64,
+    ) {
+        let mut top = Tenant { floor: 0, file: 0, own: 0, stuck: 0, ..top };
+        let mut arranged = arrange(&top, &made);
+        arranged[0].file += own * MIB;
+        (arranged[0].own, arranged[0].residue) = (own * MIB, own * MIB);
+        // The same pages in one cgroup, which wants all that it can get.
+        (top.file, top.own, top.stuck) = (arranged[0].file, arranged[0].file, arranged[0].stuck);
+        (top.populated, top.wants_more) = (true, true);
+        let count = siblings.len();
+        let entitled = |below: Vec<Tenant>| {
+            let below = below.into_iter().map(|t| Tenant {
+                parent: t.parent.map(|p| p + count),
+                ..t
+            });
+            let tenants = siblings.iter().cloned().chain(below).collect();
+            Shares::of(&snapshot(free, tenants), &Policy::default()).entitled
+        };
+        let (one, many) = (entitled(vec![top]), entitled(arranged));
+        prop_assert!(many[count] <= one[count]);
+        for i in 0..count {
+            prop_assert!(many[i] >= one[i]);
+        }
+    }
+}
