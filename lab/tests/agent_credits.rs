@@ -69,7 +69,7 @@ fn limits_come_with_contention_and_leave_with_it_or_with_the_agent() {
         guest.ok(&format!(
             "{WRITERS} {{ writer light; writer heavy; }} >/dev/null 2>&1; within 60 both || exit 1
             end KILL >/dev/null; within 30 back || {{ knobs | grep -v memory.low | diff /run/before -; exit 1; }}
-            rest; within 60 test ! -e /run/justitia/ledger || { tail -3 $LOG; exit 1; }"
+            rest; within 60 test ! -e /run/justitia/ledger || {{ tail -3 $LOG; exit 1; }}"
         ));
         guest.ok(&format!(
             "{WRITERS} start && {{ writer light; writer heavy; }} >/dev/null 2>&1; within 60 both || exit 1
