@@ -10,6 +10,7 @@
     reason = "the helpers of tests are tests"
 )]
 
+mod again;
 mod eyes_guest;
 
 use std::process::Command;
@@ -77,7 +78,7 @@ fn run(vm: &Vm, part: &str, directory: &str) {
     let result = vm
         .guest()
         .sh_within(&script, Duration::from_secs(280))
-        .unwrap();
+        .unwrap_or_else(|error| again::fail(&error));
     println!(
         "{part} {directory} on {}:\n{}",
         vm.guest().kernel(),
@@ -104,11 +105,13 @@ fn mount_xfs(vm: &Vm) {
 
 #[test]
 fn every_path_is_counted_once_and_hits_are_right() {
-    let vm = boot("6.12");
-    mount_ext4(&vm);
-    run(&vm, "paths", "/data");
-    run(&vm, "hits", "/data");
-    run(&vm, "demand", "/data");
+    again::once_more_after_a_crash(|| {
+        let vm = boot("6.12");
+        mount_ext4(&vm);
+        run(&vm, "paths", "/data");
+        run(&vm, "hits", "/data");
+        run(&vm, "demand", "/data");
+    });
 }
 
 #[test]
@@ -140,13 +143,15 @@ fn cgroups_may_come_and_go() {
 
 #[test]
 fn nobody_makes_another_unseen_with_thousands_of_cgroups() {
-    let vm = boot("6.12");
-    mount_ext4(&vm);
-    // Or entering a cgroup takes tens of milliseconds.
-    vm.guest()
-        .ok("mount -o remount,favordynmods,memory_recursiveprot /sys/fs/cgroup")
-        .unwrap();
-    run(&vm, "crowd", "/data");
+    again::once_more_after_a_crash(|| {
+        let vm = boot("6.12");
+        mount_ext4(&vm);
+        // Or entering a cgroup takes tens of milliseconds.
+        vm.guest()
+            .ok("mount -o remount,favordynmods,memory_recursiveprot /sys/fs/cgroup")
+            .unwrap();
+        run(&vm, "crowd", "/data");
+    });
 }
 
 /// Waits for throttled I/O and dirty pages, and what finds no room, on every kernel that the archive has.

@@ -8,8 +8,9 @@
 )]
 #![allow(dead_code, reason = "each test file uses some of it")]
 
-use std::cell::Cell;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+#[path = "../again/mod.rs"]
+mod again;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,16 +18,13 @@ use std::time::Duration;
 use justitia_lab::vm::{DiskSpec, ShResult, Vm, VmSpec};
 use serde_json::Value;
 
+use again::{fail, once_more_after_a_crash};
+
 /// One guest for all tests of a file, one test at a time. It ends with the test program.
 static GUEST: Mutex<Option<Vm>> = Mutex::new(None);
 
 /// Whether the guest's kernel gave up under the test that is running.
 static CRASHED: AtomicBool = AtomicBool::new(false);
-
-thread_local! {
-    /// The same, as this test has seen it: the next test may have booted another guest already.
-    static SAW_CRASH: Cell<bool> = const { Cell::new(false) };
-}
 
 /// A machine that suffices for most: memory that is soon full, and a disk.
 pub fn small() -> VmSpec {
@@ -40,19 +38,10 @@ pub fn small() -> VmSpec {
 /// The guest, for one test.
 pub struct Guest(MutexGuard<'static, Option<Vm>>);
 
-/// Runs a test in the file's guest, booted if it is not yet, with nothing left of the test before. Emulated
-/// kernels oops now and then for no reason of ours (patching their own code under TCG): then, and only then,
-/// the test runs once more, in a fresh guest.
+/// Runs a test in the file's guest, booted if it is not yet, with nothing left of the test before; once more in a fresh
+/// guest if its kernel gave up.
 pub fn in_guest(spec: impl Fn() -> VmSpec, test: impl Fn(&Guest)) {
-    let attempt = || catch_unwind(AssertUnwindSafe(|| test(&guest(&spec))));
-    let Err(first) = attempt() else { return };
-    if !SAW_CRASH.take() {
-        resume_unwind(first);
-    }
-    eprintln!("the guest's kernel gave up; once more in a fresh guest");
-    if let Err(second) = attempt() {
-        resume_unwind(second);
-    }
+    once_more_after_a_crash(|| test(&guest(&spec)));
 }
 
 fn guest(spec: impl Fn() -> VmSpec) -> Guest {
@@ -86,8 +75,7 @@ impl Guest {
             .sh_within(&script, limit)
             .unwrap_or_else(|error| {
                 CRASHED.store(error.is_crash(), Ordering::SeqCst);
-                SAW_CRASH.set(error.is_crash());
-                panic!("{error}")
+                fail(&error)
             })
     }
 
