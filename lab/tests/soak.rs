@@ -24,8 +24,11 @@ fn minutes() -> u64 {
 }
 
 fn machine() -> VmSpec {
+    // One processor: emulated ones stumble now and then over the code that another has patched (the probes' places), once
+    // in some 50 attachments.
     VmSpec {
         memory: 1 << 30,
+        vcpus: 1,
         ..small()
     }
 }
@@ -62,8 +65,8 @@ fn whatever_happens_every_knob_comes_back_and_nobody_stays_limited() {
             "knobs differ: {end:?}"
         );
         let kills = guest.number("cat /run/soak.count.kill_* | wc -l");
-        // 300 in two hours; an emulated machine takes its time to detach the probes of each agent that ends.
-        assert!(kills >= minutes() * 2, "{kills} kills");
+        // 300 in two hours.
+        assert!(kills * 2 >= minutes() * 5, "{kills} kills");
         for part in ["container", "contention", "flood"] {
             assert!(
                 guest.number(&format!("wc -l </run/soak.count.{part}")) > 0,

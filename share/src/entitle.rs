@@ -8,8 +8,9 @@ use crate::tree::Tree;
 ///
 /// Hierarchical (a group divides what its parent is entitled to), weighted, and work-conserving (what a
 /// node's subtree does not demand goes to its siblings, by weight). In every group the parts add up to the
-/// parent's; none is below its floor while the floors fit; none is above its demand unless all are
-/// satisfied. Monotone in weight, demand and capacity (see [`divide`]).
+/// parent's; none is below its floor while the floors fit; none gets more than is of use to it while another gets less
+/// and is below its part by weight; none is above its demand unless all are satisfied. Monotone in weight, use, demand and
+/// capacity (see [`divide`]).
 ///
 /// A wish ([`Tree::set_wish`]) counts as a floor among siblings, after all their floors, and nowhere else: as
 /// the kernel's `memory.low`, whose effect in a subtree is bounded by the subtree's own.
@@ -41,11 +42,13 @@ pub fn entitlements(tree: &Tree, capacity: u64) -> Vec<u64> {
 /// What each node asks for on behalf of its whole subtree.
 fn subtree_bids(tree: &Tree) -> Vec<Bid> {
     let mut floors = vec![0u64; tree.len()];
+    let mut useful: Vec<Option<u64>> = vec![None; tree.len()];
     let mut demands: Vec<Option<u64>> = vec![None; tree.len()];
     let mut bids = vec![
         Bid {
             weight: 0,
             floor: 0,
+            useful: 0,
             demand: 0
         };
         tree.len()
@@ -56,14 +59,17 @@ fn subtree_bids(tree: &Tree) -> Vec<Bid> {
         let own = claim.floor.min(claim.demand);
         let demand = demands[node].map_or(claim.demand, |sum| sum.min(claim.demand).max(own));
         let floor = floors[node].max(claim.floor).min(demand);
+        let of_use = useful[node].unwrap_or(claim.useful).max(floor).min(demand);
         bids[node] = Bid {
             weight: u32::from(claim.weight),
             floor,
+            useful: of_use,
             demand,
         };
         if node > 0 {
             let parent = tree.nodes[node].parent;
             floors[parent] = floors[parent].saturating_add(floor);
+            useful[parent] = Some(useful[parent].unwrap_or(0).saturating_add(of_use));
             demands[parent] = Some(demands[parent].unwrap_or(0).saturating_add(demand));
         }
     }

@@ -17,34 +17,39 @@ pub struct Bid {
     pub weight: u32,
     /// What it gets first, before anything is divided by weight.
     pub floor: u64,
-    /// What it can use at most; below the floor, it lowers the floor.
+    /// What it is known to have a use for: it gets this, by weight, before anyone gets more than that.
+    pub useful: u64,
+    /// What it can use at most; below the others, it lowers them.
     pub demand: u64,
 }
 
 /// Divides `amount` among `bids`. The parts add up to `amount` (unless every weight is 0).
 ///
 /// - Floors that do not fit together are cut by weight.
-/// - Between floors and demands the amount is divided by weight; what one does not ask for goes to
-///   the others (work-conserving).
+/// - What is useful beyond the floors comes next, divided by weight: who has less use than its part leaves the rest
+///   to those who have more.
+/// - Between that and the demands the rest is divided by weight, what each has already counted; what one does not
+///   ask for goes to the others (work-conserving).
 /// - When all are satisfied, the rest is divided by weight too, on top of the demands: it is free
 ///   room that each may grow into.
 ///
 /// O(n log n) in the number of bids, O(n) memory.
 #[must_use]
 pub fn divide(amount: u64, bids: &[Bid]) -> Vec<u64> {
-    let floors: Vec<u64> = bids.iter().map(|b| b.floor.min(b.demand)).collect();
     let zeros = vec![0; bids.len()];
-    let total = |parts: &[u64]| parts.iter().map(|p| u128::from(*p)).sum::<u128>();
-    let amount_wide = u128::from(amount);
-    if total(&floors) >= amount_wide {
-        return level(amount, bids, &zeros, &floors);
-    }
     let demands: Vec<u64> = bids.iter().map(|b| b.demand).collect();
-    let asked = total(&demands);
-    if asked >= amount_wide {
-        return level(amount, bids, &floors, &demands);
+    let useful = bids.iter().map(|b| b.useful.max(b.floor).min(b.demand));
+    let floors = bids.iter().map(|b| b.floor.min(b.demand));
+    let rounds = [floors.collect(), useful.collect(), demands.clone()];
+    let total = |parts: &[u64]| parts.iter().map(|p| u128::from(*p)).sum::<u128>();
+    let mut had = zeros.clone();
+    for round in rounds {
+        if total(&round) >= u128::from(amount) {
+            return level(amount, bids, &had, &round);
+        }
+        had = round;
     }
-    let rest = amount - u64::try_from(asked).unwrap_or(amount);
+    let rest = amount - u64::try_from(total(&demands)).unwrap_or(amount);
     let room = vec![rest; bids.len()];
     let extra = level(rest, bids, &zeros, &room);
     demands.iter().zip(extra).map(|(d, e)| d + e).collect()

@@ -5,6 +5,7 @@
 //! work-conserving; see [`entitlements`].
 
 mod age;
+pub mod curve;
 mod entitle;
 mod fill;
 pub mod live;

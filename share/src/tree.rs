@@ -25,6 +25,9 @@ pub struct Claim {
     /// What it gets before anything is divided by weight (for an inner node, at least the sum of its
     /// children's floors).
     pub floor: u64,
+    /// What it is known to have a use for: served, by weight, before anybody's demand beyond that (for an inner node, the
+    /// sum of its children's, whatever is claimed here).
+    pub useful: u64,
     /// What it can use at most (for an inner node, a cap on the sum of its children's demands).
     pub demand: u64,
 }
@@ -36,6 +39,7 @@ impl Claim {
         Self {
             weight,
             floor: 0,
+            useful: 0,
             demand: u64::MAX,
         }
     }

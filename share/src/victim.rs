@@ -24,6 +24,7 @@ pub fn give_back(need: u64, overages: &[u64]) -> Vec<u64> {
             Bid {
                 weight: if o > 0 { scaled.max(1) } else { 0 },
                 floor: 0,
+                useful: 0,
                 demand: o,
             }
         })

@@ -17,6 +17,7 @@ fn flat(tenants: &[(u64, u64)]) -> Tree {
             Claim {
                 weight: weight(w),
                 floor: 0,
+                useful: 0,
                 demand,
             },
         );

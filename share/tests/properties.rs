@@ -10,11 +10,13 @@ fn any_bid() -> impl Strategy<Value = Bid> {
     (
         1..=10_000u32,
         prop_oneof![Just(0u64), 0..100_000u64],
+        prop_oneof![Just(0u64), 0..1_000_000u64],
         amount,
     )
-        .prop_map(|(weight, floor, demand)| Bid {
+        .prop_map(|(weight, floor, useful, demand)| Bid {
             weight,
             floor,
+            useful,
             demand,
         })
 }
@@ -37,6 +39,7 @@ fn any_tree() -> impl Strategy<Value = Tree> {
             let claim = Claim {
                 weight,
                 floor: bid.floor,
+                useful: bid.useful,
                 demand: bid.demand,
             };
             ids.push(tree.add(*parent.get(&ids), claim));
@@ -57,6 +60,14 @@ fn subtree(tree: &Tree, top: NodeId) -> Vec<NodeId> {
     inside
 }
 
+fn floor(bid: &Bid) -> u64 {
+    bid.floor.min(bid.demand)
+}
+
+fn useful(bid: &Bid) -> u64 {
+    bid.useful.max(bid.floor).min(bid.demand)
+}
+
 fn wide_sum(parts: impl IntoIterator<Item = u64>) -> u128 {
     parts.into_iter().map(u128::from).sum()
 }
@@ -72,7 +83,7 @@ proptest! {
     #[test]
     fn floors_and_demands_hold(bids in any_group(), amount in any_amount()) {
         let parts = divide(amount, &bids);
-        let floors = wide_sum(bids.iter().map(|b| b.floor.min(b.demand)));
+        let floors = wide_sum(bids.iter().map(floor));
         let asked = wide_sum(bids.iter().map(|b| b.demand));
         for (bid, part) in bids.iter().zip(&parts) {
             if floors <= u128::from(amount) {
@@ -86,16 +97,39 @@ proptest! {
         }
     }
 
-    /// Between floor and demand everybody stands at the same level, within half a unit.
+    /// What is useful comes before everything but floors: while all of it fits, everybody has it, and while it does not,
+    /// nobody has more.
+    #[test]
+    fn useful_before_the_rest(bids in any_group(), amount in any_amount()) {
+        let parts = divide(amount, &bids);
+        let fits = wide_sum(bids.iter().map(useful)) <= u128::from(amount);
+        for (bid, part) in bids.iter().zip(&parts) {
+            let kept = if fits { *part >= useful(bid) } else { *part <= useful(bid) };
+            prop_assert!(kept, "{part} of {bid:?}");
+        }
+    }
+
+    #[test]
+    fn more_use_is_never_less(bids in any_group(), amount in any_amount(), who in any::<prop::sample::Index>(), more in 1..50_000u64) {
+        let i = who.index(bids.len());
+        let mut keen = bids.clone();
+        keen[i].useful += more;
+        prop_assert!(divide(amount, &keen)[i] >= divide(amount, &bids)[i]);
+    }
+
+    /// Between floor and use, and between use and demand, everybody stands at the same level, within half a unit.
     #[test]
     fn same_level_for_all(bids in any_group(), amount in 0..10_000_000u64) {
         let parts = divide(amount, &bids);
-        let floors = wide_sum(bids.iter().map(|b| b.floor.min(b.demand)));
-        let asked = wide_sum(bids.iter().map(|b| b.demand));
-        prop_assume!(floors < u128::from(amount) && u128::from(amount) < asked);
-        // A unit that one holds above its floor never ranks below a unit that another was refused.
-        for (x, held) in bids.iter().zip(&parts).filter(|(b, p)| **p > b.floor.min(b.demand)) {
-            for (y, refused) in bids.iter().zip(&parts).filter(|(b, p)| **p < b.demand) {
+        let rounds: [fn(&Bid) -> u64; 3] = [floor, useful, |b| b.demand];
+        let sum = |round: fn(&Bid) -> u64| wide_sum(bids.iter().map(round));
+        let wide = u128::from(amount);
+        let pair = rounds.windows(2).find(|pair| sum(pair[0]) < wide && wide < sum(pair[1]));
+        prop_assume!(pair.is_some());
+        let (low, high) = (pair.unwrap()[0], pair.unwrap()[1]);
+        // A unit that one holds above the lower bound never ranks below a unit that another was refused.
+        for (x, held) in bids.iter().zip(&parts).filter(|(b, p)| **p > low(b)) {
+            for (y, refused) in bids.iter().zip(&parts).filter(|(b, p)| **p < high(b)) {
                 let holds = u128::from(x.weight) * (2 * u128::from(*refused) + 1);
                 let wants = u128::from(y.weight) * (2 * u128::from(*held) - 1);
                 prop_assert!(holds >= wants, "{x:?} holds {held}, {y:?} has {refused}");
@@ -153,7 +187,7 @@ proptest! {
         let mut tree = Tree::new();
         for (i, w) in weights.iter().enumerate() {
             let demand = if i == 0 { u64::MAX } else { 0 };
-            tree.add(NodeId::ROOT, Claim { weight: Weight::try_from(*w).unwrap(), floor: 0, demand });
+            tree.add(NodeId::ROOT, Claim { weight: Weight::try_from(*w).unwrap(), floor: 0, useful: 0, demand });
         }
         prop_assert_eq!(entitlements(&tree, amount)[1], amount);
     }
@@ -180,7 +214,7 @@ proptest! {
         if !inside.is_empty() {
             for (weight, wish) in &said {
                 let weight = Weight::try_from(*weight).unwrap();
-                let node = crowded.add(top, Claim { weight, floor: 0, demand: 0 });
+                let node = crowded.add(top, Claim { weight, floor: 0, useful: 0, demand: 0 });
                 crowded.set_wish(node, *wish);
             }
         }
@@ -201,12 +235,11 @@ proptest! {
         let mut tree = Tree::new();
         for (bid, wish) in &bids {
             let weight = Weight::try_from(u64::from(bid.weight)).unwrap();
-            let node = tree.add(NodeId::ROOT, Claim { weight, floor: bid.floor, demand: bid.demand });
+            let node = tree.add(NodeId::ROOT, Claim { weight, floor: bid.floor, useful: bid.useful, demand: bid.demand });
             tree.set_wish(node, *wish);
         }
         let parts = entitlements(&tree, amount);
         prop_assert_eq!(wide_sum(parts[1..].iter().copied()), u128::from(amount));
-        let floor = |b: &Bid| b.floor.min(b.demand);
         let wished = |b: &Bid, wish: u64| wish.min(b.demand).max(floor(b));
         let floors = wide_sum(bids.iter().map(|(b, _)| floor(b)));
         let wishes = wide_sum(bids.iter().map(|(b, wish)| wished(b, *wish)));

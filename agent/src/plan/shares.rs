@@ -117,6 +117,7 @@ fn claim(tenant: &Tenant, policy: &Policy) -> Claim {
     Claim {
         weight: tenant.weight,
         floor,
+        useful: 0,
         demand: demand.max(floor),
     }
 }

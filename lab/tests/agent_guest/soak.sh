@@ -27,7 +27,7 @@ keep_running() {
 # Ends the agent, the guard or both, or stops the agent for longer than the guard waits.
 kills() {
 	until over; do
-		pause 20 160
+		pause 10 100
 		agent=$(agent_pid) guard=$(guard_pid)
 		case $(random 10) in
 		0 | 1 | 2 | 3) [ -n "$agent" ] && kill -KILL $agent 2>/dev/null && count kill_agent ;;

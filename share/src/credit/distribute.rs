@@ -44,6 +44,7 @@ pub fn rooms(pool: u64, parts: &[f64], floor: u64) -> Vec<u64> {
     let bid = |part: &f64| Bid {
         weight: weight(*part),
         floor,
+        useful: 0,
         demand: u64::MAX,
     };
     divide(pool, &parts.iter().map(bid).collect::<Vec<_>>())
@@ -64,6 +65,7 @@ mod tests {
                 Claim {
                     weight,
                     floor: 0,
+                    useful: 0,
                     demand: demand(wanted),
                 },
             );

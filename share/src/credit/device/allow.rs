@@ -245,6 +245,7 @@ pub(super) fn divided(
     for node in tree.tenants() {
         let claim = Claim {
             floor: 0,
+            useful: 0,
             demand: if parents[node.index()] { u64::MAX } else { 0 },
             ..tree.claim(node)
         };

@@ -1,0 +1,99 @@
+//! From reuse times to a curve: the average eviction time.
+
+use super::buckets::least;
+use super::recent::Recent;
+use crate::num::to_f64;
+
+/// A point of a curve.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Point {
+    /// Size of the cache, blocks.
+    pub(super) size: f64,
+    /// Accesses, of those counted lately, that a cache of this size would have had.
+    pub(super) hits: f64,
+}
+
+/// Hits by size of the cache.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Curve {
+    /// Sizes and hits ascend. The first is (0, 0); empty when nothing was counted.
+    pub(super) points: Vec<Point>,
+    /// All accesses that were counted lately.
+    accesses: f64,
+}
+
+impl Curve {
+    /// The curve of a cache that evicts what was used longest ago.
+    ///
+    /// A block that is not used again is evicted once it has lain there for the average eviction time T. Of all blocks
+    /// that were used the part P(t) is not used again within t; so many, summed over t up to T, fill the cache: size(T) =
+    /// Σ P(t), and P(T) is the part of the accesses that miss (AET, section 3). Where the sampled blocks have
+    /// more or fewer accesses than their part of all blocks, it is for blocks that are used all the time: the difference
+    /// is counted as hits of the smallest cache (SHARDS, section 4.3, "SHARDS-adj").
+    #[must_use]
+    pub fn of(recent: &Recent) -> Self {
+        let sampled = recent.sampled();
+        if sampled <= 0.0 {
+            return Self::default();
+        }
+        let accesses = recent.visits;
+        let mut points = vec![Point {
+            size: 0.0,
+            hits: 0.0,
+        }];
+        // Accesses that come later than this after the last one, or never; and blocks that were used within this.
+        let (mut later, mut size) = (sampled, 0.0);
+        let last = recent.times.iter().rposition(|count| *count > 0.0);
+        for (index, count) in recent
+            .times
+            .iter()
+            .enumerate()
+            .take(last.map_or(0, |last| last + 1))
+        {
+            let width = to_f64(least(index + 1) - least(index));
+            let rest = later - count;
+            size += width * f64::midpoint(later.min(accesses), rest.min(accesses)) / sampled;
+            later = rest;
+            points.push(Point {
+                size,
+                hits: (accesses - later).max(0.0),
+            });
+        }
+        Self { points, accesses }
+    }
+
+    /// The part of the accesses that a cache of `size` blocks misses, 0 to 1; `None` when nothing was counted.
+    #[must_use]
+    pub fn miss_ratio(&self, size: u64) -> Option<f64> {
+        (self.accesses > 0.0)
+            .then(|| (1.0 - self.hits(to_f64(size)) / self.accesses).clamp(0.0, 1.0))
+    }
+
+    /// Accesses that were counted lately, with those long ago as far as they are remembered.
+    #[must_use]
+    pub const fn accesses(&self) -> f64 {
+        self.accesses
+    }
+
+    /// The size from which on more is of no use, as far as was seen; 0 when nothing is used again.
+    #[must_use]
+    pub fn largest(&self) -> f64 {
+        self.points.last().map_or(0.0, |point| point.size)
+    }
+
+    /// Hits of a cache of `size` blocks, between two points by a straight line.
+    pub(super) fn hits(&self, size: f64) -> f64 {
+        let next = self.points.partition_point(|point| point.size < size);
+        match (
+            next.checked_sub(1).and_then(|i| self.points.get(i)),
+            self.points.get(next),
+        ) {
+            (Some(low), Some(high)) if high.size > low.size => {
+                let part = (size - low.size) / (high.size - low.size);
+                part.mul_add(high.hits - low.hits, low.hits)
+            }
+            (_, Some(point)) | (Some(point), None) => point.hits,
+            (None, None) => 0.0,
+        }
+    }
+}

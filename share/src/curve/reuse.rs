@@ -1,0 +1,49 @@
+//! How long after one access to a block the next one came.
+
+use super::buckets::{BUCKETS, bucket};
+
+/// Counts of sampled accesses, each standing for as many as there are blocks for one that is sampled. Counts only grow:
+/// what happened between two moments is the difference.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReuseTimes {
+    /// Accesses by reuse time, in accesses of the tenant ([`bucket`]).
+    pub times: Box<[u64; BUCKETS]>,
+    /// Accesses to blocks of which no earlier access is known.
+    pub cold: u64,
+    /// All accesses, counted without sampling.
+    pub visits: u64,
+}
+
+impl Default for ReuseTimes {
+    fn default() -> Self {
+        Self {
+            times: Box::new([0; BUCKETS]),
+            cold: 0,
+            visits: 0,
+        }
+    }
+}
+
+impl ReuseTimes {
+    /// Counts an access that stands for `step` accesses, `reuse` accesses after the last one to the same block; `None` if
+    /// no earlier one is known.
+    pub fn count(&mut self, reuse: Option<u64>, step: u64) {
+        let count = match reuse.and_then(|reuse| self.times.get_mut(bucket(reuse))) {
+            Some(count) => count,
+            None => &mut self.cold,
+        };
+        *count = count.wrapping_add(step);
+    }
+
+    /// What was counted since `before`.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        let mut since = self.clone();
+        for (count, before) in since.times.iter_mut().zip(before.times.iter()) {
+            *count = count.wrapping_sub(*before);
+        }
+        since.cold = self.cold.wrapping_sub(before.cold);
+        since.visits = self.visits.wrapping_sub(before.visits);
+        since
+    }
+}

@@ -1,0 +1,99 @@
+//! Which accesses are looked at, and what is remembered of them: the same as the probes do in the kernel
+//! (`kernel/src/bpf/curves.h`).
+
+use super::reuse::ReuseTimes;
+
+/// Blocks that are remembered: 16 KiB.
+pub const ENTRIES: usize = 2048;
+const WAYS: usize = 8;
+/// Bits of an entry that tell the time of the last access; the others tell the block.
+const TIME: u32 = 40;
+
+/// Samples the accesses of one tenant.
+#[derive(Clone, Debug)]
+pub struct Sampler {
+    entries: Box<[u64; ENTRIES]>,
+    shift: u32,
+    clock: u64,
+    evicted: u64,
+    counted: ReuseTimes,
+}
+
+impl Sampler {
+    /// Looks at one block in 2^`shift`, at most 2^31.
+    #[must_use]
+    pub fn new(shift: u32) -> Self {
+        Self {
+            entries: Box::new([0; ENTRIES]),
+            shift: shift.min(31),
+            clock: 0,
+            evicted: 0,
+            counted: ReuseTimes::default(),
+        }
+    }
+
+    /// One access; `hash` tells the block, and has to be as good as random.
+    pub fn access(&mut self, hash: u64) {
+        self.counted.visits += 1;
+        if hash & u64::from(u32::MAX) > u64::from(u32::MAX >> self.shift) {
+            return;
+        }
+        let step = 1 << self.shift;
+        self.clock += step;
+        let mask = (1 << TIME) - 1;
+        let now = self.clock & mask;
+        // Bits of the hash that do not say whether it is looked at: 8 for the set, 24 for the block.
+        let tag = (hash >> TIME).max(1);
+        let set = usize::try_from((hash >> 32) & 0xff).unwrap_or_default();
+        let ways = &mut self.entries[set * WAYS..(set + 1) * WAYS];
+        let age = |entry: u64| now.wrapping_sub(entry) & mask;
+        if let Some(entry) = ways.iter_mut().find(|entry| **entry >> TIME == tag) {
+            self.counted.count(Some(age(*entry)), step);
+            *entry = tag << TIME | now;
+            return;
+        }
+        self.counted.count(None, step);
+        let oldest = ways
+            .iter_mut()
+            .max_by_key(|entry| if **entry == 0 { u64::MAX } else { age(**entry) });
+        if let Some(entry) = oldest {
+            self.evicted += if *entry == 0 { 0 } else { step };
+            *entry = tag << TIME | now;
+        }
+    }
+
+    /// Looks at one block in 2^`shift` from now on.
+    pub fn set_shift(&mut self, shift: u32) {
+        self.shift = shift.min(31);
+    }
+
+    /// One block in 2^this is looked at.
+    #[must_use]
+    pub const fn shift(&self) -> u32 {
+        self.shift
+    }
+
+    /// Blocks that were accessed within the last `accesses` accesses, of those that are remembered.
+    #[must_use]
+    pub fn live(&self, accesses: u64) -> u64 {
+        let mask = (1 << TIME) - 1;
+        let age = |entry: u64| self.clock.wrapping_sub(entry) & mask;
+        let live = self
+            .entries
+            .iter()
+            .filter(|entry| **entry != 0 && age(**entry) < accesses);
+        live.map(|_| 1).sum()
+    }
+
+    /// What was counted, from the beginning on.
+    #[must_use]
+    pub const fn counted(&self) -> &ReuseTimes {
+        &self.counted
+    }
+
+    /// Accesses, as far as they are sampled, that made it forget a block.
+    #[must_use]
+    pub const fn evicted(&self) -> u64 {
+        self.evicted
+    }
+}

@@ -1,0 +1,68 @@
+//! What a tenant can use.
+
+use super::aet::{Curve, Point};
+use super::recent::HALF_LIFE;
+
+/// A block is worth its place if keeping it saves at least one read in so many seconds. (The five-minute rule asks the
+/// same of memory against disks: Gray and Putzolu, SIGMOD '87. Doubled, so that what is used every few minutes is
+/// never given up for what is read once.)
+pub const WORTH: f64 = 600.0;
+/// Nearly all of the hits that can be had: what the last of them would need is left out. The model takes what was read for
+/// the first time as what will never be read again, and so needs much room for the last few.
+const NEARLY: f64 = 0.995;
+
+impl Curve {
+    /// How many blocks the tenant can use, at most `capacity`: the size up to which one block more saves at least
+    /// one read in [`WORTH`] seconds, and that has nearly all of the hits there.
+    ///
+    /// What a size is worth is judged from the best smaller size on (the upper concave hull of the curve): of a loop over
+    /// 1,000 blocks the first 999 save nothing, all together save everything. A loop over more than `capacity` saves
+    /// nothing. A stream with a few re-reads saves too little for all that would have to lie there in between.
+    #[must_use]
+    pub fn useful(&self, capacity: f64) -> f64 {
+        // What a count is worth that goes on for ever: counts fade.
+        let counted = HALF_LIFE.as_secs_f64() / std::f64::consts::LN_2;
+        let least = counted / WORTH;
+        let worth = |pair: &&[Point]| match pair {
+            [low, high] => high.hits - low.hits >= least * (high.size - low.size),
+            _ => false,
+        };
+        let hull = self.hull(capacity);
+        let Some(last) = hull
+            .windows(2)
+            .take_while(worth)
+            .last()
+            .and_then(|pair| pair.last())
+        else {
+            return 0.0;
+        };
+        let enough = hull.iter().find(|point| point.hits >= NEARLY * last.hits);
+        enough.map_or(last.size, |point| point.size)
+    }
+
+    /// The upper concave hull of the curve up to `capacity`.
+    fn hull(&self, capacity: f64) -> Vec<Point> {
+        let inside = self
+            .points
+            .iter()
+            .copied()
+            .filter(|point| point.size < capacity);
+        let end = (self.largest() >= capacity).then(|| Point {
+            size: capacity,
+            hits: self.hits(capacity),
+        });
+        let mut hull: Vec<Point> = Vec::new();
+        for point in inside.chain(end) {
+            while let [.., before, last] = hull.as_slice() {
+                let (rise, run) = (last.hits - before.hits, last.size - before.size);
+                let (rise_on, run_on) = (point.hits - before.hits, point.size - before.size);
+                if rise * run_on > rise_on * run {
+                    break;
+                }
+                hull.pop();
+            }
+            hull.push(point);
+        }
+        hull
+    }
+}

@@ -1,0 +1,44 @@
+//! Accesses made up for the tests of curves.
+
+#![allow(dead_code, reason = "each test file uses some of it")]
+#![expect(clippy::cast_precision_loss, reason = "small numbers")]
+
+/// As good as random, and other for each seed.
+pub fn hash(block: u64, seed: u64) -> u64 {
+    let mut h =
+        (block ^ seed.wrapping_mul(0x9E37_79B9_7F4A_7C15)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    h = (h ^ h >> 32).wrapping_mul(0x94D0_49BB_1331_11EB);
+    h ^ h >> 29
+}
+
+/// A sequence that is as good as random, and the same each time.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(1);
+        hash(self.0, 77)
+    }
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+    pub fn part(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
+
+/// Blocks by Zipf's law, the first most often.
+pub fn zipf(accesses: usize, blocks: usize, exponent: f64, random: &mut Random) -> Vec<u64> {
+    let mut sums = Vec::with_capacity(blocks);
+    let mut sum = 0.0;
+    for rank in 0..blocks {
+        sum += ((rank + 1) as f64).powf(-exponent);
+        sums.push(sum);
+    }
+    (0..accesses)
+        .map(|_| {
+            let at = random.part() * sum;
+            sums.partition_point(|s| *s < at) as u64
+        })
+        .collect()
+}
