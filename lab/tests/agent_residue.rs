@@ -104,10 +104,9 @@ fn neighbour_has_half(guest: &Guest, name: &str, trick: &str) {
     );
     // What is outside has a third at most, if it grows.
     assert!(entitled * 3 >= capacity, "{name}: {status:#}");
-    assert!(
-        held * 10 >= entitled.min(350 << 20) * 8,
-        "{name}: {status:#}"
-    );
+    // Entitled to more while the delegate has just left a cgroup, it has not read all of that again.
+    let half = entitled.min(capacity / 2);
+    assert!(held * 10 >= half * 8, "{name}: {status:#}");
     guest.ok("rest; end TERM");
 }
 
