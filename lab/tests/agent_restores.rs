@@ -206,7 +206,7 @@ fn a_reset_needs_no_valid_configuration() {
         guest.ok(
             "live a && hole /data/a 30 && cache a /data/a 30 && lows >/run/before
         start && within 20 protected a && end KILL
-        mkdir -p /etc/justitia && printf 'cpu_budget = \nidle = 3\n[[tenant]\n' >/etc/justitia/justitia.toml",
+        mkdir -p /etc/justitia && printf 'cpu_budget = \ncache = 3\n[[tenant]\n' >/etc/justitia/justitia.toml",
         );
         let refused = guest.sh("justitia run --check-config");
         assert_ne!(refused.status, 0, "{refused:?}");

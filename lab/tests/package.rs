@@ -417,7 +417,7 @@ fn hands_pages_over(debian: &Debian) {
 fn upgrades(debian: &Debian) {
     let conffile = "/debian/etc/justitia/justitia.toml";
     debian.ok(&format!(
-        "rm {DROP_IN} && printf '\\n[idle]\\ngrace = \"90s\"\\n' >>{conffile} && cp {conffile} /run/mine.toml"
+        "rm {DROP_IN} && printf '\\n[cache]\\ndemand = \"usage\"\\n' >>{conffile} && cp {conffile} /run/mine.toml"
     ));
     let first = debian.unit("MainPID");
     debian.ok("/root/deb dpkg --force-confold -i /packages/second.deb");

@@ -9,6 +9,7 @@ mod unmanaged;
 
 use std::fmt::Write;
 
+use justitia_agent::plan::{Demand, Evidence};
 use justitia_agent::tell::Status;
 use justitia_agent::tell::status::{Holder, TenantStatus, WeightFrom};
 use justitia_share::live::{ACTIVE, HELD_UP};
@@ -244,23 +245,7 @@ fn entitlement(out: &mut String, status: &Status, tenant: &TenantStatus) {
     if let Some(part) = part::of(status, tenant) {
         let _ = writeln!(out, "  now: {part}");
     }
-    let demand = if !tenant.leaf {
-        "it demands what its children demand".to_owned()
-    } else if tenant.growing {
-        "its cache grows, so it demands all it can get".to_owned()
-    } else if tenant.idle > 5.0 {
-        let since = if tenant.idle >= status.uptime - 1.0 {
-            "since the agent started, that is, for"
-        } else {
-            "for"
-        };
-        format!(
-            "it has not used its cache {since} {}, so it demands no more than it holds, and less the longer that lasts",
-            seconds(tenant.idle)
-        )
-    } else {
-        "its cache does not grow, so it demands no more than it holds".to_owned()
-    };
+    let demand = demand(status, tenant);
     let _ = writeln!(out, "  {demand}");
     if over > 0 && tenant.leaf {
         let _ = writeln!(
@@ -272,6 +257,31 @@ fn entitlement(out: &mut String, status: &Status, tenant: &TenantStatus) {
     if tenant.floor > 0 {
         let _ = writeln!(out, "  never below its floor of {}", bytes(tenant.floor));
     }
+}
+
+/// What a tenant demands, in both rounds.
+fn demand(status: &Status, tenant: &TenantStatus) -> String {
+    if !tenant.leaf {
+        return "it demands what its children demand".to_owned();
+    }
+    let unsure = tenant.watched < 120.0;
+    let rest = match (tenant.growing, status.demand, unsure) {
+        (true, ..) => "its cache grows, so it demands all it can get",
+        (false, Demand::Use, false) => "its cache does not grow, so it demands no more",
+        (false, ..) => "its cache does not grow, so it demands no more than it holds",
+    };
+    if status.demand == Demand::Usage {
+        return rest.to_owned();
+    }
+    let by = match tenant.useful_by {
+        Evidence::Accesses => "by its accesses",
+        Evidence::Lists => "by the kernel's lists",
+    };
+    format!(
+        "first round, what is used again: {} ({by}, of the last {})\n  second round, what is left: {rest}",
+        bytes(tenant.useful),
+        seconds(tenant.watched.min(600.0)),
+    )
 }
 
 /// What would be taken from it, and when.

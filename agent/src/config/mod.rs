@@ -24,9 +24,9 @@
 //! enabled = false                         # off unless switched on: see docs/mechanisms.md
 //! every = "60s"                           # how often to look for such files, for 5 s
 //!
-//! [idle]
-//! grace = "60s"                           # a tenant may leave its cache unused this long
-//! half_life = "60s"                       # then the protection of what it holds halves this often
+//! [cache]
+//! demand = "use"                          # what a tenant uses again and again comes first; "usage": whatever it holds
+//!                                         # or takes in counts alike
 //!
 //! [pressure]
 //! thrash = 60                             # PSI full avg10, percent: who waits more for memory is left alone

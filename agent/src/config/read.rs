@@ -11,6 +11,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::tenant::{Override, Rule};
 use super::{Config, ConfigError};
+use crate::plan::Demand;
 
 type Table<'a> = DeTable<'a>;
 type Value<'a> = Spanned<DeValue<'a>>;
@@ -123,7 +124,7 @@ pub fn apply(
         let offset = error.span().map_or(0, |s| s.start);
         report.at(offset, error.message().to_owned());
     }
-    let known = "socket, state, cpu_budget, latency, eyes, metrics, credits, ownership, idle, pressure, outside, tenant";
+    let known = "socket, state, cpu_budget, latency, eyes, metrics, credits, ownership, cache, pressure, outside, tenant";
     report.entries("", document.get_ref(), known, &mut |report, key, value| {
         top(config, report, key, value)
     });
@@ -218,23 +219,13 @@ fn top(config: &mut Config, report: &mut Report<'_>, key: &str, value: &Value<'_
                 true
             },
         ),
-        "idle" => report.table(
-            " in [idle]",
-            value,
-            "grace, half_life",
-            |report, key, value| {
-                let slot = match key {
-                    "grace" => &mut config.policy.idle_grace,
-                    "half_life" => &mut config.policy.idle_half_life,
-                    _ => return false,
-                };
-                set(
-                    slot,
-                    report.take(value, "a duration like \"90s\" or \"5min\"", duration),
-                );
-                true
-            },
-        ),
+        "cache" => report.table(" in [cache]", value, "demand", |report, key, value| {
+            if key == "demand" {
+                let rule = report.take(value, "\"use\" or \"usage\"", demand);
+                set(&mut config.policy.demand, rule);
+            }
+            key == "demand"
+        }),
         "pressure" => report.table(" in [pressure]", value, "thrash", |report, key, value| {
             if key == "thrash" {
                 let percent = report.take(value, "a percentage from 0.1 to 100", percentage);
@@ -255,6 +246,14 @@ fn top(config: &mut Config, report: &mut Report<'_>, key: &str, value: &Value<'_
         _ => return false,
     }
     true
+}
+
+fn demand(value: &DeValue<'_>) -> Option<Demand> {
+    match value.as_str()? {
+        "use" => Some(Demand::Use),
+        "usage" => Some(Demand::Usage),
+        _ => None,
+    }
 }
 
 fn tenant(config: &mut Config, report: &mut Report<'_>, item: &Value<'_>) {

@@ -1,5 +1,4 @@
 use super::*;
-use std::time::Duration;
 
 fn load(files: &[(&str, &str)]) -> Result<Config, Vec<String>> {
     let dir = tempfile::tempdir().unwrap();
@@ -62,13 +61,13 @@ fn drop_ins_come_later_and_win() {
         ),
         (
             "j.toml.d/20-y.toml",
-            "cpu_budget = 0.5\n[idle]\ngrace = \"5min\"\n[outside]\nweight = 50\n",
+            "cpu_budget = 0.5\n[cache]\ndemand = \"usage\"\n[outside]\nweight = 50\n",
         ),
         ("j.toml.d/note.txt", "not read"),
     ])
     .unwrap();
     assert!((config.cpu_budget - 0.005).abs() < 1e-9);
-    assert_eq!(config.policy.idle_grace, Duration::from_secs(300));
+    assert_eq!(config.policy.demand, crate::plan::Demand::Usage);
     assert_eq!(config.outside.get(), 50);
     let both = config.overrides(Path::new("a/bc"), false);
     assert_eq!(
@@ -90,23 +89,23 @@ fn every_error_has_its_file_and_line() {
         (
             "j.toml",
             "cpu_budgett = 1\nsocket = \"relative\"\n\n[[tenant]]\nweight = 20000\nmatch = \"[\"\n\
-             \n[[tenant]]\nfloor = true\n[idle]\ngrace = \"soon\"\nx = 1\n",
+             \n[[tenant]]\nfloor = true\n[cache]\ndemand = \"soon\"\nx = 1\n",
         ),
-        ("j.toml.d/10.toml", "\n\ncpu_budget = 101\nidle = 3\n"),
+        ("j.toml.d/10.toml", "\n\ncpu_budget = 101\ncache = 3\n"),
     ])
     .unwrap_err();
     let expect = [
-        "j.toml:1: expected one of socket, state, cpu_budget, latency, eyes, metrics, credits, ownership, idle, pressure, outside, tenant, found \
+        "j.toml:1: expected one of socket, state, cpu_budget, latency, eyes, metrics, credits, ownership, cache, pressure, outside, tenant, found \
          \"cpu_budgett\"",
         "j.toml:2: expected an absolute path, found string \"relative\"",
         "j.toml:5: expected a weight from 1 to 10000, found integer 20000",
         "j.toml:6: expected a glob over cgroup paths, found \"[\": unclosed character class; missing ']'",
         "j.toml:8: expected a [[tenant]] with a `match`, found none",
         "j.toml:9: expected a size like \"64MiB\", found boolean true",
-        "j.toml:11: expected a duration like \"90s\" or \"5min\", found string \"soon\"",
-        "j.toml:12: expected one of grace, half_life in [idle], found \"x\"",
+        "j.toml:11: expected \"use\" or \"usage\", found string \"soon\"",
+        "j.toml:12: expected one of demand in [cache], found \"x\"",
         "j.toml.d/10.toml:3: expected a percentage from 0.1 to 100, found integer 101",
-        "j.toml.d/10.toml:4: expected a table [idle], found integer 3",
+        "j.toml.d/10.toml:4: expected a table [cache], found integer 3",
     ];
     for line in expect {
         assert!(

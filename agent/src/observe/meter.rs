@@ -8,6 +8,7 @@ use justitia_kernel::memory::MemoryStat;
 
 use super::room::PAGE;
 use crate::act::worker::lru_file;
+use crate::plan::{CONVINCED, Evidence, Seen};
 
 /// A cache that took in this much between two looks is growing, bytes.
 const GREW: u64 = 256 << 10;
@@ -17,7 +18,7 @@ const SETTLED: Duration = Duration::from_secs(1);
 const GROWING: Duration = Duration::from_secs(3);
 /// A tenant that uses less than this part of a CPU, and takes in nothing, is idle.
 const IDLE_CPU: f64 = 0.001;
-/// How often the CPU time is looked at: a fraction of the shortest sensible idle grace.
+/// How often the CPU time is looked at.
 const CPU_PERIOD: Duration = Duration::from_secs(1);
 /// A tenant in which something happens is looked at this often, if the budget allows.
 const SHORTEST: Duration = Duration::from_millis(100);
@@ -35,6 +36,10 @@ pub struct Meter {
     pub stuck: u64,
     /// Anonymous memory.
     pub anon: u64,
+    /// File pages that processes have mapped, shared memory left out.
+    pub mapped: u64,
+    /// File pages on the active list.
+    active: u64,
     /// File pages taken in, bytes per second over the last interval.
     pub inflow: u64,
     /// Pages that came back after having been reclaimed, since the cgroup was made.
@@ -66,6 +71,8 @@ impl Meter {
             other: 0,
             stuck: 0,
             anon: 0,
+            mapped: 0,
+            active: 0,
             inflow: 0,
             refaults: 0,
             taken_in: 0,
@@ -130,6 +137,8 @@ impl Meter {
         self.taken_in = intake;
         self.stuck = stat.file_dirty + stat.file_writeback;
         self.anon = stat.anon;
+        self.active = stat.active_file;
+        self.mapped = stat.file_mapped.saturating_sub(stat.shmem);
         self.counters = Some(Counters { at: now, refaults });
     }
 
@@ -159,6 +168,19 @@ impl Meter {
     pub fn idle_for(&self, now: Instant) -> Duration {
         let seen = self.counters.as_ref().map_or(now, |c| c.at);
         seen.saturating_duration_since(self.active_at)
+    }
+
+    /// What the kernel's lists say of the cache that it can use. The multi-gen LRU's say nothing; and what one used that
+    /// has been idle since will not be used soon.
+    #[must_use]
+    pub fn seen(&self, multi_gen: bool, now: Instant) -> Seen {
+        let watched = self.idle_for(now);
+        let says = !multi_gen && watched < CONVINCED;
+        Seen {
+            useful: if says { self.active } else { 0 },
+            watched,
+            by: Evidence::Lists,
+        }
     }
 
     /// Whether something happened between the last two looks.
@@ -213,6 +235,21 @@ mod tests {
         assert_eq!(meter.inflow, 2 << 20, "1 MiB in half a second");
         meter.take(&stat(100, 256), at(3600));
         assert!(!meter.wants_more(at(3600)));
+    }
+
+    #[test]
+    fn what_lies_on_the_active_list_is_used_until_its_owner_has_been_idle_for_long() {
+        let t0 = Instant::now();
+        let mut meter = Meter::new(t0);
+        let mut stat = stat(100, 0);
+        stat.active_file = 30 << 20;
+        meter.take(&stat, t0);
+        assert_eq!(meter.seen(false, t0).useful, 30 << 20);
+        assert_eq!(meter.seen(true, t0).useful, 0, "the multi-gen LRU");
+        let later = t0 + 2 * CONVINCED;
+        meter.take(&stat, later);
+        let seen = meter.seen(false, later);
+        assert_eq!((seen.useful, seen.watched), (0, 2 * CONVINCED));
     }
 
     #[test]

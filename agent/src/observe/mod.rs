@@ -3,11 +3,13 @@
 pub mod device;
 
 mod budget;
+mod curves;
 mod flow;
 mod losses;
 mod meter;
 mod mirror;
 mod outside;
+mod reuse;
 mod room;
 mod sight;
 
@@ -21,9 +23,11 @@ use justitia_kernel::memory::MemoryStat;
 use justitia_kernel::proc::ProcFs;
 
 pub use budget::{Budget, process_cpu, thread_cpu};
+pub use curves::Curves;
 pub use flow::{Flows, Rates, WINDOW};
 pub use mirror::{Changes, Mirror, Node, low_of};
 pub use outside::{Abilities, Outside, OutsideMeans, lru_gen_usable};
+pub use reuse::{Counted, LIVE, Reuse};
 pub use room::Room;
 pub use sight::Sight;
 
@@ -52,6 +56,8 @@ pub struct Observer {
     pub outside: Outside,
     /// What applications get.
     pub sight: Sight,
+    /// What tenants use of their caches.
+    pub curves: Curves,
     /// What looking may cost.
     pub budget: Budget,
     abilities: Abilities,
@@ -77,6 +83,7 @@ impl Observer {
             room: Room::new(proc),
             outside: Outside::new(fs.root().clone(), &abilities, now),
             sight,
+            curves: Curves::default(),
             budget: Budget::new(config.cpu_budget),
             abilities,
             due: BinaryHeap::new(),
@@ -262,6 +269,11 @@ impl Observer {
                 } else {
                     Duration::ZERO
                 },
+                mapped: meter.mapped,
+                seen: self
+                    .curves
+                    .seen(id)
+                    .unwrap_or_else(|| meter.seen(self.abilities.multi_gen, now)),
                 spared: unable.or_else(|| spared(key)),
             });
         }

@@ -10,7 +10,7 @@ use justitia_share::{Weight, num};
 use super::meter::taken_in;
 use super::room::Room;
 use crate::act::worker::own::MOST_CHILDREN;
-use crate::plan::{Key, Spared, Tenant};
+use crate::plan::{Key, Seen, Spared, Tenant};
 
 /// What this kernel can do, as far as the page cache is concerned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -182,6 +182,8 @@ impl Outside {
             populated: true,
             wants_more: self.grows && idle_for < GROWING,
             idle_for,
+            mapped: 0,
+            seen: Seen::default(),
             spared: match self.means {
                 None => Some(Spared::NoMeans),
                 Some(OutsideMeans::Root) if top().count() > MOST_CHILDREN => Some(Spared::Crowded),

@@ -18,8 +18,9 @@ use justitia_share::num::to_f64;
 pub use own::{OwnIntent, plan_ownership};
 pub use protect::{LowIntent, plan_protection};
 pub use reclaim::{ReclaimIntent, plan_reclaim};
-pub use shares::{Policy, Shares};
-pub use snapshot::{Key, Memory, Snapshot, Spared, Tenant};
+pub(crate) use shares::CONVINCED;
+pub use shares::{Demand, Policy, Shares};
+pub use snapshot::{Evidence, Key, Memory, Seen, Snapshot, Spared, Tenant};
 
 /// Bytes in a MiB.
 const MIB: f64 = 1_048_576.0;

@@ -2,18 +2,33 @@
 
 use std::time::Duration;
 
-use justitia_share::{Claim, NodeId, Tree, entitlements, num};
+use justitia_share::curve::HALF_LIFE;
+use justitia_share::num;
+use justitia_share::{Claim, NodeId, Tree, entitlements};
 
 use super::snapshot::{Memory, Snapshot, Tenant};
+
+/// What of its cache a tenant demands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Demand {
+    /// What it uses again and again first; what it takes in once, of what is left.
+    #[default]
+    Use,
+    /// Whatever it holds, and all that it can get while it grows (Justitia, section III-B3).
+    Usage,
+}
+
+/// So long a tenant must have been watched before what it was not seen to use counts as not used: twice the half-life of
+/// what is remembered of its accesses.
+pub(crate) const CONVINCED: Duration = Duration::from_secs(2 * HALF_LIFE.as_secs());
 
 /// The constants of the planners. The defaults suit every machine we know; a configuration may change
 /// those that are matters of taste.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Policy {
-    /// How long a tenant may leave its cache unused before its protection fades. Default 60 s.
-    pub idle_grace: Duration,
-    /// After that, the time in which the protection of what it holds halves. Default 60 s.
-    pub idle_half_life: Duration,
+    /// What of its cache a tenant demands. Default: what it uses.
+    pub demand: Demand,
     /// How far ahead the free memory is kept: reclaim begins when it would fall below the kernel's own
     /// watermark within this time. Default 200 ms, two ticks.
     pub horizon: Duration,
@@ -24,8 +39,7 @@ pub struct Policy {
 impl Default for Policy {
     fn default() -> Self {
         Self {
-            idle_grace: Duration::from_secs(60),
-            idle_half_life: Duration::from_secs(60),
+            demand: Demand::Use,
             horizon: Duration::from_millis(200),
             thrash_full: 60.0,
         }
@@ -33,15 +47,6 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// The part of what an idle tenant holds that stays protected, 1 to 0: an idle tax, as VMware ESX has
-    /// for memory (Waldspurger, OSDI '02, section 5), but rising with the time of idleness.
-    #[must_use]
-    pub fn kept_when_idle(&self, idle_for: Duration) -> f64 {
-        let over = idle_for.saturating_sub(self.idle_grace).as_secs_f64();
-        let half_life = self.idle_half_life.as_secs_f64().max(0.001);
-        (-over / half_life).exp2()
-    }
-
     /// The free memory, in bytes, below which tenants above their entitlement give back: the kernel's low
     /// watermark, and what will be used up within the horizon, at most 6 % of the memory and at least 0.4 %.
     /// All of it comes out of overage, so it costs nobody what they are entitled to.
@@ -62,14 +67,13 @@ pub struct Shares {
     pub reserve: u64,
     /// Entitlement of every tenant.
     pub entitled: Vec<u64>,
-    /// The part of the entitlement that is protected from the kernel's reclaim: what the tenant demands
-    /// of it, which fades while it is idle.
+    /// The part of the entitlement that is protected from the kernel's reclaim: what the tenant demands of it.
     pub protected: Vec<u64>,
 }
 
 impl Shares {
-    /// Justitia's threshold (section III-B3, equation 1), hierarchical and work-conserving: tenants that
-    /// grow demand all they can get, the others what they hold, idle ones ever less of it.
+    /// Justitia's threshold (section III-B3, equation 1), hierarchical and work-conserving, in two rounds: by weight
+    /// what tenants use again and again, and by weight what is left, among those that take in more.
     #[must_use]
     pub fn of(snapshot: &Snapshot, policy: &Policy) -> Self {
         let reserve = policy.reserve(&snapshot.memory);
@@ -106,18 +110,27 @@ impl Shares {
 /// much, neither adds to what its subtree gets nor takes from its siblings.
 fn claim(tenant: &Tenant, policy: &Policy) -> Claim {
     let floor = tenant.floor.min(tenant.file).max(tenant.stuck);
-    let demand = if !tenant.leaf || (tenant.wants_more && tenant.populated) {
-        u64::MAX
-    } else if tenant.populated {
-        let used = tenant.own.saturating_sub(tenant.residue);
-        num::to_u64(num::to_f64(used) * policy.kept_when_idle(tenant.idle_for))
+    let used = tenant.own.saturating_sub(tenant.residue);
+    let seen = tenant.seen;
+    let holds = if policy.demand == Demand::Usage || seen.watched < CONVINCED {
+        used
     } else {
         0
+    };
+    let useful = match policy.demand {
+        Demand::Use => seen.useful.max(tenant.mapped.min(used)),
+        Demand::Usage => 0,
+    };
+    let (useful, demand) = match (tenant.leaf, tenant.populated) {
+        (false, _) => (0, u64::MAX),
+        (true, false) => (0, 0),
+        (true, true) if tenant.wants_more => (useful, u64::MAX),
+        (true, true) => (useful, useful.max(holds)),
     };
     Claim {
         weight: tenant.weight,
         floor,
-        useful: 0,
+        useful,
         demand: demand.max(floor),
     }
 }

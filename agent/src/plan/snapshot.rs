@@ -64,8 +64,34 @@ pub struct Tenant {
     pub wants_more: bool,
     /// For how long it has not been using its cache.
     pub idle_for: Duration,
+    /// File pages that processes have mapped: the probes do not see how these are used.
+    pub mapped: u64,
+    /// The cache that it can use, as far as that is known.
+    pub seen: Seen,
     /// Why nothing may be reclaimed from it now, if so.
     pub spared: Option<Spared>,
+}
+
+/// What is known of a tenant's use of its cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// The cache that it can use, bytes.
+    pub useful: u64,
+    /// For how long it has been watched without using more: the longer, the surer.
+    pub watched: Duration,
+    /// How that is known.
+    pub by: Evidence,
+}
+
+/// How a tenant's use of its cache is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Evidence {
+    /// From its accesses: their miss-ratio curve ([`Curve::useful`](justitia_share::curve::Curve::useful)).
+    Accesses,
+    /// From the kernel's lists: what was used twice while it lay there is on the active one. The multi-gen LRU does not say.
+    #[default]
+    Lists,
 }
 
 /// Why nothing is reclaimed from a tenant.

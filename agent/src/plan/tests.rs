@@ -38,6 +38,8 @@ fn leaf(id: u64, weight: u64, file: u64) -> Tenant {
         populated: true,
         wants_more: true,
         idle_for: Duration::ZERO,
+        mapped: 0,
+        seen: Seen::default(),
         spared: None,
     }
 }
@@ -118,8 +120,55 @@ fn each_reason_to_take_nothing() {
     }
 }
 
+/// A tenant of which it is known for three minutes what it uses, in MiB.
+fn seen(useful: u64, tenant: Tenant) -> Tenant {
+    let seen = Seen {
+        useful: useful * MIB,
+        watched: Duration::from_secs(180),
+        by: Evidence::Accesses,
+    };
+    Tenant { seen, ..tenant }
+}
+
 #[test]
-fn an_idle_tenant_gives_way_and_a_dead_one_first() {
+fn what_is_used_comes_before_what_is_read_once() {
+    let tenants = vec![seen(400, leaf(1, 100, 400)), seen(0, leaf(2, 800, 400))];
+    let shares = Shares::of(&snapshot(2, tenants.clone()), &Policy::default());
+    assert!(shares.entitled[0] >= 400 * MIB);
+    assert_eq!(shares.protected[0], 400 * MIB);
+    // The rest is for those that take in more.
+    assert!(shares.entitled[1] > 300 * MIB);
+    let usage = Policy {
+        demand: Demand::Usage,
+        ..Policy::default()
+    };
+    let shares = Shares::of(&snapshot(2, tenants), &usage);
+    assert!(shares.entitled[0] < 100 * MIB, "by weight alone");
+}
+
+#[test]
+fn what_is_not_used_again_is_kept_until_that_is_sure() {
+    let quiet = |watched| {
+        let mut tenants = vec![seen(0, leaf(1, 800, 400)), leaf(2, 100, 400)];
+        tenants[0].wants_more = false;
+        tenants[0].seen.watched = Duration::from_secs(watched);
+        Shares::of(&snapshot(2, tenants), &Policy::default()).protected[0]
+    };
+    assert_eq!(quiet(30), 400 * MIB);
+    assert_eq!(quiet(180), 0);
+}
+
+#[test]
+fn what_processes_have_mapped_counts_as_used() {
+    let mut tenants = vec![seen(0, leaf(1, 800, 400)), leaf(2, 100, 400)];
+    tenants[0].wants_more = false;
+    tenants[0].mapped = 150 * MIB;
+    let shares = Shares::of(&snapshot(2, tenants), &Policy::default());
+    assert_eq!(shares.protected[0], 150 * MIB);
+}
+
+#[test]
+fn a_tenant_whose_accesses_are_not_seen_keeps_what_it_holds_and_a_dead_one_nothing() {
     let mut tenants = vec![leaf(1, 800, 400), leaf(2, 100, 400)];
     tenants[0].wants_more = false;
     let held = Shares::of(&snapshot(2, tenants.clone()), &Policy::default());
@@ -128,15 +177,6 @@ fn an_idle_tenant_gives_way_and_a_dead_one_first() {
         400 * MIB,
         "its weight entitles it to all that it holds"
     );
-    tenants[0].idle_for = Duration::from_secs(180);
-    let faded = Shares::of(&snapshot(2, tenants.clone()), &Policy::default());
-    assert_eq!(
-        faded.protected[0],
-        100 * MIB,
-        "two half-lives after the grace"
-    );
-    assert!(faded.entitled[1] > 600 * MIB);
-    tenants[0].idle_for = Duration::ZERO;
     tenants[0].populated = false;
     let dead = Shares::of(&snapshot(2, tenants), &Policy::default());
     assert_eq!(dead.protected[0], 0);

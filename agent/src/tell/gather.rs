@@ -55,6 +55,10 @@ pub fn status(agent: &Agent, limits: &[String], observe: bool) -> Status {
             app: rates[i].as_ref().map(|r| AppStatus { latency, ..app(r) }),
             contends: pv.contends.get(i + 1).copied().unwrap_or(false),
             pv: told(pv.groups.get(i + 1).copied().flatten()),
+            useful: leaf(tenant.seen.useful),
+            useful_by: tenant.seen.by,
+            watched: tenant.seen.watched.as_secs_f64(),
+            curve: id.and_then(|id| agent.observer.curves.reuse(id)?.told()),
             knobs: knobs.remove(&id.unwrap_or(root)).unwrap_or_default(),
         });
     }
@@ -80,6 +84,7 @@ pub fn status(agent: &Agent, limits: &[String], observe: bool) -> Status {
             .as_secs_f64(),
         window: WINDOW.as_secs_f64(),
         blind: sight.why_blind().map(str::to_owned),
+        demand: agent.config.policy.demand,
         pv: told(pv.whole),
         pv_top: told(pv.groups.first().copied().flatten()),
         memory: MemoryStatus {
@@ -189,9 +194,11 @@ fn sum_up(tenants: &mut [TenantStatus]) {
             let t = &tenants[i];
             (t.usage, t.reclaimed, t.stuck)
         };
+        let useful = tenants[i].useful;
         let (other, refaults, part) = (tenants[i].other, tenants[i].refaults, tenants[i].app);
         let parent = &mut tenants[parent];
         parent.usage += usage;
+        parent.useful += useful;
         parent.reclaimed += reclaimed;
         parent.stuck += stuck;
         parent.other += other;

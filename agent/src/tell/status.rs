@@ -1,6 +1,9 @@
 //! The answer to `justitia status`: plain data, the same for people and machines.
 
+use justitia_share::num::to_f64;
 use serde::{Deserialize, Serialize};
+
+use crate::plan::{Demand, Evidence};
 
 /// Everything that the agent tells. Amounts in bytes, times in seconds.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -20,6 +23,9 @@ pub struct Status {
     /// Why nothing is known of what applications get, if so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blind: Option<String>,
+    /// What of their caches tenants demand.
+    #[serde(default)]
+    pub demand: Demand,
     /// Proportionality variation of all contending leaves together, over the window: 0 is perfect. `None`
     /// with fewer than two of them; [`PV_INFINITE`] where the lightest got nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -150,9 +156,48 @@ pub struct TenantStatus {
     /// PV of its children that contend.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pv: Option<f64>,
+    /// The cache that it can use, bytes; for an inner node the sum of its leaves.
+    #[serde(default)]
+    pub useful: u64,
+    /// How that is known.
+    #[serde(default)]
+    pub useful_by: Evidence,
+    /// Seconds for which it has been watched without using more.
+    #[serde(default)]
+    pub watched: f64,
+    /// Its miss-ratio curve; `None` where its accesses are not seen, or there were none lately.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub curve: Option<CurveStatus>,
     /// Its knobs that the agent has moved, or has left to others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub knobs: Vec<KnobStatus>,
+}
+
+/// How many of a tenant's accesses to its cache would come from the disk if its cache had another size.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CurveStatus {
+    /// Accesses a second, lately: of blocks of 64 KiB, those to the same one in a row once.
+    pub accesses: f64,
+    /// Sizes of the cache, bytes, ascending from 0, and the part of the accesses that it would miss, 0 to 1. Between two
+    /// points a straight line; beyond the last as there.
+    pub points: Vec<(u64, f64)>,
+}
+
+impl CurveStatus {
+    /// The part of the accesses that a cache of `size` bytes misses, 0 to 1; 1 without any point.
+    #[must_use]
+    pub fn miss_ratio(&self, size: u64) -> f64 {
+        let next = self.points.partition_point(|point| point.0 < size);
+        let before = next.checked_sub(1).and_then(|i| self.points.get(i));
+        match (before, self.points.get(next)) {
+            (Some(low), Some(high)) => {
+                let part = to_f64(size - low.0) / to_f64((high.0 - low.0).max(1));
+                part.mul_add(high.1 - low.1, low.1)
+            }
+            (Some(point), None) | (None, Some(point)) => point.1,
+            (None, None) => 1.0,
+        }
+    }
 }
 
 /// What the probes lost.

@@ -69,6 +69,28 @@ impl Curve {
             .then(|| (1.0 - self.hits(to_f64(size)) / self.accesses).clamp(0.0, 1.0))
     }
 
+    /// Sizes in blocks, and the part of the accesses that a cache of this size misses: those points of the curve at which
+    /// it has fallen by `least` since the one before, the first and the last. Between them it is a straight line to
+    /// within `least`.
+    #[must_use]
+    pub fn steps(&self, least: f64) -> Vec<(f64, f64)> {
+        let misses = |point: &Point| (1.0 - point.hits / self.accesses).clamp(0.0, 1.0);
+        let mut steps: Vec<(f64, f64)> = Vec::new();
+        for (i, point) in self.points.iter().enumerate() {
+            let fallen = |last: &(f64, f64)| last.1 - misses(point) >= least;
+            if steps.last().is_none_or(fallen) || i + 1 == self.points.len() {
+                // The one before, too: the curve may fall steeply after a plain.
+                if let Some(before) = i.checked_sub(1).and_then(|i| self.points.get(i))
+                    && steps.last().is_some_and(|last| last.0 < before.size)
+                {
+                    steps.push((before.size, misses(before)));
+                }
+                steps.push((point.size, misses(point)));
+            }
+        }
+        steps
+    }
+
     /// Accesses that were counted lately, with those long ago as far as they are remembered.
     #[must_use]
     pub const fn accesses(&self) -> f64 {

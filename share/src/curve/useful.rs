@@ -9,7 +9,7 @@ use super::recent::HALF_LIFE;
 pub const WORTH: f64 = 600.0;
 /// Nearly all of the hits that can be had: what the last of them would need is left out. The model takes what was read for
 /// the first time as what will never be read again, and so needs much room for the last few.
-const NEARLY: f64 = 0.995;
+const NEARLY: f64 = 0.99;
 
 impl Curve {
     /// How many blocks the tenant can use, at most `capacity`: the size up to which one block more saves at least

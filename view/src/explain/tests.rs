@@ -28,7 +28,7 @@ fn status() -> Status {
     }];
     let mut heavy = tenant("a.slice/db", 300, 250, 300);
     heavy.weight_from = WeightFrom::Cgroup;
-    heavy.idle = 200.0;
+    (heavy.useful, heavy.watched) = (100 * MIB, 200.0);
     heavy.knobs = vec![KnobStatus {
         knob: "memory.low".into(),
         stands: "1048576".into(),
@@ -138,7 +138,8 @@ fn a_yielded_knob_and_an_operators_limit_are_told_as_theirs() {
         &text,
         &[
             "weight 300 (from its cgroup's io.weight",
-            "it has not used its cache for 3 min",
+            "first round, what is used again: 100M (by the kernel's lists, of the last 3 min)",
+            "second round, what is left: its cache does not grow, so it demands no more\n",
             "memory.low = 1048576 (1.00M)\n    put there by someone else: the agent leaves it",
             "is a floor for the agent too",
             "memory.max = 943718400 (900M)\n    set by its operator",
@@ -236,7 +237,7 @@ fn entitlements_can_be_recomputed_among_those_that_want_more() {
     let mut status = status();
     let mut cron = status.tenants[2].clone();
     (cron.path, cron.weight) = ("a.slice/cron".into(), 100);
-    (cron.usage, cron.entitled, cron.idle) = (0, 0, 3600.0);
+    (cron.usage, cron.entitled, cron.useful, cron.watched) = (0, 0, 0, 3600.0);
     cron.knobs.clear();
     status.tenants[2].growing = true;
     status.tenants.push(cron);
@@ -248,7 +249,7 @@ fn entitlements_can_be_recomputed_among_those_that_want_more() {
         &text(&status, 3),
         &[
             "now: that is all it demands",
-            "it has not used its cache since the agent started, that is, for 60 min",
+            "second round, what is left: its cache does not grow, so it demands no more",
             "nothing is taken from it: it holds nothing\n",
         ],
     );

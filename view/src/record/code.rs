@@ -260,6 +260,7 @@ impl Columned {
         let uptime = to_f64(all[1].unsigned_abs()) / 1000.0;
         let told = |d: &&Decision| d.at <= uptime;
         Some(Status {
+            demand: justitia_agent::plan::Demand::default(),
             version: self.once.version.clone(),
             observe: self.once.observe,
             window: self.once.window,

@@ -398,11 +398,6 @@ fn teach(tenant: &TenantStatus) -> String {
             "holds {of_what} of its entitlement: {} are lent, and given back first",
             bytes(over)
         )
-    } else if tenant.idle > 60.0 {
-        format!(
-            "has not used its cache for {}: what it holds is protected less and less",
-            seconds(tenant.idle)
-        )
     } else {
         format!("holds {of_what} of its entitlement: nothing is taken from it")
     }

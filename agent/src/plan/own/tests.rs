@@ -4,7 +4,7 @@ use justitia_kernel::eyes::SharedUse;
 use justitia_share::Weight;
 
 use super::*;
-use crate::plan::snapshot::{Memory, Tenant};
+use crate::plan::snapshot::{Memory, Seen, Tenant};
 
 const MIB: u64 = 1 << 20;
 const ROOT: CgroupId = CgroupId(1);
@@ -30,6 +30,8 @@ fn tenant(key: Key, weight: u64, file: u64) -> Tenant {
         populated: true,
         wants_more: true,
         idle_for: Duration::ZERO,
+        mapped: 0,
+        seen: Seen::default(),
         spared: None,
     }
 }
