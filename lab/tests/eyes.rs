@@ -111,6 +111,7 @@ fn every_path_is_counted_once_and_hits_are_right() {
         run(&vm, "paths", "/data");
         run(&vm, "hits", "/data");
         run(&vm, "demand", "/data");
+        run(&vm, "reuse", "/data");
     });
 }
 
@@ -125,6 +126,7 @@ fn every_filesystem_on_every_kernel() {
             run(&vm, "paths", directory);
             run(&vm, "hits", directory);
             run(&vm, "demand", directory);
+            run(&vm, "reuse", directory);
         }
     }
 }
@@ -196,4 +198,15 @@ fn how_many_instructions_the_probes_cost() {
     let vm = boot_with("6.12", &["-icount", "shift=0,sleep=off"]);
     mount_ext4(&vm);
     run(&vm, "instructions", "/data");
+}
+
+/// On every kernel that the archive has.
+#[test]
+#[ignore = "takes minutes: make test-eyes"]
+fn reuse_is_counted() {
+    for kernel in every_series().unwrap() {
+        let vm = boot(&kernel);
+        mount_ext4(&vm);
+        run(&vm, "reuse", "/data");
+    }
 }

@@ -8,6 +8,7 @@
 #include <bpf/bpf_tracing.h>
 #include <bpf/bpf_core_read.h>
 #include "tenants.h"
+#include "curves.h"
 #include "files.h"
 #include "fills.h"
 #include "waits.h"
@@ -48,6 +49,9 @@ int BPF_PROG(read, struct file *file, char *buffer, unsigned long count, void *p
 	} else {
 		row->plain_read.buffered.bytes += done;
 		row->plain_read.buffered.operations++;
+		if (config.sampling && row->sampled)
+			row->visits_read += access(row, &row->last_read, key_of(file->f_inode),
+						   position_at(position), done);
 	}
 	return 0;
 }
@@ -69,19 +73,28 @@ int BPF_PROG(write, struct file *file, char *buffer, unsigned long count, void *
 	} else {
 		row->plain_written.buffered.bytes += done;
 		row->plain_written.buffered.operations++;
+		if (config.sampling && row->sampled)
+			row->visits_written +=
+				access(row, &row->last_written, key_of(file->f_inode),
+				       position_at(position), done);
 	}
 	return 0;
 }
 
-static __always_inline int moved(struct file *file, long done, bool write)
+static __always_inline int moved(struct file *file, const void *position, long done, bool write)
 {
 	struct row *row;
+	bool direct;
 
 	if (done <= 0 || !file_counts(file))
 		return 0;
 	row = my_row();
-	if (row)
-		add(write ? &row->written : &row->read, is_direct(file), done);
+	if (!row)
+		return 0;
+	direct = is_direct(file);
+	add(write ? &row->written : &row->read, direct, done);
+	if (config.sampling && !direct && row->sampled)
+		access_by(row, write, key_of(file->f_inode), position_at(position), done);
 	return 0;
 }
 
@@ -89,14 +102,14 @@ SEC("fexit/vfs_readv")
 int BPF_PROG(readv, struct file *file, void *vec, unsigned long n, void *position, int flags,
 	     long done)
 {
-	return moved(file, done, 0);
+	return moved(file, position, done, 0);
 }
 
 SEC("fexit/vfs_writev")
 int BPF_PROG(writev, struct file *file, void *vec, unsigned long n, void *position, int flags,
 	     long done)
 {
-	return moved(file, done, 1);
+	return moved(file, position, done, 1);
 }
 
 /*
@@ -109,7 +122,7 @@ int BPF_PROG(splice_read, struct file *file, void *position, void *pipe, unsigne
 {
 	if (done <= 0 || is_overlay(file))
 		return 0;
-	return moved(file, done, 0);
+	return moved(file, position, done, 0);
 }
 
 /* Before 6.5: overlayfs reads the file below by other means. */
@@ -117,7 +130,7 @@ SEC("fexit/do_splice_to")
 int BPF_PROG(splice_to, struct file *file, void *position, void *pipe, unsigned long count,
 	     unsigned int flags, long done)
 {
-	return moved(file, done, 0);
+	return moved(file, position, done, 0);
 }
 
 /* overlayfs calls this for the file below only. */
@@ -127,7 +140,7 @@ int BPF_PROG(splice_write, void *pipe, struct file *file, void *position, unsign
 {
 	if (done <= 0 || is_overlay(file))
 		return 0;
-	return moved(file, done, 1);
+	return moved(file, position, done, 1);
 }
 
 /* Runs in the submitter, in one of its workers, or in its polling thread: all of its cgroup. */
@@ -173,6 +186,12 @@ int uring(u64 *ctx)
 		return 0;
 	direct = (BPF_CORE_READ(file, f_flags) & O_DIRECT) != 0;
 	add(write ? &row->written : &row->read, direct, done);
+	if (config.sampling && !direct && row->sampled && bpf_core_type_exists(struct io_cmd_data)) {
+		struct inode *inode = BPF_CORE_READ(file, f_inode);
+		u64 key = file_key(BPF_CORE_READ(inode, i_ino), BPF_CORE_READ(inode, i_generation));
+
+		access_by(row, write, key, BPF_CORE_READ((struct kiocb *)request, ki_pos), done);
+	}
 	return 0;
 }
 
@@ -235,6 +254,7 @@ static __always_inline int aio_completed(struct kiocb *request, long done, int t
 {
 	u64 key = address(request), *submitter = bpf_map_lookup_elem(&aio_submitters, &key), cgroup;
 	struct row *row;
+	bool direct, write;
 
 	/*
 	 * Submitted before the probes were attached, or beyond the map's room; or, for the twin, counted
@@ -250,9 +270,14 @@ static __always_inline int aio_completed(struct kiocb *request, long done, int t
 	if (done <= 0 || !file_counts(request->ki_filp))
 		return 0;
 	row = row_of(cgroup, 0);
-	if (row)
-		add(request->ki_flags & IOCB_WRITE ? &row->written : &row->read,
-		    is_direct(request->ki_filp), done);
+	if (!row)
+		return 0;
+	direct = is_direct(request->ki_filp);
+	write = (request->ki_flags & IOCB_WRITE) != 0;
+	add(write ? &row->written : &row->read, direct, done);
+	/* In the task that has just submitted it, whose row knows its curve. */
+	if (config.sampling && !direct && row->cgroup && row->sampled)
+		access_by(row, write, key_of(request->ki_filp->f_inode), request->ki_pos, done);
 	return 0;
 }
 
@@ -272,6 +297,12 @@ int BPF_PROG(aio_complete_twin, struct kiocb *request, long done)
 	return aio_completed(request, done, 1);
 }
 
+static __always_inline void fault_accesses(struct row *row, struct vm_fault *fault)
+{
+	if (config.sampling && row->sampled)
+		access_by(row, 0, key_of(fault->vma->vm_file->f_inode), (fault->pgoff + 1) << 12, 1);
+}
+
 SEC("fexit/filemap_fault")
 int BPF_PROG(fault, struct vm_fault *fault, unsigned int result)
 {
@@ -285,6 +316,21 @@ int BPF_PROG(fault, struct vm_fault *fault, unsigned int result)
 	__sync_fetch_and_add(&row->faults, 1);
 	if (result & VM_FAULT_MAJOR)
 		__sync_fetch_and_add(&row->major_faults, 1);
+	fault_accesses(row, fault);
+	return 0;
+}
+
+/* Pages around a fault that are cached are mapped with it: these do not fault themselves. */
+SEC("fentry/filemap_map_pages")
+int BPF_PROG(fault_around, struct vm_fault *fault)
+{
+	struct row *row;
+
+	if (!config.sampling || !file_counts(fault->vma->vm_file))
+		return 0;
+	row = my_row();
+	if (row)
+		fault_accesses(row, fault);
 	return 0;
 }
 

@@ -19,6 +19,7 @@ typedef __u32 __wsum;
 typedef __u8 u8;
 typedef __u32 u32;
 typedef __s32 s32;
+typedef long long s64;
 typedef __u64 u64;
 typedef int bool;
 
@@ -50,6 +51,7 @@ struct cgroup;
 
 struct cgroup_subsys_state {
 	struct cgroup *cgroup;
+	struct cgroup_subsys_state *parent;
 	unsigned int flags;
 };
 
@@ -103,6 +105,7 @@ struct file {
 
 struct kiocb {
 	struct file *ki_filp;
+	s64 ki_pos;
 	int ki_flags;
 };
 
@@ -119,6 +122,11 @@ struct io_kiocb {
 	u8 opcode;
 };
 
+/* Since 6.0: a request begins with what its opcode needs, for reads and writes a kiocb. */
+struct io_cmd_data {
+	struct file *file;
+};
+
 struct io_ring_ctx {
 	unsigned int flags;
 };
@@ -133,6 +141,7 @@ struct vm_area_struct {
 
 struct vm_fault {
 	struct vm_area_struct *vma;
+	unsigned long pgoff;
 };
 
 struct readahead_control {

@@ -27,7 +27,7 @@ struct traffic {
 };
 
 /*
- * Three cache lines. `plain` is written by one program each (vfs_read's and vfs_write's), which
+ * Four cache lines. `plain` is written by one program each (vfs_read's and vfs_write's), which
  * the kernel never lets interrupt itself: plain additions are exact. Everything else is added to
  * atomically, because several programs do, some of them in interrupts.
  * The reader (kernel/src/eyes/rows.rs) knows the order of these fields.
@@ -35,8 +35,17 @@ struct traffic {
 struct row {
 	/* The address of the cgroup whose row it is, 0 when it is not known. */
 	u64 cgroup;
+	/* As in `curve_of`, 0 when accesses are not sampled. */
+	u64 sampled;
 	struct traffic plain_read;
+	/* Blocks accessed while that is sampled, and the last of them, whichever way it was read. */
+	u64 visits_read;
+	u64 last_read;
 	struct traffic plain_written;
+	u64 visits_written;
+	u64 last_written;
+	u64 visits;
+	u64 unused;
 	struct traffic read;
 	struct traffic written;
 	u64 faults;
@@ -46,6 +55,7 @@ struct row {
 	u64 throttled_ns;
 	u64 throttled;
 	u64 dirty_wait_ns;
+	u64 unused_too;
 };
 
 /* Slot 0 counts everybody who has none: there was none to have, or the cgroup is being removed. */
@@ -84,6 +94,20 @@ struct {
 } free_slots SEC(".maps");
 
 /*
+ * Which curve the accesses of a cgroup count for, and of those below it that are not in here: its
+ * number plus one, and in the lower half the largest hash that is looked at.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, u64);
+	__type(value, u64);
+} curve_of SEC(".maps");
+
+/* Cgroups above one, itself included, that are asked for a curve. */
+#define LEVELS 16
+
+/*
  * What no row could count, and why slot 0 was used though the cgroup was there: none was free, or
  * the kernel's map was busy. BY_TWIN are no losses: what the kernel skipped and a twin counted. The
  * reader (kernel/src/eyes/rows.rs) knows the order.
@@ -102,8 +126,11 @@ struct {
 struct config {
 	u32 slots;
 	u32 processors;
+	/* Whether accesses are sampled at all. */
+	u64 sampling;
+	u64 secrets[3];
 };
-const volatile struct config config SEC(".rodata.config") = { 1, 1 };
+const volatile struct config config SEC(".rodata.config") = { 1, 1, 1, { 1, 1, 1 } };
 
 /* What was used last on a processor. */
 struct short_cut {
@@ -180,6 +207,25 @@ static __always_inline struct short_cut *short_cut(void)
 	return &short_cuts[cpu & (SHORT_CUTS - 1)];
 }
 
+/* As in `curve_of`, for a cgroup or the nearest above it that is in there. */
+static __always_inline u64 sampled_of(struct cgroup *cgroup)
+{
+	struct cgroup_subsys_state *css = &cgroup->self;
+	u64 id = cgroup->kn->id, *found;
+	u32 level;
+
+	for (level = 0; level < LEVELS; level++) {
+		found = bpf_map_lookup_elem(&curve_of, &id);
+		if (found)
+			return *found;
+		css = BPF_CORE_READ(css, parent);
+		if (!css)
+			break;
+		id = BPF_CORE_READ(css, cgroup, kn, id);
+	}
+	return 0;
+}
+
 /* The current task's row, and the short cut to it from now on. */
 static __noinline struct row *find_my_row(void)
 {
@@ -189,6 +235,8 @@ static __noinline struct row *find_my_row(void)
 	struct row *row = bpf_map_lookup_elem(&rows, &index);
 
 	if (row && cut && index % config.slots) {
+		if (config.sampling)
+			row->sampled = sampled_of(cgroup);
 		row->cgroup = address(cgroup);
 		cut->row = index;
 	}

@@ -65,6 +65,10 @@ pub struct Counters {
     pub throttled: u64,
     /// Nanoseconds that writers were held back until dirty pages had been written.
     pub dirty_wait_ns: u64,
+    /// Blocks of 64 KiB accessed through the page cache, those accessed twice in a row once, while that was sampled
+    /// ([`Eyes::sample_reuse`](super::Eyes::sample_reuse)).
+    #[serde(default)]
+    pub visits: u64,
 }
 
 impl Counters {
@@ -113,6 +117,7 @@ impl Counters {
             throttled_ns: of(self.throttled_ns, other.throttled_ns),
             throttled: of(self.throttled, other.throttled),
             dirty_wait_ns: of(self.dirty_wait_ns, other.dirty_wait_ns),
+            visits: of(self.visits, other.visits),
         }
     }
 }

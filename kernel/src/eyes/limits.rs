@@ -2,8 +2,8 @@
 
 use super::EyesError;
 
-/// Bounds of everything that is kept in the kernel. Memory follows from them: 192 bytes per tenant
-/// and possible processor, about 100 per asynchronous request, about 300 per shared file and user.
+/// Bounds of everything that is kept in the kernel. Memory follows from them: 256 bytes per tenant
+/// and possible processor, 18.1 KiB per curve, about 100 per asynchronous request, about 300 per shared file and user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Cgroups counted apart at one time, 16 to 65,535. Where there are more, those that do least make room for others.
@@ -15,15 +15,19 @@ pub struct Limits {
     /// Pairs of a file and a tenant that [`Eyes::shared_inodes`](super::Eyes::shared_inodes)
     /// remembers, 64 to 1,048,576; the least recently used give way.
     pub shared_inodes: u32,
+    /// Curves for which accesses can be sampled at one time ([`Eyes::sample_reuse`](super::Eyes::sample_reuse)), 1 to
+    /// 65,536.
+    pub curves: u32,
 }
 
 impl Default for Limits {
-    /// 2,048 tenants, 16,384 requests, 4,096 shared files.
+    /// 2,048 tenants, 16,384 requests, 4,096 shared files, 1,024 curves.
     fn default() -> Self {
         Self {
             tenants: 2048,
             in_flight: 16_384,
             shared_inodes: 4096,
+            curves: 1024,
         }
     }
 }
@@ -38,6 +42,7 @@ impl Limits {
             ("tenants", self.tenants, 16, 65_535),
             ("in_flight", self.in_flight, 64, 1 << 20),
             ("shared_inodes", self.shared_inodes, 64, 1 << 20),
+            ("curves", self.curves, 1, 1 << 16),
         ];
         for (limit, found, minimum, maximum) in ranges {
             if !(minimum..=maximum).contains(&found) {

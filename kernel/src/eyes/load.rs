@@ -86,6 +86,12 @@ impl Loaded {
         })
     }
 
+    /// Why a program was refused for which the kernel has a place, if one was.
+    pub(super) fn refused(&self) -> Option<&str> {
+        let why = self.absent.iter().map(|(_, why)| why.as_str());
+        why.into_iter().find(|why| !why.starts_with(LACKS))
+    }
+
     /// Attaches it.
     pub(super) fn attach(&mut self) {
         let mut places = Vec::new();

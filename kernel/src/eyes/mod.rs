@@ -13,6 +13,7 @@
 //! [`MemoryStat`](crate::memory::MemoryStat).
 
 mod counters;
+mod curves;
 mod distinct;
 mod error;
 mod histogram;
@@ -28,6 +29,7 @@ mod rows;
 mod slots;
 
 pub use counters::{Counters, Io, Sample, Traffic};
+pub use curves::Reuse;
 pub use error::EyesError;
 pub use histogram::{Histogram, Latencies};
 pub use limits::Limits;

@@ -1,11 +1,13 @@
 //! The eyes themselves.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::time::{Duration, Instant};
 
 use libbpf_rs::{MapCore as _, MapFlags};
 use rustix::time::ClockId;
 
+use super::curves::{Curves, Reuse};
 use super::load::{self, Loaded, Spec};
 use super::on_demand::OnDemand;
 use super::region::Region;
@@ -49,6 +51,8 @@ pub struct Eyes {
     /// What cgroups had counted in slots that others have now.
     kept: HashMap<CgroupId, Counters>,
     skipped: (Option<Instant>, u64),
+    /// Why there are none, if so.
+    curves: Result<Curves, String>,
     on_demand: OnDemand,
 }
 
@@ -82,24 +86,38 @@ impl Eyes {
             .ok_or_else(|| EyesError::Refused {
                 reason: format!("{slots} rows of counters for each of {processors} processors"),
             })?;
-        let config = [slots.to_ne_bytes(), (rows / slots).to_ne_bytes()].concat();
-        let account = Loaded::load(
-            &Spec {
-                object: include_bytes!(concat!(env!("OUT_DIR"), "/account.bpf.o")),
-                programs: programs::ACCOUNT,
-                sizes: &[
-                    ("rows", rows),
-                    ("slots", slots),
-                    ("slot_of", slots),
-                    ("free_slots", slots),
-                    ("aio_submitters", limits.in_flight),
-                    ("held_back", limits.in_flight),
-                ],
-                config: &config,
-            },
-            &types,
-        )?;
+        let load = |sampling: bool| {
+            Loaded::load(
+                &Spec {
+                    object: include_bytes!(concat!(env!("OUT_DIR"), "/account.bpf.o")),
+                    programs: programs::ACCOUNT,
+                    sizes: &[
+                        ("rows", rows),
+                        ("slots", slots),
+                        ("slot_of", slots),
+                        ("free_slots", slots),
+                        ("curves", if sampling { limits.curves } else { 1 }),
+                        ("curve_of", limits.curves),
+                        ("aio_submitters", limits.in_flight),
+                        ("held_back", limits.in_flight),
+                    ],
+                    config: &config(slots, rows / slots, sampling),
+                },
+                &types,
+            )
+        };
+        // Whatever the kernel dislikes about sampling, everything else goes on without it.
+        let (account, sampling) = match load(true) {
+            Ok(account) if account.refused().is_none() => (account, Ok(())),
+            Ok(account) => {
+                let why = account.refused().unwrap_or_default().to_owned();
+                (load(false)?, Err(why))
+            }
+            Err(error) => (load(false)?, Err(error.to_string())),
+        };
         let slot_count = size(slots);
+        let curves =
+            sampling.and_then(|()| Curves::map(&account, limits).map_err(|e| e.to_string()));
         let mut eyes = Self {
             rows: Region::map("rows", &account.map("rows")?, size(rows) * ROW_WORDS)?,
             slots: Region::map("slots", &account.map("slots")?, slot_count * SLOT_WORDS)?,
@@ -117,6 +135,7 @@ impl Eyes {
             taken: Vec::new(),
             kept: HashMap::new(),
             skipped: (None, 0),
+            curves,
             on_demand: OnDemand::new(limits, &types)?,
         };
         // Before anything counts: attaching takes a while, and who comes meanwhile needs a slot.
@@ -129,6 +148,11 @@ impl Eyes {
     #[must_use]
     pub fn facts(&self) -> Vec<ProbeFact> {
         let mut facts = self.account.facts.clone();
+        if let Err(why) = &self.curves
+            && let Some(reuse) = facts.iter_mut().find(|f| f.probe == Probe::Reuse)
+        {
+            (reuse.state, reuse.reason) = (State::No, why.clone());
+        }
         let mut on_demand = self.on_demand.facts().to_vec();
         // They are not tried before they are wanted, but they are of the same kind.
         if facts.iter().any(|fact| fact.reason == load::DENIED) {
@@ -338,6 +362,55 @@ impl Eyes {
         }
     }
 
+    /// Samples what cgroups access through the page cache, and what those below them access that are not sampled by
+    /// themselves: which curve it counts for, and as a power of two which part of the blocks is looked at (at most 31).
+    /// `None` ends it. What a curve has counted stays in it.
+    ///
+    /// # Errors
+    /// When accesses are not sampled here, and why; when a curve is beyond [`Limits::curves`]; when the kernel refuses a map
+    /// that it gave before.
+    pub fn sample_reuse(
+        &mut self,
+        changes: &[(CgroupId, Option<(usize, u32)>)],
+    ) -> Result<(), EyesError> {
+        let curves = self.curves()?;
+        let done = curves.choose(&self.account, changes);
+        // Programs look again: any cgroup may be below one of these.
+        for slot in 1..self.slot_count {
+            self.forget_address(slot);
+        }
+        done
+    }
+
+    /// What a curve has counted since it was cleared.
+    ///
+    /// # Errors
+    /// As [`sample_reuse`](Self::sample_reuse).
+    pub fn reuse(&self, curve: usize) -> Result<Reuse<'_>, EyesError> {
+        self.curves()?.get(curve)
+    }
+
+    /// Forgets what a curve has counted.
+    ///
+    /// # Errors
+    /// As [`sample_reuse`](Self::sample_reuse).
+    pub fn clear_reuse(&mut self, curve: usize) -> Result<(), EyesError> {
+        self.curves()?.clear(curve)
+    }
+
+    /// How many curves there are; 0 where accesses are not sampled.
+    #[must_use]
+    pub fn curve_count(&self) -> usize {
+        self.curves.as_ref().map_or(0, Curves::count)
+    }
+
+    fn curves(&self) -> Result<&Curves, EyesError> {
+        self.curves.as_ref().map_err(|why| EyesError::Map {
+            map: "curves",
+            reason: why.clone(),
+        })
+    }
+
     /// Begins or ends timing calls. Begun anew, it counts from zero.
     ///
     /// # Errors
@@ -442,7 +515,17 @@ impl Eyes {
     }
 }
 
+/// The content of `struct config` in `bpf/tenants.h`. The secrets are the operating system's randomness, hashed.
+fn config(slots: u32, processors: u32, sampling: bool) -> Vec<u8> {
+    let secret = || RandomState::new().build_hasher().finish() | 1;
+    let mut config = [slots.to_ne_bytes(), processors.to_ne_bytes()].concat();
+    for word in [u64::from(sampling), secret(), secret(), secret()] {
+        config.extend(word.to_ne_bytes());
+    }
+    config
+}
+
 /// `number` as a size; on no machine that runs eBPF is one narrower.
-fn size(number: u32) -> usize {
+pub(super) fn size(number: u32) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }

@@ -34,6 +34,8 @@ pub enum Probe {
     Throttled,
     /// Writers held back until dirty pages are written.
     DirtyWait,
+    /// Which blocks are accessed again, and when.
+    Reuse,
     /// Cgroups that are removed.
     Removal,
     /// How long reads, writes and syncs take; on demand.
@@ -46,7 +48,7 @@ pub enum Probe {
 
 impl Probe {
     /// Every probe, in the order in which they are told.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Read,
         Self::Write,
         Self::ReadVectored,
@@ -60,6 +62,7 @@ impl Probe {
         Self::DemandMisses,
         Self::Throttled,
         Self::DirtyWait,
+        Self::Reuse,
         Self::Removal,
         Self::Latency,
         Self::SharedInodes,
@@ -83,6 +86,7 @@ impl Probe {
             Self::DemandMisses => "demand misses",
             Self::Throttled => "waits for io.max",
             Self::DirtyWait => "waits for dirty pages",
+            Self::Reuse => "reuse of cached blocks",
             Self::Removal => "removed cgroups",
             Self::Latency => "latencies (on demand)",
             Self::SharedInodes => "files used by several tenants (on demand)",

@@ -57,6 +57,7 @@ pub(super) const ACCOUNT: &[Program] = &[
     program("throttle", Probe::Throttled),
     program("dirty_waited", Probe::DirtyWait),
     program("dirty_wait", Probe::DirtyWait),
+    program("fault_around", Probe::Reuse),
     program("removal", Probe::Removal),
 ];
 

@@ -4,7 +4,7 @@ use super::region::Region;
 use super::{Counters, Io, Traffic};
 
 /// Words of a `struct row`.
-pub(super) const ROW_WORDS: usize = 24;
+pub(super) const ROW_WORDS: usize = 32;
 /// Words of a `struct slot`.
 pub(super) const SLOT_WORDS: usize = 2;
 /// Words of a `struct short_cut`, which of them tells the kind of files, and how many there are.
@@ -28,8 +28,12 @@ pub(super) fn row(rows: &Region, index: usize) -> Counters {
         .iter()
         .map(|word| word.load(std::sync::atomic::Ordering::Relaxed));
     let mut next = || words.next().unwrap_or_default();
-    let _cgroup = next();
-    let [mut read, mut written] = [traffic(&mut next), traffic(&mut next)];
+    let (_cgroup, _sampled) = (next(), next());
+    let mut read = traffic(&mut next);
+    let (visits_read, _last) = (next(), next());
+    let mut written = traffic(&mut next);
+    let (visits_written, _last) = (next(), next());
+    let (visits, _last) = (next(), next());
     for (sum, part) in [
         (&mut read, traffic(&mut next)),
         (&mut written, traffic(&mut next)),
@@ -47,6 +51,9 @@ pub(super) fn row(rows: &Region, index: usize) -> Counters {
         throttled_ns: next(),
         throttled: next(),
         dirty_wait_ns: next(),
+        visits: visits_read
+            .wrapping_add(visits_written)
+            .wrapping_add(visits),
     }
 }
 

@@ -1,10 +1,11 @@
-//! What the probes cost a process that reads 4 KiB from the page cache, over and over: with and
-//! without them in turns.
+//! What the probes cost a process that reads 4 KiB from the page cache, over and over, each time of another block: without
+//! them, with them, and with its accesses sampled, in turns.
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Instant;
 
+use justitia_kernel::cgroup::CgroupId;
 use justitia_kernel::eyes::{Eyes, Limits};
 use justitia_share::num::to_f64;
 use rustix::fs::OFlags;
@@ -37,29 +38,59 @@ pub fn work(what: &str, directory: &Path) {
     let mut round = || {
         let begin = Instant::now();
         for number in 0..reads {
-            let piece = usize::try_from(number).unwrap() % (MIB / PIECE);
+            // 37 pieces further is always in another block of 64 KiB.
+            let piece = 37 * usize::try_from(number).unwrap() % (MIB / PIECE);
             let at = u64::try_from(piece * PIECE).unwrap();
             file.read_exact_at(buffer.get(PIECE), at).unwrap();
         }
         begin.elapsed().as_nanos() / u128::from(reads)
     };
     round();
-    let (mut without, mut with) = (Vec::new(), Vec::new());
+    let me = my_cgroup();
+    let mut found = KINDS.map(|_| Vec::new());
     for _ in 0..rounds {
-        without.push(round());
-        let eyes = Eyes::open(&Limits::default()).unwrap();
-        with.push(round());
-        drop(eyes);
+        for ((_, shift), found) in KINDS.iter().zip(&mut found) {
+            let eyes = shift.is_some().then(|| {
+                let mut eyes = Eyes::open(&Limits::default()).unwrap();
+                if let Some(Some(shift)) = shift {
+                    eyes.sample_reuse(&[(me, Some((0, *shift)))]).unwrap();
+                }
+                eyes
+            });
+            found.push(round());
+            drop(eyes);
+        }
     }
-    without.sort_unstable();
-    with.sort_unstable();
-    let nanoseconds = |of: &[u128], at: usize| u64::try_from(of[at]).unwrap();
-    let medians = [&without, &with].map(|of| nanoseconds(of, rounds / 2));
-    println!("without {without:?}\nwith {with:?}");
-    println!(
-        "cost {:.2} % by the medians, {:.2} % by the fastest",
-        (to_f64(medians[1]) / to_f64(medians[0]) - 1.0) * 100.0,
-        (to_f64(nanoseconds(&with, 0)) / to_f64(nanoseconds(&without, 0)) - 1.0) * 100.0
-    );
-    println!("\ntruth without={} with={}", medians[0], medians[1]);
+    let mut truth = String::new();
+    let mut base = 0.0;
+    for ((name, _), found) in KINDS.iter().zip(&mut found) {
+        found.sort_unstable();
+        let median = u64::try_from(found[rounds / 2]).unwrap();
+        println!("{name}: {found:?}");
+        if base == 0.0 {
+            base = to_f64(median);
+        }
+        println!("  {:+.2} %", (to_f64(median) / base - 1.0) * 100.0);
+        truth += &format!(" {}={median}", name.replace(' ', "-"));
+    }
+    println!("\ntruth{truth}");
+}
+
+/// What is compared: whether there are probes, and whether they sample one block in 2^shift.
+const KINDS: [(&str, Option<Option<u32>>); 4] = [
+    ("without", None),
+    ("with", Some(None)),
+    ("every block sampled", Some(Some(0))),
+    ("one block in 64 sampled", Some(Some(6))),
+];
+
+fn my_cgroup() -> CgroupId {
+    use std::os::unix::fs::MetadataExt;
+    let text = std::fs::read_to_string("/proc/self/cgroup").unwrap();
+    let path = text
+        .lines()
+        .find_map(|line| line.strip_prefix("0::"))
+        .unwrap();
+    let found = std::fs::metadata(format!("{}{path}", super::CGROUPS)).unwrap();
+    CgroupId(found.ino())
 }

@@ -8,6 +8,7 @@ mod demand;
 mod hits;
 mod locks;
 mod paths;
+mod reuse;
 mod room;
 mod waits;
 
@@ -35,6 +36,7 @@ fn in_guest() {
         "demand" => demand::compare(&directory),
         "locks" => locks::compare(&directory),
         "waits" => waits::compare(&directory),
+        "reuse" => reuse::compare(&directory),
         "room" => room::compare(&directory),
         "churn" => churn::run(&directory),
         "crowd" => crowd::compare(&directory),
@@ -57,6 +59,7 @@ fn one_case() {
         Some(("waits", name)) => waits::run(name, &directory()),
         Some(("churn", name)) => churn::work(name, &directory()),
         Some(("demand", name)) => demand::run(name, &directory()),
+        Some(("reuse", name)) => reuse::run(name, &directory()),
         Some(("crowd", _)) => crowd::work(&directory()),
         Some(("cost", what)) => cost::work(what, &directory()),
         _ => panic!("no case {case}"),
@@ -75,7 +78,14 @@ struct Tenant {
 
 impl Tenant {
     fn new(name: &str) -> Self {
-        let path = Path::new(CGROUPS).join(name.replace([' ', '/'], "-"));
+        Self::at(Path::new(CGROUPS).join(name.replace([' ', '/'], "-")))
+    }
+
+    fn new_below(parent: &Self, name: &str) -> Self {
+        Self::at(parent.path.join(name))
+    }
+
+    fn at(path: PathBuf) -> Self {
         std::fs::create_dir(&path).unwrap();
         let id = CgroupId(std::fs::metadata(&path).unwrap().ino());
         Self { path, id }

@@ -19,6 +19,7 @@ pub fn compare(directory: &Path) {
         tenants: 16,
         in_flight: 64,
         shared_inodes: 64,
+        ..Limits::default()
     };
     let mut eyes = there_is_room_from_the_first_moment(directory, &limits);
     eyes.time_calls(true).unwrap();
