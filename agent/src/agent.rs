@@ -102,6 +102,7 @@ impl Agent {
     pub fn turn(&mut self, now: Instant) -> justitia_kernel::Result<Duration> {
         self.freed += self.take_outcomes(now);
         let mut changes = self.observer.glance(&self.config, now);
+        self.observer.follow_use(self.shares.capacity, now);
         let short = self.short();
         let waited = self.planned.map(|at| now - at);
         let due = waited.is_none_or(|w| w >= AT_LEAST);

@@ -5,10 +5,12 @@ use std::collections::{BinaryHeap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use justitia_kernel::cgroup::CgroupId;
+use justitia_kernel::eyes::Eyes;
+use justitia_share::curve::ReuseTimes;
 
 use super::budget::thread_cpu;
 use super::mirror::Mirror;
-use super::reuse::{Counted, Reuse};
+use super::reuse::{Counted, LIVE, Reuse};
 use crate::plan::Seen;
 
 /// Which tenants are sampled is looked over this often.
@@ -23,21 +25,6 @@ const LONGEST: Duration = Duration::from_secs(10);
 const MOST: f64 = 0.005;
 /// So much of it at once: the loop has other things to do.
 const AT_ONCE: Duration = Duration::from_millis(1);
-
-/// Where accesses are sampled: the probes.
-pub trait Probes {
-    /// How many tenants can be sampled at once.
-    fn curves(&self) -> usize;
-    /// Samples one block in 2^`shift` of what the cgroup accesses, and counts it in a curve.
-    ///
-    /// # Errors
-    /// What the kernel refused.
-    fn sample(&mut self, id: CgroupId, curve: usize, shift: u32) -> Result<(), String>;
-    /// Ends that, and forgets what was counted.
-    fn stop(&mut self, id: CgroupId, curve: usize);
-    /// What was counted in it.
-    fn counted(&self, id: CgroupId, curve: usize) -> Counted;
-}
 
 #[derive(Debug)]
 struct Watched {
@@ -62,7 +49,7 @@ pub struct Curves {
 
 impl Curves {
     /// Goes on, as far as its cost allows. `capacity` is what can be divided, bytes.
-    pub fn turn(&mut self, probes: &mut impl Probes, mirror: &Mirror, capacity: u64, now: Instant) {
+    pub fn turn(&mut self, eyes: &mut Eyes, mirror: &Mirror, capacity: u64, now: Instant) {
         if self.resumes.is_some_and(|at| at > now) {
             return;
         }
@@ -70,14 +57,14 @@ impl Curves {
         let spent = || thread_cpu().saturating_sub(begun);
         if self.chosen.is_none_or(|at| now - at >= CHOOSE) {
             self.chosen = Some(now);
-            self.choose(probes, mirror, now);
+            self.choose(eyes, mirror, now);
         }
         while let Some(&Reverse((at, id))) = self.due.peek() {
             if at > now || spent() >= AT_ONCE {
                 break;
             }
             self.due.pop();
-            if let Some(period) = self.read(probes, id, capacity, now) {
+            if let Some(period) = self.read(eyes, mirror, id, capacity, now) {
                 self.due.push(Reverse((now + period, id)));
             }
         }
@@ -102,57 +89,65 @@ impl Curves {
         self.refused.as_deref()
     }
 
-    fn choose(&mut self, probes: &mut impl Probes, mirror: &Mirror, now: Instant) {
+    fn choose(&mut self, eyes: &mut Eyes, mirror: &Mirror, now: Instant) {
         let tenants = mirror.order().into_iter().filter_map(|id| mirror.get(id));
         let leaves = tenants.filter(|node| node.children.is_empty() && node.populated);
         let holders: Vec<(CgroupId, u64)> = leaves
             .map(|node| (node.cgroup.id(), node.meter.file))
             .collect();
         let sampled = self.of.keys().copied().collect();
-        let change = choose(&holders, &sampled, probes.curves());
+        let change = choose(&holders, &sampled, eyes.curve_count());
+        let mut changes = Vec::new();
         for id in change.stop {
             if let Some(watched) = self.of.remove(&id) {
-                probes.stop(id, watched.curve);
                 self.free.push(watched.curve);
+                changes.push((id, None));
             }
         }
         for id in change.start {
             let curve = self.free.pop().unwrap_or(self.made);
-            let reuse = Reuse::new(now);
-            match probes.sample(id, curve, reuse.shift()) {
-                Ok(()) => self.refused = None,
-                Err(why) => {
-                    // The next round tries again.
-                    self.refused = Some(why);
-                    if curve < self.made {
-                        self.free.push(curve);
-                    }
-                    return;
-                }
-            }
             self.made = self.made.max(curve + 1);
-            let period = SHORTEST;
+            if let Err(error) = eyes.clear_reuse(curve) {
+                self.refused = Some(error.to_string());
+            }
+            // What its own counters tell from before it was sampled.
+            let visits = visits(eyes, id);
+            let reuse = Reuse::new(now, visits);
+            changes.push((id, Some((curve, reuse.shift()))));
             let watched = Watched {
                 curve,
                 reuse,
-                visits: 0,
-                period,
+                visits,
+                period: SHORTEST,
             };
             self.of.insert(id, watched);
-            self.due.push(Reverse((now + period, id)));
+            self.due.push(Reverse((now + SHORTEST, id)));
         }
+        self.tell(eyes, &changes);
+    }
+
+    fn tell(&mut self, eyes: &mut Eyes, changes: &[(CgroupId, Option<(usize, u32)>)]) {
+        if changes.is_empty() {
+            return;
+        }
+        self.refused = eyes
+            .sample_reuse(changes)
+            .err()
+            .map(|error| error.to_string());
     }
 
     /// Reads one tenant's counts; says when to do so again, unless it is not sampled any more.
     fn read(
         &mut self,
-        probes: &mut impl Probes,
+        eyes: &mut Eyes,
+        mirror: &Mirror,
         id: CgroupId,
         capacity: u64,
         now: Instant,
     ) -> Option<Duration> {
         let watched = self.of.get_mut(&id)?;
-        let counted = probes.counted(id, watched.curve);
+        let whole = mirror.get(id).is_some_and(|node| !node.has_others());
+        let counted = counted(eyes, id, watched.curve, whole)?;
         let quiet = counted.reuse.visits == watched.visits;
         watched.visits = counted.reuse.visits;
         watched.period = if quiet {
@@ -162,14 +157,39 @@ impl Curves {
         };
         let shift = watched.reuse.shift();
         watched.reuse.take(counted, capacity, now);
-        let next = watched.reuse.shift();
-        if next != shift
-            && let Err(why) = probes.sample(id, watched.curve, next)
-        {
-            self.refused = Some(why);
+        let (curve, period, next) = (watched.curve, watched.period, watched.reuse.shift());
+        if next != shift {
+            self.tell(eyes, &[(id, Some((curve, next)))]);
         }
-        Some(watched.period)
+        Some(period)
     }
+}
+
+fn visits(eyes: &Eyes, id: CgroupId) -> u64 {
+    eyes.counters_of(id).map_or(0, |counters| counters.visits)
+}
+
+/// What the probes have counted. `whole`: whether the tenant has no cgroups below it that are not told apart; those count
+/// for its curve, but not for its own counters.
+fn counted(eyes: &Eyes, id: CgroupId, curve: usize, whole: bool) -> Option<Counted> {
+    let reuse = eyes.reuse(curve).ok()?;
+    let mut times = ReuseTimes {
+        cold: reuse.cold(),
+        ..ReuseTimes::default()
+    };
+    for (sum, count) in times.times.iter_mut().zip(reuse.times()) {
+        *sum = count;
+    }
+    times.visits = if whole {
+        visits(eyes, id)
+    } else {
+        times.cold + times.times.iter().sum::<u64>()
+    };
+    Some(Counted {
+        reuse: times,
+        evicted: reuse.evicted(),
+        live: reuse.live(LIVE),
+    })
 }
 
 /// What to change.

@@ -122,6 +122,12 @@ impl Observer {
         changes
     }
 
+    /// Reads what tenants use of their caches, as far as that is due. `capacity` is what can be divided, bytes.
+    pub fn follow_use(&mut self, capacity: u64, now: Instant) {
+        self.sight
+            .follow_use(&mut self.curves, &self.mirror, capacity, now);
+    }
+
     /// Reads the probes now, for who asks: between two samples there may be seconds, as far as their cost allows.
     pub fn catch_up(&mut self, now: Instant) {
         self.sight.catch_up(&self.mirror, now);

@@ -44,13 +44,15 @@ pub struct Reuse {
 }
 
 impl Reuse {
-    /// Watched from `now` on.
+    /// Watched from `now` on, when so many accesses had been counted.
     #[must_use]
-    pub fn new(now: Instant) -> Self {
+    pub fn new(now: Instant, visits: u64) -> Self {
+        let mut before = Counted::default();
+        before.reuse.visits = visits;
         Self {
             since: now,
             at: now,
-            before: Counted::default(),
+            before,
             recent: Recent::default(),
             curve: Curve::default(),
             shift: 0,

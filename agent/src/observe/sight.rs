@@ -12,6 +12,7 @@ use justitia_kernel::support::State;
 use justitia_share::num::to_f64;
 
 use super::budget::thread_cpu;
+use super::curves::Curves;
 use super::device::{Got, Probed};
 use super::flow::{Flows, Rates, WINDOW, bytes};
 use super::losses::{Loss, losses};
@@ -64,9 +65,29 @@ impl std::fmt::Debug for Sight {
 }
 
 impl Sight {
+    /// Reads what of their accesses is sampled, as far as that is due and its cost allows. `capacity` is what can be
+    /// divided, bytes.
+    pub fn follow_use(
+        &mut self,
+        curves: &mut Curves,
+        mirror: &Mirror,
+        capacity: u64,
+        now: Instant,
+    ) {
+        if let Some(eyes) = &mut self.eyes
+            && eyes.curve_count() > 0
+        {
+            curves.turn(eyes, mirror, capacity, now);
+        }
+    }
+
     /// Opens the eyes. With `latency` calls are timed as well, which costs each of them some 100 ns.
     #[must_use]
     pub fn open(room: &Limits, latency: bool) -> Self {
+        let room = &Limits {
+            curves: room.curves.min(affordable()),
+            ..*room
+        };
         let mut eyes = match Eyes::open(room) {
             Ok(eyes) => eyes,
             Err(error) => return Self::blind(&error.to_string()),
@@ -290,6 +311,16 @@ impl Timing {
             .collect();
         self.sums = sums;
     }
+}
+
+/// How many curves may stand in memory: a five-hundredth of it, and at least enough for a few tenants.
+fn affordable() -> u32 {
+    const CURVE: u64 = 18_496;
+    let system = rustix::system::sysinfo();
+    let memory = system.totalram.saturating_mul(u64::from(system.mem_unit));
+    u32::try_from(memory / 512 / CURVE)
+        .unwrap_or(u32::MAX)
+        .max(64)
 }
 
 fn quantiles(sum: &Latencies, before: Option<&Latencies>) -> LatencyStatus {

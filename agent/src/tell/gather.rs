@@ -102,6 +102,10 @@ pub fn status(agent: &Agent, limits: &[String], observe: bool) -> Status {
             .cloned()
             .chain(agent.observer.mirror.limits())
             .chain(sight.limits())
+            .chain(
+                (agent.observer.curves.refused().iter())
+                    .map(|why| format!("What tenants use of their caches is not sampled: {why}")),
+            )
             .chain(lost.map(|loss| loss.text.clone()))
             .chain(ledger.and_then(|l| l.trouble()).map(|why| {
                 format!("Ledger: it cannot be written, so no knob can be moved but back: {why}")

@@ -152,7 +152,7 @@ impl Machine {
             low: 0,
             grew: None,
             sampler: Sampler::new(0),
-            reuse: Reuse::new(self.begun),
+            reuse: Reuse::new(self.begun, 0),
             reads: 0,
             misses: 0,
             seconds: Vec::new(),
