@@ -9,7 +9,7 @@ use justitia_agent::escape;
 use justitia_agent::tell::Status;
 use justitia_agent::tell::metrics::{LARGEST, text};
 use justitia_agent::tell::status::{
-    AppStatus, Holder, KnobStatus, LatencyStatus, LossStatus, TenantStatus,
+    AppStatus, CurveStatus, Holder, KnobStatus, LatencyStatus, LossStatus, TenantStatus,
 };
 
 use justitia_scrape::{Server, promtool};
@@ -36,6 +36,11 @@ fn status() -> Status {
         path,
         weight: 300,
         usage: 5 << 20,
+        useful: 8 << 20,
+        curve: Some(CurveStatus {
+            accesses: 10.0,
+            points: vec![(0, 1.0), (10 << 20, 0.0)],
+        }),
         pv: Some(0.5),
         app: Some(app),
         knobs: vec![KnobStatus {
@@ -74,6 +79,16 @@ fn what_the_probes_lost_is_a_series_each() {
         let series = format!("\njustitia_probe_losses_total{{what=\"{what}\"}} {count}\n");
         assert!(text.contains(&series), "expected {series:?} in {text}");
     }
+}
+
+#[test]
+fn what_another_size_of_the_cache_would_miss_is_a_series_each() {
+    let text = text(&status(), 1000).unwrap();
+    for (size, ratio) in [("half", 0.75), ("same", 0.5), ("twice", 0.0)] {
+        let labels = format!("{{tenant=\"b.slice\",size=\"{size}\"}} {ratio}");
+        assert!(text.contains(&labels), "expected {labels:?} in {text}");
+    }
+    assert!(text.contains("justitia_tenant_cache_useful_bytes{tenant=\"b.slice\"} 8388608"));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use justitia_agent::tell::Status;
 use justitia_agent::tell::metrics::text;
-use justitia_agent::tell::status::{AppStatus, TenantStatus};
+use justitia_agent::tell::status::{AppStatus, CurveStatus, TenantStatus};
 
 fn packaging() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging")
@@ -41,6 +41,7 @@ fn exported() -> BTreeSet<String> {
         path: "a".to_owned(),
         pv: Some(0.1),
         app: Some(AppStatus::default()),
+        curve: Some(CurveStatus::default()),
         ..TenantStatus::default()
     };
     let status = Status {

@@ -10,6 +10,7 @@ mod log;
 mod out;
 mod papers;
 mod see;
+mod usage;
 
 use std::process::ExitCode;
 
@@ -34,6 +35,8 @@ enum Command {
     Top(see::Top),
     Explain(see::Explain),
     Record(see::Record),
+    Curve(usage::Curve),
+    Whatif(usage::Whatif),
     Reset(agent::Reset),
     Doctor(doctor::Doctor),
     Lab(lab::Lab),
@@ -53,6 +56,8 @@ fn main() -> ExitCode {
         Command::Top(args) => see::top(&args),
         Command::Explain(args) => see::explain(&args),
         Command::Record(args) => see::record(&args),
+        Command::Curve(args) => usage::curve(&args),
+        Command::Whatif(args) => usage::whatif(&args),
         Command::Reset(args) => agent::reset(&args),
         Command::Guard(args) => agent::guard(&args),
         Command::ReadFor(args) => agent::read_for(&args),

@@ -65,6 +65,8 @@ pub struct Shares {
     pub capacity: u64,
     /// The free memory that is kept for the next moment.
     pub reserve: u64,
+    /// What every tenant asks for.
+    pub claims: Vec<Claim>,
     /// Entitlement of every tenant.
     pub entitled: Vec<u64>,
     /// The part of the entitlement that is protected from the kernel's reclaim: what the tenant demands of it.
@@ -100,6 +102,7 @@ impl Shares {
         Self {
             capacity,
             reserve,
+            claims: ids.iter().map(|id| tree.claim(*id)).collect(),
             entitled,
             protected,
         }

@@ -28,6 +28,12 @@ struct Direction {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Sized {
+    tenant: String,
+    size: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Percentile {
     tenant: String,
     operation: &'static str,
@@ -58,7 +64,7 @@ type Seconds = Counter<f64, AtomicU64>;
 /// A page is not longer than this, bytes.
 pub const LARGEST: usize = 16 << 20;
 /// The series of a tenant that has all of them.
-const SERIES: usize = 25;
+const SERIES: usize = 29;
 /// A series without its label's value, bytes: its name, the label's name, the number.
 const LINE: usize = 80;
 
@@ -99,6 +105,7 @@ fn page(status: &Status, told: usize) -> Result<String, String> {
     machine(status, tenants, &mut registry);
     cost(status, &mut registry);
     cache(tenants, &mut registry);
+    predicted(tenants, &mut registry);
     applications(tenants, &mut registry);
     latency(tenants, &mut registry);
     knobs(tenants, &mut registry);
@@ -248,6 +255,28 @@ fn cost(status: &Status, registry: &mut Registry) {
     );
 }
 
+fn predicted(tenants: &[TenantStatus], registry: &mut Registry) {
+    let family = Family::<Sized, Float>::default();
+    registry.register(
+        "tenant_cache_predicted_miss_ratio",
+        "The part of a tenant's accesses that would miss if its page cache had half, once or twice the size that it has \
+         now; absent where its accesses are not seen",
+        family.clone(),
+    );
+    for tenant in tenants {
+        let Some(curve) = &tenant.curve else { continue };
+        for (size, bytes) in [
+            ("half", tenant.usage / 2),
+            ("same", tenant.usage),
+            ("twice", tenant.usage.saturating_mul(2)),
+        ] {
+            let tenant = label(&tenant.path);
+            let series = family.get_or_create(&Sized { tenant, size });
+            series.set(curve.miss_ratio(bytes));
+        }
+    }
+}
+
 fn cache(tenants: &[TenantStatus], registry: &mut Registry) {
     let mut level = |name: &str, help: &str, value: fn(&TenantStatus) -> u64| {
         let family = Family::<Tenant, Whole>::default();
@@ -256,6 +285,11 @@ fn cache(tenants: &[TenantStatus], registry: &mut Registry) {
             family.get_or_create(&of(tenant)).set(value(tenant));
         }
     };
+    level(
+        "tenant_cache_useful",
+        "File pages that the tenant uses again; a page more would hardly save a read",
+        |t| t.useful,
+    );
     level(
         "tenant_usage",
         "File pages that a tenant holds in the page cache",

@@ -159,7 +159,10 @@ pub struct TenantStatus {
     /// The cache that it can use, bytes; for an inner node the sum of its leaves.
     #[serde(default)]
     pub useful: u64,
-    /// How that is known.
+    /// What it demands in all, bytes; `None` for all that it can get, and for inner nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub demand: Option<u64>,
+    /// How its use is known.
     #[serde(default)]
     pub useful_by: Evidence,
     /// Seconds for which it has been watched without using more.

@@ -34,10 +34,11 @@ pub fn status(status: &Status) -> String {
         .clamp(6, 60);
     let _ = writeln!(
         out,
-        "\n{:width$} {:>6} {:>10} {:>10} {:>10} {:>10} {:>10} {:>7} {:>7} {:>5} {:>5}  STATE",
+        "\n{:width$} {:>6} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>7} {:>7} {:>5} {:>5}  STATE",
         "TENANT",
         "WEIGHT",
         "USAGE",
+        "USEFUL",
         "ENTITLED",
         "OVERAGE",
         "PROTECTED",
@@ -62,10 +63,11 @@ pub fn status(status: &Status) -> String {
         let app = tenant.app.as_ref();
         let _ = writeln!(
             out,
-            "{:width$} {:>6} {:>10} {:>10} {:>10} {:>10} {:>10} {:>7} {:>7} {:>5} {:>5}  {}",
+            "{:width$} {:>6} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>7} {:>7} {:>5} {:>5}  {}",
             name(&tenant.path),
             tenant.weight,
             size(tenant.usage),
+            size(tenant.useful),
             size(tenant.entitled),
             size(tenant.usage.saturating_sub(tenant.entitled)),
             size(tenant.protected),

@@ -23,10 +23,25 @@ pub(super) fn of(status: &Status, tenant: &TenantStatus) -> Option<String> {
         Some(parent) => status.tenants.get(parent)?.entitled,
         None => status.memory.capacity,
     };
+    // First what they use, if it fits; of the rest then.
+    let used: u64 = group.iter().map(|(_, t)| t.useful).sum();
+    let fits = used <= all;
+    let rest = |t: &TenantStatus| {
+        let first = if fits { t.useful } else { 0 };
+        t.entitled.saturating_sub(first)
+    };
+    let by_weight = |t: &TenantStatus| to_f64(rest(t)) / to_f64(t.weight.max(1));
+    let wants = |i: usize, t: &TenantStatus| {
+        if fits {
+            wants_all(status, i)
+        } else {
+            t.useful > t.entitled
+        }
+    };
     // By weight, nobody that wants all it can get has less than another that does, unless that has a floor.
     let level = group
         .iter()
-        .filter(|(i, _)| wants_all(status, *i))
+        .filter(|(i, t)| wants(*i, t))
         .map(|(_, t)| by_weight(t))
         .reduce(f64::min);
     let Some(level) = level else {
@@ -50,11 +65,22 @@ pub(super) fn of(status: &Status, tenant: &TenantStatus) -> Option<String> {
     let (sharing, others): (Vec<&TenantStatus>, Vec<_>) =
         group.iter().map(|(_, t)| *t).partition(|t| at_level(t));
     let weigh: u64 = sharing.iter().map(|t| t.weight).sum();
-    let gone: u64 = others.iter().map(|t| t.entitled).sum();
+    let gone: u64 = others.iter().map(|t| rest(t)).sum();
+    let left = all.saturating_sub(if fits { used } else { 0 });
+    let first = match (used, fits) {
+        (0, _) => String::new(),
+        (_, true) => format!(
+            "{} is used in all and fits: it has its {}, and then ",
+            bytes(used),
+            bytes(tenant.useful)
+        ),
+        (_, false) => format!("{} is used in all, which does not fit: ", bytes(used)),
+    };
+    let demand = if fits { "demand" } else { "use" };
     let mut text = format!(
-        "{}/{weigh} of {}: those that demand their part by weight, or more, weigh {weigh} together",
+        "{first}{}/{weigh} of {}: those that {demand} their part by weight, or more, weigh {weigh} together",
         tenant.weight,
-        bytes(all.saturating_sub(gone))
+        bytes(left.saturating_sub(gone))
     );
     if !others.is_empty() {
         let name = |t: &&TenantStatus| {
@@ -73,10 +99,6 @@ pub(super) fn of(status: &Status, tenant: &TenantStatus) -> Option<String> {
         );
     }
     Some(text)
-}
-
-fn by_weight(tenant: &TenantStatus) -> f64 {
-    to_f64(tenant.entitled) / to_f64(tenant.weight.max(1))
 }
 
 /// Whether a tenant, or one below it, wants all it can get.

@@ -28,7 +28,7 @@ fn status() -> Status {
     }];
     let mut heavy = tenant("a.slice/db", 300, 250, 300);
     heavy.weight_from = WeightFrom::Cgroup;
-    (heavy.useful, heavy.watched) = (100 * MIB, 200.0);
+    heavy.watched = 200.0;
     heavy.knobs = vec![KnobStatus {
         knob: "memory.low".into(),
         stands: "1048576".into(),
@@ -138,7 +138,7 @@ fn a_yielded_knob_and_an_operators_limit_are_told_as_theirs() {
         &text,
         &[
             "weight 300 (from its cgroup's io.weight",
-            "first round, what is used again: 100M (by the kernel's lists, of the last 3 min)",
+            "first round, what is used again: 0 (by the kernel's lists, of the last 3 min)",
             "second round, what is left: its cache does not grow, so it demands no more\n",
             "memory.low = 1048576 (1.00M)\n    put there by someone else: the agent leaves it",
             "is a floor for the agent too",
@@ -420,5 +420,32 @@ fn the_nearest_names_are_offered() {
     assert_eq!(
         told,
         "x: no such cgroup; the nearest names of tenants are\n  a\n  b/c"
+    );
+}
+
+#[test]
+fn what_is_used_is_divided_first() {
+    let mut status = status();
+    // Of 400 MiB in a.slice, the light one uses 150 and gets them; it and the heavy one want more.
+    (status.tenants[1].useful, status.tenants[1].entitled) = (150 * MIB, 200 * MIB);
+    (status.tenants[2].useful, status.tenants[2].entitled) = (50 * MIB, 200 * MIB);
+    status.tenants[2].growing = true;
+    let text = explain(&status, 1, &Standing::default());
+    says(
+        &text,
+        &[
+            "now: 200M is used in all and fits: it has its 150M, and then 100/400 of 200M",
+            "first round, what is used again: 150M",
+        ],
+    );
+    // What does not fit is divided by weight, and nothing is left.
+    (status.tenants[1].useful, status.tenants[1].entitled) = (300 * MIB, 100 * MIB);
+    (status.tenants[2].useful, status.tenants[2].entitled) = (400 * MIB, 300 * MIB);
+    let text = explain(&status, 1, &Standing::default());
+    says(
+        &text,
+        &[
+            "now: 700M is used in all, which does not fit: 100/400 of 400M: those that use their part by weight",
+        ],
     );
 }

@@ -1,0 +1,117 @@
+//! `curve` and `whatif`: what a tenant's page cache is worth to it.
+
+use std::process::ExitCode;
+
+use anyhow::{anyhow, bail};
+use clap::{ArgGroup, Args};
+use justitia_agent::escape::plain_lines;
+use justitia_agent::tell::Status;
+use justitia_agent::tell::socket::ask;
+use justitia_cache::serve::Size;
+use justitia_share::Weight;
+use justitia_view::explain::{find, nearest};
+use justitia_view::whatif::{Change, Forecast, text, whatif as forecast};
+
+use crate::agent::ConfigArgs;
+use crate::out;
+
+/// Plot how much of what a tenant accesses would come from the disk, by the size of its page cache.
+///
+/// The running agent samples what tenants access through the page cache, and forgets it within minutes. Below the plot
+/// stands what follows for half, once and twice the cache that it holds now.
+#[derive(Args)]
+pub struct Curve {
+    /// Its path, the end of it, or any part that only one has
+    tenant: String,
+    /// The curve as JSON: `points` are sizes in bytes and miss ratios
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+/// Forecast hits and disk reads of a tenant and of those beside it, if it had another weight or a cache of a certain size.
+///
+/// Nothing is changed. `justitia whatif db --weight 400`, `justitia whatif db --size 2G`.
+#[derive(Args)]
+#[command(group(ArgGroup::new("change").required(true).args(["weight", "size"])))]
+pub struct Whatif {
+    /// Its path, the end of it, or any part that only one has
+    tenant: String,
+    /// The weight that it would have, 1 to 10000
+    #[arg(long, value_parser = weight)]
+    weight: Option<Weight>,
+    /// The page cache that it would have (512M, 2GiB)
+    #[arg(long)]
+    size: Option<Size>,
+    /// The forecasts as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+fn weight(text: &str) -> Result<Weight, String> {
+    let number = text.parse::<u64>().ok();
+    number
+        .and_then(|number| Weight::try_from(number).ok())
+        .ok_or_else(|| "expected a weight from 1 to 10000".to_owned())
+}
+
+pub fn curve(args: &Curve) -> anyhow::Result<ExitCode> {
+    let (status, index) = asked(&args.config, &args.tenant)?;
+    let told = status.tenants.get(index).map(justitia_view::curve::told);
+    let told = told.transpose().map_err(|why| anyhow!(why))?;
+    let Some(told) = told else { bail!("no tenant") };
+    if args.json {
+        out::line(out::json(&told)?);
+    } else {
+        out::print(plain_lines(&told.text()));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn whatif(args: &Whatif) -> anyhow::Result<ExitCode> {
+    let change = match (args.weight, args.size) {
+        (Some(weight), _) => Change::Weight(weight),
+        (None, Some(size)) => Change::Size(size.0),
+        (None, None) => bail!("expected --weight or --size"),
+    };
+    let (status, index) = asked(&args.config, &args.tenant)?;
+    let found: Vec<Forecast> = forecast(&status, index, change);
+    if args.json {
+        out::line(out::json(&found)?);
+    } else {
+        out::print(plain_lines(&text(&status, index, change, &found)));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What the agent tells, and which of its tenants is meant.
+fn asked(config: &ConfigArgs, name: &str) -> anyhow::Result<(Status, usize)> {
+    let socket = config.load()?.socket;
+    let status = ask(&socket).map_err(|error| {
+        anyhow!(
+            "no agent answers at {} (is `justitia run`, or `justitia run --observe`, running, and are you root?): {error}",
+            socket.display()
+        )
+    })?;
+    match find(&status, name) {
+        Ok(index) => Ok((status, index)),
+        Err(paths) if paths.is_empty() => bail!(
+            "no tenant is called {name:?}; the nearest are\n  {}",
+            nearest(&status, name).join("\n  ")
+        ),
+        Err(paths) => bail!("{name:?} could be any of\n  {}", paths.join("\n  ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_are_those_of_cgroups() {
+        assert!(weight("0").is_err() && weight("10001").is_err() && weight("400").is_ok());
+    }
+}

@@ -1,0 +1,232 @@
+//! A tenant's miss-ratio curve, for people and for machines.
+
+use std::fmt::Write;
+
+use justitia_agent::tell::status::{CurveStatus, TenantStatus};
+use justitia_share::num::to_f64;
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::Style;
+use ratatui::symbols::Marker;
+use ratatui::text::Span;
+use ratatui::widgets::{Axis, Chart, Dataset, GraphType, Widget};
+use serde::Serialize;
+
+use crate::units::{bytes, percent, rate};
+
+/// Bytes of a block that is accessed.
+pub(crate) const BLOCK: f64 = 65_536.0;
+const WIDTH: u16 = 76;
+const HEIGHT: u16 = 16;
+
+/// A curve as it is told to machines. Amounts in bytes.
+#[derive(Debug, Serialize)]
+pub struct Told<'a> {
+    path: &'a str,
+    usage: u64,
+    entitled: u64,
+    useful: u64,
+    watched: f64,
+    #[serde(flatten)]
+    curve: &'a CurveStatus,
+}
+
+/// What is known of a tenant's curve.
+///
+/// # Errors
+/// Why there is none, in words.
+pub fn told(tenant: &TenantStatus) -> Result<Told<'_>, String> {
+    let Some(curve) = &tenant.curve else {
+        return Err(absent(tenant));
+    };
+    Ok(Told {
+        path: &tenant.path,
+        usage: tenant.usage,
+        entitled: tenant.entitled,
+        useful: tenant.useful,
+        watched: tenant.watched,
+        curve,
+    })
+}
+
+fn absent(tenant: &TenantStatus) -> String {
+    let path = &tenant.path;
+    if !tenant.leaf {
+        return format!("{path} has cgroups below it: each of them has a curve of its own");
+    }
+    match tenant.useful_by {
+        justitia_agent::plan::Evidence::Accesses => {
+            format!("{path} has not accessed its page cache lately: there is nothing to tell")
+        }
+        justitia_agent::plan::Evidence::Lists => format!(
+            "the accesses of {path} are not sampled: it holds less than 1 MiB of page cache, or others hold more than it \
+             and all curves are taken, or the probes cannot (`justitia status` says so)"
+        ),
+    }
+}
+
+impl Told<'_> {
+    /// The plot, and below it what follows for some sizes.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut out = format!(
+            "{}: how much of what it accesses would come from the disk, by the size of its page cache\n\n",
+            self.path
+        );
+        out += &self.plot();
+        out += &self.marks();
+        let _ = writeln!(
+            out,
+            "\naccesses  {:.0} blocks of 64 KiB a second, those to the same one in a row once\n\
+             useful    {}: a block more would save less than one read in ten minutes\n\
+             entitled  {}",
+            self.curve.accesses,
+            bytes(self.useful),
+            bytes(self.entitled),
+        );
+        let _ = writeln!(
+            out,
+            "\n{:8} {:>7} {:>8} {:>12}",
+            "", "SIZE", "MISSES", "BLOCKS READ"
+        );
+        for (name, size) in [
+            ("half", self.usage / 2),
+            ("now", self.usage),
+            ("twice", self.usage.saturating_mul(2)),
+        ] {
+            let misses = self.curve.miss_ratio(size);
+            let _ = writeln!(
+                out,
+                "{name:8} {:>7} {:>6} % {:>10}/s",
+                bytes(size),
+                percent(misses),
+                rate(misses * self.curve.accesses * BLOCK)
+            );
+        }
+        out
+    }
+
+    /// The largest size that is shown: a little more than anything that matters.
+    fn right(&self) -> f64 {
+        let last = self.curve.points.last().map_or(0, |point| point.0);
+        to_f64(last.max(self.usage).max(self.useful).max(1 << 20)) * 1.05
+    }
+
+    fn plot(&self) -> String {
+        let right = self.right();
+        let steps = u32::from(WIDTH) * 2;
+        let points: Vec<(f64, f64)> = (0..=steps)
+            .map(|step| right * f64::from(step) / f64::from(steps))
+            .map(|size| {
+                let misses = self.curve.miss_ratio(justitia_share::num::to_u64(size));
+                (size, misses * 100.0)
+            })
+            .collect();
+        let line = Dataset::default()
+            .marker(Marker::Braille)
+            .graph_type(GraphType::Line)
+            .data(&points);
+        let label = |part: f64| Span::raw(bytes(justitia_share::num::to_u64(right * part)));
+        let chart = Chart::new(vec![line])
+            .style(Style::default())
+            .x_axis(Axis::default().bounds([0.0, right]).labels([
+                label(0.0),
+                label(0.5),
+                label(1.0),
+            ]))
+            .y_axis(
+                Axis::default()
+                    .bounds([0.0, 100.0])
+                    .labels(["0 %", "50 %", "100 %"]),
+            );
+        let area = Rect::new(0, 0, WIDTH, HEIGHT);
+        let mut buffer = Buffer::empty(area);
+        chart.render(area, &mut buffer);
+        let rows = buffer.content().chunks(usize::from(WIDTH));
+        rows.map(|row| {
+            let row: String = row.iter().map(|cell| cell.symbol()).collect();
+            format!("{}\n", row.trim_end())
+        })
+        .collect()
+    }
+
+    /// Under the plot, where on its horizontal axis some sizes lie.
+    fn marks(&self) -> String {
+        // The vertical axis with its labels takes six columns.
+        let width = f64::from(WIDTH) - 7.0;
+        let mut out = String::new();
+        for (name, size) in [("holds", self.usage), ("useful", self.useful)] {
+            let at = (to_f64(size) / self.right() * width).min(width);
+            let at = usize::try_from(justitia_share::num::to_u64(at)).unwrap_or(0) + 6;
+            let text = format!("{name} {}", bytes(size));
+            // To the left of its mark where it would not fit to the right.
+            if at + 2 + text.len() > usize::from(WIDTH) {
+                let indent = at.saturating_sub(text.len() + 1);
+                let _ = writeln!(out, "{:indent$}{text} ▲", "");
+            } else {
+                let _ = writeln!(out, "{:at$}▲ {text}", "");
+            }
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn tenant() -> TenantStatus {
+        TenantStatus {
+            path: "a.slice/db".into(),
+            leaf: true,
+            usage: 300 * MIB,
+            entitled: 350 * MIB,
+            useful: 400 * MIB,
+            watched: 100.0,
+            useful_by: justitia_agent::plan::Evidence::Accesses,
+            curve: Some(CurveStatus {
+                accesses: 200.0,
+                points: vec![(0, 1.0), (200 * MIB, 0.5), (400 * MIB, 0.0)],
+            }),
+            ..TenantStatus::default()
+        }
+    }
+
+    #[test]
+    fn the_plot_falls_and_the_table_reads_off_it() {
+        let tenant = tenant();
+        let text = told(&tenant).unwrap().text();
+        println!("{text}");
+        for line in [
+            "half        150M   62.5 %",
+            "now         300M   25.0 %",
+            "twice       600M    0.0 %",
+        ] {
+            assert!(text.contains(line), "{line:?} is not in\n{text}");
+        }
+        assert!(text.contains("holds 300M ▲") || text.contains("▲ holds 300M"));
+        assert!(text.lines().all(|line| line.chars().count() <= 100));
+        let json = serde_json::to_value(told(&tenant).unwrap()).unwrap();
+        assert_eq!(json["points"][1][1], 0.5);
+        assert_eq!(json["accesses"], 200.0);
+    }
+
+    #[test]
+    fn why_there_is_none() {
+        let mut none = TenantStatus {
+            curve: None,
+            ..tenant()
+        };
+        assert!(
+            told(&none)
+                .unwrap_err()
+                .contains("not accessed its page cache lately")
+        );
+        none.useful_by = justitia_agent::plan::Evidence::Lists;
+        assert!(told(&none).unwrap_err().contains("are not sampled"));
+        none.leaf = false;
+        assert!(told(&none).unwrap_err().contains("cgroups below it"));
+    }
+}

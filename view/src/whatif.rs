@@ -1,0 +1,253 @@
+//! What would follow if a tenant had another weight, or a cache of a certain size.
+
+use std::fmt::Write;
+
+use justitia_agent::plan::Evidence;
+use justitia_agent::tell::Status;
+use justitia_agent::tell::status::TenantStatus;
+use justitia_share::{Claim, NodeId, Tree, Weight, entitlements};
+use serde::Serialize;
+
+use crate::curve::BLOCK;
+use crate::units::{bytes, percent, rate};
+
+/// What is changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Its weight.
+    Weight(Weight),
+    /// The size of its cache, bytes: it gets this much, whatever its weight.
+    Size(u64),
+}
+
+/// A leaf before and after. Amounts in bytes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Forecast {
+    /// Its path.
+    pub path: String,
+    /// The page cache that it has when everybody has taken what they are entitled to: now, and then.
+    pub cache: [u64; 2],
+    /// The part of its accesses that miss, 0 to 1; `None` where its accesses are not seen.
+    pub misses: Option<[f64; 2]>,
+    /// Bytes a second that it reads from the disk, as whole blocks of 64 KiB.
+    pub reads: Option<[f64; 2]>,
+}
+
+/// What each leaf is entitled to now and after the change. Of leaves that it changes nothing for only the tenant itself
+/// is told.
+#[must_use]
+pub fn whatif(status: &Status, index: usize, change: Change) -> Vec<Forecast> {
+    let before = divide(status, None);
+    let after = divide(status, Some((index, change)));
+    let tenants = status.tenants.iter().enumerate();
+    tenants
+        .filter(|(i, tenant)| {
+            let moved = before[*i].abs_diff(after[*i]) > (before[*i] / 100).max(1 << 20);
+            tenant.leaf && (*i == index || moved)
+        })
+        .map(|(i, tenant)| forecast(tenant, [before[i], after[i]]))
+        .collect()
+}
+
+fn forecast(tenant: &TenantStatus, entitled: [u64; 2]) -> Forecast {
+    // One that does not take in more holds no more than now, whatever it is entitled to.
+    let most = tenant
+        .demand
+        .map_or(u64::MAX, |demand| demand.max(tenant.usage));
+    let cache = entitled.map(|entitled| entitled.min(most));
+    let misses = tenant
+        .curve
+        .as_ref()
+        .map(|curve| cache.map(|size| curve.miss_ratio(size)));
+    let accesses = tenant.curve.as_ref().map_or(0.0, |curve| curve.accesses);
+    Forecast {
+        path: tenant.path.clone(),
+        cache,
+        misses,
+        reads: misses.map(|misses| misses.map(|misses| misses * accesses * BLOCK)),
+    }
+}
+
+/// The entitlements, as the agent's planner divides (`agent::plan::Shares`), with at most one thing changed.
+fn divide(status: &Status, change: Option<(usize, Change)>) -> Vec<u64> {
+    let mut tree = Tree::new();
+    let mut ids: Vec<NodeId> = Vec::with_capacity(status.tenants.len());
+    for (i, tenant) in status.tenants.iter().enumerate() {
+        let parent = tenant.parent.and_then(|parent| ids.get(parent).copied());
+        let changed = change.filter(|(index, _)| *index == i).map(|(_, c)| c);
+        let claim = changed.map_or_else(|| claim(tenant), |change| changed_claim(tenant, change));
+        ids.push(tree.add(parent.unwrap_or(NodeId::ROOT), claim));
+    }
+    let parts = entitlements(&tree, status.memory.capacity);
+    ids.iter().map(|id| parts[id.index()]).collect()
+}
+
+fn claim(tenant: &TenantStatus) -> Claim {
+    Claim {
+        weight: Weight::try_from(tenant.weight).unwrap_or_default(),
+        floor: tenant.floor.max(tenant.stuck),
+        useful: if tenant.leaf { tenant.useful } else { 0 },
+        demand: tenant.demand.unwrap_or(u64::MAX),
+    }
+}
+
+fn changed_claim(tenant: &TenantStatus, change: Change) -> Claim {
+    let claim = claim(tenant);
+    match change {
+        Change::Weight(weight) => Claim { weight, ..claim },
+        Change::Size(size) => Claim {
+            floor: size,
+            useful: size,
+            demand: size,
+            ..claim
+        },
+    }
+}
+
+/// The forecasts as a table. `index` is the tenant that is changed.
+#[must_use]
+pub fn text(status: &Status, index: usize, change: Change, forecasts: &[Forecast]) -> String {
+    let Some(tenant) = status.tenants.get(index) else {
+        return String::new();
+    };
+    let mut out = match change {
+        Change::Weight(weight) => format!(
+            "{} with weight {} instead of {}:\n\n",
+            tenant.path,
+            weight.get(),
+            tenant.weight
+        ),
+        Change::Size(size) => format!("{} with {} of page cache:\n\n", tenant.path, bytes(size)),
+    };
+    let width = forecasts.iter().map(|f| f.path.chars().count()).max();
+    let width = width.unwrap_or(6).clamp(6, 60);
+    let _ = writeln!(
+        out,
+        "{:width$} {:>7} {:>7} {:>9} {:>7} {:>11} {:>9}",
+        "TENANT", "CACHE", "THEN", "MISSES", "THEN", "DISK READS", "THEN"
+    );
+    let mut unknown = false;
+    for forecast in forecasts {
+        unknown |= forecast.misses.is_none();
+        let none = || ["-".to_owned(), "-".to_owned()];
+        let misses = forecast
+            .misses
+            .map_or_else(none, |m| m.map(|m| format!("{} %", percent(m))));
+        let reads = forecast
+            .reads
+            .map_or_else(none, |r| r.map(|r| format!("{}/s", rate(r))));
+        let _ = writeln!(
+            out,
+            "{:width$} {:>7} {:>7} {:>9} {:>7} {:>11} {:>9}",
+            forecast.path,
+            bytes(forecast.cache[0]),
+            bytes(forecast.cache[1]),
+            misses[0],
+            misses[1],
+            reads[0],
+            reads[1]
+        );
+    }
+    let _ = writeln!(
+        out,
+        "\nCACHE is what each is entitled to and takes up, MISSES the part of its accesses that its cache has not, as it \
+         accesses lately."
+    );
+    if unknown {
+        let _ = writeln!(
+            out,
+            "- : its accesses are not seen, or it has had none lately."
+        );
+    }
+    if tenant.useful_by == Evidence::Accesses && tenant.watched < 120.0 {
+        let _ = writeln!(
+            out,
+            "{} has been watched for {:.0} s: the longer, the surer.",
+            tenant.path, tenant.watched
+        );
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use justitia_agent::tell::status::{CurveStatus, MemoryStatus};
+
+    const MIB: u64 = 1 << 20;
+
+    /// A working set of so many MiB, of which each is used as often as any other.
+    fn hot(path: &str, weight: u64, size: u64) -> TenantStatus {
+        TenantStatus {
+            path: path.into(),
+            leaf: true,
+            weight,
+            useful: size * MIB,
+            usage: 200 * MIB,
+            useful_by: Evidence::Accesses,
+            watched: 300.0,
+            curve: Some(CurveStatus {
+                accesses: 100.0,
+                points: vec![(0, 1.0), (size * MIB, 0.0)],
+            }),
+            ..TenantStatus::default()
+        }
+    }
+
+    fn status(tenants: Vec<TenantStatus>) -> Status {
+        Status {
+            memory: MemoryStatus {
+                capacity: 600 * MIB,
+                ..MemoryStatus::default()
+            },
+            tenants,
+            ..Status::default()
+        }
+    }
+
+    #[test]
+    fn more_weight_is_more_cache_and_fewer_misses_at_the_cost_of_the_others() {
+        let status = status(vec![hot("a", 100, 400), hot("b", 100, 400)]);
+        let weight = Change::Weight(Weight::try_from(200).unwrap());
+        let found = whatif(&status, 0, weight);
+        assert_eq!(found[0].cache, [300 * MIB, 400 * MIB]);
+        assert_eq!(found[0].misses, Some([0.25, 0.0]));
+        assert_eq!(found[1].cache, [300 * MIB, 200 * MIB]);
+        assert_eq!(found[1].misses, Some([0.25, 0.5]));
+        let text = text(&status, 0, weight, &found);
+        assert!(text.contains("a with weight 200 instead of 100"), "{text}");
+        assert!(text.contains("25.0 %   0.0 %"), "{text}");
+    }
+
+    #[test]
+    fn a_size_is_had_whatever_the_weight() {
+        let status = status(vec![hot("a", 100, 400), hot("b", 10_000, 400)]);
+        let found = whatif(&status, 0, Change::Size(300 * MIB));
+        assert_eq!(found[0].cache[1], 300 * MIB);
+        assert_eq!(found[1].cache[1], 300 * MIB);
+    }
+
+    #[test]
+    fn one_that_takes_in_no_more_does_not_grow_by_weight() {
+        let mut quiet = hot("a", 100, 100);
+        quiet.demand = Some(100 * MIB);
+        let status = status(vec![quiet, hot("b", 100, 500)]);
+        let found = whatif(&status, 0, Change::Weight(Weight::try_from(1000).unwrap()));
+        assert_eq!(
+            found.len(),
+            1,
+            "it changes nothing for the other: {found:?}"
+        );
+        assert_eq!(found[0].cache[0], found[0].cache[1]);
+        let blind = status_without_curve();
+        let found = whatif(&blind, 0, Change::Size(10 * MIB));
+        assert_eq!(found[0].misses, None);
+        assert!(text(&blind, 0, Change::Size(10 * MIB), &found).contains("not seen"));
+    }
+
+    fn status_without_curve() -> Status {
+        let mut blind = hot("a", 100, 400);
+        blind.curve = None;
+        status(vec![blind])
+    }
+}
