@@ -28,6 +28,8 @@ pub struct Contender {
     pub credits: bool,
     /// Whether the agent hands the pages of shared files to their heaviest user.
     pub ownership: bool,
+    /// Whether the agent divides the cache by what tenants hold, not by what they use.
+    pub usage: bool,
 }
 
 /// A scheduler of block requests.
@@ -63,6 +65,7 @@ impl Contender {
             agent: false,
             credits: false,
             ownership: false,
+            usage: false,
         };
         let named = |id: &str, label: &str, what: &str| Self {
             id: id.into(),
@@ -130,6 +133,16 @@ impl Contender {
                     "justitia+credits",
                     "Justitia with credits",
                     "justitia run with device credits, without a scheduler; writeback begins late, as the README has it.",
+                )
+            },
+            Self {
+                scheduler: Scheduler::Bfq,
+                agent: true,
+                usage: true,
+                ..named(
+                    "justitia+usage",
+                    "Justitia, demand by usage",
+                    "justitia run with the paper's rule (demand = \"usage\"), over BFQ with io.bfq.weight.",
                 )
             },
             Self {

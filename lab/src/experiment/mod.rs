@@ -537,7 +537,12 @@ macro_rules! shipped {
 }
 
 /// In the order in which `lab list` shows them.
-const SHIPPED: [(&str, &str); 26] = shipped![
+const SHIPPED: [(&str, &str); 31] = shipped![
+    "hot-stream",
+    "hot-stream-800",
+    "hot-writer",
+    "hot-once",
+    "hot-x4",
     "reread-x4",
     "reread-equal",
     "writers-x4",

@@ -24,6 +24,8 @@ pub enum Role {
     Share,
     /// And the disk, by credits.
     ShareWithCredits,
+    /// The same by what tenants hold, not by what they use.
+    ShareByUsage,
     /// And hand the pages of shared files to their heaviest user.
     ShareWithOwnership,
 }
@@ -36,6 +38,7 @@ impl From<&Contender> for Role {
             Contender {
                 ownership: true, ..
             } => Self::ShareWithOwnership,
+            Contender { usage: true, .. } => Self::ShareByUsage,
             _ => Self::Share,
         }
     }
@@ -47,6 +50,7 @@ impl Role {
         match self {
             Self::Observe | Self::Share => None,
             Self::ShareWithCredits => Some("[credits]\nenabled = true\n"),
+            Self::ShareByUsage => Some("[cache]\ndemand = \"usage\"\n"),
             Self::ShareWithOwnership => Some("[ownership]\nenabled = true\nevery = \"10s\"\n"),
         }
     }
