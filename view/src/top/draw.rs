@@ -126,6 +126,15 @@ fn heading(view: &View, status: Option<&Status>, width: u16, look: Look) -> Para
     ])
 }
 
+/// What it uses of its cache, or that this is not known: nothing was watched yet, or recorded.
+fn useful(tenant: &TenantStatus) -> String {
+    if tenant.useful == 0 && tenant.watched == 0.0 {
+        "-".to_owned()
+    } else {
+        bytes(tenant.useful)
+    }
+}
+
 /// A text that has `width` columns at most.
 fn shortened(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
@@ -139,8 +148,8 @@ fn shortened(text: &str, width: usize) -> String {
 fn widths(width: u16) -> (usize, usize, bool) {
     let width = usize::from(width);
     let latencies = width >= 110;
-    // WEIGHT, USAGE, ENTIT, READ/s, WRIT/s, HIT%, PV, LOW, each with a space; then the flags.
-    let fixed = 5 + 6 + 6 + 6 + 6 + 5 + 5 + 6 + if latencies { 12 } else { 0 };
+    // WEIGHT, USED, USEFUL, ENTIT, READ/s, WRIT/s, HIT%, PV, LOW, each with a space; then the flags.
+    let fixed = 5 + 6 + 7 + 6 + 6 + 6 + 5 + 5 + 6 + if latencies { 12 } else { 0 };
     let rest = width.saturating_sub(fixed + 1);
     let bar = (rest / 3).clamp(8, 30);
     (rest.saturating_sub(bar).max(8), bar, latencies)
@@ -153,11 +162,12 @@ fn tree(view: &View, status: &Status, area: Rect, look: Look) -> Paragraph<'stat
     let timed = if latencies { "  R99   W99 " } else { "" };
     let mut lines = vec![Line::styled(
         format!(
-            "{:head$}{:>6} {:bar$.bar$}{:>6}{:>6}{:>6}{:>6}{:>5}{:>5}{:>6}{timed}",
+            "{:head$}{:>6} {:bar$.bar$}{:>6}{:>7}{:>6}{:>6}{:>6}{:>5}{:>5}{:>6}{timed}",
             "TENANT",
             "WEIGHT",
             "USED|ENTITLED",
             "USED",
+            "USEFUL",
             "ENTIT",
             "READ",
             "WRITE",
@@ -251,8 +261,9 @@ fn tenant_line(
         Span::raw(format!("{name:name_width$}{:>5}{contends}", tenant.weight)),
         Span::styled(bar, look.tinted(colour)),
         Span::raw(format!(
-            "{:>6}{:>6}{:>6}{:>6}{:>5}{:>5}{:>6}{timed}",
+            "{:>6}{:>7}{:>6}{:>6}{:>6}{:>5}{:>5}{:>6}{timed}",
             bytes(tenant.usage),
+            useful(tenant),
             bytes(tenant.entitled),
             of_app(|a| rate(a.read_rate)),
             of_app(|a| rate(a.write_rate)),
@@ -405,10 +416,11 @@ fn teach(tenant: &TenantStatus) -> String {
 
 const HELP: &str = "\
 A tenant is a cgroup. The page cache is divided among siblings by WEIGHT
-(io.weight, or io.bfq.weight); what one does not demand goes to the others.
+(io.weight, or io.bfq.weight): what they use first, then the rest.
 A * behind the weight: it contends, that is, it waits for I/O.
 
 USED    file pages that it holds
+USEFUL  what of them it uses again; entitlements give this first
 ENTIT   what it is entitled to now
 bar     ==== held, | the entitlement; what is beyond it is lent
 READ    what applications got per second, from the cache or the disk

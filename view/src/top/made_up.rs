@@ -126,6 +126,8 @@ fn container(n: usize, parent: usize, now: f64) -> TenantStatus {
         entitled,
         protected: entitled.min(usage),
         idle: if busy { 0.0 } else { now },
+        useful: if busy { usage / 4 * 3 } else { 0 },
+        watched: now,
         growing: busy,
         spared: (kind == 2).then(|| "recent attempts freed nothing".to_owned()),
         reclaimed: if busy { to_u64(now * rate / 100.0) } else { 0 },
