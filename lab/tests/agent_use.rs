@@ -18,6 +18,16 @@ fn choose(guest: &Guest, multi_gen: &str) {
 /// The used set, MiB: more than half of the memory.
 const HOT: u64 = 260;
 
+/// The test's two tenants read a file of 300 MiB each at random, more than there is room for both.
+const RANDOM: &str = "
+    random() {
+        live $1 && dd if=/dev/zero of=/data/$1 bs=1M count=300 2>/dev/null
+        sh -c 'echo $$ >\"$0/cgroup.procs\" && exec fio --name=$1 --filename=/data/$1 --size=300m --rw=randread --bs=64k \
+            --invalidate=0 --norandommap --fallocate=none --thread --rate_iops=700 --time_based --runtime=1000' $C/$1 $1 >/dev/null 2>&1 &
+        echo $! >>/run/loads
+    }
+";
+
 /// `hot` reads a file again and again, `stream` one that fits nowhere. After a while: file pages of `hot`, and those of
 /// them that came back from the disk within ten seconds, in bytes.
 const WORK: &str = "
@@ -59,5 +69,53 @@ fn a_used_set_loses_nothing_to_a_stream() {
             }
         }
         choose(guest, "y");
+    });
+}
+
+/// Bytes read through the page cache and bytes that the disk had to deliver for them, so far.
+fn read_and_filled(guest: &Guest, path: &str) -> [u64; 2] {
+    let status = guest.status();
+    let app = &tenant(&status, path)["app"];
+    ["cached_read_bytes", "fill_bytes"].map(|name| app[name].as_u64().unwrap_or(0))
+}
+
+/// The part of what `path` reads in so many seconds that comes from the disk.
+fn missed(guest: &Guest, path: &str, seconds: u32) -> f64 {
+    let before = read_and_filled(guest, path);
+    guest.ok(&format!("sleep {seconds}"));
+    let after = read_and_filled(guest, path);
+    let float = justitia_share::num::to_f64;
+    float(after[1] - before[1]) / float((after[0] - before[0]).max(1))
+}
+
+#[test]
+fn what_another_weight_would_change_is_foretold() {
+    in_guest(small, |guest| {
+        choose(guest, "y");
+        guest.ok(&format!(
+            "{RANDOM} random a && random b && start && sleep 40"
+        ));
+        let told = guest.ok("justitia whatif a --weight 300 --json");
+        let told: serde_json::Value = serde_json::from_str(&told).unwrap_or_default();
+        println!(
+            "{}",
+            guest.ok("justitia curve a; justitia whatif a --weight 300")
+        );
+        println!("{}", guest.ok("justitia explain b | head -20"));
+        let foretold = |path: &str, then: usize| {
+            let all = told.as_array().into_iter().flatten();
+            let of = all.filter(|one| one["path"] == path);
+            of.filter_map(|one| one["misses"][then].as_f64()).next()
+        };
+        let now = ["a", "b"].map(|path| missed(guest, path, 8));
+        guest.ok("echo 300 >$C/a/io.weight && sleep 25");
+        let then = ["a", "b"].map(|path| missed(guest, path, 8));
+        for (at, path) in ["a", "b"].into_iter().enumerate() {
+            for (name, found, then) in [("now", now[at], 0), ("then", then[at], 1)] {
+                let foretold = foretold(path, then).unwrap_or(f64::NAN);
+                println!("{path} {name}: {found:.3} missed, {foretold:.3} foretold");
+                assert!((found - foretold).abs() <= 0.05, "{:#}", guest.status());
+            }
+        }
     });
 }
