@@ -41,7 +41,7 @@ fn kept(stock: &Machine, ours: &Machine, i: usize) -> f64 {
 #[test]
 fn a_used_set_loses_nothing_to_what_is_read_once() {
     type Build = fn(&mut Machine);
-    let cases: [(&str, Build); 5] = [
+    let cases: [(&str, Build); 6] = [
         ("a stream of the same weight", |machine| {
             machine.add(100, hot(400, 0));
             machine.add(100, stream());
@@ -59,6 +59,13 @@ fn a_used_set_loses_nothing_to_what_is_read_once() {
             machine.add(400, stream());
             machine.add(400, paced(200.0, stream()));
         }),
+        (
+            "one that loops to look as if it used all there is",
+            |machine| {
+                machine.add(100, hot(300, 0));
+                machine.add(100, round(680, 0));
+            },
+        ),
         ("a loop that fits beside it", |machine| {
             machine.add(100, hot(300, 0));
             machine.add(300, round(300, 0));

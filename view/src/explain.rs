@@ -270,7 +270,9 @@ fn demand(status: &Status, tenant: &TenantStatus) -> String {
         (false, Demand::Use, false) => "its cache does not grow, so it demands no more",
         (false, ..) => "its cache does not grow, so it demands no more than it holds",
     };
-    if status.demand == Demand::Usage {
+    // A recording does not have it.
+    let unknown = tenant.useful == 0 && tenant.watched <= 0.0;
+    if status.demand == Demand::Usage || unknown {
         return rest.to_owned();
     }
     let by = match tenant.useful_by {
