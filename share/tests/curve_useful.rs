@@ -4,63 +4,23 @@ mod curves;
 
 use std::time::Duration;
 
-use curves::{Random, hash, zipf};
-use justitia_share::curve::{Curve, Recent, ReuseTimes, Room, Sampler, next_shift};
+use curves::{Random, View, zipf};
 
 /// Blocks that there are at all: 700 MiB.
 const CAPACITY: f64 = 11_200.0;
 const SECOND: Duration = Duration::from_secs(1);
-
-/// The agent's view of one tenant, second by second.
-struct View {
-    sampler: Sampler,
-    recent: Recent,
-    before: ReuseTimes,
-    evicted: u64,
-    seed: u64,
-}
-
-impl View {
-    fn new(seed: u64) -> Self {
-        Self {
-            sampler: Sampler::new(0),
-            recent: Recent::default(),
-            before: ReuseTimes::default(),
-            evicted: 0,
-            seed,
-        }
-    }
-
-    /// A second with these accesses.
-    fn second(&mut self, blocks: impl IntoIterator<Item = u64>) -> f64 {
-        for block in blocks {
-            self.sampler.access(hash(block, self.seed));
-        }
-        let counted = self.sampler.counted().clone();
-        let new = counted.since(&self.before);
-        let shift = next_shift(Room {
-            shift: self.sampler.shift(),
-            accesses: new.visits,
-            evicted: self.sampler.evicted() - self.evicted,
-            live: self.sampler.live(1 << 20),
-            horizon: 11_200,
-        });
-        self.evicted = self.sampler.evicted();
-        self.sampler.set_shift(shift);
-        self.recent.add(&new, SECOND);
-        self.before = counted;
-        Curve::of(&self.recent).useful(CAPACITY)
-    }
-}
 
 /// What is useful after so many seconds with the accesses of `second`; the median of 21 seeds, and whether all lie
 /// within the given part of it.
 fn after(seconds: u64, mut second: impl FnMut(u64, &mut Random) -> Vec<u64>) -> [f64; 3] {
     let mut useful: Vec<f64> = (0..21)
         .map(|seed| {
-            let (mut view, mut random) = (View::new(seed), Random(seed << 40));
+            let (mut view, mut random) = (View::new(seed, 11_200), Random(seed << 40));
             (0..seconds)
-                .map(|at| view.second(second(at, &mut random)))
+                .map(|at| {
+                    view.take(second(at, &mut random), SECOND);
+                    view.curve().useful(CAPACITY)
+                })
                 .last()
                 .unwrap_or(0.0)
         })

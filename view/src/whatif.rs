@@ -11,6 +11,9 @@ use serde::Serialize;
 use crate::curve::BLOCK;
 use crate::units::{bytes, percent, rate};
 
+/// One that misses no more than this part of its accesses has in its cache what it uses.
+const FULL: f64 = 0.02;
+
 /// What is changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
@@ -87,7 +90,16 @@ fn claim(tenant: &TenantStatus) -> Claim {
         weight: Weight::try_from(tenant.weight).unwrap_or_default(),
         floor: tenant.floor.max(tenant.stuck),
         useful: if tenant.leaf { tenant.useful } else { 0 },
-        demand: tenant.demand.unwrap_or(u64::MAX),
+        demand: tenant.demand.unwrap_or(u64::MAX).min(reaches(tenant)),
+    }
+}
+
+/// How far it fills its cache: one that has next to no misses at some size takes in no more.
+fn reaches(tenant: &TenantStatus) -> u64 {
+    let curve = tenant.curve.as_ref();
+    match curve.and_then(|curve| curve.points.last()) {
+        Some((size, misses)) if *misses <= FULL => *size,
+        _ => u64::MAX,
     }
 }
 
@@ -225,6 +237,16 @@ mod tests {
         let found = whatif(&status, 0, Change::Size(300 * MIB));
         assert_eq!(found[0].cache[1], 300 * MIB);
         assert_eq!(found[1].cache[1], 300 * MIB);
+    }
+
+    #[test]
+    fn what_its_set_leaves_of_its_part_goes_to_the_other() {
+        let mut a = hot("a", 100, 400);
+        a.useful = 450 * MIB;
+        let status = status(vec![a, hot("b", 100, 400)]);
+        let found = whatif(&status, 0, Change::Weight(Weight::try_from(900).unwrap()));
+        assert_eq!(found[0].cache[1], 400 * MIB);
+        assert_eq!(found[1].cache[1], 200 * MIB);
     }
 
     #[test]

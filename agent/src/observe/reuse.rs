@@ -64,7 +64,7 @@ impl Reuse {
     pub fn take(&mut self, counted: Counted, capacity: u64, now: Instant) {
         let new = counted.reuse.since(&self.before.reuse);
         let capacity = capacity / BLOCK;
-        self.shift = next_shift(Room {
+        let shift = next_shift(Room {
             shift: self.shift,
             accesses: new.visits,
             evicted: counted.evicted.wrapping_sub(self.before.evicted),
@@ -73,6 +73,10 @@ impl Reuse {
         });
         self.recent
             .add(&new, now.saturating_duration_since(self.at));
+        if shift < self.shift {
+            self.recent.look_at_more();
+        }
+        self.shift = shift;
         (self.before, self.at) = (counted, now);
         self.curve = Curve::of(&self.recent);
         self.useful = self.curve.useful(to_f64(capacity)) * (1.0 + MARGIN);

@@ -4,6 +4,10 @@ use super::buckets::least;
 use super::recent::Recent;
 use crate::num::to_f64;
 
+/// Of those of which it is not known whether they come, so many, as a part of them, are taken to come later still: of few
+/// that were watched for long enough, one that is used again says little.
+const DOUBT: f64 = 0.01;
+
 /// A point of a curve.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Point {
@@ -27,9 +31,14 @@ impl Curve {
     ///
     /// A block that is not used again is evicted once it has lain there for the average eviction time T. Of all blocks
     /// that were used the part P(t) is not used again within t; so many, summed over t up to T, fill the cache: size(T) =
-    /// Σ P(t), and P(T) is the part of the accesses that miss (AET, section 3). Where the sampled blocks have
-    /// more or fewer accesses than their part of all blocks, it is for blocks that are used all the time: the difference
-    /// is counted as hits of the smallest cache (SHARDS, section 4.3, "SHARDS-adj").
+    /// Σ P(t), and P(T) is the part of the accesses that miss (AET, section 3).
+    ///
+    /// An access of which no earlier one is known tells only that there was none for as long as the tenant has been
+    /// watched. P(t) is estimated from those that were watched for longer than t (Kaplan and Meier, 1958): what was read
+    /// before the watch began is not taken for what is never read again.
+    ///
+    /// Where the sampled blocks have more or fewer accesses than their part of all blocks, it is for blocks that are used
+    /// all the time: the difference is counted as hits of the smallest cache (SHARDS, section 4.3, "SHARDS-adj").
     #[must_use]
     pub fn of(recent: &Recent) -> Self {
         let sampled = recent.sampled();
@@ -41,22 +50,22 @@ impl Curve {
             size: 0.0,
             hits: 0.0,
         }];
-        // Accesses that come later than this after the last one, or never; and blocks that were used within this.
-        let (mut later, mut size) = (sampled, 0.0);
+        // Accesses of which it is known whether they come within the bucket, and of which it is not; the part that comes
+        // later or never; blocks that were used until then.
+        let (mut known, mut unwatched, mut later, mut size) = (sampled, 0.0, 1.0, 0.0);
         let last = recent.times.iter().rposition(|count| *count > 0.0);
-        for (index, count) in recent
-            .times
-            .iter()
-            .enumerate()
-            .take(last.map_or(0, |last| last + 1))
-        {
+        let counts = recent.times.iter().zip(recent.unknown.iter());
+        for (index, (count, unknown)) in counts.enumerate().take(last.map_or(0, |last| last + 1)) {
             let width = to_f64(least(index + 1) - least(index));
-            let rest = later - count;
-            size += width * f64::midpoint(later.min(accesses), rest.min(accesses)) / sampled;
-            later = rest;
+            // Those of which it is known for half of the bucket count half.
+            let among = (known - unknown / 2.0).max(DOUBT.mul_add(unwatched, *count));
+            let rest = later * (1.0 - count / among);
+            let part = |later: f64| later.min(accesses / sampled);
+            size += width * f64::midpoint(part(later), part(rest));
+            (known, unwatched, later) = (known - count - unknown, unwatched + unknown, rest);
             points.push(Point {
                 size,
-                hits: (accesses - later).max(0.0),
+                hits: (accesses - later * sampled).max(0.0),
             });
         }
         Self { points, accesses }

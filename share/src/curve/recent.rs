@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::buckets::BUCKETS;
+use super::buckets::{BUCKETS, bucket, least};
 use super::reuse::ReuseTimes;
 use crate::num::to_f64;
 
@@ -13,17 +13,24 @@ pub const HALF_LIFE: Duration = Duration::from_secs(60);
 /// Counts that fade.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recent {
+    /// Accesses by reuse time.
     pub(super) times: Box<[f64; BUCKETS]>,
-    pub(super) cold: f64,
+    /// Accesses of which no earlier one to the same block is known, by how long it would be known: longer ago than that,
+    /// or never.
+    pub(super) unknown: Box<[f64; BUCKETS]>,
+    /// All accesses.
     pub(super) visits: f64,
+    /// Sampled accesses so far, each for as many as it stands for: so far back an earlier access would be known.
+    watched: u64,
 }
 
 impl Default for Recent {
     fn default() -> Self {
         Self {
             times: Box::new([0.0; BUCKETS]),
-            cold: 0.0,
+            unknown: Box::new([0.0; BUCKETS]),
             visits: 0.0,
+            watched: 0,
         }
     }
 }
@@ -35,12 +42,34 @@ impl Recent {
         for (sum, count) in self.times.iter_mut().zip(counted.times.iter()) {
             *sum = sum.mul_add(fade, to_f64(*count));
         }
-        self.cold = self.cold.mul_add(fade, to_f64(counted.cold));
+        for sum in self.unknown.iter_mut() {
+            *sum *= fade;
+        }
         self.visits = self.visits.mul_add(fade, to_f64(counted.visits));
+        let before = self.watched;
+        self.watched += counted.sampled();
+        self.add_unknown(to_f64(counted.cold), before, self.watched);
+    }
+
+    /// More blocks are looked at from now on: of those that are new, no access is known.
+    pub const fn look_at_more(&mut self) {
+        self.watched = 0;
+    }
+
+    /// Accesses that came evenly while an earlier one would have been known for `from` to `to`.
+    fn add_unknown(&mut self, count: f64, from: u64, to: u64) {
+        let each = count / to_f64(to.saturating_sub(from).max(1));
+        for index in bucket(from)..=bucket(to) {
+            let low = least(index).max(from);
+            let high = least(index + 1).min(to);
+            if let Some(sum) = self.unknown.get_mut(index) {
+                *sum += each * to_f64(high.saturating_sub(low));
+            }
+        }
     }
 
     /// Sampled accesses, each for as many as it stands for.
     pub(super) fn sampled(&self) -> f64 {
-        self.times.iter().sum::<f64>() + self.cold
+        self.times.iter().chain(self.unknown.iter()).sum()
     }
 }

@@ -35,6 +35,16 @@ impl ReuseTimes {
         *count = count.wrapping_add(step);
     }
 
+    /// Sampled accesses, each for as many as it stands for.
+    #[must_use]
+    pub fn sampled(&self) -> u64 {
+        let times = self
+            .times
+            .iter()
+            .fold(0_u64, |sum, count| sum.wrapping_add(*count));
+        times.wrapping_add(self.cold)
+    }
+
     /// What was counted since `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {

@@ -3,6 +3,56 @@
 #![allow(dead_code, reason = "each test file uses some of it")]
 #![expect(clippy::cast_precision_loss, reason = "small numbers")]
 
+use std::time::Duration;
+
+use justitia_share::curve::{Curve, Recent, Room, Sampler, next_shift};
+
+/// The agent's view of one tenant's accesses.
+pub struct View {
+    pub sampler: Sampler,
+    recent: Recent,
+    seed: u64,
+    /// The largest size that the curve is wanted for, blocks.
+    horizon: u64,
+}
+
+impl View {
+    pub fn new(seed: u64, horizon: u64) -> Self {
+        let (sampler, recent) = (Sampler::new(0), Recent::default());
+        Self {
+            sampler,
+            recent,
+            seed,
+            horizon,
+        }
+    }
+
+    /// These accesses within the time `past`.
+    pub fn take(&mut self, blocks: impl IntoIterator<Item = u64>, past: Duration) {
+        let (before, evicted) = (self.sampler.counted().clone(), self.sampler.evicted());
+        for block in blocks {
+            self.sampler.access(hash(block, self.seed));
+        }
+        let new = self.sampler.counted().since(&before);
+        let shift = next_shift(Room {
+            shift: self.sampler.shift(),
+            accesses: new.visits,
+            evicted: self.sampler.evicted() - evicted,
+            live: self.sampler.live(1 << 20),
+            horizon: self.horizon,
+        });
+        self.recent.add(&new, past);
+        if shift < self.sampler.shift() {
+            self.recent.look_at_more();
+        }
+        self.sampler.set_shift(shift);
+    }
+
+    pub fn curve(&self) -> Curve {
+        Curve::of(&self.recent)
+    }
+}
+
 /// As good as random, and other for each seed.
 pub fn hash(block: u64, seed: u64) -> u64 {
     let mut h =
