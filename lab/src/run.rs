@@ -92,6 +92,7 @@ pub fn run(
             tenants: Vec::new(),
             values: [].into(),
             timeline: Vec::new(),
+            curves: Vec::new(),
         };
         match one {
             Ok(measured) => {
@@ -99,6 +100,7 @@ pub fn run(
                 run.tenants = measured.tenants;
                 run.values = measured.values;
                 run.timeline = measured.timeline;
+                run.curves = measured.curves;
             }
             Err(error) => {
                 progress.note(&format!("{title}: failed: {error:#}"));

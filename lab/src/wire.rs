@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::{Contender, Experiment};
-use crate::report::schema::{Series, TenantValues};
+use crate::report::schema::{Curve, Series, TenantValues};
 use crate::vm::Throttle;
 
 /// The port's name, under `/sys/class/virtio-ports/*/name` in the guest.
@@ -89,6 +89,8 @@ pub struct Measured {
     pub values: BTreeMap<String, f64>,
     /// How it went.
     pub timeline: Vec<Series>,
+    /// The tenants' miss-ratio curves at the end.
+    pub curves: Vec<Curve>,
 }
 
 /// From the guest.

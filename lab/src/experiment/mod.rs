@@ -207,6 +207,12 @@ impl MetricName {
                 ),
                 "pages" => ("File pages kept", Unit::Bytes, true, Total::Sum),
                 "hit_ratio" => ("Hit ratio", Unit::Ratio, false, Total::Mean),
+                "overall_hit_ratio" => (
+                    "Hit ratio of all together",
+                    Unit::Ratio,
+                    false,
+                    Total::Whole,
+                ),
                 "device" => ("Device bandwidth", Unit::BytesPerSecond, true, Total::Sum),
                 "operations" => ("Operations", Unit::PerSecond, true, Total::Sum),
                 "misplaced" => (
@@ -537,11 +543,14 @@ macro_rules! shipped {
 }
 
 /// In the order in which `lab list` shows them.
-const SHIPPED: [(&str, &str); 31] = shipped![
+const SHIPPED: [(&str, &str); 34] = shipped![
     "hot-stream",
     "hot-stream-800",
     "hot-writer",
     "hot-once",
+    "hot-inner",
+    "hot-after-stream",
+    "hot-after-rest",
     "hot-x4",
     "reread-x4",
     "reread-equal",

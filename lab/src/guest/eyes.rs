@@ -5,8 +5,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use justitia_agent::tell::{socket, status::AppStatus};
+use justitia_agent::tell::socket;
+use justitia_agent::tell::status::{AppStatus, Status, TenantStatus};
 use justitia_share::num::to_f64;
+
+use crate::report::schema::Curve;
 
 const SOCKET: &str = "/run/justitia/justitia.sock";
 
@@ -17,10 +20,8 @@ pub struct Seen(BTreeMap<String, AppStatus>);
 impl Seen {
     /// Asks the agent.
     pub fn now() -> Result<Self> {
-        let status = socket::ask(Path::new(SOCKET))
-            .with_context(|| format!("asking the agent at {SOCKET}"))?;
         Ok(Self(
-            status
+            ask()?
                 .tenants
                 .into_iter()
                 .filter_map(|tenant| Some((tenant.path, tenant.app?)))
@@ -55,6 +56,24 @@ impl Seen {
             since(|app: &AppStatus| app.fill_bytes),
         )
     }
+}
+
+/// The miss-ratio curves of the tenants that have one.
+pub fn curves() -> Result<Vec<Curve>> {
+    let of = |tenant: TenantStatus| {
+        let points = tenant.curve?.points.into_iter();
+        Some(Curve {
+            tenant: tenant.path,
+            points: points
+                .map(|(size, misses)| (to_f64(size), misses))
+                .collect(),
+        })
+    };
+    Ok(ask()?.tenants.into_iter().filter_map(of).collect())
+}
+
+fn ask() -> Result<Status> {
+    socket::ask(Path::new(SOCKET)).with_context(|| format!("asking the agent at {SOCKET}"))
 }
 
 fn ratio(read: u64, filled: u64) -> Option<f64> {

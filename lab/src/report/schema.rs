@@ -232,6 +232,9 @@ pub struct Run {
     /// How it went over time. May be empty.
     #[serde(default)]
     pub timeline: Vec<Series>,
+    /// The tenants' miss-ratio curves at the end. May be empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub curves: Vec<Curve>,
 }
 
 /// How a run ended.
@@ -279,5 +282,16 @@ pub struct Series {
     /// The [`Tenant::name`]; any other name (`outsider`) is drawn as context.
     pub tenant: String,
     /// Pairs of seconds since the run began, and the value then, in the metric's base unit.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// How many of a tenant's accesses to its page cache would come from the disk if the cache had another size, as the
+/// agent estimated it at the end of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Curve {
+    /// The [`Tenant::name`].
+    pub tenant: String,
+    /// Pairs of the size in bytes, ascending from 0, and the part of the accesses that misses, 0 to 1.
     pub points: Vec<(f64, f64)>,
 }

@@ -60,6 +60,10 @@ fn run(contender: &str, repeat: u32, bandwidths: [f64; 2]) -> Run {
         tenants,
         values: BTreeMap::new(),
         timeline,
+        curves: vec![Curve {
+            tenant: "low".into(),
+            points: vec![(0.0, 1.0), (1e8, 0.25)],
+        }],
     }
 }
 
@@ -186,8 +190,8 @@ fn drawings(page: &str) -> usize {
 fn the_page_is_well_formed_and_self_contained() {
     let page = html::page(&[results(), results()]);
     let document = parse(&page);
-    // Three contenders' bars, one PV drawing, two timelines (BFQ has none), twice.
-    assert_eq!(drawings(&page), 2 * (3 + 1 + 2));
+    // Three contenders' bars, one PV drawing, two timelines and two of curves (BFQ has none), twice.
+    assert_eq!(drawings(&page), 2 * (3 + 1 + 2 + 2));
     assert_eq!(count(&document, "section.experiment"), 2);
     assert_eq!(
         count(
@@ -247,8 +251,8 @@ fn measures_of_the_whole_run_share_a_table() {
         .insert("anonymous".into(), 2_097_152.0);
     let all = [results];
     let document = parse(&html::page(&all));
-    // The goals, the bandwidth, its timeline, and the whole run's.
-    assert_eq!(count(&document, "table"), 4);
+    // The goals, the bandwidth, its timeline, the curves, and the whole run's.
+    assert_eq!(count(&document, "table"), 5);
     for text in [text(&document), terminal(&all)] {
         assert!(text.contains("The run as a whole") && text.contains("2.00 MiB"));
     }
@@ -383,6 +387,22 @@ fn a_run_that_failed_before_it_could_tell_is_among_the_others() {
 }
 
 #[test]
+fn curves_are_drawn_for_who_has_one() {
+    let of = |results: &Results| {
+        let page = html::page(std::slice::from_ref(results));
+        page.matches("miss ratio by the size of the page cache</title>")
+            .count()
+    };
+    let mut results = results();
+    // Of three contenders one failed in every run.
+    assert_eq!(of(&results), 2);
+    for run in &mut results.runs {
+        run.curves.clear();
+    }
+    assert_eq!(of(&results), 0);
+}
+
+#[test]
 fn hostile_names_are_text() {
     const HOSTILE: &str = "<script>alert(1)</script>\"'>&amp;<!--]]>\u{1b}[2J\u{0}\u{202e}\n</svg>";
     let mut results = results();
@@ -413,7 +433,7 @@ fn hostile_names_are_text() {
     let page = html::page(&all);
     let document = parse(&page);
     assert_eq!(count(&document, "script"), 0);
-    assert_eq!(drawings(&page), 3 + 1 + 2);
+    assert_eq!(drawings(&page), 3 + 1 + 2 + 2);
     assert!(text(&document).contains("<script>alert(1)</script>\"'>&amp;<!--]]>"));
     let terminal = terminal(&all);
     assert!(!terminal.contains(['\u{1b}', '\u{0}']), "{terminal:?}");
@@ -439,7 +459,7 @@ fn extreme_numbers_still_draw() {
     }
     let page = html::page(std::slice::from_ref(&results));
     parse(&page);
-    assert_eq!(drawings(&page), 3 + 1 + 2);
+    assert_eq!(drawings(&page), 3 + 1 + 2 + 2);
     assert!(!terminal(&[results]).is_empty());
 }
 

@@ -1,4 +1,4 @@
-//! A metric of every tenant over time, one contender to a drawing.
+//! A value of every tenant over time, or over the size of its page cache; one contender to a drawing.
 
 use justitia_share::num::to_f64;
 use maud::{Markup, html};
@@ -18,13 +18,18 @@ const FRAME: Frame = Frame {
     bottom: 32.0,
 };
 
+const SECONDS: Scale = Scale {
+    factor: 1.0,
+    name: "seconds",
+};
+
 /// One tenant's line.
 pub struct Line<'a> {
     /// Its style class.
     pub class: String,
     /// Its name, for the description.
     pub name: &'a str,
-    /// Pairs of seconds and the value.
+    /// Where on the horizontal axis, and the value there, in base units.
     pub points: &'a [(f64, f64)],
 }
 
@@ -32,8 +37,10 @@ pub struct Line<'a> {
 pub struct Panel {
     /// How its values are shown.
     pub scale: Scale,
-    /// Where the time axis ends, in seconds.
-    pub seconds: f64,
+    /// How the horizontal axis is shown.
+    pub across: Scale,
+    /// Where the horizontal axis ends, in its base unit.
+    pub right: f64,
     /// Where the value axis ends; what is higher is cut off, and said.
     pub end: f64,
 }
@@ -41,7 +48,7 @@ pub struct Panel {
 impl Panel {
     /// For drawings of these lines, one drawing each: where one towers over all others, its spikes are
     /// cut off, so that they do not flatten them. What it mostly is, is shown.
-    pub fn new(scale: Scale, seconds: f64, drawings: &[&[Line<'_>]]) -> Self {
+    pub fn over_time(scale: Scale, seconds: f64, drawings: &[&[Line<'_>]]) -> Self {
         let mut sorted: Vec<(f64, f64)> = drawings.iter().map(|lines| heights(lines)).collect();
         sorted.sort_by(|a, b| b.0.total_cmp(&a.0));
         let end = match sorted.as_slice() {
@@ -53,7 +60,8 @@ impl Panel {
         };
         Self {
             scale,
-            seconds,
+            across: SECONDS,
+            right: seconds,
             end,
         }
     }
@@ -81,9 +89,9 @@ pub fn timeline(id: &str, title: &str, panel: &Panel, lines: &[Line<'_>]) -> Mar
         .iter()
         .flat_map(|line| line.points.iter().map(|p| p.1));
     let peak = values.fold(0.0, f64::max) * panel.scale.factor;
-    let time = Axis::new(panel.seconds, 4);
     // The axis ends with the run, not with a round number: empty space would look like silence.
-    let end = panel.seconds.max(f64::MIN_POSITIVE);
+    let right = (panel.right * panel.across.factor).max(f64::MIN_POSITIVE);
+    let across = Axis::new(right, 4);
     let description: Vec<String> = lines
         .iter()
         .filter_map(|line| {
@@ -101,15 +109,15 @@ pub fn timeline(id: &str, title: &str, panel: &Panel, lines: &[Line<'_>]) -> Mar
                 "▲ up to " (digits(peak))
             }
         }
-        @for tick in time.ticks.iter().filter(|tick| **tick <= end) {
-            text.tick x=(px(FRAME.x(*tick, end))) y=(px(floor + 14.0)) text-anchor="middle" {
-                (time.label(*tick))
+        @for tick in across.ticks.iter().filter(|tick| **tick <= right) {
+            text.tick x=(px(FRAME.x(*tick, right))) y=(px(floor + 14.0)) text-anchor="middle" {
+                (across.label(*tick))
             }
         }
         text.axis x=(px(FRAME.left + FRAME.inner_width() / 2.0)) y=(px(FRAME.height - 3.0))
-            text-anchor="middle" { "seconds" }
+            text-anchor="middle" { (panel.across.name) }
         @for line in lines {
-            polyline.line.(line.class) points=(path(line.points, panel.scale.factor, &axis, end)) {
+            polyline.line.(line.class) points=(path(line.points, panel, &axis)) {
                 title { (line.name) }
             }
         }
@@ -123,13 +131,14 @@ pub fn timeline(id: &str, title: &str, panel: &Panel, lines: &[Line<'_>]) -> Mar
     )
 }
 
-fn path(points: &[(f64, f64)], factor: f64, axis: &Axis, end: f64) -> String {
+fn path(points: &[(f64, f64)], panel: &Panel, axis: &Axis) -> String {
+    let right = panel.right.max(f64::MIN_POSITIVE);
     let coordinates: Vec<String> = thin(points)
         .into_iter()
-        .filter(|(t, value)| t.is_finite() && value.is_finite())
-        .map(|(t, value)| {
-            let x = px(FRAME.x(t, end));
-            format!("{x},{}", px(FRAME.y(value * factor, axis.end)))
+        .filter(|(at, value)| at.is_finite() && value.is_finite())
+        .map(|(at, value)| {
+            let y = FRAME.y(value * panel.scale.factor, axis.end);
+            format!("{},{}", px(FRAME.x(at, right)), px(y))
         })
         .collect();
     coordinates.join(" ")
@@ -176,7 +185,7 @@ mod tests {
                 })
                 .collect();
             let drawings: Vec<&[Line<'_>]> = lines.iter().map(|line| &line[..]).collect();
-            Panel::new(plain(), 20.0, &drawings).end
+            Panel::over_time(plain(), 20.0, &drawings).end
         };
         assert_eq!(end(&[(1.0, 10.0), (5.0, 300.0), (1.0, 20.0)]), 30.0);
         assert_eq!(end(&[(1.0, 10.0), (5.0, 50.0), (1.0, 20.0)]), 50.0);

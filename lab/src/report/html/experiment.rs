@@ -10,7 +10,7 @@ use super::super::schema::{Metric, Results, Total, Unit};
 use super::super::spread::Spread;
 use super::super::summary::{Group, Row, groups, ideal};
 use super::super::verdict::{Verdict, finding, judge};
-use super::table;
+use super::{curves, table};
 
 /// The section of one experiment; `id` is its anchor and the prefix of every id within.
 pub fn section(results: &Results, id: &str) -> Markup {
@@ -145,6 +145,7 @@ fn measured(results: &Results, group: &Group<'_>, id: &str) -> Markup {
         @for (position, metric) in results.metrics.iter().enumerate() {
             (over_time(results, group, metric, &format!("{id}-t{position}")))
         }
+        (curves::section(results, group, &format!("{id}-c")))
     }
 }
 
@@ -258,7 +259,7 @@ fn over_time(results: &Results, group: &Group<'_>, metric: &Metric, id: &str) ->
         .map(|(_, _, lines)| furthest(lines, |point| point.0))
         .fold(0.0, f64::max);
     let unit = scale(metric.unit, peak);
-    let panel = Panel::new(unit, seconds, &drawings);
+    let panel = Panel::over_time(unit, seconds, &drawings);
     let context = panels
         .iter()
         .any(|(_, _, lines)| lines.iter().any(|line| line.class == "context"));
@@ -313,7 +314,7 @@ fn lines<'a>(results: &'a Results, row: &Row<'a>, metric: &Metric) -> Vec<Line<'
         .collect()
 }
 
-fn legend(results: &Results, context: bool) -> Markup {
+pub fn legend(results: &Results, context: bool) -> Markup {
     html! {
         ul.legend {
             @for (position, tenant) in results.tenants.iter().enumerate() {

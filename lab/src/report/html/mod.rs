@@ -1,5 +1,6 @@
 //! The page: one self-contained file, no script, nothing loaded from anywhere.
 
+mod curves;
 mod experiment;
 mod table;
 
