@@ -7,8 +7,8 @@ use clap::Args;
 use justitia_agent::act::credits::{DiskSupport, disk_support};
 use justitia_agent::config::DEFAULT_PATH;
 use justitia_kernel::cgroup::CgroupFs;
-use justitia_kernel::eyes::{Eyes, EyesError, Limits, ProbeFact};
-use justitia_kernel::support::{KernelSupport, Outcome, Paths, State, Verdict};
+use justitia_kernel::eyes::{Eyes, EyesError, Limits, Probe, ProbeFact};
+use justitia_kernel::support::{FactName, KernelSupport, Outcome, Paths, State, Verdict};
 
 use crate::out;
 
@@ -40,6 +40,9 @@ pub fn doctor(args: &Doctor) -> anyhow::Result<ExitCode> {
         }
         out::line("\nWhat applications get, by eBPF:");
         out::print(eyes(&probes));
+        let mglru = support.state(FactName::Mglru) == State::Yes;
+        let (state, text) = use_known(&probes, mglru);
+        out::print(paragraph(mark(state), &text));
         out::line("\nDisks, where device credits are on:");
         out::print(divided(&disks));
         out::line("");
@@ -54,6 +57,23 @@ pub fn doctor(args: &Doctor) -> anyhow::Result<ExitCode> {
     } else {
         ExitCode::SUCCESS
     })
+}
+
+/// How the agent learns what tenants use of their page cache.
+fn use_known(probes: &Result<Vec<ProbeFact>, EyesError>, mglru: bool) -> (State, String) {
+    let mut facts = probes.iter().flatten();
+    if facts.any(|fact| fact.probe == Probe::Reuse && fact.state == State::Yes) {
+        let text = "what tenants use of their page cache: from a sample of their accesses";
+        return (State::Yes, text.to_owned());
+    }
+    let otherwise = if mglru {
+        "with MGLRU the kernel's lists do not tell, so what a tenant holds counts as used as long as it is active"
+    } else {
+        "what lies on the kernel's active lists counts as used"
+    };
+    let text =
+        format!("what tenants use of their page cache: accesses cannot be sampled; {otherwise}");
+    (State::No, text)
 }
 
 const fn state_of(there: bool) -> State {
@@ -195,7 +215,6 @@ fn paragraph(mark: &str, text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use justitia_kernel::eyes::Probe;
     use justitia_kernel::support::Function;
 
     #[test]
@@ -223,6 +242,33 @@ mod tests {
         ];
         let expected = expected.join("\n");
         assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn how_use_is_known_depends_on_the_probes_and_on_the_lists() {
+        let probes = |state| {
+            Ok(vec![ProbeFact {
+                probe: Probe::Reuse,
+                state,
+                reason: String::new(),
+                details: Vec::new(),
+            }])
+        };
+        for (probes, mglru, state, words) in [
+            (probes(State::Yes), true, State::Yes, "from a sample"),
+            (
+                probes(State::No),
+                true,
+                State::No,
+                "as long as it is active",
+            ),
+            (probes(State::No), false, State::No, "active lists"),
+            (Ok(Vec::new()), false, State::No, "active lists"),
+        ] {
+            let (found, text) = use_known(&probes, mglru);
+            assert_eq!(found, state);
+            assert!(text.contains(words), "{text}");
+        }
     }
 
     #[test]

@@ -270,7 +270,7 @@ fn demand(status: &Status, tenant: &TenantStatus) -> String {
         (false, Demand::Use, false) => "its cache does not grow, so it demands no more",
         (false, ..) => "its cache does not grow, so it demands no more than it holds",
     };
-    // A recording does not have it.
+    // A recording of an older version does not have it.
     let unknown = tenant.useful == 0 && tenant.watched <= 0.0;
     if status.demand == Demand::Usage || unknown {
         return rest.to_owned();

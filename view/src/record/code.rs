@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use justitia_agent::plan::{Demand, Evidence};
 use justitia_agent::tell::Status;
 use justitia_agent::tell::status::{
     AppStatus, Cost, Decision, Holder, KnobStatus, LatencyStatus, MemoryStatus, TenantStatus,
@@ -17,7 +18,11 @@ const PAGE: f64 = 4096.0;
 /// Figures of a status.
 const OF_ALL: usize = 14;
 /// Figures of a tenant.
-const OF_ONE: usize = 23;
+const OF_ONE: usize = 26;
+/// As many of them had the first recordings, which do not say how many they have. What a recording lacks is 0.
+const AT_LEAST: usize = 23;
+/// A recording of a later version may have so many. What is not known here is passed over.
+const AT_MOST: usize = 100;
 
 /// Tenants of a block. The agent tells 10,000 cgroups apart; in a minute some may have come and gone.
 const MOST_TENANTS: usize = 50_000;
@@ -29,6 +34,11 @@ const MOST_SAID: usize = 32 << 20;
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Once {
     version: String,
+    /// Figures of a tenant.
+    #[serde(default = "at_least")]
+    figures: usize,
+    #[serde(default)]
+    demand: Demand,
     observe: bool,
     window: f64,
     tenants: Vec<Name>,
@@ -37,6 +47,10 @@ pub struct Once {
     yielded: Vec<Yield>,
     limits: Vec<String>,
     blind: Option<String>,
+}
+
+const fn at_least() -> usize {
+    AT_LEAST
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -79,6 +93,8 @@ impl Columns {
         let at = self.all.len();
         self.all.push(of_all(status));
         self.once.version.clone_from(&status.version);
+        self.once.figures = OF_ONE;
+        self.once.demand = status.demand;
         self.once.observe = status.observe;
         self.once.window = status.window;
         self.once.yielded.clone_from(&status.yielded);
@@ -178,6 +194,9 @@ impl Columned {
         if once.tenants.len() > MOST_TENANTS {
             return Err("at most 50,000 tenants");
         }
+        if !(AT_LEAST..=AT_MOST).contains(&once.figures) {
+            return Err("23 to 100 figures of a tenant");
+        }
         if once.strings.iter().any(|why| why.len() > REASON) {
             return Err("reasons of at most 512 bytes");
         }
@@ -204,19 +223,21 @@ impl Columned {
         }
         let rows: usize = spans.iter().map(|(_, rows)| rows).sum();
         // A figure takes a byte at least: before there is room for them, they must be there.
-        if rows * OF_ONE > from.len() {
+        if rows * once.figures > from.len() {
             return Err("more figures");
         }
         let mut ones: Vec<(usize, Vec<[i64; OF_ONE]>)> = spans
             .into_iter()
             .map(|(first, rows)| (first, vec![[0; OF_ONE]; rows]))
             .collect();
-        for column in 0..OF_ONE {
+        for column in 0..once.figures {
             for (_, rows) in &mut ones {
                 let mut last = 0i64;
                 for row in rows {
                     last = last.wrapping_add(get(&mut from)?);
-                    row[column] = last;
+                    if let Some(figure) = row.get_mut(column) {
+                        *figure = last;
+                    }
                 }
             }
         }
@@ -260,7 +281,7 @@ impl Columned {
         let uptime = to_f64(all[1].unsigned_abs()) / 1000.0;
         let told = |d: &&Decision| d.at <= uptime;
         Some(Status {
-            demand: justitia_agent::plan::Demand::default(),
+            demand: self.once.demand,
             version: self.once.version.clone(),
             observe: self.once.observe,
             window: self.once.window,
@@ -318,9 +339,15 @@ fn of_all(status: &Status) -> [i64; OF_ALL] {
     ]
 }
 
-/// The first figure is a set of flags: there, growing, contends, applications seen.
+/// The first figure is a set of flags: there, growing, contends, applications seen, use known by accesses.
 fn of_one(tenant: &TenantStatus, spared: i64) -> [i64; OF_ONE] {
-    let flags = [true, tenant.growing, tenant.contends, tenant.app.is_some()];
+    let flags = [
+        true,
+        tenant.growing,
+        tenant.contends,
+        tenant.app.is_some(),
+        tenant.useful_by == Evidence::Accesses,
+    ];
     let flags = (0u32..)
         .zip(flags)
         .map(|(bit, on)| i64::from(on) << bit)
@@ -358,6 +385,9 @@ fn of_one(tenant: &TenantStatus, spared: i64) -> [i64; OF_ONE] {
         some(latency.read_p99),
         some(latency.write_p99),
         some(latency.sync_p99),
+        step(tenant.useful),
+        stepped(tenant.watched, 1.0),
+        tenant.demand.map_or(0, |demand| 1 + step(demand)),
     ]
 }
 
@@ -391,6 +421,11 @@ fn tenant(row: &[i64; OF_ONE], strings: &[String]) -> TenantStatus {
         ..AppStatus::default()
     };
     let spared = row[7].checked_sub(1).and_then(|i| usize::try_from(i).ok());
+    let by = if row[0] & 16 != 0 {
+        Evidence::Accesses
+    } else {
+        Evidence::Lists
+    };
     TenantStatus {
         growing: row[0] & 2 != 0,
         contends: row[0] & 4 != 0,
@@ -407,6 +442,10 @@ fn tenant(row: &[i64; OF_ONE], strings: &[String]) -> TenantStatus {
         other: amount(row[10]),
         refaults: to_u64(unstepped(row[11], 1.0)),
         pv: maybe(row[12]),
+        useful: amount(row[23]),
+        useful_by: by,
+        watched: unstepped(row[24], 1.0),
+        demand: (row[25] > 0).then(|| amount(row[25] - 1)),
         knobs: low.into_iter().collect(),
         ..TenantStatus::default()
     }

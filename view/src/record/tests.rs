@@ -42,10 +42,16 @@ fn same(told: &Status, recorded: &Status) {
             (a.usage, b.usage),
             (a.entitled, b.entitled),
             (a.reclaimed, b.reclaimed),
+            (a.useful, b.useful),
+            (a.demand.unwrap_or(0), b.demand.unwrap_or(0)),
         ] {
             assert!(close(to_f64(x), to_f64(y)), "{x} {y}");
         }
-        assert_eq!(a.app.is_some(), b.app.is_some());
+        assert_eq!(
+            (a.app.is_some(), a.demand.is_some(), a.useful_by),
+            (b.app.is_some(), b.demand.is_some(), b.useful_by)
+        );
+        assert!(close(a.watched, b.watched), "{} {}", a.watched, b.watched);
         if let (Some(a), Some(b)) = (&a.app, &b.app) {
             assert!(close(a.read_rate, b.read_rate));
             assert!((a.hit_ratio.unwrap_or(-1.0) - b.hit_ratio.unwrap_or(-1.0)).abs() <= 0.0026);
@@ -230,12 +236,12 @@ fn crafted_blocks_take_memory_in_proportion_to_their_length() {
     for (name, payload) in [
         // Rows without figures, and with them.
         ("no figures", payload(&once(20_000, plain), 20_000, 100)),
-        ("figures", payload(&once(2000, plain), 2000, 2000 * 60 * 23)),
+        ("figures", payload(&once(2000, plain), 2000, 2000 * 60 * 26)),
         ("names", payload(&once(100_000, plain), 100_000, 100)),
-        ("texts", payload(&once(1, &many), 1, 60 * 23)),
+        ("texts", payload(&once(1, &many), 1, 60 * 26)),
         (
             "a reason",
-            payload(&once(2000, &reason), 2000, 2000 * 60 * 23),
+            payload(&once(2000, &reason), 2000, 2000 * 60 * 26),
         ),
     ] {
         let held = read(&payload);
@@ -245,6 +251,34 @@ fn crafted_blocks_take_memory_in_proportion_to_their_length() {
             "{name}: {held} bytes for {}",
             payload.len()
         );
+    }
+}
+
+/// The first recordings had fewer figures; later ones may have more.
+#[test]
+fn a_recording_of_another_version_has_other_figures() {
+    let once = |figures: &str| {
+        format!(
+            r#"{{{figures}"version":"","observe":true,"window":1,"tenants":[{{"path":"a","id":1,"parent":null,"leaf":true,"from":"nobody"}}],"decisions":[],"yielded":[],"blind":null,"strings":[],"limits":[]}}"#
+        )
+    };
+    let read = |figures: &str, of_one: usize| {
+        // There, in every status; everything else is 0.
+        let mut payload = payload(&once(figures), 1, 60 * of_one);
+        let flags = payload.len() - 60 * of_one;
+        payload[flags] = 2;
+        code::Columned::read(&payload)
+    };
+    for (figures, of_one) in [("", 23), (r#""figures":26,"#, 26), (r#""figures":31,"#, 31)] {
+        let status = read(figures, of_one).unwrap().status(59).unwrap();
+        assert_eq!((status.tenants.len(), status.tenants[0].useful), (1, 0));
+    }
+    for (figures, of_one) in [
+        (r#""figures":26,"#, 23),
+        (r#""figures":1,"#, 23),
+        (r#""figures":1000000,"#, 31),
+    ] {
+        assert!(read(figures, of_one).is_err(), "{figures}");
     }
 }
 
