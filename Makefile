@@ -18,14 +18,14 @@ PACKAGES := clang llvm libelf-dev zlib1g-dev make pkg-config \
 	qemu-system-x86 busybox-static fio kmod util-linux dmsetup xfsprogs e2fsprogs xz-utils \
 	binutils strace libnbd-bin nbd-client nbdkit qemu-utils prometheus mmdebstrap
 
-.PHONY: help deps build demo test check test-eyes test-package soak screenshots fuzz-short
+.PHONY: help deps build demo test check test-probes test-package soak screenshots fuzz-short
 
 help:
 	@echo 'make demo        a stock kernel in a VM, conventional against Justitia: a table and target/lab/report.html'
 	@echo 'make test        formatting, lints, and all tests, those in VMs included'
 	@echo 'make build       release build'
 	@echo 'make check       formatting, lints, and whether the tests that documents name exist'
-	@echo 'make test-eyes   the eBPF probes against the truth, on every filesystem and kernel: minutes'
+	@echo 'make test-probes   the eBPF probes against the truth, on every filesystem and kernel: minutes'
 	@echo 'make test-package  the Debian package under a real systemd in a VM: minutes'
 	@echo 'make soak        two hours of kills, churn and faults in a VM; SOAK_MINUTES=10 for less'
 	@echo 'make screenshots   docs/top.svg and docs/report.png anew, from what the programs show'
@@ -63,9 +63,9 @@ test: deps check
 	$(CARGO) test --workspace --no-fail-fast
 	$(CARGO) test -p justitia-lock --features loom --test loom
 
-test-eyes: deps
+test-probes: deps
 	$(CARGO) build -p justitia-lab --bins
-	$(CARGO) test -p justitia-lab --test eyes -- --ignored --nocapture --test-threads=1
+	$(CARGO) test -p justitia-lab --test probes -- --ignored --nocapture --test-threads=1
 
 test-package: deps
 	$(CARGO) build --workspace --bins

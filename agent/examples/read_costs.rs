@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::path::Path;
 use std::time::Instant;
 
-use justitia_agent::observe::thread_cpu;
+use justitia_agent::monitor::thread_cpu;
 use justitia_kernel::cgroup::{Cgroup, CgroupFs};
 use justitia_kernel::proc::ProcFs;
 use justitia_kernel::psi::PsiResource;

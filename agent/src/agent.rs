@@ -7,17 +7,17 @@ use justitia_kernel::cgroup::{CgroupFs, CgroupId};
 use justitia_kernel::knob::Knob;
 use justitia_kernel::proc::ProcFs;
 
-use crate::act::credits::Credits;
-use crate::act::keeper::{Keeper, Told};
-use crate::act::ledger::log_returned;
-use crate::act::own::Ownership;
-use crate::act::pressure::Pressure;
-use crate::act::rest::Rest;
-use crate::act::worker::{Means, Order, Outcome, Reclaimer};
 use crate::config::Config;
-use crate::observe::{Abilities, Changes, Observer, OutsideMeans, Sight, thread_cpu};
+use crate::enforce::credits::Credits;
+use crate::enforce::keeper::{Keeper, Told};
+use crate::enforce::ledger::log_returned;
+use crate::enforce::pressure::Pressure;
+use crate::enforce::recharge::Ownership;
+use crate::enforce::rest::Rest;
+use crate::enforce::worker::{Means, Order, Outcome, Reclaimer};
+use crate::monitor::{Abilities, Changes, Observer, OutsideMeans, Sight, thread_cpu};
 use crate::plan::{Key, ReclaimIntent, Shares, Snapshot, plan_reclaim};
-use crate::tell::history::{Deed, History};
+use crate::report::history::{Deed, History};
 
 /// A plan is made at least this often, to keep the protection and the status fresh.
 const AT_LEAST: Duration = Duration::from_secs(1);
@@ -413,7 +413,7 @@ impl Agent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use justitia_kernel::eyes::Counters;
+    use justitia_kernel::probes::Counters;
 
     /// Removals are told by events, and where those are late, found by who reads.
     #[test]

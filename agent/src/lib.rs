@@ -3,13 +3,13 @@
 //! [`observe`] makes a snapshot of the weight tree and the memory, [`plan`] decides (purely), [`act`] writes
 //! through a ledger that gives everything back, [`tell`] answers who asks.
 
-pub mod act;
 pub mod config;
+pub mod enforce;
 pub mod escape;
-pub mod observe;
+pub mod monitor;
 pub mod plan;
 pub mod regular;
-pub mod tell;
+pub mod report;
 
 mod agent;
 mod run;

@@ -5,25 +5,25 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use justitia_kernel::capabilities::{FactName, Function, KernelSupport, Outcome, Paths};
 use justitia_kernel::cgroup::CgroupFs;
-use justitia_kernel::support::{FactName, Function, KernelSupport, Outcome, Paths};
-use justitia_scrape::Server;
+use justitia_metrics_http::Server;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 
-use crate::act::guard::WAKE;
-use crate::act::keeper::Keeper;
-use crate::act::ledger::{Back, Ledger, LedgerError, Returned, log_returned};
-use crate::act::worker::Reclaimer;
 use crate::agent::Agent;
 use crate::config::{Config, StateOnDisk};
-use crate::observe::{Abilities, Sight, lru_gen_usable};
-use crate::tell::Status;
-use crate::tell::gather::status;
-use crate::tell::metrics;
-use crate::tell::socket::{Socket, ask};
+use crate::enforce::guard::WAKE;
+use crate::enforce::keeper::Keeper;
+use crate::enforce::ledger::{Back, Ledger, LedgerError, Returned, log_returned};
+use crate::enforce::worker::Reclaimer;
+use crate::monitor::{Abilities, Sight, lru_gen_usable};
+use crate::report::Status;
+use crate::report::gather::status;
+use crate::report::metrics;
+use crate::report::socket::{Socket, ask};
 
 /// Turns are at least this far apart, however many events come.
 const BREATH: Duration = Duration::from_millis(20);
@@ -381,7 +381,7 @@ fn raise_descriptor_limit() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::thread_cpu;
+    use crate::monitor::thread_cpu;
     use std::sync::atomic::{AtomicBool, Ordering};
 
     /// An agent that only observes a tree of plain files with one cgroup.

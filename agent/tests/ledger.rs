@@ -5,8 +5,8 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use justitia_agent::act::guard::guard;
-use justitia_agent::act::ledger::{
+use justitia_agent::enforce::guard::guard;
+use justitia_agent::enforce::ledger::{
     Back, Damage, Ledger, LedgerError, Reset, Returned, Written, reset,
 };
 use justitia_kernel::cgroup::{Cgroup, CgroupFs};

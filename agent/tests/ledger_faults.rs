@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use justitia_agent::act::ledger::{Back, Ledger, Written};
+use justitia_agent::enforce::ledger::{Back, Ledger, Written};
 use justitia_kernel::cgroup::{Cgroup, CgroupFs};
 use justitia_kernel::io::DevId;
 use justitia_kernel::knob::Knob;

@@ -6,13 +6,13 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use justitia_agent::escape;
-use justitia_agent::tell::Status;
-use justitia_agent::tell::metrics::{LARGEST, text};
-use justitia_agent::tell::status::{
+use justitia_agent::report::Status;
+use justitia_agent::report::metrics::{LARGEST, text};
+use justitia_agent::report::status::{
     AppStatus, CurveStatus, Holder, KnobStatus, LatencyStatus, LossStatus, TenantStatus,
 };
 
-use justitia_scrape::{Server, promtool};
+use justitia_metrics_http::{Server, promtool};
 
 /// One lost, one not.
 const LOSSES: [(&str, u64); 2] = [("shared_files", 9), ("lock_waits", 0)];

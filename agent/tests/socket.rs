@@ -6,9 +6,9 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use justitia_agent::tell::Status;
-use justitia_agent::tell::socket::{Socket, ask};
-use justitia_agent::tell::status::TenantStatus;
+use justitia_agent::report::Status;
+use justitia_agent::report::socket::{Socket, ask};
+use justitia_agent::report::status::TenantStatus;
 
 fn large() -> Status {
     let tenant = TenantStatus {

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use justitia_agent::act::guard::{SILENCE, guard as watch, wake};
-use justitia_agent::act::ledger::{Back, LedgerError, Returned, reset as give_back};
 use justitia_agent::config::{Checked, Config};
+use justitia_agent::enforce::guard::{SILENCE, guard as watch, wake};
+use justitia_agent::enforce::ledger::{Back, LedgerError, Returned, reset as give_back};
 use justitia_agent::escape::plain_lines;
-use justitia_agent::tell::socket::ask;
+use justitia_agent::report::socket::ask;
 use justitia_kernel::cgroup::CgroupFs;
 
 use crate::out;
@@ -104,7 +104,7 @@ pub struct ReadFor {
 }
 
 pub fn read_for(args: &ReadFor) -> anyhow::Result<ExitCode> {
-    justitia_agent::act::own::read_for(args.parent)?;
+    justitia_agent::enforce::recharge::read_for(args.parent)?;
     Ok(ExitCode::SUCCESS)
 }
 

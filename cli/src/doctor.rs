@@ -4,11 +4,11 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Args;
-use justitia_agent::act::credits::{DiskSupport, disk_support};
 use justitia_agent::config::DEFAULT_PATH;
+use justitia_agent::enforce::credits::{DiskSupport, disk_support};
+use justitia_kernel::capabilities::{FactName, KernelSupport, Outcome, Paths, State, Verdict};
 use justitia_kernel::cgroup::CgroupFs;
-use justitia_kernel::eyes::{Eyes, EyesError, Limits, Probe, ProbeFact};
-use justitia_kernel::support::{FactName, KernelSupport, Outcome, Paths, State, Verdict};
+use justitia_kernel::probes::{Eyes, EyesError, Limits, Probe, ProbeFact};
 
 use crate::out;
 
@@ -215,7 +215,7 @@ fn paragraph(mark: &str, text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use justitia_kernel::support::Function;
+    use justitia_kernel::capabilities::Function;
 
     #[test]
     fn the_same_reason_is_told_once() {

@@ -10,9 +10,9 @@ use clap::Args;
 use justitia_agent::Alone;
 use justitia_agent::config::Config;
 use justitia_agent::escape::plain_lines;
-use justitia_agent::tell::Status;
-use justitia_agent::tell::socket::ask;
-use justitia_agent::tell::status::TenantStatus;
+use justitia_agent::report::Status;
+use justitia_agent::report::socket::ask;
+use justitia_agent::report::status::TenantStatus;
 use justitia_kernel::cgroup::{Authority, Cgroup, CgroupFs};
 use justitia_kernel::knob::{Knob, read_raw};
 use justitia_view::explain::{

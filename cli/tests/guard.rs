@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use justitia_agent::act::guard::{SILENCE, WAKE};
+use justitia_agent::enforce::guard::{SILENCE, WAKE};
 
 /// A guard of the process `agent` that this test starts, and never beats for.
 fn guard(state: &Path, agent: u32) -> Child {

@@ -16,18 +16,18 @@
 
 #![deny(unsafe_code)]
 
+pub mod capabilities;
 pub mod cgroup;
 pub mod error;
-pub mod eyes;
 pub mod file;
 pub mod io;
 pub mod knob;
 pub mod lru_gen;
 pub mod memory;
 pub mod mount;
+pub mod probes;
 pub mod proc;
 pub mod psi;
-pub mod support;
 pub mod watch;
 
 mod buffer;

@@ -17,12 +17,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
+use justitia_kernel::capabilities::{
+    FactName, KernelSupport, Paths, State, has_reclaim_swappiness,
+};
 use justitia_kernel::cgroup::{Cgroup, CgroupFs, CgroupType, KeptFiles, ReclaimEnd};
 use justitia_kernel::io::DevId;
 use justitia_kernel::knob::{Knob, read_raw, write_raw};
 use justitia_kernel::memory::Limit;
 use justitia_kernel::psi::PsiResource;
-use justitia_kernel::support::{FactName, KernelSupport, Paths, State, has_reclaim_swappiness};
 use justitia_kernel::watch::{TreeWatcher, WatchEvent};
 
 /// A cgroup of our own, removed at the end.

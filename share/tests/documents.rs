@@ -8,7 +8,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Where the packages are whose directories are not called as they are.
-const ELSEWHERE: [(&str, &str); 2] = [("justitia", "cli"), ("load", "lab/load")];
+const ELSEWHERE: [(&str, &str); 3] = [
+    ("metrics_http", "metrics-http"),
+    ("justitia", "cli"),
+    ("load", "lab/load"),
+];
 /// How many, in words.
 const COUNTS: [(&str, usize); 9] = [
     ("both", 2),

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use justitia_agent::tell::status::{CurveStatus, TenantStatus};
+use justitia_agent::report::status::{CurveStatus, TenantStatus};
 use justitia_share::num::to_f64;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;

@@ -10,8 +10,8 @@ mod unmanaged;
 use std::fmt::Write;
 
 use justitia_agent::plan::{Demand, Evidence};
-use justitia_agent::tell::Status;
-use justitia_agent::tell::status::{Holder, TenantStatus, WeightFrom};
+use justitia_agent::report::Status;
+use justitia_agent::report::status::{Holder, TenantStatus, WeightFrom};
 use justitia_share::live::{ACTIVE, HELD_UP};
 use justitia_share::num::to_f64;
 

@@ -62,7 +62,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use justitia_kernel::eyes::Limits;
+use justitia_kernel::probes::Limits;
 use justitia_share::Weight;
 
 use crate::escape;

@@ -4,8 +4,8 @@
 //! file says what to do about the difference.
 
 pub mod credit;
-pub mod own;
 pub mod protect;
+pub mod recharge;
 pub mod reclaim;
 pub mod shares;
 pub mod snapshot;
@@ -15,8 +15,8 @@ mod tests;
 
 use justitia_share::num::to_f64;
 
-pub use own::{OwnIntent, plan_ownership};
 pub use protect::{LowIntent, plan_protection};
+pub use recharge::{OwnIntent, plan_ownership};
 pub use reclaim::{ReclaimIntent, plan_reclaim};
 pub(crate) use shares::CONVINCED;
 pub use shares::{Demand, Policy, Shares};

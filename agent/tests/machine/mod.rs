@@ -6,7 +6,7 @@ pub mod loads;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use justitia_agent::observe::{Counted, LIVE, Reuse};
+use justitia_agent::monitor::{Counted, LIVE, Reuse};
 use justitia_agent::plan::{
     Key, Memory, Policy, Shares, Snapshot, Tenant, plan_protection, plan_reclaim,
 };

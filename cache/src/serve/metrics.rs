@@ -3,7 +3,7 @@
 use super::service::Stats;
 use crate::nbd::ExportStats;
 use crate::{PoolStats, StoreStats};
-use justitia_scrape::label;
+use justitia_metrics_http::label;
 use prometheus_client::encoding::{EncodeLabelSet, text::encode};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -244,7 +244,7 @@ mod tests {
             text.contains("justitia_cache_disk_reads_total{disk=\"d\\\\\\\"\"} 7\n"),
             "{text}"
         );
-        let counted = justitia_scrape::promtool::check(&text).unwrap();
+        let counted = justitia_metrics_http::promtool::check(&text).unwrap();
         assert!(
             counted.contains("justitia_cache_pool_used_bytes"),
             "{counted}"

@@ -111,7 +111,7 @@ pub struct Stats {
 pub struct Service {
     inner: Arc<Inner>,
     control: Option<Control>,
-    metrics: Option<justitia_scrape::Server>,
+    metrics: Option<justitia_metrics_http::Server>,
     tcp: Option<SocketAddr>,
 }
 
@@ -197,7 +197,7 @@ impl Service {
             .metrics
             .map(|address| {
                 let from = Arc::clone(&inner);
-                justitia_scrape::Server::start(address, move || metrics::text(&from.stats()))
+                justitia_metrics_http::Server::start(address, move || metrics::text(&from.stats()))
                     .map_err(|source| ServeError::Metrics { address, source })
             })
             .transpose()?;
@@ -230,7 +230,9 @@ impl Service {
     /// The address on which metrics are served, with the port that was chosen if it was 0.
     #[must_use]
     pub fn metrics_address(&self) -> Option<SocketAddr> {
-        self.metrics.as_ref().map(justitia_scrape::Server::address)
+        self.metrics
+            .as_ref()
+            .map(justitia_metrics_http::Server::address)
     }
 
     /// Changes something.

@@ -3,9 +3,9 @@
 
 use std::fmt::Write;
 
-use justitia_agent::act::ledger::{Back, Damage, Returned};
+use justitia_agent::enforce::ledger::{Back, Damage, Returned};
 use justitia_agent::escape::{encode, plain, plain_lines};
-use justitia_agent::tell::Status;
+use justitia_agent::report::Status;
 use justitia_view::units;
 
 /// The status as a table and a few lines around it.
@@ -197,7 +197,7 @@ fn size(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use justitia_agent::tell::status::TenantStatus;
+    use justitia_agent::report::status::TenantStatus;
     use justitia_kernel::knob::Knob;
 
     const BAD: &str = "x\x1b]0;\u{9b}2J\u{202e}\r";

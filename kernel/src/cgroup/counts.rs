@@ -25,7 +25,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Opens the cheapest such file of `cgroup` on a kernel of this `version` ([`version`](crate::support::version));
+    /// Opens the cheapest such file of `cgroup` on a kernel of this `version` ([`version`](crate::capabilities::version));
     /// unknown ones are taken for new.
     ///
     /// # Errors

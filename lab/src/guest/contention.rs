@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use justitia_kernel::cgroup::CgroupId;
-use justitia_kernel::eyes::{Eyes, Limits, Probe};
+use justitia_kernel::probes::{Eyes, Limits, Probe};
 use justitia_share::num::to_f64;
 
 use super::cgroup::Cgroup;

@@ -11,7 +11,7 @@ use justitia_share::num::to_f64;
 use super::agent::{Agent, Role};
 use super::cgroup::{Cgroup, Transfer, meminfo};
 use super::contention;
-use super::eyes::{self, Seen};
+use super::probes::{self, Seen};
 use super::sampler::Sampler;
 use super::scale;
 use super::serve::Caller;
@@ -70,7 +70,7 @@ pub fn evaluate(plan: &Plan, caller: &Caller) -> Result<Measured> {
     let whole = std::mem::take(&mut run.whole);
     let shown_from = run.shown_from.unwrap_or(begin);
     // While the tenants still run.
-    let curves = eyes::curves()?;
+    let curves = probes::curves()?;
     drop(run);
     let timeline = sampler.finish(shown_from)?;
     agent.stop()?;

@@ -10,7 +10,7 @@ use anyhow::{Result, anyhow};
 use justitia_share::num::to_f64;
 
 use super::cgroup::{Cgroup, Transfer};
-use super::eyes::Seen;
+use super::probes::Seen;
 use crate::report::schema::Series;
 
 /// How often it looks.

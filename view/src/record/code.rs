@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use justitia_agent::plan::{Demand, Evidence};
-use justitia_agent::tell::Status;
-use justitia_agent::tell::status::{
+use justitia_agent::report::Status;
+use justitia_agent::report::status::{
     AppStatus, Cost, Decision, Holder, KnobStatus, LatencyStatus, MemoryStatus, TenantStatus,
     WeightFrom, Yield,
 };

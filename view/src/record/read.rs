@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use justitia_agent::regular;
-use justitia_agent::tell::Status;
+use justitia_agent::report::Status;
 
 use super::code::Columned;
 use super::{HEAD, LARGEST, MARK, RecordError, TITLE, WINDOW};

@@ -1,0 +1,185 @@
+//! The disks that are divided, as they come and go, and as their operator has io.cost share them.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use justitia_kernel::io::DevId;
+use justitia_kernel::knob::Knob;
+use justitia_share::credit::{CreditLoop, Settings};
+use serde::Serialize;
+
+use super::{Credits, DiskCredits, Moved};
+use crate::enforce::ledger::Ledger;
+use crate::monitor::device::{DeviceMeter, Disk, DiskFollower, DiskIdentity, block_devices};
+
+/// Where disks are found, and which of them are left alone.
+#[derive(Debug)]
+pub(super) struct Following {
+    follower: DiskFollower,
+    /// The root cgroup's `io.cost.qos`.
+    io_cost: PathBuf,
+    /// Why disks are left alone that are there.
+    left: Vec<String>,
+}
+
+impl Following {
+    pub(super) const fn new(sys: PathBuf, io_cost: PathBuf) -> Self {
+        Self {
+            follower: DiskFollower::new(sys),
+            io_cost,
+            left: Vec::new(),
+        }
+    }
+
+    /// Why disks are left alone that are there.
+    pub(super) fn left(&self) -> &[String] {
+        &self.left
+    }
+}
+
+impl Credits {
+    /// Takes in the disks that have come, and lets go of those that have gone: of their limits, and of what was noted
+    /// of their numbers. Another disk that has got the number of one that is gone has no part in what was known of that.
+    pub(super) fn follow_disks(&mut self, mut ledger: Option<&mut Ledger>, now: Instant) {
+        let Some(following) = &mut self.following else {
+            return;
+        };
+        let failed = self.disks.iter().any(|disk| disk.meter.failed());
+        let Some(found) = following.follower.look(failed, now) else {
+            return;
+        };
+        let qos = std::fs::read_to_string(&following.io_cost).unwrap_or_default();
+        let (left, divided): (Vec<&Disk>, Vec<&Disk>) =
+            found.iter().partition(|disk| io_cost_on(&qos, disk.id));
+        following.left = left.into_iter().map(left_to_io_cost).collect();
+
+        let known = self.disks.len();
+        let (stay, go): (Vec<_>, Vec<_>) = std::mem::take(&mut self.disks)
+            .into_iter()
+            .partition(|one| !one.meter.failed() && divided.iter().any(|disk| one.is(disk)));
+        self.disks = stay;
+        for disk in go {
+            let gone = !found.iter().any(|found| disk.is(found));
+            let why = match gone {
+                true => GONE,
+                false if disk.meter.failed() => UNREADABLE,
+                false => IO_COST,
+            };
+            tracing::info!(disk = disk.disk.name, number = %disk.disk.id, why, "no more divided");
+            if let Some(ledger) = ledger.as_deref_mut() {
+                self.moved.extend(release(disk.disk.id, ledger, why));
+                if gone {
+                    ledger.forget_yields(Knob::IoMax(disk.disk.id));
+                }
+            }
+        }
+        let stayed = self.disks.len();
+        for disk in divided {
+            if !self.disks.iter().any(|one| one.is(disk)) {
+                self.disks.extend(DiskCredits::new(disk));
+            }
+        }
+        if known != stayed || stayed != self.disks.len() {
+            // The counters of a number are not those of another disk that has it now.
+            self.users.pause();
+            self.stir(now);
+        }
+    }
+}
+
+/// Why limits are given back.
+const GONE: &str = "the disk is gone";
+const UNREADABLE: &str = "the disk's counters cannot be read";
+const IO_COST: &str = "io.cost is enabled on the disk; its operator's choice is left to work alone";
+
+impl DiskCredits {
+    /// A disk of which nothing is known yet; `None` if it is gone already.
+    fn new(disk: &Disk) -> Option<Self> {
+        let mut meter = DeviceMeter::new(&disk.dir);
+        // Two disks do not have one name at the same time: one that is there before and after is the one in between.
+        if DiskIdentity::of(&disk.dir) != Some(disk.identity) || !meter.is_there() {
+            return None;
+        }
+        tracing::info!(disk = disk.name, number = %disk.id, "divided while it is contended");
+        if disk.scheduler().as_deref() == Some("bfq") {
+            tracing::info!(
+                disk = disk.name,
+                "BFQ schedules it: its weights go on working, below the credits"
+            );
+        }
+        Some(Self {
+            disk: disk.clone(),
+            meter,
+            credits: CreditLoop::new(Settings::default()),
+            standing: std::collections::HashMap::new(),
+        })
+    }
+
+    fn is(&self, disk: &Disk) -> bool {
+        (self.disk.id, self.disk.identity) == (disk.id, disk.identity)
+    }
+}
+
+/// Gives back every limit on a disk. The kernel has dropped those of one that is gone.
+fn release(device: DevId, ledger: &mut Ledger, why: &str) -> Vec<Moved> {
+    let knob = Knob::IoMax(device);
+    let held = ledger.held().filter(|(_, held, _, _)| *held == knob);
+    let held: Vec<_> = held.map(|(id, ..)| id).collect();
+    let mut moved = Vec::new();
+    for id in held {
+        ledger.release(id, knob);
+        moved.push(Moved {
+            id,
+            knob,
+            to: None,
+            why: why.to_owned(),
+        });
+    }
+    moved
+}
+
+fn left_to_io_cost(disk: &Disk) -> String {
+    format!(
+        "Device credits: io.cost is enabled on {}; its operator's choice is left to work alone",
+        disk.name
+    )
+}
+
+/// Whether device credits divide a block device, where they are on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DiskSupport {
+    /// Its name in `/sys/block`.
+    pub name: String,
+    /// Its number, as `io.max` takes it, if it is a disk.
+    pub number: Option<String>,
+    /// Why it is not divided, if so.
+    pub left: Option<String>,
+}
+
+/// Every block device below `sys` (`/sys`) but partitions; `qos` is what the root cgroup's `io.cost.qos` says.
+#[must_use]
+pub fn disk_support(sys: &Path, qos: &str) -> Vec<DiskSupport> {
+    let devices = block_devices(sys).into_iter();
+    devices
+        .map(|(name, found)| {
+            let left = match &found {
+                Ok(disk) => io_cost_on(qos, disk.id).then(|| IO_COST.to_owned()),
+                Err(none) => Some(none.to_string()),
+            };
+            let number = found.ok().map(|disk| disk.id.to_string());
+            DiskSupport { name, number, left }
+        })
+        .collect()
+}
+
+/// Whether `io.cost.qos` says that io.cost is enabled on a device.
+fn io_cost_on(qos: &str, device: DevId) -> bool {
+    let device = device.to_string();
+    qos.lines().any(|line| {
+        let mut words = line.split_ascii_whitespace();
+        words.next() == Some(&device) && words.any(|word| word == "enable=1")
+    })
+}
+
+#[cfg(test)]
+mod tests;

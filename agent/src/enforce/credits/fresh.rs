@@ -1,0 +1,135 @@
+//! Has the kernel know how much writers have dirty, while they contend.
+//!
+//! It holds back who writes by its sums of what is dirty, and adds them up every two seconds, or when somebody reads a
+//! file that shows them (6.12: `mem_cgroup_wb_stats`). In between it lets a writer through at the speed of memory, and
+//! holds it back for as long after: one that may write 5 MB/s had 14 MB in half a second and nothing for three
+//! (docs/results.md). So they are added up as often as the kernel looks at them.
+
+use std::collections::HashSet;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use justitia_kernel::cgroup::{Cgroup, CgroupId, Counts};
+
+use crate::monitor::Budget;
+
+/// Each writer's sums are added up this often.
+const EVERY: Duration = Duration::from_millis(10);
+/// Unless that would cost more than this part of a processor: a kernel with many processors has much to add up, under a lock.
+const COST: f64 = 0.05;
+
+/// Whose sums are kept up to date, by a thread that there is from the first one on.
+#[derive(Debug)]
+pub(super) struct Fresh {
+    version: Option<(u64, u64)>,
+    of: HashSet<CgroupId>,
+    thread: Option<Sender<Vec<Counts>>>,
+}
+
+impl Fresh {
+    /// On a kernel of this version.
+    pub(super) fn new(version: Option<(u64, u64)>) -> Self {
+        Self {
+            version,
+            of: HashSet::new(),
+            thread: None,
+        }
+    }
+
+    /// From now on those of these cgroups and of nobody else. `find` says where a cgroup is, if it is there yet.
+    pub(super) fn keep<'a>(
+        &mut self,
+        of: impl Iterator<Item = CgroupId>,
+        find: impl Fn(CgroupId) -> Option<&'a Cgroup>,
+    ) {
+        let of: HashSet<CgroupId> = of.collect();
+        if of == self.of {
+            return;
+        }
+        // One that cannot be opened is gone, or is held back as the kernel does by itself.
+        let counts: Vec<Counts> = of
+            .iter()
+            .filter_map(|id| Counts::open(find(*id)?, self.version).ok())
+            .collect();
+        self.of = of;
+        if self.thread.is_none() && !counts.is_empty() {
+            self.thread = start();
+        }
+        if let Some(thread) = &self.thread {
+            // It lives as long as we do.
+            let _ = thread.send(counts);
+        }
+    }
+}
+
+fn start() -> Option<Sender<Vec<Counts>>> {
+    let (orders, taken) = channel();
+    let thread = std::thread::Builder::new().name("fresh".to_owned());
+    match thread.spawn(move || work(&taken)) {
+        Ok(_) => Some(orders),
+        Err(error) => {
+            tracing::warn!(%error, "no thread to add up what writers have dirty: they get through in bursts");
+            None
+        }
+    }
+}
+
+/// Until nobody gives orders any more.
+fn work(orders: &Receiver<Vec<Counts>>) {
+    let mut of: Vec<Counts> = Vec::new();
+    let mut budget = Budget::new(COST);
+    loop {
+        let next = if of.is_empty() {
+            orders.recv().map_err(|_| RecvTimeoutError::Disconnected)
+        } else {
+            orders.recv_timeout(EVERY)
+        };
+        match next {
+            Ok(others) => of = others,
+            Err(RecvTimeoutError::Timeout) => {
+                if budget.allows() {
+                    of.retain(|counts| counts.refresh().is_ok());
+                }
+            }
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use justitia_kernel::cgroup::CgroupFs;
+
+    #[test]
+    fn only_the_last_order_counts_and_who_is_gone_is_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        let fs = CgroupFs::open_fixture(dir.path(), true).unwrap();
+        let cgroups: Vec<Cgroup> = ["a", "b"]
+            .iter()
+            .map(|name| {
+                std::fs::create_dir(dir.path().join(name)).unwrap();
+                std::fs::write(dir.path().join(name).join("cpu.stat"), "").unwrap();
+                fs.root().child(name.as_ref()).unwrap()
+            })
+            .collect();
+        let find = |id: CgroupId| cgroups.iter().find(|cgroup| cgroup.id() == id);
+        let ids: Vec<CgroupId> = cgroups.iter().map(Cgroup::id).collect();
+        let mut fresh = Fresh::new(Some((6, 12)));
+        fresh.keep(std::iter::empty(), find);
+        assert!(fresh.thread.is_none(), "nobody writes");
+        let (orders, taken) = channel();
+        fresh.thread = Some(orders);
+        fresh.keep(ids.iter().copied(), find);
+        assert_eq!(taken.try_recv().unwrap().len(), 2);
+        fresh.keep(ids.iter().rev().copied(), find);
+        assert!(taken.try_recv().is_err(), "the same");
+        fresh.keep(ids.iter().take(1).copied().chain([CgroupId(0)]), find);
+        assert_eq!(taken.try_recv().unwrap().len(), 1, "one is not there");
+        fresh.keep(std::iter::empty(), find);
+        assert_eq!(taken.try_recv().unwrap().len(), 0);
+        // The thread ends with who gives it orders.
+        drop(fresh);
+        work(&taken);
+    }
+}

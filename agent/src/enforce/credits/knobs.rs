@@ -1,0 +1,150 @@
+//! Knobs of tenants, through the ledger: whose they are, and one disk's limits.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use justitia_kernel::cgroup::{Cgroup, CgroupId};
+use justitia_kernel::io::DevId;
+use justitia_kernel::knob::{Knob, read_raw};
+use justitia_share::credit::Limits;
+
+use super::guarded::{Guarded, LetGo};
+use super::{DiskCredits, Moved};
+use crate::enforce::ledger::{Ledger, LedgerError, Written};
+use crate::escape;
+use crate::monitor::Observer;
+use crate::plan::credit::{LimitIntent, io_max};
+
+/// By less than this part limits move all the time, by chance.
+const LITTLE: f64 = 0.4;
+
+pub(super) fn unlimited(device: DevId) -> String {
+    io_max(device, &Limits::default())
+}
+
+/// Whether a knob may be written: nobody else's value stands there.
+pub(super) fn ours_to_write(
+    ledger: &mut Ledger,
+    cgroup: &Cgroup,
+    knob: Knob,
+    nothing: &str,
+) -> bool {
+    let id = cgroup.id();
+    if !ledger.may_write(id, knob) {
+        return false;
+    }
+    if ledger.ours(id, knob).is_some() {
+        return true;
+    }
+    match read_raw(cgroup, knob) {
+        Ok(found) if found == nothing => true,
+        Ok(found) => {
+            let tenant = escape::encode(cgroup.path().as_os_str());
+            tracing::info!(tenant, %knob, found, "set by its operator: it is theirs");
+            ledger.leave(id, knob, &found);
+            false
+        }
+        // No io controller there.
+        Err(_) => false,
+    }
+}
+
+/// Yields the limits of a disk that someone else has written.
+pub(super) fn yield_foreign(
+    disk: &mut DiskCredits,
+    ledger: &mut Ledger,
+    guard: &Guarded,
+) -> Result<(), LetGo> {
+    let knob = Knob::IoMax(disk.disk.id);
+    let mut foreign = Vec::new();
+    for id in disk.standing.keys() {
+        guard.trusted(Instant::now())?;
+        match ledger.audit(*id, knob) {
+            Ok(None | Some(Written::Reapplied { .. })) => {}
+            Ok(Some(_)) => foreign.push((*id, "someone else wrote it: yielded".to_owned())),
+            Err(error) => foreign.push((*id, format!("not limited for now: {error}"))),
+        }
+    }
+    for (id, why) in foreign {
+        tracing::warn!(cgroup = id.0, %knob, "{why}");
+        disk.standing.remove(&id);
+    }
+    Ok(())
+}
+
+/// Whether an intent moves a limit by more than a [`LITTLE`].
+pub(super) fn far(intent: &LimitIntent, standing: &HashMap<CgroupId, Limits>) -> bool {
+    let standing = standing.get(&intent.id);
+    standing.is_none_or(|standing| !intent.limits.near(standing, LITTLE))
+}
+
+/// Moves one disk's limits to where they should be.
+pub(super) fn limit(
+    disk: &mut DiskCredits,
+    intents: Vec<LimitIntent>,
+    observer: &Observer,
+    ledger: &mut Ledger,
+    guard: &Guarded,
+    moved: &mut Vec<Moved>,
+) -> Result<(), LetGo> {
+    let device = disk.disk.id;
+    let knob = Knob::IoMax(device);
+    for intent in intents {
+        if intent.limits.none() {
+            disk.standing.remove(&intent.id);
+            ledger.release(intent.id, knob);
+            moved.push(Moved {
+                id: intent.id,
+                knob,
+                to: None,
+                why: intent.reason.to_string(),
+            });
+            continue;
+        }
+        let Some(node) = observer.mirror.get(intent.id) else {
+            continue;
+        };
+        let value = io_max(device, &intent.limits);
+        tracing::debug!(tenant = escape::encode(node.cgroup.path().as_os_str()), value, why = %intent.reason, "io.max");
+        guard.trusted(Instant::now())?;
+        let written = ledger.set(&node.cgroup, knob, &value);
+        if told(&node.cgroup, knob, written, ledger) {
+            disk.standing.insert(intent.id, intent.limits);
+            moved.push(Moved {
+                id: intent.id,
+                knob,
+                to: Some(value),
+                why: intent.reason.to_string(),
+            });
+        } else {
+            disk.standing.remove(&intent.id);
+        }
+    }
+    Ok(())
+}
+
+/// Whether the value stands; otherwise nothing of ours does, and why is said.
+pub(super) fn told(
+    cgroup: &Cgroup,
+    knob: Knob,
+    written: Result<Written, LedgerError>,
+    ledger: &Ledger,
+) -> bool {
+    let tenant = escape::encode(cgroup.path().as_os_str());
+    match written {
+        Ok(Written::Yes | Written::Already | Written::Reapplied { .. }) => true,
+        Ok(Written::Yielded { ours, found }) => {
+            tracing::warn!(tenant, %knob, ours, found, "someone else wrote it: yielded");
+            false
+        }
+        Ok(Written::Gone) => false,
+        Err(error) if ledger.may_write(cgroup.id(), knob) => {
+            tracing::debug!(tenant, %knob, %error, "could not be set; it is tried again");
+            false
+        }
+        Err(error) => {
+            tracing::warn!(tenant, %knob, %error, "could not be set; left alone");
+            false
+        }
+    }
+}

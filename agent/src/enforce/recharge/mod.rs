@@ -1,0 +1,362 @@
+//! Page ownership at work: watches for a while which files are used by others than those who are charged for them, has
+//! the planner choose one, and has its pages handed over, off the loop.
+//!
+//! Off unless switched on. One file at a time, and after each look so many as are [`MOST`](job::MOST) together; a look costs every cached read of the machine
+//! some tens of nanoseconds a page, and so lasts [`LOOK`] of every period.
+
+mod job;
+mod reader;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use justitia_kernel::cgroup::CgroupId;
+use justitia_kernel::file::{FileId, cached};
+
+use crate::config::Config;
+use crate::monitor::Observer;
+use crate::plan::{Key, OwnIntent, Shares, Snapshot, plan_ownership};
+use crate::report::history::Deed;
+
+use job::{Done, Job, MOST, NO_CACHESTAT, carry_out};
+
+pub use reader::read_for;
+
+/// A look lasts so long.
+const LOOK: Duration = Duration::from_secs(5);
+/// So many files are considered after a look.
+const FILES: usize = 64;
+/// A file that was handed over, or for which nothing was tried in vain, is left alone for so long.
+const REST: Duration = Duration::from_secs(600);
+/// One with which it did not work.
+const FAILED: Duration = Duration::from_secs(3600);
+
+/// Something to remember of a tenant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Of whom.
+    pub key: Key,
+    /// What.
+    pub deed: Deed,
+    /// Why, and with what result.
+    pub why: String,
+}
+
+/// A file that was tried.
+#[derive(Debug)]
+struct Tried {
+    until: Instant,
+    next: u64,
+}
+
+/// What the loop hands to the thread that works, and what comes back.
+#[derive(Debug)]
+struct Worker {
+    jobs: Sender<Job>,
+    done: Receiver<Result<Done, String>>,
+}
+
+/// Ownership on this machine.
+#[derive(Debug)]
+pub struct Ownership {
+    /// How often a look begins; `None` if it is switched off, or cannot work here.
+    every: Option<Duration>,
+    root: CgroupId,
+    worker: Option<Worker>,
+    looked: Option<Instant>,
+    watching: bool,
+    under_way: VecDeque<OwnIntent>,
+    tried: HashMap<FileId, Tried>,
+    limits: Vec<String>,
+}
+
+impl Ownership {
+    /// Ownership as it is configured. It changes something only if `acts`.
+    #[must_use]
+    pub fn open(config: &Config, root: CgroupId, acts: bool) -> Self {
+        let mut ownership = Self {
+            every: config.ownership.then_some(config.ownership_every),
+            root,
+            worker: None,
+            looked: None,
+            watching: false,
+            under_way: VecDeque::new(),
+            tried: HashMap::new(),
+            limits: Vec::new(),
+        };
+        if !config.ownership {
+            return ownership;
+        }
+        if !tells_dirty() {
+            ownership.cannot(NO_CACHESTAT);
+        } else if acts {
+            match Worker::start() {
+                Ok(worker) => ownership.worker = Some(worker),
+                Err(error) => ownership.cannot(&format!("no thread for it: {error}")),
+            }
+        }
+        ownership
+    }
+
+    fn cannot(&mut self, why: &str) {
+        self.every = None;
+        self.limits.push(format!("Page ownership: {why}"));
+    }
+
+    /// Why it does not work here, if so.
+    #[must_use]
+    pub fn limits(&self) -> &[String] {
+        &self.limits
+    }
+
+    /// One turn: begins or ends a look, hands a file over, takes what came of it.
+    pub fn turn(
+        &mut self,
+        observer: &mut Observer,
+        snapshot: &Snapshot,
+        shares: &Shares,
+        now: Instant,
+    ) -> Vec<Event> {
+        let mut events = self.take(now);
+        let Some(every) = self.every else {
+            return events;
+        };
+        if self.watching {
+            let looked = self.looked.map_or(Duration::ZERO, |at| now - at);
+            if looked >= LOOK {
+                events.extend(self.choose(observer, snapshot, shares, looked, now));
+                self.watching = false;
+                // That it cannot be detached, the next look would tell.
+                let _ = observer.sight.watch_shared(false);
+            }
+        } else if self.under_way.is_empty() && self.looked.is_none_or(|at| now - at >= every) {
+            self.looked = Some(now);
+            match observer.sight.watch_shared(true) {
+                Ok(()) => self.watching = true,
+                Err(why) => self.cannot(&why),
+            }
+        }
+        events
+    }
+
+    /// After a look: the files with which most is to be gained.
+    fn choose(
+        &mut self,
+        observer: &Observer,
+        snapshot: &Snapshot,
+        shares: &Shares,
+        looked: Duration,
+        now: Instant,
+    ) -> Vec<Event> {
+        self.tried
+            .retain(|_, tried| tried.until > now || tried.next > 0);
+        let files = match observer.sight.shared(FILES) {
+            Ok(files) => files,
+            Err(error) => {
+                tracing::debug!(error, "shared files cannot be read");
+                return Vec::new();
+            }
+        };
+        let rests = |file: FileId| self.tried.get(&file).is_some_and(|t| t.until > now);
+        let seconds = looked.as_secs_f64();
+        let intents = plan_ownership(snapshot, shares, &files, seconds, self.root, MOST, rests);
+        let mut would = Vec::new();
+        for intent in intents {
+            let Some(node) = observer.mirror.get(intent.owner) else {
+                continue;
+            };
+            tracing::debug!(file = %intent.file, owner = intent.owner.0, charged = intent.charged.0, why = %intent.reason, "own");
+            let Some(worker) = &self.worker else {
+                let until = now + REST;
+                self.tried.insert(intent.file, Tried { until, next: 0 });
+                would.push(Event {
+                    key: Key::Cgroup(intent.owner),
+                    deed: Deed::Own(intent.cached),
+                    why: format!("{}: {}", intent.file, intent.reason),
+                });
+                continue;
+            };
+            let charged = observer.mirror.get(intent.charged);
+            let job = Job {
+                file: intent.file,
+                owner: node.cgroup.clone(),
+                charged: charged.map(|node| node.cgroup.clone()),
+                from: self.tried.get(&intent.file).map_or(0, |t| t.next),
+                reserve: shares.reserve,
+            };
+            // The thread lives as long as we do.
+            let _ = worker.jobs.send(job);
+            self.under_way.push_back(intent);
+        }
+        would
+    }
+
+    /// Takes what came of jobs.
+    fn take(&mut self, now: Instant) -> Vec<Event> {
+        let came: Vec<_> = self
+            .worker
+            .iter()
+            .flat_map(|worker| worker.done.try_iter())
+            .collect();
+        let mut told = Vec::new();
+        // They come in the order in which they went.
+        for came in came {
+            if let Some(intent) = self.under_way.pop_front() {
+                let (events, tried) = judge(&intent, came, now);
+                self.tried.insert(intent.file, tried);
+                told.extend(events);
+            }
+        }
+        told
+    }
+}
+
+/// What is to be told of a job, and when its file may be tried again.
+fn judge(intent: &OwnIntent, came: Result<Done, String>, now: Instant) -> (Vec<Event>, Tried) {
+    let (owner, charged) = (Key::Cgroup(intent.owner), Key::Cgroup(intent.charged));
+    let event = |key, deed, why| Event { key, deed, why };
+    let until = |rest| Tried {
+        until: now + rest,
+        next: 0,
+    };
+    let done = match came {
+        Ok(done) => done,
+        Err(why) => {
+            tracing::info!(file = %intent.file, why, "a shared file was not handed over");
+            let why = format!("{}: {why}; expected was: {}", intent.file, intent.reason);
+            return (vec![event(owner, Deed::NotOwned, why)], until(REST));
+        }
+    };
+    let kib = |bytes: u64| bytes >> 10;
+    let name = if done.name.is_empty() {
+        intent.file.to_string()
+    } else {
+        done.name.clone()
+    };
+    let stopped = done
+        .stopped
+        .as_ref()
+        .map_or_else(String::new, |why| format!("; it ended early: {why}"));
+    let result = format!(
+        "{} KiB dropped and read again, {} KiB passed over (dirty, in use or mapped); by the kernel's counters {} KiB came \
+         to the owner and {} KiB went from whom they were charged to{stopped}",
+        kib(done.read),
+        kib(done.passed),
+        kib(done.came),
+        kib(done.went)
+    );
+    tracing::info!(file = name, owner = intent.owner.0, result, "ownership");
+    if !done.worked() {
+        let why = format!("{name}: {result}; expected was: {}", intent.reason);
+        let rest = if done.read > 0 { FAILED } else { REST };
+        return (vec![event(owner, Deed::NotOwned, why)], until(rest));
+    }
+    let events = vec![
+        event(
+            owner,
+            Deed::Own(done.read),
+            format!("{name}: {}; result: {result}", intent.reason),
+        ),
+        event(
+            charged,
+            Deed::Disown(done.read),
+            format!("{name}: a heavier tenant uses it; result: {result}"),
+        ),
+    ];
+    let tried = Tried {
+        // The rest of a large file comes with the next look.
+        until: if done.next > 0 { now } else { now + REST },
+        next: done.next,
+    };
+    (events, tried)
+}
+
+/// Whether the kernel tells how much of a file is dirty.
+fn tells_dirty() -> bool {
+    // A service manager's filter that does not know the call answers EPERM or ENOSYS.
+    std::fs::File::open("/proc/self/exe").is_ok_and(|file| cached(&file, 0, 1).is_ok())
+}
+
+impl Worker {
+    fn start() -> std::io::Result<Self> {
+        let (jobs, taken) = channel::<Job>();
+        let (told, done) = channel();
+        std::thread::Builder::new()
+            .name("own".to_owned())
+            .spawn(move || {
+                while let Ok(job) = taken.recv() {
+                    if told.send(carry_out(&job)).is_err() {
+                        return;
+                    }
+                }
+            })?;
+        Ok(Self { jobs, done })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::recharge::OwnReason;
+
+    fn intent() -> OwnIntent {
+        OwnIntent {
+            file: FileId {
+                device: 8 << 20,
+                inode: 7,
+                generation: 1,
+            },
+            owner: CgroupId(2),
+            charged: CgroupId(3),
+            cached: 8 << 20,
+            reason: OwnReason {
+                owners_part: 0.8,
+                charged_part: 0.1,
+                used: 8 << 20,
+                exposed: 0.5,
+                exposed_after: 0.0,
+                gain: 64 << 20,
+                cost: 8 << 20,
+            },
+        }
+    }
+
+    fn done(read: u64, came: u64, next: u64) -> Done {
+        Done {
+            name: "/layers/lib.so".to_owned(),
+            dropped: read,
+            read,
+            came,
+            next,
+            ..Done::default()
+        }
+    }
+
+    #[test]
+    fn what_is_told_and_when_it_is_tried_again() {
+        let now = Instant::now();
+        let told = |came| {
+            let (events, tried) = judge(&intent(), came, now);
+            let deeds: Vec<Deed> = events.into_iter().map(|e| e.deed).collect();
+            (deeds, tried.until - now, tried.next)
+        };
+        let moved = 8 << 20;
+        assert_eq!(
+            told(Ok(done(moved, moved, 0))),
+            (vec![Deed::Own(moved), Deed::Disown(moved)], REST, 0)
+        );
+        assert_eq!(
+            told(Ok(done(moved, moved, 4096))),
+            (
+                vec![Deed::Own(moved), Deed::Disown(moved)],
+                Duration::ZERO,
+                4096
+            )
+        );
+        let failed = vec![Deed::NotOwned];
+        assert_eq!(told(Ok(done(moved, 0, 0))), (failed.clone(), FAILED, 0));
+        assert_eq!(told(Ok(done(0, 0, 0))), (failed.clone(), REST, 0));
+        assert_eq!(told(Err("dirty".to_owned())), (failed, REST, 0));
+    }
+}

@@ -1,0 +1,237 @@
+//! What is outside any managed cgroup: one more tenant.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use justitia_kernel::cgroup::Cgroup;
+use justitia_kernel::lru_gen::{self, Generations};
+use justitia_share::{Weight, num};
+
+use super::meter::taken_in;
+use super::room::Room;
+use crate::enforce::worker::own::MOST_CHILDREN;
+use crate::plan::{Key, Seen, Spared, Tenant};
+
+/// What this kernel can do, as far as the page cache is concerned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Abilities {
+    /// `memory.reclaim` exists.
+    pub reclaim: bool,
+    /// It takes `swappiness=`.
+    pub swappiness: bool,
+    /// The multi-gen LRU runs.
+    pub multi_gen: bool,
+    /// Its debugfs interface can be used.
+    pub lru_gen: bool,
+    /// BFQ schedules a disk.
+    pub bfq: bool,
+}
+
+impl Abilities {
+    /// Why nothing may be taken from a tenant with this much anonymous memory, on this kernel.
+    #[must_use]
+    pub const fn spares(&self, anon: u64, swap_on: bool) -> Option<Spared> {
+        match (self.reclaim, self.swappiness) {
+            (false, _) => Some(Spared::NoMeans),
+            (true, true) => None,
+            (true, false) if anon > 0 && swap_on => Some(Spared::Anonymous),
+            (true, false) => None,
+        }
+    }
+
+    /// The `swappiness=` that keeps reclaim away from anonymous memory.
+    #[must_use]
+    pub const fn files_only(&self) -> Option<u8> {
+        if self.swappiness { Some(0) } else { None }
+    }
+}
+
+/// The root cgroup's own pages, those of excluded cgroups, and those that cgroups right below the root have left behind
+/// when they were removed.
+#[derive(Debug)]
+pub struct Outside {
+    root: Cgroup,
+    means: Option<OutsideMeans>,
+    /// What it has taken in, when it was last said to have grown ([`super::meter::taken_in`]).
+    taken_in: Option<u64>,
+    /// File pages that its living processes have read, at most; the rest is of removed cgroups.
+    living: u64,
+    /// The most file pages it has had lately: half of it is forgotten each [`RECENT`].
+    most: u64,
+    summed_at: Option<Instant>,
+    grew_at: Instant,
+    grows: bool,
+}
+
+/// How to reclaim from what is outside alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutsideMeans {
+    /// The root cgroup's own list, by the multi-gen LRU's debugfs interface; not what removed cgroups have left.
+    RootList,
+    /// `memory.reclaim` of the root cgroup: where the classic LRU runs, it passes over cgroups within their `memory.low`.
+    Root,
+}
+
+/// It is said to grow for this long after it last did.
+const GROWING: Duration = Duration::from_secs(3);
+/// Less than this is no growth, bytes.
+const LEAST_GROWTH: u64 = 4 << 20;
+/// How long the most that it has had is remembered.
+const RECENT: Duration = Duration::from_secs(10);
+
+impl Outside {
+    /// Finds out how it could be reclaimed from.
+    #[must_use]
+    pub fn new(root: Cgroup, abilities: &Abilities, now: Instant) -> Self {
+        let means = if abilities.multi_gen {
+            abilities.lru_gen.then_some(OutsideMeans::RootList)
+        } else {
+            let safe = abilities.reclaim && abilities.swappiness;
+            safe.then_some(OutsideMeans::Root)
+        };
+        Self {
+            root,
+            means,
+            taken_in: None,
+            living: u64::MAX,
+            most: 0,
+            summed_at: None,
+            grew_at: now,
+            grows: false,
+        }
+    }
+
+    /// The root cgroup.
+    #[must_use]
+    pub const fn root(&self) -> &Cgroup {
+        &self.root
+    }
+
+    /// How to reclaim from it alone, if this kernel has a way.
+    #[must_use]
+    pub const fn means(&self) -> Option<OutsideMeans> {
+        self.means
+    }
+
+    /// What the whole machine has taken in, by the root cgroup's counters.
+    pub(super) fn read(&self) -> Option<u64> {
+        let stat = self.root.memory_stat().ok()?;
+        Some(taken_in(&stat))
+    }
+
+    /// Whether it would be said to have grown, had it taken in so much. `noise` is by how much readings differ, bytes.
+    pub(super) fn seems_to_grow(&self, taken_in: u64, noise: u64) -> bool {
+        let least = LEAST_GROWTH.max(noise);
+        self.taken_in
+            .is_some_and(|before| taken_in > before.saturating_add(least))
+    }
+
+    /// It has taken in so much by now. Where cgroups right below the root have come or gone since (`top_changed`), part
+    /// of that may be what they have left behind: nobody living asks for it.
+    pub(super) fn take(&mut self, taken_in: u64, top_changed: bool, noise: u64, now: Instant) {
+        let before = self.taken_in.unwrap_or(taken_in);
+        if top_changed {
+            self.taken_in = Some(taken_in);
+        } else if self.seems_to_grow(taken_in, noise) {
+            self.living = self.living.saturating_add(taken_in - before);
+            (self.grew_at, self.grows) = (now, true);
+            self.taken_in = Some(taken_in);
+        } else {
+            self.taken_in = Some(taken_in.min(before));
+        }
+    }
+
+    /// As a tenant: what the machine has and no cgroup in `tenants` does. Its weight bounds what it gets of it, whether
+    /// or not it can be reclaimed from: what is beyond that is the kernel's to take, from whom it likes.
+    pub fn tenant(
+        &mut self,
+        room: &Room,
+        tenants: &[Tenant],
+        weight: Weight,
+        now: Instant,
+        spared: Option<Spared>,
+    ) -> Tenant {
+        let file = room
+            .file()
+            .saturating_sub(tenants.iter().map(|t| t.own).sum());
+        let top = || tenants.iter().filter(|t| t.parent.is_none());
+        let stuck = room.stuck().saturating_sub(top().map(|t| t.stuck).sum());
+        let passed = self.summed_at.map_or(Duration::ZERO, |at| now - at);
+        let halves = passed.as_secs_f64() / RECENT.as_secs_f64();
+        self.most = file.max(num::to_u64(num::to_f64(self.most) * (-halves).exp2()));
+        self.summed_at = Some(now);
+        self.living = self.living.min(self.most);
+        let residue = file.saturating_sub(self.living);
+        let idle_for = now.saturating_duration_since(self.grew_at);
+        Tenant {
+            key: Key::Outside,
+            parent: None,
+            weight,
+            floor: 0,
+            wish: 0,
+            file,
+            own: file,
+            residue,
+            unreachable: match self.means {
+                Some(OutsideMeans::RootList) => residue,
+                Some(OutsideMeans::Root) | None => 0,
+            },
+            other: 0,
+            stuck: stuck.min(file),
+            leaf: true,
+            populated: true,
+            wants_more: self.grows && idle_for < GROWING,
+            idle_for,
+            mapped: 0,
+            seen: Seen::default(),
+            spared: match self.means {
+                None => Some(Spared::NoMeans),
+                Some(OutsideMeans::Root) if top().count() > MOST_CHILDREN => Some(Spared::Crowded),
+                Some(_) => spared,
+            },
+        }
+    }
+}
+
+/// Whether the multi-gen LRU's debugfs interface can be used here.
+#[must_use]
+pub fn lru_gen_usable() -> bool {
+    Generations::of_root(Path::new(lru_gen::PATH)).is_ok_and(|lists| !lists.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use justitia_kernel::cgroup::CgroupFs;
+
+    const MIB: u64 = 1 << 20;
+
+    fn outside(now: Instant) -> Outside {
+        let dir = tempfile::tempdir().unwrap();
+        let root = CgroupFs::open_fixture(dir.path(), true).unwrap();
+        Outside::new(root.root().clone(), &Abilities::default(), now)
+    }
+
+    #[test]
+    fn it_grows_by_what_it_reads_and_not_by_what_is_left_to_it() {
+        let t0 = Instant::now();
+        let at = |s| t0 + Duration::from_secs(s);
+        let mut outside = outside(t0);
+        outside.living = 0;
+        outside.take(100 * MIB, false, 0, at(0));
+        assert!(!outside.grows, "one look shows no growth");
+        // A cgroup was removed.
+        outside.take(300 * MIB, true, 0, at(1));
+        assert!(!outside.grows && outside.living == 0);
+        // Less than readings differ by, but it adds up.
+        outside.take(303 * MIB, false, 0, at(2));
+        assert!(!outside.grows);
+        outside.take(306 * MIB, false, 0, at(3));
+        assert!(outside.grows && outside.grew_at == at(3));
+        assert_eq!(outside.living, 6 * MIB);
+        // Tenants whose growth was not known yet are no growth of its own, either before or after.
+        outside.take(290 * MIB, false, 0, at(4));
+        outside.take(295 * MIB, false, 10 * MIB, at(5));
+        assert_eq!((outside.living, outside.grew_at), (6 * MIB, at(3)));
+    }
+}

@@ -1,0 +1,231 @@
+use std::time::Duration;
+
+use justitia_kernel::probes::SharedUse;
+use justitia_share::Weight;
+
+use super::*;
+use crate::plan::snapshot::{Memory, Seen, Tenant};
+
+const MIB: u64 = 1 << 20;
+const ROOT: CgroupId = CgroupId(1);
+const LIGHT: CgroupId = CgroupId(10);
+const MIDDLE: CgroupId = CgroupId(11);
+const HEAVY: CgroupId = CgroupId(12);
+const GONE: CgroupId = CgroupId(99);
+
+fn tenant(key: Key, weight: u64, file: u64) -> Tenant {
+    Tenant {
+        key,
+        parent: None,
+        weight: Weight::try_from(weight).unwrap(),
+        floor: 0,
+        wish: 0,
+        file: file * MIB,
+        own: file * MIB,
+        residue: 0,
+        unreachable: 0,
+        other: 0,
+        stuck: 0,
+        leaf: true,
+        populated: true,
+        wants_more: true,
+        idle_for: Duration::ZERO,
+        mapped: 0,
+        seen: Seen::default(),
+        spared: None,
+    }
+}
+
+/// 1000 MiB of cache: `light` holds 300 of them, and its part would be 100.
+fn snapshot(free: u64) -> (Snapshot, Shares) {
+    let snapshot = Snapshot {
+        memory: Memory {
+            free: free * MIB,
+            ..Memory::default()
+        },
+        tenants: vec![
+            tenant(Key::Cgroup(LIGHT), 100, 300),
+            tenant(Key::Cgroup(MIDDLE), 100, 50),
+            tenant(Key::Cgroup(HEAVY), 700, 100),
+            tenant(Key::Outside, 100, 50),
+        ],
+    };
+    let shares = Shares {
+        capacity: 1000 * MIB,
+        reserve: 10 * MIB,
+        ..Shares::default()
+    };
+    (snapshot, shares)
+}
+
+fn used(user: CgroupId, charged: CgroupId, mib: u64) -> SharedUse {
+    SharedUse {
+        user,
+        charged,
+        bytes: mib * MIB,
+    }
+}
+
+fn file(cached: u64, uses: Vec<SharedUse>) -> SharedInode {
+    SharedInode {
+        device: 8 << 20,
+        inode: 7,
+        generation: 3,
+        mapped: false,
+        cached: cached * MIB,
+        uses,
+    }
+}
+
+fn judge(file: &SharedInode) -> Result<(CgroupId, CgroupId), Stays> {
+    let (snapshot, shares) = snapshot(500);
+    let tenants = Tenants::of(&snapshot, &shares, ROOT);
+    let judged = tenants.judge(file, 10.0, |_| false);
+    judged.map(|intent| (intent.owner, intent.charged))
+}
+
+#[test]
+fn table() {
+    type Expected = Result<(CgroupId, CgroupId), Stays>;
+    let from_light = |mib| vec![used(HEAVY, LIGHT, mib)];
+    let mapped = SharedInode {
+        mapped: true,
+        ..file(200, from_light(400))
+    };
+    let cases: [(&str, SharedInode, Expected); 12] = [
+        (
+            "a heavier one reads what a lighter one is charged for",
+            file(200, from_light(400)),
+            Ok((HEAVY, LIGHT)),
+        ),
+        (
+            "of several users the heaviest",
+            file(
+                200,
+                vec![used(MIDDLE, LIGHT, 4000), used(HEAVY, LIGHT, 400)],
+            ),
+            Ok((HEAVY, LIGHT)),
+        ),
+        (
+            "a cgroup that is gone is charged",
+            file(200, vec![used(MIDDLE, GONE, 100)]),
+            Ok((MIDDLE, GONE)),
+        ),
+        (
+            "what no tenant is charged for, and is not exposed",
+            file(20, vec![used(HEAVY, ROOT, 400)]),
+            Err(Stays::NotWorthIt),
+        ),
+        (
+            "the heavier one is charged",
+            file(200, vec![used(LIGHT, HEAVY, 400)]),
+            Err(Stays::InOrder),
+        ),
+        (
+            "both weigh the same",
+            file(200, vec![used(MIDDLE, LIGHT, 400)]),
+            Err(Stays::InOrder),
+        ),
+        (
+            "little of it is read, however often",
+            file(200, from_light(49)),
+            Err(Stays::Little),
+        ),
+        (
+            "a heavier one has read a little, who reads all of it is heavy enough",
+            file(100, vec![used(HEAVY, GONE, 1), used(MIDDLE, GONE, 100)]),
+            Ok((MIDDLE, GONE)),
+        ),
+        (
+            "read whole, and charged to several",
+            file(200, vec![used(HEAVY, LIGHT, 40), used(HEAVY, GONE, 30)]),
+            Ok((HEAVY, LIGHT)),
+        ),
+        ("mapped", mapped, Err(Stays::Mapped)),
+        (
+            "next to nothing cached",
+            file(0, from_light(9)),
+            Err(Stays::Small),
+        ),
+        (
+            "the user is no tenant",
+            file(200, vec![used(GONE, LIGHT, 400)]),
+            Err(Stays::InOrder),
+        ),
+    ];
+    for (what, file, expected) in cases {
+        assert_eq!(judge(&file), expected, "{what}");
+    }
+}
+
+#[test]
+fn a_file_that_would_be_above_the_owners_part_as_well_stays() {
+    // 700 MiB are the heavy one's part: with 3000 more it would be more exposed than the light one is.
+    let all = file(3000, vec![used(HEAVY, LIGHT, 40_000)]);
+    assert_eq!(judge(&all), Err(Stays::NotWorthIt));
+}
+
+#[test]
+fn never_near_the_reserve_and_not_again_at_once() {
+    let files = [file(200, vec![used(HEAVY, LIGHT, 400)])];
+    let plan = |free: u64, rests: bool| {
+        let (snapshot, shares) = snapshot(free);
+        plan_ownership(&snapshot, &shares, &files, 10.0, ROOT, u64::MAX, |_| rests).len()
+    };
+    assert_eq!(plan(500, false), 1);
+    assert_eq!(plan(25, false), 0, "10 MiB of reserve and 16 of room");
+    assert_eq!(plan(500, true), 0);
+}
+
+#[test]
+fn the_greatest_gain_comes_first_and_says_its_numbers() {
+    let (snapshot, shares) = snapshot(500);
+    let small = file(100, vec![used(HEAVY, LIGHT, 60)]);
+    let great = SharedInode {
+        inode: 8,
+        ..file(100, vec![used(HEAVY, LIGHT, 100)])
+    };
+    let plan = |most: u64| {
+        let files = [small.clone(), great.clone()];
+        plan_ownership(&snapshot, &shares, &files, 10.0, ROOT, most, |_| false)
+    };
+    assert_eq!(plan(100 * MIB).len(), 1, "one is enough");
+    let intents = plan(u64::MAX);
+    let inodes: Vec<u64> = intents.iter().map(|i| i.file.inode).collect();
+    assert_eq!(inodes, [8, 7]);
+    // The second is judged as if the first had gone: 200 MiB are left where 100 are in order.
+    assert!((intents[1].reason.exposed - 0.5).abs() < 1e-9);
+    // 10 MiB/s over 300 s, two thirds of it exposed.
+    assert_eq!(intents[0].reason.gain / MIB, 2000);
+    let why = intents[0].reason.to_string();
+    for fact in [
+        "70 % by weight",
+        "100.0 MiB of it",
+        "67 % of",
+        "2000 MiB",
+        "100 MiB read now",
+    ] {
+        assert!(why.contains(fact), "{fact}: {why}");
+    }
+}
+
+#[test]
+fn a_part_of_a_part_is_what_the_tree_says() {
+    let mut inner = tenant(Key::Cgroup(CgroupId(20)), 100, 0);
+    inner.leaf = false;
+    let below = |id: u64, weight| Tenant {
+        parent: Some(0),
+        ..tenant(Key::Cgroup(CgroupId(id)), weight, 10)
+    };
+    let snapshot = Snapshot {
+        tenants: vec![
+            inner,
+            below(21, 300),
+            below(22, 100),
+            tenant(Key::Outside, 100, 0),
+        ],
+        ..Snapshot::default()
+    };
+    let tenants = Tenants::of(&snapshot, &Shares::default(), ROOT);
+    assert_eq!(tenants.parts, [0.5, 0.375, 0.125, 0.5]);
+}

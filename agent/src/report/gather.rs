@@ -1,0 +1,280 @@
+//! What the agent tells, gathered from everywhere in it.
+
+use std::collections::HashMap;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use justitia_kernel::cgroup::CgroupId;
+use justitia_kernel::knob::Knob;
+use justitia_share::live::{Activity, LivePv, live_pv};
+use justitia_share::num::to_f64;
+use justitia_share::{Claim, NodeId, Tree};
+
+use super::status::{
+    AppStatus, Cost, Holder, KnobStatus, LossStatus, MemoryStatus, PV_INFINITE, Status,
+    TenantStatus, Yield,
+};
+use crate::agent::Agent;
+use crate::monitor::{Rates, WINDOW, process_cpu, thread_cpu};
+use crate::plan::{Key, Snapshot};
+
+/// Everything, as it is now.
+pub fn status(agent: &Agent, limits: &[String], observe: bool) -> Status {
+    let now = Instant::now();
+    let memory = agent.snapshot.memory;
+    let sight = &agent.observer.sight;
+    let rates: Vec<Option<Rates>> = agent.ids().map(|id| sight.rates(id?, now)).collect();
+    let pv = match sight.why_blind() {
+        None => live(&agent.snapshot, &rates),
+        Some(_) => LivePv::default(),
+    };
+    let mut knobs = knobs(agent);
+    let root = agent.observer.mirror.root();
+    let mut tenants: Vec<TenantStatus> = Vec::with_capacity(agent.snapshot.tenants.len());
+    for (i, (tenant, id)) in agent.snapshot.tenants.iter().zip(agent.ids()).enumerate() {
+        let node = id.and_then(|id| agent.observer.mirror.get(id));
+        let leaf = |amount: u64| if tenant.leaf { amount } else { 0 };
+        let latency = id.and_then(|id| sight.latency(id));
+        tenants.push(TenantStatus {
+            path: agent.path(tenant.key),
+            id: id.map_or(0, |id| id.0),
+            parent: tenant.parent,
+            weight: tenant.weight.get(),
+            weight_from: node.map_or_else(Default::default, |n| agent.observer.mirror.weight(n).1),
+            leaf: tenant.leaf,
+            usage: tenant.own,
+            entitled: agent.shares.entitled[i],
+            protected: agent.shares.protected[i],
+            floor: tenant.floor.min(tenant.file),
+            idle: tenant.idle_for.as_secs_f64(),
+            growing: tenant.wants_more,
+            spared: tenant.spared.map(|s| s.to_string()),
+            reclaimed: agent.reclaimed.get(&tenant.key).copied().unwrap_or(0),
+            stuck: leaf(tenant.stuck),
+            other: leaf(tenant.other),
+            refaults: node.map_or(0, |n| leaf(n.meter.refaults)),
+            app: rates[i].as_ref().map(|r| AppStatus { latency, ..app(r) }),
+            contends: pv.contends.get(i + 1).copied().unwrap_or(false),
+            pv: told(pv.groups.get(i + 1).copied().flatten()),
+            useful: leaf(agent.shares.claims[i].useful),
+            demand: Some(agent.shares.claims[i].demand).filter(|demand| *demand < u64::MAX),
+            useful_by: tenant.seen.by,
+            watched: tenant.seen.watched.as_secs_f64(),
+            curve: id.and_then(|id| agent.observer.curves.reuse(id)?.told()),
+            knobs: knobs.remove(&id.unwrap_or(root)).unwrap_or_default(),
+        });
+    }
+    sum_up(&mut tenants);
+    let losses = sight.losses();
+    let lost = losses.iter().filter(|loss| loss.count > 0);
+    let ledger = agent.keeper.ledger();
+    let yielded = ledger
+        .into_iter()
+        .flat_map(|l| l.yielded())
+        .map(|(id, knob, found)| Yield {
+            path: agent.path(Key::Cgroup(id)),
+            knob: knob.to_string(),
+            found: found.to_owned(),
+        });
+    Status {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        observe,
+        uptime: agent.begun.elapsed().as_secs_f64(),
+        time: SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_secs_f64(),
+        window: WINDOW.as_secs_f64(),
+        blind: sight.why_blind().map(str::to_owned),
+        demand: agent.config.policy.demand,
+        pv: told(pv.whole),
+        pv_top: told(pv.groups.first().copied().flatten()),
+        memory: MemoryStatus {
+            total: memory.total,
+            free: memory.free,
+            reserve: agent.shares.reserve,
+            falling: memory.falling,
+            capacity: agent.shares.capacity,
+        },
+        tenants,
+        yielded: yielded.collect(),
+        decisions: agent.history.told(),
+        limits: limits
+            .iter()
+            .cloned()
+            .chain(agent.observer.mirror.limits())
+            .chain(sight.limits())
+            .chain(
+                (agent.observer.curves.refused().iter())
+                    .map(|why| format!("What tenants use of their caches is not sampled: {why}")),
+            )
+            .chain(lost.map(|loss| loss.text.clone()))
+            .chain(ledger.and_then(|l| l.trouble()).map(|why| {
+                format!("Ledger: it cannot be written, so no knob can be moved but back: {why}")
+            }))
+            .chain(agent.credits.limits())
+            .chain(agent.ownership.limits().iter().cloned())
+            .collect(),
+        losses: losses
+            .iter()
+            .map(|loss| LossStatus {
+                what: loss.what.to_owned(),
+                count: loss.count,
+            })
+            .collect(),
+        cost: Cost {
+            cpu: process_cpu().as_secs_f64(),
+            cpu_loop: thread_cpu().as_secs_f64(),
+            resident: resident(),
+            knobs: ledger.map_or(0, |l| u64::try_from(l.len()).unwrap_or(u64::MAX)),
+            reclaimed: agent.reclaimed.values().sum(),
+            errors: agent.errors + sight.errors(),
+        },
+    }
+}
+
+/// PV of every group and of the whole, from what is known of the leaves.
+fn live(snapshot: &Snapshot, rates: &[Option<Rates>]) -> LivePv {
+    let mut tree = Tree::new();
+    let mut activities = vec![Activity::default()];
+    let mut ids: Vec<NodeId> = Vec::with_capacity(snapshot.tenants.len());
+    for (tenant, rates) in snapshot.tenants.iter().zip(rates) {
+        let parent = tenant.parent.map_or(NodeId::ROOT, |p| ids[p]);
+        ids.push(tree.add(parent, Claim::unlimited(tenant.weight)));
+        activities.push(rates.as_ref().map(|r| r.activity).unwrap_or_default());
+    }
+    live_pv(&tree, &activities)
+}
+
+fn told(pv: Option<f64>) -> Option<f64> {
+    pv.map(|pv| pv.min(PV_INFINITE))
+}
+
+fn app(rates: &Rates) -> AppStatus {
+    let (total, recent) = (&rates.total, &rates.recent);
+    let per_second = |amount: u64| to_f64(amount) / rates.window.max(1.0);
+    AppStatus {
+        read_bytes: total.read.total().bytes,
+        write_bytes: total.written.total().bytes,
+        reads: total.read.total().operations,
+        writes: total.written.total().operations,
+        cached_read_bytes: total.looked_up(),
+        fill_bytes: total.filled,
+        misses: total.demand_misses,
+        throttled: to_f64(total.throttled_ns) / 1e9,
+        dirty_wait: to_f64(total.dirty_wait_ns) / 1e9,
+        read_rate: per_second(recent.read.total().bytes),
+        write_rate: per_second(recent.written.total().bytes),
+        miss_rate: per_second(recent.demand_misses),
+        hit_ratio: recent.hit_ratio(),
+        held_up: rates.activity.held_up,
+        latency: None,
+    }
+}
+
+/// An inner node's are the sums of its leaves'; its hit ratio is theirs weighted by what they read.
+fn sum_up(tenants: &mut [TenantStatus]) {
+    let mut hits: Vec<(f64, f64)> = tenants
+        .iter()
+        .map(|t| match &t.app {
+            Some(AppStatus {
+                hit_ratio: Some(ratio),
+                read_rate,
+                ..
+            }) => (ratio * read_rate, *read_rate),
+            _ => (0.0, 0.0),
+        })
+        .collect();
+    for i in (0..tenants.len()).rev() {
+        if !tenants[i].leaf
+            && let Some(app) = &mut tenants[i].app
+            && hits[i].1 > 0.0
+        {
+            app.hit_ratio = Some(hits[i].0 / hits[i].1);
+        }
+        let Some(parent) = tenants[i].parent else {
+            continue;
+        };
+        hits[parent] = (hits[parent].0 + hits[i].0, hits[parent].1 + hits[i].1);
+        let (usage, reclaimed, stuck) = {
+            let t = &tenants[i];
+            (t.usage, t.reclaimed, t.stuck)
+        };
+        let useful = tenants[i].useful;
+        let (other, refaults, part) = (tenants[i].other, tenants[i].refaults, tenants[i].app);
+        let parent = &mut tenants[parent];
+        parent.usage += usage;
+        parent.useful += useful;
+        parent.reclaimed += reclaimed;
+        parent.stuck += stuck;
+        parent.other += other;
+        parent.refaults += refaults;
+        if let (Some(sum), Some(part)) = (&mut parent.app, part) {
+            sum.read_bytes += part.read_bytes;
+            sum.write_bytes += part.write_bytes;
+            sum.reads += part.reads;
+            sum.writes += part.writes;
+            sum.cached_read_bytes += part.cached_read_bytes;
+            sum.fill_bytes += part.fill_bytes;
+            sum.misses += part.misses;
+            sum.throttled += part.throttled;
+            sum.dirty_wait += part.dirty_wait;
+            sum.read_rate += part.read_rate;
+            sum.write_rate += part.write_rate;
+            sum.miss_rate += part.miss_rate;
+        }
+    }
+}
+
+/// The knobs that the agent has moved or left to others, by cgroup.
+fn knobs(agent: &Agent) -> HashMap<CgroupId, Vec<KnobStatus>> {
+    let mut knobs: HashMap<CgroupId, Vec<KnobStatus>> = HashMap::new();
+    let keeper = &agent.keeper;
+    let mut add = |id: CgroupId, knob: KnobStatus| knobs.entry(id).or_default().push(knob);
+    for (id, knob, before, ours) in keeper.ledger().into_iter().flat_map(|l| l.held()) {
+        add(
+            id,
+            KnobStatus {
+                knob: knob.to_string(),
+                stands: ours.to_owned(),
+                by: Holder::Agent,
+                before: Some(before.to_owned()),
+                why: match knob {
+                    Knob::MemoryLow => keeper.why(id, knob),
+                    _ => agent.credits.why(id, knob),
+                },
+            },
+        );
+    }
+    for (id, knob, found) in keeper.ledger().into_iter().flat_map(|l| l.yielded()) {
+        add(
+            id,
+            KnobStatus {
+                knob: knob.to_string(),
+                stands: found.to_owned(),
+                by: Holder::Other,
+                before: None,
+                why: String::new(),
+            },
+        );
+    }
+    for (id, knob, value) in keeper.would() {
+        add(
+            id,
+            KnobStatus {
+                knob: knob.to_string(),
+                stands: value.to_string(),
+                by: Holder::Would,
+                before: None,
+                why: keeper.why(id, knob),
+            },
+        );
+    }
+    knobs
+}
+
+/// This process's resident memory, bytes.
+fn resident() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = statm.split(' ').nth(1).and_then(|p| p.parse::<u64>().ok());
+    pages.unwrap_or(0) * 4096
+}

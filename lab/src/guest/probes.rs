@@ -1,0 +1,82 @@
+//! What the tenants' applications get, as the agent's probes see it. For contenders without an agent one
+//! observes: it changes nothing, and costs all of them the same.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use justitia_agent::report::socket;
+use justitia_agent::report::status::{AppStatus, Status, TenantStatus};
+use justitia_share::num::to_f64;
+
+use crate::report::schema::Curve;
+
+const SOCKET: &str = "/run/justitia/justitia.sock";
+
+/// What was seen at one moment, by the tenant's name. Empty where no probes run.
+#[derive(Clone, Debug, Default)]
+pub struct Seen(BTreeMap<String, AppStatus>);
+
+impl Seen {
+    /// Asks the agent.
+    pub fn now() -> Result<Self> {
+        Ok(Self(
+            ask()?
+                .tenants
+                .into_iter()
+                .filter_map(|tenant| Some((tenant.path, tenant.app?)))
+                .collect(),
+        ))
+    }
+
+    /// Bytes that a tenant's applications have read and written since an earlier look, by whatever calls; `None`
+    /// where nobody saw it.
+    pub fn bytes(&self, tenant: &str, before: &Self) -> Option<u64> {
+        let sum = |app: &AppStatus| app.read_bytes + app.write_bytes;
+        let (now, then) = (self.0.get(tenant)?, before.0.get(tenant)?);
+        Some(sum(now).saturating_sub(sum(then)))
+    }
+
+    /// The part of what a tenant has read since an earlier look that no device had to deliver; `None` where it
+    /// has read nothing through the page cache, or nobody saw it.
+    pub fn hit_ratio(&self, tenant: &str, before: &Self) -> Option<f64> {
+        let (now, then) = (self.0.get(tenant)?, before.0.get(tenant)?);
+        ratio(
+            now.cached_read_bytes.saturating_sub(then.cached_read_bytes),
+            now.fill_bytes.saturating_sub(then.fill_bytes),
+        )
+    }
+
+    /// The hit ratio of all tenants together.
+    pub fn overall_hit_ratio(&self, before: &Self) -> Option<f64> {
+        let sum = |seen: &Self, of: fn(&AppStatus) -> u64| seen.0.values().map(of).sum::<u64>();
+        let since = |of| sum(self, of).saturating_sub(sum(before, of));
+        ratio(
+            since(|app: &AppStatus| app.cached_read_bytes),
+            since(|app: &AppStatus| app.fill_bytes),
+        )
+    }
+}
+
+/// The miss-ratio curves of the tenants that have one.
+pub fn curves() -> Result<Vec<Curve>> {
+    let of = |tenant: TenantStatus| {
+        let points = tenant.curve?.points.into_iter();
+        Some(Curve {
+            tenant: tenant.path,
+            points: points
+                .map(|(size, misses)| (to_f64(size), misses))
+                .collect(),
+        })
+    };
+    Ok(ask()?.tenants.into_iter().filter_map(of).collect())
+}
+
+fn ask() -> Result<Status> {
+    socket::ask(Path::new(SOCKET)).with_context(|| format!("asking the agent at {SOCKET}"))
+}
+
+fn ratio(read: u64, filled: u64) -> Option<f64> {
+    // Readahead may fetch what is never asked for.
+    (read > 0).then(|| 1.0 - to_f64(filled.min(read)) / to_f64(read))
+}

@@ -1,0 +1,147 @@
+//! More cgroups than there are slots, each of which reads once: whoever comes next has counters of its own all the same,
+//! and nothing is counted twice or forgotten.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use justitia_kernel::cgroup::CgroupId;
+use justitia_kernel::probes::{Eyes, Limits, Sample};
+use rustix::fs::OFlags;
+
+use super::calls::{Buffer, MIB, SIZE, make, open};
+use super::{CGROUPS, Tenant};
+
+/// Half as many again as there are slots.
+const CROWD: usize = 3072;
+const PIECE: usize = 4096;
+/// Emulated on a loaded machine.
+const LONGEST: Duration = Duration::from_secs(30);
+
+pub fn compare(directory: &Path) {
+    make(&directory.join("crowd"), MIB);
+    make(&directory.join("source"), SIZE);
+    make(&directory.join("target"), SIZE);
+    let mut eyes = Eyes::open(&Limits::default()).unwrap();
+    let mut before = Sample::default();
+    let mut look = || {
+        let sample = eyes.sample().unwrap();
+        never_backwards(&before, &sample);
+        before = sample.clone();
+        sample
+    };
+
+    let begin = Instant::now();
+    let reads = std::thread::scope(|scope| {
+        let crowd = scope.spawn(|| Tenant::new("guide").case("crowd/go")["reads"]);
+        while !crowd.is_finished() {
+            look();
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        crowd.join().unwrap()
+    });
+    let came = begin.elapsed();
+    let begin = Instant::now();
+    // Slots become free some samples later.
+    while begin.elapsed() < Duration::from_secs(2) {
+        look();
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let sample = look();
+    let mine: HashMap<CgroupId, u64> = crowd()
+        .map(|path| {
+            let id = CgroupId(std::fs::metadata(path).unwrap().ino());
+            let counters = sample.tenants.get(&id).copied().unwrap_or_default();
+            (id, counters.read.buffered.operations)
+        })
+        .collect();
+    let apart: u64 = mine.values().sum();
+    let together = sample.overflow.read.buffered.operations;
+    println!("{reads} cgroups read within {came:?}: {apart} told apart, {together} together");
+    assert_eq!(apart + together, reads);
+    assert!(mine.values().all(|&reads| reads <= 1));
+    assert_eq!((sample.missed, sample.busy), (0, 0));
+
+    let newcomer = Tenant::new("newcomer");
+    let begin = Instant::now();
+    let truth = newcomer.case("path/pread")["read"];
+    let told = |sample: &Sample| {
+        sample
+            .tenants
+            .get(&newcomer.id)
+            .map(|c| c.read.buffered.bytes)
+    };
+    while told(&look()) != Some(truth) {
+        assert!(begin.elapsed() < LONGEST, "{:?} of {truth}", told(&look()));
+    }
+    println!(
+        "the newcomer's {truth} bytes are told after {:?}",
+        begin.elapsed()
+    );
+    assert_eq!(look().no_room, sample.no_room);
+
+    // One that had a slot once, and has it no more, goes on from where it was.
+    let (first, size) = (crowd().next().unwrap(), u64::try_from(SIZE).unwrap());
+    let id = CgroupId(std::fs::metadata(&first).unwrap().ino());
+    let again = std::mem::ManuallyDrop::new(Tenant { path: first, id });
+    again.case("path/pread");
+    let all = look().tenants[&id].read.buffered.bytes;
+    assert_eq!(all, size + mine[&id] * 4096);
+    assert_eq!(
+        eyes.counters_of(id),
+        eyes.sample().unwrap().tenants.get(&id).copied()
+    );
+
+    // What is removed is told once, with all that it had counted, and kept no more.
+    for path in crowd() {
+        std::fs::remove_dir(path).unwrap();
+    }
+    let sample = eyes.sample().unwrap();
+    let told = sample
+        .removed
+        .iter()
+        .find(|(removed, _)| *removed == id)
+        .unwrap();
+    assert_eq!(told.1.read.buffered.bytes, all);
+    eyes.keep(|id| !mine.contains_key(&id));
+    let left = eyes.sample().unwrap().tenants;
+    assert!(
+        left.keys().all(|id| !mine.contains_key(id)),
+        "{}",
+        left.len()
+    );
+}
+
+fn never_backwards(before: &Sample, sample: &Sample) {
+    for (id, was) in &before.tenants {
+        let is = sample
+            .tenants
+            .get(id)
+            .unwrap_or_else(|| panic!("{id:?} is forgotten"));
+        assert_eq!(
+            was.since(is),
+            Default::default(),
+            "{id:?}: {was:?}, then {is:?}"
+        );
+    }
+}
+
+fn crowd() -> impl Iterator<Item = PathBuf> {
+    (0..CROWD).map(|number| Path::new(CGROUPS).join(format!("crowd-{number}")))
+}
+
+/// Goes through all of them, and reads once in each.
+pub fn work(directory: &Path) {
+    let file: File = open(&directory.join("crowd"), OFlags::RDONLY);
+    let mut buffer = Buffer::new(PIECE);
+    let enter = |cgroup: &Path| std::fs::write(cgroup.join("cgroup.procs"), "0").unwrap();
+    for cgroup in crowd() {
+        std::fs::create_dir(&cgroup).unwrap();
+        enter(&cgroup);
+        file.read_exact_at(buffer.get(PIECE), 0).unwrap();
+    }
+    enter(&Path::new(CGROUPS).join("guide"));
+    println!("\ntruth reads={CROWD}");
+}

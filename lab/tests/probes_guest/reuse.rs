@@ -1,0 +1,182 @@
+//! When blocks are accessed again, against what a process says that it accessed.
+
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Command;
+
+use justitia_kernel::cgroup::CgroupId;
+use justitia_kernel::probes::Eyes;
+use justitia_share::curve::{BLOCK, bucket};
+use rustix::fs::OFlags;
+
+use super::calls::{Buffer, MIB, PIECE, make, open};
+use super::{Tenant, counted};
+
+const SIZE: usize = 32 * MIB;
+const BLOCKS: u64 = 512;
+const CURVE: usize = 3;
+const OTHER: usize = 4;
+
+/// What a curve has counted: accesses of blocks that were not remembered, and of others by bucket.
+fn reuse(eyes: &Eyes, curve: usize) -> (u64, Vec<u64>) {
+    let reuse = eyes.reuse(curve).unwrap();
+    (reuse.cold(), reuse.times().collect())
+}
+
+fn sample(eyes: &mut Eyes, id: CgroupId, curve: usize, shift: u32) {
+    eyes.clear_reuse(curve).unwrap();
+    eyes.sample_reuse(&[(id, Some((curve, shift)))]).unwrap();
+}
+
+fn near(found: u64, expected: u64, percent: u64) -> bool {
+    found.abs_diff(expected) * 100 <= expected * percent
+}
+
+pub fn compare(directory: &Path) {
+    make(&directory.join("reuse"), SIZE);
+    let mut eyes = super::open();
+    two_rounds(&mut eyes);
+    a_part_of_the_blocks(&mut eyes);
+    what_does_not_count(&mut eyes, directory);
+    below_and_stopped(&mut eyes);
+}
+
+/// Two rounds through a file in small steps: each block twice, once per round.
+fn two_rounds(eyes: &mut Eyes) {
+    for case in ["pread", "readv", "splice", "mapped"] {
+        let tenant = Tenant::new(&format!("reuse {case}"));
+        sample(eyes, tenant.id, CURVE, 0);
+        tenant.case(&format!("reuse/{case}"));
+        let (cold, times) = reuse(eyes, CURVE);
+        let visits = counted(eyes, &tenant).visits;
+        let again = times[bucket(BLOCKS)];
+        println!("{case}: {cold} for the first time, {again} after a round, {visits} visits");
+        // One that moves to another processor within a block accesses it anew.
+        assert!((2 * BLOCKS..2 * BLOCKS + 8).contains(&visits), "{case}");
+        assert_eq!(cold + times.iter().sum::<u64>(), visits, "{case}");
+        // A few are forgotten where nine blocks fall on the same eight places.
+        assert!((BLOCKS..BLOCKS + 12).contains(&cold), "{case}");
+        assert!(cold + again + 40 >= visits, "{case}: {times:?}");
+        let live = eyes.reuse(CURVE).unwrap().live(BLOCKS);
+        assert!((BLOCKS - 12..=BLOCKS).contains(&live), "{case}: {live}");
+    }
+}
+
+fn a_part_of_the_blocks(eyes: &mut Eyes) {
+    let tenant = Tenant::new("reuse part");
+    sample(eyes, tenant.id, CURVE, 2);
+    tenant.case("reuse/pread");
+    let (cold, times) = reuse(eyes, CURVE);
+    let again: u64 = times.iter().sum();
+    println!("a quarter of the blocks: {cold} for the first time, {again} again");
+    let visits = counted(eyes, &tenant).visits;
+    assert!((2 * BLOCKS..2 * BLOCKS + 8).contains(&visits));
+    assert_eq!((cold % 4, again % 4), (0, 0));
+    // 128 blocks, give or take three standard deviations.
+    assert!(near(cold, BLOCKS, 25) && near(again, BLOCKS, 25));
+}
+
+fn what_does_not_count(eyes: &mut Eyes, directory: &Path) {
+    let tenant = Tenant::new("reuse direct");
+    sample(eyes, tenant.id, CURVE, 0);
+    tenant.case("reuse/direct");
+    assert_eq!(counted(eyes, &tenant).visits, 0, "direct I/O");
+    let other = Tenant::new("reuse other");
+    other.case("reuse/pread");
+    assert_eq!(counted(eyes, &other).visits, 0, "a cgroup not sampled");
+    let clean = |eyes: &Eyes| {
+        let (cold, times) = reuse(eyes, CURVE);
+        cold == 0 && times.iter().all(|count| *count == 0)
+    };
+    assert!(clean(eyes));
+    // Files that lie on no disk.
+    tenant.run(Command::new("sh").args([
+        "-c",
+        "cat /proc/self/maps /proc/meminfo >/run/reuse; cat /run/reuse >/dev/null",
+    ]));
+    assert!(clean(eyes), "{}", directory.display());
+}
+
+/// What lies below a sampled cgroup counts for it, until it is sampled by itself; and nothing does once that is over.
+fn below_and_stopped(eyes: &mut Eyes) {
+    let parent = Tenant::new("reuse-parent");
+    let child = Tenant::new_below(&parent, "child");
+    sample(eyes, parent.id, CURVE, 0);
+    child.case("reuse/pread");
+    assert!(near(reuse(eyes, CURVE).1[bucket(BLOCKS)], BLOCKS, 5));
+    sample(eyes, child.id, OTHER, 0);
+    let before = reuse(eyes, CURVE);
+    child.case("reuse/pread");
+    assert_eq!(reuse(eyes, CURVE), before);
+    let found = reuse(eyes, OTHER);
+    assert!(found.0 + found.1.iter().sum::<u64>() >= 2 * BLOCKS);
+    eyes.sample_reuse(&[(child.id, None), (parent.id, None)])
+        .unwrap();
+    child.case("reuse/pread");
+    assert_eq!(reuse(eyes, OTHER), found);
+    assert_eq!(reuse(eyes, CURVE), before);
+}
+
+/// Runs in the tenant's cgroup.
+pub fn run(case: &str, directory: &Path) {
+    let path = directory.join("reuse");
+    let direct = if case == "direct" {
+        OFlags::DIRECT
+    } else {
+        OFlags::empty()
+    };
+    let file = open(&path, OFlags::RDONLY | direct);
+    let mut buffer = Buffer::new(PIECE);
+    let step = PIECE / 4;
+    for _ in 0..2 {
+        match case {
+            "splice" => splice(&file),
+            "mapped" => mapped(&file),
+            _ => {
+                for at in (0..SIZE).step_by(step) {
+                    let at = u64::try_from(at).unwrap();
+                    match case {
+                        "readv" => {
+                            let mut piece = [std::io::IoSliceMut::new(buffer.get(step))];
+                            assert_eq!(rustix::io::preadv(&file, &mut piece, at).unwrap(), step);
+                        }
+                        _ => file.read_exact_at(buffer.get(step), at).unwrap(),
+                    }
+                }
+            }
+        }
+    }
+    println!(
+        "\ntruth blocks={}",
+        2 * u64::try_from(SIZE).unwrap() / BLOCK
+    );
+}
+
+fn splice(file: &std::fs::File) {
+    let null = open(Path::new("/dev/null"), OFlags::WRONLY);
+    let mut at = 0;
+    while at < u64::try_from(SIZE).unwrap() {
+        assert!(rustix::fs::sendfile(&null, file, Some(&mut at), PIECE).unwrap() > 0);
+    }
+}
+
+/// Touches a byte of each block of a new mapping.
+fn mapped(file: &std::fs::File) {
+    use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+    // SAFETY: a new mapping, read within its bounds, and unmapped before it is forgotten.
+    unsafe {
+        let start = mmap(
+            std::ptr::null_mut(),
+            SIZE,
+            ProtFlags::READ,
+            MapFlags::SHARED,
+            file,
+            0,
+        )
+        .unwrap();
+        for at in (0..SIZE).step_by(PIECE) {
+            std::ptr::read_volatile(start.cast::<u8>().add(at));
+        }
+        munmap(start, SIZE).unwrap();
+    }
+}

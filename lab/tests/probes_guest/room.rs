@@ -1,0 +1,167 @@
+//! What finds no room is counted elsewhere and told, never dropped in silence.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::Command;
+
+use justitia_kernel::probes::{Counters, Eyes, Limits, Probe};
+
+use super::calls::{PIECE, SIZE, make};
+use super::{Tenant, drop_caches};
+
+/// More than there is room for.
+const TENANTS: u32 = 24;
+
+pub fn compare(directory: &Path) {
+    make(&directory.join("source"), SIZE);
+    make(&directory.join("target"), SIZE);
+    let limits = Limits {
+        tenants: 16,
+        in_flight: 64,
+        shared_inodes: 64,
+        ..Limits::default()
+    };
+    let mut eyes = there_is_room_from_the_first_moment(directory, &limits);
+    eyes.time_calls(true).unwrap();
+    eyes.watch_shared_inodes(true).unwrap();
+    let before = eyes.sample().unwrap();
+
+    // Cgroups.
+    let tenants: Vec<_> = (0..TENANTS)
+        .map(|number| {
+            let tenant = Tenant::new(&format!("room {number}"));
+            assert_eq!(
+                tenant.case("path/pread")["read"],
+                u64::try_from(SIZE).unwrap()
+            );
+            tenant
+        })
+        .collect();
+    let sample = eyes.sample().unwrap();
+    let apart: u64 = tenants
+        .iter()
+        .filter_map(|tenant| Some(sample.tenants.get(&tenant.id)?.read.buffered.bytes))
+        .sum();
+    let together = sample.overflow.read.buffered.bytes;
+    let size = u64::try_from(SIZE).unwrap();
+    println!(
+        "cgroups: {apart} bytes apart, {together} together, no room {} times",
+        sample.no_room
+    );
+    assert!(together > 0 && apart > 0);
+    assert!(sample.no_room >= sample.overflow.read.buffered.operations);
+    assert_eq!(sample.busy, 0);
+    assert_eq!(apart + together, size * u64::from(TENANTS));
+    assert_eq!(sample.missed, before.missed);
+
+    // Calls that are timed.
+    let timed: u64 = tenants
+        .iter()
+        .filter_map(|tenant| Some(eyes.latencies().unwrap().get(&tenant.id)?.read.count()))
+        .sum();
+    let lost = eyes.lost(Probe::Latency).unwrap();
+    println!("calls: {timed} timed, {lost} not");
+    assert!(lost > 0);
+    assert!(timed + lost >= u64::from(TENANTS) * u64::try_from(SIZE / PIECE).unwrap());
+
+    // Files used by several. Their pages are the first tenant's.
+    for number in 0..80 {
+        make(
+            &directory.join(format!("shared-{number}")),
+            super::calls::MIB,
+        );
+    }
+    drop_caches();
+    let read_all = |tenant: &Tenant| {
+        let script = format!("cat {}/shared-* >/dev/null", directory.display());
+        tenant.run(Command::new("sh").args(["-c", &script]));
+    };
+    read_all(&tenants[0]);
+    read_all(&tenants[1]);
+    let kept = eyes.shared_inodes(1000).unwrap().len();
+    let lost = eyes.lost(Probe::SharedInodes).unwrap();
+    println!("shared files: {kept} kept, {lost} gave way");
+    assert!(kept <= 64 && lost > 0);
+    assert!(u64::try_from(kept).unwrap() + lost >= 80);
+    eyes.watch_shared_inodes(false).unwrap();
+    assert_eq!(eyes.lost(Probe::SharedInodes).unwrap(), lost);
+    eyes.watch_shared_inodes(true).unwrap();
+    assert_eq!(eyes.lost(Probe::SharedInodes).unwrap(), lost);
+
+    // Asynchronous requests, in flight by the hundred because io.max lets few of them go.
+    drop(eyes);
+    let device = std::fs::metadata(directory.join("target")).unwrap().dev();
+    let limit = format!(
+        "{}:{} riops=400",
+        rustix::fs::major(device),
+        rustix::fs::minor(device)
+    );
+    std::fs::write(tenants[2].path.join("io.max"), limit).unwrap();
+    let mut eyes = Eyes::open(&limits).unwrap();
+    let output = tenants[2].run(
+        Command::new("fio")
+            .args(["--name=x", "--rw=randread", "--bs=4k", "--size=4m"])
+            .args(["--ioengine=libaio", "--direct=1", "--iodepth=256"])
+            .args([
+                "--iodepth_batch_submit=256",
+                "--iodepth_batch_complete_min=256",
+            ])
+            .args(["--output-format=json", "--allow_file_create=0"])
+            .arg(format!("--filename={}", directory.join("target").display())),
+    );
+    let text = String::from_utf8(output.stdout).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&text[text.find('{').unwrap()..]).unwrap();
+    let truth = report["jobs"][0]["read"]["total_ios"].as_u64().unwrap();
+    // What the kernel skipped is asked for once a second.
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    let sample = eyes.sample().unwrap();
+    let seen = sample.tenants[&tenants[2].id].read.direct.operations;
+    println!(
+        "requests: {seen} of {truth} counted, {} missed",
+        sample.missed
+    );
+    assert!(seen < truth, "{seen} of {truth}");
+    // Those held back by io.max are missed as well.
+    assert!(seen + sample.missed >= truth, "{sample:?}");
+}
+
+const PERIODIC: &str = "/proc/sys/vm/dirty_writeback_centisecs";
+
+/// Attaching the probes takes a while. Who reads meanwhile has a place of his own, and so has one of whom
+/// nothing is seen but that his writeback is held back.
+fn there_is_room_from_the_first_moment(directory: &Path, limits: &Limits) -> Eyes {
+    let (reader, writer) = (Tenant::new("early reader"), Tenant::new("early writer"));
+    let written = directory.join("early");
+    // Nothing is written back before it is asked for.
+    std::fs::write(PERIODIC, "0").unwrap();
+    let script = format!("head -c 4m /dev/zero >{}", written.display());
+    writer.run(Command::new("sh").args(["-c", &script]));
+    let device = std::fs::metadata(&written).unwrap().dev();
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let limit = format!("{major}:{minor} wbps=2097152");
+    std::fs::write(writer.path.join("io.max"), limit).unwrap();
+    let mut reading = Command::new("sh")
+        .arg("-c")
+        .arg("echo 0 >$0/cgroup.procs && while :; do cat $1 >/dev/null; done")
+        .args([&reader.path, &directory.join("source")])
+        .spawn()
+        .unwrap();
+
+    let mut eyes = Eyes::open(limits).unwrap();
+    rustix::fs::sync();
+    let sample = eyes.sample().unwrap();
+    std::fs::write(PERIODIC, "500").unwrap();
+    reading.kill().unwrap();
+    reading.wait().unwrap();
+    let told = |tenant: &Tenant| sample.tenants.get(&tenant.id).copied().unwrap_or_default();
+    let (read, held) = (told(&reader).read.buffered, told(&writer).throttled);
+    println!(
+        "at first: {} reads, {held} requests held back",
+        read.operations
+    );
+    assert!(read.operations > 0 && held > 0, "{sample:?}");
+    assert_eq!(sample.overflow, Counters::default(), "{sample:?}");
+    assert_eq!((sample.no_room, sample.busy), (0, 0));
+    std::fs::remove_file(&written).unwrap();
+    eyes
+}
