@@ -5,7 +5,6 @@
 
 pub mod config;
 pub mod enforce;
-pub mod escape;
 pub mod monitor;
 pub mod plan;
 pub mod regular;
@@ -13,6 +12,8 @@ pub mod report;
 
 mod agent;
 mod run;
+
+pub(crate) use justitia_api::escape;
 
 pub use agent::Agent;
 pub use run::{Alone, RunError, run};

@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use justitia_api::client::ask;
 use justitia_kernel::capabilities::{FactName, Function, KernelSupport, Outcome, Paths};
 use justitia_kernel::cgroup::CgroupFs;
 use justitia_metrics_http::Server;
@@ -20,10 +21,10 @@ use crate::enforce::keeper::Keeper;
 use crate::enforce::ledger::{Back, Ledger, LedgerError, Returned, log_returned};
 use crate::enforce::worker::Reclaimer;
 use crate::monitor::{Abilities, Sight, lru_gen_usable};
-use crate::report::Status;
 use crate::report::gather::status;
 use crate::report::metrics;
-use crate::report::socket::{Socket, ask};
+use crate::report::socket::Socket;
+use justitia_api::Status;
 
 /// Turns are at least this far apart, however many events come.
 const BREATH: Duration = Duration::from_millis(20);

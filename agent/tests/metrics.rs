@@ -5,10 +5,10 @@ use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use justitia_agent::escape;
-use justitia_agent::report::Status;
 use justitia_agent::report::metrics::{LARGEST, text};
-use justitia_agent::report::status::{
+use justitia_api::Status;
+use justitia_api::escape;
+use justitia_api::{
     AppStatus, CurveStatus, Holder, KnobStatus, LatencyStatus, LossStatus, TenantStatus,
 };
 

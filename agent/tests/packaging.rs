@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use justitia_agent::report::Status;
 use justitia_agent::report::metrics::text;
-use justitia_agent::report::status::{AppStatus, CurveStatus, TenantStatus};
+use justitia_api::Status;
+use justitia_api::{AppStatus, CurveStatus, TenantStatus};
 
 fn packaging() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging")

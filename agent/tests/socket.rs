@@ -6,9 +6,10 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use justitia_agent::report::Status;
-use justitia_agent::report::socket::{Socket, ask};
-use justitia_agent::report::status::TenantStatus;
+use justitia_agent::report::socket::Socket;
+use justitia_api::Status;
+use justitia_api::TenantStatus;
+use justitia_api::client::ask;
 
 fn large() -> Status {
     let tenant = TenantStatus {

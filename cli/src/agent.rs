@@ -7,8 +7,8 @@ use clap::Args;
 use justitia_agent::config::{Checked, Config};
 use justitia_agent::enforce::guard::{SILENCE, guard as watch, wake};
 use justitia_agent::enforce::ledger::{Back, LedgerError, Returned, reset as give_back};
-use justitia_agent::escape::plain_lines;
-use justitia_agent::report::socket::ask;
+use justitia_api::client::ask;
+use justitia_api::escape::plain_lines;
 use justitia_kernel::cgroup::CgroupFs;
 
 use crate::out;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand, ValueEnum};
-use justitia_agent::escape::encode;
+use justitia_api::escape::encode;
 use justitia_cache::serve::{
     self as daemon, Ask, Config, Service, Size, ask, default_control_path, make_directory_of, show,
 };

@@ -81,7 +81,7 @@ fn told(error: &anyhow::Error) -> String {
             text = format!("{text}{colon}{cause}");
         }
     }
-    justitia_agent::escape::plain_lines(&text)
+    justitia_api::escape::plain_lines(&text)
 }
 
 #[cfg(test)]

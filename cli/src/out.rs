@@ -17,7 +17,7 @@ pub fn line(text: impl Display) {
 /// # Errors
 /// If it cannot be JSON.
 pub fn json(told: &impl serde::Serialize) -> serde_json::Result<String> {
-    serde_json::to_string_pretty(told).map(|text| justitia_agent::escape::json(&text))
+    serde_json::to_string_pretty(told).map(|text| justitia_api::escape::json(&text))
 }
 
 /// Prints; ends the program if nobody reads. For what has nothing left to do but to tell.

@@ -9,10 +9,10 @@ use anyhow::{Context, bail};
 use clap::Args;
 use justitia_agent::Alone;
 use justitia_agent::config::Config;
-use justitia_agent::escape::plain_lines;
-use justitia_agent::report::Status;
-use justitia_agent::report::socket::ask;
-use justitia_agent::report::status::TenantStatus;
+use justitia_api::Status;
+use justitia_api::TenantStatus;
+use justitia_api::client::ask;
+use justitia_api::escape::plain_lines;
 use justitia_kernel::cgroup::{Authority, Cgroup, CgroupFs};
 use justitia_kernel::knob::{Knob, read_raw};
 use justitia_view::explain::{
@@ -257,7 +257,7 @@ fn recorded(file: &Path, at: Option<u32>) -> anyhow::Result<Status> {
 }
 
 fn cgroup(path: &str) -> Option<Cgroup> {
-    let path = justitia_agent::escape::decode(path.trim_matches('/'))?;
+    let path = justitia_api::escape::decode(path.trim_matches('/'))?;
     Cgroup::open_at(&CgroupFs::discover().ok()?, Path::new(&path)).ok()
 }
 

@@ -4,9 +4,9 @@ use std::process::ExitCode;
 
 use anyhow::{anyhow, bail};
 use clap::{ArgGroup, Args};
-use justitia_agent::escape::plain_lines;
-use justitia_agent::report::Status;
-use justitia_agent::report::socket::ask;
+use justitia_api::Status;
+use justitia_api::client::ask;
+use justitia_api::escape::plain_lines;
 use justitia_cache::serve::Size;
 use justitia_share::Weight;
 use justitia_view::explain::{find, nearest};

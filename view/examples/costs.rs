@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use justitia_agent::report::Status;
+use justitia_api::Status;
 use justitia_view::record::{Recorder, Recording};
 use justitia_view::top::draw::{Look, draw};
 use justitia_view::top::made_up;

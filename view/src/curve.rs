@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use justitia_agent::report::status::{CurveStatus, TenantStatus};
+use justitia_api::{CurveStatus, TenantStatus};
 use justitia_share::num::to_f64;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -55,10 +55,10 @@ fn absent(tenant: &TenantStatus) -> String {
         return format!("{path} has cgroups below it: each of them has a curve of its own");
     }
     match tenant.useful_by {
-        justitia_agent::plan::Evidence::Accesses => {
+        justitia_api::Evidence::Accesses => {
             format!("{path} has not accessed its page cache lately: there is nothing to tell")
         }
-        justitia_agent::plan::Evidence::Lists => format!(
+        justitia_api::Evidence::Lists => format!(
             "the accesses of {path} are not sampled: it holds less than 1 MiB of page cache, or others hold more than it \
              and all curves are taken, or the probes cannot (`justitia status` says so)"
         ),
@@ -185,7 +185,7 @@ mod tests {
             entitled: 350 * MIB,
             useful: 400 * MIB,
             watched: 100.0,
-            useful_by: justitia_agent::plan::Evidence::Accesses,
+            useful_by: justitia_api::Evidence::Accesses,
             curve: Some(CurveStatus {
                 accesses: 200.0,
                 points: vec![(0, 1.0), (200 * MIB, 0.5), (400 * MIB, 0.0)],
@@ -224,7 +224,7 @@ mod tests {
                 .unwrap_err()
                 .contains("not accessed its page cache lately")
         );
-        none.useful_by = justitia_agent::plan::Evidence::Lists;
+        none.useful_by = justitia_api::Evidence::Lists;
         assert!(told(&none).unwrap_err().contains("are not sampled"));
         none.leaf = false;
         assert!(told(&none).unwrap_err().contains("cgroups below it"));

@@ -9,9 +9,9 @@ mod unmanaged;
 
 use std::fmt::Write;
 
-use justitia_agent::plan::{Demand, Evidence};
-use justitia_agent::report::Status;
-use justitia_agent::report::status::{Holder, TenantStatus, WeightFrom};
+use justitia_api::Status;
+use justitia_api::{DemandModel, Evidence};
+use justitia_api::{Holder, TenantStatus, WeightFrom};
 use justitia_share::live::{ACTIVE, HELD_UP};
 use justitia_share::num::to_f64;
 
@@ -267,12 +267,12 @@ fn demand(status: &Status, tenant: &TenantStatus) -> String {
     let unsure = tenant.watched < 120.0;
     let rest = match (tenant.growing, status.demand, unsure) {
         (true, ..) => "its cache grows, so it demands all it can get",
-        (false, Demand::Use, false) => "its cache does not grow, so it demands no more",
+        (false, DemandModel::Use, false) => "its cache does not grow, so it demands no more",
         (false, ..) => "its cache does not grow, so it demands no more than it holds",
     };
     // A recording of an older version does not have it.
     let unknown = tenant.useful == 0 && tenant.watched <= 0.0;
-    if status.demand == Demand::Usage || unknown {
+    if status.demand == DemandModel::Usage || unknown {
         return rest.to_owned();
     }
     let by = match tenant.useful_by {

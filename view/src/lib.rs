@@ -1,6 +1,6 @@
 //! What people see of the agent.
 //!
-//! Everything here works on the agent's [`Status`](justitia_agent::report::Status), wherever it comes from: a
+//! Everything here works on the agent's [`Status`](justitia_api::Status), wherever it comes from: a
 //! running agent's socket, an agent in this process that only observes, or a recording.
 //!
 //! * [`explain`]: why each knob of a tenant stands where it stands.

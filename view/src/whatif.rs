@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
-use justitia_agent::plan::Evidence;
-use justitia_agent::report::Status;
-use justitia_agent::report::status::TenantStatus;
+use justitia_api::Evidence;
+use justitia_api::Status;
+use justitia_api::TenantStatus;
 use justitia_share::{Claim, NodeId, Tree, Weight, entitlements};
 use serde::Serialize;
 
@@ -184,7 +184,7 @@ pub fn text(status: &Status, index: usize, change: Change, forecasts: &[Forecast
 #[cfg(test)]
 mod tests {
     use super::*;
-    use justitia_agent::report::status::{CurveStatus, MemoryStatus};
+    use justitia_api::{CurveStatus, MemoryStatus};
 
     const MIB: u64 = 1 << 20;
 

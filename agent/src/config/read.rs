@@ -11,7 +11,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::tenant::{Override, Rule};
 use super::{Config, ConfigError};
-use crate::plan::Demand;
+use crate::plan::DemandModel;
 
 type Table<'a> = DeTable<'a>;
 type Value<'a> = Spanned<DeValue<'a>>;
@@ -248,10 +248,10 @@ fn top(config: &mut Config, report: &mut Report<'_>, key: &str, value: &Value<'_
     true
 }
 
-fn demand(value: &DeValue<'_>) -> Option<Demand> {
+fn demand(value: &DeValue<'_>) -> Option<DemandModel> {
     match value.as_str()? {
-        "use" => Some(Demand::Use),
-        "usage" => Some(Demand::Usage),
+        "use" => Some(DemandModel::Use),
+        "usage" => Some(DemandModel::Usage),
         _ => None,
     }
 }

@@ -67,7 +67,7 @@ fn drop_ins_come_later_and_win() {
     ])
     .unwrap();
     assert!((config.cpu_budget - 0.005).abs() < 1e-9);
-    assert_eq!(config.policy.demand, crate::plan::Demand::Usage);
+    assert_eq!(config.policy.demand, crate::plan::DemandModel::Usage);
     assert_eq!(config.outside.get(), 50);
     let both = config.overrides(Path::new("a/bc"), false);
     assert_eq!(

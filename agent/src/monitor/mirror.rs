@@ -19,8 +19,8 @@ use super::meter::Meter;
 use crate::config::{Config, Override};
 use crate::enforce::worker::lru_file;
 use crate::escape;
-use crate::report::status::WeightFrom;
 use crowd::{Crowd, DEEPEST, Room};
+use justitia_api::WeightFrom;
 use pace::{Again, Pace};
 
 /// A new cgroup, or one in which processes begin to live, is looked at for a delegation again after this time, then after

@@ -6,7 +6,7 @@ use justitia_share::curve::{BLOCK, Curve, HALF_LIFE, Recent, ReuseTimes, Room, n
 use justitia_share::num::{to_f64, to_u64};
 
 use crate::plan::{Evidence, Seen};
-use crate::report::status::CurveStatus;
+use justitia_api::CurveStatus;
 
 /// What the probes have counted of one tenant by now.
 #[derive(Clone, Debug, Default)]

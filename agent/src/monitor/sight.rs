@@ -17,7 +17,7 @@ use super::device::{Got, Probed};
 use super::flow::{Flows, Rates, WINDOW, bytes};
 use super::losses::{Loss, losses};
 use super::mirror::Mirror;
-use crate::report::status::LatencyStatus;
+use justitia_api::LatencyStatus;
 
 /// The probes are read this often, at the agent's turns.
 const PERIOD: Duration = Duration::from_millis(200);

@@ -15,12 +15,13 @@ mod tests;
 
 use justitia_share::num::to_f64;
 
+pub use justitia_api::{DemandModel, Evidence};
 pub use protect::{LowIntent, plan_protection};
 pub use recharge::{OwnIntent, plan_ownership};
 pub use reclaim::{ReclaimIntent, plan_reclaim};
 pub(crate) use shares::CONVINCED;
-pub use shares::{Demand, Policy, Shares};
-pub use snapshot::{Evidence, Key, Memory, Seen, Snapshot, Spared, Tenant};
+pub use shares::{Policy, Shares};
+pub use snapshot::{Key, Memory, Seen, Snapshot, Spared, Tenant};
 
 /// Bytes in a MiB.
 const MIB: f64 = 1_048_576.0;

@@ -2,22 +2,12 @@
 
 use std::time::Duration;
 
+use justitia_api::DemandModel;
 use justitia_share::curve::HALF_LIFE;
 use justitia_share::num;
 use justitia_share::{Claim, NodeId, Tree, entitlements};
 
 use super::snapshot::{Memory, Snapshot, Tenant};
-
-/// What of its cache a tenant demands.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Demand {
-    /// What it uses again and again first; what it takes in once, of what is left.
-    #[default]
-    Use,
-    /// Whatever it holds, and all that it can get while it grows (Justitia, section III-B3).
-    Usage,
-}
 
 /// So long a tenant must have been watched before what it was not seen to use counts as not used: twice the half-life of
 /// what is remembered of its accesses.
@@ -28,7 +18,7 @@ pub(crate) const CONVINCED: Duration = Duration::from_secs(2 * HALF_LIFE.as_secs
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Policy {
     /// What of its cache a tenant demands. Default: what it uses.
-    pub demand: Demand,
+    pub demand: DemandModel,
     /// How far ahead the free memory is kept: reclaim begins when it would fall below the kernel's own
     /// watermark within this time. Default 200 ms, two ticks.
     pub horizon: Duration,
@@ -39,7 +29,7 @@ pub struct Policy {
 impl Default for Policy {
     fn default() -> Self {
         Self {
-            demand: Demand::Use,
+            demand: DemandModel::Use,
             horizon: Duration::from_millis(200),
             thrash_full: 60.0,
         }
@@ -115,14 +105,14 @@ fn claim(tenant: &Tenant, policy: &Policy) -> Claim {
     let floor = tenant.floor.min(tenant.file).max(tenant.stuck);
     let used = tenant.own.saturating_sub(tenant.residue);
     let seen = tenant.seen;
-    let holds = if policy.demand == Demand::Usage || seen.watched < CONVINCED {
+    let holds = if policy.demand == DemandModel::Usage || seen.watched < CONVINCED {
         used
     } else {
         0
     };
     let useful = match policy.demand {
-        Demand::Use => seen.useful.max(tenant.mapped.min(used)),
-        Demand::Usage => 0,
+        DemandModel::Use => seen.useful.max(tenant.mapped.min(used)),
+        DemandModel::Usage => 0,
     };
     let (useful, demand) = match (tenant.leaf, tenant.populated) {
         (false, _) => (0, u64::MAX),

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use justitia_api::Evidence;
 use justitia_kernel::cgroup::CgroupId;
 use justitia_share::Weight;
 
@@ -81,17 +82,6 @@ pub struct Seen {
     pub watched: Duration,
     /// How that is known.
     pub by: Evidence,
-}
-
-/// How a tenant's use of its cache is known.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Evidence {
-    /// From its accesses: their miss-ratio curve ([`Curve::useful`](justitia_share::curve::Curve::useful)).
-    Accesses,
-    /// From the kernel's lists: what was used twice while it lay there is on the active one. The multi-gen LRU does not say.
-    #[default]
-    Lists,
 }
 
 /// Why nothing is reclaimed from a tenant.

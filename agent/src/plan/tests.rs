@@ -139,7 +139,7 @@ fn what_is_used_comes_before_what_is_read_once() {
     // The rest is for those that take in more.
     assert!(shares.entitled[1] > 300 * MIB);
     let usage = Policy {
-        demand: Demand::Usage,
+        demand: DemandModel::Usage,
         ..Policy::default()
     };
     let shares = Shares::of(&snapshot(2, tenants), &usage);

@@ -3,16 +3,16 @@
 use std::collections::HashMap;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use justitia_api::{
+    AppStatus, Cost, Holder, KnobStatus, LossStatus, MemoryStatus, PV_INFINITE, Status,
+    TenantStatus, Yield,
+};
 use justitia_kernel::cgroup::CgroupId;
 use justitia_kernel::knob::Knob;
 use justitia_share::live::{Activity, LivePv, live_pv};
 use justitia_share::num::to_f64;
 use justitia_share::{Claim, NodeId, Tree};
 
-use super::status::{
-    AppStatus, Cost, Holder, KnobStatus, LossStatus, MemoryStatus, PV_INFINITE, Status,
-    TenantStatus, Yield,
-};
 use crate::agent::Agent;
 use crate::monitor::{Rates, WINDOW, process_cpu, thread_cpu};
 use crate::plan::{Key, Snapshot};

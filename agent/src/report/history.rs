@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use super::status::Decision;
+use justitia_api::Decision;
+
 use crate::plan::Key;
 
 /// Deeds that are remembered of one tenant.

@@ -13,8 +13,8 @@ use prometheus_client::registry::{Registry, Unit};
 
 use justitia_metrics_http::label;
 
-use super::Status;
-use super::status::{AppStatus, TenantStatus};
+use justitia_api::Status;
+use justitia_api::{AppStatus, TenantStatus};
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Tenant {
@@ -472,7 +472,7 @@ fn knobs(tenants: &[TenantStatus], registry: &mut Registry) {
         for knob in tenant
             .knobs
             .iter()
-            .filter(|k| k.by == super::status::Holder::Agent)
+            .filter(|k| k.by == justitia_api::Holder::Agent)
         {
             let Ok(value) = knob.stands.parse() else {
                 continue;

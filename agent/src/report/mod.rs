@@ -4,6 +4,3 @@ pub(crate) mod gather;
 pub mod history;
 pub mod metrics;
 pub mod socket;
-pub mod status;
-
-pub use status::Status;

@@ -1,18 +1,17 @@
 //! The status socket: connect, read one JSON document until the end.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Status;
+use justitia_api::Status;
+use justitia_api::client::LARGEST;
 
 /// A client that does not read is cut off.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// An answer is not longer than this, bytes (5,000 tenants are about 2 MiB).
-pub const LARGEST: usize = 16 << 20;
 
 /// The socket; removed when dropped.
 #[derive(Debug)]
@@ -107,26 +106,6 @@ impl Drop for Socket {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path);
     }
-}
-
-/// Asks the agent that listens at `path`.
-///
-/// # Errors
-/// If none does, or its answer is not understood.
-pub fn ask(path: &Path) -> std::io::Result<Status> {
-    let client = UnixStream::connect(path)?;
-    client.set_read_timeout(Some(Duration::from_secs(10)))?;
-    let mut text = Vec::new();
-    // One byte more, and what an agent of another version tells beyond is not taken for a broken one.
-    let longest = u64::try_from(LARGEST).unwrap_or(u64::MAX);
-    client.take(longest + 1).read_to_end(&mut text)?;
-    if text.len() > LARGEST {
-        return Err(std::io::Error::other(format!(
-            "expected an answer of at most {} MiB, found more: is it an agent of this version that listens there?",
-            LARGEST >> 20
-        )));
-    }
-    serde_json::from_slice(&text).map_err(std::io::Error::other)
 }
 
 #[cfg(test)]

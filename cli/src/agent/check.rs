@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use justitia_agent::config::{Checked, DEFAULT_PATH, StateOnDisk};
-use justitia_agent::escape::encode;
+use justitia_api::escape::encode;
 
 /// What was read, what was not, and what is odd, the place of the state directory included; a line each.
 pub fn told(checked: &Checked, state: Option<&StateOnDisk>) -> String {

@@ -4,8 +4,8 @@
 use std::fmt::Write;
 
 use justitia_agent::enforce::ledger::{Back, Damage, Returned};
-use justitia_agent::escape::{encode, plain, plain_lines};
-use justitia_agent::report::Status;
+use justitia_api::Status;
+use justitia_api::escape::{encode, plain, plain_lines};
 use justitia_view::units;
 
 /// The status as a table and a few lines around it.
@@ -197,7 +197,7 @@ fn size(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use justitia_agent::report::status::TenantStatus;
+    use justitia_api::TenantStatus;
     use justitia_kernel::knob::Knob;
 
     const BAD: &str = "x\x1b]0;\u{9b}2J\u{202e}\r";

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use justitia_agent::report::socket;
-use justitia_agent::report::status::{AppStatus, Status, TenantStatus};
+use justitia_api::client;
+use justitia_api::{AppStatus, Status, TenantStatus};
 use justitia_share::num::to_f64;
 
 use crate::report::schema::Curve;
@@ -73,7 +73,7 @@ pub fn curves() -> Result<Vec<Curve>> {
 }
 
 fn ask() -> Result<Status> {
-    socket::ask(Path::new(SOCKET)).with_context(|| format!("asking the agent at {SOCKET}"))
+    client::ask(Path::new(SOCKET)).with_context(|| format!("asking the agent at {SOCKET}"))
 }
 
 fn ratio(read: u64, filled: u64) -> Option<f64> {

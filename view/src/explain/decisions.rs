@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use justitia_agent::report::Status;
-use justitia_agent::report::status::TenantStatus;
+use justitia_api::Status;
+use justitia_api::TenantStatus;
 
 use super::Standing;
 use super::knobs::amount;

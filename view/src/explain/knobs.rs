@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use justitia_agent::report::status::{Holder, KnobStatus, TenantStatus};
+use justitia_api::{Holder, KnobStatus, TenantStatus};
 
 use super::Standing;
 use crate::units::bytes;

@@ -1,7 +1,7 @@
 //! Whence a tenant's entitlement comes among its siblings.
 
-use justitia_agent::report::Status;
-use justitia_agent::report::status::TenantStatus;
+use justitia_api::Status;
+use justitia_api::TenantStatus;
 use justitia_share::num::to_f64;
 
 use crate::units::bytes;

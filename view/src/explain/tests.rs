@@ -1,7 +1,7 @@
 //! Three scenarios, and that each answer has its facts.
 
 use super::*;
-use justitia_agent::report::status::{AppStatus, Decision, KnobStatus, MemoryStatus};
+use justitia_api::{AppStatus, Decision, KnobStatus, MemoryStatus};
 
 const MIB: u64 = 1 << 20;
 

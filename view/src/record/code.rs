@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 
-use justitia_agent::plan::{Demand, Evidence};
-use justitia_agent::report::Status;
-use justitia_agent::report::status::{
+use justitia_api::Status;
+use justitia_api::{
     AppStatus, Cost, Decision, Holder, KnobStatus, LatencyStatus, MemoryStatus, TenantStatus,
     WeightFrom, Yield,
 };
+use justitia_api::{DemandModel, Evidence};
 use justitia_share::num::{to_f64, to_u64};
 use serde::{Deserialize, Serialize};
 
@@ -38,7 +38,7 @@ pub struct Once {
     #[serde(default = "at_least")]
     figures: usize,
     #[serde(default)]
-    demand: Demand,
+    demand: DemandModel,
     observe: bool,
     window: f64,
     tenants: Vec<Name>,

@@ -6,7 +6,7 @@ use std::cell::Cell;
 use super::*;
 use crate::record::code::Columns;
 use crate::top::made_up;
-use justitia_agent::report::Status;
+use justitia_api::Status;
 
 fn recorded(
     seconds: usize,

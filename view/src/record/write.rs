@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
-use justitia_agent::report::Status;
+use justitia_api::Status;
 
 use super::code::Columns;
 use super::{MARK, RecordError, TITLE};

@@ -1,8 +1,8 @@
 //! A frame, from a view. No I/O.
 
-use justitia_agent::escape::is_plain;
-use justitia_agent::report::Status;
-use justitia_agent::report::status::{Holder, TenantStatus};
+use justitia_api::Status;
+use justitia_api::escape::is_plain;
+use justitia_api::{Holder, TenantStatus};
 use justitia_share::num::to_f64;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -236,9 +236,8 @@ fn tenant_line(
     let over = tenant.usage > tenant.entitled;
     let (bar, colour) = bar(tenant, scale, bar_width, over);
     let app = tenant.app.as_ref();
-    let of_app = |value: fn(&justitia_agent::report::status::AppStatus) -> String| {
-        app.map_or_else(|| "-".to_owned(), value)
-    };
+    let of_app =
+        |value: fn(&justitia_api::AppStatus) -> String| app.map_or_else(|| "-".to_owned(), value);
     let low = tenant.knobs.iter().find(|k| k.knob == "memory.low");
     let low = low.map_or_else(
         || "-".to_owned(),

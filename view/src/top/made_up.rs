@@ -1,7 +1,7 @@
 //! Statuses that are made up, the same ones every time: for tests and for measuring.
 
-use justitia_agent::report::Status;
-use justitia_agent::report::status::{
+use justitia_api::Status;
+use justitia_api::{
     AppStatus, Cost, Decision, Holder, KnobStatus, MemoryStatus, TenantStatus, WeightFrom,
 };
 use justitia_share::num::{to_f64, to_u64};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::time::{Duration, Instant};
 
-use justitia_agent::report::Status;
-use justitia_agent::report::socket::ask;
+use justitia_api::Status;
+use justitia_api::client::ask;
 
 use super::view::{View, Wish};
 use crate::record::{RecordError, Recording};

@@ -3,8 +3,8 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use justitia_agent::report::Status;
-use justitia_agent::report::status::TenantStatus;
+use justitia_api::Status;
+use justitia_api::TenantStatus;
 
 /// Moments of a tenant's history that are kept.
 const HISTORY: usize = 240;

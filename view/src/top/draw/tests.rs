@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::*;
 use crate::top::made_up;
 use crate::top::view::Key;
-use justitia_agent::escape::is_plain;
+use justitia_api::escape::is_plain;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 

@@ -1,0 +1,58 @@
+//! What a tenant's applications get.
+
+use serde::{Deserialize, Serialize};
+
+/// What a tenant's applications get; for an inner node, the sums of its leaves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct AppStatus {
+    /// Bytes read from regular files since the probes were attached.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub write_bytes: u64,
+    /// Read operations.
+    pub reads: u64,
+    /// Write operations.
+    pub writes: u64,
+    /// Bytes read through the page cache.
+    pub cached_read_bytes: u64,
+    /// Bytes that a device had to deliver into the page cache.
+    pub fill_bytes: u64,
+    /// Reads and faults that found their first page absent.
+    pub misses: u64,
+    /// Seconds that its requests were held back by `io.max`, summed over them.
+    #[serde(default)]
+    pub throttled: f64,
+    /// Seconds that its writers were held back until dirty pages had been written.
+    #[serde(default)]
+    pub dirty_wait: f64,
+    /// Bytes read per second, over the window.
+    pub read_rate: f64,
+    /// Bytes written per second.
+    pub write_rate: f64,
+    /// The misses, per second.
+    pub miss_rate: f64,
+    /// The part of the bytes read through the page cache that was found there, 0 to 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hit_ratio: Option<f64>,
+    /// The part of the time in which its tasks were held up by I/O, 0 to 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_up: Option<f64>,
+    /// How long its operations took, where that is measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency: Option<LatencyStatus>,
+}
+
+/// How long calls took in the last whole window: upper bounds, seconds; `None` where there were none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LatencyStatus {
+    /// Half of the reads took at most this.
+    pub read_p50: Option<f64>,
+    /// 99 of 100 reads.
+    pub read_p99: Option<f64>,
+    /// Half of the writes.
+    pub write_p50: Option<f64>,
+    /// 99 of 100 writes.
+    pub write_p99: Option<f64>,
+    /// 99 of 100 of `fsync` and its kin.
+    pub sync_p99: Option<f64>,
+}

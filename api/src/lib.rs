@@ -1,0 +1,28 @@
+//! The types that the agent's status socket, metrics, recordings, `justitia explain` and `--json` share.
+//!
+//! This crate is the border between the agent and everything that shows what it does. It has no dependency on the agent,
+//! on the kernel's interfaces, or on eBPF.
+//!
+//! * [`Status`]: the answer of the socket, with [`TenantStatus`], [`KnobStatus`], [`Decision`] and the rest below it.
+//! * [`client`]: asks a running agent.
+//! * [`escape`]: cgroup names and foreign text, made safe for a terminal.
+
+mod app;
+pub mod client;
+mod curve;
+mod decision;
+mod demand;
+pub mod escape;
+mod knob;
+mod machine;
+mod status;
+mod tenant;
+
+pub use app::{AppStatus, LatencyStatus};
+pub use curve::CurveStatus;
+pub use decision::Decision;
+pub use demand::{DemandModel, Evidence};
+pub use knob::{Holder, KnobStatus, Yield};
+pub use machine::{Cost, LossStatus, MemoryStatus};
+pub use status::{PV_INFINITE, Status};
+pub use tenant::{TenantStatus, WeightFrom};

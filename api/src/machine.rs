@@ -1,0 +1,46 @@
+//! The machine, and what the agent takes of it.
+
+use serde::{Deserialize, Serialize};
+
+/// The machine's memory.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct MemoryStatus {
+    /// All of it.
+    pub total: u64,
+    /// Free now.
+    pub free: u64,
+    /// Below this, tenants above their entitlement give back.
+    pub reserve: u64,
+    /// How fast it is being used up, bytes per second.
+    pub falling: u64,
+    /// What is divided: all file pages, and the free memory above the reserve.
+    pub capacity: u64,
+}
+
+/// What the probes lost.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LossStatus {
+    /// `events` that no probe could count; those for whose cgroup there was no `room`, or that came while
+    /// the kernel was `busy`, and are no tenant's; `calls` that were not timed; uses of `shared_files` that
+    /// were forgotten; `lock_waits` that were not counted.
+    pub what: String,
+    /// How many.
+    pub count: u64,
+}
+
+/// What the agent costs.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Cost {
+    /// CPU time so far, seconds, reclaim included.
+    pub cpu: f64,
+    /// CPU time of observing and planning alone, seconds.
+    pub cpu_loop: f64,
+    /// Resident memory.
+    pub resident: u64,
+    /// Knobs held in the ledger.
+    pub knobs: u64,
+    /// Bytes reclaimed so far.
+    pub reclaimed: u64,
+    /// Reclaim orders that the kernel refused.
+    pub errors: u64,
+}

@@ -1,0 +1,91 @@
+//! One tenant.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{AppStatus, CurveStatus, Evidence, KnobStatus};
+
+/// One tenant.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct TenantStatus {
+    /// Its path below the cgroup mount, bytes outside printable ASCII as `\xNN`; `-` for what is outside.
+    pub path: String,
+    /// Its cgroup id; 0 for what is outside.
+    pub id: u64,
+    /// Its parent's position among the tenants; `None` right below the root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<usize>,
+    /// Its weight among its siblings.
+    pub weight: u64,
+    /// Who has set that.
+    #[serde(default)]
+    pub weight_from: WeightFrom,
+    /// Whether no tenant is below it.
+    pub leaf: bool,
+    /// Its file pages, for an inner node those of its leaves and what is charged to none of them.
+    pub usage: u64,
+    /// What it is entitled to.
+    pub entitled: u64,
+    /// What of that is protected from the kernel's reclaim.
+    pub protected: u64,
+    /// What is never taken.
+    pub floor: u64,
+    /// Seconds since it last used its cache, as far as the kernel's counters tell.
+    pub idle: f64,
+    /// Whether its cache wants to grow.
+    pub growing: bool,
+    /// Why nothing is taken from it now, if so.
+    pub spared: Option<String>,
+    /// What has been taken from it so far.
+    pub reclaimed: u64,
+    /// File pages that cannot be reclaimed now: dirty or under writeback.
+    #[serde(default)]
+    pub stuck: u64,
+    /// Charged memory that is not file pages.
+    #[serde(default)]
+    pub other: u64,
+    /// File pages that came back after having been reclaimed, since the cgroup was made.
+    #[serde(default)]
+    pub refaults: u64,
+    /// What its applications get; `None` where no probes run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub app: Option<AppStatus>,
+    /// Whether it contended over the window: active nearly all the time, and held up by I/O.
+    #[serde(default)]
+    pub contends: bool,
+    /// PV of its children that contend.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pv: Option<f64>,
+    /// The cache that it can use, bytes; for an inner node the sum of its leaves.
+    #[serde(default)]
+    pub useful: u64,
+    /// What it demands in all, bytes; `None` for all that it can get, and for inner nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub demand: Option<u64>,
+    /// How its use is known.
+    #[serde(default)]
+    pub useful_by: Evidence,
+    /// Seconds for which it has been watched without using more.
+    #[serde(default)]
+    pub watched: f64,
+    /// Its miss-ratio curve; `None` where its accesses are not seen, or there were none lately.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub curve: Option<CurveStatus>,
+    /// Its knobs that the agent has moved, or has left to others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub knobs: Vec<KnobStatus>,
+}
+
+/// Who has set a weight.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WeightFrom {
+    /// Nobody: it is the default.
+    #[default]
+    Nobody,
+    /// `io.weight` or `io.bfq.weight` of its own cgroup.
+    Cgroup,
+    /// The same of its only child.
+    OnlyChild,
+    /// The agent's configuration.
+    Configuration,
+}
