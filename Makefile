@@ -47,8 +47,8 @@ build:
 	$(CARGO) build --release --workspace --bins
 
 demo: deps build
-	$(JUSTITIA) lab run reread-x4 --contender conventional,justitia --repeat 3
-	$(JUSTITIA) lab run writers-x4 --contender conventional,justitia+credits --repeat 1
+	$(JUSTITIA) lab run reread-x4 --configuration conventional,justitia --repeat 3
+	$(JUSTITIA) lab run writers-x4 --configuration conventional,justitia+credits --repeat 1
 	$(JUSTITIA) lab report
 
 check:

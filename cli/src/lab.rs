@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand, ValueEnum};
-use justitia_lab::experiment::{Contender, Experiment};
+use justitia_lab::experiment::{Configuration, Experiment};
 use justitia_lab::kernel::KernelChoice;
 use justitia_lab::report::{self, ReportError};
 use justitia_lab::run::{Options, Progress};
@@ -27,7 +27,7 @@ pub struct Lab {
 #[derive(Subcommand)]
 enum Command {
     Run(Run),
-    /// Lists the experiments and whom they compare.
+    /// Lists the experiments and what they compare.
     List,
     Report(Report),
     Shell(Shell),
@@ -35,25 +35,28 @@ enum Command {
 
 /// Runs experiments and prints what came out; the results are kept for `justitia lab report`.
 ///
-/// Every run gets a fresh virtual machine on a fresh disk; contenders run in random order.
+/// Every run gets a fresh virtual machine on a fresh disk; configurations run in random order.
 #[derive(Args)]
 struct Run {
     /// Which: a name from `justitia lab list`, or the path of a .toml file.
     #[arg(required = true)]
     experiments: Vec<String>,
-    /// How often each contender runs (default: the experiment's).
+    /// How often each configuration runs (default: the experiment's).
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: Option<u32>,
-    /// Whom to compare, several times or with commas (default: the experiment's).
-    #[arg(long, value_delimiter = ',', value_parser = Contender::find)]
-    contender: Vec<Contender>,
+    /// What to compare, several times or with commas (default: the experiment's).
+    #[arg(long, value_delimiter = ',', value_parser = Configuration::find)]
+    configuration: Vec<Configuration>,
+    /// The old name of --configuration.
+    #[arg(long, hide = true, value_delimiter = ',', value_parser = Configuration::find)]
+    contender: Vec<Configuration>,
     /// A stock kernel's series (6.12, 6.1), or the path of a bootable kernel.
     #[arg(long, default_value = "6.12")]
     kernel: KernelChoice,
     /// The multi-generational LRU: on, off, both, or as the kernel comes.
     #[arg(long, value_enum, default_value_t = Mglru::Default)]
     mglru: Mglru,
-    /// The seed of the order of contenders and of the workloads (default: random, printed).
+    /// The seed of the order of configurations and of the workloads (default: random, printed).
     #[arg(long)]
     seed: Option<u64>,
     /// Print the results as JSON instead of tables.
@@ -107,8 +110,11 @@ fn run(args: &Run) -> Result<ExitCode> {
         .map(|name| Experiment::find(name))
         .collect::<Result<Vec<_>>>()?;
     let seed = args.seed.unwrap_or_else(justitia_lab::run::random_seed);
+    if !args.contender.is_empty() {
+        out::note("--contender is now --configuration; the old name goes with the next release");
+    }
     let options = Options {
-        contenders: args.contender.clone(),
+        configurations: [&*args.configuration, &*args.contender].concat(),
         repeat: args.repeat,
         mglru: match args.mglru {
             Mglru::On => vec![Some(true)],
@@ -151,14 +157,17 @@ fn list() -> Result<ExitCode> {
             experiment.name, experiment.title
         ));
         out::line(format_args!(
-            "{:20} contenders: {}\n",
+            "{:20} configurations: {}\n",
             "",
-            experiment.contenders.join(", ")
+            experiment.configurations.join(", ")
         ));
     }
-    out::line("Contenders:");
-    for contender in Contender::all() {
-        out::line(format_args!("{:20} {}", contender.id, contender.what));
+    out::line("Configurations:");
+    for configuration in Configuration::all() {
+        out::line(format_args!(
+            "{:20} {}",
+            configuration.id, configuration.what
+        ));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,4 +1,4 @@
-//! Running an experiment: every contender as often as asked, each time in a fresh guest on a fresh
+//! Running an experiment: every configuration as often as asked, each time in a fresh guest on a fresh
 //! disk, in random order.
 
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::experiment::{Contender, Experiment};
+use crate::experiment::{Configuration, Experiment};
 use crate::host::Places;
 use crate::kernel::KernelChoice;
 use crate::report::schema::{Machine, Outcome, Results, Run, VERSION};
@@ -20,14 +20,14 @@ const LIMIT: Duration = Duration::from_secs(1800);
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Whom to compare; the experiment's own when empty.
-    pub contenders: Vec<Contender>,
+    pub configurations: Vec<Configuration>,
     /// How often; the experiment's own when absent.
     pub repeat: Option<u32>,
     /// With and without MGLRU: every value gets its runs. As the kernel comes: `[None]`.
     pub mglru: Vec<Option<bool>>,
     /// On which kernel.
     pub kernel: KernelChoice,
-    /// Of the contenders' order and of the workloads.
+    /// Of the configurations' order and of the workloads.
     pub seed: u64,
 }
 
@@ -48,25 +48,25 @@ pub fn run(
     options: &Options,
     progress: &mut dyn Progress,
 ) -> Result<(Results, PathBuf)> {
-    let contenders = match options.contenders.as_slice() {
+    let configurations = match options.configurations.as_slice() {
         [] => experiment
-            .contenders
+            .configurations
             .iter()
-            .map(|id| Contender::find(id).map_err(anyhow::Error::msg))
+            .map(|id| Configuration::find(id).map_err(anyhow::Error::msg))
             .collect::<Result<_>>()?,
         chosen => chosen.to_vec(),
     };
     let repeat = options.repeat.unwrap_or(experiment.repeat);
     ensure!(repeat > 0, "expected at least one repeat, found 0");
     let places = Places::find()?;
-    let mut results = empty(experiment, &contenders, options)?;
-    let order = order(&contenders, &options.mglru, repeat, options.seed);
+    let mut results = empty(experiment, &configurations, options)?;
+    let order = order(&configurations, &options.mglru, repeat, options.seed);
     let begin = Instant::now();
-    for (number, (contender, mglru, repeat)) in order.iter().enumerate() {
+    for (number, (configuration, mglru, repeat)) in order.iter().enumerate() {
         let label = match mglru {
-            None => contender.label.clone(),
-            Some(true) => format!("{}, MGLRU on", contender.label),
-            Some(false) => format!("{}, MGLRU off", contender.label),
+            None => configuration.label.clone(),
+            Some(true) => format!("{}, MGLRU on", configuration.label),
+            Some(false) => format!("{}, MGLRU off", configuration.label),
         };
         let left = left(begin.elapsed(), number, order.len());
         let title = format!(
@@ -78,14 +78,14 @@ pub fn run(
         );
         let plan = || Plan {
             experiment: experiment.clone(),
-            contender: contender.clone(),
+            configuration: configuration.clone(),
             mglru: *mglru,
-            // The same for every contender of a repeat: they meet the same files.
+            // The same for every configuration of a repeat: they meet the same files.
             seed: options.seed.wrapping_add(u64::from(*repeat)) % (1 << 31),
         };
         let one = one(&plan, options, &mut results.machine, &title, progress);
         let mut run = Run {
-            contender: contender.id.clone(),
+            configuration: configuration.id.clone(),
             mglru: *mglru,
             repeat: *repeat,
             outcome: Outcome::Measured,
@@ -216,19 +216,19 @@ fn failed(error: &anyhow::Error) -> Outcome {
     }
 }
 
-/// Every repeat has all contenders in an order of its own.
+/// Every repeat has all configurations in an order of its own.
 fn order(
-    contenders: &[Contender],
+    configurations: &[Configuration],
     mglru: &[Option<bool>],
     repeat: u32,
     seed: u64,
-) -> Vec<(Contender, Option<bool>, u32)> {
+) -> Vec<(Configuration, Option<bool>, u32)> {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut all = Vec::new();
     for number in 0..repeat {
-        let mut once: Vec<_> = contenders
+        let mut once: Vec<_> = configurations
             .iter()
-            .flat_map(|contender| mglru.iter().map(|on| (contender.clone(), *on, number)))
+            .flat_map(|configuration| mglru.iter().map(|on| (configuration.clone(), *on, number)))
             .collect();
         random.shuffle(&mut once);
         all.extend(once);
@@ -251,15 +251,19 @@ fn left(elapsed: Duration, done: usize, all: usize) -> String {
     }
 }
 
-fn empty(experiment: &Experiment, contenders: &[Contender], options: &Options) -> Result<Results> {
+fn empty(
+    experiment: &Experiment,
+    configurations: &[Configuration],
+    options: &Options,
+) -> Result<Results> {
     let disk = &experiment.disk;
     // In the order in which the lab lists them, the baseline first.
-    let mut shown: Vec<&Contender> = contenders.iter().collect();
-    shown.sort_by_key(|contender| {
+    let mut shown: Vec<&Configuration> = configurations.iter().collect();
+    shown.sort_by_key(|configuration| {
         experiment
-            .contenders
+            .configurations
             .iter()
-            .position(|id| *id == contender.id)
+            .position(|id| *id == configuration.id)
             .unwrap_or(usize::MAX)
     });
     Ok(Results {
@@ -286,14 +290,18 @@ fn empty(experiment: &Experiment, contenders: &[Contender], options: &Options) -
         date: now()?,
         seed: options.seed,
         tenants: experiment.described_tenants(),
-        contenders: shown.into_iter().map(Contender::described).collect(),
+        configurations: shown.into_iter().map(Configuration::described).collect(),
         metrics: experiment.metrics(),
         goals: experiment
             .goal
             .iter()
             .filter(|goal| {
-                let runs = |id: &str| contenders.iter().any(|contender| contender.id == id);
-                runs(&goal.contender) && goal.measure.other().is_none_or(runs)
+                let runs = |id: &str| {
+                    configurations
+                        .iter()
+                        .any(|configuration| configuration.id == id)
+                };
+                runs(&goal.configuration) && goal.measure.other().is_none_or(runs)
             })
             .cloned()
             .collect(),
@@ -385,15 +393,15 @@ mod tests {
 
     #[test]
     fn every_repeat_has_everybody_once_and_the_seed_decides_the_order() {
-        let all = Contender::all();
+        let all = Configuration::all();
         let runs = order(&all, &[Some(true), Some(false)], 3, 7);
         assert_eq!(runs.len(), all.len() * 2 * 3);
-        for contender in &all {
+        for configuration in &all {
             for repeat in 0..3 {
                 let found = runs
                     .iter()
-                    .filter(|(c, _, r)| c == contender && *r == repeat);
-                assert_eq!(found.count(), 2, "{} {repeat}", contender.id);
+                    .filter(|(c, _, r)| c == configuration && *r == repeat);
+                assert_eq!(found.count(), 2, "{} {repeat}", configuration.id);
             }
         }
         assert_eq!(runs, order(&all, &[Some(true), Some(false)], 3, 7));

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::experiment::{Contender, Experiment};
+use crate::experiment::{Configuration, Experiment};
 use crate::report::schema::{Curve, Series, TenantValues};
 use crate::vm::Throttle;
 
@@ -59,7 +59,7 @@ pub enum Ask {
         /// From which byte.
         offset: u64,
     },
-    /// Run an experiment with one contender.
+    /// Run an experiment with one configuration.
     Run(Box<Plan>),
     /// The host did what an event asked for.
     Done,
@@ -71,7 +71,7 @@ pub struct Plan {
     /// Which.
     pub experiment: Experiment,
     /// With whom.
-    pub contender: Contender,
+    pub configuration: Configuration,
     /// With or without MGLRU; as the kernel comes when absent.
     pub mglru: Option<bool>,
     /// The workloads' seed.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Contender, Experiment, OUTSIDER, Phase, Workload};
+use super::{Configuration, Experiment, OUTSIDER, Phase, Workload};
 use crate::report::schema::{Metric, Total};
 use crate::vm::Filesystem;
 
@@ -53,7 +53,7 @@ const LEAST_JOURNAL: u64 = 4 << 20;
 
 /// Finds the first problem.
 pub fn check(experiment: &Experiment) -> Result<(), Problem> {
-    contenders(experiment)?;
+    configurations(experiment)?;
     metrics(experiment)?;
     journal(experiment)?;
     if let Some(contention) = &experiment.contention {
@@ -92,16 +92,16 @@ fn journal(experiment: &Experiment) -> Result<(), Problem> {
     )
 }
 
-fn contenders(experiment: &Experiment) -> Result<(), Problem> {
-    let place = || Place::Line("contenders".into());
-    if experiment.contenders.is_empty() {
+fn configurations(experiment: &Experiment) -> Result<(), Problem> {
+    let place = || Place::Line("configurations".into());
+    if experiment.configurations.is_empty() {
         return problem(
             place(),
-            "expected at least one contender, found none".into(),
+            "expected at least one configuration, found none".into(),
         );
     }
-    for id in &experiment.contenders {
-        if let Err(what) = Contender::find(id) {
+    for id in &experiment.configurations {
+        if let Err(what) = Configuration::find(id) {
             return problem(place(), what);
         }
     }
@@ -146,7 +146,7 @@ fn metrics(experiment: &Experiment) -> Result<(), Problem> {
                 ),
             );
         }
-        if let Err(what) = Contender::find(&goal.contender) {
+        if let Err(what) = Configuration::find(&goal.configuration) {
             return problem(place(), what);
         }
     }

@@ -5,7 +5,7 @@
 
 mod bytes;
 mod check;
-mod contender;
+mod configuration;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use crate::report::schema;
 use crate::vm::{DiskSpec, Filesystem, Throttle};
 
 pub use bytes::Bytes;
-pub use contender::{Contender, MemoryLimit, Scheduler};
+pub use configuration::{Configuration, MemoryLimit, Scheduler};
 
 /// The name under which phases speak of the processes outside any tenant, in the root cgroup.
 pub const OUTSIDER: &str = "outsider";
@@ -44,8 +44,9 @@ pub struct Experiment {
     /// Its disk.
     #[serde(default)]
     pub disk: Disk,
-    /// Who is compared when nobody says otherwise; the baseline first.
-    pub contenders: Vec<String>,
+    /// What is compared unless the command line says otherwise; the baseline first.
+    #[serde(alias = "contenders")]
+    pub configurations: Vec<String>,
     /// How often, when nobody says otherwise.
     #[serde(default = "three")]
     pub repeat: u32,

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn shipped_experiments_parse_and_every_contender_exists() {
+fn shipped_experiments_parse_and_every_configuration_exists() {
     let all = Experiment::shipped().unwrap();
     assert_eq!(all.len(), SHIPPED.len());
     for experiment in all {
@@ -24,7 +24,7 @@ fn shipped_experiments_parse_and_every_contender_exists() {
 
 const GOOD: &str = r#"title = "T"
 question = "Q"
-contenders = ["conventional"]
+configurations = ["conventional"]
 metric = ["bandwidth"]
 
 [[tenant]]
@@ -60,8 +60,13 @@ fn errors_say_file_and_line() {
     for (from, to, line, what) in [
         ("title = \"T\"", "title = 3", 1, "string"),
         ("title = \"T\"", "titel = \"T\"", 1, "titel"),
-        ("[\"conventional\"]", "[\"cfq\"]", 3, "expected a contender"),
-        ("[\"conventional\"]", "[]", 3, "at least one contender"),
+        (
+            "[\"conventional\"]",
+            "[\"cfq\"]",
+            3,
+            "expected a configuration",
+        ),
+        ("[\"conventional\"]", "[]", 3, "at least one configuration"),
         ("[\"bandwidth\"]", "[\"speed\"]", 4, "expected a metric"),
         ("name = \"a\"", "name = \"../a\"", 6, "expected a name"),
         ("name = \"a\"", "name = \"outsider\"", 6, "expected a name"),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::experiment::Contender;
+use crate::experiment::Configuration;
 
 const PROGRAM: &str = "/bin/justitia";
 const CONFIG: &str = "/etc/justitia/justitia.toml";
@@ -26,19 +26,17 @@ pub enum Role {
     ShareWithCredits,
     /// The same by what tenants hold, not by what they use.
     ShareByUsage,
-    /// And hand the pages of shared files to their heaviest user.
-    ShareWithOwnership,
+    /// And recharge the pages of shared files to their heaviest user.
+    ShareWithRecharge,
 }
 
-impl From<&Contender> for Role {
-    fn from(contender: &Contender) -> Self {
-        match contender {
-            Contender { agent: false, .. } => Self::Observe,
-            Contender { credits: true, .. } => Self::ShareWithCredits,
-            Contender {
-                ownership: true, ..
-            } => Self::ShareWithOwnership,
-            Contender { usage: true, .. } => Self::ShareByUsage,
+impl From<&Configuration> for Role {
+    fn from(configuration: &Configuration) -> Self {
+        match configuration {
+            Configuration { agent: false, .. } => Self::Observe,
+            Configuration { credits: true, .. } => Self::ShareWithCredits,
+            Configuration { recharge: true, .. } => Self::ShareWithRecharge,
+            Configuration { usage: true, .. } => Self::ShareByUsage,
             _ => Self::Share,
         }
     }
@@ -51,7 +49,7 @@ impl Role {
             Self::Observe | Self::Share => None,
             Self::ShareWithCredits => Some("[credits]\nenabled = true\n"),
             Self::ShareByUsage => Some("[cache]\ndemand = \"usage\"\n"),
-            Self::ShareWithOwnership => Some("[ownership]\nenabled = true\nevery = \"10s\"\n"),
+            Self::ShareWithRecharge => Some("[ownership]\nenabled = true\nevery = \"10s\"\n"),
         }
     }
 }

@@ -31,7 +31,7 @@ struct Container {
 
 /// Measures it for every number of containers.
 pub fn measure(contention: &Contention, plan: &Plan, caller: &Caller) -> Result<Measured> {
-    setup::set_up(&plan.experiment, &plan.contender)?;
+    setup::set_up(&plan.experiment, &plan.configuration)?;
     caller.disk(Throttle::default())?;
     let mut eyes = Eyes::open(&Limits::default())?;
     let mut containers: Vec<Container> = Vec::new();

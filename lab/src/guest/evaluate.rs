@@ -1,4 +1,4 @@
-//! One run of an experiment: one contender, from the empty disk to the numbers.
+//! One run of an experiment: one configuration, from the empty disk to the numbers.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -39,8 +39,8 @@ pub fn evaluate(plan: &Plan, caller: &Caller) -> Result<Measured> {
         measured.mglru = mglru;
         return Ok(measured);
     }
-    let tenants = setup::set_up(&plan.experiment, &plan.contender)?;
-    let mut agent = Agent::start(Role::from(&plan.contender))?;
+    let tenants = setup::set_up(&plan.experiment, &plan.configuration)?;
+    let mut agent = Agent::start(Role::from(&plan.configuration))?;
     let begin = Instant::now();
     let named = tenants.iter().map(|t| (t.name.clone(), t.cgroup.clone()));
     let sampler = Sampler::start(named, begin);

@@ -1,4 +1,4 @@
-//! What the tenants' applications get, as the agent's probes see it. For contenders without an agent one
+//! What the tenants' applications get, as the agent's probes see it. For configurations without an agent one
 //! observes: it changes nothing, and costs all of them the same.
 
 use std::collections::BTreeMap;

@@ -28,7 +28,7 @@ const WRITERS: u32 = 4;
 
 /// Measures it for every number of tenants.
 pub fn measure(scale: &Scale, plan: &Plan, caller: &Caller) -> Result<Measured> {
-    setup::set_up(&plan.experiment, &plan.contender)?;
+    setup::set_up(&plan.experiment, &plan.configuration)?;
     caller.disk(Throttle::default())?;
     let window = Duration::from_secs(scale.seconds);
     let mut made = 0;
@@ -37,7 +37,7 @@ pub fn measure(scale: &Scale, plan: &Plan, caller: &Caller) -> Result<Measured> 
         caller.progress(format!("{count} tenants: starting"))?;
         make(made, *count)?;
         made = *count;
-        let mut agent = Agent::start(Role::from(&plan.contender))?;
+        let mut agent = Agent::start(Role::from(&plan.configuration))?;
         // It meets all tenants at once; that is not what is measured.
         std::thread::sleep(Duration::from_secs(3));
         caller.progress(format!("{count} tenants: quiet"))?;

@@ -1,4 +1,4 @@
-//! The machine as a contender wants it: disk, scheduler, tenants, limits.
+//! The machine as a configuration wants it: disk, scheduler, tenants, limits.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use super::cgroup::{Cgroup, meminfo, share, write};
-use crate::experiment::{Contender, Experiment, MemoryLimit, Scheduler};
+use crate::experiment::{Configuration, Experiment, MemoryLimit, Scheduler};
 
 /// Where the disk is mounted; every tenant has a directory there.
 pub const DATA: &str = "/data";
@@ -37,8 +37,8 @@ pub struct Tenant {
 }
 
 /// Sets everything up, except for the agent.
-pub fn set_up(experiment: &Experiment, contender: &Contender) -> Result<Vec<Tenant>> {
-    disk(experiment, contender)?;
+pub fn set_up(experiment: &Experiment, configuration: &Configuration) -> Result<Vec<Tenant>> {
+    disk(experiment, configuration)?;
     let mut tenants = Vec::new();
     for tenant in &experiment.tenant {
         let cgroup = Cgroup::create(&tenant.name)?;
@@ -53,10 +53,10 @@ pub fn set_up(experiment: &Experiment, contender: &Contender) -> Result<Vec<Tena
             dir: directory(&tenant.name)?,
         });
     }
-    if contender.io_max {
+    if configuration.io_max {
         write_back_late()?;
     }
-    limit(experiment, contender, &tenants)?;
+    limit(experiment, configuration, &tenants)?;
     Ok(tenants)
 }
 
@@ -79,19 +79,19 @@ pub fn directory(name: &str) -> Result<PathBuf> {
     Ok(dir)
 }
 
-fn disk(experiment: &Experiment, contender: &Contender) -> Result<()> {
-    let scheduler = match contender.scheduler {
+fn disk(experiment: &Experiment, configuration: &Configuration) -> Result<()> {
+    let scheduler = match configuration.scheduler {
         Scheduler::None => "none",
         Scheduler::Bfq => "bfq",
     };
     write(&Path::new(QUEUE).join("scheduler"), scheduler)?;
-    if contender.scheduler == Scheduler::Bfq {
+    if configuration.scheduler == Scheduler::Bfq {
         for (setting, value) in FAIR_BFQ {
             write(&Path::new(QUEUE).join("iosched").join(setting), value)?;
         }
     }
     let number = device_number()?;
-    if contender.io_cost {
+    if configuration.io_cost {
         let bytes = experiment.disk.bytes_per_second.0;
         ensure!(
             bytes > 0,
@@ -131,19 +131,19 @@ fn device_number() -> Result<String> {
     Ok(text.trim().to_owned())
 }
 
-fn limit(experiment: &Experiment, contender: &Contender, tenants: &[Tenant]) -> Result<()> {
+fn limit(experiment: &Experiment, configuration: &Configuration, tenants: &[Tenant]) -> Result<()> {
     let room = meminfo("MemAvailable:")?;
     let all = tenants.iter().map(|tenant| tenant.weight).sum();
     let number = device_number()?;
     for Tenant { weight, cgroup, .. } in tenants {
-        if let Some(limit) = contender.memory {
+        if let Some(limit) = configuration.memory {
             let file = match limit {
                 MemoryLimit::Max => "memory.max",
                 MemoryLimit::High => "memory.high",
             };
             cgroup.write(file, &share(room, *weight, all).to_string())?;
         }
-        if contender.io_max {
+        if configuration.io_max {
             let bytes = share(experiment.disk.bytes_per_second.0, *weight, all);
             cgroup.write("io.max", &format!("{number} rbps={bytes} wbps={bytes}"))?;
         }

@@ -113,14 +113,17 @@ fn check(results: &Results) -> Result<(), String> {
             results.schema
         ));
     }
-    let contenders = unique("contender", results.contenders.iter().map(|c| &*c.id))?;
+    let configurations = unique(
+        "configuration",
+        results.configurations.iter().map(|c| &*c.id),
+    )?;
     let metrics = unique("metric", results.metrics.iter().map(|m| &*m.key))?;
     let tenants = unique("tenant", results.tenants.iter().map(|t| &*t.name))?;
     for tenant in &results.tenants {
         Weight::try_from(tenant.weight).map_err(|e| format!("tenant {:?}: {e}", tenant.name))?;
     }
     for run in &results.runs {
-        known("contender", &contenders, &run.contender)?;
+        known("configuration", &configurations, &run.configuration)?;
         unique("tenant in a run", run.tenants.iter().map(|t| &*t.name))?;
         for tenant in &run.tenants {
             known("tenant", &tenants, &tenant.name)?;
@@ -130,10 +133,10 @@ fn check(results: &Results) -> Result<(), String> {
         known("metric", &metrics, metric)?;
     }
     for goal in &results.goals {
-        known("contender", &contenders, &goal.contender)?;
+        known("configuration", &configurations, &goal.configuration)?;
         known("metric", &metrics, &goal.metric)?;
         if let Some(other) = goal.measure.other() {
-            known("contender", &contenders, other)?;
+            known("configuration", &configurations, other)?;
         }
     }
     Ok(())

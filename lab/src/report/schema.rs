@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// The version of this schema that the code below reads and writes.
 pub const VERSION: u32 = 1;
 
-/// One experiment on one kernel: every contender, every repeat.
+/// One experiment on one kernel: every configuration, every repeat.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Results {
@@ -29,12 +29,13 @@ pub struct Results {
     pub machine: Machine,
     /// When it began, RFC 3339 (`2026-01-31T12:00:00Z`).
     pub date: String,
-    /// The seed of the workloads and of the contenders' order.
+    /// The seed of the workloads and of the configurations' order.
     pub seed: u64,
     /// The tenants, in the order in which they are to be shown (by weight).
     pub tenants: Vec<Tenant>,
-    /// The contenders, in the order in which they are to be shown; the baseline first.
-    pub contenders: Vec<Contender>,
+    /// The configurations, in the order in which they are to be shown; the baseline first.
+    #[serde(alias = "contenders")]
+    pub configurations: Vec<Configuration>,
     /// What is shown of what was measured; the headline first. Values of other metrics may be there.
     pub metrics: Vec<Metric>,
     /// What the product promises to reach here. May be empty.
@@ -75,7 +76,7 @@ pub struct Tenant {
 /// A way of controlling the machine that takes part in the comparison.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Contender {
+pub struct Configuration {
     /// Its key (`conventional`, `bfq`, `io-cost`, `memcg-limits`, `justitia`).
     pub id: String,
     /// Its name for people (`Conventional`).
@@ -142,16 +143,17 @@ pub struct Paper {
     /// The [`Metric::key`] that the figure is about. Absent: the headline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metric: Option<String>,
-    /// Its numbers, per contender.
+    /// Its numbers, per configuration.
     pub results: Vec<PaperResult>,
 }
 
-/// The paper's numbers for one contender.
+/// The paper's numbers for one configuration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PaperResult {
-    /// The [`Contender::id`] that it corresponds to here; one that did not run is still listed.
-    pub contender: String,
+    /// The [`Configuration::id`] that it corresponds to here; one that did not run is still listed.
+    #[serde(alias = "contender")]
+    pub configuration: String,
     /// The paper's PV, if it gives one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pv: Option<f64>,
@@ -167,8 +169,9 @@ pub struct PaperResult {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Goal {
-    /// The [`Contender::id`] that must reach it.
-    pub contender: String,
+    /// The [`Configuration::id`] that must reach it.
+    #[serde(alias = "contender")]
+    pub configuration: String,
     /// The [`Metric::key`].
     pub metric: String,
     /// What of the metric.
@@ -188,16 +191,16 @@ pub enum Measure {
     Pv,
     /// The total, at most (anonymous bytes reclaimed: 0).
     Total,
-    /// The total over that of the named contender, at least (0.98 = 98 %).
+    /// The total over that of the named configuration, at least (0.98 = 98 %).
     TotalAgainst(String),
-    /// The total over that of the named contender, at most (1.0 = no more than it).
+    /// The total over that of the named configuration, at most (1.0 = no more than it).
     TimesAgainst(String),
-    /// The named contender's total minus this one's, at most (0.005 = half a point of a ratio).
+    /// The named configuration's total minus this one's, at most (0.005 = half a point of a ratio).
     LostAgainst(String),
 }
 
 impl Measure {
-    /// The contender that the goal's own is compared with.
+    /// The configuration that the goal's own is compared with.
     #[must_use]
     pub fn other(&self) -> Option<&str> {
         match self {
@@ -209,12 +212,13 @@ impl Measure {
     }
 }
 
-/// One run of one contender.
+/// One run of one configuration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Run {
-    /// The [`Contender::id`].
-    pub contender: String,
+    /// The [`Configuration::id`].
+    #[serde(alias = "contender")]
+    pub configuration: String,
     /// Whether MGLRU was on; absent where the kernel has none.
     #[serde(default)]
     pub mglru: Option<bool>,

@@ -3,7 +3,7 @@
 use justitia_share::num::to_f64;
 use justitia_share::{Weight, pv};
 
-use super::schema::{Contender, Metric, Outcome, Results, Run, Total};
+use super::schema::{Configuration, Metric, Outcome, Results, Run, Total};
 use super::spread::Spread;
 
 /// The runs of one experiment with the same MGLRU state.
@@ -11,15 +11,15 @@ use super::spread::Spread;
 pub struct Group<'a> {
     /// Whether MGLRU was on; `None` where the kernel has none.
     pub mglru: Option<bool>,
-    /// A row for every contender, whether it ran or not.
+    /// A row for every configuration, whether it ran or not.
     pub rows: Vec<Row<'a>>,
 }
 
-/// One contender in one group.
+/// One configuration in one group.
 #[derive(Debug)]
 pub struct Row<'a> {
     /// Which.
-    pub contender: &'a Contender,
+    pub configuration: &'a Configuration,
     /// How many runs measured something.
     pub measured: usize,
     /// The runs that failed.
@@ -41,7 +41,7 @@ pub struct Failure<'a> {
     pub console: &'a str,
 }
 
-/// One contender's results for one metric.
+/// One configuration's results for one metric.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cell {
     /// By tenant, in the metric's unit.
@@ -88,9 +88,9 @@ pub fn groups(results: &Results) -> Vec<Group<'_>> {
         .map(|mglru| Group {
             mglru,
             rows: results
-                .contenders
+                .configurations
                 .iter()
-                .map(|contender| row(results, contender, mglru))
+                .map(|configuration| row(results, configuration, mglru))
                 .collect(),
         })
         .collect()
@@ -107,11 +107,11 @@ fn state(results: &Results, run: &Run) -> Option<bool> {
     others.all(|other| other == first).then_some(first)?
 }
 
-fn row<'a>(results: &'a Results, contender: &'a Contender, mglru: Option<bool>) -> Row<'a> {
+fn row<'a>(results: &'a Results, configuration: &'a Configuration, mglru: Option<bool>) -> Row<'a> {
     let runs = results
         .runs
         .iter()
-        .filter(|run| run.contender == contender.id && state(results, run) == mglru);
+        .filter(|run| run.configuration == configuration.id && state(results, run) == mglru);
     let mut measured = Vec::new();
     let mut failures = Vec::new();
     for run in runs {
@@ -125,7 +125,7 @@ fn row<'a>(results: &'a Results, contender: &'a Contender, mglru: Option<bool>) 
         }
     }
     Row {
-        contender,
+        configuration,
         measured: measured.len(),
         failures,
         cells: results

@@ -56,7 +56,7 @@ fn of_group(results: &Results, group: &Group<'_>) -> String {
     }
     for row in &group.rows {
         for failure in &row.failures {
-            let label = &row.contender.label;
+            let label = &row.configuration.label;
             let line = format!(
                 "{label}, repeat {}, failed: {}",
                 failure.repeat, failure.reason
@@ -87,7 +87,7 @@ fn table(results: &Results, group: &Group<'_>, position: usize, metric: &Metric)
         group
             .rows
             .iter()
-            .map(|row| right(row.contender.label.clone())),
+            .map(|row| right(row.configuration.label.clone())),
     );
     table.set_header(header);
     for (tenant, (about, ideal)) in results.tenants.iter().zip(ideal(results)).enumerate() {
@@ -137,7 +137,7 @@ fn whole(results: &Results, group: &Group<'_>) -> Option<Table> {
         group
             .rows
             .iter()
-            .map(|row| right(row.contender.label.clone())),
+            .map(|row| right(row.configuration.label.clone())),
     );
     table.set_header(header);
     for (position, metric) in results.metrics.iter().enumerate() {

@@ -17,8 +17,8 @@ fn tenant(name: &str, weight: u64) -> Tenant {
     }
 }
 
-fn contender(id: &str, label: &str) -> Contender {
-    Contender {
+fn configuration(id: &str, label: &str) -> Configuration {
+    Configuration {
         id: id.into(),
         label: label.into(),
         what: format!("what {label} does"),
@@ -36,7 +36,7 @@ fn metric(key: &str, unit: Unit, proportional: bool, total: Total) -> Metric {
 }
 
 /// A run of two tenants with these bandwidths.
-fn run(contender: &str, repeat: u32, bandwidths: [f64; 2]) -> Run {
+fn run(configuration: &str, repeat: u32, bandwidths: [f64; 2]) -> Run {
     let tenants = ["low", "high"].iter().zip(bandwidths);
     let tenants: Vec<_> = tenants
         .map(|(name, value)| TenantValues {
@@ -53,7 +53,7 @@ fn run(contender: &str, repeat: u32, bandwidths: [f64; 2]) -> Run {
         })
         .collect();
     Run {
-        contender: contender.into(),
+        configuration: configuration.into(),
         mglru: Some(true),
         repeat,
         outcome: Outcome::Measured,
@@ -67,7 +67,7 @@ fn run(contender: &str, repeat: u32, bandwidths: [f64; 2]) -> Run {
     }
 }
 
-fn failed(contender: &str, repeat: u32, reason: &str, console: &str) -> Run {
+fn failed(configuration: &str, repeat: u32, reason: &str, console: &str) -> Run {
     Run {
         outcome: Outcome::Failed {
             reason: reason.into(),
@@ -75,7 +75,7 @@ fn failed(contender: &str, repeat: u32, reason: &str, console: &str) -> Run {
         },
         tenants: Vec::new(),
         timeline: Vec::new(),
-        ..run(contender, repeat, [0.0, 0.0])
+        ..run(configuration, repeat, [0.0, 0.0])
     }
 }
 
@@ -90,7 +90,7 @@ fn results() -> Results {
             figure: "Fig. 4".into(),
             metric: None,
             results: vec![PaperResult {
-                contender: "conventional".into(),
+                configuration: "conventional".into(),
                 pv: Some(1.4),
                 normalised: vec![1.0, 1.0],
                 note: String::new(),
@@ -107,10 +107,10 @@ fn results() -> Results {
         date: "2026-01-31T12:00:00Z".into(),
         seed: 7,
         tenants: vec![tenant("low", 100), tenant("high", 300)],
-        contenders: vec![
-            contender("conventional", "Conventional"),
-            contender("bfq", "BFQ weights"),
-            contender("justitia", "Justitia"),
+        configurations: vec![
+            configuration("conventional", "Conventional"),
+            configuration("bfq", "BFQ weights"),
+            configuration("justitia", "Justitia"),
         ],
         metrics: vec![
             metric("bandwidth", Unit::BytesPerSecond, true, Total::Sum),
@@ -118,21 +118,21 @@ fn results() -> Results {
         ],
         goals: vec![
             Goal {
-                contender: "justitia".into(),
+                configuration: "justitia".into(),
                 metric: "bandwidth".into(),
                 measure: Measure::Pv,
                 must: 0.5,
                 stretch: Some(0.1),
             },
             Goal {
-                contender: "justitia".into(),
+                configuration: "justitia".into(),
                 metric: "bandwidth".into(),
                 measure: Measure::TotalAgainst("conventional".into()),
                 must: 0.98,
                 stretch: None,
             },
             Goal {
-                contender: "justitia".into(),
+                configuration: "justitia".into(),
                 metric: "anonymous".into(),
                 measure: Measure::Total,
                 must: 0.0,
@@ -190,7 +190,7 @@ fn drawings(page: &str) -> usize {
 fn the_page_is_well_formed_and_self_contained() {
     let page = html::page(&[results(), results()]);
     let document = parse(&page);
-    // Three contenders' bars, one PV drawing, two timelines and two of curves (BFQ has none), twice.
+    // Three configurations' bars, one PV drawing, two timelines and two of curves (BFQ has none), twice.
     assert_eq!(drawings(&page), 2 * (3 + 1 + 2 + 2));
     assert_eq!(count(&document, "section.experiment"), 2);
     assert_eq!(
@@ -221,7 +221,7 @@ fn medians_spread_totals_and_pv() {
         groups[0]
             .rows
             .iter()
-            .find(|r| r.contender.id == id)
+            .find(|r| r.configuration.id == id)
             .unwrap()
     };
     let justitia = &row("justitia").cells[0];
@@ -355,7 +355,7 @@ fn a_finding_also_tells_the_other_promised_metric() {
 #[test]
 fn what_did_not_run_is_shown_as_such() {
     let mut results = results();
-    results.runs.retain(|run| run.contender == "bfq");
+    results.runs.retain(|run| run.configuration == "bfq");
     let document = parse(&html::page(std::slice::from_ref(&results)));
     let page = text(&document);
     assert!(page.contains("Justitia did not run."), "{page}");
@@ -394,7 +394,7 @@ fn curves_are_drawn_for_who_has_one() {
             .count()
     };
     let mut results = results();
-    // Of three contenders one failed in every run.
+    // Of three configurations one failed in every run.
     assert_eq!(of(&results), 2);
     for run in &mut results.runs {
         run.curves.clear();
@@ -423,8 +423,8 @@ fn hostile_names_are_text() {
             *console = HOSTILE.into();
         }
     }
-    for contender in &mut results.contenders {
-        contender.label = format!("{HOSTILE}{}", contender.id);
+    for configuration in &mut results.configurations {
+        configuration.label = format!("{HOSTILE}{}", configuration.id);
     }
     for metric in &mut results.metrics {
         metric.label = HOSTILE.into();
@@ -501,7 +501,7 @@ fn results_survive_json_and_wrong_ones_are_refused() {
             |r| r.tenants[1].name = "low".into(),
             "every tenant once, found \"low\" twice",
         ),
-        (|r| r.runs[0].contender = "x".into(), "found \"x\""),
+        (|r| r.runs[0].configuration = "x".into(), "found \"x\""),
         (
             |r| r.runs[0].tenants[0].name = "x".into(),
             "expected a tenant",
@@ -513,11 +513,11 @@ fn results_survive_json_and_wrong_ones_are_refused() {
         ),
         (
             |r| r.goals[1].measure = Measure::LostAgainst("x".into()),
-            "expected a contender",
+            "expected a configuration",
         ),
         (
             |r| r.goals[1].measure = Measure::TimesAgainst("x".into()),
-            "expected a contender",
+            "expected a configuration",
         ),
         (|r| r.metrics.clear(), "expected a metric"),
     ];
@@ -539,4 +539,17 @@ fn results_survive_json_and_wrong_ones_are_refused() {
             "{error}"
         );
     }
+}
+
+#[test]
+fn results_with_the_old_key_contender_are_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("old.json");
+    let text = serde_json::to_string(&results()).unwrap();
+    let old = text
+        .replace("\"configurations\":", "\"contenders\":")
+        .replace("\"configuration\":", "\"contender\":");
+    assert_ne!(old, text);
+    std::fs::write(&path, old).unwrap();
+    assert_eq!(read(&path).unwrap(), [results()]);
 }

@@ -5,7 +5,7 @@ use super::schema::{Goal, Measure, Metric, Results, Unit};
 use super::spread::Spread;
 use super::summary::{Cell, Group, Row};
 
-/// The product's own contender, whose results the findings are about; the last if it did not
+/// The product's own configuration, whose results the findings are about; the last if it did not
 /// take part.
 const SUBJECT: &str = "justitia";
 
@@ -61,10 +61,14 @@ pub fn judge(results: &Results, group: &Group<'_>) -> Vec<Judged> {
 fn judge_one(results: &Results, group: &Group<'_>, goal: &Goal) -> Option<Judged> {
     let position = results.metrics.iter().position(|m| m.key == goal.metric)?;
     let metric = results.metrics.get(position)?;
-    let row = |id: &str| group.rows.iter().find(|row| row.contender.id == id);
-    let own_row = row(&goal.contender)?;
+    let row = |id: &str| group.rows.iter().find(|row| row.configuration.id == id);
+    let own_row = row(&goal.configuration)?;
     let cell_of = |id: &str| row(id)?.cells.get(position);
-    let label_of = |id: &str| row(id).map_or(id, |row| &*row.contender.label).to_owned();
+    let label_of = |id: &str| {
+        row(id)
+            .map_or(id, |row| &*row.configuration.label)
+            .to_owned()
+    };
     let own = own_row.cells.get(position)?;
     let paired = |other: &str, f: fn(f64, f64) -> f64| pairs(own, cell_of(other)?, f);
     let (value, aspect) = match &goal.measure {
@@ -98,7 +102,7 @@ fn judge_one(results: &Results, group: &Group<'_>, goal: &Goal) -> Option<Judged
     };
     let bound = |value: f64| format!("{} {}", if upper { "≤" } else { "≥" }, word(value));
     Some(Judged {
-        what: [&own_row.contender.label, &metric.label, &aspect]
+        what: [&own_row.configuration.label, &metric.label, &aspect]
             .map(|part| part.as_str())
             .into_iter()
             .filter(|part| !part.is_empty())
@@ -116,7 +120,7 @@ fn judge_one(results: &Results, group: &Group<'_>, goal: &Goal) -> Option<Judged
     })
 }
 
-/// A comparison repeat by repeat: contenders of the same repeat ran on the same machine state.
+/// A comparison repeat by repeat: configurations of the same repeat ran on the same machine state.
 fn pairs(own: &Cell, other: &Cell, f: fn(f64, f64) -> f64) -> Option<Spread> {
     let total_of = |repeat| other.totals.iter().find(|(r, _)| *r == repeat);
     Spread::of(
@@ -131,12 +135,12 @@ pub fn finding(results: &Results, group: &Group<'_>) -> String {
     let rows = &group.rows;
     let subject = rows
         .iter()
-        .find(|row| row.contender.id == SUBJECT)
+        .find(|row| row.configuration.id == SUBJECT)
         .or(rows.last());
     let (Some(subject), Some(metric)) = (subject, results.metrics.first()) else {
         return "Nothing was measured.".into();
     };
-    let label = &subject.contender.label;
+    let label = &subject.configuration.label;
     let Some(own) = subject.cells.first().filter(|_| subject.measured > 0) else {
         return match subject.failures.len() {
             0 => format!("{label} did not run."),
@@ -145,7 +149,7 @@ pub fn finding(results: &Results, group: &Group<'_>) -> String {
     };
     let baseline = rows
         .first()
-        .filter(|row| row.contender.id != subject.contender.id && row.measured > 0);
+        .filter(|row| row.configuration.id != subject.configuration.id && row.measured > 0);
     let mut text = if metric.proportional {
         proportion(label, metric, own, baseline)
     } else {
@@ -172,7 +176,7 @@ fn also(metric: &Metric, own: &Row<'_>, baseline: Option<&Row<'_>>, position: us
     let Some(own) = pv_of(own) else {
         return String::new();
     };
-    let base = baseline.and_then(|row| Some((&row.contender.label, pv_of(row)?)));
+    let base = baseline.and_then(|row| Some((&row.configuration.label, pv_of(row)?)));
     let base = base.map_or(String::new(), |(label, pv)| format!(", {label} {pv}"));
     format!(" {}: PV {own}{base}.", metric.label)
 }
@@ -185,7 +189,7 @@ fn proportion(label: &str, metric: &Metric, own: &Cell, baseline: Option<&Row<'_
     let mut text = format!("{label}: PV {} of {name}", factor(pv.median));
     let base = baseline.and_then(|row| Some((row, row.cells.first()?)));
     if let Some((row, cell)) = base {
-        let other = &row.contender.label;
+        let other = &row.configuration.label;
         if let Some(base) = cell.pv {
             text.push_str(&format!(", {other} {}", factor(base.median)));
         }
@@ -207,7 +211,7 @@ fn level(label: &str, metric: &Metric, own: &Cell, baseline: Option<&Row<'_>>) -
     let base = baseline.and_then(|row| Some((row, row.cells.first()?.total?)));
     if let Some((row, base)) = base {
         let value = show(metric.unit, base.median);
-        text.push_str(&format!(", {} {value}", row.contender.label));
+        text.push_str(&format!(", {} {value}", row.configuration.label));
     }
     text.push('.');
     text
@@ -218,10 +222,10 @@ fn best_other(rows: &[Row<'_>], subject: &Row<'_>) -> Option<String> {
     let (row, pv) = rows
         .iter()
         .skip(1)
-        .filter(|row| row.contender.id != subject.contender.id)
+        .filter(|row| row.configuration.id != subject.configuration.id)
         .filter_map(|row| Some((row, row.cells.first()?.pv?.median)))
         .min_by(|a, b| a.1.total_cmp(&b.1))?;
-    let (label, pv) = (&row.contender.label, factor(pv));
+    let (label, pv) = (&row.configuration.label, factor(pv));
     Some(format!(" The best of the others is {label} with {pv}."))
 }
 

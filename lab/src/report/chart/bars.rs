@@ -35,7 +35,7 @@ pub fn common_end<'a>(ideal: &[f64], results: impl Iterator<Item = &'a [Option<S
     largest.min(largest_ideal * CUT)
 }
 
-/// One contender's results. `labels` name the tenants below the bars.
+/// One configuration's results. `labels` name the tenants below the bars.
 pub fn bars(
     id: &str,
     title: &str,

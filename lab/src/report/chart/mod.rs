@@ -15,13 +15,13 @@ use maud::{Markup, html};
 
 use super::number::{tick_label, ticks};
 
-/// Colours for contenders in the style sheet (`c0`, `c1`, …).
+/// Colours for configurations in the style sheet (`c0`, `c1`, …).
 const CONTENDER_COLOURS: usize = 8;
 /// Colours for tenants in the style sheet (`t0`: lowest weight, …).
 const TENANT_COLOURS: usize = 8;
 
-/// The style class of the contender at `position`; the product's own has its own colour.
-pub fn contender_class(position: usize, id: &str) -> String {
+/// The style class of the configuration at `position`; the product's own has its own colour.
+pub fn configuration_class(position: usize, id: &str) -> String {
     if id == "justitia" {
         "own".into()
     } else {

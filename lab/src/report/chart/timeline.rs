@@ -1,4 +1,4 @@
-//! A value of every tenant over time, or over the size of its page cache; one contender to a drawing.
+//! A value of every tenant over time, or over the size of its page cache; one configuration to a drawing.
 
 use justitia_share::num::to_f64;
 use maud::{Markup, html};
@@ -82,7 +82,7 @@ fn heights(lines: &[Line<'_>]) -> (f64, f64) {
         .fold((0.0, 0.0), |a, b| (f64::max(a.0, b.0), f64::max(a.1, b.1)))
 }
 
-/// One contender's drawing.
+/// One configuration's drawing.
 pub fn timeline(id: &str, title: &str, panel: &Panel, lines: &[Line<'_>]) -> Markup {
     let axis = Axis::new(panel.end * panel.scale.factor, 4);
     let values = lines

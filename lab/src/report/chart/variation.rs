@@ -1,4 +1,4 @@
-//! PV by contender, the paper's beside ours.
+//! PV by configuration, the paper's beside ours.
 
 use justitia_share::num::to_f64;
 use maud::{Markup, html};
@@ -7,9 +7,9 @@ use super::super::number::factor;
 use super::super::spread::Spread;
 use super::{Axis, Frame, px, short, svg};
 
-/// One contender's PV.
+/// One configuration's PV.
 pub struct Bar<'a> {
-    /// The contender's name.
+    /// The configuration's name.
     pub label: &'a str,
     /// Its style class.
     pub class: String,

@@ -1,8 +1,8 @@
-//! The tenants' miss-ratio curves, one contender to a drawing.
+//! The tenants' miss-ratio curves, one configuration to a drawing.
 
 use maud::{Markup, html};
 
-use super::super::chart::{Line, Panel, contender_class, tenant_class, timeline};
+use super::super::chart::{Line, Panel, configuration_class, tenant_class, timeline};
 use super::super::number::{Scale, scale, show};
 use super::super::schema::{Results, Unit};
 use super::super::summary::{Group, Row};
@@ -13,7 +13,7 @@ const MIB: Scale = Scale {
     name: "MiB of page cache",
 };
 
-/// The curves, if any contender has one.
+/// The curves, if any configuration has one.
 pub fn section(results: &Results, group: &Group<'_>, id: &str) -> Markup {
     let rows = group.rows.iter().enumerate();
     let panels: Vec<(usize, &Row<'_>, Vec<Line<'_>>)> = rows
@@ -43,11 +43,11 @@ pub fn section(results: &Results, group: &Group<'_>, id: &str) -> Markup {
                 @for (number, row, lines) in &panels {
                     div {
                         p.name {
-                            span.key.(contender_class(*number, &row.contender.id)) {}
-                            (row.contender.label)
+                            span.key.(configuration_class(*number, &row.configuration.id)) {}
+                            (row.configuration.label)
                         }
                         (timeline(&format!("{id}{number}"),
-                            &format!("{}, miss ratio by the size of the page cache", row.contender.label),
+                            &format!("{}, miss ratio by the size of the page cache", row.configuration.label),
                             &panel, lines))
                     }
                 }
@@ -84,7 +84,7 @@ fn numbers(panels: &[(usize, &Row<'_>, Vec<Line<'_>>)]) -> Markup {
                     caption { "Misses with a part of the largest size of the curve" }
                     thead {
                         tr {
-                            th scope="col" { "Contender" }
+                            th scope="col" { "Configuration" }
                             th scope="col" { "Tenant" }
                             th.number scope="col" { "Largest" }
                             @for part in PARTS {
@@ -97,7 +97,7 @@ fn numbers(panels: &[(usize, &Row<'_>, Vec<Line<'_>>)]) -> Markup {
                             @for line in lines {
                                 @let largest = line.points.last().map_or(0.0, |point| point.0);
                                 tr {
-                                    th scope="row" { (row.contender.label) }
+                                    th scope="row" { (row.configuration.label) }
                                     td { (line.name) }
                                     td.number { (show(Unit::Bytes, largest)) }
                                     @for part in PARTS {

@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::super::chart::{
-    Bar, Line, Panel, bars, common_end, contender_class, tenant_class, timeline, variation,
+    Bar, Line, Panel, bars, common_end, configuration_class, tenant_class, timeline, variation,
 };
 use super::super::number::{scale, show};
 use super::super::schema::{Metric, Results, Total, Unit};
@@ -72,11 +72,11 @@ fn circumstances(results: &Results) -> Markup {
             }
         }
         details {
-            summary { "Contenders" }
+            summary { "Configurations" }
             dl {
-                @for contender in &results.contenders {
-                    dt { (contender.label) }
-                    dd { (contender.what) }
+                @for configuration in &results.configurations {
+                    dt { (configuration.label) }
+                    dd { (configuration.what) }
                 }
             }
         }
@@ -153,12 +153,12 @@ fn failures(group: &Group<'_>) -> Markup {
     html! {
         @for row in &group.rows {
             @if row.measured == 0 && row.failures.is_empty() {
-                p.failed { (row.contender.label) " did not run." }
+                p.failed { (row.configuration.label) " did not run." }
             }
             @for failure in &row.failures {
                 div.failed {
                     p {
-                        strong { (row.contender.label) ", repeat " (failure.repeat) ", failed: " }
+                        strong { (row.configuration.label) ", repeat " (failure.repeat) ", failed: " }
                         (failure.reason)
                     }
                     @if !failure.console.is_empty() {
@@ -199,10 +199,10 @@ fn proportions(results: &Results, group: &Group<'_>, position: usize, id: &str) 
             }
             div.multiples {
                 @for (number, (row, results)) in group.rows.iter().zip(&rows).enumerate() {
-                    @let class = contender_class(number, &row.contender.id);
+                    @let class = configuration_class(number, &row.configuration.id);
                     div {
-                        p.name { span.key.(class) {} (row.contender.label) }
-                        (bars(&format!("{id}-b{number}"), &row.contender.label, &class, &labels,
+                        p.name { span.key.(class) {} (row.configuration.label) }
+                        (bars(&format!("{id}-b{number}"), &row.configuration.label, &class, &labels,
                             &ideal, results, end))
                     }
                 }
@@ -218,10 +218,10 @@ fn variations(results: &Results, group: &Group<'_>, position: usize, id: &str) -
         .iter()
         .enumerate()
         .map(|(number, row)| Bar {
-            label: &row.contender.label,
-            class: contender_class(number, &row.contender.id),
+            label: &row.configuration.label,
+            class: configuration_class(number, &row.configuration.id),
             own: row.cells.get(position).and_then(|cell| cell.pv),
-            paper: table::paper_of(results, position, &row.contender.id).and_then(|p| p.pv),
+            paper: table::paper_of(results, position, &row.configuration.id).and_then(|p| p.pv),
         })
         .collect();
     html! {
@@ -237,7 +237,7 @@ fn variations(results: &Results, group: &Group<'_>, position: usize, id: &str) -
     }
 }
 
-/// A metric's timelines, if any contender has one.
+/// A metric's timelines, if any configuration has one.
 fn over_time(results: &Results, group: &Group<'_>, metric: &Metric, id: &str) -> Markup {
     let panels: Vec<(usize, &Row<'_>, Vec<Line<'_>>)> = group
         .rows
@@ -267,18 +267,18 @@ fn over_time(results: &Results, group: &Group<'_>, metric: &Metric, id: &str) ->
         h4 { (metric.label) " over time" }
         figure {
             figcaption {
-                "The repeat with the median result of each contender."
+                "The repeat with the median result of each configuration."
                 (legend(results, context))
             }
             div.multiples {
                 @for (number, row, lines) in &panels {
                     div {
                         p.name {
-                            span.key.(contender_class(*number, &row.contender.id)) {}
-                            (row.contender.label)
+                            span.key.(configuration_class(*number, &row.configuration.id)) {}
+                            (row.configuration.label)
                         }
                         (timeline(&format!("{id}-l{number}"),
-                            &format!("{}, {} over time", row.contender.label, metric.label),
+                            &format!("{}, {} over time", row.configuration.label, metric.label),
                             &panel, lines))
                     }
                 }

@@ -28,7 +28,7 @@ pub fn page(all: &[Results]) -> String {
                     h1 { "Results of the experiments" }
                     p.lead {
                         "Do I/O weights hold for what applications see? Each experiment runs the same "
-                        "workload under each contender, on the same machine, in a random order."
+                        "workload under each configuration, on the same machine, in a random order."
                     }
                     (how_to_read())
                     @if all.len() > 1 {

@@ -9,16 +9,16 @@ use super::super::schema::{Metric, Paper, PaperResult, Results, Total};
 use super::super::spread::Spread;
 use super::super::summary::{Cell, Group, Row, ideal};
 
-/// What the paper reports for a contender, if its figure is about the metric.
+/// What the paper reports for a configuration, if its figure is about the metric.
 pub fn paper_of<'a>(
     results: &'a Results,
     metric: usize,
-    contender: &str,
+    configuration: &str,
 ) -> Option<&'a PaperResult> {
     let of_figure = paper_results(results, metric);
     of_figure
         .iter()
-        .find(|result| result.contender == contender)
+        .find(|result| result.configuration == configuration)
 }
 
 fn paper_results(results: &Results, metric: usize) -> &[PaperResult] {
@@ -30,7 +30,7 @@ fn paper_results(results: &Results, metric: usize) -> &[PaperResult] {
     paper.map_or(&[], |paper| &paper.results)
 }
 
-/// One metric: a row per tenant, a column per contender; totals, PV and the paper's numbers below.
+/// One metric: a row per tenant, a column per configuration; totals, PV and the paper's numbers below.
 pub fn metric(results: &Results, group: &Group<'_>, position: usize) -> Markup {
     let Some(metric) = results.metrics.get(position) else {
         return html! {};
@@ -47,7 +47,7 @@ pub fn metric(results: &Results, group: &Group<'_>, position: usize) -> Markup {
                         th.number scope="col" { "Weight" }
                         @if metric.proportional { th.number scope="col" { "Ideal" } }
                         @for row in &group.rows {
-                            th.number scope="col" { (row.contender.label) }
+                            th.number scope="col" { (row.configuration.label) }
                         }
                     }
                 }
@@ -77,16 +77,16 @@ pub fn metric(results: &Results, group: &Group<'_>, position: usize) -> Markup {
                     }
                     @if !paper_results(results, position).is_empty() {
                         (across("PV in the paper", columns, group, |row| {
-                            let pv = paper_of(results, position, &row.contender.id)?.pv?;
+                            let pv = paper_of(results, position, &row.configuration.id)?.pv?;
                             Some(html! { (factor(pv)) })
                         }))
                         (across("Normalised in the paper", columns, group, |row| {
-                            let paper = paper_of(results, position, &row.contender.id)?;
+                            let paper = paper_of(results, position, &row.configuration.id)?;
                             let values: Vec<_> = paper.normalised.iter().map(|v| factor(*v)).collect();
                             (!values.is_empty()).then(|| html! { (values.join(" : ")) })
                         }))
                         (across("The paper says", columns, group, |row| {
-                            let note = &paper_of(results, position, &row.contender.id)?.note;
+                            let note = &paper_of(results, position, &row.configuration.id)?.note;
                             (!note.is_empty()).then(|| html! { (note) })
                         }))
                     }
@@ -121,7 +121,7 @@ pub fn whole(results: &Results, group: &Group<'_>) -> Markup {
                     tr {
                         th scope="col" { "Measure" }
                         @for row in &group.rows {
-                            th.number scope="col" { (row.contender.label) }
+                            th.number scope="col" { (row.configuration.label) }
                         }
                     }
                 }
@@ -138,17 +138,17 @@ pub fn whole(results: &Results, group: &Group<'_>) -> Markup {
     }
 }
 
-/// A contender of the paper that did not take part here.
+/// A configuration of the paper that did not take part here.
 fn elsewhere(results: &Results, group: &Group<'_>, position: usize) -> Markup {
-    let here = |id: &str| group.rows.iter().any(|row| row.contender.id == id);
+    let here = |id: &str| group.rows.iter().any(|row| row.configuration.id == id);
     let others = paper_results(results, position)
         .iter()
-        .filter(|result| !here(&result.contender))
-        .map(|result| (&result.contender, result.pv));
+        .filter(|result| !here(&result.configuration))
+        .map(|result| (&result.configuration, result.pv));
     html! {
-        @for (contender, pv) in others {
+        @for (configuration, pv) in others {
             p.note {
-                "Not run here: " (contender)
+                "Not run here: " (configuration)
                 @if let Some(pv) = pv { ", PV " (factor(pv)) " in the paper" }
                 "."
             }
@@ -176,7 +176,7 @@ fn tenant_cell(metric: &Metric, cell: Option<&Cell>, tenant: usize) -> Markup {
     }
 }
 
-/// A row that has a value per contender; left out if none has one.
+/// A row that has a value per configuration; left out if none has one.
 fn across(
     name: &str,
     columns: usize,
@@ -224,7 +224,7 @@ pub fn timelines(metric: &Metric, panels: &[(usize, &Row<'_>, Vec<Line<'_>>)]) -
                     caption { (metric.label) " over time" @if !scale.name.is_empty() { ", " (scale.name) } }
                     thead {
                         tr {
-                            th scope="col" { "Contender" }
+                            th scope="col" { "Configuration" }
                             th scope="col" { "Tenant" }
                             @for name in ["First", "Mean", "Smallest", "Largest", "Last"] {
                                 th.number scope="col" { (name) }
@@ -234,7 +234,7 @@ pub fn timelines(metric: &Metric, panels: &[(usize, &Row<'_>, Vec<Line<'_>>)]) -
                     tbody {
                         @for (row, line) in lines() {
                             tr {
-                                th scope="row" { (row.contender.label) }
+                                th scope="row" { (row.configuration.label) }
                                 td { (line.name) }
                                 @for value in profile(line.points) {
                                     td.number { (number(value)) }

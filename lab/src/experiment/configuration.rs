@@ -1,5 +1,5 @@
-//! The ways of controlling the machine that are compared. The tenants' weights are always set, for
-//! everybody; a contender decides what enforces them.
+//! The ways of controlling the machine that are compared. The tenants' weights are always set, in
+//! all of them; a configuration decides what enforces the weights.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,8 +7,8 @@ use crate::report::schema;
 
 /// One way of controlling the machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Contender {
-    /// As `--contender` takes it.
+pub struct Configuration {
+    /// As `--configuration` takes it.
     pub id: String,
     /// For people.
     pub label: String,
@@ -26,8 +26,8 @@ pub struct Contender {
     pub agent: bool,
     /// Whether the agent shares the disk by credits.
     pub credits: bool,
-    /// Whether the agent hands the pages of shared files to their heaviest user.
-    pub ownership: bool,
+    /// Whether the agent recharges the pages of shared files to their heaviest user.
+    pub recharge: bool,
     /// Whether the agent divides the cache by what tenants hold, not by what they use.
     pub usage: bool,
 }
@@ -50,8 +50,8 @@ pub enum MemoryLimit {
     High,
 }
 
-impl Contender {
-    /// Every contender the lab knows, in the order in which results show them.
+impl Configuration {
+    /// Every configuration the lab knows, in the order in which results show them.
     #[must_use]
     pub fn all() -> Vec<Self> {
         let plain = Self {
@@ -64,7 +64,7 @@ impl Contender {
             io_max: false,
             agent: false,
             credits: false,
-            ownership: false,
+            recharge: false,
             usage: false,
         };
         let named = |id: &str, label: &str, what: &str| Self {
@@ -148,29 +148,42 @@ impl Contender {
             Self {
                 scheduler: Scheduler::Bfq,
                 agent: true,
-                ownership: true,
+                recharge: true,
                 ..named(
-                    "justitia+ownership",
-                    "Justitia with ownership",
-                    "justitia run with page ownership, looking every 10 s, over BFQ with io.bfq.weight.",
+                    "justitia+recharge",
+                    "Justitia with recharging",
+                    "justitia run with pages of shared files recharged, sampled every 10 s, over BFQ with io.bfq.weight.",
                 )
             },
         ]
     }
 
-    /// The contender of this name.
+    /// The configuration of this name. Results and command lines of before may use its old name.
     pub fn find(id: &str) -> Result<Self, String> {
         let all = Self::all();
-        let known: Vec<String> = all.iter().map(|contender| contender.id.clone()).collect();
+        let id = if id == "justitia+ownership" {
+            "justitia+recharge"
+        } else {
+            id
+        };
+        let known: Vec<String> = all
+            .iter()
+            .map(|configuration| configuration.id.clone())
+            .collect();
         all.into_iter()
-            .find(|contender| contender.id == id)
-            .ok_or_else(|| format!("expected a contender ({}), found {id:?}", known.join(", ")))
+            .find(|configuration| configuration.id == id)
+            .ok_or_else(|| {
+                format!(
+                    "expected a configuration ({}), found {id:?}",
+                    known.join(", ")
+                )
+            })
     }
 
     /// As results name it.
     #[must_use]
-    pub fn described(&self) -> schema::Contender {
-        schema::Contender {
+    pub fn described(&self) -> schema::Configuration {
+        schema::Configuration {
             id: self.id.clone(),
             label: self.label.clone(),
             what: self.what.clone(),
