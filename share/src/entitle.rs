@@ -1,19 +1,16 @@
 //! Entitlement: what each tenant may have now.
 
 use crate::fill::{Bid, divide};
-use crate::tree::Tree;
+use crate::{Demand, NodeId, Tree};
 
 /// The part of `capacity` that each node of the tree is entitled to, indexed by
-/// [`NodeId::index`](crate::NodeId::index); the root's is the capacity.
+/// [`NodeId::index`](crate::NodeId::index).
 ///
 /// Hierarchical (a group divides what its parent is entitled to), weighted, and work-conserving (what a
 /// node's subtree does not demand goes to its siblings, by weight). In every group the parts add up to the
 /// parent's; none is below its floor while the floors fit; none gets more than is of use to it while another gets less
 /// and is below its part by weight; none is above its demand unless all are satisfied. Monotone in weight, use, demand and
-/// capacity (see [`divide`]).
-///
-/// A wish ([`Tree::set_wish`]) counts as a floor among siblings, after all their floors, and nowhere else: as
-/// the kernel's `memory.low`, whose effect in a subtree is bounded by the subtree's own.
+/// capacity (see [`divide`]). A group's requested protection ([`Demand::requested`]) comes after all floors of the group.
 ///
 /// With unlimited demands this is the Justitia paper's `Threshold = NR_FILE_PAGES × proportion` (section
 /// III-B3, equation 1), at every level of the tree; with demands it is DoubleDecker's effective
@@ -21,77 +18,66 @@ use crate::tree::Tree;
 ///
 /// One pass up, one down, each linear in the nodes (sorting within a sibling group apart).
 #[must_use]
-pub fn entitlements(tree: &Tree, capacity: u64) -> Vec<u64> {
-    let groups = tree.groups();
+pub fn entitlements(tree: &Tree<Demand>, capacity: u64) -> Vec<u64> {
     let bids = subtree_bids(tree);
     let mut parts = vec![0; tree.len()];
-    parts[0] = capacity;
     let mut group = Vec::new();
-    for node in 0..tree.len() {
-        let children = groups.children(node);
+    for parent in tree.parents() {
+        let amount = parent.map_or(capacity, |parent| parts[parent.index()]);
         group.clear();
-        group.extend(children.iter().map(|&c| bids[c]));
-        heed_wishes(tree, children, parts[node], &mut group);
-        for (&child, part) in children.iter().zip(divide(parts[node], &group)) {
-            parts[child] = part;
+        group.extend(tree.children(parent).map(|child| bids[child.index()]));
+        apply_requested(tree, parent, amount, &mut group);
+        for (child, part) in tree.children(parent).zip(divide(amount, &group)) {
+            parts[child.index()] = part;
         }
     }
     parts
 }
 
 /// What each node asks for on behalf of its whole subtree.
-fn subtree_bids(tree: &Tree) -> Vec<Bid> {
-    let mut floors = vec![0u64; tree.len()];
-    let mut useful: Vec<Option<u64>> = vec![None; tree.len()];
-    let mut demands: Vec<Option<u64>> = vec![None; tree.len()];
-    let mut bids = vec![
+fn subtree_bids(tree: &Tree<Demand>) -> Vec<Bid> {
+    let merge = |sum: &mut Bid, child: &Bid| {
+        sum.floor = sum.floor.saturating_add(child.floor);
+        sum.useful = sum.useful.saturating_add(child.useful);
+        sum.demand = sum.demand.saturating_add(child.demand);
+    };
+    tree.fold_up(merge, |node, own, below| {
+        let (useful, total) = if tree.is_leaf(node) {
+            (own.useful, own.total)
+        } else {
+            // What an inner node is to keep, it keeps, even where its children ask for less.
+            let keeps = own.floor.min(own.total);
+            (below.useful, below.demand.min(own.total).max(keeps))
+        };
+        let floor = below.floor.max(own.floor).min(total);
         Bid {
-            weight: 0,
-            floor: 0,
-            useful: 0,
-            demand: 0
-        };
-        tree.len()
-    ];
-    for node in (0..tree.len()).rev() {
-        let claim = tree.nodes[node].claim;
-        // What an inner node is to keep, it keeps, even where its children ask for less.
-        let own = claim.floor.min(claim.demand);
-        let demand = demands[node].map_or(claim.demand, |sum| sum.min(claim.demand).max(own));
-        let floor = floors[node].max(claim.floor).min(demand);
-        let of_use = useful[node].unwrap_or(claim.useful).max(floor).min(demand);
-        bids[node] = Bid {
-            weight: u32::from(claim.weight),
+            weight: u32::from(own.weight),
             floor,
-            useful: of_use,
-            demand,
-        };
-        if node > 0 {
-            let parent = tree.nodes[node].parent;
-            floors[parent] = floors[parent].saturating_add(floor);
-            useful[parent] = Some(useful[parent].unwrap_or(0).saturating_add(of_use));
-            demands[parent] = Some(demands[parent].unwrap_or(0).saturating_add(demand));
+            useful: useful.max(floor).min(total),
+            demand: total,
         }
-    }
-    bids
+    })
 }
 
-/// Turns what `children` wish into floors. Where they do not fit beside the floors, floors come first, and what
-/// is left goes to the wishes, by weight.
-fn heed_wishes(tree: &Tree, children: &[usize], amount: u64, group: &mut [Bid]) {
-    if children.iter().all(|&c| tree.nodes[c].wish == 0) {
+/// Turns what the children of `parent` request into floors. Where that does not fit beside the floors, floors come first,
+/// and what is left goes to the requests, by weight.
+fn apply_requested(tree: &Tree<Demand>, parent: Option<NodeId>, amount: u64, group: &mut [Bid]) {
+    let requests = tree.children(parent).map(|child| tree[child].requested);
+    if requests.clone().all(|requested| requested == 0) {
         return;
     }
-    let wished = |i: usize, bid: &Bid| tree.nodes[children[i]].wish.min(bid.demand).max(bid.floor);
-    let sum: u128 = (0..)
+    let protected = |(requested, bid): (u64, &Bid)| requested.min(bid.demand).max(bid.floor);
+    let sum: u128 = requests
+        .clone()
         .zip(group.iter())
-        .map(|(i, bid)| u128::from(wished(i, bid)))
+        .map(|pair| u128::from(protected(pair)))
         .sum();
-    for (i, bid) in group.iter_mut().enumerate() {
+    for (requested, bid) in requests.zip(group) {
+        let protected = protected((requested, bid));
         if sum > u128::from(amount) {
-            bid.demand = wished(i, bid);
+            bid.demand = protected;
         } else {
-            bid.floor = wished(i, bid);
+            bid.floor = protected;
         }
     }
 }

@@ -11,7 +11,7 @@ use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
 /// One bidder of a sibling group. The unit is the caller's (bytes, credits, blocks).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bid {
     /// Relative weight; 0 gets nothing above its floor.
     pub weight: u32,

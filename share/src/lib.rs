@@ -6,6 +6,7 @@
 
 mod age;
 pub mod curve;
+mod demand;
 mod entitle;
 mod fill;
 pub mod live;
@@ -18,9 +19,10 @@ pub mod credit;
 pub mod num;
 
 pub use age::{Ageing, Order, VirtualTime, WaitQueue};
+pub use demand::Demand;
 pub use entitle::entitlements;
 pub use fill::{Bid, divide};
 pub use pv::pv;
-pub use tree::{Claim, NodeId, Tree};
+pub use tree::{NodeId, ParentError, Tree};
 pub use victim::{give_back, overage, victim};
 pub use weight::{Weight, WeightError};

@@ -6,7 +6,7 @@
 
 use crate::num::to_f64;
 use crate::pv::of_proportions;
-use crate::{NodeId, Tree};
+use crate::{Demand, NodeId, Tree};
 
 /// What a tenant did in a window of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -43,12 +43,21 @@ pub fn contends(activity: &Activity) -> bool {
 /// PV of a tree in a window.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LivePv {
+    /// Of the group right below the root; `None` where fewer than two of it contend.
+    pub top: Option<f64>,
     /// Of every node's children, indexed by [`NodeId::index`]; `None` where fewer than two of them contend.
     pub groups: Vec<Option<f64>>,
     /// Of all contending leaves together, against the products of their shares down the tree.
     pub whole: Option<f64>,
     /// Whether a node contends: a leaf by itself, an inner node if a leaf below it does.
     pub contends: Vec<bool>,
+}
+
+/// What a leaf has got, or the contending leaves below an inner node have got together.
+#[derive(Clone, Copy, Debug, Default)]
+struct Got {
+    bytes: u64,
+    contends: bool,
 }
 
 /// PV of every sibling group and of the whole tree. `activities` is indexed like the tree; only leaves'
@@ -60,65 +69,78 @@ pub struct LivePv {
 /// # Panics
 /// If `activities` is shorter than the tree.
 #[must_use]
-pub fn live_pv(tree: &Tree, activities: &[Activity]) -> LivePv {
+pub fn live_pv(tree: &Tree<Demand>, activities: &[Activity]) -> LivePv {
     assert!(
         activities.len() >= tree.len(),
         "an activity for every node of the tree"
     );
-    let groups = tree.groups();
-    let mut contending = vec![false; tree.len()];
-    let mut got = vec![0u64; tree.len()];
-    for node in (0..tree.len()).rev() {
-        let children = groups.children(node);
-        if children.is_empty() && node > 0 {
-            contending[node] = contends(&activities[node]);
-            got[node] = activities[node].bytes;
-        } else {
-            let part = children.iter().filter(|c| contending[**c]);
-            got[node] = part.clone().map(|c| got[*c]).sum();
-            contending[node] = part.count() > 0;
-        }
-    }
-
-    let mut of_groups = vec![None; tree.len()];
+    let got = tree.fold_up(
+        |sum: &mut Got, child| {
+            sum.bytes += if child.contends { child.bytes } else { 0 };
+            sum.contends |= child.contends;
+        },
+        |node, _, below| {
+            let activity = &activities[node.index()];
+            if tree.is_leaf(node) {
+                Got {
+                    bytes: activity.bytes,
+                    contends: contends(activity),
+                }
+            } else {
+                below
+            }
+        },
+    );
+    let mut pv = LivePv {
+        groups: vec![None; tree.len()],
+        contends: got.iter().map(|got| got.contends).collect(),
+        ..LivePv::default()
+    };
     let mut ideal = vec![1.0; tree.len()];
     let mut leaves = (Vec::new(), Vec::new());
-    for node in 0..tree.len() {
-        let group: Vec<usize> = groups
-            .children(node)
-            .iter()
-            .copied()
-            .filter(|c| contending[*c])
+    for parent in tree.parents() {
+        let group: Vec<NodeId> = tree
+            .children(parent)
+            .filter(|child| got[child.index()].contends)
             .collect();
-        let weight = |child: &usize| to_f64(tree.claim(NodeId(*child)).weight.get());
-        let weights: Vec<f64> = group.iter().map(weight).collect();
+        let weights: Vec<f64> = group
+            .iter()
+            .map(|child| to_f64(tree[*child].weight.get()))
+            .collect();
+        let actual: Vec<f64> = group
+            .iter()
+            .map(|child| to_f64(got[child.index()].bytes))
+            .collect();
         let sum: f64 = weights.iter().sum();
-        for (child, weight) in group.iter().zip(&weights) {
-            ideal[*child] = ideal[node] * weight / sum;
+        let above = parent.map_or(1.0, |parent| ideal[parent.index()]);
+        for ((child, weight), actual) in group.iter().zip(&weights).zip(&actual) {
+            ideal[child.index()] = above * weight / sum;
+            if tree.is_leaf(*child) {
+                leaves.0.push(ideal[child.index()]);
+                leaves.1.push(*actual);
+            }
         }
-        if group.len() > 1 {
-            let actual: Vec<f64> = group.iter().map(|c| to_f64(got[*c])).collect();
-            of_groups[node] = of_proportions(&weights, &actual);
-        }
-        if node > 0 && contending[node] && groups.children(node).is_empty() {
-            leaves.0.push(ideal[node]);
-            leaves.1.push(to_f64(got[node]));
-        }
+        let of_group = match parent {
+            Some(parent) => &mut pv.groups[parent.index()],
+            None => &mut pv.top,
+        };
+        *of_group = compared(&weights, &actual);
     }
-    let whole = (leaves.0.len() > 1)
-        .then(|| of_proportions(&leaves.0, &leaves.1))
-        .flatten();
-    LivePv {
-        groups: of_groups,
-        whole,
-        contends: contending,
-    }
+    pv.whole = compared(&leaves.0, &leaves.1);
+    pv
+}
+
+/// PV of two or more.
+fn compared(ideal: &[f64], actual: &[f64]) -> Option<f64> {
+    (ideal.len() > 1)
+        .then(|| of_proportions(ideal, actual))
+        .flatten()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Claim, Weight};
+    use crate::Weight;
     use proptest::prelude::*;
 
     fn busy(bytes: u64) -> Activity {
@@ -201,73 +223,76 @@ mod tests {
         }
     }
 
-    fn tree(nodes: &[(usize, u64)]) -> Tree {
-        let mut tree = Tree::new();
-        for (parent, weight) in nodes {
-            let weight = Weight::try_from(*weight).unwrap();
-            tree.add(NodeId(*parent), Claim::unlimited(weight));
-        }
-        tree
+    fn tree(nodes: &[(Option<usize>, u64)]) -> Tree<Demand> {
+        let demand = |weight: u64| Demand::unlimited(Weight::try_from(weight).unwrap());
+        let nodes = nodes.iter().map(|(parent, w)| (*parent, demand(*w)));
+        Tree::from_parents(nodes).unwrap()
     }
 
     #[test]
     fn an_idle_or_satisfied_tenant_makes_nobody_look_unfair() {
-        let three = tree(&[(0, 100), (0, 200), (0, 800)]);
+        let three = tree(&[(None, 100), (None, 200), (None, 800)]);
         let satisfied = Activity {
             held_up: Some(0.0),
             ..busy(3)
         };
         for third in [Activity::default(), satisfied] {
-            let pv = live_pv(&three, &[Activity::default(), busy(10), busy(20), third]);
-            assert_eq!(pv.groups[0], Some(0.0), "{third:?}");
+            let pv = live_pv(&three, &[busy(10), busy(20), third]);
+            assert_eq!(pv.top, Some(0.0), "{third:?}");
             assert_eq!(pv.whole, Some(0.0));
-            assert_eq!(pv.contends, [true, true, true, false]);
+            assert_eq!(pv.contends, [true, true, false]);
         }
-        let pv = live_pv(&three, &[Activity::default(), busy(10), busy(20), busy(3)]);
+        let pv = live_pv(&three, &[busy(10), busy(20), busy(3)]);
         assert!(
-            (pv.groups[0].unwrap() - 7.7 / 3.0).abs() < 1e-9,
+            (pv.top.unwrap() - 7.7 / 3.0).abs() < 1e-9,
             "ideal 8, got 0.3"
         );
     }
 
     #[test]
     fn one_contender_has_nobody_to_be_compared_with() {
-        let two = tree(&[(0, 100), (0, 800)]);
-        let pv = live_pv(&two, &[Activity::default(), busy(10), Activity::default()]);
-        assert_eq!((pv.groups[0], pv.whole), (None, None));
+        let two = tree(&[(None, 100), (None, 800)]);
+        let pv = live_pv(&two, &[busy(10), Activity::default()]);
+        assert_eq!((pv.top, pv.whole), (None, None));
     }
 
     #[test]
     fn every_level_and_the_whole() {
         // Two slices 100:300, in the second two containers 100:100, one of them idle.
-        let nodes = tree(&[(0, 100), (0, 300), (1, 100), (2, 100), (2, 100)]);
+        let nodes = tree(&[
+            (None, 100),
+            (None, 300),
+            (Some(0), 100),
+            (Some(1), 100),
+            (Some(1), 100),
+        ]);
         let none = Activity::default();
-        let even = live_pv(&nodes, &[none, none, none, busy(10), busy(15), busy(15)]);
-        assert_eq!(even.groups, [Some(0.0), None, Some(0.0), None, None, None]);
+        let even = live_pv(&nodes, &[none, none, busy(10), busy(15), busy(15)]);
+        assert_eq!(even.top, Some(0.0));
+        assert_eq!(even.groups, [None, Some(0.0), None, None, None]);
         assert!(even.whole.unwrap() < 1e-9);
-        let one_idle = live_pv(&nodes, &[none, none, none, busy(10), busy(30), none]);
-        assert_eq!(one_idle.groups[0], Some(0.0));
-        assert_eq!(one_idle.groups[2], None);
+        let one_idle = live_pv(&nodes, &[none, none, busy(10), busy(30), none]);
+        assert_eq!(one_idle.top, Some(0.0));
+        assert_eq!(one_idle.groups[1], None);
         assert!(
             one_idle.whole.unwrap() < 1e-9,
             "the sibling inherits what the idle one leaves"
         );
         // Fair between the slices, unfair inside one.
-        let inside = live_pv(&nodes, &[none, none, none, busy(10), busy(5), busy(25)]);
-        assert_eq!(inside.groups[0], Some(0.0));
-        assert!(inside.groups[2].unwrap() > 0.6);
+        let inside = live_pv(&nodes, &[none, none, busy(10), busy(5), busy(25)]);
+        assert_eq!(inside.top, Some(0.0));
+        assert!(inside.groups[1].unwrap() > 0.6);
         assert!(inside.whole.unwrap() > 0.3);
     }
 
     proptest! {
         #[test]
         fn in_proportion_is_zero(weights in proptest::collection::vec(1..=10_000u64, 2..20), unit in 1..1_000_000u64) {
-            let nodes = tree(&weights.iter().map(|w| (0, *w)).collect::<Vec<_>>());
-            let mut activities = vec![Activity::default()];
-            activities.extend(weights.iter().map(|w| busy(w * unit)));
+            let nodes = tree(&weights.iter().map(|w| (None, *w)).collect::<Vec<_>>());
+            let activities: Vec<Activity> = weights.iter().map(|w| busy(w * unit)).collect();
             let pv = live_pv(&nodes, &activities);
             prop_assert!(pv.whole.unwrap() < 1e-6);
-            prop_assert!(pv.groups[0].unwrap() < 1e-6);
+            prop_assert!(pv.top.unwrap() < 1e-6);
         }
     }
 }

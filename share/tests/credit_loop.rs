@@ -6,7 +6,7 @@ mod disk;
 
 use disk::{Machine, Work};
 use justitia_share::credit::{CreditLoop, Flow, Interval, Observed, Settings};
-use justitia_share::{Claim, NodeId, Tree, Weight, num, pv};
+use justitia_share::{Demand, NodeId, Tree, Weight, num, pv};
 
 const WEIGHTS: [u64; 4] = [100, 200, 400, 800];
 
@@ -198,7 +198,7 @@ fn a_disk_that_does_little_is_let_go_whatever_its_users_wait_for() {
     let nodes = Machine::new(&[100, 100]);
     let mut credits = CreditLoop::new(Settings::default());
     let (a, b) = {
-        let tenants: Vec<NodeId> = nodes.tree.tenants().collect();
+        let tenants: Vec<NodeId> = nodes.tree.ids().collect();
         (tenants[0], tenants[1])
     };
     let mut step = |busy: f64, bytes: f64| {
@@ -225,7 +225,7 @@ fn a_disk_that_does_little_is_let_go_whatever_its_users_wait_for() {
 fn who_stands_still_behind_his_own_pages_may_write_them_soon() {
     // A writer of weight 100 with 40 MB in the throttling layer, beside one of weight 800.
     let machine = Machine::new(&[100, 800]);
-    let nodes: Vec<NodeId> = machine.tree.tenants().collect();
+    let nodes: Vec<NodeId> = machine.tree.ids().collect();
     let mut credits = CreditLoop::new(Settings::default());
     let mut lifted = |application: f64, seconds: u64| {
         let interval = Interval {
@@ -434,14 +434,14 @@ fn it_does_not_oscillate() {
 #[test]
 fn shares_hold_in_a_tree() {
     let mut tree = Tree::new();
-    let weight = |w: u64| Claim::unlimited(Weight::try_from(w).unwrap());
-    let one = tree.add(NodeId::ROOT, weight(100));
-    let two = tree.add(NodeId::ROOT, weight(300));
+    let weight = |w: u64| Demand::unlimited(Weight::try_from(w).unwrap());
+    let one = tree.push(None, weight(100));
+    let two = tree.push(None, weight(300));
     let leaves = [
-        tree.add(one, weight(10)),
-        tree.add(one, weight(40)),
-        tree.add(two, weight(7)),
-        tree.add(two, weight(7)),
+        tree.push(Some(one), weight(10)),
+        tree.push(Some(one), weight(40)),
+        tree.push(Some(two), weight(7)),
+        tree.push(Some(two), weight(7)),
     ];
     let mut machine = Machine::of(tree, &leaves);
     machine.set_all(Work::direct(8, 65536.0));
@@ -484,8 +484,8 @@ fn writer(id: usize, node: NodeId, bytes: f64, stalled: f64, dirty: u64) -> Obse
 fn hog_may_write(little: f64, stalled: f64, seconds: f64) -> f64 {
     let mut tree = Tree::new();
     let nodes = [100, 800, 100].map(|weight| {
-        let claim = Claim::unlimited(Weight::try_from(weight).unwrap());
-        tree.add(NodeId::ROOT, claim)
+        let demand = Demand::unlimited(Weight::try_from(weight).unwrap());
+        tree.push(None, demand)
     });
     let mut credits = CreditLoop::new(Settings::default());
     let mut may_write = [30e6, 29e6];
@@ -527,8 +527,8 @@ fn whoever_waits_behind_anothers_dirty_pages_has_them_written() {
 fn who_stops_writing_leaves_the_disk_to_others_though_it_keeps_dirty_pages() {
     let mut tree = Tree::new();
     let nodes = [100, 800].map(|weight| {
-        let claim = Claim::unlimited(Weight::try_from(weight).unwrap());
-        tree.add(NodeId::ROOT, claim)
+        let demand = Demand::unlimited(Weight::try_from(weight).unwrap());
+        tree.push(None, demand)
     });
     let mut credits = CreditLoop::new(Settings::default());
     let mut may_write = [30e6, 30e6];
@@ -570,8 +570,8 @@ fn after_a_step_dirty_pages_are_written_soon() {
 fn who_has_more_to_write_and_does_not_while_the_disk_has_pauses_waits_for_another() {
     let mut tree = Tree::new();
     let nodes = [100, 800].map(|weight| {
-        let claim = Claim::unlimited(Weight::try_from(weight).unwrap());
-        tree.add(NodeId::ROOT, claim)
+        let demand = Demand::unlimited(Weight::try_from(weight).unwrap());
+        tree.push(None, demand)
     });
     let mut credits = CreditLoop::new(Settings::default());
     // Both wait with 30 MB to write; at first the disk is full, then all stand still behind a commit.
@@ -598,7 +598,7 @@ fn who_has_more_to_write_and_does_not_while_the_disk_has_pauses_waits_for_anothe
 fn who_is_served_by_memory_may_write_without_limit_as_long_as_it_keeps_to_its_part() {
     // Weights 100, 800 and 100, a disk of 60 MB/s.
     let machine = Machine::new(&[100, 800, 100]);
-    let nodes: Vec<NodeId> = machine.tree.tenants().collect();
+    let nodes: Vec<NodeId> = machine.tree.ids().collect();
     let mut credits = CreditLoop::new(Settings::default());
     // Whether the first one's writes are limited, the second one's, and whether the third one's limits are lifted.
     let mut limited = |application: f64, written: Option<f64>, reached: f64, grows: u64| {

@@ -2,25 +2,18 @@
 
 #![expect(clippy::unwrap_used, reason = "tests say what is wrong by failing")]
 
-use justitia_share::{Claim, NodeId, Tree, Weight, entitlements, give_back, overage, victim};
+use justitia_share::{Demand, NodeId, Tree, Weight, entitlements, give_back, overage, victim};
 
 fn weight(value: u64) -> Weight {
     Weight::try_from(value).unwrap()
 }
 
 /// A flat group of tenants with the given weights and demands.
-fn flat(tenants: &[(u64, u64)]) -> Tree {
+fn flat(tenants: &[(u64, u64)]) -> Tree<Demand> {
     let mut tree = Tree::new();
-    for &(w, demand) in tenants {
-        tree.add(
-            NodeId::ROOT,
-            Claim {
-                weight: weight(w),
-                floor: 0,
-                useful: 0,
-                demand,
-            },
-        );
+    for &(w, total) in tenants {
+        let demand = Demand::unlimited(weight(w));
+        tree.push(None, Demand { total, ..demand });
     }
     tree
 }
@@ -33,22 +26,22 @@ fn justitia_figure_7() {
     let weights = [100, 200, 400, 800];
     let tree = flat(&weights.map(|w| (w, u64::MAX)));
     let threshold = entitlements(&tree, 10 * MILLI);
-    assert_eq!(threshold[1..], [667, 1333, 2667, 5333]);
+    assert_eq!(threshold, [667, 1333, 2667, 5333]);
 
     let mut pages = [MILLI, 6 * MILLI, MILLI, 2 * MILLI];
-    assert_eq!(victim(&pages, &threshold[1..], 0), Some(1));
+    assert_eq!(victim(&pages, &threshold, 0), Some(1));
     // The other tenant above its threshold gives its third of a page, APP2 all the rest.
     let over: Vec<u64> = pages
         .iter()
-        .zip(&threshold[1..])
+        .zip(&threshold)
         .map(|(u, t)| overage(*u, *t))
         .collect();
     assert_eq!(over, [333, 4667, 0, 0]);
     assert_eq!(give_back(5 * MILLI, &over), over);
     // Page by page, as the paper does it: 6 -> 5 and on, until none is above its threshold by a page.
     let mut taken = [0; 4];
-    while let Some(app) = victim(&pages, &threshold[1..], 0) {
-        if pages[app] < threshold[app + 1] + MILLI {
+    while let Some(app) = victim(&pages, &threshold, 0) {
+        if pages[app] < threshold[app] + MILLI {
             break;
         }
         pages[app] -= MILLI;
@@ -92,10 +85,10 @@ fn doubledecker_figure_9() {
     let demand = [800, 550, 520, u64::MAX]; // MB: webserver, proxycache, mail, videoserver
     let tree = flat(&demand.map(|d| (25, d)));
     let fair = entitlements(&tree, 3000);
-    assert_eq!(fair[1..], [800, 550, 520, 1130]);
+    assert_eq!(fair, [800, 550, 520, 1130]);
     // The next 2 MB that anybody stores comes out of the video server.
     let greedy = [780, 530, 500, 1190];
-    assert_eq!(victim(&greedy, &fair[1..], 2), Some(3));
+    assert_eq!(victim(&greedy, &fair, 2), Some(3));
     let paper = greedy.map(|used| Entity {
         entitlement: 750,
         used,
@@ -108,12 +101,12 @@ fn doubledecker_figure_9() {
 #[test]
 fn doubledecker_figure_13() {
     let before = entitlements(&flat(&[(60, u64::MAX), (40, u64::MAX), (20, 0)]), 1000);
-    assert_eq!(before[1..], [600, 400, 0]);
+    assert_eq!(before, [600, 400, 0]);
     let after = entitlements(
         &flat(&[(50, u64::MAX), (30, u64::MAX), (20, u64::MAX)]),
         1000,
     );
-    assert_eq!(after[1..], [500, 300, 200]);
+    assert_eq!(after, [500, 300, 200]);
     // Both rules take it first from whoever is furthest above its new share.
     let used = [600, 400, 0];
     let paper: Vec<Entity> = used
@@ -125,7 +118,7 @@ fn doubledecker_figure_13() {
             weight,
         })
         .collect();
-    assert_eq!(victim(&used, &after[1..], 2), Some(0));
+    assert_eq!(victim(&used, &after, 2), Some(0));
     assert_eq!(
         algorithm_1(&paper, 2),
         Some(1),
@@ -137,11 +130,11 @@ fn doubledecker_figure_13() {
 #[test]
 fn doubledecker_figure_6() {
     let mut tree = Tree::new();
-    let vm1 = tree.add(NodeId::ROOT, Claim::unlimited(weight(33)));
-    let vm2 = tree.add(NodeId::ROOT, Claim::unlimited(weight(67)));
-    let c2 = tree.add(vm1, Claim::unlimited(weight(100)));
-    let a = tree.add(vm2, Claim::unlimited(weight(1)));
-    let b = tree.add(vm2, Claim::unlimited(weight(3)));
+    let vm1 = tree.push(None, Demand::unlimited(weight(33)));
+    let vm2 = tree.push(None, Demand::unlimited(weight(67)));
+    let c2 = tree.push(Some(vm1), Demand::unlimited(weight(100)));
+    let a = tree.push(Some(vm2), Demand::unlimited(weight(1)));
+    let b = tree.push(Some(vm2), Demand::unlimited(weight(3)));
     let fair = entitlements(&tree, 10_000);
     let of = |n: NodeId| fair[n.index()];
     assert_eq!([of(vm1), of(c2)], [3300, 3300]);
@@ -163,13 +156,13 @@ fn victim_is_algorithm_1_when_all_are_saturated() {
         let tree = flat(&weights.iter().map(|w| (*w, u64::MAX)).collect::<Vec<_>>());
         let fair = entitlements(&tree, 100_000);
         // Around the entitlement, never more than two batches below it.
-        let used: Vec<u64> = fair[1..]
+        let used: Vec<u64> = fair
             .iter()
             .map(|e| (e + random(2000)).saturating_sub(900).max(1))
             .collect();
         let paper: Vec<Entity> = weights
             .iter()
-            .zip(&fair[1..])
+            .zip(&fair)
             .zip(&used)
             .map(|((&weight, &entitlement), &used)| Entity {
                 entitlement,
@@ -179,7 +172,7 @@ fn victim_is_algorithm_1_when_all_are_saturated() {
             .collect();
         if let Some(chosen) = algorithm_1(&paper, 512) {
             assert_eq!(
-                victim(&used, &fair[1..], 512),
+                victim(&used, &fair, 512),
                 Some(chosen),
                 "{used:?} of {fair:?}"
             );

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests say what is wrong by failing")]
 
-use justitia_share::{Bid, Claim, NodeId, Tree, Weight, divide, entitlements, give_back};
+use justitia_share::{Bid, Demand, NodeId, Tree, Weight, divide, entitlements, give_back};
 use proptest::prelude::*;
 
 fn any_bid() -> impl Strategy<Value = Bid> {
@@ -30,34 +30,25 @@ fn any_amount() -> impl Strategy<Value = u64> {
 }
 
 /// Parents as fractions of the index, so that any vector describes a tree of any depth.
-fn any_tree() -> impl Strategy<Value = Tree> {
+fn any_tree() -> impl Strategy<Value = Tree<Demand>> {
     proptest::collection::vec((any::<prop::sample::Index>(), any_bid()), 1..30).prop_map(|nodes| {
         let mut tree = Tree::new();
-        let mut ids = vec![NodeId::ROOT];
+        let mut ids = vec![None];
         for (parent, bid) in nodes {
-            let weight = Weight::try_from(u64::from(bid.weight)).unwrap();
-            let claim = Claim {
-                weight,
-                floor: bid.floor,
-                useful: bid.useful,
-                demand: bid.demand,
-            };
-            ids.push(tree.add(*parent.get(&ids), claim));
+            ids.push(Some(tree.push(*parent.get(&ids), demand(&bid, 0))));
         }
         tree
     })
 }
 
-/// Everything below `top`.
-fn subtree(tree: &Tree, top: NodeId) -> Vec<NodeId> {
-    let mut inside = Vec::new();
-    for node in tree.tenants() {
-        let parent = tree.parent(node);
-        if parent == top || inside.contains(&parent) {
-            inside.push(node);
-        }
+fn demand(bid: &Bid, requested: u64) -> Demand {
+    Demand {
+        weight: Weight::try_from(u64::from(bid.weight)).unwrap(),
+        floor: bid.floor,
+        requested,
+        useful: bid.useful,
+        total: bid.demand,
     }
-    inside
 }
 
 fn floor(bid: &Bid) -> u64 {
@@ -161,7 +152,7 @@ proptest! {
     #[test]
     fn one_unit_more_moves_one_unit(tree in any_tree(), amount in 0..10_000_000u64) {
         let (before, after) = (entitlements(&tree, amount), entitlements(&tree, amount + 1));
-        for node in tree.tenants() {
+        for node in tree.ids() {
             let (b, a) = (before[node.index()], after[node.index()]);
             prop_assert!(a == b || a == b + 1, "{b} became {a}");
         }
@@ -170,14 +161,10 @@ proptest! {
     #[test]
     fn every_level_adds_up(tree in any_tree(), amount in any_amount()) {
         let parts = entitlements(&tree, amount);
-        prop_assert_eq!(parts[0], amount);
-        let mut sums = vec![None; tree.len()];
-        for node in tree.tenants() {
-            let sum = &mut sums[tree.parent(node).index()];
-            *sum = Some(sum.unwrap_or(0) + u128::from(parts[node.index()]));
-        }
-        for (part, sum) in parts.iter().zip(sums) {
-            prop_assert!(sum.is_none_or(|s| s == u128::from(*part)));
+        for parent in tree.parents() {
+            let whole = parent.map_or(amount, |parent| parts[parent.index()]);
+            let sum = wide_sum(tree.children(parent).map(|child| parts[child.index()]));
+            prop_assert_eq!(sum, u128::from(whole));
         }
     }
 
@@ -186,14 +173,14 @@ proptest! {
     fn work_conserving(weights in proptest::collection::vec(1..=10_000u64, 2..10), amount in any_amount()) {
         let mut tree = Tree::new();
         for (i, w) in weights.iter().enumerate() {
-            let demand = if i == 0 { u64::MAX } else { 0 };
-            tree.add(NodeId::ROOT, Claim { weight: Weight::try_from(*w).unwrap(), floor: 0, useful: 0, demand });
+            let total = if i == 0 { u64::MAX } else { 0 };
+            tree.push(None, Demand { total, ..Demand::unlimited(Weight::try_from(*w).unwrap()) });
         }
-        prop_assert_eq!(entitlements(&tree, amount)[1], amount);
+        prop_assert_eq!(entitlements(&tree, amount)[0], amount);
     }
 
-    /// Whoever decides inside a node decides nothing outside it: not by wishes, not by weights, not by how many
-    /// children he makes, as long as they demand no more together.
+    /// Whoever decides inside a node decides nothing outside it: not by requested protection, not by weights, not by how
+    /// many children it makes, as long as they demand no more together.
     #[test]
     fn what_is_said_inside_changes_nothing_outside(
         tree in any_tree(),
@@ -201,52 +188,49 @@ proptest! {
         top in any::<prop::sample::Index>(),
         said in proptest::collection::vec((1..=10_000u64, any_amount()), 1..30),
     ) {
-        let top = tree.tenants().nth(top.index(tree.len() - 1)).unwrap();
-        let inside = subtree(&tree, top);
+        let top = tree.node(top.index(tree.len())).unwrap();
+        let inside = tree.descendants(top).collect::<Vec<NodeId>>();
         let mut changed = tree.clone();
-        for (node, (weight, wish)) in inside.iter().zip(said.iter().cycle()) {
+        for (node, (weight, requested)) in inside.iter().zip(said.iter().cycle()) {
             let weight = Weight::try_from(*weight).unwrap();
-            changed.set_claim(*node, Claim { weight, ..tree.claim(*node) });
-            changed.set_wish(*node, *wish);
+            changed[*node] = Demand { weight, requested: *requested, ..tree[*node] };
         }
-        // A crowd that demands nothing beside those who are there, but wishes for everything.
+        // Many that demand nothing beside those which are there, but request everything.
         let mut crowded = changed.clone();
         if !inside.is_empty() {
-            for (weight, wish) in &said {
+            for (weight, requested) in &said {
                 let weight = Weight::try_from(*weight).unwrap();
-                let node = crowded.add(top, Claim { weight, floor: 0, useful: 0, demand: 0 });
-                crowded.set_wish(node, *wish);
+                let demand = Demand { requested: *requested, total: 0, ..Demand::unlimited(weight) };
+                crowded.push(Some(top), demand);
             }
         }
         let before = entitlements(&tree, amount);
         for after in [entitlements(&changed, amount), entitlements(&crowded, amount)] {
-            for node in std::iter::once(NodeId::ROOT).chain(tree.tenants()).filter(|n| !inside.contains(n)) {
+            for node in tree.ids().filter(|n| !inside.contains(n)) {
                 prop_assert_eq!(before[node.index()], after[node.index()]);
             }
         }
     }
 
-    /// Among siblings a wish is a floor, after all floors.
+    /// Among siblings requested protection is a floor, after all floors.
     #[test]
-    fn floors_come_before_wishes(
+    fn floors_come_before_requested_protection(
         bids in proptest::collection::vec((any_bid(), any_amount()), 1..12),
         amount in any_amount(),
     ) {
         let mut tree = Tree::new();
-        for (bid, wish) in &bids {
-            let weight = Weight::try_from(u64::from(bid.weight)).unwrap();
-            let node = tree.add(NodeId::ROOT, Claim { weight, floor: bid.floor, useful: bid.useful, demand: bid.demand });
-            tree.set_wish(node, *wish);
+        for (bid, requested) in &bids {
+            tree.push(None, demand(bid, *requested));
         }
         let parts = entitlements(&tree, amount);
-        prop_assert_eq!(wide_sum(parts[1..].iter().copied()), u128::from(amount));
-        let wished = |b: &Bid, wish: u64| wish.min(b.demand).max(floor(b));
+        prop_assert_eq!(wide_sum(parts.iter().copied()), u128::from(amount));
+        let protected = |b: &Bid, requested: u64| requested.min(b.demand).max(floor(b));
         let floors = wide_sum(bids.iter().map(|(b, _)| floor(b)));
-        let wishes = wide_sum(bids.iter().map(|(b, wish)| wished(b, *wish)));
-        for ((bid, wish), part) in bids.iter().zip(&parts[1..]) {
+        let all = wide_sum(bids.iter().map(|(b, requested)| protected(b, *requested)));
+        for ((bid, requested), part) in bids.iter().zip(&parts) {
             prop_assert!(floors > u128::from(amount) || *part >= floor(bid));
-            prop_assert!(wishes > u128::from(amount) || *part >= wished(bid, *wish));
-            prop_assert!(wishes <= u128::from(amount) || *part <= wished(bid, *wish));
+            prop_assert!(all > u128::from(amount) || *part >= protected(bid, *requested));
+            prop_assert!(all <= u128::from(amount) || *part <= protected(bid, *requested));
         }
     }
 

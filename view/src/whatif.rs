@@ -5,7 +5,7 @@ use std::fmt::Write;
 use justitia_api::Evidence;
 use justitia_api::Status;
 use justitia_api::TenantStatus;
-use justitia_share::{Claim, NodeId, Tree, Weight, entitlements};
+use justitia_share::{Demand, Tree, Weight, entitlements};
 use serde::Serialize;
 
 use crate::curve::BLOCK;
@@ -74,23 +74,23 @@ fn forecast(tenant: &TenantStatus, entitled: [u64; 2]) -> Forecast {
 /// The entitlements, as the agent's planner divides (`agent::plan::Shares`), with at most one thing changed.
 fn divide(status: &Status, change: Option<(usize, Change)>) -> Vec<u64> {
     let mut tree = Tree::new();
-    let mut ids: Vec<NodeId> = Vec::with_capacity(status.tenants.len());
     for (i, tenant) in status.tenants.iter().enumerate() {
-        let parent = tenant.parent.and_then(|parent| ids.get(parent).copied());
+        let parent = tenant.parent.and_then(|parent| tree.node(parent));
         let changed = change.filter(|(index, _)| *index == i).map(|(_, c)| c);
-        let claim = changed.map_or_else(|| claim(tenant), |change| changed_claim(tenant, change));
-        ids.push(tree.add(parent.unwrap_or(NodeId::ROOT), claim));
+        let demand =
+            changed.map_or_else(|| demand(tenant), |change| changed_demand(tenant, change));
+        tree.push(parent, demand);
     }
-    let parts = entitlements(&tree, status.memory.capacity);
-    ids.iter().map(|id| parts[id.index()]).collect()
+    entitlements(&tree, status.memory.capacity)
 }
 
-fn claim(tenant: &TenantStatus) -> Claim {
-    Claim {
+fn demand(tenant: &TenantStatus) -> Demand {
+    Demand {
         weight: Weight::try_from(tenant.weight).unwrap_or_default(),
         floor: tenant.floor.max(tenant.stuck),
         useful: if tenant.leaf { tenant.useful } else { 0 },
-        demand: tenant.demand.unwrap_or(u64::MAX).min(reaches(tenant)),
+        requested: 0,
+        total: tenant.demand.unwrap_or(u64::MAX).min(reaches(tenant)),
     }
 }
 
@@ -103,15 +103,15 @@ fn reaches(tenant: &TenantStatus) -> u64 {
     }
 }
 
-fn changed_claim(tenant: &TenantStatus, change: Change) -> Claim {
-    let claim = claim(tenant);
+fn changed_demand(tenant: &TenantStatus, change: Change) -> Demand {
+    let demand = demand(tenant);
     match change {
-        Change::Weight(weight) => Claim { weight, ..claim },
-        Change::Size(size) => Claim {
+        Change::Weight(weight) => Demand { weight, ..demand },
+        Change::Size(size) => Demand {
             floor: size,
             useful: size,
-            demand: size,
-            ..claim
+            total: size,
+            ..demand
         },
     }
 }

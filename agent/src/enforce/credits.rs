@@ -13,7 +13,7 @@ use justitia_kernel::capabilities::{SAFE_LIMITS, version};
 use justitia_kernel::cgroup::{Cgroup, CgroupId};
 use justitia_kernel::knob::Knob;
 use justitia_share::credit::{Allowance, CreditLoop, Interval, Limits, Observed, Settings};
-use justitia_share::{Claim, NodeId, Tree};
+use justitia_share::{Demand, NodeId, Tree};
 
 mod disks;
 mod fresh;
@@ -561,7 +561,7 @@ fn over(highs: &HashMap<CgroupId, u64>, writers: &HashSet<CgroupId>) -> Vec<Cgro
 fn weights(
     mirror: &Mirror,
     tenants: impl Iterator<Item = CgroupId>,
-) -> (Tree, HashMap<CgroupId, NodeId>) {
+) -> (Tree<Demand>, HashMap<CgroupId, NodeId>) {
     let mut tree = Tree::new();
     let mut nodes = HashMap::new();
     for tenant in tenants {
@@ -575,8 +575,8 @@ fn weights(
         }
         for (id, node) in above.into_iter().rev() {
             let parent = node.parent.and_then(|id| nodes.get(&id).copied());
-            let claim = Claim::unlimited(mirror.weight(node).0);
-            nodes.insert(id, tree.add(parent.unwrap_or(NodeId::ROOT), claim));
+            let demand = Demand::unlimited(mirror.weight(node).0);
+            nodes.insert(id, tree.push(parent, demand));
         }
     }
     (tree, nodes)

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use justitia_api::DemandModel;
 use justitia_share::curve::HALF_LIFE;
-use justitia_share::num;
-use justitia_share::{Claim, NodeId, Tree, entitlements};
+use justitia_share::{self as share, Tree, entitlements, num};
 
 use super::snapshot::{Memory, Snapshot, Tenant};
 
@@ -55,8 +54,8 @@ pub struct Shares {
     pub capacity: u64,
     /// The free memory that is kept for the next moment.
     pub reserve: u64,
-    /// What every tenant asks for.
-    pub claims: Vec<Claim>,
+    /// What every tenant demands.
+    pub demands: Vec<share::Demand>,
     /// Entitlement of every tenant.
     pub entitled: Vec<u64>,
     /// The part of the entitlement that is protected from the kernel's reclaim: what the tenant demands of it.
@@ -74,34 +73,30 @@ impl Shares {
             .saturating_add(snapshot.memory.free)
             .saturating_sub(reserve);
 
-        let mut tree = Tree::new();
-        let mut ids: Vec<NodeId> = Vec::with_capacity(snapshot.tenants.len());
+        let mut tree = Tree::with_capacity(snapshot.tenants.len());
         for tenant in &snapshot.tenants {
-            let parent = tenant.parent.map_or(NodeId::ROOT, |p| ids[p]);
-            let id = tree.add(parent, claim(tenant, policy));
-            tree.set_wish(id, tenant.wish.min(tenant.file));
-            ids.push(id);
+            let parent = tenant.parent.and_then(|parent| tree.node(parent));
+            tree.push(parent, demand(tenant, policy));
         }
-        let parts = entitlements(&tree, capacity);
-        let entitled: Vec<u64> = ids.iter().map(|id| parts[id.index()]).collect();
-        let protected = ids
-            .iter()
+        let entitled = entitlements(&tree, capacity);
+        let protected = tree
+            .values()
             .zip(&entitled)
-            .map(|(id, part)| tree.claim(*id).demand.min(*part))
+            .map(|(demand, part)| demand.total.min(*part))
             .collect();
         Self {
             capacity,
             reserve,
-            claims: ids.iter().map(|id| tree.claim(*id)).collect(),
+            demands: tree.values().copied().collect(),
             entitled,
             protected,
         }
     }
 }
 
-/// What a tenant asks for. What nobody living stands for asks for nothing: what an inner node has of its own, however
+/// What a tenant demands. What nobody living stands for asks for nothing: what an inner node has of its own, however
 /// much, neither adds to what its subtree gets nor takes from its siblings.
-fn claim(tenant: &Tenant, policy: &Policy) -> Claim {
+fn demand(tenant: &Tenant, policy: &Policy) -> share::Demand {
     let floor = tenant.floor.min(tenant.file).max(tenant.stuck);
     let used = tenant.own.saturating_sub(tenant.residue);
     let seen = tenant.seen;
@@ -114,16 +109,17 @@ fn claim(tenant: &Tenant, policy: &Policy) -> Claim {
         DemandModel::Use => seen.useful.max(tenant.mapped.min(used)),
         DemandModel::Usage => 0,
     };
-    let (useful, demand) = match (tenant.leaf, tenant.populated) {
+    let (useful, total) = match (tenant.leaf, tenant.populated) {
         (false, _) => (0, u64::MAX),
         (true, false) => (0, 0),
         (true, true) if tenant.wants_more => (useful, u64::MAX),
         (true, true) => (useful, useful.max(holds)),
     };
-    Claim {
+    share::Demand {
         weight: tenant.weight,
         floor,
+        requested: tenant.wish.min(tenant.file),
         useful,
-        demand: demand.max(floor),
+        total: total.max(floor),
     }
 }

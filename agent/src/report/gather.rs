@@ -9,9 +9,9 @@ use justitia_api::{
 };
 use justitia_kernel::cgroup::CgroupId;
 use justitia_kernel::knob::Knob;
-use justitia_share::live::{Activity, LivePv, live_pv};
+use justitia_share::live::{LivePv, live_pv};
 use justitia_share::num::to_f64;
-use justitia_share::{Claim, NodeId, Tree};
+use justitia_share::{Demand, Tree};
 
 use crate::agent::Agent;
 use crate::monitor::{Rates, WINDOW, process_cpu, thread_cpu};
@@ -53,10 +53,10 @@ pub fn status(agent: &Agent, limits: &[String], observe: bool) -> Status {
             other: leaf(tenant.other),
             refaults: node.map_or(0, |n| leaf(n.meter.refaults)),
             app: rates[i].as_ref().map(|r| AppStatus { latency, ..app(r) }),
-            contends: pv.contends.get(i + 1).copied().unwrap_or(false),
-            pv: told(pv.groups.get(i + 1).copied().flatten()),
-            useful: leaf(agent.shares.claims[i].useful),
-            demand: Some(agent.shares.claims[i].demand).filter(|demand| *demand < u64::MAX),
+            contends: pv.contends.get(i).copied().unwrap_or(false),
+            pv: told(pv.groups.get(i).copied().flatten()),
+            useful: leaf(agent.shares.demands[i].useful),
+            demand: Some(agent.shares.demands[i].total).filter(|demand| *demand < u64::MAX),
             useful_by: tenant.seen.by,
             watched: tenant.seen.watched.as_secs_f64(),
             curve: id.and_then(|id| agent.observer.curves.reuse(id)?.told()),
@@ -87,7 +87,7 @@ pub fn status(agent: &Agent, limits: &[String], observe: bool) -> Status {
         blind: sight.why_blind().map(str::to_owned),
         demand: agent.config.policy.demand,
         pv: told(pv.whole),
-        pv_top: told(pv.groups.first().copied().flatten()),
+        pv_top: told(pv.top),
         memory: MemoryStatus {
             total: memory.total,
             free: memory.free,
@@ -134,12 +134,11 @@ pub fn status(agent: &Agent, limits: &[String], observe: bool) -> Status {
 
 /// PV of every group and of the whole, from what is known of the leaves.
 fn live(snapshot: &Snapshot, rates: &[Option<Rates>]) -> LivePv {
-    let mut tree = Tree::new();
-    let mut activities = vec![Activity::default()];
-    let mut ids: Vec<NodeId> = Vec::with_capacity(snapshot.tenants.len());
+    let mut tree = Tree::with_capacity(snapshot.tenants.len());
+    let mut activities = Vec::with_capacity(snapshot.tenants.len());
     for (tenant, rates) in snapshot.tenants.iter().zip(rates) {
-        let parent = tenant.parent.map_or(NodeId::ROOT, |p| ids[p]);
-        ids.push(tree.add(parent, Claim::unlimited(tenant.weight)));
+        let parent = tenant.parent.and_then(|parent| tree.node(parent));
+        tree.push(parent, Demand::unlimited(tenant.weight));
         activities.push(rates.as_ref().map(|r| r.activity).unwrap_or_default());
     }
     live_pv(&tree, &activities)

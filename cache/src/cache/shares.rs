@@ -1,7 +1,7 @@
 //! Who is entitled to what, and who gives room: the paper's policy enforcement (section 4.3).
 
 use crate::Weight;
-use justitia_share::{Claim, NodeId, Tree, entitlements, overage, victim};
+use justitia_share::{Demand, NodeId, Tree, entitlements, overage, victim};
 
 /// The paper's eviction size, in blocks: 2 MiB.
 pub(crate) const BATCH: u64 = 512;
@@ -30,21 +30,21 @@ impl Division {
     /// Divides `capacity` blocks. Every VM with its weight and its pools' stakes.
     pub(crate) fn new(capacity: u64, vms: &[(Weight, Vec<Stake>)]) -> Self {
         let mut tree = Tree::new();
-        let mut used = vec![0];
-        let mut belongs = vec![true];
+        let mut used = Vec::new();
+        let mut belongs = Vec::new();
         let mut nodes = Vec::with_capacity(vms.len());
         for (weight, stakes) in vms {
-            let vm = tree.add(NodeId::ROOT, Claim::unlimited(*weight));
+            let vm = tree.push(None, Demand::unlimited(*weight));
             used.push(stakes.iter().map(|s| s.used).sum());
             belongs.push(true);
             let pools = stakes.iter().map(|stake| {
                 used.push(stake.used);
                 belongs.push(stake.belongs);
-                let mut claim = Claim::unlimited(stake.weight);
+                let mut demand = Demand::unlimited(stake.weight);
                 if !stake.belongs {
-                    claim.demand = 0;
+                    demand.total = 0;
                 }
-                tree.add(vm, claim)
+                tree.push(Some(vm), demand)
             });
             let pools: Vec<NodeId> = pools.collect();
             nodes.push((vm, pools));
@@ -55,9 +55,7 @@ impl Division {
             for &pool in pools {
                 let i = pool.index();
                 if belongs[i] && used[i].saturating_add(2 * slack(fair[i])) < fair[i] {
-                    let mut claim = tree.claim(pool);
-                    claim.demand = used[i];
-                    tree.set_claim(pool, claim);
+                    tree[pool].total = used[i];
                 }
             }
         }

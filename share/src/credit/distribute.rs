@@ -3,24 +3,24 @@
 
 use crate::fill::{Bid, divide};
 use crate::num;
-use crate::tree::Tree;
+use crate::{Demand, Tree};
 
 /// Credits are divided in whole billionths.
 const PARTS: f64 = 1e9;
 
 /// Divides `total` credits among the nodes of the tree ("All containers are allocated credits in proportion
 /// to their I/O weight", slides "Budget Distributor"), hierarchically, and what a node does not demand among
-/// its siblings. Demands and floors of the claims are in billionths of a credit; see [`demand`].
+/// its siblings. Demands and floors are in billionths of a credit; see [`demand`].
 /// Indexed like the tree.
 #[must_use]
-pub fn distribute(tree: &Tree, total: f64) -> Vec<f64> {
+pub fn distribute(tree: &Tree<Demand>, total: f64) -> Vec<f64> {
     crate::entitlements(tree, num::to_u64(total * PARTS))
         .into_iter()
         .map(|part| num::to_f64(part) / PARTS)
         .collect()
 }
 
-/// A demand of so many credits, as a claim for [`distribute`] says it.
+/// A demand of so many credits, in the unit of [`distribute`]'s tree.
 #[must_use]
 pub fn demand(credits: f64) -> u64 {
     num::to_u64(credits * PARTS)
@@ -53,25 +53,24 @@ pub fn rooms(pool: u64, parts: &[f64], floor: u64) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Claim, NodeId, Weight};
+    use crate::Weight;
 
     #[test]
     fn by_weight_and_what_is_not_wanted_goes_on() {
         let mut tree = Tree::new();
         for (weight, wanted) in [(100, 1.0), (200, 0.1), (700, 1.0)] {
             let weight = Weight::try_from(weight).unwrap();
-            tree.add(
-                NodeId::ROOT,
-                Claim {
-                    weight,
-                    floor: 0,
-                    useful: 0,
-                    demand: demand(wanted),
+            let total = demand(wanted);
+            tree.push(
+                None,
+                Demand {
+                    total,
+                    ..Demand::unlimited(weight)
                 },
             );
         }
         let parts = distribute(&tree, 1.0);
-        for (part, expected) in parts[1..].iter().zip([0.1125, 0.1, 0.7875]) {
+        for (part, expected) in parts.iter().zip([0.1125, 0.1, 0.7875]) {
             assert!((part - expected).abs() < 1e-6, "{parts:?}");
         }
     }

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use justitia_share::credit::{Allowance, CreditLoop, Flow, Interval, Limits, Observed, Settings};
-use justitia_share::{Claim, NodeId, Tree, Weight};
+use justitia_share::{Demand, NodeId, Tree, Weight};
 
 const STEP: f64 = 0.001;
 /// Requests that the flusher has under way for one tenant.
@@ -75,7 +75,7 @@ struct Tenant {
 
 /// The machine.
 pub struct Machine {
-    pub tree: Tree,
+    pub tree: Tree<Demand>,
     pub credits: CreditLoop,
     pub controlled: bool,
     tenants: Vec<Tenant>,
@@ -111,16 +111,14 @@ impl Machine {
         let nodes: Vec<NodeId> = weights
             .iter()
             .map(|w| {
-                tree.add(
-                    NodeId::ROOT,
-                    Claim::unlimited(Weight::try_from(*w).unwrap()),
-                )
+                let weight = Weight::try_from(*w).unwrap();
+                tree.push(None, Demand::unlimited(weight))
             })
             .collect();
         Self::of(tree, &nodes)
     }
 
-    pub fn of(tree: Tree, leaves: &[NodeId]) -> Self {
+    pub fn of(tree: Tree<Demand>, leaves: &[NodeId]) -> Self {
         let tenants = leaves
             .iter()
             .map(|node| Tenant {
@@ -182,8 +180,7 @@ impl Machine {
 
     pub fn weigh(&mut self, tenant: usize, weight: u64) {
         let node = self.tenants[tenant].node;
-        let weight = Weight::try_from(weight).unwrap();
-        self.tree.set_claim(node, Claim::unlimited(weight));
+        self.tree[node].weight = Weight::try_from(weight).unwrap();
     }
 
     /// Runs so many seconds.

@@ -10,7 +10,7 @@ use super::observed::spends;
 use super::{Allowance, BUFFERED, CreditLoop, Interval, LATELY, Observed, PATIENT};
 use crate::credit::carry::Residual;
 use crate::num;
-use crate::tree::{Claim, Tree};
+use crate::{Demand, Tree};
 
 /// What others wait for may be behind a tenant's pages under writeback (room that a journal keeps for them; a commit, in
 /// ordered mode): meanwhile its limit lets them through within so many seconds, or in the time that the device needs for
@@ -37,7 +37,7 @@ impl CreditLoop {
     /// Distributes, corrects, and turns credits into limits.
     pub(super) fn allow(
         &mut self,
-        tree: &Tree,
+        tree: &Tree<Demand>,
         interval: Interval,
         tenants: &[Observed],
         prices: &Prices,
@@ -232,31 +232,19 @@ fn through_within(needs: f64, stands: bool) -> f64 {
 
 /// `whole` divided in the tree, where only the active tenants demand anything. Indexed like `active`.
 pub(super) fn divided(
-    tree: &Tree,
+    tree: &Tree<Demand>,
     whole: f64,
     active: &[&Observed],
     wants: impl Fn(usize) -> f64,
 ) -> Vec<f64> {
-    let mut tree = tree.clone();
-    let mut parents = vec![false; tree.len()];
-    for node in tree.tenants() {
-        parents[tree.parent(node).index()] = true;
-    }
-    for node in tree.tenants() {
-        let claim = Claim {
-            floor: 0,
-            useful: 0,
-            demand: if parents[node.index()] { u64::MAX } else { 0 },
-            ..tree.claim(node)
-        };
-        tree.set_claim(node, claim);
-    }
+    let mut tree = tree.map(|node, demand| Demand {
+        floor: 0,
+        useful: 0,
+        total: if tree.is_leaf(node) { 0 } else { u64::MAX },
+        ..*demand
+    });
     for (i, tenant) in active.iter().enumerate() {
-        let claim = Claim {
-            demand: demand(wants(i)),
-            ..tree.claim(tenant.node)
-        };
-        tree.set_claim(tenant.node, claim);
+        tree[tenant.node].total = demand(wants(i));
     }
     let parts = distribute(&tree, whole);
     active.iter().map(|t| parts[t.node.index()]).collect()

@@ -12,7 +12,7 @@ use std::collections::{HashMap, HashSet};
 use super::carry::Residual;
 use super::price::{Flow, Prices};
 use super::total::{BUSY, IDLE, PAUSES, TotalCredit, Verdict};
-use crate::tree::Tree;
+use crate::{Demand, Tree};
 use belief::Belief;
 use notice::{ACTIVE, STALLED, State};
 pub use observed::{Allowance, BUFFERED, Interval, Observed};
@@ -150,7 +150,7 @@ impl CreditLoop {
     /// count, their demands and floors do not. Intervals of 0.1 to 1 second.
     pub fn step(
         &mut self,
-        tree: &Tree,
+        tree: &Tree<Demand>,
         interval: Interval,
         tenants: &[Observed],
     ) -> Vec<Allowance> {

@@ -2,7 +2,7 @@
 
 use super::super::limit::Limits;
 use super::super::price::Flow;
-use crate::tree::NodeId;
+use crate::NodeId;
 
 /// An interval, as the device saw it.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -3,7 +3,7 @@
 
 use super::allow::divided;
 use super::{CreditLoop, Interval, Observed};
-use crate::tree::Tree;
+use crate::{Demand, Tree};
 
 /// Shares are equal if none is larger than another by more than this factor.
 const EQUAL: f64 = 1.25;
@@ -18,7 +18,7 @@ impl CreditLoop {
     /// second is taken for granted for a while, since it cannot be seen while limits are there.
     pub(super) fn unfair(
         &mut self,
-        tree: &Tree,
+        tree: &Tree<Demand>,
         interval: Interval,
         waiting: &[&Observed],
     ) -> bool {

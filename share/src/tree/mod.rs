@@ -1,0 +1,207 @@
+//! A tree in flat vectors: cgroups, tenants, VMs and their pools.
+
+mod fold;
+mod walk;
+
+#[cfg(test)]
+mod tests;
+
+use std::num::NonZeroU32;
+use std::ops::{Index, IndexMut};
+
+/// A node of a [`Tree`].
+///
+/// An id stays valid until [`Tree::retain`]; in another tree it means another node, or none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(NonZeroU32);
+
+impl NodeId {
+    /// The id of the node at `index`.
+    ///
+    /// # Panics
+    /// If that is above 2³² − 2.
+    #[expect(
+        clippy::expect_used,
+        reason = "a tree does not grow that large in memory"
+    )]
+    fn new(index: usize) -> Self {
+        let number = u32::try_from(index + 1).ok().and_then(NonZeroU32::new);
+        Self(number.expect("fewer than 2³² nodes"))
+    }
+
+    /// The position of this node in its tree, and in every vector that is computed from that tree: 0 for the first node
+    /// that was pushed.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        (self.0.get() - 1) as usize
+    }
+}
+
+/// A node and its links. Children stand in a singly linked list, in the order in which they were pushed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Node<T> {
+    value: T,
+    parent: Option<NodeId>,
+    children: List,
+    next_sibling: Option<NodeId>,
+}
+
+/// The first and the last of a list of siblings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct List {
+    first: Option<NodeId>,
+    last: Option<NodeId>,
+}
+
+/// A tree of values, stored parents first: a node's index is above its parent's.
+///
+/// The root has no node and no value. It is the host as a whole, as the root cgroup is: a node without a parent is right
+/// below the root. So a tree may be empty, and a vector with an entry for each tenant is indexed as the tree is.
+///
+/// Every walk and fold is linear in the nodes that it visits; only [`Tree::fold_up`], [`Tree::map`] and their like
+/// allocate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tree<T> {
+    nodes: Vec<Node<T>>,
+    top: List,
+}
+
+/// A node whose parent does not stand before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ParentError {
+    /// The index of the node.
+    pub node: usize,
+    /// The index that was given for its parent.
+    pub parent: usize,
+}
+
+impl<T> Default for Tree<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T> Tree<T> {
+    /// An empty tree.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            nodes: Vec::new(),
+            top: List {
+                first: None,
+                last: None,
+            },
+        }
+    }
+
+    /// An empty tree with room for so many nodes.
+    #[must_use]
+    pub fn with_capacity(nodes: usize) -> Self {
+        Self {
+            nodes: Vec::with_capacity(nodes),
+            ..Self::new()
+        }
+    }
+
+    /// A tree from the values in order, each with the index of its parent, `None` right below the root.
+    ///
+    /// # Errors
+    /// If a parent does not stand before its child.
+    pub fn from_parents(
+        nodes: impl IntoIterator<Item = (Option<usize>, T)>,
+    ) -> Result<Self, ParentError> {
+        let mut tree = Self::new();
+        for (parent, value) in nodes {
+            let node = tree.len();
+            let parent = parent
+                .map(|parent| tree.node(parent).ok_or(ParentError { node, parent }))
+                .transpose()?;
+            tree.push(parent, value);
+        }
+        Ok(tree)
+    }
+
+    /// Adds a node below `parent`, right below the root if that is `None`, after its siblings.
+    ///
+    /// # Panics
+    /// If `parent` comes from another, larger tree, or the tree has 2³² − 1 nodes already.
+    pub fn push(&mut self, parent: Option<NodeId>, value: T) -> NodeId {
+        let id = NodeId::new(self.len());
+        let siblings = match parent {
+            Some(parent) => &mut self.nodes[parent.index()].children,
+            None => &mut self.top,
+        };
+        let before = siblings.last.replace(id);
+        match before {
+            Some(before) => self.nodes[before.index()].next_sibling = Some(id),
+            None => siblings.first = Some(id),
+        }
+        self.nodes.push(Node {
+            value,
+            parent,
+            children: List::default(),
+            next_sibling: None,
+        });
+        id
+    }
+
+    /// The number of nodes.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Whether there is no node.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// The node at this index.
+    #[must_use]
+    pub fn node(&self, index: usize) -> Option<NodeId> {
+        (index < self.len()).then(|| NodeId::new(index))
+    }
+
+    /// The value of a node, if the tree has it.
+    #[must_use]
+    pub fn get(&self, node: NodeId) -> Option<&T> {
+        self.nodes.get(node.index()).map(|n| &n.value)
+    }
+
+    /// The values in the order of their indices: parents first.
+    pub fn values(&self) -> impl DoubleEndedIterator<Item = &T> + ExactSizeIterator {
+        self.nodes.iter().map(|n| &n.value)
+    }
+
+    /// [`Tree::values`], to be changed.
+    pub fn values_mut(&mut self) -> impl DoubleEndedIterator<Item = &mut T> + ExactSizeIterator {
+        self.nodes.iter_mut().map(|n| &mut n.value)
+    }
+}
+
+impl<T> Index<NodeId> for Tree<T> {
+    type Output = T;
+
+    fn index(&self, node: NodeId) -> &T {
+        &self.nodes[node.index()].value
+    }
+}
+
+impl<T> IndexMut<NodeId> for Tree<T> {
+    fn index_mut(&mut self, node: NodeId) -> &mut T {
+        &mut self.nodes[node.index()].value
+    }
+}
+
+impl std::fmt::Display for ParentError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { node, parent } = self;
+        write!(
+            f,
+            "expected the parent of node {node} before it, found {parent}"
+        )
+    }
+}
+
+impl std::error::Error for ParentError {}
