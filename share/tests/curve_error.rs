@@ -136,7 +136,7 @@ fn traces() -> Vec<(&'static str, Vec<u64>)> {
     ]
 }
 
-/// The largest median of the mean error, as the table in docs/results.md says. The agent's blocks are of 64 KiB: of small
+/// The largest median of the mean error, as the table in docs/results says. The agent's blocks are of 64 KiB: of small
 /// ones there are so many that too few are looked at.
 fn most_of(name: &str) -> f64 {
     if name.contains(" 4 KiB") { 0.05 } else { 0.035 }

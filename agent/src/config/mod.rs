@@ -18,10 +18,10 @@
 //! tenants = 1000                          # at most so many get series of their own
 //!
 //! [credits]                               # device credits: `io.max` and `memory.high` under contention
-//! enabled = false                         # off unless switched on: see docs/mechanisms.md
+//! enabled = false                         # off unless switched on: see docs/design/device.md
 //!
 //! [ownership]                             # pages of shared files belong to their heaviest user
-//! enabled = false                         # off unless switched on: see docs/mechanisms.md
+//! enabled = false                         # off unless switched on: see docs/design/device.md
 //! every = "60s"                           # how often to look for such files, for 5 s
 //!
 //! [cache]

@@ -62,7 +62,7 @@ pub fn set_up(experiment: &Experiment, configuration: &Configuration) -> Result<
 
 /// For static limits, as the agent does for its own: what the kernel writes back before it must waits in the throttling
 /// layer, where it can be neither deleted nor written again. So it begins just before writers are held back, not at half
-/// of that. Without limits that gains nothing (docs/results.md): conventional keeps the kernel's default.
+/// of that. Without limits that gains nothing (docs/results): conventional keeps the kernel's default.
 fn write_back_late() -> Result<()> {
     let text = std::fs::read_to_string(DIRTY).with_context(|| format!("reading {DIRTY}"))?;
     let ratio: u64 = text

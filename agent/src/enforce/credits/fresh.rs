@@ -3,7 +3,7 @@
 //! It holds back who writes by its sums of what is dirty, and adds them up every two seconds, or when somebody reads a
 //! file that shows them (6.12: `mem_cgroup_wb_stats`). In between it lets a writer through at the speed of memory, and
 //! holds it back for as long after: one that may write 5 MB/s had 14 MB in half a second and nothing for three
-//! (docs/results.md). So they are added up as often as the kernel looks at them.
+//! (docs/results). So they are added up as often as the kernel looks at them.
 
 use std::collections::HashSet;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
