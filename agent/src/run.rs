@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use justitia_api::client::ask;
-use justitia_kernel::capabilities::{FactName, Function, KernelSupport, Outcome, Paths};
+use justitia_kernel::capabilities::{Capabilities, CapabilityId, Feature, Paths, SupportLevel};
 use justitia_kernel::cgroup::CgroupFs;
 use justitia_metrics_http::Server;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -74,8 +74,8 @@ pub enum RunError {
 /// If the machine lacks what it takes (nothing was changed then), or a vital file cannot be read any more
 /// (everything was given back then).
 pub fn run(config: Config, observe: bool) -> Result<(), RunError> {
-    let support = KernelSupport::detect(&Paths::default());
-    let mut limits = check(&support, observe)?;
+    let capabilities = Capabilities::detect(&Paths::default());
+    let mut limits = check(&capabilities, observe)?;
     limits.extend(check_state(&config, observe)?);
     let fs = CgroupFs::discover()?;
     let (stop, signalled) = UnixStream::pair().map_err(|e| system("a signal pipe", e))?;
@@ -94,7 +94,7 @@ pub fn run(config: Config, observe: bool) -> Result<(), RunError> {
         .map_err(|e| system("a signal handler", e))?;
     raise_descriptor_limit();
 
-    let abilities = abilities(&support);
+    let abilities = abilities(&capabilities);
     let ledger = if observe {
         None
     } else {
@@ -186,13 +186,13 @@ impl Alone {
     /// # Errors
     /// If the machine lacks what it takes to observe.
     pub fn open(config: Config) -> Result<Self, RunError> {
-        let support = KernelSupport::detect(&Paths::default());
-        let limits = check(&support, true)?;
+        let capabilities = Capabilities::detect(&Paths::default());
+        let limits = check(&capabilities, true)?;
         let fs = CgroupFs::discover()?;
         raise_descriptor_limit();
         let sight = Sight::open(&config.eyes, config.latency);
         let keeper = Keeper::new(None);
-        let agent = Agent::new(config, &fs, abilities(&support), keeper, None, sight)?;
+        let agent = Agent::new(config, &fs, abilities(&capabilities), keeper, None, sight)?;
         Ok(Self { agent, limits })
     }
 
@@ -296,32 +296,32 @@ fn wait_for(agent: &Agent, stop: &UnixStream, socket: &Socket, wait: Duration) -
 }
 
 /// What must work, and what works less well than it could. The pure decision of whether to start.
-fn check(support: &KernelSupport, observe: bool) -> Result<Vec<String>, RunError> {
+fn check(capabilities: &Capabilities, observe: bool) -> Result<Vec<String>, RunError> {
     let mut limits = Vec::new();
-    for function in [
-        Function::CacheProtection,
-        Function::ProactiveReclaim,
-        Function::Weights,
+    for feature in [
+        Feature::CacheProtection,
+        Feature::ProactiveReclaim,
+        Feature::Weights,
     ] {
-        let verdict = support.verdict(function);
-        let reasons: Vec<String> = verdict
-            .because
+        let support = capabilities.feature(feature);
+        let reasons: Vec<String> = support
+            .causes
             .iter()
-            .map(|b| format!("{} ({})", b.consequence, b.fact.reason))
+            .map(|b| format!("{} ({})", b.consequence, b.capability.reason))
             .collect();
         // Without reclaim, protection still works, and the other way round; without weights set, all
         // are equal.
-        let vital = function == Function::CacheProtection && !observe;
-        if verdict.outcome == Outcome::Prevented && vital {
+        let vital = feature == Feature::CacheProtection && !observe;
+        if support.level == SupportLevel::Unavailable && vital {
             return Err(RunError::Prevented {
-                function: function.title(),
+                function: feature.title(),
                 reasons,
             });
         }
         limits.extend(
             reasons
                 .into_iter()
-                .map(|r| format!("{}: {r}", function.title())),
+                .map(|r| format!("{}: {r}", feature.title())),
         );
     }
     Ok(limits)
@@ -339,14 +339,14 @@ fn check_state(config: &Config, observe: bool) -> Result<Option<String>, StateOn
     }
 }
 
-fn abilities(support: &KernelSupport) -> Abilities {
-    let multi_gen = support.has(FactName::Mglru);
+fn abilities(capabilities: &Capabilities) -> Abilities {
+    let multi_gen = capabilities.has(CapabilityId::Mglru);
     Abilities {
-        reclaim: support.has(FactName::MemoryReclaim),
-        swappiness: support.has(FactName::ReclaimSwappiness),
+        reclaim: capabilities.has(CapabilityId::MemoryReclaim),
+        swappiness: capabilities.has(CapabilityId::ReclaimSwappiness),
         multi_gen,
         lru_gen: multi_gen && lru_gen_usable(),
-        bfq: support.has(FactName::Bfq),
+        bfq: capabilities.has(CapabilityId::Bfq),
     }
 }
 

@@ -6,9 +6,11 @@ use std::process::ExitCode;
 use clap::Args;
 use justitia_agent::config::DEFAULT_PATH;
 use justitia_agent::enforce::credits::{DiskSupport, disk_support};
-use justitia_kernel::capabilities::{FactName, KernelSupport, Outcome, Paths, State, Verdict};
+use justitia_kernel::capabilities::{
+    Capabilities, CapabilityId, FeatureSupport, Paths, State, SupportLevel,
+};
 use justitia_kernel::cgroup::CgroupFs;
-use justitia_kernel::probes::{Eyes, EyesError, Limits, Probe, ProbeFact};
+use justitia_kernel::probes::{IoProbes, Limits, Probe, ProbeError, ProbeStatus};
 
 use crate::out;
 
@@ -23,36 +25,37 @@ pub struct Doctor {
 }
 
 pub fn doctor(args: &Doctor) -> anyhow::Result<ExitCode> {
-    let support = KernelSupport::detect(&Paths::default());
-    let verdicts = support.verdicts();
+    let capabilities = Capabilities::detect(&Paths::default());
+    let features = capabilities.features();
     let disks = disks();
-    let probes = Eyes::open(&Limits::default()).map(|eyes| eyes.facts());
+    let probes = IoProbes::attach(&Limits::default()).map(|probes| probes.status());
     if args.json {
         let probes = probes.map_err(|error| error.to_string());
         let all = serde_json::json!({
-            "facts": support.facts(), "verdicts": verdicts, "probes": probes, "disks": disks,
+            "capabilities": capabilities.all(), "features": features, "probes": probes, "disks": disks,
         });
         out::line(out::json(&all)?);
     } else {
-        for fact in support.facts() {
-            let text = format!("{}: {}", fact.name.title(), fact.reason);
-            out::print(paragraph(mark(fact.state), &text));
+        for capability in capabilities.all() {
+            let text = format!("{}: {}", capability.id.title(), capability.reason);
+            out::print(paragraph(mark(capability.state), &text));
         }
         out::line("\nWhat applications get, by eBPF:");
-        out::print(eyes(&probes));
-        let mglru = support.state(FactName::Mglru) == State::Yes;
+        out::print(probe_lines(&probes));
+        let mglru = capabilities.state(CapabilityId::Mglru) == State::Yes;
         let (state, text) = use_known(&probes, mglru);
         out::print(paragraph(mark(state), &text));
         out::line("\nDisks, where device credits are on:");
         out::print(divided(&disks));
         out::line("");
-        verdicts.iter().for_each(|v| out::print(verdict(v)));
+        features.iter().for_each(|f| out::print(feature_lines(f)));
         let systemd = std::path::Path::new("/run/systemd/system").is_dir();
         out::print(paragraph(mark(state_of(systemd)), after_a_kill(systemd)));
     }
-    let prevented = |v: &Verdict| v.outcome == Outcome::Prevented && v.switch.is_none();
-    let prevented = verdicts.iter().any(prevented);
-    Ok(if prevented {
+    let unavailable =
+        |f: &FeatureSupport| f.level == SupportLevel::Unavailable && f.switch.is_none();
+    let unavailable = features.iter().any(unavailable);
+    Ok(if unavailable {
         ExitCode::from(2)
     } else {
         ExitCode::SUCCESS
@@ -60,7 +63,7 @@ pub fn doctor(args: &Doctor) -> anyhow::Result<ExitCode> {
 }
 
 /// How the agent learns what tenants use of their page cache.
-fn use_known(probes: &Result<Vec<ProbeFact>, EyesError>, mglru: bool) -> (State, String) {
+fn use_known(probes: &Result<Vec<ProbeStatus>, ProbeError>, mglru: bool) -> (State, String) {
     let mut facts = probes.iter().flatten();
     if facts.any(|fact| fact.probe == Probe::Reuse && fact.state == State::Yes) {
         let text = "what tenants use of their page cache: from a sample of their accesses";
@@ -135,7 +138,7 @@ const fn mark(state: State) -> &'static str {
 }
 
 /// The probes that work, and those that do not: one paragraph a reason.
-fn eyes(probes: &Result<Vec<ProbeFact>, EyesError>) -> String {
+fn probe_lines(probes: &Result<Vec<ProbeStatus>, ProbeError>) -> String {
     let facts = match probes {
         Ok(facts) => facts,
         Err(error) => return format!("{:>4}  {error}\n", mark(State::No)),
@@ -166,19 +169,19 @@ fn eyes(probes: &Result<Vec<ProbeFact>, EyesError>) -> String {
     out
 }
 
-fn verdict(verdict: &Verdict) -> String {
-    let says = match verdict.outcome {
-        Outcome::Works => "works",
-        Outcome::Limited => "works, with limits",
-        Outcome::Prevented => "cannot work here",
+fn feature_lines(support: &FeatureSupport) -> String {
+    let says = match support.level {
+        SupportLevel::Full => "works",
+        SupportLevel::Limited => "works, with limits",
+        SupportLevel::Unavailable => "cannot work here",
     };
-    let mut out = format!("{}: {says}\n", verdict.function.title());
-    for because in &verdict.because {
-        let why = format!("{}: {}", because.consequence, because.fact.reason);
+    let mut out = format!("{}: {says}\n", support.feature.title());
+    for cause in &support.causes {
+        let why = format!("{}: {}", cause.consequence, cause.capability.reason);
         out += &paragraph("", &why);
     }
-    if let Some(switch) = &verdict.switch
-        && verdict.outcome != Outcome::Prevented
+    if let Some(switch) = &support.switch
+        && support.level != SupportLevel::Unavailable
     {
         let how = format!("off by default: `{switch}` in {DEFAULT_PATH} switches it on");
         out += &paragraph("", &how);
@@ -215,21 +218,21 @@ fn paragraph(mark: &str, text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use justitia_kernel::capabilities::Function;
+    use justitia_kernel::capabilities::Feature;
 
     #[test]
     fn the_same_reason_is_told_once() {
-        let fact = |probe, state, reason: &str| ProbeFact {
+        let fact = |probe, state, reason: &str| ProbeStatus {
             probe,
             state,
             reason: reason.to_owned(),
             details: vec![reason.to_owned(); 3],
         };
-        let told = eyes(&Ok(vec![
+        let told = probe_lines(&Ok(vec![
             fact(Probe::Read, State::No, "not allowed"),
             fact(Probe::Write, State::No, "not allowed"),
             fact(Probe::IoUring, State::Yes, "tp_btf/io_uring_complete"),
-            fact(Probe::Fills, State::No, "too new"),
+            fact(Probe::CacheMisses, State::No, "too new"),
         ]));
         let expected = [
             " yes  io_uring",
@@ -247,7 +250,7 @@ mod tests {
     #[test]
     fn how_use_is_known_depends_on_the_probes_and_on_the_lists() {
         let probes = |state| {
-            Ok(vec![ProbeFact {
+            Ok(vec![ProbeStatus {
                 probe: Probe::Reuse,
                 state,
                 reason: String::new(),
@@ -291,17 +294,17 @@ mod tests {
 
     #[test]
     fn what_is_off_says_how_it_is_switched_on() {
-        let credits = |outcome| {
-            verdict(&Verdict {
-                function: Function::DeviceCredits,
-                outcome,
-                because: Vec::new(),
-                switch: Function::DeviceCredits.switch().map(str::to_owned),
+        let credits = |level| {
+            feature_lines(&FeatureSupport {
+                feature: Feature::DeviceCredits,
+                level,
+                causes: Vec::new(),
+                switch: Feature::DeviceCredits.switch().map(str::to_owned),
             })
         };
         let how = "`[credits] enabled = true` in /etc/justitia/justitia.toml";
-        assert!(credits(Outcome::Works).contains(how));
-        assert!(!credits(Outcome::Prevented).contains(how));
+        assert!(credits(SupportLevel::Full).contains(how));
+        assert!(!credits(SupportLevel::Unavailable).contains(how));
     }
 
     #[test]

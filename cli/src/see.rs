@@ -13,7 +13,7 @@ use justitia_api::Status;
 use justitia_api::TenantStatus;
 use justitia_api::client::ask;
 use justitia_api::escape::plain_lines;
-use justitia_kernel::cgroup::{Authority, Cgroup, CgroupFs};
+use justitia_kernel::cgroup::{Cgroup, CgroupFs, Ownership};
 use justitia_kernel::knob::{Knob, read_raw};
 use justitia_view::explain::{
     Standing, Unmanaged, explain as explanation, find, nearest, unmanaged,
@@ -318,8 +318,8 @@ fn facts(path: &str, config: &Config) -> Unmanaged {
     let mut above = above.take_while(|path| !path.is_empty());
     // Of what a delegate may have made.
     let given = |path: &Path| {
-        let authority = path.to_str().and_then(cgroup).map(|c| c.authority());
-        matches!(authority, Some(Ok(Authority::Delegate)))
+        let authority = path.to_str().and_then(cgroup).map(|c| c.ownership());
+        matches!(authority, Some(Ok(Ownership::Delegatee)))
     };
     let excluded = named.ancestors().any(|path| {
         let made = path.ancestors().skip(1).any(given);

@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use justitia_kernel::cgroup::{Cgroup, CgroupFs, KeptFiles};
+use justitia_kernel::cgroup::{Cgroup, CgroupFs, StatFdCache};
 use justitia_kernel::error::Result;
 use justitia_kernel::memory::MemoryStat;
 use justitia_kernel::proc::ProcFs;
@@ -22,7 +22,7 @@ fn main() -> Result<()> {
 
     report("memory.stat", || cgroup.memory_stat());
     report("memory.current", || cgroup.memory_current());
-    let kept = KeptFiles::open(&cgroup)?;
+    let kept = StatFdCache::open(&cgroup)?;
     report("memory.stat, kept open", || kept.memory_stat());
     report("memory.current, kept open", || kept.current());
     report("io.stat, kept open", || kept.io_stat());
@@ -31,7 +31,7 @@ fn main() -> Result<()> {
     report("memory.low", || cgroup.memory_low());
     report("memory.pressure", || cgroup.pressure(PsiResource::Memory));
     report("cgroup.events", || cgroup.events());
-    report("cgroup.procs, any", || cgroup.procs_any());
+    report("cgroup.procs, first", || cgroup.has_processes());
     report("cpu.stat", || cgroup.cpu_usage_usec());
     report("io.stat", || cgroup.io_stat());
     report("io.weight", || cgroup.io_weight());

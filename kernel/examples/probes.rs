@@ -1,29 +1,34 @@
-//! Opens the eyes and prints what they see: `eyes facts`, or `eyes SECONDS` for one line per
+//! Attaches the probes and prints what they count: `probes status`, or `probes SECONDS` for one line per
 //! cgroup and second.
 
 use std::time::Duration;
 
-use justitia_kernel::probes::{Eyes, Limits};
+use justitia_kernel::probes::{IoProbes, Limits};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let mut eyes = Eyes::open(&Limits::default())?;
+    let mut probes = IoProbes::attach(&Limits::default())?;
     let argument = std::env::args()
         .nth(1)
-        .unwrap_or_else(|| "facts".to_owned());
-    if argument == "facts" {
-        for fact in eyes.facts() {
-            println!("{:?} {}: {}", fact.state, fact.probe.title(), fact.reason);
+        .unwrap_or_else(|| "status".to_owned());
+    if argument == "status" {
+        for status in probes.status() {
+            println!(
+                "{:?} {}: {}",
+                status.state,
+                status.probe.title(),
+                status.reason
+            );
         }
         return Ok(());
     }
     for _ in 0..argument.parse()? {
         std::thread::sleep(Duration::from_secs(1));
-        let sample = eyes.sample()?;
+        let sample = probes.sample()?;
         println!(
-            "{:?}: missed {}, overflow {:?}",
-            sample.at, sample.missed, sample.overflow
+            "{:?}: dropped {}, overflow {:?}",
+            sample.at, sample.dropped_events, sample.overflow
         );
-        for (id, counters) in &sample.tenants {
+        for (id, counters) in &sample.cgroups {
             println!("  {id}: {counters:?}");
         }
     }

@@ -217,7 +217,11 @@ pub fn cached(file: &impl AsFd, offset: u64, length: u64) -> std::result::Result
 ///
 /// # Errors
 /// As `posix_fadvise(2)`.
-pub fn drop_cached(file: &impl AsFd, offset: u64, length: u64) -> std::result::Result<(), Errno> {
+pub fn drop_page_cache(
+    file: &impl AsFd,
+    offset: u64,
+    length: u64,
+) -> std::result::Result<(), Errno> {
     rustix::fs::fadvise(
         file,
         offset,

@@ -153,6 +153,18 @@ impl IoWeight {
     }
 }
 
+/// The devices on which io.cost is enabled, from the text of the root's `io.cost.qos`
+/// (`254:0 enable=1 ctrl=auto …`). Lines that do not begin with a device are passed over.
+#[must_use]
+pub fn io_cost_devices(text: &[u8]) -> Vec<DevId> {
+    let enabled = |(_, line): (usize, &[u8])| {
+        let mut words = parse::words(line);
+        let device = DevId::from_bytes(words.next()?)?;
+        words.any(|word| word == b"enable=1").then_some(device)
+    };
+    parse::lines(text).filter_map(enabled).collect()
+}
+
 fn weight(word: &[u8]) -> Option<Weight> {
     Weight::try_from(parse::number(word)?).ok()
 }
@@ -172,6 +184,14 @@ mod tests {
             rbytes,
             ..IoStat::default()
         }
+    }
+
+    #[test]
+    fn io_cost_is_enabled_by_device() {
+        let text =
+            b"8:0 enable=0 ctrl=auto\n8:16 enable=1 ctrl=user rpct=95.00\nx enable=1\n\n8:0\n";
+        assert_eq!(io_cost_devices(text), [SDB]);
+        assert_eq!(io_cost_devices(b""), []);
     }
 
     #[test]

@@ -64,9 +64,9 @@ impl Knob {
     }
 
     /// Where `cgroup` has it: its name, or, for one of the machine, its path.
-    fn place(self, cgroup: &Cgroup) -> Cow<'static, str> {
+    fn path(self, cgroup: &Cgroup) -> Cow<'static, str> {
         match self {
-            Self::DirtyBackground => format!("{}/{}", cgroup.vm(), self.file()).into(),
+            Self::DirtyBackground => format!("{}/{}", cgroup.vm_sysctls(), self.file()).into(),
             _ => self.file().into(),
         }
     }
@@ -117,7 +117,7 @@ impl std::fmt::Display for Knob {
 /// # Errors
 /// As every reader of [`Cgroup`]; a parse error when the file does not have that shape.
 pub fn read_raw(cgroup: &Cgroup, knob: Knob) -> Result<String> {
-    cgroup.read(&knob.place(cgroup), |text| knob.value_in(text))
+    cgroup.read(&knob.path(cgroup), |text| knob.value_in(text))
 }
 
 /// Writes `value` to `knob` in one `write(2)`; never creates a file. The kernel may round (memory
@@ -137,7 +137,7 @@ pub fn write_raw(cgroup: &Cgroup, knob: Knob, value: &str) -> Result<()> {
             source: ParseError::new(1, "the knob's own device first", value.as_bytes()),
         });
     }
-    cgroup.write(&knob.place(cgroup), value)
+    cgroup.write(&knob.path(cgroup), value)
 }
 
 fn first_word(text: &str) -> &str {

@@ -1,21 +1,23 @@
 //! The kernel's interfaces, typed.
 //!
-//! * [`cgroup`]: cgroup v2, reached relative to a directory's descriptor and keyed by cgroup id,
-//!   so that a path which another cgroup has taken over is never mistaken for the old one.
-//! * [`knob`], [`reclaim`](cgroup::Cgroup::reclaim), [`admit`](cgroup::Cgroup::admit) and [`lru_gen`]: the
-//!   only writes.
+//! * [`cgroup`]: cgroup v2, reached relative to a directory's descriptor and keyed by cgroup id, so that a path which
+//!   another cgroup has taken over is never mistaken for the old one.
+//! * [`knob`], [`reclaim`](cgroup::Cgroup::reclaim), [`attach_process`](cgroup::Cgroup::attach_process) and [`lru_gen`]:
+//!   the only writes.
 //! * [`file`]: a file by its inode number, and its part of the page cache.
 //! * [`proc`](mod@proc): `/proc/meminfo`, `/proc/vmstat`, `/proc/zoneinfo`, `/proc/pressure`.
-//! * [`eyes`]: what applications get, by eBPF.
-//! * [`watch`]: what changes in the tree, without rescanning it.
-//! * [`support`]: what this kernel and this mount can do, fact by fact, each with its reason.
+//! * [`block`] and [`io`]: schedulers, io.cost, `io.stat` and weights.
+//! * [`probes`]: what applications read and write, counted by eBPF.
+//! * [`watch`]: changes in the cgroup tree, without rescanning it.
+//! * [`capabilities`] and [`release`]: what this kernel and its mounts can do, each with its reason.
 //!
-//! Every type that the kernel prints has a `parse(&[u8])`, which is pure: it never panics and
-//! never allocates more than a small multiple of its input. Every error says which operation
-//! failed on which path, and a parse error what was expected and what was found.
+//! Every type that the kernel prints has a `parse(&[u8])`, which is pure: it never panics and never allocates more than a
+//! small multiple of its input. Every error says which operation failed on which path, and a parse error what was expected
+//! and what was found.
 
 #![deny(unsafe_code)]
 
+pub mod block;
 pub mod capabilities;
 pub mod cgroup;
 pub mod error;
@@ -28,6 +30,7 @@ pub mod mount;
 pub mod probes;
 pub mod proc;
 pub mod psi;
+pub mod release;
 pub mod watch;
 
 mod buffer;

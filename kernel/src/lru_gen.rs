@@ -20,7 +20,7 @@ const YOUNG: u64 = 2;
 
 /// The generations of the root cgroup on one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Generations {
+pub struct LruGen {
     /// The root's memory cgroup id, as the interface wants it.
     pub memcg: u32,
     /// The memory node.
@@ -33,12 +33,12 @@ pub struct Generations {
     pub evictable_file: u64,
 }
 
-impl Generations {
+impl LruGen {
     /// Reads the root's generations from the beginning of the file; the root comes first there.
     ///
     /// # Errors
     /// If the file cannot be read (no debugfs, no multi-gen LRU, not root).
-    pub fn of_root(path: &Path) -> Result<Vec<Self>> {
+    pub fn read_root(path: &Path) -> Result<Vec<Self>> {
         // One page of text holds the root's generations on any plausible number of nodes.
         let mut text = vec![0; 4096];
         let mut file = File::open(path).map_err(|e| io(Operation::Open, path, &e))?;
@@ -94,8 +94,8 @@ fn io(operation: Operation, path: &Path, error: &std::io::Error) -> Error {
 
 /// The first memory cgroup of the text, node by node. Lines that make no sense end it.
 #[must_use]
-pub fn parse(text: &str) -> Vec<Generations> {
-    let mut found: Vec<Generations> = Vec::new();
+pub fn parse(text: &str) -> Vec<LruGen> {
+    let mut found: Vec<LruGen> = Vec::new();
     let mut memcg = None;
     let mut lists: Vec<Vec<(u64, u64)>> = Vec::new();
     for line in text.split_inclusive('\n').filter(|l| l.ends_with('\n')) {
@@ -107,7 +107,7 @@ pub fn parse(text: &str) -> Vec<Generations> {
                 let Some(node) = words.next().and_then(|n| n.parse().ok()) else {
                     break;
                 };
-                found.push(Generations {
+                found.push(LruGen {
                     memcg,
                     node,
                     youngest: 0,
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn the_first_cgroup_is_the_root() {
-        let expected = Generations {
+        let expected = LruGen {
             memcg: 1,
             node: 0,
             youngest: 3,

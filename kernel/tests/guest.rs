@@ -18,9 +18,9 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use justitia_kernel::capabilities::{
-    FactName, KernelSupport, Paths, State, has_reclaim_swappiness,
+    Capabilities, CapabilityId, Paths, State, ask_reclaim_swappiness,
 };
-use justitia_kernel::cgroup::{Cgroup, CgroupFs, CgroupType, KeptFiles, ReclaimEnd};
+use justitia_kernel::cgroup::{Cgroup, CgroupFs, CgroupType, ReclaimOutcome, StatFdCache};
 use justitia_kernel::io::DevId;
 use justitia_kernel::knob::{Knob, read_raw, write_raw};
 use justitia_kernel::memory::Limit;
@@ -110,7 +110,7 @@ fn every_reader() {
     let mut sleeper = tenant.spawn("exec sleep 1000");
     let c = &tenant.cgroup;
     let end = Instant::now() + Duration::from_secs(5);
-    while !c.procs_any().unwrap() {
+    while !c.has_processes().unwrap() {
         assert!(Instant::now() < end);
     }
     assert_eq!(c.id().0, std::fs::metadata(&tenant.path).unwrap().ino());
@@ -143,7 +143,7 @@ fn every_reader() {
     assert_eq!(c.cgroup_type().unwrap(), CgroupType::Domain);
     assert!(c.children().unwrap().is_empty());
 
-    let kept = KeptFiles::open(c).unwrap();
+    let kept = StatFdCache::open(c).unwrap();
     assert!(kept.current().unwrap().unwrap() >= stat.file);
     assert!(kept.memory_stat().unwrap().file >= 30 << 20);
     assert!(
@@ -185,7 +185,7 @@ fn threaded_cgroups_answer() {
     std::fs::write(tenant.path.join("t/cgroup.type"), "threaded").unwrap();
     let threaded = tenant.cgroup.child(OsStr::new("t")).unwrap();
     assert_eq!(threaded.cgroup_type().unwrap(), CgroupType::Threaded);
-    assert!(!threaded.procs_any().unwrap());
+    assert!(!threaded.has_processes().unwrap());
     assert!(threaded.memory_stat().unwrap_err().is_missing());
     std::fs::remove_dir(tenant.path.join("t")).unwrap();
 }
@@ -195,7 +195,7 @@ fn threaded_cgroups_answer() {
 fn a_reused_path_is_not_the_old_cgroup() {
     let tenant = Tenant::new("reused \u{e4}");
     let old = tenant.cgroup.clone();
-    let kept = KeptFiles::open(&old).unwrap();
+    let kept = StatFdCache::open(&old).unwrap();
     std::fs::remove_dir(&tenant.path).unwrap();
     let read = |cgroup: &Cgroup| cgroup.memory_current();
     assert!(read(&old).unwrap_err().is_gone());
@@ -265,11 +265,11 @@ fn knobs_are_put_back() {
 fn reclaim_takes_page_cache() {
     let tenant = Tenant::new("reclaimed");
     tenant.fill(64);
-    let support = KernelSupport::detect(&Paths::default());
-    let asked = has_reclaim_swappiness(&tenant.cgroup);
+    let found = Capabilities::detect(&Paths::default());
+    let asked = ask_reclaim_swappiness(&tenant.cgroup);
     assert_eq!(
         asked.state,
-        support.state(FactName::ReclaimSwappiness),
+        found.state(CapabilityId::ReclaimSwappiness),
         "{asked:?}"
     );
     let swappiness = (asked.state == State::Yes).then_some(0);
@@ -281,12 +281,12 @@ fn reclaim_takes_page_cache() {
         "reclaim of 16 MiB: {end:?}, {} KiB less",
         (before - after) >> 10
     );
-    assert_eq!(end, ReclaimEnd::Complete);
+    assert_eq!(end, ReclaimOutcome::Complete);
     assert!(before - after >= 15 << 20 && before - after <= 40 << 20);
     // More than there is.
     assert_eq!(
         tenant.cgroup.reclaim(1 << 30, swappiness).unwrap(),
-        ReclaimEnd::Partial
+        ReclaimOutcome::Partial
     );
     if swappiness.is_none() {
         assert!(tenant.cgroup.reclaim(4096, Some(0)).is_err());
@@ -408,25 +408,28 @@ fn a_thousand_cgroups_come_and_go() {
 #[test]
 #[ignore = "changes the machine: for a throw-away guest"]
 fn facts_of_a_stock_guest() {
-    let support = KernelSupport::detect(&Paths::default());
-    for fact in support.facts() {
-        println!("{:?} {:?}: {}", fact.state, fact.name, fact.reason);
+    let found = Capabilities::detect(&Paths::default());
+    for capability in found.all() {
+        println!(
+            "{:?} {:?}: {}",
+            capability.state, capability.id, capability.reason
+        );
     }
     for name in [
-        FactName::RootPrivileges,
-        FactName::Cgroup2,
-        FactName::Cgroup2Writable,
-        FactName::MemoryEnabled,
-        FactName::IoEnabled,
-        FactName::MemoryReclaim,
-        FactName::Psi,
-        FactName::Numa,
-        FactName::Btf,
+        CapabilityId::RootPrivileges,
+        CapabilityId::Cgroup2,
+        CapabilityId::Cgroup2Writable,
+        CapabilityId::MemoryEnabled,
+        CapabilityId::IoEnabled,
+        CapabilityId::MemoryReclaim,
+        CapabilityId::Psi,
+        CapabilityId::Numa,
+        CapabilityId::Btf,
     ] {
-        assert!(support.has(name), "{:?}", support.fact(name));
+        assert!(found.has(name), "{:?}", found.get(name));
     }
-    for verdict in support.verdicts() {
-        println!("{:?}: {:?}", verdict.function, verdict.outcome);
+    for support in found.features() {
+        println!("{:?}: {:?}", support.feature, support.level);
     }
     assert!(Path::new("/sys/fs/cgroup").starts_with(CgroupFs::discover().unwrap().mount_path()));
 }

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use justitia_kernel::cgroup::{CgroupFs, CgroupType, KeptFiles};
+use justitia_kernel::cgroup::{CgroupFs, CgroupType, StatFdCache};
 use justitia_kernel::io::{DevId, IoStat};
 use justitia_kernel::knob::{Knob, read_raw};
 use justitia_kernel::memory::{Limit, MemoryEvents};
@@ -36,7 +36,7 @@ fn a_tenant() {
         assert_eq!(stat.slab_reclaimable, 385_392);
         assert!(stat.pgfault >= 516 && stat.pgscan == 0);
         assert_eq!((stat.pgsteal_proactive, stat.pswpin), (None, None));
-        assert_eq!(KeptFiles::open(c).unwrap().memory_stat().unwrap(), stat);
+        assert_eq!(StatFdCache::open(c).unwrap().memory_stat().unwrap(), stat);
 
         assert!(c.memory_current().unwrap() > stat.file);
         assert_eq!(c.memory_low().unwrap(), Limit::Bytes(0));

@@ -151,17 +151,17 @@ fn top(config: &mut Config, report: &mut Report<'_>, key: &str, value: &Value<'_
             |report, key, value| {
                 let (slot, range, what) = match key {
                     "cgroups" => (
-                        &mut config.eyes.tenants,
+                        &mut config.eyes.max_cgroups,
                         16..=65_535,
                         "a number from 16 to 65535",
                     ),
                     "requests" => (
-                        &mut config.eyes.in_flight,
+                        &mut config.eyes.max_inflight,
                         64..=1 << 20,
                         "a number from 64 to 1048576",
                     ),
                     "shared_files" => (
-                        &mut config.eyes.shared_inodes,
+                        &mut config.eyes.max_shared_files,
                         64..=1 << 20,
                         "a number from 64 to 1048576",
                     ),

@@ -133,7 +133,7 @@ fn several_syntax_errors_are_all_told() {
 fn room_for_the_probes_is_configured_within_its_ranges() {
     let read = |text: &str| load(&[("j.toml", text)]).map(|c| c.eyes);
     let some = read("[eyes]\ncgroups = 6000\nshared_files = 64\n").unwrap();
-    assert_eq!((some.tenants, some.shared_inodes), (6000, 64));
+    assert_eq!((some.max_cgroups, some.max_shared_files), (6000, 64));
     assert!(some.check().is_ok());
     let errors = read("[eyes]\ncgroups = 15\nrequests = 63\n").unwrap_err();
     assert_eq!(errors.len(), 2, "{errors:#?}");

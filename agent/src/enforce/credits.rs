@@ -6,12 +6,13 @@
 //! limited on that disk.
 
 use std::collections::{HashMap, HashSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use justitia_kernel::capabilities::{SAFE_LIMITS, version};
+use justitia_kernel::capabilities::IO_MAX_WITHOUT_INVERSION;
 use justitia_kernel::cgroup::{Cgroup, CgroupId};
 use justitia_kernel::knob::Knob;
+use justitia_kernel::release::{KernelVersion, release};
 use justitia_share::credit::{Allowance, CreditLoop, Interval, Limits, Observed, Settings};
 use justitia_share::{Demand, NodeId, Tree};
 
@@ -120,7 +121,7 @@ impl Credits {
     /// Credits on this machine's disks, or none, with the reason in [`Credits::limits`].
     #[must_use]
     pub fn open(config: &Config, cgroup_root: &Cgroup) -> Self {
-        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let release = release(Path::new("/proc")).unwrap_or_default();
         let mut credits = Self {
             disks: Vec::new(),
             following: None,
@@ -128,7 +129,7 @@ impl Credits {
             writers: HashMap::new(),
             highs: HashMap::new(),
             late: Late::new(cgroup_root.clone()),
-            fresh: Fresh::new(version(release.trim())),
+            fresh: Fresh::new(KernelVersion::parse(&release)),
             roomed: None,
             audited: None,
             turned: None,
@@ -584,15 +585,12 @@ fn weights(
 
 /// Whether limits are safe on this kernel.
 fn allowed_on(release: &str) -> Result<(), String> {
-    if version(release.trim()).is_some_and(|found| found >= SAFE_LIMITS) {
+    if KernelVersion::parse(release).is_some_and(|found| found >= IO_MAX_WITHOUT_INVERSION) {
         return Ok(());
     }
     Err(format!(
-        "Device credits: expected kernel {}.{} or later, found {}: before, metadata of others waits behind a \
-         limited writer's data on a shared file system",
-        SAFE_LIMITS.0,
-        SAFE_LIMITS.1,
-        release.trim()
+        "Device credits: expected kernel {IO_MAX_WITHOUT_INVERSION} or later, found {release}: before, metadata of \
+         others waits behind a limited writer's data on a shared file system"
     ))
 }
 

@@ -9,7 +9,7 @@
 use std::time::{Duration, Instant};
 
 use justitia_kernel::Result;
-use justitia_kernel::cgroup::{Authority, Cgroup};
+use justitia_kernel::cgroup::{Cgroup, Ownership};
 use justitia_kernel::knob::Knob;
 use justitia_kernel::psi::PsiResource;
 
@@ -75,7 +75,7 @@ fn told_for(thrash_full: f64) -> Duration {
 fn own_hits(unit: &Cgroup) -> Result<u64> {
     let all = unit.memory_events()?;
     let mut hits = all.high.saturating_add(all.max);
-    let administrators = unit.authority_over(Knob::MemoryHigh.file())? == Authority::Administrator;
+    let administrators = unit.file_ownership(Knob::MemoryHigh.file())? == Ownership::Admin;
     if administrators {
         let own = unit.memory_events_local()?;
         hits = hits.saturating_sub(own.high.saturating_add(own.max));

@@ -10,8 +10,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use justitia_kernel::cgroup::{Cgroup, ReclaimEnd};
-use justitia_kernel::lru_gen::{self, Generations};
+use justitia_kernel::cgroup::{Cgroup, ReclaimOutcome};
+use justitia_kernel::lru_gen::{self, LruGen};
 use justitia_kernel::memory::MemoryStat;
 use justitia_kernel::proc::ProcFs;
 
@@ -172,7 +172,7 @@ fn from_cgroup(
         let stolen = after.pgsteal.saturating_sub(before.pgsteal) * PAGE;
         outcome.freed = stolen.max(lru_file(&before).saturating_sub(lru_file(&after)));
         outcome.after = Some(after);
-        if end != ReclaimEnd::Complete || outcome.freed + BATCH < order.bytes - left {
+        if end != ReclaimOutcome::Complete || outcome.freed + BATCH < order.bytes - left {
             return Ok(());
         }
         left -= left.min(BATCH);
@@ -205,7 +205,7 @@ fn from_root_list(bytes: u64, outcome: &mut Outcome) -> justitia_kernel::Result<
             .map(|v| (v.nr_inactive_file + v.nr_active_file) * PAGE)
     };
     let before = file()?;
-    let lists = Generations::of_root(path)?;
+    let lists = LruGen::read_root(path)?;
     let evictable: u64 = lists.iter().map(|l| l.evictable_file).sum();
     for list in lists.iter().filter(|l| l.evictable_file > 0) {
         let part = u128::from(bytes / PAGE) * u128::from(list.evictable_file)

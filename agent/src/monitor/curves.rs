@@ -5,7 +5,7 @@ use std::collections::{BinaryHeap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use justitia_kernel::cgroup::CgroupId;
-use justitia_kernel::probes::Eyes;
+use justitia_kernel::probes::IoProbes;
 use justitia_share::curve::ReuseTimes;
 
 use super::budget::thread_cpu;
@@ -49,7 +49,7 @@ pub struct Curves {
 
 impl Curves {
     /// Goes on, as far as its cost allows. `capacity` is what can be divided, bytes.
-    pub fn turn(&mut self, eyes: &mut Eyes, mirror: &Mirror, capacity: u64, now: Instant) {
+    pub fn turn(&mut self, eyes: &mut IoProbes, mirror: &Mirror, capacity: u64, now: Instant) {
         if self.resumes.is_some_and(|at| at > now) {
             return;
         }
@@ -89,7 +89,7 @@ impl Curves {
         self.refused.as_deref()
     }
 
-    fn choose(&mut self, eyes: &mut Eyes, mirror: &Mirror, now: Instant) {
+    fn choose(&mut self, eyes: &mut IoProbes, mirror: &Mirror, now: Instant) {
         let tenants = mirror.order().into_iter().filter_map(|id| mirror.get(id));
         let leaves = tenants.filter(|node| node.children.is_empty() && node.populated);
         let holders: Vec<(CgroupId, u64)> = leaves
@@ -126,7 +126,7 @@ impl Curves {
         self.tell(eyes, &changes);
     }
 
-    fn tell(&mut self, eyes: &mut Eyes, changes: &[(CgroupId, Option<(usize, u32)>)]) {
+    fn tell(&mut self, eyes: &mut IoProbes, changes: &[(CgroupId, Option<(usize, u32)>)]) {
         if changes.is_empty() {
             return;
         }
@@ -139,7 +139,7 @@ impl Curves {
     /// Reads one tenant's counts; says when to do so again, unless it is not sampled any more.
     fn read(
         &mut self,
-        eyes: &mut Eyes,
+        eyes: &mut IoProbes,
         mirror: &Mirror,
         id: CgroupId,
         capacity: u64,
@@ -165,13 +165,14 @@ impl Curves {
     }
 }
 
-fn visits(eyes: &Eyes, id: CgroupId) -> u64 {
-    eyes.counters_of(id).map_or(0, |counters| counters.visits)
+fn visits(eyes: &IoProbes, id: CgroupId) -> u64 {
+    eyes.counters_of(id)
+        .map_or(0, |counters| counters.block_accesses)
 }
 
 /// What the probes have counted. `whole`: whether the tenant has no cgroups below it that are not told apart; those count
 /// for its curve, but not for its own counters.
-fn counted(eyes: &Eyes, id: CgroupId, curve: usize, whole: bool) -> Option<Counted> {
+fn counted(eyes: &IoProbes, id: CgroupId, curve: usize, whole: bool) -> Option<Counted> {
     let reuse = eyes.reuse(curve).ok()?;
     let mut times = ReuseTimes {
         cold: reuse.cold(),

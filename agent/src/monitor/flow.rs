@@ -133,7 +133,7 @@ impl Flows {
                 bytes: bytes(&recent),
                 active: ratio(moving, steps),
                 held_up: held_up.map(|part| part.min(1.0)),
-                beyond_cache: recent.filled > 0
+                beyond_cache: recent.cache_miss_bytes > 0
                     || recent.read.direct.bytes > 0
                     || recent.written.total().bytes > 0,
             },
@@ -151,12 +151,12 @@ pub const fn bytes(counters: &Counters) -> u64 {
 /// answers do not.
 fn disk(counters: &Counters) -> u64 {
     [
-        counters.filled,
+        counters.cache_miss_bytes,
         counters.read.direct.bytes,
         counters.written.total().bytes,
         counters.demand_misses,
         counters.major_faults,
-        counters.throttled,
+        counters.throttled_bios,
     ]
     .iter()
     .fold(0, |sum, one| sum.saturating_add(*one))
@@ -185,7 +185,7 @@ mod tests {
             bytes: mib << 20,
             operations: mib,
         };
-        counters.filled = filled << 20;
+        counters.cache_miss_bytes = filled << 20;
         counters
     }
 

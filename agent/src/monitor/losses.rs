@@ -14,19 +14,19 @@ pub struct Loss {
 }
 
 /// Everything that can be lost, whether any is or not. `of` a probe on demand says what
-/// [`Eyes::lost`](justitia_kernel::probes::Eyes::lost) does.
+/// [`IoProbes::dropped`](justitia_kernel::probes::IoProbes::dropped) does.
 pub fn losses(room: &Limits, sample: &Sample, of: impl Fn(Probe) -> u64) -> Vec<Loss> {
     let cgroups = format!(
         "there is room for {} cgroups at a time (eyes.cgroups)",
-        room.tenants
+        room.max_cgroups
     );
     let calls = of(Probe::Latency);
     let uses = of(Probe::SharedInodes);
     let waits = of(Probe::LockContention);
     let Sample {
-        missed,
-        no_room,
-        busy,
+        dropped_events: missed,
+        map_full: no_room,
+        map_busy: busy,
         ..
     } = sample;
     [
@@ -58,7 +58,7 @@ pub fn losses(room: &Limits, sample: &Sample, of: impl Fn(Probe) -> u64) -> Vec<
             format!(
                 "Files that several tenants use: {uses} uses were forgotten; there is room for {} at a time \
                  (eyes.shared_files)",
-                room.shared_inodes
+                room.max_shared_files
             ),
         ),
         (
@@ -78,22 +78,22 @@ mod tests {
     #[test]
     fn each_loss_is_told_by_its_cause_and_only_by_that() {
         let room = Limits {
-            tenants: 16,
-            shared_inodes: 64,
+            max_cgroups: 16,
+            max_shared_files: 64,
             ..Limits::default()
         };
         let none = Sample::default();
         let (missed, no_room, busy) = (
             Sample {
-                missed: 7,
+                dropped_events: 7,
                 ..Sample::default()
             },
             Sample {
-                no_room: 7,
+                map_full: 7,
                 ..Sample::default()
             },
             Sample {
-                busy: 7,
+                map_busy: 7,
                 ..Sample::default()
             },
         );

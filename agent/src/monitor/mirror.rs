@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use justitia_kernel::Result;
-use justitia_kernel::cgroup::{Authority, Cgroup, CgroupFs, CgroupId};
+use justitia_kernel::cgroup::{Cgroup, CgroupFs, CgroupId, Ownership};
 use justitia_kernel::io::IoWeight;
 use justitia_kernel::knob::Knob;
 use justitia_kernel::memory::Limit;
@@ -59,7 +59,7 @@ pub struct Node {
     /// When it is looked at for that again, and how long after that; never once it is delegated.
     inspection: (Instant, Duration),
     /// Its own weight, and who has set it; `None` if nobody has.
-    pub weight: Option<(Weight, Authority)>,
+    pub weight: Option<(Weight, Ownership)>,
     /// Whether it has the I/O controller: whether what it does to disks is told, and can be limited.
     pub io: bool,
     /// Whether any process lives in it or below.
@@ -67,7 +67,7 @@ pub struct Node {
     /// Its `memory.low` as its operator has set it, bytes; 0 if nobody has.
     pub operators_low: u64,
     /// Who that is.
-    pub operator: Authority,
+    pub operator: Ownership,
     /// Its counters.
     pub meter: Meter,
 }
@@ -99,8 +99,8 @@ impl Node {
 
     /// Whether the word of `who`, in one of its files, counts at all. A delegate's does where the parent is
     /// delegated; where it is not, the administrator has given away a file that divides what is everybody's.
-    fn heeds(&self, who: Authority) -> bool {
-        who == Authority::Administrator || self.delegated
+    fn heeds(&self, who: Ownership) -> bool {
+        who == Ownership::Admin || self.delegated
     }
 
     /// The file pages that it keeps whatever happens, and those that it asks to keep of what its parent gets, bytes.
@@ -111,27 +111,27 @@ impl Node {
         let configured = self.says.floor.unwrap_or(0);
         // A rule's pattern may match as many cgroups as somebody makes.
         match (self.delegated, self.operator) {
-            (false, Authority::Administrator) => (configured.max(low), 0),
-            (false, Authority::Delegate) => (configured, 0),
-            (true, Authority::Administrator) => (low, configured),
-            (true, Authority::Delegate) => (0, configured.max(low)),
+            (false, Ownership::Admin) => (configured.max(low), 0),
+            (false, Ownership::Delegatee) => (configured, 0),
+            (true, Ownership::Admin) => (low, configured),
+            (true, Ownership::Delegatee) => (0, configured.max(low)),
         }
     }
 
     /// Takes what its operator has put into `memory.low`.
     pub fn take_low(&mut self, low: u64) {
         self.operators_low = low;
-        self.operator = self.authority_over(Knob::MemoryLow.file());
+        self.operator = self.file_ownership(Knob::MemoryLow.file());
     }
 
     /// Whose word stands in one of its files.
-    fn authority_over(&self, file: &str) -> Authority {
+    fn file_ownership(&self, file: &str) -> Ownership {
         if !self.owners_tell {
-            return Authority::Delegate;
+            return Ownership::Delegatee;
         }
         self.cgroup
-            .authority_over(file)
-            .unwrap_or(Authority::Delegate)
+            .file_ownership(file)
+            .unwrap_or(Ownership::Delegatee)
     }
 
     /// Whether its children are made by a process of root's own that is not the administrator.
@@ -144,7 +144,7 @@ impl Node {
     fn is_given(&self) -> bool {
         self.delegated
             || self.is_given_to_root()
-            || !matches!(self.cgroup.authority(), Ok(Authority::Administrator))
+            || !matches!(self.cgroup.ownership(), Ok(Ownership::Admin))
     }
 
     /// Whether owners tell of the files of a child, which is the root of a cgroup namespace or is not. Where `self` is
@@ -474,7 +474,7 @@ impl Mirror {
         if now < due || pause > LAST_INSPECTION || (node.delegated && parent_inside(node)) {
             return;
         }
-        let marked = node.cgroup.is_marked_delegated();
+        let marked = node.cgroup.has_delegate_xattr();
         let root = node.cgroup.namespace_root();
         // The root is this cgroup, or one above it.
         let above = std::iter::successors(Some(id), |id| self.nodes.get(id)?.parent);
@@ -639,7 +639,7 @@ impl Mirror {
             return;
         }
         let delegated = match parent {
-            None => !matches!(self.root.authority(), Ok(Authority::Administrator)),
+            None => !matches!(self.root.ownership(), Ok(Ownership::Admin)),
             Some(parent) if self.nodes.contains_key(&parent) => self.is_given(parent),
             Some(_) => return, // it went meanwhile
         };
@@ -675,7 +675,7 @@ impl Mirror {
             Some(parent) => parent.owners_tell_below(false),
             None => true,
         };
-        let marked = !delegated && cgroup.is_marked_delegated();
+        let marked = !delegated && cgroup.has_delegate_xattr();
         let node = Node {
             cgroup,
             parent,
@@ -693,7 +693,7 @@ impl Mirror {
             io: controllers.has("io"),
             populated: true,
             operators_low: 0,
-            operator: Authority::Delegate,
+            operator: Ownership::Delegatee,
             meter: Meter::new(now),
         };
         match parent.and_then(|parent| self.nodes.get_mut(&parent)) {
@@ -783,11 +783,11 @@ impl Mirror {
 /// The weight that somebody has set, and who. Where BFQ schedules the disks its weight comes first, else `io.weight`; the
 /// other counts where only that has been set: runc writes `io.bfq.weight` alone wherever BFQ is loaded, whether or not it
 /// schedules a disk.
-fn weight_of(node: &Node, bfq: bool) -> Option<(Weight, Authority)> {
+fn weight_of(node: &Node, bfq: bool) -> Option<(Weight, Ownership)> {
     let cgroup = &node.cgroup;
     let set = |found: Result<Option<IoWeight>>, knob: Knob| {
         let weight = found.ok().flatten()?.default;
-        (weight != Weight::default()).then(|| (weight, node.authority_over(knob.file())))
+        (weight != Weight::default()).then(|| (weight, node.file_ownership(knob.file())))
     };
     let of_io = || set(cgroup.io_weight(), Knob::IoWeight);
     let of_bfq = || set(cgroup.io_bfq_weight(), Knob::IoBfqWeight);

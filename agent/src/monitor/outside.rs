@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use justitia_kernel::cgroup::Cgroup;
-use justitia_kernel::lru_gen::{self, Generations};
+use justitia_kernel::lru_gen::{self, LruGen};
 use justitia_share::{Weight, num};
 
 use super::meter::taken_in;
@@ -196,7 +196,7 @@ impl Outside {
 /// Whether the multi-gen LRU's debugfs interface can be used here.
 #[must_use]
 pub fn lru_gen_usable() -> bool {
-    Generations::of_root(Path::new(lru_gen::PATH)).is_ok_and(|lists| !lists.is_empty())
+    LruGen::read_root(Path::new(lru_gen::PATH)).is_ok_and(|lists| !lists.is_empty())
 }
 
 #[cfg(test)]

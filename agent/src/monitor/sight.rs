@@ -7,7 +7,7 @@ use justitia_kernel::capabilities::State;
 use justitia_kernel::cgroup::CgroupId;
 #[cfg(test)]
 use justitia_kernel::probes::Counters;
-use justitia_kernel::probes::{Eyes, Histogram, Latencies, Limits, Sample, SharedInode};
+use justitia_kernel::probes::{Histogram, IoProbes, Latencies, Limits, Sample, SharedInode};
 use justitia_kernel::psi::PsiResource;
 use justitia_share::num::to_f64;
 
@@ -32,7 +32,7 @@ const MOST: f64 = 0.005;
 
 /// The probes, and what they have shown lately.
 pub struct Sight {
-    eyes: Option<Eyes>,
+    eyes: Option<IoProbes>,
     blind: Option<String>,
     flows: Flows,
     /// When the probes were last read.
@@ -85,14 +85,14 @@ impl Sight {
     #[must_use]
     pub fn open(room: &Limits, latency: bool) -> Self {
         let room = &Limits {
-            curves: room.curves.min(affordable()),
+            max_curves: room.max_curves.min(affordable()),
             ..*room
         };
-        let mut eyes = match Eyes::open(room) {
+        let mut eyes = match IoProbes::attach(room) {
             Ok(eyes) => eyes,
             Err(error) => return Self::blind(&error.to_string()),
         };
-        let timed = latency.then(|| eyes.time_calls(true));
+        let timed = latency.then(|| eyes.trace_latency(true));
         if let Some(Err(error)) = &timed {
             tracing::warn!(%error, "calls are not timed");
         }
@@ -138,7 +138,7 @@ impl Sight {
                 .map(|why| format!("What applications get is not seen: {why}"))
                 .collect();
         };
-        let facts = eyes.facts();
+        let facts = eyes.status();
         let absent = facts.iter().filter(|f| f.state == State::No);
         absent
             .map(|f| format!("What applications get: {} ({})", f.probe.title(), f.reason))
@@ -153,7 +153,7 @@ impl Sight {
         };
         // What cannot be read is told by `errors`.
         losses(&self.room, &self.sample, |probe| {
-            eyes.lost(probe).unwrap_or(0)
+            eyes.dropped(probe).unwrap_or(0)
         })
     }
 
@@ -180,10 +180,10 @@ impl Sight {
                 if read_stalls {
                     self.stalls_due = Some(now + STALLS);
                     self.stall_rounds += 1;
-                    eyes.keep(|id| mirror.get(id).is_some());
+                    eyes.retain(|id| mirror.get(id).is_some());
                 }
                 let all = self.stall_rounds.is_multiple_of(ALL_STALLS);
-                for (id, counters) in std::mem::take(&mut sample.tenants) {
+                for (id, counters) in std::mem::take(&mut sample.cgroups) {
                     let Some(node) = mirror.get(id) else { continue };
                     let read = read_stalls && (all || self.flows.moved(id, &counters));
                     // Without PSI the kernel does not say.
@@ -228,7 +228,7 @@ impl Sight {
             .eyes
             .as_mut()
             .ok_or_else(|| self.blind.clone().unwrap_or_default())?;
-        eyes.watch_shared_inodes(on).map_err(|e| e.to_string())
+        eyes.trace_shared_inodes(on).map_err(|e| e.to_string())
     }
 
     /// The `most` files most used so since watching began.
@@ -248,7 +248,7 @@ impl Sight {
             timing.latest.remove(&id);
         }
         if let Some(eyes) = &mut self.eyes
-            && eyes.forget(&[id]).is_err()
+            && eyes.forget_removed(&[id]).is_err()
         {
             self.errors += 1;
         }
@@ -265,7 +265,7 @@ impl Sight {
     }
 
     /// The probes, if they can be read.
-    fn open_eyes(&self) -> Option<&Eyes> {
+    fn open_eyes(&self) -> Option<&IoProbes> {
         self.eyes.as_ref().filter(|_| self.blind.is_none())
     }
 
@@ -299,7 +299,7 @@ impl Probed for Sight {
 
 impl Timing {
     /// Once a window: what came in it.
-    fn follow(&mut self, eyes: &Eyes, now: Instant) {
+    fn follow(&mut self, eyes: &IoProbes, now: Instant) {
         if self.at.is_some_and(|at| now - at < WINDOW) {
             return;
         }

@@ -4,7 +4,9 @@ use std::path::Path;
 
 use tempfile::TempDir;
 
-use super::{FactName, Function, KernelSupport, Outcome, Paths, State, has_reclaim_swappiness};
+use super::{
+    Capabilities, CapabilityId, Feature, Paths, State, SupportLevel, ask_reclaim_swappiness,
+};
 use crate::cgroup::CgroupFs;
 
 /// A machine on which everything works; tests take things away.
@@ -67,116 +69,123 @@ impl Machine {
         self.write("proc/self/mountinfo", format!("{root}{line}"));
     }
 
-    fn support(&self) -> KernelSupport {
-        KernelSupport::detect(&Paths {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::detect(&Paths {
             proc: self.path().join("proc"),
             sys: self.path().join("sys"),
             verify_cgroup2: false,
         })
     }
 
-    /// The state of a fact, and its reason when it must contain `word`.
-    fn expect(&self, name: FactName, state: State, word: &str) {
-        let support = self.support();
-        let fact = support.fact(name).unwrap();
-        assert_eq!(fact.state, state, "{fact:?}");
-        assert!(fact.reason.contains(word), "{fact:?} lacks {word:?}");
+    /// The state of a capability, and its reason when it must contain `word`.
+    fn expect(&self, name: CapabilityId, state: State, word: &str) {
+        let found = self.capabilities();
+        let capability = found.get(name).unwrap();
+        assert_eq!(capability.state, state, "{capability:?}");
+        assert!(
+            capability.reason.contains(word),
+            "{capability:?} lacks {word:?}"
+        );
     }
 }
 
 #[test]
 fn everything_works() {
-    let support = Machine::new().support();
-    for fact in support.facts() {
-        let expected = match fact.name {
-            FactName::Mglru | FactName::Swap => State::No,
+    let found = Machine::new().capabilities();
+    for capability in found.all() {
+        let expected = match capability.id {
+            CapabilityId::Mglru | CapabilityId::Swap => State::No,
             _ => State::Yes,
         };
-        assert_eq!(fact.state, expected, "{fact:?}");
+        assert_eq!(capability.state, expected, "{capability:?}");
         assert!(
-            !fact.reason.is_empty() && !fact.reason.contains('\n'),
-            "{fact:?}"
+            !capability.reason.is_empty() && !capability.reason.contains('\n'),
+            "{capability:?}"
         );
     }
-    assert_eq!(support.facts().len(), FactName::ALL.len());
-    for verdict in support.verdicts() {
-        if verdict.function == Function::DeviceCredits {
+    assert_eq!(found.all().len(), CapabilityId::ALL.len());
+    for support in found.features() {
+        if support.feature == Feature::DeviceCredits {
             // One of the disks is io.cost's.
-            assert_eq!(verdict.outcome, Outcome::Limited, "{verdict:?}");
-            assert_eq!(verdict.because[0].fact.reason, "8:0");
-            assert_eq!(verdict.switch.as_deref(), Some("[credits] enabled = true"));
+            assert_eq!(support.level, SupportLevel::Limited, "{support:?}");
+            assert_eq!(support.causes[0].capability.reason, "8:0");
+            assert_eq!(support.switch.as_deref(), Some("[credits] enabled = true"));
             continue;
         }
-        assert_eq!(verdict.outcome, Outcome::Works, "{verdict:?}");
-        assert_eq!(verdict.because, []);
+        assert_eq!(support.level, SupportLevel::Full, "{support:?}");
+        assert_eq!(support.causes, []);
     }
-    assert_eq!(support.fact(FactName::Bfq).unwrap().reason, "vda");
-    assert_eq!(support.fact(FactName::IoCost).unwrap().reason, "8:0");
+    assert_eq!(found.get(CapabilityId::Bfq).unwrap().reason, "vda");
+    assert_eq!(found.get(CapabilityId::IoCost).unwrap().reason, "8:0");
 }
 
 #[test]
 fn each_fact_can_be_no() {
     type Break = fn(&Machine);
-    let cases: &[(FactName, &str, Break)] = &[
-        (FactName::RootPrivileges, "user is 7", |m| {
+    let cases: &[(CapabilityId, &str, Break)] = &[
+        (CapabilityId::RootPrivileges, "user is 7", |m| {
             m.write("proc/self/status", "Uid:\t0\t7\t0\t0\n")
         }),
-        (FactName::Cgroup2, "mount -t cgroup2", |m| {
+        (CapabilityId::Cgroup2, "mount -t cgroup2", |m| {
             m.write("proc/self/mountinfo", "")
         }),
-        (FactName::Cgroup2Writable, "read-only", |m| {
+        (CapabilityId::Cgroup2Writable, "read-only", |m| {
             m.mount("ro", "rw")
         }),
-        (FactName::MemoryController, "cgroup_no_v1", |m| {
+        (CapabilityId::MemoryController, "cgroup_no_v1", |m| {
             m.write("cgroup/cgroup.controllers", "io\n")
         }),
-        (FactName::MemoryEnabled, "echo +memory", |m| {
+        (CapabilityId::MemoryEnabled, "echo +memory", |m| {
             m.write("cgroup/cgroup.subtree_control", "\n")
         }),
-        (FactName::IoController, "cgroup_no_v1", |m| {
+        (CapabilityId::IoController, "cgroup_no_v1", |m| {
             m.write("cgroup/cgroup.controllers", "\n")
         }),
-        (FactName::IoEnabled, "echo +io", |m| {
+        (CapabilityId::IoEnabled, "echo +io", |m| {
             m.write("cgroup/cgroup.subtree_control", "\n")
         }),
-        (FactName::CpuController, "cgroup_no_v1", |m| {
+        (CapabilityId::CpuController, "cgroup_no_v1", |m| {
             m.write("cgroup/cgroup.controllers", "\n")
         }),
-        (FactName::CpuEnabled, "echo +cpu", |m| {
+        (CapabilityId::CpuEnabled, "echo +cpu", |m| {
             m.write("cgroup/cgroup.subtree_control", "\n")
         }),
-        (FactName::MemoryReclaim, "5.19", |m| {
+        (CapabilityId::MemoryReclaim, "5.19", |m| {
             m.remove("cgroup/memory.reclaim")
         }),
-        (FactName::ReclaimSwappiness, "6.1.0-56", |m| {
+        (CapabilityId::ReclaimSwappiness, "6.1.0-56", |m| {
             m.write("proc/sys/kernel/osrelease", "6.1.0-56\n")
         }),
-        (FactName::Mglru, "CONFIG_LRU_GEN", |m| {
+        (CapabilityId::Mglru, "CONFIG_LRU_GEN", |m| {
             m.remove("sys/kernel/mm/lru_gen")
         }),
-        (FactName::MglruDebug, "debugfs", |m| {
+        (CapabilityId::MglruDebug, "debugfs", |m| {
             m.remove("sys/kernel/debug")
         }),
-        (FactName::RecursiveProtection, "every level", |m| {
+        (CapabilityId::RecursiveProtection, "every level", |m| {
             m.mount("rw", "rw")
         }),
-        (FactName::Psi, "psi=1", |m| m.remove("proc/pressure")),
-        (FactName::Bfq, "no disk", |m| m.remove("sys/block/vda")),
-        (FactName::IoCost, "enable=1", |m| {
+        (CapabilityId::Psi, "psi=1", |m| m.remove("proc/pressure")),
+        (CapabilityId::Bfq, "no disk", |m| m.remove("sys/block/vda")),
+        (CapabilityId::IoCost, "enable=1", |m| {
             m.write("cgroup/io.cost.qos", "")
         }),
-        (FactName::IoCost, "lacks", |m| {
+        (CapabilityId::IoCost, "lacks", |m| {
             m.remove("cgroup/io.cost.qos")
         }),
-        (FactName::Numa, "CONFIG_NUMA", |m| m.remove("sys/devices")),
-        (FactName::Btf, "BTF", |m| m.remove("sys/kernel/btf")),
-        (FactName::SafeLimits, "metadata of others", |m| {
-            m.write("proc/sys/kernel/osrelease", "6.11.9\n")
+        (CapabilityId::Numa, "CONFIG_NUMA", |m| {
+            m.remove("sys/devices")
         }),
-        (FactName::Cachestat, "6.5 brought it", |m| {
+        (CapabilityId::Btf, "BTF", |m| m.remove("sys/kernel/btf")),
+        (
+            CapabilityId::IoMaxWithoutInversion,
+            "metadata of others",
+            |m| m.write("proc/sys/kernel/osrelease", "6.11.9\n"),
+        ),
+        (CapabilityId::Cachestat, "6.5 brought it", |m| {
             m.write("proc/sys/kernel/osrelease", "6.4.1\n")
         }),
-        (FactName::OwnableFiles, "not handed over", |m| {
+        (CapabilityId::RechargeableFiles, "not recharged", |m| {
             m.write("proc/self/mountinfo", "25 1 0:9 / / rw - overlay none rw\n")
         }),
     ];
@@ -187,34 +196,34 @@ fn each_fact_can_be_no() {
     }
     let machine = Machine::new();
     machine.write("sys/kernel/mm/lru_gen/enabled", "0x0007\n");
-    machine.expect(FactName::Mglru, State::Yes, "0x0007");
+    machine.expect(CapabilityId::Mglru, State::Yes, "0x0007");
     machine.write(
         "proc/meminfo",
         "MemTotal: 8 kB\nMemFree: 1 kB\nMemAvailable: 1 kB\nSwapTotal: 1048576 kB\n",
     );
-    machine.expect(FactName::Swap, State::Yes, "1024 MiB");
+    machine.expect(CapabilityId::Swap, State::Yes, "1024 MiB");
 }
 
 #[test]
 fn what_depends_on_something_missing_does_not_apply() {
     type Break = fn(&Machine);
-    let cases: &[(FactName, &str, Break)] = &[
-        (FactName::Cgroup2Writable, "not mounted", |m| {
+    let cases: &[(CapabilityId, &str, Break)] = &[
+        (CapabilityId::Cgroup2Writable, "not mounted", |m| {
             m.write("proc/self/mountinfo", "")
         }),
-        (FactName::ReclaimSwappiness, "not mounted", |m| {
+        (CapabilityId::ReclaimSwappiness, "not mounted", |m| {
             m.write("proc/self/mountinfo", "")
         }),
-        (FactName::MemoryEnabled, "does not have", |m| {
+        (CapabilityId::MemoryEnabled, "does not have", |m| {
             m.write("cgroup/cgroup.controllers", "\n")
         }),
-        (FactName::ReclaimSwappiness, "no memory.reclaim", |m| {
+        (CapabilityId::ReclaimSwappiness, "no memory.reclaim", |m| {
             m.remove("cgroup/memory.reclaim")
         }),
-        (FactName::MglruDebug, "CONFIG_LRU_GEN", |m| {
+        (CapabilityId::MglruDebug, "CONFIG_LRU_GEN", |m| {
             m.remove("sys/kernel/mm/lru_gen")
         }),
-        (FactName::IoCost, "io controller", |m| {
+        (CapabilityId::IoCost, "io controller", |m| {
             m.write("cgroup/cgroup.controllers", "memory\n")
         }),
     ];
@@ -229,13 +238,13 @@ fn what_depends_on_something_missing_does_not_apply() {
 fn what_cannot_be_read_is_unknown() {
     let garbage = b"\xff\0\xff -1";
     for (name, file) in [
-        (FactName::RootPrivileges, "proc/self/status"),
-        (FactName::MemoryController, "cgroup/cgroup.controllers"),
-        (FactName::IoEnabled, "cgroup/cgroup.subtree_control"),
-        (FactName::ReclaimSwappiness, "proc/sys/kernel/osrelease"),
-        (FactName::Mglru, "sys/kernel/mm/lru_gen/enabled"),
-        (FactName::Swap, "proc/meminfo"),
-        (FactName::Psi, "proc/pressure/memory"),
+        (CapabilityId::RootPrivileges, "proc/self/status"),
+        (CapabilityId::MemoryController, "cgroup/cgroup.controllers"),
+        (CapabilityId::IoEnabled, "cgroup/cgroup.subtree_control"),
+        (CapabilityId::ReclaimSwappiness, "proc/sys/kernel/osrelease"),
+        (CapabilityId::Mglru, "sys/kernel/mm/lru_gen/enabled"),
+        (CapabilityId::Swap, "proc/meminfo"),
+        (CapabilityId::Psi, "proc/pressure/memory"),
     ] {
         let machine = Machine::new();
         machine.write(file, garbage);
@@ -244,9 +253,9 @@ fn what_cannot_be_read_is_unknown() {
     let machine = Machine::new();
     machine.remove("proc/sys");
     machine.remove("sys/block");
-    machine.expect(FactName::KernelRelease, State::Unknown, "osrelease");
-    machine.expect(FactName::ReclaimSwappiness, State::Unknown, "osrelease");
-    machine.expect(FactName::Bfq, State::Unknown, "block");
+    machine.expect(CapabilityId::KernelRelease, State::Unknown, "osrelease");
+    machine.expect(CapabilityId::ReclaimSwappiness, State::Unknown, "osrelease");
+    machine.expect(CapabilityId::Bfq, State::Unknown, "block");
 }
 
 #[test]
@@ -257,14 +266,14 @@ fn an_empty_machine_is_described() {
         sys: dir.path().join("sys"),
         verify_cgroup2: true,
     };
-    let support = KernelSupport::detect(&paths);
-    for fact in support.facts() {
-        assert_ne!(fact.state, State::Yes, "{fact:?}");
-        assert!(!fact.reason.is_empty());
+    let found = Capabilities::detect(&paths);
+    for capability in found.all() {
+        assert_ne!(capability.state, State::Yes, "{capability:?}");
+        assert!(!capability.reason.is_empty());
     }
-    for verdict in support.verdicts() {
-        assert_eq!(verdict.outcome, Outcome::Prevented);
-        assert_eq!(verdict.because.len(), 1);
+    for support in found.features() {
+        assert_eq!(support.level, SupportLevel::Unavailable);
+        assert_eq!(support.causes.len(), 1);
     }
 }
 
@@ -272,131 +281,128 @@ fn an_empty_machine_is_described() {
 fn verdicts_name_the_fact() {
     type Break = fn(&Machine);
     let swap = "MemTotal: 8 kB\nMemFree: 1 kB\nMemAvailable: 1 kB\nSwapTotal: 8 kB\n";
-    let cases: &[(Function, Outcome, FactName, Break)] = &[
+    let cases: &[(Feature, SupportLevel, CapabilityId, Break)] = &[
         (
-            Function::CacheProtection,
-            Outcome::Prevented,
-            FactName::MemoryEnabled,
+            Feature::CacheProtection,
+            SupportLevel::Unavailable,
+            CapabilityId::MemoryEnabled,
             |m| {
                 m.write("cgroup/cgroup.subtree_control", "io\n");
             },
         ),
         (
-            Function::CacheProtection,
-            Outcome::Limited,
-            FactName::Mglru,
+            Feature::CacheProtection,
+            SupportLevel::Limited,
+            CapabilityId::Mglru,
             |m| {
                 m.write("sys/kernel/mm/lru_gen/enabled", "0x0007\n");
             },
         ),
         (
-            Function::CacheProtection,
-            Outcome::Limited,
-            FactName::RootPrivileges,
+            Feature::CacheProtection,
+            SupportLevel::Limited,
+            CapabilityId::RootPrivileges,
             |m| {
                 m.remove("proc/self/status");
             },
         ),
         (
-            Function::ProactiveReclaim,
-            Outcome::Prevented,
-            FactName::MemoryReclaim,
+            Feature::ProactiveReclaim,
+            SupportLevel::Unavailable,
+            CapabilityId::MemoryReclaim,
             |m| {
                 m.remove("cgroup/memory.reclaim");
             },
         ),
         (
-            Function::ProactiveReclaim,
-            Outcome::Limited,
-            FactName::MglruDebug,
+            Feature::ProactiveReclaim,
+            SupportLevel::Limited,
+            CapabilityId::MglruDebug,
             |m| {
                 m.write("sys/kernel/mm/lru_gen/enabled", "0x0007\n");
                 m.remove("sys/kernel/debug/lru_gen");
             },
         ),
         (
-            Function::ProactiveReclaim,
-            Outcome::Limited,
-            FactName::Numa,
+            Feature::ProactiveReclaim,
+            SupportLevel::Limited,
+            CapabilityId::Numa,
             |m| m.remove("sys/devices"),
         ),
         (
-            Function::Weights,
-            Outcome::Prevented,
-            FactName::IoController,
+            Feature::Weights,
+            SupportLevel::Unavailable,
+            CapabilityId::IoController,
             |m| {
                 m.write("cgroup/cgroup.controllers", "memory\n");
             },
         ),
         (
-            Function::DeviceCredits,
-            Outcome::Prevented,
-            FactName::SafeLimits,
+            Feature::DeviceCredits,
+            SupportLevel::Unavailable,
+            CapabilityId::IoMaxWithoutInversion,
             |m| m.write("proc/sys/kernel/osrelease", "6.1.0\n"),
         ),
         (
-            Function::DeviceCredits,
-            Outcome::Prevented,
-            FactName::IoEnabled,
+            Feature::DeviceCredits,
+            SupportLevel::Unavailable,
+            CapabilityId::IoEnabled,
             |m| m.write("cgroup/cgroup.subtree_control", "memory\n"),
         ),
         (
-            Function::PageOwnership,
-            Outcome::Prevented,
-            FactName::Cachestat,
+            Feature::Recharge,
+            SupportLevel::Unavailable,
+            CapabilityId::Cachestat,
             |m| m.write("proc/sys/kernel/osrelease", "6.1.0\n"),
         ),
     ];
     for (function, outcome, name, change) in cases {
         let machine = Machine::new();
         change(&machine);
-        let verdict = machine.support().verdict(*function);
-        assert_eq!(verdict.outcome, *outcome, "{verdict:?}");
-        assert_eq!(verdict.because.len(), 1, "{verdict:?}");
-        assert_eq!(verdict.because[0].fact.name, *name);
+        let support = machine.capabilities().feature(*function);
+        assert_eq!(support.level, *outcome, "{support:?}");
+        assert_eq!(support.causes.len(), 1, "{support:?}");
+        assert_eq!(support.causes[0].capability.id, *name);
     }
     let machine = Machine::new();
     machine.write("proc/sys/kernel/osrelease", "6.1.0-56-cloud-amd64\n");
-    let outcome = |machine: &Machine| {
+    let level = |machine: &Machine| {
         machine
-            .support()
-            .verdict(Function::ProactiveReclaim)
-            .outcome
+            .capabilities()
+            .feature(Feature::ProactiveReclaim)
+            .level
     };
     // Without swap, there is no anonymous memory to be taken.
-    assert_eq!(outcome(&machine), Outcome::Works);
+    assert_eq!(level(&machine), SupportLevel::Full);
     machine.write("proc/meminfo", swap);
-    assert_eq!(outcome(&machine), Outcome::Limited);
+    assert_eq!(level(&machine), SupportLevel::Limited);
 }
 
 #[test]
 fn asking_the_kernel_replaces_the_guess() {
     let machine = Machine::new();
     machine.write("proc/sys/kernel/osrelease", "6.1.0\n");
-    let mut support = machine.support();
-    assert!(!support.has(FactName::ReclaimSwappiness));
+    let mut found = machine.capabilities();
+    assert!(!found.has(CapabilityId::ReclaimSwappiness));
     let fs = CgroupFs::open_fixture(&machine.path().join("cgroup"), true).unwrap();
-    support.set(has_reclaim_swappiness(fs.root()));
-    assert!(support.has(FactName::ReclaimSwappiness));
-    assert_eq!(support.facts().len(), FactName::ALL.len());
+    found.set(ask_reclaim_swappiness(fs.root()));
+    assert!(found.has(CapabilityId::ReclaimSwappiness));
+    assert_eq!(found.all().len(), CapabilityId::ALL.len());
     machine.remove("cgroup/memory.reclaim");
-    assert_eq!(has_reclaim_swappiness(fs.root()).state, State::Unknown);
+    assert_eq!(ask_reclaim_swappiness(fs.root()).state, State::Unknown);
 }
 
 #[test]
 fn serialised_and_back() {
-    let support = Machine::new().support();
-    let text = serde_json::to_string(&support).unwrap();
+    let found = Machine::new().capabilities();
+    let text = serde_json::to_string(&found).unwrap();
     assert!(
-        text.contains(r#"{"name":"memory-reclaim","state":"yes","reason":"#),
+        text.contains(r#"{"id":"memory-reclaim","state":"yes","reason":"#),
         "{text}"
     );
-    assert_eq!(
-        serde_json::from_str::<KernelSupport>(&text).unwrap(),
-        support
-    );
+    assert_eq!(serde_json::from_str::<Capabilities>(&text).unwrap(), found);
     assert!(
-        serde_json::to_string(&support.verdicts())
+        serde_json::to_string(&found.features())
             .unwrap()
             .contains("cache-protection")
     );
@@ -404,7 +410,7 @@ fn serialised_and_back() {
 
 #[test]
 fn this_machine_is_described() {
-    let support = KernelSupport::detect(&Paths::default());
-    assert!(support.has(FactName::KernelRelease));
-    assert_eq!(support.facts().len(), FactName::ALL.len());
+    let found = Capabilities::detect(&Paths::default());
+    assert!(found.has(CapabilityId::KernelRelease));
+    assert_eq!(found.all().len(), CapabilityId::ALL.len());
 }

@@ -2,13 +2,9 @@
 //! the cgroup was removed, an error with [`is_missing`](crate::Error::is_missing) when its
 //! controller is not enabled there, and a parse error that quotes what it could not read.
 
-use rustix::fs::OFlags;
-use rustix::io::Errno;
-
-use super::core::keyed_number;
+use super::core_files::keyed_number;
 use super::{Cgroup, CgroupEvents, CgroupType, Controllers};
-use crate::buffer::with_buffer;
-use crate::error::{Operation, Result};
+use crate::error::Result;
 use crate::io::{DevId, IoStat, IoWeight};
 use crate::memory::{Limit, MemoryEvents, MemoryStat};
 use crate::parse::only_number;
@@ -22,10 +18,10 @@ impl Cgroup {
         self.read("memory.stat", MemoryStat::parse)
     }
 
-    /// `vm.dirty_ratio`, of the whole machine: the part of the memory that may be dirty from which writers are held
-    /// back, per cent; 0 where `vm.dirty_bytes` is set instead.
+    /// `vm.dirty_ratio`, of the whole machine, in percent of the available memory: writers are throttled from this part
+    /// of dirty pages on. 0 where `vm.dirty_bytes` is set instead.
     pub fn dirty_ratio(&self) -> Result<u64> {
-        self.read(&format!("{}/dirty_ratio", self.vm()), only_number)
+        self.read(&format!("{}/dirty_ratio", self.vm_sysctls()), only_number)
     }
 
     /// `memory.current`: bytes in use, descendants included. Not at the root.
@@ -126,39 +122,6 @@ impl Cgroup {
     /// `cgroup.type`. Not at the root.
     pub fn cgroup_type(&self) -> Result<CgroupType> {
         self.read("cgroup.type", CgroupType::parse)
-    }
-
-    /// Whether any process is in this very cgroup, descendants aside. In a threaded cgroup, which
-    /// refuses to list processes, whether any thread is.
-    pub fn procs_any(&self) -> Result<bool> {
-        match self.any_byte("cgroup.procs") {
-            Err(error) if error.errno() == Some(Errno::OPNOTSUPP) => {
-                self.any_byte("cgroup.threads")
-            }
-            result => result,
-        }
-    }
-
-    /// Whether any other process than `pid` is in this very cgroup, descendants aside.
-    pub fn procs_beside(&self, pid: u32) -> Result<bool> {
-        const FILE: &str = "cgroup.procs";
-        let fd = self.open(FILE, OFlags::RDONLY)?;
-        // Room for several numbers: one that is cut off is not the only one.
-        let mut first = [0; 64];
-        let read = rustix::io::read(&fd, &mut first)
-            .map_err(|errno| self.failed(Operation::Read, Some(FILE), errno))?;
-        let ours = pid.to_string();
-        let mut lines = first.get(..read).unwrap_or_default().split(|b| *b == b'\n');
-        Ok(lines.any(|line| !line.is_empty() && line != ours.as_bytes()))
-    }
-
-    fn any_byte(&self, file: &str) -> Result<bool> {
-        let fd = self.open(file, OFlags::RDONLY)?;
-        with_buffer(|buffer| {
-            rustix::io::read(&fd, rustix::buffer::spare_capacity(buffer))
-                .map(|count| count > 0)
-                .map_err(|errno| self.failed(Operation::Read, Some(file), errno))
-        })
     }
 }
 

@@ -1,29 +1,19 @@
 //! The cgroup v2 mount.
 
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{CWD, Mode, OFlags};
 
-use super::dir::{Cgroup, directory_id};
+use super::dir::Cgroup;
+use super::hierarchy::{Hierarchy, directory_id};
 use crate::buffer::read_path;
 use crate::error::{Error, Operation, Result};
 use crate::mount;
 
-/// What all cgroups of a mount share.
-#[derive(Debug)]
-pub(super) struct Mount {
-    pub(super) path: PathBuf,
-    pub(super) device: u64,
-    pub(super) recursiveprot: bool,
-    pub(super) nsdelegate: bool,
-    /// Where the machine's memory is tuned.
-    pub(super) vm: String,
-}
-
-/// The kernel's place for that.
-const VM: &str = "/proc/sys/vm";
+/// The directory of the sysctls `vm.*`.
+const VM_SYSCTLS: &str = "/proc/sys/vm";
 
 /// A mounted cgroup v2 hierarchy. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -51,7 +41,7 @@ impl CgroupFs {
             let has =
                 |option: fn(&mount::CgroupMount) -> bool| options.as_ref().is_some_and(option);
             let (recursiveprot, nsdelegate) = (has(|m| m.recursiveprot), has(|m| m.nsdelegate));
-            Self::from_directory(directory, path, recursiveprot, nsdelegate, VM)
+            Self::from_directory(directory, path, recursiveprot, nsdelegate, VM_SYSCTLS)
         } else {
             Err(Error::NotCgroup2 {
                 path: path.to_owned(),
@@ -71,8 +61,8 @@ impl CgroupFs {
         Self::open(&found.path)
     }
 
-    /// A plain directory tree that looks like a cgroup v2 mount: for fixtures in tests. What is of the
-    /// whole machine is in its root too, so that no test touches the real one.
+    /// A plain directory tree that looks like a cgroup v2 mount: for fixtures in tests. The sysctls `vm.*` are files in its
+    /// root, so that no test touches those of the machine.
     ///
     /// # Errors
     /// When the directory cannot be opened.
@@ -86,18 +76,18 @@ impl CgroupFs {
         path: &Path,
         recursiveprot: bool,
         nsdelegate: bool,
-        vm: &str,
+        vm_sysctls: &str,
     ) -> Result<Self> {
         let (id, device) = directory_id(&directory, path)?;
-        let mount = Arc::new(Mount {
-            path: path.to_owned(),
+        let hierarchy = Arc::new(Hierarchy {
+            mount_point: path.to_owned(),
             device,
             recursiveprot,
             nsdelegate,
-            vm: vm.to_owned(),
+            vm_sysctls: vm_sysctls.to_owned(),
         });
         Ok(Self {
-            root: Cgroup::new(mount, directory, id, None, PathBuf::new()),
+            root: Cgroup::new(hierarchy, directory, id, None, PathBuf::new()),
         })
     }
 
@@ -110,21 +100,44 @@ impl CgroupFs {
     /// Where it is mounted.
     #[must_use]
     pub fn mount_path(&self) -> &Path {
-        &self.root.mount().path
+        &self.root.hierarchy().mount_point
     }
 
     /// Whether the root of a cgroup namespace is a delegation (mount option `nsdelegate`): processes in the namespace
     /// cannot write what limits, weighs and protects its root.
     #[must_use]
     pub fn nsdelegate(&self) -> bool {
-        self.root.mount().nsdelegate
+        self.root.hierarchy().nsdelegate
     }
 
     /// Whether protection counts for a subtree as a whole (mount option `memory_recursiveprot`):
     /// without it every level down to the tenant needs its own `memory.low`.
     #[must_use]
     pub fn recursiveprot(&self) -> bool {
-        self.root.mount().recursiveprot
+        self.root.hierarchy().recursiveprot
+    }
+}
+
+impl Cgroup {
+    /// The cgroup at `path` relative to the mount (a leading `/`, as in `/proc/PID/cgroup`, is
+    /// passed over; an empty path is the root).
+    ///
+    /// # Errors
+    /// [`Error::InvalidName`] for `..`; [`Error::Gone`] when there is no such cgroup.
+    pub fn open_at(fs: &CgroupFs, path: &Path) -> Result<Self> {
+        let mut cgroup = fs.root().clone();
+        for component in path.components() {
+            match component {
+                Component::RootDir | Component::CurDir => {}
+                Component::Normal(name) => cgroup = cgroup.child(name)?,
+                Component::ParentDir | Component::Prefix(_) => {
+                    return Err(Error::InvalidName {
+                        path: path.to_owned(),
+                    });
+                }
+            }
+        }
+        Ok(cgroup)
     }
 }
 

@@ -1,27 +1,31 @@
 //! cgroup v2: the mount, its directories, and typed readers of their files.
 //!
-//! A [`Cgroup`] is an open directory. Everything is reached relative to it, so that when a path is
-//! reused by another cgroup, the old handle answers "gone" and never speaks of the new one.
+//! A [`Cgroup`] is an open directory, and its files are opened relative to it. When a path is reused by another cgroup, the
+//! old handle answers "gone" and never reads the new one.
 
-mod admit;
-mod authority;
-mod core;
-mod counts;
+mod access;
+mod children;
+mod core_files;
 mod delegation;
 mod dir;
 mod files;
 mod fs;
-mod kept;
+mod hierarchy;
+mod ownership;
+mod procs;
 mod reclaim;
+mod stat_fds;
+mod stat_flusher;
 
 #[cfg(test)]
 mod tests;
 
-pub use self::core::{CgroupEvents, CgroupType, Controllers};
-pub use authority::Authority;
-pub use counts::Counts;
-pub use dir::{Cgroup, CgroupId, Child};
+pub use core_files::{CgroupEvents, CgroupType, Controllers};
+pub use dir::Cgroup;
 pub use fs::CgroupFs;
 pub(crate) use fs::discover;
-pub use kept::KeptFiles;
-pub use reclaim::ReclaimEnd;
+pub use hierarchy::{CgroupId, Child};
+pub use ownership::Ownership;
+pub use reclaim::ReclaimOutcome;
+pub use stat_fds::StatFdCache;
+pub use stat_flusher::StatFlusher;

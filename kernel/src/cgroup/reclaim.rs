@@ -9,7 +9,7 @@ use crate::error::Result;
 /// report success and reclaim nothing. Compare [`memory_stat`](Cgroup::memory_stat) before and
 /// after.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReclaimEnd {
+pub enum ReclaimOutcome {
     /// The kernel says that all of it was reclaimed.
     Complete,
     /// The kernel gave up before (`EAGAIN`): what is left is in use, dirty, or protected below.
@@ -28,15 +28,15 @@ impl Cgroup {
     ///
     /// # Errors
     /// As every operation on a cgroup; `EINVAL` when the kernel does not know `swappiness=`.
-    pub fn reclaim(&self, bytes: u64, swappiness: Option<u8>) -> Result<ReclaimEnd> {
+    pub fn reclaim(&self, bytes: u64, swappiness: Option<u8>) -> Result<ReclaimOutcome> {
         let request = match swappiness {
             Some(swappiness) => format!("{bytes} swappiness={swappiness}"),
             None => bytes.to_string(),
         };
         match self.write("memory.reclaim", &request) {
-            Ok(()) => Ok(ReclaimEnd::Complete),
-            Err(error) if error.errno() == Some(Errno::AGAIN) => Ok(ReclaimEnd::Partial),
-            Err(error) if error.errno() == Some(Errno::INTR) => Ok(ReclaimEnd::Interrupted),
+            Ok(()) => Ok(ReclaimOutcome::Complete),
+            Err(error) if error.errno() == Some(Errno::AGAIN) => Ok(ReclaimOutcome::Partial),
+            Err(error) if error.errno() == Some(Errno::INTR) => Ok(ReclaimOutcome::Interrupted),
             Err(error) => Err(error),
         }
     }

@@ -171,12 +171,14 @@ fn weights_may_be_absent() {
 #[test]
 fn processes() {
     let (dir, fs) = tree();
-    assert!(fs.root().procs_any().unwrap_err().is_missing());
+    assert!(fs.root().has_processes().unwrap_err().is_missing());
     std::fs::write(dir.path().join("cgroup.procs"), "").unwrap();
-    assert!(!fs.root().procs_any().unwrap());
+    assert!(!fs.root().has_processes().unwrap());
     std::fs::write(dir.path().join("cgroup.procs"), "1\n").unwrap();
-    assert!(fs.root().procs_any().unwrap());
-    assert!(!fs.root().procs_beside(1).unwrap() && fs.root().procs_beside(12).unwrap());
+    assert!(fs.root().has_processes().unwrap());
+    assert!(
+        !fs.root().has_other_processes(1).unwrap() && fs.root().has_other_processes(12).unwrap()
+    );
 }
 
 #[test]
@@ -296,7 +298,7 @@ fn reclaim_writes_one_request() {
     std::fs::write(&file, "").unwrap();
     assert_eq!(
         fs.root().reclaim(4096, Some(0)).unwrap(),
-        super::ReclaimEnd::Complete
+        super::ReclaimOutcome::Complete
     );
     assert_eq!(std::fs::read(&file).unwrap(), b"4096 swappiness=0");
 }

@@ -54,27 +54,27 @@ pub struct Counters {
     pub faults: u64,
     /// Those among them that waited for the disk.
     pub major_faults: u64,
-    /// Bytes that the disk filled into page cache charged to this cgroup: demand reads, readahead
+    /// Bytes that the disk cache_miss_bytes into page cache charged to this cgroup: demand reads, readahead
     /// and faults. Charged to the nearest ancestor with the memory controller.
-    pub filled: u64,
+    pub cache_miss_bytes: u64,
     /// Reads and faults that found their first page absent: what readahead did not foresee.
     pub demand_misses: u64,
     /// Nanoseconds that this cgroup's block I/O was held back by `io.max`, summed over requests.
     pub throttled_ns: u64,
     /// Requests that were held back so.
-    pub throttled: u64,
+    pub throttled_bios: u64,
     /// Nanoseconds that writers were held back until dirty pages had been written.
-    pub dirty_wait_ns: u64,
+    pub dirty_throttle_ns: u64,
     /// Blocks of 64 KiB accessed through the page cache, those accessed twice in a row once, while that was sampled
-    /// ([`Eyes::sample_reuse`](super::Eyes::sample_reuse)).
+    /// ([`IoProbes::sample_reuse`](super::IoProbes::sample_reuse)).
     #[serde(default)]
-    pub visits: u64,
+    pub block_accesses: u64,
 }
 
 impl Counters {
     /// Bytes that were looked up in the page cache: what was read through it.
     #[must_use]
-    pub const fn looked_up(&self) -> u64 {
+    pub const fn cache_read_bytes(&self) -> u64 {
         self.read.buffered.bytes
     }
 
@@ -84,7 +84,7 @@ impl Counters {
         self.each(before, u64::saturating_sub)
     }
 
-    /// The part of the bytes looked up that the page cache had: `1 − filled / looked up`, within
+    /// The part of the bytes looked up that the page cache had: `1 − cache_miss_bytes / looked up`, within
     /// [0, 1]. Meaningful for a difference ([`since`](Self::since)) over at least a second, because
     /// readahead fills before the reader asks. `None` when nothing was looked up.
     ///
@@ -93,8 +93,8 @@ impl Counters {
     #[must_use]
     pub fn hit_ratio(&self) -> Option<f64> {
         use justitia_share::num::to_f64;
-        let looked_up = self.looked_up();
-        (looked_up > 0).then(|| (1.0 - to_f64(self.filled) / to_f64(looked_up)).max(0.0))
+        let looked_up = self.cache_read_bytes();
+        (looked_up > 0).then(|| (1.0 - to_f64(self.cache_miss_bytes) / to_f64(looked_up)).max(0.0))
     }
 
     /// `of` applied field by field.
@@ -112,12 +112,12 @@ impl Counters {
             written: traffic(self.written, other.written),
             faults: of(self.faults, other.faults),
             major_faults: of(self.major_faults, other.major_faults),
-            filled: of(self.filled, other.filled),
+            cache_miss_bytes: of(self.cache_miss_bytes, other.cache_miss_bytes),
             demand_misses: of(self.demand_misses, other.demand_misses),
             throttled_ns: of(self.throttled_ns, other.throttled_ns),
-            throttled: of(self.throttled, other.throttled),
-            dirty_wait_ns: of(self.dirty_wait_ns, other.dirty_wait_ns),
-            visits: of(self.visits, other.visits),
+            throttled_bios: of(self.throttled_bios, other.throttled_bios),
+            dirty_throttle_ns: of(self.dirty_throttle_ns, other.dirty_throttle_ns),
+            block_accesses: of(self.block_accesses, other.block_accesses),
         }
     }
 }
@@ -134,35 +134,35 @@ pub struct Sample {
     /// When, on the monotonic clock.
     pub at: Duration,
     /// Every cgroup that did I/O and exists.
-    pub tenants: HashMap<CgroupId, Counters>,
+    pub cgroups: HashMap<CgroupId, Counters>,
     /// The last counts of cgroups that were removed since the sample before. Told once, never in
-    /// `tenants` again.
+    /// `cgroups` again.
     pub removed: Vec<(CgroupId, Counters)>,
     /// What was counted for cgroups that have no counters of their own: they found no room
-    /// ([`no_room`](Self::no_room), [`busy`](Self::busy)), or were being removed.
+    /// ([`no_room`](Self::map_full), [`map_busy`](Self::map_busy)), or were being removed.
     pub overflow: Counters,
-    /// How often a cgroup found no room: [`Limits::tenants`](super::Limits::tenants) others had it,
+    /// How often a cgroup found no room: [`Limits::max_cgroups`](super::Limits::tenants) others had it,
     /// those included whose removal no two samples have told yet. Samples make room: the fewer are taken, the more often.
-    pub no_room: u64,
+    pub map_full: u64,
     /// How often one found none because the kernel could not say just then who has which.
-    pub busy: u64,
+    pub map_busy: u64,
     /// Events that no probe could count: the kernel skips a probe that is interrupted by itself,
     /// refuses it memory, or there are more requests than
-    /// [`Limits::in_flight`](super::Limits::in_flight). Zero means that every byte is in this sample.
-    pub missed: u64,
+    /// [`Limits::max_inflight`](super::Limits::in_flight). Zero means that every byte is in this sample.
+    pub dropped_events: u64,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(bytes: u64, filled: u64) -> Counters {
+    fn read(bytes: u64, cache_miss_bytes: u64) -> Counters {
         let mut counters = Counters::default();
         counters.read.buffered = Io {
             bytes,
             operations: 1,
         };
-        counters.filled = filled;
+        counters.cache_miss_bytes = cache_miss_bytes;
         counters
     }
 

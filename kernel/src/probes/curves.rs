@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::load::Loaded;
 use super::region::Region;
-use super::{EyesError, Limits};
+use super::{Limits, ProbeError};
 use crate::cgroup::CgroupId;
 
 /// Words of a `struct curve`: first clock, shift, evicted, cold; then the buckets; then the entries.
@@ -68,8 +68,8 @@ impl Reuse<'_> {
 }
 
 impl Curves {
-    pub(super) fn map(loaded: &Loaded, limits: &Limits) -> Result<Self, EyesError> {
-        let count = super::open::size(limits.curves);
+    pub(super) fn map(loaded: &Loaded, limits: &Limits) -> Result<Self, ProbeError> {
+        let count = super::open::size(limits.max_curves);
         Ok(Self {
             words: Region::map("curves", &loaded.map("curves")?, count * WORDS)?,
             count,
@@ -80,13 +80,13 @@ impl Curves {
         self.count
     }
 
-    pub(super) fn get(&self, curve: usize) -> Result<Reuse<'_>, EyesError> {
+    pub(super) fn get(&self, curve: usize) -> Result<Reuse<'_>, ProbeError> {
         let start = self.start(curve)?;
         let words = self.words.words().get(start..start + WORDS);
         Ok(Reuse(words.unwrap_or_default()))
     }
 
-    pub(super) fn clear(&self, curve: usize) -> Result<(), EyesError> {
+    pub(super) fn clear(&self, curve: usize) -> Result<(), ProbeError> {
         let start = self.start(curve)?;
         self.words.clear(start..start + WORDS);
         Ok(())
@@ -97,7 +97,7 @@ impl Curves {
         &self,
         loaded: &Loaded,
         changes: &[(CgroupId, Option<(usize, u32)>)],
-    ) -> Result<(), EyesError> {
+    ) -> Result<(), ProbeError> {
         let curve_of = loaded.map("curve_of")?;
         for (cgroup, chosen) in changes {
             let key = cgroup.0.to_ne_bytes();
@@ -112,7 +112,7 @@ impl Curves {
             let number = u64::try_from(*curve).unwrap_or_default() + 1;
             let value = number << 32 | u64::from(u32::MAX >> shift);
             let told = curve_of.update(&key, &value.to_ne_bytes(), MapFlags::ANY);
-            told.map_err(|error| EyesError::Map {
+            told.map_err(|error| ProbeError::Map {
                 map: "curve_of",
                 reason: error.to_string(),
             })?;
@@ -120,11 +120,11 @@ impl Curves {
         Ok(())
     }
 
-    fn start(&self, curve: usize) -> Result<usize, EyesError> {
+    fn start(&self, curve: usize) -> Result<usize, ProbeError> {
         if curve < self.count {
             return Ok(curve * WORDS);
         }
-        Err(EyesError::Map {
+        Err(ProbeError::Map {
             map: "curves",
             reason: format!("expected a curve below {}, found {curve}", self.count),
         })

@@ -3,7 +3,7 @@
 /// Why there are no eyes, or why one could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum EyesError {
+pub enum ProbeError {
     /// A limit is outside its range.
     #[error("expected {limit} within {minimum} and {maximum}, found {found}")]
     Limit {

@@ -1,6 +1,6 @@
 //! How much room the eyes take.
 
-use super::EyesError;
+use super::ProbeError;
 
 /// Bounds of everything that is kept in the kernel. Memory follows from them: 256 bytes per tenant
 /// and possible processor, 18.1 KiB per curve, about 100 per asynchronous request, about 300 per shared file and user.
@@ -8,26 +8,26 @@ use super::EyesError;
 pub struct Limits {
     /// Cgroups counted apart at one time, 16 to 65,535. Where there are more, those that do least make room for others.
     /// Those that find none are counted together as [`Sample::overflow`](super::Sample::overflow).
-    pub tenants: u32,
+    pub max_cgroups: u32,
     /// Requests of Linux-native asynchronous I/O, and requests held back by `io.max`, that are
     /// known at one time, 64 to 1,048,576.
-    pub in_flight: u32,
-    /// Pairs of a file and a tenant that [`Eyes::shared_inodes`](super::Eyes::shared_inodes)
+    pub max_inflight: u32,
+    /// Pairs of a file and a tenant that [`IoProbes::shared_inodes`](super::IoProbes::shared_inodes)
     /// remembers, 64 to 1,048,576; the least recently used give way.
-    pub shared_inodes: u32,
-    /// Curves for which accesses can be sampled at one time ([`Eyes::sample_reuse`](super::Eyes::sample_reuse)), 1 to
+    pub max_shared_files: u32,
+    /// Curves for which accesses can be sampled at one time ([`IoProbes::sample_reuse`](super::IoProbes::sample_reuse)), 1 to
     /// 65,536.
-    pub curves: u32,
+    pub max_curves: u32,
 }
 
 impl Default for Limits {
     /// 2,048 tenants, 16,384 requests, 4,096 shared files, 1,024 curves.
     fn default() -> Self {
         Self {
-            tenants: 2048,
-            in_flight: 16_384,
-            shared_inodes: 4096,
-            curves: 1024,
+            max_cgroups: 2048,
+            max_inflight: 16_384,
+            max_shared_files: 4096,
+            max_curves: 1024,
         }
     }
 }
@@ -36,17 +36,17 @@ impl Limits {
     /// Whether every limit is within its range.
     ///
     /// # Errors
-    /// [`EyesError::Limit`] about the first that is not.
-    pub fn check(&self) -> Result<(), EyesError> {
+    /// [`ProbeError::Limit`] about the first that is not.
+    pub fn check(&self) -> Result<(), ProbeError> {
         let ranges = [
-            ("tenants", self.tenants, 16, 65_535),
-            ("in_flight", self.in_flight, 64, 1 << 20),
-            ("shared_inodes", self.shared_inodes, 64, 1 << 20),
-            ("curves", self.curves, 1, 1 << 16),
+            ("max_cgroups", self.max_cgroups, 16, 65_535),
+            ("max_inflight", self.max_inflight, 64, 1 << 20),
+            ("max_shared_files", self.max_shared_files, 64, 1 << 20),
+            ("max_curves", self.max_curves, 1, 1 << 16),
         ];
         for (limit, found, minimum, maximum) in ranges {
             if !(minimum..=maximum).contains(&found) {
-                return Err(EyesError::Limit {
+                return Err(ProbeError::Limit {
                     limit,
                     minimum,
                     maximum,
@@ -70,10 +70,10 @@ mod tests {
     #[test]
     fn a_limit_out_of_range_is_named() {
         let limits = Limits {
-            in_flight: 0,
+            max_inflight: 0,
             ..Limits::default()
         };
         let text = limits.check().unwrap_err().to_string();
-        assert_eq!(text, "expected in_flight within 64 and 1048576, found 0");
+        assert_eq!(text, "expected max_inflight within 64 and 1048576, found 0");
     }
 }

@@ -8,7 +8,7 @@ use libbpf_rs::btf::types::{Func, Typedef};
 use libbpf_rs::{Btf, Link, Map, MapCore as _, Object, ObjectBuilder, OpenObject, PrintLevel};
 
 use super::programs::{Kind, Program};
-use super::{EyesError, Probe, ProbeFact};
+use super::{Probe, ProbeError, ProbeStatus};
 use crate::capabilities::State;
 
 /// Programs in the kernel, attached as long as this lives.
@@ -19,7 +19,7 @@ pub(super) struct Loaded {
     programs: &'static [Program],
     absent: Told,
     /// About every probe that the programs serve; known once they are attached.
-    pub(super) facts: Vec<ProbeFact>,
+    pub(super) facts: Vec<ProbeStatus>,
 }
 
 impl std::fmt::Debug for Loaded {
@@ -49,17 +49,17 @@ pub(super) struct Spec<'a> {
 }
 
 /// The kernel's type information.
-pub(super) fn kernel_types() -> Result<Btf<'static>, EyesError> {
+pub(super) fn kernel_types() -> Result<Btf<'static>, ProbeError> {
     // libbpf's answer, and not what it prints on the way.
     let _ = say(|| ());
-    Btf::from_path("/sys/kernel/btf/vmlinux").map_err(|error| EyesError::NoTypes {
+    Btf::from_path("/sys/kernel/btf/vmlinux").map_err(|error| ProbeError::NoTypes {
         reason: error.to_string(),
     })
 }
 
 impl Loaded {
     /// Loads what this kernel has a place for. Nothing runs before it is attached, so that maps can be filled.
-    pub(super) fn load(spec: &Spec<'_>, types: &Btf<'_>) -> Result<Self, EyesError> {
+    pub(super) fn load(spec: &Spec<'_>, types: &Btf<'_>) -> Result<Self, ProbeError> {
         let (_, mut absent) = spec.places(types)?;
         let object = match spec.load(&absent) {
             Ok(object) => object,
@@ -72,7 +72,7 @@ impl Loaded {
                         absent.push((program.name, why));
                     }
                 }
-                spec.load(&absent).map_err(|_| EyesError::Refused {
+                spec.load(&absent).map_err(|_| ProbeError::Refused {
                     reason: in_short(&all),
                 })?
             }
@@ -122,11 +122,11 @@ impl Loaded {
     }
 
     /// A map of the object.
-    pub(super) fn map(&self, name: &'static str) -> Result<Map<'_>, EyesError> {
+    pub(super) fn map(&self, name: &'static str) -> Result<Map<'_>, ProbeError> {
         self.object
             .maps()
             .find(|map| map.name() == name)
-            .ok_or_else(|| EyesError::Map {
+            .ok_or_else(|| ProbeError::Map {
                 map: name,
                 reason: "not in this build".to_owned(),
             })
@@ -160,7 +160,7 @@ impl Loaded {
 
 impl Spec<'_> {
     /// What the kernel's types say about each program: where it goes, or why nowhere.
-    fn places(&self, types: &Btf<'_>) -> Result<(Told, Told), EyesError> {
+    fn places(&self, types: &Btf<'_>) -> Result<(Told, Told), ProbeError> {
         let (mut places, mut absent) = (Told::new(), Told::new());
         for program in self.open()?.progs() {
             let section = program.section().to_string_lossy().into_owned();
@@ -176,7 +176,7 @@ impl Spec<'_> {
     }
 
     /// The facts as far as they are known without loading anything.
-    pub(super) fn facts(&self, types: &Btf<'_>) -> Result<Vec<ProbeFact>, EyesError> {
+    pub(super) fn facts(&self, types: &Btf<'_>) -> Result<Vec<ProbeStatus>, ProbeError> {
         let (places, absent) = self.places(types)?;
         Ok(facts(self.programs, &places, &absent))
     }
@@ -185,9 +185,9 @@ impl Spec<'_> {
         self.programs.iter().find(|program| program.name == name)
     }
 
-    fn open(&self) -> Result<OpenObject, EyesError> {
+    fn open(&self) -> Result<OpenObject, ProbeError> {
         let (open, said) = say(|| ObjectBuilder::default().open_memory(self.object));
-        let refused = |reason: String| EyesError::Refused { reason };
+        let refused = |reason: String| ProbeError::Refused { reason };
         let mut open = open.map_err(|error| refused(reason(&error, &said)))?;
         for mut map in open.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
@@ -257,7 +257,7 @@ fn facts(
     programs: &[Program],
     places: &[(&'static str, String)],
     absent: &[(&'static str, String)],
-) -> Vec<ProbeFact> {
+) -> Vec<ProbeStatus> {
     let of = |probe: Probe| {
         let mine = || {
             programs
@@ -297,7 +297,7 @@ fn facts(
             }
         }
         let more = details.iter().any(|why| !reasons.contains(why));
-        Some(ProbeFact {
+        Some(ProbeStatus {
             probe,
             state: if works { State::Yes } else { State::No },
             reason: reasons.join(", "),

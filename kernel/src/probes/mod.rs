@@ -2,11 +2,11 @@
 //! readers.
 //!
 //! The kernel's own counters show block I/O; what applications get through the page cache is
-//! invisible in them, and it is what weights are about. [`Eyes::open`] attaches a probe wherever
-//! data moves between a regular file and an application, each path once; [`Eyes::sample`] reads
+//! invisible in them, and it is what weights are about. [`IoProbes::attach`] attaches a probe wherever
+//! data moves between a regular file and an application, each path once; [`IoProbes::sample`] reads
 //! what was counted, per cgroup. Nothing is streamed per call or per page.
 //!
-//! A probe that this kernel has no place for is a [`ProbeFact`] with its reason, never an error:
+//! A probe that this kernel has no place for is a [`ProbeStatus`] with its reason, never an error:
 //! without eyes, or with few, everything else goes on.
 //!
 //! Refaults are not counted here: the kernel counts them itself, as `workingset_refault_file` in
@@ -30,9 +30,9 @@ mod slots;
 
 pub use counters::{Counters, Io, Sample, Traffic};
 pub use curves::Reuse;
-pub use error::EyesError;
+pub use error::ProbeError;
 pub use histogram::{Histogram, Latencies};
 pub use limits::Limits;
-pub use open::Eyes;
-pub use probe::{Probe, ProbeFact};
+pub use open::IoProbes;
+pub use probe::{Probe, ProbeStatus};
 pub use reports::{Contention, SharedInode, SharedUse};

@@ -8,7 +8,8 @@ use super::distinct;
 use super::load::{Loaded, Spec, kernel_types};
 use super::programs::{self, Program};
 use super::{
-    Contention, EyesError, Histogram, Latencies, Limits, Probe, ProbeFact, SharedInode, SharedUse,
+    Contention, Histogram, Latencies, Limits, Probe, ProbeError, ProbeStatus, SharedInode,
+    SharedUse,
 };
 use crate::capabilities::State;
 use crate::cgroup::CgroupId;
@@ -53,8 +54,8 @@ impl Kind {
     /// Calls `then` with what to load.
     fn spec<T>(&self, limits: &Limits, then: impl FnOnce(&Spec<'_>) -> T) -> T {
         let entries = match self.probe {
-            Probe::SharedInodes => limits.shared_inodes,
-            _ => limits.tenants,
+            Probe::SharedInodes => limits.max_shared_files,
+            _ => limits.max_cgroups,
         };
         then(&Spec {
             object: self.object,
@@ -68,14 +69,14 @@ impl Kind {
 #[derive(Debug)]
 pub(super) struct OnDemand {
     limits: Limits,
-    facts: Vec<ProbeFact>,
+    facts: Vec<ProbeStatus>,
     open: HashMap<Probe, Loaded>,
     /// What those that were ended had lost.
     lost: HashMap<Probe, u64>,
 }
 
 impl OnDemand {
-    pub(super) fn new(limits: &Limits, types: &Btf<'_>) -> Result<Self, EyesError> {
+    pub(super) fn new(limits: &Limits, types: &Btf<'_>) -> Result<Self, ProbeError> {
         let mut facts = Vec::new();
         for kind in &KINDS {
             facts.extend(kind.spec(limits, |spec| spec.facts(types))?);
@@ -88,11 +89,11 @@ impl OnDemand {
         })
     }
 
-    pub(super) fn facts(&self) -> &[ProbeFact] {
+    pub(super) fn facts(&self) -> &[ProbeStatus] {
         &self.facts
     }
 
-    pub(super) fn switch(&mut self, probe: Probe, on: bool) -> Result<(), EyesError> {
+    pub(super) fn switch(&mut self, probe: Probe, on: bool) -> Result<(), ProbeError> {
         if let Ok(lost) = self.lost(probe) {
             self.lost.insert(probe, lost);
         }
@@ -110,7 +111,7 @@ impl OnDemand {
                     known.clone_from(fact);
                 }
             }
-            return Err(EyesError::Absent {
+            return Err(ProbeError::Absent {
                 probe: probe.title(),
                 reason,
             });
@@ -135,7 +136,7 @@ impl OnDemand {
         }
     }
 
-    pub(super) fn latencies(&self) -> Result<HashMap<CgroupId, Latencies>, EyesError> {
+    pub(super) fn latencies(&self) -> Result<HashMap<CgroupId, Latencies>, ProbeError> {
         self.read(Probe::Latency, "latencies", |key, value| {
             let mut histogram = || Histogram {
                 buckets: std::array::from_fn(|_| value.next().unwrap_or_default()),
@@ -150,7 +151,7 @@ impl OnDemand {
         })
     }
 
-    pub(super) fn shared_inodes(&self, most: usize) -> Result<Vec<SharedInode>, EyesError> {
+    pub(super) fn shared_inodes(&self, most: usize) -> Result<Vec<SharedInode>, ProbeError> {
         let uses: Vec<_> = self.read(Probe::SharedInodes, "uses", |key, value| {
             let inode = key.next()?;
             let (user, charged) = (CgroupId(key.next()?), CgroupId(key.next()?));
@@ -192,7 +193,7 @@ impl OnDemand {
         Ok(inodes)
     }
 
-    pub(super) fn lock_contention(&self) -> Result<HashMap<CgroupId, Contention>, EyesError> {
+    pub(super) fn lock_contention(&self) -> Result<HashMap<CgroupId, Contention>, ProbeError> {
         self.read(Probe::LockContention, "contention", |key, value| {
             let contention = Contention {
                 count: value.next()?,
@@ -202,8 +203,8 @@ impl OnDemand {
         })
     }
 
-    /// See [`Eyes::lost`](super::Eyes::lost).
-    pub(super) fn lost(&self, probe: Probe) -> Result<u64, EyesError> {
+    /// See [`IoProbes::dropped`](super::IoProbes::lost).
+    pub(super) fn lost(&self, probe: Probe) -> Result<u64, ProbeError> {
         let before = self.lost.get(&probe).copied().unwrap_or(0);
         let Some(loaded) = self.open.get(&probe) else {
             return Ok(before);
@@ -211,7 +212,7 @@ impl OnDemand {
         let count = loaded
             .map(LOST)?
             .lookup(&0_u32.to_ne_bytes(), MapFlags::ANY)
-            .map_err(|error| EyesError::Map {
+            .map_err(|error| ProbeError::Map {
                 map: LOST,
                 reason: error.to_string(),
             })?;
@@ -230,7 +231,7 @@ impl OnDemand {
         probe: Probe,
         name: &'static str,
         of: impl Fn(&mut dyn Iterator<Item = u64>, &mut dyn Iterator<Item = u64>) -> Option<T>,
-    ) -> Result<C, EyesError> {
+    ) -> Result<C, ProbeError> {
         let mut all = C::default();
         let Some(loaded) = self.open.get(&probe) else {
             return Ok(all);
@@ -238,7 +239,7 @@ impl OnDemand {
         let map = loaded.map(name)?;
         let entries = map
             .lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY)
-            .map_err(|error| EyesError::Map {
+            .map_err(|error| ProbeError::Map {
                 map: name,
                 reason: error.to_string(),
             })?;

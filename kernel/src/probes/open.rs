@@ -17,7 +17,7 @@ use super::rows::{
 };
 use super::slots::Uses;
 use super::{
-    Contention, Counters, EyesError, Latencies, Limits, Probe, ProbeFact, Sample, SharedInode,
+    Contention, Counters, Latencies, Limits, Probe, ProbeError, ProbeStatus, Sample, SharedInode,
     programs,
 };
 use crate::capabilities::State;
@@ -34,7 +34,7 @@ const SHORT_CUTS: &str = ".data.short_cuts";
 
 /// The probes, attached as long as this lives.
 #[derive(Debug)]
-pub struct Eyes {
+pub struct IoProbes {
     account: Loaded,
     rows: Region,
     slots: Region,
@@ -67,23 +67,23 @@ struct Taken {
     hidden: bool,
 }
 
-impl Eyes {
+impl IoProbes {
     /// Attaches every probe that this kernel has a place for.
     ///
     /// # Errors
     /// When not even the basic ones can be: no type information, no privilege.
-    pub fn open(limits: &Limits) -> Result<Self, EyesError> {
+    pub fn attach(limits: &Limits) -> Result<Self, ProbeError> {
         limits.check()?;
         let types = load::kernel_types()?;
-        let processors = libbpf_rs::num_possible_cpus().map_err(|error| EyesError::Refused {
+        let processors = libbpf_rs::num_possible_cpus().map_err(|error| ProbeError::Refused {
             reason: format!("count processors: {error}"),
         })?;
         // Slot 0 is everybody's who has none.
-        let slots = limits.tenants + 1;
+        let slots = limits.max_cgroups + 1;
         let rows = u32::try_from(processors)
             .ok()
             .and_then(|processors| slots.checked_mul(processors))
-            .ok_or_else(|| EyesError::Refused {
+            .ok_or_else(|| ProbeError::Refused {
                 reason: format!("{slots} rows of counters for each of {processors} processors"),
             })?;
         let load = |sampling: bool| {
@@ -96,10 +96,10 @@ impl Eyes {
                         ("slots", slots),
                         ("slot_of", slots),
                         ("free_slots", slots),
-                        ("curves", if sampling { limits.curves } else { 1 }),
-                        ("curve_of", limits.curves),
-                        ("aio_submitters", limits.in_flight),
-                        ("held_back", limits.in_flight),
+                        ("curves", if sampling { limits.max_curves } else { 1 }),
+                        ("curve_of", limits.max_curves),
+                        ("aio_submitters", limits.max_inflight),
+                        ("held_back", limits.max_inflight),
                     ],
                     config: &config(slots, rows / slots, sampling),
                 },
@@ -146,7 +146,7 @@ impl Eyes {
 
     /// Every probe, in the order of [`Probe::ALL`]: attached, or why not.
     #[must_use]
-    pub fn facts(&self) -> Vec<ProbeFact> {
+    pub fn status(&self) -> Vec<ProbeStatus> {
         let mut facts = self.account.facts.clone();
         if let Err(why) = &self.curves
             && let Some(reuse) = facts.iter_mut().find(|f| f.probe == Probe::Reuse)
@@ -170,7 +170,7 @@ impl Eyes {
     ///
     /// # Errors
     /// When the kernel refuses a map that it gave before.
-    pub fn sample(&mut self) -> Result<Sample, EyesError> {
+    pub fn sample(&mut self) -> Result<Sample, ProbeError> {
         let now = rustix::time::clock_gettime(ClockId::Monotonic);
         let mut sample = Sample {
             at: Duration::new(
@@ -178,9 +178,9 @@ impl Eyes {
                 now.tv_nsec.try_into().unwrap_or_default(),
             ),
             overflow: self.counters(0),
-            missed: self.losses.get(MISSED) + self.skipped(),
-            no_room: self.losses.get(NO_ROOM),
-            busy: self.losses.get(BUSY),
+            dropped_events: self.losses.get(MISSED) + self.skipped(),
+            map_full: self.losses.get(NO_ROOM),
+            map_busy: self.losses.get(BUSY),
             ..Sample::default()
         };
         // Nothing has been written to these since the sample before last.
@@ -190,12 +190,12 @@ impl Eyes {
             self.clear(slot);
         }
         self.free(unused)?;
-        sample.tenants.clone_from(&self.kept);
+        sample.cgroups.clone_from(&self.kept);
         let mut under_way = vec![false; self.slot_count];
         for taken in &self.taken {
             under_way[taken.slot] = true;
             if let Some(cgroup) = taken.cgroup {
-                *sample.tenants.entry(cgroup).or_default() += self.counters(taken.slot);
+                *sample.cgroups.entry(cgroup).or_default() += self.counters(taken.slot);
             }
         }
         let mut counted = vec![None; self.slot_count];
@@ -213,11 +213,11 @@ impl Eyes {
                     self.leaving.push(slot);
                     counters += self.counters(slot);
                 }
-                sample.tenants.remove(&cgroup);
+                sample.cgroups.remove(&cgroup);
                 sample.removed.push((cgroup, counters));
             } else if !under_way[slot] {
                 let counters = self.counters(slot);
-                *sample.tenants.entry(cgroup).or_default() += counters;
+                *sample.cgroups.entry(cgroup).or_default() += counters;
                 counted[slot] = Some(counters);
             }
         }
@@ -254,16 +254,16 @@ impl Eyes {
     }
 
     /// Forgets what was counted for cgroups that are not known any more, beyond those that have counters of their own.
-    pub fn keep(&mut self, known: impl Fn(CgroupId) -> bool) {
+    pub fn retain(&mut self, known: impl Fn(CgroupId) -> bool) {
         self.kept.retain(|id, _| known(*id));
     }
 
     /// Gives the room of cgroups that are known to be removed to others. The probe for
-    /// [`Probe::Removal`] does so by itself; this is for kernels without it.
+    /// [`Probe::CgroupRemoval`] does so by itself; this is for kernels without it.
     ///
     /// # Errors
     /// When the kernel refuses a map that it gave before.
-    pub fn forget(&mut self, removed: &[CgroupId]) -> Result<(), EyesError> {
+    pub fn forget_removed(&mut self, removed: &[CgroupId]) -> Result<(), ProbeError> {
         // One that has no slot may have an entry there.
         self.on_demand.forget(removed.iter().copied());
         for cgroup in removed {
@@ -291,7 +291,7 @@ impl Eyes {
         &mut self,
         counted: &[Option<Counters>],
         free: usize,
-    ) -> Result<(), EyesError> {
+    ) -> Result<(), ProbeError> {
         let now = Instant::now();
         self.uses.take(counted.iter().copied(), now);
         let least = self
@@ -367,12 +367,12 @@ impl Eyes {
     /// `None` ends it. What a curve has counted stays in it.
     ///
     /// # Errors
-    /// When accesses are not sampled here, and why; when a curve is beyond [`Limits::curves`]; when the kernel refuses a map
+    /// When accesses are not sampled here, and why; when a curve is beyond [`Limits::max_curves`]; when the kernel refuses a map
     /// that it gave before.
     pub fn sample_reuse(
         &mut self,
         changes: &[(CgroupId, Option<(usize, u32)>)],
-    ) -> Result<(), EyesError> {
+    ) -> Result<(), ProbeError> {
         let curves = self.curves()?;
         let done = curves.choose(&self.account, changes);
         // Programs look again: any cgroup may be below one of these.
@@ -386,7 +386,7 @@ impl Eyes {
     ///
     /// # Errors
     /// As [`sample_reuse`](Self::sample_reuse).
-    pub fn reuse(&self, curve: usize) -> Result<Reuse<'_>, EyesError> {
+    pub fn reuse(&self, curve: usize) -> Result<Reuse<'_>, ProbeError> {
         self.curves()?.get(curve)
     }
 
@@ -394,7 +394,7 @@ impl Eyes {
     ///
     /// # Errors
     /// As [`sample_reuse`](Self::sample_reuse).
-    pub fn clear_reuse(&mut self, curve: usize) -> Result<(), EyesError> {
+    pub fn clear_reuse(&mut self, curve: usize) -> Result<(), ProbeError> {
         self.curves()?.clear(curve)
     }
 
@@ -404,8 +404,8 @@ impl Eyes {
         self.curves.as_ref().map_or(0, Curves::count)
     }
 
-    fn curves(&self) -> Result<&Curves, EyesError> {
-        self.curves.as_ref().map_err(|why| EyesError::Map {
+    fn curves(&self) -> Result<&Curves, ProbeError> {
+        self.curves.as_ref().map_err(|why| ProbeError::Map {
             map: "curves",
             reason: why.clone(),
         })
@@ -415,7 +415,7 @@ impl Eyes {
     ///
     /// # Errors
     /// When the kernel has no place for the probe, or refuses it.
-    pub fn time_calls(&mut self, on: bool) -> Result<(), EyesError> {
+    pub fn trace_latency(&mut self, on: bool) -> Result<(), ProbeError> {
         self.on_demand.switch(Probe::Latency, on)
     }
 
@@ -424,7 +424,7 @@ impl Eyes {
     ///
     /// # Errors
     /// When the kernel refuses a map that it gave before.
-    pub fn latencies(&self) -> Result<HashMap<CgroupId, Latencies>, EyesError> {
+    pub fn latencies(&self) -> Result<HashMap<CgroupId, Latencies>, ProbeError> {
         self.on_demand.latencies()
     }
 
@@ -432,7 +432,7 @@ impl Eyes {
     ///
     /// # Errors
     /// When the kernel has no place for the probe, or refuses it.
-    pub fn watch_shared_inodes(&mut self, on: bool) -> Result<(), EyesError> {
+    pub fn trace_shared_inodes(&mut self, on: bool) -> Result<(), ProbeError> {
         self.on_demand.switch(Probe::SharedInodes, on)
     }
 
@@ -441,7 +441,7 @@ impl Eyes {
     ///
     /// # Errors
     /// When the kernel refuses a map that it gave before.
-    pub fn shared_inodes(&self, most: usize) -> Result<Vec<SharedInode>, EyesError> {
+    pub fn shared_inodes(&self, most: usize) -> Result<Vec<SharedInode>, ProbeError> {
         self.on_demand.shared_inodes(most)
     }
 
@@ -449,7 +449,7 @@ impl Eyes {
     ///
     /// # Errors
     /// When the kernel has no place for the probe, or refuses it.
-    pub fn watch_locks(&mut self, on: bool) -> Result<(), EyesError> {
+    pub fn trace_locks(&mut self, on: bool) -> Result<(), ProbeError> {
         self.on_demand.switch(Probe::LockContention, on)
     }
 
@@ -457,19 +457,19 @@ impl Eyes {
     ///
     /// # Errors
     /// When the kernel refuses a map that it gave before.
-    pub fn lock_contention(&self) -> Result<HashMap<CgroupId, Contention>, EyesError> {
+    pub fn lock_contention(&self) -> Result<HashMap<CgroupId, Contention>, ProbeError> {
         self.on_demand.lock_contention()
     }
 
     /// What found no room in a probe on demand, each time it was on: only ever growing, 0 for every
     /// other probe. For [`Probe::Latency`] calls and for [`Probe::LockContention`] waits that were not
-    /// counted because there is room for [`Limits::tenants`] cgroups; for [`Probe::SharedInodes`] uses
+    /// counted because there is room for [`Limits::max_cgroups`] cgroups; for [`Probe::SharedInodes`] uses
     /// of files that gave way to later ones or were never remembered, because there is room for
-    /// [`Limits::shared_inodes`].
+    /// [`Limits::max_shared_files`].
     ///
     /// # Errors
     /// When the kernel refuses a map that it gave before.
-    pub fn lost(&self, probe: Probe) -> Result<u64, EyesError> {
+    pub fn dropped(&self, probe: Probe) -> Result<u64, ProbeError> {
         self.on_demand.lost(probe)
     }
 
@@ -490,13 +490,13 @@ impl Eyes {
         self.slots.clear(slot * SLOT_WORDS..(slot + 1) * SLOT_WORDS);
     }
 
-    fn free(&self, slots: impl IntoIterator<Item = usize>) -> Result<(), EyesError> {
+    fn free(&self, slots: impl IntoIterator<Item = usize>) -> Result<(), ProbeError> {
         let queue = self.account.map("free_slots")?;
         for slot in slots {
             let value = u32::try_from(slot).unwrap_or_default().to_ne_bytes();
             queue
                 .update(&[], &value, MapFlags::ANY)
-                .map_err(|error| EyesError::Map {
+                .map_err(|error| ProbeError::Map {
                     map: "free_slots",
                     reason: error.to_string(),
                 })?;

@@ -27,17 +27,17 @@ pub enum Probe {
     /// Page faults on mapped files.
     Faults,
     /// What the disk fills into the page cache.
-    Fills,
+    CacheMisses,
     /// Reads that readahead did not foresee.
     DemandMisses,
     /// Requests held back by `io.max`.
-    Throttled,
+    IoThrottle,
     /// Writers held back until dirty pages are written.
-    DirtyWait,
+    DirtyThrottle,
     /// Which blocks are accessed again, and when.
     Reuse,
     /// Cgroups that are removed.
-    Removal,
+    CgroupRemoval,
     /// How long reads, writes and syncs take; on demand.
     Latency,
     /// Files that several tenants use; on demand.
@@ -58,12 +58,12 @@ impl Probe {
         Self::IoUring,
         Self::Aio,
         Self::Faults,
-        Self::Fills,
+        Self::CacheMisses,
         Self::DemandMisses,
-        Self::Throttled,
-        Self::DirtyWait,
+        Self::IoThrottle,
+        Self::DirtyThrottle,
         Self::Reuse,
-        Self::Removal,
+        Self::CgroupRemoval,
         Self::Latency,
         Self::SharedInodes,
         Self::LockContention,
@@ -82,12 +82,12 @@ impl Probe {
             Self::IoUring => "io_uring",
             Self::Aio => "Linux-native asynchronous I/O",
             Self::Faults => "faults on mapped files",
-            Self::Fills => "page-cache fills from disk",
+            Self::CacheMisses => "page-cache fills from disk",
             Self::DemandMisses => "demand misses",
-            Self::Throttled => "waits for io.max",
-            Self::DirtyWait => "waits for dirty pages",
+            Self::IoThrottle => "waits for io.max",
+            Self::DirtyThrottle => "waits for dirty pages",
             Self::Reuse => "reuse of cached blocks",
-            Self::Removal => "removed cgroups",
+            Self::CgroupRemoval => "removed cgroups",
             Self::Latency => "latencies (on demand)",
             Self::SharedInodes => "files used by several tenants (on demand)",
             Self::LockContention => "contended locks (on demand)",
@@ -97,7 +97,7 @@ impl Probe {
 
 /// Whether one probe works here.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ProbeFact {
+pub struct ProbeStatus {
     /// Which.
     pub probe: Probe,
     /// `Yes`: attached, or for one on demand, can be.

@@ -50,15 +50,15 @@ pub(super) const ACCOUNT: &[Program] = &[
     program("aio_read", Probe::Aio),
     program("aio_write", Probe::Aio),
     program("fault", Probe::Faults),
-    program("filled", Probe::Fills),
+    program("filled", Probe::CacheMisses),
     program("demand_miss", Probe::DemandMisses),
-    program("throttle_end", Probe::Throttled),
-    program("throttle_decided", Probe::Throttled),
-    program("throttle", Probe::Throttled),
-    program("dirty_waited", Probe::DirtyWait),
-    program("dirty_wait", Probe::DirtyWait),
+    program("throttle_end", Probe::IoThrottle),
+    program("throttle_decided", Probe::IoThrottle),
+    program("throttle", Probe::IoThrottle),
+    program("dirty_waited", Probe::DirtyThrottle),
+    program("dirty_wait", Probe::DirtyThrottle),
     program("fault_around", Probe::Reuse),
-    program("removal", Probe::Removal),
+    program("removal", Probe::CgroupRemoval),
 ];
 
 /// `bpf/latency.bpf.c`.

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags};
 
-use super::EyesError;
+use super::ProbeError;
 
 /// The words of one map. Unmapped when dropped.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ impl Region {
         name: &'static str,
         map: &impl AsFd,
         words: usize,
-    ) -> Result<Self, EyesError> {
+    ) -> Result<Self, ProbeError> {
         // SAFETY: a new mapping at a place of the kernel's choice touches no memory in use.
         let start = unsafe {
             rustix::mm::mmap(
@@ -44,7 +44,7 @@ impl Region {
                 0,
             )
         };
-        let refused = |reason: String| EyesError::Map { map: name, reason };
+        let refused = |reason: String| ProbeError::Map { map: name, reason };
         let start = start.map_err(|errno| refused(format!("mmap: {errno}")))?;
         let start = NonNull::new(start.cast()).ok_or_else(|| refused("mmap: nothing".into()))?;
         Ok(Self { start, words })

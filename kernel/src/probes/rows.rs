@@ -46,12 +46,12 @@ pub(super) fn row(rows: &Region, index: usize) -> Counters {
         written,
         faults: next(),
         major_faults: next(),
-        filled: next(),
+        cache_miss_bytes: next(),
         demand_misses: next(),
         throttled_ns: next(),
-        throttled: next(),
-        dirty_wait_ns: next(),
-        visits: visits_read
+        throttled_bios: next(),
+        dirty_throttle_ns: next(),
+        block_accesses: visits_read
             .wrapping_add(visits_written)
             .wrapping_add(visits),
     }

@@ -93,11 +93,11 @@ impl Uses {
 /// What was counted as one number.
 fn amount(counters: &Counters) -> u64 {
     let (read, written) = (counters.read.total(), counters.written.total());
-    let bytes = [read.bytes, written.bytes, counters.filled];
+    let bytes = [read.bytes, written.bytes, counters.cache_miss_bytes];
     let events = [
         counters.faults,
         counters.demand_misses,
-        counters.throttled,
+        counters.throttled_bios,
         read.operations,
         written.operations,
     ];

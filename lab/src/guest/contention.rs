@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use justitia_kernel::cgroup::CgroupId;
-use justitia_kernel::probes::{Eyes, Limits, Probe};
+use justitia_kernel::probes::{IoProbes, Limits, Probe};
 use justitia_share::num::to_f64;
 
 use super::cgroup::Cgroup;
@@ -33,7 +33,7 @@ struct Container {
 pub fn measure(contention: &Contention, plan: &Plan, caller: &Caller) -> Result<Measured> {
     setup::set_up(&plan.experiment, &plan.configuration)?;
     caller.disk(Throttle::default())?;
-    let mut eyes = Eyes::open(&Limits::default())?;
+    let mut probes = IoProbes::attach(&Limits::default())?;
     let mut containers: Vec<Container> = Vec::new();
     let mut tenants = Vec::new();
     let mut gates = 0;
@@ -53,11 +53,11 @@ pub fn measure(contention: &Contention, plan: &Plan, caller: &Caller) -> Result<
         let seconds = contention.ramp + contention.seconds;
         let running = start(&contention.run, &containers, plan, Some(seconds), gates)?;
         std::thread::sleep(Duration::from_secs(contention.ramp));
-        eyes.watch_locks(true)?;
+        probes.trace_locks(true)?;
         std::thread::sleep(Duration::from_secs(contention.seconds));
-        let found = eyes.lock_contention()?;
-        eyes.watch_locks(false)?;
-        let lost = eyes.lost(Probe::LockContention)?;
+        let found = probes.lock_contention()?;
+        probes.trace_locks(false)?;
+        let lost = probes.dropped(Probe::LockContention)?;
         ensure!(
             lost == 0,
             "expected every wait to be counted, found {lost} without room"

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use justitia_kernel::probes::{Counters, Eyes, Limits};
+use justitia_kernel::probes::{Counters, IoProbes, Limits};
 use rustix::fs::OFlags;
 
 use super::calls::{Buffer, MIB, make, open};
@@ -24,10 +24,10 @@ const CHURNED: &str = "/run/churned";
 pub fn run(directory: &Path) {
     make(&directory.join("churn"), MIB);
     let limits = Limits {
-        tenants: 256,
+        max_cgroups: 256,
         ..Limits::default()
     };
-    let mut eyes = Eyes::open(&limits).unwrap();
+    let mut probes = IoProbes::attach(&limits).unwrap();
     let survivors: Vec<_> = (0..SURVIVORS)
         .map(|number| Tenant::new(&format!("survivor {number}")))
         .collect();
@@ -47,7 +47,7 @@ pub fn run(directory: &Path) {
         });
         while !over.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(200));
-            let sample = eyes.sample().unwrap();
+            let sample = probes.sample().unwrap();
             samples += 1;
             gone += sample.removed.len();
             read_by_gone += sample
@@ -56,12 +56,12 @@ pub fn run(directory: &Path) {
                 .map(|(_, c)| c.read.total().operations)
                 .sum::<u64>();
             overflow = sample.overflow.read.total().operations;
-            assert_eq!(sample.missed, 0);
+            assert_eq!(sample.dropped_events, 0);
         }
         churning.join().unwrap();
         working.into_iter().map(|one| one.join().unwrap()).collect()
     });
-    let sample = eyes.sample().unwrap();
+    let sample = probes.sample().unwrap();
     gone += sample.removed.len();
     read_by_gone += sample
         .removed
@@ -70,7 +70,7 @@ pub fn run(directory: &Path) {
         .sum::<u64>();
     let seen: Vec<u64> = survivors
         .iter()
-        .map(|tenant| sample.tenants[&tenant.id].read.buffered.bytes)
+        .map(|tenant| sample.cgroups[&tenant.id].read.buffered.bytes)
         .collect();
     println!(
         "{gone} removed cgroups told, {read_by_gone} of their reads, {overflow} reads without room, \
@@ -83,7 +83,7 @@ pub fn run(directory: &Path) {
         u64::try_from(CGROUPS_IN_ALL).unwrap()
     );
     assert_eq!(sample.overflow.written, Counters::default().written);
-    let left = eyes.sample().unwrap().tenants.len();
+    let left = probes.sample().unwrap().cgroups.len();
     assert!(left < 16, "{left} cgroups are still known");
 }
 

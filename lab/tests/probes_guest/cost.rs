@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use justitia_kernel::cgroup::CgroupId;
-use justitia_kernel::probes::{Eyes, Limits};
+use justitia_kernel::probes::{IoProbes, Limits};
 use justitia_share::num::to_f64;
 use rustix::fs::OFlags;
 
@@ -26,7 +26,7 @@ pub fn measure(directory: &Path, what: &str) {
     println!("a cached pread of 4 KiB: {found:?}");
 }
 
-/// Runs in a cgroup, and opens the eyes itself.
+/// Runs in a cgroup, and opens the probes itself.
 pub fn work(what: &str, directory: &Path) {
     let (rounds, reads) = if what == "instructions" {
         COUNTED
@@ -50,15 +50,15 @@ pub fn work(what: &str, directory: &Path) {
     let mut found = KINDS.map(|_| Vec::new());
     for _ in 0..rounds {
         for ((_, shift), found) in KINDS.iter().zip(&mut found) {
-            let eyes = shift.is_some().then(|| {
-                let mut eyes = Eyes::open(&Limits::default()).unwrap();
+            let probes = shift.is_some().then(|| {
+                let mut probes = IoProbes::attach(&Limits::default()).unwrap();
                 if let Some(Some(shift)) = shift {
-                    eyes.sample_reuse(&[(me, Some((0, *shift)))]).unwrap();
+                    probes.sample_reuse(&[(me, Some((0, *shift)))]).unwrap();
                 }
-                eyes
+                probes
             });
             found.push(round());
-            drop(eyes);
+            drop(probes);
         }
     }
     let mut truth = String::new();

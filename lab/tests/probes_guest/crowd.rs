@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use justitia_kernel::cgroup::CgroupId;
-use justitia_kernel::probes::{Eyes, Limits, Sample};
+use justitia_kernel::probes::{IoProbes, Limits, Sample};
 use rustix::fs::OFlags;
 
 use super::calls::{Buffer, MIB, SIZE, make, open};
@@ -24,10 +24,10 @@ pub fn compare(directory: &Path) {
     make(&directory.join("crowd"), MIB);
     make(&directory.join("source"), SIZE);
     make(&directory.join("target"), SIZE);
-    let mut eyes = Eyes::open(&Limits::default()).unwrap();
+    let mut probes = IoProbes::attach(&Limits::default()).unwrap();
     let mut before = Sample::default();
     let mut look = || {
-        let sample = eyes.sample().unwrap();
+        let sample = probes.sample().unwrap();
         never_backwards(&before, &sample);
         before = sample.clone();
         sample
@@ -53,7 +53,7 @@ pub fn compare(directory: &Path) {
     let mine: HashMap<CgroupId, u64> = crowd()
         .map(|path| {
             let id = CgroupId(std::fs::metadata(path).unwrap().ino());
-            let counters = sample.tenants.get(&id).copied().unwrap_or_default();
+            let counters = sample.cgroups.get(&id).copied().unwrap_or_default();
             (id, counters.read.buffered.operations)
         })
         .collect();
@@ -62,14 +62,14 @@ pub fn compare(directory: &Path) {
     println!("{reads} cgroups read within {came:?}: {apart} told apart, {together} together");
     assert_eq!(apart + together, reads);
     assert!(mine.values().all(|&reads| reads <= 1));
-    assert_eq!((sample.missed, sample.busy), (0, 0));
+    assert_eq!((sample.dropped_events, sample.map_busy), (0, 0));
 
     let newcomer = Tenant::new("newcomer");
     let begin = Instant::now();
     let truth = newcomer.case("path/pread")["read"];
     let told = |sample: &Sample| {
         sample
-            .tenants
+            .cgroups
             .get(&newcomer.id)
             .map(|c| c.read.buffered.bytes)
     };
@@ -80,33 +80,33 @@ pub fn compare(directory: &Path) {
         "the newcomer's {truth} bytes are told after {:?}",
         begin.elapsed()
     );
-    assert_eq!(look().no_room, sample.no_room);
+    assert_eq!(look().map_full, sample.map_full);
 
     // One that had a slot once, and has it no more, goes on from where it was.
     let (first, size) = (crowd().next().unwrap(), u64::try_from(SIZE).unwrap());
     let id = CgroupId(std::fs::metadata(&first).unwrap().ino());
     let again = std::mem::ManuallyDrop::new(Tenant { path: first, id });
     again.case("path/pread");
-    let all = look().tenants[&id].read.buffered.bytes;
+    let all = look().cgroups[&id].read.buffered.bytes;
     assert_eq!(all, size + mine[&id] * 4096);
     assert_eq!(
-        eyes.counters_of(id),
-        eyes.sample().unwrap().tenants.get(&id).copied()
+        probes.counters_of(id),
+        probes.sample().unwrap().cgroups.get(&id).copied()
     );
 
     // What is removed is told once, with all that it had counted, and kept no more.
     for path in crowd() {
         std::fs::remove_dir(path).unwrap();
     }
-    let sample = eyes.sample().unwrap();
+    let sample = probes.sample().unwrap();
     let told = sample
         .removed
         .iter()
         .find(|(removed, _)| *removed == id)
         .unwrap();
     assert_eq!(told.1.read.buffered.bytes, all);
-    eyes.keep(|id| !mine.contains_key(&id));
-    let left = eyes.sample().unwrap().tenants;
+    probes.retain(|id| !mine.contains_key(&id));
+    let left = probes.sample().unwrap().cgroups;
     assert!(
         left.keys().all(|id| !mine.contains_key(id)),
         "{}",
@@ -115,9 +115,9 @@ pub fn compare(directory: &Path) {
 }
 
 fn never_backwards(before: &Sample, sample: &Sample) {
-    for (id, was) in &before.tenants {
+    for (id, was) in &before.cgroups {
         let is = sample
-            .tenants
+            .cgroups
             .get(id)
             .unwrap_or_else(|| panic!("{id:?} is forgotten"));
         assert_eq!(

@@ -4,7 +4,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::Command;
 
-use justitia_kernel::probes::Eyes;
+use justitia_kernel::probes::IoProbes;
 use rustix::fs::OFlags;
 
 use super::calls::{self, Buffer, MIB, SIZE, make};
@@ -16,11 +16,11 @@ const LARGE: usize = 64 * MIB;
 pub fn compare(directory: &Path) {
     make(&directory.join("source"), SIZE);
     make(&directory.join("target"), SIZE);
-    let mut eyes = open();
-    assert!(eyes.latencies().unwrap().is_empty());
-    eyes.time_calls(true).unwrap();
-    eyes.watch_shared_inodes(true).unwrap();
-    eyes.watch_locks(true).unwrap();
+    let mut probes = open();
+    assert!(probes.latencies().unwrap().is_empty());
+    probes.trace_latency(true).unwrap();
+    probes.trace_shared_inodes(true).unwrap();
+    probes.trace_locks(true).unwrap();
     drop_caches();
 
     let owner = Tenant::new("demand owner");
@@ -37,7 +37,7 @@ pub fn compare(directory: &Path) {
         &format!("--filename={}", directory.join("synced").display()),
     ]));
 
-    let latencies = eyes.latencies().unwrap();
+    let latencies = probes.latencies().unwrap();
     let [of_owner, of_user] = [&owner, &user].map(|tenant| latencies[&tenant.id]);
     println!("owner {of_owner:?}\nuser {of_user:?}");
     assert_eq!(
@@ -50,7 +50,7 @@ pub fn compare(directory: &Path) {
     let [cached, synced] = [of_user.read, of_owner.sync].map(|of| of.sum_ns / of.count());
     assert!(synced > cached, "{synced} {cached}");
 
-    let shared = eyes.shared_inodes(10).unwrap();
+    let shared = probes.shared_inodes(10).unwrap();
     println!("shared {shared:?}");
     let first = shared.first().unwrap();
     let inode = std::fs::metadata(directory.join("source")).unwrap();
@@ -62,18 +62,18 @@ pub fn compare(directory: &Path) {
     assert!(first.uses[0].bytes > 0 && first.uses[0].bytes <= u64::try_from(SIZE).unwrap());
     assert_eq!(first.cached, u64::try_from(SIZE).unwrap());
 
-    pages_are_counted_once(&eyes, directory, &owner);
+    pages_are_counted_once(&probes, directory, &owner);
 
-    let locks = eyes.lock_contention().unwrap();
+    let locks = probes.lock_contention().unwrap();
     println!("contended locks {locks:?}");
-    eyes.time_calls(false).unwrap();
-    eyes.watch_locks(false).unwrap();
-    assert!(eyes.latencies().unwrap().is_empty());
-    assert!(eyes.lock_contention().unwrap().is_empty());
+    probes.trace_latency(false).unwrap();
+    probes.trace_locks(false).unwrap();
+    assert!(probes.latencies().unwrap().is_empty());
+    assert!(probes.lock_contention().unwrap().is_empty());
 }
 
 /// Who reads a little again and again has used that little; who reads all, all.
-fn pages_are_counted_once(eyes: &Eyes, directory: &Path, owner: &Tenant) {
+fn pages_are_counted_once(probes: &IoProbes, directory: &Path, owner: &Tenant) {
     let large = directory.join("large");
     make(&large, LARGE);
     drop_caches();
@@ -84,7 +84,7 @@ fn pages_are_counted_once(eyes: &Eyes, directory: &Path, owner: &Tenant) {
     assert_eq!(little.case("demand/little")["bytes"], 1 << 20);
     assert_eq!(scattered.case("demand/scattered")["bytes"], 4 << 20);
     let inode = std::fs::metadata(&large).unwrap().ino();
-    let shared = eyes.shared_inodes(10).unwrap();
+    let shared = probes.shared_inodes(10).unwrap();
     let large = shared.iter().find(|file| file.inode == inode).unwrap();
     let used = |tenant: &Tenant| {
         let mine = large.uses.iter().find(|one| one.user == tenant.id);

@@ -27,19 +27,19 @@ const CASES: [(&str, &str, Option<f64>); 10] = [
 pub fn compare(directory: &Path) {
     let path = directory.join("large");
     make(&path, SIZE);
-    let mut eyes = super::open();
+    let mut probes = super::open();
     let mut wrong = Vec::new();
     for (case, before, known) in CASES {
         prepare(&path, before);
         let tenant = Tenant::new(&format!("hit {case} {before}"));
         let truth = tenant.case(&format!("hit/{case}"));
-        let counters = counted(&mut eyes, &tenant);
+        let counters = counted(&mut probes, &tenant);
         let seen = counters.hit_ratio().unwrap() * 100.0;
         let float = |name: &str| justitia_share::num::to_f64(truth[name]);
         let really = (1.0 - float("storage") / float("bytes")).max(0.0) * 100.0;
         println!(
             "{case} {before}: {seen:.2} %, in truth {really:.2} %, {} of {} filled, {} demand misses",
-            counters.filled, truth["bytes"], counters.demand_misses
+            counters.cache_miss_bytes, truth["bytes"], counters.demand_misses
         );
         if (seen - really).abs() > 0.2 || known.is_some_and(|known| (seen - known).abs() > 0.2) {
             wrong.push(format!(

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FallocateFlags, OFlags};
 
 use super::{Tenant, calls, open};
-use justitia_kernel::probes::{Eyes, Limits, Probe};
+use justitia_kernel::probes::{IoProbes, Limits, Probe};
 
 const TRACING: &str = "/sys/kernel/tracing";
 const WAITS: &str = "/sys/kernel/tracing/events/lock/contention_begin";
@@ -36,19 +36,19 @@ pub fn compare(directory: &Path) {
     let tracing =
         |name: &str, value: &str| std::fs::write(Path::new(TRACING).join(name), value).unwrap();
     tracing("buffer_size_kb", "65536");
-    let mut eyes = open();
+    let mut probes = open();
     let allocating = Tenant::new("locks allocate");
     let renaming = Tenant::new("locks rename");
     let idle = Tenant::new("locks idle");
     for (tenant, case) in [(&allocating, "allocate"), (&renaming, "rename")] {
         tracing("trace", "");
         std::fs::write(Path::new(WAITS).join("trigger"), "stacktrace").unwrap();
-        eyes.watch_locks(true).unwrap();
+        probes.trace_locks(true).unwrap();
         std::fs::write(Path::new(WAITS).join("enable"), "1").unwrap();
         tenant.case(&format!("locks/{case}"));
         std::fs::write(Path::new(WAITS).join("enable"), "0").unwrap();
-        let counted = eyes.lock_contention().unwrap();
-        eyes.watch_locks(false).unwrap();
+        let counted = probes.lock_contention().unwrap();
+        probes.trace_locks(false).unwrap();
         std::fs::write(Path::new(WAITS).join("trigger"), "!stacktrace").unwrap();
         let trace = std::fs::read_to_string(Path::new(TRACING).join("trace")).unwrap();
         let (traced, unknown) = on_the_way(&trace);
@@ -88,18 +88,18 @@ pub fn compare(directory: &Path) {
         .arg("-r")
         .arg(directory.join("renamed"))
         .status();
-    drop(eyes);
+    drop(probes);
     beyond_the_room();
 }
 
 /// What finds no room is told, also when nobody watches any more.
 fn beyond_the_room() {
     let limits = Limits {
-        tenants: 16,
+        max_cgroups: 16,
         ..Limits::default()
     };
-    let mut eyes = Eyes::open(&limits).unwrap();
-    eyes.watch_locks(true).unwrap();
+    let mut probes = IoProbes::attach(&limits).unwrap();
+    probes.trace_locks(true).unwrap();
     let tenants: Vec<_> = (0..TENANTS)
         .map(|number| {
             let tenant = Tenant::new(&format!("locks {number}"));
@@ -107,12 +107,12 @@ fn beyond_the_room() {
             tenant
         })
         .collect();
-    let lost = eyes.lost(Probe::LockContention).unwrap();
-    let kept = eyes.lock_contention().unwrap().len();
+    let lost = probes.dropped(Probe::LockContention).unwrap();
+    let kept = probes.lock_contention().unwrap().len();
     println!("waits of {kept} cgroups counted, {lost} waits of others not");
     assert!(kept <= 16 && lost > 0, "{kept} of {}", tenants.len());
-    eyes.watch_locks(false).unwrap();
-    assert!(eyes.lost(Probe::LockContention).unwrap() >= lost);
+    probes.trace_locks(false).unwrap();
+    assert!(probes.dropped(Probe::LockContention).unwrap() >= lost);
 }
 
 /// How many of the traced waits have a function of the way in their stacks, and how many no stack.

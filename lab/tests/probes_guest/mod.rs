@@ -1,4 +1,4 @@
-//! What runs in the guest: opens the eyes, starts cases in cgroups, compares.
+//! What runs in the guest: opens the probes, starts cases in cgroups, compares.
 
 mod calls;
 mod churn;
@@ -19,7 +19,7 @@ use std::process::{Command, Output};
 
 use justitia_kernel::capabilities::State;
 use justitia_kernel::cgroup::CgroupId;
-use justitia_kernel::probes::{Counters, Eyes, Limits};
+use justitia_kernel::probes::{Counters, IoProbes, Limits};
 
 const CGROUPS: &str = "/sys/fs/cgroup";
 
@@ -145,19 +145,19 @@ impl Drop for Tenant {
     }
 }
 
-fn open() -> Eyes {
-    let eyes = Eyes::open(&Limits::default()).unwrap();
-    for fact in eyes.facts() {
-        assert_eq!(fact.state, State::Yes, "{fact:?}");
+fn open() -> IoProbes {
+    let probes = IoProbes::attach(&Limits::default()).unwrap();
+    for status in probes.status() {
+        assert_eq!(status.state, State::Yes, "{status:?}");
     }
-    eyes
+    probes
 }
 
-fn counted(eyes: &mut Eyes, tenant: &Tenant) -> Counters {
-    let sample = eyes.sample().unwrap();
-    assert_eq!(sample.missed, 0);
+fn counted(probes: &mut IoProbes, tenant: &Tenant) -> Counters {
+    let sample = probes.sample().unwrap();
+    assert_eq!(sample.dropped_events, 0);
     assert_eq!(sample.overflow, Counters::default());
-    sample.tenants.get(&tenant.id).copied().unwrap_or_default()
+    sample.cgroups.get(&tenant.id).copied().unwrap_or_default()
 }
 
 fn drop_caches() {

@@ -54,7 +54,7 @@ pub fn compare(directory: &Path) {
     for name in ["source", "target"] {
         make(&directory.join(name), SIZE);
     }
-    let mut eyes = super::open();
+    let mut probes = super::open();
     let mut wrong = Vec::new();
     for case in CASES {
         if case.ends_with("cold") {
@@ -62,7 +62,7 @@ pub fn compare(directory: &Path) {
         }
         let tenant = Tenant::new(&format!("path {case}"));
         let truth = tenant.case(&format!("path/{case}"));
-        let counters = counted(&mut eyes, &tenant);
+        let counters = counted(&mut probes, &tenant);
         let seen = numbers(&counters);
         // A splice takes steps whose number is the kernel's affair.
         let steps = case.contains("splice") || case.contains("sendfile") || case.contains("copy");
@@ -71,7 +71,7 @@ pub fn compare(directory: &Path) {
     for (engine, options) in FIO {
         let tenant = Tenant::new(&format!("fio {engine}"));
         let truth = fio(&tenant, directory, engine, options);
-        let seen = numbers(&counted(&mut eyes, &tenant));
+        let seen = numbers(&counted(&mut probes, &tenant));
         check(
             &format!("{engine} {options}"),
             &truth,
@@ -80,9 +80,9 @@ pub fn compare(directory: &Path) {
             &mut wrong,
         );
     }
-    faults(directory, &mut eyes, &mut wrong);
+    faults(directory, &mut probes, &mut wrong);
     std::thread::sleep(std::time::Duration::from_millis(1100));
-    assert_eq!(eyes.sample().unwrap().missed, 0);
+    assert_eq!(probes.sample().unwrap().dropped_events, 0);
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
@@ -327,7 +327,11 @@ fn fio(tenant: &Tenant, directory: &Path, engine: &str, options: &str) -> HashMa
 }
 
 /// A mapped file, cold: each major fault that the kernel accounts to the process is counted.
-fn faults(directory: &Path, eyes: &mut justitia_kernel::probes::Eyes, wrong: &mut Vec<String>) {
+fn faults(
+    directory: &Path,
+    probes: &mut justitia_kernel::probes::IoProbes,
+    wrong: &mut Vec<String>,
+) {
     drop_caches();
     let tenant = Tenant::new("path mapped");
     let output = tenant.run(
@@ -345,7 +349,7 @@ fn faults(directory: &Path, eyes: &mut justitia_kernel::probes::Eyes, wrong: &mu
     let text = String::from_utf8(output.stdout).unwrap();
     let report: serde_json::Value = serde_json::from_str(&text[text.find('{').unwrap()..]).unwrap();
     let truth = report["jobs"][0]["majf"].as_u64().unwrap();
-    let counters = counted(eyes, &tenant);
+    let counters = counted(probes, &tenant);
     println!("mapped: {counters:?}, major faults in truth {truth}");
     if counters.major_faults != truth || truth == 0 || counters.faults < truth {
         wrong.push(format!(

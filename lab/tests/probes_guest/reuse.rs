@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use justitia_kernel::cgroup::CgroupId;
-use justitia_kernel::probes::Eyes;
+use justitia_kernel::probes::IoProbes;
 use justitia_share::curve::{BLOCK, bucket};
 use rustix::fs::OFlags;
 
@@ -18,14 +18,14 @@ const CURVE: usize = 3;
 const OTHER: usize = 4;
 
 /// What a curve has counted: accesses of blocks that were not remembered, and of others by bucket.
-fn reuse(eyes: &Eyes, curve: usize) -> (u64, Vec<u64>) {
-    let reuse = eyes.reuse(curve).unwrap();
+fn reuse(probes: &IoProbes, curve: usize) -> (u64, Vec<u64>) {
+    let reuse = probes.reuse(curve).unwrap();
     (reuse.cold(), reuse.times().collect())
 }
 
-fn sample(eyes: &mut Eyes, id: CgroupId, curve: usize, shift: u32) {
-    eyes.clear_reuse(curve).unwrap();
-    eyes.sample_reuse(&[(id, Some((curve, shift)))]).unwrap();
+fn sample(probes: &mut IoProbes, id: CgroupId, curve: usize, shift: u32) {
+    probes.clear_reuse(curve).unwrap();
+    probes.sample_reuse(&[(id, Some((curve, shift)))]).unwrap();
 }
 
 fn near(found: u64, expected: u64, percent: u64) -> bool {
@@ -34,21 +34,21 @@ fn near(found: u64, expected: u64, percent: u64) -> bool {
 
 pub fn compare(directory: &Path) {
     make(&directory.join("reuse"), SIZE);
-    let mut eyes = super::open();
-    two_rounds(&mut eyes);
-    a_part_of_the_blocks(&mut eyes);
-    what_does_not_count(&mut eyes, directory);
-    below_and_stopped(&mut eyes);
+    let mut probes = super::open();
+    two_rounds(&mut probes);
+    a_part_of_the_blocks(&mut probes);
+    what_does_not_count(&mut probes, directory);
+    below_and_stopped(&mut probes);
 }
 
 /// Two rounds through a file in small steps: each block twice, once per round.
-fn two_rounds(eyes: &mut Eyes) {
+fn two_rounds(probes: &mut IoProbes) {
     for case in ["pread", "readv", "splice", "mapped"] {
         let tenant = Tenant::new(&format!("reuse {case}"));
-        sample(eyes, tenant.id, CURVE, 0);
+        sample(probes, tenant.id, CURVE, 0);
         tenant.case(&format!("reuse/{case}"));
-        let (cold, times) = reuse(eyes, CURVE);
-        let visits = counted(eyes, &tenant).visits;
+        let (cold, times) = reuse(probes, CURVE);
+        let visits = counted(probes, &tenant).block_accesses;
         let again = times[bucket(BLOCKS)];
         println!("{case}: {cold} for the first time, {again} after a round, {visits} visits");
         // One that moves to another processor within a block accesses it anew.
@@ -57,64 +57,69 @@ fn two_rounds(eyes: &mut Eyes) {
         // A few are forgotten where nine blocks fall on the same eight places.
         assert!((BLOCKS..BLOCKS + 12).contains(&cold), "{case}");
         assert!(cold + again + 40 >= visits, "{case}: {times:?}");
-        let live = eyes.reuse(CURVE).unwrap().live(BLOCKS);
+        let live = probes.reuse(CURVE).unwrap().live(BLOCKS);
         assert!((BLOCKS - 12..=BLOCKS).contains(&live), "{case}: {live}");
     }
 }
 
-fn a_part_of_the_blocks(eyes: &mut Eyes) {
+fn a_part_of_the_blocks(probes: &mut IoProbes) {
     let tenant = Tenant::new("reuse part");
-    sample(eyes, tenant.id, CURVE, 2);
+    sample(probes, tenant.id, CURVE, 2);
     tenant.case("reuse/pread");
-    let (cold, times) = reuse(eyes, CURVE);
+    let (cold, times) = reuse(probes, CURVE);
     let again: u64 = times.iter().sum();
     println!("a quarter of the blocks: {cold} for the first time, {again} again");
-    let visits = counted(eyes, &tenant).visits;
+    let visits = counted(probes, &tenant).block_accesses;
     assert!((2 * BLOCKS..2 * BLOCKS + 8).contains(&visits));
     assert_eq!((cold % 4, again % 4), (0, 0));
     // 128 blocks, give or take three standard deviations.
     assert!(near(cold, BLOCKS, 25) && near(again, BLOCKS, 25));
 }
 
-fn what_does_not_count(eyes: &mut Eyes, directory: &Path) {
+fn what_does_not_count(probes: &mut IoProbes, directory: &Path) {
     let tenant = Tenant::new("reuse direct");
-    sample(eyes, tenant.id, CURVE, 0);
+    sample(probes, tenant.id, CURVE, 0);
     tenant.case("reuse/direct");
-    assert_eq!(counted(eyes, &tenant).visits, 0, "direct I/O");
+    assert_eq!(counted(probes, &tenant).block_accesses, 0, "direct I/O");
     let other = Tenant::new("reuse other");
     other.case("reuse/pread");
-    assert_eq!(counted(eyes, &other).visits, 0, "a cgroup not sampled");
-    let clean = |eyes: &Eyes| {
-        let (cold, times) = reuse(eyes, CURVE);
+    assert_eq!(
+        counted(probes, &other).block_accesses,
+        0,
+        "a cgroup not sampled"
+    );
+    let clean = |probes: &IoProbes| {
+        let (cold, times) = reuse(probes, CURVE);
         cold == 0 && times.iter().all(|count| *count == 0)
     };
-    assert!(clean(eyes));
+    assert!(clean(probes));
     // Files that lie on no disk.
     tenant.run(Command::new("sh").args([
         "-c",
         "cat /proc/self/maps /proc/meminfo >/run/reuse; cat /run/reuse >/dev/null",
     ]));
-    assert!(clean(eyes), "{}", directory.display());
+    assert!(clean(probes), "{}", directory.display());
 }
 
 /// What lies below a sampled cgroup counts for it, until it is sampled by itself; and nothing does once that is over.
-fn below_and_stopped(eyes: &mut Eyes) {
+fn below_and_stopped(probes: &mut IoProbes) {
     let parent = Tenant::new("reuse-parent");
     let child = Tenant::new_below(&parent, "child");
-    sample(eyes, parent.id, CURVE, 0);
+    sample(probes, parent.id, CURVE, 0);
     child.case("reuse/pread");
-    assert!(near(reuse(eyes, CURVE).1[bucket(BLOCKS)], BLOCKS, 5));
-    sample(eyes, child.id, OTHER, 0);
-    let before = reuse(eyes, CURVE);
+    assert!(near(reuse(probes, CURVE).1[bucket(BLOCKS)], BLOCKS, 5));
+    sample(probes, child.id, OTHER, 0);
+    let before = reuse(probes, CURVE);
     child.case("reuse/pread");
-    assert_eq!(reuse(eyes, CURVE), before);
-    let found = reuse(eyes, OTHER);
+    assert_eq!(reuse(probes, CURVE), before);
+    let found = reuse(probes, OTHER);
     assert!(found.0 + found.1.iter().sum::<u64>() >= 2 * BLOCKS);
-    eyes.sample_reuse(&[(child.id, None), (parent.id, None)])
+    probes
+        .sample_reuse(&[(child.id, None), (parent.id, None)])
         .unwrap();
     child.case("reuse/pread");
-    assert_eq!(reuse(eyes, OTHER), found);
-    assert_eq!(reuse(eyes, CURVE), before);
+    assert_eq!(reuse(probes, OTHER), found);
+    assert_eq!(reuse(probes, CURVE), before);
 }
 
 /// Runs in the tenant's cgroup.

@@ -4,7 +4,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 
-use justitia_kernel::probes::{Counters, Eyes, Limits, Probe};
+use justitia_kernel::probes::{Counters, IoProbes, Limits, Probe};
 
 use super::calls::{PIECE, SIZE, make};
 use super::{Tenant, drop_caches};
@@ -16,15 +16,15 @@ pub fn compare(directory: &Path) {
     make(&directory.join("source"), SIZE);
     make(&directory.join("target"), SIZE);
     let limits = Limits {
-        tenants: 16,
-        in_flight: 64,
-        shared_inodes: 64,
+        max_cgroups: 16,
+        max_inflight: 64,
+        max_shared_files: 64,
         ..Limits::default()
     };
-    let mut eyes = there_is_room_from_the_first_moment(directory, &limits);
-    eyes.time_calls(true).unwrap();
-    eyes.watch_shared_inodes(true).unwrap();
-    let before = eyes.sample().unwrap();
+    let mut probes = there_is_room_from_the_first_moment(directory, &limits);
+    probes.trace_latency(true).unwrap();
+    probes.trace_shared_inodes(true).unwrap();
+    let before = probes.sample().unwrap();
 
     // Cgroups.
     let tenants: Vec<_> = (0..TENANTS)
@@ -37,29 +37,29 @@ pub fn compare(directory: &Path) {
             tenant
         })
         .collect();
-    let sample = eyes.sample().unwrap();
+    let sample = probes.sample().unwrap();
     let apart: u64 = tenants
         .iter()
-        .filter_map(|tenant| Some(sample.tenants.get(&tenant.id)?.read.buffered.bytes))
+        .filter_map(|tenant| Some(sample.cgroups.get(&tenant.id)?.read.buffered.bytes))
         .sum();
     let together = sample.overflow.read.buffered.bytes;
     let size = u64::try_from(SIZE).unwrap();
     println!(
         "cgroups: {apart} bytes apart, {together} together, no room {} times",
-        sample.no_room
+        sample.map_full
     );
     assert!(together > 0 && apart > 0);
-    assert!(sample.no_room >= sample.overflow.read.buffered.operations);
-    assert_eq!(sample.busy, 0);
+    assert!(sample.map_full >= sample.overflow.read.buffered.operations);
+    assert_eq!(sample.map_busy, 0);
     assert_eq!(apart + together, size * u64::from(TENANTS));
-    assert_eq!(sample.missed, before.missed);
+    assert_eq!(sample.dropped_events, before.dropped_events);
 
     // Calls that are timed.
     let timed: u64 = tenants
         .iter()
-        .filter_map(|tenant| Some(eyes.latencies().unwrap().get(&tenant.id)?.read.count()))
+        .filter_map(|tenant| Some(probes.latencies().unwrap().get(&tenant.id)?.read.count()))
         .sum();
-    let lost = eyes.lost(Probe::Latency).unwrap();
+    let lost = probes.dropped(Probe::Latency).unwrap();
     println!("calls: {timed} timed, {lost} not");
     assert!(lost > 0);
     assert!(timed + lost >= u64::from(TENANTS) * u64::try_from(SIZE / PIECE).unwrap());
@@ -78,18 +78,18 @@ pub fn compare(directory: &Path) {
     };
     read_all(&tenants[0]);
     read_all(&tenants[1]);
-    let kept = eyes.shared_inodes(1000).unwrap().len();
-    let lost = eyes.lost(Probe::SharedInodes).unwrap();
+    let kept = probes.shared_inodes(1000).unwrap().len();
+    let lost = probes.dropped(Probe::SharedInodes).unwrap();
     println!("shared files: {kept} kept, {lost} gave way");
     assert!(kept <= 64 && lost > 0);
     assert!(u64::try_from(kept).unwrap() + lost >= 80);
-    eyes.watch_shared_inodes(false).unwrap();
-    assert_eq!(eyes.lost(Probe::SharedInodes).unwrap(), lost);
-    eyes.watch_shared_inodes(true).unwrap();
-    assert_eq!(eyes.lost(Probe::SharedInodes).unwrap(), lost);
+    probes.trace_shared_inodes(false).unwrap();
+    assert_eq!(probes.dropped(Probe::SharedInodes).unwrap(), lost);
+    probes.trace_shared_inodes(true).unwrap();
+    assert_eq!(probes.dropped(Probe::SharedInodes).unwrap(), lost);
 
     // Asynchronous requests, in flight by the hundred because io.max lets few of them go.
-    drop(eyes);
+    drop(probes);
     let device = std::fs::metadata(directory.join("target")).unwrap().dev();
     let limit = format!(
         "{}:{} riops=400",
@@ -97,7 +97,7 @@ pub fn compare(directory: &Path) {
         rustix::fs::minor(device)
     );
     std::fs::write(tenants[2].path.join("io.max"), limit).unwrap();
-    let mut eyes = Eyes::open(&limits).unwrap();
+    let mut probes = IoProbes::attach(&limits).unwrap();
     let output = tenants[2].run(
         Command::new("fio")
             .args(["--name=x", "--rw=randread", "--bs=4k", "--size=4m"])
@@ -114,22 +114,22 @@ pub fn compare(directory: &Path) {
     let truth = report["jobs"][0]["read"]["total_ios"].as_u64().unwrap();
     // What the kernel skipped is asked for once a second.
     std::thread::sleep(std::time::Duration::from_millis(1100));
-    let sample = eyes.sample().unwrap();
-    let seen = sample.tenants[&tenants[2].id].read.direct.operations;
+    let sample = probes.sample().unwrap();
+    let seen = sample.cgroups[&tenants[2].id].read.direct.operations;
     println!(
         "requests: {seen} of {truth} counted, {} missed",
-        sample.missed
+        sample.dropped_events
     );
     assert!(seen < truth, "{seen} of {truth}");
     // Those held back by io.max are missed as well.
-    assert!(seen + sample.missed >= truth, "{sample:?}");
+    assert!(seen + sample.dropped_events >= truth, "{sample:?}");
 }
 
 const PERIODIC: &str = "/proc/sys/vm/dirty_writeback_centisecs";
 
 /// Attaching the probes takes a while. Who reads meanwhile has a place of his own, and so has one of whom
 /// nothing is seen but that his writeback is held back.
-fn there_is_room_from_the_first_moment(directory: &Path, limits: &Limits) -> Eyes {
+fn there_is_room_from_the_first_moment(directory: &Path, limits: &Limits) -> IoProbes {
     let (reader, writer) = (Tenant::new("early reader"), Tenant::new("early writer"));
     let written = directory.join("early");
     // Nothing is written back before it is asked for.
@@ -147,21 +147,21 @@ fn there_is_room_from_the_first_moment(directory: &Path, limits: &Limits) -> Eye
         .spawn()
         .unwrap();
 
-    let mut eyes = Eyes::open(limits).unwrap();
+    let mut probes = IoProbes::attach(limits).unwrap();
     rustix::fs::sync();
-    let sample = eyes.sample().unwrap();
+    let sample = probes.sample().unwrap();
     std::fs::write(PERIODIC, "500").unwrap();
     reading.kill().unwrap();
     reading.wait().unwrap();
-    let told = |tenant: &Tenant| sample.tenants.get(&tenant.id).copied().unwrap_or_default();
-    let (read, held) = (told(&reader).read.buffered, told(&writer).throttled);
+    let told = |tenant: &Tenant| sample.cgroups.get(&tenant.id).copied().unwrap_or_default();
+    let (read, held) = (told(&reader).read.buffered, told(&writer).throttled_bios);
     println!(
         "at first: {} reads, {held} requests held back",
         read.operations
     );
     assert!(read.operations > 0 && held > 0, "{sample:?}");
     assert_eq!(sample.overflow, Counters::default(), "{sample:?}");
-    assert_eq!((sample.no_room, sample.busy), (0, 0));
+    assert_eq!((sample.map_full, sample.map_busy), (0, 0));
     std::fs::remove_file(&written).unwrap();
-    eyes
+    probes
 }

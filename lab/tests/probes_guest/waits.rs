@@ -24,15 +24,15 @@ pub fn compare(directory: &Path) {
         rustix::fs::major(device),
         rustix::fs::minor(device)
     );
-    let mut eyes = super::open();
+    let mut probes = super::open();
 
     // Nothing holds it back.
     let free = Tenant::new("waits free");
     let truth = free.case("waits/direct");
-    let counters = counted(&mut eyes, &free);
+    let counters = counted(&mut probes, &free);
     println!("direct, free: {truth:?}, {counters:?}");
-    assert_eq!((counters.throttled, counters.throttled_ns), (0, 0));
-    assert_eq!(counters.dirty_wait_ns, 0);
+    assert_eq!((counters.throttled_bios, counters.throttled_ns), (0, 0));
+    assert_eq!(counters.dirty_throttle_ns, 0);
     let disk = truth["asleep"];
 
     // A direct writer at a known rate, one request at a time: what it waits, less what the disk takes.
@@ -40,13 +40,13 @@ pub fn compare(directory: &Path) {
     let limit = format!("{device} wbps={RATE}");
     std::fs::write(held.path.join("io.max"), limit).unwrap();
     let truth = held.case("waits/direct");
-    let counters = counted(&mut eyes, &held);
+    let counters = counted(&mut probes, &held);
     println!("direct, held back: {truth:?}, {counters:?}");
     let ideal = u64::try_from(DIRECT / RATE).unwrap() * 1_000_000_000;
     let pieces = u64::try_from(DIRECT / PIECE).unwrap();
     // io.max lets some pass at the beginning of each of its slices of time.
     assert!(
-        (pieces / 2..=pieces).contains(&counters.throttled),
+        (pieces / 2..=pieces).contains(&counters.throttled_bios),
         "{counters:?}"
     );
     about(
@@ -55,15 +55,15 @@ pub fn compare(directory: &Path) {
         10,
     );
     about(counters.throttled_ns, ideal, 25);
-    assert_eq!(counters.dirty_wait_ns, 0);
+    assert_eq!(counters.dirty_throttle_ns, 0);
 
     // A buffered writer that nothing holds back: what copying takes.
     let copying = Tenant::new("waits copying");
     let copied = copying.case("waits/buffered");
-    let counters = counted(&mut eyes, &copying);
+    let counters = counted(&mut probes, &copying);
     println!("buffered, free: {copied:?}, {counters:?}");
     assert!(
-        counters.dirty_wait_ns * 10 < copied["elapsed"],
+        counters.dirty_throttle_ns * 10 < copied["elapsed"],
         "{counters:?}"
     );
     rustix::fs::sync();
@@ -75,14 +75,14 @@ pub fn compare(directory: &Path) {
     let limit = format!("{device} wbps={}", 2 * RATE);
     std::fs::write(writer.path.join("io.max"), limit).unwrap();
     let truth = writer.case("waits/buffered");
-    let counters = counted(&mut eyes, &writer);
+    let counters = counted(&mut probes, &writer);
     std::fs::write("/proc/sys/vm/dirty_ratio", "20").unwrap();
     println!("buffered, held: {truth:?}, {counters:?}");
     assert!(truth["asleep"] > 1_000_000_000, "{truth:?}");
     // Waiting ends when there is a processor again, which is more than to be asleep.
-    assert!(counters.dirty_wait_ns * 10 >= truth["asleep"] * 9);
+    assert!(counters.dirty_throttle_ns * 10 >= truth["asleep"] * 9);
     about(
-        counters.dirty_wait_ns,
+        counters.dirty_throttle_ns,
         truth["elapsed"] - copied["elapsed"],
         10,
     );

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use justitia_kernel::io::DevId;
+use justitia_kernel::io::{DevId, io_cost_devices};
 use justitia_kernel::knob::Knob;
 use justitia_share::credit::{CreditLoop, Settings};
 use serde::Serialize;
@@ -48,9 +48,10 @@ impl Credits {
         let Some(found) = following.follower.look(failed, now) else {
             return;
         };
-        let qos = std::fs::read_to_string(&following.io_cost).unwrap_or_default();
+        let qos = std::fs::read(&following.io_cost).unwrap_or_default();
+        let io_cost = io_cost_devices(&qos);
         let (left, divided): (Vec<&Disk>, Vec<&Disk>) =
-            found.iter().partition(|disk| io_cost_on(&qos, disk.id));
+            found.iter().partition(|disk| io_cost.contains(&disk.id));
         following.left = left.into_iter().map(left_to_io_cost).collect();
 
         let known = self.disks.len();
@@ -159,26 +160,18 @@ pub struct DiskSupport {
 /// Every block device below `sys` (`/sys`) but partitions; `qos` is what the root cgroup's `io.cost.qos` says.
 #[must_use]
 pub fn disk_support(sys: &Path, qos: &str) -> Vec<DiskSupport> {
+    let io_cost = io_cost_devices(qos.as_bytes());
     let devices = block_devices(sys).into_iter();
     devices
         .map(|(name, found)| {
             let left = match &found {
-                Ok(disk) => io_cost_on(qos, disk.id).then(|| IO_COST.to_owned()),
+                Ok(disk) => io_cost.contains(&disk.id).then(|| IO_COST.to_owned()),
                 Err(none) => Some(none.to_string()),
             };
             let number = found.ok().map(|disk| disk.id.to_string());
             DiskSupport { name, number, left }
         })
         .collect()
-}
-
-/// Whether `io.cost.qos` says that io.cost is enabled on a device.
-fn io_cost_on(qos: &str, device: DevId) -> bool {
-    let device = device.to_string();
-    qos.lines().any(|line| {
-        let mut words = line.split_ascii_whitespace();
-        words.next() == Some(&device) && words.any(|word| word == "enable=1")
-    })
 }
 
 #[cfg(test)]

@@ -9,7 +9,8 @@ use std::collections::HashSet;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use justitia_kernel::cgroup::{Cgroup, CgroupId, Counts};
+use justitia_kernel::cgroup::{Cgroup, CgroupId, StatFlusher};
+use justitia_kernel::release::KernelVersion;
 
 use crate::monitor::Budget;
 
@@ -21,14 +22,14 @@ const COST: f64 = 0.05;
 /// Whose sums are kept up to date, by a thread that there is from the first one on.
 #[derive(Debug)]
 pub(super) struct Fresh {
-    version: Option<(u64, u64)>,
+    version: Option<KernelVersion>,
     of: HashSet<CgroupId>,
-    thread: Option<Sender<Vec<Counts>>>,
+    thread: Option<Sender<Vec<StatFlusher>>>,
 }
 
 impl Fresh {
     /// On a kernel of this version.
-    pub(super) fn new(version: Option<(u64, u64)>) -> Self {
+    pub(super) fn new(version: Option<KernelVersion>) -> Self {
         Self {
             version,
             of: HashSet::new(),
@@ -47,9 +48,9 @@ impl Fresh {
             return;
         }
         // One that cannot be opened is gone, or is held back as the kernel does by itself.
-        let counts: Vec<Counts> = of
+        let counts: Vec<StatFlusher> = of
             .iter()
-            .filter_map(|id| Counts::open(find(*id)?, self.version).ok())
+            .filter_map(|id| StatFlusher::open(find(*id)?, self.version).ok())
             .collect();
         self.of = of;
         if self.thread.is_none() && !counts.is_empty() {
@@ -62,7 +63,7 @@ impl Fresh {
     }
 }
 
-fn start() -> Option<Sender<Vec<Counts>>> {
+fn start() -> Option<Sender<Vec<StatFlusher>>> {
     let (orders, taken) = channel();
     let thread = std::thread::Builder::new().name("fresh".to_owned());
     match thread.spawn(move || work(&taken)) {
@@ -75,8 +76,8 @@ fn start() -> Option<Sender<Vec<Counts>>> {
 }
 
 /// Until nobody gives orders any more.
-fn work(orders: &Receiver<Vec<Counts>>) {
-    let mut of: Vec<Counts> = Vec::new();
+fn work(orders: &Receiver<Vec<StatFlusher>>) {
+    let mut of: Vec<StatFlusher> = Vec::new();
     let mut budget = Budget::new(COST);
     loop {
         let next = if of.is_empty() {
@@ -88,7 +89,7 @@ fn work(orders: &Receiver<Vec<Counts>>) {
             Ok(others) => of = others,
             Err(RecvTimeoutError::Timeout) => {
                 if budget.allows() {
-                    of.retain(|counts| counts.refresh().is_ok());
+                    of.retain(|counts| counts.flush().is_ok());
                 }
             }
             Err(RecvTimeoutError::Disconnected) => return,
@@ -115,7 +116,7 @@ mod tests {
             .collect();
         let find = |id: CgroupId| cgroups.iter().find(|cgroup| cgroup.id() == id);
         let ids: Vec<CgroupId> = cgroups.iter().map(Cgroup::id).collect();
-        let mut fresh = Fresh::new(Some((6, 12)));
+        let mut fresh = Fresh::new(Some(KernelVersion::new(6, 12)));
         fresh.keep(std::iter::empty(), find);
         assert!(fresh.thread.is_none(), "nobody writes");
         let (orders, taken) = channel();

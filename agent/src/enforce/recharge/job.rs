@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use justitia_kernel::cgroup::{Cgroup, CgroupFs};
-use justitia_kernel::file::{FileId, cached, drop_cached};
+use justitia_kernel::file::{FileId, cached, drop_page_cache};
 use justitia_kernel::memory::Limit;
 use justitia_kernel::proc::ProcFs;
 use justitia_kernel::psi::PsiResource;
@@ -147,7 +147,7 @@ fn piece(file: &File, at: u64, reader: &mut Reader, done: &mut Done) -> Result<(
         done.passed += before.cached * PAGE;
         return Ok(());
     }
-    drop_cached(file, at, PIECE).map_err(|e| format!("dropping: {e}"))?;
+    drop_page_cache(file, at, PIECE).map_err(|e| format!("dropping: {e}"))?;
     let left = stat()?.cached.min(before.cached);
     let dropped = (before.cached - left) * PAGE;
     done.dropped += dropped;

@@ -53,7 +53,7 @@ impl Reader {
             .map_err(|e| failed("a process to read", &e))?;
         let reader = Self { child, socket };
         // Until it is told to, it reads nothing.
-        cgroup.admit(reader.child.id()).map_err(|e| {
+        cgroup.attach_process(reader.child.id()).map_err(|e| {
             failed(
                 "a process of ours could not be moved into the owner's cgroup",
                 &e,
@@ -65,7 +65,7 @@ impl Reader {
     /// Whether nobody else is left in the cgroup, which then would be held by this process alone.
     #[must_use]
     pub fn alone_in(&self, cgroup: &Cgroup) -> bool {
-        !cgroup.procs_beside(self.child.id()).unwrap_or(false)
+        !cgroup.has_other_processes(self.child.id()).unwrap_or(false)
     }
 
     /// Has `length` bytes from `offset` read; says how many there were.

@@ -5,7 +5,7 @@
 //! than there is, and it ends where the children lose more than what was meant.
 
 use justitia_kernel::Result;
-use justitia_kernel::cgroup::{Cgroup, ReclaimEnd};
+use justitia_kernel::cgroup::{Cgroup, ReclaimOutcome};
 use justitia_kernel::memory::MemoryStat;
 
 use super::{BATCH, Order, Outcome, PAGE, lru_file, thrashes};
@@ -49,7 +49,7 @@ pub(super) fn reclaim(
         outcome.freed = outcome.freed.min(all);
         outcome.beside = all - outcome.freed;
         let step = after.reclaimed.saturating_sub(before.reclaimed);
-        if end != ReclaimEnd::Complete || step < batch / 2 {
+        if end != ReclaimOutcome::Complete || step < batch / 2 {
             return Ok(());
         }
         before = after;

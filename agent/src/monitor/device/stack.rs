@@ -50,9 +50,7 @@ impl Disk {
     /// The scheduler that is chosen for it, such as `none` or `bfq`.
     #[must_use]
     pub fn scheduler(&self) -> Option<String> {
-        let text = std::fs::read_to_string(self.dir.join("queue/scheduler")).ok()?;
-        let (_, rest) = text.split_once('[')?;
-        Some(rest.split_once(']')?.0.to_owned())
+        justitia_kernel::block::scheduler(&self.dir)
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use justitia_kernel::Result;
-use justitia_kernel::cgroup::{Cgroup, CgroupId, KeptFiles};
+use justitia_kernel::cgroup::{Cgroup, CgroupId, StatFdCache};
 use justitia_kernel::io::{DevId, IoStat};
 use justitia_share::credit::{BUFFERED, Flow};
 use justitia_share::num::to_f64;
@@ -128,7 +128,7 @@ const KEPT: usize = 64;
 #[derive(Debug, Default)]
 pub struct TenantMeters {
     last: HashMap<CgroupId, Last>,
-    files: HashMap<CgroupId, KeptFiles>,
+    files: HashMap<CgroupId, StatFdCache>,
 }
 
 impl TenantMeters {
@@ -146,7 +146,7 @@ impl TenantMeters {
         let before = self.last.remove(&id);
         let files = match self.files.remove(&id) {
             Some(files) => files,
-            None => KeptFiles::open(cgroup)?,
+            None => StatFdCache::open(cgroup)?,
         };
         let here = Last::read(&files, before.as_ref(), application, now)?;
         if self.files.len() < KEPT {
@@ -166,7 +166,7 @@ impl TenantMeters {
 
 impl Last {
     fn read(
-        files: &KeptFiles,
+        files: &StatFdCache,
         before: Option<&Self>,
         application: Option<Got>,
         at: Instant,
@@ -202,7 +202,7 @@ impl Last {
 }
 
 impl Memory {
-    fn read(files: &KeptFiles, at: Instant) -> Result<Self> {
+    fn read(files: &StatFdCache, at: Instant) -> Result<Self> {
         let memory = files.memory_stat()?;
         let file = memory.inactive_file + memory.active_file;
         let all = files.current().ok().flatten().unwrap_or(0);

@@ -202,11 +202,3 @@ fn which_disks_are_divided_and_why_others_are_not() {
     ];
     assert_eq!(said, expected);
 }
-
-#[test]
-fn where_io_cost_works() {
-    let qos = "254:0 enable=1 ctrl=user rpct=0.00\n8:0 enable=0 ctrl=auto\n";
-    assert!(io_cost_on(qos, "254:0".parse().unwrap()));
-    assert!(!io_cost_on(qos, "8:0".parse().unwrap()));
-    assert!(!io_cost_on("", "8:0".parse().unwrap()));
-}

@@ -1,4 +1,4 @@
-//! What the cgroup core prints (Documentation/admin-guide/cgroup-v2.rst, "Core Interface Files").
+//! The files of the cgroup core (Documentation/admin-guide/cgroup-v2.rst, "Core Interface Files").
 
 use crate::parse::{self, ParseError, Parsed};
 

@@ -1,9 +1,8 @@
-//! A cgroup's figures from files that stay open, for those who read them often.
+//! A cgroup's statistics, read through file descriptors that stay open.
 //!
-//! Opening and closing is most of what a small file costs. Kept open, `memory.current` takes a
-//! sixth of the time and `memory.stat` three quarters, the rest of which is the kernel's formatting
-//! (6.12 under emulation; `examples/costs.rs` measures it anywhere). The price is five descriptors a
-//! cgroup and, in the kernel, a page of buffer for each.
+//! Most of the cost of reading a small file is opening and closing it. Kept open, `memory.current` takes a sixth of the
+//! time and `memory.stat` three quarters (6.12 under emulation; `examples/costs.rs` measures it). The price is five
+//! descriptors a cgroup, and a page of buffer in the kernel for each.
 
 use std::os::fd::OwnedFd;
 
@@ -20,7 +19,7 @@ use crate::psi::{Psi, PsiResource};
 
 /// A cgroup's `memory.current`, `memory.stat`, `io.stat`, `io.pressure` and `memory.pressure`, kept open.
 #[derive(Debug)]
-pub struct KeptFiles {
+pub struct StatFdCache {
     cgroup: Cgroup,
     /// `None` at the root, which has none.
     current: Option<OwnedFd>,
@@ -31,7 +30,7 @@ pub struct KeptFiles {
     memory_pressure: Option<OwnedFd>,
 }
 
-impl KeptFiles {
+impl StatFdCache {
     /// Opens the files of `cgroup`.
     ///
     /// # Errors
@@ -49,7 +48,7 @@ impl KeptFiles {
         })
     }
 
-    /// Whose files these are.
+    /// The cgroup whose files these are.
     #[must_use]
     pub const fn cgroup(&self) -> &Cgroup {
         &self.cgroup
@@ -107,12 +106,12 @@ impl KeptFiles {
         file: &str,
         parse: impl FnOnce(&[u8]) -> Parsed<T>,
     ) -> Result<T> {
-        read_kept(&self.cgroup, fd, file, parse)
+        pread_file(&self.cgroup, fd, file, parse)
     }
 }
 
-/// Reads a cgroup's `file`, which is open as `fd`, from its start.
-pub(super) fn read_kept<T>(
+/// Reads a cgroup's `file`, open as `fd`, from its start.
+pub(super) fn pread_file<T>(
     cgroup: &Cgroup,
     fd: &OwnedFd,
     file: &str,
@@ -140,7 +139,7 @@ mod tests {
     use crate::cgroup::CgroupFs;
 
     const GOOD: &str = "anon 1\nfile 2\ninactive_file 3\nactive_file 4\n";
-    const WAITED: &str = "some avg10=0.00 avg60=0.00 avg300=0.00 total=7\n";
+    const PRESSURE: &str = "some avg10=0.00 avg60=0.00 avg300=0.00 total=7\n";
 
     fn tree() -> (tempfile::TempDir, Cgroup, Cgroup) {
         let dir = tempfile::tempdir().unwrap();
@@ -154,15 +153,15 @@ mod tests {
     }
 
     #[test]
-    fn reads_what_stands_now() {
+    fn every_read_sees_the_present_content() {
         let (dir, root, a) = tree();
         let write = |file: &str, text: &str| std::fs::write(dir.path().join(file), text).unwrap();
         write("a/memory.stat", GOOD);
         write("a/memory.current", "7\n");
         write("a/io.stat", "");
-        write("a/io.pressure", WAITED);
-        write("a/memory.pressure", WAITED);
-        let files = KeptFiles::open(&a).unwrap();
+        write("a/io.pressure", PRESSURE);
+        write("a/memory.pressure", PRESSURE);
+        let files = StatFdCache::open(&a).unwrap();
         assert_eq!(files.cgroup().id(), a.id());
         assert_eq!(files.current().unwrap(), Some(7));
         assert_eq!(files.memory_stat().unwrap().file, 2);
@@ -172,7 +171,7 @@ mod tests {
             "a/io.stat",
             "8:0 rbytes=5 wbytes=0 rios=1 wios=0 dbytes=0 dios=0\n",
         );
-        write("a/memory.pressure", &WAITED.replace('7', "9"));
+        write("a/memory.pressure", &PRESSURE.replace('7', "9"));
         assert_eq!(files.current().unwrap(), Some(1234));
         assert_eq!(files.io_stat().unwrap()[0].1.rbytes, 5);
         assert_eq!(files.io_pressure().unwrap().unwrap().some.total, 7);
@@ -180,7 +179,7 @@ mod tests {
 
         write("memory.stat", GOOD);
         write("io.stat", "");
-        let files = KeptFiles::open(&root).unwrap();
+        let files = StatFdCache::open(&root).unwrap();
         assert_eq!(files.current().unwrap(), None);
         assert_eq!(files.io_pressure().unwrap(), None, "no PSI");
         assert_eq!(files.memory_pressure().unwrap(), None, "no PSI");
@@ -192,15 +191,15 @@ mod tests {
         let (dir, _root, a) = tree();
         let write = |file: &str, text: &str| std::fs::write(dir.path().join(file), text).unwrap();
         write("a/memory.stat", "anon\n");
-        assert!(KeptFiles::open(&a).unwrap_err().is_missing());
+        assert!(StatFdCache::open(&a).unwrap_err().is_missing());
         write("a/io.stat", "8:0 rbytes=x\n");
         write("a/memory.current", "max\n");
-        let files = KeptFiles::open(&a).unwrap();
+        let files = StatFdCache::open(&a).unwrap();
         assert!(matches!(files.memory_stat(), Err(Error::Parse { .. })));
         assert!(matches!(files.io_stat(), Err(Error::Parse { .. })));
         let error = files.current().unwrap_err();
         assert!(error.path().ends_with("a/memory.current"), "{error}");
         std::fs::remove_dir_all(dir.path().join("a")).unwrap();
-        assert!(KeptFiles::open(&a).unwrap_err().is_gone());
+        assert!(StatFdCache::open(&a).unwrap_err().is_gone());
     }
 }

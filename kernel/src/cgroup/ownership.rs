@@ -1,4 +1,4 @@
-//! Who may write a cgroup's files: the administrator alone, or somebody to whom the subtree was delegated
+//! Who may write a cgroup's files: the administrator alone, or also somebody to whom the subtree was delegated
 //! (Documentation/admin-guide/cgroup-v2.rst, "Delegation").
 
 use rustix::fs::{AtFlags, Stat};
@@ -6,44 +6,44 @@ use rustix::fs::{AtFlags, Stat};
 use super::Cgroup;
 use crate::error::{Operation, Result};
 
-/// Whose word a cgroup's file, or the making of cgroups in its directory, is.
+/// Who may write a file of a cgroup, or make cgroups in its directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Authority {
-    /// Root's, or this process's own user's: nobody else may write there.
-    Administrator,
-    /// Somebody else may write there, too.
-    Delegate,
+pub enum Ownership {
+    /// Only root, or this process's own user.
+    Admin,
+    /// Another user, too.
+    Delegatee,
 }
 
 impl Cgroup {
-    /// Who may make cgroups below this one: who may write its directory.
+    /// Who may make cgroups below this one, by the mode and owner of its directory.
     ///
     /// # Errors
     /// As every operation on a cgroup.
-    pub fn authority(&self) -> Result<Authority> {
+    pub fn ownership(&self) -> Result<Ownership> {
         rustix::fs::fstat(self)
             .map(|stat| of(&stat))
             .map_err(|errno| self.failed(Operation::Stat, None, errno))
     }
 
-    /// Who may write `file` of this cgroup, `memory.low` say.
+    /// Who may write `file` of this cgroup, such as `memory.low`.
     ///
     /// # Errors
     /// As every operation on a cgroup; with [`is_missing`](crate::Error::is_missing) where there is no such file.
-    pub fn authority_over(&self, file: &str) -> Result<Authority> {
+    pub fn file_ownership(&self, file: &str) -> Result<Ownership> {
         rustix::fs::statat(self, file, AtFlags::SYMLINK_NOFOLLOW)
             .map(|stat| of(&stat))
             .map_err(|errno| self.failed(Operation::Stat, Some(file), errno))
     }
 }
 
-fn of(stat: &Stat) -> Authority {
+fn of(stat: &Stat) -> Ownership {
     let ours = stat.st_uid == 0 || stat.st_uid == rustix::process::geteuid().as_raw();
-    // Cgroupfs has no access control lists: these bits are all there is.
+    // Cgroupfs has no access control lists: owner and mode say all.
     if ours && stat.st_mode & 0o022 == 0 {
-        Authority::Administrator
+        Ownership::Admin
     } else {
-        Authority::Delegate
+        Ownership::Delegatee
     }
 }
 
@@ -54,7 +54,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn what_others_may_write_is_not_the_administrators() {
+    fn a_file_that_others_may_write_is_a_delegatees() {
         let dir = tempfile::tempdir().unwrap();
         let cgroup = dir.path().join("a");
         let low = cgroup.join("memory.low");
@@ -66,23 +66,26 @@ mod tests {
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(bits)).unwrap();
         };
         for (bits, expected) in [
-            (0o644, Authority::Administrator),
-            (0o664, Authority::Delegate),
-            (0o646, Authority::Delegate),
+            (0o644, Ownership::Admin),
+            (0o664, Ownership::Delegatee),
+            (0o646, Ownership::Delegatee),
         ] {
             mode(&low, bits);
-            assert_eq!(a.authority_over("memory.low").unwrap(), expected);
+            assert_eq!(a.file_ownership("memory.low").unwrap(), expected);
             mode(&cgroup, bits | 0o111);
-            assert_eq!(a.authority().unwrap(), expected);
+            assert_eq!(a.ownership().unwrap(), expected);
         }
         mode(&cgroup, 0o755);
         mode(&low, 0o644);
         // Only root can give files away.
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(&low, Some(1000), None).unwrap();
-            assert_eq!(a.authority_over("memory.low").unwrap(), Authority::Delegate);
-            assert_eq!(a.authority().unwrap(), Authority::Administrator);
+            assert_eq!(
+                a.file_ownership("memory.low").unwrap(),
+                Ownership::Delegatee
+            );
+            assert_eq!(a.ownership().unwrap(), Ownership::Admin);
         }
-        assert!(a.authority_over("memory.high").unwrap_err().is_missing());
+        assert!(a.file_ownership("memory.high").unwrap_err().is_missing());
     }
 }

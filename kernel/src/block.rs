@@ -1,0 +1,40 @@
+//! Attributes of block devices below `/sys/block` (Documentation/block/switching-sched.rst).
+
+use std::path::Path;
+
+use crate::buffer::read_path;
+use crate::parse;
+
+/// The I/O scheduler in use on the disk whose directory is `disk` (`/sys/block/NAME`), such as `none` or `bfq`; `None`
+/// if its `queue/scheduler` cannot be read or names none.
+#[must_use]
+pub fn scheduler(disk: &Path) -> Option<String> {
+    let parse = |text: &[u8]| active(text).map(|name| String::from_utf8_lossy(name).into_owned());
+    read_path(&disk.join("queue/scheduler"), parse).ok()?
+}
+
+/// The name in brackets of `none mq-deadline [bfq]`.
+fn active(text: &[u8]) -> Option<&[u8]> {
+    parse::words(text.trim_ascii()).find_map(|word| word.strip_prefix(b"[")?.strip_suffix(b"]"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_scheduler_in_brackets_is_in_use() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(scheduler(dir.path()), None);
+        std::fs::create_dir(dir.path().join("queue")).unwrap();
+        for (text, expected) in [
+            ("none mq-deadline [bfq]\n", Some("bfq")),
+            ("[none] bfq\n", Some("none")),
+            ("none bfq\n", None),
+            ("", None),
+        ] {
+            std::fs::write(dir.path().join("queue/scheduler"), text).unwrap();
+            assert_eq!(scheduler(dir.path()).as_deref(), expected, "{text}");
+        }
+    }
+}

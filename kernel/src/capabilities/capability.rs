@@ -1,0 +1,144 @@
+//! What a capability is: an id, whether the machine has it, and why.
+
+use serde::{Deserialize, Serialize};
+
+/// Something that a kernel, its configuration or a mount may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CapabilityId {
+    /// The process may write files that only root may write.
+    RootPrivileges,
+    /// The kernel's release could be read; the reason has it.
+    KernelRelease,
+    /// cgroup v2 is mounted.
+    Cgroup2,
+    /// The cgroup v2 mount takes writes.
+    Cgroup2Writable,
+    /// The memory controller belongs to cgroup v2.
+    MemoryController,
+    /// The memory controller is enabled for the root's children.
+    MemoryEnabled,
+    /// The io controller belongs to cgroup v2.
+    IoController,
+    /// The io controller is enabled for the root's children.
+    IoEnabled,
+    /// The cpu controller belongs to cgroup v2.
+    CpuController,
+    /// The cpu controller is enabled for the root's children.
+    CpuEnabled,
+    /// `memory.reclaim` exists.
+    MemoryReclaim,
+    /// `memory.reclaim` takes `swappiness=`.
+    ReclaimSwappiness,
+    /// The multi-generational LRU is in use.
+    Mglru,
+    /// Its debug interface can be read.
+    MglruDebug,
+    /// The mount option `memory_recursiveprot` is set.
+    RecursiveProtection,
+    /// Swap is on.
+    Swap,
+    /// Pressure stall information is on.
+    Psi,
+    /// BFQ schedules a disk.
+    Bfq,
+    /// io.cost is enabled on a disk.
+    IoCost,
+    /// The kernel is built with `CONFIG_NUMA`.
+    Numa,
+    /// The kernel describes its types (BTF), which eBPF programs need.
+    Btf,
+    /// A cgroup that `io.max` limits causes no priority inversion: it does not delay the metadata of other cgroups on the
+    /// same file system.
+    IoMaxWithoutInversion,
+    /// The system call `cachestat` exists.
+    Cachestat,
+    /// A file system is mounted whose files' pages can be recharged to another cgroup.
+    RechargeableFiles,
+}
+
+impl CapabilityId {
+    /// Every capability, in the order of [`Capabilities::all`](super::Capabilities::all).
+    pub const ALL: [Self; 24] = [
+        Self::RootPrivileges,
+        Self::KernelRelease,
+        Self::Cgroup2,
+        Self::Cgroup2Writable,
+        Self::MemoryController,
+        Self::MemoryEnabled,
+        Self::IoController,
+        Self::IoEnabled,
+        Self::CpuController,
+        Self::CpuEnabled,
+        Self::MemoryReclaim,
+        Self::ReclaimSwappiness,
+        Self::Mglru,
+        Self::MglruDebug,
+        Self::RecursiveProtection,
+        Self::Swap,
+        Self::Psi,
+        Self::Bfq,
+        Self::IoCost,
+        Self::Numa,
+        Self::Btf,
+        Self::IoMaxWithoutInversion,
+        Self::Cachestat,
+        Self::RechargeableFiles,
+    ];
+
+    /// Its name in messages.
+    #[must_use]
+    pub const fn title(self) -> &'static str {
+        match self {
+            Self::RootPrivileges => "root privileges",
+            Self::KernelRelease => "kernel release",
+            Self::Cgroup2 => "cgroup v2 mounted",
+            Self::Cgroup2Writable => "cgroup v2 writable",
+            Self::MemoryController => "memory controller in cgroup v2",
+            Self::MemoryEnabled => "memory controller enabled",
+            Self::IoController => "io controller in cgroup v2",
+            Self::IoEnabled => "io controller enabled",
+            Self::CpuController => "cpu controller in cgroup v2",
+            Self::CpuEnabled => "cpu controller enabled",
+            Self::MemoryReclaim => "memory.reclaim",
+            Self::ReclaimSwappiness => "memory.reclaim swappiness=",
+            Self::Mglru => "multi-generational LRU",
+            Self::MglruDebug => "multi-generational LRU, debug interface",
+            Self::RecursiveProtection => "memory_recursiveprot",
+            Self::Swap => "swap",
+            Self::Psi => "pressure stall information",
+            Self::Bfq => "BFQ scheduling a disk",
+            Self::IoCost => "io.cost enabled on a disk",
+            Self::Numa => "CONFIG_NUMA",
+            Self::Btf => "kernel type information (BTF)",
+            Self::IoMaxWithoutInversion => "io.max without priority inversion",
+            Self::Cachestat => "cachestat(2)",
+            Self::RechargeableFiles => "ext4 or XFS mounted",
+        }
+    }
+}
+
+/// Whether the machine has something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    /// It has it.
+    Yes,
+    /// It does not have it.
+    No,
+    /// It could not be found out.
+    Unknown,
+    /// Something that it depends on is missing; the reason says what.
+    NotApplicable,
+}
+
+/// One capability of this machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Capability {
+    /// Which one.
+    pub id: CapabilityId,
+    /// Whether the machine has it.
+    pub state: State,
+    /// How that is known, and where it matters, what to do about it. One line.
+    pub reason: String,
+}
