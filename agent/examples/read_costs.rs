@@ -1,4 +1,4 @@
-//! What one look costs, file by file, on this machine: the numbers behind the observer's pace.
+//! What one look costs, file by file, on this machine: the numbers behind the monitor's pace.
 
 use std::hint::black_box;
 use std::path::Path;

@@ -15,8 +15,10 @@ use crate::enforce::pressure::Pressure;
 use crate::enforce::recharge::Ownership;
 use crate::enforce::rest::Rest;
 use crate::enforce::worker::{Means, Order, Outcome, Reclaimer};
-use crate::monitor::{Abilities, Changes, Observer, OutsideMeans, Sight, thread_cpu};
-use crate::plan::{Key, ReclaimIntent, Shares, Snapshot, plan_reclaim};
+use crate::monitor::{
+    AppIoMonitor, Changes, Monitor, ReclaimFeatures, UnmanagedReclaim, thread_cpu,
+};
+use crate::plan::{Entitlements, Key, ReclaimIntent, Snapshot, plan_reclaim};
 use crate::report::history::{Deed, History};
 
 /// A plan is made at least this often, to keep the protection and the status fresh.
@@ -30,12 +32,12 @@ const FRESH: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub struct Agent {
     pub(crate) config: Config,
-    pub(crate) observer: Observer,
+    pub(crate) monitor: Monitor,
     pub(crate) keeper: Keeper,
     pub(crate) credits: Credits,
     pub(crate) ownership: Ownership,
     reclaimer: Option<Reclaimer>,
-    abilities: Abilities,
+    features: ReclaimFeatures,
     under_way: HashMap<Key, u64>,
     rests: HashMap<Key, Rest>,
     pub(crate) reclaimed: HashMap<Key, u64>,
@@ -47,7 +49,7 @@ pub struct Agent {
     /// Reclaimed from cgroups since the memory's counters were last read, bytes.
     freed: u64,
     pub(crate) snapshot: Snapshot,
-    pub(crate) shares: Shares,
+    pub(crate) entitlements: Entitlements,
 }
 
 impl Agent {
@@ -58,25 +60,25 @@ impl Agent {
     pub fn new(
         config: Config,
         fs: &CgroupFs,
-        abilities: Abilities,
+        features: ReclaimFeatures,
         keeper: Keeper,
         reclaimer: Option<Reclaimer>,
-        sight: Sight,
+        app_io: AppIoMonitor,
     ) -> justitia_kernel::Result<Self> {
         let now = Instant::now();
         let observes = reclaimer.is_none();
         let proc = ProcFs::open(std::path::Path::new("/proc"))?;
-        let observer = Observer::new(fs, proc, abilities, &config, sight, now)?;
+        let monitor = Monitor::new(fs, proc, features, &config, app_io, now)?;
         let credits = Credits::open(&config, fs.root());
         let ownership = Ownership::open(&config, fs.root().id(), !observes);
         let mut agent = Self {
             credits,
             ownership,
             config,
-            observer,
+            monitor,
             keeper,
             reclaimer,
-            abilities,
+            features,
             under_way: HashMap::new(),
             rests: HashMap::new(),
             reclaimed: HashMap::new(),
@@ -87,10 +89,10 @@ impl Agent {
             kept: None,
             freed: 0,
             snapshot: Snapshot::default(),
-            shares: Shares::default(),
+            entitlements: Entitlements::default(),
         };
-        for id in agent.observer.mirror.order() {
-            agent.keeper.met(&agent.observer.mirror, id);
+        for id in agent.monitor.cgroups.preorder() {
+            agent.keeper.met(&agent.monitor.cgroups, id);
         }
         Ok(agent)
     }
@@ -101,15 +103,15 @@ impl Agent {
     /// If `/proc` cannot be read any more.
     pub fn turn(&mut self, now: Instant) -> justitia_kernel::Result<Duration> {
         self.freed += self.take_outcomes(now);
-        let mut changes = self.observer.glance(&self.config, now);
-        self.observer.follow_use(self.shares.capacity, now);
+        let mut changes = self.monitor.poll(&self.config, now);
+        self.monitor.sample_reuse(self.entitlements.capacity, now);
         let short = self.short();
         let waited = self.planned.map(|at| now - at);
         let due = waited.is_none_or(|w| w >= AT_LEAST);
         let pressed = waited.is_some_and(|w| w >= PRESSED);
-        if due || (short && (pressed || self.observer.budget.allows())) {
-            self.observer
-                .look(now, std::mem::take(&mut self.freed), &mut changes)?;
+        if due || (short && (pressed || self.monitor.budget.allows())) {
+            self.monitor
+                .sample(now, std::mem::take(&mut self.freed), &mut changes)?;
             self.plan(now);
             let mut intents = self.intents();
             if self.refresh(&intents, now, &mut changes) {
@@ -123,9 +125,9 @@ impl Agent {
                 }
             }
             if self.kept.is_none_or(|at| now - at >= AT_LEAST) {
-                let told = self
-                    .keeper
-                    .protect(&self.observer.mirror, &self.snapshot, &self.shares);
+                let told =
+                    self.keeper
+                        .protect(&self.monitor.cgroups, &self.snapshot, &self.entitlements);
                 self.note(told, now);
                 log_returned("it could not be given back before", &self.keeper.retry());
                 self.kept = Some(now);
@@ -134,16 +136,16 @@ impl Agent {
         }
         self.follow(&changes, now);
         let ledger = self.keeper.ledger_mut();
-        self.credits.turn(&self.config, &self.observer, ledger, now);
+        self.credits.turn(&self.config, &self.monitor, ledger, now);
         let moved = self.credits.moved();
         if !moved.is_empty() {
             // What we wrote comes as events, too: taken now, they are no reason for another turn.
-            let changes = self.observer.follow(&self.config, now);
+            let changes = self.monitor.process_events(&self.config, now);
             self.follow(&changes, now);
         }
         for moved in moved {
             let key = match moved.id {
-                id if id == self.observer.mirror.root() => Key::Outside,
+                id if id == self.monitor.cgroups.root() => Key::Unmanaged,
                 id => Key::Cgroup(id),
             };
             let path = self.path(key);
@@ -155,21 +157,21 @@ impl Agent {
             let key = Key::Cgroup(surplus.id);
             let rests = self.rests.get(&key).and_then(|rest| rest.spared(now));
             let whole = self
-                .observer
-                .mirror
+                .monitor
+                .cgroups
                 .get(surplus.id)
                 .map(|node| node.cgroup.clone());
             if rests.is_none()
                 && !self.under_way.contains_key(&key)
                 && let Some(cgroup) = whole
             {
-                let means = Means::Cgroup(cgroup, self.abilities.files_only());
+                let means = Means::Cgroup(cgroup, self.features.file_only());
                 self.reclaim(key, means, surplus.bytes, surplus.why, now);
             }
         }
-        let events = self
-            .ownership
-            .turn(&mut self.observer, &self.snapshot, &self.shares, now);
+        let events =
+            self.ownership
+                .turn(&mut self.monitor, &self.snapshot, &self.entitlements, now);
         for event in events {
             let path = self.path(event.key);
             self.history
@@ -179,30 +181,32 @@ impl Agent {
         Ok(self.credits.wait(now).map_or(wait, |soon| soon.min(wait)))
     }
 
-    /// Does what somebody has asked for, which is not charged to the observer's budget.
+    /// Does what somebody has asked for, which is not charged to the monitor's budget.
     pub(crate) fn answer(&mut self, work: impl FnOnce(&mut Self)) {
         let before = thread_cpu();
         work(self);
         let cost = thread_cpu().saturating_sub(before);
-        self.observer.budget.excuse(cost);
+        self.monitor.budget.refund(cost);
     }
 
     /// Whether free memory is short, or will be in a moment.
     fn short(&self) -> bool {
-        let memory = self.observer.room.memory();
-        memory.free < self.config.policy.reserve(&memory)
+        let memory = self.monitor.memory.memory();
+        memory.free < self.config.policy.free_headroom(&memory)
     }
 
     fn plan(&mut self, now: Instant) {
-        let coming = self.under_way.values().sum();
+        let reclaim_in_flight = self.under_way.values().sum();
         let rests = &self.rests;
         let spared = |key: Key| rests.get(&key)?.spared(now);
-        self.snapshot = self.observer.snapshot(&self.config, now, coming, spared);
-        self.shares = Shares::of(&self.snapshot, &self.config.policy);
+        self.snapshot = self
+            .monitor
+            .snapshot(&self.config, now, reclaim_in_flight, spared);
+        self.entitlements = Entitlements::of(&self.snapshot, &self.config.policy);
     }
 
     fn intents(&self) -> Vec<ReclaimIntent> {
-        let mut intents = plan_reclaim(&self.snapshot, &self.shares);
+        let mut intents = plan_reclaim(&self.snapshot, &self.entitlements);
         intents.retain(|intent| !self.under_way.contains_key(&intent.key));
         intents
     }
@@ -212,10 +216,10 @@ impl Agent {
         let mut learnt = false;
         for intent in intents {
             if let Key::Cgroup(id) = intent.key
-                && let Some(node) = self.observer.mirror.get(id)
-                && node.meter.age(now).is_none_or(|age| age > FRESH)
+                && let Some(node) = self.monitor.cgroups.get(id)
+                && node.memory.age(now).is_none_or(|age| age > FRESH)
             {
-                self.observer.look_at(id, now, changes);
+                self.monitor.sample_one(id, now, changes);
                 learnt = true;
             }
         }
@@ -224,22 +228,22 @@ impl Agent {
 
     /// How to reclaim from what a tenant has of its own, if there is a way.
     fn means(&self, key: Key) -> Option<Means> {
-        let mirror = &self.observer.mirror;
-        let swappiness = self.abilities.files_only();
+        let cgroups = &self.monitor.cgroups;
+        let swappiness = self.features.file_only();
         let (cgroup, children) = match key {
             Key::Cgroup(id) => {
-                let node = mirror.get(id)?;
+                let node = cgroups.get(id)?;
                 if node.children.is_empty() {
                     return Some(Means::Cgroup(node.cgroup.clone(), swappiness));
                 }
                 (&node.cgroup, node.children.as_slice())
             }
-            Key::Outside => match self.observer.outside.means()? {
-                OutsideMeans::RootList => return Some(Means::RootList),
-                OutsideMeans::Root => (self.observer.outside.root(), mirror.top()),
+            Key::Unmanaged => match self.monitor.unmanaged.means()? {
+                UnmanagedReclaim::RootList => return Some(Means::RootList),
+                UnmanagedReclaim::Root => (self.monitor.unmanaged.root(), cgroups.top_level()),
             },
         };
-        let children = children.iter().filter_map(|id| mirror.get(*id));
+        let children = children.iter().filter_map(|id| cgroups.get(*id));
         Some(Means::Own {
             cgroup: cgroup.clone(),
             children: children.map(|node| node.cgroup.clone()).collect(),
@@ -268,8 +272,8 @@ impl Agent {
     /// What says whether a tenant thrashes.
     fn pressure(&self, key: Key) -> Option<Pressure> {
         let Key::Cgroup(id) = key else { return None };
-        let mirror = &self.observer.mirror;
-        let unit = mirror.get(mirror.top_of(id)?)?;
+        let cgroups = &self.monitor.cgroups;
+        let unit = cgroups.get(cgroups.delegation_root(id)?)?;
         Some(Pressure {
             unit: unit.cgroup.clone(),
             thrash_full: self.config.policy.thrash_full,
@@ -292,11 +296,11 @@ impl Agent {
         for outcome in outcomes {
             self.under_way.remove(&outcome.key);
             if let (Key::Cgroup(id), Some(stat)) = (outcome.key, &outcome.after) {
-                self.observer.take(id, stat, now);
+                self.monitor.record_memory(id, stat, now);
                 freed += outcome.freed + outcome.beside;
             }
             if let Key::Cgroup(id) = outcome.key
-                && self.observer.mirror.get(id).is_none()
+                && self.monitor.cgroups.get(id).is_none()
             {
                 // It went meanwhile: what was noted of it now, nobody would ever remove.
                 continue;
@@ -327,26 +331,26 @@ impl Agent {
     /// Tells who keeps something of cgroups which came and went, whoever found that out; and the keeper,
     /// which knobs were written.
     fn follow(&mut self, changes: &Changes, now: Instant) {
-        if changes.weighed {
+        if changes.weights_changed {
             self.credits.stir(now);
         }
-        for id in &changes.gone {
+        for id in &changes.removed {
             let key = Key::Cgroup(*id);
-            self.observer.sight.gone(*id);
+            self.monitor.app_io.gone(*id);
             self.keeper.gone(*id);
             self.credits.gone(*id);
             self.history.gone(key);
             self.rests.remove(&key);
             self.reclaimed.remove(&key);
         }
-        for id in &changes.come {
-            self.keeper.met(&self.observer.mirror, *id);
+        for id in &changes.added {
+            self.keeper.met(&self.monitor.cgroups, *id);
         }
-        for (id, knob) in &changes.written {
+        for (id, knob) in &changes.knobs_written {
             let left = self.keeper.left(*id, *knob);
-            let low = self.keeper.written(&self.observer.mirror, *id, *knob);
-            if let (Some(low), Some(node)) = (low, self.observer.mirror.get_mut(*id)) {
-                node.take_low(low);
+            let low = self.keeper.written(&self.monitor.cgroups, *id, *knob);
+            if let (Some(low), Some(node)) = (low, self.monitor.cgroups.get_mut(*id)) {
+                node.set_operator_low(low);
             }
             if left.is_none()
                 && let Some(found) = self.keeper.left(*id, *knob)
@@ -381,19 +385,19 @@ impl Agent {
     /// How a tenant is called.
     pub(crate) fn path(&self, key: Key) -> String {
         match key {
-            Key::Outside => "-".to_owned(),
-            Key::Cgroup(id) => self.keeper.path(&self.observer.mirror, id),
+            Key::Unmanaged => "-".to_owned(),
+            Key::Cgroup(id) => self.keeper.path(&self.monitor.cgroups, id),
         }
     }
 
     /// The next look has to come before the free memory above the reserve can be gone.
     fn wait(&mut self) -> Duration {
-        let memory = self.observer.room.memory();
-        let reserve = self.config.policy.reserve(&memory);
+        let memory = self.monitor.memory.memory();
+        let reserve = self.config.policy.free_headroom(&memory);
         // Nothing fills memory faster than a quarter of it a second for long.
-        let speed = memory.falling.max(memory.total / 4).max(1);
+        let speed = memory.consumption_rate.max(memory.total / 4).max(1);
         let millis = memory.free.saturating_sub(reserve).saturating_mul(500) / speed;
-        let shortest = match (memory.falling > 0, self.observer.budget.allows()) {
+        let shortest = match (memory.consumption_rate > 0, self.monitor.budget.allows()) {
             (true, true) => 50,
             (true, false) => 100,
             (false, _) => 200,
@@ -405,7 +409,7 @@ impl Agent {
     pub(crate) fn ids(&self) -> impl Iterator<Item = Option<CgroupId>> {
         self.snapshot.tenants.iter().map(|t| match t.key {
             Key::Cgroup(id) => Some(id),
-            Key::Outside => None,
+            Key::Unmanaged => None,
         })
     }
 }
@@ -424,25 +428,28 @@ mod tests {
         std::fs::write(path.join("cgroup.controllers"), "memory\n").unwrap();
         std::fs::write(path.join("memory.stat"), "file 4096\n").unwrap();
         let fs = CgroupFs::open_fixture(dir.path(), true).unwrap();
-        let (abilities, sight) = (Abilities::default(), Sight::blind("a test"));
+        let (features, app_io) = (
+            ReclaimFeatures::default(),
+            AppIoMonitor::unavailable("a test"),
+        );
         let mut agent = Agent::new(
             Config::default(),
             &fs,
-            abilities,
+            features,
             Keeper::new(None),
             None,
-            sight,
+            app_io,
         )
         .unwrap();
         let now = Instant::now();
-        let id = agent.observer.mirror.order()[0];
-        agent.observer.sight.saw(id, Counters::default(), now);
-        assert!(agent.observer.sight.keeps(id));
+        let id = agent.monitor.cgroups.preorder()[0];
+        agent.monitor.app_io.saw(id, Counters::default(), now);
+        assert!(agent.monitor.app_io.keeps(id));
 
         let mut changes = Changes::default();
-        agent.observer.mirror.found_gone(id, &mut changes);
-        assert_eq!(changes.gone, [id]);
+        agent.monitor.cgroups.remove(id, &mut changes);
+        assert_eq!(changes.removed, [id]);
         agent.follow(&changes, now);
-        assert!(!agent.observer.sight.keeps(id));
+        assert!(!agent.monitor.app_io.keeps(id));
     }
 }

@@ -20,7 +20,7 @@ use crate::enforce::guard::WAKE;
 use crate::enforce::keeper::Keeper;
 use crate::enforce::ledger::{Back, Ledger, LedgerError, Returned, log_returned};
 use crate::enforce::worker::Reclaimer;
-use crate::monitor::{Abilities, Sight, lru_gen_usable};
+use crate::monitor::{AppIoMonitor, ReclaimFeatures, lru_gen_usable};
 use crate::report::gather::status;
 use crate::report::metrics;
 use crate::report::socket::Socket;
@@ -94,7 +94,7 @@ pub fn run(config: Config, observe: bool) -> Result<(), RunError> {
         .map_err(|e| system("a signal handler", e))?;
     raise_descriptor_limit();
 
-    let abilities = abilities(&capabilities);
+    let features = features(&capabilities);
     let ledger = if observe {
         None
     } else {
@@ -110,7 +110,7 @@ pub fn run(config: Config, observe: bool) -> Result<(), RunError> {
     let socket_path = config.socket.clone();
     let socket = Socket::listen(&socket_path)
         .map_err(|e| system(&format!("the status socket {}", socket_path.display()), e))?;
-    let sight = Sight::open(&config.eyes, config.latency);
+    let app_io = AppIoMonitor::attach(&config.eyes, config.latency);
     let metrics = match serve_metrics(&config) {
         Ok(metrics) => metrics,
         Err(refused) => {
@@ -121,17 +121,17 @@ pub fn run(config: Config, observe: bool) -> Result<(), RunError> {
     let mut agent = Agent::new(
         config,
         &fs,
-        abilities,
+        features,
         Keeper::new(ledger),
         reclaimer,
-        sight,
+        app_io,
     )?;
     for hint in near_misses(&agent) {
         tracing::warn!("{hint}");
         limits.push(format!("Configuration: {hint}"));
     }
     tracing::info!(
-        tenants = agent.observer.mirror.len(),
+        tenants = agent.monitor.cgroups.len(),
         observe,
         socket = %socket_path.display(),
         "running"
@@ -146,9 +146,9 @@ pub fn run(config: Config, observe: bool) -> Result<(), RunError> {
 
 /// Rules that match nothing, and what they may have been meant to match.
 fn near_misses(agent: &Agent) -> Vec<String> {
-    let mirror = &agent.observer.mirror;
-    let ids = mirror.order();
-    let nodes = ids.iter().filter_map(|id| mirror.get(*id));
+    let cgroups = &agent.monitor.cgroups;
+    let ids = cgroups.preorder();
+    let nodes = ids.iter().filter_map(|id| cgroups.get(*id));
     let paths = nodes.map(|node| node.cgroup.path());
     // What is excluded is not among them, so nothing can be said of rules that do it.
     let rules = agent.config.rules.iter().rev();
@@ -190,9 +190,9 @@ impl Alone {
         let limits = check(&capabilities, true)?;
         let fs = CgroupFs::discover()?;
         raise_descriptor_limit();
-        let sight = Sight::open(&config.eyes, config.latency);
+        let app_io = AppIoMonitor::attach(&config.eyes, config.latency);
         let keeper = Keeper::new(None);
-        let agent = Agent::new(config, &fs, abilities(&capabilities), keeper, None, sight)?;
+        let agent = Agent::new(config, &fs, features(&capabilities), keeper, None, app_io)?;
         Ok(Self { agent, limits })
     }
 
@@ -202,7 +202,7 @@ impl Alone {
     /// If a vital file cannot be read any more.
     pub fn look(&mut self) -> Result<Status, RunError> {
         self.agent.turn(Instant::now())?;
-        self.agent.observer.catch_up(Instant::now());
+        self.agent.monitor.sample_now(Instant::now());
         Ok(status(&self.agent, &self.limits, true))
     }
 }
@@ -237,7 +237,7 @@ fn turn_until_stopped(
 }
 
 /// Answers questions until `wait` has passed, or events or a signal have come; says whether it was a signal. However many
-/// ask, they neither bring the next turn forward nor are they charged to the observer's budget.
+/// ask, they neither bring the next turn forward nor are they charged to the monitor's budget.
 fn answer_until_due(
     agent: &mut Agent,
     stop: &UnixStream,
@@ -251,7 +251,7 @@ fn answer_until_due(
         let begun = Instant::now();
         agent.answer(|agent| {
             socket.answer(|| {
-                agent.observer.catch_up(Instant::now());
+                agent.monitor.sample_now(Instant::now());
                 status(agent, limits, observe)
             });
         });
@@ -281,7 +281,7 @@ fn wait_for(agent: &Agent, stop: &UnixStream, socket: &Socket, wait: Duration) -
         PollFd::new(stop, PollFlags::IN),
         PollFd::new(socket.listener(), PollFlags::IN),
     ];
-    if let Some(watcher) = agent.observer.mirror.watcher() {
+    if let Some(watcher) = agent.monitor.cgroups.watcher() {
         fds.push(PollFd::from_borrowed_fd(watcher.as_fd(), PollFlags::IN));
     }
     let timeout = Timespec::try_from(wait).ok();
@@ -339,9 +339,9 @@ fn check_state(config: &Config, observe: bool) -> Result<Option<String>, StateOn
     }
 }
 
-fn abilities(capabilities: &Capabilities) -> Abilities {
+fn features(capabilities: &Capabilities) -> ReclaimFeatures {
     let multi_gen = capabilities.has(CapabilityId::Mglru);
-    Abilities {
+    ReclaimFeatures {
         reclaim: capabilities.has(CapabilityId::MemoryReclaim),
         swappiness: capabilities.has(CapabilityId::ReclaimSwappiness),
         multi_gen,
@@ -394,8 +394,16 @@ mod tests {
             cpu_budget: 0.05,
             ..Config::default()
         };
-        let (sight, keeper) = (Sight::blind("a test"), Keeper::new(None));
-        Agent::new(config, &fs, Abilities::default(), keeper, None, sight).unwrap()
+        let (app_io, keeper) = (AppIoMonitor::unavailable("a test"), Keeper::new(None));
+        Agent::new(
+            config,
+            &fs,
+            ReclaimFeatures::default(),
+            keeper,
+            None,
+            app_io,
+        )
+        .unwrap()
     }
 
     #[test]
@@ -409,7 +417,7 @@ mod tests {
         // A twentieth of this is saved up; what follows would take it, and more.
         std::thread::sleep(Duration::from_millis(400));
         agent.answer(|_| spend());
-        assert!(agent.observer.budget.allows());
+        assert!(agent.monitor.budget.allows());
     }
 
     /// They are asked as fast as they are answered.

@@ -33,8 +33,8 @@ use super::guard::Guard;
 use super::ledger::Ledger;
 use crate::config::Config;
 use crate::escape;
-use crate::monitor::device::{DeviceMeter, Disk, TenantIo, Users};
-use crate::monitor::{Mirror, Observer};
+use crate::monitor::device::{ActiveSet, Disk, DiskSampler, TenantIo};
+use crate::monitor::{CgroupTree, Monitor};
 use crate::plan::credit::{Writer, plan_limits, plan_rooms};
 
 /// Disks are looked at this often,
@@ -61,7 +61,7 @@ const IDLE: &str = "nobody contends for a disk any more";
 #[derive(Debug)]
 struct DiskCredits {
     disk: Disk,
-    meter: DeviceMeter,
+    meter: DiskSampler,
     credits: CreditLoop,
     standing: HashMap<CgroupId, Limits>,
 }
@@ -72,7 +72,7 @@ pub struct Credits {
     disks: Vec<DiskCredits>,
     /// Where disks come from; `None` where none is divided.
     following: Option<Following>,
-    users: Users,
+    users: ActiveSet,
     writers: HashMap<CgroupId, (Instant, f64)>,
     highs: HashMap<CgroupId, u64>,
     late: Late,
@@ -125,7 +125,7 @@ impl Credits {
         let mut credits = Self {
             disks: Vec::new(),
             following: None,
-            users: Users::default(),
+            users: ActiveSet::default(),
             writers: HashMap::new(),
             highs: HashMap::new(),
             late: Late::new(cgroup_root.clone()),
@@ -214,7 +214,7 @@ impl Credits {
 
     /// A cgroup is gone.
     pub fn gone(&mut self, id: CgroupId) {
-        self.users.gone(id);
+        self.users.remove(id);
         self.writers.remove(&id);
         self.highs.remove(&id);
         self.why.retain(|(of, _), _| *of != id);
@@ -227,7 +227,7 @@ impl Credits {
     pub fn turn(
         &mut self,
         config: &Config,
-        observer: &Observer,
+        monitor: &Monitor,
         mut ledger: Option<&mut Ledger>,
         now: Instant,
     ) {
@@ -238,13 +238,13 @@ impl Credits {
             return;
         }
         self.turned = Some(now);
-        let done = self.act(config, observer, ledger.as_deref_mut(), now);
+        let done = self.act(config, monitor, ledger.as_deref_mut(), now);
         let Some(ledger) = ledger else { return };
         if let Err(why) = done {
             self.let_go(ledger, why);
             self.guard.beat(Instant::now());
         }
-        let cgroup = |id| Some(&observer.mirror.get(id)?.cgroup);
+        let cgroup = |id| Some(&monitor.cgroups.get(id)?.cgroup);
         self.fresh.keep(self.writers.keys().copied(), cgroup);
     }
 
@@ -262,7 +262,7 @@ impl Credits {
     fn act(
         &mut self,
         config: &Config,
-        observer: &Observer,
+        monitor: &Monitor,
         mut ledger: Option<&mut Ledger>,
         now: Instant,
     ) -> Result<(), LetGo> {
@@ -274,7 +274,7 @@ impl Credits {
             self.keep_guarded(config, ledger)?;
         }
         let intervals: Vec<Option<Interval>> =
-            self.disks.iter_mut().map(|d| d.meter.look(now)).collect();
+            self.disks.iter_mut().map(|d| d.meter.sample(now)).collect();
         // Where contention may begin, it is to be noticed as soon as if no other disk were divided steadily.
         let begins = |(disk, interval): (&DiskCredits, &Option<Interval>)| {
             !disk.credits.engaged() && interval.is_some_and(|i| i.busy >= BUSY / 2.0)
@@ -286,23 +286,23 @@ impl Credits {
         let busy = intervals.iter().flatten().any(|i| i.busy >= BUSY);
         if !engaged && !busy {
             // What is not contended is nobody's business; the next look begins anew.
-            self.users.pause();
+            self.users.reset();
             if let Some(ledger) = ledger {
                 self.release_rooms(ledger, now);
                 self.write_back_as_usual(ledger, IDLE);
             }
             return Ok(());
         }
-        let seen = self.users.look(&observer.mirror, &observer.sight, now);
+        let seen = self.users.sample(&monitor.cgroups, &monitor.app_io, now);
         let flows = |disk: &DiskCredits| -> f64 {
             seen.iter()
                 .map(|(_, io)| io.flow(disk.disk.id).bytes())
                 .sum()
         };
         let known = self.disks.iter().map(flows).sum();
-        let moved = self.disks.iter().map(|disk| disk.meter.moved()).sum();
-        self.users.explain(moved, known);
-        let (tree, nodes) = weights(&observer.mirror, seen.iter().map(|(id, _)| *id));
+        let moved = self.disks.iter().map(|disk| disk.meter.throughput()).sum();
+        self.users.note_throughput(moved, known);
+        let (tree, nodes) = weights(&monitor.cgroups, seen.iter().map(|(id, _)| *id));
         let audit = self.audited.is_none_or(|at| now - at >= AUDIT);
         if audit {
             self.audited = Some(now);
@@ -317,7 +317,7 @@ impl Credits {
             let observed: Vec<Observed> = users
                 .iter()
                 .filter_map(|(id, io)| {
-                    let cgroup = &observer.mirror.get(*id)?.cgroup;
+                    let cgroup = &monitor.cgroups.get(*id)?.cgroup;
                     let limitable = ledger.as_deref_mut().is_some_and(|ledger| {
                         ours_to_write(ledger, cgroup, Knob::IoMax(device), &unlimited(device))
                     });
@@ -328,7 +328,7 @@ impl Credits {
                         stalled: io.stalled,
                         application: Some(io.application),
                         written: io.written,
-                        reached: io.reached(),
+                        reached: io.device_write_rate(),
                         dirty: io.dirty,
                         writeback: io.writeback,
                         limitable,
@@ -341,13 +341,13 @@ impl Credits {
                 let id = CgroupId(allowance.id);
                 let io = seen.iter().find(|(seen, _)| *seen == id).map(|(_, io)| io);
                 let did = self.writers.contains_key(&id);
-                if io.is_some_and(|io| io.waits_to_write(did)) {
+                if io.is_some_and(|io| io.is_throttled_writer(did)) {
                     *parts.entry(id).or_default() += allowance.part;
                 }
             }
             // One that has gone since it was measured may have left its number to another.
             if let Some(ledger) = ledger.as_deref_mut()
-                && disk.meter.is_there()
+                && disk.meter.is_present()
                 && (allowances.is_empty() || self.guard.ready(&config.state))
             {
                 let guard = &self.guard;
@@ -358,7 +358,7 @@ impl Credits {
                 if intents.iter().any(|intent| far(intent, &disk.standing)) {
                     self.restless = Some(now);
                 }
-                limit(disk, intents, observer, ledger, guard, &mut self.moved)?;
+                limit(disk, intents, monitor, ledger, guard, &mut self.moved)?;
             }
         }
         for (id, part) in parts {
@@ -367,7 +367,7 @@ impl Credits {
         if let Some(ledger) = ledger {
             self.release_rooms(ledger, now);
             self.write_back_late(ledger, audit)?;
-            self.give_room(observer, ledger, &seen, now)?;
+            self.give_room(monitor, ledger, &seen, now)?;
         }
         Ok(())
     }
@@ -430,7 +430,7 @@ impl Credits {
     /// Room for the dirty pages of writers that contend.
     fn give_room(
         &mut self,
-        observer: &Observer,
+        monitor: &Monitor,
         ledger: &mut Ledger,
         seen: &[(CgroupId, TenantIo)],
         now: Instant,
@@ -443,7 +443,7 @@ impl Credits {
             .iter()
             .filter_map(|(id, io)| {
                 let (_, part) = self.writers.get(id)?;
-                let cgroup = &observer.mirror.get(*id)?.cgroup;
+                let cgroup = &monitor.cgroups.get(*id)?.cgroup;
                 ours_to_write(ledger, cgroup, Knob::MemoryHigh, "max").then_some(Writer {
                     id: *id,
                     part: *part,
@@ -454,8 +454,8 @@ impl Credits {
                 })
             })
             .collect();
-        for intent in plan_rooms(&writers, observer.room.memory().free) {
-            let Some(node) = observer.mirror.get(intent.id) else {
+        for intent in plan_rooms(&writers, monitor.memory.memory().free) {
+            let Some(node) = monitor.cgroups.get(intent.id) else {
                 continue;
             };
             tracing::debug!(tenant = escape::encode(node.cgroup.path().as_os_str()), high = intent.high, why = %intent, "memory.high");
@@ -523,7 +523,7 @@ impl Credits {
             release(id, Knob::MemoryHigh);
         }
         self.writers.clear();
-        self.users.pause();
+        self.users.reset();
     }
 }
 
@@ -560,7 +560,7 @@ fn over(highs: &HashMap<CgroupId, u64>, writers: &HashSet<CgroupId>) -> Vec<Cgro
 /// The tree of the weights that count for these tenants, theirs and those of what they are in, and each cgroup's node. Who
 /// does nothing has no part: a thousand of them would only cost time.
 fn weights(
-    mirror: &Mirror,
+    cgroups: &CgroupTree,
     tenants: impl Iterator<Item = CgroupId>,
 ) -> (Tree<Demand>, HashMap<CgroupId, NodeId>) {
     let mut tree = Tree::new();
@@ -569,14 +569,14 @@ fn weights(
         let mut above = Vec::new();
         let mut next = Some(tenant);
         while let Some(id) = next.filter(|id| !nodes.contains_key(id))
-            && let Some(node) = mirror.get(id)
+            && let Some(node) = cgroups.get(id)
         {
             above.push((id, node));
             next = node.parent;
         }
         for (id, node) in above.into_iter().rev() {
             let parent = node.parent.and_then(|id| nodes.get(&id).copied());
-            let demand = Demand::unlimited(mirror.weight(node).0);
+            let demand = Demand::unlimited(cgroups.weight(node).0);
             nodes.insert(id, tree.push(parent, demand));
         }
     }

@@ -8,9 +8,9 @@ use justitia_kernel::knob::Knob;
 
 use super::ledger::{Back, Ledger, Returned, Written};
 use crate::escape;
-use crate::monitor::{Mirror, Node, low_of};
+use crate::monitor::{CgroupTree, Node, low_of};
 use crate::plan::protect::LowReason;
-use crate::plan::{Key, LowIntent, Shares, Snapshot, plan_protection};
+use crate::plan::{Entitlements, Key, LowIntent, Snapshot, plan_protection};
 
 /// Knobs written in one turn at most: the rest waits for the next (a write is a journal entry, a read and a
 /// write of the knob).
@@ -61,12 +61,12 @@ impl Keeper {
     }
 
     /// A cgroup has come. A protection that stands there already is its operator's.
-    pub fn met(&mut self, mirror: &Mirror, id: CgroupId) {
-        let (Some(ledger), Some(node)) = (&mut self.ledger, mirror.get(id)) else {
+    pub fn met(&mut self, cgroups: &CgroupTree, id: CgroupId) {
+        let (Some(ledger), Some(node)) = (&mut self.ledger, cgroups.get(id)) else {
             return;
         };
-        if node.operators_low > 0 {
-            let low = node.operators_low.to_string();
+        if node.operator_low > 0 {
+            let low = node.operator_low.to_string();
             let tenant = escape::encode(node.cgroup.path().as_os_str());
             if node.delegated {
                 tracing::debug!(
@@ -96,8 +96,8 @@ impl Keeper {
 
     /// Somebody has written a knob, ourselves perhaps. If it was someone else, the knob is theirs from now
     /// on, and what they have set is returned.
-    pub fn written(&mut self, mirror: &Mirror, id: CgroupId, knob: Knob) -> Option<u64> {
-        let node = mirror.get(id)?;
+    pub fn written(&mut self, cgroups: &CgroupTree, id: CgroupId, knob: Knob) -> Option<u64> {
+        let node = cgroups.get(id)?;
         let path = escape::encode(node.cgroup.path().as_os_str());
         let Some(ledger) = &mut self.ledger else {
             return low_of(&node.cgroup).ok();
@@ -124,7 +124,12 @@ impl Keeper {
     }
 
     /// Moves every protection to where it should be, at most [`MOST_WRITES`] at once; says what was done.
-    pub fn protect(&mut self, mirror: &Mirror, snapshot: &Snapshot, shares: &Shares) -> Vec<Told> {
+    pub fn protect(
+        &mut self,
+        cgroups: &CgroupTree,
+        snapshot: &Snapshot,
+        entitlements: &Entitlements,
+    ) -> Vec<Told> {
         let standing: Vec<Option<u64>> = snapshot
             .tenants
             .iter()
@@ -132,18 +137,18 @@ impl Keeper {
             .collect();
         // A delegate may have as many cgroups as he likes: his wait for the others'. Parents stay first, since below what
         // was delegated everything is.
-        let intents = plan_protection(snapshot, shares, &standing);
+        let intents = plan_protection(snapshot, entitlements, &standing);
         let (last, first): (Vec<_>, Vec<_>) = intents.into_iter().partition(|intent| {
             let Key::Cgroup(id) = intent.key else {
                 return false;
             };
-            mirror.get(id).is_some_and(|node| node.delegated)
+            cgroups.get(id).is_some_and(|node| node.delegated)
         });
         first
             .into_iter()
             .chain(last)
             .take(MOST_WRITES)
-            .filter_map(|intent| self.write(mirror, intent))
+            .filter_map(|intent| self.write(cgroups, intent))
             .collect()
     }
 
@@ -160,11 +165,11 @@ impl Keeper {
         }
     }
 
-    fn write(&mut self, mirror: &Mirror, intent: LowIntent) -> Option<Told> {
+    fn write(&mut self, cgroups: &CgroupTree, intent: LowIntent) -> Option<Told> {
         let Key::Cgroup(id) = intent.key else {
             return None;
         };
-        let node = mirror.get(id)?;
+        let node = cgroups.get(id)?;
         let path = escape::encode(node.cgroup.path().as_os_str());
         tracing::debug!(tenant = path, low = intent.low, why = %intent.reason, "memory.low");
         let from = self.standing(intent.key).unwrap_or(0);
@@ -231,11 +236,11 @@ impl Keeper {
 
     /// How a cgroup is called; `-` is the root, as what is outside any.
     #[must_use]
-    pub fn path(&self, mirror: &Mirror, id: CgroupId) -> String {
-        if id == mirror.root() {
+    pub fn path(&self, cgroups: &CgroupTree, id: CgroupId) -> String {
+        if id == cgroups.root() {
             return "-".to_owned();
         }
-        mirror.get(id).map_or_else(
+        cgroups.get(id).map_or_else(
             || format!("#{}", id.0),
             |node| escape::encode(node.cgroup.path().as_os_str()),
         )
@@ -320,27 +325,27 @@ mod tests {
             }
         }
         let fs = CgroupFs::open_fixture(&root, true).unwrap();
-        let mut mirror = Mirror::new(&fs, false);
+        let mut cgroups = CgroupTree::new(&fs, false);
         let mut changes = Changes::default();
-        mirror.rescan(&Config::default(), Instant::now(), &mut changes);
+        cgroups.rescan(&Config::default(), Instant::now(), &mut changes);
         let (ledger, _) = Ledger::open(&fs, &dir.path().join("state")).unwrap();
         let mut keeper = Keeper::new(Some(ledger));
-        for id in &changes.come {
-            keeper.met(&mirror, *id);
+        for id in &changes.added {
+            keeper.met(&cgroups, *id);
         }
         // No event has told of it yet.
         let low = |name: &str| std::fs::read_to_string(root.join(name).join("memory.low")).unwrap();
         std::fs::write(root.join("a/memory.low"), "5242880\n").unwrap();
         let mut write = |name: &str, low| {
-            let of = |id: &CgroupId| mirror.get(*id).unwrap().cgroup.path() == Path::new(name);
-            let id = *changes.come.iter().find(|id| of(id)).unwrap();
+            let of = |id: &CgroupId| cgroups.get(*id).unwrap().cgroup.path() == Path::new(name);
+            let id = *changes.added.iter().find(|id| of(id)).unwrap();
             let (protected, other) = (low, 0);
             let intent = LowIntent {
                 key: Key::Cgroup(id),
                 low,
                 reason: LowReason { protected, other },
             };
-            keeper.write(&mirror, intent)
+            keeper.write(&cgroups, intent)
         };
         for _ in 0..2 {
             let told = write("a", 4096);
@@ -377,29 +382,29 @@ mod tests {
             make(&root.join(format!("user/{n}")));
         }
         let fs = CgroupFs::open_fixture(&root, true).unwrap();
-        let mut mirror = Mirror::new(&fs, false);
+        let mut cgroups = CgroupTree::new(&fs, false);
         let mut changes = Changes::default();
-        mirror.rescan(&Config::default(), Instant::now(), &mut changes);
+        cgroups.rescan(&Config::default(), Instant::now(), &mut changes);
         let (ledger, _) = Ledger::open(&fs, &dir.path().join("state")).unwrap();
         let mut keeper = Keeper::new(Some(ledger));
-        for id in &changes.come {
-            keeper.met(&mirror, *id);
+        for id in &changes.added {
+            keeper.met(&cgroups, *id);
             let (low, protected, other) = (4096, 4096, 0);
             let intent = LowIntent {
                 key: Key::Cgroup(*id),
                 low,
                 reason: LowReason { protected, other },
             };
-            let told = keeper.write(&mirror, intent);
+            let told = keeper.write(&cgroups, intent);
             assert!(matches!(told, Some(Told::Moved { .. })), "{told:?}");
         }
         for n in 10..=500 {
             make(&root.join(format!("user/{n}")));
         }
         let mut shut = Changes::default();
-        mirror.rescan(&Config::default(), Instant::now(), &mut shut);
-        assert!(shut.gone.len() >= 10 && mirror.len() == 1);
-        for id in shut.gone {
+        cgroups.rescan(&Config::default(), Instant::now(), &mut shut);
+        assert!(shut.removed.len() >= 10 && cgroups.len() == 1);
+        for id in shut.removed {
             keeper.gone(id);
         }
         for n in 0..10 {

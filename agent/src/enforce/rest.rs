@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::pressure::OwnLimits;
 use super::worker::Outcome;
-use crate::plan::Spared;
+use crate::plan::ReclaimExemption;
 
 /// After so many orders in a row that freed next to nothing, a tenant rests.
 const FRUITLESS: u32 = 3;
@@ -17,7 +17,7 @@ const THRASHING: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rest {
     fruitless: u32,
-    until: Option<(Instant, Spared)>,
+    until: Option<(Instant, ReclaimExemption)>,
     own_limits: OwnLimits,
 }
 
@@ -25,7 +25,7 @@ impl Rest {
     /// Takes note of what came of an order: a tenant that thrashes rests for a second, one of which less than
     /// an eighth of what was asked could be had, three times in a row, for 1 s, then 2 s, at most 16 s. Says why
     /// it rests, if it begins to.
-    pub fn judge(&mut self, outcome: &Outcome, now: Instant) -> Option<Spared> {
+    pub fn judge(&mut self, outcome: &Outcome, now: Instant) -> Option<ReclaimExemption> {
         self.own_limits = outcome.own_limits;
         if let Some(spared) = outcome.spared {
             self.until = Some((now + THRASHING, spared));
@@ -35,8 +35,8 @@ impl Rest {
             self.fruitless = (self.fruitless + 1).min(FRUITLESS + LONGEST);
             if self.fruitless >= FRUITLESS {
                 let pause = Duration::from_secs(1 << (self.fruitless - FRUITLESS));
-                self.until = Some((now + pause, Spared::Fruitless));
-                return Some(Spared::Fruitless);
+                self.until = Some((now + pause, ReclaimExemption::Fruitless));
+                return Some(ReclaimExemption::Fruitless);
             }
         } else {
             self.fruitless = 0;
@@ -53,7 +53,7 @@ impl Rest {
 
     /// Why it is left alone at this moment, if it is.
     #[must_use]
-    pub fn spared(&self, now: Instant) -> Option<Spared> {
+    pub fn spared(&self, now: Instant) -> Option<ReclaimExemption> {
         self.until.filter(|(at, _)| *at > now).map(|(_, why)| why)
     }
 }
@@ -63,9 +63,9 @@ mod tests {
     use super::*;
     use crate::plan::Key;
 
-    fn outcome(freed: u64, spared: Option<Spared>) -> Outcome {
+    fn outcome(freed: u64, spared: Option<ReclaimExemption>) -> Outcome {
         Outcome {
-            key: Key::Outside,
+            key: Key::Unmanaged,
             asked: 8 << 20,
             freed,
             beside: 0,
@@ -84,13 +84,13 @@ mod tests {
         let mut pauses = Vec::new();
         for n in 0..9 {
             let begins = rest.judge(&outcome((1 << 20) - 1, None), now);
-            assert_eq!(begins, (n >= 2).then_some(Spared::Fruitless));
+            assert_eq!(begins, (n >= 2).then_some(ReclaimExemption::Fruitless));
             let pause = (0..60).find(|s| rest.spared(now + Duration::from_secs(*s)).is_none());
             pauses.push(pause);
         }
         let expected = [0, 0, 1, 2, 4, 8, 16, 16, 16].map(Some);
         assert_eq!(pauses, expected);
-        assert_eq!(rest.spared(now), Some(Spared::Fruitless));
+        assert_eq!(rest.spared(now), Some(ReclaimExemption::Fruitless));
         // An eighth of what was asked ends it.
         for freed in [1 << 20, 0] {
             assert_eq!(rest.judge(&outcome(freed, None), now), None);
@@ -103,11 +103,11 @@ mod tests {
         let now = Instant::now();
         let mut rest = Rest::default();
         for _ in 0..5 {
-            let thrashes = Some(Spared::Thrashing(80.0));
+            let thrashes = Some(ReclaimExemption::Thrashing(80.0));
             assert_eq!(rest.judge(&outcome(0, thrashes), now), thrashes);
         }
         let soon = now + Duration::from_millis(999);
-        assert_eq!(rest.spared(soon), Some(Spared::Thrashing(80.0)));
+        assert_eq!(rest.spared(soon), Some(ReclaimExemption::Thrashing(80.0)));
         assert_eq!(rest.spared(now + Duration::from_secs(1)), None);
     }
 }

@@ -16,7 +16,7 @@ use justitia_kernel::memory::MemoryStat;
 use justitia_kernel::proc::ProcFs;
 
 use super::pressure::{OwnLimits, Pressure};
-use crate::plan::{Key, Spared};
+use crate::plan::{Key, ReclaimExemption};
 
 /// One `memory.reclaim` write asks for at most this, bytes: a longer one holds up the cgroup's removal.
 const BATCH: u64 = 8 << 20;
@@ -70,7 +70,7 @@ pub struct Outcome {
     /// The tenant's counters afterwards, where it is a cgroup that still lives.
     pub after: Option<MemoryStat>,
     /// Why it was left alone, if it was.
-    pub spared: Option<Spared>,
+    pub spared: Option<ReclaimExemption>,
     /// What is known of its own limits.
     pub own_limits: OwnLimits,
     /// What the kernel refused, if it did.
@@ -187,7 +187,7 @@ fn thrashes(order: &Order, outcome: &mut Outcome) -> bool {
     };
     let full = pressure.thrashes(Instant::now());
     outcome.own_limits = pressure.own_limits;
-    outcome.spared = full.map(Spared::Thrashing);
+    outcome.spared = full.map(ReclaimExemption::Thrashing);
     full.is_some()
 }
 

@@ -2,16 +2,16 @@
 
 pub mod device;
 
-mod budget;
-mod curves;
-mod flow;
-mod losses;
-mod meter;
-mod mirror;
-mod outside;
+mod app_io;
+mod cgroup_tree;
+mod cpu_budget;
+mod memory_sampler;
+mod probe_drops;
+mod rate_window;
 mod reuse;
-mod room;
-mod sight;
+mod reuse_sampler;
+mod system_memory;
+mod unmanaged;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -22,18 +22,18 @@ use justitia_kernel::cgroup::{CgroupFs, CgroupId};
 use justitia_kernel::memory::MemoryStat;
 use justitia_kernel::proc::ProcFs;
 
-pub use budget::{Budget, process_cpu, thread_cpu};
-pub use curves::Curves;
-pub use flow::{Flows, Rates, WINDOW};
-pub use mirror::{Changes, Mirror, Node, low_of};
-pub use outside::{Abilities, Outside, OutsideMeans, lru_gen_usable};
-pub use reuse::{Counted, LIVE, Reuse};
-pub use room::Room;
-pub use sight::Sight;
+pub use app_io::AppIoMonitor;
+pub use cgroup_tree::{CgroupTree, Changes, Node, low_of};
+pub use cpu_budget::{CpuBudget, process_cpu, thread_cpu};
+pub use rate_window::{RateWindows, WINDOW, WindowStats};
+pub use reuse::{LIVE, Reuse, ReuseCounts};
+pub use reuse_sampler::ReuseSampler;
+pub use system_memory::SystemMemory;
+pub use unmanaged::{ReclaimFeatures, Unmanaged, UnmanagedReclaim, lru_gen_usable};
 
 use crate::config::Config;
 use crate::enforce::worker::own::MOST_CHILDREN;
-use crate::plan::{Key, Snapshot, Spared, Tenant};
+use crate::plan::{Key, ReclaimExemption, Snapshot, Tenant};
 
 /// So many tenants are looked at whatever the budget says: a plan needs something to go by.
 const ALWAYS: usize = 8;
@@ -47,25 +47,25 @@ const RESCAN_LOST: Duration = Duration::from_secs(3);
 
 /// Watches the tree and the memory.
 #[derive(Debug)]
-pub struct Observer {
+pub struct Monitor {
     /// The tree.
-    pub mirror: Mirror,
+    pub cgroups: CgroupTree,
     /// The memory.
-    pub room: Room,
+    pub memory: SystemMemory,
     /// What is outside any managed cgroup.
-    pub outside: Outside,
+    pub unmanaged: Unmanaged,
     /// What applications get.
-    pub sight: Sight,
+    pub app_io: AppIoMonitor,
     /// What tenants use of their caches.
-    pub curves: Curves,
+    pub reuse: ReuseSampler,
     /// What looking may cost.
-    pub budget: Budget,
-    abilities: Abilities,
+    pub budget: CpuBudget,
+    features: ReclaimFeatures,
     due: BinaryHeap<Reverse<(Instant, CgroupId)>>,
     rescanned: Instant,
 }
 
-impl Observer {
+impl Monitor {
     /// Looks at the whole tree once.
     ///
     /// # Errors
@@ -73,64 +73,64 @@ impl Observer {
     pub fn new(
         fs: &CgroupFs,
         proc: ProcFs,
-        abilities: Abilities,
+        features: ReclaimFeatures,
         config: &Config,
-        sight: Sight,
+        app_io: AppIoMonitor,
         now: Instant,
     ) -> Result<Self> {
-        let mut observer = Self {
-            mirror: Mirror::new(fs, abilities.bfq),
-            room: Room::new(proc),
-            outside: Outside::new(fs.root().clone(), &abilities, now),
-            sight,
-            curves: Curves::default(),
-            budget: Budget::new(config.cpu_budget),
-            abilities,
+        let mut monitor = Self {
+            cgroups: CgroupTree::new(fs, features.bfq),
+            memory: SystemMemory::new(proc),
+            unmanaged: Unmanaged::new(fs.root().clone(), &features, now),
+            app_io,
+            reuse: ReuseSampler::default(),
+            budget: CpuBudget::new(config.cpu_budget),
+            features,
             due: BinaryHeap::new(),
             rescanned: now,
         };
-        observer.room.refresh(now, 0)?;
+        monitor.memory.sample(now, 0)?;
         let mut changes = Changes::default();
-        observer.mirror.rescan(config, now, &mut changes);
-        observer.expect(&changes, now);
+        monitor.cgroups.rescan(config, now, &mut changes);
+        monitor.schedule(&changes, now);
         let mut gone = Changes::default();
-        while observer.look_at_next(now, &mut gone) > 0 {}
-        observer.look_outside(now, &mut gone);
-        observer.budget.forgive();
-        Ok(observer)
+        while monitor.sample_next_due(now, &mut gone) > 0 {}
+        monitor.sample_unmanaged(now, &mut gone);
+        monitor.budget.reset();
+        Ok(monitor)
     }
 
     /// Glances at the free memory, and takes the events that have come. Cheap; for every turn.
-    pub fn glance(&mut self, config: &Config, now: Instant) -> Changes {
-        self.room.glance(now);
-        let changes = self.follow(config, now);
-        self.sight.sample(&self.mirror, now);
+    pub fn poll(&mut self, config: &Config, now: Instant) -> Changes {
+        self.memory.poll(now);
+        let changes = self.process_events(config, now);
+        self.app_io.sample(&self.cgroups, now);
         changes
     }
 
     /// Takes the events that have come.
-    pub fn follow(&mut self, config: &Config, now: Instant) -> Changes {
-        let mut changes = self.mirror.follow(config, now);
+    pub fn process_events(&mut self, config: &Config, now: Instant) -> Changes {
+        let mut changes = self.cgroups.process_events(config, now);
         let since = now.saturating_duration_since(self.rescanned);
-        if (self.mirror.lost() && since >= RESCAN_LOST)
-            || (self.mirror.blind().is_some() && since >= RESCAN)
+        if (self.cgroups.events_lost() && since >= RESCAN_LOST)
+            || (self.cgroups.events_unavailable().is_some() && since >= RESCAN)
         {
-            self.mirror.rescan(config, now, &mut changes);
+            self.cgroups.rescan(config, now, &mut changes);
             self.rescanned = now;
         }
-        self.expect(&changes, now);
+        self.schedule(&changes, now);
         changes
     }
 
     /// Reads what tenants use of their caches, as far as that is due. `capacity` is what can be divided, bytes.
-    pub fn follow_use(&mut self, capacity: u64, now: Instant) {
-        self.sight
-            .follow_use(&mut self.curves, &self.mirror, capacity, now);
+    pub fn sample_reuse(&mut self, capacity: u64, now: Instant) {
+        self.app_io
+            .sample_reuse(&mut self.reuse, &self.cgroups, capacity, now);
     }
 
     /// Reads the probes now, for who asks: between two samples there may be seconds, as far as their cost allows.
-    pub fn catch_up(&mut self, now: Instant) {
-        self.sight.catch_up(&self.mirror, now);
+    pub fn sample_now(&mut self, now: Instant) {
+        self.app_io.sample_now(&self.cgroups, now);
     }
 
     /// Looks at the memory's counters, and at tenants as far as they are due and the budget allows, at a few
@@ -138,65 +138,65 @@ impl Observer {
     ///
     /// # Errors
     /// If `/proc` cannot be read.
-    pub fn look(&mut self, now: Instant, freed_by_us: u64, changes: &mut Changes) -> Result<()> {
-        self.room.refresh(now, freed_by_us)?;
+    pub fn sample(&mut self, now: Instant, freed_by_us: u64, changes: &mut Changes) -> Result<()> {
+        self.memory.sample(now, freed_by_us)?;
         let mut looked = 0;
         while looked < ALWAYS || self.budget.allows() {
-            match self.look_at_next(now, changes) {
+            match self.sample_next_due(now, changes) {
                 0 => break,
                 n => looked += n,
             }
         }
-        self.look_outside(now, changes);
+        self.sample_unmanaged(now, changes);
         Ok(())
     }
 
     /// Looks at what is outside. What tenants have taken in since they were looked at is not taken for its growth: where
     /// it seems to have grown they are looked at first, as far as the budget allows.
-    fn look_outside(&mut self, now: Instant, changes: &mut Changes) {
-        let top_changed = self.mirror.take_top_changed();
-        let Some(all) = self.outside.read() else {
+    fn sample_unmanaged(&mut self, now: Instant, changes: &mut Changes) {
+        let top_level_changed = self.cgroups.take_top_level_changed();
+        let Some(all) = self.unmanaged.read() else {
             return;
         };
-        let noise = self.room.memory().total / 1024;
-        let mut taken_in = all.saturating_sub(self.mirror.taken_in());
-        if !top_changed && self.outside.seems_to_grow(taken_in, noise) {
-            let top = self.mirror.top().to_vec();
+        let noise = self.memory.memory().total / 1024;
+        let mut taken_in = all.saturating_sub(self.cgroups.taken_in());
+        if !top_level_changed && self.unmanaged.seems_to_grow(taken_in, noise) {
+            let top = self.cgroups.top_level().to_vec();
             for (looked, id) in top.into_iter().enumerate() {
                 if looked >= ALWAYS && !self.budget.allows() {
                     return;
                 }
-                self.look_at(id, now, changes);
+                self.sample_one(id, now, changes);
             }
-            taken_in = all.saturating_sub(self.mirror.taken_in());
+            taken_in = all.saturating_sub(self.cgroups.taken_in());
         }
-        self.outside.take(taken_in, top_changed, noise, now);
+        self.unmanaged.take(taken_in, top_level_changed, noise, now);
     }
 
     /// Looks at one tenant now, whatever it costs: before something is taken from it.
-    pub fn look_at(&mut self, id: CgroupId, now: Instant, changes: &mut Changes) {
-        if let Some(node) = self.mirror.get_mut(id)
-            && let Err(error) = node.look(now)
+    pub fn sample_one(&mut self, id: CgroupId, now: Instant, changes: &mut Changes) {
+        if let Some(node) = self.cgroups.get_mut(id)
+            && let Err(error) = node.sample(now)
             && error.is_gone()
         {
-            self.mirror.found_gone(id, changes);
+            self.cgroups.remove(id, changes);
         }
     }
 
     /// Takes a tenant's counters that were read elsewhere.
-    pub fn take(&mut self, id: CgroupId, stat: &MemoryStat, now: Instant) {
-        if let Some(node) = self.mirror.get_mut(id) {
-            node.meter.take(stat, now);
+    pub fn record_memory(&mut self, id: CgroupId, stat: &MemoryStat, now: Instant) {
+        if let Some(node) = self.cgroups.get_mut(id) {
+            node.memory.record(stat, now);
         }
     }
 
-    fn expect(&mut self, changes: &Changes, now: Instant) {
+    fn schedule(&mut self, changes: &Changes, now: Instant) {
         self.due
-            .extend(changes.come.iter().map(|id| Reverse((now, *id))));
+            .extend(changes.added.iter().map(|id| Reverse((now, *id))));
     }
 
     /// Looks at the tenant that has been due for longest, if any is. Says how many were looked at.
-    fn look_at_next(&mut self, now: Instant, changes: &mut Changes) -> usize {
+    fn sample_next_due(&mut self, now: Instant, changes: &mut Changes) -> usize {
         let Some(&Reverse((at, id))) = self.due.peek() else {
             return 0;
         };
@@ -204,30 +204,30 @@ impl Observer {
             return 0;
         }
         self.due.pop();
-        self.look_at(id, now, changes);
-        self.mirror.inspect(id, now, changes);
-        let Some(node) = self.mirror.get(id) else {
+        self.sample_one(id, now, changes);
+        self.cgroups.check_delegation(id, now, changes);
+        let Some(node) = self.cgroups.get(id) else {
             return 1;
         };
-        self.due.push(Reverse((node.meter.due(now), id)));
-        let (busy, parent) = (node.meter.is_busy(), node.parent);
+        self.due.push(Reverse((node.memory.due(now), id)));
+        let (busy, parent) = (node.memory.is_busy(), node.parent);
         1 + parent
             .filter(|_| busy)
-            .map_or(0, |parent| self.look_above(parent, now, changes))
+            .map_or(0, |parent| self.sample_ancestors(parent, now, changes))
     }
 
     /// Looks at `id` and all above it, up to one that was looked at a moment ago: what a cgroup takes in counts for all
     /// above it, and would be taken for something else by who compares the two. Says how many were looked at.
-    fn look_above(&mut self, id: CgroupId, now: Instant, changes: &mut Changes) -> usize {
+    fn sample_ancestors(&mut self, id: CgroupId, now: Instant, changes: &mut Changes) -> usize {
         let mut looked = 0;
         let mut at = Some(id);
-        while let Some(node) = at.and_then(|id| self.mirror.get(id)) {
-            if node.meter.age(now).is_some_and(|age| age < MOMENT) {
+        while let Some(node) = at.and_then(|id| self.cgroups.get(id)) {
+            if node.memory.age(now).is_some_and(|age| age < MOMENT) {
                 break;
             }
             let id = node.cgroup.id();
             at = node.parent;
-            self.look_at(id, now, changes);
+            self.sample_one(id, now, changes);
             looked += 1;
         }
         looked
@@ -238,60 +238,60 @@ impl Observer {
         &mut self,
         config: &Config,
         now: Instant,
-        coming: u64,
-        spared: impl Fn(Key) -> Option<Spared>,
+        reclaim_in_flight: u64,
+        exempt: impl Fn(Key) -> Option<ReclaimExemption>,
     ) -> Snapshot {
-        let order = self.mirror.order();
+        let order = self.cgroups.preorder();
         let mut places = std::collections::HashMap::with_capacity(order.len());
         let mut tenants = Vec::with_capacity(order.len() + 1);
         for id in order {
-            let Some(node) = self.mirror.get(id) else {
+            let Some(node) = self.cgroups.get(id) else {
                 continue;
             };
             places.insert(id, tenants.len());
             let key = Key::Cgroup(id);
-            let meter = &node.meter;
+            let meter = &node.memory;
             let leaf = node.children.is_empty();
-            let unable = self.abilities.spares(meter.anon, self.room.swap_on());
+            let unable = self.features.exempts(meter.anon, self.memory.swap_on());
             let crowded = node.children.len() > MOST_CHILDREN;
-            let unable = unable.or_else(|| crowded.then_some(Spared::Crowded));
+            let unable = unable.or_else(|| crowded.then_some(ReclaimExemption::Crowded));
             tenants.push(Tenant {
                 key,
                 parent: node.parent.and_then(|p| places.get(&p).copied()),
-                weight: self.mirror.weight(node).0,
+                weight: self.cgroups.weight(node).0,
                 floor: 0,
-                wish: 0,
+                requested: 0,
                 file: meter.file.saturating_sub(node.excluded_file),
                 own: 0,
-                residue: 0,
-                unreachable: 0,
+                orphaned: 0,
+                untargetable: 0,
                 other: meter.other,
-                stuck: meter.stuck,
+                unreclaimable: meter.unreclaimable,
                 leaf,
                 populated: node.populated,
-                wants_more: leaf && meter.wants_more(now),
+                growing: leaf && meter.growing(now),
                 idle_for: if leaf {
                     meter.idle_for(now)
                 } else {
                     Duration::ZERO
                 },
                 mapped: meter.mapped,
-                seen: self
-                    .curves
-                    .seen(id)
-                    .unwrap_or_else(|| meter.seen(self.abilities.multi_gen, now)),
-                spared: unable.or_else(|| spared(key)),
+                working_set: self
+                    .reuse
+                    .working_set(id)
+                    .unwrap_or_else(|| meter.working_set(self.features.multi_gen, now)),
+                exempt: unable.or_else(|| exempt(key)),
             });
         }
         self.sum_up(&mut tenants);
-        let spared = spared(Key::Outside);
+        let exempt = exempt(Key::Unmanaged);
         let outside = self
-            .outside
-            .tenant(&self.room, &tenants, config.outside, now, spared);
+            .unmanaged
+            .tenant(&self.memory, &tenants, config.outside, now, exempt);
         tenants.push(outside);
         let memory = crate::plan::Memory {
-            coming,
-            ..self.room.memory()
+            reclaim_in_flight,
+            ..self.memory.memory()
         };
         Snapshot { memory, tenants }
     }
@@ -306,26 +306,26 @@ impl Observer {
             let (tenant, sum) = (&mut tenants[i], below[i]);
             tenant.file = tenant.file.max(sum.file);
             tenant.other = tenant.other.max(sum.other);
-            tenant.stuck = tenant.stuck.max(sum.stuck);
+            tenant.unreclaimable = tenant.unreclaimable.max(sum.unreclaimable);
             tenant.own = tenant.file - sum.file;
             if !tenant.leaf {
-                tenant.residue = tenant.own;
+                tenant.orphaned = tenant.own;
             }
             let mut others = sum.others;
             if let Key::Cgroup(id) = tenant.key
-                && let Some(node) = self.mirror.get(id)
+                && let Some(node) = self.cgroups.get(id)
             {
-                (tenant.floor, tenant.wish) = node.floors(tenant.other);
-                others |= node.has_others();
+                (tenant.floor, tenant.requested) = node.floors(tenant.other);
+                others |= node.has_unmanaged_children();
             }
             if others {
-                tenant.spared = tenant.spared.or(Some(Spared::Excluded));
+                tenant.exempt = tenant.exempt.or(Some(ReclaimExemption::Excluded));
             }
             if let Some(parent) = tenant.parent {
                 let parent = &mut below[parent];
                 parent.file = parent.file.saturating_add(tenant.file);
                 parent.other = parent.other.saturating_add(tenant.other);
-                parent.stuck = parent.stuck.saturating_add(tenant.stuck);
+                parent.unreclaimable = parent.unreclaimable.saturating_add(tenant.unreclaimable);
                 parent.others |= others;
             }
         }
@@ -337,7 +337,7 @@ impl Observer {
 struct Below {
     file: u64,
     other: u64,
-    stuck: u64,
+    unreclaimable: u64,
     /// Whether any cgroup below is no tenant.
     others: bool,
 }

@@ -5,12 +5,12 @@ use std::time::Instant;
 use justitia_share::curve::{BLOCK, Curve, HALF_LIFE, Recent, ReuseTimes, Room, next_shift};
 use justitia_share::num::{to_f64, to_u64};
 
-use crate::plan::{Evidence, Seen};
+use crate::plan::{Evidence, WorkingSet};
 use justitia_api::CurveStatus;
 
 /// What the probes have counted of one tenant by now.
 #[derive(Clone, Debug, Default)]
-pub struct Counted {
+pub struct ReuseCounts {
     /// Reuse times.
     pub reuse: ReuseTimes,
     /// Accesses that made a block forgotten.
@@ -36,7 +36,7 @@ const LEAST: f64 = 0.01;
 pub struct Reuse {
     since: Instant,
     at: Instant,
-    before: Counted,
+    before: ReuseCounts,
     recent: Recent,
     curve: Curve,
     shift: u32,
@@ -47,7 +47,7 @@ impl Reuse {
     /// Watched from `now` on, when so many accesses had been counted.
     #[must_use]
     pub fn new(now: Instant, visits: u64) -> Self {
-        let mut before = Counted::default();
+        let mut before = ReuseCounts::default();
         before.reuse.visits = visits;
         Self {
             since: now,
@@ -61,7 +61,7 @@ impl Reuse {
     }
 
     /// Takes what was counted by now. `capacity` is the largest cache that a tenant can have, bytes.
-    pub fn take(&mut self, counted: Counted, capacity: u64, now: Instant) {
+    pub fn take(&mut self, counted: ReuseCounts, capacity: u64, now: Instant) {
         let new = counted.reuse.since(&self.before.reuse);
         let capacity = capacity / BLOCK;
         let shift = next_shift(Room {
@@ -90,7 +90,7 @@ impl Reuse {
 
     /// The curve, as it is told; `None` while nothing is accessed.
     #[must_use]
-    pub fn told(&self) -> Option<CurveStatus> {
+    pub fn status(&self) -> Option<CurveStatus> {
         // What a count is worth that goes on for ever: counts fade.
         let counted = HALF_LIFE.as_secs_f64() / std::f64::consts::LN_2;
         let accesses = self.curve.accesses() / counted;
@@ -108,9 +108,9 @@ impl Reuse {
 
     /// What it says to the planners.
     #[must_use]
-    pub fn seen(&self) -> Seen {
+    pub fn working_set(&self) -> WorkingSet {
         let watched = self.at.saturating_duration_since(self.since);
-        Seen {
+        WorkingSet {
             useful: to_u64(self.useful).saturating_mul(BLOCK),
             watched,
             by: Evidence::Accesses,

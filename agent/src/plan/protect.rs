@@ -1,8 +1,8 @@
 //! Standing protection: `memory.low` in proportion to the entitlements, so that the kernel's own reclaim
 //! respects them between two of our decisions.
 
+use super::entitlements::Entitlements;
 use super::mib;
-use super::shares::Shares;
 use super::snapshot::{Key, Snapshot};
 
 /// Set `memory.low` of one cgroup.
@@ -48,7 +48,7 @@ const PAGE: u64 = 4096;
 #[must_use]
 pub fn plan_protection(
     snapshot: &Snapshot,
-    shares: &Shares,
+    entitlements: &Entitlements,
     standing: &[Option<u64>],
 ) -> Vec<LowIntent> {
     let tenants = &snapshot.tenants;
@@ -62,7 +62,7 @@ pub fn plan_protection(
     for i in (0..tenants.len()).rev() {
         if tenants[i].leaf {
             // A leaf without protected pages needs no protection of the rest either.
-            let protected = shares.protected[i];
+            let protected = entitlements.protected[i];
             let other = if protected > 0 { tenants[i].other } else { 0 };
             wanted[i] = LowReason { protected, other };
         }
@@ -80,7 +80,7 @@ pub fn plan_protection(
             let low = (reason.protected + reason.other) / PAGE * PAGE;
             let deadband = (low / 32).max(1 << 20);
             let moved = low.abs_diff(now) > deadband || (low == 0 && now != 0);
-            (moved && tenant.key != Key::Outside).then_some(LowIntent {
+            (moved && tenant.key != Key::Unmanaged).then_some(LowIntent {
                 key: tenant.key,
                 low,
                 reason,

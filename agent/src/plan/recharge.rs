@@ -12,13 +12,13 @@ use justitia_kernel::file::FileId;
 use justitia_kernel::probes::SharedInode;
 use justitia_share::num::{to_f64, to_u64};
 
+use super::entitlements::Entitlements;
 use super::mib;
-use super::shares::Shares;
 use super::snapshot::{Key, Snapshot};
 
 /// Hand a file's pages to a heavier tenant.
 #[derive(Clone, Debug, PartialEq)]
-pub struct OwnIntent {
+pub struct RechargeIntent {
     /// Which file.
     pub file: FileId,
     /// To whom: a leaf.
@@ -28,12 +28,12 @@ pub struct OwnIntent {
     /// Bytes of the file in the cache.
     pub cached: u64,
     /// The facts behind it.
-    pub reason: OwnReason,
+    pub reason: RechargeReason,
 }
 
 /// Why a file should have another owner.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct OwnReason {
+pub struct RechargeReason {
     /// The owner's part of the machine by weight, 0 to 1.
     pub owners_part: f64,
     /// The same of whom the kernel charges; 0 for a cgroup that is gone.
@@ -50,7 +50,7 @@ pub struct OwnReason {
     pub cost: u64,
 }
 
-impl std::fmt::Display for OwnReason {
+impl std::fmt::Display for RechargeReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
@@ -82,7 +82,7 @@ pub const ROOM: u64 = 16 << 20;
 
 /// Why a file stays with whom it is charged to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stays {
+pub enum KeepReason {
     /// Somebody has it mapped.
     Mapped,
     /// Little of it is cached.
@@ -103,21 +103,21 @@ pub enum Stays {
 /// `files` is what the probe has seen over `seconds`; `root` is the root cgroup, whose pages belong to no tenant;
 /// `rests` says which files were tried lately. Nothing at all while free memory is near the reserve.
 #[must_use]
-pub fn plan_ownership(
+pub fn plan_recharge(
     snapshot: &Snapshot,
-    shares: &Shares,
+    entitlements: &Entitlements,
     files: &[SharedInode],
     seconds: f64,
     root: CgroupId,
     most: u64,
     rests: impl Fn(FileId) -> bool,
-) -> Vec<OwnIntent> {
+) -> Vec<RechargeIntent> {
     let memory = &snapshot.memory;
-    if memory.free < shares.reserve.saturating_add(ROOM) {
+    if memory.free < entitlements.free_headroom.saturating_add(ROOM) {
         return Vec::new();
     }
-    let mut tenants = Tenants::of(snapshot, shares, root);
-    let mut intents: Vec<OwnIntent> = Vec::new();
+    let mut tenants = Tenants::of(snapshot, entitlements, root);
+    let mut intents: Vec<RechargeIntent> = Vec::new();
     let mut together: u64 = 0;
     while together < most {
         let taken = |file: FileId| intents.iter().any(|intent| intent.file == file);
@@ -152,7 +152,7 @@ struct Tenants<'a> {
 }
 
 impl<'a> Tenants<'a> {
-    fn of(snapshot: &'a Snapshot, shares: &Shares, root: CgroupId) -> Self {
+    fn of(snapshot: &'a Snapshot, entitlements: &Entitlements, root: CgroupId) -> Self {
         let tenants = &snapshot.tenants;
         let mut siblings: HashMap<Option<usize>, u64> = HashMap::new();
         for tenant in tenants {
@@ -173,14 +173,14 @@ impl<'a> Tenants<'a> {
                 .collect(),
             held: tenants.iter().map(|t| t.file).collect(),
             parts,
-            capacity: shares.capacity,
+            capacity: entitlements.capacity,
             root,
         }
     }
 
     fn find(&self, id: CgroupId) -> Option<usize> {
         let key = if id == self.root {
-            Key::Outside
+            Key::Unmanaged
         } else {
             Key::Cgroup(id)
         };
@@ -198,7 +198,7 @@ impl<'a> Tenants<'a> {
     }
 
     /// Goes on as if a file had been handed over.
-    fn hand_over(&mut self, intent: &OwnIntent) {
+    fn hand_over(&mut self, intent: &RechargeIntent) {
         if let Some(i) = self.find(intent.charged) {
             self.held[i] = self.held[i].saturating_sub(intent.cached);
         }
@@ -212,12 +212,12 @@ impl<'a> Tenants<'a> {
         file: &SharedInode,
         seconds: f64,
         rests: impl Fn(FileId) -> bool,
-    ) -> Result<OwnIntent, Stays> {
+    ) -> Result<RechargeIntent, KeepReason> {
         if file.mapped {
-            return Err(Stays::Mapped);
+            return Err(KeepReason::Mapped);
         }
         if file.cached < SMALLEST {
-            return Err(Stays::Small);
+            return Err(KeepReason::Small);
         }
         let id = FileId {
             device: file.device,
@@ -225,7 +225,7 @@ impl<'a> Tenants<'a> {
             generation: file.generation,
         };
         if rests(id) {
-            return Err(Stays::Rests);
+            return Err(KeepReason::Rests);
         }
         let needed = PART * to_f64(file.cached);
         let mut readers: Vec<CgroupId> = file.uses.iter().map(|one| one.user).collect();
@@ -233,7 +233,7 @@ impl<'a> Tenants<'a> {
         readers.dedup();
         readers.retain(|user| to_f64(used(file, *user)) >= needed);
         if readers.is_empty() {
-            return Err(Stays::Little);
+            return Err(KeepReason::Little);
         }
         let (owner, user) = readers
             .into_iter()
@@ -246,33 +246,33 @@ impl<'a> Tenants<'a> {
                 let heavier = self.parts[*a].total_cmp(&self.parts[*b]);
                 heavier.then(used(file, *x).cmp(&used(file, *y)))
             })
-            .ok_or(Stays::InOrder)?;
+            .ok_or(KeepReason::InOrder)?;
         let usage = file
             .uses
             .iter()
             .filter(|one| one.user == user)
             .max_by_key(|one| one.bytes)
-            .ok_or(Stays::InOrder)?;
+            .ok_or(KeepReason::InOrder)?;
         // A cgroup that is gone has no weight any more, and nothing protects its pages.
         let charged = self.find(usage.charged);
         let charged_part = charged.map_or(0.0, |i| self.parts[i]);
         let exposed = charged.map_or(1.0, |i| self.exposed(i, 0));
         if charged_part >= self.parts[owner] {
-            return Err(Stays::InOrder);
+            return Err(KeepReason::InOrder);
         }
         let exposed_after = self.exposed(owner, file.cached);
         let used = used(file, user);
         let rate = to_f64(used) / seconds.max(0.001);
         let gain = rate * f64::from(HORIZON) * (exposed - exposed_after).max(0.0);
         if gain < WORTH * to_f64(file.cached) {
-            return Err(Stays::NotWorthIt);
+            return Err(KeepReason::NotWorthIt);
         }
-        Ok(OwnIntent {
+        Ok(RechargeIntent {
             file: id,
             owner: user,
             charged: usage.charged,
             cached: file.cached,
-            reason: OwnReason {
+            reason: RechargeReason {
                 owners_part: self.parts[owner],
                 charged_part,
                 used,

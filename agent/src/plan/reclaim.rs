@@ -2,7 +2,7 @@
 
 use justitia_share::{give_back, overage};
 
-use super::shares::Shares;
+use super::entitlements::Entitlements;
 use super::snapshot::{Key, Snapshot};
 
 /// Reclaim this much from one tenant.
@@ -24,7 +24,7 @@ pub struct Reason {
     /// What it is entitled to.
     pub entitled: u64,
     /// Whether this is about what an inner node has of its own.
-    pub residue: bool,
+    pub orphaned: bool,
     /// Free memory.
     pub free: u64,
     /// What free memory should be.
@@ -35,7 +35,7 @@ impl std::fmt::Display for Reason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mib = |bytes: u64| bytes / (1 << 20);
         let usage = mib(self.usage);
-        if self.residue {
+        if self.orphaned {
             write!(
                 f,
                 "holds {usage} MiB that none of its cgroups is charged with"
@@ -64,28 +64,30 @@ pub const MOST: u64 = 32 << 20;
 /// for all, and from those within their entitlement, nothing is taken. What an inner node has of its own is overage,
 /// down to the floors of the node and of those above it.
 #[must_use]
-pub fn plan_reclaim(snapshot: &Snapshot, shares: &Shares) -> Vec<ReclaimIntent> {
+pub fn plan_reclaim(snapshot: &Snapshot, entitlements: &Entitlements) -> Vec<ReclaimIntent> {
     let free = snapshot.memory.free;
-    let need = shares
-        .reserve
+    let need = entitlements
+        .free_headroom
         .saturating_sub(free)
-        .saturating_sub(snapshot.memory.coming);
+        .saturating_sub(snapshot.memory.reclaim_in_flight);
     if need == 0 {
         return Vec::new();
     }
-    let stuck = own_stuck(snapshot);
+    let unreclaimable = own_stuck(snapshot);
     let spare = |i: usize| -> u64 {
         let tenant = &snapshot.tenants[i];
-        if tenant.spared.is_some() {
+        if tenant.exempt.is_some() {
             return 0;
         }
-        let held = tenant.own.saturating_sub(tenant.unreachable);
+        let held = tenant.own.saturating_sub(tenant.untargetable);
         let (over, keep) = if tenant.leaf {
-            let keep = shares.entitled[i].max(tenant.floor).max(tenant.stuck);
+            let keep = entitlements.entitled[i]
+                .max(tenant.floor)
+                .max(tenant.unreclaimable);
             (overage(held, keep), keep)
         } else {
             let above_floors = above_floors(snapshot, i);
-            (overage(held, stuck[i]).min(above_floors), 0)
+            (overage(held, unreclaimable[i]).min(above_floors), 0)
         };
         if over < LEAST.max(keep / 256) {
             0
@@ -103,10 +105,10 @@ pub fn plan_reclaim(snapshot: &Snapshot, shares: &Shares) -> Vec<ReclaimIntent> 
             bytes: bytes.min(MOST),
             reason: Reason {
                 usage: snapshot.tenants[i].own,
-                entitled: shares.entitled[i],
-                residue: !snapshot.tenants[i].leaf,
+                entitled: entitlements.entitled[i],
+                orphaned: !snapshot.tenants[i].leaf,
                 free,
-                reserve: shares.reserve,
+                reserve: entitlements.free_headroom,
             },
         })
         .collect()
@@ -114,13 +116,13 @@ pub fn plan_reclaim(snapshot: &Snapshot, shares: &Shares) -> Vec<ReclaimIntent> 
 
 /// What cannot be reclaimed of what each tenant has of its own.
 fn own_stuck(snapshot: &Snapshot) -> Vec<u64> {
-    let mut stuck: Vec<u64> = snapshot.tenants.iter().map(|t| t.stuck).collect();
+    let mut unreclaimable: Vec<u64> = snapshot.tenants.iter().map(|t| t.unreclaimable).collect();
     for tenant in &snapshot.tenants {
         if let Some(parent) = tenant.parent {
-            stuck[parent] = stuck[parent].saturating_sub(tenant.stuck);
+            unreclaimable[parent] = unreclaimable[parent].saturating_sub(tenant.unreclaimable);
         }
     }
-    stuck
+    unreclaimable
 }
 
 /// How much can go before the tenant, or one above it, has less than its floor.

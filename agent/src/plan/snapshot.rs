@@ -12,7 +12,7 @@ pub enum Key {
     /// A cgroup.
     Cgroup(CgroupId),
     /// Everything outside any managed cgroup: the root cgroup's own processes, and excluded cgroups.
-    Outside,
+    Unmanaged,
 }
 
 /// The machine's memory. Amounts in bytes.
@@ -23,11 +23,11 @@ pub struct Memory {
     /// Free now.
     pub free: u64,
     /// About to be free: reclaim that is under way.
-    pub coming: u64,
+    pub reclaim_in_flight: u64,
     /// The sum of the zones' low watermarks: below it the kernel's own reclaim is woken.
     pub low_watermark: u64,
     /// How fast the free memory is being used up, bytes per second, what reclaim refilled included.
-    pub falling: u64,
+    pub consumption_rate: u64,
 }
 
 /// A node of the weight tree as observed. Amounts in bytes.
@@ -43,39 +43,39 @@ pub struct Tenant {
     pub floor: u64,
     /// File pages that it asks to keep, of what its parent gets: the word of somebody to whom the parent is
     /// delegated, and so nothing to do with how much that is.
-    pub wish: u64,
+    pub requested: u64,
     /// File pages on its LRU lists, its descendants' included.
     pub file: u64,
     /// Of `file`, what is charged to none of its living children: all of a leaf's. Of an inner node, what its own
     /// processes have read before it had children, and what children have read that were removed since.
     pub own: u64,
     /// Of `own`, what no living process stands for: it has no demand. All that an inner node has of its own.
-    pub residue: u64,
+    pub orphaned: u64,
     /// Of `own`, what this kernel has no way to reclaim from alone.
-    pub unreachable: u64,
+    pub untargetable: u64,
     /// Charged memory that is not file pages on LRU lists (anonymous, kernel, shmem).
     pub other: u64,
     /// File pages that cannot be reclaimed now: dirty or under writeback.
-    pub stuck: u64,
+    pub unreclaimable: u64,
     /// Whether it has no managed children.
     pub leaf: bool,
     /// Whether any process lives in it or below.
     pub populated: bool,
     /// Whether its cache has been growing, or would have, had nothing been reclaimed from it.
-    pub wants_more: bool,
+    pub growing: bool,
     /// For how long it has not been using its cache.
     pub idle_for: Duration,
     /// File pages that processes have mapped: the probes do not see how these are used.
     pub mapped: u64,
     /// The cache that it can use, as far as that is known.
-    pub seen: Seen,
+    pub working_set: WorkingSet,
     /// Why nothing may be reclaimed from it now, if so.
-    pub spared: Option<Spared>,
+    pub exempt: Option<ReclaimExemption>,
 }
 
 /// What is known of a tenant's use of its cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct WorkingSet {
     /// The cache that it can use, bytes.
     pub useful: u64,
     /// For how long it has been watched without using more: the longer, the surer.
@@ -86,7 +86,7 @@ pub struct Seen {
 
 /// Why nothing is reclaimed from a tenant.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Spared {
+pub enum ReclaimExemption {
     /// Its tasks are all stalled on memory for this part of the time (PSI `full avg10`, percent).
     Thrashing(f64),
     /// This kernel cannot reclaim from it without touching anonymous memory.
@@ -101,7 +101,7 @@ pub enum Spared {
     Fruitless,
 }
 
-impl std::fmt::Display for Spared {
+impl std::fmt::Display for ReclaimExemption {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Thrashing(full) => {

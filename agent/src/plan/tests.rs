@@ -14,9 +14,9 @@ fn memory(free: u64) -> Memory {
     Memory {
         total: 1024 * MIB,
         free: free * MIB,
-        coming: 0,
+        reclaim_in_flight: 0,
         low_watermark: 6 * MIB,
-        falling: 0,
+        consumption_rate: 0,
     }
 }
 
@@ -27,20 +27,20 @@ fn leaf(id: u64, weight: u64, file: u64) -> Tenant {
         parent: None,
         weight: Weight::try_from(weight).unwrap(),
         floor: 0,
-        wish: 0,
+        requested: 0,
         file: file * MIB,
         own: file * MIB,
-        residue: 0,
-        unreachable: 0,
+        orphaned: 0,
+        untargetable: 0,
         other: 10 * MIB,
-        stuck: 0,
+        unreclaimable: 0,
         leaf: true,
         populated: true,
-        wants_more: true,
+        growing: true,
         idle_for: Duration::ZERO,
         mapped: 0,
-        seen: Seen::default(),
-        spared: None,
+        working_set: WorkingSet::default(),
+        exempt: None,
     }
 }
 
@@ -49,7 +49,7 @@ fn inner(id: u64, file: u64, own: u64) -> Tenant {
     Tenant {
         leaf: false,
         own: own * MIB,
-        residue: own * MIB,
+        orphaned: own * MIB,
         ..leaf(id, 100, file)
     }
 }
@@ -61,22 +61,22 @@ fn snapshot(free: u64, tenants: Vec<Tenant>) -> Snapshot {
     }
 }
 
-fn plan(snapshot: &Snapshot) -> (Shares, Vec<(u64, u64)>) {
-    let shares = Shares::of(snapshot, &Policy::default());
-    let intents = plan_reclaim(snapshot, &shares)
+fn plan(snapshot: &Snapshot) -> (Entitlements, Vec<(u64, u64)>) {
+    let entitlements = Entitlements::of(snapshot, &Policy::default());
+    let intents = plan_reclaim(snapshot, &entitlements)
         .into_iter()
         .map(|i| match i.key {
             Key::Cgroup(CgroupId(id)) => (id, i.bytes),
-            Key::Outside => (0, i.bytes),
+            Key::Unmanaged => (0, i.bytes),
         })
         .collect();
-    (shares, intents)
+    (entitlements, intents)
 }
 
 #[test]
 fn while_there_is_room_nothing_is_taken() {
-    let (shares, intents) = plan(&snapshot(500, vec![leaf(1, 100, 300), leaf(2, 800, 10)]));
-    assert!(intents.is_empty(), "{shares:?} {intents:?}");
+    let (entitlements, intents) = plan(&snapshot(500, vec![leaf(1, 100, 300), leaf(2, 800, 10)]));
+    assert!(intents.is_empty(), "{entitlements:?} {intents:?}");
 }
 
 #[test]
@@ -87,15 +87,15 @@ fn when_it_is_short_those_above_their_entitlement_give_back_in_proportion() {
         leaf(3, 400, 200),
         leaf(4, 800, 200),
     ];
-    let (shares, intents) = plan(&snapshot(4, four));
+    let (entitlements, intents) = plan(&snapshot(4, four));
     // 800 MiB + 4 free - 10 in reserve = 794, by weight 1:2:4:8.
-    assert_eq!(shares.capacity, 794 * MIB);
-    assert_eq!(shares.entitled[0], (794 * MIB + 7) / 15);
+    assert_eq!(entitlements.capacity, 794 * MIB);
+    assert_eq!(entitlements.entitled[0], (794 * MIB + 7) / 15);
     let ids: Vec<u64> = intents.iter().map(|i| i.0).collect();
     assert_eq!(ids, [1, 2], "the third and fourth are below theirs");
     let taken: u64 = intents.iter().map(|i| i.1).sum();
     assert_eq!(taken, 6 * MIB, "what is missing, no more");
-    let over = |i: usize| (200 * MIB - shares.entitled[i]) as u128;
+    let over = |i: usize| (200 * MIB - entitlements.entitled[i]) as u128;
     let exact = u128::from(6 * MIB) * over(0) / (over(0) + over(1));
     assert!(u128::from(intents[0].1).abs_diff(exact) <= 1);
 }
@@ -105,11 +105,13 @@ fn each_reason_to_take_nothing() {
     type Change = fn(&mut Tenant);
     let cases: [(&str, Change); 5] = [
         ("its floor", |t| t.floor = t.file),
-        ("it thrashes", |t| t.spared = Some(Spared::Thrashing(80.0))),
-        ("only anonymous means", |t| {
-            t.spared = Some(Spared::Anonymous)
+        ("it thrashes", |t| {
+            t.exempt = Some(ReclaimExemption::Thrashing(80.0))
         }),
-        ("all of it dirty", |t| t.stuck = t.file),
+        ("only anonymous means", |t| {
+            t.exempt = Some(ReclaimExemption::Anonymous)
+        }),
+        ("all of it dirty", |t| t.unreclaimable = t.file),
         ("an inner node", |t| (t.leaf, t.own) = (false, 0)),
     ];
     for (name, change) in cases {
@@ -122,37 +124,40 @@ fn each_reason_to_take_nothing() {
 
 /// A tenant of which it is known for three minutes what it uses, in MiB.
 fn seen(useful: u64, tenant: Tenant) -> Tenant {
-    let seen = Seen {
+    let working_set = WorkingSet {
         useful: useful * MIB,
         watched: Duration::from_secs(180),
         by: Evidence::Accesses,
     };
-    Tenant { seen, ..tenant }
+    Tenant {
+        working_set,
+        ..tenant
+    }
 }
 
 #[test]
 fn what_is_used_comes_before_what_is_read_once() {
     let tenants = vec![seen(400, leaf(1, 100, 400)), seen(0, leaf(2, 800, 400))];
-    let shares = Shares::of(&snapshot(2, tenants.clone()), &Policy::default());
-    assert!(shares.entitled[0] >= 400 * MIB);
-    assert_eq!(shares.protected[0], 400 * MIB);
+    let entitlements = Entitlements::of(&snapshot(2, tenants.clone()), &Policy::default());
+    assert!(entitlements.entitled[0] >= 400 * MIB);
+    assert_eq!(entitlements.protected[0], 400 * MIB);
     // The rest is for those that take in more.
-    assert!(shares.entitled[1] > 300 * MIB);
+    assert!(entitlements.entitled[1] > 300 * MIB);
     let usage = Policy {
         demand: DemandModel::Usage,
         ..Policy::default()
     };
-    let shares = Shares::of(&snapshot(2, tenants), &usage);
-    assert!(shares.entitled[0] < 100 * MIB, "by weight alone");
+    let entitlements = Entitlements::of(&snapshot(2, tenants), &usage);
+    assert!(entitlements.entitled[0] < 100 * MIB, "by weight alone");
 }
 
 #[test]
 fn what_is_not_used_again_is_kept_until_that_is_sure() {
     let quiet = |watched| {
         let mut tenants = vec![seen(0, leaf(1, 800, 400)), leaf(2, 100, 400)];
-        tenants[0].wants_more = false;
-        tenants[0].seen.watched = Duration::from_secs(watched);
-        Shares::of(&snapshot(2, tenants), &Policy::default()).protected[0]
+        tenants[0].growing = false;
+        tenants[0].working_set.watched = Duration::from_secs(watched);
+        Entitlements::of(&snapshot(2, tenants), &Policy::default()).protected[0]
     };
     assert_eq!(quiet(30), 400 * MIB);
     assert_eq!(quiet(180), 0);
@@ -161,50 +166,50 @@ fn what_is_not_used_again_is_kept_until_that_is_sure() {
 #[test]
 fn what_processes_have_mapped_counts_as_used() {
     let mut tenants = vec![seen(0, leaf(1, 800, 400)), leaf(2, 100, 400)];
-    tenants[0].wants_more = false;
+    tenants[0].growing = false;
     tenants[0].mapped = 150 * MIB;
-    let shares = Shares::of(&snapshot(2, tenants), &Policy::default());
-    assert_eq!(shares.protected[0], 150 * MIB);
+    let entitlements = Entitlements::of(&snapshot(2, tenants), &Policy::default());
+    assert_eq!(entitlements.protected[0], 150 * MIB);
 }
 
 #[test]
 fn a_tenant_whose_accesses_are_not_seen_keeps_what_it_holds_and_a_dead_one_nothing() {
     let mut tenants = vec![leaf(1, 800, 400), leaf(2, 100, 400)];
-    tenants[0].wants_more = false;
-    let held = Shares::of(&snapshot(2, tenants.clone()), &Policy::default());
+    tenants[0].growing = false;
+    let held = Entitlements::of(&snapshot(2, tenants.clone()), &Policy::default());
     assert_eq!(
         held.protected[0],
         400 * MIB,
         "its weight entitles it to all that it holds"
     );
     tenants[0].populated = false;
-    let dead = Shares::of(&snapshot(2, tenants), &Policy::default());
+    let dead = Entitlements::of(&snapshot(2, tenants), &Policy::default());
     assert_eq!(dead.protected[0], 0);
 }
 
 #[test]
 fn what_cannot_be_reclaimed_counts_as_a_floor() {
     let mut tenants = vec![leaf(1, 100, 400), leaf(2, 100, 400)];
-    tenants[0].stuck = 390 * MIB;
-    let shares = Shares::of(&snapshot(10, tenants), &Policy::default());
-    assert_eq!(shares.entitled[0], 400 * MIB);
+    tenants[0].unreclaimable = 390 * MIB;
+    let entitlements = Entitlements::of(&snapshot(10, tenants), &Policy::default());
+    assert_eq!(entitlements.entitled[0], 400 * MIB);
     let mut tenants = vec![leaf(1, 100, 400), leaf(2, 800, 400)];
-    tenants[0].stuck = 390 * MIB;
-    let shares = Shares::of(&snapshot(10, tenants), &Policy::default());
-    assert_eq!(shares.entitled, [390 * MIB, 410 * MIB]);
+    tenants[0].unreclaimable = 390 * MIB;
+    let entitlements = Entitlements::of(&snapshot(10, tenants), &Policy::default());
+    assert_eq!(entitlements.entitled, [390 * MIB, 410 * MIB]);
 }
 
 /// A slice with two children, delegated to their owner, beside a sibling; all want all they can get.
-fn delegated(low: u64, wishes: [u64; 2]) -> Snapshot {
+fn delegated(low: u64, requests: [u64; 2]) -> Snapshot {
     let mut slice = inner(1, 400, 0);
     slice.floor = low * MIB;
-    let child = |id: u64, wish: u64| Tenant {
+    let child = |id: u64, requested: u64| Tenant {
         parent: Some(0),
-        wish,
+        requested,
         ..leaf(id, 100, 200)
     };
     let sibling = leaf(4, 100, 400);
-    let children = [child(2, wishes[0]), child(3, wishes[1])];
+    let children = [child(2, requests[0]), child(3, requests[1])];
     snapshot(
         10,
         [slice]
@@ -220,25 +225,32 @@ fn a_delegates_wish_counts_inside_what_was_delegated() {
     // 800 MiB to divide by two weights: 400 for the slice, unless the administrator has set a floor for it.
     let cases = [
         ("nobody says anything", 0, [0, 0], [400, 200, 200, 400]),
-        ("one wishes", 0, [150 * MIB, 0], [400, 200, 200, 400]),
+        ("one requests", 0, [150 * MIB, 0], [400, 200, 200, 400]),
         ("one hoards", 0, [u64::MAX, 0], [400, 200, 200, 400]),
         ("both hoard", 0, [u64::MAX; 2], [400, 200, 200, 400]),
         ("the administrator", 500, [0, 0], [500, 250, 250, 300]),
     ];
-    for (name, low, wishes, expected) in cases {
-        let mut snap = delegated(low, wishes);
+    for (name, low, requests, expected) in cases {
+        let mut snap = delegated(low, requests);
         if low > 0 {
             snap.tenants[0].file = 500 * MIB;
         }
-        let shares = Shares::of(&snap, &Policy::default());
-        assert_eq!(shares.entitled, expected.map(|part| part * MIB), "{name}");
+        let entitlements = Entitlements::of(&snap, &Policy::default());
+        assert_eq!(
+            entitlements.entitled,
+            expected.map(|part| part * MIB),
+            "{name}"
+        );
     }
     // Inside, it does count.
     let mut snap = delegated(0, [u64::MAX, 0]);
     snap.tenants[1].file = 300 * MIB;
     snap.tenants[2].file = 100 * MIB;
-    let shares = Shares::of(&snap, &Policy::default());
-    assert_eq!(shares.entitled, [400, 300, 100, 400].map(|part| part * MIB));
+    let entitlements = Entitlements::of(&snap, &Policy::default());
+    assert_eq!(
+        entitlements.entitled,
+        [400, 300, 100, 400].map(|part| part * MIB)
+    );
 }
 
 #[test]
@@ -249,8 +261,8 @@ fn protection_goes_down_the_ancestry_with_a_deadband() {
     let mut other = leaf(3, 300, 50);
     other.parent = Some(0);
     let snap = snapshot(10, vec![inner, child, other]);
-    let shares = Shares::of(&snap, &Policy::default());
-    let lows = plan_protection(&snap, &shares, &[Some(0), Some(0), Some(0)]);
+    let entitlements = Entitlements::of(&snap, &Policy::default());
+    let lows = plan_protection(&snap, &entitlements, &[Some(0), Some(0), Some(0)]);
     let of = |i: usize| lows[i].low;
     assert_eq!(lows.len(), 3);
     assert!(
@@ -260,11 +272,11 @@ fn protection_goes_down_the_ancestry_with_a_deadband() {
     assert!(of(2) > 2 * of(1));
     let standing: Vec<Option<u64>> = lows.iter().map(|l| Some(l.low + l.low / 64)).collect();
     assert!(
-        plan_protection(&snap, &shares, &standing).is_empty(),
+        plan_protection(&snap, &entitlements, &standing).is_empty(),
         "within the deadband"
     );
     assert!(
-        plan_protection(&snap, &shares, &[None, None, None]).is_empty(),
+        plan_protection(&snap, &entitlements, &[None, None, None]).is_empty(),
         "not ours to write"
     );
 }
@@ -272,16 +284,16 @@ fn protection_goes_down_the_ancestry_with_a_deadband() {
 #[test]
 fn the_reserve_looks_ahead_and_is_bounded() {
     let policy = Policy::default();
-    let calm = policy.reserve(&memory(100));
+    let calm = policy.free_headroom(&memory(100));
     assert_eq!(calm, 6 * MIB + 4 * MIB);
-    let falling = |rate| {
-        policy.reserve(&Memory {
-            falling: rate,
+    let with_rate = |rate| {
+        policy.free_headroom(&Memory {
+            consumption_rate: rate,
             ..memory(100)
         })
     };
-    assert_eq!(falling(50 * MIB), 16 * MIB);
-    assert_eq!(falling(u64::MAX), 6 * MIB + 64 * MIB);
+    assert_eq!(with_rate(50 * MIB), 16 * MIB);
+    assert_eq!(with_rate(u64::MAX), 6 * MIB + 64 * MIB);
 }
 
 fn any_tenant() -> impl Strategy<Value = Tenant> {
@@ -295,14 +307,14 @@ fn any_tenant() -> impl Strategy<Value = Tenant> {
         0..50u64,
     )
         .prop_map(
-            |(id, weight, file, floor, [populated, wants_more, spared], idle, stuck)| Tenant {
+            |(id, weight, file, floor, [populated, growing, exempt], idle, unreclaimable)| Tenant {
                 floor: floor * MIB,
-                wish: idle * MIB,
+                requested: idle * MIB,
                 populated,
-                wants_more,
+                growing,
                 idle_for: Duration::from_secs(idle),
-                stuck: stuck.min(file) * MIB,
-                spared: spared.then_some(Spared::Fruitless),
+                unreclaimable: unreclaimable.min(file) * MIB,
+                exempt: exempt.then_some(ReclaimExemption::Fruitless),
                 ..leaf(id, weight, file)
             },
         )
@@ -313,19 +325,19 @@ proptest! {
     #[test]
     fn never_below_floor_or_entitlement(tenants in proptest::collection::vec(any_tenant(), 1..12), free in 0..200u64) {
         let snap = snapshot(free, tenants);
-        let shares = Shares::of(&snap, &Policy::default());
-        let intents = plan_reclaim(&snap, &shares);
+        let entitlements = Entitlements::of(&snap, &Policy::default());
+        let intents = plan_reclaim(&snap, &entitlements);
         let total: u64 = intents.iter().map(|i| i.bytes).sum();
-        prop_assert!(total <= shares.reserve.saturating_sub(snap.memory.free));
+        prop_assert!(total <= entitlements.free_headroom.saturating_sub(snap.memory.free));
         for tenant in &snap.tenants {
             let taken: u64 = intents.iter().filter(|i| i.key == tenant.key).map(|i| i.bytes).sum();
             if snap.tenants.iter().filter(|t| t.key == tenant.key).count() == 1 {
                 let i = snap.tenants.iter().position(|t| t.key == tenant.key).unwrap();
-                prop_assert!(taken == 0 || tenant.file - taken >= shares.entitled[i].max(tenant.floor));
-                prop_assert!(taken == 0 || tenant.spared.is_none());
+                prop_assert!(taken == 0 || tenant.file - taken >= entitlements.entitled[i].max(tenant.floor));
+                prop_assert!(taken == 0 || tenant.exempt.is_none());
             }
         }
     }
 }
 
-mod residue;
+mod orphaned;

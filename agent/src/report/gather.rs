@@ -14,57 +14,57 @@ use justitia_share::num::to_f64;
 use justitia_share::{Demand, Tree};
 
 use crate::agent::Agent;
-use crate::monitor::{Rates, WINDOW, process_cpu, thread_cpu};
+use crate::monitor::{WINDOW, WindowStats, process_cpu, thread_cpu};
 use crate::plan::{Key, Snapshot};
 
 /// Everything, as it is now.
 pub fn status(agent: &Agent, limits: &[String], observe: bool) -> Status {
     let now = Instant::now();
     let memory = agent.snapshot.memory;
-    let sight = &agent.observer.sight;
-    let rates: Vec<Option<Rates>> = agent.ids().map(|id| sight.rates(id?, now)).collect();
-    let pv = match sight.why_blind() {
+    let app_io = &agent.monitor.app_io;
+    let rates: Vec<Option<WindowStats>> = agent.ids().map(|id| app_io.stats(id?, now)).collect();
+    let pv = match app_io.unavailable_reason() {
         None => live(&agent.snapshot, &rates),
         Some(_) => LivePv::default(),
     };
     let mut knobs = knobs(agent);
-    let root = agent.observer.mirror.root();
+    let root = agent.monitor.cgroups.root();
     let mut tenants: Vec<TenantStatus> = Vec::with_capacity(agent.snapshot.tenants.len());
     for (i, (tenant, id)) in agent.snapshot.tenants.iter().zip(agent.ids()).enumerate() {
-        let node = id.and_then(|id| agent.observer.mirror.get(id));
+        let node = id.and_then(|id| agent.monitor.cgroups.get(id));
         let leaf = |amount: u64| if tenant.leaf { amount } else { 0 };
-        let latency = id.and_then(|id| sight.latency(id));
+        let latency = id.and_then(|id| app_io.latency(id));
         tenants.push(TenantStatus {
             path: agent.path(tenant.key),
             id: id.map_or(0, |id| id.0),
             parent: tenant.parent,
             weight: tenant.weight.get(),
-            weight_from: node.map_or_else(Default::default, |n| agent.observer.mirror.weight(n).1),
+            weight_from: node.map_or_else(Default::default, |n| agent.monitor.cgroups.weight(n).1),
             leaf: tenant.leaf,
             usage: tenant.own,
-            entitled: agent.shares.entitled[i],
-            protected: agent.shares.protected[i],
+            entitled: agent.entitlements.entitled[i],
+            protected: agent.entitlements.protected[i],
             floor: tenant.floor.min(tenant.file),
             idle: tenant.idle_for.as_secs_f64(),
-            growing: tenant.wants_more,
-            spared: tenant.spared.map(|s| s.to_string()),
+            growing: tenant.growing,
+            spared: tenant.exempt.map(|s| s.to_string()),
             reclaimed: agent.reclaimed.get(&tenant.key).copied().unwrap_or(0),
-            stuck: leaf(tenant.stuck),
+            stuck: leaf(tenant.unreclaimable),
             other: leaf(tenant.other),
-            refaults: node.map_or(0, |n| leaf(n.meter.refaults)),
+            refaults: node.map_or(0, |n| leaf(n.memory.refaults)),
             app: rates[i].as_ref().map(|r| AppStatus { latency, ..app(r) }),
             contends: pv.contends.get(i).copied().unwrap_or(false),
             pv: told(pv.groups.get(i).copied().flatten()),
-            useful: leaf(agent.shares.demands[i].useful),
-            demand: Some(agent.shares.demands[i].total).filter(|demand| *demand < u64::MAX),
-            useful_by: tenant.seen.by,
-            watched: tenant.seen.watched.as_secs_f64(),
-            curve: id.and_then(|id| agent.observer.curves.reuse(id)?.told()),
+            useful: leaf(agent.entitlements.demands[i].useful),
+            demand: Some(agent.entitlements.demands[i].total).filter(|demand| *demand < u64::MAX),
+            useful_by: tenant.working_set.by,
+            watched: tenant.working_set.watched.as_secs_f64(),
+            curve: id.and_then(|id| agent.monitor.reuse.get(id)?.status()),
             knobs: knobs.remove(&id.unwrap_or(root)).unwrap_or_default(),
         });
     }
     sum_up(&mut tenants);
-    let losses = sight.losses();
+    let losses = app_io.drops();
     let lost = losses.iter().filter(|loss| loss.count > 0);
     let ledger = agent.keeper.ledger();
     let yielded = ledger
@@ -84,16 +84,16 @@ pub fn status(agent: &Agent, limits: &[String], observe: bool) -> Status {
             .unwrap_or_default()
             .as_secs_f64(),
         window: WINDOW.as_secs_f64(),
-        blind: sight.why_blind().map(str::to_owned),
+        blind: app_io.unavailable_reason().map(str::to_owned),
         demand: agent.config.policy.demand,
         pv: told(pv.whole),
         pv_top: told(pv.top),
         memory: MemoryStatus {
             total: memory.total,
             free: memory.free,
-            reserve: agent.shares.reserve,
-            falling: memory.falling,
-            capacity: agent.shares.capacity,
+            reserve: agent.entitlements.free_headroom,
+            falling: memory.consumption_rate,
+            capacity: agent.entitlements.capacity,
         },
         tenants,
         yielded: yielded.collect(),
@@ -101,10 +101,10 @@ pub fn status(agent: &Agent, limits: &[String], observe: bool) -> Status {
         limits: limits
             .iter()
             .cloned()
-            .chain(agent.observer.mirror.limits())
-            .chain(sight.limits())
+            .chain(agent.monitor.cgroups.limitations())
+            .chain(app_io.limitations())
             .chain(
-                (agent.observer.curves.refused().iter())
+                (agent.monitor.reuse.refused().iter())
                     .map(|why| format!("What tenants use of their caches is not sampled: {why}")),
             )
             .chain(lost.map(|loss| loss.text.clone()))
@@ -127,13 +127,13 @@ pub fn status(agent: &Agent, limits: &[String], observe: bool) -> Status {
             resident: resident(),
             knobs: ledger.map_or(0, |l| u64::try_from(l.len()).unwrap_or(u64::MAX)),
             reclaimed: agent.reclaimed.values().sum(),
-            errors: agent.errors + sight.errors(),
+            errors: agent.errors + app_io.errors(),
         },
     }
 }
 
 /// PV of every group and of the whole, from what is known of the leaves.
-fn live(snapshot: &Snapshot, rates: &[Option<Rates>]) -> LivePv {
+fn live(snapshot: &Snapshot, rates: &[Option<WindowStats>]) -> LivePv {
     let mut tree = Tree::with_capacity(snapshot.tenants.len());
     let mut activities = Vec::with_capacity(snapshot.tenants.len());
     for (tenant, rates) in snapshot.tenants.iter().zip(rates) {
@@ -148,7 +148,7 @@ fn told(pv: Option<f64>) -> Option<f64> {
     pv.map(|pv| pv.min(PV_INFINITE))
 }
 
-fn app(rates: &Rates) -> AppStatus {
+fn app(rates: &WindowStats) -> AppStatus {
     let (total, recent) = (&rates.total, &rates.recent);
     let per_second = |amount: u64| to_f64(amount) / rates.window.max(1.0);
     AppStatus {

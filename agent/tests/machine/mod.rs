@@ -6,9 +6,9 @@ pub mod loads;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use justitia_agent::monitor::{Counted, LIVE, Reuse};
+use justitia_agent::monitor::{LIVE, Reuse, ReuseCounts};
 use justitia_agent::plan::{
-    Key, Memory, Policy, Shares, Snapshot, Tenant, plan_protection, plan_reclaim,
+    Entitlements, Key, Memory, Policy, Snapshot, Tenant, plan_protection, plan_reclaim,
 };
 use justitia_kernel::cgroup::CgroupId;
 use justitia_share::Weight;
@@ -183,7 +183,7 @@ impl Machine {
     pub fn useful(&self) -> Vec<u64> {
         self.readers
             .iter()
-            .map(|r| r.reuse.seen().useful >> 20)
+            .map(|r| r.reuse.working_set().useful >> 20)
             .collect()
     }
 
@@ -264,7 +264,7 @@ impl Machine {
         if self.step.is_multiple_of(10) {
             let capacity = self.size * BLOCK;
             for reader in &mut self.readers {
-                let counted = Counted {
+                let counted = ReuseCounts {
                     reuse: reader.sampler.counted().clone(),
                     evicted: reader.sampler.evicted(),
                     live: reader.sampler.live(LIVE),
@@ -274,8 +274,8 @@ impl Machine {
             }
         }
         let snapshot = self.snapshot();
-        let shares = Shares::of(&snapshot, &policy);
-        for intent in plan_reclaim(&snapshot, &shares) {
+        let entitlements = Entitlements::of(&snapshot, &policy);
+        for intent in plan_reclaim(&snapshot, &entitlements) {
             let Key::Cgroup(CgroupId(id)) = intent.key else {
                 continue;
             };
@@ -286,7 +286,7 @@ impl Machine {
         if self.step.is_multiple_of(10) {
             let standing: Vec<Option<u64>> =
                 self.readers.iter().map(|r| Some(r.low * BLOCK)).collect();
-            for intent in plan_protection(&snapshot, &shares, &standing) {
+            for intent in plan_protection(&snapshot, &entitlements, &standing) {
                 let Key::Cgroup(CgroupId(id)) = intent.key else {
                     continue;
                 };
@@ -303,28 +303,28 @@ impl Machine {
                 parent: None,
                 weight: Weight::try_from(reader.weight).unwrap(),
                 floor: 0,
-                wish: 0,
+                requested: 0,
                 file,
                 own: file,
-                residue: 0,
-                unreachable: 0,
+                orphaned: 0,
+                untargetable: 0,
                 other: 0,
-                stuck: 0,
+                unreclaimable: 0,
                 leaf: true,
                 populated: true,
-                wants_more: reader.grew.is_some_and(|at| self.step - at < GROWING),
+                growing: reader.grew.is_some_and(|at| self.step - at < GROWING),
                 idle_for: Duration::ZERO,
                 mapped: 0,
-                seen: reader.reuse.seen(),
-                spared: None,
+                working_set: reader.reuse.working_set(),
+                exempt: None,
             }
         });
         let memory = Memory {
             total: self.size * BLOCK * 10 / 7,
             free: self.free() * BLOCK,
-            coming: 0,
+            reclaim_in_flight: 0,
             low_watermark: self.size / 100 * BLOCK,
-            falling: 60_000_000,
+            consumption_rate: 60_000_000,
         };
         Snapshot {
             memory,

@@ -10,12 +10,12 @@ use serde::Serialize;
 
 use super::{Credits, DiskCredits, Moved};
 use crate::enforce::ledger::Ledger;
-use crate::monitor::device::{DeviceMeter, Disk, DiskFollower, DiskIdentity, block_devices};
+use crate::monitor::device::{Disk, DiskDiscovery, DiskIdentity, DiskSampler, block_devices};
 
 /// Where disks are found, and which of them are left alone.
 #[derive(Debug)]
 pub(super) struct Following {
-    follower: DiskFollower,
+    follower: DiskDiscovery,
     /// The root cgroup's `io.cost.qos`.
     io_cost: PathBuf,
     /// Why disks are left alone that are there.
@@ -25,7 +25,7 @@ pub(super) struct Following {
 impl Following {
     pub(super) const fn new(sys: PathBuf, io_cost: PathBuf) -> Self {
         Self {
-            follower: DiskFollower::new(sys),
+            follower: DiskDiscovery::new(sys),
             io_cost,
             left: Vec::new(),
         }
@@ -44,8 +44,8 @@ impl Credits {
         let Some(following) = &mut self.following else {
             return;
         };
-        let failed = self.disks.iter().any(|disk| disk.meter.failed());
-        let Some(found) = following.follower.look(failed, now) else {
+        let failed = self.disks.iter().any(|disk| disk.meter.is_gone());
+        let Some(found) = following.follower.poll(failed, now) else {
             return;
         };
         let qos = std::fs::read(&following.io_cost).unwrap_or_default();
@@ -57,13 +57,13 @@ impl Credits {
         let known = self.disks.len();
         let (stay, go): (Vec<_>, Vec<_>) = std::mem::take(&mut self.disks)
             .into_iter()
-            .partition(|one| !one.meter.failed() && divided.iter().any(|disk| one.is(disk)));
+            .partition(|one| !one.meter.is_gone() && divided.iter().any(|disk| one.is(disk)));
         self.disks = stay;
         for disk in go {
             let gone = !found.iter().any(|found| disk.is(found));
             let why = match gone {
                 true => GONE,
-                false if disk.meter.failed() => UNREADABLE,
+                false if disk.meter.is_gone() => UNREADABLE,
                 false => IO_COST,
             };
             tracing::info!(disk = disk.disk.name, number = %disk.disk.id, why, "no more divided");
@@ -82,7 +82,7 @@ impl Credits {
         }
         if known != stayed || stayed != self.disks.len() {
             // The counters of a number are not those of another disk that has it now.
-            self.users.pause();
+            self.users.reset();
             self.stir(now);
         }
     }
@@ -96,9 +96,9 @@ const IO_COST: &str = "io.cost is enabled on the disk; its operator's choice is 
 impl DiskCredits {
     /// A disk of which nothing is known yet; `None` if it is gone already.
     fn new(disk: &Disk) -> Option<Self> {
-        let mut meter = DeviceMeter::new(&disk.dir);
+        let mut meter = DiskSampler::new(&disk.dir);
         // Two disks do not have one name at the same time: one that is there before and after is the one in between.
-        if DiskIdentity::of(&disk.dir) != Some(disk.identity) || !meter.is_there() {
+        if DiskIdentity::of(&disk.dir) != Some(disk.identity) || !meter.is_present() {
             return None;
         }
         tracing::info!(disk = disk.name, number = %disk.id, "divided while it is contended");

@@ -12,7 +12,7 @@ use std::time::Duration;
 use justitia_kernel::cgroup::{Cgroup, CgroupId, StatFlusher};
 use justitia_kernel::release::KernelVersion;
 
-use crate::monitor::Budget;
+use crate::monitor::CpuBudget;
 
 /// Each writer's sums are added up this often.
 const EVERY: Duration = Duration::from_millis(10);
@@ -78,7 +78,7 @@ fn start() -> Option<Sender<Vec<StatFlusher>>> {
 /// Until nobody gives orders any more.
 fn work(orders: &Receiver<Vec<StatFlusher>>) {
     let mut of: Vec<StatFlusher> = Vec::new();
-    let mut budget = Budget::new(COST);
+    let mut budget = CpuBudget::new(COST);
     loop {
         let next = if of.is_empty() {
             orders.recv().map_err(|_| RecvTimeoutError::Disconnected)

@@ -12,7 +12,7 @@ use super::guarded::{Guarded, LetGo};
 use super::{DiskCredits, Moved};
 use crate::enforce::ledger::{Ledger, LedgerError, Written};
 use crate::escape;
-use crate::monitor::Observer;
+use crate::monitor::Monitor;
 use crate::plan::credit::{LimitIntent, io_max};
 
 /// By less than this part limits move all the time, by chance.
@@ -82,7 +82,7 @@ pub(super) fn far(intent: &LimitIntent, standing: &HashMap<CgroupId, Limits>) ->
 pub(super) fn limit(
     disk: &mut DiskCredits,
     intents: Vec<LimitIntent>,
-    observer: &Observer,
+    monitor: &Monitor,
     ledger: &mut Ledger,
     guard: &Guarded,
     moved: &mut Vec<Moved>,
@@ -101,7 +101,7 @@ pub(super) fn limit(
             });
             continue;
         }
-        let Some(node) = observer.mirror.get(intent.id) else {
+        let Some(node) = monitor.cgroups.get(intent.id) else {
             continue;
         };
         let value = io_max(device, &intent.limits);

@@ -92,7 +92,7 @@ fn limited(dir: &Path, silent: Duration) -> (Credits, Ledger, Cgroup) {
     let set = ledger.set(&cgroup, Knob::MemoryHigh, "4096");
     assert_eq!(set.unwrap(), Written::Yes);
     credits.disks.push(DiskCredits {
-        meter: DeviceMeter::new(dir),
+        meter: DiskSampler::new(dir),
         credits: CreditLoop::new(Settings::default()),
         standing: HashMap::from([(cgroup.id(), limits)]),
         disk: Disk {

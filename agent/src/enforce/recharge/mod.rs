@@ -15,8 +15,8 @@ use justitia_kernel::cgroup::CgroupId;
 use justitia_kernel::file::{FileId, cached};
 
 use crate::config::Config;
-use crate::monitor::Observer;
-use crate::plan::{Key, OwnIntent, Shares, Snapshot, plan_ownership};
+use crate::monitor::Monitor;
+use crate::plan::{Entitlements, Key, RechargeIntent, Snapshot, plan_recharge};
 use crate::report::history::Deed;
 
 use job::{Done, Job, MOST, NO_CACHESTAT, carry_out};
@@ -66,7 +66,7 @@ pub struct Ownership {
     worker: Option<Worker>,
     looked: Option<Instant>,
     watching: bool,
-    under_way: VecDeque<OwnIntent>,
+    under_way: VecDeque<RechargeIntent>,
     tried: HashMap<FileId, Tried>,
     limits: Vec<String>,
 }
@@ -113,9 +113,9 @@ impl Ownership {
     /// One turn: begins or ends a look, hands a file over, takes what came of it.
     pub fn turn(
         &mut self,
-        observer: &mut Observer,
+        monitor: &mut Monitor,
         snapshot: &Snapshot,
-        shares: &Shares,
+        entitlements: &Entitlements,
         now: Instant,
     ) -> Vec<Event> {
         let mut events = self.take(now);
@@ -125,14 +125,14 @@ impl Ownership {
         if self.watching {
             let looked = self.looked.map_or(Duration::ZERO, |at| now - at);
             if looked >= LOOK {
-                events.extend(self.choose(observer, snapshot, shares, looked, now));
+                events.extend(self.choose(monitor, snapshot, entitlements, looked, now));
                 self.watching = false;
                 // That it cannot be detached, the next look would tell.
-                let _ = observer.sight.watch_shared(false);
+                let _ = monitor.app_io.watch_shared_files(false);
             }
         } else if self.under_way.is_empty() && self.looked.is_none_or(|at| now - at >= every) {
             self.looked = Some(now);
-            match observer.sight.watch_shared(true) {
+            match monitor.app_io.watch_shared_files(true) {
                 Ok(()) => self.watching = true,
                 Err(why) => self.cannot(&why),
             }
@@ -143,15 +143,15 @@ impl Ownership {
     /// After a look: the files with which most is to be gained.
     fn choose(
         &mut self,
-        observer: &Observer,
+        monitor: &Monitor,
         snapshot: &Snapshot,
-        shares: &Shares,
+        entitlements: &Entitlements,
         looked: Duration,
         now: Instant,
     ) -> Vec<Event> {
         self.tried
             .retain(|_, tried| tried.until > now || tried.next > 0);
-        let files = match observer.sight.shared(FILES) {
+        let files = match monitor.app_io.shared_files(FILES) {
             Ok(files) => files,
             Err(error) => {
                 tracing::debug!(error, "shared files cannot be read");
@@ -160,10 +160,18 @@ impl Ownership {
         };
         let rests = |file: FileId| self.tried.get(&file).is_some_and(|t| t.until > now);
         let seconds = looked.as_secs_f64();
-        let intents = plan_ownership(snapshot, shares, &files, seconds, self.root, MOST, rests);
+        let intents = plan_recharge(
+            snapshot,
+            entitlements,
+            &files,
+            seconds,
+            self.root,
+            MOST,
+            rests,
+        );
         let mut would = Vec::new();
         for intent in intents {
-            let Some(node) = observer.mirror.get(intent.owner) else {
+            let Some(node) = monitor.cgroups.get(intent.owner) else {
                 continue;
             };
             tracing::debug!(file = %intent.file, owner = intent.owner.0, charged = intent.charged.0, why = %intent.reason, "own");
@@ -177,13 +185,13 @@ impl Ownership {
                 });
                 continue;
             };
-            let charged = observer.mirror.get(intent.charged);
+            let charged = monitor.cgroups.get(intent.charged);
             let job = Job {
                 file: intent.file,
                 owner: node.cgroup.clone(),
                 charged: charged.map(|node| node.cgroup.clone()),
                 from: self.tried.get(&intent.file).map_or(0, |t| t.next),
-                reserve: shares.reserve,
+                reserve: entitlements.free_headroom,
             };
             // The thread lives as long as we do.
             let _ = worker.jobs.send(job);
@@ -213,7 +221,7 @@ impl Ownership {
 }
 
 /// What is to be told of a job, and when its file may be tried again.
-fn judge(intent: &OwnIntent, came: Result<Done, String>, now: Instant) -> (Vec<Event>, Tried) {
+fn judge(intent: &RechargeIntent, came: Result<Done, String>, now: Instant) -> (Vec<Event>, Tried) {
     let (owner, charged) = (Key::Cgroup(intent.owner), Key::Cgroup(intent.charged));
     let event = |key, deed, why| Event { key, deed, why };
     let until = |rest| Tried {
@@ -298,10 +306,10 @@ impl Worker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::recharge::OwnReason;
+    use crate::plan::recharge::RechargeReason;
 
-    fn intent() -> OwnIntent {
-        OwnIntent {
+    fn intent() -> RechargeIntent {
+        RechargeIntent {
             file: FileId {
                 device: 8 << 20,
                 inode: 7,
@@ -310,7 +318,7 @@ mod tests {
             owner: CgroupId(2),
             charged: CgroupId(3),
             cached: 8 << 20,
-            reason: OwnReason {
+            reason: RechargeReason {
                 owners_part: 0.8,
                 charged_part: 0.1,
                 used: 8 << 20,

@@ -1,20 +1,20 @@
 //! Block devices: which disks there are that really throttle, and what they do.
 
-mod follow;
-mod meter;
-mod stack;
-mod tenants;
-mod users;
+mod active_set;
+mod discovery;
+mod disk;
+mod disk_sampler;
+mod tenant_io;
 
-pub use follow::DiskFollower;
-pub use meter::{DeviceMeter, DiskStat};
-pub use stack::{Disk, DiskIdentity, NoDisk, block_devices, disks, disks_below};
-pub use tenants::{Got, TenantIo};
-pub use users::{Probed, Users};
+pub use active_set::{ActiveSet, AppIoSource};
+pub use discovery::DiskDiscovery;
+pub use disk::{Disk, DiskIdentity, NoDisk, block_devices, disks, disks_below};
+pub use disk_sampler::{DiskSampler, DiskStat};
+pub use tenant_io::{AppBytes, TenantIo};
 
 #[cfg(test)]
 pub mod tests {
     //! A sysfs of plain files.
 
-    pub use super::stack::tests::Sys;
+    pub use super::disk::tests::Sys;
 }

@@ -4,7 +4,7 @@ use justitia_kernel::probes::SharedUse;
 use justitia_share::Weight;
 
 use super::*;
-use crate::plan::snapshot::{Memory, Seen, Tenant};
+use crate::plan::snapshot::{Memory, Tenant, WorkingSet};
 
 const MIB: u64 = 1 << 20;
 const ROOT: CgroupId = CgroupId(1);
@@ -19,25 +19,25 @@ fn tenant(key: Key, weight: u64, file: u64) -> Tenant {
         parent: None,
         weight: Weight::try_from(weight).unwrap(),
         floor: 0,
-        wish: 0,
+        requested: 0,
         file: file * MIB,
         own: file * MIB,
-        residue: 0,
-        unreachable: 0,
+        orphaned: 0,
+        untargetable: 0,
         other: 0,
-        stuck: 0,
+        unreclaimable: 0,
         leaf: true,
         populated: true,
-        wants_more: true,
+        growing: true,
         idle_for: Duration::ZERO,
         mapped: 0,
-        seen: Seen::default(),
-        spared: None,
+        working_set: WorkingSet::default(),
+        exempt: None,
     }
 }
 
 /// 1000 MiB of cache: `light` holds 300 of them, and its part would be 100.
-fn snapshot(free: u64) -> (Snapshot, Shares) {
+fn snapshot(free: u64) -> (Snapshot, Entitlements) {
     let snapshot = Snapshot {
         memory: Memory {
             free: free * MIB,
@@ -47,15 +47,15 @@ fn snapshot(free: u64) -> (Snapshot, Shares) {
             tenant(Key::Cgroup(LIGHT), 100, 300),
             tenant(Key::Cgroup(MIDDLE), 100, 50),
             tenant(Key::Cgroup(HEAVY), 700, 100),
-            tenant(Key::Outside, 100, 50),
+            tenant(Key::Unmanaged, 100, 50),
         ],
     };
-    let shares = Shares {
+    let entitlements = Entitlements {
         capacity: 1000 * MIB,
-        reserve: 10 * MIB,
-        ..Shares::default()
+        free_headroom: 10 * MIB,
+        ..Entitlements::default()
     };
-    (snapshot, shares)
+    (snapshot, entitlements)
 }
 
 fn used(user: CgroupId, charged: CgroupId, mib: u64) -> SharedUse {
@@ -77,16 +77,16 @@ fn file(cached: u64, uses: Vec<SharedUse>) -> SharedInode {
     }
 }
 
-fn judge(file: &SharedInode) -> Result<(CgroupId, CgroupId), Stays> {
-    let (snapshot, shares) = snapshot(500);
-    let tenants = Tenants::of(&snapshot, &shares, ROOT);
+fn judge(file: &SharedInode) -> Result<(CgroupId, CgroupId), KeepReason> {
+    let (snapshot, entitlements) = snapshot(500);
+    let tenants = Tenants::of(&snapshot, &entitlements, ROOT);
     let judged = tenants.judge(file, 10.0, |_| false);
     judged.map(|intent| (intent.owner, intent.charged))
 }
 
 #[test]
 fn table() {
-    type Expected = Result<(CgroupId, CgroupId), Stays>;
+    type Expected = Result<(CgroupId, CgroupId), KeepReason>;
     let from_light = |mib| vec![used(HEAVY, LIGHT, mib)];
     let mapped = SharedInode {
         mapped: true,
@@ -114,22 +114,22 @@ fn table() {
         (
             "what no tenant is charged for, and is not exposed",
             file(20, vec![used(HEAVY, ROOT, 400)]),
-            Err(Stays::NotWorthIt),
+            Err(KeepReason::NotWorthIt),
         ),
         (
             "the heavier one is charged",
             file(200, vec![used(LIGHT, HEAVY, 400)]),
-            Err(Stays::InOrder),
+            Err(KeepReason::InOrder),
         ),
         (
             "both weigh the same",
             file(200, vec![used(MIDDLE, LIGHT, 400)]),
-            Err(Stays::InOrder),
+            Err(KeepReason::InOrder),
         ),
         (
             "little of it is read, however often",
             file(200, from_light(49)),
-            Err(Stays::Little),
+            Err(KeepReason::Little),
         ),
         (
             "a heavier one has read a little, who reads all of it is heavy enough",
@@ -141,16 +141,16 @@ fn table() {
             file(200, vec![used(HEAVY, LIGHT, 40), used(HEAVY, GONE, 30)]),
             Ok((HEAVY, LIGHT)),
         ),
-        ("mapped", mapped, Err(Stays::Mapped)),
+        ("mapped", mapped, Err(KeepReason::Mapped)),
         (
             "next to nothing cached",
             file(0, from_light(9)),
-            Err(Stays::Small),
+            Err(KeepReason::Small),
         ),
         (
             "the user is no tenant",
             file(200, vec![used(GONE, LIGHT, 400)]),
-            Err(Stays::InOrder),
+            Err(KeepReason::InOrder),
         ),
     ];
     for (what, file, expected) in cases {
@@ -162,15 +162,24 @@ fn table() {
 fn a_file_that_would_be_above_the_owners_part_as_well_stays() {
     // 700 MiB are the heavy one's part: with 3000 more it would be more exposed than the light one is.
     let all = file(3000, vec![used(HEAVY, LIGHT, 40_000)]);
-    assert_eq!(judge(&all), Err(Stays::NotWorthIt));
+    assert_eq!(judge(&all), Err(KeepReason::NotWorthIt));
 }
 
 #[test]
 fn never_near_the_reserve_and_not_again_at_once() {
     let files = [file(200, vec![used(HEAVY, LIGHT, 400)])];
     let plan = |free: u64, rests: bool| {
-        let (snapshot, shares) = snapshot(free);
-        plan_ownership(&snapshot, &shares, &files, 10.0, ROOT, u64::MAX, |_| rests).len()
+        let (snapshot, entitlements) = snapshot(free);
+        plan_recharge(
+            &snapshot,
+            &entitlements,
+            &files,
+            10.0,
+            ROOT,
+            u64::MAX,
+            |_| rests,
+        )
+        .len()
     };
     assert_eq!(plan(500, false), 1);
     assert_eq!(plan(25, false), 0, "10 MiB of reserve and 16 of room");
@@ -179,7 +188,7 @@ fn never_near_the_reserve_and_not_again_at_once() {
 
 #[test]
 fn the_greatest_gain_comes_first_and_says_its_numbers() {
-    let (snapshot, shares) = snapshot(500);
+    let (snapshot, entitlements) = snapshot(500);
     let small = file(100, vec![used(HEAVY, LIGHT, 60)]);
     let great = SharedInode {
         inode: 8,
@@ -187,7 +196,9 @@ fn the_greatest_gain_comes_first_and_says_its_numbers() {
     };
     let plan = |most: u64| {
         let files = [small.clone(), great.clone()];
-        plan_ownership(&snapshot, &shares, &files, 10.0, ROOT, most, |_| false)
+        plan_recharge(&snapshot, &entitlements, &files, 10.0, ROOT, most, |_| {
+            false
+        })
     };
     assert_eq!(plan(100 * MIB).len(), 1, "one is enough");
     let intents = plan(u64::MAX);
@@ -222,10 +233,10 @@ fn a_part_of_a_part_is_what_the_tree_says() {
             inner,
             below(21, 300),
             below(22, 100),
-            tenant(Key::Outside, 100, 0),
+            tenant(Key::Unmanaged, 100, 0),
         ],
         ..Snapshot::default()
     };
-    let tenants = Tenants::of(&snapshot, &Shares::default(), ROOT);
+    let tenants = Tenants::of(&snapshot, &Entitlements::default(), ROOT);
     assert_eq!(tenants.parts, [0.5, 0.375, 0.125, 0.5]);
 }

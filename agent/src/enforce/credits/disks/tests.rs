@@ -161,7 +161,7 @@ fn a_disk_whose_counters_cannot_be_read_limits_nobody() {
     machine.follow(0);
     let id = machine.limit();
     std::fs::write(machine.sys.0.path().join("devices/sda/stat"), "").unwrap();
-    assert_eq!(machine.credits.disks[0].meter.look(machine.begin), None);
+    assert_eq!(machine.credits.disks[0].meter.sample(machine.begin), None);
     assert_eq!(machine.follow(0), [], "it does not wait for the next look");
     assert!(machine.ledger.is_empty() && machine.ledger.may_write(id, KNOB));
 }

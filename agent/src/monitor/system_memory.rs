@@ -15,12 +15,12 @@ const RARELY: Duration = Duration::from_secs(10);
 
 /// Watches `/proc/vmstat`.
 #[derive(Debug)]
-pub struct Room {
+pub struct SystemMemory {
     proc: ProcFs,
     memory: Memory,
     swap_on: bool,
     facts_at: Option<Instant>,
-    glanced: Option<(Instant, u64)>,
+    polled: Option<(Instant, u64)>,
     refilled: Option<(Instant, u64)>,
     /// How fast the free memory falls, and how fast reclaim refills it, bytes per second.
     dropping: u64,
@@ -28,10 +28,10 @@ pub struct Room {
     /// File pages on LRU lists, whole machine, bytes.
     file: u64,
     /// Dirty and writeback pages, whole machine, bytes.
-    stuck: u64,
+    unreclaimable: u64,
 }
 
-impl Room {
+impl SystemMemory {
     /// Watches the machine whose `/proc` this is.
     #[must_use]
     pub fn new(proc: ProcFs) -> Self {
@@ -40,25 +40,25 @@ impl Room {
             memory: Memory::default(),
             swap_on: false,
             facts_at: None,
-            glanced: None,
+            polled: None,
             refilled: None,
             dropping: 0,
             refilling: 0,
             file: 0,
-            stuck: 0,
+            unreclaimable: 0,
         }
     }
 
     /// Looks at the free memory only: a few microseconds, so that it can be done often.
-    pub fn glance(&mut self, now: Instant) {
+    pub fn poll(&mut self, now: Instant) {
         let info = rustix::system::sysinfo();
         let free = info.freeram.saturating_mul(u64::from(info.mem_unit));
-        if let Some((at, before)) = self.glanced {
+        if let Some((at, before)) = self.polled {
             let used = before.saturating_sub(free);
             self.dropping = decayed(self.dropping, used, now - at);
-            self.memory.falling = self.dropping.saturating_add(self.refilling);
+            self.memory.consumption_rate = self.dropping.saturating_add(self.refilling);
         }
-        self.glanced = Some((now, free));
+        self.polled = Some((now, free));
         self.memory.free = free;
     }
 
@@ -67,7 +67,7 @@ impl Room {
     ///
     /// # Errors
     /// If `/proc` cannot be read.
-    pub fn refresh(&mut self, now: Instant, freed_by_us: u64) -> Result<()> {
+    pub fn sample(&mut self, now: Instant, freed_by_us: u64) -> Result<()> {
         if self.facts_at.is_none_or(|at| now - at >= RARELY) {
             let meminfo = self.proc.meminfo()?;
             self.memory.total = meminfo.mem_total;
@@ -82,9 +82,9 @@ impl Room {
             self.refilling = decayed(self.refilling, refilled, now - at);
         }
         self.refilled = Some((now, stolen));
-        self.glance(now);
+        self.poll(now);
         self.file = (vmstat.nr_inactive_file + vmstat.nr_active_file) * PAGE;
-        self.stuck = (vmstat.nr_dirty + vmstat.nr_writeback) * PAGE;
+        self.unreclaimable = (vmstat.nr_dirty + vmstat.nr_writeback) * PAGE;
         Ok(())
     }
 
@@ -108,8 +108,8 @@ impl Room {
 
     /// Dirty and writeback pages, whole machine, bytes.
     #[must_use]
-    pub const fn stuck(&self) -> u64 {
-        self.stuck
+    pub const fn unreclaimable(&self) -> u64 {
+        self.unreclaimable
     }
 }
 

@@ -4,7 +4,7 @@ use justitia_kernel::probes::{Limits, Probe, Sample};
 
 /// Something that can be lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Loss {
+pub struct ProbeDrop {
     /// Its name as a label.
     pub what: &'static str,
     /// How much has been.
@@ -15,7 +15,7 @@ pub struct Loss {
 
 /// Everything that can be lost, whether any is or not. `of` a probe on demand says what
 /// [`IoProbes::dropped`](justitia_kernel::probes::IoProbes::dropped) does.
-pub fn losses(room: &Limits, sample: &Sample, of: impl Fn(Probe) -> u64) -> Vec<Loss> {
+pub fn drops(room: &Limits, sample: &Sample, of: impl Fn(Probe) -> u64) -> Vec<ProbeDrop> {
     let cgroups = format!(
         "there is room for {} cgroups at a time (eyes.cgroups)",
         room.max_cgroups
@@ -67,7 +67,7 @@ pub fn losses(room: &Limits, sample: &Sample, of: impl Fn(Probe) -> u64) -> Vec<
             format!("Contended locks: {waits} waits were not counted; {cgroups}"),
         ),
     ]
-    .map(|(what, count, text)| Loss { what, count, text })
+    .map(|(what, count, text)| ProbeDrop { what, count, text })
     .into()
 }
 
@@ -126,13 +126,13 @@ mod tests {
             ),
         ];
         for (sample, probe, expected) in cases {
-            let all = losses(&room, sample, |of| if Some(of) == probe { 7 } else { 0 });
+            let all = drops(&room, sample, |of| if Some(of) == probe { 7 } else { 0 });
             let lost: Vec<_> = all.iter().filter(|loss| loss.count > 0).collect();
             assert!(
-                matches!(lost[..], [Loss { count: 7, text, .. }] if text.contains(expected)),
+                matches!(lost[..], [ProbeDrop { count: 7, text, .. }] if text.contains(expected)),
                 "expected {expected:?} alone, found {lost:?}"
             );
         }
-        assert!(losses(&room, &none, |_| 0).iter().all(|l| l.count == 0));
+        assert!(drops(&room, &none, |_| 0).iter().all(|l| l.count == 0));
     }
 }

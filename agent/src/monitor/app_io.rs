@@ -11,12 +11,12 @@ use justitia_kernel::probes::{Histogram, IoProbes, Latencies, Limits, Sample, Sh
 use justitia_kernel::psi::PsiResource;
 use justitia_share::num::to_f64;
 
-use super::budget::thread_cpu;
-use super::curves::Curves;
-use super::device::{Got, Probed};
-use super::flow::{Flows, Rates, WINDOW, bytes};
-use super::losses::{Loss, losses};
-use super::mirror::Mirror;
+use super::cgroup_tree::CgroupTree;
+use super::cpu_budget::thread_cpu;
+use super::device::{AppBytes, AppIoSource};
+use super::probe_drops::{ProbeDrop, drops};
+use super::rate_window::{RateWindows, WINDOW, WindowStats, bytes};
+use super::reuse_sampler::ReuseSampler;
 use justitia_api::LatencyStatus;
 
 /// The probes are read this often, at the agent's turns.
@@ -31,10 +31,10 @@ const ALL_STALLS: u64 = 4;
 const MOST: f64 = 0.005;
 
 /// The probes, and what they have shown lately.
-pub struct Sight {
+pub struct AppIoMonitor {
     eyes: Option<IoProbes>,
     blind: Option<String>,
-    flows: Flows,
+    flows: RateWindows,
     /// When the probes were last read.
     sampled: Option<Instant>,
     due: Option<Instant>,
@@ -55,42 +55,42 @@ struct Timing {
     latest: HashMap<CgroupId, LatencyStatus>,
 }
 
-impl std::fmt::Debug for Sight {
+impl std::fmt::Debug for AppIoMonitor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Sight")
+        f.debug_struct("AppIoMonitor")
             .field("blind", &self.blind)
             .field("errors", &self.errors)
             .finish_non_exhaustive()
     }
 }
 
-impl Sight {
+impl AppIoMonitor {
     /// Reads what of their accesses is sampled, as far as that is due and its cost allows. `capacity` is what can be
     /// divided, bytes.
-    pub fn follow_use(
+    pub fn sample_reuse(
         &mut self,
-        curves: &mut Curves,
-        mirror: &Mirror,
+        reuse: &mut ReuseSampler,
+        cgroups: &CgroupTree,
         capacity: u64,
         now: Instant,
     ) {
         if let Some(eyes) = &mut self.eyes
             && eyes.curve_count() > 0
         {
-            curves.turn(eyes, mirror, capacity, now);
+            reuse.turn(eyes, cgroups, capacity, now);
         }
     }
 
     /// Opens the eyes. With `latency` calls are timed as well, which costs each of them some 100 ns.
     #[must_use]
-    pub fn open(room: &Limits, latency: bool) -> Self {
+    pub fn attach(room: &Limits, latency: bool) -> Self {
         let room = &Limits {
             max_curves: room.max_curves.min(affordable()),
             ..*room
         };
         let mut eyes = match IoProbes::attach(room) {
             Ok(eyes) => eyes,
-            Err(error) => return Self::blind(&error.to_string()),
+            Err(error) => return Self::unavailable(&error.to_string()),
         };
         let timed = latency.then(|| eyes.trace_latency(true));
         if let Some(Err(error)) = &timed {
@@ -101,18 +101,18 @@ impl Sight {
             room: *room,
             blind: None,
             timing: timed.is_some_and(|t| t.is_ok()).then(Timing::default),
-            ..Self::blind("")
+            ..Self::unavailable("")
         }
     }
 
     /// Without eyes, and why.
     #[must_use]
-    pub fn blind(why: &str) -> Self {
+    pub fn unavailable(why: &str) -> Self {
         Self {
             eyes: None,
             room: Limits::default(),
             blind: Some(why.to_owned()),
-            flows: Flows::default(),
+            flows: RateWindows::default(),
             sampled: None,
             due: None,
             stalls_due: None,
@@ -125,13 +125,13 @@ impl Sight {
 
     /// Why nothing is known of what applications get, if so.
     #[must_use]
-    pub fn why_blind(&self) -> Option<&str> {
+    pub fn unavailable_reason(&self) -> Option<&str> {
         self.blind.as_deref()
     }
 
     /// What the eyes do not see here, each with the reason.
     #[must_use]
-    pub fn limits(&self) -> Vec<String> {
+    pub fn limitations(&self) -> Vec<String> {
         let Some(eyes) = &self.eyes else {
             let blind = self.blind.iter();
             return blind
@@ -147,12 +147,12 @@ impl Sight {
 
     /// What the eyes lost since they were opened; nothing where they are shut.
     #[must_use]
-    pub fn losses(&self) -> Vec<Loss> {
+    pub fn drops(&self) -> Vec<ProbeDrop> {
         let Some(eyes) = &self.eyes else {
             return Vec::new();
         };
         // What cannot be read is told by `errors`.
-        losses(&self.room, &self.sample, |probe| {
+        drops(&self.room, &self.sample, |probe| {
             eyes.dropped(probe).unwrap_or(0)
         })
     }
@@ -164,7 +164,7 @@ impl Sight {
     }
 
     /// Reads the probes if it is time.
-    pub fn sample(&mut self, mirror: &Mirror, now: Instant) {
+    pub fn sample(&mut self, cgroups: &CgroupTree, now: Instant) {
         if self.due.is_some_and(|due| due > now) {
             return;
         }
@@ -180,11 +180,13 @@ impl Sight {
                 if read_stalls {
                     self.stalls_due = Some(now + STALLS);
                     self.stall_rounds += 1;
-                    eyes.retain(|id| mirror.get(id).is_some());
+                    eyes.retain(|id| cgroups.get(id).is_some());
                 }
                 let all = self.stall_rounds.is_multiple_of(ALL_STALLS);
                 for (id, counters) in std::mem::take(&mut sample.cgroups) {
-                    let Some(node) = mirror.get(id) else { continue };
+                    let Some(node) = cgroups.get(id) else {
+                        continue;
+                    };
                     let read = read_stalls && (all || self.flows.moved(id, &counters));
                     // Without PSI the kernel does not say.
                     let stalled = read
@@ -212,10 +214,10 @@ impl Sight {
     }
 
     /// Reads the probes, due or not, unless they were just read.
-    pub fn catch_up(&mut self, mirror: &Mirror, now: Instant) {
+    pub fn sample_now(&mut self, cgroups: &CgroupTree, now: Instant) {
         if self.sampled.is_none_or(|at| now - at >= FRESH) {
             self.due = None;
-            self.sample(mirror, now);
+            self.sample(cgroups, now);
         }
     }
 
@@ -223,7 +225,7 @@ impl Sight {
     ///
     /// # Errors
     /// Why that is not seen here.
-    pub fn watch_shared(&mut self, on: bool) -> Result<(), String> {
+    pub fn watch_shared_files(&mut self, on: bool) -> Result<(), String> {
         let eyes = self
             .eyes
             .as_mut()
@@ -235,7 +237,7 @@ impl Sight {
     ///
     /// # Errors
     /// What the kernel refused.
-    pub fn shared(&self, most: usize) -> Result<Vec<SharedInode>, String> {
+    pub fn shared_files(&self, most: usize) -> Result<Vec<SharedInode>, String> {
         let eyes = self.eyes.as_ref().ok_or("no probes")?;
         eyes.shared_inodes(most).map_err(|e| e.to_string())
     }
@@ -271,8 +273,8 @@ impl Sight {
 
     /// A tenant over the window that ends now; `None` where the eyes are shut.
     #[must_use]
-    pub fn rates(&self, id: CgroupId, now: Instant) -> Option<Rates> {
-        self.blind.is_none().then(|| self.flows.rates(id, now))
+    pub fn stats(&self, id: CgroupId, now: Instant) -> Option<WindowStats> {
+        self.blind.is_none().then(|| self.flows.stats(id, now))
     }
 
     /// How long its calls took in the last whole window, where they are timed.
@@ -282,15 +284,15 @@ impl Sight {
     }
 }
 
-impl Probed for Sight {
+impl AppIoSource for AppIoMonitor {
     fn known(&self, id: CgroupId) -> Option<(u64, bool)> {
         self.open_eyes().map(|_| self.flows.known(id))
     }
 
     /// 0 before it does I/O.
-    fn got(&self, id: CgroupId) -> Option<Got> {
+    fn got(&self, id: CgroupId) -> Option<AppBytes> {
         let counters = self.open_eyes()?.counters_of(id);
-        Some(counters.map_or(Got::default(), |counters| Got {
+        Some(counters.map_or(AppBytes::default(), |counters| AppBytes {
             bytes: bytes(&counters),
             written: counters.written.total().bytes,
         }))

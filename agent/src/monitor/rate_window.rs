@@ -34,7 +34,7 @@ struct Point {
 
 /// A tenant over the window.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Rates {
+pub struct WindowStats {
     /// The window's length so far, seconds.
     pub window: f64,
     /// Everything since the beginning.
@@ -47,11 +47,11 @@ pub struct Rates {
 
 /// All tenants' windows.
 #[derive(Debug, Default)]
-pub struct Flows {
+pub struct RateWindows {
     flows: HashMap<CgroupId, Flow>,
 }
 
-impl Flows {
+impl RateWindows {
     /// Takes a tenant's counters, and the sum of the time in which its tasks were held up by I/O where that is
     /// known.
     pub fn take(&mut self, id: CgroupId, counters: Counters, stalled: Option<u64>, now: Instant) {
@@ -104,12 +104,12 @@ impl Flows {
 
     /// A tenant over the window that ends now; nothing if it was never seen.
     #[must_use]
-    pub fn rates(&self, id: CgroupId, now: Instant) -> Rates {
+    pub fn stats(&self, id: CgroupId, now: Instant) -> WindowStats {
         let Some(flow) = self.flows.get(&id) else {
-            return Rates::default();
+            return WindowStats::default();
         };
         let (Some(first), last) = (flow.points.front(), flow.last) else {
-            return Rates::default();
+            return WindowStats::default();
         };
         let window = now.saturating_duration_since(first.at);
         let recent = last.since(&first.counters);
@@ -125,7 +125,7 @@ impl Flows {
             .zip(flow.stalled)
             .filter(|_| window >= STEP)
             .map(|(from, to)| to_f64(to.saturating_sub(from)) / 1e6 / window.as_secs_f64());
-        Rates {
+        WindowStats {
             window: window.as_secs_f64(),
             total: last,
             recent,
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn rates_are_those_of_the_last_ten_seconds() {
-        let (mut flows, t0) = (Flows::default(), Instant::now());
+        let (mut flows, t0) = (RateWindows::default(), Instant::now());
         let at = |ms: u64| t0 + Duration::from_millis(ms);
         // 10 MiB/s, all from the device, then 20 MiB/s, all cached; five looks a second.
         for step in 0..=200u64 {
@@ -200,7 +200,7 @@ mod tests {
             let counters = reading(2 * before + 4 * after, 2 * before);
             flows.take(ID, counters, Some(100_000 * before), at(200 * step));
         }
-        let rates = flows.rates(ID, at(40_000));
+        let rates = flows.stats(ID, at(40_000));
         assert!((10.0..=11.0).contains(&rates.window), "{}", rates.window);
         let mib_per_s = to_f64(rates.recent.read.buffered.bytes >> 20) / rates.window;
         assert!((mib_per_s - 20.0).abs() < 0.01, "{mib_per_s}");
@@ -209,20 +209,20 @@ mod tests {
         assert!(!contends(&rates.activity), "satisfied: {rates:?}");
         assert!(flows.flows[&ID].points.len() <= 12);
         flows.gone(ID);
-        assert_eq!(flows.rates(ID, at(40_000)), Rates::default());
+        assert_eq!(flows.stats(ID, at(40_000)), WindowStats::default());
     }
 
     #[test]
     fn who_reads_and_waits_contends_with_psi_or_without() {
         for psi in [true, false] {
-            let (mut flows, t0) = (Flows::default(), Instant::now());
+            let (mut flows, t0) = (RateWindows::default(), Instant::now());
             let mut now = t0;
             for second in 0..=10 {
                 now = t0 + Duration::from_secs(second);
                 let stalled = psi.then_some(500_000 * second);
                 flows.take(ID, reading(8 * second, 4 * second), stalled, now);
             }
-            let rates = flows.rates(ID, now);
+            let rates = flows.stats(ID, now);
             assert!((rates.recent.hit_ratio().unwrap() - 0.5).abs() < 1e-9);
             assert_eq!(rates.activity.held_up.is_some(), psi);
             assert!(contends(&rates.activity), "{rates:?}");
@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn what_the_page_cache_answers_is_nothing_to_a_disk() {
-        let (mut flows, t0) = (Flows::default(), Instant::now());
+        let (mut flows, t0) = (RateWindows::default(), Instant::now());
         assert_eq!(flows.known(ID), (0, false));
         for second in 0..3 {
             let now = t0 + Duration::from_secs(second);
@@ -244,10 +244,10 @@ mod tests {
 
     #[test]
     fn counters_that_begin_anew_are_no_negative_rate() {
-        let (mut flows, t0) = (Flows::default(), Instant::now());
+        let (mut flows, t0) = (RateWindows::default(), Instant::now());
         flows.take(ID, reading(100, 0), None, t0);
         let now = t0 + Duration::from_secs(2);
         flows.take(ID, reading(1, 0), None, now);
-        assert_eq!(flows.rates(ID, now).recent, Counters::default());
+        assert_eq!(flows.stats(ID, now).recent, Counters::default());
     }
 }

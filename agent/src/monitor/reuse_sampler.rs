@@ -8,10 +8,10 @@ use justitia_kernel::cgroup::CgroupId;
 use justitia_kernel::probes::IoProbes;
 use justitia_share::curve::ReuseTimes;
 
-use super::budget::thread_cpu;
-use super::mirror::Mirror;
-use super::reuse::{Counted, LIVE, Reuse};
-use crate::plan::Seen;
+use super::cgroup_tree::CgroupTree;
+use super::cpu_budget::thread_cpu;
+use super::reuse::{LIVE, Reuse, ReuseCounts};
+use crate::plan::WorkingSet;
 
 /// Which tenants are sampled is looked over this often.
 const CHOOSE: Duration = Duration::from_secs(1);
@@ -36,7 +36,7 @@ struct Watched {
 
 /// The tenants whose accesses are sampled.
 #[derive(Debug, Default)]
-pub struct Curves {
+pub struct ReuseSampler {
     of: HashMap<CgroupId, Watched>,
     free: Vec<usize>,
     /// How many curves were ever made use of.
@@ -47,9 +47,9 @@ pub struct Curves {
     refused: Option<String>,
 }
 
-impl Curves {
+impl ReuseSampler {
     /// Goes on, as far as its cost allows. `capacity` is what can be divided, bytes.
-    pub fn turn(&mut self, eyes: &mut IoProbes, mirror: &Mirror, capacity: u64, now: Instant) {
+    pub fn turn(&mut self, eyes: &mut IoProbes, cgroups: &CgroupTree, capacity: u64, now: Instant) {
         if self.resumes.is_some_and(|at| at > now) {
             return;
         }
@@ -57,14 +57,14 @@ impl Curves {
         let spent = || thread_cpu().saturating_sub(begun);
         if self.chosen.is_none_or(|at| now - at >= CHOOSE) {
             self.chosen = Some(now);
-            self.choose(eyes, mirror, now);
+            self.choose(eyes, cgroups, now);
         }
         while let Some(&Reverse((at, id))) = self.due.peek() {
             if at > now || spent() >= AT_ONCE {
                 break;
             }
             self.due.pop();
-            if let Some(period) = self.read(eyes, mirror, id, capacity, now) {
+            if let Some(period) = self.read(eyes, cgroups, id, capacity, now) {
                 self.due.push(Reverse((now + period, id)));
             }
         }
@@ -73,13 +73,13 @@ impl Curves {
 
     /// What a tenant's accesses say; `None` where they are not sampled.
     #[must_use]
-    pub fn seen(&self, id: CgroupId) -> Option<Seen> {
-        self.of.get(&id).map(|watched| watched.reuse.seen())
+    pub fn working_set(&self, id: CgroupId) -> Option<WorkingSet> {
+        self.of.get(&id).map(|watched| watched.reuse.working_set())
     }
 
     /// A tenant's accesses, where they are sampled.
     #[must_use]
-    pub fn reuse(&self, id: CgroupId) -> Option<&Reuse> {
+    pub fn get(&self, id: CgroupId) -> Option<&Reuse> {
         self.of.get(&id).map(|watched| &watched.reuse)
     }
 
@@ -89,11 +89,14 @@ impl Curves {
         self.refused.as_deref()
     }
 
-    fn choose(&mut self, eyes: &mut IoProbes, mirror: &Mirror, now: Instant) {
-        let tenants = mirror.order().into_iter().filter_map(|id| mirror.get(id));
+    fn choose(&mut self, eyes: &mut IoProbes, cgroups: &CgroupTree, now: Instant) {
+        let tenants = cgroups
+            .preorder()
+            .into_iter()
+            .filter_map(|id| cgroups.get(id));
         let leaves = tenants.filter(|node| node.children.is_empty() && node.populated);
         let holders: Vec<(CgroupId, u64)> = leaves
-            .map(|node| (node.cgroup.id(), node.meter.file))
+            .map(|node| (node.cgroup.id(), node.memory.file))
             .collect();
         let sampled = self.of.keys().copied().collect();
         let change = choose(&holders, &sampled, eyes.curve_count());
@@ -140,13 +143,15 @@ impl Curves {
     fn read(
         &mut self,
         eyes: &mut IoProbes,
-        mirror: &Mirror,
+        cgroups: &CgroupTree,
         id: CgroupId,
         capacity: u64,
         now: Instant,
     ) -> Option<Duration> {
         let watched = self.of.get_mut(&id)?;
-        let whole = mirror.get(id).is_some_and(|node| !node.has_others());
+        let whole = cgroups
+            .get(id)
+            .is_some_and(|node| !node.has_unmanaged_children());
         let counted = counted(eyes, id, watched.curve, whole)?;
         let quiet = counted.reuse.visits == watched.visits;
         watched.visits = counted.reuse.visits;
@@ -172,7 +177,7 @@ fn visits(eyes: &IoProbes, id: CgroupId) -> u64 {
 
 /// What the probes have counted. `whole`: whether the tenant has no cgroups below it that are not told apart; those count
 /// for its curve, but not for its own counters.
-fn counted(eyes: &IoProbes, id: CgroupId, curve: usize, whole: bool) -> Option<Counted> {
+fn counted(eyes: &IoProbes, id: CgroupId, curve: usize, whole: bool) -> Option<ReuseCounts> {
     let reuse = eyes.reuse(curve).ok()?;
     let mut times = ReuseTimes {
         cold: reuse.cold(),
@@ -186,7 +191,7 @@ fn counted(eyes: &IoProbes, id: CgroupId, curve: usize, whole: bool) -> Option<C
     } else {
         times.cold + times.times.iter().sum::<u64>()
     };
-    Some(Counted {
+    Some(ReuseCounts {
         reuse: times,
         evicted: reuse.evicted(),
         live: reuse.live(LIVE),

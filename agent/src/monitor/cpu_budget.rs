@@ -6,7 +6,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// CPU time that may be spent, earned by the passing of time.
 #[derive(Debug)]
-pub struct Budget {
+pub struct CpuBudget {
     /// CPU seconds per second.
     rate: f64,
     /// CPU seconds left; below zero when overdrawn.
@@ -19,7 +19,7 @@ pub struct Budget {
 /// At most this much is saved up, in seconds of earning.
 const SAVE: f64 = 20.0;
 
-impl Budget {
+impl CpuBudget {
     /// A budget of `rate` CPU seconds per second, with nothing saved.
     #[must_use]
     pub fn new(rate: f64) -> Self {
@@ -42,12 +42,12 @@ impl Budget {
     }
 
     /// Takes back what this thread has spent on something else than observing.
-    pub fn excuse(&mut self, cost: Duration) {
+    pub fn refund(&mut self, cost: Duration) {
         self.cpu += cost;
     }
 
     /// Forgives what was spent so far: the first look at a tree has to be whole.
-    pub fn forgive(&mut self) {
+    pub fn reset(&mut self) {
         self.cpu = thread_cpu();
         self.wall = monotonic();
         self.left = 0.0;
@@ -85,11 +85,11 @@ mod tests {
 
     #[test]
     fn other_work_is_not_charged() {
-        let mut budget = Budget::new(0.001);
+        let mut budget = CpuBudget::new(0.001);
         budget.left = 0.1;
         let begun = thread_cpu();
         spend(Duration::from_millis(300));
-        budget.excuse(thread_cpu() - begun);
+        budget.refund(thread_cpu() - begun);
         assert!(budget.allows());
         spend(Duration::from_millis(300));
         assert!(!budget.allows());

@@ -10,7 +10,7 @@ use super::snapshot::{Memory, Snapshot, Tenant};
 
 /// So long a tenant must have been watched before what it was not seen to use counts as not used: twice the half-life of
 /// what is remembered of its accesses.
-pub(crate) const CONVINCED: Duration = Duration::from_secs(2 * HALF_LIFE.as_secs());
+pub(crate) const MIN_OBSERVATION: Duration = Duration::from_secs(2 * HALF_LIFE.as_secs());
 
 /// The constants of the planners. The defaults suit every machine we know; a configuration may change
 /// those that are matters of taste.
@@ -40,8 +40,8 @@ impl Policy {
     /// watermark, and what will be used up within the horizon, at most 6 % of the memory and at least 0.4 %.
     /// All of it comes out of overage, so it costs nobody what they are entitled to.
     #[must_use]
-    pub fn reserve(&self, memory: &Memory) -> u64 {
-        let ahead = num::to_f64(memory.falling) * self.horizon.as_secs_f64();
+    pub fn free_headroom(&self, memory: &Memory) -> u64 {
+        let ahead = num::to_f64(memory.consumption_rate) * self.horizon.as_secs_f64();
         let ahead = num::to_u64(ahead).clamp(memory.total / 256, memory.total / 16);
         memory.low_watermark.saturating_add(ahead)
     }
@@ -49,11 +49,11 @@ impl Policy {
 
 /// What each tenant is entitled to, in bytes of file pages, indexed like [`Snapshot::tenants`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Shares {
+pub struct Entitlements {
     /// What there is to divide: all file pages, and the free memory above the reserve.
     pub capacity: u64,
     /// The free memory that is kept for the next moment.
-    pub reserve: u64,
+    pub free_headroom: u64,
     /// What every tenant demands.
     pub demands: Vec<share::Demand>,
     /// Entitlement of every tenant.
@@ -62,16 +62,16 @@ pub struct Shares {
     pub protected: Vec<u64>,
 }
 
-impl Shares {
+impl Entitlements {
     /// Justitia's threshold (section III-B3, equation 1), hierarchical and work-conserving, in two rounds: by weight
     /// what tenants use again and again, and by weight what is left, among those that take in more.
     #[must_use]
     pub fn of(snapshot: &Snapshot, policy: &Policy) -> Self {
-        let reserve = policy.reserve(&snapshot.memory);
+        let free_headroom = policy.free_headroom(&snapshot.memory);
         let held: u64 = snapshot.tenants.iter().map(|t| t.own).sum();
         let capacity = held
             .saturating_add(snapshot.memory.free)
-            .saturating_sub(reserve);
+            .saturating_sub(free_headroom);
 
         let mut tree = Tree::with_capacity(snapshot.tenants.len());
         for tenant in &snapshot.tenants {
@@ -86,7 +86,7 @@ impl Shares {
             .collect();
         Self {
             capacity,
-            reserve,
+            free_headroom,
             demands: tree.values().copied().collect(),
             entitled,
             protected,
@@ -97,10 +97,10 @@ impl Shares {
 /// What a tenant demands. What nobody living stands for asks for nothing: what an inner node has of its own, however
 /// much, neither adds to what its subtree gets nor takes from its siblings.
 fn demand(tenant: &Tenant, policy: &Policy) -> share::Demand {
-    let floor = tenant.floor.min(tenant.file).max(tenant.stuck);
-    let used = tenant.own.saturating_sub(tenant.residue);
-    let seen = tenant.seen;
-    let holds = if policy.demand == DemandModel::Usage || seen.watched < CONVINCED {
+    let floor = tenant.floor.min(tenant.file).max(tenant.unreclaimable);
+    let used = tenant.own.saturating_sub(tenant.orphaned);
+    let seen = tenant.working_set;
+    let holds = if policy.demand == DemandModel::Usage || seen.watched < MIN_OBSERVATION {
         used
     } else {
         0
@@ -112,13 +112,13 @@ fn demand(tenant: &Tenant, policy: &Policy) -> share::Demand {
     let (useful, total) = match (tenant.leaf, tenant.populated) {
         (false, _) => (0, u64::MAX),
         (true, false) => (0, 0),
-        (true, true) if tenant.wants_more => (useful, u64::MAX),
+        (true, true) if tenant.growing => (useful, u64::MAX),
         (true, true) => (useful, useful.max(holds)),
     };
     share::Demand {
         weight: tenant.weight,
         floor,
-        requested: tenant.wish.min(tenant.file),
+        requested: tenant.requested.min(tenant.file),
         useful,
         total: total.max(floor),
     }

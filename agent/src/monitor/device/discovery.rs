@@ -5,7 +5,7 @@ use std::os::unix::fs::DirEntryExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::stack::{Disk, disks};
+use super::disk::{Disk, disks};
 
 /// The block devices are listed this often, which is cheap: a device that comes or goes changes the listing.
 const LIST: Duration = Duration::from_secs(1);
@@ -15,7 +15,7 @@ const READ: Duration = Duration::from_secs(10);
 
 /// Which disks there are.
 #[derive(Debug)]
-pub struct DiskFollower {
+pub struct DiskDiscovery {
     sys: PathBuf,
     /// Names and inode numbers in `/sys/block`. The kernel numbers them anew for each device.
     listing: Vec<(OsString, u64)>,
@@ -23,7 +23,7 @@ pub struct DiskFollower {
     read: Option<Instant>,
 }
 
-impl DiskFollower {
+impl DiskDiscovery {
     /// Follows the disks below `sys` (`/sys`).
     #[must_use]
     pub const fn new(sys: PathBuf) -> Self {
@@ -37,7 +37,7 @@ impl DiskFollower {
 
     /// Every disk that there is now. `None` if nothing has changed since the last call, or it is not yet time to look; with
     /// `at_once` it is.
-    pub fn look(&mut self, at_once: bool, now: Instant) -> Option<Vec<Disk>> {
+    pub fn poll(&mut self, at_once: bool, now: Instant) -> Option<Vec<Disk>> {
         let due = |at: Option<Instant>, period| at.is_none_or(|at| now - at >= period);
         if !at_once && !due(self.listed, LIST) {
             return None;
@@ -65,7 +65,7 @@ fn list(block: &Path) -> Vec<(OsString, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::stack::tests::Sys;
+    use super::super::disk::tests::Sys;
     use super::*;
 
     fn names(found: Option<Vec<Disk>>) -> Option<Vec<String>> {
@@ -75,10 +75,10 @@ mod tests {
     #[test]
     fn disks_that_come_and_go_are_found_within_a_second() {
         let sys = Sys(tempfile::tempdir().unwrap());
-        let mut follower = DiskFollower::new(sys.0.path().to_owned());
+        let mut follower = DiskDiscovery::new(sys.0.path().to_owned());
         let begin = Instant::now();
         let mut look =
-            |millis, at_once| names(follower.look(at_once, begin + Duration::from_millis(millis)));
+            |millis, at_once| names(follower.poll(at_once, begin + Duration::from_millis(millis)));
         let found = |names: &[&str]| Some(names.iter().map(ToString::to_string).collect());
         assert_eq!(look(0, false), found(&[]));
         sys.device("sda", "8:0");

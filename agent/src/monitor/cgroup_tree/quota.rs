@@ -7,7 +7,7 @@ use std::path::Path;
 use justitia_kernel::cgroup::CgroupId;
 use rustix::process::{Resource, getrlimit};
 
-use crate::escape;
+use justitia_api::escape;
 
 /// Cgroups below a delegated one are told apart up to this many; beyond it the delegated one is one tenant.
 const OF_A_DELEGATE: usize = 500;
@@ -27,11 +27,11 @@ const OTHERS: u64 = 512;
 
 /// Who has how many.
 #[derive(Debug)]
-pub struct Crowd {
+pub struct CgroupQuota {
     most: usize,
     delegates: HashMap<CgroupId, usize>,
     all_delegates: usize,
-    shut: HashSet<CgroupId>,
+    collapsed: HashSet<CgroupId>,
     /// Cgroups with a child whose path is too long.
     long: HashSet<CgroupId>,
     /// Whether the root has one.
@@ -41,16 +41,16 @@ pub struct Crowd {
 
 /// Whether one more takes part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Room {
+pub enum Admission {
     /// It does.
-    Yes,
+    Granted,
     /// It does not.
-    No,
+    Denied,
     /// It does not, and neither do the others below what was delegated, from now on.
-    Shut(CgroupId),
+    Collapse(CgroupId),
 }
 
-impl Crowd {
+impl CgroupQuota {
     /// As many as this process has descriptors for.
     pub fn new() -> Self {
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
@@ -63,7 +63,7 @@ impl Crowd {
             most,
             delegates: HashMap::new(),
             all_delegates: 0,
-            shut: HashSet::new(),
+            collapsed: HashSet::new(),
             long: HashSet::new(),
             long_at_the_root: false,
             full: false,
@@ -71,28 +71,28 @@ impl Crowd {
     }
 
     /// One more comes, where `there` are; `top` is the delegated cgroup that it is below.
-    pub fn come(&mut self, top: Option<CgroupId>, there: usize) -> Room {
-        if top.is_some_and(|top| self.is_shut(top)) {
-            return Room::No;
+    pub fn admit(&mut self, top: Option<CgroupId>, there: usize) -> Admission {
+        if top.is_some_and(|top| self.is_collapsed(top)) {
+            return Admission::Denied;
         }
         if let Some(top) = top {
             let count = self.delegates.entry(top).or_default();
             // All delegates together leave room for who is none.
             if *count >= OF_A_DELEGATE || self.all_delegates >= self.most / 2 {
-                self.shut.insert(top);
-                return Room::Shut(top);
+                self.collapsed.insert(top);
+                return Admission::Collapse(top);
             }
             *count += 1;
             self.all_delegates += 1;
         } else if there >= self.most {
             self.full = true;
-            return Room::No;
+            return Admission::Denied;
         }
-        Room::Yes
+        Admission::Granted
     }
 
     /// One that was below `top` is gone.
-    pub fn gone(&mut self, top: Option<CgroupId>) {
+    pub fn release(&mut self, top: Option<CgroupId>) {
         if let Some(count) = top.and_then(|top| self.delegates.get_mut(&top)) {
             *count = count.saturating_sub(1);
             self.all_delegates = self.all_delegates.saturating_sub(1);
@@ -102,7 +102,7 @@ impl Crowd {
     /// A delegated cgroup is gone itself.
     pub fn forget(&mut self, top: CgroupId) {
         self.delegates.remove(&top);
-        self.shut.remove(&top);
+        self.collapsed.remove(&top);
         self.long.remove(&top);
     }
 
@@ -123,12 +123,12 @@ impl Crowd {
     }
 
     /// Whether what is below `top` is told apart no more.
-    pub fn is_shut(&self, top: CgroupId) -> bool {
-        self.shut.contains(&top)
+    pub fn is_collapsed(&self, top: CgroupId) -> bool {
+        self.collapsed.contains(&top)
     }
 
     /// What is not told apart, and why; the paths of shut cgroups come from `path`.
-    pub fn limits(&self, path: impl Fn(CgroupId) -> String) -> Vec<String> {
+    pub fn limitations(&self, path: impl Fn(CgroupId) -> String) -> Vec<String> {
         let named = |ids: &HashSet<CgroupId>| {
             let mut named: Vec<String> = ids.iter().map(|id| path(*id)).collect();
             named.sort();
@@ -136,7 +136,7 @@ impl Crowd {
             named.truncate(NAMED);
             (named, more)
         };
-        let (shut, more) = named(&self.shut);
+        let (shut, more) = named(&self.collapsed);
         let mut limits: Vec<String> = shut
             .into_iter()
             .map(|path| {
@@ -184,57 +184,60 @@ mod tests {
 
     #[test]
     fn a_delegate_shuts_himself_out_and_nobody_else() {
-        let mut crowd = Crowd::of(10_000);
+        let mut quota = CgroupQuota::of(10_000);
         let (his, others) = (CgroupId(1), CgroupId(2));
         for there in 0..OF_A_DELEGATE {
-            assert_eq!(crowd.come(Some(his), there), Room::Yes);
+            assert_eq!(quota.admit(Some(his), there), Admission::Granted);
         }
-        crowd.gone(Some(his));
-        assert_eq!(crowd.come(Some(his), 1), Room::Yes);
-        assert_eq!(crowd.come(Some(his), 1), Room::Shut(his));
-        assert_eq!(crowd.come(Some(his), 1), Room::No);
-        assert_eq!(crowd.come(Some(others), 1), Room::Yes);
-        assert_eq!(crowd.come(None, 1), Room::Yes);
-        let limits = crowd.limits(|id| format!("#{id}"));
+        quota.release(Some(his));
+        assert_eq!(quota.admit(Some(his), 1), Admission::Granted);
+        assert_eq!(quota.admit(Some(his), 1), Admission::Collapse(his));
+        assert_eq!(quota.admit(Some(his), 1), Admission::Denied);
+        assert_eq!(quota.admit(Some(others), 1), Admission::Granted);
+        assert_eq!(quota.admit(None, 1), Admission::Granted);
+        let limits = quota.limitations(|id| format!("#{id}"));
         assert!(
             limits.len() == 1 && limits[0].contains("#1 was delegated"),
             "{limits:?}"
         );
-        crowd.forget(his);
-        assert_eq!(crowd.come(Some(his), 1), Room::Yes);
+        quota.forget(his);
+        assert_eq!(quota.admit(Some(his), 1), Admission::Granted);
     }
 
     #[test]
     fn all_delegates_together_leave_room_and_nobody_gets_more_than_there_is() {
-        let mut crowd = Crowd::of(20);
+        let mut quota = CgroupQuota::of(20);
         for n in 0..10 {
-            assert_eq!(crowd.come(Some(CgroupId(n)), 0), Room::Yes);
+            assert_eq!(quota.admit(Some(CgroupId(n)), 0), Admission::Granted);
         }
-        assert_eq!(crowd.come(Some(CgroupId(77)), 0), Room::Shut(CgroupId(77)));
-        assert_eq!(crowd.come(None, 19), Room::Yes);
-        assert_eq!(crowd.come(None, 20), Room::No);
-        assert_eq!(crowd.limits(|_| String::new()).len(), 2);
+        assert_eq!(
+            quota.admit(Some(CgroupId(77)), 0),
+            Admission::Collapse(CgroupId(77))
+        );
+        assert_eq!(quota.admit(None, 19), Admission::Granted);
+        assert_eq!(quota.admit(None, 20), Admission::Denied);
+        assert_eq!(quota.limitations(|_| String::new()).len(), 2);
     }
 
     #[test]
     fn the_limits_name_a_few_and_count_the_others() {
-        let mut crowd = Crowd::of(10_000);
+        let mut quota = CgroupQuota::of(10_000);
         let (short, long) = ("a".repeat(LONGEST), r"\".repeat(LONGEST / 4 + 1));
         for n in 0..100 {
-            assert!(!crowd.is_too_long(Some(CgroupId(n)), Path::new(&short)));
-            assert!(!crowd.has_long(CgroupId(n)));
-            assert!(crowd.is_too_long(Some(CgroupId(n)), Path::new(&long)));
-            assert!(crowd.has_long(CgroupId(n)));
+            assert!(!quota.is_too_long(Some(CgroupId(n)), Path::new(&short)));
+            assert!(!quota.has_long(CgroupId(n)));
+            assert!(quota.is_too_long(Some(CgroupId(n)), Path::new(&long)));
+            assert!(quota.has_long(CgroupId(n)));
         }
-        assert!(crowd.is_too_long(None, Path::new(&long)));
-        let limits = crowd.limits(|id| format!("#{id}"));
+        assert!(quota.is_too_long(None, Path::new(&long)));
+        let limits = quota.limitations(|id| format!("#{id}"));
         assert_eq!(limits.len(), NAMED + 2, "{limits:?}");
         assert!(limits[0].contains("in #0 has a path longer than 512 bytes"));
         assert!(limits[NAMED].contains("92 other"), "{limits:?}");
         assert!(limits[NAMED + 1].contains("right below the root"));
         for n in 0..100 {
-            crowd.forget(CgroupId(n));
+            quota.forget(CgroupId(n));
         }
-        assert_eq!(crowd.limits(|_| String::new()).len(), 1);
+        assert_eq!(quota.limitations(|_| String::new()).len(), 1);
     }
 }

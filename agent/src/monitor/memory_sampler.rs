@@ -6,9 +6,9 @@ use justitia_kernel::Result;
 use justitia_kernel::cgroup::Cgroup;
 use justitia_kernel::memory::MemoryStat;
 
-use super::room::PAGE;
+use super::system_memory::PAGE;
 use crate::enforce::worker::lru_file;
-use crate::plan::{CONVINCED, Evidence, Seen};
+use crate::plan::{Evidence, MIN_OBSERVATION, WorkingSet};
 
 /// A cache that took in this much between two looks is growing, bytes.
 const GREW: u64 = 256 << 10;
@@ -27,13 +27,13 @@ const LONGEST: Duration = Duration::from_secs(20);
 
 /// What was last read of a tenant, bytes.
 #[derive(Debug)]
-pub struct Meter {
+pub struct MemorySampler {
     /// File pages on LRU lists.
     pub file: u64,
     /// Charged memory beside them.
     pub other: u64,
     /// Dirty and under writeback.
-    pub stuck: u64,
+    pub unreclaimable: u64,
     /// Anonymous memory.
     pub anon: u64,
     /// File pages that processes have mapped, shared memory left out.
@@ -41,7 +41,7 @@ pub struct Meter {
     /// File pages on the active list.
     active: u64,
     /// File pages taken in, bytes per second over the last interval.
-    pub inflow: u64,
+    pub page_in_rate: u64,
     /// Pages that came back after having been reclaimed, since the cgroup was made.
     pub refaults: u64,
     /// File pages on LRU lists, and all that was reclaimed since the cgroup was made.
@@ -62,18 +62,18 @@ struct Counters {
     refaults: u64,
 }
 
-impl Meter {
+impl MemorySampler {
     /// A tenant of which nothing is known yet.
     #[must_use]
     pub fn new(now: Instant) -> Self {
         Self {
             file: 0,
             other: 0,
-            stuck: 0,
+            unreclaimable: 0,
             anon: 0,
             mapped: 0,
             active: 0,
-            inflow: 0,
+            page_in_rate: 0,
             refaults: 0,
             taken_in: 0,
             counters: None,
@@ -93,7 +93,7 @@ impl Meter {
     pub fn read(&mut self, cgroup: &Cgroup, now: Instant) -> Result<()> {
         let stat = cgroup.memory_stat()?;
         let current = cgroup.memory_current()?;
-        self.take(&stat, now);
+        self.record(&stat, now);
         self.other = current.saturating_sub(self.file);
         if self.cpu.is_none_or(|(at, _)| now - at >= CPU_PERIOD) {
             let usage = cgroup.cpu_usage_usec()?;
@@ -103,7 +103,7 @@ impl Meter {
     }
 
     /// Takes counters that were read elsewhere.
-    pub fn take(&mut self, stat: &MemoryStat, now: Instant) {
+    pub fn record(&mut self, stat: &MemoryStat, now: Instant) {
         let file = lru_file(stat);
         let refaults = stat.workingset_refault_file;
         let mut busy = false;
@@ -111,19 +111,19 @@ impl Meter {
         if let Some(last) = &self.counters {
             // A page leaves the list before it counts as reclaimed: only what exceeds the highest sum seen
             // has come in. A sum that stays below it means that files were deleted.
-            let inflow = intake.saturating_sub(self.intake);
+            let paged_in = intake.saturating_sub(self.intake);
             if intake >= self.intake || now - self.intake_at >= SETTLED {
                 (self.intake, self.intake_at) = (intake, now);
             }
             let millis = u64::try_from((now - last.at).as_millis())
                 .unwrap_or(u64::MAX)
                 .max(1);
-            self.inflow = inflow.saturating_mul(1000) / millis;
-            if inflow >= GREW || refaults > last.refaults {
+            self.page_in_rate = paged_in.saturating_mul(1000) / millis;
+            if paged_in >= GREW || refaults > last.refaults {
                 self.grew_at = Some(now);
                 self.active_at = now;
             }
-            busy = inflow > 0 || file.abs_diff(self.file) > GREW;
+            busy = paged_in > 0 || file.abs_diff(self.file) > GREW;
         } else {
             (self.intake, self.intake_at) = (intake, now);
         }
@@ -135,7 +135,7 @@ impl Meter {
         self.file = file;
         self.refaults = refaults;
         self.taken_in = intake;
-        self.stuck = stat.file_dirty + stat.file_writeback;
+        self.unreclaimable = stat.file_dirty + stat.file_writeback;
         self.anon = stat.anon;
         self.active = stat.active_file;
         self.mapped = stat.file_mapped.saturating_sub(stat.shmem);
@@ -158,7 +158,7 @@ impl Meter {
 
     /// Whether its cache has been growing lately, or would have, had nothing been reclaimed from it.
     #[must_use]
-    pub fn wants_more(&self, now: Instant) -> bool {
+    pub fn growing(&self, now: Instant) -> bool {
         self.grew_at
             .is_some_and(|at| now - at < GROWING.max(2 * self.period))
     }
@@ -173,10 +173,10 @@ impl Meter {
     /// What the kernel's lists say of the cache that it can use. The multi-gen LRU's say nothing; and what one used that
     /// has been idle since will not be used soon.
     #[must_use]
-    pub fn seen(&self, multi_gen: bool, now: Instant) -> Seen {
+    pub fn working_set(&self, multi_gen: bool, now: Instant) -> WorkingSet {
         let watched = self.idle_for(now);
-        let says = !multi_gen && watched < CONVINCED;
-        Seen {
+        let says = !multi_gen && watched < MIN_OBSERVATION;
+        WorkingSet {
             useful: if says { self.active } else { 0 },
             watched,
             by: Evidence::Lists,
@@ -227,43 +227,43 @@ mod tests {
     fn growth_counts_what_was_reclaimed_meanwhile() {
         let t0 = Instant::now();
         let at = |ms| t0 + Duration::from_millis(ms);
-        let mut meter = Meter::new(t0);
-        meter.take(&stat(100, 0), at(0));
-        assert!(!meter.wants_more(at(0)), "one look shows no growth");
-        meter.take(&stat(100, 256), at(500));
-        assert!(meter.wants_more(at(500)));
-        assert_eq!(meter.inflow, 2 << 20, "1 MiB in half a second");
-        meter.take(&stat(100, 256), at(3600));
-        assert!(!meter.wants_more(at(3600)));
+        let mut meter = MemorySampler::new(t0);
+        meter.record(&stat(100, 0), at(0));
+        assert!(!meter.growing(at(0)), "one look shows no growth");
+        meter.record(&stat(100, 256), at(500));
+        assert!(meter.growing(at(500)));
+        assert_eq!(meter.page_in_rate, 2 << 20, "1 MiB in half a second");
+        meter.record(&stat(100, 256), at(3600));
+        assert!(!meter.growing(at(3600)));
     }
 
     #[test]
     fn what_lies_on_the_active_list_is_used_until_its_owner_has_been_idle_for_long() {
         let t0 = Instant::now();
-        let mut meter = Meter::new(t0);
+        let mut meter = MemorySampler::new(t0);
         let mut stat = stat(100, 0);
         stat.active_file = 30 << 20;
-        meter.take(&stat, t0);
-        assert_eq!(meter.seen(false, t0).useful, 30 << 20);
-        assert_eq!(meter.seen(true, t0).useful, 0, "the multi-gen LRU");
-        let later = t0 + 2 * CONVINCED;
-        meter.take(&stat, later);
-        let seen = meter.seen(false, later);
-        assert_eq!((seen.useful, seen.watched), (0, 2 * CONVINCED));
+        meter.record(&stat, t0);
+        assert_eq!(meter.working_set(false, t0).useful, 30 << 20);
+        assert_eq!(meter.working_set(true, t0).useful, 0, "the multi-gen LRU");
+        let later = t0 + 2 * MIN_OBSERVATION;
+        meter.record(&stat, later);
+        let seen = meter.working_set(false, later);
+        assert_eq!((seen.useful, seen.watched), (0, 2 * MIN_OBSERVATION));
     }
 
     #[test]
     fn a_quiet_tenant_is_looked_at_less_and_less() {
         let t0 = Instant::now();
-        let mut meter = Meter::new(t0);
+        let mut meter = MemorySampler::new(t0);
         let mut now = t0;
         for _ in 0..30 {
-            meter.take(&stat(100, 0), now);
+            meter.record(&stat(100, 0), now);
             now = meter.due(now);
         }
         assert_eq!(meter.period, LONGEST);
         assert!(meter.idle_for(now) > Duration::from_secs(60));
-        meter.take(&stat(120, 0), now);
+        meter.record(&stat(120, 0), now);
         assert_eq!(meter.period, SHORTEST);
         assert_eq!(meter.idle_for(now), Duration::ZERO);
     }

@@ -44,21 +44,21 @@ const WAITS: f64 = 0.3;
 impl TenantIo {
     /// Whether it does anything to a disk, or waits, or has anything to write.
     #[must_use]
-    pub fn uses(&self) -> bool {
+    pub fn is_active(&self) -> bool {
         let moves = self.flows.iter().any(|(_, flow)| flow.is_some());
         moves || self.stalled > 0.0 || self.dirty >= DIRTY
     }
 
     /// Whether it writes behind dirty pages and waits; whether it `did` so lately.
     #[must_use]
-    pub fn waits_to_write(&self, did: bool) -> bool {
+    pub fn is_throttled_writer(&self, did: bool) -> bool {
         let least = if did { STILL_DIRTY } else { DIRTY };
         self.dirty >= least && self.stalled >= WAITS
     }
 
     /// What it wrote to all devices, bytes per second; a device upon another counts as two.
     #[must_use]
-    pub fn reached(&self) -> f64 {
+    pub fn device_write_rate(&self) -> f64 {
         self.flows.iter().map(|(_, flow)| flow.wbytes).sum()
     }
 
@@ -74,14 +74,14 @@ impl TenantIo {
 
 /// What applications have got so far, by the probes. Amounts in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Got {
+pub struct AppBytes {
     /// What they have read and written.
     pub bytes: u64,
     /// What they have written, of that.
     pub written: u64,
 }
 
-impl Got {
+impl AppBytes {
     /// Both together.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
@@ -98,7 +98,7 @@ struct Last {
     io: Vec<(DevId, IoStat)>,
     /// Tasks' waiting for I/O so far, microseconds; `None` without PSI.
     stalled: Option<u64>,
-    application: Option<Got>,
+    application: Option<AppBytes>,
     memory: Memory,
 }
 
@@ -126,20 +126,20 @@ const KEPT: usize = 64;
 
 /// All tenants that are looked at.
 #[derive(Debug, Default)]
-pub struct TenantMeters {
+pub struct TenantIoSampler {
     last: HashMap<CgroupId, Last>,
     files: HashMap<CgroupId, StatFdCache>,
 }
 
-impl TenantMeters {
+impl TenantIoSampler {
     /// Looks at a tenant; `application` is what its applications have got so far, if that is known. `None` at the first look.
     ///
     /// # Errors
     /// If the cgroup's counters cannot be read; it is forgotten then.
-    pub fn look(
+    pub fn sample(
         &mut self,
         cgroup: &Cgroup,
-        application: Option<Got>,
+        application: Option<AppBytes>,
         now: Instant,
     ) -> Result<Option<TenantIo>> {
         let id = cgroup.id();
@@ -158,7 +158,7 @@ impl TenantMeters {
     }
 
     /// Forgets a cgroup; its `io.stat` at the last look.
-    pub fn gone(&mut self, id: CgroupId) -> Option<Vec<(DevId, IoStat)>> {
+    pub fn remove(&mut self, id: CgroupId) -> Option<Vec<(DevId, IoStat)>> {
         self.files.remove(&id);
         self.last.remove(&id).map(|last| last.io)
     }
@@ -168,7 +168,7 @@ impl Last {
     fn read(
         files: &StatFdCache,
         before: Option<&Self>,
-        application: Option<Got>,
+        application: Option<AppBytes>,
         at: Instant,
     ) -> Result<Self> {
         let io = files.io_stat()?;
@@ -188,7 +188,7 @@ impl Last {
     }
 
     /// Whether what was said of memory will do, now that `io` and `application` are counted.
-    fn still(&self, io: &[(DevId, IoStat)], application: Option<Got>, at: Instant) -> bool {
+    fn still(&self, io: &[(DevId, IoStat)], application: Option<AppBytes>, at: Instant) -> bool {
         let (Some(then), Some(now)) = (self.application, application) else {
             return false;
         };
@@ -285,9 +285,9 @@ mod tests {
 
     const MEMORY: &str = "anon 1000\nfile 9000\ninactive_file 4000\nactive_file 4096\nfile_dirty 2000\nfile_writeback 48\n";
 
-    fn got(bytes: u64) -> Option<Got> {
+    fn got(bytes: u64) -> Option<AppBytes> {
         let written = bytes / 2;
-        Some(Got { bytes, written })
+        Some(AppBytes { bytes, written })
     }
 
     /// A cgroup without files yet, and where they go.
@@ -314,7 +314,7 @@ mod tests {
             (1 << 20, 1.0, true, true),
             (4096, 1.0, true, false),
         ] {
-            let found = io(dirty, stalled).waits_to_write(did);
+            let found = io(dirty, stalled).is_throttled_writer(did);
             assert_eq!(found, expected, "{dirty} {stalled} {did}");
         }
     }
@@ -332,12 +332,12 @@ mod tests {
         write("io.stat", "");
         waited("io.pressure", 0);
         waited("memory.pressure", 0);
-        let mut meters = TenantMeters::default();
+        let mut meters = TenantIoSampler::default();
         let begin = Instant::now();
         let mut stalled = |millis, total| {
             waited("memory.pressure", total);
             let at = begin + Duration::from_millis(millis);
-            let seen = meters.look(&cgroup, got(0), at).unwrap();
+            let seen = meters.sample(&cgroup, got(0), at).unwrap();
             seen.map_or(-1.0, |io| io.stalled)
         };
         assert!(stalled(0, 0) < 0.0, "nothing to compare with");
@@ -365,9 +365,9 @@ mod tests {
             "io.pressure",
             "some avg10=0.00 avg60=0.00 avg300=0.00 total=100\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n",
         );
-        let mut meters = TenantMeters::default();
+        let mut meters = TenantIoSampler::default();
         let begin = Instant::now();
-        assert_eq!(meters.look(&cgroup, None, begin).unwrap(), None);
+        assert_eq!(meters.sample(&cgroup, None, begin).unwrap(), None);
         write(
             "io.stat",
             "8:0 rbytes=1000 wbytes=8192 rios=2 wios=2 dbytes=0 dios=0\n",
@@ -377,7 +377,7 @@ mod tests {
             "some avg10=0.00 avg60=0.00 avg300=0.00 total=250100\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n",
         );
         let seen = meters
-            .look(&cgroup, None, begin + Duration::from_millis(500))
+            .sample(&cgroup, None, begin + Duration::from_millis(500))
             .unwrap()
             .unwrap();
         let flow = seen.flow(DevId { major: 8, minor: 0 });
@@ -387,14 +387,14 @@ mod tests {
         assert_eq!((seen.file, seen.other), (8096, 1904));
         assert!((seen.application - (2000.0 + 8192.0)).abs() < 1e-6);
         let application = got(1 << 20);
-        let seen = meters.look(&cgroup, application, begin + Duration::from_secs(1));
+        let seen = meters.sample(&cgroup, application, begin + Duration::from_secs(1));
         assert!(seen.unwrap().is_some());
         // What the probes counted is what applications got, whatever became of it.
         write("memory.stat", &MEMORY.replace("2000", "102000"));
         let mut look = |application, seconds| {
-            let seen = meters.look(&cgroup, application, begin + Duration::from_secs(seconds));
+            let seen = meters.sample(&cgroup, application, begin + Duration::from_secs(seconds));
             let seen = seen.unwrap().unwrap();
-            let written = application.map(|_: Got| seen.application / 2.0);
+            let written = application.map(|_: AppBytes| seen.application / 2.0);
             assert_eq!(seen.written, written);
             seen.application
         };
@@ -408,7 +408,7 @@ mod tests {
         let mut dirty = |application, millis, stat: &str| {
             write("memory.stat", &MEMORY.replace("2000", stat));
             let at = begin + Duration::from_millis(millis);
-            let seen = meters.look(&cgroup, application, at).unwrap().unwrap();
+            let seen = meters.sample(&cgroup, application, at).unwrap().unwrap();
             seen.dirty - 48
         };
         assert_eq!(dirty(got(0), 5000, "3000"), 3000, "after two seconds");
@@ -424,8 +424,8 @@ mod tests {
         assert_eq!(dirty(got(0), 7000, "2000001"), 2_000_001);
         assert_eq!(dirty(got(0), 7250, "2000002"), 2_000_002, "much dirty");
         write("io.stat", "8:0 rbytes=x\n");
-        assert!(meters.look(&cgroup, None, begin).is_err());
+        assert!(meters.sample(&cgroup, None, begin).is_err());
         std::fs::remove_file(path.join("io.stat")).unwrap();
-        assert!(meters.look(&cgroup, None, begin).is_err());
+        assert!(meters.sample(&cgroup, None, begin).is_err());
     }
 }

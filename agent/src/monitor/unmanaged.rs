@@ -7,14 +7,14 @@ use justitia_kernel::cgroup::Cgroup;
 use justitia_kernel::lru_gen::{self, LruGen};
 use justitia_share::{Weight, num};
 
-use super::meter::taken_in;
-use super::room::Room;
+use super::memory_sampler::taken_in;
+use super::system_memory::SystemMemory;
 use crate::enforce::worker::own::MOST_CHILDREN;
-use crate::plan::{Key, Seen, Spared, Tenant};
+use crate::plan::{Key, ReclaimExemption, Tenant, WorkingSet};
 
 /// What this kernel can do, as far as the page cache is concerned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Abilities {
+pub struct ReclaimFeatures {
     /// `memory.reclaim` exists.
     pub reclaim: bool,
     /// It takes `swappiness=`.
@@ -27,21 +27,21 @@ pub struct Abilities {
     pub bfq: bool,
 }
 
-impl Abilities {
+impl ReclaimFeatures {
     /// Why nothing may be taken from a tenant with this much anonymous memory, on this kernel.
     #[must_use]
-    pub const fn spares(&self, anon: u64, swap_on: bool) -> Option<Spared> {
+    pub const fn exempts(&self, anon: u64, swap_on: bool) -> Option<ReclaimExemption> {
         match (self.reclaim, self.swappiness) {
-            (false, _) => Some(Spared::NoMeans),
+            (false, _) => Some(ReclaimExemption::NoMeans),
             (true, true) => None,
-            (true, false) if anon > 0 && swap_on => Some(Spared::Anonymous),
+            (true, false) if anon > 0 && swap_on => Some(ReclaimExemption::Anonymous),
             (true, false) => None,
         }
     }
 
     /// The `swappiness=` that keeps reclaim away from anonymous memory.
     #[must_use]
-    pub const fn files_only(&self) -> Option<u8> {
+    pub const fn file_only(&self) -> Option<u8> {
         if self.swappiness { Some(0) } else { None }
     }
 }
@@ -49,10 +49,10 @@ impl Abilities {
 /// The root cgroup's own pages, those of excluded cgroups, and those that cgroups right below the root have left behind
 /// when they were removed.
 #[derive(Debug)]
-pub struct Outside {
+pub struct Unmanaged {
     root: Cgroup,
-    means: Option<OutsideMeans>,
-    /// What it has taken in, when it was last said to have grown ([`super::meter::taken_in`]).
+    means: Option<UnmanagedReclaim>,
+    /// What it has taken in, when it was last said to have grown ([`super::memory_sampler::taken_in`]).
     taken_in: Option<u64>,
     /// File pages that its living processes have read, at most; the rest is of removed cgroups.
     living: u64,
@@ -65,7 +65,7 @@ pub struct Outside {
 
 /// How to reclaim from what is outside alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OutsideMeans {
+pub enum UnmanagedReclaim {
     /// The root cgroup's own list, by the multi-gen LRU's debugfs interface; not what removed cgroups have left.
     RootList,
     /// `memory.reclaim` of the root cgroup: where the classic LRU runs, it passes over cgroups within their `memory.low`.
@@ -79,15 +79,15 @@ const LEAST_GROWTH: u64 = 4 << 20;
 /// How long the most that it has had is remembered.
 const RECENT: Duration = Duration::from_secs(10);
 
-impl Outside {
+impl Unmanaged {
     /// Finds out how it could be reclaimed from.
     #[must_use]
-    pub fn new(root: Cgroup, abilities: &Abilities, now: Instant) -> Self {
-        let means = if abilities.multi_gen {
-            abilities.lru_gen.then_some(OutsideMeans::RootList)
+    pub fn new(root: Cgroup, features: &ReclaimFeatures, now: Instant) -> Self {
+        let means = if features.multi_gen {
+            features.lru_gen.then_some(UnmanagedReclaim::RootList)
         } else {
-            let safe = abilities.reclaim && abilities.swappiness;
-            safe.then_some(OutsideMeans::Root)
+            let safe = features.reclaim && features.swappiness;
+            safe.then_some(UnmanagedReclaim::Root)
         };
         Self {
             root,
@@ -109,7 +109,7 @@ impl Outside {
 
     /// How to reclaim from it alone, if this kernel has a way.
     #[must_use]
-    pub const fn means(&self) -> Option<OutsideMeans> {
+    pub const fn means(&self) -> Option<UnmanagedReclaim> {
         self.means
     }
 
@@ -126,11 +126,17 @@ impl Outside {
             .is_some_and(|before| taken_in > before.saturating_add(least))
     }
 
-    /// It has taken in so much by now. Where cgroups right below the root have come or gone since (`top_changed`), part
+    /// It has taken in so much by now. Where cgroups right below the root have come or gone since (`top_level_changed`), part
     /// of that may be what they have left behind: nobody living asks for it.
-    pub(super) fn take(&mut self, taken_in: u64, top_changed: bool, noise: u64, now: Instant) {
+    pub(super) fn take(
+        &mut self,
+        taken_in: u64,
+        top_level_changed: bool,
+        noise: u64,
+        now: Instant,
+    ) {
         let before = self.taken_in.unwrap_or(taken_in);
-        if top_changed {
+        if top_level_changed {
             self.taken_in = Some(taken_in);
         } else if self.seems_to_grow(taken_in, noise) {
             self.living = self.living.saturating_add(taken_in - before);
@@ -145,49 +151,53 @@ impl Outside {
     /// or not it can be reclaimed from: what is beyond that is the kernel's to take, from whom it likes.
     pub fn tenant(
         &mut self,
-        room: &Room,
+        memory: &SystemMemory,
         tenants: &[Tenant],
         weight: Weight,
         now: Instant,
-        spared: Option<Spared>,
+        exempt: Option<ReclaimExemption>,
     ) -> Tenant {
-        let file = room
+        let file = memory
             .file()
             .saturating_sub(tenants.iter().map(|t| t.own).sum());
         let top = || tenants.iter().filter(|t| t.parent.is_none());
-        let stuck = room.stuck().saturating_sub(top().map(|t| t.stuck).sum());
+        let unreclaimable = memory
+            .unreclaimable()
+            .saturating_sub(top().map(|t| t.unreclaimable).sum());
         let passed = self.summed_at.map_or(Duration::ZERO, |at| now - at);
         let halves = passed.as_secs_f64() / RECENT.as_secs_f64();
         self.most = file.max(num::to_u64(num::to_f64(self.most) * (-halves).exp2()));
         self.summed_at = Some(now);
         self.living = self.living.min(self.most);
-        let residue = file.saturating_sub(self.living);
+        let orphaned = file.saturating_sub(self.living);
         let idle_for = now.saturating_duration_since(self.grew_at);
         Tenant {
-            key: Key::Outside,
+            key: Key::Unmanaged,
             parent: None,
             weight,
             floor: 0,
-            wish: 0,
+            requested: 0,
             file,
             own: file,
-            residue,
-            unreachable: match self.means {
-                Some(OutsideMeans::RootList) => residue,
-                Some(OutsideMeans::Root) | None => 0,
+            orphaned,
+            untargetable: match self.means {
+                Some(UnmanagedReclaim::RootList) => orphaned,
+                Some(UnmanagedReclaim::Root) | None => 0,
             },
             other: 0,
-            stuck: stuck.min(file),
+            unreclaimable: unreclaimable.min(file),
             leaf: true,
             populated: true,
-            wants_more: self.grows && idle_for < GROWING,
+            growing: self.grows && idle_for < GROWING,
             idle_for,
             mapped: 0,
-            seen: Seen::default(),
-            spared: match self.means {
-                None => Some(Spared::NoMeans),
-                Some(OutsideMeans::Root) if top().count() > MOST_CHILDREN => Some(Spared::Crowded),
-                Some(_) => spared,
+            working_set: WorkingSet::default(),
+            exempt: match self.means {
+                None => Some(ReclaimExemption::NoMeans),
+                Some(UnmanagedReclaim::Root) if top().count() > MOST_CHILDREN => {
+                    Some(ReclaimExemption::Crowded)
+                }
+                Some(_) => exempt,
             },
         }
     }
@@ -206,32 +216,32 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn outside(now: Instant) -> Outside {
+    fn unmanaged(now: Instant) -> Unmanaged {
         let dir = tempfile::tempdir().unwrap();
         let root = CgroupFs::open_fixture(dir.path(), true).unwrap();
-        Outside::new(root.root().clone(), &Abilities::default(), now)
+        Unmanaged::new(root.root().clone(), &ReclaimFeatures::default(), now)
     }
 
     #[test]
     fn it_grows_by_what_it_reads_and_not_by_what_is_left_to_it() {
         let t0 = Instant::now();
         let at = |s| t0 + Duration::from_secs(s);
-        let mut outside = outside(t0);
-        outside.living = 0;
-        outside.take(100 * MIB, false, 0, at(0));
-        assert!(!outside.grows, "one look shows no growth");
+        let mut unmanaged = unmanaged(t0);
+        unmanaged.living = 0;
+        unmanaged.take(100 * MIB, false, 0, at(0));
+        assert!(!unmanaged.grows, "one look shows no growth");
         // A cgroup was removed.
-        outside.take(300 * MIB, true, 0, at(1));
-        assert!(!outside.grows && outside.living == 0);
+        unmanaged.take(300 * MIB, true, 0, at(1));
+        assert!(!unmanaged.grows && unmanaged.living == 0);
         // Less than readings differ by, but it adds up.
-        outside.take(303 * MIB, false, 0, at(2));
-        assert!(!outside.grows);
-        outside.take(306 * MIB, false, 0, at(3));
-        assert!(outside.grows && outside.grew_at == at(3));
-        assert_eq!(outside.living, 6 * MIB);
+        unmanaged.take(303 * MIB, false, 0, at(2));
+        assert!(!unmanaged.grows);
+        unmanaged.take(306 * MIB, false, 0, at(3));
+        assert!(unmanaged.grows && unmanaged.grew_at == at(3));
+        assert_eq!(unmanaged.living, 6 * MIB);
         // Tenants whose growth was not known yet are no growth of its own, either before or after.
-        outside.take(290 * MIB, false, 0, at(4));
-        outside.take(295 * MIB, false, 10 * MIB, at(5));
-        assert_eq!((outside.living, outside.grew_at), (6 * MIB, at(3)));
+        unmanaged.take(290 * MIB, false, 0, at(4));
+        unmanaged.take(295 * MIB, false, 10 * MIB, at(5));
+        assert_eq!((unmanaged.living, unmanaged.grew_at), (6 * MIB, at(3)));
     }
 }

@@ -1,8 +1,8 @@
 //! The weight tree as the kernel has it: which cgroups there are, their weights and their operators' wishes.
 //! Kept up to date by events, not by rescanning.
 
-mod crowd;
-mod pace;
+mod quota;
+mod rate_limit;
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -15,13 +15,13 @@ use justitia_kernel::memory::Limit;
 use justitia_kernel::watch::{TreeWatcher, WatchEvent, is_exhausted};
 use justitia_share::Weight;
 
-use super::meter::Meter;
+use super::memory_sampler::MemorySampler;
 use crate::config::{Config, Override};
 use crate::enforce::worker::lru_file;
-use crate::escape;
-use crowd::{Crowd, DEEPEST, Room};
 use justitia_api::WeightFrom;
-use pace::{Again, Pace};
+use justitia_api::escape;
+use quota::{Admission, CgroupQuota, DEEPEST};
+use rate_limit::{RateLimiter, RefreshKind};
 
 /// A new cgroup, or one in which processes begin to live, is looked at for a delegation again after this time, then after
 /// twice as much each time, until that is more than [`LAST_INSPECTION`].
@@ -65,17 +65,17 @@ pub struct Node {
     /// Whether any process lives in it or below.
     pub populated: bool,
     /// Its `memory.low` as its operator has set it, bytes; 0 if nobody has.
-    pub operators_low: u64,
+    pub operator_low: u64,
     /// Who that is.
     pub operator: Ownership,
     /// Its counters.
-    pub meter: Meter,
+    pub memory: MemorySampler,
 }
 
 impl Node {
     /// Whether it has children that are no tenants: a reclaim from it would take from those, too.
     #[must_use]
-    pub fn has_others(&self) -> bool {
+    pub fn has_unmanaged_children(&self) -> bool {
         self.untold || !self.excluded.is_empty()
     }
 
@@ -83,8 +83,8 @@ impl Node {
     ///
     /// # Errors
     /// As every reader of a cgroup; that it is gone is one.
-    pub fn look(&mut self, now: Instant) -> Result<()> {
-        self.meter.read(&self.cgroup, now)?;
+    pub fn sample(&mut self, now: Instant) -> Result<()> {
+        self.memory.read(&self.cgroup, now)?;
         let mut file = 0;
         self.excluded.retain(|child| match child.memory_stat() {
             Ok(stat) => {
@@ -107,7 +107,7 @@ impl Node {
     /// `other` is its memory beside them, which its operator's `memory.low` counts too.
     #[must_use]
     pub fn floors(&self, other: u64) -> (u64, u64) {
-        let low = self.operators_low.saturating_sub(other);
+        let low = self.operator_low.saturating_sub(other);
         let configured = self.says.floor.unwrap_or(0);
         // A rule's pattern may match as many cgroups as somebody makes.
         match (self.delegated, self.operator) {
@@ -119,8 +119,8 @@ impl Node {
     }
 
     /// Takes what its operator has put into `memory.low`.
-    pub fn take_low(&mut self, low: u64) {
-        self.operators_low = low;
+    pub fn set_operator_low(&mut self, low: u64) {
+        self.operator_low = low;
         self.operator = self.file_ownership(Knob::MemoryLow.file());
     }
 
@@ -135,15 +135,15 @@ impl Node {
     }
 
     /// Whether its children are made by a process of root's own that is not the administrator.
-    fn is_given_to_root(&self) -> bool {
+    fn is_delegated_to_root_process(&self) -> bool {
         let seen = self.marked || self.namespace_root;
         self.says.delegated.unwrap_or(seen)
     }
 
     /// Whether others than the administrator may make cgroups below it.
-    fn is_given(&self) -> bool {
+    fn is_delegated(&self) -> bool {
         self.delegated
-            || self.is_given_to_root()
+            || self.is_delegated_to_root_process()
             || !matches!(self.cgroup.ownership(), Ok(Ownership::Admin))
     }
 
@@ -152,7 +152,7 @@ impl Node {
     /// from outside only: the runtime's word is the administrator's.
     fn owners_tell_below(&self, namespace_root: bool) -> bool {
         let runtime = namespace_root && !self.namespace_root && self.says.delegated != Some(true);
-        self.owners_tell && (!self.is_given_to_root() || runtime)
+        self.owners_tell && (!self.is_delegated_to_root_process() || runtime)
     }
 }
 
@@ -160,18 +160,18 @@ impl Node {
 #[derive(Debug, Default)]
 pub struct Changes {
     /// Cgroups that have come.
-    pub come: Vec<CgroupId>,
+    pub added: Vec<CgroupId>,
     /// Cgroups that are gone.
-    pub gone: Vec<CgroupId>,
+    pub removed: Vec<CgroupId>,
     /// Knobs that somebody has written, ourselves perhaps.
-    pub written: Vec<(CgroupId, Knob)>,
+    pub knobs_written: Vec<(CgroupId, Knob)>,
     /// Whether anybody's weight moved.
-    pub weighed: bool,
+    pub weights_changed: bool,
 }
 
 /// The tree.
 #[derive(Debug)]
-pub struct Mirror {
+pub struct CgroupTree {
     root: Cgroup,
     nodes: HashMap<CgroupId, Node>,
     top: Vec<CgroupId>,
@@ -185,13 +185,13 @@ pub struct Mirror {
     /// Events were lost.
     lost: bool,
     /// Whether a cgroup right below the root has come or gone since somebody asked.
-    top_changed: bool,
-    crowd: Crowd,
-    pace: Pace,
+    top_level_changed: bool,
+    quota: CgroupQuota,
+    limiter: RateLimiter,
 }
 
-impl Mirror {
-    /// An empty mirror of `fs`; [`Mirror::rescan`] fills it.
+impl CgroupTree {
+    /// An empty cgroups of `fs`; [`CgroupTree::rescan`] fills it.
     #[must_use]
     pub fn new(fs: &CgroupFs, bfq: bool) -> Self {
         let (watcher, blind) = match TreeWatcher::new() {
@@ -207,9 +207,9 @@ impl Mirror {
             bfq,
             blind,
             lost: false,
-            top_changed: false,
-            crowd: Crowd::new(),
-            pace: Pace::new(),
+            top_level_changed: false,
+            quota: CgroupQuota::new(),
+            limiter: RateLimiter::new(),
         }
     }
 
@@ -244,19 +244,19 @@ impl Mirror {
 
     /// Why events do not suffice to follow the tree, if so.
     #[must_use]
-    pub fn blind(&self) -> Option<&str> {
+    pub fn events_unavailable(&self) -> Option<&str> {
         self.blind.as_deref()
     }
 
     /// Whether events were lost, and the tree has to be rescanned once.
     #[must_use]
-    pub const fn lost(&self) -> bool {
+    pub const fn events_lost(&self) -> bool {
         self.lost
     }
 
     /// The cgroups right below the root that take part.
     #[must_use]
-    pub fn top(&self) -> &[CgroupId] {
+    pub fn top_level(&self) -> &[CgroupId] {
         &self.top
     }
 
@@ -264,19 +264,19 @@ impl Mirror {
     #[must_use]
     pub fn taken_in(&self) -> u64 {
         let top = self.top.iter().filter_map(|id| self.nodes.get(id));
-        top.map(|node| node.meter.taken_in).sum()
+        top.map(|node| node.memory.taken_in).sum()
     }
 
     /// Whether any cgroup right below the root has come or gone since the last call: the pages of one that has gone are
     /// outside from then on.
-    pub fn take_top_changed(&mut self) -> bool {
-        std::mem::take(&mut self.top_changed)
+    pub fn take_top_level_changed(&mut self) -> bool {
+        std::mem::take(&mut self.top_level_changed)
     }
 
     /// Which cgroups are not told apart, and why.
     #[must_use]
-    pub fn limits(&self) -> Vec<String> {
-        self.crowd.limits(|id| self.path(id))
+    pub fn limitations(&self) -> Vec<String> {
+        self.quota.limitations(|id| self.path(id))
     }
 
     fn path(&self, id: CgroupId) -> String {
@@ -292,7 +292,7 @@ impl Mirror {
 
     /// Every cgroup that takes part, parents first.
     #[must_use]
-    pub fn order(&self) -> Vec<CgroupId> {
+    pub fn preorder(&self) -> Vec<CgroupId> {
         let mut order = self.top.clone();
         let mut next = 0;
         while let Some(id) = order.get(next) {
@@ -308,7 +308,7 @@ impl Mirror {
     /// administrator. Who was given a subtree divides it himself: limits in there he could write over, or leave for
     /// another cgroup.
     #[must_use]
-    pub fn is_unit(&self, node: &Node) -> bool {
+    pub fn is_io_domain(&self, node: &Node) -> bool {
         let others = |node: &Node| node.delegated && node.parent.is_some();
         let divides = |child: &CgroupId| {
             let child = self.nodes.get(child);
@@ -317,13 +317,13 @@ impl Mirror {
         node.io && !others(node) && !node.children.iter().any(divides)
     }
 
-    /// The cgroups among which disks are divided ([`Mirror::is_unit`]), in no order.
-    pub fn units(&self) -> impl Iterator<Item = &Node> {
-        self.nodes.values().filter(|node| self.is_unit(node))
+    /// The cgroups among which disks are divided ([`CgroupTree::is_unit`]), in no order.
+    pub fn io_domains(&self) -> impl Iterator<Item = &Node> {
+        self.nodes.values().filter(|node| self.is_io_domain(node))
     }
 
     /// A node and all below it.
-    pub fn within(&self, id: CgroupId) -> impl Iterator<Item = CgroupId> {
+    pub fn subtree(&self, id: CgroupId) -> impl Iterator<Item = CgroupId> {
         let mut next = vec![id];
         std::iter::from_fn(move || {
             let id = next.pop()?;
@@ -357,7 +357,7 @@ impl Mirror {
     }
 
     /// Takes the events that have come.
-    pub fn follow(&mut self, config: &Config, now: Instant) -> Changes {
+    pub fn process_events(&mut self, config: &Config, now: Instant) -> Changes {
         let mut changes = Changes::default();
         let events = match self.watcher.as_mut().map(TreeWatcher::drain) {
             Some(Ok(events)) => events,
@@ -370,32 +370,32 @@ impl Mirror {
         for event in events {
             match event {
                 WatchEvent::CgroupCreated { parent, name } => {
-                    self.top_changed |= parent == self.root.id();
-                    if self.is_shut(parent) {
+                    self.top_level_changed |= parent == self.root.id();
+                    if self.is_collapsed(parent) {
                         continue;
                     }
-                    if self.is_given(parent) {
-                        self.pace.note(parent, Again::Children);
+                    if self.is_delegated(parent) {
+                        self.limiter.enqueue(parent, RefreshKind::Children);
                     } else if let Some(cgroup) = self.cgroup(parent)
                         && let Ok(child) = cgroup.child(&name)
                     {
-                        self.admit(child, self.key(parent), config, now, &mut changes);
+                        self.add(child, self.key(parent), config, now, &mut changes);
                     }
                 }
                 WatchEvent::CgroupRemoved { parent, id, .. } => {
-                    self.top_changed |= parent == self.root.id();
+                    self.top_level_changed |= parent == self.root.id();
                     if let Some(id) = id {
                         self.remove(id, &mut changes);
                     }
                 }
                 WatchEvent::PopulatedChanged { id } => {
-                    self.again(id, Again::Populated, config, now, &mut changes);
+                    self.again(id, RefreshKind::Populated, config, now, &mut changes);
                 }
                 WatchEvent::FileWritten { id, name } => {
                     let what = match name.to_str() {
-                        Some("io.weight" | "io.bfq.weight") => Again::Weight,
-                        Some("memory.low") => Again::Low,
-                        Some("cgroup.subtree_control") => Again::Children,
+                        Some("io.weight" | "io.bfq.weight") => RefreshKind::Weight,
+                        Some("memory.low") => RefreshKind::Low,
+                        Some("cgroup.subtree_control") => RefreshKind::Children,
                         _ => continue,
                     };
                     self.again(id, what, config, now, &mut changes);
@@ -403,11 +403,11 @@ impl Mirror {
                 WatchEvent::Overflow => self.lost = true,
             }
         }
-        while let Some((id, what)) = self.pace.next(now) {
+        while let Some((id, what)) = self.limiter.next(now) {
             // Those that went again meanwhile have cost as much.
-            let come = changes.come.len();
+            let come = changes.added.len();
             self.look_again(id, what, config, now, &mut changes);
-            self.pace.admitted(changes.come.len() - come);
+            self.limiter.charge(changes.added.len() - come);
         }
         changes
     }
@@ -416,18 +416,18 @@ impl Mirror {
     fn again(
         &mut self,
         id: CgroupId,
-        what: Again,
+        what: RefreshKind,
         config: &Config,
         now: Instant,
         changes: &mut Changes,
     ) {
         let delegated = match what {
             // Who may make children may also say which controllers they have.
-            Again::Children => self.is_given(id),
+            RefreshKind::Children => self.is_delegated(id),
             _ => self.nodes.get(&id).is_some_and(|n| n.delegated),
         };
         if delegated {
-            self.pace.note(id, what);
+            self.limiter.enqueue(id, what);
         } else {
             self.look_again(id, what, config, now, changes);
         }
@@ -436,33 +436,33 @@ impl Mirror {
     fn look_again(
         &mut self,
         id: CgroupId,
-        what: Again,
+        what: RefreshKind,
         config: &Config,
         now: Instant,
         changes: &mut Changes,
     ) {
         match what {
-            Again::Children => self.scan(id, config, now, changes),
-            Again::Populated => {
+            RefreshKind::Children => self.scan(id, config, now, changes),
+            RefreshKind::Populated => {
                 self.read_populated(id);
                 if let Some(node) = self.nodes.get_mut(&id) {
                     node.inspection = (now, FIRST_INSPECTION);
                 }
-                self.inspect(id, now, changes);
+                self.check_delegation(id, now, changes);
             }
-            Again::Weight => changes.weighed |= self.read_weight(id),
-            Again::Low => changes.written.push((id, Knob::MemoryLow)),
+            RefreshKind::Weight => changes.weights_changed |= self.read_weight(id),
+            RefreshKind::Low => changes.knobs_written.push((id, Knob::MemoryLow)),
         }
     }
 
     /// Whether others than the administrator may make cgroups below `id`.
-    fn is_given(&self, id: CgroupId) -> bool {
-        self.nodes.get(&id).is_some_and(Node::is_given)
+    fn is_delegated(&self, id: CgroupId) -> bool {
+        self.nodes.get(&id).is_some_and(Node::is_delegated)
     }
 
     /// Looks whether a cgroup is delegated to a process of root's own, if it is time to: a runtime first makes the cgroup,
     /// and then the namespace. Not below what is delegated, but for the runtime's container.
-    pub fn inspect(&mut self, id: CgroupId, now: Instant, changes: &mut Changes) {
+    pub fn check_delegation(&mut self, id: CgroupId, now: Instant, changes: &mut Changes) {
         let parent_inside = |node: &Node| {
             let parent = node.parent.and_then(|parent| self.nodes.get(&parent));
             parent.is_some_and(|parent| parent.delegated || !parent.marked)
@@ -501,28 +501,28 @@ impl Mirror {
 
     /// Finds out anew whose word counts in `top` and below, where something has been found to be delegated.
     fn reclassify(&mut self, top: CgroupId, changes: &mut Changes) {
-        for id in self.within(top).collect::<Vec<_>>() {
+        for id in self.subtree(top).collect::<Vec<_>>() {
             let Some(node) = self.nodes.get(&id) else {
                 return; // beyond what is told apart
             };
             let parent = node.parent.and_then(|parent| self.nodes.get(&parent));
             let namespace_root = node.namespace_root && self.nsdelegate;
             let tell = parent.is_none_or(|parent| parent.owners_tell_below(namespace_root));
-            let given = parent.is_some_and(Node::is_given);
+            let given = parent.is_some_and(Node::is_delegated);
             let parent = node.parent.filter(|_| given && !node.delegated);
             if let Some(node) = self.nodes.get_mut(&id) {
                 (node.owners_tell, node.delegated) = (tell, node.delegated || given);
-                node.take_low(node.operators_low);
+                node.set_operator_low(node.operator_low);
             }
             self.read_weight(id);
-            let delegation = parent.and_then(|parent| self.top_of(parent));
+            let delegation = parent.and_then(|parent| self.delegation_root(parent));
             if delegation.is_some()
-                && let Room::Shut(top) = self.crowd.come(delegation, self.nodes.len())
+                && let Admission::Collapse(top) = self.quota.admit(delegation, self.nodes.len())
             {
-                return self.shut(top, changes);
+                return self.collapse(top, changes);
             }
         }
-        changes.weighed = true;
+        changes.weights_changed = true;
     }
 
     /// Compares the whole tree with the kernel's.
@@ -537,20 +537,20 @@ impl Mirror {
             self.remove(id, changes);
         }
         self.lost = false;
-        let known = self.order();
+        let known = self.preorder();
         self.scan(self.root.id(), config, now, changes);
         for id in known {
             self.scan(id, config, now, changes);
             self.read_populated(id);
-            changes.weighed |= self.read_weight(id);
+            changes.weights_changed |= self.read_weight(id);
             // Whether anybody has, is looked up.
-            changes.written.push((id, Knob::MemoryLow));
+            changes.knobs_written.push((id, Knob::MemoryLow));
         }
     }
 
     /// What was delegated, at or above `id`: the first whose children somebody else may have made.
     #[must_use]
-    pub fn top_of(&self, id: CgroupId) -> Option<CgroupId> {
+    pub fn delegation_root(&self, id: CgroupId) -> Option<CgroupId> {
         let mut top = None;
         let mut at = Some(id);
         while let Some(node) = at.and_then(|id| self.nodes.get(&id)) {
@@ -564,12 +564,15 @@ impl Mirror {
     }
 
     /// Whether what is below `id` is told apart no more.
-    fn is_shut(&self, id: CgroupId) -> bool {
-        self.crowd.has_long(id) || self.top_of(id).is_some_and(|top| self.crowd.is_shut(top))
+    fn is_collapsed(&self, id: CgroupId) -> bool {
+        self.quota.has_long(id)
+            || self
+                .delegation_root(id)
+                .is_some_and(|top| self.quota.is_collapsed(top))
     }
 
     /// Makes one tenant of everything below `top`.
-    fn shut(&mut self, top: CgroupId, changes: &mut Changes) {
+    fn collapse(&mut self, top: CgroupId, changes: &mut Changes) {
         let children = self.nodes.get(&top).map(|n| n.children.clone());
         for child in children.unwrap_or_default() {
             self.remove(child, changes);
@@ -605,26 +608,26 @@ impl Mirror {
             }
         }
         let too_deep = cgroup.path().components().count() >= DEEPEST;
-        if too_deep || self.is_shut(id) {
+        if too_deep || self.is_collapsed(id) {
             return;
         }
         let Ok(children) = cgroup.child_entries() else {
             return;
         };
         for child in children {
-            if self.is_shut(id) {
+            if self.is_collapsed(id) {
                 return;
             }
             if !self.nodes.contains_key(&child.id)
                 && let Ok(child) = cgroup.child(&child.name)
             {
-                self.admit(child, self.key(id), config, now, changes);
+                self.add(child, self.key(id), config, now, changes);
             }
         }
     }
 
     /// Takes a cgroup in, and its descendants, if it has the memory controller and is not excluded.
-    fn admit(
+    fn add(
         &mut self,
         cgroup: Cgroup,
         parent: Option<CgroupId>,
@@ -640,35 +643,37 @@ impl Mirror {
         }
         let delegated = match parent {
             None => !matches!(self.root.ownership(), Ok(Ownership::Admin)),
-            Some(parent) if self.nodes.contains_key(&parent) => self.is_given(parent),
+            Some(parent) if self.nodes.contains_key(&parent) => self.is_delegated(parent),
             Some(_) => return, // it went meanwhile
         };
-        let top = parent.filter(|_| delegated).and_then(|p| self.top_of(p));
+        let top = parent
+            .filter(|_| delegated)
+            .and_then(|p| self.delegation_root(p));
         let says = config.overrides(cgroup.path(), delegated);
         if says.exclude == Some(true) {
             return self.exclude(cgroup, parent);
         }
-        if self.crowd.is_too_long(parent, cgroup.path()) {
+        if self.quota.is_too_long(parent, cgroup.path()) {
             if let Some(parent) = parent {
-                self.shut(parent, changes);
+                self.collapse(parent, changes);
             }
             return;
         }
-        match self.crowd.come(top, self.nodes.len()) {
-            Room::Yes => {}
-            Room::No => {
+        match self.quota.admit(top, self.nodes.len()) {
+            Admission::Granted => {}
+            Admission::Denied => {
                 let parent = parent.filter(|_| top.is_none());
                 if let Some(parent) = parent.and_then(|p| self.nodes.get_mut(&p)) {
                     parent.untold = true;
                 }
                 return;
             }
-            Room::Shut(top) => {
+            Admission::Collapse(top) => {
                 tracing::warn!(
                     tenant = self.path(top),
                     "too many cgroups below what was delegated: it is one tenant from now on"
                 );
-                return self.shut(top, changes);
+                return self.collapse(top, changes);
             }
         }
         let owners_tell = match parent.and_then(|parent| self.nodes.get(&parent)) {
@@ -692,23 +697,23 @@ impl Mirror {
             weight: None,
             io: controllers.has("io"),
             populated: true,
-            operators_low: 0,
+            operator_low: 0,
             operator: Ownership::Delegatee,
-            meter: Meter::new(now),
+            memory: MemorySampler::new(now),
         };
         match parent.and_then(|parent| self.nodes.get_mut(&parent)) {
             Some(parent) => parent.children.push(id),
             None => self.top.push(id),
         }
         self.nodes.insert(id, node);
-        changes.come.push(id);
+        changes.added.push(id);
         self.scan(id, config, now, changes);
         // Only now is it watched: who makes a cgroup writes its knobs right after, and what was written between a look and
         // the watch nobody would tell.
         self.read_populated(id);
         self.read_weight(id);
         self.read_low(id);
-        self.inspect(id, now, changes);
+        self.check_delegation(id, now, changes);
     }
 
     /// Takes no part. What the kernel counts of it for its parent is known apart.
@@ -720,20 +725,21 @@ impl Mirror {
         }
     }
 
-    fn remove(&mut self, id: CgroupId, changes: &mut Changes) {
+    /// Removes a cgroup that is gone, and its descendants.
+    pub fn remove(&mut self, id: CgroupId, changes: &mut Changes) {
         let Some(node) = self.nodes.get(&id) else {
             return;
         };
         for child in node.children.clone() {
             self.remove(child, changes);
         }
-        let top = self.top_of(id).filter(|top| *top != id);
+        let top = self.delegation_root(id).filter(|top| *top != id);
         let Some(node) = self.nodes.remove(&id) else {
             return;
         };
-        self.crowd.gone(top);
-        self.crowd.forget(id);
-        self.top_changed |= node.parent.is_none();
+        self.quota.release(top);
+        self.quota.forget(id);
+        self.top_level_changed |= node.parent.is_none();
         let siblings = match node.parent {
             None => Some(&mut self.top),
             Some(parent) => self.nodes.get_mut(&parent).map(|p| &mut p.children),
@@ -744,12 +750,7 @@ impl Mirror {
         if let Some(watcher) = &mut self.watcher {
             watcher.remove(id);
         }
-        changes.gone.push(id);
-    }
-
-    /// Drops a cgroup that a reader found gone.
-    pub fn found_gone(&mut self, id: CgroupId, changes: &mut Changes) {
-        self.remove(id, changes);
+        changes.removed.push(id);
     }
 
     fn read_populated(&mut self, id: CgroupId) {
@@ -764,7 +765,7 @@ impl Mirror {
         if let Some(node) = self.nodes.get_mut(&id)
             && let Ok(low) = low_of(&node.cgroup)
         {
-            node.take_low(low);
+            node.set_operator_low(low);
         }
     }
 

@@ -15,7 +15,7 @@ const ADMISSION: f64 = 4.0;
 
 /// What is to be looked at again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Again {
+pub enum RefreshKind {
     /// Which children it has.
     Children,
     /// Whether any process lives in it.
@@ -28,14 +28,14 @@ pub enum Again {
 
 /// What has happened below delegated cgroups and was not looked at yet: each once, however often it has happened.
 #[derive(Debug)]
-pub struct Pace {
-    queue: VecDeque<(CgroupId, Again)>,
-    queued: HashSet<(CgroupId, Again)>,
+pub struct RateLimiter {
+    queue: VecDeque<(CgroupId, RefreshKind)>,
+    queued: HashSet<(CgroupId, RefreshKind)>,
     left: f64,
     at: Option<Instant>,
 }
 
-impl Pace {
+impl RateLimiter {
     /// Nothing has happened yet.
     pub fn new() -> Self {
         Self {
@@ -47,14 +47,14 @@ impl Pace {
     }
 
     /// Something has happened.
-    pub fn note(&mut self, id: CgroupId, what: Again) {
+    pub fn enqueue(&mut self, id: CgroupId, what: RefreshKind) {
         if self.queued.insert((id, what)) {
             self.queue.push_back((id, what));
         }
     }
 
     /// What to look at now, if that can be afforded.
-    pub fn next(&mut self, now: Instant) -> Option<(CgroupId, Again)> {
+    pub fn next(&mut self, now: Instant) -> Option<(CgroupId, RefreshKind)> {
         if let Some(at) = self.at {
             let passed = now.saturating_duration_since(at).as_secs_f64();
             self.left = (self.left + passed * RATE).min(SAVED);
@@ -70,7 +70,7 @@ impl Pace {
     }
 
     /// So many cgroups were taken in.
-    pub fn admitted(&mut self, cgroups: usize) {
+    pub fn charge(&mut self, cgroups: usize) {
         let cgroups = u64::try_from(cgroups).unwrap_or(u64::MAX);
         self.left -= justitia_share::num::to_f64(cgroups) * ADMISSION;
     }
@@ -84,28 +84,30 @@ mod tests {
     #[test]
     fn the_same_is_looked_at_once_and_all_in_time() {
         let t0 = Instant::now();
-        let mut pace = Pace::new();
+        let mut limiter = RateLimiter::new();
         for _ in 0..1000 {
-            pace.note(CgroupId(1), Again::Low);
-            pace.note(CgroupId(1), Again::Weight);
+            limiter.enqueue(CgroupId(1), RefreshKind::Low);
+            limiter.enqueue(CgroupId(1), RefreshKind::Weight);
         }
-        assert_eq!(pace.next(t0), Some((CgroupId(1), Again::Low)));
-        assert_eq!(pace.next(t0), Some((CgroupId(1), Again::Weight)));
-        assert_eq!(pace.next(t0), None);
+        assert_eq!(limiter.next(t0), Some((CgroupId(1), RefreshKind::Low)));
+        assert_eq!(limiter.next(t0), Some((CgroupId(1), RefreshKind::Weight)));
+        assert_eq!(limiter.next(t0), None);
         for n in 0..5000 {
-            pace.note(CgroupId(n), Again::Populated);
+            limiter.enqueue(CgroupId(n), RefreshKind::Populated);
         }
-        pace.admitted(200);
-        let took = |pace: &mut Pace, at: Instant| std::iter::from_fn(|| pace.next(at)).count();
-        assert_eq!(took(&mut pace, t0), 398);
-        assert_eq!(took(&mut pace, t0), 0);
-        assert_eq!(took(&mut pace, t0 + Duration::from_secs(1)), 200);
+        limiter.charge(200);
+        let took = |limiter: &mut RateLimiter, at: Instant| {
+            std::iter::from_fn(|| limiter.next(at)).count()
+        };
+        assert_eq!(took(&mut limiter, t0), 398);
+        assert_eq!(took(&mut limiter, t0), 0);
+        assert_eq!(took(&mut limiter, t0 + Duration::from_secs(1)), 200);
         // However late, it comes.
         let mut at = t0;
         let all: usize = (0..60)
             .map(|_| {
                 at += Duration::from_secs(1);
-                took(&mut pace, at)
+                took(&mut limiter, at)
             })
             .sum();
         assert_eq!(all, 5000 - 598);

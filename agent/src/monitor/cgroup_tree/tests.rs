@@ -26,14 +26,14 @@ fn give(path: &Path, files: &[&str]) {
     }
 }
 
-struct Seen(Mirror);
+struct Watched(CgroupTree);
 
-impl Seen {
+impl Watched {
     fn of(root: &Path, config: &Config) -> Self {
         let fs = CgroupFs::open_fixture(root, true).unwrap();
-        let mut mirror = Mirror::new(&fs, false);
-        mirror.rescan(config, Instant::now(), &mut Changes::default());
-        Self(mirror)
+        let mut cgroups = CgroupTree::new(&fs, false);
+        cgroups.rescan(config, Instant::now(), &mut Changes::default());
+        Self(cgroups)
     }
 
     fn node(&self, path: &str) -> &Node {
@@ -71,7 +71,7 @@ fn a_delegates_word_counts_where_it_was_given() {
     cgroup(&root.join("careless"), 60, 900);
     give(&root.join("careless"), &[".", "memory.low", "io.weight"]);
 
-    let seen = Seen::of(root, &Config::default());
+    let seen = Watched::of(root, &Config::default());
     for (path, floors, weight) in [
         ("ours", (10, 0), (200, WeightFrom::Cgroup)),
         ("user", (20, 0), (300, WeightFrom::Cgroup)),
@@ -100,9 +100,9 @@ fn the_weight_that_was_set_counts_whichever_file_it_is_in() {
         cgroup(&path, 0, io);
         write(path.join("io.bfq.weight"), format!("{bfq}\n")).unwrap();
         let fs = CgroupFs::open_fixture(dir.path(), true).unwrap();
-        let mut mirror = Mirror::new(&fs, scheduled);
-        mirror.rescan(&Config::default(), Instant::now(), &mut Changes::default());
-        let found = Seen(mirror).node("a").weight;
+        let mut cgroups = CgroupTree::new(&fs, scheduled);
+        cgroups.rescan(&Config::default(), Instant::now(), &mut Changes::default());
+        let found = Watched(cgroups).node("a").weight;
         assert_eq!(
             found.map(|(weight, _)| weight.get()),
             expected,
@@ -124,14 +124,14 @@ fn an_only_childs_weight_counts_for_who_might_weigh_the_parent() {
     give(&root.join("user/scope"), &[".", "memory.low", "io.weight"]);
     cgroup(&root.join("user/scope/container"), 0, 10_000);
     give(&root.join("user/scope/container"), &FILES);
-    let seen = Seen::of(root, &Config::default());
+    let seen = Watched::of(root, &Config::default());
     assert_eq!(seen.weight("scope"), (300, WeightFrom::OnlyChild));
     assert_eq!(seen.weight("user/scope"), (10_000, WeightFrom::OnlyChild));
     assert_eq!(seen.weight("user"), (100, WeightFrom::Nobody));
 
     // The same one level up: his only cgroup, weighed by himself.
     cgroup(&root.join("user/scope"), 0, 10_000);
-    let seen = Seen::of(root, &Config::default());
+    let seen = Watched::of(root, &Config::default());
     assert_eq!(seen.weight("user"), (100, WeightFrom::Nobody));
 }
 
@@ -148,7 +148,7 @@ fn a_rules_floor_is_no_floor_for_as_many_as_somebody_makes() {
         ["web-*", "user/web-*"].map(|m| format!("[[tenant]]\nmatch = {m:?}\nfloor = \"64MiB\"\n"));
     write(&file, rules.concat()).unwrap();
     let config = Config::load(Some(&file)).unwrap();
-    let seen = Seen::of(root, &config);
+    let seen = Watched::of(root, &config);
     assert_eq!(seen.floors("web-1"), (64, 0));
     assert_eq!(seen.floors("user/web-1"), (0, 64));
 }
@@ -160,19 +160,19 @@ fn a_rescan_finds_what_events_did_not_tell() {
     let root = dir.path();
     cgroup(&root.join("a"), 0, 100);
     let config = Config::default();
-    let mut seen = Seen::of(root, &config);
+    let mut seen = Watched::of(root, &config);
     cgroup(&root.join("a/b"), 0, 100);
     cgroup(&root.join("a/b/c"), 0, 700);
     let mut changes = Changes::default();
     seen.0.rescan(&config, Instant::now(), &mut changes);
-    assert_eq!(changes.come.len(), 2);
+    assert_eq!(changes.added.len(), 2);
     assert_eq!(seen.weight("a/b/c").0, 700);
     let a = seen.node("a").cgroup.id();
-    assert!(changes.written.contains(&(a, Knob::MemoryLow)));
-    assert!(!changes.weighed);
+    assert!(changes.knobs_written.contains(&(a, Knob::MemoryLow)));
+    assert!(!changes.weights_changed);
     std::fs::write(root.join("a/io.weight"), "default 300\n").unwrap();
     seen.0.rescan(&config, Instant::now(), &mut changes);
-    assert!(changes.weighed);
+    assert!(changes.weights_changed);
 }
 
 #[test]
@@ -191,9 +191,9 @@ fn depth_and_crowds_below_what_was_delegated_cost_nobody_else() {
     }
     cgroup(&root.join("other"), 0, 100);
     let config = Config::default();
-    let mut seen = Seen::of(root, &config);
+    let mut seen = Watched::of(root, &config);
     assert_eq!(seen.0.len(), 32 + 1 + 499 + 1);
-    assert!(seen.0.limits().is_empty());
+    assert!(seen.0.limitations().is_empty());
 
     // Two more are one too many.
     cgroup(&root.join("user/499"), 0, 100);
@@ -203,18 +203,18 @@ fn depth_and_crowds_below_what_was_delegated_cost_nobody_else() {
     assert_eq!(seen.0.len(), 32 + 2, "what was delegated is one tenant");
     assert_eq!(seen.0.watcher().map(TreeWatcher::len), Some(32 + 2 + 1));
     assert!(seen.node("user").children.is_empty());
-    let limits = seen.0.limits();
+    let limits = seen.0.limitations();
     assert!(
         limits.len() == 1 && limits[0].contains("user was delegated"),
         "{limits:?}"
     );
-    let gone = changes.gone.len();
+    let gone = changes.removed.len();
     assert!(gone >= 500, "{gone}");
     let mut later = Changes::default();
     cgroup(&root.join("user/501"), 0, 100);
     cgroup(&root.join("late"), 0, 100);
     seen.0.rescan(&config, Instant::now(), &mut later);
-    assert_eq!((later.come.len(), later.gone.len()), (1, 0));
+    assert_eq!((later.added.len(), later.removed.len()), (1, 0));
 }
 
 /// Of bytes that are escaped, and as long as names are: their owner is one tenant, and so is it afterwards.
@@ -226,7 +226,7 @@ fn cgroups_with_long_paths_are_one_tenant() {
     cgroup(&root.join("user"), 0, 100);
     cgroup(&root.join("user/a"), 0, 100);
     let config = Config::default();
-    let mut seen = Seen::of(root, &config);
+    let mut seen = Watched::of(root, &config);
     assert_eq!(seen.0.len(), 2);
 
     let mut changes = Changes::default();
@@ -235,10 +235,10 @@ fn cgroups_with_long_paths_are_one_tenant() {
         cgroup(&root.join("user").join(long(n)).join(long(n)), 0, 100);
         seen.0.rescan(&config, Instant::now(), &mut changes);
     }
-    assert_eq!((seen.0.len(), changes.gone.len()), (1, 1));
+    assert_eq!((seen.0.len(), changes.removed.len()), (1, 1));
     assert!(seen.node("user").children.is_empty());
     assert_eq!(seen.0.watcher().map(TreeWatcher::len), Some(2));
-    let limits = seen.0.limits();
+    let limits = seen.0.limitations();
     assert!(
         limits.len() == 1 && limits[0].contains("a cgroup in user has a path longer"),
         "{limits:?}"
@@ -249,7 +249,7 @@ fn cgroups_with_long_paths_are_one_tenant() {
     cgroup(&root.join("b"), 0, 100);
     seen.0.rescan(&config, Instant::now(), &mut changes);
     assert_eq!(seen.0.len(), 2);
-    assert_eq!(seen.0.limits().len(), 2);
+    assert_eq!(seen.0.limitations().len(), 2);
 
     // Made anew, it is told apart as any other.
     std::fs::remove_dir_all(root.join("user")).unwrap();
@@ -258,7 +258,7 @@ fn cgroups_with_long_paths_are_one_tenant() {
     cgroup(&root.join("user/a"), 0, 100);
     seen.0.rescan(&config, Instant::now(), &mut changes);
     assert_eq!(seen.0.len(), 3);
-    assert_eq!(seen.0.limits().len(), 1);
+    assert_eq!(seen.0.limitations().len(), 1);
 }
 
 /// The pages of an excluded cgroup are not its parent's, nor may they be taken with the parent's.
@@ -286,15 +286,15 @@ fn an_excluded_child_is_told_apart_as_long_as_it_lives() {
     let file = dir.path().join("justitia.toml");
     write(&file, "[[tenant]]\nmatch = \"a/backup\"\nexclude = true\n").unwrap();
     let config = Config::load(Some(&file)).unwrap();
-    let mut seen = Seen::of(&root, &config);
+    let mut seen = Watched::of(&root, &config);
     let a = seen.node("a").cgroup.id();
-    let look = |seen: &mut Seen| {
+    let look = |seen: &mut Watched| {
         let node = seen.0.get_mut(a).unwrap();
-        node.look(Instant::now()).unwrap();
+        node.sample(Instant::now()).unwrap();
         (
-            node.meter.file / MIB,
+            node.memory.file / MIB,
             node.excluded_file / MIB,
-            node.has_others(),
+            node.has_unmanaged_children(),
         )
     };
     assert_eq!(seen.0.len(), 2);
@@ -333,7 +333,7 @@ fn a_delegate_gains_nothing_by_a_name_that_a_rule_matches() {
         Config::load(Some(&file)).unwrap()
     };
     let paths = |config: &Config| {
-        let seen = Seen::of(&root, config);
+        let seen = Watched::of(&root, config);
         let nodes = seen.0.nodes.values();
         let mut paths: Vec<String> = nodes
             .map(|n| n.cgroup.path().display().to_string())
@@ -368,7 +368,7 @@ fn a_delegate_gains_nothing_by_a_name_that_a_rule_matches() {
             "{rule}"
         );
     }
-    let seen = Seen::of(&root, &load(&[("**", "weight = 10000\nfloor = \"64MiB\"")]));
+    let seen = Watched::of(&root, &load(&[("**", "weight = 10000\nfloor = \"64MiB\"")]));
     assert_eq!(seen.floors("user/db"), (0, 64), "a wish among its siblings");
     assert_eq!(seen.weight("user/db").0, 10_000, "as its siblings have");
     // The only child's weight is not the parent's, whoever says it.
@@ -377,7 +377,7 @@ fn a_delegate_gains_nothing_by_a_name_that_a_rule_matches() {
         ("user/*", "weight = 10000"),
         ("user/web/*", "weight = 7000"),
     ]);
-    let seen = Seen::of(&root, &config);
+    let seen = Watched::of(&root, &config);
     assert_eq!(seen.weight("user"), (100, WeightFrom::Nobody));
 }
 
@@ -394,21 +394,24 @@ fn what_roots_own_containers_say_counts_inside() {
         write(&file, format!("[[tenant]]\nmatch = \"scope\"\n{says}\n")).unwrap();
         Config::load(Some(&file)).unwrap()
     };
-    let said = |seen: &Seen| {
+    let said = |seen: &Watched| {
         let floors = ["scope", "scope/c", "scope/c/d"].map(|path| seen.floors(path));
         (seen.weight("scope"), floors)
     };
     let administrators = ((10_000, WeightFrom::OnlyChild), [(10, 0), (30, 0), (40, 0)]);
     let containers = ((100, WeightFrom::Nobody), [(10, 0), (0, 30), (0, 40)]);
-    assert_eq!(said(&Seen::of(&root, &Config::default())), administrators);
     assert_eq!(
-        said(&Seen::of(&root, &config("delegated = true"))),
+        said(&Watched::of(&root, &Config::default())),
+        administrators
+    );
+    assert_eq!(
+        said(&Watched::of(&root, &config("delegated = true"))),
         containers
     );
 
     // Found out later: by systemd's mark, or by a namespace whose root is the scope.
     let later = |config: &Config, marked: bool, namespace_root: &str| {
-        let mut seen = Seen::of(&root, config);
+        let mut seen = Watched::of(&root, config);
         let scope = seen.node("scope").cgroup.id();
         let inner = seen
             .0

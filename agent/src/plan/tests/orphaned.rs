@@ -14,17 +14,17 @@ fn beside() -> Vec<Tenant> {
 #[test]
 fn it_asks_for_nothing_and_goes_first() {
     // The child grows: its slice is entitled to half.
-    let (shares, intents) = plan(&snapshot(4, beside()));
-    assert_eq!(shares.capacity, 694 * MIB);
-    assert_eq!(shares.entitled, [347 * MIB; 3]);
+    let (entitlements, intents) = plan(&snapshot(4, beside()));
+    assert_eq!(entitlements.capacity, 694 * MIB);
+    assert_eq!(entitlements.entitled, [347 * MIB; 3]);
     let ids: Vec<u64> = intents.iter().map(|i| i.0).collect();
-    assert_eq!(ids, [1, 3], "the residue, and who holds more than half");
+    assert_eq!(ids, [1, 3], "the orphaned, and who holds more than half");
     assert!(intents[0].1 > 4 * intents[1].1, "{intents:?}");
     // Nobody lives in the slice: all of it is its sibling's.
     let mut dead = beside();
     dead[1].populated = false;
-    let (shares, intents) = plan(&snapshot(4, dead));
-    assert_eq!(shares.protected, [0, 0, 694 * MIB]);
+    let (entitlements, intents) = plan(&snapshot(4, dead));
+    assert_eq!(entitlements.protected, [0, 0, 694 * MIB]);
     assert!(intents.iter().all(|i| i.0 != 3), "{intents:?}");
 }
 
@@ -33,9 +33,9 @@ fn it_is_left_where_it_must_be() {
     type Change = fn(&mut [Tenant]);
     let cases: [(&str, Change); 4] = [
         ("the slice's floor", |t| t[0].floor = 300 * MIB),
-        ("all of it dirty", |t| t[0].stuck = 250 * MIB),
+        ("all of it dirty", |t| t[0].unreclaimable = 250 * MIB),
         ("an excluded cgroup below", |t| {
-            t[0].spared = Some(Spared::Excluded)
+            t[0].exempt = Some(ReclaimExemption::Excluded)
         }),
         ("none", |t| t[0].own = 0),
     ];
@@ -52,10 +52,10 @@ fn it_is_left_where_it_must_be() {
     assert!(taken.is_some_and(|bytes| bytes <= MIB), "{intents:?}");
 }
 
-fn outside(file: u64, residue: u64) -> Tenant {
+fn outside(file: u64, orphaned: u64) -> Tenant {
     Tenant {
-        key: Key::Outside,
-        residue: residue * MIB,
+        key: Key::Unmanaged,
+        orphaned: orphaned * MIB,
         ..leaf(0, 100, file)
     }
 }
@@ -64,14 +64,14 @@ fn outside(file: u64, residue: u64) -> Tenant {
 fn what_is_outside_takes_no_more_than_its_weights_part() {
     // It cannot be reclaimed from: the tenants are entitled to their parts all the same.
     let mut unreachable = outside(500, 0);
-    unreachable.spared = Some(Spared::NoMeans);
-    let (shares, intents) = plan(&snapshot(
+    unreachable.exempt = Some(ReclaimExemption::NoMeans);
+    let (entitlements, intents) = plan(&snapshot(
         4,
         vec![leaf(1, 100, 100), leaf(2, 100, 100), unreachable],
     ));
-    assert_eq!(shares.capacity, 694 * MIB);
+    assert_eq!(entitlements.capacity, 694 * MIB);
     assert!(
-        shares
+        entitlements
             .entitled
             .iter()
             .all(|e| e.abs_diff(694 * MIB / 3) < 2)
@@ -79,14 +79,14 @@ fn what_is_outside_takes_no_more_than_its_weights_part() {
     assert_eq!(intents, []);
     // Nobody living has read it, and nothing reaches it.
     let mut left_behind = outside(300, 280);
-    left_behind.wants_more = false;
-    left_behind.unreachable = left_behind.residue;
-    let (shares, intents) = plan(&snapshot(4, vec![leaf(1, 100, 400), left_behind]));
-    assert_eq!(shares.protected, [674 * MIB, 20 * MIB]);
+    left_behind.growing = false;
+    left_behind.untargetable = left_behind.orphaned;
+    let (entitlements, intents) = plan(&snapshot(4, vec![leaf(1, 100, 400), left_behind]));
+    assert_eq!(entitlements.protected, [674 * MIB, 20 * MIB]);
     assert_eq!(intents, []);
     // What can be reached of it goes.
     let mut left_behind = outside(300, 280);
-    left_behind.wants_more = false;
+    left_behind.growing = false;
     let (_, intents) = plan(&snapshot(4, vec![leaf(1, 100, 400), left_behind]));
     assert_eq!(intents, [(0, 6 * MIB)]);
 }
@@ -115,12 +115,12 @@ fn arrange(top: &Tenant, made: &[Made]) -> Vec<Tenant> {
     }
     for i in (1..tenants.len()).rev() {
         if !tenants[i].leaf {
-            tenants[i].residue = tenants[i].own;
+            tenants[i].orphaned = tenants[i].own;
         }
-        let (file, stuck) = (tenants[i].file, tenants[i].stuck);
+        let (file, unreclaimable) = (tenants[i].file, tenants[i].unreclaimable);
         let parent = tenants[i].parent.unwrap();
         tenants[parent].file += file;
-        tenants[parent].stuck += stuck;
+        tenants[parent].unreclaimable += unreclaimable;
     }
     tenants
 }
@@ -136,13 +136,13 @@ proptest! {
         made in proptest::collection::vec((any::<prop::sample::Index>(), any_tenant()), 1..12),
         free in 0..200u64,
     ) {
-        let mut top = Tenant { floor: 0, file: 0, own: 0, stuck: 0, ..top };
+        let mut top = Tenant { floor: 0, file: 0, own: 0, unreclaimable: 0, ..top };
         let mut arranged = arrange(&top, &made);
         arranged[0].file += own * MIB;
-        (arranged[0].own, arranged[0].residue) = (own * MIB, own * MIB);
+        (arranged[0].own, arranged[0].orphaned) = (own * MIB, own * MIB);
         // The same pages in one cgroup, which wants all that it can get.
-        (top.file, top.own, top.stuck) = (arranged[0].file, arranged[0].file, arranged[0].stuck);
-        (top.populated, top.wants_more) = (true, true);
+        (top.file, top.own, top.unreclaimable) = (arranged[0].file, arranged[0].file, arranged[0].unreclaimable);
+        (top.populated, top.growing) = (true, true);
         let count = siblings.len();
         let entitled = |below: Vec<Tenant>| {
             let below = below.into_iter().map(|t| Tenant {
@@ -150,7 +150,7 @@ proptest! {
                 ..t
             });
             let tenants = siblings.iter().cloned().chain(below).collect();
-            Shares::of(&snapshot(free, tenants), &Policy::default()).entitled
+            Entitlements::of(&snapshot(free, tenants), &Policy::default()).entitled
         };
         let (one, many) = (entitled(vec![top]), entitled(arranged));
         prop_assert!(many[count] <= one[count]);

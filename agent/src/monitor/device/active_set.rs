@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use justitia_kernel::cgroup::{Cgroup, CgroupId};
 use justitia_kernel::io::{DevId, IoStat};
 
-use super::tenants::{Got, TenantIo, TenantMeters};
-use crate::monitor::{Mirror, Node};
+use super::tenant_io::{AppBytes, TenantIo, TenantIoSampler};
+use crate::monitor::{CgroupTree, Node};
 
 /// Tenants that rest are looked after this often.
 const ALL: Duration = Duration::from_secs(1);
@@ -29,60 +29,60 @@ const NEARLY_ALL: f64 = 0.9;
 const MANY: usize = 32;
 
 /// What the probes know of tenants.
-pub trait Probed {
+pub trait AppIoSource {
     /// What a tenant's applications have had disks do when the probes were last read, as a number that grows with it, and
     /// whether any in the last seconds: at no cost. `None` without probes.
     fn known(&self, id: CgroupId) -> Option<(u64, bool)>;
     /// What they have got up to now.
-    fn got(&self, id: CgroupId) -> Option<Got>;
+    fn got(&self, id: CgroupId) -> Option<AppBytes>;
 }
 
 /// A tenant that rests.
 #[derive(Debug, Default)]
 struct Resting {
-    /// What [`Probed::known`] said.
+    /// What [`AppIoSource::known`] said.
     disk: u64,
     io: Option<Vec<(DevId, IoStat)>>,
 }
 
 /// Tenants, by whether they use the disks.
 #[derive(Debug, Default)]
-pub struct Users {
-    meters: TenantMeters,
+pub struct ActiveSet {
+    meters: TenantIoSampler,
     /// Since when nothing was seen of each.
     using: BTreeMap<CgroupId, Instant>,
     resting: HashMap<CgroupId, Resting>,
-    looked_after_all: Option<Instant>,
+    searched: Option<Instant>,
     /// How often.
     round: usize,
-    strangers: bool,
+    unattributed_io: bool,
 }
 
-impl Users {
+impl ActiveSet {
     /// Those who use the disks, and what they did since the last look.
-    pub fn look(
+    pub fn sample(
         &mut self,
-        mirror: &Mirror,
-        probed: &impl Probed,
+        cgroups: &CgroupTree,
+        probed: &impl AppIoSource,
         now: Instant,
     ) -> Vec<(CgroupId, TenantIo)> {
-        let few = mirror.len() <= FEW;
-        let due = self.looked_after_all.is_none_or(|at| now - at >= ALL);
+        let few = cgroups.len() <= FEW;
+        let due = self.searched.is_none_or(|at| now - at >= ALL);
         if due {
-            self.looked_after_all = Some(now);
+            self.searched = Some(now);
             self.round = self.round.wrapping_add(1);
         }
         if few || due {
-            self.look_after_all(mirror, probed, (few, due), now);
+            self.find_newly_active(cgroups, probed, (few, due), now);
         }
         let mut seen = Vec::new();
         let mut rest = Vec::new();
         for (id, since) in &mut self.using {
-            let got = got(mirror, probed, *id);
-            let look = unit(mirror, *id).map(|cgroup| self.meters.look(cgroup, got, now));
+            let got = got(cgroups, probed, *id);
+            let look = unit(cgroups, *id).map(|cgroup| self.meters.sample(cgroup, got, now));
             match look {
                 Some(Ok(Some(io))) => {
-                    if io.uses() {
+                    if io.is_active() {
                         *since = now;
                     } else if now - *since >= LATELY {
                         rest.push(*id);
@@ -99,10 +99,12 @@ impl Users {
         }
         for id in rest {
             self.using.remove(&id);
-            let known = mirror.get(id).and_then(|node| known(mirror, probed, node));
+            let known = cgroups
+                .get(id)
+                .and_then(|node| known(cgroups, probed, node));
             let resting = Resting {
                 disk: known.map_or(0, |(disk, _)| disk),
-                io: self.meters.gone(id),
+                io: self.meters.remove(id),
             };
             self.resting.insert(id, resting);
         }
@@ -110,29 +112,29 @@ impl Users {
     }
 
     /// Looks for who rested and does so no more: whether there are `few`, and whether it is time to ask some.
-    fn look_after_all(
+    fn find_newly_active(
         &mut self,
-        mirror: &Mirror,
-        probed: &impl Probed,
+        cgroups: &CgroupTree,
+        probed: &impl AppIoSource,
         (few, due): (bool, bool),
         now: Instant,
     ) {
-        for (number, node) in mirror.units().enumerate() {
+        for (number, node) in cgroups.io_domains().enumerate() {
             let cgroup = &node.cgroup;
             let id = cgroup.id();
             if self.using.contains_key(&id) {
                 continue;
             }
-            let known = known(mirror, probed, node);
-            let asked = if known.is_none() || self.strangers {
+            let known = known(cgroups, probed, node);
+            let asked = if known.is_none() || self.unattributed_io {
                 ASKED_AT_MOST
             } else {
                 ASKED
             };
-            let every = mirror.len().div_ceil(asked).clamp(1, RESTS);
+            let every = cgroups.len().div_ceil(asked).clamp(1, RESTS);
             let turn = due && number % every == self.round % every;
             let wakes = match known {
-                Some(known) => self.wakes(id, known) || (turn && self.moves(cgroup)),
+                Some(known) => self.becomes_active(id, known) || (turn && self.moves(cgroup)),
                 None => few || (turn && self.moves(cgroup)),
             };
             if wakes {
@@ -144,12 +146,12 @@ impl Users {
 
     /// Disks move this many bytes a second, and those whom the last look found move that many of them: if that is not
     /// nearly all, others are looked for sooner.
-    pub fn explain(&mut self, moved: f64, known: f64) {
-        self.strangers = known < NEARLY_ALL * moved;
+    pub fn note_throughput(&mut self, moved: f64, known: f64) {
+        self.unattributed_io = known < NEARLY_ALL * moved;
     }
 
     /// Whether the probes know of one that it rests no more.
-    fn wakes(&mut self, id: CgroupId, (disk, lately): (u64, bool)) -> bool {
+    fn becomes_active(&mut self, id: CgroupId, (disk, lately): (u64, bool)) -> bool {
         match self.resting.entry(id) {
             Entry::Occupied(mut known) => disk > std::mem::replace(&mut known.get_mut().disk, disk),
             Entry::Vacant(unknown) => {
@@ -171,32 +173,32 @@ impl Users {
     }
 
     /// Forgets a cgroup that is gone.
-    pub fn gone(&mut self, id: CgroupId) {
-        self.meters.gone(id);
+    pub fn remove(&mut self, id: CgroupId) {
+        self.meters.remove(id);
         self.using.remove(&id);
         self.resting.remove(&id);
     }
 
     /// What comes next is no continuation.
-    pub fn pause(&mut self) {
-        self.meters = TenantMeters::default();
+    pub fn reset(&mut self) {
+        self.meters = TenantIoSampler::default();
     }
 }
 
 /// A cgroup among which disks are divided.
-fn unit(mirror: &Mirror, id: CgroupId) -> Option<&Cgroup> {
-    let node = mirror.get(id)?;
-    mirror.is_unit(node).then_some(&node.cgroup)
+fn unit(cgroups: &CgroupTree, id: CgroupId) -> Option<&Cgroup> {
+    let node = cgroups.get(id)?;
+    cgroups.is_io_domain(node).then_some(&node.cgroup)
 }
 
 /// What the probes know of a cgroup and all below it.
-fn known(mirror: &Mirror, probed: &impl Probed, node: &Node) -> Option<(u64, bool)> {
+fn known(cgroups: &CgroupTree, probed: &impl AppIoSource, node: &Node) -> Option<(u64, bool)> {
     let id = node.cgroup.id();
     // So it is with nearly all, and there may be thousands.
     if node.children.is_empty() {
         return probed.known(id);
     }
-    mirror.within(id).try_fold((0, false), |(sum, any), id| {
+    cgroups.subtree(id).try_fold((0, false), |(sum, any), id| {
         let (bytes, lately) = probed.known(id)?;
         Some((sum + bytes, any || lately))
     })
@@ -204,14 +206,14 @@ fn known(mirror: &Mirror, probed: &impl Probed, node: &Node) -> Option<(u64, boo
 
 /// What the applications in a cgroup and all below it have got; `None` as well where asking would take long: who was given a
 /// subtree may have many in it.
-fn got(mirror: &Mirror, probed: &impl Probed, id: CgroupId) -> Option<Got> {
-    let within: Vec<CgroupId> = mirror.within(id).take(MANY + 1).collect();
+fn got(cgroups: &CgroupTree, probed: &impl AppIoSource, id: CgroupId) -> Option<AppBytes> {
+    let within: Vec<CgroupId> = cgroups.subtree(id).take(MANY + 1).collect();
     if within.len() > MANY {
         return None;
     }
-    within
-        .into_iter()
-        .try_fold(Got::default(), |sum, id| Some(sum.plus(probed.got(id)?)))
+    within.into_iter().try_fold(AppBytes::default(), |sum, id| {
+        Some(sum.plus(probed.got(id)?))
+    })
 }
 
 #[cfg(test)]
@@ -239,17 +241,17 @@ mod tests {
         path
     }
 
-    fn mirror(root: &Path) -> Mirror {
+    fn cgroups(root: &Path) -> CgroupTree {
         let fs = CgroupFs::open_fixture(root, true).unwrap();
-        let mut mirror = Mirror::new(&fs, false);
-        mirror.rescan(&Config::default(), Instant::now(), &mut Changes::default());
-        mirror
+        let mut cgroups = CgroupTree::new(&fs, false);
+        cgroups.rescan(&Config::default(), Instant::now(), &mut Changes::default());
+        cgroups
     }
 
     /// Tenants, plain files, and the probes' word for one of them.
     struct Fixture {
         dir: tempfile::TempDir,
-        mirror: Mirror,
+        cgroups: CgroupTree,
         one: CgroupId,
         known: Cell<(u64, bool)>,
         asked: RefCell<Vec<CgroupId>>,
@@ -270,13 +272,13 @@ mod tests {
                 write("memory.stat", MEMORY);
                 write("io.stat", "");
             }
-            let mirror = mirror(dir.path());
+            let cgroups = cgroups(dir.path());
             let path = Path::new("t7");
-            let of = |id: &CgroupId| mirror.get(*id).unwrap().cgroup.path() == path;
-            let one = mirror.order().into_iter().find(of).unwrap();
+            let of = |id: &CgroupId| cgroups.get(*id).unwrap().cgroup.path() == path;
+            let one = cgroups.preorder().into_iter().find(of).unwrap();
             Self {
                 dir,
-                mirror,
+                cgroups,
                 one,
                 known: Cell::new((0, false)),
                 asked: RefCell::default(),
@@ -289,7 +291,7 @@ mod tests {
         }
     }
 
-    impl Probed for Fixture {
+    impl AppIoSource for Fixture {
         fn known(&self, id: CgroupId) -> Option<(u64, bool)> {
             Some(if id == self.one {
                 self.known.get()
@@ -298,10 +300,10 @@ mod tests {
             })
         }
 
-        fn got(&self, id: CgroupId) -> Option<Got> {
+        fn got(&self, id: CgroupId) -> Option<AppBytes> {
             self.asked.borrow_mut().push(id);
             let bytes = self.known.get().0;
-            Some(Got { bytes, written: 0 })
+            Some(AppBytes { bytes, written: 0 })
         }
     }
 
@@ -312,10 +314,10 @@ mod tests {
     #[test]
     fn who_rests_costs_nothing_and_who_does_not_is_seen() {
         let tenants = Fixture::new();
-        let (mut users, begin) = (Users::default(), Instant::now());
+        let (mut users, begin) = (ActiveSet::default(), Instant::now());
         let mut look = |seconds: f64| {
             let now = begin + Duration::from_secs_f64(seconds);
-            users.look(&tenants.mirror, &tenants, now)
+            users.sample(&tenants.cgroups, &tenants, now)
         };
         // Nobody has a disk do anything.
         for second in 0..5_u8 {
@@ -351,10 +353,10 @@ mod tests {
         std::fs::set_permissions(&given, std::fs::Permissions::from_mode(0o777)).unwrap();
         make("slice/given/a", "io memory\n");
         make("slice/given/a/b", "io memory\n");
-        let mirror = mirror(dir.path());
-        let named = |id: &CgroupId| mirror.get(*id).unwrap().cgroup.path().to_owned();
-        let mut units: Vec<PathBuf> = mirror
-            .units()
+        let cgroups = cgroups(dir.path());
+        let named = |id: &CgroupId| cgroups.get(*id).unwrap().cgroup.path().to_owned();
+        let mut units: Vec<PathBuf> = cgroups
+            .io_domains()
             .map(|node| node.cgroup.path().to_owned())
             .collect();
         units.sort();
@@ -363,44 +365,44 @@ mod tests {
 
         /// Every cgroup has read a page.
         struct Page;
-        impl Probed for Page {
+        impl AppIoSource for Page {
             fn known(&self, _: CgroupId) -> Option<(u64, bool)> {
                 Some((4096, true))
             }
-            fn got(&self, _: CgroupId) -> Option<Got> {
-                Some(Got {
+            fn got(&self, _: CgroupId) -> Option<AppBytes> {
+                Some(AppBytes {
                     bytes: 4096,
                     written: 512,
                 })
             }
         }
         let of = |id: &&CgroupId| named(id) == Path::new("slice/given");
-        let id = *mirror.order().iter().find(of).unwrap();
-        let node = mirror.get(id).unwrap();
-        assert_eq!(known(&mirror, &Page, node), Some((3 * 4096, true)));
-        let all = Got {
+        let id = *cgroups.preorder().iter().find(of).unwrap();
+        let node = cgroups.get(id).unwrap();
+        assert_eq!(known(&cgroups, &Page, node), Some((3 * 4096, true)));
+        let all = AppBytes {
             bytes: 3 * 4096,
             written: 3 * 512,
         };
-        assert_eq!(got(&mirror, &Page, id), Some(all));
+        assert_eq!(got(&cgroups, &Page, id), Some(all));
     }
 
     #[test]
     fn without_probes_everybody_is_asked() {
         struct Blind;
-        impl Probed for Blind {
+        impl AppIoSource for Blind {
             fn known(&self, _: CgroupId) -> Option<(u64, bool)> {
                 None
             }
-            fn got(&self, _: CgroupId) -> Option<Got> {
+            fn got(&self, _: CgroupId) -> Option<AppBytes> {
                 None
             }
         }
         let tenants = Fixture::new();
-        let (mut users, begin) = (Users::default(), Instant::now());
+        let (mut users, begin) = (ActiveSet::default(), Instant::now());
         let mut look = |seconds| {
             let now = begin + Duration::from_secs(seconds);
-            ids(&users.look(&tenants.mirror, &Blind, now))
+            ids(&users.sample(&tenants.cgroups, &Blind, now))
         };
         assert_eq!(look(0), []);
         tenants.writes(4096);
@@ -409,19 +411,19 @@ mod tests {
     }
 
     /// After how many seconds one of so many is found that uses the disk from then on.
-    fn found(tenants: &Fixture, probed: &impl Probed, moved: f64, known: f64) -> usize {
-        let (mut users, begin) = (Users::default(), Instant::now());
+    fn found(tenants: &Fixture, probed: &impl AppIoSource, moved: f64, known: f64) -> usize {
+        let (mut users, begin) = (ActiveSet::default(), Instant::now());
         let mut look = |second: usize| {
             let now = begin + Duration::from_secs(second.try_into().unwrap());
-            ids(&users.look(&tenants.mirror, probed, now)) == [tenants.one]
+            ids(&users.sample(&tenants.cgroups, probed, now)) == [tenants.one]
         };
         assert!(!(0..5).any(&mut look));
         tenants.known.set((4096, true));
         let mut look = |second: usize| {
             tenants.writes(4096 * u64::try_from(second).unwrap());
-            users.explain(moved, known);
+            users.note_throughput(moved, known);
             let now = begin + Duration::from_secs(second.try_into().unwrap());
-            ids(&users.look(&tenants.mirror, probed, now)) == [tenants.one]
+            ids(&users.sample(&tenants.cgroups, probed, now)) == [tenants.one]
         };
         (5..1000).find(|second| look(*second)).unwrap() - 5
     }
@@ -429,12 +431,12 @@ mod tests {
     /// The probes count nothing of it.
     struct Unseen;
 
-    impl Probed for Unseen {
+    impl AppIoSource for Unseen {
         fn known(&self, _: CgroupId) -> Option<(u64, bool)> {
             Some((0, false))
         }
-        fn got(&self, _: CgroupId) -> Option<Got> {
-            Some(Got::default())
+        fn got(&self, _: CgroupId) -> Option<AppBytes> {
+            Some(AppBytes::default())
         }
     }
 
@@ -461,9 +463,9 @@ mod tests {
     fn who_moved_before_contention_began_is_looked_at_at_once() {
         let tenants = Fixture::new();
         tenants.known.set((4096, true));
-        let (mut users, now) = (Users::default(), Instant::now());
-        users.look(&tenants.mirror, &tenants, now);
-        let seen = users.look(&tenants.mirror, &tenants, now + Duration::from_millis(250));
+        let (mut users, now) = (ActiveSet::default(), Instant::now());
+        users.sample(&tenants.cgroups, &tenants, now);
+        let seen = users.sample(&tenants.cgroups, &tenants, now + Duration::from_millis(250));
         assert_eq!(ids(&seen), [tenants.one]);
     }
 }

@@ -48,49 +48,49 @@ const LONGEST: usize = 512;
 
 /// One disk, from look to look.
 #[derive(Debug)]
-pub struct DeviceMeter {
+pub struct DiskSampler {
     /// Opened once: it speaks of this disk as long as that is there, and of no other that comes by the same name.
     /// `None` once it cannot be read.
     file: Option<File>,
     last: Option<(Instant, DiskStat)>,
-    moved: f64,
+    throughput: f64,
 }
 
-impl DeviceMeter {
+impl DiskSampler {
     /// The disk in this directory of `/sys/block`.
     #[must_use]
     pub fn new(dir: &Path) -> Self {
         Self {
             file: File::open(dir.join("stat")).ok(),
             last: None,
-            moved: 0.0,
+            throughput: 0.0,
         }
     }
 
     /// What it read and wrote between the last two looks, bytes per second.
     #[must_use]
-    pub const fn moved(&self) -> f64 {
-        self.moved
+    pub const fn throughput(&self) -> f64 {
+        self.throughput
     }
 
     /// Whether the disk is there: whether its counters can be read now.
-    pub fn is_there(&mut self) -> bool {
+    pub fn is_present(&mut self) -> bool {
         self.read().is_some()
     }
 
     /// Whether the last reading failed: the disk has gone.
     #[must_use]
-    pub const fn failed(&self) -> bool {
+    pub const fn is_gone(&self) -> bool {
         self.file.is_none()
     }
 
     /// What it did since the last look; `None` at the first one, and once its counters could not be read.
-    pub fn look(&mut self, now: Instant) -> Option<Interval> {
+    pub fn sample(&mut self, now: Instant) -> Option<Interval> {
         let stat = self.read()?;
         let (at, before) = self.last.replace((now, stat))?;
         let seconds = (now - at).as_secs_f64();
         let interval = interval(seconds, &before, &stat)?;
-        self.moved = to_f64(stat.sectors.saturating_sub(before.sectors)) * SECTOR / seconds;
+        self.throughput = to_f64(stat.sectors.saturating_sub(before.sectors)) * SECTOR / seconds;
         Some(interval)
     }
 
@@ -142,13 +142,13 @@ mod tests {
     fn a_disk_that_cannot_be_read_is_gone_whatever_comes_by_its_name() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("stat");
-        assert!(DeviceMeter::new(dir.path()).failed());
+        assert!(DiskSampler::new(dir.path()).is_gone());
         std::fs::write(&path, TEXT).unwrap();
-        let mut meter = DeviceMeter::new(dir.path());
+        let mut meter = DiskSampler::new(dir.path());
         let begin = Instant::now();
         let mut look = |seconds: f64| {
-            let interval = meter.look(begin + std::time::Duration::from_secs_f64(seconds));
-            (interval, meter.moved(), meter.failed())
+            let interval = meter.sample(begin + std::time::Duration::from_secs_f64(seconds));
+            (interval, meter.throughput(), meter.is_gone())
         };
         assert_eq!(look(0.0), (None, 0.0, false), "the first look");
         let later = TEXT.replace("5000", "5100").replace("3200", "3210");
@@ -161,8 +161,8 @@ mod tests {
         std::fs::write(&path, "").unwrap();
         std::fs::rename(&path, dir.path().join("old")).unwrap();
         std::fs::write(&path, TEXT.replace("5000", "5200")).unwrap();
-        assert_eq!((look(0.5).0, meter.failed()), (None, true));
-        assert!(!meter.is_there());
+        assert_eq!((look(0.5).0, meter.is_gone()), (None, true));
+        assert!(!meter.is_present());
     }
 
     #[test]
