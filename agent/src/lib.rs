@@ -1,10 +1,11 @@
-//! The agent: observe, plan, act, tell.
+//! The agent: monitor, plan, enforce, report.
 //!
-//! [`observe`] makes a snapshot of the weight tree and the memory, [`plan`] decides (purely), [`act`] writes
-//! through a ledger that gives everything back, [`tell`] answers who asks.
+//! [`monitor`] makes a snapshot of the cgroup tree and the memory. [`plan`] decides, purely. [`enforce`] writes the knobs
+//! and restores them. [`report`] tells what was done. [`model`] has the types that they share.
 
 pub mod config;
 pub mod enforce;
+pub mod model;
 pub mod monitor;
 pub mod plan;
 pub mod regular;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::pressure::OwnLimits;
 use super::worker::Outcome;
-use crate::plan::ReclaimExemption;
+use crate::model::ReclaimExemption;
 
 /// After so many orders in a row that freed next to nothing, a tenant rests.
 const FRUITLESS: u32 = 3;
@@ -35,8 +35,8 @@ impl Rest {
             self.fruitless = (self.fruitless + 1).min(FRUITLESS + LONGEST);
             if self.fruitless >= FRUITLESS {
                 let pause = Duration::from_secs(1 << (self.fruitless - FRUITLESS));
-                self.until = Some((now + pause, ReclaimExemption::Fruitless));
-                return Some(ReclaimExemption::Fruitless);
+                self.until = Some((now + pause, ReclaimExemption::NoProgress));
+                return Some(ReclaimExemption::NoProgress);
             }
         } else {
             self.fruitless = 0;
@@ -61,7 +61,7 @@ impl Rest {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Key;
+    use crate::model::Key;
 
     fn outcome(freed: u64, spared: Option<ReclaimExemption>) -> Outcome {
         Outcome {
@@ -84,13 +84,13 @@ mod tests {
         let mut pauses = Vec::new();
         for n in 0..9 {
             let begins = rest.judge(&outcome((1 << 20) - 1, None), now);
-            assert_eq!(begins, (n >= 2).then_some(ReclaimExemption::Fruitless));
+            assert_eq!(begins, (n >= 2).then_some(ReclaimExemption::NoProgress));
             let pause = (0..60).find(|s| rest.spared(now + Duration::from_secs(*s)).is_none());
             pauses.push(pause);
         }
         let expected = [0, 0, 1, 2, 4, 8, 16, 16, 16].map(Some);
         assert_eq!(pauses, expected);
-        assert_eq!(rest.spared(now), Some(ReclaimExemption::Fruitless));
+        assert_eq!(rest.spared(now), Some(ReclaimExemption::NoProgress));
         // An eighth of what was asked ends it.
         for freed in [1 << 20, 0] {
             assert_eq!(rest.judge(&outcome(freed, None), now), None);

@@ -16,7 +16,7 @@ use justitia_kernel::memory::MemoryStat;
 use justitia_kernel::proc::ProcFs;
 
 use super::pressure::{OwnLimits, Pressure};
-use crate::plan::{Key, ReclaimExemption};
+use crate::model::{Key, ReclaimExemption};
 
 /// One `memory.reclaim` write asks for at most this, bytes: a longer one holds up the cgroup's removal.
 const BATCH: u64 = 8 << 20;

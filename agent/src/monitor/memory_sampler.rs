@@ -2,13 +2,14 @@
 
 use std::time::{Duration, Instant};
 
+use justitia_api::Evidence;
 use justitia_kernel::Result;
 use justitia_kernel::cgroup::Cgroup;
 use justitia_kernel::memory::MemoryStat;
 
 use super::system_memory::PAGE;
 use crate::enforce::worker::lru_file;
-use crate::plan::{Evidence, MIN_OBSERVATION, WorkingSet};
+use crate::model::{MIN_OBSERVATION, WorkingSet};
 
 /// A cache that took in this much between two looks is growing, bytes.
 const GREW: u64 = 256 << 10;
@@ -178,8 +179,8 @@ impl MemorySampler {
         let says = !multi_gen && watched < MIN_OBSERVATION;
         WorkingSet {
             useful: if says { self.active } else { 0 },
-            watched,
-            by: Evidence::Lists,
+            observed_for: watched,
+            evidence: Evidence::Lists,
         }
     }
 
@@ -249,7 +250,7 @@ mod tests {
         let later = t0 + 2 * MIN_OBSERVATION;
         meter.record(&stat, later);
         let seen = meter.working_set(false, later);
-        assert_eq!((seen.useful, seen.watched), (0, 2 * MIN_OBSERVATION));
+        assert_eq!((seen.useful, seen.observed_for), (0, 2 * MIN_OBSERVATION));
     }
 
     #[test]

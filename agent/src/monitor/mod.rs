@@ -32,8 +32,8 @@ pub use system_memory::SystemMemory;
 pub use unmanaged::{ReclaimFeatures, Unmanaged, UnmanagedReclaim, lru_gen_usable};
 
 use crate::config::Config;
-use crate::enforce::worker::own::MOST_CHILDREN;
-use crate::plan::{Key, ReclaimExemption, Snapshot, Tenant};
+use crate::model::MAX_RECLAIM_CHILDREN;
+use crate::model::{Key, ReclaimExemption, Snapshot, Tenant};
 
 /// So many tenants are looked at whatever the budget says: a plan needs something to go by.
 const ALWAYS: usize = 8;
@@ -253,8 +253,8 @@ impl Monitor {
             let meter = &node.memory;
             let leaf = node.children.is_empty();
             let unable = self.features.exempts(meter.anon, self.memory.swap_on());
-            let crowded = node.children.len() > MOST_CHILDREN;
-            let unable = unable.or_else(|| crowded.then_some(ReclaimExemption::Crowded));
+            let crowded = node.children.len() > MAX_RECLAIM_CHILDREN;
+            let unable = unable.or_else(|| crowded.then_some(ReclaimExemption::TooManyChildren));
             tenants.push(Tenant {
                 key,
                 parent: node.parent.and_then(|p| places.get(&p).copied()),
@@ -289,7 +289,7 @@ impl Monitor {
             .unmanaged
             .tenant(&self.memory, &tenants, config.outside, now, exempt);
         tenants.push(outside);
-        let memory = crate::plan::Memory {
+        let memory = crate::model::Memory {
             reclaim_in_flight,
             ..self.memory.memory()
         };
@@ -319,7 +319,7 @@ impl Monitor {
                 others |= node.has_unmanaged_children();
             }
             if others {
-                tenant.exempt = tenant.exempt.or(Some(ReclaimExemption::Excluded));
+                tenant.exempt = tenant.exempt.or(Some(ReclaimExemption::UnmanagedChild));
             }
             if let Some(parent) = tenant.parent {
                 let parent = &mut below[parent];

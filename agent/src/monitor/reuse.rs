@@ -5,8 +5,8 @@ use std::time::Instant;
 use justitia_share::curve::{BLOCK, Curve, HALF_LIFE, Recent, ReuseTimes, Room, next_shift};
 use justitia_share::num::{to_f64, to_u64};
 
-use crate::plan::{Evidence, WorkingSet};
-use justitia_api::CurveStatus;
+use crate::model::WorkingSet;
+use justitia_api::{CurveStatus, Evidence};
 
 /// What the probes have counted of one tenant by now.
 #[derive(Clone, Debug, Default)]
@@ -112,8 +112,8 @@ impl Reuse {
         let watched = self.at.saturating_duration_since(self.since);
         WorkingSet {
             useful: to_u64(self.useful).saturating_mul(BLOCK),
-            watched,
-            by: Evidence::Accesses,
+            observed_for: watched,
+            evidence: Evidence::Accesses,
         }
     }
 }

@@ -11,7 +11,7 @@ use justitia_share::curve::ReuseTimes;
 use super::cgroup_tree::CgroupTree;
 use super::cpu_budget::thread_cpu;
 use super::reuse::{LIVE, Reuse, ReuseCounts};
-use crate::plan::WorkingSet;
+use crate::model::WorkingSet;
 
 /// Which tenants are sampled is looked over this often.
 const CHOOSE: Duration = Duration::from_secs(1);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use justitia_kernel::Result;
 use justitia_kernel::proc::ProcFs;
 
-use crate::plan::Memory;
+use crate::model::Memory;
 
 /// The page size of every machine that the agent supports.
 pub(super) const PAGE: u64 = 4096;

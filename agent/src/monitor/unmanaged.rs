@@ -9,8 +9,8 @@ use justitia_share::{Weight, num};
 
 use super::memory_sampler::taken_in;
 use super::system_memory::SystemMemory;
-use crate::enforce::worker::own::MOST_CHILDREN;
-use crate::plan::{Key, ReclaimExemption, Tenant, WorkingSet};
+use crate::model::MAX_RECLAIM_CHILDREN;
+use crate::model::{Key, ReclaimExemption, Tenant, WorkingSet};
 
 /// What this kernel can do, as far as the page cache is concerned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,7 +32,7 @@ impl ReclaimFeatures {
     #[must_use]
     pub const fn exempts(&self, anon: u64, swap_on: bool) -> Option<ReclaimExemption> {
         match (self.reclaim, self.swappiness) {
-            (false, _) => Some(ReclaimExemption::NoMeans),
+            (false, _) => Some(ReclaimExemption::Unsupported),
             (true, true) => None,
             (true, false) if anon > 0 && swap_on => Some(ReclaimExemption::Anonymous),
             (true, false) => None,
@@ -193,9 +193,9 @@ impl Unmanaged {
             mapped: 0,
             working_set: WorkingSet::default(),
             exempt: match self.means {
-                None => Some(ReclaimExemption::NoMeans),
-                Some(UnmanagedReclaim::Root) if top().count() > MOST_CHILDREN => {
-                    Some(ReclaimExemption::Crowded)
+                None => Some(ReclaimExemption::Unsupported),
+                Some(UnmanagedReclaim::Root) if top().count() > MAX_RECLAIM_CHILDREN => {
+                    Some(ReclaimExemption::TooManyChildren)
                 }
                 Some(_) => exempt,
             },

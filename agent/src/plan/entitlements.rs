@@ -3,14 +3,9 @@
 use std::time::Duration;
 
 use justitia_api::DemandModel;
-use justitia_share::curve::HALF_LIFE;
 use justitia_share::{self as share, Tree, entitlements, num};
 
-use super::snapshot::{Memory, Snapshot, Tenant};
-
-/// So long a tenant must have been watched before what it was not seen to use counts as not used: twice the half-life of
-/// what is remembered of its accesses.
-pub(crate) const MIN_OBSERVATION: Duration = Duration::from_secs(2 * HALF_LIFE.as_secs());
+use crate::model::{MIN_OBSERVATION, Memory, Snapshot, Tenant};
 
 /// The constants of the planners. The defaults suit every machine we know; a configuration may change
 /// those that are matters of taste.
@@ -100,7 +95,7 @@ fn demand(tenant: &Tenant, policy: &Policy) -> share::Demand {
     let floor = tenant.floor.min(tenant.file).max(tenant.unreclaimable);
     let used = tenant.own.saturating_sub(tenant.orphaned);
     let seen = tenant.working_set;
-    let holds = if policy.demand == DemandModel::Usage || seen.watched < MIN_OBSERVATION {
+    let holds = if policy.demand == DemandModel::Usage || seen.observed_for < MIN_OBSERVATION {
         used
     } else {
         0

@@ -1,32 +1,28 @@
-//! Decisions: pure functions of a snapshot. Each intent carries the reason for it.
+//! Decisions: pure functions of a [`Snapshot`]. They read no clock and do no I/O, so a table of cases tests each of them.
 //!
-//! The snapshot is what was observed, [`Entitlements`] is what each tenant is entitled to, and one planner a
-//! file says what to do about the difference.
+//! [`Entitlements`] divides the page cache by weight. One planner a file compares that with what tenants hold, and returns
+//! intents. Each intent carries the facts that led to it.
+//!
+//! | planner | decides | paper |
+//! |---|---|---|
+//! | [`plan_reclaim`] | which tenants give back file pages, and how many | Justitia, section III-B3 |
+//! | [`plan_protection`] | `memory.low` of every tenant | Justitia, section III-B3, through the kernel's own reclaim |
+//! | [`plan_recharge`] | which shared files are charged to another tenant | Justitia, section III-B2 |
+//! | [`credit`] | `io.max` and `memory.high` of writers | device credits |
 
 pub mod credit;
 pub mod entitlements;
 pub mod protect;
 pub mod recharge;
 pub mod reclaim;
-pub mod snapshot;
+mod units;
 
 #[cfg(test)]
 mod tests;
 
-use justitia_share::num::to_f64;
-
-pub(crate) use entitlements::MIN_OBSERVATION;
+pub use crate::model::{Key, Memory, ReclaimExemption, Snapshot, Tenant, WorkingSet};
 pub use entitlements::{Entitlements, Policy};
 pub use justitia_api::{DemandModel, Evidence};
 pub use protect::{LowIntent, plan_protection};
 pub use recharge::{RechargeIntent, plan_recharge};
 pub use reclaim::{ReclaimIntent, plan_reclaim};
-pub use snapshot::{Key, Memory, ReclaimExemption, Snapshot, Tenant, WorkingSet};
-
-/// Bytes in a MiB.
-const MIB: f64 = 1_048_576.0;
-
-/// In MiB, for reasons that people read.
-fn mib(bytes: u64) -> f64 {
-    to_f64(bytes) / MIB
-}

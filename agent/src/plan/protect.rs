@@ -2,8 +2,8 @@
 //! respects them between two of our decisions.
 
 use super::entitlements::Entitlements;
-use super::mib;
-use super::snapshot::{Key, Snapshot};
+use super::units::mib;
+use crate::model::{Key, Snapshot};
 
 /// Set `memory.low` of one cgroup.
 #[derive(Clone, Debug, PartialEq, Eq)]

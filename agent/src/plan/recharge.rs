@@ -13,8 +13,8 @@ use justitia_kernel::probes::SharedInode;
 use justitia_share::num::{to_f64, to_u64};
 
 use super::entitlements::Entitlements;
-use super::mib;
-use super::snapshot::{Key, Snapshot};
+use super::units::mib;
+use crate::model::{Key, Snapshot};
 
 /// Hand a file's pages to a heavier tenant.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,7 +3,7 @@
 use justitia_share::{give_back, overage};
 
 use super::entitlements::Entitlements;
-use super::snapshot::{Key, Snapshot};
+use crate::model::{Key, Snapshot};
 
 /// Reclaim this much from one tenant.
 #[derive(Clone, Debug, PartialEq, Eq)]

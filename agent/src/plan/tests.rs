@@ -126,8 +126,8 @@ fn each_reason_to_take_nothing() {
 fn seen(useful: u64, tenant: Tenant) -> Tenant {
     let working_set = WorkingSet {
         useful: useful * MIB,
-        watched: Duration::from_secs(180),
-        by: Evidence::Accesses,
+        observed_for: Duration::from_secs(180),
+        evidence: Evidence::Accesses,
     };
     Tenant {
         working_set,
@@ -156,7 +156,7 @@ fn what_is_not_used_again_is_kept_until_that_is_sure() {
     let quiet = |watched| {
         let mut tenants = vec![seen(0, leaf(1, 800, 400)), leaf(2, 100, 400)];
         tenants[0].growing = false;
-        tenants[0].working_set.watched = Duration::from_secs(watched);
+        tenants[0].working_set.observed_for = Duration::from_secs(watched);
         Entitlements::of(&snapshot(2, tenants), &Policy::default()).protected[0]
     };
     assert_eq!(quiet(30), 400 * MIB);
@@ -314,7 +314,7 @@ fn any_tenant() -> impl Strategy<Value = Tenant> {
                 growing,
                 idle_for: Duration::from_secs(idle),
                 unreclaimable: unreclaimable.min(file) * MIB,
-                exempt: exempt.then_some(ReclaimExemption::Fruitless),
+                exempt: exempt.then_some(ReclaimExemption::NoProgress),
                 ..leaf(id, weight, file)
             },
         )

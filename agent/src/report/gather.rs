@@ -57,8 +57,8 @@ pub fn status(agent: &Agent, limits: &[String], observe: bool) -> Status {
             pv: told(pv.groups.get(i).copied().flatten()),
             useful: leaf(agent.entitlements.demands[i].useful),
             demand: Some(agent.entitlements.demands[i].total).filter(|demand| *demand < u64::MAX),
-            useful_by: tenant.working_set.by,
-            watched: tenant.working_set.watched.as_secs_f64(),
+            useful_by: tenant.working_set.evidence,
+            watched: tenant.working_set.observed_for.as_secs_f64(),
             curve: id.and_then(|id| agent.monitor.reuse.get(id)?.status()),
             knobs: knobs.remove(&id.unwrap_or(root)).unwrap_or_default(),
         });

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use justitia_api::Decision;
 
-use crate::plan::Key;
+use crate::model::Key;
 
 /// Deeds that are remembered of one tenant.
 const OF_ONE: usize = 8;

@@ -10,9 +10,6 @@ use justitia_kernel::memory::MemoryStat;
 
 use super::{BATCH, Order, Outcome, PAGE, lru_file, thrashes};
 
-/// Children are looked at before and after each batch. Where there are more than this it is left to the kernel.
-pub const MOST_CHILDREN: usize = 1000;
-
 /// What a cgroup has of its own, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Held {

@@ -8,7 +8,7 @@ use justitia_share::credit::limit::{LEAST_BYTES, LEAST_REQUESTS};
 use justitia_share::credit::{Allowance, Limits};
 use justitia_share::num::to_f64;
 
-use crate::plan::MIB;
+use crate::plan::units::MIB;
 
 /// Set one tenant's limits on one disk.
 #[derive(Clone, Debug, PartialEq)]

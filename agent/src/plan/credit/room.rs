@@ -6,7 +6,7 @@ use justitia_kernel::cgroup::CgroupId;
 use justitia_share::credit::rooms;
 use justitia_share::num;
 
-use crate::plan::mib;
+use crate::plan::units::mib;
 
 /// A writer that contends. Amounts in bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]

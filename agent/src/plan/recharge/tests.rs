@@ -4,7 +4,7 @@ use justitia_kernel::probes::SharedUse;
 use justitia_share::Weight;
 
 use super::*;
-use crate::plan::snapshot::{Memory, Tenant, WorkingSet};
+use crate::model::{Memory, Tenant, WorkingSet};
 
 const MIB: u64 = 1 << 20;
 const ROOT: CgroupId = CgroupId(1);

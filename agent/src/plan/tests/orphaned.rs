@@ -35,7 +35,7 @@ fn it_is_left_where_it_must_be() {
         ("the slice's floor", |t| t[0].floor = 300 * MIB),
         ("all of it dirty", |t| t[0].unreclaimable = 250 * MIB),
         ("an excluded cgroup below", |t| {
-            t[0].exempt = Some(ReclaimExemption::Excluded)
+            t[0].exempt = Some(ReclaimExemption::UnmanagedChild)
         }),
         ("none", |t| t[0].own = 0),
     ];
@@ -64,7 +64,7 @@ fn outside(file: u64, orphaned: u64) -> Tenant {
 fn what_is_outside_takes_no_more_than_its_weights_part() {
     // It cannot be reclaimed from: the tenants are entitled to their parts all the same.
     let mut unreachable = outside(500, 0);
-    unreachable.exempt = Some(ReclaimExemption::NoMeans);
+    unreachable.exempt = Some(ReclaimExemption::Unsupported);
     let (entitlements, intents) = plan(&snapshot(
         4,
         vec![leaf(1, 100, 100), leaf(2, 100, 100), unreachable],

@@ -1,0 +1,145 @@
+//! The types that the stages of the loop hand to each other. This module depends on none of them.
+
+use std::time::Duration;
+
+use justitia_api::Evidence;
+use justitia_kernel::cgroup::CgroupId;
+use justitia_share::Weight;
+use justitia_share::curve::HALF_LIFE;
+
+/// How long a tenant's accesses must have been observed before the part of its cache that it did not use counts as
+/// unused: twice the half-life of its miss-ratio curve.
+pub const MIN_OBSERVATION: Duration = Duration::from_secs(2 * HALF_LIFE.as_secs());
+
+/// A cgroup with more children than this is not reclaimed from: each step reads `memory.stat` of every child, to see that
+/// reclaim takes nothing from it.
+pub const MAX_RECLAIM_CHILDREN: usize = 1000;
+
+/// Which tenant this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Key {
+    /// A managed cgroup.
+    Cgroup(CgroupId),
+    /// Everything in no managed cgroup: the root cgroup's own processes, and excluded cgroups.
+    Unmanaged,
+}
+
+/// The host's memory. Amounts in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// Usable memory (`MemTotal`).
+    pub total: u64,
+    /// Free memory.
+    pub free: u64,
+    /// Reclaim that was requested and has not finished.
+    pub reclaim_in_flight: u64,
+    /// The sum of the zones' low watermarks: kswapd wakes below it.
+    pub low_watermark: u64,
+    /// How fast free memory is consumed, bytes per second; what reclaim freed meanwhile counts as consumed.
+    pub consumption_rate: u64,
+}
+
+/// A tenant as sampled. Amounts in bytes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tenant {
+    /// Which one.
+    pub key: Key,
+    /// The parent's position in [`Snapshot::tenants`]; `None` right below the root.
+    pub parent: Option<usize>,
+    /// Weight among its siblings.
+    pub weight: Weight,
+    /// File pages that it keeps before anything is divided by weight: the administrator's `memory.low`, or the
+    /// configured minimum.
+    pub floor: u64,
+    /// Protection that a delegatee requests inside its delegated subtree. It counts among siblings only, and does not
+    /// raise what the subtree gets.
+    pub requested: u64,
+    /// File pages on its LRU lists, its descendants' included.
+    pub file: u64,
+    /// The part of `file` that is charged to none of its living children: all of it for a leaf. For an inner node, what
+    /// its own processes read, and what removed children left behind.
+    pub own: u64,
+    /// The part of `own` that no living process stands for, and that therefore has no demand: all of it for an inner
+    /// node.
+    pub orphaned: u64,
+    /// The part of `own` that this kernel cannot reclaim without reclaiming from other tenants.
+    pub untargetable: u64,
+    /// Charged memory that is not file pages on LRU lists: anonymous, kernel, shmem.
+    pub other: u64,
+    /// File pages that cannot be reclaimed now: dirty or under writeback.
+    pub unreclaimable: u64,
+    /// Whether it has no managed children.
+    pub leaf: bool,
+    /// Whether any process lives in it or below.
+    pub populated: bool,
+    /// Whether its cache has grown lately, or would have without reclaim.
+    pub growing: bool,
+    /// For how long it has used neither CPU nor cache.
+    pub idle_for: Duration,
+    /// File pages that processes have mapped; the probes do not see accesses to them.
+    pub mapped: u64,
+    /// The cache that it has a use for, as far as that is known.
+    pub working_set: WorkingSet,
+    /// Why nothing may be reclaimed from it now, if so.
+    pub exempt: Option<ReclaimExemption>,
+}
+
+/// An estimate of a tenant's working set in the page cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WorkingSet {
+    /// Cache that the tenant has a use for, bytes.
+    pub useful: u64,
+    /// For how long it was observed: the longer, the surer that it uses no more.
+    pub observed_for: Duration,
+    /// What the estimate is based on.
+    pub evidence: Evidence,
+}
+
+/// Why nothing is reclaimed from a tenant.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum ReclaimExemption {
+    /// All its tasks are stalled on memory for this part of the time (PSI `full avg10`, percent).
+    Thrashing(f64),
+    /// This kernel's `memory.reclaim` has no `swappiness=`, so it would also swap out anonymous memory.
+    Anonymous,
+    /// This kernel cannot reclaim from it alone.
+    Unsupported,
+    /// Below it is a cgroup that is excluded or not tracked, from which reclaim would take as well.
+    UnmanagedChild,
+    /// It has more than [`MAX_RECLAIM_CHILDREN`] children.
+    TooManyChildren,
+    /// Recent attempts freed nothing; it is left alone until the next try.
+    NoProgress,
+}
+
+impl std::fmt::Display for ReclaimExemption {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Thrashing(full) => {
+                write!(f, "thrashing (memory pressure full avg10 {full:.0} %)")
+            }
+            Self::Anonymous => f.write_str(
+                "this kernel's memory.reclaim has no swappiness= and the tenant has swappable \
+                 anonymous memory",
+            ),
+            Self::Unsupported => f.write_str("this kernel cannot reclaim from it alone"),
+            Self::UnmanagedChild => {
+                f.write_str("reclaim would also take from an excluded or untracked cgroup below it")
+            }
+            Self::TooManyChildren => write!(
+                f,
+                "it has more than {MAX_RECLAIM_CHILDREN} children, and reclaim could take from any of them"
+            ),
+            Self::NoProgress => f.write_str("recent attempts freed nothing"),
+        }
+    }
+}
+
+/// The tenants and the memory at one moment.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Snapshot {
+    /// The host's memory.
+    pub memory: Memory,
+    /// The tenants, parents first.
+    pub tenants: Vec<Tenant>,
+}
