@@ -192,7 +192,7 @@ impl Agent {
     /// Whether free memory is short, or will be in a moment.
     fn short(&self) -> bool {
         let memory = self.monitor.memory.memory();
-        memory.free < self.config.policy.free_headroom(&memory)
+        memory.free < self.config.policy().free_headroom(&memory)
     }
 
     fn plan(&mut self, now: Instant) {
@@ -202,7 +202,7 @@ impl Agent {
         self.snapshot = self
             .monitor
             .snapshot(&self.config, now, reclaim_in_flight, spared);
-        self.entitlements = Entitlements::of(&self.snapshot, &self.config.policy);
+        self.entitlements = Entitlements::of(&self.snapshot, &self.config.policy());
     }
 
     fn intents(&self) -> Vec<ReclaimIntent> {
@@ -276,7 +276,7 @@ impl Agent {
         let unit = cgroups.get(cgroups.delegation_root(id)?)?;
         Some(Pressure {
             unit: unit.cgroup.clone(),
-            thrash_full: self.config.policy.thrash_full,
+            thrash_full: self.config.pressure.full_avg10_max,
             own_limits: self
                 .rests
                 .get(&key)
@@ -393,7 +393,7 @@ impl Agent {
     /// The next look has to come before the free memory above the reserve can be gone.
     fn wait(&mut self) -> Duration {
         let memory = self.monitor.memory.memory();
-        let reserve = self.config.policy.free_headroom(&memory);
+        let reserve = self.config.policy().free_headroom(&memory);
         // Nothing fills memory faster than a quarter of it a second for long.
         let speed = memory.consumption_rate.max(memory.total / 4).max(1);
         let millis = memory.free.saturating_sub(reserve).saturating_mul(500) / speed;

@@ -98,7 +98,7 @@ pub fn run(config: Config, observe: bool) -> Result<(), RunError> {
     let ledger = if observe {
         None
     } else {
-        let (ledger, returned) = Ledger::open(&fs, &config.state)?;
+        let (ledger, returned) = Ledger::open(&fs, &config.state_dir)?;
         log_returned("an earlier agent left it", &returned);
         Some(ledger)
     };
@@ -110,7 +110,7 @@ pub fn run(config: Config, observe: bool) -> Result<(), RunError> {
     let socket_path = config.socket.clone();
     let socket = Socket::listen(&socket_path)
         .map_err(|e| system(&format!("the status socket {}", socket_path.display()), e))?;
-    let app_io = AppIoMonitor::attach(&config.eyes, config.latency);
+    let app_io = AppIoMonitor::attach(&(&config.probes).into(), config.trace_latency);
     let metrics = match serve_metrics(&config) {
         Ok(metrics) => metrics,
         Err(refused) => {
@@ -160,10 +160,10 @@ fn near_misses(agent: &Agent) -> Vec<String> {
 
 /// Serves OpenMetrics, if that is wanted. That it cannot is no reason not to run.
 fn serve_metrics(config: &Config) -> Result<Option<Server>, String> {
-    let Some(address) = config.metrics else {
+    let Some(address) = config.metrics.listen else {
         return Ok(None);
     };
-    let (socket, most) = (config.socket.clone(), config.metrics_tenants);
+    let (socket, most) = (config.socket.clone(), config.metrics.max_tenants);
     let text = move || {
         let status = ask(&socket).map_err(|e| format!("the agent does not answer: {e}"))?;
         metrics::text(&status, most)
@@ -190,7 +190,7 @@ impl Alone {
         let limits = check(&capabilities, true)?;
         let fs = CgroupFs::discover()?;
         raise_descriptor_limit();
-        let app_io = AppIoMonitor::attach(&config.eyes, config.latency);
+        let app_io = AppIoMonitor::attach(&(&config.probes).into(), config.trace_latency);
         let keeper = Keeper::new(None);
         let agent = Agent::new(config, &fs, features(&capabilities), keeper, None, app_io)?;
         Ok(Self { agent, limits })
@@ -391,7 +391,7 @@ mod tests {
         std::fs::write(root.join("a/cgroup.controllers"), "memory\n").unwrap();
         let fs = CgroupFs::open_fixture(root, true).unwrap();
         let config = Config {
-            cpu_budget: 0.05,
+            cpu_budget: 5.0,
             ..Config::default()
         };
         let (app_io, keeper) = (AppIoMonitor::unavailable("a test"), Keeper::new(None));

@@ -73,7 +73,7 @@ pub struct Status {
 /// Give back every knob that a killed agent has left, exactly as it stood before.
 ///
 /// A knob that someone else has written since is theirs, and left. What could not be given back, or not be read of a
-/// damaged ledger, is told, and the exit code is 1. Of the configuration only `state` matters, where the ledger is; what
+/// damaged ledger, is told, and the exit code is 1. Of the configuration only `state_dir` matters, where the ledger is; what
 /// is wrong with the rest is told, and stops nothing.
 #[derive(Args)]
 pub struct Reset {
@@ -139,6 +139,9 @@ pub fn run(args: &Run) -> anyhow::Result<ExitCode> {
     }
     let config = checked.config;
     crate::log::start();
+    for warning in &checked.warnings {
+        tracing::warn!("{warning}");
+    }
     justitia_agent::run(config, args.observe)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -162,7 +165,7 @@ pub fn status(args: &Status) -> anyhow::Result<ExitCode> {
 
 pub fn reset(args: &Reset) -> anyhow::Result<ExitCode> {
     // What is wrong with the rest of the configuration is no reason to leave anybody limited.
-    let (state, errors) = Config::state_of(args.config.config.as_deref());
+    let (state, errors) = Config::state_dir_of(args.config.config.as_deref());
     for error in errors {
         out::note(format_args!("the configuration: {error}"));
     }

@@ -302,7 +302,7 @@ mod tests {
                 switch: Feature::DeviceCredits.switch().map(str::to_owned),
             })
         };
-        let how = "`[credits] enabled = true` in /etc/justitia/justitia.toml";
+        let how = "`[io] enabled = true` in /etc/justitia/justitia.toml";
         assert!(credits(SupportLevel::Full).contains(how));
         assert!(!credits(SupportLevel::Unavailable).contains(how));
     }

@@ -26,7 +26,7 @@ fn a_closed_pipe_ends_quietly_what_only_tells() {
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("j.toml");
     let state = dir.path().join("state");
-    std::fs::write(&config, format!("state = {state:?}\n")).unwrap();
+    std::fs::write(&config, format!("state_dir = {state:?}\n")).unwrap();
     let config = config.to_str().unwrap();
     for args in [
         &["lab", "list"][..],

@@ -280,7 +280,7 @@ colour = 1
 match = \"a*\"
 weight = 20000
 END
-    mkdir -p /etc/justitia/justitia.toml.d && printf '\\n[outside]\\nweight = 0\\n' >/etc/justitia/justitia.toml.d/50-x.toml");
+    mkdir -p /etc/justitia/justitia.toml.d && printf '\\n[unmanaged]\\nweight = 0\\n' >/etc/justitia/justitia.toml.d/50-x.toml");
         for command in ["run --check-config", "run", "status"] {
             let result = guest.sh(&format!("timeout 20 justitia {command}"));
             let said = format!("{}{}", result.stdout, result.stderr);
@@ -316,7 +316,7 @@ END
 #[test]
 fn with_device_credits_the_state_is_not_kept_on_a_disk() {
     in_guest(small, |guest| {
-        guest.ok("mkdir -p /etc/justitia && printf 'state = \"/data/state\"\n[credits]\nenabled = true\n' >/etc/justitia/justitia.toml");
+        guest.ok("mkdir -p /etc/justitia && printf 'state_dir = \"/data/state\"\n[io]\nenabled = true\n' >/etc/justitia/justitia.toml");
         for command in ["run --check-config", "run"] {
             let result = guest.sh(&format!("timeout 20 justitia {command}"));
             assert_eq!(result.status, 1, "{command}: {}", result.stdout);

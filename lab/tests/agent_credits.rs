@@ -8,7 +8,7 @@ use agent_guest::{in_guest, small, tenant};
 /// Three tenants, one of which has a limit of its operator's, and writers past the page cache, so that the disk is
 /// what they wait for.
 const TENANTS: &str = "
-    mkdir -p /etc/justitia && printf '[credits]\\nenabled = true\\n' >/etc/justitia/justitia.toml
+    mkdir -p /etc/justitia && printf '[io]\\nenabled = true\\n' >/etc/justitia/justitia.toml
     live light && live heavy && live own || exit 1
     echo 100 >$C/light/io.weight && echo 800 >$C/heavy/io.weight
     echo \"$(cat /sys/block/vda/dev) wbps=20971520\" >$C/own/io.max || exit 1

@@ -23,7 +23,7 @@ fn three_disks() -> VmSpec {
 }
 
 const TENANTS: &str = "
-    mkdir -p /etc/justitia && printf '[credits]\\nenabled = true\\n' >/etc/justitia/justitia.toml
+    mkdir -p /etc/justitia && printf '[io]\\nenabled = true\\n' >/etc/justitia/justitia.toml
     live light && live heavy || exit 1
     echo 100 >$C/light/io.weight && echo 800 >$C/heavy/io.weight
     readlink -f /sys/block/vdb/device | xargs basename >/run/first

@@ -343,7 +343,7 @@ fn a_hung_agent_limits_nobody_and_is_replaced(debian: &Debian) {
     debian.ok(&format!(
         "mkdir -p {UNIT} && printf '[Service]\\nRestartSec=20\\n' >{UNIT}/slow.conf && /root/deb systemctl daemon-reload"
     ));
-    debian.configured("[credits]\nenabled = true");
+    debian.configured("[io]\nenabled = true");
     for (name, weight) in [("batch", 100), ("db", 800)] {
         debian.ok(&format!("/root/deb systemd-run --unit={name} -p IOWeight={weight} \
             sh -c 'while :; do dd if=/dev/zero of=/data/{name} bs=64k count=4000 conv=notrunc,fsync; done'"));
@@ -384,7 +384,7 @@ fn hands_pages_over(debian: &Debian) {
     debian.ok("/root/deb systemd-run --unit=heavy -p IOWeight=800 sh -c 'while :; do cat /data/lib >/dev/null; sleep 0.3; done'");
     let (light, heavy) = (file_of("light"), file_of("heavy"));
     assert!(light > 440 && heavy < 20, "{light} {heavy}");
-    debian.configured("[ownership]\nenabled = true\nevery = \"10s\"");
+    debian.configured("[recharge]\nenabled = true\nevery = \"10s\"");
     let begun = Instant::now();
     let told = loop {
         let status = debian.status();

@@ -20,7 +20,7 @@ const WORK: &str = "
 /// at them more rarely.
 const LONGEST: Duration = Duration::from_secs(120);
 
-const LITTLE_ROOM: &str = "printf '[eyes]\\ncgroups = 16\\n' >>/etc/justitia/justitia.toml";
+const LITTLE_ROOM: &str = "printf '[probes]\\nmax_cgroups = 16\\n' >>/etc/justitia/justitia.toml";
 
 /// More tenants than there is room for, each of which reads a little, one right after the other: sooner than any of them
 /// could be known to rest.
@@ -59,7 +59,7 @@ fn latency(guest: &Guest, path: &str) -> Value {
 fn calls_are_timed_when_asked_for() {
     in_guest(small, |guest| {
         guest.ok(&format!(
-            "mkdir -p /etc/justitia && echo 'latency = true' >/etc/justitia/justitia.toml && {LITTLE_ROOM}
+            "mkdir -p /etc/justitia && echo 'trace_latency = true' >/etc/justitia/justitia.toml && {LITTLE_ROOM}
             start --observe\n{WORK}\nsleep 2\n{CROWD}"
         ));
         let number = |of: &Value, name: &str| of[name].as_f64();

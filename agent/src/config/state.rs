@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FsWord, StatFs, statfs};
 
-use super::Config;
+use super::settings::Config;
 use crate::escape;
 
 /// What keeps its files in memory (linux/magic.h).
@@ -24,7 +24,7 @@ const NAMES: [(FsWord, &str); 6] = [
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "expected the state directory {} on a memory file system (tmpfs), found {found}: what stands in each knob is synced \
-     there before it is written, and waits for that disk{}; name a directory below /run as `state` in the configuration{}",
+     there before it is written, and waits for that disk{}; name a directory below /run as `state_dir` in the configuration{}",
     escape::encode(path.as_os_str()),
     if *credits { ", which device credits may limit" } else { "" },
     if *credits { ", or switch credits off" } else { "" }
@@ -48,11 +48,11 @@ impl Config {
     /// open it fails, too.
     #[must_use]
     pub fn state_on_disk(&self) -> Option<StateOnDisk> {
-        let found = on_disk(&nearest(&self.state)?)?;
+        let found = on_disk(&nearest(&self.state_dir)?)?;
         Some(StateOnDisk {
-            path: self.state.clone(),
+            path: self.state_dir.clone(),
             found,
-            credits: self.credits,
+            credits: self.io.enabled,
         })
     }
 }
@@ -78,11 +78,12 @@ fn on_disk(found: &StatFs) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::settings::Io;
 
     fn of(state: &str, credits: bool) -> Option<StateOnDisk> {
         let config = Config {
-            state: PathBuf::from(state),
-            credits,
+            state_dir: PathBuf::from(state),
+            io: Io { enabled: credits },
             ..Config::default()
         };
         config.state_on_disk()
@@ -99,7 +100,7 @@ mod tests {
             text.starts_with(
                 "expected the state directory /proc/self/no/such on a memory file system (tmpfs), found a file system \
                  of type 0x9fa0: "
-            ) && text.ends_with("below /run as `state` in the configuration"),
+            ) && text.ends_with("below /run as `state_dir` in the configuration"),
             "{text}"
         );
         let bad = of("/proc/self", true).unwrap();

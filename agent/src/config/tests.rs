@@ -1,4 +1,7 @@
+use super::pattern::Pattern;
 use super::*;
+use justitia_kernel::probes::Limits;
+use justitia_share::Weight;
 
 fn load(files: &[(&str, &str)]) -> Result<Config, Vec<String>> {
     let dir = tempfile::tempdir().unwrap();
@@ -17,34 +20,34 @@ fn load(files: &[(&str, &str)]) -> Result<Config, Vec<String>> {
 }
 
 #[test]
-fn where_the_ledger_is_can_be_read_whatever_else_is_wrong() {
+fn the_state_directory_is_read_whatever_else_is_wrong() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("j.toml");
-    let default = Config::default().state;
+    let default = Config::default().state_dir;
     for (text, expected, wrong) in [
-        ("state = \"/run/other\"\n", "/run/other", false),
+        ("state_dir = \"/run/other\"\n", "/run/other", false),
         (
-            "weight = \nstate = \"/run/other\"\n[idle",
+            "weight = \nstate_dir = \"/run/other\"\n[idle",
             "/run/other",
             true,
         ),
         (
-            "state = \"/run/other\"\n[[tenant]]\nweight = 0\n",
+            "state_dir = \"/run/other\"\n[[tenant]]\nweight = 0\n",
             "/run/other",
             true,
         ),
-        ("state = 7\n", default.to_str().unwrap(), true),
+        ("state_dir = 7\n", default.to_str().unwrap(), true),
         ("\0\0\0", default.to_str().unwrap(), true),
     ] {
         std::fs::write(&path, text).unwrap();
-        let (state, errors) = Config::state_of(Some(&path));
+        let (state, errors) = Config::state_dir_of(Some(&path));
         assert_eq!(
             (state.as_path(), !errors.is_empty()),
             (Path::new(expected), wrong),
             "{text}"
         );
     }
-    let (state, errors) = Config::state_of(Some(&dir.path().join("none")));
+    let (state, errors) = Config::state_dir_of(Some(&dir.path().join("none")));
     assert_eq!((state, errors.len()), (default, 1));
 }
 
@@ -53,7 +56,7 @@ fn drop_ins_come_later_and_win() {
     let config = load(&[
         (
             "j.toml",
-            "cpu_budget = 2\n[[tenant]]\nmatch = \"a/*\"\nweight = 300\nfloor = \"64MiB\"\n",
+            "cpu_budget = 2\n[[tenant]]\nmatch = \"a/*\"\nweight = 300\nmin_cache = \"64MiB\"\n",
         ),
         (
             "j.toml.d/10-x.toml",
@@ -61,17 +64,17 @@ fn drop_ins_come_later_and_win() {
         ),
         (
             "j.toml.d/20-y.toml",
-            "cpu_budget = 0.5\n[cache]\ndemand = \"usage\"\n[outside]\nweight = 50\n",
+            "cpu_budget = 0.5\n[cache]\ndemand = \"usage\"\n[unmanaged]\nweight = 50\n",
         ),
         ("j.toml.d/note.txt", "not read"),
     ])
     .unwrap();
-    assert!((config.cpu_budget - 0.005).abs() < 1e-9);
-    assert_eq!(config.policy.demand, crate::plan::DemandModel::Usage);
-    assert_eq!(config.outside.get(), 50);
+    assert!((config.cpu_budget - 0.5).abs() < 1e-9);
+    assert_eq!(config.policy().demand, crate::plan::DemandModel::Usage);
+    assert_eq!(config.unmanaged.weight.get(), 50);
     let both = config.overrides(Path::new("a/bc"), false);
     assert_eq!(
-        (both.weight.map(Weight::get), both.floor),
+        (both.weight.map(Weight::get), both.min_cache),
         (Some(500), Some(64 << 20))
     );
     let one = config.overrides(Path::new("a/c"), false);
@@ -89,23 +92,23 @@ fn every_error_has_its_file_and_line() {
         (
             "j.toml",
             "cpu_budgett = 1\nsocket = \"relative\"\n\n[[tenant]]\nweight = 20000\nmatch = \"[\"\n\
-             \n[[tenant]]\nfloor = true\n[cache]\ndemand = \"soon\"\nx = 1\n",
+             \n[[tenant]]\nmin_cache = true\n[cache]\ndemand = \"soon\"\nx = 1\n",
         ),
         ("j.toml.d/10.toml", "\n\ncpu_budget = 101\ncache = 3\n"),
     ])
     .unwrap_err();
     let expect = [
-        "j.toml:1: expected one of socket, state, cpu_budget, latency, eyes, metrics, credits, ownership, cache, pressure, outside, tenant, found \
-         \"cpu_budgett\"",
+        "j.toml:1: unknown field `cpu_budgett`, expected one of `socket`, `state_dir`, `cpu_budget`, `trace_latency`, `probes`, \
+         `metrics`, `io`, `recharge`, `cache`, `pressure`, `unmanaged`, `tenant`",
         "j.toml:2: expected an absolute path, found string \"relative\"",
         "j.toml:5: expected a weight from 1 to 10000, found integer 20000",
         "j.toml:6: expected a glob over cgroup paths, found \"[\": unclosed character class; missing ']'",
         "j.toml:8: expected a [[tenant]] with a `match`, found none",
         "j.toml:9: expected a size like \"64MiB\", found boolean true",
-        "j.toml:11: expected \"use\" or \"usage\", found string \"soon\"",
-        "j.toml:12: expected one of demand in [cache], found \"x\"",
+        "j.toml:11: unknown variant `soon`, expected `use` or `usage`",
+        "j.toml:12: unknown field `x`, expected `demand`",
         "j.toml.d/10.toml:3: expected a percentage from 0.1 to 100, found integer 101",
-        "j.toml.d/10.toml:4: expected a table [cache], found integer 3",
+        "j.toml.d/10.toml:4: invalid type: integer `3`, expected a table [cache]",
     ];
     for line in expect {
         assert!(
@@ -130,12 +133,12 @@ fn several_syntax_errors_are_all_told() {
 }
 
 #[test]
-fn room_for_the_probes_is_configured_within_its_ranges() {
-    let read = |text: &str| load(&[("j.toml", text)]).map(|c| c.eyes);
-    let some = read("[eyes]\ncgroups = 6000\nshared_files = 64\n").unwrap();
+fn limits_of_the_probes_stay_within_their_ranges() {
+    let read = |text: &str| load(&[("j.toml", text)]).map(|c| Limits::from(&c.probes));
+    let some = read("[probes]\nmax_cgroups = 6000\nmax_shared_files = 64\n").unwrap();
     assert_eq!((some.max_cgroups, some.max_shared_files), (6000, 64));
     assert!(some.check().is_ok());
-    let errors = read("[eyes]\ncgroups = 15\nrequests = 63\n").unwrap_err();
+    let errors = read("[probes]\nmax_cgroups = 15\nmax_inflight = 63\n").unwrap_err();
     assert_eq!(errors.len(), 2, "{errors:#?}");
     assert!(
         errors[0].starts_with("j.toml:2: expected a number from 16 to 65535"),
@@ -146,14 +149,19 @@ fn room_for_the_probes_is_configured_within_its_ranges() {
 #[test]
 fn metrics_can_be_moved_bounded_and_switched_off() {
     let read = |text: &str| {
-        load(&[("j.toml", text)]).map(|c| (c.metrics.map(|a| a.to_string()), c.metrics_tenants))
+        load(&[("j.toml", text)]).map(|c| {
+            (
+                c.metrics.listen.map(|a| a.to_string()),
+                c.metrics.max_tenants,
+            )
+        })
     };
     let standard = Some("127.0.0.1:9742".to_owned());
     assert_eq!(read(""), Ok((standard.clone(), 1000)));
     assert_eq!(read("[metrics]\nlisten = \"\"\n"), Ok((None, 1000)));
-    let moved = "[metrics]\nlisten = \"[::1]:80\"\ntenants = 5\n";
+    let moved = "[metrics]\nlisten = \"[::1]:80\"\nmax_tenants = 5\n";
     assert_eq!(read(moved), Ok((Some("[::1]:80".to_owned()), 5)));
-    let errors = read("[metrics]\nlisten = \"here\"\ntenants = -1\n").unwrap_err();
+    let errors = read("[metrics]\nlisten = \"here\"\nmax_tenants = -1\n").unwrap_err();
     assert_eq!(errors.len(), 2, "{errors:?}");
 }
 
@@ -182,8 +190,9 @@ fn only_regular_files_of_a_bounded_size_are_read() {
     assert!(error(&path).contains("expected at most 1048576 bytes, found 1048577: split it"));
     std::fs::write(&path, b"# one\n# tw\xff\n").unwrap();
     assert!(
-        error(&path)
-            .ends_with("j.toml:2: expected text in UTF-8, found other bytes: save it as UTF-8")
+        error(&path).ends_with(
+            "j.toml:2: expected text in UTF-8, found other bytes: save the file as UTF-8"
+        )
     );
 
     // Drop-ins too.
@@ -221,8 +230,8 @@ fn what_can_hardly_be_meant_is_warned_of_by_line() {
     let expected = [
         (2, "no path ends with a slash"),
         (5, "expected a path below"),
-        (8, "weight counts for nothing beside exclude = true"),
-        (9, "take /sys/fs/cgroup/ away"),
+        (8, "weight has no effect beside exclude = true"),
+        (9, "remove /sys/fs/cgroup/"),
         (11, "this [[tenant]] changes nothing"),
     ];
     expected.into_iter().for_each(told);
@@ -249,18 +258,20 @@ fn packaged() -> String {
 
 #[test]
 fn the_packaged_file_shows_every_key_that_is_known() {
-    /// What the parser says that it knows in a table, or at the top.
+    /// The keys that the reader names in its error about one that it does not know.
     fn known(header: &str) -> Vec<String> {
         let errors = load(&[("j.toml", &format!("{header}\nnonsense = 1\n"))]).unwrap_err();
-        let list = errors.iter().find_map(|e| {
-            let (_, list) = e.split_once("expected one of ")?;
-            list.split([','])
-                .map(|key| key.split_whitespace().next().map(str::to_owned))
-                .collect()
-        });
-        let mut list: Vec<String> = list.unwrap();
-        list.pop(); // found "nonsense"
-        list
+        let unknown = errors
+            .iter()
+            .find_map(|e| e.split_once("`nonsense`, "))
+            .unwrap();
+        unknown
+            .1
+            .split('`')
+            .skip(1)
+            .step_by(2)
+            .map(str::to_owned)
+            .collect()
     }
     let shown: toml::Table = packaged().parse().unwrap();
     for key in known("") {
@@ -344,18 +355,18 @@ fn a_glob_that_cannot_be_compiled_is_told_by_line() {
 #[test]
 fn globs_up_to_the_bounds_are_compiled() {
     let matches = |pattern: &str, path: &str| {
-        let rule = tenant::Rule::new(pattern, Override::default()).unwrap();
+        let rule = Pattern::new(pattern).unwrap();
         rule.is_match(Path::new(path))
     };
     assert!(matches("{a,{b,{c,{d,{e,{f,{g,{h,i}}}}}}}}", "i"));
     for part in ["[!a]", "?", "**/", "{b,}", "*", "\\{", "é"] {
-        let rule = tenant::Rule::new(&part.repeat(1024 / part.len()), Override::default());
+        let rule = Pattern::new(&part.repeat(1024 / part.len()));
         assert!(rule.is_ok(), "{part}: {rule:?}");
     }
     assert!(matches(&"?".repeat(1024), &"x".repeat(1024)));
     assert!(matches("é*", "ér"));
     let bytes: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(b"a/\n\xff.x");
-    let rule = tenant::Rule::new("/a/*.x", Override::default()).unwrap();
+    let rule = Pattern::new("/a/*.x").unwrap();
     assert!(rule.is_match(Path::new(bytes)));
 }
 
@@ -363,7 +374,7 @@ fn globs_up_to_the_bounds_are_compiled() {
 fn what_a_file_holds_or_is_called_does_nothing_to_a_terminal() {
     let bad = "\u{9b}2J\u{202e}";
     let errors = load(&[
-        ("j.toml", &format!("state = \"{bad}\"\n\"{bad}\" = 1\n")),
+        ("j.toml", &format!("state_dir = \"{bad}\"\n\"{bad}\" = 1\n")),
         ("j.toml.d/\x1b[2J\u{9b}.toml", "x = 1\n"),
     ])
     .unwrap_err();
@@ -376,6 +387,80 @@ fn what_a_file_holds_or_is_called_does_nothing_to_a_terminal() {
         errors[0],
         "j.toml:1: expected an absolute path, found string \"\\u{9b}2J\\u{202e}\""
     );
-    let name = "j.toml.d/\\x1b[2J\\xc2\\x9b.toml:1: expected one of";
+    let name = "j.toml.d/\\x1b[2J\\xc2\\x9b.toml:1: unknown field";
     assert!(errors[2].starts_with(name), "{errors:?}");
+}
+
+/// The keys of the table, old and new, and a value that both accept.
+const RENAMED: [(&str, &str, &str, &str); 12] = [
+    ("", "state", "state_dir", "\"/run/x\""),
+    ("", "latency", "trace_latency", "true"),
+    ("", "eyes", "probes", "{max_cgroups = 20}"),
+    ("", "credits", "io", "{enabled = true}"),
+    ("", "ownership", "recharge", "{enabled = true}"),
+    ("", "outside", "unmanaged", "{weight = 7}"),
+    ("[probes]", "cgroups", "max_cgroups", "20"),
+    ("[probes]", "requests", "max_inflight", "70"),
+    ("[probes]", "shared_files", "max_shared_files", "70"),
+    ("[metrics]", "tenants", "max_tenants", "7"),
+    ("[pressure]", "thrash", "full_avg10_max", "7"),
+    ("[[tenant]]\nmatch = \"a\"", "floor", "min_cache", "7"),
+];
+
+#[test]
+fn an_old_key_means_the_new_one_and_is_warned_of() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("j.toml");
+    for (header, old, new, value) in RENAMED {
+        let read = |key: &str| {
+            std::fs::write(&path, format!("{header}\n{key} = {value}\n")).unwrap();
+            Config::check(Some(&path)).unwrap()
+        };
+        let (before, now) = (read(old), read(new));
+        assert_eq!(format!("{:?}", before.config), format!("{:?}", now.config));
+        assert_ne!(
+            format!("{:?}", now.config),
+            format!("{:?}", Config::default())
+        );
+        assert_eq!(now.warnings, []);
+        let warning = before.warnings[0].to_string();
+        assert_eq!(before.warnings.len(), 1);
+        let line = 2 + header.matches('\n').count();
+        assert!(warning.contains(&format!("j.toml:{line}: ")), "{warning}");
+        for name in [old, new] {
+            assert!(warning.contains(name), "{warning}");
+        }
+    }
+}
+
+#[test]
+fn an_old_key_beside_the_new_one_is_an_error() {
+    for (header, old, new, value) in RENAMED {
+        let text = format!("{header}\n{new} = {value}\n{old} = {value}\n");
+        let errors = load(&[("j.toml", &text)]).unwrap_err();
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        assert!(errors[0].contains("found both: "), "{errors:?}");
+    }
+    // In another file the new one replaces it.
+    let files = [
+        ("j.toml", "[outside]\nweight = 3\n"),
+        ("j.toml.d/10.toml", "[unmanaged]\nweight = 4\n"),
+    ];
+    assert_eq!(load(&files).unwrap().unmanaged.weight.get(), 4);
+}
+
+#[test]
+fn a_tenant_that_is_no_list_of_tables_is_an_error() {
+    for text in [
+        "tenant = 3\n",
+        "[tenant]\nmatch = \"a\"\n",
+        "tenant = [3]\n",
+    ] {
+        let errors = load(&[("j.toml", text)]).unwrap_err();
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        assert!(
+            errors[0].starts_with("j.toml:1: ") && errors[0].contains("[[tenant]]"),
+            "{errors:?}"
+        );
+    }
 }

@@ -140,7 +140,7 @@ impl Credits {
             moved: Vec::new(),
             surpluses: Vec::new(),
         };
-        if !config.credits {
+        if !config.io.enabled {
             return credits;
         }
         if let Err(why) = allowed_on(&release) {
@@ -252,7 +252,7 @@ impl Credits {
     fn keep_guarded(&mut self, config: &Config, ledger: &Ledger) -> Result<(), LetGo> {
         let limits = |knob| !matches!(knob, Knob::MemoryLow);
         let stands = !self.guard.watches() && ledger.held().any(|(_, knob, ..)| limits(knob));
-        if stands && !self.guard.ready(&config.state) {
+        if stands && !self.guard.ready(&config.state_dir) {
             return Err(LetGo::NoGuard);
         }
         Ok(())
@@ -348,7 +348,7 @@ impl Credits {
             // One that has gone since it was measured may have left its number to another.
             if let Some(ledger) = ledger.as_deref_mut()
                 && disk.meter.is_present()
-                && (allowances.is_empty() || self.guard.ready(&config.state))
+                && (allowances.is_empty() || self.guard.ready(&config.state_dir))
             {
                 let guard = &self.guard;
                 if audit {

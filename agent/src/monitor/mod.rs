@@ -84,7 +84,7 @@ impl Monitor {
             unmanaged: Unmanaged::new(fs.root().clone(), &features, now),
             app_io,
             reuse: ReuseSampler::default(),
-            budget: CpuBudget::new(config.cpu_budget),
+            budget: CpuBudget::new(config.cpu_budget / 100.0),
             features,
             due: BinaryHeap::new(),
             rescanned: now,
@@ -285,9 +285,9 @@ impl Monitor {
         }
         self.sum_up(&mut tenants);
         let exempt = exempt(Key::Unmanaged);
-        let outside = self
-            .unmanaged
-            .tenant(&self.memory, &tenants, config.outside, now, exempt);
+        let outside =
+            self.unmanaged
+                .tenant(&self.memory, &tenants, config.unmanaged.weight, now, exempt);
         tenants.push(outside);
         let memory = crate::model::Memory {
             reclaim_in_flight,

@@ -85,7 +85,7 @@ pub fn status(agent: &Agent, limits: &[String], observe: bool) -> Status {
             .as_secs_f64(),
         window: WINDOW.as_secs_f64(),
         blind: app_io.unavailable_reason().map(str::to_owned),
-        demand: agent.config.policy.demand,
+        demand: agent.config.cache.demand,
         pv: told(pv.whole),
         pv_top: told(pv.top),
         memory: MemoryStatus {

@@ -66,7 +66,7 @@ mod tests {
     fn a_state_directory_on_a_disk_is_odd() {
         let checked = Checked {
             config: Config {
-                state: "/proc/justitia".into(),
+                state_dir: "/proc/justitia".into(),
                 ..Config::default()
             },
             files: Vec::new(),

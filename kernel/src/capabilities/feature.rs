@@ -91,8 +91,8 @@ impl Feature {
     pub const fn switch(self) -> Option<&'static str> {
         match self {
             Self::CacheProtection | Self::ProactiveReclaim | Self::Weights => None,
-            Self::DeviceCredits => Some("[credits] enabled = true"),
-            Self::Recharge => Some("[ownership] enabled = true"),
+            Self::DeviceCredits => Some("[io] enabled = true"),
+            Self::Recharge => Some("[recharge] enabled = true"),
         }
     }
 

@@ -109,7 +109,7 @@ fn everything_works() {
             // One of the disks is io.cost's.
             assert_eq!(support.level, SupportLevel::Limited, "{support:?}");
             assert_eq!(support.causes[0].capability.reason, "8:0");
-            assert_eq!(support.switch.as_deref(), Some("[credits] enabled = true"));
+            assert_eq!(support.switch.as_deref(), Some("[io] enabled = true"));
             continue;
         }
         assert_eq!(support.level, SupportLevel::Full, "{support:?}");

@@ -47,9 +47,9 @@ impl Role {
     const fn config(self) -> Option<&'static str> {
         match self {
             Self::Observe | Self::Share => None,
-            Self::ShareWithCredits => Some("[credits]\nenabled = true\n"),
+            Self::ShareWithCredits => Some("[io]\nenabled = true\n"),
             Self::ShareByUsage => Some("[cache]\ndemand = \"usage\"\n"),
-            Self::ShareWithRecharge => Some("[ownership]\nenabled = true\nevery = \"10s\"\n"),
+            Self::ShareWithRecharge => Some("[recharge]\nenabled = true\nevery = \"10s\"\n"),
         }
     }
 }

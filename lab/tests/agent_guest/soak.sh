@@ -165,7 +165,7 @@ watch_cost() {
 
 soak() {
 	mkdir -p /run/justitia /etc/justitia && mount -t tmpfs -o size=2M,mode=700 justitia /run/justitia || return
-	printf '[credits]\nenabled = true\n' >/etc/justitia/justitia.toml
+	printf '[io]\nenabled = true\n' >/etc/justitia/justitia.toml
 	for one in light middle heavy own; do live $one; done
 	echo 100 >$C/light/io.weight; echo 200 >$C/middle/io.weight; echo 800 >$C/heavy/io.weight
 	echo "$(cat /sys/block/vda/dev) wbps=20971520" >$C/own/io.max && echo 12M >$C/own/memory.low && echo 300M >$C/own/memory.high

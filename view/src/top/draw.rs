@@ -426,7 +426,7 @@ READ    what applications got per second, from the cache or the disk
 HIT%    the part of what was read that was cached
 PV      how far its children are from their weights; 0 is perfect
 LOW     memory.low that the agent set; (x would set; !x someone else's
-R99     99 of 100 reads took at most this (wide screens, latency = true)
+R99     99 of 100 reads took at most this (wide screens, trace_latency = true)
 
 Enter  why all stands where it stands     c      fold children
 /      filter by path                     s      sort siblings

@@ -76,7 +76,7 @@ impl Ownership {
     #[must_use]
     pub fn open(config: &Config, root: CgroupId, acts: bool) -> Self {
         let mut ownership = Self {
-            every: config.ownership.then_some(config.ownership_every),
+            every: config.recharge.enabled.then_some(config.recharge.every),
             root,
             worker: None,
             looked: None,
@@ -85,7 +85,7 @@ impl Ownership {
             tried: HashMap::new(),
             limits: Vec::new(),
         };
-        if !config.ownership {
+        if !config.recharge.enabled {
             return ownership;
         }
         if !tells_dirty() {

@@ -108,7 +108,7 @@ impl Node {
     #[must_use]
     pub fn floors(&self, other: u64) -> (u64, u64) {
         let low = self.operator_low.saturating_sub(other);
-        let configured = self.says.floor.unwrap_or(0);
+        let configured = self.says.min_cache.unwrap_or(0);
         // A rule's pattern may match as many cgroups as somebody makes.
         match (self.delegated, self.operator) {
             (false, Ownership::Admin) => (configured.max(low), 0),

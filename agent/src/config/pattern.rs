@@ -1,0 +1,104 @@
+//! Patterns over cgroup paths.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use globset::GlobBuilder;
+use regex::bytes::{Regex, RegexBuilder};
+
+/// The longest glob, bytes.
+const MAX_LENGTH: usize = 1024;
+/// The most braces within each other.
+const MAX_DEPTH: usize = 8;
+
+/// A glob over cgroup paths below the cgroup mount: `*` and `?` stay within one name, `**` crosses them.
+#[derive(Clone, Debug)]
+pub(super) struct Pattern {
+    /// The glob as it was written, without leading slashes.
+    written: String,
+    glob: Regex,
+}
+
+impl Pattern {
+    /// Compiles `pattern`: at most 1024 bytes, and 8 braces within each other. A deeper or longer one could take any amount
+    /// of memory or stack.
+    ///
+    /// # Errors
+    /// What is wrong with the pattern.
+    pub(super) fn new(pattern: &str) -> Result<Self, String> {
+        let (length, depth) = (pattern.len(), depth(pattern));
+        if length > MAX_LENGTH {
+            return Err(format!(
+                "expected a glob of at most {MAX_LENGTH} bytes, found one of {length}: match less of the path by name, or \
+                 write several [[tenant]]"
+            ));
+        }
+        if depth > MAX_DEPTH {
+            return Err(format!(
+                "expected a glob with at most {MAX_DEPTH} braces within each other, found {depth}: write several [[tenant]]"
+            ));
+        }
+        Self::compiled(pattern)
+            .map_err(|why| format!("expected a glob over cgroup paths, found {pattern:?}: {why}"))
+    }
+
+    fn compiled(pattern: &str) -> Result<Self, String> {
+        let written = pattern.trim_start_matches('/').to_owned();
+        let glob = compile(&written)?;
+        Ok(Self { written, glob })
+    }
+
+    /// As it was written, without leading slashes.
+    pub(super) fn as_str(&self) -> &str {
+        &self.written
+    }
+
+    /// Whether it matches all of `path`.
+    pub(super) fn is_match(&self, path: &Path) -> bool {
+        self.glob.is_match(path.as_os_str().as_bytes())
+    }
+
+    /// Whether it can match one path alone: it has none of `*`, `?`, `[` and `{`.
+    pub(super) fn is_literal(&self) -> bool {
+        !self.written.contains(['*', '?', '[', '{'])
+    }
+
+    /// The same at any depth.
+    pub(super) fn anywhere(&self) -> Option<Self> {
+        Self::compiled(&format!("**/{}", self.written)).ok()
+    }
+}
+
+fn compile(pattern: &str) -> Result<Regex, String> {
+    let glob = GlobBuilder::new(pattern)
+        .literal_separator(true)
+        .backslash_escape(true)
+        .build()
+        .map_err(|e| e.kind().to_string())?;
+    // Its own `compile_matcher` panics where the expression is refused.
+    RegexBuilder::new(glob.regex())
+        .dot_matches_new_line(true)
+        .build()
+        .map_err(|e| {
+            // Before its last line, the whole expression.
+            let why = e.to_string();
+            let why = why.lines().last().unwrap_or_default();
+            why.trim_start_matches("error: ").to_owned()
+        })
+}
+
+/// How many braces stand within each other. Those in a class `[{]` count, too.
+fn depth(pattern: &str) -> usize {
+    let (mut now, mut most, mut escaped) = (0_usize, 0, false);
+    for byte in pattern.bytes() {
+        match byte {
+            _ if escaped => {}
+            b'{' => now += 1,
+            b'}' => now = now.saturating_sub(1),
+            _ => {}
+        }
+        escaped = byte == b'\\' && !escaped;
+        most = most.max(now);
+    }
+    most
+}

@@ -1,0 +1,215 @@
+//! The keys of the configuration, as serde reads them. `docs/reference/configuration.md` is made of the texts here.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use documented::DocumentedFields;
+use justitia_kernel::probes::Limits;
+use justitia_share::Weight;
+use serde::{Deserialize, Serialize};
+
+use super::tenant::Rule;
+use super::value;
+use crate::plan::{DemandModel, Policy};
+
+/// The configuration of the agent. Every key is optional.
+#[derive(Clone, Debug, Deserialize, Serialize, DocumentedFields)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// The agent's status socket: `justitia status`, `top` and `explain` connect to it.
+    #[serde(deserialize_with = "value::absolute_path")]
+    pub socket: PathBuf,
+    /// The directory of the file that holds the original value of each knob that the agent has changed. It has to be on a
+    /// tmpfs: it is synced before each change.
+    #[serde(deserialize_with = "value::absolute_path")]
+    pub state_dir: PathBuf,
+    /// The part of one CPU, in percent, that monitoring may take. With more to do, the agent samples less often.
+    #[serde(deserialize_with = "value::percentage")]
+    pub cpu_budget: f64,
+    /// Whether every read, write and fsync of the applications is timed. This costs some 100 ns a call.
+    #[serde(deserialize_with = "value::boolean")]
+    pub trace_latency: bool,
+    /// Limits of the I/O probes.
+    pub probes: Probes,
+    /// Metrics in the OpenMetrics format, over HTTP.
+    pub metrics: Metrics,
+    /// I/O control of contended disks by credits.
+    pub io: Io,
+    /// Recharging of shared page cache: pages of a shared file are charged to the tenant that uses them most.
+    pub recharge: Recharge,
+    /// Division of the page cache.
+    pub cache: Cache,
+    /// When tenants under memory pressure are left alone.
+    pub pressure: Pressure,
+    /// What runs in no managed cgroup.
+    pub unmanaged: UnmanagedShare,
+    /// Overrides for the cgroups that a pattern matches.
+    #[serde(rename = "tenant", skip_serializing)]
+    pub rules: Vec<Rule>,
+}
+
+/// `[probes]`
+#[derive(Clone, Debug, Deserialize, Serialize, DocumentedFields)]
+#[serde(default, deny_unknown_fields, expecting = "a table [probes]")]
+pub struct Probes {
+    /// The largest number of cgroups that are counted apart; I/O of all others is counted together. Each takes 192 bytes a
+    /// processor.
+    #[serde(deserialize_with = "value::max_cgroups")]
+    pub max_cgroups: u32,
+    /// The largest number of requests in flight that are followed: those of libaio, and those that io.max throttles.
+    #[serde(deserialize_with = "value::max_entries")]
+    pub max_inflight: u32,
+    /// The largest number of pairs of a shared file and a tenant that uses it.
+    #[serde(deserialize_with = "value::max_entries")]
+    pub max_shared_files: u32,
+}
+
+/// `[metrics]`
+#[derive(Clone, Debug, Deserialize, Serialize, DocumentedFields)]
+#[serde(default, deny_unknown_fields, expecting = "a table [metrics]")]
+pub struct Metrics {
+    /// Where metrics are served, as `http://ADDRESS/metrics`.
+    #[serde(
+        deserialize_with = "value::listen",
+        serialize_with = "value::listen_text"
+    )]
+    pub listen: Option<SocketAddr>,
+    /// The largest number of tenants that have series of their own.
+    #[serde(deserialize_with = "value::max_tenants")]
+    pub max_tenants: usize,
+}
+
+/// `[io]`
+#[derive(Clone, Debug, Default, Deserialize, Serialize, DocumentedFields)]
+#[serde(default, deny_unknown_fields, expecting = "a table [io]")]
+pub struct Io {
+    /// Whether disks are shared by credits: `io.max` of tenants on contended disks, and, where buffered writers compete,
+    /// `memory.high` and `vm.dirty_background_ratio`.
+    #[serde(deserialize_with = "value::boolean")]
+    pub enabled: bool,
+}
+
+/// `[recharge]`
+#[derive(Clone, Debug, Deserialize, Serialize, DocumentedFields)]
+#[serde(default, deny_unknown_fields, expecting = "a table [recharge]")]
+pub struct Recharge {
+    /// Whether pages of shared files are recharged.
+    #[serde(deserialize_with = "value::boolean")]
+    pub enabled: bool,
+    /// How often shared files are looked for, for 5 seconds each time.
+    #[serde(
+        deserialize_with = "value::interval",
+        serialize_with = "value::interval_text"
+    )]
+    pub every: Duration,
+}
+
+/// `[cache]`
+#[derive(Clone, Debug, Default, Deserialize, Serialize, DocumentedFields)]
+#[serde(default, deny_unknown_fields, expecting = "a table [cache]")]
+pub struct Cache {
+    /// What counts as a tenant's demand. `use`: what it uses repeatedly is served first, what it reads once comes after.
+    /// `usage`: all that it holds or reads counts alike.
+    pub demand: DemandModel,
+}
+
+/// `[pressure]`
+#[derive(Clone, Debug, Deserialize, Serialize, DocumentedFields)]
+#[serde(default, deny_unknown_fields, expecting = "a table [pressure]")]
+pub struct Pressure {
+    /// The memory pressure (PSI `full avg10`, percent) from which on nothing is reclaimed from a tenant.
+    #[serde(deserialize_with = "value::percentage")]
+    pub full_avg10_max: f64,
+}
+
+/// `[unmanaged]`
+#[derive(Clone, Debug, Default, Deserialize, Serialize, DocumentedFields)]
+#[serde(default, deny_unknown_fields, expecting = "a table [unmanaged]")]
+pub struct UnmanagedShare {
+    /// The weight, among the tenants at the top level, of all that runs in no managed cgroup.
+    #[serde(
+        deserialize_with = "value::weight",
+        serialize_with = "value::weight_number"
+    )]
+    pub weight: Weight,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            socket: PathBuf::from("/run/justitia/justitia.sock"),
+            state_dir: PathBuf::from("/run/justitia"),
+            cpu_budget: 1.0,
+            trace_latency: false,
+            probes: Probes::default(),
+            metrics: Metrics::default(),
+            io: Io::default(),
+            recharge: Recharge::default(),
+            cache: Cache::default(),
+            pressure: Pressure::default(),
+            unmanaged: UnmanagedShare::default(),
+            rules: Vec::new(),
+        }
+    }
+}
+
+impl Default for Probes {
+    fn default() -> Self {
+        let limits = Limits::default();
+        Self {
+            max_cgroups: limits.max_cgroups,
+            max_inflight: limits.max_inflight,
+            max_shared_files: limits.max_shared_files,
+        }
+    }
+}
+
+impl From<&Probes> for Limits {
+    fn from(probes: &Probes) -> Self {
+        Self {
+            max_cgroups: probes.max_cgroups,
+            max_inflight: probes.max_inflight,
+            max_shared_files: probes.max_shared_files,
+            ..Self::default()
+        }
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self {
+            listen: Some(SocketAddr::from(([127, 0, 0, 1], 9742))),
+            max_tenants: 1000,
+        }
+    }
+}
+
+impl Default for Recharge {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            every: Duration::from_secs(60),
+        }
+    }
+}
+
+impl Default for Pressure {
+    fn default() -> Self {
+        Self {
+            full_avg10_max: Policy::default().thrash_full,
+        }
+    }
+}
+
+impl Config {
+    /// The constants of the planners, as configured.
+    #[must_use]
+    pub fn policy(&self) -> Policy {
+        Policy {
+            demand: self.cache.demand,
+            thrash_full: self.pressure.full_avg10_max,
+            ..Policy::default()
+        }
+    }
+}
