@@ -1,7 +1,5 @@
 //! Blocks and what names them.
 
-use serde::{Deserialize, Serialize};
-
 /// Bytes in a block: what is cached, found and evicted as one.
 pub const BLOCK_SIZE: usize = 4096;
 
@@ -16,32 +14,6 @@ pub const MAX_BLOCK: u64 = (1 << BLOCK_BITS) - 1;
 
 /// The content of one block.
 pub type Block = [u8; BLOCK_SIZE];
-
-/// A virtual machine that the cache knows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct VmId(pub(crate) u32);
-
-/// A pool: the part of the cache that one container of one VM fills.
-///
-/// The generation tells a pool from a later one in the same place, so that an operation that arrives after
-/// the pool was destroyed hurts nobody.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct PoolId {
-    pub(crate) index: u32,
-    pub(crate) generation: u32,
-}
-
-impl std::fmt::Display for VmId {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "vm{}", self.0)
-    }
-}
-
-impl std::fmt::Display for PoolId {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "pool{}.{}", self.index, self.generation)
-    }
-}
 
 /// A block of a disk of a VM. The disk's number is unique in the whole cache, so it stands for the VM, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -81,6 +53,11 @@ impl Key {
         x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         x ^ (x >> 31)
     }
+}
+
+/// The length of a buffer in bytes, as offsets on a disk are counted.
+pub(crate) fn len(buf: &[u8]) -> u64 {
+    u64::try_from(buf.len()).unwrap_or(u64::MAX)
 }
 
 /// The blocks that a byte range touches, rounded outwards.

@@ -1,6 +1,6 @@
 //! What can go wrong when the cache is configured. Serving never fails because of the cache: it misses.
 
-use crate::{DiskId, PoolId, VmId};
+use crate::ids::{DiskId, PoolId, VmId};
 use std::path::PathBuf;
 
 /// Why a change to the cache was refused. The cache stays as it was.
@@ -43,7 +43,7 @@ pub enum CacheError {
     )]
     StoreSize {
         /// Which store.
-        store: crate::StoreKind,
+        store: crate::config::StoreKind,
         /// The largest size that works.
         limit: u64,
         /// What was asked for.

@@ -10,9 +10,14 @@ pub mod serve;
 
 pub mod bench;
 mod block;
+mod block_dev;
 mod cache;
+mod config;
 mod disk;
 mod error;
+mod fill_guard;
+pub mod frontend;
+mod ids;
 mod index;
 #[cfg(test)]
 mod model;
@@ -21,12 +26,11 @@ mod regular;
 mod ring;
 mod store;
 
-pub use block::{BLOCK_SIZE, Block, MAX_BLOCK, PoolId, VmId};
-pub use cache::{
-    Cache, CacheConfig, CacheStats, Counts, DiskId, DiskStats, Policy, PoolSpec, PoolStats,
-    SsdConfig, StoreKind, StoreStats, VmStats,
-};
-pub use disk::{CachedDisk, Disk, Mode, RamDisk, check_range};
+pub use block::{BLOCK_SIZE, Block, MAX_BLOCK};
+pub use block_dev::{Disk, DiskFile, RamDisk, check_range};
+pub use cache::{Cache, CacheStats, Counts, DiskStats, PoolStats, StoreStats, VmStats};
+pub use config::{CacheConfig, Mode, Policy, PoolSpec, SsdConfig, StoreKind};
+pub use disk::CachedDisk;
 pub use error::CacheError;
-pub use justitia_lock::{Ageing, Order};
+pub use ids::{DiskId, PoolId, VmId};
 pub use justitia_share::{Weight, WeightError};

@@ -11,9 +11,9 @@ pub(crate) const ENTRIES: usize = 128;
 
 /// Why this host refuses io_uring, if it does: too old a kernel, a sandbox, `kernel.io_uring_disabled`. Asked
 /// once; said once in the log. Disks are then read and written by worker threads.
-pub(crate) fn refusal() -> Option<&'static str> {
-    static REFUSAL: OnceLock<Option<String>> = OnceLock::new();
-    let asked = REFUSAL.get_or_init(|| {
+pub(crate) fn unsupported_reason() -> Option<&'static str> {
+    static REASON: OnceLock<Option<String>> = OnceLock::new();
+    let asked = REASON.get_or_init(|| {
         let why = Ring::<()>::new().err()?.to_string();
         tracing::warn!(
             "io_uring is refused here ({why}): threads that wait read and write disks instead, which costs speed"
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn what_belongs_to_a_transfer_lives_until_it_has_come_back() {
-        if refusal().is_some() {
+        if unsupported_reason().is_some() {
             return;
         }
         let (reader, mut writer) = std::io::pipe().unwrap();

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use justitia_cache::serve::{Ask, Config, Service};
+use justitia_cache::serve::{Config, ControlRequest, Service};
 
 const MIB: u64 = 1 << 20;
 
@@ -284,19 +284,19 @@ fn sizes_change_and_blocks_stay_right_while_fio_reads() {
         .spawn()
         .unwrap_or_else(|e| panic!("expected fio to be installed (`make deps`): {e}"));
     let control = rig.path("control");
-    let ask = |question| justitia_cache::serve::ask(&control, &question);
+    let ask = |question| justitia_cache::serve::send_request(&control, &question);
     for round in 0.. {
         if let Some(status) = fio.try_wait().unwrap() {
             assert!(status.success(), "fio found wrong bytes");
             break;
         }
         let size = if round % 2 == 0 { MIB } else { 8 * MIB };
-        ask(Ask::SetStore {
+        ask(ControlRequest::SetStore {
             store: justitia_cache::StoreKind::Memory,
             size: justitia_cache::serve::Size(size),
         })
         .unwrap();
-        ask(Ask::SetVm {
+        ask(ControlRequest::SetVm {
             vm: "vm".into(),
             weight: Some(1 + round % 100),
             policy: None,
@@ -514,7 +514,8 @@ fn metrics_and_statistics_tell_the_same() {
         .unwrap();
     let mut text = String::new();
     http.read_to_string(&mut text).unwrap();
-    let stats = justitia_cache::serve::ask(&rig.path("control"), &Ask::Stats).unwrap();
+    let stats =
+        justitia_cache::serve::send_request(&rig.path("control"), &ControlRequest::Stats).unwrap();
     let reads = &stats["exports"][0]["reads"];
     assert!(reads.as_u64().unwrap() > 0);
     for line in [

@@ -7,7 +7,8 @@ use anyhow::{Context, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use justitia_api::escape::encode;
 use justitia_cache::serve::{
-    self as daemon, Ask, Config, Service, Size, ask, default_control_path, make_directory_of, show,
+    self as daemon, Config, ControlRequest, Service, Size, default_control_path, make_directory_of,
+    send_request, show,
 };
 use justitia_cache::{CacheError, Policy, StoreKind, Weight, bench};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -347,7 +348,7 @@ fn announce(config: &Config, control: &Path) {
 
 fn set(args: &Set) -> anyhow::Result<()> {
     let question = match &args.what {
-        What::Vm { vm, weight, policy } => Ask::SetVm {
+        What::Vm { vm, weight, policy } => ControlRequest::SetVm {
             vm: vm.clone(),
             weight: *weight,
             policy: policy.map(Policy::from),
@@ -357,7 +358,7 @@ fn set(args: &Set) -> anyhow::Result<()> {
             pool,
             destroy: true,
             ..
-        } => Ask::DestroyPool {
+        } => ControlRequest::DestroyPool {
             vm: vm.clone(),
             pool: pool.clone(),
         },
@@ -368,24 +369,25 @@ fn set(args: &Set) -> anyhow::Result<()> {
             store,
             create,
             ..
-        } => Ask::SetPool {
+        } => ControlRequest::SetPool {
             vm: vm.clone(),
             pool: pool.clone(),
             weight: *weight,
             store: store.map(StoreKind::from),
             create: *create,
         },
-        What::Store { store, size } => Ask::SetStore {
+        What::Store { store, size } => ControlRequest::SetStore {
             store: (*store).into(),
             size: *size,
         },
     };
-    ask(&control(args.control.as_deref()), &question).map_err(told)?;
+    send_request(&control(args.control.as_deref()), &question).map_err(told)?;
     Ok(())
 }
 
 fn stats(args: &Stats) -> anyhow::Result<()> {
-    let stats = ask(&control(args.control.as_deref()), &Ask::Stats).map_err(told)?;
+    let stats =
+        send_request(&control(args.control.as_deref()), &ControlRequest::Stats).map_err(told)?;
     if args.json {
         out::line(out::json(&stats)?);
     } else {

@@ -2,7 +2,7 @@
 #![no_main]
 
 use justitia_cache::nbd::fuzz::{
-    Catalogue, Command, Handshake, Next, Offer, Parsed, Style, Tls, parse,
+    ExportLookup, Command, Handshake, Next, ExportInfo, Parsed, Style, Tls, parse,
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -10,16 +10,16 @@ const SIZE: u64 = 1 << 20;
 
 struct One;
 
-impl Catalogue for One {
-    fn find(&self, name: &str) -> Option<Offer> {
-        ["", "disk"].contains(&name).then(|| Offer {
+impl ExportLookup for One {
+    fn find(&self, name: &str) -> Option<ExportInfo> {
+        ["", "disk"].contains(&name).then(|| ExportInfo {
             name: "disk".into(),
             description: "a disk".into(),
             size: SIZE,
             flags: 1,
         })
     }
-    fn list(&self) -> Vec<Offer> {
+    fn list(&self) -> Vec<ExportInfo> {
         self.find("").into_iter().collect()
     }
 }

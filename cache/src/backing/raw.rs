@@ -4,10 +4,9 @@
 //! in Justitia's cache, by weight, and must not be a second time in the kernel's, by recency.
 
 use super::buffer::{ALIGNMENT, AlignedBuf};
-use super::file::DiskFile;
 use super::lock::{self, LockError};
-use crate::Disk;
-use crate::disk::{check_range, len};
+use crate::block::len;
+use crate::block_dev::{Disk, DiskFile, check_range};
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom, fallocate, fdatasync};
 use rustix::io::{Errno, ReadWriteFlags, pread, pwrite, pwritev2};
 use std::fs::File;

@@ -2,9 +2,12 @@
 
 use super::{NullDisk, Random, Spread, rate};
 use crate::block::{BLOCK_BYTES, BLOCK_SIZE};
-use crate::cache::{Cache, CacheConfig, Policy};
-use crate::disk::{CachedDisk, Mode};
-use crate::{CacheError, PoolId, Weight};
+use crate::cache::Cache;
+use crate::config::{CacheConfig, Mode, Policy};
+use crate::disk::CachedDisk;
+use crate::error::CacheError;
+use crate::ids::PoolId;
+use justitia_share::Weight;
 use parking_lot::Mutex;
 use serde::Serialize;
 use std::sync::{Arc, Barrier};

@@ -2,9 +2,11 @@
 
 use super::{NullDisk, Random, Spread, rate};
 use crate::block::{BLOCK_BYTES, BLOCK_SIZE};
-use crate::cache::{Cache, CacheConfig, Policy};
-use crate::disk::{CachedDisk, Mode};
-use crate::{CacheError, Weight};
+use crate::cache::Cache;
+use crate::config::{CacheConfig, Mode, Policy};
+use crate::disk::CachedDisk;
+use crate::error::CacheError;
+use justitia_share::Weight;
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::Instant;
@@ -46,7 +48,7 @@ impl std::fmt::Display for Hits {
 struct Full {
     cache: Arc<Cache>,
     disks: Vec<CachedDisk>,
-    pools: Vec<crate::PoolId>,
+    pools: Vec<crate::ids::PoolId>,
     blocks_each: u64,
 }
 

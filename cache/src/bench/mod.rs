@@ -13,7 +13,8 @@ pub use hits::{Hits, hits};
 pub use occupancy::{Occupancy, PoolOccupancy, occupancy};
 pub use replay::{Access, Replayed, TraceError, exclusive, inclusive, parse_trace, zipf_and_scans};
 
-use crate::disk::{Disk, check_range, len};
+use crate::block::len;
+use crate::block_dev::{Disk, check_range};
 use serde::Serialize;
 use std::io;
 
@@ -109,7 +110,7 @@ fn rate(count: u64, time: std::time::Duration) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Weight;
+    use justitia_share::Weight;
     use std::time::Duration;
 
     /// `cargo test --release --lib measured -- --ignored --nocapture`, on a machine that does nothing else.

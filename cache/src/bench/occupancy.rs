@@ -2,9 +2,11 @@
 
 use super::{NullDisk, Random};
 use crate::block::{BLOCK_BYTES, BLOCK_SIZE};
-use crate::cache::{Cache, CacheConfig, Policy, PoolSpec, StoreKind};
-use crate::disk::{CachedDisk, Mode};
-use crate::{CacheError, Weight};
+use crate::cache::Cache;
+use crate::config::{CacheConfig, Mode, Policy, PoolSpec, StoreKind};
+use crate::disk::CachedDisk;
+use crate::error::CacheError;
+use justitia_share::Weight;
 use serde::Serialize;
 use std::sync::Arc;
 

@@ -2,9 +2,12 @@
 
 use super::{NullDisk, Random};
 use crate::block::{BLOCK_BYTES, BLOCK_SIZE};
-use crate::cache::{Cache, CacheConfig, Policy};
-use crate::disk::{CachedDisk, Disk, Mode};
-use crate::{CacheError, Weight};
+use crate::block_dev::Disk;
+use crate::cache::Cache;
+use crate::config::{CacheConfig, Mode, Policy};
+use crate::disk::CachedDisk;
+use crate::error::CacheError;
+use justitia_share::Weight;
 use justitia_share::num::to_f64;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};

@@ -1,11 +1,14 @@
 //! The VMs, pools and disks that the cache knows.
 
-use super::room::Shares;
-use super::{
-    Cache, CacheConfig, DiskHandle, DiskId, DiskState, Policy, Pool, PoolHandle, PoolSpec,
-};
-use crate::block::{Key, PoolId, VmId};
-use crate::{CacheError, Weight};
+use super::Cache;
+use super::admission::WeightTable;
+use super::disks::{DiskHandle, DiskState};
+use super::pool::{Pool, PoolHandle};
+use crate::block::Key;
+use crate::config::{CacheConfig, Policy, PoolSpec};
+use crate::error::CacheError;
+use crate::ids::{DiskId, PoolId, VmId};
+use justitia_share::Weight;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -117,9 +120,9 @@ impl Cache {
 
     /// Empties a pool that no VM has any more, and forgets it.
     pub(super) fn end_pool(&self, pool: &PoolHandle) {
-        pool.shelf.lock().closed = true;
+        pool.policy.lock().closed = true;
         pool.log.lock().closed = true;
-        self.empty_shelf(pool);
+        self.empty_memory(pool);
         self.empty_log(pool);
         let mut table = PoolTable::clone(&self.pools.load());
         if let Some(place) = usize::try_from(pool.id.index)
@@ -131,19 +134,19 @@ impl Cache {
         self.pools.store(Arc::new(table));
     }
 
-    fn empty_shelf(&self, pool: &PoolHandle) {
-        let mut shelf = pool.shelf.lock();
-        shelf.set_policy(Policy::Fifo);
+    fn empty_memory(&self, pool: &PoolHandle) {
+        let mut policy = pool.policy.lock();
+        policy.set_policy(Policy::Fifo);
         loop {
-            let (chain, _) = shelf.evict(&self.stores.memory, &self.index, u32::MAX);
-            self.give(pool, chain);
-            if shelf.len() == 0 {
+            let (free, _) = policy.evict(&self.stores.memory, &self.index, u32::MAX);
+            self.return_slots(pool, free);
+            if policy.len() == 0 {
                 return;
             }
             // Slots that somebody is filling or freeing: a matter of microseconds.
-            drop(shelf);
+            drop(policy);
             std::thread::yield_now();
-            shelf = pool.shelf.lock();
+            policy = pool.policy.lock();
         }
     }
 
@@ -168,7 +171,7 @@ impl Cache {
         let batch = self.stores.memory.capacity() / 16 / u32::max(count, 1);
         self.batch
             .store(batch.clamp(1, 32), std::sync::atomic::Ordering::Relaxed);
-        *self.gate.lock(highest()) = Shares(vms);
+        *self.admission_lock.lock(highest()) = WeightTable(vms);
     }
 }
 

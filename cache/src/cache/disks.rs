@@ -1,27 +1,11 @@
 //! A disk as the cache sees it.
 
-use crate::VmId;
+use super::pool::PoolHandle;
 use crate::block::Key;
-use crate::cache::PoolHandle;
-use crate::disk::{Generations, Ticket};
+use crate::fill_guard::{FillToken, WriteEpochs};
+use crate::ids::{DiskId, VmId};
 use crate::index::Entry;
-use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-
-/// A disk of a VM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct DiskId {
-    /// The part of the key: unique among the disks that the cache knows, used again afterwards.
-    pub(crate) number: u32,
-    /// Tells a disk from a later one with the same number.
-    pub(crate) generation: u32,
-}
-
-impl std::fmt::Display for DiskId {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "disk{}.{}", self.number, self.generation)
-    }
-}
 
 /// What an operation needs to know of a disk.
 pub(crate) struct DiskState {
@@ -30,7 +14,7 @@ pub(crate) struct DiskState {
     pub(crate) name: String,
     /// Where blocks go that belong to no container.
     pub(crate) default_pool: PoolHandle,
-    generations: Generations,
+    epochs: WriteEpochs,
 }
 
 pub(crate) type DiskHandle = Arc<DiskState>;
@@ -42,7 +26,7 @@ impl DiskState {
             vm,
             name,
             default_pool,
-            generations: Generations::new(),
+            epochs: WriteEpochs::new(),
         }
     }
 
@@ -51,27 +35,27 @@ impl DiskState {
     }
 
     /// Taken before a block's content is read for a fill.
-    pub(crate) fn ticket(&self, block: u64) -> Ticket {
-        self.generations.ticket(block)
+    pub(crate) fn token(&self, block: u64) -> FillToken {
+        self.epochs.token(block)
     }
 
-    /// May the block be filled under this ticket? Its shard must be locked.
-    pub(crate) fn good(&self, _locked: &Entry<'_>, block: u64, ticket: Ticket) -> bool {
-        self.generations.good(block, ticket)
+    /// May the block be filled under this token? Its shard must be locked.
+    pub(crate) fn allows_fill(&self, _locked: &Entry<'_>, block: u64, token: FillToken) -> bool {
+        self.epochs.allows_fill(block, token)
     }
 
-    /// For [`Change`](crate::disk::Change) alone: a change of the byte range begins.
+    /// For [`WriteGuard`](crate::disk::WriteGuard) alone: a change of the byte range begins.
     pub(crate) fn begin(&self, off: u64, len: u64) {
-        self.generations.begin(off, len);
+        self.epochs.begin(off, len);
     }
 
-    /// For [`Change`](crate::disk::Change) alone: a change of the byte range has ended.
+    /// For [`WriteGuard`](crate::disk::WriteGuard) alone: a change of the byte range has ended.
     pub(crate) fn end(&self, off: u64, len: u64) {
-        self.generations.end(off, len);
+        self.epochs.end(off, len);
     }
 
     /// From now on nothing is filled, for ever: a change that never ends.
     pub(crate) fn close(&self) {
-        self.generations.begin(0, u64::MAX);
+        self.epochs.begin(0, u64::MAX);
     }
 }

@@ -1,38 +1,39 @@
 //! The cache: VMs, pools, disks and their blocks.
 //!
-//! Locks, outermost first: the configuration; the change of the SSD store; the gate, where puts wait for room;
-//! a pool's shelf or log (two shelves by index); a shard of the index; the leaves (free slots, staged units).
+//! Locks, outermost first: the configuration; the change of the SSD store; the admission_lock, where puts wait for room;
+//! a pool's policy or log (two shelves by index); a shard of the index; the leaves (free slots, staged units).
 //! A hit takes one shard; a put with room one pool and one shard, after each other.
 
-mod config;
+mod admission;
 mod control;
 mod disks;
 mod ops;
+mod partition;
 mod pool;
 mod resize;
-mod room;
-mod shares;
 mod ssd;
 mod stats;
 mod stores;
+mod write_guard;
 
-pub use config::{CacheConfig, Policy, PoolSpec, SsdConfig, StoreKind};
-pub use disks::DiskId;
 pub use stats::{CacheStats, Counts, DiskStats, PoolStats, StoreStats, VmStats};
 
-pub(crate) use disks::{DiskHandle, DiskState};
-pub(crate) use ops::{Found, Pending};
-pub(crate) use pool::{Pool, PoolHandle};
+pub(crate) use disks::DiskHandle;
+pub(crate) use ops::{Lookup, PendingSsdRead};
+pub(crate) use pool::PoolHandle;
+pub(crate) use write_guard::WriteGuard;
 
-use crate::block::{PoolId, VmId};
+use crate::config::{CacheConfig, Policy, PoolSpec, SsdConfig, StoreKind};
+use crate::error::CacheError;
+use crate::ids::{DiskId, PoolId, VmId};
 use crate::index::Index;
 use crate::store::MemoryStore;
-use crate::{CacheError, Weight};
+use admission::WeightTable;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use control::{Control, PoolTable, Vm};
 use justitia_lock::WeightLock;
+use justitia_share::Weight;
 use parking_lot::Mutex;
-use room::Shares;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -44,7 +45,7 @@ pub struct Cache {
     stores: Stores,
     pools: ArcSwap<PoolTable>,
     /// Where puts wait when a store is full.
-    gate: WeightLock<Shares>,
+    admission_lock: WeightLock<WeightTable>,
     /// Free slots that a pool takes at once.
     batch: AtomicU32,
     control: Mutex<Control>,
@@ -71,7 +72,7 @@ impl Cache {
                 ssd: ArcSwapOption::empty(),
             },
             pools: ArcSwap::default(),
-            gate: WeightLock::new(Shares::default(), config.order),
+            admission_lock: WeightLock::new(WeightTable::default(), config.order),
             batch: AtomicU32::new(1),
             control: Mutex::default(),
             ssd_change: Mutex::new(()),
@@ -116,7 +117,7 @@ impl Cache {
         let gone = c.vms.remove(&vm).ok_or(CacheError::NoVm(vm))?;
         self.refresh(&c);
         for disk in gone.disks {
-            self.expel(&disk);
+            self.purge(&disk);
             c.disks.remove(&disk.id);
         }
         for pool in gone.pools {
@@ -145,7 +146,7 @@ impl Cache {
         let vm = c.vm(vm)?;
         vm.policy = policy;
         for pool in &vm.pools {
-            pool.shelf.lock().set_policy(policy);
+            pool.policy.lock().set_policy(policy);
         }
         Ok(())
     }
@@ -208,7 +209,7 @@ impl Cache {
         Ok(())
     }
 
-    /// MIGRATE_OBJECT: what the cache holds of the disk's `blocks` belongs to `to` from now on. Returns how
+    /// MIGRATE_OBJECT: what the cache holds of the disk's `blocks` is_target to `to` from now on. Returns how
     /// many blocks changed hands.
     ///
     /// # Errors
@@ -217,8 +218,8 @@ impl Cache {
         let c = self.control.lock();
         let disk = c.disk(disk)?;
         let to = self.pool(to)?;
-        own(&disk, &to)?;
-        Ok(self.hand_over(&disk, blocks, &to))
+        check_same_vm(&disk, &to)?;
+        Ok(self.reassign(&disk, blocks, &to))
     }
 
     /// Makes a disk of a VM known. Its blocks are found only through it.
@@ -239,7 +240,7 @@ impl Cache {
         let gone = c.disk(disk)?;
         c.disks.remove(&disk);
         c.vm(gone.vm)?.disks.retain(|d| d.id != disk);
-        self.expel(&gone);
+        self.purge(&gone);
         Ok(())
     }
 
@@ -296,12 +297,12 @@ impl Cache {
         pool: PoolId,
     ) -> Result<PoolHandle, CacheError> {
         let pool = self.pool(pool)?;
-        own(disk, &pool)?;
+        check_same_vm(&disk, &pool)?;
         Ok(pool)
     }
 }
 
-fn own(disk: &DiskHandle, pool: &PoolHandle) -> Result<(), CacheError> {
+fn check_same_vm(disk: &DiskHandle, pool: &PoolHandle) -> Result<(), CacheError> {
     if pool.vm == disk.vm {
         return Ok(());
     }

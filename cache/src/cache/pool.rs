@@ -1,10 +1,11 @@
 //! A pool: what one container of one VM holds.
 
-use crate::Weight;
-use crate::block::{PoolId, VmId};
-use crate::cache::{Counts, Policy, PoolSpec, StoreKind};
-use crate::policy::Shelf;
+use super::stats::Counts;
+use crate::config::{Policy, PoolSpec, StoreKind};
+use crate::ids::{PoolId, VmId};
+use crate::policy::PoolPolicy;
 use crate::store::{SsdLog, SsdStore};
+use justitia_share::Weight;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -18,8 +19,8 @@ pub(crate) struct Pool {
     pub(crate) name: String,
     spec: Mutex<PoolSpec>,
     /// What it has in memory.
-    pub(crate) shelf: Mutex<Shelf>,
-    /// Slots of the memory store that it holds, spare ones included. Changed under the shelf's lock.
+    pub(crate) policy: Mutex<PoolPolicy>,
+    /// Slots of the memory store that it holds, spare ones included. Changed under the policy's lock.
     pub(crate) memory_used: AtomicU64,
     /// What it has on the SSD.
     pub(crate) log: Mutex<SsdLog>,
@@ -37,7 +38,7 @@ impl Pool {
             vm,
             name,
             spec: Mutex::new(spec),
-            shelf: Mutex::new(Shelf::new(policy)),
+            policy: Mutex::new(PoolPolicy::new(policy)),
             memory_used: AtomicU64::new(0),
             log: Mutex::default(),
             ssd_used: AtomicU64::new(0),

@@ -1,11 +1,13 @@
 //! A memory store that changes its size while it serves.
 
-use super::room::Shares;
-use super::{Cache, PoolHandle, StoreKind};
-use crate::CacheError;
+use super::Cache;
+use super::admission::WeightTable;
+use super::pool::PoolHandle;
 use crate::block::BLOCK_BYTES;
-use crate::index::{MAX_SLOTS, Place};
-use crate::store::Chain;
+use crate::config::StoreKind;
+use crate::error::CacheError;
+use crate::index::{Location, MAX_SLOTS};
+use crate::store::FreeList;
 use std::sync::atomic::Ordering;
 
 /// Whole blocks in this many bytes, if an index can name them all.
@@ -31,64 +33,64 @@ impl Cache {
                 found: bytes,
             });
         }
-        let shares = self.gate.lock(super::control::highest());
+        let weights = self.admission_lock.lock(super::control::highest());
         let shrinks = slots < memory.capacity();
         memory.set_capacity(slots);
         if shrinks {
-            self.shrink(&shares, slots);
+            self.shrink(&weights, slots);
         }
         Ok(())
     }
 
     /// Evicts what is too much, from those who hold too much; moves what lies beyond the new end to free
     /// slots before it; gives the memory behind back to the machine.
-    fn shrink(&self, shares: &Shares, slots: u32) {
-        let pools: Vec<_> = shares.0.iter().flat_map(|(_, _, p)| p.clone()).collect();
+    fn shrink(&self, weights: &WeightTable, slots: u32) {
+        let pools: Vec<_> = weights.0.iter().flat_map(|(_, _, p)| p.clone()).collect();
         loop {
             let used: u64 = pools.iter().map(|p| p.used(StoreKind::Memory)).sum();
             let Some(over) = used.checked_sub(slots.into()).filter(|o| *o > 0) else {
                 break;
             };
-            if self.reclaim(shares, StoreKind::Memory, over.max(1)) == 0 {
+            if self.reclaim(weights, StoreKind::Memory, over.max(1)) == 0 {
                 // All that is left is being filled or freed just now.
                 std::thread::yield_now();
             }
         }
         for pool in &pools {
-            while !self.evacuate(pool, slots) {
+            while !self.relocate(pool, slots) {
                 // Another pool took the room, or a block is being filled or freed beyond the end.
                 if self.stores.memory.available() == 0 {
-                    self.reclaim(shares, StoreKind::Memory, 1);
+                    self.reclaim(weights, StoreKind::Memory, 1);
                 }
                 std::thread::yield_now();
             }
         }
         let huge = self.stores.memory.huge_pages_beyond();
         // SAFETY: no list and no stack has a slot beyond the capacity any more, and none is handed out while
-        // the gate is ours, which a resize holds from beginning to end.
-        if let Err(error) = unsafe { self.stores.memory.arena.give_back(huge) } {
+        // the admission_lock is ours, which a resize holds from beginning to end.
+        if let Err(error) = unsafe { self.stores.memory.arena.release(huge) } {
             tracing::warn!(%error, "the machine did not take the memory of the shrunk store back");
         }
     }
 
     /// Moves a pool's blocks from beyond the end; `true` when none is there any more.
-    fn evacuate(&self, pool: &PoolHandle, end: u32) -> bool {
+    fn relocate(&self, pool: &PoolHandle, end: u32) -> bool {
         let memory = &self.stores.memory;
-        let mut shelf = pool.shelf.lock();
-        let mut spare = std::mem::take(&mut shelf.spare);
-        let mut beyond = Chain::default();
-        while let Some(slot) = spare.pop(memory) {
+        let mut policy = pool.policy.lock();
+        let mut old_free = std::mem::take(&mut policy.free);
+        let mut beyond = FreeList::default();
+        while let Some(slot) = old_free.pop(memory) {
             if slot < end {
-                shelf.spare.push(memory, slot);
+                policy.free.push(memory, slot);
             } else {
                 beyond.push(memory, slot);
             }
         }
-        self.give(pool, beyond);
-        let there: Vec<_> = shelf.slots(memory).filter(|s| *s >= end).collect();
+        self.return_slots(pool, beyond);
+        let there: Vec<_> = policy.slots(memory).filter(|s| *s >= end).collect();
         let mut done = true;
         for old in there {
-            let Some(new) = shelf.spare.pop(memory).or_else(|| {
+            let Some(new) = policy.free.pop(memory).or_else(|| {
                 let slot = memory.take(pool.id.index, 1).pop(memory)?;
                 pool.memory_used.fetch_add(1, Ordering::Relaxed);
                 Some(slot)
@@ -96,19 +98,19 @@ impl Cache {
                 return false;
             };
             let mut entry = self.index.lock(memory.key(old));
-            if let Some(spot) = entry.find_at(Place::memory(old)) {
+            if let Some(entry_ref) = entry.find_at(Location::memory(old)) {
                 // SAFETY: the shard is locked and its index names the old slot, so nobody writes it; the new
                 // one is in no list and no index: it is ours.
                 unsafe { memory.arena.copy(old, new) };
-                shelf.replace(memory, old, new);
-                entry.moved(spot, Place::memory(new));
+                policy.replace(memory, old, new);
+                entry.relocated(entry_ref, Location::memory(new));
                 drop(entry);
-                shelf.spare.push(memory, old);
-                let chain = shelf.spare.split(memory, 1);
-                self.give(pool, chain);
+                policy.free.push(memory, old);
+                let free = policy.free.split(memory, 1);
+                self.return_slots(pool, free);
             } else {
                 drop(entry);
-                shelf.spare.push(memory, new);
+                policy.free.push(memory, new);
                 done = false;
             }
         }

@@ -1,16 +1,18 @@
 //! The life of the SSD store: opened, replaced, failed.
 
+use super::Cache;
 use super::control::Control;
-use super::{Cache, PoolHandle, SsdConfig, StoreKind};
-use crate::CacheError;
-use crate::index::Slot;
-use crate::store::{Device, EXTENT_SLOTS, FileDevice, SsdLog, SsdStore, Unit};
+use super::pool::PoolHandle;
+use crate::config::{SsdConfig, StoreKind};
+use crate::error::CacheError;
+use crate::index::SlotRef;
+use crate::store::{Device, EXTENT_SLOTS, FileDevice, Segment, SsdLog, SsdStore};
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// Threads that write to the SSD: while one sees to what has arrived, the other's units are under way.
+/// Threads that write to the SSD: while one sees to what has arrived, the other's segments are under way.
 const WRITERS: usize = 2;
 
 /// How long to wait for writes that are under way; a device that takes longer has failed.
@@ -40,7 +42,7 @@ impl Cache {
             let (cache, ssd) = (Arc::downgrade(self), store.clone());
             std::thread::Builder::new()
                 .name(format!("ssd-put-{n}"))
-                .spawn(move || write_units(&cache, &ssd))
+                .spawn(move || write_segments(&cache, &ssd))
                 .inspect_err(|_| {
                     store.close(None);
                 })?;
@@ -125,7 +127,7 @@ impl Cache {
     fn sweep_ssd(&self) {
         self.index.sweep(
             &self.stores,
-            |_, place| matches!(place.slot(), Slot::Ssd(_)),
+            |_, location| matches!(location.slot(), SlotRef::Ssd(_)),
             |_| (),
             |()| (),
         );
@@ -174,34 +176,34 @@ impl Cache {
 
     /// Does a writer's work once, if there is some.
     pub(crate) fn write_one(&self, ssd: &Arc<SsdStore>) -> bool {
-        let units: Vec<_> = ssd.waiting_full().into_iter().collect();
-        self.write_units(ssd, &units);
-        !units.is_empty()
+        let segments: Vec<_> = ssd.waiting_full().into_iter().collect();
+        self.write_segments(ssd, &segments);
+        !segments.is_empty()
     }
 
-    fn write_units(&self, ssd: &Arc<SsdStore>, units: &[Arc<Unit>]) {
-        for (unit, result) in units.iter().zip(ssd.write(units)) {
+    fn write_segments(&self, ssd: &Arc<SsdStore>, segments: &[Arc<Segment>]) {
+        for (segment, result) in segments.iter().zip(ssd.write(segments)) {
             if let Err(error) = result
                 && !ssd.closed()
             {
-                self.unit_lost(ssd, unit);
+                self.drop_segment(ssd, segment);
                 self.ssd_error(ssd, &error);
             }
-            if ssd.written(unit)
-                && let Some(pool) = self.pool_at(ssd.owner(unit.first))
+            if ssd.written(segment)
+                && let Some(pool) = self.pool_at(ssd.pool_of(segment.first))
             {
-                self.release_extent(ssd, &pool, unit.first);
+                self.release_extent(ssd, &pool, segment.first);
             }
         }
     }
 
     /// Changes the size of the SSD store. What lies beyond the new end is dropped.
     fn resize_ssd(&self, ssd: &Arc<SsdStore>, bytes: u64) -> io::Result<()> {
-        let _shares = self.gate.lock(super::control::highest());
+        let _shares = self.admission_lock.lock(super::control::highest());
         let beyond = ssd.set_capacity(bytes)?;
         let start = Instant::now();
         for extent in beyond {
-            while let Some(owner) = ssd.owner_in_use(extent) {
+            while let Some(owner) = ssd.pool_in_use(extent) {
                 let Some(pool) = self.pool_at(owner) else {
                     break;
                 };
@@ -209,14 +211,14 @@ impl Cache {
                     break;
                 };
                 // Perhaps another pool's, or free, by now.
-                if ssd.owner_in_use(extent) == Some(owner)
+                if ssd.pool_in_use(extent) == Some(owner)
                     && log.evict_extent(ssd, &self.index, extent)
                 {
                     pool.ssd_used
                         .fetch_sub(EXTENT_SLOTS.into(), Ordering::Relaxed);
                 }
                 drop(log);
-                if ssd.owner_in_use(extent) == Some(owner) {
+                if ssd.pool_in_use(extent) == Some(owner) {
                     self.wait_for_ssd(ssd, start);
                 }
             }
@@ -225,9 +227,9 @@ impl Cache {
     }
 
     /// Takes what a writer could not put on the device out of the index.
-    fn unit_lost(&self, ssd: &Arc<SsdStore>, unit: &Unit) {
-        for slot in SsdStore::slots(unit) {
-            if ssd.unname(&self.index, slot) {
+    fn drop_segment(&self, ssd: &Arc<SsdStore>, segment: &Segment) {
+        for slot in SsdStore::slots(segment) {
+            if ssd.unindex(&self.index, slot) {
                 ssd.free(slot);
             }
         }
@@ -235,13 +237,13 @@ impl Cache {
 }
 
 /// A writer thread: until the store is closed or the cache is gone.
-fn write_units(cache: &Weak<Cache>, ssd: &Arc<SsdStore>) {
+fn write_segments(cache: &Weak<Cache>, ssd: &Arc<SsdStore>) {
     loop {
-        let units = ssd.next_full();
-        let Some(cache) = cache.upgrade().filter(|_| !units.is_empty()) else {
+        let segments = ssd.next_full();
+        let Some(cache) = cache.upgrade().filter(|_| !segments.is_empty()) else {
             return;
         };
-        cache.write_units(ssd, &units);
+        cache.write_segments(ssd, &segments);
     }
 }
 
@@ -256,10 +258,11 @@ pub(super) fn random() -> io::Result<u64> {
 mod tests {
     use super::*;
     use crate::block::BLOCK_SIZE;
-    use crate::cache::ops::Owned;
-    use crate::cache::{Policy, PoolSpec};
+    use crate::cache::ops::DetachedSlot;
+    use crate::config::CacheConfig;
+    use crate::config::{Policy, PoolSpec};
     use crate::model::fault::FaultSsd;
-    use crate::{CacheConfig, Weight};
+    use justitia_share::Weight;
 
     #[test]
     fn what_is_left_of_a_replaced_store_touches_nothing_of_the_next() {
@@ -274,21 +277,21 @@ mod tests {
         let start = || {
             let device = Box::new(FaultSsd::new());
             cache.start_ssd(device, 4 << 20, 0).unwrap();
-            let ticket = disk.ticket(0);
-            assert!(cache.insert(&disk, &pool, 0, &[1; BLOCK_SIZE], ticket));
+            let token = disk.token(0);
+            assert!(cache.insert(&disk, &pool, 0, &[1; BLOCK_SIZE], token));
             let ssd = cache.stores.working_ssd().unwrap();
             assert_eq!(ssd.key(0), disk.key(0).unwrap());
             ssd
         };
         let old = start();
         assert!(pool.log_on(&old).is_some());
-        assert!(old.unname(&cache.index, 0));
+        assert!(old.unindex(&cache.index, 0));
         cache.stop_ssd();
         let new = start();
-        // Whoever comes late with the old one: a put, an eviction, a writer whose unit is lost, a free.
+        // Whoever comes late with the old one: a put, an eviction, a writer whose segment is lost, a free.
         assert!(pool.log_on(&old).is_none() && pool.log_on(&new).is_some());
-        assert!(!old.unname(&cache.index, 0));
-        cache.free(Owned::Ssd(old, 0), None);
+        assert!(!old.unindex(&cache.index, 0));
+        cache.free(DetachedSlot::Ssd(old, 0), None);
         assert_eq!(new.live(0), 1);
         cache.audit();
     }

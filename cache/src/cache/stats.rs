@@ -1,8 +1,10 @@
 //! What the cache tells about itself (the paper's GET_STATS, section 4.1).
 
-use super::{Cache, Pool};
+use super::Cache;
+use super::pool::Pool;
 use crate::block::BLOCK_BYTES;
-use crate::{DiskId, Policy, PoolId, StoreKind, VmId};
+use crate::config::{Policy, StoreKind};
+use crate::ids::{DiskId, PoolId, VmId};
 use serde::Serialize;
 
 /// Counts since the cache (or the pool) began. Sums of pools: pools that are gone are not in them.
@@ -102,11 +104,13 @@ impl Cache {
     #[must_use]
     pub fn stats(&self) -> CacheStats {
         let c = self.control.lock();
-        let division = |store| {
-            let shares = self.gate.lock(super::control::highest());
-            shares.divide(store, self.capacity(store), |pool: &Pool| self.home(pool))
+        let partition = |store| {
+            let weights = self.admission_lock.lock(super::control::highest());
+            weights.partition(store, self.capacity(store), |pool: &Pool| {
+                self.target_store(pool)
+            })
         };
-        let divisions = [division(StoreKind::Memory), division(StoreKind::Ssd)];
+        let partitions = [partition(StoreKind::Memory), partition(StoreKind::Ssd)];
         let mut memory_used = 0;
         let mut ssd_used = 0;
         let mut ghosts = 0;
@@ -115,24 +119,24 @@ impl Cache {
             let mut pools = Vec::with_capacity(vm.pools.len());
             for (p, pool) in vm.pools.iter().enumerate() {
                 let (blocks, bytes) = {
-                    let shelf = pool.shelf.lock();
-                    (u64::from(shelf.len()), shelf.bytes())
+                    let policy = pool.policy.lock();
+                    (u64::from(policy.len()), policy.bytes())
                 };
                 ghosts += bytes;
                 memory_used += blocks * BLOCK_BYTES;
                 let ssd_bytes = pool.used(StoreKind::Ssd) * BLOCK_BYTES;
                 ssd_used += ssd_bytes;
                 let spec = pool.spec();
-                let home = match self.home(pool) {
-                    StoreKind::Memory => &divisions[0],
-                    StoreKind::Ssd => &divisions[1],
+                let target = match self.target_store(pool) {
+                    StoreKind::Memory => &partitions[0],
+                    StoreKind::Ssd => &partitions[1],
                 };
                 pools.push(PoolStats {
                     id: pool.id,
                     name: pool.name.clone(),
                     store: spec.store,
                     weight: spec.weight.get(),
-                    entitlement_bytes: home.entitlement(v, p) * BLOCK_BYTES,
+                    entitlement_bytes: target.entitlement(v, p) * BLOCK_BYTES,
                     memory_bytes: blocks * BLOCK_BYTES,
                     ssd_bytes,
                     counts: pool.count.read(),

@@ -1,7 +1,7 @@
 //! The stores together, as the index sees them.
 
 use crate::block::Key;
-use crate::index::{Keys, Place, Slot};
+use crate::index::{Keys, Location, SlotRef};
 use crate::store::{MemoryStore, SsdStore};
 use arc_swap::ArcSwapOption;
 use std::sync::Arc;
@@ -21,10 +21,10 @@ impl Stores {
 }
 
 impl Keys for Stores {
-    fn key(&self, place: Place) -> Key {
-        match place.slot() {
-            Slot::Memory(slot) => self.memory.key(slot),
-            Slot::Ssd(slot) => self
+    fn key(&self, location: Location) -> Key {
+        match location.slot() {
+            SlotRef::Memory(slot) => self.memory.key(slot),
+            SlotRef::Ssd(slot) => self
                 .ssd
                 .load()
                 .as_ref()

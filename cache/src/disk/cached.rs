@@ -1,24 +1,14 @@
 //! A disk that is read through the cache.
 
 use super::read::index;
-use super::{Disk, check_range, len};
-use crate::block::{self, BLOCK_BYTES};
-use crate::cache::{Cache, DiskHandle, PoolHandle};
-use crate::{CacheError, DiskId, PoolId};
+use crate::block::{self, BLOCK_BYTES, len};
+use crate::block_dev::{Disk, check_range};
+use crate::cache::{Cache, DiskHandle, PoolHandle, WriteGuard};
+use crate::config::Mode;
+use crate::error::CacheError;
+use crate::ids::{DiskId, PoolId};
 use std::io;
 use std::sync::Arc;
-
-/// What a hit does, and who fills the cache.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Mode {
-    /// For clients that cannot put: misses fill the cache, hits leave the block in it.
-    #[default]
-    Inclusive,
-    /// For clients that put what they evict (the paper's second-chance cache, section 2.1): hits take the
-    /// block out, misses do not fill.
-    Exclusive,
-}
 
 /// A disk of a VM, read through the cache. Writes go to the backing store and remove what they touch.
 ///
@@ -97,18 +87,26 @@ impl CachedDisk {
             .checked_add(1)
             .and_then(|end| end.checked_mul(BLOCK_BYTES))
             .is_some_and(|end| end <= self.backing.size());
-        let ticket = self.disk.ticket(block);
+        let token = self.disk.token(block);
         inside
             && self
                 .cache
                 .pool_of(&self.disk, pool)
-                .is_ok_and(|pool| self.cache.insert(&self.disk, &pool, block, content, ticket))
+                .is_ok_and(|pool| self.cache.insert(&self.disk, &pool, block, content, token))
     }
 
     /// Removes what the cache holds of a byte range, rounded outwards: for changes that did not come
     /// through this disk (a snapshot revert, an external writer).
     pub fn invalidate(&self, off: u64, len: u64) {
-        drop(self.change(off, len));
+        drop(self.begin_write(off, len));
+    }
+
+    /// Begins a write, discard or write-zeroes of a byte range: the cache holds nothing of it from now on, and nothing
+    /// of it is filled until the guard is dropped.
+    pub(crate) fn begin_write(&self, off: u64, len: u64) -> WriteGuard {
+        let guard = WriteGuard::begin(&self.disk, off, len);
+        self.cache.invalidate(&guard);
+        guard
     }
 
     /// The paper's get: one block, from the cache alone. In exclusive mode a hit takes it out. `false` when
@@ -117,8 +115,9 @@ impl CachedDisk {
     pub fn get(&self, pool: PoolId, block: u64, content: &mut block::Block) -> bool {
         self.cache.pool_of(&self.disk, pool).is_ok_and(|pool| {
             let off = block.saturating_mul(BLOCK_BYTES);
-            let rest = self.look_up(&pool, content, off);
-            rest.is_none_or(|mut rest| self.read_pending(&pool, &mut rest, content, off))
+            let remainder = self.look_up(&pool, content, off);
+            remainder
+                .is_none_or(|mut remainder| self.read_pending(&pool, &mut remainder, content, off))
         })
     }
 }
@@ -134,7 +133,7 @@ impl Disk for CachedDisk {
 
     fn write_at(&self, buf: &[u8], off: u64, fua: bool) -> io::Result<()> {
         check_range(self.size(), off, len(buf))?;
-        let _change = self.change(off, len(buf));
+        let _guard = self.begin_write(off, len(buf));
         self.backing.write_at(buf, off, fua)
     }
 
@@ -144,13 +143,13 @@ impl Disk for CachedDisk {
 
     fn discard(&self, off: u64, len: u64) -> io::Result<()> {
         check_range(self.size(), off, len)?;
-        let _change = self.change(off, len);
+        let _guard = self.begin_write(off, len);
         self.backing.discard(off, len)
     }
 
     fn write_zeroes(&self, off: u64, len: u64, fua: bool, may_unmap: bool) -> io::Result<()> {
         check_range(self.size(), off, len)?;
-        let _change = self.change(off, len);
+        let _guard = self.begin_write(off, len);
         self.backing.write_zeroes(off, len, fua, may_unmap)
     }
 
@@ -184,9 +183,10 @@ const PREFETCH_STEP: u64 = 256 << 10;
 mod tests {
     use super::*;
     use crate::block::BLOCK_SIZE;
-    use crate::cache::{CacheConfig, Policy, PoolSpec, StoreKind};
-    use crate::disk::RamDisk;
-    use crate::{Block, Weight};
+    use crate::block::Block;
+    use crate::block_dev::RamDisk;
+    use crate::config::{CacheConfig, Policy, PoolSpec, StoreKind};
+    use justitia_share::Weight;
 
     fn disk(mode: Mode) -> (Arc<Cache>, CachedDisk, PoolId) {
         let cache = Cache::new(CacheConfig {
@@ -202,7 +202,7 @@ mod tests {
         (cache, disk, pool)
     }
 
-    fn counts(cache: &Cache) -> crate::Counts {
+    fn counts(cache: &Cache) -> crate::cache::Counts {
         cache.stats().vms[0].pools[0].counts
     }
 
@@ -262,7 +262,7 @@ mod tests {
     fn blocks_come_back_from_an_ssd_store() {
         let (cache, disk, pool) = disk(Mode::Inclusive);
         let dir = tempfile::tempdir().unwrap();
-        let config = crate::SsdConfig {
+        let config = crate::config::SsdConfig {
             path: dir.path().join("ssd"),
             bytes: 4 << 20,
         };

@@ -4,9 +4,11 @@
 //! two themselves; [`CachedDisk::finish`] does all of it for those that do.
 
 use super::cached::CachedDisk;
-use super::{Disk, Mode, Ticket, check_range, len};
-use crate::block::{BLOCK_BYTES, BLOCK_SIZE};
-use crate::cache::{Found, Pending, PoolHandle};
+use crate::block::{BLOCK_BYTES, BLOCK_SIZE, len};
+use crate::block_dev::{Disk, check_range};
+use crate::cache::{Lookup, PendingSsdRead, PoolHandle};
+use crate::config::Mode;
+use crate::fill_guard::FillToken;
 use crate::store::Page;
 use std::io;
 use std::ops::Range;
@@ -16,18 +18,18 @@ const SSD_READS: usize = 32;
 
 /// What of a read the cache did not answer from memory.
 #[derive(Default)]
-pub(crate) struct Rest {
+pub(crate) struct MissRemainder {
     /// From the first block that it lacks to the last.
     missing: Option<Range<u64>>,
     /// On the SSD.
-    pending: Vec<(u64, Pending)>,
+    pending: Vec<(u64, PendingSsdRead)>,
     /// Blocks of the request that are in its buffer.
     pub(crate) copied: usize,
 }
 
-impl Rest {
+impl MissRemainder {
     /// Must something be read from the SSD store first?
-    pub(crate) fn on_ssd(&self) -> bool {
+    pub(crate) fn is_on_ssd(&self) -> bool {
         !self.pending.is_empty()
     }
 
@@ -40,21 +42,21 @@ impl Rest {
 }
 
 /// A read of the backing store, and what it may put.
-pub(crate) struct Fill {
+pub(crate) struct MissFill {
     /// What is to be read of the disk, in bytes.
     pub(crate) span: Range<u64>,
     first: u64,
     /// One for each block that may be put.
-    tickets: Vec<Ticket>,
+    tokens: Vec<FillToken>,
 }
 
-impl Fill {
+impl MissFill {
     /// A read that puts nothing.
     pub(crate) const fn only(span: Range<u64>) -> Self {
         Self {
             span,
             first: 0,
-            tickets: Vec::new(),
+            tokens: Vec::new(),
         }
     }
 
@@ -64,7 +66,7 @@ impl Fill {
     }
 
     /// Where its bytes are in the buffer of a request at `off`; `None` when they do not lie inside.
-    pub(crate) fn place(&self, buf: &[u8], off: u64) -> Option<Range<usize>> {
+    pub(crate) fn range_in(&self, buf: &[u8], off: u64) -> Option<Range<usize>> {
         (self.span.start >= off && self.span.end <= off + len(buf))
             .then(|| index(self.span.start - off)..index(self.span.end - off))
     }
@@ -80,43 +82,53 @@ impl Fill {
 
 impl CachedDisk {
     /// Copies what the cache has in memory; `None` when that is all.
-    pub(crate) fn look_up(&self, pool: &PoolHandle, buf: &mut [u8], off: u64) -> Option<Rest> {
+    pub(crate) fn look_up(
+        &self,
+        pool: &PoolHandle,
+        buf: &mut [u8],
+        off: u64,
+    ) -> Option<MissRemainder> {
         let take = self.mode == Mode::Exclusive;
-        let mut rest = Rest::default();
+        let mut remainder = MissRemainder::default();
         let mut blocks = 0;
         for (block, at, piece) in pieces(buf, off) {
             blocks += 1;
             match self.cache.get(&self.disk, pool, block, at, piece, take) {
-                Found::Hit => rest.copied += 1,
-                Found::Miss => rest.lacks(block),
-                Found::OnSsd(p) => rest.pending.push((block, p)),
+                Lookup::Hit => remainder.copied += 1,
+                Lookup::Miss => remainder.lacks(block),
+                Lookup::OnSsd(p) => remainder.pending.push((block, p)),
             }
         }
-        (rest.copied < blocks).then_some(rest)
+        (remainder.copied < blocks).then_some(remainder)
     }
 
     /// Begins to read what is missing of a request: `None` when nothing is. Nothing must be on the SSD any
     /// more.
-    pub(crate) fn begin_fill(&self, rest: &Rest, off: u64, count: u64) -> Option<Fill> {
-        let missing = rest.missing.clone()?;
+    pub(crate) fn begin_fill(
+        &self,
+        remainder: &MissRemainder,
+        off: u64,
+        count: u64,
+    ) -> Option<MissFill> {
+        let missing = remainder.missing.clone()?;
         let (from, to) = (missing.start * BLOCK_BYTES, missing.end * BLOCK_BYTES);
         Some(match self.mode {
             // Blocks are read as a whole, so that they can be put.
-            Mode::Inclusive => Fill {
+            Mode::Inclusive => MissFill {
                 span: from..to.min(self.size()),
                 first: missing.start,
-                tickets: missing.map(|b| self.disk.ticket(b)).collect(),
+                tokens: missing.map(|b| self.disk.token(b)).collect(),
             },
-            Mode::Exclusive => Fill::only(from.max(off)..to.min(off + count)),
+            Mode::Exclusive => MissFill::only(from.max(off)..to.min(off + count)),
         })
     }
 
     /// Puts the whole blocks of what was read.
-    pub(crate) fn end_fill(&self, pool: &PoolHandle, fill: &Fill, content: &[u8]) {
-        let blocks = (fill.first..).zip(&fill.tickets);
-        for ((block, ticket), content) in blocks.zip(content.chunks_exact(BLOCK_SIZE)) {
+    pub(crate) fn end_fill(&self, pool: &PoolHandle, fill: &MissFill, content: &[u8]) {
+        let blocks = (fill.first..).zip(&fill.tokens);
+        for ((block, token), content) in blocks.zip(content.chunks_exact(BLOCK_SIZE)) {
             if let Ok(content) = content.try_into() {
-                self.cache.insert(&self.disk, pool, block, content, *ticket);
+                self.cache.insert(&self.disk, pool, block, content, *token);
             }
         }
     }
@@ -125,16 +137,16 @@ impl CachedDisk {
     pub(crate) fn finish(
         &self,
         pool: &PoolHandle,
-        mut rest: Rest,
+        mut remainder: MissRemainder,
         buf: &mut [u8],
         off: u64,
     ) -> io::Result<()> {
-        self.read_pending(pool, &mut rest, buf, off);
-        let Some(fill) = self.begin_fill(&rest, off, len(buf)) else {
+        self.read_pending(pool, &mut remainder, buf, off);
+        let Some(fill) = self.begin_fill(&remainder, off, len(buf)) else {
             return Ok(());
         };
-        if let Some(place) = fill.place(buf, off) {
-            let content = &mut buf[place];
+        if let Some(range) = fill.range_in(buf, off) {
+            let content = &mut buf[range];
             self.backing.read_at(content, fill.span.start)?;
             self.end_fill(pool, &fill, content);
         } else {
@@ -151,7 +163,7 @@ impl CachedDisk {
         check_range(self.size(), off, len(buf))?;
         match self.look_up(pool, buf, off) {
             None => Ok(()),
-            Some(rest) => self.finish(pool, rest, buf, off),
+            Some(remainder) => self.finish(pool, remainder, buf, off),
         }
     }
 
@@ -159,31 +171,31 @@ impl CachedDisk {
     pub(crate) fn read_pending(
         &self,
         pool: &PoolHandle,
-        rest: &mut Rest,
+        remainder: &mut MissRemainder,
         buf: &mut [u8],
         off: u64,
     ) -> bool {
-        let pending = std::mem::take(&mut rest.pending);
+        let pending = std::mem::take(&mut remainder.pending);
         for part in pending.chunks(SSD_READS) {
-            self.read_ssd(pool, part, buf, off, rest);
+            self.read_ssd(pool, part, buf, off, remainder);
         }
-        rest.missing.is_none()
+        remainder.missing.is_none()
     }
 
     /// Reads blocks that are on the SSD, together.
     fn read_ssd(
         &self,
         pool: &PoolHandle,
-        pending: &[(u64, Pending)],
+        pending: &[(u64, PendingSsdRead)],
         buf: &mut [u8],
         off: u64,
-        rest: &mut Rest,
+        remainder: &mut MissRemainder,
     ) {
         let mut pages: Vec<_> = pending.iter().map(|_| Page::new()).collect();
-        let hits = self.cache.finish(pool, pending, &mut pages);
+        let hits = self.cache.finish_ssd_reads(pool, pending, &mut pages);
         for (((block, _), page), hit) in pending.iter().zip(&pages).zip(hits) {
             if !hit {
-                rest.lacks(*block);
+                remainder.lacks(*block);
                 continue;
             }
             let start = block * BLOCK_BYTES;

@@ -1,17 +1,17 @@
-//! Finds the place of a block: hash tables, each under its own lock.
+//! Finds the location of a block: hash tables, each under its own lock.
 //!
 //! The lock of a block's shard is what decides about the block. An entry in the table is what makes a slot a
 //! block: whoever removes the entry owns the slot from then on, and must give it back to its pool; until
 //! then, the slot's content changes no more. Nothing else may be locked while a shard is locked, but for
 //! leaves that lock nothing further.
 
-mod place;
+mod location;
 mod regions;
 mod table;
 
-pub(crate) use place::{MAX_SLOTS, Place, Slot};
+pub(crate) use location::{Location, MAX_SLOTS, SlotRef};
 pub(crate) use regions::REGION;
-pub(crate) use table::{Spot, Table, scale};
+pub(crate) use table::{EntryRef, Table, scale};
 
 use crate::block::{Key, MAX_BLOCK};
 use parking_lot::{Mutex, MutexGuard};
@@ -26,8 +26,8 @@ const SWEEP_STEP: usize = 64;
 
 /// Where the key of a slot is found: the stores.
 pub(crate) trait Keys {
-    /// The key of the block in the place. Asked under the lock of the shard that names the place.
-    fn key(&self, place: Place) -> Key;
+    /// The key of the block in the location. Asked under the lock of the shard that names the location.
+    fn key(&self, location: Location) -> Key;
 }
 
 /// A shard on cache lines of its own.
@@ -113,23 +113,28 @@ impl Index {
         let mut found = Vec::new();
         for shard in &self.shards {
             let table = shard.0.lock();
-            found.extend(table.places().map(|p| keys.key(p)).filter(|k| wanted(*k)));
+            found.extend(
+                table
+                    .locations()
+                    .map(|p| keys.key(p))
+                    .filter(|k| wanted(*k)),
+            );
         }
         found
     }
 
-    /// Removes every block that `wanted` names, a part of a shard at a time; `own` makes of a place what its owner has
+    /// Removes every block that `wanted` names, a part of a shard at a time; `own` makes of a location what its owner has
     /// then, with the shard still locked, and `removed` is handed that with none locked. What is put meanwhile may be
     /// missed.
     pub(crate) fn sweep<T>(
         &self,
         keys: &impl Keys,
-        wanted: impl Fn(Key, Place) -> bool,
-        own: impl Fn(Place) -> T,
+        wanted: impl Fn(Key, Location) -> bool,
+        detach: impl Fn(Location) -> T,
         removed: impl Fn(T),
     ) {
         let mut found = Vec::new();
-        let mut owned = Vec::new();
+        let mut detached = Vec::new();
         for shard in &self.shards {
             let mut from = 0;
             let mut growths = None;
@@ -144,22 +149,22 @@ impl Index {
                     }
                     found.extend(
                         table
-                            .places_in(from..from + SWEEP_STEP)
-                            .map(|place| (keys.key(place), place))
-                            .filter(|(key, place)| wanted(*key, *place)),
+                            .locations_in(from..from + SWEEP_STEP)
+                            .map(|location| (keys.key(location), location))
+                            .filter(|(key, location)| wanted(*key, *location)),
                     );
-                    for (key, place) in found.drain(..) {
+                    for (key, location) in found.drain(..) {
                         let hash = key.hash(self.seed);
-                        if let Some(spot) = table.find(hash, |p| p == place) {
-                            table.remove(hash, spot);
+                        if let Some(entry_ref) = table.find(hash, |p| p == location) {
+                            table.remove(hash, entry_ref);
                             self.regions.take(key, self.seed);
-                            owned.push(own(place));
+                            detached.push(detach(location));
                         }
                     }
                     from += SWEEP_STEP;
                     left = from < table.buckets();
                 }
-                owned.drain(..).for_each(&removed);
+                detached.drain(..).for_each(&removed);
             }
         }
     }
@@ -171,52 +176,52 @@ impl Entry<'_> {
     }
 
     /// The entry of the key.
-    pub(crate) fn find(&self, keys: &impl Keys) -> Option<Spot> {
+    pub(crate) fn find(&self, keys: &impl Keys) -> Option<EntryRef> {
         self.table.find(self.hash, |p| keys.key(p) == self.key)
     }
 
-    /// The entry of the key, if it names this place.
-    pub(crate) fn find_at(&self, place: Place) -> Option<Spot> {
-        self.table.find(self.hash, |p| p == place)
+    /// The entry of the key, if it names this location.
+    pub(crate) fn find_at(&self, location: Location) -> Option<EntryRef> {
+        self.table.find(self.hash, |p| p == location)
     }
 
-    pub(crate) fn place(&self, spot: Spot) -> Place {
-        self.table.place(spot)
+    pub(crate) fn location(&self, entry_ref: EntryRef) -> Location {
+        self.table.location(entry_ref)
     }
 
-    pub(crate) fn used(&mut self, spot: Spot) {
-        self.table.used(spot);
+    pub(crate) fn used(&mut self, entry_ref: EntryRef) {
+        self.table.used(entry_ref);
     }
 
-    pub(crate) fn uses(&self, spot: Spot) -> u8 {
-        self.table.uses(spot)
+    pub(crate) fn uses(&self, entry_ref: EntryRef) -> u8 {
+        self.table.uses(entry_ref)
     }
 
-    pub(crate) fn set_uses(&mut self, spot: Spot, uses: u8) {
-        self.table.set_uses(spot, uses);
+    pub(crate) fn set_uses(&mut self, entry_ref: EntryRef, uses: u8) {
+        self.table.set_uses(entry_ref, uses);
     }
 
-    /// Points the entry at a block's new place.
-    pub(crate) fn moved(&mut self, spot: Spot, place: Place) {
-        self.table.moved(spot, place);
+    /// Points the entry at a block's new location.
+    pub(crate) fn relocated(&mut self, entry_ref: EntryRef, location: Location) {
+        self.table.relocated(entry_ref, location);
     }
 
-    /// Makes `place` the key's; returns the place that was, which the caller owns now.
-    pub(crate) fn set(&mut self, keys: &impl Keys, place: Place) -> Option<Place> {
-        if let Some(spot) = self.find(keys) {
-            return Some(self.table.replace(spot, place));
+    /// Makes `location` the key's; returns the location that was, which the caller owns now.
+    pub(crate) fn set(&mut self, keys: &impl Keys, location: Location) -> Option<Location> {
+        if let Some(entry_ref) = self.find(keys) {
+            return Some(self.table.replace(entry_ref, location));
         }
         let seed = self.seed;
         self.table
-            .insert(self.hash, place, |p| keys.key(p).hash(seed));
+            .insert(self.hash, location, |p| keys.key(p).hash(seed));
         self.regions.add(self.key, seed);
         None
     }
 
-    /// Removes the entry; the caller owns the place now.
-    pub(crate) fn remove(&mut self, spot: Spot) -> Place {
+    /// Removes the entry; the caller owns the location now.
+    pub(crate) fn remove(&mut self, entry_ref: EntryRef) -> Location {
         self.regions.take(self.key, self.seed);
-        self.table.remove(self.hash, spot)
+        self.table.remove(self.hash, entry_ref)
     }
 }
 
@@ -224,12 +229,12 @@ impl Entry<'_> {
 mod tests {
     use super::*;
 
-    /// The place's number is the key.
+    /// The location's number is the key.
     struct Same;
 
     impl Keys for Same {
-        fn key(&self, place: Place) -> Key {
-            let n = u64::from(place.raw());
+        fn key(&self, location: Location) -> Key {
+            let n = u64::from(location.raw());
             Key::new(1, n * REGION / 4).unwrap()
         }
     }
@@ -239,8 +244,8 @@ mod tests {
         let index = Index::new(7);
         let looked_at = |disk| index.occupied(disk, 5..1 << 22).collect::<Vec<_>>();
         for n in 0..8 {
-            let place = Place::memory(n);
-            index.lock(Same.key(place)).set(&Same, place);
+            let location = Location::memory(n);
+            index.lock(Same.key(location)).set(&Same, location);
         }
         // Four blocks to a region.
         let two = [5..REGION, REGION..2 * REGION];
@@ -250,10 +255,10 @@ mod tests {
         index.sweep(&Same, second, |_| (), |()| ());
         assert_eq!(looked_at(1), two[..1]);
         for n in 0..4 {
-            let place = Place::memory(n);
-            let mut entry = index.lock(Same.key(place));
-            let spot = entry.find(&Same).unwrap();
-            entry.remove(spot);
+            let location = Location::memory(n);
+            let mut entry = index.lock(Same.key(location));
+            let entry_ref = entry.find(&Same).unwrap();
+            entry.remove(entry_ref);
         }
         assert_eq!(looked_at(1), []);
         assert!(index.regions_are_right());
@@ -266,15 +271,15 @@ mod tests {
         let mine = |n: u32| n.is_multiple_of(2);
         let put = |numbers: Range<u32>, wanted: bool| {
             for n in numbers.filter(|n| mine(*n) == wanted) {
-                let place = Place::memory(n);
-                index.lock(Same.key(place)).set(&Same, place);
+                let location = Location::memory(n);
+                index.lock(Same.key(location)).set(&Same, location);
             }
         };
         put(0..300_000, true);
         std::thread::scope(|scope| {
             // They make the tables grow.
             scope.spawn(|| put(0..600_000, false));
-            index.sweep(&Same, |_, place| mine(place.raw()), |_| (), |()| ());
+            index.sweep(&Same, |_, location| mine(location.raw()), |_| (), |()| ());
         });
         let left = index.keys(&Same, |key| (key.block() / (REGION / 4)).is_multiple_of(2));
         assert_eq!(left, []);

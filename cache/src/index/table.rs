@@ -1,11 +1,11 @@
-//! A hash table from a key's hash to the place of its block, 5 bytes an entry.
+//! A hash table from a key's hash to the location of its block, 5 bytes an entry.
 //!
-//! Buckets of one cache line hold [`ENTRIES`] places and tags. A key belongs in its home bucket; when that is
+//! Buckets of one cache line hold [`ENTRIES`] locations and tags. A key belongs in its home bucket; when that is
 //! full, in the next with room, and every bucket passed on the way counts it, so that a search knows where
-//! to stop and a removal leaves no gravestone. The table stores no keys: whoever looks decides, by the place,
+//! to stop and a removal leaves no gravestone. The table stores no keys: whoever looks decides, by the location,
 //! whether it is the one (the stores know the key of each slot).
 
-use super::place::Place;
+use super::location::Location;
 use std::ops::Range;
 
 /// Places in a bucket: as many as fit a cache line with their tags and the counter.
@@ -21,7 +21,7 @@ pub(crate) const MAX_USES: u8 = 3;
 
 /// Where in the table an entry is. Valid until the table changes.
 #[derive(Clone, Copy)]
-pub(crate) struct Spot {
+pub(crate) struct EntryRef {
     bucket: usize,
     entry: usize,
 }
@@ -30,14 +30,14 @@ pub(crate) struct Spot {
 #[repr(align(64))]
 #[derive(Clone)]
 struct Bucket {
-    places: [Place; ENTRIES],
+    locations: [Location; ENTRIES],
     tags: [u8; ENTRIES],
     /// Entries that wanted this bucket and live beyond it. 255 stays 255.
     passed: u8,
 }
 
 const EMPTY: Bucket = Bucket {
-    places: [Place::NONE; ENTRIES],
+    locations: [Location::NONE; ENTRIES],
     tags: [0; ENTRIES],
     passed: 0,
 };
@@ -82,7 +82,7 @@ impl Table {
     }
 
     /// The entry with this hash that `is` accepts.
-    pub(crate) fn find(&self, hash: u64, is: impl Fn(Place) -> bool) -> Option<Spot> {
+    pub(crate) fn find(&self, hash: u64, is: impl Fn(Location) -> bool) -> Option<EntryRef> {
         let want = fingerprint(hash);
         let mut at = if self.buckets.is_empty() {
             return None;
@@ -92,8 +92,8 @@ impl Table {
         for _ in 0..self.buckets.len() {
             let bucket = &self.buckets[at];
             for entry in 0..ENTRIES {
-                if bucket.tags[entry] & !MAX_USES == want && is(bucket.places[entry]) {
-                    return Some(Spot { bucket: at, entry });
+                if bucket.tags[entry] & !MAX_USES == want && is(bucket.locations[entry]) {
+                    return Some(EntryRef { bucket: at, entry });
                 }
             }
             if bucket.passed == 0 {
@@ -104,56 +104,61 @@ impl Table {
         None
     }
 
-    pub(crate) fn place(&self, spot: Spot) -> Place {
-        self.buckets[spot.bucket].places[spot.entry]
+    pub(crate) fn location(&self, entry_ref: EntryRef) -> Location {
+        self.buckets[entry_ref.bucket].locations[entry_ref.entry]
     }
 
     /// Points an entry elsewhere, with its use forgotten.
-    pub(crate) fn replace(&mut self, spot: Spot, place: Place) -> Place {
-        let bucket = &mut self.buckets[spot.bucket];
-        bucket.tags[spot.entry] &= !MAX_USES;
-        std::mem::replace(&mut bucket.places[spot.entry], place)
+    pub(crate) fn replace(&mut self, entry_ref: EntryRef, location: Location) -> Location {
+        let bucket = &mut self.buckets[entry_ref.bucket];
+        bucket.tags[entry_ref.entry] &= !MAX_USES;
+        std::mem::replace(&mut bucket.locations[entry_ref.entry], location)
     }
 
     /// Points an entry elsewhere: the same block has moved.
-    pub(crate) fn moved(&mut self, spot: Spot, place: Place) {
-        self.buckets[spot.bucket].places[spot.entry] = place;
+    pub(crate) fn relocated(&mut self, entry_ref: EntryRef, location: Location) {
+        self.buckets[entry_ref.bucket].locations[entry_ref.entry] = location;
     }
 
     /// Counts a use, up to [`MAX_USES`].
-    pub(crate) fn used(&mut self, spot: Spot) {
-        let tag = &mut self.buckets[spot.bucket].tags[spot.entry];
+    pub(crate) fn used(&mut self, entry_ref: EntryRef) {
+        let tag = &mut self.buckets[entry_ref.bucket].tags[entry_ref.entry];
         if *tag & MAX_USES < MAX_USES {
             *tag += 1;
         }
     }
 
-    pub(crate) fn uses(&self, spot: Spot) -> u8 {
-        self.buckets[spot.bucket].tags[spot.entry] & MAX_USES
+    pub(crate) fn uses(&self, entry_ref: EntryRef) -> u8 {
+        self.buckets[entry_ref.bucket].tags[entry_ref.entry] & MAX_USES
     }
 
-    pub(crate) fn set_uses(&mut self, spot: Spot, uses: u8) {
-        let tag = &mut self.buckets[spot.bucket].tags[spot.entry];
+    pub(crate) fn set_uses(&mut self, entry_ref: EntryRef, uses: u8) {
+        let tag = &mut self.buckets[entry_ref.bucket].tags[entry_ref.entry];
         *tag = *tag & !MAX_USES | uses.min(MAX_USES);
     }
 
     /// Adds an entry; the caller has looked that there is none for the key. `hash_of` tells the hash of
     /// an entry that is in the table, should it have to grow.
-    pub(crate) fn insert(&mut self, hash: u64, place: Place, hash_of: impl Fn(Place) -> u64) {
+    pub(crate) fn insert(
+        &mut self,
+        hash: u64,
+        location: Location,
+        hash_of: impl Fn(Location) -> u64,
+    ) {
         if (self.len + 1) * 100 > self.buckets.len() * ENTRIES * FULL_PERCENT {
             self.grow(hash_of);
         }
-        self.add(hash, fingerprint(hash), place);
+        self.add(hash, fingerprint(hash), location);
     }
 
-    fn add(&mut self, hash: u64, tag: u8, place: Place) {
+    fn add(&mut self, hash: u64, tag: u8, location: Location) {
         let mut at = self.home(hash);
         loop {
             let count = self.buckets.len();
             let bucket = &mut self.buckets[at];
             if let Some(entry) = bucket.tags.iter().position(|t| *t == 0) {
                 bucket.tags[entry] = tag;
-                bucket.places[entry] = place;
+                bucket.locations[entry] = location;
                 self.len += 1;
                 return;
             }
@@ -162,22 +167,22 @@ impl Table {
         }
     }
 
-    pub(crate) fn remove(&mut self, hash: u64, spot: Spot) -> Place {
+    pub(crate) fn remove(&mut self, hash: u64, entry_ref: EntryRef) -> Location {
         let mut at = self.home(hash);
-        while at != spot.bucket {
+        while at != entry_ref.bucket {
             let passed = &mut self.buckets[at].passed;
             if *passed != u8::MAX {
                 *passed -= 1;
             }
             at = (at + 1) % self.buckets.len();
         }
-        let bucket = &mut self.buckets[spot.bucket];
-        bucket.tags[spot.entry] = 0;
+        let bucket = &mut self.buckets[entry_ref.bucket];
+        bucket.tags[entry_ref.entry] = 0;
         self.len -= 1;
-        std::mem::replace(&mut bucket.places[spot.entry], Place::NONE)
+        std::mem::replace(&mut bucket.locations[entry_ref.entry], Location::NONE)
     }
 
-    fn grow(&mut self, hash_of: impl Fn(Place) -> u64) {
+    fn grow(&mut self, hash_of: impl Fn(Location) -> u64) {
         let old = std::mem::take(&mut self.buckets);
         let count = (old.len() * GROW_PERCENT / 100).max(old.len() + 1);
         let mut buckets = Vec::new();
@@ -187,29 +192,29 @@ impl Table {
         self.growths += 1;
         self.len = 0;
         for bucket in &old {
-            for (place, tag) in bucket.places.iter().zip(bucket.tags) {
+            for (location, tag) in bucket.locations.iter().zip(bucket.tags) {
                 if tag != 0 {
-                    self.add(hash_of(*place), tag, *place);
+                    self.add(hash_of(*location), tag, *location);
                 }
             }
         }
     }
 
-    /// Every place in the table.
-    pub(crate) fn places(&self) -> impl Iterator<Item = Place> {
-        self.places_in(0..self.buckets.len())
+    /// Every location in the table.
+    pub(crate) fn locations(&self) -> impl Iterator<Item = Location> {
+        self.locations_in(0..self.buckets.len())
     }
 
-    /// Every place in these buckets, as far as they exist.
-    pub(crate) fn places_in(&self, buckets: Range<usize>) -> impl Iterator<Item = Place> {
+    /// Every location in these buckets, as far as they exist.
+    pub(crate) fn locations_in(&self, buckets: Range<usize>) -> impl Iterator<Item = Location> {
         let end = buckets.end.min(self.buckets.len());
         let buckets = self.buckets.get(buckets.start..end);
         buckets
             .unwrap_or_default()
             .iter()
-            .flat_map(|b| b.places.iter().zip(b.tags))
+            .flat_map(|b| b.locations.iter().zip(b.tags))
             .filter(|(_, tag)| *tag != 0)
-            .map(|(place, _)| *place)
+            .map(|(location, _)| *location)
     }
 }
 
@@ -227,8 +232,8 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::HashMap;
 
-    fn hash(place: Place) -> u64 {
-        Key::from_raw(u64::from(place.raw())).hash(7)
+    fn hash(location: Location) -> u64 {
+        Key::from_raw(u64::from(location.raw())).hash(7)
     }
 
     proptest! {
@@ -237,24 +242,24 @@ mod tests {
             let mut table = Table::default();
             let mut model: HashMap<u32, u8> = HashMap::new();
             for (n, op) in ops {
-                let place = Place::memory(n);
-                let h = hash(place);
-                let spot = table.find(h, |p| p == place);
-                prop_assert_eq!(spot.is_some(), model.contains_key(&n));
-                match (op, spot) {
-                    (0 | 1, None) => { table.insert(h, place, hash); model.insert(n, 0); }
-                    (1, Some(spot)) => { prop_assert_eq!(table.remove(h, spot), place); model.remove(&n); }
-                    (2, Some(spot)) => {
-                        table.used(spot);
+                let location = Location::memory(n);
+                let h = hash(location);
+                let entry_ref = table.find(h, |p| p == location);
+                prop_assert_eq!(entry_ref.is_some(), model.contains_key(&n));
+                match (op, entry_ref) {
+                    (0 | 1, None) => { table.insert(h, location, hash); model.insert(n, 0); }
+                    (1, Some(entry_ref)) => { prop_assert_eq!(table.remove(h, entry_ref), location); model.remove(&n); }
+                    (2, Some(entry_ref)) => {
+                        table.used(entry_ref);
                         let uses = model.get_mut(&n).unwrap();
                         *uses = (*uses + 1).min(MAX_USES);
-                        prop_assert_eq!(table.uses(spot), *uses);
+                        prop_assert_eq!(table.uses(entry_ref), *uses);
                     }
                     _ => {}
                 }
                 prop_assert_eq!(table.len(), model.len());
             }
-            let mut left: Vec<_> = table.places().map(Place::raw).collect();
+            let mut left: Vec<_> = table.locations().map(Location::raw).collect();
             left.sort_unstable();
             let mut expected: Vec<_> = model.keys().copied().collect();
             expected.sort_unstable();
@@ -266,13 +271,13 @@ mod tests {
     fn a_full_table_takes_under_eight_bytes_an_entry() {
         let mut table = Table::default();
         for n in 0..100_000 {
-            let place = Place::memory(n);
-            table.insert(hash(place), place, hash);
+            let location = Location::memory(n);
+            table.insert(hash(location), location, hash);
         }
         assert!(table.bytes() < 8 * table.len(), "{} bytes", table.bytes());
         assert!((0..100_000).all(|n| {
-            let place = Place::memory(n);
-            table.find(hash(place), |p| p == place).is_some()
+            let location = Location::memory(n);
+            table.find(hash(location), |p| p == location).is_some()
         }));
     }
 

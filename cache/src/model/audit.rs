@@ -1,16 +1,18 @@
 //! Do the cache's books agree? For a cache that nobody uses at the moment.
 
 use crate::block::Key;
-use crate::cache::{Cache, DiskId, StoreKind};
-use crate::index::Place;
+use crate::cache::Cache;
+use crate::config::StoreKind;
+use crate::ids::DiskId;
+use crate::index::Location;
 use std::collections::HashSet;
 
 impl Cache {
     /// Is this slot of the SSD store the block's?
     pub(crate) fn is_on_ssd(&self, disk: DiskId, block: u64, slot: u64) -> bool {
         let key = Key::new(disk.number, block).unwrap();
-        let place = Place::ssd(slot.try_into().unwrap());
-        self.books().0.lock(key).find_at(place).is_some()
+        let location = Location::ssd(slot.try_into().unwrap());
+        self.books().0.lock(key).find_at(location).is_some()
     }
 
     /// Is the block in the cache?
@@ -32,18 +34,18 @@ impl Cache {
         let mut held = 0;
         let mut blocks = 0;
         for pool in pools.iter().flatten() {
-            let shelf = pool.shelf.lock();
-            for slot in shelf.slots(memory) {
+            let policy = pool.policy.lock();
+            for slot in policy.slots(memory) {
                 assert!(seen.insert(slot), "slot {slot} is in two lists");
                 assert!(slot < memory.capacity(), "slot {slot} is beyond the end");
-                assert_eq!(memory.owner(slot).pool, pool.id.index);
+                assert_eq!(memory.meta(slot).pool, pool.id.index);
                 let here = index.lock(memory.key(slot));
-                let place = Place::memory(slot);
-                assert!(here.find_at(place).is_some(), "slot {slot} is no block");
+                let location = Location::memory(slot);
+                assert!(here.find_at(location).is_some(), "slot {slot} is no block");
                 blocks += 1;
             }
             let used = pool.used(StoreKind::Memory);
-            assert_eq!(used, u64::from(shelf.len() + shelf.spare.len()));
+            assert_eq!(used, u64::from(policy.len() + policy.free.len()));
             held += used;
         }
         let free = u64::from(memory.available());
@@ -61,7 +63,7 @@ impl Cache {
                 assert_eq!(pool.used(StoreKind::Ssd), u64::from(log.len()) * 64);
                 extents += log.len();
                 for extent in log.extents(&ssd) {
-                    assert_eq!(ssd.owner_in_use(extent), Some(pool.id.index));
+                    assert_eq!(ssd.pool_in_use(extent), Some(pool.id.index));
                     on_ssd += usize::try_from(ssd.live(extent)).unwrap();
                 }
             }

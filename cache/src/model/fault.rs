@@ -1,7 +1,7 @@
 //! Disks and devices that fail on demand.
 
 use crate::block::{BLOCK_BYTES, BLOCK_SIZE};
-use crate::disk::{Disk, RamDisk, check_range};
+use crate::block_dev::{Disk, RamDisk, check_range};
 use crate::store::{Device, Page};
 use parking_lot::Mutex;
 use std::io;

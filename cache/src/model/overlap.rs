@@ -9,15 +9,17 @@
 //! of before; a disk that is removed is not closed. A check made before the shard is locked instead of under it is
 //! caught by the threads of [`super::stress`]; a change that ends when it is submitted to a ring, or never, by
 //! `nbd::test::image`. The order in which a change begins and removes cannot be swapped: what removes wants the
-//! change ([`crate::disk::Change`]). Removing once more when a change ends would change nothing: from its
+//! change ([`crate::disk::WriteGuard`]). Removing once more when a change ends would change nothing: from its
 //! beginning to its end nothing is filled.
 
 use super::fault::{FaultDisk, Moment};
 use super::sequence::World;
-use crate::PoolId;
 use crate::block::{self, BLOCK_BYTES, BLOCK_SIZE, Block};
-use crate::cache::{Cache, DiskId, PoolSpec, StoreKind};
-use crate::disk::{CachedDisk, Disk};
+use crate::block_dev::Disk;
+use crate::cache::Cache;
+use crate::config::{PoolSpec, StoreKind};
+use crate::disk::CachedDisk;
+use crate::ids::{DiskId, PoolId};
 use parking_lot::Mutex;
 use proptest::prelude::*;
 use proptest::sample::select;

@@ -2,15 +2,18 @@
 //! can be slow, so that something happens to their block while they are under way.
 //!
 //! These mutants of the cache were made by hand, and each is caught: a block read from the SSD counts although the
-//! index no longer names its place (`finish_one` without `find_at`); it counts although its extent was given away
+//! index no longer names its place (`finish_ssd_read` without `find_at`); it counts although its extent was given away
 //! and filled anew meanwhile (without `same`); checksums are not compared.
 
 use super::fault::{FaultDisk, FaultSsd};
 use super::overlap::{Overlap, overlap};
 use crate::block::BLOCK_SIZE;
-use crate::cache::{Cache, CacheConfig, DiskId, Policy, PoolSpec, StoreKind};
-use crate::disk::{CachedDisk, Disk, Mode};
-use crate::{PoolId, VmId, Weight};
+use crate::block_dev::Disk;
+use crate::cache::Cache;
+use crate::config::{CacheConfig, Mode, Policy, PoolSpec, StoreKind};
+use crate::disk::CachedDisk;
+use crate::ids::{DiskId, PoolId, VmId};
+use justitia_share::Weight;
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestError, TestRng, TestRunner};
 use std::sync::Arc;

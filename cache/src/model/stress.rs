@@ -2,10 +2,13 @@
 
 use super::fault::FaultSsd;
 use crate::block::{BLOCK_BYTES, BLOCK_SIZE};
-use crate::cache::{Cache, CacheConfig, Policy, PoolSpec, StoreKind};
-use crate::disk::{CachedDisk, Disk, Mode, RamDisk};
+use crate::block_dev::{Disk, RamDisk};
+use crate::cache::Cache;
+use crate::config::{CacheConfig, Mode, Policy, PoolSpec, StoreKind};
+use crate::disk::CachedDisk;
+use crate::ids::{PoolId, VmId};
 use crate::store::Device as _;
-use crate::{PoolId, VmId, Weight};
+use justitia_share::Weight;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -130,7 +133,7 @@ fn reconfigure(
     cache: &Arc<Cache>,
     vms: &[VmId],
     tested: &[Tested],
-    ids: &[crate::DiskId],
+    ids: &[crate::ids::DiskId],
     stop: &AtomicBool,
 ) {
     let mut random = Random(99);

@@ -9,7 +9,7 @@ use super::proto::{
 
 /// What negotiation must know of an export.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Offer {
+pub struct ExportInfo {
     /// Its name; the empty name asks for the default.
     pub name: String,
     /// For people.
@@ -21,11 +21,11 @@ pub struct Offer {
 }
 
 /// Where negotiation finds what is served.
-pub trait Catalogue {
+pub trait ExportLookup {
     /// The export of that name, or the default one for the empty name.
-    fn find(&self, name: &str) -> Option<Offer>;
+    fn find(&self, name: &str) -> Option<ExportInfo>;
     /// All of them.
-    fn list(&self) -> Vec<Offer>;
+    fn list(&self) -> Vec<ExportInfo>;
 }
 
 /// What the connection has agreed on with TLS.
@@ -57,7 +57,7 @@ pub enum Next {
 /// What was negotiated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Agreed {
-    /// The export's name, as the catalogue knows it.
+    /// The export's name, as the exports knows it.
     pub export: String,
     /// How replies look.
     pub style: Style,
@@ -109,12 +109,12 @@ impl Handshake {
     pub fn step(
         &mut self,
         bytes: &[u8],
-        catalogue: &dyn Catalogue,
+        exports: &dyn ExportLookup,
         out: &mut Vec<u8>,
     ) -> (usize, Next) {
         let mut rest = Bytes(bytes);
         let next = if self.greeted {
-            self.option(&mut rest, catalogue, out)
+            self.option(&mut rest, exports, out)
         } else {
             self.greeting(&mut rest)
         };
@@ -138,7 +138,7 @@ impl Handshake {
     fn option(
         &mut self,
         rest: &mut Bytes,
-        catalogue: &dyn Catalogue,
+        exports: &dyn ExportLookup,
         out: &mut Vec<u8>,
     ) -> Option<Next> {
         if rest.u64()? != OPTION_MAGIC {
@@ -154,14 +154,14 @@ impl Handshake {
         if self.options > MAX_OPTIONS {
             return Some(Next::Close("more than 1000 options"));
         }
-        Some(self.answer(kind, data, catalogue, out))
+        Some(self.answer(kind, data, exports, out))
     }
 
     fn answer(
         &mut self,
         kind: u32,
         data: &[u8],
-        catalogue: &dyn Catalogue,
+        exports: &dyn ExportLookup,
         out: &mut Vec<u8>,
     ) -> Next {
         let mut say = |reply, payload: &[u8]| option_reply(kind, reply, payload, out);
@@ -173,12 +173,12 @@ impl Handshake {
             return Next::More;
         }
         match kind {
-            option::EXPORT_NAME => return self.export_name(data, catalogue, out),
+            option::EXPORT_NAME => return self.export_name(data, exports, out),
             option::ABORT => {
                 say(reply::ACK, b"");
                 return Next::Close("the client ended the negotiation");
             }
-            option::LIST => self.list(data, catalogue, out),
+            option::LIST => self.list(data, exports, out),
             option::STARTTLS => match self.tls {
                 _ if !data.is_empty() => say(reply::ERR_INVALID, b"STARTTLS takes no data"),
                 Tls::Unavailable => say(reply::ERR_POLICY, b"this server has no TLS certificate"),
@@ -188,7 +188,7 @@ impl Handshake {
                     return Next::StartTls;
                 }
             },
-            option::INFO | option::GO => return self.go(kind, data, catalogue, out),
+            option::INFO | option::GO => return self.go(kind, data, exports, out),
             option::STRUCTURED_REPLY | option::EXTENDED_HEADERS => {
                 let wanted = if kind == option::EXTENDED_HEADERS {
                     Style::Extended
@@ -205,7 +205,7 @@ impl Handshake {
                 }
             }
             option::LIST_META_CONTEXT | option::SET_META_CONTEXT => {
-                self.meta_context(kind, data, catalogue, out);
+                self.meta_context(kind, data, exports, out);
             }
             _ => say(
                 reply::ERR_UNSUP,
@@ -215,65 +215,65 @@ impl Handshake {
         Next::More
     }
 
-    fn export_name(&self, data: &[u8], catalogue: &dyn Catalogue, out: &mut Vec<u8>) -> Next {
+    fn export_name(&self, data: &[u8], exports: &dyn ExportLookup, out: &mut Vec<u8>) -> Next {
         let found = std::str::from_utf8(data)
             .ok()
             .filter(|name| name.len() <= MAX_STRING)
-            .and_then(|name| catalogue.find(name));
-        let Some(offer) = found else {
+            .and_then(|name| exports.find(name));
+        let Some(info) = found else {
             return Next::Close("the client wants an export that is not served");
         };
-        out.extend(offer.size.to_be_bytes());
-        out.extend(offer.flags.to_be_bytes());
+        out.extend(info.size.to_be_bytes());
+        out.extend(info.flags.to_be_bytes());
         if self.zeroes {
             out.extend([0; 124]);
         }
-        self.agreed(offer)
+        self.agreed(info)
     }
 
-    fn agreed(&self, offer: Offer) -> Next {
+    fn agreed(&self, info: ExportInfo) -> Next {
         Next::Transmission(Agreed {
-            allocation: self.context.as_deref() == Some(&offer.name),
-            export: offer.name,
+            allocation: self.context.as_deref() == Some(&info.name),
+            export: info.name,
             style: self.style,
         })
     }
 
-    fn list(&self, data: &[u8], catalogue: &dyn Catalogue, out: &mut Vec<u8>) {
+    fn list(&self, data: &[u8], exports: &dyn ExportLookup, out: &mut Vec<u8>) {
         if !data.is_empty() {
             return option_reply(option::LIST, reply::ERR_INVALID, b"LIST takes no data", out);
         }
-        for offer in catalogue.list() {
+        for info in exports.list() {
             let mut payload = Vec::new();
-            string(&offer.name, &mut payload);
-            payload.extend(offer.description.as_bytes());
+            string(&info.name, &mut payload);
+            payload.extend(info.description.as_bytes());
             option_reply(option::LIST, reply::SERVER, &payload, out);
         }
         option_reply(option::LIST, reply::ACK, b"", out);
     }
 
-    fn go(&self, kind: u32, data: &[u8], catalogue: &dyn Catalogue, out: &mut Vec<u8>) -> Next {
+    fn go(&self, kind: u32, data: &[u8], exports: &dyn ExportLookup, out: &mut Vec<u8>) -> Next {
         let Some((name, wanted)) = parse_go(data) else {
             let why = b"expected a name and a list of information types";
             option_reply(kind, reply::ERR_INVALID, why, out);
             return Next::More;
         };
-        let Some(offer) = catalogue.find(name) else {
+        let Some(info) = exports.find(name) else {
             let why = b"no export of that name is served";
             option_reply(kind, reply::ERR_UNKNOWN, why, out);
             return Next::More;
         };
         let mut payload = Vec::from(info::EXPORT.to_be_bytes());
-        payload.extend(offer.size.to_be_bytes());
-        payload.extend(offer.flags.to_be_bytes());
+        payload.extend(info.size.to_be_bytes());
+        payload.extend(info.flags.to_be_bytes());
         option_reply(kind, reply::INFO, &payload, out);
         for what in wanted {
             payload.clear();
             payload.extend(what.to_be_bytes());
             match what {
-                info::NAME => payload.extend(offer.name.as_bytes()),
-                info::DESCRIPTION if !offer.description.is_empty() => {
-                    payload.extend(offer.description.as_bytes());
+                info::NAME => payload.extend(info.name.as_bytes()),
+                info::DESCRIPTION if !info.description.is_empty() => {
+                    payload.extend(info.description.as_bytes());
                 }
                 info::BLOCK_SIZE => {
                     for size in [1, PREFERRED_BLOCK, MAX_PAYLOAD] {
@@ -286,7 +286,7 @@ impl Handshake {
         }
         option_reply(kind, reply::ACK, b"", out);
         if kind == option::GO {
-            self.agreed(offer)
+            self.agreed(info)
         } else {
             Next::More
         }
@@ -296,7 +296,7 @@ impl Handshake {
         &mut self,
         kind: u32,
         data: &[u8],
-        catalogue: &dyn Catalogue,
+        exports: &dyn ExportLookup,
         out: &mut Vec<u8>,
     ) {
         let set = kind == option::SET_META_CONTEXT;
@@ -311,7 +311,7 @@ impl Handshake {
             let why = b"expected a name and a list of queries";
             return option_reply(kind, reply::ERR_INVALID, why, out);
         };
-        let Some(offer) = catalogue.find(name) else {
+        let Some(info) = exports.find(name) else {
             let why = b"no export of that name is served";
             return option_reply(kind, reply::ERR_UNKNOWN, why, out);
         };
@@ -322,7 +322,7 @@ impl Handshake {
             payload.extend(BASE_ALLOCATION.as_bytes());
             option_reply(kind, reply::META_CONTEXT, &payload, out);
             if set {
-                self.context = Some(offer.name);
+                self.context = Some(info.name);
             }
         }
         option_reply(kind, reply::ACK, b"", out);

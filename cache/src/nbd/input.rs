@@ -31,13 +31,13 @@ impl Input {
         }
     }
 
-    /// So many bytes have been put into the room.
+    /// So many bytes were put into the [`free_space`](Self::free_space).
     pub fn arrived(&mut self, count: usize) {
         self.end += count;
     }
 
-    /// Room behind what is pending, which is moved to the front if it is in the way.
-    pub fn room(&mut self) -> &mut [u8] {
+    /// Space behind what is pending, which is moved to the front when the end of the buffer is reached.
+    pub fn free_space(&mut self) -> &mut [u8] {
         if self.end == self.bytes.len() {
             self.bytes.copy_within(self.start..self.end, 0);
             self.end -= self.start;

@@ -1,9 +1,9 @@
 //! The negotiation with a client, from its bytes.
 
-use super::catalogue::{Identity, View};
-use super::connection::Context;
+use super::context::Context;
 use super::handshake::{Agreed, Handshake, Next, Tls};
 use super::input::Input;
+use super::registry::{Identity, View};
 use super::transport::Transport;
 use std::io;
 use std::sync::Arc;
@@ -23,11 +23,11 @@ pub fn negotiate(
         (Some(_), true) => Tls::Required,
     };
     let mut view = View {
-        table: Arc::clone(&context.exports),
+        registry: Arc::clone(&context.exports),
         identity: if context.certified {
             Identity::Certified(Vec::new())
         } else {
-            Identity::Anybody
+            Identity::Anonymous
         },
     };
     let mut out = Vec::new();
@@ -70,10 +70,10 @@ pub fn negotiate(
                 send_all(transport, &mut out, deadline)?;
                 // What already arrived are requests.
                 let count = option.len();
-                let room = input.room().get_mut(..count).ok_or_else(|| {
+                let free = input.free_space().get_mut(..count).ok_or_else(|| {
                     io::Error::other("more requests than fit before the negotiation's end")
                 })?;
-                room.copy_from_slice(&option);
+                free.copy_from_slice(&option);
                 input.arrived(count);
                 return Ok(Some((agreed, view)));
             }
@@ -83,7 +83,7 @@ pub fn negotiate(
             Ok(0) => return Ok(None),
             Ok(count) => option.extend(&chunk[..count]),
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                transport.wait(true, transport.unsent(), [None; 2], deadline)?;
+                transport.wait(true, transport.has_unsent(), [None; 2], deadline)?;
                 transport.flush()?;
             }
             Err(e) => return Err(e),
@@ -96,7 +96,7 @@ fn send_all(
     out: &mut Vec<u8>,
     deadline: Option<Instant>,
 ) -> io::Result<()> {
-    while !out.is_empty() || transport.unsent() {
+    while !out.is_empty() || transport.has_unsent() {
         match transport.send(&[io::IoSlice::new(out)]) {
             Ok(count) => {
                 out.drain(..count);

@@ -143,11 +143,11 @@ impl Transport {
     }
 
     /// Whether bytes that were accepted for sending are still here.
-    pub fn unsent(&self) -> bool {
+    pub fn has_unsent(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.wants_write())
     }
 
-    /// Sends what [`unsent`](Self::unsent) tells of, as far as it fits.
+    /// Sends what [`has_unsent`](Self::has_unsent) tells of, as far as it fits.
     pub fn flush(&mut self) -> io::Result<()> {
         if let Some(tls) = &mut self.tls {
             self.sent += flush_tls(tls, self.socket.as_fd())?;

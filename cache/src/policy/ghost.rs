@@ -10,13 +10,13 @@ const WAYS: usize = 16;
 
 /// How a block went: the low two bits of what is remembered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Gone {
+pub(crate) enum EvictionReason {
     /// Evicted as a newcomer.
-    New,
+    Probationary,
     /// Evicted although it had proved its use.
-    Proven,
+    Protected,
     /// Taken out by a hit.
-    Taken,
+    Promoted,
 }
 
 const HOW: u16 = 3;
@@ -57,12 +57,12 @@ impl Ghost {
         self.buckets.get_mut(at)
     }
 
-    pub(crate) fn remember(&mut self, hash: u64, how: Gone) {
+    pub(crate) fn remember(&mut self, hash: u64, how: EvictionReason) {
         let what = fingerprint(hash);
         let how = match how {
-            Gone::New => 1,
-            Gone::Proven => 2,
-            Gone::Taken => 3,
+            EvictionReason::Probationary => 1,
+            EvictionReason::Protected => 2,
+            EvictionReason::Promoted => 3,
         };
         if let Some(bucket) = self.bucket(hash) {
             // Known already: it becomes the newest. Otherwise the oldest goes.
@@ -73,7 +73,7 @@ impl Ghost {
     }
 
     /// Was it here, and how did it go? It is forgotten, as it is here again.
-    pub(crate) fn recall(&mut self, hash: u64) -> Option<Gone> {
+    pub(crate) fn recall(&mut self, hash: u64) -> Option<EvictionReason> {
         let what = fingerprint(hash);
         let bucket = self.bucket(hash)?;
         let found = find(bucket, what)?;
@@ -81,9 +81,9 @@ impl Ghost {
         bucket[found..].rotate_left(1);
         bucket[WAYS - 1] = 0;
         Some(match how {
-            1 => Gone::New,
-            2 => Gone::Proven,
-            _ => Gone::Taken,
+            1 => EvictionReason::Probationary,
+            2 => EvictionReason::Protected,
+            _ => EvictionReason::Promoted,
         })
     }
 }
@@ -106,14 +106,16 @@ mod tests {
     #[test]
     fn recalls_once_and_how() {
         let mut ghost = Ghost::default();
-        ghost.remember(hash(1), Gone::New);
+        ghost.remember(hash(1), EvictionReason::Probationary);
         assert_eq!(ghost.recall(hash(1)), None, "without room nothing is known");
         ghost.resize(1024);
         assert_eq!(ghost.capacity(), 1024);
-        (0..20).for_each(|n| ghost.remember(hash(n), Gone::New));
-        ghost.remember(hash(3), Gone::Taken);
-        assert_eq!(ghost.recall(hash(3)), Some(Gone::Taken));
-        assert!((0..20).all(|n| n == 3 || ghost.recall(hash(n)) == Some(Gone::New)));
+        (0..20).for_each(|n| ghost.remember(hash(n), EvictionReason::Probationary));
+        ghost.remember(hash(3), EvictionReason::Promoted);
+        assert_eq!(ghost.recall(hash(3)), Some(EvictionReason::Promoted));
+        assert!(
+            (0..20).all(|n| n == 3 || ghost.recall(hash(n)) == Some(EvictionReason::Probationary))
+        );
         assert!((0..20).all(|n| ghost.recall(hash(n)).is_none()));
     }
 
@@ -121,7 +123,7 @@ mod tests {
     fn the_oldest_go_first_and_few_are_mistaken() {
         let mut ghost = Ghost::default();
         ghost.resize(8192);
-        (0..16384).for_each(|n| ghost.remember(hash(n), Gone::Proven));
+        (0..16384).for_each(|n| ghost.remember(hash(n), EvictionReason::Protected));
         let mut known = |from, to| {
             (from..to)
                 .filter(|n| ghost.recall(hash(*n)).is_some())

@@ -4,47 +4,47 @@
 //! owner (see [`crate::index`]) takes it off, so an element may be a block that is being filled, or one that
 //! somebody has just removed from the index; those cannot be evicted and are passed over.
 
-mod balance;
+mod adaptive_split;
 mod ghost;
 
 use crate::block::Key;
-use crate::cache::Policy;
-use crate::index::{Index, Place};
-use crate::store::{Chain, Links, List, MemoryStore, NIL, Owner};
-use balance::Balance;
-use ghost::{Ghost, Gone};
+use crate::config::Policy;
+use crate::index::{Index, Location};
+use crate::store::{FreeList, Links, List, MemoryStore, NIL, SlotMeta};
+use adaptive_split::AdaptiveSplit;
+use ghost::{EvictionReason, Ghost};
 
 /// Newcomers, and blocks that proved their use.
-const NEW: usize = 0;
-const PROVEN: usize = 1;
+const PROBATIONARY: usize = 0;
+const PROTECTED: usize = 1;
 
 /// S3-FIFO's small queue, in percent of the pool.
 const SMALL_PERCENT: u64 = 10;
 
 /// A pool's part of the memory store.
 #[derive(Default)]
-pub(crate) struct Shelf {
+pub(crate) struct PoolPolicy {
     policy: Policy,
     lists: [List; 2],
     /// SIEVE's hand; [`NIL`] is at the oldest.
     hand: Option<u32>,
     ghost: Ghost,
-    balance: Balance,
+    split: AdaptiveSplit,
     /// Free slots that the pool holds.
-    pub(crate) spare: Chain,
+    pub(crate) free: FreeList,
     /// The pool is being destroyed: nothing comes in.
     pub(crate) closed: bool,
 }
 
 /// What became of a block that was looked at.
-enum Judged {
+enum EvictionStep {
     /// Not a block now, or not any more.
-    Passed,
+    Skipped,
     Spared,
     Evicted,
 }
 
-impl Shelf {
+impl PoolPolicy {
     pub(crate) fn new(policy: Policy) -> Self {
         Self {
             policy,
@@ -61,7 +61,7 @@ impl Shelf {
 
     /// Slots in the lists: blocks, and slots being filled or given back.
     pub(crate) const fn len(&self) -> u32 {
-        self.lists[NEW].len() + self.lists[PROVEN].len()
+        self.lists[PROBATIONARY].len() + self.lists[PROTECTED].len()
     }
 
     /// Heap bytes.
@@ -77,29 +77,29 @@ impl Shelf {
         key: Key,
         hash: u64,
     ) -> Option<u32> {
-        let slot = self.spare.pop(store)?;
+        let slot = self.free.pop(store)?;
         let list = match self.policy {
-            Policy::Fifo | Policy::Sieve => NEW,
+            Policy::Fifo | Policy::Sieve => PROBATIONARY,
             Policy::Ghost | Policy::S3Fifo => match self.ghost.recall(hash) {
-                None => NEW,
+                None => PROBATIONARY,
                 Some(how) => {
-                    self.balance.returned(how, self.len());
-                    PROVEN
+                    self.split.returned(how, self.len());
+                    PROTECTED
                 }
             },
         };
         store.set_key(slot, key);
-        let time = self.balance.now();
-        store.set_owner(slot, Owner { pool, list, time });
+        let time = self.split.now();
+        store.set_meta(slot, SlotMeta { pool, list, time });
         self.lists[list].push(store, slot);
         self.size_ghost();
         Some(slot)
     }
 
     /// A hit took the block out (exclusive caches): remembered, as it was of use.
-    pub(crate) fn taken(&mut self, hash: u64) {
+    pub(crate) fn promoted(&mut self, hash: u64) {
         if self.policy == Policy::Ghost {
-            self.ghost.remember(hash, Gone::Taken);
+            self.ghost.remember(hash, EvictionReason::Promoted);
         }
     }
 
@@ -121,29 +121,29 @@ impl Shelf {
         if self.hand == Some(slot) {
             self.hand = Some(store.newer(slot)).filter(|s| *s != NIL);
         }
-        self.lists[store.owner(slot).list].remove(store, slot);
+        self.lists[store.meta(slot).list].remove(store, slot);
     }
 
     /// Puts a slot that came from another pool of the VM at the newest end.
     pub(crate) fn adopt(&mut self, store: &MemoryStore, pool: u32, slot: u32) {
-        let owner = Owner {
+        let meta = SlotMeta {
             pool,
-            list: NEW,
-            time: self.balance.now(),
+            list: PROBATIONARY,
+            time: self.split.now(),
         };
-        store.set_owner(slot, owner);
-        self.lists[NEW].push(store, slot);
+        store.set_meta(slot, meta);
+        self.lists[PROBATIONARY].push(store, slot);
     }
 
     /// Puts `new` where `old` is.
     pub(crate) fn replace(&mut self, store: &MemoryStore, old: u32, new: u32) {
-        let owner = store.owner(old);
+        let meta = store.meta(old);
         if self.hand == Some(old) {
             self.hand = Some(new);
         }
         store.set_key(new, store.key(old));
-        store.set_owner(new, owner);
-        self.lists[owner.list].replace(store, old, new);
+        store.set_meta(new, meta);
+        self.lists[meta.list].replace(store, old, new);
     }
 
     /// Every slot in the lists, oldest first.
@@ -160,8 +160,13 @@ impl Shelf {
 
     /// Gives up to `want` slots: spare ones, then those of the blocks that go first. The second number is how
     /// many blocks went.
-    pub(crate) fn evict(&mut self, store: &MemoryStore, index: &Index, want: u32) -> (Chain, u32) {
-        let mut freed = self.spare.split(store, want);
+    pub(crate) fn evict(
+        &mut self,
+        store: &MemoryStore,
+        index: &Index,
+        want: u32,
+    ) -> (FreeList, u32) {
+        let mut freed = self.free.split(store, want);
         let mut evicted = 0;
         let mut cursor = [NIL; 2];
         // A block is spared at most MAX_USES times in a row; the rest is for those that cannot be evicted.
@@ -170,8 +175,8 @@ impl Shelf {
             steps -= 1;
             let list = self.list_to_evict_from(store);
             let at = match (self.policy, list, self.hand) {
-                (Policy::Sieve, NEW, Some(hand)) => hand,
-                (Policy::Sieve, NEW, None) => self.lists[NEW].oldest(),
+                (Policy::Sieve, PROBATIONARY, Some(hand)) => hand,
+                (Policy::Sieve, PROBATIONARY, None) => self.lists[PROBATIONARY].oldest(),
                 _ if cursor[list] == NIL => self.lists[list].oldest(),
                 _ => cursor[list],
             };
@@ -179,13 +184,13 @@ impl Shelf {
                 break;
             }
             let next = store.newer(at);
-            let judged = self.judge(store, index, list, at);
-            if matches!(judged, Judged::Evicted) {
+            let step = self.evict_or_spare(store, index, list, at);
+            if matches!(step, EvictionStep::Evicted) {
                 freed.push(store, at);
                 evicted += 1;
             }
             cursor[list] = next;
-            if self.policy == Policy::Sieve && list == NEW {
+            if self.policy == Policy::Sieve && list == PROBATIONARY {
                 self.hand = Some(next).filter(|s| *s != NIL);
             }
         }
@@ -193,14 +198,15 @@ impl Shelf {
     }
 
     fn list_to_evict_from(&self, store: &MemoryStore) -> usize {
-        let (new, proven) = (self.lists[NEW].len(), self.lists[PROVEN].len());
+        let (new, proven) = (self.lists[PROBATIONARY].len(), self.lists[PROTECTED].len());
         let from_proven = match self.policy {
             _ if new == 0 || proven == 0 => new == 0,
             // One list; what another policy left in the second goes first.
             Policy::Fifo | Policy::Sieve => true,
             Policy::Ghost => {
-                let [new, proven] = [NEW, PROVEN].map(|l| store.owner(self.lists[l].oldest()).time);
-                self.balance.proven_goes(new, proven)
+                let [new, proven] =
+                    [PROBATIONARY, PROTECTED].map(|l| store.meta(self.lists[l].oldest()).time);
+                self.split.evicts_protected(new, proven)
             }
             Policy::S3Fifo => {
                 u64::from(new) * 100 < (u64::from(new) + u64::from(proven)) * SMALL_PERCENT
@@ -210,39 +216,47 @@ impl Shelf {
     }
 
     /// Evicts a block, or spares it as its use demands.
-    fn judge(&mut self, store: &MemoryStore, index: &Index, list: usize, slot: u32) -> Judged {
+    fn evict_or_spare(
+        &mut self,
+        store: &MemoryStore,
+        index: &Index,
+        list: usize,
+        slot: u32,
+    ) -> EvictionStep {
         let mut entry = index.lock(store.key(slot));
-        let Some(spot) = entry.find_at(Place::memory(slot)) else {
-            return Judged::Passed;
+        let Some(entry_ref) = entry.find_at(Location::memory(slot)) else {
+            return EvictionStep::Skipped;
         };
-        let uses = entry.uses(spot);
+        let uses = entry.uses(entry_ref);
         let spared = match (self.policy, list) {
             (Policy::Fifo | Policy::Ghost, _) => None,
-            (Policy::Sieve, _) | (Policy::S3Fifo, NEW) => (uses > 0).then_some(0),
+            (Policy::Sieve, _) | (Policy::S3Fifo, PROBATIONARY) => (uses > 0).then_some(0),
             (Policy::S3Fifo, _) => uses.checked_sub(1),
         };
         let hash = entry.hash();
         if let Some(uses) = spared {
-            entry.set_uses(spot, uses);
+            entry.set_uses(entry_ref, uses);
             drop(entry);
             if self.policy == Policy::S3Fifo {
-                let owner = store.owner(slot);
+                let meta = store.meta(slot);
                 self.unlink(store, slot);
-                let list = PROVEN;
-                store.set_owner(slot, Owner { list, ..owner });
-                self.lists[PROVEN].push(store, slot);
+                let list = PROTECTED;
+                store.set_meta(slot, SlotMeta { list, ..meta });
+                self.lists[PROTECTED].push(store, slot);
             }
-            return Judged::Spared;
+            return EvictionStep::Spared;
         }
-        entry.remove(spot);
+        entry.remove(entry_ref);
         drop(entry);
         self.unlink(store, slot);
         match (self.policy, list) {
-            (Policy::Ghost | Policy::S3Fifo, NEW) => self.ghost.remember(hash, Gone::New),
-            (Policy::Ghost, _) => self.ghost.remember(hash, Gone::Proven),
+            (Policy::Ghost | Policy::S3Fifo, PROBATIONARY) => {
+                self.ghost.remember(hash, EvictionReason::Probationary)
+            }
+            (Policy::Ghost, _) => self.ghost.remember(hash, EvictionReason::Protected),
             _ => {}
         }
-        self.balance.evicted(list, self.len());
-        Judged::Evicted
+        self.split.evicted(list, self.len());
+        EvictionStep::Evicted
     }
 }

@@ -1,8 +1,8 @@
 //! OpenMetrics: the statistics as series. Names are the configuration's, escaped as labels want it.
 
-use super::service::Stats;
-use crate::nbd::ExportStats;
-use crate::{PoolStats, StoreStats};
+use super::api::Stats;
+use crate::cache::{PoolStats, StoreStats};
+use crate::frontend::VolumeStats;
 use justitia_metrics_http::label;
 use prometheus_client::encoding::{EncodeLabelSet, text::encode};
 use prometheus_client::metrics::counter::Counter;
@@ -72,18 +72,16 @@ const POOL_COUNTS: [Metric<PoolStats>; 5] = [
         p.counts.invalidations
     }),
 ];
-const DISK_COUNTS: [Metric<ExportStats>; 7] = [
+const DISK_COUNTS: [Metric<VolumeStats>; 7] = [
     ("disk_reads", "READ requests answered", |e| e.reads),
     ("disk_read_bytes", "Bytes read", |e| e.read_bytes),
+    ("disk_inline_hits", "READs answered without waiting", |e| {
+        e.inline_hits
+    }),
     (
-        "disk_reads_at_once",
-        "READs answered without waiting",
-        |e| e.reads_at_once,
-    ),
-    (
-        "disk_by_workers",
+        "disk_offloaded_requests",
         "Requests that waited for a thread",
-        |e| e.by_workers,
+        |e| e.offloaded_requests,
     ),
     ("disk_writes", "Writes, trims and zeroings answered", |e| {
         e.writes
@@ -217,7 +215,9 @@ fn counts<L: Clone + Eq + Hash, T>(rows: &[(L, &T)], value: fn(&T) -> u64) -> Fa
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Cache, CacheConfig, Policy, PoolSpec, Weight};
+    use crate::cache::Cache;
+    use crate::config::{CacheConfig, Policy, PoolSpec};
+    use justitia_share::Weight;
 
     #[test]
     fn promtool_finds_nothing_to_criticise_whatever_the_names() {
@@ -230,13 +230,13 @@ mod tests {
         cache.create_pool(vm, hostile, PoolSpec::default()).unwrap();
         let stats = Stats {
             cache: cache.stats(),
-            exports: vec![ExportStats {
+            exports: vec![VolumeStats {
                 name: "d\\\"".into(),
                 reads: 7,
-                ..ExportStats::default()
+                ..VolumeStats::default()
             }],
             clients: 3,
-            io_uring_refused: None,
+            io_uring_unsupported: None,
         };
         let text = text(&stats).unwrap();
         assert!(text.ends_with("# EOF\n"));

@@ -1,20 +1,26 @@
-//! The daemon: a configuration becomes a cache with disks behind sockets, controlled and observed while it
-//! runs.
+//! The daemon: a configuration becomes a cache with disks behind sockets, controlled and observed while it runs.
 
 pub mod bench;
 
+mod api;
+mod change;
 mod config;
 mod control;
+mod daemon;
+mod error;
 mod metrics;
 mod service;
 mod show;
 mod size;
+mod vms;
 
 #[cfg(test)]
 mod test;
 
+pub use api::{ControlRequest, ControlResponse, Stats};
 pub use config::{Config, ConfigError, DiskConfig, Listen, PoolConfig, VmConfig};
-pub use control::{Ask, AskError, Reply, ask, default_control_path, make_directory_of};
-pub use service::{ServeError, Service, Stats};
+pub use control::{ControlError, default_control_path, make_directory_of, send_request};
+pub use error::ServeError;
+pub use service::Service;
 pub use show::show;
 pub use size::Size;

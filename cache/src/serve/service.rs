@@ -1,139 +1,24 @@
-//! The running daemon.
+//! A running daemon, from its start to its end.
 
-use super::config::{Config, DiskConfig, NAME, VmConfig, is_name};
-use super::control::{Answers, Ask, answer, make_directory_of};
+use super::api::{ControlHandler, Stats};
+use super::config::Config;
+use super::control::ControlServer;
+use super::daemon::Daemon;
+use super::error::ServeError;
 use super::metrics;
-use crate::backing::{OpenError, OpenOptions, RawDisk};
-use crate::nbd::{
-    Export, ExportStats, Limits, ListenError, Served, Server, Tenant, TlsError, unix_listener,
-};
-use crate::{
-    Cache, CacheError, CacheStats, CachedDisk, PoolId, PoolSpec, VmId, Weight, WeightError,
-};
-use parking_lot::Mutex;
-use rustix::net::{Shutdown, shutdown};
-use serde::Serialize;
-use std::collections::BTreeMap;
+use crate::cache::Cache;
+use crate::nbd::{Limits, Server};
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
-
-/// Clients of the control socket at a time.
-const CONTROL_CLIENTS: usize = 32;
-
-/// Why the daemon cannot start, or refused a change.
-#[derive(Debug, thiserror::Error)]
-pub enum ServeError {
-    /// The cache.
-    #[error(transparent)]
-    Cache(#[from] CacheError),
-    /// An image.
-    #[error(transparent)]
-    Open(#[from] OpenError),
-    /// A socket.
-    #[error(transparent)]
-    Listen(#[from] ListenError),
-    /// The certificates.
-    #[error(transparent)]
-    Tls(#[from] TlsError),
-    /// A weight.
-    #[error(transparent)]
-    Weight(#[from] WeightError),
-    /// No VM of that name.
-    #[error("expected the name of a VM that is served, found {found:?}; there are: {known}")]
-    NoVm {
-        /// What was asked for.
-        found: String,
-        /// What there is.
-        known: String,
-    },
-    /// No pool of that name.
-    #[error("expected the name of a pool of VM {vm:?}, found {found:?}; there are: {known}")]
-    NoPool {
-        /// The VM.
-        vm: String,
-        /// What was asked for.
-        found: String,
-        /// What there is.
-        known: String,
-    },
-    /// A pool of that name.
-    #[error("expected a new name for a pool of VM {vm:?}, found {found:?}, which exists")]
-    PoolExists {
-        /// The VM.
-        vm: String,
-        /// What was asked for.
-        found: String,
-    },
-    /// A name that cannot be given.
-    #[error("expected a name of {NAME}, found {found:?}")]
-    Name {
-        /// What was asked for.
-        found: String,
-    },
-    /// Metrics cannot be served.
-    #[error("cannot serve metrics on {address}: {source}")]
-    Metrics {
-        /// Where.
-        address: SocketAddr,
-        /// Why not.
-        source: io::Error,
-    },
-    /// A thread cannot be started, or a directory made.
-    #[error("{what}: {source}")]
-    Io {
-        /// What was tried.
-        what: &'static str,
-        /// Why it failed.
-        source: io::Error,
-    },
-}
-
-/// What the daemon tells about itself.
-#[derive(Clone, Debug, Serialize)]
-pub struct Stats {
-    /// The cache.
-    pub cache: CacheStats,
-    /// The disks that are served.
-    pub exports: Vec<ExportStats>,
-    /// NBD clients at this moment.
-    pub clients: usize,
-    /// Why this host refuses io_uring, if it does: worker threads read and write disks then.
-    pub io_uring_refused: Option<&'static str>,
-}
 
 /// A running daemon.
 pub struct Service {
-    inner: Arc<Inner>,
-    control: Option<Control>,
+    daemon: Arc<Daemon>,
+    control: Option<ControlServer>,
     metrics: Option<justitia_metrics_http::Server>,
     tcp: Option<SocketAddr>,
-}
-
-struct Inner {
-    cache: Arc<Cache>,
-    servers: Vec<Server>,
-    exports: Vec<Arc<Export>>,
-    vms: Mutex<BTreeMap<String, Vm>>,
-}
-
-struct Vm {
-    id: VmId,
-    tenant: Arc<Tenant>,
-    pools: BTreeMap<String, (PoolId, PoolSpec)>,
-    exports: Vec<Arc<Export>>,
-}
-
-struct Control {
-    socket: OwnedFd,
-    path: PathBuf,
-    closing: Arc<AtomicBool>,
-    thread: std::thread::JoinHandle<()>,
 }
 
 impl Service {
@@ -150,59 +35,24 @@ impl Service {
     }
 
     fn start_with(cache: Arc<Cache>, config: &Config) -> Result<Self, ServeError> {
-        let limits = Limits::default();
-        let all = Server::new(limits, config.tls.as_ref())?;
-        let mut inner = Inner {
-            cache,
-            servers: Vec::new(),
-            exports: Vec::new(),
-            vms: Mutex::default(),
-        };
-        for vm in &config.vms {
-            let entry = inner.add_vm(vm)?;
-            for export in &entry.exports {
-                all.add(Arc::clone(export));
-            }
-            if let Some(socket) = &vm.socket {
-                let own = all.sibling();
-                for export in &entry.exports {
-                    own.add(Arc::clone(export));
-                }
-                own.listen_unix(socket)?;
-                inner.servers.push(own);
-            }
-            inner.exports.extend(entry.exports.iter().cloned());
-            inner.vms.get_mut().insert(vm.name.clone(), entry);
-        }
-        if let Some(path) = &config.listen.unix {
-            all.listen_unix(path)?;
-        }
-        let tcp = config
-            .listen
-            .tcp
-            .map(|address| all.listen_tcp(address, config.listen.insecure))
-            .transpose()?;
-        if let (Some(address), true) = (tcp, config.listen.insecure) {
-            tracing::warn!("insecure: whoever reaches {address} can read and write every disk");
-        }
-        // Last of the servers: it is the one whose end flushes all disks.
-        inner.servers.push(all);
-        let inner = Arc::new(inner);
+        let mut daemon = Daemon::new(cache);
+        let tcp = start_servers(&mut daemon, config)?;
+        let daemon = Arc::new(daemon);
         let control = config
             .control
             .as_ref()
-            .map(|path| Control::start(path, Arc::clone(&inner)))
+            .map(|path| ControlServer::start(path, Arc::<Daemon>::clone(&daemon)))
             .transpose()?;
         let metrics = config
             .metrics
             .map(|address| {
-                let from = Arc::clone(&inner);
+                let from = Arc::clone(&daemon);
                 justitia_metrics_http::Server::start(address, move || metrics::text(&from.stats()))
                     .map_err(|source| ServeError::Metrics { address, source })
             })
             .transpose()?;
         Ok(Self {
-            inner,
+            daemon,
             control,
             metrics,
             tcp,
@@ -218,13 +68,13 @@ impl Service {
     /// The cache behind it.
     #[must_use]
     pub fn cache(&self) -> &Arc<Cache> {
-        &self.inner.cache
+        &self.daemon.cache
     }
 
     /// Everything there is to tell.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.inner.stats()
+        self.daemon.stats()
     }
 
     /// The address on which metrics are served, with the port that was chosen if it was 0.
@@ -235,263 +85,56 @@ impl Service {
             .map(justitia_metrics_http::Server::address)
     }
 
-    /// Changes something.
-    ///
-    /// # Errors
-    /// When it is refused.
-    pub fn change(&self, ask: &Ask) -> Result<(), ServeError> {
-        self.inner.change(ask)
-    }
-
-    /// Ends: requests in flight are finished, disks flushed, sockets and the SSD store's file removed.
+    /// Ends: requests in flight are finished, disks flushed, sockets and the SSD store's file removed. Clients that do
+    /// not take their replies within `timeout` are disconnected.
     ///
     /// # Errors
     /// When a disk could not be flushed.
-    pub fn shut_down(self, patience: Duration) -> io::Result<()> {
+    pub fn shut_down(self, timeout: Duration) -> io::Result<()> {
         if let Some(control) = self.control {
-            control.closing.store(true, Ordering::SeqCst);
-            let _ = shutdown(&control.socket, Shutdown::Both);
-            let _ = control.thread.join();
-            let _ = std::fs::remove_file(control.path);
+            control.stop();
         }
         drop(self.metrics);
         let mut done = Ok(());
-        for server in &self.inner.servers {
-            done = server.shut_down(patience).and(done);
+        for server in &self.daemon.servers {
+            done = server.shut_down(timeout).and(done);
         }
         // Removes what the SSD store holds.
-        if let Err(e) = self.inner.cache.set_ssd(None) {
+        if let Err(e) = self.daemon.cache.set_ssd(None) {
             tracing::error!("cannot close the SSD store: {e}");
         }
         done
     }
 }
 
-impl Inner {
-    fn add_vm(&self, config: &VmConfig) -> Result<Vm, ServeError> {
-        let id = self
-            .cache
-            .add_vm(&config.name, config.weight, config.policy)?;
-        let first = self.cache.default_pool(id)?;
-        let mut pools = BTreeMap::from([("default".to_owned(), (first, PoolSpec::default()))]);
-        for pool in &config.pools {
-            let entry = if let Some((id, _)) = pools.get(&pool.name) {
-                self.cache.set_pool(*id, pool.spec)?;
-                (*id, pool.spec)
-            } else {
-                let id = self.cache.create_pool(id, &pool.name, pool.spec)?;
-                (id, pool.spec)
-            };
-            pools.insert(pool.name.clone(), entry);
+/// Adds the VMs, and starts their NBD servers: one for each VM that has a socket of its own, and one for all disks.
+/// Returns the TCP address of the latter.
+fn start_servers(daemon: &mut Daemon, config: &Config) -> Result<Option<SocketAddr>, ServeError> {
+    let all = Server::new(Limits::default(), config.tls.as_ref())?;
+    for vm in &config.vms {
+        let exports = daemon.add_vm(vm)?;
+        if let Some(socket) = &vm.socket {
+            let own = all.sibling();
+            exports.iter().for_each(|e| own.add(Arc::clone(e)));
+            own.listen_unix(socket)?;
+            daemon.servers.push(own);
         }
-        let tenant = Arc::new(Tenant::new(config.clients.clone()));
-        tenant.set_weight(config.weight);
-        let exports = config
-            .disks
-            .iter()
-            .map(|disk| self.add_disk(id, &tenant, config, disk))
-            .collect::<Result<_, _>>()?;
-        Ok(Vm {
-            id,
-            tenant,
-            pools,
-            exports,
-        })
+        exports.into_iter().for_each(|e| all.add(e));
     }
-
-    fn add_disk(
-        &self,
-        vm: VmId,
-        tenant: &Arc<Tenant>,
-        config: &VmConfig,
-        disk: &DiskConfig,
-    ) -> Result<Arc<Export>, ServeError> {
-        let options = OpenOptions {
-            read_only: disk.read_only,
-            direct: disk.direct,
-        };
-        let raw = Arc::new(RawDisk::open(&disk.image, options)?);
-        if disk.direct && !raw.is_direct() {
-            tracing::warn!(
-                "{}: the file system has no O_DIRECT: the host's page cache will hold the image, too",
-                disk.image.display()
-            );
-        }
-        let served = match disk.mode {
-            Some(mode) => {
-                let id = self.cache.add_disk(vm, &disk.name)?;
-                Served::Cached(CachedDisk::new(
-                    raw.clone(),
-                    Arc::clone(&self.cache),
-                    id,
-                    mode,
-                )?)
-            }
-            None => Served::Plain(raw.clone()),
-        };
-        let export = Export::new(&disk.name, served)
-            .description(&format!("disk {} of VM {}", disk.name, config.name))
-            .read_only(disk.read_only)
-            .tenant(tenant)
-            .allocation(raw);
-        Ok(Arc::new(export))
+    if let Some(path) = &config.listen.unix {
+        all.listen_unix(path)?;
     }
-}
-
-impl Answers for Inner {
-    fn stats(&self) -> Stats {
-        Stats {
-            cache: self.cache.stats(),
-            exports: self.exports.iter().map(|e| e.stats()).collect(),
-            clients: self.servers.iter().map(Server::clients).sum(),
-            io_uring_refused: crate::ring::refusal(),
-        }
+    let tcp = config
+        .listen
+        .tcp
+        .map(|address| all.listen_tcp(address, config.listen.insecure))
+        .transpose()?;
+    if let (Some(address), true) = (tcp, config.listen.insecure) {
+        tracing::warn!(
+            "insecure: every client that reaches {address} can read and write every disk"
+        );
     }
-
-    fn change(&self, ask: &Ask) -> Result<(), ServeError> {
-        let weight_of = |w: &Option<u64>| w.map(Weight::try_from).transpose();
-        let mut vms = self.vms.lock();
-        match ask {
-            Ask::Stats => {}
-            Ask::SetVm { vm, weight, policy } => {
-                let weight = weight_of(weight)?;
-                let vm = find(&mut vms, vm)?;
-                if let Some(weight) = weight {
-                    self.cache.set_vm_weight(vm.id, weight)?;
-                    vm.tenant.set_weight(weight);
-                }
-                if let Some(policy) = policy {
-                    self.cache.set_vm_policy(vm.id, *policy)?;
-                }
-            }
-            Ask::SetPool {
-                vm: name,
-                pool,
-                weight,
-                store,
-                create,
-            } => {
-                let weight = weight_of(weight)?;
-                let vm = find(&mut vms, name)?;
-                let with = |old: PoolSpec| PoolSpec {
-                    weight: weight.unwrap_or(old.weight),
-                    store: store.unwrap_or(old.store),
-                };
-                let entry = match vm.pools.get(pool) {
-                    Some(_) if *create => {
-                        return Err(ServeError::PoolExists {
-                            vm: name.clone(),
-                            found: pool.clone(),
-                        });
-                    }
-                    Some((id, old)) => {
-                        self.cache.set_pool(*id, with(*old))?;
-                        (*id, with(*old))
-                    }
-                    None if *create && !is_name(pool) => {
-                        return Err(ServeError::Name {
-                            found: pool.clone(),
-                        });
-                    }
-                    None if *create => {
-                        let spec = with(PoolSpec::default());
-                        (self.cache.create_pool(vm.id, pool, spec)?, spec)
-                    }
-                    None => return Err(no_pool(name, pool, vm)),
-                };
-                vm.pools.insert(pool.clone(), entry);
-            }
-            Ask::DestroyPool { vm: name, pool } => {
-                let vm = find(&mut vms, name)?;
-                let Some((id, _)) = vm.pools.get(pool) else {
-                    return Err(no_pool(name, pool, vm));
-                };
-                self.cache.destroy_pool(*id)?;
-                vm.pools.remove(pool);
-            }
-            Ask::SetStore { store, size } => {
-                // Shrinking evicts, which may take a while; names do not change by it.
-                drop(vms);
-                self.cache.resize(*store, size.0)?;
-            }
-        }
-        Ok(())
-    }
-}
-
-fn find<'a>(vms: &'a mut BTreeMap<String, Vm>, name: &str) -> Result<&'a mut Vm, ServeError> {
-    let known = list(vms.keys());
-    vms.get_mut(name).ok_or_else(|| ServeError::NoVm {
-        found: name.to_owned(),
-        known,
-    })
-}
-
-fn no_pool(name: &str, pool: &str, vm: &Vm) -> ServeError {
-    ServeError::NoPool {
-        vm: name.to_owned(),
-        found: pool.to_owned(),
-        known: list(vm.pools.keys()),
-    }
-}
-
-fn list<'a>(names: impl Iterator<Item = &'a String>) -> String {
-    names.map(String::as_str).collect::<Vec<_>>().join(", ")
-}
-
-impl Control {
-    fn start(path: &Path, inner: Arc<Inner>) -> Result<Self, ServeError> {
-        let io = |what| move |source| ServeError::Io { what, source };
-        make_directory_of(path).map_err(io("cannot make the control socket's directory"))?;
-        let socket = unix_listener(path)?;
-        let listener: UnixListener = socket
-            .as_fd()
-            .try_clone_to_owned()
-            .map_err(io("cannot listen on the control socket"))?
-            .into();
-        let closing = Arc::new(AtomicBool::new(false));
-        let flag = Arc::clone(&closing);
-        let thread = std::thread::Builder::new()
-            .name("justitia-ctl".into())
-            .spawn(move || accept(&listener, &inner, &flag))
-            .map_err(io("cannot start the control thread"))?;
-        Ok(Self {
-            socket,
-            path: path.to_owned(),
-            closing,
-            thread,
-        })
-    }
-}
-
-fn accept(listener: &UnixListener, inner: &Arc<Inner>, closing: &AtomicBool) {
-    let busy = Arc::new(AtomicUsize::new(0));
-    loop {
-        let accepted = listener.accept();
-        if closing.load(Ordering::SeqCst) {
-            return;
-        }
-        let Ok((stream, _)) = accepted else {
-            std::thread::sleep(Duration::from_millis(100));
-            continue;
-        };
-        if busy.fetch_add(1, Ordering::SeqCst) >= CONTROL_CLIENTS {
-            busy.fetch_sub(1, Ordering::SeqCst);
-            tracing::warn!("turned a control client away: there are {CONTROL_CLIENTS}");
-            continue;
-        }
-        let (inner, leaving) = (Arc::clone(inner), Arc::clone(&busy));
-        let started = std::thread::Builder::new()
-            .name("justitia-ctl".into())
-            .spawn(move || {
-                if let Err(e) = answer(stream, &*inner) {
-                    tracing::info!("a control client's connection broke: {e}");
-                }
-                leaving.fetch_sub(1, Ordering::SeqCst);
-            });
-        if let Err(e) = started {
-            busy.fetch_sub(1, Ordering::SeqCst);
-            tracing::error!("cannot start a thread for a control client: {e}");
-        }
-    }
+    // Last of the servers: it is the one whose end flushes all disks.
+    daemon.servers.push(all);
+    Ok(tcp)
 }

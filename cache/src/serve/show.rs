@@ -102,13 +102,13 @@ fn disks(stats: &Value, out: &mut String) -> std::fmt::Result {
             text(export, "name"),
             number(export, "reads"),
             size(export, "read_bytes"),
-            number(export, "reads_at_once"),
+            number(export, "inline_hits"),
             number(export, "writes"),
             size(export, "write_bytes"),
             number(export, "errors"),
         )?;
     }
-    if let Some(why) = stats["io_uring_refused"].as_str() {
+    if let Some(why) = stats["io_uring_unsupported"].as_str() {
         writeln!(
             out,
             "\nio_uring is refused here ({why}): threads that wait serve the disks"

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Mode, Policy, StoreKind};
+use crate::config::{Mode, Policy, StoreKind};
 use std::path::Path;
 
 fn errors(text: &str) -> String {
@@ -92,7 +92,7 @@ fn nothing_of_the_ssd_store_is_left_at_the_end() {
     std::fs::write(&image, [0; 8192]).unwrap();
     let mut config = Config::of_image(&image, "vm", &dir.path().join("nbd"));
     let path = dir.path().join("ssd");
-    config.cache.ssd = Some(crate::SsdConfig {
+    config.cache.ssd = Some(crate::config::SsdConfig {
         path: path.clone(),
         bytes: 1 << 20,
     });
@@ -245,7 +245,7 @@ fn questions_are_answered_or_refused_with_a_reason() {
     let control = dir.path().join("control");
     config.control = Some(control.clone());
     let service = Service::start(&config).unwrap();
-    let pool = |pool: &str, weight, create| Ask::SetPool {
+    let pool = |pool: &str, weight, create| ControlRequest::SetPool {
         vm: "vm".into(),
         pool: pool.into(),
         weight,
@@ -265,28 +265,28 @@ fn questions_are_answered_or_refused_with_a_reason() {
             Some("expected a weight from 1 to 10000"),
         ),
         (
-            Ask::DestroyPool {
+            ControlRequest::DestroyPool {
                 vm: "vm".into(),
                 pool: "default".into(),
             },
             Some("remove the VM"),
         ),
         (
-            Ask::DestroyPool {
+            ControlRequest::DestroyPool {
                 vm: "x".into(),
                 pool: "web".into(),
             },
             Some("there are: vm"),
         ),
         (
-            Ask::SetStore {
+            ControlRequest::SetStore {
                 store: StoreKind::Memory,
                 size: Size(4 << 20),
             },
             None,
         ),
         (
-            Ask::SetVm {
+            ControlRequest::SetVm {
                 vm: "vm".into(),
                 weight: Some(7),
                 policy: Some(Policy::Fifo),
@@ -294,14 +294,16 @@ fn questions_are_answered_or_refused_with_a_reason() {
             None,
         ),
     ] {
-        let told = ask(&control, &question).err().map(|e| e.to_string());
+        let told = send_request(&control, &question)
+            .err()
+            .map(|e| e.to_string());
         match (told, refused) {
             (None, None) => {}
             (Some(told), Some(refused)) => assert!(told.contains(refused), "{told}"),
             (told, _) => panic!("{question:?}: {told:?}"),
         }
     }
-    let stats = ask(&control, &Ask::Stats).unwrap();
+    let stats = send_request(&control, &ControlRequest::Stats).unwrap();
     assert_eq!(stats["cache"]["vms"][0]["weight"], 7);
     assert_eq!(stats["cache"]["vms"][0]["pools"][1]["weight"], 300);
     assert_eq!(stats["cache"]["stores"][0]["capacity_bytes"], 4 << 20);
@@ -310,7 +312,7 @@ fn questions_are_answered_or_refused_with_a_reason() {
         .unwrap();
     assert!(!control.exists());
     assert!(matches!(
-        ask(&control, &Ask::Stats),
-        Err(AskError::Connect { .. })
+        send_request(&control, &ControlRequest::Stats),
+        Err(ControlError::Connect { .. })
     ));
 }

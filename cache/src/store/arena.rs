@@ -114,7 +114,7 @@ impl Arena {
     ///
     /// # Panics
     /// If they are not the arena's.
-    pub(crate) unsafe fn give_back(&self, huge: std::ops::Range<u32>) -> io::Result<()> {
+    pub(crate) unsafe fn release(&self, huge: std::ops::Range<u32>) -> io::Result<()> {
         if huge.is_empty() {
             return Ok(());
         }
@@ -152,7 +152,7 @@ mod tests {
             arena.copy(HUGE_SLOTS, 2);
             arena.read(2, 0, &mut out);
             assert_eq!(out, [7; BLOCK_SIZE]);
-            arena.give_back(0..1).unwrap();
+            arena.release(0..1).unwrap();
             arena.read(2, 0, &mut out);
             assert_eq!(out, [0; BLOCK_SIZE]);
             arena.read(HUGE_SLOTS, 4090, &mut out[..6]);

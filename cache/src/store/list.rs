@@ -89,18 +89,18 @@ impl List {
 
 /// A stack of elements that are in no list: free slots.
 #[derive(Debug)]
-pub(crate) struct Chain {
+pub(crate) struct FreeList {
     top: u32,
     len: u32,
 }
 
-impl Default for Chain {
+impl Default for FreeList {
     fn default() -> Self {
         Self { top: NIL, len: 0 }
     }
 }
 
-impl Chain {
+impl FreeList {
     pub(crate) const fn len(&self) -> u32 {
         self.len
     }
@@ -210,14 +210,14 @@ mod tests {
         #[test]
         fn a_chain_loses_and_doubles_nothing(cuts in proptest::collection::vec(0u32..10, 0..20)) {
             let links = Cells(vec![Default::default(); 16]);
-            let mut chain = Chain::default();
-            (0..16).for_each(|at| chain.push(&links, at));
+            let mut free = FreeList::default();
+            (0..16).for_each(|at| free.push(&links, at));
             for cut in cuts {
-                let part = chain.split(&links, cut);
+                let part = free.split(&links, cut);
                 proptest::prop_assert!(part.len() == cut);
-                chain.append(&links, part);
+                free.append(&links, part);
             }
-            let mut all: Vec<_> = std::iter::from_fn(|| chain.pop(&links)).collect();
+            let mut all: Vec<_> = std::iter::from_fn(|| free.pop(&links)).collect();
             all.sort_unstable();
             proptest::prop_assert_eq!(all, Vec::from_iter(0..16));
         }

@@ -6,7 +6,7 @@
 //! give room from one pool to another; only a shrinking store moves blocks.
 
 use super::arena::{Arena, HUGE_SLOTS};
-use super::list::{Chain, Links};
+use super::list::{FreeList, Links};
 use crate::block::Key;
 use parking_lot::Mutex;
 use std::io;
@@ -28,12 +28,12 @@ struct Chunk {
 
 const NEWER: usize = 0;
 const OLDER: usize = 1;
-const OWNER: usize = 2;
+const META: usize = 2;
 
 /// Whose a slot is: the pool's index (20 bits), which of its two lists the slot is in, and the time by the
 /// pool's clock when it came (11 bits).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Owner {
+pub(crate) struct SlotMeta {
     pub(crate) pool: u32,
     pub(crate) list: usize,
     pub(crate) time: u32,
@@ -55,7 +55,7 @@ pub(crate) struct MemoryStore {
 
 #[repr(align(128))]
 #[derive(Default)]
-struct Stack(Mutex<Chain>);
+struct Stack(Mutex<FreeList>);
 
 impl MemoryStore {
     /// A store of `capacity` slots that can grow to `limit`.
@@ -103,7 +103,7 @@ impl MemoryStore {
     }
 
     /// Up to `count` free slots, from the stack of `near` first. Empty when there is none.
-    pub(crate) fn take(&self, near: u32, count: u32) -> Chain {
+    pub(crate) fn take(&self, near: u32, count: u32) -> FreeList {
         let start = usize::try_from(near).unwrap_or(0);
         for i in 0..STACKS {
             let mut stack = self.free[(start + i) % STACKS].0.lock();
@@ -111,23 +111,23 @@ impl MemoryStore {
                 return stack.split(self, count);
             }
         }
-        let mut chain = Chain::default();
+        let mut free = FreeList::default();
         let mut fresh = self.fresh.lock();
         let end = fresh.saturating_add(count).min(self.capacity());
         while *fresh < end {
-            chain.push(self, *fresh);
+            free.push(self, *fresh);
             *fresh += 1;
         }
-        chain
+        free
     }
 
     /// Gives free slots back; those beyond the capacity are not used again until the store grows.
-    pub(crate) fn give(&self, near: u32, mut chain: Chain) {
+    pub(crate) fn return_slots(&self, near: u32, mut free: FreeList) {
         let start = usize::try_from(near).unwrap_or(0) % STACKS;
         let mut stack = self.free[start].0.lock();
         // Read under the stack's lock: a shrink sets it before it looks through the stacks.
         let capacity = self.capacity();
-        while let Some(slot) = chain.pop(self) {
+        while let Some(slot) = free.pop(self) {
             if slot < capacity {
                 stack.push(self, slot);
             }
@@ -177,19 +177,19 @@ impl MemoryStore {
         chunk.keys[i].store(key.raw(), Ordering::Relaxed);
     }
 
-    pub(crate) fn owner(&self, slot: u32) -> Owner {
-        let raw = self.link(slot, OWNER).load(Ordering::Relaxed);
-        Owner {
+    pub(crate) fn meta(&self, slot: u32) -> SlotMeta {
+        let raw = self.link(slot, META).load(Ordering::Relaxed);
+        SlotMeta {
             pool: raw & POOL,
             list: usize::from(raw & SECOND_LIST != 0),
             time: (raw & !SECOND_LIST) >> TIME,
         }
     }
 
-    pub(crate) fn set_owner(&self, slot: u32, owner: Owner) {
-        let list = if owner.list == 0 { 0 } else { SECOND_LIST };
-        self.link(slot, OWNER)
-            .store(owner.pool | owner.time << TIME | list, Ordering::Relaxed);
+    pub(crate) fn set_meta(&self, slot: u32, meta: SlotMeta) {
+        let list = if meta.list == 0 { 0 } else { SECOND_LIST };
+        self.link(slot, META)
+            .store(meta.pool | meta.time << TIME | list, Ordering::Relaxed);
     }
 }
 

@@ -5,8 +5,8 @@ mod list;
 mod memory;
 mod ssd;
 
-pub(crate) use list::{Chain, Links, List, NIL};
-pub(crate) use memory::{MemoryStore, Owner};
+pub(crate) use list::{FreeList, Links, List, NIL};
+pub(crate) use memory::{MemoryStore, SlotMeta};
 pub(crate) use ssd::{
-    Append, Device, EXTENT_SLOTS, FileDevice, Page, SsdLog, SsdStore, Unit, Wanted,
+    Append, Device, EXTENT_SLOTS, FileDevice, Page, Segment, SsdLog, SsdReadRef, SsdStore,
 };

@@ -2,10 +2,13 @@
 
 use super::client::Client;
 use super::live::Puppet;
-use crate::nbd::{Export, Limits, Served, Server, Tenant};
-use crate::{
-    Cache, CacheConfig, CachedDisk, Mode, Policy, PoolSpec, SsdConfig, StoreKind, VmId, Weight,
-};
+use crate::cache::Cache;
+use crate::config::{CacheConfig, Mode, Policy, PoolSpec, SsdConfig, StoreKind};
+use crate::disk::CachedDisk;
+use crate::frontend::{Backend, IoLimits, Tenant, Volume};
+use crate::ids::VmId;
+use crate::nbd::{Export, Limits, Server};
+use justitia_share::Weight;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -31,7 +34,10 @@ impl Rig {
         })
         .unwrap();
         let limits = Limits {
-            workers: 4,
+            io: IoLimits {
+                workers: 4,
+                ..IoLimits::default()
+            },
             ..Limits::default()
         };
         let server = Server::new(limits, None).unwrap();
@@ -60,8 +66,8 @@ impl Rig {
         let id = self.cache.add_disk(*vm, name).unwrap();
         let cache = Arc::clone(&self.cache);
         let cached = CachedDisk::new(puppet.clone(), cache, id, Mode::Inclusive).unwrap();
-        let export = Export::new(name, Served::Cached(cached)).tenant(tenant);
-        self.server.add(export);
+        let volume = Volume::new(name, Backend::Cached(cached)).of_tenant(tenant);
+        self.server.add(Export::new(volume, ""));
         puppet
     }
 

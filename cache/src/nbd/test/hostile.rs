@@ -2,8 +2,13 @@
 
 use super::client::Client;
 use super::live::rig;
-use crate::nbd::{Export, Limits, ListenError, Served, Server};
-use crate::{Cache, CacheConfig, CachedDisk, Disk, Mode, Policy, Weight, check_range};
+use crate::block_dev::{Disk, check_range};
+use crate::cache::Cache;
+use crate::config::{CacheConfig, Mode, Policy};
+use crate::disk::CachedDisk;
+use crate::frontend::{Backend, IoLimits, ListenError, Volume};
+use crate::nbd::{Export, Limits, Server};
+use justitia_share::Weight;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -154,7 +159,10 @@ fn a_client_that_takes_no_replies_is_cut_off() {
 #[test]
 fn a_vm_has_only_so_many_connections_and_leaves_the_others_theirs() {
     let rig = rig(Limits {
-        vm_connections: 2,
+        io: IoLimits {
+            vm_connections: 2,
+            ..IoLimits::default()
+        },
         ..Limits::default()
     });
     let first = Client::new(&rig.socket, "disk", false);
@@ -257,7 +265,8 @@ fn huge_trims_over_nothing_cached_hold_up_nobody() {
         let id = cache.add_disk(vm, name).unwrap();
         let vast = Arc::new(Vast);
         let cached = CachedDisk::new(vast, Arc::clone(&cache), id, Mode::Inclusive).unwrap();
-        server.add(Export::new(name, Served::Cached(cached)));
+        let volume = Volume::new(name, Backend::Cached(cached));
+        server.add(Export::new(volume, ""));
     }
     server.listen_unix(&socket).unwrap();
     let mut other = Client::new(&socket, "other", false);
@@ -293,5 +302,5 @@ fn huge_trims_over_nothing_cached_hold_up_nobody() {
         "its own block, and nobody else's"
     );
     assert_eq!(other.read(0, 1 << 20).error, 0);
-    assert!(server.exports()[1].stats().reads_at_once > 0);
+    assert!(server.volumes()[1].stats().inline_hits > 0);
 }

@@ -2,8 +2,13 @@
 
 use super::client::Client;
 use crate::backing::{OpenOptions, RawDisk};
-use crate::nbd::{Export, ExportStats, Limits, Served, Server};
-use crate::{Cache, CacheConfig, CachedDisk, Mode, Policy, VmId, Weight};
+use crate::cache::Cache;
+use crate::config::{CacheConfig, Mode, Policy};
+use crate::disk::CachedDisk;
+use crate::frontend::{Backend, IoLimits, Volume, VolumeStats};
+use crate::ids::VmId;
+use crate::nbd::{Export, Limits, Server};
+use justitia_share::Weight;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -33,19 +38,22 @@ impl Rig {
         let vm = cache
             .add_vm("vm", Weight::default(), Policy::default())
             .unwrap();
-        let served = match mode {
+        let backend = match mode {
             Some(mode) => {
                 let id = cache.add_disk(vm, "disk").unwrap();
-                Served::Cached(CachedDisk::new(raw, cache.clone(), id, mode).unwrap())
+                Backend::Cached(CachedDisk::new(raw, cache.clone(), id, mode).unwrap())
             }
-            None => Served::Plain(raw),
+            None => Backend::Plain(raw),
         };
         let limits = Limits {
-            rings,
+            io: IoLimits {
+                io_uring: rings,
+                ..IoLimits::default()
+            },
             ..Limits::default()
         };
         let server = Server::new(limits, None).unwrap();
-        server.add(Export::new("disk", served));
+        server.add(Export::new(Volume::new("disk", backend), ""));
         server.listen_unix(&dir.path().join("s")).unwrap();
         Self {
             dir,
@@ -61,7 +69,7 @@ impl Rig {
 }
 
 /// What clients do, checked against what the image must hold.
-fn served(rings: bool, mode: Option<Mode>) -> ExportStats {
+fn served(rings: bool, mode: Option<Mode>) -> VolumeStats {
     let mut truth: Vec<u8> = (0..SIZE)
         .map(|i| (i / 512 % 251).try_into().unwrap())
         .collect();
@@ -126,7 +134,7 @@ fn served(rings: bool, mode: Option<Mode>) -> ExportStats {
     drop(c);
     let mut other = rig.client(false);
     assert_eq!(other.read(0, 4096).data, [9; 4096]);
-    let stats = rig.server.exports()[0].stats();
+    let stats = rig.server.volumes()[0].stats();
     rig.server.shut_down(Duration::from_secs(5)).unwrap();
     stats
 }
@@ -136,9 +144,9 @@ fn an_image_is_served_alike_with_rings_and_without() {
     for mode in [None, Some(Mode::Inclusive), Some(Mode::Exclusive)] {
         let threads = served(false, mode);
         let rings = served(true, mode);
-        if crate::ring::refusal().is_none() {
+        if crate::ring::unsupported_reason().is_none() {
             assert!(
-                rings.by_workers * 3 < threads.by_workers,
+                rings.offloaded_requests * 3 < threads.offloaded_requests,
                 "{rings:?} {threads:?}"
             );
         }
@@ -172,7 +180,7 @@ fn a_read_that_overtakes_a_write_leaves_nothing_behind() {
         }
     }
     // And writes that have ended keep nothing out.
-    let hits = || rig.server.exports()[0].stats().reads_at_once;
+    let hits = || rig.server.volumes()[0].stats().inline_hits;
     let before = hits();
     for _ in 0..2 {
         assert_eq!(c.read(0, 4096).error, 0);

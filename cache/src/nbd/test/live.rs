@@ -1,8 +1,13 @@
 //! The server through its socket, with disks that obey.
 
 use super::client::{Client, Reply};
-use crate::nbd::{Export, Limits, Served, Server};
-use crate::{Cache, CacheConfig, CachedDisk, Disk, Mode, Policy, RamDisk, Weight};
+use crate::block_dev::{Disk, RamDisk};
+use crate::cache::Cache;
+use crate::config::{CacheConfig, Mode, Policy};
+use crate::disk::CachedDisk;
+use crate::frontend::{Backend, Volume};
+use crate::nbd::{Export, Limits, Server};
+use justitia_share::Weight;
 use parking_lot::Mutex;
 use std::io;
 use std::path::PathBuf;
@@ -102,7 +107,8 @@ fn rig_of(limits: Limits, size: usize) -> Rig {
     for (name, read_only) in [("disk", false), ("safe", true)] {
         let id = cache.add_disk(vm, name).unwrap();
         let cached = CachedDisk::new(disk.clone(), cache.clone(), id, Mode::Inclusive).unwrap();
-        server.add(Export::new(name, Served::Cached(cached)).read_only(read_only));
+        let volume = Volume::new(name, Backend::Cached(cached)).read_only(read_only);
+        server.add(Export::new(volume, ""));
     }
     server.listen_unix(&socket).unwrap();
     Rig {
@@ -144,8 +150,8 @@ fn what_is_written_is_read() {
         assert!(c.closed());
     }
     assert!(rig.disk.flushes.load(Ordering::SeqCst) >= 2);
-    let stats = &rig.server.exports()[0].stats();
-    assert!(stats.reads_at_once >= 8 && stats.errors == 0, "{stats:?}");
+    let stats = &rig.server.volumes()[0].stats();
+    assert!(stats.inline_hits >= 8 && stats.errors == 0, "{stats:?}");
 }
 
 #[test]
@@ -182,7 +188,7 @@ fn errors_of_the_disk_reach_the_client_and_end_with_it() {
         assert_eq!(c.write(0, 65_536, &[9; 512]), ok(8, &[]));
         assert_eq!(c.read(65_536, 512), ok(7, &[9; 512]));
     }
-    assert!(rig.server.exports()[0].stats().errors >= 32);
+    assert!(rig.server.volumes()[0].stats().errors >= 32);
 }
 
 #[test]

@@ -1,23 +1,23 @@
 //! Parsers and negotiation, without I/O, and what chance makes of them.
 
 use crate::nbd::encode::Style;
-use crate::nbd::handshake::{Catalogue, Handshake, Next, Offer, Tls};
+use crate::nbd::handshake::{ExportInfo, ExportLookup, Handshake, Next, Tls};
 use crate::nbd::proto::{Errno, MAX_PAYLOAD, OPTION_MAGIC, OPTION_REPLY_MAGIC, option, reply};
 use crate::nbd::request::{Command, Parsed, Request, parse};
 use proptest::prelude::*;
 
 struct One;
 
-impl Catalogue for One {
-    fn find(&self, name: &str) -> Option<Offer> {
-        ["", "disk"].contains(&name).then(|| Offer {
+impl ExportLookup for One {
+    fn find(&self, name: &str) -> Option<ExportInfo> {
+        ["", "disk"].contains(&name).then(|| ExportInfo {
             name: "disk".into(),
             description: "a disk".into(),
             size: 1 << 20,
             flags: 1,
         })
     }
-    fn list(&self) -> Vec<Offer> {
+    fn list(&self) -> Vec<ExportInfo> {
         self.find("").into_iter().collect()
     }
 }

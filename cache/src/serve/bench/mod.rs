@@ -8,7 +8,8 @@ mod fio;
 mod ssd;
 
 use super::config::Config;
-use super::service::{ServeError, Service};
+use super::error::ServeError;
+use super::service::Service;
 use super::size::Size;
 use crate::bench::Spread;
 use std::fmt;
@@ -38,7 +39,7 @@ pub enum BenchError {
     Serve(#[from] ServeError),
     /// The cache under test.
     #[error(transparent)]
-    Cache(#[from] crate::CacheError),
+    Cache(#[from] crate::error::CacheError),
     /// A program did not do its part.
     #[error("expected {program} to run, found: {why}")]
     Program {

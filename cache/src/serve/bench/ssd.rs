@@ -3,9 +3,12 @@
 
 use super::{BenchError, Options, Row, Section, fio};
 use crate::block::{BLOCK_BYTES, BLOCK_SIZE};
-use crate::cache::{Cache, CacheConfig, Policy, PoolSpec, SsdConfig, StoreKind};
-use crate::disk::{CachedDisk, Mode, RamDisk};
-use crate::{PoolId, Weight};
+use crate::block_dev::RamDisk;
+use crate::cache::Cache;
+use crate::config::{CacheConfig, Mode, Policy, PoolSpec, SsdConfig, StoreKind};
+use crate::disk::CachedDisk;
+use crate::ids::PoolId;
+use justitia_share::Weight;
 use justitia_share::num::to_f64;
 use std::path::Path;
 use std::sync::Arc;

@@ -4,7 +4,9 @@ use serde::de::DeserializeOwned;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 
-use super::{DiskTable, File, ListenTable, MemoryTable, PoolTable, SsdTable, TlsTable, VmTable};
+use super::tables::{
+    DiskTable, File, ListenTable, MemoryTable, PoolTable, SsdTable, TlsTable, VmTable,
+};
 
 /// What is wrong, and where in the text.
 pub(super) type Fault = (Option<usize>, String);

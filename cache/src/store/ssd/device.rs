@@ -208,7 +208,7 @@ impl Device for FileDevice {
 thread_local! {
     /// A ring for each thread that reads or writes; none where io_uring is refused.
     static RING: RefCell<Option<Ring<usize>>> = RefCell::new(
-        ring::refusal().is_none().then(|| Ring::new().ok()).flatten(),
+        ring::unsupported_reason().is_none().then(|| Ring::new().ok()).flatten(),
     );
 }
 

@@ -1,9 +1,9 @@
 //! A pool's part of the SSD store.
 
-use super::stage::{UNIT_SLOTS, Unit};
+use super::write_buffer::{SEGMENT_SLOTS, Segment};
 use super::{EXTENT_SLOTS, FREE, OPEN, SEALED, SsdStore};
 use crate::block::{Block, Key};
-use crate::index::{Index, Place};
+use crate::index::{Index, Location};
 use crate::store::list::{Links, List, NIL};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,7 +20,7 @@ pub(crate) struct SsdLog {
 struct Open {
     extent: u32,
     next: u32,
-    unit: Arc<Unit>,
+    segment: Arc<Segment>,
 }
 
 /// What became of a put.
@@ -49,7 +49,7 @@ impl SsdLog {
         content: &Block,
         sum: u32,
     ) -> (Append, bool) {
-        if self.closed || ssd.stage.behind() {
+        if self.closed || ssd.write_buffer.is_backpressured() {
             return (Append::Refused, false);
         }
         let mut opened = false;
@@ -60,13 +60,13 @@ impl SsdLog {
                     return (Append::Full, false);
                 };
                 let e = ssd.extent(extent);
-                e.owner.store(pool, Ordering::SeqCst);
+                e.pool.store(pool, Ordering::SeqCst);
                 e.state.store(OPEN, Ordering::SeqCst);
                 opened = true;
                 Open {
                     extent,
                     next: 0,
-                    unit: ssd.stage.open(extent * EXTENT_SLOTS),
+                    segment: ssd.write_buffer.open(extent * EXTENT_SLOTS),
                 }
             }
         };
@@ -76,17 +76,17 @@ impl SsdLog {
         chunk.sums[i].store(sum, Ordering::Relaxed);
         let e = ssd.extent(open.extent);
         e.live.fetch_or(1 << open.next, Ordering::SeqCst);
-        open.unit.put(slot, content);
+        open.segment.put(slot, content);
         open.next += 1;
-        if open.next % UNIT_SLOTS == 0 {
+        if open.next % SEGMENT_SLOTS == 0 {
             e.pending.fetch_add(1, Ordering::SeqCst);
-            ssd.stage.submit(open.unit.clone());
+            ssd.write_buffer.submit(open.segment.clone());
             if open.next == EXTENT_SLOTS {
                 e.state.store(SEALED, Ordering::SeqCst);
                 self.sealed.push(ssd, open.extent);
                 return (Append::Done(slot), opened);
             }
-            open.unit = ssd.stage.open(slot + 1);
+            open.segment = ssd.write_buffer.open(slot + 1);
         }
         self.open = Some(open);
         (Append::Done(slot), opened)
@@ -137,19 +137,19 @@ impl SsdLog {
         all
     }
 
-    /// Ends the extent that is being filled. Its last unit goes to the device only if something in it is
+    /// Ends the extent that is being filled. Its last segment goes to the device only if something in it is
     /// still a block, or just being made one.
     fn seal(&mut self, ssd: &SsdStore) {
         let Some(open) = self.open.take() else {
             return;
         };
         let e = ssd.extent(open.extent);
-        let unit = ((1 << UNIT_SLOTS) - 1) << (open.unit.first % EXTENT_SLOTS);
-        if e.live.load(Ordering::SeqCst) & unit == 0 {
-            ssd.stage.forget(open.unit.first);
+        let segment = ((1 << SEGMENT_SLOTS) - 1) << (open.segment.first % EXTENT_SLOTS);
+        if e.live.load(Ordering::SeqCst) & segment == 0 {
+            ssd.write_buffer.forget(open.segment.first);
         } else {
             e.pending.fetch_add(1, Ordering::SeqCst);
-            ssd.stage.submit(open.unit);
+            ssd.write_buffer.submit(open.segment);
         }
         e.state.store(SEALED, Ordering::SeqCst);
         self.sealed.push(ssd, open.extent);
@@ -170,7 +170,7 @@ impl SsdLog {
         if discard {
             ssd.discard(extent);
         }
-        ssd.give_extent(extent);
+        ssd.return_extent(extent);
         true
     }
 }
@@ -185,7 +185,7 @@ impl SsdStore {
             let bit = live.trailing_zeros();
             live &= live - 1;
             let slot = extent * EXTENT_SLOTS + bit;
-            if self.unname(index, slot) {
+            if self.unindex(index, slot) {
                 e.live.fetch_and(!(1 << bit), Ordering::SeqCst);
                 evicted += 1;
             }
@@ -194,14 +194,14 @@ impl SsdStore {
     }
 
     /// Takes a slot's block out of the index; `true` when the slot is the caller's now. Not once the store is
-    /// closed: its blocks are swept out, and the place may be a block of the next store already.
-    pub(crate) fn unname(&self, index: &Index, slot: u32) -> bool {
-        let place = Place::ssd(slot);
+    /// closed: its blocks are swept out, and the location may be a block of the next store already.
+    pub(crate) fn unindex(&self, index: &Index, slot: u32) -> bool {
+        let location = Location::ssd(slot);
         let mut entry = index.lock(self.key(slot));
-        let Some(spot) = entry.find_at(place).filter(|_| !self.closed()) else {
+        let Some(entry_ref) = entry.find_at(location).filter(|_| !self.closed()) else {
             return false;
         };
-        entry.remove(spot);
+        entry.remove(entry_ref);
         true
     }
 

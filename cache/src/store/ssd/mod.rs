@@ -1,8 +1,8 @@
 //! The SSD store: a log of extents for each pool (the paper's section 4.2, asynchronous puts, synchronous
 //! gets).
 //!
-//! A pool fills one extent (256 KiB) from its beginning to its end, in units of 64 KiB that two writer
-//! threads put on the device, each up to sixteen together; until a unit has arrived its blocks are read from memory. Extents are evicted whole,
+//! A pool fills one extent (256 KiB) from its beginning to its end, in segments of 64 KiB that two writer
+//! threads put on the device, each up to sixteen together; until a segment has arrived its blocks are read from memory. Extents are evicted whole,
 //! oldest first. An extent is given to another pool only when none of its blocks is in the index and no
 //! write to it is under way.
 //!
@@ -12,19 +12,19 @@
 
 mod device;
 mod log;
-mod stage;
+mod write_buffer;
 
 pub(crate) use device::{Device, FileDevice, Page};
 pub(crate) use log::{Append, SsdLog};
-pub(crate) use stage::Unit;
+pub(crate) use write_buffer::Segment;
 
-use super::list::{Chain, Links};
+use super::list::{FreeList, Links};
 use crate::block::{BLOCK_BYTES, BLOCK_SIZE, Block, Key};
 use parking_lot::Mutex;
-use stage::Stage;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use write_buffer::WriteBuffer;
 
 /// Slots of an extent: 256 KiB of blocks, one bit each in a word.
 pub(crate) const EXTENT_SLOTS: u32 = 64;
@@ -33,7 +33,7 @@ pub(crate) const EXTENT_SLOTS: u32 = 64;
 const CHUNK: usize = 64;
 
 /// Units that a writer puts on the device together (1 MiB).
-const TOGETHER: usize = 16;
+const WRITE_BATCH: usize = 16;
 
 /// Errors of the device in a row after which it is used no more.
 const MAX_ERRORS: u32 = 8;
@@ -59,7 +59,7 @@ pub(crate) struct Extent {
     /// Units on their way to the device.
     pending: AtomicU32,
     state: AtomicU32,
-    owner: AtomicU32,
+    pool: AtomicU32,
     newer: AtomicU32,
     older: AtomicU32,
 }
@@ -71,7 +71,7 @@ pub(crate) struct SsdStore {
     free: Mutex<Free>,
     /// Extents that may be used.
     capacity: AtomicU32,
-    stage: Stage,
+    write_buffer: WriteBuffer,
     seed: u64,
     closed: AtomicBool,
     failure: Mutex<Option<String>>,
@@ -81,13 +81,13 @@ pub(crate) struct SsdStore {
 
 #[derive(Default)]
 struct Free {
-    stack: Chain,
+    stack: FreeList,
     fresh: u32,
 }
 
 /// A block on the device that somebody is about to read.
 #[derive(Clone, Copy)]
-pub(crate) struct Wanted {
+pub(crate) struct SsdReadRef {
     pub(crate) slot: u32,
     sum: u32,
     epoch: u32,
@@ -104,7 +104,7 @@ impl SsdStore {
             chunks: (0..chunks).map(|_| OnceLock::new()).collect(),
             free: Mutex::default(),
             capacity: AtomicU32::new(capacity),
-            stage: Stage::default(),
+            write_buffer: WriteBuffer::default(),
             seed,
             closed: AtomicBool::new(false),
             failure: Mutex::new(None),
@@ -141,7 +141,7 @@ impl SsdStore {
         let first = !self.closed.swap(true, Ordering::SeqCst);
         if first {
             *self.failure.lock() = why;
-            self.stage.stop();
+            self.write_buffer.stop();
         }
         first
     }
@@ -196,10 +196,8 @@ impl SsdStore {
     }
 
     /// The pool that a slot's extent belongs to.
-    pub(crate) fn owner(&self, slot: u32) -> u32 {
-        self.extent(slot / EXTENT_SLOTS)
-            .owner
-            .load(Ordering::SeqCst)
+    pub(crate) fn pool_of(&self, slot: u32) -> u32 {
+        self.extent(slot / EXTENT_SLOTS).pool.load(Ordering::SeqCst)
     }
 
     /// What stands for a block's content and name: the low half of a keyed hash.
@@ -209,21 +207,21 @@ impl SsdStore {
     }
 
     /// Copies a part of a block that is not on the device yet. Call under the lock of its shard.
-    pub(crate) fn read_staged(&self, slot: u32, at: usize, piece: &mut [u8]) -> bool {
-        let Some(unit) = self.stage.find(slot) else {
+    pub(crate) fn read_buffered(&self, slot: u32, at: usize, piece: &mut [u8]) -> bool {
+        let Some(segment) = self.write_buffer.find(slot) else {
             return false;
         };
-        let bytes = unit.bytes.read();
-        let block = bytes.block(slot - unit.first);
+        let bytes = segment.bytes.read();
+        let block = bytes.block(slot - segment.first);
         piece.copy_from_slice(&block[at..at + piece.len()]);
         true
     }
 
     /// What a read from the device needs. Call under the lock of the shard.
-    pub(crate) fn wanted(&self, slot: u32) -> Wanted {
+    pub(crate) fn read_ref(&self, slot: u32) -> SsdReadRef {
         let (chunk, i) = self.slot(slot);
         let extent = self.extent(slot / EXTENT_SLOTS);
-        Wanted {
+        SsdReadRef {
             slot,
             sum: chunk.sums[i].load(Ordering::Relaxed),
             epoch: extent.epoch.load(Ordering::SeqCst),
@@ -231,24 +229,32 @@ impl SsdStore {
     }
 
     /// Is the slot still what it was? Call under the lock of the shard, when the index names it.
-    pub(crate) fn same(&self, wanted: Wanted) -> bool {
-        let extent = self.extent(wanted.slot / EXTENT_SLOTS);
-        extent.epoch.load(Ordering::SeqCst) == wanted.epoch
+    pub(crate) fn is_current(&self, read_ref: SsdReadRef) -> bool {
+        let extent = self.extent(read_ref.slot / EXTENT_SLOTS);
+        extent.epoch.load(Ordering::SeqCst) == read_ref.epoch
     }
 
     /// Reads blocks from the device, together, and checks their sums.
-    pub(crate) fn read(&self, wanted: &[(Key, Wanted)], pages: &mut [Page]) -> Vec<io::Result<()>> {
-        let mut requests: Vec<_> = wanted
+    pub(crate) fn read(
+        &self,
+        read_ref: &[(Key, SsdReadRef)],
+        pages: &mut [Page],
+    ) -> Vec<io::Result<()>> {
+        let mut requests: Vec<_> = read_ref
             .iter()
             .map(|(_, w)| u64::from(w.slot) * BLOCK_BYTES)
             .zip(pages.iter_mut())
             .collect();
         let mut results = self.device.read(&mut requests);
-        for ((result, (key, wanted)), page) in results.iter_mut().zip(wanted).zip(pages.iter()) {
-            if result.is_ok() && self.sum(*key, &page.0) != wanted.sum {
+        for ((result, (key, read_ref)), page) in results.iter_mut().zip(read_ref).zip(pages.iter())
+        {
+            if result.is_ok() && self.sum(*key, &page.0) != read_ref.sum {
                 *result = Err(io::Error::new(
                     io::ErrorKind::InvalidData,
-                    format!("block {} of the SSD store is not what was put", wanted.slot),
+                    format!(
+                        "block {} of the SSD store is not what was put",
+                        read_ref.slot
+                    ),
                 ));
             }
         }
@@ -258,24 +264,27 @@ impl SsdStore {
         results
     }
 
-    /// The next full units, for a writer thread; none when the store has closed.
-    pub(crate) fn next_full(&self) -> Vec<Arc<Unit>> {
-        self.stage.next(TOGETHER)
+    /// The next full segments, for a writer thread; none when the store has closed.
+    pub(crate) fn next_full(&self) -> Vec<Arc<Segment>> {
+        self.write_buffer.next(WRITE_BATCH)
     }
 
-    /// The next full unit, if one waits.
-    pub(crate) fn waiting_full(&self) -> Option<Arc<Unit>> {
-        self.stage.waiting()
+    /// The next full segment, if one waits.
+    pub(crate) fn waiting_full(&self) -> Option<Arc<Segment>> {
+        self.write_buffer.waiting()
     }
 
-    /// Puts units on the device, together; one result for each. Their blocks are found in memory until
+    /// Puts segments on the device, together; one result for each. Their blocks are found in memory until
     /// [`written`](Self::written).
-    pub(crate) fn write(&self, units: &[Arc<Unit>]) -> Vec<io::Result<()>> {
-        let bytes: Vec<_> = units.iter().map(|unit| unit.bytes.read()).collect();
-        let requests: Vec<_> = units
+    pub(crate) fn write(&self, segments: &[Arc<Segment>]) -> Vec<io::Result<()>> {
+        let bytes: Vec<_> = segments
+            .iter()
+            .map(|segment| segment.bytes.read())
+            .collect();
+        let requests: Vec<_> = segments
             .iter()
             .zip(&bytes)
-            .map(|(unit, bytes)| (u64::from(unit.first) * BLOCK_BYTES, bytes.as_bytes()))
+            .map(|(segment, bytes)| (u64::from(segment.first) * BLOCK_BYTES, bytes.as_bytes()))
             .collect();
         let results = self.device.write(&requests);
         if results.iter().all(Result::is_ok) {
@@ -284,16 +293,16 @@ impl SsdStore {
         results
     }
 
-    /// A unit has arrived, or is given up and out of the index. `true` when its extent may be free now.
-    pub(crate) fn written(&self, unit: &Unit) -> bool {
-        self.stage.forget(unit.first);
-        let extent = self.extent(unit.first / EXTENT_SLOTS);
+    /// A segment has arrived, or is given up and out of the index. `true` when its extent may be free now.
+    pub(crate) fn written(&self, segment: &Segment) -> bool {
+        self.write_buffer.forget(segment.first);
+        let extent = self.extent(segment.first / EXTENT_SLOTS);
         extent.pending.fetch_sub(1, Ordering::SeqCst) == 1
     }
 
-    /// Slots of a unit.
-    pub(crate) fn slots(unit: &Unit) -> std::ops::Range<u32> {
-        unit.first..unit.first + stage::UNIT_SLOTS
+    /// Slots of a segment.
+    pub(crate) fn slots(segment: &Segment) -> std::ops::Range<u32> {
+        segment.first..segment.first + write_buffer::SEGMENT_SLOTS
     }
 
     /// Is nothing on its way to the device?
@@ -332,7 +341,7 @@ impl SsdStore {
         })
     }
 
-    fn give_extent(&self, extent: u32) {
+    fn return_extent(&self, extent: u32) {
         let mut free = self.free.lock();
         if extent < self.capacity.load(Ordering::SeqCst) {
             free.stack.push(self, extent);
@@ -360,9 +369,9 @@ impl SsdStore {
     }
 
     /// The owner of an extent that is in use.
-    pub(crate) fn owner_in_use(&self, extent: u32) -> Option<u32> {
+    pub(crate) fn pool_in_use(&self, extent: u32) -> Option<u32> {
         let e = self.extent(extent);
-        (e.state.load(Ordering::SeqCst) != FREE).then(|| e.owner.load(Ordering::SeqCst))
+        (e.state.load(Ordering::SeqCst) != FREE).then(|| e.pool.load(Ordering::SeqCst))
     }
 
     /// Tells the device that an extent's content is not needed. A hint: what it says does not matter.

@@ -1,0 +1,101 @@
+//! The disk that front ends read and write, cached or not.
+
+use super::file::DiskFile;
+use std::io;
+
+/// A disk of fixed size, in bytes. All operations may be called from several threads at once; the order of
+/// overlapping operations that run at the same time is undefined, as on real disks.
+///
+/// Offsets and lengths are bytes and need no alignment. A range beyond [`size`](Self::size) is
+/// [`io::ErrorKind::InvalidInput`]. After an error of a write, discard or write-zeroes the content of the
+/// range is undefined until it is written again.
+pub trait Disk: Send + Sync {
+    /// Bytes. Constant while the disk is open.
+    fn size(&self) -> u64;
+
+    /// Fills `buf` from `off`, wholly or with an error.
+    ///
+    /// # Errors
+    /// What the backing store reports.
+    fn read_at(&self, buf: &mut [u8], off: u64) -> io::Result<()>;
+
+    /// Writes `buf` at `off`. With `fua` (force unit access) the data is on stable storage before this
+    /// returns; without, a later [`flush`](Self::flush) puts it there.
+    ///
+    /// # Errors
+    /// What the backing store reports.
+    fn write_at(&self, buf: &[u8], off: u64, fua: bool) -> io::Result<()>;
+
+    /// Puts everything that was written before on stable storage (`fdatasync`).
+    ///
+    /// # Errors
+    /// What the backing store reports.
+    fn flush(&self) -> io::Result<()>;
+
+    /// Tells that the content is no longer needed. Reads return anything until it is written again.
+    ///
+    /// # Errors
+    /// What the backing store reports.
+    fn discard(&self, off: u64, len: u64) -> io::Result<()>;
+
+    /// Writes zeroes; with `may_unmap` the space may be given back to the file system.
+    ///
+    /// # Errors
+    /// What the backing store reports.
+    fn write_zeroes(&self, off: u64, len: u64, fua: bool, may_unmap: bool) -> io::Result<()>;
+
+    /// The file that holds it, byte for byte, for front ends that transfer without waiting. By default there
+    /// is none.
+    fn file(&self) -> Option<&DiskFile> {
+        None
+    }
+
+    /// Asks for a range to be made fast to read. A hint: by default nothing happens.
+    ///
+    /// # Errors
+    /// What the backing store reports.
+    fn prefetch(&self, off: u64, len: u64) -> io::Result<()> {
+        check_range(self.size(), off, len)
+    }
+}
+
+impl<D: Disk + ?Sized> Disk for std::sync::Arc<D> {
+    fn size(&self) -> u64 {
+        (**self).size()
+    }
+    fn read_at(&self, buf: &mut [u8], off: u64) -> io::Result<()> {
+        (**self).read_at(buf, off)
+    }
+    fn write_at(&self, buf: &[u8], off: u64, fua: bool) -> io::Result<()> {
+        (**self).write_at(buf, off, fua)
+    }
+    fn flush(&self) -> io::Result<()> {
+        (**self).flush()
+    }
+    fn discard(&self, off: u64, len: u64) -> io::Result<()> {
+        (**self).discard(off, len)
+    }
+    fn write_zeroes(&self, off: u64, len: u64, fua: bool, may_unmap: bool) -> io::Result<()> {
+        (**self).write_zeroes(off, len, fua, may_unmap)
+    }
+    fn file(&self) -> Option<&DiskFile> {
+        (**self).file()
+    }
+    fn prefetch(&self, off: u64, len: u64) -> io::Result<()> {
+        (**self).prefetch(off, len)
+    }
+}
+
+/// Is `off..off + len` inside a disk of `size` bytes?
+///
+/// # Errors
+/// [`io::ErrorKind::InvalidInput`] when it is not.
+pub fn check_range(size: u64, off: u64, len: u64) -> io::Result<()> {
+    match off.checked_add(len) {
+        Some(end) if end <= size => Ok(()),
+        _ => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("expected a range inside the disk's {size} bytes, found {len} bytes at {off}"),
+        )),
+    }
+}

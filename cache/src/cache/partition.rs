@@ -1,0 +1,205 @@
+//! What each pool is entitled to, and which is evicted from: the paper's policy enforcement (section 4.3).
+
+use justitia_share::{Demand, NodeId, Tree, Weight, entitlements, overage, victim};
+
+/// The paper's eviction size, in blocks: 2 MiB.
+pub(crate) const EVICTION_BATCH: u64 = 512;
+
+/// What one pool holds of a store.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PoolUsage {
+    pub(crate) weight: Weight,
+    /// Blocks held.
+    pub(crate) used: u64,
+    /// Is this the store of its new blocks? A pool that uses another store now is entitled to nothing here.
+    pub(crate) is_target: bool,
+}
+
+/// The partition of one store between VMs and their pools, and how it changes during an eviction.
+pub(crate) struct Partition {
+    /// By node: what is held, what the weights alone give, and what is entitled with what others do not use.
+    used: Vec<u64>,
+    fair: Vec<u64>,
+    entitled: Vec<u64>,
+    /// For each VM: its node and its pools' nodes.
+    vms: Vec<(NodeId, Vec<NodeId>)>,
+}
+
+impl Partition {
+    /// Divides `capacity` blocks. For each VM: its weight and its pools' usage.
+    pub(crate) fn new(capacity: u64, vms: &[(Weight, Vec<PoolUsage>)]) -> Self {
+        let mut tree = Tree::new();
+        let mut used = Vec::new();
+        let mut is_target = Vec::new();
+        let mut nodes = Vec::with_capacity(vms.len());
+        for (weight, usages) in vms {
+            let vm = tree.push(None, Demand::unlimited(*weight));
+            used.push(usages.iter().map(|s| s.used).sum());
+            is_target.push(true);
+            let pools = usages.iter().map(|usage| {
+                used.push(usage.used);
+                is_target.push(usage.is_target);
+                let mut demand = Demand::unlimited(usage.weight);
+                if !usage.is_target {
+                    demand.total = 0;
+                }
+                tree.push(Some(vm), demand)
+            });
+            let pools: Vec<NodeId> = pools.collect();
+            nodes.push((vm, pools));
+        }
+        let fair = entitlements(&tree, capacity);
+        // Algorithm 1: what a pool well below its part by weight does not use goes to the others.
+        for (_, pools) in &nodes {
+            for &pool in pools {
+                let i = pool.index();
+                if is_target[i] && used[i].saturating_add(2 * slack(fair[i])) < fair[i] {
+                    tree[pool].total = used[i];
+                }
+            }
+        }
+        let entitled = entitlements(&tree, capacity);
+        Self {
+            used,
+            fair,
+            entitled,
+            vms: nodes,
+        }
+    }
+
+    /// What a pool is entitled to now: its part by weight, or more when others do not use theirs.
+    pub(crate) fn entitlement(&self, vm: usize, pool: usize) -> u64 {
+        let i = self.vms[vm].1[pool].index();
+        self.fair[i].max(self.entitled[i])
+    }
+
+    /// The VM and the pool to evict from next, and how many blocks (at most [`EVICTION_BATCH`]).
+    pub(crate) fn victim(&self) -> Option<(usize, usize, u64)> {
+        let nodes: Vec<_> = self.vms.iter().map(|(vm, _)| *vm).collect();
+        let vm = self.pick(&nodes)?;
+        let pool = self.pick(&self.vms[vm].1)?;
+        let i = self.vms[vm].1[pool].index();
+        let blocks = overage(self.used[i], self.entitled[i]).max(slack(self.entitled[i]));
+        Some((vm, pool, blocks.clamp(1, EVICTION_BATCH).min(self.used[i])))
+    }
+
+    /// Algorithm 1 among siblings: of those whose usage with another batch exceeds what their weight gives,
+    /// the one with the largest excess over what it is entitled to. When none exceeds, all are candidates.
+    fn pick(&self, nodes: &[NodeId]) -> Option<usize> {
+        let over =
+            |n: &NodeId| self.used[n.index()] + slack(self.fair[n.index()]) >= self.fair[n.index()];
+        let of = |only_over: bool| {
+            let used: Vec<_> = nodes
+                .iter()
+                .map(|n| {
+                    if only_over && !over(n) {
+                        0
+                    } else {
+                        self.used[n.index()]
+                    }
+                })
+                .collect();
+            let entitled: Vec<_> = nodes.iter().map(|n| self.entitled[n.index()]).collect();
+            victim(&used, &entitled, EVICTION_BATCH)
+        };
+        of(true).or_else(|| of(false))
+    }
+
+    /// This many blocks of a pool were evicted.
+    pub(crate) fn record_freed(&mut self, vm: usize, pool: usize, blocks: u64) {
+        let (parent, pools) = &self.vms[vm];
+        for node in [*parent, pools[pool]] {
+            let used = &mut self.used[node.index()];
+            *used = used.saturating_sub(blocks);
+        }
+    }
+
+    /// Nothing of a pool could be evicted: it is not chosen again.
+    pub(crate) fn mark_exhausted(&mut self, vm: usize, pool: usize) {
+        let left = self.used[self.vms[vm].1[pool].index()];
+        self.record_freed(vm, pool, left);
+    }
+}
+
+/// How far around its part a pool counts as using it, and the least that is evicted of it at a time: the paper's eviction
+/// size, or less when the part is small, so that a pool of a few blocks is not emptied at one stroke.
+fn slack(part: u64) -> u64 {
+    (part / 16).clamp(1, EVICTION_BATCH)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn weight(w: u64) -> Weight {
+        Weight::try_from(w).unwrap()
+    }
+
+    fn usage(w: u64, used: u64) -> PoolUsage {
+        PoolUsage {
+            weight: weight(w),
+            used,
+            is_target: true,
+        }
+    }
+
+    #[test]
+    fn the_pool_with_the_largest_excess_is_evicted_from() {
+        let vms = [
+            (weight(100), vec![usage(100, 13_500), usage(300, 36_500)]),
+            (weight(100), vec![usage(100, 50_000)]),
+        ];
+        let d = Partition::new(100_000, &vms);
+        assert_eq!(d.entitlement(0, 0), 12_500);
+        assert_eq!(d.entitlement(0, 1), 37_500, "of the weights alone");
+        assert_eq!(d.victim(), Some((0, 0, EVICTION_BATCH)));
+    }
+
+    #[test]
+    fn unused_entitlement_goes_to_other_pools_by_weight() {
+        let vms = [(
+            weight(100),
+            vec![usage(100, 40_000), usage(200, 60_000), usage(700, 0)],
+        )];
+        let d = Partition::new(100_000, &vms);
+        assert_eq!(d.entitlement(0, 0), 33_333);
+        assert_eq!(d.entitlement(0, 1), 66_667);
+        assert_eq!(d.victim(), Some((0, 0, EVICTION_BATCH)));
+    }
+
+    #[test]
+    fn a_pool_that_becomes_active_again_is_not_evicted_from() {
+        let vms = [(
+            weight(100),
+            vec![usage(100, 33_000), usage(200, 62_000), usage(700, 5_000)],
+        )];
+        let d = Partition::new(100_000, &vms);
+        let (_, pool, _) = d.victim().unwrap();
+        assert_ne!(pool, 2);
+    }
+
+    #[test]
+    fn a_pool_that_changed_its_store_is_evicted_from_first() {
+        let mut moved = usage(10_000, 700);
+        moved.is_target = false;
+        let vms = [
+            (weight(100), vec![usage(100, 4_000)]),
+            (weight(100), vec![usage(1, 5_300), moved]),
+        ];
+        let mut d = Partition::new(10_000, &vms);
+        assert_eq!(d.victim(), Some((1, 1, EVICTION_BATCH)));
+        d.mark_exhausted(1, 1);
+        assert_eq!(d.victim().map(|v| (v.0, v.1)), Some((1, 0)));
+    }
+
+    #[test]
+    fn little_is_evicted_from_small_pools_and_nothing_from_empty_ones() {
+        let usages: Vec<_> = (0..1000).map(|i| usage(100, 60 + i % 10)).collect();
+        let d = Partition::new(64_000, &[(weight(100), usages)]);
+        let (_, pool, blocks) = d.victim().unwrap();
+        assert_eq!(pool % 10, 9);
+        assert!(blocks < 10, "{blocks}");
+        let none = Partition::new(100, &[(weight(1), vec![usage(1, 0)])]);
+        assert_eq!(none.victim(), None);
+    }
+}

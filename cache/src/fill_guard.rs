@@ -1,0 +1,123 @@
+//! Which reads may fill the cache: the check that keeps a read that raced with a write out of it.
+//!
+//! A disk's blocks are spread over [`RANGES`] counters, [`RANGE_BLOCKS`] neighbours to one. A counter holds
+//! the writes in flight and a generation that every beginning of a write advances. A fill takes a [`FillToken`]
+//! before it reads the backing store and shows it when it inserts, under the lock of the index shard that the
+//! block lies in. It is good only while no write began since, and none was in flight.
+//!
+//! Why that suffices: a writer first advances the counter and only then takes the shard's lock to remove the
+//! block. A fill that checks before the advance has inserted before the writer looks, and is removed; one
+//! that checks after sees the advance. The shard's lock orders the two. From then until the write has ended
+//! nothing can be inserted, so there is nothing to remove a second time at its end.
+
+use crate::block;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Neighbouring blocks that share a counter (256 KiB).
+pub(crate) const RANGE_BLOCKS: u64 = 64;
+
+/// Counters of a disk (8 KiB of memory). Ranges further apart share one, which costs a fill now and then.
+const RANGES: u64 = 1024;
+
+/// The low bits count writes in flight, the rest the generation: 2^40 beginnings.
+const IN_FLIGHT: u64 = (1 << 24) - 1;
+const EPOCH: u64 = 1 << 24;
+
+/// The state of a range when a fill began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FillToken(u64);
+
+/// The counters of one disk.
+pub(crate) struct WriteEpochs(Box<[AtomicU64]>);
+
+impl WriteEpochs {
+    pub(crate) fn new() -> Self {
+        Self((0..RANGES).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    fn counter(&self, block: u64) -> &AtomicU64 {
+        // The remainder is below RANGES, which is a usize's worth on every target.
+        let i = usize::try_from(block / RANGE_BLOCKS % RANGES).unwrap_or(0);
+        &self.0[i]
+    }
+
+    /// Taken before the backing store is read.
+    pub(crate) fn token(&self, block: u64) -> FillToken {
+        FillToken(self.counter(block).load(Ordering::SeqCst))
+    }
+
+    /// May content that was read under `token` be inserted now? Ask under the shard's lock.
+    pub(crate) fn allows_fill(&self, block: u64, token: FillToken) -> bool {
+        token.0 & IN_FLIGHT == 0 && self.token(block) == token
+    }
+
+    /// A write to the byte range is about to be submitted.
+    pub(crate) fn begin(&self, off: u64, len: u64) {
+        self.each(off, len, |c| {
+            c.fetch_add(EPOCH + 1, Ordering::SeqCst);
+        });
+    }
+
+    /// The write that [`begin`](Self::begin) announced has ended, well or badly.
+    pub(crate) fn end(&self, off: u64, len: u64) {
+        self.each(off, len, |c| {
+            c.fetch_sub(1, Ordering::SeqCst);
+        });
+    }
+
+    /// Every counter that the range touches, once.
+    fn each(&self, off: u64, len: u64, f: impl Fn(&AtomicU64)) {
+        let Range { start, end } = block::touching(off, len);
+        if start == end {
+            return;
+        }
+        let first = start / RANGE_BLOCKS;
+        let last = (end - 1) / RANGE_BLOCKS;
+        if last - first + 1 >= RANGES {
+            self.0.iter().for_each(f);
+        } else {
+            (first..=last).for_each(|r| f(self.counter(r * RANGE_BLOCKS)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ticket_ends_with_the_first_write_it_touches() {
+        let g = WriteEpochs::new();
+        let token = g.token(3);
+        assert!(g.allows_fill(3, token));
+        g.begin(3 * 4096 + 100, 1);
+        assert!(!g.allows_fill(3, token));
+        assert!(
+            !g.allows_fill(3, g.token(3)),
+            "taken while a write is in flight"
+        );
+        g.end(3 * 4096 + 100, 1);
+        assert!(!g.allows_fill(3, token));
+        assert!(g.allows_fill(3, g.token(3)));
+        assert!(g.allows_fill(64, g.token(64)));
+    }
+
+    #[test]
+    fn a_write_over_everything_touches_every_counter_once() {
+        let g = WriteEpochs::new();
+        let size = RANGES * RANGE_BLOCKS * 4096 * 3;
+        g.begin(0, size);
+        assert!(g.0.iter().all(|c| c.load(Ordering::SeqCst) == EPOCH + 1));
+        g.end(0, size);
+        assert!(g.0.iter().all(|c| c.load(Ordering::SeqCst) == EPOCH));
+    }
+
+    #[test]
+    fn nothing_written_nothing_touched() {
+        let g = WriteEpochs::new();
+        let token = g.token(0);
+        g.begin(0, 0);
+        assert!(g.allows_fill(0, token));
+    }
+}

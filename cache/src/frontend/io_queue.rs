@@ -1,0 +1,190 @@
+//! The requests of one connection that are under way.
+
+use super::completion::CompletionQueue;
+use super::executor::Executor;
+use super::in_flight::{Ended, InFlight, Job};
+use super::limits::IoLimits;
+use super::request::{IoRequest, Outcome, Payload};
+use super::volume::Volume;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+/// What a front end needs to answer a request.
+pub(crate) trait RequestContext: Send + 'static {
+    /// The answer, ready to be sent.
+    type Reply: Send + 'static;
+
+    /// Makes the answer; called by the thread that has executed the request.
+    fn reply(self, result: io::Result<Outcome>) -> Self::Reply;
+}
+
+/// The requests of one connection to one volume: in its io_uring, and with worker threads.
+///
+/// Its connection's thread alone calls it.
+pub(crate) struct IoQueue<C: RequestContext> {
+    /// Its transfers; none where io_uring is not supported.
+    in_flight: Option<InFlight<C>>,
+    completions: Arc<CompletionQueue<Completion<C>>>,
+    volume: Arc<Volume>,
+    executor: Executor,
+    limits: IoLimits,
+    /// Requests that workers have.
+    offloaded: usize,
+    /// Bytes of the buffers of requests that are under way.
+    bytes: usize,
+}
+
+/// What a worker has done.
+enum Completion<C: RequestContext> {
+    /// All of it; the bytes that it held.
+    Reply(C::Reply, usize),
+    /// The part of a read that was on the SSD; the rest is the disk's.
+    SsdPart(Box<(Job<C>, Payload)>),
+}
+
+impl<C: RequestContext> IoQueue<C> {
+    pub(crate) fn new(
+        volume: &Arc<Volume>,
+        executor: &Executor,
+        limits: IoLimits,
+    ) -> io::Result<Self> {
+        Ok(Self {
+            in_flight: limits.io_uring.then(|| InFlight::new(volume)).flatten(),
+            completions: Arc::new(CompletionQueue::new()?),
+            volume: Arc::clone(volume),
+            executor: executor.clone(),
+            limits,
+            offloaded: 0,
+            bytes: 0,
+        })
+    }
+
+    /// Requests that are not answered yet.
+    pub(crate) fn len(&self) -> usize {
+        self.offloaded + self.in_flight.as_ref().map_or(0, InFlight::len)
+    }
+
+    /// May another request be started?
+    pub(crate) fn has_capacity(&self) -> bool {
+        self.len() < self.limits.in_flight && self.bytes < self.limits.in_flight_bytes
+    }
+
+    /// Starts a request. [`submit`](Self::submit) must follow.
+    pub(crate) fn start(&mut self, request: IoRequest, payload: Payload, context: C) {
+        self.bytes += request.buffer_bytes();
+        self.execute(Job { request, context }, payload);
+    }
+
+    /// Lets the kernel begin what was started.
+    pub(crate) fn submit(&mut self) {
+        if let Some(in_flight) = &mut self.in_flight {
+            in_flight.submit();
+        }
+    }
+
+    /// Appends the answers that are ready.
+    pub(crate) fn collect(&mut self, replies: &mut Vec<C::Reply>) {
+        if self.offloaded > 0 {
+            for completion in self.completions.collect() {
+                self.offloaded -= 1;
+                match completion {
+                    Completion::Reply(reply, bytes) => {
+                        self.volume.count_offloaded();
+                        self.bytes -= bytes;
+                        replies.push(reply);
+                    }
+                    Completion::SsdPart(left) => self.execute(left.0, left.1),
+                }
+            }
+        }
+        let Some(in_flight) = &mut self.in_flight else {
+            return;
+        };
+        let mut again = Vec::new();
+        let (volume, bytes) = (&self.volume, &mut self.bytes);
+        in_flight.collect(|ended| match ended {
+            Ended::Complete(job, result) => {
+                volume.record(&job.request, &result);
+                *bytes -= job.request.buffer_bytes();
+                replies.push(job.context.reply(result));
+            }
+            Ended::Again(job, payload) => again.push((job, payload)),
+        });
+        for (job, payload) in again {
+            self.offload(job, payload);
+        }
+    }
+
+    /// Executes a request: through the ring if that is possible.
+    fn execute(&mut self, job: Job<C>, payload: Payload) {
+        let left = match &mut self.in_flight {
+            Some(in_flight) => in_flight.start(job, payload),
+            None => Some((job, payload)),
+        };
+        if let Some((job, payload)) = left {
+            self.offload(job, payload);
+        }
+    }
+
+    /// Lets a worker execute a request. Threads that wait for a disk, which may hang, do not wait for the SSD store.
+    fn offload(&mut self, job: Job<C>, payload: Payload) {
+        self.offloaded += 1;
+        let completions = Arc::clone(&self.completions);
+        let volume = Arc::clone(&self.volume);
+        let tenant = self.volume.tenant();
+        match payload {
+            Payload::Read(mut data, mut remainder) if remainder.is_on_ssd() => {
+                let work = move || {
+                    let read = volume.read_ssd(&job.request, &mut data, &mut remainder);
+                    completions.push(match read {
+                        Ok(true) => answer(&volume, job, Ok(Outcome::Data(data))),
+                        Ok(false) => {
+                            let left = (job, Payload::Read(data, remainder));
+                            Completion::SsdPart(Box::new(left))
+                        }
+                        Err(e) => answer(&volume, job, Err(e)),
+                    });
+                };
+                self.executor.submit_ssd(tenant, Box::new(work));
+            }
+            payload => {
+                let work = move || {
+                    let result = volume.execute(&job.request, payload);
+                    completions.push(answer(&volume, job, result));
+                };
+                self.executor.submit_disk(tenant, Box::new(work));
+            }
+        }
+    }
+
+    /// Called before the thread sleeps: `false` when workers have left something to collect first.
+    pub(crate) fn may_sleep(&self) -> bool {
+        self.offloaded == 0 || self.completions.may_sleep()
+    }
+
+    /// Called after the thread has slept.
+    pub(crate) fn awake(&self) {
+        if self.offloaded > 0 {
+            self.completions.awake();
+        }
+    }
+
+    /// Descriptors that are readable when there is something to collect.
+    pub(crate) fn events(&self) -> [Option<BorrowedFd<'_>>; 2] {
+        [
+            (self.offloaded > 0).then(|| self.completions.event()),
+            self.in_flight.as_ref().and_then(InFlight::event),
+        ]
+    }
+}
+
+fn answer<C: RequestContext>(
+    volume: &Volume,
+    job: Job<C>,
+    result: io::Result<Outcome>,
+) -> Completion<C> {
+    volume.record(&job.request, &result);
+    let bytes = job.request.buffer_bytes();
+    Completion::Reply(job.context.reply(result), bytes)
+}

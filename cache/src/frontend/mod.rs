@@ -1,0 +1,28 @@
+//! What front ends share: NBD now, others beside it later.
+//!
+//! A front end takes requests off its transport and answers them. In between, a request is the same for all of them:
+//! an [`IoRequest`] to a [`Volume`], executed by the [`IoQueue`] of the connection, which uses an io_uring of its own
+//! and hands what may wait to the threads of the [`Executor`]. The [`Tenant`] holds what the volumes of one VM share:
+//! its part of these threads and its limit of connections.
+
+mod backend;
+mod completion;
+mod executor;
+mod in_flight;
+mod io_queue;
+mod limits;
+mod request;
+mod socket;
+mod tenant;
+mod volume;
+mod workers;
+
+pub use backend::{Allocation, Backend};
+pub(crate) use executor::Executor;
+pub(crate) use io_queue::{IoQueue, RequestContext};
+pub use limits::IoLimits;
+pub(crate) use request::{IoRequest, Operation, Outcome, Payload};
+pub use socket::ListenError;
+pub(crate) use socket::unix_listener;
+pub use tenant::Tenant;
+pub use volume::{Volume, VolumeStats};

@@ -1,0 +1,176 @@
+//! A disk as front ends serve it.
+
+use super::backend::{Allocation, Backend};
+use super::tenant::Tenant;
+use serde::Serialize;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A disk under a name, with its VM and its counters.
+pub struct Volume {
+    name: String,
+    read_only: bool,
+    backend: Backend,
+    allocation: Option<Arc<dyn Allocation>>,
+    tenant: Arc<Tenant>,
+    counters: Counters,
+}
+
+#[derive(Default)]
+struct Counters {
+    reads: AtomicU64,
+    read_bytes: AtomicU64,
+    inline_hits: AtomicU64,
+    offloaded_requests: AtomicU64,
+    writes: AtomicU64,
+    write_bytes: AtomicU64,
+    errors: AtomicU64,
+}
+
+/// What a volume has done since it was added.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct VolumeStats {
+    /// Its name.
+    pub name: String,
+    /// Reads answered.
+    pub reads: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Of the reads, those that were answered from the cache by the connection's own thread, without waiting.
+    pub inline_hits: u64,
+    /// Requests that a worker thread answered: those that take more than one transfer, and all but hits where io_uring
+    /// is not supported.
+    pub offloaded_requests: u64,
+    /// Writes, discards and write-zeroes answered.
+    pub writes: u64,
+    /// Bytes they covered.
+    pub write_bytes: u64,
+    /// Requests answered with an error.
+    pub errors: u64,
+}
+
+impl Volume {
+    /// Serves `backend` as `name`, writable, as the disk of a VM of its own that clients with certificates do not see.
+    #[must_use]
+    pub fn new(name: &str, backend: Backend) -> Self {
+        Self {
+            name: name.to_owned(),
+            read_only: false,
+            backend,
+            allocation: None,
+            tenant: Arc::default(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Refuses writes.
+    #[must_use]
+    pub const fn read_only(mut self, yes: bool) -> Self {
+        self.read_only = yes;
+        self
+    }
+
+    /// Answers requests for allocated extents from this.
+    #[must_use]
+    pub fn allocation(mut self, from: Arc<dyn Allocation>) -> Self {
+        self.allocation = Some(from);
+        self
+    }
+
+    /// Makes it a disk of this VM.
+    #[must_use]
+    pub fn of_tenant(mut self, tenant: &Arc<Tenant>) -> Self {
+        self.tenant = Arc::clone(tenant);
+        self
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The disk behind it.
+    #[must_use]
+    pub const fn backend(&self) -> &Backend {
+        &self.backend
+    }
+
+    /// Bytes of the disk.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.backend.disk().size()
+    }
+
+    /// Whether writes are refused.
+    #[must_use]
+    pub const fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// The VM that it belongs to.
+    #[must_use]
+    pub const fn tenant(&self) -> &Arc<Tenant> {
+        &self.tenant
+    }
+
+    /// What it has done.
+    #[must_use]
+    pub fn stats(&self) -> VolumeStats {
+        let read = |c: &AtomicU64| c.load(Ordering::Relaxed);
+        let c = &self.counters;
+        VolumeStats {
+            name: self.name.clone(),
+            reads: read(&c.reads),
+            read_bytes: read(&c.read_bytes),
+            inline_hits: read(&c.inline_hits),
+            offloaded_requests: read(&c.offloaded_requests),
+            writes: read(&c.writes),
+            write_bytes: read(&c.write_bytes),
+            errors: read(&c.errors),
+        }
+    }
+
+    /// The extents of a range; without an [`Allocation`] all of it is data.
+    pub(super) fn extents(
+        &self,
+        off: u64,
+        count: u64,
+        limit: usize,
+    ) -> io::Result<Vec<(u64, bool)>> {
+        match &self.allocation {
+            Some(allocation) => allocation.extents(off, count, limit),
+            None => Ok(vec![(count, false)]),
+        }
+    }
+
+    /// A read of so many bytes was answered from the cache without waiting.
+    pub(crate) fn count_inline_hit(&self, bytes: u64) {
+        self.counters.inline_hits.fetch_add(1, Ordering::Relaxed);
+        self.count_read(bytes);
+    }
+
+    pub(super) fn count_read(&self, bytes: u64) {
+        self.counters.reads.fetch_add(1, Ordering::Relaxed);
+        self.counters.read_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn count_write(&self, bytes: u64) {
+        self.counters.writes.fetch_add(1, Ordering::Relaxed);
+        self.counters
+            .write_bytes
+            .fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn count_offloaded(&self) {
+        self.counters
+            .offloaded_requests
+            .fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A request was answered with an error.
+    pub(crate) fn count_error(&self) {
+        self.counters.errors.fetch_add(1, Ordering::Relaxed);
+    }
+}

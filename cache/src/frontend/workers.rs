@@ -1,0 +1,186 @@
+//! Threads that may wait for a disk.
+
+use justitia_share::{Order, VirtualTime, WaitQueue, Weight};
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// What a worker does.
+pub(super) type Job = Box<dyn FnOnce() + Send>;
+
+/// A pool of threads, started as they are needed. Jobs that wait are served in proportion to weight
+/// ([`Order::VirtualTime`]): under contention a VM's requests get its share of the workers.
+#[derive(Clone)]
+pub(super) struct Workers(Arc<Handle>);
+
+/// What the pool's users share; with the last of them the threads end, once nothing waits any more.
+struct Handle {
+    shared: Arc<Shared>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.shared.state.lock().closed = true;
+        self.shared.work.notify_all();
+    }
+}
+
+/// The jobs of one VM.
+#[derive(Default)]
+pub(super) struct TenantQueue(Mutex<QueueState>);
+
+#[derive(Default)]
+struct QueueState {
+    weight: Weight,
+    virtual_start: VirtualTime,
+    /// Jobs that wait for a worker or have one.
+    active: usize,
+    /// Jobs beyond the VM's part.
+    held: VecDeque<Job>,
+}
+
+impl TenantQueue {
+    /// The weight of its jobs from now on.
+    pub(super) fn set_weight(&self, weight: Weight) {
+        self.0.lock().weight = weight;
+    }
+}
+
+struct Shared {
+    state: Mutex<State>,
+    work: Condvar,
+    most: usize,
+    /// Threads that one lane may have.
+    part: usize,
+}
+
+struct State {
+    waiting: WaitQueue<(Arc<TenantQueue>, Job)>,
+    threads: usize,
+    idle: usize,
+    closed: bool,
+}
+
+impl Workers {
+    /// A pool of at most `most` threads, of which one lane has at most `part`; at least one.
+    pub(super) fn new(most: usize, part: usize) -> Self {
+        let shared = Arc::new(Shared {
+            state: Mutex::new(State {
+                waiting: WaitQueue::new(Order::VirtualTime),
+                threads: 0,
+                idle: 0,
+                closed: false,
+            }),
+            work: Condvar::new(),
+            most: most.max(1),
+            part: part.max(1),
+        });
+        Self(Arc::new(Handle { shared }))
+    }
+
+    /// Lets `job` be done for the VM of this lane. A lane belongs to one pool.
+    pub(super) fn submit(&self, lane: &Arc<TenantQueue>, job: Job) {
+        let shared = &self.0.shared;
+        let mut vm = lane.0.lock();
+        if vm.active >= shared.part {
+            vm.held.push_back(job);
+            return;
+        }
+        vm.active += 1;
+        let mut state = shared.state.lock();
+        state.queue(lane, &mut vm, job);
+        drop(vm);
+        if state.idle >= state.waiting.len() {
+            drop(state);
+            shared.work.notify_one();
+        } else if state.threads < shared.most {
+            state.threads += 1;
+            drop(state);
+            self.start();
+        }
+    }
+
+    fn start(&self) {
+        let shared = Arc::clone(&self.0.shared);
+        let started = std::thread::Builder::new()
+            .name("justitia-io".into())
+            .spawn(move || shared.work());
+        if let Err(e) = started {
+            self.0.shared.state.lock().threads -= 1;
+            tracing::error!("cannot start a worker thread: {e}; requests wait for those that run");
+        }
+    }
+}
+
+impl State {
+    /// The lane's lock is taken before the pool's.
+    fn queue(&mut self, lane: &Arc<TenantQueue>, vm: &mut QueueState, job: Job) {
+        let job = (Arc::clone(lane), job);
+        vm.virtual_start = self.waiting.push_after(vm.weight, vm.virtual_start, job);
+    }
+}
+
+impl Shared {
+    fn work(&self) {
+        let mut state = self.state.lock();
+        loop {
+            if let Some((lane, job)) = state.waiting.pop() {
+                drop(state);
+                job();
+                let mut vm = lane.0.lock();
+                state = self.state.lock();
+                match vm.held.pop_front() {
+                    Some(next) => state.queue(&lane, &mut vm, next),
+                    None => vm.active -= 1,
+                }
+            } else if state.closed {
+                state.threads -= 1;
+                return;
+            } else {
+                state.idle += 1;
+                self.work.wait(&mut state);
+                state.idle -= 1;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    #[test]
+    fn a_vm_that_hangs_leaves_workers_to_the_others() {
+        let workers = Workers::new(8, 2);
+        let (hung, other) = (Arc::<TenantQueue>::default(), Arc::<TenantQueue>::default());
+        let gate = Arc::new(Mutex::new(0));
+        let (done, finished) = mpsc::channel();
+        let closed = gate.lock();
+        for _ in 0..100 {
+            let (gate, done) = (Arc::clone(&gate), done.clone());
+            workers.submit(
+                &hung,
+                Box::new(move || {
+                    *gate.lock() += 1;
+                    done.send("hung").unwrap();
+                }),
+            );
+        }
+        for _ in 0..100 {
+            let done = done.clone();
+            workers.submit(&other, Box::new(move || done.send("other").unwrap()));
+        }
+        let patience = Duration::from_secs(20);
+        for _ in 0..100 {
+            assert_eq!(finished.recv_timeout(patience).unwrap(), "other");
+        }
+        assert_eq!(hung.0.lock().active, 2);
+        drop(closed);
+        for _ in 0..100 {
+            assert_eq!(finished.recv_timeout(patience).unwrap(), "hung");
+        }
+        assert_eq!(*gate.lock(), 100);
+    }
+}

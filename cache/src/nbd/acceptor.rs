@@ -1,0 +1,84 @@
+//! The thread of a listener: accepts clients, each of which gets a thread of its own.
+
+use super::clients::Clients;
+use super::connection::run;
+use super::context::Context;
+use super::transport::Transport;
+use rustix::net::{SocketFlags, accept_with, sockopt};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Time without traffic after which TCP sends a keepalive probe.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+/// Time between probes.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+/// Probes without an answer after which a client counts as gone.
+const KEEPALIVE_PROBES: u32 = 6;
+
+pub(super) struct Acceptor {
+    pub(super) socket: Arc<OwnedFd>,
+    pub(super) tcp: bool,
+    pub(super) clients: Arc<Clients>,
+    pub(super) context: Arc<Context>,
+}
+
+impl Acceptor {
+    /// Accepts clients until the server closes.
+    pub(super) fn run(self) {
+        loop {
+            let accepted = accept_with(&self.socket, SocketFlags::CLOEXEC);
+            if self.clients.is_closing() {
+                return;
+            }
+            match accepted {
+                Ok(socket) => self.start_client(Arc::new(socket)),
+                Err(e) => {
+                    // Out of descriptors or the like: it passes.
+                    tracing::warn!("cannot accept a client: {e}");
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+            }
+        }
+    }
+
+    fn start_client(&self, socket: Arc<OwnedFd>) {
+        let limits = self.context.limits;
+        if self.tcp
+            && let Err(e) = set_up_tcp(&socket, limits.send)
+        {
+            tracing::warn!("refused a client: cannot set its socket up: {e}");
+            return;
+        }
+        let Some(entry) = self.clients.add(&socket, limits.connections) else {
+            tracing::warn!(
+                "refused a client: {} are connected, which is the limit",
+                limits.connections
+            );
+            return;
+        };
+        let context = Arc::clone(&self.context);
+        let started = std::thread::Builder::new()
+            .name("justitia-nbd".into())
+            .spawn(move || {
+                if let Err(e) = run(Transport::new(socket), &context, || entry.agreed()) {
+                    tracing::info!("a client's connection broke: {e}");
+                }
+            });
+        if let Err(e) = started {
+            tracing::error!("cannot start a thread for a client: {e}");
+        }
+    }
+}
+
+/// Sends replies at once, and detects a client whose machine is gone: by keepalive probes when nothing is under way to
+/// it, else by the user timeout of what it does not acknowledge.
+fn set_up_tcp(socket: &OwnedFd, send: Duration) -> rustix::io::Result<()> {
+    sockopt::set_tcp_nodelay(socket, true)?;
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(socket, KEEPALIVE_INTERVAL)?;
+    sockopt::set_tcp_keepcnt(socket, KEEPALIVE_PROBES)?;
+    let send = u32::try_from(send.as_millis()).unwrap_or(u32::MAX);
+    sockopt::set_tcp_user_timeout(socket, send)
+}

@@ -1,0 +1,18 @@
+//! What a connection needs of its server.
+
+use super::limits::Limits;
+use super::registry::ExportRegistry;
+use crate::frontend::Executor;
+use rustls::ServerConfig;
+use std::sync::Arc;
+
+/// What the connections of one listener share.
+pub(super) struct Context {
+    pub(super) exports: Arc<ExportRegistry>,
+    /// Clients must show certificates, and see only the exports that these are for.
+    pub(super) certified: bool,
+    pub(super) executor: Executor,
+    pub(super) limits: Limits,
+    pub(super) tls: Option<Arc<ServerConfig>>,
+    pub(super) tls_required: bool,
+}

@@ -1,0 +1,75 @@
+//! What is served, and what of it a client sees.
+
+use super::export::Export;
+use super::handshake::{ExportInfo, ExportLookup};
+use crate::frontend::Volume;
+use parking_lot::RwLock;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The exports of a server, by name.
+#[derive(Default)]
+pub(super) struct ExportRegistry(RwLock<BTreeMap<String, Arc<Export>>>);
+
+impl ExportRegistry {
+    /// Serves `export` from now on, in the place of one of the same name.
+    pub(super) fn add(&self, export: Arc<Export>) {
+        let name = export.volume().name().to_owned();
+        self.0.write().insert(name, export);
+    }
+
+    /// All exports, by name.
+    pub(super) fn all(&self) -> Vec<Arc<Export>> {
+        self.0.read().values().cloned().collect()
+    }
+}
+
+/// What is known of a client that decides what it sees.
+pub(super) enum Identity {
+    /// Not asked for: the client sees everything.
+    Anonymous,
+    /// The names in its certificate; none before it has shown one.
+    Certified(Vec<String>),
+}
+
+/// The exports that one client sees.
+pub(super) struct View {
+    pub(super) registry: Arc<ExportRegistry>,
+    pub(super) identity: Identity,
+}
+
+impl View {
+    fn shows(&self, export: &Export) -> bool {
+        match &self.identity {
+            Identity::Anonymous => true,
+            Identity::Certified(names) => export.volume().tenant().admits(names),
+        }
+    }
+
+    /// The volume of that name; for the empty name, the only one that the client sees.
+    pub(super) fn open(&self, name: &str) -> Option<Arc<Volume>> {
+        self.find_export(name).map(|e| Arc::clone(e.volume()))
+    }
+
+    fn find_export(&self, name: &str) -> Option<Arc<Export>> {
+        let exports = self.registry.0.read();
+        if let Some(export) = exports.get(name) {
+            return self.shows(export).then(|| Arc::clone(export));
+        }
+        let mut seen = exports.values().filter(|e| self.shows(e));
+        let first = seen.next().filter(|_| name.is_empty())?;
+        seen.next().is_none().then(|| Arc::clone(first))
+    }
+}
+
+impl ExportLookup for View {
+    fn find(&self, name: &str) -> Option<ExportInfo> {
+        self.find_export(name).map(|e| e.info())
+    }
+
+    fn list(&self) -> Vec<ExportInfo> {
+        let exports = self.registry.0.read();
+        let seen = exports.values().filter(|e| self.shows(e));
+        seen.map(|e| e.info()).collect()
+    }
+}

@@ -1,0 +1,133 @@
+//! How long newcomers and proven blocks may stay: the ghost policy's scales.
+//!
+//! A block's age is counted in evictions: as long as none is needed, nobody grows older. The next to go is the oldest newcomer, or the oldest proven block when
+//! that is `age_factor` times as old. With a age_factor of 1 the two lists are one queue, the paper's FIFO. It
+//! grows while proven blocks that were evicted come back more often than newcomers that were, and shrinks
+//! while they come back less often: both lists' last blocks are worth the same in the end.
+
+use super::ghost::EvictionReason;
+
+/// Ticks of the clock in one turn of the pool: the grain of a block's age.
+const TICKS: u32 = 256;
+
+/// Ages are counted modulo this: eight turns, more than age_factor lets any block see.
+pub(crate) const CLOCK: u32 = 2048;
+
+/// Patience in 256ths: 1 to 6, at first 1.
+const MIN: u32 = 256;
+const MAX: u32 = 1536;
+
+pub(crate) struct AdaptiveSplit {
+    clock: u32,
+    evictions: u32,
+    age_factor: u32,
+    /// Evicted lately, and of these come back: newcomers, proven ones.
+    gone: [u32; 2],
+    back: [u32; 2],
+}
+
+impl Default for AdaptiveSplit {
+    fn default() -> Self {
+        Self {
+            clock: 0,
+            evictions: 0,
+            age_factor: MIN,
+            gone: [0; 2],
+            back: [0; 2],
+        }
+    }
+}
+
+impl AdaptiveSplit {
+    /// The time now, to be kept with a block.
+    pub(crate) const fn now(&self) -> u32 {
+        self.clock
+    }
+
+    /// Does the proven block of the second time go before the newcomer of the first?
+    pub(crate) fn evicts_protected(&self, newcomer: u32, proven: u32) -> bool {
+        let age = |time: u32| u64::from((self.clock + CLOCK - time) % CLOCK) + 1;
+        age(proven) * 256 > age(newcomer) * u64::from(self.age_factor)
+    }
+
+    /// A block of the list was evicted, and `len` are left.
+    pub(crate) fn evicted(&mut self, list: usize, len: u32) {
+        self.evictions += 1;
+        if self.evictions > len / TICKS {
+            self.evictions = 0;
+            self.clock = (self.clock + 1) % CLOCK;
+        }
+        self.gone[list] += 1;
+        if self.gone[0] + self.gone[1] > len.max(16) {
+            for n in self.gone.iter_mut().chain(&mut self.back) {
+                *n /= 2;
+            }
+        }
+    }
+
+    /// A block came back that had gone like this, to a pool of `len`.
+    pub(crate) fn returned(&mut self, how: EvictionReason, len: u32) {
+        let list = match how {
+            EvictionReason::Probationary => 0,
+            EvictionReason::Protected => 1,
+            EvictionReason::Promoted => return,
+        };
+        self.back[list] += 1;
+        // While no proven block was evicted lately, none has returned: age_factor shrinks until some are.
+        let [new, proven] = [0, 1].map(|i| (u64::from(self.back[i]), u64::from(self.gone[i]) + 1));
+        let step = (4 * MAX / len.max(1)).clamp(1, 64);
+        // By a quarter more often: where both return alike, as in loops, one queue is best.
+        self.age_factor = if proven.0 * new.1 * 4 > new.0 * proven.1 * 5 {
+            (self.age_factor + step).min(MAX)
+        } else {
+            (self.age_factor - step.min(self.age_factor)).max(MIN)
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Evicts one of each list again and again, and has these come back.
+    fn after(returning: &[EvictionReason]) -> AdaptiveSplit {
+        let mut split = AdaptiveSplit::default();
+        for _ in 0..4000 {
+            split.evicted(0, 1000);
+            split.evicted(1, 1000);
+            for how in returning {
+                split.returned(*how, 1000);
+            }
+        }
+        split
+    }
+
+    #[test]
+    fn whichever_returns_more_often_is_kept_longer() {
+        assert_eq!(after(&[EvictionReason::Probationary]).age_factor, MIN);
+        assert_eq!(after(&[EvictionReason::Protected]).age_factor, MAX);
+        assert_eq!(
+            after(&[EvictionReason::Promoted]).age_factor,
+            MIN,
+            "hits say nothing of evictions"
+        );
+        assert_eq!(
+            after(&[EvictionReason::Probationary, EvictionReason::Protected]).age_factor,
+            MIN,
+            "a loop"
+        );
+    }
+
+    #[test]
+    fn the_older_goes_unless_it_is_proven() {
+        let one_queue = after(&[EvictionReason::Probationary]);
+        let now = one_queue.now();
+        let before = |ticks| (now + CLOCK - ticks) % CLOCK;
+        assert!(one_queue.evicts_protected(before(100), before(101)));
+        assert!(!one_queue.evicts_protected(before(100), before(100)));
+        let patient = after(&[EvictionReason::Protected]);
+        assert_eq!(patient.now(), now);
+        assert!(!patient.evicts_protected(before(100), before(500)));
+        assert!(patient.evicts_protected(before(100), before(700)));
+    }
+}

@@ -1,0 +1,116 @@
+//! What is asked of a running daemon over its control socket, and what it answers.
+
+use super::error::ServeError;
+use super::size::Size;
+use crate::cache::CacheStats;
+use crate::config::{Policy, StoreKind};
+use crate::frontend::VolumeStats;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// A request: one JSON object on a line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "command", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum ControlRequest {
+    /// The statistics.
+    Stats,
+    /// Change a VM.
+    SetVm {
+        /// Its name.
+        vm: String,
+        /// Its new weight.
+        weight: Option<u64>,
+        /// Its new eviction policy.
+        policy: Option<Policy>,
+    },
+    /// Cache nothing of a VM any more: its pools and their blocks are removed, and its disks served uncached.
+    UncacheVm {
+        /// Its name.
+        vm: String,
+    },
+    /// Change a pool (SET_CG_WEIGHT ⟨T, W⟩), or make a new one (CREATE_CGROUP).
+    SetPool {
+        /// The VM.
+        vm: String,
+        /// The pool's name.
+        pool: String,
+        /// Its new weight.
+        weight: Option<u64>,
+        /// Its new store.
+        store: Option<StoreKind>,
+        /// There is none of that name yet: make it.
+        #[serde(default)]
+        create: bool,
+    },
+    /// Remove a pool and its blocks (DESTROY_CGROUP).
+    DestroyPool {
+        /// The VM.
+        vm: String,
+        /// The pool's name.
+        pool: String,
+    },
+    /// Make what the cache holds of a disk, or of a range of it, a pool's of the same VM (MIGRATE_OBJECT).
+    MigrateDisk {
+        /// Its name.
+        disk: String,
+        /// The pool's name.
+        pool: String,
+        /// Where the range begins, bytes.
+        #[serde(default)]
+        offset: Size,
+        /// Bytes of the range; to the end of the disk without.
+        length: Option<Size>,
+    },
+    /// Cache nothing of a disk any more: its blocks are removed, and it is served uncached.
+    UncacheDisk {
+        /// Its name.
+        disk: String,
+    },
+    /// Change the size of a store.
+    SetStore {
+        /// Which.
+        store: StoreKind,
+        /// Its new size.
+        size: Size,
+    },
+    /// Put another SSD store in the place of the one that there is, if there is one; its blocks are dropped.
+    ReplaceSsd {
+        /// A file or a block device, whose content is lost.
+        path: PathBuf,
+        /// Bytes of it to use.
+        size: Size,
+    },
+    /// Remove the SSD store; its pools use memory.
+    RemoveSsd,
+}
+
+/// The response to a request, on one line.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ControlResponse {
+    /// Done; for `stats`, the statistics.
+    Ok(serde_json::Value),
+    /// Refused, and why.
+    Error(String),
+}
+
+/// The statistics of a daemon.
+#[derive(Clone, Debug, Serialize)]
+pub struct Stats {
+    /// The cache.
+    pub cache: CacheStats,
+    /// The disks that are served.
+    pub exports: Vec<VolumeStats>,
+    /// NBD clients at this moment.
+    pub clients: usize,
+    /// Why io_uring is not supported here, if it is not: worker threads read and write disks then.
+    pub io_uring_unsupported: Option<&'static str>,
+}
+
+/// What executes requests.
+pub(super) trait ControlHandler: Send + Sync {
+    /// The statistics.
+    fn stats(&self) -> Stats;
+    /// Changes something.
+    fn change(&self, request: &ControlRequest) -> Result<(), ServeError>;
+}

@@ -1,0 +1,178 @@
+//! Changes of a running daemon, one function a request.
+
+use super::api::ControlRequest;
+use super::config::is_name;
+use super::error::ServeError;
+use super::size::Size;
+use super::vms::VmRegistry;
+use crate::block::BLOCK_BYTES;
+use crate::cache::Cache;
+use crate::config::{Policy, PoolSpec, SsdConfig, StoreKind};
+use justitia_share::Weight;
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// Does what a request asks for; `stats` changes nothing.
+pub(super) fn apply(
+    cache: &Arc<Cache>,
+    vms: &Mutex<VmRegistry>,
+    request: &ControlRequest,
+) -> Result<(), ServeError> {
+    match request {
+        ControlRequest::Stats => Ok(()),
+        ControlRequest::SetVm { vm, weight, policy } => {
+            set_vm(cache, &mut vms.lock(), vm, *weight, *policy)
+        }
+        ControlRequest::UncacheVm { vm } => uncache_vm(cache, &mut vms.lock(), vm),
+        ControlRequest::SetPool {
+            vm,
+            pool,
+            weight,
+            store,
+            create,
+        } => {
+            let change = PoolChange {
+                weight: weight.map(Weight::try_from).transpose()?,
+                store: *store,
+            };
+            if *create {
+                create_pool(cache, &mut vms.lock(), vm, pool, change)
+            } else {
+                set_pool(cache, &mut vms.lock(), vm, pool, change)
+            }
+        }
+        ControlRequest::DestroyPool { vm, pool } => destroy_pool(cache, &mut vms.lock(), vm, pool),
+        ControlRequest::MigrateDisk {
+            disk,
+            pool,
+            offset,
+            length,
+        } => migrate_disk(cache, &mut vms.lock(), disk, pool, *offset, *length),
+        ControlRequest::UncacheDisk { disk } => uncache_disk(cache, &mut vms.lock(), disk),
+        // Shrinking and replacing evict, which may take a while; names do not change by it.
+        ControlRequest::SetStore { store, size } => Ok(cache.resize(*store, size.0)?),
+        ControlRequest::ReplaceSsd { path, size } => Ok(cache.set_ssd(Some(SsdConfig {
+            path: path.clone(),
+            bytes: size.0,
+        }))?),
+        ControlRequest::RemoveSsd => Ok(cache.set_ssd(None)?),
+    }
+}
+
+/// What is to change of a pool; what is `None` stays.
+#[derive(Clone, Copy)]
+struct PoolChange {
+    weight: Option<Weight>,
+    store: Option<StoreKind>,
+}
+
+impl PoolChange {
+    fn of(self, old: PoolSpec) -> PoolSpec {
+        PoolSpec {
+            weight: self.weight.unwrap_or(old.weight),
+            store: self.store.unwrap_or(old.store),
+        }
+    }
+}
+
+fn set_vm(
+    cache: &Cache,
+    vms: &mut VmRegistry,
+    name: &str,
+    weight: Option<u64>,
+    policy: Option<Policy>,
+) -> Result<(), ServeError> {
+    let weight = weight.map(Weight::try_from).transpose()?;
+    let vm = vms.vm(name)?;
+    if let Some(weight) = weight {
+        cache.set_vm_weight(vm.id, weight)?;
+        vm.tenant.set_weight(weight);
+    }
+    if let Some(policy) = policy {
+        cache.set_vm_policy(vm.id, policy)?;
+    }
+    Ok(())
+}
+
+fn uncache_vm(cache: &Cache, vms: &mut VmRegistry, name: &str) -> Result<(), ServeError> {
+    cache.remove_vm(vms.vm(name)?.id)?;
+    vms.remove(name);
+    Ok(())
+}
+
+fn create_pool(
+    cache: &Cache,
+    vms: &mut VmRegistry,
+    vm_name: &str,
+    pool: &str,
+    change: PoolChange,
+) -> Result<(), ServeError> {
+    let vm = vms.vm(vm_name)?;
+    if vm.pools.contains_key(pool) {
+        return Err(ServeError::PoolExists {
+            vm: vm_name.to_owned(),
+            found: pool.to_owned(),
+        });
+    }
+    if !is_name(pool) {
+        return Err(ServeError::Name {
+            found: pool.to_owned(),
+        });
+    }
+    let spec = change.of(PoolSpec::default());
+    let id = cache.create_pool(vm.id, pool, spec)?;
+    vm.pools.insert(pool.to_owned(), (id, spec));
+    Ok(())
+}
+
+fn set_pool(
+    cache: &Cache,
+    vms: &mut VmRegistry,
+    vm_name: &str,
+    pool: &str,
+    change: PoolChange,
+) -> Result<(), ServeError> {
+    let vm = vms.vm(vm_name)?;
+    let (id, old) = vm.pool(vm_name, pool)?;
+    let spec = change.of(old);
+    cache.set_pool(id, spec)?;
+    vm.pools.insert(pool.to_owned(), (id, spec));
+    Ok(())
+}
+
+fn destroy_pool(
+    cache: &Cache,
+    vms: &mut VmRegistry,
+    vm_name: &str,
+    pool: &str,
+) -> Result<(), ServeError> {
+    let vm = vms.vm(vm_name)?;
+    let (id, _) = vm.pool(vm_name, pool)?;
+    cache.destroy_pool(id)?;
+    vm.pools.remove(pool);
+    Ok(())
+}
+
+fn migrate_disk(
+    cache: &Cache,
+    vms: &mut VmRegistry,
+    disk: &str,
+    pool: &str,
+    offset: Size,
+    length: Option<Size>,
+) -> Result<(), ServeError> {
+    let (vm_name, vm, id) = vms.disk(disk)?;
+    let (to, _) = vm.pool(vm_name, pool)?;
+    let end = length.map_or(u64::MAX, |l| offset.0.saturating_add(l.0));
+    // Whole blocks of the range: a block that begins before it stays.
+    let blocks = offset.0.div_ceil(BLOCK_BYTES)..end / BLOCK_BYTES;
+    cache.migrate(id, blocks, to)?;
+    Ok(())
+}
+
+fn uncache_disk(cache: &Cache, vms: &mut VmRegistry, disk: &str) -> Result<(), ServeError> {
+    let (_, vm, id) = vms.disk(disk)?;
+    cache.remove_disk(id)?;
+    vm.disks.remove(disk);
+    Ok(())
+}

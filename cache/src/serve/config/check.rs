@@ -1,0 +1,169 @@
+//! Whether the values of a configuration fit together.
+
+use super::error::Checker;
+use super::tables::{DiskMode, DiskTable, File, PoolTable, VmTable};
+use super::types::{Config, DiskConfig, Listen, PoolConfig, VmConfig};
+use crate::config::{CacheConfig, Mode, Policy, PoolSpec, SsdConfig, StoreKind};
+use crate::nbd::TlsFiles;
+use std::collections::BTreeSet;
+use toml::Spanned;
+
+impl File {
+    pub(super) fn check(self, checker: &mut Checker) -> Config {
+        self.check_listen(checker);
+        self.check_metrics(checker);
+        let insecure = self.listen.insecure.is_some_and(Spanned::into_inner);
+        let served = self.listen.unix.is_some() || self.listen.tcp.is_some();
+        let (mut vms, mut exports) = (BTreeSet::new(), BTreeSet::new());
+        let vms = self
+            .vm
+            .into_iter()
+            .map(|vm| vm.check(checker, served, &mut vms, &mut exports))
+            .collect();
+        Config {
+            cache: CacheConfig {
+                memory_bytes: self.memory.size.0,
+                memory_limit: self.memory.limit.map(|s| s.0),
+                ssd: self.ssd.map(|ssd| SsdConfig {
+                    path: ssd.path,
+                    bytes: ssd.size.0,
+                }),
+                ..CacheConfig::default()
+            },
+            listen: Listen {
+                unix: self.listen.unix,
+                insecure,
+                tcp: self.listen.tcp.map(Spanned::into_inner),
+            },
+            tls: self.tls.map(|tls| TlsFiles {
+                directory: tls.directory,
+                verify_clients: tls.verify_clients,
+            }),
+            control: self.control,
+            metrics: self.metrics.map(Spanned::into_inner),
+            vms,
+        }
+    }
+}
+
+impl File {
+    /// A TCP address needs certificates of clients, or the wish to do without.
+    fn check_listen(&self, checker: &mut Checker) {
+        let insecure = self.listen.insecure.as_ref();
+        let insecure = insecure.filter(|insecure| *insecure.get_ref());
+        let certified = self.tls.as_ref().is_some_and(|tls| tls.verify_clients);
+        match (&self.listen.tcp, insecure) {
+            (Some(tcp), None) if !certified => checker.error(
+                Some(tcp.span().start),
+                format!(
+                    "expected a [tls] table with certificates of clients, found {} without: whoever reaches the address could read and write every disk; if that is wanted, say `insecure = true` beside it",
+                    tcp.get_ref()
+                ),
+            ),
+            (_, Some(insecure)) if certified => checker.error(
+                Some(insecure.span().start),
+                "expected either `insecure = true` or certificates of clients, found both: say `verify_clients = false` in [tls] to serve every disk to whoever connects".into(),
+            ),
+            _ => {}
+        }
+    }
+
+    fn check_metrics(&self, checker: &mut Checker) {
+        if let Some(metrics) = &self.metrics
+            && !metrics.get_ref().ip().is_loopback()
+        {
+            checker.error(
+                Some(metrics.span().start),
+                format!(
+                    "expected a loopback address for metrics, found {}",
+                    metrics.get_ref()
+                ),
+            );
+        }
+    }
+}
+
+impl VmTable {
+    fn check(
+        self,
+        checker: &mut Checker,
+        served: bool,
+        vms: &mut BTreeSet<String>,
+        exports: &mut BTreeSet<String>,
+    ) -> VmConfig {
+        checker.unique(vms, "VM", &self.name);
+        if !served && self.socket.is_none() {
+            checker.error(
+                Some(self.name.span().start),
+                format!(
+                    "expected a socket for VM {:?} or a [listen] table for all, found neither",
+                    self.name.get_ref()
+                ),
+            );
+        }
+        let mut pools = BTreeSet::new();
+        for pool in &self.pool {
+            checker.unique(&mut pools, "pool of a VM", &pool.name);
+        }
+        for disk in &self.disk {
+            checker.unique(exports, "disk", &disk.name);
+        }
+        let clients = match self.clients {
+            Some(clients) => {
+                if clients.get_ref().iter().any(String::is_empty) {
+                    checker.error(
+                        Some(clients.span().start),
+                        "expected names in certificates, found an empty one".into(),
+                    );
+                }
+                clients.into_inner()
+            }
+            None => vec![self.name.get_ref().clone()],
+        };
+        let exclusive = |d: &DiskTable| matches!(d.mode, DiskMode::Exclusive);
+        let policy = self.policy.unwrap_or_else(|| {
+            if self.disk.iter().any(exclusive) {
+                Policy::Ghost
+            } else {
+                Policy::Sieve
+            }
+        });
+        VmConfig {
+            name: self.name.into_inner(),
+            weight: self.weight,
+            policy,
+            socket: self.socket,
+            clients,
+            pools: self.pool.into_iter().map(PoolTable::into_config).collect(),
+            disks: self.disk.into_iter().map(DiskTable::into_config).collect(),
+        }
+    }
+}
+
+impl PoolTable {
+    fn into_config(self) -> PoolConfig {
+        PoolConfig {
+            name: self.name.into_inner(),
+            spec: PoolSpec {
+                store: self.store.unwrap_or(StoreKind::Memory),
+                weight: self.weight,
+            },
+        }
+    }
+}
+
+impl DiskTable {
+    fn into_config(self) -> DiskConfig {
+        DiskConfig {
+            name: self.name.into_inner(),
+            image: self.image,
+            read_only: self.read_only,
+            direct: self.direct,
+            mode: match self.mode {
+                DiskMode::Inclusive => Some(Mode::Inclusive),
+                DiskMode::Exclusive => Some(Mode::Exclusive),
+                DiskMode::Uncached => None,
+            },
+        }
+    }
+}

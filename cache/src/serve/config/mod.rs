@@ -1,0 +1,13 @@
+//! `cache.toml`: its tables, and the configuration that they make.
+
+mod check;
+mod error;
+mod faults;
+mod load;
+mod name;
+mod tables;
+mod types;
+
+pub use error::ConfigError;
+pub(super) use name::{NAME, is_name};
+pub use types::{Config, DiskConfig, Listen, PoolConfig, VmConfig};

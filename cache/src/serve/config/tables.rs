@@ -1,0 +1,119 @@
+//! The tables of `cache.toml`, as they are read.
+
+use crate::config::{CacheConfig, Policy, StoreKind};
+use crate::serve::size::Size;
+use justitia_share::Weight;
+use serde::{Deserialize, Deserializer};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use toml::Spanned;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct File {
+    #[serde(default)]
+    pub(super) memory: MemoryTable,
+    pub(super) ssd: Option<SsdTable>,
+    #[serde(default)]
+    pub(super) listen: ListenTable,
+    pub(super) tls: Option<TlsTable>,
+    pub(super) control: Option<PathBuf>,
+    pub(super) metrics: Option<Spanned<SocketAddr>>,
+    #[serde(default)]
+    pub(super) vm: Vec<VmTable>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct MemoryTable {
+    pub(super) size: Size,
+    pub(super) limit: Option<Size>,
+}
+
+impl Default for MemoryTable {
+    fn default() -> Self {
+        Self {
+            size: Size(CacheConfig::default().memory_bytes),
+            limit: None,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SsdTable {
+    pub(super) path: PathBuf,
+    pub(super) size: Size,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ListenTable {
+    pub(super) unix: Option<PathBuf>,
+    pub(super) tcp: Option<Spanned<SocketAddr>>,
+    pub(super) insecure: Option<Spanned<bool>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TlsTable {
+    pub(super) directory: PathBuf,
+    #[serde(default = "yes")]
+    pub(super) verify_clients: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct VmTable {
+    pub(super) name: Spanned<String>,
+    #[serde(default, deserialize_with = "weight")]
+    pub(super) weight: Weight,
+    #[serde(default)]
+    pub(super) policy: Option<Policy>,
+    pub(super) socket: Option<PathBuf>,
+    pub(super) clients: Option<Spanned<Vec<String>>>,
+    #[serde(default)]
+    pub(super) pool: Vec<PoolTable>,
+    #[serde(default)]
+    pub(super) disk: Vec<DiskTable>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PoolTable {
+    pub(super) name: Spanned<String>,
+    #[serde(default, deserialize_with = "weight")]
+    pub(super) weight: Weight,
+    pub(super) store: Option<StoreKind>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct DiskTable {
+    pub(super) name: Spanned<String>,
+    pub(super) image: PathBuf,
+    #[serde(default)]
+    pub(super) read_only: bool,
+    #[serde(default = "yes")]
+    pub(super) direct: bool,
+    #[serde(default)]
+    pub(super) mode: DiskMode,
+}
+
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum DiskMode {
+    #[default]
+    Inclusive,
+    Exclusive,
+    Uncached,
+}
+
+const fn yes() -> bool {
+    true
+}
+
+fn weight<'de, D: Deserializer<'de>>(from: D) -> Result<Weight, D::Error> {
+    let found = u64::deserialize(from)?;
+    Weight::try_from(found).map_err(serde::de::Error::custom)
+}

@@ -1,0 +1,107 @@
+//! A configuration, checked.
+
+use crate::config::{CacheConfig, Mode, Policy, PoolSpec};
+use crate::nbd::TlsFiles;
+use justitia_share::Weight;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+/// What `justitia cache serve` does.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Config {
+    /// The stores.
+    pub cache: CacheConfig,
+    /// Where the disks of all VMs are served; a VM can have a socket of its own besides.
+    pub listen: Listen,
+    /// Certificates for TLS.
+    pub tls: Option<TlsFiles>,
+    /// Where `justitia cache set` and `stats` ask.
+    pub control: Option<PathBuf>,
+    /// Where OpenMetrics are served over HTTP; a loopback address.
+    pub metrics: Option<SocketAddr>,
+    /// The VMs.
+    pub vms: Vec<VmConfig>,
+}
+
+/// Where NBD clients connect.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Listen {
+    /// A unix socket with all disks, for this user alone.
+    pub unix: Option<PathBuf>,
+    /// A TCP address, where clients show certificates and see the disks of the VMs that these belong to.
+    pub tcp: Option<SocketAddr>,
+    /// Whoever reaches the TCP address sees all disks.
+    pub insecure: bool,
+}
+
+/// A virtual machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VmConfig {
+    /// Its name.
+    pub name: String,
+    /// Its weight among the VMs.
+    pub weight: Weight,
+    /// What is evicted first.
+    pub policy: Policy,
+    /// A unix socket on which this VM's disks are served, and no others.
+    pub socket: Option<PathBuf>,
+    /// Names in the certificates of its clients over TCP: subject's common name or DNS name.
+    pub clients: Vec<String>,
+    /// Pools for its containers, besides the one for everything else.
+    pub pools: Vec<PoolConfig>,
+    /// Its disks.
+    pub disks: Vec<DiskConfig>,
+}
+
+/// A pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolConfig {
+    /// Its name; `default` is the pool of blocks that belong to no container.
+    pub name: String,
+    /// ⟨store, weight⟩.
+    pub spec: PoolSpec,
+}
+
+/// A disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskConfig {
+    /// The export's name.
+    pub name: String,
+    /// A raw file or a block device.
+    pub image: PathBuf,
+    /// Writes are refused.
+    pub read_only: bool,
+    /// Go past the host's page cache where possible.
+    pub direct: bool,
+    /// Whether misses fill the cache; `None` is served uncached.
+    pub mode: Option<Mode>,
+}
+
+impl Config {
+    /// One image of one VM on one socket, with everything else as it is by default.
+    #[must_use]
+    pub fn of_image(image: &Path, name: &str, socket: &Path) -> Self {
+        Self {
+            listen: Listen {
+                unix: Some(socket.into()),
+                ..Listen::default()
+            },
+            vms: vec![VmConfig {
+                name: name.to_owned(),
+                weight: Weight::default(),
+                policy: Policy::Sieve,
+                socket: None,
+                clients: vec![name.to_owned()],
+                pools: Vec::new(),
+                disks: vec![DiskConfig {
+                    name: name.to_owned(),
+                    image: image.into(),
+                    read_only: false,
+                    direct: true,
+                    mode: Some(Mode::Inclusive),
+                }],
+            }],
+            ..Self::default()
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! The control socket: one JSON object a line, each answered by one line. Only this user and root may connect.
+
+use super::client::make_directory_of;
+use crate::frontend::unix_listener;
+use crate::serve::api::{ControlHandler, ControlRequest, ControlResponse};
+use crate::serve::error::ServeError;
+use rustix::net::{Shutdown, shutdown};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Clients at a time.
+const MAX_CLIENTS: usize = 32;
+
+/// The longest request, bytes.
+const MAX_LINE: u64 = 64 << 10;
+
+/// A control socket, and the thread that accepts its clients.
+pub(in crate::serve) struct ControlServer {
+    socket: OwnedFd,
+    path: PathBuf,
+    closing: Arc<AtomicBool>,
+    thread: std::thread::JoinHandle<()>,
+}
+
+impl ControlServer {
+    /// Listens on `path`, for this user and root alone.
+    ///
+    /// # Errors
+    /// When the socket, its directory or the thread cannot be had.
+    pub(in crate::serve) fn start(
+        path: &Path,
+        handler: Arc<dyn ControlHandler>,
+    ) -> Result<Self, ServeError> {
+        let io = |what| move |source| ServeError::Io { what, source };
+        make_directory_of(path).map_err(io("cannot make the control socket's directory"))?;
+        let socket = unix_listener(path)?;
+        let listener: UnixListener = socket
+            .as_fd()
+            .try_clone_to_owned()
+            .map_err(io("cannot listen on the control socket"))?
+            .into();
+        let closing = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&closing);
+        let thread = std::thread::Builder::new()
+            .name("justitia-ctl".into())
+            .spawn(move || accept(&listener, &handler, &flag))
+            .map_err(io("cannot start the control thread"))?;
+        Ok(Self {
+            socket,
+            path: path.to_owned(),
+            closing,
+            thread,
+        })
+    }
+
+    /// Ends the thread that accepts, and removes the socket.
+    pub(in crate::serve) fn stop(self) {
+        self.closing.store(true, Ordering::SeqCst);
+        let _ = shutdown(&self.socket, Shutdown::Both);
+        let _ = self.thread.join();
+        let _ = std::fs::remove_file(self.path);
+    }
+}
+
+fn accept(listener: &UnixListener, handler: &Arc<dyn ControlHandler>, closing: &AtomicBool) {
+    let clients = Arc::new(AtomicUsize::new(0));
+    loop {
+        let accepted = listener.accept();
+        if closing.load(Ordering::SeqCst) {
+            return;
+        }
+        let Ok((stream, _)) = accepted else {
+            std::thread::sleep(Duration::from_millis(100));
+            continue;
+        };
+        if clients.fetch_add(1, Ordering::SeqCst) >= MAX_CLIENTS {
+            clients.fetch_sub(1, Ordering::SeqCst);
+            tracing::warn!("refused a control client: there are {MAX_CLIENTS}");
+            continue;
+        }
+        let (handler, connected) = (Arc::clone(handler), Arc::clone(&clients));
+        let started = std::thread::Builder::new()
+            .name("justitia-ctl".into())
+            .spawn(move || {
+                if let Err(e) = serve(stream, &*handler) {
+                    tracing::info!("a control client's connection broke: {e}");
+                }
+                connected.fetch_sub(1, Ordering::SeqCst);
+            });
+        if let Err(e) = started {
+            clients.fetch_sub(1, Ordering::SeqCst);
+            tracing::error!("cannot start a thread for a control client: {e}");
+        }
+    }
+}
+
+/// Serves one client, until it leaves.
+fn serve(stream: UnixStream, handler: &dyn ControlHandler) -> io::Result<()> {
+    let peer = rustix::net::sockopt::socket_peercred(&stream)?;
+    if !peer.uid.is_root() && peer.uid != rustix::process::geteuid() {
+        return Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "the client is neither root nor this user",
+        ));
+    }
+    // A client that stops in the middle must not hold a thread for ever.
+    stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+    stream.set_write_timeout(Some(Duration::from_secs(60)))?;
+    let mut reader = BufReader::new(stream.try_clone()?);
+    let mut writer = stream;
+    loop {
+        let mut line = Vec::new();
+        let count = (&mut reader).take(MAX_LINE).read_until(b'\n', &mut line)?;
+        if count == 0 {
+            return Ok(());
+        }
+        let mut response = serde_json::to_vec(&respond(&line, handler))?;
+        response.push(b'\n');
+        writer.write_all(&response)?;
+        if !line.ends_with(b"\n") {
+            return Ok(());
+        }
+    }
+}
+
+fn respond(line: &[u8], handler: &dyn ControlHandler) -> ControlResponse {
+    let request: ControlRequest = match serde_json::from_slice(line) {
+        Ok(request) => request,
+        Err(e) => {
+            return ControlResponse::Error(format!("expected a request as one line of JSON: {e}"));
+        }
+    };
+    if request == ControlRequest::Stats {
+        return match serde_json::to_value(handler.stats()) {
+            Ok(value) => ControlResponse::Ok(value),
+            Err(e) => ControlResponse::Error(e.to_string()),
+        };
+    }
+    match handler.change(&request) {
+        Ok(()) => ControlResponse::Ok(serde_json::Value::Null),
+        Err(e) => ControlResponse::Error(e.to_string()),
+    }
+}

@@ -1,0 +1,124 @@
+//! What a running daemon serves.
+
+use super::api::{ControlHandler, ControlRequest, Stats};
+use super::change;
+use super::config::{DiskConfig, VmConfig};
+use super::error::ServeError;
+use super::vms::{Vm, VmRegistry};
+use crate::backing::{OpenOptions, RawDisk};
+use crate::cache::Cache;
+use crate::config::PoolSpec;
+use crate::disk::CachedDisk;
+use crate::frontend::{Backend, Tenant, Volume};
+use crate::nbd::{Export, Server};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The cache, the volumes, and the servers in front of them.
+pub(super) struct Daemon {
+    pub(super) cache: Arc<Cache>,
+    pub(super) servers: Vec<Server>,
+    pub(super) volumes: Vec<Arc<Volume>>,
+    pub(super) vms: Mutex<VmRegistry>,
+}
+
+impl Daemon {
+    pub(super) fn new(cache: Arc<Cache>) -> Self {
+        Self {
+            cache,
+            servers: Vec::new(),
+            volumes: Vec::new(),
+            vms: Mutex::default(),
+        }
+    }
+
+    /// Adds a VM with its pools and disks. Returns the exports of its disks.
+    pub(super) fn add_vm(&mut self, config: &VmConfig) -> Result<Vec<Arc<Export>>, ServeError> {
+        let id = self
+            .cache
+            .add_vm(&config.name, config.weight, config.policy)?;
+        let first = self.cache.default_pool(id)?;
+        let mut pools = BTreeMap::from([("default".to_owned(), (first, PoolSpec::default()))]);
+        for pool in &config.pools {
+            let id = if let Some((id, _)) = pools.get(&pool.name) {
+                self.cache.set_pool(*id, pool.spec)?;
+                *id
+            } else {
+                self.cache.create_pool(id, &pool.name, pool.spec)?
+            };
+            pools.insert(pool.name.clone(), (id, pool.spec));
+        }
+        let tenant = Arc::new(Tenant::new(config.clients.clone()));
+        tenant.set_weight(config.weight);
+        let mut vm = Vm {
+            id,
+            tenant,
+            pools,
+            disks: BTreeMap::new(),
+        };
+        let mut exports = Vec::new();
+        for disk in &config.disks {
+            let volume = Arc::new(self.open_disk(&mut vm, disk)?);
+            self.volumes.push(Arc::clone(&volume));
+            let description = format!("disk {} of VM {}", disk.name, config.name);
+            exports.push(Arc::new(Export::new(volume, &description)));
+        }
+        self.vms.get_mut().insert(&config.name, vm);
+        Ok(exports)
+    }
+
+    fn open_disk(&self, vm: &mut Vm, disk: &DiskConfig) -> Result<Volume, ServeError> {
+        let options = OpenOptions {
+            read_only: disk.read_only,
+            direct: disk.direct,
+        };
+        let raw = Arc::new(RawDisk::open(&disk.image, options)?);
+        if disk.direct && !raw.is_direct() {
+            tracing::warn!(
+                "{}: the file system has no O_DIRECT: the host's page cache will hold the image, too",
+                disk.image.display()
+            );
+        }
+        let backend = self.backend(vm, disk, &raw)?;
+        Ok(Volume::new(&disk.name, backend)
+            .read_only(disk.read_only)
+            .of_tenant(&vm.tenant)
+            .allocation(raw))
+    }
+
+    fn backend(
+        &self,
+        vm: &mut Vm,
+        disk: &DiskConfig,
+        raw: &Arc<RawDisk>,
+    ) -> Result<Backend, ServeError> {
+        let Some(mode) = disk.mode else {
+            return Ok(Backend::Plain(raw.clone()));
+        };
+        let id = self.cache.add_disk(vm.id, &disk.name)?;
+        vm.disks.insert(disk.name.clone(), id);
+        let cache = Arc::clone(&self.cache);
+        Ok(Backend::Cached(CachedDisk::new(
+            raw.clone(),
+            cache,
+            id,
+            mode,
+        )?))
+    }
+}
+
+impl ControlHandler for Daemon {
+    fn stats(&self) -> Stats {
+        Stats {
+            cache: self.cache.stats(),
+            exports: self.volumes.iter().map(|v| v.stats()).collect(),
+            clients: self.servers.iter().map(Server::clients).sum(),
+            io_uring_unsupported: crate::ring::unsupported_reason(),
+        }
+    }
+
+    fn change(&self, request: &ControlRequest) -> Result<(), ServeError> {
+        change::apply(&self.cache, &self.vms, request)
+    }
+}

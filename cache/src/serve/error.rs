@@ -1,0 +1,86 @@
+//! Why the daemon cannot start, or refuses a change.
+
+use super::config::NAME;
+use crate::backing::OpenError;
+use crate::error::CacheError;
+use crate::frontend::ListenError;
+use crate::nbd::TlsError;
+use justitia_share::WeightError;
+use std::io;
+use std::net::SocketAddr;
+
+/// Why the daemon cannot start, or refused a change.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The cache.
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+    /// An image.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// A socket.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// The certificates.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// A weight.
+    #[error(transparent)]
+    Weight(#[from] WeightError),
+    /// No VM of that name.
+    #[error("expected the name of a VM that is served, found {found:?}; there are: {known}")]
+    NoVm {
+        /// What was asked for.
+        found: String,
+        /// What there is.
+        known: String,
+    },
+    /// No pool of that name.
+    #[error("expected the name of a pool of VM {vm:?}, found {found:?}; there are: {known}")]
+    NoPool {
+        /// The VM.
+        vm: String,
+        /// What was asked for.
+        found: String,
+        /// What there is.
+        known: String,
+    },
+    /// A pool of that name.
+    #[error("expected a new name for a pool of VM {vm:?}, found {found:?}, which exists")]
+    PoolExists {
+        /// The VM.
+        vm: String,
+        /// What was asked for.
+        found: String,
+    },
+    /// No cached disk of that name.
+    #[error("expected the name of a disk that is cached, found {found:?}; there are: {known}")]
+    NoDisk {
+        /// What was asked for.
+        found: String,
+        /// What there is.
+        known: String,
+    },
+    /// A name that cannot be given.
+    #[error("expected a name of {NAME}, found {found:?}")]
+    Name {
+        /// What was asked for.
+        found: String,
+    },
+    /// Metrics cannot be backend.
+    #[error("cannot serve metrics on {address}: {source}")]
+    Metrics {
+        /// Where.
+        address: SocketAddr,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A thread cannot be started, or a directory made.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        source: io::Error,
+    },
+}

@@ -1,0 +1,67 @@
+//! The VMs that are served, by name.
+
+use super::error::ServeError;
+use crate::config::PoolSpec;
+use crate::frontend::Tenant;
+use crate::ids::{DiskId, PoolId, VmId};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A VM, with the names of its pools and of its cached disks.
+pub(super) struct Vm {
+    pub(super) id: VmId,
+    pub(super) tenant: Arc<Tenant>,
+    pub(super) pools: BTreeMap<String, (PoolId, PoolSpec)>,
+    pub(super) disks: BTreeMap<String, DiskId>,
+}
+
+/// The VMs by name.
+#[derive(Default)]
+pub(super) struct VmRegistry(BTreeMap<String, Vm>);
+
+impl VmRegistry {
+    pub(super) fn insert(&mut self, name: &str, vm: Vm) {
+        self.0.insert(name.to_owned(), vm);
+    }
+
+    pub(super) fn remove(&mut self, name: &str) {
+        self.0.remove(name);
+    }
+
+    pub(super) fn vm(&mut self, name: &str) -> Result<&mut Vm, ServeError> {
+        let known = list(self.0.keys());
+        self.0.get_mut(name).ok_or_else(|| ServeError::NoVm {
+            found: name.to_owned(),
+            known,
+        })
+    }
+
+    /// The VM of a cached disk, and the disk. Names of disks are unique.
+    pub(super) fn disk(&mut self, name: &str) -> Result<(&str, &mut Vm, DiskId), ServeError> {
+        let known = list(self.0.values().flat_map(|vm| vm.disks.keys()));
+        let mut found = self.0.iter_mut().filter_map(|(vm_name, vm)| {
+            let id = *vm.disks.get(name)?;
+            Some((vm_name.as_str(), vm, id))
+        });
+        found.next().ok_or_else(|| ServeError::NoDisk {
+            found: name.to_owned(),
+            known,
+        })
+    }
+}
+
+impl Vm {
+    /// A pool of this VM, which `vm` is the name of.
+    pub(super) fn pool(&self, vm: &str, pool: &str) -> Result<(PoolId, PoolSpec), ServeError> {
+        let known = self.pools.get(pool).copied();
+        known.ok_or_else(|| ServeError::NoPool {
+            vm: vm.to_owned(),
+            found: pool.to_owned(),
+            known: list(self.pools.keys()),
+        })
+    }
+}
+
+fn list<'a>(names: impl Iterator<Item = &'a String>) -> String {
+    names.map(String::as_str).collect::<Vec<_>>().join(", ")
+}
