@@ -2,8 +2,10 @@
 
 mod buffer;
 pub(crate) mod lock;
+mod open;
 mod raw;
 
 pub use buffer::AlignedBuf;
 pub use lock::LockError;
-pub use raw::{OpenError, OpenOptions, RawDisk};
+pub use open::{OpenError, OpenOptions};
+pub use raw::RawDisk;

@@ -3,152 +3,29 @@
 //! Data goes past the host's page cache (`O_DIRECT`) where the file system lets it: what is worth keeping is
 //! in Justitia's cache, by weight, and must not be a second time in the kernel's, by recency.
 
-use super::buffer::{ALIGNMENT, AlignedBuf};
-use super::lock::{self, LockError};
+use super::buffer::AlignedBuf;
 use crate::block::len;
 use crate::block_dev::{Disk, DiskFile, check_range};
-use rustix::fs::{FallocateFlags, OFlags, SeekFrom, fallocate, fdatasync};
+use rustix::fs::{FallocateFlags, SeekFrom, fallocate, fdatasync};
 use rustix::io::{Errno, ReadWriteFlags, pread, pwrite, pwritev2};
 use std::fs::File;
 use std::io::{self, IoSlice};
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-/// How an image is opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OpenOptions {
-    /// Refuse to change it.
-    pub read_only: bool,
-    /// Go past the host's page cache where the file system lets us.
-    pub direct: bool,
-}
-
-impl Default for OpenOptions {
-    fn default() -> Self {
-        Self {
-            read_only: false,
-            direct: true,
-        }
-    }
-}
-
-/// Why an image could not be opened.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// The system refused.
-    #[error("cannot open image {path}: {source}")]
-    Io {
-        /// The image.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
-    /// It is something else.
-    #[error("cannot open image {path}: expected a regular file or a block device")]
-    Kind {
-        /// The image.
-        path: PathBuf,
-    },
-    /// Another process writes it.
-    #[error("cannot open image {path}: {source}")]
-    Locked {
-        /// The image.
-        path: PathBuf,
-        /// Who or why.
-        source: LockError,
-    },
-}
 
 /// A raw image that this process alone may write.
 pub struct RawDisk {
     /// What rings transfer from and to; past the page cache, if that works here. Holds the locks: the kernel gives
     /// them up with the last reference to this open file, and each request in a ring has one. So a server that is
     /// killed keeps the image locked until the disk has answered its last write.
-    file: DiskFile,
+    pub(super) file: DiskFile,
     /// Through the page cache: for what `O_DIRECT` cannot do. Threads alone use it, and a process does not end before
     /// its threads have come back from the disk.
-    buffered: Arc<File>,
-    direct: bool,
-    size: u64,
+    pub(super) buffered: Arc<File>,
+    pub(super) direct: bool,
+    pub(super) size: u64,
 }
 
-/// How long an image may be in use before that is an error: a server that was killed has its last writes answered.
-const PATIENCE: Duration = Duration::from_secs(2);
-
 impl RawDisk {
-    /// Opens `path`, and locks it against writers. Waits up to 2 s for a server that was killed to let go of it.
-    ///
-    /// # Errors
-    /// When it cannot be opened, is no image, or is in use.
-    pub fn open(path: &Path, options: OpenOptions) -> Result<Self, OpenError> {
-        let since = Instant::now();
-        loop {
-            match Self::try_open(path, options) {
-                Err(OpenError::Locked {
-                    source: LockError::Busy,
-                    ..
-                }) if since.elapsed() < PATIENCE => std::thread::sleep(PATIENCE / 40),
-                done => return done,
-            }
-        }
-    }
-
-    fn try_open(path: &Path, options: OpenOptions) -> Result<Self, OpenError> {
-        let io_error = |source| OpenError::Io {
-            path: path.into(),
-            source,
-        };
-        let kind = std::fs::metadata(path).map_err(io_error)?.file_type();
-        if !kind.is_file() && !kind.is_block_device() {
-            return Err(OpenError::Kind { path: path.into() });
-        }
-        let locked = |source| OpenError::Locked {
-            path: path.into(),
-            source,
-        };
-        let exclusive = if kind.is_block_device() {
-            OFlags::EXCL
-        } else {
-            OFlags::empty()
-        };
-        let open_first = |flags: OFlags| {
-            open(path, options.read_only, flags | exclusive).map_err(|source| match source.kind() {
-                io::ErrorKind::ResourceBusy => locked(LockError::Busy),
-                _ => io_error(source),
-            })
-        };
-        let direct = if options.direct {
-            open_direct(open_first)?
-        } else {
-            None
-        };
-        let (file, align) = match direct {
-            Some(found) => found,
-            None => (open_first(OFlags::empty())?, 1),
-        };
-        lock::take(&file, options.read_only).map_err(locked)?;
-        let size = rustix::fs::seek(&file, SeekFrom::End(0)).map_err(|e| io_error(e.into()))?;
-        let direct = align > 1;
-        let file = Arc::new(file);
-        let buffered = if direct {
-            // Through /proc, so that it is the file that was locked, whatever the path names by now.
-            let again = format!("/proc/self/fd/{}", file.as_raw_fd());
-            let again = open(Path::new(&again), options.read_only, OFlags::empty());
-            Arc::new(again.map_err(io_error)?)
-        } else {
-            Arc::clone(&file)
-        };
-        Ok(Self {
-            file: DiskFile::new(file, align),
-            buffered,
-            direct,
-            size,
-        })
-    }
-
     /// Whether reads and writes go past the host's page cache.
     #[must_use]
     pub const fn is_direct(&self) -> bool {
@@ -202,77 +79,6 @@ impl RawDisk {
         }
         Ok(())
     }
-}
-
-/// The image past the page cache, and what its offsets are multiples of; `None` where that does not work.
-fn open_direct(
-    open_first: impl Fn(OFlags) -> Result<File, OpenError>,
-) -> Result<Option<(File, u64)>, OpenError> {
-    match open_first(OFlags::DIRECT) {
-        Ok(file) => Ok(alignment(&file).map(|align| (file, align))),
-        Err(OpenError::Io { source, .. }) if source.kind() == io::ErrorKind::InvalidInput => {
-            Ok(None)
-        }
-        Err(e) => Err(e),
-    }
-}
-
-/// The smallest alignment that direct reads accept, if they work at all.
-fn alignment(file: &File) -> Option<u64> {
-    let mut buf = AlignedBuf::new(ALIGNMENT);
-    [512, ALIGNMENT]
-        .into_iter()
-        .find(|align| pread(file, &mut buf[..*align], 0).is_ok())
-        .and_then(|align| u64::try_from(align).ok())
-}
-
-fn open(path: &Path, read_only: bool, flags: OFlags) -> io::Result<File> {
-    // The flags are those of open(2), which are small positive numbers.
-    let flags = i32::try_from((flags | OFlags::CLOEXEC).bits()).map_err(io::Error::other)?;
-    File::options()
-        .read(true)
-        .write(!read_only)
-        .custom_flags(flags)
-        .open(path)
-}
-
-/// Reads until `buf` is full or the file ends; what lies beyond the end reads as zeroes.
-fn read_full(file: &File, mut buf: &mut [u8], mut off: u64) -> io::Result<()> {
-    while !buf.is_empty() {
-        match pread(file, &mut *buf, off) {
-            Ok(0) => {
-                buf.fill(0);
-                return Ok(());
-            }
-            Ok(n) => {
-                off += len(&buf[..n]);
-                buf = &mut buf[n..];
-            }
-            Err(Errno::INTR) => {}
-            Err(e) => return Err(e.into()),
-        }
-    }
-    Ok(())
-}
-
-fn write_full(file: &File, mut buf: &[u8], mut off: u64, fua: bool) -> io::Result<()> {
-    while !buf.is_empty() {
-        let wrote = if fua {
-            pwritev2(file, &[IoSlice::new(buf)], off, ReadWriteFlags::DSYNC)
-        } else {
-            pwrite(file, buf, off)
-        };
-        match wrote {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(n) => {
-                off += len(&buf[..n]);
-                buf = &buf[n..];
-            }
-            Err(Errno::INTR) => {}
-            Err(e) => return Err(e.into()),
-        }
-    }
-    Ok(())
 }
 
 impl Disk for RawDisk {
@@ -358,4 +164,43 @@ impl Disk for RawDisk {
         }
         if fua { self.flush() } else { Ok(()) }
     }
+}
+
+/// Reads until `buf` is full or the file ends; what lies beyond the end reads as zeroes.
+fn read_full(file: &File, mut buf: &mut [u8], mut off: u64) -> io::Result<()> {
+    while !buf.is_empty() {
+        match pread(file, &mut *buf, off) {
+            Ok(0) => {
+                buf.fill(0);
+                return Ok(());
+            }
+            Ok(n) => {
+                off += len(&buf[..n]);
+                buf = &mut buf[n..];
+            }
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(())
+}
+
+fn write_full(file: &File, mut buf: &[u8], mut off: u64, fua: bool) -> io::Result<()> {
+    while !buf.is_empty() {
+        let wrote = if fua {
+            pwritev2(file, &[IoSlice::new(buf)], off, ReadWriteFlags::DSYNC)
+        } else {
+            pwrite(file, buf, off)
+        };
+        match wrote {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => {
+                off += len(&buf[..n]);
+                buf = &buf[n..];
+            }
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(())
 }

@@ -1,75 +1,23 @@
-//! Making room: slots for blocks, and whose blocks go for them.
+//! Admission: slots for the blocks of puts.
 //!
-//! A put takes a slot that its pool has spare; when there is none, some from the store's free ones. Only when
-//! the store as a whole is full does it wait at the admission_lock, in the order of the paper's weight-aware lock
-//! (Justitia, section III-A), and there one at a time evicts 2 MiB from the victims that Algorithm 1 names.
+//! A put takes a slot from its pool's free list; when that is empty, the pool takes some of the store's free slots. Only
+//! when the store as a whole is full does the put wait for the admission lock, in the order of the paper's weight-aware
+//! lock (Justitia, section III-A); its holder evicts up to 2 MiB from the victims of Algorithm 1.
 
-use super::Cache;
-use super::partition::{EVICTION_BATCH, Partition, PoolUsage};
+use super::partition::EVICTION_BATCH;
 use super::pool::{Pool, PoolHandle};
+use super::state::Cache;
 use crate::block::{Block, Key};
 use crate::config::StoreKind;
-use crate::ids::VmId;
 use crate::policy::PoolPolicy;
 use crate::store::{Append, EXTENT_SLOTS, FreeList, SsdStore};
-use justitia_share::Weight;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Rounds at the admission_lock after which a put is given up: others of the pool took what was brought each time.
 const ROUNDS: usize = 8;
 
-/// The VMs and their pools, with their weights: what is guarded by the admission_lock.
-#[derive(Default)]
-pub(crate) struct WeightTable(pub(crate) Vec<(VmId, Weight, Vec<PoolHandle>)>);
-
-impl WeightTable {
-    /// The partition of a store of `capacity` blocks as things stand.
-    pub(crate) fn partition(
-        &self,
-        store: StoreKind,
-        capacity: u64,
-        target_store: impl Fn(&Pool) -> StoreKind,
-    ) -> Partition {
-        let vms: Vec<_> = self
-            .0
-            .iter()
-            .map(|(_, weight, pools)| {
-                let usages = pools.iter().map(|pool| PoolUsage {
-                    weight: pool.spec().weight,
-                    used: pool.used(store),
-                    is_target: target_store(pool) == store,
-                });
-                (*weight, usages.collect())
-            })
-            .collect();
-        Partition::new(capacity, &vms)
-    }
-
-    fn pool(&self, vm: usize, pool: usize) -> Option<&PoolHandle> {
-        self.0.get(vm).and_then(|(_, _, pools)| pools.get(pool))
-    }
-}
-
 impl Cache {
-    /// Where a pool's blocks go now: ⟨SSD⟩ is memory while there is no SSD store that works.
-    pub(super) fn target_store(&self, pool: &Pool) -> StoreKind {
-        match pool.spec().store {
-            StoreKind::Ssd if self.stores.working_ssd().is_some() => StoreKind::Ssd,
-            _ => StoreKind::Memory,
-        }
-    }
-
-    pub(super) fn capacity(&self, store: StoreKind) -> u64 {
-        match store {
-            StoreKind::Memory => self.stores.memory.capacity().into(),
-            StoreKind::Ssd => self
-                .stores
-                .working_ssd()
-                .map_or(0, |ssd| ssd.capacity().into()),
-        }
-    }
-
     /// A slot of the memory store for a block of the pool: in the pool's lists, but not in the index.
     pub(super) fn memory_slot(&self, pool: &PoolHandle, key: Key) -> Option<u32> {
         let memory = &self.stores.memory;
@@ -175,64 +123,6 @@ impl Cache {
         if ssd.pool_of(slot) == pool.id.index && log.release(ssd, slot / EXTENT_SLOTS, discard) {
             pool.ssd_used
                 .fetch_sub(EXTENT_SLOTS.into(), Ordering::Relaxed);
-        }
-    }
-
-    /// Evicts about `want` blocks from those who hold too much; returns how many slots became free.
-    pub(super) fn reclaim(&self, weights: &WeightTable, store: StoreKind, want: u64) -> u64 {
-        let capacity = self.capacity(store);
-        // Not more than a sixteenth of a small store at one stroke.
-        let least = match store {
-            StoreKind::Memory => 1,
-            StoreKind::Ssd => EXTENT_SLOTS.into(),
-        };
-        let want = want.min((capacity / 16).max(least));
-        let mut partition = weights.partition(store, capacity, |pool| self.target_store(pool));
-        let mut freed = 0;
-        while freed < want {
-            let Some((vm, at, blocks)) = partition.victim() else {
-                break;
-            };
-            let Some(pool) = weights.pool(vm, at) else {
-                break;
-            };
-            let got = self.evict(pool, store, blocks.min(want - freed));
-            if got == 0 {
-                partition.mark_exhausted(vm, at);
-            }
-            partition.record_freed(vm, at, got);
-            freed += got;
-        }
-        freed
-    }
-
-    /// Evicts blocks of a pool; returns how many slots became free.
-    pub(super) fn evict(&self, pool: &Pool, store: StoreKind, blocks: u64) -> u64 {
-        let blocks = u32::try_from(blocks).unwrap_or(u32::MAX);
-        match store {
-            StoreKind::Memory => {
-                let mut policy = pool.policy.lock();
-                let (free, evicted) = policy.evict(&self.stores.memory, &self.index, blocks);
-                let freed = free.len();
-                self.return_slots(pool, free);
-                drop(policy);
-                pool.count.evictions.add(evicted.into());
-                freed.into()
-            }
-            StoreKind::Ssd => {
-                let Some(ssd) = self.stores.working_ssd() else {
-                    return 0;
-                };
-                let Some(mut log) = pool.log_on(&ssd) else {
-                    return 0;
-                };
-                let (freed, evicted) = log.evict(&ssd, &self.index, blocks.div_ceil(EXTENT_SLOTS));
-                let freed = u64::from(freed) * u64::from(EXTENT_SLOTS);
-                pool.ssd_used.fetch_sub(freed, Ordering::Relaxed);
-                drop(log);
-                pool.count.evictions.add(evicted.into());
-                freed
-            }
         }
     }
 }

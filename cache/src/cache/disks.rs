@@ -1,61 +1,38 @@
-//! A disk as the cache sees it.
+//! Disks: made known, forgotten.
 
+use super::disk::DiskHandle;
 use super::pool::PoolHandle;
-use crate::block::Key;
-use crate::fill_guard::{FillToken, WriteEpochs};
+use super::state::Cache;
+use crate::error::CacheError;
 use crate::ids::{DiskId, VmId};
-use crate::index::Entry;
-use std::sync::Arc;
 
-/// What an operation needs to know of a disk.
-pub(crate) struct DiskState {
-    pub(crate) id: DiskId,
-    pub(crate) vm: VmId,
-    pub(crate) name: String,
-    /// Where blocks go that belong to no container.
-    pub(crate) default_pool: PoolHandle,
-    epochs: WriteEpochs,
-}
-
-pub(crate) type DiskHandle = Arc<DiskState>;
-
-impl DiskState {
-    pub(crate) fn new(id: DiskId, vm: VmId, name: String, default_pool: PoolHandle) -> Self {
-        Self {
-            id,
-            vm,
-            name,
-            default_pool,
-            epochs: WriteEpochs::new(),
-        }
+impl Cache {
+    /// Makes a disk of a VM known. Its blocks are found only through it.
+    ///
+    /// # Errors
+    /// When there is no such VM, or there are too many disks.
+    pub fn add_disk(&self, vm: VmId, name: &str) -> Result<DiskId, CacheError> {
+        self.registry.lock().add_disk(vm, name)
     }
 
-    pub(crate) fn key(&self, block: u64) -> Option<Key> {
-        Key::new(self.id.number, block)
+    /// Forgets a disk and its blocks. A [`CachedDisk`](crate::CachedDisk) that still serves it goes on
+    /// uncached.
+    ///
+    /// # Errors
+    /// When there is no such disk.
+    pub fn remove_disk(&self, disk: DiskId) -> Result<(), CacheError> {
+        let mut c = self.registry.lock();
+        let gone = c.disk(disk)?;
+        c.disks.remove(&disk);
+        c.vm(gone.vm)?.disks.retain(|d| d.id != disk);
+        self.purge(&gone);
+        Ok(())
     }
 
-    /// Taken before a block's content is read for a fill.
-    pub(crate) fn token(&self, block: u64) -> FillToken {
-        self.epochs.token(block)
-    }
-
-    /// May the block be filled under this token? Its shard must be locked.
-    pub(crate) fn allows_fill(&self, _locked: &Entry<'_>, block: u64, token: FillToken) -> bool {
-        self.epochs.allows_fill(block, token)
-    }
-
-    /// For [`WriteGuard`](crate::disk::WriteGuard) alone: a change of the byte range begins.
-    pub(crate) fn begin(&self, off: u64, len: u64) {
-        self.epochs.begin(off, len);
-    }
-
-    /// For [`WriteGuard`](crate::disk::WriteGuard) alone: a change of the byte range has ended.
-    pub(crate) fn end(&self, off: u64, len: u64) {
-        self.epochs.end(off, len);
-    }
-
-    /// From now on nothing is filled, for ever: a change that never ends.
-    pub(crate) fn close(&self) {
-        self.epochs.begin(0, u64::MAX);
+    /// A disk, and the pool of its blocks that belong to no container.
+    pub(crate) fn attach(&self, disk: DiskId) -> Result<(DiskHandle, PoolHandle), CacheError> {
+        let disk = self.registry.lock().disk(disk)?;
+        let pool = disk.default_pool.clone();
+        Ok((disk, pool))
     }
 }

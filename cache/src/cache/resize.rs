@@ -1,31 +1,19 @@
 //! A memory store that changes its size while it serves.
 
-use super::Cache;
-use super::admission::WeightTable;
 use super::pool::PoolHandle;
+use super::state::{Cache, highest_weight, memory_slots};
+use super::weight_table::WeightTable;
 use crate::block::BLOCK_BYTES;
 use crate::config::StoreKind;
 use crate::error::CacheError;
-use crate::index::{Location, MAX_SLOTS};
+use crate::index::Location;
 use crate::store::FreeList;
 use std::sync::atomic::Ordering;
-
-/// Whole blocks in this many bytes, if an index can name them all.
-pub(super) fn slots(bytes: u64) -> Result<u32, CacheError> {
-    u32::try_from(bytes / BLOCK_BYTES)
-        .ok()
-        .filter(|s| *s < MAX_SLOTS)
-        .ok_or(CacheError::StoreSize {
-            store: StoreKind::Memory,
-            limit: u64::from(MAX_SLOTS - 1) * BLOCK_BYTES,
-            found: bytes,
-        })
-}
 
 impl Cache {
     pub(super) fn resize_memory(&self, bytes: u64) -> Result<(), CacheError> {
         let memory = &self.stores.memory;
-        let slots = slots(bytes)?;
+        let slots = memory_slots(bytes)?;
         if slots > memory.limit() {
             return Err(CacheError::StoreSize {
                 store: StoreKind::Memory,
@@ -33,7 +21,7 @@ impl Cache {
                 found: bytes,
             });
         }
-        let weights = self.admission_lock.lock(super::control::highest());
+        let weights = self.admission_lock.lock(highest_weight());
         let shrinks = slots < memory.capacity();
         memory.set_capacity(slots);
         if shrinks {

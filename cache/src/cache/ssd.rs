@@ -1,22 +1,22 @@
 //! The life of the SSD store: opened, replaced, failed.
 
-use super::Cache;
-use super::control::Control;
-use super::pool::PoolHandle;
+use super::registry::Registry;
+use super::ssd_writer;
+use super::state::{Cache, random};
 use crate::config::{SsdConfig, StoreKind};
 use crate::error::CacheError;
 use crate::index::SlotRef;
-use crate::store::{Device, EXTENT_SLOTS, FileDevice, Segment, SsdLog, SsdStore};
+use crate::store::{Device, FileDevice, SsdLog, SsdStore};
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// Threads that write to the SSD: while one sees to what has arrived, the other's segments are under way.
+/// Threads that write to the SSD: while one waits for its segments, the other prepares the next.
 const WRITERS: usize = 2;
 
-/// How long to wait for writes that are under way; a device that takes longer has failed.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long the users of a replaced store may hold it.
+const REPLACE_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Cache {
     pub(super) fn open_ssd(self: &Arc<Self>, config: &SsdConfig) -> Result<(), CacheError> {
@@ -42,7 +42,7 @@ impl Cache {
             let (cache, ssd) = (Arc::downgrade(self), store.clone());
             std::thread::Builder::new()
                 .name(format!("ssd-put-{n}"))
-                .spawn(move || write_segments(&cache, &ssd))
+                .spawn(move || ssd_writer::run(&cache, &ssd))
                 .inspect_err(|_| {
                     store.close(None);
                 })?;
@@ -65,7 +65,7 @@ impl Cache {
     /// Takes the SSD store away, and another into use.
     pub(super) fn replace_ssd(
         self: &Arc<Self>,
-        c: &mut Control,
+        c: &mut Registry,
         ssd: Option<SsdConfig>,
     ) -> Result<(), CacheError> {
         c.config.ssd.clone_from(&ssd);
@@ -73,7 +73,9 @@ impl Cache {
         self.stop_ssd();
         // Whoever is still at it has the same file locked. The last removes it.
         let start = Instant::now();
-        while old.as_ref().is_some_and(|old| old.strong_count() > 0) && start.elapsed() < PATIENCE {
+        while old.as_ref().is_some_and(|old| old.strong_count() > 0)
+            && start.elapsed() < REPLACE_TIMEOUT
+        {
             std::thread::sleep(Duration::from_millis(1));
         }
         ssd.map_or(Ok(()), |ssd| self.open_ssd(&ssd))
@@ -82,7 +84,7 @@ impl Cache {
     /// Gives the SSD store another size; one that has failed is opened anew.
     pub(super) fn size_ssd(
         self: &Arc<Self>,
-        c: &mut Control,
+        c: &mut Registry,
         bytes: u64,
     ) -> Result<(), CacheError> {
         let path = c.config.ssd.as_ref().map(|ssd| ssd.path.clone());
@@ -139,126 +141,13 @@ impl Cache {
             pool.ssd_used.store(0, Ordering::Relaxed);
         }
     }
-
-    /// Empties the log of a pool that is being destroyed, and tells the device that the content is not
-    /// needed.
-    pub(super) fn empty_log(&self, pool: &PoolHandle) {
-        let start = Instant::now();
-        loop {
-            let Some(ssd) = self.stores.working_ssd() else {
-                return;
-            };
-            let Some(mut log) = pool.log_on(&ssd).filter(|log| log.len() > 0) else {
-                return;
-            };
-            let extents = log.extents(&ssd);
-            for extent in extents {
-                if log.evict_extent(&ssd, &self.index, extent) {
-                    pool.ssd_used
-                        .fetch_sub(EXTENT_SLOTS.into(), Ordering::Relaxed);
-                }
-            }
-            drop(log);
-            self.wait_for_ssd(&ssd, start);
-        }
-    }
-
-    /// Waits a little for writes that are under way; past all patience the store has failed.
-    fn wait_for_ssd(&self, ssd: &Arc<SsdStore>, since: Instant) {
-        if since.elapsed() > PATIENCE {
-            let error = io::Error::new(io::ErrorKind::StorageFull, "a write takes over 30 s");
-            self.ssd_error(ssd, &error);
-        }
-        if !self.write_one(ssd) {
-            std::thread::sleep(Duration::from_micros(200));
-        }
-    }
-
-    /// Does a writer's work once, if there is some.
-    pub(crate) fn write_one(&self, ssd: &Arc<SsdStore>) -> bool {
-        let segments: Vec<_> = ssd.waiting_full().into_iter().collect();
-        self.write_segments(ssd, &segments);
-        !segments.is_empty()
-    }
-
-    fn write_segments(&self, ssd: &Arc<SsdStore>, segments: &[Arc<Segment>]) {
-        for (segment, result) in segments.iter().zip(ssd.write(segments)) {
-            if let Err(error) = result
-                && !ssd.closed()
-            {
-                self.drop_segment(ssd, segment);
-                self.ssd_error(ssd, &error);
-            }
-            if ssd.written(segment)
-                && let Some(pool) = self.pool_at(ssd.pool_of(segment.first))
-            {
-                self.release_extent(ssd, &pool, segment.first);
-            }
-        }
-    }
-
-    /// Changes the size of the SSD store. What lies beyond the new end is dropped.
-    fn resize_ssd(&self, ssd: &Arc<SsdStore>, bytes: u64) -> io::Result<()> {
-        let _shares = self.admission_lock.lock(super::control::highest());
-        let beyond = ssd.set_capacity(bytes)?;
-        let start = Instant::now();
-        for extent in beyond {
-            while let Some(owner) = ssd.pool_in_use(extent) {
-                let Some(pool) = self.pool_at(owner) else {
-                    break;
-                };
-                let Some(mut log) = pool.log_on(ssd) else {
-                    break;
-                };
-                // Perhaps another pool's, or free, by now.
-                if ssd.pool_in_use(extent) == Some(owner)
-                    && log.evict_extent(ssd, &self.index, extent)
-                {
-                    pool.ssd_used
-                        .fetch_sub(EXTENT_SLOTS.into(), Ordering::Relaxed);
-                }
-                drop(log);
-                if ssd.pool_in_use(extent) == Some(owner) {
-                    self.wait_for_ssd(ssd, start);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes what a writer could not put on the device out of the index.
-    fn drop_segment(&self, ssd: &Arc<SsdStore>, segment: &Segment) {
-        for slot in SsdStore::slots(segment) {
-            if ssd.unindex(&self.index, slot) {
-                ssd.free(slot);
-            }
-        }
-    }
-}
-
-/// A writer thread: until the store is closed or the cache is gone.
-fn write_segments(cache: &Weak<Cache>, ssd: &Arc<SsdStore>) {
-    loop {
-        let segments = ssd.next_full();
-        let Some(cache) = cache.upgrade().filter(|_| !segments.is_empty()) else {
-            return;
-        };
-        cache.write_segments(ssd, &segments);
-    }
-}
-
-/// A number that nobody can guess.
-pub(super) fn random() -> io::Result<u64> {
-    let mut bytes = [0; 8];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
-    Ok(u64::from_ne_bytes(bytes))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::block::BLOCK_SIZE;
-    use crate::cache::ops::DetachedSlot;
+    use crate::cache::detached::DetachedSlot;
     use crate::config::CacheConfig;
     use crate::config::{Policy, PoolSpec};
     use crate::model::fault::FaultSsd;

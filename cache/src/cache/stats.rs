@@ -1,8 +1,5 @@
-//! What the cache tells about itself (the paper's GET_STATS, section 4.1).
+//! Statistics of the cache.
 
-use super::Cache;
-use super::pool::Pool;
-use crate::block::BLOCK_BYTES;
 use crate::config::{Policy, StoreKind};
 use crate::ids::{DiskId, PoolId, VmId};
 use serde::Serialize;
@@ -97,83 +94,4 @@ pub struct CacheStats {
     pub stores: Vec<StoreStats>,
     /// The VMs, in the order in which they were added.
     pub vms: Vec<VmStats>,
-}
-
-impl Cache {
-    /// GET_STATS: everything there is to tell.
-    #[must_use]
-    pub fn stats(&self) -> CacheStats {
-        let c = self.control.lock();
-        let partition = |store| {
-            let weights = self.admission_lock.lock(super::control::highest());
-            weights.partition(store, self.capacity(store), |pool: &Pool| {
-                self.target_store(pool)
-            })
-        };
-        let partitions = [partition(StoreKind::Memory), partition(StoreKind::Ssd)];
-        let mut memory_used = 0;
-        let mut ssd_used = 0;
-        let mut ghosts = 0;
-        let mut vms = Vec::with_capacity(c.vms.len());
-        for (v, (id, vm)) in c.vms.iter().enumerate() {
-            let mut pools = Vec::with_capacity(vm.pools.len());
-            for (p, pool) in vm.pools.iter().enumerate() {
-                let (blocks, bytes) = {
-                    let policy = pool.policy.lock();
-                    (u64::from(policy.len()), policy.bytes())
-                };
-                ghosts += bytes;
-                memory_used += blocks * BLOCK_BYTES;
-                let ssd_bytes = pool.used(StoreKind::Ssd) * BLOCK_BYTES;
-                ssd_used += ssd_bytes;
-                let spec = pool.spec();
-                let target = match self.target_store(pool) {
-                    StoreKind::Memory => &partitions[0],
-                    StoreKind::Ssd => &partitions[1],
-                };
-                pools.push(PoolStats {
-                    id: pool.id,
-                    name: pool.name.clone(),
-                    store: spec.store,
-                    weight: spec.weight.get(),
-                    entitlement_bytes: target.entitlement(v, p) * BLOCK_BYTES,
-                    memory_bytes: blocks * BLOCK_BYTES,
-                    ssd_bytes,
-                    counts: pool.count.read(),
-                });
-            }
-            let disks = vm.disks.iter().map(|d| DiskStats {
-                id: d.id,
-                name: d.name.clone(),
-            });
-            vms.push(VmStats {
-                id: *id,
-                name: vm.name.clone(),
-                weight: vm.weight.get(),
-                policy: vm.policy,
-                pools,
-                disks: disks.collect(),
-            });
-        }
-        let bytes = self.stores.memory.bytes() + self.index.bytes() + ghosts;
-        let mut stores = vec![StoreStats {
-            store: StoreKind::Memory,
-            capacity_bytes: self.capacity(StoreKind::Memory) * BLOCK_BYTES,
-            used_bytes: memory_used,
-            metadata_bytes: u64::try_from(bytes).unwrap_or(u64::MAX),
-            failed: None,
-            errors: 0,
-        }];
-        if let Some(ssd) = self.stores.ssd.load_full() {
-            stores.push(StoreStats {
-                store: StoreKind::Ssd,
-                capacity_bytes: u64::from(ssd.capacity()) * BLOCK_BYTES,
-                used_bytes: ssd_used,
-                metadata_bytes: u64::try_from(ssd.bytes()).unwrap_or(u64::MAX),
-                failed: ssd.failure(),
-                errors: ssd.errors(),
-            });
-        }
-        CacheStats { stores, vms }
-    }
 }

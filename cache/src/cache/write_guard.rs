@@ -1,6 +1,6 @@
 //! How a change goes: with the cache out of its way.
 
-use super::disks::DiskHandle;
+use super::disk::DiskHandle;
 use crate::block;
 use std::ops::Range;
 

@@ -1,8 +1,12 @@
 //! A disk that is read and written through the cache.
 
 mod cached;
+mod miss;
 mod read;
+
+#[cfg(test)]
+mod test;
 
 pub use cached::CachedDisk;
 
-pub(crate) use read::{MissFill, MissRemainder};
+pub(crate) use miss::{MissFill, MissRemainder};

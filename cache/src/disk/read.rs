@@ -4,81 +4,16 @@
 //! two themselves; [`CachedDisk::finish`] does all of it for those that do.
 
 use super::cached::CachedDisk;
+use super::miss::{MissFill, MissRemainder, index};
 use crate::block::{BLOCK_BYTES, BLOCK_SIZE, len};
 use crate::block_dev::{Disk, check_range};
 use crate::cache::{Lookup, PendingSsdRead, PoolHandle};
 use crate::config::Mode;
-use crate::fill_guard::FillToken;
 use crate::store::Page;
 use std::io;
-use std::ops::Range;
 
 /// Blocks that are read from the SSD store together.
 const SSD_READS: usize = 32;
-
-/// What of a read the cache did not answer from memory.
-#[derive(Default)]
-pub(crate) struct MissRemainder {
-    /// From the first block that it lacks to the last.
-    missing: Option<Range<u64>>,
-    /// On the SSD.
-    pending: Vec<(u64, PendingSsdRead)>,
-    /// Blocks of the request that are in its buffer.
-    pub(crate) copied: usize,
-}
-
-impl MissRemainder {
-    /// Must something be read from the SSD store first?
-    pub(crate) fn is_on_ssd(&self) -> bool {
-        !self.pending.is_empty()
-    }
-
-    fn lacks(&mut self, block: u64) {
-        self.missing = Some(match self.missing.take() {
-            None => block..block + 1,
-            Some(m) => m.start.min(block)..m.end.max(block + 1),
-        });
-    }
-}
-
-/// A read of the backing store, and what it may put.
-pub(crate) struct MissFill {
-    /// What is to be read of the disk, in bytes.
-    pub(crate) span: Range<u64>,
-    first: u64,
-    /// One for each block that may be put.
-    tokens: Vec<FillToken>,
-}
-
-impl MissFill {
-    /// A read that puts nothing.
-    pub(crate) const fn only(span: Range<u64>) -> Self {
-        Self {
-            span,
-            first: 0,
-            tokens: Vec::new(),
-        }
-    }
-
-    /// Bytes that are to be read.
-    pub(crate) fn len(&self) -> usize {
-        index(self.span.end - self.span.start)
-    }
-
-    /// Where its bytes are in the buffer of a request at `off`; `None` when they do not lie inside.
-    pub(crate) fn range_in(&self, buf: &[u8], off: u64) -> Option<Range<usize>> {
-        (self.span.start >= off && self.span.end <= off + len(buf))
-            .then(|| index(self.span.start - off)..index(self.span.end - off))
-    }
-
-    /// Copies from what was read what belongs into the buffer of a request at `off`.
-    pub(crate) fn copy(&self, content: &[u8], buf: &mut [u8], off: u64) {
-        let from = self.span.start.max(off);
-        let to = self.span.end.min(off + len(buf));
-        let content = &content[index(from - self.span.start)..index(to - self.span.start)];
-        buf[index(from - off)..index(to - off)].copy_from_slice(content);
-    }
-}
 
 impl CachedDisk {
     /// Copies what the cache has in memory; `None` when that is all.
@@ -223,9 +158,4 @@ fn pieces(buf: &mut [u8], off: u64) -> impl Iterator<Item = (u64, usize, &mut [u
         rest = tail;
         Some(item)
     })
-}
-
-/// An offset inside a buffer. Offsets come from buffers' lengths, so they fit.
-pub(super) fn index(off: u64) -> usize {
-    usize::try_from(off).unwrap_or(usize::MAX)
 }

@@ -1,7 +1,8 @@
 //! A pool's part of the SSD store.
 
+use super::extent::{EXTENT_SLOTS, FREE, OPEN, SEALED};
+use super::store::SsdStore;
 use super::write_buffer::{SEGMENT_SLOTS, Segment};
-use super::{EXTENT_SLOTS, FREE, OPEN, SEALED, SsdStore};
 use crate::block::{Block, Key};
 use crate::index::{Index, Location};
 use crate::store::list::{Links, List, NIL};

@@ -1,94 +1,82 @@
-//! The VMs, pools and disks that the cache knows.
+//! Pools: created, changed, destroyed, and their part of the whole.
 
-use super::Cache;
-use super::admission::WeightTable;
-use super::disks::{DiskHandle, DiskState};
 use super::pool::{Pool, PoolHandle};
-use crate::block::Key;
-use crate::config::{CacheConfig, Policy, PoolSpec};
+use super::registry::{MAX_POOLS, PoolTable, Registry};
+use super::state::{Cache, check_same_vm, highest_weight};
+use super::weight_table::WeightTable;
+use crate::block::BLOCK_BYTES;
+use crate::config::{Policy, PoolSpec, StoreKind};
 use crate::error::CacheError;
 use crate::ids::{DiskId, PoolId, VmId};
-use justitia_share::Weight;
-use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
-
-/// Pools that a cache can have at one time.
-const MAX_POOLS: u32 = 1 << 20;
-
-/// What is known, under one lock that no get or put takes.
-#[derive(Default)]
-pub(super) struct Control {
-    pub(super) config: CacheConfig,
-    pub(super) vms: BTreeMap<VmId, Vm>,
-    pub(super) disks: BTreeMap<DiskId, DiskHandle>,
-    /// Never given twice.
-    next: u32,
-}
-
-pub(super) struct Vm {
-    pub(super) name: String,
-    pub(super) weight: Weight,
-    pub(super) policy: Policy,
-    pub(super) pools: Vec<PoolHandle>,
-    pub(super) disks: Vec<DiskHandle>,
-}
-
-/// The pools by index; places that are free are `None`.
-pub(super) type PoolTable = Vec<Option<PoolHandle>>;
-
-impl Control {
-    pub(super) fn number(&mut self) -> u32 {
-        self.next += 1;
-        self.next
-    }
-
-    pub(super) fn vm(&mut self, vm: VmId) -> Result<&mut Vm, CacheError> {
-        self.vms.get_mut(&vm).ok_or(CacheError::NoVm(vm))
-    }
-
-    pub(super) fn disk(&self, disk: DiskId) -> Result<DiskHandle, CacheError> {
-        let known = self.disks.get(&disk).cloned();
-        known.ok_or(CacheError::NoDisk(disk))
-    }
-
-    pub(super) fn add_disk(&mut self, vm: VmId, name: &str) -> Result<DiskId, CacheError> {
-        let first = self.vm(vm)?.pools.first().cloned();
-        let pool = first.ok_or(CacheError::NoVm(vm))?;
-        let taken: std::collections::BTreeSet<_> = self.disks.keys().map(|d| d.number).collect();
-        let number =
-            (0..Key::MAX_DISKS)
-                .find(|n| !taken.contains(n))
-                .ok_or(CacheError::TooMany {
-                    what: "disks",
-                    limit: Key::MAX_DISKS,
-                })?;
-        let id = DiskId {
-            number,
-            generation: self.number(),
-        };
-        let disk = Arc::new(DiskState::new(id, vm, name.to_owned(), pool));
-        self.vm(vm)?.disks.push(disk.clone());
-        self.disks.insert(id, disk);
-        Ok(id)
-    }
-}
+use std::sync::atomic::Ordering;
 
 impl Cache {
-    /// The pool at an index of the table.
-    pub(super) fn pool_at(&self, index: u32) -> Option<PoolHandle> {
-        let index = usize::try_from(index).ok()?;
-        self.pools.load().get(index).cloned().flatten()
+    /// CREATE_CGROUP (the paper, section 4.1): a pool for a container of a VM.
+    ///
+    /// # Errors
+    /// When there is no such VM, or there are too many pools.
+    pub fn create_pool(&self, vm: VmId, name: &str, spec: PoolSpec) -> Result<PoolId, CacheError> {
+        self.new_pool(&mut self.registry.lock(), vm, name, spec)
     }
 
-    pub(super) fn pool(&self, id: PoolId) -> Result<PoolHandle, CacheError> {
-        self.pool_at(id.index)
-            .filter(|pool| pool.id == id)
-            .ok_or(CacheError::NoPool(id))
+    /// SET_CG_WEIGHT: changes a pool's ⟨store, weight⟩. When the store changes, new blocks go to the new
+    /// one; those in the old are still found, and as the pool is entitled to nothing there any more, they
+    /// are the first to go when room is needed. [`drop_blocks`](Self::drop_blocks) drops them at once.
+    ///
+    /// # Errors
+    /// When there is no such pool.
+    pub fn set_pool(&self, pool: PoolId, spec: PoolSpec) -> Result<(), CacheError> {
+        let c = self.registry.lock();
+        self.pool(pool)?.set_spec(spec);
+        self.refresh(&c);
+        Ok(())
+    }
+
+    /// Drops what a pool holds in a store. Returns how many bytes became free.
+    ///
+    /// # Errors
+    /// When there is no such pool.
+    pub fn drop_blocks(&self, pool: PoolId, store: StoreKind) -> Result<u64, CacheError> {
+        let _c = self.registry.lock();
+        let freed = self.evict(&*self.pool(pool)?, store, u64::from(u32::MAX));
+        Ok(freed * BLOCK_BYTES)
+    }
+
+    /// DESTROY_CGROUP: removes a pool and its blocks.
+    ///
+    /// # Errors
+    /// When there is no such pool, or it is the VM's first.
+    pub fn destroy_pool(&self, pool: PoolId) -> Result<(), CacheError> {
+        let mut c = self.registry.lock();
+        let handle = self.pool(pool)?;
+        let vm = c.vm(handle.vm)?;
+        if vm.pools.first().is_some_and(|p| p.id == pool) {
+            return Err(CacheError::DefaultPool(pool, handle.vm));
+        }
+        vm.pools.retain(|p| p.id != pool);
+        self.refresh(&c);
+        self.end_pool(&handle);
+        Ok(())
+    }
+
+    /// MIGRATE_OBJECT: what the cache holds of the disk's `blocks` is_target to `to` from now on. Returns how
+    /// many blocks changed hands.
+    ///
+    /// # Errors
+    /// When there is no such disk or pool, or they belong to different VMs.
+    pub fn migrate(&self, disk: DiskId, blocks: Range<u64>, to: PoolId) -> Result<u64, CacheError> {
+        let c = self.registry.lock();
+        let disk = c.disk(disk)?;
+        let to = self.pool(to)?;
+        check_same_vm(&disk, &to)?;
+        Ok(self.reassign(&disk, blocks, &to))
     }
 
     pub(super) fn new_pool(
         &self,
-        c: &mut Control,
+        c: &mut Registry,
         vm: VmId,
         name: &str,
         spec: PoolSpec,
@@ -151,7 +139,7 @@ impl Cache {
     }
 
     /// Tells those who make room what has changed: weights, pools, VMs.
-    pub(super) fn refresh(&self, c: &Control) {
+    pub(super) fn refresh(&self, c: &Registry) {
         let vms: Vec<_> = c
             .vms
             .iter()
@@ -169,13 +157,7 @@ impl Cache {
         }
         // What pools hold spare must stay small beside what they are entitled to.
         let batch = self.stores.memory.capacity() / 16 / u32::max(count, 1);
-        self.batch
-            .store(batch.clamp(1, 32), std::sync::atomic::Ordering::Relaxed);
-        *self.admission_lock.lock(highest()) = WeightTable(vms);
+        self.batch.store(batch.clamp(1, 32), Ordering::Relaxed);
+        *self.admission_lock.lock(highest_weight()) = WeightTable(vms);
     }
-}
-
-/// Changes of the configuration do not wait behind puts.
-pub(super) fn highest() -> Weight {
-    Weight::try_from(10_000).unwrap_or_default()
 }

@@ -1,0 +1,167 @@
+//! Opening an image: past the page cache where that works, and locked.
+
+use super::buffer::{ALIGNMENT, AlignedBuf};
+use super::lock::{self, LockError};
+use super::raw::RawDisk;
+use crate::block_dev::DiskFile;
+use rustix::fs::{OFlags, SeekFrom};
+use rustix::io::pread;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How an image is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// Refuse to change it.
+    pub read_only: bool,
+    /// Go past the host's page cache where the file system lets us.
+    pub direct: bool,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self {
+            read_only: false,
+            direct: true,
+        }
+    }
+}
+
+/// Why an image could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The system refused.
+    #[error("cannot open image {path}: {source}")]
+    Io {
+        /// The image.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// It is something else.
+    #[error("cannot open image {path}: expected a regular file or a block device")]
+    Kind {
+        /// The image.
+        path: PathBuf,
+    },
+    /// Another process writes it.
+    #[error("cannot open image {path}: {source}")]
+    Locked {
+        /// The image.
+        path: PathBuf,
+        /// Who or why.
+        source: LockError,
+    },
+}
+
+/// How long an image may be in use before that is an error: a server that was killed has its last writes answered.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
+
+impl RawDisk {
+    /// Opens `path`, and locks it against writers. Waits up to 2 s for a server that was killed to let go of it.
+    ///
+    /// # Errors
+    /// When it cannot be opened, is no image, or is in use.
+    pub fn open(path: &Path, options: OpenOptions) -> Result<Self, OpenError> {
+        let since = Instant::now();
+        loop {
+            match Self::try_open(path, options) {
+                Err(OpenError::Locked {
+                    source: LockError::Busy,
+                    ..
+                }) if since.elapsed() < LOCK_TIMEOUT => std::thread::sleep(LOCK_TIMEOUT / 40),
+                done => return done,
+            }
+        }
+    }
+
+    fn try_open(path: &Path, options: OpenOptions) -> Result<Self, OpenError> {
+        let io_error = |source| OpenError::Io {
+            path: path.into(),
+            source,
+        };
+        let kind = std::fs::metadata(path).map_err(io_error)?.file_type();
+        if !kind.is_file() && !kind.is_block_device() {
+            return Err(OpenError::Kind { path: path.into() });
+        }
+        let locked = |source| OpenError::Locked {
+            path: path.into(),
+            source,
+        };
+        let exclusive = if kind.is_block_device() {
+            OFlags::EXCL
+        } else {
+            OFlags::empty()
+        };
+        let open_first = |flags: OFlags| {
+            open(path, options.read_only, flags | exclusive).map_err(|source| match source.kind() {
+                io::ErrorKind::ResourceBusy => locked(LockError::Busy),
+                _ => io_error(source),
+            })
+        };
+        let direct = if options.direct {
+            open_direct(open_first)?
+        } else {
+            None
+        };
+        let (file, align) = match direct {
+            Some(found) => found,
+            None => (open_first(OFlags::empty())?, 1),
+        };
+        lock::take(&file, options.read_only).map_err(locked)?;
+        let size = rustix::fs::seek(&file, SeekFrom::End(0)).map_err(|e| io_error(e.into()))?;
+        let direct = align > 1;
+        let file = Arc::new(file);
+        let buffered = if direct {
+            // Through /proc, so that it is the file that was locked, whatever the path names by now.
+            let again = format!("/proc/self/fd/{}", file.as_raw_fd());
+            let again = open(Path::new(&again), options.read_only, OFlags::empty());
+            Arc::new(again.map_err(io_error)?)
+        } else {
+            Arc::clone(&file)
+        };
+        Ok(Self {
+            file: DiskFile::new(file, align),
+            buffered,
+            direct,
+            size,
+        })
+    }
+}
+
+/// The image past the page cache, and what its offsets are multiples of; `None` where that does not work.
+fn open_direct(
+    open_first: impl Fn(OFlags) -> Result<File, OpenError>,
+) -> Result<Option<(File, u64)>, OpenError> {
+    match open_first(OFlags::DIRECT) {
+        Ok(file) => Ok(alignment(&file).map(|align| (file, align))),
+        Err(OpenError::Io { source, .. }) if source.kind() == io::ErrorKind::InvalidInput => {
+            Ok(None)
+        }
+        Err(e) => Err(e),
+    }
+}
+
+/// The smallest alignment that direct reads accept, if they work at all.
+fn alignment(file: &File) -> Option<u64> {
+    let mut buf = AlignedBuf::new(ALIGNMENT);
+    [512, ALIGNMENT]
+        .into_iter()
+        .find(|align| pread(file, &mut buf[..*align], 0).is_ok())
+        .and_then(|align| u64::try_from(align).ok())
+}
+
+fn open(path: &Path, read_only: bool, flags: OFlags) -> io::Result<File> {
+    // The flags are those of open(2), which are small positive numbers.
+    let flags = i32::try_from((flags | OFlags::CLOEXEC).bits()).map_err(io::Error::other)?;
+    File::options()
+        .read(true)
+        .write(!read_only)
+        .custom_flags(flags)
+        .open(path)
+}

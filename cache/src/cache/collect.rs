@@ -1,0 +1,109 @@
+//! GET_STATS (the paper, section 4.1).
+
+use super::partition::Partition;
+use super::pool::Pool;
+use super::registry::Vm;
+use super::state::{Cache, highest_weight};
+use super::stats::{CacheStats, DiskStats, PoolStats, StoreStats, VmStats};
+use crate::block::BLOCK_BYTES;
+use crate::config::StoreKind;
+use crate::ids::VmId;
+
+/// How each store is partitioned at the moment.
+struct Partitions {
+    memory: Partition,
+    ssd: Partition,
+}
+
+impl Cache {
+    /// GET_STATS: the statistics.
+    #[must_use]
+    pub fn stats(&self) -> CacheStats {
+        let registry = self.registry.lock();
+        let partitions = Partitions {
+            memory: self.partition_now(StoreKind::Memory),
+            ssd: self.partition_now(StoreKind::Ssd),
+        };
+        let vms: Vec<_> = (0..)
+            .zip(&registry.vms)
+            .map(|(at, (id, vm))| self.vm_stats(at, *id, vm, &partitions))
+            .collect();
+        let pools = registry.vms.values().flat_map(|vm| &vm.pools);
+        let ghosts = pools.map(|pool| pool.policy.lock().bytes()).sum();
+        let mut stores = vec![self.memory_stats(&vms, ghosts)];
+        stores.extend(self.ssd_stats(&vms));
+        CacheStats { stores, vms }
+    }
+
+    fn partition_now(&self, store: StoreKind) -> Partition {
+        let weights = self.admission_lock.lock(highest_weight());
+        weights.partition(store, self.capacity(store), |pool: &Pool| {
+            self.target_store(pool)
+        })
+    }
+
+    /// The VM at this position of the registry.
+    fn vm_stats(&self, at: usize, id: VmId, vm: &Vm, partitions: &Partitions) -> VmStats {
+        let pools = (0..).zip(&vm.pools).map(|(p, pool)| {
+            let partition = match self.target_store(pool) {
+                StoreKind::Memory => &partitions.memory,
+                StoreKind::Ssd => &partitions.ssd,
+            };
+            pool_stats(pool, partition.entitlement(at, p))
+        });
+        let disks = vm.disks.iter().map(|d| DiskStats {
+            id: d.id,
+            name: d.name.clone(),
+        });
+        VmStats {
+            id,
+            name: vm.name.clone(),
+            weight: vm.weight.get(),
+            policy: vm.policy,
+            pools: pools.collect(),
+            disks: disks.collect(),
+        }
+    }
+
+    /// `ghosts`: bytes of what the policies remember of evicted blocks.
+    fn memory_stats(&self, vms: &[VmStats], ghosts: usize) -> StoreStats {
+        let metadata = self.stores.memory.bytes() + self.index.bytes() + ghosts;
+        let pools = vms.iter().flat_map(|vm| &vm.pools);
+        StoreStats {
+            store: StoreKind::Memory,
+            capacity_bytes: self.capacity(StoreKind::Memory) * BLOCK_BYTES,
+            used_bytes: pools.map(|pool| pool.memory_bytes).sum(),
+            metadata_bytes: u64::try_from(metadata).unwrap_or(u64::MAX),
+            failed: None,
+            errors: 0,
+        }
+    }
+
+    fn ssd_stats(&self, vms: &[VmStats]) -> Option<StoreStats> {
+        let ssd = self.stores.ssd.load_full()?;
+        let pools = vms.iter().flat_map(|vm| &vm.pools);
+        Some(StoreStats {
+            store: StoreKind::Ssd,
+            capacity_bytes: u64::from(ssd.capacity()) * BLOCK_BYTES,
+            used_bytes: pools.map(|pool| pool.ssd_bytes).sum(),
+            metadata_bytes: u64::try_from(ssd.bytes()).unwrap_or(u64::MAX),
+            failed: ssd.failure(),
+            errors: ssd.errors(),
+        })
+    }
+}
+
+/// `entitlement`: blocks in the store that the pool's blocks go to.
+fn pool_stats(pool: &Pool, entitlement: u64) -> PoolStats {
+    let spec = pool.spec();
+    PoolStats {
+        id: pool.id,
+        name: pool.name.clone(),
+        store: spec.store,
+        weight: spec.weight.get(),
+        entitlement_bytes: entitlement * BLOCK_BYTES,
+        memory_bytes: u64::from(pool.policy.lock().len()) * BLOCK_BYTES,
+        ssd_bytes: pool.used(StoreKind::Ssd) * BLOCK_BYTES,
+        counts: pool.count.read(),
+    }
+}

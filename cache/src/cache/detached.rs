@@ -1,0 +1,58 @@
+//! Slots that were removed from the index, on their way back to their pools.
+
+use super::pool::PoolHandle;
+use super::state::Cache;
+use crate::index::{Location, SlotRef};
+use crate::store::SsdStore;
+use std::sync::Arc;
+
+/// A slot that is out of the index: whoever has this must free it.
+pub(super) enum DetachedSlot {
+    Memory(u32),
+    Ssd(Arc<SsdStore>, u32),
+}
+
+impl DetachedSlot {
+    pub(super) const fn location(&self) -> Location {
+        match self {
+            Self::Memory(slot) => Location::memory(*slot),
+            Self::Ssd(_, slot) => Location::ssd(*slot),
+        }
+    }
+}
+
+impl Cache {
+    /// What has just been taken out of the index. Call while its shard is locked: once it is not, the store
+    /// may be replaced, and the slot be another's.
+    pub(super) fn detach(&self, location: Location) -> Option<DetachedSlot> {
+        Some(match location.slot() {
+            SlotRef::Memory(slot) => DetachedSlot::Memory(slot),
+            SlotRef::Ssd(slot) => DetachedSlot::Ssd(self.stores.ssd.load_full()?, slot),
+        })
+    }
+
+    /// Gives a slot back to its pool, which is returned. With the hash of its key when a hit took it.
+    pub(super) fn free(&self, detached: DetachedSlot, promoted: Option<u64>) -> Option<PoolHandle> {
+        match detached {
+            DetachedSlot::Memory(slot) => {
+                let memory = &self.stores.memory;
+                let pool = self.pool_at(memory.meta(slot).pool)?;
+                let mut policy = pool.policy.lock();
+                policy.unlink(memory, slot);
+                if let Some(hash) = promoted {
+                    policy.promoted(hash);
+                }
+                self.keep_free(&pool, &mut policy, slot);
+                drop(policy);
+                Some(pool)
+            }
+            DetachedSlot::Ssd(ssd, slot) => {
+                let pool = self.pool_at(ssd.pool_of(slot))?;
+                if ssd.free(slot) {
+                    self.release_extent(&ssd, &pool, slot);
+                }
+                Some(pool)
+            }
+        }
+    }
+}

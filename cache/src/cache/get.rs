@@ -1,0 +1,158 @@
+//! Gets: blocks found in memory, and blocks read from the SSD.
+
+use super::detached::DetachedSlot;
+use super::disk::DiskHandle;
+use super::pool::PoolHandle;
+use super::state::Cache;
+use crate::block::Key;
+use crate::index::{Location, SlotRef};
+use crate::store::{Page, SsdReadRef, SsdStore};
+use std::io;
+use std::sync::Arc;
+
+/// What a lookup found.
+pub(crate) enum Lookup {
+    /// Copied.
+    Hit,
+    Miss,
+    /// On the SSD: [`Cache::finish_ssd_reads`] reads it.
+    OnSsd(PendingSsdRead),
+}
+
+/// A block that is to be read from the SSD.
+pub(crate) struct PendingSsdRead {
+    pub(super) key: Key,
+    pub(super) ssd: Arc<SsdStore>,
+    pub(super) read_ref: SsdReadRef,
+    take: bool,
+}
+
+impl Cache {
+    /// Copies a part of a block out, if the cache has it; with `take` the block goes.
+    pub(crate) fn get(
+        &self,
+        disk: &DiskHandle,
+        pool: &PoolHandle,
+        block: u64,
+        at: usize,
+        piece: &mut [u8],
+        take: bool,
+    ) -> Lookup {
+        let found = self.look(disk, block, at, piece, take);
+        match &found {
+            Lookup::Hit => pool.count.memory_hits.add(1),
+            Lookup::Miss => pool.count.misses.add(1),
+            Lookup::OnSsd(_) => {}
+        }
+        found
+    }
+
+    /// As [`get`](Self::get), without counting.
+    pub(super) fn look(
+        &self,
+        disk: &DiskHandle,
+        block: u64,
+        at: usize,
+        piece: &mut [u8],
+        take: bool,
+    ) -> Lookup {
+        let Some(key) = disk.key(block) else {
+            return Lookup::Miss;
+        };
+        let mut entry = self.index.lock(key);
+        let Some(entry_ref) = entry.find(&self.stores) else {
+            return Lookup::Miss;
+        };
+        let detached = match entry.location(entry_ref).slot() {
+            SlotRef::Memory(slot) => {
+                // SAFETY: the index names the slot and its shard is locked. A slot is written only before the
+                // index names it and after it no longer does.
+                unsafe { self.stores.memory.arena.read(slot, at, piece) };
+                DetachedSlot::Memory(slot)
+            }
+            SlotRef::Ssd(slot) => {
+                let Some(ssd) = self.stores.working_ssd() else {
+                    return Lookup::Miss;
+                };
+                if !ssd.read_buffered(slot, at, piece) {
+                    let read_ref = ssd.read_ref(slot);
+                    return Lookup::OnSsd(PendingSsdRead {
+                        key,
+                        ssd,
+                        read_ref,
+                        take,
+                    });
+                }
+                DetachedSlot::Ssd(ssd, slot)
+            }
+        };
+        if take {
+            entry.remove(entry_ref);
+            let hash = entry.hash();
+            drop(entry);
+            self.free(detached, Some(hash));
+        } else {
+            entry.used(entry_ref);
+        }
+        Lookup::Hit
+    }
+
+    /// Reads blocks from the SSD, together, into `pages`. For each (by its number): was it the block?
+    pub(crate) fn finish_ssd_reads(
+        &self,
+        pool: &PoolHandle,
+        pending: &[(u64, PendingSsdRead)],
+        pages: &mut [Page],
+    ) -> Vec<bool> {
+        let Some((_, first)) = pending.first() else {
+            return Vec::new();
+        };
+        // All of one store, but for those around a replacement, whose blocks are gone anyway.
+        let ssd = &first.ssd;
+        let read_ref: Vec<_> = pending.iter().map(|(_, p)| (p.key, p.read_ref)).collect();
+        let results = ssd.read(&read_ref, pages);
+        let hits: Vec<_> = pending
+            .iter()
+            .zip(results)
+            .map(|((_, p), result)| Arc::ptr_eq(&p.ssd, ssd) && self.finish_ssd_read(p, result))
+            .collect();
+        for hit in &hits {
+            if *hit {
+                pool.count.ssd_hits.add(1);
+            } else {
+                pool.count.misses.add(1);
+            }
+        }
+        hits
+    }
+
+    pub(super) fn finish_ssd_read(&self, p: &PendingSsdRead, result: io::Result<()>) -> bool {
+        let location = Location::ssd(p.read_ref.slot);
+        let mut entry = self.index.lock(p.key);
+        let current = !p.ssd.closed() && p.ssd.is_current(p.read_ref);
+        let Some(entry_ref) = entry.find_at(location).filter(|_| current) else {
+            // Changed or evicted meanwhile: whatever was read is not it.
+            return false;
+        };
+        match result {
+            Ok(()) if !p.take => entry.used(entry_ref),
+            _ => {
+                entry.remove(entry_ref);
+                drop(entry);
+                self.free(DetachedSlot::Ssd(p.ssd.clone(), p.read_ref.slot), None);
+            }
+        }
+        match result {
+            Ok(()) => true,
+            Err(error) => {
+                self.ssd_error(&p.ssd, &error);
+                false
+            }
+        }
+    }
+
+    pub(crate) fn holds(&self, disk: &DiskHandle, block: u64) -> bool {
+        disk.key(block)
+            .is_some_and(|key| self.index.lock(key).find(&self.stores).is_some())
+    }
+}

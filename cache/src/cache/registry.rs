@@ -1,0 +1,72 @@
+//! The VMs, pools and disks that the cache knows, and the configuration.
+
+use super::disk::{DiskHandle, DiskState};
+use super::pool::PoolHandle;
+use crate::block::Key;
+use crate::config::{CacheConfig, Policy};
+use crate::error::CacheError;
+use crate::ids::{DiskId, VmId};
+use justitia_share::Weight;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Pools that a cache can have at one time.
+pub(super) const MAX_POOLS: u32 = 1 << 20;
+
+/// What is known, under one lock that no get or put takes.
+#[derive(Default)]
+pub(super) struct Registry {
+    pub(super) config: CacheConfig,
+    pub(super) vms: BTreeMap<VmId, Vm>,
+    pub(super) disks: BTreeMap<DiskId, DiskHandle>,
+    /// Never given twice.
+    next: u32,
+}
+
+pub(super) struct Vm {
+    pub(super) name: String,
+    pub(super) weight: Weight,
+    pub(super) policy: Policy,
+    pub(super) pools: Vec<PoolHandle>,
+    pub(super) disks: Vec<DiskHandle>,
+}
+
+/// The pools by index; places that are free are `None`.
+pub(super) type PoolTable = Vec<Option<PoolHandle>>;
+
+impl Registry {
+    pub(super) fn number(&mut self) -> u32 {
+        self.next += 1;
+        self.next
+    }
+
+    pub(super) fn vm(&mut self, vm: VmId) -> Result<&mut Vm, CacheError> {
+        self.vms.get_mut(&vm).ok_or(CacheError::NoVm(vm))
+    }
+
+    pub(super) fn disk(&self, disk: DiskId) -> Result<DiskHandle, CacheError> {
+        let known = self.disks.get(&disk).cloned();
+        known.ok_or(CacheError::NoDisk(disk))
+    }
+
+    pub(super) fn add_disk(&mut self, vm: VmId, name: &str) -> Result<DiskId, CacheError> {
+        let first = self.vm(vm)?.pools.first().cloned();
+        let pool = first.ok_or(CacheError::NoVm(vm))?;
+        let taken: std::collections::BTreeSet<_> = self.disks.keys().map(|d| d.number).collect();
+        let number =
+            (0..Key::MAX_DISKS)
+                .find(|n| !taken.contains(n))
+                .ok_or(CacheError::TooMany {
+                    what: "disks",
+                    limit: Key::MAX_DISKS,
+                })?;
+        let id = DiskId {
+            number,
+            generation: self.number(),
+        };
+        let disk = Arc::new(DiskState::new(id, vm, name.to_owned(), pool));
+        self.vm(vm)?.disks.push(disk.clone());
+        self.disks.insert(id, disk);
+        Ok(id)
+    }
+}

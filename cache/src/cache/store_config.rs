@@ -1,0 +1,35 @@
+//! Stores: resized, replaced.
+
+use super::state::Cache;
+use crate::config::{SsdConfig, StoreKind};
+use crate::error::CacheError;
+use std::sync::Arc;
+
+impl Cache {
+    /// Changes the size of a store, in bytes; when it shrinks, what is too much is evicted before this
+    /// returns. An SSD store that has failed is opened anew, empty.
+    ///
+    /// # Errors
+    /// When the store cannot have that size, or there is no such store.
+    pub fn resize(self: &Arc<Self>, store: StoreKind, bytes: u64) -> Result<(), CacheError> {
+        let mut c = self.registry.lock();
+        match store {
+            StoreKind::Memory => {
+                self.resize_memory(bytes)?;
+                c.config.memory_bytes = bytes;
+            }
+            StoreKind::Ssd => self.size_ssd(&mut c, bytes)?,
+        }
+        self.refresh(&c);
+        Ok(())
+    }
+
+    /// Replaces the SSD store, or takes it away; its blocks are dropped.
+    ///
+    /// # Errors
+    /// When the new one cannot be used; there is none then, until [`resize`](Self::resize) opens it.
+    pub fn set_ssd(self: &Arc<Self>, ssd: Option<SsdConfig>) -> Result<(), CacheError> {
+        let mut c = self.registry.lock();
+        self.replace_ssd(&mut c, ssd)
+    }
+}

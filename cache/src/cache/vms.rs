@@ -1,0 +1,87 @@
+//! VMs: added, changed, removed.
+
+use super::registry::Vm;
+use super::state::Cache;
+use crate::config::{Policy, PoolSpec};
+use crate::error::CacheError;
+use crate::ids::{PoolId, VmId};
+use justitia_share::Weight;
+
+impl Cache {
+    /// Adds a VM, with one pool in memory for the blocks that belong to no container.
+    ///
+    /// # Errors
+    /// When there are too many pools.
+    pub fn add_vm(&self, name: &str, weight: Weight, policy: Policy) -> Result<VmId, CacheError> {
+        let mut c = self.registry.lock();
+        let id = VmId(c.number());
+        c.vms.insert(
+            id,
+            Vm {
+                name: name.to_owned(),
+                weight,
+                policy,
+                pools: Vec::new(),
+                disks: Vec::new(),
+            },
+        );
+        self.new_pool(&mut c, id, "default", PoolSpec::default())
+            .inspect_err(|_| {
+                c.vms.remove(&id);
+            })?;
+        Ok(id)
+    }
+
+    /// Removes a VM with its pools, its disks and all their blocks.
+    ///
+    /// # Errors
+    /// When there is no such VM.
+    pub fn remove_vm(&self, vm: VmId) -> Result<(), CacheError> {
+        let mut c = self.registry.lock();
+        let gone = c.vms.remove(&vm).ok_or(CacheError::NoVm(vm))?;
+        self.refresh(&c);
+        for disk in gone.disks {
+            self.purge(&disk);
+            c.disks.remove(&disk.id);
+        }
+        for pool in gone.pools {
+            self.end_pool(&pool);
+        }
+        Ok(())
+    }
+
+    /// Changes a VM's weight. The occupancy follows as blocks are put.
+    ///
+    /// # Errors
+    /// When there is no such VM.
+    pub fn set_vm_weight(&self, vm: VmId, weight: Weight) -> Result<(), CacheError> {
+        let mut c = self.registry.lock();
+        c.vm(vm)?.weight = weight;
+        self.refresh(&c);
+        Ok(())
+    }
+
+    /// Changes a VM's eviction policy. Its blocks stay.
+    ///
+    /// # Errors
+    /// When there is no such VM.
+    pub fn set_vm_policy(&self, vm: VmId, policy: Policy) -> Result<(), CacheError> {
+        let mut c = self.registry.lock();
+        let vm = c.vm(vm)?;
+        vm.policy = policy;
+        for pool in &vm.pools {
+            pool.policy.lock().set_policy(policy);
+        }
+        Ok(())
+    }
+
+    /// The pool that takes the VM's blocks that belong to no container.
+    ///
+    /// # Errors
+    /// When there is no such VM.
+    pub fn default_pool(&self, vm: VmId) -> Result<PoolId, CacheError> {
+        let mut c = self.registry.lock();
+        let first = c.vm(vm)?.pools.first().map(|p| p.id);
+        first.ok_or(CacheError::NoVm(vm))
+    }
+}

@@ -1,0 +1,75 @@
+//! What of a read the cache did not answer, and how it is filled in.
+
+use crate::block::len;
+use crate::cache::PendingSsdRead;
+use crate::fill_guard::FillToken;
+use std::ops::Range;
+
+/// What of a read the cache did not answer from memory.
+#[derive(Default)]
+pub(crate) struct MissRemainder {
+    /// From the first block that it lacks to the last.
+    pub(super) missing: Option<Range<u64>>,
+    /// On the SSD.
+    pub(super) pending: Vec<(u64, PendingSsdRead)>,
+    /// Blocks of the request that are in its buffer.
+    pub(crate) copied: usize,
+}
+
+impl MissRemainder {
+    /// Must something be read from the SSD store first?
+    pub(crate) fn is_on_ssd(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    pub(super) fn lacks(&mut self, block: u64) {
+        self.missing = Some(match self.missing.take() {
+            None => block..block + 1,
+            Some(m) => m.start.min(block)..m.end.max(block + 1),
+        });
+    }
+}
+
+/// A read of the backing store, and what it may put.
+pub(crate) struct MissFill {
+    /// What is to be read of the disk, in bytes.
+    pub(crate) span: Range<u64>,
+    pub(super) first: u64,
+    /// One for each block that may be put.
+    pub(super) tokens: Vec<FillToken>,
+}
+
+impl MissFill {
+    /// A read that puts nothing.
+    pub(crate) const fn only(span: Range<u64>) -> Self {
+        Self {
+            span,
+            first: 0,
+            tokens: Vec::new(),
+        }
+    }
+
+    /// Bytes that are to be read.
+    pub(crate) fn len(&self) -> usize {
+        index(self.span.end - self.span.start)
+    }
+
+    /// Where its bytes are in the buffer of a request at `off`; `None` when they do not lie inside.
+    pub(crate) fn range_in(&self, buf: &[u8], off: u64) -> Option<Range<usize>> {
+        (self.span.start >= off && self.span.end <= off + len(buf))
+            .then(|| index(self.span.start - off)..index(self.span.end - off))
+    }
+
+    /// Copies from what was read what belongs into the buffer of a request at `off`.
+    pub(crate) fn copy(&self, content: &[u8], buf: &mut [u8], off: u64) {
+        let from = self.span.start.max(off);
+        let to = self.span.end.min(off + len(buf));
+        let content = &content[index(from - self.span.start)..index(to - self.span.start)];
+        buf[index(from - off)..index(to - off)].copy_from_slice(content);
+    }
+}
+
+/// An offset inside a buffer. Offsets come from buffers' lengths, so they fit.
+pub(super) fn index(off: u64) -> usize {
+    usize::try_from(off).unwrap_or(usize::MAX)
+}

@@ -1,0 +1,131 @@
+//! A cached disk, by its operations.
+
+use super::CachedDisk;
+use crate::block::BLOCK_BYTES;
+use crate::block::BLOCK_SIZE;
+use crate::block::Block;
+use crate::block_dev::Disk;
+use crate::block_dev::RamDisk;
+use crate::cache::Cache;
+use crate::config::Mode;
+use crate::config::{CacheConfig, Policy, PoolSpec, StoreKind};
+use crate::error::CacheError;
+use crate::ids::PoolId;
+use justitia_share::Weight;
+use std::sync::Arc;
+
+fn disk(mode: Mode) -> (Arc<Cache>, CachedDisk, PoolId) {
+    let cache = Cache::new(CacheConfig {
+        memory_bytes: 64 * BLOCK_BYTES,
+        ..CacheConfig::default()
+    })
+    .unwrap();
+    let vm = cache.add_vm("vm", Weight::default(), Policy::Fifo).unwrap();
+    let pool = cache.default_pool(vm).unwrap();
+    let id = cache.add_disk(vm, "disk").unwrap();
+    let backing = Arc::new(RamDisk::new(16 * BLOCK_SIZE + 100));
+    let disk = CachedDisk::new(backing, cache.clone(), id, mode).unwrap();
+    (cache, disk, pool)
+}
+
+fn counts(cache: &Cache) -> crate::cache::Counts {
+    cache.stats().vms[0].pools[0].counts
+}
+
+#[test]
+fn a_read_fills_and_the_next_is_a_hit_counted_once() {
+    let (cache, disk, _) = disk(Mode::Inclusive);
+    disk.write_at(&[7; 3 * BLOCK_SIZE], 0, false).unwrap();
+    let mut buf = [0; 2 * BLOCK_SIZE];
+    disk.read_at(&mut buf, 100).unwrap();
+    assert_eq!((counts(&cache).gets, counts(&cache).puts), (3, 3));
+    buf.fill(0);
+    assert!(disk.read_cached(&mut buf, 100));
+    assert_eq!(buf, [7; 2 * BLOCK_SIZE]);
+    let found = counts(&cache);
+    assert_eq!((found.gets, found.memory_hits), (6, 3));
+    // The end of the disk is no whole block: read, but not cached.
+    let end = 16 * BLOCK_BYTES + 50;
+    disk.read_at(&mut buf[..50], end).unwrap();
+    assert!(!disk.read_cached(&mut buf[..50], end));
+    assert!(disk.read_at(&mut buf, end).is_err());
+}
+
+#[test]
+fn an_exclusive_hit_takes_the_block_out() {
+    let (cache, disk, pool) = disk(Mode::Exclusive);
+    let mut buf: Block = [0; BLOCK_SIZE];
+    disk.read_at(&mut buf, 0).unwrap();
+    assert_eq!(counts(&cache).puts, 0, "misses do not fill");
+    assert!(disk.put(pool, 3, &buf));
+    assert!(!disk.put(pool, 16, &buf), "the partial block at the end");
+    assert!(disk.get(pool, 3, &mut buf));
+    assert!(!disk.get(pool, 3, &mut buf));
+    assert!(disk.put(pool, 3, &buf));
+    disk.discard(3 * BLOCK_BYTES + 1, 1).unwrap();
+    assert!(!disk.get(pool, 3, &mut buf), "rounded outwards");
+    assert_eq!(counts(&cache).invalidations, 1);
+}
+
+#[test]
+fn a_pool_of_an_ssd_that_is_not_there_uses_memory() {
+    let (cache, disk, pool) = disk(Mode::Inclusive);
+    let spec = PoolSpec {
+        store: StoreKind::Ssd,
+        ..PoolSpec::default()
+    };
+    cache.set_pool(pool, spec).unwrap();
+    let mut buf = [0; BLOCK_SIZE];
+    disk.read_at(&mut buf, 0).unwrap();
+    assert!(disk.read_cached(&mut buf, 0));
+    let stats = cache.stats();
+    assert_eq!(stats.stores.len(), 1);
+    assert_eq!(stats.vms[0].pools[0].memory_bytes, BLOCK_BYTES);
+}
+
+/// A real file, with its writer threads and rings.
+#[test]
+fn blocks_come_back_from_an_ssd_store() {
+    let (cache, disk, pool) = disk(Mode::Inclusive);
+    let dir = tempfile::tempdir().unwrap();
+    let config = crate::config::SsdConfig {
+        path: dir.path().join("ssd"),
+        bytes: 4 << 20,
+    };
+    cache.set_ssd(Some(config.clone())).unwrap();
+    let spec = PoolSpec {
+        store: StoreKind::Ssd,
+        ..PoolSpec::default()
+    };
+    cache.set_pool(pool, spec).unwrap();
+    let content: Vec<u8> = (0..16 * BLOCK_SIZE)
+        .map(|i| u8::try_from(i / 64 % 251).unwrap())
+        .collect();
+    disk.write_at(&content, 0, false).unwrap();
+    let mut buf = vec![0; content.len()];
+    // A unit is sixteen blocks: the second round finds it on the device, once it is there.
+    disk.read_at(&mut buf, 0).unwrap();
+    let start = std::time::Instant::now();
+    while disk.read_cached(&mut buf, 0) {
+        assert!(start.elapsed().as_secs() < 30, "never written");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    let before = counts(&cache).ssd_hits;
+    buf.fill(0);
+    disk.read_at(&mut buf, 0).unwrap();
+    assert_eq!(buf, content);
+    assert_eq!(counts(&cache).ssd_hits - before, 16);
+    // Another process cannot use it.
+    let second = Cache::new(CacheConfig {
+        ssd: Some(config),
+        ..CacheConfig::default()
+    });
+    assert!(matches!(second, Err(CacheError::Ssd { .. })));
+    cache.drop_blocks(pool, StoreKind::Ssd).unwrap();
+    while cache.stats().vms[0].pools[0].ssd_bytes > 0 {
+        assert!(start.elapsed().as_secs() < 30, "never free");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    disk.read_at(&mut buf, 0).unwrap();
+    assert_eq!(buf, content);
+}

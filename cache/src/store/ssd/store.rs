@@ -1,0 +1,158 @@
+//! The store: its device, its extents, whether it works.
+
+use super::device::Device;
+use super::extent::{CHUNK, Chunk, EXTENT_SLOTS, Extent, LIMIT, extents};
+use super::write_buffer::WriteBuffer;
+use crate::block::{BLOCK_SIZE, Key};
+use crate::store::list::{FreeList, Links};
+use parking_lot::Mutex;
+use std::io;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+/// Errors of the device in a row after which it is used no more.
+const MAX_ERRORS: u32 = 8;
+
+/// The SSD store.
+pub(crate) struct SsdStore {
+    pub(super) device: Box<dyn Device>,
+    pub(super) chunks: Box<[OnceLock<Chunk>]>,
+    pub(super) free: Mutex<Free>,
+    /// Extents that may be used.
+    pub(super) capacity: AtomicU32,
+    pub(super) write_buffer: WriteBuffer,
+    pub(super) seed: u64,
+    pub(super) closed: AtomicBool,
+    pub(super) failure: Mutex<Option<String>>,
+    pub(super) errors: AtomicU64,
+    pub(super) errors_in_a_row: AtomicU32,
+}
+
+#[derive(Default)]
+pub(super) struct Free {
+    pub(super) stack: FreeList,
+    pub(super) fresh: u32,
+}
+
+impl SsdStore {
+    /// A store of `bytes` on `device`; it can grow eightfold. The seed must be random.
+    pub(crate) fn new(device: Box<dyn Device>, bytes: u64, seed: u64) -> Self {
+        let capacity = extents(bytes);
+        let limit = capacity.saturating_mul(8).clamp(64, LIMIT);
+        let chunks = usize::try_from(limit).unwrap_or(0).div_ceil(CHUNK);
+        Self {
+            device,
+            chunks: (0..chunks).map(|_| OnceLock::new()).collect(),
+            free: Mutex::default(),
+            capacity: AtomicU32::new(capacity),
+            write_buffer: WriteBuffer::default(),
+            seed,
+            closed: AtomicBool::new(false),
+            failure: Mutex::new(None),
+            errors: AtomicU64::new(0),
+            errors_in_a_row: AtomicU32::new(0),
+        }
+    }
+
+    /// Slots that may be used.
+    pub(crate) fn capacity(&self) -> u32 {
+        self.capacity.load(Ordering::SeqCst) * EXTENT_SLOTS
+    }
+
+    /// Bytes that the store can grow to.
+    pub(crate) fn limit(&self) -> u64 {
+        u64::try_from(self.chunks.len() * CHUNK * BLOCK_SIZE).unwrap_or(u64::MAX)
+            * u64::from(EXTENT_SLOTS)
+    }
+
+    /// Heap bytes, blocks on their way not counted.
+    pub(crate) fn bytes(&self) -> usize {
+        let used = self.chunks.iter().filter(|c| c.get().is_some()).count();
+        let slots = CHUNK * usize::try_from(EXTENT_SLOTS).unwrap_or(0);
+        used * (slots * 12 + CHUNK * size_of::<Extent>()) + size_of_val(&*self.chunks)
+    }
+
+    /// Nothing is put any more, and nothing found.
+    pub(crate) fn closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    /// Closes the store; `false` when it was already. Its blocks must then be swept out of the index.
+    pub(crate) fn close(&self, why: Option<String>) -> bool {
+        let first = !self.closed.swap(true, Ordering::SeqCst);
+        if first {
+            *self.failure.lock() = why;
+            self.write_buffer.stop();
+        }
+        first
+    }
+
+    pub(crate) fn failure(&self) -> Option<String> {
+        self.failure.lock().clone()
+    }
+
+    pub(crate) fn errors(&self) -> u64 {
+        self.errors.load(Ordering::Relaxed)
+    }
+
+    /// The device failed; `true` when that was once too often.
+    pub(crate) fn failed(&self, error: &io::Error) -> bool {
+        self.errors.fetch_add(1, Ordering::Relaxed);
+        let row = self.errors_in_a_row.fetch_add(1, Ordering::Relaxed) + 1;
+        row >= MAX_ERRORS || error.kind() == io::ErrorKind::StorageFull
+    }
+
+    pub(super) fn worked(&self) {
+        if self.errors_in_a_row.load(Ordering::Relaxed) > 0 {
+            self.errors_in_a_row.store(0, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn chunk(&self, extent: u32) -> (&Chunk, usize) {
+        let extent = usize::try_from(extent).unwrap_or(usize::MAX);
+        let slots = CHUNK * usize::try_from(EXTENT_SLOTS).unwrap_or(0);
+        let chunk = self.chunks[extent / CHUNK].get_or_init(|| Chunk {
+            keys: (0..slots).map(|_| AtomicU64::new(0)).collect(),
+            sums: (0..slots).map(|_| AtomicU32::new(0)).collect(),
+            extents: (0..CHUNK).map(|_| Extent::default()).collect(),
+        });
+        (chunk, extent % CHUNK)
+    }
+
+    pub(super) fn extent(&self, extent: u32) -> &Extent {
+        let (chunk, i) = self.chunk(extent);
+        &chunk.extents[i]
+    }
+
+    pub(super) fn slot(&self, slot: u32) -> (&Chunk, usize) {
+        let (chunk, i) = self.chunk(slot / EXTENT_SLOTS);
+        let extent_slots = usize::try_from(EXTENT_SLOTS).unwrap_or(0);
+        let within = usize::try_from(slot % EXTENT_SLOTS).unwrap_or(0);
+        (chunk, i * extent_slots + within)
+    }
+
+    pub(crate) fn key(&self, slot: u32) -> Key {
+        let (chunk, i) = self.slot(slot);
+        Key::from_raw(chunk.keys[i].load(Ordering::Relaxed))
+    }
+
+    /// The pool that a slot's extent belongs to.
+    pub(crate) fn pool_of(&self, slot: u32) -> u32 {
+        self.extent(slot / EXTENT_SLOTS).pool.load(Ordering::SeqCst)
+    }
+}
+
+impl Links for SsdStore {
+    fn newer(&self, at: u32) -> u32 {
+        self.extent(at).newer.load(Ordering::Relaxed)
+    }
+    fn older(&self, at: u32) -> u32 {
+        self.extent(at).older.load(Ordering::Relaxed)
+    }
+    fn set_newer(&self, at: u32, to: u32) {
+        self.extent(at).newer.store(to, Ordering::Relaxed);
+    }
+    fn set_older(&self, at: u32, to: u32) {
+        self.extent(at).older.store(to, Ordering::Relaxed);
+    }
+}
