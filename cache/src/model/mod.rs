@@ -2,6 +2,10 @@
 
 mod audit;
 pub(crate) mod fault;
+mod op;
 mod overlap;
+mod reconfigure;
 mod sequence;
+mod step;
 mod stress;
+mod world;

@@ -13,7 +13,8 @@
 //! beginning to its end nothing is filled.
 
 use super::fault::{FaultDisk, Moment};
-use super::sequence::World;
+use super::op::{Other, Overlap};
+use super::world::World;
 use crate::block::{self, BLOCK_BYTES, BLOCK_SIZE, Block};
 use crate::block_dev::Disk;
 use crate::cache::Cache;
@@ -21,54 +22,8 @@ use crate::config::{PoolSpec, StoreKind};
 use crate::disk::CachedDisk;
 use crate::ids::{DiskId, PoolId};
 use parking_lot::Mutex;
-use proptest::prelude::*;
-use proptest::sample::select;
 use std::ops::Range;
 use std::sync::Arc;
-
-/// A transfer, and what happens at a moment of it. Ranges as offset and length.
-#[derive(Clone, Debug)]
-pub(super) struct Overlap {
-    moment: Moment,
-    /// What is read (if the moment is a read's) or written.
-    first: (u32, u32),
-    other: Other,
-    /// Where that happens.
-    second: (u32, u32),
-}
-
-/// What happens meanwhile.
-#[derive(Clone, Copy, Debug)]
-enum Other {
-    Read,
-    Write,
-    Discard,
-    Put,
-    Prefetch,
-    /// The disk is removed, and added again afterwards.
-    Reattach,
-}
-
-pub(super) fn overlap() -> impl Strategy<Value = Overlap> {
-    let moment = select(vec![Moment::Read, Moment::Before, Moment::After]);
-    let other = prop_oneof![
-        4 => Just(Other::Read),
-        4 => Just(Other::Write),
-        1 => Just(Other::Discard),
-        2 => Just(Other::Put),
-        1 => Just(Other::Prefetch),
-        1 => Just(Other::Reattach),
-    ];
-    let range = || (0u32..1_228_800, 1u32..20_000);
-    (moment, range(), other, range(), any::<bool>()).prop_map(
-        |(moment, first, other, second, same)| Overlap {
-            moment,
-            first,
-            other,
-            second: if same { first } else { second },
-        },
-    )
-}
 
 /// What the other operation found.
 enum Found {

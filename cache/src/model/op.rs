@@ -1,0 +1,123 @@
+//! What can happen to a cache, drawn at random.
+
+use super::fault::Moment;
+use proptest::prelude::*;
+use proptest::sample::select;
+
+#[derive(Clone, Debug)]
+pub(super) enum Op {
+    Read(usize, u32, u32),
+    ReadFor(usize, usize, u32, u32),
+    Try(usize, u32, u32),
+    /// A block is read while it is written and perhaps evicted and put again.
+    Slow(usize, usize, u8, u8),
+    Get(usize, usize, u8),
+    Put(usize, usize, u8),
+    /// Puts of neighbours: units of the SSD store get full, and their blocks are read from the device.
+    PutRun(usize, usize, u8, u8),
+    Write(usize, u32, u32),
+    Discard(usize, u32, u32),
+    Zero(usize, u32, u32),
+    Prefetch(usize, u32, u32),
+    /// A change that went past the cache, and was told to it.
+    Outside(usize, u32, u32),
+    Migrate(usize, u8, u8, usize),
+    VmWeight(usize, u16),
+    Pool(usize, bool, u16),
+    Policy(usize, u8),
+    Memory(u8),
+    Ssd(u8),
+    NewSsd(u8),
+    NoSsd,
+    SsdWrites(u8),
+    Drop(usize, bool),
+    Recreate(usize),
+    Reattach(usize),
+    /// A read or a write, and something else while it is under way.
+    During(usize, usize, Overlap),
+    DiskFault(usize, bool, u8),
+    SsdFault(u8, u8),
+    Restart,
+}
+
+pub(super) fn op() -> impl Strategy<Value = Op> {
+    let (d, p) = (0usize..3, 0usize..3);
+    // Offsets and lengths in 512ths of a block's eighth, so that many are aligned and many are not.
+    let at = prop_oneof![(0u32..300).prop_map(|b| b * 4096), 0u32..1_228_800];
+    let len = prop_oneof![(1u32..40).prop_map(|b| b * 4096), 1u32..20_000];
+    let range = move || (0usize..3, at.clone(), len.clone());
+    prop_oneof![
+        60 => range().prop_map(|(d, o, l)| Op::Read(d, o, l)),
+        20 => (p.clone(), range()).prop_map(|(p, (d, o, l))| Op::ReadFor(d, p, o, l)),
+        20 => range().prop_map(|(d, o, l)| Op::Try(d, o, l)),
+        30 => (d.clone(), p.clone(), any::<u8>(), 0u8..3).prop_map(|(d, p, b, k)| Op::Slow(d, p, b, k)),
+        30 => (d.clone(), p.clone(), any::<u8>()).prop_map(|(d, p, b)| Op::Get(d, p, b)),
+        60 => (d.clone(), p.clone(), any::<u8>()).prop_map(|(d, p, b)| Op::Put(d, p, b)),
+        30 => (d.clone(), p.clone(), any::<u8>(), 1u8..64).prop_map(|(d, p, b, n)| Op::PutRun(d, p, b, n)),
+        20 => range().prop_map(|(d, o, l)| Op::Write(d, o, l)),
+        2 => range().prop_map(|(d, o, l)| Op::Discard(d, o, l)),
+        2 => range().prop_map(|(d, o, l)| Op::Zero(d, o, l)),
+        2 => range().prop_map(|(d, o, l)| Op::Prefetch(d, o, l)),
+        2 => range().prop_map(|(d, o, l)| Op::Outside(d, o, l)),
+        3 => (d.clone(), any::<u8>(), any::<u8>(), p.clone()).prop_map(|(d, a, b, p)| Op::Migrate(d, a, b, p)),
+        1 => (0usize..2, 1u16..1000).prop_map(|(v, w)| Op::VmWeight(v, w)),
+        3 => (0usize..6, any::<bool>(), 1u16..1000).prop_map(|(p, s, w)| Op::Pool(p, s, w)),
+        1 => (0usize..2, 0u8..4).prop_map(|(v, p)| Op::Policy(v, p)),
+        2 => any::<u8>().prop_map(Op::Memory),
+        1 => (0u8..20).prop_map(Op::Ssd),
+        1 => (0u8..20).prop_map(Op::NewSsd),
+        1 => Just(Op::NoSsd),
+        40 => (0u8..12).prop_map(Op::SsdWrites),
+        1 => (0usize..6, any::<bool>()).prop_map(|(p, s)| Op::Drop(p, s)),
+        1 => (0usize..6).prop_map(Op::Recreate),
+        1 => d.clone().prop_map(Op::Reattach),
+        20 => (d.clone(), p.clone(), overlap()).prop_map(|(d, p, o)| Op::During(d, p, o)),
+        1 => (d, any::<bool>(), 1u8..4).prop_map(|(d, w, n)| Op::DiskFault(d, w, n)),
+        1 => (0u8..4, 1u8..12).prop_map(|(k, n)| Op::SsdFault(k, n)),
+        1 => Just(Op::Restart),
+    ]
+}
+
+/// A transfer, and what happens at a moment of it. Ranges as offset and length.
+#[derive(Clone, Debug)]
+pub(super) struct Overlap {
+    pub(super) moment: Moment,
+    /// What is read (if the moment is a read's) or written.
+    pub(super) first: (u32, u32),
+    pub(super) other: Other,
+    /// Where that happens.
+    pub(super) second: (u32, u32),
+}
+
+/// What happens meanwhile.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Other {
+    Read,
+    Write,
+    Discard,
+    Put,
+    Prefetch,
+    /// The disk is removed, and added again afterwards.
+    Reattach,
+}
+
+fn overlap() -> impl Strategy<Value = Overlap> {
+    let moment = select(vec![Moment::Read, Moment::Before, Moment::After]);
+    let other = prop_oneof![
+        4 => Just(Other::Read),
+        4 => Just(Other::Write),
+        1 => Just(Other::Discard),
+        2 => Just(Other::Put),
+        1 => Just(Other::Prefetch),
+        1 => Just(Other::Reattach),
+    ];
+    let range = || (0u32..1_228_800, 1u32..20_000);
+    (moment, range(), other, range(), any::<bool>()).prop_map(
+        |(moment, first, other, second, same)| Overlap {
+            moment,
+            first,
+            other,
+            second: if same { first } else { second },
+        },
+    )
+}

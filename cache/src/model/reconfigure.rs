@@ -1,0 +1,92 @@
+//! One step: a change of the configuration, or a fault.
+
+use super::op::Op;
+use super::world::{World, policy, start, start_ssd};
+use crate::block::BLOCK_SIZE;
+use crate::config::{PoolSpec, StoreKind};
+use justitia_share::Weight;
+use std::sync::atomic::Ordering;
+
+impl World {
+    pub(super) fn reconfigure(&mut self, op: &Op) {
+        let cache = &self.cache;
+        let weight = |w: u16| Weight::try_from(u64::from(w)).unwrap();
+        let store = |ssd| {
+            if ssd {
+                StoreKind::Ssd
+            } else {
+                StoreKind::Memory
+            }
+        };
+        match *op {
+            Op::VmWeight(v, w) => cache.set_vm_weight(self.vms[v], weight(w)).unwrap(),
+            Op::Pool(p, ssd, w) => {
+                let spec = PoolSpec {
+                    store: store(ssd),
+                    weight: weight(w),
+                };
+                cache.set_pool(self.pools[p], spec).unwrap();
+            }
+            Op::Policy(v, p) => cache.set_vm_policy(self.vms[v], policy(p)).unwrap(),
+            Op::Memory(slots) => {
+                let bytes = u64::from(slots) * 4096;
+                cache.resize(StoreKind::Memory, bytes).unwrap();
+            }
+            Op::Ssd(extents) => {
+                // Refused without a store that works.
+                let _ = cache.resize(StoreKind::Ssd, u64::from(extents) * (256 << 10));
+            }
+            Op::NewSsd(extents) => {
+                cache.set_ssd(None).unwrap();
+                start_ssd(cache, &self.ssd, extents);
+            }
+            Op::NoSsd => cache.set_ssd(None).unwrap(),
+            Op::SsdWrites(n) => {
+                for _ in 0..n {
+                    cache.write_ssd();
+                }
+            }
+            Op::Drop(p, ssd) => {
+                cache.drop_blocks(self.pools[p], store(ssd)).unwrap();
+            }
+            Op::Recreate(p) => {
+                if cache.destroy_pool(self.pools[p]).is_ok() {
+                    let gone = self.pools[p];
+                    let spec = PoolSpec {
+                        store: store(p % 2 == 0),
+                        ..PoolSpec::default()
+                    };
+                    self.pools[p] = cache.create_pool(self.vms[p / 3], "again", spec).unwrap();
+                    assert!(cache.set_pool(gone, spec).is_err());
+                } else {
+                    assert_eq!(p % 3, 0, "only a VM's first pool stays");
+                }
+            }
+            Op::Reattach(d) => {
+                cache.remove_disk(self.ids[d]).unwrap();
+                let mut buf = [0; BLOCK_SIZE];
+                assert!(!self.disks[d].read_cached(&mut buf, 0));
+                self.reattach(d);
+            }
+            Op::DiskFault(d, writes, n) => {
+                let faults = &self.backing[d].faults;
+                let which = if writes {
+                    &faults.writes
+                } else {
+                    &faults.reads
+                };
+                which.store(n.into(), Ordering::Relaxed);
+            }
+            Op::SsdFault(kind, n) => {
+                let f = &self.ssd.faults;
+                [&f.reads, &f.writes, &f.lies, &f.full][usize::from(kind)]
+                    .store(n.into(), Ordering::Relaxed);
+            }
+            Op::Restart => {
+                let new = start(&self.backing, &self.ssd);
+                (self.cache, self.vms, self.pools, self.ids, self.disks) = new;
+            }
+            _ => unreachable!("{op:?} is not a change of the configuration"),
+        }
+    }
+}
