@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use justitia_api::{Action, Reason, Rule};
 use justitia_kernel::cgroup::{CgroupFs, CgroupId};
-use justitia_kernel::knob::Knob;
 use justitia_kernel::proc::ProcFs;
 
 use crate::config::Config;
 use crate::enforce::credits::Credits;
-use crate::enforce::keeper::{Keeper, Told};
+use crate::enforce::event::TenantEvent;
+use crate::enforce::keeper::{Keeper, ceded};
 use crate::enforce::ledger::log_returned;
 use crate::enforce::pressure::Pressure;
 use crate::enforce::recharge::Ownership;
@@ -19,7 +20,7 @@ use crate::monitor::{
     AppIoMonitor, Changes, Monitor, ReclaimFeatures, UnmanagedReclaim, thread_cpu,
 };
 use crate::plan::{Entitlements, Key, ReclaimIntent, Snapshot, plan_reclaim};
-use crate::report::history::{Deed, History};
+use crate::report::decision_log::DecisionLog;
 
 /// A plan is made at least this often, to keep the protection and the status fresh.
 const AT_LEAST: Duration = Duration::from_secs(1);
@@ -42,7 +43,7 @@ pub struct Agent {
     rests: HashMap<Key, Rest>,
     pub(crate) reclaimed: HashMap<Key, u64>,
     pub(crate) errors: u64,
-    pub(crate) history: History,
+    pub(crate) decisions: DecisionLog,
     pub(crate) begun: Instant,
     planned: Option<Instant>,
     kept: Option<Instant>,
@@ -83,7 +84,7 @@ impl Agent {
             rests: HashMap::new(),
             reclaimed: HashMap::new(),
             errors: 0,
-            history: History::new(now, observes),
+            decisions: DecisionLog::new(now, observes),
             begun: now,
             planned: None,
             kept: None,
@@ -120,15 +121,17 @@ impl Agent {
             }
             for intent in intents {
                 if let Some(means) = self.means(intent.key) {
-                    let why = intent.reason.to_string();
-                    self.reclaim(intent.key, means, intent.bytes, why, now);
+                    let reason = Rule::Excess(intent.reason).into();
+                    self.reclaim(intent.key, means, intent.bytes, reason, now);
                 }
             }
             if self.kept.is_none_or(|at| now - at >= AT_LEAST) {
                 let told =
                     self.keeper
                         .protect(&self.monitor.cgroups, &self.snapshot, &self.entitlements);
-                self.note(told, now);
+                for event in told {
+                    self.record(event, now);
+                }
                 log_returned("it could not be given back before", &self.keeper.retry());
                 self.kept = Some(now);
             }
@@ -148,14 +151,20 @@ impl Agent {
                 id if id == self.monitor.cgroups.root() => Key::Unmanaged,
                 id => Key::Cgroup(id),
             };
-            let path = self.path(key);
-            let (knob, to) = (moved.knob.to_string(), moved.to);
-            let deed = Deed::Limit { knob, to };
-            self.history.remember(key, &path, deed, moved.why, now);
+            let knob = moved.knob.to_string();
+            let action = match moved.to {
+                Some(to) => Action::Set {
+                    knob,
+                    from: None,
+                    to,
+                },
+                None => Action::Restore { knob },
+            };
+            self.record(TenantEvent::new(key, action, Reason::Text(moved.why)), now);
         }
         for surplus in self.credits.surpluses() {
             let key = Key::Cgroup(surplus.id);
-            let rests = self.rests.get(&key).and_then(|rest| rest.spared(now));
+            let rests = self.rests.get(&key).and_then(|rest| rest.exempt(now));
             let whole = self
                 .monitor
                 .cgroups
@@ -166,16 +175,15 @@ impl Agent {
                 && let Some(cgroup) = whole
             {
                 let means = Means::Cgroup(cgroup, self.features.file_only());
-                self.reclaim(key, means, surplus.bytes, surplus.why, now);
+                let reason = Reason::Text(surplus.why);
+                self.reclaim(key, means, surplus.bytes, reason, now);
             }
         }
         let events =
             self.ownership
                 .turn(&mut self.monitor, &self.snapshot, &self.entitlements, now);
         for event in events {
-            let path = self.path(event.key);
-            self.history
-                .remember(event.key, &path, event.deed, event.why, now);
+            self.record(event, now);
         }
         let wait = self.wait();
         Ok(self.credits.wait(now).map_or(wait, |soon| soon.min(wait)))
@@ -198,10 +206,10 @@ impl Agent {
     fn plan(&mut self, now: Instant) {
         let reclaim_in_flight = self.under_way.values().sum();
         let rests = &self.rests;
-        let spared = |key: Key| rests.get(&key)?.spared(now);
+        let exempt = |key: Key| rests.get(&key)?.exempt(now);
         self.snapshot = self
             .monitor
-            .snapshot(&self.config, now, reclaim_in_flight, spared);
+            .snapshot(&self.config, now, reclaim_in_flight, exempt);
         self.entitlements = Entitlements::of(&self.snapshot, &self.config.policy());
     }
 
@@ -252,11 +260,11 @@ impl Agent {
     }
 
     /// Has so many bytes of a tenant's file pages reclaimed.
-    fn reclaim(&mut self, key: Key, means: Means, bytes: u64, why: String, now: Instant) {
+    fn reclaim(&mut self, key: Key, means: Means, bytes: u64, reason: Reason, now: Instant) {
         let path = self.path(key);
-        tracing::debug!(tenant = path, bytes, why, "reclaim");
-        let deed = Deed::Reclaim(bytes);
-        self.history.remember(key, &path, deed, why, now);
+        tracing::debug!(tenant = path, bytes, why = %reason, "reclaim");
+        let event = TenantEvent::new(key, Action::Reclaim { bytes }, reason);
+        self.decisions.record(&path, event, now);
         if let Some(reclaimer) = &self.reclaimer {
             self.under_way.insert(key, bytes);
             let pressure = self.pressure(key);
@@ -318,13 +326,16 @@ impl Agent {
         if let Some(error) = &outcome.error {
             self.errors += 1;
             tracing::warn!(tenant = path, %error, "reclaim refused");
-            self.history
-                .remember(outcome.key, &path, Deed::Refused, error.clone(), now);
+            let rule = Rule::KernelError {
+                error: error.clone(),
+            };
+            let event = TenantEvent::new(outcome.key, Action::ReclaimRefused, rule);
+            self.decisions.record(&path, event, now);
         }
         let rest = self.rests.entry(outcome.key).or_default();
         if let Some(why) = rest.judge(outcome, now) {
-            self.history
-                .remember(outcome.key, &path, Deed::Rest, why.to_string(), now);
+            let event = TenantEvent::new(outcome.key, Action::Exempt, why);
+            self.decisions.record(&path, event, now);
         }
     }
 
@@ -339,7 +350,7 @@ impl Agent {
             self.monitor.app_io.gone(*id);
             self.keeper.gone(*id);
             self.credits.gone(*id);
-            self.history.gone(key);
+            self.decisions.forget(key);
             self.rests.remove(&key);
             self.reclaimed.remove(&key);
         }
@@ -355,31 +366,17 @@ impl Agent {
             if left.is_none()
                 && let Some(found) = self.keeper.left(*id, *knob)
             {
-                let why = format!("someone else wrote {found}");
-                let (id, knob) = (*id, *knob);
-                self.note(vec![Told::Left { id, knob, why }], now);
+                let applied = None;
+                let rule = Rule::ForeignWrite { found, applied };
+                self.record(ceded(*id, *knob, rule), now);
             }
         }
     }
 
-    /// Remembers what became of knobs.
-    fn note(&mut self, told: Vec<Told>, now: Instant) {
-        for told in told {
-            let (key, deed, why) = match told {
-                Told::Moved { from, intent } => {
-                    let knob = Knob::MemoryLow.to_string();
-                    let to = intent.low;
-                    let deed = Deed::Set { knob, from, to };
-                    (intent.key, deed, intent.reason.to_string())
-                }
-                Told::Left { id, knob, why } => {
-                    let knob = knob.to_string();
-                    (Key::Cgroup(id), Deed::Yield { knob }, why)
-                }
-            };
-            let path = self.path(key);
-            self.history.remember(key, &path, deed, why, now);
-        }
+    /// Writes an event into the decision log.
+    fn record(&mut self, event: TenantEvent, now: Instant) {
+        let path = self.path(event.key);
+        self.decisions.record(&path, event, now);
     }
 
     /// How a tenant is called.

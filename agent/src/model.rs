@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use justitia_api::Evidence;
+use justitia_api::{Evidence, ReclaimExemption};
 use justitia_kernel::cgroup::CgroupId;
 use justitia_share::Weight;
 use justitia_share::curve::HALF_LIFE;
@@ -93,46 +93,6 @@ pub struct WorkingSet {
     pub observed_for: Duration,
     /// What the estimate is based on.
     pub evidence: Evidence,
-}
-
-/// Why nothing is reclaimed from a tenant.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum ReclaimExemption {
-    /// All its tasks are stalled on memory for this part of the time (PSI `full avg10`, percent).
-    Thrashing(f64),
-    /// This kernel's `memory.reclaim` has no `swappiness=`, so it would also swap out anonymous memory.
-    Anonymous,
-    /// This kernel cannot reclaim from it alone.
-    Unsupported,
-    /// Below it is a cgroup that is excluded or not tracked, from which reclaim would take as well.
-    UnmanagedChild,
-    /// It has more than [`MAX_RECLAIM_CHILDREN`] children.
-    TooManyChildren,
-    /// Recent attempts freed nothing; it is left alone until the next try.
-    NoProgress,
-}
-
-impl std::fmt::Display for ReclaimExemption {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Thrashing(full) => {
-                write!(f, "thrashing (memory pressure full avg10 {full:.0} %)")
-            }
-            Self::Anonymous => f.write_str(
-                "this kernel's memory.reclaim has no swappiness= and the tenant has swappable \
-                 anonymous memory",
-            ),
-            Self::Unsupported => f.write_str("this kernel cannot reclaim from it alone"),
-            Self::UnmanagedChild => {
-                f.write_str("reclaim would also take from an excluded or untracked cgroup below it")
-            }
-            Self::TooManyChildren => write!(
-                f,
-                "it has more than {MAX_RECLAIM_CHILDREN} children, and reclaim could take from any of them"
-            ),
-            Self::NoProgress => f.write_str("recent attempts freed nothing"),
-        }
-    }
 }
 
 /// The tenants and the memory at one moment.

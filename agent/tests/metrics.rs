@@ -6,10 +6,9 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use justitia_agent::report::metrics::{LARGEST, text};
-use justitia_api::Status;
-use justitia_api::escape;
 use justitia_api::{
-    AppStatus, CurveStatus, Holder, KnobStatus, LatencyStatus, LossStatus, TenantStatus,
+    AppStatus, CurveStatus, Holder, KnobStatus, LatencyStatus, LossStatus, Status, TenantStatus,
+    escape,
 };
 
 use justitia_metrics_http::{Server, promtool};
@@ -48,7 +47,7 @@ fn status() -> Status {
             stands: "4096".to_owned(),
             by: Holder::Agent,
             before: Some("0".to_owned()),
-            why: String::new(),
+            reason: None,
         }],
         ..TenantStatus::default()
     });

@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use justitia_agent::report::metrics::text;
-use justitia_api::Status;
-use justitia_api::{AppStatus, CurveStatus, TenantStatus};
+use justitia_api::{AppStatus, CurveStatus, Status, TenantStatus};
 
 fn packaging() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging")

@@ -7,9 +7,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use justitia_agent::report::socket::Socket;
-use justitia_api::Status;
-use justitia_api::TenantStatus;
 use justitia_api::client::ask;
+use justitia_api::{Status, TenantStatus};
 
 fn large() -> Status {
     let tenant = TenantStatus {

@@ -1,19 +1,162 @@
 //! What was decided.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
-/// Something that was decided; the same in a row is told as one.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+use crate::{Action, Reason};
+
+/// Something that was decided; the same in a row is told as one. In JSON, `what` is the action in words.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(from = "Wire")]
 pub struct Decision {
-    /// Seconds since the agent started, at the last step.
+    /// When, at the last step: seconds since the agent started.
     pub at: f64,
     /// The same at the first step.
-    #[serde(default)]
     pub since: f64,
-    /// About whom.
+    /// The tenant's path.
     pub path: String,
-    /// What was done, or would be in observe mode.
-    pub what: String,
-    /// The facts behind it.
-    pub why: String,
+    /// What was done.
+    pub action: Action,
+    /// In how many steps.
+    pub steps: u32,
+    /// Whether nothing was done: the agent only observes.
+    pub dry_run: bool,
+    /// Why, at the last step.
+    pub reason: Reason,
+}
+
+/// A decision as it is read; agents up to 0.1 tell `what` and `why` alone.
+#[derive(Deserialize)]
+struct Wire {
+    at: f64,
+    #[serde(default)]
+    since: f64,
+    path: String,
+    #[serde(default)]
+    action: Option<Known>,
+    #[serde(default)]
+    steps: u32,
+    #[serde(default)]
+    dry_run: bool,
+    #[serde(alias = "why")]
+    reason: Reason,
+    what: String,
+}
+
+/// An action, or one of a later version.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Known {
+    Action(Action),
+    Unknown(serde::de::IgnoredAny),
+}
+
+impl From<Wire> for Decision {
+    fn from(wire: Wire) -> Self {
+        let action = match wire.action {
+            Some(Known::Action(action)) => action,
+            Some(Known::Unknown(_)) | None => Action::Text(wire.what),
+        };
+        Self {
+            at: wire.at,
+            since: wire.since,
+            path: wire.path,
+            action,
+            steps: wire.steps.max(1),
+            dry_run: wire.dry_run,
+            reason: wire.reason,
+        }
+    }
+}
+
+impl Serialize for Decision {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Out<'a> {
+            at: f64,
+            since: f64,
+            path: &'a str,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            action: Option<&'a Action>,
+            steps: u32,
+            dry_run: bool,
+            reason: &'a Reason,
+            what: String,
+        }
+        let out = Out {
+            at: self.at,
+            since: self.since,
+            path: &self.path,
+            action: (!matches!(self.action, Action::Text(_))).then_some(&self.action),
+            steps: self.steps,
+            dry_run: self.dry_run,
+            reason: &self.reason,
+            what: self.what(),
+        };
+        out.serialize(serializer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ReclaimExemption, Rule};
+
+    fn decision(action: Action, reason: impl Into<Reason>) -> Decision {
+        Decision {
+            at: 2.0,
+            since: 1.0,
+            path: "a".to_owned(),
+            action,
+            steps: 2,
+            dry_run: false,
+            reason: reason.into(),
+        }
+    }
+
+    #[test]
+    fn a_decision_is_told_as_data_and_in_words() {
+        let exemption = ReclaimExemption::Thrashing { full_avg10: 80.0 };
+        let told = decision(Action::Exempt, exemption);
+        let json = serde_json::to_value(&told).unwrap();
+        assert_eq!(json["action"]["kind"], "exempt");
+        assert_eq!(json["what"], "leave alone in 2 steps");
+        assert_eq!(json["reason"]["rule"], "exempt");
+        assert_eq!(json["reason"]["exemption"], "thrashing");
+        assert_eq!(json["reason"]["full_avg10"], 80.0);
+        let text = "thrashing (memory pressure full avg10 80 %)";
+        assert_eq!(json["reason"]["text"], text);
+        assert_eq!(serde_json::from_value::<Decision>(json).unwrap(), told);
+    }
+
+    #[test]
+    fn words_alone_come_back_as_words() {
+        let text = Reason::Text("the disk is contended".to_owned());
+        let knob = "io.max 8:0".to_owned();
+        let told = decision(Action::Restore { knob }, text);
+        let json = serde_json::to_value(&told).unwrap();
+        assert_eq!(serde_json::from_value::<Decision>(json).unwrap(), told);
+    }
+
+    #[test]
+    fn older_and_later_agents_are_understood() {
+        let old = r#"{"at":2.0,"path":"a","what":"reclaim 4 KiB in 2 steps","why":"holds 3 MiB"}"#;
+        let old: Decision = serde_json::from_str(old).unwrap();
+        assert_eq!(old.what(), "reclaim 4 KiB in 2 steps");
+        assert_eq!(old.reason.to_string(), "holds 3 MiB");
+        let later = r#"{"at":2.0,"path":"a","action":{"kind":"levitate","height":3},"what":"levitate",
+            "reason":{"rule":"gravity","mass":5,"text":"it is light"}}"#;
+        let later: Decision = serde_json::from_str(later).unwrap();
+        assert_eq!(later.what(), "levitate");
+        assert_eq!(later.reason.to_string(), "it is light");
+    }
+
+    #[test]
+    fn a_rule_in_words_has_its_numbers() {
+        let rule = Rule::ForeignWrite {
+            found: "max".to_owned(),
+            applied: Some("4096".to_owned()),
+        };
+        let text = "found max where the agent had written 4096";
+        assert_eq!(Reason::from(rule).to_string(), text);
+    }
 }

@@ -2,8 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::Reason;
+
 /// A knob.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KnobStatus {
     /// Its file, with the device for `io.max`.
     pub knob: String,
@@ -14,9 +16,9 @@ pub struct KnobStatus {
     /// What stood there before the agent came, if it holds it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<String>,
-    /// The facts behind the agent's value.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub why: String,
+    /// Why it has the agent's value.
+    #[serde(default, alias = "why", skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Reason>,
 }
 
 /// Who has put a value where it stands.

@@ -5,8 +5,11 @@
 //!
 //! * [`Status`]: the answer of the socket, with [`TenantStatus`], [`KnobStatus`], [`Decision`] and the rest below it.
 //! * [`client`]: asks a running agent.
+//! * [`Action`] and [`Reason`]: what was done and why, as data. `words` has their words.
+//! * [`units`]: bytes, rates and durations as people read them.
 //! * [`escape`]: cgroup names and foreign text, made safe for a terminal.
 
+mod action;
 mod app;
 pub mod client;
 mod curve;
@@ -15,14 +18,22 @@ mod demand;
 pub mod escape;
 mod knob;
 mod machine;
+mod reason;
 mod status;
 mod tenant;
+pub mod units;
+mod words;
 
+pub use action::Action;
 pub use app::{AppStatus, LatencyStatus};
 pub use curve::CurveStatus;
 pub use decision::Decision;
 pub use demand::{DemandModel, Evidence};
 pub use knob::{Holder, KnobStatus, Yield};
 pub use machine::{Cost, LossStatus, MemoryStatus};
+pub use reason::{
+    ExcessReason, ProtectionReason, Reason, RechargeGain, RechargeReason, RechargeResult,
+    ReclaimExemption, Rule,
+};
 pub use status::{PV_INFINITE, Status};
 pub use tenant::{TenantStatus, WeightFrom};

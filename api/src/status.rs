@@ -92,6 +92,7 @@ pub const PV_INFINITE: f64 = 1e9;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Action, Reason};
 
     #[test]
     fn an_answer_is_bounded_and_says_what_is_left_out() {
@@ -104,8 +105,10 @@ mod tests {
             at: 0.0,
             since: 0.0,
             path: "x".repeat(640),
-            what: "reclaim".to_owned(),
-            why: "x".repeat(640),
+            action: Action::Reclaim { bytes: 1 },
+            steps: 1,
+            dry_run: false,
+            reason: Reason::Text("x".repeat(640)),
         };
         let mut status = Status {
             tenants: (0..3000_usize).map(|n| tenant(n.checked_sub(1))).collect(),

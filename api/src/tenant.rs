@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{AppStatus, CurveStatus, Evidence, KnobStatus};
+use crate::{AppStatus, CurveStatus, Evidence, KnobStatus, Reason};
 
 /// One tenant.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -33,8 +33,9 @@ pub struct TenantStatus {
     pub idle: f64,
     /// Whether its cache wants to grow.
     pub growing: bool,
-    /// Why nothing is taken from it now, if so.
-    pub spared: Option<String>,
+    /// Why nothing is reclaimed from it now, if so.
+    #[serde(default, alias = "spared", skip_serializing_if = "Option::is_none")]
+    pub exempt: Option<Reason>,
     /// What has been taken from it so far.
     pub reclaimed: u64,
     /// File pages that cannot be reclaimed now: dirty or under writeback.

@@ -9,10 +9,9 @@ use anyhow::{Context, bail};
 use clap::Args;
 use justitia_agent::Alone;
 use justitia_agent::config::Config;
-use justitia_api::Status;
-use justitia_api::TenantStatus;
 use justitia_api::client::ask;
 use justitia_api::escape::plain_lines;
+use justitia_api::{Status, TenantStatus};
 use justitia_kernel::cgroup::{Cgroup, CgroupFs, Ownership};
 use justitia_kernel::knob::{Knob, read_raw};
 use justitia_view::explain::{

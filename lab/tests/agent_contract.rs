@@ -179,7 +179,9 @@ fn observing_changes_nothing_and_says_what_would_be_done() {
                 && d["what"]
                     .as_str()
                     .is_some_and(|w| w.starts_with("would reclaim"))
-                && d["why"].as_str().is_some_and(|w| w.contains("entitled to"))),
+                && d["reason"]["text"]
+                    .as_str()
+                    .is_some_and(|w| w.contains("entitled to"))),
             "{decisions:?}"
         );
         assert!(guest.ok("justitia status").contains("nothing is changed"));

@@ -395,7 +395,7 @@ fn hands_pages_over(debian: &Debian) {
                     .as_str()
                     .is_some_and(|text| text.contains(what))
             };
-            has("path", "heavy") && has("what", "own ")
+            has("path", "heavy") && has("what", "recharge ")
         });
         if let Some(own) = own {
             break own;

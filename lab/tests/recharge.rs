@@ -60,7 +60,7 @@ fn decisions(status: &Value, tenant: &str) -> Vec<String> {
     let text = |decision: &Value, key: &str| decision[key].as_str().unwrap_or("").to_owned();
     all.iter()
         .filter(|d| d["path"] == tenant)
-        .map(|d| format!("{}: {}", text(d, "what"), text(d, "why")))
+        .map(|d| format!("{}: {}", text(d, "what"), text(&d["reason"], "text")))
         .collect()
 }
 
@@ -95,7 +95,7 @@ fn a_layer_becomes_its_heaviest_users() {
             let (light, heavy) = (file_of(guest, "light"), file_of(guest, "heavy"));
             assert!(light > 440 && heavy < 20, "{filesystem}: {light} {heavy}");
             guest.ok("export JUSTITIA_LOG=justitia_agent::enforce::recharge=trace,justitia_agent::plan::recharge=trace,info; start");
-            let told = decided(guest, "own ");
+            let told = decided(guest, "recharge ");
             let (light, heavy) = (file_of(guest, "light"), file_of(guest, "heavy"));
             println!("{filesystem}: light {light} MiB, heavy {heavy} MiB: {told:#?}");
             assert!(light < 420 && heavy > 56, "{filesystem}: {light} {heavy}");
@@ -144,11 +144,11 @@ fn what_is_mapped_or_without_room_stays() {
         assert!(
             decisions(&guest.status(), "heavy")
                 .iter()
-                .all(|d| !d.contains("own"))
+                .all(|d| !d.contains("recharge"))
         );
         // Not mapped any more, but there is no room for it where it should go.
         guest.ok("echo 30M >$C/heavy/memory.max; kill -9 $(head -n 1 /run/loads)");
-        let told = decided(guest, "a shared file could not be owned").join("\n");
+        let told = decided(guest, "a shared file could not be recharged to it").join("\n");
         assert!(
             told.contains("memory.max of heavy leaves it no room"),
             "{told}"

@@ -12,7 +12,7 @@ use ratatui::text::Span;
 use ratatui::widgets::{Axis, Chart, Dataset, GraphType, Widget};
 use serde::Serialize;
 
-use crate::units::{bytes, percent, rate};
+use justitia_api::units::{bytes, percent, rate};
 
 /// Bytes of a block that is accessed.
 pub(crate) const BLOCK: f64 = 65_536.0;

@@ -9,14 +9,12 @@ mod unmanaged;
 
 use std::fmt::Write;
 
-use justitia_api::Status;
-use justitia_api::{DemandModel, Evidence};
-use justitia_api::{Holder, TenantStatus, WeightFrom};
+use justitia_api::{DemandModel, Evidence, Holder, Status, TenantStatus, WeightFrom};
 use justitia_share::live::{ACTIVE, HELD_UP};
 use justitia_share::num::to_f64;
 
-use crate::units::{bytes, latency, percent, rate, seconds};
 use decisions::decisions;
+use justitia_api::units::{bytes, latency, percent, rate, seconds};
 use knobs::{held, others};
 pub use unmanaged::{Unmanaged, unmanaged};
 
@@ -307,7 +305,7 @@ fn taking(out: &mut String, status: &Status, tenant: &TenantStatus) {
     let now = if !tenant.leaf {
         "it is an inner node: pages are taken from its leaves, and before them what none of them is charged with"
             .to_owned()
-    } else if let Some(why) = &tenant.spared {
+    } else if let Some(why) = &tenant.exempt {
         format!("nothing is taken from it now: {why}")
     } else if over == 0 {
         let why = if tenant.usage == 0 {

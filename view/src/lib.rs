@@ -7,9 +7,9 @@
 //! * [`top`]: the tree, live, in a terminal.
 //! * [`record`]: statuses in a file, compact, seekable, robust.
 
+pub mod clock;
 pub mod curve;
 pub mod explain;
 pub mod record;
 pub mod top;
-pub mod units;
 pub mod whatif;

@@ -2,14 +2,12 @@
 
 use std::fmt::Write;
 
-use justitia_api::Evidence;
-use justitia_api::Status;
-use justitia_api::TenantStatus;
+use justitia_api::{Evidence, Status, TenantStatus};
 use justitia_share::{Demand, Tree, Weight, entitlements};
 use serde::Serialize;
 
 use crate::curve::BLOCK;
-use crate::units::{bytes, percent, rate};
+use justitia_api::units::{bytes, percent, rate};
 
 /// One that misses no more than this part of its accesses has in its cache what it uses.
 const FULL: f64 = 0.02;

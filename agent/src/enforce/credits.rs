@@ -160,10 +160,10 @@ impl Credits {
         [&self.limits, left.unwrap_or_default()].concat()
     }
 
-    /// The facts behind what stands in a knob of ours; empty if it is none.
+    /// The facts behind what stands in a knob of ours; `None` if it is not ours.
     #[must_use]
-    pub fn why(&self, id: CgroupId, knob: Knob) -> String {
-        self.why.get(&(id, knob)).cloned().unwrap_or_default()
+    pub fn why(&self, id: CgroupId, knob: Knob) -> Option<String> {
+        self.why.get(&(id, knob)).cloned()
     }
 
     /// Every movement since the last call.

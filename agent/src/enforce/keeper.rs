@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use justitia_api::{Action, ProtectionReason, Reason, Rule};
 use justitia_kernel::cgroup::CgroupId;
 use justitia_kernel::knob::Knob;
 
+use super::event::TenantEvent;
 use super::ledger::{Back, Ledger, Returned, Written};
 use crate::escape;
 use crate::monitor::{CgroupTree, Node, low_of};
-use crate::plan::protect::LowReason;
 use crate::plan::{Entitlements, Key, LowIntent, Snapshot, plan_protection};
 
 /// Knobs written in one turn at most: the rest waits for the next (a write is a journal entry, a read and a
@@ -25,28 +26,7 @@ pub struct Keeper {
     ledger: Option<Ledger>,
     would: HashMap<CgroupId, u64>,
     /// Why `memory.low` stands where we have put it.
-    why: HashMap<CgroupId, LowReason>,
-}
-
-/// What became of a knob.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Told {
-    /// It was moved, or would have been.
-    Moved {
-        /// What stood there, bytes.
-        from: u64,
-        /// Why.
-        intent: LowIntent,
-    },
-    /// It was left to someone else, for this reason.
-    Left {
-        /// Whose knob.
-        id: CgroupId,
-        /// Which.
-        knob: Knob,
-        /// What was found.
-        why: String,
-    },
+    why: HashMap<CgroupId, ProtectionReason>,
 }
 
 impl Keeper {
@@ -129,7 +109,7 @@ impl Keeper {
         cgroups: &CgroupTree,
         snapshot: &Snapshot,
         entitlements: &Entitlements,
-    ) -> Vec<Told> {
+    ) -> Vec<TenantEvent> {
         let standing: Vec<Option<u64>> = snapshot
             .tenants
             .iter()
@@ -165,7 +145,7 @@ impl Keeper {
         }
     }
 
-    fn write(&mut self, cgroups: &CgroupTree, intent: LowIntent) -> Option<Told> {
+    fn write(&mut self, cgroups: &CgroupTree, intent: LowIntent) -> Option<TenantEvent> {
         let Key::Cgroup(id) = intent.key else {
             return None;
         };
@@ -173,33 +153,31 @@ impl Keeper {
         let path = escape::encode(node.cgroup.path().as_os_str());
         tracing::debug!(tenant = path, low = intent.low, why = %intent.reason, "memory.low");
         let from = self.standing(intent.key).unwrap_or(0);
-        let left = |why: String| {
-            Some(Told::Left {
-                id,
-                knob: Knob::MemoryLow,
-                why,
-            })
-        };
+        let ceded = |rule: Rule| Some(ceded(id, Knob::MemoryLow, rule));
         let Some(ledger) = &mut self.ledger else {
             self.would.insert(id, intent.low);
             self.why.insert(id, intent.reason);
-            return Some(Told::Moved { from, intent });
+            return Some(moved(from, &intent));
         };
         // Written since the last events were taken, before we ever did.
         if ledger.ours(id, Knob::MemoryLow).is_none()
             && let Some(found) = leave_to_its_writer(ledger, node, &path)
         {
-            return left(format!("someone else wrote {found}"));
+            return ceded(Rule::ForeignWrite {
+                found,
+                applied: None,
+            });
         }
         match ledger.set(&node.cgroup, Knob::MemoryLow, &intent.low.to_string()) {
             Ok(Written::Yielded { ours, found }) => {
                 yielded(node, &path, Knob::MemoryLow, &ours, &found);
-                left(format!("found {found} where the agent had left {ours}"))
+                let applied = Some(ours);
+                ceded(Rule::ForeignWrite { found, applied })
             }
             Ok(Written::Gone) => None,
             Ok(Written::Yes | Written::Already | Written::Reapplied { .. }) => {
                 self.why.insert(id, intent.reason);
-                Some(Told::Moved { from, intent })
+                Some(moved(from, &intent))
             }
             Err(error) if ledger.may_write(id, Knob::MemoryLow) => {
                 tracing::debug!(tenant = path, %error, "memory.low could not be set; it is tried again");
@@ -207,7 +185,8 @@ impl Keeper {
             }
             Err(error) => {
                 tracing::warn!(tenant = path, %error, "memory.low could not be set; left alone");
-                left(error.to_string())
+                let error = error.to_string();
+                ceded(Rule::KernelError { error })
             }
         }
     }
@@ -220,11 +199,11 @@ impl Keeper {
         Some(found.2.to_owned())
     }
 
-    /// The facts behind what we have left in a knob; empty if it is not ours.
+    /// Why a knob has the value that we wrote, or would write; `None` if it is not ours.
     #[must_use]
-    pub fn why(&self, id: CgroupId, knob: Knob) -> String {
-        let why = self.why.get(&id).filter(|_| knob == Knob::MemoryLow);
-        why.map(ToString::to_string).unwrap_or_default()
+    pub fn reason(&self, id: CgroupId, knob: Knob) -> Option<Reason> {
+        let reason = self.why.get(&id).filter(|_| knob == Knob::MemoryLow)?;
+        Some(Rule::Protection(*reason).into())
     }
 
     /// What would stand in knobs, in observe mode.
@@ -276,6 +255,22 @@ impl Keeper {
         }
         returned
     }
+}
+
+/// A protection was moved, or would have been.
+fn moved(from: u64, intent: &LowIntent) -> TenantEvent {
+    let action = Action::Set {
+        knob: Knob::MemoryLow.to_string(),
+        from: Some(from.to_string()),
+        to: intent.low.to_string(),
+    };
+    TenantEvent::new(intent.key, action, Rule::Protection(intent.reason))
+}
+
+/// A knob was ceded to another process that wrote it.
+pub fn ceded(id: CgroupId, knob: Knob, rule: Rule) -> TenantEvent {
+    let knob = knob.to_string();
+    TenantEvent::new(Key::Cgroup(id), Action::Cede { knob }, rule)
 }
 
 /// Leaves a `memory.low` that we have not written to whoever has; says what they have put there, if anything.
@@ -343,18 +338,20 @@ mod tests {
             let intent = LowIntent {
                 key: Key::Cgroup(id),
                 low,
-                reason: LowReason { protected, other },
+                reason: ProtectionReason { protected, other },
             };
             keeper.write(&cgroups, intent)
         };
         for _ in 0..2 {
             let told = write("a", 4096);
-            assert!(matches!(told, Some(Told::Left { .. })), "{told:?}");
+            let action = told.map(|event| event.action);
+            assert!(matches!(action, Some(Action::Cede { .. })), "{action:?}");
             assert_eq!(low("a").trim(), "5242880");
         }
         for bytes in [4096, 8192] {
             let told = write("b", bytes);
-            assert!(matches!(told, Some(Told::Moved { .. })), "{told:?}");
+            let action = told.map(|event| event.action);
+            assert!(matches!(action, Some(Action::Set { .. })), "{action:?}");
             assert_eq!(low("b").trim(), bytes.to_string());
         }
     }
@@ -393,10 +390,11 @@ mod tests {
             let intent = LowIntent {
                 key: Key::Cgroup(*id),
                 low,
-                reason: LowReason { protected, other },
+                reason: ProtectionReason { protected, other },
             };
             let told = keeper.write(&cgroups, intent);
-            assert!(matches!(told, Some(Told::Moved { .. })), "{told:?}");
+            let action = told.map(|event| event.action);
+            assert!(matches!(action, Some(Action::Set { .. })), "{action:?}");
         }
         for n in 10..=500 {
             make(&root.join(format!("user/{n}")));

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::pressure::OwnLimits;
 use super::worker::Outcome;
-use crate::model::ReclaimExemption;
+use justitia_api::ReclaimExemption;
 
 /// After so many orders in a row that freed next to nothing, a tenant rests.
 const FRUITLESS: u32 = 3;
@@ -27,9 +27,9 @@ impl Rest {
     /// it rests, if it begins to.
     pub fn judge(&mut self, outcome: &Outcome, now: Instant) -> Option<ReclaimExemption> {
         self.own_limits = outcome.own_limits;
-        if let Some(spared) = outcome.spared {
-            self.until = Some((now + THRASHING, spared));
-            return Some(spared);
+        if let Some(exempt) = outcome.exempt {
+            self.until = Some((now + THRASHING, exempt));
+            return Some(exempt);
         }
         if outcome.freed < outcome.asked / 8 {
             self.fruitless = (self.fruitless + 1).min(FRUITLESS + LONGEST);
@@ -53,7 +53,7 @@ impl Rest {
 
     /// Why it is left alone at this moment, if it is.
     #[must_use]
-    pub fn spared(&self, now: Instant) -> Option<ReclaimExemption> {
+    pub fn exempt(&self, now: Instant) -> Option<ReclaimExemption> {
         self.until.filter(|(at, _)| *at > now).map(|(_, why)| why)
     }
 }
@@ -63,14 +63,14 @@ mod tests {
     use super::*;
     use crate::model::Key;
 
-    fn outcome(freed: u64, spared: Option<ReclaimExemption>) -> Outcome {
+    fn outcome(freed: u64, exempt: Option<ReclaimExemption>) -> Outcome {
         Outcome {
             key: Key::Unmanaged,
             asked: 8 << 20,
             freed,
             beside: 0,
             after: None,
-            spared,
+            exempt,
             own_limits: OwnLimits::default(),
             error: None,
             took: Duration::ZERO,
@@ -85,16 +85,16 @@ mod tests {
         for n in 0..9 {
             let begins = rest.judge(&outcome((1 << 20) - 1, None), now);
             assert_eq!(begins, (n >= 2).then_some(ReclaimExemption::NoProgress));
-            let pause = (0..60).find(|s| rest.spared(now + Duration::from_secs(*s)).is_none());
+            let pause = (0..60).find(|s| rest.exempt(now + Duration::from_secs(*s)).is_none());
             pauses.push(pause);
         }
         let expected = [0, 0, 1, 2, 4, 8, 16, 16, 16].map(Some);
         assert_eq!(pauses, expected);
-        assert_eq!(rest.spared(now), Some(ReclaimExemption::NoProgress));
+        assert_eq!(rest.exempt(now), Some(ReclaimExemption::NoProgress));
         // An eighth of what was asked ends it.
         for freed in [1 << 20, 0] {
             assert_eq!(rest.judge(&outcome(freed, None), now), None);
-            assert_eq!(rest.spared(now), None);
+            assert_eq!(rest.exempt(now), None);
         }
     }
 
@@ -103,11 +103,14 @@ mod tests {
         let now = Instant::now();
         let mut rest = Rest::default();
         for _ in 0..5 {
-            let thrashes = Some(ReclaimExemption::Thrashing(80.0));
+            let thrashes = Some(ReclaimExemption::Thrashing { full_avg10: 80.0 });
             assert_eq!(rest.judge(&outcome(0, thrashes), now), thrashes);
         }
         let soon = now + Duration::from_millis(999);
-        assert_eq!(rest.spared(soon), Some(ReclaimExemption::Thrashing(80.0)));
-        assert_eq!(rest.spared(now + Duration::from_secs(1)), None);
+        assert_eq!(
+            rest.exempt(soon),
+            Some(ReclaimExemption::Thrashing { full_avg10: 80.0 })
+        );
+        assert_eq!(rest.exempt(now + Duration::from_secs(1)), None);
     }
 }

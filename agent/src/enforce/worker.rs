@@ -16,7 +16,8 @@ use justitia_kernel::memory::MemoryStat;
 use justitia_kernel::proc::ProcFs;
 
 use super::pressure::{OwnLimits, Pressure};
-use crate::model::{Key, ReclaimExemption};
+use crate::model::Key;
+use justitia_api::ReclaimExemption;
 
 /// One `memory.reclaim` write asks for at most this, bytes: a longer one holds up the cgroup's removal.
 const BATCH: u64 = 8 << 20;
@@ -70,7 +71,7 @@ pub struct Outcome {
     /// The tenant's counters afterwards, where it is a cgroup that still lives.
     pub after: Option<MemoryStat>,
     /// Why it was left alone, if it was.
-    pub spared: Option<ReclaimExemption>,
+    pub exempt: Option<ReclaimExemption>,
     /// What is known of its own limits.
     pub own_limits: OwnLimits,
     /// What the kernel refused, if it did.
@@ -132,7 +133,7 @@ fn carry_out(order: &Order) -> Outcome {
         freed: 0,
         beside: 0,
         after: None,
-        spared: None,
+        exempt: None,
         own_limits: OwnLimits::default(),
         error: None,
         took: Duration::ZERO,
@@ -187,7 +188,7 @@ fn thrashes(order: &Order, outcome: &mut Outcome) -> bool {
     };
     let full = pressure.thrashes(Instant::now());
     outcome.own_limits = pressure.own_limits;
-    outcome.spared = full.map(ReclaimExemption::Thrashing);
+    outcome.exempt = full.map(|full_avg10| ReclaimExemption::Thrashing { full_avg10 });
     full.is_some()
 }
 

@@ -33,7 +33,8 @@ pub use unmanaged::{ReclaimFeatures, Unmanaged, UnmanagedReclaim, lru_gen_usable
 
 use crate::config::Config;
 use crate::model::MAX_RECLAIM_CHILDREN;
-use crate::model::{Key, ReclaimExemption, Snapshot, Tenant};
+use crate::model::{Key, Snapshot, Tenant};
+use justitia_api::ReclaimExemption;
 
 /// So many tenants are looked at whatever the budget says: a plan needs something to go by.
 const ALWAYS: usize = 8;
@@ -233,7 +234,7 @@ impl Monitor {
         looked
     }
 
-    /// What is known now. `spared` says why nothing may be taken from a tenant, if so.
+    /// What is known now. `exempt` says why nothing may be taken from a tenant, if so.
     pub fn snapshot(
         &mut self,
         config: &Config,

@@ -10,7 +10,8 @@ use justitia_share::{Weight, num};
 use super::memory_sampler::taken_in;
 use super::system_memory::SystemMemory;
 use crate::model::MAX_RECLAIM_CHILDREN;
-use crate::model::{Key, ReclaimExemption, Tenant, WorkingSet};
+use crate::model::{Key, Tenant, WorkingSet};
+use justitia_api::ReclaimExemption;
 
 /// What this kernel can do, as far as the page cache is concerned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -15,14 +15,13 @@ pub mod entitlements;
 pub mod protect;
 pub mod recharge;
 pub mod reclaim;
-mod units;
 
 #[cfg(test)]
 mod tests;
 
-pub use crate::model::{Key, Memory, ReclaimExemption, Snapshot, Tenant, WorkingSet};
+pub use crate::model::{Key, Memory, Snapshot, Tenant, WorkingSet};
 pub use entitlements::{Entitlements, Policy};
-pub use justitia_api::{DemandModel, Evidence};
+pub use justitia_api::{DemandModel, Evidence, ReclaimExemption};
 pub use protect::{LowIntent, plan_protection};
 pub use recharge::{RechargeIntent, plan_recharge};
 pub use reclaim::{ReclaimIntent, plan_reclaim};

@@ -1,8 +1,9 @@
 //! Standing protection: `memory.low` in proportion to the entitlements, so that the kernel's own reclaim
 //! respects them between two of our decisions.
 
+use justitia_api::ProtectionReason;
+
 use super::entitlements::Entitlements;
-use super::units::mib;
 use crate::model::{Key, Snapshot};
 
 /// Set `memory.low` of one cgroup.
@@ -13,27 +14,7 @@ pub struct LowIntent {
     /// The new value in bytes, a multiple of the page size.
     pub low: u64,
     /// The facts behind it.
-    pub reason: LowReason,
-}
-
-/// Why `memory.low` stands where it stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LowReason {
-    /// Protected file pages, bytes.
-    pub protected: u64,
-    /// Memory beside them that `memory.low` counts as well.
-    pub other: u64,
-}
-
-impl std::fmt::Display for LowReason {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "{:.1} MiB of file pages protected, and {:.1} MiB of other memory beside them",
-            mib(self.protected),
-            mib(self.other)
-        )
-    }
+    pub reason: ProtectionReason,
 }
 
 /// The kernel rounds the knob down to whole pages; so do we, to be able to recognise our own value.
@@ -52,8 +33,8 @@ pub fn plan_protection(
     standing: &[Option<u64>],
 ) -> Vec<LowIntent> {
     let tenants = &snapshot.tenants;
-    let mut wanted: Vec<LowReason> = vec![
-        LowReason {
+    let mut wanted: Vec<ProtectionReason> = vec![
+        ProtectionReason {
             protected: 0,
             other: 0
         };
@@ -64,7 +45,7 @@ pub fn plan_protection(
             // A leaf without protected pages needs no protection of the rest either.
             let protected = entitlements.protected[i];
             let other = if protected > 0 { tenants[i].other } else { 0 };
-            wanted[i] = LowReason { protected, other };
+            wanted[i] = ProtectionReason { protected, other };
         }
         if let Some(parent) = tenants[i].parent {
             wanted[parent].protected += wanted[i].protected;

@@ -7,13 +7,13 @@
 
 use std::collections::HashMap;
 
+use justitia_api::RechargeGain;
 use justitia_kernel::cgroup::CgroupId;
 use justitia_kernel::file::FileId;
 use justitia_kernel::probes::SharedInode;
 use justitia_share::num::{to_f64, to_u64};
 
 use super::entitlements::Entitlements;
-use super::units::mib;
 use crate::model::{Key, Snapshot};
 
 /// Hand a file's pages to a heavier tenant.
@@ -28,45 +28,7 @@ pub struct RechargeIntent {
     /// Bytes of the file in the cache.
     pub cached: u64,
     /// The facts behind it.
-    pub reason: RechargeReason,
-}
-
-/// Why a file should have another owner.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RechargeReason {
-    /// The owner's part of the machine by weight, 0 to 1.
-    pub owners_part: f64,
-    /// The same of whom the kernel charges; 0 for a cgroup that is gone.
-    pub charged_part: f64,
-    /// Bytes of different pages that the owner has read, in a look, of those that others are charged for.
-    pub used: u64,
-    /// The part of the other's pages that is above its part of the cache, 0 to 1: at risk when memory is short.
-    pub exposed: f64,
-    /// The same of the owner's, with the file.
-    pub exposed_after: f64,
-    /// Bytes that would have to be read anew over [`HORIZON`], were what is exposed to go.
-    pub gain: u64,
-    /// Bytes read once now.
-    pub cost: u64,
-}
-
-impl std::fmt::Display for RechargeReason {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "it ({:.0} % by weight) has read {:.1} MiB of it, each page counted once, that the kernel charges to another ({:.0} %), \
-             their first reader; {:.0} % of the other's cache is above its part and goes first when memory \
-             is short, of this one's it would be {:.0} %; expected gain: {:.0} MiB not read again within {HORIZON} s, for \
-             {:.0} MiB read now",
-            self.owners_part * 100.0,
-            mib(self.used),
-            self.charged_part * 100.0,
-            self.exposed * 100.0,
-            self.exposed_after * 100.0,
-            mib(self.gain),
-            mib(self.cost),
-        )
-    }
+    pub reason: RechargeGain,
 }
 
 /// Over so many seconds a gain is reckoned.
@@ -272,14 +234,15 @@ impl<'a> Tenants<'a> {
             owner: user,
             charged: usage.charged,
             cached: file.cached,
-            reason: RechargeReason {
-                owners_part: self.parts[owner],
-                charged_part,
+            reason: RechargeGain {
+                owner_share: self.parts[owner],
+                charged_share: charged_part,
                 used,
                 exposed,
                 exposed_after,
                 gain: to_u64(gain),
                 cost: file.cached,
+                horizon: HORIZON,
             },
         })
     }

@@ -1,5 +1,6 @@
 //! Who gives back file pages now, and how many.
 
+use justitia_api::ExcessReason;
 use justitia_share::{give_back, overage};
 
 use super::entitlements::Entitlements;
@@ -13,43 +14,7 @@ pub struct ReclaimIntent {
     /// How many bytes of clean file pages.
     pub bytes: u64,
     /// The facts behind it.
-    pub reason: Reason,
-}
-
-/// Why a tenant has to give back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reason {
-    /// What it holds, bytes of file pages.
-    pub usage: u64,
-    /// What it is entitled to.
-    pub entitled: u64,
-    /// Whether this is about what an inner node has of its own.
-    pub orphaned: bool,
-    /// Free memory.
-    pub free: u64,
-    /// What free memory should be.
-    pub reserve: u64,
-}
-
-impl std::fmt::Display for Reason {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mib = |bytes: u64| bytes / (1 << 20);
-        let usage = mib(self.usage);
-        if self.orphaned {
-            write!(
-                f,
-                "holds {usage} MiB that none of its cgroups is charged with"
-            )?;
-        } else {
-            write!(
-                f,
-                "holds {usage} MiB, entitled to {} MiB",
-                mib(self.entitled)
-            )?;
-        }
-        let (free, reserve) = (mib(self.free), mib(self.reserve));
-        write!(f, "; {free} MiB free where {reserve} MiB are wanted")
-    }
+    pub reason: ExcessReason,
 }
 
 /// The least that is worth a system call, bytes; also the step below which being above the
@@ -103,12 +68,12 @@ pub fn plan_reclaim(snapshot: &Snapshot, entitlements: &Entitlements) -> Vec<Rec
         .map(|(i, bytes)| ReclaimIntent {
             key: snapshot.tenants[i].key,
             bytes: bytes.min(MOST),
-            reason: Reason {
+            reason: ExcessReason {
                 usage: snapshot.tenants[i].own,
-                entitled: entitlements.entitled[i],
+                entitlement: entitlements.entitled[i],
                 orphaned: !snapshot.tenants[i].leaf,
                 free,
-                reserve: entitlements.free_headroom,
+                free_headroom: entitlements.free_headroom,
             },
         })
         .collect()

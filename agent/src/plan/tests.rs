@@ -106,7 +106,7 @@ fn each_reason_to_take_nothing() {
     let cases: [(&str, Change); 5] = [
         ("its floor", |t| t.floor = t.file),
         ("it thrashes", |t| {
-            t.exempt = Some(ReclaimExemption::Thrashing(80.0))
+            t.exempt = Some(ReclaimExemption::Thrashing { full_avg10: 80.0 })
         }),
         ("only anonymous means", |t| {
             t.exempt = Some(ReclaimExemption::Anonymous)

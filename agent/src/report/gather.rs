@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use justitia_api::{
-    AppStatus, Cost, Holder, KnobStatus, LossStatus, MemoryStatus, PV_INFINITE, Status,
+    AppStatus, Cost, Holder, KnobStatus, LossStatus, MemoryStatus, PV_INFINITE, Reason, Status,
     TenantStatus, Yield,
 };
 use justitia_kernel::cgroup::CgroupId;
@@ -47,7 +47,7 @@ pub fn status(agent: &Agent, limits: &[String], observe: bool) -> Status {
             floor: tenant.floor.min(tenant.file),
             idle: tenant.idle_for.as_secs_f64(),
             growing: tenant.growing,
-            spared: tenant.exempt.map(|s| s.to_string()),
+            exempt: tenant.exempt.map(Reason::from),
             reclaimed: agent.reclaimed.get(&tenant.key).copied().unwrap_or(0),
             stuck: leaf(tenant.unreclaimable),
             other: leaf(tenant.other),
@@ -97,7 +97,7 @@ pub fn status(agent: &Agent, limits: &[String], observe: bool) -> Status {
         },
         tenants,
         yielded: yielded.collect(),
-        decisions: agent.history.told(),
+        decisions: agent.decisions.decisions(),
         limits: limits
             .iter()
             .cloned()
@@ -237,9 +237,9 @@ fn knobs(agent: &Agent) -> HashMap<CgroupId, Vec<KnobStatus>> {
                 stands: ours.to_owned(),
                 by: Holder::Agent,
                 before: Some(before.to_owned()),
-                why: match knob {
-                    Knob::MemoryLow => keeper.why(id, knob),
-                    _ => agent.credits.why(id, knob),
+                reason: match knob {
+                    Knob::MemoryLow => keeper.reason(id, knob),
+                    _ => agent.credits.why(id, knob).map(Reason::Text),
                 },
             },
         );
@@ -252,7 +252,7 @@ fn knobs(agent: &Agent) -> HashMap<CgroupId, Vec<KnobStatus>> {
                 stands: found.to_owned(),
                 by: Holder::Other,
                 before: None,
-                why: String::new(),
+                reason: None,
             },
         );
     }
@@ -264,7 +264,7 @@ fn knobs(agent: &Agent) -> HashMap<CgroupId, Vec<KnobStatus>> {
                 stands: value.to_string(),
                 by: Holder::Would,
                 before: None,
-                why: keeper.why(id, knob),
+                reason: keeper.reason(id, knob),
             },
         );
     }

@@ -13,8 +13,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use justitia_metrics_http::label;
 
-use justitia_api::Status;
-use justitia_api::{AppStatus, TenantStatus};
+use justitia_api::{AppStatus, Status, TenantStatus};
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Tenant {

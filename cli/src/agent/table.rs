@@ -4,9 +4,8 @@
 use std::fmt::Write;
 
 use justitia_agent::enforce::ledger::{Back, Damage, Returned};
-use justitia_api::Status;
 use justitia_api::escape::{encode, plain, plain_lines};
-use justitia_view::units;
+use justitia_api::{Status, units};
 
 /// The status as a table and a few lines around it.
 pub fn status(status: &Status) -> String {
@@ -58,7 +57,7 @@ pub fn status(status: &Status) -> String {
         if tenant.contends {
             state.push("contends".to_owned());
         }
-        state.extend(tenant.spared.iter().cloned());
+        state.extend(tenant.exempt.iter().map(ToString::to_string));
         let none = || "-".to_owned();
         let app = tenant.app.as_ref();
         let _ = writeln!(
@@ -103,9 +102,9 @@ pub fn status(status: &Status) -> String {
         let _ = writeln!(
             out,
             "\nlast: {} ({}): {}",
-            last.what,
+            last.what(),
             name(&last.path),
-            last.why
+            last.reason
         );
     }
     for limit in &status.limits {
@@ -197,7 +196,7 @@ fn size(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use justitia_api::TenantStatus;
+    use justitia_api::{Reason, TenantStatus};
     use justitia_kernel::knob::Knob;
 
     const BAD: &str = "x\x1b]0;\u{9b}2J\u{202e}\r";
@@ -250,7 +249,7 @@ mod tests {
     fn what_a_socket_says_does_nothing_to_a_terminal() {
         let tenant = TenantStatus {
             path: BAD.into(),
-            spared: Some(BAD.into()),
+            exempt: Some(Reason::Text(BAD.into())),
             ..TenantStatus::default()
         };
         let table = status(&Status {

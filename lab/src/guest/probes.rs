@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use justitia_api::client;
-use justitia_api::{AppStatus, Status, TenantStatus};
+use justitia_api::{AppStatus, Status, TenantStatus, client};
 use justitia_share::num::to_f64;
 
 use crate::report::schema::Curve;

@@ -2,12 +2,12 @@
 
 use std::fmt::Write;
 
-use justitia_api::Status;
-use justitia_api::TenantStatus;
+use justitia_api::{Action, Status, TenantStatus};
 
 use super::Standing;
 use super::knobs::amount;
-use crate::units::{clock, seconds};
+use crate::clock::clock;
+use justitia_api::units::seconds;
 
 pub(super) fn decisions(
     out: &mut String,
@@ -30,9 +30,9 @@ pub(super) fn decisions(
             "  {since}{} ({} ago): {}",
             clock(began + decision.at),
             seconds(status.uptime - decision.at),
-            what(&decision.what, standing)
+            decision.what_with(&|knob| standing.name(knob), &amount)
         );
-        let _ = writeln!(out, "    {}", decision.why);
+        let _ = writeln!(out, "    {}", decision.reason);
     }
     for line in back_and_forth(status, tenant, standing) {
         let _ = writeln!(out, "  {line}");
@@ -54,19 +54,21 @@ fn back_and_forth(status: &Status, tenant: &TenantStatus, standing: &Standing) -
         if decision.path != tenant.path || !lately(decision.at) {
             continue;
         }
-        let set = decision.what.strip_prefix("set ");
-        let set = set.and_then(|rest| Some(rest.split_once(" to ")?.0));
-        let back = decision.what.strip_prefix("give ");
-        let back = back.and_then(|rest| Some(rest.split_once(" back")?.0));
-        let Some(knob) = set.or(back) else { continue };
+        let (knob, set) = match &decision.action {
+            Action::Set {
+                knob, from: None, ..
+            } => (knob.as_str(), true),
+            Action::Restore { knob } => (knob.as_str(), false),
+            _ => continue,
+        };
         let at = knobs.iter().position(|(known, ..)| *known == knob);
         let at = at.unwrap_or_else(|| {
             knobs.push((knob, 0, 0));
             knobs.len() - 1
         });
         if let Some((_, sets, backs)) = knobs.get_mut(at) {
-            *sets += u32::from(set.is_some());
-            *backs += u32::from(back.is_some());
+            *sets += u32::from(set);
+            *backs += u32::from(!set);
         }
     }
     knobs
@@ -93,22 +95,3 @@ fn times(count: u32) -> String {
 
 /// Seconds.
 const MINUTE: f64 = 60.0;
-
-/// What was decided, with names and sizes that can be read.
-fn what(decision: &str, standing: &Standing) -> String {
-    let set = decision
-        .strip_prefix("set ")
-        .and_then(|rest| rest.split_once(" to "));
-    // Of what is set from one value to another, both are told in KiB.
-    let Some((knob, to)) = set.filter(|(knob, _)| !knob.contains(" from ")) else {
-        return decision.to_owned();
-    };
-    let (value, steps) = to.split_once(" in ").unwrap_or((to, ""));
-    let steps = if steps.is_empty() {
-        String::new()
-    } else {
-        format!(", in {steps}")
-    };
-    let name = standing.name(knob);
-    format!("set {name} to {}{steps}", amount(value))
-}

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use justitia_api::{Holder, KnobStatus, TenantStatus};
 
 use super::Standing;
-use crate::units::bytes;
+use justitia_api::units::bytes;
 
 pub(super) fn held(
     out: &mut String,
@@ -50,8 +50,8 @@ pub(super) fn held(
             amount(before)
         );
     }
-    if !knob.why.is_empty() {
-        let _ = writeln!(out, "    because, when it was set: {}", knob.why);
+    if let Some(reason) = &knob.reason {
+        let _ = writeln!(out, "    because, when it was set: {reason}");
     }
     if let Some(now) = low_now(tenant, knob) {
         let _ = writeln!(out, "    now: {now}");

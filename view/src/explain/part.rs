@@ -1,10 +1,9 @@
 //! Whence a tenant's entitlement comes among its siblings.
 
-use justitia_api::Status;
-use justitia_api::TenantStatus;
+use justitia_api::{Status, TenantStatus};
 use justitia_share::num::to_f64;
 
-use crate::units::bytes;
+use justitia_api::units::bytes;
 
 /// Siblings that are named, at most.
 const NAMED: usize = 3;

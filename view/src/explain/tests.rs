@@ -1,7 +1,10 @@
 //! Three scenarios, and that each answer has its facts.
 
 use super::*;
-use justitia_api::{AppStatus, Decision, KnobStatus, MemoryStatus};
+use justitia_api::{
+    Action, AppStatus, Decision, ExcessReason, KnobStatus, MemoryStatus, ProtectionReason, Reason,
+    Rule,
+};
 
 const MIB: u64 = 1 << 20;
 
@@ -24,7 +27,13 @@ fn status() -> Status {
         stands: (120 * MIB).to_string(),
         by: Holder::Agent,
         before: Some("0".into()),
-        why: "100.0 MiB of file pages protected, and 20.0 MiB of other memory beside them".into(),
+        reason: Some(
+            Rule::Protection(ProtectionReason {
+                protected: 100 * MIB,
+                other: 20 * MIB,
+            })
+            .into(),
+        ),
     }];
     let mut heavy = tenant("a.slice/db", 300, 250, 300);
     heavy.weight_from = WeightFrom::Cgroup;
@@ -34,7 +43,7 @@ fn status() -> Status {
         stands: "1048576".into(),
         by: Holder::Other,
         before: None,
-        why: String::new(),
+        reason: None,
     }];
     let slice = TenantStatus {
         leaf: false,
@@ -57,8 +66,17 @@ fn status() -> Status {
             at: 3590.0,
             since: 3580.0,
             path: "a.slice/batch".into(),
-            what: "reclaim 65536 KiB in 9 steps".into(),
-            why: "holds 300 MiB, entitled to 100 MiB; 10 MiB free where 16 MiB are wanted".into(),
+            action: Action::Reclaim { bytes: 64 * MIB },
+            steps: 9,
+            dry_run: false,
+            reason: Rule::Excess(ExcessReason {
+                usage: 300 * MIB,
+                entitlement: 100 * MIB,
+                orphaned: false,
+                free: 10 * MIB,
+                free_headroom: 16 * MIB,
+            })
+            .into(),
         }],
         ..Status::default()
     }
@@ -87,7 +105,7 @@ fn who_is_limited_further_up_learns_where() {
         stands: "8:0 rbps=max wbps=1048576 riops=max wiops=max".into(),
         by: Holder::Agent,
         before: Some("8:0 rbps=max wbps=max riops=max wiops=max".into()),
-        why: "the disk is contended".into(),
+        reason: Some(Reason::Text("the disk is contended".into())),
     }];
     let text = explain(&status, 1, &Standing::default());
     says(
@@ -166,7 +184,7 @@ fn limits_of_the_disk_say_whence_they_come() {
         stands: stands.into(),
         by: Holder::Agent,
         before: Some(before.into()),
-        why: why.into(),
+        reason: Some(Reason::Text(why.into())),
     };
     let limit = "8:0 rbps=max wbps=7340032 riops=max wiops=max";
     let none = "8:0 rbps=max wbps=max riops=max wiops=max";
@@ -174,11 +192,17 @@ fn limits_of_the_disk_say_whence_they_come() {
         knob("io.max 8:0", limit, none, "the disk is contended"),
         knob("memory.high", "41943040", "max", "writers contend"),
     ];
-    status.decisions[0].what = format!("set io.max 8:0 to {limit} in 2 steps");
+    let set = |knob: &str, from: Option<&str>, to: &str| Action::Set {
+        knob: knob.into(),
+        from: from.map(Into::into),
+        to: to.into(),
+    };
+    status.decisions[0].action = set("io.max 8:0", None, limit);
+    status.decisions[0].steps = 2;
     let mut room = status.decisions[0].clone();
-    room.what = "set memory.high to 41943040".into();
-    let mut low = status.decisions[0].clone();
-    low.what = "set memory.low from 0 to 640 KiB".into();
+    (room.action, room.steps) = (set("memory.high", None, "41943040"), 1);
+    let mut low = room.clone();
+    low.action = set("memory.low", Some("0"), "655360");
     status.decisions.extend([room, low]);
     let text = explain(&status, 1, &knobs(&[("io.max 8:0", limit)]));
     says(
@@ -186,9 +210,9 @@ fn limits_of_the_disk_say_whence_they_come() {
         &[
             "io.max 8:0 (sda) = rbps=max wbps=7340032 riops=max wiops=max (writes at most 7.00M/s)",
             "put there by the agent; before, and again when the agent ends: no limit\n",
-            "set io.max 8:0 (sda) to rbps=max wbps=7340032 riops=max wiops=max (writes at most 7.00M/s), in 2 steps",
+            "set io.max 8:0 (sda) to rbps=max wbps=7340032 riops=max wiops=max (writes at most 7.00M/s) in 2 steps",
             "set memory.high to 41943040 (40.0M)\n",
-            "set memory.low from 0 to 640 KiB\n",
+            "set memory.low from 0 KiB to 640 KiB\n",
             "because, when it was set: the disk is contended",
             "would change it: the end of the contention",
             "memory.high = 41943040 (40.0M)",
@@ -287,22 +311,28 @@ fn a_protection_that_is_near_enough_is_left_and_who_is_spared_learns_by_what() {
 #[test]
 fn a_knob_that_comes_and_goes_is_told_as_that() {
     let mut status = status();
-    let limit = "set io.max 8:0 to 8:0 rbps=max wbps=7340032 riops=max wiops=max";
+    let knob = || "io.max 8:0".to_owned();
+    let limit = || Action::Set {
+        knob: knob(),
+        from: None,
+        to: "8:0 rbps=max wbps=7340032 riops=max wiops=max".to_owned(),
+    };
+    let restore = || Action::Restore { knob: knob() };
     let old = status.decisions[0].clone();
-    let at = |at: f64, what: &str| Decision {
+    let at = |at: f64, action: Action| Decision {
         at,
-        what: what.to_owned(),
+        action,
         ..old.clone()
     };
     status.decisions = vec![
-        at(3530.0, "give io.max 8:0 back"),
-        at(3550.0, limit),
-        at(3560.0, "give io.max 8:0 back"),
+        at(3530.0, restore()),
+        at(3550.0, limit()),
+        at(3560.0, restore()),
     ];
     let goes = "comes and goes";
     let text = explain(&status, 1, &knobs(&[]));
     assert!(!text.contains(goes), "{text}");
-    status.decisions.push(at(3590.0, limit));
+    status.decisions.push(at(3590.0, limit()));
     says(
         &explain(&status, 1, &knobs(&[])),
         &[

@@ -2,12 +2,10 @@
 
 use std::collections::HashMap;
 
-use justitia_api::Status;
 use justitia_api::{
-    AppStatus, Cost, Decision, Holder, KnobStatus, LatencyStatus, MemoryStatus, TenantStatus,
-    WeightFrom, Yield,
+    AppStatus, Cost, Decision, DemandModel, Evidence, Holder, KnobStatus, LatencyStatus,
+    MemoryStatus, Reason, Status, TenantStatus, WeightFrom, Yield,
 };
-use justitia_api::{DemandModel, Evidence};
 use justitia_share::num::{to_f64, to_u64};
 use serde::{Deserialize, Serialize};
 
@@ -117,9 +115,9 @@ impl Columns {
                 self.ones.len() - 1
             });
             places.push(place);
-            let spared = tenant.spared.as_ref().map_or(0, |why| {
+            let spared = tenant.exempt.as_ref().map_or(0, |why| {
                 let next = i64::try_from(self.strings.len()).unwrap_or(0) + 1;
-                let mut kept = why.clone();
+                let mut kept = why.to_string();
                 while kept.len() > REASON {
                     kept.pop();
                 }
@@ -403,7 +401,7 @@ fn tenant(row: &[i64; OF_ONE], strings: &[String]) -> TenantStatus {
         stands: (amount(row[14]) / 4096 * 4096).to_string(),
         by,
         before: None,
-        why: String::new(),
+        reason: None,
     });
     let latency = LatencyStatus {
         read_p99: maybe(row[20]),
@@ -436,7 +434,9 @@ fn tenant(row: &[i64; OF_ONE], strings: &[String]) -> TenantStatus {
         protected: amount(row[4]),
         floor: amount(row[5]),
         idle: unstepped(row[6], 1.0),
-        spared: spared.and_then(|i| strings.get(i).cloned()),
+        exempt: spared
+            .and_then(|i| strings.get(i))
+            .map(|why| Reason::Text(why.clone())),
         reclaimed: amount(row[8]),
         stuck: amount(row[9]),
         other: amount(row[10]),

@@ -6,7 +6,7 @@ use std::cell::Cell;
 use super::*;
 use crate::record::code::Columns;
 use crate::top::made_up;
-use justitia_api::Status;
+use justitia_api::{Status, TenantStatus};
 
 fn recorded(
     seconds: usize,
@@ -27,15 +27,30 @@ fn close(a: f64, b: f64) -> bool {
 
 fn same(told: &Status, recorded: &Status) {
     use justitia_share::num::to_f64;
+    let text = |t: &TenantStatus| t.exempt.as_ref().map(ToString::to_string);
     assert!((told.time - recorded.time).abs() < 0.001);
     assert_eq!(told.tenants.len(), recorded.tenants.len());
     for (a, b) in told.tenants.iter().zip(&recorded.tenants) {
         assert_eq!(
             (
-                &a.path, a.id, a.parent, a.weight, a.leaf, &a.spared, a.growing, a.contends
+                &a.path,
+                a.id,
+                a.parent,
+                a.weight,
+                a.leaf,
+                text(a),
+                a.growing,
+                a.contends
             ),
             (
-                &b.path, b.id, b.parent, b.weight, b.leaf, &b.spared, b.growing, b.contends
+                &b.path,
+                b.id,
+                b.parent,
+                b.weight,
+                b.leaf,
+                text(b),
+                b.growing,
+                b.contends
             )
         );
         for (x, y) in [

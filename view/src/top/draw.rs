@@ -1,8 +1,7 @@
 //! A frame, from a view. No I/O.
 
-use justitia_api::Status;
 use justitia_api::escape::is_plain;
-use justitia_api::{Holder, TenantStatus};
+use justitia_api::{Holder, Status, TenantStatus};
 use justitia_share::num::to_f64;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -11,8 +10,9 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Sparkline, Wrap};
 
 use super::view::{Row, Screen, View};
+use crate::clock::clock;
 use crate::explain::{Standing, explain};
-use crate::units::{bytes, clock, latency, percent, pv, rate, seconds};
+use justitia_api::units::{bytes, latency, percent, pv, rate, seconds};
 
 /// How things look: colour only ever repeats what text says.
 #[derive(Clone, Copy, Debug)]
@@ -400,7 +400,7 @@ fn teach(tenant: &TenantStatus) -> String {
         });
         return format!("its children hold {of_what} of its entitlement{far}");
     }
-    if let Some(why) = &tenant.spared {
+    if let Some(why) = &tenant.exempt {
         return format!("nothing is taken from it now: {why}");
     }
     if over > 0 {

@@ -1,8 +1,8 @@
 //! Statuses that are made up, the same ones every time: for tests and for measuring.
 
-use justitia_api::Status;
 use justitia_api::{
-    AppStatus, Cost, Decision, Holder, KnobStatus, MemoryStatus, TenantStatus, WeightFrom,
+    Action, AppStatus, Cost, Decision, ExcessReason, Holder, KnobStatus, MemoryStatus,
+    ProtectionReason, ReclaimExemption, Rule, Status, TenantStatus, WeightFrom,
 };
 use justitia_share::num::{to_f64, to_u64};
 
@@ -51,8 +51,19 @@ pub fn status(tenants: usize, second: usize) -> Status {
         at: now - 1.0,
         since: now - 4.0,
         path: t.path.clone(),
-        what: format!("reclaim {} KiB in 4 steps", 1000 + t.usage % 999),
-        why: "holds 300 MiB, entitled to 100 MiB; 10 MiB free where 16 MiB are wanted".to_owned(),
+        action: Action::Reclaim {
+            bytes: (1000 + t.usage % 999) << 10,
+        },
+        steps: 4,
+        dry_run: false,
+        reason: Rule::Excess(ExcessReason {
+            usage: 300 * MIB,
+            entitlement: 100 * MIB,
+            orphaned: false,
+            free: 10 * MIB,
+            free_headroom: 16 * MIB,
+        })
+        .into(),
     });
     Status {
         version: "0.1.0".to_owned(),
@@ -129,7 +140,7 @@ fn container(n: usize, parent: usize, now: f64) -> TenantStatus {
         useful: if busy { usage / 4 * 3 } else { 0 },
         watched: now,
         growing: busy,
-        spared: (kind == 2).then(|| "recent attempts freed nothing".to_owned()),
+        exempt: (kind == 2).then(|| ReclaimExemption::NoProgress.into()),
         reclaimed: if busy { to_u64(now * rate / 100.0) } else { 0 },
         other: 20 * MIB,
         refaults: if busy {
@@ -151,8 +162,13 @@ fn container(n: usize, parent: usize, now: f64) -> TenantStatus {
             stands: (entitled / 4096 * 4096).to_string(),
             by: Holder::Agent,
             before: Some("0".to_owned()),
-            why: "180.0 MiB of file pages protected, and 20.0 MiB of other memory beside them"
-                .to_owned(),
+            reason: Some(
+                Rule::Protection(ProtectionReason {
+                    protected: 180 * MIB,
+                    other: 20 * MIB,
+                })
+                .into(),
+            ),
         }],
         ..TenantStatus::default()
     }

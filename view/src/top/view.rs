@@ -3,8 +3,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use justitia_api::Status;
-use justitia_api::TenantStatus;
+use justitia_api::{Status, TenantStatus};
 
 /// Moments of a tenant's history that are kept.
 const HISTORY: usize = 240;

@@ -11,13 +11,14 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
+use justitia_api::{Action, RechargeGain, RechargeReason, RechargeResult, Rule};
 use justitia_kernel::cgroup::CgroupId;
 use justitia_kernel::file::{FileId, cached};
 
+use super::event::TenantEvent;
 use crate::config::Config;
 use crate::monitor::Monitor;
 use crate::plan::{Entitlements, Key, RechargeIntent, Snapshot, plan_recharge};
-use crate::report::history::Deed;
 
 use job::{Done, Job, MOST, NO_CACHESTAT, carry_out};
 
@@ -31,17 +32,6 @@ const FILES: usize = 64;
 const REST: Duration = Duration::from_secs(600);
 /// One with which it did not work.
 const FAILED: Duration = Duration::from_secs(3600);
-
-/// Something to remember of a tenant.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event {
-    /// Of whom.
-    pub key: Key,
-    /// What.
-    pub deed: Deed,
-    /// Why, and with what result.
-    pub why: String,
-}
 
 /// A file that was tried.
 #[derive(Debug)]
@@ -117,7 +107,7 @@ impl Ownership {
         snapshot: &Snapshot,
         entitlements: &Entitlements,
         now: Instant,
-    ) -> Vec<Event> {
+    ) -> Vec<TenantEvent> {
         let mut events = self.take(now);
         let Some(every) = self.every else {
             return events;
@@ -148,7 +138,7 @@ impl Ownership {
         entitlements: &Entitlements,
         looked: Duration,
         now: Instant,
-    ) -> Vec<Event> {
+    ) -> Vec<TenantEvent> {
         self.tried
             .retain(|_, tried| tried.until > now || tried.next > 0);
         let files = match monitor.app_io.shared_files(FILES) {
@@ -178,11 +168,10 @@ impl Ownership {
             let Some(worker) = &self.worker else {
                 let until = now + REST;
                 self.tried.insert(intent.file, Tried { until, next: 0 });
-                would.push(Event {
-                    key: Key::Cgroup(intent.owner),
-                    deed: Deed::Own(intent.cached),
-                    why: format!("{}: {}", intent.file, intent.reason),
-                });
+                let key = Key::Cgroup(intent.owner);
+                let bytes = intent.cached;
+                let reason = reason(&intent.file.to_string(), Some(intent.reason), None);
+                would.push(TenantEvent::new(key, Action::TakeCharge { bytes }, reason));
                 continue;
             };
             let charged = monitor.cgroups.get(intent.charged);
@@ -201,7 +190,7 @@ impl Ownership {
     }
 
     /// Takes what came of jobs.
-    fn take(&mut self, now: Instant) -> Vec<Event> {
+    fn take(&mut self, now: Instant) -> Vec<TenantEvent> {
         let came: Vec<_> = self
             .worker
             .iter()
@@ -221,9 +210,12 @@ impl Ownership {
 }
 
 /// What is to be told of a job, and when its file may be tried again.
-fn judge(intent: &RechargeIntent, came: Result<Done, String>, now: Instant) -> (Vec<Event>, Tried) {
+fn judge(
+    intent: &RechargeIntent,
+    came: Result<Done, String>,
+    now: Instant,
+) -> (Vec<TenantEvent>, Tried) {
     let (owner, charged) = (Key::Cgroup(intent.owner), Key::Cgroup(intent.charged));
-    let event = |key, deed, why| Event { key, deed, why };
     let until = |rest| Tried {
         until: now + rest,
         next: 0,
@@ -232,45 +224,39 @@ fn judge(intent: &RechargeIntent, came: Result<Done, String>, now: Instant) -> (
         Ok(done) => done,
         Err(why) => {
             tracing::info!(file = %intent.file, why, "a shared file was not handed over");
-            let why = format!("{}: {why}; expected was: {}", intent.file, intent.reason);
-            return (vec![event(owner, Deed::NotOwned, why)], until(REST));
+            let failed = Some(RechargeResult::Failed { error: why });
+            let reason = reason(&intent.file.to_string(), Some(intent.reason), failed);
+            let event = TenantEvent::new(owner, Action::RechargeFailed, reason);
+            return (vec![event], until(REST));
         }
     };
-    let kib = |bytes: u64| bytes >> 10;
     let name = if done.name.is_empty() {
         intent.file.to_string()
     } else {
         done.name.clone()
     };
-    let stopped = done
-        .stopped
-        .as_ref()
-        .map_or_else(String::new, |why| format!("; it ended early: {why}"));
-    let result = format!(
-        "{} KiB dropped and read again, {} KiB passed over (dirty, in use or mapped); by the kernel's counters {} KiB came \
-         to the owner and {} KiB went from whom they were charged to{stopped}",
-        kib(done.read),
-        kib(done.passed),
-        kib(done.came),
-        kib(done.went)
-    );
-    tracing::info!(file = name, owner = intent.owner.0, result, "ownership");
+    let result = RechargeResult::Done {
+        read: done.read,
+        skipped: done.passed,
+        owner_gained: done.came,
+        charged_lost: done.went,
+        stopped: done.stopped.as_ref().map(ToString::to_string),
+    };
+    tracing::info!(file = name, owner = intent.owner.0, %result, "ownership");
+    let why = |gain| reason(&name, gain, Some(result.clone()));
     if !done.worked() {
-        let why = format!("{name}: {result}; expected was: {}", intent.reason);
+        let event = TenantEvent::new(owner, Action::RechargeFailed, why(Some(intent.reason)));
         let rest = if done.read > 0 { FAILED } else { REST };
-        return (vec![event(owner, Deed::NotOwned, why)], until(rest));
+        return (vec![event], until(rest));
     }
+    let bytes = done.read;
     let events = vec![
-        event(
+        TenantEvent::new(
             owner,
-            Deed::Own(done.read),
-            format!("{name}: {}; result: {result}", intent.reason),
+            Action::TakeCharge { bytes },
+            why(Some(intent.reason)),
         ),
-        event(
-            charged,
-            Deed::Disown(done.read),
-            format!("{name}: a heavier tenant uses it; result: {result}"),
-        ),
+        TenantEvent::new(charged, Action::LoseCharge { bytes }, why(None)),
     ];
     let tried = Tried {
         // The rest of a large file comes with the next look.
@@ -278,6 +264,15 @@ fn judge(intent: &RechargeIntent, came: Result<Done, String>, now: Instant) -> (
         next: done.next,
     };
     (events, tried)
+}
+
+/// The reason of a recharge of `file`.
+fn reason(file: &str, gain: Option<RechargeGain>, result: Option<RechargeResult>) -> Rule {
+    Rule::Recharge(RechargeReason {
+        file: file.to_owned(),
+        gain,
+        result,
+    })
 }
 
 /// Whether the kernel tells how much of a file is dirty.
@@ -306,7 +301,6 @@ impl Worker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::recharge::RechargeReason;
 
     fn intent() -> RechargeIntent {
         RechargeIntent {
@@ -318,14 +312,15 @@ mod tests {
             owner: CgroupId(2),
             charged: CgroupId(3),
             cached: 8 << 20,
-            reason: RechargeReason {
-                owners_part: 0.8,
-                charged_part: 0.1,
+            reason: RechargeGain {
+                owner_share: 0.8,
+                charged_share: 0.1,
                 used: 8 << 20,
                 exposed: 0.5,
                 exposed_after: 0.0,
                 gain: 64 << 20,
                 cost: 8 << 20,
+                horizon: 300,
             },
         }
     }
@@ -346,23 +341,22 @@ mod tests {
         let now = Instant::now();
         let told = |came| {
             let (events, tried) = judge(&intent(), came, now);
-            let deeds: Vec<Deed> = events.into_iter().map(|e| e.deed).collect();
-            (deeds, tried.until - now, tried.next)
+            let actions: Vec<Action> = events.into_iter().map(|e| e.action).collect();
+            (actions, tried.until - now, tried.next)
         };
         let moved = 8 << 20;
-        assert_eq!(
-            told(Ok(done(moved, moved, 0))),
-            (vec![Deed::Own(moved), Deed::Disown(moved)], REST, 0)
-        );
+        let handed_over = || {
+            vec![
+                Action::TakeCharge { bytes: moved },
+                Action::LoseCharge { bytes: moved },
+            ]
+        };
+        assert_eq!(told(Ok(done(moved, moved, 0))), (handed_over(), REST, 0));
         assert_eq!(
             told(Ok(done(moved, moved, 4096))),
-            (
-                vec![Deed::Own(moved), Deed::Disown(moved)],
-                Duration::ZERO,
-                4096
-            )
+            (handed_over(), Duration::ZERO, 4096)
         );
-        let failed = vec![Deed::NotOwned];
+        let failed = vec![Action::RechargeFailed];
         assert_eq!(told(Ok(done(moved, 0, 0))), (failed.clone(), FAILED, 0));
         assert_eq!(told(Ok(done(0, 0, 0))), (failed.clone(), REST, 0));
         assert_eq!(told(Err("dirty".to_owned())), (failed, REST, 0));

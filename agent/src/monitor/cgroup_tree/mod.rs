@@ -18,8 +18,7 @@ use justitia_share::Weight;
 use super::memory_sampler::MemorySampler;
 use crate::config::{Config, Override};
 use crate::enforce::worker::lru_file;
-use justitia_api::WeightFrom;
-use justitia_api::escape;
+use justitia_api::{WeightFrom, escape};
 use quota::{Admission, CgroupQuota, DEEPEST};
 use rate_limit::{RateLimiter, RefreshKind};
 

@@ -2,13 +2,12 @@
 
 use std::collections::HashMap;
 
+use justitia_api::units::mib;
 use justitia_kernel::cgroup::CgroupId;
 use justitia_kernel::io::DevId;
 use justitia_share::credit::limit::{LEAST_BYTES, LEAST_REQUESTS};
 use justitia_share::credit::{Allowance, Limits};
-use justitia_share::num::to_f64;
-
-use crate::plan::units::MIB;
+use justitia_share::num::{to_f64, to_u64};
 
 /// Set one tenant's limits on one disk.
 #[derive(Clone, Debug, PartialEq)]
@@ -114,7 +113,7 @@ fn whole(f: &mut std::fmt::Formatter<'_>, spends: f64, limits: &Limits) -> std::
     };
     let bytes = |limit, what: &str| {
         let rate = of(limit, LEAST_BYTES)?;
-        Some(format!("{:.1} MiB/s {what}", rate / MIB))
+        Some(format!("{}/s {what}", mib(to_u64(rate))))
     };
     let requests = |limit, what: &str| Some(format!("{:.0} {what}/s", of(limit, LEAST_REQUESTS)?));
     let rates: Vec<String> = [

@@ -2,11 +2,10 @@
 //! credits, so that the kernel's throttling of writers follows the weights (on a stock kernel, the part of
 //! Justitia's weight-aware lock, section III-A).
 
+use justitia_api::units::mib;
 use justitia_kernel::cgroup::CgroupId;
 use justitia_share::credit::rooms;
 use justitia_share::num;
-
-use crate::plan::units::mib;
 
 /// A writer that contends. Amounts in bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -60,8 +59,8 @@ impl std::fmt::Display for RoomIntent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "buffered writers wait for the same disk; of the {:.1} MiB that their file pages and the free memory make, \
-             {:.1} MiB are its room by its part of the disk's time that they are allowed together ({:.1} %)",
+            "buffered writers wait for the same disk; of the {} that their file pages and the free memory make, \
+             {} are its room by its part of the disk's time that they are allowed together ({:.1} %)",
             mib(self.pool),
             mib(self.room),
             self.part * 100.0
@@ -69,18 +68,18 @@ impl std::fmt::Display for RoomIntent {
         let goal = self.goal();
         write!(
             f,
-            "; with {:.1} MiB of other memory beside it the goal is {:.1} MiB, ",
+            "; with {} of other memory beside it the goal is {}, ",
             mib(self.other),
             mib(goal)
         )?;
         if goal.abs_diff(self.high) <= PAGE {
             f.write_str("and there it stands")
         } else if self.surplus > 0 {
-            write!(f, "and {:.1} MiB are a step towards it", mib(self.high))
+            write!(f, "and {} are a step towards it", mib(self.high))
         } else {
             write!(
                 f,
-                "and {:.1} MiB are what it holds, which is left to it for now",
+                "and {} are what it holds, which is left to it for now",
                 mib(self.high)
             )
         }

@@ -8,6 +8,7 @@ use super::*;
 use crate::top::made_up;
 use crate::top::view::Key;
 use justitia_api::escape::is_plain;
+use justitia_api::{Action, Reason};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
@@ -161,13 +162,16 @@ fn what_a_status_holds_does_nothing_to_a_terminal() {
     let mut status = made_up::status(6, 10);
     for tenant in &mut status.tenants {
         tenant.path = bad.to_owned();
-        tenant.spared = Some(bad.to_owned());
+        tenant.exempt = Some(Reason::Text(bad.into()));
         for knob in &mut tenant.knobs {
-            (knob.knob, knob.stands, knob.why) = (bad.into(), bad.into(), bad.into());
+            (knob.knob, knob.stands) = (bad.into(), bad.into());
+            knob.reason = Some(Reason::Text(bad.into()));
         }
     }
     for decision in &mut status.decisions {
-        (decision.path, decision.what, decision.why) = (bad.into(), bad.into(), bad.into());
+        decision.path = bad.into();
+        decision.action = Action::Text(bad.into());
+        decision.reason = Reason::Text(bad.into());
     }
     status.limits = vec![bad.to_owned()];
     let mut view = View::of(bad);

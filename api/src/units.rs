@@ -1,4 +1,4 @@
-//! Amounts as people read them, in few columns.
+//! Amounts as people read them: the one place that formats bytes, rates, fractions and durations.
 
 use justitia_share::num::{to_f64, to_u64};
 
@@ -80,17 +80,16 @@ pub fn latency(seconds: Option<f64>) -> String {
     }
 }
 
-/// A moment, seconds since 1970, as UTC.
+/// A precise amount in KiB, rounded down, as reasons and decisions give it.
 #[must_use]
-pub fn moment(unix: f64) -> String {
-    let at = std::time::UNIX_EPOCH + std::time::Duration::from_secs(to_u64(unix.max(0.0)));
-    humantime::format_rfc3339_seconds(at).to_string()
+pub fn kib(bytes: u64) -> String {
+    format!("{} KiB", bytes >> 10)
 }
 
-/// The time of day of a moment, UTC.
+/// An amount in MiB with one decimal, as reasons give it.
 #[must_use]
-pub fn clock(unix: f64) -> String {
-    moment(unix).get(11..19).unwrap_or_default().to_owned()
+pub fn mib(bytes: u64) -> String {
+    format!("{:.1} MiB", to_f64(bytes) / 1_048_576.0)
 }
 
 #[cfg(test)]
@@ -115,6 +114,9 @@ mod tests {
         assert!((0..63).all(|n| bytes(1 << n).len() <= 5));
         assert_eq!((percent(1.0), percent(0.5)), ("100".into(), "50.0".into()));
         assert_eq!(pv(Some(1e9)), "inf");
-        assert_eq!(clock(86_400.0 + 3661.0), "01:01:01");
+        assert_eq!(
+            (kib(5000), mib(3 << 19)),
+            ("4 KiB".into(), "1.5 MiB".into())
+        );
     }
 }

@@ -1,0 +1,28 @@
+//! What became of a tenant, for the decision log.
+
+use justitia_api::{Action, Reason};
+
+use crate::model::Key;
+
+/// An action on a tenant, done or, in observe mode, only decided, and the reason for it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TenantEvent {
+    /// The tenant.
+    pub key: Key,
+    /// What was done.
+    pub action: Action,
+    /// Why.
+    pub reason: Reason,
+}
+
+impl TenantEvent {
+    /// An event of the tenant `key`.
+    pub fn new(key: Key, action: Action, reason: impl Into<Reason>) -> Self {
+        let reason = reason.into();
+        Self {
+            key,
+            action,
+            reason,
+        }
+    }
+}
