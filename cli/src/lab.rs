@@ -18,6 +18,10 @@ use crate::out;
 ///
 /// Kernels, images and results are kept in $JUSTITIA_LAB_DIR [default: `lab` in the target directory of the build that
 /// runs, else justitia/lab in $XDG_CACHE_HOME or ~/.cache]; all of it can be deleted at any time.
+///
+/// An experiment is a .toml file. With base = "NAME" it takes everything from another experiment: a shipped one, or a .toml
+/// file in the same directory. Each of its own keys replaces that of the base; of a table ([disk], [workload]) single keys
+/// are replaced, an array ([[tenant]], [[phase]]) as a whole.
 #[derive(Args)]
 pub struct Lab {
     #[command(subcommand)]
@@ -173,15 +177,15 @@ fn list() -> Result<ExitCode> {
 }
 
 fn render(args: &Report) -> Result<ExitCode> {
-    let places = justitia_lab::Places::find()?;
+    let lab = justitia_lab::LabDir::find()?;
     let results = match &args.results {
         Some(dir) => dir.clone(),
-        None => places.dir("results")?,
+        None => lab.dir("results")?,
     };
     let out = args
         .out
         .clone()
-        .unwrap_or_else(|| places.root().join("report.html"));
+        .unwrap_or_else(|| lab.root().join("report.html"));
     report::render(&results, &out).map_err(|error| {
         let none = matches!(error, ReportError::Empty { .. });
         let error = anyhow::Error::from(error);

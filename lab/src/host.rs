@@ -5,13 +5,13 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// Where the lab keeps what it makes. Everything in it can be deleted at any time.
+/// The directory of kernels, images, disks and results. Everything in it can be deleted at any time.
 #[derive(Clone, Debug)]
-pub struct Places {
+pub struct LabDir {
     root: PathBuf,
 }
 
-impl Places {
+impl LabDir {
     /// `target/lab` beside the running program's build, or `$JUSTITIA_LAB_DIR`, or, for a program
     /// that was not built here, `lab` under the user's cache directory.
     pub fn find() -> Result<Self> {

@@ -12,9 +12,10 @@ pub mod experiment;
 pub mod guest;
 pub mod image;
 pub mod kernel;
+mod protocol;
 pub mod report;
 pub mod run;
+mod spec;
 pub mod vm;
-mod wire;
 
-pub use host::Places;
+pub use host::LabDir;

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use justitia_lab::Places;
+use justitia_lab::LabDir;
 use justitia_lab::vm::{DiskSpec, Vm, VmSpec};
 use serde_json::Value;
 
@@ -49,8 +49,8 @@ fn image(path: &Path, size: &str, files: &Path) {
 }
 
 /// A Debian with systemd, made if it is not there yet.
-fn debian(places: &Places) -> PathBuf {
-    let dir = places.dir("debian").unwrap();
+fn debian(lab: &LabDir) -> PathBuf {
+    let dir = lab.dir("debian").unwrap();
     let image_file = dir.join("root.img");
     if !image_file.exists() {
         let root = tempfile::tempdir_in(&dir).unwrap();
@@ -137,9 +137,9 @@ impl Debian {
     /// A guest with both packages at `/packages`, and a disk that one can contend for at `/data`.
     #[track_caller]
     fn boot() -> Self {
-        let places = Places::find().unwrap();
-        let root = debian(&places);
-        let dir = tempfile::tempdir_in(places.root()).unwrap();
+        let lab = LabDir::find().unwrap();
+        let root = debian(&lab);
+        let dir = tempfile::tempdir_in(lab.root()).unwrap();
         let files = dir.path().join("packages");
         std::fs::create_dir(&files).unwrap();
         packages(&files);

@@ -5,7 +5,7 @@
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use justitia_lab::Places;
+use justitia_lab::LabDir;
 use justitia_lab::vm::{DiskSpec, Filesystem, Throttle, Vm, VmError, VmSpec};
 
 fn boot() -> Vm {
@@ -127,7 +127,7 @@ fn a_panic_is_told_from_the_console() {
 #[test]
 fn a_hang_is_noticed() {
     let vm = Vm::boot(&VmSpec {
-        patience: Duration::from_secs(8),
+        heartbeat_timeout: Duration::from_secs(8),
         ..VmSpec::default()
     })
     .unwrap();
@@ -159,7 +159,7 @@ fn nothing_is_left_when_the_program_is_killed() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let disks = Places::find().unwrap().dir("disks").unwrap();
+    let disks = LabDir::find().unwrap().dir("disks").unwrap();
     let begin = Instant::now();
     let qemu = loop {
         assert!(
@@ -192,7 +192,7 @@ fn nothing_is_left_when_the_program_is_killed() {
     );
     // The machine is free again, and the next guest clears away the last one's sockets.
     let vm = boot();
-    let run = Places::find().unwrap().dir("run").unwrap();
+    let run = LabDir::find().unwrap().dir("run").unwrap();
     let dirs: Vec<_> = std::fs::read_dir(run)
         .unwrap()
         .map(|entry| entry.unwrap().path())

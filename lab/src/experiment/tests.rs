@@ -1,11 +1,12 @@
 //! Definitions: the shipped ones, and what is refused.
 
+use super::shipped::EXPERIMENTS;
 use super::*;
 
 #[test]
 fn shipped_experiments_parse_and_every_configuration_exists() {
     let all = Experiment::shipped().unwrap();
-    assert_eq!(all.len(), SHIPPED.len());
+    assert_eq!(all.len(), EXPERIMENTS.len());
     for experiment in all {
         assert!(!experiment.metrics().is_empty(), "{}", experiment.name);
         assert!(
@@ -13,10 +14,10 @@ fn shipped_experiments_parse_and_every_configuration_exists() {
             "{}",
             experiment.name
         );
-        // What the guest receives is what was written.
-        let wire = serde_json::to_string(&experiment).unwrap();
+        // The guest receives what was written.
+        let message = serde_json::to_string(&experiment).unwrap();
         assert_eq!(
-            serde_json::from_str::<Experiment>(&wire).unwrap(),
+            serde_json::from_str::<Experiment>(&message).unwrap(),
             experiment
         );
     }
@@ -49,10 +50,12 @@ fn error(from: &str, to: &str) -> String {
 }
 
 #[test]
-fn the_sample_is_good() {
+fn absent_keys_have_their_defaults() {
     let experiment = Experiment::parse("t", "t.toml", GOOD).unwrap();
     assert_eq!(experiment.name, "t");
     assert_eq!(experiment.repeat, 3);
+    assert_eq!(experiment.machine.memory, Bytes(1 << 30));
+    assert_eq!(experiment.disk.bytes_per_second, Bytes(60_000_000));
 }
 
 #[test]
@@ -84,7 +87,7 @@ fn errors_say_file_and_line() {
         ),
         (
             "weight = 100",
-            "weight = 100\nbeside = \"x\"",
+            "weight = 100\nbackground = \"x\"",
             6,
             "expected a workload",
         ),
@@ -112,7 +115,7 @@ fn errors_say_file_and_line() {
         ),
         (
             "do = \"run\"\nworkload = \"w\"\n",
-            "do = \"watch\"\nas = \"settled\"\n",
+            "do = \"sample\"\nas = \"settled\"\n",
             13,
             "whose total is \"whole\"",
         ),
@@ -176,7 +179,7 @@ fn files_are_shipped_or_lie_beside_the_definition() {
 }
 
 #[test]
-fn what_never_ends_is_no_experiment() {
+fn devices_and_pipes_are_refused_as_files() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name);
     std::os::unix::fs::symlink("/dev/zero", path("device.toml")).unwrap();
@@ -190,14 +193,189 @@ fn what_never_ends_is_no_experiment() {
         ("pipe.toml", "found a pipe"),
         ("files.toml", "found a device"),
     ] {
-        let (tell, told) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         let name = path(name).display().to_string();
         std::thread::spawn(move || {
             let refused = Experiment::find(&name).map(|_| ());
-            tell.send(refused.map_err(|e| format!("{e:#}")))
+            sender.send(refused.map_err(|e| format!("{e:#}")))
         });
-        let refused = told.recv_timeout(std::time::Duration::from_secs(20));
+        let refused = receiver.recv_timeout(std::time::Duration::from_secs(20));
         let error = refused.expect("an answer").unwrap_err();
         assert!(error.contains(found), "{error}");
     }
+}
+
+/// Writes definitions into a directory, and finds one of them.
+fn find_among(files: &[(&str, &str)], name: &str) -> Result<Experiment, String> {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        std::fs::write(dir.path().join(name), text).unwrap();
+    }
+    let path = dir.path().join(name);
+    let prefix = format!("{}/", dir.path().display());
+    Experiment::find(path.to_str().unwrap()).map_err(|e| format!("{e:#}").replace(&prefix, ""))
+}
+
+#[test]
+fn a_definition_takes_from_its_base_what_it_does_not_say() {
+    let own = "base = \"good.toml\"\ntitle = \"Own\"\n[workload.more]\nsh = \"true\"\n[disk]\nsize = \"1GiB\"\n";
+    let grandchild =
+        "base = \"own.toml\"\n[disk]\nfilesystem = \"xfs\"\n[workload.w]\nsh = \"false\"\n";
+    let files = [
+        ("good.toml", GOOD),
+        ("own.toml", own),
+        ("grand.toml", grandchild),
+    ];
+    let good = find_among(&files, "good.toml").unwrap();
+    let experiment = find_among(&files, "grand.toml").unwrap();
+    assert_eq!((&*experiment.name, &*experiment.title), ("grand", "Own"));
+    assert_eq!(experiment.question, good.question);
+    assert_eq!(
+        (&experiment.tenant, &experiment.phase),
+        (&good.tenant, &good.phase)
+    );
+    // Of tables single keys are replaced, by the nearest definition.
+    assert_eq!(experiment.disk.size, Bytes(1 << 30));
+    assert_eq!(experiment.disk.filesystem, crate::spec::Filesystem::Xfs);
+    let texts: Vec<_> = experiment.workload.into_values().collect();
+    assert_eq!(
+        texts,
+        [Workload::Sh("true".into()), Workload::Sh("false".into())]
+    );
+}
+
+#[test]
+fn an_array_replaces_the_whole_array_of_the_base() {
+    let own = "base = \"good.toml\"\n[[phase]]\ndo = \"wait\"\nseconds = 1\n";
+    let files = [("good.toml", GOOD), ("own.toml", own)];
+    let experiment = find_among(&files, "own.toml").unwrap();
+    assert_eq!(experiment.phase, [Phase::Wait { seconds: 1 }]);
+}
+
+#[test]
+fn errors_about_a_base_say_file_and_line() {
+    let own = |text: &str| format!("base = \"good.toml\"\n{text}");
+    let wrong_base = format!("base = \"own.toml\"\n{GOOD}");
+    for (base, own, error) in [
+        (
+            GOOD,
+            own("[[tenant]]\nname = \"b\"\nweight = 0\n"),
+            "own.toml:2: expected a weight",
+        ),
+        (
+            GOOD,
+            own("\n[disk]\njournal = \"1MiB\"\n"),
+            "own.toml:4: expected ext4, and 4MiB",
+        ),
+        (
+            GOOD,
+            own("titel = \"T\"\n"),
+            "own.toml:2: unknown field `titel`",
+        ),
+        (
+            &GOOD.replace("seconds = 3", "secs = 3"),
+            own(""),
+            "good.toml:13: unknown field `secs`",
+        ),
+        (
+            &GOOD.replace("weight = 100", "weight = 0"),
+            own(""),
+            "good.toml:6: expected a weight",
+        ),
+        (
+            &GOOD.replace("weight = 100", "weight ="),
+            own(""),
+            "good.toml:8:",
+        ),
+        (
+            &wrong_base,
+            own(""),
+            "good.toml:1: expected a base that does not build on this experiment",
+        ),
+        (
+            GOOD,
+            "base = \"own.toml\"\n".to_owned(),
+            "own.toml:1: expected a base that does not",
+        ),
+        (
+            GOOD,
+            "\nbase = \"none.toml\"\n".to_owned(),
+            "own.toml:2: reading none.toml",
+        ),
+        (
+            GOOD,
+            "base = \"../good.toml\"\n".to_owned(),
+            "own.toml:1: expected a file in the same",
+        ),
+        (
+            GOOD,
+            "base = \"rereed\"\n".to_owned(),
+            "own.toml:1: expected an experiment (",
+        ),
+        (
+            GOOD,
+            "base = 3\n".to_owned(),
+            "own.toml:1: expected the name of an experiment",
+        ),
+    ] {
+        let files = [("good.toml", base), ("own.toml", own.as_str())];
+        let found = find_among(&files, "own.toml").unwrap_err();
+        assert!(found.starts_with(error), "{error}: {found}");
+    }
+}
+
+#[test]
+fn old_names_mean_the_new_ones() {
+    let new = r#"title = "T"
+question = "Q"
+configurations = ["conventional"]
+metric = ["bandwidth", "misallocated", "pv_sampled"]
+machine = { hide_hypervisor = true }
+paper = { title = "P", figure = "F", metric = "misallocated", results = [{ configuration = "bfq", pv = 1.0 }] }
+
+[[goal]]
+configuration = "conventional"
+metric = "pv_sampled"
+measure = "total"
+must = 1.0
+
+[[tenant]]
+name = "a"
+weight = 100
+background = "w"
+variables = { x = "misplaced" }
+
+[workload.w]
+sh = "true"
+
+[[phase]]
+do = "run"
+workload = "w"
+timeout = 300
+
+[[phase]]
+do = "sync"
+
+[[phase]]
+do = "sample"
+seconds = 3
+"#;
+    let mut old = new.to_owned();
+    for (new, old_name) in [
+        ("configurations", "contenders"),
+        ("configuration", "contender"),
+        ("\"misallocated\"", "\"misplaced\""),
+        ("pv_sampled", "pv_watched"),
+        ("hide_hypervisor", "bare"),
+        ("background", "beside"),
+        ("variables", "words"),
+        ("timeout", "within"),
+        ("\"sync\"", "\"settle\""),
+        ("\"sample\"", "\"watch\""),
+    ] {
+        assert!(old.contains(new), "{new}");
+        old = old.replace(new, old_name);
+    }
+    let parse = |text: &str| Experiment::parse("t", "t.toml", text).unwrap();
+    assert_eq!(parse(&old), parse(new));
 }

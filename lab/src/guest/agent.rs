@@ -12,44 +12,44 @@ use crate::experiment::Configuration;
 const PROGRAM: &str = "/bin/justitia";
 const CONFIG: &str = "/etc/justitia/justitia.toml";
 const LOG: &str = "/run/lab/justitia.log";
-/// It gives everything back at once; then the kernel detaches its probes, which takes seconds on a busy machine.
+/// It restores all knobs at once; then the kernel detaches its probes, which takes seconds on a busy machine.
 const STOP: Duration = Duration::from_secs(90);
 
-/// What the agent is to do.
+/// How the agent is configured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// Change nothing, and see what applications get.
+pub enum AgentMode {
+    /// It changes nothing, and counts what applications get.
     Observe,
-    /// Make the page cache follow the weights.
-    Share,
-    /// And the disk, by credits.
-    ShareWithCredits,
-    /// The same by what tenants hold, not by what they use.
-    ShareByUsage,
-    /// And recharge the pages of shared files to their heaviest user.
-    ShareWithRecharge,
+    /// The page cache is divided by weight.
+    Cache,
+    /// And the disk, by device credits.
+    Credits,
+    /// The page cache is divided by what tenants hold, not by what they use.
+    UsageDemand,
+    /// And the pages of shared files are recharged to their heaviest user.
+    Recharge,
 }
 
-impl From<&Configuration> for Role {
+impl From<&Configuration> for AgentMode {
     fn from(configuration: &Configuration) -> Self {
         match configuration {
             Configuration { agent: false, .. } => Self::Observe,
-            Configuration { credits: true, .. } => Self::ShareWithCredits,
-            Configuration { recharge: true, .. } => Self::ShareWithRecharge,
-            Configuration { usage: true, .. } => Self::ShareByUsage,
-            _ => Self::Share,
+            Configuration { credits: true, .. } => Self::Credits,
+            Configuration { recharge: true, .. } => Self::Recharge,
+            Configuration { usage: true, .. } => Self::UsageDemand,
+            _ => Self::Cache,
         }
     }
 }
 
-impl Role {
-    /// What the agent has to be told for it, if anything.
+impl AgentMode {
+    /// The agent's configuration file, if it needs one.
     const fn config(self) -> Option<&'static str> {
         match self {
-            Self::Observe | Self::Share => None,
-            Self::ShareWithCredits => Some("[io]\nenabled = true\n"),
-            Self::ShareByUsage => Some("[cache]\ndemand = \"usage\"\n"),
-            Self::ShareWithRecharge => Some("[recharge]\nenabled = true\nevery = \"10s\"\n"),
+            Self::Observe | Self::Cache => None,
+            Self::Credits => Some("[io]\nenabled = true\n"),
+            Self::UsageDemand => Some("[cache]\ndemand = \"usage\"\n"),
+            Self::Recharge => Some("[recharge]\nenabled = true\nevery = \"10s\"\n"),
         }
     }
 }
@@ -61,12 +61,12 @@ pub struct Agent {
 
 impl Agent {
     /// Starts `justitia run` and waits until it answers `justitia status`.
-    pub fn start(role: Role) -> Result<Self> {
+    pub fn start(mode: AgentMode) -> Result<Self> {
         ensure!(
             Path::new(PROGRAM).exists(),
             "expected the program justitia in the guest: build it with `cargo build --workspace --bins` (add --release where the lab is a release build)"
         );
-        if let Some(config) = role.config() {
+        if let Some(config) = mode.config() {
             let dir = Path::new(CONFIG).parent().unwrap_or(Path::new("/"));
             std::fs::create_dir_all(dir)
                 .and_then(|()| std::fs::write(CONFIG, config))
@@ -75,16 +75,21 @@ impl Agent {
         let log = File::create(LOG).with_context(|| format!("creating {LOG}"))?;
         let child = Command::new(PROGRAM)
             .arg("run")
-            .args((role == Role::Observe).then_some("--observe"))
+            .args((mode == AgentMode::Observe).then_some("--observe"))
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
             .spawn()
             .context("starting justitia run")?;
         let mut agent = Self { child };
+        agent.wait_until_it_answers()?;
+        Ok(agent)
+    }
+
+    fn wait_until_it_answers(&mut self) -> Result<()> {
         let begin = Instant::now();
         loop {
-            agent.check()?;
+            self.check()?;
             let status = Command::new(PROGRAM)
                 .args(["status", "--json"])
                 .stdout(Stdio::null())
@@ -92,7 +97,7 @@ impl Agent {
                 .status()
                 .context("starting justitia status")?;
             if status.success() {
-                return Ok(agent);
+                return Ok(());
             }
             ensure!(
                 begin.elapsed() < Duration::from_secs(30),
@@ -152,7 +157,7 @@ impl Drop for Agent {
 }
 
 /// The last lines of its log.
-pub fn log_end() -> String {
+fn log_end() -> String {
     let log = std::fs::read(LOG).unwrap_or_default();
     let text = String::from_utf8_lossy(&log);
     let lines: Vec<&str> = text.lines().collect();

@@ -16,14 +16,14 @@ pub struct Cgroup {
 }
 
 impl Cgroup {
-    /// Makes it, below the root.
+    /// Creates it, below the root.
     pub fn create(name: &str) -> Result<Self> {
         let path = Path::new(ROOT).join(name);
         std::fs::create_dir_all(&path).with_context(|| format!("creating {}", path.display()))?;
         Ok(Self { path })
     }
 
-    /// The root cgroup: where outsiders are.
+    /// The root cgroup: the processes outside any tenant.
     pub fn root() -> Self {
         Self { path: ROOT.into() }
     }
@@ -60,7 +60,7 @@ impl Cgroup {
         let stat = self.read("io.stat")?;
         let sum = |key: &str| {
             stat.split_whitespace()
-                .filter_map(|word| word.strip_prefix(key)?.parse::<u64>().ok())
+                .filter_map(|field| field.strip_prefix(key)?.parse::<u64>().ok())
                 .sum()
         };
         Ok(Transfer {
@@ -81,8 +81,7 @@ impl Cgroup {
         Ok(all)
     }
 
-    /// Puts a process into it that lives as long as the guest, as a container has one: without any, its
-    /// cache belongs to nobody.
+    /// Puts a process into it that lives as long as the guest, as a container has one.
     pub fn inhabit(&self) -> Result<()> {
         let script = format!("echo 0 >{} && exec sleep 100000", self.procs().display());
         let mut shell = std::process::Command::new("sh");
@@ -116,7 +115,7 @@ impl Transfer {
         self.read + self.written
     }
 
-    /// Since an earlier look.
+    /// Since an earlier sample.
     pub const fn since(self, before: Self) -> Self {
         Self {
             read: self.read.saturating_sub(before.read),
@@ -134,8 +133,8 @@ pub fn write(path: &Path, value: &str) -> Result<()> {
 pub fn field(text: &str, name: &str) -> u64 {
     text.lines()
         .find_map(|line| {
-            let mut words = line.split_whitespace();
-            (words.next() == Some(name)).then(|| words.next()?.parse().ok())?
+            let mut fields = line.split_whitespace();
+            (fields.next() == Some(name)).then(|| fields.next()?.parse().ok())?
         })
         .unwrap_or(0)
 }

@@ -1,4 +1,4 @@
-//! How often containers find locks taken on the way to a page, as they grow in number.
+//! Contention of the locks on the way to a page, as the containers grow in number.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,17 +9,17 @@ use justitia_kernel::probes::{IoProbes, Limits, Probe};
 use justitia_share::num::to_f64;
 
 use super::cgroup::Cgroup;
-use super::serve::Caller;
+use super::host::RequestContext;
+use super::job::{Job, Parameters, StartBarrier, Target};
 use super::setup;
-use super::work::{Gate, Place, Words, Work};
-use crate::experiment::{Contention, scale_name};
+use crate::experiment::{Contention, count_name};
+use crate::protocol::{Measurements, RunRequest};
 use crate::report::schema::TenantValues;
-use crate::vm::Throttle;
-use crate::wire::{Measured, Plan};
+use crate::spec::Throttle;
 
-/// Preparing its files takes a container longer the more there are.
+/// Preparing its files takes a container longer the more containers there are.
 const PREPARE: Duration = Duration::from_secs(300);
-/// After its time a workload ends within.
+/// After its time a workload ends within this.
 const END: Duration = Duration::from_secs(120);
 
 struct Container {
@@ -30,52 +30,74 @@ struct Container {
 }
 
 /// Measures it for every number of containers.
-pub fn measure(contention: &Contention, plan: &Plan, caller: &Caller) -> Result<Measured> {
-    setup::set_up(&plan.experiment, &plan.configuration)?;
-    caller.disk(Throttle::default())?;
+pub fn measure(
+    contention: &Contention,
+    request: &RunRequest,
+    context: &RequestContext,
+) -> Result<Measurements> {
+    setup::set_up(&request.experiment, &request.configuration)?;
+    context.set_disk_speed(Throttle::default())?;
     let mut probes = IoProbes::attach(&Limits::default())?;
     let mut containers: Vec<Container> = Vec::new();
     let mut tenants = Vec::new();
-    let mut gates = 0;
-    for count in &contention.containers {
+    for (index, count) in contention.containers.iter().enumerate() {
         let from = containers.len();
         for number in from + 1..=usize::try_from(*count)? {
             containers.push(container(number)?);
         }
-        caller.progress(format!("{count} containers: preparing"))?;
-        gates += 1;
-        let prepared = start(&contention.prepare, &containers[from..], plan, None, gates)?;
-        for mut work in prepared {
-            work.finish(PREPARE)?;
+        context.progress(format!("{count} containers: preparing"))?;
+        let barrier = StartBarrier::new(2 * index);
+        let new = &containers[from..];
+        for mut job in start(&contention.prepare, new, request, None, &barrier)? {
+            job.finish(PREPARE)?;
         }
-        caller.progress(format!("{count} containers: running"))?;
-        gates += 1;
+        context.progress(format!("{count} containers: running"))?;
+        let barrier = StartBarrier::new(2 * index + 1);
         let seconds = contention.ramp + contention.seconds;
-        let running = start(&contention.run, &containers, plan, Some(seconds), gates)?;
+        let running = start(
+            &contention.run,
+            &containers,
+            request,
+            Some(seconds),
+            &barrier,
+        )?;
         std::thread::sleep(Duration::from_secs(contention.ramp));
-        probes.trace_locks(true)?;
-        std::thread::sleep(Duration::from_secs(contention.seconds));
-        let found = probes.lock_contention()?;
-        probes.trace_locks(false)?;
-        let lost = probes.dropped(Probe::LockContention)?;
-        ensure!(
-            lost == 0,
-            "expected every wait to be counted, found {lost} without room"
-        );
-        for mut work in running {
-            work.finish(END)?;
+        let values = contended(&mut probes, &containers, contention.seconds)?;
+        for mut job in running {
+            job.finish(END)?;
         }
-        let own = || containers.iter().filter_map(|one| found.get(&one.id));
-        let per_second = |sum: u64| to_f64(sum) / to_f64(contention.seconds);
-        let count_each = per_second(own().map(|one| one.count).sum());
-        let wait_each = per_second(own().map(|one| one.wait_ns).sum()) / 1e9;
-        let values = [("contention", count_each), ("contention_wait", wait_each)];
-        tenants.push(TenantValues::new(scale_name(*count), values));
+        tenants.push(TenantValues::new(count_name(*count), values));
     }
-    Ok(Measured {
+    Ok(Measurements {
         tenants,
-        ..Measured::default()
+        ..Measurements::default()
     })
+}
+
+/// The contention of all containers over so many seconds, per second.
+fn contended(
+    probes: &mut IoProbes,
+    containers: &[Container],
+    seconds: u64,
+) -> Result<[(&'static str, f64); 2]> {
+    probes.trace_locks(true)?;
+    std::thread::sleep(Duration::from_secs(seconds));
+    let found = probes.lock_contention()?;
+    probes.trace_locks(false)?;
+    let lost = probes.dropped(Probe::LockContention)?;
+    ensure!(
+        lost == 0,
+        "expected every wait to be counted, {lost} found the map full"
+    );
+    let own = || containers.iter().filter_map(|one| found.get(&one.id));
+    let per_second = |sum: u64| to_f64(sum) / to_f64(seconds);
+    Ok([
+        ("contention", per_second(own().map(|one| one.count).sum())),
+        (
+            "contention_wait",
+            per_second(own().map(|one| one.wait_ns).sum()) / 1e9,
+        ),
+    ])
 }
 
 fn container(number: usize) -> Result<Container> {
@@ -83,8 +105,7 @@ fn container(number: usize) -> Result<Container> {
     let cgroup = Cgroup::create(&name)?;
     cgroup.inhabit()?;
     let path = Path::new("/sys/fs/cgroup").join(&name);
-    let metadata =
-        std::fs::metadata(&path).with_context(|| format!("looking at {}", path.display()))?;
+    let metadata = std::fs::metadata(&path).with_context(|| format!("stat {}", path.display()))?;
     Ok(Container {
         dir: setup::directory(&name)?,
         id: CgroupId(std::os::unix::fs::MetadataExt::ino(&metadata)),
@@ -97,35 +118,31 @@ fn container(number: usize) -> Result<Container> {
 fn start(
     workload: &str,
     containers: &[Container],
-    plan: &Plan,
+    request: &RunRequest,
     seconds: Option<u64>,
-    gate: usize,
-) -> Result<Vec<Work>> {
-    let workload = plan
+    barrier: &StartBarrier,
+) -> Result<Vec<Job>> {
+    let workload = request
         .experiment
         .workload
         .get(workload)
         .with_context(|| format!("expected a workload named {workload:?}"))?;
-    let words = Words {
+    let parameters = Parameters {
         seconds,
         ramp: 0,
-        seed: plan.seed,
+        seed: request.seed,
     };
-    let gate = Gate::new(gate);
-    let mut works = Vec::new();
+    let mut jobs = Vec::new();
     for container in containers {
-        let place = Place {
+        let target = Target {
             name: &container.name,
             weight: 100,
-            words: &[].into(),
+            variables: &[].into(),
             cgroup: &container.cgroup,
             dir: &container.dir,
         };
-        works.push(Work::start(workload, &place, &words, &gate)?);
+        jobs.push(Job::start(workload, &target, &parameters, barrier)?);
     }
-    for work in &mut works {
-        work.wait_ready(PREPARE)?;
-    }
-    gate.open()?;
-    Ok(works)
+    barrier.release(&mut jobs, PREPARE)?;
+    Ok(jobs)
 }

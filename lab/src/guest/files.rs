@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 
-use crate::wire::CHUNK;
+use crate::protocol::CHUNK;
 
 /// Writes a part of a file; the first part makes the file.
 pub fn push(path: &str, mode: u32, offset: u64, part: &str) -> Result<()> {

@@ -8,14 +8,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, ensure};
 use justitia_share::num::to_f64;
 
-use super::agent::{Agent, Role};
-use super::cgroup::{Cgroup, field};
-use super::serve::Caller;
+use super::agent::{Agent, AgentMode};
+use super::cgroup::Cgroup;
+use super::host::RequestContext;
+use super::process::{CpuUsage, cpu_usage, peak_memory};
 use super::setup;
-use crate::experiment::{OUTSIDER, Scale, scale_name};
+use crate::experiment::{OUTSIDER, Scale, count_name};
+use crate::protocol::{Measurements, RunRequest};
 use crate::report::schema::TenantValues;
-use crate::vm::Throttle;
-use crate::wire::{Measured, Plan};
+use crate::spec::Throttle;
 
 /// Reads and writes through the page cache, outside any tenant, until killed.
 const PRESSURE: &str = "while :; do dd if=/dev/zero of=dummy bs=1M count=6000 conv=notrunc; cat dummy >/dev/null; done";
@@ -23,54 +24,76 @@ const PRESSURE: &str = "while :; do dd if=/dev/zero of=dummy bs=1M count=6000 co
 /// Writes past the page cache, in a file of its own, until killed.
 const WRITER: &str =
     "while :; do dd if=/dev/zero of=w{number} bs=64k count=512 oflag=direct conv=notrunc; done";
-/// So many tenants contend for the disk, if there are as many. Their weights differ.
+/// The number of tenants that contend for the disk, if there are as many. Their weights differ.
 const WRITERS: u32 = 4;
 
 /// Measures it for every number of tenants.
-pub fn measure(scale: &Scale, plan: &Plan, caller: &Caller) -> Result<Measured> {
-    setup::set_up(&plan.experiment, &plan.configuration)?;
-    caller.disk(Throttle::default())?;
+pub fn measure(
+    scale: &Scale,
+    request: &RunRequest,
+    context: &RequestContext,
+) -> Result<Measurements> {
+    setup::set_up(&request.experiment, &request.configuration)?;
+    context.set_disk_speed(Throttle::default())?;
     let window = Duration::from_secs(scale.seconds);
     let mut made = 0;
     let mut tenants = Vec::new();
     for count in &scale.tenants {
-        caller.progress(format!("{count} tenants: starting"))?;
+        context.progress(format!("{count} tenants: starting"))?;
         make(made, *count)?;
         made = *count;
-        let mut agent = Agent::start(Role::from(&plan.configuration))?;
-        // It meets all tenants at once; that is not what is measured.
-        std::thread::sleep(Duration::from_secs(3));
-        caller.progress(format!("{count} tenants: quiet"))?;
-        let quiet = cpu(&mut agent, window)?.all;
-        caller.progress(format!("{count} tenants: some contend for the disk"))?;
-        caller.disk(plan.experiment.disk.throttle())?;
-        let writers = (0..WRITERS.min(*count))
-            .map(writer)
-            .collect::<Result<Vec<_>>>()?;
-        std::thread::sleep(Duration::from_secs(5));
-        let contended = cpu(&mut agent, window)?.all;
-        drop(writers);
-        caller.disk(Throttle::default())?;
-        caller.progress(format!("{count} tenants: under pressure"))?;
-        let pressure = Busy::start(PRESSURE, &setup::directory(OUTSIDER)?)?;
-        std::thread::sleep(Duration::from_secs(5));
-        let pressed = cpu(&mut agent, window)?;
-        let memory = memory(agent.pid())?;
-        drop(pressure);
+        let mut agent = Agent::start(AgentMode::from(&request.configuration))?;
+        let values = costs(&mut agent, *count, window, request, context)?;
         agent.stop()?;
-        let values = [
-            ("agent_cpu", quiet),
-            ("agent_cpu_contended", contended),
-            ("agent_cpu_pressure", pressed.all),
-            ("agent_loop_pressure", pressed.looping),
-            ("agent_memory", memory),
-        ];
-        tenants.push(TenantValues::new(scale_name(*count), values));
+        tenants.push(TenantValues::new(count_name(*count), values));
     }
-    Ok(Measured {
+    Ok(Measurements {
         tenants,
-        ..Measured::default()
+        ..Measurements::default()
     })
+}
+
+/// The agent's cost: quiet, while some tenants contend for the disk, and under memory pressure.
+fn costs(
+    agent: &mut Agent,
+    count: u32,
+    window: Duration,
+    request: &RunRequest,
+    context: &RequestContext,
+) -> Result<[(&'static str, f64); 5]> {
+    // It finds all tenants at once; that is not what is measured.
+    std::thread::sleep(Duration::from_secs(3));
+    context.progress(format!("{count} tenants: quiet"))?;
+    let quiet = cpu(agent, window)?;
+    context.progress(format!("{count} tenants: some contend for the disk"))?;
+    context.set_disk_speed(request.experiment.disk.throttle())?;
+    let writers = (0..WRITERS.min(count))
+        .map(writer)
+        .collect::<Result<Vec<_>>>()?;
+    std::thread::sleep(Duration::from_secs(5));
+    let contended = cpu(agent, window)?;
+    drop(writers);
+    context.set_disk_speed(Throttle::default())?;
+    context.progress(format!("{count} tenants: under pressure"))?;
+    let pressure = Load::start(PRESSURE, &setup::directory(OUTSIDER)?)?;
+    std::thread::sleep(Duration::from_secs(5));
+    let pressed = cpu(agent, window)?;
+    let memory = peak_memory(agent.pid())?;
+    drop(pressure);
+    Ok([
+        ("agent_cpu", quiet.all),
+        ("agent_cpu_contended", contended.all),
+        ("agent_cpu_pressure", pressed.all),
+        // Its main thread monitors and plans. Others write `memory.reclaim`, where the kernel works for them.
+        ("agent_loop_pressure", pressed.main),
+        ("agent_memory", to_f64(memory)),
+    ])
+}
+
+fn cpu(agent: &mut Agent, window: Duration) -> Result<CpuUsage> {
+    let usage = cpu_usage(agent.pid(), window)?;
+    agent.check()?;
+    Ok(usage)
 }
 
 /// Makes tenants, each with a sleeping process and a file in the cache, on every processor:
@@ -84,21 +107,7 @@ fn make(from: u32, to: u32) -> Result<()> {
             if number >= to {
                 return Ok(());
             }
-            let cgroup = Cgroup::create(&format!("t{number}"))?;
-            let weight = number % 10 * 100 + 100;
-            cgroup.write("io.weight", &format!("default {weight}"))?;
-            let script = format!(
-                "echo 0 >{} && printf %65536s >f{number} && exec sleep 100000",
-                cgroup.procs().display()
-            );
-            Command::new("sh")
-                .args(["-c", &script])
-                .current_dir(&dir)
-                .stdin(Stdio::null())
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .spawn()
-                .with_context(|| format!("starting tenant {number}"))?;
+            make_one(number, &dir)?;
         }
     };
     std::thread::scope(|scope| {
@@ -109,13 +118,13 @@ fn make(from: u32, to: u32) -> Result<()> {
                 .map_err(|_| anyhow!("a thread that makes tenants panicked"))?
         })
     })?;
-    let begun = Instant::now();
+    let begin = Instant::now();
     for number in from..to {
         let file = dir.join(format!("f{number}"));
         // Its shell is in the tenant by the time that it has written the file.
         while !std::fs::metadata(&file).is_ok_and(|file| file.len() == 65_536) {
             ensure!(
-                begun.elapsed() < Duration::from_secs(120),
+                begin.elapsed() < Duration::from_secs(120),
                 "expected tenant {number} to have written {} within 120 s",
                 file.display()
             );
@@ -125,18 +134,37 @@ fn make(from: u32, to: u32) -> Result<()> {
     Ok(())
 }
 
+fn make_one(number: u32, dir: &Path) -> Result<()> {
+    let cgroup = Cgroup::create(&format!("t{number}"))?;
+    let weight = number % 10 * 100 + 100;
+    cgroup.write("io.weight", &format!("default {weight}"))?;
+    let script = format!(
+        "echo 0 >{} && printf %65536s >f{number} && exec sleep 100000",
+        cgroup.procs().display()
+    );
+    Command::new("sh")
+        .args(["-c", &script])
+        .current_dir(dir)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .with_context(|| format!("starting tenant {number}"))?;
+    Ok(())
+}
+
 /// A direct writer in a tenant.
-fn writer(number: u32) -> Result<Busy> {
+fn writer(number: u32) -> Result<Load> {
     let procs = Cgroup::create(&format!("t{number}"))?.procs();
     let script = WRITER.replace("{number}", &number.to_string());
     let script = format!("echo 0 >{} && {script}", procs.display());
-    Busy::start(&script, &setup::directory("tenants")?)
+    Load::start(&script, &setup::directory("tenants")?)
 }
 
 /// A shell script that runs until this is dropped.
-struct Busy(Child);
+struct Load(Child);
 
-impl Busy {
+impl Load {
     fn start(script: &str, dir: &Path) -> Result<Self> {
         Command::new("sh")
             .args(["-c", script])
@@ -146,65 +174,14 @@ impl Busy {
             .stderr(Stdio::null())
             .spawn()
             .map(Self)
-            .context("starting what keeps the disk busy")
+            .context("starting a load on the disk")
     }
 }
 
-impl Drop for Busy {
+impl Drop for Load {
     fn drop(&mut self) {
         // Its loop ends with it; what it was running ends soon after.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
-}
-
-/// The processors that the agent uses (1.0 is one of them).
-struct Cpu {
-    all: f64,
-    /// By its main thread, that observes and plans. Others write `memory.reclaim`, where the kernel works for them.
-    looping: f64,
-}
-
-/// The processors that the agent uses over a window.
-fn cpu(agent: &mut Agent, window: Duration) -> Result<Cpu> {
-    let (begin, before) = (Instant::now(), on_cpu(agent.pid())?);
-    std::thread::sleep(window);
-    agent.check()?;
-    let after = on_cpu(agent.pid())?;
-    let share =
-        |n: usize| to_f64(after[n].saturating_sub(before[n])) / 1e9 / begin.elapsed().as_secs_f64();
-    Ok(Cpu {
-        all: share(0),
-        looping: share(1),
-    })
-}
-
-/// Nanoseconds that a process's threads have run, and its main thread alone.
-fn on_cpu(pid: u32) -> Result<[u64; 2]> {
-    let tasks = format!("/proc/{pid}/task");
-    let main = pid.to_string();
-    let mut sums = [0; 2];
-    for task in std::fs::read_dir(&tasks).with_context(|| format!("listing {tasks}"))? {
-        let task = task?;
-        // A thread may have ended: what it ran is lost, as little as it is.
-        let stat = std::fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
-        let ran = stat
-            .split_whitespace()
-            .next()
-            .and_then(|ns| ns.parse::<u64>().ok())
-            .unwrap_or(0);
-        sums[0] += ran;
-        if task.file_name().to_str() == Some(&main) {
-            sums[1] += ran;
-        }
-    }
-    Ok(sums)
-}
-
-/// The most memory that a process has had resident, in bytes.
-fn memory(pid: u32) -> Result<f64> {
-    let path = format!("/proc/{pid}/status");
-    let status =
-        std::fs::read_to_string(Path::new(&path)).with_context(|| format!("reading {path}"))?;
-    Ok(to_f64(field(&status, "VmHWM:") << 10))
 }

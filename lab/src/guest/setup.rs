@@ -1,4 +1,4 @@
-//! The machine as a configuration wants it: disk, scheduler, tenants, limits.
+//! Sets the machine up for a configuration: disk, scheduler, tenants, limits.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,14 +7,16 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use super::cgroup::{Cgroup, meminfo, share, write};
+use super::job::Target;
 use crate::experiment::{Configuration, Experiment, MemoryLimit, Scheduler};
+use crate::spec::Filesystem;
 
 /// Where the disk is mounted; every tenant has a directory there.
 pub const DATA: &str = "/data";
 
 const QUEUE: &str = "/sys/block/vda/queue";
-/// BFQ at its best for weights, for whoever runs over it. The heuristics for desktops lift whoever looks
-/// interactive above its weight; and with its own budgets of up to 16 MiB, seconds pass before the shares
+/// BFQ's settings that follow weights best, for all configurations over BFQ. Its heuristics for desktops lift tenants
+/// that look interactive above their weight; and with its default budgets of up to 16 MiB, seconds pass before the shares
 /// come out (measured over 5 s, direct reads, weights 100 to 800: 1 : 1.9 : 7 : 9; with these 1 : 2 : 3.7 : 6.1,
 /// and the same total). `strict_guarantees` would come closer still, but costs the re-read a third of the disk.
 const FAIR_BFQ: [(&str, &str); 2] = [
@@ -30,10 +32,25 @@ const MGLRU: &str = "/sys/kernel/mm/lru_gen/enabled";
 pub struct Tenant {
     pub name: String,
     pub weight: u64,
-    pub beside: Option<String>,
-    pub words: BTreeMap<String, String>,
+    /// The workload that runs in it beside the phases.
+    pub background: Option<String>,
+    /// Its own variables in workloads' texts.
+    pub variables: BTreeMap<String, String>,
     pub cgroup: Cgroup,
     pub dir: PathBuf,
+}
+
+impl Tenant {
+    /// As where a job runs.
+    pub fn target(&self) -> Target<'_> {
+        Target {
+            name: &self.name,
+            weight: self.weight,
+            variables: &self.variables,
+            cgroup: &self.cgroup,
+            dir: &self.dir,
+        }
+    }
 }
 
 /// Sets everything up, except for the agent.
@@ -47,23 +64,24 @@ pub fn set_up(experiment: &Experiment, configuration: &Configuration) -> Result<
         tenants.push(Tenant {
             name: tenant.name.clone(),
             weight: tenant.weight,
-            beside: tenant.beside.clone(),
-            words: tenant.words.clone(),
+            background: tenant.background.clone(),
+            variables: tenant.variables.clone(),
             cgroup,
             dir: directory(&tenant.name)?,
         });
     }
     if configuration.io_max {
-        write_back_late()?;
+        start_writeback_late()?;
     }
     limit(experiment, configuration, &tenants)?;
     Ok(tenants)
 }
 
-/// For static limits, as the agent does for its own: what the kernel writes back before it must waits in the throttling
-/// layer, where it can be neither deleted nor written again. So it begins just before writers are held back, not at half
-/// of that. Without limits that gains nothing (docs/results): conventional keeps the kernel's default.
-fn write_back_late() -> Result<()> {
+/// For static limits, as the agent does for its own: pages that the kernel writes back earlier than it must wait in the
+/// throttling layer, where they can be neither deleted nor written again. So writeback begins just before writers are
+/// throttled, not at half of that. Without limits that gains nothing (docs/results): `conventional` keeps the
+/// kernel's default.
+fn start_writeback_late() -> Result<()> {
     let text = std::fs::read_to_string(DIRTY).with_context(|| format!("reading {DIRTY}"))?;
     let ratio: u64 = text
         .trim()
@@ -80,43 +98,55 @@ pub fn directory(name: &str) -> Result<PathBuf> {
 }
 
 fn disk(experiment: &Experiment, configuration: &Configuration) -> Result<()> {
-    let scheduler = match configuration.scheduler {
+    scheduler(configuration.scheduler)?;
+    if configuration.io_cost {
+        io_cost(experiment.disk.bytes_per_second.0)?;
+    }
+    mount(experiment.disk.filesystem)
+}
+
+fn scheduler(scheduler: Scheduler) -> Result<()> {
+    let name = match scheduler {
         Scheduler::None => "none",
         Scheduler::Bfq => "bfq",
     };
-    write(&Path::new(QUEUE).join("scheduler"), scheduler)?;
-    if configuration.scheduler == Scheduler::Bfq {
+    write(&Path::new(QUEUE).join("scheduler"), name)?;
+    if scheduler == Scheduler::Bfq {
         for (setting, value) in FAIR_BFQ {
             write(&Path::new(QUEUE).join("iosched").join(setting), value)?;
         }
     }
+    Ok(())
+}
+
+/// Turns io.cost on, with a model of a disk of this speed.
+fn io_cost(bytes: u64) -> Result<()> {
+    ensure!(
+        bytes > 0,
+        "io.cost's model needs a disk with bytes_per_second"
+    );
     let number = device_number()?;
-    if configuration.io_cost {
-        let bytes = experiment.disk.bytes_per_second.0;
-        ensure!(
-            bytes > 0,
-            "io.cost's model needs a disk with bytes_per_second"
-        );
-        let pages = bytes >> 12;
-        let root = Cgroup::root();
-        root.write(
-            "io.cost.model",
-            &format!("{number} ctrl=user model=linear rbps={bytes} rseqiops={pages} rrandiops={pages} wbps={bytes} wseqiops={pages} wrandiops={pages}"),
-        )?;
-        root.write(
-            "io.cost.qos",
-            &format!("{number} enable=1 ctrl=user rpct=0 rlat=0 wpct=0 wlat=0 min=100 max=100"),
-        )?;
-    }
-    let mut mount = Command::new("mount");
-    if experiment.disk.filesystem == crate::vm::Filesystem::Xfs {
+    let pages = bytes >> 12;
+    let root = Cgroup::root();
+    root.write(
+        "io.cost.model",
+        &format!("{number} ctrl=user model=linear rbps={bytes} rseqiops={pages} rrandiops={pages} wbps={bytes} wseqiops={pages} wrandiops={pages}"),
+    )?;
+    root.write(
+        "io.cost.qos",
+        &format!("{number} enable=1 ctrl=user rpct=0 rlat=0 wpct=0 wlat=0 min=100 max=100"),
+    )
+}
+
+fn mount(filesystem: Filesystem) -> Result<()> {
+    if filesystem == Filesystem::Xfs {
         let loaded = Command::new("modprobe")
             .arg("xfs")
             .status()
             .context("starting modprobe")?;
         ensure!(loaded.success(), "modprobe xfs: {loaded}");
     }
-    let status = mount
+    let status = Command::new("mount")
         .args(["-o", "noatime", "/dev/vda", DATA])
         .status()
         .context("starting mount")?;
@@ -132,7 +162,7 @@ fn device_number() -> Result<String> {
 }
 
 fn limit(experiment: &Experiment, configuration: &Configuration, tenants: &[Tenant]) -> Result<()> {
-    let room = meminfo("MemAvailable:")?;
+    let available = meminfo("MemAvailable:")?;
     let all = tenants.iter().map(|tenant| tenant.weight).sum();
     let number = device_number()?;
     for Tenant { weight, cgroup, .. } in tenants {
@@ -141,7 +171,7 @@ fn limit(experiment: &Experiment, configuration: &Configuration, tenants: &[Tena
                 MemoryLimit::Max => "memory.max",
                 MemoryLimit::High => "memory.high",
             };
-            cgroup.write(file, &share(room, *weight, all).to_string())?;
+            cgroup.write(file, &share(available, *weight, all).to_string())?;
         }
         if configuration.io_max {
             let bytes = share(experiment.disk.bytes_per_second.0, *weight, all);

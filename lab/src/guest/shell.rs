@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use crate::wire::ShResult;
+use crate::protocol::ShResult;
 
 /// The most that is kept of each output, in bytes.
 const OUTPUT: u64 = 4 << 20;

@@ -3,13 +3,14 @@
 pub mod schema;
 
 mod chart;
+mod finding;
+mod goal;
 mod html;
 mod number;
 mod read;
 mod spread;
 mod summary;
 mod terminal;
-mod verdict;
 
 #[cfg(test)]
 mod tests;

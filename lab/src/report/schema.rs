@@ -102,6 +102,17 @@ pub struct Metric {
     pub total: Total,
 }
 
+impl Metric {
+    /// What the tenants' values make together.
+    pub fn total_name(&self) -> &'static str {
+        match self.total {
+            Total::Sum => "Total",
+            Total::Mean => "Mean",
+            Total::Whole => "The run as a whole",
+        }
+    }
+}
+
 /// A unit; values are always in the base unit, the report scales them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -57,6 +57,16 @@ pub struct Cell {
 }
 
 impl Group<'_> {
+    /// The MGLRU state in words.
+    pub fn state(&self) -> &'static str {
+        match self.mglru {
+            Some(true) => "MGLRU on",
+            Some(false) => "MGLRU off (classic LRU)",
+            None if self.rows.iter().all(|row| row.measured == 0) => "Nothing was measured",
+            None => "Kernel without MGLRU",
+        }
+    }
+
     /// Whether anybody has a value of the metric at `position`.
     pub fn measured(&self, position: usize) -> bool {
         let mut cells = self.rows.iter().filter_map(|row| row.cells.get(position));
@@ -232,4 +242,14 @@ fn typical<'a>(results: &Results, runs: &[&'a Run]) -> Option<&'a Run> {
     by_headline.sort_by(|a, b| a.0.total_cmp(&b.0));
     let middle = by_headline.len().checked_sub(1)? / 2;
     by_headline.get(middle).map(|(_, run)| *run)
+}
+
+/// Two configurations compared repeat by repeat: those of the same repeat ran in the same state of the machine.
+pub fn paired(own: &Cell, other: &Cell, f: fn(f64, f64) -> f64) -> Option<Spread> {
+    let total_of = |repeat| other.totals.iter().find(|(r, _)| *r == repeat);
+    Spread::of(
+        own.totals
+            .iter()
+            .filter_map(|(repeat, own)| Some(f(*own, total_of(*repeat)?.1))),
+    )
 }

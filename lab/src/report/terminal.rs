@@ -4,11 +4,12 @@ use comfy_table::{
     Cell as TableCell, CellAlignment, ContentArrangement, LineStyle, Table, presets,
 };
 
+use super::finding::finding;
+use super::goal::check_goals;
 use super::number::{digits, factor, scale, show};
 use super::schema::{Metric, Results, Total, Unit};
 use super::spread::Spread;
 use super::summary::{Cell, Group, groups, ideal};
-use super::verdict::{finding, judge};
 
 /// Every experiment: findings, a table per metric, goals, failures.
 pub fn terminal(all: &[Results]) -> String {
@@ -44,13 +45,13 @@ fn of_group(results: &Results, group: &Group<'_>) -> String {
     if let Some(table) = whole(results, group) {
         text.push_str(&format!("{table}\n\n"));
     }
-    for judged in judge(results, group) {
+    for goal in check_goals(results, group) {
         let line = format!(
             "{}: {} (must {}), {}",
-            judged.what,
-            judged.found,
-            judged.must,
-            judged.verdict.word()
+            goal.what,
+            goal.found,
+            goal.must,
+            goal.verdict.word()
         );
         text.push_str(&format!("{}\n", clean(&line)));
     }
@@ -106,17 +107,7 @@ fn table(results: &Results, group: &Group<'_>, position: usize, metric: &Metric)
         table.add_row(line);
     }
     let mut foot = |name: &str, of: &dyn Fn(&Cell) -> Option<String>| {
-        let texts: Vec<_> = cells.iter().map(|cell| cell.and_then(of)).collect();
-        if texts.iter().any(Option::is_some) {
-            let mut line = vec![left(name), right(String::new())];
-            line.extend(ideal_column(String::new()));
-            line.extend(
-                texts
-                    .into_iter()
-                    .map(|text| right(text.unwrap_or("–".into()))),
-            );
-            table.add_row(line);
-        }
+        table_foot(&mut table, &cells, metric, name, of);
     };
     foot(metric.total_name(), &|cell| {
         Some(number(cell.total?.median))
@@ -127,6 +118,27 @@ fn table(results: &Results, group: &Group<'_>, position: usize, metric: &Metric)
         foot("  of the repeats", &|cell| range(&cell.pv?, factor));
     }
     table
+}
+
+/// A row that has a value per configuration; left out if none has one.
+fn table_foot(
+    table: &mut Table,
+    cells: &[Option<&Cell>],
+    metric: &Metric,
+    name: &str,
+    of: &dyn Fn(&Cell) -> Option<String>,
+) {
+    let texts: Vec<_> = cells.iter().map(|cell| cell.and_then(of)).collect();
+    if texts.iter().any(Option::is_some) {
+        let mut line = vec![left(name), right(String::new())];
+        line.extend(metric.proportional.then(|| right(String::new())));
+        line.extend(
+            texts
+                .into_iter()
+                .map(|text| right(text.unwrap_or("–".into()))),
+        );
+        table.add_row(line);
+    }
 }
 
 /// What was measured for the runs as a whole: a row per metric; `None` if nothing was.

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use scraper::{Html, Selector};
 
+use super::goal::{Verdict, check_goals};
 use super::schema::*;
 use super::summary::groups;
-use super::verdict::{Verdict, judge};
 use super::{html, read, render, terminal};
 
 fn tenant(name: &str, weight: u64) -> Tenant {
@@ -290,7 +290,7 @@ fn goals_are_judged_within_a_repeat() {
     let mut results = results();
     let verdicts = |results: &Results| -> Vec<Verdict> {
         let groups = groups(results);
-        judge(results, &groups[0])
+        check_goals(results, &groups[0])
             .iter()
             .map(|j| j.verdict)
             .collect()
@@ -345,7 +345,7 @@ fn a_finding_also_tells_the_other_promised_metric() {
     let mut results = results();
     results.metrics.swap(0, 1);
     let groups = groups(&results);
-    let found = super::verdict::finding(&results, &groups[0]);
+    let found = super::finding::finding(&results, &groups[0]);
     assert_eq!(
         found,
         "Justitia gave no the anonymous. The bandwidth: PV 0.20, Conventional 1.02."

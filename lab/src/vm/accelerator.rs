@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use crate::host::Places;
+use crate::host::LabDir;
 
 /// What runs the guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,16 +25,16 @@ impl std::fmt::Display for Accelerator {
 }
 
 impl Accelerator {
-    /// What works here. `/dev/kvm` may exist and yet not run a stock guest, so `trial` boots one;
-    /// the verdict is kept until this machine boots again.
-    pub fn choose(places: &Places, trial: impl FnOnce() -> bool) -> Result<Self> {
+    /// The accelerator that works here. `/dev/kvm` may exist and yet not run a stock guest, so `trial` boots one;
+    /// the result is cached until this machine boots again.
+    pub fn choose(lab: &LabDir, trial: impl FnOnce() -> bool) -> Result<Self> {
         if !Path::new("/dev/kvm").exists() {
             return Ok(Self::Tcg);
         }
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
             .context("reading this machine's boot id")?;
-        let verdict = places.dir("accelerator")?.join(boot.trim());
-        match std::fs::read_to_string(&verdict).as_deref() {
+        let cached = lab.dir("accelerator")?.join(boot.trim());
+        match std::fs::read_to_string(&cached).as_deref() {
             Ok("kvm") => return Ok(Self::Kvm),
             Ok("tcg") => return Ok(Self::Tcg),
             _ => {}
@@ -42,8 +42,8 @@ impl Accelerator {
         eprintln!("trying whether KVM runs a stock guest here");
         let found = if trial() { Self::Kvm } else { Self::Tcg };
         eprintln!("guests run by {found}");
-        std::fs::write(&verdict, found.to_string())
-            .with_context(|| format!("writing {}", verdict.display()))?;
+        std::fs::write(&cached, found.to_string())
+            .with_context(|| format!("writing {}", cached.display()))?;
         Ok(found)
     }
 }

@@ -8,69 +8,13 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use crate::host::{run, tool};
+use crate::spec::{DiskSpec, Filesystem, Throttle};
 
-/// A file system to make on a disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Filesystem {
-    /// ext4 with its defaults.
-    Ext4,
-    /// XFS with its defaults.
-    Xfs,
-}
-
-impl std::fmt::Display for Filesystem {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Ext4 => "ext4",
-            Self::Xfs => "xfs",
-        })
-    }
-}
-
-/// How fast a disk is. 0 means without limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Throttle {
-    /// Bytes per second, reads and writes together.
-    pub bytes_per_second: u64,
-    /// Requests per second, reads and writes together.
-    pub requests_per_second: u64,
-}
-
-/// What disk a guest gets: `/dev/vda`, `/dev/vdb` … in the order in which they are asked for.
-#[derive(Clone, Copy, Debug)]
-pub struct DiskSpec {
-    /// In bytes; the file is sparse.
-    pub size: u64,
-    /// Made on it before the guest starts; `None` leaves it blank.
-    pub filesystem: Option<Filesystem>,
-    /// How large ext4's journal is, in bytes; 0 is as mkfs.ext4 has it for a disk of this size.
-    pub journal: u64,
-    /// How fast it is.
-    pub throttle: Throttle,
-}
-
-impl DiskSpec {
-    /// An ext4 disk at 60 MB/s, the lab's usual one.
-    #[must_use]
-    pub const fn ext4(size: u64) -> Self {
-        Self {
-            size,
-            filesystem: Some(Filesystem::Ext4),
-            journal: 0,
-            throttle: Throttle {
-                bytes_per_second: 60_000_000,
-                requests_per_second: 0,
-            },
-        }
-    }
-}
-
-/// Whether a sparse file may grow to this size. Where it may not, QEMU stops the guest, which then looks as if it hung.
-fn room(size: u64, left: u64, dir: &Path) -> Result<()> {
+/// Whether a sparse file may grow to this size. Where it may not, QEMU stops the guest, which then looks hung.
+fn check_space(size: u64, left: u64, dir: &Path) -> Result<()> {
     ensure!(
         left >= size,
-        "expected room for a guest's disk of {} MiB in {}, found {} MiB: free some, or set JUSTITIA_LAB_DIR to another place",
+        "expected space for a guest's disk of {} MiB in {}, found {} MiB: free some, or set JUSTITIA_LAB_DIR to another place",
         size >> 20,
         dir.display(),
         left >> 20
@@ -81,7 +25,7 @@ fn room(size: u64, left: u64, dir: &Path) -> Result<()> {
 /// The file behind a disk.
 pub struct Disk {
     file: File,
-    /// How fast it is to be while it is measured.
+    /// Its speed while it is throttled.
     pub throttle: Throttle,
 }
 
@@ -91,8 +35,8 @@ impl Disk {
         let file = tempfile::tempfile_in(dir)
             .with_context(|| format!("making a disk in {}", dir.display()))?;
         let left = rustix::fs::fstatvfs(&file)
-            .with_context(|| format!("asking how much room is in {}", dir.display()))?;
-        room(spec.size, left.f_bavail.saturating_mul(left.f_frsize), dir)?;
+            .with_context(|| format!("asking for the free space in {}", dir.display()))?;
+        check_space(spec.size, left.f_bavail.saturating_mul(left.f_frsize), dir)?;
         file.set_len(spec.size).with_context(|| {
             format!("making a disk of {} bytes in {}", spec.size, dir.display())
         })?;
@@ -136,11 +80,11 @@ mod tests {
     #[test]
     fn a_disk_that_could_not_grow_is_refused() {
         let dir = Path::new("/lab");
-        assert!(room(4 << 30, 4 << 30, dir).is_ok());
-        let why = room(4 << 30, 1 << 30, dir).unwrap_err().to_string();
+        assert!(check_space(4 << 30, 4 << 30, dir).is_ok());
+        let why = check_space(4 << 30, 1 << 30, dir).unwrap_err().to_string();
         assert!(
             why.starts_with(
-                "expected room for a guest's disk of 4096 MiB in /lab, found 1024 MiB: "
+                "expected space for a guest's disk of 4096 MiB in /lab, found 1024 MiB: "
             ),
             "{why}"
         );

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Why a guest did not do what it was asked.
+/// Why a request to a guest failed.
 #[derive(Debug, thiserror::Error)]
 pub enum VmError {
     /// The guest's kernel gave up.
@@ -13,28 +13,28 @@ pub enum VmError {
     },
     /// QEMU ended, and not because of a panic.
     #[error(
-        "QEMU ended ({status}); its last words: {stderr}\nthe guest's console ends:\n{console}"
+        "QEMU ended ({status}); its standard error ends: {stderr}\nthe guest's console ends:\n{console}"
     )]
     Exit {
-        /// How it ended.
+        /// Its exit status.
         status: String,
         /// The end of its standard error.
         stderr: String,
         /// The console's last lines.
         console: String,
     },
-    /// The guest stopped showing that it lives.
-    #[error("the guest hung: no sign of life for {} s; its console ends:\n{console}", silence.as_secs())]
+    /// The guest sends no heartbeats any more.
+    #[error("the guest hung: no message for {} s; its console ends:\n{console}", silence.as_secs())]
     Hang {
-        /// For how long it was silent.
+        /// The time since its last message.
         silence: Duration,
         /// The console's last lines.
         console: String,
     },
-    /// The guest lives, but a request took too long.
+    /// The guest is alive, but a request took too long.
     #[error("expected the guest to {what} within {} s, it has not; its console ends:\n{console}", limit.as_secs())]
     Slow {
-        /// What it was asked.
+        /// The request.
         what: String,
         /// The limit.
         limit: Duration,
@@ -47,14 +47,14 @@ pub enum VmError {
     /// The host could not talk to QEMU or the guest.
     #[error("talking to the guest: {0}")]
     Host(#[from] std::io::Error),
-    /// Something that was said cannot be understood.
+    /// A message cannot be parsed.
     #[error("talking to the guest: {0}")]
-    Wire(#[from] serde_json::Error),
+    Protocol(#[from] serde_json::Error),
 }
 
 impl VmError {
-    /// Whether trying again with a fresh guest makes sense: emulated guests oops now and then for
-    /// no reason of theirs.
+    /// Whether trying again with a fresh guest makes sense: emulated guests oops now and then without a cause of
+    /// their own.
     #[must_use]
     pub const fn is_crash(&self) -> bool {
         matches!(

@@ -1,81 +1,51 @@
-//! The host's end of the channel to the guest's runner.
+//! What can be done in a guest: run scripts, write and read files.
 
-use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 
-use super::{VmError, qemu};
-use crate::wire::{Answer, Ask, CHUNK, Event, FromGuest, ShResult, ToGuest};
+use super::channel::{Channel, Incoming};
+use super::error::VmError;
+use super::process::Exit;
+use crate::protocol::{CHUNK, Event, HostMessage, Request, Response, ShResult};
 
+/// A script's time, where nothing else is said.
+const SCRIPT: Duration = Duration::from_secs(60);
 /// The longest that a part of a file may take.
 const FILE: Duration = Duration::from_secs(60);
+/// How often a guest that a request waits for is checked.
+const CHECK: Duration = Duration::from_millis(200);
 
-/// A running guest, to whoever wants something done in it. Clones speak to the same guest, and may
-/// do so at the same time.
+/// A running guest. Clones speak to the same guest, and may do so at the same time.
 #[derive(Clone)]
 pub struct Guest {
-    shared: Arc<Shared>,
-}
-
-struct Shared {
-    writer: Mutex<UnixStream>,
-    waiting: Mutex<HashMap<u64, Sender<Incoming>>>,
-    kernel: Mutex<Option<String>>,
-    heard: Mutex<Instant>,
-    next: AtomicU64,
-    process: qemu::Watch,
-    dir: PathBuf,
-    patience: Duration,
-}
-
-enum Incoming {
-    Answer(Result<Answer, String>),
-    Event(Event),
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    channel: Arc<Channel>,
 }
 
 impl Guest {
     pub(super) fn new(
         stream: UnixStream,
-        process: qemu::Watch,
+        exit: Exit,
         dir: &Path,
-        patience: Duration,
+        heartbeat_timeout: Duration,
     ) -> Result<Self, VmError> {
-        let shared = Arc::new(Shared {
-            writer: Mutex::new(stream.try_clone()?),
-            waiting: Mutex::default(),
-            kernel: Mutex::default(),
-            heard: Mutex::new(Instant::now()),
-            next: AtomicU64::new(1),
-            process,
-            dir: dir.to_owned(),
-            patience,
-        });
-        let reader = Arc::clone(&shared);
-        std::thread::Builder::new()
-            .name("guest".to_owned())
-            .spawn(move || reader.read(stream))?;
-        Ok(Self { shared })
+        Ok(Self {
+            channel: Channel::new(stream, exit, dir, heartbeat_timeout)?,
+        })
     }
 
     /// Waits for the guest's first message.
-    pub(super) fn greet(&self, limit: Duration) -> Result<(), VmError> {
+    pub(super) fn wait_until_ready(&self, limit: Duration) -> Result<(), VmError> {
         let begin = Instant::now();
-        while lock(&self.shared.kernel).is_none() {
-            self.alive(limit)?;
+        while self.channel.kernel().is_none() {
+            self.channel.alive(limit)?;
             if begin.elapsed() > limit {
-                return Err(self.slow("start its runner", limit));
+                return Err(self.channel.slow("start its runner", limit));
             }
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -85,36 +55,47 @@ impl Guest {
     /// The guest's kernel release.
     #[must_use]
     pub fn kernel(&self) -> String {
-        lock(&self.shared.kernel).clone().unwrap_or_default()
+        self.channel.kernel().unwrap_or_default()
+    }
+
+    /// The end of the guest's console.
+    #[must_use]
+    pub fn console(&self) -> String {
+        self.channel.console()
     }
 
     /// Runs a shell script (busybox sh) as root and waits for its end, at most a minute.
     ///
     /// What it leaves in the background runs on. An exit status other than 0 is not an error here:
     /// see [`Guest::ok`].
+    ///
+    /// # Errors
+    /// The guest cannot start it, is dead, hangs or takes too long.
     pub fn sh(&self, script: &str) -> Result<ShResult, VmError> {
-        self.sh_within(script, Duration::from_secs(60))
+        self.sh_within(script, SCRIPT)
     }
 
-    /// The same with a limit of its own, in whole seconds.
+    /// The same with another limit, in whole seconds.
+    ///
+    /// # Errors
+    /// See [`Guest::sh`].
     pub fn sh_within(&self, script: &str, limit: Duration) -> Result<ShResult, VmError> {
-        let ask = Ask::Sh {
+        let request = Request::Sh {
             script: script.to_owned(),
             seconds: limit.as_secs().max(1),
         };
-        // The guest itself keeps the limit; the host's is for a guest that does not.
-        match self.request(
-            ask,
-            limit + self.shared.patience,
-            "run a script",
-            &mut |_| Ok(()),
-        )? {
-            Answer::Sh(result) => Ok(result),
+        // The guest itself enforces the limit; the host's is for a guest that does not.
+        let limit = limit + self.channel.heartbeat_timeout;
+        match self.request(request, limit, "run a script", &mut |_| Ok(()))? {
+            Response::Sh(result) => Ok(result),
             other => Err(unexpected(&other)),
         }
     }
 
     /// Runs a script that must succeed, and returns its standard output.
+    ///
+    /// # Errors
+    /// See [`Guest::sh`]; and the script's exit status is not 0.
     pub fn ok(&self, script: &str) -> Result<String, VmError> {
         let result = self.sh(script)?;
         if result.status == 0 {
@@ -137,19 +118,22 @@ impl Guest {
     }
 
     /// Writes a file in the guest.
+    ///
+    /// # Errors
+    /// The guest cannot write it, is dead, hangs or takes too long.
     pub fn push(&self, path: &str, mode: u32, content: &[u8]) -> Result<(), VmError> {
         let mut offset = 0;
         loop {
             let rest = content.get(offset..).unwrap_or_default();
             let part = rest.get(..rest.len().min(CHUNK)).unwrap_or_default();
-            let ask = Ask::Push {
+            let request = Request::Push {
                 path: path.to_owned(),
                 mode,
                 offset: offset as u64,
                 part: BASE64.encode(part),
             };
-            match self.request(ask, FILE, "write a file", &mut |_| Ok(()))? {
-                Answer::Pushed => {}
+            match self.request(request, FILE, "write a file", &mut |_| Ok(()))? {
+                Response::Pushed => {}
                 other => return Err(unexpected(&other)),
             }
             offset += part.len();
@@ -160,193 +144,85 @@ impl Guest {
     }
 
     /// Reads a file from the guest.
+    ///
+    /// # Errors
+    /// The guest cannot read it, is dead, hangs or takes too long.
     pub fn pull(&self, path: &str) -> Result<Vec<u8>, VmError> {
         let mut content = Vec::new();
         loop {
-            let ask = Ask::Pull {
+            let request = Request::Pull {
                 path: path.to_owned(),
                 offset: content.len() as u64,
             };
-            match self.request(ask, FILE, "read a file", &mut |_| Ok(()))? {
-                Answer::Pulled(part) => {
-                    let part = BASE64.decode(part).map_err(|error| {
-                        VmError::Guest(format!("expected base64 from the guest: {error}"))
-                    })?;
-                    if part.is_empty() {
-                        return Ok(content);
-                    }
-                    content.extend(part);
-                }
+            let part = match self.request(request, FILE, "read a file", &mut |_| Ok(()))? {
+                Response::Pulled(part) => BASE64.decode(part).map_err(|error| {
+                    VmError::Guest(format!("expected base64 from the guest: {error}"))
+                })?,
                 other => return Err(unexpected(&other)),
+            };
+            if part.is_empty() {
+                return Ok(content);
             }
+            content.extend(part);
         }
     }
 
-    /// Asks for something and waits until it is done, handling what happens on the way.
+    /// Sends a request and waits for its response; events before that go to `on_event`.
     pub(crate) fn request(
         &self,
-        ask: Ask,
+        request: Request,
         limit: Duration,
         what: &str,
         on_event: &mut dyn FnMut(Event) -> Result<(), VmError>,
-    ) -> Result<Answer, VmError> {
-        let id = self.shared.next.fetch_add(1, Ordering::Relaxed);
-        let (sender, incoming) = mpsc::channel();
-        lock(&self.shared.waiting).insert(id, sender);
-        let answer = self.talk(id, ask, limit, what, on_event, &incoming);
-        lock(&self.shared.waiting).remove(&id);
-        answer
+    ) -> Result<Response, VmError> {
+        let (id, incoming) = self.channel.begin();
+        let sent = self.channel.send(&HostMessage { id, request });
+        let response = match sent {
+            Ok(()) => self.wait(id, limit, what, on_event, &incoming),
+            // The guest's end says more, if it has ended.
+            Err(error) => Err(match self.channel.closed() {
+                VmError::Host(_) => error,
+                end => end,
+            }),
+        };
+        self.channel.end(id);
+        response
     }
 
-    fn talk(
+    fn wait(
         &self,
         id: u64,
-        ask: Ask,
         limit: Duration,
         what: &str,
         on_event: &mut dyn FnMut(Event) -> Result<(), VmError>,
         incoming: &Receiver<Incoming>,
-    ) -> Result<Answer, VmError> {
+    ) -> Result<Response, VmError> {
         let begin = Instant::now();
-        if let Err(error) = self.send(&ToGuest { id, ask }) {
-            self.await_end();
-            self.alive(self.shared.patience)?;
-            return Err(error);
-        }
         loop {
-            match incoming.recv_timeout(Duration::from_millis(200)) {
-                Ok(Incoming::Answer(result)) => return result.map_err(VmError::Guest),
+            match incoming.recv_timeout(CHECK) {
+                Ok(Incoming::Response(result)) => return result.map_err(VmError::Guest),
                 Ok(Incoming::Event(event)) => {
                     let wants_answer = matches!(event, Event::Disk(_));
                     on_event(event)?;
                     if wants_answer {
-                        self.send(&ToGuest { id, ask: Ask::Done })?;
+                        let request = Request::Done;
+                        self.channel.send(&HostMessage { id, request })?;
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {
-                    self.alive(self.shared.patience)?;
+                    self.channel.alive(self.channel.heartbeat_timeout)?;
                     if begin.elapsed() > limit {
-                        return Err(self.slow(what, limit));
+                        return Err(self.channel.slow(what, limit));
                     }
                 }
-                Err(RecvTimeoutError::Disconnected) => {
-                    self.await_end();
-                    self.alive(self.shared.patience)?;
-                    return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
-                }
+                Err(RecvTimeoutError::Disconnected) => return Err(self.channel.closed()),
             }
         }
-    }
-
-    fn send(&self, message: &ToGuest) -> Result<(), VmError> {
-        let mut line = serde_json::to_vec(message)?;
-        line.push(b'\n');
-        Ok(lock(&self.shared.writer).write_all(&line)?)
-    }
-
-    /// The channel closed: QEMU is about to end.
-    fn await_end(&self) {
-        let begin = Instant::now();
-        while self.shared.process.ended().is_none() && begin.elapsed() < Duration::from_secs(5) {
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-
-    /// An error if the guest is dead or silent.
-    fn alive(&self, patience: Duration) -> Result<(), VmError> {
-        if let Some(status) = self.shared.process.ended() {
-            let console = self.console();
-            return Err(if is_panic(&console) {
-                VmError::Panic { console }
-            } else {
-                VmError::Exit {
-                    status: status.to_string(),
-                    stderr: tail(&qemu::stderr_log(&self.shared.dir), 2048),
-                    console,
-                }
-            });
-        }
-        let silence = lock(&self.shared.heard).elapsed();
-        if silence > patience {
-            return Err(VmError::Hang {
-                silence,
-                console: self.console(),
-            });
-        }
-        Ok(())
-    }
-
-    fn slow(&self, what: &str, limit: Duration) -> VmError {
-        VmError::Slow {
-            what: what.to_owned(),
-            limit,
-            console: self.console(),
-        }
-    }
-
-    /// The end of the guest's console.
-    #[must_use]
-    pub fn console(&self) -> String {
-        tail(&qemu::console_log(&self.shared.dir), 6000)
     }
 }
 
-impl Shared {
-    fn read(&self, stream: UnixStream) {
-        let mut lines = BufReader::new(stream);
-        let mut line = Vec::new();
-        loop {
-            line.clear();
-            match lines.read_until(b'\n', &mut line) {
-                Ok(0) | Err(_) => break,
-                Ok(_) => {}
-            }
-            // A line cut short by a dying guest: its end says more.
-            let Ok(message) = serde_json::from_slice(&line) else {
-                continue;
-            };
-            *lock(&self.heard) = Instant::now();
-            let (id, incoming) = match message {
-                FromGuest::Hello { kernel } => {
-                    *lock(&self.kernel) = Some(kernel);
-                    continue;
-                }
-                FromGuest::Beat => continue,
-                FromGuest::Answer { id, result } => (id, Incoming::Answer(result)),
-                FromGuest::Event { id, event } => (id, Incoming::Event(event)),
-            };
-            if let Some(sender) = lock(&self.waiting).get(&id) {
-                // Nobody waits any more: the request ran out of time.
-                let _ = sender.send(incoming);
-            }
-        }
-        // Whoever still waits learns that nothing will come.
-        lock(&self.waiting).clear();
-    }
-}
-
-fn unexpected(answer: &Answer) -> VmError {
+fn unexpected(response: &Response) -> VmError {
     VmError::Guest(format!(
-        "expected the answer to another question, found {answer:?}"
+        "expected the response to another request, found {response:?}"
     ))
-}
-
-fn is_panic(console: &str) -> bool {
-    console.contains("Kernel panic - not syncing")
-}
-
-/// The last bytes of a file, from the beginning of a line; empty if there is none.
-fn tail(path: &Path, bytes: u64) -> String {
-    let read = || -> std::io::Result<Vec<u8>> {
-        let mut file = std::fs::File::open(path)?;
-        let from = file.metadata()?.len().saturating_sub(bytes);
-        file.seek(SeekFrom::Start(from))?;
-        let mut content = Vec::new();
-        file.read_to_end(&mut content)?;
-        Ok(content)
-    };
-    String::from_utf8_lossy(&read().unwrap_or_default())
-        .replace('\r', "")
-        .trim()
-        .to_owned()
 }

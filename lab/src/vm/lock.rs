@@ -1,5 +1,5 @@
-//! One virtual machine at a time on a machine, whoever starts it: measurements would disturb each
-//! other, and so would tests.
+//! One virtual machine at a time on a machine, whichever program starts it: measurements would disturb
+//! each other, and so would tests.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Throttle, VmError};
+use super::error::VmError;
+use super::qemu::disk_id;
+use crate::spec::Throttle;
 
 /// A connection, past its greeting.
 pub struct Qmp {
@@ -14,7 +16,7 @@ pub struct Qmp {
 }
 
 impl Qmp {
-    /// Greets QEMU.
+    /// Reads QEMU's greeting and enters command mode.
     pub fn new(stream: UnixStream) -> Result<Self, VmError> {
         stream.set_read_timeout(Some(Duration::from_secs(60)))?;
         let mut qmp = Self {
@@ -31,7 +33,7 @@ impl Qmp {
             "block_set_io_throttle",
             &json!({
                 // The PCI device is a shell around the one that has the throttle.
-                "id": format!("/machine/peripheral/{}/virtio-backend", super::qemu::disk_id(disk)),
+                "id": format!("/machine/peripheral/{}/virtio-backend", disk_id(disk)),
                 "bps": throttle.bytes_per_second, "bps_rd": 0, "bps_wr": 0,
                 "iops": throttle.requests_per_second, "iops_rd": 0, "iops_wr": 0,
             }),

@@ -5,7 +5,7 @@ use maud::{Markup, html};
 
 use super::super::number::factor;
 use super::super::spread::Spread;
-use super::{Axis, Frame, grid_y, px, short, slot, svg};
+use super::frame::{Axis, Frame, grid_y, px, short, slot, svg};
 
 /// Bars higher than this many times the largest ideal are cut off, and say so: one runaway must
 /// not flatten everything else.

@@ -4,7 +4,7 @@ use justitia_share::num::to_f64;
 use maud::{Markup, html};
 
 use super::super::number::{Scale, digits};
-use super::{Axis, Frame, grid_y, px, svg};
+use super::frame::{Axis, Frame, grid_y, px, svg};
 
 /// More points than this are averaged: a drawing has only so many pixels.
 const POINTS: usize = 200;

@@ -5,7 +5,7 @@ use maud::{Markup, html};
 
 use super::super::number::factor;
 use super::super::spread::Spread;
-use super::{Axis, Frame, px, short, svg};
+use super::frame::{Axis, Frame, px, short, svg};
 
 /// One configuration's PV.
 pub struct Bar<'a> {

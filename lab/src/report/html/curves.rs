@@ -4,9 +4,9 @@ use maud::{Markup, html};
 
 use super::super::chart::{Line, Panel, configuration_class, tenant_class, timeline};
 use super::super::number::{Scale, scale, show};
-use super::super::schema::{Results, Unit};
+use super::super::schema::{Curve, Results, Unit};
 use super::super::summary::{Group, Row};
-use super::experiment::legend;
+use super::legend::legend;
 
 const MIB: Scale = Scale {
     factor: 1.0 / 1_048_576.0,
@@ -59,7 +59,7 @@ pub fn section(results: &Results, group: &Group<'_>, id: &str) -> Markup {
 
 fn lines<'a>(results: &'a Results, row: &Row<'a>) -> Vec<Line<'a>> {
     let curves = row.typical.map_or(&[][..], |run| &run.curves);
-    let line = |curve: &'a super::super::schema::Curve| {
+    let line = |curve: &'a Curve| {
         let position = results
             .tenants
             .iter()

@@ -2,7 +2,13 @@
 
 mod curves;
 mod experiment;
+mod goals;
+mod legend;
+mod over_time;
+mod paper;
+mod proportions;
 mod table;
+mod timeline_table;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 

@@ -1,34 +1,12 @@
 //! The same numbers as tables: for reading exactly, and for those who cannot see the drawings.
 
-use justitia_share::num::to_f64;
 use maud::{Markup, html};
 
-use super::super::chart::Line;
-use super::super::number::{factor, scale, show};
-use super::super::schema::{Metric, Paper, PaperResult, Results, Total};
+use super::super::number::{factor, show};
+use super::super::schema::{Metric, Results, Total};
 use super::super::spread::Spread;
 use super::super::summary::{Cell, Group, Row, ideal};
-
-/// What the paper reports for a configuration, if its figure is about the metric.
-pub fn paper_of<'a>(
-    results: &'a Results,
-    metric: usize,
-    configuration: &str,
-) -> Option<&'a PaperResult> {
-    let of_figure = paper_results(results, metric);
-    of_figure
-        .iter()
-        .find(|result| result.configuration == configuration)
-}
-
-fn paper_results(results: &Results, metric: usize) -> &[PaperResult] {
-    let about = |paper: &&Paper| match &paper.metric {
-        Some(key) => results.metrics.get(metric).is_some_and(|m| m.key == *key),
-        None => metric == 0,
-    };
-    let paper = results.paper.as_ref().filter(about);
-    paper.map_or(&[], |paper| &paper.results)
-}
+use super::paper::{paper_of, paper_results};
 
 /// One metric: a row per tenant, a column per configuration; totals, PV and the paper's numbers below.
 pub fn metric(results: &Results, group: &Group<'_>, position: usize) -> Markup {
@@ -65,41 +43,53 @@ pub fn metric(results: &Results, group: &Group<'_>, position: usize) -> Markup {
                         }
                     }
                 }
-                tfoot {
-                    (across(metric.total_name(), columns, group, |row| {
-                        let total = row.cells.get(position)?.total?;
-                        Some(spread(&total, |v| show(metric.unit, v)))
-                    }))
-                    @if metric.proportional {
-                        (across("PV", columns, group, |row| {
-                            Some(spread(&row.cells.get(position)?.pv?, factor))
-                        }))
-                    }
-                    @if !paper_results(results, position).is_empty() {
-                        (across("PV in the paper", columns, group, |row| {
-                            let pv = paper_of(results, position, &row.configuration.id)?.pv?;
-                            Some(html! { (factor(pv)) })
-                        }))
-                        (across("Normalised in the paper", columns, group, |row| {
-                            let paper = paper_of(results, position, &row.configuration.id)?;
-                            let values: Vec<_> = paper.normalised.iter().map(|v| factor(*v)).collect();
-                            (!values.is_empty()).then(|| html! { (values.join(" : ")) })
-                        }))
-                        (across("The paper says", columns, group, |row| {
-                            let note = &paper_of(results, position, &row.configuration.id)?.note;
-                            (!note.is_empty()).then(|| html! { (note) })
-                        }))
-                    }
-                    (across("Runs", columns, group, |row| {
-                        Some(html! {
-                            (row.measured)
-                            @if !row.failures.is_empty() { ", " (row.failures.len()) " failed" }
-                        })
-                    }))
-                }
+                tfoot { (foot(results, group, position, metric, columns)) }
             }
         }
         (elsewhere(results, group, position))
+    }
+}
+
+/// Totals, PV, the paper's numbers, and how many runs.
+fn foot(
+    results: &Results,
+    group: &Group<'_>,
+    position: usize,
+    metric: &Metric,
+    columns: usize,
+) -> Markup {
+    html! {
+        (across(metric.total_name(), columns, group, |row| {
+            let total = row.cells.get(position)?.total?;
+            Some(spread(&total, |v| show(metric.unit, v)))
+        }))
+        @if metric.proportional {
+            (across("PV", columns, group, |row| {
+                Some(spread(&row.cells.get(position)?.pv?, factor))
+            }))
+        }
+        @if !paper_results(results, position).is_empty() {
+            (across("PV in the paper", columns, group, |row| {
+                let pv = paper_of(results, position, &row.configuration.id)?.pv?;
+                Some(html! { (factor(pv)) })
+            }))
+            (across("Normalised in the paper", columns, group, |row| {
+                let paper = paper_of(results, position, &row.configuration.id)?;
+                let values: Vec<_> = paper.normalised.iter().map(|v| factor(*v)).collect();
+                (!values.is_empty()).then(|| html! { (values.join(" : ")) })
+            }))
+            (across("The paper says", columns, group, |row| {
+                let note = &paper_of(results, position, &row.configuration.id)?.note;
+                (!note.is_empty()).then(|| html! { (note) })
+            }))
+        }
+        (across("Runs", columns, group, |row| {
+            Some(html! {
+                (row.measured)
+                @if !row.failures.is_empty() { ", " (row.failures.len()) " failed" }
+            })
+        }))
+
     }
 }
 
@@ -203,71 +193,5 @@ fn spread(spread: &Spread, text: impl Fn(f64) -> String) -> Markup {
     html! {
         (text(spread.median))
         @if low != high { span.range { (low) " – " (high) } }
-    }
-}
-
-/// The timelines as numbers: how each began, went and ended.
-pub fn timelines(metric: &Metric, panels: &[(usize, &Row<'_>, Vec<Line<'_>>)]) -> Markup {
-    let lines = || {
-        panels
-            .iter()
-            .flat_map(|(_, row, lines)| lines.iter().map(|line| (*row, line)))
-    };
-    let values = lines().flat_map(|(_, line)| line.points.iter().map(|p| p.1));
-    let scale = scale(metric.unit, values.fold(0.0, f64::max));
-    let number = |value: f64| super::super::number::digits(value * scale.factor);
-    html! {
-        details {
-            summary { "These timelines as numbers" }
-            div.scroll {
-                table {
-                    caption { (metric.label) " over time" @if !scale.name.is_empty() { ", " (scale.name) } }
-                    thead {
-                        tr {
-                            th scope="col" { "Configuration" }
-                            th scope="col" { "Tenant" }
-                            @for name in ["First", "Mean", "Smallest", "Largest", "Last"] {
-                                th.number scope="col" { (name) }
-                            }
-                        }
-                    }
-                    tbody {
-                        @for (row, line) in lines() {
-                            tr {
-                                th scope="row" { (row.configuration.label) }
-                                td { (line.name) }
-                                @for value in profile(line.points) {
-                                    td.number { (number(value)) }
-                                }
-                            }
-                        }
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// First, mean, smallest, largest, last.
-fn profile(points: &[(f64, f64)]) -> [f64; 5] {
-    let values = || points.iter().map(|p| p.1);
-    let end = |point: Option<&(f64, f64)>| point.map_or(f64::NAN, |p| p.1);
-    [
-        end(points.first()),
-        values().sum::<f64>() / to_f64(points.len() as u64),
-        values().fold(f64::INFINITY, f64::min),
-        values().fold(f64::NEG_INFINITY, f64::max),
-        end(points.last()),
-    ]
-}
-
-impl Metric {
-    /// What the tenants' values make together.
-    pub fn total_name(&self) -> &'static str {
-        match self.total {
-            Total::Sum => "Total",
-            Total::Mean => "Mean",
-            Total::Whole => "The run as a whole",
-        }
     }
 }

@@ -1,4 +1,4 @@
-//! What the host and the guest's runner say to each other: one JSON document a line, over a
+//! The protocol between the host and the guest's runner: one JSON document a line, over a
 //! virtio-serial port.
 
 use std::collections::BTreeMap;
@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::experiment::{Configuration, Experiment};
 use crate::report::schema::{Curve, Series, TenantValues};
-use crate::vm::Throttle;
+use crate::spec::Throttle;
 
 /// The port's name, under `/sys/class/virtio-ports/*/name` in the guest.
 pub const PORT: &str = "org.justitia.lab";
 
-/// How often the guest shows that it lives, in seconds.
-pub const BEAT_SECONDS: u64 = 1;
+/// The interval of the guest's heartbeats, in seconds.
+pub const HEARTBEAT_SECONDS: u64 = 1;
 
 /// Where the guest has an experiment's files.
 pub const FILES: &str = "/run/lab/files";
@@ -23,17 +23,17 @@ pub const CHUNK: usize = 1 << 20;
 
 /// From the host.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct ToGuest {
-    /// Which request this is, or which one it answers an [`Event`] of.
+pub struct HostMessage {
+    /// The request's number; of [`Request::Done`], the number of the request whose [`Event`] it answers.
     pub id: u64,
-    /// What is asked.
-    pub ask: Ask,
+    /// What is requested.
+    pub request: Request,
 }
 
-/// What the host asks.
+/// What the host requests.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Ask {
+pub enum Request {
     /// Run a shell script in the root cgroup.
     Sh {
         /// For `sh -c`.
@@ -60,19 +60,19 @@ pub enum Ask {
         offset: u64,
     },
     /// Run an experiment with one configuration.
-    Run(Box<Plan>),
-    /// The host did what an event asked for.
+    Run(Box<RunRequest>),
+    /// The host did what an event requested.
     Done,
 }
 
 /// One run of an experiment.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Plan {
-    /// Which.
+pub struct RunRequest {
+    /// The experiment.
     pub experiment: Experiment,
-    /// With whom.
+    /// The configuration.
     pub configuration: Configuration,
-    /// With or without MGLRU; as the kernel comes when absent.
+    /// With or without MGLRU; the kernel's default when absent.
     pub mglru: Option<bool>,
     /// The workloads' seed.
     pub seed: u64,
@@ -80,14 +80,14 @@ pub struct Plan {
 
 /// What a run measured.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Measured {
+pub struct Measurements {
     /// Whether MGLRU was on; absent where the kernel has none.
     pub mglru: Option<bool>,
     /// Each tenant's values.
     pub tenants: Vec<TenantValues>,
-    /// The run's, as a whole.
+    /// The values of the run as a whole.
     pub values: BTreeMap<String, f64>,
-    /// How it went.
+    /// The tenants' values over time.
     pub timeline: Vec<Series>,
     /// The tenants' miss-ratio curves at the end.
     pub curves: Vec<Curve>,
@@ -96,34 +96,34 @@ pub struct Measured {
 /// From the guest.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum FromGuest {
+pub enum GuestMessage {
     /// The first message.
-    Hello {
+    Ready {
         /// `uname -r`.
         kernel: String,
     },
-    /// It lives.
-    Beat,
+    /// The guest is alive.
+    Heartbeat,
     /// The end of a request.
-    Answer {
-        /// Which.
+    Response {
+        /// The request's number.
         id: u64,
-        /// What came of it; an error as text.
-        result: Result<Answer, String>,
+        /// Its result; an error as text.
+        result: Result<Response, String>,
     },
-    /// Something on the way to an answer.
+    /// Something before the end of a request.
     Event {
-        /// Of which request.
+        /// The request's number.
         id: u64,
-        /// What.
+        /// What happened.
         event: Event,
     },
 }
 
-/// What came of a request.
+/// The result of a request.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Answer {
+pub enum Response {
     /// The script's end.
     Sh(ShResult),
     /// A part was written.
@@ -131,7 +131,7 @@ pub enum Answer {
     /// A part was read, in base64; empty at the file's end.
     Pulled(String),
     /// The experiment ran.
-    Ran(Box<Measured>),
+    Ran(Box<Measurements>),
 }
 
 /// What a script printed and how it ended.
@@ -147,12 +147,12 @@ pub struct ShResult {
     pub stderr: String,
 }
 
-/// Something on the way.
+/// Something before the end of a request.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
     /// What is going on now, for people.
     Progress(String),
-    /// Make the disk so fast. The guest waits for [`Ask::Done`].
+    /// Set the disk's speed. The guest waits for [`Request::Done`].
     Disk(Throttle),
 }

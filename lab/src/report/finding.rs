@@ -1,134 +1,12 @@
-//! What was found, in a sentence, and whether the goals were reached.
+//! What was found, in a sentence or two.
 
 use super::number::{change, factor, show};
-use super::schema::{Goal, Measure, Metric, Results, Unit};
-use super::spread::Spread;
-use super::summary::{Cell, Group, Row};
+use super::schema::{Goal, Measure, Metric, Results};
+use super::summary::{Cell, Group, Row, paired};
 
 /// The product's own configuration, whose results the findings are about; the last if it did not
 /// take part.
 const SUBJECT: &str = "justitia";
-
-/// How a goal stands in one group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// The better bound holds too.
-    Stretch,
-    /// The bound holds.
-    Reached,
-    /// It does not.
-    Missed,
-    /// There is nothing to judge by.
-    Unknown,
-}
-
-impl Verdict {
-    /// In a word.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Stretch => "reached, and the stretch",
-            Self::Reached => "reached",
-            Self::Missed => "missed",
-            Self::Unknown => "not measured",
-        }
-    }
-}
-
-/// A goal in one group, with what was measured for it.
-#[derive(Debug)]
-pub struct Judged {
-    /// What it is about, in words.
-    pub what: String,
-    /// What was measured, in words.
-    pub found: String,
-    /// The bound, in words.
-    pub must: String,
-    /// The better bound, in words; empty if there is none.
-    pub stretch: String,
-    /// How it stands.
-    pub verdict: Verdict,
-}
-
-/// The goals of an experiment in one group.
-pub fn judge(results: &Results, group: &Group<'_>) -> Vec<Judged> {
-    results
-        .goals
-        .iter()
-        .filter_map(|goal| judge_one(results, group, goal))
-        .collect()
-}
-
-fn judge_one(results: &Results, group: &Group<'_>, goal: &Goal) -> Option<Judged> {
-    let position = results.metrics.iter().position(|m| m.key == goal.metric)?;
-    let metric = results.metrics.get(position)?;
-    let row = |id: &str| group.rows.iter().find(|row| row.configuration.id == id);
-    let own_row = row(&goal.configuration)?;
-    let cell_of = |id: &str| row(id)?.cells.get(position);
-    let label_of = |id: &str| {
-        row(id)
-            .map_or(id, |row| &*row.configuration.label)
-            .to_owned()
-    };
-    let own = own_row.cells.get(position)?;
-    let paired = |other: &str, f: fn(f64, f64) -> f64| pairs(own, cell_of(other)?, f);
-    let (value, aspect) = match &goal.measure {
-        Measure::Pv => (own.pv, "PV".to_owned()),
-        Measure::Total => (own.total, String::new()),
-        Measure::TotalAgainst(other) => (
-            paired(other, |own, other| own / other),
-            format!("against {}", label_of(other)),
-        ),
-        Measure::TimesAgainst(other) => (
-            paired(other, |own, other| own / other),
-            format!("times {}", label_of(other)),
-        ),
-        Measure::LostAgainst(other) => (
-            paired(other, |own, other| other - own),
-            format!("lost against {}", label_of(other)),
-        ),
-    };
-    let upper = !matches!(goal.measure, Measure::TotalAgainst(_));
-    let holds = |bound: f64, value: f64| {
-        if upper {
-            value <= bound
-        } else {
-            value >= bound
-        }
-    };
-    let word = |value: f64| match goal.measure {
-        Measure::Pv | Measure::TimesAgainst(_) => factor(value),
-        Measure::TotalAgainst(_) => show(Unit::Ratio, value),
-        Measure::Total | Measure::LostAgainst(_) => show(metric.unit, value),
-    };
-    let bound = |value: f64| format!("{} {}", if upper { "≤" } else { "≥" }, word(value));
-    Some(Judged {
-        what: [&own_row.configuration.label, &metric.label, &aspect]
-            .map(|part| part.as_str())
-            .into_iter()
-            .filter(|part| !part.is_empty())
-            .collect::<Vec<_>>()
-            .join(", "),
-        found: value.map_or("not measured".into(), |v| word(v.median)),
-        must: bound(goal.must),
-        stretch: goal.stretch.map(bound).unwrap_or_default(),
-        verdict: match value.map(|v| v.median) {
-            None => Verdict::Unknown,
-            Some(v) if !holds(goal.must, v) => Verdict::Missed,
-            Some(v) if goal.stretch.is_some_and(|bound| holds(bound, v)) => Verdict::Stretch,
-            Some(_) => Verdict::Reached,
-        },
-    })
-}
-
-/// A comparison repeat by repeat: configurations of the same repeat ran on the same machine state.
-fn pairs(own: &Cell, other: &Cell, f: fn(f64, f64) -> f64) -> Option<Spread> {
-    let total_of = |repeat| other.totals.iter().find(|(r, _)| *r == repeat);
-    Spread::of(
-        own.totals
-            .iter()
-            .filter_map(|(repeat, own)| Some(f(*own, total_of(*repeat)?.1))),
-    )
-}
 
 /// What was found, in one or two sentences.
 pub fn finding(results: &Results, group: &Group<'_>) -> String {
@@ -193,7 +71,7 @@ fn proportion(label: &str, metric: &Metric, own: &Cell, baseline: Option<&Row<'_
         if let Some(base) = cell.pv {
             text.push_str(&format!(", {other} {}", factor(base.median)));
         }
-        if let Some(ratio) = pairs(own, cell, |own, other| own / other) {
+        if let Some(ratio) = paired(own, cell, |own, other| own / other) {
             let change = change(ratio.median - 1.0);
             text.push_str(&format!("; in total {change} {other}"));
         }

@@ -1,4 +1,4 @@
-//! How a run goes over time: a thread that looks at every tenant a few times a second.
+//! The tenants' values over time: a thread that samples every tenant a few times a second.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,22 +9,22 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow};
 use justitia_share::num::to_f64;
 
+use super::app_counters::AppCounters;
 use super::cgroup::{Cgroup, Transfer};
-use super::probes::Seen;
 use crate::report::schema::Series;
 
-/// How often it looks.
+/// The sampling interval.
 const PERIOD: Duration = Duration::from_millis(500);
 
-/// Looks until it is asked for what it has seen.
-pub struct Sampler {
+/// Samples until it is stopped.
+pub struct TimelineSampler {
     begin: Instant,
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Result<Vec<Series>>>,
 }
 
-/// What is followed of a tenant.
-struct Watched {
+/// A tenant, and its counters in the sample before.
+struct Sampled {
     name: String,
     cgroup: Cgroup,
     at: Instant,
@@ -32,12 +32,12 @@ struct Watched {
     device: Transfer,
 }
 
-impl Sampler {
-    /// Begins. The whole runs' time counts from `begin`.
+impl TimelineSampler {
+    /// Begins. Time counts from `begin`.
     pub fn start(tenants: impl Iterator<Item = (String, Cgroup)>, begin: Instant) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let watched: Vec<Watched> = tenants
-            .map(|(name, cgroup)| Watched {
+        let sampled: Vec<Sampled> = tenants
+            .map(|(name, cgroup)| Sampled {
                 name,
                 cgroup,
                 at: begin,
@@ -47,7 +47,7 @@ impl Sampler {
             .collect();
         let thread = std::thread::spawn({
             let stop = Arc::clone(&stop);
-            move || watch(watched, begin, &stop)
+            move || sample(sampled, begin, &stop)
         });
         Self {
             begin,
@@ -56,7 +56,7 @@ impl Sampler {
         }
     }
 
-    /// Ends, with what was seen since `from`, from which time counts.
+    /// Ends, and returns the samples since `from`, with their time from there.
     pub fn finish(self, from: Instant) -> Result<Vec<Series>> {
         self.stop.store(true, Ordering::Relaxed);
         let mut series = self
@@ -74,13 +74,13 @@ impl Sampler {
     }
 }
 
-fn watch(mut watched: Vec<Watched>, begin: Instant, stop: &AtomicBool) -> Result<Vec<Series>> {
+fn sample(mut sampled: Vec<Sampled>, begin: Instant, stop: &AtomicBool) -> Result<Vec<Series>> {
     let mut series: BTreeMap<(&str, String), Vec<(f64, f64)>> = BTreeMap::new();
     let mut next = begin;
-    let mut before = Seen::default();
+    let mut before = AppCounters::default();
     while !stop.load(Ordering::Relaxed) {
-        let seen = Seen::now()?;
-        for tenant in &mut watched {
+        let counters = AppCounters::sample()?;
+        for tenant in &mut sampled {
             let pages = tenant.cgroup.file_pages()?;
             let application = tenant.cgroup.application()?;
             let device = tenant.cgroup.device()?;
@@ -89,9 +89,8 @@ fn watch(mut watched: Vec<Watched>, begin: Instant, stop: &AtomicBool) -> Result
             let seconds = (now - tenant.at).as_secs_f64().max(1e-3);
             let rate =
                 |now: Transfer, before: Transfer| to_f64(now.since(before).total()) / seconds;
-            // Where no probes run, the processes' own counts: one that ends takes its own with it, which counts as
-            // nothing.
-            let bandwidth = match seen.bytes(&tenant.name, &before) {
+            // Where no probes run, the processes' own counters. Those of a process that ends are lost.
+            let bandwidth = match counters.bytes(&tenant.name, &before) {
                 Some(bytes) => to_f64(bytes) / seconds,
                 None => rate(application, tenant.application),
             };
@@ -99,7 +98,7 @@ fn watch(mut watched: Vec<Watched>, begin: Instant, stop: &AtomicBool) -> Result
                 ("pages", Some(to_f64(pages).round())),
                 ("bandwidth", Some(bandwidth.round())),
                 ("device", Some(rate(device, tenant.device).round())),
-                ("hit_ratio", seen.hit_ratio(&tenant.name, &before)),
+                ("hit_ratio", counters.hit_ratio(&tenant.name, &before)),
             ] {
                 if let Some(value) = value {
                     let points = series.entry((metric, tenant.name.clone())).or_default();
@@ -110,7 +109,7 @@ fn watch(mut watched: Vec<Watched>, begin: Instant, stop: &AtomicBool) -> Result
             tenant.application = application;
             tenant.device = device;
         }
-        before = seen;
+        before = counters;
         next += PERIOD;
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
     }

@@ -1,5 +1,5 @@
-//! What the tenants' applications get, as the agent's probes see it. For configurations without an agent one
-//! observes: it changes nothing, and costs all of them the same.
+//! What the tenants' applications read and write, as the agent's probes count it. In configurations without an agent,
+//! one runs that only observes: it changes nothing, and costs all configurations the same.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,15 +12,15 @@ use crate::report::schema::Curve;
 
 const SOCKET: &str = "/run/justitia/justitia.sock";
 
-/// What was seen at one moment, by the tenant's name. Empty where no probes run.
+/// The counters at one moment, by the tenant's name. Empty where no probes run.
 #[derive(Clone, Debug, Default)]
-pub struct Seen(BTreeMap<String, AppStatus>);
+pub struct AppCounters(BTreeMap<String, AppStatus>);
 
-impl Seen {
+impl AppCounters {
     /// Asks the agent.
-    pub fn now() -> Result<Self> {
+    pub fn sample() -> Result<Self> {
         Ok(Self(
-            ask()?
+            status()?
                 .tenants
                 .into_iter()
                 .filter_map(|tenant| Some((tenant.path, tenant.app?)))
@@ -28,16 +28,16 @@ impl Seen {
         ))
     }
 
-    /// Bytes that a tenant's applications have read and written since an earlier look, by whatever calls; `None`
-    /// where nobody saw it.
+    /// Bytes that a tenant's applications have read and written since an earlier sample, by whatever calls; `None`
+    /// where they were not counted.
     pub fn bytes(&self, tenant: &str, before: &Self) -> Option<u64> {
         let sum = |app: &AppStatus| app.read_bytes + app.write_bytes;
         let (now, then) = (self.0.get(tenant)?, before.0.get(tenant)?);
         Some(sum(now).saturating_sub(sum(then)))
     }
 
-    /// The part of what a tenant has read since an earlier look that no device had to deliver; `None` where it
-    /// has read nothing through the page cache, or nobody saw it.
+    /// The part of what a tenant has read since an earlier sample that no device had to deliver; `None` where it
+    /// has read nothing through the page cache, or was not counted.
     pub fn hit_ratio(&self, tenant: &str, before: &Self) -> Option<f64> {
         let (now, then) = (self.0.get(tenant)?, before.0.get(tenant)?);
         ratio(
@@ -48,7 +48,7 @@ impl Seen {
 
     /// The hit ratio of all tenants together.
     pub fn overall_hit_ratio(&self, before: &Self) -> Option<f64> {
-        let sum = |seen: &Self, of: fn(&AppStatus) -> u64| seen.0.values().map(of).sum::<u64>();
+        let sum = |sample: &Self, of: fn(&AppStatus) -> u64| sample.0.values().map(of).sum::<u64>();
         let since = |of| sum(self, of).saturating_sub(sum(before, of));
         ratio(
             since(|app: &AppStatus| app.cached_read_bytes),
@@ -68,10 +68,10 @@ pub fn curves() -> Result<Vec<Curve>> {
                 .collect(),
         })
     };
-    Ok(ask()?.tenants.into_iter().filter_map(of).collect())
+    Ok(status()?.tenants.into_iter().filter_map(of).collect())
 }
 
-fn ask() -> Result<Status> {
+fn status() -> Result<Status> {
     client::ask(Path::new(SOCKET)).with_context(|| format!("asking the agent at {SOCKET}"))
 }
 

@@ -1,0 +1,63 @@
+//! What a definition must satisfy beyond its syntax.
+
+mod measured;
+mod phases;
+mod problem;
+mod tenants;
+
+use super::definition::Experiment;
+use super::source::Place;
+use crate::spec::Filesystem;
+pub use problem::Problem;
+use problem::problem;
+
+/// mkfs.ext4 makes no smaller journal, bytes.
+const SMALLEST_JOURNAL: u64 = 4 << 20;
+
+/// Finds the first problem.
+pub fn check(experiment: &Experiment) -> Result<(), Problem> {
+    measured::configurations(experiment)?;
+    measured::metrics(experiment)?;
+    measured::goals(experiment)?;
+    journal(experiment)?;
+    if experiment.contention.is_some() {
+        return contention(experiment);
+    }
+    if experiment.scale.is_some() {
+        return Ok(());
+    }
+    tenants::files(experiment)?;
+    tenants::tenants(experiment)?;
+    phases::phases(experiment)
+}
+
+fn contention(experiment: &Experiment) -> Result<(), Problem> {
+    let workloads = experiment
+        .contention
+        .iter()
+        .flat_map(|contention| [("prepare", &contention.prepare), ("run", &contention.run)]);
+    for (key, name) in workloads {
+        if !experiment.workload.contains_key(name) {
+            return problem(
+                Place::within("contention", key),
+                format!("expected a workload named {name:?}, found none"),
+            );
+        }
+    }
+    Ok(())
+}
+
+fn journal(experiment: &Experiment) -> Result<(), Problem> {
+    let (journal, disk) = (experiment.disk.journal.0, &experiment.disk);
+    let fits = (SMALLEST_JOURNAL..=disk.size.0 / 2).contains(&journal);
+    if journal == 0 || (disk.filesystem == Filesystem::Ext4 && fits) {
+        return Ok(());
+    }
+    problem(
+        Place::within("disk", "journal"),
+        format!(
+            "expected ext4, and 4MiB to half of the disk, found {} with {journal} bytes",
+            disk.filesystem
+        ),
+    )
+}

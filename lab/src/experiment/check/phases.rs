@@ -1,0 +1,114 @@
+//! The phases, against what else the definition has.
+
+use super::super::definition::{Experiment, Workload};
+use super::super::phase::{OUTSIDER, Phase, RunPhase};
+use super::super::source::Place;
+use super::problem::{Problem, problem};
+use super::tenants;
+use crate::report::schema::{Metric, Total};
+
+pub fn phases(experiment: &Experiment) -> Result<(), Problem> {
+    if experiment.phase.is_empty() {
+        return problem(
+            Place::top("phase"),
+            "expected at least one phase, found none",
+        );
+    }
+    for (index, phase) in experiment.phase.iter().enumerate() {
+        let place = || Place::Item("phase", index);
+        names(experiment, phase, &place)?;
+        match phase {
+            Phase::Run(run) => running(experiment, run, &place)?,
+            Phase::Record { key } => {
+                if !experiment.metrics().iter().any(|metric| metric.key == *key) {
+                    return problem(
+                        place(),
+                        format!("expected a metric of this experiment, found {key:?}"),
+                    );
+                }
+            }
+            Phase::Sample { key: Some(key), .. } => whole_metric(experiment, key, place())?,
+            Phase::Weights { to } => {
+                for weight in to.values() {
+                    tenants::weight(*weight, place())?;
+                }
+            }
+            Phase::Sample { key: None, .. }
+            | Phase::Sync
+            | Phase::Wait { .. }
+            | Phase::Stop { .. }
+            | Phase::Disk { .. } => {}
+        }
+    }
+    Ok(())
+}
+
+/// The tenants that a phase names.
+fn names(experiment: &Experiment, phase: &Phase, place: &dyn Fn() -> Place) -> Result<(), Problem> {
+    let named: Vec<&String> = match phase {
+        Phase::Run(run) => run.tenants.iter().collect(),
+        Phase::Stop { tenants } => tenants.iter().collect(),
+        Phase::Weights { to } => to.keys().collect(),
+        _ => Vec::new(),
+    };
+    let outsider_allowed = !matches!(phase, Phase::Weights { .. });
+    let known = |name: &str| {
+        experiment.tenant.iter().any(|tenant| tenant.name == name)
+            || (name == OUTSIDER && outsider_allowed)
+    };
+    match named.into_iter().find(|name| !known(name)) {
+        None => Ok(()),
+        Some(name) => problem(
+            place(),
+            format!("expected a tenant or {OUTSIDER:?}, found {name:?}"),
+        ),
+    }
+}
+
+fn running(
+    experiment: &Experiment,
+    run: &RunPhase,
+    place: &dyn Fn() -> Place,
+) -> Result<(), Problem> {
+    let name = &run.workload;
+    tenants::workload(experiment, name, place())?;
+    if let Some(key) = &run.key {
+        whole_metric(experiment, key, place())?;
+        if !run.measured || run.background {
+            return problem(
+                place(),
+                format!("expected measured = true and no background for as = {key:?}"),
+            );
+        }
+    }
+    if run.seconds.is_some() {
+        return Ok(());
+    }
+    if run.background && run.measured {
+        return problem(
+            place(),
+            "expected seconds for what is measured in the background, found none",
+        );
+    }
+    let workload = experiment.workload.get(name);
+    if workload.is_some_and(Workload::uses_seconds) {
+        return problem(
+            place(),
+            format!("expected seconds, which workload {name:?} uses, found none"),
+        );
+    }
+    Ok(())
+}
+
+/// A key under which a phase records something of the run as a whole.
+fn whole_metric(experiment: &Experiment, key: &str, place: Place) -> Result<(), Problem> {
+    let metrics = experiment.metrics();
+    let whole = |metric: &&Metric| metric.total == Total::Whole;
+    if metrics.iter().filter(whole).any(|metric| metric.key == key) {
+        return Ok(());
+    }
+    problem(
+        place,
+        format!("expected a metric of this experiment whose total is \"whole\", found {key:?}"),
+    )
+}

@@ -1,0 +1,133 @@
+//! Finding, reading and checking definitions.
+
+use std::borrow::Cow;
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow, bail};
+use justitia_agent::regular;
+
+use super::check;
+use super::definition::Experiment;
+use super::renamed::rename;
+use super::shipped::{EXPERIMENTS, TRACES};
+use super::source::Source;
+
+/// The largest definition, and the largest file of one, in bytes: files lie in the guest's memory.
+const LARGEST_FILE: u64 = 128 << 20;
+
+/// What a file of an experiment holds.
+pub type Content = Cow<'static, [u8]>;
+
+impl Experiment {
+    /// Reads and checks a definition. Errors say the file and the line.
+    ///
+    /// With `base = "NAME"` it takes everything from the shipped experiment of this name, and each of its own keys
+    /// replaces that of the base. Of a table (`[disk]`, `[workload]`) single keys are replaced: `[workload.fill]`
+    /// replaces the workload `fill` and leaves the others. An array is replaced as a whole: one `[[phase]]`, and none
+    /// of the base's phases is left.
+    ///
+    /// # Errors
+    /// It is no TOML, has a wrong key or value, or bases that build on each other.
+    pub fn parse(name: &str, file: &str, text: &str) -> Result<Self> {
+        Self::read(name, &Source::load(file, text, &shipped)?)
+    }
+
+    fn read(name: &str, source: &Source) -> Result<Self> {
+        let mut old_names = Vec::new();
+        let table = source.merge(&mut |table| old_names.extend(rename(table)))?;
+        for name in old_names {
+            eprintln!(
+                "{}: {:?} is now {:?}; the old name goes with the next release",
+                source.at(name.byte),
+                name.old,
+                name.new
+            );
+        }
+        let mut experiment: Self = source.read(table.clone())?;
+        name.clone_into(&mut experiment.name);
+        check::check(&experiment)
+            .map_err(|problem| source.error_at(table.get_ref(), &problem.place, &problem.what))?;
+        Ok(experiment)
+    }
+
+    /// The shipped experiment of this name, or the file at this path. A base of a file may also be the name of a
+    /// `.toml` file in the same directory.
+    ///
+    /// # Errors
+    /// There is none, or it is wrong: see [`Experiment::parse`].
+    pub fn find(name: &str) -> Result<Self> {
+        let path = Path::new(name);
+        if path.extension().is_none_or(|ending| ending != "toml") {
+            let (file, text) = shipped(name)?;
+            return Self::parse(name, &file, &text);
+        }
+        let dir = path.parent().unwrap_or(Path::new(""));
+        let beside = |base: &str| match Path::new(base) {
+            path if path.extension().is_none_or(|ending| ending != "toml") => shipped(base),
+            path if path.components().count() == 1 => {
+                let path = dir.join(path);
+                Ok((path.display().to_string(), text_of(&path)?))
+            }
+            _ => bail!("expected a file in the same directory, found {base:?}"),
+        };
+        let source = Source::load(name, &text_of(path)?, &beside)?;
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+        let mut experiment = Self::read(&stem, &source)?;
+        dir.clone_into(&mut experiment.dir);
+        // Everything is checked before anything runs.
+        experiment.contents().with_context(|| name.to_owned())?;
+        Ok(experiment)
+    }
+
+    /// Every shipped experiment.
+    ///
+    /// # Errors
+    /// One is wrong: see [`Experiment::parse`].
+    pub fn shipped() -> Result<Vec<Self>> {
+        EXPERIMENTS
+            .iter()
+            .map(|(name, _)| Self::find(name))
+            .collect()
+    }
+
+    /// Its files' contents, by name.
+    ///
+    /// # Errors
+    /// A file cannot be read, or is too large for a guest.
+    pub fn contents(&self) -> Result<Vec<(&str, Content)>> {
+        let content = |path: &Path| -> Result<Content> {
+            let trace = TRACES.iter().find(|(name, _)| Path::new(name) == path);
+            if let Some((_, text)) = trace {
+                return Ok(Cow::Borrowed(text.as_bytes()));
+            }
+            let path = self.dir.join(path);
+            let reading = || format!("reading {}", path.display());
+            let content = regular::read(&path, LARGEST_FILE).with_context(reading)?;
+            Ok(Cow::Owned(content))
+        };
+        self.files
+            .iter()
+            .map(|(name, path)| Ok((name.as_str(), content(path)?)))
+            .collect()
+    }
+}
+
+/// The file and the text of a shipped experiment.
+fn shipped(name: &str) -> Result<(String, String)> {
+    match EXPERIMENTS.iter().find(|(shipped, _)| *shipped == name) {
+        Some((_, text)) => Ok((format!("lab/experiments/{name}.toml"), (*text).to_owned())),
+        None => {
+            let names: Vec<&str> = EXPERIMENTS.iter().map(|(name, _)| *name).collect();
+            Err(anyhow!(
+                "expected an experiment ({}) or the path of a .toml file, found {name:?}",
+                names.join(", ")
+            ))
+        }
+    }
+}
+
+fn text_of(path: &Path) -> Result<String> {
+    let reading = || format!("reading {}", path.display());
+    let text = regular::read(path, LARGEST_FILE).with_context(reading)?;
+    String::from_utf8(text).with_context(reading)
+}

@@ -1,0 +1,118 @@
+//! What an experiment measures.
+
+use serde::{Deserialize, Serialize};
+
+use crate::report::schema::{Metric, Total, Unit};
+
+/// What is measured: a quantity that the lab knows, or one that a phase records under a name of
+/// its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum MetricName {
+    /// `bandwidth`, `pages`, `hit_ratio`, `device` …
+    Known(String),
+    /// Described in full.
+    Own(Metric),
+}
+
+impl MetricName {
+    /// Its description; `None` for an unknown name.
+    #[must_use]
+    pub fn describe(&self) -> Option<Metric> {
+        match self {
+            Self::Known(key) => known(key),
+            Self::Own(metric) => Some(metric.clone()),
+        }
+    }
+}
+
+/// Key, label, unit, whether it ought to follow the weights, and what the tenants' values make together.
+type Known = (&'static str, &'static str, Unit, bool, Total);
+
+const KNOWN: [Known; 15] = {
+    use Total::{Mean, Sum, Whole};
+    use Unit::{Bytes, BytesPerSecond, Count, PerSecond, Ratio, Seconds};
+    [
+        (
+            "bandwidth",
+            "Application bandwidth",
+            BytesPerSecond,
+            true,
+            Sum,
+        ),
+        ("pages", "File pages kept", Bytes, true, Sum),
+        ("hit_ratio", "Hit ratio", Ratio, false, Mean),
+        (
+            "overall_hit_ratio",
+            "Hit ratio of all together",
+            Ratio,
+            false,
+            Whole,
+        ),
+        ("device", "Device bandwidth", BytesPerSecond, true, Sum),
+        ("operations", "Operations", PerSecond, true, Sum),
+        (
+            "misallocated",
+            "Misallocated bandwidth",
+            Ratio,
+            false,
+            Whole,
+        ),
+        (
+            "pv_sampled",
+            "PV among the tenants that do I/O",
+            Count,
+            false,
+            Whole,
+        ),
+        ("agent_cpu", "Agent's CPU, quiet", Ratio, false, Mean),
+        (
+            "agent_cpu_contended",
+            "Agent's CPU, some contend for the disk",
+            Ratio,
+            false,
+            Mean,
+        ),
+        (
+            "agent_cpu_pressure",
+            "Agent's CPU, under pressure",
+            Ratio,
+            false,
+            Mean,
+        ),
+        (
+            "agent_loop_pressure",
+            "The same, without the kernel's work of reclaiming",
+            Ratio,
+            false,
+            Mean,
+        ),
+        (
+            "contention",
+            "Contended lock acquisitions per second",
+            PerSecond,
+            false,
+            Mean,
+        ),
+        (
+            "contention_wait",
+            "Time waited for locks, per second",
+            Seconds,
+            false,
+            Mean,
+        ),
+        ("agent_memory", "Agent's memory", Bytes, false, Mean),
+    ]
+};
+
+fn known(key: &str) -> Option<Metric> {
+    let known = KNOWN.into_iter().find(|(known, ..)| *known == key)?;
+    let (key, label, unit, proportional, total) = known;
+    Some(Metric {
+        key: key.to_owned(),
+        label: label.to_owned(),
+        unit,
+        proportional,
+        total,
+    })
+}

@@ -1,0 +1,138 @@
+//! What happens in an experiment, step by step.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::bytes::Bytes;
+
+/// The name under which phases refer to the processes outside any tenant, in the root cgroup.
+pub const OUTSIDER: &str = "outsider";
+
+/// Something that happens.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Phase {
+    /// A workload runs in tenants, all together, to its end.
+    Run(RunPhase),
+    /// All dirty pages are written back, the disk without throttle.
+    Sync,
+    /// The tenants' file pages are recorded, under this metric.
+    Record {
+        /// The metric's key.
+        #[serde(default = "pages", rename = "as")]
+        key: String,
+    },
+    /// Time passes.
+    Wait {
+        /// How much.
+        seconds: u64,
+    },
+    /// Time passes, while the split of the applications' bandwidth among the tenants in which something runs is
+    /// sampled. Over all such phases together, every tenant's `bandwidth` is recorded, and of the run `misallocated`
+    /// (the part of the bandwidth that tenants have above their share) and `pv_sampled` (the PV among the tenants in
+    /// which something runs), both the means of the phases.
+    Sample {
+        /// How much.
+        seconds: u64,
+        /// Records the settling times of this phase, in seconds: under this key until at most a tenth of the
+        /// bandwidth was misallocated, under the key with `_each` until every tenant was within a tenth of its own
+        /// share; the phase's length where that never came. A window of one second counts, and the split must hold
+        /// for two seconds; what is missing of nine tenths of the total before the phase counts as misallocated.
+        /// With `_wide` the first, but with a window of two seconds; with `_pv` and `_total` the phase's PV and its
+        /// total bandwidth in bytes per second.
+        #[serde(default, rename = "as")]
+        key: Option<String>,
+    },
+    /// What runs in these tenants ends.
+    Stop {
+        /// Which.
+        #[serde(rename = "in")]
+        tenants: Vec<String>,
+    },
+    /// The tenants' weights change.
+    Weights {
+        /// The new ones, by tenant.
+        to: BTreeMap<String, u64>,
+    },
+    /// The disk becomes faster or slower. The next `sample` expects a total bandwidth changed by the same factor.
+    Disk {
+        /// Its new speed, reads and writes together.
+        bytes_per_second: Bytes,
+    },
+}
+
+/// A workload that runs in tenants.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunPhase {
+    /// Its name.
+    pub workload: String,
+    /// In which tenants, or `outsider`; all tenants when absent.
+    #[serde(default, rename = "in")]
+    pub tenants: Vec<String>,
+    /// For how long: the value of `{seconds}`, and the time that bandwidth is computed over.
+    #[serde(default)]
+    pub seconds: Option<u64>,
+    /// Seconds before those that are not counted: the value of `{ramp}`. A control loop's transient is
+    /// an experiment of its own.
+    #[serde(default)]
+    pub ramp: u64,
+    /// Whether the disk is throttled; populating may run without.
+    #[serde(default = "yes")]
+    pub throttle: bool,
+    /// Whether bandwidth, operations, hit ratio and device are those of this phase.
+    #[serde(default)]
+    pub measured: bool,
+    /// Whether the next phase begins at once, while this one goes on until a `stop` or the end.
+    #[serde(default)]
+    pub background: bool,
+    /// Records the total bandwidth of all tenants under this key, too, as the run's.
+    #[serde(default, rename = "as")]
+    pub key: Option<String>,
+    /// Fails the run if the phase is not over after so many seconds.
+    #[serde(default = "two_minutes")]
+    pub timeout: u64,
+}
+
+impl RunPhase {
+    /// Whether the workload runs in this tenant.
+    #[must_use]
+    pub fn includes(&self, tenant: &str) -> bool {
+        self.tenants.is_empty() || self.tenants.iter().any(|name| name == tenant)
+    }
+
+    /// Whether the workload runs outside any tenant, too.
+    #[must_use]
+    pub fn includes_outsider(&self) -> bool {
+        self.tenants.iter().any(|name| name == OUTSIDER)
+    }
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn two_minutes() -> u64 {
+    120
+}
+
+fn pages() -> String {
+    "pages".to_owned()
+}
+
+impl std::fmt::Display for Phase {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Run(run) if run.tenants.is_empty() => write!(f, "{}", run.workload),
+            Self::Run(run) => write!(f, "{} in {}", run.workload, run.tenants.join(", ")),
+            Self::Sync => f.write_str("writing back"),
+            Self::Record { key } => write!(f, "recording {key}"),
+            Self::Wait { seconds } => write!(f, "waiting {seconds} s"),
+            Self::Sample { seconds, .. } => write!(f, "sampling {seconds} s"),
+            Self::Stop { tenants } => write!(f, "stopping {}", tenants.join(", ")),
+            Self::Weights { .. } => f.write_str("changing weights"),
+            Self::Disk { .. } => f.write_str("changing the disk's speed"),
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! A definition as it is written: its own text and those of the definitions that it builds on, and the table that they
+//! make together, of which every part knows its file and line.
+
+use anyhow::{Result, anyhow};
+use serde::Deserialize;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// The key that names the definition to build on.
+const BASE: &str = "base";
+
+/// The texts of a definition: its own, that of its base, that of the base's base, and so on.
+pub struct Source {
+    texts: Vec<Text>,
+}
+
+struct Text {
+    file: String,
+    /// The text after as many line ends as the texts before have bytes: a byte's position says the text, too.
+    padded: String,
+    /// Where the text begins in `padded`.
+    begin: usize,
+}
+
+/// A part of a definition.
+#[derive(Debug)]
+pub enum Place {
+    /// A key, after the keys of the tables that it is in.
+    Key(Vec<String>),
+    /// An element of an array at the top level: `[[phase]]` number so many, from 0.
+    Item(&'static str, usize),
+}
+
+impl Place {
+    /// A key at the top level.
+    pub fn top(key: &str) -> Self {
+        Self::Key(vec![key.to_owned()])
+    }
+
+    /// A key of a table at the top level.
+    pub fn within(table: &str, key: &str) -> Self {
+        Self::Key(vec![table.to_owned(), key.to_owned()])
+    }
+}
+
+impl Source {
+    /// The definition and all that it builds on. `find` returns the file and the text of a base by its name.
+    pub fn load(
+        file: &str,
+        text: &str,
+        find: &dyn Fn(&str) -> Result<(String, String)>,
+    ) -> Result<Self> {
+        let mut source = Self { texts: Vec::new() };
+        source.push(file, text);
+        while let Some((name, byte)) = source.last_base()? {
+            let (file, text) =
+                find(&name).map_err(|error| source.error(byte, &format!("{error:#}")))?;
+            if source.texts.iter().any(|text| text.file == file) {
+                return Err(source.error(
+                    byte,
+                    &format!(
+                        "expected a base that does not build on this experiment, found {name:?}"
+                    ),
+                ));
+            }
+            source.push(&file, &text);
+        }
+        Ok(source)
+    }
+
+    fn push(&mut self, file: &str, text: &str) {
+        let begin = self.texts.last().map_or(0, |text| text.padded.len());
+        let mut padded = "\n".repeat(begin);
+        padded.push_str(text);
+        self.texts.push(Text {
+            file: file.to_owned(),
+            padded,
+            begin,
+        });
+    }
+
+    /// The base that the last text names, and where.
+    fn last_base(&self) -> Result<Option<(String, usize)>> {
+        let Some(text) = self.texts.last() else {
+            return Ok(None);
+        };
+        let table = self.parse(text)?;
+        let Some(value) = table.get_ref().get(BASE) else {
+            return Ok(None);
+        };
+        match value.get_ref().as_str() {
+            Some(name) => Ok(Some((name.to_owned(), value.span().start))),
+            None => Err(self.error(value.span().start, "expected the name of an experiment")),
+        }
+    }
+
+    fn parse<'a>(&self, text: &'a Text) -> Result<Spanned<DeTable<'a>>> {
+        DeTable::parse(&text.padded).map_err(|error| self.toml_error(&error))
+    }
+
+    /// The texts as one table: a key of a definition replaces that of its base. Of the tables at the top level
+    /// (`[disk]`, `[machine]`, `[workload]`, `[files]`, `[paper]`) single keys are replaced, arrays as a whole.
+    pub fn merge(&self, prepare: &mut dyn FnMut(&mut DeTable<'_>)) -> Result<Spanned<DeTable<'_>>> {
+        let mut all = Vec::new();
+        for text in &self.texts {
+            let mut table = self.parse(text)?;
+            prepare(table.get_mut());
+            all.push(table);
+        }
+        let mut merged = all
+            .pop()
+            .ok_or_else(|| anyhow!("expected a definition, found none"))?;
+        while let Some(over) = all.pop() {
+            lay_over(merged.get_mut(), over.into_inner());
+        }
+        merged.get_mut().remove(BASE);
+        Ok(merged)
+    }
+
+    /// The table as a value.
+    pub fn read<'a, T: Deserialize<'a>>(&self, table: Spanned<DeTable<'a>>) -> Result<T> {
+        T::deserialize(toml::Deserializer::from(table)).map_err(|error| self.toml_error(&error))
+    }
+
+    fn toml_error(&self, error: &toml::de::Error) -> anyhow::Error {
+        let byte = error.span().map_or(0, |span| span.start);
+        self.error(byte, error.message())
+    }
+
+    /// An error at a part of the table.
+    pub fn error_at(&self, table: &DeTable<'_>, place: &Place, what: &str) -> anyhow::Error {
+        self.error(position(table, place).unwrap_or(0), what)
+    }
+
+    fn error(&self, byte: usize, what: &str) -> anyhow::Error {
+        anyhow!("{}: {what}", self.at(byte))
+    }
+
+    /// The file and the line, from 1, of a byte.
+    pub fn at(&self, byte: usize) -> String {
+        let text = self.texts.iter().rev().find(|text| text.begin <= byte);
+        let Some(Text {
+            file,
+            padded,
+            begin,
+        }) = text
+        else {
+            return String::new();
+        };
+        let before = padded.as_bytes().get(*begin..byte).unwrap_or_default();
+        let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
+        format!("{file}:{line}")
+    }
+}
+
+fn lay_over<'a>(base: &mut DeTable<'a>, own: DeTable<'a>) {
+    for (key, mut value) in own {
+        let old = base.remove(key.get_ref().as_ref());
+        if let (DeValue::Table(own), Some(DeValue::Table(mut merged))) =
+            (value.get_mut(), old.map(Spanned::into_inner))
+        {
+            for (key, value) in std::mem::take(own) {
+                merged.remove(key.get_ref().as_ref());
+                merged.insert(key, value);
+            }
+            *own = merged;
+        }
+        base.insert(key, value);
+    }
+}
+
+/// Where a part of a table is written; where a key is absent, the table that it would be in.
+fn position(table: &DeTable<'_>, place: &Place) -> Option<usize> {
+    match place {
+        Place::Item(name, index) => {
+            let items = table.get(*name)?.get_ref().as_array()?;
+            Some(items.get(*index)?.span().start)
+        }
+        Place::Key(path) => {
+            let mut table = table;
+            let mut found = None;
+            for name in path {
+                let Some((key, value)) = table.get_key_value(name.as_str()) else {
+                    break;
+                };
+                found = Some(key.span().start);
+                let Some(inner) = value.get_ref().as_table() else {
+                    break;
+                };
+                table = inner;
+            }
+            found
+        }
+    }
+}

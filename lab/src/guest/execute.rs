@@ -1,0 +1,55 @@
+//! One run of an experiment: one configuration, from the empty disk to the measurements.
+
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+
+use super::agent::{Agent, AgentMode};
+use super::app_counters;
+use super::contention;
+use super::host::RequestContext;
+use super::run::Run;
+use super::scale;
+use super::setup;
+use super::timeline::TimelineSampler;
+use crate::protocol::{Measurements, RunRequest};
+
+/// Carries out a run.
+pub fn execute(request: &RunRequest, context: &RequestContext) -> Result<Measurements> {
+    let mglru = setup::mglru(request.mglru)?;
+    let experiment = &request.experiment;
+    let mut measurements = if let Some(contention) = &experiment.contention {
+        contention::measure(contention, request, context)?
+    } else if let Some(scale) = &experiment.scale {
+        scale::measure(scale, request, context)?
+    } else {
+        phases(request, context)?
+    };
+    measurements.mglru = mglru;
+    Ok(measurements)
+}
+
+/// Sets the tenants up, and goes through the phases.
+fn phases(request: &RunRequest, context: &RequestContext) -> Result<Measurements> {
+    let tenants = setup::set_up(&request.experiment, &request.configuration)?;
+    let mut agent = Agent::start(AgentMode::from(&request.configuration))?;
+    let begin = Instant::now();
+    let named = tenants.iter().map(|t| (t.name.clone(), t.cgroup.clone()));
+    let timeline = TimelineSampler::start(named, begin);
+    let mut run = Run::new(request, context, &tenants)?;
+    run.start_background()?;
+    for phase in &request.experiment.phase {
+        context.progress(phase.to_string())?;
+        run.phase(phase).with_context(|| format!("while {phase}"))?;
+        run.check()?;
+        agent.check()?;
+    }
+    let mut measurements = run.measurements();
+    let timeline_begin = run.timeline_begin().unwrap_or(begin);
+    // While the tenants still run.
+    measurements.curves = app_counters::curves()?;
+    drop(run);
+    measurements.timeline = timeline.finish(timeline_begin)?;
+    agent.stop()?;
+    Ok(measurements)
+}

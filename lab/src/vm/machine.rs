@@ -1,0 +1,174 @@
+//! A virtual machine: QEMU's process, its disks, the guest in it.
+
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use super::accelerator::Accelerator;
+use super::connect::{accept, listen};
+use super::disk::Disk;
+use super::error::VmError;
+use super::guest::Guest;
+use super::lock::MachineLock;
+use super::process::Process;
+use super::qemu;
+use super::qmp::Qmp;
+use super::spec::VmSpec;
+use crate::host::LabDir;
+use crate::image;
+use crate::kernel::Kernel;
+use crate::spec::Throttle;
+
+/// Emulated on a loaded machine a boot takes 10 s; one that takes this long will not come.
+const BOOT: Duration = Duration::from_secs(90);
+/// With KVM a boot takes 2 s.
+const TRIAL: Duration = Duration::from_secs(15);
+
+/// A running virtual machine, ended when dropped.
+pub struct Vm {
+    // Dropped in this order: QEMU ends before its files go and the next one may start.
+    process: Process,
+    guest: Guest,
+    qmp: Mutex<Qmp>,
+    /// Files without a name: they last as long as this.
+    _disks: Vec<Disk>,
+    accelerator: Accelerator,
+    kernel: Kernel,
+    dir: tempfile::TempDir,
+    _lock: MachineLock,
+}
+
+impl Vm {
+    /// Boots a machine and waits until scripts can run in it. A guest that crashes on the way is
+    /// tried once more.
+    pub fn boot(spec: &VmSpec) -> Result<Self> {
+        let lab = LabDir::find()?;
+        let kernel = Kernel::resolve(&spec.kernel, &lab)?;
+        let initramfs = image::build(&kernel, &lab)?;
+        let lock = MachineLock::acquire()?;
+        remove_stale(&lab)?;
+        let accelerator = Accelerator::choose(&lab, || {
+            let spec = VmSpec::default();
+            let kvm = Accelerator::Kvm;
+            Self::start(&spec, &kernel, &initramfs, kvm, TRIAL, &lab, lock.clone()).is_ok()
+        })?;
+        let first = Self::start(
+            spec,
+            &kernel,
+            &initramfs,
+            accelerator,
+            BOOT,
+            &lab,
+            lock.clone(),
+        );
+        let Err(error) = first else {
+            return first;
+        };
+        if !error
+            .downcast_ref::<VmError>()
+            .is_some_and(VmError::is_crash)
+        {
+            return Err(error);
+        }
+        eprintln!("trying once more: {error:#}");
+        Self::start(spec, &kernel, &initramfs, accelerator, BOOT, &lab, lock)
+    }
+
+    fn start(
+        spec: &VmSpec,
+        kernel: &Kernel,
+        initramfs: &Path,
+        accelerator: Accelerator,
+        limit: Duration,
+        lab: &LabDir,
+        lock: MachineLock,
+    ) -> Result<Self> {
+        let dir = tempfile::tempdir_in(lab.dir("run")?).context("making a directory")?;
+        let storage = lab.dir("disks")?;
+        let disks: Vec<Disk> = spec
+            .disks
+            .iter()
+            .map(|disk| Disk::create(disk, &storage))
+            .collect::<Result<_>>()?;
+        let channel = listen(&qemu::channel_socket(dir.path()))?;
+        let qmp = listen(&qemu::qmp_socket(dir.path()))?;
+        let mut spec = spec.clone();
+        if spec.shell {
+            spec.cmdline.push_str(" justitia.shell");
+        }
+        let command = qemu::command(&qemu::Boot {
+            spec: &spec,
+            accelerator,
+            kernel: &kernel.image,
+            initramfs,
+            disks: &disks,
+            dir: dir.path(),
+        })?;
+        let process = Process::start(command, dir.path(), spec.shell)?;
+        let channel = accept(&channel, &process, dir.path())?;
+        let qmp = Qmp::new(accept(&qmp, &process, dir.path())?)?;
+        let guest = Guest::new(channel, process.exit(), dir.path(), spec.heartbeat_timeout)?;
+        guest.wait_until_ready(limit)?;
+        Ok(Self {
+            process,
+            guest,
+            qmp: Mutex::new(qmp),
+            _disks: disks,
+            accelerator,
+            kernel: kernel.clone(),
+            dir,
+            _lock: lock,
+        })
+    }
+
+    /// To run things in it.
+    #[must_use]
+    pub const fn guest(&self) -> &Guest {
+        &self.guest
+    }
+
+    /// What runs its instructions.
+    #[must_use]
+    pub const fn accelerator(&self) -> Accelerator {
+        self.accelerator
+    }
+
+    /// Its kernel.
+    #[must_use]
+    pub const fn kernel(&self) -> &Kernel {
+        &self.kernel
+    }
+
+    /// Sets how fast the n-th disk is, at once.
+    pub fn set_disk_speed(&self, disk: usize, throttle: Throttle) -> Result<(), VmError> {
+        self.qmp
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .throttle(disk, throttle)
+    }
+
+    /// Waits until the machine ends by itself (`poweroff -f` in it).
+    pub fn wait(&self) {
+        while self.process.exit().status().is_none() {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// The machine's directory on the host: console log and sockets. Gone when the machine ends.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+}
+
+/// Removes the directories of machines whose programs were killed. The caller holds the machine's lock.
+fn remove_stale(lab: &LabDir) -> Result<()> {
+    let run = lab.dir("run")?;
+    for entry in std::fs::read_dir(&run).with_context(|| format!("listing {}", run.display()))? {
+        let path = entry?.path();
+        std::fs::remove_dir_all(&path).with_context(|| format!("removing {}", path.display()))?;
+    }
+    Ok(())
+}
