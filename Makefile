@@ -24,7 +24,7 @@ help:
 	@echo 'make demo        a stock kernel in a VM, conventional against Justitia: a table and target/lab/report.html'
 	@echo 'make test        formatting, lints, and all tests, those in VMs included'
 	@echo 'make build       release build'
-	@echo 'make check       formatting, lints, and whether the tests that documents name exist'
+	@echo 'make check       formatting, lints, and checks of the sources and documents (checks/)'
 	@echo 'make test-probes   the eBPF probes against the truth, on every filesystem and kernel: minutes'
 	@echo 'make test-package  the Debian package under a real systemd in a VM: minutes'
 	@echo 'make soak        two hours of kills, churn and faults in a VM; SOAK_MINUTES=10 for less'
@@ -54,7 +54,7 @@ demo: deps build
 check:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
-	$(CARGO) test -p justitia-share --test documents
+	$(CARGO) test -p justitia-checks
 
 # The programs are built first: tests boot guests with them. With the tests, so that what both need is
 # compiled once: tests ask some libraries for more, and alone the programs would get other builds of them.

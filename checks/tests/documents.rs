@@ -158,21 +158,21 @@ fn every_test_that_is_named_exists() {
 
 #[test]
 fn what_does_not_exist_is_found() {
-    let good = "(`share::documents::what_does_not_exist_is_found`,\n  `every_test_that_is_named_exists`; `share::documents`, both \
-                tests; `share::weight::tests::range_is_that_of_cgroup_v2`; `io.max`, `share/tests/documents.rs`)";
+    let good = "(`checks::documents::what_does_not_exist_is_found`,\n  `every_test_that_is_named_exists`; `checks::documents`, both \
+                tests; `share::weight::tests::range_is_that_of_cgroup_v2`; `io.max`, `checks/tests/documents.rs`)";
     assert_eq!(wrong(good), (vec![], 4));
     for (bad, said) in [
-        ("`share::documents::nothing`", "there is no such test"),
+        ("`checks::documents::nothing`", "there is no such test"),
         (
             "`share::nothing::what_does_not_exist_is_found`",
             "there is no such test",
         ),
         ("`nothing::documents`", "there is no such test"),
         (
-            "`share::documents`, all five tests",
+            "`checks::documents`, all five tests",
             "all five, and there are 2",
         ),
-        ("`share::documents`, `range`", "not among the tests"),
+        ("`checks::documents`, `range`", "not among the tests"),
         ("`a_test_that_does_not_exist`", "not among the tests"),
         ("`share/tests/nothing.rs`", "there is no such file"),
     ] {

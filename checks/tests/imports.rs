@@ -1,0 +1,216 @@
+//! No circle of imports between the files of a crate, and no crate that depends on one above it.
+
+#![expect(clippy::unwrap_used, reason = "tests say what is wrong by failing")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use justitia_checks::{
+    Edge, Modules, Workspace, circle_through, compare, edges_in_circles, imports,
+};
+
+/// The floors, from the lowest. A crate depends on those of lower floors only.
+const FLOORS: [&[&str]; 6] = [
+    &["share"],
+    &["lock", "metrics-http", "kernel", "api", "lab/load"],
+    &["agent", "cache"],
+    &["view", "lab"],
+    &["cli"],
+    &["checks"],
+];
+
+type Names = BTreeMap<(PathBuf, PathBuf), BTreeSet<String>>;
+
+/// The imports of a crate that are part of a circle, each with the shortest circle through it.
+fn circles(workspace: &Workspace, names: &Names) -> BTreeMap<String, String> {
+    let edges: BTreeSet<Edge<PathBuf>> = names.keys().cloned().collect();
+    let name = |path: &Path| workspace.name(path);
+    let told = |edge: &Edge<PathBuf>| {
+        let circle = circle_through(&edges, edge).unwrap();
+        let steps = circle.windows(2).map(|step| {
+            let of = &names[&(step[0].clone(), step[1].clone())];
+            let of: Vec<&str> = of.iter().map(String::as_str).collect();
+            format!(
+                "\n    {} names {} of {}",
+                name(&step[0]),
+                of.join(", "),
+                name(&step[1])
+            )
+        });
+        let steps: String = steps.collect();
+        (
+            format!("{} -> {}", name(&edge.0), name(&edge.1)),
+            format!("part of a circle{steps}"),
+        )
+    };
+    edges_in_circles(&edges).iter().map(told).collect()
+}
+
+/// The roots of a package's crates.
+fn roots(directory: &Path) -> Vec<PathBuf> {
+    let src = directory.join("src");
+    let mut roots = vec![src.join("lib.rs"), src.join("main.rs")];
+    let programs = fs::read_dir(src.join("bin")).into_iter().flatten();
+    roots.extend(programs.map(|entry| entry.unwrap().path()));
+    roots.retain(|root| root.is_file());
+    roots
+}
+
+#[test]
+fn no_file_imports_in_a_circle() {
+    let workspace = Workspace::this();
+    let mut found = BTreeMap::new();
+    for member in workspace.members().unwrap() {
+        for root in roots(&workspace.root.join(&member.directory)) {
+            let names = imports(&Modules::of(&root).unwrap());
+            found.extend(circles(&workspace, &names));
+        }
+    }
+    let wrong = compare("circles", &found).unwrap();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// What is wrong with the dependencies of packages, by directory and name, among each other.
+fn upward(packages: &[(String, String, Vec<String>)]) -> Vec<String> {
+    let floor = |directory: &str| FLOORS.iter().position(|floor| floor.contains(&directory));
+    let directory = |name: &String| {
+        let package = packages.iter().find(|(_, of, _)| of == name);
+        package.map(|(directory, ..)| directory)
+    };
+    let mut wrong = Vec::new();
+    for (from, _, dependencies) in packages {
+        let Some(own) = floor(from) else {
+            wrong.push(format!("{from}: no floor is given for it"));
+            continue;
+        };
+        for to in dependencies.iter().filter_map(directory) {
+            if floor(to).is_some_and(|other| other >= own) {
+                wrong.push(format!("{from} depends on {to}, which is not below it"));
+            }
+        }
+    }
+    wrong
+}
+
+#[test]
+fn no_crate_depends_on_one_above_it() {
+    let members = Workspace::this().members().unwrap();
+    assert!(members.len() > 8);
+    let packages: Vec<_> = members
+        .into_iter()
+        .map(|member| (member.directory, member.name, member.dependencies))
+        .collect();
+    let wrong = upward(&packages);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_dependency_upwards_is_found() {
+    let package = |directory: &str, dependency: &str| {
+        (
+            directory.to_owned(),
+            format!("justitia-{directory}"),
+            vec![dependency.to_owned()],
+        )
+    };
+    let good = [
+        package("share", "serde"),
+        package("kernel", "justitia-share"),
+    ];
+    assert!(upward(&good).is_empty());
+    let bad = [
+        package("share", "justitia-kernel"),
+        package("kernel", "justitia-api"),
+        package("api", "justitia-share"),
+        package("other", "justitia-share"),
+    ];
+    assert_eq!(
+        upward(&bad),
+        [
+            "share depends on kernel, which is not below it",
+            "kernel depends on api, which is not below it",
+            "other: no floor is given for it",
+        ]
+    );
+}
+
+/// The imports in circles of a crate with these files.
+fn circles_of(files: &[(&str, &str)]) -> Vec<String> {
+    let directory = tempfile::tempdir().unwrap();
+    for (path, source) in files {
+        let path = directory.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, source).unwrap();
+    }
+    let root = directory.path().to_owned();
+    let modules = Modules::of(&root.join("lib.rs")).unwrap();
+    circles(&Workspace { root }, &imports(&modules))
+        .into_keys()
+        .collect()
+}
+
+#[test]
+fn circles_are_found() {
+    let both = ["a.rs -> b.rs", "b.rs -> a.rs"];
+    let lib = ("lib.rs", "mod a; mod b;");
+    let a = ("a.rs", "use crate::b::B; pub struct A; fn f(_: B) {}");
+    for b in [
+        "use super::a::A; pub struct B;",
+        "pub struct B; fn g() { let _ = crate::a::A; }",
+        "pub struct B; fn g() { use crate::a; }",
+        "pub mod inner { use crate::a::A; } pub struct B;",
+        "pub use self::own::B; mod own { pub struct B; } use super::{a::{self as other}};",
+        "pub struct B; use crate::a::*;",
+    ] {
+        assert_eq!(circles_of(&[lib, a, ("b.rs", b)]), both, "{b}");
+    }
+    // By a name that a third one hands on, or that comes with all of another's.
+    let again = (
+        "lib.rs",
+        "mod a; mod b; pub use a::A; pub mod all { pub use crate::a::*; }",
+    );
+    for b in [
+        "use crate::A; pub struct B;",
+        "use crate::all::A; pub struct B;",
+    ] {
+        assert_eq!(circles_of(&[again, a, ("b.rs", b)]), both, "{b}");
+    }
+    // Of a module with its root, by way of one below.
+    let files = [
+        ("lib.rs", "pub struct Id; mod a; use a::A; fn f(_: A) {}"),
+        ("a/mod.rs", "mod b; pub struct A(b::B);"),
+        ("a/b.rs", "pub struct B(crate::Id);"),
+    ];
+    let three = [
+        "a/b.rs -> lib.rs",
+        "a/mod.rs -> a/b.rs",
+        "lib.rs -> a/mod.rs",
+    ];
+    assert_eq!(circles_of(&files), three);
+}
+
+#[test]
+fn what_is_no_circle_is_not_found() {
+    let lib = ("lib.rs", "mod a; mod b; pub use a::A;");
+    let a = ("a.rs", "use crate::b::B; pub struct A; fn f(_: B) {}");
+    for b in [
+        "pub struct B;",
+        "pub struct B; #[cfg(test)] mod tests { use crate::a::A; }",
+        "pub struct B; #[test] fn t() { crate::a::f(B); }",
+        "use other::a::A; pub struct B;",
+        "pub struct B; mod a { pub struct A; } use a::A;",
+    ] {
+        assert_eq!(
+            circles_of(&[lib, a, ("b.rs", b)]),
+            Vec::<String>::new(),
+            "{b}"
+        );
+    }
+    // Handing on what a child has is no use of it.
+    let files = [
+        ("lib.rs", "pub struct Id; mod a; pub use a::A;"),
+        ("a.rs", "pub struct A(super::Id);"),
+    ];
+    assert_eq!(circles_of(&files), Vec::<String>::new());
+}
