@@ -238,7 +238,7 @@ mod tests {
             " yes  io_uring",
             "  no  read, pread; write, pwrite:",
             "        not allowed",
-            "  no  page-cache fills from disk:",
+            "  no  page-cache misses:",
             "        too new",
             "      The loader's own words: `justitia doctor --json`.",
             "",

@@ -170,14 +170,14 @@ fn what_is_not_there_is_not_reached() {
             .1
             .clone()
     };
-    let filled = of("filled");
+    let cache_miss = of("cache_miss");
     let unresolved = |i: &sys::bpf_insn| (i.code, i.imm) == UNRESOLVED;
     assert!(
-        filled.iter().any(unresolved),
+        cache_miss.iter().any(unresolved),
         "a number's place is not found"
     );
     // Without the comparison it would be.
-    let mut always = filled;
+    let mut always = cache_miss;
     for i in &mut always {
         if matches!(i.code & 0xf7, 0x15 | 0x55 | 0x16 | 0x56) {
             i.code |= 0x08;
@@ -185,15 +185,15 @@ fn what_is_not_there_is_not_reached() {
     }
     assert!(reached(&always).is_some());
     // The result is looked for in the entry, the third argument, and a fourth is never read.
-    let uring = of("uring");
+    let io_uring = of("io_uring");
     let reads = |offset: i16| {
-        (0..uring.len()).any(|at| {
-            let i = &uring[at];
+        (0..io_uring.len()).any(|at| {
+            let i = &io_uring[at];
             i.code == 0x79 && i.src_reg() == 1 && i.off == offset
         })
     };
     assert!(reads(16), "the completion entry");
-    let mut cut = uring.clone();
+    let mut cut = io_uring.clone();
     // As long as the register has not been given the address of a map.
     let maps = |i: &sys::bpf_insn| i.code == 0x18 && i.dst_reg() == 1;
     for i in cut.iter_mut().take_while(|i| !maps(i)) {

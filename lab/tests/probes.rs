@@ -116,7 +116,7 @@ fn every_path_is_counted_once_and_hits_are_right() {
 }
 
 #[test]
-#[ignore = "takes minutes: make test-eyes"]
+#[ignore = "takes minutes: make test-probes"]
 fn every_filesystem_on_every_kernel() {
     for kernel in every_series().unwrap() {
         let vm = boot(&kernel);
@@ -132,7 +132,7 @@ fn every_filesystem_on_every_kernel() {
 }
 
 #[test]
-#[ignore = "takes minutes: make test-eyes"]
+#[ignore = "takes minutes: make test-probes"]
 fn cgroups_may_come_and_go() {
     let vm = boot("6.12");
     mount_ext4(&vm);
@@ -158,7 +158,7 @@ fn nobody_makes_another_unseen_with_thousands_of_cgroups() {
 
 /// Waits for throttled I/O and dirty pages, and what finds no room, on every kernel that the archive has.
 #[test]
-#[ignore = "takes minutes: make test-eyes"]
+#[ignore = "takes minutes: make test-probes"]
 fn waits_and_want_of_room_are_told() {
     for kernel in every_series().unwrap() {
         let vm = boot(&kernel);
@@ -173,7 +173,7 @@ fn waits_and_want_of_room_are_told() {
 const BARE: [&str; 2] = ["-cpu", "max,-hypervisor"];
 
 #[test]
-#[ignore = "takes minutes: make test-eyes"]
+#[ignore = "takes minutes: make test-probes"]
 fn contended_locks_are_counted_where_they_belong() {
     for kernel in every_series().unwrap() {
         let vm = boot_with(&kernel, &BARE);
@@ -183,7 +183,7 @@ fn contended_locks_are_counted_where_they_belong() {
 }
 
 #[test]
-#[ignore = "a measurement: make test-eyes"]
+#[ignore = "a measurement: make test-probes"]
 fn what_the_probes_cost() {
     let vm = boot("6.12");
     mount_ext4(&vm);
@@ -193,7 +193,7 @@ fn what_the_probes_cost() {
 /// In a guest whose clock advances by one nanosecond with every instruction, the same measurement
 /// counts instructions: without noise, whatever else the machine does.
 #[test]
-#[ignore = "a measurement: make test-eyes"]
+#[ignore = "a measurement: make test-probes"]
 fn how_many_instructions_the_probes_cost() {
     let vm = boot_with("6.12", &["-icount", "shift=0,sleep=off"]);
     mount_ext4(&vm);
@@ -202,7 +202,7 @@ fn how_many_instructions_the_probes_cost() {
 
 /// On every kernel that the archive has.
 #[test]
-#[ignore = "takes minutes: make test-eyes"]
+#[ignore = "takes minutes: make test-probes"]
 fn reuse_is_counted() {
     for kernel in every_series().unwrap() {
         let vm = boot(&kernel);

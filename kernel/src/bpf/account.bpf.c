@@ -1,57 +1,57 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Bytes and calls on every path between an application and a regular file, each path once: the
- * functions below do not call one another for the same bytes.
+ * Bytes and calls on every path between an application and a regular file. Each path is counted once:
+ * the functions below do not call one another for the same bytes.
  */
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
 #include <bpf/bpf_core_read.h>
-#include "tenants.h"
+#include "cgroups.h"
 #include "curves.h"
 #include "files.h"
-#include "fills.h"
-#include "waits.h"
+#include "cache_miss.h"
+#include "throttle.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
 /*
- * Files of one kind share their operations. Those that counted last on this processor are
- * remembered, so that most files are looked at once. A kind can only cease to exist with the
- * module that it belongs to; by then the reader, who clears this at every sample, has long done so.
+ * Files of one file system share their file operations. Each CPU caches those of the last counted file,
+ * so that most files need no check. File operations only cease to exist when their module is unloaded;
+ * the reader clears the cache at every sample, long before that.
  */
-static __always_inline bool file_counts_by(struct short_cut *cut, struct file *file)
+static __always_inline bool is_counted_file_cached(struct cpu_cache *cache, struct file *file)
 {
-	if (cut && cut->operations == (u64)file->f_op)
+	if (cache && cache->file_ops == (u64)file->f_op)
 		return 1;
-	if (!file_counts(file))
+	if (!is_counted_file(file))
 		return 0;
-	if (cut)
-		cut->operations = address(file->f_op);
+	if (cache)
+		cache->file_ops = address(file->f_op);
 	return 1;
 }
 
-/* The two that matter for cost: most calls are these. */
+/* vfs_read and vfs_write determine the cost: most calls are these. */
 SEC("fexit/vfs_read")
 int BPF_PROG(read, struct file *file, char *buffer, unsigned long count, void *position, long done)
 {
-	struct short_cut *cut = short_cut();
-	struct row *row;
+	struct cpu_cache *cache = cpu_cache();
+	struct counters *counters;
 
-	if (done <= 0 || !file_counts_by(cut, file))
+	if (done <= 0 || !is_counted_file_cached(cache, file))
 		return 0;
-	row = my_row_by(cut);
-	if (!row)
+	counters = current_counters_cached(cache);
+	if (!counters)
 		return 0;
 	if (is_direct(file)) {
-		row->plain_read.direct.bytes += done;
-		row->plain_read.direct.operations++;
+		counters->vfs_read.direct.bytes += done;
+		counters->vfs_read.direct.operations++;
 	} else {
-		row->plain_read.buffered.bytes += done;
-		row->plain_read.buffered.operations++;
-		if (config.sampling && row->sampled)
-			row->visits_read += access(row, &row->last_read, key_of(file->f_inode),
-						   position_at(position), done);
+		counters->vfs_read.buffered.bytes += done;
+		counters->vfs_read.buffered.operations++;
+		if (config.sampling && counters->curve_ref)
+			counters->vfs_read_accesses += access(counters, &counters->last_read_block, key_of(file->f_inode),
+						   file_position(position), done);
 	}
 	return 0;
 }
@@ -59,42 +59,42 @@ int BPF_PROG(read, struct file *file, char *buffer, unsigned long count, void *p
 SEC("fexit/vfs_write")
 int BPF_PROG(write, struct file *file, char *buffer, unsigned long count, void *position, long done)
 {
-	struct short_cut *cut = short_cut();
-	struct row *row;
+	struct cpu_cache *cache = cpu_cache();
+	struct counters *counters;
 
-	if (done <= 0 || !file_counts_by(cut, file))
+	if (done <= 0 || !is_counted_file_cached(cache, file))
 		return 0;
-	row = my_row_by(cut);
-	if (!row)
+	counters = current_counters_cached(cache);
+	if (!counters)
 		return 0;
 	if (is_direct(file)) {
-		row->plain_written.direct.bytes += done;
-		row->plain_written.direct.operations++;
+		counters->vfs_write.direct.bytes += done;
+		counters->vfs_write.direct.operations++;
 	} else {
-		row->plain_written.buffered.bytes += done;
-		row->plain_written.buffered.operations++;
-		if (config.sampling && row->sampled)
-			row->visits_written +=
-				access(row, &row->last_written, key_of(file->f_inode),
-				       position_at(position), done);
+		counters->vfs_write.buffered.bytes += done;
+		counters->vfs_write.buffered.operations++;
+		if (config.sampling && counters->curve_ref)
+			counters->vfs_write_accesses +=
+				access(counters, &counters->last_written_block, key_of(file->f_inode),
+				       file_position(position), done);
 	}
 	return 0;
 }
 
-static __always_inline int moved(struct file *file, const void *position, long done, bool write)
+static __always_inline int account_transfer(struct file *file, const void *position, long done, bool write)
 {
-	struct row *row;
+	struct counters *counters;
 	bool direct;
 
-	if (done <= 0 || !file_counts(file))
+	if (done <= 0 || !is_counted_file(file))
 		return 0;
-	row = my_row();
-	if (!row)
+	counters = current_counters();
+	if (!counters)
 		return 0;
 	direct = is_direct(file);
-	add(write ? &row->written : &row->read, direct, done);
-	if (config.sampling && !direct && row->sampled)
-		access_by(row, write, key_of(file->f_inode), position_at(position), done);
+	add_io(write ? &counters->written : &counters->read, direct, done);
+	if (config.sampling && !direct && counters->curve_ref)
+		access_atomic(counters, write, key_of(file->f_inode), file_position(position), done);
 	return 0;
 }
 
@@ -102,19 +102,19 @@ SEC("fexit/vfs_readv")
 int BPF_PROG(readv, struct file *file, void *vec, unsigned long n, void *position, int flags,
 	     long done)
 {
-	return moved(file, position, done, 0);
+	return account_transfer(file, position, done, 0);
 }
 
 SEC("fexit/vfs_writev")
 int BPF_PROG(writev, struct file *file, void *vec, unsigned long n, void *position, int flags,
 	     long done)
 {
-	return moved(file, position, done, 1);
+	return account_transfer(file, position, done, 1);
 }
 
 /*
- * splice, sendfile, copy_file_range. Since 6.5 overlayfs passes the reading on to the file below
- * through the same function: that one counts.
+ * splice, sendfile, copy_file_range. Since 6.5 overlayfs calls the same function for the file below:
+ * that call is counted.
  */
 SEC("fexit/do_splice_read")
 int BPF_PROG(splice_read, struct file *file, void *position, void *pipe, unsigned long count,
@@ -122,34 +122,34 @@ int BPF_PROG(splice_read, struct file *file, void *position, void *pipe, unsigne
 {
 	if (done <= 0 || is_overlay(file))
 		return 0;
-	return moved(file, position, done, 0);
+	return account_transfer(file, position, done, 0);
 }
 
-/* Before 6.5: overlayfs reads the file below by other means. */
+/* Before 6.5. Overlayfs reads the file below by another function. */
 SEC("fexit/do_splice_to")
 int BPF_PROG(splice_to, struct file *file, void *position, void *pipe, unsigned long count,
 	     unsigned int flags, long done)
 {
-	return moved(file, position, done, 0);
+	return account_transfer(file, position, done, 0);
 }
 
-/* overlayfs calls this for the file below only. */
+/* Overlayfs calls this for the file below only. */
 SEC("fexit/iter_file_splice_write")
 int BPF_PROG(splice_write, void *pipe, struct file *file, void *position, unsigned long count,
 	     unsigned int flags, long done)
 {
 	if (done <= 0 || is_overlay(file))
 		return 0;
-	return moved(file, position, done, 1);
+	return account_transfer(file, position, done, 1);
 }
 
-/* Runs in the submitter, in one of its workers, or in its polling thread: all of its cgroup. */
+/* Runs in the submitter, in one of its workers, or in its polling thread: all are in its cgroup. */
 SEC("tp_btf/io_uring_complete")
-int uring(u64 *ctx)
+int io_uring(u64 *ctx)
 {
 	struct io_kiocb *request = (void *)ctx[1];
 	struct file *file;
-	struct row *row;
+	struct counters *counters;
 	bool write, direct;
 	s32 done;
 
@@ -179,23 +179,23 @@ int uring(u64 *ctx)
 		return 0;
 	}
 	file = BPF_CORE_READ(request, file);
-	if (!unknown_inode_counts(BPF_CORE_READ(file, f_inode)))
+	if (!is_counted_inode_untyped(BPF_CORE_READ(file, f_inode)))
 		return 0;
-	row = my_row();
-	if (!row)
+	counters = current_counters();
+	if (!counters)
 		return 0;
 	direct = (BPF_CORE_READ(file, f_flags) & O_DIRECT) != 0;
-	add(write ? &row->written : &row->read, direct, done);
-	if (config.sampling && !direct && row->sampled && bpf_core_type_exists(struct io_cmd_data)) {
+	add_io(write ? &counters->written : &counters->read, direct, done);
+	if (config.sampling && !direct && counters->curve_ref && bpf_core_type_exists(struct io_cmd_data)) {
 		struct inode *inode = BPF_CORE_READ(file, f_inode);
 		u64 key = file_key(BPF_CORE_READ(inode, i_ino), BPF_CORE_READ(inode, i_generation));
 
-		access_by(row, write, key, BPF_CORE_READ((struct kiocb *)request, ki_pos), done);
+		access_atomic(counters, write, key, BPF_CORE_READ((struct kiocb *)request, ki_pos), done);
 	}
 	return 0;
 }
 
-/* Direct requests complete in interrupts: who submitted one is remembered by its address. */
+/* Direct requests complete in interrupts: the cgroup that submitted one is kept by its address. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1);
@@ -207,15 +207,15 @@ static __always_inline int aio_submit(struct kiocb *request)
 {
 	u64 key = address(request), cgroup = bpf_get_current_cgroup_id();
 
-	/* It has its row now that it is known to be there; on completion it may be gone. */
-	my_row();
+	/* Allocates a slot while the cgroup is known to exist; on completion it may be removed. */
+	current_counters();
 	if (bpf_map_update_elem(&aio_submitters, &key, &cgroup, BPF_ANY))
-		lose(MISSED);
+		count_drop(DROP_EVENT);
 	return 0;
 }
 
-/* Refused: it will not complete. */
-static __always_inline int aio_submitted(struct kiocb *request, int error)
+/* A request that was refused will not complete. */
+static __always_inline int aio_submit_result(struct kiocb *request, int error)
 {
 	u64 key = address(request);
 
@@ -240,126 +240,126 @@ SEC("fexit/aio_read")
 int BPF_PROG(aio_read_refused, struct kiocb *request, void *iocb, int vectored, int compat,
 	     int error)
 {
-	return aio_submitted(request, error);
+	return aio_submit_result(request, error);
 }
 
 SEC("fexit/aio_write")
 int BPF_PROG(aio_write_refused, struct kiocb *request, void *iocb, int vectored, int compat,
 	     int error)
 {
-	return aio_submitted(request, error);
+	return aio_submit_result(request, error);
 }
 
-static __always_inline int aio_completed(struct kiocb *request, long done, int twin)
+static __always_inline int aio_account(struct kiocb *request, long done, bool fallback)
 {
 	u64 key = address(request), *submitter = bpf_map_lookup_elem(&aio_submitters, &key), cgroup;
-	struct row *row;
+	struct counters *counters;
 	bool direct, write;
 
 	/*
-	 * Submitted before the probes were attached, or beyond the map's room; or, for the twin, counted
-	 * already.
+	 * Submitted before the probes were attached, or while the map was full; or, for the fallback,
+	 * counted already.
 	 */
 	if (!submitter)
 		return 0;
 	cgroup = *submitter;
 	if (bpf_map_delete_elem(&aio_submitters, &key))
 		return 0;
-	if (twin)
-		lose(BY_TWIN);
-	if (done <= 0 || !file_counts(request->ki_filp))
+	if (fallback)
+		count_drop(COUNTED_BY_FALLBACK);
+	if (done <= 0 || !is_counted_file(request->ki_filp))
 		return 0;
-	row = row_of(cgroup, 0);
-	if (!row)
+	counters = counters_of(cgroup, 0);
+	if (!counters)
 		return 0;
 	direct = is_direct(request->ki_filp);
 	write = (request->ki_flags & IOCB_WRITE) != 0;
-	add(write ? &row->written : &row->read, direct, done);
-	/* In the task that has just submitted it, whose row knows its curve. */
-	if (config.sampling && !direct && row->cgroup && row->sampled)
-		access_by(row, write, key_of(request->ki_filp->f_inode), request->ki_pos, done);
+	add_io(write ? &counters->written : &counters->read, direct, done);
+	/* Completed in the task that submitted it: the counters have the curve. */
+	if (config.sampling && !direct && counters->cgroup_ptr && counters->curve_ref)
+		access_atomic(counters, write, key_of(request->ki_filp->f_inode), request->ki_pos, done);
 	return 0;
 }
 
 /*
- * Requests complete in tasks and in interrupts of them, and the kernel skips a program that is
- * running already on the same processor: then its twin counts.
+ * Requests complete in tasks and in interrupts, and the kernel skips a program that is already running
+ * on the same CPU. Then the fallback program counts.
  */
 SEC("fentry/aio_complete_rw")
 int BPF_PROG(aio_complete, struct kiocb *request, long done)
 {
-	return aio_completed(request, done, 0);
+	return aio_account(request, done, 0);
 }
 
 SEC("fentry/aio_complete_rw")
-int BPF_PROG(aio_complete_twin, struct kiocb *request, long done)
+int BPF_PROG(aio_complete_fallback, struct kiocb *request, long done)
 {
-	return aio_completed(request, done, 1);
+	return aio_account(request, done, 1);
 }
 
-static __always_inline void fault_accesses(struct row *row, struct vm_fault *fault)
+static __always_inline void fault_accesses(struct counters *counters, struct vm_fault *fault)
 {
-	if (config.sampling && row->sampled)
-		access_by(row, 0, key_of(fault->vma->vm_file->f_inode), (fault->pgoff + 1) << 12, 1);
+	if (config.sampling && counters->curve_ref)
+		access_atomic(counters, 0, key_of(fault->vma->vm_file->f_inode), (fault->pgoff + 1) << 12, 1);
 }
 
 SEC("fexit/filemap_fault")
 int BPF_PROG(fault, struct vm_fault *fault, unsigned int result)
 {
-	struct row *row;
+	struct counters *counters;
 
-	if (!file_counts(fault->vma->vm_file))
+	if (!is_counted_file(fault->vma->vm_file))
 		return 0;
-	row = my_row();
-	if (!row)
+	counters = current_counters();
+	if (!counters)
 		return 0;
-	__sync_fetch_and_add(&row->faults, 1);
+	__sync_fetch_and_add(&counters->faults, 1);
 	if (result & VM_FAULT_MAJOR)
-		__sync_fetch_and_add(&row->major_faults, 1);
-	fault_accesses(row, fault);
+		__sync_fetch_and_add(&counters->major_faults, 1);
+	fault_accesses(counters, fault);
 	return 0;
 }
 
-/* Pages around a fault that are cached are mapped with it: these do not fault themselves. */
+/* Cached pages around a fault are mapped with it and do not fault themselves. */
 SEC("fentry/filemap_map_pages")
 int BPF_PROG(fault_around, struct vm_fault *fault)
 {
-	struct row *row;
+	struct counters *counters;
 
-	if (!config.sampling || !file_counts(fault->vma->vm_file))
+	if (!config.sampling || !is_counted_file(fault->vma->vm_file))
 		return 0;
-	row = my_row();
-	if (row)
-		fault_accesses(row, fault);
+	counters = current_counters();
+	if (counters)
+		fault_accesses(counters, fault);
 	return 0;
 }
 
 SEC("fentry/page_cache_sync_ra")
 int BPF_PROG(demand_miss, struct readahead_control *readahead)
 {
-	struct row *row;
+	struct counters *counters;
 
-	if (!inode_counts(readahead->mapping->host))
+	if (!is_counted_inode(readahead->mapping->host))
 		return 0;
-	row = my_row();
-	if (row)
-		__sync_fetch_and_add(&row->demand_misses, 1);
+	counters = current_counters();
+	if (counters)
+		__sync_fetch_and_add(&counters->demand_misses, 1);
 	return 0;
 }
 
-/* Its last counts stay until the reader has seen them. */
+/* The last counts stay until the reader has read them. */
 SEC("tp_btf/cgroup_rmdir")
-int BPF_PROG(removal, struct cgroup *cgroup, const char *path)
+int BPF_PROG(cgroup_removed, struct cgroup *cgroup, const char *path)
 {
 	u64 id = cgroup->kn->id;
-	u32 *known = bpf_map_lookup_elem(&slot_of, &id), slot;
+	u32 *known = bpf_map_lookup_elem(&slot_of_cgroup, &id), slot;
 	struct slot *entry;
 
 	if (!known)
 		return 0;
 	slot = *known;
-	bpf_map_delete_elem(&slot_of, &id);
-	forget_address(slot);
+	bpf_map_delete_elem(&slot_of_cgroup, &id);
+	clear_cgroup_ptr(slot);
 	entry = bpf_map_lookup_elem(&slots, &slot);
 	if (entry)
 		entry->removed = 1;

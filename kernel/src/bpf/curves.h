@@ -1,41 +1,41 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Reuse times of what a tenant accesses through the page cache, for its miss-ratio curve: one block
- * of 64 KiB in 2^shift is looked at, chosen by a hash of which block it is (spatially hashed
- * sampling: SHARDS, FAST '15). What is done with an access, and the buckets, are those of
- * share/src/curve/sampler.rs and buckets.rs.
+ * Reuse times of the accesses that a tenant makes through the page cache, for its miss-ratio curve.
+ * One block of 64 KiB in 2^shift is sampled, chosen by a hash of the block (spatially hashed sampling:
+ * SHARDS, FAST '15). The sampler and the buckets are those of share/src/curve/sampler.rs and
+ * buckets.rs.
  *
- * An access of the block that was accessed last is none: a program that reads a file in small steps
- * uses each block once.
+ * Consecutive accesses to one block count as one: a program that reads a file in small steps uses each
+ * block once.
  */
 #pragma once
 
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
-#include "tenants.h"
+#include "cgroups.h"
 
 #define BLOCK_SHIFT 16
 #define BUCKETS 256
 #define SETS 256
 #define WAYS 8
-/* Bits of an entry that tell the time of the last access; those above tell the block. */
+/* The lower bits of an entry hold the time of the last access, those above the block's tag. */
 #define TIME_BITS 40
 #define TIME_MASK ((1ULL << TIME_BITS) - 1)
-/* Blocks of one call, at most. */
-#define MOST_BLOCKS 4096
+/* Blocks of one call that are sampled, at most. */
+#define MAX_BLOCKS 4096
 
-/* The reader (kernel/src/eyes/curves.rs) knows the order. */
+/* The reader (kernel/src/probes/curves.rs) relies on the order. */
 struct curve {
-	/* Accesses, as far as they were looked at, times 2^shift. */
+	/* Sampled accesses, times 2^shift. */
 	u64 clock;
 	/* Written by the reader. */
 	u64 shift;
-	/* Accesses that made it forget a block, and accesses of blocks that it did not remember. */
+	/* Accesses that evicted an entry, and accesses to blocks without an entry. */
 	u64 evicted;
 	u64 cold;
 	u64 unused[4];
-	/* Accesses by the time since the one before. */
+	/* Accesses by the time since the access before of the same block. */
 	u64 times[BUCKETS];
 	u64 entries[SETS * WAYS];
 };
@@ -48,15 +48,15 @@ struct {
 	__type(value, struct curve);
 } curves SEC(".maps");
 
-/* A struct that begins with 64 bits, to read such through a pointer that the verifier does not know. */
+/* A kernel struct that begins with 64 bits, to read a 64-bit value through an untyped pointer. */
 struct timespec64 {
 	s64 tv_sec;
 } __attribute__((preserve_access_index));
 
 extern void *bpf_rdonly_cast(const void *object, u32 type) __ksym __weak;
 
-/* A file position, as calls are given it: by its address. */
-static __always_inline u64 position_at(const void *position)
+/* The file position that a call was passed by address. */
+static __always_inline u64 file_position(const void *position)
 {
 	u64 value = 0;
 
@@ -71,7 +71,7 @@ static __always_inline u64 position_at(const void *position)
 	return value;
 }
 
-/* An eighth of a power of two each. */
+/* Eight buckets for each power of two. */
 static __always_inline u32 bucket_of(u64 reuse)
 {
 	u32 octave = 0, index;
@@ -104,11 +104,11 @@ static __always_inline u32 bucket_of(u64 reuse)
 	return index < BUCKETS ? index : BUCKETS - 1;
 }
 
-/* An access that is looked at. Two processors may lose one of two at the same moment, no more. */
-static __noinline int look_at(u32 index, u64 hash)
+/* Records a sampled access. Of two CPUs that access a set at the same time, one access may be lost. */
+static __noinline int sample_access(u32 index, u64 hash)
 {
 	struct curve *curve = bpf_map_lookup_elem(&curves, &index);
-	u64 step, now, tag, *set, most = 0;
+	u64 step, now, tag, *set, oldest = 0;
 	u32 way = 0, i;
 
 	if (!curve)
@@ -134,24 +134,24 @@ static __noinline int look_at(u32 index, u64 hash)
 		}
 		if (!entry)
 			age = ~0ULL;
-		if (age >= most) {
-			most = age;
+		if (age >= oldest) {
+			oldest = age;
 			way = i;
 		}
 	}
 	__sync_fetch_and_add(&curve->cold, step);
-	if (most != ~0ULL)
+	if (oldest != ~0ULL)
 		__sync_fetch_and_add(&curve->evicted, step);
-	/* 6.1 does not see that it is below WAYS. */
+	/* 6.1's verifier does not see that it is below WAYS. */
 	asm volatile("" : "+r"(way));
 	set[way & (WAYS - 1)] = tag << TIME_BITS | now;
 	return 0;
 }
 
 /*
- * Which file it is, told from all others by secrets, so that nobody can choose what is looked at.
- * Filesystems choose the generation by chance, or count it: it tells files apart that have the same
- * number on two of them, or one after the other, and takes less than the device, which is further away.
+ * A hash of the file. It takes random secrets, so that no program can choose which blocks are sampled.
+ * File systems draw the generation at random, or count it: it tells files apart that have the same
+ * inode number on two file systems, or one after the other. It costs less to read than the device.
  */
 static __always_inline u64 file_key(u64 number, u32 generation)
 {
@@ -163,62 +163,64 @@ static __always_inline u64 key_of(struct inode *inode)
 	return file_key(inode->i_ino, inode->i_generation);
 }
 
-/* One multiplication tells whether it is looked at; where to look takes more, and only then. */
-static __always_inline void access_block(u64 sampled, u64 key)
+/* One multiplication tells whether the block is sampled. The rest of the work is only for those. */
+static __always_inline void access_block(u64 curve_ref, u64 key)
 {
 	u64 hash = key * config.secrets[2];
 
 	hash ^= hash >> 32;
-	if ((u32)hash <= (u32)sampled)
-		look_at((sampled >> 32) - 1, hash);
+	if ((u32)hash <= (u32)curve_ref)
+		sample_access((curve_ref >> 32) - 1, hash);
 }
 
-struct further {
-	u64 sampled;
+struct block_run {
+	u64 curve_ref;
 	u64 key;
 };
 
-static long further_step(u32 step, struct further *further)
+static long block_run_step(u32 step, struct block_run *run)
 {
-	access_block(further->sampled, further->key + step);
+	access_block(run->curve_ref, run->key + step);
 	return 0;
 }
 
-/* All blocks of a call but the first. */
-static __noinline int access_further(u64 sampled, u64 key, u64 count)
+/* Accesses to all blocks of a call but the first. */
+static __noinline int access_block_run(u64 curve_ref, u64 key, u64 count)
 {
-	struct further further = { sampled, key };
+	struct block_run run = { curve_ref, key };
 
-	bpf_loop(count < MOST_BLOCKS ? count : MOST_BLOCKS, further_step, &further, 0);
+	bpf_loop(count < MAX_BLOCKS ? count : MAX_BLOCKS, block_run_step, &run, 0);
 	return 0;
 }
 
 /*
- * `done` bytes that end at `end`: how many blocks were accessed beside the one accessed `last`, which
- * becomes the last of them.
+ * An access of `done` bytes that ends at `end`. Returns how many blocks other than `last` were accessed;
+ * the last of them becomes `last`.
  */
-static __always_inline u64 access(struct row *row, u64 *last, u64 file, u64 end, u64 done)
+static __always_inline u64 access(struct counters *counters, u64 *last, u64 file, u64 end, u64 done)
 {
-	u64 sampled = row->sampled, from = (end - done) >> BLOCK_SHIFT;
-	u64 further = ((end - 1) >> BLOCK_SHIFT) - from, key = file + from, visits = 0;
+	u64 curve_ref = counters->curve_ref, from = (end - done) >> BLOCK_SHIFT;
+	u64 more = ((end - 1) >> BLOCK_SHIFT) - from, key = file + from, accesses = 0;
 
 	if (key != *last) {
-		visits++;
-		access_block(sampled, key);
+		accesses++;
+		access_block(curve_ref, key);
 	}
-	if (further) {
-		visits += further;
-		access_further(sampled, key + 1, further);
+	if (more) {
+		accesses += more;
+		access_block_run(curve_ref, key + 1, more);
 	}
-	*last = key + further;
-	return visits;
+	*last = key + more;
+	return accesses;
 }
 
-/* For the many ways in which several programs add to a row. */
-static __always_inline void access_by(struct row *row, bool write, u64 file, u64 end, u64 done)
+/* For paths on which several programs add to the same counters. */
+static __always_inline void access_atomic(struct counters *counters, bool write, u64 file, u64 end,
+					  u64 done)
 {
-	u64 visits = access(row, write ? &row->last_written : &row->last_read, file, end, done);
+	u64 *last = write ? &counters->last_written_block : &counters->last_read_block;
+	u64 accesses = access(counters, last, file, end, done);
 
-	if (visits)
-		__sync_fetch_and_add(&row->visits, visits);
+	if (accesses)
+		__sync_fetch_and_add(&counters->accesses, accesses);
 }

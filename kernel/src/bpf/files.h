@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* Which files count: regular ones whose content lives on a disk or behind a network. */
+/* Which files are counted: regular files whose content is on a disk or on a server. */
 #pragma once
 
 #include "kernel.h"
@@ -8,8 +8,8 @@
 
 #define OVERLAYFS_MAGIC 0x794c7630UL
 
-/* Filesystems that hold files without one block device of their own. */
-static __always_inline bool holds_files(unsigned long magic)
+/* File systems that hold files without one block device of their own. */
+static __always_inline bool is_file_fs(unsigned long magic)
 {
 	switch (magic) {
 	case OVERLAYFS_MAGIC:
@@ -28,19 +28,19 @@ static __always_inline bool holds_files(unsigned long magic)
 	}
 }
 
-static __always_inline bool inode_counts(struct inode *inode)
+static __always_inline bool is_counted_inode(struct inode *inode)
 {
 	struct super_block *sb;
 
 	if ((inode->i_mode & S_IFMT) != S_IFREG)
 		return 0;
 	sb = inode->i_sb;
-	return sb->s_bdev || holds_files(sb->s_magic);
+	return sb->s_bdev || is_file_fs(sb->s_magic);
 }
 
-static __always_inline bool file_counts(struct file *file)
+static __always_inline bool is_counted_file(struct file *file)
 {
-	return inode_counts(file->f_inode);
+	return is_counted_inode(file->f_inode);
 }
 
 static __always_inline bool is_overlay(struct file *file)
@@ -53,11 +53,11 @@ static __always_inline bool is_direct(struct file *file)
 	return (file->f_flags & O_DIRECT) != 0;
 }
 
-/* The same for pointers that the verifier does not know to be what they are. */
-static __always_inline bool unknown_inode_counts(struct inode *inode)
+/* The same for a pointer that the verifier does not know to be an inode. */
+static __always_inline bool is_counted_inode_untyped(struct inode *inode)
 {
 	if ((BPF_CORE_READ(inode, i_mode) & S_IFMT) != S_IFREG)
 		return 0;
 	return BPF_CORE_READ(inode, i_sb, s_bdev) ||
-	       holds_files(BPF_CORE_READ(inode, i_sb, s_magic));
+	       is_file_fs(BPF_CORE_READ(inode, i_sb, s_magic));
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The kernel's types, as far as the probes look at them. Only names and types of fields matter: the
- * loader puts the running kernel's offsets in (CO-RE). The kernel's own names are kept.
+ * The kernel's types, as far as the probes read them, under the kernel's own names. Only names and
+ * types of fields matter: the loader puts in the running kernel's offsets (CO-RE).
  */
 #pragma once
 
@@ -122,7 +122,7 @@ struct io_kiocb {
 	u8 opcode;
 };
 
-/* Since 6.0: a request begins with what its opcode needs, for reads and writes a kiocb. */
+/* Since 6.0 a request begins with the data of its opcode: a kiocb for reads and writes. */
 struct io_cmd_data {
 	struct file *file;
 };
@@ -162,17 +162,17 @@ struct folio {
 };
 
 /* Since 6.15. */
-struct folio___renamed {
+struct folio___nr_pages {
 	unsigned int _nr_pages;
 };
 
 /* Since 6.18 (memdesc_flags_t). */
-struct wrapped_flags {
+struct memdesc_flags {
 	unsigned long f;
 };
 
-struct folio___wrapped {
-	struct wrapped_flags flags;
+struct folio___memdesc {
+	struct memdesc_flags flags;
 };
 
 struct bio_vec {
@@ -251,11 +251,11 @@ enum pageflags {
 #define REQ_OP_MASK 0xffU
 #define REQ_OP_READ 0U
 #define LOOP_MAJOR 7
-/* The low bits of a folio's memcg_data are flags; of a mapping, that it is none of a file's. */
+/* The low bits of a folio's memcg_data are flags. Those of a mapping are set if it is not a file's. */
 #define MEMCG_DATA_FLAGS 7UL
 #define MAPPING_FLAGS 3UL
 
-/* A pointer as a number: the verifier forbids arithmetic on the pointers that it knows. */
+/* A pointer as a number: the verifier forbids arithmetic on typed pointers. */
 #define address(pointer)                                                                           \
 	({                                                                                         \
 		const void *known = (pointer);                                                     \

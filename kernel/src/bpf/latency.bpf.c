@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * How long reads, writes and syncs of regular files take, per cgroup. Two looks at the clock per
- * call cost as much as everything else together, so this is attached on demand only.
+ * Latencies of reads, writes and syncs of regular files, per cgroup. Reading the clock twice per call
+ * costs as much as everything else together, so this is attached on demand only.
  */
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
@@ -12,7 +12,7 @@
 char LICENSE[] SEC("license") = "GPL";
 
 #define BUCKETS 32
-/* The first bucket ends at 2^9 ns; kernel/src/eyes/histogram.rs says the same. */
+/* The first bucket ends at 2^9 ns, as in kernel/src/probes/histogram.rs. */
 #define SHIFT 8
 
 struct histogram {
@@ -23,7 +23,7 @@ struct histogram {
 enum call { READ, WRITE, SYNC, CALLS };
 
 struct latencies {
-	struct histogram of[CALLS];
+	struct histogram by_call[CALLS];
 };
 
 struct {
@@ -33,41 +33,41 @@ struct {
 	__type(value, struct latencies);
 } latencies SEC(".maps");
 
-/* Calls that found no room. */
-u64 lost SEC(".data.lost");
+/* Calls that were not counted because a map was full. */
+u64 dropped SEC(".data.drops");
 
-/* What a cgroup begins with: too large for a program's stack. */
+/* The initial value of a cgroup: too large for a program's stack. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, u32);
 	__type(value, struct latencies);
-} zeroes SEC(".maps");
+} zero_hist SEC(".maps");
 
-/* When the task's call began. A write that syncs is both, so each has its own. */
-struct begun {
-	u64 at[CALLS];
+/* When the task's calls in flight began. A write that syncs is both, so each kind has its own. */
+struct inflight {
+	u64 start[CALLS];
 };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, int);
-	__type(value, struct begun);
-} begun SEC(".maps");
+	__type(value, struct inflight);
+} inflight SEC(".maps");
 
 static __always_inline int begin(struct file *file, enum call call)
 {
-	struct begun *task;
+	struct inflight *task;
 
-	if (!file_counts(file))
+	if (!is_counted_file(file))
 		return 0;
-	task = bpf_task_storage_get(&begun, bpf_get_current_task_btf(), 0,
+	task = bpf_task_storage_get(&inflight, bpf_get_current_task_btf(), 0,
 				    BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (task)
-		task->at[call] = bpf_ktime_get_ns();
+		task->start[call] = bpf_ktime_get_ns();
 	else
-		__sync_fetch_and_add(&lost, 1);
+		__sync_fetch_and_add(&dropped, 1);
 	return 0;
 }
 
@@ -101,30 +101,30 @@ static __always_inline u32 bucket(u64 ns)
 
 static __always_inline int end(enum call call)
 {
-	struct begun *task = bpf_task_storage_get(&begun, bpf_get_current_task_btf(), 0, 0);
+	struct inflight *task = bpf_task_storage_get(&inflight, bpf_get_current_task_btf(), 0, 0);
 	struct latencies *mine, *zero;
 	u64 cgroup, ns;
 	u32 key = 0;
 
-	if (!task || !task->at[call])
+	if (!task || !task->start[call])
 		return 0;
-	ns = bpf_ktime_get_ns() - task->at[call];
-	task->at[call] = 0;
+	ns = bpf_ktime_get_ns() - task->start[call];
+	task->start[call] = 0;
 	cgroup = bpf_get_current_cgroup_id();
 	mine = bpf_map_lookup_elem(&latencies, &cgroup);
 	if (!mine) {
-		zero = bpf_map_lookup_elem(&zeroes, &key);
+		zero = bpf_map_lookup_elem(&zero_hist, &key);
 		if (!zero)
 			return 0;
 		bpf_map_update_elem(&latencies, &cgroup, zero, BPF_NOEXIST);
 		mine = bpf_map_lookup_elem(&latencies, &cgroup);
 		if (!mine) {
-			__sync_fetch_and_add(&lost, 1);
+			__sync_fetch_and_add(&dropped, 1);
 			return 0;
 		}
 	}
-	__sync_fetch_and_add(&mine->of[call].buckets[bucket(ns)], 1);
-	__sync_fetch_and_add(&mine->of[call].sum_ns, ns);
+	__sync_fetch_and_add(&mine->by_call[call].buckets[bucket(ns)], 1);
+	__sync_fetch_and_add(&mine->by_call[call].sum_ns, ns);
 	return 0;
 }
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Locks found taken by tasks that are after a page: while they allocate one (and reclaim for it), put
- * one on a list, move it there, or give it back. The kernel says when a task waits for a lock; the
- * functions below say what for.
+ * Lock contention on the path to a page: while a task allocates one (and reclaims for it), puts it on an
+ * LRU list, moves it there, or frees it. Tracepoints tell when a task waits for a lock; the functions
+ * below tell whether it is on such a path.
  *
- * The kernel tells of a spin lock only from the second that waits on, and on a hypervisor without
- * paravirtual spin locks of none.
+ * The kernel does not report the first waiter of a spin lock. In a guest without paravirtual spin locks
+ * it reports no waits for spin locks at all.
  */
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
@@ -26,10 +26,10 @@ struct {
 	__type(value, struct contention);
 } contention SEC(".maps");
 
-/* Waits of cgroups that found no room. */
-u64 lost SEC(".data.lost");
+/* Waits that were not counted because the map was full. */
+u64 dropped SEC(".data.drops");
 
-struct task {
+struct task_state {
 	u64 depth;
 	u64 lock;
 	u64 since;
@@ -39,58 +39,58 @@ struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, int);
-	__type(value, struct task);
-} tasks SEC(".maps");
+	__type(value, struct task_state);
+} task_states SEC(".maps");
 
-static __always_inline struct task *this_task(u64 flags)
+static __always_inline struct task_state *task_state(u64 flags)
 {
-	return bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), 0, flags);
+	return bpf_task_storage_get(&task_states, bpf_get_current_task_btf(), 0, flags);
 }
 
-static __always_inline int enter(void)
+static __always_inline int path_enter(void)
 {
-	struct task *task = this_task(BPF_LOCAL_STORAGE_GET_F_CREATE);
+	struct task_state *task = task_state(BPF_LOCAL_STORAGE_GET_F_CREATE);
 
 	if (task)
 		task->depth++;
 	return 0;
 }
 
-static __always_inline int leave(void)
+static __always_inline int path_leave(void)
 {
-	struct task *task = this_task(0);
+	struct task_state *task = task_state(0);
 
 	if (task && task->depth)
 		task->depth--;
 	return 0;
 }
 
-#define ON_THE_WAY(name, function)                                                                 \
+#define PAGE_PATH(name, function)                                                                 \
 	SEC("fentry/" #function)                                                                   \
 	int BPF_PROG(name##_enter)                                                                 \
 	{                                                                                          \
-		return enter();                                                                    \
+		return path_enter();                                                                    \
 	}                                                                                          \
 	SEC("fexit/" #function)                                                                    \
 	int BPF_PROG(name##_leave)                                                                 \
 	{                                                                                          \
-		return leave();                                                                    \
+		return path_leave();                                                                    \
 	}
 
-ON_THE_WAY(alloc, __alloc_pages)
-ON_THE_WAY(alloc_noprof, __alloc_pages_noprof)
-ON_THE_WAY(add, filemap_add_folio)
-ON_THE_WAY(add_lru, folio_add_lru)
-ON_THE_WAY(accessed, folio_mark_accessed)
-ON_THE_WAY(put, folios_put_refs)
-ON_THE_WAY(release, release_pages)
-ON_THE_WAY(batch_release, __folio_batch_release)
-ON_THE_WAY(pagevec_release, __pagevec_release)
+PAGE_PATH(alloc, __alloc_pages)
+PAGE_PATH(alloc_noprof, __alloc_pages_noprof)
+PAGE_PATH(add, filemap_add_folio)
+PAGE_PATH(add_lru, folio_add_lru)
+PAGE_PATH(accessed, folio_mark_accessed)
+PAGE_PATH(put, folios_put_refs)
+PAGE_PATH(release, release_pages)
+PAGE_PATH(batch_release, __folio_batch_release)
+PAGE_PATH(pagevec_release, __pagevec_release)
 
 SEC("tp_btf/contention_begin")
 int BPF_PROG(wait_begin, void *lock, unsigned int flags)
 {
-	struct task *task = this_task(0);
+	struct task_state *task = task_state(0);
 
 	if (!task || !task->depth || task->lock)
 		return 0;
@@ -102,7 +102,7 @@ int BPF_PROG(wait_begin, void *lock, unsigned int flags)
 SEC("tp_btf/contention_end")
 int BPF_PROG(wait_end, void *lock, int result)
 {
-	struct task *task = this_task(0);
+	struct task_state *task = task_state(0);
 	struct contention *mine, none = {};
 	u64 cgroup, ns;
 
@@ -116,7 +116,7 @@ int BPF_PROG(wait_end, void *lock, int result)
 		bpf_map_update_elem(&contention, &cgroup, &none, BPF_NOEXIST);
 		mine = bpf_map_lookup_elem(&contention, &cgroup);
 		if (!mine) {
-			__sync_fetch_and_add(&lost, 1);
+			__sync_fetch_and_add(&dropped, 1);
 			return 0;
 		}
 	}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Which files are used by tasks of one cgroup while another is charged for their pages: seen when
- * a read marks a folio as used.
+ * Files whose pages are charged to one cgroup and read by tasks of another. A use is seen when a read
+ * marks a folio as accessed.
  */
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
@@ -12,58 +12,58 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-struct use {
+struct use_key {
 	u64 inode;
 	u64 user;
 	u64 charged;
 	u64 device;
 };
 
-/* How many parts of a file are told apart: a power of two, at least 64. */
+/* The number of parts into which a file is divided: a power of two, at least 64. */
 #define PARTS 1024
 
-/* The reader (kernel/src/eyes/distinct.rs) knows the order. */
-struct used {
+/* The reader (kernel/src/probes/shared_inodes.rs) relies on the order. */
+struct usage {
 	u64 cached_pages;
-	/* Tells the file from another that gets the same inode number later. */
+	/* Differs for another file that gets the same inode number later. */
 	u64 generation;
-	/* Whether anybody had it mapped at the last touch. */
+	/* Whether the file was mapped at the last access. */
 	u64 mapped;
 	/* A part has this many pages, as a logarithm. */
 	u64 shift;
-	/* Chooses the page of each part that counts for it. */
+	/* Chooses the page of each part that represents it. */
 	u64 seed;
-	/* Parts of which that page was touched. */
+	/* Parts whose page was accessed. */
 	u64 parts[PARTS / 64];
 };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1);
-	__type(key, struct use);
-	__type(value, struct used);
-} uses SEC(".maps");
+	__type(key, struct use_key);
+	__type(value, struct usage);
+} shared_uses SEC(".maps");
 
-/* Uses met for the first time, whether they are remembered or not. */
-u64 met SEC(".data.lost");
+/* Uses seen for the first time, whether the map has them or not. */
+u64 seen SEC(".data.drops");
 
-static __always_inline void look(struct used *used, struct folio *folio)
+static __always_inline void sample_folio(struct usage *usage, struct folio *folio)
 {
-	used->cached_pages = BPF_CORE_READ(folio, mapping, nrpages);
-	used->mapped = BPF_CORE_READ(folio, mapping, i_mmap.rb_root.rb_node) != 0;
+	usage->cached_pages = BPF_CORE_READ(folio, mapping, nrpages);
+	usage->mapped = BPF_CORE_READ(folio, mapping, i_mmap.rb_root.rb_node) != 0;
 }
 
-/* What is cached of the file now is divided into at most PARTS parts. */
-static __always_inline void begin(struct used *used, struct folio *folio)
+/* Divides what is cached of the file now into at most PARTS parts. */
+static __always_inline void init_usage(struct usage *usage, struct folio *folio)
 {
 	u64 parts = BPF_CORE_READ(folio, mapping, nrpages);
 	u32 step;
 
 	for (step = 0; step < 32 && parts > PARTS; step++) {
 		parts = (parts + 1) / 2;
-		used->shift++;
+		usage->shift++;
 	}
-	used->seed = (u64)bpf_get_prandom_u32() << 32 | bpf_get_prandom_u32();
+	usage->seed = (u64)bpf_get_prandom_u32() << 32 | bpf_get_prandom_u32();
 }
 
 static __always_inline u64 mixed(u64 value)
@@ -74,16 +74,16 @@ static __always_inline u64 mixed(u64 value)
 }
 
 /*
- * Counts pages once, however often they are read. Of each part one page is looked at, which nobody
- * outside can know: for who reads all of a part, it is always among the pages read, for who reads
- * an eighth of it, in an eighth of the cases. Parts beyond PARTS fall on earlier ones: what is read
- * far apart counts less, never more. A folio lies at a multiple of its size.
+ * Counts a page once, however often it is read. One page represents each part; no program can know
+ * which. A reader of all of a part always reads that page, a reader of an eighth of it in an eighth of
+ * the cases. Parts beyond PARTS share bits with earlier ones: pages that are read far apart count less,
+ * never more. A folio lies at a multiple of its size.
  */
-static __always_inline void mark(struct used *used, struct folio *folio)
+static __always_inline void mark_pages(struct usage *usage, struct folio *folio)
 {
-	u64 index = BPF_CORE_READ(folio, index), pages = pages_of(folio);
-	u64 shift = used->shift & 31, part = index >> shift, count = pages >> shift, bits, *word;
-	u64 chosen = (part << shift) + (mixed(used->seed + part) & ((1ULL << shift) - 1));
+	u64 index = BPF_CORE_READ(folio, index), pages = folio_pages(folio);
+	u64 shift = usage->shift & 31, part = index >> shift, count = pages >> shift, bits, *word;
+	u64 chosen = (part << shift) + (mixed(usage->seed + part) & ((1ULL << shift) - 1));
 	u32 step;
 
 	if (!count) {
@@ -92,7 +92,7 @@ static __always_inline void mark(struct used *used, struct folio *folio)
 		count = 1;
 	}
 	for (step = 0; step < PARTS / 64; step++) {
-		word = &used->parts[(part / 64 + step) & (PARTS / 64 - 1)];
+		word = &usage->parts[(part / 64 + step) & (PARTS / 64 - 1)];
 		bits = count < 64 ? ((1ULL << (count & 63)) - 1) << (part & 63) : ~0ULL;
 		if ((*word & bits) != bits)
 			__sync_fetch_and_or(word, bits);
@@ -103,15 +103,15 @@ static __always_inline void mark(struct used *used, struct folio *folio)
 }
 
 SEC("fentry/folio_mark_accessed")
-int BPF_PROG(touched, struct folio *folio)
+int BPF_PROG(folio_accessed, struct folio *folio)
 {
 	struct address_space *mapping = folio->mapping;
 	struct cgroup_subsys_state *charged, *user;
 	struct task_struct *task;
 	u32 memory;
 	struct inode *inode;
-	struct used *used, first = {};
-	struct use use = {};
+	struct usage *usage, first = {};
+	struct use_key key = {};
 	int error;
 
 	if (!mapping || (address(mapping) & MAPPING_FLAGS))
@@ -127,27 +127,27 @@ int BPF_PROG(touched, struct folio *folio)
 	user = BPF_CORE_READ(task, cgroups, subsys[memory]);
 	if (user == charged)
 		return 0;
-	use.charged = BPF_CORE_READ(charged, cgroup, kn, id);
-	use.user = BPF_CORE_READ(user, cgroup, kn, id);
+	key.charged = BPF_CORE_READ(charged, cgroup, kn, id);
+	key.user = BPF_CORE_READ(user, cgroup, kn, id);
 	inode = BPF_CORE_READ(folio, mapping, host);
-	if (!unknown_inode_counts(inode))
+	if (!is_counted_inode_untyped(inode))
 		return 0;
-	use.inode = BPF_CORE_READ(inode, i_ino);
-	use.device = BPF_CORE_READ(inode, i_sb, s_dev);
-	used = bpf_map_lookup_elem(&uses, &use);
-	if (!used) {
+	key.inode = BPF_CORE_READ(inode, i_ino);
+	key.device = BPF_CORE_READ(inode, i_sb, s_dev);
+	usage = bpf_map_lookup_elem(&shared_uses, &key);
+	if (!usage) {
 		first.generation = BPF_CORE_READ(inode, i_generation);
-		look(&first, folio);
-		begin(&first, folio);
-		error = bpf_map_update_elem(&uses, &use, &first, BPF_NOEXIST);
-		/* Not if another processor was first. */
+		sample_folio(&first, folio);
+		init_usage(&first, folio);
+		error = bpf_map_update_elem(&shared_uses, &key, &first, BPF_NOEXIST);
+		/* Not if another CPU was first. */
 		if (error != -EEXIST)
-			__sync_fetch_and_add(&met, 1);
-		used = bpf_map_lookup_elem(&uses, &use);
-		if (!used)
+			__sync_fetch_and_add(&seen, 1);
+		usage = bpf_map_lookup_elem(&shared_uses, &key);
+		if (!usage)
 			return 0;
 	}
-	mark(used, folio);
-	look(used, folio);
+	mark_pages(usage, folio);
+	sample_folio(usage, folio);
 	return 0;
 }

@@ -1,12 +1,8 @@
-//! What was counted, for one cgroup and for all.
+//! What is counted for a cgroup.
 
-use std::collections::HashMap;
 use std::ops::AddAssign;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-
-use crate::cgroup::CgroupId;
 
 /// Calls that moved data, and the bytes they moved. A call that failed or moved nothing is not
 /// counted.
@@ -18,7 +14,7 @@ pub struct Io {
     pub operations: u64,
 }
 
-/// One direction, by whether the page cache was in the way.
+/// One direction, divided into buffered and direct I/O.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traffic {
     /// Through the page cache.
@@ -28,7 +24,7 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Both ways together.
+    /// Buffered and direct I/O together.
     #[must_use]
     pub const fn total(&self) -> Io {
         Io {
@@ -38,63 +34,63 @@ impl Traffic {
     }
 }
 
-/// What one cgroup's own tasks got, since the eyes first saw it do I/O; only ever growing. Children
-/// are not included: a tenant with a tree below it is the sum of that tree.
+/// What one cgroup's own tasks read and wrote, since its first I/O; only ever growing. Children are not included: a tenant
+/// with descendants is the sum over that subtree.
 ///
-/// Only regular files count (on a disk, and on overlayfs, btrfs, ZFS, bcachefs, NFS, CIFS, Ceph, 9p
-/// and FUSE): no pipe, socket, device, tmpfs, procfs or cgroupfs.
+/// Only regular files count (on a disk, and on overlayfs, btrfs, ZFS, bcachefs, NFS, CIFS, Ceph, 9p and FUSE): no pipe,
+/// socket, device, tmpfs, procfs or cgroupfs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
     /// What applications read.
     pub read: Traffic,
     /// What applications wrote.
     pub written: Traffic,
-    /// Page faults on mapped files that had to be handled one by one, not along with a neighbour's;
-    /// one that waits for the disk may come twice.
+    /// Page faults on mapped files. Pages that a fault maps along with its own do not count; a fault that waits for the disk
+    /// may count twice.
     pub faults: u64,
-    /// Those among them that waited for the disk.
+    /// Those of them that waited for the disk.
     pub major_faults: u64,
-    /// Bytes that the disk cache_miss_bytes into page cache charged to this cgroup: demand reads, readahead
-    /// and faults. Charged to the nearest ancestor with the memory controller.
+    /// Bytes that the disk read into page cache charged to this cgroup: demand reads, readahead and faults. Without the
+    /// memory controller, charged to the nearest ancestor that has it.
     pub cache_miss_bytes: u64,
-    /// Reads and faults that found their first page absent: what readahead did not foresee.
+    /// Reads and faults whose first page was absent from the cache: readahead had not read it.
     pub demand_misses: u64,
-    /// Nanoseconds that this cgroup's block I/O was held back by `io.max`, summed over requests.
+    /// Nanoseconds for which `io.max` throttled this cgroup's bios, summed over bios.
     pub throttled_ns: u64,
-    /// Requests that were held back so.
+    /// Bios that `io.max` throttled.
     pub throttled_bios: u64,
-    /// Nanoseconds that writers were held back until dirty pages had been written.
+    /// Nanoseconds for which the dirty throttle (`balance_dirty_pages`) held writers.
     pub dirty_throttle_ns: u64,
-    /// Blocks of 64 KiB accessed through the page cache, those accessed twice in a row once, while that was sampled
-    /// ([`IoProbes::sample_reuse`](super::IoProbes::sample_reuse)).
+    /// Blocks of 64 KiB accessed through the page cache while accesses are sampled
+    /// ([`IoProbes::sample_reuse`](super::IoProbes::sample_reuse)). Consecutive accesses to one block count once.
     #[serde(default)]
     pub block_accesses: u64,
 }
 
 impl Counters {
-    /// Bytes that were looked up in the page cache: what was read through it.
+    /// Bytes that were read through the page cache, hits and misses.
     #[must_use]
     pub const fn cache_read_bytes(&self) -> u64 {
         self.read.buffered.bytes
     }
 
-    /// What was added since `before`, an earlier value for the same cgroup.
+    /// What was added since `before`, an earlier value of the same cgroup.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         self.each(before, u64::saturating_sub)
     }
 
-    /// The part of the bytes looked up that the page cache had: `1 − cache_miss_bytes / looked up`, within
-    /// [0, 1]. Meaningful for a difference ([`since`](Self::since)) over at least a second, because
-    /// readahead fills before the reader asks. `None` when nothing was looked up.
+    /// The part of the bytes read through the page cache that it had: `1 − misses / read`, within [0, 1]. Meaningful for a
+    /// difference ([`since`](Self::since)) over at least a second, because readahead fills the cache before the read.
+    /// `None` when nothing was read.
     ///
-    /// Fills for mapped files and `readahead(2)` count as misses of the same cgroup, so for one that
-    /// also maps files this is a lower bound.
+    /// Misses of mapped files and of `readahead(2)` count for the same cgroup, so this is a lower bound for a cgroup that
+    /// maps files.
     #[must_use]
     pub fn hit_ratio(&self) -> Option<f64> {
         use justitia_share::num::to_f64;
-        let looked_up = self.cache_read_bytes();
-        (looked_up > 0).then(|| (1.0 - to_f64(self.cache_miss_bytes) / to_f64(looked_up)).max(0.0))
+        let read = self.cache_read_bytes();
+        (read > 0).then(|| (1.0 - to_f64(self.cache_miss_bytes) / to_f64(read)).max(0.0))
     }
 
     /// `of` applied field by field.
@@ -128,30 +124,6 @@ impl AddAssign for Counters {
     }
 }
 
-/// Everything counted up to one moment.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sample {
-    /// When, on the monotonic clock.
-    pub at: Duration,
-    /// Every cgroup that did I/O and exists.
-    pub cgroups: HashMap<CgroupId, Counters>,
-    /// The last counts of cgroups that were removed since the sample before. Told once, never in
-    /// `cgroups` again.
-    pub removed: Vec<(CgroupId, Counters)>,
-    /// What was counted for cgroups that have no counters of their own: they found no room
-    /// ([`no_room`](Self::map_full), [`map_busy`](Self::map_busy)), or were being removed.
-    pub overflow: Counters,
-    /// How often a cgroup found no room: [`Limits::max_cgroups`](super::Limits::tenants) others had it,
-    /// those included whose removal no two samples have told yet. Samples make room: the fewer are taken, the more often.
-    pub map_full: u64,
-    /// How often one found none because the kernel could not say just then who has which.
-    pub map_busy: u64,
-    /// Events that no probe could count: the kernel skips a probe that is interrupted by itself,
-    /// refuses it memory, or there are more requests than
-    /// [`Limits::max_inflight`](super::Limits::in_flight). Zero means that every byte is in this sample.
-    pub dropped_events: u64,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -177,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn more_filled_than_read_is_no_hit() {
+    fn more_misses_than_reads_are_no_hits() {
         assert_eq!(read(4096, 131_072).hit_ratio(), Some(0.0));
     }
 

@@ -1,14 +1,14 @@
-//! Reuse times as the programs count them: `struct curve` and `curve_of` in `bpf/curves.h` and `bpf/tenants.h`.
+//! Reuse times, as the programs count them: `struct curve` in `bpf/curves.h` and `curve_of` in `bpf/cgroups.h`.
 
 use libbpf_rs::{MapCore as _, MapFlags};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::load::Loaded;
-use super::region::Region;
+use super::mapped::MappedArray;
+use super::object::ProbeObject;
 use super::{Limits, ProbeError};
 use crate::cgroup::CgroupId;
 
-/// Words of a `struct curve`: first clock, shift, evicted, cold; then the buckets; then the entries.
+/// Words of a `struct curve`: clock, shift, evicted, cold and four unused ones; the buckets; the entries.
 const HEAD: usize = 8;
 const CLOCK: usize = 0;
 const SHIFT: usize = 1;
@@ -18,46 +18,46 @@ const COLD: usize = 3;
 const BUCKETS: usize = 256;
 const ENTRIES: usize = 2048;
 const WORDS: usize = HEAD + BUCKETS + ENTRIES;
-/// The time in an entry.
+/// The bits of an entry that hold a time.
 const TIME_MASK: u64 = (1 << 40) - 1;
 
 /// The map `curves`.
 #[derive(Debug)]
 pub(super) struct Curves {
-    words: Region,
+    words: MappedArray,
     count: usize,
 }
 
-/// What one curve has counted. The programs go on counting meanwhile.
+/// What one curve has counted. The programs go on counting.
 #[derive(Clone, Copy, Debug)]
-pub struct Reuse<'a>(&'a [AtomicU64]);
+pub struct ReuseHistogram<'a>(&'a [AtomicU64]);
 
-impl Reuse<'_> {
+impl ReuseHistogram<'_> {
     fn word(&self, index: usize) -> u64 {
         self.0
             .get(index)
             .map_or(0, |word| word.load(Ordering::Relaxed))
     }
 
-    /// Accesses by the time since the access before of the same block, in accesses of the same curve; the buckets are
-    /// those of `justitia_share::curve::bucket`. Each access that was looked at counts for all that were not.
+    /// Accesses by reuse time: the number of accesses to the curve since the one before of the same block. The buckets are
+    /// those of `justitia_share::curve::bucket`. Each sampled access stands for those that were not sampled.
     pub fn times(&self) -> impl Iterator<Item = u64> {
         (HEAD..HEAD + BUCKETS).map(|index| self.word(index))
     }
 
-    /// Accesses of blocks that were not remembered: for the first time, or after too long.
+    /// Accesses to blocks without an entry: for the first time, or after the entry was evicted.
     #[must_use]
     pub fn cold(&self) -> u64 {
         self.word(COLD)
     }
 
-    /// Accesses that made it forget a block.
+    /// Accesses that evicted another block's entry.
     #[must_use]
     pub fn evicted(&self) -> u64 {
         self.word(EVICTED)
     }
 
-    /// Blocks that are remembered and were accessed within the last `accesses` of the curve's accesses.
+    /// Blocks that have an entry and were accessed within the curve's last `accesses` accesses.
     #[must_use]
     pub fn live(&self, accesses: u64) -> u64 {
         let clock = self.word(CLOCK);
@@ -68,10 +68,10 @@ impl Reuse<'_> {
 }
 
 impl Curves {
-    pub(super) fn map(loaded: &Loaded, limits: &Limits) -> Result<Self, ProbeError> {
-        let count = super::open::size(limits.max_curves);
+    pub(super) fn map(object: &ProbeObject, limits: &Limits) -> Result<Self, ProbeError> {
+        let count = size(limits.max_curves);
         Ok(Self {
-            words: Region::map("curves", &loaded.map("curves")?, count * WORDS)?,
+            words: MappedArray::map("curves", &object.map("curves")?, count * WORDS)?,
             count,
         })
     }
@@ -80,10 +80,10 @@ impl Curves {
         self.count
     }
 
-    pub(super) fn get(&self, curve: usize) -> Result<Reuse<'_>, ProbeError> {
+    pub(super) fn get(&self, curve: usize) -> Result<ReuseHistogram<'_>, ProbeError> {
         let start = self.start(curve)?;
         let words = self.words.words().get(start..start + WORDS);
-        Ok(Reuse(words.unwrap_or_default()))
+        Ok(ReuseHistogram(words.unwrap_or_default()))
     }
 
     pub(super) fn clear(&self, curve: usize) -> Result<(), ProbeError> {
@@ -92,17 +92,17 @@ impl Curves {
         Ok(())
     }
 
-    /// Which curve cgroups count for from now on, and the part of the blocks that is looked at.
+    /// Sets to which curve the accesses of cgroups count from now on, and the sampling rate.
     pub(super) fn choose(
         &self,
-        loaded: &Loaded,
+        object: &ProbeObject,
         changes: &[(CgroupId, Option<(usize, u32)>)],
     ) -> Result<(), ProbeError> {
-        let curve_of = loaded.map("curve_of")?;
+        let curve_of = object.map("curve_of")?;
         for (cgroup, chosen) in changes {
             let key = cgroup.0.to_ne_bytes();
             let Some((curve, shift)) = chosen else {
-                // Not there when it had none.
+                // It may have none.
                 let _ = curve_of.delete(&key);
                 continue;
             };
@@ -111,8 +111,8 @@ impl Curves {
                 .set(self.start(*curve)? + SHIFT, u64::from(shift));
             let number = u64::try_from(*curve).unwrap_or_default() + 1;
             let value = number << 32 | u64::from(u32::MAX >> shift);
-            let told = curve_of.update(&key, &value.to_ne_bytes(), MapFlags::ANY);
-            told.map_err(|error| ProbeError::Map {
+            let updated = curve_of.update(&key, &value.to_ne_bytes(), MapFlags::ANY);
+            updated.map_err(|error| ProbeError::Map {
                 map: "curve_of",
                 reason: error.to_string(),
             })?;
@@ -129,4 +129,9 @@ impl Curves {
             reason: format!("expected a curve below {}, found {curve}", self.count),
         })
     }
+}
+
+/// `number` as a size: no machine that runs eBPF has narrower ones.
+pub(super) fn size(number: u32) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
 }

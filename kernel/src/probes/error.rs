@@ -1,6 +1,6 @@
-//! What can keep the eyes shut.
+//! Why probes cannot be attached or read.
 
-/// Why there are no eyes, or why one could not be opened.
+/// Why probes cannot be attached or read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProbeError {
@@ -9,11 +9,11 @@ pub enum ProbeError {
     Limit {
         /// Which field of [`Limits`](super::Limits).
         limit: &'static str,
-        /// The least that works.
+        /// The smallest allowed value.
         minimum: u32,
-        /// The most that is allowed.
+        /// The largest allowed value.
         maximum: u32,
-        /// What was asked for.
+        /// The value that was given.
         found: u32,
     },
     /// The kernel does not describe its types.
@@ -31,15 +31,15 @@ pub enum ProbeError {
         /// The kernel's or the loader's answer, with the verifier's last words if it had any.
         reason: String,
     },
-    /// This kernel has no place for the probe.
+    /// This kernel does not support the probe.
     #[error("attach the probe for {probe}: {reason}")]
-    Absent {
+    Unsupported {
         /// The probe's title.
         probe: &'static str,
         /// Why.
         reason: String,
     },
-    /// What the programs left in a map could not be read.
+    /// The kernel refused an operation on a map.
     #[error("read eBPF map {map}: {reason}")]
     Map {
         /// The map's name.

@@ -1,4 +1,4 @@
-//! How long calls took.
+//! Latencies of calls.
 
 use serde::{Deserialize, Serialize};
 
@@ -27,7 +27,7 @@ impl Histogram {
     /// The first bucket holds everything below 2^(SHIFT + 1) ns.
     pub const SHIFT: u32 = 8;
 
-    /// How many calls were timed.
+    /// The number of calls.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
@@ -68,7 +68,7 @@ impl Histogram {
     }
 }
 
-/// How long one cgroup's calls on regular files took.
+/// Latencies of one cgroup's calls on regular files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Latencies {
     /// `read`, `pread` and their vectored kin.

@@ -1,27 +1,26 @@
-//! How much room the eyes take.
+//! How much the probes keep in the kernel.
 
 use super::ProbeError;
 
-/// Bounds of everything that is kept in the kernel. Memory follows from them: 256 bytes per tenant
-/// and possible processor, 18.1 KiB per curve, about 100 per asynchronous request, about 300 per shared file and user.
+/// Bounds of everything that is kept in the kernel. Memory follows from them: 256 bytes per cgroup and possible processor,
+/// 18.1 KiB per curve, about 100 bytes per asynchronous request, about 300 per shared file and user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Cgroups counted apart at one time, 16 to 65,535. Where there are more, those that do least make room for others.
-    /// Those that find none are counted together as [`Sample::overflow`](super::Sample::overflow).
+    /// Cgroups that have counters of their own at one time, 16 to 65,535. Where there are more, those that do least lose
+    /// theirs. Cgroups without any are counted together in [`Sample::overflow`](super::Sample::overflow).
     pub max_cgroups: u32,
-    /// Requests of Linux-native asynchronous I/O, and requests held back by `io.max`, that are
-    /// known at one time, 64 to 1,048,576.
+    /// Requests of Linux-native asynchronous I/O in flight, and bios throttled by `io.max`, at one time, 64 to 1,048,576.
     pub max_inflight: u32,
-    /// Pairs of a file and a tenant that [`IoProbes::shared_inodes`](super::IoProbes::shared_inodes)
-    /// remembers, 64 to 1,048,576; the least recently used give way.
+    /// Pairs of a file and a user that [`IoProbes::shared_inodes`](super::IoProbes::shared_inodes) keeps, 64 to 1,048,576;
+    /// the least recently used are replaced.
     pub max_shared_files: u32,
-    /// Curves for which accesses can be sampled at one time ([`IoProbes::sample_reuse`](super::IoProbes::sample_reuse)), 1 to
-    /// 65,536.
+    /// Curves for which accesses can be sampled at one time ([`IoProbes::sample_reuse`](super::IoProbes::sample_reuse)), 1
+    /// to 65,536.
     pub max_curves: u32,
 }
 
 impl Default for Limits {
-    /// 2,048 tenants, 16,384 requests, 4,096 shared files, 1,024 curves.
+    /// 2,048 cgroups, 16,384 requests, 4,096 shared files, 1,024 curves.
     fn default() -> Self {
         Self {
             max_cgroups: 2048,

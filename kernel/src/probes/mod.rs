@@ -1,38 +1,42 @@
-//! What each tenant's applications really get: eBPF probes in `kernel/src/bpf/` and their typed
-//! readers.
+//! What applications read and write, counted by eBPF probes (`kernel/src/bpf/`), with typed readers.
 //!
-//! The kernel's own counters show block I/O; what applications get through the page cache is
-//! invisible in them, and it is what weights are about. [`IoProbes::attach`] attaches a probe wherever
-//! data moves between a regular file and an application, each path once; [`IoProbes::sample`] reads
-//! what was counted, per cgroup. Nothing is streamed per call or per page.
+//! The kernel's own counters show block I/O. What applications read and write through the page cache is not in them, and
+//! weights are about that. [`IoProbes::attach`] attaches a probe to each path between a regular file and an application;
+//! [`IoProbes::sample`] reads what was counted, per cgroup. Nothing is streamed per call or per page.
 //!
-//! A probe that this kernel has no place for is a [`ProbeStatus`] with its reason, never an error:
-//! without eyes, or with few, everything else goes on.
+//! A probe that this kernel does not support is a [`ProbeStatus`] with its reason, never an error: the agent works without
+//! probes, or with few.
 //!
 //! Refaults are not counted here: the kernel counts them itself, as `workingset_refault_file` in
 //! [`MemoryStat`](crate::memory::MemoryStat).
 
+mod attach;
+mod counter_map;
 mod counters;
 mod curves;
-mod distinct;
 mod error;
 mod histogram;
+mod libbpf_log;
 mod limits;
-mod load;
+mod mapped;
+mod object;
 mod on_demand;
-mod open;
 mod probe;
 mod programs;
-mod region;
 mod reports;
-mod rows;
-mod slots;
+mod sample;
+mod shared_inodes;
+mod slot_table;
+mod slot_usage;
+mod spec;
+mod status;
 
-pub use counters::{Counters, Io, Sample, Traffic};
-pub use curves::Reuse;
+pub use attach::IoProbes;
+pub use counters::{Counters, Io, Traffic};
+pub use curves::ReuseHistogram;
 pub use error::ProbeError;
 pub use histogram::{Histogram, Latencies};
 pub use limits::Limits;
-pub use open::IoProbes;
 pub use probe::{Probe, ProbeStatus};
-pub use reports::{Contention, SharedInode, SharedUse};
+pub use reports::{LockContention, SharedInode, SharedUse};
+pub use sample::Sample;

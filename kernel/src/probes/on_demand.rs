@@ -1,48 +1,46 @@
-//! Probes that are attached only while somebody asks for what they tell.
+//! Probes that are attached only while a user asks for them.
 
 use std::collections::HashMap;
 
 use libbpf_rs::{Btf, MapCore as _, MapFlags};
 
-use super::distinct;
-use super::load::{Loaded, Spec, kernel_types};
+use super::object::ProbeObject;
 use super::programs::{self, Program};
+use super::shared_inodes::{UseEntry, by_file};
+use super::spec::{ObjectSpec, kernel_types};
 use super::{
-    Contention, Histogram, Latencies, Limits, Probe, ProbeError, ProbeStatus, SharedInode,
-    SharedUse,
+    Histogram, Latencies, Limits, LockContention, Probe, ProbeError, ProbeStatus, SharedInode,
 };
 use crate::capabilities::State;
 use crate::cgroup::CgroupId;
 
 /// How many entries of a map are read at once.
 const BATCH: u32 = 256;
-/// The map of that name, which every one of these objects has.
-const LOST: &str = ".data.lost";
-/// Of the kernels that the probes work on.
-const PAGE: u64 = 4096;
+/// The map of that name, which every one of these objects has: dropped events, or for shared files all uses seen.
+const DROPS: &str = ".data.drops";
 
 /// One of these probes: its object, its programs, and its only sized map.
-struct Kind {
+struct OnDemandProbe {
     probe: Probe,
     object: &'static [u8],
     programs: &'static [Program],
     map: &'static str,
 }
 
-const KINDS: [Kind; 3] = [
-    Kind {
+const PROBES: [OnDemandProbe; 3] = [
+    OnDemandProbe {
         probe: Probe::Latency,
         object: include_bytes!(concat!(env!("OUT_DIR"), "/latency.bpf.o")),
         programs: programs::LATENCY,
         map: "latencies",
     },
-    Kind {
+    OnDemandProbe {
         probe: Probe::SharedInodes,
         object: include_bytes!(concat!(env!("OUT_DIR"), "/shared.bpf.o")),
         programs: programs::SHARED,
-        map: "uses",
+        map: "shared_uses",
     },
-    Kind {
+    OnDemandProbe {
         probe: Probe::LockContention,
         object: include_bytes!(concat!(env!("OUT_DIR"), "/locks.bpf.o")),
         programs: programs::LOCKS,
@@ -50,87 +48,85 @@ const KINDS: [Kind; 3] = [
     },
 ];
 
-impl Kind {
+impl OnDemandProbe {
     /// Calls `then` with what to load.
-    fn spec<T>(&self, limits: &Limits, then: impl FnOnce(&Spec<'_>) -> T) -> T {
+    fn spec<T>(&self, limits: &Limits, then: impl FnOnce(&ObjectSpec<'_>) -> T) -> T {
         let entries = match self.probe {
             Probe::SharedInodes => limits.max_shared_files,
             _ => limits.max_cgroups,
         };
-        then(&Spec {
+        then(&ObjectSpec {
             object: self.object,
             programs: self.programs,
-            sizes: &[(self.map, entries)],
+            map_sizes: &[(self.map, entries)],
             config: &[],
         })
     }
 }
 
 #[derive(Debug)]
-pub(super) struct OnDemand {
+pub(super) struct OnDemandProbes {
     limits: Limits,
-    facts: Vec<ProbeStatus>,
-    open: HashMap<Probe, Loaded>,
-    /// What those that were ended had lost.
-    lost: HashMap<Probe, u64>,
+    status: Vec<ProbeStatus>,
+    attached: HashMap<Probe, ProbeObject>,
+    /// What each probe had dropped up to the last time that it was ended.
+    dropped: HashMap<Probe, u64>,
 }
 
-impl OnDemand {
+impl OnDemandProbes {
     pub(super) fn new(limits: &Limits, types: &Btf<'_>) -> Result<Self, ProbeError> {
-        let mut facts = Vec::new();
-        for kind in &KINDS {
-            facts.extend(kind.spec(limits, |spec| spec.facts(types))?);
+        let mut status = Vec::new();
+        for probe in &PROBES {
+            status.extend(probe.spec(limits, |spec| spec.status(types))?);
         }
         Ok(Self {
             limits: *limits,
-            facts,
-            open: HashMap::new(),
-            lost: HashMap::new(),
+            status,
+            attached: HashMap::new(),
+            dropped: HashMap::new(),
         })
     }
 
-    pub(super) fn facts(&self) -> &[ProbeStatus] {
-        &self.facts
+    pub(super) fn status(&self) -> &[ProbeStatus] {
+        &self.status
     }
 
+    /// Attaches or detaches one probe. Attached anew, it counts from zero.
     pub(super) fn switch(&mut self, probe: Probe, on: bool) -> Result<(), ProbeError> {
-        if let Ok(lost) = self.lost(probe) {
-            self.lost.insert(probe, lost);
+        if let Ok(dropped) = self.dropped(probe) {
+            self.dropped.insert(probe, dropped);
         }
-        self.open.remove(&probe);
-        let Some(kind) = KINDS.iter().find(|kind| kind.probe == probe && on) else {
+        self.attached.remove(&probe);
+        let Some(found) = PROBES.iter().find(|one| one.probe == probe && on) else {
             return Ok(());
         };
         let types = kernel_types()?;
-        let mut loaded = kind.spec(&self.limits, |spec| Loaded::load(spec, &types))?;
-        loaded.attach();
-        if let Some(fact) = loaded.facts.iter().find(|fact| fact.state != State::Yes) {
-            let reason = fact.reason.clone();
-            for known in &mut self.facts {
-                if known.probe == probe {
-                    known.clone_from(fact);
-                }
+        let mut object = found.spec(&self.limits, |spec| ProbeObject::load(spec, &types))?;
+        object.attach();
+        if let Some(failed) = object.status().iter().find(|one| one.state != State::Yes) {
+            for known in self.status.iter_mut().filter(|one| one.probe == probe) {
+                known.clone_from(failed);
             }
-            return Err(ProbeError::Absent {
+            return Err(ProbeError::Unsupported {
                 probe: probe.title(),
-                reason,
+                reason: failed.reason.clone(),
             });
         }
-        self.open.insert(probe, loaded);
+        self.attached.insert(probe, object);
         Ok(())
     }
 
-    /// Removed cgroups take no room. The maps are bounded in any case.
+    /// Removes the entries of cgroups. The maps are bounded in any case.
     pub(super) fn forget(&self, removed: impl Iterator<Item = CgroupId> + Clone) {
         for (probe, map) in [
             (Probe::Latency, "latencies"),
             (Probe::LockContention, "contention"),
         ] {
-            let Some(Ok(map)) = self.open.get(&probe).map(|loaded| loaded.map(map)) else {
+            let Some(Ok(map)) = self.attached.get(&probe).map(|object| object.map(map)) else {
                 continue;
             };
             for cgroup in removed.clone() {
-                // Most were never in it.
+                // Most have no entry.
                 let _ = map.delete(&cgroup.0.to_ne_bytes());
             }
         }
@@ -152,50 +148,13 @@ impl OnDemand {
     }
 
     pub(super) fn shared_inodes(&self, most: usize) -> Result<Vec<SharedInode>, ProbeError> {
-        let uses: Vec<_> = self.read(Probe::SharedInodes, "uses", |key, value| {
-            let inode = key.next()?;
-            let (user, charged) = (CgroupId(key.next()?), CgroupId(key.next()?));
-            let device = u32::try_from(key.next()?).ok()?;
-            let cached = value.next()? * PAGE;
-            let generation = u32::try_from(value.next()?).ok()?;
-            let mapped = value.next()? != 0;
-            let (shift, _seed) = (value.next()?, value.next()?);
-            let touched = distinct::pages(shift, value).saturating_mul(PAGE);
-            let shared = SharedUse {
-                user,
-                charged,
-                bytes: touched.min(cached),
-            };
-            Some(((device, inode, generation), shared, cached, mapped))
-        })?;
-        let mut inodes: HashMap<(u32, u64, u32), SharedInode> = HashMap::new();
-        for (key, shared, cached, mapped) in uses {
-            let (device, inode, generation) = key;
-            let entry = inodes.entry(key).or_insert(SharedInode {
-                device,
-                inode,
-                generation,
-                mapped: false,
-                cached: 0,
-                uses: Vec::new(),
-            });
-            entry.cached = entry.cached.max(cached);
-            entry.mapped |= mapped;
-            entry.uses.push(shared);
-        }
-        let mut inodes: Vec<_> = inodes.into_values().collect();
-        for inode in &mut inodes {
-            inode.uses.sort_by_key(|one| std::cmp::Reverse(one.bytes));
-        }
-        let bytes = |inode: &SharedInode| inode.uses.iter().map(|one| one.bytes).sum::<u64>();
-        inodes.sort_by_key(|inode| (std::cmp::Reverse(bytes(inode)), inode.device, inode.inode));
-        inodes.truncate(most);
-        Ok(inodes)
+        let entries = self.read(Probe::SharedInodes, "shared_uses", UseEntry::decode)?;
+        Ok(by_file(entries, most))
     }
 
-    pub(super) fn lock_contention(&self) -> Result<HashMap<CgroupId, Contention>, ProbeError> {
+    pub(super) fn lock_contention(&self) -> Result<HashMap<CgroupId, LockContention>, ProbeError> {
         self.read(Probe::LockContention, "contention", |key, value| {
-            let contention = Contention {
+            let contention = LockContention {
                 count: value.next()?,
                 wait_ns: value.next()?,
             };
@@ -204,23 +163,23 @@ impl OnDemand {
     }
 
     /// See [`IoProbes::dropped`](super::IoProbes::lost).
-    pub(super) fn lost(&self, probe: Probe) -> Result<u64, ProbeError> {
-        let before = self.lost.get(&probe).copied().unwrap_or(0);
-        let Some(loaded) = self.open.get(&probe) else {
+    pub(super) fn dropped(&self, probe: Probe) -> Result<u64, ProbeError> {
+        let before = self.dropped.get(&probe).copied().unwrap_or(0);
+        let Some(object) = self.attached.get(&probe) else {
             return Ok(before);
         };
-        let count = loaded
-            .map(LOST)?
+        let count = object
+            .map(DROPS)?
             .lookup(&0_u32.to_ne_bytes(), MapFlags::ANY)
             .map_err(|error| ProbeError::Map {
-                map: LOST,
+                map: DROPS,
                 reason: error.to_string(),
             })?;
         let count = count.and_then(|bytes| words(&bytes).next()).unwrap_or(0);
         if probe != Probe::SharedInodes {
             return Ok(before + count);
         }
-        let kept: Vec<()> = self.read(probe, "uses", |_, _| Some(()))?;
+        let kept: Vec<()> = self.read(probe, "shared_uses", |_, _| Some(()))?;
         let kept = u64::try_from(kept.len()).unwrap_or(u64::MAX);
         Ok(before + count.saturating_sub(kept))
     }
@@ -233,10 +192,10 @@ impl OnDemand {
         of: impl Fn(&mut dyn Iterator<Item = u64>, &mut dyn Iterator<Item = u64>) -> Option<T>,
     ) -> Result<C, ProbeError> {
         let mut all = C::default();
-        let Some(loaded) = self.open.get(&probe) else {
+        let Some(object) = self.attached.get(&probe) else {
             return Ok(all);
         };
-        let map = loaded.map(name)?;
+        let map = object.map(name)?;
         let entries = map
             .lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY)
             .map_err(|error| ProbeError::Map {

@@ -1,10 +1,10 @@
-//! Which probes there are, and which of them this kernel takes.
+//! Which probes there are.
 
 use serde::{Deserialize, Serialize};
 
 use crate::capabilities::State;
 
-/// Something that is watched in the kernel.
+/// Something that is counted or traced in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Probe {
@@ -26,28 +26,28 @@ pub enum Probe {
     Aio,
     /// Page faults on mapped files.
     Faults,
-    /// What the disk fills into the page cache.
+    /// What the disk reads into the page cache.
     CacheMisses,
-    /// Reads that readahead did not foresee.
+    /// Reads whose first page readahead had not read.
     DemandMisses,
-    /// Requests held back by `io.max`.
+    /// Bios throttled by `io.max`.
     IoThrottle,
-    /// Writers held back until dirty pages are written.
+    /// Writers throttled until dirty pages are written.
     DirtyThrottle,
-    /// Which blocks are accessed again, and when.
+    /// Reuse times of cached blocks.
     Reuse,
-    /// Cgroups that are removed.
+    /// Removed cgroups.
     CgroupRemoval,
-    /// How long reads, writes and syncs take; on demand.
+    /// Latencies of reads, writes and syncs; on demand.
     Latency,
     /// Files that several tenants use; on demand.
     SharedInodes,
-    /// Contended locks on the way to a page; on demand.
+    /// Lock contention on the path to a page; on demand.
     LockContention,
 }
 
 impl Probe {
-    /// Every probe, in the order in which they are told.
+    /// Every probe, in the order in which they are listed.
     pub const ALL: [Self; 18] = [
         Self::Read,
         Self::Write,
@@ -69,7 +69,7 @@ impl Probe {
         Self::LockContention,
     ];
 
-    /// For people.
+    /// Its name in messages.
     #[must_use]
     pub const fn title(self) -> &'static str {
         match self {
@@ -82,29 +82,29 @@ impl Probe {
             Self::IoUring => "io_uring",
             Self::Aio => "Linux-native asynchronous I/O",
             Self::Faults => "faults on mapped files",
-            Self::CacheMisses => "page-cache fills from disk",
+            Self::CacheMisses => "page-cache misses",
             Self::DemandMisses => "demand misses",
-            Self::IoThrottle => "waits for io.max",
-            Self::DirtyThrottle => "waits for dirty pages",
+            Self::IoThrottle => "throttling by io.max",
+            Self::DirtyThrottle => "dirty throttling",
             Self::Reuse => "reuse of cached blocks",
             Self::CgroupRemoval => "removed cgroups",
             Self::Latency => "latencies (on demand)",
             Self::SharedInodes => "files used by several tenants (on demand)",
-            Self::LockContention => "contended locks (on demand)",
+            Self::LockContention => "lock contention (on demand)",
         }
     }
 }
 
-/// Whether one probe works here.
+/// Whether one probe works on this kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProbeStatus {
-    /// Which.
+    /// Which one.
     pub probe: Probe,
-    /// `Yes`: attached, or for one on demand, can be.
+    /// `Yes` if it is attached, or if it is on demand, can be.
     pub state: State,
-    /// Where it is attached, or why it is not, in a few words. One line.
+    /// Where it is attached, or why it is not, in few words. One line.
     pub reason: String,
-    /// The kernel's and the loader's own words, if there are more of them; one entry for each program.
+    /// The full messages of the kernel and of the loader, if they are longer; one entry for each program.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub details: Vec<String>,
 }

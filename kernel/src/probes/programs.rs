@@ -2,126 +2,105 @@
 
 use super::Probe;
 
-/// How a program stands to the others of its probe.
+/// What a program is to the others of its probe.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// All of them are needed.
+pub(super) enum Role {
+    /// All of these are needed.
     Needed,
-    /// Of several, kernels have one.
+    /// Each kernel has one of several.
     Alternative,
-    /// Does what the one before it does, whenever the kernel skips that.
-    Twin,
+    /// Does what the program before it does, whenever the kernel skips that one.
+    Fallback,
 }
 
 /// One program, by its name in `bpf/`.
 pub(super) struct Program {
     pub(super) name: &'static str,
     pub(super) probe: Probe,
-    pub(super) kind: Kind,
+    pub(super) role: Role,
 }
 
-const fn program(name: &'static str, probe: Probe) -> Program {
-    Program {
-        name,
-        probe,
-        kind: Kind::Needed,
-    }
+const fn needed(name: &'static str, probe: Probe) -> Program {
+    let role = Role::Needed;
+    Program { name, probe, role }
 }
 
-const fn of_kind(kind: Kind, name: &'static str, probe: Probe) -> Program {
-    Program { name, probe, kind }
+const fn alternative(name: &'static str, probe: Probe) -> Program {
+    let role = Role::Alternative;
+    Program { name, probe, role }
 }
 
-/// The programs that are attached as long as the eyes are open (`bpf/account.bpf.c`). What ends
-/// something comes before what begins it, so that nothing is begun that nobody ends.
+const fn fallback(name: &'static str, probe: Probe) -> Program {
+    let role = Role::Fallback;
+    Program { name, probe, role }
+}
+
+/// The programs that are always attached (`bpf/account.bpf.c`). A program that ends something is attached before the one
+/// that begins it, so that nothing is begun that is not ended.
 pub(super) const ACCOUNT: &[Program] = &[
-    program("read", Probe::Read),
-    program("write", Probe::Write),
-    program("readv", Probe::ReadVectored),
-    program("writev", Probe::WriteVectored),
-    of_kind(Kind::Alternative, "splice_read", Probe::SpliceRead),
-    of_kind(Kind::Alternative, "splice_to", Probe::SpliceRead),
-    program("splice_write", Probe::SpliceWrite),
-    program("uring", Probe::IoUring),
-    program("aio_complete", Probe::Aio),
-    of_kind(Kind::Twin, "aio_complete_twin", Probe::Aio),
-    program("aio_read_refused", Probe::Aio),
-    program("aio_write_refused", Probe::Aio),
-    program("aio_read", Probe::Aio),
-    program("aio_write", Probe::Aio),
-    program("fault", Probe::Faults),
-    program("filled", Probe::CacheMisses),
-    program("demand_miss", Probe::DemandMisses),
-    program("throttle_end", Probe::IoThrottle),
-    program("throttle_decided", Probe::IoThrottle),
-    program("throttle", Probe::IoThrottle),
-    program("dirty_waited", Probe::DirtyThrottle),
-    program("dirty_wait", Probe::DirtyThrottle),
-    program("fault_around", Probe::Reuse),
-    program("removal", Probe::CgroupRemoval),
+    needed("read", Probe::Read),
+    needed("write", Probe::Write),
+    needed("readv", Probe::ReadVectored),
+    needed("writev", Probe::WriteVectored),
+    alternative("splice_read", Probe::SpliceRead),
+    alternative("splice_to", Probe::SpliceRead),
+    needed("splice_write", Probe::SpliceWrite),
+    needed("io_uring", Probe::IoUring),
+    needed("aio_complete", Probe::Aio),
+    fallback("aio_complete_fallback", Probe::Aio),
+    needed("aio_read_refused", Probe::Aio),
+    needed("aio_write_refused", Probe::Aio),
+    needed("aio_read", Probe::Aio),
+    needed("aio_write", Probe::Aio),
+    needed("fault", Probe::Faults),
+    needed("cache_miss", Probe::CacheMisses),
+    needed("demand_miss", Probe::DemandMisses),
+    needed("bio_throttle_end", Probe::IoThrottle),
+    needed("bio_throttle_decided", Probe::IoThrottle),
+    needed("bio_throttle", Probe::IoThrottle),
+    needed("dirty_throttle_end", Probe::DirtyThrottle),
+    needed("dirty_throttle", Probe::DirtyThrottle),
+    needed("fault_around", Probe::Reuse),
+    needed("cgroup_removed", Probe::CgroupRemoval),
 ];
 
 /// `bpf/latency.bpf.c`.
 pub(super) const LATENCY: &[Program] = &[
-    program("read_end", Probe::Latency),
-    program("read_begin", Probe::Latency),
-    program("write_end", Probe::Latency),
-    program("write_begin", Probe::Latency),
-    program("readv_end", Probe::Latency),
-    program("readv_begin", Probe::Latency),
-    program("writev_end", Probe::Latency),
-    program("writev_begin", Probe::Latency),
-    program("sync_end", Probe::Latency),
-    program("sync_begin", Probe::Latency),
+    needed("read_end", Probe::Latency),
+    needed("read_begin", Probe::Latency),
+    needed("write_end", Probe::Latency),
+    needed("write_begin", Probe::Latency),
+    needed("readv_end", Probe::Latency),
+    needed("readv_begin", Probe::Latency),
+    needed("writev_end", Probe::Latency),
+    needed("writev_begin", Probe::Latency),
+    needed("sync_end", Probe::Latency),
+    needed("sync_begin", Probe::Latency),
 ];
 
 /// `bpf/shared.bpf.c`.
-pub(super) const SHARED: &[Program] = &[program("touched", Probe::SharedInodes)];
+pub(super) const SHARED: &[Program] = &[needed("folio_accessed", Probe::SharedInodes)];
 
 /// `bpf/locks.bpf.c`.
 pub(super) const LOCKS: &[Program] = &[
-    of_kind(Kind::Alternative, "alloc_leave", Probe::LockContention),
-    of_kind(Kind::Alternative, "alloc_enter", Probe::LockContention),
-    of_kind(
-        Kind::Alternative,
-        "alloc_noprof_leave",
-        Probe::LockContention,
-    ),
-    of_kind(
-        Kind::Alternative,
-        "alloc_noprof_enter",
-        Probe::LockContention,
-    ),
-    program("add_leave", Probe::LockContention),
-    program("add_enter", Probe::LockContention),
-    program("add_lru_leave", Probe::LockContention),
-    program("add_lru_enter", Probe::LockContention),
-    program("accessed_leave", Probe::LockContention),
-    program("accessed_enter", Probe::LockContention),
-    of_kind(Kind::Alternative, "put_leave", Probe::LockContention),
-    of_kind(Kind::Alternative, "put_enter", Probe::LockContention),
-    of_kind(Kind::Alternative, "release_leave", Probe::LockContention),
-    of_kind(Kind::Alternative, "release_enter", Probe::LockContention),
-    of_kind(
-        Kind::Alternative,
-        "batch_release_leave",
-        Probe::LockContention,
-    ),
-    of_kind(
-        Kind::Alternative,
-        "batch_release_enter",
-        Probe::LockContention,
-    ),
-    of_kind(
-        Kind::Alternative,
-        "pagevec_release_leave",
-        Probe::LockContention,
-    ),
-    of_kind(
-        Kind::Alternative,
-        "pagevec_release_enter",
-        Probe::LockContention,
-    ),
-    program("wait_end", Probe::LockContention),
-    program("wait_begin", Probe::LockContention),
+    alternative("alloc_leave", Probe::LockContention),
+    alternative("alloc_enter", Probe::LockContention),
+    alternative("alloc_noprof_leave", Probe::LockContention),
+    alternative("alloc_noprof_enter", Probe::LockContention),
+    needed("add_leave", Probe::LockContention),
+    needed("add_enter", Probe::LockContention),
+    needed("add_lru_leave", Probe::LockContention),
+    needed("add_lru_enter", Probe::LockContention),
+    needed("accessed_leave", Probe::LockContention),
+    needed("accessed_enter", Probe::LockContention),
+    alternative("put_leave", Probe::LockContention),
+    alternative("put_enter", Probe::LockContention),
+    alternative("release_leave", Probe::LockContention),
+    alternative("release_enter", Probe::LockContention),
+    alternative("batch_release_leave", Probe::LockContention),
+    alternative("batch_release_enter", Probe::LockContention),
+    alternative("pagevec_release_leave", Probe::LockContention),
+    alternative("pagevec_release_enter", Probe::LockContention),
+    needed("wait_end", Probe::LockContention),
+    needed("wait_begin", Probe::LockContention),
 ];

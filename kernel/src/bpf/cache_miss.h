@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What the disk fills into the page cache: reads that complete into pages that are locked and not
- * yet up to date, charged to the cgroup that the first page of each bio is charged to. A bio of
- * such a read carries pages of one file, allocated by one task.
+ * Bytes that the disk reads into the page cache: reads that complete into pages which are locked and
+ * not yet up to date. They count for the cgroup to which the first page of each bio is charged. A bio
+ * of such a read carries pages of one file, allocated by one task.
  */
 #pragma once
 
-#include "tenants.h"
+#include "cgroups.h"
 #include "files.h"
 #include "folio.h"
 
-/* The most bios that one request merges; more than any queue's limit on segments. */
-#define BIOS 2048
+/* The most bios that one request merges: more than any queue's limit on segments. */
+#define MAX_BIOS 2048
 
-/* Starts values that the verifier must not take for constants: on 6.1 it would keep them. */
-u32 nothing;
+/* A zero that the verifier does not know to be constant: 6.1 would keep a constant in the loop. */
+u32 zero;
 
-struct walk {
+struct bio_walk {
 	u64 bio;
 	u32 left;
 };
 
-static __always_inline void fill(struct bio *bio, u32 bytes)
+static __always_inline void account_miss(struct bio *bio, u32 bytes)
 {
 	u32 first = BPF_CORE_READ(bio, bi_iter.bi_idx);
 	struct bio_vec *vec = BPF_CORE_READ(bio, bi_io_vec);
@@ -30,32 +30,32 @@ static __always_inline void fill(struct bio *bio, u32 bytes)
 	struct address_space *mapping;
 	struct mem_cgroup *memcg = NULL;
 	unsigned long head, flags;
-	struct row *row;
+	struct counters *counters;
 
 	bpf_core_read(&page, sizeof(page), &vec[first].bv_page);
 	if (!page)
 		return;
 	head = BPF_CORE_READ(page, compound_head);
 	folio = head & 1 ? (void *)(head - 1) : (void *)page;
-	flags = flags_of(folio);
+	flags = folio_flags(folio);
 	if (!(flags & (1UL << bpf_core_enum_value(enum pageflags, PG_locked))) ||
 	    flags & (1UL << bpf_core_enum_value(enum pageflags, PG_uptodate)))
 		return;
 	mapping = BPF_CORE_READ(folio, mapping);
 	if (!mapping || (u64)mapping & MAPPING_FLAGS)
 		return;
-	if (!unknown_inode_counts(BPF_CORE_READ(mapping, host)))
+	if (!is_counted_inode_untyped(BPF_CORE_READ(mapping, host)))
 		return;
 	if (bpf_core_field_exists(folio->memcg_data))
 		memcg = (void *)(BPF_CORE_READ(folio, memcg_data) & ~MEMCG_DATA_FLAGS);
 	if (!memcg)
 		return;
-	row = row_of_css((void *)__builtin_preserve_access_index(&memcg->css));
-	if (row)
-		__sync_fetch_and_add(&row->filled, bytes);
+	counters = counters_of_css((void *)__builtin_preserve_access_index(&memcg->css));
+	if (counters)
+		__sync_fetch_and_add(&counters->miss_bytes, bytes);
 }
 
-static long walk_step(u32 step, struct walk *walk)
+static long walk_step(u32 step, struct bio_walk *walk)
 {
 	struct bio *bio = (void *)walk->bio;
 	u32 bytes;
@@ -67,22 +67,22 @@ static long walk_step(u32 step, struct walk *walk)
 		bytes = walk->left;
 	walk->left -= bytes;
 	walk->bio = (u64)BPF_CORE_READ(bio, bi_next);
-	fill(bio, bytes);
+	account_miss(bio, bytes);
 	return 0;
 }
 
 SEC("tp_btf/block_rq_complete")
-int BPF_PROG(filled, struct request *request, int error, unsigned int bytes)
+int BPF_PROG(cache_miss, struct request *request, int error, unsigned int bytes)
 {
-	struct walk walk = { .bio = nothing, .left = nothing };
+	struct bio_walk walk = { .bio = zero, .left = zero };
 
 	if (error || (request->cmd_flags & REQ_OP_MASK) != REQ_OP_READ)
 		return 0;
-	/* What a loop device reads, the disk below it reads for the same pages, or for its own. */
+	/* The disk below a loop device reads for the same pages, or for its own: that request counts. */
 	if (BPF_CORE_READ(request, q, disk, major) == LOOP_MAJOR)
 		return 0;
 	walk.bio = address(request->bio);
 	walk.left = bytes;
-	bpf_loop(BIOS, walk_step, &walk, 0);
+	bpf_loop(MAX_BIOS, walk_step, &walk, 0);
 	return 0;
 }

@@ -14,19 +14,19 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use super::ProbeError;
 
-/// The words of one map. Unmapped when dropped.
+/// The words of one map, mapped into memory. Unmapped when dropped.
 #[derive(Debug)]
-pub(super) struct Region {
+pub(super) struct MappedArray {
     start: NonNull<AtomicU64>,
     words: usize,
 }
 
-// SAFETY: the region is memory of the process, used only through atomic operations.
-unsafe impl Send for Region {}
+// SAFETY: the mapping is memory of the process, used only through atomic operations.
+unsafe impl Send for MappedArray {}
 // SAFETY: as above.
-unsafe impl Sync for Region {}
+unsafe impl Sync for MappedArray {}
 
-impl Region {
+impl MappedArray {
     /// Maps `words` words of the map `name`, which was made with `BPF_F_MMAPABLE` and has that many.
     pub(super) fn map(
         name: &'static str,
@@ -53,7 +53,7 @@ impl Region {
     /// The words, shared with the programs that write them.
     pub(super) fn words(&self) -> &[AtomicU64] {
         // SAFETY: the mapping is page-aligned, `words` long, readable and writable, and lives as
-        // long as `self`; everybody in this process uses it atomically.
+        // long as `self`; all of this process uses it atomically.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.words) }
     }
 
@@ -64,7 +64,7 @@ impl Region {
             .map_or(0, |word| word.load(Ordering::Relaxed))
     }
 
-    /// Sets one word; beyond the end, none.
+    /// Sets one word; does nothing beyond the end.
     pub(super) fn set(&self, index: usize, value: u64) {
         if let Some(word) = self.words().get(index) {
             word.store(value, Ordering::Relaxed);
@@ -79,9 +79,9 @@ impl Region {
     }
 }
 
-impl Drop for Region {
+impl Drop for MappedArray {
     fn drop(&mut self) {
-        // SAFETY: mapped in `map` with this length, and nobody else has its address.
+        // SAFETY: mapped in `map` with this length, and nothing else has its address.
         let unmapped = unsafe {
             rustix::mm::munmap(
                 self.start.as_ptr().cast(),
