@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use justitia_agent::report::metrics::{LARGEST, text};
+use justitia_agent::report::metrics::{MAX_BYTES, text};
 use justitia_api::{
     AppStatus, CurveStatus, Holder, KnobStatus, LatencyStatus, LossStatus, Status, TenantStatus,
     escape,
@@ -68,14 +68,14 @@ fn status() -> Status {
 #[test]
 fn promtool_finds_nothing_to_criticise() {
     let counted = promtool::check(&text(&status(), 1000).unwrap()).unwrap();
-    assert!(counted.contains("justitia_tenant_usage_bytes"), "{counted}");
+    assert!(counted.contains("justitia_tenant_cache_bytes"), "{counted}");
 }
 
 #[test]
 fn what_the_probes_lost_is_a_series_each() {
     let text = text(&status(), 1000).unwrap();
     for (what, count) in LOSSES {
-        let series = format!("\njustitia_probe_losses_total{{what=\"{what}\"}} {count}\n");
+        let series = format!("\njustitia_probe_dropped_events_total{{kind=\"{what}\"}} {count}\n");
         assert!(text.contains(&series), "expected {series:?} in {text}");
     }
 }
@@ -113,6 +113,22 @@ fn series_are_bounded_and_what_is_left_out_is_told() {
     assert!(text.contains("\njustitia_tenants 2\n"), "{text}");
 }
 
+/// Each row of the table has a sample, and each sample has a row.
+#[test]
+fn the_reference_lists_what_is_served() {
+    let reference = justitia_agent::report::metrics::reference::markdown();
+    let listed = reference.lines().filter_map(|l| {
+        let (name, _) = l.strip_prefix("| `")?.split_once('`')?;
+        Some(name.to_owned())
+    });
+    let listed: std::collections::BTreeSet<String> = listed.collect();
+    let text = text(&status(), 1000).unwrap();
+    let samples = text.lines().filter(|l| !l.starts_with('#'));
+    let names = samples.filter_map(|l| Some(l.split(['{', ' ']).next()?.to_owned()));
+    assert_eq!(listed, names.collect());
+    assert!(listed.len() > 30, "{listed:?}");
+}
+
 /// With the longest paths that are told apart, all of bytes that are escaped, and every series that there is.
 #[test]
 fn a_page_is_bounded_however_long_the_names() {
@@ -133,8 +149,8 @@ fn a_page_is_bounded_however_long_the_names() {
         status.tenants.push(tenant.clone());
     }
     let page = text(&status, 10_000).unwrap();
-    assert!(page.len() <= LARGEST, "{} bytes", page.len());
-    assert!(page.len() > LARGEST / 2, "{} bytes", page.len());
+    assert!(page.len() <= MAX_BYTES, "{} bytes", page.len());
+    assert!(page.len() > MAX_BYTES / 2, "{} bytes", page.len());
     let left = |page: &str| -> usize {
         let line = page
             .lines()
@@ -149,7 +165,7 @@ fn a_page_is_bounded_however_long_the_names() {
         tenant.path = format!("system.slice/unit-{n}.service");
     }
     let page = text(&status, 10_000).unwrap();
-    assert!(page.len() <= LARGEST, "{} bytes", page.len());
+    assert!(page.len() <= MAX_BYTES, "{} bytes", page.len());
     assert_eq!(left(&page), 0);
 }
 
@@ -200,7 +216,7 @@ fn a_real_prometheus_scrapes_them() {
         .expect("prometheus, of the package of that name (`make deps`)");
     let _ended = Ended(prometheus);
     let begun = Instant::now();
-    let query = "/api/v1/query?query=justitia_tenant_application_bytes_total";
+    let query = "/api/v1/query?query=justitia_tenant_io_bytes_total";
     let answer = loop {
         let answer = get(theirs, query).unwrap_or_default();
         if answer.contains("1099511627776") || begun.elapsed() > Duration::from_secs(60) {

@@ -40,7 +40,7 @@ fn told(status: &Value, metrics: &str, what: &str, words: &str) {
         .filter(|loss| loss["what"] == what)
         .find_map(|loss| loss["count"].as_u64());
     assert!(count.is_some_and(|count| count > 0), "{what} in {status:#}");
-    let series = format!("justitia_probe_losses_total{{what=\"{what}\"}} ");
+    let series = format!("justitia_probe_dropped_events_total{{kind=\"{what}\"}} ");
     let line = metrics.lines().find_map(|line| line.strip_prefix(&series));
     let number = line.and_then(|line| line.parse::<u64>().ok());
     // It may have grown since the status was taken.
@@ -119,11 +119,11 @@ fn calls_are_timed_when_asked_for() {
             "were not timed; there is room for 16 cgroups",
         );
         for what in ["busy", "shared_files", "lock_waits"] {
-            let none = format!("justitia_probe_losses_total{{what=\"{what}\"}} 0\n");
+            let none = format!("justitia_probe_dropped_events_total{{kind=\"{what}\"}} 0\n");
             assert!(metrics.contains(&none), "expected {none} in {metrics}");
         }
         assert!(
-            metrics.contains("# UNIT justitia_tenant_latency_bound_seconds seconds"),
+            metrics.contains("# UNIT justitia_tenant_io_latency_bound_seconds seconds"),
             "{metrics}"
         );
         for words in [["reader", "read"], ["writer", "write"], ["writer", "sync"]] {
