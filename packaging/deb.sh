@@ -58,7 +58,7 @@ cat >"$tree/DEBIAN/prerm" <<'EOF'
 #!/bin/sh
 set -e
 if [ "$1" = remove ] && [ -d /run/systemd/system ]; then systemctl disable --now justitia.service; fi
-# Whoever started it: what an agent that is killed has left goes back while there is a program to do it.
+# However the agent was started: restore what a killed agent has left, while the program is still installed.
 if [ "$1" = remove ] && [ -e /run/justitia/ledger ]; then justitia reset || true; fi
 EOF
 cat >"$tree/DEBIAN/postrm" <<'EOF'

@@ -10,9 +10,9 @@ use justitia_kernel::proc::ProcFs;
 use crate::config::Config;
 use crate::enforce::credits::Credits;
 use crate::enforce::event::TenantEvent;
-use crate::enforce::keeper::{Keeper, ceded};
-use crate::enforce::ledger::log_returned;
+use crate::enforce::knob_store::log_restored;
 use crate::enforce::pressure::Pressure;
+use crate::enforce::protection::{ProtectionController, ceded};
 use crate::enforce::recharge::Ownership;
 use crate::enforce::rest::Rest;
 use crate::enforce::worker::{Means, Order, Outcome, Reclaimer};
@@ -34,7 +34,7 @@ const FRESH: Duration = Duration::from_millis(500);
 pub struct Agent {
     pub(crate) config: Config,
     pub(crate) monitor: Monitor,
-    pub(crate) keeper: Keeper,
+    pub(crate) protection: ProtectionController,
     pub(crate) credits: Credits,
     pub(crate) ownership: Ownership,
     reclaimer: Option<Reclaimer>,
@@ -62,7 +62,7 @@ impl Agent {
         config: Config,
         fs: &CgroupFs,
         features: ReclaimFeatures,
-        keeper: Keeper,
+        protection: ProtectionController,
         reclaimer: Option<Reclaimer>,
         app_io: AppIoMonitor,
     ) -> justitia_kernel::Result<Self> {
@@ -77,7 +77,7 @@ impl Agent {
             ownership,
             config,
             monitor,
-            keeper,
+            protection,
             reclaimer,
             features,
             under_way: HashMap::new(),
@@ -93,7 +93,7 @@ impl Agent {
             entitlements: Entitlements::default(),
         };
         for id in agent.monitor.cgroups.preorder() {
-            agent.keeper.met(&agent.monitor.cgroups, id);
+            agent.protection.on_cgroup_added(&agent.monitor.cgroups, id);
         }
         Ok(agent)
     }
@@ -126,20 +126,25 @@ impl Agent {
                 }
             }
             if self.kept.is_none_or(|at| now - at >= AT_LEAST) {
-                let told =
-                    self.keeper
-                        .protect(&self.monitor.cgroups, &self.snapshot, &self.entitlements);
+                let told = self.protection.protect(
+                    &self.monitor.cgroups,
+                    &self.snapshot,
+                    &self.entitlements,
+                );
                 for event in told {
                     self.record(event, now);
                 }
-                log_returned("it could not be given back before", &self.keeper.retry());
+                log_restored(
+                    "it could not be restored before",
+                    &self.protection.retry_restores(),
+                );
                 self.kept = Some(now);
             }
             self.planned = Some(now);
         }
         self.follow(&changes, now);
-        let ledger = self.keeper.ledger_mut();
-        self.credits.turn(&self.config, &self.monitor, ledger, now);
+        let store = self.protection.store_mut();
+        self.credits.turn(&self.config, &self.monitor, store, now);
         let moved = self.credits.moved();
         if !moved.is_empty() {
             // What we wrote comes as events, too: taken now, they are no reason for another turn.
@@ -339,7 +344,7 @@ impl Agent {
         }
     }
 
-    /// Tells who keeps something of cgroups which came and went, whoever found that out; and the keeper,
+    /// Tells who keeps something of cgroups which came and went, whoever found that out; and the protection,
     /// which knobs were written.
     fn follow(&mut self, changes: &Changes, now: Instant) {
         if changes.weights_changed {
@@ -348,23 +353,25 @@ impl Agent {
         for id in &changes.removed {
             let key = Key::Cgroup(*id);
             self.monitor.app_io.gone(*id);
-            self.keeper.gone(*id);
+            self.protection.on_cgroup_removed(*id);
             self.credits.gone(*id);
             self.decisions.forget(key);
             self.rests.remove(&key);
             self.reclaimed.remove(&key);
         }
         for id in &changes.added {
-            self.keeper.met(&self.monitor.cgroups, *id);
+            self.protection.on_cgroup_added(&self.monitor.cgroups, *id);
         }
         for (id, knob) in &changes.knobs_written {
-            let left = self.keeper.left(*id, *knob);
-            let low = self.keeper.written(&self.monitor.cgroups, *id, *knob);
+            let left = self.protection.external(*id, *knob);
+            let low = self
+                .protection
+                .on_knob_written(&self.monitor.cgroups, *id, *knob);
             if let (Some(low), Some(node)) = (low, self.monitor.cgroups.get_mut(*id)) {
                 node.set_operator_low(low);
             }
             if left.is_none()
-                && let Some(found) = self.keeper.left(*id, *knob)
+                && let Some(found) = self.protection.external(*id, *knob)
             {
                 let applied = None;
                 let rule = Rule::ForeignWrite { found, applied };
@@ -383,7 +390,7 @@ impl Agent {
     pub(crate) fn path(&self, key: Key) -> String {
         match key {
             Key::Unmanaged => "-".to_owned(),
-            Key::Cgroup(id) => self.keeper.path(&self.monitor.cgroups, id),
+            Key::Cgroup(id) => self.protection.path(&self.monitor.cgroups, id),
         }
     }
 
@@ -433,7 +440,7 @@ mod tests {
             Config::default(),
             &fs,
             features,
-            Keeper::new(None),
+            ProtectionController::new(None),
             None,
             app_io,
         )

@@ -16,9 +16,9 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 
 use crate::agent::Agent;
 use crate::config::{Config, StateOnDisk};
-use crate::enforce::guard::WAKE;
-use crate::enforce::keeper::Keeper;
-use crate::enforce::ledger::{Back, Ledger, LedgerError, Returned, log_returned};
+use crate::enforce::knob_store::{KnobStore, KnobStoreError, log_restored};
+use crate::enforce::protection::ProtectionController;
+use crate::enforce::watchdog::INTERRUPT;
 use crate::enforce::worker::Reclaimer;
 use crate::monitor::{AppIoMonitor, ReclaimFeatures, lru_gen_usable};
 use crate::report::gather::status;
@@ -43,16 +43,16 @@ pub enum RunError {
         /// The facts.
         reasons: Vec<String>,
     },
-    /// The ledger would wait for a disk that is limited.
+    /// The journal would wait for a disk that the agent limits.
     #[error(transparent)]
     State(#[from] StateOnDisk),
-    /// The ledger cannot be used.
+    /// The knob store cannot be used.
     #[error(transparent)]
-    Ledger(#[from] LedgerError),
-    /// Knobs could not be given back at the end.
+    KnobStore(#[from] KnobStoreError),
+    /// Knobs could not be restored at the end.
     #[error(
-        "{0} knobs could not be given back; the ledger keeps what stood in them: the next start gives it back, or \
-         `justitia reset`"
+        "{0} knobs could not be restored; their original values stay in the journal: the next start or `justitia reset` \
+         restores them"
     )]
     Left(usize),
     /// The kernel's side.
@@ -88,19 +88,20 @@ pub fn run(config: Config, observe: bool) -> Result<(), RunError> {
     }
     // It need do nothing: that it is pending ends what the kernel does in a write. It comes to this thread, the main one,
     // which does the writing.
-    signal_hook::flag::register(WAKE, Arc::default()).map_err(|e| system("a signal handler", e))?;
+    signal_hook::flag::register(INTERRUPT, Arc::default())
+        .map_err(|e| system("a signal handler", e))?;
     // Beyond a limit on the size of files a write fails, as on a full file system; it does not end the agent.
     signal_hook::flag::register(SIGXFSZ, Arc::default())
         .map_err(|e| system("a signal handler", e))?;
     raise_descriptor_limit();
 
     let features = features(&capabilities);
-    let ledger = if observe {
+    let store = if observe {
         None
     } else {
-        let (ledger, returned) = Ledger::open(&fs, &config.state_dir)?;
-        log_returned("an earlier agent left it", &returned);
-        Some(ledger)
+        let (store, restored) = KnobStore::open(&fs, &config.state_dir)?;
+        log_restored("left by an earlier agent", &restored);
+        Some(store)
     };
     let reclaimer = if observe {
         None
@@ -122,7 +123,7 @@ pub fn run(config: Config, observe: bool) -> Result<(), RunError> {
         config,
         &fs,
         features,
-        Keeper::new(ledger),
+        ProtectionController::new(store),
         reclaimer,
         app_io,
     )?;
@@ -191,8 +192,15 @@ impl Alone {
         let fs = CgroupFs::discover()?;
         raise_descriptor_limit();
         let app_io = AppIoMonitor::attach(&(&config.probes).into(), config.trace_latency);
-        let keeper = Keeper::new(None);
-        let agent = Agent::new(config, &fs, features(&capabilities), keeper, None, app_io)?;
+        let protection = ProtectionController::new(None);
+        let agent = Agent::new(
+            config,
+            &fs,
+            features(&capabilities),
+            protection,
+            None,
+            app_io,
+        )?;
         Ok(Self { agent, limits })
     }
 
@@ -224,15 +232,17 @@ fn turn_until_stopped(
         std::thread::sleep(BREATH.saturating_sub(now.elapsed()));
     }
     let _ = sd_notify::notify(&[NotifyState::Stopping]);
-    let returned = agent.keeper.restore(PATIENCE);
-    log_returned("stopping", &returned);
-    let failed = |one: &&Returned| matches!(one.back, Back::Failed { .. });
-    let left = returned.iter().filter(failed).count();
+    let restored = agent.protection.restore_all(PATIENCE);
+    log_restored("stopping", &restored);
+    let left = restored
+        .iter()
+        .filter(|one| one.outcome.is_failed())
+        .count();
     if left > 0 {
-        agent.credits.leave_to_guard();
+        agent.credits.leave_to_watchdog();
         return Err(RunError::Left(left));
     }
-    tracing::info!(knobs = returned.len(), "stopped; every knob was given back");
+    tracing::info!(knobs = restored.len(), "stopped; all knobs were restored");
     Ok(())
 }
 
@@ -327,13 +337,13 @@ fn check(capabilities: &Capabilities, observe: bool) -> Result<Vec<String>, RunE
     Ok(limits)
 }
 
-/// Where the ledger would be, if that is odd. Who observes has none.
+/// Checks the directory of the journal. In observe mode there is no journal.
 fn check_state(config: &Config, observe: bool) -> Result<Option<String>, StateOnDisk> {
     match config.state_on_disk() {
         Some(odd) if odd.refused() && !observe => Err(odd),
         Some(odd) => {
             tracing::warn!("{odd}");
-            Ok(Some(format!("Ledger: {odd}")))
+            Ok(Some(format!("Knob journal: {odd}")))
         }
         None => Ok(None),
     }
@@ -394,12 +404,15 @@ mod tests {
             cpu_budget: 5.0,
             ..Config::default()
         };
-        let (app_io, keeper) = (AppIoMonitor::unavailable("a test"), Keeper::new(None));
+        let (app_io, protection) = (
+            AppIoMonitor::unavailable("a test"),
+            ProtectionController::new(None),
+        );
         Agent::new(
             config,
             &fs,
             ReclaimFeatures::default(),
-            keeper,
+            protection,
             None,
             app_io,
         )

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 use justitia_agent::config::{Checked, Config};
-use justitia_agent::enforce::guard::{SILENCE, guard as watch, wake};
-use justitia_agent::enforce::ledger::{Back, LedgerError, Returned, reset as give_back};
+use justitia_agent::enforce::knob_store::{KnobStoreError, reset as reset_knobs};
+use justitia_agent::enforce::watchdog::{TIMEOUT, interrupt, watch};
 use justitia_api::client::ask;
 use justitia_api::escape::plain_lines;
 use justitia_kernel::cgroup::CgroupFs;
@@ -70,16 +70,16 @@ pub struct Status {
     config: ConfigArgs,
 }
 
-/// Give back every knob that a killed agent has left, exactly as it stood before.
+/// Restore the knobs that a killed agent has left to their original values.
 ///
-/// A knob that someone else has written since is theirs, and left. What could not be given back, or not be read of a
-/// damaged ledger, is told, and the exit code is 1. Of the configuration only `state_dir` matters, where the ledger is; what
-/// is wrong with the rest is told, and stops nothing.
+/// A knob that another writer has set since is left. Knobs that could not be restored, and lines of a corrupt journal, are
+/// listed, and the exit code is 1. Of the configuration only `state_dir` is used, the directory of the journal; errors in the
+/// rest are shown and ignored.
 #[derive(Args)]
 pub struct Reset {
-    /// If the ledger is damaged: give back what is still certain, and put the file aside
-    #[arg(long)]
-    damaged: bool,
+    /// If the journal is corrupt: restore the knobs whose entries are intact, and move the file aside
+    #[arg(long, alias = "damaged")]
+    salvage: bool,
     /// As JSON
     #[arg(long)]
     json: bool,
@@ -87,9 +87,9 @@ pub struct Reset {
     config: ConfigArgs,
 }
 
-/// Watch over a running agent's limits: started by the agent itself.
+/// Restore the limits of an agent that hangs or is gone: started by the agent itself.
 #[derive(Args)]
-pub struct Guard {
+pub struct Watchdog {
     /// The state directory of the agent
     state: std::path::PathBuf,
     /// The agent's process
@@ -108,22 +108,22 @@ pub fn read_for(args: &ReadFor) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-pub fn guard(args: &Guard) -> anyhow::Result<ExitCode> {
+pub fn watchdog(args: &Watchdog) -> anyhow::Result<ExitCode> {
     let fs = CgroupFs::discover()?;
-    let told = |done: Result<Vec<_>, LedgerError>| match done {
-        Ok(returned) if returned.is_empty() => {}
-        Ok(returned) => out::note(format_args!(
-            "justitia guard: the agent is silent or gone; {} limits were looked after",
-            returned.len()
+    let report = |done: Result<Vec<_>, KnobStoreError>| match done {
+        Ok(restored) if restored.is_empty() => {}
+        Ok(restored) => out::note(format_args!(
+            "justitia watchdog: the agent hangs or is gone; {} knobs were checked and restored",
+            restored.len()
         )),
         Err(error) => out::note(format_args!(
-            "justitia guard: {}",
+            "justitia watchdog: {}",
             plain_lines(&error.to_string())
         )),
     };
-    let heart = std::io::stdin();
-    let wake = || wake(args.agent);
-    watch(&fs, &args.state, heart.lock(), SILENCE, wake, told)?;
+    let pipe = std::io::stdin();
+    let interrupt = || interrupt(args.agent);
+    watch(&fs, &args.state, pipe.lock(), TIMEOUT, interrupt, report)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -164,35 +164,35 @@ pub fn status(args: &Status) -> anyhow::Result<ExitCode> {
 }
 
 pub fn reset(args: &Reset) -> anyhow::Result<ExitCode> {
-    // What is wrong with the rest of the configuration is no reason to leave anybody limited.
+    // Errors in the rest of the configuration must not keep a limit in place.
     let (state, errors) = Config::state_dir_of(args.config.config.as_deref());
     for error in errors {
         out::note(format_args!("the configuration: {error}"));
     }
     let fs = CgroupFs::discover()?;
-    let done = give_back(&fs, &state, args.damaged)?;
-    let damage = done.damage.as_ref();
+    let done = reset_knobs(&fs, &state, args.salvage)?;
+    let corruption = done.corruption.as_ref();
     if args.json {
-        let rows = done.returned.iter().map(table::returned_json);
-        let rows: Vec<_> = rows.chain(damage.map(table::damage_json)).collect();
+        let rows = done.restored.iter().map(table::restored_json);
+        let rows: Vec<_> = rows.chain(corruption.map(table::corruption_json)).collect();
         out::tell(out::json(&rows)?);
-    } else if done.returned.is_empty() && damage.is_none() {
-        out::tell("nothing to give back");
+    } else if done.restored.is_empty() && corruption.is_none() {
+        out::tell("nothing to restore");
     } else {
-        let rows = done.returned.iter();
-        rows.for_each(|r| out::tell(table::returned(r)));
+        let rows = done.restored.iter();
+        rows.for_each(|r| out::tell(table::restored(r)));
     }
-    let failed = |r: &&Returned| matches!(r.back, Back::Failed { .. });
-    let failed = done.returned.iter().filter(failed).count();
+    let failed = done.restored.iter().filter(|r| r.outcome.is_failed());
+    let failed = failed.count();
     let failed = (failed > 0).then(|| {
-        format!("{failed} knobs could not be given back; they stay in the ledger for the next try")
+        format!("{failed} knobs could not be restored; they stay in the journal for the next try")
     });
-    let wrong: Vec<String> = failed
+    let errors: Vec<String> = failed
         .into_iter()
-        .chain(damage.map(table::damage))
+        .chain(corruption.map(table::corruption))
         .collect();
-    if wrong.is_empty() {
+    if errors.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
-    Err(anyhow::anyhow!(wrong.join("\n")))
+    Err(anyhow::anyhow!(errors.join("\n")))
 }

@@ -86,11 +86,11 @@ const fn state_of(there: bool) -> State {
 /// What becomes of knobs when the agent is killed and does not start again.
 const fn after_a_kill(systemd: bool) -> &'static str {
     if systemd {
-        "systemd: when the agent is killed, its unit gives every knob back (ExecStopPost)"
+        "systemd: when the agent is killed, its unit restores all knobs (ExecStopPost)"
     } else {
-        "systemd: not running. When the agent is killed, its guard gives every knob back if device credits have limited \
-         anybody; otherwise memory.low stays, and everything where the guard was killed too, until the next start or \
-         `justitia reset`"
+        "systemd: not running. When the agent is killed, its watchdog restores all knobs if device credits have set any \
+         limit. Otherwise memory.low stays set, and so do all knobs if the watchdog was killed too, until the next start \
+         or `justitia reset`"
     }
 }
 

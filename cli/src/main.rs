@@ -42,7 +42,7 @@ enum Command {
     Lab(lab::Lab),
     Cache(cache::Cache),
     #[command(hide = true)]
-    Guard(agent::Guard),
+    Watchdog(agent::Watchdog),
     #[command(hide = true)]
     ReadFor(agent::ReadFor),
     #[command(hide = true)]
@@ -59,7 +59,7 @@ fn main() -> ExitCode {
         Command::Curve(args) => usage::curve(&args),
         Command::Whatif(args) => usage::whatif(&args),
         Command::Reset(args) => agent::reset(&args),
-        Command::Guard(args) => agent::guard(&args),
+        Command::Watchdog(args) => agent::watchdog(&args),
         Command::ReadFor(args) => agent::read_for(&args),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Lab(args) => lab::lab(&args),

@@ -32,7 +32,7 @@ fn a_foreign_writers_knob_is_yielded_and_left() {
 
         // Written under the agent's hand: another value, next to nothing, everything.
         guest.ok("echo 5M >$C/a/memory.low; echo 4096 >$C/b/memory.low; echo max >$C/c/memory.low");
-        guest.ok("yields() { [ $(grep -c 'yielded' $LOG) -ge 3 ]; }; within 20 yields");
+        guest.ok("yields() { [ $(grep -c 'ceded' $LOG) -ge 3 ]; }; within 20 yields");
         assert_eq!(yielded(guest, "a").as_deref(), Some("5242880"));
         assert_eq!(yielded(guest, "b").as_deref(), Some("4096"));
         assert_eq!(yielded(guest, "c").as_deref(), Some("max"));
@@ -40,7 +40,7 @@ fn a_foreign_writers_knob_is_yielded_and_left() {
         for path in ["a", "b", "c"] {
             let told = log.lines().any(|line| {
                 line.contains("WARN")
-                    && line.contains("someone else")
+                    && line.contains("another writer")
                     && line.contains(&format!("tenant=\"{path}\""))
             });
             assert!(told, "no warning about {path}:\n{log}");
@@ -79,10 +79,10 @@ fn a_value_that_is_only_applied_again_is_written_over_and_an_insistent_one_yield
         lows >/run/before
         start && within 20 protected a && within 20 protected b || exit 1
         for n in 1 2 3 4 5 6; do echo 0 >$C/a/memory.low; within 20 protected a || exit 1; done
-        ! grep -q yielded $LOG
+        ! grep -q ceded $LOG
     ");
         assert_eq!(yielded(guest, "a"), None);
-        guest.ok("echo 0 >$C/a/memory.low; yields() { grep -q 'yielded' $LOG; }; within 20 yields");
+        guest.ok("echo 0 >$C/a/memory.low; yields() { grep -q 'ceded' $LOG; }; within 20 yields");
         assert_eq!(yielded(guest, "a").as_deref(), Some("0"));
         guest.ok("protected b && ! protected a && end TERM && lows >/run/after && diff /run/before /run/after");
     });
@@ -314,7 +314,7 @@ END
     });
 }
 
-/// Before a knob is written the ledger is synced: where that is on a disk which the agent limits, it waits for itself.
+/// The journal is synced before a knob is written: on a disk that the agent limits, it would wait for itself.
 #[test]
 fn with_device_credits_the_state_is_not_kept_on_a_disk() {
     in_guest(small, |guest| {

@@ -57,14 +57,14 @@ fn limits_come_with_contention_and_leave_with_it_or_with_the_agent() {
         );
         assert_eq!(tenant(&guest.status(), "heavy")["weight"], 800);
 
-        // One that is stopped cannot follow what its limits do: they lapse, and it begins anew.
+        // A stopped agent cannot adjust its limits: the watchdog restores them, and the agent sets them anew.
         guest.ok(&format!(
             "{WRITERS} kill -STOP $(cat /run/agent.pid); within 30 none && kill -CONT $(cat /run/agent.pid) && within 60 both"
         ));
         // Without contention there are none.
         guest.ok(&format!("{WRITERS} rest; within 60 none && back"));
 
-        // Whatever ends it, everything stands as before. Of a kill the guard cleans up: limits first, the ledger
+        // Whatever ends it, everything stands as before. After a kill the watchdog restores: limits first, the journal
         // once the kernel has detached the dead agent's probes.
         guest.ok(&format!(
             "{WRITERS} {{ writer light; writer heavy; }} >/dev/null 2>&1; within 60 both || exit 1
@@ -100,7 +100,7 @@ fn nothing_of_writers_stays_behind_once_the_disk_is_idle() {
             "{WRITERS} rest; timeout 60 sync; within 8 back || {{ knobs | grep -v memory.low | diff /run/before -; exit 1; }}"
         ));
 
-        // Of a kill the guard cleans up; who sets it meanwhile keeps it.
+        // After a kill the watchdog restores it; a value that another writer sets meanwhile stays.
         guest.ok(&format!(
             "{WRITERS} {{ buffered light; buffered heavy; }} >/dev/null 2>&1; within 90 late || exit 1
             end KILL >/dev/null; within 30 usual || {{ background; exit 1; }}

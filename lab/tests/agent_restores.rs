@@ -51,8 +51,8 @@ fn fifty_kills_while_reclaiming_leave_every_knob_as_it_was() {
         let (first, second) = moments.split_at(KILLS / 2);
         let mut written = 0;
         for part in [first, second] {
-            // Every second time `reset` gives back, the other times the next start does. What a start failed to
-            // give back would count as an operator's from then on, and still stand after the reset.
+            // Every second time `reset` restores, the other times the next start does. What a start failed to
+            // restore would count as external from then on, and still be set after the reset.
             written += guest.number(&format!(
                 "export JUSTITIA_LOG=debug
             writing() {{ [ \"$(wc -l </run/justitia/ledger)\" -gt 1 ]; }}
@@ -75,7 +75,7 @@ fn fifty_kills_while_reclaiming_leave_every_knob_as_it_was() {
                 if ! cmp -s /run/before /run/after; then
                     echo \"after kill $n:\"; diff /run/before /run/after; cat /run/reset.out; exit 1
                 fi
-                [ ! -e /run/justitia/ledger ] || {{ echo 'the ledger was left'; exit 1; }}
+                [ ! -e /run/justitia/ledger ] || {{ echo 'the journal was left'; exit 1; }}
             done
             echo $written",
                 part.join(" ")
@@ -116,7 +116,7 @@ fn a_crash_leaves_it_to_reset_and_a_request_to_stop_gives_back() {
     });
 }
 
-/// A killed agent's ledger, and the knobs that it names.
+/// A killed agent's journal, and the knobs that it names.
 const KILLED: &str = "
     for n in 1 2 3 4 5 6; do live t$n && hole /data/t$n 4 && cache t$n /data/t$n 4; done
     lows >/run/before
@@ -128,7 +128,7 @@ const KILLED: &str = "
 ";
 
 #[test]
-fn a_damaged_ledger_is_told_by_line_and_nothing_is_written() {
+fn a_corrupt_journal_is_reported_by_line_and_nothing_is_written() {
     in_guest(small, |guest| {
         guest.ok(KILLED);
         let lines = guest.number("wc -l </run/ledger.kept");
@@ -161,10 +161,10 @@ fn a_damaged_ledger_is_told_by_line_and_nothing_is_written() {
             for command in ["run", "reset"] {
                 let result = guest.sh(&format!("timeout 20 justitia {command}"));
                 let expected =
-                    format!("the ledger /run/justitia/ledger is damaged at line {line}:");
+                    format!("the knob journal /run/justitia/ledger is corrupt at line {line}:");
                 assert_eq!(result.status, 1, "{command}, {what}: {result:?}");
                 assert!(
-                    result.stderr.contains(&expected) && result.stderr.contains("reset --damaged"),
+                    result.stderr.contains(&expected) && result.stderr.contains("reset --salvage"),
                     "{command}, {what}: expected {expected:?}, found {}",
                     result.stderr
                 );
@@ -172,17 +172,17 @@ fn a_damaged_ledger_is_told_by_line_and_nothing_is_written() {
             }
         }
 
-        // What is certain is given back, the rest is left, and the file is put aside.
+        // Knobs with intact entries are restored, the others are left, and the file is moved aside.
         guest.ok("sed '3s/memory-low/memory-1ow/' /run/ledger.kept >/run/justitia/ledger");
         let lost = guest.ok("sed -n '3s/.*\"path\":\"\\([^\"]*\\)\".*/\\1/p' /run/ledger.kept");
         let lost = lost.trim();
         assert!(lost.starts_with('t'), "{lost:?}");
-        let result = guest.sh("justitia reset --damaged");
+        let result = guest.sh("justitia reset --salvage");
         let told = &result.stdout;
         assert_eq!(result.status, 1, "{result:?}");
         for word in [
             "1 line of it could not be read",
-            "ledger.damaged",
+            "ledger.corrupt",
             "memory.low",
         ] {
             assert!(result.stderr.contains(word), "{word}: {result:?}");
@@ -194,7 +194,7 @@ fn a_damaged_ledger_is_told_by_line_and_nothing_is_written() {
             assert_eq!(told.contains(&name), name != lost, "{told}");
         }
         guest.ok(
-            "test -e /run/justitia/ledger.damaged -a ! -e /run/justitia/ledger && justitia reset",
+            "test -e /run/justitia/ledger.corrupt -a ! -e /run/justitia/ledger && justitia reset",
         );
     });
 }
@@ -232,7 +232,7 @@ fn a_second_agent_is_refused_and_disturbs_nothing() {
         }
         guest.ok("lows >/run/after && diff /run/held /run/after");
         assert_eq!(&guest.status()["observe"], false);
-        // The first one's ledger still works.
+        // The first one's journal still works.
         guest.ok("end KILL && justitia reset && lows >/run/after && diff /run/before /run/after");
     });
 }
@@ -298,10 +298,10 @@ fn names_as_long_as_the_kernel_takes_cost_nobody_anything() {
             guest.ok("sleep 1");
         }
         let answer = guest.number("justitia status --json | wc -c");
-        let ledger = guest.number("wc -c </run/justitia/ledger");
+        let journal = guest.number("wc -c </run/justitia/ledger");
         let peak = guest.number("awk '/VmHWM/ { print $2 }' /proc/$(cat /run/agent.pid)/status");
-        println!("status {answer} bytes, ledger {ledger} bytes, resident at most {peak} KiB");
-        assert!(answer < 1 << 20 && ledger < 5 << 20, "{answer} {ledger}");
+        println!("status {answer} bytes, journal {journal} bytes, resident at most {peak} KiB");
+        assert!(answer < 1 << 20 && journal < 5 << 20, "{answer} {journal}");
         assert!(peak < 64 << 10, "{peak} KiB");
 
         guest.ok(

@@ -318,7 +318,7 @@ fn protection_outlasts_a_reload(debian: &Debian) {
     debian.works();
     let again = |least: u32| {
         format!(
-            "[ $(/root/deb journalctl -u justitia --no-pager | grep -c 'was applied again.*tenant.service') -ge {least} ]"
+            "[ $(/root/deb journalctl -u justitia --no-pager | grep -c 'the original value was reapplied.*tenant.service') -ge {least} ]"
         )
     };
     for (n, what) in (1..).zip(["daemon-reload", "daemon-reexec", "daemon-reload"]) {

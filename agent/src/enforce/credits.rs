@@ -1,7 +1,7 @@
 //! Credits at work: looks at the disks, lets the loop decide, and moves `io.max`, `memory.high` and when the kernel
-//! begins to write back through the ledger.
+//! begins to write back through the knob store.
 //!
-//! Safety: a disk without contention carries no limits; everything goes through the ledger, so that it comes
+//! Safety: a disk without contention carries no limits; everything goes through the knob store, so that it comes
 //! back at the end and after a kill; a value that stood there before is its operator's, and that tenant is not
 //! limited on that disk.
 
@@ -29,8 +29,8 @@ use self::fresh::Fresh;
 use self::guarded::{Guarded, LetGo};
 use self::knobs::{far, limit, ours_to_write, told, unlimited, yield_foreign};
 use self::late::Late;
-use super::guard::Guard;
-use super::ledger::Ledger;
+use super::knob_store::KnobStore;
+use super::watchdog::Watchdog;
 use crate::config::Config;
 use crate::escape;
 use crate::monitor::device::{ActiveSet, Disk, DiskSampler, TenantIo};
@@ -46,7 +46,7 @@ const SELDOM: Duration = Duration::from_secs(1);
 const CALM: Duration = Duration::from_secs(3);
 /// From this part of the time on a disk is busy enough to look at who uses it.
 const BUSY: f64 = 0.7;
-/// A knob of ours is read again this often, whether or not it moves: someone else may have written it.
+/// A knob of ours is read again this often, whether or not it moves: another writer may have written it.
 const AUDIT: Duration = Duration::from_secs(1);
 /// `memory.high` moves at most this often.
 const ROOMS: Duration = Duration::from_millis(500);
@@ -84,7 +84,7 @@ pub struct Credits {
     restless: Option<Instant>,
     limits: Vec<String>,
     /// Gives limits back should we be stopped; started before the first limit.
-    guard: Guarded,
+    watchdog: Guarded,
     /// Why each knob of ours stands where it stands.
     why: HashMap<(CgroupId, Knob), String>,
     /// Movements that nobody has been told of yet.
@@ -135,7 +135,7 @@ impl Credits {
             turned: None,
             restless: None,
             limits: Vec::new(),
-            guard: Guarded::new(Guard::start),
+            watchdog: Guarded::new(Watchdog::start),
             why: HashMap::new(),
             moved: Vec::new(),
             surpluses: Vec::new(),
@@ -183,9 +183,9 @@ impl Credits {
         std::mem::take(&mut self.surpluses)
     }
 
-    /// The agent ends without having given everything back: the guard is to try, once the agent is gone.
-    pub const fn leave_to_guard(&mut self) {
-        self.guard.take_over();
+    /// The agent ends without having given everything back: the watchdog is to try, once the agent is gone.
+    pub const fn leave_to_watchdog(&mut self) {
+        self.watchdog.take_over();
     }
 
     /// Whether anybody is limited on any disk.
@@ -223,37 +223,37 @@ impl Credits {
         }
     }
 
-    /// One turn, if it is time. Without a ledger nothing is written.
+    /// One turn, if it is time. Without a knob store nothing is written.
     pub fn turn(
         &mut self,
         config: &Config,
         monitor: &Monitor,
-        mut ledger: Option<&mut Ledger>,
+        mut store: Option<&mut KnobStore>,
         now: Instant,
     ) {
-        self.follow_disks(ledger.as_deref_mut(), now);
+        self.follow_disks(store.as_deref_mut(), now);
         let waited = self.turned.map(|at| now - at);
         let early = waited.is_some_and(|w| w + Duration::from_millis(10) < self.period(now));
         if self.following.is_none() || early {
             return;
         }
         self.turned = Some(now);
-        let done = self.act(config, monitor, ledger.as_deref_mut(), now);
-        let Some(ledger) = ledger else { return };
+        let done = self.act(config, monitor, store.as_deref_mut(), now);
+        let Some(store) = store else { return };
         if let Err(why) = done {
-            self.let_go(ledger, why);
-            self.guard.beat(Instant::now());
+            self.let_go(store, why);
+            self.watchdog.heartbeat(Instant::now());
         }
         let cgroup = |id| Some(&monitor.cgroups.get(id)?.cgroup);
         self.fresh.keep(self.writers.keys().copied(), cgroup);
     }
 
-    /// Has a guard watch over what stands, if anything does: without one nothing stays.
-    fn keep_guarded(&mut self, config: &Config, ledger: &Ledger) -> Result<(), LetGo> {
+    /// Has a watchdog watch over what stands, if anything does: without one nothing stays.
+    fn keep_guarded(&mut self, config: &Config, store: &KnobStore) -> Result<(), LetGo> {
         let limits = |knob| !matches!(knob, Knob::MemoryLow);
-        let stands = !self.guard.watches() && ledger.held().any(|(_, knob, ..)| limits(knob));
-        if stands && !self.guard.ready(&config.state_dir) {
-            return Err(LetGo::NoGuard);
+        let stands = !self.watchdog.watches() && store.owned().any(|(_, knob, ..)| limits(knob));
+        if stands && !self.watchdog.ready(&config.state_dir) {
+            return Err(LetGo::NoWatchdog);
         }
         Ok(())
     }
@@ -263,15 +263,15 @@ impl Credits {
         &mut self,
         config: &Config,
         monitor: &Monitor,
-        mut ledger: Option<&mut Ledger>,
+        mut store: Option<&mut KnobStore>,
         now: Instant,
     ) -> Result<(), LetGo> {
         // A turn may have begun long ago. One moment for both: a stop between question and beat shows in the next.
         let moment = Instant::now();
-        self.guard.trusted(moment)?;
-        self.guard.beat(moment);
-        if let Some(ledger) = ledger.as_deref() {
-            self.keep_guarded(config, ledger)?;
+        self.watchdog.check_lease(moment)?;
+        self.watchdog.heartbeat(moment);
+        if let Some(store) = store.as_deref() {
+            self.keep_guarded(config, store)?;
         }
         let intervals: Vec<Option<Interval>> =
             self.disks.iter_mut().map(|d| d.meter.sample(now)).collect();
@@ -287,9 +287,9 @@ impl Credits {
         if !engaged && !busy {
             // What is not contended is nobody's business; the next look begins anew.
             self.users.reset();
-            if let Some(ledger) = ledger {
-                self.release_rooms(ledger, now);
-                self.write_back_as_usual(ledger, IDLE);
+            if let Some(store) = store {
+                self.release_rooms(store, now);
+                self.write_back_as_usual(store, IDLE);
             }
             return Ok(());
         }
@@ -318,8 +318,8 @@ impl Credits {
                 .iter()
                 .filter_map(|(id, io)| {
                     let cgroup = &monitor.cgroups.get(*id)?.cgroup;
-                    let limitable = ledger.as_deref_mut().is_some_and(|ledger| {
-                        ours_to_write(ledger, cgroup, Knob::IoMax(device), &unlimited(device))
+                    let limitable = store.as_deref_mut().is_some_and(|store| {
+                        ours_to_write(store, cgroup, Knob::IoMax(device), &unlimited(device))
                     });
                     Some(Observed {
                         id: id.0,
@@ -346,49 +346,49 @@ impl Credits {
                 }
             }
             // One that has gone since it was measured may have left its number to another.
-            if let Some(ledger) = ledger.as_deref_mut()
+            if let Some(store) = store.as_deref_mut()
                 && disk.meter.is_present()
-                && (allowances.is_empty() || self.guard.ready(&config.state_dir))
+                && (allowances.is_empty() || self.watchdog.ready(&config.state_dir))
             {
-                let guard = &self.guard;
+                let watchdog = &self.watchdog;
                 if audit {
-                    yield_foreign(disk, ledger, guard)?;
+                    yield_foreign(disk, store, watchdog)?;
                 }
                 let intents = plan_limits(disk.disk.id, &allowances, &disk.standing);
                 if intents.iter().any(|intent| far(intent, &disk.standing)) {
                     self.restless = Some(now);
                 }
-                limit(disk, intents, monitor, ledger, guard, &mut self.moved)?;
+                limit(disk, intents, monitor, store, watchdog, &mut self.moved)?;
             }
         }
         for (id, part) in parts {
             self.writers.insert(id, (now, part));
         }
-        if let Some(ledger) = ledger {
-            self.release_rooms(ledger, now);
-            self.write_back_late(ledger, audit)?;
-            self.give_room(monitor, ledger, &seen, now)?;
+        if let Some(store) = store {
+            self.release_rooms(store, now);
+            self.write_back_late(store, audit)?;
+            self.give_room(monitor, store, &seen, now)?;
         }
         Ok(())
     }
 
     /// Has the kernel write back late while writers are among those who contend, from the first one's coming until
     /// nobody contends: in between it would only have the kernel begin again and again.
-    fn write_back_late(&mut self, ledger: &mut Ledger, audit: bool) -> Result<(), LetGo> {
-        if !self.guard.watches() {
-            self.write_back_as_usual(ledger, "there is no guard");
+    fn write_back_late(&mut self, store: &mut KnobStore, audit: bool) -> Result<(), LetGo> {
+        if !self.watchdog.watches() {
+            self.write_back_as_usual(store, "there is no watchdog");
             return Ok(());
         }
         if !self.engaged() {
-            self.write_back_as_usual(ledger, IDLE);
+            self.write_back_as_usual(store, IDLE);
             return Ok(());
         }
-        self.guard.trusted(Instant::now())?;
+        self.watchdog.check_lease(Instant::now())?;
         if audit {
-            self.moved.extend(self.late.audit(ledger));
+            self.moved.extend(self.late.audit(store));
         }
         if !self.writers.is_empty() {
-            match self.late.hold(ledger) {
+            match self.late.hold(store) {
                 Ok(moved) => self.moved.extend(moved),
                 Err(why) => self.limits.push(why),
             }
@@ -396,13 +396,13 @@ impl Credits {
         Ok(())
     }
 
-    fn write_back_as_usual(&mut self, ledger: &mut Ledger, why: &str) {
-        self.moved.extend(self.late.release(ledger, why));
+    fn write_back_as_usual(&mut self, store: &mut KnobStore, why: &str) {
+        self.moved.extend(self.late.release(store, why));
     }
 
     /// Takes the room from who does not contend any more, at once: what is not contended carries no limits.
-    fn release_rooms(&mut self, ledger: &mut Ledger, now: Instant) {
-        let engaged = self.guard.watches() && self.engaged();
+    fn release_rooms(&mut self, store: &mut KnobStore, now: Instant) {
+        let engaged = self.watchdog.watches() && self.engaged();
         self.writers
             .retain(|_, (at, _)| engaged && now - *at < WRITER);
         if self.highs.is_empty() {
@@ -411,12 +411,12 @@ impl Credits {
         let writers: HashSet<CgroupId> = self
             .writers
             .keys()
-            .filter(|id| ledger.may_write(**id, Knob::MemoryHigh))
+            .filter(|id| store.may_write(**id, Knob::MemoryHigh))
             .copied()
             .collect();
         for id in over(&self.highs, &writers) {
             self.highs.remove(&id);
-            ledger.release(id, Knob::MemoryHigh);
+            store.restore(id, Knob::MemoryHigh);
             self.moved.push(Moved {
                 id,
                 knob: Knob::MemoryHigh,
@@ -431,7 +431,7 @@ impl Credits {
     fn give_room(
         &mut self,
         monitor: &Monitor,
-        ledger: &mut Ledger,
+        store: &mut KnobStore,
         seen: &[(CgroupId, TenantIo)],
         now: Instant,
     ) -> Result<(), LetGo> {
@@ -444,7 +444,7 @@ impl Credits {
             .filter_map(|(id, io)| {
                 let (_, part) = self.writers.get(id)?;
                 let cgroup = &monitor.cgroups.get(*id)?.cgroup;
-                ours_to_write(ledger, cgroup, Knob::MemoryHigh, "max").then_some(Writer {
+                ours_to_write(store, cgroup, Knob::MemoryHigh, "max").then_some(Writer {
                     id: *id,
                     part: *part,
                     file: io.file,
@@ -466,16 +466,16 @@ impl Credits {
                     why: intent.to_string(),
                 });
             }
-            self.guard.trusted(Instant::now())?;
+            self.watchdog.check_lease(Instant::now())?;
             let begun = Instant::now();
-            let written = ledger.set(&node.cgroup, Knob::MemoryHigh, &intent.high.to_string());
+            let written = store.set(&node.cgroup, Knob::MemoryHigh, &intent.high.to_string());
             if let Some(why) = held_up(begun.elapsed()) {
                 let tenant = escape::encode(node.cgroup.path().as_os_str());
                 tracing::warn!(tenant, why, "memory.high is left alone");
                 self.highs.remove(&intent.id);
-                ledger.release(intent.id, Knob::MemoryHigh);
-                if ledger.may_write(intent.id, Knob::MemoryHigh) {
-                    ledger.leave(intent.id, Knob::MemoryHigh, "max");
+                store.restore(intent.id, Knob::MemoryHigh);
+                if store.may_write(intent.id, Knob::MemoryHigh) {
+                    store.mark_external(intent.id, Knob::MemoryHigh, "max");
                 }
                 self.moved.push(Moved {
                     id: intent.id,
@@ -485,7 +485,7 @@ impl Credits {
                 });
                 continue;
             }
-            if told(&node.cgroup, Knob::MemoryHigh, written, ledger) {
+            if told(&node.cgroup, Knob::MemoryHigh, written, store) {
                 self.highs.insert(intent.id, intent.high);
                 self.moved.push(Moved {
                     id: intent.id,
@@ -500,12 +500,12 @@ impl Credits {
         Ok(())
     }
 
-    /// Gives every limit back, as after a pause in which the guard may have done so.
-    fn let_go(&mut self, ledger: &mut Ledger, why: LetGo) {
+    /// Gives every limit back, as after a pause in which the watchdog may have done so.
+    fn let_go(&mut self, store: &mut KnobStore, why: LetGo) {
         let why = why.to_string();
-        self.write_back_as_usual(ledger, &why);
+        self.write_back_as_usual(store, &why);
         let mut release = |id, knob| {
-            ledger.release(id, knob);
+            store.restore(id, knob);
             self.moved.push(Moved {
                 id,
                 knob,

@@ -1,12 +1,12 @@
-//! Acting: the ledger writes knobs and gives them back; a worker reclaims off the loop.
+//! Enforcement: writes cgroup knobs through the knob store, which restores them, and reclaims in threads of its own.
 
 pub mod credits;
 pub mod event;
-pub mod guard;
 pub mod journal;
-pub mod keeper;
-pub mod ledger;
+pub mod knob_store;
 pub mod pressure;
+pub mod protection;
 pub mod recharge;
 pub mod rest;
+pub mod watchdog;
 pub mod worker;

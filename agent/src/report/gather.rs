@@ -66,10 +66,10 @@ pub fn status(agent: &Agent, limits: &[String], observe: bool) -> Status {
     sum_up(&mut tenants);
     let losses = app_io.drops();
     let lost = losses.iter().filter(|loss| loss.count > 0);
-    let ledger = agent.keeper.ledger();
-    let yielded = ledger
+    let store = agent.protection.store();
+    let yielded = store
         .into_iter()
-        .flat_map(|l| l.yielded())
+        .flat_map(|l| l.external())
         .map(|(id, knob, found)| Yield {
             path: agent.path(Key::Cgroup(id)),
             knob: knob.to_string(),
@@ -108,8 +108,8 @@ pub fn status(agent: &Agent, limits: &[String], observe: bool) -> Status {
                     .map(|why| format!("What tenants use of their caches is not sampled: {why}")),
             )
             .chain(lost.map(|loss| loss.text.clone()))
-            .chain(ledger.and_then(|l| l.trouble()).map(|why| {
-                format!("Ledger: it cannot be written, so no knob can be moved but back: {why}")
+            .chain(store.and_then(|l| l.write_error()).map(|why| {
+                format!("Knob journal: it cannot be written, so knobs can only be restored: {why}")
             }))
             .chain(agent.credits.limits())
             .chain(agent.ownership.limits().iter().cloned())
@@ -125,7 +125,7 @@ pub fn status(agent: &Agent, limits: &[String], observe: bool) -> Status {
             cpu: process_cpu().as_secs_f64(),
             cpu_loop: thread_cpu().as_secs_f64(),
             resident: resident(),
-            knobs: ledger.map_or(0, |l| u64::try_from(l.len()).unwrap_or(u64::MAX)),
+            knobs: store.map_or(0, |l| u64::try_from(l.len()).unwrap_or(u64::MAX)),
             reclaimed: agent.reclaimed.values().sum(),
             errors: agent.errors + app_io.errors(),
         },
@@ -227,9 +227,9 @@ fn sum_up(tenants: &mut [TenantStatus]) {
 /// The knobs that the agent has moved or left to others, by cgroup.
 fn knobs(agent: &Agent) -> HashMap<CgroupId, Vec<KnobStatus>> {
     let mut knobs: HashMap<CgroupId, Vec<KnobStatus>> = HashMap::new();
-    let keeper = &agent.keeper;
+    let protection = &agent.protection;
     let mut add = |id: CgroupId, knob: KnobStatus| knobs.entry(id).or_default().push(knob);
-    for (id, knob, before, ours) in keeper.ledger().into_iter().flat_map(|l| l.held()) {
+    for (id, knob, before, ours) in protection.store().into_iter().flat_map(|l| l.owned()) {
         add(
             id,
             KnobStatus {
@@ -238,13 +238,13 @@ fn knobs(agent: &Agent) -> HashMap<CgroupId, Vec<KnobStatus>> {
                 by: Holder::Agent,
                 before: Some(before.to_owned()),
                 reason: match knob {
-                    Knob::MemoryLow => keeper.reason(id, knob),
+                    Knob::MemoryLow => protection.reason(id, knob),
                     _ => agent.credits.why(id, knob).map(Reason::Text),
                 },
             },
         );
     }
-    for (id, knob, found) in keeper.ledger().into_iter().flat_map(|l| l.yielded()) {
+    for (id, knob, found) in protection.store().into_iter().flat_map(|l| l.external()) {
         add(
             id,
             KnobStatus {
@@ -256,7 +256,7 @@ fn knobs(agent: &Agent) -> HashMap<CgroupId, Vec<KnobStatus>> {
             },
         );
     }
-    for (id, knob, value) in keeper.would() {
+    for (id, knob, value) in protection.would_apply() {
         add(
             id,
             KnobStatus {
@@ -264,7 +264,7 @@ fn knobs(agent: &Agent) -> HashMap<CgroupId, Vec<KnobStatus>> {
                 stands: value.to_string(),
                 by: Holder::Would,
                 before: None,
-                reason: keeper.reason(id, knob),
+                reason: protection.reason(id, knob),
             },
         );
     }

@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use justitia_agent::enforce::ledger::{Back, Damage, Returned};
+use justitia_agent::enforce::knob_store::{Corruption, RestoreOutcome, RestoredKnob};
 use justitia_api::escape::{encode, plain, plain_lines};
 use justitia_api::{Status, units};
 
@@ -122,58 +122,64 @@ pub fn status(status: &Status) -> String {
     plain_lines(&out)
 }
 
-/// What has become of a knob.
-pub fn returned(r: &Returned) -> String {
-    let what = match &r.back {
-        Back::Restored => format!("is {} again", r.before),
-        Back::Foreign { found } => format!("left at {found}: someone else wrote it"),
-        Back::Gone => "is gone with its cgroup".to_owned(),
-        Back::Failed { error } => format!("could not be given back: {error}"),
+/// The result of restoring a knob.
+pub fn restored(r: &RestoredKnob) -> String {
+    let what = match &r.outcome {
+        RestoreOutcome::Restored => format!("is {} again", r.original),
+        RestoreOutcome::External { found } => {
+            format!("is left at {found}: another writer has set it")
+        }
+        RestoreOutcome::Gone => "is gone with its cgroup".to_owned(),
+        RestoreOutcome::Failed { error } => format!("could not be restored: {error}"),
     };
-    // The machine's have no cgroup but the root.
-    let whose = if r.path.is_empty() { "/" } else { &r.path };
-    plain(&format!("{whose} {} {what}", r.knob))
+    // The machine's knobs have no cgroup but the root.
+    let path = if r.path.is_empty() { "/" } else { &r.path };
+    plain(&format!("{path} {} {what}", r.knob))
 }
 
-/// The same for machines.
-pub fn returned_json(r: &Returned) -> serde_json::Value {
-    let (state, detail) = match &r.back {
-        Back::Restored => ("restored", None),
-        Back::Foreign { found } => ("foreign", Some(found)),
-        Back::Gone => ("gone", None),
-        Back::Failed { error } => ("failed", Some(error)),
+/// The same as JSON.
+pub fn restored_json(r: &RestoredKnob) -> serde_json::Value {
+    let (state, detail) = match &r.outcome {
+        RestoreOutcome::Restored => ("restored", None),
+        RestoreOutcome::External { found } => ("foreign", Some(found)),
+        RestoreOutcome::Gone => ("gone", None),
+        RestoreOutcome::Failed { error } => ("failed", Some(error)),
     };
     serde_json::json!({
         "path": r.path,
         "knob": r.knob.to_string(),
-        "before": r.before,
+        "before": r.original,
         "state": state,
         "detail": detail,
     })
 }
 
-/// What a damaged ledger has lost, and what to do.
-pub fn damage(damage: &Damage) -> String {
-    let lines = if damage.lines == 1 { "line" } else { "lines" };
+/// What a corrupt journal has lost, and what to do.
+pub fn corruption(corruption: &Corruption) -> String {
+    let lines = if corruption.lines == 1 {
+        "line"
+    } else {
+        "lines"
+    };
     format!(
-        "the ledger was damaged: {} {lines} of it could not be read, and it is now {}. Knobs that only those named may \
-         still hold the agent's values: look at memory.low (0 unless somebody has set it), memory.high (max) and io.max \
-         (empty) of your cgroups, and at vm.dirty_background_ratio (10)",
-        damage.lines,
-        encode(damage.aside.as_os_str()),
+        "the knob journal was corrupt: {} {lines} of it could not be read, and it is now {}. Knobs that only those lines \
+         named may still have the agent's values: check memory.low (0 unless somebody has set it), memory.high (max) and \
+         io.max (empty) of your cgroups, and vm.dirty_background_ratio (10)",
+        corruption.lines,
+        encode(corruption.moved_to.as_os_str()),
     )
 }
 
-/// The same for machines, as a last row.
-pub fn damage_json(found: &Damage) -> serde_json::Value {
+/// The same as JSON, as a last row.
+pub fn corruption_json(found: &Corruption) -> serde_json::Value {
     serde_json::json!({
         "path": null,
         "knob": null,
         "before": null,
         "state": "damaged",
-        "detail": damage(found),
+        "detail": corruption(found),
         "lines": found.lines,
-        "file": encode(found.aside.as_os_str()),
+        "file": encode(found.moved_to.as_os_str()),
     })
 }
 
@@ -207,42 +213,42 @@ mod tests {
     }
 
     #[test]
-    fn what_a_ledger_holds_does_nothing_to_a_terminal() {
-        let foreign = Back::Foreign { found: BAD.into() };
-        for back in [Back::Restored, foreign, Back::Gone] {
-            let row = returned(&Returned {
+    fn control_characters_of_a_journal_do_not_reach_the_terminal() {
+        let external = RestoreOutcome::External { found: BAD.into() };
+        for outcome in [RestoreOutcome::Restored, external, RestoreOutcome::Gone] {
+            let row = restored(&RestoredKnob {
                 path: format!("{BAD}\n"),
                 knob: Knob::MemoryLow,
-                before: BAD.into(),
-                back,
+                original: BAD.into(),
+                outcome,
             });
             assert!(harmless(&row) && !row.contains('\n'), "{row:?}");
         }
     }
 
     #[test]
-    fn of_a_damaged_ledger_it_is_told_what_may_still_stand() {
-        let found = Damage {
+    fn the_message_about_a_corrupt_journal_names_the_knobs_to_check() {
+        let found = Corruption {
             lines: 3,
-            aside: "/run/x/ledger.damaged".into(),
+            moved_to: "/run/x/ledger.corrupt".into(),
         };
-        let told = damage(&found);
+        let message = corruption(&found);
         for part in [
             "3 lines of it could not be read",
-            "now /run/x/ledger.damaged.",
+            "now /run/x/ledger.corrupt.",
             "memory.low",
             "memory.high",
             "io.max",
             "vm.dirty_background_ratio",
         ] {
-            assert!(told.contains(part), "{part} is not in {told}");
+            assert!(message.contains(part), "{part} is not in {message}");
         }
-        let row = damage_json(&found);
+        let row = corruption_json(&found);
         assert_eq!(
             (&row["state"], &row["lines"]),
             (&"damaged".into(), &3.into())
         );
-        assert_eq!(row["file"], "/run/x/ledger.damaged");
+        assert_eq!(row["file"], "/run/x/ledger.corrupt");
     }
 
     #[test]

@@ -10,7 +10,7 @@ random() { echo $((($RANDOM * 32768 + $RANDOM) % $1)); }
 pause() { usleep $((($1 + $(random $2)) * 100000)); }
 count() { echo >>$S.count.$1; }
 agent_pid() { cat /run/agent.pid 2>/dev/null; }
-guard_pid() { grep -ls '^exe$' /proc/[0-9]*/comm | cut -d/ -f3 | head -1; }
+watchdog_pid() { grep -ls '^exe$' /proc/[0-9]*/comm | cut -d/ -f3 | head -1; }
 
 # What systemd does: starts the agent, and at each end of it lets `reset` run before the next start.
 keep_running() {
@@ -24,15 +24,15 @@ keep_running() {
 	done
 }
 
-# Ends the agent, the guard or both, or stops the agent for longer than the guard waits.
+# Kills the agent, the watchdog or both, or stops the agent for longer than the timeout of the watchdog.
 kills() {
 	until over; do
 		pause 10 100
-		agent=$(agent_pid) guard=$(guard_pid)
+		agent=$(agent_pid) watchdog=$(watchdog_pid)
 		case $(random 10) in
 		0 | 1 | 2 | 3) [ -n "$agent" ] && kill -KILL $agent 2>/dev/null && count kill_agent ;;
-		4 | 5 | 6) [ -n "$guard" ] && kill -KILL $guard 2>/dev/null && count kill_guard ;;
-		7) [ -n "$agent" ] && [ -n "$guard" ] && kill -KILL $agent $guard 2>/dev/null && count kill_both ;;
+		4 | 5 | 6) [ -n "$watchdog" ] && kill -KILL $watchdog 2>/dev/null && count kill_watchdog ;;
+		7) [ -n "$agent" ] && [ -n "$watchdog" ] && kill -KILL $agent $watchdog 2>/dev/null && count kill_both ;;
 		8) [ -n "$agent" ] && kill -TERM $agent 2>/dev/null && count term ;;
 		9) [ -n "$agent" ] && kill -STOP $agent 2>/dev/null && count stop && sleep 8 && kill -CONT $agent 2>/dev/null ;;
 		esac
@@ -82,7 +82,7 @@ reloads() {
 	done
 }
 
-# The ledger's file system is full for a while.
+# The journal's file system is full for a while.
 no_space() {
 	until over; do
 		pause 200 400
@@ -132,7 +132,7 @@ limits() {
 }
 
 # How long anybody is limited while the disk does nothing: the longest of all, and which, in milliseconds. While neither
-# an agent nor a guard lives nothing is promised: that is counted apart.
+# an agent nor a watchdog lives nothing is promised: that is counted apart.
 watch_limits() {
 	since= longest=0 alone=0 before=
 	until over; do
@@ -143,11 +143,11 @@ watch_limits() {
 		standing=$(limits)
 		if [ "$work" != "$before" ] || [ -z "$standing" ]; then
 			since=$now
-		elif [ -z "$(guard_pid)" ] && ! kill -0 $(agent_pid) 2>/dev/null; then
+		elif [ -z "$(watchdog_pid)" ] && ! kill -0 $(agent_pid) 2>/dev/null; then
 			[ $((now - since)) -le $alone ] || { alone=$((now - since)); echo $alone >$S.alone; }
 		elif [ $((now - since)) -gt $longest ]; then
 			longest=$((now - since))
-			{ echo $longest; date; echo "$standing"; ps | grep -E 'justiti|guard' | grep -v grep; } >$S.longest
+			{ echo $longest; date; echo "$standing"; ps | grep -E 'justiti|watchdog' | grep -v grep; } >$S.longest
 		fi
 		before=$work
 		usleep 200000

@@ -9,7 +9,7 @@ use justitia_share::credit::{CreditLoop, Settings};
 use serde::Serialize;
 
 use super::{Credits, DiskCredits, Moved};
-use crate::enforce::ledger::Ledger;
+use crate::enforce::knob_store::KnobStore;
 use crate::monitor::device::{Disk, DiskDiscovery, DiskIdentity, DiskSampler, block_devices};
 
 /// Where disks are found, and which of them are left alone.
@@ -40,7 +40,7 @@ impl Following {
 impl Credits {
     /// Takes in the disks that have come, and lets go of those that have gone: of their limits, and of what was noted
     /// of their numbers. Another disk that has got the number of one that is gone has no part in what was known of that.
-    pub(super) fn follow_disks(&mut self, mut ledger: Option<&mut Ledger>, now: Instant) {
+    pub(super) fn follow_disks(&mut self, mut store: Option<&mut KnobStore>, now: Instant) {
         let Some(following) = &mut self.following else {
             return;
         };
@@ -67,10 +67,10 @@ impl Credits {
                 false => IO_COST,
             };
             tracing::info!(disk = disk.disk.name, number = %disk.disk.id, why, "no more divided");
-            if let Some(ledger) = ledger.as_deref_mut() {
-                self.moved.extend(release(disk.disk.id, ledger, why));
+            if let Some(store) = store.as_deref_mut() {
+                self.moved.extend(release(disk.disk.id, store, why));
                 if gone {
-                    ledger.forget_yields(Knob::IoMax(disk.disk.id));
+                    store.forget_external(Knob::IoMax(disk.disk.id));
                 }
             }
         }
@@ -122,13 +122,13 @@ impl DiskCredits {
 }
 
 /// Gives back every limit on a disk. The kernel has dropped those of one that is gone.
-fn release(device: DevId, ledger: &mut Ledger, why: &str) -> Vec<Moved> {
+fn release(device: DevId, store: &mut KnobStore, why: &str) -> Vec<Moved> {
     let knob = Knob::IoMax(device);
-    let held = ledger.held().filter(|(_, held, _, _)| *held == knob);
+    let held = store.owned().filter(|(_, held, _, _)| *held == knob);
     let held: Vec<_> = held.map(|(id, ..)| id).collect();
     let mut moved = Vec::new();
     for id in held {
-        ledger.release(id, knob);
+        store.restore(id, knob);
         moved.push(Moved {
             id,
             knob,

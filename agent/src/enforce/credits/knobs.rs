@@ -1,4 +1,4 @@
-//! Knobs of tenants, through the ledger: whose they are, and one disk's limits.
+//! Knobs of tenants, through the knob store: whose they are, and one disk's limits.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -10,7 +10,7 @@ use justitia_share::credit::Limits;
 
 use super::guarded::{Guarded, LetGo};
 use super::{DiskCredits, Moved};
-use crate::enforce::ledger::{Ledger, LedgerError, Written};
+use crate::enforce::knob_store::{KnobStore, KnobStoreError, WriteOutcome};
 use crate::escape;
 use crate::monitor::Monitor;
 use crate::plan::credit::{LimitIntent, io_max};
@@ -24,16 +24,16 @@ pub(super) fn unlimited(device: DevId) -> String {
 
 /// Whether a knob may be written: nobody else's value stands there.
 pub(super) fn ours_to_write(
-    ledger: &mut Ledger,
+    store: &mut KnobStore,
     cgroup: &Cgroup,
     knob: Knob,
     nothing: &str,
 ) -> bool {
     let id = cgroup.id();
-    if !ledger.may_write(id, knob) {
+    if !store.may_write(id, knob) {
         return false;
     }
-    if ledger.ours(id, knob).is_some() {
+    if store.applied(id, knob).is_some() {
         return true;
     }
     match read_raw(cgroup, knob) {
@@ -41,7 +41,7 @@ pub(super) fn ours_to_write(
         Ok(found) => {
             let tenant = escape::encode(cgroup.path().as_os_str());
             tracing::info!(tenant, %knob, found, "set by its operator: it is theirs");
-            ledger.leave(id, knob, &found);
+            store.mark_external(id, knob, &found);
             false
         }
         // No io controller there.
@@ -49,19 +49,19 @@ pub(super) fn ours_to_write(
     }
 }
 
-/// Yields the limits of a disk that someone else has written.
+/// Cedes the limits of a disk that another writer has written.
 pub(super) fn yield_foreign(
     disk: &mut DiskCredits,
-    ledger: &mut Ledger,
-    guard: &Guarded,
+    store: &mut KnobStore,
+    watchdog: &Guarded,
 ) -> Result<(), LetGo> {
     let knob = Knob::IoMax(disk.disk.id);
     let mut foreign = Vec::new();
     for id in disk.standing.keys() {
-        guard.trusted(Instant::now())?;
-        match ledger.audit(*id, knob) {
-            Ok(None | Some(Written::Reapplied { .. })) => {}
-            Ok(Some(_)) => foreign.push((*id, "someone else wrote it: yielded".to_owned())),
+        watchdog.check_lease(Instant::now())?;
+        match store.audit(*id, knob) {
+            Ok(None | Some(WriteOutcome::Reapplied { .. })) => {}
+            Ok(Some(_)) => foreign.push((*id, "ceded: another writer has set it".to_owned())),
             Err(error) => foreign.push((*id, format!("not limited for now: {error}"))),
         }
     }
@@ -83,8 +83,8 @@ pub(super) fn limit(
     disk: &mut DiskCredits,
     intents: Vec<LimitIntent>,
     monitor: &Monitor,
-    ledger: &mut Ledger,
-    guard: &Guarded,
+    store: &mut KnobStore,
+    watchdog: &Guarded,
     moved: &mut Vec<Moved>,
 ) -> Result<(), LetGo> {
     let device = disk.disk.id;
@@ -92,7 +92,7 @@ pub(super) fn limit(
     for intent in intents {
         if intent.limits.none() {
             disk.standing.remove(&intent.id);
-            ledger.release(intent.id, knob);
+            store.restore(intent.id, knob);
             moved.push(Moved {
                 id: intent.id,
                 knob,
@@ -106,9 +106,9 @@ pub(super) fn limit(
         };
         let value = io_max(device, &intent.limits);
         tracing::debug!(tenant = escape::encode(node.cgroup.path().as_os_str()), value, why = %intent.reason, "io.max");
-        guard.trusted(Instant::now())?;
-        let written = ledger.set(&node.cgroup, knob, &value);
-        if told(&node.cgroup, knob, written, ledger) {
+        watchdog.check_lease(Instant::now())?;
+        let written = store.set(&node.cgroup, knob, &value);
+        if told(&node.cgroup, knob, written, store) {
             disk.standing.insert(intent.id, intent.limits);
             moved.push(Moved {
                 id: intent.id,
@@ -127,18 +127,20 @@ pub(super) fn limit(
 pub(super) fn told(
     cgroup: &Cgroup,
     knob: Knob,
-    written: Result<Written, LedgerError>,
-    ledger: &Ledger,
+    written: Result<WriteOutcome, KnobStoreError>,
+    store: &KnobStore,
 ) -> bool {
     let tenant = escape::encode(cgroup.path().as_os_str());
     match written {
-        Ok(Written::Yes | Written::Already | Written::Reapplied { .. }) => true,
-        Ok(Written::Yielded { ours, found }) => {
-            tracing::warn!(tenant, %knob, ours, found, "someone else wrote it: yielded");
+        Ok(WriteOutcome::Written | WriteOutcome::Unchanged | WriteOutcome::Reapplied { .. }) => {
+            true
+        }
+        Ok(WriteOutcome::External { applied, found }) => {
+            tracing::warn!(tenant, %knob, applied, found, "ceded: another writer has set it");
             false
         }
-        Ok(Written::Gone) => false,
-        Err(error) if ledger.may_write(cgroup.id(), knob) => {
+        Ok(WriteOutcome::Gone) => false,
+        Err(error) if store.may_write(cgroup.id(), knob) => {
             tracing::debug!(tenant, %knob, %error, "could not be set; it is tried again");
             false
         }

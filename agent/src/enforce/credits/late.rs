@@ -9,7 +9,7 @@ use justitia_kernel::cgroup::Cgroup;
 use justitia_kernel::knob::{Knob, read_raw};
 
 use super::Moved;
-use crate::enforce::ledger::{Back, Ledger, Written};
+use crate::enforce::knob_store::{KnobStore, RestoreOutcome, WriteOutcome};
 
 const KNOB: Knob = Knob::DirtyBackground;
 /// What stands there where nobody has set anything, per cent (mm/page-writeback.c).
@@ -30,9 +30,9 @@ impl Late {
     }
 
     /// Has the kernel write back late. `Err` is why it is left as it is, once.
-    pub(super) fn hold(&mut self, ledger: &mut Ledger) -> Result<Option<Moved>, String> {
+    pub(super) fn hold(&mut self, store: &mut KnobStore) -> Result<Option<Moved>, String> {
         let id = self.root.id();
-        if ledger.ours(id, KNOB).is_some() || self.left || !ledger.may_write(id, KNOB) {
+        if store.applied(id, KNOB).is_some() || self.left || !store.may_write(id, KNOB) {
             return Ok(None);
         }
         self.left = true;
@@ -54,13 +54,15 @@ impl Late {
         let Some(late) = late(&found, dirty).map_err(|why| told(&why))? else {
             return Ok(None);
         };
-        match ledger.set(&self.root, KNOB, &late) {
-            Ok(Written::Yes | Written::Already | Written::Reapplied { .. }) => {
+        match store.set(&self.root, KNOB, &late) {
+            Ok(
+                WriteOutcome::Written | WriteOutcome::Unchanged | WriteOutcome::Reapplied { .. },
+            ) => {
                 self.left = false;
                 Ok(Some(self.moved(Some(late), WHY)))
             }
-            Ok(Written::Yielded { .. } | Written::Gone) => Ok(None),
-            Err(_) if ledger.may_write(id, KNOB) => {
+            Ok(WriteOutcome::External { .. } | WriteOutcome::Gone) => Ok(None),
+            Err(_) if store.may_write(id, KNOB) => {
                 // For want of something at this moment: it is tried again.
                 self.left = false;
                 Ok(None)
@@ -69,25 +71,25 @@ impl Late {
         }
     }
 
-    /// Looks whether someone else has set it since, or what it follows.
-    pub(super) fn audit(&self, ledger: &mut Ledger) -> Option<Moved> {
+    /// Looks whether another writer has set it since, or what it follows.
+    pub(super) fn audit(&self, store: &mut KnobStore) -> Option<Moved> {
         let id = self.root.id();
-        if let Ok(Some(Written::Yielded { ours, found })) = ledger.audit(id, KNOB) {
-            tracing::warn!(knob = %KNOB, ours, found, "someone else wrote it: yielded");
+        if let Ok(Some(WriteOutcome::External { applied, found })) = store.audit(id, KNOB) {
+            tracing::warn!(knob = %KNOB, applied, found, "ceded: another writer has set it");
             return None;
         }
-        let ours = ledger.ours(id, KNOB)?.parse();
+        let ours = store.applied(id, KNOB)?.parse();
         let dirty = self.root.dirty_ratio().ok()?;
         if ours == Ok(dirty.saturating_sub(1)) {
             return None;
         }
-        self.release(ledger, "vm.dirty_ratio has changed")
+        self.release(store, "vm.dirty_ratio has changed")
     }
 
     /// Gives it back, if it is held.
-    pub(super) fn release(&self, ledger: &mut Ledger, why: &str) -> Option<Moved> {
-        let back = ledger.release(self.root.id(), KNOB);
-        (back == Some(Back::Restored)).then(|| self.moved(None, why))
+    pub(super) fn release(&self, store: &mut KnobStore, why: &str) -> Option<Moved> {
+        let back = store.restore(self.root.id(), KNOB);
+        (back == Some(RestoreOutcome::Restored)).then(|| self.moved(None, why))
     }
 
     fn moved(&self, to: Option<String>, why: &str) -> Moved {
@@ -139,15 +141,15 @@ mod tests {
         }
     }
 
-    /// A machine, with its ledger.
-    fn machine(dir: &std::path::Path, background: &str) -> (Late, Ledger) {
+    /// A machine, with its knob store.
+    fn machine(dir: &std::path::Path, background: &str) -> (Late, KnobStore) {
         let root = dir.join("cgroup");
         std::fs::create_dir(&root).unwrap();
         std::fs::write(root.join("dirty_ratio"), "20\n").unwrap();
         std::fs::write(root.join(KNOB.file()), background).unwrap();
         let fs = CgroupFs::open_fixture(&root, true).unwrap();
-        let (ledger, _) = Ledger::open(&fs, &dir.join("state")).unwrap();
-        (Late::new(fs.root().clone()), ledger)
+        let (store, _) = KnobStore::open(&fs, &dir.join("state")).unwrap();
+        (Late::new(fs.root().clone()), store)
     }
 
     fn stands(dir: &std::path::Path) -> String {
@@ -157,66 +159,66 @@ mod tests {
     #[test]
     fn comes_back_as_it_was() {
         let dir = tempfile::tempdir().unwrap();
-        let (mut late, mut ledger) = machine(dir.path(), "10");
-        let moved = late.hold(&mut ledger).unwrap().unwrap();
+        let (mut late, mut store) = machine(dir.path(), "10");
+        let moved = late.hold(&mut store).unwrap().unwrap();
         assert_eq!(
             (moved.to.as_deref(), stands(dir.path()).as_str()),
             (Some("19"), "19")
         );
-        assert_eq!(late.hold(&mut ledger), Ok(None), "it stands already");
-        assert_eq!(late.release(&mut ledger, "").unwrap().to, None);
+        assert_eq!(late.hold(&mut store), Ok(None), "it stands already");
+        assert_eq!(late.release(&mut store, "").unwrap().to, None);
         assert_eq!(stands(dir.path()), "10");
-        assert_eq!(late.release(&mut ledger, ""), None);
+        assert_eq!(late.release(&mut store, ""), None);
         // However the agent ends.
-        late.hold(&mut ledger).unwrap();
+        late.hold(&mut store).unwrap();
         assert_eq!(stands(dir.path()), "19");
-        drop(ledger);
+        drop(store);
         assert_eq!(stands(dir.path()), "10");
     }
 
     #[test]
     fn its_operators_choice_stays() {
         let dir = tempfile::tempdir().unwrap();
-        let (mut late, mut ledger) = machine(dir.path(), "5");
-        assert!(late.hold(&mut ledger).unwrap_err().contains("set it to 5"));
-        assert_eq!(late.hold(&mut ledger), Ok(None), "told once");
+        let (mut late, mut store) = machine(dir.path(), "5");
+        assert!(late.hold(&mut store).unwrap_err().contains("set it to 5"));
+        assert_eq!(late.hold(&mut store), Ok(None), "told once");
         assert_eq!(stands(dir.path()), "5");
     }
 
     #[test]
     fn who_sets_it_meanwhile_keeps_it() {
         let dir = tempfile::tempdir().unwrap();
-        let (mut late, mut ledger) = machine(dir.path(), "10");
-        late.hold(&mut ledger).unwrap();
-        assert_eq!(late.audit(&mut ledger), None);
-        assert_eq!(ledger.ours(late.root.id(), KNOB), Some("19"));
+        let (mut late, mut store) = machine(dir.path(), "10");
+        late.hold(&mut store).unwrap();
+        assert_eq!(late.audit(&mut store), None);
+        assert_eq!(store.applied(late.root.id(), KNOB), Some("19"));
         std::fs::write(dir.path().join("cgroup").join(KNOB.file()), "7").unwrap();
-        assert_eq!(late.audit(&mut ledger), None);
-        assert_eq!(ledger.ours(late.root.id(), KNOB), None);
-        assert_eq!(late.hold(&mut ledger), Ok(None));
-        let again = ledger.set(&late.root, KNOB, "19").unwrap();
-        assert!(matches!(again, Written::Yielded { .. }), "{again:?}");
+        assert_eq!(late.audit(&mut store), None);
+        assert_eq!(store.applied(late.root.id(), KNOB), None);
+        assert_eq!(late.hold(&mut store), Ok(None));
+        let again = store.set(&late.root, KNOB, "19").unwrap();
+        assert!(matches!(again, WriteOutcome::External { .. }), "{again:?}");
         assert_eq!(stands(dir.path()), "7");
     }
 
     #[test]
     fn it_follows_when_writers_are_held_back() {
         let dir = tempfile::tempdir().unwrap();
-        let (mut late, mut ledger) = machine(dir.path(), "10");
-        late.hold(&mut ledger).unwrap();
+        let (mut late, mut store) = machine(dir.path(), "10");
+        late.hold(&mut store).unwrap();
         std::fs::write(dir.path().join("cgroup/dirty_ratio"), "30\n").unwrap();
-        let back = late.audit(&mut ledger).unwrap();
+        let back = late.audit(&mut store).unwrap();
         assert_eq!((back.to, stands(dir.path()).as_str()), (None, "10"));
-        late.hold(&mut ledger).unwrap();
+        late.hold(&mut store).unwrap();
         assert_eq!(stands(dir.path()), "29");
     }
 
     #[test]
     fn a_container_does_not_set_the_machine() {
         let dir = tempfile::tempdir().unwrap();
-        let (mut late, mut ledger) = machine(dir.path(), "10");
+        let (mut late, mut store) = machine(dir.path(), "10");
         std::fs::write(dir.path().join("cgroup/cgroup.type"), "domain\n").unwrap();
-        assert!(late.hold(&mut ledger).unwrap_err().contains("namespace"));
+        assert!(late.hold(&mut store).unwrap_err().contains("namespace"));
         assert_eq!(stands(dir.path()), "10");
     }
 }

@@ -5,8 +5,8 @@ use justitia_kernel::io::DevId;
 use std::path::Path;
 
 use super::*;
-use crate::enforce::guard::LAPSE;
-use crate::enforce::ledger::Written;
+use crate::enforce::knob_store::WriteOutcome;
+use crate::enforce::watchdog::LEASE_EXPIRY;
 use crate::monitor::device::DiskIdentity;
 use crate::plan::credit::{LimitIntent, LimitReason, io_max};
 
@@ -44,8 +44,8 @@ fn a_steady_split_is_looked_at_seldom() {
     ] {
         assert_eq!(period(direct, restless), expected, "{direct} {restless:?}");
     }
-    // In less than what the guard takes for a stop.
-    assert!(2 * SELDOM < LAPSE);
+    // In less than what the watchdog takes for a stop.
+    assert!(2 * SELDOM < LEASE_EXPIRY);
 }
 
 #[test]
@@ -72,8 +72,8 @@ fn how_far_a_limit_moves() {
     }
 }
 
-/// Credits with one limit and one room of a cgroup, and a guard that has heard of us `silent` ago.
-fn limited(dir: &Path, silent: Duration) -> (Credits, Ledger, Cgroup) {
+/// Credits with one limit and one room of a cgroup, and a watchdog that has heard of us `silent` ago.
+fn limited(dir: &Path, silent: Duration) -> (Credits, KnobStore, Cgroup) {
     let root = dir.join("cgroup");
     std::fs::create_dir_all(root.join("a")).unwrap();
     let device: DevId = "8:0".parse().unwrap();
@@ -81,16 +81,16 @@ fn limited(dir: &Path, silent: Duration) -> (Credits, Ledger, Cgroup) {
     std::fs::write(root.join("a/memory.high"), "max").unwrap();
     let fs = justitia_kernel::cgroup::CgroupFs::open_fixture(&root, true).unwrap();
     let cgroup = Cgroup::open_at(&fs, Path::new("a")).unwrap();
-    let (mut ledger, _) = Ledger::open(&fs, &dir.join("state")).unwrap();
+    let (mut store, _) = KnobStore::open(&fs, &dir.join("state")).unwrap();
     let mut credits = Credits::open(&Config::default(), fs.root());
     let limits = Limits {
         wbps: Some(1 << 20),
         ..Limits::default()
     };
-    let set = ledger.set(&cgroup, Knob::IoMax(device), &io_max(device, &limits));
-    assert_eq!(set.unwrap(), Written::Yes);
-    let set = ledger.set(&cgroup, Knob::MemoryHigh, "4096");
-    assert_eq!(set.unwrap(), Written::Yes);
+    let set = store.set(&cgroup, Knob::IoMax(device), &io_max(device, &limits));
+    assert_eq!(set.unwrap(), WriteOutcome::Written);
+    let set = store.set(&cgroup, Knob::MemoryHigh, "4096");
+    assert_eq!(set.unwrap(), WriteOutcome::Written);
     credits.disks.push(DiskCredits {
         meter: DiskSampler::new(dir),
         credits: CreditLoop::new(Settings::default()),
@@ -103,60 +103,62 @@ fn limited(dir: &Path, silent: Duration) -> (Credits, Ledger, Cgroup) {
         },
     });
     credits.highs.insert(cgroup.id(), 4096);
-    credits.guard = Guarded::of(Guard::deaf(silent), |_| Err(std::io::Error::other("none")));
-    // What the guard does.
+    credits.watchdog = Guarded::of(Watchdog::fake(silent), |_| {
+        Err(std::io::Error::other("none"))
+    });
+    // What the watchdog does.
     std::fs::write(root.join("a/io.max"), unlimited(device)).unwrap();
     std::fs::write(root.join("a/memory.high"), "max").unwrap();
-    (credits, ledger, cgroup)
+    (credits, store, cgroup)
 }
 
 #[test]
-fn what_the_guard_gave_back_within_a_turn_is_not_yielded() {
+fn limits_restored_by_the_watchdog_within_a_tick_are_not_ceded() {
     let dir = tempfile::tempdir().unwrap();
-    let (mut credits, mut ledger, cgroup) = limited(dir.path(), LAPSE);
+    let (mut credits, mut store, cgroup) = limited(dir.path(), LEASE_EXPIRY);
     let knob = Knob::IoMax(credits.disks[0].disk.id);
-    let (disk, guard) = (&mut credits.disks[0], &credits.guard);
-    assert!(yield_foreign(disk, &mut ledger, guard).is_err());
-    credits.let_go(&mut ledger, LetGo::Lapsed);
-    assert!(ledger.is_empty());
+    let (disk, watchdog) = (&mut credits.disks[0], &credits.watchdog);
+    assert!(yield_foreign(disk, &mut store, watchdog).is_err());
+    credits.let_go(&mut store, LetGo::LeaseExpired);
+    assert!(store.is_empty());
     for knob in [knob, Knob::MemoryHigh] {
-        assert!(ledger.may_write(cgroup.id(), knob), "{knob}");
+        assert!(store.may_write(cgroup.id(), knob), "{knob}");
     }
     assert!(credits.highs.is_empty() && credits.disks[0].standing.is_empty());
     assert_eq!(credits.moved().len(), 2);
-    // It goes on: the guard hears of us, and what stands is trusted again.
-    credits.guard.beat(Instant::now());
-    assert!(credits.guard.trusted(Instant::now()).is_ok());
+    // It goes on: the watchdog hears of us, and what stands is trusted again.
+    credits.watchdog.heartbeat(Instant::now());
+    assert!(credits.watchdog.check_lease(Instant::now()).is_ok());
 }
 
 #[test]
-fn what_someone_else_wrote_while_the_guard_heard_of_us_is_yielded() {
+fn a_limit_set_by_another_writer_while_the_lease_is_valid_is_ceded() {
     let dir = tempfile::tempdir().unwrap();
-    let (mut credits, mut ledger, cgroup) = limited(dir.path(), Duration::ZERO);
+    let (mut credits, mut store, cgroup) = limited(dir.path(), Duration::ZERO);
     let device = credits.disks[0].disk.id;
     let knob = Knob::IoMax(device);
-    let (disk, guard) = (&mut credits.disks[0], &credits.guard);
+    let (disk, watchdog) = (&mut credits.disks[0], &credits.watchdog);
     // What stood there before us decides nothing: as systemd does, it was only applied again.
-    assert!(yield_foreign(disk, &mut ledger, guard).is_ok());
-    assert!(ledger.may_write(cgroup.id(), knob) && disk.standing.len() == 1);
+    assert!(yield_foreign(disk, &mut store, watchdog).is_ok());
+    assert!(store.may_write(cgroup.id(), knob) && disk.standing.len() == 1);
     let theirs = format!("{device} rbps=max wbps=777 riops=max wiops=max");
     std::fs::write(dir.path().join("cgroup/a/io.max"), theirs).unwrap();
-    assert!(yield_foreign(disk, &mut ledger, guard).is_ok());
-    assert!(!ledger.may_write(cgroup.id(), knob) && disk.standing.is_empty());
+    assert!(yield_foreign(disk, &mut store, watchdog).is_ok());
+    assert!(!store.may_write(cgroup.id(), knob) && disk.standing.is_empty());
 }
 
 #[test]
-fn without_a_guard_nothing_stays() {
+fn without_a_watchdog_no_limit_stays() {
     let dir = tempfile::tempdir().unwrap();
-    let (mut credits, mut ledger, cgroup) = limited(dir.path(), Duration::ZERO);
+    let (mut credits, mut store, cgroup) = limited(dir.path(), Duration::ZERO);
     let (config, knob) = (Config::default(), Knob::IoMax(credits.disks[0].disk.id));
-    assert_eq!(credits.keep_guarded(&config, &ledger), Ok(()));
+    assert_eq!(credits.keep_guarded(&config, &store), Ok(()));
     // It has ended, and there is no other.
-    credits.guard = Guarded::new(|_| Err(std::io::Error::other("no more processes")));
-    let why = credits.keep_guarded(&config, &ledger).unwrap_err();
-    assert_eq!(why, LetGo::NoGuard);
-    credits.let_go(&mut ledger, why);
-    assert!(ledger.is_empty() && credits.disks[0].standing.is_empty());
+    credits.watchdog = Guarded::new(|_| Err(std::io::Error::other("no more processes")));
+    let why = credits.keep_guarded(&config, &store).unwrap_err();
+    assert_eq!(why, LetGo::NoWatchdog);
+    credits.let_go(&mut store, why);
+    assert!(store.is_empty() && credits.disks[0].standing.is_empty());
     let moved = credits.moved();
     assert!(
         moved
@@ -164,8 +166,8 @@ fn without_a_guard_nothing_stays() {
             .all(|m| m.to.is_none() && m.why.contains("none can be started"))
     );
     // It is tried again as soon as somebody is to be limited; until then nothing needs one.
-    assert!(ledger.may_write(cgroup.id(), knob));
-    assert_eq!(credits.keep_guarded(&config, &ledger), Ok(()));
+    assert!(store.may_write(cgroup.id(), knob));
+    assert_eq!(credits.keep_guarded(&config, &store), Ok(()));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use justitia_share::credit::Limits;
 
 use super::*;
 use crate::config::Config;
-use crate::enforce::ledger::Written;
+use crate::enforce::knob_store::WriteOutcome;
 use crate::monitor::device::tests::Sys;
 use crate::plan::credit::io_max;
 
@@ -26,7 +26,7 @@ struct Machine {
     sys: Sys,
     dir: tempfile::TempDir,
     credits: Credits,
-    ledger: Ledger,
+    store: KnobStore,
     cgroups: Vec<Cgroup>,
     begin: Instant,
 }
@@ -43,7 +43,7 @@ impl Machine {
         }
         let fs = CgroupFs::open_fixture(&root, true).unwrap();
         let open = |name: &str| Cgroup::open_at(&fs, Path::new(name)).unwrap();
-        let (ledger, _) = Ledger::open(&fs, &dir.path().join("state")).unwrap();
+        let (store, _) = KnobStore::open(&fs, &dir.path().join("state")).unwrap();
         let mut credits = Credits::open(&Config::default(), fs.root());
         let qos = root.join("io.cost.qos");
         credits.following = Some(Following::new(sys.0.path().to_owned(), qos));
@@ -52,7 +52,7 @@ impl Machine {
             sys,
             dir,
             credits,
-            ledger,
+            store,
             begin: Instant::now(),
         }
     }
@@ -77,7 +77,7 @@ impl Machine {
 
     fn follow(&mut self, seconds: u64) -> Vec<DiskIdentity> {
         let now = self.begin + Duration::from_secs(seconds);
-        self.credits.follow_disks(Some(&mut self.ledger), now);
+        self.credits.follow_disks(Some(&mut self.store), now);
         let disks = self.credits.disks.iter();
         disks.map(|one| one.disk.identity).collect()
     }
@@ -85,17 +85,17 @@ impl Machine {
     /// The first cgroup is limited, and the second one has a limit of its operator's.
     fn limit(&mut self) -> CgroupId {
         let (a, b) = (&self.cgroups[0], self.cgroups[1].id());
-        let set = self.ledger.set(a, KNOB, &io_max(NUMBER, &LIMITS));
-        assert_eq!(set.unwrap(), Written::Yes);
+        let set = self.store.set(a, KNOB, &io_max(NUMBER, &LIMITS));
+        assert_eq!(set.unwrap(), WriteOutcome::Written);
         self.credits.disks[0].standing.insert(a.id(), LIMITS);
-        self.ledger.leave(b, KNOB, "8:0 wbps=5");
+        self.store.mark_external(b, KNOB, "8:0 wbps=5");
         a.id()
     }
 
     /// Nothing is held or left of the number, and the first cgroup was told so.
     fn nothing_is_left(&mut self, why: &str) {
-        assert!(self.ledger.is_empty());
-        let yielded: Vec<_> = self.ledger.yielded().collect();
+        assert!(self.store.is_empty());
+        let yielded: Vec<_> = self.store.external().collect();
         assert_eq!(yielded, []);
         let told = Moved {
             id: self.cgroups[0].id(),
@@ -163,7 +163,7 @@ fn a_disk_whose_counters_cannot_be_read_limits_nobody() {
     std::fs::write(machine.sys.0.path().join("devices/sda/stat"), "").unwrap();
     assert_eq!(machine.credits.disks[0].meter.sample(machine.begin), None);
     assert_eq!(machine.follow(0), [], "it does not wait for the next look");
-    assert!(machine.ledger.is_empty() && machine.ledger.may_write(id, KNOB));
+    assert!(machine.store.is_empty() && machine.store.may_write(id, KNOB));
 }
 
 #[test]
@@ -175,9 +175,9 @@ fn io_cost_that_is_enabled_later_is_left_to_work_alone() {
     let qos = machine.file("", "io.cost.qos");
     std::fs::write(&qos, "8:0 enable=1 ctrl=auto\n").unwrap();
     assert_eq!(machine.follow(10), []);
-    assert!(machine.ledger.is_empty());
+    assert!(machine.store.is_empty());
     // The disk is the same: what was left there stays left.
-    assert!(!machine.ledger.may_write(machine.cgroups[1].id(), KNOB));
+    assert!(!machine.store.may_write(machine.cgroups[1].id(), KNOB));
     assert!(machine.credits.limits()[0].contains("io.cost is enabled on sda"));
     std::fs::write(&qos, "8:0 enable=0\n").unwrap();
     assert_eq!(machine.follow(20).len(), 1);

@@ -1,4 +1,4 @@
-//! The state directory: its owner's alone, one agent at a time.
+//! The state directory: writable by its owner only, used by one agent at a time.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -6,16 +6,16 @@ use std::path::Path;
 
 use rustix::fs::{FlockOperation, OFlags, flock};
 
-use super::LedgerError;
+use super::error::KnobStoreError;
 use crate::regular;
 
-/// Makes the directory if it is missing, and takes its lock.
+/// Creates the directory if it is missing, and takes its lock.
 ///
 /// # Errors
-/// [`LedgerError::Busy`] if another agent holds it; otherwise what was found there, or what the system said.
-pub(super) fn lock(state: &Path) -> Result<File, LedgerError> {
+/// [`KnobStoreError::Busy`] if another agent holds the lock; otherwise what was found there, or the system's error.
+pub(super) fn lock(state: &Path) -> Result<File, KnobStoreError> {
     use std::os::unix::fs::DirBuilderExt;
-    let error = |source| LedgerError::State {
+    let error = |source| KnobStoreError::State {
         path: state.to_owned(),
         source,
     };
@@ -24,20 +24,20 @@ pub(super) fn lock(state: &Path) -> Result<File, LedgerError> {
         .mode(0o700)
         .create(state)
         .map_err(error)?;
-    owned(state).map_err(error)?;
+    check_owner(state).map_err(error)?;
     let path = state.join("lock");
-    // What it may hold is not ours to cut off.
+    // An existing file is not truncated.
     let opened = regular::open(&path, OFlags::RDWR | OFlags::CREATE);
-    let file = opened.map_err(|source| LedgerError::Lock { path, source })?;
+    let file = opened.map_err(|source| KnobStoreError::Lock { path, source })?;
     match flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(LedgerError::Busy(state.to_owned())),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(KnobStoreError::Busy(state.to_owned())),
         Err(e) => Err(error(e.into())),
     }
 }
 
-/// A user who may write the directory could have files outside it written over, or say which knobs are put back.
-fn owned(state: &Path) -> std::io::Result<()> {
+/// A user who may write the directory could have files outside it overwritten, or decide which knobs are restored.
+fn check_owner(state: &Path) -> std::io::Result<()> {
     use std::os::unix::fs::MetadataExt;
     let found = std::fs::metadata(state)?;
     let ours = rustix::process::geteuid().as_raw();
@@ -56,17 +56,17 @@ fn owned(state: &Path) -> std::io::Result<()> {
 mod tests {
     use super::*;
 
-    /// What `lock` says where something else than a lock stands; it must not take for ever.
+    /// The error of `lock` where something other than a lock file stands; it must not block.
     fn refused(state: &Path) -> String {
         let state = state.to_owned();
-        let (tell, told) = std::sync::mpsc::channel();
-        std::thread::spawn(move || tell.send(lock(&state).map_err(|e| e.to_string())));
-        let locked = told.recv_timeout(std::time::Duration::from_secs(20));
-        locked.expect("an answer").unwrap_err()
+        let (sender, receiver) = std::sync::mpsc::channel();
+        std::thread::spawn(move || sender.send(lock(&state).map_err(|e| e.to_string())));
+        let locked = receiver.recv_timeout(std::time::Duration::from_secs(20));
+        locked.expect("lock() returns").unwrap_err()
     }
 
     #[test]
-    fn neither_a_pipe_nor_a_link_is_taken_for_the_lock() {
+    fn a_pipe_or_a_symbolic_link_in_the_locks_place_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let (state, precious) = (dir.path().join("state"), dir.path().join("precious"));
         drop(lock(&state).unwrap());
@@ -92,13 +92,13 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_keeps_what_it_holds() {
+    fn taking_the_lock_keeps_the_files_content() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
         std::fs::write(&path, "1").unwrap();
         let held = lock(dir.path()).unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "1");
-        assert!(matches!(lock(dir.path()), Err(LedgerError::Busy(_))));
+        assert!(matches!(lock(dir.path()), Err(KnobStoreError::Busy(_))));
         drop(held);
     }
 }

@@ -1,5 +1,5 @@
-//! The ledger where the system runs out of something. Limits are of a whole process, so these tests have one of their
-//! own, and one thread.
+//! The knob store when the system runs out of a resource. Resource limits apply to a whole process, so these tests have a
+//! process of their own, and run one at a time.
 
 #![expect(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use justitia_agent::enforce::ledger::{Back, Ledger, Written};
+use justitia_agent::enforce::knob_store::{KnobStore, RestoreOutcome, WriteOutcome};
 use justitia_kernel::cgroup::{Cgroup, CgroupFs};
 use justitia_kernel::io::DevId;
 use justitia_kernel::knob::Knob;
@@ -27,7 +27,7 @@ fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap().trim().to_owned()
 }
 
-/// Runs `then` while the process may have no more than `most` of `what`.
+/// Runs `then` with the resource limit `most` of `what`.
 fn with_at_most<T>(what: Resource, most: u64, then: impl FnOnce() -> T) -> T {
     let before = getrlimit(what);
     let lowered = Rlimit {
@@ -40,9 +40,9 @@ fn with_at_most<T>(what: Resource, most: u64, then: impl FnOnce() -> T) -> T {
     done
 }
 
-/// A ledger that limits one cgroup, whose `io.max` is at the path.
-fn limited(dir: &Path) -> (Ledger, Cgroup, std::path::PathBuf) {
-    // Otherwise the kernel ends who writes beyond the limit.
+/// A knob store that has set `io.max` of one cgroup, and the path of that file.
+fn limited(dir: &Path) -> (KnobStore, Cgroup, std::path::PathBuf) {
+    // Otherwise the kernel kills a process that writes beyond the limit.
     signal_hook::flag::register(
         signal_hook::consts::SIGXFSZ,
         Arc::new(AtomicBool::new(false)),
@@ -54,73 +54,76 @@ fn limited(dir: &Path) -> (Ledger, Cgroup, std::path::PathBuf) {
     std::fs::write(dir.join("cgroup/a/memory.low"), "0\n").unwrap();
     let fs = CgroupFs::open_fixture(&dir.join("cgroup"), true).unwrap();
     let cgroup = Cgroup::open_at(&fs, Path::new("a")).unwrap();
-    let (mut ledger, _) = Ledger::open(&fs, &dir.join("state")).unwrap();
+    let (mut store, _) = KnobStore::open(&fs, &dir.join("state")).unwrap();
     assert_eq!(
-        ledger.set(&cgroup, DISK, &limit(100)).unwrap(),
-        Written::Yes
+        store.set(&cgroup, DISK, &limit(100)).unwrap(),
+        WriteOutcome::Written
     );
-    (ledger, cgroup, max)
+    (store, cgroup, max)
 }
 
 #[test]
-fn where_the_ledger_cannot_grow_limits_go_and_come_back_later() {
+fn limits_are_restored_while_the_journal_cannot_grow_and_set_again_later() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();
-    let (mut ledger, cgroup, max) = limited(dir.path());
+    let (mut store, cgroup, max) = limited(dir.path());
     let length = std::fs::metadata(dir.path().join("state/ledger"))
         .unwrap()
         .len();
     let refused = with_at_most(Resource::Fsize, length + 10, || {
-        let refused = ledger.set(&cgroup, DISK, &limit(200)).unwrap_err();
+        let refused = store.set(&cgroup, DISK, &limit(200)).unwrap_err();
         assert!(
-            ledger.set(&cgroup, Knob::MemoryLow, "4096").is_err(),
+            store.set(&cgroup, Knob::MemoryLow, "4096").is_err(),
             "and nothing new is written"
         );
         refused
     });
     assert!(refused.to_string().contains("File too large"), "{refused}");
     assert_eq!(
-        (read(&max).as_str(), ledger.len()),
+        (read(&max).as_str(), store.len()),
         (FREE, 0),
-        "its tenant would stay limited"
+        "the limit would stay"
     );
     assert_eq!(read(&dir.path().join("cgroup/a/memory.low")), "0");
     assert!(
-        ledger
-            .trouble()
+        store
+            .write_error()
             .is_some_and(|why| why.contains("File too large"))
     );
-    // It is tried again, and nothing is given up for it.
-    assert!(ledger.may_write(cgroup.id(), DISK));
+    // It is tried again, and the knob is not external.
+    assert!(store.may_write(cgroup.id(), DISK));
     assert_eq!(
-        ledger.set(&cgroup, DISK, &limit(300)).unwrap(),
-        Written::Yes
+        store.set(&cgroup, DISK, &limit(300)).unwrap(),
+        WriteOutcome::Written
     );
-    assert_eq!((read(&max), ledger.trouble()), (limit(300), None));
-    ledger.restore();
+    assert_eq!((read(&max), store.write_error()), (limit(300), None));
+    store.restore_all();
     assert_eq!(read(&max), FREE);
 }
 
 #[test]
-fn without_descriptors_a_limit_is_given_back_as_soon_as_there_are_some() {
+fn without_file_descriptors_a_limit_is_restored_as_soon_as_possible() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();
-    let (mut ledger, cgroup, max) = limited(dir.path());
+    let (mut store, cgroup, max) = limited(dir.path());
     with_at_most(Resource::Nofile, 3, || {
-        assert!(ledger.set(&cgroup, DISK, &limit(200)).is_err());
-        let back = ledger.release(cgroup.id(), DISK);
-        assert!(matches!(back, Some(Back::Failed { .. })), "{back:?}");
-        assert_eq!((ledger.len(), ledger.retry()), (1, Vec::new()));
-        // Nor is it lost at an end in order.
-        let returned = ledger.restore();
-        assert!(matches!(returned[0].back, Back::Failed { .. }) && ledger.len() == 1);
+        assert!(store.set(&cgroup, DISK, &limit(200)).is_err());
+        let back = store.restore(cgroup.id(), DISK);
+        assert!(
+            matches!(back, Some(RestoreOutcome::Failed { .. })),
+            "{back:?}"
+        );
+        assert_eq!((store.len(), store.retry_restores()), (1, Vec::new()));
+        // It is not lost at a clean end either.
+        let returned = store.restore_all();
+        assert!(matches!(returned[0].outcome, RestoreOutcome::Failed { .. }) && store.len() == 1);
     });
     assert_eq!(read(&max), limit(100));
-    let back = ledger.retry();
+    let back = store.retry_restores();
     assert!(
-        back.len() == 1 && back[0].back == Back::Restored,
+        back.len() == 1 && back[0].outcome == RestoreOutcome::Restored,
         "{back:?}"
     );
-    assert_eq!((read(&max).as_str(), ledger.len()), (FREE, 0));
-    assert!(ledger.may_write(cgroup.id(), DISK));
+    assert_eq!((read(&max).as_str(), store.len()), (FREE, 0));
+    assert!(store.may_write(cgroup.id(), DISK));
 }

@@ -1,0 +1,21 @@
+//! The knob store: every write of a cgroup knob goes through it, and it restores the original values.
+//!
+//! It records the original value on disk before the first write (see [`journal`](super::journal)). When it finds a value
+//! that another writer has set, it cedes the knob to that writer. It restores all other knobs when the agent ends, or when
+//! the next agent starts. A restore that fails is tried again until it succeeds ([`KnobStore::retry_restores`]).
+
+mod error;
+mod journaling;
+mod lock;
+mod outcome;
+mod put_back;
+mod query;
+mod reapply;
+mod reset;
+mod restore;
+mod store;
+
+pub use self::error::KnobStoreError;
+pub use self::outcome::{RestoreOutcome, RestoredKnob, WriteOutcome, log_restored};
+pub use self::reset::{Corruption, ResetReport, reset, restore_limits};
+pub use self::store::KnobStore;

@@ -1,0 +1,111 @@
+//! Writes original values back into knobs.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use justitia_kernel::Result;
+use justitia_kernel::cgroup::{Cgroup, CgroupFs, CgroupId};
+use justitia_kernel::knob::{Knob, read_raw, write_raw};
+use rustix::io::Errno;
+
+use super::outcome::{RestoreOutcome, RestoredKnob};
+use crate::enforce::journal::JournalEntry;
+use crate::escape;
+
+/// A knob of a cgroup.
+pub(super) type KnobKey = (CgroupId, Knob);
+
+/// Restores the knobs of a journal. Also returns the entries of those that still have to be restored, in order.
+pub(super) fn restore_entries(
+    fs: &CgroupFs,
+    entries: Vec<JournalEntry>,
+) -> (Vec<RestoredKnob>, Vec<JournalEntry>) {
+    let mut restored = Vec::new();
+    let mut failed = Vec::new();
+    for writes in by_knob(entries).into_values() {
+        let (Some(first), Some(last)) = (writes.first(), writes.last()) else {
+            continue;
+        };
+        // A crash between the journal's write and the knob's leaves an older value of ours there, or none. So each value in
+        // the journal counts as ours.
+        let applied: Vec<&str> = writes.iter().map(|w| w.applied.as_str()).collect();
+        let outcome = match find(fs, last) {
+            Ok(Some(cgroup)) => put_back(&cgroup, last.knob, &first.original, &applied),
+            Ok(None) => RestoreOutcome::Gone,
+            Err(error) => RestoreOutcome::Failed {
+                error: error.to_string(),
+            },
+        };
+        restored.push(RestoredKnob::new(first, outcome.clone()));
+        if outcome.is_failed() {
+            failed.extend(writes);
+        }
+    }
+    (restored, failed)
+}
+
+/// The writes by knob, in order.
+pub(super) fn by_knob(entries: Vec<JournalEntry>) -> HashMap<KnobKey, Vec<JournalEntry>> {
+    let mut knobs: HashMap<KnobKey, Vec<JournalEntry>> = HashMap::new();
+    for entry in entries {
+        let key = (CgroupId(entry.cgroup), entry.knob);
+        knobs.entry(key).or_default().push(entry);
+    }
+    knobs
+}
+
+/// An entry's cgroup; `None` if it was removed: its path does not exist, or is a cgroup of another id.
+fn find(fs: &CgroupFs, entry: &JournalEntry) -> Result<Option<Cgroup>> {
+    let Some(path) = escape::decode(&entry.path) else {
+        return Ok(None);
+    };
+    match Cgroup::open_at(fs, Path::new(&path)) {
+        Ok(cgroup) => Ok((cgroup.id().0 == entry.cgroup).then_some(cgroup)),
+        Err(error) if error.is_gone() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Writes `original` to a knob, if it holds one of the values `applied`.
+pub(super) fn put_back(
+    cgroup: &Cgroup,
+    knob: Knob,
+    original: &str,
+    applied: &[&str],
+) -> RestoreOutcome {
+    let done = read_raw(cgroup, knob).and_then(|found| {
+        if found == original {
+            return Ok(RestoreOutcome::Restored);
+        }
+        if !applied.contains(&found.as_str()) {
+            return Ok(RestoreOutcome::External { found });
+        }
+        write_raw(cgroup, knob, original).map(|()| RestoreOutcome::Restored)
+    });
+    done.unwrap_or_else(|e| {
+        // When a controller is disabled for a cgroup, the values of its knobs are dropped.
+        if e.is_gone() || e.is_missing() {
+            RestoreOutcome::Gone
+        } else {
+            RestoreOutcome::Failed {
+                error: e.to_string(),
+            }
+        }
+    })
+}
+
+/// Whether the kernel refuses a write for good, rather than for lack of a resource at this moment.
+pub(super) fn is_refusal(error: &justitia_kernel::Error) -> bool {
+    const TRANSIENT: [Errno; 7] = [
+        Errno::MFILE,
+        Errno::NFILE,
+        Errno::NOMEM,
+        Errno::NOBUFS,
+        Errno::INTR,
+        Errno::AGAIN,
+        Errno::BUSY,
+    ];
+    error
+        .errno()
+        .is_none_or(|errno| !TRANSIENT.contains(&errno))
+}

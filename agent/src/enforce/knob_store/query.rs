@@ -1,0 +1,76 @@
+//! What the knob store owns, and which knobs belong to other writers.
+
+use justitia_kernel::cgroup::CgroupId;
+use justitia_kernel::knob::Knob;
+
+use super::put_back::KnobKey;
+use super::store::KnobStore;
+
+impl KnobStore {
+    /// Whether the knob may be written: it is not external.
+    #[must_use]
+    pub fn may_write(&self, id: CgroupId, knob: Knob) -> bool {
+        !self.external.contains_key(&(id, knob))
+    }
+
+    /// The value of our last write to a knob.
+    #[must_use]
+    pub fn applied(&self, id: CgroupId, knob: Knob) -> Option<&str> {
+        self.owned.get(&(id, knob)).map(|o| o.applied.as_str())
+    }
+
+    /// The knobs owned: cgroup, knob, original value, our value.
+    pub fn owned(&self) -> impl Iterator<Item = (CgroupId, Knob, &str, &str)> {
+        self.owned
+            .iter()
+            .map(|((id, knob), o)| (*id, *knob, o.original.as_str(), o.applied.as_str()))
+    }
+
+    /// The number of knobs owned, with those of an earlier agent that could not be restored yet.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.owned.len() + self.inherited.len()
+    }
+
+    /// Whether no knob is owned.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Why no knob can be written at the moment, if so: a write that is not in the journal is not made.
+    #[must_use]
+    pub fn write_error(&self) -> Option<&str> {
+        self.write_error.as_deref()
+    }
+
+    /// The knobs of other writers, and the values found there.
+    pub fn external(&self) -> impl Iterator<Item = (CgroupId, Knob, &str)> {
+        self.external
+            .iter()
+            .map(|((id, knob), found)| (*id, *knob, found.as_str()))
+    }
+
+    /// Marks a knob as another writer's, as when it held a value before our first write. If it is ours, it is restored
+    /// first.
+    pub fn mark_external(&mut self, id: CgroupId, knob: Knob, found: &str) {
+        self.restore(id, knob);
+        self.external.insert((id, knob), found.to_owned());
+    }
+
+    /// Forgets that a knob is external, in each cgroup, as when its device is gone, and with it the values.
+    pub fn forget_external(&mut self, knob: Knob) {
+        self.external.retain(|(_, other), _| *other != knob);
+        self.reapplied.retain(|(_, other), _| *other != knob);
+    }
+
+    /// Restores and forgets the knobs of a cgroup that was removed, or that is no tenant any more though it exists.
+    pub fn on_cgroup_removed(&mut self, id: CgroupId) {
+        let keys = self.owned.keys().filter(|(of, _)| *of == id);
+        for (id, knob) in keys.copied().collect::<Vec<KnobKey>>() {
+            self.restore(id, knob);
+        }
+        self.external.retain(|(of, _), _| *of != id);
+        self.reapplied.retain(|(of, _), _| *of != id);
+    }
+}

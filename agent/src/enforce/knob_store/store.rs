@@ -1,0 +1,244 @@
+//! Writes knobs, and cedes those that another writer has set.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use justitia_kernel::cgroup::{Cgroup, CgroupFs, CgroupId};
+use justitia_kernel::knob::{Knob, read_raw, write_raw};
+
+use super::error::KnobStoreError;
+use super::lock::lock;
+use super::outcome::{RestoredKnob, WriteOutcome};
+use super::put_back::{KnobKey, by_knob, is_refusal, restore_entries};
+use super::reapply::ReapplyLimiter;
+use crate::enforce::journal::{FILE_NAME, Journal, JournalEntry};
+use crate::escape;
+
+/// A knob that the store has written.
+#[derive(Debug)]
+pub(super) struct OwnedKnob {
+    pub(super) cgroup: Cgroup,
+    /// The value before our first write.
+    pub(super) original: String,
+    /// The value of our last write.
+    pub(super) applied: String,
+    /// It has to be restored, which has failed so far.
+    pub(super) restore_pending: bool,
+}
+
+impl OwnedKnob {
+    /// Its entry in the journal.
+    pub(super) fn entry(&self, (id, knob): KnobKey) -> JournalEntry {
+        JournalEntry {
+            cgroup: id.0,
+            path: escape::encode(self.cgroup.path().as_os_str()),
+            knob,
+            original: self.original.clone(),
+            applied: self.applied.clone(),
+        }
+    }
+}
+
+/// All knobs that the agent owns: those that it has written and not restored or ceded since.
+#[derive(Debug)]
+pub struct KnobStore {
+    pub(super) fs: CgroupFs,
+    pub(super) journal: Option<Journal>,
+    pub(super) path: PathBuf,
+    pub(super) owned: HashMap<KnobKey, OwnedKnob>,
+    /// Knobs of an earlier agent that could not be restored yet: all its writes of each knob, in order.
+    pub(super) inherited: HashMap<KnobKey, Vec<JournalEntry>>,
+    /// Knobs of other writers, and the values found there.
+    pub(super) external: HashMap<KnobKey, String>,
+    pub(super) reapplied: HashMap<KnobKey, ReapplyLimiter>,
+    /// The journal's error, if the last write to it failed.
+    pub(super) write_error: Option<String>,
+    /// No compaction before this time, since the last one failed.
+    pub(super) compact_after: Option<Instant>,
+    /// Holds the lock that excludes a second agent.
+    _lock: File,
+}
+
+impl KnobStore {
+    /// Opens the journal in the directory `state` (created if missing, readable by its owner only), and restores what a
+    /// killed agent has left. What fails of that is kept for [`KnobStore::retry_restores`].
+    ///
+    /// # Errors
+    /// If another agent runs, or the journal cannot be read or written, or is corrupt.
+    pub fn open(fs: &CgroupFs, state: &Path) -> Result<(Self, Vec<RestoredKnob>), KnobStoreError> {
+        let lock = lock(state)?;
+        let path = state.join(FILE_NAME);
+        let contents = Journal::read(&path)?;
+        if let Some(corruption) = contents.corruption {
+            return Err(corruption.into());
+        }
+        let (restored, failed) = restore_entries(fs, contents.entries);
+        let journal = Journal::create(&path, &failed)?;
+        let store = Self {
+            fs: fs.clone(),
+            journal: Some(journal),
+            path,
+            owned: HashMap::new(),
+            inherited: by_knob(failed),
+            external: HashMap::new(),
+            reapplied: HashMap::new(),
+            write_error: None,
+            compact_after: None,
+            _lock: lock,
+        };
+        Ok((store, restored))
+    }
+
+    /// Writes `value` to a knob, unless another writer has set it. The first write records the original value. Returns once
+    /// the value is in the journal, on disk, and then in the kernel.
+    ///
+    /// # Errors
+    /// If the journal or the knob cannot be written. Then the original value is restored, at once or as soon as the kernel
+    /// accepts it ([`KnobStore::retry_restores`]). A knob whose write the kernel refuses counts as external from then on
+    /// ([`KnobStore::may_write`]); the write of any other may be tried again.
+    pub fn set(
+        &mut self,
+        cgroup: &Cgroup,
+        knob: Knob,
+        value: &str,
+    ) -> Result<WriteOutcome, KnobStoreError> {
+        let key = (cgroup.id(), knob);
+        if let Some(found) = self.external.get(&key) {
+            return Ok(WriteOutcome::External {
+                applied: String::new(),
+                found: found.clone(),
+            });
+        }
+        let written = self.try_set(cgroup, knob, value);
+        if let Err(error) = &written {
+            self.restore(key.0, knob);
+            if let KnobStoreError::Kernel(error) = error
+                && is_refusal(error)
+            {
+                self.external.insert(key, String::new());
+            }
+        }
+        written
+    }
+
+    fn try_set(
+        &mut self,
+        cgroup: &Cgroup,
+        knob: Knob,
+        value: &str,
+    ) -> Result<WriteOutcome, KnobStoreError> {
+        let key = (cgroup.id(), knob);
+        if self.inherited.contains_key(&key) {
+            self.retry_restores();
+            if self.inherited.contains_key(&key) {
+                return Ok(WriteOutcome::Gone);
+            }
+        }
+        let found = match read_raw(cgroup, knob) {
+            Ok(found) => found,
+            // When a controller is disabled for a cgroup, the values of its knobs are dropped.
+            Err(e) if e.is_gone() || e.is_missing() => return Ok(self.forget(key)),
+            Err(e) => return Err(e.into()),
+        };
+        let original = match self.owned.get_mut(&key) {
+            Some(owned) if owned.applied == found => {
+                owned.restore_pending = false;
+                owned.original.clone()
+            }
+            Some(owned) => {
+                let applied = owned.applied.clone();
+                if !self.may_reapply(key, &found) {
+                    self.cede(key, &found);
+                    return Ok(WriteOutcome::External { applied, found });
+                }
+                self.forget(key);
+                found.clone()
+            }
+            None => found.clone(),
+        };
+        if found == value {
+            return Ok(WriteOutcome::Unchanged);
+        }
+        let owned = OwnedKnob {
+            cgroup: cgroup.clone(),
+            original,
+            applied: value.to_owned(),
+            restore_pending: false,
+        };
+        self.write(key, owned)
+    }
+
+    /// Notes a write in the journal, and writes the knob.
+    fn write(&mut self, key: KnobKey, owned: OwnedKnob) -> Result<WriteOutcome, KnobStoreError> {
+        let Some(journal) = &mut self.journal else {
+            return Ok(WriteOutcome::Gone);
+        };
+        let noted = journal.append_write(&owned.entry(key));
+        self.note_write_error(&noted);
+        noted?;
+        match write_raw(&owned.cgroup, key.1, &owned.applied) {
+            Ok(()) => {
+                self.owned.insert(key, owned);
+                self.compact();
+                Ok(WriteOutcome::Written)
+            }
+            Err(e) if e.is_gone() => Ok(self.forget(key)),
+            Err(e) => {
+                if !self.owned.contains_key(&key) {
+                    self.append_done(key);
+                }
+                Err(e.into())
+            }
+        }
+    }
+
+    /// Checks whether another writer has set a knob of ours. If it has decided on a value, the knob is ceded; if it has
+    /// only reapplied one, ours is written again, see [`WriteOutcome::Reapplied`]. `None` if the knob holds our value.
+    ///
+    /// # Errors
+    /// If our value cannot be written again: then the knob is not ours any more, as after [`KnobStore::set`].
+    pub fn audit(
+        &mut self,
+        id: CgroupId,
+        knob: Knob,
+    ) -> Result<Option<WriteOutcome>, KnobStoreError> {
+        let key = (id, knob);
+        let Some(owned) = self.owned.get(&key).filter(|owned| !owned.restore_pending) else {
+            return Ok(None);
+        };
+        let Ok(found) = read_raw(&owned.cgroup, knob) else {
+            return Ok(None);
+        };
+        if found == owned.applied {
+            return Ok(None);
+        }
+        let (cgroup, applied) = (owned.cgroup.clone(), owned.applied.clone());
+        let written = self.set(&cgroup, knob, &applied)?;
+        Ok(Some(match written {
+            WriteOutcome::Written | WriteOutcome::Unchanged => WriteOutcome::Reapplied { found },
+            other => other,
+        }))
+    }
+
+    /// Whether nobody has decided on `found`, and our value may be written over it once more.
+    fn may_reapply(&mut self, key: KnobKey, found: &str) -> bool {
+        let original = self.owned.get(&key).map(|owned| owned.original.as_str());
+        (original == Some(found) || key.1.is_default(found))
+            && self.reapplied.entry(key).or_default().allow(Instant::now())
+    }
+
+    pub(super) fn forget(&mut self, key: KnobKey) -> WriteOutcome {
+        if self.owned.remove(&key).is_some() {
+            self.append_done(key);
+        }
+        WriteOutcome::Gone
+    }
+
+    /// Leaves a knob of ours to the writer of `found`.
+    pub(super) fn cede(&mut self, key: KnobKey, found: &str) {
+        self.external.insert(key, found.to_owned());
+        self.forget(key);
+    }
+}

@@ -1,0 +1,243 @@
+//! Writes `memory.low` of the tenants as planned.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use justitia_api::{Action, ProtectionReason, Reason, Rule};
+use justitia_kernel::cgroup::CgroupId;
+use justitia_kernel::knob::Knob;
+
+use crate::enforce::event::TenantEvent;
+use crate::enforce::knob_store::{KnobStore, RestoredKnob, WriteOutcome};
+use crate::escape;
+use crate::monitor::{CgroupTree, Node, low_of};
+use crate::plan::{Entitlements, Key, LowIntent, Snapshot, plan_protection};
+
+/// At most so many knobs are written in one tick; the rest waits for the next. Each takes a journal entry, a read and a
+/// write of the knob.
+const MAX_WRITES: usize = 64;
+
+/// Pause between two attempts to restore the knobs at the end.
+const RESTORE_RETRY: Duration = Duration::from_millis(100);
+
+/// Writes `memory.low`, or, in observe mode, records what it would have written.
+#[derive(Debug)]
+pub struct ProtectionController {
+    pub(super) store: Option<KnobStore>,
+    /// In observe mode: the values that it would have written, bytes.
+    pub(super) would_apply: HashMap<CgroupId, u64>,
+    /// Why each `memory.low` of ours has its value.
+    pub(super) reasons: HashMap<CgroupId, ProtectionReason>,
+}
+
+impl ProtectionController {
+    /// With a store it writes; without one it only records what it would write.
+    #[must_use]
+    pub fn new(store: Option<KnobStore>) -> Self {
+        Self {
+            store,
+            would_apply: HashMap::new(),
+            reasons: HashMap::new(),
+        }
+    }
+
+    /// Writes each `memory.low` that should change, at most [`MAX_WRITES`] at once. Returns what was done.
+    pub fn protect(
+        &mut self,
+        cgroups: &CgroupTree,
+        snapshot: &Snapshot,
+        entitlements: &Entitlements,
+    ) -> Vec<TenantEvent> {
+        let current: Vec<Option<u64>> = snapshot
+            .tenants
+            .iter()
+            .map(|tenant| self.current(tenant.key))
+            .collect();
+        // A delegatee may create any number of cgroups: its knobs are written after the others. Parents are still written
+        // before their children, since below a delegated cgroup all cgroups are delegated.
+        let intents = plan_protection(snapshot, entitlements, &current);
+        let (last, first): (Vec<_>, Vec<_>) = intents.into_iter().partition(|intent| {
+            let Key::Cgroup(id) = intent.key else {
+                return false;
+            };
+            cgroups.get(id).is_some_and(|node| node.delegated)
+        });
+        first
+            .into_iter()
+            .chain(last)
+            .take(MAX_WRITES)
+            .filter_map(|intent| self.write(cgroups, intent))
+            .collect()
+    }
+
+    /// The value of a tenant's `memory.low`, bytes; `None` if it may not be written.
+    fn current(&self, key: Key) -> Option<u64> {
+        let Key::Cgroup(id) = key else { return None };
+        match &self.store {
+            None => Some(self.would_apply.get(&id).copied().unwrap_or(0)),
+            Some(store) if store.may_write(id, Knob::MemoryLow) => {
+                let applied = store.applied(id, Knob::MemoryLow);
+                Some(applied.and_then(|low| low.parse().ok()).unwrap_or(0))
+            }
+            Some(_) => None,
+        }
+    }
+
+    pub(super) fn write(&mut self, cgroups: &CgroupTree, intent: LowIntent) -> Option<TenantEvent> {
+        let Key::Cgroup(id) = intent.key else {
+            return None;
+        };
+        let node = cgroups.get(id)?;
+        let path = escape::encode(node.cgroup.path().as_os_str());
+        tracing::debug!(tenant = path, low = intent.low, why = %intent.reason, "memory.low");
+        let from = self.current(intent.key).unwrap_or(0);
+        let Some(store) = &mut self.store else {
+            self.would_apply.insert(id, intent.low);
+            self.reasons.insert(id, intent.reason);
+            return Some(changed(from, &intent));
+        };
+        let knob = Knob::MemoryLow;
+        let ceded = |rule: Rule| Some(ceded(id, knob, rule));
+        // Written after the last events were read, before our first write.
+        if store.applied(id, knob).is_none()
+            && let Some(found) = cede_if_set(store, node, &path)
+        {
+            return ceded(Rule::ForeignWrite {
+                found,
+                applied: None,
+            });
+        }
+        match store.set(&node.cgroup, knob, &intent.low.to_string()) {
+            Ok(WriteOutcome::External { applied, found }) => {
+                log_ceded(node, &path, knob, &applied, &found);
+                ceded(Rule::ForeignWrite {
+                    found,
+                    applied: Some(applied),
+                })
+            }
+            Ok(WriteOutcome::Gone) => None,
+            Ok(
+                WriteOutcome::Written | WriteOutcome::Unchanged | WriteOutcome::Reapplied { .. },
+            ) => {
+                self.reasons.insert(id, intent.reason);
+                Some(changed(from, &intent))
+            }
+            Err(error) if store.may_write(id, knob) => {
+                tracing::debug!(tenant = path, %error, "memory.low could not be written; it is tried again");
+                None
+            }
+            Err(error) => {
+                tracing::warn!(tenant = path, %error, "memory.low could not be written; it is not tried again");
+                ceded(Rule::KernelError {
+                    error: error.to_string(),
+                })
+            }
+        }
+    }
+
+    /// The value found in a knob of another writer.
+    #[must_use]
+    pub fn external(&self, id: CgroupId, knob: Knob) -> Option<String> {
+        let mut external = self.store.as_ref()?.external();
+        let found = external.find(|(i, k, _)| (*i, *k) == (id, knob))?;
+        Some(found.2.to_owned())
+    }
+
+    /// Why a knob has the value that we have written, or would write; `None` if it is not ours.
+    #[must_use]
+    pub fn reason(&self, id: CgroupId, knob: Knob) -> Option<Reason> {
+        let reason = self.reasons.get(&id).filter(|_| knob == Knob::MemoryLow)?;
+        Some(Rule::Protection(*reason).into())
+    }
+
+    /// In observe mode: the values that knobs would have.
+    pub fn would_apply(&self) -> impl Iterator<Item = (CgroupId, Knob, u64)> {
+        self.would_apply
+            .iter()
+            .map(|(id, low)| (*id, Knob::MemoryLow, *low))
+    }
+
+    /// The name of a cgroup for people; `-` is the root, as for memory outside of all tenants.
+    #[must_use]
+    pub fn path(&self, cgroups: &CgroupTree, id: CgroupId) -> String {
+        if id == cgroups.root() {
+            return "-".to_owned();
+        }
+        cgroups.get(id).map_or_else(
+            || format!("#{}", id.0),
+            |node| escape::encode(node.cgroup.path().as_os_str()),
+        )
+    }
+
+    /// The knob store; `None` in observe mode.
+    #[must_use]
+    pub const fn store(&self) -> Option<&KnobStore> {
+        self.store.as_ref()
+    }
+
+    /// The same, to write other knobs through it.
+    pub const fn store_mut(&mut self) -> Option<&mut KnobStore> {
+        self.store.as_mut()
+    }
+
+    /// Tries again to restore what could not be restored so far; returns what was restored.
+    pub fn retry_restores(&mut self) -> Vec<RestoredKnob> {
+        self.store
+            .as_mut()
+            .map(KnobStore::retry_restores)
+            .unwrap_or_default()
+    }
+
+    /// Restores all knobs, and tries for at most `timeout`. Returns each knob with its last result.
+    pub fn restore_all(&mut self, timeout: Duration) -> Vec<RestoredKnob> {
+        let Some(store) = &mut self.store else {
+            return Vec::new();
+        };
+        let begun = Instant::now();
+        let mut restored = store.restore_all();
+        while !store.is_empty() && begun.elapsed() < timeout {
+            std::thread::sleep(RESTORE_RETRY);
+            restored.retain(|one| !one.outcome.is_failed());
+            restored.extend(store.restore_all());
+        }
+        restored
+    }
+}
+
+/// A `memory.low` was written, or would have been.
+fn changed(from: u64, intent: &LowIntent) -> TenantEvent {
+    let action = Action::Set {
+        knob: Knob::MemoryLow.to_string(),
+        from: Some(from.to_string()),
+        to: intent.low.to_string(),
+    };
+    TenantEvent::new(intent.key, action, Rule::Protection(intent.reason))
+}
+
+/// A knob was ceded to another writer.
+pub fn ceded(id: CgroupId, knob: Knob, rule: Rule) -> TenantEvent {
+    let knob = knob.to_string();
+    TenantEvent::new(Key::Cgroup(id), Action::Cede { knob }, rule)
+}
+
+/// Cedes a `memory.low` that we have not written, if another writer has set it; returns its value then.
+pub(super) fn cede_if_set(store: &mut KnobStore, node: &Node, tenant: &str) -> Option<String> {
+    let found = low_of(&node.cgroup)
+        .ok()
+        .filter(|low| *low > 0)?
+        .to_string();
+    log_ceded(node, tenant, Knob::MemoryLow, "", &found);
+    store.mark_external(node.cgroup.id(), Knob::MemoryLow, &found);
+    Some(found)
+}
+
+/// Logs that a knob was ceded. A delegatee can create cgroups and write their knobs without end: its knobs are logged at
+/// the level of debug.
+pub(super) fn log_ceded(node: &Node, tenant: &str, knob: Knob, applied: &str, found: &str) {
+    let message = "ceded: another writer has set it";
+    if node.delegated {
+        tracing::debug!(tenant, %knob, applied, found, "{message}");
+    } else {
+        tracing::warn!(tenant, %knob, applied, found, "{message}");
+    }
+}

@@ -1,0 +1,79 @@
+//! What the protection does when cgroups come and go, and when knobs are written.
+
+use justitia_kernel::cgroup::CgroupId;
+use justitia_kernel::knob::Knob;
+
+use super::controller::{ProtectionController, cede_if_set, log_ceded};
+use crate::enforce::knob_store::WriteOutcome;
+use crate::escape;
+use crate::monitor::{CgroupTree, low_of};
+
+impl ProtectionController {
+    /// A cgroup was created. A `memory.low` that it has already belongs to its operator.
+    pub fn on_cgroup_added(&mut self, cgroups: &CgroupTree, id: CgroupId) {
+        let (Some(store), Some(node)) = (&mut self.store, cgroups.get(id)) else {
+            return;
+        };
+        if node.operator_low > 0 {
+            let low = node.operator_low.to_string();
+            let tenant = escape::encode(node.cgroup.path().as_os_str());
+            if node.delegated {
+                tracing::debug!(
+                    tenant,
+                    low,
+                    "memory.low is set by the delegatee: it is not written"
+                );
+            } else {
+                tracing::info!(
+                    tenant,
+                    low,
+                    "memory.low is set by the operator: it counts as a floor and is not written"
+                );
+            }
+            store.mark_external(id, Knob::MemoryLow, &low);
+        }
+    }
+
+    /// A cgroup was removed, or is no tenant any more.
+    pub fn on_cgroup_removed(&mut self, id: CgroupId) {
+        if let Some(store) = &mut self.store {
+            store.on_cgroup_removed(id);
+        }
+        self.would_apply.remove(&id);
+        self.reasons.remove(&id);
+    }
+
+    /// A knob was written, possibly by us. If another writer has set it, it is ceded to that writer, and its `memory.low`
+    /// is returned, bytes.
+    pub fn on_knob_written(
+        &mut self,
+        cgroups: &CgroupTree,
+        id: CgroupId,
+        knob: Knob,
+    ) -> Option<u64> {
+        let node = cgroups.get(id)?;
+        let path = escape::encode(node.cgroup.path().as_os_str());
+        let Some(store) = &mut self.store else {
+            return low_of(&node.cgroup).ok();
+        };
+        if store.applied(id, knob).is_some() {
+            match store.audit(id, knob) {
+                Ok(Some(WriteOutcome::External { applied, found })) => {
+                    log_ceded(node, &path, knob, &applied, &found);
+                }
+                Ok(Some(WriteOutcome::Reapplied { found })) => {
+                    tracing::debug!(tenant = path, %knob, found, "the original value was reapplied: written again");
+                    return None;
+                }
+                Ok(_) => return None,
+                Err(error) => {
+                    tracing::debug!(tenant = path, %knob, %error, "could not be written again");
+                    return None;
+                }
+            }
+        } else if store.may_write(id, knob) {
+            cede_if_set(store, node, &path)?;
+        }
+        low_of(&node.cgroup).ok()
+    }
+}

@@ -1,0 +1,119 @@
+use std::path::Path;
+use std::time::Instant;
+
+use justitia_api::{Action, ProtectionReason};
+use justitia_kernel::cgroup::{CgroupFs, CgroupId};
+
+use super::controller::ProtectionController;
+use crate::config::Config;
+use crate::enforce::knob_store::KnobStore;
+use crate::monitor::{CgroupTree, Changes};
+use crate::plan::{Key, LowIntent};
+
+#[test]
+fn a_value_set_before_our_first_write_is_not_overwritten() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("cgroup");
+    for name in ["a", "b"] {
+        let path = root.join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        for (file, text) in [
+            ("cgroup.controllers", "io memory\n"),
+            ("cgroup.events", "populated 1\nfrozen 0\n"),
+            ("memory.low", "0\n"),
+        ] {
+            std::fs::write(path.join(file), text).unwrap();
+        }
+    }
+    let fs = CgroupFs::open_fixture(&root, true).unwrap();
+    let mut cgroups = CgroupTree::new(&fs, false);
+    let mut changes = Changes::default();
+    cgroups.rescan(&Config::default(), Instant::now(), &mut changes);
+    let (store, _) = KnobStore::open(&fs, &dir.path().join("state")).unwrap();
+    let mut controller = ProtectionController::new(Some(store));
+    for id in &changes.added {
+        controller.on_cgroup_added(&cgroups, *id);
+    }
+    // No event has reported it yet.
+    let low = |name: &str| std::fs::read_to_string(root.join(name).join("memory.low")).unwrap();
+    std::fs::write(root.join("a/memory.low"), "5242880\n").unwrap();
+    let mut write = |name: &str, low| {
+        let of = |id: &CgroupId| cgroups.get(*id).unwrap().cgroup.path() == Path::new(name);
+        let id = *changes.added.iter().find(|id| of(id)).unwrap();
+        let (protected, other) = (low, 0);
+        let intent = LowIntent {
+            key: Key::Cgroup(id),
+            low,
+            reason: ProtectionReason { protected, other },
+        };
+        controller.write(&cgroups, intent)
+    };
+    for _ in 0..2 {
+        let outcome = write("a", 4096);
+        let action = outcome.map(|event| event.action);
+        assert!(matches!(action, Some(Action::Cede { .. })), "{action:?}");
+        assert_eq!(low("a").trim(), "5242880");
+    }
+    for bytes in [4096, 8192] {
+        let outcome = write("b", bytes);
+        let action = outcome.map(|event| event.action);
+        assert!(matches!(action, Some(Action::Set { .. })), "{action:?}");
+        assert_eq!(low("b").trim(), bytes.to_string());
+    }
+}
+
+/// They are no tenants any more, but exist.
+#[test]
+fn cgroups_of_a_collapsed_subtree_are_restored() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("cgroup");
+    let make = |path: &Path| {
+        std::fs::create_dir_all(path).unwrap();
+        for (file, text) in [
+            ("cgroup.controllers", "io memory\n"),
+            ("cgroup.events", "populated 1\nfrozen 0\n"),
+            ("memory.low", "0\n"),
+        ] {
+            std::fs::write(path.join(file), text).unwrap();
+        }
+    };
+    make(&root.join("user"));
+    let everybody = std::fs::Permissions::from_mode(0o777);
+    std::fs::set_permissions(root.join("user"), everybody).unwrap();
+    for n in 0..10 {
+        make(&root.join(format!("user/{n}")));
+    }
+    let fs = CgroupFs::open_fixture(&root, true).unwrap();
+    let mut cgroups = CgroupTree::new(&fs, false);
+    let mut changes = Changes::default();
+    cgroups.rescan(&Config::default(), Instant::now(), &mut changes);
+    let (store, _) = KnobStore::open(&fs, &dir.path().join("state")).unwrap();
+    let mut controller = ProtectionController::new(Some(store));
+    for id in &changes.added {
+        controller.on_cgroup_added(&cgroups, *id);
+        let (low, protected, other) = (4096, 4096, 0);
+        let intent = LowIntent {
+            key: Key::Cgroup(*id),
+            low,
+            reason: ProtectionReason { protected, other },
+        };
+        let outcome = controller.write(&cgroups, intent);
+        let action = outcome.map(|event| event.action);
+        assert!(matches!(action, Some(Action::Set { .. })), "{action:?}");
+    }
+    for n in 10..=500 {
+        make(&root.join(format!("user/{n}")));
+    }
+    let mut collapsed = Changes::default();
+    cgroups.rescan(&Config::default(), Instant::now(), &mut collapsed);
+    assert!(collapsed.removed.len() >= 10 && cgroups.len() == 1);
+    for id in collapsed.removed {
+        controller.on_cgroup_removed(id);
+    }
+    for n in 0..10 {
+        let low = std::fs::read_to_string(root.join(format!("user/{n}/memory.low"))).unwrap();
+        // 0 where 4096 stood: a plain file is not cut.
+        assert_eq!(low.trim(), "0096", "user/{n}");
+    }
+}

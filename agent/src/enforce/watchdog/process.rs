@@ -1,0 +1,114 @@
+//! The watchdog process.
+
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use justitia_kernel::cgroup::CgroupFs;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Signal, getppid, kill_process};
+use rustix::time::Timespec;
+
+use super::protocol::CLEAN_SHUTDOWN;
+use crate::enforce::knob_store::{KnobStoreError, RestoredKnob, reset, restore_limits};
+
+/// A killed agent still holds the lock while the kernel closes its files, and detaches its probes one by one in between.
+/// That takes seconds on a loaded machine, and a minute on an emulated one. If the lock is held for longer, another agent
+/// holds it.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(180);
+/// The watchdog checks this often whether the lock is still held.
+const LOCK_POLL: Duration = Duration::from_millis(100);
+/// A restore that fails is tried again this often,
+const RESTORE_RETRY: Duration = Duration::from_secs(1);
+/// for so long.
+const RESTORE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The results of a restore.
+type Restored = Result<Vec<RestoredKnob>, KnobStoreError>;
+
+/// Interrupts the agent with a signal, if `agent` is still the process that has started this one.
+pub fn interrupt(agent: u32) {
+    let parent = getppid().filter(|pid| u32::try_from(pid.as_raw_nonzero().get()) == Ok(agent));
+    if let Some(parent) = parent
+        && let Err(error) = kill_process(parent, Signal::URG)
+    {
+        tracing::warn!(agent, %error, "the agent could not be interrupted");
+    }
+}
+
+/// Reads the heartbeat from `pipe` until its end. After `timeout` without a heartbeat it restores the limits and calls
+/// `interrupt`, again after each further `timeout`. `report` receives the results of each restore.
+///
+/// # Errors
+/// If the pipe cannot be read.
+pub fn watch<P: Read + AsFd>(
+    fs: &CgroupFs,
+    state: &Path,
+    mut pipe: P,
+    timeout: Duration,
+    mut interrupt: impl FnMut(),
+    mut report: impl FnMut(Restored),
+) -> std::io::Result<()> {
+    let timeout = Timespec::try_from(timeout).ok();
+    let mut expired = false;
+    let mut bytes = [0; 64];
+    loop {
+        let ready = poll(&mut [PollFd::new(&pipe, PollFlags::IN)], timeout.as_ref());
+        match ready {
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(error) => return Err(error.into()),
+            Ok(0) => {
+                if !std::mem::replace(&mut expired, true) {
+                    report(restore_limits(fs, state));
+                }
+                interrupt();
+                continue;
+            }
+            Ok(_) => {}
+        }
+        let count = pipe.read(&mut bytes)?;
+        if count == 0 {
+            break;
+        }
+        if bytes.iter().take(count).any(|byte| *byte == CLEAN_SHUTDOWN) {
+            return Ok(());
+        }
+        expired = false;
+    }
+    reset_after_exit(fs, state, report);
+    Ok(())
+}
+
+/// Restores all knobs that an agent which is gone has left, unless another agent has started. What fails is tried again
+/// for a while.
+fn reset_after_exit(fs: &CgroupFs, state: &Path, mut report: impl FnMut(Restored)) {
+    let exited = Instant::now();
+    let mut limits_restored = false;
+    loop {
+        let done = reset(fs, state, false);
+        let retry = match &done {
+            // Another agent has restored all knobs when it started.
+            Err(KnobStoreError::Busy(_)) if exited.elapsed() >= EXIT_TIMEOUT => return,
+            // Limits are restored before the agent's files are closed. If another agent holds the lock already, it sets its
+            // limits again.
+            Err(KnobStoreError::Busy(_)) => {
+                if !std::mem::replace(&mut limits_restored, true) {
+                    report(restore_limits(fs, state));
+                }
+                std::thread::sleep(LOCK_POLL);
+                continue;
+            }
+            Err(error) => !error.is_corruption(),
+            Ok(done) => done.restored.iter().any(|one| one.outcome.is_failed()),
+        };
+        // Limits are restored even if the lock cannot be used, or the journal is corrupt.
+        if done.is_err() && !std::mem::replace(&mut limits_restored, true) {
+            report(restore_limits(fs, state));
+        }
+        if !retry || exited.elapsed() >= RESTORE_TIMEOUT {
+            return report(done.map(|done| done.restored));
+        }
+        std::thread::sleep(RESTORE_RETRY);
+    }
+}
