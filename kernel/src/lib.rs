@@ -36,8 +36,6 @@ pub mod watch;
 mod buffer;
 mod parse;
 
-/// The page size of every kernel that is supported, in bytes.
-pub const PAGE_SIZE: u64 = 4096;
-
 pub use error::{Error, Operation, Result};
+pub use justitia_share::PAGE_SIZE;
 pub use parse::ParseError;

@@ -90,6 +90,12 @@ pub struct MemoryStat {
 }
 
 impl MemoryStat {
+    /// Bytes of file pages on the LRU lists: what reclaim can work on. (`file` counts shmem as well.)
+    #[must_use]
+    pub const fn file_lru(&self) -> u64 {
+        self.inactive_file.saturating_add(self.active_file)
+    }
+
     /// Reads the flat-keyed file in one pass; lines of unknown keys are passed over unread.
     ///
     /// # Errors
@@ -221,6 +227,7 @@ mod tests {
                 .unwrap();
         assert_eq!((stat.anon, stat.file), (1, 2));
         assert_eq!((stat.inactive_file, stat.active_file), (3, 4));
+        assert_eq!(stat.file_lru(), 7);
         assert_eq!((stat.kernel, stat.pswpin, stat.shmem), (None, None, 0));
     }
 

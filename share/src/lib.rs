@@ -26,3 +26,6 @@ pub use pv::pv;
 pub use tree::{NodeId, ParentError, Tree};
 pub use victim::{give_back, overage, victim};
 pub use weight::{Weight, WeightError};
+
+/// The page size of every kernel that is supported, in bytes. The kernel rounds limits and protections down to it.
+pub const PAGE_SIZE: u64 = 4096;

@@ -10,6 +10,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use justitia_kernel::PAGE_SIZE;
 use justitia_kernel::cgroup::{Cgroup, ReclaimOutcome};
 use justitia_kernel::lru_gen::{self, LruGen};
 use justitia_kernel::memory::MemoryStat;
@@ -170,8 +171,8 @@ fn from_cgroup(
     while left > 0 {
         let end = cgroup.reclaim(left.min(BATCH), swappiness)?;
         let after = cgroup.memory_stat()?;
-        let stolen = after.pgsteal.saturating_sub(before.pgsteal) * PAGE;
-        outcome.freed = stolen.max(lru_file(&before).saturating_sub(lru_file(&after)));
+        let stolen = after.pgsteal.saturating_sub(before.pgsteal) * PAGE_SIZE;
+        outcome.freed = stolen.max(before.file_lru().saturating_sub(after.file_lru()));
         outcome.after = Some(after);
         if end != ReclaimOutcome::Complete || outcome.freed + BATCH < order.bytes - left {
             return Ok(());
@@ -194,39 +195,25 @@ fn thrashes(order: &Order, outcome: &mut Outcome) -> bool {
 
 /// File pages on LRU lists, whole machine, bytes.
 fn machine_file() -> justitia_kernel::Result<u64> {
-    let vmstat = ProcFs::open(Path::new("/proc"))?.vmstat()?;
-    Ok((vmstat.nr_inactive_file + vmstat.nr_active_file) * PAGE)
+    Ok(ProcFs::open(Path::new("/proc"))?.vmstat()?.file_lru())
 }
 
 fn from_root_list(bytes: u64, outcome: &mut Outcome) -> justitia_kernel::Result<()> {
     let path = Path::new(lru_gen::PATH);
     let proc = ProcFs::open(Path::new("/proc"))?;
-    let file = || {
-        proc.vmstat()
-            .map(|v| (v.nr_inactive_file + v.nr_active_file) * PAGE)
-    };
-    let before = file()?;
+    let before = proc.vmstat()?.file_lru();
     let lists = LruGen::read_root(path)?;
     let evictable: u64 = lists.iter().map(|l| l.evictable_file).sum();
     for list in lists.iter().filter(|l| l.evictable_file > 0) {
-        let part = u128::from(bytes / PAGE) * u128::from(list.evictable_file)
+        let part = u128::from(bytes / PAGE_SIZE) * u128::from(list.evictable_file)
             / u128::from(evictable.max(1));
         list.evict(path, u64::try_from(part).unwrap_or(u64::MAX).max(1))?;
     }
     outcome.freed = before.saturating_sub(machine_file()?);
-    if outcome.freed < bytes / 4 && evictable * PAGE < bytes {
+    if outcome.freed < bytes / 4 && evictable * PAGE_SIZE < bytes {
         for list in &lists {
             list.age(path)?;
         }
     }
     Ok(())
-}
-
-/// The page size of every machine that the agent supports.
-const PAGE: u64 = 4096;
-
-/// File pages on the LRU lists, bytes: what reclaim can work on (`file` counts shmem as well).
-#[must_use]
-pub fn lru_file(stat: &MemoryStat) -> u64 {
-    stat.inactive_file + stat.active_file
 }

@@ -3,12 +3,11 @@
 use std::time::{Duration, Instant};
 
 use justitia_api::Evidence;
+use justitia_kernel::PAGE_SIZE;
 use justitia_kernel::Result;
 use justitia_kernel::cgroup::Cgroup;
 use justitia_kernel::memory::MemoryStat;
 
-use super::system_memory::PAGE;
-use crate::enforce::worker::lru_file;
 use crate::model::{MIN_OBSERVATION, WorkingSet};
 
 /// A cache that took in this much between two looks is growing, bytes.
@@ -105,7 +104,7 @@ impl MemorySampler {
 
     /// Takes counters that were read elsewhere.
     pub fn record(&mut self, stat: &MemoryStat, now: Instant) {
-        let file = lru_file(stat);
+        let file = stat.file_lru();
         let refaults = stat.workingset_refault_file;
         let mut busy = false;
         let intake = taken_in(stat);
@@ -209,7 +208,7 @@ impl MemorySampler {
 /// files that were deleted. Reclaim alone does not change it.
 #[must_use]
 pub fn taken_in(stat: &MemoryStat) -> u64 {
-    lru_file(stat) + stat.pgsteal * PAGE
+    stat.file_lru() + stat.pgsteal * PAGE_SIZE
 }
 
 #[cfg(test)]

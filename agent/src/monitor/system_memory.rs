@@ -2,13 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use justitia_kernel::Result;
 use justitia_kernel::proc::ProcFs;
+use justitia_kernel::{PAGE_SIZE, Result};
 
 use crate::model::Memory;
-
-/// The page size of every machine that the agent supports.
-pub(super) const PAGE: u64 = 4096;
 
 /// How often the facts are read that change rarely (watermarks, swap).
 const RARELY: Duration = Duration::from_secs(10);
@@ -72,19 +69,19 @@ impl SystemMemory {
             let meminfo = self.proc.meminfo()?;
             self.memory.total = meminfo.mem_total;
             self.swap_on = meminfo.swap_total > 0;
-            self.memory.low_watermark = self.proc.zoneinfo()?.sum().low * PAGE;
+            self.memory.low_watermark = self.proc.zoneinfo()?.sum().low * PAGE_SIZE;
             self.facts_at = Some(now);
         }
         let vmstat = self.proc.vmstat()?;
-        let stolen = (vmstat.pgsteal_kswapd + vmstat.pgsteal_direct) * PAGE;
+        let stolen = (vmstat.pgsteal_kswapd + vmstat.pgsteal_direct) * PAGE_SIZE;
         if let Some((at, before)) = self.refilled {
             let refilled = stolen.saturating_sub(before).saturating_add(freed_by_us);
             self.refilling = decayed(self.refilling, refilled, now - at);
         }
         self.refilled = Some((now, stolen));
         self.poll(now);
-        self.file = (vmstat.nr_inactive_file + vmstat.nr_active_file) * PAGE;
-        self.unreclaimable = (vmstat.nr_dirty + vmstat.nr_writeback) * PAGE;
+        self.file = vmstat.file_lru();
+        self.unreclaimable = (vmstat.nr_dirty + vmstat.nr_writeback) * PAGE_SIZE;
         Ok(())
     }
 

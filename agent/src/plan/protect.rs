@@ -1,6 +1,8 @@
 //! Standing protection: `memory.low` in proportion to the entitlements, so that the kernel's own reclaim
 //! respects them between two of our decisions.
 
+use justitia_share::PAGE_SIZE;
+
 use justitia_api::ProtectionReason;
 
 use super::entitlements::Entitlements;
@@ -16,9 +18,6 @@ pub struct LowIntent {
     /// The facts behind it.
     pub reason: ProtectionReason,
 }
-
-/// The kernel rounds the knob down to whole pages; so do we, to be able to recognise our own value.
-const PAGE: u64 = 4096;
 
 /// What `memory.low` should be, for every tenant whose knob is further from it than the deadband (1/32 of
 /// the value, at least 1 MiB). `standing` is what stands there now, indexed like the tenants; `None` for a
@@ -58,7 +57,8 @@ pub fn plan_protection(
         .zip(wanted)
         .filter_map(|((tenant, now), reason)| {
             let now = (*now)?;
-            let low = (reason.protected + reason.other) / PAGE * PAGE;
+            // The kernel rounds the knob down to whole pages: the value that is read back has to be the one written.
+            let low = (reason.protected + reason.other) / PAGE_SIZE * PAGE_SIZE;
             let deadband = (low / 32).max(1 << 20);
             let moved = low.abs_diff(now) > deadband || (low == 0 && now != 0);
             (moved && tenant.key != Key::Unmanaged).then_some(LowIntent {

@@ -275,5 +275,5 @@ fn knobs(agent: &Agent) -> HashMap<CgroupId, Vec<KnobStatus>> {
 fn resident() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = statm.split(' ').nth(1).and_then(|p| p.parse::<u64>().ok());
-    pages.unwrap_or(0) * 4096
+    pages.unwrap_or(0) * justitia_kernel::PAGE_SIZE
 }

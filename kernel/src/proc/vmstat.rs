@@ -1,5 +1,6 @@
 //! `/proc/vmstat`.
 
+use crate::PAGE_SIZE;
 use crate::parse::{self, ParseError, Parsed};
 
 /// Page counts and, since boot, page events of the whole machine. Amounts in pages.
@@ -43,6 +44,13 @@ pub struct Vmstat {
 }
 
 impl Vmstat {
+    /// Bytes of file pages on the LRU lists.
+    #[must_use]
+    pub const fn file_lru(&self) -> u64 {
+        let pages = self.nr_inactive_file.saturating_add(self.nr_active_file);
+        pages.saturating_mul(PAGE_SIZE)
+    }
+
     /// Reads `nr_free_pages 210351` and so on; unknown lines are passed over.
     ///
     /// # Errors
@@ -107,6 +115,13 @@ mod tests {
         )
         .unwrap();
         assert_eq!((stat.nr_free_pages, stat.allocstall), (7, 6));
+    }
+
+    #[test]
+    fn file_pages_on_the_lru_lists_are_summed_in_bytes() {
+        let stat =
+            Vmstat::parse(b"nr_free_pages 7\nnr_inactive_file 2\nnr_active_file 3\n").unwrap();
+        assert_eq!(stat.file_lru(), 5 * 4096);
     }
 
     #[test]

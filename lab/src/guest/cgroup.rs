@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use anyhow::{Context, Result};
+use justitia_kernel::memory::MemoryStat;
 use justitia_share::num::{to_f64, to_u64};
 
 /// Where cgroup v2 is mounted.
@@ -52,7 +53,7 @@ impl Cgroup {
     /// Bytes of file pages on its LRU lists.
     pub fn file_pages(&self) -> Result<u64> {
         let stat = self.read("memory.stat")?;
-        Ok(field(&stat, "inactive_file") + field(&stat, "active_file"))
+        Ok(MemoryStat::parse(stat.as_bytes())?.file_lru())
     }
 
     /// What it has transferred to and from the disks.

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use justitia_api::{Holder, KnobStatus, TenantStatus};
+use justitia_share::PAGE_SIZE;
 
 use super::Standing;
 use justitia_api::units::bytes;
@@ -73,7 +74,7 @@ fn low_now(tenant: &TenantStatus, knob: &KnobStatus) -> Option<String> {
     }
     let stands: u64 = knob.stands.parse().ok()?;
     let goal = if tenant.protected > 0 {
-        (tenant.protected + tenant.other) / PAGE * PAGE
+        (tenant.protected + tenant.other) / PAGE_SIZE * PAGE_SIZE
     } else {
         0
     };
@@ -95,9 +96,6 @@ fn low_now(tenant: &TenantStatus, knob: &KnobStatus) -> Option<String> {
         )
     })
 }
-
-/// The kernel keeps whole pages.
-const PAGE: u64 = 4096;
 
 /// From what a knob of the agent's follows, and what would change it.
 fn rule(knob: &str, tenant: &TenantStatus) -> (String, &'static str) {

@@ -8,6 +8,7 @@ use std::fs::File;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use justitia_kernel::PAGE_SIZE;
 use justitia_kernel::cgroup::{Cgroup, CgroupFs};
 use justitia_kernel::file::{FileId, cached, drop_page_cache};
 use justitia_kernel::memory::Limit;
@@ -33,7 +34,6 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const LONGEST: Duration = Duration::from_secs(60);
 /// A tenant whose tasks wait for memory for this part of the time (PSI `some avg10`, percent) has other worries.
 const PRESSED: f64 = 5.0;
-const PAGE: u64 = 4096;
 /// Why it cannot work without.
 pub const NO_CACHESTAT: &str = "there is no cachestat(2) (it came with Linux 6.5; a service manager's filter that does \
                                 not know it hides it): what is dirty cannot be told";
@@ -96,10 +96,10 @@ pub fn carry_out(job: &Job) -> Result<Done, String> {
     if stat.dirty + stat.writeback > 0 {
         return Err(format!(
             "{} KiB of it are dirty or being written",
-            (stat.dirty + stat.writeback) * (PAGE >> 10)
+            (stat.dirty + stat.writeback) * (PAGE_SIZE >> 10)
         ));
     }
-    let most = MOST.min(stat.cached * PAGE);
+    let most = MOST.min(stat.cached * PAGE_SIZE);
     let bounds = Bounds::of(&job.owner)?;
     bounds.room(most)?;
     let before = Held::of(job);
@@ -142,16 +142,16 @@ fn piece(file: &File, at: u64, reader: &mut Reader, done: &mut Done) -> Result<(
         return Ok(());
     }
     // What is not there is not to be brought in.
-    let sparse = before.cached * PAGE < PIECE / 2 && at + PIECE <= file_size(file);
+    let sparse = before.cached * PAGE_SIZE < PIECE / 2 && at + PIECE <= file_size(file);
     if before.dirty + before.writeback > 0 || sparse {
-        done.passed += before.cached * PAGE;
+        done.passed += before.cached * PAGE_SIZE;
         return Ok(());
     }
     drop_page_cache(file, at, PIECE).map_err(|e| format!("dropping: {e}"))?;
     let left = stat()?.cached.min(before.cached);
-    let dropped = (before.cached - left) * PAGE;
+    let dropped = (before.cached - left) * PAGE_SIZE;
     done.dropped += dropped;
-    done.passed += left * PAGE;
+    done.passed += left * PAGE_SIZE;
     if dropped > 0 {
         reader.read(at, PIECE).map_err(|e| {
             format!(
@@ -247,7 +247,7 @@ impl Held {
     fn of(job: &Job) -> Self {
         let file = |cgroup: &Cgroup| {
             let stat = cgroup.memory_stat();
-            stat.map_or(0, |s| s.inactive_file + s.active_file)
+            stat.map_or(0, |s| s.file_lru())
         };
         Self {
             owner: file(&job.owner),

@@ -4,11 +4,12 @@
 //! else can be had (the classic LRU, and any LRU below the root); the others lose by their size. So no more is asked for
 //! than there is, and it ends where the children lose more than what was meant.
 
+use justitia_kernel::PAGE_SIZE;
 use justitia_kernel::Result;
 use justitia_kernel::cgroup::{Cgroup, ReclaimOutcome};
 use justitia_kernel::memory::MemoryStat;
 
-use super::{BATCH, Order, Outcome, PAGE, lru_file, thrashes};
+use super::{BATCH, Order, Outcome, thrashes};
 
 /// What a cgroup has of its own, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,16 +64,18 @@ fn held(cgroup: &Cgroup, children: &[Cgroup]) -> Result<(MemoryStat, Held)> {
 }
 
 fn of(stat: &MemoryStat, children: impl Iterator<Item = MemoryStat>) -> Held {
-    let clean =
-        |stat: &MemoryStat| lru_file(stat).saturating_sub(stat.file_dirty + stat.file_writeback);
+    let clean = |stat: &MemoryStat| {
+        stat.file_lru()
+            .saturating_sub(stat.file_dirty + stat.file_writeback)
+    };
     let mut own = Held {
         clean: clean(stat),
-        reclaimed: stat.pgsteal * PAGE,
-        all: stat.pgsteal * PAGE,
+        reclaimed: stat.pgsteal * PAGE_SIZE,
+        all: stat.pgsteal * PAGE_SIZE,
     };
     for child in children {
         own.clean = own.clean.saturating_sub(clean(&child));
-        own.reclaimed = own.reclaimed.saturating_sub(child.pgsteal * PAGE);
+        own.reclaimed = own.reclaimed.saturating_sub(child.pgsteal * PAGE_SIZE);
     }
     own
 }
@@ -83,8 +86,8 @@ mod tests {
 
     fn stat(file: u64, dirty: u64, pgsteal: u64) -> MemoryStat {
         MemoryStat {
-            inactive_file: file * PAGE,
-            file_dirty: dirty * PAGE,
+            inactive_file: file * PAGE_SIZE,
+            file_dirty: dirty * PAGE_SIZE,
             pgsteal,
             ..MemoryStat::default()
         }
@@ -94,9 +97,9 @@ mod tests {
     fn what_no_child_has_is_its_own() {
         let own = |children: &[MemoryStat]| of(&stat(100, 10, 50), children.iter().copied());
         let pages = |clean, reclaimed| Held {
-            clean: clean * PAGE,
-            reclaimed: reclaimed * PAGE,
-            all: 50 * PAGE,
+            clean: clean * PAGE_SIZE,
+            reclaimed: reclaimed * PAGE_SIZE,
+            all: 50 * PAGE_SIZE,
         };
         assert_eq!(own(&[]), pages(90, 50));
         assert_eq!(own(&[stat(30, 5, 20), stat(20, 0, 10)]), pages(45, 20));

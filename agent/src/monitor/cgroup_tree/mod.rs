@@ -17,7 +17,6 @@ use justitia_share::Weight;
 
 use super::memory_sampler::MemorySampler;
 use crate::config::{Config, Override};
-use crate::enforce::worker::lru_file;
 use justitia_api::{WeightFrom, escape};
 use quota::{Admission, CgroupQuota, DEEPEST};
 use rate_limit::{RateLimiter, RefreshKind};
@@ -87,7 +86,7 @@ impl Node {
         let mut file = 0;
         self.excluded.retain(|child| match child.memory_stat() {
             Ok(stat) => {
-                file += lru_file(&stat);
+                file += stat.file_lru();
                 true
             }
             Err(error) => !error.is_gone(),

@@ -204,7 +204,7 @@ impl Last {
 impl Memory {
     fn read(files: &StatFdCache, at: Instant) -> Result<Self> {
         let memory = files.memory_stat()?;
-        let file = memory.inactive_file + memory.active_file;
+        let file = memory.file_lru();
         let all = files.current().ok().flatten().unwrap_or(0);
         let stalled = files.memory_pressure().ok().flatten();
         Ok(Self {

@@ -4,6 +4,7 @@
 
 use justitia_api::units::mib;
 use justitia_kernel::cgroup::CgroupId;
+use justitia_share::PAGE_SIZE;
 use justitia_share::credit::rooms;
 use justitia_share::num;
 
@@ -72,7 +73,7 @@ impl std::fmt::Display for RoomIntent {
             mib(self.other),
             mib(goal)
         )?;
-        if goal.abs_diff(self.high) <= PAGE {
+        if goal.abs_diff(self.high) <= PAGE_SIZE {
             f.write_str("and there it stands")
         } else if self.surplus > 0 {
             write!(f, "and {} are a step towards it", mib(self.high))
@@ -86,7 +87,6 @@ impl std::fmt::Display for RoomIntent {
     }
 }
 
-const PAGE: u64 = 4096;
 /// No writer has less room for file pages than this.
 pub const LEAST_ROOM: u64 = 16 << 20;
 /// At most this part of a writer's memory is reclaimed in one step.
@@ -122,7 +122,7 @@ pub fn plan_rooms(writers: &[Writer], free: u64) -> Vec<RoomIntent> {
         .filter_map(|(writer, room)| {
             let used = writer.file + writer.other;
             let goal = goal(writer.other, room);
-            let high = goal.max(used + used / MARGIN) / PAGE * PAGE;
+            let high = goal.max(used + used / MARGIN) / PAGE_SIZE * PAGE_SIZE;
             let clean = writer.file.saturating_sub(writer.dirty);
             // What is left of the knob's margin is noise. Half of the clean pages: the others may be dirty by then.
             let part = writer.part / all_parts.max(f64::MIN_POSITIVE);
@@ -183,9 +183,9 @@ mod tests {
         let writers = [writer(1, 0.1, 200, None), writer(2, 0.3, 200, None)];
         let intents = plan_rooms(&writers, 400 * MIB);
         // In the end 200 and 600 MiB of file pages, and 10 beside them.
-        let near = |high: u64, mib: u64| high.abs_diff(mib * MIB) <= PAGE;
+        let near = |high: u64, mib: u64| high.abs_diff(mib * MIB) <= PAGE_SIZE;
         assert!(intents.iter().all(|intent| intent.surplus == 0));
-        assert_eq!(intents[0].high, 210 * MIB * 65 / 64 / PAGE * PAGE);
+        assert_eq!(intents[0].high, 210 * MIB * 65 / 64 / PAGE_SIZE * PAGE_SIZE);
         assert!(near(intents[1].high, 610));
         let intents = plan_rooms(&writers, 0);
         says(
@@ -223,9 +223,9 @@ mod tests {
         );
         assert_eq!(surplus(110, 200), 0);
         let beyond = |file: u64, keeps: u64| (file + 10) * MIB - (keeps + 10) * MIB * 65 / 64;
-        assert!(surplus(160, 200).abs_diff(beyond(160, 120)) <= PAGE);
+        assert!(surplus(160, 200).abs_diff(beyond(160, 120)) <= PAGE_SIZE);
         let little_free = surplus(110, 90);
-        assert!(little_free.abs_diff(beyond(110, 80)) <= PAGE);
+        assert!(little_free.abs_diff(beyond(110, 80)) <= PAGE_SIZE);
         assert_eq!(surplus(81, 90), 0, "the knob's margin");
     }
 
