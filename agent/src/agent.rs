@@ -92,7 +92,7 @@ impl Agent {
             snapshot: Snapshot::default(),
             entitlements: Entitlements::default(),
         };
-        for id in agent.monitor.cgroups.preorder() {
+        for id in agent.monitor.cgroups.breadth_first() {
             agent.protection.on_cgroup_added(&agent.monitor.cgroups, id);
         }
         Ok(agent)
@@ -251,9 +251,11 @@ impl Agent {
                 }
                 (&node.cgroup, node.children.as_slice())
             }
-            Key::Unmanaged => match self.monitor.unmanaged.means()? {
-                UnmanagedReclaim::RootList => return Some(Means::RootList),
-                UnmanagedReclaim::Root => (self.monitor.unmanaged.root(), cgroups.top_level()),
+            Key::Unmanaged => match self.monitor.unmanaged.reclaim()? {
+                UnmanagedReclaim::RootLruGen => return Some(Means::RootList),
+                UnmanagedReclaim::RootMemoryReclaim => {
+                    (self.monitor.unmanaged.root(), cgroups.top_level())
+                }
             },
         };
         let children = children.iter().filter_map(|id| cgroups.get(*id));
@@ -352,7 +354,7 @@ impl Agent {
         }
         for id in &changes.removed {
             let key = Key::Cgroup(*id);
-            self.monitor.app_io.gone(*id);
+            self.monitor.app_io.remove(*id);
             self.protection.on_cgroup_removed(*id);
             self.credits.gone(*id);
             self.decisions.forget(key);
@@ -446,14 +448,17 @@ mod tests {
         )
         .unwrap();
         let now = Instant::now();
-        let id = agent.monitor.cgroups.preorder()[0];
-        agent.monitor.app_io.saw(id, Counters::default(), now);
-        assert!(agent.monitor.app_io.keeps(id));
+        let id = agent.monitor.cgroups.breadth_first()[0];
+        agent
+            .monitor
+            .app_io
+            .record_counters(id, Counters::default(), now);
+        assert!(agent.monitor.app_io.has_counters(id));
 
         let mut changes = Changes::default();
         agent.monitor.cgroups.remove(id, &mut changes);
         assert_eq!(changes.removed, [id]);
         agent.follow(&changes, now);
-        assert!(!agent.monitor.app_io.keeps(id));
+        assert!(!agent.monitor.app_io.has_counters(id));
     }
 }

@@ -148,7 +148,7 @@ pub fn run(config: Config, observe: bool) -> Result<(), RunError> {
 /// Rules that match nothing, and what they may have been meant to match.
 fn near_misses(agent: &Agent) -> Vec<String> {
     let cgroups = &agent.monitor.cgroups;
-    let ids = cgroups.preorder();
+    let ids = cgroups.breadth_first();
     let nodes = ids.iter().filter_map(|id| cgroups.get(*id));
     let paths = nodes.map(|node| node.cgroup.path());
     // What is excluded is not among them, so nothing can be said of rules that do it.

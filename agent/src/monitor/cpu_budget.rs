@@ -1,56 +1,59 @@
-//! What observing may cost: a part of one CPU, held by measuring our own thread.
+//! A bound on the CPU time of monitoring, kept by measuring the calling thread.
 
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// CPU time that may be spent, earned by the passing of time.
+/// CPU time that may be spent. It is earned at a fixed rate.
 #[derive(Debug)]
 pub struct CpuBudget {
     /// CPU seconds per second.
     rate: f64,
-    /// CPU seconds left; below zero when overdrawn.
-    left: f64,
-    /// Our thread's CPU time when it was last looked at.
+    /// CPU seconds; below zero when overdrawn.
+    balance: f64,
+    /// The thread's CPU time at the last update.
     cpu: Duration,
+    /// The monotonic clock at the last update.
     wall: Duration,
 }
 
-/// At most this much is saved up, in seconds of earning.
-const SAVE: f64 = 20.0;
+/// The balance is at most what is earned in this time, seconds, and at least minus that.
+const MAX_BALANCE: f64 = 20.0;
 
 impl CpuBudget {
-    /// A budget of `rate` CPU seconds per second, with nothing saved.
+    /// A budget of `rate` CPU seconds per second, with a balance of 0.
     #[must_use]
     pub fn new(rate: f64) -> Self {
         Self {
             rate,
-            left: 0.0,
+            balance: 0.0,
             cpu: thread_cpu(),
             wall: monotonic(),
         }
     }
 
-    /// Whether anything is left. Charges what this thread has used since the last call.
+    /// Whether the balance is above 0. Charges what this thread has used since the last call.
     pub fn allows(&mut self) -> bool {
         let (cpu, wall) = (thread_cpu(), monotonic());
         let spent = cpu.saturating_sub(self.cpu).as_secs_f64();
         let earned = wall.saturating_sub(self.wall).as_secs_f64() * self.rate;
         (self.cpu, self.wall) = (cpu, wall);
-        self.left = (self.left + earned - spent).clamp(-SAVE * self.rate, SAVE * self.rate);
-        self.left > 0.0
+        let max = MAX_BALANCE * self.rate;
+        self.balance = (self.balance + earned - spent).clamp(-max, max);
+        self.balance > 0.0
     }
 
-    /// Takes back what this thread has spent on something else than observing.
+    /// Does not charge `cost`, which this thread has spent on something else since the last call of
+    /// [`CpuBudget::allows`].
     pub fn refund(&mut self, cost: Duration) {
         self.cpu += cost;
     }
 
-    /// Forgives what was spent so far: the first look at a tree has to be whole.
+    /// Sets the balance to 0 and charges nothing of what was spent so far.
     pub fn reset(&mut self) {
         self.cpu = thread_cpu();
         self.wall = monotonic();
-        self.left = 0.0;
+        self.balance = 0.0;
     }
 }
 
@@ -84,9 +87,9 @@ mod tests {
     }
 
     #[test]
-    fn other_work_is_not_charged() {
+    fn refunded_work_is_not_charged() {
         let mut budget = CpuBudget::new(0.001);
-        budget.left = 0.1;
+        budget.balance = 0.1;
         let begun = thread_cpu();
         spend(Duration::from_millis(300));
         budget.refund(thread_cpu() - begun);

@@ -1,31 +1,31 @@
-//! One tenant's counters, and what follows from their change.
+//! The memory counters of one tenant, and what follows from their change.
 
 use std::time::{Duration, Instant};
 
 use justitia_api::Evidence;
-use justitia_kernel::PAGE_SIZE;
-use justitia_kernel::Result;
 use justitia_kernel::cgroup::Cgroup;
 use justitia_kernel::memory::MemoryStat;
+use justitia_kernel::{PAGE_SIZE, Result};
+use justitia_share::num::to_f64;
 
 use crate::model::{MIN_OBSERVATION, WorkingSet};
 
-/// A cache that took in this much between two looks is growing, bytes.
-const GREW: u64 = 256 << 10;
-/// Pages that were deleted are believed to be gone after this long.
+/// A cache that paged in this much between two samples is growing, bytes.
+const GROWTH: u64 = 256 << 10;
+/// A drop of the counters that lasts this long is a deletion of files.
 const SETTLED: Duration = Duration::from_secs(1);
-/// It is said to grow for this long after it last did.
+/// A cache counts as growing for this long after it last grew.
 const GROWING: Duration = Duration::from_secs(3);
-/// A tenant that uses less than this part of a CPU, and takes in nothing, is idle.
+/// A tenant that uses less than this fraction of a CPU, and pages nothing in, is idle.
 const IDLE_CPU: f64 = 0.001;
-/// How often the CPU time is looked at.
+/// How often the CPU time is read.
 const CPU_PERIOD: Duration = Duration::from_secs(1);
-/// A tenant in which something happens is looked at this often, if the budget allows.
-const SHORTEST: Duration = Duration::from_millis(100);
-/// A quiet tenant is looked at this often.
-const LONGEST: Duration = Duration::from_secs(20);
+/// How often a busy tenant is sampled, as far as the budget allows.
+const MIN_PERIOD: Duration = Duration::from_millis(100);
+/// How often a quiet tenant is sampled.
+const MAX_PERIOD: Duration = Duration::from_secs(20);
 
-/// What was last read of a tenant, bytes.
+/// Samples one tenant. Amounts in bytes, as of the last sample.
 #[derive(Debug)]
 pub struct MemorySampler {
     /// File pages on LRU lists.
@@ -40,30 +40,32 @@ pub struct MemorySampler {
     pub mapped: u64,
     /// File pages on the active list.
     active: u64,
-    /// File pages taken in, bytes per second over the last interval.
+    /// File pages paged in between the last two samples, bytes per second.
     pub page_in_rate: u64,
-    /// Pages that came back after having been reclaimed, since the cgroup was made.
+    /// File pages that were faulted back in after they had been reclaimed (`workingset_refault_file`), since the cgroup
+    /// was made; a count, not bytes.
     pub refaults: u64,
-    /// File pages on LRU lists, and all that was reclaimed since the cgroup was made.
-    pub taken_in: u64,
-    counters: Option<Counters>,
-    /// The most seen of file pages and pages reclaimed, together, bytes; and when.
-    intake: u64,
-    intake_at: Instant,
+    /// See [`paged_in`].
+    pub paged_in: u64,
+    last: Option<Last>,
+    /// The highest value of `paged_in` seen, and when.
+    peak: (u64, Instant),
+    /// When the CPU time was last read, and its value, microseconds.
     cpu: Option<(Instant, u64)>,
     active_at: Instant,
     grew_at: Option<Instant>,
     period: Duration,
 }
 
+/// The last sample.
 #[derive(Debug)]
-struct Counters {
+struct Last {
     at: Instant,
     refaults: u64,
 }
 
 impl MemorySampler {
-    /// A tenant of which nothing is known yet.
+    /// A tenant that was not sampled yet.
     #[must_use]
     pub fn new(now: Instant) -> Self {
         Self {
@@ -75,139 +77,141 @@ impl MemorySampler {
             active: 0,
             page_in_rate: 0,
             refaults: 0,
-            taken_in: 0,
-            counters: None,
-            intake: 0,
-            intake_at: now,
+            paged_in: 0,
+            last: None,
+            peak: (0, now),
             cpu: None,
             active_at: now,
             grew_at: None,
-            period: SHORTEST,
+            period: MIN_PERIOD,
         }
     }
 
     /// Reads the cgroup's counters.
     ///
     /// # Errors
-    /// As every reader of a cgroup; that it is gone is one.
-    pub fn read(&mut self, cgroup: &Cgroup, now: Instant) -> Result<()> {
+    /// As every reader of a cgroup; that the cgroup is gone is one.
+    pub fn sample(&mut self, cgroup: &Cgroup, now: Instant) -> Result<()> {
         let stat = cgroup.memory_stat()?;
         let current = cgroup.memory_current()?;
         self.record(&stat, now);
         self.other = current.saturating_sub(self.file);
         if self.cpu.is_none_or(|(at, _)| now - at >= CPU_PERIOD) {
             let usage = cgroup.cpu_usage_usec()?;
-            self.take_cpu(usage, now);
+            self.record_cpu(usage, now);
         }
         Ok(())
     }
 
-    /// Takes counters that were read elsewhere.
+    /// Takes over counters that were read elsewhere.
     pub fn record(&mut self, stat: &MemoryStat, now: Instant) {
         let file = stat.file_lru();
         let refaults = stat.workingset_refault_file;
-        let mut busy = false;
-        let intake = taken_in(stat);
-        if let Some(last) = &self.counters {
-            // A page leaves the list before it counts as reclaimed: only what exceeds the highest sum seen
-            // has come in. A sum that stays below it means that files were deleted.
-            let paged_in = intake.saturating_sub(self.intake);
-            if intake >= self.intake || now - self.intake_at >= SETTLED {
-                (self.intake, self.intake_at) = (intake, now);
-            }
-            let millis = u64::try_from((now - last.at).as_millis())
-                .unwrap_or(u64::MAX)
-                .max(1);
-            self.page_in_rate = paged_in.saturating_mul(1000) / millis;
-            if paged_in >= GREW || refaults > last.refaults {
-                self.grew_at = Some(now);
-                self.active_at = now;
-            }
-            busy = paged_in > 0 || file.abs_diff(self.file) > GREW;
-        } else {
-            (self.intake, self.intake_at) = (intake, now);
-        }
+        let paged_in = paged_in(stat);
+        let busy = self.record_growth(file, refaults, paged_in, now);
         self.period = if busy {
-            SHORTEST
+            MIN_PERIOD
         } else {
-            (self.period * 3 / 2).min(LONGEST)
+            (self.period * 3 / 2).min(MAX_PERIOD)
         };
         self.file = file;
         self.refaults = refaults;
-        self.taken_in = intake;
+        self.paged_in = paged_in;
         self.unreclaimable = stat.file_dirty + stat.file_writeback;
         self.anon = stat.anon;
         self.active = stat.active_file;
         self.mapped = stat.file_mapped.saturating_sub(stat.shmem);
-        self.counters = Some(Counters { at: now, refaults });
+        self.last = Some(Last { at: now, refaults });
     }
 
-    fn take_cpu(&mut self, usage: u64, now: Instant) {
+    /// Compares the counters with the last sample. Whether anything happened in between.
+    fn record_growth(&mut self, file: u64, refaults: u64, paged_in: u64, now: Instant) -> bool {
+        let Some(last) = &self.last else {
+            self.peak = (paged_in, now);
+            return false;
+        };
+        // A page leaves its list before it counts as reclaimed, so the sum dips for a moment: only what exceeds its peak
+        // was paged in. A sum that stays below the peak means that files were deleted.
+        let (peak, peak_at) = self.peak;
+        let growth = paged_in.saturating_sub(peak);
+        if paged_in >= peak || now - peak_at >= SETTLED {
+            self.peak = (paged_in, now);
+        }
+        let millis = u64::try_from((now - last.at).as_millis())
+            .unwrap_or(u64::MAX)
+            .max(1);
+        self.page_in_rate = growth.saturating_mul(1000) / millis;
+        if growth >= GROWTH || refaults > last.refaults {
+            self.grew_at = Some(now);
+            self.active_at = now;
+        }
+        growth > 0 || file.abs_diff(self.file) > GROWTH
+    }
+
+    fn record_cpu(&mut self, usage: u64, now: Instant) {
         if let Some((at, before)) = self.cpu {
             let wall = u64::try_from((now - at).as_micros())
                 .unwrap_or(u64::MAX)
                 .max(1);
-            let part = justitia_share::num::to_f64(usage.saturating_sub(before))
-                / justitia_share::num::to_f64(wall);
-            if part > IDLE_CPU {
+            if to_f64(usage.saturating_sub(before)) / to_f64(wall) > IDLE_CPU {
                 self.active_at = now;
             }
         }
         self.cpu = Some((now, usage));
     }
 
-    /// Whether its cache has been growing lately, or would have, had nothing been reclaimed from it.
+    /// Whether its cache has grown lately, or would have without reclaim.
     #[must_use]
     pub fn growing(&self, now: Instant) -> bool {
         self.grew_at
             .is_some_and(|at| now - at < GROWING.max(2 * self.period))
     }
 
-    /// For how long it has used neither CPU nor cache, as far as was looked.
+    /// For how long it had used neither CPU nor cache when it was last sampled.
     #[must_use]
     pub fn idle_for(&self, now: Instant) -> Duration {
-        let seen = self.counters.as_ref().map_or(now, |c| c.at);
-        seen.saturating_duration_since(self.active_at)
+        let sampled = self.last.as_ref().map_or(now, |last| last.at);
+        sampled.saturating_duration_since(self.active_at)
     }
 
-    /// What the kernel's lists say of the cache that it can use. The multi-gen LRU's say nothing; and what one used that
-    /// has been idle since will not be used soon.
+    /// The working set by the kernel's LRU lists. Those of the multi-gen LRU do not tell; and the cache of a tenant that
+    /// has been idle for long will not be used soon.
     #[must_use]
     pub fn working_set(&self, multi_gen: bool, now: Instant) -> WorkingSet {
-        let watched = self.idle_for(now);
-        let says = !multi_gen && watched < MIN_OBSERVATION;
+        let idle_for = self.idle_for(now);
+        let known = !multi_gen && idle_for < MIN_OBSERVATION;
         WorkingSet {
-            useful: if says { self.active } else { 0 },
-            observed_for: watched,
+            useful: if known { self.active } else { 0 },
+            observed_for: idle_for,
             evidence: Evidence::Lists,
         }
     }
 
-    /// Whether something happened between the last two looks.
+    /// Whether anything happened between the last two samples.
     #[must_use]
     pub fn is_busy(&self) -> bool {
-        self.period == SHORTEST
+        self.period == MIN_PERIOD
     }
 
-    /// When it should be looked at again.
+    /// When the next sample is due.
     #[must_use]
     pub fn due(&self, now: Instant) -> Instant {
         now + self.period
     }
 
-    /// How old the knowledge is; `None` if there is none.
+    /// The age of the last sample; `None` if there is none.
     #[must_use]
     pub fn age(&self, now: Instant) -> Option<Duration> {
-        self.counters
+        self.last
             .as_ref()
-            .map(|c| now.saturating_duration_since(c.at))
+            .map(|last| now.saturating_duration_since(last.at))
     }
 }
 
-/// File pages on LRU lists, and all that was reclaimed since the cgroup was made, bytes: what it has taken in, less the
-/// files that were deleted. Reclaim alone does not change it.
+/// All file pages that a cgroup has paged in, less those of deleted files, bytes: its file pages on LRU lists and what was
+/// reclaimed since it was made. Reclaim alone does not change this sum.
 #[must_use]
-pub fn taken_in(stat: &MemoryStat) -> u64 {
+pub fn paged_in(stat: &MemoryStat) -> u64 {
     stat.file_lru() + stat.pgsteal * PAGE_SIZE
 }
 
@@ -224,47 +228,47 @@ mod tests {
     }
 
     #[test]
-    fn growth_counts_what_was_reclaimed_meanwhile() {
+    fn growth_includes_what_was_reclaimed_meanwhile() {
         let t0 = Instant::now();
         let at = |ms| t0 + Duration::from_millis(ms);
-        let mut meter = MemorySampler::new(t0);
-        meter.record(&stat(100, 0), at(0));
-        assert!(!meter.growing(at(0)), "one look shows no growth");
-        meter.record(&stat(100, 256), at(500));
-        assert!(meter.growing(at(500)));
-        assert_eq!(meter.page_in_rate, 2 << 20, "1 MiB in half a second");
-        meter.record(&stat(100, 256), at(3600));
-        assert!(!meter.growing(at(3600)));
+        let mut sampler = MemorySampler::new(t0);
+        sampler.record(&stat(100, 0), at(0));
+        assert!(!sampler.growing(at(0)), "one sample shows no growth");
+        sampler.record(&stat(100, 256), at(500));
+        assert!(sampler.growing(at(500)));
+        assert_eq!(sampler.page_in_rate, 2 << 20, "1 MiB in half a second");
+        sampler.record(&stat(100, 256), at(3600));
+        assert!(!sampler.growing(at(3600)));
     }
 
     #[test]
-    fn what_lies_on_the_active_list_is_used_until_its_owner_has_been_idle_for_long() {
+    fn the_active_list_is_the_working_set_until_the_tenant_is_idle_for_long() {
         let t0 = Instant::now();
-        let mut meter = MemorySampler::new(t0);
+        let mut sampler = MemorySampler::new(t0);
         let mut stat = stat(100, 0);
         stat.active_file = 30 << 20;
-        meter.record(&stat, t0);
-        assert_eq!(meter.working_set(false, t0).useful, 30 << 20);
-        assert_eq!(meter.working_set(true, t0).useful, 0, "the multi-gen LRU");
+        sampler.record(&stat, t0);
+        assert_eq!(sampler.working_set(false, t0).useful, 30 << 20);
+        assert_eq!(sampler.working_set(true, t0).useful, 0, "the multi-gen LRU");
         let later = t0 + 2 * MIN_OBSERVATION;
-        meter.record(&stat, later);
-        let seen = meter.working_set(false, later);
+        sampler.record(&stat, later);
+        let seen = sampler.working_set(false, later);
         assert_eq!((seen.useful, seen.observed_for), (0, 2 * MIN_OBSERVATION));
     }
 
     #[test]
-    fn a_quiet_tenant_is_looked_at_less_and_less() {
+    fn a_quiet_tenant_is_sampled_less_and_less_often() {
         let t0 = Instant::now();
-        let mut meter = MemorySampler::new(t0);
+        let mut sampler = MemorySampler::new(t0);
         let mut now = t0;
         for _ in 0..30 {
-            meter.record(&stat(100, 0), now);
-            now = meter.due(now);
+            sampler.record(&stat(100, 0), now);
+            now = sampler.due(now);
         }
-        assert_eq!(meter.period, LONGEST);
-        assert!(meter.idle_for(now) > Duration::from_secs(60));
-        meter.record(&stat(120, 0), now);
-        assert_eq!(meter.period, SHORTEST);
-        assert_eq!(meter.idle_for(now), Duration::ZERO);
+        assert_eq!(sampler.period, MAX_PERIOD);
+        assert!(sampler.idle_for(now) > Duration::from_secs(60));
+        sampler.record(&stat(120, 0), now);
+        assert_eq!(sampler.period, MIN_PERIOD);
+        assert_eq!(sampler.idle_for(now), Duration::ZERO);
     }
 }

@@ -1,37 +1,37 @@
-//! What one tenant's accesses say of the cache that it can use.
+//! A tenant's miss-ratio curve from its sampled accesses, and the working set that follows from it.
 
 use std::time::Instant;
 
+use justitia_api::{CurveStatus, Evidence};
 use justitia_share::curve::{BLOCK, Curve, HALF_LIFE, Recent, ReuseTimes, Room, next_shift};
 use justitia_share::num::{to_f64, to_u64};
 
 use crate::model::WorkingSet;
-use justitia_api::{CurveStatus, Evidence};
 
 /// What the probes have counted of one tenant by now.
 #[derive(Clone, Debug, Default)]
 pub struct ReuseCounts {
     /// Reuse times.
     pub reuse: ReuseTimes,
-    /// Accesses that made a block forgotten.
+    /// Accesses that evicted another block from the sample.
     pub evicted: u64,
-    /// Blocks that are remembered and were accessed within [`LIVE`].
+    /// Blocks in the sample that were accessed within [`RECENT_ACCESSES`].
     pub live: u64,
 }
 
-/// Entries accessed within so many of the tenant's accesses count as used lately.
-pub const LIVE: u64 = 1 << 20;
+/// A sampled block is live if it is among this many of the tenant's latest accesses.
+pub const RECENT_ACCESSES: u64 = 1 << 20;
 
-/// So much more than the curve says is useful, as a part of it: reuse times are known to an eighth, and a thousand sampled
-/// blocks tell the size of a set to 3 %. Of a loop, a little too little is of no use at all.
+/// What is added to the size that the curve shows, as a fraction of it. Reuse times are known to an eighth, and a thousand
+/// sampled blocks tell the size of a set to 3 %. For a loop, a cache that is slightly too small is of no use at all.
 const MARGIN: f64 = 0.125;
 
-/// A curve is told to within this.
+/// The status leaves out points of the curve that change the miss ratio by less.
 const STEP: f64 = 0.01;
-/// With fewer accesses a second there is nothing to tell.
-const LEAST: f64 = 0.01;
+/// The status has no curve below this many accesses a second.
+const MIN_RATE: f64 = 0.01;
 
-/// A tenant's accesses, and what follows from them.
+/// A tenant's accesses.
 #[derive(Debug)]
 pub struct Reuse {
     since: Instant,
@@ -40,11 +40,12 @@ pub struct Reuse {
     recent: Recent,
     curve: Curve,
     shift: u32,
+    /// Blocks.
     useful: f64,
 }
 
 impl Reuse {
-    /// Watched from `now` on, when so many accesses had been counted.
+    /// Sampled from `now` on; `visits` accesses were counted before.
     #[must_use]
     pub fn new(now: Instant, visits: u64) -> Self {
         let mut before = ReuseCounts::default();
@@ -60,15 +61,15 @@ impl Reuse {
         }
     }
 
-    /// Takes what was counted by now. `capacity` is the largest cache that a tenant can have, bytes.
-    pub fn take(&mut self, counted: ReuseCounts, capacity: u64, now: Instant) {
-        let new = counted.reuse.since(&self.before.reuse);
+    /// Takes over what was counted by now. `capacity` is the largest cache that a tenant can have, bytes.
+    pub fn record(&mut self, counts: ReuseCounts, capacity: u64, now: Instant) {
+        let new = counts.reuse.since(&self.before.reuse);
         let capacity = capacity / BLOCK;
         let shift = next_shift(Room {
             shift: self.shift,
             accesses: new.visits,
-            evicted: counted.evicted.wrapping_sub(self.before.evicted),
-            live: counted.live,
+            evicted: counts.evicted.wrapping_sub(self.before.evicted),
+            live: counts.live,
             horizon: capacity,
         });
         self.recent
@@ -77,25 +78,25 @@ impl Reuse {
             self.recent.look_at_more();
         }
         self.shift = shift;
-        (self.before, self.at) = (counted, now);
+        (self.before, self.at) = (counts, now);
         self.curve = Curve::of(&self.recent);
         self.useful = self.curve.useful(to_f64(capacity)) * (1.0 + MARGIN);
     }
 
-    /// One block in 2^this is to be looked at.
+    /// The sampling rate to use: one block in 2 to the power of this.
     #[must_use]
     pub const fn shift(&self) -> u32 {
         self.shift
     }
 
-    /// The curve, as it is told; `None` while nothing is accessed.
+    /// The curve for the status; `None` while nothing is accessed.
     #[must_use]
     pub fn status(&self) -> Option<CurveStatus> {
-        // What a count is worth that goes on for ever: counts fade.
-        let counted = HALF_LIFE.as_secs_f64() / std::f64::consts::LN_2;
-        let accesses = self.curve.accesses() / counted;
+        // A steady rate of 1 a second adds up to this, as counts decay.
+        let seconds = HALF_LIFE.as_secs_f64() / std::f64::consts::LN_2;
+        let accesses = self.curve.accesses() / seconds;
         let bytes = |blocks: f64| to_u64(blocks * to_f64(BLOCK));
-        (accesses >= LEAST).then(|| CurveStatus {
+        (accesses >= MIN_RATE).then(|| CurveStatus {
             accesses,
             points: self
                 .curve
@@ -106,13 +107,12 @@ impl Reuse {
         })
     }
 
-    /// What it says to the planners.
+    /// The working set for the planners.
     #[must_use]
     pub fn working_set(&self) -> WorkingSet {
-        let watched = self.at.saturating_duration_since(self.since);
         WorkingSet {
             useful: to_u64(self.useful).saturating_mul(BLOCK),
-            observed_for: watched,
+            observed_for: self.at.saturating_duration_since(self.since),
             evidence: Evidence::Accesses,
         }
     }

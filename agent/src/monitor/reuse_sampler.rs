@@ -1,4 +1,4 @@
-//! Of which tenants the accesses are sampled, and what follows for each.
+//! Which tenants' accesses are sampled, and reading the samples at a bounded cost.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet};
@@ -10,24 +10,26 @@ use justitia_share::curve::ReuseTimes;
 
 use super::cgroup_tree::CgroupTree;
 use super::cpu_budget::thread_cpu;
-use super::reuse::{LIVE, Reuse, ReuseCounts};
+use super::reuse::{RECENT_ACCESSES, Reuse, ReuseCounts};
 use crate::model::WorkingSet;
 
-/// Which tenants are sampled is looked over this often.
-const CHOOSE: Duration = Duration::from_secs(1);
-/// A tenant that holds less file pages has no need of it, bytes.
-const LEAST: u64 = 1 << 20;
-/// A tenant's counts are read this often while it accesses its cache …
-const SHORTEST: Duration = Duration::from_secs(1);
-/// … and ever less often down to this while it does not: what it used fades.
-const LONGEST: Duration = Duration::from_secs(10);
-/// The part of one CPU that this may take; where it takes more, it is done less often.
-const MOST: f64 = 0.005;
-/// So much of it at once: the loop has other things to do.
-const AT_ONCE: Duration = Duration::from_millis(1);
+/// How often the sampled tenants are chosen.
+const CHOOSE_PERIOD: Duration = Duration::from_secs(1);
+/// A tenant that holds fewer file pages is not sampled, bytes.
+const MIN_FILE: u64 = 1 << 20;
+/// How often the counts of a tenant that accesses its cache are read.
+const MIN_PERIOD: Duration = Duration::from_secs(1);
+/// How often those of a quiet tenant are read: its counts decay.
+const MAX_PERIOD: Duration = Duration::from_secs(10);
+/// The fraction of one CPU that this may take. Where it takes more, it is done less often.
+const MAX_CPU: f64 = 0.005;
+/// The most CPU time at once, so as not to hold up the loop.
+const MAX_SLICE: Duration = Duration::from_millis(1);
 
+/// A tenant whose accesses are sampled.
 #[derive(Debug)]
-struct Watched {
+struct SampledTenant {
+    /// The index of its curve in the kernel.
     curve: usize,
     reuse: Reuse,
     visits: u64,
@@ -37,50 +39,58 @@ struct Watched {
 /// The tenants whose accesses are sampled.
 #[derive(Debug, Default)]
 pub struct ReuseSampler {
-    of: HashMap<CgroupId, Watched>,
+    tenants: HashMap<CgroupId, SampledTenant>,
+    /// Curves that no tenant has, of those below `used`.
     free: Vec<usize>,
-    /// How many curves were ever made use of.
-    made: usize,
+    /// Curves that were ever used.
+    used: usize,
     due: BinaryHeap<Reverse<(Instant, CgroupId)>>,
-    chosen: Option<Instant>,
-    resumes: Option<Instant>,
+    chosen_at: Option<Instant>,
+    resumes_at: Option<Instant>,
     refused: Option<String>,
 }
 
 impl ReuseSampler {
-    /// Goes on, as far as its cost allows. `capacity` is what can be divided, bytes.
-    pub fn turn(&mut self, eyes: &mut IoProbes, cgroups: &CgroupTree, capacity: u64, now: Instant) {
-        if self.resumes.is_some_and(|at| at > now) {
+    /// Chooses tenants and reads counts, as far as that is due and its cost allows. `capacity` is the page cache that can
+    /// be divided, bytes.
+    pub fn sample(
+        &mut self,
+        probes: &mut IoProbes,
+        cgroups: &CgroupTree,
+        capacity: u64,
+        now: Instant,
+    ) {
+        if self.resumes_at.is_some_and(|at| at > now) {
             return;
         }
         let begun = thread_cpu();
         let spent = || thread_cpu().saturating_sub(begun);
-        if self.chosen.is_none_or(|at| now - at >= CHOOSE) {
-            self.chosen = Some(now);
-            self.choose(eyes, cgroups, now);
+        if self.chosen_at.is_none_or(|at| now - at >= CHOOSE_PERIOD) {
+            self.chosen_at = Some(now);
+            self.choose(probes, cgroups, now);
         }
         while let Some(&Reverse((at, id))) = self.due.peek() {
-            if at > now || spent() >= AT_ONCE {
+            if at > now || spent() >= MAX_SLICE {
                 break;
             }
             self.due.pop();
-            if let Some(period) = self.read(eyes, cgroups, id, capacity, now) {
+            if let Some(period) = self.read(probes, cgroups, id, capacity, now) {
                 self.due.push(Reverse((now + period, id)));
             }
         }
-        self.resumes = Some(now + spent().div_f64(MOST));
+        self.resumes_at = Some(now + spent().div_f64(MAX_CPU));
     }
 
-    /// What a tenant's accesses say; `None` where they are not sampled.
+    /// A tenant's working set by its accesses; `None` where they are not sampled.
     #[must_use]
     pub fn working_set(&self, id: CgroupId) -> Option<WorkingSet> {
-        self.of.get(&id).map(|watched| watched.reuse.working_set())
+        self.get(id).map(Reuse::working_set)
     }
 
     /// A tenant's accesses, where they are sampled.
     #[must_use]
     pub fn get(&self, id: CgroupId) -> Option<&Reuse> {
-        self.of.get(&id).map(|watched| &watched.reuse)
+        self.tenants.get(&id).map(|tenant| &tenant.reuse)
     }
 
     /// Why accesses are not sampled, if so.
@@ -89,96 +99,101 @@ impl ReuseSampler {
         self.refused.as_deref()
     }
 
-    fn choose(&mut self, eyes: &mut IoProbes, cgroups: &CgroupTree, now: Instant) {
-        let tenants = cgroups
-            .preorder()
-            .into_iter()
-            .filter_map(|id| cgroups.get(id));
-        let leaves = tenants.filter(|node| node.children.is_empty() && node.populated);
+    fn choose(&mut self, probes: &mut IoProbes, cgroups: &CgroupTree, now: Instant) {
+        let order = cgroups.breadth_first();
+        let nodes = order.into_iter().filter_map(|id| cgroups.get(id));
+        let leaves = nodes.filter(|node| node.children.is_empty() && node.populated);
         let holders: Vec<(CgroupId, u64)> = leaves
             .map(|node| (node.cgroup.id(), node.memory.file))
             .collect();
-        let sampled = self.of.keys().copied().collect();
-        let change = choose(&holders, &sampled, eyes.curve_count());
-        let mut changes = Vec::new();
+        let sampled = self.tenants.keys().copied().collect();
+        let change = choose(&holders, &sampled, probes.curve_count());
+        let mut requests = Vec::new();
         for id in change.stop {
-            if let Some(watched) = self.of.remove(&id) {
-                self.free.push(watched.curve);
-                changes.push((id, None));
+            if let Some(tenant) = self.tenants.remove(&id) {
+                self.free.push(tenant.curve);
+                requests.push((id, None));
             }
         }
         for id in change.start {
-            let curve = self.free.pop().unwrap_or(self.made);
-            self.made = self.made.max(curve + 1);
-            if let Err(error) = eyes.clear_reuse(curve) {
-                self.refused = Some(error.to_string());
-            }
-            // What its own counters tell from before it was sampled.
-            let visits = visits(eyes, id);
-            let reuse = Reuse::new(now, visits);
-            changes.push((id, Some((curve, reuse.shift()))));
-            let watched = Watched {
-                curve,
-                reuse,
-                visits,
-                period: SHORTEST,
-            };
-            self.of.insert(id, watched);
-            self.due.push(Reverse((now + SHORTEST, id)));
+            requests.push((id, Some(self.start(probes, id, now))));
         }
-        self.tell(eyes, &changes);
+        self.request(probes, &requests);
     }
 
-    fn tell(&mut self, eyes: &mut IoProbes, changes: &[(CgroupId, Option<(usize, u32)>)]) {
-        if changes.is_empty() {
+    /// Gives a tenant a curve. Returns the curve and the sampling rate, as the power of two of which one block is sampled.
+    fn start(&mut self, probes: &mut IoProbes, id: CgroupId, now: Instant) -> (usize, u32) {
+        let curve = self.free.pop().unwrap_or(self.used);
+        self.used = self.used.max(curve + 1);
+        if let Err(error) = probes.clear_reuse(curve) {
+            self.refused = Some(error.to_string());
+        }
+        // Its counters include accesses from before.
+        let visits = visits(probes, id);
+        let reuse = Reuse::new(now, visits);
+        let shift = reuse.shift();
+        let tenant = SampledTenant {
+            curve,
+            reuse,
+            visits,
+            period: MIN_PERIOD,
+        };
+        self.tenants.insert(id, tenant);
+        self.due.push(Reverse((now + MIN_PERIOD, id)));
+        (curve, shift)
+    }
+
+    fn request(&mut self, probes: &mut IoProbes, requests: &[(CgroupId, Option<(usize, u32)>)]) {
+        if requests.is_empty() {
             return;
         }
-        self.refused = eyes
-            .sample_reuse(changes)
+        self.refused = probes
+            .sample_reuse(requests)
             .err()
             .map(|error| error.to_string());
     }
 
-    /// Reads one tenant's counts; says when to do so again, unless it is not sampled any more.
+    /// Reads one tenant's counts. Returns the time until the next reading; `None` if it is not sampled any more.
     fn read(
         &mut self,
-        eyes: &mut IoProbes,
+        probes: &mut IoProbes,
         cgroups: &CgroupTree,
         id: CgroupId,
         capacity: u64,
         now: Instant,
     ) -> Option<Duration> {
-        let watched = self.of.get_mut(&id)?;
+        let tenant = self.tenants.get_mut(&id)?;
         let whole = cgroups
             .get(id)
             .is_some_and(|node| !node.has_unmanaged_children());
-        let counted = counted(eyes, id, watched.curve, whole)?;
-        let quiet = counted.reuse.visits == watched.visits;
-        watched.visits = counted.reuse.visits;
-        watched.period = if quiet {
-            (watched.period * 3 / 2).min(LONGEST)
+        let counts = read_counts(probes, id, tenant.curve, whole)?;
+        let quiet = counts.reuse.visits == tenant.visits;
+        tenant.visits = counts.reuse.visits;
+        tenant.period = if quiet {
+            (tenant.period * 3 / 2).min(MAX_PERIOD)
         } else {
-            SHORTEST
+            MIN_PERIOD
         };
-        let shift = watched.reuse.shift();
-        watched.reuse.take(counted, capacity, now);
-        let (curve, period, next) = (watched.curve, watched.period, watched.reuse.shift());
+        let shift = tenant.reuse.shift();
+        tenant.reuse.record(counts, capacity, now);
+        let (curve, period, next) = (tenant.curve, tenant.period, tenant.reuse.shift());
         if next != shift {
-            self.tell(eyes, &[(id, Some((curve, next)))]);
+            self.request(probes, &[(id, Some((curve, next)))]);
         }
         Some(period)
     }
 }
 
-fn visits(eyes: &IoProbes, id: CgroupId) -> u64 {
-    eyes.counters_of(id)
+fn visits(probes: &IoProbes, id: CgroupId) -> u64 {
+    probes
+        .counters_of(id)
         .map_or(0, |counters| counters.block_accesses)
 }
 
-/// What the probes have counted. `whole`: whether the tenant has no cgroups below it that are not told apart; those count
+/// Reads what the probes have counted. `whole`: whether all cgroups below the tenant are tracked. Those that are not count
 /// for its curve, but not for its own counters.
-fn counted(eyes: &IoProbes, id: CgroupId, curve: usize, whole: bool) -> Option<ReuseCounts> {
-    let reuse = eyes.reuse(curve).ok()?;
+fn read_counts(probes: &IoProbes, id: CgroupId, curve: usize, whole: bool) -> Option<ReuseCounts> {
+    let reuse = probes.reuse(curve).ok()?;
     let mut times = ReuseTimes {
         cold: reuse.cold(),
         ..ReuseTimes::default()
@@ -187,41 +202,38 @@ fn counted(eyes: &IoProbes, id: CgroupId, curve: usize, whole: bool) -> Option<R
         *sum = count;
     }
     times.visits = if whole {
-        visits(eyes, id)
+        visits(probes, id)
     } else {
         times.cold + times.times.iter().sum::<u64>()
     };
     Some(ReuseCounts {
         reuse: times,
         evicted: reuse.evicted(),
-        live: reuse.live(LIVE),
+        live: reuse.live(RECENT_ACCESSES),
     })
 }
 
-/// What to change.
+/// Which tenants begin to be sampled, and which end.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Change {
     stop: Vec<CgroupId>,
     start: Vec<CgroupId>,
 }
 
-/// Who is sampled: those that hold most, of `holders` with what they hold, as long as there are curves. One that is
-/// sampled gives its curve up only for another that holds twice as much.
+/// Chooses the tenants that hold most, as long as there are curves. `holders` are the tenants with their file pages in
+/// bytes. One that is sampled loses its curve only to another that holds twice as much.
 fn choose(holders: &[(CgroupId, u64)], sampled: &HashSet<CgroupId>, curves: usize) -> Change {
+    let rank = |id: &CgroupId, file: u64| {
+        if sampled.contains(id) {
+            file.saturating_mul(2).max(1)
+        } else {
+            file
+        }
+    };
     let mut ranked: Vec<(u64, CgroupId)> = holders
         .iter()
-        .map(|&(id, file)| {
-            let sampled = sampled.contains(&id);
-            (
-                if sampled {
-                    file.saturating_mul(2).max(1)
-                } else {
-                    file
-                },
-                id,
-            )
-        })
-        .filter(|(rank, id)| *rank >= LEAST || sampled.contains(id))
+        .map(|&(id, file)| (rank(&id, file), id))
+        .filter(|(rank, id)| *rank >= MIN_FILE || sampled.contains(id))
         .collect();
     ranked.sort_unstable_by_key(|(rank, id)| (Reverse(*rank), id.0));
     ranked.truncate(curves);
@@ -247,17 +259,17 @@ mod tests {
 
     #[test]
     fn those_that_hold_most_are_sampled() {
-        // What each holds, MiB; who is sampled; how many curves; who stops; who starts.
+        // File pages of each, MiB; the sampled ones; number of curves; which stop; which start.
         type Case<'a> = (&'a [u64], &'a [u64], usize, &'a [u64], &'a [u64]);
         let cases: [Case<'_>; 6] = [
             (&[100, 50, 0], &[], 8, &[], &[0, 1]),
             (&[100, 50, 70], &[], 2, &[], &[0, 2]),
-            // What has become small keeps its curve while there are enough; gone is gone.
+            // One that has shrunk keeps its curve while there are enough. One that was removed does not.
             (&[0, 50], &[0, 7], 8, &[7], &[1]),
-            // Twice as much it takes.
+            // It takes twice as much to lose a curve.
             (&[40, 70], &[0], 1, &[], &[]),
             (&[40, 90], &[0], 1, &[0], &[1]),
-            // Thousands that hold little cost one that holds much nothing.
+            // Many small ones do not keep a large one out.
             (&[300, 2, 2, 2, 2], &[1, 2, 3], 3, &[3], &[0]),
         ];
         for (holds, sampled, curves, stop, start) in cases {

@@ -6,7 +6,7 @@ pub mod loads;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use justitia_agent::monitor::{LIVE, Reuse, ReuseCounts};
+use justitia_agent::monitor::{RECENT_ACCESSES, Reuse, ReuseCounts};
 use justitia_agent::plan::{
     Entitlements, Key, Memory, Policy, Snapshot, Tenant, plan_protection, plan_reclaim,
 };
@@ -267,9 +267,9 @@ impl Machine {
                 let counted = ReuseCounts {
                     reuse: reader.sampler.counted().clone(),
                     evicted: reader.sampler.evicted(),
-                    live: reader.sampler.live(LIVE),
+                    live: reader.sampler.live(RECENT_ACCESSES),
                 };
-                reader.reuse.take(counted, capacity, now);
+                reader.reuse.record(counted, capacity, now);
                 reader.sampler.set_shift(reader.reuse.shift());
             }
         }

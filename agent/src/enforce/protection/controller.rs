@@ -60,7 +60,7 @@ impl ProtectionController {
             let Key::Cgroup(id) = intent.key else {
                 return false;
             };
-            cgroups.get(id).is_some_and(|node| node.delegated)
+            cgroups.get(id).is_some_and(|node| node.in_delegation)
         });
         first
             .into_iter()
@@ -235,7 +235,7 @@ pub(super) fn cede_if_set(store: &mut KnobStore, node: &Node, tenant: &str) -> O
 /// the level of debug.
 pub(super) fn log_ceded(node: &Node, tenant: &str, knob: Knob, applied: &str, found: &str) {
     let message = "ceded: another writer has set it";
-    if node.delegated {
+    if node.in_delegation {
         tracing::debug!(tenant, %knob, applied, found, "{message}");
     } else {
         tracing::warn!(tenant, %knob, applied, found, "{message}");

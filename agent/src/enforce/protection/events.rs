@@ -17,7 +17,7 @@ impl ProtectionController {
         if node.operator_low > 0 {
             let low = node.operator_low.to_string();
             let tenant = escape::encode(node.cgroup.path().as_os_str());
-            if node.delegated {
+            if node.in_delegation {
                 tracing::debug!(
                     tenant,
                     low,

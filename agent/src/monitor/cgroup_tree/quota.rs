@@ -1,160 +1,156 @@
-//! How many cgroups take part: somebody to whom a subtree was delegated can make as many as he likes, as deep as he
-//! likes, and each costs the agent descriptors, memory and time.
+//! How many cgroups are tracked on their own. A delegatee can make any number of cgroups at any depth, and each costs the
+//! agent file descriptors, memory and time.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
+use justitia_api::escape;
 use justitia_kernel::cgroup::CgroupId;
 use rustix::process::{Resource, getrlimit};
 
-use justitia_api::escape;
-
-/// Cgroups below a delegated one are told apart up to this many; beyond it the delegated one is one tenant.
-const OF_A_DELEGATE: usize = 500;
-/// Deeper than this below the root nothing is told apart: pages count for the ancestor at this depth.
-pub const DEEPEST: usize = 32;
-/// The longest path that is told apart, bytes in the escaped form in which the ledger, the status and the metrics have it;
-/// pages of cgroups beyond it count for the nearest ancestor within it.
-const LONGEST: usize = 512;
-/// Cgroups that the limits name each; of more they say how many.
-const NAMED: usize = 8;
-/// Cgroups altogether; fewer where descriptors do not suffice.
-const MOST: usize = 10_000;
-/// What a cgroup costs: its directory, its events, and now and then a file of it.
+/// The most cgroups that are tracked below one delegated cgroup. With more, the delegated cgroup is one tenant.
+const MAX_PER_DELEGATION: usize = 500;
+/// Cgroups deeper than this below the root are not tracked; their pages count for the ancestor at this depth.
+pub(super) const MAX_DEPTH: usize = 32;
+/// The longest path that is tracked, bytes in the escaped form that the state file, the status and the metrics have. The
+/// pages of cgroups with a longer one count for the nearest ancestor.
+const MAX_PATH: usize = 512;
+/// The most cgroups that [`CgroupQuota::limitations`] names; it counts the others.
+const MAX_NAMED: usize = 8;
+/// The most cgroups in total; fewer where file descriptors do not suffice.
+const MAX_TOTAL: usize = 10_000;
+/// File descriptors for a cgroup: its directory, its events, and at times one of its files.
 const DESCRIPTORS: u64 = 3;
-/// Descriptors for everything else.
-const OTHERS: u64 = 512;
+/// File descriptors for everything else.
+const OTHER_DESCRIPTORS: u64 = 512;
 
-/// Who has how many.
+/// Counts the tracked cgroups, and remembers where some are not tracked.
 #[derive(Debug)]
-pub struct CgroupQuota {
-    most: usize,
-    delegates: HashMap<CgroupId, usize>,
-    all_delegates: usize,
+pub(super) struct CgroupQuota {
+    max_total: usize,
+    /// Tracked cgroups below each delegated cgroup.
+    delegated: HashMap<CgroupId, usize>,
+    /// Their sum.
+    all_delegated: usize,
+    /// Delegated cgroups that are one tenant.
     collapsed: HashSet<CgroupId>,
-    /// Cgroups with a child whose path is too long.
-    long: HashSet<CgroupId>,
-    /// Whether the root has one.
-    long_at_the_root: bool,
+    /// Cgroups that are one tenant because the path of a child is too long.
+    long_paths: HashSet<CgroupId>,
+    /// Whether the name of a cgroup right below the root is too long.
+    long_path_at_root: bool,
+    /// Whether the total was reached.
     full: bool,
 }
 
-/// Whether one more takes part.
+/// Whether one more cgroup is tracked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Admission {
-    /// It does.
+pub(super) enum Admission {
+    /// It is.
     Granted,
-    /// It does not.
+    /// It is not.
     Denied,
-    /// It does not, and neither do the others below what was delegated, from now on.
+    /// It is not, and from now on neither are the others below this delegated cgroup.
     Collapse(CgroupId),
 }
 
 impl CgroupQuota {
-    /// As many as this process has descriptors for.
-    pub fn new() -> Self {
+    /// As many cgroups as this process has file descriptors for.
+    pub(super) fn new() -> Self {
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        let most = descriptors.saturating_sub(OTHERS) / DESCRIPTORS;
-        Self::of(usize::try_from(most).unwrap_or(MOST).min(MOST))
+        let max = descriptors.saturating_sub(OTHER_DESCRIPTORS) / DESCRIPTORS;
+        Self::with_total(usize::try_from(max).unwrap_or(MAX_TOTAL).min(MAX_TOTAL))
     }
 
-    fn of(most: usize) -> Self {
+    fn with_total(max_total: usize) -> Self {
         Self {
-            most,
-            delegates: HashMap::new(),
-            all_delegates: 0,
+            max_total,
+            delegated: HashMap::new(),
+            all_delegated: 0,
             collapsed: HashSet::new(),
-            long: HashSet::new(),
-            long_at_the_root: false,
+            long_paths: HashSet::new(),
+            long_path_at_root: false,
             full: false,
         }
     }
 
-    /// One more comes, where `there` are; `top` is the delegated cgroup that it is below.
-    pub fn admit(&mut self, top: Option<CgroupId>, there: usize) -> Admission {
-        if top.is_some_and(|top| self.is_collapsed(top)) {
+    /// Asks to track one more cgroup, while `tracked` are. `root` is the delegated cgroup that it is below, if any.
+    pub(super) fn admit(&mut self, root: Option<CgroupId>, tracked: usize) -> Admission {
+        if root.is_some_and(|root| self.is_collapsed(root)) {
             return Admission::Denied;
         }
-        if let Some(top) = top {
-            let count = self.delegates.entry(top).or_default();
-            // All delegates together leave room for who is none.
-            if *count >= OF_A_DELEGATE || self.all_delegates >= self.most / 2 {
-                self.collapsed.insert(top);
-                return Admission::Collapse(top);
+        if let Some(root) = root {
+            let count = self.delegated.entry(root).or_default();
+            // Half of the total is kept for cgroups that the administrator made.
+            if *count >= MAX_PER_DELEGATION || self.all_delegated >= self.max_total / 2 {
+                self.collapsed.insert(root);
+                return Admission::Collapse(root);
             }
             *count += 1;
-            self.all_delegates += 1;
-        } else if there >= self.most {
+            self.all_delegated += 1;
+        } else if tracked >= self.max_total {
             self.full = true;
             return Admission::Denied;
         }
         Admission::Granted
     }
 
-    /// One that was below `top` is gone.
-    pub fn release(&mut self, top: Option<CgroupId>) {
-        if let Some(count) = top.and_then(|top| self.delegates.get_mut(&top)) {
+    /// A cgroup below the delegated cgroup `root` was removed.
+    pub(super) fn release(&mut self, root: Option<CgroupId>) {
+        if let Some(count) = root.and_then(|root| self.delegated.get_mut(&root)) {
             *count = count.saturating_sub(1);
-            self.all_delegates = self.all_delegates.saturating_sub(1);
+            self.all_delegated = self.all_delegated.saturating_sub(1);
         }
     }
 
-    /// A delegated cgroup is gone itself.
-    pub fn forget(&mut self, top: CgroupId) {
-        self.delegates.remove(&top);
-        self.collapsed.remove(&top);
-        self.long.remove(&top);
+    /// Forgets a cgroup that was removed.
+    pub(super) fn forget(&mut self, id: CgroupId) {
+        self.delegated.remove(&id);
+        self.collapsed.remove(&id);
+        self.long_paths.remove(&id);
     }
 
-    /// Whether the path of a child of `parent` is too long. Then the children of `parent` are told apart no more.
-    pub fn is_too_long(&mut self, parent: Option<CgroupId>, child: &Path) -> bool {
-        let too_long = escape::encoded_len(child.as_os_str()) > LONGEST;
+    /// Whether the path of a child of `parent` is too long. If so, no child of `parent` is tracked from now on.
+    pub(super) fn is_path_too_long(&mut self, parent: Option<CgroupId>, child: &Path) -> bool {
+        let too_long = escape::encoded_len(child.as_os_str()) > MAX_PATH;
         match parent {
             _ if !too_long => {}
-            Some(parent) => drop(self.long.insert(parent)),
-            None => self.long_at_the_root = true,
+            Some(parent) => drop(self.long_paths.insert(parent)),
+            None => self.long_path_at_root = true,
         }
         too_long
     }
 
-    /// Whether the children of `id` are told apart no more, because of a path that is too long.
-    pub fn has_long(&self, id: CgroupId) -> bool {
-        self.long.contains(&id)
+    /// Whether no child of `id` is tracked because the path of one was too long.
+    pub(super) fn has_long_path(&self, id: CgroupId) -> bool {
+        self.long_paths.contains(&id)
     }
 
-    /// Whether what is below `top` is told apart no more.
-    pub fn is_collapsed(&self, top: CgroupId) -> bool {
-        self.collapsed.contains(&top)
+    /// Whether nothing below the delegated cgroup `root` is tracked.
+    pub(super) fn is_collapsed(&self, root: CgroupId) -> bool {
+        self.collapsed.contains(&root)
     }
 
-    /// What is not told apart, and why; the paths of shut cgroups come from `path`.
-    pub fn limitations(&self, path: impl Fn(CgroupId) -> String) -> Vec<String> {
-        let named = |ids: &HashSet<CgroupId>| {
-            let mut named: Vec<String> = ids.iter().map(|id| path(*id)).collect();
-            named.sort();
-            let more = named.len().saturating_sub(NAMED);
-            named.truncate(NAMED);
-            (named, more)
-        };
-        let (shut, more) = named(&self.collapsed);
-        let mut limits: Vec<String> = shut
+    /// What is not tracked on its own, and why. `path` names a cgroup.
+    pub(super) fn limitations(&self, path: impl Fn(CgroupId) -> String) -> Vec<String> {
+        let (collapsed, more) = named(&self.collapsed, &path);
+        let mut limits: Vec<String> = collapsed
             .into_iter()
             .map(|path| {
                 format!(
-                    "Tenants: {path} was delegated, and has more than {OF_A_DELEGATE} cgroups (or all delegated ones \
-                     have more than {}): it is one tenant, until it is made anew or the agent starts again",
-                    self.most / 2
+                    "Tenants: {path} was delegated, and has more than {MAX_PER_DELEGATION} cgroups (or all delegated \
+                     ones have more than {}): it is one tenant, until it is made anew or the agent is restarted",
+                    self.max_total / 2
                 )
             })
             .collect();
         if more > 0 {
             limits.push(format!("Tenants: so are {more} other delegated cgroups"));
         }
-        let (long, more) = named(&self.long);
+        let (long, more) = named(&self.long_paths, &path);
         limits.extend(long.into_iter().map(|path| {
             format!(
-                "Tenants: a cgroup in {path} has a path longer than {LONGEST} bytes (those outside printable ASCII \
-                 count four): {path} is one tenant, until it is made anew or the agent starts again"
+                "Tenants: a cgroup in {path} has a path longer than {MAX_PATH} bytes (those outside printable ASCII \
+                 count four): {path} is one tenant, until it is made anew or the agent is restarted"
             )
         }));
         if more > 0 {
@@ -162,20 +158,30 @@ impl CgroupQuota {
                 "Tenants: so are {more} other cgroups, because of longer paths in them"
             ));
         }
-        if self.long_at_the_root {
+        if self.long_path_at_root {
             limits.push(format!(
-                "Tenants: a cgroup right below the root has a name longer than {LONGEST} bytes (those outside \
-                 printable ASCII count four): it counts as outside"
+                "Tenants: a cgroup right below the root has a name longer than {MAX_PATH} bytes (those outside \
+                 printable ASCII count four): it counts as unmanaged"
             ));
         }
         if self.full {
             limits.push(format!(
-                "Tenants: there are more than {} cgroups, and no descriptors for more: later ones count as outside",
-                self.most
+                "Tenants: there are more than {} cgroups, and no file descriptors for more: later ones count as \
+                 unmanaged",
+                self.max_total
             ));
         }
         limits
     }
+}
+
+/// The names of a few, sorted, and how many more there are.
+fn named(ids: &HashSet<CgroupId>, path: impl Fn(CgroupId) -> String) -> (Vec<String>, usize) {
+    let mut named: Vec<String> = ids.iter().map(|id| path(*id)).collect();
+    named.sort();
+    let more = named.len().saturating_sub(MAX_NAMED);
+    named.truncate(MAX_NAMED);
+    (named, more)
 }
 
 #[cfg(test)]
@@ -183,30 +189,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_delegate_shuts_himself_out_and_nobody_else() {
-        let mut quota = CgroupQuota::of(10_000);
-        let (his, others) = (CgroupId(1), CgroupId(2));
-        for there in 0..OF_A_DELEGATE {
-            assert_eq!(quota.admit(Some(his), there), Admission::Granted);
+    fn too_many_cgroups_collapse_one_delegation_and_no_other() {
+        let mut quota = CgroupQuota::with_total(10_000);
+        let (one, other) = (CgroupId(1), CgroupId(2));
+        for tracked in 0..MAX_PER_DELEGATION {
+            assert_eq!(quota.admit(Some(one), tracked), Admission::Granted);
         }
-        quota.release(Some(his));
-        assert_eq!(quota.admit(Some(his), 1), Admission::Granted);
-        assert_eq!(quota.admit(Some(his), 1), Admission::Collapse(his));
-        assert_eq!(quota.admit(Some(his), 1), Admission::Denied);
-        assert_eq!(quota.admit(Some(others), 1), Admission::Granted);
+        quota.release(Some(one));
+        assert_eq!(quota.admit(Some(one), 1), Admission::Granted);
+        assert_eq!(quota.admit(Some(one), 1), Admission::Collapse(one));
+        assert_eq!(quota.admit(Some(one), 1), Admission::Denied);
+        assert_eq!(quota.admit(Some(other), 1), Admission::Granted);
         assert_eq!(quota.admit(None, 1), Admission::Granted);
         let limits = quota.limitations(|id| format!("#{id}"));
         assert!(
             limits.len() == 1 && limits[0].contains("#1 was delegated"),
             "{limits:?}"
         );
-        quota.forget(his);
-        assert_eq!(quota.admit(Some(his), 1), Admission::Granted);
+        quota.forget(one);
+        assert_eq!(quota.admit(Some(one), 1), Admission::Granted);
     }
 
     #[test]
-    fn all_delegates_together_leave_room_and_nobody_gets_more_than_there_is() {
-        let mut quota = CgroupQuota::of(20);
+    fn delegations_together_get_half_of_the_total() {
+        let mut quota = CgroupQuota::with_total(20);
         for n in 0..10 {
             assert_eq!(quota.admit(Some(CgroupId(n)), 0), Admission::Granted);
         }
@@ -220,21 +226,21 @@ mod tests {
     }
 
     #[test]
-    fn the_limits_name_a_few_and_count_the_others() {
-        let mut quota = CgroupQuota::of(10_000);
-        let (short, long) = ("a".repeat(LONGEST), r"\".repeat(LONGEST / 4 + 1));
+    fn limitations_name_a_few_cgroups_and_count_the_others() {
+        let mut quota = CgroupQuota::with_total(10_000);
+        let (short, long) = ("a".repeat(MAX_PATH), r"\".repeat(MAX_PATH / 4 + 1));
         for n in 0..100 {
-            assert!(!quota.is_too_long(Some(CgroupId(n)), Path::new(&short)));
-            assert!(!quota.has_long(CgroupId(n)));
-            assert!(quota.is_too_long(Some(CgroupId(n)), Path::new(&long)));
-            assert!(quota.has_long(CgroupId(n)));
+            assert!(!quota.is_path_too_long(Some(CgroupId(n)), Path::new(&short)));
+            assert!(!quota.has_long_path(CgroupId(n)));
+            assert!(quota.is_path_too_long(Some(CgroupId(n)), Path::new(&long)));
+            assert!(quota.has_long_path(CgroupId(n)));
         }
-        assert!(quota.is_too_long(None, Path::new(&long)));
+        assert!(quota.is_path_too_long(None, Path::new(&long)));
         let limits = quota.limitations(|id| format!("#{id}"));
-        assert_eq!(limits.len(), NAMED + 2, "{limits:?}");
+        assert_eq!(limits.len(), MAX_NAMED + 2, "{limits:?}");
         assert!(limits[0].contains("in #0 has a path longer than 512 bytes"));
-        assert!(limits[NAMED].contains("92 other"), "{limits:?}");
-        assert!(limits[NAMED + 1].contains("right below the root"));
+        assert!(limits[MAX_NAMED].contains("92 other"), "{limits:?}");
+        assert!(limits[MAX_NAMED + 1].contains("right below the root"));
         for n in 0..100 {
             quota.forget(CgroupId(n));
         }

@@ -1,22 +1,22 @@
-//! How fast the agent follows what goes on below delegated cgroups: whoever was given one can make, remove, fill and
-//! write cgroups in a loop, and each costs us about what it costs him.
+//! The rate at which the agent follows changes in delegated subtrees. A delegatee can make, remove, populate and write
+//! cgroups in a loop, and each change costs the agent about as much as it costs the delegatee.
 
 use std::collections::{HashSet, VecDeque};
 use std::time::Instant;
 
 use justitia_kernel::cgroup::CgroupId;
 
-/// Small readings a second that are always affordable: some 0.2 % of a CPU.
+/// Refreshes per second: some 0.2 % of a CPU.
 const RATE: f64 = 200.0;
-/// So many may come at once: a session that starts, a pod that is deployed.
-const SAVED: f64 = 1200.0;
-/// What taking in a cgroup costs, in small readings.
-const ADMISSION: f64 = 4.0;
+/// Refreshes that may come at once, as when a session starts or a pod is deployed.
+const BURST: f64 = 1200.0;
+/// The cost of adding a cgroup, in refreshes.
+const ADDITION: f64 = 4.0;
 
-/// What is to be looked at again.
+/// What of a cgroup is read again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum RefreshKind {
-    /// Which children it has.
+pub(super) enum RefreshKind {
+    /// The list of its children.
     Children,
     /// Whether any process lives in it.
     Populated,
@@ -26,53 +26,54 @@ pub enum RefreshKind {
     Low,
 }
 
-/// What has happened below delegated cgroups and was not looked at yet: each once, however often it has happened.
+/// A queue of refreshes, drained as a token bucket allows. A refresh is queued once, however often it is asked for.
 #[derive(Debug)]
-pub struct RateLimiter {
+pub(super) struct RateLimiter {
     queue: VecDeque<(CgroupId, RefreshKind)>,
     queued: HashSet<(CgroupId, RefreshKind)>,
-    left: f64,
-    at: Option<Instant>,
+    /// Refreshes that may be done now; below zero after a burst of additions.
+    tokens: f64,
+    refilled_at: Option<Instant>,
 }
 
 impl RateLimiter {
-    /// Nothing has happened yet.
-    pub fn new() -> Self {
+    /// An empty queue and a full bucket.
+    pub(super) fn new() -> Self {
         Self {
             queue: VecDeque::new(),
             queued: HashSet::new(),
-            left: SAVED,
-            at: None,
+            tokens: BURST,
+            refilled_at: None,
         }
     }
 
-    /// Something has happened.
-    pub fn enqueue(&mut self, id: CgroupId, what: RefreshKind) {
-        if self.queued.insert((id, what)) {
-            self.queue.push_back((id, what));
+    /// Asks for a refresh.
+    pub(super) fn enqueue(&mut self, id: CgroupId, kind: RefreshKind) {
+        if self.queued.insert((id, kind)) {
+            self.queue.push_back((id, kind));
         }
     }
 
-    /// What to look at now, if that can be afforded.
-    pub fn next(&mut self, now: Instant) -> Option<(CgroupId, RefreshKind)> {
-        if let Some(at) = self.at {
+    /// The next refresh, if the rate allows one now.
+    pub(super) fn next(&mut self, now: Instant) -> Option<(CgroupId, RefreshKind)> {
+        if let Some(at) = self.refilled_at {
             let passed = now.saturating_duration_since(at).as_secs_f64();
-            self.left = (self.left + passed * RATE).min(SAVED);
+            self.tokens = (self.tokens + passed * RATE).min(BURST);
         }
-        self.at = Some(now);
-        if self.left <= 0.0 {
+        self.refilled_at = Some(now);
+        if self.tokens <= 0.0 {
             return None;
         }
         let next = self.queue.pop_front()?;
         self.queued.remove(&next);
-        self.left -= 1.0;
+        self.tokens -= 1.0;
         Some(next)
     }
 
-    /// So many cgroups were taken in.
-    pub fn charge(&mut self, cgroups: usize) {
+    /// A refresh has added so many cgroups.
+    pub(super) fn charge(&mut self, cgroups: usize) {
         let cgroups = u64::try_from(cgroups).unwrap_or(u64::MAX);
-        self.left -= justitia_share::num::to_f64(cgroups) * ADMISSION;
+        self.tokens -= justitia_share::num::to_f64(cgroups) * ADDITION;
     }
 }
 
@@ -82,7 +83,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn the_same_is_looked_at_once_and_all_in_time() {
+    fn a_refresh_is_queued_once_and_done_in_time() {
         let t0 = Instant::now();
         let mut limiter = RateLimiter::new();
         for _ in 0..1000 {

@@ -4,7 +4,15 @@ use std::fs::{Permissions, set_permissions, write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use std::time::Instant;
+
+use justitia_api::WeightFrom;
+use justitia_kernel::cgroup::CgroupFs;
+use justitia_kernel::knob::Knob;
+use justitia_kernel::watch::TreeWatcher;
+
 use super::*;
+use crate::config::Config;
 
 const MIB: u64 = 1 << 20;
 
@@ -17,8 +25,8 @@ fn cgroup(path: &Path, low: u64, weight: u64) {
     write(path.join("io.weight"), format!("default {weight}\n")).unwrap();
 }
 
-/// What others than the administrator may write.
-fn give(path: &Path, files: &[&str]) {
+/// Lets others than the administrator write these files.
+fn delegate(path: &Path, files: &[&str]) {
     for file in files {
         let path = path.join(file);
         let bits = if path.is_dir() { 0o777 } else { 0o666 };
@@ -26,9 +34,9 @@ fn give(path: &Path, files: &[&str]) {
     }
 }
 
-struct Watched(CgroupTree);
+struct Fixture(CgroupTree);
 
-impl Watched {
+impl Fixture {
     fn of(root: &Path, config: &Config) -> Self {
         let fs = CgroupFs::open_fixture(root, true).unwrap();
         let mut cgroups = CgroupTree::new(&fs, false);
@@ -43,8 +51,8 @@ impl Watched {
 
     /// In MiB.
     fn floors(&self, path: &str) -> (u64, u64) {
-        let (floor, wish) = self.node(path).floors(0);
-        (floor / MIB, wish / MIB)
+        let (floor, requested) = self.node(path).floors(0);
+        (floor / MIB, requested / MIB)
     }
 
     fn weight(&self, path: &str) -> (u64, WeightFrom) {
@@ -56,28 +64,28 @@ impl Watched {
 const FILES: [&str; 2] = ["memory.low", "io.weight"];
 
 #[test]
-fn a_delegates_word_counts_where_it_was_given() {
+fn a_delegatees_settings_count_inside_its_subtree() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path();
     cgroup(&root.join("ours"), 10, 200);
     cgroup(&root.join("user"), 20, 300);
-    give(&root.join("user"), &["."]);
-    cgroup(&root.join("user/his"), 30, 9000);
-    give(&root.join("user/his"), &[".", "memory.low", "io.weight"]);
+    delegate(&root.join("user"), &["."]);
+    cgroup(&root.join("user/theirs"), 30, 9000);
+    delegate(&root.join("user/theirs"), &[".", "memory.low", "io.weight"]);
     cgroup(&root.join("user/ours"), 40, 700);
-    cgroup(&root.join("user/his/deeper"), 50, 800);
-    give(&root.join("user/his/deeper"), &FILES);
+    cgroup(&root.join("user/theirs/deeper"), 50, 800);
+    delegate(&root.join("user/theirs/deeper"), &FILES);
     // The files that divide the parent's resources should never have been given away.
     cgroup(&root.join("careless"), 60, 900);
-    give(&root.join("careless"), &[".", "memory.low", "io.weight"]);
+    delegate(&root.join("careless"), &[".", "memory.low", "io.weight"]);
 
-    let seen = Watched::of(root, &Config::default());
+    let seen = Fixture::of(root, &Config::default());
     for (path, floors, weight) in [
         ("ours", (10, 0), (200, WeightFrom::Cgroup)),
         ("user", (20, 0), (300, WeightFrom::Cgroup)),
-        ("user/his", (0, 30), (9000, WeightFrom::Cgroup)),
+        ("user/theirs", (0, 30), (9000, WeightFrom::Cgroup)),
         ("user/ours", (40, 0), (700, WeightFrom::Cgroup)),
-        ("user/his/deeper", (0, 50), (800, WeightFrom::Cgroup)),
+        ("user/theirs/deeper", (0, 50), (800, WeightFrom::Cgroup)),
         ("careless", (0, 0), (100, WeightFrom::Nobody)),
     ] {
         assert_eq!(seen.floors(path), floors, "{path}");
@@ -87,7 +95,7 @@ fn a_delegates_word_counts_where_it_was_given() {
 
 /// runc writes BFQ's weight wherever BFQ is loaded.
 #[test]
-fn the_weight_that_was_set_counts_whichever_file_it_is_in() {
+fn the_weight_that_was_set_counts_in_either_file() {
     let dir = tempfile::tempdir().unwrap();
     for (io, bfq, scheduled, expected) in [
         (100, 400, false, Some(400)),
@@ -102,7 +110,7 @@ fn the_weight_that_was_set_counts_whichever_file_it_is_in() {
         let fs = CgroupFs::open_fixture(dir.path(), true).unwrap();
         let mut cgroups = CgroupTree::new(&fs, scheduled);
         cgroups.rescan(&Config::default(), Instant::now(), &mut Changes::default());
-        let found = Watched(cgroups).node("a").weight;
+        let found = Fixture(cgroups).node("a").weight;
         assert_eq!(
             found.map(|(weight, _)| weight.get()),
             expected,
@@ -111,36 +119,36 @@ fn the_weight_that_was_set_counts_whichever_file_it_is_in() {
     }
 }
 
-/// podman with crun sets it on the container's cgroup inside the scope. Nobody may set it so for himself.
+/// podman with crun sets it on the container's cgroup inside the scope. A delegatee may not set its own this way.
 #[test]
-fn an_only_childs_weight_counts_for_who_might_weigh_the_parent() {
+fn an_only_childs_weight_counts_if_its_author_may_set_the_parents() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path();
     cgroup(&root.join("scope"), 0, 100);
     cgroup(&root.join("scope/container"), 0, 300);
     cgroup(&root.join("user"), 0, 100);
-    give(&root.join("user"), &["."]);
+    delegate(&root.join("user"), &["."]);
     cgroup(&root.join("user/scope"), 0, 100);
-    give(&root.join("user/scope"), &[".", "memory.low", "io.weight"]);
+    delegate(&root.join("user/scope"), &[".", "memory.low", "io.weight"]);
     cgroup(&root.join("user/scope/container"), 0, 10_000);
-    give(&root.join("user/scope/container"), &FILES);
-    let seen = Watched::of(root, &Config::default());
+    delegate(&root.join("user/scope/container"), &FILES);
+    let seen = Fixture::of(root, &Config::default());
     assert_eq!(seen.weight("scope"), (300, WeightFrom::OnlyChild));
     assert_eq!(seen.weight("user/scope"), (10_000, WeightFrom::OnlyChild));
     assert_eq!(seen.weight("user"), (100, WeightFrom::Nobody));
 
-    // The same one level up: his only cgroup, weighed by himself.
+    // One level up: the delegatee sets the weight of its only cgroup.
     cgroup(&root.join("user/scope"), 0, 10_000);
-    let seen = Watched::of(root, &Config::default());
+    let seen = Fixture::of(root, &Config::default());
     assert_eq!(seen.weight("user"), (100, WeightFrom::Nobody));
 }
 
 #[test]
-fn a_rules_floor_is_no_floor_for_as_many_as_somebody_makes() {
+fn a_configured_floor_is_a_request_in_a_delegated_subtree() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path();
     cgroup(&root.join("user"), 0, 100);
-    give(&root.join("user"), &["."]);
+    delegate(&root.join("user"), &["."]);
     cgroup(&root.join("user/web-1"), 0, 100);
     cgroup(&root.join("web-1"), 0, 100);
     let file = root.join("justitia.toml");
@@ -148,19 +156,18 @@ fn a_rules_floor_is_no_floor_for_as_many_as_somebody_makes() {
         ["web-*", "user/web-*"].map(|m| format!("[[tenant]]\nmatch = {m:?}\nfloor = \"64MiB\"\n"));
     write(&file, rules.concat()).unwrap();
     let config = Config::load(Some(&file)).unwrap();
-    let seen = Watched::of(root, &config);
+    let seen = Fixture::of(root, &config);
     assert_eq!(seen.floors("web-1"), (64, 0));
     assert_eq!(seen.floors("user/web-1"), (0, 64));
 }
 
-/// What was made while nobody listened is found, however deep.
 #[test]
-fn a_rescan_finds_what_events_did_not_tell() {
+fn a_rescan_finds_changes_without_events() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path();
     cgroup(&root.join("a"), 0, 100);
     let config = Config::default();
-    let mut seen = Watched::of(root, &config);
+    let mut seen = Fixture::of(root, &config);
     cgroup(&root.join("a/b"), 0, 100);
     cgroup(&root.join("a/b/c"), 0, 700);
     let mut changes = Changes::default();
@@ -176,7 +183,7 @@ fn a_rescan_finds_what_events_did_not_tell() {
 }
 
 #[test]
-fn depth_and_crowds_below_what_was_delegated_cost_nobody_else() {
+fn depth_and_number_of_delegated_cgroups_are_limited() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path();
     let mut deep = root.to_owned();
@@ -185,17 +192,17 @@ fn depth_and_crowds_below_what_was_delegated_cost_nobody_else() {
         cgroup(&deep, 0, 100);
     }
     cgroup(&root.join("user"), 0, 100);
-    give(&root.join("user"), &["."]);
+    delegate(&root.join("user"), &["."]);
     for n in 0..499 {
         cgroup(&root.join(format!("user/{n}")), 0, 100);
     }
     cgroup(&root.join("other"), 0, 100);
     let config = Config::default();
-    let mut seen = Watched::of(root, &config);
+    let mut seen = Fixture::of(root, &config);
     assert_eq!(seen.0.len(), 32 + 1 + 499 + 1);
     assert!(seen.0.limitations().is_empty());
 
-    // Two more are one too many.
+    // One too many.
     cgroup(&root.join("user/499"), 0, 100);
     cgroup(&root.join("user/0/500"), 0, 100);
     let mut changes = Changes::default();
@@ -217,7 +224,7 @@ fn depth_and_crowds_below_what_was_delegated_cost_nobody_else() {
     assert_eq!((later.added.len(), later.removed.len()), (1, 0));
 }
 
-/// Of bytes that are escaped, and as long as names are: their owner is one tenant, and so is it afterwards.
+/// The names consist of bytes that are escaped. Their parent stays one tenant until it is made anew.
 #[test]
 fn cgroups_with_long_paths_are_one_tenant() {
     let dir = tempfile::tempdir().unwrap();
@@ -226,7 +233,7 @@ fn cgroups_with_long_paths_are_one_tenant() {
     cgroup(&root.join("user"), 0, 100);
     cgroup(&root.join("user/a"), 0, 100);
     let config = Config::default();
-    let mut seen = Watched::of(root, &config);
+    let mut seen = Fixture::of(root, &config);
     assert_eq!(seen.0.len(), 2);
 
     let mut changes = Changes::default();
@@ -244,14 +251,14 @@ fn cgroups_with_long_paths_are_one_tenant() {
         "{limits:?}"
     );
 
-    // Who has the root for its parent is outside, and harms nobody.
+    // Right below the root such a cgroup is unmanaged, and no other is affected.
     cgroup(&root.join(long(0)), 0, 100);
     cgroup(&root.join("b"), 0, 100);
     seen.0.rescan(&config, Instant::now(), &mut changes);
     assert_eq!(seen.0.len(), 2);
     assert_eq!(seen.0.limitations().len(), 2);
 
-    // Made anew, it is told apart as any other.
+    // Made anew, it is tracked as any other.
     std::fs::remove_dir_all(root.join("user")).unwrap();
     seen.0.rescan(&config, Instant::now(), &mut changes);
     cgroup(&root.join("user"), 0, 100);
@@ -263,7 +270,7 @@ fn cgroups_with_long_paths_are_one_tenant() {
 
 /// The pages of an excluded cgroup are not its parent's, nor may they be taken with the parent's.
 #[test]
-fn an_excluded_child_is_told_apart_as_long_as_it_lives() {
+fn pages_of_an_excluded_child_are_counted_apart() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("cgroup");
     let stat = |path: &str, mib: u64| {
@@ -286,9 +293,9 @@ fn an_excluded_child_is_told_apart_as_long_as_it_lives() {
     let file = dir.path().join("justitia.toml");
     write(&file, "[[tenant]]\nmatch = \"a/backup\"\nexclude = true\n").unwrap();
     let config = Config::load(Some(&file)).unwrap();
-    let mut seen = Watched::of(&root, &config);
+    let mut seen = Fixture::of(&root, &config);
     let a = seen.node("a").cgroup.id();
-    let look = |seen: &mut Watched| {
+    let sample = |seen: &mut Fixture| {
         let node = seen.0.get_mut(a).unwrap();
         node.sample(Instant::now()).unwrap();
         (
@@ -298,19 +305,19 @@ fn an_excluded_child_is_told_apart_as_long_as_it_lives() {
         )
     };
     assert_eq!(seen.0.len(), 2);
-    assert_eq!(look(&mut seen), (100, 20, true));
+    assert_eq!(sample(&mut seen), (100, 20, true));
     seen.0
         .rescan(&config, Instant::now(), &mut Changes::default());
     stat("a/backup", 25);
-    assert_eq!(look(&mut seen), (100, 25, true), "known once");
+    assert_eq!(sample(&mut seen), (100, 25, true), "known once");
     std::fs::remove_dir_all(root.join("a/backup")).unwrap();
-    assert_eq!(look(&mut seen), (100, 0, false));
+    assert_eq!(sample(&mut seen), (100, 0, false));
 }
 
-/// The names are its owner's: an `exclude` that was written with wildcards does not reach into what was delegated, and
-/// neither a weight nor a floor says how much the subtree gets.
+/// A delegatee chooses the names: an `exclude` with wildcards does not apply in a delegated subtree, and neither a weight
+/// nor a floor in it changes what the subtree gets.
 #[test]
-fn a_delegate_gains_nothing_by_a_name_that_a_rule_matches() {
+fn a_delegatee_gains_nothing_by_a_name_that_a_rule_matches() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("cgroup");
     for path in [
@@ -323,7 +330,7 @@ fn a_delegate_gains_nothing_by_a_name_that_a_rule_matches() {
     ] {
         cgroup(&root.join(path), 0, 100);
     }
-    give(&root.join("user"), &["."]);
+    delegate(&root.join("user"), &["."]);
     let file = dir.path().join("justitia.toml");
     let load = |rules: &[(&str, &str)]| {
         let rules = rules
@@ -333,7 +340,7 @@ fn a_delegate_gains_nothing_by_a_name_that_a_rule_matches() {
         Config::load(Some(&file)).unwrap()
     };
     let paths = |config: &Config| {
-        let seen = Watched::of(&root, config);
+        let seen = Fixture::of(&root, config);
         let nodes = seen.0.nodes.values();
         let mut paths: Vec<String> = nodes
             .map(|n| n.cgroup.path().display().to_string())
@@ -368,22 +375,26 @@ fn a_delegate_gains_nothing_by_a_name_that_a_rule_matches() {
             "{rule}"
         );
     }
-    let seen = Watched::of(&root, &load(&[("**", "weight = 10000\nfloor = \"64MiB\"")]));
-    assert_eq!(seen.floors("user/db"), (0, 64), "a wish among its siblings");
+    let seen = Fixture::of(&root, &load(&[("**", "weight = 10000\nfloor = \"64MiB\"")]));
+    assert_eq!(
+        seen.floors("user/db"),
+        (0, 64),
+        "requested among its siblings"
+    );
     assert_eq!(seen.weight("user/db").0, 10_000, "as its siblings have");
-    // The only child's weight is not the parent's, whoever says it.
+    // The only child's weight is not the parent's, wherever it is set.
     cgroup(&root.join("user/web/backup"), 0, 100);
     let config = load(&[
         ("user/*", "weight = 10000"),
         ("user/web/*", "weight = 7000"),
     ]);
-    let seen = Watched::of(&root, &config);
+    let seen = Fixture::of(&root, &config);
     assert_eq!(seen.weight("user"), (100, WeightFrom::Nobody));
 }
 
 /// Root in a container without a user namespace owns the files as the administrator does.
 #[test]
-fn what_roots_own_containers_say_counts_inside() {
+fn settings_of_roots_containers_count_inside_them() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("cgroup");
     cgroup(&root.join("scope"), 10, 100);
@@ -394,24 +405,24 @@ fn what_roots_own_containers_say_counts_inside() {
         write(&file, format!("[[tenant]]\nmatch = \"scope\"\n{says}\n")).unwrap();
         Config::load(Some(&file)).unwrap()
     };
-    let said = |seen: &Watched| {
+    let said = |seen: &Fixture| {
         let floors = ["scope", "scope/c", "scope/c/d"].map(|path| seen.floors(path));
         (seen.weight("scope"), floors)
     };
     let administrators = ((10_000, WeightFrom::OnlyChild), [(10, 0), (30, 0), (40, 0)]);
     let containers = ((100, WeightFrom::Nobody), [(10, 0), (0, 30), (0, 40)]);
     assert_eq!(
-        said(&Watched::of(&root, &Config::default())),
+        said(&Fixture::of(&root, &Config::default())),
         administrators
     );
     assert_eq!(
-        said(&Watched::of(&root, &config("delegated = true"))),
+        said(&Fixture::of(&root, &config("delegated = true"))),
         containers
     );
 
-    // Found out later: by systemd's mark, or by a namespace whose root is the scope.
+    // Found later: systemd's attribute, or a namespace whose root is the scope.
     let later = |config: &Config, marked: bool, namespace_root: &str| {
-        let mut seen = Watched::of(&root, config);
+        let mut seen = Fixture::of(&root, config);
         let scope = seen.node("scope").cgroup.id();
         let inner = seen
             .0
@@ -419,11 +430,11 @@ fn what_roots_own_containers_say_counts_inside() {
             .values()
             .find(|n| n.cgroup.path() == Path::new(namespace_root));
         let inner = inner.map(|n| n.cgroup.id());
-        seen.0.get_mut(scope).unwrap().marked = marked;
+        seen.0.get_mut(scope).unwrap().delegate_xattr = marked;
         if let Some(node) = inner.and_then(|id| seen.0.get_mut(id)) {
             node.namespace_root = true;
         }
-        seen.0.reclassify(scope, &mut Changes::default());
+        seen.0.apply_delegation(scope, &mut Changes::default());
         said(&seen)
     };
     let none = Config::default();
@@ -434,7 +445,7 @@ fn what_roots_own_containers_say_counts_inside() {
         later(&config("delegated = false"), true, "scope"),
         administrators
     );
-    // The scope is its runtime's, and the container lives in the child, which it cannot write: podman with crun.
+    // The scope is the runtime's, and the container lives in the child and cannot write it: podman with crun.
     let runtimes = ((10_000, WeightFrom::OnlyChild), [(10, 0), (30, 0), (0, 40)]);
     assert_eq!(later(&none, true, "scope/c"), runtimes);
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Disks that come and go.
+//! Disks that are added and removed.
 
 use std::ffi::OsString;
 use std::os::unix::fs::DirEntryExt;
@@ -7,49 +7,49 @@ use std::time::{Duration, Instant};
 
 use super::disk::{Disk, disks};
 
-/// The block devices are listed this often, which is cheap: a device that comes or goes changes the listing.
-const LIST: Duration = Duration::from_secs(1);
-/// Each is read this often, whatever the listing says: a medium is changed, a device gets its size, or becomes a part of
-/// another one, under the name that it has.
-const READ: Duration = Duration::from_secs(10);
+/// How often the block devices are listed. That is cheap, and shows devices that were added or removed.
+const LIST_PERIOD: Duration = Duration::from_secs(1);
+/// How often each device is read although the listing is the same: its medium may have changed, it may have got a size, or
+/// have become part of another device.
+const READ_PERIOD: Duration = Duration::from_secs(10);
 
-/// Which disks there are.
+/// Finds the disks.
 #[derive(Debug)]
 pub struct DiskDiscovery {
     sys: PathBuf,
-    /// Names and inode numbers in `/sys/block`. The kernel numbers them anew for each device.
+    /// Names and inode numbers in `/sys/block`. Each device gets a new inode number.
     listing: Vec<(OsString, u64)>,
-    listed: Option<Instant>,
-    read: Option<Instant>,
+    listed_at: Option<Instant>,
+    read_at: Option<Instant>,
 }
 
 impl DiskDiscovery {
-    /// Follows the disks below `sys` (`/sys`).
+    /// Finds disks below `sys` (`/sys`).
     #[must_use]
     pub const fn new(sys: PathBuf) -> Self {
         Self {
             sys,
             listing: Vec::new(),
-            listed: None,
-            read: None,
+            listed_at: None,
+            read_at: None,
         }
     }
 
-    /// Every disk that there is now. `None` if nothing has changed since the last call, or it is not yet time to look; with
-    /// `at_once` it is.
+    /// Every disk that is present. `None` if nothing has changed since the last call, or the listing is not due; with
+    /// `at_once` it is due.
     pub fn poll(&mut self, at_once: bool, now: Instant) -> Option<Vec<Disk>> {
         let due = |at: Option<Instant>, period| at.is_none_or(|at| now - at >= period);
-        if !at_once && !due(self.listed, LIST) {
+        if !at_once && !due(self.listed_at, LIST_PERIOD) {
             return None;
         }
-        self.listed = Some(now);
-        // Listed before read: what comes in between changes the next listing.
+        self.listed_at = Some(now);
+        // List first, then read: a device that is added in between changes the next listing.
         let listing = list(&self.sys.join("block"));
-        if !at_once && listing == self.listing && !due(self.read, READ) {
+        if !at_once && listing == self.listing && !due(self.read_at, READ_PERIOD) {
             return None;
         }
         self.listing = listing;
-        self.read = Some(now);
+        self.read_at = Some(now);
         Some(disks(&self.sys))
     }
 }
@@ -73,31 +73,31 @@ mod tests {
     }
 
     #[test]
-    fn disks_that_come_and_go_are_found_within_a_second() {
+    fn added_and_removed_disks_are_found_within_a_second() {
         let sys = Sys(tempfile::tempdir().unwrap());
-        let mut follower = DiskDiscovery::new(sys.0.path().to_owned());
+        let mut discovery = DiskDiscovery::new(sys.0.path().to_owned());
         let begin = Instant::now();
-        let mut look =
-            |millis, at_once| names(follower.poll(at_once, begin + Duration::from_millis(millis)));
+        let mut poll =
+            |millis, at_once| names(discovery.poll(at_once, begin + Duration::from_millis(millis)));
         let found = |names: &[&str]| Some(names.iter().map(ToString::to_string).collect());
-        assert_eq!(look(0, false), found(&[]));
+        assert_eq!(poll(0, false), found(&[]));
         sys.device("sda", "8:0");
-        assert_eq!(look(500, false), None, "not yet");
-        assert_eq!(look(1000, false), found(&["sda"]));
-        assert_eq!(look(2000, false), None, "nothing has changed");
+        assert_eq!(poll(500, false), None, "not yet");
+        assert_eq!(poll(1000, false), found(&["sda"]));
+        assert_eq!(poll(2000, false), None, "nothing has changed");
         sys.device("sdb", "8:16");
         sys.remove("sda", "8:0");
-        assert_eq!(look(2100, true), found(&["sdb"]), "at once");
-        // Another one by the same name: the kernel gives its link another inode number, this file system does so if the
-        // old one is still there.
+        assert_eq!(poll(2100, true), found(&["sdb"]), "at once");
+        // Another disk of the same name. The kernel gives its link another inode number; this file system does so while the
+        // old link exists.
         let block = sys.0.path().join("block");
         std::fs::rename(block.join("sdb"), sys.0.path().join("old")).unwrap();
         std::os::unix::fs::symlink(sys.0.path().join("devices/sdb"), block.join("sdb")).unwrap();
-        assert_eq!(look(3200, false), found(&["sdb"]));
-        assert_eq!(look(4200, false), None);
-        // What does not show in the listing.
+        assert_eq!(poll(3200, false), found(&["sdb"]));
+        assert_eq!(poll(4200, false), None);
+        // A change that the listing does not show.
         std::fs::write(sys.0.path().join("devices/sdb/size"), "0\n").unwrap();
-        assert_eq!(look(13_100, false), None);
-        assert_eq!(look(14_100, false), found(&[]));
+        assert_eq!(poll(13_100, false), None);
+        assert_eq!(poll(14_100, false), found(&[]));
     }
 }

@@ -1,16 +1,12 @@
-//! From any block device to the disks below it: partitions, device mapper, md, loop devices.
+//! The disks among which I/O is divided: block devices with no other device below them.
 //!
-//! The kernel charges a cgroup's I/O to every layer of a stack. Limits belong on the lowest one: there the
-//! traffic of all layers above meets. A file system of several layers (overlayfs) has no device of its own;
-//! its I/O arrives at the disks of its layers, so looking at disks covers it.
+//! The kernel charges a cgroup's I/O to every layer of a stack (partitions, device mapper, md, loop). Limits belong on the
+//! lowest one, where the traffic of all layers above meets. A file system of several layers (overlayfs) has no device of its
+//! own; its I/O arrives at the disks of its layers.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use justitia_kernel::io::DevId;
-
-/// Stacks deeper than this are loops of misconfiguration.
-const DEEPEST: usize = 16;
 
 /// A disk: a block device with nothing below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,42 +121,6 @@ fn disk(dir: &Path, name: &str) -> Result<Disk, NoDisk> {
     })
 }
 
-/// The disks on which I/O to `device` ends: its own, for a partition; those of its parts, for device mapper
-/// and md; that of the file behind it, for a loop device. Empty if there is no such device.
-#[must_use]
-pub fn disks_below(sys: &Path, device: DevId) -> Vec<DevId> {
-    let mut found = BTreeSet::new();
-    descend(sys, device, DEEPEST, &mut found);
-    found.into_iter().collect()
-}
-
-fn descend(sys: &Path, device: DevId, depth: usize, found: &mut BTreeSet<DevId>) {
-    let link = sys.join(format!("dev/block/{device}"));
-    let Ok(mut dir) = std::fs::canonicalize(link) else {
-        return;
-    };
-    if depth == 0 {
-        return;
-    }
-    if dir.join("partition").exists()
-        && let Some(whole) = dir.parent()
-    {
-        dir = whole.to_owned();
-    }
-    let mut below = slaves(&dir);
-    if let Some(file) = read(&dir.join("loop/backing_file")) {
-        below.extend(device_of_file(Path::new(&file)));
-    }
-    for next in &below {
-        descend(sys, *next, depth - 1, found);
-    }
-    if below.is_empty()
-        && let Some(id) = read(&dir.join("dev")).and_then(|text| text.parse().ok())
-    {
-        found.insert(id);
-    }
-}
-
 fn slaves(dir: &Path) -> Vec<DevId> {
     let Ok(entries) = std::fs::read_dir(dir.join("slaves")) else {
         return Vec::new();
@@ -168,15 +128,6 @@ fn slaves(dir: &Path) -> Vec<DevId> {
     entries
         .filter_map(|entry| read(&entry.ok()?.path().join("dev"))?.parse().ok())
         .collect()
-}
-
-/// The device that a file lies on.
-fn device_of_file(path: &Path) -> Option<DevId> {
-    let device = rustix::fs::stat(path).ok()?.st_dev;
-    Some(DevId {
-        major: rustix::fs::major(device),
-        minor: rustix::fs::minor(device),
-    })
 }
 
 fn read(path: &Path) -> Option<String> {
@@ -219,12 +170,8 @@ pub(crate) mod tests {
         }
     }
 
-    fn dev(text: &str) -> DevId {
-        text.parse().unwrap()
-    }
-
     #[test]
-    fn what_throttles_is_at_the_bottom() {
+    fn a_device_with_others_below_it_is_no_disk() {
         let sys = Sys(tempfile::tempdir().unwrap());
         sys.device("sda", "8:0");
         let part = sys.device("sda/sda1", "8:1");
@@ -235,12 +182,6 @@ pub(crate) mod tests {
         symlink(&crypt, raid.join("slaves/dm-0")).unwrap();
         symlink(sys.0.path().join("block/sdb"), raid.join("slaves/sdb")).unwrap();
 
-        let below = |text| disks_below(sys.0.path(), dev(text));
-        assert_eq!(below("8:0"), [dev("8:0")]);
-        assert_eq!(below("8:1"), [dev("8:0")]);
-        assert_eq!(below("253:0"), [dev("8:0")]);
-        assert_eq!(below("9:0"), [dev("8:0"), dev("8:16")]);
-        assert_eq!(below("11:0"), []);
         let names: Vec<String> = disks(sys.0.path()).into_iter().map(|d| d.name).collect();
         assert_eq!(names, ["sda", "sdb"]);
         let (_, crypt) = block_devices(sys.0.path()).remove(0);
@@ -272,7 +213,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_disk_is_told_from_another_one_of_its_number() {
+    fn a_disk_differs_from_another_one_of_its_number() {
         let sys = Sys(tempfile::tempdir().unwrap());
         let dir = sys.device("sda", "8:0");
         let identity = || disks(sys.0.path())[0].identity;

@@ -1,4 +1,4 @@
-//! A disk's own counters, as intervals (Documentation/admin-guide/iostats.rst).
+//! A disk's own counters (Documentation/admin-guide/iostats.rst), as intervals.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -8,7 +8,7 @@ use std::time::Instant;
 use justitia_share::credit::Interval;
 use justitia_share::num::to_f64;
 
-/// What `/sys/block/NAME/stat` says that we use.
+/// The fields of `/sys/block/NAME/stat` that are used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskStat {
     /// Requests completed, reads, writes, discards and flushes, those merged into others included.
@@ -22,7 +22,7 @@ pub struct DiskStat {
 }
 
 impl DiskStat {
-    /// Reads the file's text; `None` if it does not have its shape.
+    /// Parses the file; `None` if it has another format.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let fields: Vec<u64> = text
@@ -41,16 +41,15 @@ impl DiskStat {
     }
 }
 
-/// Bytes, whatever the disk's own are.
+/// Bytes of a sector in `stat`, whatever the disk's own sectors are.
 const SECTOR: f64 = 512.0;
-/// Longer than seventeen numbers are.
-const LONGEST: usize = 512;
+/// More than seventeen numbers take, bytes.
+const MAX_TEXT: usize = 512;
 
-/// One disk, from look to look.
+/// Samples one disk.
 #[derive(Debug)]
 pub struct DiskSampler {
-    /// Opened once: it speaks of this disk as long as that is there, and of no other that comes by the same name.
-    /// `None` once it cannot be read.
+    /// Opened once: it belongs to this disk, and never to another that gets the same name. `None` once it cannot be read.
     file: Option<File>,
     last: Option<(Instant, DiskStat)>,
     throughput: f64,
@@ -67,24 +66,24 @@ impl DiskSampler {
         }
     }
 
-    /// What it read and wrote between the last two looks, bytes per second.
+    /// What it read and wrote between the last two samples, bytes per second.
     #[must_use]
     pub const fn throughput(&self) -> f64 {
         self.throughput
     }
 
-    /// Whether the disk is there: whether its counters can be read now.
+    /// Whether the disk is present: whether its counters can be read now.
     pub fn is_present(&mut self) -> bool {
         self.read().is_some()
     }
 
-    /// Whether the last reading failed: the disk has gone.
+    /// Whether the last reading failed: the disk was removed.
     #[must_use]
     pub const fn is_gone(&self) -> bool {
         self.file.is_none()
     }
 
-    /// What it did since the last look; `None` at the first one, and once its counters could not be read.
+    /// What it did since the last sample; `None` for the first one, and once its counters could not be read.
     pub fn sample(&mut self, now: Instant) -> Option<Interval> {
         let stat = self.read()?;
         let (at, before) = self.last.replace((now, stat))?;
@@ -96,7 +95,7 @@ impl DiskSampler {
 
     fn read(&mut self) -> Option<DiskStat> {
         let file = self.file.take()?;
-        let mut text = [0; LONGEST];
+        let mut text = [0; MAX_TEXT];
         let length = file.read_at(&mut text, 0).ok()?;
         let stat = DiskStat::parse(std::str::from_utf8(text.get(..length)?).ok()?)?;
         self.file = Some(file);
@@ -139,30 +138,30 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_cannot_be_read_is_gone_whatever_comes_by_its_name() {
+    fn a_disk_that_cannot_be_read_is_gone_even_if_another_has_its_name() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("stat");
         assert!(DiskSampler::new(dir.path()).is_gone());
         std::fs::write(&path, TEXT).unwrap();
-        let mut meter = DiskSampler::new(dir.path());
+        let mut sampler = DiskSampler::new(dir.path());
         let begin = Instant::now();
-        let mut look = |seconds: f64| {
-            let interval = meter.sample(begin + std::time::Duration::from_secs_f64(seconds));
-            (interval, meter.throughput(), meter.is_gone())
+        let mut sample = |seconds: f64| {
+            let interval = sampler.sample(begin + std::time::Duration::from_secs_f64(seconds));
+            (interval, sampler.throughput(), sampler.is_gone())
         };
-        assert_eq!(look(0.0), (None, 0.0, false), "the first look");
+        assert_eq!(sample(0.0), (None, 0.0, false), "the first sample");
         let later = TEXT.replace("5000", "5100").replace("3200", "3210");
         std::fs::write(&path, later).unwrap();
-        let (interval, moved, failed) = look(0.25);
+        let (interval, moved, failed) = sample(0.25);
         assert!((interval.unwrap().busy - 0.4).abs() < 1e-9);
         assert!((moved - 10.0 * SECTOR / 0.25).abs() < 1e-9, "{moved}");
         assert!(!failed);
-        // As the kernel has it for a disk that is removed, and another one under the same name.
+        // As the kernel does for a disk that is removed; then another one gets its name.
         std::fs::write(&path, "").unwrap();
         std::fs::rename(&path, dir.path().join("old")).unwrap();
         std::fs::write(&path, TEXT.replace("5000", "5200")).unwrap();
-        assert_eq!((look(0.5).0, meter.is_gone()), (None, true));
-        assert!(!meter.is_present());
+        assert_eq!((sample(0.5).0, sampler.is_gone()), (None, true));
+        assert!(!sampler.is_present());
     }
 
     #[test]

@@ -1,16 +1,19 @@
-//! Block devices: which disks there are that really throttle, and what they do.
+//! Block devices: which disks there are, what they do, and what tenants do to them.
 
 mod active_set;
 mod discovery;
 mod disk;
 mod disk_sampler;
+mod source;
 mod tenant_io;
+mod tenant_sampler;
 
-pub use active_set::{ActiveSet, AppIoSource};
+pub use active_set::ActiveSet;
 pub use discovery::DiskDiscovery;
-pub use disk::{Disk, DiskIdentity, NoDisk, block_devices, disks, disks_below};
+pub use disk::{Disk, DiskIdentity, NoDisk, block_devices, disks};
 pub use disk_sampler::{DiskSampler, DiskStat};
-pub use tenant_io::{AppBytes, TenantIo};
+pub use source::{AppBytes, AppIoSource, DiskActivity};
+pub use tenant_io::TenantIo;
 
 #[cfg(test)]
 pub mod tests {

@@ -1,0 +1,176 @@
+//! One cgroup of the tree, and whose settings count for it.
+
+use std::time::{Duration, Instant};
+
+use justitia_kernel::Result;
+use justitia_kernel::cgroup::{Cgroup, CgroupId, Ownership};
+use justitia_kernel::knob::Knob;
+use justitia_share::Weight;
+
+use crate::config::Override;
+use crate::monitor::memory_sampler::MemorySampler;
+
+/// A managed cgroup.
+#[derive(Debug)]
+pub struct Node {
+    /// The cgroup.
+    pub cgroup: Cgroup,
+    /// Its parent; `None` right below the root.
+    pub parent: Option<CgroupId>,
+    /// Its managed children.
+    pub children: Vec<CgroupId>,
+    /// Its excluded children. Their pages are unmanaged, although the kernel charges them to this cgroup as well.
+    pub excluded: Vec<Cgroup>,
+    /// File pages of the excluded children, bytes.
+    pub excluded_file: u64,
+    /// Whether a child was left out for lack of file descriptors.
+    pub(super) has_untracked_child: bool,
+    /// What the configuration says about it.
+    pub(super) overrides: Override,
+    /// Whether it lies in a delegated subtree: its parent is delegated, so others than the administrator may have made
+    /// it. Their settings divide what the parent gets; they do not raise it.
+    pub in_delegation: bool,
+    /// Whether the owner of a file tells who wrote it. False below a cgroup that is delegated to a process of root: that
+    /// process and the administrator have the same uid.
+    pub(super) owner_is_author: bool,
+    /// Whether it has the extended attribute by which systemd marks a delegated cgroup.
+    pub(super) delegate_xattr: bool,
+    /// Whether it is the root of a container's cgroup namespace.
+    pub(super) namespace_root: bool,
+    /// When the two above are read again.
+    pub(super) next_check: DelegationCheck,
+    /// Its own weight and who set it; `None` if nobody did.
+    pub(super) weight: Option<(Weight, Ownership)>,
+    /// Whether it has the I/O controller: its I/O is accounted, and can be limited.
+    pub io: bool,
+    /// Whether any process lives in it or below.
+    pub populated: bool,
+    /// Its `memory.low` as its operator set it, bytes; 0 if nobody did.
+    pub operator_low: u64,
+    /// Who set that.
+    pub(super) low_author: Ownership,
+    /// Its memory counters.
+    pub memory: MemorySampler,
+}
+
+/// When a cgroup is checked for a delegation.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DelegationCheck {
+    pub(super) due: Instant,
+    /// How long after that the next check is due; it doubles each time.
+    pub(super) interval: Duration,
+}
+
+impl DelegationCheck {
+    /// A new cgroup, or one that processes enter, is checked again after this time.
+    const FIRST: Duration = Duration::from_millis(250);
+    /// Checks end with the first interval above this.
+    const LAST: Duration = Duration::from_secs(64);
+
+    /// The first of a series, due now.
+    pub(super) const fn start(now: Instant) -> Self {
+        Self {
+            due: now,
+            interval: Self::FIRST,
+        }
+    }
+
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        now >= self.due && self.interval <= Self::LAST
+    }
+
+    pub(super) fn next(self, now: Instant) -> Self {
+        Self {
+            due: now + self.interval,
+            interval: self.interval * 2,
+        }
+    }
+}
+
+impl Node {
+    /// Whether it has children that are no tenants. Reclaim from this cgroup would take from those, too.
+    #[must_use]
+    pub fn has_unmanaged_children(&self) -> bool {
+        self.has_untracked_child || !self.excluded.is_empty()
+    }
+
+    /// Reads its memory counters, and those of its excluded children.
+    ///
+    /// # Errors
+    /// As every reader of a cgroup; that the cgroup is gone is one.
+    pub fn sample(&mut self, now: Instant) -> Result<()> {
+        self.memory.sample(&self.cgroup, now)?;
+        let mut file = 0;
+        self.excluded.retain(|child| match child.memory_stat() {
+            Ok(stat) => {
+                file += stat.file_lru();
+                true
+            }
+            Err(error) => !error.is_gone(),
+        });
+        self.excluded_file = file;
+        Ok(())
+    }
+
+    /// Whether a setting in one of its files counts, by who wrote it. A delegatee's counts in a delegated subtree.
+    /// Elsewhere the administrator has given away a file that divides the host's resources, and it is ignored.
+    pub(super) fn honors(&self, author: Ownership) -> bool {
+        author == Ownership::Admin || self.in_delegation
+    }
+
+    /// The file pages that it keeps before anything is divided by weight, and those that a delegatee requests for it
+    /// among its siblings, bytes. `other` is its memory that is not file pages; `memory.low` covers that as well.
+    #[must_use]
+    pub fn floors(&self, other: u64) -> (u64, u64) {
+        let low = self.operator_low.saturating_sub(other);
+        let configured = self.overrides.min_cache.unwrap_or(0);
+        // In a delegated subtree the delegatee chooses the names, and so how many cgroups a rule of the configuration
+        // matches: there the rule is a request, too.
+        match (self.in_delegation, self.low_author) {
+            (false, Ownership::Admin) => (configured.max(low), 0),
+            (false, Ownership::Delegatee) => (configured, 0),
+            (true, Ownership::Admin) => (low, configured),
+            (true, Ownership::Delegatee) => (0, configured.max(low)),
+        }
+    }
+
+    /// Takes over what its operator wrote to `memory.low`.
+    pub fn set_operator_low(&mut self, low: u64) {
+        self.operator_low = low;
+        self.low_author = self.author_of(Knob::MemoryLow.file());
+    }
+
+    /// Who wrote one of its files. Where that cannot be known, the delegatee: it has less power.
+    pub(super) fn author_of(&self, file: &str) -> Ownership {
+        if !self.owner_is_author {
+            return Ownership::Delegatee;
+        }
+        self.cgroup
+            .file_ownership(file)
+            .unwrap_or(Ownership::Delegatee)
+    }
+
+    /// Whether its children are made by a process of root that is not the administrator, such as a container's init.
+    fn is_delegated_to_root_process(&self) -> bool {
+        let seen = self.delegate_xattr || self.namespace_root;
+        self.overrides.delegated.unwrap_or(seen)
+    }
+
+    /// Whether others than the administrator may make cgroups below it.
+    pub(super) fn is_delegated(&self) -> bool {
+        self.in_delegation
+            || self.is_delegated_to_root_process()
+            || !matches!(self.cgroup.ownership(), Ok(Ownership::Admin))
+    }
+
+    /// [`Node::owner_is_author`] for a child. `namespace_root`: whether the child is the root of a cgroup namespace.
+    ///
+    /// Where this cgroup is delegated to a container runtime and the container lives in the child, the kernel
+    /// (`nsdelegate`) lets only processes outside the namespace write the child's files. So the runtime wrote them, on
+    /// behalf of the administrator.
+    pub(super) fn child_owner_is_author(&self, namespace_root: bool) -> bool {
+        let runtime =
+            namespace_root && !self.namespace_root && self.overrides.delegated != Some(true);
+        self.owner_is_author && (!self.is_delegated_to_root_process() || runtime)
+    }
+}

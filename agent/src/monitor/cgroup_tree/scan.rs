@@ -1,0 +1,250 @@
+//! Adding cgroups to the tree and removing them.
+
+use std::time::Instant;
+
+use justitia_kernel::Result;
+use justitia_kernel::cgroup::{Cgroup, CgroupId, Ownership};
+use justitia_kernel::knob::Knob;
+use justitia_kernel::memory::Limit;
+use justitia_kernel::watch::is_exhausted;
+
+use super::node::{DelegationCheck, Node};
+use super::quota::{Admission, MAX_DEPTH};
+use super::tree::{CgroupTree, Changes};
+use crate::config::Config;
+use crate::monitor::memory_sampler::MemorySampler;
+
+impl CgroupTree {
+    /// Compares the whole tree with the kernel's.
+    pub fn rescan(&mut self, config: &Config, now: Instant, changes: &mut Changes) {
+        let gone: Vec<CgroupId> = self
+            .nodes
+            .values()
+            .filter(|n| !n.cgroup.is_alive())
+            .map(|n| n.cgroup.id())
+            .collect();
+        for id in gone {
+            self.remove(id, changes);
+        }
+        self.events_lost = false;
+        let known = self.breadth_first();
+        self.scan(self.root.id(), config, now, changes);
+        for id in known {
+            self.scan(id, config, now, changes);
+            self.read_populated(id);
+            changes.weights_changed |= self.read_weight(id);
+            // Perhaps it was; the reader compares.
+            changes.knobs_written.push((id, Knob::MemoryLow));
+        }
+    }
+
+    /// Adds the children of `id` that are not known yet, and their descendants.
+    pub(super) fn scan(
+        &mut self,
+        id: CgroupId,
+        config: &Config,
+        now: Instant,
+        changes: &mut Changes,
+    ) {
+        let Some(cgroup) = self.cgroup(id) else {
+            return;
+        };
+        // Watch first, then list: a child that is made in between is seen by both.
+        if let Some(watcher) = &mut self.watcher
+            && let Err(error) = watcher.add(&cgroup)
+        {
+            if error.is_gone() {
+                // No event will tell, as it is not watched.
+                return self.remove(id, changes);
+            }
+            if is_exhausted(&error) {
+                self.events_incomplete
+                    .get_or_insert_with(|| error.to_string());
+            }
+        }
+        let too_deep = cgroup.path().components().count() >= MAX_DEPTH;
+        if too_deep || self.is_collapsed(id) {
+            return;
+        }
+        let Ok(children) = cgroup.child_entries() else {
+            return;
+        };
+        for child in children {
+            if self.is_collapsed(id) {
+                return;
+            }
+            if !self.nodes.contains_key(&child.id)
+                && let Ok(child) = cgroup.child(&child.name)
+            {
+                self.add(child, self.node_id(id), config, now, changes);
+            }
+        }
+    }
+
+    /// Adds a cgroup and its descendants, if it has the memory controller and is not excluded.
+    pub(super) fn add(
+        &mut self,
+        cgroup: Cgroup,
+        parent: Option<CgroupId>,
+        config: &Config,
+        now: Instant,
+        changes: &mut Changes,
+    ) {
+        let id = cgroup.id();
+        let controllers = cgroup.controllers().unwrap_or_default();
+        if self.nodes.contains_key(&id) || !controllers.has("memory") {
+            return;
+        }
+        let in_delegation = match parent {
+            None => !matches!(self.root.ownership(), Ok(Ownership::Admin)),
+            Some(parent) if self.nodes.contains_key(&parent) => self.is_delegated(parent),
+            Some(_) => return, // it was removed meanwhile
+        };
+        let overrides = config.overrides(cgroup.path(), in_delegation);
+        if overrides.exclude == Some(true) {
+            return self.exclude(cgroup, parent);
+        }
+        if !self.is_admitted(&cgroup, parent, in_delegation, changes) {
+            return;
+        }
+        let owner_is_author = parent
+            .and_then(|parent| self.nodes.get(&parent))
+            .is_none_or(|parent| parent.child_owner_is_author(false));
+        let delegate_xattr = !in_delegation && cgroup.has_delegate_xattr();
+        let node = Node {
+            cgroup,
+            parent,
+            children: Vec::new(),
+            excluded: Vec::new(),
+            excluded_file: 0,
+            has_untracked_child: false,
+            overrides,
+            in_delegation,
+            owner_is_author,
+            delegate_xattr,
+            namespace_root: false,
+            next_check: DelegationCheck::start(now),
+            weight: None,
+            io: controllers.has("io"),
+            populated: true,
+            operator_low: 0,
+            low_author: Ownership::Delegatee,
+            memory: MemorySampler::new(now),
+        };
+        match parent.and_then(|parent| self.nodes.get_mut(&parent)) {
+            Some(parent) => parent.children.push(id),
+            None => self.top_level.push(id),
+        }
+        self.nodes.insert(id, node);
+        changes.added.push(id);
+        self.scan(id, config, now, changes);
+        // The scan has begun to watch it; only now are its files read. A cgroup's knobs are usually written right after it
+        // was made, and no event would tell of a write between a reading and the watch.
+        self.read_populated(id);
+        self.read_weight(id);
+        self.read_low(id);
+        self.check_delegation(id, now, changes);
+    }
+
+    /// Whether one more cgroup can be tracked on its own. If not, marks or collapses the ancestor that its pages count
+    /// for.
+    fn is_admitted(
+        &mut self,
+        cgroup: &Cgroup,
+        parent: Option<CgroupId>,
+        in_delegation: bool,
+        changes: &mut Changes,
+    ) -> bool {
+        let root = parent
+            .filter(|_| in_delegation)
+            .and_then(|parent| self.delegation_root(parent));
+        if self.quota.is_path_too_long(parent, cgroup.path()) {
+            if let Some(parent) = parent {
+                self.collapse(parent, changes);
+            }
+            return false;
+        }
+        match self.quota.admit(root, self.nodes.len()) {
+            Admission::Granted => true,
+            Admission::Denied => {
+                let parent = parent.filter(|_| root.is_none());
+                if let Some(parent) = parent.and_then(|parent| self.nodes.get_mut(&parent)) {
+                    parent.has_untracked_child = true;
+                }
+                false
+            }
+            Admission::Collapse(top) => {
+                tracing::warn!(
+                    tenant = self.path(top),
+                    "too many cgroups below this delegated cgroup: it is one tenant from now on"
+                );
+                self.collapse(top, changes);
+                false
+            }
+        }
+    }
+
+    /// Notes an excluded cgroup in its parent, to subtract what the kernel charges to the parent for it.
+    fn exclude(&mut self, cgroup: Cgroup, parent: Option<CgroupId>) {
+        if let Some(parent) = parent.and_then(|parent| self.nodes.get_mut(&parent))
+            && parent.excluded.iter().all(|c| c.id() != cgroup.id())
+        {
+            parent.excluded.push(cgroup);
+        }
+    }
+
+    /// Removes a cgroup and its descendants.
+    pub fn remove(&mut self, id: CgroupId, changes: &mut Changes) {
+        let Some(node) = self.nodes.get(&id) else {
+            return;
+        };
+        for child in node.children.clone() {
+            self.remove(child, changes);
+        }
+        let root = self.delegation_root(id).filter(|root| *root != id);
+        let Some(node) = self.nodes.remove(&id) else {
+            return;
+        };
+        self.quota.release(root);
+        self.quota.forget(id);
+        self.top_level_changed |= node.parent.is_none();
+        let siblings = match node.parent {
+            None => Some(&mut self.top_level),
+            Some(parent) => self.nodes.get_mut(&parent).map(|p| &mut p.children),
+        };
+        if let Some(siblings) = siblings {
+            siblings.retain(|sibling| *sibling != id);
+        }
+        if let Some(watcher) = &mut self.watcher {
+            watcher.remove(id);
+        }
+        changes.removed.push(id);
+    }
+
+    pub(super) fn read_populated(&mut self, id: CgroupId) {
+        if let Some(node) = self.nodes.get_mut(&id)
+            && let Ok(events) = node.cgroup.events()
+        {
+            node.populated = events.populated;
+        }
+    }
+
+    fn read_low(&mut self, id: CgroupId) {
+        if let Some(node) = self.nodes.get_mut(&id)
+            && let Ok(low) = low_of(&node.cgroup)
+        {
+            node.set_operator_low(low);
+        }
+    }
+}
+
+/// A cgroup's `memory.low` in bytes; `u64::MAX` for `max`.
+///
+/// # Errors
+/// As every reader of a cgroup.
+pub fn low_of(cgroup: &Cgroup) -> Result<u64> {
+    cgroup.memory_low().map(|limit| match limit {
+        Limit::Bytes(bytes) => bytes,
+        Limit::Max => u64::MAX,
+    })
+}

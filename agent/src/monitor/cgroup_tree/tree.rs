@@ -1,0 +1,206 @@
+//! The tree's state, and walks over it.
+
+use std::collections::HashMap;
+
+use justitia_api::escape;
+use justitia_kernel::cgroup::{Cgroup, CgroupFs, CgroupId};
+use justitia_kernel::knob::Knob;
+use justitia_kernel::watch::TreeWatcher;
+
+use super::node::Node;
+use super::quota::CgroupQuota;
+use super::rate_limit::RateLimiter;
+
+/// What changed in the tree.
+#[derive(Debug, Default)]
+pub struct Changes {
+    /// Cgroups that are managed from now on.
+    pub added: Vec<CgroupId>,
+    /// Cgroups that are managed no more: removed from the kernel, or merged into a collapsed ancestor.
+    pub removed: Vec<CgroupId>,
+    /// Knobs that were written, by this agent or by others.
+    pub knobs_written: Vec<(CgroupId, Knob)>,
+    /// Whether any weight changed.
+    pub weights_changed: bool,
+}
+
+/// The managed cgroups.
+#[derive(Debug)]
+pub struct CgroupTree {
+    pub(super) root: Cgroup,
+    pub(super) nodes: HashMap<CgroupId, Node>,
+    /// The managed cgroups right below the root.
+    pub(super) top_level: Vec<CgroupId>,
+    pub(super) watcher: Option<TreeWatcher>,
+    /// Whether cgroup2 is mounted with `nsdelegate`: only processes outside a cgroup namespace may write the files of its
+    /// root.
+    pub(super) nsdelegate: bool,
+    /// Whether any disk has the BFQ scheduler: then `io.bfq.weight` is the weight that is in effect.
+    pub(super) bfq: bool,
+    /// Why events do not report every change, if so.
+    pub(super) events_incomplete: Option<String>,
+    /// Whether events were lost since the last rescan.
+    pub(super) events_lost: bool,
+    /// Whether a cgroup right below the root was added or removed since [`CgroupTree::take_top_level_changed`].
+    pub(super) top_level_changed: bool,
+    pub(super) quota: CgroupQuota,
+    pub(super) limiter: RateLimiter,
+}
+
+impl CgroupTree {
+    /// An empty tree of `fs`; [`CgroupTree::rescan`] fills it. `bfq`: whether any disk has the BFQ scheduler.
+    #[must_use]
+    pub fn new(fs: &CgroupFs, bfq: bool) -> Self {
+        let (watcher, events_incomplete) = match TreeWatcher::new() {
+            Ok(watcher) => (Some(watcher), None),
+            Err(error) => (None, Some(error.to_string())),
+        };
+        Self {
+            root: fs.root().clone(),
+            nodes: HashMap::new(),
+            top_level: Vec::new(),
+            watcher,
+            nsdelegate: fs.nsdelegate(),
+            bfq,
+            events_incomplete,
+            events_lost: false,
+            top_level_changed: false,
+            quota: CgroupQuota::new(),
+            limiter: RateLimiter::new(),
+        }
+    }
+
+    /// The root cgroup, which is no tenant.
+    #[must_use]
+    pub fn root(&self) -> CgroupId {
+        self.root.id()
+    }
+
+    /// A managed cgroup.
+    #[must_use]
+    pub fn get(&self, id: CgroupId) -> Option<&Node> {
+        self.nodes.get(&id)
+    }
+
+    /// [`CgroupTree::get`], to be changed.
+    pub fn get_mut(&mut self, id: CgroupId) -> Option<&mut Node> {
+        self.nodes.get_mut(&id)
+    }
+
+    /// The number of managed cgroups.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Whether no cgroup is managed.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// Why events do not report every change, if so. Then the tree has to be rescanned periodically.
+    #[must_use]
+    pub fn events_incomplete(&self) -> Option<&str> {
+        self.events_incomplete.as_deref()
+    }
+
+    /// Whether events were lost. Then the tree has to be rescanned once.
+    #[must_use]
+    pub const fn events_lost(&self) -> bool {
+        self.events_lost
+    }
+
+    /// The managed cgroups right below the root.
+    #[must_use]
+    pub fn top_level(&self) -> &[CgroupId] {
+        &self.top_level
+    }
+
+    /// Bytes that the cgroups right below the root have paged in, as of their last samples: see
+    /// [`paged_in`](crate::monitor::memory_sampler::paged_in).
+    #[must_use]
+    pub fn paged_in(&self) -> u64 {
+        let nodes = self.top_level.iter().filter_map(|id| self.nodes.get(id));
+        nodes.map(|node| node.memory.paged_in).sum()
+    }
+
+    /// Whether a cgroup right below the root was added or removed since the last call. The pages of a removed one are
+    /// unmanaged from then on.
+    pub fn take_top_level_changed(&mut self) -> bool {
+        std::mem::take(&mut self.top_level_changed)
+    }
+
+    /// Which cgroups are not tracked on their own, and why.
+    #[must_use]
+    pub fn limitations(&self) -> Vec<String> {
+        self.quota.limitations(|id| self.path(id))
+    }
+
+    /// The watcher, to wait for its events.
+    #[must_use]
+    pub const fn watcher(&self) -> Option<&TreeWatcher> {
+        self.watcher.as_ref()
+    }
+
+    /// Every managed cgroup, level by level: parents first.
+    #[must_use]
+    pub fn breadth_first(&self) -> Vec<CgroupId> {
+        let mut order = self.top_level.clone();
+        let mut next = 0;
+        while let Some(id) = order.get(next) {
+            if let Some(node) = self.nodes.get(id) {
+                order.extend(&node.children);
+            }
+            next += 1;
+        }
+        order
+    }
+
+    /// A cgroup and all its descendants.
+    pub fn subtree(&self, id: CgroupId) -> impl Iterator<Item = CgroupId> {
+        let mut next = vec![id];
+        std::iter::from_fn(move || {
+            let id = next.pop()?;
+            if let Some(node) = self.nodes.get(&id) {
+                next.extend(&node.children);
+            }
+            Some(id)
+        })
+    }
+
+    /// Whether disks are divided among cgroups of which this is one. Its I/O is accounted, and the administrator divides
+    /// it no further. The subtree of a delegated cgroup is its owner's to divide: the owner could overwrite limits in
+    /// there, or move its processes to another cgroup.
+    #[must_use]
+    pub fn is_io_domain(&self, node: &Node) -> bool {
+        let delegatees = |node: &Node| node.in_delegation && node.parent.is_some();
+        let divides = |child: &CgroupId| {
+            let child = self.nodes.get(child);
+            child.is_some_and(|child| child.io && !delegatees(child))
+        };
+        node.io && !delegatees(node) && !node.children.iter().any(divides)
+    }
+
+    /// The cgroups among which disks are divided ([`CgroupTree::is_io_domain`]), in no order.
+    pub fn io_domains(&self) -> impl Iterator<Item = &Node> {
+        self.nodes.values().filter(|node| self.is_io_domain(node))
+    }
+
+    pub(super) fn path(&self, id: CgroupId) -> String {
+        let node = self.nodes.get(&id);
+        node.map_or_else(String::new, |n| escape::encode(n.cgroup.path().as_os_str()))
+    }
+
+    /// `None` for the root, which has no node.
+    pub(super) fn node_id(&self, id: CgroupId) -> Option<CgroupId> {
+        (id != self.root.id()).then_some(id)
+    }
+
+    pub(super) fn cgroup(&self, id: CgroupId) -> Option<Cgroup> {
+        match self.node_id(id) {
+            None => Some(self.root.clone()),
+            Some(id) => self.nodes.get(&id).map(|n| n.cgroup.clone()),
+        }
+    }
+}

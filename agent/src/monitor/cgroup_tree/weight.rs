@@ -1,0 +1,66 @@
+//! The weight of a cgroup, and where it comes from.
+
+use justitia_api::WeightFrom;
+use justitia_kernel::Result;
+use justitia_kernel::cgroup::{CgroupId, Ownership};
+use justitia_kernel::io::IoWeight;
+use justitia_kernel::knob::Knob;
+use justitia_share::Weight;
+
+use super::node::Node;
+use super::tree::CgroupTree;
+
+impl CgroupTree {
+    /// The weight in effect, and where it comes from: the configuration; the cgroup's own file; or, where neither sets
+    /// it, the file of its only child. podman with crun sets the weight on the cgroup `container` inside the scope, where
+    /// it has no sibling.
+    ///
+    /// An only child's weight does not count if it was set by somebody who may not set the parent's: a delegatee with a
+    /// single cgroup would choose the weight of everything it has.
+    #[must_use]
+    pub fn weight(&self, node: &Node) -> (Weight, WeightFrom) {
+        if let Some(weight) = node.overrides.weight {
+            return (weight, WeightFrom::Configuration);
+        }
+        if let Some((weight, _)) = node.weight {
+            return (weight, WeightFrom::Cgroup);
+        }
+        let only_child = match node.children.as_slice() {
+            [only] => self.nodes.get(only).and_then(|child| child.weight),
+            _ => None,
+        };
+        match only_child {
+            Some((weight, author)) if node.honors(author) => (weight, WeightFrom::OnlyChild),
+            _ => (Weight::default(), WeightFrom::Nobody),
+        }
+    }
+
+    /// Reads a weight again; returns whether it changed.
+    pub(super) fn read_weight(&mut self, id: CgroupId) -> bool {
+        let bfq = self.bfq;
+        let Some(node) = self.nodes.get_mut(&id) else {
+            return false;
+        };
+        let before = node.weight;
+        node.weight = weight_set(node, bfq).filter(|(_, author)| node.honors(*author));
+        node.weight != before
+    }
+}
+
+/// The weight that was set, and by whom. `io.bfq.weight` is looked at first where BFQ schedules a disk, else `io.weight`.
+/// The other file counts where only that was set: runc writes `io.bfq.weight` alone wherever BFQ is loaded, whether or not
+/// it schedules a disk.
+fn weight_set(node: &Node, bfq: bool) -> Option<(Weight, Ownership)> {
+    let cgroup = &node.cgroup;
+    let set = |found: Result<Option<IoWeight>>, knob: Knob| {
+        let weight = found.ok().flatten()?.default;
+        (weight != Weight::default()).then(|| (weight, node.author_of(knob.file())))
+    };
+    let io = || set(cgroup.io_weight(), Knob::IoWeight);
+    let io_bfq = || set(cgroup.io_bfq_weight(), Knob::IoBfqWeight);
+    if bfq {
+        io_bfq().or_else(io)
+    } else {
+        io().or_else(io_bfq)
+    }
+}

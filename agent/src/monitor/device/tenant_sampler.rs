@@ -1,0 +1,355 @@
+//! Samples the I/O of tenants.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use justitia_kernel::Result;
+use justitia_kernel::cgroup::{Cgroup, CgroupId, StatFdCache};
+use justitia_kernel::io::{DevId, IoStat};
+use justitia_share::credit::{BUFFERED, Flow};
+use justitia_share::num::to_f64;
+
+use super::source::AppBytes;
+use super::tenant_io::{DIRTY, TenantIo};
+
+/// `memory.stat` costs most to read. A tenant with less than [`BUFFERED`] dirty, whose applications have moved less than
+/// that beside the disk, has it read this often.
+const MEMORY_PERIOD: Duration = Duration::from_secs(1);
+
+/// Without PSI it is unknown whether a tenant with dirty pages that transfers nothing waits. This is too little to count as
+/// waiting, and too much to count as inactive.
+const STALL_UNKNOWN: f64 = 0.05;
+/// The files of at most this many tenants stay open between samples.
+const MAX_OPEN: usize = 64;
+
+/// Samples tenants. Each [`TenantIo`] covers the time between two samples.
+#[derive(Debug, Default)]
+pub struct TenantIoSampler {
+    last: HashMap<CgroupId, IoSample>,
+    files: HashMap<CgroupId, StatFdCache>,
+}
+
+/// A tenant's counters at one moment.
+#[derive(Debug)]
+struct IoSample {
+    at: Instant,
+    io: Vec<(DevId, IoStat)>,
+    /// Time that tasks have waited for I/O (PSI `some`), microseconds; `None` without PSI.
+    stalled: Option<u64>,
+    application: Option<AppBytes>,
+    memory: MemorySample,
+}
+
+/// What `memory.stat`, `memory.current` and `memory.pressure` said at one moment.
+#[derive(Clone, Copy, Debug)]
+struct MemorySample {
+    at: Instant,
+    dirty: u64,
+    writeback: u64,
+    file: u64,
+    other: u64,
+    /// Time that tasks have waited for memory (PSI `some`), microseconds; `None` without PSI.
+    stalled: Option<u64>,
+}
+
+impl TenantIoSampler {
+    /// Samples a tenant. `application` is what its applications have read and written so far, where known. `None` for the
+    /// first sample.
+    ///
+    /// # Errors
+    /// If the cgroup's counters cannot be read; it is forgotten then.
+    pub fn sample(
+        &mut self,
+        cgroup: &Cgroup,
+        application: Option<AppBytes>,
+        now: Instant,
+    ) -> Result<Option<TenantIo>> {
+        let id = cgroup.id();
+        let before = self.last.remove(&id);
+        let files = match self.files.remove(&id) {
+            Some(files) => files,
+            None => StatFdCache::open(cgroup)?,
+        };
+        let here = IoSample::read(&files, before.as_ref(), application, now)?;
+        if self.files.len() < MAX_OPEN {
+            self.files.insert(id, files);
+        }
+        let interval = before.and_then(|before| between(&before, &here));
+        self.last.insert(id, here);
+        Ok(interval)
+    }
+
+    /// Forgets a cgroup; returns its last `io.stat`.
+    pub fn remove(&mut self, id: CgroupId) -> Option<Vec<(DevId, IoStat)>> {
+        self.files.remove(&id);
+        self.last.remove(&id).map(|last| last.io)
+    }
+}
+
+impl IoSample {
+    fn read(
+        files: &StatFdCache,
+        before: Option<&Self>,
+        application: Option<AppBytes>,
+        at: Instant,
+    ) -> Result<Self> {
+        let io = files.io_stat()?;
+        let memory = match before.filter(|before| before.memory_holds(&io, application, at)) {
+            Some(before) => before.memory,
+            None => MemorySample::read(files, at)?,
+        };
+        // Pressure that cannot be read counts as a kernel without PSI.
+        let stalled = files.io_pressure().ok().flatten();
+        Ok(Self {
+            at,
+            io,
+            stalled: stalled.map(|psi| psi.some.total),
+            application,
+            memory,
+        })
+    }
+
+    /// Whether the memory counters still hold, given the later `io` and `application`.
+    fn memory_holds(
+        &self,
+        io: &[(DevId, IoStat)],
+        application: Option<AppBytes>,
+        at: Instant,
+    ) -> bool {
+        let (Some(then), Some(now)) = (self.application, application) else {
+            return false;
+        };
+        let transferred = |io: &[(DevId, IoStat)]| -> u64 {
+            io.iter().map(|(_, stat)| stat.rbytes + stat.wbytes).sum()
+        };
+        let transferred = transferred(io).saturating_sub(transferred(&self.io));
+        let cached = now
+            .bytes
+            .saturating_sub(then.bytes)
+            .saturating_sub(transferred);
+        self.memory.dirty < BUFFERED && cached < BUFFERED && at - self.memory.at < MEMORY_PERIOD
+    }
+}
+
+impl MemorySample {
+    fn read(files: &StatFdCache, at: Instant) -> Result<Self> {
+        let memory = files.memory_stat()?;
+        let file = memory.file_lru();
+        let all = files.current().ok().flatten().unwrap_or(0);
+        let stalled = files.memory_pressure().ok().flatten();
+        Ok(Self {
+            at,
+            dirty: memory.file_dirty + memory.file_writeback,
+            writeback: memory.file_writeback,
+            file,
+            other: all.saturating_sub(file),
+            stalled: stalled.map(|psi| psi.some.total),
+        })
+    }
+
+    /// The fraction of the time since `before` in which tasks waited for memory; 0 if this is the same sample.
+    fn stalled_since(&self, before: &Self) -> f64 {
+        let seconds = (self.at - before.at).as_secs_f64();
+        if seconds <= 0.0 {
+            return 0.0;
+        }
+        let stalled = before.stalled.zip(self.stalled);
+        stalled.map_or(0.0, |(then, now)| {
+            to_f64(now.saturating_sub(then)) / 1e6 / seconds
+        })
+    }
+}
+
+fn between(before: &IoSample, here: &IoSample) -> Option<TenantIo> {
+    let seconds = (here.at - before.at).as_secs_f64();
+    if seconds <= 0.0 {
+        return None;
+    }
+    let rate = |now: u64, then: u64| to_f64(now.saturating_sub(then)) / seconds;
+    let flows: Vec<(DevId, Flow)> = here
+        .io
+        .iter()
+        .map(|(device, now)| {
+            let then = before.io.iter().find(|(id, _)| id == device);
+            let then = then.map_or(IoStat::default(), |(_, stat)| *stat);
+            let flow = Flow {
+                rbytes: rate(now.rbytes, then.rbytes),
+                wbytes: rate(now.wbytes, then.wbytes),
+                rios: rate(now.rios, then.rios),
+                wios: rate(now.wios, then.wios),
+            };
+            (*device, flow)
+        })
+        .collect();
+    let moved: f64 = flows.iter().map(|(_, flow)| flow.bytes()).sum();
+    let stalled = match (before.stalled, here.stalled) {
+        (Some(then), Some(now)) => (rate(now, then) / 1e6)
+            .max(here.memory.stalled_since(&before.memory))
+            .min(1.0),
+        _ if moved > 0.0 => 1.0,
+        _ if here.memory.dirty >= DIRTY => STALL_UNKNOWN,
+        _ => 0.0,
+    };
+    let counted = before.application.zip(here.application);
+    let application = match counted {
+        Some((then, now)) => rate(now.bytes, then.bytes),
+        None => moved + (to_f64(here.memory.dirty) - to_f64(before.memory.dirty)) / seconds,
+    };
+    Some(TenantIo {
+        flows,
+        stalled,
+        application,
+        written: counted.map(|(then, now)| rate(now.written, then.written)),
+        dirty: here.memory.dirty,
+        writeback: here.memory.writeback,
+        file: here.memory.file,
+        other: here.memory.other,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use justitia_kernel::cgroup::CgroupFs;
+    use std::time::Duration;
+
+    const MEMORY: &str = "anon 1000\nfile 9000\ninactive_file 4000\nactive_file 4096\nfile_dirty 2000\nfile_writeback 48\n";
+
+    fn app_bytes(bytes: u64) -> Option<AppBytes> {
+        let written = bytes / 2;
+        Some(AppBytes { bytes, written })
+    }
+
+    /// A cgroup without files yet, and where they go.
+    fn tenant() -> (tempfile::TempDir, std::path::PathBuf, Cgroup) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        std::fs::create_dir(&path).unwrap();
+        let fs = CgroupFs::open_fixture(dir.path(), true).unwrap();
+        let cgroup = Cgroup::open_at(&fs, std::path::Path::new("a")).unwrap();
+        (dir, path, cgroup)
+    }
+
+    #[test]
+    fn memory_stalls_count_over_the_time_since_they_were_last_read() {
+        let (_dir, path, cgroup) = tenant();
+        let write = |file: &str, text: &str| std::fs::write(path.join(file), text).unwrap();
+        let waited = |file: &str, total: u64| {
+            let line = |kind| format!("{kind} avg10=0.00 avg60=0.00 avg300=0.00 total={total}\n");
+            write(file, &(line("some") + &line("full")));
+        };
+        write("memory.stat", MEMORY);
+        write("memory.current", "10000\n");
+        write("io.stat", "");
+        waited("io.pressure", 0);
+        waited("memory.pressure", 0);
+        let mut sampler = TenantIoSampler::default();
+        let begin = Instant::now();
+        let mut stalled = |millis, total| {
+            waited("memory.pressure", total);
+            let at = begin + Duration::from_millis(millis);
+            let interval = sampler.sample(&cgroup, app_bytes(0), at).unwrap();
+            interval.map_or(-1.0, |io| io.stalled)
+        };
+        assert!(stalled(0, 0) < 0.0, "nothing to compare with");
+        assert!(stalled(500, 250_000).abs() < 1e-6, "not read again");
+        assert!((stalled(1000, 400_000) - 0.4).abs() < 1e-6, "of a second");
+        assert!(stalled(1250, 400_000).abs() < 1e-6);
+        assert!((stalled(2250, 9_000_000) - 1.0).abs() < 1e-6, "at most");
+    }
+
+    #[test]
+    fn intervals_of_a_tenant() {
+        let (_dir, path, cgroup) = tenant();
+        let write = |file: &str, text: &str| std::fs::write(path.join(file), text).unwrap();
+        write("memory.stat", MEMORY);
+        write("memory.current", "10000\n");
+        write(
+            "io.stat",
+            "8:0 rbytes=0 wbytes=4096 rios=0 wios=1 dbytes=0 dios=0\n",
+        );
+        write(
+            "memory.pressure",
+            "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n",
+        );
+        write(
+            "io.pressure",
+            "some avg10=0.00 avg60=0.00 avg300=0.00 total=100\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n",
+        );
+        let mut sampler = TenantIoSampler::default();
+        let begin = Instant::now();
+        assert_eq!(sampler.sample(&cgroup, None, begin).unwrap(), None);
+        write(
+            "io.stat",
+            "8:0 rbytes=1000 wbytes=8192 rios=2 wios=2 dbytes=0 dios=0\n",
+        );
+        write(
+            "io.pressure",
+            "some avg10=0.00 avg60=0.00 avg300=0.00 total=250100\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n",
+        );
+        let interval = sampler
+            .sample(&cgroup, None, begin + Duration::from_millis(500))
+            .unwrap()
+            .unwrap();
+        let flow = interval.flow(DevId { major: 8, minor: 0 });
+        assert!((flow.rbytes - 2000.0).abs() < 1e-6 && (flow.wios - 2.0).abs() < 1e-6);
+        assert!((interval.stalled - 0.5).abs() < 1e-6);
+        assert_eq!((interval.dirty, interval.writeback), (2048, 48));
+        assert_eq!((interval.file, interval.other), (8096, 1904));
+        assert!((interval.application - (2000.0 + 8192.0)).abs() < 1e-6);
+        let application = app_bytes(1 << 20);
+        let interval = sampler.sample(&cgroup, application, begin + Duration::from_secs(1));
+        assert!(interval.unwrap().is_some());
+        // With probes, their counts are the application's bytes.
+        write("memory.stat", &MEMORY.replace("2000", "102000"));
+        let mut sample = |application, seconds| {
+            let interval =
+                sampler.sample(&cgroup, application, begin + Duration::from_secs(seconds));
+            let interval = interval.unwrap().unwrap();
+            let written = application.map(|_: AppBytes| interval.application / 2.0);
+            assert_eq!(interval.written, written);
+            interval.application
+        };
+        let counted = sample(app_bytes(2 << 20), 2);
+        assert!((counted - 1_048_576.0).abs() < 1.0, "{counted}");
+        // Without them, what became dirty was written.
+        write("memory.stat", &MEMORY.replace("2000", "52000"));
+        let guessed = sample(None, 3);
+        assert!((guessed + 50_000.0).abs() < 1.0, "{guessed}");
+        // With few dirty bytes and few bytes beside the disk, memory.stat is read once a second.
+        let mut dirty = |application, millis, stat: &str| {
+            write("memory.stat", &MEMORY.replace("2000", stat));
+            let at = begin + Duration::from_millis(millis);
+            let interval = sampler.sample(&cgroup, application, at).unwrap().unwrap();
+            interval.dirty - 48
+        };
+        assert_eq!(dirty(app_bytes(0), 5000, "3000"), 3000, "after two seconds");
+        assert_eq!(dirty(app_bytes(4096), 5250, "4000"), 3000);
+        assert_eq!(
+            dirty(app_bytes(2 << 20), 5500, "5000"),
+            5000,
+            "not by a disk"
+        );
+        write(
+            "io.stat",
+            "8:0 rbytes=1000 wbytes=9000000 rios=2 wios=2 dbytes=0 dios=0\n",
+        );
+        assert_eq!(dirty(app_bytes(9 << 20), 5750, "6000"), 5000, "by a disk");
+        assert_eq!(
+            dirty(app_bytes(9 << 20), 6500, "6000"),
+            6000,
+            "a second later"
+        );
+        assert_eq!(dirty(None, 6750, "2000000"), 2_000_000, "not counted");
+        assert_eq!(dirty(app_bytes(0), 7000, "2000001"), 2_000_001);
+        assert_eq!(
+            dirty(app_bytes(0), 7250, "2000002"),
+            2_000_002,
+            "much dirty"
+        );
+        write("io.stat", "8:0 rbytes=x\n");
+        assert!(sampler.sample(&cgroup, None, begin).is_err());
+        std::fs::remove_file(path.join("io.stat")).unwrap();
+        assert!(sampler.sample(&cgroup, None, begin).is_err());
+    }
+}

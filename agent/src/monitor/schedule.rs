@@ -1,0 +1,221 @@
+//! What is sampled when: busy tenants often, quiet ones seldom, all of it within a CPU budget.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::{Duration, Instant};
+
+use justitia_kernel::Result;
+use justitia_kernel::cgroup::{CgroupFs, CgroupId};
+use justitia_kernel::memory::MemoryStat;
+use justitia_kernel::proc::ProcFs;
+
+use super::app_io::AppIoMonitor;
+use super::cgroup_tree::{CgroupTree, Changes};
+use super::cpu_budget::CpuBudget;
+use super::reclaim_features::ReclaimFeatures;
+use super::reuse_sampler::ReuseSampler;
+use super::system_memory::SystemMemory;
+use super::unmanaged::Unmanaged;
+use crate::config::Config;
+
+/// So many tenants are sampled even if the budget is exhausted: the planners need something to go by.
+const MIN_SAMPLED: usize = 8;
+/// A sample that is younger than this counts as current.
+const CURRENT: Duration = Duration::from_millis(100);
+/// How often the tree is rescanned where events do not report every change.
+const RESCAN_PERIOD: Duration = Duration::from_secs(5);
+/// The least time between two rescans after lost events. A delegatee that makes cgroups fast enough can have events lost
+/// again and again.
+const MIN_RESCAN_PERIOD: Duration = Duration::from_secs(3);
+
+/// Samples the cgroup tree, the memory and the probes.
+#[derive(Debug)]
+pub struct Monitor {
+    /// The managed cgroups.
+    pub cgroups: CgroupTree,
+    /// The host's memory.
+    pub memory: SystemMemory,
+    /// What is in no managed cgroup.
+    pub unmanaged: Unmanaged,
+    /// What applications get.
+    pub app_io: AppIoMonitor,
+    /// The tenants' miss-ratio curves.
+    pub reuse: ReuseSampler,
+    /// What sampling may cost.
+    pub budget: CpuBudget,
+    pub(super) features: ReclaimFeatures,
+    due: BinaryHeap<Reverse<(Instant, CgroupId)>>,
+    rescanned_at: Instant,
+}
+
+impl Monitor {
+    /// Samples the whole tree once.
+    ///
+    /// # Errors
+    /// If `/proc` cannot be read.
+    pub fn new(
+        fs: &CgroupFs,
+        proc: ProcFs,
+        features: ReclaimFeatures,
+        config: &Config,
+        app_io: AppIoMonitor,
+        now: Instant,
+    ) -> Result<Self> {
+        let mut monitor = Self {
+            cgroups: CgroupTree::new(fs, features.bfq),
+            memory: SystemMemory::new(proc),
+            unmanaged: Unmanaged::new(fs.root().clone(), &features, now),
+            app_io,
+            reuse: ReuseSampler::default(),
+            budget: CpuBudget::new(config.cpu_budget / 100.0),
+            features,
+            due: BinaryHeap::new(),
+            rescanned_at: now,
+        };
+        monitor.memory.sample(now, 0)?;
+        let mut changes = Changes::default();
+        monitor.cgroups.rescan(config, now, &mut changes);
+        monitor.schedule(&changes, now);
+        let mut removed = Changes::default();
+        while monitor.sample_next_due(now, &mut removed) > 0 {}
+        monitor.sample_unmanaged(now, &mut removed);
+        monitor.budget.reset();
+        Ok(monitor)
+    }
+
+    /// Reads the free memory and the probes, and processes events. This is cheap, and done every tick.
+    pub fn poll(&mut self, config: &Config, now: Instant) -> Changes {
+        self.memory.poll(now);
+        let changes = self.process_events(config, now);
+        self.app_io.sample(&self.cgroups, now);
+        changes
+    }
+
+    /// Processes the events that have arrived. Rescans the tree where they do not suffice.
+    pub fn process_events(&mut self, config: &Config, now: Instant) -> Changes {
+        let mut changes = self.cgroups.process_events(config, now);
+        let since = now.saturating_duration_since(self.rescanned_at);
+        if (self.cgroups.events_lost() && since >= MIN_RESCAN_PERIOD)
+            || (self.cgroups.events_incomplete().is_some() && since >= RESCAN_PERIOD)
+        {
+            self.cgroups.rescan(config, now, &mut changes);
+            self.rescanned_at = now;
+        }
+        self.schedule(&changes, now);
+        changes
+    }
+
+    /// Reads the tenants' reuse times, as far as that is due. `capacity` is the page cache that can be divided, bytes.
+    pub fn sample_reuse(&mut self, capacity: u64, now: Instant) {
+        self.app_io
+            .sample_reuse(&mut self.reuse, &self.cgroups, capacity, now);
+    }
+
+    /// Reads the probes now, for the status: their cost may keep two samples seconds apart.
+    pub fn sample_now(&mut self, now: Instant) {
+        self.app_io.sample_now(&self.cgroups, now);
+    }
+
+    /// Samples the host's memory and the tenants that are due, as far as the budget allows, but a few always.
+    /// `freed_by_us`: bytes that this agent's reclaim of cgroups has freed since the last call.
+    ///
+    /// # Errors
+    /// If `/proc` cannot be read.
+    pub fn sample(&mut self, now: Instant, freed_by_us: u64, changes: &mut Changes) -> Result<()> {
+        self.memory.sample(now, freed_by_us)?;
+        let mut sampled = 0;
+        while sampled < MIN_SAMPLED || self.budget.allows() {
+            match self.sample_next_due(now, changes) {
+                0 => break,
+                n => sampled += n,
+            }
+        }
+        self.sample_unmanaged(now, changes);
+        Ok(())
+    }
+
+    /// Samples what is in no managed cgroup: what the host has paged in and no tenant has. What tenants have paged in
+    /// since their last samples would count as its growth. So where it seems to have grown, they are sampled first, as far
+    /// as the budget allows.
+    fn sample_unmanaged(&mut self, now: Instant, changes: &mut Changes) {
+        let top_level_changed = self.cgroups.take_top_level_changed();
+        let Some(host) = self.unmanaged.host_paged_in() else {
+            return;
+        };
+        let noise = self.memory.memory().total / 1024;
+        let mut paged_in = host.saturating_sub(self.cgroups.paged_in());
+        if !top_level_changed && self.unmanaged.has_grown(paged_in, noise) {
+            let top_level = self.cgroups.top_level().to_vec();
+            for (sampled, id) in top_level.into_iter().enumerate() {
+                if sampled >= MIN_SAMPLED && !self.budget.allows() {
+                    return;
+                }
+                self.sample_one(id, now, changes);
+            }
+            paged_in = host.saturating_sub(self.cgroups.paged_in());
+        }
+        self.unmanaged
+            .record(paged_in, top_level_changed, noise, now);
+    }
+
+    /// Samples one tenant whatever the budget: before something is reclaimed from it.
+    pub fn sample_one(&mut self, id: CgroupId, now: Instant, changes: &mut Changes) {
+        if let Some(node) = self.cgroups.get_mut(id)
+            && let Err(error) = node.sample(now)
+            && error.is_gone()
+        {
+            self.cgroups.remove(id, changes);
+        }
+    }
+
+    /// Takes over a tenant's memory counters that were read elsewhere.
+    pub fn record_memory(&mut self, id: CgroupId, stat: &MemoryStat, now: Instant) {
+        if let Some(node) = self.cgroups.get_mut(id) {
+            node.memory.record(stat, now);
+        }
+    }
+
+    fn schedule(&mut self, changes: &Changes, now: Instant) {
+        self.due
+            .extend(changes.added.iter().map(|id| Reverse((now, *id))));
+    }
+
+    /// Samples the tenant that has been due for longest. Returns how many cgroups were sampled: 0 if none is due.
+    fn sample_next_due(&mut self, now: Instant, changes: &mut Changes) -> usize {
+        let Some(&Reverse((at, id))) = self.due.peek() else {
+            return 0;
+        };
+        if at > now {
+            return 0;
+        }
+        self.due.pop();
+        self.sample_one(id, now, changes);
+        self.cgroups.check_delegation(id, now, changes);
+        let Some(node) = self.cgroups.get(id) else {
+            return 1;
+        };
+        self.due.push(Reverse((node.memory.due(now), id)));
+        let (busy, parent) = (node.memory.is_busy(), node.parent);
+        1 + parent
+            .filter(|_| busy)
+            .map_or(0, |parent| self.sample_ancestors(parent, now, changes))
+    }
+
+    /// Samples `id` and its ancestors, up to the first with a current sample. A cgroup's page-ins count for all its
+    /// ancestors; without this the difference between the two would show pages that are not there. Returns how many were
+    /// sampled.
+    fn sample_ancestors(&mut self, id: CgroupId, now: Instant, changes: &mut Changes) -> usize {
+        let mut sampled = 0;
+        let mut at = Some(id);
+        while let Some(node) = at.and_then(|id| self.cgroups.get(id)) {
+            if node.memory.age(now).is_some_and(|age| age < CURRENT) {
+                break;
+            }
+            let id = node.cgroup.id();
+            at = node.parent;
+            self.sample_one(id, now, changes);
+            sampled += 1;
+        }
+        sampled
+    }
+}
