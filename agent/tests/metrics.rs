@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use justitia_agent::report::metrics::{MAX_BYTES, text};
 use justitia_api::{
-    AppStatus, CurveStatus, Holder, KnobStatus, LatencyStatus, LossStatus, Status, TenantStatus,
+    AppStatus, CurveStatus, KnobOwner, KnobStatus, LatencyStatus, ProbeDrops, Status, TenantStatus,
     escape,
 };
 
@@ -23,7 +23,7 @@ fn status() -> Status {
     let app = AppStatus {
         read_bytes: 1 << 40,
         misses: 7,
-        throttled: 0.25,
+        io_throttled: 0.25,
         hit_ratio: Some(0.5),
         latency: Some(LatencyStatus {
             read_p99: Some(0.001),
@@ -35,7 +35,7 @@ fn status() -> Status {
         path,
         weight: 300,
         usage: 5 << 20,
-        useful: 8 << 20,
+        working_set: 8 << 20,
         curve: Some(CurveStatus {
             accesses: 10.0,
             points: vec![(0, 1.0), (10 << 20, 0.0)],
@@ -44,9 +44,9 @@ fn status() -> Status {
         app: Some(app),
         knobs: vec![KnobStatus {
             knob: "memory.low".to_owned(),
-            stands: "4096".to_owned(),
-            by: Holder::Agent,
-            before: Some("0".to_owned()),
+            value: "4096".to_owned(),
+            owner: KnobOwner::Agent,
+            original: Some("0".to_owned()),
             reason: None,
         }],
         ..TenantStatus::default()
@@ -55,8 +55,8 @@ fn status() -> Status {
         version: "1.2.3".to_owned(),
         pv: Some(0.25),
         tenants: tenants.to_vec(),
-        losses: LOSSES
-            .map(|(what, count)| LossStatus {
+        probe_drops: LOSSES
+            .map(|(what, count)| ProbeDrops {
                 what: what.to_owned(),
                 count,
             })

@@ -9,37 +9,43 @@ use crate::Reason;
 pub struct KnobStatus {
     /// Its file, with the device for `io.max`.
     pub knob: String,
-    /// What stands there, or would in observe mode.
-    pub stands: String,
-    /// Who has put it there.
-    pub by: Holder,
-    /// What stood there before the agent came, if it holds it.
+    /// Its value; in observe mode, the value that it would get.
+    #[serde(alias = "stands")]
+    pub value: String,
+    /// Who wrote the value.
+    #[serde(alias = "by")]
+    pub owner: KnobOwner,
+    /// The value before the agent wrote it, if the agent owns it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub before: Option<String>,
+    #[serde(alias = "before")]
+    pub original: Option<String>,
     /// Why it has the agent's value.
     #[serde(default, alias = "why", skip_serializing_if = "Option::is_none")]
     pub reason: Option<Reason>,
 }
 
-/// Who has put a value where it stands.
+/// Who wrote a knob's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Holder {
+pub enum KnobOwner {
     /// The agent.
     Agent,
-    /// Nobody yet: in observe mode the agent would.
-    Would,
-    /// Someone else: the agent leaves it alone.
-    Other,
+    /// Nobody yet: the agent would write it, but only observes.
+    #[serde(alias = "would")]
+    Proposed,
+    /// Another process: the agent leaves it alone.
+    #[serde(alias = "other")]
+    External,
 }
 
-/// A knob that someone else has written.
+/// A knob that another process has written.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Yield {
+pub struct ExternalKnob {
     /// The cgroup's path.
     pub path: String,
     /// The knob.
     pub knob: String,
-    /// What was found there.
-    pub found: String,
+    /// The value found there.
+    #[serde(alias = "found")]
+    pub value: String,
 }

@@ -29,11 +29,11 @@ pub use app::{AppStatus, LatencyStatus};
 pub use curve::CurveStatus;
 pub use decision::Decision;
 pub use demand::{DemandModel, Evidence};
-pub use knob::{Holder, KnobStatus, Yield};
-pub use machine::{Cost, LossStatus, MemoryStatus};
+pub use knob::{ExternalKnob, KnobOwner, KnobStatus};
+pub use machine::{AgentUsage, MemoryStatus, ProbeDrops};
 pub use reason::{
     ExcessReason, ProtectionReason, Reason, RechargeGain, RechargeReason, RechargeResult,
     ReclaimExemption, Rule,
 };
-pub use status::{PV_INFINITE, Status};
-pub use tenant::{TenantStatus, WeightFrom};
+pub use status::{PV_INFINITE, STATUS_VERSION, Status};
+pub use tenant::{TenantStatus, WeightSource};

@@ -9,17 +9,20 @@ pub struct MemoryStatus {
     pub total: u64,
     /// Free now.
     pub free: u64,
-    /// Below this, tenants above their entitlement give back.
-    pub reserve: u64,
+    /// The free memory that the agent keeps available: below it, file pages above an entitlement are reclaimed.
+    #[serde(alias = "reserve")]
+    pub free_headroom: u64,
     /// How fast it is being used up, bytes per second.
-    pub falling: u64,
-    /// What is divided: all file pages, and the free memory above the reserve.
-    pub capacity: u64,
+    #[serde(alias = "falling")]
+    pub consumption_rate: u64,
+    /// What is divided: all file pages, and the free memory above the headroom.
+    #[serde(alias = "capacity")]
+    pub cache_divisible: u64,
 }
 
 /// What the probes lost.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LossStatus {
+pub struct ProbeDrops {
     /// `events` that no probe could count; those for whose cgroup there was no `room`, or that came while
     /// the kernel was `busy`, and are no tenant's; `calls` that were not timed; uses of `shared_files` that
     /// were forgotten; `lock_waits` that were not counted.
@@ -28,9 +31,9 @@ pub struct LossStatus {
     pub count: u64,
 }
 
-/// What the agent costs.
+/// What the agent uses.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Cost {
+pub struct AgentUsage {
     /// CPU time so far, seconds, reclaim included.
     pub cpu: f64,
     /// CPU time of observing and planning alone, seconds.

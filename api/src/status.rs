@@ -2,11 +2,20 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Cost, Decision, DemandModel, LossStatus, MemoryStatus, TenantStatus, Yield};
+use crate::{
+    AgentUsage, Decision, DemandModel, ExternalKnob, MemoryStatus, ProbeDrops, TenantStatus,
+};
+
+/// The version of [`Status`]. It is raised when a field changes its meaning, or is renamed or removed; not when one is
+/// added. Agents that do not tell it are of version 1; a reader understands its own version and the one before.
+pub const STATUS_VERSION: u32 = 2;
 
 /// Everything that the agent tells. Amounts in bytes, times in seconds.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Status {
+    /// The version of this document: [`STATUS_VERSION`] of the agent.
+    #[serde(default = "first_version")]
+    pub status_version: u32,
     /// The agent's version.
     pub version: String,
     /// Whether it only observes.
@@ -19,13 +28,14 @@ pub struct Status {
     /// What applications get is taken over this many seconds, at most.
     #[serde(default)]
     pub window: f64,
-    /// Why nothing is known of what applications get, if so.
+    /// Why nothing is known of the I/O of applications, if so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub blind: Option<String>,
+    #[serde(alias = "blind")]
+    pub app_io_unavailable: Option<String>,
     /// What of their caches tenants demand.
     #[serde(default)]
     pub demand: DemandModel,
-    /// Proportionality variation of all contending leaves together, over the window: 0 is perfect. `None`
+    /// Proportionality variation of all backlogged leaves together, over the window: 0 is perfect. `None`
     /// with fewer than two of them; [`PV_INFINITE`] where the lightest got nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pv: Option<f64>,
@@ -36,18 +46,22 @@ pub struct Status {
     pub memory: MemoryStatus,
     /// Every tenant, parents first; the one outside any cgroup last.
     pub tenants: Vec<TenantStatus>,
-    /// Knobs that belong to others.
-    pub yielded: Vec<Yield>,
+    /// Knobs that other processes have written: the agent leaves them alone.
+    #[serde(alias = "yielded")]
+    pub external: Vec<ExternalKnob>,
     /// The last decisions, oldest first: a few of each tenant.
     pub decisions: Vec<Decision>,
     /// What works less well than it could, and the fact that is the cause.
-    pub limits: Vec<String>,
+    #[serde(alias = "limits")]
+    pub limitations: Vec<String>,
     /// What the probes lost since they were attached, by its name: all that they can lose, whether any is
     /// or not. `limits` says in words what is lost and why.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub losses: Vec<LossStatus>,
-    /// What the agent itself costs.
-    pub cost: Cost,
+    #[serde(alias = "losses")]
+    pub probe_drops: Vec<ProbeDrops>,
+    /// What the agent itself uses.
+    #[serde(alias = "cost")]
+    pub agent_usage: AgentUsage,
 }
 
 impl Status {
@@ -63,10 +77,10 @@ impl Status {
                 return text;
             }
             if self.tenants.len() < whole {
-                self.limits.pop();
+                self.limitations.pop();
             }
             self.halve();
-            self.limits.push(format!(
+            self.limitations.push(format!(
                 "Status: {} of {whole} tenants, and decisions, do not fit into {} MiB and are left out",
                 whole - self.tenants.len(),
                 most >> 20
@@ -81,9 +95,13 @@ impl Status {
         self.tenants.truncate(self.tenants.len() / 2);
         self.tenants
             .extend(outside.filter(|_| !self.tenants.is_empty()));
-        self.yielded.truncate(self.yielded.len() / 2);
+        self.external.truncate(self.external.len() / 2);
         self.decisions.drain(..self.decisions.len().div_ceil(2));
     }
+}
+
+const fn first_version() -> u32 {
+    1
 }
 
 /// Stands for an infinite PV.
@@ -113,7 +131,7 @@ mod tests {
         let mut status = Status {
             tenants: (0..3000_usize).map(|n| tenant(n.checked_sub(1))).collect(),
             decisions: vec![decision; 100],
-            limits: vec!["a limit".to_owned()],
+            limitations: vec!["a limit".to_owned()],
             ..Status::default()
         };
         let outside = TenantStatus {
@@ -131,15 +149,66 @@ mod tests {
         assert_eq!(told.tenants.last().unwrap().path, "-");
         let parents = told.tenants.iter().filter_map(|t| t.parent);
         assert!(parents.max().unwrap() < told.tenants.len() - 1);
-        assert_eq!(told.limits.len(), 2);
+        assert_eq!(told.limitations.len(), 2);
         let left = 3001 - told.tenants.len();
         let said = format!(
             "Status: {left} of 3001 tenants, and decisions, do not fit into 1 MiB and are left out"
         );
-        assert_eq!(told.limits[1], said);
+        assert_eq!(told.limitations[1], said);
 
         // There is room for this one.
         let whole: Status = serde_json::from_slice(&status.encode(16 << 20)).unwrap();
-        assert_eq!((whole.tenants.len(), whole.limits.len()), (3001, 1));
+        assert_eq!((whole.tenants.len(), whole.limitations.len()), (3001, 1));
+    }
+
+    #[test]
+    fn an_answer_of_version_1_is_read() {
+        let old = r#"{"version":"0.1.0","observe":false,"uptime":9.0,"blind":"no BTF","memory":{"total":9,"free":8,
+            "reserve":7,"falling":6,"capacity":5},"tenants":[{"path":"a","id":1,"weight":100,"weight_from":"nobody",
+            "leaf":true,"usage":4,"entitled":3,"protected":2,"floor":1,"idle":0.0,"growing":true,"spared":"thrashing",
+            "reclaimed":0,"stuck":12,"contends":true,"useful":13,"useful_by":"accesses","watched":14.0,"app":{
+            "read_bytes":0,"write_bytes":0,"reads":0,"writes":0,"cached_read_bytes":15,"fill_bytes":16,"misses":0,
+            "throttled":17.0,"dirty_wait":18.0,"read_rate":0.0,"write_rate":0.0,"miss_rate":0.0,"held_up":0.5},
+            "knobs":[{"knob":"memory.low","stands":"4096","by":"would","before":"0","why":"because"}]}],
+            "yielded":[{"path":"a","knob":"memory.high","found":"max"}],"decisions":[],"limits":["old"],
+            "losses":[{"what":"events","count":1}],
+            "cost":{"cpu":1.0,"cpu_loop":1.0,"resident":1,"knobs":1,"reclaimed":1,"errors":0}}"#;
+        let told: Status = serde_json::from_str(old).unwrap();
+        assert_eq!(
+            (told.status_version, told.external[0].value.as_str()),
+            (1, "max")
+        );
+        let again: Status = serde_json::from_slice(&told.encode(1 << 20)).unwrap();
+        let memory = &again.memory;
+        assert_eq!(
+            (
+                memory.free_headroom,
+                memory.consumption_rate,
+                memory.cache_divisible
+            ),
+            (7, 6, 5)
+        );
+        let tenant = &again.tenants[0];
+        assert_eq!(
+            (tenant.entitlement, tenant.unreclaimable, tenant.working_set),
+            (3, 12, 13)
+        );
+        assert_eq!(tenant.exempt, Some(Reason::Text("thrashing".to_owned())));
+        assert!(tenant.backlogged && tenant.evidence == crate::Evidence::Accesses);
+        let app = tenant.app.unwrap();
+        assert_eq!(
+            (app.cache_read_bytes, app.cache_miss_bytes, app.io_stalled),
+            (15, 16, Some(0.5))
+        );
+        let knob = &tenant.knobs[0];
+        assert_eq!(
+            (knob.value.as_str(), knob.owner),
+            ("4096", crate::KnobOwner::Proposed)
+        );
+        assert_eq!(knob.reason, Some(Reason::Text("because".to_owned())));
+        assert_eq!(
+            (again.probe_drops[0].count, again.agent_usage.knobs),
+            (1, 1)
+        );
     }
 }

@@ -16,15 +16,17 @@ pub struct TenantStatus {
     pub parent: Option<usize>,
     /// Its weight among its siblings.
     pub weight: u64,
-    /// Who has set that.
+    /// Where that comes from.
     #[serde(default)]
-    pub weight_from: WeightFrom,
+    #[serde(alias = "weight_from")]
+    pub weight_source: WeightSource,
     /// Whether no tenant is below it.
     pub leaf: bool,
     /// Its file pages, for an inner node those of its leaves and what is charged to none of them.
     pub usage: u64,
-    /// What it is entitled to.
-    pub entitled: u64,
+    /// The file pages that it is entitled to.
+    #[serde(alias = "entitled")]
+    pub entitlement: u64,
     /// What of that is protected from the kernel's reclaim.
     pub protected: u64,
     /// What is never taken.
@@ -40,7 +42,8 @@ pub struct TenantStatus {
     pub reclaimed: u64,
     /// File pages that cannot be reclaimed now: dirty or under writeback.
     #[serde(default)]
-    pub stuck: u64,
+    #[serde(alias = "stuck")]
+    pub unreclaimable: u64,
     /// Charged memory that is not file pages.
     #[serde(default)]
     pub other: u64,
@@ -50,24 +53,28 @@ pub struct TenantStatus {
     /// What its applications get; `None` where no probes run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub app: Option<AppStatus>,
-    /// Whether it contended over the window: active nearly all the time, and held up by I/O.
+    /// Whether it was backlogged over the window: active nearly all the time, and stalled on I/O.
     #[serde(default)]
-    pub contends: bool,
-    /// PV of its children that contend.
+    #[serde(alias = "contends")]
+    pub backlogged: bool,
+    /// PV of its backlogged children.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pv: Option<f64>,
     /// The cache that it can use, bytes; for an inner node the sum of its leaves.
     #[serde(default)]
-    pub useful: u64,
+    #[serde(alias = "useful")]
+    pub working_set: u64,
     /// What it demands in all, bytes; `None` for all that it can get, and for inner nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub demand: Option<u64>,
     /// How its use is known.
     #[serde(default)]
-    pub useful_by: Evidence,
+    #[serde(alias = "useful_by")]
+    pub evidence: Evidence,
     /// Seconds for which it has been watched without using more.
     #[serde(default)]
-    pub watched: f64,
+    #[serde(alias = "watched")]
+    pub observed_for: f64,
     /// Its miss-ratio curve; `None` where its accesses are not seen, or there were none lately.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub curve: Option<CurveStatus>,
@@ -76,13 +83,14 @@ pub struct TenantStatus {
     pub knobs: Vec<KnobStatus>,
 }
 
-/// Who has set a weight.
+/// Where a weight comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum WeightFrom {
-    /// Nobody: it is the default.
+pub enum WeightSource {
+    /// Nobody set one: it is the default.
     #[default]
-    Nobody,
+    #[serde(alias = "nobody")]
+    Default,
     /// `io.weight` or `io.bfq.weight` of its own cgroup.
     Cgroup,
     /// The same of its only child.

@@ -7,10 +7,10 @@ use agent_guest::{Guest, in_guest, small, tenant};
 /// The value that the status says it found in a yielded knob.
 fn yielded(guest: &Guest, path: &str) -> Option<String> {
     let status = guest.status();
-    let all = status["yielded"].as_array()?;
+    let all = status["external"].as_array()?;
     let one = all.iter().find(|y| y["path"] == path)?;
     assert_eq!(one["knob"], "memory.low");
-    one["found"].as_str().map(str::to_owned)
+    one["value"].as_str().map(str::to_owned)
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn observing_changes_nothing_and_says_what_would_be_done() {
     ");
         let status = guest.status();
         assert_eq!(status["observe"], true);
-        assert_eq!(status["cost"]["reclaimed"], 0);
+        assert_eq!(status["agent_usage"]["reclaimed"], 0);
         let decisions = status["decisions"]
             .as_array()
             .map_or(&[][..], Vec::as_slice);
@@ -334,7 +334,7 @@ fn with_device_credits_the_state_is_not_kept_on_a_disk() {
         // Without credits it is only slower.
         guest.ok("sed -i s/true/false/ /etc/justitia/justitia.toml && justitia run --check-config | grep -q '^warning: .*found ext4'");
         guest.ok("live a && start && grep -q 'WARN.*found ext4' $LOG");
-        let limits = guest.status()["limits"].to_string();
+        let limits = guest.status()["limitations"].to_string();
         assert!(limits.contains("found ext4"), "{limits}");
         guest.ok("[ $(end TERM) = 0 ] && ! test -e /data/state/ledger");
     });
@@ -366,7 +366,7 @@ HIS
         );
         // Both read without end, 300 to 100 by weight; 100 more are outside, which wants little.
         let status = guest.status();
-        let entitled = |path: &str| tenant(&status, path)["entitled"].as_u64().unwrap();
+        let entitled = |path: &str| tenant(&status, path)["entitlement"].as_u64().unwrap();
         let (his, others) = (entitled("user"), entitled("other"));
         println!(
             "entitled: user {} MiB, other {} MiB",

@@ -110,9 +110,9 @@ fn nothing_of_writers_stays_behind_once_the_disk_is_idle() {
             "{WRITERS} start && {{ buffered light; buffered heavy; }} >/dev/null 2>&1; within 90 late || exit 1
             echo 7 >/proc/sys/vm/dirty_background_ratio; sleep 4; [ $(background) = 7 ]"
         ));
-        let yielded = guest.status()["yielded"].to_string();
+        let yielded = guest.status()["external"].to_string();
         assert!(
-            yielded.contains(r#""found":"7","knob":"vm.dirty_background_ratio""#),
+            yielded.contains(r#""knob":"vm.dirty_background_ratio","path":"-","value":"7""#),
             "{yielded}"
         );
         guest.ok(&format!(

@@ -78,7 +78,7 @@ fn a_disk_that_comes_is_divided_and_one_that_goes_leaves_nothing() {
             })
             .expect("limits that are forgotten");
         assert_eq!(
-            status["yielded"].as_array().map(Vec::len),
+            status["external"].as_array().map(Vec::len),
             Some(0),
             "{status:#}"
         );

@@ -35,7 +35,7 @@ fn tenants_with_anonymous_memory_are_spared_where_it_could_be_taken() {
             assert_eq!(one["reclaimed"], 0, "{one}");
             assert_eq!(one["exempt"]["exemption"], "anonymous", "{one}");
         }
-        let limits = status["limits"].to_string();
+        let limits = status["limitations"].to_string();
         assert!(
             limits.contains("anonymous") && limits.contains("proactive reclaim"),
             "{limits}"

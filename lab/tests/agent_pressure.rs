@@ -199,7 +199,7 @@ fn who_thrashes_is_left_alone() {
             echo $! >>/run/loads");
         // On a slow machine the pressure may have fallen before it has read enough that could be taken: then once more.
         let seen = (0..5).find_map(|_| {
-            let before = guest.status()["cost"]["reclaimed"].as_u64()?;
+            let before = guest.status()["agent_usage"]["reclaimed"].as_u64()?;
             let taken = guest.number(&format!(
                 "{STALL} stall && {{ within 10 has_read >/dev/null || true; }} && sleep 1"
             ));
@@ -207,7 +207,8 @@ fn who_thrashes_is_left_alone() {
             let full = guest.number(&format!("{STALL} full"));
             let t = tenant(&status, "t");
             println!("memory pressure full avg10 {full}: {t}");
-            let holds_more = t["usage"].as_u64() > t["entitled"].as_u64().map(|e| e + (32 << 20));
+            let holds_more =
+                t["usage"].as_u64() > t["entitlement"].as_u64().map(|e| e + (32 << 20));
             (full >= 60 && holds_more).then_some((before, taken, status))
         });
         let (before, taken, status) =
@@ -215,7 +216,7 @@ fn who_thrashes_is_left_alone() {
         let t = tenant(&status, "t");
         assert_eq!(t["reclaimed"], taken, "{t}");
         assert!(
-            status["cost"]["reclaimed"].as_u64() > Some(before),
+            status["agent_usage"]["reclaimed"].as_u64() > Some(before),
             "nothing was taken from the others: {status:#}"
         );
         // When it has calmed down, it is treated like anybody.
@@ -329,7 +330,7 @@ fn a_thousand_cgroups_come_and_go() {
             "{resident_before} KiB became {resident_after}"
         );
         let status = guest.status();
-        assert_eq!(status["cost"]["errors"], 0);
+        assert_eq!(status["agent_usage"]["errors"], 0);
         let bad = guest.ok("grep -E ' (WARN|ERROR) ' $LOG || true");
         assert_eq!(bad, "");
         assert_eq!(guest.ok("rest; end TERM").trim(), "0");

@@ -94,8 +94,12 @@ fn neighbour_has_half(guest: &Guest, name: &str, trick: &str) {
         sleep 5; sum=0; for i in $(seq 10); do sum=$((sum + $(file_of other))); sleep 1; done; echo $((sum / 10))"
     ));
     let status = guest.status();
-    let entitled = tenant(&status, "other")["entitled"].as_u64().unwrap_or(0);
-    let capacity = status["memory"]["capacity"].as_u64().unwrap_or(u64::MAX);
+    let entitled = tenant(&status, "other")["entitlement"]
+        .as_u64()
+        .unwrap_or(0);
+    let capacity = status["memory"]["cache_divisible"]
+        .as_u64()
+        .unwrap_or(u64::MAX);
     println!(
         "{name}: {} MiB held, entitled to {} of {}",
         held >> 20,

@@ -36,7 +36,7 @@ fn fifty_kills_while_reclaiming_leave_every_knob_as_it_was() {
         guest.ok(LOADED);
         guest.ok("start");
         assert!(
-            guest.status()["blind"]
+            guest.status()["app_io_unavailable"]
                 .as_str()
                 .is_some_and(|why| !why.is_empty()),
             "without probes the agent goes on and says why"
@@ -286,7 +286,7 @@ fn names_as_long_as_the_kernel_takes_cost_nobody_anything() {
             .collect();
         let below = |top: &str| paths.iter().filter(|path| path.starts_with(top)).count();
         assert_eq!((below("escaped"), below("plain/")), (1, 200), "{paths:?}");
-        let limits = status["limits"].to_string();
+        let limits = status["limitations"].to_string();
         assert!(
             limits.contains("a cgroup in escaped has a path longer"),
             "{limits}"

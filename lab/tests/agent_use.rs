@@ -53,7 +53,8 @@ fn a_used_set_loses_nothing_to_a_stream() {
                 ));
                 let numbers: Vec<u64> = found.split_whitespace().flat_map(str::parse).collect();
                 let status = guest.status();
-                let useful = |path| tenant(&status, path)["useful"].as_u64().unwrap_or(0) >> 20;
+                let useful =
+                    |path| tenant(&status, path)["working_set"].as_u64().unwrap_or(0) >> 20;
                 println!(
                     "{kernel}, weights 100:{weight}: {} of {HOT} MiB held, {} MiB came back, useful {} and {}",
                     numbers[0] >> 20,
@@ -63,7 +64,7 @@ fn a_used_set_loses_nothing_to_a_stream() {
                 );
                 assert!((HOT..HOT * 3 / 2).contains(&useful("hot")), "{status:#}");
                 assert!(useful("stream") < 30, "{status:#}");
-                assert_eq!(tenant(&status, "hot")["useful_by"], "accesses");
+                assert_eq!(tenant(&status, "hot")["evidence"], "accesses");
                 assert!(numbers[0] >> 20 >= HOT * 97 / 100, "{status:#}");
                 guest.ok("rest; end TERM");
             }
@@ -76,7 +77,7 @@ fn a_used_set_loses_nothing_to_a_stream() {
 fn read_and_filled(guest: &Guest, path: &str) -> [u64; 2] {
     let status = guest.status();
     let app = &tenant(&status, path)["app"];
-    ["cached_read_bytes", "fill_bytes"].map(|name| app[name].as_u64().unwrap_or(0))
+    ["cache_read_bytes", "cache_miss_bytes"].map(|name| app[name].as_u64().unwrap_or(0))
 }
 
 /// The part of what `path` reads in so many seconds that comes from the disk.

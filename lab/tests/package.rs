@@ -242,9 +242,9 @@ impl Debian {
             "[ $(cat /sys/fs/cgroup/system.slice/tenant.service/memory.low) -gt 0 ]",
         );
         let status = self.status();
-        assert!(status.get("blind").is_none(), "{status:#}");
+        assert!(status.get("app_io_unavailable").is_none(), "{status:#}");
         assert_eq!(status["observe"], false);
-        assert_eq!(status["cost"]["errors"], 0, "{status:#}");
+        assert_eq!(status["agent_usage"]["errors"], 0, "{status:#}");
     }
 
     /// Restarts the agent with this beside its configuration.
@@ -329,7 +329,7 @@ fn protection_outlasts_a_reload(debian: &Debian) {
             "[ $(cat /sys/fs/cgroup/system.slice/tenant.service/memory.low) -gt 0 ]",
         );
     }
-    let yielded = debian.status()["yielded"].clone();
+    let yielded = debian.status()["external"].clone();
     assert_eq!(yielded.as_array().map(Vec::len), Some(0), "{yielded:#}");
     debian.ok(&format!("rm {UNIT}/log.conf && /root/deb systemctl daemon-reload && /root/deb systemctl restart justitia"));
     debian.works();

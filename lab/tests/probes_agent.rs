@@ -33,9 +33,9 @@ const CROWD: &str = "
 /// A loss is in the status in words and as a number, and in the metrics.
 #[track_caller]
 fn told(status: &Value, metrics: &str, what: &str, words: &str) {
-    let limits = status["limits"].to_string();
+    let limits = status["limitations"].to_string();
     assert!(limits.contains(words), "expected {words:?} in {limits}");
-    let losses = status["losses"].as_array().into_iter().flatten();
+    let losses = status["probe_drops"].as_array().into_iter().flatten();
     let count = losses
         .filter(|loss| loss["what"] == what)
         .find_map(|loss| loss["count"].as_u64());

@@ -24,9 +24,9 @@ const HEIGHT: u16 = 16;
 pub struct Told<'a> {
     path: &'a str,
     usage: u64,
-    entitled: u64,
-    useful: u64,
-    watched: f64,
+    entitlement: u64,
+    working_set: u64,
+    observed_for: f64,
     #[serde(flatten)]
     curve: &'a CurveStatus,
 }
@@ -42,9 +42,9 @@ pub fn told(tenant: &TenantStatus) -> Result<Told<'_>, String> {
     Ok(Told {
         path: &tenant.path,
         usage: tenant.usage,
-        entitled: tenant.entitled,
-        useful: tenant.useful,
-        watched: tenant.watched,
+        entitlement: tenant.entitlement,
+        working_set: tenant.working_set,
+        observed_for: tenant.observed_for,
         curve,
     })
 }
@@ -54,7 +54,7 @@ fn absent(tenant: &TenantStatus) -> String {
     if !tenant.leaf {
         return format!("{path} has cgroups below it: each of them has a curve of its own");
     }
-    match tenant.useful_by {
+    match tenant.evidence {
         justitia_api::Evidence::Accesses => {
             format!("{path} has not accessed its page cache lately: there is nothing to tell")
         }
@@ -81,8 +81,8 @@ impl Told<'_> {
              useful    {}: a block more would save less than one read in ten minutes\n\
              entitled  {}",
             self.curve.accesses,
-            bytes(self.useful),
-            bytes(self.entitled),
+            bytes(self.working_set),
+            bytes(self.entitlement),
         );
         let _ = writeln!(
             out,
@@ -109,7 +109,7 @@ impl Told<'_> {
     /// The largest size that is shown: a little more than anything that matters.
     fn right(&self) -> f64 {
         let last = self.curve.points.last().map_or(0, |point| point.0);
-        to_f64(last.max(self.usage).max(self.useful).max(1 << 20)) * 1.05
+        to_f64(last.max(self.usage).max(self.working_set).max(1 << 20)) * 1.05
     }
 
     fn plot(&self) -> String {
@@ -155,7 +155,7 @@ impl Told<'_> {
         // The vertical axis with its labels takes six columns.
         let width = f64::from(WIDTH) - 7.0;
         let mut out = String::new();
-        for (name, size) in [("holds", self.usage), ("useful", self.useful)] {
+        for (name, size) in [("holds", self.usage), ("useful", self.working_set)] {
             let at = (to_f64(size) / self.right() * width).min(width);
             let at = usize::try_from(justitia_share::num::to_u64(at)).unwrap_or(0) + 6;
             let text = format!("{name} {}", bytes(size));
@@ -182,10 +182,10 @@ mod tests {
             path: "a.slice/db".into(),
             leaf: true,
             usage: 300 * MIB,
-            entitled: 350 * MIB,
-            useful: 400 * MIB,
-            watched: 100.0,
-            useful_by: justitia_api::Evidence::Accesses,
+            entitlement: 350 * MIB,
+            working_set: 400 * MIB,
+            observed_for: 100.0,
+            evidence: justitia_api::Evidence::Accesses,
             curve: Some(CurveStatus {
                 accesses: 200.0,
                 points: vec![(0, 1.0), (200 * MIB, 0.5), (400 * MIB, 0.0)],
@@ -224,7 +224,7 @@ mod tests {
                 .unwrap_err()
                 .contains("not accessed its page cache lately")
         );
-        none.useful_by = justitia_api::Evidence::Lists;
+        none.evidence = justitia_api::Evidence::Lists;
         assert!(told(&none).unwrap_err().contains("are not sampled"));
         none.leaf = false;
         assert!(told(&none).unwrap_err().contains("cgroups below it"));

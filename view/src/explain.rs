@@ -9,7 +9,7 @@ mod unmanaged;
 
 use std::fmt::Write;
 
-use justitia_api::{DemandModel, Evidence, Holder, Status, TenantStatus, WeightFrom};
+use justitia_api::{DemandModel, Evidence, KnobOwner, Status, TenantStatus, WeightSource};
 use justitia_share::live::{ACTIVE, HELD_UP};
 use justitia_share::num::to_f64;
 
@@ -112,7 +112,7 @@ pub fn explain(status: &Status, index: usize, standing: &Standing) -> String {
 fn above(out: &mut String, status: &Status, tenant: &TenantStatus) {
     let mut next = tenant.parent;
     while let Some(up) = next.and_then(|index| status.tenants.get(index)) {
-        let ours = up.knobs.iter().filter(|k| k.by == Holder::Agent);
+        let ours = up.knobs.iter().filter(|k| k.owner == KnobOwner::Agent);
         let mut limits = ours
             .map(|k| k.knob.split(' ').next().unwrap_or(&k.knob))
             .filter(|knob| matches!(*knob, "io.max" | "memory.high"));
@@ -129,11 +129,11 @@ fn above(out: &mut String, status: &Status, tenant: &TenantStatus) {
 }
 
 fn head(out: &mut String, status: &Status, tenant: &TenantStatus) {
-    let from = match tenant.weight_from {
-        WeightFrom::Nobody => "the default: nobody has set io.weight or io.bfq.weight",
-        WeightFrom::Cgroup => "from its cgroup's io.weight or io.bfq.weight",
-        WeightFrom::OnlyChild => "from its only child, where it has no sibling to weigh against",
-        WeightFrom::Configuration => "from the agent's configuration",
+    let from = match tenant.weight_source {
+        WeightSource::Default => "the default: nobody has set io.weight or io.bfq.weight",
+        WeightSource::Cgroup => "from its cgroup's io.weight or io.bfq.weight",
+        WeightSource::OnlyChild => "from its only child, where it has no sibling to weigh against",
+        WeightSource::Configuration => "from the agent's configuration",
     };
     let siblings: u64 = status
         .tenants
@@ -164,7 +164,7 @@ fn head(out: &mut String, status: &Status, tenant: &TenantStatus) {
 /// What its applications get.
 fn applications(out: &mut String, status: &Status, tenant: &TenantStatus) {
     let Some(app) = &tenant.app else {
-        if let Some(blind) = &status.blind {
+        if let Some(blind) = &status.app_io_unavailable {
             let _ = writeln!(out, "\nApplications: not seen ({blind})");
         }
         return;
@@ -173,10 +173,10 @@ fn applications(out: &mut String, status: &Status, tenant: &TenantStatus) {
         || "nothing was read through the page cache".to_owned(),
         |ratio| format!("{} % of what was read came from the cache", percent(ratio)),
     );
-    let held_up = app.held_up.map_or_else(String::new, |part| {
+    let held_up = app.io_stalled.map_or_else(String::new, |part| {
         format!("; held up by I/O {} % of the time", percent(part))
     });
-    let contended = if tenant.contends {
+    let contended = if tenant.backlogged {
         ", so it contended".to_owned()
     } else {
         // Whether it waited enough is known where the kernel measures it, or else whether it used the disk.
@@ -194,8 +194,8 @@ fn applications(out: &mut String, status: &Status, tenant: &TenantStatus) {
         rate(app.read_rate),
         rate(app.write_rate),
     );
-    let limited = |holder, knob: &str| holder == Holder::Agent && knob.starts_with("io.max ");
-    if !tenant.contends && tenant.knobs.iter().any(|k| limited(k.by, &k.knob)) {
+    let limited = |holder, knob: &str| holder == KnobOwner::Agent && knob.starts_with("io.max ");
+    if !tenant.backlogged && tenant.knobs.iter().any(|k| limited(k.owner, &k.knob)) {
         let _ = writeln!(
             out,
             "  its limit under Knobs follows from what happens on the disk now, within a second"
@@ -222,18 +222,18 @@ fn applications(out: &mut String, status: &Status, tenant: &TenantStatus) {
 
 fn entitlement(out: &mut String, status: &Status, tenant: &TenantStatus) {
     let of = match tenant.parent.and_then(|p| status.tenants.get(p)) {
-        Some(parent) => format!("the {} of {}", bytes(parent.entitled), parent.path),
+        Some(parent) => format!("the {} of {}", bytes(parent.entitlement), parent.path),
         None => format!(
             "{} (all file pages, and free memory above the reserve)",
-            bytes(status.memory.capacity)
+            bytes(status.memory.cache_divisible)
         ),
     };
-    let over = tenant.usage.saturating_sub(tenant.entitled);
+    let over = tenant.usage.saturating_sub(tenant.entitlement);
     let _ = writeln!(
         out,
         "\nPage cache: holds {}, entitled to {} of {of}",
         bytes(tenant.usage),
-        bytes(tenant.entitled)
+        bytes(tenant.entitlement)
     );
     let _ = writeln!(
         out,
@@ -262,25 +262,25 @@ fn demand(status: &Status, tenant: &TenantStatus) -> String {
     if !tenant.leaf {
         return "it demands what its children demand".to_owned();
     }
-    let unsure = tenant.watched < 120.0;
+    let unsure = tenant.observed_for < 120.0;
     let rest = match (tenant.growing, status.demand, unsure) {
         (true, ..) => "its cache grows, so it demands all it can get",
         (false, DemandModel::Use, false) => "its cache does not grow, so it demands no more",
         (false, ..) => "its cache does not grow, so it demands no more than it holds",
     };
     // A recording of an older version does not have it.
-    let unknown = tenant.useful == 0 && tenant.watched <= 0.0;
+    let unknown = tenant.working_set == 0 && tenant.observed_for <= 0.0;
     if status.demand == DemandModel::Usage || unknown {
         return rest.to_owned();
     }
-    let by = match tenant.useful_by {
+    let by = match tenant.evidence {
         Evidence::Accesses => "by its accesses",
         Evidence::Lists => "by the kernel's lists",
     };
     format!(
         "first round, what is used again: {} ({by}, of the last {})\n  second round, what is left: {rest}",
-        bytes(tenant.useful),
-        seconds(tenant.watched.min(600.0)),
+        bytes(tenant.working_set),
+        seconds(tenant.observed_for.min(600.0)),
     )
 }
 
@@ -292,15 +292,18 @@ fn taking(out: &mut String, status: &Status, tenant: &TenantStatus) {
         "\nReclaim: {} taken by the agent so far",
         bytes(tenant.reclaimed)
     );
-    let keep = tenant.entitled.max(tenant.floor).max(tenant.stuck);
+    let keep = tenant
+        .entitlement
+        .max(tenant.floor)
+        .max(tenant.unreclaimable);
     let over = tenant.usage.saturating_sub(keep);
-    let short = memory.free < memory.reserve;
+    let short = memory.free < memory.free_headroom;
     let _ = writeln!(
         out,
         "  rule: when free memory ({} now) falls below the reserve that the agent keeps free ({}), those above their \
          entitlement give back clean file pages, in proportion to what they hold above it",
         bytes(memory.free),
-        bytes(memory.reserve)
+        bytes(memory.free_headroom)
     );
     let now = if !tenant.leaf {
         "it is an inner node: pages are taken from its leaves, and before them what none of them is charged with"
@@ -310,14 +313,17 @@ fn taking(out: &mut String, status: &Status, tenant: &TenantStatus) {
     } else if over == 0 {
         let why = if tenant.usage == 0 {
             "nothing".to_owned()
-        } else if tenant.usage <= tenant.entitled {
-            format!("no more than its entitlement ({})", bytes(tenant.entitled))
+        } else if tenant.usage <= tenant.entitlement {
+            format!(
+                "no more than its entitlement ({})",
+                bytes(tenant.entitlement)
+            )
         } else if tenant.usage <= tenant.floor {
             format!("no more than its floor ({})", bytes(tenant.floor))
         } else {
             format!(
                 "no more than what is dirty or being written ({})",
-                bytes(tenant.stuck)
+                bytes(tenant.unreclaimable)
             )
         };
         format!("nothing is taken from it: it holds {why}")

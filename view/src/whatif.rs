@@ -50,12 +50,12 @@ pub fn whatif(status: &Status, index: usize, change: Change) -> Vec<Forecast> {
         .collect()
 }
 
-fn forecast(tenant: &TenantStatus, entitled: [u64; 2]) -> Forecast {
+fn forecast(tenant: &TenantStatus, entitlement: [u64; 2]) -> Forecast {
     // One that does not take in more holds no more than now, whatever it is entitled to.
     let most = tenant
         .demand
         .map_or(u64::MAX, |demand| demand.max(tenant.usage));
-    let cache = entitled.map(|entitled| entitled.min(most));
+    let cache = entitlement.map(|part| part.min(most));
     let misses = tenant
         .curve
         .as_ref()
@@ -79,14 +79,14 @@ fn divide(status: &Status, change: Option<(usize, Change)>) -> Vec<u64> {
             changed.map_or_else(|| demand(tenant), |change| changed_demand(tenant, change));
         tree.push(parent, demand);
     }
-    entitlements(&tree, status.memory.capacity)
+    entitlements(&tree, status.memory.cache_divisible)
 }
 
 fn demand(tenant: &TenantStatus) -> Demand {
     Demand {
         weight: Weight::try_from(tenant.weight).unwrap_or_default(),
-        floor: tenant.floor.max(tenant.stuck),
-        useful: if tenant.leaf { tenant.useful } else { 0 },
+        floor: tenant.floor.max(tenant.unreclaimable),
+        useful: if tenant.leaf { tenant.working_set } else { 0 },
         requested: 0,
         total: tenant.demand.unwrap_or(u64::MAX).min(reaches(tenant)),
     }
@@ -169,11 +169,11 @@ pub fn text(status: &Status, index: usize, change: Change, forecasts: &[Forecast
             "- : its accesses are not seen, or it has had none lately."
         );
     }
-    if tenant.useful_by == Evidence::Accesses && tenant.watched < 120.0 {
+    if tenant.evidence == Evidence::Accesses && tenant.observed_for < 120.0 {
         let _ = writeln!(
             out,
             "{} has been watched for {:.0} s: the longer, the surer.",
-            tenant.path, tenant.watched
+            tenant.path, tenant.observed_for
         );
     }
     out
@@ -192,10 +192,10 @@ mod tests {
             path: path.into(),
             leaf: true,
             weight,
-            useful: size * MIB,
+            working_set: size * MIB,
             usage: 200 * MIB,
-            useful_by: Evidence::Accesses,
-            watched: 300.0,
+            evidence: Evidence::Accesses,
+            observed_for: 300.0,
             curve: Some(CurveStatus {
                 accesses: 100.0,
                 points: vec![(0, 1.0), (size * MIB, 0.0)],
@@ -207,7 +207,7 @@ mod tests {
     fn status(tenants: Vec<TenantStatus>) -> Status {
         Status {
             memory: MemoryStatus {
-                capacity: 600 * MIB,
+                cache_divisible: 600 * MIB,
                 ..MemoryStatus::default()
             },
             tenants,
@@ -240,7 +240,7 @@ mod tests {
     #[test]
     fn what_its_set_leaves_of_its_part_goes_to_the_other() {
         let mut a = hot("a", 100, 400);
-        a.useful = 450 * MIB;
+        a.working_set = 450 * MIB;
         let status = status(vec![a, hot("b", 100, 400)]);
         let found = whatif(&status, 0, Change::Weight(Weight::try_from(900).unwrap()));
         assert_eq!(found[0].cache[1], 400 * MIB);

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use justitia_api::{
-    AppStatus, Cost, Holder, KnobStatus, LossStatus, MemoryStatus, PV_INFINITE, Reason, Status,
-    TenantStatus, Yield,
+    AgentUsage, AppStatus, ExternalKnob, KnobOwner, KnobStatus, MemoryStatus, PV_INFINITE,
+    ProbeDrops, Reason, STATUS_VERSION, Status, TenantStatus,
 };
 use justitia_kernel::cgroup::CgroupId;
 use justitia_kernel::knob::Knob;
@@ -39,26 +39,27 @@ pub fn status(agent: &Agent, limits: &[String], observe: bool) -> Status {
             id: id.map_or(0, |id| id.0),
             parent: tenant.parent,
             weight: tenant.weight.get(),
-            weight_from: node.map_or_else(Default::default, |n| agent.monitor.cgroups.weight(n).1),
+            weight_source: node
+                .map_or_else(Default::default, |n| agent.monitor.cgroups.weight(n).1),
             leaf: tenant.leaf,
             usage: tenant.own,
-            entitled: agent.entitlements.entitled[i],
+            entitlement: agent.entitlements.entitled[i],
             protected: agent.entitlements.protected[i],
             floor: tenant.floor.min(tenant.file),
             idle: tenant.idle_for.as_secs_f64(),
             growing: tenant.growing,
             exempt: tenant.exempt.map(Reason::from),
             reclaimed: agent.reclaimed.get(&tenant.key).copied().unwrap_or(0),
-            stuck: leaf(tenant.unreclaimable),
+            unreclaimable: leaf(tenant.unreclaimable),
             other: leaf(tenant.other),
             refaults: node.map_or(0, |n| leaf(n.memory.refaults)),
             app: rates[i].as_ref().map(|r| AppStatus { latency, ..app(r) }),
-            contends: pv.contends.get(i).copied().unwrap_or(false),
+            backlogged: pv.contends.get(i).copied().unwrap_or(false),
             pv: told(pv.groups.get(i).copied().flatten()),
-            useful: leaf(agent.entitlements.demands[i].useful),
+            working_set: leaf(agent.entitlements.demands[i].useful),
             demand: Some(agent.entitlements.demands[i].total).filter(|demand| *demand < u64::MAX),
-            useful_by: tenant.working_set.evidence,
-            watched: tenant.working_set.observed_for.as_secs_f64(),
+            evidence: tenant.working_set.evidence,
+            observed_for: tenant.working_set.observed_for.as_secs_f64(),
             curve: id.and_then(|id| agent.monitor.reuse.get(id)?.status()),
             knobs: knobs.remove(&id.unwrap_or(root)).unwrap_or_default(),
         });
@@ -70,12 +71,13 @@ pub fn status(agent: &Agent, limits: &[String], observe: bool) -> Status {
     let yielded = store
         .into_iter()
         .flat_map(|l| l.external())
-        .map(|(id, knob, found)| Yield {
+        .map(|(id, knob, found)| ExternalKnob {
             path: agent.path(Key::Cgroup(id)),
             knob: knob.to_string(),
-            found: found.to_owned(),
+            value: found.to_owned(),
         });
     Status {
+        status_version: STATUS_VERSION,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         observe,
         uptime: agent.begun.elapsed().as_secs_f64(),
@@ -84,21 +86,21 @@ pub fn status(agent: &Agent, limits: &[String], observe: bool) -> Status {
             .unwrap_or_default()
             .as_secs_f64(),
         window: WINDOW.as_secs_f64(),
-        blind: app_io.unavailable_reason().map(str::to_owned),
+        app_io_unavailable: app_io.unavailable_reason().map(str::to_owned),
         demand: agent.config.cache.demand,
         pv: told(pv.whole),
         pv_top: told(pv.top),
         memory: MemoryStatus {
             total: memory.total,
             free: memory.free,
-            reserve: agent.entitlements.free_headroom,
-            falling: memory.consumption_rate,
-            capacity: agent.entitlements.capacity,
+            free_headroom: agent.entitlements.free_headroom,
+            consumption_rate: memory.consumption_rate,
+            cache_divisible: agent.entitlements.capacity,
         },
         tenants,
-        yielded: yielded.collect(),
+        external: yielded.collect(),
         decisions: agent.decisions.decisions(),
-        limits: limits
+        limitations: limits
             .iter()
             .cloned()
             .chain(agent.monitor.cgroups.limitations())
@@ -114,14 +116,14 @@ pub fn status(agent: &Agent, limits: &[String], observe: bool) -> Status {
             .chain(agent.credits.limits())
             .chain(agent.ownership.limits().iter().cloned())
             .collect(),
-        losses: losses
+        probe_drops: losses
             .iter()
-            .map(|loss| LossStatus {
+            .map(|loss| ProbeDrops {
                 what: loss.what.to_owned(),
                 count: loss.count,
             })
             .collect(),
-        cost: Cost {
+        agent_usage: AgentUsage {
             cpu: process_cpu().as_secs_f64(),
             cpu_loop: thread_cpu().as_secs_f64(),
             resident: resident(),
@@ -156,16 +158,16 @@ fn app(rates: &WindowStats) -> AppStatus {
         write_bytes: total.written.total().bytes,
         reads: total.read.total().operations,
         writes: total.written.total().operations,
-        cached_read_bytes: total.cache_read_bytes(),
-        fill_bytes: total.cache_miss_bytes,
+        cache_read_bytes: total.cache_read_bytes(),
+        cache_miss_bytes: total.cache_miss_bytes,
         misses: total.demand_misses,
-        throttled: to_f64(total.throttled_ns) / 1e9,
-        dirty_wait: to_f64(total.dirty_throttle_ns) / 1e9,
+        io_throttled: to_f64(total.throttled_ns) / 1e9,
+        dirty_throttled: to_f64(total.dirty_throttle_ns) / 1e9,
         read_rate: per_second(recent.read.total().bytes),
         write_rate: per_second(recent.written.total().bytes),
         miss_rate: per_second(recent.demand_misses),
         hit_ratio: recent.hit_ratio(),
-        held_up: rates.activity.held_up,
+        io_stalled: rates.activity.held_up,
         latency: None,
     }
 }
@@ -194,17 +196,17 @@ fn sum_up(tenants: &mut [TenantStatus]) {
             continue;
         };
         hits[parent] = (hits[parent].0 + hits[i].0, hits[parent].1 + hits[i].1);
-        let (usage, reclaimed, stuck) = {
+        let (usage, reclaimed, unreclaimable) = {
             let t = &tenants[i];
-            (t.usage, t.reclaimed, t.stuck)
+            (t.usage, t.reclaimed, t.unreclaimable)
         };
-        let useful = tenants[i].useful;
+        let working_set = tenants[i].working_set;
         let (other, refaults, part) = (tenants[i].other, tenants[i].refaults, tenants[i].app);
         let parent = &mut tenants[parent];
         parent.usage += usage;
-        parent.useful += useful;
+        parent.working_set += working_set;
         parent.reclaimed += reclaimed;
-        parent.stuck += stuck;
+        parent.unreclaimable += unreclaimable;
         parent.other += other;
         parent.refaults += refaults;
         if let (Some(sum), Some(part)) = (&mut parent.app, part) {
@@ -212,11 +214,11 @@ fn sum_up(tenants: &mut [TenantStatus]) {
             sum.write_bytes += part.write_bytes;
             sum.reads += part.reads;
             sum.writes += part.writes;
-            sum.cached_read_bytes += part.cached_read_bytes;
-            sum.fill_bytes += part.fill_bytes;
+            sum.cache_read_bytes += part.cache_read_bytes;
+            sum.cache_miss_bytes += part.cache_miss_bytes;
             sum.misses += part.misses;
-            sum.throttled += part.throttled;
-            sum.dirty_wait += part.dirty_wait;
+            sum.io_throttled += part.io_throttled;
+            sum.dirty_throttled += part.dirty_throttled;
             sum.read_rate += part.read_rate;
             sum.write_rate += part.write_rate;
             sum.miss_rate += part.miss_rate;
@@ -234,9 +236,9 @@ fn knobs(agent: &Agent) -> HashMap<CgroupId, Vec<KnobStatus>> {
             id,
             KnobStatus {
                 knob: knob.to_string(),
-                stands: ours.to_owned(),
-                by: Holder::Agent,
-                before: Some(before.to_owned()),
+                value: ours.to_owned(),
+                owner: KnobOwner::Agent,
+                original: Some(before.to_owned()),
                 reason: match knob {
                     Knob::MemoryLow => protection.reason(id, knob),
                     _ => agent.credits.why(id, knob).map(Reason::Text),
@@ -249,9 +251,9 @@ fn knobs(agent: &Agent) -> HashMap<CgroupId, Vec<KnobStatus>> {
             id,
             KnobStatus {
                 knob: knob.to_string(),
-                stands: found.to_owned(),
-                by: Holder::Other,
-                before: None,
+                value: found.to_owned(),
+                owner: KnobOwner::External,
+                original: None,
                 reason: None,
             },
         );
@@ -261,9 +263,9 @@ fn knobs(agent: &Agent) -> HashMap<CgroupId, Vec<KnobStatus>> {
             id,
             KnobStatus {
                 knob: knob.to_string(),
-                stands: value.to_string(),
-                by: Holder::Would,
-                before: None,
+                value: value.to_string(),
+                owner: KnobOwner::Proposed,
+                original: None,
                 reason: protection.reason(id, knob),
             },
         );

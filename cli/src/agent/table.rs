@@ -20,9 +20,9 @@ pub fn status(status: &Status) -> String {
         out,
         "{mode} for {:.0} s; {} to divide, {} free ({} kept in reserve)",
         status.uptime,
-        size(memory.capacity),
+        size(memory.cache_divisible),
         size(memory.free),
-        size(memory.reserve),
+        size(memory.free_headroom),
     );
     let width = status
         .tenants
@@ -54,8 +54,8 @@ pub fn status(status: &Status) -> String {
         } else if tenant.idle > 5.0 {
             state.push(format!("idle {:.0} s", tenant.idle));
         }
-        if tenant.contends {
-            state.push("contends".to_owned());
+        if tenant.backlogged {
+            state.push("backlogged".to_owned());
         }
         state.extend(tenant.exempt.iter().map(ToString::to_string));
         let none = || "-".to_owned();
@@ -66,9 +66,9 @@ pub fn status(status: &Status) -> String {
             name(&tenant.path),
             tenant.weight,
             size(tenant.usage),
-            size(tenant.useful),
-            size(tenant.entitled),
-            size(tenant.usage.saturating_sub(tenant.entitled)),
+            size(tenant.working_set),
+            size(tenant.entitlement),
+            size(tenant.usage.saturating_sub(tenant.entitlement)),
             size(tenant.protected),
             size(tenant.reclaimed),
             app.map_or_else(none, |a| units::rate(a.read_rate)),
@@ -79,23 +79,23 @@ pub fn status(status: &Status) -> String {
             state.join(", "),
         );
     }
-    let _ = match &status.blind {
+    let _ = match &status.app_io_unavailable {
         None => writeln!(
             out,
-            "\nPV over {:.0} s: {} over all contending tenants, {} at the top level",
+            "\nPV over {:.0} s: {} over all backlogged tenants, {} at the top level",
             status.window,
             units::pv(status.pv),
             units::pv(status.pv_top)
         ),
         Some(why) => writeln!(out, "\nwhat applications get is not seen: {why}"),
     };
-    for other in &status.yielded {
+    for other in &status.external {
         let _ = writeln!(
             out,
-            "\nyielded: {} {} (found {})",
+            "\nexternal: {} {} (found {})",
             name(&other.path),
             other.knob,
-            other.found
+            other.value
         );
     }
     if let Some(last) = status.decisions.last() {
@@ -107,10 +107,10 @@ pub fn status(status: &Status) -> String {
             last.reason
         );
     }
-    for limit in &status.limits {
+    for limit in &status.limitations {
         let _ = writeln!(out, "limited: {limit}");
     }
-    let cost = &status.cost;
+    let cost = &status.agent_usage;
     let _ = writeln!(
         out,
         "\ncost since the start: {:.2} % of a CPU ({:.2} % observing and planning), {} resident, {} knobs held",
@@ -260,8 +260,8 @@ mod tests {
         };
         let table = status(&Status {
             tenants: vec![tenant],
-            limits: vec![BAD.into()],
-            blind: Some(BAD.into()),
+            limitations: vec![BAD.into()],
+            app_io_unavailable: Some(BAD.into()),
             ..Status::default()
         });
         assert!(harmless(&table), "{table:?}");

@@ -41,8 +41,8 @@ impl AppCounters {
     pub fn hit_ratio(&self, tenant: &str, before: &Self) -> Option<f64> {
         let (now, then) = (self.0.get(tenant)?, before.0.get(tenant)?);
         ratio(
-            now.cached_read_bytes.saturating_sub(then.cached_read_bytes),
-            now.fill_bytes.saturating_sub(then.fill_bytes),
+            now.cache_read_bytes.saturating_sub(then.cache_read_bytes),
+            now.cache_miss_bytes.saturating_sub(then.cache_miss_bytes),
         )
     }
 
@@ -51,8 +51,8 @@ impl AppCounters {
         let sum = |sample: &Self, of: fn(&AppStatus) -> u64| sample.0.values().map(of).sum::<u64>();
         let since = |of| sum(self, of).saturating_sub(sum(before, of));
         ratio(
-            since(|app: &AppStatus| app.cached_read_bytes),
-            since(|app: &AppStatus| app.fill_bytes),
+            since(|app: &AppStatus| app.cache_read_bytes),
+            since(|app: &AppStatus| app.cache_miss_bytes),
         )
     }
 }

@@ -49,7 +49,7 @@ knobs() {
 }
 file_of() { awk '$1 == "inactive_file" || $1 == "active_file" { sum += $2 } END { print sum }' "$C/$1/memory.stat"; }
 # What the agent has reclaimed so far, in bytes.
-reclaimed() { justitia status --json | tr -d ' \n' | sed 's/.*"cost":{[^}]*"reclaimed":\([0-9]*\).*/\1/'; }
+reclaimed() { justitia status --json | tr -d ' \n' | sed 's/.*"agent_usage":{[^}]*"reclaimed":\([0-9]*\).*/\1/'; }
 vmstat() { awk -v name="$1" '$1 == name { print $2 }' /proc/vmstat; }
 
 # Starts the agent ($AGENT, if another command does) without waiting for anything; its exit status goes to /run/agent.code.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use justitia_api::{Holder, KnobStatus, TenantStatus};
+use justitia_api::{KnobOwner, KnobStatus, TenantStatus};
 use justitia_share::PAGE_SIZE;
 
 use super::Standing;
@@ -19,17 +19,17 @@ pub(super) fn held(
         .knobs
         .iter()
         .find(|(file, _)| *file == knob.knob)
-        .map_or(knob.stands.as_str(), |(_, value)| value);
-    let _ = match knob.by {
-        Holder::Would => writeln!(
+        .map_or(knob.value.as_str(), |(_, value)| value);
+    let _ = match knob.owner {
+        KnobOwner::Proposed => writeln!(
             out,
             "  {name} stands at {}; the agent would set {}",
             amount(now),
-            amount(&knob.stands)
+            amount(&knob.value)
         ),
         _ => writeln!(out, "  {name} = {}", amount(now)),
     };
-    if knob.by == Holder::Other {
+    if knob.owner == KnobOwner::External {
         let _ = writeln!(
             out,
             "    put there by someone else: the agent leaves it to them as long as it runs, and never writes it"
@@ -43,8 +43,8 @@ pub(super) fn held(
         let _ = writeln!(out, "    would change it: only whoever wrote it");
         return;
     }
-    if knob.by == Holder::Agent {
-        let before = knob.before.as_deref().unwrap_or("?");
+    if knob.owner == KnobOwner::Agent {
+        let before = knob.original.as_deref().unwrap_or("?");
         let _ = writeln!(
             out,
             "    put there by the agent; before, and again when the agent ends: {}",
@@ -72,13 +72,13 @@ fn low_now(tenant: &TenantStatus, knob: &KnobStatus) -> Option<String> {
     if knob.knob != "memory.low" || !tenant.leaf {
         return None;
     }
-    let stands: u64 = knob.stands.parse().ok()?;
+    let value: u64 = knob.value.parse().ok()?;
     let goal = if tenant.protected > 0 {
         (tenant.protected + tenant.other) / PAGE_SIZE * PAGE_SIZE
     } else {
         0
     };
-    let off = goal.abs_diff(stands);
+    let off = goal.abs_diff(value);
     let moved_for = (goal / 32).max(1 << 20);
     Some(if off == 0 {
         "that is what it should be".to_owned()

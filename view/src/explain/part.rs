@@ -19,22 +19,22 @@ pub(super) fn of(status: &Status, tenant: &TenantStatus) -> Option<String> {
         .filter(|(_, t)| t.parent == tenant.parent)
         .collect();
     let all = match tenant.parent {
-        Some(parent) => status.tenants.get(parent)?.entitled,
-        None => status.memory.capacity,
+        Some(parent) => status.tenants.get(parent)?.entitlement,
+        None => status.memory.cache_divisible,
     };
     // First what they use, if it fits; of the rest then.
-    let used: u64 = group.iter().map(|(_, t)| t.useful).sum();
+    let used: u64 = group.iter().map(|(_, t)| t.working_set).sum();
     let fits = used <= all;
     let rest = |t: &TenantStatus| {
-        let first = if fits { t.useful } else { 0 };
-        t.entitled.saturating_sub(first)
+        let first = if fits { t.working_set } else { 0 };
+        t.entitlement.saturating_sub(first)
     };
     let by_weight = |t: &TenantStatus| to_f64(rest(t)) / to_f64(t.weight.max(1));
     let wants = |i: usize, t: &TenantStatus| {
         if fits {
             wants_all(status, i)
         } else {
-            t.useful > t.entitled
+            t.working_set > t.entitlement
         }
     };
     // By weight, nobody that wants all it can get has less than another that does, unless that has a floor.
@@ -71,7 +71,7 @@ pub(super) fn of(status: &Status, tenant: &TenantStatus) -> Option<String> {
         (_, true) => format!(
             "{} is used in all and fits: it has its {}, and then ",
             bytes(used),
-            bytes(tenant.useful)
+            bytes(tenant.working_set)
         ),
         (_, false) => format!("{} is used in all, which does not fit: ", bytes(used)),
     };
@@ -85,7 +85,7 @@ pub(super) fn of(status: &Status, tenant: &TenantStatus) -> Option<String> {
         let name = |t: &&TenantStatus| {
             let name = t.path.rsplit('/').next().unwrap_or_default();
             let name = if name == "-" { "outside" } else { name };
-            format!("{name} {}", bytes(t.entitled))
+            format!("{name} {}", bytes(t.entitlement))
         };
         let named: Vec<String> = others.iter().take(NAMED).map(name).collect();
         let more = match others.len().saturating_sub(NAMED) {

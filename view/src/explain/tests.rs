@@ -9,13 +9,13 @@ use justitia_api::{
 const MIB: u64 = 1 << 20;
 
 fn status() -> Status {
-    let tenant = |path: &str, weight, usage: u64, entitled: u64| TenantStatus {
+    let tenant = |path: &str, weight, usage: u64, entitlement: u64| TenantStatus {
         path: path.to_owned(),
         weight,
         leaf: true,
         usage: usage * MIB,
-        entitled: entitled * MIB,
-        protected: entitled * MIB,
+        entitlement: entitlement * MIB,
+        protected: entitlement * MIB,
         other: 20 * MIB,
         ..TenantStatus::default()
     };
@@ -24,9 +24,9 @@ fn status() -> Status {
     light.reclaimed = 64 * MIB;
     light.knobs = vec![KnobStatus {
         knob: "memory.low".into(),
-        stands: (120 * MIB).to_string(),
-        by: Holder::Agent,
-        before: Some("0".into()),
+        value: (120 * MIB).to_string(),
+        owner: KnobOwner::Agent,
+        original: Some("0".into()),
         reason: Some(
             Rule::Protection(ProtectionReason {
                 protected: 100 * MIB,
@@ -36,13 +36,13 @@ fn status() -> Status {
         ),
     }];
     let mut heavy = tenant("a.slice/db", 300, 250, 300);
-    heavy.weight_from = WeightFrom::Cgroup;
-    heavy.watched = 200.0;
+    heavy.weight_source = WeightSource::Cgroup;
+    heavy.observed_for = 200.0;
     heavy.knobs = vec![KnobStatus {
         knob: "memory.low".into(),
-        stands: "1048576".into(),
-        by: Holder::Other,
-        before: None,
+        value: "1048576".into(),
+        owner: KnobOwner::External,
+        original: None,
         reason: None,
     }];
     let slice = TenantStatus {
@@ -57,8 +57,8 @@ fn status() -> Status {
         uptime: 3600.0,
         memory: MemoryStatus {
             free: 10 * MIB,
-            reserve: 16 * MIB,
-            capacity: 400 * MIB,
+            free_headroom: 16 * MIB,
+            cache_divisible: 400 * MIB,
             ..MemoryStatus::default()
         },
         tenants: vec![slice, light, heavy],
@@ -102,9 +102,9 @@ fn who_is_limited_further_up_learns_where() {
     assert!(!explain(&status, 1, &Standing::default()).contains("limits it as well"));
     status.tenants[0].knobs = vec![KnobStatus {
         knob: "io.max 8:0".into(),
-        stands: "8:0 rbps=max wbps=1048576 riops=max wiops=max".into(),
-        by: Holder::Agent,
-        before: Some("8:0 rbps=max wbps=max riops=max wiops=max".into()),
+        value: "8:0 rbps=max wbps=1048576 riops=max wiops=max".into(),
+        owner: KnobOwner::Agent,
+        original: Some("8:0 rbps=max wbps=max riops=max wiops=max".into()),
         reason: Some(Reason::Text("the disk is contended".into())),
     }];
     let text = explain(&status, 1, &Standing::default());
@@ -179,11 +179,11 @@ fn a_yielded_knob_and_an_operators_limit_are_told_as_theirs() {
 #[test]
 fn limits_of_the_disk_say_whence_they_come() {
     let mut status = status();
-    let knob = |knob: &str, stands: &str, before: &str, why: &str| KnobStatus {
+    let knob = |knob: &str, value: &str, original: &str, why: &str| KnobStatus {
         knob: knob.into(),
-        stands: stands.into(),
-        by: Holder::Agent,
-        before: Some(before.into()),
+        value: value.into(),
+        owner: KnobOwner::Agent,
+        original: Some(original.into()),
         reason: Some(Reason::Text(why.into())),
     };
     let limit = "8:0 rbps=max wbps=7340032 riops=max wiops=max";
@@ -227,7 +227,7 @@ fn applications_are_told_with_their_window_and_what_grows_without_calls() {
     let mut status = status();
     status.window = 10.0;
     status.tenants[1].app = Some(AppStatus {
-        held_up: Some(0.05),
+        io_stalled: Some(0.05),
         miss_rate: 12.0,
         ..AppStatus::default()
     });
@@ -243,7 +243,7 @@ fn applications_are_told_with_their_window_and_what_grows_without_calls() {
             "(12 accesses a second found their page absent)",
         ],
     );
-    status.tenants[1].contends = true;
+    status.tenants[1].backlogged = true;
     status.tenants[1].app.as_mut().unwrap().read_rate = 1e6;
     let text = explain(&status, 1, &Standing::default());
     says(&text, &["5.0 % of the time, so it contended\n"]);
@@ -261,7 +261,12 @@ fn entitlements_can_be_recomputed_among_those_that_want_more() {
     let mut status = status();
     let mut cron = status.tenants[2].clone();
     (cron.path, cron.weight) = ("a.slice/cron".into(), 100);
-    (cron.usage, cron.entitled, cron.useful, cron.watched) = (0, 0, 0, 3600.0);
+    (
+        cron.usage,
+        cron.entitlement,
+        cron.working_set,
+        cron.observed_for,
+    ) = (0, 0, 0, 3600.0);
     cron.knobs.clear();
     status.tenants[2].growing = true;
     status.tenants.push(cron);
@@ -301,7 +306,7 @@ fn a_protection_that_is_near_enough_is_left_and_who_is_spared_learns_by_what() {
     );
     status.tenants[1].floor = 320 * MIB;
     says(&text(&status), &["no more than its floor (320M)"]);
-    (status.tenants[1].floor, status.tenants[1].stuck) = (0, 310 * MIB);
+    (status.tenants[1].floor, status.tenants[1].unreclaimable) = (0, 310 * MIB);
     says(
         &text(&status),
         &["no more than what is dirty or being written (310M)"],
@@ -457,8 +462,8 @@ fn the_nearest_names_are_offered() {
 fn what_is_used_is_divided_first() {
     let mut status = status();
     // Of 400 MiB in a.slice, the light one uses 150 and gets them; it and the heavy one want more.
-    (status.tenants[1].useful, status.tenants[1].entitled) = (150 * MIB, 200 * MIB);
-    (status.tenants[2].useful, status.tenants[2].entitled) = (50 * MIB, 200 * MIB);
+    (status.tenants[1].working_set, status.tenants[1].entitlement) = (150 * MIB, 200 * MIB);
+    (status.tenants[2].working_set, status.tenants[2].entitlement) = (50 * MIB, 200 * MIB);
     status.tenants[2].growing = true;
     let text = explain(&status, 1, &Standing::default());
     says(
@@ -469,8 +474,8 @@ fn what_is_used_is_divided_first() {
         ],
     );
     // What does not fit is divided by weight, and nothing is left.
-    (status.tenants[1].useful, status.tenants[1].entitled) = (300 * MIB, 100 * MIB);
-    (status.tenants[2].useful, status.tenants[2].entitled) = (400 * MIB, 300 * MIB);
+    (status.tenants[1].working_set, status.tenants[1].entitlement) = (300 * MIB, 100 * MIB);
+    (status.tenants[2].working_set, status.tenants[2].entitlement) = (400 * MIB, 300 * MIB);
     let text = explain(&status, 1, &Standing::default());
     says(
         &text,

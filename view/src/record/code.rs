@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use justitia_api::{
-    AppStatus, Cost, Decision, DemandModel, Evidence, Holder, KnobStatus, LatencyStatus,
-    MemoryStatus, Reason, Status, TenantStatus, WeightFrom, Yield,
+    AgentUsage, AppStatus, Decision, DemandModel, Evidence, ExternalKnob, KnobOwner, KnobStatus,
+    LatencyStatus, MemoryStatus, Reason, Status, TenantStatus, WeightSource,
 };
 use justitia_share::num::{to_f64, to_u64};
 use serde::{Deserialize, Serialize};
@@ -42,9 +42,12 @@ pub struct Once {
     tenants: Vec<Name>,
     strings: Vec<String>,
     decisions: Vec<Decision>,
-    yielded: Vec<Yield>,
-    limits: Vec<String>,
-    blind: Option<String>,
+    #[serde(alias = "yielded")]
+    external: Vec<ExternalKnob>,
+    #[serde(alias = "limits")]
+    limitations: Vec<String>,
+    #[serde(alias = "blind")]
+    app_io_unavailable: Option<String>,
 }
 
 const fn at_least() -> usize {
@@ -57,7 +60,7 @@ struct Name {
     id: u64,
     parent: Option<usize>,
     leaf: bool,
-    from: WeightFrom,
+    from: WeightSource,
 }
 
 /// A block in the making.
@@ -95,9 +98,11 @@ impl Columns {
         self.once.demand = status.demand;
         self.once.observe = status.observe;
         self.once.window = status.window;
-        self.once.yielded.clone_from(&status.yielded);
-        self.once.limits.clone_from(&status.limits);
-        self.once.blind.clone_from(&status.blind);
+        self.once.external.clone_from(&status.external);
+        self.once.limitations.clone_from(&status.limitations);
+        self.once
+            .app_io_unavailable
+            .clone_from(&status.app_io_unavailable);
         let news = status.decisions.iter().filter(|d| d.at > told);
         self.once.decisions = news.cloned().collect();
         let mut places: Vec<usize> = Vec::with_capacity(status.tenants.len());
@@ -109,7 +114,7 @@ impl Columns {
                     id: tenant.id,
                     parent: tenant.parent.and_then(|p| places.get(p).copied()),
                     leaf: tenant.leaf,
-                    from: tenant.weight_from,
+                    from: tenant.weight_source,
                 });
                 self.ones.push((at, Vec::new()));
                 self.ones.len() - 1
@@ -270,7 +275,7 @@ impl Columned {
                     id: name.id,
                     parent: parent.flatten(),
                     leaf: name.leaf,
-                    weight_from: name.from,
+                    weight_source: name.from,
                     ..tenant(row, &self.once.strings)
                 });
             }
@@ -280,22 +285,23 @@ impl Columned {
         let told = |d: &&Decision| d.at <= uptime;
         Some(Status {
             demand: self.once.demand,
+            status_version: justitia_api::STATUS_VERSION,
             version: self.once.version.clone(),
             observe: self.once.observe,
             window: self.once.window,
-            blind: self.once.blind.clone(),
+            app_io_unavailable: self.once.app_io_unavailable.clone(),
             time,
             uptime,
             memory: MemoryStatus {
                 total: amount(all[2]),
                 free: amount(all[3]),
-                reserve: amount(all[4]),
-                falling: amount(all[5]),
-                capacity: amount(all[6]),
+                free_headroom: amount(all[4]),
+                consumption_rate: amount(all[5]),
+                cache_divisible: amount(all[6]),
             },
             pv: maybe(all[7]),
             pv_top: maybe(all[8]),
-            cost: Cost {
+            agent_usage: AgentUsage {
                 cpu: to_f64(all[9].unsigned_abs()) / 1000.0,
                 cpu_loop: to_f64(all[10].unsigned_abs()) / 1000.0,
                 resident: amount(all[11]),
@@ -304,11 +310,11 @@ impl Columned {
                 errors: all[13].unsigned_abs(),
             },
             tenants,
-            yielded: self.once.yielded.clone(),
+            external: self.once.external.clone(),
             decisions: self.once.decisions.iter().filter(told).cloned().collect(),
-            limits: self.once.limits.clone(),
+            limitations: self.once.limitations.clone(),
             // `limits` say what was lost.
-            losses: Vec::new(),
+            probe_drops: Vec::new(),
         })
     }
 }
@@ -318,15 +324,15 @@ fn time(all: &[i64; OF_ALL]) -> f64 {
 }
 
 fn of_all(status: &Status) -> [i64; OF_ALL] {
-    let (memory, cost) = (&status.memory, &status.cost);
+    let (memory, cost) = (&status.memory, &status.agent_usage);
     [
         millis(status.time),
         millis(status.uptime),
         step(memory.total),
         step(memory.free),
-        step(memory.reserve),
-        step(memory.falling),
-        step(memory.capacity),
+        step(memory.free_headroom),
+        step(memory.consumption_rate),
+        step(memory.cache_divisible),
         some(status.pv),
         some(status.pv_top),
         millis(cost.cpu),
@@ -342,9 +348,9 @@ fn of_one(tenant: &TenantStatus, spared: i64) -> [i64; OF_ONE] {
     let flags = [
         true,
         tenant.growing,
-        tenant.contends,
+        tenant.backlogged,
         tenant.app.is_some(),
-        tenant.useful_by == Evidence::Accesses,
+        tenant.evidence == Evidence::Accesses,
     ];
     let flags = (0u32..)
         .zip(flags)
@@ -353,23 +359,23 @@ fn of_one(tenant: &TenantStatus, spared: i64) -> [i64; OF_ONE] {
     let app = tenant.app.unwrap_or_default();
     let latency = app.latency.unwrap_or_default();
     let low = tenant.knobs.iter().find(|k| k.knob == "memory.low");
-    let holder = low.map_or(0, |k| match k.by {
-        Holder::Agent => 1,
-        Holder::Would => 2,
-        Holder::Other => 3,
+    let holder = low.map_or(0, |k| match k.owner {
+        KnobOwner::Agent => 1,
+        KnobOwner::Proposed => 2,
+        KnobOwner::External => 3,
     });
-    let stands = low.and_then(|k| k.stands.parse().ok()).unwrap_or(0);
+    let stands = low.and_then(|k| k.value.parse().ok()).unwrap_or(0);
     [
         flags,
         i64::try_from(tenant.weight).unwrap_or(0),
         step(tenant.usage),
-        step(tenant.entitled),
+        step(tenant.entitlement),
         step(tenant.protected),
         step(tenant.floor),
         stepped(tenant.idle, 1.0),
         spared,
         step(tenant.reclaimed),
-        step(tenant.stuck),
+        step(tenant.unreclaimable),
         step(tenant.other),
         stepped(to_f64(tenant.refaults), 1.0),
         some(tenant.pv),
@@ -379,28 +385,28 @@ fn of_one(tenant: &TenantStatus, spared: i64) -> [i64; OF_ONE] {
         stepped(app.write_rate, PAGE),
         stepped(app.miss_rate, 0.1),
         part(app.hit_ratio),
-        part(app.held_up),
+        part(app.io_stalled),
         some(latency.read_p99),
         some(latency.write_p99),
         some(latency.sync_p99),
-        step(tenant.useful),
-        stepped(tenant.watched, 1.0),
+        step(tenant.working_set),
+        stepped(tenant.observed_for, 1.0),
         tenant.demand.map_or(0, |demand| 1 + step(demand)),
     ]
 }
 
 fn tenant(row: &[i64; OF_ONE], strings: &[String]) -> TenantStatus {
     let by = match row[13] {
-        1 => Some(Holder::Agent),
-        2 => Some(Holder::Would),
-        3 => Some(Holder::Other),
+        1 => Some(KnobOwner::Agent),
+        2 => Some(KnobOwner::Proposed),
+        3 => Some(KnobOwner::External),
         _ => None,
     };
     let low = by.map(|by| KnobStatus {
         knob: "memory.low".to_owned(),
-        stands: (amount(row[14]) / 4096 * 4096).to_string(),
-        by,
-        before: None,
+        value: (amount(row[14]) / 4096 * 4096).to_string(),
+        owner: by,
+        original: None,
         reason: None,
     });
     let latency = LatencyStatus {
@@ -414,7 +420,7 @@ fn tenant(row: &[i64; OF_ONE], strings: &[String]) -> TenantStatus {
         write_rate: unstepped(row[16], PAGE),
         miss_rate: unstepped(row[17], 0.1),
         hit_ratio: unpart(row[18]),
-        held_up: unpart(row[19]),
+        io_stalled: unpart(row[19]),
         latency: (latency != LatencyStatus::default()).then_some(latency),
         ..AppStatus::default()
     };
@@ -426,11 +432,11 @@ fn tenant(row: &[i64; OF_ONE], strings: &[String]) -> TenantStatus {
     };
     TenantStatus {
         growing: row[0] & 2 != 0,
-        contends: row[0] & 4 != 0,
+        backlogged: row[0] & 4 != 0,
         app: (row[0] & 8 != 0).then_some(app),
         weight: row[1].unsigned_abs(),
         usage: amount(row[2]),
-        entitled: amount(row[3]),
+        entitlement: amount(row[3]),
         protected: amount(row[4]),
         floor: amount(row[5]),
         idle: unstepped(row[6], 1.0),
@@ -438,13 +444,13 @@ fn tenant(row: &[i64; OF_ONE], strings: &[String]) -> TenantStatus {
             .and_then(|i| strings.get(i))
             .map(|why| Reason::Text(why.clone())),
         reclaimed: amount(row[8]),
-        stuck: amount(row[9]),
+        unreclaimable: amount(row[9]),
         other: amount(row[10]),
         refaults: to_u64(unstepped(row[11], 1.0)),
         pv: maybe(row[12]),
-        useful: amount(row[23]),
-        useful_by: by,
-        watched: unstepped(row[24], 1.0),
+        working_set: amount(row[23]),
+        evidence: by,
+        observed_for: unstepped(row[24], 1.0),
         demand: (row[25] > 0).then(|| amount(row[25] - 1)),
         knobs: low.into_iter().collect(),
         ..TenantStatus::default()

@@ -40,7 +40,7 @@ fn same(told: &Status, recorded: &Status) {
                 a.leaf,
                 text(a),
                 a.growing,
-                a.contends
+                a.backlogged
             ),
             (
                 &b.path,
@@ -50,23 +50,28 @@ fn same(told: &Status, recorded: &Status) {
                 b.leaf,
                 text(b),
                 b.growing,
-                b.contends
+                b.backlogged
             )
         );
         for (x, y) in [
             (a.usage, b.usage),
-            (a.entitled, b.entitled),
+            (a.entitlement, b.entitlement),
             (a.reclaimed, b.reclaimed),
-            (a.useful, b.useful),
+            (a.working_set, b.working_set),
             (a.demand.unwrap_or(0), b.demand.unwrap_or(0)),
         ] {
             assert!(close(to_f64(x), to_f64(y)), "{x} {y}");
         }
         assert_eq!(
-            (a.app.is_some(), a.demand.is_some(), a.useful_by),
-            (b.app.is_some(), b.demand.is_some(), b.useful_by)
+            (a.app.is_some(), a.demand.is_some(), a.evidence),
+            (b.app.is_some(), b.demand.is_some(), b.evidence)
         );
-        assert!(close(a.watched, b.watched), "{} {}", a.watched, b.watched);
+        assert!(
+            close(a.observed_for, b.observed_for),
+            "{} {}",
+            a.observed_for,
+            b.observed_for
+        );
         if let (Some(a), Some(b)) = (&a.app, &b.app) {
             assert!(close(a.read_rate, b.read_rate));
             assert!((a.hit_ratio.unwrap_or(-1.0) - b.hit_ratio.unwrap_or(-1.0)).abs() <= 0.0026);
@@ -286,7 +291,10 @@ fn a_recording_of_another_version_has_other_figures() {
     };
     for (figures, of_one) in [("", 23), (r#""figures":26,"#, 26), (r#""figures":31,"#, 31)] {
         let status = read(figures, of_one).unwrap().status(59).unwrap();
-        assert_eq!((status.tenants.len(), status.tenants[0].useful), (1, 0));
+        assert_eq!(
+            (status.tenants.len(), status.tenants[0].working_set),
+            (1, 0)
+        );
     }
     for (figures, of_one) in [
         (r#""figures":26,"#, 23),

@@ -1,7 +1,7 @@
 //! A frame, from a view. No I/O.
 
 use justitia_api::escape::is_plain;
-use justitia_api::{Holder, Status, TenantStatus};
+use justitia_api::{KnobOwner, Status, TenantStatus};
 use justitia_share::num::to_f64;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -94,21 +94,21 @@ fn heading(view: &View, status: Option<&Status>, width: u16, look: Look) -> Para
     let memory = &status.memory;
     let second = format!(
         "cache {} divided by weight; {} free, reserve {}; agent {:.1} % CPU, {}",
-        bytes(memory.capacity),
+        bytes(memory.cache_divisible),
         bytes(memory.free),
-        bytes(memory.reserve),
+        bytes(memory.free_headroom),
         100.0 * view.agents_part(),
-        bytes(status.cost.resident),
+        bytes(status.agent_usage.resident),
     );
     let trouble = view
         .trouble
         .clone()
         .or_else(|| {
-            let blind = status.blind.as_ref()?;
+            let blind = status.app_io_unavailable.as_ref()?;
             Some(format!("applications are not seen: {blind}"))
         })
-        .or_else(|| status.limits.first().map(|l| format!("limited: {l}")));
-    let third = match (&trouble, status.yielded.len()) {
+        .or_else(|| status.limitations.first().map(|l| format!("limited: {l}")));
+    let third = match (&trouble, status.external.len()) {
         (Some(trouble), _) => Line::styled(
             shortened(trouble, usize::from(width)),
             look.tinted(Color::Yellow),
@@ -128,10 +128,10 @@ fn heading(view: &View, status: Option<&Status>, width: u16, look: Look) -> Para
 
 /// What it uses of its cache, or that this is not known: nothing was watched yet, or recorded.
 fn useful(tenant: &TenantStatus) -> String {
-    if tenant.useful == 0 && tenant.watched == 0.0 {
+    if tenant.working_set == 0 && tenant.observed_for == 0.0 {
         "-".to_owned()
     } else {
-        bytes(tenant.useful)
+        bytes(tenant.working_set)
     }
 }
 
@@ -187,7 +187,7 @@ fn tree(view: &View, status: &Status, area: Rect, look: Look) -> Paragraph<'stat
         .iter()
         .filter_map(|r| status.tenants.get(r.index))
         .filter(|t| t.leaf)
-        .map(|t| t.usage.max(t.entitled.min(t.usage.saturating_mul(2))))
+        .map(|t| t.usage.max(t.entitlement.min(t.usage.saturating_mul(2))))
         .max()
         .unwrap_or(1);
     for (at, row) in rows {
@@ -233,7 +233,7 @@ fn tenant_line(
         &format!("{indent}{fold}{label}"),
         name_width.saturating_sub(1),
     );
-    let over = tenant.usage > tenant.entitled;
+    let over = tenant.usage > tenant.entitlement;
     let (bar, colour) = bar(tenant, scale, bar_width, over);
     let app = tenant.app.as_ref();
     let of_app =
@@ -242,11 +242,11 @@ fn tenant_line(
     let low = low.map_or_else(
         || "-".to_owned(),
         |k| {
-            let stands = k.stands.parse().map_or_else(|_| "?".to_owned(), bytes);
-            match k.by {
-                Holder::Agent => stands,
-                Holder::Would => format!("({stands}"),
-                Holder::Other => format!("!{stands}"),
+            let stands = k.value.parse().map_or_else(|_| "?".to_owned(), bytes);
+            match k.owner {
+                KnobOwner::Agent => stands,
+                KnobOwner::Proposed => format!("({stands}"),
+                KnobOwner::External => format!("!{stands}"),
             }
         },
     );
@@ -255,7 +255,7 @@ fn tenant_line(
         (true, None) => format!("{:>6}{:>6}", "-", "-"),
         (true, Some(l)) => format!("{:>6}{:>6}", latency(l.read_p99), latency(l.write_p99)),
     };
-    let contends = if tenant.contends { "*" } else { " " };
+    let contends = if tenant.backlogged { "*" } else { " " };
     Line::from(vec![
         Span::raw(format!("{name:name_width$}{:>5}{contends}", tenant.weight)),
         Span::styled(bar, look.tinted(colour)),
@@ -263,7 +263,7 @@ fn tenant_line(
             "{:>6}{:>7}{:>6}{:>6}{:>6}{:>5}{:>5}{:>6}{timed}",
             bytes(tenant.usage),
             useful(tenant),
-            bytes(tenant.entitled),
+            bytes(tenant.entitlement),
             of_app(|a| rate(a.read_rate)),
             of_app(|a| rate(a.write_rate)),
             of_app(|a| a.hit_ratio.map_or_else(|| "-".to_owned(), percent)),
@@ -280,7 +280,7 @@ fn bar(tenant: &TenantStatus, scale: u64, width: usize, over: bool) -> (String, 
         let column = u128::from(amount) * u128::from(width) / u128::from(scale.max(1));
         usize::try_from(column).unwrap_or(usize::MAX)
     };
-    let (used, entitled) = (columns(tenant.usage), columns(tenant.entitled));
+    let (used, entitled) = (columns(tenant.usage), columns(tenant.entitlement));
     let bar: String = (0..width)
         .map(|at| {
             let last = at + 1 == width;
@@ -385,11 +385,11 @@ fn footing(view: &View, width: u16, look: Look) -> Paragraph<'static> {
 
 /// What there is to say of the chosen tenant, in a sentence.
 fn teach(tenant: &TenantStatus) -> String {
-    let over = tenant.usage.saturating_sub(tenant.entitled);
-    let of_what = if tenant.entitled > 0 {
+    let over = tenant.usage.saturating_sub(tenant.entitlement);
+    let of_what = if tenant.entitlement > 0 {
         format!(
             "{:.0} %",
-            100.0 * to_f64(tenant.usage) / to_f64(tenant.entitled)
+            100.0 * to_f64(tenant.usage) / to_f64(tenant.entitlement)
         )
     } else {
         "more".to_owned()

@@ -1,8 +1,8 @@
 //! Statuses that are made up, the same ones every time: for tests and for measuring.
 
 use justitia_api::{
-    Action, AppStatus, Cost, Decision, ExcessReason, Holder, KnobStatus, MemoryStatus,
-    ProtectionReason, ReclaimExemption, Rule, Status, TenantStatus, WeightFrom,
+    Action, AgentUsage, AppStatus, Decision, ExcessReason, KnobOwner, KnobStatus, MemoryStatus,
+    ProtectionReason, ReclaimExemption, Rule, Status, TenantStatus, WeightSource,
 };
 use justitia_share::num::{to_f64, to_u64};
 
@@ -28,8 +28,8 @@ pub fn status(tenants: usize, second: usize) -> Status {
         let leaf = container(n, slice, now);
         if let Some(parent) = all.get_mut(slice) {
             parent.usage += leaf.usage;
-            parent.entitled += leaf.entitled;
-            parent.contends |= leaf.contends;
+            parent.entitlement += leaf.entitlement;
+            parent.backlogged |= leaf.backlogged;
             parent.pv = Some(0.2 + 0.1 * (now / 7.0).sin());
             let sum = parent.app.get_or_insert_default();
             sum.read_rate += leaf.app.unwrap_or_default().read_rate;
@@ -42,11 +42,11 @@ pub fn status(tenants: usize, second: usize) -> Status {
         weight: 100,
         leaf: true,
         usage: 40 * MIB,
-        entitled: 60 * MIB,
+        entitlement: 60 * MIB,
         idle: now,
         ..TenantStatus::default()
     });
-    let busy = all.iter().filter(|t| t.contends && t.leaf);
+    let busy = all.iter().filter(|t| t.backlogged && t.leaf);
     let decisions = busy.map(|t| Decision {
         at: now - 1.0,
         since: now - 4.0,
@@ -75,17 +75,17 @@ pub fn status(tenants: usize, second: usize) -> Status {
         memory: MemoryStatus {
             total: 4096 * MIB,
             free: wave(64.0, now, 3.0) * MIB,
-            reserve: 16 * MIB,
-            falling: 0,
-            capacity: 2048 * MIB,
+            free_headroom: 16 * MIB,
+            consumption_rate: 0,
+            cache_divisible: 2048 * MIB,
         },
         decisions: decisions.take(1000).collect(),
         tenants: all,
-        cost: Cost {
+        agent_usage: AgentUsage {
             cpu: 0.004 * now,
             cpu_loop: 0.003 * now,
             resident: 12 * MIB,
-            ..Cost::default()
+            ..AgentUsage::default()
         },
         ..Status::default()
     }
@@ -131,14 +131,14 @@ fn container(n: usize, parent: usize, now: f64) -> TenantStatus {
         id,
         parent: Some(parent),
         weight,
-        weight_from: WeightFrom::Cgroup,
+        weight_source: WeightSource::Cgroup,
         leaf: true,
         usage,
-        entitled,
+        entitlement: entitled,
         protected: entitled.min(usage),
         idle: if busy { 0.0 } else { now },
-        useful: if busy { usage / 4 * 3 } else { 0 },
-        watched: now,
+        working_set: if busy { usage / 4 * 3 } else { 0 },
+        observed_for: now,
         growing: busy,
         exempt: (kind == 2).then(|| ReclaimExemption::NoProgress.into()),
         reclaimed: if busy { to_u64(now * rate / 100.0) } else { 0 },
@@ -153,15 +153,15 @@ fn container(n: usize, parent: usize, now: f64) -> TenantStatus {
             write_rate: rate / 4.0,
             miss_rate: rate / 40_000.0,
             hit_ratio: busy.then(|| 1.0 - to_f64(noise) / 4000.0),
-            held_up: Some(if busy { 0.5 } else { 0.0 }),
+            io_stalled: Some(if busy { 0.5 } else { 0.0 }),
             ..AppStatus::default()
         }),
-        contends: busy,
+        backlogged: busy,
         knobs: vec![KnobStatus {
             knob: "memory.low".to_owned(),
-            stands: (entitled / 4096 * 4096).to_string(),
-            by: Holder::Agent,
-            before: Some("0".to_owned()),
+            value: (entitled / 4096 * 4096).to_string(),
+            owner: KnobOwner::Agent,
+            original: Some("0".to_owned()),
             reason: Some(
                 Rule::Protection(ProtectionReason {
                     protected: 180 * MIB,

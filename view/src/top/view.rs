@@ -56,7 +56,7 @@ impl Sort {
             Self::Tree => 0,
             Self::Weight => tenant.weight,
             Self::Usage => tenant.usage,
-            Self::Overage => tenant.usage.saturating_sub(tenant.entitled),
+            Self::Overage => tenant.usage.saturating_sub(tenant.entitlement),
             Self::Bandwidth => tenant.app.map_or(0, |a| {
                 justitia_share::num::to_u64(a.read_rate + a.write_rate)
             }),
@@ -93,7 +93,7 @@ pub struct Moment {
     /// File pages held, bytes.
     pub usage: u64,
     /// What it was entitled to.
-    pub entitled: u64,
+    pub entitlement: u64,
     /// Bytes read and written per second.
     pub bandwidth: f64,
     /// The part of what was read that was cached.
@@ -182,7 +182,7 @@ impl View {
         if self.spent.back().is_some_and(|(before, _)| *before > now) {
             self.spent.clear();
         }
-        self.spent.push_back((now, status.cost.cpu));
+        self.spent.push_back((now, status.agent_usage.cpu));
         // The first is as old as the window, or older: nothing else spans it.
         while self.spent.get(1).is_some_and(|(at, _)| now - at >= SPENT) {
             self.spent.pop_front();
@@ -195,7 +195,7 @@ impl View {
             let app = tenant.app.unwrap_or_default();
             history.push_back(Moment {
                 usage: tenant.usage,
-                entitled: tenant.entitled,
+                entitlement: tenant.entitlement,
                 bandwidth: app.read_rate + app.write_rate,
                 hits: app.hit_ratio,
             });

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use std::time::Instant;
 
-use justitia_api::WeightFrom;
+use justitia_api::WeightSource;
 use justitia_kernel::cgroup::CgroupFs;
 use justitia_kernel::knob::Knob;
 use justitia_kernel::watch::TreeWatcher;
@@ -55,7 +55,7 @@ impl Fixture {
         (floor / MIB, requested / MIB)
     }
 
-    fn weight(&self, path: &str) -> (u64, WeightFrom) {
+    fn weight(&self, path: &str) -> (u64, WeightSource) {
         let (weight, from) = self.0.weight(self.node(path));
         (weight.get(), from)
     }
@@ -81,12 +81,12 @@ fn a_delegatees_settings_count_inside_its_subtree() {
 
     let seen = Fixture::of(root, &Config::default());
     for (path, floors, weight) in [
-        ("ours", (10, 0), (200, WeightFrom::Cgroup)),
-        ("user", (20, 0), (300, WeightFrom::Cgroup)),
-        ("user/theirs", (0, 30), (9000, WeightFrom::Cgroup)),
-        ("user/ours", (40, 0), (700, WeightFrom::Cgroup)),
-        ("user/theirs/deeper", (0, 50), (800, WeightFrom::Cgroup)),
-        ("careless", (0, 0), (100, WeightFrom::Nobody)),
+        ("ours", (10, 0), (200, WeightSource::Cgroup)),
+        ("user", (20, 0), (300, WeightSource::Cgroup)),
+        ("user/theirs", (0, 30), (9000, WeightSource::Cgroup)),
+        ("user/ours", (40, 0), (700, WeightSource::Cgroup)),
+        ("user/theirs/deeper", (0, 50), (800, WeightSource::Cgroup)),
+        ("careless", (0, 0), (100, WeightSource::Default)),
     ] {
         assert_eq!(seen.floors(path), floors, "{path}");
         assert_eq!(seen.weight(path), weight, "{path}");
@@ -133,14 +133,14 @@ fn an_only_childs_weight_counts_if_its_author_may_set_the_parents() {
     cgroup(&root.join("user/scope/container"), 0, 10_000);
     delegate(&root.join("user/scope/container"), &FILES);
     let seen = Fixture::of(root, &Config::default());
-    assert_eq!(seen.weight("scope"), (300, WeightFrom::OnlyChild));
-    assert_eq!(seen.weight("user/scope"), (10_000, WeightFrom::OnlyChild));
-    assert_eq!(seen.weight("user"), (100, WeightFrom::Nobody));
+    assert_eq!(seen.weight("scope"), (300, WeightSource::OnlyChild));
+    assert_eq!(seen.weight("user/scope"), (10_000, WeightSource::OnlyChild));
+    assert_eq!(seen.weight("user"), (100, WeightSource::Default));
 
     // One level up: the delegatee sets the weight of its only cgroup.
     cgroup(&root.join("user/scope"), 0, 10_000);
     let seen = Fixture::of(root, &Config::default());
-    assert_eq!(seen.weight("user"), (100, WeightFrom::Nobody));
+    assert_eq!(seen.weight("user"), (100, WeightSource::Default));
 }
 
 #[test]
@@ -389,7 +389,7 @@ fn a_delegatee_gains_nothing_by_a_name_that_a_rule_matches() {
         ("user/web/*", "weight = 7000"),
     ]);
     let seen = Fixture::of(&root, &config);
-    assert_eq!(seen.weight("user"), (100, WeightFrom::Nobody));
+    assert_eq!(seen.weight("user"), (100, WeightSource::Default));
 }
 
 /// Root in a container without a user namespace owns the files as the administrator does.
@@ -409,8 +409,11 @@ fn settings_of_roots_containers_count_inside_them() {
         let floors = ["scope", "scope/c", "scope/c/d"].map(|path| seen.floors(path));
         (seen.weight("scope"), floors)
     };
-    let administrators = ((10_000, WeightFrom::OnlyChild), [(10, 0), (30, 0), (40, 0)]);
-    let containers = ((100, WeightFrom::Nobody), [(10, 0), (0, 30), (0, 40)]);
+    let administrators = (
+        (10_000, WeightSource::OnlyChild),
+        [(10, 0), (30, 0), (40, 0)],
+    );
+    let containers = ((100, WeightSource::Default), [(10, 0), (0, 30), (0, 40)]);
     assert_eq!(
         said(&Fixture::of(&root, &Config::default())),
         administrators
@@ -446,7 +449,10 @@ fn settings_of_roots_containers_count_inside_them() {
         administrators
     );
     // The scope is the runtime's, and the container lives in the child and cannot write it: podman with crun.
-    let runtimes = ((10_000, WeightFrom::OnlyChild), [(10, 0), (30, 0), (0, 40)]);
+    let runtimes = (
+        (10_000, WeightSource::OnlyChild),
+        [(10, 0), (30, 0), (0, 40)],
+    );
     assert_eq!(later(&none, true, "scope/c"), runtimes);
     assert_eq!(
         later(&none, false, "scope/c").1,

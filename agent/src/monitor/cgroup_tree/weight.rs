@@ -1,6 +1,6 @@
 //! The weight of a cgroup, and where it comes from.
 
-use justitia_api::WeightFrom;
+use justitia_api::WeightSource;
 use justitia_kernel::Result;
 use justitia_kernel::cgroup::{CgroupId, Ownership};
 use justitia_kernel::io::IoWeight;
@@ -18,20 +18,20 @@ impl CgroupTree {
     /// An only child's weight does not count if it was set by somebody who may not set the parent's: a delegatee with a
     /// single cgroup would choose the weight of everything it has.
     #[must_use]
-    pub fn weight(&self, node: &Node) -> (Weight, WeightFrom) {
+    pub fn weight(&self, node: &Node) -> (Weight, WeightSource) {
         if let Some(weight) = node.overrides.weight {
-            return (weight, WeightFrom::Configuration);
+            return (weight, WeightSource::Configuration);
         }
         if let Some((weight, _)) = node.weight {
-            return (weight, WeightFrom::Cgroup);
+            return (weight, WeightSource::Cgroup);
         }
         let only_child = match node.children.as_slice() {
             [only] => self.nodes.get(only).and_then(|child| child.weight),
             _ => None,
         };
         match only_child {
-            Some((weight, author)) if node.honors(author) => (weight, WeightFrom::OnlyChild),
-            _ => (Weight::default(), WeightFrom::Nobody),
+            Some((weight, author)) if node.honors(author) => (weight, WeightSource::OnlyChild),
+            _ => (Weight::default(), WeightSource::Default),
         }
     }
 

@@ -1,6 +1,6 @@
 //! The metrics of the agent: name, type, unit, help, and where the value is.
 
-use justitia_api::{Holder, TenantStatus};
+use justitia_api::{KnobOwner, TenantStatus};
 
 use super::family::Source::{Agent, AgentBy, App, Tenant, TenantBy};
 use super::family::Unit::{Bytes, Number, Seconds};
@@ -56,25 +56,25 @@ const AGENT: &[Metric] = &[
     gauge(
         "degraded_features",
         Number,
-        Agent(|p| Some(count(p.status.limits.len()))),
+        Agent(|p| Some(count(p.status.limitations.len()))),
         "Limitations on this machine; justitia status lists them with their causes",
     ),
     gauge(
         "knobs_managed",
         Number,
-        Agent(|p| Some(Whole(p.status.cost.knobs))),
+        Agent(|p| Some(Whole(p.status.agent_usage.knobs))),
         "Knobs (files of cgroups, and vm.dirty_background_ratio) whose value the agent has set and will restore",
     ),
     gauge(
         "knobs_external",
         Number,
-        Agent(|p| Some(count(p.status.yielded.len()))),
+        Agent(|p| Some(count(p.status.external.len()))),
         "Knobs that another program has written, and that the agent leaves alone",
     ),
     gauge(
         "probes_up",
         Number,
-        Agent(|p| Some(flag(p.status.blind.is_none()))),
+        Agent(|p| Some(flag(p.status.app_io_unavailable.is_none()))),
         "1 if the probes of what applications get are attached, 0 if not",
     ),
     counter(
@@ -92,13 +92,13 @@ const AGENT: &[Metric] = &[
     gauge(
         "memory_headroom",
         Bytes,
-        Agent(|p| Some(Whole(p.status.memory.reserve))),
+        Agent(|p| Some(Whole(p.status.memory.free_headroom))),
         "Free memory below which the agent reclaims page cache from tenants above their share",
     ),
     gauge(
         "cache_divisible",
         Bytes,
-        Agent(|p| Some(Whole(p.status.memory.capacity))),
+        Agent(|p| Some(Whole(p.status.memory.cache_divisible))),
         "Memory that is divided by weight: the page cache, and the free memory above the headroom",
     ),
     gauge(
@@ -117,25 +117,25 @@ const AGENT: &[Metric] = &[
     counter(
         "agent_cpu",
         Seconds,
-        Agent(|p| Some(Float(p.status.cost.cpu))),
+        Agent(|p| Some(Float(p.status.agent_usage.cpu))),
         "CPU time of the agent, reclaim on behalf of tenants included",
     ),
     counter(
         "control_loop_cpu",
         Seconds,
-        Agent(|p| Some(Float(p.status.cost.cpu_loop))),
+        Agent(|p| Some(Float(p.status.agent_usage.cpu_loop))),
         "CPU time of the agent's control loop: monitoring and planning, without reclaim",
     ),
     gauge(
         "agent_resident_memory",
         Bytes,
-        Agent(|p| Some(Whole(p.status.cost.resident))),
+        Agent(|p| Some(Whole(p.status.agent_usage.resident))),
         "Resident memory of the agent",
     ),
     counter(
         "reclaim_errors",
         Number,
-        Agent(|p| Some(Whole(p.status.cost.errors))),
+        Agent(|p| Some(Whole(p.status.agent_usage.errors))),
         "Requests of reclaim that the kernel refused, and reads of the probes' counters that failed",
     ),
 ];
@@ -151,7 +151,7 @@ const CACHE: &[Metric] = &[
     gauge(
         "tenant_backlogged",
         Number,
-        Tenant(|t| Some(flag(t.contends))),
+        Tenant(|t| Some(flag(t.backlogged))),
         "1 if the tenant did I/O or waited for it nearly all the time, and was stalled by it",
     ),
     gauge(
@@ -163,13 +163,13 @@ const CACHE: &[Metric] = &[
     gauge(
         "tenant_cache_share",
         Bytes,
-        Tenant(|t| Some(Whole(t.entitled))),
+        Tenant(|t| Some(Whole(t.entitlement))),
         "Page cache that the tenant is entitled to, by its weight and by what others demand",
     ),
     gauge(
         "tenant_cache_useful",
         Bytes,
-        Tenant(|t| Some(Whole(t.useful))),
+        Tenant(|t| Some(Whole(t.working_set))),
         "Page cache that the tenant uses repeatedly; one page more would hardly save a read",
     ),
     gauge(
@@ -223,13 +223,13 @@ const IO: &[Metric] = &[
     counter(
         "tenant_cache_read",
         Bytes,
-        App(|a| Whole(a.cached_read_bytes)),
+        App(|a| Whole(a.cache_read_bytes)),
         "Bytes read through the page cache",
     ),
     counter(
         "tenant_cache_miss",
         Bytes,
-        App(|a| Whole(a.fill_bytes)),
+        App(|a| Whole(a.cache_miss_bytes)),
         "Bytes that a device had to read into the page cache; 1 minus their part of the bytes read is the hit ratio",
     ),
     counter(
@@ -241,13 +241,13 @@ const IO: &[Metric] = &[
     counter(
         "tenant_io_throttled",
         Seconds,
-        App(|a| Float(a.throttled)),
+        App(|a| Float(a.io_throttled)),
         "Time that block requests were delayed by io.max, summed over requests",
     ),
     counter(
         "tenant_dirty_throttled",
         Seconds,
-        App(|a| Float(a.dirty_wait)),
+        App(|a| Float(a.dirty_throttled)),
         "Time that writers were delayed in balance_dirty_pages until dirty pages had been written",
     ),
     gauge(
@@ -277,7 +277,7 @@ fn build(page: &Page<'_>) -> Vec<Sample> {
 }
 
 fn dropped(page: &Page<'_>) -> Vec<Sample> {
-    let losses = page.status.losses.iter();
+    let losses = page.status.probe_drops.iter();
     losses
         .map(|loss| (vec![loss.what.clone()], Whole(loss.count)))
         .collect()
@@ -307,8 +307,8 @@ fn predicted(tenant: &TenantStatus) -> Vec<Sample> {
 }
 
 fn knobs(tenant: &TenantStatus) -> Vec<Sample> {
-    let set = tenant.knobs.iter().filter(|k| k.by == Holder::Agent);
-    set.filter_map(|k| Some((vec![k.knob.clone()], Whole(k.stands.parse().ok()?))))
+    let set = tenant.knobs.iter().filter(|k| k.owner == KnobOwner::Agent);
+    set.filter_map(|k| Some((vec![k.knob.clone()], Whole(k.value.parse().ok()?))))
         .collect()
 }
 

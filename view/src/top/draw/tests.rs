@@ -90,10 +90,10 @@ fn a_tenant_in_detail_and_the_help() {
 #[test]
 fn without_probes_and_without_an_agent() {
     let mut blind = made_up::status(6, 50);
-    blind.blind = Some("this kernel has no type information (BTF)".to_owned());
+    blind.app_io_unavailable = Some("this kernel has no type information (BTF)".to_owned());
     (blind.pv, blind.pv_top, blind.observe) = (None, None, true);
     for tenant in &mut blind.tenants {
-        (tenant.app, tenant.pv, tenant.contends) = (None, None, false);
+        (tenant.app, tenant.pv, tenant.backlogged) = (None, None, false);
     }
     let mut view = View::default();
     view.take(Arc::new(blind));
@@ -164,7 +164,7 @@ fn what_a_status_holds_does_nothing_to_a_terminal() {
         tenant.path = bad.to_owned();
         tenant.exempt = Some(Reason::Text(bad.into()));
         for knob in &mut tenant.knobs {
-            (knob.knob, knob.stands) = (bad.into(), bad.into());
+            (knob.knob, knob.value) = (bad.into(), bad.into());
             knob.reason = Some(Reason::Text(bad.into()));
         }
     }
@@ -173,7 +173,7 @@ fn what_a_status_holds_does_nothing_to_a_terminal() {
         decision.action = Action::Text(bad.into());
         decision.reason = Reason::Text(bad.into());
     }
-    status.limits = vec![bad.to_owned()];
+    status.limitations = vec![bad.to_owned()];
     let mut view = View::of(bad);
     view.trouble = Some(bad.to_owned());
     for key in [
@@ -211,7 +211,7 @@ fn the_agents_cost_is_that_of_the_last_seconds() {
     // Ten seconds of a processor to begin with, then a tenth of one.
     for second in 1..60 {
         let mut status = made_up::status(2, second);
-        status.cost.cpu = 10.0 + 0.1 * status.uptime;
+        status.agent_usage.cpu = 10.0 + 0.1 * status.uptime;
         view.take(Arc::new(status));
         if second == 1 {
             assert!(view.agents_part() > 10.0, "all that there is to tell");
@@ -221,7 +221,7 @@ fn the_agents_cost_is_that_of_the_last_seconds() {
     }
     // Another agent.
     let mut status = made_up::status(2, 4);
-    status.cost.cpu = 2.0;
+    status.agent_usage.cpu = 2.0;
     let uptime = status.uptime;
     view.take(Arc::new(status));
     assert!((view.agents_part() - 2.0 / uptime).abs() < 1e-9);
