@@ -18,7 +18,7 @@ PACKAGES := clang llvm libelf-dev zlib1g-dev make pkg-config \
 	qemu-system-x86 busybox-static fio kmod util-linux dmsetup xfsprogs e2fsprogs xz-utils \
 	binutils strace libnbd-bin nbd-client nbdkit qemu-utils prometheus mmdebstrap
 
-.PHONY: help deps build demo test check test-probes test-package soak screenshots fuzz-short
+.PHONY: help deps build demo test check test-probes test-package soak screenshots reference fuzz-short
 
 help:
 	@echo 'make demo        a stock kernel in a VM, conventional against Justitia: a table and target/lab/report.html'
@@ -29,6 +29,7 @@ help:
 	@echo 'make test-package  the Debian package under a real systemd in a VM: minutes'
 	@echo 'make soak        two hours of kills, churn and faults in a VM; SOAK_MINUTES=10 for less'
 	@echo 'make screenshots   docs/top.svg and docs/report.png anew, from what the programs show'
+	@echo 'make reference   docs/reference anew, from the definitions in the code'
 	@echo 'make fuzz-short  the parsers against random input, a minute each'
 	@echo 'make deps        installs the packages that these need'
 
@@ -79,6 +80,11 @@ soak: deps
 screenshots:
 	$(CARGO) build --release -p justitia -p justitia-view -p justitia-lab --bins --examples
 	packaging/screenshots.sh
+
+# A test of the command line fails while they are out of date.
+reference:
+	$(CARGO) run -q -p justitia -- generate target/generated
+	cp target/generated/reference/*.md docs/reference/
 
 # Needs a nightly toolchain and `cargo install cargo-fuzz`.
 fuzz-short:

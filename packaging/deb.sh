@@ -16,16 +16,16 @@ install -D -m 0644 "$here/grafana.json" "$tree/usr/share/justitia/grafana.json"
 install -D -m 0644 "$here/alerts.yml" "$tree/usr/share/justitia/alerts.yml"
 install -D -m 0644 "$here/../README.md" "$tree/usr/share/doc/justitia/README.md"
 cat "$here/../LICENSE-MIT" "$here/../LICENSE-APACHE" "$here/../kernel/src/bpf/LICENSE-GPL-2.0" >"$tree/usr/share/doc/justitia/copyright"
-"$binary" papers "$tree/papers"
+"$binary" generate "$tree/generated"
 mkdir -p "$tree/usr/share/man/man1" "$tree/etc/justitia/justitia.toml.d"
 install -m 0644 "$here/justitia.toml" "$tree/etc/justitia/justitia.toml"
-gzip -9n "$tree"/papers/man/*.1
-mv "$tree"/papers/man/*.1.gz "$tree/usr/share/man/man1/"
+gzip -9n "$tree"/generated/man/*.1
+mv "$tree"/generated/man/*.1.gz "$tree/usr/share/man/man1/"
 for to in bash-completion/completions/justitia:justitia.bash zsh/vendor-completions/_justitia:_justitia \
 	fish/vendor_completions.d/justitia.fish:justitia.fish; do
-	install -D -m 0644 "$tree/papers/completions/${to#*:}" "$tree/usr/share/${to%%:*}"
+	install -D -m 0644 "$tree/generated/completions/${to#*:}" "$tree/usr/share/${to%%:*}"
 done
-rm -r "$tree/papers"
+rm -r "$tree/generated"
 
 mkdir "$tree/DEBIAN"
 echo /etc/justitia/justitia.toml >"$tree/DEBIAN/conffiles"

@@ -14,6 +14,7 @@ use justitia_kernel::cgroup::CgroupFs;
 use crate::out;
 
 mod check;
+mod status;
 mod table;
 
 /// The configuration, where one is wanted.
@@ -37,33 +38,41 @@ impl ConfigArgs {
     }
 }
 
-/// Make the page cache follow the weights, until stopped.
+/// Divide the page cache by the cgroups' weights, until stopped.
 ///
-/// Weights are read from io.weight (io.bfq.weight where BFQ schedules the disks); a cgroup without one weighs
-/// 100. While there is room for all, nothing is taken from anyone. On SIGTERM or SIGINT every knob returns to
-/// what stood before; after a SIGKILL the next start does it, or `justitia reset`.
+/// Each cgroup with the memory controller is a tenant. Its weight is its io.weight (io.bfq.weight where BFQ schedules the
+/// disks), 100 if none is set. While memory is free, nothing is reclaimed. When it gets short, page cache is reclaimed from
+/// tenants that hold more than their share; memory.low protects the shares of the others from the kernel's own reclaim.
 ///
-/// A configuration is optional: /etc/justitia/justitia.toml as it is packaged (packaging/justitia.toml in the source) shows
-/// every key with its default and what it means. Of two [[tenant]] rules that match a cgroup and speak of the same matter
-/// the later one wins; drop-ins come after the file, in the order of their names.
+/// On SIGTERM or SIGINT every knob gets its original value back. After a SIGKILL the next start restores them, or
+/// `justitia reset`.
+///
+/// A configuration is optional: /etc/justitia/justitia.toml shows every key with its default. `--check-config` says every
+/// error in it.
 ///
 /// JUSTITIA_LOG sets what is logged: error, warn, info (the default), debug (a line for every decision), trace.
 #[derive(Args)]
 pub struct Run {
-    /// Change nothing; `justitia status` shows what would be done, and why
+    /// Change nothing; `justitia status` and `justitia explain` show what would be done, and why
     #[arg(long)]
     observe: bool,
-    /// Check the configuration: say what is read, every error and what is odd with file and line, and exit
+    /// Check the configuration and exit: list the files that are read, and each error and warning with file and line
     #[arg(long)]
     check_config: bool,
     #[command(flatten)]
     config: ConfigArgs,
 }
 
-/// Show what the running agent sees and does: weight, entitlement and usage of every tenant.
+/// Show what the running agent knows of every tenant: weight, page cache, share, bandwidth.
+///
+/// CACHE is the page cache that a tenant holds, USEFUL what it uses repeatedly, SHARE what its weight entitles it to. EXCESS
+/// is what it holds above its share: it is reclaimed first. PROTECTED is what memory.low keeps from the kernel's reclaim.
+/// READ/s and WRITE/s are what applications got, from the cache or from the disk; HIT% is the part of reads that the cache
+/// served. PV is the mean distance of what the tenants below got from what their weights say; 0 is perfect. A backlogged
+/// tenant waits for I/O.
 #[derive(Args)]
 pub struct Status {
-    /// As JSON, with everything that the agent tells
+    /// As JSON, with all fields
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -158,7 +167,7 @@ pub fn status(args: &Status) -> anyhow::Result<ExitCode> {
     if args.json {
         out::line(out::json(&status)?);
     } else {
-        out::print(table::status(&status));
+        out::print(status::text(&status));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -5,11 +5,12 @@
 mod agent;
 mod cache;
 mod doctor;
+mod generate;
 mod lab;
 mod log;
 mod out;
-mod papers;
 mod see;
+mod table;
 mod usage;
 
 use std::process::ExitCode;
@@ -18,9 +19,11 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 /// Makes I/O weights hold for what applications see.
 ///
-/// Weights are read from where people set them already (io.weight, io.bfq.weight: `docker run
-/// --blkio-weight`, systemd `IOWeight=`). `justitia doctor` says what this host can do, `sudo justitia run
-/// --observe` shows what would be done, `sudo justitia run` does it.
+/// A cgroup's weight is its io.weight or io.bfq.weight, as `docker run --blkio-weight` and systemd's `IOWeight=` set it. The
+/// kernel applies it to a disk's queue. Justitia applies it to the page cache, too, and on request to buffered writes.
+///
+/// Start with `justitia doctor`: it says what this host supports. Then `sudo justitia run --observe` changes nothing and
+/// shows in `justitia status` what would be done. `sudo justitia run` does it, and restores every value when it ends.
 #[derive(Parser)]
 #[command(version, propagate_version = true)]
 struct Cli {
@@ -46,7 +49,7 @@ enum Command {
     #[command(hide = true)]
     ReadFor(agent::ReadFor),
     #[command(hide = true)]
-    Papers(papers::Papers),
+    Generate(generate::Generate),
 }
 
 fn main() -> ExitCode {
@@ -63,7 +66,7 @@ fn main() -> ExitCode {
         Command::ReadFor(args) => agent::read_for(&args),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Lab(args) => lab::lab(&args),
-        Command::Papers(args) => papers::write(&args, &Cli::command()),
+        Command::Generate(args) => generate::generate(&args, &Cli::command()),
         Command::Cache(args) => cache::cache(&args).map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {

@@ -53,7 +53,7 @@ pub struct Config {
 #[derive(Clone, Debug, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, expecting = "a table [probes]")]
 pub struct Probes {
-    /// The largest number of cgroups that are counted apart; I/O of all others is counted together. Each takes 192 bytes a
+    /// The largest number of cgroups that are counted apart; I/O of all others is counted together. Each takes 256 bytes a
     /// processor.
     #[serde(deserialize_with = "value::max_cgroups")]
     pub max_cgroups: u32,
