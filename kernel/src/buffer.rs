@@ -1,7 +1,7 @@
 //! Reading whole kernel files into a buffer that each thread reuses.
 //!
-//! An agent reads thousands of small files a second: one allocation for each would be felt, and
-//! one unbounded read of a hostile file would be fatal.
+//! The agent reads thousands of small files a second, so a read must not allocate; and no file may make it read without
+//! bound.
 
 use std::cell::Cell;
 use std::os::fd::AsFd;
@@ -13,11 +13,10 @@ use rustix::io::Errno;
 
 use crate::error::{Error, Operation, Result};
 
-/// No honest file of cgroupfs or procfs that we read is larger (zoneinfo of a machine with
-/// hundreds of CPUs reaches some hundred KiB).
+/// The largest file that is read, in bytes. The zoneinfo of a machine with hundreds of CPUs reaches some hundred KiB.
 pub(crate) const LIMIT: usize = 4 << 20;
 
-/// What a buffer starts with: most files fit, so that one `read` sees their end.
+/// The initial size of a buffer: most files fit, so that one `read` sees their end.
 const START: usize = 16 << 10;
 
 /// A buffer that grew beyond this is not kept.
@@ -39,7 +38,7 @@ pub(crate) fn with_buffer<T>(body: impl FnOnce(&mut Vec<u8>) -> T) -> T {
     result
 }
 
-/// How a file tells its end.
+/// How the end of a file is recognised.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     /// A read that does not fill the buffer reached the end. True of cgroupfs files, which are

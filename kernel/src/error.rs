@@ -1,4 +1,4 @@
-//! What can go wrong between us and the kernel.
+//! Errors of operations on kernel interfaces.
 
 use std::path::{Path, PathBuf};
 
@@ -44,7 +44,7 @@ impl std::fmt::Display for Operation {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The cgroup itself is gone: it was removed before or during the operation. A normal event.
+    /// The cgroup was removed before or during the operation. A normal event.
     #[error("{operation} {path:?}: the cgroup is gone")]
     Gone {
         /// What was being done.
@@ -72,7 +72,7 @@ pub enum Error {
         /// How many it was given.
         length: usize,
     },
-    /// The file does not say what this kind of file says.
+    /// The file does not have the format of its kind.
     #[error("parse {path:?}: {source}")]
     Parse {
         /// Which file.
@@ -80,7 +80,7 @@ pub enum Error {
         /// Where in it, what was expected, what was found.
         source: ParseError,
     },
-    /// The file is larger than any honest one of its kind; nothing of it was used.
+    /// The file is larger than any of its kind can be; nothing of it was used.
     #[error("read {path:?}: expected at most {limit} bytes, found more")]
     TooLarge {
         /// Which file.
@@ -114,7 +114,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the cgroup vanished. Callers forget the cgroup and go on.
+    /// Whether the cgroup was removed. Callers forget the cgroup and go on.
     #[must_use]
     pub const fn is_gone(&self) -> bool {
         matches!(self, Self::Gone { .. })

@@ -1,7 +1,7 @@
 //! A file on a disk, opened by its inode number, and its part of the page cache.
 //!
-//! By number and generation a file is meant beyond doubt: no path is looked up, so none can lead elsewhere, and it does
-//! not matter which mount namespaces show the file under which name.
+//! Inode number and generation identify a file without a path lookup. So no symbolic link can lead elsewhere, and it does
+//! not matter under which name a mount namespace shows the file.
 
 #![expect(
     unsafe_code,
@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use crate::error::{Error, Operation, Result};
 use crate::mount::mounts_of;
 
-/// A file, whatever it is called.
+/// A file, independent of its names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId {
     /// The filesystem's device, as the kernel numbers it internally (major << 20 | minor).
@@ -42,14 +42,14 @@ const fn numbers(device: u32) -> (u32, u32) {
     (device >> 20, device & 0xf_ffff)
 }
 
-/// A file's part of the page cache, in pages.
+/// A file's pages in the page cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStat {
-    /// There.
+    /// Pages in the cache.
     pub cached: u64,
-    /// Of these, dirty.
+    /// Those of them that are dirty.
     pub dirty: u64,
-    /// Of these, being written.
+    /// Those of them that are under writeback.
     pub writeback: u64,
 }
 
@@ -57,7 +57,7 @@ pub struct CacheStat {
 const EXT4: i64 = 0xef53;
 const XFS: i64 = 0x5846_5342;
 
-/// A handle for any filesystem that is supported: type, and at most three words.
+/// A `struct file_handle` of any supported filesystem: its type, and at most three words.
 #[repr(C)]
 struct Handle {
     bytes: libc::c_uint,
@@ -66,13 +66,13 @@ struct Handle {
 }
 
 impl FileId {
-    /// Opens it for reading. It needs `CAP_DAC_READ_SEARCH`, and a mount of its filesystem in our namespace.
+    /// Opens it for reading. This takes `CAP_DAC_READ_SEARCH`, and a mount of its filesystem in this mount namespace.
     ///
     /// # Errors
     /// [`Error::Io`] with `ENODEV` when the filesystem is not mounted here, `EOPNOTSUPP` when it is neither ext4 nor
-    /// XFS, `ESTALE` when the file is gone, and as `open_by_handle_at(2)`.
+    /// XFS, `ESTALE` when the file was deleted, and as `open_by_handle_at(2)`.
     pub fn open(&self) -> Result<File> {
-        // What has no disk below it (a network's, a user's own filesystem) may hold up for ever whoever opens it.
+        // An open on a filesystem without a disk below it (network, FUSE) may block for ever.
         let mut refused = Errno::OPNOTSUPP;
         let on_disk = numbers(self.device).0 != 0;
         let mounts = if on_disk {
@@ -111,7 +111,7 @@ impl FileId {
         Ok(File::from(file))
     }
 
-    /// The descriptor's attributes, if it is on our device.
+    /// The descriptor's attributes, if it is on the file's device.
     fn on_device(&self, fd: &impl AsFd) -> std::result::Result<Option<rustix::fs::Stat>, Errno> {
         let stat = rustix::fs::fstat(fd)?;
         let found = (
@@ -149,7 +149,7 @@ impl FileId {
     }
 }
 
-/// Without leaving a trace in its access time, where that is allowed: it takes `CAP_FOWNER` for others' files.
+/// Opens without changing the access time, where that is allowed: for other users' files it takes `CAP_FOWNER`.
 fn open_handle(mount: &OwnedFd, handle: &Handle) -> std::result::Result<OwnedFd, Errno> {
     match open_handle_with(mount, handle, libc::O_NOATIME) {
         Err(Errno::PERM) => open_handle_with(mount, handle, 0),
@@ -174,7 +174,7 @@ fn open_handle_with(
         )
     };
     match i32::try_from(fd) {
-        // SAFETY: the kernel has just given us this descriptor, and nobody else knows it.
+        // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
         Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
         _ => Err(last_errno()),
     }
@@ -183,11 +183,16 @@ fn open_handle_with(
 /// The same number on every architecture that we build for.
 const CACHESTAT: libc::c_long = 451;
 
-/// How much of a part of a file is cached, since Linux 6.5. A length of 0 means up to the end.
+/// The pages of a range of a file that are in the page cache (`cachestat(2)`, since Linux 6.5). A length of 0 means up to
+/// the end.
 ///
 /// # Errors
-/// `ENOSYS` on older kernels; `EPERM` where the file is none of ours to ask about; `EOPNOTSUPP` on hugetlbfs.
-pub fn cached(file: &impl AsFd, offset: u64, length: u64) -> std::result::Result<CacheStat, Errno> {
+/// `ENOSYS` on older kernels; `EPERM` where this process may not ask about the file; `EOPNOTSUPP` on hugetlbfs.
+pub fn cachestat(
+    file: &impl AsFd,
+    offset: u64,
+    length: u64,
+) -> std::result::Result<CacheStat, Errno> {
     let range = [offset, length];
     // struct cachestat: cached, dirty, writeback, evicted, recently evicted.
     let mut stat = [0_u64; 5];
@@ -212,8 +217,8 @@ pub fn cached(file: &impl AsFd, offset: u64, length: u64) -> std::result::Result
     })
 }
 
-/// Drops a part of a file from the page cache: clean pages that nobody has mapped or is using. The kernel passes over
-/// the others, but begins to write dirty ones: ask [`cached`] first.
+/// Drops a range of a file from the page cache: clean pages that are neither mapped nor in use. The kernel keeps the
+/// others, but begins to write dirty ones: call [`cachestat`] first.
 ///
 /// # Errors
 /// As `posix_fadvise(2)`.
@@ -258,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_nowhere_is_refused() {
+    fn a_file_on_no_mounted_device_is_refused() {
         let nowhere = FileId {
             device: 0xfff_00001,
             ..FILE
@@ -268,10 +273,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_cached_and_dirty() {
+    fn written_pages_are_cached_and_dirty() {
         let file = tempfile::tempfile().unwrap();
         std::os::unix::fs::FileExt::write_all_at(&file, &[1; 20_000], 0).unwrap();
-        match cached(&file, 0, 0) {
+        match cachestat(&file, 0, 0) {
             Ok(stat) => assert_eq!((stat.cached, stat.dirty + stat.writeback > 0), (5, true)),
             // An older kernel, or a sandbox.
             Err(errno) => assert!([Errno::NOSYS, Errno::PERM].contains(&errno), "{errno}"),

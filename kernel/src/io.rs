@@ -1,4 +1,4 @@
-//! What the I/O controller prints (Documentation/admin-guide/cgroup-v2.rst, "IO").
+//! Files of the I/O controller (Documentation/admin-guide/cgroup-v2.rst, "IO").
 
 use std::str::FromStr;
 

@@ -1,5 +1,5 @@
-//! The files that are written: by name, raw, so that a ledger can put back exactly what stood
-//! there. Those of the whole machine are kept under the root cgroup.
+//! Knobs: the files that are written. Values are raw text, so that the original can be restored exactly. Knobs of the whole
+//! machine belong to the root cgroup.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::io::DevId;
 use crate::parse::{self, ParseError, Parsed};
 
-/// Something of a cgroup, or of the machine, that can be written and put back.
+/// A setting of a cgroup, or of the machine, that can be written and restored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Knob {
@@ -50,7 +50,7 @@ impl Knob {
         }
     }
 
-    /// Whether `value`, as [`read_raw`] returns it, is what the kernel has there where nobody has set anything
+    /// Whether `value`, as [`read_raw`] returns it, is the kernel's default
     /// (Documentation/admin-guide/cgroup-v2.rst; mm/page-writeback.c).
     #[must_use]
     pub fn is_default(self, value: &str) -> bool {
@@ -63,7 +63,7 @@ impl Knob {
         }
     }
 
-    /// Where `cgroup` has it: its name, or, for one of the machine, its path.
+    /// Its file, relative to the directory of `cgroup`; of a knob of the machine, the absolute path.
     fn path(self, cgroup: &Cgroup) -> Cow<'static, str> {
         match self {
             Self::DirtyBackground => format!("{}/{}", cgroup.vm_sysctls(), self.file()).into(),
@@ -71,7 +71,7 @@ impl Knob {
         }
     }
 
-    /// What the knob says in its file's `text`: see [`read_raw`].
+    /// The knob's value in its file's `text`: see [`read_raw`].
     ///
     /// # Errors
     /// When the text does not have the file's shape.
@@ -110,7 +110,7 @@ impl std::fmt::Display for Knob {
     }
 }
 
-/// What `knob` says now, in words that [`write_raw`] takes to say it again: `max`, `1048576`,
+/// The value of `knob`, in the form that [`write_raw`] takes: `max`, `1048576`,
 /// `default 100`, `8:0 rbps=max wbps=1048576 riops=max wiops=max` (all `max` when the device is
 /// not limited, where the file has no line for it).
 ///
@@ -121,7 +121,7 @@ pub fn read_raw(cgroup: &Cgroup, knob: Knob) -> Result<String> {
 }
 
 /// Writes `value` to `knob` in one `write(2)`; never creates a file. The kernel may round (memory
-/// to whole pages): read back to know what stands.
+/// to whole pages): read the knob again to know its value.
 ///
 /// A `value` for [`Knob::IoMax`] names its device, as [`read_raw`] returns it.
 ///
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_what_it_can_write_back() {
+    fn a_value_that_was_read_can_be_written() {
         let limited =
             "8:16 rbps=max wbps=1 riops=max wiops=max\n8:0 rbps=2 wbps=max riops=max wiops=3\n";
         let unlimited = "8:0 rbps=max wbps=max riops=max wiops=max";
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_starts_with_is_its_default() {
+    fn the_kernels_initial_values_are_defaults() {
         for (knob, text) in [
             (Knob::MemoryLow, "0\n"),
             (Knob::MemoryHigh, "max\n"),
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_it_does_not_understand() {
+    fn other_formats_are_refused() {
         for (knob, text) in [
             (Knob::MemoryLow, &b"low\n"[..]),
             (Knob::MemoryMin, b""),
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn never_creates_a_file_nor_writes_another_device() {
+    fn a_write_creates_no_file_and_reaches_no_other_device() {
         let (dir, cgroup) = tree("io.max", b"");
         let missing = write_raw(&cgroup, Knob::MemoryLow, "1").unwrap_err();
         assert!(missing.is_missing(), "{missing}");

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use crate::error::{Error, Operation, Result};
 
-/// Where debugfs shows the generations.
+/// The debugfs file of the multi-gen LRU.
 pub const PATH: &str = "/sys/kernel/debug/lru_gen";
 
 /// The two youngest generations cannot be evicted (`MIN_NR_GENS` in the kernel).
@@ -60,7 +60,7 @@ impl LruGen {
         )
     }
 
-    /// Starts a new generation, so that the pages which nobody has used since become evictable.
+    /// Starts a new generation, so that pages which are not accessed from now on become evictable.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -92,7 +92,7 @@ fn io(operation: Operation, path: &Path, error: &std::io::Error) -> Error {
     }
 }
 
-/// The first memory cgroup of the text, node by node. Lines that make no sense end it.
+/// The first memory cgroup of the text, node by node. A line of another format ends it.
 #[must_use]
 pub fn parse(text: &str) -> Vec<LruGen> {
     let mut found: Vec<LruGen> = Vec::new();
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_and_half_lines_are_not_believed() {
+    fn other_formats_and_cut_lines_are_ignored() {
         assert!(parse("").is_empty());
         assert!(
             parse("memcg 1 /\n node 0\n  3 1 2").is_empty(),

@@ -1,4 +1,4 @@
-//! What the memory controller prints (Documentation/admin-guide/cgroup-v2.rst, "Memory").
+//! Files of the memory controller (Documentation/admin-guide/cgroup-v2.rst, "Memory").
 
 use crate::parse::{self, ParseError, Parsed};
 
@@ -49,8 +49,8 @@ impl std::fmt::Display for Limit {
 /// `memory.stat`: what the cgroup and its descendants use. Amounts in bytes, `pg*`, `pswp*` and
 /// `workingset_*` in events (pages) since the cgroup was made.
 ///
-/// What a planner decides on (`anon`, `file` and the two file lists) must be there: a missing one
-/// is an error rather than a zero. Of the rest, an `Option` is `None` on kernels that do not print
+/// The keys `anon`, `file` and the two file LRU lists must be there: a missing one is an error rather than a zero. Of the
+/// rest, an `Option` is `None` on kernels that do not print
 /// it, and a number is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(
@@ -75,7 +75,7 @@ pub struct MemoryStat {
     pub workingset_refault_anon: u64,
     pub workingset_refault_file: u64,
     pub workingset_activate_file: u64,
-    /// Pages looked at by reclaim.
+    /// Pages scanned by reclaim.
     pub pgscan: u64,
     /// Pages freed by reclaim.
     pub pgsteal: u64,

@@ -28,8 +28,8 @@ pub struct CgroupMount {
     pub nsdelegate: bool,
 }
 
-/// The cgroup v2 mounts of a mount table, in its order. Lines that are not understood are passed
-/// over: the table holds every other filesystem as well.
+/// The cgroup v2 mounts of a mount table, in its order. Other lines are passed over: the table
+/// holds every other filesystem as well.
 #[must_use]
 pub fn cgroup_mounts(mountinfo: &[u8]) -> Vec<CgroupMount> {
     parse::lines(mountinfo)
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn the_usual_place_and_the_whole_tree_are_preferred() {
+    fn sys_fs_cgroup_and_whole_trees_are_preferred() {
         let table = "1 0 0:1 /machine /container/sys/fs/cgroup rw - cgroup2 cgroup2 rw\n\
              2 0 0:1 / /mnt/cg rw - cgroup2 none rw\n\
              3 0 0:1 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_passed_over() {
+    fn other_lines_are_passed_over() {
         for table in [
             "",
             "1 2 3",

@@ -1,18 +1,18 @@
-//! The few shapes in which the kernel prints numbers, read without trust.
+//! The few formats in which the kernel prints numbers.
 
-/// A text that is not what the kernel prints in this place.
+/// A text that does not have the kernel's format.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: expected {expected}, found \"{found}\"")]
 pub struct ParseError {
     /// The line, counted from 1.
     pub line: usize,
-    /// What should stand there.
+    /// What was expected.
     pub expected: &'static str,
-    /// What stands there: printable, and not much longer than 48 bytes of it.
+    /// What was found: printable, and not much longer than 48 bytes of it.
     pub found: String,
 }
 
-/// How many bytes of a wrong text an error quotes.
+/// How many bytes of a text an error quotes.
 const EXCERPT: usize = 48;
 
 /// What a parser returns.
@@ -71,7 +71,7 @@ pub(crate) struct Keyed<'a> {
     /// The line, counted from 1.
     number: usize,
     line: &'a [u8],
-    /// What stands before the first blank.
+    /// The text before the first blank.
     pub(crate) key: &'a [u8],
     value: &'a [u8],
 }

@@ -4,7 +4,7 @@ use justitia_share::num::to_f64;
 
 use crate::parse::{self, ParseError, Parsed};
 
-/// What tasks wait for.
+/// The resource that tasks wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PsiResource {
     /// A CPU.
@@ -37,7 +37,7 @@ impl PsiResource {
     }
 }
 
-/// One line: shares of wall time in percent (0.0..=100.0, steps of 0.01), and the total.
+/// One line: percentages of wall time (0.0..=100.0, steps of 0.01), and the total.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PsiLine {
     /// Over the last 10 seconds, percent.

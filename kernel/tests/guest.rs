@@ -27,7 +27,7 @@ use justitia_kernel::memory::Limit;
 use justitia_kernel::psi::PsiResource;
 use justitia_kernel::watch::{TreeWatcher, WatchEvent};
 
-/// A cgroup of our own, removed at the end.
+/// A cgroup that is removed at the end.
 struct Tenant {
     path: PathBuf,
     cgroup: Cgroup,
@@ -219,7 +219,7 @@ fn a_reused_path_is_not_the_old_cgroup() {
 
 #[test]
 #[ignore = "changes the machine: for a throw-away guest"]
-fn knobs_are_put_back() {
+fn knobs_are_restored() {
     let tenant = Tenant::new("knobs");
     let io_max = Knob::IoMax(device());
     for (knob, value, reads) in [
@@ -292,12 +292,12 @@ fn reclaim_takes_page_cache() {
 
 #[test]
 #[ignore = "changes the machine: for a throw-away guest"]
-fn the_watcher_hears_the_kernel() {
+fn the_watcher_reports_the_kernels_events() {
     let tenant = Tenant::new("watched");
     let c = &tenant.cgroup;
     let mut watcher = TreeWatcher::new().unwrap();
     watcher.add(c).unwrap();
-    // Inodes that nobody holds are forgotten; the watcher's must not be.
+    // Inodes that no file descriptor holds are dropped from memory; the watcher's must not be.
     std::fs::write("/proc/sys/vm/drop_caches", "3").unwrap();
 
     let name = OsStr::from_bytes(b"child \xff");
@@ -338,7 +338,7 @@ fn the_watcher_hears_the_kernel() {
 
 #[test]
 #[ignore = "changes the machine: for a throw-away guest"]
-fn a_thousand_cgroups_come_and_go() {
+fn a_thousand_cgroups_are_created_and_removed() {
     let tenant = Tenant::new("churn");
     let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let before = descriptors();
@@ -404,7 +404,7 @@ fn a_thousand_cgroups_come_and_go() {
 
 #[test]
 #[ignore = "changes the machine: for a throw-away guest"]
-fn facts_of_a_stock_guest() {
+fn capabilities_of_a_stock_guest() {
     let found = Capabilities::detect(&Paths::default());
     for capability in found.all() {
         println!(

@@ -119,7 +119,7 @@ fn mutation() -> impl Strategy<Value = Mutation> {
 }
 
 #[test]
-fn no_text_is_too_strange() {
+fn mutilated_texts_keep_the_properties() {
     let config = Config {
         cases: 3000,
         failure_persistence: None,
@@ -144,7 +144,7 @@ fn no_text_is_too_strange() {
 }
 
 #[test]
-fn huge_texts_are_no_different() {
+fn huge_texts_keep_the_properties() {
     for part in [
         "8:0 rbytes=1\n",
         "anon 1\n",

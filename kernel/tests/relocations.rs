@@ -1,8 +1,8 @@
-//! What the programs look at in the kernel is found in the types of each kernel, the newest included.
+//! The fields that the eBPF programs read are found in the types of each kernel, the newest included.
 //!
 //! `fixtures/linux-6.18/types.btf` is what `bpftool gen min_core_btf` leaves of 6.18.44's types for the compiled
-//! objects (`target/debug/build/justitia-kernel-*/out/*.bpf.o`): make it anew when a program looks at
-//! something else.
+//! objects (`target/debug/build/justitia-kernel-*/out/*.bpf.o`): generate it anew when a program reads
+//! other fields.
 
 #![expect(
     unsafe_code,
@@ -34,7 +34,7 @@ const OBJECTS: [(&str, &[u8]); 4] = [
     ),
 ];
 
-/// What libbpf puts in the place of an instruction whose field or type it did not find.
+/// The instruction that libbpf puts in the place of one whose field or type it did not find.
 const UNRESOLVED: (u8, i32) = (0x85, 0x0bad_2310);
 const JUMP: u8 = 0x05;
 const JUMP32: u8 = 0x06;
@@ -84,8 +84,8 @@ fn relocated(object: &[u8], types: &Path) -> Vec<(String, Vec<sys::bpf_insn>)> {
     programs
 }
 
-/// Where a program comes to an instruction that was not resolved, if it does: every way through it is gone, but not those that a
-/// constant excludes, as `bpf_core_field_exists` makes one of 0 or 1 just before it is compared. So does the verifier.
+/// The index of an instruction that was not resolved and can be reached, if there is one: follows every path but those that
+/// a constant excludes, as `bpf_core_field_exists` makes one of 0 or 1 just before it is compared. So does the verifier.
 fn reached(program: &[sys::bpf_insn]) -> Option<usize> {
     let mut open = vec![0];
     // Other functions are called from this one.
@@ -161,7 +161,7 @@ fn every_field_is_found_in_the_newest_kernel_and_in_this_one() {
 /// The same object has both: where a folio's flags are a structure and where they are a number, and
 /// `io_uring_complete` with and without a completion entry. Which of them is used is the kernel's.
 #[test]
-fn what_is_not_there_is_not_reached() {
+fn fields_that_a_kernel_lacks_are_not_reached() {
     let programs = relocated(OBJECTS[0].1, &fixture());
     let of = |name: &str| {
         let found = programs.iter().find(|(program, _)| program == name);
@@ -184,7 +184,7 @@ fn what_is_not_there_is_not_reached() {
         }
     }
     assert!(reached(&always).is_some());
-    // The result is looked for in the entry, the third argument, and a fourth is never read.
+    // The result is read from the entry, the third argument, and a fourth is never read.
     let io_uring = of("io_uring");
     let reads = |offset: i16| {
         (0..io_uring.len()).any(|at| {

@@ -26,17 +26,17 @@ impl Cgroup {
     /// The names of its children, in the directory's order.
     ///
     /// # Errors
-    /// [`Error::Gone`], or the kernel's refusal.
+    /// [`Error::Gone`](crate::Error::Gone), and as the kernel refuses to list the directory.
     pub fn children(&self) -> Result<Vec<OsString>> {
         let children = self.child_entries()?;
         Ok(children.into_iter().map(|child| child.name).collect())
     }
 
-    /// Its children with their identities, from the one listing: compared with what is known, it
-    /// tells every creation, removal and reuse of a name without opening anything.
+    /// Its children with their identities, from one listing. Compared with an earlier one it shows every creation, removal
+    /// and reuse of a name, without opening anything.
     ///
     /// # Errors
-    /// [`Error::Gone`], or the kernel's refusal.
+    /// [`Error::Gone`](crate::Error::Gone), and as the kernel refuses to list the directory.
     pub fn child_entries(&self) -> Result<Vec<Child>> {
         let mut children = Vec::new();
         self.read_directory(|name, id| {
@@ -68,7 +68,7 @@ impl Cgroup {
                 let name = entry.file_name().to_bytes();
                 let is_directory = match entry.file_type() {
                     FileType::Directory => true,
-                    // Not on cgroupfs; some filesystems that hold fixtures do not say.
+                    // Not on cgroupfs, but on some filesystems that hold fixtures.
                     FileType::Unknown => is_directory(&directory, entry.file_name()),
                     _ => false,
                 };

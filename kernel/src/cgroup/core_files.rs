@@ -7,7 +7,7 @@ use crate::parse::{self, ParseError, Parsed};
 pub struct CgroupEvents {
     /// The cgroup or a descendant holds a process.
     pub populated: bool,
-    /// The cgroup is frozen. `false` where the kernel does not say.
+    /// The cgroup is frozen. `false` where the kernel does not print it.
     pub frozen: bool,
 }
 

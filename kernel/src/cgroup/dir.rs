@@ -93,7 +93,7 @@ impl Cgroup {
     /// Its child `name`.
     ///
     /// # Errors
-    /// [`Error::Gone`] when there is none; [`Error::InvalidName`] for what is no single name;
+    /// [`Error::Gone`] when there is none; [`Error::InvalidName`] if `name` is not a single name;
     /// [`Error::NotCgroup2`] when something else is mounted over it; [`Error::Io`] when `name` is
     /// a file (`ENOTDIR`).
     pub fn child(&self, name: &OsStr) -> Result<Self> {

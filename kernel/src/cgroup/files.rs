@@ -34,7 +34,7 @@ impl Cgroup {
         self.read("memory.min", Limit::parse)
     }
 
-    /// `memory.low`: reclaimed below only for want of anything else. Not at the root.
+    /// `memory.low`: reclaimed below only if nothing else is reclaimable. Not at the root.
     pub fn memory_low(&self) -> Result<Limit> {
         self.read("memory.low", Limit::parse)
     }
@@ -50,8 +50,8 @@ impl Cgroup {
     }
 
     /// `memory.events`: of the cgroup and its descendants, each event counted at the cgroup whose limit or protection it
-    /// is about, and at all above. Not at the root. Mounted with `memory_localevents` it says what
-    /// [`memory_events_local`](Self::memory_events_local) does.
+    /// is about, and at all above. Not at the root. Mounted with `memory_localevents` it counts as
+    /// [`memory_events_local`](Self::memory_events_local).
     pub fn memory_events(&self) -> Result<MemoryEvents> {
         self.read("memory.events", MemoryEvents::parse)
     }

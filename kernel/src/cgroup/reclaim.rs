@@ -5,26 +5,26 @@ use rustix::io::Errno;
 use super::Cgroup;
 use crate::error::Result;
 
-/// How a request to reclaim ended. None of these says how much was reclaimed: some kernels
+/// How a request to reclaim ended. None of these tells how much was reclaimed: some kernels
 /// report success and reclaim nothing. Compare [`memory_stat`](Cgroup::memory_stat) before and
 /// after.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReclaimOutcome {
-    /// The kernel says that all of it was reclaimed.
+    /// The kernel reports that all of it was reclaimed.
     Complete,
     /// The kernel gave up before (`EAGAIN`): what is left is in use, dirty, or protected below.
     Partial,
-    /// A signal came (`EINTR`).
+    /// A signal interrupted it (`EINTR`).
     Interrupted,
 }
 
 impl Cgroup {
     /// Asks the kernel to reclaim `bytes` from the cgroup and its descendants, synchronously: it
-    /// may take long, and holds up the cgroup's `rmdir`. Keep it small (32 MiB at most) and off
-    /// any loop.
+    /// may take long, and delays the cgroup's `rmdir`. Keep it small (32 MiB at most), and out of
+    /// control loops.
     ///
     /// `swappiness` is 0 (file pages only) to 200 (anonymous only); `None` leaves the kernel's
-    /// own. The cgroup's own `memory.low` does not hold here, only its descendants' do.
+    /// own. The cgroup's own `memory.low` has no effect here, only its descendants' has.
     ///
     /// # Errors
     /// As every operation on a cgroup; `EINVAL` when the kernel does not know `swappiness=`.

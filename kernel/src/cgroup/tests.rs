@@ -50,7 +50,7 @@ fn case<T: std::fmt::Debug + PartialEq>(
 
     std::fs::remove_dir_all(dir.path().join("a.slice")).unwrap();
     assert!(read(&cgroup).unwrap_err().is_gone());
-    // The path is taken by another cgroup: the old handle does not speak of it.
+    // Another cgroup reuses the path: the old handle does not read it.
     std::fs::create_dir_all(dir.path().join("a.slice/b")).unwrap();
     std::fs::write(&path, good).unwrap();
     assert!(read(&cgroup).unwrap_err().is_gone());

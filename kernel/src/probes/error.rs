@@ -28,7 +28,7 @@ pub enum ProbeError {
     /// The kernel refused the programs or their maps.
     #[error("load eBPF programs: {reason}; needs root (CAP_BPF, CAP_PERFMON) outside a container")]
     Refused {
-        /// The kernel's or the loader's answer, with the verifier's last words if it had any.
+        /// The kernel's or the loader's answer, with the end of the verifier's messages.
         reason: String,
     },
     /// This kernel does not support the probe.

@@ -12,7 +12,7 @@ static CAPTURING: Mutex<()> = Mutex::new(());
 /// How many bytes are kept, from the end.
 const MAX_LEN: usize = 300;
 
-/// Stands between an error and what libbpf printed about it.
+/// Separates an error from what libbpf printed about it.
 const SEPARATOR: &str = ": … ";
 
 /// Runs `body` and returns what libbpf printed meanwhile.

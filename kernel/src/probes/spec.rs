@@ -1,5 +1,5 @@
-//! What to load: an object of compiled programs, and which of them this kernel has an attach point for. The kernel's type
-//! information tells that; where it does not suffice, loading tells.
+//! What to load: an object of compiled programs, and which of them this kernel has an attach point for, by its type
+//! information.
 
 use libbpf_rs::btf::types::{Func, Typedef};
 use libbpf_rs::{Btf, Object, ObjectBuilder, OpenObject};

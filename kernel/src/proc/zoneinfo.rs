@@ -29,7 +29,7 @@ pub struct Zoneinfo {
 }
 
 /// More zones than any machine has (1,024 nodes of 6).
-const MOST_ZONES: usize = 8192;
+const MAX_ZONES: usize = 8192;
 
 impl Zoneinfo {
     /// Reads `Node 0, zone   Normal`, then `pages free`, `min`, `low`, `high` and `managed`; other
@@ -141,7 +141,7 @@ fn finish(zones: &mut Vec<Zone>, partial: Option<Partial>) -> Parsed<()> {
         name: partial.name,
     };
     if zone.managed > 0 {
-        if zones.len() >= MOST_ZONES {
+        if zones.len() >= MAX_ZONES {
             return Err(ParseError::new(
                 partial.line,
                 "at most 8192 zones",

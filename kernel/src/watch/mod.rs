@@ -1,11 +1,10 @@
-//! What changes in the tree, by inotify: an agent need not list thousands of directories to learn
-//! that nothing happened.
+//! Changes in the cgroup tree, by inotify: no need to list thousands of directories to learn that nothing changed.
 //!
 //! What cgroupfs reports (kernels 6.1 and 6.12): the `mkdir` and `rmdir` of children and writes
 //! by userspace come through the VFS; a change of `cgroup.events` comes from the kernel itself
-//! (`kernfs_notify`), but only while the file's inode is in memory, so the watcher holds it. A
-//! removed directory's own watch hears nothing (kernfs keeps its link count): the parent's does,
-//! which is why a watch is dropped by what its parent says.
+//! (`kernfs_notify`), but only while the file's inode is in memory, so the watcher keeps it open. The
+//! watch of a removed directory reports nothing (kernfs keeps its link count), that of its parent does. So a watch is
+//! dropped when its parent's watch reports the removal.
 
 #[cfg(test)]
 mod tests;
@@ -26,33 +25,33 @@ use crate::error::{Error, Operation, Result};
 /// Something that happened in a watched cgroup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WatchEvent {
-    /// A child was made. By the time this is read it may be gone again, or its name reused.
+    /// A child was created. When this is read it may be removed again, or its name reused.
     CgroupCreated {
-        /// In which cgroup.
+        /// The cgroup in which it was created.
         parent: CgroupId,
         /// The child's name.
         name: OsString,
     },
     /// A child was removed. Its watch, if it had one, is dropped.
     CgroupRemoved {
-        /// From which cgroup.
+        /// The cgroup from which it was removed.
         parent: CgroupId,
         /// The child's name.
         name: OsString,
         /// The child, if it was watched.
         id: Option<CgroupId>,
     },
-    /// Someone wrote to one of the cgroup's files, this process included. Some files
+    /// A process, maybe this one, wrote to one of the cgroup's files. Some files
     /// (`memory.events`, …) are reported here when the kernel changes them.
     FileWritten {
-        /// Whose file.
+        /// The cgroup.
         id: CgroupId,
         /// The file's name.
         name: OsString,
     },
     /// The cgroup's `cgroup.events` changed: it became populated or empty, frozen or thawed.
     PopulatedChanged {
-        /// Which cgroup.
+        /// The cgroup.
         id: CgroupId,
     },
     /// The kernel's queue was full and events are lost: list the tree again.
@@ -67,8 +66,8 @@ pub struct TreeWatcher {
     inotify: OwnedFd,
     watches: HashMap<i32, Watch>,
     by_id: HashMap<CgroupId, i32>,
-    /// Watched children by place, since the parent's events tell names.
-    by_place: HashMap<(CgroupId, OsString), CgroupId>,
+    /// Watched children by parent and name, because the parent's events have names only.
+    by_name: HashMap<(CgroupId, OsString), CgroupId>,
 }
 
 #[derive(Debug)]
@@ -94,18 +93,18 @@ impl TreeWatcher {
             inotify,
             watches: HashMap::new(),
             by_id: HashMap::new(),
-            by_place: HashMap::new(),
+            by_name: HashMap::new(),
         })
     }
 
-    /// Watches `cgroup`. What happened before is not told: list its children after this.
+    /// Watches `cgroup`. Earlier changes are not reported: list its children after this.
     ///
     /// # Errors
     /// [`Error::Gone`]; `ENOSPC` when `fs.inotify.max_user_watches` is used up (see
     /// [`is_exhausted`]), where the caller can fall back on listing the tree now and then.
     pub fn add(&mut self, cgroup: &Cgroup) -> Result<()> {
         let failed = |errno| cgroup.failed(Operation::Watch, None, errno);
-        // inotify knows only paths; this one leads to the very directory that the handle holds.
+        // inotify takes only paths; this one leads to the directory that the handle holds.
         let path = format!("/proc/self/fd/{}", cgroup.as_fd().as_raw_fd());
         let mask = inotify::WatchFlags::CREATE
             | inotify::WatchFlags::DELETE
@@ -116,18 +115,18 @@ impl TreeWatcher {
             Ok(events) => Some(events),
             Err(error) if error.is_missing() => None,
             Err(error) => {
-                // Gone in between, or out of descriptors: leave nothing half watched.
+                // Removed meanwhile, or out of descriptors: keep no watch without its file.
                 if !self.watches.contains_key(&wd) {
                     self.drop_watch(wd);
                 }
                 return Err(error);
             }
         };
-        if let Some(place) = place(cgroup)
-            && let Some(former) = self.by_place.insert(place, cgroup.id())
+        if let Some(key) = name_key(cgroup)
+            && let Some(former) = self.by_name.insert(key, cgroup.id())
             && former != cgroup.id()
         {
-            // The name was reused before the removal of the former was read.
+            // The name was reused before the former cgroup's removal was read.
             if let Some(wd) = self.by_id.remove(&former) {
                 self.drop_watch(wd);
             }
@@ -150,10 +149,10 @@ impl TreeWatcher {
             return;
         };
         if let Some(watch) = self.drop_watch(wd)
-            && let Some(place) = place(&watch.cgroup)
-            && self.by_place.get(&place) == Some(&id)
+            && let Some(key) = name_key(&watch.cgroup)
+            && self.by_name.get(&key) == Some(&id)
         {
-            self.by_place.remove(&place);
+            self.by_name.remove(&key);
         }
     }
 
@@ -169,7 +168,7 @@ impl TreeWatcher {
         self.watches.is_empty()
     }
 
-    /// What happened since the last call, oldest first; never waits. The descriptor
+    /// The changes since the last call, oldest first; never waits. The descriptor
     /// ([`AsFd`]) is readable when there is something.
     ///
     /// # Errors
@@ -177,8 +176,8 @@ impl TreeWatcher {
     pub fn drain(&mut self) -> Result<Vec<WatchEvent>> {
         let mut events = Vec::new();
         let mut buffer = [MaybeUninit::uninit(); 16 << 10];
-        // Bounded, so that a tenant who makes and removes cgroups in a loop cannot keep us here.
-        for _ in 0..MOST_READS {
+        // Bounded, so that a tenant that creates and removes cgroups in a loop cannot keep the caller here.
+        for _ in 0..MAX_READS {
             match self.read_once(&mut buffer, &mut events) {
                 Ok(()) | Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break,
@@ -226,17 +225,17 @@ impl TreeWatcher {
         if flags.contains(ReadFlags::QUEUE_OVERFLOW) {
             return Some(WatchEvent::Overflow);
         }
-        // Events of a watch that was dropped meanwhile are late, not lost.
+        // Events of a watch that was dropped meanwhile are of no use.
         let id = self.watches.get(&wd)?.cgroup.id();
         if flags.contains(ReadFlags::IGNORED) {
-            // The kernel dropped the watch with its directory. Its place is kept for the parent's
-            // word, which comes after.
+            // The kernel dropped the watch with its directory. Its name is kept for the parent's event, which comes
+            // later.
             let watch = self.watches.remove(&wd)?;
             self.by_id.remove(&id);
-            if let Some(place) = place(&watch.cgroup)
-                && !self.by_id.contains_key(&place.0)
+            if let Some(key) = name_key(&watch.cgroup)
+                && !self.by_id.contains_key(&key.0)
             {
-                self.by_place.remove(&place);
+                self.by_name.remove(&key);
             }
             return None;
         }
@@ -255,35 +254,34 @@ impl TreeWatcher {
         }
     }
 
-    /// The parent says that a child is gone. If the name's present holder is alive, it was a
-    /// former one.
+    /// The event of a child's removal. If the cgroup that has the name is alive, a former one was removed.
     fn removed(&mut self, parent: CgroupId, name: OsString) -> WatchEvent {
-        let place = (parent, name);
+        let key = (parent, name);
         let watch = |id: CgroupId| self.watches.get(self.by_id.get(&id)?);
         let id = self
-            .by_place
-            .get(&place)
+            .by_name
+            .get(&key)
             .copied()
             .filter(|id| watch(*id).is_none_or(|watch| !watch.cgroup.is_alive()));
         if let Some(id) = id {
             self.remove(id);
-            self.by_place.remove(&place);
+            self.by_name.remove(&key);
         }
-        let (parent, name) = place;
+        let (parent, name) = key;
         WatchEvent::CgroupRemoved { parent, name, id }
     }
 
     fn drop_watch(&mut self, wd: i32) -> Option<Watch> {
-        // EINVAL when the kernel dropped it first, which is as well.
+        // EINVAL when the kernel dropped it first.
         let _gone_already = inotify::remove_watch(&self.inotify, wd);
         self.watches.remove(&wd)
     }
 }
 
 /// How many reads one [`TreeWatcher::drain`] makes at most (of 16 KiB, at least 60 events each).
-const MOST_READS: usize = 64;
+const MAX_READS: usize = 64;
 
-/// Whether an error of [`TreeWatcher::add`] says that no more watches are to be had.
+/// Whether an error of [`TreeWatcher::add`] means that the limit of watches or descriptors is reached.
 #[must_use]
 pub fn is_exhausted(error: &Error) -> bool {
     matches!(
@@ -292,8 +290,8 @@ pub fn is_exhausted(error: &Error) -> bool {
     )
 }
 
-/// Where the parent's events will name it.
-fn place(cgroup: &Cgroup) -> Option<(CgroupId, OsString)> {
+/// The key by which its parent's events name it.
+fn name_key(cgroup: &Cgroup) -> Option<(CgroupId, OsString)> {
     Some((cgroup.parent_id()?, cgroup.name()?.to_owned()))
 }
 

@@ -15,7 +15,7 @@ fn setup() -> (tempfile::TempDir, Cgroup, TreeWatcher) {
 }
 
 #[test]
-fn children_come_and_go() {
+fn created_and_removed_children_are_reported() {
     let (dir, root, mut watcher) = setup();
     assert_eq!(watcher.drain().unwrap(), []);
     let name = OsStr::from_bytes(b"a \n\xff");
@@ -36,7 +36,7 @@ fn children_come_and_go() {
     };
     assert_eq!(watcher.drain().unwrap(), [removed]);
     assert_eq!(watcher.len(), 1);
-    assert!(watcher.by_place.is_empty());
+    assert!(watcher.by_name.is_empty());
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn a_removed_cgroup_cannot_be_watched() {
 }
 
 #[test]
-fn lost_events_are_told() {
+fn an_overflow_is_reported() {
     let (dir, root, mut watcher) = setup();
     let limit = std::fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap();
     let limit: u32 = limit.trim().parse().unwrap();
@@ -136,7 +136,7 @@ fn lost_events_are_told() {
         parent: root.id(),
         name
     }));
-    // It goes on afterwards.
+    // Later events are reported again.
     while !watcher.drain().unwrap().is_empty() {}
     std::fs::create_dir(&a).unwrap();
     assert_eq!(watcher.drain().unwrap().len(), 1);

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use justitia_kernel::PAGE_SIZE;
 use justitia_kernel::cgroup::{Cgroup, CgroupFs};
-use justitia_kernel::file::{FileId, cached, drop_page_cache};
+use justitia_kernel::file::{FileId, cachestat, drop_page_cache};
 use justitia_kernel::memory::Limit;
 use justitia_kernel::proc::ProcFs;
 use justitia_kernel::psi::PsiResource;
@@ -89,7 +89,7 @@ impl Done {
 pub fn carry_out(job: &Job) -> Result<Done, String> {
     let file = job.file.open().map_err(|e| e.to_string())?;
     let size = file.metadata().map_err(|e| e.to_string())?.len();
-    let stat = cached(&file, 0, 0).map_err(|errno| match errno {
+    let stat = cachestat(&file, 0, 0).map_err(|errno| match errno {
         Errno::NOSYS => NO_CACHESTAT.to_owned(),
         errno => format!("cachestat: {errno}"),
     })?;
@@ -136,7 +136,7 @@ pub fn carry_out(job: &Job) -> Result<Done, String> {
 
 /// One piece: dropped if all of it that is cached can be, and read.
 fn piece(file: &File, at: u64, reader: &mut Reader, done: &mut Done) -> Result<(), String> {
-    let stat = || cached(file, at, PIECE).map_err(|e| format!("cachestat: {e}"));
+    let stat = || cachestat(file, at, PIECE).map_err(|e| format!("cachestat: {e}"));
     let before = stat()?;
     if before.cached == 0 {
         return Ok(());

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use justitia_api::{Action, RechargeGain, RechargeReason, RechargeResult, Rule};
 use justitia_kernel::cgroup::CgroupId;
-use justitia_kernel::file::{FileId, cached};
+use justitia_kernel::file::{FileId, cachestat};
 
 use super::event::TenantEvent;
 use crate::config::Config;
@@ -278,7 +278,7 @@ fn reason(file: &str, gain: Option<RechargeGain>, result: Option<RechargeResult>
 /// Whether the kernel tells how much of a file is dirty.
 fn tells_dirty() -> bool {
     // A service manager's filter that does not know the call answers EPERM or ENOSYS.
-    std::fs::File::open("/proc/self/exe").is_ok_and(|file| cached(&file, 0, 1).is_ok())
+    std::fs::File::open("/proc/self/exe").is_ok_and(|file| cachestat(&file, 0, 1).is_ok())
 }
 
 impl Worker {
