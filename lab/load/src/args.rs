@@ -6,8 +6,10 @@ use anyhow::{Result, bail, ensure};
 use clap::{Parser, ValueEnum};
 use justitia_share::num::to_u64;
 
-use crate::personality::{Personality, Scale, Step};
+use crate::personality::Personality;
+use crate::scale::Scale;
 use crate::start::Start;
+use crate::step::Step;
 
 /// Runs a Filebench personality, scaled, and reports as JSON lines what the application saw.
 ///

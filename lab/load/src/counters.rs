@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-use crate::personality::Step;
+use crate::step::Step;
 
 /// Longest latency told apart, in microseconds (ten minutes).
 const LONGEST: u64 = 600_000_000;

@@ -7,15 +7,21 @@
 mod args;
 mod block;
 mod counters;
+mod directory;
 mod fileset;
 mod measure;
 mod output;
 mod pace;
 mod personality;
 mod residency;
+mod rotation;
 mod run;
+mod scale;
 mod sizes;
 mod start;
+mod step;
+mod transfer;
+mod whole_file;
 mod worker;
 
 use std::process::ExitCode;
@@ -35,7 +41,7 @@ fn main() -> ExitCode {
             1
         }
     };
-    // Not by returning: a worker that the kernel holds up must not hold up the end.
+    // Not by returning: a worker that is blocked in the kernel must not delay the end.
     std::process::exit(code)
 }
 
@@ -45,12 +51,12 @@ fn load() -> Result<bool> {
         signal_hook::flag::register(signal, Arc::clone(&interrupt))
             .context("handle SIGTERM and SIGINT")?;
     }
-    let mut words = std::env::args_os();
-    if words.nth(1).is_some_and(|word| word == block::NAME) {
+    let first = std::env::args_os().nth(1);
+    if first.is_some_and(|argument| argument == block::NAME) {
         let args = block::Args::parse_from(std::env::args_os().skip(1));
         return block::run(&args, &interrupt);
     }
     let config = args::Config::new(args::Args::parse())?;
-    run::check_directory(&config.args.dir)?;
+    directory::check(&config.args.dir)?;
     run::run(&config, &interrupt)
 }

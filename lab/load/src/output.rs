@@ -6,8 +6,8 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use crate::counters::{Counters, Latencies, Timings, Totals};
-use crate::personality::Step;
 use crate::residency::Residency;
+use crate::step::Step;
 
 /// One line.
 #[derive(Debug, Serialize)]

@@ -1,7 +1,6 @@
 //! From the configuration to the last line.
 
 use std::fs;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -12,14 +11,16 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use crate::args::{Config, Phase};
 use crate::counters::{Counters, Timings};
-use crate::fileset::{FileSet, read_file};
+use crate::fileset::FileSet;
 use crate::measure::{Measured, spawn};
 use crate::output::Line;
 use crate::pace::Pacer;
-use crate::personality::{Personality, Step};
+use crate::personality::Personality;
 use crate::residency;
 use crate::sizes;
 use crate::start::{Start, monotonic};
+use crate::step::Step;
+use crate::whole_file::read_file;
 use crate::worker::{Job, Worker};
 
 /// The files of a workload.
@@ -196,15 +197,4 @@ fn execute(
     let good = last.errors == 0;
     Line::Final(last).print()?;
     Ok(good)
-}
-
-/// Whether `path` names a place that can hold the files: said before anything is written.
-///
-/// # Errors
-/// It exists and is no directory.
-pub fn check_directory(path: &Path) -> Result<()> {
-    if path.exists() && !path.is_dir() {
-        bail!("--dir: expected a directory, {} is none", path.display());
-    }
-    Ok(())
 }

@@ -1,12 +1,12 @@
 //! The text that blkparse prints by default.
 
-use super::trace::{Line, SECTOR, request, seconds};
+use super::line::{Line, SECTOR, request, seconds};
 
 /// A line: `8,0 3 1 0.000000000 697 Q W 223490 + 8 [kjournald]`. What was queued counts: every other action
 /// tells of the same request again. After the last one comes a summary.
 pub fn line(line: &str) -> Result<Line, String> {
-    let mut words = line.split_whitespace();
-    let mut next = || words.next().unwrap_or_default();
+    let mut fields = line.split_whitespace();
+    let mut next = || fields.next().unwrap_or_default();
     let device = next();
     if device.is_empty() || device.starts_with("CPU") || device.starts_with("Total") {
         return Ok(Line::End);

@@ -1,6 +1,6 @@
 //! Traces whose lines are fields with commas between.
 
-use super::trace::{Line, SECTOR, request, seconds};
+use super::line::{Line, SECTOR, request, seconds};
 
 /// A line of MSR Cambridge's: `128166372003061629,usr,0,Write,8192,4096,1331`.
 pub fn msr(line: &str) -> Result<Line, String> {

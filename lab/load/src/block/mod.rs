@@ -3,6 +3,7 @@
 
 mod blkparse;
 mod csv;
+mod line;
 mod replay;
 mod trace;
 
@@ -22,8 +23,9 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use rustix::fs::OFlags;
 
+use self::line::SECTOR;
 use self::replay::{Buffer, Job, PIECE, Source, Trace, Worker, parse_speed};
-use self::trace::{Format, SECTOR};
+use self::trace::Format;
 use crate::args::{Phase, Times, parse_size};
 use crate::counters::{Counters, Timings};
 use crate::measure::{Measured, spawn};
@@ -99,7 +101,7 @@ pub struct Args {
 /// The trace cannot be read, the file not be written or opened, or standard output not be written.
 pub fn run(args: &Args, interrupt: &Arc<AtomicBool>) -> Result<bool> {
     check(args)?;
-    crate::run::check_directory(&args.dir)?;
+    crate::directory::check(&args.dir)?;
     let path = args.dir.join(NAME);
     if args.phase.contains(&Phase::Prepare) {
         fs::create_dir_all(&args.dir).with_context(|| format!("make {}", args.dir.display()))?;

@@ -12,10 +12,10 @@ use justitia_share::num::to_f64;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-use super::trace::{Request, SECTOR};
+use super::line::{Request, SECTOR};
 use crate::counters::{Counters, Timings};
 use crate::pace::sleep_until;
-use crate::personality::Step;
+use crate::step::Step;
 
 /// Largest single read or write in bytes; larger requests are done in pieces.
 pub const PIECE: u64 = 1 << 20;

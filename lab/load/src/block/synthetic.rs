@@ -8,7 +8,8 @@ use justitia_share::num::{to_f64, to_u64};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-use super::trace::{Format, Request, read};
+use super::line::Request;
+use super::trace::{Format, read};
 
 const KIB: u64 = 1024;
 const MIB: u64 = 1024 * KIB;

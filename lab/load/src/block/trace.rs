@@ -3,16 +3,12 @@
 use std::io::{self, BufRead, Read};
 
 use clap::ValueEnum;
-use justitia_share::num::to_u64;
 
+use super::line::{Line, Request};
 use super::{blkparse, csv};
 
-/// Longest line that is looked at, in bytes.
-const LINE: u64 = 4096;
-/// Largest request, in bytes: a larger one is a mistake in the file, or in the choice of the format.
-pub const LARGEST: u64 = 64 << 20;
-/// What block traces count in, in bytes.
-pub const SECTOR: u64 = 512;
+/// Longest line that is read, in bytes.
+const LONGEST_LINE: u64 = 4096;
 /// How much of a wrong line an error shows, in characters.
 const SHOWN: usize = 100;
 
@@ -29,30 +25,6 @@ pub enum Format {
     /// `CloudPhysics` samples: version, time in seconds, SCSI operation in hexadecimal, size in bytes, first
     /// 512-byte block.
     Cloudphysics,
-}
-
-/// One request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
-    /// When, in nanoseconds since the first.
-    pub at: u64,
-    /// Whether it writes.
-    pub write: bool,
-    /// Where, in bytes.
-    pub offset: u64,
-    /// How much, 1 to [`LARGEST`] bytes.
-    pub bytes: u64,
-}
-
-/// What a line says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Line {
-    /// A request; its time is since an epoch of the format's own.
-    Request(Request),
-    /// Something that is no read and no write.
-    Other,
-    /// That the requests are over.
-    End,
 }
 
 /// A trace that cannot be read.
@@ -102,7 +74,7 @@ pub fn read(
         raw.clear();
         let count = from
             .by_ref()
-            .take(LINE)
+            .take(LONGEST_LINE)
             .read_until(b'\n', &mut raw)
             .map_err(|source| TraceError::Io { line, source })?;
         if count == 0 {
@@ -115,16 +87,16 @@ pub fn read(
             expected,
             found: text.chars().take(SHOWN).collect(),
         };
-        if raw.len() as u64 == LINE && !raw.ends_with(b"\n") {
-            return Err(wrong(format!("a line shorter than {LINE} bytes")));
+        if raw.len() as u64 == LONGEST_LINE && !raw.ends_with(b"\n") {
+            return Err(wrong(format!("a line shorter than {LONGEST_LINE} bytes")));
         }
-        let said = match format {
+        let parsed = match format {
             Format::Msr => csv::msr(text),
             Format::Spc => csv::spc(text),
             Format::Cloudphysics => csv::cloudphysics(text, line == 1),
             Format::Blkparse => blkparse::line(text),
         };
-        match said.map_err(wrong)? {
+        match parsed.map_err(wrong)? {
             Line::Other => {}
             Line::End => break,
             Line::Request(request) => {
@@ -143,42 +115,9 @@ pub fn read(
     Ok(requests)
 }
 
-/// A request from what a line says, if that is possible; `None` bytes are too many to count.
-pub fn request(
-    at: u64,
-    write: bool,
-    offset: Option<u64>,
-    bytes: Option<u64>,
-) -> Result<Line, String> {
-    let Some(bytes) = bytes.filter(|bytes| *bytes <= LARGEST) else {
-        return Err(format!("a size of at most {LARGEST} bytes"));
-    };
-    let end = offset.and_then(|offset| offset.checked_add(bytes));
-    let (Some(offset), Some(_)) = (offset, end) else {
-        return Err("an offset below 16 EiB".to_owned());
-    };
-    if bytes == 0 {
-        return Ok(Line::Other);
-    }
-    Ok(Line::Request(Request {
-        at,
-        write,
-        offset,
-        bytes,
-    }))
-}
-
-/// Seconds as nanoseconds; `None` for what is no time since some beginning.
-pub fn seconds(text: &str) -> Option<u64> {
-    let seconds: f64 = text.parse().ok()?;
-    // Until the year 2262 in nanoseconds since 1970.
-    (0.0..9.2e9)
-        .contains(&seconds)
-        .then(|| to_u64(seconds * 1e9))
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::line::LARGEST;
     use super::*;
     use proptest::prelude::*;
 
