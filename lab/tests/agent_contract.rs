@@ -14,7 +14,7 @@ fn yielded(guest: &Guest, path: &str) -> Option<String> {
 }
 
 #[test]
-fn a_foreign_writers_knob_is_yielded_and_left() {
+fn a_knob_that_another_writes_is_external_and_left_alone() {
     in_guest(small, |guest| {
         guest.ok("
         for t in a b c own; do live $t && hole /data/$t 30 && cache $t /data/$t 30; done
@@ -72,7 +72,7 @@ fn a_foreign_writers_knob_is_yielded_and_left() {
 /// systemd writes a unit's properties into its cgroup again at every `daemon-reload`: nobody's decision. One that
 /// insists has decided.
 #[test]
-fn a_value_that_is_only_applied_again_is_written_over_and_an_insistent_one_yielded() {
+fn a_reapplied_value_is_overwritten_and_a_persistent_one_external() {
     in_guest(small, |guest| {
         guest.ok("
         for t in a b; do live $t && hole /data/$t 30 && cache $t /data/$t 30; done
@@ -89,7 +89,7 @@ fn a_value_that_is_only_applied_again_is_written_over_and_an_insistent_one_yield
 }
 
 #[test]
-fn any_name_is_protected_shown_escaped_and_restored() {
+fn any_cgroup_name_is_protected_shown_escaped_and_restored() {
     in_guest(small, |guest| {
         // A newline is the one thing that the kernel refuses in a cgroup's name, beside `/`.
         let refused = guest.sh("mkdir \"$C/$(printf 'new\\nline')\"");
@@ -155,7 +155,7 @@ fn any_name_is_protected_shown_escaped_and_restored() {
 }
 
 #[test]
-fn observing_changes_nothing_and_says_what_would_be_done() {
+fn observe_mode_changes_nothing_and_reports_planned_actions() {
     in_guest(small, |guest| {
         guest.ok("
         live a && hole /data/a 250 && live b && hole /data/b 250
@@ -208,7 +208,7 @@ fn observing_changes_nothing_and_says_what_would_be_done() {
 }
 
 #[test]
-fn what_is_missing_is_said_and_nothing_is_changed() {
+fn missing_requirements_are_reported_and_nothing_is_changed() {
     in_guest(small, |guest| {
         // Whether `run` and `doctor` refuse, with these words; and whether all is as it was.
         let refuses = |before: &str, words: &[&str]| {
@@ -248,7 +248,7 @@ fn what_is_missing_is_said_and_nothing_is_changed() {
 }
 
 #[test]
-fn a_bare_machine_and_no_configuration_suffice() {
+fn the_agent_runs_without_systemd_and_without_a_configuration() {
     in_guest(small, |guest| {
         guest.ok("test ! -e /etc/justitia && test ! -e /run/systemd && test ! -e /run/dbus");
         guest.ok("
@@ -272,7 +272,7 @@ fn a_bare_machine_and_no_configuration_suffice() {
 }
 
 #[test]
-fn a_configuration_is_checked_with_every_error_at_its_line() {
+fn every_error_of_a_configuration_is_reported_with_its_line() {
     in_guest(small, |guest| {
         guest.ok("mkdir -p /etc/justitia && cat >/etc/justitia/justitia.toml <<'END'
 cpu_budget = \"much\"
@@ -316,7 +316,7 @@ END
 
 /// The journal is synced before a knob is written: on a disk that the agent limits, it would wait for itself.
 #[test]
-fn with_device_credits_the_state_is_not_kept_on_a_disk() {
+fn device_credits_refuse_a_state_directory_on_a_disk() {
     in_guest(small, |guest| {
         guest.ok("mkdir -p /etc/justitia && printf 'state_dir = \"/data/state\"\n[io]\nenabled = true\n' >/etc/justitia/justitia.toml");
         for command in ["run --check-config", "run"] {
@@ -343,7 +343,7 @@ fn with_device_credits_the_state_is_not_kept_on_a_disk() {
 /// Whoever has been given a subtree may divide it as he likes, and no more: what he writes into cgroups that he has
 /// made himself takes nothing from the others, neither in our division nor in the kernel's.
 #[test]
-fn a_delegated_subtree_takes_no_more_than_its_part() {
+fn a_delegated_subtree_gets_no_more_than_its_share() {
     in_guest(small, |guest| {
         guest.ok(
             r#"
@@ -391,7 +391,7 @@ HIS
 /// Whoever has been given a subtree can neither crash the agent nor exhaust what it has, with any number of cgroups, at
 /// any depth, made and removed as fast as he can; and the others are served meanwhile.
 #[test]
-fn a_delegate_who_floods_the_tree_harms_nobody() {
+fn a_delegatee_that_creates_cgroups_without_end_harms_no_other_tenant() {
     in_guest(small, |guest| {
         guest.ok(r#"
         live other && hole /data/other 60 && cache other /data/other 60
@@ -448,7 +448,7 @@ HIS
 
 /// Root in a container without a user namespace owns its files as the administrator does. What it writes counts inside.
 #[test]
-fn root_in_a_container_takes_no_more_than_its_part() {
+fn root_in_a_container_gets_no_more_than_its_share() {
     in_guest(small, |guest| {
         guest.ok(
             r#"

@@ -38,7 +38,7 @@ const WRITERS: &str = "
 ";
 
 #[test]
-fn limits_come_with_contention_and_leave_with_it_or_with_the_agent() {
+fn limits_are_set_while_the_disk_is_contended_and_removed_at_the_agents_end() {
     in_guest(small, |guest| {
         guest.ok(TENANTS);
         // Alone, nobody is limited.
@@ -79,7 +79,7 @@ fn limits_come_with_contention_and_leave_with_it_or_with_the_agent() {
 }
 
 #[test]
-fn nothing_of_writers_stays_behind_once_the_disk_is_idle() {
+fn limited_writers_are_released_when_the_disk_is_idle() {
     in_guest(small, |guest| {
         guest.ok(TENANTS);
         guest.ok(&format!(

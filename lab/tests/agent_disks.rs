@@ -52,7 +52,7 @@ const DISKS: &str = "
 ";
 
 #[test]
-fn a_disk_that_comes_is_divided_and_one_that_goes_leaves_nothing() {
+fn an_added_disk_is_divided_and_a_removed_one_leaves_no_limits() {
     in_guest(three_disks, |guest| {
         guest.ok(&format!("{DISKS} {TENANTS} pull first && pull second"));
         guest.ok("start");

@@ -21,7 +21,7 @@ fn old() -> VmSpec {
 }
 
 #[test]
-fn tenants_with_anonymous_memory_are_spared_where_it_could_be_taken() {
+fn tenants_with_anonymous_memory_are_exempt_where_reclaim_could_swap() {
     in_guest(old, |guest| {
         guest.ok("
         mkswap /dev/vdb >/dev/null && swapon /dev/vdb || exit 1

@@ -110,7 +110,7 @@ fn no_anonymous_memory_is_reclaimed_by_the_agent() {
 }
 
 #[test]
-fn pages_kept_follow_the_order_of_the_weights() {
+fn file_pages_after_pressure_are_ordered_by_weight() {
     in_guest(roomy, |guest| {
         for multi_gen in ["y", "n"] {
             choose_lru(guest, multi_gen);
@@ -189,7 +189,7 @@ const STALL: &str = "
 ";
 
 #[test]
-fn who_thrashes_is_left_alone() {
+fn a_thrashing_tenant_is_not_reclaimed() {
     in_guest(roomy, |guest| {
         choose_lru(guest, "y");
         guest.ok("
@@ -249,7 +249,7 @@ const TRICK: &str = "
 
 /// Where the pressure comes from a limit that the tenant has set itself, it is none that counts: anybody could have it.
 #[test]
-fn who_makes_its_own_pressure_is_not_spared() {
+fn a_tenant_that_causes_its_own_pressure_is_reclaimed() {
     in_guest(roomy, |guest| {
         choose_lru(guest, "y");
         guest.ok(&format!(
@@ -281,7 +281,7 @@ fn who_makes_its_own_pressure_is_not_spared() {
 }
 
 #[test]
-fn a_thousand_cgroups_come_and_go() {
+fn a_thousand_created_and_removed_cgroups_leak_nothing() {
     in_guest(roomy, |guest| {
         choose_lru(guest, "y");
         guest.ok("

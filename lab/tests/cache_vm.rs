@@ -141,7 +141,7 @@ fn is_locked(guest: &Guest, image: &str, others: &[&str]) {
 }
 
 #[test]
-fn the_kernels_client_is_served_images_and_block_devices() {
+fn the_kernels_nbd_client_is_served_images_and_block_devices() {
     let free = Throttle::default();
     let disk = |size, filesystem| DiskSpec {
         size,

@@ -444,7 +444,7 @@ fn is_removed(debian: &Debian) {
 
 /// What the package says are the defaults is accepted, each line of it.
 #[test]
-fn the_packaged_configuration_is_one() {
+fn the_packaged_configuration_is_valid() {
     let packaged = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/justitia.toml");
     let text = std::fs::read_to_string(packaged).unwrap();
     // Keys, sections and comments behind them; a sentence is neither.

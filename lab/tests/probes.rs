@@ -10,8 +10,8 @@
     reason = "the helpers of tests are tests"
 )]
 
-mod again;
 mod probes_guest;
+mod retry;
 
 use std::process::Command;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use std::time::Duration;
 use justitia_lab::kernel::{KernelChoice, every_series};
 use justitia_lab::vm::{DiskSpec, Filesystem, Vm, VmSpec};
 
-const PROGRAM: &str = "/run/eyes";
+const PROGRAM: &str = "/run/probes";
 
 /// This program and libraries that only it needs, in the guest.
 fn push(vm: &Vm) {
@@ -72,13 +72,13 @@ fn boot_with(kernel: &str, qemu_args: &[&str]) -> Vm {
 /// Runs a part of [`in_guest`] there.
 fn run(vm: &Vm, part: &str, directory: &str) {
     let script = format!(
-        "EYES_PART={part} EYES_DIRECTORY={directory} \
+        "PROBES_PART={part} PROBES_DIRECTORY={directory} \
          {PROGRAM} --ignored --exact probes_guest::in_guest --nocapture 2>&1"
     );
     let result = vm
         .guest()
         .sh_within(&script, Duration::from_secs(280))
-        .unwrap_or_else(|error| again::fail(&error));
+        .unwrap_or_else(|error| retry::fail(&error));
     println!(
         "{part} {directory} on {}:\n{}",
         vm.guest().kernel(),
@@ -104,8 +104,8 @@ fn mount_xfs(vm: &Vm) {
 }
 
 #[test]
-fn every_path_is_counted_once_and_hits_are_right() {
-    again::once_more_after_a_crash(|| {
+fn every_io_path_is_counted_once_and_hit_ratios_are_exact() {
+    retry::retry_after_a_crash(|| {
         let vm = boot("6.12");
         mount_ext4(&vm);
         run(&vm, "paths", "/data");
@@ -133,7 +133,7 @@ fn every_filesystem_on_every_kernel() {
 
 #[test]
 #[ignore = "takes minutes: make test-probes"]
-fn cgroups_may_come_and_go() {
+fn counters_follow_created_and_removed_cgroups() {
     let vm = boot("6.12");
     mount_ext4(&vm);
     // Or entering a cgroup takes tens of milliseconds.
@@ -144,27 +144,27 @@ fn cgroups_may_come_and_go() {
 }
 
 #[test]
-fn nobody_makes_another_unseen_with_thousands_of_cgroups() {
-    again::once_more_after_a_crash(|| {
+fn thousands_of_cgroups_do_not_hide_another_tenant() {
+    retry::retry_after_a_crash(|| {
         let vm = boot("6.12");
         mount_ext4(&vm);
         // Or entering a cgroup takes tens of milliseconds.
         vm.guest()
             .ok("mount -o remount,favordynmods,memory_recursiveprot /sys/fs/cgroup")
             .unwrap();
-        run(&vm, "crowd", "/data");
+        run(&vm, "many_cgroups", "/data");
     });
 }
 
 /// Waits for throttled I/O and dirty pages, and what finds no room, on every kernel that the archive has.
 #[test]
 #[ignore = "takes minutes: make test-probes"]
-fn waits_and_want_of_room_are_told() {
+fn waits_and_full_maps_are_reported() {
     for kernel in every_series().unwrap() {
         let vm = boot(&kernel);
         mount_ext4(&vm);
         run(&vm, "waits", "/data");
-        run(&vm, "room", "/data");
+        run(&vm, "map_full", "/data");
     }
 }
 
@@ -174,7 +174,7 @@ const BARE: [&str; 2] = ["-cpu", "max,-hypervisor"];
 
 #[test]
 #[ignore = "takes minutes: make test-probes"]
-fn contended_locks_are_counted_where_they_belong() {
+fn lock_contention_is_attributed_to_its_cgroup() {
     for kernel in every_series().unwrap() {
         let vm = boot_with(&kernel, &BARE);
         mount_ext4(&vm);
@@ -184,7 +184,7 @@ fn contended_locks_are_counted_where_they_belong() {
 
 #[test]
 #[ignore = "a measurement: make test-probes"]
-fn what_the_probes_cost() {
+fn probe_overhead_in_time() {
     let vm = boot("6.12");
     mount_ext4(&vm);
     run(&vm, "time", "/data");
@@ -194,7 +194,7 @@ fn what_the_probes_cost() {
 /// counts instructions: without noise, whatever else the machine does.
 #[test]
 #[ignore = "a measurement: make test-probes"]
-fn how_many_instructions_the_probes_cost() {
+fn probe_overhead_in_instructions() {
     let vm = boot_with("6.12", &["-icount", "shift=0,sleep=off"]);
     mount_ext4(&vm);
     run(&vm, "instructions", "/data");
@@ -203,7 +203,7 @@ fn how_many_instructions_the_probes_cost() {
 /// On every kernel that the archive has.
 #[test]
 #[ignore = "takes minutes: make test-probes"]
-fn reuse_is_counted() {
+fn reuse_times_are_sampled_on_every_kernel() {
     for kernel in every_series().unwrap() {
         let vm = boot(&kernel);
         mount_ext4(&vm);

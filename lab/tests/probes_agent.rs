@@ -56,7 +56,7 @@ fn latency(guest: &Guest, path: &str) -> Value {
 }
 
 #[test]
-fn calls_are_timed_when_asked_for() {
+fn io_latency_is_reported_when_enabled() {
     in_guest(small, |guest| {
         guest.ok(&format!(
             "mkdir -p /etc/justitia && echo 'trace_latency = true' >/etc/justitia/justitia.toml && {LITTLE_ROOM}
@@ -138,7 +138,7 @@ fn calls_are_timed_when_asked_for() {
 }
 
 #[test]
-fn calls_are_not_timed_otherwise() {
+fn io_latency_is_not_traced_by_default() {
     in_guest(small, |guest| {
         guest.ok(&format!("start --observe\n{WORK}\nsleep 15"));
         let app = tenant(&guest.status(), "reader")["app"].clone();

@@ -84,7 +84,7 @@ fn decided(guest: &Guest, what: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_layer_becomes_its_heaviest_users() {
+fn an_image_layer_is_recharged_to_its_heaviest_user() {
     in_guest(roomy, |guest| {
         for (filesystem, lower) in [("ext4", "/data/layer"), ("xfs", "/xfs/layer")] {
             guest.ok(&format!(
@@ -121,7 +121,7 @@ fn a_layer_becomes_its_heaviest_users() {
 }
 
 #[test]
-fn what_is_mapped_or_without_room_stays() {
+fn mapped_files_and_files_beyond_the_free_headroom_are_not_recharged() {
     in_guest(roomy, |guest| {
         guest.ok(&format!("{LAYER} LOWER=/data/layer; {USE}"));
         // Somebody has it mapped, as a library is: a program that runs from it.

@@ -35,7 +35,7 @@ fn machine() -> VmSpec {
 
 #[test]
 #[ignore = "two hours: make soak"]
-fn whatever_happens_every_knob_comes_back_and_nobody_stays_limited() {
+fn after_faults_and_kills_every_knob_is_restored_and_no_tenant_stays_limited() {
     in_guest(machine, |guest| {
         let begun = Instant::now();
         let soak = include_str!("agent_guest/soak.sh");

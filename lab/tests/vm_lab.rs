@@ -110,7 +110,7 @@ fn a_guest_runs_scripts_and_moves_files() {
 }
 
 #[test]
-fn a_panic_is_told_from_the_console() {
+fn a_kernel_panic_is_detected_on_the_console() {
     let vm = boot();
     let error = vm.guest().sh("echo c >/proc/sysrq-trigger").unwrap_err();
     assert!(matches!(error, VmError::Panic { .. }), "{error}");
@@ -125,7 +125,7 @@ fn a_panic_is_told_from_the_console() {
 }
 
 #[test]
-fn a_hang_is_noticed() {
+fn a_guest_without_heartbeats_counts_as_hung() {
     let vm = Vm::boot(&VmSpec {
         heartbeat_timeout: Duration::from_secs(8),
         ..VmSpec::default()
@@ -146,7 +146,7 @@ fn a_hang_is_noticed() {
 }
 
 #[test]
-fn nothing_is_left_when_the_program_is_killed() {
+fn qemu_and_its_disks_end_with_a_killed_program() {
     // The program is this one, running the test below.
     let mut victim = Command::new(std::env::current_exe().unwrap())
         .args([
@@ -201,7 +201,7 @@ fn nothing_is_left_when_the_program_is_killed() {
 }
 
 #[test]
-#[ignore = "the program that nothing_is_left_when_the_program_is_killed kills"]
+#[ignore = "the program that qemu_and_its_disks_end_with_a_killed_program kills"]
 fn boots_and_waits_to_be_killed() {
     let vm = boot();
     let ended = vm.guest().sh_within("sleep 600", Duration::from_secs(600));

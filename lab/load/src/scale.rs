@@ -32,6 +32,20 @@ pub struct Scale {
     pub directory_width: u32,
 }
 
+/// `metadata` is ours: it has no other numbers than these.
+const METADATA: Scale = Scale {
+    files: 400,
+    active_files: 0,
+    mean_size: 16 * KIB,
+    preallocated: 50,
+    threads: 4,
+    io_size: MIB,
+    append_size: 16 * KIB,
+    rate: 0,
+    replace_every: 0.02,
+    directory_width: 20,
+};
+
 impl Personality {
     /// Filebench's own numbers (`reread`: those of the Justitia paper).
     pub fn original(self) -> Scale {
@@ -87,14 +101,7 @@ impl Personality {
                 directory_width: 20,
                 ..scale
             },
-            Self::Metadata => Scale {
-                files: 400,
-                preallocated: 50,
-                threads: 4,
-                replace_every: 0.02,
-                directory_width: 20,
-                ..scale
-            },
+            Self::Metadata => METADATA,
         }
     }
 

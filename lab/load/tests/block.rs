@@ -32,7 +32,7 @@ fn last(output: &Output) -> Value {
 }
 
 #[test]
-fn a_trace_is_replayed_at_its_times_and_begins_again() {
+fn a_trace_is_replayed_at_its_times_and_repeated() {
     let directory = tempfile::tempdir().unwrap();
     let trace = directory.path().join("trace");
     // A write of 8 KiB and a read of 1000 bytes (two sectors) every 100 ms; offsets far beyond the file.
@@ -60,7 +60,7 @@ fn a_trace_is_replayed_at_its_times_and_begins_again() {
 }
 
 #[test]
-fn who_is_late_is_late_from_when_it_was_due() {
+fn a_late_request_counts_latency_from_its_due_time() {
     let directory = tempfile::tempdir().unwrap();
     let trace = directory.path().join("trace");
     // Everything at once, and one worker: on average half the run passes before a request's turn.
@@ -99,7 +99,7 @@ fn without_a_speed_the_next_request_comes_at_once() {
 }
 
 #[test]
-fn random_requests_are_mixed_as_told() {
+fn random_requests_have_the_requested_mix() {
     let directory = tempfile::tempdir().unwrap();
     let last = last(&block(
         directory.path(),
@@ -111,7 +111,7 @@ fn random_requests_are_mixed_as_told() {
 }
 
 #[test]
-fn what_cannot_be_done_is_refused_with_the_reason() {
+fn impossible_arguments_are_refused_with_the_reason() {
     let directory = tempfile::tempdir().unwrap();
     let trace = directory.path().join("trace");
     std::fs::write(&trace, "0,1,512,R,1\nnonsense\n").unwrap();

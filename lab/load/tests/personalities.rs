@@ -392,7 +392,7 @@ fn spawn(directory: &Path, options: &str) -> Child {
 }
 
 #[test]
-fn several_instances_begin_together() {
+fn several_instances_start_at_the_same_time() {
     let directory = tempfile::tempdir().unwrap();
     let go = directory.path().join("go");
     let children: Vec<_> = (0..3)
@@ -430,7 +430,7 @@ fn several_instances_begin_together() {
 }
 
 #[test]
-fn one_that_only_prepares_says_so_and_ends() {
+fn a_run_that_only_prepares_reports_ready_and_ends() {
     let directory = tempfile::tempdir().unwrap();
     let ready = directory.path().join("ready");
     let options = format!(

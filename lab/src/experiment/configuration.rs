@@ -54,7 +54,14 @@ impl Configuration {
     /// Every configuration the lab knows, in the order in which results show them.
     #[must_use]
     pub fn all() -> Vec<Self> {
-        let plain = Self {
+        let mut all = Self::baselines();
+        all.extend(Self::with_agent());
+        all
+    }
+
+    /// The stock kernel alone: no scheduler, nothing set but weights.
+    fn conventional() -> Self {
+        Self {
             id: "conventional".into(),
             label: "Conventional".into(),
             what: "The stock kernel as it comes: no scheduler, weights without effect.".into(),
@@ -66,90 +73,94 @@ impl Configuration {
             credits: false,
             recharge: false,
             usage: false,
-        };
-        let named = |id: &str, label: &str, what: &str| Self {
+        }
+    }
+
+    fn named(id: &str, label: &str, what: &str) -> Self {
+        Self {
             id: id.into(),
             label: label.into(),
             what: what.into(),
-            ..plain.clone()
-        };
+            ..Self::conventional()
+        }
+    }
+
+    /// Without the agent.
+    fn baselines() -> Vec<Self> {
+        let bfq = "BFQ schedules the disk by io.bfq.weight.";
+        let io_cost = "io.cost shares the disk by io.weight, its model set to the disk's speed.";
+        let memory = "memory.max by weight, over BFQ.";
+        let io_max = "io.max by weight, out of the disk's known speed.";
+        let both = "io.max and memory.high by weight, out of the disk's known speed.";
         vec![
-            plain.clone(),
+            Self::conventional(),
             Self {
                 scheduler: Scheduler::Bfq,
-                ..named("bfq", "BFQ", "BFQ schedules the disk by io.bfq.weight.")
+                ..Self::named("bfq", "BFQ", bfq)
             },
             Self {
                 io_cost: true,
-                ..named(
-                    "iocost",
-                    "io.cost",
-                    "io.cost shares the disk by io.weight, its model set to the disk's speed.",
-                )
+                ..Self::named("iocost", "io.cost", io_cost)
             },
             Self {
                 scheduler: Scheduler::Bfq,
                 memory: Some(MemoryLimit::Max),
-                ..named("memcg", "Memory limits", "memory.max by weight, over BFQ.")
+                ..Self::named("memcg", "Memory limits", memory)
             },
             Self {
                 io_max: true,
-                ..named(
-                    "io-max",
-                    "Static io.max",
-                    "io.max by weight, out of the disk's known speed.",
-                )
+                ..Self::named("io-max", "Static io.max", io_max)
             },
             Self {
                 io_max: true,
                 memory: Some(MemoryLimit::High),
-                ..named(
-                    "io-max+memory-high",
-                    "Static io.max and memory.high",
-                    "io.max and memory.high by weight, out of the disk's known speed.",
-                )
+                ..Self::named("io-max+memory-high", "Static io.max and memory.high", both)
             },
+        ]
+    }
+
+    /// With the agent.
+    fn with_agent() -> Vec<Self> {
+        let agent = |scheduler, id, label, what| Self {
+            scheduler,
+            agent: true,
+            ..Self::named(id, label, what)
+        };
+        vec![
+            agent(
+                Scheduler::Bfq,
+                "justitia",
+                "Justitia",
+                "justitia run, over BFQ with io.bfq.weight.",
+            ),
+            agent(
+                Scheduler::None,
+                "justitia+none",
+                "Justitia, no scheduler",
+                "justitia run alone: no scheduler enforces weights at the disk.",
+            ),
             Self {
-                scheduler: Scheduler::Bfq,
-                agent: true,
-                ..named(
-                    "justitia",
-                    "Justitia",
-                    "justitia run, over BFQ with io.bfq.weight.",
-                )
-            },
-            Self {
-                agent: true,
-                ..named(
-                    "justitia+none",
-                    "Justitia, no scheduler",
-                    "justitia run alone: no scheduler enforces weights at the disk.",
-                )
-            },
-            Self {
-                agent: true,
                 credits: true,
-                ..named(
+                ..agent(
+                    Scheduler::None,
                     "justitia+credits",
                     "Justitia with credits",
                     "justitia run with device credits, without a scheduler; writeback begins late, as the README has it.",
                 )
             },
             Self {
-                scheduler: Scheduler::Bfq,
-                agent: true,
                 usage: true,
-                ..named(
+                ..agent(
+                    Scheduler::Bfq,
                     "justitia+usage",
                     "Justitia, demand by usage",
                     "justitia run with the paper's rule (demand = \"usage\"), over BFQ with io.bfq.weight.",
                 )
             },
             Self {
-                scheduler: Scheduler::Bfq,
-                agent: true,
                 recharge: true,
-                ..named(
+                ..agent(
+                    Scheduler::Bfq,
                     "justitia+recharge",
                     "Justitia with recharging",
                     "justitia run with pages of shared files recharged, sampled every 10 s, over BFQ with io.bfq.weight.",

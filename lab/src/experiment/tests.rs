@@ -58,86 +58,89 @@ fn absent_keys_have_their_defaults() {
     assert_eq!(experiment.disk.bytes_per_second, Bytes(60_000_000));
 }
 
+/// What of [`GOOD`] is replaced with what, the line of the error, and a part of it.
+const WRONG: [(&str, &str, usize, &str); 21] = [
+    ("title = \"T\"", "title = 3", 1, "string"),
+    ("title = \"T\"", "titel = \"T\"", 1, "titel"),
+    (
+        "[\"conventional\"]",
+        "[\"cfq\"]",
+        3,
+        "expected a configuration",
+    ),
+    ("[\"conventional\"]", "[]", 3, "at least one configuration"),
+    ("[\"bandwidth\"]", "[\"speed\"]", 4, "expected a metric"),
+    ("name = \"a\"", "name = \"../a\"", 6, "expected a name"),
+    ("name = \"a\"", "name = \"outsider\"", 6, "expected a name"),
+    (
+        "weight = 100",
+        "weight = 0",
+        6,
+        "expected a weight from 1 to 10000, found 0",
+    ),
+    (
+        "weight = 100",
+        "weight = 100\n[[tenant]]\nname = \"a\"\nweight = 1",
+        9,
+        "found \"a\" again",
+    ),
+    (
+        "weight = 100",
+        "weight = 100\nbackground = \"x\"",
+        6,
+        "expected a workload",
+    ),
+    (
+        "workload = \"w\"",
+        "workload = \"x\"",
+        13,
+        "expected a workload ([\"w\"]), found \"x\"",
+    ),
+    ("seconds = 3", "", 13, "expected seconds"),
+    (
+        "seconds = 3",
+        "seconds = 3\nin = [\"b\"]",
+        13,
+        "expected a tenant",
+    ),
+    ("seconds = 3", "secs = 3", 13, "secs"),
+    ("do = \"run\"", "do = \"jump\"", 14, "jump"),
+    ("sh = \"sleep {seconds}\"", "perl = \"\"", 11, "perl"),
+    (
+        "seconds = 3",
+        "seconds = 3\nas = \"bandwidth\"",
+        13,
+        "whose total is \"whole\"",
+    ),
+    (
+        "do = \"run\"\nworkload = \"w\"\n",
+        "do = \"sample\"\nas = \"settled\"\n",
+        13,
+        "whose total is \"whole\"",
+    ),
+    (
+        "[[phase]]",
+        "[disk]\nsize = \"1 parsec\"\n[[phase]]",
+        14,
+        "expected bytes",
+    ),
+    (
+        "[[phase]]",
+        "[disk]\njournal = \"1MiB\"\n[[phase]]",
+        14,
+        "4MiB to half of the disk",
+    ),
+    (
+        "[[phase]]",
+        "[disk]\nfilesystem = \"xfs\"\njournal = \"64MiB\"\n[[phase]]",
+        15,
+        "expected ext4",
+    ),
+];
+
 #[test]
 fn errors_say_file_and_line() {
-    for (from, to, line, what) in [
-        ("title = \"T\"", "title = 3", 1, "string"),
-        ("title = \"T\"", "titel = \"T\"", 1, "titel"),
-        (
-            "[\"conventional\"]",
-            "[\"cfq\"]",
-            3,
-            "expected a configuration",
-        ),
-        ("[\"conventional\"]", "[]", 3, "at least one configuration"),
-        ("[\"bandwidth\"]", "[\"speed\"]", 4, "expected a metric"),
-        ("name = \"a\"", "name = \"../a\"", 6, "expected a name"),
-        ("name = \"a\"", "name = \"outsider\"", 6, "expected a name"),
-        (
-            "weight = 100",
-            "weight = 0",
-            6,
-            "expected a weight from 1 to 10000, found 0",
-        ),
-        (
-            "weight = 100",
-            "weight = 100\n[[tenant]]\nname = \"a\"\nweight = 1",
-            9,
-            "found \"a\" again",
-        ),
-        (
-            "weight = 100",
-            "weight = 100\nbackground = \"x\"",
-            6,
-            "expected a workload",
-        ),
-        (
-            "workload = \"w\"",
-            "workload = \"x\"",
-            13,
-            "expected a workload ([\"w\"]), found \"x\"",
-        ),
-        ("seconds = 3", "", 13, "expected seconds"),
-        (
-            "seconds = 3",
-            "seconds = 3\nin = [\"b\"]",
-            13,
-            "expected a tenant",
-        ),
-        ("seconds = 3", "secs = 3", 13, "secs"),
-        ("do = \"run\"", "do = \"jump\"", 14, "jump"),
-        ("sh = \"sleep {seconds}\"", "perl = \"\"", 11, "perl"),
-        (
-            "seconds = 3",
-            "seconds = 3\nas = \"bandwidth\"",
-            13,
-            "whose total is \"whole\"",
-        ),
-        (
-            "do = \"run\"\nworkload = \"w\"\n",
-            "do = \"sample\"\nas = \"settled\"\n",
-            13,
-            "whose total is \"whole\"",
-        ),
-        (
-            "[[phase]]",
-            "[disk]\nsize = \"1 parsec\"\n[[phase]]",
-            14,
-            "expected bytes",
-        ),
-        (
-            "[[phase]]",
-            "[disk]\njournal = \"1MiB\"\n[[phase]]",
-            14,
-            "4MiB to half of the disk",
-        ),
-        (
-            "[[phase]]",
-            "[disk]\nfilesystem = \"xfs\"\njournal = \"64MiB\"\n[[phase]]",
-            15,
-            "expected ext4",
-        ),
-    ] {
+    for (from, to, line, what) in WRONG {
         let error = error(from, to);
         assert!(error.contains(&format!("t.toml:{line}:")), "{to}: {error}");
         assert!(error.contains(what), "{to}: {error}");
@@ -253,9 +256,8 @@ fn an_array_replaces_the_whole_array_of_the_base() {
 }
 
 #[test]
-fn errors_about_a_base_say_file_and_line() {
+fn errors_with_a_base_say_file_and_line() {
     let own = |text: &str| format!("base = \"good.toml\"\n{text}");
-    let wrong_base = format!("base = \"own.toml\"\n{GOOD}");
     for (base, own, error) in [
         (
             GOOD,
@@ -287,40 +289,54 @@ fn errors_about_a_base_say_file_and_line() {
             own(""),
             "good.toml:8:",
         ),
+    ] {
+        assert_refused(base, &own, error);
+    }
+}
+
+/// Finds `own`, whose base is `base`, in vain.
+fn assert_refused(base: &str, own: &str, error: &str) {
+    let files = [("good.toml", base), ("own.toml", own)];
+    let found = find_among(&files, "own.toml").unwrap_err();
+    assert!(found.starts_with(error), "{error}: {found}");
+}
+
+#[test]
+fn wrong_bases_and_cycles_are_refused_with_file_and_line() {
+    let cycle = format!("base = \"own.toml\"\n{GOOD}");
+    for (base, own, error) in [
         (
-            &wrong_base,
-            own(""),
+            &*cycle,
+            "base = \"good.toml\"",
             "good.toml:1: expected a base that does not build on this experiment",
         ),
         (
             GOOD,
-            "base = \"own.toml\"\n".to_owned(),
+            "base = \"own.toml\"",
             "own.toml:1: expected a base that does not",
         ),
         (
             GOOD,
-            "\nbase = \"none.toml\"\n".to_owned(),
+            "\nbase = \"none.toml\"",
             "own.toml:2: reading none.toml",
         ),
         (
             GOOD,
-            "base = \"../good.toml\"\n".to_owned(),
+            "base = \"../good.toml\"",
             "own.toml:1: expected a file in the same",
         ),
         (
             GOOD,
-            "base = \"rereed\"\n".to_owned(),
+            "base = \"rereed\"",
             "own.toml:1: expected an experiment (",
         ),
         (
             GOOD,
-            "base = 3\n".to_owned(),
+            "base = 3",
             "own.toml:1: expected the name of an experiment",
         ),
     ] {
-        let files = [("good.toml", base), ("own.toml", own.as_str())];
-        let found = find_among(&files, "own.toml").unwrap_err();
-        assert!(found.starts_with(error), "{error}: {found}");
+        assert_refused(base, own, error);
     }
 }
 

@@ -8,8 +8,8 @@
 )]
 #![allow(dead_code, reason = "each test file uses some of it")]
 
-#[path = "../again/mod.rs"]
-mod again;
+#[path = "../retry/mod.rs"]
+mod retry;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,7 @@ use std::time::Duration;
 use justitia_lab::vm::{DiskSpec, ShResult, Vm, VmSpec};
 use serde_json::Value;
 
-use again::{fail, once_more_after_a_crash};
+use retry::{fail, retry_after_a_crash};
 
 /// One guest for all tests of a file, one test at a time. It ends with the test program.
 static GUEST: Mutex<Option<Vm>> = Mutex::new(None);
@@ -41,7 +41,7 @@ pub struct Guest(MutexGuard<'static, Option<Vm>>);
 /// Runs a test in the file's guest, booted if it is not yet, with nothing left of the test before; once more in a fresh
 /// guest if its kernel gave up.
 pub fn in_guest(spec: impl Fn() -> VmSpec, test: impl Fn(&Guest)) {
-    once_more_after_a_crash(|| test(&guest(&spec)));
+    retry_after_a_crash(|| test(&guest(&spec)));
 }
 
 fn guest(spec: impl Fn() -> VmSpec) -> Guest {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use justitia_kernel::probes::{Counters, IoProbes, Limits};
 use rustix::fs::OFlags;
 
-use super::calls::{Buffer, MIB, make, open};
+use super::io_calls::{Buffer, MIB, make, open};
 use super::{CGROUPS, Tenant};
 
 /// How many come and go.

@@ -11,7 +11,7 @@ use justitia_share::num::to_f64;
 use rustix::fs::OFlags;
 
 use super::Tenant;
-use super::calls::{Buffer, MIB, make, open};
+use super::io_calls::{Buffer, MIB, make, open};
 
 /// Rounds, and reads in each: for a clock that counts nanoseconds, and for one that counts
 /// instructions, where nothing but timer interrupts differs between two rounds.

@@ -7,7 +7,7 @@ use std::process::Command;
 use justitia_kernel::probes::IoProbes;
 use rustix::fs::OFlags;
 
-use super::calls::{self, Buffer, MIB, SIZE, make};
+use super::io_calls::{self, Buffer, MIB, SIZE, make};
 use super::{Tenant, drop_caches, open};
 
 /// Told apart in parts of 16 pages.
@@ -100,7 +100,7 @@ fn pages_are_counted_once(probes: &IoProbes, directory: &Path, owner: &Tenant) {
     assert_eq!(used(&all), u64::try_from(LARGE).unwrap());
     // On filesystems with large folios whole ones are used.
     assert!((1 << 20..=4 << 20).contains(&used(&little)));
-    if std::env::var_os("EYES_DIRECTORY").is_some_and(|at| at == "/data") {
+    if std::env::var_os("PROBES_DIRECTORY").is_some_and(|at| at == "/data") {
         // One part in sixteen is marked: 64, with a standard deviation of 7.75.
         assert!(used(&scattered).abs_diff(4 << 20) < 62 << 16);
         assert_eq!(used(&little), 1 << 20);
@@ -109,7 +109,7 @@ fn pages_are_counted_once(probes: &IoProbes, directory: &Path, owner: &Tenant) {
 
 /// Reads the first MiB a hundred times, or one page of each sixteen once.
 pub fn run(name: &str, directory: &Path) {
-    let file = calls::open(&directory.join("large"), OFlags::RDONLY);
+    let file = io_calls::open(&directory.join("large"), OFlags::RDONLY);
     let mut buffer = Buffer::new(MIB);
     let mut read = |at: usize, size: usize| {
         let at = u64::try_from(at).unwrap();

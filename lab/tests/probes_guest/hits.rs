@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rustix::fs::{Advice, OFlags, fadvise};
 
-use super::calls::{Buffer, MIB, make, open};
+use super::io_calls::{Buffer, MIB, make, open};
 use super::{Tenant, counted, drop_caches};
 
 const SIZE: usize = 32 * MIB;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FallocateFlags, OFlags};
 
-use super::{Tenant, calls, open};
+use super::{Tenant, io_calls, open};
 use justitia_kernel::probes::{IoProbes, Limits, Probe};
 
 const TRACING: &str = "/sys/kernel/tracing";
@@ -143,7 +143,7 @@ pub fn run(case: &str, directory: &Path) {
         for number in 0..THREADS {
             scope.spawn(move || {
                 let name = format!("/dev/shm/allocate-{number}");
-                let file = calls::open(Path::new(&name), OFlags::RDWR);
+                let file = io_calls::open(Path::new(&name), OFlags::RDWR);
                 let long = if case == "briefly" { BRIEF } else { LONG };
                 while begin.elapsed() < long {
                     if case == "rename" {

@@ -1,15 +1,15 @@
 //! What runs in the guest: opens the probes, starts cases in cgroups, compares.
 
-mod calls;
 mod churn;
 mod cost;
-mod crowd;
 mod demand;
 mod hits;
+mod io_calls;
 mod locks;
+mod many_cgroups;
+mod map_full;
 mod paths;
 mod reuse;
-mod room;
 mod waits;
 
 use std::collections::HashMap;
@@ -26,7 +26,7 @@ const CGROUPS: &str = "/sys/fs/cgroup";
 #[test]
 #[ignore = "run by the other tests, in a guest"]
 fn in_guest() {
-    let Ok(part) = std::env::var("EYES_PART") else {
+    let Ok(part) = std::env::var("PROBES_PART") else {
         return;
     };
     let directory = directory();
@@ -37,9 +37,9 @@ fn in_guest() {
         "locks" => locks::compare(&directory),
         "waits" => waits::compare(&directory),
         "reuse" => reuse::compare(&directory),
-        "room" => room::compare(&directory),
+        "map_full" => map_full::compare(&directory),
         "churn" => churn::run(&directory),
-        "crowd" => crowd::compare(&directory),
+        "many_cgroups" => many_cgroups::compare(&directory),
         "time" | "instructions" => cost::measure(&directory, &format!("cost/{part}")),
         other => panic!("no part {other}"),
     }
@@ -49,7 +49,7 @@ fn in_guest() {
 #[test]
 #[ignore = "run by in_guest"]
 fn one_case() {
-    let Ok(case) = std::env::var("EYES_CASE") else {
+    let Ok(case) = std::env::var("PROBES_CASE") else {
         return;
     };
     match case.split_once('/') {
@@ -60,14 +60,14 @@ fn one_case() {
         Some(("churn", name)) => churn::work(name, &directory()),
         Some(("demand", name)) => demand::run(name, &directory()),
         Some(("reuse", name)) => reuse::run(name, &directory()),
-        Some(("crowd", _)) => crowd::work(&directory()),
+        Some(("many_cgroups", _)) => many_cgroups::work(&directory()),
         Some(("cost", what)) => cost::work(what, &directory()),
         _ => panic!("no case {case}"),
     }
 }
 
 fn directory() -> PathBuf {
-    std::env::var_os("EYES_DIRECTORY").unwrap().into()
+    std::env::var_os("PROBES_DIRECTORY").unwrap().into()
 }
 
 /// A cgroup of its own, removed at the end.
@@ -119,8 +119,8 @@ impl Tenant {
                     "probes_guest::one_case",
                     "--nocapture",
                 ])
-                .env("EYES_CASE", case)
-                .env("EYES_DIRECTORY", directory()),
+                .env("PROBES_CASE", case)
+                .env("PROBES_DIRECTORY", directory()),
         );
         let text = String::from_utf8(output.stdout).unwrap();
         let line = text.lines().find_map(|line| line.split_once("truth "));

@@ -13,7 +13,7 @@ use rustix::fs::OFlags;
 use rustix::io::ReadWriteFlags;
 use rustix::pipe::{SpliceFlags, splice};
 
-use super::calls::{Buffer, MIB, PIECE, SIZE, Tally, make, open};
+use super::io_calls::{Buffer, MIB, PIECE, SIZE, Tally, make, open};
 use super::{Tenant, counted, drop_caches};
 
 const CASES: [&str; 20] = [

@@ -9,7 +9,7 @@ use justitia_kernel::probes::IoProbes;
 use justitia_share::curve::{BLOCK, bucket};
 use rustix::fs::OFlags;
 
-use super::calls::{Buffer, MIB, PIECE, make, open};
+use super::io_calls::{Buffer, MIB, PIECE, make, open};
 use super::{Tenant, counted};
 
 const SIZE: usize = 32 * MIB;

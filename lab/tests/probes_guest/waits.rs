@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use rustix::fs::OFlags;
 
-use super::calls::{Buffer, MIB, make, open};
+use super::io_calls::{Buffer, MIB, make, open};
 use super::{Tenant, counted};
 
 const PIECE: usize = 256 << 10;

@@ -19,7 +19,6 @@ use crate::fileset::FileSet;
 use crate::pace::{Pacer, sleep_until};
 use crate::rotation::Index;
 use crate::step::Step;
-use stream::Stream;
 
 /// Pause after a failed operation, so that a full disk does not make a busy loop.
 const AFTER_ERROR: Duration = Duration::from_millis(5);
@@ -63,6 +62,13 @@ pub struct Worker {
     /// A creation or deletion of this loop failed: its counterpart is left out, so that the
     /// number of files stays what it was.
     unpaired: bool,
+}
+
+/// The worker's own file, and how far it has been read.
+struct Stream {
+    file: File,
+    path: PathBuf,
+    offset: u64,
 }
 
 /// Whether the worker goes on.

@@ -1,19 +1,11 @@
 //! Reading through the worker's own file.
 
 use std::fs::File;
-use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::{Next, Worker};
+use super::{Next, Stream, Worker};
 use crate::step::Step;
 use crate::transfer::{first_mut, read};
-
-/// The worker's own file, and how far it has been read.
-pub struct Stream {
-    file: File,
-    path: PathBuf,
-    offset: u64,
-}
 
 impl Worker {
     /// Reads on in the worker's own file: the one with its number, around the set.

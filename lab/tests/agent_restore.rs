@@ -31,7 +31,7 @@ const LOADED: &str = "
 ";
 
 #[test]
-fn fifty_kills_while_reclaiming_leave_every_knob_as_it_was() {
+fn after_fifty_kills_every_knob_is_restored() {
     in_guest(small, |guest| {
         guest.ok(LOADED);
         guest.ok("start");
@@ -95,7 +95,7 @@ fn fifty_kills_while_reclaiming_leave_every_knob_as_it_was() {
 }
 
 #[test]
-fn a_crash_leaves_it_to_reset_and_a_request_to_stop_gives_back() {
+fn reset_restores_after_a_crash_and_the_agent_after_a_stop_signal() {
     in_guest(small, |guest| {
         guest.ok(LOADED);
         // (Of the first SIGSEGV that comes from elsewhere, Rust's runtime expects that it comes again.)
@@ -201,7 +201,7 @@ fn a_corrupt_journal_is_reported_by_line_and_nothing_is_written() {
 
 /// The unit runs it at every end, whatever somebody has written into the configuration since.
 #[test]
-fn a_reset_needs_no_valid_configuration() {
+fn reset_works_with_an_invalid_configuration() {
     in_guest(small, |guest| {
         guest.ok(
             "live a && hole /data/a 30 && cache a /data/a 30 && lows >/run/before
@@ -218,7 +218,7 @@ fn a_reset_needs_no_valid_configuration() {
 }
 
 #[test]
-fn a_second_agent_is_refused_and_disturbs_nothing() {
+fn a_second_agent_is_refused_and_changes_nothing() {
     in_guest(small, |guest| {
         guest.ok("live a && hole /data/a 8 && cache a /data/a 8 && lows >/run/before && start && within 10 protected a && lows >/run/held");
         for (command, expected) in [
@@ -238,7 +238,7 @@ fn a_second_agent_is_refused_and_disturbs_nothing() {
 }
 
 #[test]
-fn nothing_that_throttles_is_ever_written() {
+fn no_throttling_knob_is_written_without_device_credits() {
     in_guest(small, |guest| {
         guest.ok("
         live a && live b && hole /data/a 60 && cache a /data/a 60 && hole /data/b 60 && cache b /data/b 60
@@ -257,7 +257,7 @@ fn nothing_that_throttles_is_ever_written() {
 /// Subtrees that were given away: in one, cgroups with names of 250 bytes that are escaped, three deep; in the other, of
 /// 250 bytes that are not, of which some hold pages.
 #[test]
-fn names_as_long_as_the_kernel_takes_cost_nobody_anything() {
+fn cgroup_names_of_the_greatest_length_cost_other_tenants_nothing() {
     in_guest(small, |guest| {
         guest.ok(
             r#"

@@ -41,7 +41,7 @@ const WORK: &str = "
 ";
 
 #[test]
-fn a_used_set_loses_nothing_to_a_stream() {
+fn a_working_set_keeps_its_pages_beside_a_stream() {
     in_guest(small, |guest| {
         for (kernel, multi_gen) in KERNELS {
             for weight in [100, 800] {
@@ -90,7 +90,7 @@ fn missed(guest: &Guest, path: &str, seconds: u32) -> f64 {
 }
 
 #[test]
-fn what_another_weight_would_change_is_foretold() {
+fn whatif_predicts_the_misses_at_another_weight() {
     in_guest(small, |guest| {
         choose(guest, "y");
         guest.ok(&format!(

@@ -11,22 +11,22 @@ use justitia_kernel::cgroup::CgroupId;
 use justitia_kernel::probes::{IoProbes, Limits, Sample};
 use rustix::fs::OFlags;
 
-use super::calls::{Buffer, MIB, SIZE, make, open};
+use super::io_calls::{Buffer, MIB, SIZE, make, open};
 use super::{CGROUPS, Tenant};
 
 /// Half as many again as there are slots.
-const CROWD: usize = 3072;
+const COUNT: usize = 3072;
 const PIECE: usize = 4096;
 /// Emulated on a loaded machine.
 const LONGEST: Duration = Duration::from_secs(30);
 
 pub fn compare(directory: &Path) {
-    make(&directory.join("crowd"), MIB);
+    make(&directory.join("many"), MIB);
     make(&directory.join("source"), SIZE);
     make(&directory.join("target"), SIZE);
     let mut probes = IoProbes::attach(&Limits::default()).unwrap();
     let mut before = Sample::default();
-    let mut look = || {
+    let mut next_sample = || {
         let sample = probes.sample().unwrap();
         never_backwards(&before, &sample);
         before = sample.clone();
@@ -35,22 +35,22 @@ pub fn compare(directory: &Path) {
 
     let begin = Instant::now();
     let reads = std::thread::scope(|scope| {
-        let crowd = scope.spawn(|| Tenant::new("guide").case("crowd/go")["reads"]);
-        while !crowd.is_finished() {
-            look();
+        let creator = scope.spawn(|| Tenant::new("guide").case("many_cgroups/go")["reads"]);
+        while !creator.is_finished() {
+            next_sample();
             std::thread::sleep(Duration::from_millis(200));
         }
-        crowd.join().unwrap()
+        creator.join().unwrap()
     });
     let came = begin.elapsed();
     let begin = Instant::now();
     // Slots become free some samples later.
     while begin.elapsed() < Duration::from_secs(2) {
-        look();
+        next_sample();
         std::thread::sleep(Duration::from_millis(200));
     }
-    let sample = look();
-    let mine: HashMap<CgroupId, u64> = crowd()
+    let sample = next_sample();
+    let mine: HashMap<CgroupId, u64> = cgroups()
         .map(|path| {
             let id = CgroupId(std::fs::metadata(path).unwrap().ino());
             let counters = sample.cgroups.get(&id).copied().unwrap_or_default();
@@ -67,27 +67,31 @@ pub fn compare(directory: &Path) {
     let newcomer = Tenant::new("newcomer");
     let begin = Instant::now();
     let truth = newcomer.case("path/pread")["read"];
-    let told = |sample: &Sample| {
+    let counted = |sample: &Sample| {
         sample
             .cgroups
             .get(&newcomer.id)
             .map(|c| c.read.buffered.bytes)
     };
-    while told(&look()) != Some(truth) {
-        assert!(begin.elapsed() < LONGEST, "{:?} of {truth}", told(&look()));
+    while counted(&next_sample()) != Some(truth) {
+        assert!(
+            begin.elapsed() < LONGEST,
+            "{:?} of {truth}",
+            counted(&next_sample())
+        );
     }
     println!(
         "the newcomer's {truth} bytes are told after {:?}",
         begin.elapsed()
     );
-    assert_eq!(look().map_full, sample.map_full);
+    assert_eq!(next_sample().map_full, sample.map_full);
 
     // One that had a slot once, and has it no more, goes on from where it was.
-    let (first, size) = (crowd().next().unwrap(), u64::try_from(SIZE).unwrap());
+    let (first, size) = (cgroups().next().unwrap(), u64::try_from(SIZE).unwrap());
     let id = CgroupId(std::fs::metadata(&first).unwrap().ino());
     let again = std::mem::ManuallyDrop::new(Tenant { path: first, id });
     again.case("path/pread");
-    let all = look().cgroups[&id].read.buffered.bytes;
+    let all = next_sample().cgroups[&id].read.buffered.bytes;
     assert_eq!(all, size + mine[&id] * 4096);
     assert_eq!(
         probes.counters_of(id),
@@ -95,7 +99,7 @@ pub fn compare(directory: &Path) {
     );
 
     // What is removed is told once, with all that it had counted, and kept no more.
-    for path in crowd() {
+    for path in cgroups() {
         std::fs::remove_dir(path).unwrap();
     }
     let sample = probes.sample().unwrap();
@@ -128,20 +132,20 @@ fn never_backwards(before: &Sample, sample: &Sample) {
     }
 }
 
-fn crowd() -> impl Iterator<Item = PathBuf> {
-    (0..CROWD).map(|number| Path::new(CGROUPS).join(format!("crowd-{number}")))
+fn cgroups() -> impl Iterator<Item = PathBuf> {
+    (0..COUNT).map(|number| Path::new(CGROUPS).join(format!("many-{number}")))
 }
 
 /// Goes through all of them, and reads once in each.
 pub fn work(directory: &Path) {
-    let file: File = open(&directory.join("crowd"), OFlags::RDONLY);
+    let file: File = open(&directory.join("many"), OFlags::RDONLY);
     let mut buffer = Buffer::new(PIECE);
     let enter = |cgroup: &Path| std::fs::write(cgroup.join("cgroup.procs"), "0").unwrap();
-    for cgroup in crowd() {
+    for cgroup in cgroups() {
         std::fs::create_dir(&cgroup).unwrap();
         enter(&cgroup);
         file.read_exact_at(buffer.get(PIECE), 0).unwrap();
     }
     enter(&Path::new(CGROUPS).join("guide"));
-    println!("\ntruth reads={CROWD}");
+    println!("\ntruth reads={COUNT}");
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use justitia_kernel::probes::{Counters, IoProbes, Limits, Probe};
 
-use super::calls::{PIECE, SIZE, make};
+use super::io_calls::{PIECE, SIZE, make};
 use super::{Tenant, drop_caches};
 
 /// More than there is room for.
@@ -21,7 +21,7 @@ pub fn compare(directory: &Path) {
         max_shared_files: 64,
         ..Limits::default()
     };
-    let mut probes = there_is_room_from_the_first_moment(directory, &limits);
+    let mut probes = cgroups_are_counted_while_the_probes_attach(directory, &limits);
     probes.trace_latency(true).unwrap();
     probes.trace_shared_inodes(true).unwrap();
     let before = probes.sample().unwrap();
@@ -68,7 +68,7 @@ pub fn compare(directory: &Path) {
     for number in 0..80 {
         make(
             &directory.join(format!("shared-{number}")),
-            super::calls::MIB,
+            super::io_calls::MIB,
         );
     }
     drop_caches();
@@ -129,7 +129,7 @@ const PERIODIC: &str = "/proc/sys/vm/dirty_writeback_centisecs";
 
 /// Attaching the probes takes a while. Who reads meanwhile has a place of his own, and so has one of whom
 /// nothing is seen but that his writeback is held back.
-fn there_is_room_from_the_first_moment(directory: &Path, limits: &Limits) -> IoProbes {
+fn cgroups_are_counted_while_the_probes_attach(directory: &Path, limits: &Limits) -> IoProbes {
     let (reader, writer) = (Tenant::new("early reader"), Tenant::new("early writer"));
     let written = directory.join("early");
     // Nothing is written back before it is asked for.

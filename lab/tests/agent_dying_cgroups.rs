@@ -59,7 +59,7 @@ fn busy_keeps(guest: &Guest, agent: bool) -> u64 {
 
 /// What services that have ended leave behind costs the busy one no more than it does without the agent.
 #[test]
-fn services_that_end_take_nothing_from_who_lives() {
+fn cache_of_ended_services_takes_nothing_from_running_ones() {
     in_guest(small, |guest| {
         for (name, multi_gen, debugfs) in KERNELS {
             choose(guest, multi_gen, debugfs);
@@ -115,7 +115,7 @@ fn neighbour_has_half(guest: &Guest, name: &str, trick: &str) {
 }
 
 #[test]
-fn cache_is_hidden_from_nobody_in_inner_or_removed_cgroups() {
+fn cache_charged_to_inner_or_removed_cgroups_counts() {
     let tricks = [
         (
             "read in the parent before it has a child",

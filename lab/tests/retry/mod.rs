@@ -20,7 +20,7 @@ pub fn fail(error: &VmError) -> ! {
 }
 
 /// Runs a test, and once more if the guest's kernel gave up.
-pub fn once_more_after_a_crash(test: impl Fn()) {
+pub fn retry_after_a_crash(test: impl Fn()) {
     let attempt = || catch_unwind(AssertUnwindSafe(&test));
     let Err(first) = attempt() else { return };
     if !CRASHED.take() {
