@@ -413,7 +413,7 @@ impl Agent {
 
     /// The tenants' ids in the order of the snapshot.
     pub(crate) fn ids(&self) -> impl Iterator<Item = Option<CgroupId>> {
-        self.snapshot.tenants.iter().map(|t| match t.key {
+        self.snapshot.tenants.values().map(|t| match t.key {
             Key::Cgroup(id) => Some(id),
             Key::Unmanaged => None,
         })

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use justitia_api::{Evidence, ReclaimExemption};
 use justitia_kernel::cgroup::CgroupId;
-use justitia_share::Weight;
 use justitia_share::curve::HALF_LIFE;
+use justitia_share::{Tree, Weight};
 
 /// How long a tenant's accesses must have been observed before the part of its cache that it did not use counts as
 /// unused: twice the half-life of its miss-ratio curve.
@@ -44,8 +44,6 @@ pub struct Memory {
 pub struct Tenant {
     /// Which one.
     pub key: Key,
-    /// The parent's position in [`Snapshot::tenants`]; `None` right below the root.
-    pub parent: Option<usize>,
     /// Weight among its siblings.
     pub weight: Weight,
     /// File pages that it keeps before anything is divided by weight: the administrator's `memory.low`, or the
@@ -68,8 +66,6 @@ pub struct Tenant {
     pub other: u64,
     /// File pages that cannot be reclaimed now: dirty or under writeback.
     pub unreclaimable: u64,
-    /// Whether it has no managed children.
-    pub leaf: bool,
     /// Whether any process lives in it or below.
     pub populated: bool,
     /// Whether its cache has grown lately, or would have without reclaim.
@@ -100,6 +96,6 @@ pub struct WorkingSet {
 pub struct Snapshot {
     /// The host's memory.
     pub memory: Memory,
-    /// The tenants, parents first.
-    pub tenants: Vec<Tenant>,
+    /// The tenants. [`Key::Unmanaged`] is the last, right below the root.
+    pub tenants: Tree<Tenant>,
 }

@@ -7,6 +7,8 @@ use super::cgroup_tree::Node;
 use super::schedule::Monitor;
 use crate::config::Config;
 use justitia_api::ReclaimExemption;
+use justitia_kernel::cgroup::CgroupId;
+use justitia_share::{NodeId, Tree};
 
 use crate::model::{Key, MAX_RECLAIM_CHILDREN, Memory, Snapshot, Tenant};
 
@@ -21,22 +23,21 @@ impl Monitor {
         exempt: impl Fn(Key) -> Option<ReclaimExemption>,
     ) -> Snapshot {
         let order = self.cgroups.breadth_first();
-        let mut positions = HashMap::with_capacity(order.len());
-        let mut tenants = Vec::with_capacity(order.len() + 1);
+        let mut ids: HashMap<CgroupId, NodeId> = HashMap::with_capacity(order.len());
+        let mut tenants = Tree::with_capacity(order.len() + 1);
         for id in order {
             let Some(node) = self.cgroups.get(id) else {
                 continue;
             };
-            let parent = node.parent.and_then(|p| positions.get(&p).copied());
-            positions.insert(id, tenants.len());
-            tenants.push(self.tenant(node, parent, now, &exempt));
+            let parent = node.parent.and_then(|parent| ids.get(&parent).copied());
+            ids.insert(id, tenants.push(parent, self.tenant(node, now, &exempt)));
         }
         self.sum_up(&mut tenants);
         let exempt = exempt(Key::Unmanaged);
         let unmanaged =
             self.unmanaged
                 .tenant(&self.memory, &tenants, config.unmanaged.weight, now, exempt);
-        tenants.push(unmanaged);
+        tenants.push(None, unmanaged);
         let memory = Memory {
             reclaim_in_flight,
             ..self.memory.memory()
@@ -47,7 +48,6 @@ impl Monitor {
     fn tenant(
         &self,
         node: &Node,
-        parent: Option<usize>,
         now: Instant,
         exempt: impl Fn(Key) -> Option<ReclaimExemption>,
     ) -> Tenant {
@@ -58,7 +58,6 @@ impl Monitor {
         let features = &self.features;
         Tenant {
             key,
-            parent,
             weight: self.cgroups.weight(node).0,
             floor: 0,
             requested: 0,
@@ -68,7 +67,6 @@ impl Monitor {
             untargetable: 0,
             other: memory.other,
             unreclaimable: memory.unreclaimable,
-            leaf,
             populated: node.populated,
             growing: leaf && memory.growing(now),
             idle_for: if leaf {
@@ -92,35 +90,32 @@ impl Monitor {
     ///
     /// The counters of an inner node include its descendants', but were not read at the same moment: it has at least what
     /// they have.
-    fn sum_up(&self, tenants: &mut [Tenant]) {
-        let mut sums = vec![ChildSum::default(); tenants.len()];
-        for i in (0..tenants.len()).rev() {
-            let (tenant, sum) = (&mut tenants[i], sums[i]);
+    fn sum_up(&self, tenants: &mut Tree<Tenant>) {
+        tenants.fold_up_mut(ChildSum::add, |_, tenant, sum| {
             tenant.file = tenant.file.max(sum.file);
             tenant.other = tenant.other.max(sum.other);
             tenant.unreclaimable = tenant.unreclaimable.max(sum.unreclaimable);
             tenant.own = tenant.file - sum.file;
-            if !tenant.leaf {
-                tenant.orphaned = tenant.own;
-            }
             let mut has_unmanaged = sum.has_unmanaged;
             if let Key::Cgroup(id) = tenant.key
                 && let Some(node) = self.cgroups.get(id)
             {
+                if !node.children.is_empty() {
+                    tenant.orphaned = tenant.own;
+                }
                 (tenant.floor, tenant.requested) = node.floors(tenant.other);
                 has_unmanaged |= node.has_unmanaged_children();
             }
             if has_unmanaged {
                 tenant.exempt = tenant.exempt.or(Some(ReclaimExemption::UnmanagedChild));
             }
-            if let Some(parent) = tenant.parent {
-                let parent = &mut sums[parent];
-                parent.file = parent.file.saturating_add(tenant.file);
-                parent.other = parent.other.saturating_add(tenant.other);
-                parent.unreclaimable = parent.unreclaimable.saturating_add(tenant.unreclaimable);
-                parent.has_unmanaged |= has_unmanaged;
+            ChildSum {
+                file: tenant.file,
+                other: tenant.other,
+                unreclaimable: tenant.unreclaimable,
+                has_unmanaged,
             }
-        }
+        });
     }
 }
 
@@ -132,4 +127,13 @@ struct ChildSum {
     unreclaimable: u64,
     /// Whether any cgroup below is no tenant.
     has_unmanaged: bool,
+}
+
+impl ChildSum {
+    fn add(&mut self, child: &Self) {
+        self.file = self.file.saturating_add(child.file);
+        self.other = self.other.saturating_add(child.other);
+        self.unreclaimable = self.unreclaimable.saturating_add(child.unreclaimable);
+        self.has_unmanaged |= child.has_unmanaged;
+    }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use justitia_api::ReclaimExemption;
 use justitia_kernel::cgroup::Cgroup;
 use justitia_kernel::lru_gen::{self, LruGen};
-use justitia_share::{Weight, num};
+use justitia_share::{Tree, Weight, num};
 
 use super::memory_sampler::paged_in;
 use super::reclaim_features::ReclaimFeatures;
@@ -120,15 +120,15 @@ impl Unmanaged {
     pub fn tenant(
         &mut self,
         memory: &SystemMemory,
-        tenants: &[Tenant],
+        tenants: &Tree<Tenant>,
         weight: Weight,
         now: Instant,
         exempt: Option<ReclaimExemption>,
     ) -> Tenant {
         let file = memory
             .file()
-            .saturating_sub(tenants.iter().map(|t| t.own).sum());
-        let top_level = || tenants.iter().filter(|t| t.parent.is_none());
+            .saturating_sub(tenants.values().map(|t| t.own).sum());
+        let top_level = || tenants.children(None).map(|id| &tenants[id]);
         let unreclaimable = memory
             .unreclaimable()
             .saturating_sub(top_level().map(|t| t.unreclaimable).sum());
@@ -138,7 +138,6 @@ impl Unmanaged {
         let idle_for = now.saturating_duration_since(self.grew_at);
         Tenant {
             key: Key::Unmanaged,
-            parent: None,
             weight,
             floor: 0,
             requested: 0,
@@ -151,7 +150,6 @@ impl Unmanaged {
             },
             other: 0,
             unreclaimable: unreclaimable.min(file),
-            leaf: true,
             populated: true,
             growing: self.grew && idle_for < GROWING,
             idle_for,

@@ -12,6 +12,7 @@
 
 pub mod credit;
 pub mod entitlements;
+mod policy;
 pub mod protect;
 pub mod recharge;
 pub mod reclaim;
@@ -20,8 +21,9 @@ pub mod reclaim;
 mod tests;
 
 pub use crate::model::{Key, Memory, Snapshot, Tenant, WorkingSet};
-pub use entitlements::{Entitlements, Policy};
+pub use entitlements::Entitlements;
 pub use justitia_api::{DemandModel, Evidence, ReclaimExemption};
+pub use policy::Policy;
 pub use protect::{LowIntent, plan_protection};
 pub use recharge::{RechargeIntent, plan_recharge};
 pub use reclaim::{ReclaimIntent, plan_reclaim};

@@ -1,9 +1,8 @@
-//! Standing protection: `memory.low` in proportion to the entitlements, so that the kernel's own reclaim
-//! respects them between two of our decisions.
-
-use justitia_share::PAGE_SIZE;
+//! `memory.low` in proportion to the entitlements. The kernel's own reclaim then respects them between two ticks of the
+//! agent (Justitia, section III-B3).
 
 use justitia_api::ProtectionReason;
+use justitia_share::PAGE_SIZE;
 
 use super::entitlements::Entitlements;
 use crate::model::{Key, Snapshot};
@@ -11,7 +10,7 @@ use crate::model::{Key, Snapshot};
 /// Set `memory.low` of one cgroup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LowIntent {
-    /// Whose.
+    /// Which tenant.
     pub key: Key,
     /// The new value in bytes, a multiple of the page size.
     pub low: u64,
@@ -19,47 +18,48 @@ pub struct LowIntent {
     pub reason: ProtectionReason,
 }
 
-/// What `memory.low` should be, for every tenant whose knob is further from it than the deadband (1/32 of
-/// the value, at least 1 MiB). `standing` is what stands there now, indexed like the tenants; `None` for a
-/// knob that is not ours to write.
+/// The least change that is written, bytes.
+const MIN_DEADBAND: u64 = 1 << 20;
+/// The deadband as a fraction of the value: one in so many.
+const DEADBAND: u64 = 32;
+
+/// The intents for all tenants whose `memory.low` is further from its goal than the deadband, parents first, since a
+/// child's protection only counts under its parent's. `current` are the values in place, indexed like the tenants; `None`
+/// for a knob that is not the agent's to write.
 ///
-/// A child's protection is capped by every ancestor's (Documentation/admin-guide/cgroup-v2.rst, "Memory
-/// Interface Files"), so an inner node gets the sum of its children's.
+/// The kernel caps a child's protection by every ancestor's (Documentation/admin-guide/cgroup-v2.rst, "Memory Interface
+/// Files"), so an inner node gets the sum of its children's.
 #[must_use]
 pub fn plan_protection(
     snapshot: &Snapshot,
     entitlements: &Entitlements,
-    standing: &[Option<u64>],
+    current: &[Option<u64>],
 ) -> Vec<LowIntent> {
     let tenants = &snapshot.tenants;
-    let mut wanted: Vec<ProtectionReason> = vec![
-        ProtectionReason {
-            protected: 0,
-            other: 0
-        };
-        tenants.len()
-    ];
-    for i in (0..tenants.len()).rev() {
-        if tenants[i].leaf {
-            // A leaf without protected pages needs no protection of the rest either.
-            let protected = entitlements.protected[i];
-            let other = if protected > 0 { tenants[i].other } else { 0 };
-            wanted[i] = ProtectionReason { protected, other };
-        }
-        if let Some(parent) = tenants[i].parent {
-            wanted[parent].protected += wanted[i].protected;
-            wanted[parent].other += wanted[i].other;
-        }
-    }
+    let goals = tenants.fold_up(
+        |sum: &mut ProtectionReason, child| {
+            sum.protected += child.protected;
+            sum.other += child.other;
+        },
+        |id, tenant, sum| {
+            if !tenants.is_leaf(id) {
+                return sum;
+            }
+            // A leaf without protected file pages needs no protection of its other memory either.
+            let protected = entitlements.protected[id.index()];
+            let other = if protected > 0 { tenant.other } else { 0 };
+            ProtectionReason { protected, other }
+        },
+    );
     let intents = tenants
-        .iter()
-        .zip(standing)
-        .zip(wanted)
+        .values()
+        .zip(current)
+        .zip(goals)
         .filter_map(|((tenant, now), reason)| {
             let now = (*now)?;
             // The kernel rounds the knob down to whole pages: the value that is read back has to be the one written.
             let low = (reason.protected + reason.other) / PAGE_SIZE * PAGE_SIZE;
-            let deadband = (low / 32).max(1 << 20);
+            let deadband = (low / DEADBAND).max(MIN_DEADBAND);
             let moved = low.abs_diff(now) > deadband || (low == 0 && now != 0);
             (moved && tenant.key != Key::Unmanaged).then_some(LowIntent {
                 key: tenant.key,
@@ -67,6 +67,5 @@ pub fn plan_protection(
                 reason,
             })
         });
-    // Parents first: a child's protection only counts under its parent's.
     intents.collect()
 }

@@ -1,9 +1,10 @@
 //! Tables: a situation, and what must come of it.
 
+use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use justitia_kernel::cgroup::CgroupId;
-use justitia_share::Weight;
+use justitia_share::{Tree, Weight};
 use proptest::prelude::*;
 
 use super::*;
@@ -24,7 +25,6 @@ fn memory(free: u64) -> Memory {
 fn leaf(id: u64, weight: u64, file: u64) -> Tenant {
     Tenant {
         key: Key::Cgroup(CgroupId(id)),
-        parent: None,
         weight: Weight::try_from(weight).unwrap(),
         floor: 0,
         requested: 0,
@@ -34,7 +34,6 @@ fn leaf(id: u64, weight: u64, file: u64) -> Tenant {
         untargetable: 0,
         other: 10 * MIB,
         unreclaimable: 0,
-        leaf: true,
         populated: true,
         growing: true,
         idle_for: Duration::ZERO,
@@ -47,17 +46,52 @@ fn leaf(id: u64, weight: u64, file: u64) -> Tenant {
 /// An inner node below the root that holds `file`, of which `own` is charged to no child.
 fn inner(id: u64, file: u64, own: u64) -> Tenant {
     Tenant {
-        leaf: false,
         own: own * MIB,
         orphaned: own * MIB,
         ..leaf(id, 100, file)
     }
 }
 
-fn snapshot(free: u64, tenants: Vec<Tenant>) -> Snapshot {
+/// A tenant and the position of its parent.
+#[derive(Clone, Debug)]
+struct Placed {
+    parent: Option<usize>,
+    tenant: Tenant,
+}
+
+impl From<Tenant> for Placed {
+    fn from(tenant: Tenant) -> Self {
+        let parent = None;
+        Self { parent, tenant }
+    }
+}
+
+impl Deref for Placed {
+    type Target = Tenant;
+
+    fn deref(&self) -> &Tenant {
+        &self.tenant
+    }
+}
+
+impl DerefMut for Placed {
+    fn deref_mut(&mut self) -> &mut Tenant {
+        &mut self.tenant
+    }
+}
+
+/// A tenant below the first.
+fn below(tenant: Tenant) -> Placed {
+    let parent = Some(0);
+    Placed { parent, tenant }
+}
+
+fn snapshot<T: Into<Placed>>(free: u64, tenants: Vec<T>) -> Snapshot {
+    let placed = tenants.into_iter().map(Into::into);
+    let tenants = Tree::from_parents(placed.map(|placed: Placed| (placed.parent, placed.tenant)));
     Snapshot {
         memory: memory(free),
-        tenants,
+        tenants: tenants.unwrap(),
     }
 }
 
@@ -74,13 +108,13 @@ fn plan(snapshot: &Snapshot) -> (Entitlements, Vec<(u64, u64)>) {
 }
 
 #[test]
-fn while_there_is_room_nothing_is_taken() {
+fn nothing_is_reclaimed_while_memory_suffices() {
     let (entitlements, intents) = plan(&snapshot(500, vec![leaf(1, 100, 300), leaf(2, 800, 10)]));
     assert!(intents.is_empty(), "{entitlements:?} {intents:?}");
 }
 
 #[test]
-fn when_it_is_short_those_above_their_entitlement_give_back_in_proportion() {
+fn tenants_above_their_entitlement_give_back_in_proportion() {
     let four = vec![
         leaf(1, 100, 200),
         leaf(2, 200, 200),
@@ -101,7 +135,7 @@ fn when_it_is_short_those_above_their_entitlement_give_back_in_proportion() {
 }
 
 #[test]
-fn each_reason_to_take_nothing() {
+fn each_reason_to_reclaim_nothing() {
     type Change = fn(&mut Tenant);
     let cases: [(&str, Change); 5] = [
         ("its floor", |t| t.floor = t.file),
@@ -112,7 +146,7 @@ fn each_reason_to_take_nothing() {
             t.exempt = Some(ReclaimExemption::Anonymous)
         }),
         ("all of it dirty", |t| t.unreclaimable = t.file),
-        ("an inner node", |t| (t.leaf, t.own) = (false, 0)),
+        ("nothing of its own", |t| t.own = 0),
     ];
     for (name, change) in cases {
         let mut tenants = vec![leaf(1, 100, 400), leaf(2, 100, 100)];
@@ -136,7 +170,7 @@ fn seen(useful: u64, tenant: Tenant) -> Tenant {
 }
 
 #[test]
-fn what_is_used_comes_before_what_is_read_once() {
+fn working_sets_come_before_data_read_once() {
     let tenants = vec![seen(400, leaf(1, 100, 400)), seen(0, leaf(2, 800, 400))];
     let entitlements = Entitlements::of(&snapshot(2, tenants.clone()), &Policy::default());
     assert!(entitlements.entitled[0] >= 400 * MIB);
@@ -152,7 +186,7 @@ fn what_is_used_comes_before_what_is_read_once() {
 }
 
 #[test]
-fn what_is_not_used_again_is_kept_until_that_is_sure() {
+fn unused_cache_is_protected_until_observed_long_enough() {
     let quiet = |watched| {
         let mut tenants = vec![seen(0, leaf(1, 800, 400)), leaf(2, 100, 400)];
         tenants[0].growing = false;
@@ -164,7 +198,7 @@ fn what_is_not_used_again_is_kept_until_that_is_sure() {
 }
 
 #[test]
-fn what_processes_have_mapped_counts_as_used() {
+fn mapped_pages_count_as_used() {
     let mut tenants = vec![seen(0, leaf(1, 800, 400)), leaf(2, 100, 400)];
     tenants[0].growing = false;
     tenants[0].mapped = 150 * MIB;
@@ -173,7 +207,7 @@ fn what_processes_have_mapped_counts_as_used() {
 }
 
 #[test]
-fn a_tenant_whose_accesses_are_not_seen_keeps_what_it_holds_and_a_dead_one_nothing() {
+fn an_unobserved_tenant_keeps_what_it_holds_and_an_unpopulated_one_nothing() {
     let mut tenants = vec![leaf(1, 800, 400), leaf(2, 100, 400)];
     tenants[0].growing = false;
     let held = Entitlements::of(&snapshot(2, tenants.clone()), &Policy::default());
@@ -188,7 +222,7 @@ fn a_tenant_whose_accesses_are_not_seen_keeps_what_it_holds_and_a_dead_one_nothi
 }
 
 #[test]
-fn what_cannot_be_reclaimed_counts_as_a_floor() {
+fn unreclaimable_pages_count_as_a_floor() {
     let mut tenants = vec![leaf(1, 100, 400), leaf(2, 100, 400)];
     tenants[0].unreclaimable = 390 * MIB;
     let entitlements = Entitlements::of(&snapshot(10, tenants), &Policy::default());
@@ -203,25 +237,29 @@ fn what_cannot_be_reclaimed_counts_as_a_floor() {
 fn delegated(low: u64, requests: [u64; 2]) -> Snapshot {
     let mut slice = inner(1, 400, 0);
     slice.floor = low * MIB;
-    let child = |id: u64, requested: u64| Tenant {
-        parent: Some(0),
-        requested,
-        ..leaf(id, 100, 200)
+    let child = |id: u64, requested: u64| {
+        below(Tenant {
+            requested,
+            ..leaf(id, 100, 200)
+        })
     };
-    let sibling = leaf(4, 100, 400);
-    let children = [child(2, requests[0]), child(3, requests[1])];
-    snapshot(
-        10,
-        [slice]
-            .into_iter()
-            .chain(children)
-            .chain([sibling])
-            .collect(),
-    )
+    let tenants = vec![
+        slice.into(),
+        child(2, requests[0]),
+        child(3, requests[1]),
+        leaf(4, 100, 400).into(),
+    ];
+    snapshot(10, tenants)
+}
+
+/// One of the tenants, to be changed.
+fn at(snapshot: &mut Snapshot, index: usize) -> &mut Tenant {
+    let id = snapshot.tenants.node(index).unwrap();
+    &mut snapshot.tenants[id]
 }
 
 #[test]
-fn a_delegates_wish_counts_inside_what_was_delegated() {
+fn requested_protection_counts_inside_the_delegated_subtree() {
     // 800 MiB to divide by two weights: 400 for the slice, unless the administrator has set a floor for it.
     let cases = [
         ("nobody says anything", 0, [0, 0], [400, 200, 200, 400]),
@@ -233,7 +271,7 @@ fn a_delegates_wish_counts_inside_what_was_delegated() {
     for (name, low, requests, expected) in cases {
         let mut snap = delegated(low, requests);
         if low > 0 {
-            snap.tenants[0].file = 500 * MIB;
+            at(&mut snap, 0).file = 500 * MIB;
         }
         let entitlements = Entitlements::of(&snap, &Policy::default());
         assert_eq!(
@@ -244,8 +282,8 @@ fn a_delegates_wish_counts_inside_what_was_delegated() {
     }
     // Inside, it does count.
     let mut snap = delegated(0, [u64::MAX, 0]);
-    snap.tenants[1].file = 300 * MIB;
-    snap.tenants[2].file = 100 * MIB;
+    at(&mut snap, 1).file = 300 * MIB;
+    at(&mut snap, 2).file = 100 * MIB;
     let entitlements = Entitlements::of(&snap, &Policy::default());
     assert_eq!(
         entitlements.entitled,
@@ -254,13 +292,10 @@ fn a_delegates_wish_counts_inside_what_was_delegated() {
 }
 
 #[test]
-fn protection_goes_down_the_ancestry_with_a_deadband() {
+fn an_inner_node_protects_its_childrens_sum_with_a_deadband() {
     let inner = inner(1, 200, 0);
-    let mut child = leaf(2, 100, 150);
-    child.parent = Some(0);
-    let mut other = leaf(3, 300, 50);
-    other.parent = Some(0);
-    let snap = snapshot(10, vec![inner, child, other]);
+    let (child, other) = (leaf(2, 100, 150), leaf(3, 300, 50));
+    let snap = snapshot(10, vec![inner.into(), below(child), below(other)]);
     let entitlements = Entitlements::of(&snap, &Policy::default());
     let lows = plan_protection(&snap, &entitlements, &[Some(0), Some(0), Some(0)]);
     let of = |i: usize| lows[i].low;
@@ -282,7 +317,7 @@ fn protection_goes_down_the_ancestry_with_a_deadband() {
 }
 
 #[test]
-fn the_reserve_looks_ahead_and_is_bounded() {
+fn the_free_headroom_looks_ahead_and_is_bounded() {
     let policy = Policy::default();
     let calm = policy.free_headroom(&memory(100));
     assert_eq!(calm, 6 * MIB + 4 * MIB);
@@ -321,7 +356,7 @@ fn any_tenant() -> impl Strategy<Value = Tenant> {
 }
 
 proptest! {
-    /// The second promise: never below the floor, never below the entitlement, never more than is missing.
+    /// Never below the floor, never below the entitlement, never more than is missing.
     #[test]
     fn never_below_floor_or_entitlement(tenants in proptest::collection::vec(any_tenant(), 1..12), free in 0..200u64) {
         let snap = snapshot(free, tenants);
@@ -329,10 +364,10 @@ proptest! {
         let intents = plan_reclaim(&snap, &entitlements);
         let total: u64 = intents.iter().map(|i| i.bytes).sum();
         prop_assert!(total <= entitlements.free_headroom.saturating_sub(snap.memory.free));
-        for tenant in &snap.tenants {
+        for (id, tenant) in snap.tenants.iter() {
             let taken: u64 = intents.iter().filter(|i| i.key == tenant.key).map(|i| i.bytes).sum();
-            if snap.tenants.iter().filter(|t| t.key == tenant.key).count() == 1 {
-                let i = snap.tenants.iter().position(|t| t.key == tenant.key).unwrap();
+            if snap.tenants.values().filter(|t| t.key == tenant.key).count() == 1 {
+                let i = id.index();
                 prop_assert!(taken == 0 || tenant.file - taken >= entitlements.entitled[i].max(tenant.floor));
                 prop_assert!(taken == 0 || tenant.exempt.is_none());
             }

@@ -11,7 +11,7 @@ use justitia_kernel::cgroup::CgroupId;
 use justitia_kernel::knob::Knob;
 use justitia_share::live::{LivePv, live_pv};
 use justitia_share::num::to_f64;
-use justitia_share::{Demand, Tree};
+use justitia_share::{Demand, NodeId};
 
 use crate::agent::Agent;
 use crate::monitor::{WINDOW, WindowStats, process_cpu, thread_cpu};
@@ -30,18 +30,20 @@ pub fn status(agent: &Agent, limits: &[String], observe: bool) -> Status {
     let mut knobs = knobs(agent);
     let root = agent.monitor.cgroups.root();
     let mut tenants: Vec<TenantStatus> = Vec::with_capacity(agent.snapshot.tenants.len());
-    for (i, (tenant, id)) in agent.snapshot.tenants.iter().zip(agent.ids()).enumerate() {
+    let tree = &agent.snapshot.tenants;
+    for ((node_id, tenant), id) in tree.iter().zip(agent.ids()) {
+        let (i, is_leaf) = (node_id.index(), tree.is_leaf(node_id));
         let node = id.and_then(|id| agent.monitor.cgroups.get(id));
-        let leaf = |amount: u64| if tenant.leaf { amount } else { 0 };
+        let leaf = |amount: u64| if is_leaf { amount } else { 0 };
         let latency = id.and_then(|id| app_io.latency(id));
         tenants.push(TenantStatus {
             path: agent.path(tenant.key),
             id: id.map_or(0, |id| id.0),
-            parent: tenant.parent,
+            parent: tree.parent(node_id).map(NodeId::index),
             weight: tenant.weight.get(),
             weight_source: node
                 .map_or_else(Default::default, |n| agent.monitor.cgroups.weight(n).1),
-            leaf: tenant.leaf,
+            leaf: is_leaf,
             usage: tenant.own,
             entitlement: agent.entitlements.entitled[i],
             protected: agent.entitlements.protected[i],
@@ -136,13 +138,13 @@ pub fn status(agent: &Agent, limits: &[String], observe: bool) -> Status {
 
 /// PV of every group and of the whole, from what is known of the leaves.
 fn live(snapshot: &Snapshot, rates: &[Option<WindowStats>]) -> LivePv {
-    let mut tree = Tree::with_capacity(snapshot.tenants.len());
-    let mut activities = Vec::with_capacity(snapshot.tenants.len());
-    for (tenant, rates) in snapshot.tenants.iter().zip(rates) {
-        let parent = tenant.parent.and_then(|parent| tree.node(parent));
-        tree.push(parent, Demand::unlimited(tenant.weight));
-        activities.push(rates.as_ref().map(|r| r.activity).unwrap_or_default());
-    }
+    let tree = snapshot
+        .tenants
+        .map(|_, tenant| Demand::unlimited(tenant.weight));
+    let activities: Vec<_> = rates
+        .iter()
+        .map(|rates| rates.as_ref().map(|r| r.activity).unwrap_or_default())
+        .collect();
     live_pv(&tree, &activities)
 }
 

@@ -11,8 +11,8 @@ use justitia_agent::plan::{
     Entitlements, Key, Memory, Policy, Snapshot, Tenant, plan_protection, plan_reclaim,
 };
 use justitia_kernel::cgroup::CgroupId;
-use justitia_share::Weight;
 use justitia_share::curve::{BLOCK, Sampler};
+use justitia_share::{Tree, Weight};
 
 const STEP: Duration = Duration::from_millis(100);
 /// Seconds to read a block from the cache and from the disk when nothing else uses it: 250 and 60 MB/s.
@@ -296,11 +296,11 @@ impl Machine {
     }
 
     fn snapshot(&self) -> Snapshot {
-        let tenants = self.readers.iter().zip(0..).map(|(reader, id)| {
+        let mut tenants = Tree::new();
+        for (reader, id) in self.readers.iter().zip(0..) {
             let file = reader.cache.len() * BLOCK;
-            Tenant {
+            let tenant = Tenant {
                 key: Key::Cgroup(CgroupId(id)),
-                parent: None,
                 weight: Weight::try_from(reader.weight).unwrap(),
                 floor: 0,
                 requested: 0,
@@ -310,15 +310,15 @@ impl Machine {
                 untargetable: 0,
                 other: 0,
                 unreclaimable: 0,
-                leaf: true,
                 populated: true,
                 growing: reader.grew.is_some_and(|at| self.step - at < GROWING),
                 idle_for: Duration::ZERO,
                 mapped: 0,
                 working_set: reader.reuse.working_set(),
                 exempt: None,
-            }
-        });
+            };
+            tenants.push(None, tenant);
+        }
         let memory = Memory {
             total: self.size * BLOCK * 10 / 7,
             free: self.free() * BLOCK,
@@ -326,9 +326,6 @@ impl Machine {
             low_watermark: self.size / 100 * BLOCK,
             consumption_rate: 60_000_000,
         };
-        Snapshot {
-            memory,
-            tenants: tenants.collect(),
-        }
+        Snapshot { memory, tenants }
     }
 }

@@ -50,7 +50,7 @@ impl ProtectionController {
     ) -> Vec<TenantEvent> {
         let current: Vec<Option<u64>> = snapshot
             .tenants
-            .iter()
+            .values()
             .map(|tenant| self.current(tenant.key))
             .collect();
         // A delegatee may create any number of cgroups: its knobs are written after the others. Parents are still written

@@ -18,7 +18,7 @@ use rustix::io::Errno;
 
 use super::reader::Reader;
 use crate::escape;
-use crate::plan::recharge::ROOM;
+use crate::plan::recharge::MIN_SPARE_MEMORY;
 
 /// Handed over at once, bytes. Folios are aligned to their own size and none is larger: none straddles an end.
 const PIECE: u64 = 2 << 20;
@@ -174,7 +174,7 @@ fn enough(job: &Job, bounds: &Bounds, reader: &Reader, begun: Instant) -> Option
         return Some(format!("it took {} s", LONGEST.as_secs()));
     }
     let free = bounds.proc.meminfo().map_or(0, |m| m.mem_free);
-    if free < job.reserve.saturating_add(ROOM) {
+    if free < job.reserve.saturating_add(MIN_SPARE_MEMORY) {
         return Some("memory ran short".to_owned());
     }
     if reader.alone_in(&job.owner) {
@@ -223,7 +223,10 @@ impl Bounds {
                 ("memory.max", cgroup.memory_max()),
             ] {
                 if let Ok(Limit::Bytes(limit)) = limit
-                    && current.saturating_add(bytes).saturating_add(ROOM) > limit
+                    && current
+                        .saturating_add(bytes)
+                        .saturating_add(MIN_SPARE_MEMORY)
+                        > limit
                 {
                     return Err(format!(
                         "{file} of {} leaves it no room for {} KiB more",

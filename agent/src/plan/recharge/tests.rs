@@ -1,10 +1,10 @@
 use std::time::Duration;
 
 use justitia_kernel::probes::SharedUse;
-use justitia_share::Weight;
+use justitia_share::{Tree, Weight};
 
 use super::*;
-use crate::model::{Memory, Tenant, WorkingSet};
+use crate::model::{Key, Memory, Tenant, WorkingSet};
 
 const MIB: u64 = 1 << 20;
 const ROOT: CgroupId = CgroupId(1);
@@ -16,7 +16,6 @@ const GONE: CgroupId = CgroupId(99);
 fn tenant(key: Key, weight: u64, file: u64) -> Tenant {
     Tenant {
         key,
-        parent: None,
         weight: Weight::try_from(weight).unwrap(),
         floor: 0,
         requested: 0,
@@ -26,7 +25,6 @@ fn tenant(key: Key, weight: u64, file: u64) -> Tenant {
         untargetable: 0,
         other: 0,
         unreclaimable: 0,
-        leaf: true,
         populated: true,
         growing: true,
         idle_for: Duration::ZERO,
@@ -36,6 +34,11 @@ fn tenant(key: Key, weight: u64, file: u64) -> Tenant {
     }
 }
 
+/// Tenants, each with the position of its parent.
+fn tree(tenants: Vec<(Option<usize>, Tenant)>) -> Tree<Tenant> {
+    Tree::from_parents(tenants).unwrap()
+}
+
 /// 1000 MiB of cache: `light` holds 300 of them, and its part would be 100.
 fn snapshot(free: u64) -> (Snapshot, Entitlements) {
     let snapshot = Snapshot {
@@ -43,12 +46,12 @@ fn snapshot(free: u64) -> (Snapshot, Entitlements) {
             free: free * MIB,
             ..Memory::default()
         },
-        tenants: vec![
-            tenant(Key::Cgroup(LIGHT), 100, 300),
-            tenant(Key::Cgroup(MIDDLE), 100, 50),
-            tenant(Key::Cgroup(HEAVY), 700, 100),
-            tenant(Key::Unmanaged, 100, 50),
-        ],
+        tenants: tree(vec![
+            (None, tenant(Key::Cgroup(LIGHT), 100, 300)),
+            (None, tenant(Key::Cgroup(MIDDLE), 100, 50)),
+            (None, tenant(Key::Cgroup(HEAVY), 700, 100)),
+            (None, tenant(Key::Unmanaged, 100, 50)),
+        ]),
     };
     let entitlements = Entitlements {
         capacity: 1000 * MIB,
@@ -114,22 +117,22 @@ fn table() {
         (
             "what no tenant is charged for, and is not exposed",
             file(20, vec![used(HEAVY, ROOT, 400)]),
-            Err(KeepReason::NotWorthIt),
+            Err(KeepReason::SmallGain),
         ),
         (
             "the heavier one is charged",
             file(200, vec![used(LIGHT, HEAVY, 400)]),
-            Err(KeepReason::InOrder),
+            Err(KeepReason::NoHeavierReader),
         ),
         (
             "both weigh the same",
             file(200, vec![used(MIDDLE, LIGHT, 400)]),
-            Err(KeepReason::InOrder),
+            Err(KeepReason::NoHeavierReader),
         ),
         (
             "little of it is read, however often",
             file(200, from_light(49)),
-            Err(KeepReason::Little),
+            Err(KeepReason::LittleRead),
         ),
         (
             "a heavier one has read a little, who reads all of it is heavy enough",
@@ -145,12 +148,12 @@ fn table() {
         (
             "next to nothing cached",
             file(0, from_light(9)),
-            Err(KeepReason::Small),
+            Err(KeepReason::SmallCache),
         ),
         (
             "the user is no tenant",
             file(200, vec![used(GONE, LIGHT, 400)]),
-            Err(KeepReason::InOrder),
+            Err(KeepReason::NoHeavierReader),
         ),
     ];
     for (what, file, expected) in cases {
@@ -159,14 +162,14 @@ fn table() {
 }
 
 #[test]
-fn a_file_that_would_be_above_the_owners_part_as_well_stays() {
+fn a_file_that_exceeds_the_owners_share_as_well_is_not_recharged() {
     // 700 MiB are the heavy one's part: with 3000 more it would be more exposed than the light one is.
     let all = file(3000, vec![used(HEAVY, LIGHT, 40_000)]);
-    assert_eq!(judge(&all), Err(KeepReason::NotWorthIt));
+    assert_eq!(judge(&all), Err(KeepReason::SmallGain));
 }
 
 #[test]
-fn never_near_the_reserve_and_not_again_at_once() {
+fn nothing_is_recharged_near_the_headroom_or_again_at_once() {
     let files = [file(200, vec![used(HEAVY, LIGHT, 400)])];
     let plan = |free: u64, rests: bool| {
         let (snapshot, entitlements) = snapshot(free);
@@ -187,7 +190,7 @@ fn never_near_the_reserve_and_not_again_at_once() {
 }
 
 #[test]
-fn the_greatest_gain_comes_first_and_says_its_numbers() {
+fn the_greatest_gain_comes_first_and_reports_its_numbers() {
     let (snapshot, entitlements) = snapshot(500);
     let small = file(100, vec![used(HEAVY, LIGHT, 60)]);
     let great = SharedInode {
@@ -213,30 +216,26 @@ fn the_greatest_gain_comes_first_and_says_its_numbers() {
         "70 % by weight",
         "100.0 MiB of it",
         "67 % of",
-        "2000 MiB",
-        "100 MiB read now",
+        "2000.0 MiB",
+        "100.0 MiB read now",
     ] {
         assert!(why.contains(fact), "{fact}: {why}");
     }
 }
 
 #[test]
-fn a_part_of_a_part_is_what_the_tree_says() {
-    let mut inner = tenant(Key::Cgroup(CgroupId(20)), 100, 0);
-    inner.leaf = false;
-    let below = |id: u64, weight| Tenant {
-        parent: Some(0),
-        ..tenant(Key::Cgroup(CgroupId(id)), weight, 10)
-    };
+fn shares_multiply_down_the_tree() {
+    let inner = tenant(Key::Cgroup(CgroupId(20)), 100, 0);
+    let below = |id, weight| (Some(0), tenant(Key::Cgroup(CgroupId(id)), weight, 10));
     let snapshot = Snapshot {
-        tenants: vec![
-            inner,
+        tenants: tree(vec![
+            (None, inner),
             below(21, 300),
             below(22, 100),
-            tenant(Key::Unmanaged, 100, 0),
-        ],
+            (None, tenant(Key::Unmanaged, 100, 0)),
+        ]),
         ..Snapshot::default()
     };
     let tenants = Tenants::of(&snapshot, &Entitlements::default(), ROOT);
-    assert_eq!(tenants.parts, [0.5, 0.375, 0.125, 0.5]);
+    assert_eq!(tenants.shares, [0.5, 0.375, 0.125, 0.5]);
 }

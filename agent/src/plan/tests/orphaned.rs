@@ -1,18 +1,20 @@
 //! What cgroups have beside their children.
 
+use std::collections::HashSet;
+
 use super::*;
 
 /// A slice that holds 250 MiB of its own, with a child that holds 50, beside a sibling of 400.
-fn beside() -> Vec<Tenant> {
-    let child = Tenant {
-        parent: Some(0),
-        ..leaf(2, 100, 50)
-    };
-    vec![inner(1, 300, 250), child, leaf(3, 100, 400)]
+fn beside() -> Vec<Placed> {
+    vec![
+        inner(1, 300, 250).into(),
+        below(leaf(2, 100, 50)),
+        leaf(3, 100, 400).into(),
+    ]
 }
 
 #[test]
-fn it_asks_for_nothing_and_goes_first() {
+fn orphaned_pages_demand_nothing_and_go_first() {
     // The child grows: its slice is entitled to half.
     let (entitlements, intents) = plan(&snapshot(4, beside()));
     assert_eq!(entitlements.capacity, 694 * MIB);
@@ -29,8 +31,8 @@ fn it_asks_for_nothing_and_goes_first() {
 }
 
 #[test]
-fn it_is_left_where_it_must_be() {
-    type Change = fn(&mut [Tenant]);
+fn orphaned_pages_are_left_below_floors_and_exemptions() {
+    type Change = fn(&mut [Placed]);
     let cases: [(&str, Change); 4] = [
         ("the slice's floor", |t| t[0].floor = 300 * MIB),
         ("all of it dirty", |t| t[0].unreclaimable = 250 * MIB),
@@ -52,7 +54,7 @@ fn it_is_left_where_it_must_be() {
     assert!(taken.is_some_and(|bytes| bytes <= MIB), "{intents:?}");
 }
 
-fn outside(file: u64, orphaned: u64) -> Tenant {
+fn unmanaged(file: u64, orphaned: u64) -> Tenant {
     Tenant {
         key: Key::Unmanaged,
         orphaned: orphaned * MIB,
@@ -61,9 +63,9 @@ fn outside(file: u64, orphaned: u64) -> Tenant {
 }
 
 #[test]
-fn what_is_outside_takes_no_more_than_its_weights_part() {
+fn unmanaged_is_entitled_to_its_share_at_most() {
     // It cannot be reclaimed from: the tenants are entitled to their parts all the same.
-    let mut unreachable = outside(500, 0);
+    let mut unreachable = unmanaged(500, 0);
     unreachable.exempt = Some(ReclaimExemption::Unsupported);
     let (entitlements, intents) = plan(&snapshot(
         4,
@@ -78,14 +80,14 @@ fn what_is_outside_takes_no_more_than_its_weights_part() {
     );
     assert_eq!(intents, []);
     // Nobody living has read it, and nothing reaches it.
-    let mut left_behind = outside(300, 280);
+    let mut left_behind = unmanaged(300, 280);
     left_behind.growing = false;
     left_behind.untargetable = left_behind.orphaned;
     let (entitlements, intents) = plan(&snapshot(4, vec![leaf(1, 100, 400), left_behind]));
     assert_eq!(entitlements.protected, [674 * MIB, 20 * MIB]);
     assert_eq!(intents, []);
     // What can be reached of it goes.
-    let mut left_behind = outside(300, 280);
+    let mut left_behind = unmanaged(300, 280);
     left_behind.growing = false;
     let (_, intents) = plan(&snapshot(4, vec![leaf(1, 100, 400), left_behind]));
     assert_eq!(intents, [(0, 6 * MIB)]);
@@ -95,26 +97,24 @@ fn what_is_outside_takes_no_more_than_its_weights_part() {
 type Made = (prop::sample::Index, Tenant);
 
 /// Below the tenant at `top`, the cgroups that its owner has made there.
-fn arrange(top: &Tenant, made: &[Made]) -> Vec<Tenant> {
-    let mut tenants = vec![Tenant {
-        leaf: made.is_empty(),
+fn arrange(top: &Tenant, made: &[Made]) -> Vec<Placed> {
+    let mut tenants = vec![Placed::from(Tenant {
         own: 0,
         ..top.clone()
-    }];
+    })];
     for (n, (parent, tenant)) in (1..).zip(made) {
-        tenants.push(Tenant {
-            key: Key::Cgroup(CgroupId(1000 + n)),
+        tenants.push(Placed {
             parent: Some(parent.index(tenants.len())),
-            floor: 0,
-            ..tenant.clone()
+            tenant: Tenant {
+                key: Key::Cgroup(CgroupId(1000 + n)),
+                floor: 0,
+                ..tenant.clone()
+            },
         });
     }
-    let parents: Vec<usize> = tenants.iter().filter_map(|t| t.parent).collect();
-    for parent in parents {
-        tenants[parent].leaf = false;
-    }
+    let parents: HashSet<usize> = tenants.iter().filter_map(|t| t.parent).collect();
     for i in (1..tenants.len()).rev() {
-        if !tenants[i].leaf {
+        if parents.contains(&i) {
             tenants[i].orphaned = tenants[i].own;
         }
         let (file, unreclaimable) = (tenants[i].file, tenants[i].unreclaimable);
@@ -129,7 +129,7 @@ proptest! {
     /// A delegate may spread its cache over as many cgroups as it likes, empty them and remove them: its subtree is
     /// entitled to no more than if it had read all of it in one, and nobody else to less.
     #[test]
-    fn no_arrangement_gains(
+    fn no_arrangement_of_cgroups_gains(
         siblings in proptest::collection::vec(any_tenant(), 1..6),
         top in any_tenant(),
         own in 0..500u64,
@@ -144,15 +144,16 @@ proptest! {
         (top.file, top.own, top.unreclaimable) = (arranged[0].file, arranged[0].file, arranged[0].unreclaimable);
         (top.populated, top.growing) = (true, true);
         let count = siblings.len();
-        let entitled = |below: Vec<Tenant>| {
-            let below = below.into_iter().map(|t| Tenant {
-                parent: t.parent.map(|p| p + count),
-                ..t
+        let entitled = |below: Vec<Placed>| {
+            let below = below.into_iter().map(|placed| Placed {
+                parent: placed.parent.map(|parent| parent + count),
+                ..placed
             });
-            let tenants = siblings.iter().cloned().chain(below).collect();
+            let siblings = siblings.iter().cloned().map(Placed::from);
+            let tenants: Vec<Placed> = siblings.chain(below).collect();
             Entitlements::of(&snapshot(free, tenants), &Policy::default()).entitled
         };
-        let (one, many) = (entitled(vec![top]), entitled(arranged));
+        let (one, many) = (entitled(vec![top.into()]), entitled(arranged));
         prop_assert!(many[count] <= one[count]);
         for i in 0..count {
             prop_assert!(many[i] >= one[i]);

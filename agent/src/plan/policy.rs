@@ -1,0 +1,43 @@
+//! The planners' constants.
+
+use std::time::Duration;
+
+use justitia_api::DemandModel;
+use justitia_share::num;
+
+use crate::model::Memory;
+
+/// The constants of the planners. The defaults suit every machine that we know; the configuration may change those that
+/// are matters of taste.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Policy {
+    /// What of its cache a tenant demands. Default: what it uses.
+    pub demand: DemandModel,
+    /// Reclaim begins when free memory would fall below the kernel's low watermark within this time. Default 200 ms, two
+    /// ticks.
+    pub horizon: Duration,
+    /// Nothing is reclaimed from a tenant with this memory pressure (PSI `full avg10`), percent. Default 60.
+    pub thrash_full: f64,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            demand: DemandModel::Use,
+            horizon: Duration::from_millis(200),
+            thrash_full: 60.0,
+        }
+    }
+}
+
+impl Policy {
+    /// The free memory to keep, bytes. Below it tenants give back what exceeds their entitlements. It is the kernel's low
+    /// watermark and what is consumed within the horizon, the latter at least 0.4 % and at most 6 % of the memory. It is
+    /// taken from excess only, so it costs no tenant its entitlement.
+    #[must_use]
+    pub fn free_headroom(&self, memory: &Memory) -> u64 {
+        let ahead = num::to_f64(memory.consumption_rate) * self.horizon.as_secs_f64();
+        let ahead = num::to_u64(ahead).clamp(memory.total / 256, memory.total / 16);
+        memory.low_watermark.saturating_add(ahead)
+    }
+}
