@@ -18,8 +18,8 @@ use crate::agent::Agent;
 use crate::config::{Config, StateOnDisk};
 use crate::enforce::knob_store::{KnobStore, KnobStoreError, log_restored};
 use crate::enforce::protection::ProtectionController;
+use crate::enforce::reclaim::Reclaimer;
 use crate::enforce::watchdog::INTERRUPT;
-use crate::enforce::worker::Reclaimer;
 use crate::monitor::{AppIoMonitor, ReclaimFeatures, lru_gen_usable};
 use crate::report::gather::status;
 use crate::report::metrics;
@@ -209,7 +209,7 @@ impl Alone {
     /// # Errors
     /// If a vital file cannot be read any more.
     pub fn look(&mut self) -> Result<Status, RunError> {
-        self.agent.turn(Instant::now())?;
+        self.agent.tick(Instant::now())?;
         self.agent.monitor.sample_now(Instant::now());
         Ok(status(&self.agent, &self.limits, true))
     }
@@ -224,7 +224,7 @@ fn turn_until_stopped(
 ) -> Result<(), RunError> {
     loop {
         let now = Instant::now();
-        let wait = agent.turn(now)?;
+        let wait = agent.tick(now)?;
         let _ = sd_notify::notify(&[NotifyState::Watchdog]);
         if answer_until_due(agent, stop, socket, limits, observe, wait) {
             break;

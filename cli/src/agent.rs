@@ -105,15 +105,15 @@ pub struct Watchdog {
     agent: u32,
 }
 
-/// Read a file on behalf of the cgroup that this process is in: started by the agent itself.
+/// Read a file from within a cgroup, which is then charged for its pages: started by the agent itself.
 #[derive(Args)]
-pub struct ReadFor {
+pub struct RechargeHelper {
     /// The agent's process
     parent: u32,
 }
 
-pub fn read_for(args: &ReadFor) -> anyhow::Result<ExitCode> {
-    justitia_agent::enforce::recharge::read_for(args.parent)?;
+pub fn recharge_helper(args: &RechargeHelper) -> anyhow::Result<ExitCode> {
+    justitia_agent::enforce::recharge::run_helper(args.parent)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -47,7 +47,7 @@ enum Command {
     #[command(hide = true)]
     Watchdog(agent::Watchdog),
     #[command(hide = true)]
-    ReadFor(agent::ReadFor),
+    RechargeHelper(agent::RechargeHelper),
     #[command(hide = true)]
     Generate(generate::Generate),
 }
@@ -63,7 +63,7 @@ fn main() -> ExitCode {
         Command::Whatif(args) => usage::whatif(&args),
         Command::Reset(args) => agent::reset(&args),
         Command::Watchdog(args) => agent::watchdog(&args),
-        Command::ReadFor(args) => agent::read_for(&args),
+        Command::RechargeHelper(args) => agent::recharge_helper(&args),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Lab(args) => lab::lab(&args),
         Command::Generate(args) => generate::generate(&args, &Cli::command()),

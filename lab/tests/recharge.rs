@@ -150,7 +150,7 @@ fn mapped_files_and_files_beyond_the_free_headroom_are_not_recharged() {
         guest.ok("echo 30M >$C/heavy/memory.max; kill -9 $(head -n 1 /run/loads)");
         let told = decided(guest, "a shared file could not be recharged to it").join("\n");
         assert!(
-            told.contains("memory.max of heavy leaves it no room"),
+            told.contains("memory.max of heavy does not allow"),
             "{told}"
         );
         assert!(file_of(guest, "light") > 440);

@@ -82,7 +82,7 @@ pub fn status(agent: &Agent, limits: &[String], observe: bool) -> Status {
         status_version: STATUS_VERSION,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         observe,
-        uptime: agent.begun.elapsed().as_secs_f64(),
+        uptime: agent.started.elapsed().as_secs_f64(),
         time: SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default()
@@ -116,7 +116,7 @@ pub fn status(agent: &Agent, limits: &[String], observe: bool) -> Status {
                 format!("Knob journal: it cannot be written, so knobs can only be restored: {why}")
             }))
             .chain(agent.credits.limits())
-            .chain(agent.ownership.limits().iter().cloned())
+            .chain(agent.recharge.limits().iter().cloned())
             .collect(),
         probe_drops: losses
             .iter()
@@ -131,7 +131,7 @@ pub fn status(agent: &Agent, limits: &[String], observe: bool) -> Status {
             resident: resident(),
             knobs: store.map_or(0, |l| u64::try_from(l.len()).unwrap_or(u64::MAX)),
             reclaimed: agent.reclaimed.values().sum(),
-            errors: agent.errors + app_io.errors(),
+            errors: agent.reclaim_errors + app_io.errors(),
         },
     }
 }

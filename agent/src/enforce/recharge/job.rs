@@ -1,165 +1,195 @@
-//! Handing a file's pages over: dropped and read again from within the owner's cgroup, a little at a time.
+//! Recharges one file: its pages are dropped, and read again from within the owner's cgroup, chunk by chunk.
 //!
-//! What can go wrong is bounded by that little: at any moment at most [`PIECE`] of the file is missing from the cache.
-//! Dirty pages, pages under writeback and pages that somebody has mapped stay where they are; the kernel sees to that
-//! even where our own looking came too early.
+//! At each moment at most [`CHUNK`] of the file is missing from the cache because of this. The kernel does not drop dirty
+//! pages, pages under writeback and mapped pages, even if our check came too early.
 
 use std::fs::File;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use justitia_kernel::PAGE_SIZE;
-use justitia_kernel::cgroup::{Cgroup, CgroupFs};
+use justitia_kernel::cgroup::Cgroup;
 use justitia_kernel::file::{FileId, cachestat, drop_page_cache};
-use justitia_kernel::memory::Limit;
-use justitia_kernel::proc::ProcFs;
-use justitia_kernel::psi::PsiResource;
 use rustix::io::Errno;
 
-use super::reader::Reader;
+use super::helper::RechargeHelper;
+use super::limits::OwnerLimits;
 use crate::escape;
 use crate::plan::recharge::MIN_SPARE_MEMORY;
 
-/// Handed over at once, bytes. Folios are aligned to their own size and none is larger: none straddles an end.
-const PIECE: u64 = 2 << 20;
+/// Recharged at once, bytes. Folios are aligned to their own size, and none is larger: no folio crosses the end of a chunk.
+const CHUNK: u64 = 2 << 20;
 /// At most so many bytes a second.
 const RATE: u64 = 32 << 20;
-/// One job handles at most so much; the rest of a larger file is the next one's.
-pub const MOST: u64 = 256 << 20;
-/// For each piece that is looked at, so much time passes at least.
-const LOOK: Duration = Duration::from_millis(1);
-/// A piece must be read within this time.
-const PATIENCE: Duration = Duration::from_secs(20);
-/// A job ends after so long, wherever it is.
-const LONGEST: Duration = Duration::from_secs(60);
-/// A tenant whose tasks wait for memory for this part of the time (PSI `some avg10`, percent) has other worries.
-const PRESSED: f64 = 5.0;
-/// Why it cannot work without.
-pub const NO_CACHESTAT: &str = "there is no cachestat(2) (it came with Linux 6.5; a service manager's filter that does \
-                                not know it hides it): what is dirty cannot be told";
+/// The most that one job recharges, bytes; the next job continues with the rest of a larger file.
+pub(super) const MAX_JOB: u64 = 256 << 20;
+/// The least time for each chunk, also for one without cached pages.
+const CHUNK_TIME: Duration = Duration::from_millis(1);
+/// A chunk must be read within this time.
+const READ_TIMEOUT: Duration = Duration::from_secs(20);
+/// A job ends after this time.
+const JOB_TIMEOUT: Duration = Duration::from_secs(60);
+/// Why recharging does not work without cachestat(2).
+pub(super) const NO_CACHESTAT: &str = "expected cachestat(2), found none: it came with Linux 6.5, and a service manager's \
+                                       filter may hide it. Without it dirty pages cannot be recognized";
 
-/// Hand this file over.
+/// A file to recharge.
 #[derive(Clone, Debug)]
-pub struct Job {
+pub(super) struct RechargeJob {
     /// Which file.
-    pub file: FileId,
-    /// To whom.
-    pub owner: Cgroup,
-    /// From whom, if it still exists and is no inner cgroup.
-    pub charged: Option<Cgroup>,
-    /// Where in the file to begin.
-    pub from: u64,
-    /// Free memory is not to fall below this.
-    pub reserve: u64,
+    pub(super) file: FileId,
+    /// The cgroup that is charged afterwards.
+    pub(super) owner: Cgroup,
+    /// The cgroup that is charged now, if it still exists and is no inner cgroup.
+    pub(super) charged: Option<Cgroup>,
+    /// Where in the file to begin, bytes.
+    pub(super) from: u64,
+    /// Free memory must not fall below this, bytes.
+    pub(super) free_headroom: u64,
 }
 
-/// What came of a job. Amounts in bytes.
+/// What a job has done. Amounts in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Done {
-    /// What the file is called here; empty if that is not known.
-    pub name: String,
+pub(super) struct JobResult {
+    /// The file's path in this mount namespace; empty if it is not known.
+    pub(super) name: String,
     /// Dropped from the cache.
-    pub dropped: u64,
+    pub(super) dropped: u64,
     /// Read again for the owner.
-    pub read: u64,
-    /// Passed over: dirty, mapped, in use, or for the greater part not cached.
-    pub passed: u64,
-    /// By how much the owner's file pages have grown meanwhile, by the kernel's own counters.
-    pub came: u64,
-    /// By how much those of whom it was charged to have shrunk.
-    pub went: u64,
-    /// Where the next job begins; 0 when the file is through.
-    pub next: u64,
-    /// Why it ended before its end, if so.
-    pub stopped: Option<String>,
+    pub(super) read: u64,
+    /// Skipped: dirty, mapped, in use, or mostly not cached.
+    pub(super) skipped: u64,
+    /// How much the owner's file pages have grown meanwhile, by the kernel's counters.
+    pub(super) owner_gained: u64,
+    /// How much the file pages of the cgroup charged before have shrunk.
+    pub(super) charged_lost: u64,
+    /// Where the next job begins; 0 at the end of the file.
+    pub(super) next: u64,
+    /// Why it ended early, if so.
+    pub(super) stopped: Option<String>,
 }
 
-impl Done {
-    /// Whether the kernel's counters say that the owner is charged now for at least half of what was read.
-    #[must_use]
-    pub const fn worked(&self) -> bool {
-        self.read > 0 && self.came >= self.read / 2
+impl JobResult {
+    /// Whether by the kernel's counters the owner is charged for at least half of what was read.
+    pub(super) const fn is_success(&self) -> bool {
+        self.read > 0 && self.owner_gained >= self.read / 2
     }
 }
 
-/// Does a job.
-///
-/// # Errors
-/// Why nothing was done.
-pub fn carry_out(job: &Job) -> Result<Done, String> {
-    let file = job.file.open().map_err(|e| e.to_string())?;
-    let size = file.metadata().map_err(|e| e.to_string())?.len();
-    let stat = cachestat(&file, 0, 0).map_err(|errno| match errno {
-        Errno::NOSYS => NO_CACHESTAT.to_owned(),
-        errno => format!("cachestat: {errno}"),
-    })?;
-    if stat.dirty + stat.writeback > 0 {
-        return Err(format!(
-            "{} KiB of it are dirty or being written",
-            (stat.dirty + stat.writeback) * (PAGE_SIZE >> 10)
-        ));
-    }
-    let most = MOST.min(stat.cached * PAGE_SIZE);
-    let bounds = Bounds::of(&job.owner)?;
-    bounds.room(most)?;
-    let before = Held::of(job);
-    let mut done = Done {
-        name: name(&file),
-        ..Done::default()
-    };
-    let mut reader = Reader::start(&file, &job.owner, PATIENCE)?;
-    let begun = Instant::now();
-    let mut looked: u32 = 0;
-    let mut at = job.from / PIECE * PIECE;
-    while at < size && done.read + done.passed < most {
-        if let Some(why) = enough(job, &bounds, &reader, begun) {
-            done.stopped = Some(why);
-            break;
+/// Whether the kernel tells how much of a file is dirty.
+pub(super) fn has_cachestat() -> bool {
+    // A service manager's filter that does not know the call answers EPERM or ENOSYS.
+    File::open("/proc/self/exe").is_ok_and(|file| cachestat(&file, 0, 1).is_ok())
+}
+
+impl RechargeJob {
+    /// Carries out the job.
+    ///
+    /// # Errors
+    /// Why nothing was done.
+    pub(super) fn run(&self) -> Result<JobResult, String> {
+        let file = self.file.open().map_err(|e| e.to_string())?;
+        let size = file.metadata().map_err(|e| e.to_string())?.len();
+        let most = self.recharge_limit(&file)?;
+        let limits = OwnerLimits::open(&self.owner)?;
+        limits.check(most)?;
+        let before = FilePages::sample(self);
+        let mut result = JobResult {
+            name: name(&file),
+            ..JobResult::default()
+        };
+        let mut helper = RechargeHelper::start(&file, &self.owner, READ_TIMEOUT)?;
+        let begun = Instant::now();
+        let mut chunks: u32 = 0;
+        let mut at = self.from / CHUNK * CHUNK;
+        while at < size && result.read + result.skipped < most {
+            if let Some(why) = self.stop_reason(&limits, &helper, begun) {
+                result.stopped = Some(why);
+                break;
+            }
+            if let Err(why) = recharge_chunk(&file, at, &mut helper, &mut result) {
+                result.stopped = Some(why);
+                break;
+            }
+            at += CHUNK;
+            chunks += 1;
+            let due = Duration::from_millis(result.read.saturating_mul(1000) / RATE)
+                + CHUNK_TIME * chunks;
+            std::thread::sleep(due.saturating_sub(begun.elapsed()));
         }
-        if let Err(why) = piece(&file, at, &mut reader, &mut done) {
-            done.stopped = Some(why);
-            break;
-        }
-        at += PIECE;
-        // Looking costs too, where there is little to read.
-        looked += 1;
-        let due = Duration::from_millis(done.read.saturating_mul(1000) / RATE) + LOOK * looked;
-        std::thread::sleep(due.saturating_sub(begun.elapsed()));
+        drop(helper);
+        result.next = if at < size { at } else { 0 };
+        let after = FilePages::sample(self);
+        result.owner_gained = after.owner.saturating_sub(before.owner);
+        result.charged_lost = before.charged.saturating_sub(after.charged);
+        Ok(result)
     }
-    drop(reader);
-    done.next = if at < size { at } else { 0 };
-    let after = Held::of(job);
-    done.came = after.owner.saturating_sub(before.owner);
-    done.went = before.charged.saturating_sub(after.charged);
-    Ok(done)
+
+    /// How much of the file to recharge, bytes. A file with dirty pages is refused.
+    fn recharge_limit(&self, file: &File) -> Result<u64, String> {
+        let stat = cachestat(file, 0, 0).map_err(|errno| match errno {
+            Errno::NOSYS => NO_CACHESTAT.to_owned(),
+            errno => format!("cachestat: {errno}"),
+        })?;
+        if stat.dirty + stat.writeback > 0 {
+            return Err(format!(
+                "{} KiB of it are dirty or under writeback",
+                (stat.dirty + stat.writeback) * (PAGE_SIZE >> 10)
+            ));
+        }
+        Ok(MAX_JOB.min(stat.cached * PAGE_SIZE))
+    }
+
+    /// Why the job has to end now, if so.
+    fn stop_reason(
+        &self,
+        limits: &OwnerLimits,
+        helper: &RechargeHelper,
+        begun: Instant,
+    ) -> Option<String> {
+        if begun.elapsed() > JOB_TIMEOUT {
+            return Some(format!("it took {} s", JOB_TIMEOUT.as_secs()));
+        }
+        if limits.free() < self.free_headroom.saturating_add(MIN_SPARE_MEMORY) {
+            return Some("free memory is short".to_owned());
+        }
+        if helper.is_alone_in(&self.owner) {
+            return Some("the owner's processes have ended".to_owned());
+        }
+        limits.check(CHUNK).err()
+    }
 }
 
-/// One piece: dropped if all of it that is cached can be, and read.
-fn piece(file: &File, at: u64, reader: &mut Reader, done: &mut Done) -> Result<(), String> {
-    let stat = || cachestat(file, at, PIECE).map_err(|e| format!("cachestat: {e}"));
+/// Drops one chunk, if all cached pages of it can be dropped, and has it read again.
+fn recharge_chunk(
+    file: &File,
+    at: u64,
+    helper: &mut RechargeHelper,
+    result: &mut JobResult,
+) -> Result<(), String> {
+    let stat = || cachestat(file, at, CHUNK).map_err(|e| format!("cachestat: {e}"));
     let before = stat()?;
     if before.cached == 0 {
         return Ok(());
     }
-    // What is not there is not to be brought in.
-    let sparse = before.cached * PAGE_SIZE < PIECE / 2 && at + PIECE <= file_size(file);
+    // Pages that are not cached are not brought in.
+    let sparse = before.cached * PAGE_SIZE < CHUNK / 2 && at + CHUNK <= file_size(file);
     if before.dirty + before.writeback > 0 || sparse {
-        done.passed += before.cached * PAGE_SIZE;
+        result.skipped += before.cached * PAGE_SIZE;
         return Ok(());
     }
-    drop_page_cache(file, at, PIECE).map_err(|e| format!("dropping: {e}"))?;
+    drop_page_cache(file, at, CHUNK).map_err(|e| format!("dropping its pages: {e}"))?;
     let left = stat()?.cached.min(before.cached);
     let dropped = (before.cached - left) * PAGE_SIZE;
-    done.dropped += dropped;
-    done.passed += left * PAGE_SIZE;
+    result.dropped += dropped;
+    result.skipped += left * PAGE_SIZE;
     if dropped > 0 {
-        reader.read(at, PIECE).map_err(|e| {
+        helper.read(at, CHUNK).map_err(|e| {
             format!(
-                "the owner's process could not read {} KiB: {e}",
-                PIECE >> 10
+                "the helper in the owner's cgroup could not read {} KiB: {e}",
+                CHUNK >> 10
             )
         })?;
-        done.read += dropped;
+        result.read += dropped;
     }
     Ok(())
 }
@@ -168,90 +198,15 @@ fn file_size(file: &File) -> u64 {
     file.metadata().map_or(0, |m| m.len())
 }
 
-/// Whether a job has to end here.
-fn enough(job: &Job, bounds: &Bounds, reader: &Reader, begun: Instant) -> Option<String> {
-    if begun.elapsed() > LONGEST {
-        return Some(format!("it took {} s", LONGEST.as_secs()));
-    }
-    let free = bounds.proc.meminfo().map_or(0, |m| m.mem_free);
-    if free < job.reserve.saturating_add(MIN_SPARE_MEMORY) {
-        return Some("memory ran short".to_owned());
-    }
-    if reader.alone_in(&job.owner) {
-        return Some("the owner's processes have ended".to_owned());
-    }
-    bounds.room(PIECE).err()
-}
-
-/// What bounds an owner, opened once for all looks of a job.
-struct Bounds {
-    /// The owner and what is above it.
-    cgroups: Vec<Cgroup>,
-    proc: ProcFs,
-}
-
-impl Bounds {
-    fn of(owner: &Cgroup) -> Result<Self, String> {
-        let fs = CgroupFs::discover().map_err(|e| e.to_string())?;
-        let above = owner.path().ancestors().skip(1);
-        Ok(Self {
-            cgroups: std::iter::once(owner.clone())
-                .chain(above.filter_map(|path| Cgroup::open_at(&fs, path).ok()))
-                .collect(),
-            proc: ProcFs::open(Path::new("/proc")).map_err(|e| e.to_string())?,
-        })
-    }
-
-    /// Whether the owner can take so many bytes more: no limit above it in the way, and no pressure.
-    fn room(&self, bytes: u64) -> Result<(), String> {
-        // Without PSI the kernel does not say.
-        if let Some(owner) = self.cgroups.first()
-            && let Ok(psi) = owner.pressure(PsiResource::Memory)
-            && psi.some.avg10 >= PRESSED
-        {
-            return Err(format!(
-                "its tasks wait for memory {:.0} % of the time",
-                psi.some.avg10
-            ));
-        }
-        for cgroup in &self.cgroups {
-            let Ok(current) = cgroup.memory_current() else {
-                continue;
-            };
-            for (file, limit) in [
-                ("memory.high", cgroup.memory_high()),
-                ("memory.max", cgroup.memory_max()),
-            ] {
-                if let Ok(Limit::Bytes(limit)) = limit
-                    && current
-                        .saturating_add(bytes)
-                        .saturating_add(MIN_SPARE_MEMORY)
-                        > limit
-                {
-                    return Err(format!(
-                        "{file} of {} leaves it no room for {} KiB more",
-                        escape::encode(cgroup.path().as_os_str()),
-                        bytes >> 10
-                    ));
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-/// File pages by the kernel's counters.
-struct Held {
+/// File pages on the LRU lists, by the kernel's counters, bytes.
+struct FilePages {
     owner: u64,
     charged: u64,
 }
 
-impl Held {
-    fn of(job: &Job) -> Self {
-        let file = |cgroup: &Cgroup| {
-            let stat = cgroup.memory_stat();
-            stat.map_or(0, |s| s.file_lru())
-        };
+impl FilePages {
+    fn sample(job: &RechargeJob) -> Self {
+        let file = |cgroup: &Cgroup| cgroup.memory_stat().map_or(0, |stat| stat.file_lru());
         Self {
             owner: file(&job.owner),
             charged: job.charged.as_ref().map_or(0, file),
@@ -259,7 +214,7 @@ impl Held {
     }
 }
 
-/// What an open file is called, if the kernel knows.
+/// The path of an open file, if the kernel knows it.
 fn name(file: &File) -> String {
     use std::os::fd::AsRawFd;
     std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))

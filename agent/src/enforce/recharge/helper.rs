@@ -1,10 +1,9 @@
-//! The process that reads on an owner's behalf: the kernel charges a page to the cgroup of the process that brings it
-//! in, so somebody has to read from within.
+//! The helper process that reads on the owner's behalf: the kernel charges a page to the cgroup of the process that reads it
+//! in, so a process in that cgroup has to read.
 //!
-//! It is this program once more, knows no path and opens nothing: the file comes to it opened (as its standard output,
-//! which is read), and what to read comes over a socket (its standard input). It lives for one file, ends with its
-//! socket, and the kernel kills it with the thread that has started it. Should the tenant run out of memory, it is the
-//! first to be killed.
+//! It is this program again. It knows no path and opens nothing: the file is its standard output, opened by the agent, and
+//! the requests come over a socket, its standard input. It lives for one file and ends with its socket; the kernel also kills
+//! it with the thread that has started it. If the tenant runs out of memory, the OOM killer kills the helper first.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -18,61 +17,59 @@ use std::time::Duration;
 use justitia_kernel::cgroup::Cgroup;
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
-/// Read at once.
-const PIECE: usize = 256 << 10;
+/// Bytes read at once.
+const BUFFER: usize = 256 << 10;
 
-/// The agent's end. Dropped, the process is gone.
+/// A running helper. Dropping it ends the process.
 #[derive(Debug)]
-pub struct Reader {
+pub(super) struct RechargeHelper {
     child: Child,
     socket: UnixStream,
 }
 
-impl Reader {
-    /// Starts a process that can read `file`, and moves it into `cgroup`. A read must be over within `patience`.
+impl RechargeHelper {
+    /// Starts a process that can read `file`, and moves it into `cgroup`. A read must end within `timeout`.
     ///
     /// # Errors
     /// What could not be done.
-    pub fn start(file: &File, cgroup: &Cgroup, patience: Duration) -> Result<Self, String> {
+    pub(super) fn start(file: &File, cgroup: &Cgroup, timeout: Duration) -> Result<Self, String> {
         let failed = |what: &str, error: &dyn std::fmt::Display| format!("{what}: {error}");
-        let (socket, theirs) = UnixStream::pair().map_err(|e| failed("a socket", &e))?;
+        let (socket, other) = UnixStream::pair().map_err(|e| failed("creating a socket", &e))?;
         socket
-            .set_read_timeout(Some(patience))
-            .map_err(|e| failed("a socket", &e))?;
-        let file = file.try_clone().map_err(|e| failed("the file", &e))?;
+            .set_read_timeout(Some(timeout))
+            .map_err(|e| failed("creating a socket", &e))?;
+        let file = file
+            .try_clone()
+            .map_err(|e| failed("duplicating the file", &e))?;
         let child = Command::new("/proc/self/exe")
-            .arg("read-for")
+            .arg("recharge-helper")
             .arg(std::process::id().to_string())
             .current_dir("/")
             .env_clear()
-            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stdin(Stdio::from(OwnedFd::from(other)))
             .stdout(Stdio::from(file))
             .stderr(Stdio::null())
             .process_group(0)
             .spawn()
-            .map_err(|e| failed("a process to read", &e))?;
-        let reader = Self { child, socket };
-        // Until it is told to, it reads nothing.
-        cgroup.attach_process(reader.child.id()).map_err(|e| {
-            failed(
-                "a process of ours could not be moved into the owner's cgroup",
-                &e,
-            )
-        })?;
-        Ok(reader)
+            .map_err(|e| failed("starting the helper", &e))?;
+        let helper = Self { child, socket };
+        // Without a request it reads nothing.
+        cgroup
+            .attach_process(helper.child.id())
+            .map_err(|e| failed("moving the helper into the owner's cgroup", &e))?;
+        Ok(helper)
     }
 
-    /// Whether nobody else is left in the cgroup, which then would be held by this process alone.
-    #[must_use]
-    pub fn alone_in(&self, cgroup: &Cgroup) -> bool {
+    /// Whether the helper is the only process in the cgroup, and would keep it from being removed.
+    pub(super) fn is_alone_in(&self, cgroup: &Cgroup) -> bool {
         !cgroup.has_other_processes(self.child.id()).unwrap_or(false)
     }
 
-    /// Has `length` bytes from `offset` read; says how many there were.
+    /// Has `length` bytes read from `offset`; returns how many there were.
     ///
     /// # Errors
     /// If it took too long, or the process has ended.
-    pub fn read(&mut self, offset: u64, length: u64) -> std::io::Result<u64> {
+    pub(super) fn read(&mut self, offset: u64, length: u64) -> std::io::Result<u64> {
         let mut request = [0; 16];
         request[..8].copy_from_slice(&offset.to_ne_bytes());
         request[8..].copy_from_slice(&length.to_ne_bytes());
@@ -83,28 +80,28 @@ impl Reader {
     }
 }
 
-impl Drop for Reader {
+impl Drop for RechargeHelper {
     fn drop(&mut self) {
-        // Fails only where it has ended already. A read that waits for the disk ends first.
+        // This fails only if it has ended already. A read that waits for the disk ends first.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The process's end: `justitia read-for PID`, on the agent's behalf alone.
+/// The helper's main function: `justitia recharge-helper PID`.
 ///
 /// # Errors
 /// If it was not started by the process `parent`, or its file or socket fails.
-pub fn read_for(parent: u32) -> std::io::Result<()> {
+pub fn run_helper(parent: u32) -> std::io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
-    // It may have gone before.
+    // The parent may have ended before.
     let ours = getppid().map(|pid| pid.as_raw_nonzero().get());
     if ours != i32::try_from(parent).ok() {
         return Err(std::io::Error::other(format!(
             "expected to be started by process {parent}, found {ours:?}"
         )));
     }
-    // Where there is no such file, nobody is killed for memory either.
+    // A kernel without this file has no OOM killer.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     let mut socket = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
     let file = File::from(std::io::stdout().as_fd().try_clone_to_owned()?);
@@ -112,7 +109,7 @@ pub fn read_for(parent: u32) -> std::io::Result<()> {
 }
 
 fn serve(socket: &mut UnixStream, file: &File) -> std::io::Result<()> {
-    let mut piece = vec![0; PIECE];
+    let mut piece = vec![0; BUFFER];
     let mut request = [0; 16];
     loop {
         match socket.read_exact(&mut request) {
@@ -127,7 +124,7 @@ fn serve(socket: &mut UnixStream, file: &File) -> std::io::Result<()> {
         });
         let mut done = 0;
         while done < length {
-            let most = usize::try_from(length - done).map_or(PIECE, |left| left.min(PIECE));
+            let most = usize::try_from(length - done).map_or(BUFFER, |left| left.min(BUFFER));
             match file.read_at(&mut piece[..most], offset + done)? {
                 0 => break,
                 read => done += u64::try_from(read).unwrap_or(0),
@@ -142,11 +139,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_reads_what_it_is_asked_for_and_ends_with_its_socket() {
+    fn the_helper_reads_what_is_requested_and_ends_with_its_socket() {
         let file = tempfile::tempfile().unwrap();
-        file.write_all_at(&vec![7; 3 * PIECE], 0).unwrap();
-        let (mut ours, mut theirs) = UnixStream::pair().unwrap();
-        let reading = std::thread::spawn(move || serve(&mut theirs, &file));
+        file.write_all_at(&vec![7; 3 * BUFFER], 0).unwrap();
+        let (mut ours, mut other) = UnixStream::pair().unwrap();
+        let reading = std::thread::spawn(move || serve(&mut other, &file));
         let mut ask = |offset: usize, length: usize| {
             for word in [offset, length] {
                 ours.write_all(&u64::try_from(word).unwrap().to_ne_bytes())
@@ -156,16 +153,16 @@ mod tests {
             ours.read_exact(&mut answer).unwrap();
             usize::try_from(u64::from_ne_bytes(answer)).unwrap()
         };
-        assert_eq!(ask(0, 2 * PIECE + 5), 2 * PIECE + 5);
-        assert_eq!(ask(2 * PIECE, 2 * PIECE), PIECE, "up to the end");
-        assert_eq!(ask(9 * PIECE, 1), 0);
+        assert_eq!(ask(0, 2 * BUFFER + 5), 2 * BUFFER + 5);
+        assert_eq!(ask(2 * BUFFER, 2 * BUFFER), BUFFER, "up to the end");
+        assert_eq!(ask(9 * BUFFER, 1), 0);
         drop(ours);
         reading.join().unwrap().unwrap();
     }
 
     #[test]
-    fn it_serves_nobody_but_who_started_it() {
-        let error = read_for(1_999_999_999).unwrap_err();
+    fn the_helper_serves_only_the_process_that_started_it() {
+        let error = run_helper(1_999_999_999).unwrap_err();
         set_parent_process_death_signal(None).unwrap();
         assert!(
             error.to_string().contains("expected to be started by"),

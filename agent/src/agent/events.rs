@@ -1,0 +1,69 @@
+//! What the agent does when cgroups come and go, and when knobs are written; and its decision log.
+
+use std::time::Instant;
+
+use justitia_api::Rule;
+
+use super::tick::Agent;
+use crate::enforce::event::TenantEvent;
+use crate::enforce::protection::ceded;
+use crate::monitor::Changes;
+use crate::plan::Key;
+
+impl Agent {
+    /// Tells all parts that keep state of cgroups which cgroups were added and removed, and which knobs were written.
+    pub(super) fn apply_changes(&mut self, changes: &Changes, now: Instant) {
+        if changes.weights_changed {
+            self.credits.stir(now);
+        }
+        for id in &changes.removed {
+            let key = Key::Cgroup(*id);
+            self.monitor.app_io.remove(*id);
+            self.protection.on_cgroup_removed(*id);
+            self.credits.gone(*id);
+            self.decisions.forget(key);
+            self.backoffs.remove(&key);
+            self.reclaimed.remove(&key);
+        }
+        for id in &changes.added {
+            self.protection.on_cgroup_added(&self.monitor.cgroups, *id);
+        }
+        for (id, knob) in &changes.knobs_written {
+            let external = self.protection.external(*id, *knob);
+            let low = self
+                .protection
+                .on_knob_written(&self.monitor.cgroups, *id, *knob);
+            if let (Some(low), Some(node)) = (low, self.monitor.cgroups.get_mut(*id)) {
+                node.set_operator_low(low);
+            }
+            if external.is_none()
+                && let Some(found) = self.protection.external(*id, *knob)
+            {
+                let applied = None;
+                let rule = Rule::ForeignWrite { found, applied };
+                self.record(ceded(*id, *knob, rule), now);
+            }
+        }
+    }
+
+    /// Adds events to the decision log.
+    pub(super) fn record_all(&mut self, events: Vec<TenantEvent>, now: Instant) {
+        for event in events {
+            self.record(event, now);
+        }
+    }
+
+    /// Adds an event to the decision log.
+    pub(super) fn record(&mut self, event: TenantEvent, now: Instant) {
+        let path = self.path(event.key);
+        self.decisions.record(&path, event, now);
+    }
+
+    /// The name of a tenant for people.
+    pub(crate) fn path(&self, key: Key) -> String {
+        match key {
+            Key::Unmanaged => "-".to_owned(),
+            Key::Cgroup(id) => self.protection.path(&self.monitor.cgroups, id),
+        }
+    }
+}

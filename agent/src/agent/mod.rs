@@ -1,0 +1,9 @@
+//! The agent: its state, and the stages of a tick of its loop.
+
+mod events;
+mod reclaim;
+#[cfg(test)]
+mod tests;
+mod tick;
+
+pub use self::tick::Agent;

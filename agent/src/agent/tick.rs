@@ -1,0 +1,237 @@
+//! One tick of the loop: sample, plan, reclaim, protect, device credits, recharge.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use justitia_api::{Action, Reason};
+use justitia_kernel::cgroup::{CgroupFs, CgroupId};
+use justitia_kernel::proc::ProcFs;
+
+use crate::config::Config;
+use crate::enforce::credits::Credits;
+use crate::enforce::event::TenantEvent;
+use crate::enforce::knob_store::log_restored;
+use crate::enforce::protection::ProtectionController;
+use crate::enforce::recharge::RechargeController;
+use crate::enforce::reclaim::{ReclaimBackoff, Reclaimer};
+use crate::monitor::{AppIoMonitor, Changes, Monitor, ReclaimFeatures, thread_cpu};
+use crate::plan::{Entitlements, Key, Snapshot};
+use crate::report::decision_log::DecisionLog;
+
+/// A plan is made at least this often, to keep the protection and the status current.
+const PLAN_PERIOD: Duration = Duration::from_secs(1);
+/// While free memory is short, a plan is made at least this often, even if the CPU budget is used up.
+const PLAN_PERIOD_WHEN_SHORT: Duration = Duration::from_millis(250);
+
+/// The agent.
+#[derive(Debug)]
+pub struct Agent {
+    pub(crate) config: Config,
+    pub(crate) monitor: Monitor,
+    pub(crate) protection: ProtectionController,
+    pub(crate) credits: Credits,
+    pub(crate) recharge: RechargeController,
+    pub(super) reclaimer: Option<Reclaimer>,
+    pub(super) features: ReclaimFeatures,
+    /// Bytes requested from the reclaimer, without a result yet.
+    pub(super) reclaim_in_flight: HashMap<Key, u64>,
+    pub(super) backoffs: HashMap<Key, ReclaimBackoff>,
+    /// Bytes reclaimed from each tenant.
+    pub(crate) reclaimed: HashMap<Key, u64>,
+    pub(crate) reclaim_errors: u64,
+    pub(crate) decisions: DecisionLog,
+    pub(crate) started: Instant,
+    last_plan: Option<Instant>,
+    last_protection: Option<Instant>,
+    /// Bytes reclaimed from cgroups since the memory's counters were last sampled.
+    freed_since_sample: u64,
+    pub(crate) snapshot: Snapshot,
+    pub(crate) entitlements: Entitlements,
+}
+
+impl Agent {
+    /// Samples everything once. With a reclaimer the agent acts; without one it only observes.
+    ///
+    /// # Errors
+    /// If `/proc` cannot be read.
+    pub fn new(
+        config: Config,
+        fs: &CgroupFs,
+        features: ReclaimFeatures,
+        protection: ProtectionController,
+        reclaimer: Option<Reclaimer>,
+        app_io: AppIoMonitor,
+    ) -> justitia_kernel::Result<Self> {
+        let now = Instant::now();
+        let observe = reclaimer.is_none();
+        let proc = ProcFs::open(std::path::Path::new("/proc"))?;
+        let monitor = Monitor::new(fs, proc, features, &config, app_io, now)?;
+        let credits = Credits::open(&config, fs.root());
+        let recharge = RechargeController::open(&config, fs.root().id(), !observe);
+        let mut agent = Self {
+            credits,
+            recharge,
+            config,
+            monitor,
+            protection,
+            reclaimer,
+            features,
+            reclaim_in_flight: HashMap::new(),
+            backoffs: HashMap::new(),
+            reclaimed: HashMap::new(),
+            reclaim_errors: 0,
+            decisions: DecisionLog::new(now, observe),
+            started: now,
+            last_plan: None,
+            last_protection: None,
+            freed_since_sample: 0,
+            snapshot: Snapshot::default(),
+            entitlements: Entitlements::default(),
+        };
+        for id in agent.monitor.cgroups.breadth_first() {
+            agent.protection.on_cgroup_added(&agent.monitor.cgroups, id);
+        }
+        Ok(agent)
+    }
+
+    /// One tick of the loop. Returns the longest time until the next.
+    ///
+    /// # Errors
+    /// If `/proc` cannot be read any more.
+    pub fn tick(&mut self, now: Instant) -> justitia_kernel::Result<Duration> {
+        self.freed_since_sample += self.take_reclaim_results(now);
+        let mut changes = self.monitor.poll(&self.config, now);
+        self.monitor.sample_reuse(self.entitlements.capacity, now);
+        if self.is_plan_due(now) {
+            self.sample(now, &mut changes)?;
+            self.plan(now);
+            self.reclaim_excess(now, &mut changes);
+            self.protect(now);
+            self.last_plan = Some(now);
+        }
+        self.apply_changes(&changes, now);
+        self.update_device_credits(now);
+        self.reclaim_excess_of_writers(now);
+        self.recharge_shared_files(now);
+        Ok(self.next_wait(now))
+    }
+
+    /// Whether it is time for a plan: each [`PLAN_PERIOD`], and earlier while free memory is short.
+    fn is_plan_due(&mut self, now: Instant) -> bool {
+        let elapsed = self.last_plan.map(|at| now - at);
+        if elapsed.is_none_or(|elapsed| elapsed >= PLAN_PERIOD) {
+            return true;
+        }
+        let overdue = elapsed.is_some_and(|elapsed| elapsed >= PLAN_PERIOD_WHEN_SHORT);
+        self.is_memory_short() && (overdue || self.monitor.budget.allows())
+    }
+
+    /// Samples the memory and the tenants.
+    fn sample(&mut self, now: Instant, changes: &mut Changes) -> justitia_kernel::Result<()> {
+        let freed = std::mem::take(&mut self.freed_since_sample);
+        self.monitor.sample(now, freed, changes)
+    }
+
+    /// Computes what each tenant is entitled to.
+    pub(super) fn plan(&mut self, now: Instant) {
+        let reclaim_in_flight = self.reclaim_in_flight.values().sum();
+        let backoffs = &self.backoffs;
+        let exempt = |key: Key| backoffs.get(&key)?.exempt(now);
+        self.snapshot = self
+            .monitor
+            .snapshot(&self.config, now, reclaim_in_flight, exempt);
+        self.entitlements = Entitlements::of(&self.snapshot, &self.config.policy());
+    }
+
+    /// Writes `memory.low` as planned, and retries failed restores, at most each [`PLAN_PERIOD`].
+    fn protect(&mut self, now: Instant) {
+        if self
+            .last_protection
+            .is_some_and(|at| now - at < PLAN_PERIOD)
+        {
+            return;
+        }
+        let events =
+            self.protection
+                .protect(&self.monitor.cgroups, &self.snapshot, &self.entitlements);
+        self.record_all(events, now);
+        let restored = self.protection.retry_restores();
+        log_restored("it could not be restored before", &restored);
+        self.last_protection = Some(now);
+    }
+
+    /// Sets the limits of contended disks.
+    fn update_device_credits(&mut self, now: Instant) {
+        let store = self.protection.store_mut();
+        self.credits.turn(&self.config, &self.monitor, store, now);
+        let changed = self.credits.moved();
+        if !changed.is_empty() {
+            // Our own writes cause events too. Handled now, they do not cause another tick.
+            let changes = self.monitor.process_events(&self.config, now);
+            self.apply_changes(&changes, now);
+        }
+        for change in changed {
+            let key = match change.id {
+                id if id == self.monitor.cgroups.root() => Key::Unmanaged,
+                id => Key::Cgroup(id),
+            };
+            let knob = change.knob.to_string();
+            let action = match change.to {
+                Some(to) => Action::Set {
+                    knob,
+                    from: None,
+                    to,
+                },
+                None => Action::Restore { knob },
+            };
+            self.record(TenantEvent::new(key, action, Reason::Text(change.why)), now);
+        }
+    }
+
+    /// Moves the charge of shared files to the tenants that should have it.
+    fn recharge_shared_files(&mut self, now: Instant) {
+        let (snapshot, entitlements) = (&self.snapshot, &self.entitlements);
+        let events = self
+            .recharge
+            .tick(&mut self.monitor, snapshot, entitlements, now);
+        self.record_all(events, now);
+    }
+
+    /// The time until the next tick: it has to come before the free memory above the headroom can be used up.
+    fn next_wait(&mut self, now: Instant) -> Duration {
+        let memory = self.monitor.memory.memory();
+        let headroom = self.config.policy().free_headroom(&memory);
+        // Nothing fills memory faster than a quarter of it a second for long.
+        let speed = memory.consumption_rate.max(memory.total / 4).max(1);
+        let millis = memory.free.saturating_sub(headroom).saturating_mul(500) / speed;
+        let shortest = match (memory.consumption_rate > 0, self.monitor.budget.allows()) {
+            (true, true) => 50,
+            (true, false) => 100,
+            (false, _) => 200,
+        };
+        let wait = Duration::from_millis(millis.clamp(shortest, 1000));
+        self.credits.wait(now).map_or(wait, |soon| soon.min(wait))
+    }
+
+    /// Whether free memory is short, or will be in a moment.
+    fn is_memory_short(&self) -> bool {
+        let memory = self.monitor.memory.memory();
+        memory.free < self.config.policy().free_headroom(&memory)
+    }
+
+    /// Does work that a client has asked for; it does not count against the monitor's CPU budget.
+    pub(crate) fn answer(&mut self, work: impl FnOnce(&mut Self)) {
+        let before = thread_cpu();
+        work(self);
+        let cost = thread_cpu().saturating_sub(before);
+        self.monitor.budget.refund(cost);
+    }
+
+    /// The tenants' ids in the order of the snapshot.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = Option<CgroupId>> {
+        self.snapshot.tenants.values().map(|t| match t.key {
+            Key::Cgroup(id) => Some(id),
+            Key::Unmanaged => None,
+        })
+    }
+}

@@ -1,0 +1,13 @@
+//! Reclaims file pages from tenants, in threads of its own.
+
+mod backoff;
+mod own_pages;
+mod pressure;
+mod reclaimer;
+mod request;
+mod root_list;
+
+pub use self::backoff::ReclaimBackoff;
+pub use self::pressure::{OwnLimits, Pressure};
+pub use self::reclaimer::Reclaimer;
+pub use self::request::{ReclaimRequest, ReclaimResult, ReclaimTarget};

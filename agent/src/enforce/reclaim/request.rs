@@ -1,0 +1,98 @@
+//! What is asked of the reclaim threads, and what they report.
+
+use std::time::{Duration, Instant};
+
+use justitia_kernel::cgroup::Cgroup;
+use justitia_kernel::memory::MemoryStat;
+
+use super::pressure::{OwnLimits, Pressure};
+use crate::model::Key;
+use justitia_api::ReclaimExemption;
+
+/// One write of `memory.reclaim` asks for at most this, bytes: a longer one delays the cgroup's removal.
+pub(super) const BATCH: u64 = 8 << 20;
+
+/// How file pages are reclaimed from one tenant.
+#[derive(Clone, Debug)]
+pub enum ReclaimTarget {
+    /// `memory.reclaim` of its cgroup, with this `swappiness=` (`None` if the kernel has no such argument).
+    Cgroup(Cgroup, Option<u8>),
+    /// `memory.reclaim` of a cgroup with this `swappiness=`, for the pages of its own: the kernel skips `children` that are
+    /// within their `memory.low`. At the root it does so with the classic LRU only.
+    OwnPages {
+        /// The cgroup; the root for memory outside of all tenants.
+        cgroup: Cgroup,
+        /// Its children that are tenants.
+        children: Vec<Cgroup>,
+        /// `swappiness=`.
+        swappiness: Option<u8>,
+    },
+    /// The root cgroup's own list, by the debugfs interface of the multi-gen LRU.
+    RootList,
+}
+
+/// A request to reclaim from one tenant.
+#[derive(Clone, Debug)]
+pub struct ReclaimRequest {
+    /// The tenant.
+    pub key: Key,
+    /// How to reclaim.
+    pub target: ReclaimTarget,
+    /// How much, bytes.
+    pub bytes: u64,
+    /// Says whether the tenant thrashes: then nothing is reclaimed. `None` if that is not known.
+    pub pressure: Option<Pressure>,
+}
+
+impl ReclaimRequest {
+    /// Whether the tenant thrashes now, in which case nothing may be reclaimed from it. Notes that in `result`.
+    pub(super) fn is_thrashing(&self, result: &mut ReclaimResult) -> bool {
+        let Some(mut pressure) = self.pressure.clone() else {
+            return false;
+        };
+        let full = pressure.thrashing(Instant::now());
+        result.own_limits = pressure.own_limits;
+        result.exempt = full.map(|full_avg10| ReclaimExemption::Thrashing { full_avg10 });
+        full.is_some()
+    }
+}
+
+/// The result of a request.
+#[derive(Clone, Debug)]
+pub struct ReclaimResult {
+    /// The tenant.
+    pub key: Key,
+    /// How much was requested, bytes.
+    pub requested: u64,
+    /// How much was reclaimed, by the tenant's own counters, bytes.
+    pub freed: u64,
+    /// How much was reclaimed from its children, which was not intended, bytes.
+    pub freed_from_children: u64,
+    /// The tenant's counters afterwards, if it is a cgroup that still exists.
+    pub after: Option<MemoryStat>,
+    /// Why nothing was reclaimed, if so.
+    pub exempt: Option<ReclaimExemption>,
+    /// What is known of the tenant's own limits.
+    pub own_limits: OwnLimits,
+    /// The kernel's error, if it refused.
+    pub error: Option<String>,
+    /// How long it took.
+    pub took: Duration,
+}
+
+impl ReclaimResult {
+    /// The result of a request before anything was reclaimed.
+    pub(super) fn new(key: Key, requested: u64) -> Self {
+        Self {
+            key,
+            requested,
+            freed: 0,
+            freed_from_children: 0,
+            after: None,
+            exempt: None,
+            own_limits: OwnLimits::default(),
+            error: None,
+            took: Duration::ZERO,
+        }
+    }
+}
