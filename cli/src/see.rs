@@ -15,7 +15,7 @@ use justitia_api::{Status, TenantStatus};
 use justitia_kernel::cgroup::{Cgroup, CgroupFs, Ownership};
 use justitia_kernel::knob::{Knob, read_raw};
 use justitia_view::explain::{
-    Standing, Unmanaged, explain as explanation, find, nearest, unmanaged,
+    CurrentValues, Unmanaged, explain as explanation, find, nearest, unmanaged,
 };
 use justitia_view::record::{Recorder, Recording};
 use justitia_view::top::{self, source::Source};
@@ -70,12 +70,12 @@ pub struct Record {
 }
 
 /// Whom to ask: the running agent, or one in this process.
-enum Asked {
+enum StatusSource {
     Agent(PathBuf),
-    Alone(Box<Alone>),
+    InProcess(Box<Alone>),
 }
 
-impl Asked {
+impl StatusSource {
     fn new(config: Config) -> anyhow::Result<Self> {
         if UnixStream::connect(&config.socket).is_ok() {
             return Ok(Self::Agent(config.socket));
@@ -88,7 +88,7 @@ impl Asked {
                 socket.display()
             )
         })?;
-        Ok(Self::Alone(Box::new(alone)))
+        Ok(Self::InProcess(Box::new(alone)))
     }
 
     fn look(&mut self) -> anyhow::Result<Status> {
@@ -96,7 +96,7 @@ impl Asked {
             Self::Agent(socket) => {
                 ask(socket).with_context(|| format!("asking the agent at {}", socket.display()))
             }
-            Self::Alone(alone) => Ok(alone.look()?),
+            Self::InProcess(alone) => Ok(alone.look()?),
         }
     }
 }
@@ -107,11 +107,13 @@ pub fn top(args: &Top) -> anyhow::Result<ExitCode> {
     let period = Duration::from_secs(args.every);
     let source = match &args.replay {
         Some(file) => Source::recording(file)?,
-        None => match Asked::new(args.config.load()?)? {
-            Asked::Agent(socket) => Source::agent(&socket, period),
-            Asked::Alone(mut alone) => Source::own("no agent runs: observing", period, move || {
-                alone.look().map_err(|e| e.to_string())
-            }),
+        None => match StatusSource::new(args.config.load()?)? {
+            StatusSource::Agent(socket) => Source::agent(&socket, period),
+            StatusSource::InProcess(mut alone) => {
+                Source::own("no agent runs: observing", period, move || {
+                    alone.look().map_err(|e| e.to_string())
+                })
+            }
         },
     };
     top::run(source, colour).context("this needs a terminal")?;
@@ -119,16 +121,16 @@ pub fn top(args: &Top) -> anyhow::Result<ExitCode> {
 }
 
 pub fn record(args: &Record) -> anyhow::Result<ExitCode> {
-    let mut asked = Asked::new(args.config.load()?)?;
+    let mut source = StatusSource::new(args.config.load()?)?;
     let mut recorder = Recorder::create(&args.file)?;
-    out::note(match &asked {
-        Asked::Agent(socket) => {
+    out::note(match &source {
+        StatusSource::Agent(socket) => {
             format!(
                 "justitia: recording what the agent at {} tells",
                 socket.display()
             )
         }
-        Asked::Alone(_) => {
+        StatusSource::InProcess(_) => {
             "justitia: no agent runs: recording what one would see; nothing is changed".to_owned()
         }
     });
@@ -142,7 +144,7 @@ pub fn record(args: &Record) -> anyhow::Result<ExitCode> {
     let (mut count, mut unanswered) = (0u32, 0u32);
     let stopped = || stop.load(std::sync::atomic::Ordering::Relaxed);
     while !stopped() && end.is_none_or(|end| begun.elapsed() < end) {
-        match asked.look() {
+        match source.look() {
             Ok(status) => recorder.record(&status)?,
             // An agent that is restarted is no reason to end a recording.
             Err(error) => {
@@ -172,17 +174,17 @@ pub fn record(args: &Record) -> anyhow::Result<ExitCode> {
 }
 
 pub fn explain(args: &Explain) -> anyhow::Result<ExitCode> {
-    let (status, config, standing) = match &args.replay {
-        Some(file) => (recorded(file, args.at)?, None, Standing::default()),
+    let (status, config, current) = match &args.replay {
+        Some(file) => (recorded(file, args.at)?, None, CurrentValues::default()),
         None => {
             let config = args.config.load()?;
-            let (status, standing) = live(config.clone(), &args.tenant)?;
-            (status, Some(config), standing)
+            let (status, current) = live(config.clone(), &args.tenant)?;
+            (status, Some(config), current)
         }
     };
     match find(&status, &args.tenant) {
         Ok(index) => {
-            let text = explanation(&status, index, &standing);
+            let text = explanation(&status, index, &current);
             out::print(plain_lines(&text));
             Ok(ExitCode::SUCCESS)
         }
@@ -213,30 +215,30 @@ pub fn explain(args: &Explain) -> anyhow::Result<ExitCode> {
 
 /// One status, and what stands in the tenant's knobs beside it. An agent of our own has to look for a while before it
 /// knows anything of applications.
-fn live(config: Config, name: &str) -> anyhow::Result<(Status, Standing)> {
-    let mut asked = Asked::new(config)?;
-    if matches!(asked, Asked::Alone(_)) {
+fn live(config: Config, name: &str) -> anyhow::Result<(Status, CurrentValues)> {
+    let mut source = StatusSource::new(config)?;
+    if matches!(source, StatusSource::InProcess(_)) {
         out::note("justitia: no agent runs; observing for 3 s to say what one would do");
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_secs(3) {
-            asked.look()?;
+            source.look()?;
             std::thread::sleep(Duration::from_millis(200));
         }
     }
-    let before = asked.look()?;
+    let before = source.look()?;
     let tenant = |status: &Status| Some(status.tenants.get(find(status, name).ok()?)?.clone());
     let Some(was) = tenant(&before) else {
-        return Ok((before, Standing::default()));
+        return Ok((before, CurrentValues::default()));
     };
-    let mut standing = standing(&was).unwrap_or_default();
-    let after = asked.look()?;
+    let mut current = current_values(&was).unwrap_or_default();
+    let after = source.look()?;
     // What the agent has taken or given back meanwhile would be told as somebody else's.
     let is = tenant(&after).unwrap_or_default();
     let held = |tenant: &TenantStatus, knob: &str| tenant.knobs.iter().any(|k| k.knob == knob);
-    standing
+    current
         .knobs
         .retain(|(knob, _)| held(&was, knob) == held(&is, knob));
-    Ok((after, standing))
+    Ok((after, current))
 }
 
 fn recorded(file: &Path, at: Option<u32>) -> anyhow::Result<Status> {
@@ -261,7 +263,7 @@ fn cgroup(path: &str) -> Option<Cgroup> {
 }
 
 /// What stands in a cgroup's knobs now; of what is outside any, in those of the machine that the agent knows.
-fn standing(tenant: &TenantStatus) -> Option<Standing> {
+fn current_values(tenant: &TenantStatus) -> Option<CurrentValues> {
     if tenant.path == "-" {
         let root = CgroupFs::discover().ok()?;
         let told = tenant.knobs.iter().map(|k| k.knob.clone());
@@ -270,9 +272,9 @@ fn standing(tenant: &TenantStatus) -> Option<Standing> {
             .filter(|knob| *knob == machine.to_string())
             .filter_map(|knob| Some((knob, read_raw(root.root(), machine).ok()?)))
             .collect();
-        return Some(Standing {
+        return Some(CurrentValues {
             knobs,
-            ..Standing::default()
+            ..CurrentValues::default()
         });
     }
     let cgroup = cgroup(&tenant.path)?;
@@ -305,7 +307,7 @@ fn standing(tenant: &TenantStatus) -> Option<Standing> {
         .into_iter()
         .filter_map(|knob| Some((knob.to_string(), read_raw(&cgroup, knob).ok()?)))
         .collect();
-    Some(Standing { knobs, disks })
+    Some(CurrentValues { knobs, disks })
 }
 
 fn facts(path: &str, config: &Config) -> Unmanaged {

@@ -5,8 +5,9 @@ use std::time::Instant;
 
 use justitia_api::Status;
 use justitia_view::record::{Recorder, Recording};
-use justitia_view::top::draw::{Look, draw};
-use justitia_view::top::made_up;
+use justitia_view::top::draw::draw;
+use justitia_view::top::fixture;
+use justitia_view::top::theme::Theme;
 use justitia_view::top::view::View;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -20,7 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut recorder = Recorder::create(&path)?;
     let begun = Instant::now();
     for second in 0..600 {
-        recorder.record(&made_up::status(TENANTS, second))?;
+        recorder.record(&fixture::status(TENANTS, second))?;
     }
     recorder.finish()?;
     let bytes = std::fs::metadata(&path)?.len();
@@ -35,18 +36,18 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut view = View::of("recording");
     let mut terminal = Terminal::new(TestBackend::new(80, 24))?;
     view.take(recording.status(300)?);
-    terminal.draw(|frame| draw(frame, &mut view, Look { colour: true }))?;
+    terminal.draw(|frame| draw(frame, &mut view, Theme { colour: true }))?;
     println!(
         "top: first frame after {:.1} ms (recording opened, block read, drawn)",
         begun.elapsed().as_secs_f64() * 1e3
     );
 
-    let text = serde_json::to_vec(&made_up::status(TENANTS, 5))?;
+    let text = serde_json::to_vec(&fixture::status(TENANTS, 5))?;
     let begun = Instant::now();
     for _ in 0..100 {
         let status: Status = serde_json::from_slice(&text)?;
         view.take(Arc::new(status));
-        terminal.draw(|frame| draw(frame, &mut view, Look { colour: true }))?;
+        terminal.draw(|frame| draw(frame, &mut view, Theme { colour: true }))?;
     }
     let each = begun.elapsed().as_secs_f64() / 100.0;
     println!(

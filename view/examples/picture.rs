@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use justitia_view::record::Recording;
-use justitia_view::top::draw::{Look, draw};
+use justitia_view::top::draw::draw;
 use justitia_view::top::svg::svg;
+use justitia_view::top::theme::Theme;
 use justitia_view::top::view::View;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -24,7 +25,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         view.take(recording.status(before)?);
     }
     let mut terminal = Terminal::new(TestBackend::new(110, 14))?;
-    terminal.draw(|frame| draw(frame, &mut view, Look { colour: true }))?;
+    terminal.draw(|frame| draw(frame, &mut view, Theme { colour: true }))?;
     print!("{}", svg(terminal.backend().buffer()));
     Ok(())
 }

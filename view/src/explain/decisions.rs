@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use justitia_api::{Action, Status, TenantStatus};
 
-use super::Standing;
+use super::current::CurrentValues;
 use super::knobs::amount;
 use crate::clock::clock;
 use justitia_api::units::seconds;
@@ -13,7 +13,7 @@ pub(super) fn decisions(
     out: &mut String,
     status: &Status,
     tenant: &TenantStatus,
-    standing: &Standing,
+    current: &CurrentValues,
 ) {
     let _ = writeln!(out, "\nLast decisions");
     let mut none = true;
@@ -30,11 +30,11 @@ pub(super) fn decisions(
             "  {since}{} ({} ago): {}",
             clock(began + decision.at),
             seconds(status.uptime - decision.at),
-            decision.what_with(&|knob| standing.name(knob), &amount)
+            decision.what_with(&|knob| current.name(knob), &amount)
         );
         let _ = writeln!(out, "    {}", decision.reason);
     }
-    for line in back_and_forth(status, tenant, standing) {
+    for line in back_and_forth(status, tenant, current) {
         let _ = writeln!(out, "  {line}");
     }
     if none {
@@ -47,7 +47,7 @@ pub(super) fn decisions(
 }
 
 /// Of which knobs the last minute shows that they were set and given back, more than once.
-fn back_and_forth(status: &Status, tenant: &TenantStatus, standing: &Standing) -> Vec<String> {
+fn back_and_forth(status: &Status, tenant: &TenantStatus, current: &CurrentValues) -> Vec<String> {
     let mut knobs: Vec<(&str, u32, u32)> = Vec::new();
     let lately = |at: f64| status.uptime - at <= MINUTE;
     for decision in &status.decisions {
@@ -78,7 +78,7 @@ fn back_and_forth(status: &Status, tenant: &TenantStatus, standing: &Standing) -
             format!(
                 "{} comes and goes: in the last minute set {} and given back {}, as far as it is \
                  remembered",
-                standing.name(knob),
+                current.name(knob),
                 times(sets),
                 times(backs)
             )

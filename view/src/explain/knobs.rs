@@ -5,17 +5,17 @@ use std::fmt::Write;
 use justitia_api::{KnobOwner, KnobStatus, TenantStatus};
 use justitia_share::PAGE_SIZE;
 
-use super::Standing;
+use super::current::CurrentValues;
 use justitia_api::units::bytes;
 
 pub(super) fn held(
     out: &mut String,
     tenant: &TenantStatus,
     knob: &KnobStatus,
-    standing: &Standing,
+    current: &CurrentValues,
 ) {
-    let name = standing.name(&knob.knob);
-    let now = standing
+    let name = current.name(&knob.knob);
+    let now = current
         .knobs
         .iter()
         .find(|(file, _)| *file == knob.knob)

@@ -82,9 +82,9 @@ fn status() -> Status {
     }
 }
 
-fn knobs(standing: &[(&str, &str)]) -> Standing {
+fn knobs(standing: &[(&str, &str)]) -> CurrentValues {
     let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
-    Standing {
+    CurrentValues {
         knobs: standing.iter().map(owned).collect(),
         disks: vec![("8:0".to_owned(), "sda".to_owned())],
     }
@@ -99,7 +99,7 @@ fn says(text: &str, facts: &[&str]) {
 #[test]
 fn who_is_limited_further_up_learns_where() {
     let mut status = status();
-    assert!(!explain(&status, 1, &Standing::default()).contains("limits it as well"));
+    assert!(!explain(&status, 1, &CurrentValues::default()).contains("limits it as well"));
     status.tenants[0].knobs = vec![KnobStatus {
         knob: "io.max 8:0".into(),
         value: "8:0 rbps=max wbps=1048576 riops=max wiops=max".into(),
@@ -107,7 +107,7 @@ fn who_is_limited_further_up_learns_where() {
         original: Some("8:0 rbps=max wbps=max riops=max wiops=max".into()),
         reason: Some(Reason::Text("the disk is contended".into())),
     }];
-    let text = explain(&status, 1, &Standing::default());
+    let text = explain(&status, 1, &CurrentValues::default());
     says(
         &text,
         &["io.max of a.slice, which it is in", "explain a.slice`"],
@@ -167,7 +167,7 @@ fn a_yielded_knob_and_an_operators_limit_are_told_as_theirs() {
     );
     assert!(!text.contains("none that the agent has set"));
     says(
-        &explain(&status(), 0, &Standing::default()),
+        &explain(&status(), 0, &CurrentValues::default()),
         &["Knobs\n  none that the agent has set\n"],
     );
     assert!(
@@ -235,7 +235,7 @@ fn applications_are_told_with_their_window_and_what_grows_without_calls() {
     let quiet = "; held up by I/O 5.0 % of the time; over the whole 10 s that is not contending (which takes \
                  I/O in 80 % of its seconds, and being held up for 10 %)";
     says(
-        &explain(&status, 1, &Standing::default()),
+        &explain(&status, 1, &CurrentValues::default()),
         &[
             quiet,
             "its limit under Knobs follows from what happens on the disk now",
@@ -245,7 +245,7 @@ fn applications_are_told_with_their_window_and_what_grows_without_calls() {
     );
     status.tenants[1].backlogged = true;
     status.tenants[1].app.as_mut().unwrap().read_rate = 1e6;
-    let text = explain(&status, 1, &Standing::default());
+    let text = explain(&status, 1, &CurrentValues::default());
     says(&text, &["5.0 % of the time, so it contended\n"]);
     for no_more in [
         "is not contending",
@@ -270,7 +270,7 @@ fn entitlements_can_be_recomputed_among_those_that_want_more() {
     cron.knobs.clear();
     status.tenants[2].growing = true;
     status.tenants.push(cron);
-    let text = |status: &Status, i| explain(status, i, &Standing::default());
+    let text = |status: &Status, i| explain(status, i, &CurrentValues::default());
     let part = "weigh 400 together; not among them, with what they get: cron 0\n";
     says(&text(&status, 1), &["now: 100/400 of 400M: ", part]);
     says(&text(&status, 2), &["now: 300/400 of 400M: ", part]);
@@ -292,7 +292,7 @@ fn entitlements_can_be_recomputed_among_those_that_want_more() {
 fn a_protection_that_is_near_enough_is_left_and_who_is_spared_learns_by_what() {
     let mut status = status();
     status.tenants[1].other = 21 * MIB;
-    let text = |status: &Status| explain(status, 1, &Standing::default());
+    let text = |status: &Status| explain(status, 1, &CurrentValues::default());
     says(
         &text(&status),
         &[
@@ -465,7 +465,7 @@ fn what_is_used_is_divided_first() {
     (status.tenants[1].working_set, status.tenants[1].entitlement) = (150 * MIB, 200 * MIB);
     (status.tenants[2].working_set, status.tenants[2].entitlement) = (50 * MIB, 200 * MIB);
     status.tenants[2].growing = true;
-    let text = explain(&status, 1, &Standing::default());
+    let text = explain(&status, 1, &CurrentValues::default());
     says(
         &text,
         &[
@@ -476,7 +476,7 @@ fn what_is_used_is_divided_first() {
     // What does not fit is divided by weight, and nothing is left.
     (status.tenants[1].working_set, status.tenants[1].entitlement) = (300 * MIB, 100 * MIB);
     (status.tenants[2].working_set, status.tenants[2].entitlement) = (400 * MIB, 300 * MIB);
-    let text = explain(&status, 1, &Standing::default());
+    let text = explain(&status, 1, &CurrentValues::default());
     says(
         &text,
         &[

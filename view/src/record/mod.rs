@@ -9,7 +9,11 @@
 //! Amounts and rates are kept to 1.1 %; times, weights and counts are exact. Decisions are kept once a block,
 //! reasons of knobs are not.
 
-mod code;
+mod block;
+mod decode;
+mod encode;
+mod fields;
+mod numbers;
 mod read;
 mod write;
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use justitia_api::Status;
 
-use super::code::Columned;
+use super::decode::ColumnarBlock;
 use super::{HEAD, LARGEST, MARK, RecordError, TITLE, WINDOW};
 
 /// Bytes that are looked at at once when the next block has to be searched for.
@@ -37,7 +37,7 @@ pub struct Recording {
     blocks: Vec<Block>,
     lost: u64,
     /// The block that was read last.
-    kept: Option<(usize, Box<Columned>)>,
+    kept: Option<(usize, Box<ColumnarBlock>)>,
 }
 
 impl Recording {
@@ -131,7 +131,7 @@ impl Recording {
     }
 
     /// What a block says, read if it is not the one read before.
-    fn columns(&mut self, index: usize, block: Block) -> Result<&Columned, RecordError> {
+    fn columns(&mut self, index: usize, block: Block) -> Result<&ColumnarBlock, RecordError> {
         let kept = match self.kept.take() {
             Some((kept, columns)) if kept == index => columns,
             _ => Box::new(self.read(block)?),
@@ -158,7 +158,7 @@ impl Recording {
         Ok(block.begins + more)
     }
 
-    fn read(&self, block: Block) -> Result<Columned, RecordError> {
+    fn read(&self, block: Block) -> Result<ColumnarBlock, RecordError> {
         let rest = body(&self.file, block.offset, block.length)
             .ok_or_else(|| self.not_understood(block.offset, "the checksum of its head"))?;
         let payload = rest.get(HEAD - 12..).unwrap_or_default();
@@ -170,7 +170,7 @@ impl Recording {
                 decoder.take(bound).read_to_end(&mut plain)
             })
             .map_err(|_| self.not_understood(block.offset, "compressed columns"))?;
-        Columned::read(&plain).map_err(|what| self.not_understood(block.offset, what))
+        ColumnarBlock::read(&plain).map_err(|what| self.not_understood(block.offset, what))
     }
 
     fn not_understood(&self, offset: u64, what: &'static str) -> RecordError {

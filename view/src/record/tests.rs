@@ -4,8 +4,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use super::*;
-use crate::record::code::Columns;
-use crate::top::made_up;
+use crate::record::encode::BlockBuilder;
+use crate::top::fixture;
 use justitia_api::{Status, TenantStatus};
 
 fn recorded(
@@ -15,7 +15,7 @@ fn recorded(
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("r");
     let mut recorder = Recorder::create(&path).unwrap();
-    let statuses: Vec<Status> = (0..seconds).map(|s| made_up::status(tenants, s)).collect();
+    let statuses: Vec<Status> = (0..seconds).map(|s| fixture::status(tenants, s)).collect();
     statuses.iter().for_each(|s| recorder.record(s).unwrap());
     recorder.finish().unwrap();
     (dir, path, statuses)
@@ -104,7 +104,7 @@ fn tenants_come_and_go() {
     let mut recorder = Recorder::create(&path).unwrap();
     let mut statuses = Vec::new();
     for second in 0..30 {
-        let mut status = made_up::status(if second % 10 < 5 { 8 } else { 5 }, second);
+        let mut status = fixture::status(if second % 10 < 5 { 8 } else { 5 }, second);
         status.tenants.iter_mut().for_each(|t| t.weight += 1);
         recorder.record(&status).unwrap();
         statuses.push(status);
@@ -207,7 +207,7 @@ fn peak(work: impl FnOnce()) -> usize {
 
 fn read(payload: &[u8]) -> usize {
     peak(|| {
-        if let Ok(columns) = code::Columned::read(payload) {
+        if let Ok(columns) = decode::ColumnarBlock::read(payload) {
             for at in 0..61 {
                 let _ = columns.status(at);
             }
@@ -287,7 +287,7 @@ fn a_recording_of_another_version_has_other_figures() {
         let mut payload = payload(&once(figures), 1, 60 * of_one);
         let flags = payload.len() - 60 * of_one;
         payload[flags] = 2;
-        code::Columned::read(&payload)
+        decode::ColumnarBlock::read(&payload)
     };
     for (figures, of_one) in [("", 23), (r#""figures":26,"#, 26), (r#""figures":31,"#, 31)] {
         let status = read(figures, of_one).unwrap().status(59).unwrap();
@@ -329,8 +329,8 @@ fn a_block_that_unpacks_without_end_is_refused() {
 #[test]
 fn random_bytes_are_no_columns_and_no_panic() {
     let mut state = 1u64;
-    let mut columns = Columns::default();
-    columns.push(&made_up::status(3, 0), 0.0);
+    let mut columns = BlockBuilder::default();
+    columns.push(&fixture::status(3, 0), 0.0);
     let good = columns.bytes();
     for _ in 0..20_000 {
         state = state

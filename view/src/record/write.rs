@@ -6,7 +6,7 @@ use std::path::Path;
 
 use justitia_api::Status;
 
-use super::code::Columns;
+use super::encode::BlockBuilder;
 use super::{MARK, RecordError, TITLE};
 
 /// How hard blocks are compressed: beyond this it takes much longer for little.
@@ -17,9 +17,9 @@ const LEVEL: i32 = 12;
 pub struct Recorder {
     file: File,
     path: String,
-    columns: Columns,
+    block: BlockBuilder,
     times: Option<(f64, f64)>,
-    told: f64,
+    recorded_until: f64,
     latest: f64,
     statuses: u64,
     bytes: u64,
@@ -57,9 +57,9 @@ impl Recorder {
         Ok(Self {
             file,
             path: named,
-            columns: Columns::default(),
+            block: BlockBuilder::default(),
             times: None,
-            told: f64::NEG_INFINITY,
+            recorded_until: f64::NEG_INFINITY,
             latest: f64::NEG_INFINITY,
             statuses: 0,
             bytes: to_u64(TITLE.len()),
@@ -79,14 +79,14 @@ impl Recorder {
         if status.uptime < self.latest {
             // Another agent: its seconds count from its own start.
             self.flush()?;
-            self.told = f64::NEG_INFINITY;
+            self.recorded_until = f64::NEG_INFINITY;
         }
         self.latest = status.uptime;
         let first = self.times.map_or(status.time, |(first, _)| first);
         self.times = Some((first, status.time));
-        self.columns.push(status, self.told);
+        self.block.push(status, self.recorded_until);
         self.statuses += 1;
-        if self.columns.is_full() {
+        if self.block.is_full() {
             self.flush()?;
         }
         Ok(())
@@ -108,24 +108,24 @@ impl Recorder {
         let Some((first, last)) = self.times.take() else {
             return Ok(());
         };
-        let columns = std::mem::take(&mut self.columns);
+        let builder = std::mem::take(&mut self.block);
         let system = |source| RecordError::System {
             path: self.path.clone(),
             source,
         };
-        let payload = zstd::encode_all(columns.bytes().as_slice(), LEVEL).map_err(system)?;
+        let payload = zstd::encode_all(builder.bytes().as_slice(), LEVEL).map_err(system)?;
         let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX).to_le_bytes();
         let mut rest = Vec::with_capacity(payload.len() + 20);
         rest.extend(first.to_le_bytes());
         rest.extend(last.to_le_bytes());
-        rest.extend(number(columns.len()));
+        rest.extend(number(builder.len()));
         rest.extend(&payload);
         let mut block = Vec::with_capacity(rest.len() + 12);
         block.extend(MARK);
         block.extend(number(payload.len()));
         block.extend(crc32fast::hash(&rest).to_le_bytes());
         block.extend(&rest);
-        self.told = self.latest;
+        self.recorded_until = self.latest;
         // One write: a reader never sees half a block but at the very end.
         self.file.write_all(&block).map_err(system)?;
         self.bytes += to_u64(block.len());

@@ -4,18 +4,19 @@
 //! [`draw`] draws it, and neither of the two does any I/O.
 
 pub mod draw;
-pub mod made_up;
+pub mod fixture;
 pub mod source;
 pub mod svg;
+pub mod theme;
 pub mod view;
 
 use std::time::{Duration, Instant};
 
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 
-use draw::Look;
 use source::Source;
-use view::{Key, View, Wish};
+use theme::Theme;
+use view::{Command, Key, View};
 
 /// How long a key waits at most until a new status is looked for.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -26,7 +27,7 @@ const PATIENCE: Duration = Duration::from_millis(100);
 /// If the terminal cannot be used.
 pub fn run(mut source: Source, colour: bool) -> std::io::Result<()> {
     let mut terminal = ratatui::try_init()?;
-    let done = turn(&mut terminal, &mut source, Look { colour });
+    let done = turn(&mut terminal, &mut source, Theme { colour });
     ratatui::try_restore()?;
     done
 }
@@ -34,21 +35,21 @@ pub fn run(mut source: Source, colour: bool) -> std::io::Result<()> {
 fn turn(
     terminal: &mut ratatui::DefaultTerminal,
     source: &mut Source,
-    look: Look,
+    theme: Theme,
 ) -> std::io::Result<()> {
     let mut view = View::of(&source.title());
     let mut stale = true;
     loop {
         stale |= source.refresh(&mut view, Instant::now());
         if stale {
-            terminal.draw(|frame| draw::draw(frame, &mut view, look))?;
+            terminal.draw(|frame| draw::draw(frame, &mut view, theme))?;
             stale = false;
         }
         if !event::poll(PATIENCE)? {
             continue;
         }
         stale = true;
-        let wish = match event::read()? {
+        let command = match event::read()? {
             Event::Key(key) if key.kind != KeyEventKind::Release => {
                 if key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL) {
                     return Ok(());
@@ -57,9 +58,9 @@ fn turn(
             }
             _ => None,
         };
-        match wish {
-            Some(Wish::Quit) => return Ok(()),
-            Some(wish) => source.seek(&mut view, wish),
+        match command {
+            Some(Command::Quit) => return Ok(()),
+            Some(command) => source.seek(&mut view, command),
             None => {}
         }
     }

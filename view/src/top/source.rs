@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use justitia_api::Status;
 use justitia_api::client::ask;
 
-use super::view::{View, Wish};
+use super::view::{Command, View};
 use crate::record::{RecordError, Recording};
 
 /// What a thread tells.
@@ -138,7 +138,7 @@ impl Source {
     }
 
     /// Moves in a recording.
-    pub fn seek(&mut self, view: &mut View, wish: Wish) {
+    pub fn seek(&mut self, view: &mut View, command: Command) {
         let Self::Recorded {
             recording,
             position,
@@ -149,8 +149,8 @@ impl Source {
             return;
         };
         let last = recording.len().saturating_sub(1);
-        *position = match wish {
-            Wish::Seek(by) => {
+        *position = match command {
+            Command::Seek(by) => {
                 let distance = usize::try_from(by.unsigned_abs()).unwrap_or(usize::MAX);
                 if by < 0 {
                     position.saturating_sub(distance)
@@ -158,8 +158,8 @@ impl Source {
                     position.saturating_add(distance).min(last)
                 }
             }
-            Wish::SeekTo(end) => last * usize::from(end),
-            Wish::Quit => return,
+            Command::SeekTo(end) => last * usize::from(end),
+            Command::Quit => return,
         };
         *moved = Some(Instant::now());
         view.jump();

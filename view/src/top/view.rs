@@ -1,68 +1,25 @@
 //! What is on the screen, and how keys change it. No I/O, no drawing.
 
+mod key;
+mod press;
+mod rows;
+mod sort;
+
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use justitia_api::{Status, TenantStatus};
 
+pub use key::{Command, Key};
+pub use rows::Row;
+pub use sort::Sort;
+
+use rows::Arrangement;
+
 /// Moments of a tenant's history that are kept.
 const HISTORY: usize = 240;
 /// Seconds over which the agent's own cost is told.
 const SPENT: f64 = 10.0;
-
-/// What the siblings of a group are sorted by.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Sort {
-    /// As the agent tells them.
-    #[default]
-    Tree,
-    /// By weight, heaviest first.
-    Weight,
-    /// By file pages held.
-    Usage,
-    /// By what is held above the entitlement.
-    Overage,
-    /// By bytes read and written per second.
-    Bandwidth,
-}
-
-impl Sort {
-    /// The next one.
-    #[must_use]
-    pub const fn next(self) -> Self {
-        match self {
-            Self::Tree => Self::Usage,
-            Self::Usage => Self::Overage,
-            Self::Overage => Self::Bandwidth,
-            Self::Bandwidth => Self::Weight,
-            Self::Weight => Self::Tree,
-        }
-    }
-
-    /// What it is called.
-    #[must_use]
-    pub const fn title(self) -> &'static str {
-        match self {
-            Self::Tree => "tree",
-            Self::Weight => "weight",
-            Self::Usage => "usage",
-            Self::Overage => "overage",
-            Self::Bandwidth => "bandwidth",
-        }
-    }
-
-    fn key(self, tenant: &TenantStatus) -> u64 {
-        match self {
-            Self::Tree => 0,
-            Self::Weight => tenant.weight,
-            Self::Usage => tenant.usage,
-            Self::Overage => tenant.usage.saturating_sub(tenant.entitlement),
-            Self::Bandwidth => tenant.app.map_or(0, |a| {
-                justitia_share::num::to_u64(a.read_rate + a.write_rate)
-            }),
-        }
-    }
-}
 
 /// What fills the screen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,20 +33,9 @@ pub enum Screen {
     Help,
 }
 
-/// A line of the tree.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Row {
-    /// The tenant's position in the status.
-    pub index: usize,
-    /// How deep in the tree.
-    pub depth: usize,
-    /// Whether it has children that are not shown.
-    pub folded: bool,
-}
-
 /// A moment of a tenant's history.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Moment {
+pub struct HistoryPoint {
     /// File pages held, bytes.
     pub usage: u64,
     /// What it was entitled to.
@@ -98,35 +44,6 @@ pub struct Moment {
     pub bandwidth: f64,
     /// The part of what was read that was cached.
     pub hits: Option<f64>,
-}
-
-/// What the keys mean to do beyond the view.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wish {
-    /// Leave.
-    Quit,
-    /// In a recording: forward or back by so many statuses.
-    Seek(i64),
-    /// In a recording: to its beginning (false) or end (true).
-    SeekTo(bool),
-}
-
-/// A key, as far as the view is concerned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "they are what their names say")]
-pub enum Key {
-    Up,
-    Down,
-    PageUp,
-    PageDown,
-    Home,
-    End,
-    Left,
-    Right,
-    Enter,
-    Escape,
-    Backspace,
-    Char(char),
 }
 
 /// Everything that is shown.
@@ -159,7 +76,7 @@ pub struct View {
     /// The lines.
     pub rows: Vec<Row>,
     folded: HashSet<u64>,
-    histories: HashMap<u64, VecDeque<Moment>>,
+    histories: HashMap<u64, VecDeque<HistoryPoint>>,
     waiting: Option<Arc<Status>>,
     /// Of the last seconds: how long the agent had run, and the processor's seconds that it had taken by then.
     spent: VecDeque<(f64, f64)>,
@@ -193,7 +110,7 @@ impl View {
                 history.pop_front();
             }
             let app = tenant.app.unwrap_or_default();
-            history.push_back(Moment {
+            history.push_back(HistoryPoint {
                 usage: tenant.usage,
                 entitlement: tenant.entitlement,
                 bandwidth: app.read_rate + app.write_rate,
@@ -247,7 +164,7 @@ impl View {
     }
 
     /// A tenant's history, oldest first.
-    pub fn history(&self, id: u64) -> impl DoubleEndedIterator<Item = &Moment> {
+    pub fn history(&self, id: u64) -> impl DoubleEndedIterator<Item = &HistoryPoint> {
         self.histories.get(&id).into_iter().flatten()
     }
 
@@ -269,148 +186,19 @@ impl View {
             .min(most.max(self.chosen.saturating_sub(height)));
     }
 
-    /// Makes the lines: siblings sorted, what is folded or filtered left out.
+    /// Makes the lines anew.
     fn arrange(&mut self) {
-        self.rows.clear();
-        let Some(status) = self.status.clone() else {
+        let Some(status) = &self.status else {
+            self.rows.clear();
             return;
         };
-        let tenants = &status.tenants;
-        let mut children: Vec<Vec<usize>> = vec![Vec::new(); tenants.len()];
-        let mut top = Vec::new();
-        for (i, tenant) in tenants.iter().enumerate() {
-            match tenant.parent.and_then(|p| children.get_mut(p)) {
-                Some(siblings) => siblings.push(i),
-                None => top.push(i),
-            }
-        }
-        let wanted = self.wanted(&status);
-        let order = |group: &mut Vec<usize>| {
-            if self.sort == Sort::Tree {
-                // The kernel lists them in no order. What is outside comes last.
-                group.sort_by_key(|i| (tenants[*i].path == "-", tenants[*i].path.as_str()));
-            } else {
-                group.sort_by_key(|i| std::cmp::Reverse(self.sort.key(&tenants[*i])));
-            }
+        let arrangement = Arrangement {
+            sort: self.sort,
+            filter: &self.filter,
+            folded: &self.folded,
         };
-        order(&mut top);
-        let mut stack: Vec<(usize, usize)> = top.into_iter().rev().map(|i| (i, 0)).collect();
-        let mut rows = Vec::with_capacity(tenants.len());
-        while let Some((index, depth)) = stack.pop() {
-            if wanted.as_ref().is_some_and(|w| !w[index]) {
-                continue;
-            }
-            let group = &mut children[index];
-            let folded = self.folded.contains(&tenants[index].id) && self.filter.is_empty();
-            rows.push(Row {
-                index,
-                depth,
-                folded: folded && !group.is_empty(),
-            });
-            if !folded {
-                order(group);
-                stack.extend(group.iter().rev().map(|i| (*i, depth + 1)));
-            }
-        }
-        self.rows = rows;
+        self.rows = arrangement.rows(status);
         self.chosen = self.chosen.min(self.rows.len().saturating_sub(1));
-    }
-
-    /// Which tenants the filter lets through; `None` for all.
-    fn wanted(&self, status: &Status) -> Option<Vec<bool>> {
-        if self.filter.is_empty() {
-            return None;
-        }
-        let part = self.filter.to_lowercase();
-        let mut wanted: Vec<bool> = status
-            .tenants
-            .iter()
-            .map(|t| t.path.to_lowercase().contains(&part))
-            .collect();
-        for i in (0..wanted.len()).rev() {
-            if let (true, Some(parent)) = (wanted[i], status.tenants[i].parent) {
-                wanted[parent] = true;
-            }
-        }
-        Some(wanted)
-    }
-
-    /// Does what a key says; what is beyond the view is returned.
-    pub fn press(&mut self, key: Key) -> Option<Wish> {
-        if self.typing {
-            self.type_filter(key);
-            return None;
-        }
-        match (self.screen, key) {
-            (_, Key::Char('q')) => return Some(Wish::Quit),
-            (Screen::Tree, Key::Escape) if self.filter.is_empty() => return Some(Wish::Quit),
-            (Screen::Tree, Key::Escape) => {
-                self.filter.clear();
-                self.rearrange();
-            }
-            (_, Key::Escape | Key::Backspace) => self.screen = Screen::Tree,
-            (Screen::Help, _) => self.screen = Screen::Tree,
-            (_, Key::Char('?' | 'h')) => self.screen = Screen::Help,
-            (_, Key::Char(' ' | 'p')) => self.pause(),
-            (_, Key::Left) if self.replay.is_some() => return Some(Wish::Seek(-10)),
-            (_, Key::Right) if self.replay.is_some() => return Some(Wish::Seek(10)),
-            (_, Key::Char('[')) => return Some(Wish::Seek(-60)),
-            (_, Key::Char(']')) => return Some(Wish::Seek(60)),
-            (_, Key::Char('<')) => return Some(Wish::SeekTo(false)),
-            (_, Key::Char('>')) => return Some(Wish::SeekTo(true)),
-            (Screen::Detail, Key::Enter) => self.screen = Screen::Tree,
-            (Screen::Detail, Key::Up) => self.scrolled = self.scrolled.saturating_sub(1),
-            (Screen::Detail, Key::Down) => self.scrolled = self.scrolled.saturating_add(1),
-            (Screen::Tree, key) => self.press_in_tree(key),
-            _ => {}
-        }
-        None
-    }
-
-    fn press_in_tree(&mut self, key: Key) {
-        let last = self.rows.len().saturating_sub(1);
-        match key {
-            Key::Up => self.chosen = self.chosen.saturating_sub(1),
-            Key::Down => self.chosen = (self.chosen + 1).min(last),
-            Key::PageUp => self.chosen = self.chosen.saturating_sub(10),
-            Key::PageDown => self.chosen = (self.chosen + 10).min(last),
-            Key::Home => self.chosen = 0,
-            Key::End => self.chosen = last,
-            Key::Enter if self.chosen().is_some() => {
-                self.screen = Screen::Detail;
-                self.scrolled = 0;
-            }
-            Key::Char('s') => {
-                self.sort = self.sort.next();
-                self.rearrange();
-            }
-            Key::Char('/') => self.typing = true,
-            Key::Char('c') => {
-                if let Some(id) = self.chosen().map(|t| t.id) {
-                    if !self.folded.remove(&id) {
-                        self.folded.insert(id);
-                    }
-                    self.rearrange();
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn type_filter(&mut self, key: Key) {
-        match key {
-            Key::Enter => self.typing = false,
-            Key::Escape => {
-                self.typing = false;
-                self.filter.clear();
-            }
-            Key::Backspace => {
-                self.filter.pop();
-            }
-            Key::Char(c) => self.filter.push(c),
-            _ => {}
-        }
-        self.rearrange();
     }
 
     fn rearrange(&mut self) {

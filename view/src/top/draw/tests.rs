@@ -4,18 +4,20 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use super::text::shortened;
 use super::*;
-use crate::top::made_up;
+use crate::top::fixture;
 use crate::top::view::Key;
 use justitia_api::escape::is_plain;
 use justitia_api::{Action, Reason};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
+use ratatui::style::Color;
 
 fn shown(view: &mut View, width: u16, height: u16, colour: bool) -> Terminal<TestBackend> {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     terminal
-        .draw(|frame| draw(frame, view, Look { colour }))
+        .draw(|frame| draw(frame, view, Theme { colour }))
         .unwrap();
     terminal
 }
@@ -45,7 +47,7 @@ fn compare(name: &str, view: &mut View, width: u16, height: u16) {
 fn view(tenants: usize) -> View {
     let mut view = View::default();
     for second in 100..160 {
-        view.take(Arc::new(made_up::status(tenants, second)));
+        view.take(Arc::new(fixture::status(tenants, second)));
     }
     view
 }
@@ -89,7 +91,7 @@ fn a_tenant_in_detail_and_the_help() {
 
 #[test]
 fn without_probes_and_without_an_agent() {
-    let mut blind = made_up::status(6, 50);
+    let mut blind = fixture::status(6, 50);
     blind.app_io_unavailable = Some("this kernel has no type information (BTF)".to_owned());
     (blind.pv, blind.pv_top, blind.observe) = (None, None, true);
     for tenant in &mut blind.tenants {
@@ -145,7 +147,7 @@ fn any_size_and_any_key_will_do() {
         let random = usize::try_from(state >> 33).unwrap();
         view.press(keys[random % keys.len()]);
         if step % 10 == 0 {
-            view.take(Arc::new(made_up::status(random % 30, step)));
+            view.take(Arc::new(fixture::status(random % 30, step)));
         }
         let (width, height) = (1 + random % 150, 1 + random % 40);
         let size = (
@@ -159,7 +161,7 @@ fn any_size_and_any_key_will_do() {
 #[test]
 fn what_a_status_holds_does_nothing_to_a_terminal() {
     let bad = "x\x1b]0;\u{9b}2J\u{202e}\r\u{200d}a\u{200d}\u{202e}y";
-    let mut status = made_up::status(6, 10);
+    let mut status = fixture::status(6, 10);
     for tenant in &mut status.tenants {
         tenant.path = bad.to_owned();
         tenant.exempt = Some(Reason::Text(bad.into()));
@@ -198,7 +200,7 @@ fn a_pause_holds_the_picture_and_shows_the_latest_after_it() {
     let mut view = view(6);
     let before = view.status.clone().unwrap().time;
     view.press(Key::Char(' '));
-    view.take(Arc::new(made_up::status(6, 500)));
+    view.take(Arc::new(fixture::status(6, 500)));
     assert!((view.status.as_ref().unwrap().time - before).abs() < 0.1);
     view.press(Key::Char(' '));
     assert!((view.status.as_ref().unwrap().time - before - 341.0).abs() < 0.1);
@@ -210,7 +212,7 @@ fn the_agents_cost_is_that_of_the_last_seconds() {
     assert!(view.agents_part().abs() < 1e-9);
     // Ten seconds of a processor to begin with, then a tenth of one.
     for second in 1..60 {
-        let mut status = made_up::status(2, second);
+        let mut status = fixture::status(2, second);
         status.agent_usage.cpu = 10.0 + 0.1 * status.uptime;
         view.take(Arc::new(status));
         if second == 1 {
@@ -220,7 +222,7 @@ fn the_agents_cost_is_that_of_the_last_seconds() {
         }
     }
     // Another agent.
-    let mut status = made_up::status(2, 4);
+    let mut status = fixture::status(2, 4);
     status.agent_usage.cpu = 2.0;
     let uptime = status.uptime;
     view.take(Arc::new(status));
@@ -229,7 +231,7 @@ fn the_agents_cost_is_that_of_the_last_seconds() {
 
 #[test]
 fn siblings_come_by_name_and_what_is_outside_last() {
-    let mut status = made_up::status(6, 100);
+    let mut status = fixture::status(6, 100);
     let last = status.tenants.len() - 1;
     assert_eq!(status.tenants[last].path, "-");
     // As a directory lists them; parents are told by position, so only leaves change places.
