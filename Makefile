@@ -18,7 +18,7 @@ PACKAGES := clang llvm libelf-dev zlib1g-dev make pkg-config \
 	qemu-system-x86 busybox-static fio kmod util-linux dmsetup xfsprogs e2fsprogs xz-utils \
 	binutils strace libnbd-bin nbd-client nbdkit qemu-utils prometheus mmdebstrap
 
-.PHONY: help deps build demo test check test-probes test-package soak screenshots reference fuzz-short
+.PHONY: help deps build demo test lint check test-probes test-package soak screenshots reference fuzz-short
 
 help:
 	@echo 'make demo        a stock kernel in a VM, conventional against Justitia: a table and target/lab/report.html'
@@ -52,14 +52,17 @@ demo: deps build
 	$(JUSTITIA) lab run writers-x4 --configuration conventional,justitia+credits --repeat 1
 	$(JUSTITIA) lab report
 
-check:
+lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+check: lint
 	$(CARGO) test -p justitia-checks
 
 # The programs are built first: tests boot guests with them. With the tests, so that what both need is
 # compiled once: tests ask some libraries for more, and alone the programs would get other builds of them.
-test: deps check
+# The checks of documents and sources run with the workspace's tests: alone, their libraries would be built once more.
+test: deps lint
 	$(CARGO) build --workspace --bins --tests
 	$(CARGO) test --workspace --no-fail-fast
 	$(CARGO) test -p justitia-lock --features loom --test loom

@@ -4,8 +4,8 @@ mod agent_guest;
 
 use agent_guest::{Guest, in_guest, small, tenant};
 
-/// The value that the status says it found in a yielded knob.
-fn yielded(guest: &Guest, path: &str) -> Option<String> {
+/// The value that the status says it found in an external knob.
+fn external(guest: &Guest, path: &str) -> Option<String> {
     let status = guest.status();
     let all = status["external"].as_array()?;
     let one = all.iter().find(|y| y["path"] == path)?;
@@ -23,7 +23,7 @@ fn a_knob_that_another_writes_is_external_and_left_alone() {
         start && within 20 protected a && within 20 protected b && within 20 protected c
     ");
         // Its operator's, from before: never written, and a floor. 12 MiB minus what is not file pages.
-        assert_eq!(yielded(guest, "own").as_deref(), Some("12582912"));
+        assert_eq!(external(guest, "own").as_deref(), Some("12582912"));
         let floor = tenant(&guest.status(), "own")["floor"].as_u64();
         assert!(
             floor.is_some_and(|f| (6 << 20..=12 << 20).contains(&f)),
@@ -32,18 +32,18 @@ fn a_knob_that_another_writes_is_external_and_left_alone() {
 
         // Written under the agent's hand: another value, next to nothing, everything.
         guest.ok("echo 5M >$C/a/memory.low; echo 4096 >$C/b/memory.low; echo max >$C/c/memory.low");
-        guest.ok("yields() { [ $(grep -c 'ceded' $LOG) -ge 3 ]; }; within 20 yields");
-        assert_eq!(yielded(guest, "a").as_deref(), Some("5242880"));
-        assert_eq!(yielded(guest, "b").as_deref(), Some("4096"));
-        assert_eq!(yielded(guest, "c").as_deref(), Some("max"));
+        guest.ok("ceded() { [ $(grep -c 'ceded' $LOG) -ge 3 ]; }; within 20 ceded");
+        assert_eq!(external(guest, "a").as_deref(), Some("5242880"));
+        assert_eq!(external(guest, "b").as_deref(), Some("4096"));
+        assert_eq!(external(guest, "c").as_deref(), Some("max"));
         let log = guest.log();
         for path in ["a", "b", "c"] {
-            let told = log.lines().any(|line| {
+            let warned = log.lines().any(|line| {
                 line.contains("WARN")
                     && line.contains("another writer")
                     && line.contains(&format!("tenant=\"{path}\""))
             });
-            assert!(told, "no warning about {path}:\n{log}");
+            assert!(warned, "no warning about {path}:\n{log}");
         }
 
         // It leaves them alone while their tenants go on growing, and when it ends.
@@ -57,7 +57,7 @@ fn a_knob_that_another_writes_is_external_and_left_alone() {
         lows >/run/after && diff /run/theirs /run/after
     ");
 
-        // A writer while nobody watched: the value after a kill is theirs as well.
+        // A write while no agent runs: the value found after a kill is external as well.
         guest.ok("
         echo 0 >$C/a/memory.low; echo 0 >$C/b/memory.low; echo 0 >$C/c/memory.low
         start && within 20 protected a && within 20 protected b && end KILL || exit 1
@@ -69,7 +69,7 @@ fn a_knob_that_another_writes_is_external_and_left_alone() {
     });
 }
 
-/// systemd writes a unit's properties into its cgroup again at every `daemon-reload`: nobody's decision. One that
+/// systemd writes a unit's properties into its cgroup again at every `daemon-reload`: no decision. One that
 /// insists has decided.
 #[test]
 fn a_reapplied_value_is_overwritten_and_a_persistent_one_external() {
@@ -81,9 +81,9 @@ fn a_reapplied_value_is_overwritten_and_a_persistent_one_external() {
         for n in 1 2 3 4 5 6; do echo 0 >$C/a/memory.low; within 20 protected a || exit 1; done
         ! grep -q ceded $LOG
     ");
-        assert_eq!(yielded(guest, "a"), None);
-        guest.ok("echo 0 >$C/a/memory.low; yields() { grep -q 'ceded' $LOG; }; within 20 yields");
-        assert_eq!(yielded(guest, "a").as_deref(), Some("0"));
+        assert_eq!(external(guest, "a"), None);
+        guest.ok("echo 0 >$C/a/memory.low; ceded() { grep -q 'ceded' $LOG; }; within 20 ceded");
+        assert_eq!(external(guest, "a").as_deref(), Some("0"));
         guest.ok("protected b && ! protected a && end TERM && lows >/run/after && diff /run/before /run/after");
     });
 }
@@ -134,19 +134,19 @@ fn any_cgroup_name_is_protected_shown_escaped_and_restored() {
         tenant(&status, &format!("{nested}leaf"));
         // No byte of a name reaches a terminal as it is.
         let raw = guest.number("justitia status | tr -d '\\n -~' | wc -c");
-        let told = guest.ok("justitia status");
+        let printed = guest.ok("justitia status");
         assert!(
-            told.contains("\\x1b[31mred") && told.contains("with space"),
-            "{told}"
+            printed.contains("\\x1b[31mred") && printed.contains("with space"),
+            "{printed}"
         );
-        let allowed = told
+        let allowed = printed
             .bytes()
             .filter(|b| !matches!(b, b'\n' | b' '..=b'~'))
             .count();
         assert_eq!(raw, u64::try_from(allowed).unwrap_or(u64::MAX));
         assert!(
-            !told.contains('\x1b') && !told.contains('\x07') && !told.contains('\r'),
-            "{told}"
+            !printed.contains('\x1b') && !printed.contains('\x07') && !printed.contains('\r'),
+            "{printed}"
         );
         assert!(!guest.ok("cat $LOG").contains("\x1b[31mred"));
         guest.ok("end KILL && justitia reset && lows >/run/after && diff /run/before /run/after");
@@ -351,7 +351,7 @@ fn a_delegated_subtree_gets_no_more_than_its_share() {
         mkdir $C/user && echo '+memory +io' >$C/user/cgroup.subtree_control
         chown nobody $C/user $C/user/cgroup.procs $C/user/cgroup.threads $C/user/cgroup.subtree_control
         start
-        # He cannot raise what his top gets, only what is inside.
+        # The delegatee cannot raise what the top gets, only what is inside.
         cat >/run/hoard.sh <<'HIS'
         cd /sys/fs/cgroup/user || exit 1
         echo max >memory.low 2>/dev/null && exit 2
@@ -419,7 +419,7 @@ HIS
         for what in deep wide storm; do su -s /bin/sh nobody -c "sh -e /run/$what.sh" || exit 1; done
         shut() { justitia status --json | grep -q 'wide was delegated'; }
         within 10 shut
-        # Who comes later is met at once.
+        # A later cgroup is protected at once.
         live late && hole /data/late 30 && cache late /data/late 30 && within 20 protected late
         sleep 2
     "#);

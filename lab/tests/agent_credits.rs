@@ -41,11 +41,11 @@ const WRITERS: &str = "
 fn limits_are_set_while_the_disk_is_contended_and_removed_at_the_agents_end() {
     in_guest(small, |guest| {
         guest.ok(TENANTS);
-        // Alone, nobody is limited.
+        // A single tenant is not limited.
         guest.ok(&format!(
             "{WRITERS} start && writer light >/dev/null 2>&1; sleep 5; none"
         ));
-        // The second one brings limits, by weight; who does nothing there has none, and the operator's stays.
+        // A second one causes limits, by weight; an idle tenant has none, and the operator's stays.
         guest.ok(&format!(
             "{WRITERS} writer heavy >/dev/null 2>&1; within 30 both && within 60 by_weight"
         ));
@@ -110,10 +110,10 @@ fn limited_writers_are_released_when_the_disk_is_idle() {
             "{WRITERS} start && {{ buffered light; buffered heavy; }} >/dev/null 2>&1; within 90 late || exit 1
             echo 7 >/proc/sys/vm/dirty_background_ratio; sleep 4; [ $(background) = 7 ]"
         ));
-        let yielded = guest.status()["external"].to_string();
+        let external = guest.status()["external"].to_string();
         assert!(
-            yielded.contains(r#""knob":"vm.dirty_background_ratio","path":"-","value":"7""#),
-            "{yielded}"
+            external.contains(r#""knob":"vm.dirty_background_ratio","path":"-","value":"7""#),
+            "{external}"
         );
         guest.ok(&format!(
             "{WRITERS} rest; [ $(end TERM) = 0 ] && [ $(background) = 7 ] && echo 10 >/proc/sys/vm/dirty_background_ratio"

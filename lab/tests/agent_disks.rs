@@ -32,7 +32,7 @@ const TENANTS: &str = "
     knobs | grep -v memory.low >/run/before
 ";
 
-/// The disk that is plugged in is `vdb`, with the same number each time, once nobody has the one before open any more.
+/// The disk that is plugged in is `vdb`, with the same number each time, once the one before is not open any more.
 /// Readers go on while there is none.
 const DISKS: &str = "
     bind() { echo $(cat /run/$1) >/sys/bus/virtio/drivers/virtio_blk/bind; }
@@ -61,7 +61,7 @@ fn an_added_disk_is_divided_and_a_removed_one_leaves_no_limits() {
             "{DISKS} plug first || exit 1
             reader light; reader heavy; within 60 both"
         ));
-        // It goes, under limits: the kernel has dropped them, and nobody is said to have written them over.
+        // It goes, under limits: the kernel has dropped them, and no other writer is reported.
         guest.ok(&format!("{DISKS} pull first"));
         let knobs = |status: &Value| -> String {
             let tenants = status["tenants"].as_array().into_iter().flatten();

@@ -126,7 +126,7 @@ fn file_pages_after_pressure_are_ordered_by_weight() {
             (while :; do seep /data/outside 400 0.05; done) >/dev/null 2>&1 &
             echo $! >>/run/loads"
             ));
-            // What each keeps on average: who reads a file from its start goes up and down. However slow the machine,
+            // What each keeps on average: a tenant that reads a file from its start goes up and down. However slow the machine,
             // it has five such windows to get there.
             let begin = Instant::now();
             let window = || -> Vec<u64> {
@@ -168,7 +168,7 @@ fn file_pages_after_pressure_are_ordered_by_weight() {
 
 /// A tenant of the least weight, `t`, and two that want all the memory. `stall` has `t` wait for memory of its
 /// own nearly all the time (more anonymous memory than its `memory.high`), then lifts that: `t` reads a file that is
-/// far more than its entitlement into its cache, while the pressure that the kernel tells needs seconds to fall. Says what
+/// far more than its entitlement into its cache, while the pressure that the kernel reports needs seconds to fall. Says what
 /// had been taken from it by then: before it waited much, it was treated like anybody.
 const STALL: &str = "
     full() { awk '$1 == \"full\" { sub(\"avg10=\", \"\", $2); print int($2) }' $C/t/memory.pressure; }
@@ -313,7 +313,7 @@ fn a_thousand_created_and_removed_cgroups_leak_nothing() {
         done
     ");
         guest.ok("settled() { [ $(justitia status --json | grep -c '\"path\": \"r[0-9]') = 0 ]; }; within 20 settled; sleep 1");
-        // Some are open for a moment only: while memory is reclaimed, while somebody asks.
+        // Some are open for a moment only: while memory is reclaimed, while the status is asked for.
         guest.ok(&format!(
             "few() {{ [ $({count}) -le {most} ]; }}; within 20 few >/dev/null || true"
         ));

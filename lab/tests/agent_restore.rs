@@ -178,7 +178,7 @@ fn a_corrupt_journal_is_reported_by_line_and_nothing_is_written() {
         let lost = lost.trim();
         assert!(lost.starts_with('t'), "{lost:?}");
         let result = guest.sh("justitia reset --salvage");
-        let told = &result.stdout;
+        let report = &result.stdout;
         assert_eq!(result.status, 1, "{result:?}");
         for word in [
             "1 line of it could not be read",
@@ -190,8 +190,12 @@ fn a_corrupt_journal_is_reported_by_line_and_nothing_is_written() {
         for n in 1..=6 {
             let name = format!("t{n}");
             let low = guest.number(&format!("cat $C/{name}/memory.low"));
-            assert_eq!(low > 0, name == lost, "{name} has {low}; told:\n{told}");
-            assert_eq!(told.contains(&name), name != lost, "{told}");
+            assert_eq!(
+                low > 0,
+                name == lost,
+                "{name} has {low}; the report:\n{report}"
+            );
+            assert_eq!(report.contains(&name), name != lost, "{report}");
         }
         guest.ok(
             "test -e /run/justitia/ledger.corrupt -a ! -e /run/justitia/ledger && justitia reset",
@@ -199,7 +203,7 @@ fn a_corrupt_journal_is_reported_by_line_and_nothing_is_written() {
     });
 }
 
-/// The unit runs it at every end, whatever somebody has written into the configuration since.
+/// The unit runs it at every end, whatever has been written into the configuration since.
 #[test]
 fn reset_works_with_an_invalid_configuration() {
     in_guest(small, |guest| {

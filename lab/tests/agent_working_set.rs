@@ -96,15 +96,15 @@ fn whatif_predicts_the_misses_at_another_weight() {
         guest.ok(&format!(
             "{RANDOM} random a && random b && start && sleep 80"
         ));
-        let told = guest.ok("justitia whatif a --weight 300 --json");
-        let told: serde_json::Value = serde_json::from_str(&told).unwrap_or_default();
+        let prediction = guest.ok("justitia whatif a --weight 300 --json");
+        let prediction: serde_json::Value = serde_json::from_str(&prediction).unwrap_or_default();
         println!(
             "{}",
             guest.ok("justitia curve a; justitia whatif a --weight 300")
         );
         println!("{}", guest.ok("justitia explain b | head -20"));
         let foretold = |path: &str, then: usize| {
-            let all = told.as_array().into_iter().flatten();
+            let all = prediction.as_array().into_iter().flatten();
             let of = all.filter(|one| one["path"] == path);
             of.filter_map(|one| one["misses"][then].as_f64()).next()
         };

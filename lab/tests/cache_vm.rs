@@ -2,7 +2,7 @@
 //!
 //! In one guest, `justitia cache serve` has an image file, a disk and a loop device served to `/dev/nbd0`, where a
 //! file system is made, filled, read back from the cache, trimmed and checked; then the image must hold byte for
-//! byte what the client saw. Who else wants to write what is served is refused.
+//! byte what the client saw. Another writer of what is served is refused.
 
 #![expect(
     clippy::unwrap_used,
@@ -121,7 +121,7 @@ fn holds_a_file_system(guest: &Guest, image: &str) {
     run(guest, &format!("e2fsck -fn {image} >&2"));
 }
 
-/// Nobody else gets to write what is served, and is told so.
+/// Another writer of what is served is refused, with the reason.
 fn is_locked(guest: &Guest, image: &str, others: &[&str]) {
     run(guest, &format!("serve {image} 1MiB"));
     let second = guest

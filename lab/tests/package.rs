@@ -329,8 +329,8 @@ fn protection_outlasts_a_reload(debian: &Debian) {
             "[ $(cat /sys/fs/cgroup/system.slice/tenant.service/memory.low) -gt 0 ]",
         );
     }
-    let yielded = debian.status()["external"].clone();
-    assert_eq!(yielded.as_array().map(Vec::len), Some(0), "{yielded:#}");
+    let external = debian.status()["external"].clone();
+    assert_eq!(external.as_array().map(Vec::len), Some(0), "{external:#}");
     debian.ok(&format!("rm {UNIT}/log.conf && /root/deb systemctl daemon-reload && /root/deb systemctl restart justitia"));
     debian.works();
     debian.step("protected after reloads");

@@ -1,6 +1,6 @@
-//! The eyes against the truth, in guests: every path of I/O on every filesystem, and the hit ratio.
+//! The probes against the truth, in guests: every path of I/O on every filesystem, and the hit ratio.
 //!
-//! The tests boot a guest and run this very program in it: [`in_guest`] opens the eyes and starts
+//! The tests boot a guest and run this very program in it: [`in_guest`] attaches the probes and starts
 //! each case in a cgroup of its own, again as this program ([`one_case`]), which says what it
 //! really did.
 
@@ -169,7 +169,7 @@ fn waits_and_full_maps_are_reported() {
 }
 
 /// Spin locks of a guest that knows itself to be one, of a hypervisor without paravirtual ones,
-/// do not queue, and tell nobody that they are contended.
+/// do not queue, and their contention is not reported.
 const BARE: [&str; 2] = ["-cpu", "max,-hypervisor"];
 
 #[test]

@@ -1,4 +1,4 @@
-//! The eyes through the agent, in a guest: how long calls take, in its status and its metrics.
+//! The probes through the agent, in a guest: how long calls take, in its status and its metrics.
 
 mod agent_guest;
 
@@ -16,7 +16,7 @@ const WORK: &str = "
     echo $! >>/run/loads
 ";
 
-/// Calls are told of the last whole window of ten seconds; an agent that an emulated machine holds up looks
+/// Calls are reported of the last whole window of ten seconds; an agent that an emulated machine holds up looks
 /// at them more rarely.
 const LONGEST: Duration = Duration::from_secs(120);
 
@@ -32,7 +32,7 @@ const CROWD: &str = "
 
 /// A loss is in the status in words and as a number, and in the metrics.
 #[track_caller]
-fn told(status: &Value, metrics: &str, what: &str, words: &str) {
+fn assert_reported(status: &Value, metrics: &str, what: &str, words: &str) {
     let limits = status["limitations"].to_string();
     assert!(limits.contains(words), "expected {words:?} in {limits}");
     let losses = status["probe_drops"].as_array().into_iter().flatten();
@@ -89,7 +89,7 @@ fn io_latency_is_reported_when_enabled() {
         assert_eq!(number(&reader, "sync_p99"), None, "{reader}");
         assert!(latency(guest, "idle")["read_p50"].is_null());
 
-        // The crowd rests by now: who comes next is seen.
+        // The others are idle by now: the next one is counted.
         guest.ok("live newcomer && cache newcomer /data/cached 8");
         let begun = Instant::now();
         let read = || {
@@ -106,13 +106,13 @@ fn io_latency_is_reported_when_enabled() {
         let status = guest.status();
         let metrics = guest.ok("wget -qO- http://127.0.0.1:9742/metrics");
         guest.ok(REST);
-        told(
+        assert_reported(
             &status,
             &metrics,
             "room",
             "events are no tenant's; there is room for 16 cgroups",
         );
-        told(
+        assert_reported(
             &status,
             &metrics,
             "calls",
@@ -146,7 +146,7 @@ fn io_latency_is_not_traced_by_default() {
         assert!(app["reads"].as_u64().is_some_and(|n| n > 0), "{app}");
         assert!(app["latency"].is_null(), "{app}");
 
-        // The probes are read when somebody asks: between two samples of the agent's own there may be seconds.
+        // The probes are read when the status is asked for: between two samples of the agent's own there may be seconds.
         let read = || tenant(&guest.status(), "idle")["app"]["read_bytes"].as_u64();
         guest.ok("cache idle /data/cached 1");
         for _ in 0..5 {

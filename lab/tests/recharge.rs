@@ -95,17 +95,17 @@ fn an_image_layer_is_recharged_to_its_heaviest_user() {
             let (light, heavy) = (file_of(guest, "light"), file_of(guest, "heavy"));
             assert!(light > 440 && heavy < 20, "{filesystem}: {light} {heavy}");
             guest.ok("export JUSTITIA_LOG=justitia_agent::enforce::recharge=trace,justitia_agent::plan::recharge=trace,info; start");
-            let told = decided(guest, "recharge ");
+            let reasons = decided(guest, "recharge ");
             let (light, heavy) = (file_of(guest, "light"), file_of(guest, "heavy"));
-            println!("{filesystem}: light {light} MiB, heavy {heavy} MiB: {told:#?}");
+            println!("{filesystem}: light {light} MiB, heavy {heavy} MiB: {reasons:#?}");
             assert!(light < 420 && heavy > 56, "{filesystem}: {light} {heavy}");
-            let told = told.join("\n");
+            let reasons = reasons.join("\n");
             for fact in ["/layer/lib", "expected gain", "by the kernel's counters"] {
-                assert!(told.contains(fact), "{fact}: {told}");
+                assert!(reasons.contains(fact), "{fact}: {reasons}");
             }
             let lost = decisions(&guest.status(), "light").join("\n");
             assert!(lost.contains("to a heavier tenant"), "{lost}");
-            // Nobody is left behind, and the file is whole: what is cached, and what is on the disk.
+            // No page is left behind, and the file is whole: what is cached, and what is on the disk.
             guest.ok("! grep -la '[r]ead-for' /proc/[0-9]*/cmdline");
             guest.ok(&format!(
                 "busybox sha256sum <{lower}/lib | cmp - /run/whole"
@@ -124,7 +124,7 @@ fn an_image_layer_is_recharged_to_its_heaviest_user() {
 fn mapped_files_and_files_beyond_the_free_headroom_are_not_recharged() {
     in_guest(roomy, |guest| {
         guest.ok(&format!("{LAYER} LOWER=/data/layer; {USE}"));
-        // Somebody has it mapped, as a library is: a program that runs from it.
+        // It is mapped, as a library is: a program that runs from it.
         guest.ok("cp /bin/busybox /data/layer/sleep && cat /data/layer/lib >>/data/layer/sleep && sync
             umount /data/heavy/root /data/light/root; kill -9 $(cat /run/loads); rm /run/loads; echo 3 >/proc/sys/vm/drop_caches");
         guest.ok(&format!(

@@ -1,6 +1,6 @@
 //! Two hours of everything at once (`make soak`; `SOAK_MINUTES=10` for less): containers that come and go, contention that
 //! comes and goes, kills of the agent and its watchdog, stops, reloads, a full file system under the journal, no descriptors,
-//! delegates that flood the tree. At the end every knob is what it was, and nobody was limited on an idle disk for long.
+//! delegates that flood the tree. At the end every knob is what it was, and no tenant was limited on an idle disk for long.
 
 #![expect(clippy::expect_used, reason = "the helpers of tests are tests")]
 
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use agent_guest::{in_guest, small};
 use justitia_lab::vm::VmSpec;
 
-/// On an idle disk nobody is limited for longer, whatever happens to the agent while it or its watchdog lives.
+/// On an idle disk no tenant is limited for longer, whatever happens to the agent while it or its watchdog lives.
 const LONGEST: Duration = Duration::from_secs(5);
 /// Descriptors of the agent: three a cgroup of a tree of some 500, and a hundred for everything else.
 const DESCRIPTORS: u64 = 1700;

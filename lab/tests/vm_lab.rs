@@ -104,7 +104,7 @@ fn a_guest_runs_scripts_and_moves_files() {
         "{free:?} {throttled:?}"
     );
 
-    // An end without a panic is told apart from one.
+    // An end without a panic is distinguished from one.
     let error = guest.sh("poweroff -f; sleep 100").unwrap_err();
     assert!(matches!(error, VmError::Exit { .. }), "{error}");
 }

@@ -11,7 +11,7 @@ use hdrhistogram::Histogram;
 
 use crate::step::Step;
 
-/// Longest latency told apart, in microseconds (ten minutes).
+/// Longest latency that has a bucket of its own, in microseconds (ten minutes).
 const LONGEST: u64 = 600_000_000;
 
 /// Latencies in microseconds with two significant digits.

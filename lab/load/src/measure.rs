@@ -51,7 +51,7 @@ pub struct Measured<'a> {
     pub timings: &'a [Arc<Timings>],
     /// What of the files is in the page cache.
     pub sample: &'a dyn Fn() -> Result<Residency>,
-    /// Whether somebody wants the run to end.
+    /// Whether the run is to end.
     pub interrupted: &'a dyn Fn() -> bool,
 }
 

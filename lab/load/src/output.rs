@@ -118,7 +118,7 @@ pub struct FailureLine {
 }
 
 impl Line {
-    /// Prints the line, and flushes: whoever reads is waiting for it.
+    /// Prints the line, and flushes: the reader waits for it.
     ///
     /// # Errors
     /// Standard output cannot be written.

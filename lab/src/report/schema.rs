@@ -262,7 +262,7 @@ pub enum Outcome {
     Failed {
         /// Why, in one sentence.
         reason: String,
-        /// The end of the guest's console, if that tells more. May be empty.
+        /// The end of the guest's console, if that says more. May be empty.
         #[serde(default)]
         console: String,
     },

@@ -106,7 +106,7 @@ impl Guest {
             .unwrap_or_else(|_| panic!("expected a number from {script}, found {text:?}"))
     }
 
-    /// What the agent tells.
+    /// The agent's status.
     #[track_caller]
     pub fn status(&self) -> Value {
         serde_json::from_str(&self.ok("justitia status --json")).unwrap()

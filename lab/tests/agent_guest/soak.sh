@@ -105,7 +105,7 @@ no_descriptors() {
 	done
 }
 
-# A delegate makes more cgroups than are told apart, writes their knobs, and removes them.
+# A delegatee makes more cgroups than are counted apart, writes their knobs, and removes them.
 flood() {
 	until over; do
 		pause 100 200

@@ -10,7 +10,7 @@ use rustix::fs::OFlags;
 use super::io_calls::{self, Buffer, MIB, SIZE, make};
 use super::{Tenant, drop_caches, open};
 
-/// Told apart in parts of 16 pages.
+/// Counted in parts of 16 pages.
 const LARGE: usize = 64 * MIB;
 
 pub fn compare(directory: &Path) {
@@ -72,7 +72,7 @@ pub fn compare(directory: &Path) {
     assert!(probes.lock_contention().unwrap().is_empty());
 }
 
-/// Who reads a little again and again has used that little; who reads all, all.
+/// A tenant that reads a little again and again has used that little; one that reads all, all.
 fn pages_are_counted_once(probes: &IoProbes, directory: &Path, owner: &Tenant) {
     let large = directory.join("large");
     make(&large, LARGE);

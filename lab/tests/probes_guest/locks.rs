@@ -92,7 +92,7 @@ pub fn compare(directory: &Path) {
     beyond_the_room();
 }
 
-/// What finds no room is told, also when nobody watches any more.
+/// What finds the map full is reported, also when tracing is off again.
 fn beyond_the_room() {
     let limits = Limits {
         max_cgroups: 16,

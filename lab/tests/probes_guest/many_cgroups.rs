@@ -1,4 +1,4 @@
-//! More cgroups than there are slots, each of which reads once: whoever comes next has counters of its own all the same,
+//! More cgroups than there are slots, each of which reads once: the next one has counters of its own all the same,
 //! and nothing is counted twice or forgotten.
 
 use std::collections::HashMap;
@@ -59,7 +59,7 @@ pub fn compare(directory: &Path) {
         .collect();
     let apart: u64 = mine.values().sum();
     let together = sample.overflow.read.buffered.operations;
-    println!("{reads} cgroups read within {came:?}: {apart} told apart, {together} together");
+    println!("{reads} cgroups read within {came:?}: {apart} counted apart, {together} together");
     assert_eq!(apart + together, reads);
     assert!(mine.values().all(|&reads| reads <= 1));
     assert_eq!((sample.dropped_events, sample.map_busy), (0, 0));
@@ -81,7 +81,7 @@ pub fn compare(directory: &Path) {
         );
     }
     println!(
-        "the newcomer's {truth} bytes are told after {:?}",
+        "the newcomer's {truth} bytes are counted after {:?}",
         begin.elapsed()
     );
     assert_eq!(next_sample().map_full, sample.map_full);
@@ -98,17 +98,17 @@ pub fn compare(directory: &Path) {
         probes.sample().unwrap().cgroups.get(&id).copied()
     );
 
-    // What is removed is told once, with all that it had counted, and kept no more.
+    // What is removed is reported once, with all that it had counted, and kept no more.
     for path in cgroups() {
         std::fs::remove_dir(path).unwrap();
     }
     let sample = probes.sample().unwrap();
-    let told = sample
+    let last = sample
         .removed
         .iter()
         .find(|(removed, _)| *removed == id)
         .unwrap();
-    assert_eq!(told.1.read.buffered.bytes, all);
+    assert_eq!(last.1.read.buffered.bytes, all);
     probes.retain(|id| !mine.contains_key(&id));
     let left = probes.sample().unwrap().cgroups;
     assert!(

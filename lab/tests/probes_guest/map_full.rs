@@ -1,4 +1,4 @@
-//! What finds no room is counted elsewhere and told, never dropped in silence.
+//! What finds a map full is counted elsewhere and reported, never dropped in silence.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -127,8 +127,8 @@ pub fn compare(directory: &Path) {
 
 const PERIODIC: &str = "/proc/sys/vm/dirty_writeback_centisecs";
 
-/// Attaching the probes takes a while. Who reads meanwhile has a place of his own, and so has one of whom
-/// nothing is seen but that his writeback is held back.
+/// Attaching the probes takes a while. A tenant that reads meanwhile has counters of its own, and so has one whose
+/// throttled writeback is all that is counted.
 fn cgroups_are_counted_while_the_probes_attach(directory: &Path, limits: &Limits) -> IoProbes {
     let (reader, writer) = (Tenant::new("early reader"), Tenant::new("early writer"));
     let written = directory.join("early");
@@ -153,8 +153,11 @@ fn cgroups_are_counted_while_the_probes_attach(directory: &Path, limits: &Limits
     std::fs::write(PERIODIC, "500").unwrap();
     reading.kill().unwrap();
     reading.wait().unwrap();
-    let told = |tenant: &Tenant| sample.cgroups.get(&tenant.id).copied().unwrap_or_default();
-    let (read, held) = (told(&reader).read.buffered, told(&writer).throttled_bios);
+    let counters = |tenant: &Tenant| sample.cgroups.get(&tenant.id).copied().unwrap_or_default();
+    let (read, held) = (
+        counters(&reader).read.buffered,
+        counters(&writer).throttled_bios,
+    );
     println!(
         "at first: {} reads, {held} requests held back",
         read.operations

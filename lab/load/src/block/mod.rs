@@ -1,5 +1,5 @@
 //! `justitia-load block`: requests to one file, as a block device gets them: replayed from a trace, or at
-//! random places. With direct I/O unless told otherwise.
+//! random places. With direct I/O by default.
 
 mod blkparse;
 mod csv;
@@ -171,7 +171,7 @@ fn source(args: &Args) -> Result<Source> {
 
 /// Opens the regular file at `path`.
 fn regular(path: &Path) -> Result<File> {
-    // A pipe without a writer holds up who opens it, and a device is read for ever.
+    // A pipe without a writer blocks the open, and a device is read for ever.
     let file = File::options()
         .read(true)
         .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
@@ -244,10 +244,10 @@ mod tests {
         let pipe = dir.path().join("pipe");
         rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, 0o600.into()).unwrap();
         for path in [&pipe, Path::new("/dev/zero"), dir.path()] {
-            let (tell, told) = std::sync::mpsc::channel();
+            let (sender, receiver) = std::sync::mpsc::channel();
             let path = path.to_owned();
-            std::thread::spawn(move || tell.send(regular(&path).map_err(|e| e.to_string())));
-            let refused = told.recv_timeout(std::time::Duration::from_secs(20));
+            std::thread::spawn(move || sender.send(regular(&path).map_err(|e| e.to_string())));
+            let refused = receiver.recv_timeout(std::time::Duration::from_secs(20));
             let error = refused.expect("an answer").unwrap_err();
             assert!(
                 error.starts_with("expected a regular file with a trace"),

@@ -1,4 +1,4 @@
-//! Who does which request, and when.
+//! Which worker sends which request, and when.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -141,7 +141,7 @@ impl Worker {
             let Some((request, due)) = self.next() else {
                 break;
             };
-            // Who comes late is late from when it was due: the wait counts.
+            // A late request counts its latency from its due time: the wait is part of it.
             let due = due.map(|due| began + due);
             if let Some(due) = due {
                 sleep_until(due, &stopped);

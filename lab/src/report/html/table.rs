@@ -1,4 +1,4 @@
-//! The same numbers as tables: for reading exactly, and for those who cannot see the drawings.
+//! The same numbers as tables: for exact values, and for readers who cannot see the drawings.
 
 use maud::{Markup, html};
 
