@@ -13,8 +13,7 @@ use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use justitia_kernel::capabilities::{
@@ -23,84 +22,14 @@ use justitia_kernel::capabilities::{
 use justitia_kernel::cgroup::{Cgroup, CgroupFs, CgroupType, ReclaimOutcome, StatFdCache};
 use justitia_kernel::io::DevId;
 use justitia_kernel::knob::{Knob, read_raw, write_raw};
-use justitia_kernel::memory::Limit;
+use justitia_kernel::memory::{Limit, MemoryStat};
 use justitia_kernel::psi::PsiResource;
 use justitia_kernel::watch::{TreeWatcher, WatchEvent};
 
-/// A cgroup that is removed at the end.
-struct Tenant {
-    path: PathBuf,
-    cgroup: Cgroup,
-    /// Open, or the kernel drops the disk's page cache when the last reader closes it.
-    _disk: std::fs::File,
-}
+#[path = "guest/tenant.rs"]
+mod tenant;
 
-impl Tenant {
-    fn new(name: impl AsRef<OsStr>) -> Self {
-        let fs = CgroupFs::discover().unwrap();
-        let path = fs.mount_path().join(name.as_ref());
-        std::fs::create_dir(&path).unwrap();
-        let cgroup = fs.root().child(name.as_ref()).unwrap();
-        let disk = std::fs::File::open(format!("/dev/{}", disk())).unwrap();
-        Self {
-            path,
-            cgroup,
-            _disk: disk,
-        }
-    }
-
-    /// Runs `script` in the cgroup.
-    fn spawn(&self, script: &str) -> Child {
-        Command::new("sh")
-            .arg("-c")
-            .arg(format!("echo $$ > \"$CGROUP/cgroup.procs\"; {script}"))
-            .env("CGROUP", &self.path)
-            .env("DISK", format!("/dev/{}", disk()))
-            .spawn()
-            .unwrap()
-    }
-
-    /// Reads `mib` of the disk through the page cache, after emptying that.
-    fn fill(&self, mib: u64) {
-        std::fs::write("/proc/sys/vm/drop_caches", "1").unwrap();
-        let script = format!("exec dd if=$DISK of=/dev/null bs=1M count={mib} 2>/dev/null");
-        assert!(self.spawn(&script).wait().unwrap().success());
-    }
-}
-
-impl Drop for Tenant {
-    fn drop(&mut self) {
-        let end = Instant::now() + Duration::from_secs(5);
-        while std::fs::remove_dir(&self.path).is_err() && self.path.exists() {
-            if std::thread::panicking() {
-                return;
-            }
-            assert!(Instant::now() < end, "{:?} cannot be removed", self.path);
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-}
-
-fn disk() -> String {
-    std::env::var("GUEST_DISK").unwrap_or_else(|_| "vda".to_owned())
-}
-
-fn device() -> DevId {
-    let number = std::fs::read_to_string(format!("/sys/block/{}/dev", disk())).unwrap();
-    number.trim().parse().unwrap()
-}
-
-/// Drains until `wanted` is seen, and returns everything seen.
-fn wait_for(watcher: &mut TreeWatcher, wanted: &WatchEvent) -> Vec<WatchEvent> {
-    let end = Instant::now() + Duration::from_secs(5);
-    let mut seen = Vec::new();
-    while !seen.contains(wanted) {
-        assert!(Instant::now() < end, "{wanted:?} did not come: {seen:?}");
-        seen.extend(watcher.drain().unwrap());
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    seen
-}
+use tenant::{Tenant, device, wait_for};
 
 #[test]
 #[ignore = "changes the machine: for a throw-away guest"]
@@ -115,6 +44,15 @@ fn every_reader() {
     }
     assert_eq!(c.id().0, std::fs::metadata(&tenant.path).unwrap().ino());
     let stat = c.memory_stat().unwrap();
+    memory_readers(c, &stat);
+    other_readers(c);
+    files_kept_open(c, &stat);
+    readers_of_the_root(c, &stat);
+    sleeper.kill().unwrap();
+    sleeper.wait().unwrap();
+}
+
+fn memory_readers(c: &Cgroup, stat: &MemoryStat) {
     assert!(stat.file >= 30 << 20, "{stat:?}");
     assert!(stat.file_lru() >= 30 << 20, "{stat:?}");
     assert!(c.memory_current().unwrap() >= stat.file);
@@ -125,6 +63,9 @@ fn every_reader() {
     assert_eq!(c.memory_events().unwrap().oom_kill, 0);
     assert_eq!(c.memory_events_local().unwrap().high, 0);
     assert!(matches!(c.swap_high_events().unwrap(), None | Some(0)));
+}
+
+fn other_readers(c: &Cgroup) {
     for resource in [PsiResource::Cpu, PsiResource::Memory, PsiResource::Io] {
         c.pressure(resource).unwrap();
     }
@@ -139,7 +80,9 @@ fn every_reader() {
     assert!(!c.subtree_control().unwrap().has("memory"));
     assert_eq!(c.cgroup_type().unwrap(), CgroupType::Domain);
     assert!(c.children().unwrap().is_empty());
+}
 
+fn files_kept_open(c: &Cgroup, stat: &MemoryStat) {
     let kept = StatFdCache::open(c).unwrap();
     assert!(kept.current().unwrap().unwrap() >= stat.file);
     assert!(kept.memory_stat().unwrap().file >= 30 << 20);
@@ -151,7 +94,9 @@ fn every_reader() {
     );
     assert!(kept.io_pressure().unwrap().unwrap().some.total > 0);
     assert!(kept.memory_pressure().unwrap().is_some());
+}
 
+fn readers_of_the_root(c: &Cgroup, stat: &MemoryStat) {
     let fs = CgroupFs::discover().unwrap();
     assert!(fs.root().memory_stat().unwrap().file >= stat.file);
     assert!(fs.root().cpu_usage_usec().unwrap() > 0);
@@ -170,8 +115,6 @@ fn every_reader() {
             .iter()
             .any(|child| child.name == "readers" && child.id == c.id())
     );
-    sleeper.kill().unwrap();
-    sleeper.wait().unwrap();
 }
 
 #[test]
