@@ -1,6 +1,6 @@
 //! What a cache is made of: stores, pools and policies as they are configured.
 
-use justitia_lock::Order;
+use justitia_lock::Queueing;
 use justitia_share::Weight;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -79,17 +79,17 @@ pub struct CacheConfig {
     /// The SSD store, if there is one.
     pub ssd: Option<SsdConfig>,
     /// Who gets room first when puts wait for it.
-    pub order: Order,
+    pub order: Queueing,
 }
 
 impl Default for CacheConfig {
-    /// 256 MiB of memory, no SSD, and the paper's order: the highest weight first, with ageing.
+    /// 256 MiB of memory, no SSD, and the paper's order: the highest weight first, with aging.
     fn default() -> Self {
         Self {
             memory_bytes: 256 << 20,
             memory_limit: None,
             ssd: None,
-            order: Order::default(),
+            order: Queueing::default(),
         }
     }
 }

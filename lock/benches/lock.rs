@@ -9,7 +9,7 @@ use std::sync::{Barrier, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use justitia_lock::{Ageing, Claimant, Order, WeightLock};
+use justitia_lock::{Aging, Claimant, Queueing, WeightLock};
 use justitia_share::num::to_f64;
 use justitia_share::{Weight, pv};
 
@@ -33,19 +33,19 @@ fn main() {
         "order", "PV", "spread", "grants/s"
     );
     for (name, order) in [
-        ("FIFO", Order::Arrival),
-        ("weight, without ageing", Order::Weighted(Ageing::Off)),
+        ("FIFO", Queueing::Fifo),
+        ("weight, without aging", Queueing::PriorityAging(Aging::Off)),
         (
-            "weight, ageing 100 (Algorithm 1)",
-            Order::Weighted(Ageing::By(100)),
+            "weight, aging 100 (Algorithm 1)",
+            Queueing::PriorityAging(Aging::By(100)),
         ),
-        ("weight, ageing 14", Order::Weighted(Ageing::By(14))),
-        ("virtual time", Order::VirtualTime),
+        ("weight, aging 14", Queueing::PriorityAging(Aging::By(14))),
+        ("virtual time", Queueing::Wfq),
     ] {
         contend(name, order);
     }
     println!("\nuncontended lock and unlock, ns: median (min .. max) of {ROUNDS}");
-    let ours = WeightLock::new(0u64, Order::default());
+    let ours = WeightLock::new(0u64, Queueing::default());
     uncontended("justitia-lock", || *ours.lock(Weight::default()) += 1);
     let std = Mutex::new(0u64);
     uncontended("std::sync::Mutex", || {
@@ -55,7 +55,7 @@ fn main() {
     uncontended("parking_lot::Mutex", || *parking.lock() += 1);
 }
 
-fn contend(name: &str, order: Order) {
+fn contend(name: &str, order: Queueing) {
     let weights = weights();
     let mut runs: Vec<(f64, Vec<f64>)> = (0..ROUNDS)
         .map(|_| {
@@ -84,7 +84,7 @@ fn contend(name: &str, order: Order) {
     );
 }
 
-fn run(order: Order, weights: &[Weight]) -> Vec<f64> {
+fn run(order: Queueing, weights: &[Weight]) -> Vec<f64> {
     let lock = WeightLock::new((), order);
     let stop = AtomicBool::new(false);
     let start = Barrier::new(weights.len() + 1);

@@ -2,17 +2,17 @@
 //! Algorithm 1) in user space.
 //!
 //! Uncontended it is one compare-and-swap, like any mutex. Under contention whoever releases it picks
-//! the next holder by [`Order`]: by arrival, by weight with ageing (the paper's), or in proportion to
+//! the next holder by [`Queueing`]: by arrival, by weight with aging (the paper's), or in proportion to
 //! weight. Waiters spin for about a microsecond and then sleep: long holds cost no CPU.
 //!
 //! A panic while the lock is held releases it; the lock is **not** poisoned. What it guards must be
 //! kept consistent across panics by the caller, as with `parking_lot`.
 //!
 //! ```
-//! use justitia_lock::{Claimant, Order, WeightLock};
+//! use justitia_lock::{Claimant, Queueing, WeightLock};
 //! use justitia_share::Weight;
 //!
-//! let lock = WeightLock::new(0, Order::default());
+//! let lock = WeightLock::new(0, Queueing::default());
 //! *lock.lock(Weight::default()) += 1;
 //! # let tenant = Claimant::new(Weight::default());
 //! *lock.lock_as(&tenant) += 1;
@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use justitia_share::{VirtualTime, Weight};
 
-pub use justitia_share::{Ageing, Order};
+pub use justitia_share::{Aging, Queueing};
 pub use raw::RawWeightLock;
 
 /// A mutual exclusion lock around `T` that serves its waiters by weight.
@@ -49,20 +49,20 @@ pub struct WeightGuard<'a, T: ?Sized> {
 }
 
 /// One who takes locks again and again, as several threads if it likes: a tenant. What it had is
-/// remembered between requests, which [`Order::VirtualTime`] needs to charge all its threads together.
+/// remembered between requests, which [`Queueing::Wfq`] needs to charge all its threads together.
 #[derive(Debug)]
 pub struct Claimant {
     weight: Weight,
-    past: AtomicU64,
+    virtual_start: AtomicU64,
 }
 
 impl Claimant {
-    /// A claimant without a past.
+    /// A claimant that has had no grant.
     #[must_use]
     pub const fn new(weight: Weight) -> Self {
         Self {
             weight,
-            past: AtomicU64::new(0),
+            virtual_start: AtomicU64::new(0),
         }
     }
 
@@ -81,9 +81,9 @@ unsafe impl<T: ?Sized + Sync> Sync for WeightGuard<'_, T> {}
 
 impl<T> WeightLock<T> {
     /// A free lock around `value`.
-    pub fn new(value: T, order: Order) -> Self {
+    pub fn new(value: T, queueing: Queueing) -> Self {
         Self {
-            raw: RawWeightLock::new(order),
+            raw: RawWeightLock::new(queueing),
             value: UnsafeCell::new(value),
         }
     }
@@ -103,12 +103,14 @@ impl<T: ?Sized> WeightLock<T> {
         self.guard()
     }
 
-    /// Takes the lock for `claimant`, which is charged for it under [`Order::VirtualTime`]; otherwise
+    /// Takes the lock for `claimant`, which is charged for it under [`Queueing::Wfq`]; otherwise
     /// as [`lock`](Self::lock) with the claimant's weight.
     pub fn lock_as(&self, claimant: &Claimant) -> WeightGuard<'_, T> {
-        let past = VirtualTime::from_bits(claimant.past.load(Ordering::Relaxed));
-        let tag = self.raw.lock(claimant.weight, past);
-        claimant.past.fetch_max(tag.to_bits(), Ordering::Relaxed);
+        let virtual_start = VirtualTime::from_bits(claimant.virtual_start.load(Ordering::Relaxed));
+        let tag = self.raw.lock(claimant.weight, virtual_start);
+        claimant
+            .virtual_start
+            .fetch_max(tag.to_bits(), Ordering::Relaxed);
         self.guard()
     }
 

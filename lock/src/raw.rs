@@ -2,11 +2,11 @@
 //!
 //! `state` is the whole lock while nobody waits. Whoever finds it taken goes through `queue`, and from
 //! then on the lock is handed from the one who releases it to the next in order, without ever being
-//! free in between: a newcomer cannot slip past those who wait.
+//! free in between: a newcomer cannot overtake the waiters.
 
 use std::sync::PoisonError;
 
-use justitia_share::{Order, VirtualTime, WaitQueue, Weight};
+use justitia_share::{Queueing, VirtualTime, WaitQueue, Weight};
 
 use crate::sync::{
     Arc, AtomicBool, AtomicU8, Mutex, Ordering, SPINS, Thread, current, park, spin_loop,
@@ -34,10 +34,10 @@ struct Waiter {
 
 impl RawWeightLock {
     /// A free lock that serves its waiters in `order`.
-    pub fn new(order: Order) -> Self {
+    pub fn new(queueing: Queueing) -> Self {
         Self {
             state: AtomicU8::new(FREE),
-            queue: Mutex::new(WaitQueue::new(order)),
+            queue: Mutex::new(WaitQueue::new(queueing)),
         }
     }
 
@@ -48,13 +48,13 @@ impl RawWeightLock {
             .is_ok()
     }
 
-    /// Takes the lock, waiting for it in order. `past` and the result are those of
-    /// [`WaitQueue::push_after`]; an uncontended acquisition leaves `past` as it was.
-    pub fn lock(&self, weight: Weight, past: VirtualTime) -> VirtualTime {
+    /// Takes the lock, waiting for it in order. `virtual_start` and the result are those of
+    /// [`WaitQueue::push_from`]; an uncontended acquisition leaves `virtual_start` as it was.
+    pub fn lock(&self, weight: Weight, virtual_start: VirtualTime) -> VirtualTime {
         if self.try_lock() || self.spin() {
-            return past;
+            return virtual_start;
         }
-        self.wait(weight, past)
+        self.wait(weight, virtual_start)
     }
 
     /// Gives the lock to the next in order, or frees it. Only its holder may call this.
@@ -90,30 +90,30 @@ impl RawWeightLock {
     }
 
     #[cold]
-    fn wait(&self, weight: Weight, past: VirtualTime) -> VirtualTime {
+    fn wait(&self, weight: Weight, virtual_start: VirtualTime) -> VirtualTime {
         let waiter = Arc::new(Waiter {
             granted: AtomicBool::new(false),
             thread: current(),
         });
-        let past = {
+        let virtual_start = {
             let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
             // From here to the end of the block no release can miss us: it takes the same mutex.
             if self.state.swap(AWAITED, Ordering::Acquire) == FREE {
                 self.state.store(HELD, Ordering::Relaxed);
-                return queue.served_at_once(weight, past);
+                return queue.served_at_once(weight, virtual_start);
             }
-            queue.push_after(weight, past, Arc::clone(&waiter))
+            queue.push_from(weight, virtual_start, Arc::clone(&waiter))
         };
         for _ in 0..SPINS {
             if waiter.granted.load(Ordering::Acquire) {
-                return past;
+                return virtual_start;
             }
             spin_loop();
         }
         while !waiter.granted.load(Ordering::Acquire) {
             park();
         }
-        past
+        virtual_start
     }
 
     #[cold]

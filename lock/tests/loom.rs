@@ -2,7 +2,7 @@
 //! `cargo test -p justitia-lock --features loom --test loom`.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use justitia_lock::{Order, RawWeightLock};
+use justitia_lock::{Queueing, RawWeightLock};
 use justitia_share::{VirtualTime, Weight};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -21,7 +21,7 @@ struct Guarded {
 unsafe impl Sync for Guarded {}
 
 impl Guarded {
-    fn new(order: Order) -> Arc<Self> {
+    fn new(order: Queueing) -> Arc<Self> {
         Arc::new(Self {
             raw: RawWeightLock::new(order),
             value: UnsafeCell::new(Vec::new()),
@@ -48,7 +48,7 @@ impl Guarded {
 #[test]
 fn two_threads_exclude_each_other_and_lose_no_wake_up() {
     loom::model(|| {
-        let lock = Guarded::new(Order::default());
+        let lock = Guarded::new(Queueing::default());
         let other = Arc::clone(&lock);
         let thread = thread::spawn(move || {
             other.push(100, 1);
@@ -65,7 +65,7 @@ fn three_threads_all_get_the_lock() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(|| {
-        let lock = Guarded::new(Order::default());
+        let lock = Guarded::new(Queueing::default());
         let threads: Vec<_> = [100, 1000]
             .into_iter()
             .enumerate()
@@ -89,7 +89,7 @@ fn the_heavier_of_two_waiters_is_served_first() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(2);
     model.check(|| {
-        let lock = Guarded::new(Order::default());
+        let lock = Guarded::new(Queueing::default());
         lock.raw.lock(weight(1), VirtualTime::default());
         let threads: Vec<_> = [100, 1000]
             .into_iter()
@@ -117,7 +117,7 @@ fn the_heavier_of_two_waiters_is_served_first() {
 #[test]
 fn try_lock_excludes_too() {
     loom::model(|| {
-        let lock = Guarded::new(Order::Arrival);
+        let lock = Guarded::new(Queueing::Fifo);
         let other = Arc::clone(&lock);
         let thread = thread::spawn(move || other.push(100, 1));
         let taken = lock.raw.try_lock();

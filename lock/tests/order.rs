@@ -7,18 +7,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use justitia_lock::{Ageing, Claimant, Order, WeightLock};
+use justitia_lock::{Aging, Claimant, Queueing, WeightLock};
 use justitia_share::Weight;
 
 fn weight(value: u64) -> Weight {
     Weight::try_from(value).unwrap()
 }
 
-const ORDERS: [Order; 4] = [
-    Order::Arrival,
-    Order::Weighted(Ageing::Off),
-    Order::Weighted(Ageing::By(100)),
-    Order::VirtualTime,
+const ORDERS: [Queueing; 4] = [
+    Queueing::Fifo,
+    Queueing::PriorityAging(Aging::Off),
+    Queueing::PriorityAging(Aging::By(100)),
+    Queueing::Wfq,
 ];
 
 #[test]
@@ -39,8 +39,8 @@ fn excludes() {
     }
 }
 
-/// Order in which waiters of these weights, arriving one after the other, get a held lock.
-fn served(order: Order, weights: &[u64]) -> Vec<usize> {
+/// Queueing in which waiters of these weights, arriving one after the other, get a held lock.
+fn served(order: Queueing, weights: &[u64]) -> Vec<usize> {
     let lock = WeightLock::new(Vec::new(), order);
     let held = lock.lock(Weight::default());
     thread::scope(|scope| {
@@ -62,7 +62,7 @@ fn serves_in_order() {
         assert_eq!(served(order, &[7; 6]), [0, 1, 2, 3, 4, 5], "{order:?}");
     }
     let weights = [100, 1000, 300, 1000, 200];
-    assert_eq!(served(Order::Arrival, &weights), [0, 1, 2, 3, 4]);
+    assert_eq!(served(Queueing::Fifo, &weights), [0, 1, 2, 3, 4]);
     for order in &ORDERS[1..] {
         assert_eq!(served(*order, &weights), [1, 3, 2, 4, 0], "{order:?}");
     }
@@ -70,7 +70,7 @@ fn serves_in_order() {
 
 #[test]
 fn try_lock_never_waits_nor_overtakes() {
-    let lock = WeightLock::new((), Order::default());
+    let lock = WeightLock::new((), Queueing::default());
     let held = lock.try_lock().unwrap();
     assert!(lock.try_lock().is_none());
     drop(held);
@@ -79,7 +79,7 @@ fn try_lock_never_waits_nor_overtakes() {
 
 #[test]
 fn a_panic_releases_the_lock() {
-    let lock = WeightLock::new(1, Order::default());
+    let lock = WeightLock::new(1, Queueing::default());
     let outcome = thread::scope(|scope| {
         scope
             .spawn(|| {
@@ -94,7 +94,7 @@ fn a_panic_releases_the_lock() {
 
 #[test]
 fn waiting_for_a_long_hold_costs_no_cpu() {
-    let lock = WeightLock::new((), Order::default());
+    let lock = WeightLock::new((), Queueing::default());
     let held = lock.lock(Weight::default());
     let spent = thread::scope(|scope| {
         let waiter = scope.spawn(|| {
@@ -121,9 +121,9 @@ fn cpu_ticks() -> u64 {
 #[test]
 fn nobody_starves_with_ageing_and_virtual_time_widens_the_shares() {
     let weights = [100, 1000, 1000, 1000, 1000, 1000];
-    let aged = grants(Order::default(), &weights);
+    let aged = grants(Queueing::default(), &weights);
     assert!(aged[0] > 0, "{aged:?}");
-    let fair = grants(Order::VirtualTime, &weights);
+    let fair = grants(Queueing::Wfq, &weights);
     // The exact order is proven in justitia-share; here the machine's scheduler has its say too.
     // Algorithm 1 would give 1 : 2.5.
     for heavy in &fair[1..] {
@@ -131,7 +131,7 @@ fn nobody_starves_with_ageing_and_virtual_time_widens_the_shares() {
     }
 }
 
-fn grants(order: Order, weights: &[u64]) -> Vec<u64> {
+fn grants(order: Queueing, weights: &[u64]) -> Vec<u64> {
     let lock = WeightLock::new((), order);
     let stop = AtomicBool::new(false);
     let counts: Vec<_> = weights.iter().map(|_| AtomicU64::new(0)).collect();

@@ -4,27 +4,29 @@
 //! *what is each tenant entitled to, now?* The answer is hierarchical, weighted and
 //! work-conserving; see [`entitlements`].
 
-mod age;
+#![deny(unsafe_code)]
+
 pub mod curve;
 mod demand;
-mod entitle;
-mod fill;
-pub mod live;
+mod entitlement;
+pub mod fairness_window;
+mod max_min;
 mod pv;
+mod reclaim;
 mod tree;
-mod victim;
+mod wait_queue;
 mod weight;
 
 pub mod credit;
 pub mod num;
 
-pub use age::{Ageing, Order, VirtualTime, WaitQueue};
 pub use demand::Demand;
-pub use entitle::entitlements;
-pub use fill::{Bid, divide};
+pub use entitlement::entitlements;
+pub use max_min::{Bid, max_min};
 pub use pv::pv;
+pub use reclaim::{apportion_reclaim, overage, victim};
 pub use tree::{NodeId, ParentError, Tree};
-pub use victim::{give_back, overage, victim};
+pub use wait_queue::{Aging, Queueing, VirtualTime, WaitQueue};
 pub use weight::{Weight, WeightError};
 
 /// The page size of every kernel that is supported, in bytes. The kernel rounds limits and protections down to it.

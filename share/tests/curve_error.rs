@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use curves::{Random, View, zipf};
 use flate2::read::GzDecoder;
-use justitia_share::curve::Curve;
+use justitia_share::curve::MissRatioCurve;
 
 /// LRU stack distances by a tree of counts over time (Bennett and Kruskal).
 fn exact(trace: &[u64]) -> Vec<Option<usize>> {
@@ -53,7 +53,7 @@ fn exact(trace: &[u64]) -> Vec<Option<usize>> {
 const LONG: Duration = Duration::from_secs(1 << 20);
 
 /// The curve of the last half of a trace, as the agent would have it with its choice of rate, in blocks; and the rate.
-fn sampled(trace: &[u64], seed: u64, horizon: u64) -> (Curve, u32) {
+fn sampled(trace: &[u64], seed: u64, horizon: u64) -> (MissRatioCurve, u32) {
     let mut view = View::new(seed, horizon);
     let (first, last) = trace.split_at(trace.len() / 2);
     for (half, mut past) in [(first, Duration::ZERO), (last, LONG)] {

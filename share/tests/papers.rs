@@ -2,7 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "tests say what is wrong by failing")]
 
-use justitia_share::{Demand, NodeId, Tree, Weight, entitlements, give_back, overage, victim};
+use justitia_share::{
+    Demand, NodeId, Tree, Weight, apportion_reclaim, entitlements, overage, victim,
+};
 
 fn weight(value: u64) -> Weight {
     Weight::try_from(value).unwrap()
@@ -37,7 +39,7 @@ fn justitia_figure_7() {
         .map(|(u, t)| overage(*u, *t))
         .collect();
     assert_eq!(over, [333, 4667, 0, 0]);
-    assert_eq!(give_back(5 * MILLI, &over), over);
+    assert_eq!(apportion_reclaim(5 * MILLI, &over), over);
     // Page by page, as the paper does it: 6 -> 5 and on, until none is above its threshold by a page.
     let mut taken = [0; 4];
     while let Some(app) = victim(&pages, &threshold, 0) {

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests say what is wrong by failing")]
 
-use justitia_share::{Bid, Demand, NodeId, Tree, Weight, divide, entitlements, give_back};
+use justitia_share::{Bid, Demand, NodeId, Tree, Weight, apportion_reclaim, entitlements, max_min};
 use proptest::prelude::*;
 
 fn any_bid() -> impl Strategy<Value = Bid> {
@@ -68,12 +68,12 @@ proptest! {
 
     #[test]
     fn parts_add_up(bids in any_group(), amount in any_amount()) {
-        prop_assert_eq!(wide_sum(divide(amount, &bids)), u128::from(amount));
+        prop_assert_eq!(wide_sum(max_min(amount, &bids)), u128::from(amount));
     }
 
     #[test]
     fn floors_and_demands_hold(bids in any_group(), amount in any_amount()) {
-        let parts = divide(amount, &bids);
+        let parts = max_min(amount, &bids);
         let floors = wide_sum(bids.iter().map(floor));
         let asked = wide_sum(bids.iter().map(|b| b.demand));
         for (bid, part) in bids.iter().zip(&parts) {
@@ -92,7 +92,7 @@ proptest! {
     /// nobody has more.
     #[test]
     fn useful_before_the_rest(bids in any_group(), amount in any_amount()) {
-        let parts = divide(amount, &bids);
+        let parts = max_min(amount, &bids);
         let fits = wide_sum(bids.iter().map(useful)) <= u128::from(amount);
         for (bid, part) in bids.iter().zip(&parts) {
             let kept = if fits { *part >= useful(bid) } else { *part <= useful(bid) };
@@ -105,13 +105,13 @@ proptest! {
         let i = who.index(bids.len());
         let mut keen = bids.clone();
         keen[i].useful += more;
-        prop_assert!(divide(amount, &keen)[i] >= divide(amount, &bids)[i]);
+        prop_assert!(max_min(amount, &keen)[i] >= max_min(amount, &bids)[i]);
     }
 
     /// Between floor and use, and between use and demand, everybody stands at the same level, within half a unit.
     #[test]
     fn same_level_for_all(bids in any_group(), amount in 0..10_000_000u64) {
-        let parts = divide(amount, &bids);
+        let parts = max_min(amount, &bids);
         let rounds: [fn(&Bid) -> u64; 3] = [floor, useful, |b| b.demand];
         let sum = |round: fn(&Bid) -> u64| wide_sum(bids.iter().map(round));
         let wide = u128::from(amount);
@@ -133,7 +133,7 @@ proptest! {
         let i = who.index(bids.len());
         let mut heavier = bids.clone();
         heavier[i].weight += more;
-        let (before, after) = (divide(amount, &bids), divide(amount, &heavier));
+        let (before, after) = (max_min(amount, &bids), max_min(amount, &heavier));
         prop_assert!(after[i] >= before[i]);
         for j in (0..bids.len()).filter(|&j| j != i) {
             prop_assert!(after[j] <= before[j], "nobody else gains by it");
@@ -145,7 +145,7 @@ proptest! {
         let i = who.index(bids.len());
         let mut hungrier = bids.clone();
         hungrier[i].demand = hungrier[i].demand.saturating_add(more);
-        prop_assert!(divide(amount, &hungrier)[i] >= divide(amount, &bids)[i]);
+        prop_assert!(max_min(amount, &hungrier)[i] >= max_min(amount, &bids)[i]);
     }
 
     /// One unit more to divide moves one unit, anywhere in the tree: tiny changes stay tiny.
@@ -235,8 +235,8 @@ proptest! {
     }
 
     #[test]
-    fn give_back_is_bounded_and_proportional(over in proptest::collection::vec(prop_oneof![Just(0), 1..1u64 << 40], 1..20), need in 0..1u64 << 42) {
-        let parts = give_back(need, &over);
+    fn apportioned_reclaim_is_bounded_and_proportional(over in proptest::collection::vec(prop_oneof![Just(0), 1..1u64 << 40], 1..20), need in 0..1u64 << 42) {
+        let parts = apportion_reclaim(need, &over);
         let total = wide_sum(over.iter().copied());
         prop_assert_eq!(wide_sum(parts.iter().copied()), total.min(u128::from(need)));
         for (part, o) in parts.iter().zip(&over) {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use justitia_kernel::cgroup::CgroupId;
 use justitia_kernel::probes::Counters;
-use justitia_share::live::Activity;
+use justitia_share::fairness_window::Activity;
 use justitia_share::num::to_f64;
 
 use super::device::DiskActivity;
@@ -133,7 +133,7 @@ impl RateWindow {
             .zip(self.samples.iter().skip(1))
             .filter(|(a, b)| bytes(&b.counters) > bytes(&a.counters))
             .count();
-        let held_up = first
+        let io_stalled = first
             .stalled
             .zip(self.stalled)
             .filter(|_| window >= STEP)
@@ -145,8 +145,8 @@ impl RateWindow {
             activity: Activity {
                 bytes: bytes(&recent),
                 active: ratio(active, steps),
-                held_up: held_up.map(|part| part.min(1.0)),
-                beyond_cache: recent.cache_miss_bytes > 0
+                io_stalled: io_stalled.map(|part| part.min(1.0)),
+                used_device: recent.cache_miss_bytes > 0
                     || recent.read.direct.bytes > 0
                     || recent.written.total().bytes > 0,
             },
@@ -188,7 +188,7 @@ fn ratio(part: usize, of: usize) -> f64 {
 mod tests {
     use super::*;
     use justitia_kernel::probes::Io;
-    use justitia_share::live::contends;
+    use justitia_share::fairness_window::is_backlogged;
 
     const ID: CgroupId = CgroupId(7);
 
@@ -224,7 +224,7 @@ mod tests {
         assert!((mib_per_s - 20.0).abs() < 0.01, "{mib_per_s}");
         assert_eq!(stats.recent.hit_ratio(), Some(1.0));
         assert_eq!(stats.total.read.buffered.bytes >> 20, 600);
-        assert!(!contends(&stats.activity), "satisfied: {stats:?}");
+        assert!(!is_backlogged(&stats.activity), "satisfied: {stats:?}");
         assert!(windows.windows[&ID].samples.len() <= 12);
         windows.remove(ID);
         assert_eq!(windows.stats(ID, at(40_000)), WindowStats::default());
@@ -242,8 +242,8 @@ mod tests {
             }
             let stats = windows.stats(ID, now);
             assert!((stats.recent.hit_ratio().unwrap() - 0.5).abs() < 1e-9);
-            assert_eq!(stats.activity.held_up.is_some(), psi);
-            assert!(contends(&stats.activity), "{stats:?}");
+            assert_eq!(stats.activity.io_stalled.is_some(), psi);
+            assert!(is_backlogged(&stats.activity), "{stats:?}");
         }
     }
 

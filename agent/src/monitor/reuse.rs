@@ -3,7 +3,9 @@
 use std::time::Instant;
 
 use justitia_api::{CurveStatus, Evidence};
-use justitia_share::curve::{BLOCK, Curve, HALF_LIFE, Recent, ReuseTimes, Room, next_shift};
+use justitia_share::curve::{
+    BLOCK, DecayedReuseTimes, HALF_LIFE, MissRatioCurve, ReuseTimes, SamplerUse, next_shift,
+};
 use justitia_share::num::{to_f64, to_u64};
 
 use crate::model::WorkingSet;
@@ -37,8 +39,8 @@ pub struct Reuse {
     since: Instant,
     at: Instant,
     before: ReuseCounts,
-    recent: Recent,
-    curve: Curve,
+    recent: DecayedReuseTimes,
+    curve: MissRatioCurve,
     shift: u32,
     /// Blocks.
     useful: f64,
@@ -54,8 +56,8 @@ impl Reuse {
             since: now,
             at: now,
             before,
-            recent: Recent::default(),
-            curve: Curve::default(),
+            recent: DecayedReuseTimes::default(),
+            curve: MissRatioCurve::default(),
             shift: 0,
             useful: 0.0,
         }
@@ -65,7 +67,7 @@ impl Reuse {
     pub fn record(&mut self, counts: ReuseCounts, capacity: u64, now: Instant) {
         let new = counts.reuse.since(&self.before.reuse);
         let capacity = capacity / BLOCK;
-        let shift = next_shift(Room {
+        let shift = next_shift(SamplerUse {
             shift: self.shift,
             accesses: new.visits,
             evicted: counts.evicted.wrapping_sub(self.before.evicted),
@@ -75,11 +77,11 @@ impl Reuse {
         self.recent
             .add(&new, now.saturating_duration_since(self.at));
         if shift < self.shift {
-            self.recent.look_at_more();
+            self.recent.restart_watch();
         }
         self.shift = shift;
         (self.before, self.at) = (counts, now);
-        self.curve = Curve::of(&self.recent);
+        self.curve = MissRatioCurve::of(&self.recent);
         self.useful = self.curve.useful(to_f64(capacity)) * (1.0 + MARGIN);
     }
 

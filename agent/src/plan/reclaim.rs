@@ -1,7 +1,7 @@
 //! Which tenants give back file pages now, and how many.
 
 use justitia_api::ExcessReason;
-use justitia_share::{NodeId, give_back, overage};
+use justitia_share::{NodeId, apportion_reclaim, overage};
 
 use super::entitlements::Entitlements;
 use crate::model::{Key, Snapshot, Tenant};
@@ -41,7 +41,7 @@ pub fn plan_reclaim(snapshot: &Snapshot, entitlements: &Entitlements) -> Vec<Rec
         .iter()
         .map(|(id, tenant)| reclaimable_excess(snapshot, entitlements, id, tenant))
         .collect();
-    let amounts = give_back(need, &excess);
+    let amounts = apportion_reclaim(need, &excess);
     tenants
         .iter()
         .zip(amounts)

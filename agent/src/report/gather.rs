@@ -9,7 +9,7 @@ use justitia_api::{
 };
 use justitia_kernel::cgroup::CgroupId;
 use justitia_kernel::knob::Knob;
-use justitia_share::live::{LivePv, live_pv};
+use justitia_share::fairness_window::FairnessWindow;
 use justitia_share::num::to_f64;
 use justitia_share::{Demand, NodeId};
 
@@ -25,7 +25,7 @@ pub fn status(agent: &Agent, limits: &[String], observe: bool) -> Status {
     let rates: Vec<Option<WindowStats>> = agent.ids().map(|id| app_io.stats(id?, now)).collect();
     let pv = match app_io.unavailable_reason() {
         None => live(&agent.snapshot, &rates),
-        Some(_) => LivePv::default(),
+        Some(_) => FairnessWindow::default(),
     };
     let mut knobs = knobs(agent);
     let root = agent.monitor.cgroups.root();
@@ -56,7 +56,7 @@ pub fn status(agent: &Agent, limits: &[String], observe: bool) -> Status {
             other: leaf(tenant.other),
             refaults: node.map_or(0, |n| leaf(n.memory.refaults)),
             app: rates[i].as_ref().map(|r| AppStatus { latency, ..app(r) }),
-            backlogged: pv.contends.get(i).copied().unwrap_or(false),
+            backlogged: pv.backlogged.get(i).copied().unwrap_or(false),
             pv: told(pv.groups.get(i).copied().flatten()),
             working_set: leaf(agent.entitlements.demands[i].useful),
             demand: Some(agent.entitlements.demands[i].total).filter(|demand| *demand < u64::MAX),
@@ -137,7 +137,7 @@ pub fn status(agent: &Agent, limits: &[String], observe: bool) -> Status {
 }
 
 /// PV of every group and of the whole, from what is known of the leaves.
-fn live(snapshot: &Snapshot, rates: &[Option<WindowStats>]) -> LivePv {
+fn live(snapshot: &Snapshot, rates: &[Option<WindowStats>]) -> FairnessWindow {
     let tree = snapshot
         .tenants
         .map(|_, tenant| Demand::unlimited(tenant.weight));
@@ -145,7 +145,7 @@ fn live(snapshot: &Snapshot, rates: &[Option<WindowStats>]) -> LivePv {
         .iter()
         .map(|rates| rates.as_ref().map(|r| r.activity).unwrap_or_default())
         .collect();
-    live_pv(&tree, &activities)
+    FairnessWindow::of(&tree, &activities)
 }
 
 fn told(pv: Option<f64>) -> Option<f64> {
@@ -169,7 +169,7 @@ fn app(rates: &WindowStats) -> AppStatus {
         write_rate: per_second(recent.written.total().bytes),
         miss_rate: per_second(recent.demand_misses),
         hit_ratio: recent.hit_ratio(),
-        io_stalled: rates.activity.held_up,
+        io_stalled: rates.activity.io_stalled,
         latency: None,
     }
 }

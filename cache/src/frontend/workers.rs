@@ -1,6 +1,6 @@
 //! Threads that may wait for a disk.
 
-use justitia_share::{Order, VirtualTime, WaitQueue, Weight};
+use justitia_share::{Queueing, VirtualTime, WaitQueue, Weight};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 pub(super) type Job = Box<dyn FnOnce() + Send>;
 
 /// A pool of threads, started as they are needed. Jobs that wait are served in proportion to weight
-/// ([`Order::VirtualTime`]): under contention a VM's requests get its share of the workers.
+/// ([`Queueing::Wfq`]): under contention a VM's requests get its share of the workers.
 #[derive(Clone)]
 pub(super) struct Workers(Arc<Handle>);
 
@@ -66,7 +66,7 @@ impl Workers {
     pub(super) fn new(most: usize, part: usize) -> Self {
         let shared = Arc::new(Shared {
             state: Mutex::new(State {
-                waiting: WaitQueue::new(Order::VirtualTime),
+                waiting: WaitQueue::new(Queueing::Wfq),
                 threads: 0,
                 idle: 0,
                 closed: false,
@@ -116,7 +116,7 @@ impl State {
     /// The lane's lock is taken before the pool's.
     fn queue(&mut self, lane: &Arc<TenantQueue>, vm: &mut QueueState, job: Job) {
         let job = (Arc::clone(lane), job);
-        vm.virtual_start = self.waiting.push_after(vm.weight, vm.virtual_start, job);
+        vm.virtual_start = self.waiting.push_from(vm.weight, vm.virtual_start, job);
     }
 }
 

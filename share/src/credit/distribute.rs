@@ -1,7 +1,7 @@
 //! The budget distributor: the credits of an interval by weight, over the entitlement that the page cache
 //! uses too.
 
-use crate::fill::{Bid, divide};
+use crate::max_min::{Bid, max_min};
 use crate::num;
 use crate::{Demand, Tree};
 
@@ -47,7 +47,7 @@ pub fn rooms(pool: u64, parts: &[f64], floor: u64) -> Vec<u64> {
         useful: 0,
         demand: u64::MAX,
     };
-    divide(pool, &parts.iter().map(bid).collect::<Vec<_>>())
+    max_min(pool, &parts.iter().map(bid).collect::<Vec<_>>())
 }
 
 #[cfg(test)]

@@ -1,30 +1,29 @@
 //! Miss-ratio curves: how many of a tenant's reads would come from the disk if its cache had another size.
 //!
-//! One block in 2^k, chosen by a hash of what block it is, is looked at (spatially hashed sampling: SHARDS, Waldspurger
+//! One block in 2^k, chosen by a hash of what block it is, is sampled (spatially hashed sampling: SHARDS, Waldspurger
 //! et al., FAST '15). Of these the times between two accesses are counted ([`ReuseTimes`]), in accesses of the same
 //! tenant, and the curve follows from how these times are distributed (AET: Hu et al., USENIX ATC '16). Against reuse
 //! distances, which SHARDS itself uses, this costs one look into a small table for each sampled access and no order of
 //! all blocks, so that a probe in the kernel can do it; `tests/curve_error.rs` measures the error of both.
 //!
-//! From the curve follows what of its cache a tenant can use: [`Curve::useful`].
+//! From the curve follows what of its cache a tenant can use: [`MissRatioCurve::useful`].
 //!
 //! Sizes are in blocks of the caller's ([`BLOCK`] for the page cache).
 
-mod aet;
 mod buckets;
-mod rate;
-mod recent;
-mod reuse;
+mod decayed;
+mod miss_ratio;
+mod reuse_times;
 mod sampler;
+mod sampling_rate;
 mod useful;
 
-pub use aet::Curve;
 pub use buckets::{BUCKETS, bucket};
-pub use rate::{Room, next_shift};
-pub use recent::{HALF_LIFE, Recent};
-pub use reuse::ReuseTimes;
+pub use decayed::{DecayedReuseTimes, HALF_LIFE};
+pub use miss_ratio::MissRatioCurve;
+pub use reuse_times::ReuseTimes;
 pub use sampler::{ENTRIES, Sampler};
-pub use useful::WORTH;
+pub use sampling_rate::{SamplerUse, next_shift};
 
 /// Bytes of the blocks that the page cache's accesses are counted in: what a fault maps around itself, and half of
 /// the kernel's usual readahead.

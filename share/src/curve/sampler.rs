@@ -1,7 +1,7 @@
-//! Which accesses are looked at, and what is remembered of them: the same as the probes do in the kernel
+//! Which accesses are sampled, and what is remembered of them: the same as the probes do in the kernel
 //! (`kernel/src/bpf/curves.h`).
 
-use super::reuse::ReuseTimes;
+use super::reuse_times::ReuseTimes;
 
 /// Blocks that are remembered: 16 KiB.
 pub const ENTRIES: usize = 2048;
@@ -20,7 +20,7 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Looks at one block in 2^`shift`, at most 2^31.
+    /// A sampler of one block in 2^`shift`, at most 2^31.
     #[must_use]
     pub fn new(shift: u32) -> Self {
         Self {
@@ -42,7 +42,7 @@ impl Sampler {
         self.clock += step;
         let mask = (1 << TIME) - 1;
         let now = self.clock & mask;
-        // Bits of the hash that do not say whether it is looked at: 8 for the set, 24 for the block.
+        // Bits of the hash that do not say whether it is sampled: 8 for the set, 24 for the block.
         let tag = (hash >> TIME).max(1);
         let set = usize::try_from((hash >> 32) & 0xff).unwrap_or_default();
         let ways = &mut self.entries[set * WAYS..(set + 1) * WAYS];
@@ -62,12 +62,12 @@ impl Sampler {
         }
     }
 
-    /// Looks at one block in 2^`shift` from now on.
+    /// Samples one block in 2^`shift` from now on, at most 2^31.
     pub fn set_shift(&mut self, shift: u32) {
         self.shift = shift.min(31);
     }
 
-    /// One block in 2^this is looked at.
+    /// One block in 2^this is sampled.
     #[must_use]
     pub const fn shift(&self) -> u32 {
         self.shift
@@ -91,7 +91,7 @@ impl Sampler {
         &self.counted
     }
 
-    /// Accesses, as far as they are sampled, that made it forget a block.
+    /// Accesses, as far as they are sampled, that evicted an entry.
     #[must_use]
     pub const fn evicted(&self) -> u64 {
         self.evicted

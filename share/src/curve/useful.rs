@@ -1,28 +1,28 @@
 //! What a tenant can use.
 
-use super::aet::{Curve, Point};
-use super::recent::HALF_LIFE;
+use super::decayed::HALF_LIFE;
+use super::miss_ratio::{MissRatioCurve, Point};
 
-/// A block is worth its place if keeping it saves at least one read in so many seconds. (The five-minute rule asks the
-/// same of memory against disks: Gray and Putzolu, SIGMOD '87. Doubled, so that what is used every few minutes is
-/// never given up for what is read once.)
-pub const WORTH: f64 = 600.0;
-/// Nearly all of the hits that can be had: what the last of them would need is left out. The model takes what was read for
+/// The break-even interval, seconds: a block is worth its place if keeping it saves at least one read in this time. (The
+/// five-minute rule of memory against disks: Gray and Putzolu, SIGMOD '87. Doubled, so that what is used every few
+/// minutes is never evicted for what is read once.)
+const BREAK_EVEN_SECONDS: f64 = 600.0;
+/// The part of the hits that can be had which is kept: the size that the last ones would need is left out. The model takes what was read for
 /// the first time as what will never be read again, and so needs much room for the last few.
-const NEARLY: f64 = 0.99;
+const HITS_KEPT: f64 = 0.99;
 
-impl Curve {
+impl MissRatioCurve {
     /// How many blocks the tenant can use, at most `capacity`: the size up to which one block more saves at least
-    /// one read in [`WORTH`] seconds, and that has nearly all of the hits there.
+    /// one read in 600 seconds, and that has nearly all of the hits there.
     ///
     /// What a size is worth is judged from the best smaller size on (the upper concave hull of the curve): of a loop over
     /// 1,000 blocks the first 999 save nothing, all together save everything. A loop over more than `capacity` saves
     /// nothing. A stream with a few re-reads saves too little for all that would have to lie there in between.
     #[must_use]
     pub fn useful(&self, capacity: f64) -> f64 {
-        // What a count is worth that goes on for ever: counts fade.
+        // What a count is worth that goes on for ever: counts decay.
         let counted = HALF_LIFE.as_secs_f64() / std::f64::consts::LN_2;
-        let least = counted / WORTH;
+        let least = counted / BREAK_EVEN_SECONDS;
         let worth = |pair: &&[Point]| match pair {
             [low, high] => high.hits - low.hits >= least * (high.size - low.size),
             _ => false,
@@ -36,7 +36,9 @@ impl Curve {
         else {
             return 0.0;
         };
-        let enough = hull.iter().find(|point| point.hits >= NEARLY * last.hits);
+        let enough = hull
+            .iter()
+            .find(|point| point.hits >= HITS_KEPT * last.hits);
         enough.map_or(last.size, |point| point.size)
     }
 

@@ -5,12 +5,12 @@
 
 use std::time::Duration;
 
-use justitia_share::curve::{Curve, Recent, Room, Sampler, next_shift};
+use justitia_share::curve::{DecayedReuseTimes, MissRatioCurve, Sampler, SamplerUse, next_shift};
 
 /// The agent's view of one tenant's accesses.
 pub struct View {
     pub sampler: Sampler,
-    recent: Recent,
+    recent: DecayedReuseTimes,
     seed: u64,
     /// The largest size that the curve is wanted for, blocks.
     horizon: u64,
@@ -18,7 +18,7 @@ pub struct View {
 
 impl View {
     pub fn new(seed: u64, horizon: u64) -> Self {
-        let (sampler, recent) = (Sampler::new(0), Recent::default());
+        let (sampler, recent) = (Sampler::new(0), DecayedReuseTimes::default());
         Self {
             sampler,
             recent,
@@ -34,7 +34,7 @@ impl View {
             self.sampler.access(hash(block, self.seed));
         }
         let new = self.sampler.counted().since(&before);
-        let shift = next_shift(Room {
+        let shift = next_shift(SamplerUse {
             shift: self.sampler.shift(),
             accesses: new.visits,
             evicted: self.sampler.evicted() - evicted,
@@ -43,13 +43,13 @@ impl View {
         });
         self.recent.add(&new, past);
         if shift < self.sampler.shift() {
-            self.recent.look_at_more();
+            self.recent.restart_watch();
         }
         self.sampler.set_shift(shift);
     }
 
-    pub fn curve(&self) -> Curve {
-        Curve::of(&self.recent)
+    pub fn curve(&self) -> MissRatioCurve {
+        MissRatioCurve::of(&self.recent)
     }
 }
 

@@ -1,6 +1,6 @@
-//! One sibling group: an amount divided by weight, between a floor and a demand each.
+//! Weighted max-min fairness in one sibling group: an amount divided by weight, between a floor and a demand each.
 //!
-//! The rule is the water level: everyone gets `level × weight`, clamped to its own floor and demand,
+//! The rule is water-filling (Bertsekas and Gallager, Data Networks, section 6.5.2): everyone gets `level × weight`, clamped to its own floor and demand,
 //! and the level is the one at which the amount is used up. Whole units are given by the divisor
 //! method of Sainte-Laguë (Webster): the k-th unit of a bidder has the rank `weight / (2k − 1)`, and the
 //! best-ranked units win. That makes the integers exact (they add up) and monotone: more weight, more
@@ -10,7 +10,7 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-/// One bidder of a sibling group. The unit is the caller's (bytes, credits, blocks).
+/// What one member of a sibling group asks for. Amounts are in the caller's unit: bytes, credits, blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bid {
     /// Relative weight; 0 gets nothing above its floor.
@@ -26,16 +26,15 @@ pub struct Bid {
 /// Divides `amount` among `bids`. The parts add up to `amount` (unless every weight is 0).
 ///
 /// - Floors that do not fit together are cut by weight.
-/// - What is useful beyond the floors comes next, divided by weight: who has less use than its part leaves the rest
-///   to those who have more.
+/// - What is useful beyond the floors comes next, divided by weight: a member that has less use than its part leaves
+///   the rest to those that have more.
 /// - Between that and the demands the rest is divided by weight, what each has already counted; what one does not
 ///   ask for goes to the others (work-conserving).
-/// - When all are satisfied, the rest is divided by weight too, on top of the demands: it is free
-///   room that each may grow into.
+/// - When all are satisfied, the rest is divided by weight too, on top of the demands: it is free, and each may grow into it.
 ///
 /// O(n log n) in the number of bids, O(n) memory.
 #[must_use]
-pub fn divide(amount: u64, bids: &[Bid]) -> Vec<u64> {
+pub fn max_min(amount: u64, bids: &[Bid]) -> Vec<u64> {
     let zeros = vec![0; bids.len()];
     let demands: Vec<u64> = bids.iter().map(|b| b.demand).collect();
     let useful = bids.iter().map(|b| b.useful.max(b.floor).min(b.demand));

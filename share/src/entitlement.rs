@@ -1,6 +1,6 @@
 //! Entitlement: what each tenant may have now.
 
-use crate::fill::{Bid, divide};
+use crate::max_min::{Bid, max_min};
 use crate::{Demand, NodeId, Tree};
 
 /// The part of `capacity` that each node of the tree is entitled to, indexed by
@@ -10,7 +10,7 @@ use crate::{Demand, NodeId, Tree};
 /// node's subtree does not demand goes to its siblings, by weight). In every group the parts add up to the
 /// parent's; none is below its floor while the floors fit; none gets more than is of use to it while another gets less
 /// and is below its part by weight; none is above its demand unless all are satisfied. Monotone in weight, use, demand and
-/// capacity (see [`divide`]). A group's requested protection ([`Demand::requested`]) comes after all floors of the group.
+/// capacity (see [`max_min`]). A group's requested protection ([`Demand::requested`]) comes after all floors of the group.
 ///
 /// With unlimited demands this is the Justitia paper's `Threshold = NR_FILE_PAGES × proportion` (section
 /// III-B3, equation 1), at every level of the tree; with demands it is DoubleDecker's effective
@@ -27,7 +27,7 @@ pub fn entitlements(tree: &Tree<Demand>, capacity: u64) -> Vec<u64> {
         group.clear();
         group.extend(tree.children(parent).map(|child| bids[child.index()]));
         apply_requested(tree, parent, amount, &mut group);
-        for (child, part) in tree.children(parent).zip(divide(amount, &group)) {
+        for (child, part) in tree.children(parent).zip(max_min(amount, &group)) {
             parts[child.index()] = part;
         }
     }

@@ -5,7 +5,7 @@ fn weight(value: u64) -> Weight {
     Weight::try_from(value).unwrap()
 }
 
-/// Algorithm 1 to the letter: a list, a scan for the first greatest weight, then ageing.
+/// Algorithm 1 to the letter: a list, a scan for the first greatest weight, then aging.
 #[derive(Default)]
 struct Literal {
     list: Vec<(u64, usize)>,
@@ -28,17 +28,17 @@ impl Literal {
 }
 
 /// Grants of each contender when all come back at once after each of their grants.
-fn closed_loop(order: Order, weights: &[u64], grants: usize) -> Vec<u64> {
-    let mut queue = WaitQueue::new(order);
-    let mut past = vec![VirtualTime::default(); weights.len()];
+fn closed_loop(queueing: Queueing, weights: &[u64], grants: usize) -> Vec<u64> {
+    let mut queue = WaitQueue::new(queueing);
+    let mut starts = vec![VirtualTime::default(); weights.len()];
     let mut served = vec![0; weights.len()];
-    for (who, w) in weights.iter().enumerate() {
-        past[who] = queue.push_after(weight(*w), past[who], who);
+    for (client, w) in weights.iter().enumerate() {
+        starts[client] = queue.push_from(weight(*w), starts[client], client);
     }
     for _ in 0..grants {
-        let who = queue.pop().unwrap();
-        served[who] += 1;
-        past[who] = queue.push_after(weight(weights[who]), past[who], who);
+        let client = queue.pop().unwrap();
+        served[client] += 1;
+        starts[client] = queue.push_from(weight(weights[client]), starts[client], client);
     }
     served
 }
@@ -46,27 +46,27 @@ fn closed_loop(order: Order, weights: &[u64], grants: usize) -> Vec<u64> {
 const FIG12: [u64; 8] = [100, 1000, 1000, 1000, 1000, 1000, 1000, 1000];
 
 #[test]
-fn table_of_orders() {
+fn table_of_disciplines() {
     let waiting = [(100, 'a'), (1000, 'b'), (300, 'c'), (1000, 'd')];
-    for (order, expected) in [
-        (Order::Arrival, "abcd"),
-        (Order::Weighted(Ageing::Off), "bdca"),
-        (Order::default(), "bdca"),
-        (Order::VirtualTime, "bdca"),
+    for (queueing, expected) in [
+        (Queueing::Fifo, "abcd"),
+        (Queueing::PriorityAging(Aging::Off), "bdca"),
+        (Queueing::default(), "bdca"),
+        (Queueing::Wfq, "bdca"),
     ] {
-        let mut queue = WaitQueue::new(order);
+        let mut queue = WaitQueue::new(queueing);
         for (w, name) in waiting {
             queue.push(weight(w), name);
         }
         let served: String = std::iter::from_fn(|| queue.pop()).collect();
-        assert_eq!(served, expected, "{order:?}");
+        assert_eq!(served, expected, "{queueing:?}");
         assert!(queue.is_empty());
     }
 }
 
 #[test]
 fn the_passed_over_overtake_newcomers_by_the_increment() {
-    let mut queue = WaitQueue::new(Order::Weighted(Ageing::By(100)));
+    let mut queue = WaitQueue::new(Queueing::PriorityAging(Aging::By(100)));
     queue.push(weight(100), "old");
     for _ in 0..9 {
         queue.push(weight(1000), "new");
@@ -79,20 +79,20 @@ fn the_passed_over_overtake_newcomers_by_the_increment() {
 
 #[test]
 fn figure_12_in_grants() {
-    let without = closed_loop(Order::Weighted(Ageing::Off), &FIG12, 71_000);
-    assert_eq!(without[0], 0, "without ageing the light one starves");
-    let fifo = closed_loop(Order::Arrival, &FIG12, 8_000);
+    let without = closed_loop(Queueing::PriorityAging(Aging::Off), &FIG12, 71_000);
+    assert_eq!(without[0], 0, "without aging the light one starves");
+    let fifo = closed_loop(Queueing::Fifo, &FIG12, 8_000);
     assert_eq!(fifo, vec![1_000; 8]);
 
     // Waits differ by (1000 - 100) / 100 = 9 grants, whatever the weights' ratio: far from 1 : 10.
-    let aged = closed_loop(Order::default(), &FIG12, 71_000);
+    let aged = closed_loop(Queueing::default(), &FIG12, 71_000);
     assert!(aged[0] > 0);
     assert!(
         aged[1] < aged[0] * 3,
         "Algorithm 1 gives about 1 : 2.3, got {aged:?}"
     );
 
-    let fair = closed_loop(Order::VirtualTime, &FIG12, 71_000);
+    let fair = closed_loop(Queueing::Wfq, &FIG12, 71_000);
     assert!(fair[0].abs_diff(1_000) <= 1, "{fair:?}");
     assert!(
         fair[1..].iter().all(|n| n.abs_diff(10_000) <= 10),
@@ -103,17 +103,17 @@ fn figure_12_in_grants() {
 /// Alone for long, the light one must not be made to pay for it for long.
 #[test]
 fn virtual_time_forgets_what_nobody_else_wanted() {
-    let mut queue = WaitQueue::new(Order::VirtualTime);
+    let mut queue = WaitQueue::new(Queueing::Wfq);
     let mut light = VirtualTime::default();
     for _ in 0..1_000 {
-        light = queue.push_after(weight(100), light, "light");
+        light = queue.push_from(weight(100), light, "light");
         assert_eq!(queue.pop(), Some("light"));
     }
-    queue.push_after(weight(100), light, "light");
+    queue.push_from(weight(100), light, "light");
     let mut heavy = VirtualTime::default();
     let mut served = 0;
     loop {
-        heavy = queue.push_after(weight(1000), heavy, "heavy");
+        heavy = queue.push_from(weight(1000), heavy, "heavy");
         if queue.pop() == Some("light") {
             break;
         }
@@ -128,7 +128,7 @@ proptest! {
         steps in prop::collection::vec(prop::option::weighted(0.6, 1u64..=1000), 1..200),
         increment in 0u32..300,
     ) {
-        let mut queue = WaitQueue::new(Order::Weighted(Ageing::By(increment)));
+        let mut queue = WaitQueue::new(Queueing::PriorityAging(Aging::By(increment)));
         let mut literal = Literal::default();
         for (id, step) in steps.into_iter().enumerate() {
             match step {
@@ -149,13 +149,13 @@ proptest! {
     fn equals_are_served_as_they_came(
         w in 1u64..=10_000, count in 1usize..100, which in 0usize..4,
     ) {
-        let order = [
-            Order::Arrival,
-            Order::Weighted(Ageing::Off),
-            Order::default(),
-            Order::VirtualTime,
+        let queueing = [
+            Queueing::Fifo,
+            Queueing::PriorityAging(Aging::Off),
+            Queueing::default(),
+            Queueing::Wfq,
         ][which];
-        let mut queue = WaitQueue::new(order);
+        let mut queue = WaitQueue::new(queueing);
         for id in 0..count {
             queue.push(weight(w), id);
         }
@@ -169,16 +169,16 @@ proptest! {
     ) {
         // The documented bound: every contender is served within it, again and again.
         let bound = (10_000 / u64::from(increment) + 1) * weights.len() as u64;
-        let mut queue = WaitQueue::new(Order::Weighted(Ageing::By(increment)));
+        let mut queue = WaitQueue::new(Queueing::PriorityAging(Aging::By(increment)));
         let mut last = vec![0u64; weights.len()];
-        for (who, w) in weights.iter().enumerate() {
-            queue.push(weight(*w), who);
+        for (client, w) in weights.iter().enumerate() {
+            queue.push(weight(*w), client);
         }
         for now in 1..=bound * 3 {
-            let who = queue.pop().unwrap();
-            prop_assert!(now - last[who] <= bound, "{who} waited {} of {bound}", now - last[who]);
-            last[who] = now;
-            queue.push(weight(weights[who]), who);
+            let client = queue.pop().unwrap();
+            prop_assert!(now - last[client] <= bound, "{client} waited {} of {bound}", now - last[client]);
+            last[client] = now;
+            queue.push(weight(weights[client]), client);
             for (other, at) in last.iter().enumerate() {
                 prop_assert!(now - at <= bound, "{other} has waited {} of {bound}", now - at);
             }
@@ -188,7 +188,7 @@ proptest! {
     #[test]
     fn virtual_time_is_proportional(weights in prop::collection::vec(1u64..=10_000, 2..10)) {
         let total: u64 = weights.iter().sum();
-        let served = closed_loop(Order::VirtualTime, &weights, 20_000);
+        let served = closed_loop(Queueing::Wfq, &weights, 20_000);
         for (w, got) in weights.iter().zip(&served) {
             let due = w * 20_000 / total;
             // Never further from its due than the contenders together can be ahead: one grant each.

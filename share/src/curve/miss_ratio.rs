@@ -1,12 +1,12 @@
 //! From reuse times to a curve: the average eviction time.
 
 use super::buckets::least;
-use super::recent::Recent;
+use super::decayed::DecayedReuseTimes;
 use crate::num::to_f64;
 
-/// Of those of which it is not known whether they come, so many, as a part of them, are taken to come later still: of few
-/// that were watched for long enough, one that is used again says little.
-const DOUBT: f64 = 0.01;
+/// The part of the censored accesses (of which it is not known when, or whether, the block was used before) that counts
+/// as later still. Where few were watched for long enough, one reuse says little.
+const CENSORED_LATER: f64 = 0.01;
 
 /// A point of a curve.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -17,16 +17,16 @@ pub(super) struct Point {
     pub(super) hits: f64,
 }
 
-/// Hits by size of the cache.
+/// A miss-ratio curve: the hits by size of the cache.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Curve {
+pub struct MissRatioCurve {
     /// Sizes and hits ascend. The first is (0, 0); empty when nothing was counted.
     pub(super) points: Vec<Point>,
     /// All accesses that were counted lately.
     accesses: f64,
 }
 
-impl Curve {
+impl MissRatioCurve {
     /// The curve of a cache that evicts what was used longest ago.
     ///
     /// A block that is not used again is evicted once it has lain there for the average eviction time T. Of all blocks
@@ -40,7 +40,7 @@ impl Curve {
     /// Where the sampled blocks have more or fewer accesses than their part of all blocks, it is for blocks that are used
     /// all the time: the difference is counted as hits of the smallest cache (SHARDS, section 4.3, "SHARDS-adj").
     #[must_use]
-    pub fn of(recent: &Recent) -> Self {
+    pub fn of(recent: &DecayedReuseTimes) -> Self {
         let sampled = recent.sampled();
         if sampled <= 0.0 {
             return Self::default();
@@ -58,7 +58,7 @@ impl Curve {
         for (index, (count, unknown)) in counts.enumerate().take(last.map_or(0, |last| last + 1)) {
             let width = to_f64(least(index + 1) - least(index));
             // Those of which it is known for half of the bucket count half.
-            let among = (known - unknown / 2.0).max(DOUBT.mul_add(unwatched, *count));
+            let among = (known - unknown / 2.0).max(CENSORED_LATER.mul_add(unwatched, *count));
             let rest = later * (1.0 - count / among);
             let part = |later: f64| later.min(accesses / sampled);
             size += width * f64::midpoint(part(later), part(rest));

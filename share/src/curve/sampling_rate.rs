@@ -1,20 +1,20 @@
-//! How many blocks are looked at: as many as can be remembered.
+//! The sampling rate: as many blocks are sampled as can be remembered.
 
 use super::sampler::ENTRIES;
 
-/// Of the accesses, at most one in so many may make a block forgotten that was still of interest.
-const FORGETS: u64 = 64;
-/// When fewer than one entry in so many is used, more blocks are looked at.
-const SPARE: u64 = 8;
+/// At most one access in so many may evict an entry that was still of interest.
+const EVICTS: u64 = 64;
+/// When fewer than one entry in so many is used, more blocks are sampled.
+const UNUSED: u64 = 8;
 
-/// What is known of a tenant's samples when the rate is chosen.
+/// How full a tenant's sampler is, when its rate is chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Room {
-    /// One block in 2^shift is looked at.
+pub struct SamplerUse {
+    /// One block in 2^shift is sampled.
     pub shift: u32,
-    /// Accesses since it was last asked.
+    /// Accesses since the rate was last chosen.
     pub accesses: u64,
-    /// Of these, as far as they are sampled, how many made a block forgotten.
+    /// Of these, as far as they are sampled, how many evicted an entry.
     pub evicted: u64,
     /// Entries that were used lately.
     pub live: u64,
@@ -22,22 +22,22 @@ pub struct Room {
     pub horizon: u64,
 }
 
-/// One block in 2^shift to look at from now on, one step at a time: fewer when blocks are forgotten that would still
-/// tell something of a cache of `horizon` blocks; more when there is much room.
+/// The shift from now on, at most 31, one step at a time: fewer blocks are sampled when entries are evicted that would
+/// still tell something of a cache of `horizon` blocks; more when many entries are unused.
 #[must_use]
-pub fn next_shift(room: Room) -> u32 {
-    let Room {
+pub fn next_shift(sampler: SamplerUse) -> u32 {
+    let SamplerUse {
         shift,
         accesses,
         evicted,
         live,
         horizon,
-    } = room;
+    } = sampler;
     // Sets fill unevenly: the first block is forgotten when three in four entries are used.
     let covered = (ENTRIES as u64 * 3 / 4) << shift.min(31);
-    if evicted > accesses / FORGETS && covered < horizon {
+    if evicted > accesses / EVICTS && covered < horizon {
         (shift + 1).min(31)
-    } else if live < ENTRIES as u64 / SPARE {
+    } else if live < ENTRIES as u64 / UNUSED {
         shift.saturating_sub(1)
     } else {
         shift
@@ -49,8 +49,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fewer_blocks_when_some_are_forgotten_more_when_there_is_room() {
-        let full = Room {
+    fn fewer_blocks_when_entries_are_evicted_more_when_many_are_unused() {
+        let full = SamplerUse {
             shift: 3,
             accesses: 6400,
             evicted: 200,
@@ -61,7 +61,7 @@ mod tests {
             ("forgets", full, 4),
             (
                 "forgets what is beyond the horizon",
-                Room {
+                SamplerUse {
                     horizon: 10_000,
                     ..full
                 },
@@ -69,7 +69,7 @@ mod tests {
             ),
             (
                 "forgets by chance",
-                Room {
+                SamplerUse {
                     evicted: 60,
                     ..full
                 },
@@ -77,7 +77,7 @@ mod tests {
             ),
             (
                 "a large part is of no use any more",
-                Room {
+                SamplerUse {
                     evicted: 0,
                     live: 100,
                     ..full
@@ -86,7 +86,7 @@ mod tests {
             ),
             (
                 "looks at all",
-                Room {
+                SamplerUse {
                     shift: 0,
                     evicted: 0,
                     live: 0,
@@ -96,7 +96,7 @@ mod tests {
             ),
             (
                 "looks at next to none",
-                Room {
+                SamplerUse {
                     shift: 31,
                     horizon: u64::MAX,
                     ..full
@@ -104,8 +104,8 @@ mod tests {
                 31,
             ),
         ];
-        for (name, room, expected) in cases {
-            assert_eq!(next_shift(room), expected, "{name}");
+        for (name, sampler, expected) in cases {
+            assert_eq!(next_shift(sampler), expected, "{name}");
         }
     }
 }

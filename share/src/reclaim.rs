@@ -1,17 +1,19 @@
-//! Who gives back, and how much.
+//! From which tenants memory is reclaimed, and how much from each.
 
-use crate::fill::{Bid, divide};
+use crate::max_min::{Bid, max_min};
 
-/// Usage above entitlement.
+/// Usage above entitlement, in the unit of both; 0 if it is not above.
 #[must_use]
 pub const fn overage(usage: u64, entitlement: u64) -> u64 {
     usage.saturating_sub(entitlement)
 }
 
-/// Divides `need` among tenants in proportion to their overage; none gives more than its overage, so when
-/// the overages together are less than `need`, the sum of the parts is less too.
+/// Divides what is to be reclaimed, `need`, among tenants in proportion to their overage, in the same unit. From none is
+/// taken more than its overage, so where the overages together are less than `need`, the sum of the parts is less too.
+///
+/// O(n log n).
 #[must_use]
-pub fn give_back(need: u64, overages: &[u64]) -> Vec<u64> {
+pub fn apportion_reclaim(need: u64, overages: &[u64]) -> Vec<u64> {
     let total: u128 = overages.iter().map(|o| u128::from(*o)).sum();
     let need = u64::try_from(total).map_or(need, |total| need.min(total));
     // Weights are 32 bits wide: scale the largest overage into them.
@@ -29,7 +31,7 @@ pub fn give_back(need: u64, overages: &[u64]) -> Vec<u64> {
             }
         })
         .collect();
-    divide(need, &bids)
+    max_min(need, &bids)
 }
 
 /// DoubleDecker's victim (section 4.3, Algorithm 1 and equation 1): the tenant whose usage would
@@ -37,7 +39,7 @@ pub fn give_back(need: u64, overages: &[u64]) -> Vec<u64> {
 ///
 /// The paper's `exceed(E, b, cw)` adds to a fixed entitlement a part of what the others leave unused;
 /// [`entitlements`](crate::entitlements) has done that already, so the algorithm is one `argmax`.
-/// Tenants without usage have nothing to give. `None` when nobody has.
+/// A tenant without usage is never the victim; `None` if there is no other.
 #[must_use]
 pub fn victim(usages: &[u64], entitlements: &[u64], batch: u64) -> Option<usize> {
     let exceed = |i: usize| i128::from(usages[i]) + i128::from(batch) - i128::from(entitlements[i]);

@@ -1,18 +1,18 @@
-//! What was counted lately.
+//! Reuse times, of which old ones count less.
 
 use std::time::Duration;
 
 use super::buckets::{BUCKETS, bucket, least};
-use super::reuse::ReuseTimes;
+use super::reuse_times::ReuseTimes;
 use crate::num::to_f64;
 
-/// After so long a count is worth half: a change of what a tenant does rules its curve after a minute or two, and a
-/// busy tenant that falls idle is remembered for some minutes more ([`Curve::useful`](super::Curve::useful)).
+/// After this time a count is worth half. A change of a tenant's working set rules its curve after a minute or two, and a
+/// busy tenant that falls idle is remembered for some minutes more ([`MissRatioCurve::useful`](super::MissRatioCurve::useful)).
 pub const HALF_LIFE: Duration = Duration::from_secs(60);
 
-/// Counts that fade.
+/// Reuse times that decay exponentially: with every [`HALF_LIFE`] a count halves.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Recent {
+pub struct DecayedReuseTimes {
     /// Accesses by reuse time.
     pub(super) times: Box<[f64; BUCKETS]>,
     /// Accesses of which no earlier one to the same block is known, by how long it would be known: longer ago than that,
@@ -24,7 +24,7 @@ pub struct Recent {
     watched: u64,
 }
 
-impl Default for Recent {
+impl Default for DecayedReuseTimes {
     fn default() -> Self {
         Self {
             times: Box::new([0.0; BUCKETS]),
@@ -35,24 +35,24 @@ impl Default for Recent {
     }
 }
 
-impl Recent {
-    /// Adds what was counted in the time `past`, which has just ended; what was there before fades by that time.
-    pub fn add(&mut self, counted: &ReuseTimes, past: Duration) {
-        let fade = (-past.as_secs_f64() / HALF_LIFE.as_secs_f64()).exp2();
+impl DecayedReuseTimes {
+    /// Adds what was counted in the time `elapsed`, which has just ended; what was there before decays by that time.
+    pub fn add(&mut self, counted: &ReuseTimes, elapsed: Duration) {
+        let decay = (-elapsed.as_secs_f64() / HALF_LIFE.as_secs_f64()).exp2();
         for (sum, count) in self.times.iter_mut().zip(counted.times.iter()) {
-            *sum = sum.mul_add(fade, to_f64(*count));
+            *sum = sum.mul_add(decay, to_f64(*count));
         }
         for sum in self.unknown.iter_mut() {
-            *sum *= fade;
+            *sum *= decay;
         }
-        self.visits = self.visits.mul_add(fade, to_f64(counted.visits));
+        self.visits = self.visits.mul_add(decay, to_f64(counted.visits));
         let before = self.watched;
         self.watched += counted.sampled();
         self.add_unknown(to_f64(counted.cold), before, self.watched);
     }
 
-    /// More blocks are looked at from now on: of those that are new, no access is known.
-    pub const fn look_at_more(&mut self) {
+    /// To be called when more blocks are sampled from now on: of those that are new, no earlier access is known.
+    pub const fn restart_watch(&mut self) {
         self.watched = 0;
     }
 
