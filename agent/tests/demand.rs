@@ -1,4 +1,5 @@
-//! The cache divided by what tenants use, beside the kernel alone, in simulation. `SEEDS=300` for more than a few.
+//! Tenants' reads with the cache divided by working sets, against those with the kernel alone, in simulation. `SEEDS=300`
+//! runs more than a few seeds.
 
 #![expect(
     clippy::unwrap_used,
@@ -16,7 +17,7 @@ use machine::{Machine, Random};
 /// Page cache of the machine, MB.
 const SIZE: u64 = 700;
 const SECONDS: u64 = 120;
-/// Of what the kernel alone gives a tenant that uses no more than its share, it keeps this at least.
+/// A tenant that uses no more than its share keeps at least this fraction of its reads with the kernel alone.
 const KEEPS: f64 = 0.97;
 
 fn seeds() -> u64 {
@@ -33,13 +34,13 @@ fn both(seed: u64, build: impl Fn(&mut Machine)) -> [Machine; 2] {
     })
 }
 
-/// Blocks that tenant `i` read with the agent, as a part of those with the kernel alone.
+/// Blocks that tenant `i` read with the agent, as a fraction of those with the kernel alone.
 fn kept(stock: &Machine, ours: &Machine, i: usize) -> f64 {
     ours.readers[i].reads as f64 / stock.readers[i].reads.max(1) as f64
 }
 
 #[test]
-fn a_used_set_loses_nothing_to_what_is_read_once() {
+fn a_working_set_loses_nothing_to_data_read_once() {
     type Build = fn(&mut Machine);
     let cases: [(&str, Build); 6] = [
         ("a stream of the same weight", |machine| {
@@ -60,7 +61,7 @@ fn a_used_set_loses_nothing_to_what_is_read_once() {
             machine.add(400, paced(200.0, stream()));
         }),
         (
-            "one that loops to look as if it used all there is",
+            "a loop over all memory, to look as if it were all of use",
             |machine| {
                 machine.add(100, hot(300, 0));
                 machine.add(100, round(680, 0));
@@ -82,7 +83,7 @@ fn a_used_set_loses_nothing_to_what_is_read_once() {
 }
 
 #[test]
-fn sets_that_do_not_all_fit_are_divided_by_weight() {
+fn working_sets_that_do_not_all_fit_are_divided_by_weight() {
     let weights = [100, 200, 400, 800];
     for seed in 0..seeds() {
         let [_, ours] = both(seed, |machine| {
@@ -100,7 +101,7 @@ fn sets_that_do_not_all_fit_are_divided_by_weight() {
     }
 }
 
-/// Adds a tenant as chance has it; says what, its weight, and the part of the cache that it uses, MB.
+/// Adds a random tenant; returns its description, its weight and its working set in MB.
 fn any(machine: &mut Machine, random: &mut Random) -> (String, u64, u64) {
     let weight = [50, 100, 100, 100, 200, 400, 800][random.below(7) as usize];
     let size = 20 + random.below(600);
@@ -143,22 +144,22 @@ fn any(machine: &mut Machine, random: &mut Random) -> (String, u64, u64) {
 }
 
 #[test]
-fn within_its_share_no_tenant_reads_less_than_beside_the_kernel_alone() {
+fn within_its_share_no_tenant_reads_less_than_with_the_kernel_alone() {
     for seed in 0..seeds() {
-        let told = std::cell::RefCell::new(Vec::new());
+        let tenants = std::cell::RefCell::new(Vec::new());
         let [stock, ours] = both(seed, |machine| {
             let mut random = Random(seed.wrapping_mul(1_000_003));
             let count = 2 + random.below(4);
-            *told.borrow_mut() = (0..count).map(|_| any(machine, &mut random)).collect();
+            *tenants.borrow_mut() = (0..count).map(|_| any(machine, &mut random)).collect();
         });
-        let told = told.into_inner();
-        let weights: u64 = told.iter().map(|(_, weight, _)| weight).sum();
-        for (i, (name, weight, used)) in told.iter().enumerate() {
+        let tenants = tenants.into_inner();
+        let weights: u64 = tenants.iter().map(|(_, weight, _)| weight).sum();
+        for (i, (name, weight, used)) in tenants.iter().enumerate() {
             let kept = kept(&stock, &ours, i);
             let above = *used == 0 || used * weights > (SIZE - 20) * weight;
             assert!(
                 above || kept >= KEEPS,
-                "seed {seed}, {name}, weight {weight}: {kept:.3} of its reads, cached {:?} and {:?}, useful {:?}, of {told:?}",
+                "seed {seed}, {name}, weight {weight}: {kept:.3} of its reads, cached {:?} and {:?}, useful {:?}, of {tenants:?}",
                 stock.cached(),
                 ours.cached(),
                 ours.useful()

@@ -110,13 +110,13 @@ fn io_latency_is_reported_when_enabled() {
             &status,
             &metrics,
             "room",
-            "events are no tenant's; there is room for 16 cgroups",
+            "events count for no tenant; the map has 16 entries",
         );
         assert_reported(
             &status,
             &metrics,
             "calls",
-            "were not timed; there is room for 16 cgroups",
+            "were not timed; the map has 16 entries",
         );
         for what in ["busy", "shared_files", "lock_waits"] {
             let none = format!("justitia_probe_dropped_events_total{{kind=\"{what}\"}} 0\n");

@@ -1,70 +1,69 @@
-//! What the probes lost, in words: how much room there is, and what to configure for more.
+//! What the probes dropped, and which setting would have avoided it.
 
 use justitia_kernel::probes::{Limits, Probe, Sample};
 
-/// Something that can be lost.
+/// One kind of dropped events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProbeDrop {
-    /// Its name as a label.
+    /// The kind, as a label.
     pub what: &'static str,
-    /// How much has been.
+    /// The number since the probes were attached.
     pub count: u64,
     /// The same for people.
     pub text: String,
 }
 
-/// Everything that can be lost, whether any is or not. `of` a probe on demand says what
-/// [`IoProbes::dropped`](justitia_kernel::probes::IoProbes::dropped) does.
-pub fn drops(room: &Limits, sample: &Sample, of: impl Fn(Probe) -> u64) -> Vec<ProbeDrop> {
-    let cgroups = format!(
-        "there is room for {} cgroups at a time (eyes.cgroups)",
-        room.max_cgroups
+/// All kinds, also those of which nothing was dropped. `of` is the number that a probe on demand dropped
+/// ([`IoProbes::dropped`](justitia_kernel::probes::IoProbes::dropped)).
+pub fn drops(limits: &Limits, sample: &Sample, of: impl Fn(Probe) -> u64) -> Vec<ProbeDrop> {
+    let full = format!(
+        "the map has {} entries, one a cgroup (probes.max_cgroups)",
+        limits.max_cgroups
     );
     let calls = of(Probe::Latency);
     let uses = of(Probe::SharedInodes);
     let waits = of(Probe::LockContention);
     let Sample {
-        dropped_events: missed,
-        map_full: no_room,
-        map_busy: busy,
+        dropped_events,
+        map_full,
+        map_busy,
         ..
     } = sample;
     [
         (
             "events",
-            *missed,
-            format!("What applications get: {missed} events could not be counted"),
+            *dropped_events,
+            format!("What applications get: {dropped_events} events could not be counted"),
         ),
         (
             "room",
-            *no_room,
-            format!("What applications get: {no_room} events are no tenant's; {cgroups}"),
+            *map_full,
+            format!("What applications get: {map_full} events count for no tenant; {full}"),
         ),
         (
             "busy",
-            *busy,
+            *map_busy,
             format!(
-                "What applications get: {busy} events are no tenant's; the kernel could not tell just then whose"
+                "What applications get: {map_busy} events count for no tenant; the map was locked by another CPU"
             ),
         ),
         (
             "calls",
             calls,
-            format!("How long calls take: {calls} were not timed; {cgroups}"),
+            format!("Latencies: {calls} calls were not timed; {full}"),
         ),
         (
             "shared_files",
             uses,
             format!(
-                "Files that several tenants use: {uses} uses were forgotten; there is room for {} at a time \
-                 (eyes.shared_files)",
-                room.max_shared_files
+                "Shared files: {uses} uses were evicted; the map has {} entries (probes.max_shared_files)",
+                limits.max_shared_files
             ),
         ),
         (
             "lock_waits",
             waits,
-            format!("Contended locks: {waits} waits were not counted; {cgroups}"),
+            format!("Lock contention: {waits} waits were not counted; {full}"),
         ),
     ]
     .map(|(what, count, text)| ProbeDrop { what, count, text })
@@ -76,63 +75,61 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_loss_is_told_by_its_cause_and_only_by_that() {
-        let room = Limits {
+    fn each_drop_is_reported_by_its_cause_alone() {
+        let limits = Limits {
             max_cgroups: 16,
             max_shared_files: 64,
             ..Limits::default()
         };
         let none = Sample::default();
-        let (missed, no_room, busy) = (
-            Sample {
-                dropped_events: 7,
-                ..Sample::default()
-            },
-            Sample {
-                map_full: 7,
-                ..Sample::default()
-            },
-            Sample {
-                map_busy: 7,
-                ..Sample::default()
-            },
-        );
+        let dropped = Sample {
+            dropped_events: 7,
+            ..none.clone()
+        };
+        let full = Sample {
+            map_full: 7,
+            ..none.clone()
+        };
+        let busy = Sample {
+            map_busy: 7,
+            ..none.clone()
+        };
         let cases = [
-            (&missed, None, "7 events could not be counted"),
+            (&dropped, None, "7 events could not be counted"),
             (
-                &no_room,
+                &full,
                 None,
-                "7 events are no tenant's; there is room for 16 cgroups at a time (eyes.cgroups)",
+                "7 events count for no tenant; the map has 16 entries, one a cgroup (probes.max_cgroups)",
             ),
             (
                 &busy,
                 None,
-                "7 events are no tenant's; the kernel could not tell",
+                "7 events count for no tenant; the map was locked",
             ),
             (
                 &none,
                 Some(Probe::Latency),
-                "7 were not timed; there is room for 16 cgroups",
+                "7 calls were not timed; the map has 16 entries",
             ),
             (
                 &none,
                 Some(Probe::SharedInodes),
-                "7 uses were forgotten; there is room for 64 at a time (eyes.shared_files)",
+                "7 uses were evicted; the map has 64 entries (probes.max_shared_files)",
             ),
             (
                 &none,
                 Some(Probe::LockContention),
-                "7 waits were not counted; there is room for 16 cgroups",
+                "7 waits were not counted; the map has 16 entries",
             ),
         ];
         for (sample, probe, expected) in cases {
-            let all = drops(&room, sample, |of| if Some(of) == probe { 7 } else { 0 });
-            let lost: Vec<_> = all.iter().filter(|loss| loss.count > 0).collect();
+            let all = drops(&limits, sample, |of| if Some(of) == probe { 7 } else { 0 });
+            let some: Vec<_> = all.iter().filter(|drop| drop.count > 0).collect();
             assert!(
-                matches!(lost[..], [ProbeDrop { count: 7, text, .. }] if text.contains(expected)),
-                "expected {expected:?} alone, found {lost:?}"
+                matches!(some[..], [ProbeDrop { count: 7, text, .. }] if text.contains(expected)),
+                "expected {expected:?} alone, found {some:?}"
             );
         }
-        assert!(drops(&room, &none, |_| 0).iter().all(|l| l.count == 0));
+        assert!(drops(&limits, &none, |_| 0).iter().all(|d| d.count == 0));
     }
 }

@@ -15,13 +15,14 @@ use justitia_share::curve::{BLOCK, Sampler};
 use justitia_share::{Tree, Weight};
 
 const STEP: Duration = Duration::from_millis(100);
-/// Seconds to read a block from the cache and from the disk when nothing else uses it: 250 and 60 MB/s.
+/// Seconds to read a block from the cache: 250 MB/s.
 const CACHED: f64 = 65_536.0 / 250e6;
+/// Seconds to read a block from the idle disk: 60 MB/s.
 const READ: f64 = 65_536.0 / 60e6;
-/// A tenant is said to grow for so long after it last did, in steps.
+/// A tenant counts as growing for this many steps after it last grew.
 const GROWING: u64 = 30;
 
-/// A sequence that is as good as random, and the same each time.
+/// A pseudo-random sequence (SplitMix64).
 pub struct Random(pub u64);
 
 impl Random {
@@ -40,14 +41,14 @@ fn mixed(mut h: u64) -> u64 {
     h ^ h >> 31
 }
 
-/// What a tenant reads next at a time in seconds; `None` while it does nothing.
+/// The next block that a tenant reads at a time in seconds; `None` while it reads nothing.
 pub type Load = Box<dyn FnMut(f64, &mut Random) -> Option<u64>>;
 
-/// A tenant's cache, in the order of use.
+/// A tenant's cache, by the time of use.
 #[derive(Default)]
 struct Lru {
-    /// Blocks with the time of their last use; those used again since are stale. A block that was used twice while it
-    /// lay here is taken later than those used once (the kernel's active list): `again`.
+    /// Blocks with the time of their last use; entries of blocks that were used again since are stale. A block that was
+    /// used twice while cached is in `again` (the kernel's active list), and is evicted after those used once.
     once: std::collections::VecDeque<(u64, u64)>,
     again: std::collections::VecDeque<(u64, u64)>,
     used: HashMap<u64, (u64, bool)>,
@@ -66,7 +67,7 @@ impl Lru {
         hit
     }
 
-    /// The block to take next, and its last use. Those used once go first, while they are more than half.
+    /// The block to evict next, and its last use. Those used once go first.
     fn oldest(&mut self) -> Option<(u64, u64, bool)> {
         for again in [false, true] {
             let list = if again {
@@ -114,7 +115,7 @@ pub struct Reader {
 }
 
 pub struct Machine {
-    /// Blocks of page cache that there are.
+    /// Blocks of page cache.
     size: u64,
     begun: Instant,
     step: u64,
@@ -174,12 +175,12 @@ impl Machine {
         }
     }
 
-    /// Megabytes of cache that each has.
+    /// Each tenant's cache, MB.
     pub fn cached(&self) -> Vec<u64> {
         self.readers.iter().map(|r| r.cache.len() / 16).collect()
     }
 
-    /// Megabytes that each is believed to use.
+    /// Each tenant's estimated working set, MB.
     pub fn useful(&self) -> Vec<u64> {
         self.readers
             .iter()
@@ -191,7 +192,7 @@ impl Machine {
         self.size - self.readers.iter().map(|r| r.cache.len()).sum::<u64>()
     }
 
-    /// Everybody reads for a step, in slices of a millisecond, so that they meet at the disk.
+    /// All tenants read for a step, in slices of a millisecond, so that they compete for the disk.
     fn tenants_read(&mut self) {
         let begin = self.step as f64 / 10.0;
         let mut left = vec![0.0; self.readers.len()];
@@ -231,7 +232,7 @@ impl Machine {
         }
     }
 
-    /// The kernel's own reclaim: below its watermark the block used longest ago goes, of those above their
+    /// The kernel's own reclaim: below its watermark it evicts the least recently used block, of tenants above their
     /// protection if there are any.
     fn kernel(&mut self) {
         let low = self.size / 100;

@@ -10,7 +10,7 @@ use justitia_kernel::knob::Knob;
 use crate::enforce::event::TenantEvent;
 use crate::enforce::knob_store::{KnobStore, RestoredKnob, WriteOutcome};
 use crate::escape;
-use crate::monitor::{CgroupTree, Node, low_of};
+use crate::monitor::{CgroupTree, Node, memory_low};
 use crate::plan::{Entitlements, Key, LowIntent, Snapshot, plan_protection};
 
 /// At most so many knobs are written in one tick; the rest waits for the next. Each takes a journal entry, a read and a
@@ -222,7 +222,7 @@ pub fn ceded(id: CgroupId, knob: Knob, rule: Rule) -> TenantEvent {
 
 /// Cedes a `memory.low` that we have not written, if another writer has set it; returns its value then.
 pub(super) fn cede_if_set(store: &mut KnobStore, node: &Node, tenant: &str) -> Option<String> {
-    let found = low_of(&node.cgroup)
+    let found = memory_low(&node.cgroup)
         .ok()
         .filter(|low| *low > 0)?
         .to_string();

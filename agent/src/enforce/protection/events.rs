@@ -6,7 +6,7 @@ use justitia_kernel::knob::Knob;
 use super::controller::{ProtectionController, cede_if_set, log_ceded};
 use crate::enforce::knob_store::WriteOutcome;
 use crate::escape;
-use crate::monitor::{CgroupTree, low_of};
+use crate::monitor::{CgroupTree, memory_low};
 
 impl ProtectionController {
     /// A cgroup was created. A `memory.low` that it has already belongs to its operator.
@@ -54,7 +54,7 @@ impl ProtectionController {
         let node = cgroups.get(id)?;
         let path = escape::encode(node.cgroup.path().as_os_str());
         let Some(store) = &mut self.store else {
-            return low_of(&node.cgroup).ok();
+            return memory_low(&node.cgroup).ok();
         };
         if store.applied(id, knob).is_some() {
             match store.audit(id, knob) {
@@ -74,6 +74,6 @@ impl ProtectionController {
         } else if store.may_write(id, knob) {
             cede_if_set(store, node, &path)?;
         }
-        low_of(&node.cgroup).ok()
+        memory_low(&node.cgroup).ok()
     }
 }

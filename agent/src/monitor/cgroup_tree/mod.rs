@@ -14,5 +14,5 @@ mod weight;
 mod tests;
 
 pub use node::Node;
-pub use scan::low_of;
+pub use scan::memory_low;
 pub use tree::{CgroupTree, Changes};

@@ -231,7 +231,7 @@ impl CgroupTree {
 
     fn read_low(&mut self, id: CgroupId) {
         if let Some(node) = self.nodes.get_mut(&id)
-            && let Ok(low) = low_of(&node.cgroup)
+            && let Ok(low) = memory_low(&node.cgroup)
         {
             node.set_operator_low(low);
         }
@@ -242,7 +242,7 @@ impl CgroupTree {
 ///
 /// # Errors
 /// As every reader of a cgroup.
-pub fn low_of(cgroup: &Cgroup) -> Result<u64> {
+pub fn memory_low(cgroup: &Cgroup) -> Result<u64> {
     cgroup.memory_low().map(|limit| match limit {
         Limit::Bytes(bytes) => bytes,
         Limit::Max => u64::MAX,

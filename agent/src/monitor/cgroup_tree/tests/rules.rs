@@ -1,0 +1,195 @@
+//! What rules of the configuration, and containers of root, do to the tree.
+
+use super::*;
+
+/// The pages of an excluded cgroup are not its parent's, nor may they be taken with the parent's.
+#[test]
+fn pages_of_an_excluded_child_are_counted_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("cgroup");
+    let stat = |path: &str, mib: u64| {
+        let text = format!(
+            "anon 0\nfile 0\ninactive_file {}\nactive_file 0\n",
+            mib * MIB
+        );
+        write(root.join(path).join("memory.stat"), text).unwrap();
+        write(
+            root.join(path).join("memory.current"),
+            format!("{}\n", mib * MIB),
+        )
+        .unwrap();
+        write(root.join(path).join("cpu.stat"), "usage_usec 0\n").unwrap();
+    };
+    for (path, mib) in [("a", 100), ("a/ours", 30), ("a/backup", 20)] {
+        cgroup(&root.join(path), 0, 100);
+        stat(path, mib);
+    }
+    let file = dir.path().join("justitia.toml");
+    write(&file, "[[tenant]]\nmatch = \"a/backup\"\nexclude = true\n").unwrap();
+    let config = Config::load(Some(&file)).unwrap();
+    let mut seen = Fixture::of(&root, &config);
+    let a = seen.node("a").cgroup.id();
+    let sample = |seen: &mut Fixture| {
+        let node = seen.0.get_mut(a).unwrap();
+        node.sample(Instant::now()).unwrap();
+        (
+            node.memory.file / MIB,
+            node.excluded_file / MIB,
+            node.has_unmanaged_children(),
+        )
+    };
+    assert_eq!(seen.0.len(), 2);
+    assert_eq!(sample(&mut seen), (100, 20, true));
+    seen.0
+        .rescan(&config, Instant::now(), &mut Changes::default());
+    stat("a/backup", 25);
+    assert_eq!(sample(&mut seen), (100, 25, true), "known once");
+    std::fs::remove_dir_all(root.join("a/backup")).unwrap();
+    assert_eq!(sample(&mut seen), (100, 0, false));
+}
+
+/// A delegatee chooses the names: an `exclude` with wildcards does not apply in a delegated subtree, and neither a weight
+/// nor a floor in it changes what the subtree gets.
+#[test]
+fn a_delegatee_gains_nothing_by_a_name_that_a_rule_matches() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("cgroup");
+    for path in [
+        "user",
+        "user/backup",
+        "user/web",
+        "user/db",
+        "backup",
+        "user/web/backup",
+    ] {
+        cgroup(&root.join(path), 0, 100);
+    }
+    delegate(&root.join("user"), &["."]);
+    let file = dir.path().join("justitia.toml");
+    let load = |rules: &[(&str, &str)]| {
+        let rules = rules
+            .iter()
+            .map(|(path, says)| format!("[[tenant]]\nmatch = {path:?}\n{says}\n"));
+        write(&file, rules.collect::<String>()).unwrap();
+        Config::load(Some(&file)).unwrap()
+    };
+    let paths = |config: &Config| {
+        let seen = Fixture::of(&root, config);
+        let nodes = seen.0.nodes.values();
+        let mut paths: Vec<String> = nodes
+            .map(|n| n.cgroup.path().display().to_string())
+            .collect();
+        paths.sort();
+        paths.join(" ")
+    };
+    let all = "backup user user/backup user/db user/web user/web/backup";
+    for (rule, expected) in [
+        (
+            "**/backup",
+            "user user/backup user/db user/web user/web/backup",
+        ),
+        ("*/backup", all),
+        ("user/{backup,web}", all),
+        ("user/b?ckup", all),
+        (
+            "user/backup",
+            "backup user user/db user/web user/web/backup",
+        ),
+        ("us*/backup", all),
+        (
+            "user/web/backup",
+            "backup user user/backup user/db user/web",
+        ),
+        ("**/web/backup", all),
+        ("u*", "backup"),
+    ] {
+        assert_eq!(
+            paths(&load(&[(rule, "exclude = true")])),
+            expected,
+            "{rule}"
+        );
+    }
+    let seen = Fixture::of(&root, &load(&[("**", "weight = 10000\nfloor = \"64MiB\"")]));
+    assert_eq!(
+        seen.floors("user/db"),
+        (0, 64),
+        "requested among its siblings"
+    );
+    assert_eq!(seen.weight("user/db").0, 10_000, "as its siblings have");
+    // The only child's weight is not the parent's, wherever it is set.
+    cgroup(&root.join("user/web/backup"), 0, 100);
+    let config = load(&[
+        ("user/*", "weight = 10000"),
+        ("user/web/*", "weight = 7000"),
+    ]);
+    let seen = Fixture::of(&root, &config);
+    assert_eq!(seen.weight("user"), (100, WeightSource::Default));
+}
+
+/// Root in a container without a user namespace owns the files as the administrator does.
+#[test]
+fn settings_of_roots_containers_count_inside_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("cgroup");
+    cgroup(&root.join("scope"), 10, 100);
+    cgroup(&root.join("scope/c"), 30, 10_000);
+    cgroup(&root.join("scope/c/d"), 40, 9000);
+    let file = dir.path().join("justitia.toml");
+    let config = |says: &str| {
+        write(&file, format!("[[tenant]]\nmatch = \"scope\"\n{says}\n")).unwrap();
+        Config::load(Some(&file)).unwrap()
+    };
+    let said = |seen: &Fixture| {
+        let floors = ["scope", "scope/c", "scope/c/d"].map(|path| seen.floors(path));
+        (seen.weight("scope"), floors)
+    };
+    let administrators = (
+        (10_000, WeightSource::OnlyChild),
+        [(10, 0), (30, 0), (40, 0)],
+    );
+    let containers = ((100, WeightSource::Default), [(10, 0), (0, 30), (0, 40)]);
+    assert_eq!(
+        said(&Fixture::of(&root, &Config::default())),
+        administrators
+    );
+    assert_eq!(
+        said(&Fixture::of(&root, &config("delegated = true"))),
+        containers
+    );
+
+    // Found later: systemd's attribute, or a namespace whose root is the scope.
+    let later = |config: &Config, marked: bool, namespace_root: &str| {
+        let mut seen = Fixture::of(&root, config);
+        let scope = seen.node("scope").cgroup.id();
+        let inner = seen
+            .0
+            .nodes
+            .values()
+            .find(|n| n.cgroup.path() == Path::new(namespace_root));
+        let inner = inner.map(|n| n.cgroup.id());
+        seen.0.get_mut(scope).unwrap().delegate_xattr = marked;
+        if let Some(node) = inner.and_then(|id| seen.0.get_mut(id)) {
+            node.namespace_root = true;
+        }
+        seen.0.apply_delegation(scope, &mut Changes::default());
+        said(&seen)
+    };
+    let none = Config::default();
+    assert_eq!(later(&none, true, ""), containers);
+    assert_eq!(later(&none, false, "scope"), containers);
+    assert_eq!(later(&none, true, "scope"), containers);
+    assert_eq!(
+        later(&config("delegated = false"), true, "scope"),
+        administrators
+    );
+    // The scope is the runtime's, and the container lives in the child and cannot write it: podman with crun.
+    let runtimes = (
+        (10_000, WeightSource::OnlyChild),
+        [(10, 0), (30, 0), (0, 40)],
+    );
+    assert_eq!(later(&none, true, "scope/c"), runtimes);
+    assert_eq!(
+        later(&none, false, "scope/c").1,
+        [(10, 0), (30, 0), (0, 40)]
+    );
+}
