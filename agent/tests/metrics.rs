@@ -87,7 +87,7 @@ fn what_another_size_of_the_cache_would_miss_is_a_series_each() {
         let labels = format!("{{tenant=\"b.slice\",size=\"{size}\"}} {ratio}");
         assert!(text.contains(&labels), "expected {labels:?} in {text}");
     }
-    assert!(text.contains("justitia_tenant_cache_useful_bytes{tenant=\"b.slice\"} 8388608"));
+    assert!(text.contains("justitia_tenant_working_set_bytes{tenant=\"b.slice\"} 8388608"));
 }
 
 #[test]

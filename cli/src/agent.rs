@@ -20,7 +20,7 @@ mod table;
 /// The configuration, where one is wanted.
 #[derive(Args)]
 pub struct ConfigArgs {
-    /// Configuration file [default: /etc/justitia/justitia.toml, if it exists]; FILE.d/*.toml are read too
+    /// Configuration file [default: /etc/justitia/justitia.toml, if it exists]; FILE.d/*.toml are read after it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }

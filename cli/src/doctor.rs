@@ -14,12 +14,16 @@ use justitia_kernel::probes::{IoProbes, Limits, Probe, ProbeError, ProbeStatus};
 
 use crate::out;
 
-/// Say what this host supports, what will work here and what will not, and why.
+/// Show what this host supports, and which features work here, fully or with limits.
 ///
-/// Exit code: 0 if all works or works with limits, 2 if something cannot work that is on by default.
+/// Nothing is changed. First come the facts: kernel, cgroup controllers, probes, disks; `yes`, `no`, `?` where it cannot be
+/// known, `n/a` where it does not apply. Then each feature with the facts that limit it. Run it as root: what another user
+/// may not read counts as missing.
+///
+/// Exit code: 0 if every feature that is on by default works, 2 if one cannot work.
 #[derive(Args)]
 pub struct Doctor {
-    /// As JSON
+    /// As JSON, with all fields
     #[arg(long)]
     json: bool,
 }

@@ -15,13 +15,14 @@ use justitia_view::whatif::{Change, Forecast, text, whatif as forecast};
 use crate::agent::ConfigArgs;
 use crate::out;
 
-/// Plot how much of what a tenant accesses would come from the disk, by the size of its page cache.
+/// Plot the miss ratio of a tenant by the size of its page cache.
 ///
-/// The running agent samples what tenants access through the page cache, and forgets it within minutes. Below the plot
-/// stands what follows for half, once and twice the cache that it holds now.
+/// The running agent samples accesses through the page cache; the curve shows which part of them would come from the disk.
+/// Below the plot are the miss ratios at half, the same and twice the size that it has now. A curve reflects the last
+/// minutes.
 #[derive(Args)]
 pub struct Curve {
-    /// Its path, the end of it, or any part that only one has
+    /// The tenant: its cgroup path, the end of it, or any part that no other tenant's path has
     tenant: String,
     /// The curve as JSON: `points` are sizes in bytes and miss ratios
     #[arg(long)]
@@ -30,18 +31,20 @@ pub struct Curve {
     config: ConfigArgs,
 }
 
-/// Forecast hits and disk reads of a tenant and of those beside it, if it had another weight or a cache of a certain size.
+/// Forecast hit ratios and disk reads of a tenant and its siblings for another weight or another size of page cache.
 ///
-/// Nothing is changed. `justitia whatif db --weight 400`, `justitia whatif db --size 2G`.
+/// Nothing is changed. The forecast uses the miss-ratio curves that `justitia curve` plots.
+///
+/// Examples: `justitia whatif db --weight 400`, `justitia whatif db --size 2G`.
 #[derive(Args)]
 #[command(group(ArgGroup::new("change").required(true).args(["weight", "size"])))]
 pub struct Whatif {
-    /// Its path, the end of it, or any part that only one has
+    /// The tenant: its cgroup path, the end of it, or any part that no other tenant's path has
     tenant: String,
-    /// The weight that it would have, 1 to 10000
+    /// The weight to assume, 1 to 10000
     #[arg(long, value_parser = weight)]
     weight: Option<Weight>,
-    /// The page cache that it would have (512M, 2GiB)
+    /// The size of page cache to assume (512M, 2GiB)
     #[arg(long)]
     size: Option<Size>,
     /// The forecasts as JSON

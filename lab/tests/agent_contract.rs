@@ -325,7 +325,7 @@ fn device_credits_refuse_a_state_directory_on_a_disk() {
             for part in [
                 "/data/state on a memory file system",
                 "found ext4",
-                "or switch credits off",
+                "or set [io] enabled = false",
             ] {
                 assert!(result.stderr.contains(part), "{command}: {}", result.stderr);
             }

@@ -1,25 +1,25 @@
-//! One client: one request, one answer, in a bounded time.
+//! One client: one request, one response, in a bounded time.
 
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
-use crate::page::{Answer, Page, not_found, not_understood};
+use crate::page::{Page, Response, bad_request, not_found};
 
-/// A client is cut off after this long, whatever it is doing.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// A request is no longer, bytes.
-const LONGEST: usize = 8 << 10;
-/// It has no more header lines.
-const HEADERS: usize = 64;
-/// So much is written between two looks at the time, bytes.
-const STEP: usize = 64 << 10;
+/// A client is disconnected after this time, whatever it is doing.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// The longest request, bytes.
+const MAX_REQUEST: usize = 8 << 10;
+/// The most header lines of a request.
+const MAX_HEADERS: usize = 64;
+/// How much is written between two checks of the time, bytes.
+const CHUNK: usize = 64 << 10;
 
-/// Serves one client. An error means that it is gone, or was too slow, or was cut off.
+/// Serves one client. An error means that the client has closed the connection, was too slow, or was disconnected.
 pub fn serve(mut client: &TcpStream, page: &Page) -> Result<()> {
-    let until = Instant::now() + PATIENCE;
-    let answer = request(client, until, page)?;
-    for part in answer.chunks(STEP) {
+    let until = Instant::now() + TIMEOUT;
+    let response = request(client, until, page)?;
+    for part in response.chunks(CHUNK) {
         let mut rest = part;
         while !rest.is_empty() {
             client.set_write_timeout(Some(left(until)?))?;
@@ -29,7 +29,7 @@ pub fn serve(mut client: &TcpStream, page: &Page) -> Result<()> {
             }
         }
     }
-    // What it has sent beyond its request would make the kernel drop what it has not read yet.
+    // If unread input is left at close, the kernel resets the connection and drops what the client has not read yet.
     client.shutdown(Shutdown::Write)?;
     let mut beyond = [0; 1024];
     for _ in 0..64 {
@@ -41,8 +41,8 @@ pub fn serve(mut client: &TcpStream, page: &Page) -> Result<()> {
     Ok(())
 }
 
-/// Reads the request's head; the answer to it.
-fn request(mut client: &TcpStream, until: Instant, page: &Page) -> Result<Answer> {
+/// Reads the head of the request; returns the response to it.
+fn request(mut client: &TcpStream, until: Instant, page: &Page) -> Result<Response> {
     let mut head = Vec::with_capacity(1024);
     let mut buffer = [0; 1024];
     loop {
@@ -52,23 +52,23 @@ fn request(mut client: &TcpStream, until: Instant, page: &Page) -> Result<Answer
             return Err(ErrorKind::UnexpectedEof.into());
         }
         head.extend_from_slice(buffer.get(..read).unwrap_or_default());
-        let mut headers = [httparse::EMPTY_HEADER; HEADERS];
+        let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
         let mut request = httparse::Request::new(&mut headers);
         match request.parse(&head) {
             Ok(httparse::Status::Complete(_)) => {
                 let path = request.path.and_then(|path| path.split('?').next());
                 return Ok(match (request.method, path) {
-                    (Some("GET"), Some("/metrics")) => page.answer(),
+                    (Some("GET"), Some("/metrics")) => page.response(),
                     _ => not_found(),
                 });
             }
-            Ok(httparse::Status::Partial) if head.len() < LONGEST => {}
-            Ok(httparse::Status::Partial) | Err(_) => return Ok(not_understood()),
+            Ok(httparse::Status::Partial) if head.len() < MAX_REQUEST => {}
+            Ok(httparse::Status::Partial) | Err(_) => return Ok(bad_request()),
         }
     }
 }
 
-/// The time that is left.
+/// The time until `until`; an error once it has passed.
 fn left(until: Instant) -> Result<Duration> {
     until
         .checked_duration_since(Instant::now())

@@ -1,7 +1,7 @@
 //! OpenMetrics over HTTP: `GET /metrics`, nothing else.
 //!
-//! Whoever reaches the address may ask, every user of the machine for one. So all is bounded: clients at one time,
-//! what one may send, how long it may take, and how often the page is made.
+//! Any client that reaches the address is served, every local user for instance. So everything is bounded: the number of
+//! clients, the size of a request, the time that it may take, and how often the page is made.
 
 mod client;
 mod page;
@@ -10,7 +10,7 @@ mod server;
 
 pub use server::Server;
 
-/// A label's value as the format wants it: the encoder writes values down as they are.
+/// The value of a label, escaped: `prometheus_client` does not escape values.
 #[must_use]
 pub fn label(text: &str) -> String {
     let mut label = String::with_capacity(text.len());
@@ -70,9 +70,9 @@ mod tests {
             again.ends_with("scrapes 1\n# EOF\n"),
             "so soon it is the same: {again}"
         );
-        std::thread::sleep(page::FRESH);
+        std::thread::sleep(page::MAX_AGE);
         assert!(get(server.address(), "/metrics?x=1").contains("scrapes 2"));
-        std::thread::sleep(page::FRESH);
+        std::thread::sleep(page::MAX_AGE);
         let failed = get(server.address(), "/metrics");
         assert!(
             failed.contains(" 503 ") && failed.ends_with("the agent is gone\n"),
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_is_refused() {
+    fn a_malformed_request_is_refused() {
         let server = Server::start(ANY, || Ok("# EOF\n".into())).unwrap();
         let endless = "x".repeat(64 << 10);
         for (sent, answer) in [
@@ -100,16 +100,16 @@ mod tests {
             let mut client = TcpStream::connect(server.address()).unwrap();
             // It may hang up before all is sent.
             let _ = client.write_all(sent.as_bytes());
-            let mut told = String::new();
-            let _ = client.read_to_string(&mut told);
-            assert!(told.contains(answer), "{told}");
+            let mut received = String::new();
+            let _ = client.read_to_string(&mut received);
+            assert!(received.contains(answer), "{received}");
         }
     }
 
-    /// Clients that ask for a large page and never read, that never ask, that send a byte now and then: they hold up
-    /// neither others nor the end, and no more of them are kept than there is room for.
+    /// Clients that ask for a large page and never read it, clients that never ask, and clients that never finish their
+    /// request. At most [`server::MAX_CLIENTS`] of them are kept.
     #[test]
-    fn clients_that_do_not_behave_hold_up_nobody() {
+    fn slow_clients_delay_neither_others_nor_the_end() {
         let page = "# x\n".repeat(4 << 20);
         let server = Server::start(ANY, move || Ok(page.clone())).unwrap();
         let address = server.address();
@@ -130,8 +130,12 @@ mod tests {
                 let _ = write!(client, "\r\n");
             }
             bad.push(client);
-            // Who has left may not have ended yet; and there are other tests.
-            assert!(threads() <= server::MOST + 8, "{} threads", threads());
+            // Threads of disconnected clients may still be ending, and other tests have some, too.
+            assert!(
+                threads() <= server::MAX_CLIENTS + 8,
+                "{} threads",
+                threads()
+            );
         }
         let begun = Instant::now();
         let good = (0..50).find_map(|_| {
@@ -141,7 +145,7 @@ mod tests {
             client.read_to_end(&mut answer).ok()?;
             (answer.len() > 16 << 20).then_some(())
         });
-        assert!(good.is_some(), "nobody was served");
+        assert!(good.is_some(), "no client was served");
         assert!(
             begun.elapsed() < Duration::from_secs(5),
             "{:?}",

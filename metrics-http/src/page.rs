@@ -1,4 +1,4 @@
-//! The page, as it was made last.
+//! The page of metrics, made on demand and kept for a second.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -6,59 +6,58 @@ use std::time::{Duration, Instant};
 /// The content type of OpenMetrics 1.0.
 pub const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Who asks so soon after another gets the same page: its figures belong together all the same, and nobody can keep
-/// its maker busy by asking.
-pub const FRESH: Duration = Duration::from_secs(1);
+/// A request within this time of another gets the same page, so that frequent requests cost no more than one.
+pub const MAX_AGE: Duration = Duration::from_secs(1);
 
-/// A whole answer.
-pub type Answer = Arc<[u8]>;
+/// A whole HTTP response.
+pub type Response = Arc<[u8]>;
 
 type Make = Box<dyn FnMut() -> Result<String, String> + Send>;
 
-/// Makes the page, and keeps it for a moment.
+/// Makes the page, and keeps it for [`MAX_AGE`].
 pub struct Page(Mutex<Inner>);
 
 struct Inner {
     make: Make,
-    made: Option<(Instant, Answer)>,
+    made: Option<(Instant, Response)>,
 }
 
 impl Page {
-    /// What `make` makes: OpenMetrics, or why there are none.
+    /// `make` returns OpenMetrics text, or an error, which is served with status 503.
     pub fn new(make: Make) -> Self {
         Self(Mutex::new(Inner { make, made: None }))
     }
 
-    /// The page.
-    pub fn answer(&self) -> Answer {
+    /// The page, at most [`MAX_AGE`] old.
+    pub fn response(&self) -> Response {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((at, answer)) = &inner.made
-            && at.elapsed() < FRESH
+        if let Some((at, response)) = &inner.made
+            && at.elapsed() < MAX_AGE
         {
-            return Arc::clone(answer);
+            return Arc::clone(response);
         }
-        let answer = match (inner.make)() {
-            Ok(text) => answer("200 OK", OPENMETRICS, &text),
-            Err(why) => answer("503 Service Unavailable", PLAIN, &format!("{why}\n")),
+        let response = match (inner.make)() {
+            Ok(text) => response("200 OK", OPENMETRICS, &text),
+            Err(why) => response("503 Service Unavailable", PLAIN, &format!("{why}\n")),
         };
-        inner.made = Some((Instant::now(), Arc::clone(&answer)));
-        answer
+        inner.made = Some((Instant::now(), Arc::clone(&response)));
+        response
     }
 }
 
 const PLAIN: &str = "text/plain; charset=utf-8";
 
-/// To who wants something else.
-pub fn not_found() -> Answer {
-    answer("404 Not Found", PLAIN, "expected GET /metrics\n")
+/// The response to a request for anything but `GET /metrics`.
+pub fn not_found() -> Response {
+    response("404 Not Found", PLAIN, "expected GET /metrics\n")
 }
 
-/// To who does not speak HTTP.
-pub fn not_understood() -> Answer {
-    answer("400 Bad Request", PLAIN, "expected GET /metrics by HTTP\n")
+/// The response to what is no HTTP request.
+pub fn bad_request() -> Response {
+    response("400 Bad Request", PLAIN, "expected GET /metrics by HTTP\n")
 }
 
-fn answer(status: &str, kind: &str, body: &str) -> Answer {
+fn response(status: &str, kind: &str, body: &str) -> Response {
     let head = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
         body.len()

@@ -1,12 +1,12 @@
-//! What Prometheus' own tool says of a text of metrics. For tests.
+//! Checks a page of metrics with promtool, the tool of Prometheus. For tests.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-/// Has `promtool check metrics` look at OpenMetrics text; returns its table of the metrics and their series.
+/// Runs `promtool check metrics` on OpenMetrics text; returns its table of the metrics and their series.
 ///
 /// # Errors
-/// What it criticises, or that it cannot be run (Debian has it in the package `prometheus`).
+/// What promtool criticises, or that it cannot be run (Debian has it in the package `prometheus`).
 pub fn check(text: &str) -> Result<String, String> {
     let cannot = |error: std::io::Error| format!("run promtool: {error}");
     let mut promtool = Command::new("promtool")
@@ -19,16 +19,16 @@ pub fn check(text: &str) -> Result<String, String> {
     if let Some(mut stdin) = promtool.stdin.take() {
         stdin.write_all(older(text).as_bytes()).map_err(cannot)?;
     }
-    let done = promtool.wait_with_output().map_err(cannot)?;
-    let said = String::from_utf8_lossy(&done.stderr);
-    if !done.status.success() || !said.is_empty() {
-        return Err(format!("promtool: {said}\n{text}"));
+    let output = promtool.wait_with_output().map_err(cannot)?;
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() || !stderr.is_empty() {
+        return Err(format!("promtool: {stderr}\n{text}"));
     }
-    Ok(String::from_utf8_lossy(&done.stdout).into_owned())
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The same in Prometheus' older text format, which is what promtool checks: a counter's family is called as
-/// its samples are, and there are no units and no end.
+/// The same in the older text format of Prometheus, which promtool checks: there a counter's family has the name of its
+/// samples, and there are no units and no end mark.
 fn older(text: &str) -> String {
     let counters: Vec<&str> = text
         .lines()
@@ -58,7 +58,7 @@ mod tests {
     use super::check;
 
     #[test]
-    fn what_it_criticises_is_told() {
+    fn mistakes_are_reported() {
         let good = "# HELP a_bytes What there is\n# TYPE a_bytes gauge\n# UNIT a_bytes bytes\na_bytes 1\n\
                     # HELP b What came\n# TYPE b counter\nb_total 2\n# EOF\n";
         let table = check(good).unwrap();

@@ -1,4 +1,4 @@
-//! Listening, and who is being served.
+//! The listening socket, and the clients that are being served.
 
 use std::collections::VecDeque;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -13,16 +13,16 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use crate::client;
 use crate::page::Page;
 
-/// Clients that are served at one time. When one more comes, the one that has been there for longest is cut off: who
-/// wants a page has it in milliseconds.
-pub const MOST: usize = 16;
-/// A cut-off client's thread ends within this time, or the newcomer is turned away.
-const MAKE_ROOM: Duration = Duration::from_millis(100);
+/// Clients that are served at one time. One more disconnects the oldest: a client that reads has its page within
+/// milliseconds.
+pub const MAX_CLIENTS: usize = 16;
+/// How long a new client waits for the thread of the disconnected one to end, before it is refused.
+const EVICTION_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Serves until it is dropped.
+/// An HTTP server of one page. It serves until it is dropped.
 pub struct Server {
     address: SocketAddr,
-    /// Closed to say that it is over.
+    /// The write end of a pipe; closing it ends the thread.
     stop: Option<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
@@ -36,11 +36,11 @@ impl std::fmt::Debug for Server {
 }
 
 impl Server {
-    /// Serves at `address` (port 0: any free one) what `text` makes: OpenMetrics, or why there are none (then
-    /// the answer is 503). It is made when somebody asks, once a second at most.
+    /// Serves what `text` returns at `address` (port 0: any free port): OpenMetrics, or an error, which is served with
+    /// status 503. `text` is called on demand, at most once a second.
     ///
     /// # Errors
-    /// If the address cannot be listened at.
+    /// If the address cannot be bound.
     pub fn start(
         address: SocketAddr,
         text: impl FnMut() -> Result<String, String> + Send + 'static,
@@ -60,7 +60,7 @@ impl Server {
         })
     }
 
-    /// Where it listens.
+    /// The address that it listens at.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
@@ -76,54 +76,58 @@ impl Drop for Server {
     }
 }
 
-/// Who is being served, by number, the longest first.
+/// The connected clients, by number, the oldest first.
 #[derive(Default)]
 struct Clients {
-    served: Mutex<VecDeque<(u64, TcpStream)>>,
-    left: std::sync::Condvar,
+    connected: Mutex<VecDeque<(u64, TcpStream)>>,
+    removed: std::sync::Condvar,
 }
 
 impl Clients {
-    fn served(&self) -> MutexGuard<'_, VecDeque<(u64, TcpStream)>> {
-        self.served.lock().unwrap_or_else(PoisonError::into_inner)
+    fn connected(&self) -> MutexGuard<'_, VecDeque<(u64, TcpStream)>> {
+        self.connected
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Room for one more, if need be at the expense of the one that has been there for longest.
+    /// Adds a client; disconnects the oldest if there are too many. False if that one's thread does not end in time.
     fn admit(&self, number: u64, client: TcpStream) -> bool {
-        let mut served = self.served();
-        if served.len() >= MOST {
-            if let Some((_, longest)) = served.front() {
-                let _ = longest.shutdown(Shutdown::Both);
+        let mut connected = self.connected();
+        if connected.len() >= MAX_CLIENTS {
+            if let Some((_, oldest)) = connected.front() {
+                let _ = oldest.shutdown(Shutdown::Both);
             }
-            let full = |served: &mut VecDeque<_>| served.len() >= MOST;
-            let waited = self.left.wait_timeout_while(served, MAKE_ROOM, full);
-            served = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let full = |connected: &mut VecDeque<_>| connected.len() >= MAX_CLIENTS;
+            let waited = self
+                .removed
+                .wait_timeout_while(connected, EVICTION_TIMEOUT, full);
+            connected = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        let room = served.len() < MOST;
-        if room {
-            served.push_back((number, client));
+        let admitted = connected.len() < MAX_CLIENTS;
+        if admitted {
+            connected.push_back((number, client));
         }
-        room
+        admitted
     }
 
-    fn leave(&self, number: u64) {
-        self.served().retain(|(other, _)| *other != number);
-        self.left.notify_all();
+    fn remove(&self, number: u64) {
+        self.connected().retain(|(other, _)| *other != number);
+        self.removed.notify_all();
     }
 
-    fn cut_off(&self) {
-        for (_, client) in self.served().iter() {
+    fn disconnect_all(&self) {
+        for (_, client) in self.connected().iter() {
             let _ = client.shutdown(Shutdown::Both);
         }
     }
 }
 
-/// Leaves, whatever happens.
-struct Leave<'a>(&'a Clients, u64);
+/// Removes the client when its thread ends, by a panic too.
+struct Connected<'a>(&'a Clients, u64);
 
-impl Drop for Leave<'_> {
+impl Drop for Connected<'_> {
     fn drop(&mut self) {
-        self.0.leave(self.1);
+        self.0.remove(self.1);
     }
 }
 
@@ -139,7 +143,7 @@ fn listen(listener: &TcpListener, stopped: &OwnedFd, page: &Arc<Page>) {
             break;
         }
         let Ok((client, _)) = listener.accept() else {
-            // No descriptors, say: later, perhaps, and not at full speed.
+            // For instance no free descriptors: try again later, without spinning.
             std::thread::sleep(Duration::from_millis(10));
             continue;
         };
@@ -154,13 +158,13 @@ fn listen(listener: &TcpListener, stopped: &OwnedFd, page: &Arc<Page>) {
         let spawned = std::thread::Builder::new()
             .name("metrics-client".into())
             .spawn(move || {
-                let _leave = Leave(&serving, number);
-                // A client that is gone does not want the answer.
+                let _connected = Connected(&serving, number);
+                // An error concerns this client only.
                 let _ = client::serve(&client, &page);
             });
         if spawned.is_err() {
-            clients.leave(number);
+            clients.remove(number);
         }
     }
-    clients.cut_off();
+    clients.disconnect_all();
 }

@@ -102,3 +102,26 @@ fn depth(pattern: &str) -> usize {
     }
     most
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn globs_up_to_the_bounds_are_compiled() {
+        let matches = |pattern: &str, path: &str| {
+            let rule = Pattern::new(pattern).unwrap();
+            rule.is_match(Path::new(path))
+        };
+        assert!(matches("{a,{b,{c,{d,{e,{f,{g,{h,i}}}}}}}}", "i"));
+        for part in ["[!a]", "?", "**/", "{b,}", "*", "\\{", "é"] {
+            let rule = Pattern::new(&part.repeat(1024 / part.len()));
+            assert!(rule.is_ok(), "{part}: {rule:?}");
+        }
+        assert!(matches(&"?".repeat(1024), &"x".repeat(1024)));
+        assert!(matches("é*", "ér"));
+        let bytes: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(b"a/\n\xff.x");
+        let rule = Pattern::new("/a/*.x").unwrap();
+        assert!(rule.is_match(Path::new(bytes)));
+    }
+}

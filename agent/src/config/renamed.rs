@@ -85,3 +85,67 @@ fn rename_in(table: &mut DeTable<'_>, key: &Renamed, report: &mut Report<'_>) {
     *name.get_mut() = key.new.into();
     table.insert(name, value);
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::config::Config;
+    use crate::config::tests::load;
+
+    /// The keys of the table, old and new, and a value that both accept.
+    const KEYS: [(&str, &str, &str, &str); 12] = [
+        ("", "state", "state_dir", "\"/run/x\""),
+        ("", "latency", "trace_latency", "true"),
+        ("", "eyes", "probes", "{max_cgroups = 20}"),
+        ("", "credits", "io", "{enabled = true}"),
+        ("", "ownership", "recharge", "{enabled = true}"),
+        ("", "outside", "unmanaged", "{weight = 7}"),
+        ("[probes]", "cgroups", "max_cgroups", "20"),
+        ("[probes]", "requests", "max_inflight", "70"),
+        ("[probes]", "shared_files", "max_shared_files", "70"),
+        ("[metrics]", "tenants", "max_tenants", "7"),
+        ("[pressure]", "thrash", "full_avg10_max", "7"),
+        ("[[tenant]]\nmatch = \"a\"", "floor", "min_cache", "7"),
+    ];
+
+    #[test]
+    fn an_old_key_means_the_new_one_and_is_warned_of() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("j.toml");
+        for (header, old, new, value) in KEYS {
+            let read = |key: &str| {
+                std::fs::write(&path, format!("{header}\n{key} = {value}\n")).unwrap();
+                Config::check(Some(&path)).unwrap()
+            };
+            let (before, now) = (read(old), read(new));
+            assert_eq!(format!("{:?}", before.config), format!("{:?}", now.config));
+            assert_ne!(
+                format!("{:?}", now.config),
+                format!("{:?}", Config::default())
+            );
+            assert_eq!(now.warnings, []);
+            let warning = before.warnings[0].to_string();
+            assert_eq!(before.warnings.len(), 1);
+            let line = 2 + header.matches('\n').count();
+            assert!(warning.contains(&format!("j.toml:{line}: ")), "{warning}");
+            for name in [old, new] {
+                assert!(warning.contains(name), "{warning}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_old_key_beside_the_new_one_is_an_error() {
+        for (header, old, new, value) in KEYS {
+            let text = format!("{header}\n{new} = {value}\n{old} = {value}\n");
+            let errors = load(&[("j.toml", &text)]).unwrap_err();
+            assert_eq!(errors.len(), 1, "{errors:?}");
+            assert!(errors[0].contains("found both: "), "{errors:?}");
+        }
+        // In another file the new one replaces it.
+        let files = [
+            ("j.toml", "[outside]\nweight = 3\n"),
+            ("j.toml.d/10.toml", "[unmanaged]\nweight = 4\n"),
+        ];
+        assert_eq!(load(&files).unwrap().unmanaged.weight.get(), 4);
+    }
+}

@@ -1,5 +1,5 @@
-//! Where the state directory lies: the ledger is synced before each write of a knob, and must not wait for a disk that the
-//! agent limits itself.
+//! The file system of the state directory. The journal of the knobs is synced before each write of a knob, and must not wait
+//! for a disk that the agent itself throttles.
 
 use std::path::{Path, PathBuf};
 
@@ -8,9 +8,9 @@ use rustix::fs::{FsWord, StatFs, statfs};
 use super::settings::Config;
 use crate::escape;
 
-/// What keeps its files in memory (linux/magic.h).
+/// File systems in memory (linux/magic.h).
 const IN_MEMORY: [FsWord; 2] = [/* tmpfs */ 0x0102_1994, /* ramfs */ 0x8584_58f6];
-/// What people put there instead.
+/// Names of common file systems on disks (linux/magic.h).
 const NAMES: [(FsWord, &str); 6] = [
     (0xef53, "ext4"),
     (0x5846_5342, "xfs"),
@@ -23,11 +23,11 @@ const NAMES: [(FsWord, &str); 6] = [
 /// The state directory is not in memory.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "expected the state directory {} on a memory file system (tmpfs), found {found}: what stands in each knob is synced \
-     there before it is written, and waits for that disk{}; name a directory below /run as `state_dir` in the configuration{}",
+    "expected the state directory {} on a memory file system (tmpfs), found {found}: before each change of a knob its value \
+     is synced there, which waits for that disk{}; set `state_dir` in the configuration to a directory below /run{}",
     escape::encode(path.as_os_str()),
-    if *credits { ", which device credits may limit" } else { "" },
-    if *credits { ", or switch credits off" } else { "" }
+    if *credits { ", which [io] may throttle" } else { "" },
+    if *credits { ", or set [io] enabled = false" } else { "" }
 )]
 pub struct StateOnDisk {
     path: PathBuf,
@@ -36,7 +36,7 @@ pub struct StateOnDisk {
 }
 
 impl StateOnDisk {
-    /// Whether the agent refuses to run with it: whether it may limit the disk.
+    /// Whether the agent refuses to run with it: only if it may throttle the disk.
     #[must_use]
     pub const fn refused(&self) -> bool {
         self.credits
@@ -44,8 +44,8 @@ impl StateOnDisk {
 }
 
 impl Config {
-    /// Whether the state directory is not in memory, or will not be once it is made. What cannot be asked is not told: to
-    /// open it fails, too.
+    /// The state directory's file system, if it is not in memory. A directory that does not exist yet is judged by the one
+    /// above it. `None` also where the file system cannot be read: then opening the directory fails later.
     #[must_use]
     pub fn state_on_disk(&self) -> Option<StateOnDisk> {
         let found = on_disk(&nearest(&self.state_dir)?)?;
@@ -62,7 +62,7 @@ fn nearest(path: &Path) -> Option<StatFs> {
     path.ancestors().find_map(|at| statfs(at).ok())
 }
 
-/// What a file system is called, if it is not in memory.
+/// The name of a file system that is not in memory.
 fn on_disk(found: &StatFs) -> Option<String> {
     let magic = found.f_type;
     if IN_MEMORY.contains(&magic) {
@@ -100,15 +100,15 @@ mod tests {
             text.starts_with(
                 "expected the state directory /proc/self/no/such on a memory file system (tmpfs), found a file system \
                  of type 0x9fa0: "
-            ) && text.ends_with("below /run as `state_dir` in the configuration"),
+            ) && text.ends_with("to a directory below /run"),
             "{text}"
         );
         let bad = of("/proc/self", true).unwrap();
         assert!(bad.refused());
         let text = bad.to_string();
         assert!(
-            text.contains("which device credits may limit")
-                && text.ends_with("or switch credits off"),
+            text.contains("which [io] may throttle")
+                && text.ends_with("or set [io] enabled = false"),
             "{text}"
         );
     }

@@ -1,9 +1,8 @@
-use super::pattern::Pattern;
 use super::*;
 use justitia_kernel::probes::Limits;
 use justitia_share::Weight;
 
-fn load(files: &[(&str, &str)]) -> Result<Config, Vec<String>> {
+pub(super) fn load(files: &[(&str, &str)]) -> Result<Config, Vec<String>> {
     let dir = tempfile::tempdir().unwrap();
     for (name, text) in files {
         let path = dir.path().join(name);
@@ -353,24 +352,6 @@ fn a_glob_that_cannot_be_compiled_is_told_by_line() {
 }
 
 #[test]
-fn globs_up_to_the_bounds_are_compiled() {
-    let matches = |pattern: &str, path: &str| {
-        let rule = Pattern::new(pattern).unwrap();
-        rule.is_match(Path::new(path))
-    };
-    assert!(matches("{a,{b,{c,{d,{e,{f,{g,{h,i}}}}}}}}", "i"));
-    for part in ["[!a]", "?", "**/", "{b,}", "*", "\\{", "é"] {
-        let rule = Pattern::new(&part.repeat(1024 / part.len()));
-        assert!(rule.is_ok(), "{part}: {rule:?}");
-    }
-    assert!(matches(&"?".repeat(1024), &"x".repeat(1024)));
-    assert!(matches("é*", "ér"));
-    let bytes: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(b"a/\n\xff.x");
-    let rule = Pattern::new("/a/*.x").unwrap();
-    assert!(rule.is_match(Path::new(bytes)));
-}
-
-#[test]
 fn what_a_file_holds_or_is_called_does_nothing_to_a_terminal() {
     let bad = "\u{9b}2J\u{202e}";
     let errors = load(&[
@@ -389,64 +370,6 @@ fn what_a_file_holds_or_is_called_does_nothing_to_a_terminal() {
     );
     let name = "j.toml.d/\\x1b[2J\\xc2\\x9b.toml:1: unknown field";
     assert!(errors[2].starts_with(name), "{errors:?}");
-}
-
-/// The keys of the table, old and new, and a value that both accept.
-const RENAMED: [(&str, &str, &str, &str); 12] = [
-    ("", "state", "state_dir", "\"/run/x\""),
-    ("", "latency", "trace_latency", "true"),
-    ("", "eyes", "probes", "{max_cgroups = 20}"),
-    ("", "credits", "io", "{enabled = true}"),
-    ("", "ownership", "recharge", "{enabled = true}"),
-    ("", "outside", "unmanaged", "{weight = 7}"),
-    ("[probes]", "cgroups", "max_cgroups", "20"),
-    ("[probes]", "requests", "max_inflight", "70"),
-    ("[probes]", "shared_files", "max_shared_files", "70"),
-    ("[metrics]", "tenants", "max_tenants", "7"),
-    ("[pressure]", "thrash", "full_avg10_max", "7"),
-    ("[[tenant]]\nmatch = \"a\"", "floor", "min_cache", "7"),
-];
-
-#[test]
-fn an_old_key_means_the_new_one_and_is_warned_of() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("j.toml");
-    for (header, old, new, value) in RENAMED {
-        let read = |key: &str| {
-            std::fs::write(&path, format!("{header}\n{key} = {value}\n")).unwrap();
-            Config::check(Some(&path)).unwrap()
-        };
-        let (before, now) = (read(old), read(new));
-        assert_eq!(format!("{:?}", before.config), format!("{:?}", now.config));
-        assert_ne!(
-            format!("{:?}", now.config),
-            format!("{:?}", Config::default())
-        );
-        assert_eq!(now.warnings, []);
-        let warning = before.warnings[0].to_string();
-        assert_eq!(before.warnings.len(), 1);
-        let line = 2 + header.matches('\n').count();
-        assert!(warning.contains(&format!("j.toml:{line}: ")), "{warning}");
-        for name in [old, new] {
-            assert!(warning.contains(name), "{warning}");
-        }
-    }
-}
-
-#[test]
-fn an_old_key_beside_the_new_one_is_an_error() {
-    for (header, old, new, value) in RENAMED {
-        let text = format!("{header}\n{new} = {value}\n{old} = {value}\n");
-        let errors = load(&[("j.toml", &text)]).unwrap_err();
-        assert_eq!(errors.len(), 1, "{errors:?}");
-        assert!(errors[0].contains("found both: "), "{errors:?}");
-    }
-    // In another file the new one replaces it.
-    let files = [
-        ("j.toml", "[outside]\nweight = 3\n"),
-        ("j.toml.d/10.toml", "[unmanaged]\nweight = 4\n"),
-    ];
-    assert_eq!(load(&files).unwrap().unmanaged.weight.get(), 4);
 }
 
 #[test]

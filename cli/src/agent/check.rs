@@ -1,4 +1,4 @@
-//! What `run --check-config` says of a configuration without errors.
+//! The output of `run --check-config` for a configuration without errors.
 
 use std::path::Path;
 

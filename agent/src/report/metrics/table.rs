@@ -167,7 +167,7 @@ const CACHE: &[Metric] = &[
         "Page cache that the tenant is entitled to, by its weight and by what others demand",
     ),
     gauge(
-        "tenant_cache_useful",
+        "tenant_working_set",
         Bytes,
         Tenant(|t| Some(Whole(t.working_set))),
         "Page cache that the tenant uses repeatedly; one page more would hardly save a read",
