@@ -58,6 +58,15 @@ lint:
 
 check: lint
 	$(CARGO) test -p justitia-checks
+	@if ! $(CARGO) deny --version >/dev/null 2>&1; then \
+		echo 'cargo-deny is not installed: licences, versions and advisories of dependencies are not checked'; \
+	elif ! $(CARGO) deny check licenses bans sources; then \
+		exit 1; \
+	elif ! $(CARGO) deny fetch db; then \
+		echo 'the database of advisories cannot be had: advisories of dependencies are not checked'; \
+	else \
+		$(CARGO) deny check advisories; \
+	fi
 
 # The programs are built first: tests boot guests with them. With the tests, so that what both need is
 # compiled once: tests ask some libraries for more, and alone the programs would get other builds of them.

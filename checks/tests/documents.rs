@@ -98,12 +98,15 @@ fn find(name: &str) -> Option<Named> {
         .map(Named::Test)
 }
 
-/// Whether a text in backticks is the name of a test: a path, or a bare name that is long, or follows another.
+/// Whether a text in backticks is the name of a test: a path, or a bare name that is long and no metric's, or follows
+/// another.
 fn is_name(text: &str, follows: bool) -> bool {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_' || c == ':';
     text.chars().all(plain)
         && text != "package::file::test"
-        && (text.contains("::") || follows || text.matches('_').count() > 3)
+        && (text.contains("::")
+            || follows
+            || (text.matches('_').count() > 3 && !text.starts_with("justitia_")))
 }
 
 /// What a document claims and is not so; and how many names it has.

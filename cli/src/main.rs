@@ -1,5 +1,6 @@
 //! The `justitia` command.
 
+#![deny(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod agent;

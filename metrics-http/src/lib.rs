@@ -3,6 +3,8 @@
 //! Any client that reaches the address is served, every local user for instance. So everything is bounded: the number of
 //! clients, the size of a request, the time that it may take, and how often the page is made.
 
+#![deny(unsafe_code)]
+
 mod client;
 mod page;
 pub mod promtool;

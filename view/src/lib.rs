@@ -7,6 +7,8 @@
 //! * [`top`]: the tree, live, in a terminal.
 //! * [`record`]: statuses in a file, compact, seekable, robust.
 
+#![cfg_attr(not(test), deny(unsafe_code))]
+
 pub mod clock;
 pub mod curve;
 pub mod explain;
