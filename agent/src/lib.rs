@@ -17,4 +17,4 @@ mod run;
 pub(crate) use justitia_api::escape;
 
 pub use agent::Agent;
-pub use run::{Alone, RunError, run};
+pub use run::{RunError, Standalone, run};

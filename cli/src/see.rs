@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::Args;
-use justitia_agent::Alone;
+use justitia_agent::Standalone;
 use justitia_agent::config::Config;
 use justitia_api::client::ask;
 use justitia_api::escape::plain_lines;
@@ -72,7 +72,7 @@ pub struct Record {
 /// Whom to ask: the running agent, or one in this process.
 enum StatusSource {
     Agent(PathBuf),
-    InProcess(Box<Alone>),
+    InProcess(Box<Standalone>),
 }
 
 impl StatusSource {
@@ -81,14 +81,14 @@ impl StatusSource {
             return Ok(Self::Agent(config.socket));
         }
         let socket = config.socket.clone();
-        let alone = Alone::open(config).with_context(|| {
+        let standalone = Standalone::open(config).with_context(|| {
             format!(
                 "no agent answers at {} (is `justitia run` running, and are you root?), and observing without \
                  one does not work",
                 socket.display()
             )
         })?;
-        Ok(Self::InProcess(Box::new(alone)))
+        Ok(Self::InProcess(Box::new(standalone)))
     }
 
     fn look(&mut self) -> anyhow::Result<Status> {
@@ -96,7 +96,7 @@ impl StatusSource {
             Self::Agent(socket) => {
                 ask(socket).with_context(|| format!("asking the agent at {}", socket.display()))
             }
-            Self::InProcess(alone) => Ok(alone.look()?),
+            Self::InProcess(standalone) => Ok(standalone.sample()?),
         }
     }
 }
@@ -109,9 +109,9 @@ pub fn top(args: &Top) -> anyhow::Result<ExitCode> {
         Some(file) => Source::recording(file)?,
         None => match StatusSource::new(args.config.load()?)? {
             StatusSource::Agent(socket) => Source::agent(&socket, period),
-            StatusSource::InProcess(mut alone) => {
+            StatusSource::InProcess(mut standalone) => {
                 Source::own("no agent runs: observing", period, move || {
-                    alone.look().map_err(|e| e.to_string())
+                    standalone.sample().map_err(|e| e.to_string())
                 })
             }
         },

@@ -1,0 +1,89 @@
+//! What the agent checks before it starts, and what of it limits its work.
+
+use justitia_kernel::capabilities::{Capabilities, CapabilityId, Feature, SupportLevel};
+
+use super::error::RunError;
+use crate::agent::Agent;
+use crate::config::{Config, StateOnDisk};
+use crate::monitor::{ReclaimFeatures, lru_gen_usable};
+
+/// Checks the features that the agent needs. Returns what limits its work.
+///
+/// # Errors
+/// If it cannot work at all.
+pub(super) fn check_features(
+    capabilities: &Capabilities,
+    observe: bool,
+) -> Result<Vec<String>, RunError> {
+    let mut limits = Vec::new();
+    for feature in [
+        Feature::CacheProtection,
+        Feature::ProactiveReclaim,
+        Feature::Weights,
+    ] {
+        let support = capabilities.feature(feature);
+        let reasons: Vec<String> = support
+            .causes
+            .iter()
+            .map(|b| format!("{} ({})", b.consequence, b.capability.reason))
+            .collect();
+        // Protection works without reclaim, and reclaim without protection. Without weights all tenants are equal.
+        let vital = feature == Feature::CacheProtection && !observe;
+        if support.level == SupportLevel::Unavailable && vital {
+            return Err(RunError::Unavailable {
+                feature: feature.title(),
+                reasons,
+            });
+        }
+        limits.extend(
+            reasons
+                .into_iter()
+                .map(|r| format!("{}: {r}", feature.title())),
+        );
+    }
+    Ok(limits)
+}
+
+/// Checks the directory of the journal. In observe mode there is no journal.
+///
+/// # Errors
+/// If a synced journal there would wait for a disk that the agent limits.
+pub(super) fn check_state_dir(
+    config: &Config,
+    observe: bool,
+) -> Result<Option<String>, StateOnDisk> {
+    match config.state_on_disk() {
+        Some(found) if found.refused() && !observe => Err(found),
+        Some(found) => {
+            tracing::warn!("{found}");
+            Ok(Some(format!("Knob journal: {found}")))
+        }
+        None => Ok(None),
+    }
+}
+
+/// What this kernel's reclaim can do.
+pub(super) fn reclaim_features(capabilities: &Capabilities) -> ReclaimFeatures {
+    let multi_gen = capabilities.has(CapabilityId::Mglru);
+    ReclaimFeatures {
+        reclaim: capabilities.has(CapabilityId::MemoryReclaim),
+        swappiness: capabilities.has(CapabilityId::ReclaimSwappiness),
+        multi_gen,
+        lru_gen: multi_gen && lru_gen_usable(),
+        bfq: capabilities.has(CapabilityId::Bfq),
+    }
+}
+
+/// Rules that match no cgroup, with suggestions of what they may have been meant to match.
+pub(super) fn suggestions(agent: &Agent) -> Vec<String> {
+    let cgroups = &agent.monitor.cgroups;
+    let ids = cgroups.breadth_first();
+    let nodes = ids.iter().filter_map(|id| cgroups.get(*id));
+    let paths = nodes.map(|node| node.cgroup.path());
+    // Excluded cgroups are not among them, so nothing can be said of rules that exclude.
+    let rules = agent.config.rules.iter().rev();
+    rules
+        .filter(|rule| rule.says.exclude != Some(true))
+        .filter_map(|rule| rule.near_miss(paths.clone()))
+        .collect()
+}

@@ -1,0 +1,14 @@
+//! `justitia run`: starts the agent, runs its loop until a signal, restores all knobs.
+
+mod checks;
+mod error;
+mod process;
+mod serve;
+mod standalone;
+mod start;
+#[cfg(test)]
+mod tests;
+
+pub use self::error::RunError;
+pub use self::standalone::Standalone;
+pub use self::start::run;

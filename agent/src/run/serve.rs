@@ -1,0 +1,137 @@
+//! The agent's loop: ticks, answers to clients in between, and the end.
+
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::Timespec;
+use sd_notify::NotifyState;
+
+use super::error::RunError;
+use crate::agent::Agent;
+use crate::enforce::knob_store::log_restored;
+use crate::report::gather::status;
+use crate::report::socket::Socket;
+
+/// The least time between two ticks, however many events come.
+const MIN_TICK: Duration = Duration::from_millis(20);
+
+/// At the end, failed restores are tried again for so long.
+const RESTORE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// An agent, and what its loop waits for.
+#[derive(Debug)]
+pub(super) struct AgentLoop {
+    /// It is dropped before the agent, which may still have to restore knobs.
+    socket: Socket,
+    agent: Agent,
+    /// Becomes readable when a signal asks the agent to stop.
+    stop: UnixStream,
+    /// What limits the agent's work, for the status.
+    limits: Vec<String>,
+    observe: bool,
+}
+
+/// Why a wait has ended.
+enum WakeReason {
+    /// A signal to stop.
+    Stop,
+    /// A client of the status socket.
+    Client,
+    /// Events of the cgroup tree, or the time.
+    Tick,
+}
+
+impl AgentLoop {
+    pub(super) const fn new(
+        agent: Agent,
+        stop: UnixStream,
+        socket: Socket,
+        limits: Vec<String>,
+        observe: bool,
+    ) -> Self {
+        Self {
+            socket,
+            agent,
+            stop,
+            limits,
+            observe,
+        }
+    }
+
+    /// Runs until a signal asks it to stop, then restores all knobs.
+    ///
+    /// # Errors
+    /// If a vital file cannot be read any more, or knobs could not be restored.
+    pub(super) fn run(mut self) -> Result<(), RunError> {
+        loop {
+            let now = Instant::now();
+            let wait = self.agent.tick(now)?;
+            let _ = sd_notify::notify(&[NotifyState::Watchdog]);
+            if self.answer_until_due(wait) {
+                break;
+            }
+            std::thread::sleep(MIN_TICK.saturating_sub(now.elapsed()));
+        }
+        let _ = sd_notify::notify(&[NotifyState::Stopping]);
+        self.restore()
+    }
+
+    fn restore(&mut self) -> Result<(), RunError> {
+        let restored = self.agent.protection.restore_all(RESTORE_TIMEOUT);
+        log_restored("stopping", &restored);
+        let failed = restored.iter().filter(|one| one.outcome.is_failed());
+        let failed = failed.count();
+        if failed > 0 {
+            self.agent.credits.leave_to_watchdog();
+            return Err(RunError::NotRestored(failed));
+        }
+        tracing::info!(knobs = restored.len(), "stopped; all knobs were restored");
+        Ok(())
+    }
+
+    /// Answers clients until `wait` has passed, or events or a signal have come. Returns whether it was a signal. However
+    /// many clients ask, the next tick does not come earlier, and their cost does not count against the monitor's budget.
+    pub(super) fn answer_until_due(&mut self, wait: Duration) -> bool {
+        let due = Instant::now() + wait;
+        loop {
+            let begun = Instant::now();
+            let (socket, limits, observe) = (&self.socket, &self.limits, self.observe);
+            self.agent.answer(|agent| {
+                socket.answer(|| {
+                    agent.monitor.sample_now(Instant::now());
+                    status(agent, limits, observe)
+                });
+            });
+            match self.wait(due.saturating_duration_since(begun)) {
+                WakeReason::Stop => return true,
+                WakeReason::Client if Instant::now() < due => {
+                    std::thread::sleep(MIN_TICK.saturating_sub(begun.elapsed()));
+                }
+                WakeReason::Client | WakeReason::Tick => return false,
+            }
+        }
+    }
+
+    /// Waits for the time, events, a client or a signal.
+    fn wait(&self, timeout: Duration) -> WakeReason {
+        let mut fds = vec![
+            PollFd::new(&self.stop, PollFlags::IN),
+            PollFd::new(self.socket.listener(), PollFlags::IN),
+        ];
+        if let Some(watcher) = self.agent.monitor.cgroups.watcher() {
+            fds.push(PollFd::from_borrowed_fd(watcher.as_fd(), PollFlags::IN));
+        }
+        let timeout = Timespec::try_from(timeout).ok();
+        // If it is interrupted, the wait is shorter.
+        let _ = poll(&mut fds, timeout.as_ref());
+        let ready =
+            |fd: Option<&PollFd<'_>>| fd.is_some_and(|fd| fd.revents().contains(PollFlags::IN));
+        match (ready(fds.first()), ready(fds.get(1)), ready(fds.get(2))) {
+            (true, ..) => WakeReason::Stop,
+            (false, true, false) => WakeReason::Client,
+            _ => WakeReason::Tick,
+        }
+    }
+}

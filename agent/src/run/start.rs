@@ -1,0 +1,92 @@
+//! Starts the agent.
+
+use justitia_api::client::ask;
+use justitia_kernel::capabilities::{Capabilities, Paths};
+use justitia_kernel::cgroup::CgroupFs;
+use justitia_metrics_http::Server;
+use sd_notify::NotifyState;
+
+use super::checks::{check_features, check_state_dir, reclaim_features, suggestions};
+use super::error::RunError;
+use super::process::{handle_signals, raise_descriptor_limit};
+use super::serve::AgentLoop;
+use crate::agent::Agent;
+use crate::config::Config;
+use crate::enforce::knob_store::{KnobStore, log_restored};
+use crate::enforce::protection::ProtectionController;
+use crate::enforce::reclaim::Reclaimer;
+use crate::monitor::AppIoMonitor;
+use crate::report::metrics;
+use crate::report::socket::Socket;
+
+/// Runs until a signal asks it to stop. With `observe` it writes nothing but the status socket.
+///
+/// # Errors
+/// If the machine lacks what the agent needs: then nothing was changed. If a vital file cannot be read any more: then all
+/// knobs were restored.
+pub fn run(config: Config, observe: bool) -> Result<(), RunError> {
+    let capabilities = Capabilities::detect(&Paths::default());
+    let mut limits = check_features(&capabilities, observe)?;
+    limits.extend(check_state_dir(&config, observe)?);
+    let fs = CgroupFs::discover()?;
+    let stop = handle_signals()?;
+    raise_descriptor_limit();
+
+    let (store, reclaimer) = if observe {
+        (None, None)
+    } else {
+        let (store, reclaimer) = start_enforcement(&config, &fs)?;
+        (Some(store), Some(reclaimer))
+    };
+    let socket_path = config.socket.clone();
+    let socket = Socket::listen(&socket_path).map_err(RunError::system(format!(
+        "the status socket {}",
+        socket_path.display()
+    )))?;
+    let app_io = AppIoMonitor::attach(&(&config.probes).into(), config.trace_latency);
+    let metrics = serve_metrics(&config).unwrap_or_else(|error| {
+        limits.push(error);
+        None
+    });
+    let features = reclaim_features(&capabilities);
+    let protection = ProtectionController::new(store);
+    let agent = Agent::new(config, &fs, features, protection, reclaimer, app_io)?;
+    for suggestion in suggestions(&agent) {
+        tracing::warn!("{suggestion}");
+        limits.push(format!("Configuration: {suggestion}"));
+    }
+    tracing::info!(
+        tenants = agent.monitor.cgroups.len(),
+        observe,
+        socket = %socket_path.display(),
+        "running"
+    );
+    // systemd waits for this; without systemd nothing receives it.
+    let _ = sd_notify::notify(&[NotifyState::Ready]);
+    let result = AgentLoop::new(agent, stop, socket, limits, observe).run();
+    drop(metrics);
+    result
+}
+
+/// Opens the knob store, which restores what an earlier agent has left, and starts the reclaim threads.
+fn start_enforcement(config: &Config, fs: &CgroupFs) -> Result<(KnobStore, Reclaimer), RunError> {
+    let (store, restored) = KnobStore::open(fs, &config.state_dir)?;
+    log_restored("left by an earlier agent", &restored);
+    let reclaimer = Reclaimer::start().map_err(RunError::system("starting the reclaim threads"))?;
+    Ok((store, reclaimer))
+}
+
+/// Serves the metrics, if that is configured. The agent also runs if it cannot.
+fn serve_metrics(config: &Config) -> Result<Option<Server>, String> {
+    let Some(address) = config.metrics.listen else {
+        return Ok(None);
+    };
+    let (socket, max_tenants) = (config.socket.clone(), config.metrics.max_tenants);
+    let text = move || {
+        let status = ask(&socket).map_err(|e| format!("the agent does not answer: {e}"))?;
+        metrics::text(&status, max_tenants)
+    };
+    Server::start(address, text)
+        .map(Some)
+        .map_err(|error| format!("Metrics are not served at {address}: {error}"))
+}

@@ -1,0 +1,83 @@
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use justitia_api::client::ask;
+use justitia_kernel::cgroup::CgroupFs;
+
+use super::serve::AgentLoop;
+use crate::agent::Agent;
+use crate::config::Config;
+use crate::enforce::protection::ProtectionController;
+use crate::monitor::{AppIoMonitor, ReclaimFeatures, thread_cpu};
+use crate::report::socket::Socket;
+
+/// An agent that only observes a tree of plain files with one cgroup.
+fn agent(root: &std::path::Path) -> Agent {
+    std::fs::create_dir_all(root.join("a")).unwrap();
+    std::fs::write(root.join("a/cgroup.controllers"), "memory\n").unwrap();
+    let fs = CgroupFs::open_fixture(root, true).unwrap();
+    let config = Config {
+        cpu_budget: 5.0,
+        ..Config::default()
+    };
+    let (app_io, protection) = (
+        AppIoMonitor::unavailable("a test"),
+        ProtectionController::new(None),
+    );
+    Agent::new(
+        config,
+        &fs,
+        ReclaimFeatures::default(),
+        protection,
+        None,
+        app_io,
+    )
+    .unwrap()
+}
+
+#[test]
+fn answers_do_not_count_against_the_monitors_budget() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut agent = agent(dir.path());
+    let spend = || {
+        let begun = thread_cpu();
+        while thread_cpu() - begun < Duration::from_millis(400) {}
+    };
+    // A twentieth of this time is saved in the budget; what follows takes more.
+    std::thread::sleep(Duration::from_millis(400));
+    agent.answer(|_| spend());
+    assert!(agent.monitor.budget.allows());
+}
+
+/// The client connects again as soon as it has an answer.
+#[test]
+fn requests_do_not_change_the_time_of_the_next_tick() {
+    let dir = tempfile::tempdir().unwrap();
+    let agent = agent(&dir.path().join("cgroup"));
+    let path = dir.path().join("j.sock");
+    let socket = Socket::listen(&path).unwrap();
+    let (stop, _signalled) = UnixStream::pair().unwrap();
+    let running = Arc::new(AtomicBool::new(true));
+    let client = std::thread::spawn({
+        let running = Arc::clone(&running);
+        move || {
+            let mut answers = 0;
+            while running.load(Ordering::Relaxed) {
+                // The last request is not answered.
+                answers += u32::from(ask(&path).is_ok());
+            }
+            answers
+        }
+    });
+    let mut agent_loop = AgentLoop::new(agent, stop, socket, Vec::new(), true);
+    let (begun, wait) = (Instant::now(), Duration::from_secs(2));
+    let stopped = agent_loop.answer_until_due(wait);
+    let took = begun.elapsed();
+    running.store(false, Ordering::Relaxed);
+    drop(agent_loop);
+    let answers = client.join().unwrap();
+    assert!(!stopped && answers > 5, "{answers} answers");
+    assert!(took >= wait && took < 10 * wait, "{took:?}");
+}
