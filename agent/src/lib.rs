@@ -8,7 +8,6 @@ pub mod enforce;
 pub mod model;
 pub mod monitor;
 pub mod plan;
-pub mod regular;
 pub mod report;
 
 mod agent;

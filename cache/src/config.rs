@@ -1,6 +1,5 @@
 //! What a cache is made of: stores, pools and policies as they are configured.
 
-use justitia_lock::Queueing;
 use justitia_share::Weight;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -43,19 +42,19 @@ impl Default for PoolSpec {
     }
 }
 
-/// What is evicted first, per VM.
+/// The eviction policy of a VM's pools in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
     /// In the order in which the blocks were put (the paper's; LRU when hits take blocks out).
     #[default]
     Fifo,
-    /// For exclusive caches: a block that was hit or evicted before and comes back is kept longer than one
-    /// that comes for the first time. Reuse is remembered by a ghost that the put asks.
+    /// For exclusive caches: a block that was hit or evicted before and is put again is kept longer than one that is put
+    /// for the first time. A ghost list remembers the blocks.
     Ghost,
     /// For inclusive caches: a hand passes over the blocks, oldest first, and spares those that were hit.
     Sieve,
-    /// For inclusive caches: a small queue for newcomers, a main queue for what was hit there or comes back.
+    /// For inclusive caches: a small queue for new blocks, a main queue for those that were hit there or are put again.
     S3Fifo,
 }
 
@@ -68,7 +67,7 @@ pub struct SsdConfig {
     pub bytes: u64,
 }
 
-/// What a cache starts with. Everything can be changed while it runs.
+/// What a cache starts with. Sizes and the SSD store can be changed while it runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheConfig {
     /// Bytes of the memory store; may be 0.
@@ -78,23 +77,20 @@ pub struct CacheConfig {
     pub memory_limit: Option<u64>,
     /// The SSD store, if there is one.
     pub ssd: Option<SsdConfig>,
-    /// Who gets room first when puts wait for it.
-    pub order: Queueing,
 }
 
 impl Default for CacheConfig {
-    /// 256 MiB of memory, no SSD, and the paper's order: the highest weight first, with aging.
+    /// 256 MiB of memory, and no SSD.
     fn default() -> Self {
         Self {
             memory_bytes: 256 << 20,
             memory_limit: None,
             ssd: None,
-            order: Queueing::default(),
         }
     }
 }
 
-/// What a hit does, and who fills the cache.
+/// What a hit does, and what fills the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {

@@ -1,4 +1,4 @@
-//! What can go wrong when the cache is configured. Serving never fails because of the cache: it misses.
+//! Errors of changes of the cache. Reads and writes do not fail because of the cache: they miss.
 
 use crate::ids::{DiskId, PoolId, VmId};
 use std::path::PathBuf;
@@ -23,16 +23,16 @@ pub enum CacheError {
         expected: VmId,
         /// The pool that was named.
         pool: PoolId,
-        /// Whose it is.
+        /// The VM of the pool.
         found: VmId,
     },
     /// The pool that a VM's untagged blocks go to cannot be destroyed alone.
     #[error("{0} takes the blocks of {1} that belong to no container: remove the VM instead")]
     DefaultPool(PoolId, VmId),
-    /// No number is left.
+    /// The limit of these is reached.
     #[error("expected at most {limit} {what}, found one more")]
     TooMany {
-        /// Of what.
+        /// What there are too many of.
         what: &'static str,
         /// How many there can be.
         limit: u32,

@@ -8,8 +8,8 @@ pub struct VmId(pub(crate) u32);
 
 /// A pool: the part of the cache that one container of one VM fills.
 ///
-/// The generation tells a pool from a later one in the same place, so that an operation that arrives after
-/// the pool was destroyed hurts nobody.
+/// The generation tells a pool from a later one with the same index, so that an operation that arrives after the pool was
+/// destroyed does not reach the later one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PoolId {
     pub(crate) index: u32,

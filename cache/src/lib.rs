@@ -22,7 +22,6 @@ mod index;
 #[cfg(test)]
 mod model;
 mod policy;
-mod regular;
 mod ring;
 mod store;
 

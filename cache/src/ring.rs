@@ -1,4 +1,4 @@
-//! Transfers in flight on an io_uring: one ring for each thread that has some, shared by nobody.
+//! Transfers in flight on an io_uring. Each thread that has some has a ring of its own.
 
 use io_uring::{IoUring, squeue};
 use std::io;
@@ -9,26 +9,26 @@ use std::time::Duration;
 /// Transfers that a ring can have in flight.
 pub(crate) const ENTRIES: usize = 128;
 
-/// Why this host refuses io_uring, if it does: too old a kernel, a sandbox, `kernel.io_uring_disabled`. Asked
-/// once; said once in the log. Disks are then read and written by worker threads.
+/// Why io_uring is not supported here, if it is not: too old a kernel, a sandbox, `kernel.io_uring_disabled`. Found out
+/// once, and logged once. Disks are then read and written by worker threads.
 pub(crate) fn unsupported_reason() -> Option<&'static str> {
     static REASON: OnceLock<Option<String>> = OnceLock::new();
-    let asked = REASON.get_or_init(|| {
+    let found = REASON.get_or_init(|| {
         let why = Ring::<()>::new().err()?.to_string();
         tracing::warn!(
-            "io_uring is refused here ({why}): threads that wait read and write disks instead, which costs speed"
+            "io_uring is not supported here ({why}): worker threads read and write the disks, which is slower"
         );
         Some(why)
     });
-    asked.as_deref()
+    found.as_deref()
 }
 
-/// A ring, and what belongs to each of its transfers (`T`), which is dropped only when the kernel has let go
-/// of the transfer's memory.
+/// A ring, and what belongs to each of its transfers (`T`), which is dropped only when the transfer has ended and the
+/// kernel no longer uses its memory.
 pub(crate) struct Ring<T> {
     ring: IoUring,
     /// What belongs to the transfer of each number.
-    flights: Vec<Option<T>>,
+    transfers: Vec<Option<T>>,
     free: Vec<usize>,
     /// Entries that the kernel has not taken yet.
     queued: usize,
@@ -49,7 +49,7 @@ impl<T> Ring<T> {
             .or_else(|_| IoUring::new(entries))?;
         Ok(Self {
             ring,
-            flights: (0..ENTRIES).map(|_| None).collect(),
+            transfers: (0..ENTRIES).map(|_| None).collect(),
             free: (0..ENTRIES).rev().collect(),
             queued: 0,
         })
@@ -60,23 +60,23 @@ impl<T> Ring<T> {
         ENTRIES - self.free.len()
     }
 
-    /// Queues a transfer; `Err` gives `flight` back when the ring is full.
+    /// Queues a transfer; `Err` returns `transfer` when the ring is full.
     ///
     /// # Safety
     /// The memory and the file that `entry` names must stay as they are, untouched by others, for as long as
-    /// the ring has `flight`.
-    pub(crate) unsafe fn push(&mut self, entry: squeue::Entry, flight: T) -> Result<(), T> {
+    /// the ring has `transfer`.
+    pub(crate) unsafe fn push(&mut self, entry: squeue::Entry, transfer: T) -> Result<(), T> {
         let Some(number) = self.free.pop() else {
-            return Err(flight);
+            return Err(transfer);
         };
         let entry = entry.user_data(u64::try_from(number).unwrap_or(u64::MAX));
         // SAFETY: the caller's promise.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         if pushed.is_err() {
             self.free.push(number);
-            return Err(flight);
+            return Err(transfer);
         }
-        self.flights[number] = Some(flight);
+        self.transfers[number] = Some(transfer);
         self.queued += 1;
         Ok(())
     }
@@ -95,17 +95,17 @@ impl<T> Ring<T> {
         }
     }
 
-    /// Hands over what has come back: bytes, or the error.
+    /// Passes on what has come back: bytes, or the error.
     pub(crate) fn collect(&mut self, mut back: impl FnMut(T, io::Result<usize>)) {
         for completion in self.ring.completion() {
             let number = usize::try_from(completion.user_data()).unwrap_or(usize::MAX);
-            let Some(flight) = self.flights.get_mut(number).and_then(Option::take) else {
+            let Some(transfer) = self.transfers.get_mut(number).and_then(Option::take) else {
                 continue;
             };
             self.free.push(number);
             let result = completion.result();
             back(
-                flight,
+                transfer,
                 usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result)),
             );
         }
@@ -134,7 +134,7 @@ mod tests {
     use std::rc::Rc;
 
     #[test]
-    fn what_belongs_to_a_transfer_lives_until_it_has_come_back() {
+    fn a_transfers_memory_lives_until_it_has_ended() {
         if unsupported_reason().is_some() {
             return;
         }

@@ -111,7 +111,6 @@ mod tests {
                 path: dir.path().join("ssd"),
                 bytes,
             }),
-            ..CacheConfig::default()
         };
         let spec = PoolSpec {
             store: StoreKind::Ssd,

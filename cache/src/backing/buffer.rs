@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-/// What `O_DIRECT` wants at most on any device that Linux serves with 4 KiB pages.
+/// The largest alignment that `O_DIRECT` requires on any device with 4 KiB pages.
 pub const ALIGNMENT: usize = 4096;
 
 /// A buffer that begins at a multiple of 4096 bytes; zero until written.

@@ -1,21 +1,21 @@
-//! Nobody else may write an image that is served: the cache would not see it.
+//! No other process may write an image that is served: the cache would not see it.
 //!
 //! The locks are QEMU's (`block/file-posix.c` documents them): open-file-description locks on single bytes,
 //! one for each permission that is used and one for each that is not shared with others. So QEMU refuses an
-//! image that Justitia serves, and the other way round. Block devices are opened with `O_EXCL` besides, to be
-//! read, too: that keeps out mounts and device mappers, and any other server.
+//! image that Justitia serves, and the other way round. Block devices are also opened with `O_EXCL`, even
+//! to be read: that keeps out mounts and device mappers, and any other server.
 //!
 //! The locked open file is the one that io_uring writes through. Requests of a killed process go on in the kernel, and
-//! each has a reference to the open file: the kernel gives the locks up with the last of them.
+//! each has a reference to the open file: the kernel releases the locks with the last of them.
 
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 use std::fs::File;
 use std::io;
 
-/// Byte `PERMISSION + p` is locked by whoever uses permission `p`.
+/// Byte `PERMISSION + p` is locked by a process that uses permission `p`.
 const PERMISSION: libc::off_t = 100;
-/// Byte `UNSHARED + p` is locked by whoever does not let others use it.
+/// Byte `UNSHARED + p` is locked by a process that does not share permission `p` with others.
 const UNSHARED: libc::off_t = 200;
 
 const CONSISTENT_READ: libc::off_t = 0;
@@ -42,7 +42,7 @@ pub fn take(file: &File, read_only: bool) -> Result<(), LockError> {
     } else {
         &[CONSISTENT_READ, WRITE, RESIZE]
     };
-    // Readers, too, must not have writers beside them: cached blocks would go stale.
+    // Readers do not share writing either: cached blocks would become stale.
     let unshared = [WRITE, RESIZE];
     for p in used {
         set(file, PERMISSION + p)?;

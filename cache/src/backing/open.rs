@@ -54,16 +54,16 @@ pub enum OpenError {
     Locked {
         /// The image.
         path: PathBuf,
-        /// Who or why.
+        /// Why not.
         source: LockError,
     },
 }
 
-/// How long an image may be in use before that is an error: a server that was killed has its last writes answered.
+/// How long an image may be in use before that is an error: the last writes of a killed server may still be in flight.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl RawDisk {
-    /// Opens `path`, and locks it against writers. Waits up to 2 s for a server that was killed to let go of it.
+    /// Opens `path`, and locks it against writers. Waits up to 2 s for the last writes of a killed server.
     ///
     /// # Errors
     /// When it cannot be opened, is no image, or is in use.

@@ -1,7 +1,6 @@
 //! A raw image: a regular file or a block device.
 //!
-//! Data goes past the host's page cache (`O_DIRECT`) where the file system lets it: what is worth keeping is
-//! in Justitia's cache, by weight, and must not be a second time in the kernel's, by recency.
+//! Data bypasses the host's page cache (`O_DIRECT`) where the file system supports it: it would be cached twice.
 
 use super::buffer::AlignedBuf;
 use crate::block::len;
@@ -14,8 +13,8 @@ use std::sync::Arc;
 
 /// A raw image that this process alone may write.
 pub struct RawDisk {
-    /// What rings transfer from and to; past the page cache, if that works here. Holds the locks: the kernel gives
-    /// them up with the last reference to this open file, and each request in a ring has one. So a server that is
+    /// What rings transfer from and to; past the page cache, if that works here. Holds the locks: the kernel releases
+    /// them with the last reference to this open file, and each request in a ring has one. So a server that is
     /// killed keeps the image locked until the disk has answered its last write.
     pub(super) file: DiskFile,
     /// Through the page cache: for what `O_DIRECT` cannot do. Threads alone use it, and a process does not end before

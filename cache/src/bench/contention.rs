@@ -1,6 +1,8 @@
 //! Do threads get in each other's way? The cache's own locks against one around everything.
 
-use super::{NullDisk, Random, Spread, rate};
+use super::null_disk::NullDisk;
+use super::random::Random;
+use super::spread::{Spread, rate};
 use crate::block::{BLOCK_BYTES, BLOCK_SIZE};
 use crate::cache::Cache;
 use crate::config::{CacheConfig, Mode, Policy};

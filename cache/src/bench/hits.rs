@@ -1,6 +1,8 @@
 //! How fast are hits, and do many pools slow them down?
 
-use super::{NullDisk, Random, Spread, rate};
+use super::null_disk::NullDisk;
+use super::random::Random;
+use super::spread::{Spread, rate};
 use crate::block::{BLOCK_BYTES, BLOCK_SIZE};
 use crate::cache::Cache;
 use crate::config::{CacheConfig, Mode, Policy};

@@ -1,6 +1,7 @@
 //! Does a pool hold what it is entitled to, when all want more?
 
-use super::{NullDisk, Random};
+use super::null_disk::NullDisk;
+use super::random::Random;
 use crate::block::{BLOCK_BYTES, BLOCK_SIZE};
 use crate::cache::Cache;
 use crate::config::{CacheConfig, Mode, Policy, PoolSpec, StoreKind};

@@ -1,6 +1,7 @@
-//! Hit ratios of the policies, by replaying accesses through the real cache.
+//! Hit ratios of the policies, by replaying accesses through the cache.
 
-use super::{NullDisk, Random};
+use super::null_disk::NullDisk;
+use super::random::Random;
 use crate::block::{BLOCK_BYTES, BLOCK_SIZE};
 use crate::block_dev::Disk;
 use crate::cache::Cache;
@@ -9,18 +10,17 @@ use crate::disk::CachedDisk;
 use crate::error::CacheError;
 use justitia_share::Weight;
 use justitia_share::num::to_f64;
-use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 use std::io::BufRead;
 use std::sync::Arc;
 
 /// One access to one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Access {
+struct Access {
     /// Which block of 4 KiB.
-    pub block: u64,
+    block: u64,
     /// Is it written?
-    pub write: bool,
+    write: bool,
 }
 
 /// A line of a trace that is none.
@@ -28,11 +28,11 @@ pub struct Access {
 #[error(
     "line {line}: expected version,time,opcode (28 or 2a),bytes,first 512-byte block; found {found:?}"
 )]
-pub struct TraceError {
+struct TraceError {
     /// Which line, from 1.
-    pub line: usize,
+    line: usize,
     /// What stands there.
-    pub found: String,
+    found: String,
 }
 
 /// Reads a block trace in the CSV form of the CloudPhysics samples (`testdata/README.md`): every block that a
@@ -41,7 +41,7 @@ pub struct TraceError {
 ///
 /// # Errors
 /// At the first line that is no request.
-pub fn parse_trace(trace: impl BufRead) -> Result<Vec<Access>, TraceError> {
+fn parse_trace(trace: impl BufRead) -> Result<Vec<Access>, TraceError> {
     let mut accesses = Vec::new();
     for (i, line) in trace.lines().enumerate() {
         let wrong = |found: String| TraceError { line: i + 1, found };
@@ -73,8 +73,7 @@ pub fn parse_trace(trace: impl BufRead) -> Result<Vec<Access>, TraceError> {
 
 /// Reads of `blocks` blocks, drawn with `seed` by Zipf's law (exponent `skew`), with a sequential scan over as many other blocks
 /// after every `every` of them.
-#[must_use]
-pub fn zipf_and_scans(seed: u64, blocks: u64, skew: f64, count: u64, every: u64) -> Vec<Access> {
+fn zipf_and_scans(seed: u64, blocks: u64, skew: f64, count: u64, every: u64) -> Vec<Access> {
     let mut sum = 0.0;
     let ranks: Vec<f64> = (1..=blocks)
         .map(|rank| {
@@ -89,7 +88,7 @@ pub fn zipf_and_scans(seed: u64, blocks: u64, skew: f64, count: u64, every: u64)
         write: false,
     };
     for n in 1..=count {
-        let drawn = random.part() * sum;
+        let drawn = part(&mut random) * sum;
         let rank = ranks.partition_point(|s| *s < drawn);
 
         let rank = u64::try_from(rank).unwrap_or(0).min(blocks - 1);
@@ -103,18 +102,17 @@ pub fn zipf_and_scans(seed: u64, blocks: u64, skew: f64, count: u64, every: u64)
 }
 
 /// What a replay found.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct Replayed {
+#[derive(Clone, Copy, Debug)]
+struct Replayed {
     /// Blocks that were looked up.
-    pub lookups: u64,
+    lookups: u64,
     /// Of these, found.
-    pub hits: u64,
+    hits: u64,
 }
 
 impl Replayed {
     /// Hits of lookups, 0 to 1.
-    #[must_use]
-    pub fn ratio(&self) -> f64 {
+    fn ratio(&self) -> f64 {
         to_f64(self.hits) / to_f64(self.lookups.max(1))
     }
 }
@@ -135,7 +133,7 @@ fn disk(policy: Policy, blocks: u64, mode: Mode) -> Result<(Arc<Cache>, CachedDi
 ///
 /// # Errors
 /// When the memory cannot be had.
-pub fn inclusive(accesses: &[Access], policy: Policy, blocks: u64) -> Result<Replayed, CacheError> {
+fn inclusive(accesses: &[Access], policy: Policy, blocks: u64) -> Result<Replayed, CacheError> {
     let (cache, disk) = disk(policy, blocks, Mode::Inclusive)?;
     let mut buf = [0; BLOCK_SIZE];
     for access in accesses {
@@ -155,7 +153,7 @@ pub fn inclusive(accesses: &[Access], policy: Policy, blocks: u64) -> Result<Rep
 ///
 /// # Errors
 /// When the memory cannot be had.
-pub fn exclusive(
+fn exclusive(
     accesses: &[Access],
     policy: Policy,
     blocks: u64,
@@ -222,109 +220,109 @@ impl Lru {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// A random number from 0 to below 1.
+fn part(random: &mut Random) -> f64 {
+    to_f64(random.next() >> 12) / to_f64(1 << 52)
+}
 
-    fn trace() -> Vec<Access> {
-        let zipped = include_bytes!("../../testdata/cloudphysics-sample.csv.gz");
-        let lines = flate2::read::GzDecoder::new(&zipped[..]);
-        parse_trace(std::io::BufReader::new(lines)).unwrap()
+fn trace() -> Vec<Access> {
+    let zipped = include_bytes!("../../testdata/cloudphysics-sample.csv.gz");
+    let lines = flate2::read::GzDecoder::new(&zipped[..]);
+    parse_trace(std::io::BufReader::new(lines)).unwrap()
+}
+
+const ALL: [Policy; 4] = [Policy::Fifo, Policy::Ghost, Policy::Sieve, Policy::S3Fifo];
+
+#[test]
+fn what_is_no_request_is_refused_with_its_line() {
+    let good = "version,time,op,size,lbn\n1,5,28,8192,7\n1,5,35,0,0\n1,6,2a,512,8\n";
+    let accesses = parse_trace(good.as_bytes()).unwrap();
+    let read = |block| Access {
+        block,
+        write: false,
+    };
+    let write = Access {
+        block: 1,
+        write: true,
+    };
+    assert_eq!(accesses, [read(0), read(1), read(2), write]);
+    let error = parse_trace("1,5,28,512,1\n1,5,28\n".as_bytes()).unwrap_err();
+    assert_eq!(error.line, 2);
+    assert!(error.to_string().contains("\"1,5,28\""));
+}
+
+/// The better policies must be better on what they are for.
+#[test]
+fn policies_keep_what_is_used_again() {
+    let accesses = zipf_and_scans(11, 10_000, 0.9, 200_000, 25_000);
+    let ratio = |policy| inclusive(&accesses, policy, 2500).unwrap().ratio();
+    let fifo = ratio(Policy::Fifo);
+    for policy in [Policy::Sieve, Policy::S3Fifo] {
+        let found = ratio(policy);
+        assert!(found > fifo + 0.02, "{policy:?} {found}, fifo {fifo}");
     }
+    let accesses = zipf_and_scans(11, 4000, 0.9, 80_000, 10_000);
+    let second = |policy| exclusive(&accesses, policy, 3600, 1800).unwrap().ratio();
+    let (ghost, fifo) = (second(Policy::Ghost), second(Policy::Fifo));
+    assert!(ghost > fifo + 0.02, "ghost {ghost}, fifo {fifo}");
+}
 
-    const ALL: [Policy; 4] = [Policy::Fifo, Policy::Ghost, Policy::Sieve, Policy::S3Fifo];
+/// The hit ratio of every policy, mean over cache sizes of 2 to 40 % of the blocks touched, in per cent.
+fn means(accesses: &[Access]) -> [String; 2] {
+    let mut blocks: Vec<_> = accesses.iter().map(|a| a.block).collect();
+    blocks.sort_unstable();
+    blocks.dedup();
+    let sizes = [2, 5, 10, 20, 40].map(|p| u64::try_from(blocks.len()).unwrap() * p / 100);
+    let line = |ratio: &dyn Fn(Policy, u64) -> f64| {
+        ALL.map(|p| {
+            let sum: f64 = sizes.iter().map(|size| ratio(p, *size)).sum();
+            format!("{:5.1}", sum * 20.0)
+        })
+        .join(" ")
+    };
+    [
+        line(&|p, size| inclusive(accesses, p, size).unwrap().ratio()),
+        line(&|p, size| {
+            let guest = usize::try_from(size / 2).unwrap();
+            exclusive(accesses, p, size, guest).unwrap().ratio()
+        }),
+    ]
+}
 
-    #[test]
-    fn what_is_no_request_is_refused_with_its_line() {
-        let good = "version,time,op,size,lbn\n1,5,28,8192,7\n1,5,35,0,0\n1,6,2a,512,8\n";
-        let accesses = parse_trace(good.as_bytes()).unwrap();
-        let read = |block| Access {
-            block,
-            write: false,
-        };
-        let write = Access {
-            block: 1,
-            write: true,
-        };
-        assert_eq!(accesses, [read(0), read(1), read(2), write]);
-        let error = parse_trace("1,5,28,512,1\n1,5,28\n".as_bytes()).unwrap_err();
-        assert_eq!(error.line, 2);
-        assert!(error.to_string().contains("\"1,5,28\""));
-    }
-
-    /// The better policies must be better on what they are for.
-    #[test]
-    fn policies_keep_what_is_used_again() {
-        let accesses = zipf_and_scans(11, 10_000, 0.9, 200_000, 25_000);
-        let ratio = |policy| inclusive(&accesses, policy, 2500).unwrap().ratio();
-        let fifo = ratio(Policy::Fifo);
-        for policy in [Policy::Sieve, Policy::S3Fifo] {
-            let found = ratio(policy);
-            assert!(found > fifo + 0.02, "{policy:?} {found}, fifo {fifo}");
-        }
-        let accesses = zipf_and_scans(11, 4000, 0.9, 80_000, 10_000);
-        let second = |policy| exclusive(&accesses, policy, 3600, 1800).unwrap().ratio();
-        let (ghost, fifo) = (second(Policy::Ghost), second(Policy::Fifo));
-        assert!(ghost > fifo + 0.02, "ghost {ghost}, fifo {fifo}");
-    }
-
-    /// The hit ratio of every policy, mean over cache sizes of 2 to 40 % of the blocks touched, in per cent.
-    fn means(accesses: &[Access]) -> [String; 2] {
-        let mut blocks: Vec<_> = accesses.iter().map(|a| a.block).collect();
-        blocks.sort_unstable();
-        blocks.dedup();
-        let sizes = [2, 5, 10, 20, 40].map(|p| u64::try_from(blocks.len()).unwrap() * p / 100);
-        let line = |ratio: &dyn Fn(Policy, u64) -> f64| {
-            ALL.map(|p| {
-                let sum: f64 = sizes.iter().map(|size| ratio(p, *size)).sum();
-                format!("{:5.1}", sum * 20.0)
-            })
-            .join(" ")
-        };
-        [
-            line(&|p, size| inclusive(accesses, p, size).unwrap().ratio()),
-            line(&|p, size| {
-                let guest = usize::try_from(size / 2).unwrap();
-                exclusive(accesses, p, size, guest).unwrap().ratio()
-            }),
-        ]
-    }
-
-    /// The table of the crate's README: `cargo test policies_on_traces -- --ignored --nocapture`. The first
-    /// half of each trace is what a default may be chosen on, the second is what it then does.
-    #[test]
-    #[ignore = "takes a minute and prints a table"]
-    fn policies_on_traces() {
-        let traces = [
-            ("cloudphysics", trace()),
-            (
-                "Zipf 0.7",
-                zipf_and_scans(1, 20_000, 0.7, 400_000, u64::MAX),
-            ),
-            (
-                "Zipf 1.1",
-                zipf_and_scans(2, 20_000, 1.1, 400_000, u64::MAX),
-            ),
-            (
-                "Zipf 0.9, scans",
-                zipf_and_scans(3, 20_000, 0.9, 400_000, 50_000),
-            ),
-            (
-                "Zipf 0.9, rare scans",
-                zipf_and_scans(4, 20_000, 0.9, 400_000, 180_000),
-            ),
-            (
-                "Zipf 0.7, scans",
-                zipf_and_scans(5, 10_000, 0.7, 400_000, 25_000),
-            ),
-        ];
-        println!("fifo ghost sieve s3-fifo; inclusive | exclusive");
-        for (name, accesses) in traces {
-            let (first, second) = accesses.split_at(accesses.len() / 2);
-            for (part, accesses) in [("first", first), ("second", second)] {
-                let [inclusive, exclusive] = means(accesses);
-                println!("{name:22} {part:7} {inclusive} | {exclusive}");
-            }
+/// The table of the crate's README: `cargo test policies_on_traces -- --ignored --nocapture`. The first
+/// half of each trace is what a default may be chosen on, the second is what it then does.
+#[test]
+#[ignore = "takes a minute and prints a table"]
+fn policies_on_traces() {
+    let traces = [
+        ("cloudphysics", trace()),
+        (
+            "Zipf 0.7",
+            zipf_and_scans(1, 20_000, 0.7, 400_000, u64::MAX),
+        ),
+        (
+            "Zipf 1.1",
+            zipf_and_scans(2, 20_000, 1.1, 400_000, u64::MAX),
+        ),
+        (
+            "Zipf 0.9, scans",
+            zipf_and_scans(3, 20_000, 0.9, 400_000, 50_000),
+        ),
+        (
+            "Zipf 0.9, rare scans",
+            zipf_and_scans(4, 20_000, 0.9, 400_000, 180_000),
+        ),
+        (
+            "Zipf 0.7, scans",
+            zipf_and_scans(5, 10_000, 0.7, 400_000, 25_000),
+        ),
+    ];
+    println!("fifo ghost sieve s3-fifo; inclusive | exclusive");
+    for (name, accesses) in traces {
+        let (first, second) = accesses.split_at(accesses.len() / 2);
+        for (part, accesses) in [("first", first), ("second", second)] {
+            let [inclusive, exclusive] = means(accesses);
+            println!("{name:22} {part:7} {inclusive} | {exclusive}");
         }
     }
 }

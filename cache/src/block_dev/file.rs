@@ -1,4 +1,4 @@
-//! An image's file, as rings transfer from and to it.
+//! An image's file, as io_uring reads and writes it.
 
 use crate::block::len;
 use io_uring::{opcode, squeue, types};
@@ -18,7 +18,7 @@ pub struct DiskFile {
     unaligned: Arc<RwLock<()>>,
 }
 
-/// Keeps writes that are not aligned away.
+/// Held by aligned writes, which may overlap each other; writes that are not aligned wait for it.
 pub(crate) type SharedWriteGuard = ArcRwLockReadGuard<RawRwLock, ()>;
 
 impl DiskFile {

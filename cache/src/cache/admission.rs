@@ -14,7 +14,7 @@ use crate::store::{Append, EXTENT_SLOTS, FreeList, SsdStore};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Rounds at the admission_lock after which a put is given up: others of the pool took what was brought each time.
+/// Rounds after which a put is dropped: other puts of the pool took the slots each time.
 const ROUNDS: usize = 8;
 
 impl Cache {
@@ -39,7 +39,7 @@ impl Cache {
                 }
             }
             let weights = self.admission_lock.lock(pool.queue_weight());
-            // While this one waited, another may have made room for both.
+            // While this put waited, another may have evicted enough for both.
             if memory.available() == 0
                 && self.reclaim(&weights, StoreKind::Memory, EVICTION_BATCH) == 0
             {
@@ -53,7 +53,7 @@ impl Cache {
         None
     }
 
-    /// Takes free slots of the store as spare ones of the pool.
+    /// Moves free slots of the store to the pool's free list.
     fn refill(&self, pool: &Pool, policy: &mut PoolPolicy) {
         let batch = self.batch.load(Ordering::Relaxed);
         let free = self.stores.memory.take(pool.id.index, batch);
@@ -62,12 +62,12 @@ impl Cache {
         policy.free.append(&self.stores.memory, free);
     }
 
-    /// Keeps a slot that is in no list as a spare one, and gives some to the store when there are many.
+    /// Puts a slot that is in no list on the pool's free list, and returns some to the store when there are many.
     pub(super) fn keep_free(&self, pool: &Pool, policy: &mut PoolPolicy, slot: u32) {
         let memory = &self.stores.memory;
         policy.free.push(memory, slot);
         let batch = self.batch.load(Ordering::Relaxed);
-        // Beyond the capacity: the store has shrunk, and it is not to be used again.
+        // Beyond the capacity: the store has shrunk, and the slot is not used again.
         let beyond = slot >= memory.capacity();
         if policy.free.len() > 2 * batch || beyond || policy.closed {
             let count = if beyond { 1 } else { batch };
@@ -76,7 +76,7 @@ impl Cache {
         }
     }
 
-    /// Gives slots of the pool that are in no list to the store.
+    /// Returns slots of the pool that are in no list to the store.
     pub(super) fn return_slots(&self, pool: &Pool, free: FreeList) {
         pool.memory_used
             .fetch_sub(free.len().into(), Ordering::Relaxed);

@@ -6,7 +6,7 @@ use crate::index::{Location, SlotRef};
 use crate::store::SsdStore;
 use std::sync::Arc;
 
-/// A slot that is out of the index: whoever has this must free it.
+/// A slot that was removed from the index. It must be freed.
 pub(super) enum DetachedSlot {
     Memory(u32),
     Ssd(Arc<SsdStore>, u32),
@@ -22,8 +22,8 @@ impl DetachedSlot {
 }
 
 impl Cache {
-    /// What has just been taken out of the index. Call while its shard is locked: once it is not, the store
-    /// may be replaced, and the slot be another's.
+    /// The slot of an entry that was just removed from the index. Call while its shard is locked: once it is not, the store
+    /// may be replaced, and the slot belong to the next one.
     pub(super) fn detach(&self, location: Location) -> Option<DetachedSlot> {
         Some(match location.slot() {
             SlotRef::Memory(slot) => DetachedSlot::Memory(slot),
@@ -31,7 +31,7 @@ impl Cache {
         })
     }
 
-    /// Gives a slot back to its pool, which is returned. With the hash of its key when a hit took it.
+    /// Returns a slot to its pool, and returns the pool. `promoted` is the hash of its key when a hit removed it.
     pub(super) fn free(&self, detached: DetachedSlot, promoted: Option<u64>) -> Option<PoolHandle> {
         match detached {
             DetachedSlot::Memory(slot) => {

@@ -12,7 +12,7 @@ pub(crate) struct DiskState {
     pub(crate) id: DiskId,
     pub(crate) vm: VmId,
     pub(crate) name: String,
-    /// Where blocks go that belong to no container.
+    /// The pool of blocks that belong to no container.
     pub(crate) default_pool: PoolHandle,
     epochs: WriteEpochs,
 }
@@ -34,27 +34,27 @@ impl DiskState {
         Key::new(self.id.number, block)
     }
 
-    /// Taken before a block's content is read for a fill.
+    /// A token for a fill; taken before the block's content is read.
     pub(crate) fn token(&self, block: u64) -> FillToken {
         self.epochs.token(block)
     }
 
-    /// May the block be filled under this token? Its shard must be locked.
+    /// May the block be filled with this token? Its shard must be locked.
     pub(crate) fn allows_fill(&self, _locked: &Entry<'_>, block: u64, token: FillToken) -> bool {
         self.epochs.allows_fill(block, token)
     }
 
-    /// For [`WriteGuard`](crate::disk::WriteGuard) alone: a change of the byte range begins.
+    /// A write of the byte range begins; called by the write guard.
     pub(crate) fn begin(&self, off: u64, len: u64) {
         self.epochs.begin(off, len);
     }
 
-    /// For [`WriteGuard`](crate::disk::WriteGuard) alone: a change of the byte range has ended.
+    /// A write of the byte range has ended; called by the write guard.
     pub(crate) fn end(&self, off: u64, len: u64) {
         self.epochs.end(off, len);
     }
 
-    /// From now on nothing is filled, for ever: a change that never ends.
+    /// From now on nothing is filled: as by a write that never ends.
     pub(crate) fn close(&self) {
         self.epochs.begin(0, u64::MAX);
     }

@@ -28,7 +28,7 @@ pub(crate) struct PendingSsdRead {
 }
 
 impl Cache {
-    /// Copies a part of a block out, if the cache has it; with `take` the block goes.
+    /// Copies a part of a block out, if the cache has it; with `take` the block is removed.
     pub(crate) fn get(
         &self,
         disk: &DiskHandle,
@@ -107,7 +107,7 @@ impl Cache {
         let Some((_, first)) = pending.first() else {
             return Vec::new();
         };
-        // All of one store, but for those around a replacement, whose blocks are gone anyway.
+        // All are of one store, except during a replacement, when those of the old store count as misses.
         let ssd = &first.ssd;
         let read_ref: Vec<_> = pending.iter().map(|(_, p)| (p.key, p.read_ref)).collect();
         let results = ssd.read(&read_ref, pages);
@@ -131,7 +131,7 @@ impl Cache {
         let mut entry = self.index.lock(p.key);
         let current = !p.ssd.closed() && p.ssd.is_current(p.read_ref);
         let Some(entry_ref) = entry.find_at(location).filter(|_| current) else {
-            // Changed or evicted meanwhile: whatever was read is not it.
+            // Changed or evicted meanwhile: what was read is not the block.
             return false;
         };
         match result {

@@ -7,17 +7,17 @@ use super::write_guard::WriteGuard;
 use crate::index::REGION;
 use std::ops::Range;
 
-/// Blocks looked for one by one before it is worth asking where there are some.
-/// So few in tests that the model's disks, which are small, have larger ranges.
+/// The largest range whose blocks are looked up one by one. In larger ones the index is asked first where it has some.
+/// Small in tests, so that the model's disks have larger ranges.
 pub(super) const SWEEP_BLOCKS: u64 = if cfg!(test) { 8 } else { 4096 };
 
 impl Cache {
-    /// Removes what the cache holds of a change that has begun.
+    /// Removes what the cache holds of the range of a write that has begun.
     pub(crate) fn invalidate(&self, change: &WriteGuard) {
         self.remove(change.disk(), change.blocks());
     }
 
-    /// Removes all of a disk's blocks, for ever: nothing of it is filled any more.
+    /// Removes all of a disk's blocks; from now on nothing of it is filled.
     pub(super) fn purge(&self, disk: &DiskHandle) {
         disk.close();
         self.remove(disk, 0..u64::MAX);
@@ -29,9 +29,9 @@ impl Cache {
         }
         let number = u64::from(disk.id.number);
         let held = u64::try_from(self.index.len()).unwrap_or(u64::MAX);
-        // Nothing of the range is put any more, so the second time there is nothing else to be found than the first.
+        // Nothing of the range is put any more, so both calls find the same.
         let parts = || self.index.occupied(number, blocks.clone());
-        // To ask for a region costs about as much as to look at a block.
+        // Asking for a region costs about as much as looking up a block.
         let regions = (blocks.end - blocks.start) / REGION;
         if regions > held || parts().map(|part| part.end - part.start).sum::<u64>() > held {
             self.index.sweep(

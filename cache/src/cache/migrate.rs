@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 impl Cache {
-    /// What the cache holds of the disk's blocks becomes the pool's; how many did.
+    /// Makes what the cache holds of the disk's blocks the pool's; returns how many blocks were reassigned.
     pub(super) fn reassign(&self, disk: &DiskHandle, blocks: Range<u64>, to: &PoolHandle) -> u64 {
         let mut moved = 0;
         let count = blocks.end.saturating_sub(blocks.start);
@@ -46,7 +46,7 @@ impl Cache {
         match location.slot() {
             SlotRef::Memory(slot) => self.reassign_slot(key, slot, to),
             SlotRef::Ssd(slot) => {
-                // Extents belong to one pool: the block is read and put again.
+                // An extent belongs to one pool: the block is read and put again.
                 let from = self.stores.working_ssd().map(|ssd| ssd.pool_of(slot));
                 if from.is_none_or(|from| from == to.id.index) {
                     return false;

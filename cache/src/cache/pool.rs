@@ -18,15 +18,15 @@ pub(crate) struct Pool {
     pub(crate) vm: VmId,
     pub(crate) name: String,
     spec: Mutex<PoolSpec>,
-    /// What it has in memory.
+    /// Its blocks in memory, and their eviction policy.
     pub(crate) policy: Mutex<PoolPolicy>,
-    /// Slots of the memory store that it holds, spare ones included. Changed under the policy's lock.
+    /// Slots of the memory store that it holds, free ones included. Changed under the policy's lock.
     pub(crate) memory_used: AtomicU64,
-    /// What it has on the SSD.
+    /// Its blocks on the SSD.
     pub(crate) log: Mutex<SsdLog>,
     /// Slots of the SSD store in its extents. Changed under the log's lock.
     pub(crate) ssd_used: AtomicU64,
-    /// Its weight when it waits for room: its part of the whole, in ten-thousandths.
+    /// Its weight when its puts wait for the admission lock: its part of the whole, in ten-thousandths.
     queue_weight: AtomicU32,
     pub(crate) count: Counters,
 }
@@ -84,7 +84,7 @@ impl Pool {
     }
 }
 
-/// What happened to a pool.
+/// Counters of a pool.
 #[derive(Default)]
 pub(crate) struct Counters {
     pub(crate) misses: Counter,

@@ -23,7 +23,7 @@ impl Cache {
 
     /// SET_CG_WEIGHT: changes a pool's ⟨store, weight⟩. When the store changes, new blocks go to the new
     /// one; those in the old are still found, and as the pool is entitled to nothing there any more, they
-    /// are the first to go when room is needed. [`drop_blocks`](Self::drop_blocks) drops them at once.
+    /// are evicted first. [`drop_blocks`](Self::drop_blocks) drops them at once.
     ///
     /// # Errors
     /// When there is no such pool.
@@ -62,7 +62,7 @@ impl Cache {
     }
 
     /// MIGRATE_OBJECT: what the cache holds of the disk's `blocks` is_target to `to` from now on. Returns how
-    /// many blocks changed hands.
+    /// many blocks were reassigned.
     ///
     /// # Errors
     /// When there is no such disk or pool, or they belong to different VMs.
@@ -106,7 +106,7 @@ impl Cache {
         Ok(id)
     }
 
-    /// Empties a pool that no VM has any more, and forgets it.
+    /// Empties a pool that was removed from its VM, and removes it from the table.
     pub(super) fn end_pool(&self, pool: &PoolHandle) {
         pool.policy.lock().closed = true;
         pool.log.lock().closed = true;
@@ -131,14 +131,14 @@ impl Cache {
             if policy.len() == 0 {
                 return;
             }
-            // Slots that somebody is filling or freeing: a matter of microseconds.
+            // Slots that are being filled or freed: a matter of microseconds.
             drop(policy);
             std::thread::yield_now();
             policy = pool.policy.lock();
         }
     }
 
-    /// Tells those who make room what has changed: weights, pools, VMs.
+    /// Updates what admission and eviction use when weights, pools or VMs have changed.
     pub(super) fn refresh(&self, c: &Registry) {
         let vms: Vec<_> = c
             .vms
@@ -155,7 +155,7 @@ impl Cache {
                 pool.set_queue_weight(part, all * inside);
             }
         }
-        // What pools hold spare must stay small beside what they are entitled to.
+        // The free slots that pools hold must be few compared with what they are entitled to.
         let batch = self.stores.memory.capacity() / 16 / u32::max(count, 1);
         self.batch.store(batch.clamp(1, 32), Ordering::Relaxed);
         *self.admission_lock.lock(highest_weight()) = WeightTable(vms);

@@ -26,10 +26,10 @@ impl Cache {
         }
     }
 
-    /// Evicts about `want` blocks from those who hold too much; returns how many slots became free.
+    /// Evicts about `want` blocks from the pools that exceed their part; returns how many slots became free.
     pub(super) fn reclaim(&self, weights: &WeightTable, store: StoreKind, want: u64) -> u64 {
         let capacity = self.capacity(store);
-        // Not more than a sixteenth of a small store at one stroke.
+        // Not more than a sixteenth of a small store at a time.
         let least = match store {
             StoreKind::Memory => 1,
             StoreKind::Ssd => EXTENT_SLOTS.into(),

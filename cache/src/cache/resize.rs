@@ -30,8 +30,8 @@ impl Cache {
         Ok(())
     }
 
-    /// Evicts what is too much, from those who hold too much; moves what lies beyond the new end to free
-    /// slots before it; gives the memory behind back to the machine.
+    /// Evicts the excess, from the pools that exceed their part; moves blocks beyond the new end to free slots before it;
+    /// returns the memory beyond to the kernel.
     fn shrink(&self, weights: &WeightTable, slots: u32) {
         let pools: Vec<_> = weights.0.iter().flat_map(|(_, _, p)| p.clone()).collect();
         loop {
@@ -40,13 +40,13 @@ impl Cache {
                 break;
             };
             if self.reclaim(weights, StoreKind::Memory, over.max(1)) == 0 {
-                // All that is left is being filled or freed just now.
+                // The rest is being filled or freed at the moment.
                 std::thread::yield_now();
             }
         }
         for pool in &pools {
             while !self.relocate(pool, slots) {
-                // Another pool took the room, or a block is being filled or freed beyond the end.
+                // Another pool took the free slots, or a block beyond the end is being filled or freed.
                 if self.stores.memory.available() == 0 {
                     self.reclaim(weights, StoreKind::Memory, 1);
                 }
@@ -55,13 +55,13 @@ impl Cache {
         }
         let huge = self.stores.memory.huge_pages_beyond();
         // SAFETY: no list and no stack has a slot beyond the capacity any more, and none is handed out while
-        // the admission_lock is ours, which a resize holds from beginning to end.
+        // the admission lock is ours, which a resize holds from beginning to end.
         if let Err(error) = unsafe { self.stores.memory.arena.release(huge) } {
-            tracing::warn!(%error, "the machine did not take the memory of the shrunk store back");
+            tracing::warn!(%error, "the kernel did not take the memory of the shrunk store back");
         }
     }
 
-    /// Moves a pool's blocks from beyond the end; `true` when none is there any more.
+    /// Moves a pool's blocks from beyond the end; `true` when there is none any more.
     fn relocate(&self, pool: &PoolHandle, end: u32) -> bool {
         let memory = &self.stores.memory;
         let mut policy = pool.policy.lock();
@@ -87,7 +87,7 @@ impl Cache {
             };
             let mut entry = self.index.lock(memory.key(old));
             if let Some(entry_ref) = entry.find_at(Location::memory(old)) {
-                // SAFETY: the shard is locked and its index names the old slot, so nobody writes it; the new
+                // SAFETY: the shard is locked and its index names the old slot, so it is not written; the new
                 // one is in no list and no index: it is ours.
                 unsafe { memory.arena.copy(old, new) };
                 policy.replace(memory, old, new);

@@ -52,7 +52,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Takes the SSD store away, with its blocks.
+    /// Removes the SSD store and its blocks.
     pub(super) fn stop_ssd(&self) {
         let _change = self.ssd_change.lock();
         if let Some(ssd) = self.stores.ssd.load_full() {
@@ -62,7 +62,7 @@ impl Cache {
         self.stores.ssd.store(None);
     }
 
-    /// Takes the SSD store away, and another into use.
+    /// Replaces the SSD store.
     pub(super) fn replace_ssd(
         self: &Arc<Self>,
         c: &mut Registry,
@@ -71,7 +71,7 @@ impl Cache {
         c.config.ssd.clone_from(&ssd);
         let old = self.stores.ssd.load_full().map(|old| Arc::downgrade(&old));
         self.stop_ssd();
-        // Whoever is still at it has the same file locked. The last removes it.
+        // The users of the old store have the same file locked. The last one removes it.
         let start = Instant::now();
         while old.as_ref().is_some_and(|old| old.strong_count() > 0)
             && start.elapsed() < REPLACE_TIMEOUT
@@ -120,12 +120,12 @@ impl Cache {
         let _change = self.ssd_change.lock();
         let current = self.stores.ssd.load_full();
         if current.is_some_and(|c| Arc::ptr_eq(&c, ssd)) && ssd.close(Some(error.to_string())) {
-            tracing::error!(%error, "the SSD store is out of use; its pools use memory until it is given a size anew (`justitia cache set store ssd SIZE`)");
+            tracing::error!(%error, "the SSD store has failed; its pools use memory until it is resized (`justitia cache set store ssd SIZE`)");
             self.sweep_ssd();
         }
     }
 
-    /// Takes everything on the closed SSD store out of the index, and away from the pools.
+    /// Removes everything on the closed SSD store from the index and from the pools.
     fn sweep_ssd(&self) {
         self.index.sweep(
             &self.stores,
@@ -154,7 +154,7 @@ mod tests {
     use justitia_share::Weight;
 
     #[test]
-    fn what_is_left_of_a_replaced_store_touches_nothing_of_the_next() {
+    fn late_operations_on_a_replaced_store_do_not_touch_the_next() {
         let cache = Cache::new(CacheConfig::default()).unwrap();
         let vm = cache.add_vm("vm", Weight::default(), Policy::Fifo).unwrap();
         let (store, weight) = (StoreKind::Ssd, Weight::default());
@@ -177,7 +177,7 @@ mod tests {
         assert!(old.unindex(&cache.index, 0));
         cache.stop_ssd();
         let new = start();
-        // Whoever comes late with the old one: a put, an eviction, a writer whose segment is lost, a free.
+        // Late operations on the old one: a put, an eviction, a writer whose segment is lost, a free.
         assert!(pool.log_on(&old).is_none() && pool.log_on(&new).is_some());
         assert!(!old.unindex(&cache.index, 0));
         cache.free(DetachedSlot::Ssd(old, 0), None);
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_has_failed_says_so_and_is_opened_anew_when_given_a_size() {
+    fn a_failed_store_is_reported_and_reopened_by_a_resize() {
         let dir = tempfile::tempdir().unwrap();
         let cache = Cache::new(CacheConfig {
             ssd: Some(SsdConfig {
@@ -210,7 +210,7 @@ mod tests {
         assert!(state().0.is_some_and(|why| why.contains("storage")));
         cache.resize(StoreKind::Ssd, 2 << 20).unwrap();
         assert_eq!(state(), (None, 2 << 20));
-        // Another cannot have it, as store or as image.
+        // It cannot be opened a second time, as store or as image.
         let path = dir.path().join("ssd");
         let image = crate::backing::RawDisk::open(&path, crate::backing::OpenOptions::default());
         assert!(

@@ -59,7 +59,7 @@ impl Cache {
                 let Some(mut log) = pool.log_on(ssd) else {
                     break;
                 };
-                // Perhaps another pool's, or free, by now.
+                // By now it may be another pool's, or free.
                 if ssd.pool_in_use(extent) == Some(owner)
                     && log.evict_extent(ssd, &self.index, extent)
                 {

@@ -5,7 +5,7 @@ use crate::store::{Segment, SsdStore};
 use std::sync::{Arc, Weak};
 
 impl Cache {
-    /// Does a writer's work once, if there is some.
+    /// Writes one full segment, if there is one.
     pub(crate) fn write_one(&self, ssd: &Arc<SsdStore>) -> bool {
         let segments: Vec<_> = ssd.waiting_full().into_iter().collect();
         self.write_segments(ssd, &segments);
@@ -28,7 +28,7 @@ impl Cache {
         }
     }
 
-    /// Takes what a writer could not put on the device out of the index.
+    /// Removes the blocks of a segment that could not be written from the index.
     fn drop_segment(&self, ssd: &Arc<SsdStore>, segment: &Segment) {
         for slot in SsdStore::slots(segment) {
             if ssd.unindex(&self.index, slot) {

@@ -12,7 +12,7 @@ use crate::ids::PoolId;
 use crate::index::{Index, MAX_SLOTS};
 use crate::store::MemoryStore;
 use arc_swap::{ArcSwap, ArcSwapOption};
-use justitia_lock::WeightLock;
+use justitia_lock::{Queueing, WeightLock};
 use justitia_share::Weight;
 use parking_lot::Mutex;
 use std::io;
@@ -24,7 +24,7 @@ pub struct Cache {
     pub(super) index: Index,
     pub(super) stores: Stores,
     pub(super) pools: ArcSwap<PoolTable>,
-    /// Where puts wait when a store is full.
+    /// Puts wait for it when a store is full.
     pub(super) admission_lock: WeightLock<WeightTable>,
     /// Free slots that a pool takes at once.
     pub(super) batch: AtomicU32,
@@ -52,7 +52,7 @@ impl Cache {
                 ssd: ArcSwapOption::empty(),
             },
             pools: ArcSwap::default(),
-            admission_lock: WeightLock::new(WeightTable::default(), config.order),
+            admission_lock: WeightLock::new(WeightTable::default(), Queueing::default()),
             batch: AtomicU32::new(1),
             registry: Mutex::default(),
             ssd_change: Mutex::new(()),
@@ -88,13 +88,13 @@ impl Cache {
         Ok(pool)
     }
 
-    /// What an audit looks into.
+    /// What an audit checks.
     #[cfg(test)]
     pub(crate) fn books(&self) -> (&Index, &Stores, Arc<PoolTable>) {
         (&self.index, &self.stores, self.pools.load_full())
     }
 
-    /// Does a writer's work once, where there are none.
+    /// Writes one segment, where there are no writer threads.
     #[cfg(test)]
     pub(crate) fn write_ssd(&self) {
         if let Some(ssd) = self.stores.working_ssd() {

@@ -4,7 +4,7 @@ use crate::config::{Policy, StoreKind};
 use crate::ids::{DiskId, PoolId, VmId};
 use serde::Serialize;
 
-/// Counts since the cache (or the pool) began. Sums of pools: pools that are gone are not in them.
+/// Counts since the cache (or the pool) began. Sums of pools: removed pools are not in them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// Blocks looked up.
@@ -15,7 +15,7 @@ pub struct Counts {
     pub ssd_hits: u64,
     /// Blocks inserted, by a put or by a fill.
     pub puts: u64,
-    /// Blocks that could not be inserted: no room, a racing write, or a store that failed.
+    /// Blocks that could not be inserted: no free slot, a racing write, or a store that failed.
     pub puts_dropped: u64,
     /// Blocks evicted because the store was full.
     pub evictions: u64,
@@ -79,9 +79,9 @@ pub struct StoreStats {
     pub capacity_bytes: u64,
     /// What it holds, bytes.
     pub used_bytes: u64,
-    /// What is kept in memory to find and judge its blocks, bytes; the index counts for memory.
+    /// Memory of the index and of the records of its blocks, bytes; the index counts for the memory store.
     pub metadata_bytes: u64,
-    /// Why it is out of use; pools that belong in it use memory meanwhile.
+    /// Why it has failed; its pools use memory meanwhile.
     pub failed: Option<String>,
     /// Errors of the device so far.
     pub errors: u64,

@@ -1,14 +1,14 @@
-//! How a change goes: with the cache out of its way.
+//! Writes that are under way.
 
 use super::disk::DiskHandle;
 use crate::block;
 use std::ops::Range;
 
-/// A change of the backing store that is under way, from before it is submitted until it has ended, well,
-/// badly or in a panic. While it lasts, nothing that it touches is filled.
+/// A write, discard or write-zeroes of the backing store, from before it is submitted until it has ended, well, badly or in
+/// a panic. While the guard exists, no block that the range touches is filled.
 ///
-/// [`Cache::invalidate`](crate::Cache::invalidate) wants one, so that what a change touches cannot be removed
-/// before fills are refused: a fill in between would stay.
+/// [`Cache::invalidate`](crate::Cache::invalidate) takes one, so that blocks are not removed before fills are
+/// refused: a fill in between would stay.
 pub(crate) struct WriteGuard {
     disk: DiskHandle,
     off: u64,
@@ -25,12 +25,12 @@ impl WriteGuard {
         }
     }
 
-    /// The disk that changes.
+    /// The disk that is written.
     pub(crate) fn disk(&self) -> &DiskHandle {
         &self.disk
     }
 
-    /// The blocks that it touches.
+    /// The blocks that the range touches.
     pub(crate) fn blocks(&self) -> Range<u64> {
         block::touching(self.off, self.len)
     }

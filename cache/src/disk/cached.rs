@@ -48,14 +48,8 @@ impl CachedDisk {
         &self.backing
     }
 
-    /// The cache that this disk uses.
-    #[must_use]
-    pub fn cache(&self) -> &Arc<Cache> {
-        &self.cache
-    }
-
     /// Reads what the cache has in memory, and never waits: `true` when that was everything. Otherwise, too,
-    /// it counts as looked up, and what was taken out of the cache (exclusive mode) is gone.
+    /// it counts as looked up, and blocks that were found (exclusive mode) are removed.
     ///
     /// A range beyond the disk is not in the cache.
     #[must_use]
@@ -78,10 +72,10 @@ impl CachedDisk {
     }
 
     /// Takes a clean block that the client evicted (the paper's put). `true` when it was cached; it is not
-    /// when there is no room for it, when a write to its range is in flight, or when the pool is not the
+    /// when no slot can be had, when a write to its range is in flight, or when the pool is not the
     /// disk's VM's.
     ///
-    /// The content must be what a read of the backing store would return: the client vouches for it.
+    /// The content must be what a read of the backing store would return; that is not verified.
     pub fn put(&self, pool: PoolId, block: u64, content: &block::Block) -> bool {
         let inside = block
             .checked_add(1)
@@ -93,12 +87,6 @@ impl CachedDisk {
                 .cache
                 .pool_of(&self.disk, pool)
                 .is_ok_and(|pool| self.cache.insert(&self.disk, &pool, block, content, token))
-    }
-
-    /// Removes what the cache holds of a byte range, rounded outwards: for changes that did not come
-    /// through this disk (a snapshot revert, an external writer).
-    pub fn invalidate(&self, off: u64, len: u64) {
-        drop(self.begin_write(off, len));
     }
 
     /// Begins a write, discard or write-zeroes of a byte range: the cache holds nothing of it from now on, and nothing

@@ -1,4 +1,4 @@
-//! How a read goes: what the cache has is copied ([`CachedDisk::look_up`]); blocks that are on the SSD are read
+//! A read: what the cache has is copied ([`CachedDisk::look_up`]); blocks that are on the SSD are read
 //! together; what is missing is read from the backing store as one piece ([`CachedDisk::begin_fill`]) and, in
 //! inclusive mode, put ([`CachedDisk::end_fill`]). Front ends that do not wait do the reading between the last
 //! two themselves; [`CachedDisk::finish`] does all of it for those that do.

@@ -58,7 +58,9 @@ impl<C> InFlight<C> {
         }
         let ring = Ring::new()
             .inspect_err(|e| {
-                tracing::warn!("no io_uring for a client, whose requests wait for workers: {e}");
+                tracing::warn!(
+                    "no io_uring for a client: worker threads execute its requests: {e}"
+                );
             })
             .ok()?;
         Some(Self {

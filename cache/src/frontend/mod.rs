@@ -1,4 +1,4 @@
-//! What front ends share: NBD now, others beside it later.
+//! What front ends share, whatever their protocol: NBD is the first.
 //!
 //! A front end takes requests off its transport and answers them. In between, a request is the same for all of them:
 //! an [`IoRequest`] to a [`Volume`], executed by the [`IoQueue`] of the connection, which uses an io_uring of its own

@@ -41,7 +41,7 @@ pub enum ListenError {
     },
     /// A TCP port that would ask no client for a certificate.
     #[error(
-        "cannot listen on {address}: expected certificates of clients ([tls] with verify_clients) or `insecure = true`, found neither: whoever reaches the address could read and write every disk"
+        "cannot listen on {address}: expected certificates of clients ([tls] with verify_clients) or `insecure = true`, found neither: every client that reaches the address could read and write every disk"
     )]
     Unauthenticated {
         /// The address.
@@ -57,7 +57,7 @@ pub enum ListenError {
     },
 }
 
-/// Other users must not be able to put a socket of theirs in the place of this one.
+/// Checks that other users cannot replace the socket by one of theirs.
 fn check_directory(path: &Path) -> Result<(), ListenError> {
     let directory = match path.parent() {
         Some(parent) if parent != Path::new("") => parent,
@@ -78,7 +78,7 @@ fn check_directory(path: &Path) -> Result<(), ListenError> {
     })
 }
 
-/// A listening unix socket for this user alone, in the place of one that nobody serves any more.
+/// Listens on a unix socket for this user alone. One that no server answers on is replaced.
 ///
 /// # Errors
 /// When something else is there, or the system refuses.
@@ -113,7 +113,7 @@ pub(crate) fn unix_listener(path: &Path) -> Result<OwnedFd, ListenError> {
     }
     let socket = new().map_err(errno)?;
     bind(&socket, &address).map_err(errno)?;
-    // Nobody can connect before listen, so nobody gets in before this.
+    // No client can connect before listen, so none connects before the mode is set.
     rustix::fs::chmod(path, Mode::RUSR | Mode::WUSR).map_err(errno)?;
     listen(&socket, 128).map_err(errno)?;
     Ok(socket)

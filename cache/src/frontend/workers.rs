@@ -5,7 +5,7 @@ use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// What a worker does.
+/// What a worker thread executes.
 pub(super) type Job = Box<dyn FnOnce() + Send>;
 
 /// A pool of threads, started as they are needed. Jobs that wait are served in proportion to weight
@@ -13,7 +13,7 @@ pub(super) type Job = Box<dyn FnOnce() + Send>;
 #[derive(Clone)]
 pub(super) struct Workers(Arc<Handle>);
 
-/// What the pool's users share; with the last of them the threads end, once nothing waits any more.
+/// What the pool's users share. When the last of them is dropped, the threads end once no job waits.
 struct Handle {
     shared: Arc<Shared>,
 }
@@ -35,7 +35,7 @@ struct QueueState {
     virtual_start: VirtualTime,
     /// Jobs that wait for a worker or have one.
     active: usize,
-    /// Jobs beyond the VM's part.
+    /// Jobs beyond the VM's limit.
     held: VecDeque<Job>,
 }
 
@@ -50,7 +50,7 @@ struct Shared {
     state: Mutex<State>,
     work: Condvar,
     most: usize,
-    /// Threads that one lane may have.
+    /// Threads that one tenant may have.
     part: usize,
 }
 
@@ -62,7 +62,7 @@ struct State {
 }
 
 impl Workers {
-    /// A pool of at most `most` threads, of which one lane has at most `part`; at least one.
+    /// A pool of at most `most` threads, of which one tenant has at most `part`; at least one.
     pub(super) fn new(most: usize, part: usize) -> Self {
         let shared = Arc::new(Shared {
             state: Mutex::new(State {
@@ -78,7 +78,7 @@ impl Workers {
         Self(Arc::new(Handle { shared }))
     }
 
-    /// Lets `job` be done for the VM of this lane. A lane belongs to one pool.
+    /// Executes `job` for this tenant. A tenant's queue belongs to one pool.
     pub(super) fn submit(&self, lane: &Arc<TenantQueue>, job: Job) {
         let shared = &self.0.shared;
         let mut vm = lane.0.lock();
@@ -113,7 +113,7 @@ impl Workers {
 }
 
 impl State {
-    /// The lane's lock is taken before the pool's.
+    /// The tenant's lock is taken before the pool's.
     fn queue(&mut self, lane: &Arc<TenantQueue>, vm: &mut QueueState, job: Job) {
         let job = (Arc::clone(lane), job);
         vm.virtual_start = self.waiting.push_from(vm.weight, vm.virtual_start, job);
@@ -152,18 +152,18 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_vm_that_hangs_leaves_workers_to_the_others() {
+    fn a_vm_whose_disks_hang_leaves_workers_to_the_others() {
         let workers = Workers::new(8, 2);
         let (hung, other) = (Arc::<TenantQueue>::default(), Arc::<TenantQueue>::default());
-        let gate = Arc::new(Mutex::new(0));
+        let latch = Arc::new(Mutex::new(0));
         let (done, finished) = mpsc::channel();
-        let closed = gate.lock();
+        let closed = latch.lock();
         for _ in 0..100 {
-            let (gate, done) = (Arc::clone(&gate), done.clone());
+            let (latch, done) = (Arc::clone(&latch), done.clone());
             workers.submit(
                 &hung,
                 Box::new(move || {
-                    *gate.lock() += 1;
+                    *latch.lock() += 1;
                     done.send("hung").unwrap();
                 }),
             );
@@ -172,15 +172,15 @@ mod tests {
             let done = done.clone();
             workers.submit(&other, Box::new(move || done.send("other").unwrap()));
         }
-        let patience = Duration::from_secs(20);
+        let timeout = Duration::from_secs(20);
         for _ in 0..100 {
-            assert_eq!(finished.recv_timeout(patience).unwrap(), "other");
+            assert_eq!(finished.recv_timeout(timeout).unwrap(), "other");
         }
         assert_eq!(hung.0.lock().active, 2);
         drop(closed);
         for _ in 0..100 {
-            assert_eq!(finished.recv_timeout(patience).unwrap(), "hung");
+            assert_eq!(finished.recv_timeout(timeout).unwrap(), "hung");
         }
-        assert_eq!(*gate.lock(), 100);
+        assert_eq!(*latch.lock(), 100);
     }
 }

@@ -1,4 +1,4 @@
-//! Where a block is.
+//! The location of a block.
 
 /// A slot of a store, in 32 bits: memory or SSD, and which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -9,7 +9,7 @@ const SSD: u32 = 1 << 31;
 /// Slots that a store can have: 8 TiB.
 pub(crate) const MAX_SLOTS: u32 = SSD - 1;
 
-/// A [`Location`], taken apart.
+/// A slot of the memory store or of the SSD store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SlotRef {
     Memory(u32),

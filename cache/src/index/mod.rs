@@ -1,8 +1,8 @@
 //! Finds the location of a block: hash tables, each under its own lock.
 //!
 //! The lock of a block's shard is what decides about the block. An entry in the table is what makes a slot a
-//! block: whoever removes the entry owns the slot from then on, and must give it back to its pool; until
-//! then, the slot's content changes no more. Nothing else may be locked while a shard is locked, but for
+//! block: the thread that removes the entry owns the slot from then on, and must return it to its pool; until then, the
+//! slot's content does not change. Nothing else may be locked while a shard is locked, but for
 //! leaves that lock nothing further.
 
 mod location;
@@ -21,7 +21,7 @@ use std::ops::Range;
 /// Shards. Sixteen threads that hit at random meet on one of 256 with a probability of a few per cent.
 const SHARDS: usize = 256;
 
-/// Buckets that a sweep looks through before it lets others at their shard: some 800 blocks.
+/// Buckets that a sweep looks through before it unlocks its shard for others: some 800 blocks.
 const SWEEP_STEP: usize = 64;
 
 /// Where the key of a slot is found: the stores.
@@ -94,7 +94,7 @@ impl Index {
         disk: u64,
         blocks: Range<u64>,
     ) -> impl Iterator<Item = Range<u64>> {
-        // Puts that were under way have counted their blocks once their shards were free.
+        // A put that was under way has counted its block when its shard is unlocked.
         for shard in &self.shards {
             drop(shard.0.lock());
         }
@@ -102,7 +102,7 @@ impl Index {
         self.regions.occupied(disk, blocks.start..end, self.seed)
     }
 
-    /// Do the counters of the regions say what the tables hold?
+    /// Do the counters of the regions agree with the tables?
     #[cfg(test)]
     pub(crate) fn regions_are_right(&self) -> bool {
         self.len() == self.regions.total()
@@ -143,7 +143,7 @@ impl Index {
                 {
                     let mut table = shard.0.lock();
                     if growths != Some(table.growths()) {
-                        // Whatever there is may have moved.
+                        // Entries may have moved.
                         growths = Some(table.growths());
                         from = 0;
                     }
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn only_regions_with_blocks_are_looked_at() {
+    fn only_regions_with_blocks_are_searched() {
         let index = Index::new(7);
         let looked_at = |disk| index.occupied(disk, 5..1 << 22).collect::<Vec<_>>();
         for n in 0..8 {
@@ -277,7 +277,7 @@ mod tests {
         };
         put(0..300_000, true);
         std::thread::scope(|scope| {
-            // They make the tables grow.
+            // These make the tables grow.
             scope.spawn(|| put(0..600_000, false));
             index.sweep(&Same, |_, location| mine(location.raw()), |_| (), |()| ());
         });

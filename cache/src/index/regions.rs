@@ -1,5 +1,5 @@
-//! How many blocks the index has of each region of a disk. A change of a large range looks only where there are some:
-//! what it costs follows from what is cached there, not from its length.
+//! How many blocks the index has of each region of a disk. A write of a large range looks only where there are some:
+//! its cost follows from what is cached there, not from its length.
 
 use super::table::scale;
 use crate::block::Key;

@@ -1,9 +1,9 @@
 //! A hash table from a key's hash to the location of its block, 5 bytes an entry.
 //!
 //! Buckets of one cache line hold [`ENTRIES`] locations and tags. A key belongs in its home bucket; when that is
-//! full, in the next with room, and every bucket passed on the way counts it, so that a search knows where
-//! to stop and a removal leaves no gravestone. The table stores no keys: whoever looks decides, by the location,
-//! whether it is the one (the stores know the key of each slot).
+//! full, in the next one with a free entry, and every bucket passed on the way counts it, so that a search knows where to
+//! stop and a removal leaves no tombstone. The table stores no keys: the caller decides, by the location, whether an entry
+//! is the one (the stores know the key of each slot).
 
 use super::location::Location;
 use std::ops::Range;
@@ -108,14 +108,14 @@ impl Table {
         self.buckets[entry_ref.bucket].locations[entry_ref.entry]
     }
 
-    /// Points an entry elsewhere, with its use forgotten.
+    /// Changes an entry's location, and clears its use counter.
     pub(crate) fn replace(&mut self, entry_ref: EntryRef, location: Location) -> Location {
         let bucket = &mut self.buckets[entry_ref.bucket];
         bucket.tags[entry_ref.entry] &= !MAX_USES;
         std::mem::replace(&mut bucket.locations[entry_ref.entry], location)
     }
 
-    /// Points an entry elsewhere: the same block has moved.
+    /// Changes an entry's location: the same block has moved.
     pub(crate) fn relocated(&mut self, entry_ref: EntryRef, location: Location) {
         self.buckets[entry_ref.bucket].locations[entry_ref.entry] = location;
     }

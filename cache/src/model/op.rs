@@ -19,7 +19,7 @@ pub(super) enum Op {
     Discard(usize, u32, u32),
     Zero(usize, u32, u32),
     Prefetch(usize, u32, u32),
-    /// A change that went past the cache, and was told to it.
+    /// A write of the image that does not go through the disk, and an invalidation for it.
     Outside(usize, u32, u32),
     Migrate(usize, u8, u8, usize),
     VmWeight(usize, u16),

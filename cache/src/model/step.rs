@@ -66,7 +66,7 @@ impl World {
                 let new = self.fresh(range.len());
                 let off = u64::try_from(range.start).unwrap();
                 self.backing[d].ram.write_at(&new, off, false).unwrap();
-                self.disks[d].invalidate(off, u64::try_from(new.len()).unwrap());
+                drop(self.disks[d].begin_write(off, u64::try_from(new.len()).unwrap()));
                 self.change(d, range, &new, true);
             }
             Op::Migrate(d, a, b, p) => {

@@ -5,7 +5,7 @@ use super::proto::{
     extent_flag,
 };
 
-/// How the client wants its replies.
+/// The style of replies that the client has negotiated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Style {
     /// A header of 16 bytes, and the data.

@@ -32,7 +32,7 @@ mod tls;
 mod transport;
 
 #[cfg(test)]
-mod test;
+pub(crate) mod test;
 
 pub use export::Export;
 pub use limits::Limits;

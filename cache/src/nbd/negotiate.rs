@@ -9,7 +9,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Comes to terms with a client, also about what it sees; `None` when it left, or there are none.
+/// Negotiates with a client, also about what it sees; `None` when it has left, or the negotiation has failed.
 pub fn negotiate(
     transport: &mut Transport,
     input: &mut Input,
@@ -50,7 +50,7 @@ pub fn negotiate(
                 send_all(transport, &mut out, deadline)?;
                 if !option.is_empty() {
                     return Err(io::Error::other(
-                        "bytes before TLS that pretend to come after",
+                        "the client sent bytes between STARTTLS and the TLS handshake",
                     ));
                 }
                 let config = context.tls.clone().ok_or(io::ErrorKind::Unsupported)?;

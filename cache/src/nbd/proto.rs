@@ -54,7 +54,7 @@ pub mod reply {
     pub const ERR_EXT_HEADER_REQD: u32 = ERROR | 10;
 }
 
-/// What a reply of type [`reply::INFO`] tells.
+/// Types of information in a reply of type [`reply::INFO`].
 pub mod info {
     pub const EXPORT: u16 = 0;
     pub const NAME: u16 = 1;
@@ -167,7 +167,7 @@ impl From<&std::io::Error> for Errno {
 pub const MAX_OPTION: u32 = 64 << 10;
 /// The longest export name and query (a "string" of the protocol).
 pub const MAX_STRING: usize = 4096;
-/// The largest payload of a READ or WRITE; what clients assume without being told.
+/// The largest payload of a READ or WRITE; what clients assume unless told otherwise.
 pub const MAX_PAYLOAD: u32 = 32 << 20;
 /// The block size that is best for requests.
 pub const PREFERRED_BLOCK: u32 = 4096;

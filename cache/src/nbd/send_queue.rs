@@ -54,7 +54,7 @@ impl SendQueue {
         self.bytes == 0
     }
 
-    /// Lets `write` append to the end; if it returns `false`, what it appended is taken back.
+    /// Lets `write` append to the end; if it returns `false`, what it appended is removed.
     pub(super) fn append(&mut self, write: impl FnOnce(&mut Vec<u8>) -> bool) -> bool {
         if !matches!(self.pieces.back(), Some(Piece::Copied(_))) {
             self.pieces

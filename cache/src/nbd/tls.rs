@@ -85,10 +85,10 @@ impl TlsFiles {
 }
 
 /// The largest file with keys or certificates, bytes.
-const LARGEST: u64 = 1 << 20;
+const MAX_BYTES: u64 = 1 << 20;
 
 fn pem(path: &Path) -> std::io::Result<String> {
-    crate::regular::read(path, LARGEST)
+    justitia_kernel::regular_file::read_text(path, MAX_BYTES)
 }
 
 /// Who a certificate belongs to: the common names of its subject, and its alternative names that are DNS names.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 pub struct Transport {
     socket: Arc<OwnedFd>,
     tls: Option<Box<ServerConnection>>,
-    /// Bytes that the socket has taken.
+    /// Bytes that were sent.
     sent: u64,
 }
 
@@ -70,7 +70,7 @@ impl Transport {
         }
     }
 
-    /// Bytes that the socket has taken so far.
+    /// Bytes that were sent so far.
     pub const fn sent(&self) -> u64 {
         self.sent
     }
@@ -105,7 +105,7 @@ impl Transport {
         loop {
             match tls.reader().read(buf) {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-                // Gone without a farewell: the protocol above has its own.
+                // Closed without close_notify: NBD has its own end.
                 Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(0),
                 done => return done,
             }
@@ -147,7 +147,7 @@ impl Transport {
         self.tls.as_ref().is_some_and(|tls| tls.wants_write())
     }
 
-    /// Sends what [`has_unsent`](Self::has_unsent) tells of, as far as it fits.
+    /// Sends what [`has_unsent`](Self::has_unsent) reports, as far as it fits.
     pub fn flush(&mut self) -> io::Result<()> {
         if let Some(tls) = &mut self.tls {
             self.sent += flush_tls(tls, self.socket.as_fd())?;
@@ -160,11 +160,11 @@ impl Transport {
         self.tls.is_some()
     }
 
-    /// Says farewell.
+    /// Sends the TLS close_notify alert.
     pub fn close(&mut self) {
         if let Some(tls) = &mut self.tls {
             tls.send_close_notify();
-            // The peer may be gone already.
+            // The peer may have closed already.
             let _ = flush_tls(tls, self.socket.as_fd());
         }
     }

@@ -1,19 +1,19 @@
-//! How long newcomers and proven blocks may stay: the ghost policy's scales.
+//! How long probationary and protected blocks stay: the adaptive part of the ghost policy.
 //!
-//! A block's age is counted in evictions: as long as none is needed, nobody grows older. The next to go is the oldest newcomer, or the oldest proven block when
-//! that is `age_factor` times as old. With a age_factor of 1 the two lists are one queue, the paper's FIFO. It
-//! grows while proven blocks that were evicted come back more often than newcomers that were, and shrinks
-//! while they come back less often: both lists' last blocks are worth the same in the end.
+//! A block's age is counted in evictions. The next block to be evicted is the oldest probationary block, or the oldest
+//! protected one if that is `age_factor` times as old. With an age factor of 1 the two lists are one queue, the paper's FIFO. The factor
+//! grows while evicted protected blocks are put again more often than evicted probationary ones, and shrinks while they are
+//! put again less often, so that the last blocks of both lists become equally useful.
 
 use super::ghost::EvictionReason;
 
 /// Ticks of the clock in one turn of the pool: the grain of a block's age.
 const TICKS: u32 = 256;
 
-/// Ages are counted modulo this: eight turns, more than age_factor lets any block see.
+/// Ages are counted modulo this: eight turns, more than the age factor lets any block reach.
 pub(crate) const CLOCK: u32 = 2048;
 
-/// Patience in 256ths: 1 to 6, at first 1.
+/// The age factor in 256ths: 1 to 6, at first 1.
 const MIN: u32 = 256;
 const MAX: u32 = 1536;
 
@@ -21,7 +21,7 @@ pub(crate) struct AdaptiveSplit {
     clock: u32,
     evictions: u32,
     age_factor: u32,
-    /// Evicted lately, and of these come back: newcomers, proven ones.
+    /// Recently evicted, and of these put again: from the probationary list, from the protected list.
     gone: [u32; 2],
     back: [u32; 2],
 }
@@ -44,10 +44,10 @@ impl AdaptiveSplit {
         self.clock
     }
 
-    /// Does the proven block of the second time go before the newcomer of the first?
-    pub(crate) fn evicts_protected(&self, newcomer: u32, proven: u32) -> bool {
+    /// Is the protected block of the second time evicted before the probationary one of the first?
+    pub(crate) fn evicts_protected(&self, probationary: u32, protected: u32) -> bool {
         let age = |time: u32| u64::from((self.clock + CLOCK - time) % CLOCK) + 1;
-        age(proven) * 256 > age(newcomer) * u64::from(self.age_factor)
+        age(protected) * 256 > age(probationary) * u64::from(self.age_factor)
     }
 
     /// A block of the list was evicted, and `len` are left.
@@ -65,7 +65,7 @@ impl AdaptiveSplit {
         }
     }
 
-    /// A block came back that had gone like this, to a pool of `len`.
+    /// A block was put again that was removed for this reason, to a pool of `len`.
     pub(crate) fn returned(&mut self, how: EvictionReason, len: u32) {
         let list = match how {
             EvictionReason::Probationary => 0,
@@ -73,10 +73,10 @@ impl AdaptiveSplit {
             EvictionReason::Promoted => return,
         };
         self.back[list] += 1;
-        // While no proven block was evicted lately, none has returned: age_factor shrinks until some are.
+        // While no protected block was evicted recently, none is put again: the factor shrinks until some are.
         let [new, proven] = [0, 1].map(|i| (u64::from(self.back[i]), u64::from(self.gone[i]) + 1));
         let step = (4 * MAX / len.max(1)).clamp(1, 64);
-        // By a quarter more often: where both return alike, as in loops, one queue is best.
+        // By a quarter more often: where both are put again alike, as in loops, one queue is best.
         self.age_factor = if proven.0 * new.1 * 4 > new.0 * proven.1 * 5 {
             (self.age_factor + step).min(MAX)
         } else {
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn whichever_returns_more_often_is_kept_longer() {
+    fn the_list_whose_blocks_are_reused_more_is_kept_longer() {
         assert_eq!(after(&[EvictionReason::Probationary]).age_factor, MIN);
         assert_eq!(after(&[EvictionReason::Protected]).age_factor, MAX);
         assert_eq!(
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn the_older_goes_unless_it_is_proven() {
+    fn the_older_block_is_evicted_unless_it_is_protected() {
         let one_queue = after(&[EvictionReason::Probationary]);
         let now = one_queue.now();
         let before = |ticks| (now + CLOCK - ticks) % CLOCK;

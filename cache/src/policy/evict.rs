@@ -9,17 +9,16 @@ use crate::store::{FreeList, Links, MemoryStore, NIL, SlotMeta};
 /// S3-FIFO's small queue, in percent of the pool.
 const SMALL_PERCENT: u64 = 10;
 
-/// What became of a block that was looked at.
+/// The result of considering a block for eviction.
 enum EvictionStep {
-    /// Not a block now, or not any more.
+    /// It is being filled or freed.
     Skipped,
     Spared,
     Evicted,
 }
 
 impl PoolPolicy {
-    /// Gives up to `want` slots: spare ones, then those of the blocks that go first. The second number is how
-    /// many blocks went.
+    /// Frees up to `want` slots: free ones first, then those of evicted blocks. Also returns how many blocks were evicted.
     pub(crate) fn evict(
         &mut self,
         store: &MemoryStore,
@@ -29,7 +28,7 @@ impl PoolPolicy {
         let mut freed = self.free.split(store, want);
         let mut evicted = 0;
         let mut cursor = [NIL; 2];
-        // A block is spared at most MAX_USES times in a row; the rest is for those that cannot be evicted.
+        // A block is spared at most MAX_USES times in a row; the rest is for slots that cannot be evicted.
         let mut steps = u64::from(self.len()) * 5;
         while freed.len() < want && self.len() > 0 && steps > 0 {
             steps -= 1;
@@ -61,7 +60,7 @@ impl PoolPolicy {
         let (new, proven) = (self.lists[PROBATIONARY].len(), self.lists[PROTECTED].len());
         let from_proven = match self.policy {
             _ if new == 0 || proven == 0 => new == 0,
-            // One list; what another policy left in the second goes first.
+            // One list; what another policy left in the second is evicted first.
             Policy::Fifo | Policy::Sieve => true,
             Policy::Ghost => {
                 let [new, proven] =
@@ -75,7 +74,7 @@ impl PoolPolicy {
         usize::from(from_proven)
     }
 
-    /// Evicts a block, or spares it as its use demands.
+    /// Evicts a block, or spares it because it was used.
     fn evict_or_spare(
         &mut self,
         store: &MemoryStore,

@@ -1,27 +1,27 @@
-//! Remembers blocks that are gone, and how they went: 2 bytes each.
+//! The ghost list: blocks that were removed, and why; 2 bytes each.
 //!
-//! Buckets of sixteen fingerprints, each a queue: a new one pushes the oldest of its bucket out. As hashes
-//! spread evenly, the whole forgets in about the order in which it learned. One block in a thousand is taken
-//! for another (16 chances at 14 bits), which costs a wrong guess.
+//! Buckets of sixteen fingerprints, each a queue: a new fingerprint drops the oldest of its bucket. As hashes spread
+//! evenly, fingerprints are dropped in about the order in which they came. One block in a thousand is mistaken for another
+//! (16 chances at 14 bits), and put in the wrong list.
 
 use crate::index::scale;
 
 const WAYS: usize = 16;
 
-/// How a block went: the low two bits of what is remembered.
+/// Why a block was removed: the low two bits of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EvictionReason {
-    /// Evicted as a newcomer.
+    /// Evicted from the probationary list.
     Probationary,
-    /// Evicted although it had proved its use.
+    /// Evicted from the protected list.
     Protected,
-    /// Taken out by a hit.
+    /// Removed by a hit, and so due for the protected list.
     Promoted,
 }
 
-const HOW: u16 = 3;
+const REASON: u16 = 3;
 
-/// The memory of what was here.
+/// The ghost list.
 #[derive(Default)]
 pub(crate) struct Ghost {
     /// 0 is nothing.
@@ -30,7 +30,7 @@ pub(crate) struct Ghost {
 
 /// The part of a hash that is remembered; other bits say the bucket.
 fn fingerprint(hash: u64) -> u16 {
-    u16::try_from(hash >> 48).unwrap_or(0) & !HOW
+    u16::try_from(hash >> 48).unwrap_or(0) & !REASON
 }
 
 impl Ghost {
@@ -44,7 +44,7 @@ impl Ghost {
         self.buckets.capacity() * size_of::<[u16; WAYS]>()
     }
 
-    /// Makes room for `count`, and forgets everything: fingerprints do not tell where they would belong.
+    /// Changes the capacity to `count`, and forgets everything: a fingerprint does not say in which bucket it would be.
     pub(crate) fn resize(&mut self, count: usize) {
         let buckets = count / WAYS;
         self.buckets = Vec::new();
@@ -57,30 +57,30 @@ impl Ghost {
         self.buckets.get_mut(at)
     }
 
-    pub(crate) fn remember(&mut self, hash: u64, how: EvictionReason) {
+    pub(crate) fn remember(&mut self, hash: u64, reason: EvictionReason) {
         let what = fingerprint(hash);
-        let how = match how {
+        let reason = match reason {
             EvictionReason::Probationary => 1,
             EvictionReason::Protected => 2,
             EvictionReason::Promoted => 3,
         };
         if let Some(bucket) = self.bucket(hash) {
-            // Known already: it becomes the newest. Otherwise the oldest goes.
+            // Known already: it becomes the newest. Otherwise the oldest is dropped.
             let last = find(bucket, what).unwrap_or(WAYS - 1);
             bucket[..=last].rotate_right(1);
-            bucket[0] = what | how;
+            bucket[0] = what | reason;
         }
     }
 
-    /// Was it here, and how did it go? It is forgotten, as it is here again.
+    /// Why the block was removed, if that is remembered. It is forgotten, as the block is in the cache again.
     pub(crate) fn recall(&mut self, hash: u64) -> Option<EvictionReason> {
         let what = fingerprint(hash);
         let bucket = self.bucket(hash)?;
         let found = find(bucket, what)?;
-        let how = bucket[found] & HOW;
+        let reason = bucket[found] & REASON;
         bucket[found..].rotate_left(1);
         bucket[WAYS - 1] = 0;
-        Some(match how {
+        Some(match reason {
             1 => EvictionReason::Probationary,
             2 => EvictionReason::Protected,
             _ => EvictionReason::Promoted,
@@ -91,7 +91,7 @@ impl Ghost {
 fn find(bucket: &[u16; WAYS], what: u16) -> Option<usize> {
     bucket
         .iter()
-        .position(|f| *f != 0 && (*f ^ what) & !HOW == 0)
+        .position(|f| *f != 0 && (*f ^ what) & !REASON == 0)
 }
 
 #[cfg(test)]
@@ -104,10 +104,14 @@ mod tests {
     }
 
     #[test]
-    fn recalls_once_and_how() {
+    fn a_block_is_recalled_once_and_with_its_reason() {
         let mut ghost = Ghost::default();
         ghost.remember(hash(1), EvictionReason::Probationary);
-        assert_eq!(ghost.recall(hash(1)), None, "without room nothing is known");
+        assert_eq!(
+            ghost.recall(hash(1)),
+            None,
+            "nothing is remembered without capacity"
+        );
         ghost.resize(1024);
         assert_eq!(ghost.capacity(), 1024);
         (0..20).for_each(|n| ghost.remember(hash(n), EvictionReason::Probationary));
@@ -120,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_go_first_and_few_are_mistaken() {
+    fn the_oldest_are_dropped_first_and_few_are_mistaken() {
         let mut ghost = Ghost::default();
         ghost.resize(8192);
         (0..16384).for_each(|n| ghost.remember(hash(n), EvictionReason::Protected));
@@ -129,10 +133,10 @@ mod tests {
                 .filter(|n| ghost.recall(hash(*n)).is_some())
                 .count()
         };
-        let strangers = known(100_000, 104_096);
+        let unknown = known(100_000, 104_096);
         let old = known(0, 4096);
         let new = known(12288, 16384);
-        assert!(strangers < 21, "{strangers} of 4096 that never were here");
+        assert!(unknown < 21, "{unknown} of 4096 that were never put");
         assert!(old < 410, "{old} of the 4096 oldest");
         assert!(new > 3686, "{new} of the 4096 newest");
     }

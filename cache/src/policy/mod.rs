@@ -1,8 +1,8 @@
-//! A pool's blocks in memory, and which of them go first.
+//! A pool's blocks in memory, and the order in which they are evicted.
 //!
 //! Two lists, newest to oldest, serve every policy. A slot is in one of them from its allocation until its
-//! owner (see [`crate::index`]) takes it off, so an element may be a block that is being filled, or one that
-//! somebody has just removed from the index; those cannot be evicted and are passed over.
+//! owner (see [`crate::index`]) removes it, so an element may be a block that is being filled, or one that was just
+//! removed from the index; those cannot be evicted and are skipped.
 
 mod adaptive_split;
 mod evict;

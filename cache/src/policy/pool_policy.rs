@@ -6,7 +6,7 @@ use crate::block::Key;
 use crate::config::Policy;
 use crate::store::{FreeList, Links, List, MemoryStore, NIL, SlotMeta};
 
-/// Newcomers, and blocks that proved their use.
+/// Blocks that were put for the first time, and blocks that were reused.
 pub(super) const PROBATIONARY: usize = 0;
 pub(super) const PROTECTED: usize = 1;
 
@@ -19,9 +19,9 @@ pub(crate) struct PoolPolicy {
     pub(super) hand: Option<u32>,
     pub(super) ghost: Ghost,
     pub(super) split: AdaptiveSplit,
-    /// Free slots that the pool holds.
+    /// Slots without blocks that the pool holds.
     pub(crate) free: FreeList,
-    /// The pool is being destroyed: nothing comes in.
+    /// The pool is being destroyed: nothing is admitted.
     pub(crate) closed: bool,
 }
 
@@ -50,7 +50,7 @@ impl PoolPolicy {
         self.ghost.bytes()
     }
 
-    /// Takes a spare slot into the lists for a block; `None` when there is none.
+    /// Moves a free slot to the lists, for a block; `None` when there is none.
     pub(crate) fn admit(
         &mut self,
         store: &MemoryStore,
@@ -77,15 +77,14 @@ impl PoolPolicy {
         Some(slot)
     }
 
-    /// A hit took the block out (exclusive caches): remembered, as it was of use.
+    /// A hit removed the block (exclusive caches): the ghost list remembers it as reused.
     pub(crate) fn promoted(&mut self, hash: u64) {
         if self.policy == Policy::Ghost {
             self.ghost.remember(hash, EvictionReason::Promoted);
         }
     }
 
-    /// The ghost remembers half as many blocks again as the pool has; it grows in steps, as a new size
-    /// costs it what it knows.
+    /// The ghost list remembers half as many blocks again as the pool has. It grows in steps, as a resize clears it.
     fn size_ghost(&mut self) {
         if !matches!(self.policy, Policy::Ghost | Policy::S3Fifo) {
             return;

@@ -43,12 +43,14 @@ const STORE_BYTES: [Metric<StoreStats>; 3] = [
         s.capacity_bytes
     }),
     ("store_used", "What a store holds", |s| s.used_bytes),
-    ("store_metadata", "Memory that finds its blocks", |s| {
-        s.metadata_bytes
-    }),
+    (
+        "store_metadata",
+        "Memory of the index and the records of its blocks",
+        |s| s.metadata_bytes,
+    ),
 ];
 const STORE_LEVELS: [Metric<StoreStats>; 1] =
-    [("store_failed", "1 when a store is out of use", |s| {
+    [("store_failed", "1 when a store has failed", |s| {
         s.failed.is_some().into()
     })];
 const STORE_COUNTS: [Metric<StoreStats>; 1] =
@@ -75,12 +77,14 @@ const POOL_COUNTS: [Metric<PoolStats>; 5] = [
 const DISK_COUNTS: [Metric<VolumeStats>; 7] = [
     ("disk_reads", "READ requests answered", |e| e.reads),
     ("disk_read_bytes", "Bytes read", |e| e.read_bytes),
-    ("disk_inline_hits", "READs answered without waiting", |e| {
-        e.inline_hits
-    }),
+    (
+        "disk_inline_hits",
+        "Reads answered from the cache without waiting",
+        |e| e.inline_hits,
+    ),
     (
         "disk_offloaded_requests",
-        "Requests that waited for a thread",
+        "Requests answered by worker threads",
         |e| e.offloaded_requests,
     ),
     ("disk_writes", "Writes, trims and zeroings answered", |e| {
@@ -92,11 +96,10 @@ const DISK_COUNTS: [Metric<VolumeStats>; 7] = [
     }),
 ];
 
-/// The text of a scrape: OpenMetrics 1.0. Everything is set from one look at the daemon, so figures of a
-/// scrape belong together.
+/// The text of a scrape: OpenMetrics 1.0. All series come from one snapshot of the statistics.
 ///
 /// # Errors
-/// If it cannot be written down, which formatting a string never is.
+/// If it cannot be formatted, which does not happen with a string.
 pub fn text(stats: &Stats) -> Result<String, String> {
     let mut registry = Registry::with_prefix("justitia_cache");
     stores(stats, &mut registry);
@@ -220,7 +223,7 @@ mod tests {
     use justitia_share::Weight;
 
     #[test]
-    fn promtool_finds_nothing_to_criticise_whatever_the_names() {
+    fn promtool_accepts_the_metrics_whatever_the_names() {
         let cache = Cache::new(CacheConfig::default()).unwrap();
         let weight = Weight::default();
         let vm = cache

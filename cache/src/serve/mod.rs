@@ -10,7 +10,6 @@ mod daemon;
 mod error;
 mod metrics;
 mod service;
-mod show;
 mod size;
 mod vms;
 
@@ -22,5 +21,4 @@ pub use config::{Config, ConfigError, DiskConfig, Listen, PoolConfig, VmConfig};
 pub use control::{ControlError, default_control_path, make_directory_of, send_request};
 pub use error::ServeError;
 pub use service::Service;
-pub use show::show;
 pub use size::Size;

@@ -65,13 +65,7 @@ impl Service {
         self.tcp
     }
 
-    /// The cache behind it.
-    #[must_use]
-    pub fn cache(&self) -> &Arc<Cache> {
-        &self.daemon.cache
-    }
-
-    /// Everything there is to tell.
+    /// The statistics.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.daemon.stats()

@@ -1,5 +1,6 @@
 use super::*;
 use crate::config::{Mode, Policy, StoreKind};
+use crate::nbd::test::client::Client;
 use std::path::Path;
 
 fn errors(text: &str) -> String {
@@ -76,17 +77,17 @@ fn a_whole_configuration() {
 }
 
 #[test]
-fn loopback_is_no_exception_from_certificates() {
+fn certificates_are_required_on_loopback_too() {
     let text = "[listen]\ntcp = \"127.0.0.1:0\"\n[[vm]]\nname = \"a\"\n";
     let found = errors(text);
-    assert!(found.contains("say `insecure = true` beside it"), "{found}");
+    assert!(found.contains("add `insecure = true`"), "{found}");
     let wanted = text.replace("[[vm]]", "insecure = true\n[[vm]]");
     let config = Config::parse(Path::new("x"), &wanted).unwrap();
     assert!(config.listen.insecure);
 }
 
 #[test]
-fn nothing_of_the_ssd_store_is_left_at_the_end() {
+fn the_ssd_stores_file_is_removed_at_the_end() {
     let dir = tempfile::tempdir().unwrap();
     let image = dir.path().join("image");
     std::fs::write(&image, [0; 8192]).unwrap();
@@ -105,7 +106,7 @@ fn nothing_of_the_ssd_store_is_left_at_the_end() {
 }
 
 #[test]
-fn every_value_that_cannot_be_read_is_told() {
+fn every_value_that_cannot_be_read_is_reported() {
     let text = "metrics = 3\nnonsense = 1\n[memory]\nsize = \"much\"\n[ssd]\npath = 3\nsize = \"1GiB\"\nx = 1\n\
                 [[vm]]\nname = 4\nweight = 0\nsocket = \"/run/a\"\n[[vm.disk]]\nname = \"a\"\nmode = \"x\"\n[[vm]]\n\
                 name = \"b\"\npolicy = \"lru\"\n[[vm.pool]]\nname = \"p\"\nstore = \"tape\"\nweight = 1\n";
@@ -126,16 +127,16 @@ fn every_value_that_cannot_be_read_is_told() {
     ];
     for (line, words) in expected {
         let begins = format!("cache.toml:{line}: ");
-        let told = lines
+        let reported = lines
             .iter()
             .any(|l| l.starts_with(&begins) && l.contains(words));
-        assert!(told, "{line}: {words}\nnot in\n{found}");
+        assert!(reported, "{line}: {words}\nnot in\n{found}");
     }
     assert_eq!(lines.len(), expected.len(), "{found}");
 }
 
 #[test]
-fn every_error_of_the_syntax_is_told() {
+fn every_syntax_error_is_reported() {
     let found = errors("a = \nb = 1\n[memory\nc = = 2\n");
     for line in [1, 3] {
         assert!(found.contains(&format!("cache.toml:{line}: ")), "{found}");
@@ -208,7 +209,11 @@ fn an_error_names_file_line_and_what_was_expected() {
         );
     }
     let found = errors("[[vm]]\nname = \"a\"\n[[vm]]\nname = \"a\"\n");
-    assert_eq!(found.lines().count(), 3, "all of them are told: {found}");
+    assert_eq!(
+        found.lines().count(),
+        3,
+        "all of them are reported: {found}"
+    );
     let missing = Config::load(Path::new("/nonexistent.toml")).unwrap_err();
     assert!(
         missing[0]
@@ -218,7 +223,7 @@ fn an_error_names_file_line_and_what_was_expected() {
 }
 
 #[test]
-fn sizes_are_read_as_people_write_them() {
+fn sizes_are_parsed_with_and_without_units() {
     for (text, bytes) in [
         ("0", 0),
         ("4096", 4096),
@@ -237,7 +242,7 @@ fn sizes_are_read_as_people_write_them() {
 }
 
 #[test]
-fn questions_are_answered_or_refused_with_a_reason() {
+fn requests_are_executed_or_refused_with_a_reason() {
     let dir = tempfile::tempdir().unwrap();
     let image = dir.path().join("image");
     std::fs::write(&image, [0; 8192]).unwrap();
@@ -252,7 +257,7 @@ fn questions_are_answered_or_refused_with_a_reason() {
         store: None,
         create,
     };
-    for (question, refused) in [
+    for (request, refused) in [
         (pool("web", Some(300), true), None),
         (pool("web", None, true), Some("expected a new name")),
         (pool("nope", None, false), Some("there are: default, web")),
@@ -294,13 +299,13 @@ fn questions_are_answered_or_refused_with_a_reason() {
             None,
         ),
     ] {
-        let told = send_request(&control, &question)
+        let error = send_request(&control, &request)
             .err()
             .map(|e| e.to_string());
-        match (told, refused) {
+        match (error, refused) {
             (None, None) => {}
-            (Some(told), Some(refused)) => assert!(told.contains(refused), "{told}"),
-            (told, _) => panic!("{question:?}: {told:?}"),
+            (Some(error), Some(refused)) => assert!(error.contains(refused), "{error}"),
+            (error, _) => panic!("{request:?}: {error:?}"),
         }
     }
     let stats = send_request(&control, &ControlRequest::Stats).unwrap();
@@ -315,4 +320,91 @@ fn questions_are_answered_or_refused_with_a_reason() {
         send_request(&control, &ControlRequest::Stats),
         Err(ControlError::Connect { .. })
     ));
+}
+
+/// What the pools of the first VM hold in memory, bytes.
+fn held(control: &Path) -> Vec<u64> {
+    let stats = send_request(control, &ControlRequest::Stats).unwrap();
+    let pools = stats["cache"]["vms"][0]["pools"].as_array().unwrap();
+    let bytes = pools.iter().map(|p| p["memory_bytes"].as_u64().unwrap());
+    bytes.collect()
+}
+
+#[test]
+fn blocks_disks_vms_and_the_ssd_store_are_changed_by_requests() {
+    const BLOCK: u64 = 4096;
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    std::fs::write(&image, [7; 65_536]).unwrap();
+    let mut config = Config::of_image(&image, "vm", &dir.path().join("nbd"));
+    let control = dir.path().join("control");
+    config.control = Some(control.clone());
+    let service = Service::start(&config).unwrap();
+    let request = |request: &ControlRequest| {
+        let response = send_request(&control, request);
+        response.map(drop).map_err(|e| e.to_string())
+    };
+    let refused = |r: &ControlRequest, why: &str| {
+        let error = request(r).unwrap_err();
+        assert!(error.contains(why), "{error}");
+    };
+    let mut client = Client::new(&dir.path().join("nbd"), "vm", false);
+    let mut read = || assert_eq!(client.read(0, 65_536).data, [7; 65_536]);
+
+    // Blocks are migrated: first those that lie inside a range as a whole, then all.
+    let spec = ControlRequest::SetPool {
+        vm: "vm".into(),
+        pool: "web".into(),
+        weight: None,
+        store: None,
+        create: true,
+    };
+    request(&spec).unwrap();
+    read();
+    assert_eq!(held(&control), [16 * BLOCK, 0]);
+    let migrate =
+        |disk: &str, pool: &str, offset, length: Option<u64>| ControlRequest::MigrateDisk {
+            disk: disk.into(),
+            pool: pool.into(),
+            offset: Size(offset),
+            length: length.map(Size),
+        };
+    request(&migrate("vm", "web", BLOCK - 1, Some(9 * BLOCK))).unwrap();
+    assert_eq!(held(&control), [8 * BLOCK, 8 * BLOCK]);
+    request(&migrate("vm", "web", 0, None)).unwrap();
+    assert_eq!(held(&control), [0, 16 * BLOCK]);
+    refused(&migrate("x", "web", 0, None), "there are: vm");
+    refused(&migrate("vm", "x", 0, None), "there are: default, web");
+
+    // There is an SSD store, and then there is none.
+    let path = dir.path().join("ssd");
+    let size = Size(4 << 20);
+    request(&ControlRequest::ReplaceSsd {
+        path: path.clone(),
+        size,
+    })
+    .unwrap();
+    let stores =
+        || send_request(&control, &ControlRequest::Stats).unwrap()["cache"]["stores"].clone();
+    assert_eq!(stores()[1]["capacity_bytes"], size.0);
+    assert!(path.exists());
+    request(&ControlRequest::RemoveSsd).unwrap();
+    assert_eq!(stores().as_array().unwrap().len(), 1);
+    assert!(!path.exists());
+
+    // The disk, and then the VM, are served uncached.
+    let uncache_disk = ControlRequest::UncacheDisk { disk: "vm".into() };
+    request(&uncache_disk).unwrap();
+    read();
+    assert_eq!(held(&control), [0, 0]);
+    refused(&uncache_disk, "expected the name of a disk that is cached");
+    let uncache_vm = ControlRequest::UncacheVm { vm: "vm".into() };
+    request(&uncache_vm).unwrap();
+    read();
+    let stats = send_request(&control, &ControlRequest::Stats).unwrap();
+    assert_eq!(stats["cache"]["vms"].as_array().unwrap().len(), 0);
+    refused(&uncache_vm, "expected the name of a VM that is served");
+    service
+        .shut_down(std::time::Duration::from_secs(5))
+        .unwrap();
 }

@@ -1,5 +1,5 @@
-//! The memory that blocks lie in: address space reserved once, taken from the machine as it is used, in huge
-//! pages where the machine gives them, and given back in the same pieces.
+//! The memory that blocks lie in: address space reserved once, backed by memory as it is used, in huge pages
+//! where the kernel has them, and returned to the kernel in the same pieces.
 
 use crate::block::{BLOCK_SIZE, Block};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
@@ -7,7 +7,7 @@ use std::ffi::c_void;
 use std::io;
 use std::ptr::{NonNull, null_mut};
 
-/// What the memory is given back in: a huge page of x86-64 and arm64.
+/// The unit in which memory is returned: a huge page of x86-64 and arm64.
 pub(crate) const HUGE: usize = 2 << 20;
 
 /// Slots in a huge page.
@@ -23,8 +23,8 @@ pub(crate) struct Arena {
     slots: u32,
 }
 
-// SAFETY: the mapping belongs to the arena alone and is not tied to a thread; who may touch which slot is the
-// contract of the methods that touch one.
+// SAFETY: the mapping belongs to the arena alone and is not tied to a thread; when a slot may be accessed is the contract of
+// the methods that access one.
 unsafe impl Send for Arena {}
 // SAFETY: as above: the methods that touch slots are unsafe and say when they may be called at the same time.
 unsafe impl Sync for Arena {}
@@ -77,7 +77,7 @@ impl Arena {
     /// Copies a part of a slot out.
     ///
     /// # Safety
-    /// Nobody writes the slot meanwhile.
+    /// The slot is not written meanwhile.
     ///
     /// # Panics
     /// If the part does not lie inside the block.
@@ -91,9 +91,9 @@ impl Arena {
     /// Writes a slot.
     ///
     /// # Safety
-    /// Nobody else reads or writes the slot meanwhile.
+    /// The slot is not read or written by others meanwhile.
     pub(crate) unsafe fn write(&self, slot: u32, from: &Block) {
-        // SAFETY: the target is the slot, which nobody else touches (the caller's promise); a slice from
+        // SAFETY: the target is the slot, which no other thread accesses (the caller's promise); a slice from
         // outside cannot overlap the arena.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), self.at(slot), BLOCK_SIZE) };
     }
@@ -101,16 +101,16 @@ impl Arena {
     /// Copies a slot to another.
     ///
     /// # Safety
-    /// The slots differ; nobody writes `from`, and nobody else reads or writes `to` meanwhile.
+    /// The slots differ; `from` is not written, and `to` not read or written by others meanwhile.
     pub(crate) unsafe fn copy(&self, from: u32, to: u32) {
         // SAFETY: two different slots do not overlap; the rest is the caller's promise.
         unsafe { std::ptr::copy_nonoverlapping(self.at(from), self.at(to), BLOCK_SIZE) };
     }
 
-    /// Gives the memory of these huge pages back to the machine.
+    /// Returns the memory of these huge pages to the kernel.
     ///
     /// # Safety
-    /// Nobody reads or writes their slots meanwhile, and nobody counts on their content.
+    /// Their slots are not read or written meanwhile, and their content is not needed.
     ///
     /// # Panics
     /// If they are not the arena's.
@@ -132,7 +132,7 @@ impl Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and nobody can use it any more. It cannot fail for a whole mapping.
+        // SAFETY: the mapping is the arena's, and no reference to it is left. It cannot fail for a whole mapping.
         let _ = unsafe { munmap(self.map.as_ptr(), self.map_bytes) };
     }
 }
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_keep_what_was_written_until_given_back() {
+    fn slots_keep_their_content_until_they_are_released() {
         let arena = Arena::reserve(HUGE_SLOTS + 1).unwrap();
         assert_eq!(arena.slots(), 2 * HUGE_SLOTS);
         let mut out = [1; BLOCK_SIZE];

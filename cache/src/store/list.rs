@@ -4,7 +4,7 @@
 pub(crate) const NIL: u32 = u32::MAX;
 
 /// Two links for each element of a store. An element is in one list at most, and its links belong to
-/// whoever holds that list (for a pool's lists: the pool's lock).
+/// the holder of that list (for a pool's lists: of the pool's lock).
 pub(crate) trait Links {
     /// Towards the newer end.
     fn newer(&self, at: u32) -> u32;
@@ -208,7 +208,7 @@ mod tests {
         }
 
         #[test]
-        fn a_chain_loses_and_doubles_nothing(cuts in proptest::collection::vec(0u32..10, 0..20)) {
+        fn a_free_list_loses_and_duplicates_nothing(cuts in proptest::collection::vec(0u32..10, 0..20)) {
             let links = Cells(vec![Default::default(); 16]);
             let mut free = FreeList::default();
             (0..16).for_each(|at| free.push(&links, at));

@@ -1,9 +1,9 @@
-//! The memory store: slots, whose they are, and which are free.
+//! The memory store: slots, the pools that they belong to, and which are free.
 //!
 //! A pool takes slots in small batches and keeps what is freed for its next puts, so that neither touches
 //! anything that pools share. Slots, not larger extents, belong to pools: blocks of different pools may be
 //! neighbours in a huge page, a pool of any entitlement gets exactly that, and nothing is ever compacted to
-//! give room from one pool to another; only a shrinking store moves blocks.
+//! move slots from one pool to another; only a shrinking store moves blocks.
 
 use super::arena::{Arena, HUGE_SLOTS};
 use super::list::{FreeList, Links};
@@ -30,7 +30,7 @@ const NEWER: usize = 0;
 const OLDER: usize = 1;
 const META: usize = 2;
 
-/// Whose a slot is: the pool's index (20 bits), which of its two lists the slot is in, and the time by the
+/// What is recorded of a slot: its pool's index (20 bits), which of its two lists the slot is in, and the time by the
 /// pool's clock when it came (11 bits).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SlotMeta {
@@ -82,8 +82,7 @@ impl MemoryStore {
         self.arena.slots()
     }
 
-    /// Changes the capacity. Slots beyond it are handed out no more; getting the blocks out of those in use
-    /// is the caller's.
+    /// Changes the capacity. Slots beyond it are handed out no more; the caller moves the blocks out of those in use.
     pub(crate) fn set_capacity(&self, slots: u32) {
         let mut fresh = self.fresh.lock();
         let old = self.capacity.swap(slots, Ordering::Relaxed);
@@ -121,7 +120,7 @@ impl MemoryStore {
         free
     }
 
-    /// Gives free slots back; those beyond the capacity are not used again until the store grows.
+    /// Returns free slots; those beyond the capacity are not used again until the store grows.
     pub(crate) fn return_slots(&self, near: u32, mut free: FreeList) {
         let start = usize::try_from(near).unwrap_or(0) % STACKS;
         let mut stack = self.free[start].0.lock();

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
-use justitia_agent::regular;
+use justitia_kernel::regular_file;
 
 use super::check;
 use super::definition::Experiment;
@@ -102,7 +102,7 @@ impl Experiment {
             }
             let path = self.dir.join(path);
             let reading = || format!("reading {}", path.display());
-            let content = regular::read(&path, LARGEST_FILE).with_context(reading)?;
+            let content = regular_file::read(&path, LARGEST_FILE).with_context(reading)?;
             Ok(Cow::Owned(content))
         };
         self.files
@@ -128,6 +128,6 @@ fn shipped(name: &str) -> Result<(String, String)> {
 
 fn text_of(path: &Path) -> Result<String> {
     let reading = || format!("reading {}", path.display());
-    let text = regular::read(path, LARGEST_FILE).with_context(reading)?;
+    let text = regular_file::read(path, LARGEST_FILE).with_context(reading)?;
     String::from_utf8(text).with_context(reading)
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use justitia_agent::regular;
+use justitia_kernel::regular_file;
 use justitia_share::Weight;
 
 use super::schema::{Results, VERSION};
@@ -89,7 +89,7 @@ fn documents(directory: &Path) -> Result<Vec<PathBuf>, ReportError> {
 }
 
 fn document(path: &Path) -> Result<Results, ReportError> {
-    let text = regular::read(path, LARGEST).map_err(|source| ReportError::Io {
+    let text = regular_file::read(path, LARGEST).map_err(|source| ReportError::Io {
         operation: "read",
         path: path.to_path_buf(),
         source,

@@ -10,7 +10,7 @@ use rustix::fs::OFlags;
 use super::error::JournalError;
 use super::format::{JournalEntry, Line, boot_id, render};
 use super::read::{Contents, parse};
-use crate::regular;
+use justitia_kernel::regular_file;
 
 /// A journal shorter than this is not compacted for its length, bytes.
 const MIN_COMPACTION_LENGTH: u64 = 4 << 20;
@@ -37,7 +37,7 @@ impl Journal {
     /// # Errors
     /// If the file cannot be read.
     pub fn read(path: &Path) -> Result<Contents, JournalError> {
-        match regular::open(path, OFlags::RDONLY) {
+        match regular_file::open(path, OFlags::RDONLY) {
             Ok(file) => {
                 parse(path, BufReader::new(file), &boot_id()).map_err(|e| JournalError::io(path, e))
             }
@@ -56,7 +56,7 @@ impl Journal {
         let _ = std::fs::remove_file(&temporary);
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::APPEND | OFlags::WRONLY;
         let mut file =
-            regular::open(&temporary, flags).map_err(|e| JournalError::io(&temporary, e))?;
+            regular_file::open(&temporary, flags).map_err(|e| JournalError::io(&temporary, e))?;
         let mut text = render(&Line::Boot(boot_id()));
         for entry in entries {
             text.push_str(&render(&Line::Write(entry.clone())));

@@ -7,7 +7,7 @@ use std::path::Path;
 use rustix::fs::{FlockOperation, OFlags, flock};
 
 use super::error::KnobStoreError;
-use crate::regular;
+use justitia_kernel::regular_file;
 
 /// Creates the directory if it is missing, and takes its lock.
 ///
@@ -27,7 +27,7 @@ pub(super) fn lock(state: &Path) -> Result<File, KnobStoreError> {
     check_owner(state).map_err(error)?;
     let path = state.join("lock");
     // An existing file is not truncated.
-    let opened = regular::open(&path, OFlags::RDWR | OFlags::CREATE);
+    let opened = regular_file::open(&path, OFlags::RDWR | OFlags::CREATE);
     let file = opened.map_err(|source| KnobStoreError::Lock { path, source })?;
     match flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),

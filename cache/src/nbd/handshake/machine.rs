@@ -17,11 +17,11 @@ pub struct Handshake {
     pub(super) style: Style,
     /// The export for which `base:allocation` was selected.
     pub(super) context: Option<String>,
-    /// Options so far: an honest client needs a dozen.
+    /// Options so far: clients need about a dozen.
     pub(super) options: u32,
 }
 
-/// More options than this and the client is sent away.
+/// More options than this end the connection.
 const MAX_OPTIONS: u32 = 1000;
 
 impl Handshake {
@@ -40,7 +40,7 @@ impl Handshake {
         }
     }
 
-    /// TLS is on: what was agreed before it, by whoever was listening in, is void.
+    /// TLS is on: what was negotiated before it, perhaps by an attacker, is void.
     pub fn secured(&mut self) {
         self.tls = Tls::Active;
         self.style = Style::Simple;

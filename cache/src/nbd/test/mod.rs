@@ -1,6 +1,6 @@
 //! The server by its parts and by its socket; real clients are in `tests/nbd_clients.rs`.
 
-mod client;
+pub(crate) mod client;
 mod hang;
 mod hostile;
 mod image;

@@ -1,6 +1,6 @@
 //! fio, the client of everything that is compared.
 
-use super::{BenchError, Options};
+use super::options::{BenchError, Options};
 use justitia_share::num::to_f64;
 use std::process::Command;
 

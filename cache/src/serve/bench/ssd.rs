@@ -1,7 +1,9 @@
 //! The SSD store against its device: puts and gets of blocks beside fio's transfers of the same shape, on the
 //! same file.
 
-use super::{BenchError, Options, Row, Section, fio};
+use super::fio;
+use super::options::{BenchError, Options};
+use super::report::{Row, Section};
 use crate::block::{BLOCK_BYTES, BLOCK_SIZE};
 use crate::block_dev::RamDisk;
 use crate::cache::Cache;
@@ -105,7 +107,7 @@ impl Store {
         let content = [0x5A; BLOCK_SIZE];
         let start = Instant::now();
         for block in 0..self.blocks {
-            // Refused while the device is behind.
+            // Refused while too many segments wait for the device.
             while !self.disk.put(self.pool, block, &content) {
                 std::thread::sleep(Duration::from_micros(50));
             }

@@ -28,7 +28,6 @@ impl File {
                     path: ssd.path,
                     bytes: ssd.size.0,
                 }),
-                ..CacheConfig::default()
             },
             listen: Listen {
                 unix: self.listen.unix,
@@ -56,13 +55,13 @@ impl File {
             (Some(tcp), None) if !certified => checker.error(
                 Some(tcp.span().start),
                 format!(
-                    "expected a [tls] table with certificates of clients, found {} without: whoever reaches the address could read and write every disk; if that is wanted, say `insecure = true` beside it",
+                    "expected a [tls] table with certificates of clients, found {} without: every client that reaches the address could read and write every disk; if that is intended, add `insecure = true`",
                     tcp.get_ref()
                 ),
             ),
             (_, Some(insecure)) if certified => checker.error(
                 Some(insecure.span().start),
-                "expected either `insecure = true` or certificates of clients, found both: say `verify_clients = false` in [tls] to serve every disk to whoever connects".into(),
+                "expected either `insecure = true` or certificates of clients, found both: set `verify_clients = false` in [tls] to serve every disk to every client".into(),
             ),
             _ => {}
         }

@@ -63,7 +63,7 @@ fn each<'a>(
     }
 }
 
-/// What is wrong with a table: what the first error is about is taken away, and it is read again.
+/// The errors of a table: the entry of the first error is removed, and the table is read again, until there is none.
 fn table<T: DeserializeOwned>(mut value: Spanned<DeValue<'_>>, found: &mut Vec<Fault>) {
     let mut gone: Vec<String> = Vec::new();
     while let Err(error) = T::deserialize(ValueDeserializer::from(value.clone())) {
@@ -87,7 +87,7 @@ fn table<T: DeserializeOwned>(mut value: Spanned<DeValue<'_>>, found: &mut Vec<F
     }
 }
 
-/// Takes what is called so out of a table.
+/// Removes the entries of these names from a table.
 fn take<'a>(
     table: &mut DeTable<'a>,
     names: &[&'static str],

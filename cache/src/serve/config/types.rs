@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 pub struct Config {
     /// The stores.
     pub cache: CacheConfig,
-    /// Where the disks of all VMs are served; a VM can have a socket of its own besides.
+    /// Where the disks of all VMs are served; a VM can also have a socket of its own.
     pub listen: Listen,
     /// Certificates for TLS.
     pub tls: Option<TlsFiles>,
-    /// Where `justitia cache set` and `stats` ask.
+    /// The control socket, for `justitia cache set` and `stats`.
     pub control: Option<PathBuf>,
     /// Where OpenMetrics are served over HTTP; a loopback address.
     pub metrics: Option<SocketAddr>,
@@ -30,7 +30,7 @@ pub struct Listen {
     pub unix: Option<PathBuf>,
     /// A TCP address, where clients show certificates and see the disks of the VMs that these belong to.
     pub tcp: Option<SocketAddr>,
-    /// Whoever reaches the TCP address sees all disks.
+    /// Every client of the TCP address sees all disks.
     pub insecure: bool,
 }
 
@@ -41,13 +41,13 @@ pub struct VmConfig {
     pub name: String,
     /// Its weight among the VMs.
     pub weight: Weight,
-    /// What is evicted first.
+    /// Its eviction policy.
     pub policy: Policy,
     /// A unix socket on which this VM's disks are served, and no others.
     pub socket: Option<PathBuf>,
     /// Names in the certificates of its clients over TCP: subject's common name or DNS name.
     pub clients: Vec<String>,
-    /// Pools for its containers, besides the one for everything else.
+    /// Pools for its containers; `default` changes the one for everything else.
     pub pools: Vec<PoolConfig>,
     /// Its disks.
     pub disks: Vec<DiskConfig>,
@@ -71,7 +71,7 @@ pub struct DiskConfig {
     pub image: PathBuf,
     /// Writes are refused.
     pub read_only: bool,
-    /// Go past the host's page cache where possible.
+    /// Bypass the host's page cache where possible.
     pub direct: bool,
     /// Whether misses fill the cache; `None` is served uncached.
     pub mode: Option<Mode>,

@@ -35,8 +35,8 @@ pub(crate) trait Device: Send + Sync {
     fn grow(&self, len: u64) -> io::Result<()>;
 }
 
-/// A file or a block device, opened for this process alone. At its end nobody can read it any more: a file is unlinked,
-/// and a block device told that the content is not needed.
+/// A file or a block device, opened for this process alone. When it is dropped, a file is unlinked, and a block
+/// device discarded, so that the content cannot be read any more.
 pub(crate) struct FileDevice {
     file: File,
     path: PathBuf,
@@ -51,7 +51,7 @@ impl FileDevice {
         options.read(true).write(true).create(true).mode(0o600);
         let block = std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device());
         let open = |more: OFlags| {
-            // What is mounted, or somebody else's image, must not be written over.
+            // A mounted device, or an image of another process, must not be overwritten.
             let exclusive = if block { OFlags::EXCL } else { OFlags::empty() };
             let flags = i32::try_from((more | exclusive).bits()).map_err(io::Error::other)?;
             options
@@ -120,7 +120,7 @@ impl Drop for FileDevice {
         if let Err(e) = done {
             tracing::warn!(
                 path = %self.path.display(),
-                "blocks of VMs stay readable on the SSD store's device for whoever may read it: {e}"
+                "blocks of VMs stay readable on the SSD store's device: {e}"
             );
         }
     }
@@ -212,8 +212,8 @@ thread_local! {
     );
 }
 
-/// Lets the kernel do all of `entries` at once. Comes back only when it has let go of all their memory: with
-/// the bytes of each, or nothing where no ring did it.
+/// Lets the kernel do all of `entries` at once. Returns only when all have ended: with the bytes of
+/// each, or nothing where there is no ring.
 ///
 /// # Safety
 /// The memory and the file that the entries name must stay as they are, untouched by others, until this
@@ -243,7 +243,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn only_its_user_can_read_the_file_and_at_the_end_nobody() {
+    fn the_file_is_private_and_removed_at_the_end() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("ssd");
         let device = FileDevice::open(&path, 1 << 20).unwrap();
@@ -251,20 +251,20 @@ mod tests {
         assert_eq!(mode & 0o777, 0o600);
         drop(device);
         assert!(!path.exists());
-        // One that was left behind is taken over.
+        // A file that a killed server left is reused.
         let left = File::create(&path).unwrap();
         for (mode, fits) in [(0o644, false), (0o620, false), (0o600, true)] {
             left.set_permissions(std::fs::Permissions::from_mode(mode))
                 .unwrap();
             let opened = FileDevice::open(&path, 1 << 20).map(drop);
-            let told = opened.err().map(|e| e.to_string());
-            assert_eq!(told.is_none(), fits, "{told:?}");
-            assert!(told.is_none_or(|why| why.contains("mode 600")));
+            let error = opened.err().map(|e| e.to_string());
+            assert_eq!(error.is_none(), fits, "{error:?}");
+            assert!(error.is_none_or(|why| why.contains("mode 600")));
         }
     }
 
     #[test]
-    fn a_file_that_has_taken_its_name_stays() {
+    fn another_file_of_the_same_name_is_not_removed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("ssd");
         let device = FileDevice::open(&path, 1 << 20).unwrap();

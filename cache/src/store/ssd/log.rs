@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 pub(crate) struct SsdLog {
     open: Option<Open>,
     sealed: List,
-    /// The pool is being destroyed: nothing comes in.
+    /// The pool is being destroyed: nothing is admitted.
     pub(crate) closed: bool,
 }
 
@@ -24,13 +24,13 @@ struct Open {
     segment: Arc<Segment>,
 }
 
-/// What became of a put.
+/// The result of a put.
 pub(crate) enum Append {
     /// It has this slot.
     Done(u32),
     /// No extent is free.
     Full,
-    /// The device is behind, or the pool is closed.
+    /// Too many segments wait for the device, or the pool is closed.
     Refused,
 }
 
@@ -40,8 +40,8 @@ impl SsdLog {
         self.sealed.len() + u32::from(self.open.is_some())
     }
 
-    /// Takes the next slot for a block; `true` beside it when an extent was opened for that. The slot is
-    /// the caller's until it is in the index, or given back with [`SsdStore::free`].
+    /// Takes the next slot for a block; also returns whether an extent was opened for it. The slot is
+    /// the caller's until it is in the index, or returned with [`SsdStore::free`].
     pub(crate) fn append(
         &mut self,
         ssd: &SsdStore,
@@ -94,7 +94,7 @@ impl SsdLog {
     }
 
     /// Empties the oldest extents until `want` are free or on their way to it; returns how many are free, and
-    /// how many blocks went.
+    /// how many blocks were evicted.
     pub(crate) fn evict(&mut self, ssd: &SsdStore, index: &Index, want: u32) -> (u32, u32) {
         let (mut freed, mut evicted) = (0, 0);
         let mut at = self.sealed.oldest();
@@ -106,7 +106,7 @@ impl SsdLog {
             freed += u32::from(self.release(ssd, at, false));
             at = next;
         }
-        // Nothing else left: the one that is being filled.
+        // Nothing else is left but the extent that is being filled.
         if looked < want
             && let Some(extent) = self.open.as_ref().map(|o| o.extent)
         {
@@ -177,7 +177,7 @@ impl SsdLog {
 }
 
 impl SsdStore {
-    /// Takes an extent's blocks out of the index.
+    /// Removes an extent's blocks from the index.
     fn empty(&self, index: &Index, extent: u32) -> u32 {
         let e = self.extent(extent);
         let mut live = e.live.load(Ordering::SeqCst);
@@ -194,7 +194,7 @@ impl SsdStore {
         evicted
     }
 
-    /// Takes a slot's block out of the index; `true` when the slot is the caller's now. Not once the store is
+    /// Removes a slot's block from the index; `true` when the slot is the caller's now. Not once the store is
     /// closed: its blocks are swept out, and the location may be a block of the next store already.
     pub(crate) fn unindex(&self, index: &Index, slot: u32) -> bool {
         let location = Location::ssd(slot);
@@ -206,7 +206,7 @@ impl SsdStore {
         true
     }
 
-    /// The owner of a slot gives it up. `true` when its extent may be free now.
+    /// Frees a slot; called by its owner. `true` when its extent may be free now.
     pub(crate) fn free(&self, slot: u32) -> bool {
         let bit = 1 << (slot % EXTENT_SLOTS);
         let e = self.extent(slot / EXTENT_SLOTS);

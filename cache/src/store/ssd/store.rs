@@ -10,7 +10,7 @@ use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// Errors of the device in a row after which it is used no more.
+/// Consecutive errors of the device after which the store is closed.
 const MAX_ERRORS: u32 = 8;
 
 /// The SSD store.
@@ -72,7 +72,7 @@ impl SsdStore {
         used * (slots * 12 + CHUNK * size_of::<Extent>()) + size_of_val(&*self.chunks)
     }
 
-    /// Nothing is put any more, and nothing found.
+    /// A closed store takes no puts and answers no gets.
     pub(crate) fn closed(&self) -> bool {
         self.closed.load(Ordering::SeqCst)
     }
@@ -95,7 +95,7 @@ impl SsdStore {
         self.errors.load(Ordering::Relaxed)
     }
 
-    /// The device failed; `true` when that was once too often.
+    /// Counts an error of the device; `true` when the store must be closed.
     pub(crate) fn failed(&self, error: &io::Error) -> bool {
         self.errors.fetch_add(1, Ordering::Relaxed);
         let row = self.errors_in_a_row.fetch_add(1, Ordering::Relaxed) + 1;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// Slots that are written together: 64 KiB.
 pub(crate) const SEGMENT_SLOTS: u32 = 16;
 
-/// Full segments that may wait for the device (8 MiB); when it is slower than the puts, puts are lost.
+/// Full segments that may wait for the device (8 MiB); when the device is slower than the puts, puts are dropped.
 const QUEUE: usize = 128;
 
 const SHARDS: usize = 16;
@@ -48,7 +48,7 @@ impl Segment {
     }
 }
 
-/// Units that are not on the device, by number.
+/// Segments that are not on the device, by number.
 #[derive(Default)]
 pub(crate) struct WriteBuffer {
     segments: [Mutex<HashMap<u32, Arc<Segment>>>; SHARDS],
@@ -88,7 +88,7 @@ impl WriteBuffer {
         self.shard(first).lock().remove(&(first / SEGMENT_SLOTS));
     }
 
-    /// Is the device too far behind to take more?
+    /// Do as many full segments wait for the device as may?
     pub(crate) fn is_backpressured(&self) -> bool {
         self.queue.lock().full.len() >= QUEUE
     }

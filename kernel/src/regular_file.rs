@@ -1,4 +1,4 @@
-//! Regular files where a pipe, a device or a link may stand: none of them holds up who opens it, or leads elsewhere.
+//! Regular files where a pipe, a device or a link may stand. Opening one of those neither blocks nor leads elsewhere.
 
 use std::fs::{File, FileType};
 use std::io::{Error, Read, Result};
@@ -12,7 +12,7 @@ use rustix::fs::{Mode, OFlags};
 /// # Errors
 /// What was expected, what stands there, and what to do; or what the system said.
 pub fn open(path: &Path, flags: OFlags) -> Result<File> {
-    // A pipe without a writer holds up who opens it.
+    // Without NONBLOCK, opening a pipe that has no writer would wait for one.
     let flags = flags | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;
     let opened = rustix::fs::open(path, flags, Mode::from_raw_mode(0o600)).map(File::from);
     let found = match &opened {
@@ -67,8 +67,17 @@ pub fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
     Ok(content)
 }
 
+/// As [`read`], as text.
+///
+/// # Errors
+/// As [`read`], and if it is no UTF-8.
+pub fn read_text(path: &Path, most: u64) -> Result<String> {
+    String::from_utf8(read(path, most)?).map_err(Error::other)
+}
+
 /// What stands where a regular file was expected.
-pub(crate) fn kind(found: FileType) -> &'static str {
+#[must_use]
+pub fn kind(found: FileType) -> &'static str {
     if found.is_dir() {
         "a directory"
     } else if found.is_symlink() {
@@ -88,17 +97,17 @@ pub(crate) fn kind(found: FileType) -> &'static str {
 mod tests {
     use super::*;
 
-    /// What is read of `path` with this bound; it must not take for ever.
+    /// Reads `path` with this bound, within 20 s.
     fn within(path: &Path, most: u64) -> std::result::Result<Vec<u8>, String> {
         let path = path.to_owned();
-        let (tell, told) = std::sync::mpsc::channel();
-        std::thread::spawn(move || tell.send(read(&path, most).map_err(|e| e.to_string())));
-        let read = told.recv_timeout(std::time::Duration::from_secs(20));
+        let (send, receive) = std::sync::mpsc::channel();
+        std::thread::spawn(move || send.send(read(&path, most).map_err(|e| e.to_string())));
+        let read = receive.recv_timeout(std::time::Duration::from_secs(20));
         read.expect("an answer")
     }
 
     #[test]
-    fn only_regular_files_are_read_and_no_more_than_is_wanted() {
+    fn only_regular_files_of_a_bounded_size_are_read() {
         let dir = tempfile::tempdir().unwrap();
         let (file, link, pipe) = (
             dir.path().join("file"),

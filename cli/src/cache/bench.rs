@@ -1,0 +1,82 @@
+//! `justitia cache bench`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use justitia_cache::serve::{Size, bench as nbd};
+use justitia_cache::{CacheError, Weight, bench as process};
+
+use super::flat;
+use crate::out;
+
+/// Measure the cache on this machine: in this process, and over NBD beside nbdkit and qemu-nbd.
+///
+/// Over NBD it needs fio with its nbd engine; nbdkit and qemu-nbd are compared with if they are installed.
+/// Nothing else should run meanwhile.
+#[derive(Args)]
+pub(super) struct Bench {
+    /// Only what is measured in this process, or only what is measured over NBD
+    #[arg(long)]
+    only: Option<Where>,
+    /// Directory for the image; its file system is measured, too
+    #[arg(long, default_value = "/var/tmp")]
+    directory: PathBuf,
+    /// Size of the image
+    #[arg(long, default_value = "256MiB")]
+    size: Size,
+    /// Runs of which the median is taken
+    #[arg(long, default_value_t = 5)]
+    runs: usize,
+    /// Seconds of a run
+    #[arg(long, default_value_t = 3)]
+    seconds: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Where {
+    Process,
+    Nbd,
+}
+
+pub(super) fn bench(args: &Bench) -> anyhow::Result<()> {
+    if args.only != Some(Where::Nbd) {
+        in_process(args).map_err(flat)?;
+    }
+    if args.only != Some(Where::Process) {
+        let report = nbd::run(&nbd::Options {
+            directory: args.directory.clone(),
+            size: args.size,
+            runs: args.runs,
+            seconds: args.seconds,
+        })
+        .map_err(flat)?;
+        out::print(report);
+    }
+    Ok(())
+}
+
+fn in_process(args: &Bench) -> Result<(), CacheError> {
+    out::line("hits of 4 KiB in this process, one thread");
+    out::line(process::hits(1 << 16, 2_000_000, args.runs)?);
+    out::line("\nthreads with a pool each: the cache's own locks against one lock, operations/s");
+    let time = Duration::from_millis(300);
+    for found in process::contention(&[1, 2, 4, 8, 16], time, args.runs)? {
+        out::line(format_args!(
+            "{:>2} threads  {:>10.0}/s  one lock {:>10.0}/s  ratio {}",
+            found.threads, found.own_locks.median, found.one_lock.median, found.ratio
+        ));
+    }
+    out::line("\noccupancy of four saturating pools");
+    let weights = [100, 200, 400, 800].map(|w| Weight::try_from(w).unwrap_or_default());
+    for pool in process::occupancy(&weights, 256 << 20)?.pools {
+        out::line(format_args!(
+            "weight {:>4}  entitled {:>10}  held {:>10}  farthest from it {:>10}",
+            pool.weight,
+            Size(pool.entitled).to_string(),
+            Size(pool.held).to_string(),
+            Size(pool.farthest).to_string()
+        ));
+    }
+    Ok(())
+}

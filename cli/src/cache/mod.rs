@@ -1,0 +1,68 @@
+//! `justitia cache …`: serve, set, stats, bench.
+
+mod bench;
+mod serve;
+mod set;
+mod stats;
+mod table;
+
+use std::path::Path;
+
+use clap::{Args, Subcommand};
+use justitia_cache::serve::{ControlError, ControlRequest, default_control_path, send_request};
+
+/// The hypervisor cache: disks of VMs over NBD, cached by weight.
+///
+/// One daemon serves virtual disks and caches their blocks, in memory and on an SSD. When a store is full, blocks are
+/// evicted from the VM and the pool that exceed their part by weight the most. Writes go through to the image: stopping
+/// or losing the cache loses speed, never data.
+#[derive(Args)]
+#[command(after_long_help = EXAMPLES)]
+pub struct Cache {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Try it (it prints the URI; sockets are for this user alone):
+  justitia cache serve disk.img --socket $XDG_RUNTIME_DIR/disk.sock &
+  nbdinfo \"nbd+unix:///disk?socket=$XDG_RUNTIME_DIR/disk.sock\"
+  qemu-system-x86_64 -drive file=\"nbd+unix:///disk?socket=$XDG_RUNTIME_DIR/disk.sock\",format=raw,if=virtio …
+  justitia cache stats
+
+Share it (`justitia cache serve --help` has a configuration):
+  justitia cache set vm web --weight 400
+  justitia cache set pool web database --create --weight 300 --store ssd
+  justitia cache set store memory 2GiB
+  justitia cache set disk web-root --pool database --offset 1GiB --length 4GiB";
+
+#[derive(Subcommand)]
+enum Command {
+    Serve(serve::Serve),
+    Set(set::Set),
+    Stats(stats::Stats),
+    Bench(bench::Bench),
+}
+
+pub fn cache(args: &Cache) -> anyhow::Result<()> {
+    match &args.command {
+        Command::Serve(args) => serve::serve(args),
+        Command::Set(args) => set::set(args),
+        Command::Stats(args) => stats::stats(args),
+        Command::Bench(args) => bench::bench(args),
+    }
+}
+
+/// Sends a request to the daemon behind the given control socket, or the default one.
+fn send(
+    control: Option<&Path>,
+    request: &ControlRequest,
+) -> Result<serde_json::Value, ControlError> {
+    let control = control.map_or_else(default_control_path, Path::to_owned);
+    send_request(&control, request)
+}
+
+/// The cache's errors include their causes; as a chain these would be printed twice.
+fn flat(error: impl std::error::Error) -> anyhow::Error {
+    anyhow::anyhow!("{error}")
+}

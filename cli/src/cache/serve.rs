@@ -1,0 +1,193 @@
+//! `justitia cache serve`.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use justitia_api::escape::encode;
+use justitia_cache::serve::{Config, Service, Size, default_control_path, make_directory_of};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::flat;
+use crate::out;
+
+const CONFIGURATION: &str = "\
+A configuration. Every table but [[vm]] is optional:
+  control = \"/run/justitia/cache.sock\"   # for `set` and `stats`
+  metrics = \"127.0.0.1:9925\"             # OpenMetrics, at /metrics
+
+  [memory]
+  size = \"4GiB\"
+  limit = \"16GiB\"                        # what it may grow to [default: the machine's memory]
+
+  [ssd]                                    # its content is lost
+  path = \"/dev/nvme1n1\"                  # or a file, of mode 600, which is removed at the end
+  size = \"200GiB\"
+
+  [listen]
+  unix = \"/run/justitia/nbd.sock\"        # all disks of all VMs, for this user alone
+  tcp = \"0.0.0.0:10809\"                  # a client sees the disks of the VMs that its certificate is for
+  insecure = false                         # true: no certificates, every client has every disk
+
+  [tls]                                    # server-cert.pem, server-key.pem, ca-cert.pem
+  directory = \"/etc/pki/justitia\"
+  verify_clients = true                    # false only with insecure = true
+
+  [[vm]]
+  name = \"web\"
+  weight = 200                             # among the VMs, 1 to 10000 [default: 100]
+  socket = \"/run/justitia/web.sock\"      # this VM's disks alone, for this user alone
+  clients = [\"web\"]                      # common or DNS names in its certificates [default: its name]
+  policy = \"sieve\"                       # fifo, ghost, sieve, s3-fifo
+
+  [[vm.pool]]                              # \"default\" holds the blocks of no container
+  name = \"default\"
+  weight = 100                             # among the VM's pools in the same store
+  store = \"ssd\"                          # or \"memory\", the default
+
+  [[vm.disk]]
+  name = \"web-root\"                      # the NBD export
+  image = \"/var/lib/images/web.img\"      # raw file or block device
+  mode = \"inclusive\"                     # exclusive: the client puts; uncached
+  read_only = false
+  direct = true                            # past the host's page cache
+
+Directories of sockets must be writable by this user and root only. A VM has at most 64 connections.
+
+The log goes to standard error; JUSTITIA_LOG=debug makes it longer.";
+
+/// Serve disks, until stopped.
+///
+/// With an image: that image on a unix socket, with 256 MiB of cache in memory. With a configuration: the
+/// VMs, disks, stores and sockets that it names. On SIGTERM and SIGINT requests in flight are finished and
+/// disks flushed.
+#[derive(Args)]
+#[command(after_long_help = CONFIGURATION)]
+pub(super) struct Serve {
+    /// Raw image or block device to serve
+    #[arg(required_unless_present = "config", conflicts_with = "config")]
+    image: Option<PathBuf>,
+    /// Configuration file
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// NBD socket for the image [default: IMAGE's name and .sock, beside the control socket]
+    #[arg(long, value_name = "PATH", conflicts_with = "config")]
+    socket: Option<PathBuf>,
+    /// Control socket [default: /run/justitia/cache.sock, or in $XDG_RUNTIME_DIR]
+    #[arg(long, value_name = "PATH")]
+    control: Option<PathBuf>,
+    /// Size of the memory store for the image
+    #[arg(
+        long,
+        value_name = "SIZE",
+        conflicts_with = "config",
+        default_value = "256MiB"
+    )]
+    memory: Size,
+    /// Refuse writes to the image
+    #[arg(long, conflicts_with = "config")]
+    read_only: bool,
+    /// Check the file of --config, print every error with file and line, and exit
+    #[arg(long, requires = "config", conflicts_with = "image")]
+    check_config: bool,
+}
+
+pub(super) fn serve(args: &Serve) -> anyhow::Result<()> {
+    let mut config = match (&args.config, &args.image) {
+        (Some(file), _) => Config::load(file).map_err(|errors| {
+            let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
+            anyhow::anyhow!("the configuration has errors:\n{}", lines.join("\n"))
+        })?,
+        (None, Some(image)) => of_image(args, image)?,
+        (None, None) => bail!("expected an image or --config FILE, found neither"),
+    };
+    if let (true, Some(file)) = (args.check_config, &args.config) {
+        out::line(format_args!("{}: no errors", encode(file.as_os_str())));
+        return Ok(());
+    }
+    if let Some(control) = &args.control {
+        config.control = Some(control.clone());
+    }
+    let control = config
+        .control
+        .get_or_insert_with(default_control_path)
+        .clone();
+    crate::log::start();
+    // Registered before anything runs: a signal from now on ends it in order.
+    let mut signals = Signals::new([SIGTERM, SIGINT]).context("cannot watch for signals")?;
+    let service = Service::start(&config).map_err(flat)?;
+    announce(&config, &control);
+    signals.forever().next();
+    tracing::info!("stopping");
+    service
+        .shut_down(Duration::from_secs(10))
+        .context("a disk could not be flushed when stopping")
+}
+
+fn of_image(args: &Serve, image: &Path) -> anyhow::Result<Config> {
+    let name = image
+        .file_stem()
+        .and_then(|n| n.to_str())
+        .with_context(|| format!("expected an image with a name, found {}", image.display()))?;
+    let control = args.control.clone().unwrap_or_else(default_control_path);
+    let socket = args
+        .socket
+        .clone()
+        .unwrap_or_else(|| control.with_file_name(format!("{name}.sock")));
+    let mut config = Config::of_image(image, name, &socket);
+    config.cache.memory_bytes = args.memory.0;
+    for disk in config.vms.iter_mut().flat_map(|vm| &mut vm.disks) {
+        disk.read_only = args.read_only;
+    }
+    make_directory_of(&socket)
+        .with_context(|| format!("cannot make the directory of {}", socket.display()))?;
+    // Another server may have the usual control socket: each has its own then.
+    let taken = args.control.is_none() && std::os::unix::net::UnixStream::connect(&control).is_ok();
+    config.control = Some(if taken {
+        socket.with_extension("control")
+    } else {
+        control
+    });
+    Ok(config)
+}
+
+/// Says where the disks are, one URI a line.
+fn announce(config: &Config, control: &Path) {
+    for vm in &config.vms {
+        for disk in &vm.disks {
+            let sockets = config.listen.unix.iter().chain(&vm.socket);
+            for socket in sockets {
+                out::tell(format_args!(
+                    "nbd+unix:///{}?socket={}",
+                    disk.name,
+                    socket.display()
+                ));
+            }
+            if let Some(tcp) = config.listen.tcp {
+                let scheme = if config.tls.is_some() { "nbds" } else { "nbd" };
+                out::tell(format_args!("{scheme}://{tcp}/{}", disk.name));
+            }
+        }
+    }
+    out::note(format_args!(
+        "justitia: control socket {}",
+        control.display()
+    ));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_configuration_of_the_help_is_valid() {
+        let lines = CONFIGURATION.lines().filter_map(|l| l.strip_prefix("  "));
+        let text = lines.collect::<Vec<_>>().join("\n");
+        let config = Config::parse(Path::new("help"), &text).unwrap();
+        assert_eq!(config.vms[0].disks[0].name, "web-root");
+        assert_eq!(config.vms[0].clients, ["web"]);
+        assert!(config.cache.ssd.is_some() && config.tls.is_some() && config.metrics.is_some());
+    }
+}

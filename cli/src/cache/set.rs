@@ -1,0 +1,204 @@
+//! `justitia cache set`: one function a request.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+use justitia_cache::serve::{ControlRequest, Size};
+use justitia_cache::{Policy, StoreKind};
+
+use super::{flat, send};
+
+/// Change weights, stores and sizes while the cache runs.
+#[derive(Args)]
+pub(super) struct Set {
+    /// Control socket [default: /run/justitia/cache.sock, or in $XDG_RUNTIME_DIR]
+    #[arg(long, value_name = "PATH", global = true)]
+    control: Option<PathBuf>,
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    Vm(Vm),
+    Pool(Pool),
+    Disk(Disk),
+    Store(Store),
+    Ssd(Ssd),
+}
+
+/// A VM's weight and eviction policy
+#[derive(Args)]
+struct Vm {
+    /// The VM
+    vm: String,
+    /// Its weight among the VMs, 1 to 10000
+    #[arg(long, required_unless_present_any = ["policy", "uncached"])]
+    weight: Option<u64>,
+    /// Which blocks are evicted first
+    #[arg(long)]
+    policy: Option<PolicyName>,
+    /// Remove its pools and their blocks, and serve its disks uncached from now on
+    #[arg(long, conflicts_with_all = ["weight", "policy"])]
+    uncached: bool,
+}
+
+/// A pool's weight and store
+#[derive(Args)]
+struct Pool {
+    /// The VM
+    vm: String,
+    /// The pool; `default` holds the blocks that belong to no container
+    pool: String,
+    /// Its weight among the pools of its VM in the same store, 1 to 10000
+    #[arg(long, required_unless_present_any = ["store", "create", "destroy"])]
+    weight: Option<u64>,
+    /// The store of its blocks
+    #[arg(long)]
+    store: Option<StoreName>,
+    /// Make the pool
+    #[arg(long)]
+    create: bool,
+    /// Remove the pool and its blocks
+    #[arg(long, conflicts_with_all = ["weight", "store", "create"])]
+    destroy: bool,
+}
+
+/// The pool of a disk's cached blocks, or whether it is cached
+#[derive(Args)]
+struct Disk {
+    /// The disk
+    disk: String,
+    /// Move what the cache holds of the disk to this pool of its VM
+    #[arg(long, required_unless_present = "uncached")]
+    pool: Option<String>,
+    /// Move only blocks from this offset on, such as 1GiB
+    #[arg(long, value_name = "SIZE", requires = "pool")]
+    offset: Option<Size>,
+    /// Move only blocks of a range of this length [default: to the end of the disk]
+    #[arg(long, value_name = "SIZE", requires = "pool")]
+    length: Option<Size>,
+    /// Remove its blocks, and serve it uncached from now on
+    #[arg(long, conflicts_with = "pool")]
+    uncached: bool,
+}
+
+/// The size of a store; when it shrinks, the excess is evicted
+#[derive(Args)]
+struct Store {
+    /// Which
+    store: StoreName,
+    /// Its new size, such as 4GiB
+    size: Size,
+}
+
+/// Another SSD store in the place of the present one, whose blocks are dropped
+#[derive(Args)]
+struct Ssd {
+    /// A file or a block device, whose content is lost
+    #[arg(required_unless_present = "remove", requires = "size")]
+    path: Option<PathBuf>,
+    /// How much of it to use, such as 200GiB
+    size: Option<Size>,
+    /// Remove the SSD store; its pools use memory
+    #[arg(long, conflicts_with_all = ["path", "size"])]
+    remove: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum StoreName {
+    Memory,
+    Ssd,
+}
+
+impl From<StoreName> for StoreKind {
+    fn from(name: StoreName) -> Self {
+        match name {
+            StoreName::Memory => Self::Memory,
+            StoreName::Ssd => Self::Ssd,
+        }
+    }
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum PolicyName {
+    Fifo,
+    Ghost,
+    Sieve,
+    S3Fifo,
+}
+
+impl From<PolicyName> for Policy {
+    fn from(name: PolicyName) -> Self {
+        match name {
+            PolicyName::Fifo => Self::Fifo,
+            PolicyName::Ghost => Self::Ghost,
+            PolicyName::Sieve => Self::Sieve,
+            PolicyName::S3Fifo => Self::S3Fifo,
+        }
+    }
+}
+
+pub(super) fn set(args: &Set) -> anyhow::Result<()> {
+    let request = match &args.what {
+        What::Vm(vm) => set_vm(vm),
+        What::Pool(pool) => set_pool(pool),
+        What::Disk(disk) => set_disk(disk),
+        What::Store(store) => ControlRequest::SetStore {
+            store: store.store.into(),
+            size: store.size,
+        },
+        What::Ssd(ssd) => set_ssd(ssd),
+    };
+    send(args.control.as_deref(), &request).map_err(flat)?;
+    Ok(())
+}
+
+fn set_vm(args: &Vm) -> ControlRequest {
+    let vm = args.vm.clone();
+    if args.uncached {
+        return ControlRequest::UncacheVm { vm };
+    }
+    ControlRequest::SetVm {
+        vm,
+        weight: args.weight,
+        policy: args.policy.map(Policy::from),
+    }
+}
+
+fn set_pool(args: &Pool) -> ControlRequest {
+    let (vm, pool) = (args.vm.clone(), args.pool.clone());
+    if args.destroy {
+        return ControlRequest::DestroyPool { vm, pool };
+    }
+    ControlRequest::SetPool {
+        vm,
+        pool,
+        weight: args.weight,
+        store: args.store.map(StoreKind::from),
+        create: args.create,
+    }
+}
+
+fn set_disk(args: &Disk) -> ControlRequest {
+    let disk = args.disk.clone();
+    match &args.pool {
+        Some(pool) => ControlRequest::MigrateDisk {
+            disk,
+            pool: pool.clone(),
+            offset: args.offset.unwrap_or_default(),
+            length: args.length,
+        },
+        None => ControlRequest::UncacheDisk { disk },
+    }
+}
+
+fn set_ssd(args: &Ssd) -> ControlRequest {
+    match (&args.path, args.size) {
+        (Some(path), Some(size)) => ControlRequest::ReplaceSsd {
+            path: path.clone(),
+            size,
+        },
+        _ => ControlRequest::RemoveSsd,
+    }
+}

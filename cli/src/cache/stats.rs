@@ -1,0 +1,30 @@
+//! `justitia cache stats`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use justitia_cache::serve::ControlRequest;
+
+use super::{flat, send, table};
+use crate::out;
+
+/// Show what the running cache holds and does.
+#[derive(Args)]
+pub(super) struct Stats {
+    /// As JSON, with everything that the cache reports
+    #[arg(long)]
+    json: bool,
+    /// Control socket [default: /run/justitia/cache.sock, or in $XDG_RUNTIME_DIR]
+    #[arg(long, value_name = "PATH")]
+    control: Option<PathBuf>,
+}
+
+pub(super) fn stats(args: &Stats) -> anyhow::Result<()> {
+    let stats = send(args.control.as_deref(), &ControlRequest::Stats).map_err(flat)?;
+    if args.json {
+        out::line(out::json(&stats)?);
+    } else {
+        out::print(table::stats(&stats));
+    }
+    Ok(())
+}

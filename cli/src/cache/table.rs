@@ -1,0 +1,166 @@
+//! The statistics as tables. Reads JSON, so that it can show those of an older daemon.
+
+use justitia_api::escape::plain;
+use justitia_cache::serve::Size;
+use justitia_share::num::to_f64;
+use serde_json::Value;
+
+use crate::table::{Column, table};
+
+/// The statistics as tables.
+pub(super) fn stats(stats: &Value) -> String {
+    let mut shown = [stores(stats), pools(stats), disks(stats)].join("\n");
+    if let Some(why) = stats["io_uring_unsupported"].as_str() {
+        shown += &format!(
+            "\nio_uring is not supported here ({}): worker threads serve the disks\n",
+            plain(why)
+        );
+    }
+    shown + &format!("\n{} clients\n", count(stats, "clients"))
+}
+
+fn count(of: &Value, name: &str) -> u64 {
+    of[name].as_u64().unwrap_or(0)
+}
+
+fn number(of: &Value, name: &str) -> String {
+    count(of, name).to_string()
+}
+
+fn size(of: &Value, name: &str) -> String {
+    Size(count(of, name)).to_string()
+}
+
+fn text(of: &Value, name: &str) -> String {
+    of[name].as_str().unwrap_or("?").to_owned()
+}
+
+fn each<'a>(of: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
+    of[name].as_array().into_iter().flatten()
+}
+
+fn stores(stats: &Value) -> String {
+    let columns = [
+        Column::Text("STORE"),
+        Column::Number("SIZE"),
+        Column::Number("USED"),
+        Column::Number("METADATA"),
+        Column::Text("STATE"),
+    ];
+    let rows = each(&stats["cache"], "stores").map(|store| {
+        let failed = store["failed"].as_str();
+        vec![
+            text(store, "store"),
+            size(store, "capacity_bytes"),
+            size(store, "used_bytes"),
+            size(store, "metadata_bytes"),
+            failed.map_or_else(|| "in use".to_owned(), |why| format!("failed: {why}")),
+        ]
+    });
+    table(&columns, rows)
+}
+
+fn pools(stats: &Value) -> String {
+    let columns = [
+        Column::Text("VM/POOL"),
+        Column::Number("WEIGHT"),
+        Column::Text("STORE"),
+        Column::Number("ENTITLED"),
+        Column::Number("MEMORY"),
+        Column::Number("SSD"),
+        Column::Number("HIT%"),
+        Column::Number("PUTS"),
+        Column::Number("EVICTED"),
+    ];
+    let rows = each(&stats["cache"], "vms").flat_map(|vm| {
+        let own = vec![text(vm, "name"), number(vm, "weight")];
+        let pools = each(vm, "pools").map(|pool| pool_row(vm, pool));
+        std::iter::once(own).chain(pools)
+    });
+    table(&columns, rows)
+}
+
+fn pool_row(vm: &Value, pool: &Value) -> Vec<String> {
+    let counts = &pool["counts"];
+    vec![
+        format!("{}/{}", text(vm, "name"), text(pool, "name")),
+        number(pool, "weight"),
+        text(pool, "store"),
+        size(pool, "entitlement_bytes"),
+        size(pool, "memory_bytes"),
+        size(pool, "ssd_bytes"),
+        hit_percent(counts),
+        number(counts, "puts"),
+        number(counts, "evictions"),
+    ]
+}
+
+fn hit_percent(counts: &Value) -> String {
+    let gets = count(counts, "gets");
+    if gets == 0 {
+        return "-".to_owned();
+    }
+    let hits = count(counts, "memory_hits") + count(counts, "ssd_hits");
+    format!("{:.1}", 100.0 * to_f64(hits) / to_f64(gets))
+}
+
+fn disks(stats: &Value) -> String {
+    let columns = [
+        Column::Text("DISK"),
+        Column::Number("READS"),
+        Column::Number("READ"),
+        Column::Number("INLINE"),
+        Column::Number("WRITES"),
+        Column::Number("WRITTEN"),
+        Column::Number("ERRORS"),
+    ];
+    let rows = each(stats, "exports").map(|disk| {
+        vec![
+            text(disk, "name"),
+            number(disk, "reads"),
+            size(disk, "read_bytes"),
+            number(disk, "inline_hits"),
+            number(disk, "writes"),
+            size(disk, "write_bytes"),
+            number(disk, "errors"),
+        ]
+    });
+    table(&columns, rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_figure_stands_below_its_heading() {
+        let shown = stats(&serde_json::json!({
+            "cache": {
+                "stores": [{ "store": "memory", "capacity_bytes": 4096, "used_bytes": 2048, "metadata_bytes": 1024 }],
+                "vms": [{
+                    "name": "web", "weight": 200,
+                    "pools": [{
+                        "name": "default", "weight": 100, "store": "memory",
+                        "counts": { "gets": 4, "memory_hits": 2, "ssd_hits": 1, "puts": 9, "evictions": 5 },
+                    }],
+                }],
+            },
+            "exports": [{ "name": "root", "reads": 7, "inline_hits": 3 }],
+            "clients": 2,
+        }));
+        let below = |heading: &str, value: &str, row: &str| {
+            let headings = shown.lines().find(|l| l.contains(heading)).unwrap();
+            let end = headings.find(heading).unwrap() + heading.len();
+            let line = shown
+                .lines()
+                .find(|l| l.trim_start().starts_with(row))
+                .unwrap();
+            assert!(line[..end].ends_with(value), "{heading}: {shown}");
+        };
+        below("SIZE", "4.0 KiB", "memory");
+        below("HIT%", "75.0", "web/default");
+        below("EVICTED", "5", "web/default");
+        below("INLINE", "3", "root");
+        assert!(shown.ends_with("\n2 clients\n"), "{shown}");
+    }
+}
