@@ -262,7 +262,7 @@ fn at(snapshot: &mut Snapshot, index: usize) -> &mut Tenant {
 fn requested_protection_counts_inside_the_delegated_subtree() {
     // 800 MiB to divide by two weights: 400 for the slice, unless the administrator has set a floor for it.
     let cases = [
-        ("nobody says anything", 0, [0, 0], [400, 200, 200, 400]),
+        ("no request and no floor", 0, [0, 0], [400, 200, 200, 400]),
         ("one requests", 0, [150 * MIB, 0], [400, 200, 200, 400]),
         ("one hoards", 0, [u64::MAX, 0], [400, 200, 200, 400]),
         ("both hoard", 0, [u64::MAX; 2], [400, 200, 200, 400]),

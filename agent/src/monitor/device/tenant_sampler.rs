@@ -258,98 +258,135 @@ mod tests {
         assert!((stalled(2250, 9_000_000) - 1.0).abs() < 1e-6, "at most");
     }
 
+    /// A tenant with all its files, sampled at chosen times.
+    struct Sampled {
+        _dir: tempfile::TempDir,
+        path: std::path::PathBuf,
+        cgroup: Cgroup,
+        sampler: TenantIoSampler,
+        begin: Instant,
+    }
+
+    impl Sampled {
+        fn new() -> Self {
+            let (dir, path, cgroup) = tenant();
+            let sampled = Self {
+                _dir: dir,
+                path,
+                cgroup,
+                sampler: TenantIoSampler::default(),
+                begin: Instant::now(),
+            };
+            sampled.write("memory.stat", MEMORY);
+            sampled.write("memory.current", "10000\n");
+            sampled.io("rbytes=0 wbytes=4096 rios=0 wios=1");
+            sampled.stalled("memory.pressure", 0);
+            sampled.stalled("io.pressure", 100);
+            sampled
+        }
+
+        fn write(&self, file: &str, text: &str) {
+            std::fs::write(self.path.join(file), text).unwrap();
+        }
+
+        fn io(&self, text: &str) {
+            self.write("io.stat", &format!("8:0 {text} dbytes=0 dios=0\n"));
+        }
+
+        fn stalled(&self, file: &str, total: u64) {
+            let line = |kind| format!("{kind} avg10=0.00 avg60=0.00 avg300=0.00 total={total}\n");
+            self.write(file, &(line("some") + &line("full")));
+        }
+
+        fn dirty(&self, bytes: u64) {
+            let text = MEMORY.replace("2000", &bytes.to_string());
+            self.write("memory.stat", &text);
+        }
+
+        fn sample(&mut self, application: Option<AppBytes>, millis: u64) -> Option<TenantIo> {
+            let at = self.begin + Duration::from_millis(millis);
+            self.sampler.sample(&self.cgroup, application, at).unwrap()
+        }
+    }
+
     #[test]
     fn intervals_of_a_tenant() {
-        let (_dir, path, cgroup) = tenant();
-        let write = |file: &str, text: &str| std::fs::write(path.join(file), text).unwrap();
-        write("memory.stat", MEMORY);
-        write("memory.current", "10000\n");
-        write(
-            "io.stat",
-            "8:0 rbytes=0 wbytes=4096 rios=0 wios=1 dbytes=0 dios=0\n",
-        );
-        write(
-            "memory.pressure",
-            "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n",
-        );
-        write(
-            "io.pressure",
-            "some avg10=0.00 avg60=0.00 avg300=0.00 total=100\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n",
-        );
-        let mut sampler = TenantIoSampler::default();
-        let begin = Instant::now();
-        assert_eq!(sampler.sample(&cgroup, None, begin).unwrap(), None);
-        write(
-            "io.stat",
-            "8:0 rbytes=1000 wbytes=8192 rios=2 wios=2 dbytes=0 dios=0\n",
-        );
-        write(
-            "io.pressure",
-            "some avg10=0.00 avg60=0.00 avg300=0.00 total=250100\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n",
-        );
-        let interval = sampler
-            .sample(&cgroup, None, begin + Duration::from_millis(500))
-            .unwrap()
-            .unwrap();
+        let mut tenant = Sampled::new();
+        assert_eq!(tenant.sample(None, 0), None);
+        tenant.io("rbytes=1000 wbytes=8192 rios=2 wios=2");
+        tenant.stalled("io.pressure", 250_100);
+        let interval = tenant.sample(None, 500).unwrap();
         let flow = interval.flow(DevId { major: 8, minor: 0 });
         assert!((flow.rbytes - 2000.0).abs() < 1e-6 && (flow.wios - 2.0).abs() < 1e-6);
         assert!((interval.stalled - 0.5).abs() < 1e-6);
         assert_eq!((interval.dirty, interval.writeback), (2048, 48));
         assert_eq!((interval.file, interval.other), (8096, 1904));
         assert!((interval.application - (2000.0 + 8192.0)).abs() < 1e-6);
-        let application = app_bytes(1 << 20);
-        let interval = sampler.sample(&cgroup, application, begin + Duration::from_secs(1));
-        assert!(interval.unwrap().is_some());
-        // With probes, their counts are the application's bytes.
-        write("memory.stat", &MEMORY.replace("2000", "102000"));
-        let mut sample = |application, seconds| {
-            let interval =
-                sampler.sample(&cgroup, application, begin + Duration::from_secs(seconds));
-            let interval = interval.unwrap().unwrap();
-            let written = application.map(|_: AppBytes| interval.application / 2.0);
-            assert_eq!(interval.written, written);
-            interval.application
+        assert!(tenant.sample(app_bytes(1 << 20), 1000).is_some());
+    }
+
+    #[test]
+    fn application_bytes_are_those_of_the_probes_or_else_what_became_dirty() {
+        let mut tenant = Sampled::new();
+        assert_eq!(tenant.sample(app_bytes(1 << 20), 0), None);
+        tenant.dirty(102_000);
+        let counted = tenant.sample(app_bytes(2 << 20), 1000).unwrap();
+        assert!((counted.application - 1_048_576.0).abs() < 1.0);
+        assert_eq!(counted.written, Some(counted.application / 2.0));
+        tenant.dirty(52_000);
+        let guessed = tenant.sample(None, 2000).unwrap();
+        assert!((guessed.application + 50_000.0).abs() < 1.0);
+        assert_eq!(guessed.written, None);
+    }
+
+    #[test]
+    fn memory_stat_is_read_once_a_second_of_a_tenant_with_little_dirty() {
+        let mut tenant = Sampled::new();
+        tenant.io("rbytes=1000 wbytes=8192 rios=2 wios=2");
+        assert_eq!(tenant.sample(None, 0), None);
+        let mut dirty = |application, millis, bytes, io: Option<&str>| {
+            tenant.dirty(bytes);
+            if let Some(io) = io {
+                tenant.io(io);
+            }
+            tenant.sample(application, millis).unwrap().dirty - 48
         };
-        let counted = sample(app_bytes(2 << 20), 2);
-        assert!((counted - 1_048_576.0).abs() < 1.0, "{counted}");
-        // Without them, what became dirty was written.
-        write("memory.stat", &MEMORY.replace("2000", "52000"));
-        let guessed = sample(None, 3);
-        assert!((guessed + 50_000.0).abs() < 1.0, "{guessed}");
-        // With few dirty bytes and few bytes beside the disk, memory.stat is read once a second.
-        let mut dirty = |application, millis, stat: &str| {
-            write("memory.stat", &MEMORY.replace("2000", stat));
-            let at = begin + Duration::from_millis(millis);
-            let interval = sampler.sample(&cgroup, application, at).unwrap().unwrap();
-            interval.dirty - 48
-        };
-        assert_eq!(dirty(app_bytes(0), 5000, "3000"), 3000, "after two seconds");
-        assert_eq!(dirty(app_bytes(4096), 5250, "4000"), 3000);
-        assert_eq!(
-            dirty(app_bytes(2 << 20), 5500, "5000"),
-            5000,
-            "not by a disk"
-        );
-        write(
-            "io.stat",
-            "8:0 rbytes=1000 wbytes=9000000 rios=2 wios=2 dbytes=0 dios=0\n",
-        );
-        assert_eq!(dirty(app_bytes(9 << 20), 5750, "6000"), 5000, "by a disk");
-        assert_eq!(
-            dirty(app_bytes(9 << 20), 6500, "6000"),
-            6000,
-            "a second later"
-        );
-        assert_eq!(dirty(None, 6750, "2000000"), 2_000_000, "not counted");
-        assert_eq!(dirty(app_bytes(0), 7000, "2000001"), 2_000_001);
-        assert_eq!(
-            dirty(app_bytes(0), 7250, "2000002"),
-            2_000_002,
-            "much dirty"
-        );
-        write("io.stat", "8:0 rbytes=x\n");
-        assert!(sampler.sample(&cgroup, None, begin).is_err());
-        std::fs::remove_file(path.join("io.stat")).unwrap();
-        assert!(sampler.sample(&cgroup, None, begin).is_err());
+        let cases = [
+            ("two seconds later", app_bytes(0), 2000, 3000, 3000),
+            ("little moved", app_bytes(4096), 2250, 4000, 3000),
+            (
+                "moved beside the disk",
+                app_bytes(2 << 20),
+                2500,
+                5000,
+                5000,
+            ),
+        ];
+        for (name, application, millis, bytes, expected) in cases {
+            let found = dirty(application, millis, bytes, None);
+            assert_eq!(found, expected, "{name}");
+        }
+        let io = Some("rbytes=1000 wbytes=9000000 rios=2 wios=2");
+        let found = dirty(app_bytes(9 << 20), 2750, 6000, io);
+        assert_eq!(found, 5000, "moved by the disk");
+        let cases = [
+            ("a second later", app_bytes(9 << 20), 3500, 6000),
+            ("without probes", None, 3750, 2_000_000),
+            ("with probes again", app_bytes(0), 4000, 2_000_001),
+            ("much dirty", app_bytes(0), 4250, 2_000_002),
+        ];
+        for (name, application, millis, bytes) in cases {
+            assert_eq!(dirty(application, millis, bytes, None), bytes, "{name}");
+        }
+    }
+
+    #[test]
+    fn counters_that_cannot_be_read_are_an_error() {
+        let mut tenant = Sampled::new();
+        tenant.write("io.stat", "8:0 rbytes=x\n");
+        let at = tenant.begin;
+        assert!(tenant.sampler.sample(&tenant.cgroup, None, at).is_err());
+        std::fs::remove_file(tenant.path.join("io.stat")).unwrap();
+        assert!(tenant.sampler.sample(&tenant.cgroup, None, at).is_err());
     }
 }

@@ -135,7 +135,7 @@ fn table() {
             Err(KeepReason::LittleRead),
         ),
         (
-            "a heavier one has read a little, who reads all of it is heavy enough",
+            "a heavier one has read a little; the one that reads all of it is heavy enough",
             file(100, vec![used(HEAVY, GONE, 1), used(MIDDLE, GONE, 100)]),
             Ok((MIDDLE, GONE)),
         ),
@@ -185,7 +185,7 @@ fn nothing_is_recharged_near_the_headroom_or_again_at_once() {
         .len()
     };
     assert_eq!(plan(500, false), 1);
-    assert_eq!(plan(25, false), 0, "10 MiB of reserve and 16 of room");
+    assert_eq!(plan(25, false), 0, "10 MiB of headroom and 16 to spare");
     assert_eq!(plan(500, true), 0);
 }
 

@@ -20,7 +20,11 @@ fn orphaned_pages_demand_nothing_and_go_first() {
     assert_eq!(entitlements.capacity, 694 * MIB);
     assert_eq!(entitlements.entitled, [347 * MIB; 3]);
     let ids: Vec<u64> = intents.iter().map(|i| i.0).collect();
-    assert_eq!(ids, [1, 3], "the orphaned, and who holds more than half");
+    assert_eq!(
+        ids,
+        [1, 3],
+        "the orphaned pages, and the tenant that holds more than half"
+    );
     assert!(intents[0].1 > 4 * intents[1].1, "{intents:?}");
     // Nobody lives in the slice: all of it is its sibling's.
     let mut dead = beside();
@@ -127,7 +131,7 @@ fn arrange(top: &Tenant, made: &[Made]) -> Vec<Placed> {
 
 proptest! {
     /// A delegate may spread its cache over as many cgroups as it likes, empty them and remove them: its subtree is
-    /// entitled to no more than if it had read all of it in one, and nobody else to less.
+    /// entitled to no more than if it had read all of it in one, and no other tenant to less.
     #[test]
     fn no_arrangement_of_cgroups_gains(
         siblings in proptest::collection::vec(any_tenant(), 1..6),
