@@ -31,7 +31,7 @@ fn main() -> Result<()> {
     report("memory.low", || cgroup.memory_low());
     report("memory.pressure", || cgroup.pressure(PsiResource::Memory));
     report("cgroup.events", || cgroup.events());
-    report("cgroup.procs, first", || cgroup.has_processes());
+    report("cgroup.procs", || cgroup.has_other_processes(1));
     report("cpu.stat", || cgroup.cpu_usage_usec());
     report("io.stat", || cgroup.io_stat());
     report("io.weight", || cgroup.io_weight());

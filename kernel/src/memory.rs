@@ -25,15 +25,6 @@ impl Limit {
                 .ok_or_else(|| ParseError::new(1, EXPECTED, line)),
         }
     }
-
-    /// The bytes, `u64::MAX` for `max`: for comparisons.
-    #[must_use]
-    pub const fn bytes_or_max(self) -> u64 {
-        match self {
-            Self::Bytes(bytes) => bytes,
-            Self::Max => u64::MAX,
-        }
-    }
 }
 
 /// As the kernel takes it.

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use justitia_kernel::cgroup::{CgroupFs, CgroupType, StatFdCache};
+use justitia_kernel::cgroup::{CgroupFs, StatFdCache};
 use justitia_kernel::io::{DevId, IoStat};
 use justitia_kernel::knob::{Knob, read_raw};
 use justitia_kernel::memory::{Limit, MemoryEvents};
@@ -72,7 +72,6 @@ fn a_tenant() {
 
         let events = c.events().unwrap();
         assert!(!events.populated && !events.frozen);
-        assert_eq!(c.cgroup_type().unwrap(), CgroupType::Domain);
         let controllers: Vec<_> = c.controllers().unwrap().iter().map(str::to_owned).collect();
         assert_eq!(controllers, ["cpu", "io", "memory", "pids"]);
         assert_eq!(c.subtree_control().unwrap().iter().count(), 0);

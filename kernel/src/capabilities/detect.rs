@@ -10,8 +10,7 @@ use crate::error::Result;
 use crate::parse;
 use crate::release::{KernelVersion, release};
 
-/// The release that brought `swappiness=`. To ask the kernel is to write, and detection only reads:
-/// [`ask_reclaim_swappiness`](super::ask_reclaim_swappiness) asks.
+/// The release that brought `swappiness=`. To ask the kernel itself takes a write, and detection only reads.
 const RECLAIM_SWAPPINESS: KernelVersion = KernelVersion::new(6, 9);
 /// The oldest release on which `io.max` causes no priority inversion: a limited writer does not delay other cgroups'
 /// metadata on a shared file system.

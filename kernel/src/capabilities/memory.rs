@@ -4,8 +4,8 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
+use super::State;
 use super::finding::{Finding, no, not_applicable, readable, unknown, yes};
-use super::{Capability, CapabilityId, State};
 use crate::buffer::read_path;
 use crate::cgroup::Cgroup;
 use crate::error::Error;
@@ -19,27 +19,6 @@ pub(super) fn memory_reclaim(root: &Cgroup) -> Finding {
             no("the root lacks the file: needs Linux 5.19 and the memory controller in cgroup v2")
         }
         Err(error) => unknown(&error),
-    }
-}
-
-/// Asks the kernel whether the cgroup's `memory.reclaim` takes `swappiness=`, by a request for 0 bytes. It reclaims
-/// nothing. A kernel before 6.9 answers `EINVAL`, because the whole text had to be a number. Unlike
-/// [`Capabilities::detect`] this writes, so it is not for a mode that promises to write nothing.
-///
-/// [`Capabilities::detect`]: super::Capabilities::detect
-#[must_use]
-pub fn ask_reclaim_swappiness(cgroup: &Cgroup) -> Capability {
-    let (state, reason) = match cgroup.reclaim(0, Some(0)) {
-        Ok(_) => yes("the kernel took a request for 0 bytes with swappiness=0"),
-        Err(error) if error.errno() == Some(Errno::INVAL) => {
-            no("the kernel refused swappiness=0 (EINVAL)")
-        }
-        Err(error) => unknown(&error),
-    };
-    Capability {
-        id: CapabilityId::ReclaimSwappiness,
-        state,
-        reason,
     }
 }
 

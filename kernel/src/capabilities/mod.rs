@@ -17,6 +17,5 @@ mod tests;
 pub use capability::{Capability, CapabilityId, State};
 pub use detect::IO_MAX_WITHOUT_INVERSION;
 pub use feature::{Cause, Feature, FeatureSupport, SupportLevel};
-pub use memory::ask_reclaim_swappiness;
 pub use paths::Paths;
 pub use set::Capabilities;

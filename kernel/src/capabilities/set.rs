@@ -40,12 +40,4 @@ impl Capabilities {
     pub fn has(&self, id: CapabilityId) -> bool {
         self.state(id) == State::Yes
     }
-
-    /// Replaces one by what was found out in another way, as by [`ask_reclaim_swappiness`].
-    pub fn set(&mut self, capability: Capability) {
-        match self.0.iter_mut().find(|known| known.id == capability.id) {
-            Some(known) => *known = capability,
-            None => self.0.push(capability),
-        }
-    }
 }

@@ -75,36 +75,6 @@ impl Controllers {
     }
 }
 
-/// `cgroup.type`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CgroupType {
-    /// A normal cgroup.
-    Domain,
-    /// The root of a threaded subtree.
-    DomainThreaded,
-    /// In a threaded subtree, and not usable.
-    DomainInvalid,
-    /// A member of a threaded subtree: no domain controllers, so no memory of its own.
-    Threaded,
-}
-
-impl CgroupType {
-    /// Reads the file's only line.
-    ///
-    /// # Errors
-    /// When it is none of the four types.
-    pub fn parse(text: &[u8]) -> Parsed<Self> {
-        const EXPECTED: &str = "domain, domain threaded, domain invalid or threaded";
-        match parse::only_line(text, EXPECTED)? {
-            b"domain" => Ok(Self::Domain),
-            b"domain threaded" => Ok(Self::DomainThreaded),
-            b"domain invalid" => Ok(Self::DomainInvalid),
-            b"threaded" => Ok(Self::Threaded),
-            other => Err(ParseError::new(1, EXPECTED, other)),
-        }
-    }
-}
-
 /// The value of one key of a flat-keyed file.
 pub(super) fn keyed_number(text: &[u8], key: &[u8], expected: &'static str) -> Parsed<u64> {
     parse::lines(text)
@@ -137,15 +107,6 @@ mod tests {
         assert_eq!(all.iter().count(), 6);
         assert_eq!(Controllers::parse(b"\n"), Ok(Controllers::default()));
         assert!(Controllers::parse(b"memory \xff\n").is_err());
-    }
-
-    #[test]
-    fn types() {
-        assert_eq!(CgroupType::parse(b"domain\n"), Ok(CgroupType::Domain));
-        let threaded = CgroupType::parse(b"domain threaded\n");
-        assert_eq!(threaded, Ok(CgroupType::DomainThreaded));
-        assert!(CgroupType::parse(b"dominion\n").is_err());
-        assert!(CgroupType::parse(b"").is_err());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! controller is not enabled there, and a parse error that quotes what it could not read.
 
 use super::core_files::keyed_number;
-use super::{Cgroup, CgroupEvents, CgroupType, Controllers};
+use super::{Cgroup, CgroupEvents, Controllers};
 use crate::error::Result;
 use crate::io::{DevId, IoStat, IoWeight};
 use crate::memory::{Limit, MemoryEvents, MemoryStat};
@@ -27,11 +27,6 @@ impl Cgroup {
     /// `memory.current`: bytes in use, descendants included. Not at the root.
     pub fn memory_current(&self) -> Result<u64> {
         self.read("memory.current", only_number)
-    }
-
-    /// `memory.min`: never reclaimed below. Not at the root.
-    pub fn memory_min(&self) -> Result<Limit> {
-        self.read("memory.min", Limit::parse)
     }
 
     /// `memory.low`: reclaimed below only if nothing else is reclaimable. Not at the root.
@@ -67,11 +62,6 @@ impl Cgroup {
     pub fn swap_high_events(&self) -> Result<Option<u64>> {
         let events = optional(self.read("memory.swap.events", MemoryEvents::parse));
         Ok(events?.map(|events| events.high))
-    }
-
-    /// `memory.swap.current`: bytes swapped out. Not at the root; missing without swap support.
-    pub fn memory_swap_current(&self) -> Result<u64> {
-        self.read("memory.swap.current", only_number)
     }
 
     /// The cgroup's pressure file. Missing when PSI is off; `EOPNOTSUPP` when `cgroup.pressure`
@@ -117,11 +107,6 @@ impl Cgroup {
     /// The controllers that are enabled for its children.
     pub fn subtree_control(&self) -> Result<Controllers> {
         self.read("cgroup.subtree_control", Controllers::parse)
-    }
-
-    /// `cgroup.type`. Not at the root.
-    pub fn cgroup_type(&self) -> Result<CgroupType> {
-        self.read("cgroup.type", CgroupType::parse)
     }
 }
 

@@ -97,12 +97,6 @@ impl CgroupFs {
         &self.root
     }
 
-    /// Where it is mounted.
-    #[must_use]
-    pub fn mount_path(&self) -> &Path {
-        &self.root.hierarchy().mount_point
-    }
-
     /// Whether the root of a cgroup namespace is a delegation (mount option `nsdelegate`): processes in the namespace
     /// cannot write what limits, weighs and protects its root.
     #[must_use]

@@ -20,7 +20,7 @@ mod stat_flusher;
 #[cfg(test)]
 mod tests;
 
-pub use core_files::{CgroupEvents, CgroupType, Controllers};
+pub use core_files::{CgroupEvents, Controllers};
 pub use dir::Cgroup;
 pub use fs::CgroupFs;
 pub(crate) use fs::discover;

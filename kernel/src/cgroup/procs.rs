@@ -1,7 +1,6 @@
 //! The processes of a cgroup: `cgroup.procs`.
 
 use rustix::fs::OFlags;
-use rustix::io::Errno;
 
 use super::Cgroup;
 use crate::error::{Operation, Result};
@@ -22,27 +21,13 @@ impl Cgroup {
         self.write(PROCS, &pid.to_string())
     }
 
-    /// Whether any process is in this very cgroup, descendants aside. A threaded cgroup refuses to list processes: there,
-    /// whether any thread is.
-    ///
-    /// # Errors
-    /// As every operation on a cgroup.
-    pub fn has_processes(&self) -> Result<bool> {
-        match self.starts_with_text(PROCS) {
-            Err(error) if error.errno() == Some(Errno::OPNOTSUPP) => {
-                self.starts_with_text("cgroup.threads")
-            }
-            result => result,
-        }
-    }
-
     /// Whether any other process than `pid` is in this very cgroup, descendants aside.
     ///
     /// # Errors
     /// As every operation on a cgroup.
     pub fn has_other_processes(&self, pid: u32) -> Result<bool> {
         // A number that is cut off is not the only one.
-        let text = self.first_bytes(PROCS)?;
+        let text = self.first_bytes()?;
         let pid = pid.to_string();
         let mut lines = text.split(|byte| *byte == b'\n');
         Ok(lines.any(|line| !line.is_empty() && line != pid.as_bytes()))
@@ -50,7 +35,7 @@ impl Cgroup {
 
     /// Up to `most` of the processes in this very cgroup, as `/proc` names them; none where they cannot be read.
     pub(super) fn some_processes(&self, most: usize) -> Vec<String> {
-        let text = self.first_bytes(PROCS).unwrap_or_default();
+        let text = self.first_bytes().unwrap_or_default();
         // What is cut off at the end is no number.
         let whole = text.split_inclusive(|byte| *byte == b'\n');
         whole
@@ -61,16 +46,12 @@ impl Cgroup {
             .collect()
     }
 
-    fn starts_with_text(&self, file: &str) -> Result<bool> {
-        Ok(!self.first_bytes(file)?.is_empty())
-    }
-
-    /// The beginning of a file, from one read.
-    fn first_bytes(&self, file: &str) -> Result<Vec<u8>> {
-        let fd = self.open(file, OFlags::RDONLY)?;
+    /// The beginning of `cgroup.procs`, from one read.
+    fn first_bytes(&self) -> Result<Vec<u8>> {
+        let fd = self.open(PROCS, OFlags::RDONLY)?;
         let mut text = [0; READ_LEN];
         let read = rustix::io::read(&fd, &mut text)
-            .map_err(|errno| self.failed(Operation::Read, Some(file), errno))?;
+            .map_err(|errno| self.failed(Operation::Read, Some(PROCS), errno))?;
         Ok(text.get(..read).unwrap_or_default().to_vec())
     }
 }

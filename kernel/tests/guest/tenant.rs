@@ -20,7 +20,7 @@ pub(super) struct Tenant {
 impl Tenant {
     pub(super) fn new(name: impl AsRef<OsStr>) -> Self {
         let fs = CgroupFs::discover().unwrap();
-        let path = fs.mount_path().join(name.as_ref());
+        let path = fs.root().full_path().join(name.as_ref());
         std::fs::create_dir(&path).unwrap();
         let cgroup = fs.root().child(name.as_ref()).unwrap();
         let disk = std::fs::File::open(format!("/dev/{}", disk())).unwrap();

@@ -2,7 +2,7 @@
 //! libFuzzer targets.
 
 use justitia_kernel::ParseError;
-use justitia_kernel::cgroup::{CgroupEvents, CgroupType, Controllers};
+use justitia_kernel::cgroup::{CgroupEvents, Controllers};
 use justitia_kernel::io::{DevId, IoStat, IoWeight};
 use justitia_kernel::knob::Knob;
 use justitia_kernel::memory::{Limit, MemoryEvents, MemoryStat};
@@ -158,7 +158,6 @@ fn zoneinfo(text: &[u8]) {
 
 fn core(text: &[u8]) {
     newline(text, CgroupEvents::parse);
-    newline(text, CgroupType::parse);
     if let Some(all) = newline(text, Controllers::parse) {
         assert!(all.iter().map(str::len).sum::<usize>() <= text.len());
         assert!(all.iter().all(|name| all.has(name)));

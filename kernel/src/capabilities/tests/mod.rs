@@ -6,7 +6,6 @@ mod machine;
 use machine::Machine;
 
 use super::*;
-use crate::cgroup::CgroupFs;
 
 #[test]
 fn everything_works() {
@@ -196,20 +195,6 @@ fn an_empty_machine_is_described() {
         assert_eq!(support.level, SupportLevel::Unavailable);
         assert_eq!(support.causes.len(), 1);
     }
-}
-
-#[test]
-fn asking_the_kernel_replaces_detection() {
-    let machine = Machine::new();
-    machine.write("proc/sys/kernel/osrelease", "6.1.0\n");
-    let mut found = machine.capabilities();
-    assert!(!found.has(CapabilityId::ReclaimSwappiness));
-    let fs = CgroupFs::open_fixture(&machine.path().join("cgroup"), true).unwrap();
-    found.set(ask_reclaim_swappiness(fs.root()));
-    assert!(found.has(CapabilityId::ReclaimSwappiness));
-    assert_eq!(found.all().len(), CapabilityId::ALL.len());
-    machine.remove("cgroup/memory.reclaim");
-    assert_eq!(ask_reclaim_swappiness(fs.root()).state, State::Unknown);
 }
 
 #[test]
