@@ -1,7 +1,12 @@
 //! Checks of the repository itself. What is checked stands in `tests`; here is what they need: the sources of the
 //! workspace, which file names what of which other, how long functions are, and the lists of what is allowed.
 
-#![deny(unsafe_code)]
+#![deny(unsafe_code, unreachable_pub)]
+#![deny(
+    clippy::missing_errors_doc,
+    clippy::too_many_lines,
+    clippy::cognitive_complexity
+)]
 
 mod allowed;
 mod circles;

@@ -2,7 +2,7 @@
 //! (the feature `loom`).
 
 #[cfg(feature = "loom")]
-pub use loom::{
+pub(crate) use loom::{
     hint::spin_loop,
     sync::{
         Arc, Mutex,
@@ -11,7 +11,7 @@ pub use loom::{
     thread::{Thread, current, park},
 };
 #[cfg(not(feature = "loom"))]
-pub use std::{
+pub(crate) use std::{
     hint::spin_loop,
     sync::{
         Arc, Mutex,
@@ -23,7 +23,7 @@ pub use std::{
 /// Rounds of looking at a lock before the thread parks. One round is some ten nanoseconds, so a waiter
 /// burns about a microsecond at most: less than parking and being woken costs.
 #[cfg(not(feature = "loom"))]
-pub const SPINS: u32 = 100;
+pub(crate) const SPINS: u32 = 100;
 /// The model checker explores a spin as any other step; one is enough to cover the path.
 #[cfg(feature = "loom")]
-pub const SPINS: u32 = 1;
+pub(crate) const SPINS: u32 = 1;

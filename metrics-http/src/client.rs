@@ -16,7 +16,7 @@ const MAX_HEADERS: usize = 64;
 const CHUNK: usize = 64 << 10;
 
 /// Serves one client. An error means that the client has closed the connection, was too slow, or was disconnected.
-pub fn serve(mut client: &TcpStream, page: &Page) -> Result<()> {
+pub(crate) fn serve(mut client: &TcpStream, page: &Page) -> Result<()> {
     let until = Instant::now() + TIMEOUT;
     let response = request(client, until, page)?;
     for part in response.chunks(CHUNK) {

@@ -3,7 +3,12 @@
 //! Any client that reaches the address is served, every local user for instance. So everything is bounded: the number of
 //! clients, the size of a request, the time that it may take, and how often the page is made.
 
-#![deny(unsafe_code)]
+#![deny(unsafe_code, unreachable_pub)]
+#![deny(
+    clippy::missing_errors_doc,
+    clippy::too_many_lines,
+    clippy::cognitive_complexity
+)]
 
 mod client;
 mod page;

@@ -4,18 +4,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The content type of OpenMetrics 1.0.
-pub const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+pub(crate) const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// A request within this time of another gets the same page, so that frequent requests cost no more than one.
-pub const MAX_AGE: Duration = Duration::from_secs(1);
+pub(crate) const MAX_AGE: Duration = Duration::from_secs(1);
 
 /// A whole HTTP response.
-pub type Response = Arc<[u8]>;
+pub(crate) type Response = Arc<[u8]>;
 
 type Make = Box<dyn FnMut() -> Result<String, String> + Send>;
 
 /// Makes the page, and keeps it for [`MAX_AGE`].
-pub struct Page(Mutex<Inner>);
+pub(crate) struct Page(Mutex<Inner>);
 
 struct Inner {
     make: Make,
@@ -24,12 +24,12 @@ struct Inner {
 
 impl Page {
     /// `make` returns OpenMetrics text, or an error, which is served with status 503.
-    pub fn new(make: Make) -> Self {
+    pub(crate) fn new(make: Make) -> Self {
         Self(Mutex::new(Inner { make, made: None }))
     }
 
     /// The page, at most [`MAX_AGE`] old.
-    pub fn response(&self) -> Response {
+    pub(crate) fn response(&self) -> Response {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((at, response)) = &inner.made
             && at.elapsed() < MAX_AGE
@@ -48,12 +48,12 @@ impl Page {
 const PLAIN: &str = "text/plain; charset=utf-8";
 
 /// The response to a request for anything but `GET /metrics`.
-pub fn not_found() -> Response {
+pub(crate) fn not_found() -> Response {
     response("404 Not Found", PLAIN, "expected GET /metrics\n")
 }
 
 /// The response to what is no HTTP request.
-pub fn bad_request() -> Response {
+pub(crate) fn bad_request() -> Response {
     response("400 Bad Request", PLAIN, "expected GET /metrics by HTTP\n")
 }
 

@@ -15,7 +15,7 @@ use crate::page::Page;
 
 /// Clients that are served at one time. One more disconnects the oldest: a client that reads has its page within
 /// milliseconds.
-pub const MAX_CLIENTS: usize = 16;
+pub(crate) const MAX_CLIENTS: usize = 16;
 /// How long a new client waits for the thread of the disconnected one to end, before it is refused.
 const EVICTION_TIMEOUT: Duration = Duration::from_millis(100);
 

@@ -4,7 +4,8 @@
 //! *what is each tenant entitled to, now?* The answer is hierarchical, weighted and
 //! work-conserving; see [`entitlements`].
 
-#![deny(unsafe_code)]
+#![deny(unsafe_code, unreachable_pub)]
+#![deny(clippy::missing_errors_doc, clippy::cognitive_complexity)]
 
 pub mod curve;
 mod demand;
