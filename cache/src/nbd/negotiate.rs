@@ -17,21 +17,9 @@ pub fn negotiate(
     on_agreed: impl FnOnce(),
 ) -> io::Result<Option<(Agreed, View)>> {
     let deadline = Some(Instant::now() + context.limits.negotiation);
-    let tls = match (&context.tls, context.tls_required) {
-        (None, _) => Tls::Unavailable,
-        (Some(_), false) => Tls::Offered,
-        (Some(_), true) => Tls::Required,
-    };
-    let mut view = View {
-        registry: Arc::clone(&context.exports),
-        identity: if context.certified {
-            Identity::Certified(Vec::new())
-        } else {
-            Identity::Anonymous
-        },
-    };
+    let mut view = view_of(context);
     let mut out = Vec::new();
-    let mut handshake = Handshake::new(tls, &mut out);
+    let mut handshake = Handshake::new(tls_of(context), &mut out);
     // An option may be larger than the input buffer.
     let mut option = Vec::new();
     loop {
@@ -68,13 +56,7 @@ pub fn negotiate(
                 // Before the client can know.
                 on_agreed();
                 send_all(transport, &mut out, deadline)?;
-                // What already arrived are requests.
-                let count = option.len();
-                let free = input.free_space().get_mut(..count).ok_or_else(|| {
-                    io::Error::other("more requests than fit before the negotiation's end")
-                })?;
-                free.copy_from_slice(&option);
-                input.arrived(count);
+                pass_on(&option, input)?;
                 return Ok(Some((agreed, view)));
             }
         }
@@ -89,6 +71,37 @@ pub fn negotiate(
             Err(e) => return Err(e),
         }
     }
+}
+
+fn tls_of(context: &Context) -> Tls {
+    match (&context.tls, context.tls_required) {
+        (None, _) => Tls::Unavailable,
+        (Some(_), false) => Tls::Offered,
+        (Some(_), true) => Tls::Required,
+    }
+}
+
+/// What a client sees before it has shown a certificate.
+fn view_of(context: &Context) -> View {
+    View {
+        registry: Arc::clone(&context.exports),
+        identity: if context.certified {
+            Identity::Certified(Vec::new())
+        } else {
+            Identity::Anonymous
+        },
+    }
+}
+
+/// Passes on what arrived after the negotiation: requests.
+fn pass_on(arrived: &[u8], input: &mut Input) -> io::Result<()> {
+    let free = input
+        .free_space()
+        .get_mut(..arrived.len())
+        .ok_or_else(|| io::Error::other("more requests than fit before the negotiation's end"))?;
+    free.copy_from_slice(arrived);
+    input.arrived(arrived.len());
+    Ok(())
 }
 
 fn send_all(

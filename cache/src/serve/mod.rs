@@ -15,6 +15,8 @@ mod vms;
 
 #[cfg(test)]
 mod test;
+#[cfg(test)]
+mod test_changes;
 
 pub use api::{ControlRequest, ControlResponse, Stats};
 pub use config::{Config, ConfigError, DiskConfig, Listen, PoolConfig, VmConfig};

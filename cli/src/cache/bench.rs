@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use justitia_cache::serve::{Size, bench as nbd};
 use justitia_cache::{CacheError, Weight, bench as process};
 
-use super::flat;
+use super::client::flat;
 use crate::out;
 
 /// Measure the cache on this machine: in this process, and over NBD beside nbdkit and qemu-nbd.

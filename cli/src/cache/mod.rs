@@ -1,15 +1,13 @@
 //! `justitia cache …`: serve, set, stats, bench.
 
 mod bench;
+mod client;
 mod serve;
 mod set;
 mod stats;
 mod table;
 
-use std::path::Path;
-
 use clap::{Args, Subcommand};
-use justitia_cache::serve::{ControlError, ControlRequest, default_control_path, send_request};
 
 /// The hypervisor cache: disks of VMs over NBD, cached by weight.
 ///
@@ -51,18 +49,4 @@ pub fn cache(args: &Cache) -> anyhow::Result<()> {
         Command::Stats(args) => stats::stats(args),
         Command::Bench(args) => bench::bench(args),
     }
-}
-
-/// Sends a request to the daemon behind the given control socket, or the default one.
-fn send(
-    control: Option<&Path>,
-    request: &ControlRequest,
-) -> Result<serde_json::Value, ControlError> {
-    let control = control.map_or_else(default_control_path, Path::to_owned);
-    send_request(&control, request)
-}
-
-/// The cache's errors include their causes; as a chain these would be printed twice.
-fn flat(error: impl std::error::Error) -> anyhow::Error {
-    anyhow::anyhow!("{error}")
 }

@@ -10,7 +10,7 @@ use justitia_cache::serve::{Config, Service, Size, default_control_path, make_di
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::flat;
+use super::client::flat;
 use crate::out;
 
 const CONFIGURATION: &str = "\

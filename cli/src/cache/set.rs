@@ -6,7 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use justitia_cache::serve::{ControlRequest, Size};
 use justitia_cache::{Policy, StoreKind};
 
-use super::{flat, send};
+use super::client::{flat, send};
 
 /// Change weights, stores and sizes while the cache runs.
 #[derive(Args)]

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 use justitia_cache::serve::ControlRequest;
 
-use super::{flat, send, table};
+use super::client::{flat, send};
+use super::table;
 use crate::out;
 
 /// Show what the running cache holds and does.
