@@ -18,6 +18,7 @@ mod demand;
 pub mod escape;
 mod knob;
 mod machine;
+mod policy;
 mod reason;
 mod status;
 mod tenant;
@@ -31,6 +32,7 @@ pub use decision::Decision;
 pub use demand::{DemandModel, Evidence};
 pub use knob::{ExternalKnob, KnobOwner, KnobStatus};
 pub use machine::{AgentUsage, MemoryStatus, ProbeDrops};
+pub use policy::PolicyStatus;
 pub use reason::{
     ExcessReason, ProtectionReason, Reason, RechargeGain, RechargeReason, RechargeResult,
     ReclaimExemption, Rule,

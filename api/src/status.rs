@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    AgentUsage, Decision, DemandModel, ExternalKnob, MemoryStatus, ProbeDrops, TenantStatus,
+    AgentUsage, Decision, DemandModel, ExternalKnob, MemoryStatus, PolicyStatus, ProbeDrops,
+    TenantStatus,
 };
 
 /// The version of [`Status`]. It is raised when a field changes its meaning, or is renamed or removed; not when one is
@@ -32,6 +33,9 @@ pub struct Status {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(alias = "blind")]
     pub app_io_unavailable: Option<String>,
+    /// The constants by which the agent decides.
+    #[serde(default)]
+    pub policy: PolicyStatus,
     /// What of their caches tenants demand.
     #[serde(default)]
     pub demand: DemandModel,

@@ -37,7 +37,7 @@ pub fn explain(status: &Status, index: usize, current: &CurrentValues) -> String
     applications(&mut out, status, tenant);
     let _ = writeln!(out, "\nKnobs");
     for knob in &tenant.knobs {
-        held(&mut out, tenant, knob, current);
+        held(&mut out, &status.policy, tenant, knob, current);
     }
     let told = out.len();
     others(&mut out, tenant, &current.knobs);

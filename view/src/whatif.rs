@@ -169,7 +169,8 @@ pub fn text(status: &Status, index: usize, change: Change, forecasts: &[Forecast
             "- : its accesses are not seen, or it has had none lately."
         );
     }
-    if tenant.evidence == Evidence::Accesses && tenant.observed_for < 120.0 {
+    if tenant.evidence == Evidence::Accesses && tenant.observed_for < status.policy.min_observation
+    {
         let _ = writeln!(
             out,
             "{} has been watched for {:.0} s: the longer, the surer.",

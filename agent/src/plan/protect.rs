@@ -19,9 +19,9 @@ pub struct LowIntent {
 }
 
 /// The least change that is written, bytes.
-const MIN_DEADBAND: u64 = 1 << 20;
+pub(crate) const MIN_DEADBAND: u64 = 1 << 20;
 /// The deadband as a fraction of the value: one in so many.
-const DEADBAND: u64 = 32;
+pub(crate) const DEADBAND: u64 = 32;
 
 /// The intents for all tenants whose `memory.low` is further from its goal than the deadband, parents first, since a
 /// child's protection only counts under its parent's. `current` are the values in place, indexed like the tenants; `None`

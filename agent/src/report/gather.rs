@@ -5,16 +5,19 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use justitia_api::{
     AgentUsage, AppStatus, ExternalKnob, KnobOwner, KnobStatus, MemoryStatus, PV_INFINITE,
-    ProbeDrops, Reason, STATUS_VERSION, Status, TenantStatus,
+    PolicyStatus, ProbeDrops, Reason, STATUS_VERSION, Status, TenantStatus,
 };
 use justitia_kernel::cgroup::CgroupId;
 use justitia_kernel::knob::Knob;
-use justitia_share::fairness_window::FairnessWindow;
+use justitia_share::fairness_window::{ACTIVE, FairnessWindow, IO_STALLED};
 use justitia_share::num::to_f64;
 use justitia_share::{Demand, NodeId};
 
+use super::subtotals;
 use crate::agent::Agent;
+use crate::model::MIN_OBSERVATION;
 use crate::monitor::{WINDOW, WindowStats, process_cpu, thread_cpu};
+use crate::plan::protect::{DEADBAND, MIN_DEADBAND};
 use crate::plan::{Key, Snapshot};
 
 /// Everything, as it is now.
@@ -27,16 +30,80 @@ pub fn status(agent: &Agent, limits: &[String], observe: bool) -> Status {
         None => live(&agent.snapshot, &rates),
         Some(_) => FairnessWindow::default(),
     };
+    let losses = app_io.drops();
+    let store = agent.protection.store();
+    let yielded = store
+        .into_iter()
+        .flat_map(|l| l.external())
+        .map(|(id, knob, found)| ExternalKnob {
+            path: agent.path(Key::Cgroup(id)),
+            knob: knob.to_string(),
+            value: found.to_owned(),
+        });
+    Status {
+        status_version: STATUS_VERSION,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        observe,
+        uptime: agent.started.elapsed().as_secs_f64(),
+        time: SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_secs_f64(),
+        window: WINDOW.as_secs_f64(),
+        app_io_unavailable: app_io.unavailable_reason().map(str::to_owned),
+        policy: PolicyStatus {
+            min_observation: MIN_OBSERVATION.as_secs_f64(),
+            backlogged_active: ACTIVE,
+            backlogged_stalled: IO_STALLED,
+            low_deadband: DEADBAND,
+            low_min_deadband: MIN_DEADBAND,
+        },
+        demand: agent.config.cache.demand,
+        pv: told(pv.whole),
+        pv_top: told(pv.top),
+        memory: MemoryStatus {
+            total: memory.total,
+            free: memory.free,
+            free_headroom: agent.entitlements.free_headroom,
+            consumption_rate: memory.consumption_rate,
+            cache_divisible: agent.entitlements.capacity,
+        },
+        tenants: tenants(agent, &rates, &pv),
+        external: yielded.collect(),
+        decisions: agent.decisions.decisions(),
+        limitations: limits.iter().cloned().chain(limitations(agent)).collect(),
+        probe_drops: losses
+            .iter()
+            .map(|loss| ProbeDrops {
+                what: loss.what.to_owned(),
+                count: loss.count,
+            })
+            .collect(),
+        agent_usage: AgentUsage {
+            cpu: process_cpu().as_secs_f64(),
+            cpu_loop: thread_cpu().as_secs_f64(),
+            resident: resident(),
+            knobs: store.map_or(0, |l| u64::try_from(l.len()).unwrap_or(u64::MAX)),
+            reclaimed: agent.reclaimed.values().sum(),
+            errors: agent.reclaim_errors + app_io.errors(),
+        },
+    }
+}
+
+/// Every tenant, inner nodes with the sums of what is below them.
+fn tenants(agent: &Agent, rates: &[Option<WindowStats>], pv: &FairnessWindow) -> Vec<TenantStatus> {
     let mut knobs = knobs(agent);
     let root = agent.monitor.cgroups.root();
-    let mut tenants: Vec<TenantStatus> = Vec::with_capacity(agent.snapshot.tenants.len());
+    let app_io = &agent.monitor.app_io;
     let tree = &agent.snapshot.tenants;
-    for ((node_id, tenant), id) in tree.iter().zip(agent.ids()) {
+    let mut ids = agent.ids();
+    let mut tenants = tree.map(|node_id, tenant| {
+        let id = ids.next().flatten();
         let (i, is_leaf) = (node_id.index(), tree.is_leaf(node_id));
         let node = id.and_then(|id| agent.monitor.cgroups.get(id));
         let leaf = |amount: u64| if is_leaf { amount } else { 0 };
         let latency = id.and_then(|id| app_io.latency(id));
-        tenants.push(TenantStatus {
+        TenantStatus {
             path: agent.path(tenant.key),
             id: id.map_or(0, |id| id.0),
             parent: tree.parent(node_id).map(NodeId::index),
@@ -64,76 +131,35 @@ pub fn status(agent: &Agent, limits: &[String], observe: bool) -> Status {
             observed_for: tenant.working_set.observed_for.as_secs_f64(),
             curve: id.and_then(|id| agent.monitor.reuse.get(id)?.status()),
             knobs: knobs.remove(&id.unwrap_or(root)).unwrap_or_default(),
-        });
-    }
-    sum_up(&mut tenants);
-    let losses = app_io.drops();
-    let lost = losses.iter().filter(|loss| loss.count > 0);
-    let store = agent.protection.store();
-    let yielded = store
+        }
+    });
+    subtotals::add_up(&mut tenants);
+    tenants.values_mut().map(std::mem::take).collect()
+}
+
+/// What works less well than it could, beside what the caller knows.
+fn limitations(agent: &Agent) -> Vec<String> {
+    let app_io = &agent.monitor.app_io;
+    let reuse = agent.monitor.reuse.refused();
+    let journal = agent.protection.store().and_then(|s| s.write_error());
+    let cgroups = agent.monitor.cgroups.limitations();
+    let drops = app_io.drops();
+    let dropped = drops.iter().filter(|drop| drop.count > 0);
+    cgroups
         .into_iter()
-        .flat_map(|l| l.external())
-        .map(|(id, knob, found)| ExternalKnob {
-            path: agent.path(Key::Cgroup(id)),
-            knob: knob.to_string(),
-            value: found.to_owned(),
-        });
-    Status {
-        status_version: STATUS_VERSION,
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        observe,
-        uptime: agent.started.elapsed().as_secs_f64(),
-        time: SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default()
-            .as_secs_f64(),
-        window: WINDOW.as_secs_f64(),
-        app_io_unavailable: app_io.unavailable_reason().map(str::to_owned),
-        demand: agent.config.cache.demand,
-        pv: told(pv.whole),
-        pv_top: told(pv.top),
-        memory: MemoryStatus {
-            total: memory.total,
-            free: memory.free,
-            free_headroom: agent.entitlements.free_headroom,
-            consumption_rate: memory.consumption_rate,
-            cache_divisible: agent.entitlements.capacity,
-        },
-        tenants,
-        external: yielded.collect(),
-        decisions: agent.decisions.decisions(),
-        limitations: limits
-            .iter()
-            .cloned()
-            .chain(agent.monitor.cgroups.limitations())
-            .chain(app_io.limitations())
-            .chain(
-                (agent.monitor.reuse.refused().iter())
-                    .map(|why| format!("What tenants use of their caches is not sampled: {why}")),
-            )
-            .chain(lost.map(|loss| loss.text.clone()))
-            .chain(store.and_then(|l| l.write_error()).map(|why| {
-                format!("Knob journal: it cannot be written, so knobs can only be restored: {why}")
-            }))
-            .chain(agent.credits.limits())
-            .chain(agent.recharge.limits().iter().cloned())
-            .collect(),
-        probe_drops: losses
-            .iter()
-            .map(|loss| ProbeDrops {
-                what: loss.what.to_owned(),
-                count: loss.count,
-            })
-            .collect(),
-        agent_usage: AgentUsage {
-            cpu: process_cpu().as_secs_f64(),
-            cpu_loop: thread_cpu().as_secs_f64(),
-            resident: resident(),
-            knobs: store.map_or(0, |l| u64::try_from(l.len()).unwrap_or(u64::MAX)),
-            reclaimed: agent.reclaimed.values().sum(),
-            errors: agent.reclaim_errors + app_io.errors(),
-        },
-    }
+        .chain(app_io.limitations())
+        .chain(
+            reuse
+                .iter()
+                .map(|why| format!("What tenants use of their caches is not sampled: {why}")),
+        )
+        .chain(dropped.map(|drop| drop.text.clone()))
+        .chain(journal.map(|why| {
+            format!("Knob journal: it cannot be written, so knobs can only be restored: {why}")
+        }))
+        .chain(agent.credits.limits())
+        .chain(agent.recharge.limits().iter().cloned())
+        .collect()
 }
 
 /// PV of every group and of the whole, from what is known of the leaves.
@@ -171,60 +197,6 @@ fn app(rates: &WindowStats) -> AppStatus {
         hit_ratio: recent.hit_ratio(),
         io_stalled: rates.activity.io_stalled,
         latency: None,
-    }
-}
-
-/// An inner node's are the sums of its leaves'; its hit ratio is theirs weighted by what they read.
-fn sum_up(tenants: &mut [TenantStatus]) {
-    let mut hits: Vec<(f64, f64)> = tenants
-        .iter()
-        .map(|t| match &t.app {
-            Some(AppStatus {
-                hit_ratio: Some(ratio),
-                read_rate,
-                ..
-            }) => (ratio * read_rate, *read_rate),
-            _ => (0.0, 0.0),
-        })
-        .collect();
-    for i in (0..tenants.len()).rev() {
-        if !tenants[i].leaf
-            && let Some(app) = &mut tenants[i].app
-            && hits[i].1 > 0.0
-        {
-            app.hit_ratio = Some(hits[i].0 / hits[i].1);
-        }
-        let Some(parent) = tenants[i].parent else {
-            continue;
-        };
-        hits[parent] = (hits[parent].0 + hits[i].0, hits[parent].1 + hits[i].1);
-        let (usage, reclaimed, unreclaimable) = {
-            let t = &tenants[i];
-            (t.usage, t.reclaimed, t.unreclaimable)
-        };
-        let working_set = tenants[i].working_set;
-        let (other, refaults, part) = (tenants[i].other, tenants[i].refaults, tenants[i].app);
-        let parent = &mut tenants[parent];
-        parent.usage += usage;
-        parent.working_set += working_set;
-        parent.reclaimed += reclaimed;
-        parent.unreclaimable += unreclaimable;
-        parent.other += other;
-        parent.refaults += refaults;
-        if let (Some(sum), Some(part)) = (&mut parent.app, part) {
-            sum.read_bytes += part.read_bytes;
-            sum.write_bytes += part.write_bytes;
-            sum.reads += part.reads;
-            sum.writes += part.writes;
-            sum.cache_read_bytes += part.cache_read_bytes;
-            sum.cache_miss_bytes += part.cache_miss_bytes;
-            sum.misses += part.misses;
-            sum.io_throttled += part.io_throttled;
-            sum.dirty_throttled += part.dirty_throttled;
-            sum.read_rate += part.read_rate;
-            sum.write_rate += part.write_rate;
-            sum.miss_rate += part.miss_rate;
-        }
     }
 }
 

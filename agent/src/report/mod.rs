@@ -4,3 +4,4 @@ pub mod decision_log;
 pub(crate) mod gather;
 pub mod metrics;
 pub mod socket;
+mod subtotals;

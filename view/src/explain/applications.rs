@@ -4,7 +4,6 @@ use std::fmt::Write;
 
 use justitia_api::units::{latency, percent, rate};
 use justitia_api::{KnobOwner, Status, TenantStatus};
-use justitia_share::fairness_window::{ACTIVE, IO_STALLED};
 
 /// What its applications get.
 pub(super) fn applications(out: &mut String, status: &Status, tenant: &TenantStatus) {
@@ -28,8 +27,8 @@ pub(super) fn applications(out: &mut String, status: &Status, tenant: &TenantSta
         format!(
             "; over the whole {:.0} s that is not contending (which takes I/O in {:.0} % of its seconds, and being held up for {:.0} %)",
             status.window,
-            ACTIVE * 100.0,
-            IO_STALLED * 100.0
+            status.policy.backlogged_active * 100.0,
+            status.policy.backlogged_stalled * 100.0
         )
     };
     let _ = writeln!(

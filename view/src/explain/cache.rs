@@ -49,7 +49,7 @@ fn demand(status: &Status, tenant: &TenantStatus) -> String {
     if !tenant.leaf {
         return "it demands what its children demand".to_owned();
     }
-    let unsure = tenant.observed_for < 120.0;
+    let unsure = tenant.observed_for < status.policy.min_observation;
     let rest = match (tenant.growing, status.demand, unsure) {
         (true, ..) => "its cache grows, so it demands all it can get",
         (false, DemandModel::Use, false) => "its cache does not grow, so it demands no more",

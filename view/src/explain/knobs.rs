@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use justitia_api::{KnobOwner, KnobStatus, TenantStatus};
+use justitia_api::{KnobOwner, KnobStatus, PolicyStatus, TenantStatus};
 use justitia_share::PAGE_SIZE;
 
 use super::current::CurrentValues;
@@ -10,6 +10,7 @@ use justitia_api::units::bytes;
 
 pub(super) fn held(
     out: &mut String,
+    policy: &PolicyStatus,
     tenant: &TenantStatus,
     knob: &KnobStatus,
     current: &CurrentValues,
@@ -54,10 +55,10 @@ pub(super) fn held(
     if let Some(reason) = &knob.reason {
         let _ = writeln!(out, "    because, when it was set: {reason}");
     }
-    if let Some(now) = low_now(tenant, knob) {
+    if let Some(now) = low_now(policy, tenant, knob) {
         let _ = writeln!(out, "    now: {now}");
     }
-    let (rule, change) = rule(&knob.knob, tenant);
+    let (rule, change) = rule(policy, &knob.knob, tenant);
     if !rule.is_empty() {
         let _ = writeln!(out, "    rule: {rule}");
         let _ = writeln!(
@@ -68,7 +69,7 @@ pub(super) fn held(
 }
 
 /// How far a leaf's `memory.low` is from where it should be by now.
-fn low_now(tenant: &TenantStatus, knob: &KnobStatus) -> Option<String> {
+fn low_now(policy: &PolicyStatus, tenant: &TenantStatus, knob: &KnobStatus) -> Option<String> {
     if knob.knob != "memory.low" || !tenant.leaf {
         return None;
     }
@@ -79,7 +80,7 @@ fn low_now(tenant: &TenantStatus, knob: &KnobStatus) -> Option<String> {
         0
     };
     let off = goal.abs_diff(value);
-    let moved_for = (goal / 32).max(1 << 20);
+    let moved_for = policy.low_deadband(goal);
     Some(if off == 0 {
         "that is what it should be".to_owned()
     } else if off <= moved_for && goal > 0 {
@@ -98,15 +99,17 @@ fn low_now(tenant: &TenantStatus, knob: &KnobStatus) -> Option<String> {
 }
 
 /// From what a knob of the agent's follows, and what would change it.
-fn rule(knob: &str, tenant: &TenantStatus) -> (String, &'static str) {
+fn rule(policy: &PolicyStatus, knob: &str, tenant: &TenantStatus) -> (String, &'static str) {
     match knob.split(' ').next() {
         Some("memory.low") => (
             format!(
                 "what it demands of its entitlement (now {}) is kept from the kernel's own reclaim; on top comes its \
-                 memory beside file pages (now {}), which memory.low counts too; moved when off by more than 1/32 of it \
-                 and more than 1 MiB",
+                 memory beside file pages (now {}), which memory.low counts too; moved when off by more than 1/{} of it \
+                 and more than {} MiB",
                 bytes(tenant.protected),
-                bytes(tenant.other)
+                bytes(tenant.other),
+                policy.low_deadband,
+                policy.low_min_deadband >> 20
             ),
             "its weight or a sibling's, more or less use of its cache, free memory",
         ),
