@@ -117,8 +117,8 @@ impl CgroupTree {
         &self.top_level
     }
 
-    /// Bytes that the cgroups right below the root have paged in, as of their last samples: see
-    /// [`paged_in`](crate::monitor::memory_sampler::paged_in).
+    /// Bytes that the cgroups right below the root have paged in, as of their last samples:
+    /// their file pages and what was reclaimed of them.
     #[must_use]
     pub fn paged_in(&self) -> u64 {
         let nodes = self.top_level.iter().filter_map(|id| self.nodes.get(id));
