@@ -40,7 +40,7 @@ pub struct AgentUsage {
     pub cpu_loop: f64,
     /// Resident memory.
     pub resident: u64,
-    /// Knobs held in the ledger.
+    /// Knobs owned by the knob store.
     pub knobs: u64,
     /// Bytes reclaimed so far.
     pub reclaimed: u64,
