@@ -139,24 +139,7 @@ pub fn text(status: &Status, index: usize, change: Change, forecasts: &[Forecast
     let mut unknown = false;
     for forecast in forecasts {
         unknown |= forecast.misses.is_none();
-        let none = || ["-".to_owned(), "-".to_owned()];
-        let misses = forecast
-            .misses
-            .map_or_else(none, |m| m.map(|m| format!("{} %", percent(m))));
-        let reads = forecast
-            .reads
-            .map_or_else(none, |r| r.map(|r| format!("{}/s", rate(r))));
-        let _ = writeln!(
-            out,
-            "{:width$} {:>7} {:>7} {:>9} {:>7} {:>11} {:>9}",
-            forecast.path,
-            bytes(forecast.cache[0]),
-            bytes(forecast.cache[1]),
-            misses[0],
-            misses[1],
-            reads[0],
-            reads[1]
-        );
+        row(&mut out, forecast, width);
     }
     let _ = writeln!(
         out,
@@ -178,6 +161,28 @@ pub fn text(status: &Status, index: usize, change: Change, forecasts: &[Forecast
         );
     }
     out
+}
+
+/// A line of the table.
+fn row(out: &mut String, forecast: &Forecast, width: usize) {
+    let none = || ["-".to_owned(), "-".to_owned()];
+    let misses = forecast
+        .misses
+        .map_or_else(none, |m| m.map(|m| format!("{} %", percent(m))));
+    let reads = forecast
+        .reads
+        .map_or_else(none, |r| r.map(|r| format!("{}/s", rate(r))));
+    let _ = writeln!(
+        out,
+        "{:width$} {:>7} {:>7} {:>9} {:>7} {:>11} {:>9}",
+        forecast.path,
+        bytes(forecast.cache[0]),
+        bytes(forecast.cache[1]),
+        misses[0],
+        misses[1],
+        reads[0],
+        reads[1]
+    );
 }
 
 #[cfg(test)]
