@@ -131,7 +131,7 @@ mod tests {
         tree.push(Some(top), leaf(40, 50.0, None));
         add_up(&mut tree);
         let app = tree[top].app.unwrap();
-        assert_eq!((tree[top].usage, tree[middle].usage), (80, 40));
+        assert_eq!((tree[top].usage, tree[middle].usage), (80, 35));
         assert_eq!((app.read_rate, app.hit_ratio), (450.0, Some(0.75)));
     }
 }
