@@ -42,7 +42,7 @@ pub struct Top {
 /// Say why each knob of a tenant stands where it stands, what would change it, and what was decided lately.
 #[derive(Args)]
 pub struct Explain {
-    /// Its path, the end of it, or any part that only one has; `outside` for what is in no managed cgroup
+    /// Its path, the end of it, or any part that only one has; `unmanaged` for what is in no managed cgroup
     tenant: String,
     /// From a recording: what was known then (knobs' reasons are not recorded)
     #[arg(long, value_name = "FILE")]

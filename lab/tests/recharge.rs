@@ -106,7 +106,7 @@ fn an_image_layer_is_recharged_to_its_heaviest_user() {
             let lost = decisions(&guest.status(), "light").join("\n");
             assert!(lost.contains("to a heavier tenant"), "{lost}");
             // No page is left behind, and the file is whole: what is cached, and what is on the disk.
-            guest.ok("! grep -la '[r]ead-for' /proc/[0-9]*/cmdline");
+            guest.ok("! grep -la '[r]echarge-helper' /proc/[0-9]*/cmdline");
             guest.ok(&format!(
                 "busybox sha256sum <{lower}/lib | cmp - /run/whole"
             ));
@@ -137,7 +137,7 @@ fn mapped_files_and_files_beyond_the_free_headroom_are_not_recharged() {
             echo $! >>/run/loads
             export JUSTITIA_LOG=justitia_agent::enforce::recharge=trace,justitia_agent::plan::recharge=trace,info; start; sleep 18"
         ));
-        let log = guest.ok("grep -a 'a shared file stays' $LOG | tail -40");
+        let log = guest.ok("grep -a 'a shared file is not recharged' $LOG | tail -40");
         assert!(log.contains("Mapped"), "{log}");
         // Of the other, the heavier one reads the first sixty-fourth as often as it can.
         assert!(log.contains("Little"), "{log}");
@@ -154,7 +154,7 @@ fn mapped_files_and_files_beyond_the_free_headroom_are_not_recharged() {
             "{told}"
         );
         assert!(file_of(guest, "light") > 440);
-        guest.ok("! grep -la '[r]ead-for' /proc/[0-9]*/cmdline");
+        guest.ok("! grep -la '[r]echarge-helper' /proc/[0-9]*/cmdline");
         assert_eq!(guest.ok("end TERM").trim(), "0");
         guest.ok("umount -l /data/light/root /data/heavy/root; clean");
     });

@@ -84,7 +84,7 @@ fn head(out: &mut String, status: &Status, tenant: &TenantStatus) {
         .map(|t| t.weight)
         .sum();
     let name = if tenant.path == "-" {
-        "outside (processes in no managed cgroup)"
+        "unmanaged (processes in no managed cgroup)"
     } else {
         &tenant.path
     };

@@ -64,7 +64,7 @@ impl AgentLoop {
     ///
     /// # Errors
     /// If a vital file cannot be read any more, or knobs could not be restored.
-    pub(super) fn run(mut self) -> Result<(), RunError> {
+    pub(super) fn run(&mut self) -> Result<(), RunError> {
         loop {
             let now = Instant::now();
             let wait = self.agent.tick(now)?;

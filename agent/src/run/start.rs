@@ -63,7 +63,9 @@ pub fn run(config: Config, observe: bool) -> Result<(), RunError> {
     );
     // systemd waits for this; without systemd nothing receives it.
     let _ = sd_notify::notify(&[NotifyState::Ready]);
-    let result = AgentLoop::new(agent, stop, socket, limits, observe).run();
+    let mut agent_loop = AgentLoop::new(agent, stop, socket, limits, observe);
+    let result = agent_loop.run();
+    // Detaching the probes takes seconds: the port is closed before.
     drop(metrics);
     result
 }

@@ -162,7 +162,7 @@ impl OnDemandProbes {
         })
     }
 
-    /// See [`IoProbes::dropped`](super::IoProbes::lost).
+    /// See [`IoProbes::dropped`](super::IoProbes::dropped).
     pub(super) fn dropped(&self, probe: Probe) -> Result<u64, ProbeError> {
         let before = self.dropped.get(&probe).copied().unwrap_or(0);
         let Some(object) = self.attached.get(&probe) else {

@@ -8,7 +8,11 @@ use justitia_api::Status;
 /// The paths that could be meant: none, or several.
 pub fn find(status: &Status, name: &str) -> Result<usize, Vec<String>> {
     let name = name.trim_start_matches("/sys/fs/cgroup").trim_matches('/');
-    let name = if name == "outside" { "-" } else { name };
+    let name = match name {
+        // `outside` is what earlier releases called it.
+        "unmanaged" | "outside" => "-",
+        other => other,
+    };
     let paths = || status.tenants.iter().map(|t| t.path.as_str()).enumerate();
     if let Some((i, _)) = paths().find(|(_, path)| *path == name) {
         return Ok(i);
@@ -40,7 +44,7 @@ pub fn nearest(status: &Status, name: &str) -> Vec<String> {
     };
     let paths = status.tenants.iter().map(|t| t.path.as_str());
     let mut names: Vec<(f64, &str)> = paths
-        .map(|path| if path == "-" { "outside" } else { path })
+        .map(|path| if path == "-" { "unmanaged" } else { path })
         .map(|path| (alike(path), path))
         .collect();
     names.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));

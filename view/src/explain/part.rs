@@ -84,7 +84,7 @@ pub(super) fn of(status: &Status, tenant: &TenantStatus) -> Option<String> {
     if !others.is_empty() {
         let name = |t: &&TenantStatus| {
             let name = t.path.rsplit('/').next().unwrap_or_default();
-            let name = if name == "-" { "outside" } else { name };
+            let name = if name == "-" { "unmanaged" } else { name };
             format!("{name} {}", bytes(t.entitlement))
         };
         let named: Vec<String> = others.iter().take(NAMED).map(name).collect();

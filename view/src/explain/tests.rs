@@ -446,7 +446,7 @@ fn the_nearest_names_are_offered() {
     let names = nearest(&status, "/sys/fs/cgroup/postgers.service");
     assert_eq!(names[0], "system.slice/postgres.service");
     assert_eq!(names.len(), 5);
-    assert_eq!(nearest(&status, "outsid")[0], "outside");
+    assert_eq!(nearest(&status, "unmanagd")[0], "unmanaged");
     let facts = Unmanaged {
         nearest: vec!["a".into(), "b/c".into()],
         ..Unmanaged::default()

@@ -22,7 +22,7 @@ pub struct Unmanaged {
 pub fn unmanaged(path: &str, facts: &Unmanaged) -> String {
     let path = path.trim_matches('/');
     if facts.root {
-        "the root cgroup is what is divided, no tenant; its own processes are the tenant `outside`"
+        "the root cgroup is what is divided, no tenant; its own processes are the tenant `unmanaged`"
             .to_owned()
     } else if !facts.exists {
         let nearest: String = facts.nearest.iter().map(|n| format!("\n  {n}")).collect();
@@ -35,7 +35,7 @@ pub fn unmanaged(path: &str, facts: &Unmanaged) -> String {
     } else if facts.excluded {
         format!(
             "{path}\n  not managed: the configuration excludes it, or a cgroup above it (`exclude = true`); its pages \
-             count as `outside`\n  would change it: taking that rule away"
+             count as `unmanaged`\n  would change it: taking that rule away"
         )
     } else if facts.memory {
         format!(
@@ -44,7 +44,7 @@ pub fn unmanaged(path: &str, facts: &Unmanaged) -> String {
         )
     } else {
         let at = if facts.above.is_empty() {
-            "the root cgroup, that is, as `outside`".to_owned()
+            "the root cgroup, that is, as `unmanaged`".to_owned()
         } else {
             format!("{}, the nearest cgroup above that has it", facts.above)
         };

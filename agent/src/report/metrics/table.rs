@@ -152,7 +152,7 @@ const CACHE: &[Metric] = &[
         "tenant_backlogged",
         Number,
         Tenant(|t| Some(flag(t.backlogged))),
-        "1 if the tenant did I/O or waited for it nearly all the time, and was stalled by it",
+        "1 if in the last 10 s the tenant moved bytes in 80 % of the time or was stalled on I/O for 80 %, and was stalled on I/O for at least 10 % (PSI io some); 0 where the probes do not run",
     ),
     gauge(
         "tenant_cache",

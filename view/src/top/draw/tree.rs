@@ -100,7 +100,7 @@ fn tenant_line(
     };
     let label = tenant.path.rsplit('/').next().unwrap_or_default();
     let label = if tenant.path == "-" {
-        "(outside)"
+        "(unmanaged)"
     } else {
         label
     };
