@@ -131,8 +131,8 @@ fn rule(policy: &PolicyStatus, knob: &str, tenant: &TenantStatus) -> (String, &'
                  so while several such writers wait for a disk, their file pages and the free memory are divided among \
                  them as the disk's time is that each is allowed (its credits); what one does not fill is open to \
                  the others, unless they hold more than half their part of the dirty pages. On top comes the memory beside file pages (now {}), which memory.high counts too; never less \
-                 than 16M of room; lowered by at most an eighth of what it uses at once; moved when off by more than a \
-                 quarter",
+                 than 16M of room; at most a quarter of what it uses is reclaimed at once; moved when off by more than an \
+                 eighth",
                 bytes(tenant.other)
             ),
             "fewer than two such writers (then it goes at once), its weight or another's, free memory",
