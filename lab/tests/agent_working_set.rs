@@ -31,7 +31,6 @@ const RANDOM: &str = "
 /// `hot` reads a file again and again, `stream` one that fits nowhere. After a while: file pages of `hot`, and those of
 /// them that came back from the disk within ten seconds, in bytes.
 const WORK: &str = "
-    live hot && live stream && hole /data/hot 260 && hole /data/stream 3000
     refaulted() { echo $(($(sed -n 's/^workingset_refault_file //p' $C/hot/memory.stat) * 4096)); }
     watch() {
         sum=0 before=$(refaulted)
@@ -46,10 +45,14 @@ fn a_working_set_keeps_its_pages_beside_a_stream() {
         for (kernel, multi_gen) in KERNELS {
             for weight in [100, 800] {
                 choose(guest, multi_gen);
+                guest.ok(&format!(
+                    "live hot && live stream && hole /data/hot 260 && hole /data/stream 3000
+                    echo {weight} >$C/stream/io.weight
+                    start && reread hot /data/hot 0.1"
+                ));
+                wait_until(guest, 90, || is_known(guest));
                 let found = guest.ok(&format!(
-                    "{WORK} echo {weight} >$C/stream/io.weight
-                    start && reread hot /data/hot 0.1 && sleep 4 && reread stream /data/stream 0.1
-                    sleep 15; watch; echo $held $back"
+                    "{WORK} reread stream /data/stream 0.1; sleep 15; watch; echo $held $back"
                 ));
                 let numbers: Vec<u64> = found.split_whitespace().flat_map(str::parse).collect();
                 let status = guest.status();
@@ -80,6 +83,26 @@ fn read_and_filled(guest: &Guest, path: &str) -> [u64; 2] {
     ["cache_read_bytes", "cache_miss_bytes"].map(|name| app[name].as_u64().unwrap_or(0))
 }
 
+/// Waits until `is_so`, asking each second, for so many seconds at most.
+fn wait_until(guest: &Guest, seconds: u32, is_so: impl Fn() -> bool) {
+    let came = (0..seconds).any(|_| is_so() || guest.sh("sleep 1").timed_out);
+    assert!(came, "it did not come to pass: {:#}", guest.status());
+}
+
+/// Whether the working set of `hot` is known. How long that takes depends on the guest's speed: the agent reads the samples
+/// as often as its CPU budget allows.
+fn is_known(guest: &Guest) -> bool {
+    let status = guest.status();
+    let useful = tenant(&status, "hot")["working_set"].as_u64();
+    useful.unwrap_or(0) >> 20 >= HOT
+}
+
+/// Whether both tenants have read their files so many times since the probes were attached.
+fn have_read(guest: &Guest, times: u64) -> bool {
+    let read = ["a", "b"].map(|path| read_and_filled(guest, path)[0] >> 20);
+    read.iter().all(|read| *read >= times * 300)
+}
+
 /// The part of what `path` reads in so many seconds that comes from the disk.
 fn missed(guest: &Guest, path: &str, seconds: u32) -> f64 {
     let before = read_and_filled(guest, path);
@@ -93,9 +116,8 @@ fn missed(guest: &Guest, path: &str, seconds: u32) -> f64 {
 fn whatif_predicts_the_misses_at_another_weight() {
     in_guest(small, |guest| {
         choose(guest, "y");
-        guest.ok(&format!(
-            "{RANDOM} random a && random b && start && sleep 80"
-        ));
+        guest.ok(&format!("{RANDOM} random a && random b && start"));
+        wait_until(guest, 300, || have_read(guest, 12));
         let prediction = guest.ok("justitia whatif a --weight 300 --json");
         let prediction: serde_json::Value = serde_json::from_str(&prediction).unwrap_or_default();
         println!(
