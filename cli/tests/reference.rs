@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
-#[test]
-fn the_reference_is_current() {
+/// A directory with everything that `justitia generate` writes.
+fn generated() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let made = Command::new(env!("CARGO_BIN_EXE_justitia"))
         .arg("generate")
@@ -12,6 +12,12 @@ fn the_reference_is_current() {
         .status()
         .unwrap();
     assert!(made.success());
+    dir
+}
+
+#[test]
+fn the_reference_is_current() {
+    let dir = generated();
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference");
     for name in ["configuration.md", "metrics.md", "cli.md"] {
         let now = std::fs::read_to_string(dir.path().join("reference").join(name)).unwrap();
@@ -26,13 +32,7 @@ fn the_reference_is_current() {
 /// A man page of each command, and completions, for packages.
 #[test]
 fn man_pages_and_completions_are_written() {
-    let dir = tempfile::tempdir().unwrap();
-    let made = Command::new(env!("CARGO_BIN_EXE_justitia"))
-        .arg("generate")
-        .arg(dir.path())
-        .status()
-        .unwrap();
-    assert!(made.success());
+    let dir = generated();
     for (file, part) in [
         ("man/justitia.1", "justitia"),
         ("man/justitia-run.1", "observe"),

@@ -136,7 +136,7 @@ proptest! {
         prop_assert_eq!(&children, &all);
     }
 
-    /// Preorder, descendants and ancestors say the same of who is below whom.
+    /// Preorder, descendants and ancestors agree on which node is below which.
     #[test]
     fn walks_agree(tree in any_tree()) {
         let preorder: Vec<NodeId> = tree.preorder().collect();

@@ -47,7 +47,7 @@ impl CgroupTree {
     }
 }
 
-/// The weight that was set, and by whom. `io.bfq.weight` is looked at first where BFQ schedules a disk, else `io.weight`.
+/// The weight that was set, and its source. `io.bfq.weight` is looked at first where BFQ schedules a disk, else `io.weight`.
 /// The other file counts where only that was set: runc writes `io.bfq.weight` alone wherever BFQ is loaded, whether or not
 /// it schedules a disk.
 fn weight_set(node: &Node, bfq: bool) -> Option<(Weight, Ownership)> {
