@@ -4,20 +4,19 @@ use std::path::Path;
 use std::process::Command;
 
 /// A directory with everything that `justitia generate` writes.
-fn generated() -> tempfile::TempDir {
-    let dir = tempfile::tempdir().unwrap();
+fn generated() -> std::io::Result<tempfile::TempDir> {
+    let dir = tempfile::tempdir()?;
     let made = Command::new(env!("CARGO_BIN_EXE_justitia"))
         .arg("generate")
         .arg(dir.path())
-        .status()
-        .unwrap();
-    assert!(made.success());
-    dir
+        .status()?;
+    assert!(made.success(), "justitia generate: {made}");
+    Ok(dir)
 }
 
 #[test]
 fn the_reference_is_current() {
-    let dir = generated();
+    let dir = generated().unwrap();
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference");
     for name in ["configuration.md", "metrics.md", "cli.md"] {
         let now = std::fs::read_to_string(dir.path().join("reference").join(name)).unwrap();
@@ -32,7 +31,7 @@ fn the_reference_is_current() {
 /// A man page of each command, and completions, for packages.
 #[test]
 fn man_pages_and_completions_are_written() {
-    let dir = generated();
+    let dir = generated().unwrap();
     for (file, part) in [
         ("man/justitia.1", "justitia"),
         ("man/justitia-run.1", "observe"),
