@@ -4,11 +4,16 @@ use std::time::{Duration, Instant};
 
 use justitia_kernel::proc::ProcFs;
 use justitia_kernel::{PAGE_SIZE, Result};
+use justitia_share::num::{to_f64, to_u64};
 
 use crate::model::Memory;
 
 /// How often values that rarely change are read: total memory, watermarks, swap.
 const SLOW_PERIOD: Duration = Duration::from_secs(10);
+/// Rates are measured over at least this time, the shortest tick. Over less, one allocation looks like gigabytes a second.
+const MIN_RATE_PERIOD: Duration = Duration::from_millis(50);
+/// A rate that is not reached again halves in this time, so that a gap between two bursts does not look like their end.
+const RATE_HALF_LIFE: Duration = Duration::from_millis(250);
 
 /// Samples `/proc/vmstat` and its like.
 #[derive(Debug)]
@@ -17,7 +22,7 @@ pub struct SystemMemory {
     memory: Memory,
     swap_on: bool,
     slow_at: Option<Instant>,
-    /// When free memory was last read, and its value, bytes.
+    /// When the measurement of the fall of free memory began, and its value then, bytes.
     polled: Option<(Instant, u64)>,
     /// When the reclaim counters were last read, and their sum, bytes.
     reclaimed: Option<(Instant, u64)>,
@@ -51,13 +56,17 @@ impl SystemMemory {
     pub fn poll(&mut self, now: Instant) {
         let info = rustix::system::sysinfo();
         let free = info.freeram.saturating_mul(u64::from(info.mem_unit));
-        if let Some((at, before)) = self.polled {
-            let used = before.saturating_sub(free);
-            self.fall_rate = decaying_peak(self.fall_rate, used, now - at);
-            self.memory.consumption_rate = self.fall_rate.saturating_add(self.refill_rate);
+        self.memory.free = free;
+        match self.polled {
+            Some((at, _)) if now - at < MIN_RATE_PERIOD => return,
+            Some((at, before)) => {
+                let used = before.saturating_sub(free);
+                self.fall_rate = decaying_peak(self.fall_rate, used, now - at);
+                self.memory.consumption_rate = self.fall_rate.saturating_add(self.refill_rate);
+            }
+            None => {}
         }
         self.polled = Some((now, free));
-        self.memory.free = free;
     }
 
     /// Reads everything. `freed_by_us`: bytes that this agent's reclaim of cgroups has freed since the last call. The
@@ -111,13 +120,12 @@ impl SystemMemory {
     }
 }
 
-/// The rate of `used` bytes in `time`, or what is left of an earlier, higher rate `before`, which halves every 250 ms. So a
-/// gap between two bursts does not look like their end. Bytes per second.
+/// The rate of `used` bytes in `time`, or what is left of an earlier, higher rate `before`, which halves every
+/// [`RATE_HALF_LIFE`]. Bytes per second.
 fn decaying_peak(before: u64, used: u64, time: Duration) -> u64 {
-    let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1);
-    let rate = used.saturating_mul(1000) / millis;
-    let halves = u32::try_from(millis / 250).unwrap_or(u32::MAX);
-    rate.max(before.checked_shr(halves).unwrap_or(0))
+    let seconds = time.max(MIN_RATE_PERIOD).as_secs_f64();
+    let decay = (-seconds / RATE_HALF_LIFE.as_secs_f64()).exp2();
+    to_u64((to_f64(used) / seconds).max(to_f64(before) * decay))
 }
 
 #[cfg(test)]
@@ -128,9 +136,34 @@ mod tests {
     fn a_burst_fades() {
         let ms = Duration::from_millis;
         assert_eq!(decaying_peak(0, 10_000, ms(100)), 100_000);
-        assert_eq!(decaying_peak(100_000, 0, ms(100)), 100_000);
+        assert_eq!(decaying_peak(100_000, 0, ms(250)), 50_000);
         assert_eq!(decaying_peak(100_000, 0, ms(500)), 25_000);
         assert_eq!(decaying_peak(100_000, 0, Duration::from_secs(3600)), 0);
         assert_eq!(decaying_peak(u64::MAX, u64::MAX, Duration::ZERO), u64::MAX);
+    }
+
+    #[test]
+    fn a_burst_fades_however_often_memory_is_read() {
+        for millis in [50, 60, 100, 240, 250] {
+            let reads = 1000_u64.div_ceil(millis);
+            let after = (0..reads).fold(1 << 30, |rate, _| {
+                decaying_peak(rate, 0, Duration::from_millis(millis))
+            });
+            assert!(after <= 1 << 26, "every {millis} ms: {after}");
+        }
+    }
+
+    /// The loop reads free memory twice in a tick.
+    #[test]
+    fn a_rate_is_not_measured_between_two_reads_at_one_time() -> Result<()> {
+        let mut system = SystemMemory::new(ProcFs::open(std::path::Path::new("/proc"))?);
+        let now = Instant::now();
+        system.poll(now);
+        system.polled = Some((now, u64::MAX));
+        system.poll(now + Duration::from_millis(1));
+        assert_eq!(system.memory().consumption_rate, 0);
+        system.poll(now + MIN_RATE_PERIOD);
+        assert!(system.memory().consumption_rate > 0);
+        Ok(())
     }
 }
