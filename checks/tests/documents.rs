@@ -8,8 +8,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Where the packages are whose directories are not called as they are.
-const ELSEWHERE: [(&str, &str); 3] = [
+const ELSEWHERE: [(&str, &str); 4] = [
     ("metrics_http", "metrics-http"),
+    ("regular_file", "regular-file"),
     ("justitia", "cli"),
     ("load", "lab/load"),
 ];

@@ -13,12 +13,23 @@ use justitia_checks::{
 /// The floors, from the lowest. A crate depends on those of lower floors only.
 const FLOORS: [&[&str]; 6] = [
     &["share"],
-    &["lock", "metrics-http", "kernel", "api", "lab/load"],
+    &[
+        "lock",
+        "metrics-http",
+        "regular-file",
+        "kernel",
+        "api",
+        "lab/load",
+    ],
     &["agent", "cache"],
     &["view", "lab"],
     &["cli"],
     &["checks"],
 ];
+
+/// The packages that are linked with libbpf, by way of the kernel crate. The others are built without clang, and run
+/// where libelf is not installed.
+const WITH_LIBBPF: [&str; 4] = ["agent", "cli", "kernel", "lab"];
 
 type Names = BTreeMap<(PathBuf, PathBuf), BTreeSet<String>>;
 
@@ -71,8 +82,25 @@ fn no_file_imports_in_a_circle() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// What is wrong with the dependencies of packages, by directory and name, among each other.
-fn upward(packages: &[(String, String, Vec<String>)]) -> Vec<String> {
+/// Packages by directory and name, with the names of their dependencies.
+type Packages = [(String, String, Vec<String>)];
+
+/// The directories of the packages that depend on this one, of the workspace or not, at any number of steps.
+fn dependents<'a>(packages: &'a Packages, on: &str) -> BTreeSet<&'a str> {
+    let direct = packages
+        .iter()
+        .filter(|(.., dependencies)| dependencies.iter().any(|name| name == on));
+    direct
+        .flat_map(|(directory, name, _)| {
+            let mut found = dependents(packages, name);
+            found.insert(directory);
+            found
+        })
+        .collect()
+}
+
+/// What is wrong with the dependencies of packages among each other.
+fn upward(packages: &Packages) -> Vec<String> {
     let floor = |directory: &str| FLOORS.iter().position(|floor| floor.contains(&directory));
     let directory = |name: &String| {
         let package = packages.iter().find(|(_, of, _)| of == name);
@@ -93,27 +121,52 @@ fn upward(packages: &[(String, String, Vec<String>)]) -> Vec<String> {
     wrong
 }
 
-#[test]
-fn no_crate_depends_on_one_above_it() {
-    let members = Workspace::this().members().unwrap();
+fn package(directory: &str, dependency: &str) -> (String, String, Vec<String>) {
+    (
+        directory.to_owned(),
+        format!("justitia-{directory}"),
+        vec![dependency.to_owned()],
+    )
+}
+
+/// The packages of this workspace.
+fn members() -> Vec<(String, String, Vec<String>)> {
+    let members = Workspace::this().members().unwrap_or_default();
     assert!(members.len() > 8);
-    let packages: Vec<_> = members
+    members
         .into_iter()
         .map(|member| (member.directory, member.name, member.dependencies))
-        .collect();
-    let wrong = upward(&packages);
+        .collect()
+}
+
+#[test]
+fn no_crate_depends_on_one_above_it() {
+    let wrong = upward(&members());
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
+fn only_the_agent_the_lab_and_the_command_line_are_linked_with_libbpf() {
+    let packages = members();
+    let mut found = dependents(&packages, "libbpf-rs");
+    found.extend(dependents(&packages, "libbpf-sys"));
+    assert_eq!(found, BTreeSet::from(WITH_LIBBPF));
+}
+
+#[test]
+fn a_dependency_at_several_steps_is_found() {
+    let packages = [
+        package("kernel", "libbpf-rs"),
+        package("agent", "justitia-kernel"),
+        package("view", "justitia-agent"),
+        package("cache", "justitia-share"),
+    ];
+    let expected = BTreeSet::from(["agent", "kernel", "view"]);
+    assert_eq!(dependents(&packages, "libbpf-rs"), expected);
+}
+
+#[test]
 fn a_dependency_upwards_is_found() {
-    let package = |directory: &str, dependency: &str| {
-        (
-            directory.to_owned(),
-            format!("justitia-{directory}"),
-            vec![dependency.to_owned()],
-        )
-    };
     let good = [
         package("share", "serde"),
         package("kernel", "justitia-share"),

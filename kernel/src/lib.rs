@@ -8,7 +8,6 @@
 //! * [`proc`](mod@proc): `/proc/meminfo`, `/proc/vmstat`, `/proc/zoneinfo`, `/proc/pressure`.
 //! * [`block`] and [`io`]: schedulers, io.cost, `io.stat` and weights.
 //! * [`probes`]: what applications read and write, counted by eBPF.
-//! * [`regular_file`]: files where a pipe, a device or a link may stand.
 //! * [`watch`]: changes in the cgroup tree, without rescanning it.
 //! * [`capabilities`] and [`release`]: what this kernel and its mounts can do, each with its reason.
 //!
@@ -31,7 +30,6 @@ pub mod mount;
 pub mod probes;
 pub mod proc;
 pub mod psi;
-pub mod regular_file;
 pub mod release;
 pub mod watch;
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags};
 
 use super::error::ConfigError;
-use justitia_kernel::regular_file::kind;
+use justitia_regular_file::kind;
 
 /// The largest configuration file, bytes: some ten thousand rules.
 const MAX_BYTES: u64 = 1 << 20;

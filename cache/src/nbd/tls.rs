@@ -88,7 +88,7 @@ impl TlsFiles {
 const MAX_BYTES: u64 = 1 << 20;
 
 fn pem(path: &Path) -> std::io::Result<String> {
-    justitia_kernel::regular_file::read_text(path, MAX_BYTES)
+    justitia_regular_file::read_text(path, MAX_BYTES)
 }
 
 /// Who a certificate belongs to: the common names of its subject, and its alternative names that are DNS names.

@@ -10,7 +10,7 @@ use rustix::fs::OFlags;
 use super::error::JournalError;
 use super::format::{JournalEntry, Line, boot_id, render};
 use super::read::{Contents, parse};
-use justitia_kernel::regular_file;
+use justitia_regular_file as regular_file;
 
 /// A journal shorter than this is not compacted for its length, bytes.
 const MIN_COMPACTION_LENGTH: u64 = 4 << 20;

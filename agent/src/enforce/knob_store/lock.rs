@@ -7,7 +7,7 @@ use std::path::Path;
 use rustix::fs::{FlockOperation, OFlags, flock};
 
 use super::error::KnobStoreError;
-use justitia_kernel::regular_file;
+use justitia_regular_file as regular_file;
 
 /// Creates the directory if it is missing, and takes its lock.
 ///
