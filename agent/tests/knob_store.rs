@@ -408,6 +408,17 @@ fn a_failed_lookup_does_not_count_as_removal() {
     assert_eq!(original(&store, tree.cgroup("in/a").id()), Some("1000"));
 }
 
+/// "Nothing to restore" is said only where no state directory exists.
+#[test]
+fn a_state_directory_that_cannot_be_looked_up_is_an_error_of_reset() {
+    let tree = Tree::new(&["a"]);
+    let none = reset(&tree.fs, &tree.state(), false).unwrap();
+    assert_eq!(none, ResetReport::default());
+    std::os::unix::fs::symlink("state", tree.state()).unwrap();
+    let error = reset(&tree.fs, &tree.state(), false).unwrap_err();
+    assert!(error.to_string().contains("the state directory"), "{error}");
+}
+
 /// A lock or a journal that cannot be used must not leave a limit in place.
 #[test]
 fn a_watchdog_that_cannot_reset_still_restores_limits() {
@@ -711,6 +722,42 @@ fn limits_of_an_agent_without_heartbeat_are_restored_and_set_again_when_it_resum
     assert_eq!(io_max(&tree, "a"), FREE);
     // It ends in order, and says so: the watchdog ends, though the lock is still held.
     std::io::Write::write_all(&mut agents, b"!").unwrap();
+    watching.join().unwrap();
+    drop((agents, store));
+}
+
+/// What could not be restored when the heartbeat stopped is tried again, though no heartbeat has come since.
+#[test]
+fn a_watchdog_restores_limits_as_soon_as_it_can() {
+    let tree = Tree::new(&["a"]);
+    let cgroup = unlimited(&tree, "a");
+    let store = limited(&tree, &cgroup);
+    let (journal, aside) = (tree.state().join("ledger"), tree.state().join("aside"));
+    std::fs::rename(&journal, &aside).unwrap();
+    std::fs::create_dir(&journal).unwrap();
+    let (pipe, agents) = std::os::unix::net::UnixStream::pair().unwrap();
+    let (reported, reports) = std::sync::mpsc::channel();
+    let (fs, state) = (tree.fs.clone(), tree.state());
+    let watching = std::thread::spawn(move || {
+        let timeout = std::time::Duration::from_millis(200);
+        let report = |done: Result<Vec<_>, KnobStoreError>| {
+            reported
+                .send(done.map(|all| all.len()).map_err(|e| e.to_string()))
+                .unwrap();
+        };
+        watch(&fs, &state, pipe, timeout, || (), report).unwrap();
+    });
+    let soon = std::time::Duration::from_secs(10);
+    let error = reports.recv_timeout(soon).unwrap().unwrap_err();
+    assert!(error.contains("found a directory"), "{error}");
+    assert_eq!(io_max(&tree, "a"), TIGHT);
+    std::fs::remove_dir(&journal).unwrap();
+    std::fs::rename(&aside, &journal).unwrap();
+    while let Err(error) = &reports.recv_timeout(soon).unwrap() {
+        assert!(error.contains("found a directory"), "{error}");
+    }
+    assert_eq!(io_max(&tree, "a"), FREE);
+    std::io::Write::write_all(&mut &agents, b"!").unwrap();
     watching.join().unwrap();
     drop((agents, store));
 }

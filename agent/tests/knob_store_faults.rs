@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use justitia_agent::enforce::knob_store::{KnobStore, RestoreOutcome, WriteOutcome};
+use justitia_agent::enforce::knob_store::{KnobStore, RestoreOutcome, WriteOutcome, reset};
 use justitia_kernel::cgroup::{Cgroup, CgroupFs};
 use justitia_kernel::io::DevId;
 use justitia_kernel::knob::Knob;
@@ -126,4 +126,37 @@ fn without_file_descriptors_a_limit_is_restored_as_soon_as_possible() {
     );
     assert_eq!((read(&max).as_str(), store.len()), (FREE, 0));
     assert!(store.may_write(cgroup.id(), DISK));
+}
+
+/// However few descriptors the next start or a reset has, it restores the limit that a killed agent has left, or leaves the
+/// journal that names it.
+#[test]
+fn without_file_descriptors_no_start_or_reset_forgets_a_limit() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    for start in [true, false] {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut store, _, max) = limited(dir.path());
+        let state = dir.path().join("state");
+        let journal = std::fs::read(state.join("ledger")).unwrap();
+        store.restore_all();
+        drop(store);
+        std::fs::write(state.join("ledger"), journal).unwrap();
+        std::fs::write(&max, limit(100)).unwrap();
+        let fs = CgroupFs::open_fixture(&dir.path().join("cgroup"), true).unwrap();
+        let mut tries = 0;
+        while read(&max) != FREE {
+            assert!(
+                state.join("ledger").exists(),
+                "forgotten with {tries} descriptors"
+            );
+            with_at_most(Resource::Nofile, tries, || {
+                if start {
+                    drop(KnobStore::open(&fs, &state));
+                } else {
+                    drop(reset(&fs, &state, false));
+                }
+            });
+            tries += 1;
+        }
+    }
 }

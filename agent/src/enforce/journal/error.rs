@@ -13,6 +13,14 @@ pub enum JournalError {
         /// What was found there, or the system's error.
         source: std::io::Error,
     },
+    /// The id of this boot could not be read, by which a journal is known to be of this boot.
+    #[error("the id of this boot, {path}: {source}; without it the knob journal is not used")]
+    Boot {
+        /// Which file.
+        path: PathBuf,
+        /// The system's error.
+        source: std::io::Error,
+    },
     /// A line is not what was written.
     #[error(
         "the knob journal {path} is corrupt at line {line}: expected {expected}, found {found:?}. Nothing was \

@@ -3,6 +3,8 @@
 use justitia_kernel::knob::Knob;
 use serde::{Deserialize, Serialize};
 
+use super::error::JournalError;
+
 /// The kernel's id of this boot: cgroup ids mean nothing in another one.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
@@ -41,11 +43,18 @@ pub(super) enum Line {
     Done { cgroup: u64, knob: Knob },
 }
 
-pub(super) fn boot_id() -> String {
-    std::fs::read_to_string(BOOT_ID)
-        .unwrap_or_default()
-        .trim()
-        .to_owned()
+/// The kernel's id of this boot.
+///
+/// # Errors
+/// If it cannot be read. Without it nobody knows whether a journal is of this boot.
+pub(super) fn boot_id() -> Result<String, JournalError> {
+    match std::fs::read_to_string(BOOT_ID) {
+        Ok(id) => Ok(id.trim().to_owned()),
+        Err(source) => Err(JournalError::Boot {
+            path: BOOT_ID.into(),
+            source,
+        }),
+    }
 }
 
 pub(super) fn render(line: &Line) -> String {

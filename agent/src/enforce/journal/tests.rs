@@ -30,7 +30,7 @@ fn written(dir: &Path) -> PathBuf {
 /// A journal of this boot with these lines.
 fn journal_of(lines: &[Line]) -> Vec<u8> {
     let lines: String = lines.iter().map(render).collect();
-    (render(&Line::Boot(boot_id())) + &lines).into_bytes()
+    (render(&Line::Boot(boot_id().unwrap())) + &lines).into_bytes()
 }
 
 fn parsed(text: &[u8], boot: &str) -> Contents {
@@ -79,7 +79,7 @@ fn a_journal_of_any_length_is_read() {
     while text.len() <= 65 << 20 {
         text.extend(block.as_bytes());
     }
-    let contents = parsed(&text, &boot_id());
+    let contents = parsed(&text, &boot_id().unwrap());
     assert!(contents.corruption.is_none(), "{:?}", contents.corruption);
     assert!(contents.entries.len() > 50);
     assert!(contents.entries.iter().all(|e| *e == long(1)));
@@ -92,7 +92,7 @@ fn entries_beyond_the_memory_limit_are_corrupt_and_the_others_are_read() {
     text.push(b'\n');
     let count = MAX_ENTRY_BYTES / long(1).size() + 10;
     text.extend(render(&Line::Write(long(1))).repeat(count).into_bytes());
-    let contents = parsed(&text, &boot_id());
+    let contents = parsed(&text, &boot_id().unwrap());
     assert_eq!(contents.entries[0], entry(7));
     let kept: usize = contents.entries.iter().map(JournalEntry::size).sum();
     assert!(
@@ -135,7 +135,7 @@ fn a_done_line_removes_the_knobs_writes_and_keeps_the_order_of_the_others() {
     let mut lines = [2, 5, 2, 1].map(|n| Line::Write(entry(n))).to_vec();
     lines.extend([Line::Write(other.clone()), done(2), done(7), done(2)]);
     lines.extend([Line::Write(again.clone()), Line::Write(entry(3)), done(1)]);
-    let contents = parsed(&journal_of(&lines), &boot_id());
+    let contents = parsed(&journal_of(&lines), &boot_id().unwrap());
     assert_eq!(contents.entries, [entry(5), other, again, entry(3)]);
 }
 
@@ -212,7 +212,7 @@ proptest! {
         if let Some((at, bits)) = flip && at < bad.len() {
             bad[at] ^= bits;
         }
-        let contents = parsed(&bad, &boot_id());
+        let contents = parsed(&bad, &boot_id().unwrap());
         if contents.corruption.is_none() {
             prop_assert!(text.starts_with(&bad) && bad.ends_with(b"\n"));
         }

@@ -35,11 +35,12 @@ impl Journal {
     /// no entries.
     ///
     /// # Errors
-    /// If the file cannot be read.
+    /// If the file, or the id of this boot, cannot be read.
     pub fn read(path: &Path) -> Result<Contents, JournalError> {
         match regular_file::open(path, OFlags::RDONLY) {
             Ok(file) => {
-                parse(path, BufReader::new(file), &boot_id()).map_err(|e| JournalError::io(path, e))
+                let boot = boot_id()?;
+                parse(path, BufReader::new(file), &boot).map_err(|e| JournalError::io(path, e))
             }
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Contents::default()),
             Err(e) => Err(JournalError::io(path, e)),
@@ -50,14 +51,14 @@ impl Journal {
     /// file or the new one is there.
     ///
     /// # Errors
-    /// If the directory or the file cannot be written.
+    /// If the directory or the file cannot be written, or the id of this boot cannot be read.
     pub fn create(path: &Path, entries: &[JournalEntry]) -> Result<Self, JournalError> {
+        let mut text = render(&Line::Boot(boot_id()?));
         let temporary = path.with_extension("new");
         let _ = std::fs::remove_file(&temporary);
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::APPEND | OFlags::WRONLY;
         let mut file =
             regular_file::open(&temporary, flags).map_err(|e| JournalError::io(&temporary, e))?;
-        let mut text = render(&Line::Boot(boot_id()));
         for entry in entries {
             text.push_str(&render(&Line::Write(entry.clone())));
         }

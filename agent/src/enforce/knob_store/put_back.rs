@@ -96,7 +96,7 @@ pub(super) fn put_back(
 
 /// Whether the kernel refuses a write for good, rather than for lack of a resource at this moment.
 pub(super) fn is_refusal(error: &justitia_kernel::Error) -> bool {
-    const TRANSIENT: [Errno; 7] = [
+    const TRANSIENT: [Errno; 8] = [
         Errno::MFILE,
         Errno::NFILE,
         Errno::NOMEM,
@@ -104,8 +104,35 @@ pub(super) fn is_refusal(error: &justitia_kernel::Error) -> bool {
         Errno::INTR,
         Errno::AGAIN,
         Errno::BUSY,
+        // The mount is read-only, not the knob.
+        Errno::ROFS,
     ];
     error
         .errno()
         .is_none_or(|errno| !TRANSIENT.contains(&errno))
+}
+
+#[cfg(test)]
+mod tests {
+    use justitia_kernel::Error;
+    use justitia_kernel::error::Operation;
+
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_lacks_at_a_moment_or_a_read_only_mount_is_no_refusal() {
+        let refused = |errno| {
+            is_refusal(&Error::Io {
+                operation: Operation::Write,
+                path: "a/io.max".into(),
+                errno,
+            })
+        };
+        for transient in [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::ROFS] {
+            assert!(!refused(transient), "{transient}");
+        }
+        for refusal in [Errno::INVAL, Errno::ACCESS, Errno::PERM, Errno::OPNOTSUPP] {
+            assert!(refused(refusal), "{refusal}");
+        }
+    }
 }

@@ -39,7 +39,11 @@ pub struct Corruption {
 /// If an agent runs, or the journal cannot be read, or is corrupt and `salvage` is false: then nothing was changed. If the
 /// journal's file cannot be replaced: then its knobs were restored all the same.
 pub fn reset(fs: &CgroupFs, state: &Path, salvage: bool) -> Result<ResetReport, KnobStoreError> {
-    if !state.exists() {
+    let state_error = |source| KnobStoreError::State {
+        path: state.to_owned(),
+        source,
+    };
+    if !state.try_exists().map_err(state_error)? {
         return Ok(ResetReport::default());
     }
     let _lock = lock(state)?;
@@ -54,10 +58,6 @@ pub fn reset(fs: &CgroupFs, state: &Path, salvage: bool) -> Result<ResetReport, 
         }),
     };
     let (restored, failed) = restore_entries(fs, contents.entries);
-    let state_error = |source| KnobStoreError::State {
-        path: state.to_owned(),
-        source,
-    };
     if corruption.is_some() {
         std::fs::rename(&path, &moved_to).map_err(state_error)?;
     }

@@ -37,8 +37,15 @@ pub fn interrupt(agent: u32) {
     }
 }
 
+/// Whether nothing of it has to be tried again.
+fn is_complete(restored: &Restored) -> bool {
+    let complete = |all: &Vec<RestoredKnob>| all.iter().all(|one| !one.outcome.is_failed());
+    restored.as_ref().is_ok_and(complete)
+}
+
 /// Reads the heartbeat from `pipe` until its end. After `timeout` without a heartbeat it restores the limits and calls
-/// `interrupt`, again after each further `timeout`. `report` receives the results of each restore.
+/// `interrupt`. After each further `timeout` it calls that again, and restores what could not be restored before. `report`
+/// receives the results of each restore.
 ///
 /// # Errors
 /// If the pipe cannot be read.
@@ -51,7 +58,7 @@ pub fn watch<P: Read + AsFd>(
     mut report: impl FnMut(Restored),
 ) -> std::io::Result<()> {
     let timeout = Timespec::try_from(timeout).ok();
-    let mut expired = false;
+    let mut restored = false;
     let mut bytes = [0; 64];
     loop {
         let ready = poll(&mut [PollFd::new(&pipe, PollFlags::IN)], timeout.as_ref());
@@ -59,8 +66,10 @@ pub fn watch<P: Read + AsFd>(
             Err(rustix::io::Errno::INTR) => continue,
             Err(error) => return Err(error.into()),
             Ok(0) => {
-                if !std::mem::replace(&mut expired, true) {
-                    report(restore_limits(fs, state));
+                if !restored {
+                    let done = restore_limits(fs, state);
+                    restored = is_complete(&done);
+                    report(done);
                 }
                 interrupt();
                 continue;
@@ -74,7 +83,7 @@ pub fn watch<P: Read + AsFd>(
         if bytes.iter().take(count).any(|byte| *byte == CLEAN_SHUTDOWN) {
             return Ok(());
         }
-        expired = false;
+        restored = false;
     }
     reset_after_exit(fs, state, report);
     Ok(())
@@ -84,7 +93,7 @@ pub fn watch<P: Read + AsFd>(
 /// for a while.
 fn reset_after_exit(fs: &CgroupFs, state: &Path, mut report: impl FnMut(Restored)) {
     let exited = Instant::now();
-    let mut limits_restored = false;
+    let mut limits = LimitsAfterExit::default();
     loop {
         let done = reset(fs, state, false);
         let retry = match &done {
@@ -93,22 +102,40 @@ fn reset_after_exit(fs: &CgroupFs, state: &Path, mut report: impl FnMut(Restored
             // Limits are restored before the agent's files are closed. If another agent holds the lock already, it sets its
             // limits again.
             Err(KnobStoreError::Busy(_)) => {
-                if !std::mem::replace(&mut limits_restored, true) {
-                    report(restore_limits(fs, state));
-                }
+                limits.restore(fs, state, &mut report);
                 std::thread::sleep(LOCK_POLL);
                 continue;
             }
-            Err(error) => !error.is_corruption(),
+            Err(error) if error.is_corruption() => false,
+            Err(_) => true,
             Ok(done) => done.restored.iter().any(|one| one.outcome.is_failed()),
         };
         // Limits are restored even if the lock cannot be used, or the journal is corrupt.
-        if done.is_err() && !std::mem::replace(&mut limits_restored, true) {
-            report(restore_limits(fs, state));
-        }
-        if !retry || exited.elapsed() >= RESTORE_TIMEOUT {
+        let limits_complete = done.is_ok() || limits.restore(fs, state, &mut report);
+        if limits_complete && !retry || exited.elapsed() >= RESTORE_TIMEOUT {
             return report(done.map(|done| done.restored));
         }
         std::thread::sleep(RESTORE_RETRY);
+    }
+}
+
+/// The limits of an agent that is gone, while its journal cannot be taken over.
+#[derive(Default)]
+struct LimitsAfterExit {
+    tried: bool,
+    complete: bool,
+}
+
+impl LimitsAfterExit {
+    /// Restores them, until that is complete once; says whether it is. Reports the first try and the one that completes it.
+    fn restore(&mut self, fs: &CgroupFs, state: &Path, report: &mut impl FnMut(Restored)) -> bool {
+        if !self.complete {
+            let done = restore_limits(fs, state);
+            self.complete = is_complete(&done);
+            if self.complete || !std::mem::replace(&mut self.tried, true) {
+                report(done);
+            }
+        }
+        self.complete
     }
 }
