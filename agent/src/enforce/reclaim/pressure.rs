@@ -40,7 +40,7 @@ impl Pressure {
     pub fn thrashing(&mut self, now: Instant) -> Option<f64> {
         let full = self.cgroup.pressure(PsiResource::Memory).ok()?.full.avg10;
         // The cgroup may be about to be removed: then its pressure alone decides.
-        let hits = own_hits(&self.cgroup).unwrap_or_default();
+        let hits = own_hits(&self.cgroup).ok();
         let window = remembered_for(self.full_avg10_max);
         let own = self.own_limits.hit_within(window, hits, now);
         (full >= self.full_avg10_max && !own).then_some(full)
@@ -48,10 +48,13 @@ impl Pressure {
 }
 
 impl OwnLimits {
-    /// Takes the number of hits so far; returns whether there was one in the last `window`. If the last sample is older than
-    /// that, a new hit may be older too, and does not count.
-    fn hit_within(&mut self, window: Duration, hits: u64, now: Instant) -> bool {
+    /// Takes the number of hits so far, if it could be read; returns whether there was one in the last `window`. If the last
+    /// sample is older than that, a new hit may be older too, and does not count.
+    fn hit_within(&mut self, window: Duration, hits: Option<u64>, now: Instant) -> bool {
         let recent = |at: Instant| now.saturating_duration_since(at) <= window;
+        let Some(hits) = hits else {
+            return self.hit.is_some_and(recent);
+        };
         if self
             .seen
             .is_some_and(|(at, seen)| recent(at) && hits != seen)
@@ -101,7 +104,7 @@ mod tests {
         let at = |seconds| begin + Duration::from_secs(seconds);
         let window = Duration::from_secs(9);
         let mut own = OwnLimits::default();
-        let mut hit = |seconds, hits| own.hit_within(window, hits, at(seconds));
+        let mut hit = |seconds, hits| own.hit_within(window, Some(hits), at(seconds));
         assert!(!hit(0, 5), "it is not known when");
         assert!(!hit(1, 5));
         assert!(hit(2, 6));
@@ -180,6 +183,18 @@ mod tests {
         let high = fixture.path.join("memory.high");
         std::fs::set_permissions(high, std::fs::Permissions::from_mode(0o666)).unwrap();
         assert!(!fixture.thrashes(2));
+    }
+
+    #[test]
+    fn hits_that_cannot_be_read_are_no_hits() {
+        let mut fixture = Fixture::new();
+        fixture.events(3, 0, 0);
+        assert!(fixture.thrashes(0));
+        let (events, aside) = ("memory.events", "aside");
+        std::fs::rename(fixture.path.join(events), fixture.path.join(aside)).unwrap();
+        assert!(fixture.thrashes(1));
+        std::fs::rename(fixture.path.join(aside), fixture.path.join(events)).unwrap();
+        assert!(fixture.thrashes(2));
     }
 
     #[test]
