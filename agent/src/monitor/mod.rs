@@ -13,7 +13,7 @@ mod reuse;
 mod reuse_sampler;
 mod schedule;
 mod snapshot;
-mod system_memory;
+pub(crate) mod system_memory;
 mod unmanaged;
 
 pub use app_io::AppIoMonitor;

@@ -79,8 +79,17 @@ impl SystemMemory {
             let meminfo = self.proc.meminfo()?;
             self.memory.total = meminfo.mem_total;
             self.swap_on = meminfo.swap_total > 0;
-            self.memory.low_watermark = self.proc.zoneinfo()?.sum().low * PAGE_SIZE;
-            self.slow_at = Some(now);
+            match self.proc.zoneinfo() {
+                Ok(zones) => {
+                    self.memory.low_watermark = zones.sum().low * PAGE_SIZE;
+                    self.slow_at = Some(now);
+                }
+                // It is opened for each reading. Without a file descriptor for it the watermarks of before will do.
+                Err(error) if self.slow_at.is_some() => {
+                    tracing::debug!(%error, "the watermarks of before are used");
+                }
+                Err(error) => return Err(error),
+            }
         }
         let vmstat = self.proc.vmstat()?;
         let stolen = (vmstat.pgsteal_kswapd + vmstat.pgsteal_direct) * PAGE_SIZE;
@@ -131,6 +140,26 @@ fn decaying_peak(before: u64, used: u64, time: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// As when there is no file descriptor left for it.
+    #[test]
+    fn watermarks_that_cannot_be_read_again_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        for file in ["meminfo", "vmstat", "zoneinfo"] {
+            std::fs::copy(format!("/proc/{file}"), dir.path().join(file)).unwrap();
+        }
+        let mut memory = SystemMemory::new(ProcFs::open(dir.path()).unwrap());
+        let begin = Instant::now();
+        memory.sample(begin, 0).unwrap();
+        let known = memory.memory().low_watermark;
+        assert!(known > 0);
+        std::fs::rename(dir.path().join("zoneinfo"), dir.path().join("aside")).unwrap();
+        memory.sample(begin + SLOW_PERIOD, 0).unwrap();
+        assert_eq!(memory.memory().low_watermark, known);
+        // Without any there is nothing to go by.
+        let mut unknown = SystemMemory::new(ProcFs::open(dir.path()).unwrap());
+        assert!(unknown.sample(begin, 0).is_err());
+    }
 
     #[test]
     fn a_burst_fades() {

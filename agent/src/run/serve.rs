@@ -60,22 +60,27 @@ impl AgentLoop {
         }
     }
 
-    /// Runs until a signal asks it to stop, then restores all knobs.
+    /// Runs until a signal asks it to stop, or a vital file cannot be read any more; then restores all knobs.
     ///
     /// # Errors
     /// If a vital file cannot be read any more, or knobs could not be restored.
     pub(super) fn run(&mut self) -> Result<(), RunError> {
+        let stopped = self.tick_until_stopped();
+        let _ = sd_notify::notify(&[NotifyState::Stopping]);
+        let restored = self.restore();
+        stopped.and(restored)
+    }
+
+    fn tick_until_stopped(&mut self) -> Result<(), RunError> {
         loop {
             let now = Instant::now();
             let wait = self.agent.tick(now)?;
             let _ = sd_notify::notify(&[NotifyState::Watchdog]);
             if self.answer_until_due(wait) {
-                break;
+                return Ok(());
             }
             std::thread::sleep(MIN_TICK.saturating_sub(now.elapsed()));
         }
-        let _ = sd_notify::notify(&[NotifyState::Stopping]);
-        self.restore()
     }
 
     fn restore(&mut self) -> Result<(), RunError> {

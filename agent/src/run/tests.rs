@@ -4,17 +4,26 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use justitia_api::client::ask;
-use justitia_kernel::cgroup::CgroupFs;
+use justitia_kernel::cgroup::{Cgroup, CgroupFs};
+use justitia_kernel::knob::Knob;
+use justitia_kernel::proc::ProcFs;
 
 use super::serve::AgentLoop;
 use crate::agent::Agent;
 use crate::config::Config;
+use crate::enforce::knob_store::KnobStore;
 use crate::enforce::protection::ProtectionController;
+use crate::monitor::system_memory::SystemMemory;
 use crate::monitor::{AppIoMonitor, ReclaimFeatures, thread_cpu};
 use crate::report::socket::Socket;
 
 /// An agent that only observes a tree of plain files with one cgroup.
 fn agent(root: &std::path::Path) -> Agent {
+    agent_with(root, None)
+}
+
+/// An agent with this knob store.
+fn agent_with(root: &std::path::Path, store: Option<KnobStore>) -> Agent {
     std::fs::create_dir_all(root.join("a")).unwrap();
     std::fs::write(root.join("a/cgroup.controllers"), "memory\n").unwrap();
     let fs = CgroupFs::open_fixture(root, true).unwrap();
@@ -24,7 +33,7 @@ fn agent(root: &std::path::Path) -> Agent {
     };
     let (app_io, protection) = (
         AppIoMonitor::unavailable("a test"),
-        ProtectionController::new(None),
+        ProtectionController::new(store),
     );
     Agent::new(
         config,
@@ -80,4 +89,31 @@ fn requests_do_not_change_the_time_of_the_next_tick() {
     let answers = client.join().unwrap();
     assert!(!stopped && answers > 5, "{answers} answers");
     assert!(took >= wait && took < 10 * wait, "{took:?}");
+}
+
+/// With all the retries of an end in order, and not only when the store is dropped.
+#[test]
+fn an_error_restores_every_knob_before_the_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let (root, proc) = (dir.path().join("cgroup"), dir.path().join("proc"));
+    let low = root.join("a/memory.low");
+    std::fs::create_dir_all(root.join("a")).unwrap();
+    std::fs::write(&low, "1000\n").unwrap();
+    let fs = CgroupFs::open_fixture(&root, true).unwrap();
+    let a = Cgroup::open_at(&fs, "a".as_ref()).unwrap();
+    let (mut store, _) = KnobStore::open(&fs, &dir.path().join("state")).unwrap();
+    store.set(&a, Knob::MemoryLow, "5000").unwrap();
+    let mut agent = agent_with(&root, Some(store));
+    // A `/proc` that cannot be read.
+    std::fs::create_dir(&proc).unwrap();
+    for file in ["meminfo", "vmstat"] {
+        std::fs::write(proc.join(file), "").unwrap();
+    }
+    agent.monitor.memory = SystemMemory::new(ProcFs::open(&proc).unwrap());
+    let socket = Socket::listen(&dir.path().join("j.sock")).unwrap();
+    let (stop, _signalled) = UnixStream::pair().unwrap();
+    let mut agent_loop = AgentLoop::new(agent, stop, socket, Vec::new(), false);
+    let error = agent_loop.run().unwrap_err().to_string();
+    assert!(error.contains("meminfo"), "{error}");
+    assert_eq!(std::fs::read_to_string(&low).unwrap().trim(), "1000");
 }
