@@ -48,7 +48,7 @@ pub struct Tenant {
     pub weight: Weight,
     /// File pages that it keeps before anything is divided by weight: the administrator's `memory.low`, or the
     /// configured minimum.
-    pub floor: u64,
+    pub minimum: u64,
     /// Protection that a delegatee requests inside its delegated subtree. It counts among siblings only, and does not
     /// raise what the subtree gets.
     pub requested: u64,
@@ -74,7 +74,7 @@ pub struct Tenant {
     pub idle_for: Duration,
     /// File pages that processes have mapped; the probes do not see accesses to them.
     pub mapped: u64,
-    /// The cache that it has a use for, as far as that is known.
+    /// Its working set, as far as that is known.
     pub working_set: WorkingSet,
     /// Why nothing may be reclaimed from it now, if so.
     pub exempt: Option<ReclaimExemption>,
@@ -83,8 +83,8 @@ pub struct Tenant {
 /// An estimate of a tenant's working set in the page cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkingSet {
-    /// Cache that the tenant has a use for, bytes.
-    pub useful: u64,
+    /// Its size, bytes.
+    pub bytes: u64,
     /// For how long it was observed: the longer, the surer that it uses no more.
     pub observed_for: Duration,
     /// What the estimate is based on.

@@ -159,10 +159,10 @@ fn within_its_share_no_tenant_reads_less_than_with_the_kernel_alone() {
             let above = *used == 0 || used * weights > (SIZE - 20) * weight;
             assert!(
                 above || kept >= KEEPS,
-                "seed {seed}, {name}, weight {weight}: {kept:.3} of its reads, cached {:?} and {:?}, useful {:?}, of {tenants:?}",
+                "seed {seed}, {name}, weight {weight}: {kept:.3} of its reads, cached {:?} and {:?}, working sets {:?}, of {tenants:?}",
                 stock.cached(),
                 ours.cached(),
-                ours.useful()
+                ours.working_sets()
             );
         }
     }

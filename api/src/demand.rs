@@ -17,7 +17,7 @@ pub enum DemandModel {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Evidence {
-    /// From its accesses: their miss-ratio curve ([`MissRatioCurve::useful`](justitia_share::curve::MissRatioCurve::useful)).
+    /// From its accesses: their miss-ratio curve ([`MissRatioCurve::working_set`](justitia_share::curve::MissRatioCurve::working_set)).
     Accesses,
     /// From the kernel's lists: what was used twice while it lay there is on the active one. The multi-gen LRU does not say.
     #[default]

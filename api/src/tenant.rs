@@ -29,8 +29,9 @@ pub struct TenantStatus {
     pub entitlement: u64,
     /// What of that is protected from the kernel's reclaim.
     pub protected: u64,
-    /// What is never taken.
-    pub floor: u64,
+    /// File pages that are never reclaimed.
+    #[serde(alias = "floor")]
+    pub minimum: u64,
     /// Seconds since it last used its cache, as far as the kernel's counters tell.
     pub idle: f64,
     /// Whether its cache wants to grow.

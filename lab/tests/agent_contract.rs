@@ -22,12 +22,12 @@ fn a_knob_that_another_writes_is_external_and_left_alone() {
         lows >/run/before
         start && within 20 protected a && within 20 protected b && within 20 protected c
     ");
-        // Its operator's, from before: never written, and a floor. 12 MiB minus what is not file pages.
+        // Its operator's, from before: never written, and a minimum. 12 MiB minus what is not file pages.
         assert_eq!(external(guest, "own").as_deref(), Some("12582912"));
-        let floor = tenant(&guest.status(), "own")["floor"].as_u64();
+        let minimum = tenant(&guest.status(), "own")["minimum"].as_u64();
         assert!(
-            floor.is_some_and(|f| (6 << 20..=12 << 20).contains(&f)),
-            "{floor:?}"
+            minimum.is_some_and(|f| (6 << 20..=12 << 20).contains(&f)),
+            "{minimum:?}"
         );
 
         // Written under the agent's hand: another value, next to nothing, everything.
@@ -472,13 +472,13 @@ CT
         let status = guest.status();
         let ct = tenant(&status, "ct");
         assert_eq!(
-            (&ct["weight"], &ct["floor"]),
+            (&ct["weight"], &ct["minimum"]),
             (&100.into(), &0.into()),
             "{status:#}"
         );
         let inside = tenant(&status, "ct/c");
         assert_eq!(
-            (&inside["weight"], &inside["floor"]),
+            (&inside["weight"], &inside["minimum"]),
             (&10_000.into(), &0.into()),
             "{status:#}"
         );

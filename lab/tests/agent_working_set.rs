@@ -56,17 +56,20 @@ fn a_working_set_keeps_its_pages_beside_a_stream() {
                 ));
                 let numbers: Vec<u64> = found.split_whitespace().flat_map(str::parse).collect();
                 let status = guest.status();
-                let useful =
+                let working_set =
                     |path| tenant(&status, path)["working_set"].as_u64().unwrap_or(0) >> 20;
                 println!(
-                    "{kernel}, weights 100:{weight}: {} of {HOT} MiB held, {} MiB came back, useful {} and {}",
+                    "{kernel}, weights 100:{weight}: {} of {HOT} MiB held, {} MiB came back, working sets {} and {}",
                     numbers[0] >> 20,
                     numbers[1] >> 20,
-                    useful("hot"),
-                    useful("stream")
+                    working_set("hot"),
+                    working_set("stream")
                 );
-                assert!((HOT..HOT * 3 / 2).contains(&useful("hot")), "{status:#}");
-                assert!(useful("stream") < 30, "{status:#}");
+                assert!(
+                    (HOT..HOT * 3 / 2).contains(&working_set("hot")),
+                    "{status:#}"
+                );
+                assert!(working_set("stream") < 30, "{status:#}");
                 assert_eq!(tenant(&status, "hot")["evidence"], "accesses");
                 assert!(numbers[0] >> 20 >= HOT * 97 / 100, "{status:#}");
                 guest.ok("rest; end TERM");
@@ -93,8 +96,8 @@ fn wait_until(guest: &Guest, seconds: u32, is_so: impl Fn() -> bool) {
 /// as often as its CPU budget allows.
 fn is_known(guest: &Guest) -> bool {
     let status = guest.status();
-    let useful = tenant(&status, "hot")["working_set"].as_u64();
-    useful.unwrap_or(0) >> 20 >= HOT
+    let working_set = tenant(&status, "hot")["working_set"].as_u64();
+    working_set.unwrap_or(0) >> 20 >= HOT
 }
 
 /// Whether both tenants have read their files so many times since the probes were attached.

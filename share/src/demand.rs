@@ -7,16 +7,16 @@ use crate::Weight;
 pub struct Demand {
     /// Weight among the siblings.
     pub weight: Weight,
-    /// What it gets before anything is divided by weight (for an inner node, at least the sum of its children's floors).
-    pub floor: u64,
-    /// Requested protection: counts as a floor among the siblings, after all their floors, and nowhere else. It is never
+    /// What it gets before anything is divided by weight (for an inner node, at least the sum of its children's minimums).
+    pub minimum: u64,
+    /// Requested protection: counts as a minimum among the siblings, after all their minimums, and nowhere else. It is never
     /// carried up to the parent. It is for those who may decide inside the parent, but not how much the parent gets: as
     /// the kernel's `memory.low`, whose effect in a subtree is bounded by the subtree's own
     /// (Documentation/admin-guide/cgroup-v2.rst, "memory.low").
     pub requested: u64,
-    /// What it is known to have a use for. It is served, by weight, before any demand beyond that (for an inner node, the
+    /// Its working set. It is served, by weight, before any demand beyond that (for an inner node, the
     /// sum of its children's, whatever is given here).
-    pub useful: u64,
+    pub working_set: u64,
     /// All that it can use (for an inner node, a cap on the sum of its children's).
     pub total: u64,
 }
@@ -27,9 +27,9 @@ impl Demand {
     pub const fn unlimited(weight: Weight) -> Self {
         Self {
             weight,
-            floor: 0,
+            minimum: 0,
             requested: 0,
-            useful: 0,
+            working_set: 0,
             total: u64::MAX,
         }
     }

@@ -8,9 +8,9 @@ use crate::{Demand, NodeId, Tree};
 ///
 /// Hierarchical (a group divides what its parent is entitled to), weighted, and work-conserving (what a
 /// node's subtree does not demand goes to its siblings, by weight). In every group the parts add up to the
-/// parent's; none is below its floor while the floors fit; none gets more than is of use to it while another gets less
+/// parent's; none is below its minimum while the minimums fit; none gets more than is of use to it while another gets less
 /// and is below its part by weight; none is above its demand unless all are satisfied. Monotone in weight, use, demand and
-/// capacity (see [`max_min`]). A group's requested protection ([`Demand::requested`]) comes after all floors of the group.
+/// capacity (see [`max_min`]). A group's requested protection ([`Demand::requested`]) comes after all minimums of the group.
 ///
 /// With unlimited demands this is the Justitia paper's `Threshold = NR_FILE_PAGES × proportion` (section
 /// III-B3, equation 1), at every level of the tree; with demands it is DoubleDecker's effective
@@ -37,36 +37,36 @@ pub fn entitlements(tree: &Tree<Demand>, capacity: u64) -> Vec<u64> {
 /// What each node asks for on behalf of its whole subtree.
 fn subtree_bids(tree: &Tree<Demand>) -> Vec<Bid> {
     let merge = |sum: &mut Bid, child: &Bid| {
-        sum.floor = sum.floor.saturating_add(child.floor);
-        sum.useful = sum.useful.saturating_add(child.useful);
+        sum.minimum = sum.minimum.saturating_add(child.minimum);
+        sum.working_set = sum.working_set.saturating_add(child.working_set);
         sum.demand = sum.demand.saturating_add(child.demand);
     };
     tree.fold_up(merge, |node, own, below| {
-        let (useful, total) = if tree.is_leaf(node) {
-            (own.useful, own.total)
+        let (working_set, total) = if tree.is_leaf(node) {
+            (own.working_set, own.total)
         } else {
             // What an inner node is to keep, it keeps, even where its children ask for less.
-            let keeps = own.floor.min(own.total);
-            (below.useful, below.demand.min(own.total).max(keeps))
+            let keeps = own.minimum.min(own.total);
+            (below.working_set, below.demand.min(own.total).max(keeps))
         };
-        let floor = below.floor.max(own.floor).min(total);
+        let minimum = below.minimum.max(own.minimum).min(total);
         Bid {
             weight: u32::from(own.weight),
-            floor,
-            useful: useful.max(floor).min(total),
+            minimum,
+            working_set: working_set.max(minimum).min(total),
             demand: total,
         }
     })
 }
 
-/// Turns what the children of `parent` request into floors. Where that does not fit beside the floors, floors come first,
-/// and what is left goes to the requests, by weight.
+/// Turns what the children of `parent` request into minimums. Where that does not fit beside the minimums, minimums come
+/// first, and what is left goes to the requests, by weight.
 fn apply_requested(tree: &Tree<Demand>, parent: Option<NodeId>, amount: u64, group: &mut [Bid]) {
     let requests = tree.children(parent).map(|child| tree[child].requested);
     if requests.clone().all(|requested| requested == 0) {
         return;
     }
-    let protected = |(requested, bid): (u64, &Bid)| requested.min(bid.demand).max(bid.floor);
+    let protected = |(requested, bid): (u64, &Bid)| requested.min(bid.demand).max(bid.minimum);
     let sum: u128 = requests
         .clone()
         .zip(group.iter())
@@ -77,7 +77,7 @@ fn apply_requested(tree: &Tree<Demand>, parent: Option<NodeId>, amount: u64, gro
         if sum > u128::from(amount) {
             bid.demand = protected;
         } else {
-            bid.floor = protected;
+            bid.minimum = protected;
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Weighted max-min fairness in one sibling group: an amount divided by weight, between a floor and a demand each.
+//! Weighted max-min fairness in one sibling group: an amount divided by weight, between a minimum and a demand each.
 //!
-//! The rule is water-filling (Bertsekas and Gallager, Data Networks, section 6.5.2): everyone gets `level × weight`, clamped to its own floor and demand,
+//! The rule is water-filling (Bertsekas and Gallager, Data Networks, section 6.5.2): everyone gets `level × weight`, clamped to its own minimum and demand,
 //! and the level is the one at which the amount is used up. Whole units are given by the divisor
 //! method of Sainte-Laguë (Webster): the k-th unit of a bidder has the rank `weight / (2k − 1)`, and the
 //! best-ranked units win. That makes the integers exact (they add up) and monotone: more weight, more
@@ -13,21 +13,21 @@ use std::collections::BinaryHeap;
 /// What one member of a sibling group asks for. Amounts are in the caller's unit: bytes, credits, blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bid {
-    /// Relative weight; 0 gets nothing above its floor.
+    /// Relative weight; 0 gets nothing above its minimum.
     pub weight: u32,
     /// What it gets first, before anything is divided by weight.
-    pub floor: u64,
-    /// What it is known to have a use for: it gets this, by weight, before anyone gets more than that.
-    pub useful: u64,
+    pub minimum: u64,
+    /// Its working set: it gets this, by weight, before anyone gets more than that.
+    pub working_set: u64,
     /// What it can use at most; below the others, it lowers them.
     pub demand: u64,
 }
 
 /// Divides `amount` among `bids`. The parts add up to `amount` (unless every weight is 0).
 ///
-/// - Floors that do not fit together are cut by weight.
-/// - What is useful beyond the floors comes next, divided by weight: a member that has less use than its part leaves
-///   the rest to those that have more.
+/// - Minimums that do not fit together are cut by weight.
+/// - Working sets beyond the minimums come next, divided by weight: a member whose working set is smaller than its part leaves
+///   the rest to those with larger ones.
 /// - Between that and the demands the rest is divided by weight, what each has already counted; what one does not
 ///   ask for goes to the others (work-conserving).
 /// - When all are satisfied, the rest is divided by weight too, on top of the demands: it is free, and each may grow into it.
@@ -37,9 +37,11 @@ pub struct Bid {
 pub fn max_min(amount: u64, bids: &[Bid]) -> Vec<u64> {
     let zeros = vec![0; bids.len()];
     let demands: Vec<u64> = bids.iter().map(|b| b.demand).collect();
-    let useful = bids.iter().map(|b| b.useful.max(b.floor).min(b.demand));
-    let floors = bids.iter().map(|b| b.floor.min(b.demand));
-    let rounds = [floors.collect(), useful.collect(), demands.clone()];
+    let working_set = bids
+        .iter()
+        .map(|b| b.working_set.max(b.minimum).min(b.demand));
+    let minimums = bids.iter().map(|b| b.minimum.min(b.demand));
+    let rounds = [minimums.collect(), working_set.collect(), demands.clone()];
     let total = |parts: &[u64]| parts.iter().map(|p| u128::from(*p)).sum::<u128>();
     let mut had = zeros.clone();
     for round in rounds {

@@ -13,10 +13,10 @@ fn any_bid() -> impl Strategy<Value = Bid> {
         prop_oneof![Just(0u64), 0..1_000_000u64],
         amount,
     )
-        .prop_map(|(weight, floor, useful, demand)| Bid {
+        .prop_map(|(weight, minimum, working_set, demand)| Bid {
             weight,
-            floor,
-            useful,
+            minimum,
+            working_set,
             demand,
         })
 }
@@ -44,19 +44,19 @@ fn any_tree() -> impl Strategy<Value = Tree<Demand>> {
 fn demand(bid: &Bid, requested: u64) -> Demand {
     Demand {
         weight: Weight::try_from(u64::from(bid.weight)).unwrap(),
-        floor: bid.floor,
+        minimum: bid.minimum,
         requested,
-        useful: bid.useful,
+        working_set: bid.working_set,
         total: bid.demand,
     }
 }
 
-fn floor(bid: &Bid) -> u64 {
-    bid.floor.min(bid.demand)
+fn minimum(bid: &Bid) -> u64 {
+    bid.minimum.min(bid.demand)
 }
 
-fn useful(bid: &Bid) -> u64 {
-    bid.useful.max(bid.floor).min(bid.demand)
+fn working_set(bid: &Bid) -> u64 {
+    bid.working_set.max(bid.minimum).min(bid.demand)
 }
 
 fn wide_sum(parts: impl IntoIterator<Item = u64>) -> u128 {
@@ -72,13 +72,13 @@ proptest! {
     }
 
     #[test]
-    fn floors_and_demands_hold(bids in any_group(), amount in any_amount()) {
+    fn minimums_and_demands_hold(bids in any_group(), amount in any_amount()) {
         let parts = max_min(amount, &bids);
-        let floors = wide_sum(bids.iter().map(floor));
+        let minimums = wide_sum(bids.iter().map(minimum));
         let asked = wide_sum(bids.iter().map(|b| b.demand));
         for (bid, part) in bids.iter().zip(&parts) {
-            if floors <= u128::from(amount) {
-                prop_assert!(*part >= bid.floor.min(bid.demand));
+            if minimums <= u128::from(amount) {
+                prop_assert!(*part >= bid.minimum.min(bid.demand));
             }
             if asked >= u128::from(amount) {
                 prop_assert!(*part <= bid.demand);
@@ -88,14 +88,14 @@ proptest! {
         }
     }
 
-    /// What is useful comes before everything but floors: while all of it fits, everybody has it, and while it does not,
+    /// Working sets come before everything but minimums: while all of it fits, everybody has it, and while it does not,
     /// nobody has more.
     #[test]
-    fn useful_before_the_rest(bids in any_group(), amount in any_amount()) {
+    fn working_sets_before_the_rest(bids in any_group(), amount in any_amount()) {
         let parts = max_min(amount, &bids);
-        let fits = wide_sum(bids.iter().map(useful)) <= u128::from(amount);
+        let fits = wide_sum(bids.iter().map(working_set)) <= u128::from(amount);
         for (bid, part) in bids.iter().zip(&parts) {
-            let kept = if fits { *part >= useful(bid) } else { *part <= useful(bid) };
+            let kept = if fits { *part >= working_set(bid) } else { *part <= working_set(bid) };
             prop_assert!(kept, "{part} of {bid:?}");
         }
     }
@@ -104,15 +104,15 @@ proptest! {
     fn more_use_is_never_less(bids in any_group(), amount in any_amount(), who in any::<prop::sample::Index>(), more in 1..50_000u64) {
         let i = who.index(bids.len());
         let mut keen = bids.clone();
-        keen[i].useful += more;
+        keen[i].working_set += more;
         prop_assert!(max_min(amount, &keen)[i] >= max_min(amount, &bids)[i]);
     }
 
-    /// Between floor and use, and between use and demand, everybody stands at the same level, within half a unit.
+    /// Between minimum and working set, and between working set and demand, everybody stands at the same level, within half a unit.
     #[test]
     fn same_level_for_all(bids in any_group(), amount in 0..10_000_000u64) {
         let parts = max_min(amount, &bids);
-        let rounds: [fn(&Bid) -> u64; 3] = [floor, useful, |b| b.demand];
+        let rounds: [fn(&Bid) -> u64; 3] = [minimum, working_set, |b| b.demand];
         let sum = |round: fn(&Bid) -> u64| wide_sum(bids.iter().map(round));
         let wide = u128::from(amount);
         let pair = rounds.windows(2).find(|pair| sum(pair[0]) < wide && wide < sum(pair[1]));
@@ -212,9 +212,9 @@ proptest! {
         }
     }
 
-    /// Among siblings requested protection is a floor, after all floors.
+    /// Among siblings requested protection is a minimum, after all minimums.
     #[test]
-    fn floors_come_before_requested_protection(
+    fn minimums_come_before_requested_protection(
         bids in proptest::collection::vec((any_bid(), any_amount()), 1..12),
         amount in any_amount(),
     ) {
@@ -224,11 +224,11 @@ proptest! {
         }
         let parts = entitlements(&tree, amount);
         prop_assert_eq!(wide_sum(parts.iter().copied()), u128::from(amount));
-        let protected = |b: &Bid, requested: u64| requested.min(b.demand).max(floor(b));
-        let floors = wide_sum(bids.iter().map(|(b, _)| floor(b)));
+        let protected = |b: &Bid, requested: u64| requested.min(b.demand).max(minimum(b));
+        let minimums = wide_sum(bids.iter().map(|(b, _)| minimum(b)));
         let all = wide_sum(bids.iter().map(|(b, requested)| protected(b, *requested)));
         for ((bid, requested), part) in bids.iter().zip(&parts) {
-            prop_assert!(floors > u128::from(amount) || *part >= floor(bid));
+            prop_assert!(minimums > u128::from(amount) || *part >= minimum(bid));
             prop_assert!(all > u128::from(amount) || *part >= protected(bid, *requested));
             prop_assert!(all <= u128::from(amount) || *part <= protected(bid, *requested));
         }

@@ -77,9 +77,9 @@ impl Told<'_> {
         out += &self.marks();
         let _ = writeln!(
             out,
-            "\naccesses  {:.0} blocks of 64 KiB a second, those to the same one in a row once\n\
-             useful    {}: a block more would save less than one read in ten minutes\n\
-             entitled  {}",
+            "\naccesses     {:.0} blocks of 64 KiB a second, those to the same one in a row once\n\
+             working set  {}: a block more would save less than one read in ten minutes\n\
+             entitled to  {}",
             self.curve.accesses,
             bytes(self.working_set),
             bytes(self.entitlement),
@@ -155,7 +155,7 @@ impl Told<'_> {
         // The vertical axis with its labels takes six columns.
         let width = f64::from(WIDTH) - 7.0;
         let mut out = String::new();
-        for (name, size) in [("holds", self.usage), ("useful", self.working_set)] {
+        for (name, size) in [("holds", self.usage), ("working set", self.working_set)] {
             let at = (to_f64(size) / self.right() * width).min(width);
             let at = usize::try_from(justitia_share::num::to_u64(at)).unwrap_or(0) + 6;
             let text = format!("{name} {}", bytes(size));

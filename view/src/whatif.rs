@@ -85,8 +85,8 @@ fn divide(status: &Status, change: Option<(usize, Change)>) -> Vec<u64> {
 fn demand(tenant: &TenantStatus) -> Demand {
     Demand {
         weight: Weight::try_from(tenant.weight).unwrap_or_default(),
-        floor: tenant.floor.max(tenant.unreclaimable),
-        useful: if tenant.leaf { tenant.working_set } else { 0 },
+        minimum: tenant.minimum.max(tenant.unreclaimable),
+        working_set: if tenant.leaf { tenant.working_set } else { 0 },
         requested: 0,
         total: tenant.demand.unwrap_or(u64::MAX).min(reaches(tenant)),
     }
@@ -106,8 +106,8 @@ fn changed_demand(tenant: &TenantStatus, change: Change) -> Demand {
     match change {
         Change::Weight(weight) => Demand { weight, ..demand },
         Change::Size(size) => Demand {
-            floor: size,
-            useful: size,
+            minimum: size,
+            working_set: size,
             total: size,
             ..demand
         },

@@ -181,7 +181,7 @@ impl MemorySampler {
         let idle_for = self.idle_for(now);
         let known = !multi_gen && idle_for < MIN_OBSERVATION;
         WorkingSet {
-            useful: if known { self.active } else { 0 },
+            bytes: if known { self.active } else { 0 },
             observed_for: idle_for,
             evidence: Evidence::Lists,
         }
@@ -248,12 +248,12 @@ mod tests {
         let mut stat = stat(100, 0);
         stat.active_file = 30 << 20;
         sampler.record(&stat, t0);
-        assert_eq!(sampler.working_set(false, t0).useful, 30 << 20);
-        assert_eq!(sampler.working_set(true, t0).useful, 0, "the multi-gen LRU");
+        assert_eq!(sampler.working_set(false, t0).bytes, 30 << 20);
+        assert_eq!(sampler.working_set(true, t0).bytes, 0, "the multi-gen LRU");
         let later = t0 + 2 * MIN_OBSERVATION;
         sampler.record(&stat, later);
         let seen = sampler.working_set(false, later);
-        assert_eq!((seen.useful, seen.observed_for), (0, 2 * MIN_OBSERVATION));
+        assert_eq!((seen.bytes, seen.observed_for), (0, 2 * MIN_OBSERVATION));
     }
 
     #[test]

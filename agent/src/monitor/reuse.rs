@@ -43,7 +43,7 @@ pub struct Reuse {
     curve: MissRatioCurve,
     shift: u32,
     /// Blocks.
-    useful: f64,
+    working_set: f64,
 }
 
 impl Reuse {
@@ -59,7 +59,7 @@ impl Reuse {
             recent: DecayedReuseTimes::default(),
             curve: MissRatioCurve::default(),
             shift: 0,
-            useful: 0.0,
+            working_set: 0.0,
         }
     }
 
@@ -82,7 +82,7 @@ impl Reuse {
         self.shift = shift;
         (self.before, self.at) = (counts, now);
         self.curve = MissRatioCurve::of(&self.recent);
-        self.useful = self.curve.useful(to_f64(capacity)) * (1.0 + MARGIN);
+        self.working_set = self.curve.working_set(to_f64(capacity)) * (1.0 + MARGIN);
     }
 
     /// The sampling rate to use: one block in 2 to the power of this.
@@ -113,7 +113,7 @@ impl Reuse {
     #[must_use]
     pub fn working_set(&self) -> WorkingSet {
         WorkingSet {
-            useful: to_u64(self.useful).saturating_mul(BLOCK),
+            bytes: to_u64(self.working_set).saturating_mul(BLOCK),
             observed_for: self.at.saturating_duration_since(self.since),
             evidence: Evidence::Accesses,
         }

@@ -59,7 +59,7 @@ impl Monitor {
         Tenant {
             key,
             weight: self.cgroups.weight(node).0,
-            floor: 0,
+            minimum: 0,
             requested: 0,
             file: memory.file.saturating_sub(node.excluded_file),
             own: 0,
@@ -86,7 +86,7 @@ impl Monitor {
         }
     }
 
-    /// Fills in what depends on the children: a tenant's own pages, and its floor, which depends on its other memory.
+    /// Fills in what depends on the children: a tenant's own pages, and its minimum, which depends on its other memory.
     ///
     /// The counters of an inner node include its descendants', but were not read at the same moment: it has at least what
     /// they have.
@@ -103,7 +103,7 @@ impl Monitor {
                 if !node.children.is_empty() {
                     tenant.orphaned = tenant.own;
                 }
-                (tenant.floor, tenant.requested) = node.floors(tenant.other);
+                (tenant.minimum, tenant.requested) = node.minimums(tenant.other);
                 has_unmanaged |= node.has_unmanaged_children();
             }
             if has_unmanaged {

@@ -139,7 +139,7 @@ impl Unmanaged {
         Tenant {
             key: Key::Unmanaged,
             weight,
-            floor: 0,
+            minimum: 0,
             requested: 0,
             file,
             own: file,

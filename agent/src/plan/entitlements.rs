@@ -52,30 +52,30 @@ impl Entitlements {
 /// What a tenant demands. Orphaned pages demand nothing: they neither add to what their subtree gets nor take from its
 /// siblings.
 fn demand(tenant: &Tenant, leaf: bool, policy: &Policy) -> Demand {
-    let floor = tenant.floor.min(tenant.file).max(tenant.unreclaimable);
+    let minimum = tenant.minimum.min(tenant.file).max(tenant.unreclaimable);
     let held = tenant.own.saturating_sub(tenant.orphaned);
-    let working_set = tenant.working_set;
-    let unsure = working_set.observed_for < MIN_OBSERVATION;
+    let observed = tenant.working_set;
+    let unsure = observed.observed_for < MIN_OBSERVATION;
     let keeps = if policy.demand == DemandModel::Usage || unsure {
         held
     } else {
         0
     };
-    let useful = match policy.demand {
-        DemandModel::Use => working_set.useful.max(tenant.mapped.min(held)),
+    let working_set = match policy.demand {
+        DemandModel::Use => observed.bytes.max(tenant.mapped.min(held)),
         DemandModel::Usage => 0,
     };
-    let (useful, total) = match (leaf, tenant.populated) {
+    let (working_set, total) = match (leaf, tenant.populated) {
         (false, _) => (0, u64::MAX),
         (true, false) => (0, 0),
-        (true, true) if tenant.growing => (useful, u64::MAX),
-        (true, true) => (useful, useful.max(keeps)),
+        (true, true) if tenant.growing => (working_set, u64::MAX),
+        (true, true) => (working_set, working_set.max(keeps)),
     };
     Demand {
         weight: tenant.weight,
-        floor,
+        minimum,
         requested: tenant.requested.min(tenant.file),
-        useful,
-        total: total.max(floor),
+        working_set,
+        total: total.max(minimum),
     }
 }

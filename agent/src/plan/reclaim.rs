@@ -25,7 +25,7 @@ pub const MAX_RECLAIM: u64 = 32 << 20;
 /// Justitia's reclamation (section III-B3) ahead of the kernel's. When free memory is below the headroom, tenants above
 /// their entitlement give back in proportion to their excess, until the headroom is free again. Nothing is taken while
 /// memory suffices, nor from tenants within their entitlement. What an inner node has of its own is excess, down to the
-/// floors of the node and its ancestors.
+/// minimums of the node and its ancestors.
 #[must_use]
 pub fn plan_reclaim(snapshot: &Snapshot, entitlements: &Entitlements) -> Vec<ReclaimIntent> {
     let memory = &snapshot.memory;
@@ -76,12 +76,12 @@ fn reclaimable_excess(
     let held = tenant.own.saturating_sub(tenant.untargetable);
     let (excess, keep) = if snapshot.tenants.is_leaf(id) {
         let keep = entitlements.entitled[id.index()]
-            .max(tenant.floor)
+            .max(tenant.minimum)
             .max(tenant.unreclaimable);
         (overage(held, keep), keep)
     } else {
         let excess = overage(held, own_unreclaimable(snapshot, id, tenant));
-        (excess.min(above_floors(snapshot, id, tenant)), 0)
+        (excess.min(above_minimums(snapshot, id, tenant)), 0)
     };
     if excess < MIN_RECLAIM.max(keep / 256) {
         0
@@ -100,13 +100,13 @@ fn own_unreclaimable(snapshot: &Snapshot, id: NodeId, tenant: &Tenant) -> u64 {
         })
 }
 
-/// How much can be reclaimed before the tenant or an ancestor is below its floor.
-fn above_floors(snapshot: &Snapshot, id: NodeId, tenant: &Tenant) -> u64 {
+/// How much can be reclaimed before the tenant or an ancestor is below its minimum.
+fn above_minimums(snapshot: &Snapshot, id: NodeId, tenant: &Tenant) -> u64 {
     let ancestors = snapshot.tenants.ancestors(id);
     let ancestors = ancestors.map(|id| &snapshot.tenants[id]);
     std::iter::once(tenant)
         .chain(ancestors)
-        .map(|tenant| tenant.file.saturating_sub(tenant.floor))
+        .map(|tenant| tenant.file.saturating_sub(tenant.minimum))
         .min()
         .unwrap_or(0)
 }

@@ -26,7 +26,7 @@ fn leaf(id: u64, weight: u64, file: u64) -> Tenant {
     Tenant {
         key: Key::Cgroup(CgroupId(id)),
         weight: Weight::try_from(weight).unwrap(),
-        floor: 0,
+        minimum: 0,
         requested: 0,
         file: file * MIB,
         own: file * MIB,
@@ -138,7 +138,7 @@ fn tenants_above_their_entitlement_give_back_in_proportion() {
 fn each_reason_to_reclaim_nothing() {
     type Change = fn(&mut Tenant);
     let cases: [(&str, Change); 5] = [
-        ("its floor", |t| t.floor = t.file),
+        ("its minimum", |t| t.minimum = t.file),
         ("it thrashes", |t| {
             t.exempt = Some(ReclaimExemption::Thrashing { full_avg10: 80.0 })
         }),
@@ -157,9 +157,9 @@ fn each_reason_to_reclaim_nothing() {
 }
 
 /// A tenant of which it is known for three minutes what it uses, in MiB.
-fn seen(useful: u64, tenant: Tenant) -> Tenant {
+fn seen(working_set: u64, tenant: Tenant) -> Tenant {
     let working_set = WorkingSet {
-        useful: useful * MIB,
+        bytes: working_set * MIB,
         observed_for: Duration::from_secs(180),
         evidence: Evidence::Accesses,
     };
@@ -222,7 +222,7 @@ fn an_unobserved_tenant_keeps_what_it_holds_and_an_unpopulated_one_nothing() {
 }
 
 #[test]
-fn unreclaimable_pages_count_as_a_floor() {
+fn unreclaimable_pages_count_as_a_minimum() {
     let mut tenants = vec![leaf(1, 100, 400), leaf(2, 100, 400)];
     tenants[0].unreclaimable = 390 * MIB;
     let entitlements = Entitlements::of(&snapshot(10, tenants), &Policy::default());
@@ -236,7 +236,7 @@ fn unreclaimable_pages_count_as_a_floor() {
 /// A slice with two children, delegated to their owner, beside a sibling; all want all they can get.
 fn delegated(low: u64, requests: [u64; 2]) -> Snapshot {
     let mut slice = inner(1, 400, 0);
-    slice.floor = low * MIB;
+    slice.minimum = low * MIB;
     let child = |id: u64, requested: u64| {
         below(Tenant {
             requested,
@@ -260,9 +260,9 @@ fn at(snapshot: &mut Snapshot, index: usize) -> &mut Tenant {
 
 #[test]
 fn requested_protection_counts_inside_the_delegated_subtree() {
-    // 800 MiB to divide by two weights: 400 for the slice, unless the administrator has set a floor for it.
+    // 800 MiB to divide by two weights: 400 for the slice, unless the administrator has set a minimum for it.
     let cases = [
-        ("no request and no floor", 0, [0, 0], [400, 200, 200, 400]),
+        ("no request and no minimum", 0, [0, 0], [400, 200, 200, 400]),
         ("one requests", 0, [150 * MIB, 0], [400, 200, 200, 400]),
         ("one hoards", 0, [u64::MAX, 0], [400, 200, 200, 400]),
         ("both hoard", 0, [u64::MAX; 2], [400, 200, 200, 400]),
@@ -342,23 +342,25 @@ fn any_tenant() -> impl Strategy<Value = Tenant> {
         0..50u64,
     )
         .prop_map(
-            |(id, weight, file, floor, [populated, growing, exempt], idle, unreclaimable)| Tenant {
-                floor: floor * MIB,
-                requested: idle * MIB,
-                populated,
-                growing,
-                idle_for: Duration::from_secs(idle),
-                unreclaimable: unreclaimable.min(file) * MIB,
-                exempt: exempt.then_some(ReclaimExemption::NoProgress),
-                ..leaf(id, weight, file)
+            |(id, weight, file, minimum, [populated, growing, exempt], idle, unreclaimable)| {
+                Tenant {
+                    minimum: minimum * MIB,
+                    requested: idle * MIB,
+                    populated,
+                    growing,
+                    idle_for: Duration::from_secs(idle),
+                    unreclaimable: unreclaimable.min(file) * MIB,
+                    exempt: exempt.then_some(ReclaimExemption::NoProgress),
+                    ..leaf(id, weight, file)
+                }
             },
         )
 }
 
 proptest! {
-    /// Never below the floor, never below the entitlement, never more than is missing.
+    /// Never below the minimum, never below the entitlement, never more than is missing.
     #[test]
-    fn never_below_floor_or_entitlement(tenants in proptest::collection::vec(any_tenant(), 1..12), free in 0..200u64) {
+    fn never_below_minimum_or_entitlement(tenants in proptest::collection::vec(any_tenant(), 1..12), free in 0..200u64) {
         let snap = snapshot(free, tenants);
         let entitlements = Entitlements::of(&snap, &Policy::default());
         let intents = plan_reclaim(&snap, &entitlements);
@@ -368,7 +370,7 @@ proptest! {
             let taken: u64 = intents.iter().filter(|i| i.key == tenant.key).map(|i| i.bytes).sum();
             if snap.tenants.values().filter(|t| t.key == tenant.key).count() == 1 {
                 let i = id.index();
-                prop_assert!(taken == 0 || tenant.file - taken >= entitlements.entitled[i].max(tenant.floor));
+                prop_assert!(taken == 0 || tenant.file - taken >= entitlements.entitled[i].max(tenant.minimum));
                 prop_assert!(taken == 0 || tenant.exempt.is_none());
             }
         }

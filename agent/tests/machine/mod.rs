@@ -181,10 +181,10 @@ impl Machine {
     }
 
     /// Each tenant's estimated working set, MB.
-    pub fn useful(&self) -> Vec<u64> {
+    pub fn working_sets(&self) -> Vec<u64> {
         self.readers
             .iter()
-            .map(|r| r.reuse.working_set().useful >> 20)
+            .map(|r| r.reuse.working_set().bytes >> 20)
             .collect()
     }
 
@@ -303,7 +303,7 @@ impl Machine {
             let tenant = Tenant {
                 key: Key::Cgroup(CgroupId(id)),
                 weight: Weight::try_from(reader.weight).unwrap(),
-                floor: 0,
+                minimum: 0,
                 requested: 0,
                 file,
                 own: file,

@@ -10,7 +10,7 @@ const PARTS: f64 = 1e9;
 
 /// Divides `total` credits among the nodes of the tree ("All containers are allocated credits in proportion
 /// to their I/O weight", slides "Budget Distributor"), hierarchically, and what a node does not demand among
-/// its siblings. Demands and floors are in billionths of a credit; see [`demand`].
+/// its siblings. Demands and minimums are in billionths of a credit; see [`demand`].
 /// Indexed like the tree.
 #[must_use]
 pub fn distribute(tree: &Tree<Demand>, total: f64) -> Vec<f64> {
@@ -27,12 +27,12 @@ pub fn demand(credits: f64) -> u64 {
 }
 
 /// Divides room for dirty pages, in bytes, among writers that contend, in proportion to `parts` (credits, any
-/// scale), at least `floor` bytes for each as far as that goes.
+/// scale), at least `minimum` bytes for each as far as that goes.
 ///
 /// The weight-aware lock's part on a stock kernel (Justitia, section III-A): whoever has more room among the
 /// dirty pages is held less by the kernel when it wants another page.
 #[must_use]
-pub fn rooms(pool: u64, parts: &[f64], floor: u64) -> Vec<u64> {
+pub fn rooms(pool: u64, parts: &[f64], minimum: u64) -> Vec<u64> {
     let most = parts.iter().copied().fold(0.0, f64::max);
     let weight = |part: f64| -> u32 {
         if most > 0.0 {
@@ -43,8 +43,8 @@ pub fn rooms(pool: u64, parts: &[f64], floor: u64) -> Vec<u64> {
     };
     let bid = |part: &f64| Bid {
         weight: weight(*part),
-        floor,
-        useful: 0,
+        minimum,
+        working_set: 0,
         demand: u64::MAX,
     };
     max_min(pool, &parts.iter().map(bid).collect::<Vec<_>>())
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn rooms_are_in_proportion_above_a_floor() {
+    fn rooms_are_in_proportion_above_a_minimum() {
         let by_weight = [100, 200, 400, 800];
         assert_eq!(rooms(1500, &[0.1, 0.2, 0.4, 0.8], 10), by_weight);
         assert_eq!(rooms(100, &[0.0, 1.0], 20)[0], 20);

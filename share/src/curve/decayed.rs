@@ -7,7 +7,7 @@ use super::reuse_times::ReuseTimes;
 use crate::num::to_f64;
 
 /// After this time a count is worth half. A change of a tenant's working set rules its curve after a minute or two, and a
-/// busy tenant that falls idle is remembered for some minutes more ([`MissRatioCurve::useful`](super::MissRatioCurve::useful)).
+/// busy tenant that falls idle is remembered for some minutes more ([`MissRatioCurve::working_set`](super::MissRatioCurve::working_set)).
 pub const HALF_LIFE: Duration = Duration::from_secs(60);
 
 /// Reuse times that decay exponentially: with every [`HALF_LIFE`] a count halves.

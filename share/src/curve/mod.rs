@@ -6,7 +6,7 @@
 //! distances, which SHARDS itself uses, this costs one look into a small table for each sampled access and no order of
 //! all blocks, so that a probe in the kernel can do it; `tests/curve_error.rs` measures the error of both.
 //!
-//! From the curve follows what of its cache a tenant can use: [`MissRatioCurve::useful`].
+//! From the curve follows the tenant's working set: [`MissRatioCurve::working_set`].
 //!
 //! Sizes are in blocks of the caller's ([`BLOCK`] for the page cache).
 
@@ -16,7 +16,7 @@ mod miss_ratio;
 mod reuse_times;
 mod sampler;
 mod sampling_rate;
-mod useful;
+mod working_set;
 
 pub use buckets::{BUCKETS, bucket};
 pub use decayed::{DecayedReuseTimes, HALF_LIFE};

@@ -39,8 +39,12 @@ pub(super) fn entitlement(out: &mut String, status: &Status, tenant: &TenantStat
             bytes(over)
         );
     }
-    if tenant.floor > 0 {
-        let _ = writeln!(out, "  never below its floor of {}", bytes(tenant.floor));
+    if tenant.minimum > 0 {
+        let _ = writeln!(
+            out,
+            "  never below its minimum of {}",
+            bytes(tenant.minimum)
+        );
     }
 }
 
@@ -81,7 +85,7 @@ pub(super) fn taking(out: &mut String, status: &Status, tenant: &TenantStatus) {
     );
     let keep = tenant
         .entitlement
-        .max(tenant.floor)
+        .max(tenant.minimum)
         .max(tenant.unreclaimable);
     let over = tenant.usage.saturating_sub(keep);
     let short = memory.free < memory.free_headroom;
@@ -105,8 +109,8 @@ pub(super) fn taking(out: &mut String, status: &Status, tenant: &TenantStatus) {
                 "no more than its entitlement ({})",
                 bytes(tenant.entitlement)
             )
-        } else if tenant.usage <= tenant.floor {
-            format!("no more than its floor ({})", bytes(tenant.floor))
+        } else if tenant.usage <= tenant.minimum {
+            format!("no more than its minimum ({})", bytes(tenant.minimum))
         } else {
             format!(
                 "no more than what is dirty or being written ({})",

@@ -38,7 +38,7 @@ pub(super) fn held(
         if knob.knob == "memory.low" {
             let _ = writeln!(
                 out,
-                "    what it protects is a floor for the agent too, which takes no file pages below it"
+                "    what it protects is a minimum for the agent too, which takes no file pages below it"
             );
         }
         let _ = writeln!(out, "    would change it: only whoever wrote it");

@@ -37,7 +37,7 @@ pub(super) fn of(status: &Status, tenant: &TenantStatus) -> Option<String> {
             t.working_set > t.entitlement
         }
     };
-    // By weight, nobody that wants all it can get has less than another that does, unless that has a floor.
+    // By weight, nobody that wants all it can get has less than another that does, unless that has a minimum.
     let level = group
         .iter()
         .filter(|(i, t)| wants(*i, t))
@@ -58,7 +58,7 @@ pub(super) fn of(status: &Status, tenant: &TenantStatus) -> Option<String> {
         return Some(if by_weight(tenant) < level {
             "that is all it demands; its weight would give it more".to_owned()
         } else {
-            "its floor, or what is dirty, is more than its weight would give it".to_owned()
+            "its minimum, or what is dirty, is more than its weight would give it".to_owned()
         });
     }
     let (sharing, others): (Vec<&TenantStatus>, Vec<_>) =

@@ -159,7 +159,7 @@ fn a_yielded_knob_and_an_operators_limit_are_told_as_theirs() {
             "first round, what is used again: 0 (by the kernel's lists, of the last 3 min)",
             "second round, what is left: its cache does not grow, so it demands no more\n",
             "memory.low = 1048576 (1.00M)\n    put there by someone else: the agent leaves it",
-            "is a floor for the agent too",
+            "is a minimum for the agent too",
             "memory.max = 943718400 (900M)\n    set by its operator",
             "nothing is taken from it: it holds no more than its entitlement (300M)",
             "none about it in the 60 min",
@@ -304,9 +304,9 @@ fn a_protection_that_is_near_enough_is_left_and_who_is_spared_learns_by_what() {
         &text(&status),
         &["now: it should be 140M, and is moved at the next look"],
     );
-    status.tenants[1].floor = 320 * MIB;
-    says(&text(&status), &["no more than its floor (320M)"]);
-    (status.tenants[1].floor, status.tenants[1].unreclaimable) = (0, 310 * MIB);
+    status.tenants[1].minimum = 320 * MIB;
+    says(&text(&status), &["no more than its minimum (320M)"]);
+    (status.tenants[1].minimum, status.tenants[1].unreclaimable) = (0, 310 * MIB);
     says(
         &text(&status),
         &["no more than what is dirty or being written (310M)"],

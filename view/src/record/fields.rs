@@ -105,7 +105,7 @@ pub(super) const TENANT: [TenantColumn; 26] = [
     tenant!(Bytes, usage),
     tenant!(Bytes, entitlement),
     tenant!(Bytes, protected),
-    tenant!(Bytes, floor),
+    tenant!(Bytes, minimum),
     tenant!(Seconds, idle),
     EXEMPTION,
     tenant!(Bytes, reclaimed),

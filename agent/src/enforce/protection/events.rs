@@ -27,7 +27,7 @@ impl ProtectionController {
                 tracing::info!(
                     tenant,
                     low,
-                    "memory.low is set by the operator: it counts as a floor and is not written"
+                    "memory.low is set by the operator: it counts as a minimum and is not written"
                 );
             }
             store.mark_external(id, Knob::MemoryLow, &low);

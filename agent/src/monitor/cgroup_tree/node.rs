@@ -121,7 +121,7 @@ impl Node {
     /// The file pages that it keeps before anything is divided by weight, and those that a delegatee requests for it
     /// among its siblings, bytes. `other` is its memory that is not file pages; `memory.low` covers that as well.
     #[must_use]
-    pub fn floors(&self, other: u64) -> (u64, u64) {
+    pub fn minimums(&self, other: u64) -> (u64, u64) {
         let low = self.operator_low.saturating_sub(other);
         let configured = self.overrides.min_cache.unwrap_or(0);
         // In a delegated subtree the delegatee chooses the names, and so how many cgroups a rule of the configuration

@@ -50,9 +50,9 @@ impl Fixture {
     }
 
     /// In MiB.
-    fn floors(&self, path: &str) -> (u64, u64) {
-        let (floor, requested) = self.node(path).floors(0);
-        (floor / MIB, requested / MIB)
+    fn minimums(&self, path: &str) -> (u64, u64) {
+        let (minimum, requested) = self.node(path).minimums(0);
+        (minimum / MIB, requested / MIB)
     }
 
     fn weight(&self, path: &str) -> (u64, WeightSource) {
@@ -80,7 +80,7 @@ fn a_delegatees_settings_count_inside_its_subtree() {
     delegate(&root.join("careless"), &[".", "memory.low", "io.weight"]);
 
     let seen = Fixture::of(root, &Config::default());
-    for (path, floors, weight) in [
+    for (path, minimums, weight) in [
         ("ours", (10, 0), (200, WeightSource::Cgroup)),
         ("user", (20, 0), (300, WeightSource::Cgroup)),
         ("user/theirs", (0, 30), (9000, WeightSource::Cgroup)),
@@ -88,7 +88,7 @@ fn a_delegatees_settings_count_inside_its_subtree() {
         ("user/theirs/deeper", (0, 50), (800, WeightSource::Cgroup)),
         ("careless", (0, 0), (100, WeightSource::Default)),
     ] {
-        assert_eq!(seen.floors(path), floors, "{path}");
+        assert_eq!(seen.minimums(path), minimums, "{path}");
         assert_eq!(seen.weight(path), weight, "{path}");
     }
 }
@@ -144,7 +144,7 @@ fn an_only_childs_weight_counts_if_its_author_may_set_the_parents() {
 }
 
 #[test]
-fn a_configured_floor_is_a_request_in_a_delegated_subtree() {
+fn a_configured_minimum_is_a_request_in_a_delegated_subtree() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path();
     cgroup(&root.join("user"), 0, 100);
@@ -152,13 +152,13 @@ fn a_configured_floor_is_a_request_in_a_delegated_subtree() {
     cgroup(&root.join("user/web-1"), 0, 100);
     cgroup(&root.join("web-1"), 0, 100);
     let file = root.join("justitia.toml");
-    let rules =
-        ["web-*", "user/web-*"].map(|m| format!("[[tenant]]\nmatch = {m:?}\nfloor = \"64MiB\"\n"));
+    let rules = ["web-*", "user/web-*"]
+        .map(|m| format!("[[tenant]]\nmatch = {m:?}\nmin_cache = \"64MiB\"\n"));
     write(&file, rules.concat()).unwrap();
     let config = Config::load(Some(&file)).unwrap();
     let seen = Fixture::of(root, &config);
-    assert_eq!(seen.floors("web-1"), (64, 0));
-    assert_eq!(seen.floors("user/web-1"), (0, 64));
+    assert_eq!(seen.minimums("web-1"), (64, 0));
+    assert_eq!(seen.minimums("user/web-1"), (0, 64));
 }
 
 #[test]

@@ -17,7 +17,7 @@ fn tenant(key: Key, weight: u64, file: u64) -> Tenant {
     Tenant {
         key,
         weight: Weight::try_from(weight).unwrap(),
-        floor: 0,
+        minimum: 0,
         requested: 0,
         file: file * MIB,
         own: file * MIB,

@@ -35,10 +35,10 @@ fn orphaned_pages_demand_nothing_and_go_first() {
 }
 
 #[test]
-fn orphaned_pages_are_left_below_floors_and_exemptions() {
+fn orphaned_pages_are_left_below_minimums_and_exemptions() {
     type Change = fn(&mut [Placed]);
     let cases: [(&str, Change); 4] = [
-        ("the slice's floor", |t| t[0].floor = 300 * MIB),
+        ("the slice's minimum", |t| t[0].minimum = 300 * MIB),
         ("all of it dirty", |t| t[0].unreclaimable = 250 * MIB),
         ("an excluded cgroup below", |t| {
             t[0].exempt = Some(ReclaimExemption::UnmanagedChild)
@@ -52,7 +52,7 @@ fn orphaned_pages_are_left_below_floors_and_exemptions() {
         assert!(intents.iter().all(|i| i.0 != 1), "{name}: {intents:?}");
     }
     let mut tenants = beside();
-    tenants[0].floor = 299 * MIB;
+    tenants[0].minimum = 299 * MIB;
     let (_, intents) = plan(&snapshot(2, tenants));
     let taken = intents.iter().find(|i| i.0 == 1).map(|i| i.1);
     assert!(taken.is_some_and(|bytes| bytes <= MIB), "{intents:?}");
@@ -111,7 +111,7 @@ fn arrange(top: &Tenant, made: &[Made]) -> Vec<Placed> {
             parent: Some(parent.index(tenants.len())),
             tenant: Tenant {
                 key: Key::Cgroup(CgroupId(1000 + n)),
-                floor: 0,
+                minimum: 0,
                 ..tenant.clone()
             },
         });
@@ -140,7 +140,7 @@ proptest! {
         made in proptest::collection::vec((any::<prop::sample::Index>(), any_tenant()), 1..12),
         free in 0..200u64,
     ) {
-        let mut top = Tenant { floor: 0, file: 0, own: 0, unreclaimable: 0, ..top };
+        let mut top = Tenant { minimum: 0, file: 0, own: 0, unreclaimable: 0, ..top };
         let mut arranged = arrange(&top, &made);
         arranged[0].file += own * MIB;
         (arranged[0].own, arranged[0].orphaned) = (own * MIB, own * MIB);

@@ -238,8 +238,8 @@ pub(super) fn divided(
     wants: impl Fn(usize) -> f64,
 ) -> Vec<f64> {
     let mut tree = tree.map(|node, demand| Demand {
-        floor: 0,
-        useful: 0,
+        minimum: 0,
+        working_set: 0,
         total: if tree.is_leaf(node) { 0 } else { u64::MAX },
         ..*demand
     });

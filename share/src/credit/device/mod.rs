@@ -147,7 +147,7 @@ impl CreditLoop {
 
     /// Takes in an interval and says what each tenant may spend in the next: an allowance for every active
     /// tenant while the device is contended and there is something to correct, none otherwise. The claims' weights
-    /// count, their demands and floors do not. Intervals of 0.1 to 1 second.
+    /// count, their demands and minimums do not. Intervals of 0.1 to 1 second.
     pub fn step(
         &mut self,
         tree: &Tree<Demand>,

@@ -49,7 +49,7 @@ fn pages_of_an_excluded_child_are_counted_apart() {
 }
 
 /// A delegatee chooses the names: an `exclude` with wildcards does not apply in a delegated subtree, and neither a weight
-/// nor a floor in it changes what the subtree gets.
+/// nor a minimum in it changes what the subtree gets.
 #[test]
 fn a_delegatee_gains_nothing_by_a_name_that_a_rule_matches() {
     let dir = tempfile::tempdir().unwrap();
@@ -109,9 +109,12 @@ fn a_delegatee_gains_nothing_by_a_name_that_a_rule_matches() {
             "{rule}"
         );
     }
-    let seen = Fixture::of(&root, &load(&[("**", "weight = 10000\nfloor = \"64MiB\"")]));
+    let seen = Fixture::of(
+        &root,
+        &load(&[("**", "weight = 10000\nmin_cache = \"64MiB\"")]),
+    );
     assert_eq!(
-        seen.floors("user/db"),
+        seen.minimums("user/db"),
         (0, 64),
         "requested among its siblings"
     );
@@ -140,8 +143,8 @@ fn settings_of_roots_containers_count_inside_them() {
         Config::load(Some(&file)).unwrap()
     };
     let said = |seen: &Fixture| {
-        let floors = ["scope", "scope/c", "scope/c/d"].map(|path| seen.floors(path));
-        (seen.weight("scope"), floors)
+        let minimums = ["scope", "scope/c", "scope/c/d"].map(|path| seen.minimums(path));
+        (seen.weight("scope"), minimums)
     };
     let administrators = (
         (10_000, WeightSource::OnlyChild),

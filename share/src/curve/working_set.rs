@@ -1,4 +1,4 @@
-//! What a tenant can use.
+//! The working set of a tenant.
 
 use super::decayed::HALF_LIFE;
 use super::miss_ratio::{MissRatioCurve, Point};
@@ -12,14 +12,14 @@ const BREAK_EVEN_SECONDS: f64 = 600.0;
 const HITS_KEPT: f64 = 0.99;
 
 impl MissRatioCurve {
-    /// How many blocks the tenant can use, at most `capacity`: the size up to which one block more saves at least
+    /// The working set in blocks, at most `capacity`: the size up to which one block more saves at least
     /// one read in 600 seconds, and that has nearly all of the hits there.
     ///
     /// What a size is worth is judged from the best smaller size on (the upper concave hull of the curve): of a loop over
     /// 1,000 blocks the first 999 save nothing, all together save everything. A loop over more than `capacity` saves
     /// nothing. A stream with a few re-reads saves too little for all that would have to lie there in between.
     #[must_use]
-    pub fn useful(&self, capacity: f64) -> f64 {
+    pub fn working_set(&self, capacity: f64) -> f64 {
         // What a count is worth that goes on for ever: counts decay.
         let counted = HALF_LIFE.as_secs_f64() / std::f64::consts::LN_2;
         let least = counted / BREAK_EVEN_SECONDS;

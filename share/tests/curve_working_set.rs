@@ -1,4 +1,4 @@
-//! What of its cache a tenant can use, by its accesses of some minutes.
+//! The working set that follows from the accesses of some minutes.
 
 mod curves;
 
@@ -10,23 +10,22 @@ use curves::{Random, View, zipf};
 const CAPACITY: f64 = 11_200.0;
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What is useful after so many seconds with the accesses of `second`; the median of 21 seeds, and whether all lie
-/// within the given part of it.
+/// The working set after so many seconds with the accesses of `second`: the lowest, the median and the highest of 21 seeds.
 fn after(seconds: u64, mut second: impl FnMut(u64, &mut Random) -> Vec<u64>) -> [f64; 3] {
-    let mut useful: Vec<f64> = (0..21)
+    let mut sizes: Vec<f64> = (0..21)
         .map(|seed| {
             let (mut view, mut random) = (View::new(seed, 11_200), Random(seed << 40));
             (0..seconds)
                 .map(|at| {
                     view.take(second(at, &mut random), SECOND);
-                    view.curve().useful(CAPACITY)
+                    view.curve().working_set(CAPACITY)
                 })
                 .last()
                 .unwrap_or(0.0)
         })
         .collect();
-    useful.sort_by(f64::total_cmp);
-    [useful[0], useful[10], useful[20]]
+    sizes.sort_by(f64::total_cmp);
+    [sizes[0], sizes[10], sizes[20]]
 }
 
 fn check(name: &str, found: [f64; 3], expected: std::ops::RangeInclusive<f64>) {
@@ -42,7 +41,7 @@ fn random(blocks: u64, each_second: u64) -> impl FnMut(u64, &mut Random) -> Vec<
 }
 
 #[test]
-fn what_is_used_again_and_again_is_useful() {
+fn what_is_used_again_and_again_is_the_working_set() {
     check(
         "400 MB at random",
         after(60, random(6400, 3000)),
