@@ -100,7 +100,7 @@ reference:
 
 # Needs a nightly toolchain and `cargo install cargo-fuzz`.
 fuzz-short:
-	for room in kernel cache; do \
+	for room in kernel cache link; do \
 		(cd $$room && for target in $$($(CARGO) +nightly fuzz list); do \
 			$(CARGO) +nightly fuzz run $$target -- -max_total_time=60 || exit 1; \
 		done) || exit 1; \

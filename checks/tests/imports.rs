@@ -12,7 +12,7 @@ use justitia_checks::{
 
 /// The floors, from the lowest. A crate depends on those of lower floors only.
 const FLOORS: [&[&str]; 6] = [
-    &["share"],
+    &["share", "link"],
     &[
         "lock",
         "metrics-http",

@@ -1,0 +1,156 @@
+//! The answer area: what is read from the port.
+//!
+//! Its first page: magic (8 bytes), version (u16), answers (u16), rows of the pool table (u32), the host's start (u64),
+//! the highest sequence number (u64), the sequence number of the last GET_STATS (u64), messages handled (u64), writes
+//! that were no message or a wrong one (u64), messages replayed (u64), offered blocks by verdict (16 × u64), offered
+//! blocks with an unknown pool (u64); from byte 1024 on 48 answers of 64 bytes. The pool table follows the page.
+
+use crate::answer::{ANSWER, Answer};
+use crate::fields::{array, set, u16_at, u32_at, u64_at};
+use crate::pool_row::{PoolRow, ROW};
+use crate::verdict::{PLACES, Tally};
+use crate::{MAX_ANSWERS, MAX_POOLS, PAGE, PORT_SIZE, VERSION};
+
+const MAGIC: [u8; 8] = *b"JUSTANSW";
+
+/// Where the answers begin, and where they end.
+const ANSWERS: usize = 1024;
+
+/// What the area says of the port as a whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AreaHeader {
+    /// A number of this start of the host's daemon: when it changes, pools and what is known of blocks are gone.
+    pub start: u64,
+    /// The highest sequence number that was handled.
+    pub sequence: u64,
+    /// The sequence number of the GET_STATS that the pool table's figures are from; 0 before the first.
+    pub stats_sequence: u64,
+    /// Messages handled.
+    pub messages: u64,
+    /// Writes that were no message, and messages that were wrong.
+    pub malformed: u64,
+    /// Messages that were handled before, or were too old.
+    pub replayed: u64,
+    /// Offered blocks, by verdict.
+    pub verdicts: Tally,
+    /// Offered blocks whose pool's number was unknown: they belong to the default pool.
+    pub unknown_pool: u64,
+}
+
+/// Writes an area.
+#[derive(Debug)]
+pub struct AreaWriter<'a>(&'a mut [u8; PORT_SIZE]);
+
+impl<'a> AreaWriter<'a> {
+    /// Writes into `area` what is not changed below: it is cleared.
+    pub fn new(area: &'a mut [u8; PORT_SIZE]) -> Self {
+        area.fill(0);
+        set(area, 0, MAGIC);
+        set(area, 8, VERSION.to_le_bytes());
+        Self(area)
+    }
+
+    /// Writes into an area that was written before.
+    pub const fn again(area: &'a mut [u8; PORT_SIZE]) -> Self {
+        Self(area)
+    }
+
+    /// Writes the header.
+    pub fn header(&mut self, header: &AreaHeader) {
+        let words = [
+            header.start,
+            header.sequence,
+            header.stats_sequence,
+            header.messages,
+            header.malformed,
+            header.replayed,
+        ];
+        let counts = header.verdicts.counts().iter().copied();
+        let words = words.into_iter().chain(counts).chain([header.unknown_pool]);
+        for (at, word) in (16..).step_by(8).zip(words) {
+            set(self.0, at, word.to_le_bytes());
+        }
+    }
+
+    /// Writes the answers, newest first; at most [`MAX_ANSWERS`].
+    pub fn answers<'b>(&mut self, answers: impl Iterator<Item = &'b Answer>) {
+        let mut count = 0_u16;
+        let places = self.0.get_mut(ANSWERS..PAGE).unwrap_or_default();
+        let (places, _) = places.as_chunks_mut::<ANSWER>();
+        for (place, answer) in places.iter_mut().zip(answers) {
+            answer.encode(place);
+            count = count.saturating_add(1);
+        }
+        set(self.0, 10, count.to_le_bytes());
+    }
+
+    /// Writes the pool table; at most [`MAX_POOLS`] rows.
+    pub fn pools(&mut self, rows: impl Iterator<Item = PoolRow>) {
+        let mut count = 0_u32;
+        let places = self.0.get_mut(PAGE..).unwrap_or_default();
+        let (places, _) = places.as_chunks_mut::<ROW>();
+        for (place, row) in places.iter_mut().zip(rows.take(MAX_POOLS)) {
+            row.encode(place);
+            count = count.saturating_add(1);
+        }
+        set(self.0, 12, count.to_le_bytes());
+    }
+}
+
+/// An area that a guest has read, the whole port or its beginning.
+#[derive(Clone, Copy, Debug)]
+pub struct Area<'a>(&'a [u8]);
+
+impl<'a> Area<'a> {
+    /// `None` when it is no area of this version, or not even its first page.
+    #[must_use]
+    pub fn new(bytes: &'a [u8]) -> Option<Self> {
+        bytes.first_chunk::<PAGE>()?;
+        let known = array(bytes, 0)? == MAGIC && u16_at(bytes, 8)? == VERSION;
+        known.then_some(Self(bytes))
+    }
+
+    /// What it says of the port as a whole.
+    #[must_use]
+    pub fn header(&self) -> AreaHeader {
+        let word = |at| u64_at(self.0, at).unwrap_or(0);
+        let mut counts = [0; PLACES];
+        for (at, count) in (64..).step_by(8).zip(&mut counts) {
+            *count = word(at);
+        }
+        AreaHeader {
+            start: word(16),
+            sequence: word(24),
+            stats_sequence: word(32),
+            messages: word(40),
+            malformed: word(48),
+            replayed: word(56),
+            verdicts: Tally::from_counts(counts),
+            unknown_pool: word(192),
+        }
+    }
+
+    /// The answers, newest first. One that this version does not understand is left out.
+    pub fn answers(&self) -> impl Iterator<Item = Answer> + use<'a> {
+        let count = usize::from(u16_at(self.0, 10).unwrap_or(0));
+        let places = self.0.get(ANSWERS..PAGE).unwrap_or_default();
+        let (places, _) = places.as_chunks::<ANSWER>();
+        let places = places.iter().take(count.min(MAX_ANSWERS));
+        places.filter_map(Answer::decode)
+    }
+
+    /// The answer to a message, while the area has it.
+    #[must_use]
+    pub fn answer(&self, sequence: u64) -> Option<Answer> {
+        self.answers().find(|answer| answer.sequence == sequence)
+    }
+
+    /// The pool table, as far as it was read. A row that this version does not understand is left out.
+    pub fn pools(&self) -> impl Iterator<Item = PoolRow> + use<'a> {
+        let count = u32_at(self.0, 12).unwrap_or(0);
+        let count = usize::try_from(count).unwrap_or(MAX_POOLS);
+        let (places, _) = self.0.get(PAGE..).unwrap_or_default().as_chunks::<ROW>();
+        let places = places.iter().take(count.min(MAX_POOLS));
+        places.filter_map(PoolRow::decode)
+    }
+}

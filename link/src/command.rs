@@ -1,0 +1,178 @@
+//! Commands about the pools of the sender's own VM (the paper, section 4.1).
+//!
+//! From byte 64 of the page on. CREATE and SET_WEIGHT: weight (u32), store (u8), length of the name (u8), 0 (u16), name
+//! (64 bytes; only of CREATE). MIGRATE: first block (u64), blocks (u64). The pool of SET_WEIGHT, MIGRATE and DESTROY and
+//! the disk of MIGRATE stand in the header.
+
+use crate::PAGE;
+use crate::fields::{array, set, u16_at, u32_at, u64_at};
+use crate::header::{BODY, Fault, Kind, begin};
+use crate::name::{Name, Serial};
+
+/// The store of a pool: T of the paper's ⟨T, W⟩. The numbers are the protocol's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Store {
+    /// Memory.
+    #[default]
+    Memory = 0,
+    /// The SSD.
+    Ssd = 1,
+}
+
+impl Store {
+    /// The store of this number; `None` when this version has none.
+    #[must_use]
+    pub const fn from_number(number: u8) -> Option<Self> {
+        match number {
+            0 => Some(Self::Memory),
+            1 => Some(Self::Ssd),
+            _ => None,
+        }
+    }
+}
+
+/// A command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Make a pool; its number comes in the answer.
+    Create {
+        /// Its name, which no other pool of the VM has.
+        name: Name,
+        /// Where its blocks go.
+        store: Store,
+        /// Its weight among the VM's pools, 1 to 10000.
+        weight: u32,
+    },
+    /// Change a pool's ⟨store, weight⟩.
+    SetWeight {
+        /// The pool's number.
+        pool: u32,
+        /// Where its new blocks go.
+        store: Store,
+        /// Its new weight.
+        weight: u32,
+    },
+    /// Make blocks that the cache holds a pool's.
+    Migrate {
+        /// The pool's number.
+        pool: u32,
+        /// The disk.
+        serial: Serial,
+        /// The first block.
+        first: u64,
+        /// How many, at most [`MAX_MIGRATE`](crate::MAX_MIGRATE).
+        blocks: u64,
+    },
+    /// Remove a pool and its blocks. Its number is never given again.
+    Destroy {
+        /// The pool's number.
+        pool: u32,
+    },
+    /// Bring the pool table up to date.
+    GetStats,
+}
+
+impl Command {
+    pub(crate) fn decode(
+        page: &[u8; PAGE],
+        kind: Kind,
+        pool: u32,
+        serial: Serial,
+    ) -> Result<Self, Fault> {
+        let word = |at: usize| u64_at(page, at).ok_or(Fault::Length);
+        Ok(match kind {
+            Kind::Put => return Err(Fault::Kind),
+            Kind::Create => {
+                let [len] = array(page, 69).ok_or(Fault::Length)?;
+                let name = array(page, 72).and_then(|name| Name::decode(name, len));
+                let (weight, store) = specification(page)?;
+                Self::Create {
+                    name: name.ok_or(Fault::Name)?,
+                    store,
+                    weight,
+                }
+            }
+            Kind::SetWeight => {
+                let (weight, store) = specification(page)?;
+                Self::SetWeight {
+                    pool,
+                    store,
+                    weight,
+                }
+            }
+            Kind::Migrate => Self::Migrate {
+                pool,
+                serial,
+                first: word(BODY)?,
+                blocks: word(72)?,
+            },
+            Kind::Destroy => Self::Destroy { pool },
+            Kind::GetStats => Self::GetStats,
+        })
+    }
+
+    /// What kind of message it is.
+    #[must_use]
+    pub const fn kind(&self) -> Kind {
+        match self {
+            Self::Create { .. } => Kind::Create,
+            Self::SetWeight { .. } => Kind::SetWeight,
+            Self::Migrate { .. } => Kind::Migrate,
+            Self::Destroy { .. } => Kind::Destroy,
+            Self::GetStats => Kind::GetStats,
+        }
+    }
+
+    /// Writes the message: a page, to be written at offset 0 of the port.
+    pub fn encode(&self, sequence: u64, page: &mut [u8; PAGE]) {
+        page.fill(0);
+        let none = Serial::from_bytes([0; Serial::MAX]);
+        match self {
+            Self::Create {
+                name,
+                store,
+                weight,
+            } => {
+                begin(page, Kind::Create, sequence, 0, none);
+                let (bytes, len) = name.encode();
+                specify(page, *weight, *store);
+                set(page, 69, [len]);
+                set(page, 72, bytes);
+            }
+            Self::SetWeight {
+                pool,
+                store,
+                weight,
+            } => {
+                begin(page, Kind::SetWeight, sequence, *pool, none);
+                specify(page, *weight, *store);
+            }
+            Self::Migrate {
+                pool,
+                serial,
+                first,
+                blocks,
+            } => {
+                begin(page, Kind::Migrate, sequence, *pool, *serial);
+                set(page, BODY, first.to_le_bytes());
+                set(page, 72, blocks.to_le_bytes());
+            }
+            Self::Destroy { pool } => begin(page, Kind::Destroy, sequence, *pool, none),
+            Self::GetStats => begin(page, Kind::GetStats, sequence, 0, none),
+        }
+    }
+}
+
+fn specification(page: &[u8; PAGE]) -> Result<(u32, Store), Fault> {
+    let weight = u32_at(page, BODY).ok_or(Fault::Length)?;
+    let [store] = array(page, 68).ok_or(Fault::Length)?;
+    if u16_at(page, 70) != Some(0) {
+        return Err(Fault::Reserved);
+    }
+    Ok((weight, Store::from_number(store).ok_or(Fault::Store)?))
+}
+
+fn specify(page: &mut [u8; PAGE], weight: u32, store: Store) {
+    set(page, BODY, weight.to_le_bytes());
+    set(page, 68, [store as u8]);
+}

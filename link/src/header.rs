@@ -1,0 +1,76 @@
+//! What every message begins with.
+//!
+//! The first page: magic (8 bytes), version (u16), kind (u16), blocks (u32), sequence (u64), pool (u32), 0 (u32), the
+//! disk's serial (20), 0 (12), and from byte 64 on what the kind has.
+
+use crate::VERSION;
+use crate::fields::set;
+use crate::name::Serial;
+
+pub(crate) const MAGIC: [u8; 8] = *b"JUSTPORT";
+
+/// Where what the kind has begins.
+pub(crate) const BODY: usize = 64;
+
+/// What a message is. The numbers are the protocol's; 4.1 names the section of the paper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Blocks that the guest has evicted (2.1).
+    Put = 1,
+    /// CREATE_CGROUP (4.1).
+    Create = 2,
+    /// SET_CG_WEIGHT (4.1).
+    SetWeight = 3,
+    /// MIGRATE_OBJECT (4.1).
+    Migrate = 4,
+    /// DESTROY_CGROUP (4.1).
+    Destroy = 5,
+    /// GET_STATS (4.1).
+    GetStats = 6,
+}
+
+impl Kind {
+    const ALL: [Self; 6] = [
+        Self::Put,
+        Self::Create,
+        Self::SetWeight,
+        Self::Migrate,
+        Self::Destroy,
+        Self::GetStats,
+    ];
+
+    /// The kind of this number; `None` when this version has none.
+    #[must_use]
+    pub fn from_number(number: u16) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| *kind as u16 == number)
+    }
+}
+
+/// What is wrong with a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// A version that is not [`VERSION`].
+    Version,
+    /// A kind that this version does not have.
+    Kind,
+    /// No block, or more than [`MAX_BLOCKS`]; blocks of a command.
+    Count,
+    /// Another length than the kind and the number of blocks give.
+    Length,
+    /// A field that must be 0 is not.
+    Reserved,
+    /// A pool's name that is none.
+    Name,
+    /// A store that this version does not have.
+    Store,
+}
+
+/// Writes what a message begins with, over a page of zeroes.
+pub(crate) fn begin(page: &mut [u8], kind: Kind, sequence: u64, pool: u32, serial: Serial) {
+    set(page, 0, MAGIC);
+    set(page, 8, VERSION.to_le_bytes());
+    set(page, 10, (kind as u16).to_le_bytes());
+    set(page, 16, sequence.to_le_bytes());
+    set(page, 24, pool.to_le_bytes());
+    set(page, 32, serial.bytes());
+}

@@ -1,0 +1,131 @@
+//! The pool table: one row a pool.
+//!
+//! 256 bytes: number (u32), weight (u32), store (u8), length of the name (u8), flags (u16: bit 0 created over the port),
+//! 0 (u32), then u64 each: entitlement, memory, SSD (bytes), lookups, hits, puts, puts dropped, evictions, invalidations,
+//! blocks offered, blocks accepted; 0; at byte 192 the name (64 bytes).
+
+use crate::command::Store;
+use crate::fields::{array, set, u16_at, u32_at, u64_at};
+use crate::name::Name;
+
+/// Bytes of a row.
+pub(crate) const ROW: usize = 256;
+
+const CREATED_OVER_THE_PORT: u16 = 1;
+
+/// A pool of the VM, as the host sees it. The figures are as of the GET_STATS that the area's header names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolRow {
+    /// Its number; 0 is the pool of blocks that belong to no container.
+    pub number: u32,
+    /// Its name, cut to 64 bytes.
+    pub name: Name,
+    /// Its weight among the VM's pools in its store.
+    pub weight: u32,
+    /// Where its new blocks go.
+    pub store: Store,
+    /// Was it created over the port? The others are the host's, and cannot be destroyed over it.
+    pub created_over_port: bool,
+    /// What it is entitled to, bytes.
+    pub entitlement_bytes: u64,
+    /// What it holds in memory, bytes.
+    pub memory_bytes: u64,
+    /// What it holds on the SSD, bytes.
+    pub ssd_bytes: u64,
+    /// Blocks looked up.
+    pub gets: u64,
+    /// Of these, blocks found.
+    pub hits: u64,
+    /// Blocks inserted.
+    pub puts: u64,
+    /// Blocks that could not be inserted.
+    pub puts_dropped: u64,
+    /// Blocks evicted.
+    pub evictions: u64,
+    /// Blocks removed by writes.
+    pub invalidations: u64,
+    /// Blocks offered for it over the port.
+    pub offered: u64,
+    /// Of these, blocks accepted.
+    pub accepted: u64,
+}
+
+impl PoolRow {
+    /// A pool that holds nothing.
+    #[must_use]
+    pub const fn new(number: u32, name: Name) -> Self {
+        Self {
+            number,
+            name,
+            weight: 0,
+            store: Store::Memory,
+            created_over_port: false,
+            entitlement_bytes: 0,
+            memory_bytes: 0,
+            ssd_bytes: 0,
+            gets: 0,
+            hits: 0,
+            puts: 0,
+            puts_dropped: 0,
+            evictions: 0,
+            invalidations: 0,
+            offered: 0,
+            accepted: 0,
+        }
+    }
+
+    pub(crate) fn encode(&self, bytes: &mut [u8; ROW]) {
+        bytes.fill(0);
+        let (name, len) = self.name.encode();
+        set(bytes, 0, self.number.to_le_bytes());
+        set(bytes, 4, self.weight.to_le_bytes());
+        set(bytes, 8, [self.store as u8, len]);
+        let flags = if self.created_over_port {
+            CREATED_OVER_THE_PORT
+        } else {
+            0
+        };
+        set(bytes, 10, flags.to_le_bytes());
+        let figures = [
+            self.entitlement_bytes,
+            self.memory_bytes,
+            self.ssd_bytes,
+            self.gets,
+            self.hits,
+            self.puts,
+            self.puts_dropped,
+            self.evictions,
+            self.invalidations,
+            self.offered,
+            self.accepted,
+        ];
+        for (at, figure) in (16..).step_by(8).zip(figures) {
+            set(bytes, at, figure.to_le_bytes());
+        }
+        set(bytes, 192, name);
+    }
+
+    /// `None` when the name or the store is none.
+    pub(crate) fn decode(bytes: &[u8; ROW]) -> Option<Self> {
+        let [store, len] = array(bytes, 8)?;
+        let figure = |n: usize| u64_at(bytes, n.checked_mul(8)?.checked_add(16)?);
+        Some(Self {
+            number: u32_at(bytes, 0)?,
+            name: Name::decode(array(bytes, 192)?, len)?,
+            weight: u32_at(bytes, 4)?,
+            store: Store::from_number(store)?,
+            created_over_port: u16_at(bytes, 10)? & CREATED_OVER_THE_PORT != 0,
+            entitlement_bytes: figure(0)?,
+            memory_bytes: figure(1)?,
+            ssd_bytes: figure(2)?,
+            gets: figure(3)?,
+            hits: figure(4)?,
+            puts: figure(5)?,
+            puts_dropped: figure(6)?,
+            evictions: figure(7)?,
+            invalidations: figure(8)?,
+            offered: figure(9)?,
+            accepted: figure(10)?,
+        })
+    }
+}

@@ -1,0 +1,235 @@
+//! Both sides: what one writes the other reads, and nothing else is read as a message.
+
+use crate::*;
+use proptest::prelude::*;
+
+fn serial() -> impl Strategy<Value = Serial> {
+    any::<[u8; Serial::MAX]>().prop_map(Serial::from_bytes)
+}
+
+fn name() -> impl Strategy<Value = Name> {
+    "[a-zé. ]{1,30}".prop_map(|text| Name::new(&text).unwrap())
+}
+
+fn store() -> impl Strategy<Value = Store> {
+    prop_oneof![Just(Store::Memory), Just(Store::Ssd)]
+}
+
+fn command() -> impl Strategy<Value = Command> {
+    prop_oneof![
+        (name(), store(), any::<u32>()).prop_map(|(name, store, weight)| Command::Create {
+            name,
+            store,
+            weight
+        }),
+        (any::<u32>(), store(), any::<u32>()).prop_map(|(pool, store, weight)| {
+            Command::SetWeight {
+                pool,
+                store,
+                weight,
+            }
+        }),
+        (any::<u32>(), serial(), any::<u64>(), any::<u64>()).prop_map(
+            |(pool, serial, first, blocks)| Command::Migrate {
+                pool,
+                serial,
+                first,
+                blocks
+            }
+        ),
+        any::<u32>().prop_map(|pool| Command::Destroy { pool }),
+        Just(Command::GetStats),
+    ]
+}
+
+fn tally() -> impl Strategy<Value = Tally> {
+    prop::collection::vec(0_u64..1000, Verdict::ALL.len()).prop_map(|counts| {
+        let mut tally = Tally::default();
+        for (verdict, count) in Verdict::ALL.into_iter().zip(counts) {
+            tally.add(verdict, count);
+        }
+        tally
+    })
+}
+
+fn put(buffer: &mut [u8], blocks: &[u64], at: Serial) -> usize {
+    let mut writer = PutWriter::new(buffer, 7, 3, at).unwrap();
+    for block in blocks {
+        assert!(writer.push(*block, &[block.to_le_bytes()[0]; PAGE]));
+    }
+    writer.finish().len()
+}
+
+proptest! {
+    #[test]
+    fn a_command_comes_back(command in command(), sequence: u64) {
+        let mut page = [0xA5; PAGE];
+        command.encode(sequence, &mut page);
+        let decoded = decode(&page).unwrap();
+        prop_assert_eq!(decoded.sequence, sequence);
+        prop_assert_eq!(Kind::from_number(decoded.kind), Some(command.kind()));
+        prop_assert_eq!(decoded.body, Ok(Body::Command(command)));
+    }
+
+    #[test]
+    fn a_put_comes_back(blocks in prop::collection::vec(any::<u64>(), 1..=MAX_BLOCKS), at in serial()) {
+        let mut buffer = vec![0xA5; MAX_MESSAGE];
+        let len = put(&mut buffer, &blocks, at);
+        let Ok(Body::Put(found)) = decode(&buffer[..len]).unwrap().body else {
+            panic!("no put");
+        };
+        prop_assert_eq!((found.pool, found.serial, found.len()), (3, at, blocks.len()));
+        for ((number, content), block) in found.blocks().zip(&blocks) {
+            prop_assert_eq!((number, content[17]), (*block, block.to_le_bytes()[0]));
+        }
+        prop_assert_eq!(found.blocks().count(), blocks.len());
+    }
+
+    /// Every length but the right one is refused, whatever the count says.
+    #[test]
+    fn a_message_of_another_length_is_none(n in 1..=MAX_BLOCKS, count: u32, len in 0..=MAX_MESSAGE) {
+        let mut buffer = vec![0; MAX_MESSAGE];
+        put(&mut buffer, &vec![5; n], Serial::from_bytes([0; 20]));
+        buffer[12..16].copy_from_slice(&count.to_le_bytes());
+        let right = usize::try_from(count).is_ok_and(|count| {
+            (1..=MAX_BLOCKS).contains(&count) && len == (count + 1) * PAGE
+        });
+        let read = decode(&buffer[..len]).is_some_and(|message| message.body.is_ok());
+        prop_assert_eq!(read, right);
+    }
+
+    #[test]
+    fn what_is_read_of_anything_is_bounded(mut bytes in prop::collection::vec(any::<u8>(), 0..3 * PAGE), magic: bool) {
+        if magic && bytes.len() > 8 {
+            bytes[..8].copy_from_slice(b"JUSTPORT");
+        }
+        if let Some(Ok(Body::Put(put))) = decode(&bytes).map(|m| m.body) {
+            prop_assert!(put.blocks().count() <= MAX_BLOCKS);
+        }
+        if bytes.len() > 10 {
+            bytes[..10].copy_from_slice(b"JUSTANSW\x01\x00");
+        }
+        if let Some(area) = Area::new(&bytes) {
+            prop_assert!(area.answers().count() <= MAX_ANSWERS && area.pools().count() <= MAX_POOLS);
+        }
+    }
+
+    #[test]
+    fn an_area_comes_back(verdicts in tally(), words: [u64; 7], pools in 0..300_u32, answers in 0..60_u64) {
+        let header = AreaHeader {
+            start: words[0],
+            sequence: words[1],
+            stats_sequence: words[2],
+            messages: words[3],
+            malformed: words[4],
+            replayed: words[5],
+            verdicts,
+            unknown_pool: words[6],
+        };
+        let rows: Vec<_> = (0..pools)
+            .map(|n| PoolRow {
+                weight: n + 1,
+                store: Store::Ssd,
+                created_over_port: n % 2 == 1,
+                entitlement_bytes: words[0],
+                accepted: words[6],
+                ..PoolRow::new(n, Name::new("some pool").unwrap())
+            })
+            .collect();
+        let answers: Vec<_> = (0..answers)
+            .map(|n| {
+                let mut answer = Answer::new(n, 1, Status::ALL[usize::try_from(n).unwrap() % Status::ALL.len()]);
+                answer.pool = 9;
+                answer.record(3, Verdict::Accepted);
+                answer.record(30, Verdict::Mismatch);
+                answer
+            })
+            .collect();
+        let mut area = Box::new([0xA5; PORT_SIZE]);
+        let mut writer = AreaWriter::new(&mut area);
+        writer.header(&header);
+        writer.answers(answers.iter());
+        writer.pools(rows.iter().copied());
+        let read = Area::new(&area[..]).unwrap();
+        prop_assert_eq!(read.header(), header);
+        prop_assert_eq!(read.answers().collect::<Vec<_>>(), &answers[..answers.len().min(MAX_ANSWERS)]);
+        prop_assert_eq!(read.pools().collect::<Vec<_>>(), &rows[..rows.len().min(MAX_POOLS)]);
+        if !answers.is_empty() {
+            let first = read.answer(0).unwrap();
+            prop_assert_eq!((first.accepted, first.verdicts.of(Verdict::Mismatch)), (1 << 3, 1));
+        }
+        // Its first page is enough for all but the pools.
+        let page = Area::new(&area[..PAGE]).unwrap();
+        prop_assert_eq!((page.header(), page.pools().count()), (header, 0));
+    }
+}
+
+#[test]
+fn each_fault_is_found() {
+    let mut page = [0; PAGE];
+    let create = Command::Create {
+        name: Name::new("web").unwrap(),
+        store: Store::Memory,
+        weight: 100,
+    };
+    let mut fault = |at: usize, byte: u8| {
+        create.encode(1, &mut page);
+        page[at] = byte;
+        decode(&page).map(|message| message.body.err())
+    };
+    assert_eq!(fault(0, 0), None, "no magic");
+    assert_eq!(fault(16, 9), Some(None), "another sequence number");
+    for (at, byte, expected) in [
+        (8, 2, Fault::Version),
+        (10, 0, Fault::Kind),
+        (10, 7, Fault::Kind),
+        (12, 1, Fault::Count),
+        (28, 1, Fault::Reserved),
+        (63, 1, Fault::Reserved),
+        (68, 2, Fault::Store),
+        (69, 0, Fault::Name),
+        (69, 65, Fault::Name),
+        (70, 1, Fault::Reserved),
+        (72, b'/', Fault::Name),
+        (72, 0xFF, Fault::Name),
+        (72, b'\n', Fault::Name),
+        (10, 1, Fault::Count),
+    ] {
+        assert_eq!(fault(at, byte), Some(Some(expected)), "byte {at} is {byte}");
+    }
+    assert_eq!(decode(&page[..PAGE - 1]), None, "cut");
+}
+
+#[test]
+fn a_message_takes_only_so_many_blocks() {
+    let mut buffer = vec![0; MAX_MESSAGE];
+    let at = Serial::new("vda").unwrap();
+    let mut writer = PutWriter::new(&mut buffer, 1, 0, at).unwrap();
+    for n in 0..u64::try_from(MAX_BLOCKS).unwrap() {
+        assert!(writer.push(n, &[1; PAGE]));
+    }
+    assert!(!writer.push(0, &[1; PAGE]));
+    assert_eq!(writer.finish().len(), MAX_MESSAGE);
+    let mut small = vec![0; 2 * PAGE + 5];
+    let mut writer = PutWriter::new(&mut small, 1, 0, at).unwrap();
+    assert!(writer.push(1, &[1; PAGE]) && !writer.push(2, &[1; PAGE]));
+    assert!(PutWriter::new(&mut [0; PAGE], 1, 0, at).is_none());
+    let mut empty = vec![0; MAX_MESSAGE];
+    let none = PutWriter::new(&mut empty, 1, 0, at).unwrap().finish();
+    assert_eq!(decode(none).unwrap().body, Err(Fault::Count));
+}
+
+#[test]
+fn names_are_what_a_table_can_show() {
+    assert_eq!(Name::new("web é").unwrap().as_str(), "web é");
+    for bad in ["", "a/b", "a\nb", "\u{1b}[31m", &"x".repeat(65)] {
+        assert_eq!(Name::new(bad), None, "{bad:?}");
+    }
+    assert_eq!(Name::cut(&"é".repeat(40)).unwrap().as_str(), "é".repeat(32));
+    assert_eq!(Name::cut("web").unwrap().as_str(), "web");
+    assert_eq!(Name::cut(""), None);
+    assert_eq!(Serial::new("root").unwrap().bytes()[..5], *b"root\0");
+    for bad in ["", "a b", "é", "123456789012345678901"] {
+        assert_eq!(Serial::new(bad), None, "{bad:?}");
+    }
+}
