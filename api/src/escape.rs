@@ -38,9 +38,10 @@ pub fn decode(text: &str) -> Option<OsString> {
     let mut rest = text.as_bytes();
     while let Some((&byte, tail)) = rest.split_first() {
         if byte == b'\\' {
-            let digits = std::str::from_utf8(tail.strip_prefix(b"x")?.get(..2)?).ok()?;
+            let (digits, after) = tail.strip_prefix(b"x")?.split_at_checked(2)?;
+            let digits = std::str::from_utf8(digits).ok()?;
             bytes.push(u8::from_str_radix(digits, 16).ok()?);
-            rest = &tail[3..];
+            rest = after;
         } else {
             bytes.push(byte);
             rest = tail;

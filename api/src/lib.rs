@@ -9,6 +9,9 @@
 //! * [`units`]: bytes, rates and durations as people read them.
 //! * [`escape`]: cgroup names and foreign text, made safe for a terminal.
 
+#![deny(unsafe_code)]
+#![deny(clippy::indexing_slicing)]
+
 mod action;
 mod app;
 pub mod client;

@@ -16,6 +16,7 @@
 //! and what was found.
 
 #![deny(unsafe_code)]
+#![deny(clippy::indexing_slicing)]
 
 pub mod block;
 pub mod capabilities;

@@ -45,7 +45,8 @@ impl LruGen {
         let read = file
             .read(&mut text)
             .map_err(|e| io(Operation::Read, path, &e))?;
-        Ok(parse(&String::from_utf8_lossy(&text[..read])))
+        text.truncate(read);
+        Ok(parse(&String::from_utf8_lossy(&text)))
     }
 
     /// Evicts up to `pages` clean file pages of the evictable generations, no anonymous ones.

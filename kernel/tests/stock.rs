@@ -23,7 +23,7 @@ fn fixture(path: &str) -> PathBuf {
 }
 
 #[test]
-fn a_tenant() {
+fn memory_of_a_tenant() {
     for kernel in ["linux-6.1", "linux-6.12"] {
         let dir = fixture(kernel).join("tenant");
         let fs = CgroupFs::open_fixture(&dir, true).unwrap();
@@ -39,13 +39,36 @@ fn a_tenant() {
         assert_eq!(StatFdCache::open(c).unwrap().memory_stat().unwrap(), stat);
 
         assert!(c.memory_current().unwrap() > stat.file);
-        assert_eq!(c.memory_low().unwrap(), Limit::Bytes(0));
+    }
+}
+
+#[test]
+fn limits_pressure_and_controllers_of_a_tenant() {
+    for kernel in ["linux-6.1", "linux-6.12"] {
+        let fs = CgroupFs::open_fixture(&fixture(kernel).join("tenant"), true).unwrap();
+        let c = fs.root();
+
+        assert_eq!(c.memory_low().unwrap(), Limit::Bytes(0), "{kernel}");
         assert_eq!(c.memory_high().unwrap(), Limit::Bytes(1 << 30));
         assert_eq!(c.memory_events().unwrap(), MemoryEvents::default());
         assert!(c.pressure(PsiResource::Io).unwrap().full.total > 100_000);
         assert!(c.pressure(PsiResource::Cpu).unwrap().some.total > 0);
         assert_eq!(c.pressure(PsiResource::Memory).unwrap(), Psi::default());
         assert!(c.cpu_usage_usec().unwrap() > 500_000);
+
+        let events = c.events().unwrap();
+        assert!(!events.populated && !events.frozen);
+        let controllers: Vec<_> = c.controllers().unwrap().iter().map(str::to_owned).collect();
+        assert_eq!(controllers, ["cpu", "io", "memory", "pids"]);
+        assert_eq!(c.subtree_control().unwrap().iter().count(), 0);
+    }
+}
+
+#[test]
+fn io_of_a_tenant() {
+    for kernel in ["linux-6.1", "linux-6.12"] {
+        let fs = CgroupFs::open_fixture(&fixture(kernel).join("tenant"), true).unwrap();
+        let c = fs.root();
 
         let [(device, io)] = c.io_stat().unwrap()[..] else {
             panic!("{kernel}: one device")
@@ -69,12 +92,6 @@ fn a_tenant() {
             read_raw(c, Knob::IoMax(DISK)).unwrap(),
             "254:0 rbps=max wbps=1048576 riops=100 wiops=max"
         );
-
-        let events = c.events().unwrap();
-        assert!(!events.populated && !events.frozen);
-        let controllers: Vec<_> = c.controllers().unwrap().iter().map(str::to_owned).collect();
-        assert_eq!(controllers, ["cpu", "io", "memory", "pids"]);
-        assert_eq!(c.subtree_control().unwrap().iter().count(), 0);
     }
 }
 

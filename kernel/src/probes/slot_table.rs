@@ -81,6 +81,10 @@ impl SlotTable {
 
     /// Adds what each cgroup has counted, and frees slots: those of removed cgroups, and when few are free, the least
     /// used. Returns the cgroups whose slots are evicted.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "a slot is a number below `slot_count`, of which the lists are made"
+    )]
     pub(super) fn sample(
         &mut self,
         object: &ProbeObject,

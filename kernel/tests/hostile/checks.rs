@@ -11,10 +11,10 @@ use justitia_kernel::proc::{Meminfo, Vmstat, Zoneinfo};
 use justitia_kernel::psi::{Psi, PsiLine};
 
 /// A parser and what its result must satisfy.
-pub type Check = fn(&[u8]);
+pub(crate) type Check = fn(&[u8]);
 
 /// Every parser, by name.
-pub const ALL: [(&str, Check); 13] = [
+pub(crate) const ALL: [(&str, Check); 13] = [
     ("memory_stat", memory_stat),
     ("memory_events", memory_events),
     ("limit", limit),
@@ -35,7 +35,7 @@ pub const ALL: [(&str, Check); 13] = [
     dead_code,
     reason = "the seeded fuzz runs all, a libFuzzer target some"
 )]
-pub fn some(names: &[&str], text: &[u8]) {
+pub(crate) fn some(names: &[&str], text: &[u8]) {
     for (name, check) in ALL {
         if names.contains(&name) {
             check(text);
