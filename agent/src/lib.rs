@@ -3,6 +3,8 @@
 //! [`monitor`] makes a snapshot of the cgroup tree and the memory. [`plan`] decides, purely. [`enforce`] writes the knobs
 //! and restores them. [`report`] tells what was done. [`model`] has the types that they share.
 
+#![deny(unsafe_code)]
+
 pub mod config;
 pub mod enforce;
 pub mod model;

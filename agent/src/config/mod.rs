@@ -5,6 +5,8 @@
 //! (`justitia.toml.d/*.toml`, in the order of their names) are read after the main file: a later key replaces an earlier
 //! one, a later `[[tenant]]` wins over an earlier one that matches too.
 
+#![deny(clippy::indexing_slicing)]
+
 mod error;
 mod file;
 mod pattern;

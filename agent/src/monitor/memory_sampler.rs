@@ -211,7 +211,7 @@ impl MemorySampler {
 /// All file pages that a cgroup has paged in, less those of deleted files, bytes: its file pages on LRU lists and what was
 /// reclaimed since it was made. Reclaim alone does not change this sum.
 #[must_use]
-pub fn paged_in(stat: &MemoryStat) -> u64 {
+pub(super) fn paged_in(stat: &MemoryStat) -> u64 {
     stat.file_lru() + stat.pgsteal * PAGE_SIZE
 }
 

@@ -15,7 +15,7 @@ pub struct ProbeDrop {
 
 /// All kinds, also those of which nothing was dropped. `of` is the number that a probe on demand dropped
 /// ([`IoProbes::dropped`](justitia_kernel::probes::IoProbes::dropped)).
-pub fn drops(limits: &Limits, sample: &Sample, of: impl Fn(Probe) -> u64) -> Vec<ProbeDrop> {
+pub(super) fn drops(limits: &Limits, sample: &Sample, of: impl Fn(Probe) -> u64) -> Vec<ProbeDrop> {
     let full = format!(
         "the map has {} entries, one a cgroup (probes.max_cgroups)",
         limits.max_cgroups

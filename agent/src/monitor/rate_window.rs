@@ -48,13 +48,19 @@ pub struct WindowStats {
 
 /// The windows of all tenants.
 #[derive(Debug, Default)]
-pub struct RateWindows {
+pub(super) struct RateWindows {
     windows: HashMap<CgroupId, RateWindow>,
 }
 
 impl RateWindows {
     /// Takes over a tenant's counters. `stalled` is the total of its I/O pressure, microseconds, where that was read.
-    pub fn record(&mut self, id: CgroupId, counters: Counters, stalled: Option<u64>, now: Instant) {
+    pub(super) fn record(
+        &mut self,
+        id: CgroupId,
+        counters: Counters,
+        stalled: Option<u64>,
+        now: Instant,
+    ) {
         self.windows
             .entry(id)
             .or_default()
@@ -63,7 +69,7 @@ impl RateWindows {
 
     /// Whether a tenant's counters differ from those of a second ago.
     #[must_use]
-    pub fn has_changed(&self, id: CgroupId, counters: &Counters) -> bool {
+    pub(super) fn has_changed(&self, id: CgroupId, counters: &Counters) -> bool {
         self.windows
             .get(&id)
             .and_then(|window| window.samples.back())
@@ -72,7 +78,7 @@ impl RateWindows {
 
     /// What a tenant had disks do, as of its last counters.
     #[must_use]
-    pub fn disk_activity(&self, id: CgroupId) -> DiskActivity {
+    pub(super) fn disk_activity(&self, id: CgroupId) -> DiskActivity {
         let Some(window) = self.windows.get(&id) else {
             return DiskActivity::default();
         };
@@ -85,7 +91,7 @@ impl RateWindows {
     }
 
     /// Forgets a removed cgroup.
-    pub fn remove(&mut self, id: CgroupId) {
+    pub(super) fn remove(&mut self, id: CgroupId) {
         self.windows.remove(&id);
     }
 
@@ -96,7 +102,7 @@ impl RateWindows {
 
     /// A tenant's counters over the window that ends now; zero if it was never recorded.
     #[must_use]
-    pub fn stats(&self, id: CgroupId, now: Instant) -> WindowStats {
+    pub(super) fn stats(&self, id: CgroupId, now: Instant) -> WindowStats {
         self.windows
             .get(&id)
             .and_then(|window| window.stats(now))
@@ -155,7 +161,7 @@ impl RateWindow {
 }
 
 /// Bytes read and written.
-pub const fn bytes(counters: &Counters) -> u64 {
+pub(super) const fn bytes(counters: &Counters) -> u64 {
     let (read, written) = (counters.read.total(), counters.written.total());
     read.bytes.saturating_add(written.bytes)
 }

@@ -21,7 +21,7 @@ use crate::plan::protect::{DEADBAND, MIN_DEADBAND};
 use crate::plan::{Key, Snapshot};
 
 /// Everything, as it is now.
-pub fn status(agent: &Agent, limits: &[String], observe: bool) -> Status {
+pub(crate) fn status(agent: &Agent, limits: &[String], observe: bool) -> Status {
     let now = Instant::now();
     let memory = agent.snapshot.memory;
     let app_io = &agent.monitor.app_io;

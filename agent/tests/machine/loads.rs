@@ -3,12 +3,15 @@
 use super::Random;
 
 /// `megabytes` at random.
-pub fn hot(megabytes: u64, base: u64) -> impl FnMut(f64, &mut Random) -> Option<u64> + 'static {
+pub(crate) fn hot(
+    megabytes: u64,
+    base: u64,
+) -> impl FnMut(f64, &mut Random) -> Option<u64> + 'static {
     move |_, random| Some(base + random.below(megabytes * 16))
 }
 
 /// Through everything once.
-pub fn stream() -> impl FnMut(f64, &mut Random) -> Option<u64> + 'static {
+pub(crate) fn stream() -> impl FnMut(f64, &mut Random) -> Option<u64> + 'static {
     let mut next = 1 << 40;
     move |_, _| {
         next += 1;
@@ -17,7 +20,7 @@ pub fn stream() -> impl FnMut(f64, &mut Random) -> Option<u64> + 'static {
 }
 
 /// `megabytes` once, then nothing.
-pub fn once(megabytes: u64) -> impl FnMut(f64, &mut Random) -> Option<u64> + 'static {
+pub(crate) fn once(megabytes: u64) -> impl FnMut(f64, &mut Random) -> Option<u64> + 'static {
     let mut next = 0;
     move |_, _| {
         next += 1;
@@ -26,7 +29,10 @@ pub fn once(megabytes: u64) -> impl FnMut(f64, &mut Random) -> Option<u64> + 'st
 }
 
 /// A loop over `megabytes`.
-pub fn round(megabytes: u64, base: u64) -> impl FnMut(f64, &mut Random) -> Option<u64> + 'static {
+pub(crate) fn round(
+    megabytes: u64,
+    base: u64,
+) -> impl FnMut(f64, &mut Random) -> Option<u64> + 'static {
     let mut next = 0;
     move |_, _| {
         next = (next + 1) % (megabytes * 16);
@@ -35,7 +41,10 @@ pub fn round(megabytes: u64, base: u64) -> impl FnMut(f64, &mut Random) -> Optio
 }
 
 /// `megabytes` at random, the first ones more often than the last (an eighth of them gets half of the reads, and so on).
-pub fn skewed(megabytes: u64, base: u64) -> impl FnMut(f64, &mut Random) -> Option<u64> + 'static {
+pub(crate) fn skewed(
+    megabytes: u64,
+    base: u64,
+) -> impl FnMut(f64, &mut Random) -> Option<u64> + 'static {
     move |_, random| {
         let mut size = megabytes * 16;
         while size > 8 && random.below(2) == 0 {
@@ -46,7 +55,7 @@ pub fn skewed(megabytes: u64, base: u64) -> impl FnMut(f64, &mut Random) -> Opti
 }
 
 /// So many reads a second at most.
-pub fn paced(
+pub(crate) fn paced(
     rate: f64,
     mut load: impl FnMut(f64, &mut Random) -> Option<u64> + 'static,
 ) -> impl FnMut(f64, &mut Random) -> Option<u64> + 'static {
@@ -61,7 +70,7 @@ pub fn paced(
 }
 
 /// The first load until `end`, then the second.
-pub fn then(
+pub(crate) fn then(
     end: f64,
     mut first: impl FnMut(f64, &mut Random) -> Option<u64> + 'static,
     mut second: impl FnMut(f64, &mut Random) -> Option<u64> + 'static,

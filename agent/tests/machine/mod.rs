@@ -1,7 +1,7 @@
 //! A machine of one disk and some page cache, in simulation: tenants that read blocks, the kernel's reclaim, and the
 //! agent's plans. Time in steps of 100 ms; blocks of 64 KiB.
 
-pub mod loads;
+pub(crate) mod loads;
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -23,14 +23,14 @@ const READ: f64 = 65_536.0 / 60e6;
 const GROWING: u64 = 30;
 
 /// A pseudo-random sequence (SplitMix64).
-pub struct Random(pub u64);
+pub(crate) struct Random(pub u64);
 
 impl Random {
-    pub fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         mixed(self.0)
     }
-    pub fn below(&mut self, end: u64) -> u64 {
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
 }
@@ -42,7 +42,7 @@ fn mixed(mut h: u64) -> u64 {
 }
 
 /// The next block that a tenant reads at a time in seconds; `None` while it reads nothing.
-pub type Load = Box<dyn FnMut(f64, &mut Random) -> Option<u64>>;
+pub(crate) type Load = Box<dyn FnMut(f64, &mut Random) -> Option<u64>>;
 
 /// A tenant's cache, by the time of use.
 #[derive(Default)]
@@ -99,7 +99,7 @@ impl Lru {
     }
 }
 
-pub struct Reader {
+pub(crate) struct Reader {
     pub weight: u64,
     load: Load,
     cache: Lru,
@@ -114,7 +114,7 @@ pub struct Reader {
     pub seconds: Vec<(u64, u64)>,
 }
 
-pub struct Machine {
+pub(crate) struct Machine {
     /// Blocks of page cache.
     size: u64,
     begun: Instant,
@@ -128,7 +128,7 @@ pub struct Machine {
 
 impl Machine {
     /// `policy`: the agent's; without one the kernel is alone.
-    pub fn new(megabytes: u64, policy: Option<Policy>, seed: u64) -> Self {
+    pub(crate) fn new(megabytes: u64, policy: Option<Policy>, seed: u64) -> Self {
         Self {
             size: megabytes * 16,
             begun: Instant::now(),
@@ -141,7 +141,7 @@ impl Machine {
         }
     }
 
-    pub fn add(
+    pub(crate) fn add(
         &mut self,
         weight: u64,
         load: impl FnMut(f64, &mut Random) -> Option<u64> + 'static,
@@ -160,7 +160,7 @@ impl Machine {
         });
     }
 
-    pub fn run(&mut self, seconds: u64) {
+    pub(crate) fn run(&mut self, seconds: u64) {
         for _ in 0..seconds * 10 {
             self.tenants_read();
             self.step += 1;
@@ -176,12 +176,12 @@ impl Machine {
     }
 
     /// Each tenant's cache, MB.
-    pub fn cached(&self) -> Vec<u64> {
+    pub(crate) fn cached(&self) -> Vec<u64> {
         self.readers.iter().map(|r| r.cache.len() / 16).collect()
     }
 
     /// Each tenant's estimated working set, MB.
-    pub fn working_sets(&self) -> Vec<u64> {
+    pub(crate) fn working_sets(&self) -> Vec<u64> {
         self.readers
             .iter()
             .map(|r| r.reuse.working_set().bytes >> 20)

@@ -83,6 +83,10 @@ impl BlockBuilder {
     }
 
     /// The block's payload, not yet compressed.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "a row has a figure for each column"
+    )]
     pub(super) fn bytes(&self) -> Vec<u8> {
         // Plain data always serialises.
         let header = serde_json::to_vec(&self.header).unwrap_or_default();

@@ -9,6 +9,8 @@
 //! Amounts and rates are kept to 1.1 %; times, weights and counts are exact. Decisions are kept once a block,
 //! reasons of knobs are not.
 
+#![deny(clippy::indexing_slicing)]
+
 mod block;
 mod decode;
 mod encode;

@@ -247,7 +247,8 @@ fn next_mark(file: &File, mut at: u64, end: u64) -> u64 {
         let Ok(read @ 1..) = file.read_at(&mut chunk, at) else {
             return end;
         };
-        let found = chunk[..read].windows(MARK.len()).position(|w| w == MARK);
+        let part = chunk.get(..read).unwrap_or(&chunk);
+        let found = part.windows(MARK.len()).position(|w| w == MARK);
         if let Some(found) = found {
             return at + as_u64(found);
         }

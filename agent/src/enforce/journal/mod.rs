@@ -6,6 +6,8 @@
 //! The file and two of its fields keep the names of the first release (`ledger`, `before`, `ours`): an agent that was
 //! killed before an upgrade or a downgrade may have left a journal to the other version.
 
+#![deny(clippy::indexing_slicing)]
+
 mod error;
 mod format;
 mod read;

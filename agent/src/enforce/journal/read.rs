@@ -35,7 +35,7 @@ impl Contents {
                 path: path.to_owned(),
                 line,
                 expected,
-                found: String::from_utf8_lossy(&found[..found.len().min(60)]).into_owned(),
+                found: String::from_utf8_lossy(found.get(..60).unwrap_or(found)).into_owned(),
             });
     }
 }

@@ -24,7 +24,7 @@ const MAX_OPEN: usize = 64;
 
 /// Samples tenants. Each [`TenantIo`] covers the time between two samples.
 #[derive(Debug, Default)]
-pub struct TenantIoSampler {
+pub(super) struct TenantIoSampler {
     last: HashMap<CgroupId, IoSample>,
     files: HashMap<CgroupId, StatFdCache>,
 }
@@ -58,7 +58,7 @@ impl TenantIoSampler {
     ///
     /// # Errors
     /// If the cgroup's counters cannot be read; it is forgotten then.
-    pub fn sample(
+    pub(super) fn sample(
         &mut self,
         cgroup: &Cgroup,
         application: Option<AppBytes>,
@@ -80,7 +80,7 @@ impl TenantIoSampler {
     }
 
     /// Forgets a cgroup; returns its last `io.stat`.
-    pub fn remove(&mut self, id: CgroupId) -> Option<Vec<(DevId, IoStat)>> {
+    pub(super) fn remove(&mut self, id: CgroupId) -> Option<Vec<(DevId, IoStat)>> {
         self.files.remove(&id);
         self.last.remove(&id).map(|last| last.io)
     }
