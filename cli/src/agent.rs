@@ -19,14 +19,14 @@ mod table;
 
 /// The configuration, where one is wanted.
 #[derive(Args)]
-pub struct ConfigArgs {
+pub(crate) struct ConfigArgs {
     /// Configuration file [default: /etc/justitia/justitia.toml, if it exists]; FILE.d/*.toml are read after it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
 
 impl ConfigArgs {
-    pub fn load(&self) -> anyhow::Result<Config> {
+    pub(crate) fn load(&self) -> anyhow::Result<Config> {
         Ok(self.check()?.config)
     }
 
@@ -52,7 +52,7 @@ impl ConfigArgs {
 ///
 /// JUSTITIA_LOG sets what is logged: error, warn, info (the default), debug (a line for every decision), trace.
 #[derive(Args)]
-pub struct Run {
+pub(crate) struct Run {
     /// Change nothing; `justitia status` and `justitia explain` show what would be done, and why
     #[arg(long)]
     observe: bool,
@@ -71,7 +71,7 @@ pub struct Run {
 /// served. PV is the mean distance of what the tenants below got from what their weights say; 0 is perfect. A backlogged
 /// tenant waits for I/O.
 #[derive(Args)]
-pub struct Status {
+pub(crate) struct Status {
     /// As JSON, with all fields
     #[arg(long)]
     json: bool,
@@ -85,7 +85,7 @@ pub struct Status {
 /// listed, and the exit code is 1. Of the configuration only `state_dir` is used, the directory of the journal; errors in the
 /// rest are shown and ignored.
 #[derive(Args)]
-pub struct Reset {
+pub(crate) struct Reset {
     /// If the journal is corrupt: restore the knobs whose entries are intact, and move the file aside
     #[arg(long, alias = "damaged")]
     salvage: bool,
@@ -98,7 +98,7 @@ pub struct Reset {
 
 /// Restore the limits of an agent that hangs or is gone: started by the agent itself.
 #[derive(Args)]
-pub struct Watchdog {
+pub(crate) struct Watchdog {
     /// The state directory of the agent
     state: std::path::PathBuf,
     /// The agent's process
@@ -107,17 +107,17 @@ pub struct Watchdog {
 
 /// Read a file from within a cgroup, which is then charged for its pages: started by the agent itself.
 #[derive(Args)]
-pub struct RechargeHelper {
+pub(crate) struct RechargeHelper {
     /// The agent's process
     parent: u32,
 }
 
-pub fn recharge_helper(args: &RechargeHelper) -> anyhow::Result<ExitCode> {
+pub(crate) fn recharge_helper(args: &RechargeHelper) -> anyhow::Result<ExitCode> {
     justitia_agent::enforce::recharge::run_helper(args.parent)?;
     Ok(ExitCode::SUCCESS)
 }
 
-pub fn watchdog(args: &Watchdog) -> anyhow::Result<ExitCode> {
+pub(crate) fn watchdog(args: &Watchdog) -> anyhow::Result<ExitCode> {
     let fs = CgroupFs::discover()?;
     let report = |done: Result<Vec<_>, KnobStoreError>| match done {
         Ok(restored) if restored.is_empty() => {}
@@ -136,7 +136,7 @@ pub fn watchdog(args: &Watchdog) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-pub fn run(args: &Run) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &Run) -> anyhow::Result<ExitCode> {
     let checked = args.config.check()?;
     if args.check_config {
         let state = checked.config.state_on_disk();
@@ -155,7 +155,7 @@ pub fn run(args: &Run) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-pub fn status(args: &Status) -> anyhow::Result<ExitCode> {
+pub(crate) fn status(args: &Status) -> anyhow::Result<ExitCode> {
     let config = args.config.load()?;
     let status = ask(&config.socket).map_err(|error| {
         anyhow::anyhow!(
@@ -172,7 +172,7 @@ pub fn status(args: &Status) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-pub fn reset(args: &Reset) -> anyhow::Result<ExitCode> {
+pub(crate) fn reset(args: &Reset) -> anyhow::Result<ExitCode> {
     // Errors in the rest of the configuration must not keep a limit in place.
     let (state, errors) = Config::state_dir_of(args.config.config.as_deref());
     for error in errors {

@@ -22,13 +22,13 @@ use crate::out;
 ///
 /// Exit code: 0 if every feature that is on by default works, 2 if one cannot work.
 #[derive(Args)]
-pub struct Doctor {
+pub(crate) struct Doctor {
     /// As JSON, with all fields
     #[arg(long)]
     json: bool,
 }
 
-pub fn doctor(args: &Doctor) -> anyhow::Result<ExitCode> {
+pub(crate) fn doctor(args: &Doctor) -> anyhow::Result<ExitCode> {
     let capabilities = Capabilities::detect(&Paths::default());
     let features = capabilities.features();
     let disks = disks();

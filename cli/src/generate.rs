@@ -12,13 +12,13 @@ use justitia_agent::report::metrics::reference::markdown as metrics;
 
 /// Write man pages, shell completions and reference documents, for packagers.
 #[derive(Args)]
-pub struct Generate {
+pub(crate) struct Generate {
     /// The directory to write into: man/*.1, completions/* and reference/*.md
     #[arg(value_name = "DIR")]
     into: PathBuf,
 }
 
-pub fn generate(args: &Generate, command: &Command) -> anyhow::Result<ExitCode> {
+pub(crate) fn generate(args: &Generate, command: &Command) -> anyhow::Result<ExitCode> {
     let [man, completions, reference] =
         ["man", "completions", "reference"].map(|name| args.into.join(name));
     for dir in [&man, &completions, &reference] {

@@ -23,7 +23,7 @@ use crate::out;
 /// file in the same directory. Each of its own keys replaces that of the base; of a table ([disk], [workload]) single keys
 /// are replaced, an array ([[tenant]], [[phase]]) as a whole.
 #[derive(Args)]
-pub struct Lab {
+pub(crate) struct Lab {
     #[command(subcommand)]
     command: Command,
 }
@@ -97,7 +97,7 @@ struct Shell {
 }
 
 /// Does what was asked.
-pub fn lab(args: &Lab) -> Result<ExitCode> {
+pub(crate) fn lab(args: &Lab) -> Result<ExitCode> {
     match &args.command {
         Command::Run(args) => run(args),
         Command::List => list(),

@@ -6,7 +6,7 @@ use tracing_subscriber::EnvFilter;
 
 /// Begins to log to standard error: what `JUSTITIA_LOG` asks for (`debug`, `justitia_cache=trace,info`), else
 /// `info` and worse.
-pub fn start() {
+pub(crate) fn start() {
     tracing_subscriber::fmt()
         .with_env_filter(
             EnvFilter::try_from_env("JUSTITIA_LOG").unwrap_or_else(|_| EnvFilter::new("info")),

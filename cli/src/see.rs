@@ -28,7 +28,7 @@ use crate::out;
 /// Asks the running agent; where none runs, it observes by itself and changes nothing. `?` explains the columns,
 /// Enter explains a tenant. NO_COLOR switches colour off.
 #[derive(Args)]
-pub struct Top {
+pub(crate) struct Top {
     /// Play a recording of `justitia record` instead
     #[arg(long, value_name = "FILE")]
     replay: Option<PathBuf>,
@@ -41,7 +41,7 @@ pub struct Top {
 
 /// Say why each knob of a tenant stands where it stands, what would change it, and what was decided lately.
 #[derive(Args)]
-pub struct Explain {
+pub(crate) struct Explain {
     /// Its path, the end of it, or any part that only one has; `unmanaged` for what is in no managed cgroup
     tenant: String,
     /// From a recording: what was known then (knobs' reasons are not recorded)
@@ -59,7 +59,7 @@ pub struct Explain {
 /// Where no agent runs, it observes by itself and changes nothing; it says which of both it does.
 /// Ends on SIGINT and SIGTERM with everything written; a kill costs the last minute.
 #[derive(Args)]
-pub struct Record {
+pub(crate) struct Record {
     /// The file, which must not exist
     file: PathBuf,
     /// End after this many seconds [default: when told to]
@@ -101,7 +101,7 @@ impl StatusSource {
     }
 }
 
-pub fn top(args: &Top) -> anyhow::Result<ExitCode> {
+pub(crate) fn top(args: &Top) -> anyhow::Result<ExitCode> {
     let colour = std::env::var_os("NO_COLOR").is_none()
         && std::env::var("TERM").is_ok_and(|t| t != "dumb" && !t.starts_with("vt"));
     let period = Duration::from_secs(args.every);
@@ -120,7 +120,7 @@ pub fn top(args: &Top) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-pub fn record(args: &Record) -> anyhow::Result<ExitCode> {
+pub(crate) fn record(args: &Record) -> anyhow::Result<ExitCode> {
     let mut source = StatusSource::new(args.config.load()?)?;
     let mut recorder = Recorder::create(&args.file)?;
     out::note(match &source {
@@ -173,7 +173,7 @@ pub fn record(args: &Record) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-pub fn explain(args: &Explain) -> anyhow::Result<ExitCode> {
+pub(crate) fn explain(args: &Explain) -> anyhow::Result<ExitCode> {
     let (status, config, current) = match &args.replay {
         Some(file) => (recorded(file, args.at)?, None, CurrentValues::default()),
         None => {

@@ -21,7 +21,7 @@ use crate::out;
 /// Below the plot are the miss ratios at half, the same and twice the size that it has now. A curve reflects the last
 /// minutes.
 #[derive(Args)]
-pub struct Curve {
+pub(crate) struct Curve {
     /// The tenant: its cgroup path, the end of it, or any part that no other tenant's path has
     tenant: String,
     /// The curve as JSON: `points` are sizes in bytes and miss ratios
@@ -38,7 +38,7 @@ pub struct Curve {
 /// Examples: `justitia whatif db --weight 400`, `justitia whatif db --size 2G`.
 #[derive(Args)]
 #[command(group(ArgGroup::new("change").required(true).args(["weight", "size"])))]
-pub struct Whatif {
+pub(crate) struct Whatif {
     /// The tenant: its cgroup path, the end of it, or any part that no other tenant's path has
     tenant: String,
     /// The weight to assume, 1 to 10000
@@ -61,7 +61,7 @@ fn weight(text: &str) -> Result<Weight, String> {
         .ok_or_else(|| "expected a weight from 1 to 10000".to_owned())
 }
 
-pub fn curve(args: &Curve) -> anyhow::Result<ExitCode> {
+pub(crate) fn curve(args: &Curve) -> anyhow::Result<ExitCode> {
     let (status, index) = asked(&args.config, &args.tenant)?;
     let told = status.tenants.get(index).map(justitia_view::curve::told);
     let told = told.transpose().map_err(|why| anyhow!(why))?;
@@ -74,7 +74,7 @@ pub fn curve(args: &Curve) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-pub fn whatif(args: &Whatif) -> anyhow::Result<ExitCode> {
+pub(crate) fn whatif(args: &Whatif) -> anyhow::Result<ExitCode> {
     let change = match (args.weight, args.size) {
         (Some(weight), _) => Change::Weight(weight),
         (None, Some(size)) => Change::Size(size.0),

@@ -6,7 +6,7 @@ use justitia_agent::config::{Checked, DEFAULT_PATH, StateOnDisk};
 use justitia_api::escape::encode;
 
 /// What was read, what was not, and what is odd, the place of the state directory included; a line each.
-pub fn told(checked: &Checked, state: Option<&StateOnDisk>) -> String {
+pub(super) fn told(checked: &Checked, state: Option<&StateOnDisk>) -> String {
     let name = |path: &Path| encode(path.as_os_str());
     let mut lines = Vec::new();
     if checked.files.is_empty() {

@@ -7,7 +7,7 @@ use crate::table::Column::{Number, Text};
 use crate::table::table;
 
 /// Everything, ready for a terminal.
-pub fn text(status: &Status) -> String {
+pub(super) fn text(status: &Status) -> String {
     let sections = [
         summary(status),
         tenants(status),

@@ -4,7 +4,7 @@ use justitia_agent::enforce::knob_store::{Corruption, RestoreOutcome, RestoredKn
 use justitia_api::escape::{encode, plain};
 
 /// The result of restoring a knob.
-pub fn restored(r: &RestoredKnob) -> String {
+pub(super) fn restored(r: &RestoredKnob) -> String {
     let what = match &r.outcome {
         RestoreOutcome::Restored => format!("is {} again", r.original),
         RestoreOutcome::External { found } => {
@@ -19,7 +19,7 @@ pub fn restored(r: &RestoredKnob) -> String {
 }
 
 /// The same as JSON.
-pub fn restored_json(r: &RestoredKnob) -> serde_json::Value {
+pub(super) fn restored_json(r: &RestoredKnob) -> serde_json::Value {
     let (state, detail) = match &r.outcome {
         RestoreOutcome::Restored => ("restored", None),
         RestoreOutcome::External { found } => ("foreign", Some(found)),
@@ -36,7 +36,7 @@ pub fn restored_json(r: &RestoredKnob) -> serde_json::Value {
 }
 
 /// What a corrupt journal has lost, and what to do.
-pub fn corruption(corruption: &Corruption) -> String {
+pub(super) fn corruption(corruption: &Corruption) -> String {
     let lines = if corruption.lines == 1 {
         "line"
     } else {
@@ -52,7 +52,7 @@ pub fn corruption(corruption: &Corruption) -> String {
 }
 
 /// The same as JSON, as a last row.
-pub fn corruption_json(found: &Corruption) -> serde_json::Value {
+pub(super) fn corruption_json(found: &Corruption) -> serde_json::Value {
     serde_json::json!({
         "path": null,
         "knob": null,

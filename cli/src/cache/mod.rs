@@ -16,7 +16,7 @@ use clap::{Args, Subcommand};
 /// or losing the cache loses speed, never data.
 #[derive(Args)]
 #[command(after_long_help = EXAMPLES)]
-pub struct Cache {
+pub(crate) struct Cache {
     #[command(subcommand)]
     command: Command,
 }
@@ -42,7 +42,7 @@ enum Command {
     Bench(bench::Bench),
 }
 
-pub fn cache(args: &Cache) -> anyhow::Result<()> {
+pub(crate) fn cache(args: &Cache) -> anyhow::Result<()> {
     match &args.command {
         Command::Serve(args) => serve::serve(args),
         Command::Set(args) => set::set(args),
