@@ -14,6 +14,9 @@ pub struct LabDir {
 impl LabDir {
     /// `target/lab` beside the running program's build, or `$JUSTITIA_LAB_DIR`, or, for a program
     /// that was not built here, `lab` under the user's cache directory.
+    ///
+    /// # Errors
+    /// If none of these variables says where, or the directory cannot be made.
     pub fn find() -> Result<Self> {
         let root = match std::env::var_os("JUSTITIA_LAB_DIR") {
             Some(dir) => PathBuf::from(dir),
@@ -40,6 +43,9 @@ impl LabDir {
     }
 
     /// A directory in it, created when absent.
+    ///
+    /// # Errors
+    /// If it cannot be made.
     pub fn dir(&self, name: &str) -> Result<PathBuf> {
         let dir = self.root.join(name);
         std::fs::create_dir_all(&dir).with_context(|| format!("creating {}", dir.display()))?;
@@ -64,7 +70,7 @@ fn target_dir() -> Result<Option<PathBuf>> {
 }
 
 /// A program of the project, built beside the running one (`target/release/NAME`).
-pub fn sibling(name: &str) -> Result<PathBuf> {
+pub(crate) fn sibling(name: &str) -> Result<PathBuf> {
     let program = std::env::current_exe().context("finding the running program")?;
     // Tests and examples lie one directory below.
     program
@@ -82,7 +88,7 @@ pub fn sibling(name: &str) -> Result<PathBuf> {
 }
 
 /// Where a host tool lies; the error names the package that brings it.
-pub fn tool(name: &str) -> Result<PathBuf> {
+pub(crate) fn tool(name: &str) -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
         // Root's directories, which an ordinary user's PATH leaves out on Debian.
@@ -93,7 +99,7 @@ pub fn tool(name: &str) -> Result<PathBuf> {
 }
 
 /// Runs a host tool to its end and returns what it printed.
-pub fn run(command: &mut Command) -> Result<Vec<u8>> {
+pub(crate) fn run(command: &mut Command) -> Result<Vec<u8>> {
     let line = format!("{command:?}");
     let output = command
         .stdin(Stdio::null())

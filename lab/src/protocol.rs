@@ -10,20 +10,20 @@ use crate::report::schema::{Curve, Series, TenantValues};
 use crate::spec::Throttle;
 
 /// The port's name, under `/sys/class/virtio-ports/*/name` in the guest.
-pub const PORT: &str = "org.justitia.lab";
+pub(crate) const PORT: &str = "org.justitia.lab";
 
 /// The interval of the guest's heartbeats, in seconds.
-pub const HEARTBEAT_SECONDS: u64 = 1;
+pub(crate) const HEARTBEAT_SECONDS: u64 = 1;
 
 /// Where the guest has an experiment's files.
-pub const FILES: &str = "/run/lab/files";
+pub(crate) const FILES: &str = "/run/lab/files";
 
 /// The most that one message carries of a file, in bytes.
-pub const CHUNK: usize = 1 << 20;
+pub(crate) const CHUNK: usize = 1 << 20;
 
 /// From the host.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct HostMessage {
+pub(crate) struct HostMessage {
     /// The request's number; of [`Request::Done`], the number of the request whose [`Event`] it answers.
     pub id: u64,
     /// What is requested.
@@ -33,7 +33,7 @@ pub struct HostMessage {
 /// What the host requests.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Request {
+pub(crate) enum Request {
     /// Run a shell script in the root cgroup.
     Sh {
         /// For `sh -c`.
@@ -67,7 +67,7 @@ pub enum Request {
 
 /// One run of an experiment.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct RunRequest {
+pub(crate) struct RunRequest {
     /// The experiment.
     pub experiment: Experiment,
     /// The configuration.
@@ -80,7 +80,7 @@ pub struct RunRequest {
 
 /// What a run measured.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Measurements {
+pub(crate) struct Measurements {
     /// Whether MGLRU was on; absent where the kernel has none.
     pub mglru: Option<bool>,
     /// Each tenant's values.
@@ -96,7 +96,7 @@ pub struct Measurements {
 /// From the guest.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum GuestMessage {
+pub(crate) enum GuestMessage {
     /// The first message.
     Ready {
         /// `uname -r`.
@@ -123,7 +123,7 @@ pub enum GuestMessage {
 /// The result of a request.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Response {
+pub(crate) enum Response {
     /// The script's end.
     Sh(ShResult),
     /// A part was written.
@@ -150,7 +150,7 @@ pub struct ShResult {
 /// Something before the end of a request.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Event {
+pub(crate) enum Event {
     /// What is going on now, for people.
     Progress(String),
     /// Set the disk's speed. The guest waits for [`Request::Done`].

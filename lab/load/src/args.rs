@@ -20,7 +20,7 @@ use crate::step::Step;
     version,
     after_help = "`justitia-load block --help`: requests to one file, from a block trace or at random places."
 )]
-pub struct Args {
+pub(crate) struct Args {
     /// Which workload.
     #[arg(value_enum)]
     pub personality: Personality,
@@ -90,7 +90,7 @@ pub struct Args {
 
 /// When a run begins, how long it takes, how often it is looked at.
 #[derive(Debug, clap::Args)]
-pub struct Times {
+pub(crate) struct Times {
     /// Length of the run in seconds; reread ends earlier when all is read.
     #[arg(long, default_value = "20", value_parser = parse_seconds)]
     pub duration: f64,
@@ -122,7 +122,7 @@ pub struct Times {
 
 impl Times {
     /// What to wait for before the run.
-    pub fn start(&self) -> Start {
+    pub(crate) fn start(&self) -> Start {
         Start {
             ready: self.ready.clone(),
             wait_for: self.wait_for.clone(),
@@ -133,7 +133,7 @@ impl Times {
 
 /// A part of the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Phase {
+pub(crate) enum Phase {
     /// Write the files that should exist and do not, delete those that should not.
     Prepare,
     /// Read every file once, one after the other.
@@ -146,7 +146,7 @@ pub enum Phase {
 
 /// What to do, with every default filled in and checked.
 #[derive(Debug)]
-pub struct Config {
+pub(crate) struct Config {
     /// The command line.
     pub args: Args,
     /// The personality's scale.
@@ -158,7 +158,7 @@ impl Config {
     ///
     /// # Errors
     /// Numbers that the personality cannot run with.
-    pub fn new(args: Args) -> Result<Self> {
+    pub(crate) fn new(args: Args) -> Result<Self> {
         let defaults = args.personality.scaled();
         let mut scale = Scale {
             files: args.files.unwrap_or(defaults.files),
@@ -180,7 +180,7 @@ impl Config {
     }
 
     /// Whether a phase was asked for.
-    pub fn does(&self, phase: Phase) -> bool {
+    pub(crate) fn does(&self, phase: Phase) -> bool {
         self.args.phase.contains(&phase)
     }
 }
@@ -255,7 +255,7 @@ fn check_balance(personality: Personality, scale: &Scale) -> Result<()> {
 }
 
 /// Bytes with an optional k, m or g (powers of 1024).
-pub fn parse_size(text: &str) -> Result<u64, String> {
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let expected = || format!("expected bytes such as 4096, 64k, 1m or 2g, found {text:?}");
     let lower = text.to_ascii_lowercase();
     let (digits, shift) = match lower.chars().last() {
@@ -269,7 +269,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
 }
 
 /// Seconds, not negative, below a century.
-pub fn parse_seconds(text: &str) -> Result<f64, String> {
+pub(crate) fn parse_seconds(text: &str) -> Result<f64, String> {
     text.parse()
         .ok()
         .filter(|seconds: &f64| (0.0..3.2e9).contains(seconds))

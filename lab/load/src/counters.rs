@@ -15,11 +15,11 @@ use crate::step::Step;
 const LONGEST: u64 = 600_000_000;
 
 /// Latencies in microseconds with two significant digits.
-pub type Latencies = Histogram<u32>;
+pub(crate) type Latencies = Histogram<u32>;
 
 /// The counters of all workers.
 #[derive(Default)]
-pub struct Counters {
+pub(crate) struct Counters {
     /// Bytes that reads returned.
     pub read: AtomicU64,
     /// Bytes that writes accepted.
@@ -39,7 +39,7 @@ pub struct Counters {
 
 /// Errors of one kind.
 #[derive(Clone, Debug)]
-pub struct Failure {
+pub(crate) struct Failure {
     /// How many.
     pub count: u64,
     /// What the first one said, with its path.
@@ -48,7 +48,7 @@ pub struct Failure {
 
 /// The totals at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
+pub(crate) struct Totals {
     /// Bytes that reads returned.
     pub read: u64,
     /// Bytes that writes accepted.
@@ -61,7 +61,7 @@ pub struct Totals {
 
 impl Counters {
     /// The totals now.
-    pub fn totals(&self) -> Totals {
+    pub(crate) fn totals(&self) -> Totals {
         Totals {
             read: self.read.load(Ordering::Relaxed),
             written: self.written.load(Ordering::Relaxed),
@@ -71,12 +71,12 @@ impl Counters {
     }
 
     /// Whether the run is over.
-    pub fn stopped(&self) -> bool {
+    pub(crate) fn stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
     /// Counts an operation that failed, and says so on stderr the first time.
-    pub fn failed(&self, step: Step, path: &str, error: &io::Error) {
+    pub(crate) fn failed(&self, step: Step, path: &str, error: &io::Error) {
         self.errors.fetch_add(1, Ordering::Relaxed);
         let message = format!("{} {path}: {error}", step.name());
         let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
@@ -93,7 +93,7 @@ impl Counters {
     }
 
     /// The errors so far, by operation and errno.
-    pub fn failures(&self) -> BTreeMap<(&'static str, String), Failure> {
+    pub(crate) fn failures(&self) -> BTreeMap<(&'static str, String), Failure> {
         self.failures
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -104,7 +104,7 @@ impl Counters {
 impl Totals {
     /// What has come since `before`.
     #[must_use]
-    pub fn since(self, before: Self) -> Self {
+    pub(crate) fn since(self, before: Self) -> Self {
         Self {
             read: self.read - before.read,
             written: self.written - before.written,
@@ -116,11 +116,11 @@ impl Totals {
 
 /// One worker's latencies, by operation.
 #[derive(Default)]
-pub struct Timings(Mutex<BTreeMap<Step, Latencies>>);
+pub(crate) struct Timings(Mutex<BTreeMap<Step, Latencies>>);
 
 impl Timings {
     /// Remembers how long an operation took.
-    pub fn record(&self, step: Step, took: Duration) {
+    pub(crate) fn record(&self, step: Step, took: Duration) {
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         let mut timings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(histogram) = histogram(&mut timings, step) {
@@ -129,13 +129,13 @@ impl Timings {
     }
 
     /// Forgets what was recorded.
-    pub fn clear(&self) {
+    pub(crate) fn clear(&self) {
         let mut timings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         timings.clear();
     }
 
     /// Adds what was recorded to `all`.
-    pub fn add_to(&self, all: &mut BTreeMap<Step, Latencies>) {
+    pub(crate) fn add_to(&self, all: &mut BTreeMap<Step, Latencies>) {
         let timings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for (step, histogram_of_worker) in timings.iter() {
             if let Some(histogram) = histogram(all, *step) {

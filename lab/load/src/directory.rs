@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 ///
 /// # Errors
 /// It exists and is no directory.
-pub fn check(path: &Path) -> Result<()> {
+pub(crate) fn check(path: &Path) -> Result<()> {
     if path.exists() && !path.is_dir() {
         bail!("--dir: expected a directory, {} is none", path.display());
     }

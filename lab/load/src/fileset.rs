@@ -16,7 +16,7 @@ use crate::whole_file::write_file;
 const STOP_CHECK: Duration = Duration::from_millis(50);
 
 /// The files under one directory.
-pub struct FileSet {
+pub(crate) struct FileSet {
     directory: PathBuf,
     width: u32,
     sizes: Vec<u64>,
@@ -30,7 +30,7 @@ impl FileSet {
     ///
     /// # Errors
     /// The directories cannot be made or a file cannot be looked up.
-    pub fn open(directory: PathBuf, width: u32, sizes: Vec<u64>) -> Result<Self> {
+    pub(crate) fn open(directory: PathBuf, width: u32, sizes: Vec<u64>) -> Result<Self> {
         let set = Self {
             directory,
             width: width.max(1),
@@ -55,27 +55,27 @@ impl FileSet {
     }
 
     /// How many files the set can have.
-    pub fn len(&self) -> Index {
+    pub(crate) fn len(&self) -> Index {
         Index::try_from(self.sizes.len()).unwrap_or(Index::MAX)
     }
 
     /// Where the files are.
-    pub fn directory(&self) -> &Path {
+    pub(crate) fn directory(&self) -> &Path {
         &self.directory
     }
 
     /// How many of them exist.
-    pub fn existing(&self) -> usize {
+    pub(crate) fn existing(&self) -> usize {
         self.rotation().present().len()
     }
 
     /// Those that exist.
-    pub fn indices(&self) -> Vec<Index> {
+    pub(crate) fn indices(&self) -> Vec<Index> {
         self.rotation().present().iter().copied().collect()
     }
 
     /// The size in bytes with which a file is written.
-    pub fn size(&self, index: Index) -> u64 {
+    pub(crate) fn size(&self, index: Index) -> u64 {
         usize::try_from(index)
             .ok()
             .and_then(|i| self.sizes.get(i).copied())
@@ -83,7 +83,7 @@ impl FileSet {
     }
 
     /// Where a file is.
-    pub fn path(&self, index: Index) -> PathBuf {
+    pub(crate) fn path(&self, index: Index) -> PathBuf {
         self.directory
             .join(format!("{:04}", index / self.width))
             .join(format!("{index:08}"))
@@ -94,7 +94,7 @@ impl FileSet {
     ///
     /// # Errors
     /// A file cannot be written: a set that is not complete is not the workload.
-    pub fn prepare(&self, percent: u32, seed: u64, buffer: &[u8], sync: bool) -> Result<()> {
+    pub(crate) fn prepare(&self, percent: u32, seed: u64, buffer: &[u8], sync: bool) -> Result<()> {
         let wanted = u64::from(self.len()) * u64::from(percent) / 100;
         let mut order: Vec<Index> = (0..self.len()).collect();
         if percent < 100 {
@@ -116,12 +116,12 @@ impl FileSet {
 
     /// Takes the next file that does not exist; the caller creates it and calls [`Self::created`].
     /// Waits for one unless `stop` says that the run is over.
-    pub fn take_absent(&self, stop: &dyn Fn() -> bool) -> Option<Index> {
+    pub(crate) fn take_absent(&self, stop: &dyn Fn() -> bool) -> Option<Index> {
         self.wait(stop, Rotation::take_absent)
     }
 
     /// The file taken by [`Self::take_absent`] exists and is open, or could not be made.
-    pub fn created(&self, index: Index, success: bool) {
+    pub(crate) fn created(&self, index: Index, success: bool) {
         let mut rotation = self.rotation();
         rotation.set_present(index, success);
         if success {
@@ -131,24 +131,24 @@ impl FileSet {
     }
 
     /// Takes the next file that exists and counts it as open until [`Self::closed`].
-    pub fn take_present(&self, stop: &dyn Fn() -> bool) -> Option<Index> {
+    pub(crate) fn take_present(&self, stop: &dyn Fn() -> bool) -> Option<Index> {
         self.wait(stop, Rotation::take_present)
     }
 
     /// A file that was open no longer is.
-    pub fn closed(&self, index: Index) {
+    pub(crate) fn closed(&self, index: Index) {
         self.rotation().close(index);
         self.changed.notify_one();
     }
 
     /// Takes the next file that exists and is not open; the caller deletes it and calls
     /// [`Self::deleted`].
-    pub fn take_idle(&self, stop: &dyn Fn() -> bool) -> Option<Index> {
+    pub(crate) fn take_idle(&self, stop: &dyn Fn() -> bool) -> Option<Index> {
         self.wait(stop, Rotation::take_idle)
     }
 
     /// The file taken by [`Self::take_idle`] is gone, or could not be deleted.
-    pub fn deleted(&self, index: Index, success: bool) {
+    pub(crate) fn deleted(&self, index: Index, success: bool) {
         self.rotation().set_present(index, !success);
         self.changed.notify_one();
     }

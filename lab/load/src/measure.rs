@@ -25,7 +25,7 @@ const STACK: usize = 128 << 10;
 ///
 /// # Errors
 /// A thread cannot be started.
-pub fn spawn<W: FnOnce() + Send + 'static>(workers: Vec<W>) -> Result<Arc<Barrier>> {
+pub(crate) fn spawn<W: FnOnce() + Send + 'static>(workers: Vec<W>) -> Result<Arc<Barrier>> {
     let go = Arc::new(Barrier::new(workers.len() + 1));
     for (id, worker) in workers.into_iter().enumerate() {
         let go = Arc::clone(&go);
@@ -42,7 +42,7 @@ pub fn spawn<W: FnOnce() + Send + 'static>(workers: Vec<W>) -> Result<Arc<Barrie
 }
 
 /// What workers do, while they do it.
-pub struct Measured<'a> {
+pub(crate) struct Measured<'a> {
     /// The workload.
     pub name: &'static str,
     /// The workers' counters; `active` is set to how many there are.
@@ -60,7 +60,7 @@ impl Measured<'_> {
     ///
     /// # Errors
     /// Standard output cannot be written, or residency not be sampled.
-    pub fn run(&self, times: &Times) -> Result<Final> {
+    pub(crate) fn run(&self, times: &Times) -> Result<Final> {
         let before = self.ramp(times.ramp);
         let began = Instant::now();
         let totals = self.watch(times, began, before)?.since(before);

@@ -12,7 +12,7 @@ use crate::step::Step;
 /// One line.
 #[derive(Debug, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-pub enum Line {
+pub(crate) enum Line {
     /// The run begins.
     Start {
         /// The personality.
@@ -60,7 +60,7 @@ pub enum Line {
 
 /// The totals of a run.
 #[derive(Debug, Serialize)]
-pub struct Final {
+pub(crate) struct Final {
     /// The personality.
     pub personality: &'static str,
     /// How long it ran.
@@ -85,7 +85,7 @@ pub struct Final {
 
 /// One kind of operation.
 #[derive(Debug, Serialize)]
-pub struct Operation {
+pub(crate) struct Operation {
     /// How many succeeded.
     pub count: u64,
     /// Mean latency in microseconds.
@@ -106,7 +106,7 @@ pub struct Operation {
 
 /// Errors of one kind.
 #[derive(Debug, Serialize)]
-pub struct FailureLine {
+pub(crate) struct FailureLine {
     /// The operation.
     pub operation: &'static str,
     /// The error's symbol.
@@ -122,7 +122,7 @@ impl Line {
     ///
     /// # Errors
     /// Standard output cannot be written.
-    pub fn print(&self) -> io::Result<()> {
+    pub(crate) fn print(&self) -> io::Result<()> {
         let mut out = io::stdout().lock();
         serde_json::to_writer(&mut out, self)?;
         out.write_all(b"\n")?;
@@ -130,7 +130,7 @@ impl Line {
     }
 
     /// The line for what happened between two moments.
-    pub fn interval(t: f64, before: Totals, now: Totals) -> Self {
+    pub(crate) fn interval(t: f64, before: Totals, now: Totals) -> Self {
         let new = now.since(before);
         Self::Interval {
             t,
@@ -142,7 +142,7 @@ impl Line {
     }
 
     /// The line for a sample.
-    pub fn residency(t: f64, sample: Residency) -> Self {
+    pub(crate) fn residency(t: f64, sample: Residency) -> Self {
         Self::Residency {
             t,
             resident_bytes: sample.resident,
@@ -172,7 +172,7 @@ impl Operation {
 }
 
 /// The latencies of all workers together, by operation.
-pub fn by_operation<'a>(
+pub(crate) fn by_operation<'a>(
     timings: impl Iterator<Item = &'a Timings>,
 ) -> BTreeMap<&'static str, Operation> {
     let mut all: BTreeMap<Step, Latencies> = BTreeMap::new();
@@ -185,7 +185,7 @@ pub fn by_operation<'a>(
 }
 
 /// The errors so far.
-pub fn failures(counters: &Counters) -> Vec<FailureLine> {
+pub(crate) fn failures(counters: &Counters) -> Vec<FailureLine> {
     counters
         .failures()
         .into_iter()

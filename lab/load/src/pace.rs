@@ -11,14 +11,14 @@ const CATCH_UP: Duration = Duration::from_secs(1);
 const SLICE: Duration = Duration::from_millis(50);
 
 /// Hands out bytes at a rate.
-pub struct Pacer {
+pub(crate) struct Pacer {
     rate: f64,
     next: Mutex<Option<Instant>>,
 }
 
 impl Pacer {
     /// `rate` bytes per second, at least 1.
-    pub fn new(rate: u64) -> Self {
+    pub(crate) fn new(rate: u64) -> Self {
         Self {
             rate: to_f64(rate.max(1)),
             next: Mutex::new(None),
@@ -26,7 +26,7 @@ impl Pacer {
     }
 
     /// Waits until `bytes` more may be transferred, or `stop`.
-    pub fn take(&self, bytes: u64, stop: &dyn Fn() -> bool) {
+    pub(crate) fn take(&self, bytes: u64, stop: &dyn Fn() -> bool) {
         sleep_until(self.due(bytes, Instant::now()), stop);
     }
 
@@ -45,7 +45,7 @@ impl Pacer {
 }
 
 /// Sleeps until `deadline`, in slices, unless `stop`.
-pub fn sleep_until(deadline: Instant, stop: &dyn Fn() -> bool) {
+pub(crate) fn sleep_until(deadline: Instant, stop: &dyn Fn() -> bool) {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() || stop() {

@@ -9,7 +9,7 @@ use crate::step::Step;
 
 /// Which workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Personality {
+pub(crate) enum Personality {
     /// Create, write whole, append, read whole, delete, stat.
     Fileserver,
     /// Read ten whole files, append to one log.
@@ -29,7 +29,7 @@ pub enum Personality {
 
 /// How file sizes are drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sizes {
+pub(crate) enum Sizes {
     /// Gamma-distributed, shape 1.5, around the mean.
     Gamma,
     /// All of the mean size.
@@ -38,7 +38,7 @@ pub enum Sizes {
 
 impl Personality {
     /// The name, as on the command line.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Fileserver => "fileserver",
             Self::Webserver => "webserver",
@@ -51,7 +51,7 @@ impl Personality {
     }
 
     /// What each of the `threads` workers repeats.
-    pub fn steps(self) -> Vec<Step> {
+    pub(crate) fn steps(self) -> Vec<Step> {
         use Step::{
             Append, AppendLog, Close, Create, Delete, Fsync, Mkdir, Open, Pause, ReadNext,
             ReadOnce, ReadWhole, Rename, Rmdir, Stat, WriteWhole,
@@ -77,7 +77,7 @@ impl Personality {
     }
 
     /// What one further worker repeats beside them; empty if there is none.
-    pub fn writer_steps(self) -> Vec<Step> {
+    pub(crate) fn writer_steps(self) -> Vec<Step> {
         use Step::{Close, Create, Delete, Pause, WriteWhole};
         match self {
             Self::Videoserver => vec![Delete, Create, WriteWhole, Close, Pause],
@@ -86,7 +86,7 @@ impl Personality {
     }
 
     /// How the sizes of its files are distributed.
-    pub fn sizes(self) -> Sizes {
+    pub(crate) fn sizes(self) -> Sizes {
         match self {
             // A handful of files: one large draw would decide a run.
             Self::Videoserver | Self::Reread => Sizes::Equal,

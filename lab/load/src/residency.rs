@@ -12,7 +12,7 @@ const SYS_CACHESTAT: libc::c_long = 451;
 
 /// What is in the page cache, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Residency {
+pub(crate) struct Residency {
     /// In the cache.
     pub resident: u64,
     /// Of these, not yet written to the device; unknown to mincore.
@@ -46,7 +46,7 @@ struct Cachestat {
 ///
 /// # Errors
 /// The kernel answers neither way.
-pub fn sample(sets: &[&FileSet]) -> io::Result<Residency> {
+pub(crate) fn sample(sets: &[&FileSet]) -> io::Result<Residency> {
     let mut sum = Residency {
         dirty: Some(0),
         ..Residency::default()

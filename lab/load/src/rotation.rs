@@ -6,10 +6,10 @@
 use std::collections::BTreeSet;
 
 /// A file of a set.
-pub type Index = u32;
+pub(crate) type Index = u32;
 
 /// The files of a set. A file that is being created or deleted is neither present nor absent.
-pub struct Rotation {
+pub(crate) struct Rotation {
     present: BTreeSet<Index>,
     absent: BTreeSet<Index>,
     /// How many have each file open.
@@ -20,7 +20,7 @@ pub struct Rotation {
 
 impl Rotation {
     /// So many files, of which none is present or absent yet.
-    pub fn new(files: usize) -> Self {
+    pub(crate) fn new(files: usize) -> Self {
         Self {
             present: BTreeSet::new(),
             absent: BTreeSet::new(),
@@ -31,17 +31,17 @@ impl Rotation {
     }
 
     /// Whether a file exists.
-    pub fn is_present(&self, index: Index) -> bool {
+    pub(crate) fn is_present(&self, index: Index) -> bool {
         self.present.contains(&index)
     }
 
     /// The files that exist.
-    pub fn present(&self) -> &BTreeSet<Index> {
+    pub(crate) fn present(&self) -> &BTreeSet<Index> {
         &self.present
     }
 
     /// A file exists, or does not.
-    pub fn set_present(&mut self, index: Index, present: bool) {
+    pub(crate) fn set_present(&mut self, index: Index, present: bool) {
         self.present.remove(&index);
         self.absent.remove(&index);
         let side = if present {
@@ -53,7 +53,7 @@ impl Rotation {
     }
 
     /// Takes the next file that does not exist.
-    pub fn take_absent(&mut self) -> Option<Index> {
+    pub(crate) fn take_absent(&mut self) -> Option<Index> {
         let index = next(&self.absent, self.next_absent, |_| true)?;
         self.absent.remove(&index);
         self.next_absent = index.wrapping_add(1);
@@ -61,7 +61,7 @@ impl Rotation {
     }
 
     /// Opens the next file that exists.
-    pub fn take_present(&mut self) -> Option<Index> {
+    pub(crate) fn take_present(&mut self) -> Option<Index> {
         let index = next(&self.present, self.next_present, |_| true)?;
         self.next_present = index.wrapping_add(1);
         self.open(index)?;
@@ -69,7 +69,7 @@ impl Rotation {
     }
 
     /// Takes the next file that exists and is not open.
-    pub fn take_idle(&mut self) -> Option<Index> {
+    pub(crate) fn take_idle(&mut self) -> Option<Index> {
         let index = next(&self.present, self.next_present, |i| {
             usize::try_from(i).is_ok_and(|i| self.opens.get(i) == Some(&0))
         })?;
@@ -79,13 +79,13 @@ impl Rotation {
     }
 
     /// A file is open once more; `None` where there is no such file.
-    pub fn open(&mut self, index: Index) -> Option<()> {
+    pub(crate) fn open(&mut self, index: Index) -> Option<()> {
         *self.opens_of(index)? += 1;
         Some(())
     }
 
     /// A file is open once less.
-    pub fn close(&mut self, index: Index) {
+    pub(crate) fn close(&mut self, index: Index) {
         if let Some(opens) = self.opens_of(index) {
             *opens = opens.saturating_sub(1);
         }

@@ -42,7 +42,7 @@ impl Sets {
 ///
 /// # Errors
 /// The workload cannot be set up, or its output cannot be written.
-pub fn run(config: &Config, interrupt: &Arc<AtomicBool>) -> Result<bool> {
+pub(crate) fn run(config: &Config, interrupt: &Arc<AtomicBool>) -> Result<bool> {
     let sets = open_sets(config)?;
     let content = content(config)?;
     if config.does(Phase::Prepare) {

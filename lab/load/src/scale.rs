@@ -9,7 +9,7 @@ const GIB: u64 = 1 << 30;
 /// The numbers that make a personality large or small. Sizes in bytes, times in seconds, rates in
 /// bytes per second; 0 is "none" for the rate and "no limit" for the duration.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Scale {
+pub(crate) struct Scale {
     /// Files in the set that is written and deleted (videoserver: passive files).
     pub files: u32,
     /// Files in the set that is only read (videoserver: active files; else 0).
@@ -48,7 +48,7 @@ const METADATA: Scale = Scale {
 
 impl Personality {
     /// Filebench's own numbers (`reread`: those of the Justitia paper).
-    pub fn original(self) -> Scale {
+    pub(crate) fn original(self) -> Scale {
         let scale = Scale {
             files: 10_000,
             active_files: 0,
@@ -106,7 +106,7 @@ impl Personality {
     }
 
     /// The defaults: small enough for four tenants in a guest of 1.5 GiB under emulation.
-    pub fn scaled(self) -> Scale {
+    pub(crate) fn scaled(self) -> Scale {
         let original = self.original();
         match self {
             Self::Fileserver => Scale {

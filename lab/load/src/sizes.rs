@@ -11,7 +11,7 @@ use crate::personality::Sizes;
 const SHAPE: f64 = 1.5;
 
 /// `count` sizes in bytes around `mean`, at least 1 each; the same for the same seed.
-pub fn draw(sizes: Sizes, mean: u64, count: u32, seed: u64) -> Vec<u64> {
+pub(crate) fn draw(sizes: Sizes, mean: u64, count: u32, seed: u64) -> Vec<u64> {
     let gamma = match sizes {
         // Refused only for a mean of 0, where every file is one byte anyway.
         Sizes::Gamma => Gamma::new(SHAPE, to_f64(mean) / SHAPE).ok(),

@@ -12,7 +12,7 @@ const POLL: Duration = Duration::from_millis(5);
 
 /// What to wait for before the run.
 #[derive(Clone, Debug, Default)]
-pub struct Start {
+pub(crate) struct Start {
     /// Made when the instance is prepared and only waits.
     pub ready: Option<PathBuf>,
     /// Waited for until it exists.
@@ -26,7 +26,7 @@ impl Start {
     ///
     /// # Errors
     /// The ready file cannot be made.
-    pub fn ready(&self) -> Result<()> {
+    pub(crate) fn ready(&self) -> Result<()> {
         if let Some(ready) = &self.ready {
             File::create(ready).with_context(|| format!("make {}", ready.display()))?;
         }
@@ -38,7 +38,7 @@ impl Start {
     ///
     /// # Errors
     /// The ready file cannot be made.
-    pub fn wait(&self, stop: &dyn Fn() -> bool) -> Result<bool> {
+    pub(crate) fn wait(&self, stop: &dyn Fn() -> bool) -> Result<bool> {
         self.ready()?;
         while self.wait_for.as_ref().is_some_and(|path| !path.exists()) && !stop() {
             std::thread::sleep(POLL);
@@ -54,7 +54,7 @@ impl Start {
 }
 
 /// CLOCK_MONOTONIC in nanoseconds: the same for all processes of a machine.
-pub fn monotonic() -> u64 {
+pub(crate) fn monotonic() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     // The clock counts from boot: neither part is ever negative.
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);

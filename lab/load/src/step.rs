@@ -2,7 +2,7 @@
 
 /// One operation of a worker's loop (Filebench: flowop).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Step {
+pub(crate) enum Step {
     /// Create the next file that does not exist, and keep it open.
     Create,
     /// Open the next file that exists.
@@ -43,7 +43,7 @@ pub enum Step {
 
 impl Step {
     /// The operation's name in the output.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Create => "create",
             Self::Open => "open",

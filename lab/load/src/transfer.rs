@@ -6,13 +6,13 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// At most the first `length` bytes.
-pub fn first(content: &[u8], length: u64) -> &[u8] {
+pub(crate) fn first(content: &[u8], length: u64) -> &[u8] {
     let length = usize::try_from(length).unwrap_or(usize::MAX);
     content.get(..length).unwrap_or(content)
 }
 
 /// The same, to be written to.
-pub fn first_mut(content: &mut [u8], length: u64) -> &mut [u8] {
+pub(crate) fn first_mut(content: &mut [u8], length: u64) -> &mut [u8] {
     let length = usize::try_from(length)
         .unwrap_or(usize::MAX)
         .min(content.len());
@@ -20,7 +20,12 @@ pub fn first_mut(content: &mut [u8], length: u64) -> &mut [u8] {
 }
 
 /// Writes all of `chunk`, counting what is accepted as it is; the bytes written.
-pub fn write_all(file: &File, chunk: &[u8], offset: u64, written: &AtomicU64) -> io::Result<u64> {
+pub(crate) fn write_all(
+    file: &File,
+    chunk: &[u8],
+    offset: u64,
+    written: &AtomicU64,
+) -> io::Result<u64> {
     let mut done = 0;
     while let Some(rest) = chunk.get(done..).filter(|rest| !rest.is_empty()) {
         let at = offset + u64::try_from(done).unwrap_or(u64::MAX);
@@ -38,7 +43,12 @@ pub fn write_all(file: &File, chunk: &[u8], offset: u64, written: &AtomicU64) ->
 }
 
 /// Reads once, counting what came; 0 at the end of the file.
-pub fn read(file: &File, buffer: &mut [u8], offset: u64, counter: &AtomicU64) -> io::Result<u64> {
+pub(crate) fn read(
+    file: &File,
+    buffer: &mut [u8],
+    offset: u64,
+    counter: &AtomicU64,
+) -> io::Result<u64> {
     loop {
         match file.read_at(buffer, offset) {
             Ok(n) => {

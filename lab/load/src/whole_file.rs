@@ -9,7 +9,7 @@ use std::path::Path;
 ///
 /// # Errors
 /// It cannot be created or written.
-pub fn write_file(path: &Path, size: u64, buffer: &[u8], sync: bool) -> io::Result<()> {
+pub(crate) fn write_file(path: &Path, size: u64, buffer: &[u8], sync: bool) -> io::Result<()> {
     let file = OpenOptions::new()
         .write(true)
         .create(true)
@@ -34,7 +34,7 @@ pub fn write_file(path: &Path, size: u64, buffer: &[u8], sync: bool) -> io::Resu
 ///
 /// # Errors
 /// It cannot be opened or read.
-pub fn read_file(path: &Path, buffer: &mut [u8]) -> io::Result<u64> {
+pub(crate) fn read_file(path: &Path, buffer: &mut [u8]) -> io::Result<u64> {
     let file = File::open(path)?;
     let mut offset = 0;
     loop {

@@ -170,6 +170,9 @@ impl Configuration {
     }
 
     /// The configuration of this name. Results and command lines of before may use its old name.
+    ///
+    /// # Errors
+    /// If none has this name; it lists the names that there are.
     pub fn find(id: &str) -> Result<Self, String> {
         let all = Self::all();
         let id = if id == "justitia+ownership" {

@@ -16,7 +16,7 @@ use super::source::Source;
 const LARGEST_FILE: u64 = 128 << 20;
 
 /// What a file of an experiment holds.
-pub type Content = Cow<'static, [u8]>;
+pub(super) type Content = Cow<'static, [u8]>;
 
 impl Experiment {
     /// Reads and checks a definition. Errors say the file and the line.

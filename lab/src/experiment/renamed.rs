@@ -30,7 +30,7 @@ const VALUES: [(&[&str], &str, &str, &str); 8] = [
 
 /// An old name that a definition has.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Renamed {
+pub(super) struct Renamed {
     /// Where it is written.
     pub byte: usize,
     /// The old name.
@@ -40,7 +40,7 @@ pub struct Renamed {
 }
 
 /// Replaces the old names, and returns those that were found.
-pub fn rename(table: &mut DeTable<'_>) -> Vec<Renamed> {
+pub(super) fn rename(table: &mut DeTable<'_>) -> Vec<Renamed> {
     let mut found = Vec::new();
     for (path, old, new) in KEYS {
         for_each_table(table, path, &mut |table| {

@@ -7,7 +7,7 @@ macro_rules! experiments {
 }
 
 /// The shipped experiments by name, in the order in which `lab list` shows them.
-pub const EXPERIMENTS: [(&str, &str); 34] = experiments![
+pub(super) const EXPERIMENTS: [(&str, &str); 34] = experiments![
     "hot-stream",
     "hot-stream-800",
     "hot-writer",
@@ -51,7 +51,7 @@ macro_rules! traces {
 }
 
 /// What experiments may name as files without having them in their directory.
-pub const TRACES: [(&str, &str); 4] = traces![
+pub(super) const TRACES: [(&str, &str); 4] = traces![
     "database.spc",
     "streams.blkparse",
     "vm.cloudphysics",

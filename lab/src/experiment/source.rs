@@ -10,7 +10,7 @@ use toml::de::{DeTable, DeValue};
 const BASE: &str = "base";
 
 /// The texts of a definition: its own, that of its base, that of the base's base, and so on.
-pub struct Source {
+pub(super) struct Source {
     texts: Vec<Text>,
 }
 
@@ -24,7 +24,7 @@ struct Text {
 
 /// A part of a definition.
 #[derive(Debug)]
-pub enum Place {
+pub(super) enum Place {
     /// A key, after the keys of the tables that it is in.
     Key(Vec<String>),
     /// An element of an array at the top level: `[[phase]]` number so many, from 0.
@@ -33,19 +33,19 @@ pub enum Place {
 
 impl Place {
     /// A key at the top level.
-    pub fn top(key: &str) -> Self {
+    pub(super) fn top(key: &str) -> Self {
         Self::Key(vec![key.to_owned()])
     }
 
     /// A key of a table at the top level.
-    pub fn within(table: &str, key: &str) -> Self {
+    pub(super) fn within(table: &str, key: &str) -> Self {
         Self::Key(vec![table.to_owned(), key.to_owned()])
     }
 }
 
 impl Source {
     /// The definition and all that it builds on. `find` returns the file and the text of a base by its name.
-    pub fn load(
+    pub(super) fn load(
         file: &str,
         text: &str,
         find: &dyn Fn(&str) -> Result<(String, String)>,
@@ -100,7 +100,10 @@ impl Source {
 
     /// The texts as one table: a key of a definition replaces that of its base. Of the tables at the top level
     /// (`[disk]`, `[machine]`, `[workload]`, `[files]`, `[paper]`) single keys are replaced, arrays as a whole.
-    pub fn merge(&self, prepare: &mut dyn FnMut(&mut DeTable<'_>)) -> Result<Spanned<DeTable<'_>>> {
+    pub(super) fn merge(
+        &self,
+        prepare: &mut dyn FnMut(&mut DeTable<'_>),
+    ) -> Result<Spanned<DeTable<'_>>> {
         let mut all = Vec::new();
         for text in &self.texts {
             let mut table = self.parse(text)?;
@@ -118,7 +121,7 @@ impl Source {
     }
 
     /// The table as a value.
-    pub fn read<'a, T: Deserialize<'a>>(&self, table: Spanned<DeTable<'a>>) -> Result<T> {
+    pub(super) fn read<'a, T: Deserialize<'a>>(&self, table: Spanned<DeTable<'a>>) -> Result<T> {
         T::deserialize(toml::Deserializer::from(table)).map_err(|error| self.toml_error(&error))
     }
 
@@ -128,7 +131,7 @@ impl Source {
     }
 
     /// An error at a part of the table.
-    pub fn error_at(&self, table: &DeTable<'_>, place: &Place, what: &str) -> anyhow::Error {
+    pub(super) fn error_at(&self, table: &DeTable<'_>, place: &Place, what: &str) -> anyhow::Error {
         self.error(position(table, place).unwrap_or(0), what)
     }
 
@@ -137,7 +140,7 @@ impl Source {
     }
 
     /// The file and the line, from 1, of a byte.
-    pub fn at(&self, byte: usize) -> String {
+    pub(super) fn at(&self, byte: usize) -> String {
         let text = self.texts.iter().rev().find(|text| text.begin <= byte);
         let Some(Text {
             file,

@@ -17,7 +17,7 @@ const STOP: Duration = Duration::from_secs(90);
 
 /// How the agent is configured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AgentMode {
+pub(super) enum AgentMode {
     /// It changes nothing, and counts what applications get.
     Observe,
     /// The page cache is divided by weight.
@@ -55,13 +55,13 @@ impl AgentMode {
 }
 
 /// A running agent, ended when dropped.
-pub struct Agent {
+pub(super) struct Agent {
     child: Child,
 }
 
 impl Agent {
     /// Starts `justitia run` and waits until it answers `justitia status`.
-    pub fn start(mode: AgentMode) -> Result<Self> {
+    pub(super) fn start(mode: AgentMode) -> Result<Self> {
         ensure!(
             Path::new(PROGRAM).exists(),
             "expected the program justitia in the guest: build it with `cargo build --workspace --bins` (add --release where the lab is a release build)"
@@ -109,7 +109,7 @@ impl Agent {
     }
 
     /// An error if it has ended.
-    pub fn check(&mut self) -> Result<()> {
+    pub(super) fn check(&mut self) -> Result<()> {
         if let Some(status) = self.child.try_wait().context("waiting for justitia run")? {
             bail!("justitia run ended ({status}); its log:\n{}", log_end());
         }
@@ -117,12 +117,12 @@ impl Agent {
     }
 
     /// Its process.
-    pub fn pid(&self) -> u32 {
+    pub(super) fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Ends it as an operator would, and expects it to go.
-    pub fn stop(mut self) -> Result<()> {
+    pub(super) fn stop(mut self) -> Result<()> {
         self.check()?;
         let pid = i32::try_from(self.child.id())?;
         if let Some(pid) = rustix::process::Pid::from_raw(pid) {

@@ -14,11 +14,11 @@ const SOCKET: &str = "/run/justitia/justitia.sock";
 
 /// The counters at one moment, by the tenant's name. Empty where no probes run.
 #[derive(Clone, Debug, Default)]
-pub struct AppCounters(BTreeMap<String, AppStatus>);
+pub(super) struct AppCounters(BTreeMap<String, AppStatus>);
 
 impl AppCounters {
     /// Asks the agent.
-    pub fn sample() -> Result<Self> {
+    pub(super) fn sample() -> Result<Self> {
         Ok(Self(
             status()?
                 .tenants
@@ -30,7 +30,7 @@ impl AppCounters {
 
     /// Bytes that a tenant's applications have read and written since an earlier sample, by whatever calls; `None`
     /// where they were not counted.
-    pub fn bytes(&self, tenant: &str, before: &Self) -> Option<u64> {
+    pub(super) fn bytes(&self, tenant: &str, before: &Self) -> Option<u64> {
         let sum = |app: &AppStatus| app.read_bytes + app.write_bytes;
         let (now, then) = (self.0.get(tenant)?, before.0.get(tenant)?);
         Some(sum(now).saturating_sub(sum(then)))
@@ -38,7 +38,7 @@ impl AppCounters {
 
     /// The part of what a tenant has read since an earlier sample that no device had to deliver; `None` where it
     /// has read nothing through the page cache, or was not counted.
-    pub fn hit_ratio(&self, tenant: &str, before: &Self) -> Option<f64> {
+    pub(super) fn hit_ratio(&self, tenant: &str, before: &Self) -> Option<f64> {
         let (now, then) = (self.0.get(tenant)?, before.0.get(tenant)?);
         ratio(
             now.cache_read_bytes.saturating_sub(then.cache_read_bytes),
@@ -47,7 +47,7 @@ impl AppCounters {
     }
 
     /// The hit ratio of all tenants together.
-    pub fn overall_hit_ratio(&self, before: &Self) -> Option<f64> {
+    pub(super) fn overall_hit_ratio(&self, before: &Self) -> Option<f64> {
         let sum = |sample: &Self, of: fn(&AppStatus) -> u64| sample.0.values().map(of).sum::<u64>();
         let since = |of| sum(self, of).saturating_sub(sum(before, of));
         ratio(
@@ -58,7 +58,7 @@ impl AppCounters {
 }
 
 /// The miss-ratio curves of the tenants that have one.
-pub fn curves() -> Result<Vec<Curve>> {
+pub(super) fn curves() -> Result<Vec<Curve>> {
     let of = |tenant: TenantStatus| {
         let points = tenant.curve?.points.into_iter();
         Some(Curve {

@@ -7,31 +7,31 @@ use super::setup::Tenant;
 
 /// The jobs in the background.
 #[derive(Default)]
-pub struct Background(Vec<Job>);
+pub(super) struct Background(Vec<Job>);
 
 impl Background {
     /// These run there, too.
-    pub fn add(&mut self, jobs: Vec<Job>) {
+    pub(super) fn add(&mut self, jobs: Vec<Job>) {
         self.0.extend(jobs);
     }
 
     /// The tenants that a job runs in, once for each job.
-    pub fn tenants(&self) -> impl Iterator<Item = &str> {
+    pub(super) fn tenants(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(Job::tenant)
     }
 
     /// Whether a job runs in this tenant.
-    pub fn runs_in(&self, tenant: &str) -> bool {
+    pub(super) fn runs_in(&self, tenant: &str) -> bool {
         self.tenants().any(|name| name == tenant)
     }
 
     /// An error if one has failed.
-    pub fn check(&mut self) -> Result<()> {
+    pub(super) fn check(&mut self) -> Result<()> {
         self.0.iter_mut().try_for_each(Job::check)
     }
 
     /// Ends all that runs in these tenants.
-    pub fn stop(&mut self, names: &[String], tenants: &[Tenant]) -> Result<()> {
+    pub(super) fn stop(&mut self, names: &[String], tenants: &[Tenant]) -> Result<()> {
         self.0
             .retain(|job| !names.iter().any(|name| name == job.tenant()));
         for tenant in tenants.iter().filter(|tenant| names.contains(&tenant.name)) {

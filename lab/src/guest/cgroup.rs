@@ -8,40 +8,40 @@ use justitia_kernel::memory::MemoryStat;
 use justitia_share::num::{to_f64, to_u64};
 
 /// Where cgroup v2 is mounted.
-pub const ROOT: &str = "/sys/fs/cgroup";
+pub(super) const ROOT: &str = "/sys/fs/cgroup";
 
 /// One tenant's cgroup.
 #[derive(Clone, Debug)]
-pub struct Cgroup {
+pub(super) struct Cgroup {
     path: PathBuf,
 }
 
 impl Cgroup {
     /// Creates it, below the root.
-    pub fn create(name: &str) -> Result<Self> {
+    pub(super) fn create(name: &str) -> Result<Self> {
         let path = Path::new(ROOT).join(name);
         std::fs::create_dir_all(&path).with_context(|| format!("creating {}", path.display()))?;
         Ok(Self { path })
     }
 
     /// The root cgroup: the processes outside any tenant.
-    pub fn root() -> Self {
+    pub(super) fn root() -> Self {
         Self { path: ROOT.into() }
     }
 
     /// Where processes enter.
-    pub fn procs(&self) -> PathBuf {
+    pub(super) fn procs(&self) -> PathBuf {
         self.path.join("cgroup.procs")
     }
 
     /// Sets both weights that a disk may go by. BFQ's ends at 1000.
-    pub fn set_weight(&self, weight: u64) -> Result<()> {
+    pub(super) fn set_weight(&self, weight: u64) -> Result<()> {
         self.write("io.weight", &format!("default {weight}"))?;
         self.write("io.bfq.weight", &weight.min(1000).to_string())
     }
 
     /// Writes one of its files.
-    pub fn write(&self, file: &str, value: &str) -> Result<()> {
+    pub(super) fn write(&self, file: &str, value: &str) -> Result<()> {
         write(&self.path.join(file), value)
     }
 
@@ -51,13 +51,13 @@ impl Cgroup {
     }
 
     /// Bytes of file pages on its LRU lists.
-    pub fn file_pages(&self) -> Result<u64> {
+    pub(super) fn file_pages(&self) -> Result<u64> {
         let stat = self.read("memory.stat")?;
         Ok(MemoryStat::parse(stat.as_bytes())?.file_lru())
     }
 
     /// What it has transferred to and from the disks.
-    pub fn device(&self) -> Result<Transfer> {
+    pub(super) fn device(&self) -> Result<Transfer> {
         let stat = self.read("io.stat")?;
         let sum = |key: &str| {
             stat.split_whitespace()
@@ -71,7 +71,7 @@ impl Cgroup {
     }
 
     /// What the processes that are in it now have transferred since they started, cached or not.
-    pub fn application(&self) -> Result<Transfer> {
+    pub(super) fn application(&self) -> Result<Transfer> {
         let mut all = Transfer::default();
         for process in self.read("cgroup.procs")?.lines() {
             // It may have ended meanwhile.
@@ -83,7 +83,7 @@ impl Cgroup {
     }
 
     /// Puts a process into it that lives as long as the guest, as a container has one.
-    pub fn inhabit(&self) -> Result<()> {
+    pub(super) fn inhabit(&self) -> Result<()> {
         let script = format!("echo 0 >{} && exec sleep 100000", self.procs().display());
         let mut shell = std::process::Command::new("sh");
         shell
@@ -96,14 +96,14 @@ impl Cgroup {
     }
 
     /// Ends every process in it.
-    pub fn kill(&self) -> Result<()> {
+    pub(super) fn kill(&self) -> Result<()> {
         self.write("cgroup.kill", "1")
     }
 }
 
 /// Bytes, since some beginning.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Transfer {
+pub(super) struct Transfer {
     /// Read.
     pub read: u64,
     /// Written.
@@ -112,12 +112,12 @@ pub struct Transfer {
 
 impl Transfer {
     /// Both together.
-    pub const fn total(self) -> u64 {
+    pub(super) const fn total(self) -> u64 {
         self.read + self.written
     }
 
     /// Since an earlier sample.
-    pub const fn since(self, before: Self) -> Self {
+    pub(super) const fn since(self, before: Self) -> Self {
         Self {
             read: self.read.saturating_sub(before.read),
             written: self.written.saturating_sub(before.written),
@@ -126,12 +126,12 @@ impl Transfer {
 }
 
 /// Writes a kernel file.
-pub fn write(path: &Path, value: &str) -> Result<()> {
+pub(super) fn write(path: &Path, value: &str) -> Result<()> {
     std::fs::write(path, value).with_context(|| format!("writing {value:?} to {}", path.display()))
 }
 
 /// A number after its name on a line of its own; 0 when absent.
-pub fn field(text: &str, name: &str) -> u64 {
+pub(super) fn field(text: &str, name: &str) -> u64 {
     text.lines()
         .find_map(|line| {
             let mut fields = line.split_whitespace();
@@ -141,12 +141,12 @@ pub fn field(text: &str, name: &str) -> u64 {
 }
 
 /// `of` in proportion to a weight among all.
-pub fn share(of: u64, weight: u64, all: u64) -> u64 {
+pub(super) fn share(of: u64, weight: u64, all: u64) -> u64 {
     to_u64(to_f64(of) * to_f64(weight) / to_f64(all.max(1)))
 }
 
 /// A field of /proc/meminfo in bytes.
-pub fn meminfo(name: &str) -> Result<u64> {
+pub(super) fn meminfo(name: &str) -> Result<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").context("reading /proc/meminfo")?;
     Ok(field(&text, name) << 10)
 }

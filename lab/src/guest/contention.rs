@@ -30,7 +30,7 @@ struct Container {
 }
 
 /// Measures it for every number of containers.
-pub fn measure(
+pub(super) fn measure(
     contention: &Contention,
     request: &RunRequest,
     context: &RequestContext,

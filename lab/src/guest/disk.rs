@@ -15,7 +15,7 @@ const CLEAN: u64 = 4 << 20;
 const SYNC_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The disk, and its speed.
-pub struct ThrottledDisk<'a> {
+pub(super) struct ThrottledDisk<'a> {
     context: &'a RequestContext,
     /// Where it is throttled.
     throttle: Throttle,
@@ -25,7 +25,7 @@ pub struct ThrottledDisk<'a> {
 
 impl<'a> ThrottledDisk<'a> {
     /// With this speed where it is throttled.
-    pub fn new(context: &'a RequestContext, throttle: Throttle) -> Self {
+    pub(super) fn new(context: &'a RequestContext, throttle: Throttle) -> Self {
         Self {
             context,
             throttle,
@@ -34,7 +34,7 @@ impl<'a> ThrottledDisk<'a> {
     }
 
     /// Throttles it, or lets it be as fast as it can.
-    pub fn throttle(&mut self, on: bool) -> Result<()> {
+    pub(super) fn throttle(&mut self, on: bool) -> Result<()> {
         let speed = if on {
             self.throttle
         } else {
@@ -48,7 +48,7 @@ impl<'a> ThrottledDisk<'a> {
     }
 
     /// Throttles it to another speed, and returns the one before.
-    pub fn set_bytes_per_second(&mut self, bytes_per_second: u64) -> Result<u64> {
+    pub(super) fn set_bytes_per_second(&mut self, bytes_per_second: u64) -> Result<u64> {
         let before = self.throttle.bytes_per_second;
         self.throttle.bytes_per_second = bytes_per_second;
         self.throttle(true)?;
@@ -56,7 +56,7 @@ impl<'a> ThrottledDisk<'a> {
     }
 
     /// Writes all dirty pages back, without throttle.
-    pub fn sync(&mut self) -> Result<()> {
+    pub(super) fn sync(&mut self) -> Result<()> {
         self.throttle(false)?;
         let begin = Instant::now();
         loop {

@@ -15,7 +15,7 @@ use super::timeline::TimelineSampler;
 use crate::protocol::{Measurements, RunRequest};
 
 /// Carries out a run.
-pub fn execute(request: &RunRequest, context: &RequestContext) -> Result<Measurements> {
+pub(super) fn execute(request: &RunRequest, context: &RequestContext) -> Result<Measurements> {
     let mglru = setup::mglru(request.mglru)?;
     let experiment = &request.experiment;
     let mut measurements = if let Some(contention) = &experiment.contention {

@@ -11,7 +11,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use crate::protocol::CHUNK;
 
 /// Writes a part of a file; the first part makes the file.
-pub fn push(path: &str, mode: u32, offset: u64, part: &str) -> Result<()> {
+pub(super) fn push(path: &str, mode: u32, offset: u64, part: &str) -> Result<()> {
     let part = BASE64.decode(part).context("expected base64")?;
     let file = OpenOptions::new()
         .create(true)
@@ -26,7 +26,7 @@ pub fn push(path: &str, mode: u32, offset: u64, part: &str) -> Result<()> {
 }
 
 /// Reads a part of a file, in base64; empty at its end.
-pub fn pull(path: &str, offset: u64) -> Result<String> {
+pub(super) fn pull(path: &str, offset: u64) -> Result<String> {
     let mut file = File::open(path).with_context(|| format!("opening {path}"))?;
     let mut part = vec![0; CHUNK];
     // Files in /proc and /sys do not seek to any place, but are small: read from their beginning.

@@ -13,7 +13,7 @@ use crate::protocol::{Event, GuestMessage, Response};
 use crate::spec::Throttle;
 
 /// The channel to the host.
-pub struct HostPort {
+pub(super) struct HostPort {
     port: Mutex<File>,
     /// Requests that are being handled, each with the way to tell it that the host did what its event requested.
     requests: Mutex<HashMap<u64, Sender<()>>>,
@@ -25,7 +25,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl HostPort {
     /// Over this device.
-    pub fn new(port: File) -> Arc<Self> {
+    pub(super) fn new(port: File) -> Arc<Self> {
         Arc::new(Self {
             port: Mutex::new(port),
             requests: Mutex::default(),
@@ -33,7 +33,7 @@ impl HostPort {
     }
 
     /// Sends a message.
-    pub fn send(&self, message: &GuestMessage) -> Result<()> {
+    pub(super) fn send(&self, message: &GuestMessage) -> Result<()> {
         let mut line = serde_json::to_vec(message)?;
         line.push(b'\n');
         lock(&self.port)
@@ -42,7 +42,7 @@ impl HostPort {
     }
 
     /// A request begins.
-    pub fn begin(self: &Arc<Self>, id: u64) -> RequestContext {
+    pub(super) fn begin(self: &Arc<Self>, id: u64) -> RequestContext {
         let (sender, done) = mpsc::channel();
         lock(&self.requests).insert(id, sender);
         RequestContext {
@@ -53,7 +53,7 @@ impl HostPort {
     }
 
     /// The host did what an event of this request requested.
-    pub fn done(&self, id: u64) {
+    pub(super) fn done(&self, id: u64) {
         if let Some(sender) = lock(&self.requests).get(&id) {
             // Fails only if the request gave up waiting.
             let _ = sender.send(());
@@ -62,7 +62,7 @@ impl HostPort {
 }
 
 /// A request that is being handled, and its way back to the host.
-pub struct RequestContext {
+pub(super) struct RequestContext {
     id: u64,
     host: Arc<HostPort>,
     done: Receiver<()>,
@@ -70,12 +70,12 @@ pub struct RequestContext {
 
 impl RequestContext {
     /// Says what is going on.
-    pub fn progress(&self, text: impl Into<String>) -> Result<()> {
+    pub(super) fn progress(&self, text: impl Into<String>) -> Result<()> {
         self.event(Event::Progress(text.into()))
     }
 
     /// Has the host set the disk's speed, and waits until it has.
-    pub fn set_disk_speed(&self, speed: Throttle) -> Result<()> {
+    pub(super) fn set_disk_speed(&self, speed: Throttle) -> Result<()> {
         self.event(Event::Disk(speed))?;
         self.done
             .recv_timeout(Duration::from_secs(60))
@@ -87,7 +87,7 @@ impl RequestContext {
     }
 
     /// The request ends.
-    pub fn finish(self, result: Result<Response>) {
+    pub(super) fn finish(self, result: Result<Response>) {
         let result = result.map_err(|error| format!("{error:#}"));
         let Self { id, host, .. } = self;
         lock(&host.requests).remove(&id);

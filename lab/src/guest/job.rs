@@ -18,20 +18,20 @@ use crate::protocol::FILES;
 const POLL: Duration = Duration::from_millis(10);
 
 /// The file whose appearance starts all jobs of a phase at once.
-pub struct StartBarrier {
+pub(super) struct StartBarrier {
     path: PathBuf,
 }
 
 impl StartBarrier {
     /// Barrier number so many; every phase has another.
-    pub fn new(number: usize) -> Self {
+    pub(super) fn new(number: usize) -> Self {
         Self {
             path: PathBuf::from(format!("/run/lab/go-{number}")),
         }
     }
 
     /// Waits until all jobs are ready, then lets them start. Returns when that was.
-    pub fn release(&self, jobs: &mut [Job], timeout: Duration) -> Result<Instant> {
+    pub(super) fn release(&self, jobs: &mut [Job], timeout: Duration) -> Result<Instant> {
         for job in jobs {
             job.wait_ready(timeout)?;
         }
@@ -41,7 +41,7 @@ impl StartBarrier {
 }
 
 /// Where a job runs: in a tenant, or outside.
-pub struct Target<'a> {
+pub(super) struct Target<'a> {
     /// The tenant's name.
     pub name: &'a str,
     /// Its weight.
@@ -55,7 +55,7 @@ pub struct Target<'a> {
 }
 
 /// What the phase and the run give the variables of a workload's text.
-pub struct Parameters {
+pub(super) struct Parameters {
     /// `{seconds}`.
     pub seconds: Option<u64>,
     /// `{ramp}`.
@@ -65,7 +65,7 @@ pub struct Parameters {
 }
 
 /// A running workload, killed when dropped.
-pub struct Job {
+pub(super) struct Job {
     tenant: String,
     child: Child,
     stdout: File,
@@ -91,7 +91,7 @@ struct Script {
 
 impl Job {
     /// Starts it. A job that can wait at the barrier does so.
-    pub fn start(
+    pub(super) fn start(
         workload: &Workload,
         target: &Target<'_>,
         parameters: &Parameters,
@@ -124,12 +124,12 @@ impl Job {
     }
 
     /// The tenant that it runs in.
-    pub fn tenant(&self) -> &str {
+    pub(super) fn tenant(&self) -> &str {
         &self.tenant
     }
 
     /// An error if it has failed already.
-    pub fn check(&mut self) -> Result<()> {
+    pub(super) fn check(&mut self) -> Result<()> {
         match self.status()? {
             Some(status) if !status.success() => self.finish(Duration::ZERO).map(drop),
             _ => Ok(()),
@@ -167,7 +167,7 @@ impl Job {
     }
 
     /// Waits for its end, and reads its report.
-    pub fn finish(&mut self, timeout: Duration) -> Result<JobReport> {
+    pub(super) fn finish(&mut self, timeout: Duration) -> Result<JobReport> {
         let begin = Instant::now();
         let status = loop {
             if let Some(status) = self.status()? {

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 /// What a workload says that it did.
 #[derive(Clone, Debug, Default)]
-pub struct JobReport {
+pub(super) struct JobReport {
     /// Bytes read.
     pub read: u64,
     /// Bytes written.
@@ -19,7 +19,7 @@ pub struct JobReport {
 
 /// How long an operation took, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Latency {
+pub(super) struct Latency {
     /// The median.
     pub p50: f64,
     /// The 99th percentile.
@@ -27,7 +27,7 @@ pub struct Latency {
 }
 
 /// The sums over fio's jobs. It may print notes before its document.
-pub fn fio(output: &str) -> Result<JobReport> {
+pub(super) fn fio(output: &str) -> Result<JobReport> {
     let document = output
         .get(output.find('{').unwrap_or(0)..)
         .unwrap_or_default();
@@ -51,7 +51,7 @@ pub fn fio(output: &str) -> Result<JobReport> {
 }
 
 /// justitia-load's last line; nothing when it only prepared.
-pub fn load(output: &str) -> Result<JobReport> {
+pub(super) fn load(output: &str) -> Result<JobReport> {
     for line in output.lines() {
         let line: serde_json::Value =
             serde_json::from_str(line).with_context(|| format!("expected JSON, found {line:?}"))?;

@@ -9,7 +9,7 @@ use justitia_share::num::to_f64;
 use super::cgroup::field;
 
 /// CPU time over a window, in processors (1.0 is one of them).
-pub struct CpuUsage {
+pub(super) struct CpuUsage {
     /// Of all threads.
     pub all: f64,
     /// Of the main thread alone.
@@ -17,7 +17,7 @@ pub struct CpuUsage {
 }
 
 /// Measures the CPU usage of a process over a window.
-pub fn cpu_usage(pid: u32, window: Duration) -> Result<CpuUsage> {
+pub(super) fn cpu_usage(pid: u32, window: Duration) -> Result<CpuUsage> {
     let (begin, before) = (Instant::now(), CpuTime::of(pid)?);
     std::thread::sleep(window);
     let after = CpuTime::of(pid)?;
@@ -60,7 +60,7 @@ impl CpuTime {
 }
 
 /// The most memory that a process has had resident, in bytes.
-pub fn peak_memory(pid: u32) -> Result<u64> {
+pub(super) fn peak_memory(pid: u32) -> Result<u64> {
     let path = format!("/proc/{pid}/status");
     let status =
         std::fs::read_to_string(Path::new(&path)).with_context(|| format!("reading {path}"))?;

@@ -10,26 +10,26 @@ use crate::report::schema::TenantValues;
 
 /// The tenants' values and those of the run as a whole, by metric. A later value replaces an earlier one.
 #[derive(Default)]
-pub struct Recorder {
+pub(super) struct Recorder {
     tenants: BTreeMap<String, BTreeMap<String, f64>>,
     whole: BTreeMap<String, f64>,
 }
 
 impl Recorder {
     /// Values of a tenant.
-    pub fn tenant(&mut self, tenant: &str, values: impl IntoIterator<Item = (String, f64)>) {
+    pub(super) fn tenant(&mut self, tenant: &str, values: impl IntoIterator<Item = (String, f64)>) {
         let of_tenant = self.tenants.entry(tenant.to_owned()).or_default();
         of_tenant.extend(values);
     }
 
     /// Values of the run as a whole.
-    pub fn whole(&mut self, values: impl IntoIterator<Item = (String, f64)>) {
+    pub(super) fn whole(&mut self, values: impl IntoIterator<Item = (String, f64)>) {
         self.whole.extend(values);
     }
 
     /// What a window measured: of the tenants whose jobs ended with these reports, and of those whose jobs go on in the
     /// background. Returns the total bandwidth of the former.
-    pub fn window<'a>(
+    pub(super) fn window<'a>(
         &mut self,
         window: &Window<'_>,
         reports: &[(String, JobReport)],
@@ -51,7 +51,7 @@ impl Recorder {
     }
 
     /// All of them, in the order of the tenants.
-    pub fn finish(&mut self, tenants: &[Tenant]) -> Measurements {
+    pub(super) fn finish(&mut self, tenants: &[Tenant]) -> Measurements {
         let mut values = std::mem::take(&mut self.tenants);
         let tenants = tenants.iter().map(|tenant| TenantValues {
             name: tenant.name.clone(),

@@ -20,7 +20,7 @@ use crate::experiment::{OUTSIDER, Phase, RunPhase, Workload};
 use crate::protocol::{Measurements, RunRequest};
 
 /// A run on its way.
-pub struct Run<'a> {
+pub(super) struct Run<'a> {
     request: &'a RunRequest,
     tenants: &'a [Tenant],
     outsider: (Cgroup, PathBuf),
@@ -37,7 +37,7 @@ pub struct Run<'a> {
 
 impl<'a> Run<'a> {
     /// Before its first phase.
-    pub fn new(
+    pub(super) fn new(
         request: &'a RunRequest,
         context: &'a RequestContext,
         tenants: &'a [Tenant],
@@ -57,22 +57,22 @@ impl<'a> Run<'a> {
     }
 
     /// Where the timeline is worth drawing from: the first phase whose split is sampled.
-    pub fn timeline_begin(&self) -> Option<Instant> {
+    pub(super) fn timeline_begin(&self) -> Option<Instant> {
         self.timeline_begin
     }
 
     /// An error if a job in the background has failed.
-    pub fn check(&mut self) -> Result<()> {
+    pub(super) fn check(&mut self) -> Result<()> {
         self.background.check()
     }
 
     /// What the phases so far have recorded.
-    pub fn measurements(&mut self) -> Measurements {
+    pub(super) fn measurements(&mut self) -> Measurements {
         self.recorder.finish(self.tenants)
     }
 
     /// Starts the tenants' background workloads.
-    pub fn start_background(&mut self) -> Result<()> {
+    pub(super) fn start_background(&mut self) -> Result<()> {
         let barrier = self.barrier();
         for tenant in self.tenants {
             if let Some(workload) = &tenant.background {
@@ -87,7 +87,7 @@ impl<'a> Run<'a> {
     }
 
     /// Carries out a phase.
-    pub fn phase(&mut self, phase: &Phase) -> Result<()> {
+    pub(super) fn phase(&mut self, phase: &Phase) -> Result<()> {
         match phase {
             Phase::Run(run) => self.run(run),
             Phase::Sync => self.disk.sync(),

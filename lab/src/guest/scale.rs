@@ -28,7 +28,7 @@ const WRITER: &str =
 const WRITERS: u32 = 4;
 
 /// Measures it for every number of tenants.
-pub fn measure(
+pub(super) fn measure(
     scale: &Scale,
     request: &RunRequest,
     context: &RequestContext,

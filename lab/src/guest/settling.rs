@@ -8,9 +8,9 @@ use justitia_share::{Weight, pv};
 /// be misallocated.
 const TOLERANCE: f64 = 0.1;
 /// The window over which parts are computed, in seconds.
-pub const WINDOW: f64 = 1.0;
+pub(super) const WINDOW: f64 = 1.0;
 /// A wider window: where the kernel lets applications through in bursts, one second holds two of them or none.
-pub const WIDE_WINDOW: f64 = 2.0;
+pub(super) const WIDE_WINDOW: f64 = 2.0;
 /// For how long a split must hold, in seconds.
 const HOLD: f64 = 2.0;
 /// The total may fall to this part of the total before without counting as misallocated.
@@ -18,7 +18,7 @@ const SLACK: f64 = 0.9;
 
 /// The tenants' bytes since some beginning, at one moment.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Sample {
+pub(super) struct Sample {
     /// Seconds since some beginning.
     pub at: f64,
     /// In the order of the weights.
@@ -27,7 +27,7 @@ pub struct Sample {
 
 /// Samples of an interval in which no weight changes and no tenant starts or stops.
 #[derive(Clone, Debug)]
-pub struct Interval {
+pub(super) struct Interval {
     /// The tenants' weights; 0 of a tenant that does no I/O.
     pub weights: Vec<u64>,
     /// In the order of time.
@@ -39,7 +39,7 @@ pub struct Interval {
 
 /// When a new split had settled, in seconds from the interval's beginning.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SettlingTimes {
+pub(super) struct SettlingTimes {
     /// From then on at most a tenth of the bandwidth was misallocated.
     pub overall: Option<f64>,
     /// From then on every tenant was within a tenth of its own share.
@@ -48,7 +48,7 @@ pub struct SettlingTimes {
 
 impl Interval {
     /// Its length in seconds.
-    pub fn seconds(&self) -> f64 {
+    pub(super) fn seconds(&self) -> f64 {
         match (self.samples.first(), self.samples.last()) {
             (Some(first), Some(last)) => last.at - first.at,
             _ => 0.0,
@@ -56,7 +56,7 @@ impl Interval {
     }
 
     /// The tenants' bytes in it.
-    pub fn bytes(&self) -> Vec<u64> {
+    pub(super) fn bytes(&self) -> Vec<u64> {
         match (self.samples.first(), self.samples.last()) {
             (Some(first), Some(last)) => difference(first, last),
             _ => vec![0; self.weights.len()],
@@ -64,7 +64,7 @@ impl Interval {
     }
 
     /// The total in the last third, in bytes per second.
-    pub fn final_total(&self) -> f64 {
+    pub(super) fn final_total(&self) -> f64 {
         let end = self.samples.get(self.samples.len() / 3 * 2..);
         match end.map(|end| (end.first(), end.last())) {
             Some((Some(from), Some(to))) if to.at > from.at => {
@@ -75,12 +75,12 @@ impl Interval {
     }
 
     /// The part of the bandwidth that tenants lack of their shares, 0 to 1. `None` where nothing was transferred.
-    pub fn misallocated(&self) -> Option<f64> {
+    pub(super) fn misallocated(&self) -> Option<f64> {
         Some(misallocated(&self.ideal(), &parts(&self.bytes(), 0.0)?))
     }
 
     /// PV among the tenants that do I/O.
-    pub fn pv(&self) -> Option<f64> {
+    pub(super) fn pv(&self) -> Option<f64> {
         let (weights, bytes): (Vec<_>, Vec<_>) = self
             .weights
             .iter()
@@ -92,7 +92,7 @@ impl Interval {
 
     /// When the split had settled: the first moment from which the bandwidth in a `window` of so many seconds is within
     /// the band, and so in every window that begins within the next two seconds.
-    pub fn settling_times(&self, window: f64) -> SettlingTimes {
+    pub(super) fn settling_times(&self, window: f64) -> SettlingTimes {
         let ideal = self.ideal();
         SettlingTimes {
             overall: self.first_held(window, |parts| misallocated(&ideal, parts) <= TOLERANCE),

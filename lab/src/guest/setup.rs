@@ -12,7 +12,7 @@ use crate::experiment::{Configuration, Experiment, MemoryLimit, Scheduler};
 use crate::spec::Filesystem;
 
 /// Where the disk is mounted; every tenant has a directory there.
-pub const DATA: &str = "/data";
+pub(super) const DATA: &str = "/data";
 
 const QUEUE: &str = "/sys/block/vda/queue";
 /// BFQ's settings that follow weights best, for all configurations over BFQ. Its heuristics for desktops lift tenants
@@ -29,7 +29,7 @@ const BACKGROUND: &str = "/proc/sys/vm/dirty_background_ratio";
 const MGLRU: &str = "/sys/kernel/mm/lru_gen/enabled";
 
 /// A tenant, ready to run things.
-pub struct Tenant {
+pub(super) struct Tenant {
     pub name: String,
     pub weight: u64,
     /// The workload that runs in it beside the phases.
@@ -42,7 +42,7 @@ pub struct Tenant {
 
 impl Tenant {
     /// As where a job runs.
-    pub fn target(&self) -> Target<'_> {
+    pub(super) fn target(&self) -> Target<'_> {
         Target {
             name: &self.name,
             weight: self.weight,
@@ -54,7 +54,10 @@ impl Tenant {
 }
 
 /// Sets everything up, except for the agent.
-pub fn set_up(experiment: &Experiment, configuration: &Configuration) -> Result<Vec<Tenant>> {
+pub(super) fn set_up(
+    experiment: &Experiment,
+    configuration: &Configuration,
+) -> Result<Vec<Tenant>> {
     disk(experiment, configuration)?;
     let mut tenants = Vec::new();
     for tenant in &experiment.tenant {
@@ -91,7 +94,7 @@ fn start_writeback_late() -> Result<()> {
 }
 
 /// A directory on the disk.
-pub fn directory(name: &str) -> Result<PathBuf> {
+pub(super) fn directory(name: &str) -> Result<PathBuf> {
     let dir = Path::new(DATA).join(name);
     std::fs::create_dir_all(&dir).with_context(|| format!("creating {}", dir.display()))?;
     Ok(dir)
@@ -182,7 +185,7 @@ fn limit(experiment: &Experiment, configuration: &Configuration, tenants: &[Tena
 }
 
 /// Turns MGLRU on or off where the kernel has it, and says what holds.
-pub fn mglru(wanted: Option<bool>) -> Result<Option<bool>> {
+pub(super) fn mglru(wanted: Option<bool>) -> Result<Option<bool>> {
     let path = Path::new(MGLRU);
     if !path.exists() {
         ensure!(

@@ -15,7 +15,7 @@ const OUTPUT: u64 = 4 << 20;
 
 /// Runs a script to its end. It may leave processes in the background: they are not waited for,
 /// because their output goes to a file, not to a pipe.
-pub fn sh(script: &str, limit: Duration) -> Result<ShResult> {
+pub(super) fn sh(script: &str, limit: Duration) -> Result<ShResult> {
     let stdout = tempfile::tempfile_in("/run").context("making a file for standard output")?;
     let stderr = tempfile::tempfile_in("/run").context("making a file for standard error")?;
     let mut child = Command::new("sh")

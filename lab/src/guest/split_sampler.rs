@@ -14,7 +14,7 @@ const PERIOD: Duration = Duration::from_millis(100);
 
 /// Samples for so many seconds. A tenant that does no I/O has the weight 0; `before` is the total before, in bytes per
 /// second.
-pub fn sample(
+pub(super) fn sample(
     tenants: &[Tenant],
     weights: Vec<u64>,
     before: f64,
@@ -48,7 +48,7 @@ pub fn sample(
 
 /// All such phases together.
 #[derive(Default)]
-pub struct SplitStats {
+pub(super) struct SplitStats {
     seconds: f64,
     bytes: Vec<u64>,
     misallocated: Mean,
@@ -78,7 +78,7 @@ impl Mean {
 
 impl SplitStats {
     /// Adds one phase.
-    pub fn add(&mut self, interval: &Interval) {
+    pub(super) fn add(&mut self, interval: &Interval) {
         let seconds = interval.seconds();
         self.seconds += seconds;
         self.bytes.resize(interval.weights.len(), 0);
@@ -91,13 +91,13 @@ impl SplitStats {
     }
 
     /// The total at the end of the last one, in bytes per second; 0 before the first.
-    pub fn final_total(&self) -> f64 {
+    pub(super) fn final_total(&self) -> f64 {
         self.final_total
     }
 
     /// The disk's speed changes from `before` to `now`, in whatever unit, and the total is expected to change by the same
     /// factor.
-    pub fn expect(&mut self, now: u64, before: u64) {
+    pub(super) fn expect(&mut self, now: u64, before: u64) {
         self.final_total *= if before > 0 {
             to_f64(now) / to_f64(before)
         } else {
@@ -106,14 +106,14 @@ impl SplitStats {
     }
 
     /// Bytes per second, in the tenants' order.
-    pub fn bandwidth(&self) -> Vec<f64> {
+    pub(super) fn bandwidth(&self) -> Vec<f64> {
         let seconds = self.seconds.max(1e-3);
         let per_second = |bytes: &u64| to_f64(*bytes) / seconds;
         self.bytes.iter().map(per_second).collect()
     }
 
     /// The values of the run as a whole.
-    pub fn whole(&self) -> BTreeMap<String, f64> {
+    pub(super) fn whole(&self) -> BTreeMap<String, f64> {
         [
             ("misallocated", self.misallocated.get()),
             ("pv_sampled", self.pv.get()),
@@ -126,7 +126,7 @@ impl SplitStats {
 
 /// The values of one phase under its key: settling times, or the phase's length where the split has not settled; PV and
 /// total.
-pub fn settling(key: &str, interval: &Interval) -> Vec<(String, f64)> {
+pub(super) fn settling(key: &str, interval: &Interval) -> Vec<(String, f64)> {
     let times = interval.settling_times(WINDOW);
     let wide = interval.settling_times(WIDE_WINDOW);
     let never = interval.seconds();

@@ -17,7 +17,7 @@ use crate::report::schema::Series;
 const PERIOD: Duration = Duration::from_millis(500);
 
 /// Samples until it is stopped.
-pub struct TimelineSampler {
+pub(super) struct TimelineSampler {
     begin: Instant,
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Result<Vec<Series>>>,
@@ -34,7 +34,7 @@ struct Sampled {
 
 impl TimelineSampler {
     /// Begins. Time counts from `begin`.
-    pub fn start(tenants: impl Iterator<Item = (String, Cgroup)>, begin: Instant) -> Self {
+    pub(super) fn start(tenants: impl Iterator<Item = (String, Cgroup)>, begin: Instant) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let sampled: Vec<Sampled> = tenants
             .map(|(name, cgroup)| Sampled {
@@ -57,7 +57,7 @@ impl TimelineSampler {
     }
 
     /// Ends, and returns the samples since `from`, with their time from there.
-    pub fn finish(self, from: Instant) -> Result<Vec<Series>> {
+    pub(super) fn finish(self, from: Instant) -> Result<Vec<Series>> {
         self.stop.store(true, Ordering::Relaxed);
         let mut series = self
             .thread

@@ -11,7 +11,7 @@ use super::job_report::JobReport;
 use super::setup::Tenant;
 
 /// The tenants' counters at one moment.
-pub struct Snapshot {
+pub(super) struct Snapshot {
     device: BTreeMap<String, Transfer>,
     application: BTreeMap<String, Transfer>,
     app_counters: AppCounters,
@@ -19,7 +19,7 @@ pub struct Snapshot {
 
 impl Snapshot {
     /// Now.
-    pub fn take(tenants: &[Tenant]) -> Result<Self> {
+    pub(super) fn take(tenants: &[Tenant]) -> Result<Self> {
         let device = |tenant: &Tenant| Ok((tenant.name.clone(), tenant.cgroup.device()?));
         let application = |tenant: &Tenant| Ok((tenant.name.clone(), tenant.cgroup.application()?));
         Ok(Self {
@@ -31,7 +31,7 @@ impl Snapshot {
 }
 
 /// Two moments, and the time between them.
-pub struct Window<'a> {
+pub(super) struct Window<'a> {
     /// Where it begins.
     pub before: &'a Snapshot,
     /// Where it ends.
@@ -42,14 +42,14 @@ pub struct Window<'a> {
 
 impl Window<'_> {
     /// Bandwidths of a tenant whose job goes on, so that there is no report yet.
-    pub fn running(&self, tenant: &str) -> Vec<(String, f64)> {
+    pub(super) fn running(&self, tenant: &str) -> Vec<(String, f64)> {
         let since = transfer(&self.after.application, tenant)
             .since(transfer(&self.before.application, tenant));
         vec![self.bandwidth(tenant, since.total()), self.device(tenant)]
     }
 
     /// What is measured of a tenant whose job has ended with this report.
-    pub fn ended(&self, tenant: &str, report: &JobReport) -> Vec<(String, f64)> {
+    pub(super) fn ended(&self, tenant: &str, report: &JobReport) -> Vec<(String, f64)> {
         let operations = to_f64(report.operations) / self.seconds;
         let mut values = vec![
             self.bandwidth(tenant, report.read + report.written),
@@ -65,7 +65,7 @@ impl Window<'_> {
     }
 
     /// The hit ratio of all tenants together; `None` where nothing was read.
-    pub fn overall_hit_ratio(&self) -> Option<f64> {
+    pub(super) fn overall_hit_ratio(&self) -> Option<f64> {
         let before = &self.before.app_counters;
         self.after.app_counters.overall_hit_ratio(before)
     }
@@ -85,7 +85,7 @@ impl Window<'_> {
 }
 
 /// The percentiles of every operation that a job reports.
-pub fn latencies(report: &JobReport) -> impl Iterator<Item = (String, f64)> {
+pub(super) fn latencies(report: &JobReport) -> impl Iterator<Item = (String, f64)> {
     report.latencies.iter().flat_map(|(operation, latency)| {
         [("p50", latency.p50), ("p99", latency.p99)]
             .map(|(percentile, value)| (format!("{operation}_{percentile}"), value))

@@ -12,13 +12,13 @@ use crate::host::{run, tool};
 const DIRECTORY: u32 = 0o040_755;
 const SYMLINK: u32 = 0o120_777;
 /// The mode of a program.
-pub const PROGRAM: u32 = 0o100_755;
+pub(super) const PROGRAM: u32 = 0o100_755;
 /// The mode of a file that is no program.
-pub const DATA: u32 = 0o100_644;
+pub(super) const DATA: u32 = 0o100_644;
 const CHARACTER_DEVICE: u32 = 0o020_600;
 
 /// Something in the archive.
-pub enum Entry {
+pub(super) enum Entry {
     /// A host's file, with its mode in the guest.
     Copy(PathBuf, u32),
     /// The same, with debugging symbols removed.
@@ -34,13 +34,13 @@ pub enum Entry {
 
 /// What goes into the guest, by path without the leading slash.
 #[derive(Default)]
-pub struct Archive {
+pub(super) struct Archive {
     entries: BTreeMap<String, Entry>,
 }
 
 impl Archive {
     /// Puts an entry at a path, and the directories above it.
-    pub fn put(&mut self, path: &str, entry: Entry) {
+    pub(super) fn put(&mut self, path: &str, entry: Entry) {
         let path = path.trim_start_matches('/');
         // The archive must hold a directory before its content; the order of names does that.
         for (end, _) in path.match_indices('/') {
@@ -53,7 +53,7 @@ impl Archive {
     }
 
     /// The hash of names and contents.
-    pub fn hash(&self) -> Result<String> {
+    pub(super) fn hash(&self) -> Result<String> {
         let mut hash = blake3::Hasher::new();
         for (path, entry) in &self.entries {
             hash.update(path.as_bytes());
@@ -78,7 +78,7 @@ impl Archive {
     }
 
     /// Writes the archive; it appears under its name only when it is complete.
-    pub fn write(&self, path: &Path) -> Result<()> {
+    pub(super) fn write(&self, path: &Path) -> Result<()> {
         let dir = path.parent().context("expected a path with a directory")?;
         let mut file = tempfile::NamedTempFile::new_in(dir)?;
         let mut out = std::io::BufWriter::with_capacity(1 << 20, file.as_file_mut());

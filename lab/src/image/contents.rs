@@ -61,7 +61,7 @@ const RUNNER: &str = "justitia-lab-guest";
 const PROGRAMS: [&str; 2] = ["justitia", "justitia-load"];
 
 /// All of it, for this kernel.
-pub fn contents(kernel: &Kernel) -> Result<Archive> {
+pub(super) fn contents(kernel: &Kernel) -> Result<Archive> {
     let mut all = Archive::default();
     for dir in [
         "dev", "proc", "sys", "run", "tmp", "etc", "root", "data", "var/lib", "lib",

@@ -14,6 +14,9 @@ use crate::host::LabDir;
 use crate::kernel::Kernel;
 
 /// The initramfs for this kernel and these programs, built if it is not there yet.
+///
+/// # Errors
+/// If a tool, a module or a program that belongs into it is missing, or the file cannot be written.
 pub fn build(kernel: &Kernel, lab: &LabDir) -> Result<PathBuf> {
     let contents = contents::contents(kernel)?;
     let path = lab.dir("image")?.join(format!("{}.cpio", contents.hash()?));

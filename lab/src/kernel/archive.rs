@@ -48,7 +48,7 @@ fn packages(series: &str) -> Result<Vec<String>> {
 }
 
 /// The newest signed cloud kernel of a series in the archive.
-pub fn newest_package(series: &str) -> Result<String> {
+pub(super) fn newest_package(series: &str) -> Result<String> {
     packages(&series.replace('.', "[.]"))?
         .into_iter()
         .max_by_key(|name| version_key(name))
@@ -58,7 +58,7 @@ pub fn newest_package(series: &str) -> Result<String> {
 }
 
 /// The newest kernel of a series that was fetched.
-pub fn newest_fetched(kernels: &Path, series: &str) -> Option<String> {
+pub(super) fn newest_fetched(kernels: &Path, series: &str) -> Option<String> {
     let prefix = format!("{series}.");
     fetched(kernels)
         .into_iter()
@@ -83,7 +83,7 @@ fn version_key(name: &str) -> Vec<u64> {
 }
 
 /// Fetches a package and unpacks it into a directory.
-pub fn fetch(package: &str, release: &str, dir: &Path) -> Result<()> {
+pub(super) fn fetch(package: &str, release: &str, dir: &Path) -> Result<()> {
     eprintln!(
         "fetching the stock kernel {package} (unpacked into {}, not installed)",
         dir.display()

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 
 /// The release that a bzImage carries in its header (Documentation/arch/x86/boot.rst,
 /// "kernel_version": an offset, less 0x200, at 0x20e).
-pub fn release_of(image: &Path) -> Result<String> {
+pub(super) fn release_of(image: &Path) -> Result<String> {
     let bytes = std::fs::read(image).with_context(|| format!("reading {}", image.display()))?;
     ensure!(
         bytes.get(0x202..0x206) == Some(b"HdrS".as_slice()),

@@ -19,6 +19,9 @@ pub struct Modules {
 
 impl Modules {
     /// Reads `modules.dep` and `modules.builtin`.
+    ///
+    /// # Errors
+    /// If one of them cannot be read, or a line of `modules.dep` is not `PATH: NEEDS`.
     pub fn read(kernel: &Kernel) -> Result<Self> {
         let read = |file: &str| {
             let path = kernel.modules.join(file);
@@ -42,6 +45,9 @@ impl Modules {
 
     /// The files of a module and of those that it needs, in the order of loading. Empty when the kernel has it
     /// built in.
+    ///
+    /// # Errors
+    /// If the kernel has no such module.
     pub fn load_order(&self, name: &str) -> Result<Vec<String>> {
         let name = module_name(name);
         let Some((path, needs)) = self.by_name.get(&name) else {
@@ -58,6 +64,9 @@ impl Modules {
     }
 
     /// A module's content, decompressed.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or the tool that decompresses it is missing or fails.
     pub fn content(&self, relative: &str) -> Result<Vec<u8>> {
         let path = self.dir.join(relative);
         match path.extension().and_then(|ext| ext.to_str()) {

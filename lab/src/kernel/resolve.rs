@@ -23,6 +23,10 @@ impl Kernel {
     /// Finds the kernel, fetching its package if it is not there yet.
     ///
     /// Without the network the newest kernel that was fetched before is taken.
+    ///
+    /// # Errors
+    /// If the image is not there, is no bzImage or its modules are missing; if no kernel of the series was fetched before and
+    /// the archive gives none.
     pub fn resolve(choice: &KernelChoice, lab: &LabDir) -> Result<Self> {
         match choice {
             KernelChoice::Path(image) => Self::at(image),

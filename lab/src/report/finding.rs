@@ -9,7 +9,7 @@ use super::summary::{Cell, Group, Row, paired};
 const SUBJECT: &str = "justitia";
 
 /// What was found, in one or two sentences.
-pub fn finding(results: &Results, group: &Group<'_>) -> String {
+pub(super) fn finding(results: &Results, group: &Group<'_>) -> String {
     let rows = &group.rows;
     let subject = rows
         .iter()

@@ -6,7 +6,7 @@ use super::summary::{Cell, Group, paired};
 
 /// Whether a goal was reached in one group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub(super) enum Verdict {
     /// The better bound holds too.
     Stretch,
     /// The bound holds.
@@ -19,7 +19,7 @@ pub enum Verdict {
 
 impl Verdict {
     /// In a word.
-    pub fn word(self) -> &'static str {
+    pub(super) fn word(self) -> &'static str {
         match self {
             Self::Stretch => "reached, and the stretch",
             Self::Reached => "reached",
@@ -31,7 +31,7 @@ impl Verdict {
 
 /// A goal in one group, with what was measured for it.
 #[derive(Debug)]
-pub struct GoalResult {
+pub(super) struct GoalResult {
     /// What it is about, in words.
     pub what: String,
     /// What was measured, in words.
@@ -45,7 +45,7 @@ pub struct GoalResult {
 }
 
 /// The goals of an experiment in one group.
-pub fn check_goals(results: &Results, group: &Group<'_>) -> Vec<GoalResult> {
+pub(super) fn check_goals(results: &Results, group: &Group<'_>) -> Vec<GoalResult> {
     results
         .goals
         .iter()

@@ -6,7 +6,7 @@ const MIB: f64 = 1_048_576.0;
 
 /// A factor by which base units are multiplied to be shown, and the name of what comes out.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Scale {
+pub(super) struct Scale {
     /// Multiplies the base unit.
     pub factor: f64,
     /// The shown unit; may be empty.
@@ -14,7 +14,7 @@ pub struct Scale {
 }
 
 /// How values up to `largest` are shown.
-pub fn scale(unit: Unit, largest: f64) -> Scale {
+pub(super) fn scale(unit: Unit, largest: f64) -> Scale {
     let (factor, name) = match unit {
         Unit::Bytes => (MIB.recip(), "MiB"),
         Unit::BytesPerSecond => (1e-6, "MB/s"),
@@ -29,7 +29,7 @@ pub fn scale(unit: Unit, largest: f64) -> Scale {
 }
 
 /// A value with its unit.
-pub fn show(unit: Unit, value: f64) -> String {
+pub(super) fn show(unit: Unit, value: f64) -> String {
     let scale = scale(unit, value.abs());
     let scaled = value * scale.factor;
     let number = if unit == Unit::Count && scaled.fract() == 0.0 {
@@ -45,7 +45,7 @@ pub fn show(unit: Unit, value: f64) -> String {
 }
 
 /// A ratio, a normalised value or a PV: at least two decimals where they say something.
-pub fn factor(value: f64) -> String {
+pub(super) fn factor(value: f64) -> String {
     if value.is_finite() && value.abs() < 10.0 {
         format!("{value:.2}")
     } else {
@@ -54,7 +54,7 @@ pub fn factor(value: f64) -> String {
 }
 
 /// A change in words, to go before what it is a change from.
-pub fn change(change: f64) -> String {
+pub(super) fn change(change: f64) -> String {
     let percent = change * 100.0;
     let amount = digits(percent.abs());
     if percent >= 0.05 {
@@ -67,7 +67,7 @@ pub fn change(change: f64) -> String {
 }
 
 /// Three significant digits, never fewer than the integer part has.
-pub fn digits(value: f64) -> String {
+pub(super) fn digits(value: f64) -> String {
     if value.is_nan() {
         return "–".into();
     }
@@ -86,7 +86,7 @@ pub fn digits(value: f64) -> String {
 }
 
 /// Round steps from 0 to at least `largest`, about `wanted` of them. The last is the axis' end.
-pub fn ticks(largest: f64, wanted: u32) -> Vec<f64> {
+pub(super) fn ticks(largest: f64, wanted: u32) -> Vec<f64> {
     if !largest.is_finite() || largest <= 0.0 {
         return vec![0.0, 1.0];
     }
@@ -106,7 +106,7 @@ pub fn ticks(largest: f64, wanted: u32) -> Vec<f64> {
 }
 
 /// Tick labels: as many decimals as tell them apart.
-pub fn tick_label(value: f64, step: f64) -> String {
+pub(super) fn tick_label(value: f64, step: f64) -> String {
     let decimals = (0..=6)
         .find(|d| {
             let scaled = step * 10_f64.powi(*d);

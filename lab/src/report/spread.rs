@@ -3,7 +3,7 @@
 /// What several repeats gave: their median, smallest and largest. The range rather than a
 /// deviation, because there are few repeats and they all count.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Spread {
+pub(super) struct Spread {
     /// The median; of an even number, the mean of the middle two.
     pub median: f64,
     /// The smallest.
@@ -16,7 +16,7 @@ pub struct Spread {
 
 impl Spread {
     /// Of the given values; `None` if there are none. NaN does not count.
-    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
+    pub(super) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut sorted: Vec<f64> = values.into_iter().filter(|v| !v.is_nan()).collect();
         sorted.sort_by(f64::total_cmp);
         let upper = *sorted.get(sorted.len() / 2)?;

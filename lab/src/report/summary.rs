@@ -8,7 +8,7 @@ use super::spread::Spread;
 
 /// The runs of one experiment with the same MGLRU state.
 #[derive(Debug)]
-pub struct Group<'a> {
+pub(super) struct Group<'a> {
     /// Whether MGLRU was on; `None` where the kernel has none.
     pub mglru: Option<bool>,
     /// A row for every configuration, whether it ran or not.
@@ -17,7 +17,7 @@ pub struct Group<'a> {
 
 /// One configuration in one group.
 #[derive(Debug)]
-pub struct Row<'a> {
+pub(super) struct Row<'a> {
     /// Which.
     pub configuration: &'a Configuration,
     /// How many runs measured something.
@@ -32,7 +32,7 @@ pub struct Row<'a> {
 
 /// A run that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Failure<'a> {
+pub(super) struct Failure<'a> {
     /// Which repeat.
     pub repeat: u32,
     /// Why.
@@ -43,7 +43,7 @@ pub struct Failure<'a> {
 
 /// One configuration's results for one metric.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Cell {
+pub(super) struct Cell {
     /// By tenant, in the metric's unit.
     pub values: Vec<Option<Spread>>,
     /// By tenant, over what the lowest weight got in the same run.
@@ -58,7 +58,7 @@ pub struct Cell {
 
 impl Group<'_> {
     /// The MGLRU state in words.
-    pub fn state(&self) -> &'static str {
+    pub(super) fn state(&self) -> &'static str {
         match self.mglru {
             Some(true) => "MGLRU on",
             Some(false) => "MGLRU off (classic LRU)",
@@ -68,14 +68,14 @@ impl Group<'_> {
     }
 
     /// Whether anybody has a value of the metric at `position`.
-    pub fn measured(&self, position: usize) -> bool {
+    pub(super) fn measured(&self, position: usize) -> bool {
         let mut cells = self.rows.iter().filter_map(|row| row.cells.get(position));
         cells.any(|cell| cell.total.is_some() || cell.values.iter().any(Option::is_some))
     }
 }
 
 /// The ideal result of every tenant: its weight over the lowest.
-pub fn ideal(results: &Results) -> Vec<f64> {
+pub(super) fn ideal(results: &Results) -> Vec<f64> {
     let lowest = results.tenants.iter().map(|t| t.weight).min().unwrap_or(1);
     results
         .tenants
@@ -85,7 +85,7 @@ pub fn ideal(results: &Results) -> Vec<f64> {
 }
 
 /// The experiment by MGLRU state, in the order in which the states first ran.
-pub fn groups(results: &Results) -> Vec<Group<'_>> {
+pub(super) fn groups(results: &Results) -> Vec<Group<'_>> {
     let mut states: Vec<Option<bool>> = Vec::new();
     for run in &results.runs {
         let state = state(results, run);
@@ -245,7 +245,7 @@ fn typical<'a>(results: &Results, runs: &[&'a Run]) -> Option<&'a Run> {
 }
 
 /// Two configurations compared repeat by repeat: those of the same repeat ran in the same state of the machine.
-pub fn paired(own: &Cell, other: &Cell, f: fn(f64, f64) -> f64) -> Option<Spread> {
+pub(super) fn paired(own: &Cell, other: &Cell, f: fn(f64, f64) -> f64) -> Option<Spread> {
     let total_of = |repeat| other.totals.iter().find(|(r, _)| *r == repeat);
     Spread::of(
         own.totals

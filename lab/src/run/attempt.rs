@@ -13,7 +13,7 @@ use crate::vm::{Vm, VmError, VmSpec};
 const LIMIT: Duration = Duration::from_secs(1800);
 
 /// One run, tried once more when the guest crashes.
-pub fn run_once(
+pub(super) fn run_once(
     request: &dyn Fn() -> RunRequest,
     options: &Options,
     machine: &mut Machine,
@@ -87,7 +87,7 @@ fn attempt(
 }
 
 /// How a run that failed is shown.
-pub fn failed(error: &anyhow::Error) -> Outcome {
+pub(super) fn failed(error: &anyhow::Error) -> Outcome {
     let console = error.downcast_ref::<VmError>().and_then(VmError::console);
     let reason = match error.downcast_ref::<VmError>() {
         Some(VmError::Panic { .. }) => "the guest's kernel panicked, twice".to_owned(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::experiment::Configuration;
 
 /// Every repeat has all configurations in an order of its own.
-pub fn order(
+pub(super) fn order(
     configurations: &[Configuration],
     mglru: &[Option<bool>],
     repeat: u32,
@@ -25,7 +25,7 @@ pub fn order(
 }
 
 /// How long the rest may take, at the pace of the runs so far.
-pub fn left(elapsed: Duration, done: usize, all: usize) -> String {
+pub(super) fn left(elapsed: Duration, done: usize, all: usize) -> String {
     let (Ok(done), Ok(rest)) = (u32::try_from(done), u32::try_from(all.saturating_sub(done)))
     else {
         return String::new();

@@ -13,7 +13,7 @@ use crate::report::schema::{Machine, Results, VERSION};
 use crate::vm::Accelerator;
 
 /// The document before the first run.
-pub fn empty(
+pub(super) fn empty(
     experiment: &Experiment,
     configurations: &[Configuration],
     options: &Options,
@@ -81,7 +81,7 @@ fn processor() -> Result<String> {
 }
 
 /// Writes the results so far; a reader sees the old document or the new one.
-pub fn write(results: &Results, lab: &LabDir) -> Result<PathBuf> {
+pub(super) fn write(results: &Results, lab: &LabDir) -> Result<PathBuf> {
     let dir = lab.dir("results")?;
     let path = dir.join(format!(
         "{}@{}.json",

@@ -27,6 +27,9 @@ impl std::fmt::Display for Accelerator {
 impl Accelerator {
     /// The accelerator that works here. `/dev/kvm` may exist and yet not run a stock guest, so `trial` boots one;
     /// the result is cached until this machine boots again.
+    ///
+    /// # Errors
+    /// If this machine's boot id cannot be read, or the result cannot be stored.
     pub fn choose(lab: &LabDir, trial: impl FnOnce() -> bool) -> Result<Self> {
         if !Path::new("/dev/kvm").exists() {
             return Ok(Self::Tcg);

@@ -18,7 +18,7 @@ use crate::protocol::{Event, GuestMessage, HostMessage, Response};
 const END: Duration = Duration::from_secs(5);
 
 /// What comes back for a request.
-pub enum Incoming {
+pub(super) enum Incoming {
     /// Its result.
     Response(Result<Response, String>),
     /// Something before that.
@@ -26,7 +26,7 @@ pub enum Incoming {
 }
 
 /// The channel.
-pub struct Channel {
+pub(super) struct Channel {
     writer: Mutex<UnixStream>,
     /// The requests without a response, by number.
     pending: Mutex<HashMap<u64, Sender<Incoming>>>,
@@ -46,7 +46,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Channel {
     /// Over this stream.
-    pub fn new(
+    pub(super) fn new(
         stream: UnixStream,
         exit: Exit,
         dir: &Path,
@@ -70,12 +70,12 @@ impl Channel {
     }
 
     /// The guest's kernel release; `None` before its first message.
-    pub fn kernel(&self) -> Option<String> {
+    pub(super) fn kernel(&self) -> Option<String> {
         lock(&self.kernel).clone()
     }
 
     /// A new request's number, and where its response comes.
-    pub fn begin(&self) -> (u64, Receiver<Incoming>) {
+    pub(super) fn begin(&self) -> (u64, Receiver<Incoming>) {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let (sender, incoming) = mpsc::channel();
         lock(&self.pending).insert(id, sender);
@@ -83,19 +83,19 @@ impl Channel {
     }
 
     /// The request is over.
-    pub fn end(&self, id: u64) {
+    pub(super) fn end(&self, id: u64) {
         lock(&self.pending).remove(&id);
     }
 
     /// Sends a message.
-    pub fn send(&self, message: &HostMessage) -> Result<(), VmError> {
+    pub(super) fn send(&self, message: &HostMessage) -> Result<(), VmError> {
         let mut line = serde_json::to_vec(message)?;
         line.push(b'\n');
         Ok(lock(&self.writer).write_all(&line)?)
     }
 
     /// The error that a closed channel is a sign of.
-    pub fn closed(&self) -> VmError {
+    pub(super) fn closed(&self) -> VmError {
         let begin = Instant::now();
         while self.exit.status().is_none() && begin.elapsed() < END {
             std::thread::sleep(Duration::from_millis(20));
@@ -107,7 +107,7 @@ impl Channel {
     }
 
     /// An error if the guest is dead, or silent for longer than this.
-    pub fn alive(&self, timeout: Duration) -> Result<(), VmError> {
+    pub(super) fn alive(&self, timeout: Duration) -> Result<(), VmError> {
         if let Some(status) = self.exit.status() {
             let console = self.console();
             return Err(if is_panic(&console) {
@@ -131,7 +131,7 @@ impl Channel {
     }
 
     /// The error of a request that took too long.
-    pub fn slow(&self, what: &str, limit: Duration) -> VmError {
+    pub(super) fn slow(&self, what: &str, limit: Duration) -> VmError {
         VmError::Slow {
             what: what.to_owned(),
             limit,
@@ -140,7 +140,7 @@ impl Channel {
     }
 
     /// The end of the guest's console.
-    pub fn console(&self) -> String {
+    pub(super) fn console(&self) -> String {
         tail(&console_log(&self.dir), 6000)
     }
 

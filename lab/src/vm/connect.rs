@@ -10,7 +10,7 @@ use super::error::VmError;
 use super::process::{Process, stderr_log};
 
 /// A socket at this path.
-pub fn listen(path: &Path) -> Result<UnixListener> {
+pub(super) fn listen(path: &Path) -> Result<UnixListener> {
     let listener =
         UnixListener::bind(path).with_context(|| format!("listening on {}", path.display()))?;
     listener.set_nonblocking(true)?;
@@ -18,7 +18,7 @@ pub fn listen(path: &Path) -> Result<UnixListener> {
 }
 
 /// QEMU connects at once, or ends and says why.
-pub fn accept(listener: &UnixListener, process: &Process, dir: &Path) -> Result<UnixStream> {
+pub(super) fn accept(listener: &UnixListener, process: &Process, dir: &Path) -> Result<UnixStream> {
     let begin = Instant::now();
     loop {
         match listener.accept() {

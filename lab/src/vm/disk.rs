@@ -23,7 +23,7 @@ fn check_space(size: u64, left: u64, dir: &Path) -> Result<()> {
 }
 
 /// The file behind a disk.
-pub struct Disk {
+pub(super) struct Disk {
     file: File,
     /// Its speed while it is throttled.
     pub throttle: Throttle,
@@ -31,7 +31,7 @@ pub struct Disk {
 
 impl Disk {
     /// Makes the file, in `dir`, and the file system on it.
-    pub fn create(spec: &DiskSpec, dir: &Path) -> Result<Self> {
+    pub(super) fn create(spec: &DiskSpec, dir: &Path) -> Result<Self> {
         let file = tempfile::tempfile_in(dir)
             .with_context(|| format!("making a disk in {}", dir.display()))?;
         let left = rustix::fs::fstatvfs(&file)
@@ -68,7 +68,7 @@ impl Disk {
     }
 
     /// Where another process of this user can open it, while this process lives.
-    pub fn path(&self) -> String {
+    pub(super) fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
     }
 }

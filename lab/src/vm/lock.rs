@@ -11,13 +11,13 @@ use rustix::fs::{FlockOperation, flock};
 
 /// Held until the last clone is gone.
 #[derive(Clone)]
-pub struct MachineLock {
+pub(super) struct MachineLock {
     _file: Arc<File>,
 }
 
 impl MachineLock {
     /// Waits until no other virtual machine of the lab runs, saying so if that takes a while.
-    pub fn acquire() -> Result<Self> {
+    pub(super) fn acquire() -> Result<Self> {
         let path = path();
         // Opened before created: in a sticky directory, opening another user's file for creation
         // is refused (fs.protected_regular).

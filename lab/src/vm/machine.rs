@@ -43,6 +43,9 @@ pub struct Vm {
 impl Vm {
     /// Boots a machine and waits until scripts can run in it. A guest that crashes on the way is
     /// tried once more.
+    ///
+    /// # Errors
+    /// If the kernel, the image, a disk or QEMU cannot be had, or the guest does not get ready: then a [`VmError`] says why.
     pub fn boot(spec: &VmSpec) -> Result<Self> {
         let lab = LabDir::find()?;
         let kernel = Kernel::resolve(&spec.kernel, &lab)?;
@@ -142,6 +145,9 @@ impl Vm {
     }
 
     /// Sets how fast the n-th disk is, at once.
+    ///
+    /// # Errors
+    /// If the machine has ended or QEMU refuses, as for a disk that it does not have.
     pub fn set_disk_speed(&self, disk: usize, throttle: Throttle) -> Result<(), VmError> {
         self.qmp
             .lock()

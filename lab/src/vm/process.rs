@@ -11,23 +11,23 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 /// Where QEMU's standard error is kept, in a guest's directory on the host.
-pub fn stderr_log(dir: &Path) -> PathBuf {
+pub(super) fn stderr_log(dir: &Path) -> PathBuf {
     dir.join("qemu.stderr")
 }
 
 /// QEMU's exit status, once it has ended.
 #[derive(Clone)]
-pub struct Exit(Arc<Mutex<Option<ExitStatus>>>);
+pub(super) struct Exit(Arc<Mutex<Option<ExitStatus>>>);
 
 impl Exit {
     /// How it ended; `None` while it runs.
-    pub fn status(&self) -> Option<ExitStatus> {
+    pub(super) fn status(&self) -> Option<ExitStatus> {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A running QEMU, killed when dropped.
-pub struct Process {
+pub(super) struct Process {
     ended: Arc<Mutex<Option<ExitStatus>>>,
     stop: Arc<AtomicBool>,
     waiter: Option<JoinHandle<()>>,
@@ -38,7 +38,7 @@ impl Process {
     ///
     /// A thread of its own starts it and waits for it, because the kernel ties the death signal to
     /// the starting thread: a test's thread may end before the guest does.
-    pub fn start(mut command: Command, dir: &Path, shell: bool) -> Result<Self> {
+    pub(super) fn start(mut command: Command, dir: &Path, shell: bool) -> Result<Self> {
         let stderr = stderr_log(dir);
         let log =
             File::create(&stderr).with_context(|| format!("creating {}", stderr.display()))?;
@@ -77,12 +77,12 @@ impl Process {
     }
 
     /// Its exit status, once it has ended.
-    pub fn exit(&self) -> Exit {
+    pub(super) fn exit(&self) -> Exit {
         Exit(Arc::clone(&self.ended))
     }
 
     /// Kills it and waits for its end.
-    pub fn stop(&mut self) {
+    pub(super) fn stop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(waiter) = self.waiter.take() {
             // A panic in it would have ended QEMU by the death signal.

@@ -12,12 +12,12 @@ use crate::host::tool;
 use crate::protocol::PORT;
 
 /// QEMU's name for the n-th disk.
-pub fn disk_id(index: usize) -> String {
+pub(super) fn disk_id(index: usize) -> String {
     format!("disk{index}")
 }
 
 /// What a guest boots from.
-pub struct Boot<'a> {
+pub(super) struct Boot<'a> {
     pub spec: &'a VmSpec,
     pub accelerator: Accelerator,
     pub kernel: &'a Path,
@@ -28,18 +28,18 @@ pub struct Boot<'a> {
 }
 
 /// Where things lie in a guest's directory on the host.
-pub fn console_log(dir: &Path) -> PathBuf {
+pub(super) fn console_log(dir: &Path) -> PathBuf {
     dir.join("console.log")
 }
-pub fn channel_socket(dir: &Path) -> PathBuf {
+pub(super) fn channel_socket(dir: &Path) -> PathBuf {
     dir.join("channel")
 }
-pub fn qmp_socket(dir: &Path) -> PathBuf {
+pub(super) fn qmp_socket(dir: &Path) -> PathBuf {
     dir.join("qmp")
 }
 
 /// The command that boots it.
-pub fn command(boot: &Boot<'_>) -> Result<Command> {
+pub(super) fn command(boot: &Boot<'_>) -> Result<Command> {
     let Boot { spec, dir, .. } = boot;
     // setpriv: QEMU dies with the thread that started it, even if that is killed.
     let mut command = Command::new(tool("setpriv")?);

@@ -11,13 +11,13 @@ use super::qemu::disk_id;
 use crate::spec::Throttle;
 
 /// A connection, past its greeting.
-pub struct Qmp {
+pub(super) struct Qmp {
     lines: BufReader<UnixStream>,
 }
 
 impl Qmp {
     /// Reads QEMU's greeting and enters command mode.
-    pub fn new(stream: UnixStream) -> Result<Self, VmError> {
+    pub(super) fn new(stream: UnixStream) -> Result<Self, VmError> {
         stream.set_read_timeout(Some(Duration::from_secs(60)))?;
         let mut qmp = Self {
             lines: BufReader::new(stream),
@@ -28,7 +28,7 @@ impl Qmp {
     }
 
     /// Sets how fast a disk is, at once.
-    pub fn throttle(&mut self, disk: usize, throttle: Throttle) -> Result<(), VmError> {
+    pub(super) fn throttle(&mut self, disk: usize, throttle: Throttle) -> Result<(), VmError> {
         self.execute(
             "block_set_io_throttle",
             &json!({

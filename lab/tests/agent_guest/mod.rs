@@ -27,7 +27,7 @@ static GUEST: Mutex<Option<Vm>> = Mutex::new(None);
 static CRASHED: AtomicBool = AtomicBool::new(false);
 
 /// A machine that suffices for most: memory that is soon full, and a disk.
-pub fn small() -> VmSpec {
+pub(crate) fn small() -> VmSpec {
     VmSpec {
         memory: 768 << 20,
         disks: vec![DiskSpec::ext4(2 << 30)],
@@ -36,11 +36,11 @@ pub fn small() -> VmSpec {
 }
 
 /// The guest, for one test.
-pub struct Guest(MutexGuard<'static, Option<Vm>>);
+pub(crate) struct Guest(MutexGuard<'static, Option<Vm>>);
 
 /// Runs a test in the file's guest, booted if it is not yet, with nothing left of the test before; once more in a fresh
 /// guest if its kernel gave up.
-pub fn in_guest(spec: impl Fn() -> VmSpec, test: impl Fn(&Guest)) {
+pub(crate) fn in_guest(spec: impl Fn() -> VmSpec, test: impl Fn(&Guest)) {
     retry_after_a_crash(|| test(&guest(&spec)));
 }
 
@@ -67,7 +67,7 @@ fn guest(spec: impl Fn() -> VmSpec) -> Guest {
 
 impl Guest {
     /// Runs a script after `lib.sh`; it may take three minutes.
-    pub fn sh(&self, script: &str) -> ShResult {
+    pub(crate) fn sh(&self, script: &str) -> ShResult {
         let script = format!(". /root/lib.sh\n{script}");
         let limit = Duration::from_secs(180);
         let vm = self.0.as_ref().unwrap();
@@ -81,7 +81,7 @@ impl Guest {
 
     /// Runs a script that must succeed, and returns what it prints.
     #[track_caller]
-    pub fn ok(&self, script: &str) -> String {
+    pub(crate) fn ok(&self, script: &str) -> String {
         let ShResult {
             status,
             stdout,
@@ -99,7 +99,7 @@ impl Guest {
 
     /// A number that a script prints.
     #[track_caller]
-    pub fn number(&self, script: &str) -> u64 {
+    pub(crate) fn number(&self, script: &str) -> u64 {
         let text = self.ok(script);
         text.trim()
             .parse()
@@ -108,12 +108,12 @@ impl Guest {
 
     /// The agent's status.
     #[track_caller]
-    pub fn status(&self) -> Value {
+    pub(crate) fn status(&self) -> Value {
         serde_json::from_str(&self.ok("justitia status --json")).unwrap()
     }
 
     /// The end of the agent's log.
-    pub fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         if CRASHED.load(Ordering::SeqCst) {
             return String::new();
         }
@@ -123,7 +123,7 @@ impl Guest {
 
 /// What the status says of one tenant.
 #[track_caller]
-pub fn tenant<'a>(status: &'a Value, path: &str) -> &'a Value {
+pub(crate) fn tenant<'a>(status: &'a Value, path: &str) -> &'a Value {
     status["tenants"]
         .as_array()
         .and_then(|all| all.iter().find(|t| t["path"] == path))

@@ -21,7 +21,7 @@ const PIECE: usize = 4096;
 /// There when all have gone.
 const CHURNED: &str = "/run/churned";
 
-pub fn run(directory: &Path) {
+pub(super) fn run(directory: &Path) {
     make(&directory.join("churn"), MIB);
     let limits = Limits {
         max_cgroups: 256,
@@ -89,7 +89,7 @@ pub fn run(directory: &Path) {
 
 /// Runs in a cgroup of its own: one that goes through the others, or one that reads until that is
 /// through.
-pub fn work(name: &str, directory: &Path) {
+pub(super) fn work(name: &str, directory: &Path) {
     let file = open(&directory.join("churn"), OFlags::RDONLY);
     let mut buffer = Buffer::new(PIECE);
     if name == "churn" {

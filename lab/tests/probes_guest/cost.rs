@@ -19,7 +19,7 @@ const TIMED: (usize, u32) = (15, 40_000);
 const COUNTED: (usize, u32) = (5, 4000);
 const PIECE: usize = 4096;
 
-pub fn measure(directory: &Path, what: &str) {
+pub(super) fn measure(directory: &Path, what: &str) {
     make(&directory.join("cost"), MIB);
     let tenant = Tenant::new("cost");
     let found = tenant.case(what);
@@ -27,7 +27,7 @@ pub fn measure(directory: &Path, what: &str) {
 }
 
 /// Runs in a cgroup, and opens the probes itself.
-pub fn work(what: &str, directory: &Path) {
+pub(super) fn work(what: &str, directory: &Path) {
     let (rounds, reads) = if what == "instructions" {
         COUNTED
     } else {

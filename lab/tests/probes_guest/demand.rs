@@ -13,7 +13,7 @@ use super::{Tenant, drop_caches, open};
 /// Counted in parts of 16 pages.
 const LARGE: usize = 64 * MIB;
 
-pub fn compare(directory: &Path) {
+pub(super) fn compare(directory: &Path) {
     make(&directory.join("source"), SIZE);
     make(&directory.join("target"), SIZE);
     let mut probes = open();
@@ -108,7 +108,7 @@ fn pages_are_counted_once(probes: &IoProbes, directory: &Path, owner: &Tenant) {
 }
 
 /// Reads the first MiB a hundred times, or one page of each sixteen once.
-pub fn run(name: &str, directory: &Path) {
+pub(super) fn run(name: &str, directory: &Path) {
     let file = io_calls::open(&directory.join("large"), OFlags::RDONLY);
     let mut buffer = Buffer::new(MIB);
     let mut read = |at: usize, size: usize| {

@@ -24,7 +24,7 @@ const CASES: [(&str, &str, Option<f64>); 10] = [
     ("random 1M", "cold", None),
 ];
 
-pub fn compare(directory: &Path) {
+pub(super) fn compare(directory: &Path) {
     let path = directory.join("large");
     make(&path, SIZE);
     let mut probes = super::open();
@@ -77,7 +77,7 @@ fn prepare(path: &Path, how: &str) {
 }
 
 /// Runs in the tenant's cgroup.
-pub fn run(case: &str, directory: &Path) {
+pub(super) fn run(case: &str, directory: &Path) {
     let (order, size) = case.split_once(' ').unwrap();
     let size = match size {
         "1K" => 1 << 10,

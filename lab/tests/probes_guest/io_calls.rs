@@ -5,17 +5,17 @@ use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 
-pub const MIB: usize = 1 << 20;
+pub(super) const MIB: usize = 1 << 20;
 /// What the path cases move.
-pub const SIZE: usize = 4 * MIB;
+pub(super) const SIZE: usize = 4 * MIB;
 /// In pieces of this size.
-pub const PIECE: usize = 64 << 10;
+pub(super) const PIECE: usize = 64 << 10;
 
 /// An aligned piece of memory, for direct I/O.
-pub struct Buffer(Vec<u8>, usize);
+pub(super) struct Buffer(Vec<u8>, usize);
 
 impl Buffer {
-    pub fn new(size: usize) -> Self {
+    pub(super) fn new(size: usize) -> Self {
         let space = vec![0x5a; size + 4096];
         let start = space.as_ptr().align_offset(4096);
         let mut buffer = Self(space, start);
@@ -23,18 +23,18 @@ impl Buffer {
         buffer
     }
 
-    pub fn get(&mut self, size: usize) -> &mut [u8] {
+    pub(super) fn get(&mut self, size: usize) -> &mut [u8] {
         &mut self.0[self.1..self.1 + size]
     }
 }
 
-pub fn open(path: &Path, flags: OFlags) -> File {
+pub(super) fn open(path: &Path, flags: OFlags) -> File {
     let mode = Mode::from_raw_mode(0o644);
     File::from(rustix::fs::open(path, flags | OFlags::CREATE, mode).unwrap())
 }
 
 /// Makes a file of `size` bytes and leaves it on the disk.
-pub fn make(path: &Path, size: usize) {
+pub(super) fn make(path: &Path, size: usize) {
     use std::io::Write;
     let mut file = open(path, OFlags::WRONLY | OFlags::TRUNC);
     let mut buffer = Buffer::new(MIB);
@@ -46,13 +46,13 @@ pub fn make(path: &Path, size: usize) {
 
 /// What calls returned.
 #[derive(Default)]
-pub struct Tally {
+pub(super) struct Tally {
     pub bytes: usize,
     pub operations: usize,
 }
 
 impl Tally {
-    pub fn add(&mut self, moved: usize) {
+    pub(super) fn add(&mut self, moved: usize) {
         assert!(moved > 0);
         self.bytes += moved;
         self.operations += 1;

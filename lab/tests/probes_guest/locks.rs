@@ -32,7 +32,7 @@ const BRIEF: Duration = Duration::from_millis(500);
 /// More than the few that there is room for at the end.
 const TENANTS: u32 = 20;
 
-pub fn compare(directory: &Path) {
+pub(super) fn compare(directory: &Path) {
     let tracing =
         |name: &str, value: &str| std::fs::write(Path::new(TRACING).join(name), value).unwrap();
     tracing("buffer_size_kb", "65536");
@@ -134,7 +134,7 @@ fn on_the_way(trace: &str) -> (u64, u64) {
 }
 
 /// Runs in a tenant's cgroup: many threads that do the same for a while.
-pub fn run(case: &str, directory: &Path) {
+pub(super) fn run(case: &str, directory: &Path) {
     let begin = Instant::now();
     if case == "rename" {
         std::fs::create_dir_all(directory.join("renamed")).unwrap();

@@ -20,7 +20,7 @@ const PIECE: usize = 4096;
 /// Emulated on a loaded machine.
 const LONGEST: Duration = Duration::from_secs(30);
 
-pub fn compare(directory: &Path) {
+pub(super) fn compare(directory: &Path) {
     make(&directory.join("many"), MIB);
     make(&directory.join("source"), SIZE);
     make(&directory.join("target"), SIZE);
@@ -137,7 +137,7 @@ fn cgroups() -> impl Iterator<Item = PathBuf> {
 }
 
 /// Goes through all of them, and reads once in each.
-pub fn work(directory: &Path) {
+pub(super) fn work(directory: &Path) {
     let file: File = open(&directory.join("many"), OFlags::RDONLY);
     let mut buffer = Buffer::new(PIECE);
     let enter = |cgroup: &Path| std::fs::write(cgroup.join("cgroup.procs"), "0").unwrap();

@@ -12,7 +12,7 @@ use super::{Tenant, drop_caches};
 /// More than there is room for.
 const TENANTS: u32 = 24;
 
-pub fn compare(directory: &Path) {
+pub(super) fn compare(directory: &Path) {
     make(&directory.join("source"), SIZE);
     make(&directory.join("target"), SIZE);
     let limits = Limits {

@@ -50,7 +50,7 @@ const FIO: [(&str, &str); 7] = [
     ("libaio", "--iodepth=16 --direct=1 --numjobs=2"),
 ];
 
-pub fn compare(directory: &Path) {
+pub(super) fn compare(directory: &Path) {
     for name in ["source", "target"] {
         make(&directory.join(name), SIZE);
     }
@@ -127,7 +127,7 @@ fn check(
 }
 
 /// Runs in the tenant's cgroup.
-pub fn run(case: &str, directory: &Path) {
+pub(super) fn run(case: &str, directory: &Path) {
     let direct = case.ends_with("direct");
     let flags = if direct {
         OFlags::DIRECT

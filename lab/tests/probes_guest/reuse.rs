@@ -32,7 +32,7 @@ fn near(found: u64, expected: u64, percent: u64) -> bool {
     found.abs_diff(expected) * 100 <= expected * percent
 }
 
-pub fn compare(directory: &Path) {
+pub(super) fn compare(directory: &Path) {
     make(&directory.join("reuse"), SIZE);
     let mut probes = super::open();
     two_rounds(&mut probes);
@@ -123,7 +123,7 @@ fn below_and_stopped(probes: &mut IoProbes) {
 }
 
 /// Runs in the tenant's cgroup.
-pub fn run(case: &str, directory: &Path) {
+pub(super) fn run(case: &str, directory: &Path) {
     let path = directory.join("reuse");
     let direct = if case == "direct" {
         OFlags::DIRECT

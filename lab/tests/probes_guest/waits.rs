@@ -16,7 +16,7 @@ const BUFFERED: usize = 48 * MIB;
 /// Bytes per second that io.max allows.
 const RATE: usize = 4 * MIB;
 
-pub fn compare(directory: &Path) {
+pub(super) fn compare(directory: &Path) {
     make(&directory.join("held"), DIRECT);
     let device = std::fs::metadata(directory.join("held")).unwrap().dev();
     let device = format!(
@@ -99,7 +99,7 @@ fn about(found: u64, truth: u64, percent: u64) {
 }
 
 /// Runs in a tenant's cgroup.
-pub fn run(case: &str, directory: &Path) {
+pub(super) fn run(case: &str, directory: &Path) {
     let mut buffer = Buffer::new(PIECE);
     let (name, flags, size) = if case == "direct" {
         ("held", OFlags::WRONLY | OFlags::DIRECT, DIRECT)

@@ -14,13 +14,13 @@ thread_local! {
 }
 
 /// Ends the test by this error, and remembers whether it was the guest's kernel that gave up.
-pub fn fail(error: &VmError) -> ! {
+pub(crate) fn fail(error: &VmError) -> ! {
     CRASHED.set(error.is_crash());
     panic!("{error}")
 }
 
 /// Runs a test, and once more if the guest's kernel gave up.
-pub fn retry_after_a_crash(test: impl Fn()) {
+pub(crate) fn retry_after_a_crash(test: impl Fn()) {
     let attempt = || catch_unwind(AssertUnwindSafe(&test));
     let Err(first) = attempt() else { return };
     if !CRASHED.take() {

@@ -4,7 +4,7 @@ use super::line::{Line, SECTOR, request, seconds};
 
 /// A line: `8,0 3 1 0.000000000 697 Q W 223490 + 8 [kjournald]`. What was queued counts: every other action
 /// repeats the same request. After the last one comes a summary.
-pub fn line(line: &str) -> Result<Line, String> {
+pub(super) fn line(line: &str) -> Result<Line, String> {
     let mut fields = line.split_whitespace();
     let mut next = || fields.next().unwrap_or_default();
     let device = next();

@@ -3,7 +3,7 @@
 use super::line::{Line, SECTOR, request, seconds};
 
 /// A line of MSR Cambridge's: `128166372003061629,usr,0,Write,8192,4096,1331`.
-pub fn msr(line: &str) -> Result<Line, String> {
+pub(super) fn msr(line: &str) -> Result<Line, String> {
     let mut fields = line.split(',').map(str::trim);
     let mut next = || fields.next().unwrap_or_default();
     let time: u64 = next()
@@ -22,7 +22,7 @@ pub fn msr(line: &str) -> Result<Line, String> {
 }
 
 /// A line of SPC's: `0,20941264,8192,W,0.551706`; more fields may follow.
-pub fn spc(line: &str) -> Result<Line, String> {
+pub(super) fn spc(line: &str) -> Result<Line, String> {
     let mut fields = line.split(',').map(str::trim);
     let mut next = || fields.next().unwrap_or_default();
     let _unit = next();
@@ -38,7 +38,7 @@ pub fn spc(line: &str) -> Result<Line, String> {
 }
 
 /// A line of `CloudPhysics`': `1,5633898,2a,512,42932745`; the first line may name the columns.
-pub fn cloudphysics(line: &str, first: bool) -> Result<Line, String> {
+pub(super) fn cloudphysics(line: &str, first: bool) -> Result<Line, String> {
     if first && line.starts_with("version,") {
         return Ok(Line::Other);
     }

@@ -3,13 +3,13 @@
 use justitia_share::num::to_u64;
 
 /// Largest request, in bytes: a larger one is a mistake in the file, or in the choice of the format.
-pub const LARGEST: u64 = 64 << 20;
+pub(super) const LARGEST: u64 = 64 << 20;
 /// What block traces count in, in bytes.
-pub const SECTOR: u64 = 512;
+pub(super) const SECTOR: u64 = 512;
 
 /// One request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
+pub(super) struct Request {
     /// When, in nanoseconds since the first.
     pub at: u64,
     /// Whether it writes.
@@ -22,7 +22,7 @@ pub struct Request {
 
 /// What a line says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Line {
+pub(super) enum Line {
     /// A request; its time is since an epoch of the format's own.
     Request(Request),
     /// Something that is no read and no write.
@@ -32,7 +32,7 @@ pub enum Line {
 }
 
 /// A request from what a line says, if that is possible; `None` bytes are too many to count.
-pub fn request(
+pub(super) fn request(
     at: u64,
     write: bool,
     offset: Option<u64>,
@@ -57,7 +57,7 @@ pub fn request(
 }
 
 /// Seconds as nanoseconds; `None` for what is no time since some beginning.
-pub fn seconds(text: &str) -> Option<u64> {
+pub(super) fn seconds(text: &str) -> Option<u64> {
     let seconds: f64 = text.parse().ok()?;
     // Until the year 2262 in nanoseconds since 1970.
     (0.0..9.2e9)

@@ -34,14 +34,14 @@ use crate::residency::Residency;
 use crate::start::monotonic;
 
 /// The subcommand's name.
-pub const NAME: &str = "block";
+pub(crate) const NAME: &str = "block";
 
 /// Sends requests to one file: those of a block trace, or random ones. Reports as JSON lines.
 ///
 /// Exit status: 0 when every request succeeded, 3 when some failed, 1 when the workload could not be set up.
 #[derive(Debug, Parser)]
 #[command(version, name = "justitia-load block")]
-pub struct Args {
+pub(crate) struct Args {
     /// Directory of the file; made if it does not exist.
     #[arg(long)]
     dir: PathBuf,
@@ -99,7 +99,7 @@ pub struct Args {
 ///
 /// # Errors
 /// The trace cannot be read, the file not be written or opened, or standard output not be written.
-pub fn run(args: &Args, interrupt: &Arc<AtomicBool>) -> Result<bool> {
+pub(crate) fn run(args: &Args, interrupt: &Arc<AtomicBool>) -> Result<bool> {
     check(args)?;
     crate::directory::check(&args.dir)?;
     let path = args.dir.join(NAME);

@@ -18,7 +18,7 @@ use crate::pace::sleep_until;
 use crate::step::Step;
 
 /// Largest single read or write in bytes; larger requests are done in pieces.
-pub const PIECE: u64 = 1 << 20;
+pub(super) const PIECE: u64 = 1 << 20;
 /// Direct I/O wants its memory so aligned, in bytes.
 const ALIGNMENT: usize = 4096;
 /// Pause after a failed request.
@@ -26,7 +26,7 @@ const AFTER_ERROR: Duration = Duration::from_millis(5);
 
 /// Where requests come from.
 #[derive(Debug)]
-pub enum Source {
+pub(super) enum Source {
     /// A trace, from its beginning again at its end.
     Trace(Trace),
     /// Random places.
@@ -40,7 +40,7 @@ pub enum Source {
 
 impl Source {
     /// The largest request in bytes, in whole sectors.
-    pub fn largest(&self) -> u64 {
+    pub(super) fn largest(&self) -> u64 {
         let largest = match self {
             Self::Random { bytes, .. } => *bytes,
             Self::Trace(trace) => {
@@ -54,7 +54,7 @@ impl Source {
 
 /// A trace being replayed.
 #[derive(Debug)]
-pub struct Trace {
+pub(super) struct Trace {
     /// At least one.
     pub requests: Vec<Request>,
     /// How many times as fast as it was recorded; `None`: each request as soon as a worker is free.
@@ -89,7 +89,7 @@ impl Trace {
 }
 
 /// What the workers share.
-pub struct Job {
+pub(super) struct Job {
     /// Where they count.
     pub counters: Arc<Counters>,
     /// What they do.
@@ -107,7 +107,7 @@ pub struct Job {
 }
 
 /// One worker: one outstanding request.
-pub struct Worker {
+pub(super) struct Worker {
     job: Arc<Job>,
     timings: Arc<Timings>,
     rng: ChaCha8Rng,
@@ -120,7 +120,7 @@ impl Worker {
     ///
     /// # Errors
     /// The file cannot be opened.
-    pub fn new(job: Arc<Job>, timings: Arc<Timings>, id: u32) -> io::Result<Self> {
+    pub(super) fn new(job: Arc<Job>, timings: Arc<Timings>, id: u32) -> io::Result<Self> {
         let mut rng = ChaCha8Rng::seed_from_u64(job.seed);
         rng.set_stream(u64::from(id));
         Ok(Self {
@@ -133,7 +133,7 @@ impl Worker {
     }
 
     /// Does requests until the run is over.
-    pub fn run(mut self) {
+    pub(super) fn run(mut self) {
         let job = Arc::clone(&self.job);
         let stopped = || job.counters.stopped();
         let began = *job.began.get_or_init(Instant::now);
@@ -233,7 +233,7 @@ fn place(request: Request, size: u64) -> (u64, u64) {
 ///
 /// # Errors
 /// It cannot be opened so.
-pub fn open(path: &Path, direct: bool) -> io::Result<File> {
+pub(super) fn open(path: &Path, direct: bool) -> io::Result<File> {
     OpenOptions::new()
         .read(true)
         .write(true)
@@ -242,14 +242,14 @@ pub fn open(path: &Path, direct: bool) -> io::Result<File> {
 }
 
 /// Noise, aligned for direct I/O.
-pub struct Buffer {
+pub(super) struct Buffer {
     memory: Vec<u8>,
     begin: usize,
 }
 
 impl Buffer {
     /// So many bytes.
-    pub fn new(rng: &mut ChaCha8Rng, bytes: u64) -> Self {
+    pub(super) fn new(rng: &mut ChaCha8Rng, bytes: u64) -> Self {
         let length = usize::try_from(bytes).unwrap_or(ALIGNMENT);
         let mut memory = vec![0; length + ALIGNMENT];
         rng.fill_bytes(&mut memory);
@@ -258,7 +258,7 @@ impl Buffer {
     }
 
     /// Its first bytes, at most so many.
-    pub fn first(&mut self, bytes: u64) -> &mut [u8] {
+    pub(super) fn first(&mut self, bytes: u64) -> &mut [u8] {
         let length = self.memory.len().saturating_sub(ALIGNMENT);
         let bytes = usize::try_from(bytes).unwrap_or(length).min(length);
         let end = self.begin.saturating_add(bytes);
@@ -267,7 +267,7 @@ impl Buffer {
 }
 
 /// `--speed`: more than nothing, at most a million times.
-pub fn parse_speed(text: &str) -> Result<f64, String> {
+pub(super) fn parse_speed(text: &str) -> Result<f64, String> {
     text.parse()
         .ok()
         .filter(|speed| (1e-6..=1e6).contains(speed))

@@ -14,7 +14,7 @@ const SHOWN: usize = 100;
 
 /// How a trace is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub(super) enum Format {
     /// MSR Cambridge (SNIA IOTTA): time in 100 ns, host, disk, Read or Write, offset and size in bytes,
     /// response time.
     Msr,
@@ -29,7 +29,7 @@ pub enum Format {
 
 /// A trace that cannot be read.
 #[derive(Debug, thiserror::Error)]
-pub enum TraceError {
+pub(super) enum TraceError {
     /// A line that says nothing in its format.
     #[error("line {line}: expected {expected}; found {found:?}")]
     Line {
@@ -60,7 +60,7 @@ pub enum TraceError {
 ///
 /// # Errors
 /// At the first line that is none of its format; if there is no request at all.
-pub fn read(
+pub(super) fn read(
     mut from: impl BufRead,
     format: Format,
     most: usize,

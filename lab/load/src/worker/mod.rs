@@ -24,7 +24,7 @@ use crate::step::Step;
 const AFTER_ERROR: Duration = Duration::from_millis(5);
 
 /// What a worker shares with the others that repeat the same steps.
-pub struct Job {
+pub(crate) struct Job {
     /// Where it counts.
     pub counters: Arc<Counters>,
     /// What it works on.
@@ -50,7 +50,7 @@ pub struct Job {
 }
 
 /// One worker's own state.
-pub struct Worker {
+pub(crate) struct Worker {
     job: Arc<Job>,
     timings: Arc<Timings>,
     id: u32,
@@ -80,7 +80,7 @@ enum Next {
 
 impl Worker {
     /// Worker number `id`; `timings` are its own.
-    pub fn new(job: Arc<Job>, timings: Arc<Timings>, id: u32) -> Self {
+    pub(crate) fn new(job: Arc<Job>, timings: Arc<Timings>, id: u32) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(job.seed);
         rng.set_stream(u64::from(id) + 2);
         Self {
@@ -98,7 +98,7 @@ impl Worker {
     }
 
     /// Repeats the steps until the run is over or there is nothing left to do.
-    pub fn run(mut self) {
+    pub(crate) fn run(mut self) {
         let job = Arc::clone(&self.job);
         'run: loop {
             self.unpaired = false;

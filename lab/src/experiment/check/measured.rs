@@ -7,7 +7,7 @@ use super::super::definition::Experiment;
 use super::super::source::Place;
 use super::problem::{Problem, problem};
 
-pub fn configurations(experiment: &Experiment) -> Result<(), Problem> {
+pub(super) fn configurations(experiment: &Experiment) -> Result<(), Problem> {
     let place = || Place::top("configurations");
     if experiment.configurations.is_empty() {
         return problem(place(), "expected at least one configuration, found none");
@@ -23,7 +23,7 @@ pub fn configurations(experiment: &Experiment) -> Result<(), Problem> {
     Ok(())
 }
 
-pub fn metrics(experiment: &Experiment) -> Result<(), Problem> {
+pub(super) fn metrics(experiment: &Experiment) -> Result<(), Problem> {
     let place = || Place::top("metric");
     if experiment.metric.is_empty() {
         return problem(place(), "expected at least one metric, found none");
@@ -43,7 +43,7 @@ pub fn metrics(experiment: &Experiment) -> Result<(), Problem> {
     }
 }
 
-pub fn goals(experiment: &Experiment) -> Result<(), Problem> {
+pub(super) fn goals(experiment: &Experiment) -> Result<(), Problem> {
     let metrics = experiment.metrics();
     let keys: BTreeSet<&str> = metrics.iter().map(|metric| metric.key.as_str()).collect();
     for (index, goal) in experiment.goal.iter().enumerate() {

@@ -8,14 +8,14 @@ mod tenants;
 use super::definition::Experiment;
 use super::source::Place;
 use crate::spec::Filesystem;
-pub use problem::Problem;
+pub(super) use problem::Problem;
 use problem::problem;
 
 /// mkfs.ext4 makes no smaller journal, bytes.
 const SMALLEST_JOURNAL: u64 = 4 << 20;
 
 /// Finds the first problem.
-pub fn check(experiment: &Experiment) -> Result<(), Problem> {
+pub(super) fn check(experiment: &Experiment) -> Result<(), Problem> {
     measured::configurations(experiment)?;
     measured::metrics(experiment)?;
     measured::goals(experiment)?;

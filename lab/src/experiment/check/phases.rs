@@ -7,7 +7,7 @@ use super::problem::{Problem, problem};
 use super::tenants;
 use crate::report::schema::{Metric, Total};
 
-pub fn phases(experiment: &Experiment) -> Result<(), Problem> {
+pub(super) fn phases(experiment: &Experiment) -> Result<(), Problem> {
     if experiment.phase.is_empty() {
         return problem(
             Place::top("phase"),

@@ -4,7 +4,7 @@ use super::super::source::Place;
 
 /// What is wrong, and with what.
 #[derive(Debug)]
-pub struct Problem {
+pub(crate) struct Problem {
     /// Where it is written.
     pub place: Place,
     /// Expected and found.
@@ -12,7 +12,7 @@ pub struct Problem {
 }
 
 /// A problem as a result.
-pub fn problem<T>(place: Place, what: impl Into<String>) -> Result<T, Problem> {
+pub(super) fn problem<T>(place: Place, what: impl Into<String>) -> Result<T, Problem> {
     Err(Problem {
         place,
         what: what.into(),

@@ -7,7 +7,7 @@ use super::super::phase::OUTSIDER;
 use super::super::source::Place;
 use super::problem::{Problem, problem};
 
-pub fn files(experiment: &Experiment) -> Result<(), Problem> {
+pub(super) fn files(experiment: &Experiment) -> Result<(), Problem> {
     match experiment.files.keys().find(|name| !is_plain(name)) {
         None => Ok(()),
         Some(name) => problem(
@@ -17,7 +17,7 @@ pub fn files(experiment: &Experiment) -> Result<(), Problem> {
     }
 }
 
-pub fn tenants(experiment: &Experiment) -> Result<(), Problem> {
+pub(super) fn tenants(experiment: &Experiment) -> Result<(), Problem> {
     let mut names = BTreeSet::new();
     for (index, tenant) in experiment.tenant.iter().enumerate() {
         let place = || Place::Item("tenant", index);
@@ -56,14 +56,14 @@ fn is_plain(name: &str) -> bool {
     !name.is_empty() && name.chars().all(plain) && !name.starts_with('.')
 }
 
-pub fn weight(weight: u64, place: Place) -> Result<(), Problem> {
+pub(super) fn weight(weight: u64, place: Place) -> Result<(), Problem> {
     match justitia_share::Weight::try_from(weight) {
         Ok(_) => Ok(()),
         Err(error) => problem(place, error.to_string()),
     }
 }
 
-pub fn workload(experiment: &Experiment, name: &str, place: Place) -> Result<(), Problem> {
+pub(super) fn workload(experiment: &Experiment, name: &str, place: Place) -> Result<(), Problem> {
     if experiment.workload.contains_key(name) {
         return Ok(());
     }

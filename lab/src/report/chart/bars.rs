@@ -24,7 +24,10 @@ const FRAME: Frame = Frame {
 };
 
 /// The axis that several such drawings share: where it ends.
-pub fn common_end<'a>(ideal: &[f64], results: impl Iterator<Item = &'a [Option<Spread>]>) -> f64 {
+pub(crate) fn common_end<'a>(
+    ideal: &[f64],
+    results: impl Iterator<Item = &'a [Option<Spread>]>,
+) -> f64 {
     let largest_ideal = ideal.iter().copied().fold(0.0, f64::max);
     let largest = results
         .flatten()
@@ -36,7 +39,7 @@ pub fn common_end<'a>(ideal: &[f64], results: impl Iterator<Item = &'a [Option<S
 }
 
 /// One configuration's results. `labels` name the tenants below the bars.
-pub fn bars(
+pub(crate) fn bars(
     id: &str,
     title: &str,
     class: &str,

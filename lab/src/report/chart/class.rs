@@ -6,7 +6,7 @@ const CONTENDER_COLOURS: usize = 8;
 const TENANT_COLOURS: usize = 8;
 
 /// The style class of the configuration at `position`; the product's own has its own colour.
-pub fn configuration_class(position: usize, id: &str) -> String {
+pub(crate) fn configuration_class(position: usize, id: &str) -> String {
     if id == "justitia" {
         "own".into()
     } else {
@@ -15,7 +15,7 @@ pub fn configuration_class(position: usize, id: &str) -> String {
 }
 
 /// The style class of tenant `position` of `count`: spread over the ramp from low to high.
-pub fn tenant_class(position: usize, count: usize) -> String {
+pub(crate) fn tenant_class(position: usize, count: usize) -> String {
     let last = TENANT_COLOURS - 1;
     let step = if count <= 1 {
         last

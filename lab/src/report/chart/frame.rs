@@ -7,7 +7,7 @@ use super::super::number::{tick_label, ticks};
 
 /// A drawing's size and the part of it inside the axes.
 #[derive(Clone, Copy, Debug)]
-pub struct Frame {
+pub(super) struct Frame {
     pub width: f64,
     pub height: f64,
     pub left: f64,
@@ -17,49 +17,49 @@ pub struct Frame {
 }
 
 impl Frame {
-    pub fn inner_width(&self) -> f64 {
+    pub(super) fn inner_width(&self) -> f64 {
         self.width - self.left - self.right
     }
 
-    pub fn inner_height(&self) -> f64 {
+    pub(super) fn inner_height(&self) -> f64 {
         self.height - self.top - self.bottom
     }
 
     /// Where the value lies, of an axis from 0 at the bottom to `end` at the top; held inside.
-    pub fn y(&self, value: f64, end: f64) -> f64 {
+    pub(super) fn y(&self, value: f64, end: f64) -> f64 {
         let fraction = (value / end).clamp(0.0, 1.0);
         self.height - self.bottom - fraction * self.inner_height()
     }
 
     /// Where the value lies, of an axis from 0 at the left to `end` at the right; held inside.
-    pub fn x(&self, value: f64, end: f64) -> f64 {
+    pub(super) fn x(&self, value: f64, end: f64) -> f64 {
         let fraction = (value / end).clamp(0.0, 1.0);
         self.left + fraction * self.inner_width()
     }
 }
 
 /// An axis from 0: its ticks, and their distance.
-pub struct Axis {
+pub(super) struct Axis {
     pub ticks: Vec<f64>,
     step: f64,
     pub end: f64,
 }
 
 impl Axis {
-    pub fn new(largest: f64, wanted: u32) -> Self {
+    pub(super) fn new(largest: f64, wanted: u32) -> Self {
         let ticks = ticks(largest, wanted);
         let end = ticks.last().copied().unwrap_or(1.0);
         let step = ticks.get(1).copied().unwrap_or(end);
         Self { ticks, step, end }
     }
 
-    pub fn label(&self, value: f64) -> String {
+    pub(super) fn label(&self, value: f64) -> String {
         tick_label(value, self.step)
     }
 }
 
 /// The drawing around `body`.
-pub fn svg(id: &str, frame: Frame, title: &str, description: &str, body: &Markup) -> Markup {
+pub(super) fn svg(id: &str, frame: Frame, title: &str, description: &str, body: &Markup) -> Markup {
     let title_id = format!("{id}-title");
     let description_id = format!("{id}-desc");
     html! {
@@ -74,7 +74,7 @@ pub fn svg(id: &str, frame: Frame, title: &str, description: &str, body: &Markup
 }
 
 /// Horizontal grid lines with their labels.
-pub fn grid_y(frame: Frame, axis: &Axis) -> Markup {
+pub(super) fn grid_y(frame: Frame, axis: &Axis) -> Markup {
     html! {
         @for tick in &axis.ticks {
             @let y = px(frame.y(*tick, axis.end));
@@ -87,19 +87,19 @@ pub fn grid_y(frame: Frame, axis: &Axis) -> Markup {
 }
 
 /// A coordinate: a tenth of a pixel is enough.
-pub fn px(value: f64) -> String {
+pub(super) fn px(value: f64) -> String {
     let text = format!("{value:.1}");
     text.strip_suffix(".0").map(Into::into).unwrap_or(text)
 }
 
 /// `position` of `count` slots over `width`: where it begins and how wide it is.
-pub fn slot(position: usize, count: usize, width: f64) -> (f64, f64) {
+pub(super) fn slot(position: usize, count: usize, width: f64) -> (f64, f64) {
     let each = width / to_f64(count.max(1) as u64);
     (each * to_f64(position as u64), each)
 }
 
 /// At most `limit` letters, with an ellipsis if some are left out.
-pub fn short(text: &str, limit: usize) -> String {
+pub(super) fn short(text: &str, limit: usize) -> String {
     if text.chars().count() <= limit {
         return text.into();
     }

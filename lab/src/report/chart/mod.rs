@@ -8,7 +8,7 @@ mod frame;
 mod timeline;
 mod variation;
 
-pub use bars::{bars, common_end};
-pub use class::{configuration_class, tenant_class};
-pub use timeline::{Line, Panel, timeline};
-pub use variation::{Bar, variation};
+pub(super) use bars::{bars, common_end};
+pub(super) use class::{configuration_class, tenant_class};
+pub(super) use timeline::{Line, Panel, timeline};
+pub(super) use variation::{Bar, variation};

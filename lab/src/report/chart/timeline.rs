@@ -24,7 +24,7 @@ const SECONDS: Scale = Scale {
 };
 
 /// One tenant's line.
-pub struct Line<'a> {
+pub(crate) struct Line<'a> {
     /// Its style class.
     pub class: String,
     /// Its name, for the description.
@@ -34,7 +34,7 @@ pub struct Line<'a> {
 }
 
 /// What all drawings of a metric share.
-pub struct Panel {
+pub(crate) struct Panel {
     /// How its values are shown.
     pub scale: Scale,
     /// How the horizontal axis is shown.
@@ -48,7 +48,7 @@ pub struct Panel {
 impl Panel {
     /// For drawings of these lines, one drawing each: where one towers over all others, its spikes are
     /// cut off, so that they do not flatten them. What it mostly is, is shown.
-    pub fn over_time(scale: Scale, seconds: f64, drawings: &[&[Line<'_>]]) -> Self {
+    pub(crate) fn over_time(scale: Scale, seconds: f64, drawings: &[&[Line<'_>]]) -> Self {
         let mut sorted: Vec<(f64, f64)> = drawings.iter().map(|lines| heights(lines)).collect();
         sorted.sort_by(|a, b| b.0.total_cmp(&a.0));
         let end = match sorted.as_slice() {
@@ -83,7 +83,7 @@ fn heights(lines: &[Line<'_>]) -> (f64, f64) {
 }
 
 /// One configuration's drawing.
-pub fn timeline(id: &str, title: &str, panel: &Panel, lines: &[Line<'_>]) -> Markup {
+pub(crate) fn timeline(id: &str, title: &str, panel: &Panel, lines: &[Line<'_>]) -> Markup {
     let axis = Axis::new(panel.end * panel.scale.factor, 4);
     let values = lines
         .iter()

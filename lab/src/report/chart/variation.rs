@@ -8,7 +8,7 @@ use super::super::spread::Spread;
 use super::frame::{Axis, Frame, px, short, svg};
 
 /// One configuration's PV.
-pub struct Bar<'a> {
+pub(crate) struct Bar<'a> {
     /// The configuration's name.
     pub label: &'a str,
     /// Its style class.
@@ -25,7 +25,7 @@ const LETTER: f64 = 6.8;
 const LETTERS: usize = 30;
 
 /// The drawing; lower is better.
-pub fn variation(id: &str, title: &str, bars: &[Bar<'_>]) -> Markup {
+pub(crate) fn variation(id: &str, title: &str, bars: &[Bar<'_>]) -> Markup {
     let longest = bars.iter().map(|bar| bar.label.chars().count()).max();
     let letters = longest.unwrap_or(0).clamp(12, LETTERS);
     let frame = Frame {

@@ -14,7 +14,7 @@ const MIB: Scale = Scale {
 };
 
 /// The curves, if any configuration has one.
-pub fn section(results: &Results, group: &Group<'_>, id: &str) -> Markup {
+pub(super) fn section(results: &Results, group: &Group<'_>, id: &str) -> Markup {
     let rows = group.rows.iter().enumerate();
     let panels: Vec<(usize, &Row<'_>, Vec<Line<'_>>)> = rows
         .map(|(number, row)| (number, row, lines(results, row)))

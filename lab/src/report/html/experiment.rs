@@ -9,7 +9,7 @@ use super::super::summary::{Group, groups};
 use super::{curves, goals, over_time, proportions, table};
 
 /// The section of one experiment; `id` is its anchor and the prefix of every id within.
-pub fn section(results: &Results, id: &str) -> Markup {
+pub(super) fn section(results: &Results, id: &str) -> Markup {
     let groups = groups(results);
     let heading = format!("{id}-heading");
     html! {

@@ -7,7 +7,7 @@ use super::super::schema::Results;
 use super::super::summary::Group;
 
 /// A row per goal and group.
-pub fn goals(results: &Results, groups: &[Group<'_>]) -> Markup {
+pub(super) fn goals(results: &Results, groups: &[Group<'_>]) -> Markup {
     if results.goals.is_empty() || groups.is_empty() {
         return html! {};
     }

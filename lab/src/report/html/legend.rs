@@ -6,7 +6,7 @@ use super::super::chart::tenant_class;
 use super::super::schema::Results;
 
 /// The tenants' colours, and with `context` that of what is no tenant.
-pub fn legend(results: &Results, context: bool) -> Markup {
+pub(super) fn legend(results: &Results, context: bool) -> Markup {
     html! {
         ul.legend {
             @for (position, tenant) in results.tenants.iter().enumerate() {

@@ -17,7 +17,7 @@ use super::schema::Results;
 const STYLE: &str = include_str!("style.css");
 
 /// The whole page.
-pub fn page(all: &[Results]) -> String {
+pub(super) fn page(all: &[Results]) -> String {
     let ids: Vec<String> = (0..all.len()).map(|i| format!("e{i}")).collect();
     let page = html! {
         (DOCTYPE)

@@ -10,7 +10,7 @@ use super::legend::legend;
 use super::timeline_table;
 
 /// A metric's timelines, if any configuration has one.
-pub fn section(results: &Results, group: &Group<'_>, metric: &Metric, id: &str) -> Markup {
+pub(super) fn section(results: &Results, group: &Group<'_>, metric: &Metric, id: &str) -> Markup {
     let panels: Vec<(usize, &Row<'_>, Vec<Line<'_>>)> = group
         .rows
         .iter()

@@ -3,7 +3,7 @@
 use super::super::schema::{Paper, PaperResult, Results};
 
 /// What the paper reports for a configuration, if its figure is about the metric.
-pub fn paper_of<'a>(
+pub(super) fn paper_of<'a>(
     results: &'a Results,
     metric: usize,
     configuration: &str,
@@ -15,7 +15,7 @@ pub fn paper_of<'a>(
 }
 
 /// What the paper reports, if its figure is about the metric.
-pub fn paper_results(results: &Results, metric: usize) -> &[PaperResult] {
+pub(super) fn paper_results(results: &Results, metric: usize) -> &[PaperResult] {
     let about = |paper: &&Paper| match &paper.metric {
         Some(key) => results.metrics.get(metric).is_some_and(|m| m.key == *key),
         None => metric == 0,

@@ -9,7 +9,7 @@ use super::super::summary::{Group, Row, ideal};
 use super::paper::paper_of;
 
 /// The drawings; none of a metric that no configuration has normalised results of.
-pub fn section(results: &Results, group: &Group<'_>, position: usize, id: &str) -> Markup {
+pub(super) fn section(results: &Results, group: &Group<'_>, position: usize, id: &str) -> Markup {
     let ideal = ideal(results);
     let labels: Vec<String> = results
         .tenants

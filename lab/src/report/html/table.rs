@@ -9,7 +9,7 @@ use super::super::summary::{Cell, Group, Row, ideal};
 use super::paper::{paper_of, paper_results};
 
 /// One metric: a row per tenant, a column per configuration; totals, PV and the paper's numbers below.
-pub fn metric(results: &Results, group: &Group<'_>, position: usize) -> Markup {
+pub(super) fn metric(results: &Results, group: &Group<'_>, position: usize) -> Markup {
     let Some(metric) = results.metrics.get(position) else {
         return html! {};
     };
@@ -94,7 +94,7 @@ fn foot(
 }
 
 /// What was measured for the runs as a whole: a row per metric.
-pub fn whole(results: &Results, group: &Group<'_>) -> Markup {
+pub(super) fn whole(results: &Results, group: &Group<'_>) -> Markup {
     let metrics = || {
         let all = results.metrics.iter().enumerate();
         all.filter(|(at, metric)| metric.total == Total::Whole && group.measured(*at))

@@ -9,7 +9,7 @@ use super::super::schema::Metric;
 use super::super::summary::Row;
 
 /// A row per tenant and configuration.
-pub fn timelines(metric: &Metric, panels: &[(usize, &Row<'_>, Vec<Line<'_>>)]) -> Markup {
+pub(super) fn timelines(metric: &Metric, panels: &[(usize, &Row<'_>, Vec<Line<'_>>)]) -> Markup {
     let lines = || {
         panels
             .iter()

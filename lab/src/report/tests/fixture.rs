@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use super::super::schema::*;
 
-pub fn tenant(name: &str, weight: u64) -> Tenant {
+pub(super) fn tenant(name: &str, weight: u64) -> Tenant {
     Tenant {
         name: name.into(),
         weight,
     }
 }
 
-pub fn configuration(id: &str, label: &str) -> Configuration {
+pub(super) fn configuration(id: &str, label: &str) -> Configuration {
     Configuration {
         id: id.into(),
         label: label.into(),
@@ -19,7 +19,7 @@ pub fn configuration(id: &str, label: &str) -> Configuration {
     }
 }
 
-pub fn metric(key: &str, unit: Unit, proportional: bool, total: Total) -> Metric {
+pub(super) fn metric(key: &str, unit: Unit, proportional: bool, total: Total) -> Metric {
     Metric {
         key: key.into(),
         label: format!("The {key}"),
@@ -30,7 +30,7 @@ pub fn metric(key: &str, unit: Unit, proportional: bool, total: Total) -> Metric
 }
 
 /// A run of two tenants with these bandwidths.
-pub fn run(configuration: &str, repeat: u32, bandwidths: [f64; 2]) -> Run {
+pub(super) fn run(configuration: &str, repeat: u32, bandwidths: [f64; 2]) -> Run {
     let tenants = ["low", "high"].iter().zip(bandwidths);
     let tenants: Vec<_> = tenants
         .map(|(name, value)| TenantValues {
@@ -61,7 +61,7 @@ pub fn run(configuration: &str, repeat: u32, bandwidths: [f64; 2]) -> Run {
     }
 }
 
-pub fn failed(configuration: &str, repeat: u32, reason: &str, console: &str) -> Run {
+pub(super) fn failed(configuration: &str, repeat: u32, reason: &str, console: &str) -> Run {
     Run {
         outcome: Outcome::Failed {
             reason: reason.into(),
@@ -73,7 +73,7 @@ pub fn failed(configuration: &str, repeat: u32, reason: &str, console: &str) -> 
     }
 }
 
-pub fn results() -> Results {
+pub(super) fn results() -> Results {
     Results {
         schema: VERSION,
         experiment: "writers".into(),
