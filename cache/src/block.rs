@@ -4,7 +4,7 @@
 pub const BLOCK_SIZE: usize = 4096;
 
 /// [`BLOCK_SIZE`] as an offset on a disk is counted.
-pub const BLOCK_BYTES: u64 = 4096;
+pub(crate) const BLOCK_BYTES: u64 = 4096;
 
 /// Bits of a [`Key`] that hold the block number: disks up to 4 PiB.
 const BLOCK_BITS: u32 = 40;

@@ -3,7 +3,7 @@
 use std::ops::{Deref, DerefMut};
 
 /// The largest alignment that `O_DIRECT` requires on any device with 4 KiB pages.
-pub const ALIGNMENT: usize = 4096;
+pub(super) const ALIGNMENT: usize = 4096;
 
 /// A buffer that begins at a multiple of 4096 bytes; zero until written.
 pub struct AlignedBuf {

@@ -36,7 +36,7 @@ pub enum LockError {
 }
 
 /// Takes the locks for as long as `file` is open, here or in requests in flight.
-pub fn take(file: &File, read_only: bool) -> Result<(), LockError> {
+pub(crate) fn take(file: &File, read_only: bool) -> Result<(), LockError> {
     let used: &[_] = if read_only {
         &[CONSISTENT_READ]
     } else {

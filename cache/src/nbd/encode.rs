@@ -19,7 +19,7 @@ pub enum Style {
 
 /// A part of a disk, and what is known of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Extent {
+pub(super) struct Extent {
     /// Bytes.
     pub length: u64,
     /// Not allocated: it reads as zeroes.
@@ -27,7 +27,7 @@ pub struct Extent {
 }
 
 /// The header of a reply to a READ of `length` bytes at `offset`; the data must follow.
-pub fn read_header(style: Style, cookie: u64, offset: u64, length: u32, out: &mut Vec<u8>) {
+pub(super) fn read_header(style: Style, cookie: u64, offset: u64, length: u32, out: &mut Vec<u8>) {
     if style == Style::Simple {
         return simple(cookie, 0, out);
     }
@@ -37,7 +37,7 @@ pub fn read_header(style: Style, cookie: u64, offset: u64, length: u32, out: &mu
 }
 
 /// A reply that says that it was done.
-pub fn done(style: Style, cookie: u64, offset: u64, out: &mut Vec<u8>) {
+pub(super) fn done(style: Style, cookie: u64, offset: u64, out: &mut Vec<u8>) {
     if style == Style::Extended {
         chunk_header(style, chunk::NONE, cookie, offset, 0, out);
     } else {
@@ -46,7 +46,7 @@ pub fn done(style: Style, cookie: u64, offset: u64, out: &mut Vec<u8>) {
 }
 
 /// A reply that says that it failed. `chunked` when the request was one that a structured reply answers.
-pub fn error(
+pub(super) fn error(
     style: Style,
     chunked: bool,
     cookie: u64,
@@ -60,7 +60,7 @@ pub fn error(
     }
     // The message is for people; the protocol allows it 4096 bytes.
     let why = why.as_bytes();
-    let why = &why[..why.len().min(200)];
+    let why = why.get(..200).unwrap_or(why);
     let count = u16::try_from(why.len()).unwrap_or(0);
     chunk_header(
         style,
@@ -76,7 +76,13 @@ pub fn error(
 }
 
 /// A reply to BLOCK_STATUS.
-pub fn block_status(style: Style, cookie: u64, offset: u64, extents: &[Extent], out: &mut Vec<u8>) {
+pub(super) fn block_status(
+    style: Style,
+    cookie: u64,
+    offset: u64,
+    extents: &[Extent],
+    out: &mut Vec<u8>,
+) {
     let flags = |e: &Extent| {
         if e.hole {
             extent_flag::HOLE | extent_flag::ZERO

@@ -1,17 +1,22 @@
 //! Bytes of a client.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "0 <= start <= end <= length of the buffer"
+)]
+
 /// Bytes received at a time.
-pub const INPUT: usize = 64 << 10;
+pub(super) const INPUT: usize = 64 << 10;
 
 /// Received bytes that are not understood yet.
-pub struct Input {
+pub(super) struct Input {
     bytes: Box<[u8]>,
     start: usize,
     end: usize,
 }
 
 impl Input {
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             bytes: vec![0; INPUT].into_boxed_slice(),
             start: 0,
@@ -19,11 +24,11 @@ impl Input {
         }
     }
 
-    pub fn pending(&self) -> &[u8] {
+    pub(super) fn pending(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
     }
 
-    pub fn consume(&mut self, count: usize) {
+    pub(super) fn consume(&mut self, count: usize) {
         self.start += count;
         if self.start == self.end {
             self.start = 0;
@@ -32,12 +37,12 @@ impl Input {
     }
 
     /// So many bytes were put into the [`free_space`](Self::free_space).
-    pub fn arrived(&mut self, count: usize) {
+    pub(super) fn arrived(&mut self, count: usize) {
         self.end += count;
     }
 
     /// Space behind what is pending, which is moved to the front when the end of the buffer is reached.
-    pub fn free_space(&mut self) -> &mut [u8] {
+    pub(super) fn free_space(&mut self) -> &mut [u8] {
         if self.end == self.bytes.len() {
             self.bytes.copy_within(self.start..self.end, 0);
             self.end -= self.start;

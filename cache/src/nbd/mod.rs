@@ -11,6 +11,8 @@
 //! requests' (32 MiB each), and 1 MiB of buffers; a VM has at most `vm_connections` of them, a listener
 //! [`Limits::connections`]. A client that takes no reply within [`Limits::send`] is disconnected.
 
+#![deny(clippy::indexing_slicing)]
+
 mod acceptor;
 mod clients;
 mod connection;

@@ -1,5 +1,10 @@
 //! The negotiation with a client, from its bytes.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "as many bytes arrive as there is room for"
+)]
+
 use super::context::Context;
 use super::handshake::{Agreed, Handshake, Next, Tls};
 use super::input::Input;
@@ -10,7 +15,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// Negotiates with a client, also about what it sees; `None` when it has left, or the negotiation has failed.
-pub fn negotiate(
+pub(super) fn negotiate(
     transport: &mut Transport,
     input: &mut Input,
     context: &Context,

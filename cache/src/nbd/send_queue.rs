@@ -1,5 +1,10 @@
 //! Replies that wait to be sent.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "what was sent of the first piece is less than its length"
+)]
+
 use super::reply::Reply;
 use super::transport::Transport;
 use crate::backing::AlignedBuf;

@@ -1,5 +1,10 @@
 //! A connection's bytes, plain or through TLS.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "three descriptors have three places"
+)]
+
 use super::tls::certificate_names;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -11,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A stream socket, plain or with TLS on it.
-pub struct Transport {
+pub(super) struct Transport {
     socket: Arc<OwnedFd>,
     tls: Option<Box<ServerConnection>>,
     /// Bytes that were sent.
@@ -20,7 +25,7 @@ pub struct Transport {
 
 /// What may be waited for.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Readiness {
+pub(super) struct Readiness {
     /// Something arrived, or the peer is gone.
     pub readable: bool,
 }
@@ -62,7 +67,7 @@ impl Write for Raw<'_> {
 }
 
 impl Transport {
-    pub const fn new(socket: Arc<OwnedFd>) -> Self {
+    pub(super) const fn new(socket: Arc<OwnedFd>) -> Self {
         Self {
             socket,
             tls: None,
@@ -71,12 +76,12 @@ impl Transport {
     }
 
     /// Bytes that were sent so far.
-    pub const fn sent(&self) -> u64 {
+    pub(super) const fn sent(&self) -> u64 {
         self.sent
     }
 
     /// The names in the certificate that the client has shown; none before that, and without TLS.
-    pub fn client_names(&self) -> Vec<String> {
+    pub(super) fn client_names(&self) -> Vec<String> {
         let certificates = self.tls.as_ref().and_then(|tls| tls.peer_certificates());
         certificates
             .and_then(<[_]>::first)
@@ -85,7 +90,7 @@ impl Transport {
     }
 
     /// Begins TLS; the handshake happens as bytes are received.
-    pub fn secure(&mut self, config: Arc<ServerConfig>) -> io::Result<()> {
+    pub(super) fn secure(&mut self, config: Arc<ServerConfig>) -> io::Result<()> {
         let mut tls = ServerConnection::new(config).map_err(io::Error::other)?;
         tls.set_buffer_limit(Some(256 << 10));
         self.tls = Some(Box::new(tls));
@@ -94,7 +99,7 @@ impl Transport {
 
     /// Receives what there is, 0 at the end. [`io::ErrorKind::WouldBlock`] when there is nothing, unless
     /// `wait`.
-    pub fn receive(&mut self, buf: &mut [u8], wait: bool) -> io::Result<usize> {
+    pub(super) fn receive(&mut self, buf: &mut [u8], wait: bool) -> io::Result<usize> {
         let mut raw = Raw {
             socket: self.socket.as_fd(),
             wait,
@@ -120,7 +125,7 @@ impl Transport {
     }
 
     /// Sends what fits now; [`io::ErrorKind::WouldBlock`] when nothing does.
-    pub fn send(&mut self, parts: &[IoSlice]) -> io::Result<usize> {
+    pub(super) fn send(&mut self, parts: &[IoSlice]) -> io::Result<usize> {
         let Some(tls) = &mut self.tls else {
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
             let mut none = SendAncillaryBuffer::default();
@@ -143,12 +148,12 @@ impl Transport {
     }
 
     /// Whether bytes that were accepted for sending are still here.
-    pub fn has_unsent(&self) -> bool {
+    pub(super) fn has_unsent(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.wants_write())
     }
 
     /// Sends what [`has_unsent`](Self::has_unsent) reports, as far as it fits.
-    pub fn flush(&mut self) -> io::Result<()> {
+    pub(super) fn flush(&mut self) -> io::Result<()> {
         if let Some(tls) = &mut self.tls {
             self.sent += flush_tls(tls, self.socket.as_fd())?;
         }
@@ -156,12 +161,12 @@ impl Transport {
     }
 
     /// Whether received bytes may be waiting inside, which no poll would tell.
-    pub const fn may_hold_bytes(&self) -> bool {
+    pub(super) const fn may_hold_bytes(&self) -> bool {
         self.tls.is_some()
     }
 
     /// Sends the TLS close_notify alert.
-    pub fn close(&mut self) {
+    pub(super) fn close(&mut self) {
         if let Some(tls) = &mut self.tls {
             tls.send_close_notify();
             // The peer may have closed already.
@@ -171,7 +176,7 @@ impl Transport {
 
     /// Waits until the socket can be read (if `read`) or written (if `write`), one of `wakes` is readable, or
     /// the deadline passes (an error of kind [`io::ErrorKind::TimedOut`]).
-    pub fn wait(
+    pub(super) fn wait(
         &self,
         read: bool,
         write: bool,

@@ -100,7 +100,7 @@ const DISK_COUNTS: [Metric<VolumeStats>; 7] = [
 ///
 /// # Errors
 /// If it cannot be formatted, which does not happen with a string.
-pub fn text(stats: &Stats) -> Result<String, String> {
+pub(super) fn text(stats: &Stats) -> Result<String, String> {
     let mut registry = Registry::with_prefix("justitia_cache");
     stores(stats, &mut registry);
     pools(stats, &mut registry);

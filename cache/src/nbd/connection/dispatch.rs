@@ -1,5 +1,10 @@
 //! Requests that have arrived: answered from the cache, or started.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "positions of our own buffers, not what a client sent"
+)]
+
 use super::{Connection, Partial};
 use crate::backing::AlignedBuf;
 use crate::frontend::{IoRequest, Operation, Outcome, Payload, RequestContext};

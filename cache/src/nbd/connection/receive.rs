@@ -1,5 +1,10 @@
 //! Waiting for the client and for what is in flight.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "what was filled of a payload is at most its length"
+)]
+
 use super::Connection;
 use crate::nbd::input::INPUT;
 use std::io;

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use crate::nbd::proto::{OPTION_MAGIC, option};
 
-pub struct Client {
+pub(crate) struct Client {
     pub stream: UnixStream,
     pub extended: bool,
 }
 
 /// A reply: the error number, the data.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Reply {
+pub(crate) struct Reply {
     pub cookie: u64,
     pub error: u32,
     pub data: Vec<u8>,
@@ -22,7 +22,7 @@ pub struct Reply {
 
 impl Client {
     /// Connected, and nothing said yet.
-    pub fn silent(socket: &Path) -> Self {
+    pub(crate) fn silent(socket: &Path) -> Self {
         let stream = UnixStream::connect(socket).unwrap();
         stream
             .set_read_timeout(Some(Duration::from_secs(10)))
@@ -34,7 +34,7 @@ impl Client {
     }
 
     /// In the transmission phase of `export`, with simple replies or extended headers.
-    pub fn new(socket: &Path, export: &str, extended: bool) -> Self {
+    pub(crate) fn new(socket: &Path, export: &str, extended: bool) -> Self {
         let mut c = Self::silent(socket);
         c.take(18);
         c.stream.write_all(&[0, 0, 0, 3]).unwrap();
@@ -48,7 +48,7 @@ impl Client {
         c
     }
 
-    pub fn option(&mut self, kind: u32, data: &[u8]) {
+    pub(crate) fn option(&mut self, kind: u32, data: &[u8]) {
         let mut m = OPTION_MAGIC.to_be_bytes().to_vec();
         m.extend(kind.to_be_bytes());
         m.extend(u32::try_from(data.len()).unwrap().to_be_bytes());
@@ -56,13 +56,13 @@ impl Client {
         self.stream.write_all(&m).unwrap();
     }
 
-    pub fn take(&mut self, count: usize) -> Vec<u8> {
+    pub(crate) fn take(&mut self, count: usize) -> Vec<u8> {
         let mut buf = vec![0; count];
         self.stream.read_exact(&mut buf).unwrap();
         buf
     }
 
-    pub fn send(
+    pub(crate) fn send(
         &mut self,
         kind: u16,
         flags: u16,
@@ -75,7 +75,7 @@ impl Client {
             .unwrap();
     }
 
-    pub fn try_send(
+    pub(crate) fn try_send(
         &mut self,
         kind: u16,
         flags: u16,
@@ -106,7 +106,7 @@ impl Client {
     }
 
     /// The next reply; `data` bytes of it if it is the simple, successful reply to a READ of that size.
-    pub fn reply(&mut self, data: usize) -> Reply {
+    pub(crate) fn reply(&mut self, data: usize) -> Reply {
         if self.extended {
             let head = self.take(32);
             assert_eq!(head[..4], 0x6e8a_278c_u32.to_be_bytes());
@@ -142,19 +142,19 @@ impl Client {
         }
     }
 
-    pub fn read(&mut self, offset: u64, length: u32) -> Reply {
+    pub(crate) fn read(&mut self, offset: u64, length: u32) -> Reply {
         self.send(0, 0, 7, offset, &[], length);
         self.reply(usize::try_from(length).unwrap())
     }
 
-    pub fn write(&mut self, flags: u16, offset: u64, data: &[u8]) -> Reply {
+    pub(crate) fn write(&mut self, flags: u16, offset: u64, data: &[u8]) -> Reply {
         let length = u32::try_from(data.len()).unwrap();
         self.send(1, flags, 8, offset, data, length);
         self.reply(0)
     }
 
     /// Whether the server has hung up.
-    pub fn closed(&mut self) -> bool {
+    pub(crate) fn closed(&mut self) -> bool {
         matches!(self.stream.read(&mut [0; 1]), Ok(0) | Err(_))
     }
 }

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// A disk that does what the test says.
-pub struct Puppet {
+pub(super) struct Puppet {
     pub ram: RamDisk,
     /// The next operations fail with this error.
     pub error: Mutex<Option<io::ErrorKind>>,
@@ -27,7 +27,7 @@ pub struct Puppet {
 }
 
 impl Puppet {
-    pub fn new(size: usize) -> Arc<Self> {
+    pub(super) fn new(size: usize) -> Arc<Self> {
         Arc::new(Self {
             ram: RamDisk::new(size),
             error: Mutex::default(),
@@ -79,7 +79,7 @@ impl Disk for Puppet {
     }
 }
 
-pub struct Rig {
+pub(super) struct Rig {
     pub disk: Arc<Puppet>,
     pub server: Server,
     pub socket: PathBuf,
@@ -87,7 +87,7 @@ pub struct Rig {
 }
 
 /// A server of one disk of 1 MiB (in the cache) under the names `disk` and, read-only, `safe`.
-pub fn rig(limits: Limits) -> Rig {
+pub(super) fn rig(limits: Limits) -> Rig {
     rig_of(limits, 1 << 20)
 }
 

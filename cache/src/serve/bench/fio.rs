@@ -5,7 +5,7 @@ use justitia_share::num::to_f64;
 use std::process::Command;
 
 /// Runs fio against `target`; returns its requests a second.
-pub fn run(
+pub(super) fn run(
     target: &[&str],
     how: &str,
     block: &str,

@@ -27,7 +27,10 @@ struct Store {
 }
 
 /// Measures both in turn.
-pub fn against_the_device(dir: &Path, options: &Options) -> Result<Vec<Section>, BenchError> {
+pub(super) fn against_the_device(
+    dir: &Path,
+    options: &Options,
+) -> Result<Vec<Section>, BenchError> {
     let path = dir.join("ssd");
     let store = Store::new(&path, options.size.0)?;
     let file = format!("--filename={}", path.display());

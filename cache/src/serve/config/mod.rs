@@ -1,5 +1,7 @@
 //! `cache.toml`: its tables, and the configuration that they make.
 
+#![deny(clippy::indexing_slicing)]
+
 mod check;
 mod error;
 mod faults;

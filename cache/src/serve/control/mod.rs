@@ -1,5 +1,7 @@
 //! The control socket of a daemon: its server and its client.
 
+#![deny(clippy::indexing_slicing)]
+
 mod client;
 mod server;
 
