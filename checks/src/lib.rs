@@ -1,12 +1,7 @@
 //! Checks of the repository itself. What is checked stands in `tests`; here is what they need: the sources of the
 //! workspace, which file names what of which other, how long functions are, and the lists of what is allowed.
 
-#![deny(unsafe_code, unreachable_pub)]
-#![deny(
-    clippy::missing_errors_doc,
-    clippy::too_many_lines,
-    clippy::cognitive_complexity
-)]
+#![deny(unsafe_code)]
 
 mod allowed;
 mod circles;

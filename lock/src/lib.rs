@@ -19,13 +19,6 @@
 //! assert_eq!(lock.into_inner(), 2);
 //! ```
 
-#![deny(unreachable_pub)]
-#![deny(
-    clippy::missing_errors_doc,
-    clippy::too_many_lines,
-    clippy::cognitive_complexity
-)]
-
 mod raw;
 mod sync;
 

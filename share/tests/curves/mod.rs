@@ -8,7 +8,7 @@ use std::time::Duration;
 use justitia_share::curve::{DecayedReuseTimes, MissRatioCurve, Sampler, SamplerUse, next_shift};
 
 /// The agent's view of one tenant's accesses.
-pub struct View {
+pub(crate) struct View {
     pub sampler: Sampler,
     recent: DecayedReuseTimes,
     seed: u64,
@@ -17,7 +17,7 @@ pub struct View {
 }
 
 impl View {
-    pub fn new(seed: u64, horizon: u64) -> Self {
+    pub(crate) fn new(seed: u64, horizon: u64) -> Self {
         let (sampler, recent) = (Sampler::new(0), DecayedReuseTimes::default());
         Self {
             sampler,
@@ -28,7 +28,7 @@ impl View {
     }
 
     /// These accesses within the time `past`.
-    pub fn take(&mut self, blocks: impl IntoIterator<Item = u64>, past: Duration) {
+    pub(crate) fn take(&mut self, blocks: impl IntoIterator<Item = u64>, past: Duration) {
         let (before, evicted) = (self.sampler.counted().clone(), self.sampler.evicted());
         for block in blocks {
             self.sampler.access(hash(block, self.seed));
@@ -48,13 +48,13 @@ impl View {
         self.sampler.set_shift(shift);
     }
 
-    pub fn curve(&self) -> MissRatioCurve {
+    pub(crate) fn curve(&self) -> MissRatioCurve {
         MissRatioCurve::of(&self.recent)
     }
 }
 
 /// As good as random, and other for each seed.
-pub fn hash(block: u64, seed: u64) -> u64 {
+pub(crate) fn hash(block: u64, seed: u64) -> u64 {
     let mut h =
         (block ^ seed.wrapping_mul(0x9E37_79B9_7F4A_7C15)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     h = (h ^ h >> 32).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -62,23 +62,23 @@ pub fn hash(block: u64, seed: u64) -> u64 {
 }
 
 /// A sequence that is as good as random, and the same each time.
-pub struct Random(pub u64);
+pub(crate) struct Random(pub u64);
 
 impl Random {
-    pub fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(1);
         hash(self.0, 77)
     }
-    pub fn below(&mut self, end: u64) -> u64 {
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
-    pub fn part(&mut self) -> f64 {
+    pub(crate) fn part(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 }
 
 /// Blocks by Zipf's law, the first most often.
-pub fn zipf(accesses: usize, blocks: usize, exponent: f64, random: &mut Random) -> Vec<u64> {
+pub(crate) fn zipf(accesses: usize, blocks: usize, exponent: f64, random: &mut Random) -> Vec<u64> {
     let mut sums = Vec::with_capacity(blocks);
     let mut sum = 0.0;
     for rank in 0..blocks {
