@@ -116,3 +116,26 @@ fn the_dashboards_queries_are_valid_and_name_only_series_that_exist() {
         None
     );
 }
+
+/// What SPECIFICATION promises of the unit: a bound of its memory, a reset at each end, a watchdog, and a journal that
+/// outlives the agent in a directory of root's.
+#[test]
+fn the_unit_bounds_the_agent_and_restores_what_it_leaves() {
+    let unit = std::fs::read_to_string(packaging().join("justitia.service")).unwrap();
+    let specification = packaging().join("../SPECIFICATION.md");
+    let specification = std::fs::read_to_string(specification).unwrap();
+    let lines: Vec<&str> = unit.lines().collect();
+    for line in [
+        "MemoryMax=512M",
+        "LimitNOFILE=32768",
+        "ExecStopPost=-/usr/bin/justitia reset",
+        "WatchdogSec=30",
+        "Restart=on-failure",
+        "RuntimeDirectory=justitia",
+        "RuntimeDirectoryMode=0700",
+        "RuntimeDirectoryPreserve=yes",
+    ] {
+        assert!(lines.contains(&line), "{line}");
+    }
+    assert!(specification.contains("`MemoryMax=512M`"));
+}

@@ -140,6 +140,37 @@ fn is_locked(guest: &Guest, image: &str, others: &[&str]) {
     run(guest, "stop");
 }
 
+/// An image with an SSD store on a loop device.
+const WITH_SSD: &str = r#"
+[ssd]
+path = "/dev/loop1"
+size = "16MiB"
+[[vm]]
+name = "file"
+socket = "/run/n"
+[[vm.disk]]
+name = "file"
+image = "/data/file.img"
+"#;
+
+/// Whatever is on a block device that was the SSD store cannot be read there any more.
+fn the_ssd_store_is_discarded(guest: &Guest) {
+    guest
+        .push("/run/ssd.toml", 0o600, WITH_SSD.as_bytes())
+        .unwrap();
+    run(
+        guest,
+        "dd if=/dev/urandom of=/data/behind-the-ssd bs=1M count=16 2>/dev/null
+         losetup /dev/loop1 /data/behind-the-ssd
+         justitia cache serve --config /run/ssd.toml --control /run/c >/run/log 2>&1 &
+         echo $! >/run/server
+         for i in $(seq 100); do [ -S /run/n ] && break; sleep 0.1; done
+         [ -S /run/n ]; stop; forget
+         [ $(dd if=/dev/loop1 bs=1M count=16 2>/dev/null | tr -d '\\000' | wc -c) = 0 ]
+         losetup -d /dev/loop1",
+    );
+}
+
 #[test]
 fn the_kernels_nbd_client_is_served_images_and_block_devices() {
     let free = Throttle::default();
@@ -185,6 +216,8 @@ fn the_kernels_nbd_client_is_served_images_and_block_devices() {
         "a server of a mounted disk: {mounted:?}"
     );
     run(guest, "umount /mnt");
+
+    the_ssd_store_is_discarded(guest);
 
     // Random writes, read back with their checksums, through a cache of an eighth of the disk.
     run(

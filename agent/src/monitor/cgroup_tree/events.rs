@@ -50,10 +50,11 @@ impl CgroupTree {
                 }
                 if self.is_delegated(parent) {
                     self.limiter.enqueue(parent, RefreshKind::Children);
-                } else if let Some(cgroup) = self.cgroup(parent)
-                    && let Ok(child) = cgroup.child(&name)
-                {
-                    self.add(child, self.node_id(parent), config, now, changes);
+                } else if let Some(cgroup) = self.cgroup(parent) {
+                    match cgroup.child(&name) {
+                        Ok(child) => self.add(child, self.node_id(parent), config, now, changes),
+                        Err(error) => self.note_unread(&error),
+                    }
                 }
             }
             WatchEvent::CgroupRemoved { parent, id, .. } => {

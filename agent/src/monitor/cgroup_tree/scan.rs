@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
-use justitia_kernel::Result;
 use justitia_kernel::cgroup::{Cgroup, CgroupId, Ownership};
 use justitia_kernel::knob::Knob;
 use justitia_kernel::memory::Limit;
 use justitia_kernel::watch::is_exhausted;
+use justitia_kernel::{Error, Result};
 
 use super::node::{DelegationCheck, Node};
 use super::quota::{Admission, MAX_DEPTH};
@@ -66,17 +66,20 @@ impl CgroupTree {
         if too_deep || self.is_collapsed(id) {
             return;
         }
-        let Ok(children) = cgroup.child_entries() else {
-            return;
+        let children = match cgroup.child_entries() {
+            Ok(children) => children,
+            Err(error) => return self.note_unread(&error),
         };
         for child in children {
             if self.is_collapsed(id) {
                 return;
             }
-            if !self.nodes.contains_key(&child.id)
-                && let Ok(child) = cgroup.child(&child.name)
-            {
-                self.add(child, self.node_id(id), config, now, changes);
+            if self.nodes.contains_key(&child.id) {
+                continue;
+            }
+            match cgroup.child(&child.name) {
+                Ok(child) => self.add(child, self.node_id(id), config, now, changes),
+                Err(error) => self.note_unread(&error),
             }
         }
     }
@@ -91,7 +94,10 @@ impl CgroupTree {
         changes: &mut Changes,
     ) {
         let id = cgroup.id();
-        let controllers = cgroup.controllers().unwrap_or_default();
+        let controllers = match cgroup.controllers() {
+            Ok(controllers) => controllers,
+            Err(error) => return self.note_unread(&error),
+        };
         if self.nodes.contains_key(&id) || !controllers.has("memory") {
             return;
         }
@@ -222,11 +228,18 @@ impl CgroupTree {
     }
 
     pub(super) fn read_populated(&mut self, id: CgroupId) {
-        if let Some(node) = self.nodes.get_mut(&id)
-            && let Ok(events) = node.cgroup.events()
-        {
-            node.populated = events.populated;
+        let Some(node) = self.nodes.get_mut(&id) else {
+            return;
+        };
+        match node.cgroup.events() {
+            Ok(events) => node.populated = events.populated,
+            Err(error) => self.note_unread(&error),
         }
+    }
+
+    /// A change that could not be read for lack of a file descriptor is found by a rescan.
+    pub(super) fn note_unread(&mut self, error: &Error) {
+        self.events_lost |= is_exhausted(error);
     }
 
     fn read_low(&mut self, id: CgroupId) {

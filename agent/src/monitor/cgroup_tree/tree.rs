@@ -39,7 +39,7 @@ pub struct CgroupTree {
     pub(super) bfq: bool,
     /// Why events do not report every change, if so.
     pub(super) events_incomplete: Option<String>,
-    /// Whether events were lost since the last rescan.
+    /// Whether events were lost since the last rescan, or could not be followed.
     pub(super) events_lost: bool,
     /// Whether a cgroup right below the root was added or removed since [`CgroupTree::take_top_level_changed`].
     pub(super) top_level_changed: bool,
@@ -105,7 +105,7 @@ impl CgroupTree {
         self.events_incomplete.as_deref()
     }
 
-    /// Whether events were lost. Then the tree has to be rescanned once.
+    /// Whether events were lost or could not be followed. Then the tree has to be rescanned once.
     #[must_use]
     pub const fn events_lost(&self) -> bool {
         self.events_lost

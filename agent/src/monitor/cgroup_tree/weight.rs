@@ -5,6 +5,7 @@ use justitia_kernel::Result;
 use justitia_kernel::cgroup::{CgroupId, Ownership};
 use justitia_kernel::io::IoWeight;
 use justitia_kernel::knob::Knob;
+use justitia_kernel::watch::is_exhausted;
 use justitia_share::Weight;
 
 use super::node::Node;
@@ -35,32 +36,49 @@ impl CgroupTree {
         }
     }
 
-    /// Reads a weight again; returns whether it changed.
+    /// Reads a weight again; returns whether it changed. One that cannot be read at this moment stays.
     pub(super) fn read_weight(&mut self, id: CgroupId) -> bool {
         let bfq = self.bfq;
         let Some(node) = self.nodes.get_mut(&id) else {
             return false;
         };
-        let before = node.weight;
-        node.weight = weight_set(node, bfq).filter(|(_, author)| node.honors(*author));
-        node.weight != before
+        match weight_set(node, bfq) {
+            Ok(set) => {
+                let before = node.weight;
+                node.weight = set.filter(|(_, author)| node.honors(*author));
+                node.weight != before
+            }
+            Err(error) => {
+                self.note_unread(&error);
+                false
+            }
+        }
     }
 }
 
 /// The weight that was set, and its source. `io.bfq.weight` is looked at first where BFQ schedules a disk, else `io.weight`.
 /// The other file counts where only that was set: runc writes `io.bfq.weight` alone wherever BFQ is loaded, whether or not
 /// it schedules a disk.
-fn weight_set(node: &Node, bfq: bool) -> Option<(Weight, Ownership)> {
+///
+/// # Errors
+/// If a file cannot be read for lack of a file descriptor. With any other error nobody has set it.
+fn weight_set(node: &Node, bfq: bool) -> Result<Option<(Weight, Ownership)>> {
     let cgroup = &node.cgroup;
-    let set = |found: Result<Option<IoWeight>>, knob: Knob| {
-        let weight = found.ok().flatten()?.default;
-        (weight != Weight::default()).then(|| (weight, node.author_of(knob.file())))
+    let set = |found: Result<Option<IoWeight>>, knob: Knob| match found {
+        Err(error) if is_exhausted(&error) => Err(error),
+        found => Ok(found
+            .ok()
+            .flatten()
+            .map(|found| found.default)
+            .filter(|weight| *weight != Weight::default())
+            .map(|weight| (weight, node.author_of(knob.file())))),
     };
     let io = || set(cgroup.io_weight(), Knob::IoWeight);
     let io_bfq = || set(cgroup.io_bfq_weight(), Knob::IoBfqWeight);
-    if bfq {
-        io_bfq().or_else(io)
-    } else {
-        io().or_else(io_bfq)
+    let first = if bfq { io_bfq()? } else { io()? };
+    match first {
+        None if bfq => io(),
+        None => io_bfq(),
+        first => Ok(first),
     }
 }

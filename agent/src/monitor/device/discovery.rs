@@ -5,7 +5,7 @@ use std::os::unix::fs::DirEntryExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::disk::{Disk, disks};
+use super::disk::{Disk, disks, is_exhausted};
 
 /// How often the block devices are listed. That is cheap, and shows devices that were added or removed.
 const LIST_PERIOD: Duration = Duration::from_secs(1);
@@ -36,7 +36,7 @@ impl DiskDiscovery {
     }
 
     /// Every disk that is present. `None` if nothing has changed since the last call, or the listing is not due; with
-    /// `at_once` it is due.
+    /// `at_once` it is due. `None` also if there is no file descriptor to read them: then no disk counts as gone.
     pub fn poll(&mut self, at_once: bool, now: Instant) -> Option<Vec<Disk>> {
         let due = |at: Option<Instant>, period| at.is_none_or(|at| now - at >= period);
         if !at_once && !due(self.listed_at, LIST_PERIOD) {
@@ -44,23 +44,28 @@ impl DiskDiscovery {
         }
         self.listed_at = Some(now);
         // List first, then read: a device that is added in between changes the next listing.
-        let listing = list(&self.sys.join("block"));
+        let listing = list(&self.sys.join("block"))?;
         if !at_once && listing == self.listing && !due(self.read_at, READ_PERIOD) {
             return None;
         }
+        let disks = disks(&self.sys)?;
         self.listing = listing;
         self.read_at = Some(now);
-        Some(disks(&self.sys))
+        Some(disks)
     }
 }
 
-fn list(block: &Path) -> Vec<(OsString, u64)> {
-    let entries = std::fs::read_dir(block).into_iter().flatten().flatten();
+/// `None` if it cannot be read at this moment.
+fn list(block: &Path) -> Option<Vec<(OsString, u64)>> {
+    let entries = match std::fs::read_dir(block) {
+        Err(error) if is_exhausted(&error) => return None,
+        entries => entries.into_iter().flatten().flatten(),
+    };
     let mut listing: Vec<_> = entries
         .map(|entry| (entry.file_name(), entry.ino()))
         .collect();
     listing.sort();
-    listing
+    Some(listing)
 }
 
 #[cfg(test)]

@@ -31,14 +31,19 @@ pub enum DiskIdentity {
 }
 
 impl DiskIdentity {
-    /// The disk in this directory of `/sys/block`; `None` if there is none.
+    /// The disk in this directory of `/sys/block`; `None` if there is none, or that cannot be read now.
     #[must_use]
     pub fn of(dir: &Path) -> Option<Self> {
-        let sequence = read(&dir.join("diskseq")).and_then(|text| text.parse().ok());
-        let inode = || Some(rustix::fs::stat(dir).ok()?.st_ino);
-        sequence
-            .map(Self::Sequence)
-            .or_else(|| inode().map(Self::Inode))
+        Self::read(dir).ok()
+    }
+
+    fn read(dir: &Path) -> Result<Self, NoDisk> {
+        let sequence = read(&dir.join("diskseq"))?.and_then(|text| text.parse().ok());
+        let inode = || rustix::fs::stat(dir).map(|found| Self::Inode(found.st_ino));
+        sequence.map_or_else(
+            || inode().map_err(|_| NoDisk::Unknown),
+            |n| Ok(Self::Sequence(n)),
+        )
     }
 }
 
@@ -50,11 +55,21 @@ impl Disk {
     }
 }
 
-/// Every disk below `sys` (`/sys`) that has a size, by name. Memory-backed devices (`ram`, `zram`) are none.
+/// Every disk below `sys` (`/sys`) that has a size, by name; `None` if a device could not be read at this moment.
+/// Memory-backed devices (`ram`, `zram`) are none.
 #[must_use]
-pub fn disks(sys: &Path) -> Vec<Disk> {
-    let devices = block_devices(sys).into_iter();
-    devices.filter_map(|(_, found)| found.ok()).collect()
+pub fn disks(sys: &Path) -> Option<Vec<Disk>> {
+    let devices = block_devices(sys);
+    let unread = |(_, found): &(String, Result<Disk, NoDisk>)| *found == Err(NoDisk::Unread);
+    if devices.iter().any(unread) {
+        return None;
+    }
+    Some(
+        devices
+            .into_iter()
+            .filter_map(|(_, found)| found.ok())
+            .collect(),
+    )
 }
 
 /// Every block device below `sys` (`/sys`) but partitions, by name: the disk that it is, or why it is none.
@@ -93,45 +108,62 @@ pub enum NoDisk {
     /// Its files in sysfs cannot be read: it is hidden behind another one, or about to go.
     #[error("sysfs does not say its size, its number or what it lies on")]
     Unknown,
+    /// The agent has no file descriptor or memory to read its files in sysfs at this moment.
+    #[error("its files in sysfs cannot be read now: no file descriptor or no memory for that")]
+    Unread,
 }
 
 fn disk(dir: &Path, name: &str) -> Result<Disk, NoDisk> {
     if name.starts_with("ram") || name.starts_with("zram") {
         return Err(NoDisk::InMemory);
     }
-    let number = |file| read(&dir.join(file)).and_then(|text| text.parse::<u64>().ok());
-    if number("size").ok_or(NoDisk::Unknown)? == 0 {
+    let size = read(&dir.join("size"))?.and_then(|text| text.parse::<u64>().ok());
+    if size.ok_or(NoDisk::Unknown)? == 0 {
         return Err(NoDisk::Empty);
     }
-    if !slaves(dir).is_empty() {
-        let below = std::fs::read_dir(dir.join("slaves")).into_iter().flatten();
-        let below = below.flatten().map(|entry| entry.file_name());
-        let below = below.map(|name| name.to_string_lossy().into_owned());
-        return Err(NoDisk::Stacked(below.collect()));
+    let below = names(&dir.join("slaves"))?;
+    if !below.is_empty() {
+        return Err(NoDisk::Stacked(below));
     }
     if dir.join("loop").exists() {
         return Err(NoDisk::Loop);
     }
-    let id = read(&dir.join("dev")).and_then(|text| text.parse().ok());
+    let id = read(&dir.join("dev"))?.and_then(|text| text.parse().ok());
     Ok(Disk {
         id: id.ok_or(NoDisk::Unknown)?,
         name: name.to_owned(),
         dir: dir.to_owned(),
-        identity: DiskIdentity::of(dir).ok_or(NoDisk::Unknown)?,
+        identity: DiskIdentity::read(dir)?,
     })
 }
 
-fn slaves(dir: &Path) -> Vec<DevId> {
-    let Ok(entries) = std::fs::read_dir(dir.join("slaves")) else {
-        return Vec::new();
+/// The names in a directory; none if it does not exist.
+fn names(dir: &Path) -> Result<Vec<String>, NoDisk> {
+    let entries = match std::fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if is_exhausted(&error) => return Err(NoDisk::Unread),
+        Err(_) => return Ok(Vec::new()),
     };
-    entries
-        .filter_map(|entry| read(&entry.ok()?.path().join("dev"))?.parse().ok())
-        .collect()
+    let names = entries.flatten().map(|entry| entry.file_name());
+    Ok(names
+        .map(|name| name.to_string_lossy().into_owned())
+        .collect())
 }
 
-fn read(path: &Path) -> Option<String> {
-    Some(std::fs::read_to_string(path).ok()?.trim().to_owned())
+/// The text of a file; `None` if it does not exist, or its device is gone.
+fn read(path: &Path) -> Result<Option<String>, NoDisk> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text.trim().to_owned())),
+        Err(error) if is_exhausted(&error) => Err(NoDisk::Unread),
+        Err(_) => Ok(None),
+    }
+}
+
+/// Whether this process or the system lacks a resource at this moment: the error says nothing of the file.
+pub(super) fn is_exhausted(error: &std::io::Error) -> bool {
+    use rustix::io::Errno;
+    let errno = Errno::from_io_error(error);
+    errno.is_some_and(|errno| [Errno::MFILE, Errno::NFILE, Errno::NOMEM].contains(&errno))
 }
 
 #[cfg(test)]
@@ -182,7 +214,11 @@ pub(crate) mod tests {
         symlink(&crypt, raid.join("slaves/dm-0")).unwrap();
         symlink(sys.0.path().join("block/sdb"), raid.join("slaves/sdb")).unwrap();
 
-        let names: Vec<String> = disks(sys.0.path()).into_iter().map(|d| d.name).collect();
+        let names: Vec<String> = disks(sys.0.path())
+            .unwrap()
+            .into_iter()
+            .map(|d| d.name)
+            .collect();
         assert_eq!(names, ["sda", "sdb"]);
         let (_, crypt) = block_devices(sys.0.path()).remove(0);
         let why = crypt.unwrap_err().to_string();
@@ -198,7 +234,7 @@ pub(crate) mod tests {
         let a_loop = sys.device("loop0", "7:0");
         std::fs::create_dir(a_loop.join("loop")).unwrap();
         std::fs::write(a_loop.join("loop/backing_file"), "/nowhere\n").unwrap();
-        assert_eq!(disks(sys.0.path()), []);
+        assert_eq!(disks(sys.0.path()), Some(vec![]));
         let why: Vec<_> = block_devices(sys.0.path())
             .into_iter()
             .map(|(name, found)| (name, found.unwrap_err()))
@@ -209,14 +245,14 @@ pub(crate) mod tests {
             ("zram0", NoDisk::InMemory),
         ];
         assert_eq!(why, expected.map(|(name, why)| (name.to_owned(), why)));
-        assert_eq!(disks(Path::new("/nowhere")), []);
+        assert_eq!(disks(Path::new("/nowhere")), Some(vec![]));
     }
 
     #[test]
     fn a_disk_differs_from_another_one_of_its_number() {
         let sys = Sys(tempfile::tempdir().unwrap());
         let dir = sys.device("sda", "8:0");
-        let identity = || disks(sys.0.path())[0].identity;
+        let identity = || disks(sys.0.path()).unwrap()[0].identity;
         let inode = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&dir).unwrap());
         assert_eq!(identity(), DiskIdentity::Inode(inode));
         std::fs::write(dir.join("diskseq"), "17\n").unwrap();
@@ -227,7 +263,7 @@ pub(crate) mod tests {
     fn the_chosen_scheduler() {
         let sys = Sys(tempfile::tempdir().unwrap());
         let dir = sys.device("sda", "8:0");
-        let disk = disks(sys.0.path()).remove(0);
+        let disk = disks(sys.0.path()).unwrap().remove(0);
         assert_eq!(disk.scheduler(), None);
         std::fs::create_dir(dir.join("queue")).unwrap();
         std::fs::write(dir.join("queue/scheduler"), "mq-deadline [bfq] none\n").unwrap();

@@ -1,5 +1,5 @@
-//! The knob store when the system runs out of a resource. Resource limits apply to a whole process, so these tests have a
-//! process of their own, and run one at a time.
+//! The agent when the system runs out of a resource. Resource limits apply to a whole process, so these tests have a process of
+//! their own, and run one at a time.
 
 #![expect(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
@@ -7,7 +7,10 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use justitia_agent::config::Config;
 use justitia_agent::enforce::knob_store::{KnobStore, RestoreOutcome, WriteOutcome, reset};
+use justitia_agent::monitor::device::{DiskDiscovery, DiskIdentity};
+use justitia_agent::monitor::{CgroupTree, Changes};
 use justitia_kernel::cgroup::{Cgroup, CgroupFs};
 use justitia_kernel::io::DevId;
 use justitia_kernel::knob::Knob;
@@ -159,4 +162,83 @@ fn without_file_descriptors_no_start_or_reset_forgets_a_limit() {
             tries += 1;
         }
     }
+}
+
+/// Otherwise its limits would go, and what is known of its operator's.
+#[test]
+fn without_file_descriptors_no_disk_counts_as_gone_or_as_another() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let dir = tempfile::tempdir().unwrap();
+    // A disk, and a device that lies on it.
+    for (name, number, sequence) in [("sda", "8:0", "7"), ("dm-0", "253:0", "8")] {
+        let device = dir.path().join("block").join(name);
+        std::fs::create_dir_all(device.join("slaves")).unwrap();
+        for (file, text) in [("dev", number), ("size", "2048"), ("diskseq", sequence)] {
+            std::fs::write(device.join(file), text).unwrap();
+        }
+    }
+    std::fs::create_dir(dir.path().join("block/dm-0/slaves/sda")).unwrap();
+    let mut found = None;
+    for descriptors in 0.. {
+        let mut discovery = DiskDiscovery::new(dir.path().to_owned());
+        let now = std::time::Instant::now();
+        let polled = with_at_most(Resource::Nofile, descriptors, || discovery.poll(true, now));
+        if let Some(disks) = polled {
+            found = Some(disks);
+            break;
+        }
+    }
+    let found: Vec<_> = found
+        .unwrap()
+        .into_iter()
+        .map(|disk| (disk.name, disk.identity))
+        .collect();
+    assert_eq!(found, [("sda".to_owned(), DiskIdentity::Sequence(7))]);
+}
+
+/// What could not be read while there were none is found by the next rescan, and nobody loses its weight meanwhile.
+#[test]
+fn without_file_descriptors_a_weight_stays_and_a_new_cgroup_is_found_later() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let dir = tempfile::tempdir().unwrap();
+    let make = |name: &str, weight: u32| {
+        let path = dir.path().join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        for (file, text) in [
+            ("cgroup.controllers", "io memory\n".to_owned()),
+            ("cgroup.events", "populated 1\nfrozen 0\n".to_owned()),
+            ("io.weight", format!("default {weight}\n")),
+        ] {
+            std::fs::write(path.join(file), text).unwrap();
+        }
+    };
+    make("a", 300);
+    let fs = CgroupFs::open_fixture(dir.path(), true).unwrap();
+    let mut tree = CgroupTree::new(&fs, false);
+    let (config, now) = (Config::default(), std::time::Instant::now());
+    let weights = |tree: &CgroupTree| {
+        let ids = tree.breadth_first().into_iter();
+        let nodes = ids.filter_map(|id| tree.get(id));
+        let mut weights: Vec<u64> = nodes.map(|node| tree.weight(node).0.get()).collect();
+        weights.sort_unstable();
+        weights
+    };
+    tree.rescan(&config, now, &mut Changes::default());
+    assert_eq!((weights(&tree), tree.events_lost()), (vec![300], false));
+
+    make("a", 400);
+    make("b", 200);
+    let late = with_at_most(Resource::Nofile, 3, || {
+        tree.process_events(&config, now);
+        let late = tree.events_lost();
+        tree.rescan(&config, now, &mut Changes::default());
+        late && tree.events_lost()
+    });
+    assert_eq!(weights(&tree), [300]);
+    assert!(late, "a rescan is due");
+    tree.rescan(&config, now, &mut Changes::default());
+    assert_eq!(
+        (weights(&tree), tree.events_lost()),
+        (vec![200, 400], false)
+    );
 }

@@ -1,0 +1,47 @@
+//! Cgroups' names are chosen by others. The agent shows, logs and writes them escaped.
+
+use justitia_checks::{Workspace, read};
+
+/// A cgroup's path or name as text, other than by `escape::encode`.
+const RAW: [&str; 6] = [
+    ".path().display()",
+    ".path().to_string_lossy()",
+    ".full_path().display()",
+    ".full_path().to_string_lossy()",
+    "?node.cgroup",
+    "?cgroup",
+];
+
+/// The lines of a source that turn a cgroup's path into text as it is.
+fn raw(source: &str) -> Vec<&str> {
+    let lines = source.lines().map(str::trim);
+    lines
+        .filter(|line| RAW.iter().any(|raw| line.contains(raw)))
+        .collect()
+}
+
+#[test]
+fn the_agent_escapes_the_names_of_cgroups() {
+    let workspace = Workspace::this();
+    let members = workspace.members().unwrap();
+    let mut found = Vec::new();
+    for member in members.iter().filter(|m| m.directory == "agent") {
+        for file in workspace.sources(member).unwrap() {
+            // Tests show names of their own.
+            if file.contains("tests") {
+                continue;
+            }
+            let text = read(&workspace.root.join(&file)).unwrap();
+            let lines = raw(&text).into_iter();
+            found.extend(lines.map(|line| format!("{file}: {line}")));
+        }
+    }
+    assert!(found.is_empty(), "use escape::encode: {}", found.join("\n"));
+}
+
+#[test]
+fn a_name_that_is_shown_as_it_is_is_found() {
+    let bad = "tracing::debug!(tenant = %node.cgroup.path().display(), \"memory.low\");";
+    let good = "let tenant = escape::encode(node.cgroup.path().as_os_str());";
+    assert_eq!(raw(&format!("{good}\n{bad}")), [bad]);
+}
