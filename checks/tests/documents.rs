@@ -4,6 +4,8 @@
 //! one of its unit tests; without the test it is all of the file's, and "all five tests" or "both tests" after it is how
 //! many. A bare name after another's is a test of the same file.
 
+#![expect(clippy::unwrap_used, reason = "tests say what is wrong by failing")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -150,6 +152,19 @@ fn wrong(document: &str) -> (Vec<String>, usize) {
     (wrong, count)
 }
 
+/// The documents below `docs`, from the workspace's directory.
+fn documents() -> Vec<String> {
+    let directories = ["docs", "docs/design", "docs/guide", "docs/results"];
+    let entries = directories
+        .iter()
+        .flat_map(|directory| fs::read_dir(root().join(directory)).unwrap());
+    let paths = entries.map(|entry| entry.unwrap().path());
+    let texts = paths.filter(|path| path.extension().is_some_and(|kind| kind == "md"));
+    texts
+        .map(|path| path.strip_prefix(root()).unwrap().display().to_string())
+        .collect()
+}
+
 #[test]
 fn every_test_that_is_named_exists() {
     for (document, least) in [("SPECIFICATION.md", 150), ("README.md", 0)] {
@@ -160,10 +175,26 @@ fn every_test_that_is_named_exists() {
     }
 }
 
+/// They name other files from within a package, and functions of the kernel.
+#[test]
+fn every_test_that_the_other_documents_name_exists() {
+    let documents = documents();
+    assert!(documents.len() > 10, "{documents:?}");
+    let mut all = 0;
+    for document in documents {
+        let text = fs::read_to_string(root().join(&document)).unwrap();
+        let (mut wrong, _) = wrong(&text);
+        wrong.retain(|what| what.contains("::") || what.contains("/tests/"));
+        assert!(wrong.is_empty(), "{document}:\n{}", wrong.join("\n"));
+        all += text.matches("::").count() + text.matches("/tests/").count();
+    }
+    assert!(all > 0, "none of them names a test");
+}
+
 #[test]
 fn what_does_not_exist_is_found() {
-    let good = "(`checks::documents::what_does_not_exist_is_found`,\n  `every_test_that_is_named_exists`; `checks::documents`, both \
-                tests; `share::weight::tests::range_is_that_of_cgroup_v2`; `io.max`, `checks/tests/documents.rs`)";
+    let good = "(`checks::documents::what_does_not_exist_is_found`,\n  `every_test_that_is_named_exists`; `checks::documents`, all \
+                three tests; `share::weight::tests::range_is_that_of_cgroup_v2`; `io.max`, `checks/tests/documents.rs`)";
     assert_eq!(wrong(good), (vec![], 4));
     for (bad, said) in [
         ("`checks::documents::nothing`", "there is no such test"),
@@ -174,7 +205,7 @@ fn what_does_not_exist_is_found() {
         ("`nothing::documents`", "there is no such test"),
         (
             "`checks::documents`, all five tests",
-            "all five, and there are 2",
+            "all five, and there are 3",
         ),
         ("`checks::documents`, `range`", "not among the tests"),
         ("`a_test_that_does_not_exist`", "not among the tests"),
