@@ -1,6 +1,7 @@
 //! Unix sockets that no other user can connect to or replace.
 
 use rustix::fs::Mode;
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
@@ -103,10 +104,12 @@ pub(crate) fn unix_listener(path: &Path) -> Result<OwnedFd, ListenError> {
             return Err(ListenError::NoSocket { path: path.into() });
         }
         Ok(_) => {
-            if connect(&new().map_err(errno)?, &address).is_ok() {
-                return Err(ListenError::InUse { path: path.into() });
+            // Only this error says that nobody has it open.
+            match connect(&new().map_err(errno)?, &address) {
+                Ok(()) => return Err(ListenError::InUse { path: path.into() }),
+                Err(Errno::CONNREFUSED) => std::fs::remove_file(path).map_err(io_error)?,
+                Err(other) => return Err(errno(other)),
             }
-            std::fs::remove_file(path).map_err(io_error)?;
         }
         Err(e) if e.kind() == io::ErrorKind::NotFound => {}
         Err(e) => return Err(io_error(e)),

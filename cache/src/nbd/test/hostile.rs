@@ -123,6 +123,13 @@ fn sockets_are_taken_over_only_when_nobody_serves_them() {
     let mode =
         std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&stale).unwrap().permissions());
     assert_eq!(mode & 0o777, 0o600);
+    // One of another kind, which refuses connections in other words.
+    let datagrams = dir.path().join("datagrams");
+    let living = std::os::unix::net::UnixDatagram::bind(&datagrams).unwrap();
+    assert!(other.listen_unix(&datagrams).is_err());
+    let sender = std::os::unix::net::UnixDatagram::unbound().unwrap();
+    sender.send_to(b"hello", &datagrams).unwrap();
+    assert_eq!(living.recv(&mut [0; 8]).unwrap(), 5);
     let file = dir.path().join("file");
     std::fs::write(&file, "precious").unwrap();
     assert!(matches!(
