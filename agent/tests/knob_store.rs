@@ -138,7 +138,7 @@ fn dropping_the_store_restores() {
 }
 
 #[test]
-fn a_knob_set_by_another_writer_is_ceded_for_good() {
+fn a_knob_set_by_another_writer_is_external_for_good() {
     let tree = Tree::new(&["a", "b"]);
     let (mut store, _) = tree.open();
     let (a, b) = (tree.cgroup("a"), tree.cgroup("b"));
@@ -147,13 +147,13 @@ fn a_knob_set_by_another_writer_is_ceded_for_good() {
     assert_eq!(store.audit(a.id(), KNOB).unwrap(), None);
     tree.write("a", "3333");
     tree.write("b", "4444");
-    let yielded = |found: &str| WriteOutcome::External {
+    let external = |found: &str| WriteOutcome::External {
         applied: "5000".into(),
         found: found.into(),
     };
     // Found by the next write, or by an audit.
-    assert_eq!(store.set(&a, KNOB, "6000").unwrap(), yielded("3333"));
-    assert_eq!(store.audit(b.id(), KNOB).unwrap(), Some(yielded("4444")));
+    assert_eq!(store.set(&a, KNOB, "6000").unwrap(), external("3333"));
+    assert_eq!(store.audit(b.id(), KNOB).unwrap(), Some(external("4444")));
     // It stays external, even if the other writer sets our value.
     tree.write("a", "5000");
     assert!(matches!(
@@ -313,11 +313,11 @@ fn a_reapplied_original_is_overwritten_a_bounded_number_of_times() {
         }
         // A writer that repeats it more often has decided.
         tree.write("a", again);
-        let yielded = WriteOutcome::External {
+        let external = WriteOutcome::External {
             applied: "5000".into(),
             found: again.into(),
         };
-        assert_eq!(store.audit(a.id(), KNOB).unwrap(), Some(yielded));
+        assert_eq!(store.audit(a.id(), KNOB).unwrap(), Some(external));
         assert!(!store.may_write(a.id(), KNOB));
         assert_eq!(store.restore_all(), []);
         assert_eq!(tree.low("a"), again);

@@ -26,8 +26,9 @@ pub enum Action {
         /// The knob's file.
         knob: String,
     },
-    /// A knob was ceded to another process that wrote it.
-    Cede {
+    /// Another process wrote a knob: the agent leaves it to that process.
+    #[serde(alias = "cede")]
+    MarkExternal {
         /// The knob's file.
         knob: String,
     },
@@ -95,7 +96,7 @@ impl Action {
                 }
                 is_same
             }
-            (Self::Cede { knob }, Self::Cede { knob: same }) => knob == same,
+            (Self::MarkExternal { knob }, Self::MarkExternal { knob: same }) => knob == same,
             (Self::ReclaimRefused, Self::ReclaimRefused) | (Self::Exempt, Self::Exempt) => true,
             _ => false,
         }

@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_rule_in_words_has_its_numbers() {
-        let rule = Rule::ForeignWrite {
+        let rule = Rule::ExternalWrite {
             found: "max".to_owned(),
             applied: Some("4096".to_owned()),
         };

@@ -35,7 +35,7 @@ pub use decision::Decision;
 pub use demand::{DemandModel, Evidence};
 pub use knob::{ExternalKnob, KnobOwner, KnobStatus};
 pub use machine::{AgentUsage, MemoryStatus, ProbeDrops};
-pub use policy::PolicyStatus;
+pub use policy::{IoPolicyStatus, PolicyStatus};
 pub use reason::{
     ExcessReason, ProtectionReason, Reason, RechargeGain, RechargeReason, RechargeResult,
     ReclaimExemption, Rule,

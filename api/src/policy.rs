@@ -15,6 +15,36 @@ pub struct PolicyStatus {
     pub low_deadband: u64,
     /// … and by more than so many bytes.
     pub low_min_deadband: u64,
+    /// Those of device bandwidth; `None` of agents that do not tell them, and in recordings.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub io: Option<IoPolicyStatus>,
+}
+
+/// The constants by which `io.max` and `memory.high` are decided. Fractions 0 to 1, amounts in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct IoPolicyStatus {
+    /// The fraction of a disk's time that is not handed out, so that its queue stays short.
+    pub reserved: f64,
+    /// The same, at most, while the queue is too long.
+    pub max_reserved: f64,
+    /// Reads and writes may each exceed their recent fraction of a tenant's time by this fraction of that time …
+    pub direction_margin: f64,
+    /// … and get at least this fraction of it.
+    pub min_direction: f64,
+    /// No limit is lower, bytes per second.
+    pub min_rate: u64,
+    /// No limit is lower, requests per second.
+    pub min_requests: u64,
+    /// No buffered writer has a smaller dirty budget.
+    pub min_dirty_budget: u64,
+    /// At most one in so many of a writer's bytes are reclaimed in one step.
+    pub reclaim_step: u64,
+    /// `memory.high` is written again when it is off by more than one in so many of its value.
+    pub high_deadband: u64,
+    /// While more than one in so many of the divided bytes are free, a writer keeps more than its budget …
+    pub ample_free: u64,
+    /// … up to so many times the budget.
+    pub ample_budget: f64,
 }
 
 impl Default for PolicyStatus {
@@ -26,6 +56,7 @@ impl Default for PolicyStatus {
             backlogged_stalled: 0.1,
             low_deadband: 32,
             low_min_deadband: 1 << 20,
+            io: None,
         }
     }
 }

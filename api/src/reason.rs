@@ -17,7 +17,8 @@ pub enum Rule {
     /// Nothing is reclaimed from the tenant for now.
     Exempt(ReclaimExemption),
     /// Another process wrote a knob: it is left to its writer.
-    ForeignWrite {
+    #[serde(alias = "foreign_write")]
+    ExternalWrite {
         /// The value found there.
         found: String,
         /// The value that the agent had written; `None` if it had not written the knob before.

@@ -69,7 +69,7 @@ pub struct Status {
 }
 
 impl Status {
-    /// As JSON, at most `most` bytes long if that can be: decisions, what was yielded and tenants, the last first, are
+    /// As JSON, at most `most` bytes long if that can be: decisions, external knobs and tenants, the last first, are
     /// left out as far as there is no room, and how many is said under the limits.
     #[must_use]
     pub fn encode(mut self, most: usize) -> Vec<u8> {

@@ -23,11 +23,11 @@ impl Display for Rule {
             Self::Excess(reason) => reason.fmt(f),
             Self::Protection(reason) => reason.fmt(f),
             Self::Exempt(exemption) => exemption.fmt(f),
-            Self::ForeignWrite {
+            Self::ExternalWrite {
                 found,
                 applied: None,
-            } => write!(f, "someone else wrote {found}"),
-            Self::ForeignWrite {
+            } => write!(f, "another process wrote {found}"),
+            Self::ExternalWrite {
                 found,
                 applied: Some(applied),
             } => write!(f, "found {found} where the agent had written {applied}"),
@@ -44,14 +44,14 @@ impl Display for ExcessReason {
         if self.orphaned {
             write!(
                 f,
-                "holds {usage} MiB that none of its cgroups is charged with"
+                "holds {usage} MiB of orphaned pages, which none of its children is charged for"
             )?;
         } else {
             let entitlement = mib(self.entitlement);
             write!(f, "holds {usage} MiB, entitled to {entitlement} MiB")?;
         }
         let (free, headroom) = (mib(self.free), mib(self.free_headroom));
-        write!(f, "; {free} MiB free where {headroom} MiB are wanted")
+        write!(f, "; {free} MiB free, {headroom} MiB of headroom wanted")
     }
 }
 
@@ -59,7 +59,7 @@ impl Display for ProtectionReason {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         write!(
             f,
-            "{} of file pages protected, and {} of other memory beside them",
+            "{} of file pages are protected, and memory.low counts {} of other memory, too",
             mib(self.protected),
             mib(self.other)
         )
@@ -192,7 +192,7 @@ impl Decision {
                 to,
             } => format!("{would}set {} to {}{steps}", name(knob), value(to)),
             Action::Restore { knob } => format!("restore {}{steps}", name(knob)),
-            Action::Cede { knob } => format!("cede {}", name(knob)),
+            Action::MarkExternal { knob } => format!("leave {} to its other writer", name(knob)),
             Action::TakeCharge { bytes } => {
                 format!(
                     "{would}recharge {} of a shared file to it{steps}",

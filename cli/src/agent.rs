@@ -65,11 +65,12 @@ pub(crate) struct Run {
 
 /// Show what the running agent knows of every tenant: weight, page cache, share, bandwidth.
 ///
-/// CACHE is the page cache that a tenant holds, USEFUL what it uses repeatedly, SHARE what its weight entitles it to. EXCESS
-/// is what it holds above its share: it is reclaimed first. PROTECTED is what memory.low keeps from the kernel's reclaim.
-/// READ/s and WRITE/s are what applications got, from the cache or from the disk; HIT% is the part of reads that the cache
-/// served. PV is the mean distance of what the tenants below got from what their weights say; 0 is perfect. A backlogged
-/// tenant waits for I/O.
+/// CACHE is the page cache that a tenant holds, WSS its working set size: the cache that it uses again and again. SHARE is
+/// the cache that its weight entitles it to. EXCESS is the cache above its share: it is reclaimed first. PROTECTED is the
+/// cache that memory.low keeps from the kernel's reclaim, RECLAIMED what the agent has reclaimed. READ/s and WRITE/s are
+/// what applications read and wrote, from the cache or the disk; HIT% is the part of the reads that the cache served. PV is
+/// the mean distance of what the tenants below got from what their weights say; 0 is exact. A backlogged tenant waits for
+/// I/O.
 #[derive(Args)]
 pub(crate) struct Status {
     /// As JSON, with all fields

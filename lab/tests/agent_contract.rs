@@ -32,7 +32,8 @@ fn a_knob_that_another_writes_is_external_and_left_alone() {
 
         // Written under the agent's hand: another value, next to nothing, everything.
         guest.ok("echo 5M >$C/a/memory.low; echo 4096 >$C/b/memory.low; echo max >$C/c/memory.low");
-        guest.ok("ceded() { [ $(grep -c 'ceded' $LOG) -ge 3 ]; }; within 20 ceded");
+        guest
+            .ok("left() { [ $(grep -c 'external: another writer' $LOG) -ge 3 ]; }; within 20 left");
         assert_eq!(external(guest, "a").as_deref(), Some("5242880"));
         assert_eq!(external(guest, "b").as_deref(), Some("4096"));
         assert_eq!(external(guest, "c").as_deref(), Some("max"));
@@ -79,10 +80,10 @@ fn a_reapplied_value_is_overwritten_and_a_persistent_one_external() {
         lows >/run/before
         start && within 20 protected a && within 20 protected b || exit 1
         for n in 1 2 3 4 5 6; do echo 0 >$C/a/memory.low; within 20 protected a || exit 1; done
-        ! grep -q ceded $LOG
+        ! grep -q 'external: another writer' $LOG
     ");
         assert_eq!(external(guest, "a"), None);
-        guest.ok("echo 0 >$C/a/memory.low; ceded() { grep -q 'ceded' $LOG; }; within 20 ceded");
+        guest.ok("echo 0 >$C/a/memory.low; left() { grep -q 'external: another writer' $LOG; }; within 20 left");
         assert_eq!(external(guest, "a").as_deref(), Some("0"));
         guest.ok("protected b && ! protected a && end TERM && lows >/run/after && diff /run/before /run/after");
     });

@@ -9,6 +9,7 @@ mod decisions;
 mod find;
 mod knobs;
 mod part;
+mod rules;
 mod unmanaged;
 
 use std::fmt::Write;
@@ -43,14 +44,14 @@ pub fn explain(status: &Status, index: usize, current: &CurrentValues) -> String
     others(&mut out, tenant, &current.knobs);
     above(&mut out, status, tenant);
     if tenant.knobs.is_empty() && out.len() == told {
-        let _ = writeln!(out, "  none that the agent has set");
+        let _ = writeln!(out, "  none set by the agent");
     }
     taking(&mut out, status, tenant);
     decisions(&mut out, status, tenant, current);
     out
 }
 
-/// Limits of ours on a cgroup that it is in: what it waits for may be those.
+/// The agent's limits on its ancestors: the tenant may be waiting for those.
 fn above(out: &mut String, status: &Status, tenant: &TenantStatus) {
     let mut next = tenant.parent;
     while let Some(up) = next.and_then(|index| status.tenants.get(index)) {
@@ -61,8 +62,8 @@ fn above(out: &mut String, status: &Status, tenant: &TenantStatus) {
         if let Some(knob) = limits.next() {
             let _ = writeln!(
                 out,
-                "  {knob} of {}, which it is in, limits it as well: disks are divided there, since somebody else divides \
-                 it further (`justitia explain {}` says more)",
+                "  {knob} of its ancestor {} limits it too: that subtree is delegated, and disks are divided among \
+                 delegated subtrees, not inside them (see `justitia explain {}`)",
                 up.path, up.path
             );
         }
@@ -72,9 +73,9 @@ fn above(out: &mut String, status: &Status, tenant: &TenantStatus) {
 
 fn head(out: &mut String, status: &Status, tenant: &TenantStatus) {
     let from = match tenant.weight_source {
-        WeightSource::Default => "the default: nobody has set io.weight or io.bfq.weight",
+        WeightSource::Default => "the default: io.weight and io.bfq.weight are not set",
         WeightSource::Cgroup => "from its cgroup's io.weight or io.bfq.weight",
-        WeightSource::OnlyChild => "from its only child, where it has no sibling to weigh against",
+        WeightSource::OnlyChild => "from its only child, which has no sibling",
         WeightSource::Configuration => "from the agent's configuration",
     };
     let siblings: u64 = status
@@ -89,15 +90,14 @@ fn head(out: &mut String, status: &Status, tenant: &TenantStatus) {
         &tenant.path
     };
     let mode = if status.observe {
-        "; the agent only observes: nothing is changed"
+        "; the agent only observes and changes nothing"
     } else {
         ""
     };
     let _ = writeln!(out, "{name}{mode}");
     let _ = writeln!(
         out,
-        "  weight {} ({from}), {} % of the {siblings} that it and its siblings weigh together, idle ones \
-         included",
+        "  weight {} ({from}), {} % of {siblings}, the sum of its and its siblings' weights, idle ones included",
         tenant.weight,
         percent(to_f64(tenant.weight) / to_f64(siblings.max(1))),
     );

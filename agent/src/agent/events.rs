@@ -6,7 +6,7 @@ use justitia_api::Rule;
 
 use super::tick::Agent;
 use crate::enforce::event::TenantEvent;
-use crate::enforce::protection::ceded;
+use crate::enforce::protection::marked_external;
 use crate::monitor::Changes;
 use crate::plan::Key;
 
@@ -40,8 +40,8 @@ impl Agent {
                 && let Some(found) = self.protection.external(*id, *knob)
             {
                 let applied = None;
-                let rule = Rule::ForeignWrite { found, applied };
-                self.record(ceded(*id, *knob, rule), now);
+                let rule = Rule::ExternalWrite { found, applied };
+                self.record(marked_external(*id, *knob, rule), now);
             }
         }
     }

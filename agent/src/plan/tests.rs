@@ -122,7 +122,7 @@ fn tenants_above_their_entitlement_give_back_in_proportion() {
         leaf(4, 800, 200),
     ];
     let (entitlements, intents) = plan(&snapshot(4, four));
-    // 800 MiB + 4 free - 10 in reserve = 794, by weight 1:2:4:8.
+    // 800 MiB + 4 free - 10 of headroom = 794, by weight 1:2:4:8.
     assert_eq!(entitlements.capacity, 794 * MIB);
     assert_eq!(entitlements.entitled[0], (794 * MIB + 7) / 15);
     let ids: Vec<u64> = intents.iter().map(|i| i.0).collect();

@@ -5,19 +5,18 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use justitia_api::{
     AgentUsage, AppStatus, ExternalKnob, KnobOwner, KnobStatus, MemoryStatus, PV_INFINITE,
-    PolicyStatus, ProbeDrops, Reason, STATUS_VERSION, Status, TenantStatus,
+    ProbeDrops, Reason, STATUS_VERSION, Status, TenantStatus,
 };
 use justitia_kernel::cgroup::CgroupId;
 use justitia_kernel::knob::Knob;
-use justitia_share::fairness_window::{ACTIVE, FairnessWindow, IO_STALLED};
+use justitia_share::fairness_window::FairnessWindow;
 use justitia_share::num::to_f64;
 use justitia_share::{Demand, NodeId};
 
+use super::policy::policy;
 use super::subtotals;
 use crate::agent::Agent;
-use crate::model::MIN_OBSERVATION;
 use crate::monitor::{WINDOW, WindowStats, process_cpu, thread_cpu};
-use crate::plan::protect::{DEADBAND, MIN_DEADBAND};
 use crate::plan::{Key, Snapshot};
 
 /// Everything, as it is now.
@@ -32,7 +31,7 @@ pub(crate) fn status(agent: &Agent, limits: &[String], observe: bool) -> Status 
     };
     let losses = app_io.drops();
     let store = agent.protection.store();
-    let yielded = store
+    let external = store
         .into_iter()
         .flat_map(|l| l.external())
         .map(|(id, knob, found)| ExternalKnob {
@@ -51,13 +50,7 @@ pub(crate) fn status(agent: &Agent, limits: &[String], observe: bool) -> Status 
             .as_secs_f64(),
         window: WINDOW.as_secs_f64(),
         app_io_unavailable: app_io.unavailable_reason().map(str::to_owned),
-        policy: PolicyStatus {
-            min_observation: MIN_OBSERVATION.as_secs_f64(),
-            backlogged_active: ACTIVE,
-            backlogged_stalled: IO_STALLED,
-            low_deadband: DEADBAND,
-            low_min_deadband: MIN_DEADBAND,
-        },
+        policy: policy(),
         demand: agent.config.cache.demand,
         pv: told(pv.whole),
         pv_top: told(pv.top),
@@ -69,7 +62,7 @@ pub(crate) fn status(agent: &Agent, limits: &[String], observe: bool) -> Status 
             cache_divisible: agent.entitlements.capacity,
         },
         tenants: tenants(agent, &rates, &pv),
-        external: yielded.collect(),
+        external: external.collect(),
         decisions: agent.decisions.decisions(),
         limitations: limits.iter().cloned().chain(limitations(agent)).collect(),
         probe_drops: losses

@@ -1,7 +1,8 @@
-//! Telling: what the agent knows and does, to whoever may ask.
+//! Report: what the agent knows and does, for the status socket and metrics.
 
 pub mod decision_log;
 pub(crate) mod gather;
 pub mod metrics;
+mod policy;
 pub mod socket;
 mod subtotals;

@@ -43,7 +43,7 @@ fn tenants(status: &Status) -> String {
         Text("TENANT"),
         Number("WEIGHT"),
         Number("CACHE"),
-        Number("USEFUL"),
+        Number("WSS"),
         Number("SHARE"),
         Number("EXCESS"),
         Number("PROTECTED"),

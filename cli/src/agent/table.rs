@@ -18,20 +18,21 @@ pub(super) fn restored(r: &RestoredKnob) -> String {
     plain(&format!("{path} {} {what}", r.knob))
 }
 
-/// The same as JSON.
+/// The same as JSON, with the field names of `status --json`.
 pub(super) fn restored_json(r: &RestoredKnob) -> serde_json::Value {
-    let (state, detail) = match &r.outcome {
-        RestoreOutcome::Restored => ("restored", None),
-        RestoreOutcome::External { found } => ("foreign", Some(found)),
-        RestoreOutcome::Gone => ("gone", None),
-        RestoreOutcome::Failed { error } => ("failed", Some(error)),
+    let (state, value, error) = match &r.outcome {
+        RestoreOutcome::Restored => ("restored", Some(&r.original), None),
+        RestoreOutcome::External { found } => ("external", Some(found), None),
+        RestoreOutcome::Gone => ("gone", None, None),
+        RestoreOutcome::Failed { error } => ("failed", None, Some(error)),
     };
     serde_json::json!({
         "path": r.path,
         "knob": r.knob.to_string(),
-        "before": r.original,
+        "original": r.original,
+        "value": value,
         "state": state,
-        "detail": detail,
+        "error": error,
     })
 }
 
@@ -56,9 +57,10 @@ pub(super) fn corruption_json(found: &Corruption) -> serde_json::Value {
     serde_json::json!({
         "path": null,
         "knob": null,
-        "before": null,
-        "state": "damaged",
-        "detail": corruption(found),
+        "original": null,
+        "value": null,
+        "state": "corrupt",
+        "error": corruption(found),
         "lines": found.lines,
         "file": encode(found.moved_to.as_os_str()),
     })
@@ -91,6 +93,20 @@ mod tests {
     }
 
     #[test]
+    fn json_has_the_names_that_status_has() {
+        let external = RestoredKnob {
+            path: "a".into(),
+            knob: Knob::MemoryLow,
+            original: "0".into(),
+            outcome: RestoreOutcome::External { found: "7".into() },
+        };
+        let row = restored_json(&external);
+        let fields = ["original", "value", "state"].map(|field| row[field].as_str());
+        assert_eq!(fields, [Some("0"), Some("7"), Some("external")]);
+        assert!(row["error"].is_null());
+    }
+
+    #[test]
     fn the_message_about_a_corrupt_journal_names_the_knobs_to_check() {
         let found = Corruption {
             lines: 3,
@@ -110,7 +126,7 @@ mod tests {
         let row = corruption_json(&found);
         assert_eq!(
             (&row["state"], &row["lines"]),
-            (&"damaged".into(), &3.into())
+            (&"corrupt".into(), &3.into())
         );
         assert_eq!(row["file"], "/run/x/ledger.corrupt");
     }

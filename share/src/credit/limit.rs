@@ -24,10 +24,10 @@ pub const LEAST_REQUESTS: f64 = 8.0;
 /// must come back as it was written.
 const MOST_BYTES: f64 = 1e12;
 const MOST_REQUESTS: f64 = 1e9;
-/// A direction gets at least this part of the tenant's credits, so that it can begin.
-const LEAST_DIRECTION: f64 = 0.1;
+/// A direction gets at least this part of the tenant's credits, and [`WOBBLE`], so that it can begin.
+pub const LEAST_DIRECTION: f64 = 0.1;
 /// And so much above its recent part, since no two intervals have the same mixture.
-const WOBBLE: f64 = 0.05;
+pub const WOBBLE: f64 = 0.05;
 
 impl Limits {
     /// Whether nothing is limited.

@@ -19,7 +19,7 @@ pub mod total;
 
 pub use carry::Residual;
 pub use correct::Correction;
-pub use device::{Allowance, BUFFERED, CreditLoop, Interval, Observed, Settings};
+pub use device::{Allowance, BUFFERED, CreditLoop, Interval, MOST_EMPTYING, Observed, Settings};
 pub use distribute::{distribute, rooms};
 pub use limit::Limits;
 pub use predict::{Percentile, Predict, Swift};

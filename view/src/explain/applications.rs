@@ -8,55 +8,56 @@ use justitia_api::{KnobOwner, Status, TenantStatus};
 /// What its applications get.
 pub(super) fn applications(out: &mut String, status: &Status, tenant: &TenantStatus) {
     let Some(app) = &tenant.app else {
-        if let Some(blind) = &status.app_io_unavailable {
-            let _ = writeln!(out, "\nApplications: not seen ({blind})");
+        if let Some(why) = &status.app_io_unavailable {
+            let _ = writeln!(out, "\nApplications: not known ({why})");
         }
         return;
     };
     let hits = app.hit_ratio.map_or_else(
         || "nothing was read through the page cache".to_owned(),
-        |ratio| format!("{} % of what was read came from the cache", percent(ratio)),
+        |ratio| format!("{} % of that came from the cache", percent(ratio)),
     );
-    let held_up = app.io_stalled.map_or_else(String::new, |part| {
-        format!("; held up by I/O {} % of the time", percent(part))
+    let stalled = app.io_stalled.map_or_else(String::new, |part| {
+        format!("; stalled on I/O {} % of the time", percent(part))
     });
-    let contended = if tenant.backlogged {
-        ", so it contended".to_owned()
+    let backlogged = if tenant.backlogged {
+        ": backlogged".to_owned()
     } else {
-        // Whether it waited enough is known where the kernel measures it, or else whether it used the disk.
+        // Whether it was stalled enough is known where the kernel measures it, or else whether it used the disk.
         format!(
-            "; over the whole {:.0} s that is not contending (which takes I/O in {:.0} % of its seconds, and being held up for {:.0} %)",
-            status.window,
+            "; not backlogged, for which it would have to do I/O in {:.0} % of the seconds, and be stalled {:.0} % of \
+             the time",
             status.policy.backlogged_active * 100.0,
             status.policy.backlogged_stalled * 100.0
         )
     };
     let _ = writeln!(
         out,
-        "\nApplications (last {:.0} s): read {}/s, written {}/s; {hits}{held_up}{contended}",
+        "\nApplications (last {:.0} s): written {}/s, read {}/s; {hits}{stalled}{backlogged}",
         status.window,
-        rate(app.read_rate),
         rate(app.write_rate),
+        rate(app.read_rate),
     );
-    let limited = |holder, knob: &str| holder == KnobOwner::Agent && knob.starts_with("io.max ");
+    let limited = |owner, knob: &str| owner == KnobOwner::Agent && knob.starts_with("io.max ");
     if !tenant.backlogged && tenant.knobs.iter().any(|k| limited(k.owner, &k.knob)) {
         let _ = writeln!(
             out,
-            "  its limit under Knobs follows from what happens on the disk now, within a second"
+            "  its io.max (see Knobs) follows the disk's contention of the last second, not of these {:.0} s",
+            status.window
         );
     }
     if tenant.leaf && tenant.growing && app.read_rate + app.write_rate <= 0.0 {
         let _ = writeln!(
             out,
-            "  its cache grows all the same, by what no call read or wrote in that time, such as mapped files \
-             ({:.0} accesses a second found their page absent)",
+            "  its cache grows though no call read or wrote in that time, as by mapped files ({:.0} accesses a second \
+             missed the cache)",
             app.miss_rate
         );
     }
     if let Some(l) = &app.latency {
         let _ = writeln!(
             out,
-            "  99 of 100 reads within {}, writes {}, fsyncs {}",
+            "  99 of 100 reads took at most {}, writes {}, fsyncs {}",
             latency(l.read_p99),
             latency(l.write_p99),
             latency(l.sync_p99)

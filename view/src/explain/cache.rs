@@ -11,7 +11,7 @@ pub(super) fn entitlement(out: &mut String, status: &Status, tenant: &TenantStat
     let of = match tenant.parent.and_then(|p| status.tenants.get(p)) {
         Some(parent) => format!("the {} of {}", bytes(parent.entitlement), parent.path),
         None => format!(
-            "{} (all file pages, and free memory above the reserve)",
+            "{} (all file pages, and the free memory above the headroom)",
             bytes(status.memory.cache_divisible)
         ),
     };
@@ -24,8 +24,8 @@ pub(super) fn entitlement(out: &mut String, status: &Status, tenant: &TenantStat
     );
     let _ = writeln!(
         out,
-        "  rule: a cgroup's part is divided by weight among its children that demand page cache; what one leaves goes \
-         to its siblings"
+        "  rule: a cgroup's entitlement is divided by weight among its children that demand page cache; what one does \
+         not demand goes to its siblings"
     );
     if let Some(part) = part::of(status, tenant) {
         let _ = writeln!(out, "  now: {part}");
@@ -35,28 +35,30 @@ pub(super) fn entitlement(out: &mut String, status: &Status, tenant: &TenantStat
     if over > 0 && tenant.leaf {
         let _ = writeln!(
             out,
-            "  {} above its entitlement: lent, and given back first when memory is short",
+            "  {} above its entitlement: this excess is reclaimed first when memory is short",
             bytes(over)
         );
     }
     if tenant.minimum > 0 {
         let _ = writeln!(
             out,
-            "  never below its minimum of {}",
+            "  nothing is reclaimed below its minimum of {}",
             bytes(tenant.minimum)
         );
     }
 }
 
-/// What a tenant demands, in both rounds.
+/// What a tenant demands: its working set, then the rest.
 fn demand(status: &Status, tenant: &TenantStatus) -> String {
     if !tenant.leaf {
-        return "it demands what its children demand".to_owned();
+        return "demand: that of its children".to_owned();
     }
     let unsure = tenant.observed_for < status.policy.min_observation;
     let rest = match (tenant.growing, status.demand, unsure) {
-        (true, ..) => "its cache grows, so it demands all it can get",
-        (false, DemandModel::Use, false) => "its cache does not grow, so it demands no more",
+        (true, ..) => "its cache grows, so it demands all that it can get",
+        (false, DemandModel::Use, false) => {
+            "its cache does not grow, so it demands no more than that"
+        }
         (false, ..) => "its cache does not grow, so it demands no more than it holds",
     };
     // A recording of an older version does not have it.
@@ -65,22 +67,22 @@ fn demand(status: &Status, tenant: &TenantStatus) -> String {
         return rest.to_owned();
     }
     let by = match tenant.evidence {
-        Evidence::Accesses => "by its accesses",
-        Evidence::Lists => "by the kernel's lists",
+        Evidence::Accesses => "from its sampled accesses",
+        Evidence::Lists => "from the kernel's LRU lists",
     };
     format!(
-        "first round, what is used again: {} ({by}, of the last {})\n  second round, what is left: {rest}",
+        "working set, divided first: {} ({by} of the last {})\n  the rest, divided second: {rest}",
         bytes(tenant.working_set),
         seconds(tenant.observed_for.min(600.0)),
     )
 }
 
-/// What would be taken from it, and when.
+/// What is reclaimed from it, and when.
 pub(super) fn taking(out: &mut String, status: &Status, tenant: &TenantStatus) {
     let memory = &status.memory;
     let _ = writeln!(
         out,
-        "\nReclaim: {} taken by the agent so far",
+        "\nReclaim: {} by the agent so far",
         bytes(tenant.reclaimed)
     );
     let keep = tenant
@@ -91,16 +93,16 @@ pub(super) fn taking(out: &mut String, status: &Status, tenant: &TenantStatus) {
     let short = memory.free < memory.free_headroom;
     let _ = writeln!(
         out,
-        "  rule: when free memory ({} now) falls below the reserve that the agent keeps free ({}), those above their \
-         entitlement give back clean file pages, in proportion to what they hold above it",
+        "  rule: when free memory (now {}) falls below the headroom (now {}), the agent reclaims clean file pages from \
+         tenants above their entitlement, in proportion to their excess",
         bytes(memory.free),
         bytes(memory.free_headroom)
     );
     let now = if !tenant.leaf {
-        "it is an inner node: pages are taken from its leaves, and before them what none of them is charged with"
+        "it is an inner node: its orphaned pages, which no child is charged for, are reclaimed first, then its children's"
             .to_owned()
     } else if let Some(why) = &tenant.exempt {
-        format!("nothing is taken from it now: {why}")
+        format!("nothing is reclaimed from it now: {why}")
     } else if over == 0 {
         let why = if tenant.usage == 0 {
             "nothing".to_owned()
@@ -113,16 +115,16 @@ pub(super) fn taking(out: &mut String, status: &Status, tenant: &TenantStatus) {
             format!("no more than its minimum ({})", bytes(tenant.minimum))
         } else {
             format!(
-                "no more than what is dirty or being written ({})",
+                "no more than its dirty pages and those under writeback ({})",
                 bytes(tenant.unreclaimable)
             )
         };
-        format!("nothing is taken from it: it holds {why}")
+        format!("nothing is reclaimed from it: it holds {why}")
     } else if short {
-        format!("up to {} can be taken from it now", bytes(over))
+        format!("up to {} can be reclaimed from it now", bytes(over))
     } else {
         format!(
-            "nothing is taken now; up to {} could be if memory ran short",
+            "nothing is reclaimed now; up to {} when memory is short",
             bytes(over)
         )
     };

@@ -1,4 +1,4 @@
-//! What was decided lately.
+//! The last decisions.
 
 use std::fmt::Write;
 
@@ -40,13 +40,13 @@ pub(super) fn decisions(
     if none {
         let _ = writeln!(
             out,
-            "  none about it in the {} that the agent has run",
+            "  none about it since the agent's start, {} ago",
             seconds(status.uptime)
         );
     }
 }
 
-/// Of which knobs the last minute shows that they were set and given back, more than once.
+/// Which knobs were set and restored more than once in the last minute.
 fn back_and_forth(status: &Status, tenant: &TenantStatus, current: &CurrentValues) -> Vec<String> {
     let mut knobs: Vec<(&str, u32, u32)> = Vec::new();
     let lately = |at: f64| status.uptime - at <= MINUTE;
@@ -76,8 +76,7 @@ fn back_and_forth(status: &Status, tenant: &TenantStatus, current: &CurrentValue
         .filter(|(_, sets, backs)| *backs > 0 && sets + backs > 2)
         .map(|(knob, sets, backs)| {
             format!(
-                "{} comes and goes: in the last minute set {} and given back {}, as far as it is \
-                 remembered",
+                "{} alternates: in the last minute it was set {} and restored {}, by the decisions that are kept",
                 current.name(knob),
                 times(sets),
                 times(backs)

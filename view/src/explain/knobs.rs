@@ -1,4 +1,4 @@
-//! What stands in each knob, who has put it there, why, and what would change it.
+//! The value of each knob, which process wrote it, why, and what changes it.
 
 use std::fmt::Write;
 
@@ -6,6 +6,7 @@ use justitia_api::{KnobOwner, KnobStatus, PolicyStatus, TenantStatus};
 use justitia_share::PAGE_SIZE;
 
 use super::current::CurrentValues;
+use super::rules;
 use justitia_api::units::bytes;
 
 pub(super) fn held(
@@ -24,7 +25,7 @@ pub(super) fn held(
     let _ = match knob.owner {
         KnobOwner::Proposed => writeln!(
             out,
-            "  {name} stands at {}; the agent would set {}",
+            "  {name} = {}; the agent would set {}",
             amount(now),
             amount(&knob.value)
         ),
@@ -33,27 +34,27 @@ pub(super) fn held(
     if knob.owner == KnobOwner::External {
         let _ = writeln!(
             out,
-            "    put there by someone else: the agent leaves it to them as long as it runs, and never writes it"
+            "    external: another process wrote it; the agent does not write it until the agent is restarted"
         );
         if knob.knob == "memory.low" {
             let _ = writeln!(
                 out,
-                "    what it protects is a minimum for the agent too, which takes no file pages below it"
+                "    the agent takes it as the tenant's minimum: it reclaims no file pages below it"
             );
         }
-        let _ = writeln!(out, "    would change it: only whoever wrote it");
+        let _ = writeln!(out, "    changes when: another process writes it");
         return;
     }
     if knob.owner == KnobOwner::Agent {
         let before = knob.original.as_deref().unwrap_or("?");
         let _ = writeln!(
             out,
-            "    put there by the agent; before, and again when the agent ends: {}",
+            "    written by the agent; restored when the agent ends: {}",
             amount(before)
         );
     }
     if let Some(reason) = &knob.reason {
-        let _ = writeln!(out, "    because, when it was set: {reason}");
+        let _ = writeln!(out, "    reason, when it was set: {reason}");
     }
     if let Some(now) = low_now(policy, tenant, knob) {
         let _ = writeln!(out, "    now: {now}");
@@ -63,12 +64,12 @@ pub(super) fn held(
         let _ = writeln!(out, "    rule: {rule}");
         let _ = writeln!(
             out,
-            "    would change it: {change}, or someone else writing it (then it is theirs)"
+            "    changes when: {change}; if another process writes it, it is external"
         );
     }
 }
 
-/// How far a leaf's `memory.low` is from where it should be by now.
+/// How far a leaf's `memory.low` is from its wanted value by now.
 fn low_now(policy: &PolicyStatus, tenant: &TenantStatus, knob: &KnobStatus) -> Option<String> {
     if knob.knob != "memory.low" || !tenant.leaf {
         return None;
@@ -80,77 +81,64 @@ fn low_now(policy: &PolicyStatus, tenant: &TenantStatus, knob: &KnobStatus) -> O
         0
     };
     let off = goal.abs_diff(value);
-    let moved_for = policy.low_deadband(goal);
+    let deadband = policy.low_deadband(goal);
     Some(if off == 0 {
-        "that is what it should be".to_owned()
-    } else if off <= moved_for && goal > 0 {
+        "it has the wanted value".to_owned()
+    } else if off <= deadband && goal > 0 {
         format!(
-            "it should be {}; off by {}, less than the {} that it is moved for, so left",
+            "the wanted value is {}; the difference of {} is within the deadband of {}, so it is not written",
             bytes(goal),
             bytes(off),
-            bytes(moved_for)
+            bytes(deadband)
         )
     } else {
         format!(
-            "it should be {}, and is moved at the next look",
+            "the wanted value is {}; it is written with the next plan",
             bytes(goal)
         )
     })
 }
 
-/// From what a knob of the agent's follows, and what would change it.
+/// The rule that a knob of the agent's follows, and what changes it.
 fn rule(policy: &PolicyStatus, knob: &str, tenant: &TenantStatus) -> (String, &'static str) {
+    let io = policy.io.as_ref();
     match knob.split(' ').next() {
         Some("memory.low") => (
-            format!(
-                "what it demands of its entitlement (now {}) is kept from the kernel's own reclaim; on top comes its \
-                 memory beside file pages (now {}), which memory.low counts too; moved when off by more than 1/{} of it \
-                 and more than {} MiB",
-                bytes(tenant.protected),
-                bytes(tenant.other),
-                policy.low_deadband,
-                policy.low_min_deadband >> 20
-            ),
-            "its weight or a sibling's, more or less use of its cache, free memory",
+            low(policy, tenant),
+            "its weight or a sibling's changes, it uses more or less cache, or free memory changes",
         ),
         Some("io.max") => (
-            "while tenants wait for the same disk, its time, but for 1 % that keeps its queue short (up to 11 % where it \
-             is long), is divided by weight among those that use it; what one leaves goes to the others. The correction \
-             follows from what applications really got (1: none). What is allowed is told to the kernel in bytes per \
-             second, by what the disk lately did in so much time; in requests per second where its requests are so \
-             small that they cost more than their bytes; the other is max. Reads and writes share it as it mixed them \
-             in the last seconds, each with 5 % of it on top and no less than 15 %, since mixtures change. A limit on \
-             writes is higher where what is dirty would take seconds to write; nobody is held below 256K/s or 16 \
-             requests/s; and without contention there is no limit"
-                .to_owned(),
-            "the end of the contention (then it goes at once), its weight or another's, what the others use",
+            rules::io_max(io),
+            "the contention ends (then at once), its weight or another's changes, or the others use more or less",
         ),
         Some("memory.high") => (
-            format!(
-                "how fast the kernel lets a tenant write through the page cache follows from the room that its pages have, \
-                 so while several such writers wait for a disk, their file pages and the free memory are divided among \
-                 them as the disk's time is that each is allowed (its credits); what one does not fill is open to \
-                 the others, unless they hold more than half their part of the dirty pages. On top comes the memory beside file pages (now {}), which memory.high counts too; never less \
-                 than 16M of room; at most a quarter of what it uses is reclaimed at once; moved when off by more than an \
-                 eighth",
-                bytes(tenant.other)
-            ),
-            "fewer than two such writers (then it goes at once), its weight or another's, free memory",
+            rules::memory_high(io, tenant.other),
+            "fewer than two such writers are left (then at once), its weight or another's changes, or free memory \
+             changes",
         ),
         Some("vm.dirty_background_ratio") => (
-            "a setting of the whole machine: the kernel writes back from this part of the memory that may be dirty on, \
-             in per cent. From when buffered writers contend for a disk until nobody does it is one below vm.dirty_ratio, up to \
-             which writers may go; a value that its operator has chosen is left"
-                .to_owned(),
-            "the end of the contention (then it comes back at once)",
+            rules::DIRTY_BACKGROUND.to_owned(),
+            "the contention ends (then it is restored at once)",
         ),
         _ => (String::new(), ""),
     }
 }
 
-/// Knobs that the agent has nothing to do with, but which bound the tenant all the same.
-pub(super) fn others(out: &mut String, tenant: &TenantStatus, standing: &[(String, String)]) {
-    for (file, value) in standing {
+fn low(policy: &PolicyStatus, tenant: &TenantStatus) -> String {
+    format!(
+        "the part of the entitlement that it demands (now {}) is protected from the kernel's own reclaim; its memory \
+         that is not file pages (now {}) is added, because memory.low counts that too; written when off by more than \
+         1/{} and more than {}",
+        bytes(tenant.protected),
+        bytes(tenant.other),
+        policy.low_deadband,
+        bytes(policy.low_min_deadband)
+    )
+}
+
+/// Knobs that the agent does not write, but which bound the tenant.
+pub(super) fn others(out: &mut String, tenant: &TenantStatus, current: &[(String, String)]) {
+    for (file, value) in current {
         let ours = tenant.knobs.iter().any(|k| k.knob == *file);
         let unset = matches!(value.as_str(), "" | "max" | "0");
         if ours || (unset && file != "memory.low") {
@@ -159,12 +147,12 @@ pub(super) fn others(out: &mut String, tenant: &TenantStatus, standing: &[(Strin
         let _ = writeln!(out, "  {file} = {}", amount(value));
         let whose = match (file.as_str(), unset) {
             ("memory.low", true) => {
-                "nobody has set it, nor has the agent: nothing of its entitlement has to be protected"
+                "not set, by the agent neither: nothing of its entitlement needs protection"
             }
             ("io.weight" | "io.bfq.weight", _) => {
                 "set by its operator; the agent reads it as the weight"
             }
-            _ => "set by its operator; the agent neither writes nor changes it",
+            _ => "set by its operator; the agent never writes it",
         };
         let _ = writeln!(out, "    {whose}");
     }

@@ -1,4 +1,4 @@
-//! Whence a tenant's entitlement comes among its siblings.
+//! How a tenant's entitlement follows from its siblings'.
 
 use justitia_api::{Status, TenantStatus};
 use justitia_share::num::to_f64;
@@ -45,8 +45,8 @@ pub(super) fn of(status: &Status, tenant: &TenantStatus) -> Option<String> {
         .reduce(f64::min);
     let Some(level) = level else {
         return (all > 0 && group.len() > 1).then(|| {
-            "nobody among them wants to grow: each has what it holds, as far as that goes, and what is free is \
-             divided by weight on top"
+            "none of these children demands more than it holds: each gets that if all fits, and the rest is divided by \
+             weight"
                 .to_owned()
         });
     };
@@ -58,7 +58,7 @@ pub(super) fn of(status: &Status, tenant: &TenantStatus) -> Option<String> {
         return Some(if by_weight(tenant) < level {
             "that is all it demands; its weight would give it more".to_owned()
         } else {
-            "its minimum, or what is dirty, is more than its weight would give it".to_owned()
+            "its minimum, or its dirty pages, are more than its weight would give it".to_owned()
         });
     }
     let (sharing, others): (Vec<&TenantStatus>, Vec<_>) =
@@ -69,15 +69,22 @@ pub(super) fn of(status: &Status, tenant: &TenantStatus) -> Option<String> {
     let first = match (used, fits) {
         (0, _) => String::new(),
         (_, true) => format!(
-            "{} is used in all and fits: it has its {}, and then ",
+            "the working sets of {} in all fit: it gets its own of {}, and of the rest ",
             bytes(used),
             bytes(tenant.working_set)
         ),
-        (_, false) => format!("{} is used in all, which does not fit: ", bytes(used)),
+        (_, false) => format!(
+            "the working sets of {} in all do not fit: it gets ",
+            bytes(used)
+        ),
     };
-    let demand = if fits { "demand" } else { "use" };
+    let demand = if fits {
+        "demand"
+    } else {
+        "have a working set of"
+    };
     let mut text = format!(
-        "{first}{}/{weigh} of {}: those that {demand} their part by weight, or more, weigh {weigh} together",
+        "{first}{}/{weigh} of {}; {weigh} is the weight of those that {demand} at least their part by weight",
         tenant.weight,
         bytes(left.saturating_sub(gone))
     );
@@ -92,10 +99,7 @@ pub(super) fn of(status: &Status, tenant: &TenantStatus) -> Option<String> {
             0 => String::new(),
             more => format!(" and {more} more"),
         };
-        text += &format!(
-            "; not among them, with what they get: {}{more}",
-            named.join(", ")
-        );
+        text += &format!("; the others get {}{more}", named.join(", "));
     }
     Some(text)
 }

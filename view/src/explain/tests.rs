@@ -2,8 +2,8 @@
 
 use super::*;
 use justitia_api::{
-    Action, AppStatus, Decision, ExcessReason, KnobStatus, MemoryStatus, ProtectionReason, Reason,
-    Rule,
+    Action, AppStatus, Decision, ExcessReason, IoPolicyStatus, KnobStatus, MemoryStatus,
+    ProtectionReason, Reason, Rule,
 };
 
 const MIB: u64 = 1 << 20;
@@ -97,7 +97,7 @@ fn says(text: &str, facts: &[&str]) {
 }
 
 #[test]
-fn who_is_limited_further_up_learns_where() {
+fn a_limit_on_an_ancestor_is_named() {
     let mut status = status();
     assert!(!explain(&status, 1, &CurrentValues::default()).contains("limits it as well"));
     status.tenants[0].knobs = vec![KnobStatus {
@@ -110,12 +110,15 @@ fn who_is_limited_further_up_learns_where() {
     let text = explain(&status, 1, &CurrentValues::default());
     says(
         &text,
-        &["io.max of a.slice, which it is in", "explain a.slice`"],
+        &[
+            "io.max of its ancestor a.slice limits it too",
+            "explain a.slice`",
+        ],
     );
 }
 
 #[test]
-fn a_tenant_above_its_entitlement_learns_what_was_taken_and_why() {
+fn a_tenant_above_its_entitlement_is_explained() {
     let text = explain(
         &status(),
         1,
@@ -125,19 +128,19 @@ fn a_tenant_above_its_entitlement_learns_what_was_taken_and_why() {
         &text,
         &[
             "weight 100 (the default",
-            "25.0 % of the 400 that it and its siblings weigh together, idle ones included",
-            "now: 100/400 of 400M: those that demand their part by weight, or more, weigh 400 together\n",
+            "25.0 % of 400, the sum of its and its siblings' weights, idle ones included",
+            "now: 100/400 of 400M; 400 is the weight of those that demand at least their part by weight\n",
             "holds 300M, entitled to 100M of the 400M of a.slice",
-            "its cache grows, so it demands all it can get",
+            "its cache grows, so it demands all that it can get",
             "memory.low = 125829120 (120M)",
-            "put there by the agent; before, and again when the agent ends: 0\n",
-            "because, when it was set: 100.0 MiB of file pages protected",
-            "    now: that is what it should be\n",
+            "written by the agent; restored when the agent ends: 0\n",
+            "reason, when it was set: 100.0 MiB of file pages are protected",
+            "    now: it has the wanted value\n",
             "(now 100M)",
-            "off by more than 1/32 of it and more than 1 MiB",
-            "would change it: its weight",
-            "free memory (10.0M now) falls below the reserve that the agent keeps free (16.0M)",
-            "up to 200M can be taken from it now",
+            "written when off by more than 1/32 and more than 1.00M",
+            "changes when: its weight",
+            "when free memory (now 10.0M) falls below the headroom (now 16.0M)",
+            "up to 200M can be reclaimed from it now",
             "01:59:40 to 01:59:50 (10 s ago): reclaim 65536 KiB in 9 steps",
             "holds 300 MiB, entitled to 100 MiB",
         ],
@@ -145,7 +148,7 @@ fn a_tenant_above_its_entitlement_learns_what_was_taken_and_why() {
 }
 
 #[test]
-fn a_yielded_knob_and_an_operators_limit_are_told_as_theirs() {
+fn an_external_knob_and_an_operators_limit_are_shown_as_such() {
     let standing = knobs(&[
         ("memory.low", "1048576"),
         ("memory.max", &(900 * MIB).to_string()),
@@ -156,28 +159,28 @@ fn a_yielded_knob_and_an_operators_limit_are_told_as_theirs() {
         &text,
         &[
             "weight 300 (from its cgroup's io.weight",
-            "first round, what is used again: 0 (by the kernel's lists, of the last 3 min)",
-            "second round, what is left: its cache does not grow, so it demands no more\n",
-            "memory.low = 1048576 (1.00M)\n    put there by someone else: the agent leaves it",
-            "is a minimum for the agent too",
+            "working set, divided first: 0 (from the kernel's LRU lists of the last 3 min)",
+            "the rest, divided second: its cache does not grow, so it demands no more than that\n",
+            "memory.low = 1048576 (1.00M)\n    external: another process wrote it",
+            "the agent takes it as the tenant's minimum",
             "memory.max = 943718400 (900M)\n    set by its operator",
-            "nothing is taken from it: it holds no more than its entitlement (300M)",
-            "none about it in the 60 min",
+            "nothing is reclaimed from it: it holds no more than its entitlement (300M)",
+            "none about it since the agent's start, 60 min ago",
         ],
     );
-    assert!(!text.contains("none that the agent has set"));
+    assert!(!text.contains("none set by the agent"));
     says(
         &explain(&status(), 0, &CurrentValues::default()),
-        &["Knobs\n  none that the agent has set\n"],
+        &["Knobs\n  none set by the agent\n"],
     );
     assert!(
         !text.contains("memory.high"),
-        "what bounds nothing is not told"
+        "what bounds nothing is not shown"
     );
 }
 
 #[test]
-fn limits_of_the_disk_say_whence_they_come() {
+fn limits_on_a_disk_are_shown_with_their_reason_and_rule() {
     let mut status = status();
     let knob = |knob: &str, value: &str, original: &str, why: &str| KnobStatus {
         knob: knob.into(),
@@ -209,21 +212,21 @@ fn limits_of_the_disk_say_whence_they_come() {
         &text,
         &[
             "io.max 8:0 (sda) = rbps=max wbps=7340032 riops=max wiops=max (writes at most 7.00M/s)",
-            "put there by the agent; before, and again when the agent ends: no limit\n",
+            "written by the agent; restored when the agent ends: no limit\n",
             "set io.max 8:0 (sda) to rbps=max wbps=7340032 riops=max wiops=max (writes at most 7.00M/s) in 2 steps",
             "set memory.high to 41943040 (40.0M)\n",
             "set memory.low from 0 KiB to 640 KiB\n",
-            "because, when it was set: the disk is contended",
-            "would change it: the end of the contention",
+            "reason, when it was set: the disk is contended",
+            "changes when: the contention ends",
             "memory.high = 41943040 (40.0M)",
-            "because, when it was set: writers contend",
-            "beside file pages (now 20.0M)",
+            "reason, when it was set: writers contend",
+            "that is not file pages (now 20.0M)",
         ],
     );
 }
 
 #[test]
-fn applications_are_told_with_their_window_and_what_grows_without_calls() {
+fn application_io_is_shown_with_its_window() {
     let mut status = status();
     status.window = 10.0;
     status.tenants[1].app = Some(AppStatus {
@@ -232,32 +235,28 @@ fn applications_are_told_with_their_window_and_what_grows_without_calls() {
         ..AppStatus::default()
     });
     status.tenants[1].knobs[0].knob = "io.max 8:0".into();
-    let quiet = "; held up by I/O 5.0 % of the time; over the whole 10 s that is not contending (which takes \
-                 I/O in 80 % of its seconds, and being held up for 10 %)";
+    let quiet = "; stalled on I/O 5.0 % of the time; not backlogged, for which it would have to do I/O in 80 % of \
+                 the seconds, and be stalled 10 % of the time\n";
     says(
         &explain(&status, 1, &CurrentValues::default()),
         &[
             quiet,
-            "its limit under Knobs follows from what happens on the disk now",
-            "its cache grows all the same",
-            "(12 accesses a second found their page absent)",
+            "its io.max (see Knobs) follows the disk's contention of the last second",
+            "its cache grows though no call read or wrote",
+            "(12 accesses a second missed the cache)",
         ],
     );
     status.tenants[1].backlogged = true;
     status.tenants[1].app.as_mut().unwrap().read_rate = 1e6;
     let text = explain(&status, 1, &CurrentValues::default());
-    says(&text, &["5.0 % of the time, so it contended\n"]);
-    for no_more in [
-        "is not contending",
-        "grows all the same",
-        "its limit under Knobs",
-    ] {
+    says(&text, &["5.0 % of the time: backlogged\n"]);
+    for no_more in ["not backlogged", "grows though", "its io.max (see Knobs)"] {
         assert!(!text.contains(no_more), "{no_more:?} is in\n{text}");
     }
 }
 
 #[test]
-fn entitlements_can_be_recomputed_among_those_that_want_more() {
+fn entitlements_can_be_recomputed_from_the_text() {
     let mut status = status();
     let mut cron = status.tenants[2].clone();
     (cron.path, cron.weight) = ("a.slice/cron".into(), 100);
@@ -271,50 +270,92 @@ fn entitlements_can_be_recomputed_among_those_that_want_more() {
     status.tenants[2].growing = true;
     status.tenants.push(cron);
     let text = |status: &Status, i| explain(status, i, &CurrentValues::default());
-    let part = "weigh 400 together; not among them, with what they get: cron 0\n";
-    says(&text(&status, 1), &["now: 100/400 of 400M: ", part]);
-    says(&text(&status, 2), &["now: 300/400 of 400M: ", part]);
+    let part = "; 400 is the weight of those that demand at least their part by weight; the others get cron 0\n";
+    says(&text(&status, 1), &["now: 100/400 of 400M; ", part]);
+    says(&text(&status, 2), &["now: 300/400 of 400M; ", part]);
     says(
         &text(&status, 3),
         &[
             "now: that is all it demands",
-            "second round, what is left: its cache does not grow, so it demands no more",
-            "nothing is taken from it: it holds nothing\n",
+            "the rest, divided second: its cache does not grow, so it demands no more than that",
+            "nothing is reclaimed from it: it holds nothing\n",
         ],
     );
     // The slice is alone at the top, and wants what its children want.
-    says(&text(&status, 0), &["now: 100/100 of 400M: "]);
+    says(&text(&status, 0), &["now: 100/100 of 400M; "]);
     (status.tenants[1].growing, status.tenants[2].growing) = (false, false);
-    says(&text(&status, 1), &["nobody among them wants to grow"]);
+    says(
+        &text(&status, 1),
+        &["none of these children demands more than it holds"],
+    );
 }
 
 #[test]
-fn a_protection_that_is_near_enough_is_left_and_who_is_spared_learns_by_what() {
+fn a_protection_within_the_deadband_is_left() {
     let mut status = status();
     status.tenants[1].other = 21 * MIB;
     let text = |status: &Status| explain(status, 1, &CurrentValues::default());
     says(
         &text(&status),
         &[
-            "now: it should be 121M; off by 1.00M, less than the 3.78M that it is moved for, so left",
+            "now: the wanted value is 121M; the difference of 1.00M is within the deadband of 3.78M, so it is not written",
         ],
     );
     status.tenants[1].other = 40 * MIB;
     says(
         &text(&status),
-        &["now: it should be 140M, and is moved at the next look"],
+        &["now: the wanted value is 140M; it is written with the next plan"],
     );
     status.tenants[1].minimum = 320 * MIB;
     says(&text(&status), &["no more than its minimum (320M)"]);
     (status.tenants[1].minimum, status.tenants[1].unreclaimable) = (0, 310 * MIB);
     says(
         &text(&status),
-        &["no more than what is dirty or being written (310M)"],
+        &["no more than its dirty pages and those under writeback (310M)"],
     );
 }
 
 #[test]
-fn a_knob_that_comes_and_goes_is_told_as_that() {
+fn the_constants_of_a_rule_are_those_of_the_agent() {
+    let mut status = status();
+    for (knob, value) in [("io.max 8:0", "8:0 wbps=1"), ("memory.high", "1")] {
+        status.tenants[1].knobs.push(KnobStatus {
+            knob: knob.into(),
+            value: value.into(),
+            owner: KnobOwner::Agent,
+            original: None,
+            reason: None,
+        });
+    }
+    let text = |status: &Status| explain(status, 1, &CurrentValues::default());
+    assert!(!text(&status).contains("no limit is below"), "not known");
+    status.policy.io = Some(IoPolicyStatus {
+        reserved: 0.02,
+        max_reserved: 0.13,
+        direction_margin: 0.06,
+        min_direction: 0.17,
+        min_rate: 96 << 10,
+        min_requests: 9,
+        min_dirty_budget: 24 * MIB,
+        reclaim_step: 5,
+        high_deadband: 7,
+        ample_free: 11,
+        ample_budget: 1.75,
+    });
+    says(
+        &text(&status),
+        &[
+            "2.0 % to 13.0 % is not handed out",
+            "get 6.0 % of the part on top, and 17.0 % at least; no limit is below 96.0K/s or 9 requests/s\n",
+            "The budget is 24.0M at least",
+            "at most 1/5 of its memory at once; while more than 1/11 of what is divided is free, it keeps 1.75 times",
+            "off by more than 1/7\n",
+        ],
+    );
+}
+
+#[test]
+fn a_knob_that_alternates_is_pointed_out() {
     let mut status = status();
     let knob = || "io.max 8:0".to_owned();
     let limit = || Action::Set {
@@ -334,20 +375,20 @@ fn a_knob_that_comes_and_goes_is_told_as_that() {
         at(3550.0, limit()),
         at(3560.0, restore()),
     ];
-    let goes = "comes and goes";
+    let goes = "alternates";
     let text = explain(&status, 1, &knobs(&[]));
     assert!(!text.contains(goes), "{text}");
     status.decisions.push(at(3590.0, limit()));
     says(
         &explain(&status, 1, &knobs(&[])),
         &[
-            "io.max 8:0 (sda) comes and goes: in the last minute set 2 times and given back once, as far as",
+            "io.max 8:0 (sda) alternates: in the last minute it was set 2 times and restored once, by the",
         ],
     );
 }
 
 #[test]
-fn who_is_not_managed_learns_why_not() {
+fn a_cgroup_that_is_not_managed_is_explained() {
     let facts = Unmanaged {
         exists: true,
         ..Unmanaged::default()
@@ -359,7 +400,7 @@ fn who_is_not_managed_learns_why_not() {
                 root: true,
                 ..facts.clone()
             },
-            "the root cgroup is what is divided",
+            "the root cgroup is no tenant",
         ),
         (facts.clone(), "does not have the memory controller"),
         (
@@ -375,7 +416,7 @@ fn who_is_not_managed_learns_why_not() {
                 memory: true,
                 ..facts.clone()
             },
-            "younger than the last look",
+            "created after the last scan",
         ),
     ];
     for (facts, says) in cases {
@@ -389,7 +430,7 @@ fn who_is_not_managed_learns_why_not() {
             "at the root cgroup",
             "`echo +memory >/sys/fs/cgroup/cgroup.subtree_control`, then `echo +memory \
              >/sys/fs/cgroup/a/cgroup.subtree_control`",
-            "b is no unit",
+            "b is no unit by its name",
         ],
     );
     says(
@@ -404,7 +445,7 @@ fn who_is_not_managed_learns_why_not() {
         &unmanaged("a.slice/b.service", &below),
         &[
             "counts its pages at a.slice, the nearest cgroup above that has it\n",
-            "would change it: `echo +memory >/sys/fs/cgroup/a.slice/cgroup.subtree_control`; under systemd, \
+            "to change it: `echo +memory >/sys/fs/cgroup/a.slice/cgroup.subtree_control`; under systemd, \
              MemoryAccounting=yes in its unit b.service",
         ],
     );
@@ -459,7 +500,7 @@ fn the_nearest_names_are_offered() {
 }
 
 #[test]
-fn what_is_used_is_divided_first() {
+fn working_sets_are_divided_first() {
     let mut status = status();
     // Of 400 MiB in a.slice, the light one uses 150 and gets them; it and the heavy one want more.
     (status.tenants[1].working_set, status.tenants[1].entitlement) = (150 * MIB, 200 * MIB);
@@ -469,8 +510,8 @@ fn what_is_used_is_divided_first() {
     says(
         &text,
         &[
-            "now: 200M is used in all and fits: it has its 150M, and then 100/400 of 200M",
-            "first round, what is used again: 150M",
+            "now: the working sets of 200M in all fit: it gets its own of 150M, and of the rest 100/400 of 200M",
+            "working set, divided first: 150M",
         ],
     );
     // What does not fit is divided by weight, and nothing is left.
@@ -480,7 +521,7 @@ fn what_is_used_is_divided_first() {
     says(
         &text,
         &[
-            "now: 700M is used in all, which does not fit: 100/400 of 400M: those that use their part by weight",
+            "now: the working sets of 700M in all do not fit: it gets 100/400 of 400M; 400 is the weight of those that have a working set of",
         ],
     );
 }

@@ -22,7 +22,7 @@ pub struct Unmanaged {
 pub fn unmanaged(path: &str, facts: &Unmanaged) -> String {
     let path = path.trim_matches('/');
     if facts.root {
-        "the root cgroup is what is divided, no tenant; its own processes are the tenant `unmanaged`"
+        "the root cgroup is no tenant: its memory is what is divided; its own processes belong to the tenant `unmanaged`"
             .to_owned()
     } else if !facts.exists {
         let nearest: String = facts.nearest.iter().map(|n| format!("\n  {n}")).collect();
@@ -35,22 +35,22 @@ pub fn unmanaged(path: &str, facts: &Unmanaged) -> String {
     } else if facts.excluded {
         format!(
             "{path}\n  not managed: the configuration excludes it, or a cgroup above it (`exclude = true`); its pages \
-             count as `unmanaged`\n  would change it: taking that rule away"
+             belong to the tenant `unmanaged`\n  to change it: remove that rule"
         )
     } else if facts.memory {
         format!(
-            "{path}\n  not managed although it has the memory controller: it is younger than the last look (try again), \
+            "{path}\n  not managed although it has the memory controller: it was created after the last scan (try again), \
              or a cgroup above it is not managed"
         )
     } else {
         let at = if facts.above.is_empty() {
-            "the root cgroup, that is, as `unmanaged`".to_owned()
+            "the root cgroup, that is, in the tenant `unmanaged`".to_owned()
         } else {
             format!("{}, the nearest cgroup above that has it", facts.above)
         };
         format!(
             "{path}\n  not managed: it does not have the memory controller, so the kernel counts its pages at {at}\n  \
-             would change it: {}",
+             to change it: {}",
             remedy(path, &facts.above)
         )
     }
@@ -75,7 +75,7 @@ fn remedy(path: &str, above: &str) -> String {
         format!("MemoryAccounting=yes in its unit {name}")
     } else {
         format!(
-            "{name} is no unit by its name, so MemoryAccounting= cannot: whoever made it has to"
+            "{name} is no unit by its name: MemoryAccounting= has no effect, its creator has to enable the controller"
         )
     };
     format!("{}; under systemd, {systemd}", commands.join(", then "))

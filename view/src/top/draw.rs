@@ -56,20 +56,20 @@ pub fn draw(frame: &mut Frame<'_>, view: &mut View, theme: Theme) {
 
 const HELP: &str = "\
 A tenant is a cgroup. The page cache is divided among siblings by WEIGHT
-(io.weight, or io.bfq.weight): what they use first, then the rest.
-A * behind the weight: it contends, that is, it waits for I/O.
+(io.weight, or io.bfq.weight): working sets first, then the rest.
+A * behind the weight: backlogged, that is, it waits for I/O.
 
-USED    file pages that it holds
-USEFUL  what of them it uses again; entitlements give this first
-ENTIT   what it is entitled to now
-bar     ==== held, | the entitlement; what is beyond it is lent
-READ    what applications got per second, from the cache or the disk
-HIT%    the part of what was read that was cached
-PV      how far its children are from their weights; 0 is perfect
-LOW     memory.low that the agent set; (x would set; !x someone else's
+CACHE   file pages that are charged to it
+WSS     working set size: the cache that it uses again and again
+SHARE   the cache that it is entitled to now
+bar     ==== its cache, | its share; what is beyond is reclaimed first
+READ    bytes per second that applications read, from the cache or the disk
+HIT%    the part of the bytes read that came from the cache
+PV      how far its children are from their weights; 0 is exact
+LOW     memory.low of the agent; (x would be set; !x another process wrote it
 R99     99 of 100 reads took at most this (wide screens, trace_latency = true)
 
-Enter  why all stands where it stands     c      fold children
+Enter  explain this tenant                c      fold children
 /      filter by path                     s      sort siblings
 Space  pause                              q      quit
 Left, Right, [ ], < >  move in a recording: 10 s, 1 min, its ends";

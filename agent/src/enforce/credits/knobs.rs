@@ -61,7 +61,7 @@ pub(super) fn yield_foreign(
         watchdog.check_lease(Instant::now())?;
         match store.audit(*id, knob) {
             Ok(None | Some(WriteOutcome::Reapplied { .. })) => {}
-            Ok(Some(_)) => foreign.push((*id, "ceded: another writer has set it".to_owned())),
+            Ok(Some(_)) => foreign.push((*id, "external: another writer has set it".to_owned())),
             Err(error) => foreign.push((*id, format!("not limited for now: {error}"))),
         }
     }
@@ -136,7 +136,7 @@ pub(super) fn told(
             true
         }
         Ok(WriteOutcome::External { applied, found }) => {
-            tracing::warn!(tenant, %knob, applied, found, "ceded: another writer has set it");
+            tracing::warn!(tenant, %knob, applied, found, "external: another writer has set it");
             false
         }
         Ok(WriteOutcome::Gone) => false,

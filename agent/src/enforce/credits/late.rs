@@ -75,7 +75,7 @@ impl Late {
     pub(super) fn audit(&self, store: &mut KnobStore) -> Option<Moved> {
         let id = self.root.id();
         if let Ok(Some(WriteOutcome::External { applied, found })) = store.audit(id, KNOB) {
-            tracing::warn!(knob = %KNOB, applied, found, "ceded: another writer has set it");
+            tracing::warn!(knob = %KNOB, applied, found, "external: another writer has set it");
             return None;
         }
         let ours = store.applied(id, KNOB)?.parse();

@@ -113,7 +113,7 @@ fn limited(dir: &Path, silent: Duration) -> (Credits, KnobStore, Cgroup) {
 }
 
 #[test]
-fn limits_restored_by_the_watchdog_within_a_tick_are_not_ceded() {
+fn limits_restored_by_the_watchdog_within_a_tick_are_not_external() {
     let dir = tempfile::tempdir().unwrap();
     let (mut credits, mut store, cgroup) = limited(dir.path(), LEASE_EXPIRY);
     let knob = Knob::IoMax(credits.disks[0].disk.id);
@@ -132,7 +132,7 @@ fn limits_restored_by_the_watchdog_within_a_tick_are_not_ceded() {
 }
 
 #[test]
-fn a_limit_set_by_another_writer_while_the_lease_is_valid_is_ceded() {
+fn a_limit_set_by_another_writer_while_the_lease_is_valid_is_external() {
     let dir = tempfile::tempdir().unwrap();
     let (mut credits, mut store, cgroup) = limited(dir.path(), Duration::ZERO);
     let device = credits.disks[0].disk.id;

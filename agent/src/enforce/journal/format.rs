@@ -39,7 +39,7 @@ pub(super) enum Line {
     Boot(String),
     /// A knob is about to be written.
     Write(JournalEntry),
-    /// The knob is no longer ours: it was restored or ceded.
+    /// The knob is no longer ours: it was restored, or is external.
     Done { cgroup: u64, knob: Knob },
 }
 

@@ -15,7 +15,7 @@ impl KnobStore {
             && let Err(error) = journal.append_done(id.0, knob)
         {
             // The next start finds the original value there, or another writer's, and leaves it.
-            tracing::debug!(%error, "could not note in the journal that a knob is restored or ceded");
+            tracing::debug!(%error, "could not note in the journal that a knob was restored or is external");
         }
     }
 

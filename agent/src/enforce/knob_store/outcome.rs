@@ -11,7 +11,7 @@ pub enum WriteOutcome {
     Written,
     /// The knob held the value already; nothing was written.
     Unchanged,
-    /// Another writer has set the knob since our last write. It is ceded to that writer for good.
+    /// Another writer has set the knob since our last write. It is external from now on.
     External {
         /// The value that we had written last; empty if the knob was external before.
         applied: String,

@@ -2,7 +2,7 @@
 //!
 //! systemd writes a unit's properties into its cgroup whenever it realizes the unit: at `daemon-reload`, at
 //! `daemon-reexec`, when a property of it or of a sibling changes. It writes the original value, and nobody has decided
-//! that. A writer that repeats it more often counts as a decision, and the knob is ceded to it.
+//! that. A writer that repeats it more often counts as a decision, and the knob is external from then on.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

@@ -23,7 +23,7 @@ impl KnobStore {
             RestoreOutcome::External { found } if knob.is_default(found) => {
                 self.forget(key);
             }
-            RestoreOutcome::External { found } => self.cede(key, found),
+            RestoreOutcome::External { found } => self.external_from_now(key, found),
             RestoreOutcome::Gone => {
                 self.forget(key);
                 return None;

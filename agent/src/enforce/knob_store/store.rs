@@ -1,4 +1,4 @@
-//! Writes knobs, and cedes those that another writer has set.
+//! Writes knobs. Those that another writer has set are external: they are not written again.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -41,7 +41,7 @@ impl OwnedKnob {
     }
 }
 
-/// All knobs that the agent owns: those that it has written and not restored or ceded since.
+/// All knobs that the agent owns: those that it has written and neither restored nor found external since.
 #[derive(Debug)]
 pub struct KnobStore {
     pub(super) fs: CgroupFs,
@@ -150,7 +150,7 @@ impl KnobStore {
             Some(owned) => {
                 let applied = owned.applied.clone();
                 if !self.may_reapply(key, &found) {
-                    self.cede(key, &found);
+                    self.external_from_now(key, &found);
                     return Ok(WriteOutcome::External { applied, found });
                 }
                 self.forget(key);
@@ -194,7 +194,7 @@ impl KnobStore {
         }
     }
 
-    /// Checks whether another writer has set a knob of ours. If it has decided on a value, the knob is ceded; if it has
+    /// Checks whether another writer has set a knob of ours. If it has decided on a value, the knob is external; if it has
     /// only reapplied one, ours is written again, see [`WriteOutcome::Reapplied`]. `None` if the knob holds our value.
     ///
     /// # Errors
@@ -237,7 +237,7 @@ impl KnobStore {
     }
 
     /// Leaves a knob of ours to the writer of `found`.
-    pub(super) fn cede(&mut self, key: KnobKey, found: &str) {
+    pub(super) fn external_from_now(&mut self, key: KnobKey, found: &str) {
         self.external.insert(key, found.to_owned());
         self.forget(key);
     }

@@ -97,20 +97,20 @@ impl ProtectionController {
             return Some(changed(from, &intent));
         };
         let knob = Knob::MemoryLow;
-        let ceded = |rule: Rule| Some(ceded(id, knob, rule));
+        let marked = |rule: Rule| Some(marked_external(id, knob, rule));
         // Written after the last events were read, before our first write.
         if store.applied(id, knob).is_none()
-            && let Some(found) = cede_if_set(store, node, &path)
+            && let Some(found) = mark_external_if_set(store, node, &path)
         {
-            return ceded(Rule::ForeignWrite {
+            return marked(Rule::ExternalWrite {
                 found,
                 applied: None,
             });
         }
         match store.set(&node.cgroup, knob, &intent.low.to_string()) {
             Ok(WriteOutcome::External { applied, found }) => {
-                log_ceded(node, &path, knob, &applied, &found);
-                ceded(Rule::ForeignWrite {
+                log_external(node, &path, knob, &applied, &found);
+                marked(Rule::ExternalWrite {
                     found,
                     applied: Some(applied),
                 })
@@ -128,7 +128,7 @@ impl ProtectionController {
             }
             Err(error) => {
                 tracing::warn!(tenant = path, %error, "memory.low could not be written; it is not tried again");
-                ceded(Rule::KernelError {
+                marked(Rule::KernelError {
                     error: error.to_string(),
                 })
             }
@@ -214,27 +214,31 @@ fn changed(from: u64, intent: &LowIntent) -> TenantEvent {
     TenantEvent::new(intent.key, action, Rule::Protection(intent.reason))
 }
 
-/// A knob was ceded to another writer.
-pub fn ceded(id: CgroupId, knob: Knob, rule: Rule) -> TenantEvent {
+/// A knob is external from now on.
+pub fn marked_external(id: CgroupId, knob: Knob, rule: Rule) -> TenantEvent {
     let knob = knob.to_string();
-    TenantEvent::new(Key::Cgroup(id), Action::Cede { knob }, rule)
+    TenantEvent::new(Key::Cgroup(id), Action::MarkExternal { knob }, rule)
 }
 
-/// Cedes a `memory.low` that we have not written, if another writer has set it; returns its value then.
-pub(super) fn cede_if_set(store: &mut KnobStore, node: &Node, tenant: &str) -> Option<String> {
+/// Marks a `memory.low` that we have not written as external if another writer has set it; returns its value then.
+pub(super) fn mark_external_if_set(
+    store: &mut KnobStore,
+    node: &Node,
+    tenant: &str,
+) -> Option<String> {
     let found = memory_low(&node.cgroup)
         .ok()
         .filter(|low| *low > 0)?
         .to_string();
-    log_ceded(node, tenant, Knob::MemoryLow, "", &found);
+    log_external(node, tenant, Knob::MemoryLow, "", &found);
     store.mark_external(node.cgroup.id(), Knob::MemoryLow, &found);
     Some(found)
 }
 
-/// Logs that a knob was ceded. A delegatee can create cgroups and write their knobs without end: its knobs are logged at
+/// Logs that a knob is external. A delegatee can create cgroups and write their knobs without end: its knobs are logged at
 /// the level of debug.
-pub(super) fn log_ceded(node: &Node, tenant: &str, knob: Knob, applied: &str, found: &str) {
-    let message = "ceded: another writer has set it";
+pub(super) fn log_external(node: &Node, tenant: &str, knob: Knob, applied: &str, found: &str) {
+    let message = "external: another writer has set it";
     if node.in_delegation {
         tracing::debug!(tenant, %knob, applied, found, "{message}");
     } else {

@@ -3,7 +3,7 @@
 use justitia_kernel::cgroup::CgroupId;
 use justitia_kernel::knob::Knob;
 
-use super::controller::{ProtectionController, cede_if_set, log_ceded};
+use super::controller::{ProtectionController, log_external, mark_external_if_set};
 use crate::enforce::knob_store::WriteOutcome;
 use crate::escape;
 use crate::monitor::{CgroupTree, memory_low};
@@ -43,7 +43,7 @@ impl ProtectionController {
         self.reasons.remove(&id);
     }
 
-    /// A knob was written, possibly by us. If another writer has set it, it is ceded to that writer, and its `memory.low`
+    /// A knob was written, possibly by us. If another writer has set it, it is external from now on, and its `memory.low`
     /// is returned, bytes.
     pub fn on_knob_written(
         &mut self,
@@ -59,7 +59,7 @@ impl ProtectionController {
         if store.applied(id, knob).is_some() {
             match store.audit(id, knob) {
                 Ok(Some(WriteOutcome::External { applied, found })) => {
-                    log_ceded(node, &path, knob, &applied, &found);
+                    log_external(node, &path, knob, &applied, &found);
                 }
                 Ok(Some(WriteOutcome::Reapplied { found })) => {
                     tracing::debug!(tenant = path, %knob, found, "the original value was reapplied: written again");
@@ -72,7 +72,7 @@ impl ProtectionController {
                 }
             }
         } else if store.may_write(id, knob) {
-            cede_if_set(store, node, &path)?;
+            mark_external_if_set(store, node, &path)?;
         }
         memory_low(&node.cgroup).ok()
     }

@@ -5,4 +5,4 @@ mod events;
 #[cfg(test)]
 mod tests;
 
-pub use self::controller::{ProtectionController, ceded};
+pub use self::controller::{ProtectionController, marked_external};

@@ -51,7 +51,10 @@ fn a_value_set_before_our_first_write_is_not_overwritten() {
     for _ in 0..2 {
         let outcome = write("a", 4096);
         let action = outcome.map(|event| event.action);
-        assert!(matches!(action, Some(Action::Cede { .. })), "{action:?}");
+        assert!(
+            matches!(action, Some(Action::MarkExternal { .. })),
+            "{action:?}"
+        );
         assert_eq!(low("a").trim(), "5242880");
     }
     for bytes in [4096, 8192] {

@@ -6,7 +6,7 @@ use justitia_api::units::mib;
 use justitia_kernel::cgroup::CgroupId;
 use justitia_kernel::io::DevId;
 use justitia_share::credit::limit::{LEAST_BYTES, LEAST_REQUESTS};
-use justitia_share::credit::{Allowance, Limits};
+use justitia_share::credit::{Allowance, Limits, Settings};
 use justitia_share::num::{to_f64, to_u64};
 
 /// Set one tenant's limits on one disk.
@@ -61,9 +61,10 @@ impl std::fmt::Display for LimitReason {
                 write!(
                     f,
                     "the disk is contended; its share by weight is {:.1} % of the disk's time, among those that use it, after \
-                     what keeps its queue short (1 % or more); allowed are {:.1} %: its share times the correction of \
+                     what keeps its queue short ({:.0} % or more); allowed are {:.1} %: its share times the correction of \
                      {correction:.2}",
                     share * 100.0,
+                    Settings::default().reserve * 100.0,
                     part * 100.0,
                 )?;
                 let left = part - share * correction;

@@ -3,7 +3,7 @@
 //! The arithmetic is [`justitia_share::credit`]; here it becomes knobs, each with its reason.
 
 mod limits;
-mod room;
+pub mod room;
 
 pub use limits::{LimitIntent, LimitReason, io_max, plan_limits};
 pub use room::{LEAST_ROOM, RoomIntent, Writer, plan_rooms};

@@ -90,16 +90,17 @@ impl std::fmt::Display for RoomIntent {
 /// No writer has less room for file pages than this.
 pub const LEAST_ROOM: u64 = 16 << 20;
 /// At most this part of a writer's memory is reclaimed in one step.
-const STEP: u64 = 4;
+pub const STEP: u64 = 4;
 /// The knob stays above what a writer holds by this part of it. Below, the kernel would put the writer to sleep where it
 /// next asks for memory, perhaps within a journal's transaction, and all others with it.
 const MARGIN: u64 = 64;
-/// While more than this part of what is divided is free, a writer keeps pages up to so many times its room: if they are what
+/// While more than this part of what is divided is free, a writer keeps pages up to [`KEEPS`] times its room: if they are what
 /// it reads again and again, then with a little less it would find none of them.
-const SPARE: u64 = 8;
-const KEEPS: f64 = 1.5;
+pub const SPARE: u64 = 8;
+/// How many times its room a writer keeps then.
+pub const KEEPS: f64 = 1.5;
 /// A knob that would move by less than this part stays.
-const DEADBAND: u64 = 8;
+pub const DEADBAND: u64 = 8;
 
 /// Divides the writers' file pages and the `free` memory (what may be used of it) in proportion to their
 /// credits, one careful step at a time. None if there is nobody to share with.

@@ -23,9 +23,10 @@ const DRAIN: f64 = 1.0;
 const QUICKLY: f64 = 0.3;
 /// Or at the latest within so many, whatever the device is thought to need.
 const AT_LATEST: f64 = 2.0;
-/// For each second that the queue is too long, so much less of the device is handed out; at most the other.
+/// For each second that the queue is too long, so much less of the device is handed out, up to [`MOST_EMPTYING`].
 const EMPTYING: f64 = 0.5;
-const MOST_EMPTYING: f64 = 0.1;
+/// The most of the device that is not handed out because its queue is too long, 0 to 1.
+pub const MOST_EMPTYING: f64 = 0.1;
 /// In steps of so much.
 const EMPTYING_STEP: f64 = 0.05;
 /// A prediction is exceeded by this much before it holds its tenant.

@@ -13,6 +13,7 @@ use super::carry::Residual;
 use super::price::{Flow, Prices};
 use super::total::{BUSY, IDLE, PAUSES, TotalCredit, Verdict};
 use crate::{Demand, Tree};
+pub use allow::MOST_EMPTYING;
 use belief::Belief;
 use notice::{ACTIVE, STALLED, State};
 pub use observed::{Allowance, BUFFERED, Interval, Observed};

@@ -18,7 +18,7 @@ pub(super) fn footing(view: &View, width: u16, theme: Theme) -> Paragraph<'stati
         _ => String::new(),
     };
     let keys = match (view.screen, view.typing, view.replay) {
-        (_, true, _) => "Enter done  Esc all again".to_owned(),
+        (_, true, _) => "Enter apply  Esc clear".to_owned(),
         (Screen::Help, ..) => "any key: back".to_owned(),
         (Screen::Detail, ..) => "Up/Down scroll  Space pause  Esc back  q quit".to_owned(),
         (Screen::Tree, _, Some((at, of))) => format!(
@@ -50,19 +50,19 @@ fn teach(tenant: &TenantStatus) -> String {
     };
     if !tenant.leaf {
         let far = tenant.pv.map_or_else(String::new, |_| {
-            format!("; PV {} (0: all by weight)", pv(tenant.pv))
+            format!("; PV {} (0: exactly by weight)", pv(tenant.pv))
         });
-        return format!("its children hold {of_what} of its entitlement{far}");
+        return format!("its children hold {of_what} of its share{far}");
     }
     if let Some(why) = &tenant.exempt {
-        return format!("nothing is taken from it now: {why}");
+        return format!("nothing is reclaimed from it now: {why}");
     }
     if over > 0 {
         format!(
-            "holds {of_what} of its entitlement: {} are lent, and given back first",
+            "holds {of_what} of its share: the excess of {} is reclaimed first",
             bytes(over)
         )
     } else {
-        format!("holds {of_what} of its entitlement: nothing is taken from it")
+        format!("holds {of_what} of its share: nothing is reclaimed from it")
     }
 }

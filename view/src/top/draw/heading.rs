@@ -42,7 +42,7 @@ pub(super) fn heading(
     let gap = usize::from(width).saturating_sub(left.chars().count() + time.len());
     let memory = &status.memory;
     let second = format!(
-        "cache {} divided by weight; {} free, reserve {}; agent {:.1} % CPU, {}",
+        "cache {} by weight; {} free ({} headroom); agent {:.1} % CPU, {}",
         bytes(memory.cache_divisible),
         bytes(memory.free),
         bytes(memory.free_headroom),
@@ -53,10 +53,10 @@ pub(super) fn heading(
         .trouble
         .clone()
         .or_else(|| {
-            let blind = status.app_io_unavailable.as_ref()?;
-            Some(format!("applications are not seen: {blind}"))
+            let unavailable = status.app_io_unavailable.as_ref()?;
+            Some(format!("what applications get is not known: {unavailable}"))
         })
-        .or_else(|| status.limitations.first().map(|l| format!("limited: {l}")));
+        .or_else(|| status.limitations.first().map(|l| format!("degraded: {l}")));
     let third = match (&trouble, status.external.len()) {
         (Some(trouble), _) => Line::styled(
             shortened(trouble, usize::from(width)),
@@ -64,7 +64,7 @@ pub(super) fn heading(
         ),
         (None, 0) => Line::raw(""),
         (None, n) => Line::styled(
-            format!("{n} knobs were written by others and are left to them"),
+            format!("{n} knobs are external: other processes wrote them"),
             theme.tinted(Color::Yellow),
         ),
     };

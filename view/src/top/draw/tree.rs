@@ -11,8 +11,8 @@ use super::text::shorten;
 use crate::top::theme::Theme;
 use crate::top::view::{Row, View};
 
-/// What it uses of its cache, or that this is not known: nothing was watched yet, or recorded.
-fn useful(tenant: &TenantStatus) -> String {
+/// Its working set, or `-` where that is unknown: nothing was observed yet, or recorded.
+fn working_set(tenant: &TenantStatus) -> String {
     if tenant.working_set == 0 && tenant.observed_for == 0.0 {
         "-".to_owned()
     } else {
@@ -24,8 +24,8 @@ fn useful(tenant: &TenantStatus) -> String {
 fn widths(width: u16) -> (usize, usize, bool) {
     let width = usize::from(width);
     let latencies = width >= 110;
-    // WEIGHT, USED, USEFUL, ENTIT, READ/s, WRIT/s, HIT%, PV, LOW, each with a space; then the flags.
-    let fixed = 5 + 6 + 7 + 6 + 6 + 6 + 5 + 5 + 6 + if latencies { 12 } else { 0 };
+    // WEIGHT, CACHE, WSS, SHARE, READ, WRITE, HIT%, PV, LOW, each with a space; then the flags.
+    let fixed = 5 + 6 + 6 + 6 + 6 + 6 + 5 + 5 + 6 + if latencies { 12 } else { 0 };
     let rest = width.saturating_sub(fixed + 1);
     let bar = (rest / 3).clamp(8, 30);
     (rest.saturating_sub(bar).max(8), bar, latencies)
@@ -38,13 +38,13 @@ pub(super) fn tree(view: &View, status: &Status, area: Rect, theme: Theme) -> Pa
     let timed = if latencies { "  R99   W99 " } else { "" };
     let mut lines = vec![Line::styled(
         format!(
-            "{:head$}{:>6} {:bar$.bar$}{:>6}{:>7}{:>6}{:>6}{:>6}{:>5}{:>5}{:>6}{timed}",
+            "{:head$}{:>6} {:bar$.bar$}{:>6}{:>6}{:>6}{:>6}{:>6}{:>5}{:>5}{:>6}{timed}",
             "TENANT",
             "WEIGHT",
-            "USED|ENTITLED",
-            "USED",
-            "USEFUL",
-            "ENTIT",
+            "CACHE|SHARE",
+            "CACHE",
+            "WSS",
+            "SHARE",
             "READ",
             "WRITE",
             "HIT%",
@@ -130,14 +130,17 @@ fn tenant_line(
         (true, None) => format!("{:>6}{:>6}", "-", "-"),
         (true, Some(l)) => format!("{:>6}{:>6}", latency(l.read_p99), latency(l.write_p99)),
     };
-    let contends = if tenant.backlogged { "*" } else { " " };
+    let backlogged = if tenant.backlogged { "*" } else { " " };
     Line::from(vec![
-        Span::raw(format!("{name:name_width$}{:>5}{contends}", tenant.weight)),
+        Span::raw(format!(
+            "{name:name_width$}{:>5}{backlogged}",
+            tenant.weight
+        )),
         Span::styled(bar, theme.tinted(colour)),
         Span::raw(format!(
-            "{:>6}{:>7}{:>6}{:>6}{:>6}{:>5}{:>5}{:>6}{timed}",
+            "{:>6}{:>6}{:>6}{:>6}{:>6}{:>5}{:>5}{:>6}{timed}",
             bytes(tenant.usage),
-            useful(tenant),
+            working_set(tenant),
             bytes(tenant.entitlement),
             of_app(|a| rate(a.read_rate)),
             of_app(|a| rate(a.write_rate)),

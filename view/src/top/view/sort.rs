@@ -13,8 +13,8 @@ pub enum Sort {
     Weight,
     /// By file pages held.
     Usage,
-    /// By what is held above the entitlement.
-    Overage,
+    /// By usage above the entitlement.
+    Excess,
     /// By bytes read and written per second.
     Bandwidth,
 }
@@ -25,8 +25,8 @@ impl Sort {
     pub const fn next(self) -> Self {
         match self {
             Self::Tree => Self::Usage,
-            Self::Usage => Self::Overage,
-            Self::Overage => Self::Bandwidth,
+            Self::Usage => Self::Excess,
+            Self::Excess => Self::Bandwidth,
             Self::Bandwidth => Self::Weight,
             Self::Weight => Self::Tree,
         }
@@ -38,8 +38,8 @@ impl Sort {
         match self {
             Self::Tree => "tree",
             Self::Weight => "weight",
-            Self::Usage => "usage",
-            Self::Overage => "overage",
+            Self::Usage => "cache",
+            Self::Excess => "excess",
             Self::Bandwidth => "bandwidth",
         }
     }
@@ -49,7 +49,7 @@ impl Sort {
             Self::Tree => 0,
             Self::Weight => tenant.weight,
             Self::Usage => tenant.usage,
-            Self::Overage => tenant.usage.saturating_sub(tenant.entitlement),
+            Self::Excess => tenant.usage.saturating_sub(tenant.entitlement),
             Self::Bandwidth => tenant.app.map_or(0, |a| to_u64(a.read_rate + a.write_rate)),
         }
     }
