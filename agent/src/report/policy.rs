@@ -11,7 +11,7 @@ use crate::plan::credit::room;
 use crate::plan::protect::{DEADBAND, MIN_DEADBAND};
 
 /// All of them.
-pub fn policy() -> PolicyStatus {
+pub(super) fn policy() -> PolicyStatus {
     PolicyStatus {
         min_observation: MIN_OBSERVATION.as_secs_f64(),
         backlogged_active: ACTIVE,
