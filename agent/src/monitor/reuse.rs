@@ -4,7 +4,8 @@ use std::time::Instant;
 
 use justitia_api::{CurveStatus, Evidence};
 use justitia_share::curve::{
-    BLOCK, DecayedReuseTimes, HALF_LIFE, MissRatioCurve, ReuseTimes, SamplerUse, next_shift,
+    BLOCK, DecayedReuseTimes, HALF_LIFE, MissRatioCurve, ReuseTimes, SamplerUse, first_shift,
+    next_shift,
 };
 use justitia_share::num::{to_f64, to_u64};
 
@@ -19,6 +20,8 @@ pub struct ReuseCounts {
     pub evicted: u64,
     /// Blocks in the sample that were accessed within [`RECENT_ACCESSES`].
     pub live: u64,
+    /// For each set of the sampler that is full: how far back an earlier access would be known, in accesses.
+    pub lookbacks: Vec<u64>,
 }
 
 /// A sampled block is live if it is among this many of the tenant's latest accesses.
@@ -47,9 +50,9 @@ pub struct Reuse {
 }
 
 impl Reuse {
-    /// Sampled from `now` on; `visits` accesses were counted before.
+    /// Sampled from `now` on; `visits` accesses were counted before. The tenant's cache holds `held` bytes.
     #[must_use]
-    pub fn new(now: Instant, visits: u64) -> Self {
+    pub fn new(now: Instant, visits: u64, held: u64) -> Self {
         let mut before = ReuseCounts::default();
         before.reuse.visits = visits;
         Self {
@@ -58,7 +61,7 @@ impl Reuse {
             before,
             recent: DecayedReuseTimes::default(),
             curve: MissRatioCurve::default(),
-            shift: 0,
+            shift: first_shift(held / BLOCK),
             working_set: 0.0,
         }
     }
@@ -74,8 +77,9 @@ impl Reuse {
             live: counts.live,
             horizon: capacity,
         });
-        self.recent
-            .add(&new, now.saturating_duration_since(self.at));
+        let elapsed = now.saturating_duration_since(self.at);
+        let lookbacks = counts.lookbacks.iter().copied();
+        self.recent.add(&new, lookbacks, elapsed);
         if shift < self.shift {
             self.recent.restart_watch();
         }

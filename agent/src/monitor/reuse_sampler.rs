@@ -108,6 +108,7 @@ impl ReuseSampler {
             .collect();
         let sampled = self.tenants.keys().copied().collect();
         let change = choose(&holders, &sampled, probes.curve_count());
+        let held: HashMap<CgroupId, u64> = holders.into_iter().collect();
         let mut requests = Vec::new();
         for id in change.stop {
             if let Some(tenant) = self.tenants.remove(&id) {
@@ -116,13 +117,21 @@ impl ReuseSampler {
             }
         }
         for id in change.start {
-            requests.push((id, Some(self.start(probes, id, now))));
+            let held = held.get(&id).copied().unwrap_or(0);
+            requests.push((id, Some(self.start(probes, id, held, now))));
         }
         self.request(probes, &requests);
     }
 
-    /// Gives a tenant a curve. Returns the curve and the sampling rate, as the power of two of which one block is sampled.
-    fn start(&mut self, probes: &mut IoProbes, id: CgroupId, now: Instant) -> (usize, u32) {
+    /// Gives a tenant, whose cache holds `held` bytes, a curve. Returns the curve and the sampling rate, as the power of two
+    /// of which one block is sampled.
+    fn start(
+        &mut self,
+        probes: &mut IoProbes,
+        id: CgroupId,
+        held: u64,
+        now: Instant,
+    ) -> (usize, u32) {
         let curve = self.free.pop().unwrap_or(self.used);
         self.used = self.used.max(curve + 1);
         if let Err(error) = probes.clear_reuse(curve) {
@@ -130,7 +139,7 @@ impl ReuseSampler {
         }
         // Its counters include accesses from before.
         let visits = visits(probes, id);
-        let reuse = Reuse::new(now, visits);
+        let reuse = Reuse::new(now, visits, held);
         let shift = reuse.shift();
         let tenant = SampledTenant {
             curve,
@@ -210,6 +219,7 @@ fn read_counts(probes: &IoProbes, id: CgroupId, curve: usize, whole: bool) -> Op
         reuse: times,
         evicted: reuse.evicted(),
         live: reuse.live(RECENT_ACCESSES),
+        lookbacks: reuse.lookbacks().collect(),
     })
 }
 

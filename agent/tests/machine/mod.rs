@@ -153,7 +153,7 @@ impl Machine {
             low: 0,
             grew: None,
             sampler: Sampler::new(0),
-            reuse: Reuse::new(self.begun, 0),
+            reuse: Reuse::new(self.begun, 0, 0),
             reads: 0,
             misses: 0,
             seconds: Vec::new(),
@@ -269,6 +269,7 @@ impl Machine {
                     reuse: reader.sampler.counted().clone(),
                     evicted: reader.sampler.evicted(),
                     live: reader.sampler.live(RECENT_ACCESSES),
+                    lookbacks: reader.sampler.lookbacks().collect(),
                 };
                 reader.reuse.record(counted, capacity, now);
                 reader.sampler.set_shift(reader.reuse.shift());

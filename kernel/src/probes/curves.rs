@@ -17,6 +17,8 @@ const COLD: usize = 3;
 /// Buckets of reuse times: as in `justitia_share::curve::bucket`.
 const BUCKETS: usize = 256;
 const ENTRIES: usize = 2048;
+/// Entries of a set: a block has its entry in one of these places.
+const WAYS: usize = 8;
 const WORDS: usize = HEAD + BUCKETS + ENTRIES;
 /// The bits of an entry that hold a time.
 const TIME_MASK: u64 = (1 << 40) - 1;
@@ -64,6 +66,21 @@ impl ReuseHistogram<'_> {
         let live = |entry: &u64| *entry != 0 && clock.wrapping_sub(*entry) & TIME_MASK < accesses;
         let entries = (HEAD + BUCKETS..WORDS).map(|index| self.word(index));
         entries.filter(live).map(|_| 1).sum()
+    }
+}
+
+impl<'a> ReuseHistogram<'a> {
+    /// How far back an earlier access to a block would be known, in accesses, for each set of entries that is full: since
+    /// the oldest of them. In the other sets no entry was evicted.
+    pub fn lookbacks(self) -> impl Iterator<Item = u64> + use<'a> {
+        let clock = self.word(CLOCK);
+        let sets = (HEAD + BUCKETS..WORDS).step_by(WAYS);
+        sets.filter_map(move |first| {
+            let entries = (first..first + WAYS).map(|index| self.word(index));
+            let ages =
+                entries.map(|entry| (entry != 0).then(|| clock.wrapping_sub(entry) & TIME_MASK));
+            ages.collect::<Option<Vec<u64>>>()?.into_iter().max()
+        })
     }
 }
 

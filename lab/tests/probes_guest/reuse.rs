@@ -59,6 +59,9 @@ fn two_rounds(probes: &mut IoProbes) {
         assert!(cold + again + 40 >= visits, "{case}: {times:?}");
         let live = probes.reuse(CURVE).unwrap().live(BLOCKS);
         assert!((BLOCKS - 12..=BLOCKS).contains(&live), "{case}: {live}");
+        // The oldest entry is from the second round.
+        let full = probes.reuse(CURVE).unwrap().lookbacks();
+        assert!(full.into_iter().all(|back| back < BLOCKS + 8), "{case}");
     }
 }
 

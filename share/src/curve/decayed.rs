@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use super::buckets::{BUCKETS, bucket, least};
 use super::reuse_times::ReuseTimes;
+use super::sampler::SETS;
 use crate::num::to_f64;
+
 
 /// After this time a count is worth half. A change of a tenant's working set rules its curve after a minute or two, and a
 /// busy tenant that falls idle is remembered for some minutes more ([`MissRatioCurve::working_set`](super::MissRatioCurve::working_set)).
@@ -20,7 +22,8 @@ pub struct DecayedReuseTimes {
     pub(super) unknown: Box<[f64; BUCKETS]>,
     /// All accesses.
     pub(super) visits: f64,
-    /// Sampled accesses so far, each for as many as it stands for: so far back an earlier access would be known.
+    /// Sampled accesses since the watch began, each for as many as it stands for: an earlier access is known no further
+    /// back than this.
     watched: u64,
 }
 
@@ -37,7 +40,16 @@ impl Default for DecayedReuseTimes {
 
 impl DecayedReuseTimes {
     /// Adds what was counted in the time `elapsed`, which has just ended; what was there before decays by that time.
-    pub fn add(&mut self, counted: &ReuseTimes, elapsed: Duration) {
+    ///
+    /// `lookbacks` has an element for each set of the sampler that is full ([`Sampler::lookbacks`](super::Sampler)): an
+    /// earlier access to a block of this set is known no further back than so many accesses. What was evicted from the
+    /// sample is thus not taken for what was never accessed before.
+    pub fn add(
+        &mut self,
+        counted: &ReuseTimes,
+        lookbacks: impl IntoIterator<Item = u64>,
+        elapsed: Duration,
+    ) {
         let decay = (-elapsed.as_secs_f64() / HALF_LIFE.as_secs_f64()).exp2();
         for (sum, count) in self.times.iter_mut().zip(counted.times.iter()) {
             *sum = sum.mul_add(decay, to_f64(*count));
@@ -48,7 +60,15 @@ impl DecayedReuseTimes {
         self.visits = self.visits.mul_add(decay, to_f64(counted.visits));
         let before = self.watched;
         self.watched += counted.sampled();
-        self.add_unknown(to_f64(counted.cold), before, self.watched);
+        // Blocks fall evenly on the sets.
+        let of_a_set = to_f64(counted.cold) / to_f64(SETS as u64);
+        let mut not_full = to_f64(SETS as u64);
+        for lookback in lookbacks {
+            let (from, to) = (before.min(lookback), self.watched.min(lookback));
+            self.add_unknown(of_a_set, from, to);
+            not_full -= 1.0;
+        }
+        self.add_unknown(not_full.max(0.0) * of_a_set, before, self.watched);
     }
 
     /// To be called when more blocks are sampled from now on: of those that are new, no earlier access is known.
@@ -58,7 +78,13 @@ impl DecayedReuseTimes {
 
     /// Accesses that came evenly while an earlier one would have been known for `from` to `to`.
     fn add_unknown(&mut self, count: f64, from: u64, to: u64) {
-        let each = count / to_f64(to.saturating_sub(from).max(1));
+        if from == to {
+            if let Some(sum) = self.unknown.get_mut(bucket(from)) {
+                *sum += count;
+            }
+            return;
+        }
+        let each = count / to_f64(to.saturating_sub(from));
         for index in bucket(from)..=bucket(to) {
             let low = least(index).max(from);
             let high = least(index + 1).min(to);

@@ -22,8 +22,8 @@ pub use buckets::{BUCKETS, bucket};
 pub use decayed::{DecayedReuseTimes, HALF_LIFE};
 pub use miss_ratio::MissRatioCurve;
 pub use reuse_times::ReuseTimes;
-pub use sampler::{ENTRIES, Sampler};
-pub use sampling_rate::{SamplerUse, next_shift};
+pub use sampler::{ENTRIES, SETS, Sampler};
+pub use sampling_rate::{SamplerUse, first_shift, next_shift};
 
 /// Bytes of the blocks that the page cache's accesses are counted in: what a fault maps around itself, and half of
 /// the kernel's usual readahead.

@@ -5,7 +5,10 @@ use super::reuse_times::ReuseTimes;
 
 /// Blocks that are remembered: 16 KiB.
 pub const ENTRIES: usize = 2048;
+/// Entries of a set: a block is remembered in one of these places.
 const WAYS: usize = 8;
+/// Sets of entries.
+pub const SETS: usize = ENTRIES / WAYS;
 /// Bits of an entry that tell the time of the last access; the others tell the block.
 const TIME: u32 = 40;
 
@@ -83,6 +86,20 @@ impl Sampler {
             .iter()
             .filter(|entry| **entry != 0 && age(**entry) < accesses);
         live.map(|_| 1).sum()
+    }
+
+    /// How far back an earlier access to a block would be known, in accesses, for each set that is full: since the oldest
+    /// of its entries. In the other sets no entry was evicted.
+    pub fn lookbacks(&self) -> impl Iterator<Item = u64> {
+        let mask = (1 << TIME) - 1;
+        let sets = self.entries.chunks_exact(WAYS);
+        let full = sets.filter(|set| set.iter().all(|entry| *entry != 0));
+        full.filter_map(move |set| {
+            let ages = set
+                .iter()
+                .map(|entry| self.clock.wrapping_sub(*entry) & mask);
+            ages.max()
+        })
     }
 
     /// What was counted, from the beginning on.

@@ -22,6 +22,18 @@ pub struct SamplerUse {
     pub horizon: u64,
 }
 
+/// Blocks that are remembered while next to none is evicted. Sets fill unevenly: the first block is evicted when three in
+/// four entries are used.
+const REMEMBERED: u64 = ENTRIES as u64 * 3 / 4;
+
+/// The shift to begin with for a tenant whose cache holds so many blocks: all of those that are sampled can be remembered.
+#[must_use]
+pub fn first_shift(blocks: u64) -> u32 {
+    (0..31)
+        .find(|shift| REMEMBERED << shift >= blocks)
+        .unwrap_or(31)
+}
+
 /// The shift from now on, at most 31, one step at a time: fewer blocks are sampled when entries are evicted that would
 /// still tell something of a cache of `horizon` blocks; more when many entries are unused.
 #[must_use]
@@ -33,8 +45,7 @@ pub fn next_shift(sampler: SamplerUse) -> u32 {
         live,
         horizon,
     } = sampler;
-    // Sets fill unevenly: the first block is forgotten when three in four entries are used.
-    let covered = (ENTRIES as u64 * 3 / 4) << shift.min(31);
+    let covered = REMEMBERED << shift.min(31);
     if evicted > accesses / EVICTS && covered < horizon {
         (shift + 1).min(31)
     } else if live < ENTRIES as u64 / UNUSED {
@@ -47,6 +58,20 @@ pub fn next_shift(sampler: SamplerUse) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_cache_holds_can_be_remembered_from_the_first_access_on() {
+        for (blocks, shift) in [
+            (0, 0),
+            (1536, 0),
+            (1537, 1),
+            (4800, 2),
+            (1 << 30, 20),
+            (u64::MAX, 31),
+        ] {
+            assert_eq!(first_shift(blocks), shift, "{blocks}");
+        }
+    }
 
     #[test]
     fn fewer_blocks_when_entries_are_evicted_more_when_many_are_unused() {

@@ -41,7 +41,7 @@ impl View {
             live: self.sampler.live(1 << 20),
             horizon: self.horizon,
         });
-        self.recent.add(&new, past);
+        self.recent.add(&new, self.sampler.lookbacks(), past);
         if shift < self.sampler.shift() {
             self.recent.restart_watch();
         }
