@@ -49,7 +49,7 @@ pub(crate) fn doctor(args: &Doctor) -> anyhow::Result<ExitCode> {
         let mglru = capabilities.state(CapabilityId::Mglru) == State::Yes;
         let (state, text) = use_known(&probes, mglru);
         out::print(paragraph(mark(state), &text));
-        out::line("\nDisks, where device credits are on:");
+        out::line("\nDisks, with device bandwidth ([io]) enabled:");
         out::print(divided(&disks));
         out::line("");
         features.iter().for_each(|f| out::print(feature_lines(f)));
@@ -92,13 +92,13 @@ const fn after_a_kill(systemd: bool) -> &'static str {
     if systemd {
         "systemd: when the agent is killed, its unit restores all knobs (ExecStopPost)"
     } else {
-        "systemd: not running. When the agent is killed, its watchdog restores all knobs if device credits have set any \
+        "systemd: not running. When the agent is killed, its watchdog restores all knobs if [io] has set any \
          limit. Otherwise memory.low stays set, and so do all knobs if the watchdog was killed too, until the next start \
          or `justitia reset`"
     }
 }
 
-/// Every block device, and whether device credits divide it.
+/// Every block device, and whether device bandwidth is divided there.
 fn disks() -> Vec<DiskSupport> {
     let qos = CgroupFs::discover()
         .ok()
@@ -300,10 +300,10 @@ mod tests {
     fn what_is_off_says_how_it_is_switched_on() {
         let credits = |level| {
             feature_lines(&FeatureSupport {
-                feature: Feature::DeviceCredits,
+                feature: Feature::DeviceBandwidth,
                 level,
                 causes: Vec::new(),
-                switch: Feature::DeviceCredits.switch().map(str::to_owned),
+                switch: Feature::DeviceBandwidth.switch().map(str::to_owned),
             })
         };
         let how = "`[io] enabled = true` in /etc/justitia/justitia.toml";

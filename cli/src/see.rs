@@ -69,7 +69,7 @@ pub(crate) struct Record {
     config: ConfigArgs,
 }
 
-/// Whom to ask: the running agent, or one in this process.
+/// The source of the status: the running agent, or one in this process.
 enum StatusSource {
     Agent(PathBuf),
     InProcess(Box<Standalone>),

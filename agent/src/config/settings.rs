@@ -34,7 +34,7 @@ pub struct Config {
     pub probes: Probes,
     /// Metrics in the OpenMetrics format, over HTTP.
     pub metrics: Metrics,
-    /// I/O control of contended disks by credits.
+    /// Division of the bandwidth of contended disks.
     pub io: Io,
     /// Recharging of shared page cache: pages of a shared file are charged to the tenant that uses them most.
     pub recharge: Recharge,
@@ -84,8 +84,8 @@ pub struct Metrics {
 #[derive(Clone, Debug, Default, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, expecting = "a table [io]")]
 pub struct Io {
-    /// Whether disks are shared by credits: `io.max` of tenants on contended disks, and, where buffered writers compete,
-    /// `memory.high` and `vm.dirty_background_ratio`.
+    /// Whether the bandwidth of contended disks is divided by weight: with `io.max`, and, where buffered writers compete,
+    /// with `memory.high` and `vm.dirty_background_ratio`.
     #[serde(deserialize_with = "value::boolean")]
     pub enabled: bool,
 }

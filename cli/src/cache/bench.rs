@@ -4,11 +4,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use justitia_api::units::bytes;
 use justitia_cache::serve::{Size, bench as nbd};
 use justitia_cache::{CacheError, Weight, bench as process};
 
 use super::client::flat;
 use crate::out;
+use crate::table::{Column, table};
 
 /// Measure the cache on this machine: in this process, and over NBD beside nbdkit and qemu-nbd.
 ///
@@ -61,22 +63,29 @@ fn in_process(args: &Bench) -> Result<(), CacheError> {
     out::line(process::hits(1 << 16, 2_000_000, args.runs)?);
     out::line("\nthreads with a pool each: the cache's own locks against one lock, operations/s");
     let time = Duration::from_millis(300);
-    for found in process::contention(&[1, 2, 4, 8, 16], time, args.runs)? {
-        out::line(format_args!(
-            "{:>2} threads  {:>10.0}/s  one lock {:>10.0}/s  ratio {}",
-            found.threads, found.own_locks.median, found.one_lock.median, found.ratio
-        ));
-    }
+    let columns = ["THREADS", "OWN LOCKS", "ONE LOCK", "RATIO"].map(Column::Number);
+    let found = process::contention(&[1, 2, 4, 8, 16], time, args.runs)?;
+    let rows = found.iter().map(|found| {
+        vec![
+            found.threads.to_string(),
+            format!("{:.0}", found.own_locks.median),
+            format!("{:.0}", found.one_lock.median),
+            found.ratio.to_string(),
+        ]
+    });
+    out::print(table(&columns, rows));
     out::line("\noccupancy of four saturating pools");
     let weights = [100, 200, 400, 800].map(|w| Weight::try_from(w).unwrap_or_default());
-    for pool in process::occupancy(&weights, 256 << 20)?.pools {
-        out::line(format_args!(
-            "weight {:>4}  entitled {:>10}  held {:>10}  farthest from it {:>10}",
-            pool.weight,
-            Size(pool.entitled).to_string(),
-            Size(pool.held).to_string(),
-            Size(pool.farthest).to_string()
-        ));
-    }
+    let columns = ["WEIGHT", "ENTITLED", "HELD", "FARTHEST"].map(Column::Number);
+    let pools = process::occupancy(&weights, 256 << 20)?.pools;
+    let rows = pools.iter().map(|pool| {
+        vec![
+            pool.weight.to_string(),
+            bytes(pool.entitled),
+            bytes(pool.held),
+            bytes(pool.farthest),
+        ]
+    });
+    out::print(table(&columns, rows));
     Ok(())
 }

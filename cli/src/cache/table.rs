@@ -1,7 +1,7 @@
 //! The statistics as tables. Reads JSON, so that it can show those of an older daemon.
 
 use justitia_api::escape::plain;
-use justitia_cache::serve::Size;
+use justitia_api::units::bytes;
 use justitia_share::num::to_f64;
 use serde_json::Value;
 
@@ -28,7 +28,7 @@ fn number(of: &Value, name: &str) -> String {
 }
 
 fn size(of: &Value, name: &str) -> String {
-    Size(count(of, name)).to_string()
+    bytes(count(of, name))
 }
 
 fn text(of: &Value, name: &str) -> String {
@@ -157,7 +157,7 @@ mod tests {
                 .unwrap();
             assert!(line[..end].ends_with(value), "{heading}: {shown}");
         };
-        below("SIZE", "4.0 KiB", "memory");
+        below("SIZE", "4.00K", "memory");
         below("HIT%", "75.0", "web/default");
         below("EVICTED", "5", "web/default");
         below("INLINE", "3", "root");

@@ -16,7 +16,7 @@ pub enum Feature {
     /// The tenants' weights are read from `io.weight` and `io.bfq.weight`.
     Weights,
     /// Contended disks are divided by `io.max` and `memory.high`.
-    DeviceCredits,
+    DeviceBandwidth,
     /// Pages of shared files are recharged to their heaviest user.
     Recharge,
 }
@@ -70,7 +70,7 @@ impl Feature {
         Self::CacheProtection,
         Self::ProactiveReclaim,
         Self::Weights,
-        Self::DeviceCredits,
+        Self::DeviceBandwidth,
         Self::Recharge,
     ];
 
@@ -81,7 +81,7 @@ impl Feature {
             Self::CacheProtection => "page-cache protection",
             Self::ProactiveReclaim => "proactive reclaim",
             Self::Weights => "weights from cgroups",
-            Self::DeviceCredits => "device credits",
+            Self::DeviceBandwidth => "device bandwidth",
             Self::Recharge => "page recharging",
         }
     }
@@ -91,7 +91,7 @@ impl Feature {
     pub const fn switch(self) -> Option<&'static str> {
         match self {
             Self::CacheProtection | Self::ProactiveReclaim | Self::Weights => None,
-            Self::DeviceCredits => Some("[io] enabled = true"),
+            Self::DeviceBandwidth => Some("[io] enabled = true"),
             Self::Recharge => Some("[recharge] enabled = true"),
         }
     }
@@ -102,7 +102,7 @@ impl Feature {
             Self::CacheProtection => WRITABLE.to_vec(),
             Self::ProactiveReclaim => [WRITABLE, &[Id::MemoryReclaim]].concat(),
             Self::Weights => vec![Id::Cgroup2, Id::IoController, Id::IoEnabled],
-            Self::DeviceCredits => {
+            Self::DeviceBandwidth => {
                 let disks = [Id::IoMaxWithoutInversion, Id::IoController, Id::IoEnabled];
                 [WRITABLE, &disks].concat()
             }
@@ -179,7 +179,7 @@ impl Capabilities {
                 let debug = cause(
                     Id::MglruDebug,
                     absent,
-                    "nothing can be reclaimed from what is outside any tenant alone: it has its weight's part, \
+                    "the unmanaged tenant cannot be reclaimed from alone: it is entitled to its weight's part, \
                      and beyond that what the kernel leaves it",
                 )
                 .filter(|_| self.state(Id::Mglru) == State::Yes);
@@ -192,10 +192,10 @@ impl Capabilities {
                 .filter(|_| self.state(Id::Swap) != State::No);
                 numa.chain(debug).chain(swappiness).collect()
             }
-            Feature::DeviceCredits => cause(
+            Feature::DeviceBandwidth => cause(
                 Id::IoCost,
                 &[State::Yes],
-                "its operator's choice works alone there: these disks get no credits",
+                "its operator's choice works alone there: these disks get no limits",
             )
             .collect(),
             Feature::Weights | Feature::Recharge => Vec::new(),

@@ -1,4 +1,4 @@
-//! Who may write a cgroup's files: the administrator alone, or also somebody to whom the subtree was delegated
+//! The ownership of a cgroup's files: the administrator's alone, or also a delegatee's
 //! (Documentation/admin-guide/cgroup-v2.rst, "Delegation").
 
 use rustix::fs::{AtFlags, Stat};
@@ -6,7 +6,7 @@ use rustix::fs::{AtFlags, Stat};
 use super::Cgroup;
 use crate::error::{Operation, Result};
 
-/// Who may write a file of a cgroup, or make cgroups in its directory.
+/// Which users may write a file of a cgroup, or make cgroups in its directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ownership {
     /// Only root, or this process's own user.
@@ -16,7 +16,7 @@ pub enum Ownership {
 }
 
 impl Cgroup {
-    /// Who may make cgroups below this one, by the mode and owner of its directory.
+    /// Which users may make cgroups below this one, by the mode and owner of its directory.
     ///
     /// # Errors
     /// As every operation on a cgroup.
@@ -26,7 +26,7 @@ impl Cgroup {
             .map_err(|errno| self.failed(Operation::Stat, None, errno))
     }
 
-    /// Who may write `file` of this cgroup, such as `memory.low`.
+    /// Which users may write `file` of this cgroup, such as `memory.low`.
     ///
     /// # Errors
     /// As every operation on a cgroup; with [`is_missing`](crate::Error::is_missing) where there is no such file.

@@ -24,7 +24,7 @@ pub struct Configuration {
     pub io_max: bool,
     /// Whether the agent runs.
     pub agent: bool,
-    /// Whether the agent shares the disk by credits.
+    /// Whether the agent divides the disk's bandwidth (`[io]`).
     pub credits: bool,
     /// Whether the agent recharges the pages of shared files to their heaviest user.
     pub recharge: bool,
@@ -144,8 +144,8 @@ impl Configuration {
                 ..agent(
                     Scheduler::None,
                     "justitia+credits",
-                    "Justitia with credits",
-                    "justitia run with device credits, without a scheduler; writeback begins late, as the README has it.",
+                    "Justitia with [io]",
+                    "justitia run with device bandwidth ([io]) enabled, without a scheduler; background writeback starts late.",
                 )
             },
             Self {

@@ -19,7 +19,7 @@ type Told = Result<Status, String>;
 pub enum Source {
     /// A thread that asks somebody.
     Live {
-        /// Whom.
+        /// The socket.
         title: String,
         /// What it says.
         told: Receiver<Told>,

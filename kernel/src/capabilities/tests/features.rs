@@ -63,13 +63,13 @@ const CASES: &[(Feature, SupportLevel, CapabilityId, Break)] = &[
         },
     ),
     (
-        Feature::DeviceCredits,
+        Feature::DeviceBandwidth,
         SupportLevel::Unavailable,
         CapabilityId::IoMaxWithoutInversion,
         |m| m.write("proc/sys/kernel/osrelease", "6.1.0\n"),
     ),
     (
-        Feature::DeviceCredits,
+        Feature::DeviceBandwidth,
         SupportLevel::Unavailable,
         CapabilityId::IoEnabled,
         |m| m.write("cgroup/cgroup.subtree_control", "memory\n"),

@@ -23,7 +23,7 @@ fn everything_works() {
     }
     assert_eq!(found.all().len(), CapabilityId::ALL.len());
     for support in found.features() {
-        if support.feature == Feature::DeviceCredits {
+        if support.feature == Feature::DeviceBandwidth {
             // One of the disks is io.cost's.
             assert_eq!(support.level, SupportLevel::Limited, "{support:?}");
             assert_eq!(support.causes[0].capability.reason, "8:0");
