@@ -5,6 +5,10 @@
 //!
 //! Both sides are untrusted here. Nothing does I/O, allocates or panics; every count is bounded by the layout.
 
+#![forbid(unsafe_code)]
+// What is read comes from the other side of a trust boundary: nothing may panic.
+#![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
+
 mod answer;
 mod area;
 mod command;
@@ -18,11 +22,7 @@ mod status;
 mod verdict;
 
 #[cfg(test)]
-#[expect(
-    clippy::arithmetic_side_effects,
-    clippy::indexing_slicing,
-    reason = "a test that panics fails"
-)]
+#[expect(clippy::arithmetic_side_effects, reason = "a test that panics fails")]
 mod tests;
 
 pub use answer::Answer;

@@ -7,17 +7,22 @@ use crate::config::{PoolSpec, StoreKind};
 use justitia_share::Weight;
 use std::sync::atomic::Ordering;
 
+fn weight(of: u16) -> Weight {
+    Weight::try_from(u64::from(of)).unwrap()
+}
+
+const fn store(ssd: bool) -> StoreKind {
+    if ssd {
+        StoreKind::Ssd
+    } else {
+        StoreKind::Memory
+    }
+}
+
 impl World {
+    /// A change of a VM, a pool or a disk.
     pub(super) fn reconfigure(&mut self, op: &Op) {
         let cache = &self.cache;
-        let weight = |w: u16| Weight::try_from(u64::from(w)).unwrap();
-        let store = |ssd| {
-            if ssd {
-                StoreKind::Ssd
-            } else {
-                StoreKind::Memory
-            }
-        };
         match *op {
             Op::VmWeight(v, w) => cache.set_vm_weight(self.vms[v], weight(w)).unwrap(),
             Op::Pool(p, ssd, w) => {
@@ -28,6 +33,39 @@ impl World {
                 cache.set_pool(self.pools[p], spec).unwrap();
             }
             Op::Policy(v, p) => cache.set_vm_policy(self.vms[v], policy(p)).unwrap(),
+            Op::Drop(p, ssd) => {
+                cache.drop_blocks(self.pools[p], store(ssd)).unwrap();
+            }
+            Op::Recreate(p) => self.recreate(p),
+            Op::Reattach(d) => {
+                cache.remove_disk(self.ids[d]).unwrap();
+                let mut buf = [0; BLOCK_SIZE];
+                assert!(!self.disks[d].read_cached(&mut buf, 0));
+                self.reattach(d);
+            }
+            _ => self.change_stores(op),
+        }
+    }
+
+    fn recreate(&mut self, p: usize) {
+        let cache = &self.cache;
+        if cache.destroy_pool(self.pools[p]).is_ok() {
+            let gone = self.pools[p];
+            let spec = PoolSpec {
+                store: store(p.is_multiple_of(2)),
+                ..PoolSpec::default()
+            };
+            self.pools[p] = cache.create_pool(self.vms[p / 3], "again", spec).unwrap();
+            assert!(cache.set_pool(gone, spec).is_err());
+        } else {
+            assert_eq!(p % 3, 0, "only a VM's first pool stays");
+        }
+    }
+
+    /// A change of the memory or the SSD store.
+    fn change_stores(&mut self, op: &Op) {
+        let cache = &self.cache;
+        match *op {
             Op::Memory(slots) => {
                 let bytes = u64::from(slots) * 4096;
                 cache.resize(StoreKind::Memory, bytes).unwrap();
@@ -46,28 +84,13 @@ impl World {
                     cache.write_ssd();
                 }
             }
-            Op::Drop(p, ssd) => {
-                cache.drop_blocks(self.pools[p], store(ssd)).unwrap();
-            }
-            Op::Recreate(p) => {
-                if cache.destroy_pool(self.pools[p]).is_ok() {
-                    let gone = self.pools[p];
-                    let spec = PoolSpec {
-                        store: store(p % 2 == 0),
-                        ..PoolSpec::default()
-                    };
-                    self.pools[p] = cache.create_pool(self.vms[p / 3], "again", spec).unwrap();
-                    assert!(cache.set_pool(gone, spec).is_err());
-                } else {
-                    assert_eq!(p % 3, 0, "only a VM's first pool stays");
-                }
-            }
-            Op::Reattach(d) => {
-                cache.remove_disk(self.ids[d]).unwrap();
-                let mut buf = [0; BLOCK_SIZE];
-                assert!(!self.disks[d].read_cached(&mut buf, 0));
-                self.reattach(d);
-            }
+            _ => self.fail(op),
+        }
+    }
+
+    /// A fault, or a new start.
+    fn fail(&mut self, op: &Op) {
+        match *op {
             Op::DiskFault(d, writes, n) => {
                 let faults = &self.backing[d].faults;
                 let which = if writes {

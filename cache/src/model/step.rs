@@ -4,24 +4,13 @@ use super::op::Op;
 use super::world::{SIZES, VM_OF, World};
 use crate::block::BLOCK_SIZE;
 use crate::block_dev::Disk;
+use std::ops::Range;
 
 impl World {
     pub(super) fn step(&mut self, op: &Op) {
         match *op {
             Op::Read(d, o, l) | Op::ReadFor(d, _, o, l) | Op::Try(d, o, l) => {
-                let range = self.range(d, o, l);
-                let off = u64::try_from(range.start).unwrap();
-                let mut buf = vec![0xAB; range.len()];
-                let ok = match op {
-                    Op::Try(..) => self.disks[d].read_cached(&mut buf, off),
-                    Op::ReadFor(_, p, ..) => self.disks[d]
-                        .read_for(self.pool(d, *p), &mut buf, off)
-                        .is_ok(),
-                    _ => self.disks[d].read_at(&mut buf, off).is_ok(),
-                };
-                if ok {
-                    self.check(d, range, &buf);
-                }
+                self.read(op, d, self.range(d, o, l));
             }
             Op::Slow(d, p, b, kind) => self.slow(d, p, b.into(), kind),
             Op::During(d, p, ref overlap) => self.during(d, p, overlap),
@@ -44,16 +33,7 @@ impl World {
                 self.change(d, range, &new, ok);
             }
             Op::Discard(d, o, l) | Op::Zero(d, o, l) => {
-                let range = self.range(d, o, l);
-                let off = u64::try_from(range.start).unwrap();
-                let len = u64::try_from(range.len()).unwrap();
-                let disk = &self.disks[d];
-                let ok = match op {
-                    Op::Discard(..) => disk.discard(off, len),
-                    _ => disk.write_zeroes(off, len, false, l % 2 == 0),
-                };
-                let zeroes = vec![0; range.len()];
-                self.change(d, range, &zeroes, ok.is_ok());
+                self.clear(op, d, self.range(d, o, l), l % 2 == 0);
             }
             Op::Prefetch(d, o, l) => {
                 let range = self.range(d, o, l);
@@ -76,6 +56,33 @@ impl World {
             }
             _ => self.reconfigure(op),
         }
+    }
+
+    fn read(&mut self, op: &Op, d: usize, range: Range<usize>) {
+        let off = u64::try_from(range.start).unwrap();
+        let mut buf = vec![0xAB; range.len()];
+        let ok = match op {
+            Op::Try(..) => self.disks[d].read_cached(&mut buf, off),
+            Op::ReadFor(_, p, ..) => self.disks[d]
+                .read_for(self.pool(d, *p), &mut buf, off)
+                .is_ok(),
+            _ => self.disks[d].read_at(&mut buf, off).is_ok(),
+        };
+        if ok {
+            self.check(d, range, &buf);
+        }
+    }
+
+    fn clear(&mut self, op: &Op, d: usize, range: Range<usize>, may_unmap: bool) {
+        let off = u64::try_from(range.start).unwrap();
+        let len = u64::try_from(range.len()).unwrap();
+        let disk = &self.disks[d];
+        let ok = match op {
+            Op::Discard(..) => disk.discard(off, len),
+            _ => disk.write_zeroes(off, len, false, may_unmap),
+        };
+        let zeroes = vec![0; range.len()];
+        self.change(d, range, &zeroes, ok.is_ok());
     }
 
     fn put(&self, d: usize, p: usize, b: usize) {

@@ -6,7 +6,7 @@ use crate::block_dev::{Disk, RamDisk};
 use crate::cache::Cache;
 use crate::config::{CacheConfig, Mode, Policy, PoolSpec, StoreKind};
 use crate::disk::CachedDisk;
-use crate::ids::{PoolId, VmId};
+use crate::ids::{DiskId, PoolId, VmId};
 use crate::store::Device as _;
 use justitia_share::Weight;
 use std::sync::Arc;
@@ -46,6 +46,24 @@ fn at(block: u64) -> usize {
 }
 
 impl Tested {
+    fn new(cache: &Arc<Cache>, vm: VmId, disk: DiskId, number: u64) -> Self {
+        let mut pools = vec![cache.default_pool(vm).unwrap()];
+        for store in [StoreKind::Memory, StoreKind::Ssd] {
+            let weight = Weight::default();
+            let spec = PoolSpec { store, weight };
+            pools.push(cache.create_pool(vm, "container", spec).unwrap());
+        }
+        let backing = Arc::new(RamDisk::new(at(BLOCKS) * BLOCK_SIZE));
+        let mode = [Mode::Inclusive, Mode::Exclusive][at(number)];
+        Self {
+            disk: CachedDisk::new(backing, cache.clone(), disk, mode).unwrap(),
+            pools,
+            begun: (0..BLOCKS).map(|_| AtomicU64::new(0)).collect(),
+            ended: (0..BLOCKS).map(|_| AtomicU64::new(0)).collect(),
+            number: number + 1,
+        }
+    }
+
     /// The versions of a block that a read which starts now may find, given those when it ended.
     fn check(&self, block: u64, oldest: u64, content: &[u8]) {
         let newest = self.begun[at(block)].load(Ordering::SeqCst);
@@ -200,31 +218,14 @@ fn threads_never_see_old_or_foreign_blocks() {
         ..CacheConfig::default()
     })
     .unwrap();
-    let mut vms = Vec::new();
-    let mut ids = Vec::new();
-    let tested: Vec<_> = (0..2u64)
-        .map(|v| {
-            let vm = cache.add_vm("vm", Weight::default(), Policy::Fifo).unwrap();
-            let mut pools = vec![cache.default_pool(vm).unwrap()];
-            for store in [StoreKind::Memory, StoreKind::Ssd] {
-                let weight = Weight::default();
-                let spec = PoolSpec { store, weight };
-                pools.push(cache.create_pool(vm, "container", spec).unwrap());
-            }
-            let id = cache.add_disk(vm, "disk").unwrap();
-            vms.push(vm);
-            ids.push(id);
-            let backing = Arc::new(RamDisk::new(at(BLOCKS) * BLOCK_SIZE));
-            let mode = [Mode::Inclusive, Mode::Exclusive][at(v)];
-            Tested {
-                disk: CachedDisk::new(backing, cache.clone(), id, mode).unwrap(),
-                pools,
-                begun: (0..BLOCKS).map(|_| AtomicU64::new(0)).collect(),
-                ended: (0..BLOCKS).map(|_| AtomicU64::new(0)).collect(),
-                number: v + 1,
-            }
-        })
-        .collect();
+    let (mut vms, mut ids, mut tested) = (Vec::new(), Vec::new(), Vec::new());
+    for v in 0..2 {
+        let vm = cache.add_vm("vm", Weight::default(), Policy::Fifo).unwrap();
+        let id = cache.add_disk(vm, "disk").unwrap();
+        vms.push(vm);
+        ids.push(id);
+        tested.push(Tested::new(&cache, vm, id, v));
+    }
     let stop = AtomicBool::new(false);
     let steps = std::thread::scope(|scope| {
         let mut threads = Vec::new();

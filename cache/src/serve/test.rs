@@ -142,64 +142,67 @@ fn every_syntax_error_is_reported() {
     }
 }
 
+/// What is replaced in [`WHOLE`], by what, and how the error begins.
+const WRONG: [(&str, &str, &str); 14] = [
+    (
+        "weight = 200",
+        "weight = 0",
+        "cache.toml:21: expected a weight from 1 to 10000, found 0",
+    ),
+    (
+        "weight = 200",
+        "weigth = 200",
+        "cache.toml:21: unknown field `weigth`, expected",
+    ),
+    ("\"1GiB\"", "\"1 potato\"", "cache.toml:6: expected a size"),
+    ("\"1GiB\"", "true", "cache.toml:6: expected a size"),
+    (
+        "\"exclusive\"",
+        "\"maybe\"",
+        "cache.toml:31: unknown variant `maybe`, expected",
+    ),
+    (
+        "\"batch-root\"",
+        "\"web-root\"",
+        "cache.toml:38: expected every disk once, found \"web-root\"",
+    ),
+    (
+        "\"batch\"",
+        "\"web\"",
+        "cache.toml:34: expected every VM once",
+    ),
+    ("\"batch\"", "\"a/b\"", "cache.toml:34: expected a VM name"),
+    (
+        "[tls]\ndirectory = \"/etc/pki\"",
+        "",
+        "cache.toml:14: expected a [tls] table with certificates of clients, found 0.0.0.0:10809 without",
+    ),
+    (
+        "\"/etc/pki\"",
+        "\"/etc/pki\"\nverify_clients = false",
+        "cache.toml:14: expected a [tls] table with certificates of clients",
+    ),
+    (
+        "\"0.0.0.0:10809\"",
+        "\"0.0.0.0:10809\"\ninsecure = true",
+        "cache.toml:15: expected either `insecure = true` or certificates of clients, found both",
+    ),
+    (
+        "weight = 200",
+        "clients = [\"\"]",
+        "cache.toml:21: expected names in certificates, found an empty one",
+    ),
+    (
+        "127.0.0.1",
+        "10.0.0.1",
+        "cache.toml:3: expected a loopback address for metrics",
+    ),
+    ("size = \"1GiB\"", "size = ", "cache.toml:6: "),
+];
+
 #[test]
 fn an_error_names_file_line_and_what_was_expected() {
-    for (from, to, expected) in [
-        (
-            "weight = 200",
-            "weight = 0",
-            "cache.toml:21: expected a weight from 1 to 10000, found 0",
-        ),
-        (
-            "weight = 200",
-            "weigth = 200",
-            "cache.toml:21: unknown field `weigth`, expected",
-        ),
-        ("\"1GiB\"", "\"1 potato\"", "cache.toml:6: expected a size"),
-        ("\"1GiB\"", "true", "cache.toml:6: expected a size"),
-        (
-            "\"exclusive\"",
-            "\"maybe\"",
-            "cache.toml:31: unknown variant `maybe`, expected",
-        ),
-        (
-            "\"batch-root\"",
-            "\"web-root\"",
-            "cache.toml:38: expected every disk once, found \"web-root\"",
-        ),
-        (
-            "\"batch\"",
-            "\"web\"",
-            "cache.toml:34: expected every VM once",
-        ),
-        ("\"batch\"", "\"a/b\"", "cache.toml:34: expected a VM name"),
-        (
-            "[tls]\ndirectory = \"/etc/pki\"",
-            "",
-            "cache.toml:14: expected a [tls] table with certificates of clients, found 0.0.0.0:10809 without",
-        ),
-        (
-            "\"/etc/pki\"",
-            "\"/etc/pki\"\nverify_clients = false",
-            "cache.toml:14: expected a [tls] table with certificates of clients",
-        ),
-        (
-            "\"0.0.0.0:10809\"",
-            "\"0.0.0.0:10809\"\ninsecure = true",
-            "cache.toml:15: expected either `insecure = true` or certificates of clients, found both",
-        ),
-        (
-            "weight = 200",
-            "clients = [\"\"]",
-            "cache.toml:21: expected names in certificates, found an empty one",
-        ),
-        (
-            "127.0.0.1",
-            "10.0.0.1",
-            "cache.toml:3: expected a loopback address for metrics",
-        ),
-        ("size = \"1GiB\"", "size = ", "cache.toml:6: "),
-    ] {
+    for (from, to, expected) in WRONG {
         assert!(WHOLE.contains(from), "{from}");
         let found = errors(&WHOLE.replace(from, to));
         assert!(
@@ -240,15 +243,8 @@ fn sizes_are_parsed_with_and_without_units() {
     assert_eq!(Size(256 << 20).to_string(), "256.0 MiB");
 }
 
-#[test]
-fn requests_are_executed_or_refused_with_a_reason() {
-    let dir = tempfile::tempdir().unwrap();
-    let image = dir.path().join("image");
-    std::fs::write(&image, [0; 8192]).unwrap();
-    let mut config = Config::of_image(&image, "vm", &dir.path().join("nbd"));
-    let control = dir.path().join("control");
-    config.control = Some(control.clone());
-    let service = Service::start(&config).unwrap();
+/// Requests, and the reason why each is refused.
+fn requests() -> Vec<(ControlRequest, Option<&'static str>)> {
     let pool = |pool: &str, weight, create| ControlRequest::SetPool {
         vm: "vm".into(),
         pool: pool.into(),
@@ -256,7 +252,7 @@ fn requests_are_executed_or_refused_with_a_reason() {
         store: None,
         create,
     };
-    for (request, refused) in [
+    vec![
         (pool("web", Some(300), true), None),
         (pool("web", None, true), Some("expected a new name")),
         (pool("nope", None, false), Some("there are: default, web")),
@@ -297,7 +293,19 @@ fn requests_are_executed_or_refused_with_a_reason() {
             },
             None,
         ),
-    ] {
+    ]
+}
+
+#[test]
+fn requests_are_executed_or_refused_with_a_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    std::fs::write(&image, [0; 8192]).unwrap();
+    let mut config = Config::of_image(&image, "vm", &dir.path().join("nbd"));
+    let control = dir.path().join("control");
+    config.control = Some(control.clone());
+    let service = Service::start(&config).unwrap();
+    for (request, refused) in requests() {
         let error = send_request(&control, &request)
             .err()
             .map(|e| e.to_string());

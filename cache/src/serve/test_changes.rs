@@ -2,38 +2,72 @@
 
 use super::*;
 use crate::nbd::test::client::Client;
-use std::path::Path;
+use std::path::PathBuf;
+use std::time::Duration;
 
-/// What the pools of the first VM hold in memory, bytes.
-fn held(control: &Path) -> Vec<u64> {
-    let stats = send_request(control, &ControlRequest::Stats).unwrap();
-    let pools = stats["cache"]["vms"][0]["pools"].as_array().unwrap();
-    let bytes = pools.iter().map(|p| p["memory_bytes"].as_u64().unwrap());
-    bytes.collect()
+const BLOCK: u64 = 4096;
+/// Bytes of the image.
+const SIZE: u32 = 65_536;
+
+/// A service with one VM of one disk.
+struct Rig {
+    dir: tempfile::TempDir,
+    control: PathBuf,
+    service: Service,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let image = dir.path().join("image");
+        std::fs::write(&image, [7; SIZE as usize]).unwrap();
+        let mut config = Config::of_image(&image, "vm", &dir.path().join("nbd"));
+        let control = dir.path().join("control");
+        config.control = Some(control.clone());
+        let service = Service::start(&config).unwrap();
+        Self {
+            dir,
+            control,
+            service,
+        }
+    }
+
+    fn request(&self, request: &ControlRequest) -> Result<(), String> {
+        let response = send_request(&self.control, request);
+        response.map(drop).map_err(|e| e.to_string())
+    }
+
+    fn assert_refused(&self, request: &ControlRequest, why: &str) {
+        let error = self.request(request).unwrap_err();
+        assert!(error.contains(why), "{error}");
+    }
+
+    /// A client, which finds the whole image as it is whenever it reads.
+    fn reader(&self) -> impl FnMut() + use<> {
+        let mut client = Client::new(&self.dir.path().join("nbd"), "vm", false);
+        move || assert_eq!(client.read(0, SIZE).data, [7; SIZE as usize])
+    }
+
+    fn cache_stats(&self) -> serde_json::Value {
+        send_request(&self.control, &ControlRequest::Stats).unwrap()["cache"].clone()
+    }
+
+    /// What the pools of the first VM hold in memory, bytes.
+    fn held(&self) -> Vec<u64> {
+        let stats = self.cache_stats();
+        let pools = stats["vms"][0]["pools"].as_array().unwrap();
+        let bytes = pools.iter().map(|p| p["memory_bytes"].as_u64().unwrap());
+        bytes.collect()
+    }
+
+    fn shut_down(self) {
+        self.service.shut_down(Duration::from_secs(5)).unwrap();
+    }
 }
 
 #[test]
-fn blocks_disks_vms_and_the_ssd_store_are_changed_by_requests() {
-    const BLOCK: u64 = 4096;
-    let dir = tempfile::tempdir().unwrap();
-    let image = dir.path().join("image");
-    std::fs::write(&image, [7; 65_536]).unwrap();
-    let mut config = Config::of_image(&image, "vm", &dir.path().join("nbd"));
-    let control = dir.path().join("control");
-    config.control = Some(control.clone());
-    let service = Service::start(&config).unwrap();
-    let request = |request: &ControlRequest| {
-        let response = send_request(&control, request);
-        response.map(drop).map_err(|e| e.to_string())
-    };
-    let refused = |r: &ControlRequest, why: &str| {
-        let error = request(r).unwrap_err();
-        assert!(error.contains(why), "{error}");
-    };
-    let mut client = Client::new(&dir.path().join("nbd"), "vm", false);
-    let mut read = || assert_eq!(client.read(0, 65_536).data, [7; 65_536]);
-
-    // Blocks are migrated: first those that lie inside a range as a whole, then all.
+fn blocks_are_migrated_by_requests() {
+    let rig = Rig::new();
     let spec = ControlRequest::SetPool {
         vm: "vm".into(),
         pool: "web".into(),
@@ -41,9 +75,9 @@ fn blocks_disks_vms_and_the_ssd_store_are_changed_by_requests() {
         store: None,
         create: true,
     };
-    request(&spec).unwrap();
-    read();
-    assert_eq!(held(&control), [16 * BLOCK, 0]);
+    rig.request(&spec).unwrap();
+    rig.reader()();
+    assert_eq!(rig.held(), [16 * BLOCK, 0]);
     let migrate =
         |disk: &str, pool: &str, offset, length: Option<u64>| ControlRequest::MigrateDisk {
             disk: disk.into(),
@@ -51,42 +85,52 @@ fn blocks_disks_vms_and_the_ssd_store_are_changed_by_requests() {
             offset: Size(offset),
             length: length.map(Size),
         };
-    request(&migrate("vm", "web", BLOCK - 1, Some(9 * BLOCK))).unwrap();
-    assert_eq!(held(&control), [8 * BLOCK, 8 * BLOCK]);
-    request(&migrate("vm", "web", 0, None)).unwrap();
-    assert_eq!(held(&control), [0, 16 * BLOCK]);
-    refused(&migrate("x", "web", 0, None), "there are: vm");
-    refused(&migrate("vm", "x", 0, None), "there are: default, web");
+    // First those that lie inside a range as a whole, then all.
+    let part = migrate("vm", "web", BLOCK - 1, Some(9 * BLOCK));
+    rig.request(&part).unwrap();
+    assert_eq!(rig.held(), [8 * BLOCK, 8 * BLOCK]);
+    rig.request(&migrate("vm", "web", 0, None)).unwrap();
+    assert_eq!(rig.held(), [0, 16 * BLOCK]);
+    rig.assert_refused(&migrate("x", "web", 0, None), "there are: vm");
+    rig.assert_refused(&migrate("vm", "x", 0, None), "there are: default, web");
+    rig.shut_down();
+}
 
-    // There is an SSD store, and then there is none.
-    let path = dir.path().join("ssd");
+#[test]
+fn an_ssd_store_is_added_and_removed_by_requests() {
+    let rig = Rig::new();
+    let path = rig.dir.path().join("ssd");
     let size = Size(4 << 20);
-    request(&ControlRequest::ReplaceSsd {
+    let replace = ControlRequest::ReplaceSsd {
         path: path.clone(),
         size,
-    })
-    .unwrap();
-    let stores =
-        || send_request(&control, &ControlRequest::Stats).unwrap()["cache"]["stores"].clone();
+    };
+    rig.request(&replace).unwrap();
+    let stores = || rig.cache_stats()["stores"].clone();
     assert_eq!(stores()[1]["capacity_bytes"], size.0);
     assert!(path.exists());
-    request(&ControlRequest::RemoveSsd).unwrap();
+    rig.request(&ControlRequest::RemoveSsd).unwrap();
     assert_eq!(stores().as_array().unwrap().len(), 1);
     assert!(!path.exists());
+    rig.shut_down();
+}
 
-    // The disk, and then the VM, are served uncached.
+#[test]
+fn disks_and_vms_are_served_uncached_after_requests() {
+    let rig = Rig::new();
+    let mut read = rig.reader();
+    read();
+    assert_eq!(rig.held(), [16 * BLOCK]);
     let uncache_disk = ControlRequest::UncacheDisk { disk: "vm".into() };
-    request(&uncache_disk).unwrap();
+    rig.request(&uncache_disk).unwrap();
     read();
-    assert_eq!(held(&control), [0, 0]);
-    refused(&uncache_disk, "expected the name of a disk that is cached");
+    assert_eq!(rig.held(), [0]);
+    rig.assert_refused(&uncache_disk, "expected the name of a disk that is cached");
     let uncache_vm = ControlRequest::UncacheVm { vm: "vm".into() };
-    request(&uncache_vm).unwrap();
+    rig.request(&uncache_vm).unwrap();
     read();
-    let stats = send_request(&control, &ControlRequest::Stats).unwrap();
-    assert_eq!(stats["cache"]["vms"].as_array().unwrap().len(), 0);
-    refused(&uncache_vm, "expected the name of a VM that is served");
-    service
-        .shut_down(std::time::Duration::from_secs(5))
-        .unwrap();
+    let stats = rig.cache_stats();
+    assert_eq!(stats["vms"].as_array().unwrap().len(), 0);
+    rig.assert_refused(&uncache_vm, "expected the name of a VM that is served");
+    rig.shut_down();
 }

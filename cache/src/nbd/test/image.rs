@@ -68,13 +68,8 @@ impl Rig {
     }
 }
 
-/// What clients do, checked against what the image must hold.
-fn served(rings: bool, mode: Option<Mode>) -> VolumeStats {
-    let mut truth: Vec<u8> = (0..SIZE)
-        .map(|i| (i / 512 % 251).try_into().unwrap())
-        .collect();
-    let rig = Rig::new(&truth, rings, mode);
-    let mut c = rig.client(true);
+/// Reads and writes at odd places, three times over.
+fn check_places(c: &mut Client, truth: &mut [u8]) {
     let places = [
         (0, 4096),
         (8192, 65536),
@@ -101,7 +96,10 @@ fn served(rings: bool, mode: Option<Mode>) -> VolumeStats {
         c.send(3, 0, 1, 0, &[], 0);
         assert_eq!(c.reply(0).error, 0);
     }
-    // Many at once, which overtake each other.
+}
+
+/// Many reads at once, which overtake each other.
+fn check_overtaking(c: &mut Client, truth: &[u8]) {
     for n in 0..100u64 {
         c.send(0, 0, n, n * 4096, &[], 8192);
     }
@@ -110,7 +108,10 @@ fn served(rings: bool, mode: Option<Mode>) -> VolumeStats {
         let at = usize::try_from(found.cookie).unwrap() * 4096;
         assert!(found.data == truth[at..at + 8192]);
     }
-    // A file that somebody cut off: what is gone reads as zeroes.
+}
+
+/// A file that somebody cut off: what is gone reads as zeroes. Ends with 9 in its first block.
+fn check_cut_file(rig: &Rig, c: &mut Client, truth: &[u8]) {
     let file = std::fs::File::options()
         .read(true)
         .write(true)
@@ -127,6 +128,18 @@ fn served(rings: bool, mode: Option<Mode>) -> VolumeStats {
     let mut on_disk = [0; 4096];
     file.read_exact_at(&mut on_disk, 0).unwrap();
     assert_eq!(on_disk, [9; 4096]);
+}
+
+/// What clients do, checked against what the image must hold.
+fn served(rings: bool, mode: Option<Mode>) -> VolumeStats {
+    let mut truth: Vec<u8> = (0..SIZE)
+        .map(|i| (i / 512 % 251).try_into().unwrap())
+        .collect();
+    let rig = Rig::new(&truth, rings, mode);
+    let mut c = rig.client(true);
+    check_places(&mut c, &mut truth);
+    check_overtaking(&mut c, &truth);
+    check_cut_file(&rig, &mut c, &truth);
     // A client that leaves in the middle does no harm.
     for n in 0..50u64 {
         c.send(0, 0, n, n * 4096, &[], 65536);

@@ -1,0 +1,234 @@
+//! Clients read and write through the cache.
+
+use super::*;
+
+#[test]
+fn nbdinfo_sees_what_is_offered() {
+    let rig = Rig::new(8 * MIB, 4 * MIB, "");
+    let told = tool("nbdinfo", &[&rig.uri()]);
+    for expected in [
+        "export-size: 8388608",
+        "base:allocation",
+        "can_multi_conn: true",
+        "can_fua: true",
+        "can_cache: true",
+        "can_trim: true",
+        "can_zero: true",
+        "is_read_only: false",
+        "block_size_preferred: 4096",
+    ] {
+        assert!(told.contains(expected), "expected {expected:?} in:\n{told}");
+    }
+    assert!(tool("nbdinfo", &["--list", &rig.uri()]).contains("export=\"disk\""));
+    assert!(tool("nbdinfo", &["--map", &rig.uri()]).contains("hole,zero"));
+}
+
+#[test]
+fn nbdcopy_and_qemu_img_bring_back_what_they_took_there() {
+    let mut rig = Rig::new(16 * MIB, 4 * MIB, "");
+    let content = pattern(16 * MIB);
+    std::fs::write(rig.path("source"), &content).unwrap();
+    tool("nbdcopy", &[&rig.text("source"), &rig.uri()]);
+    for _ in 0..2 {
+        tool("nbdcopy", &[&rig.uri(), &rig.text("back")]);
+        assert_eq!(std::fs::read(rig.path("back")).unwrap(), content);
+    }
+    // Sparse: half of it zero.
+    let mut sparse = content;
+    sparse[4 << 20..12 << 20].fill(0);
+    std::fs::write(rig.path("source"), &sparse).unwrap();
+    tool(
+        "qemu-img",
+        &[
+            "convert",
+            "-n",
+            "-f",
+            "raw",
+            "-O",
+            "raw",
+            &rig.text("source"),
+            &rig.uri(),
+        ],
+    );
+    tool(
+        "qemu-img",
+        &[
+            "convert",
+            "-f",
+            "raw",
+            "-O",
+            "raw",
+            &rig.uri(),
+            &rig.text("back"),
+        ],
+    );
+    assert_eq!(std::fs::read(rig.path("back")).unwrap(), sparse);
+    let told = tool(
+        "qemu-img",
+        &[
+            "compare",
+            "-f",
+            "raw",
+            "-F",
+            "raw",
+            &rig.text("source"),
+            &rig.uri(),
+        ],
+    );
+    assert!(told.contains("identical"), "{told}");
+    rig.stop();
+    assert_eq!(std::fs::read(rig.path("image")).unwrap(), sparse);
+}
+
+#[test]
+fn qemu_io_and_nbdkit_do_what_guests_do() {
+    let rig = Rig::new(8 * MIB, 4 * MIB, "");
+    let done = tool(
+        "qemu-io",
+        &[
+            "-f",
+            "raw",
+            "-c",
+            "write -P 7 4k 8k",
+            "-c",
+            "read -P 7 4k 8k",
+            "-c",
+            "read -P 7 4k 8k",
+            "-c",
+            "write -f -P 9 1000 100",
+            "-c",
+            "read -P 9 1000 100",
+            "-c",
+            "read -P 7 4k 8k",
+            "-c",
+            "write -z 8k 4k",
+            "-c",
+            "read -P 0 8k 4k",
+            "-c",
+            "discard 4k 4k",
+            "-c",
+            "read -P 0 4k 4k",
+            "-c",
+            "flush",
+            &rig.uri(),
+        ],
+    );
+    assert!(!done.contains("verification failed"), "{done}");
+    // As the client of another server: nbdkit passes it on, through a filter of its own.
+    let told = tool(
+        "nbdkit",
+        &[
+            "-U",
+            "-",
+            "nbd",
+            &format!("socket={}", rig.text("nbd")),
+            "export=disk",
+            "--run",
+            "nbdcopy \"$uri\" - | head -c 1100 | tail -c 100",
+        ],
+    );
+    assert_eq!(told.as_bytes(), [9; 100]);
+}
+
+#[test]
+fn fio_verifies_a_disk_much_larger_than_the_cache() {
+    let mut rig = Rig::new(64 * MIB, 2 * MIB, "");
+    let args = [
+        "--name=verify",
+        "--ioengine=nbd",
+        &format!("--uri={}", rig.uri()),
+        "--rw=randrw",
+        "--bsrange=512-64k",
+        "--bs_unaligned=0",
+        "--blockalign=512",
+        "--iodepth=16",
+        "--size=64M",
+        "--io_size=96M",
+        "--verify=crc32c",
+        "--verify_backlog=256",
+        "--verify_fatal=1",
+        "--verify_state_save=0",
+        "--randseed=7",
+    ];
+    tool("fio", &args);
+    let stats = rig.service().stats();
+    let pool = &stats.cache.vms[0].pools[0];
+    assert!(
+        pool.counts.evictions > 0,
+        "the cache was never full: {pool:?}"
+    );
+    assert!(
+        pool.counts.memory_hits > 0 && pool.counts.invalidations > 0,
+        "{pool:?}"
+    );
+    rig.stop();
+}
+
+#[test]
+fn sizes_change_and_blocks_stay_right_while_fio_reads() {
+    let rig = Rig::new(32 * MIB, 8 * MIB, "");
+    let uri = format!("--uri={}", rig.uri());
+    let mut fio = Command::new("fio")
+        .args([
+            "--name=v",
+            "--ioengine=nbd",
+            &uri,
+            "--rw=randwrite",
+            "--bs=4k",
+            "--iodepth=16",
+        ])
+        .args([
+            "--size=32M",
+            "--verify=crc32c",
+            "--verify_fatal=1",
+            "--verify_state_save=0",
+        ])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap_or_else(|e| panic!("expected fio to be installed (`make deps`): {e}"));
+    let control = rig.path("control");
+    let ask = |question| justitia_cache::serve::send_request(&control, &question);
+    for round in 0.. {
+        if let Some(status) = fio.try_wait().unwrap() {
+            assert!(status.success(), "fio found wrong bytes");
+            break;
+        }
+        let size = if round % 2 == 0 { MIB } else { 8 * MIB };
+        ask(ControlRequest::SetStore {
+            store: justitia_cache::StoreKind::Memory,
+            size: justitia_cache::serve::Size(size),
+        })
+        .unwrap();
+        ask(ControlRequest::SetVm {
+            vm: "vm".into(),
+            weight: Some(1 + round % 100),
+            policy: None,
+        })
+        .unwrap();
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn metrics_and_statistics_tell_the_same() {
+    use std::io::{Read, Write};
+    let rig = Rig::new(MIB, MIB, "");
+    tool("qemu-io", &["-f", "raw", "-c", "read 0 64k", &rig.uri()]);
+    let address = rig.service().metrics_address().unwrap();
+    let mut http = std::net::TcpStream::connect(address).unwrap();
+    http.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        .unwrap();
+    let mut text = String::new();
+    http.read_to_string(&mut text).unwrap();
+    let stats =
+        justitia_cache::serve::send_request(&rig.path("control"), &ControlRequest::Stats).unwrap();
+    let reads = &stats["exports"][0]["reads"];
+    assert!(reads.as_u64().unwrap() > 0);
+    for line in [
+        format!("justitia_cache_disk_reads_total{{disk=\"disk\"}} {reads}"),
+        "justitia_cache_store_capacity_bytes{store=\"memory\"} 1048576".into(),
+        "# EOF".into(),
+    ] {
+        assert!(text.contains(&line), "expected {line:?} in:\n{text}");
+    }
+}
