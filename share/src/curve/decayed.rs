@@ -7,7 +7,6 @@ use super::reuse_times::ReuseTimes;
 use super::sampler::SETS;
 use crate::num::to_f64;
 
-
 /// After this time a count is worth half. A change of a tenant's working set rules its curve after a minute or two, and a
 /// busy tenant that falls idle is remembered for some minutes more ([`MissRatioCurve::working_set`](super::MissRatioCurve::working_set)).
 pub const HALF_LIFE: Duration = Duration::from_secs(60);

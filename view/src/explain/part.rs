@@ -12,39 +12,9 @@ const NEAR: f64 = 0.01;
 
 /// How its entitlement is recomputed; `None` where there is nothing to divide.
 pub(super) fn of(status: &Status, tenant: &TenantStatus) -> Option<String> {
-    let group: Vec<(usize, &TenantStatus)> = status
-        .tenants
-        .iter()
-        .enumerate()
-        .filter(|(_, t)| t.parent == tenant.parent)
-        .collect();
-    let all = match tenant.parent {
-        Some(parent) => status.tenants.get(parent)?.entitlement,
-        None => status.memory.cache_divisible,
-    };
-    // First what they use, if it fits; of the rest then.
-    let used: u64 = group.iter().map(|(_, t)| t.working_set).sum();
-    let fits = used <= all;
-    let rest = |t: &TenantStatus| {
-        let first = if fits { t.working_set } else { 0 };
-        t.entitlement.saturating_sub(first)
-    };
-    let by_weight = |t: &TenantStatus| to_f64(rest(t)) / to_f64(t.weight.max(1));
-    let wants = |i: usize, t: &TenantStatus| {
-        if fits {
-            wants_all(status, i)
-        } else {
-            t.working_set > t.entitlement
-        }
-    };
-    // By weight, nobody that wants all it can get has less than another that does, unless that has a minimum.
-    let level = group
-        .iter()
-        .filter(|(i, t)| wants(*i, t))
-        .map(|(_, t)| by_weight(t))
-        .reduce(f64::min);
-    let Some(level) = level else {
-        return (all > 0 && group.len() > 1).then(|| {
+    let division = Division::of(status, tenant)?;
+    let Some(level) = division.level(status) else {
+        return (division.all > 0 && division.siblings.len() > 1).then(|| {
             "none of these children demands more than it holds: each gets that if all fits, and the rest is divided by \
              weight"
                 .to_owned()
@@ -53,55 +23,137 @@ pub(super) fn of(status: &Status, tenant: &TenantStatus) -> Option<String> {
     if level <= 0.0 {
         return None;
     }
-    let at_level = |t: &TenantStatus| (by_weight(t) / level - 1.0).abs() <= NEAR;
-    if !at_level(tenant) {
-        return Some(if by_weight(tenant) < level {
+    if !division.is_at(level, tenant) {
+        return Some(if division.by_weight(tenant) < level {
             "that is all it demands; its weight would give it more".to_owned()
         } else {
             "its minimum, or its dirty pages, are more than its weight would give it".to_owned()
         });
     }
-    let (sharing, others): (Vec<&TenantStatus>, Vec<_>) =
-        group.iter().map(|(_, t)| *t).partition(|t| at_level(t));
-    let weigh: u64 = sharing.iter().map(|t| t.weight).sum();
-    let gone: u64 = others.iter().map(|t| rest(t)).sum();
-    let left = all.saturating_sub(if fits { used } else { 0 });
-    let first = match (used, fits) {
-        (0, _) => String::new(),
-        (_, true) => format!(
-            "the working sets of {} in all fit: it gets its own of {}, and of the rest ",
-            bytes(used),
-            bytes(tenant.working_set)
-        ),
-        (_, false) => format!(
-            "the working sets of {} in all do not fit: it gets ",
-            bytes(used)
-        ),
-    };
-    let demand = if fits {
-        "demand"
-    } else {
-        "have a working set of"
-    };
-    let mut text = format!(
-        "{first}{}/{weigh} of {}; {weigh} is the weight of those that {demand} at least their part by weight",
-        tenant.weight,
-        bytes(left.saturating_sub(gone))
-    );
-    if !others.is_empty() {
-        let name = |t: &&TenantStatus| {
-            let name = t.path.rsplit('/').next().unwrap_or_default();
-            let name = if name == "-" { "unmanaged" } else { name };
-            format!("{name} {}", bytes(t.entitlement))
+    Some(division.told(level, tenant))
+}
+
+/// How a parent's cache is divided among its children.
+struct Division<'a> {
+    /// The children, each with its position among all tenants.
+    siblings: Vec<(usize, &'a TenantStatus)>,
+    /// What is divided, bytes.
+    all: u64,
+    /// What the children use together, bytes.
+    used: u64,
+    /// Whether that fits: then each has what it uses first, and only the rest is divided by weight.
+    fits: bool,
+}
+
+impl<'a> Division<'a> {
+    /// That which a tenant has part in.
+    fn of(status: &'a Status, tenant: &TenantStatus) -> Option<Self> {
+        let siblings: Vec<(usize, &TenantStatus)> = status
+            .tenants
+            .iter()
+            .enumerate()
+            .filter(|(_, t)| t.parent == tenant.parent)
+            .collect();
+        let all = match tenant.parent {
+            Some(parent) => status.tenants.get(parent)?.entitlement,
+            None => status.memory.cache_divisible,
         };
-        let named: Vec<String> = others.iter().take(NAMED).map(name).collect();
-        let more = match others.len().saturating_sub(NAMED) {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
-        text += &format!("; the others get {}{more}", named.join(", "));
+        let used = siblings.iter().map(|(_, t)| t.working_set).sum();
+        Some(Self {
+            siblings,
+            all,
+            used,
+            fits: used <= all,
+        })
     }
-    Some(text)
+
+    /// What a tenant gets by weight, bytes.
+    fn rest(&self, tenant: &TenantStatus) -> u64 {
+        let first = if self.fits { tenant.working_set } else { 0 };
+        tenant.entitlement.saturating_sub(first)
+    }
+
+    /// That per unit of weight.
+    fn by_weight(&self, tenant: &TenantStatus) -> f64 {
+        to_f64(self.rest(tenant)) / to_f64(tenant.weight.max(1))
+    }
+
+    fn wants(&self, status: &Status, index: usize, tenant: &TenantStatus) -> bool {
+        if self.fits {
+            wants_all(status, index)
+        } else {
+            tenant.working_set > tenant.entitlement
+        }
+    }
+
+    /// What one that wants all it can get has per unit of weight; `None` if there is none. Nobody that wants all has
+    /// less than another that does, unless that has a minimum.
+    fn level(&self, status: &Status) -> Option<f64> {
+        self.siblings
+            .iter()
+            .filter(|(i, t)| self.wants(status, *i, t))
+            .map(|(_, t)| self.by_weight(t))
+            .reduce(f64::min)
+    }
+
+    fn is_at(&self, level: f64, tenant: &TenantStatus) -> bool {
+        (self.by_weight(tenant) / level - 1.0).abs() <= NEAR
+    }
+
+    /// The part of a tenant that is at the level, in words.
+    fn told(&self, level: f64, tenant: &TenantStatus) -> String {
+        let (sharing, others): (Vec<&TenantStatus>, Vec<_>) = self
+            .siblings
+            .iter()
+            .map(|(_, t)| *t)
+            .partition(|t| self.is_at(level, t));
+        let weigh: u64 = sharing.iter().map(|t| t.weight).sum();
+        let gone: u64 = others.iter().map(|t| self.rest(t)).sum();
+        let left = self
+            .all
+            .saturating_sub(if self.fits { self.used } else { 0 });
+        let first = match (self.used, self.fits) {
+            (0, _) => String::new(),
+            (used, true) => format!(
+                "the working sets of {} in all fit: it gets its own of {}, and of the rest ",
+                bytes(used),
+                bytes(tenant.working_set)
+            ),
+            (used, false) => format!(
+                "the working sets of {} in all do not fit: it gets ",
+                bytes(used)
+            ),
+        };
+        let demand = if self.fits {
+            "demand"
+        } else {
+            "have a working set of"
+        };
+        format!(
+            "{first}{}/{weigh} of {}; {weigh} is the weight of those that {demand} at least their part by weight{}",
+            tenant.weight,
+            bytes(left.saturating_sub(gone)),
+            told_others(&others)
+        )
+    }
+}
+
+/// Siblings that get less or more than by weight.
+fn told_others(others: &[&TenantStatus]) -> String {
+    if others.is_empty() {
+        return String::new();
+    }
+    let name = |t: &&TenantStatus| {
+        let name = t.path.rsplit('/').next().unwrap_or_default();
+        let name = if name == "-" { "unmanaged" } else { name };
+        format!("{name} {}", bytes(t.entitlement))
+    };
+    let named: Vec<String> = others.iter().take(NAMED).map(name).collect();
+    let more = match others.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("; the others get {}{more}", named.join(", "))
 }
 
 /// Whether a tenant, or one below it, wants all it can get.

@@ -27,13 +27,8 @@ pub fn status(tenants: usize, second: usize) -> Status {
         }
         let leaf = container(n, slice, now);
         if let Some(parent) = all.get_mut(slice) {
-            parent.usage += leaf.usage;
-            parent.entitlement += leaf.entitlement;
-            parent.backlogged |= leaf.backlogged;
+            add(parent, &leaf);
             parent.pv = Some(0.2 + 0.1 * (now / 7.0).sin());
-            let sum = parent.app.get_or_insert_default();
-            sum.read_rate += leaf.app.unwrap_or_default().read_rate;
-            sum.write_rate += leaf.app.unwrap_or_default().write_rate;
         }
         all.push(leaf);
     }
@@ -47,24 +42,7 @@ pub fn status(tenants: usize, second: usize) -> Status {
         ..TenantStatus::default()
     });
     let busy = all.iter().filter(|t| t.backlogged && t.leaf);
-    let decisions = busy.map(|t| Decision {
-        at: now - 1.0,
-        since: now - 4.0,
-        path: t.path.clone(),
-        action: Action::Reclaim {
-            bytes: (1000 + t.usage % 999) << 10,
-        },
-        steps: 4,
-        dry_run: false,
-        reason: Rule::Excess(ExcessReason {
-            usage: 300 * MIB,
-            entitlement: 100 * MIB,
-            orphaned: false,
-            free: 10 * MIB,
-            free_headroom: 16 * MIB,
-        })
-        .into(),
-    });
+    let decisions = busy.map(|t| reclaim(t, now));
     Status {
         version: "0.1.0".to_owned(),
         uptime: now,
@@ -91,6 +69,37 @@ pub fn status(tenants: usize, second: usize) -> Status {
     }
 }
 
+/// Adds a container's figures to its slice's.
+fn add(parent: &mut TenantStatus, leaf: &TenantStatus) {
+    parent.usage += leaf.usage;
+    parent.entitlement += leaf.entitlement;
+    parent.backlogged |= leaf.backlogged;
+    let sum = parent.app.get_or_insert_default();
+    sum.read_rate += leaf.app.unwrap_or_default().read_rate;
+    sum.write_rate += leaf.app.unwrap_or_default().write_rate;
+}
+
+fn reclaim(tenant: &TenantStatus, now: f64) -> Decision {
+    Decision {
+        at: now - 1.0,
+        since: now - 4.0,
+        path: tenant.path.clone(),
+        action: Action::Reclaim {
+            bytes: (1000 + tenant.usage % 999) << 10,
+        },
+        steps: 4,
+        dry_run: false,
+        reason: Rule::Excess(ExcessReason {
+            usage: 300 * MIB,
+            entitlement: 100 * MIB,
+            orphaned: false,
+            free: 10 * MIB,
+            free_headroom: 16 * MIB,
+        })
+        .into(),
+    }
+}
+
 /// Around `middle`, a little up and down.
 fn wave(middle: f64, now: f64, period: f64) -> u64 {
     to_u64(middle * (1.0 + 0.05 * (now / period).sin()))
@@ -104,10 +113,7 @@ fn container(n: usize, parent: usize, now: f64) -> TenantStatus {
     let kind = n % 8;
     // Three of eight are busy, as much as a tenant can be: everything about them moves each second.
     let busy = kind < 3;
-    let noise = id
-        .wrapping_mul(2_654_435_761)
-        .wrapping_add(to_u64(now) * 40_503)
-        % 1000;
+    let noise = noise(id, now);
     let jitter = if busy {
         1.0 + to_f64(noise) / 2000.0
     } else {
@@ -157,19 +163,29 @@ fn container(n: usize, parent: usize, now: f64) -> TenantStatus {
             ..AppStatus::default()
         }),
         backlogged: busy,
-        knobs: vec![KnobStatus {
-            knob: "memory.low".to_owned(),
-            value: (entitled / 4096 * 4096).to_string(),
-            owner: KnobOwner::Agent,
-            original: Some("0".to_owned()),
-            reason: Some(
-                Rule::Protection(ProtectionReason {
-                    protected: 180 * MIB,
-                    other: 20 * MIB,
-                })
-                .into(),
-            ),
-        }],
+        knobs: vec![memory_low(entitled)],
         ..TenantStatus::default()
+    }
+}
+
+/// From 0 to 999, another each second.
+fn noise(id: u64, now: f64) -> u64 {
+    let product = id.wrapping_mul(2_654_435_761);
+    product.wrapping_add(to_u64(now) * 40_503) % 1000
+}
+
+fn memory_low(bytes: u64) -> KnobStatus {
+    KnobStatus {
+        knob: "memory.low".to_owned(),
+        value: (bytes / 4096 * 4096).to_string(),
+        owner: KnobOwner::Agent,
+        original: Some("0".to_owned()),
+        reason: Some(
+            Rule::Protection(ProtectionReason {
+                protected: 180 * MIB,
+                other: 20 * MIB,
+            })
+            .into(),
+        ),
     }
 }

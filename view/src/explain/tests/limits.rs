@@ -1,0 +1,229 @@
+//! Limits and protections: who has set them, where, and why.
+
+use super::*;
+
+#[test]
+fn a_limit_on_an_ancestor_is_named() {
+    let mut status = status();
+    assert!(!explain(&status, 1, &CurrentValues::default()).contains("limits it as well"));
+    status.tenants[0].knobs = vec![KnobStatus {
+        knob: "io.max 8:0".into(),
+        value: "8:0 rbps=max wbps=1048576 riops=max wiops=max".into(),
+        owner: KnobOwner::Agent,
+        original: Some("8:0 rbps=max wbps=max riops=max wiops=max".into()),
+        reason: Some(Reason::Text("the disk is contended".into())),
+    }];
+    let text = explain(&status, 1, &CurrentValues::default());
+    says(
+        &text,
+        &[
+            "io.max of its ancestor a.slice limits it too",
+            "explain a.slice`",
+        ],
+    );
+}
+
+#[test]
+fn a_tenant_above_its_entitlement_is_explained() {
+    let text = explain(
+        &status(),
+        1,
+        &knobs(&[("memory.low", &(120 * MIB).to_string())]),
+    );
+    says(
+        &text,
+        &[
+            "weight 100 (the default",
+            "25.0 % of 400, the sum of its and its siblings' weights, idle ones included",
+            "now: 100/400 of 400M; 400 is the weight of those that demand at least their part by weight\n",
+            "holds 300M, entitled to 100M of the 400M of a.slice",
+            "its cache grows, so it demands all that it can get",
+            "memory.low = 125829120 (120M)",
+            "written by the agent; restored when the agent ends: 0\n",
+            "reason, when it was set: 100.0 MiB of file pages are protected",
+            "    now: it has the wanted value\n",
+            "(now 100M)",
+            "written when off by more than 1/32 and more than 1.00M",
+            "changes when: its weight",
+            "when free memory (now 10.0M) falls below the headroom (now 16.0M)",
+            "up to 200M can be reclaimed from it now",
+            "01:59:40 to 01:59:50 (10 s ago): reclaim 65536 KiB in 9 steps",
+            "holds 300 MiB, entitled to 100 MiB",
+        ],
+    );
+}
+
+#[test]
+fn an_external_knob_and_an_operators_limit_are_shown_as_such() {
+    let standing = knobs(&[
+        ("memory.low", "1048576"),
+        ("memory.max", &(900 * MIB).to_string()),
+        ("memory.high", "max"),
+    ]);
+    let text = explain(&status(), 2, &standing);
+    says(
+        &text,
+        &[
+            "weight 300 (from its cgroup's io.weight",
+            "working set, divided first: 0 (from the kernel's LRU lists of the last 3 min)",
+            "the rest, divided second: its cache does not grow, so it demands no more than that\n",
+            "memory.low = 1048576 (1.00M)\n    external: another process wrote it",
+            "the agent takes it as the tenant's minimum",
+            "memory.max = 943718400 (900M)\n    set by its operator",
+            "nothing is reclaimed from it: it holds no more than its entitlement (300M)",
+            "none about it since the agent's start, 60 min ago",
+        ],
+    );
+    assert!(!text.contains("none set by the agent"));
+    says(
+        &explain(&status(), 0, &CurrentValues::default()),
+        &["Knobs\n  none set by the agent\n"],
+    );
+    assert!(
+        !text.contains("memory.high"),
+        "what bounds nothing is not shown"
+    );
+}
+
+#[test]
+fn limits_on_a_disk_are_shown_with_their_reason_and_rule() {
+    let mut status = status();
+    let knob = |knob: &str, value: &str, original: &str, why: &str| KnobStatus {
+        knob: knob.into(),
+        value: value.into(),
+        owner: KnobOwner::Agent,
+        original: Some(original.into()),
+        reason: Some(Reason::Text(why.into())),
+    };
+    let limit = "8:0 rbps=max wbps=7340032 riops=max wiops=max";
+    let none = "8:0 rbps=max wbps=max riops=max wiops=max";
+    status.tenants[1].knobs = vec![
+        knob("io.max 8:0", limit, none, "the disk is contended"),
+        knob("memory.high", "41943040", "max", "writers contend"),
+    ];
+    let set = |knob: &str, from: Option<&str>, to: &str| Action::Set {
+        knob: knob.into(),
+        from: from.map(Into::into),
+        to: to.into(),
+    };
+    status.decisions[0].action = set("io.max 8:0", None, limit);
+    status.decisions[0].steps = 2;
+    let mut room = status.decisions[0].clone();
+    (room.action, room.steps) = (set("memory.high", None, "41943040"), 1);
+    let mut low = room.clone();
+    low.action = set("memory.low", Some("0"), "655360");
+    status.decisions.extend([room, low]);
+    let text = explain(&status, 1, &knobs(&[("io.max 8:0", limit)]));
+    says(
+        &text,
+        &[
+            "io.max 8:0 (sda) = rbps=max wbps=7340032 riops=max wiops=max (writes at most 7.00M/s)",
+            "written by the agent; restored when the agent ends: no limit\n",
+            "set io.max 8:0 (sda) to rbps=max wbps=7340032 riops=max wiops=max (writes at most 7.00M/s) in 2 steps",
+            "set memory.high to 41943040 (40.0M)\n",
+            "set memory.low from 0 KiB to 640 KiB\n",
+            "reason, when it was set: the disk is contended",
+            "changes when: the contention ends",
+            "memory.high = 41943040 (40.0M)",
+            "reason, when it was set: writers contend",
+            "that is not file pages (now 20.0M)",
+        ],
+    );
+}
+
+#[test]
+fn a_protection_within_the_deadband_is_left() {
+    let mut status = status();
+    status.tenants[1].other = 21 * MIB;
+    let text = |status: &Status| explain(status, 1, &CurrentValues::default());
+    says(
+        &text(&status),
+        &[
+            "now: the wanted value is 121M; the difference of 1.00M is within the deadband of 3.78M, so it is not written",
+        ],
+    );
+    status.tenants[1].other = 40 * MIB;
+    says(
+        &text(&status),
+        &["now: the wanted value is 140M; it is written with the next plan"],
+    );
+    status.tenants[1].minimum = 320 * MIB;
+    says(&text(&status), &["no more than its minimum (320M)"]);
+    (status.tenants[1].minimum, status.tenants[1].unreclaimable) = (0, 310 * MIB);
+    says(
+        &text(&status),
+        &["no more than its dirty pages and those under writeback (310M)"],
+    );
+}
+
+#[test]
+fn the_constants_of_a_rule_are_those_of_the_agent() {
+    let mut status = status();
+    for (knob, value) in [("io.max 8:0", "8:0 wbps=1"), ("memory.high", "1")] {
+        status.tenants[1].knobs.push(KnobStatus {
+            knob: knob.into(),
+            value: value.into(),
+            owner: KnobOwner::Agent,
+            original: None,
+            reason: None,
+        });
+    }
+    let text = |status: &Status| explain(status, 1, &CurrentValues::default());
+    assert!(!text(&status).contains("no limit is below"), "not known");
+    status.policy.io = Some(IoPolicyStatus {
+        reserved: 0.02,
+        max_reserved: 0.13,
+        direction_margin: 0.06,
+        min_direction: 0.17,
+        min_rate: 96 << 10,
+        min_requests: 9,
+        min_dirty_budget: 24 * MIB,
+        reclaim_step: 5,
+        high_deadband: 7,
+        ample_free: 11,
+        ample_budget: 1.75,
+    });
+    says(
+        &text(&status),
+        &[
+            "2.0 % to 13.0 % is not handed out",
+            "get 6.0 % of the part on top, and 17.0 % at least; no limit is below 96.0K/s or 9 requests/s\n",
+            "The budget is 24.0M at least",
+            "at most 1/5 of its memory at once; while more than 1/11 of what is divided is free, it keeps 1.75 times",
+            "off by more than 1/7\n",
+        ],
+    );
+}
+
+#[test]
+fn a_knob_that_alternates_is_pointed_out() {
+    let mut status = status();
+    let knob = || "io.max 8:0".to_owned();
+    let limit = || Action::Set {
+        knob: knob(),
+        from: None,
+        to: "8:0 rbps=max wbps=7340032 riops=max wiops=max".to_owned(),
+    };
+    let restore = || Action::Restore { knob: knob() };
+    let old = status.decisions[0].clone();
+    let at = |at: f64, action: Action| Decision {
+        at,
+        action,
+        ..old.clone()
+    };
+    status.decisions = vec![
+        at(3530.0, restore()),
+        at(3550.0, limit()),
+        at(3560.0, restore()),
+    ];
+    let goes = "alternates";
+    let text = explain(&status, 1, &knobs(&[]));
+    assert!(!text.contains(goes), "{text}");
+    status.decisions.push(at(3590.0, limit()));
+    says(
+        &explain(&status, 1, &knobs(&[])),
+        &[
+            "io.max 8:0 (sda) alternates: in the last minute it was set 2 times and restored once, by the",
+        ],
+    );
+}
