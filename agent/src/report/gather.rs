@@ -31,14 +31,6 @@ pub(crate) fn status(agent: &Agent, limits: &[String], observe: bool) -> Status 
     };
     let losses = app_io.drops();
     let store = agent.protection.store();
-    let external = store
-        .into_iter()
-        .flat_map(|l| l.external())
-        .map(|(id, knob, found)| ExternalKnob {
-            path: agent.path(Key::Cgroup(id)),
-            knob: knob.to_string(),
-            value: found.to_owned(),
-        });
     Status {
         status_version: STATUS_VERSION,
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -62,7 +54,7 @@ pub(crate) fn status(agent: &Agent, limits: &[String], observe: bool) -> Status 
             cache_divisible: agent.entitlements.capacity,
         },
         tenants: tenants(agent, &rates, &pv),
-        external: external.collect(),
+        external: external(agent),
         decisions: agent.decisions.decisions(),
         limitations: limits.iter().cloned().chain(limitations(agent)).collect(),
         probe_drops: losses
@@ -81,6 +73,19 @@ pub(crate) fn status(agent: &Agent, limits: &[String], observe: bool) -> Status 
             errors: agent.reclaim_errors + app_io.errors(),
         },
     }
+}
+
+/// The knobs that others have set.
+fn external(agent: &Agent) -> Vec<ExternalKnob> {
+    let store = agent.protection.store().into_iter();
+    store
+        .flat_map(|l| l.external())
+        .map(|(id, knob, found)| ExternalKnob {
+            path: agent.path(Key::Cgroup(id)),
+            knob: knob.to_string(),
+            value: found.to_owned(),
+        })
+        .collect()
 }
 
 /// Every tenant, inner nodes with the sums of what is below them.

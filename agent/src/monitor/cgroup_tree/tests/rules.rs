@@ -1,5 +1,7 @@
 //! What rules of the configuration, and containers of root, do to the tree.
 
+use std::path::PathBuf;
+
 use super::*;
 
 /// The pages of an excluded cgroup are not its parent's, nor may they be taken with the parent's.
@@ -48,12 +50,9 @@ fn pages_of_an_excluded_child_are_counted_apart() {
     assert_eq!(sample(&mut seen), (100, 0, false));
 }
 
-/// A delegatee chooses the names: an `exclude` with wildcards does not apply in a delegated subtree, and neither a weight
-/// nor a minimum in it changes what the subtree gets.
-#[test]
-fn a_delegatee_gains_nothing_by_a_name_that_a_rule_matches() {
-    let dir = tempfile::tempdir().unwrap();
-    let root = dir.path().join("cgroup");
+/// Six cgroups below `dir`, of which `user` is delegated; their root.
+fn delegated(dir: &Path) -> PathBuf {
+    let root = dir.join("cgroup");
     for path in [
         "user",
         "user/backup",
@@ -65,14 +64,24 @@ fn a_delegatee_gains_nothing_by_a_name_that_a_rule_matches() {
         cgroup(&root.join(path), 0, 100);
     }
     delegate(&root.join("user"), &["."]);
-    let file = dir.path().join("justitia.toml");
-    let load = |rules: &[(&str, &str)]| {
-        let rules = rules
-            .iter()
-            .map(|(path, says)| format!("[[tenant]]\nmatch = {path:?}\n{says}\n"));
-        write(&file, rules.collect::<String>()).unwrap();
-        Config::load(Some(&file)).unwrap()
-    };
+    root
+}
+
+/// A configuration of these patterns and what is set for them.
+fn config_of(dir: &Path, rules: &[(&str, &str)]) -> Config {
+    let file = dir.join("justitia.toml");
+    let rules = rules
+        .iter()
+        .map(|(path, says)| format!("[[tenant]]\nmatch = {path:?}\n{says}\n"));
+    write(&file, rules.collect::<String>()).unwrap();
+    Config::load(Some(&file)).unwrap()
+}
+
+/// A delegatee chooses the names: an `exclude` with wildcards does not apply in a delegated subtree.
+#[test]
+fn a_delegatee_gains_nothing_by_a_name_that_a_rule_matches() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = delegated(dir.path());
     let paths = |config: &Config| {
         let seen = Fixture::of(&root, config);
         let nodes = seen.0.nodes.values();
@@ -104,15 +113,20 @@ fn a_delegatee_gains_nothing_by_a_name_that_a_rule_matches() {
         ("u*", "backup"),
     ] {
         assert_eq!(
-            paths(&load(&[(rule, "exclude = true")])),
+            paths(&config_of(dir.path(), &[(rule, "exclude = true")])),
             expected,
             "{rule}"
         );
     }
-    let seen = Fixture::of(
-        &root,
-        &load(&[("**", "weight = 10000\nmin_cache = \"64MiB\"")]),
-    );
+}
+
+/// Neither a weight nor a minimum in a delegated subtree changes what the subtree gets.
+#[test]
+fn a_delegatee_gains_nothing_by_a_weight_or_a_minimum_in_its_subtree() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = delegated(dir.path());
+    let everywhere = [("**", "weight = 10000\nmin_cache = \"64MiB\"")];
+    let seen = Fixture::of(&root, &config_of(dir.path(), &everywhere));
     assert_eq!(
         seen.minimums("user/db"),
         (0, 64),
@@ -120,11 +134,13 @@ fn a_delegatee_gains_nothing_by_a_name_that_a_rule_matches() {
     );
     assert_eq!(seen.weight("user/db").0, 10_000, "as its siblings have");
     // The only child's weight is not the parent's, wherever it is set.
-    cgroup(&root.join("user/web/backup"), 0, 100);
-    let config = load(&[
-        ("user/*", "weight = 10000"),
-        ("user/web/*", "weight = 7000"),
-    ]);
+    let config = config_of(
+        dir.path(),
+        &[
+            ("user/*", "weight = 10000"),
+            ("user/web/*", "weight = 7000"),
+        ],
+    );
     let seen = Fixture::of(&root, &config);
     assert_eq!(seen.weight("user"), (100, WeightSource::Default));
 }

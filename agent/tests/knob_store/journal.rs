@@ -1,0 +1,72 @@
+//! A journal that is corrupt or cannot be compacted.
+
+use super::*;
+
+/// If compaction fails, the journal stays in use.
+#[test]
+fn a_journal_that_cannot_be_compacted_stays_in_use() {
+    let tree = Tree::new(&["a"]);
+    let (mut store, _) = tree.open();
+    std::fs::create_dir(tree.state().join("ledger.new")).unwrap();
+    for n in 0..2500 {
+        let low = format!("{}", 2000 + n);
+        assert_eq!(
+            store.set(&tree.cgroup("a"), KNOB, &low).unwrap(),
+            WriteOutcome::Written
+        );
+    }
+    assert_eq!(store.len(), 1);
+    assert_eq!(outcomes(store.restore_all()), [restored("a")]);
+    assert_eq!(tree.low("a"), "1000");
+}
+
+#[test]
+fn a_corrupt_journal_is_refused_and_intact_entries_can_be_salvaged() {
+    let tree = Tree::new(&["a", "b", "c"]);
+    tree.killed(&[("a", "5000"), ("b", "5000"), ("c", "5000")]);
+    let path = tree.state().join("ledger");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let bad = text.replacen("\"path\":\"b\"", "\"path\":\"B\"", 1);
+    assert_ne!(text, bad);
+    std::fs::write(&path, &bad).unwrap();
+    for error in [
+        KnobStore::open(&tree.fs, &tree.state()).unwrap_err(),
+        reset(&tree.fs, &tree.state(), false).unwrap_err(),
+    ] {
+        let expected = format!("the knob journal {} is corrupt at line 3:", path.display());
+        assert!(error.to_string().contains(&expected), "{error}");
+    }
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), bad);
+    assert_eq!(
+        (tree.low("a"), tree.low("c")),
+        ("5000".into(), "5000".into())
+    );
+
+    tree.write("c", "3333");
+    let foreign = RestoreOutcome::External {
+        found: "3333".into(),
+    };
+    let done = reset(&tree.fs, &tree.state(), true).unwrap();
+    let back = [restored("a"), ("c".to_owned(), foreign)];
+    assert_eq!(outcomes(done.restored), back);
+    let moved_to = tree.state().join("ledger.corrupt");
+    assert_eq!(done.corruption, Some(Corruption { lines: 1, moved_to }));
+    let lows: Vec<String> = ["a", "b", "c"].iter().map(|n| tree.low(n)).collect();
+    assert_eq!(lows, ["1000", "5000", "3333"], "the entry of b is corrupt");
+    let text = std::fs::read_to_string(tree.state().join("ledger.corrupt")).unwrap();
+    assert_eq!(text, bad);
+    tree.open();
+}
+
+#[test]
+fn salvaging_a_journal_without_intact_lines_reports_the_loss() {
+    for (text, lines) in [("what\nis\nthis", 3), ("", 1)] {
+        let tree = Tree::new(&["a"]);
+        tree.killed(&[("a", "5000")]);
+        std::fs::write(tree.state().join("ledger"), text).unwrap();
+        let done = reset(&tree.fs, &tree.state(), true).unwrap();
+        let moved_to = tree.state().join("ledger.corrupt");
+        assert_eq!(done.restored, []);
+        assert_eq!(done.corruption, Some(Corruption { lines, moved_to }));
+    }
+}

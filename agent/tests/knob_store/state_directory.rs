@@ -1,0 +1,65 @@
+//! The state directory: who may use it, and what happens without it.
+
+use super::*;
+
+/// "Nothing to restore" is said only where no state directory exists.
+#[test]
+fn a_state_directory_that_cannot_be_looked_up_is_an_error_of_reset() {
+    let tree = Tree::new(&["a"]);
+    let none = reset(&tree.fs, &tree.state(), false).unwrap();
+    assert_eq!(none, ResetReport::default());
+    std::os::unix::fs::symlink("state", tree.state()).unwrap();
+    let error = reset(&tree.fs, &tree.state(), false).unwrap_err();
+    assert!(error.to_string().contains("the state directory"), "{error}");
+}
+
+#[test]
+fn without_a_state_directory_no_knob_is_written() {
+    let tree = Tree::new(&["a"]);
+    std::fs::write(tree.state(), "a file where the directory should be").unwrap();
+    let error = KnobStore::open(&tree.fs, &tree.state()).unwrap_err();
+    assert!(matches!(error, KnobStoreError::State { .. }), "{error}");
+    assert!(error.to_string().contains("state"), "{error}");
+    assert_eq!(tree.low("a"), "1000");
+}
+
+#[test]
+fn a_second_store_in_the_same_directory_is_refused() {
+    let tree = Tree::new(&["a"]);
+    let (mut first, _) = tree.open();
+    first.set(&tree.cgroup("a"), KNOB, "5000").unwrap();
+    let busy = |e: KnobStoreError| matches!(e, KnobStoreError::Busy(_));
+    assert!(busy(KnobStore::open(&tree.fs, &tree.state()).unwrap_err()));
+    assert!(busy(reset(&tree.fs, &tree.state(), false).unwrap_err()));
+    assert!(busy(reset(&tree.fs, &tree.state(), true).unwrap_err()));
+    assert_eq!(tree.low("a"), "5000");
+    drop(first);
+    assert_eq!(tree.low("a"), "1000");
+    tree.open();
+}
+
+#[test]
+fn the_state_directory_is_accessible_to_its_owner_only() {
+    let tree = Tree::new(&["a"]);
+    let (_store, _) = tree.open();
+    let mode = |path: PathBuf| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(tree.state()), 0o700);
+    assert_eq!(mode(tree.state().join("ledger")), 0o600);
+}
+
+/// Otherwise its `lock` might be a link to a file that is truncated, and its journal might be forged.
+#[test]
+fn a_state_directory_that_others_may_write_is_refused() {
+    let tree = Tree::new(&["a"]);
+    std::fs::create_dir(tree.state()).unwrap();
+    std::fs::write(tree.dir.path().join("precious"), "1").unwrap();
+    std::os::unix::fs::symlink("../precious", tree.state().join("lock")).unwrap();
+    std::fs::set_permissions(tree.state(), PermissionsExt::from_mode(0o777)).unwrap();
+    let refused = KnobStore::open(&tree.fs, &tree.state())
+        .unwrap_err()
+        .to_string();
+    assert!(refused.contains("with mode 777: change that"), "{refused}");
+    assert!(reset(&tree.fs, &tree.state(), true).is_err());
+    let precious = std::fs::read_to_string(tree.dir.path().join("precious")).unwrap();
+    assert_eq!(precious, "1");
+}

@@ -1,0 +1,250 @@
+//! Limits of disks do not outlast the agent that set them.
+
+use super::*;
+
+/// A lock or a journal that cannot be used must not leave a limit in place.
+#[test]
+fn a_watchdog_that_cannot_reset_still_restores_limits() {
+    let tree = Tree::new(&["a"]);
+    let cgroup = unlimited(&tree, "a");
+    let (mut store, _) = tree.open();
+    store.set(&cgroup, DISK, TIGHT).unwrap();
+    let journal = std::fs::read(tree.state().join("ledger")).unwrap();
+    drop(store);
+    std::fs::write(tree.state().join("ledger"), journal).unwrap();
+    std::fs::write(tree.path("a").join("io.max"), TIGHT).unwrap();
+    std::fs::remove_file(tree.state().join("lock")).unwrap();
+    std::fs::create_dir(tree.state().join("lock")).unwrap();
+    let (state, lock) = (tree.state(), tree.state().join("lock"));
+    let (pipe, agents) = std::os::unix::net::UnixStream::pair().unwrap();
+    drop(agents);
+    let mut reported = Vec::new();
+    let timeout = std::time::Duration::from_secs(60);
+    let max = || io_max(&tree, "a");
+    watch(
+        &tree.fs,
+        &state,
+        pipe,
+        timeout,
+        || unreachable!(),
+        |done| {
+            reported.push((done.is_ok(), max()));
+            // From now on the lock can be used.
+            let _ = std::fs::remove_dir(&lock);
+        },
+    )
+    .unwrap();
+    assert_eq!(reported, [(true, FREE.to_owned()), (true, FREE.to_owned())]);
+    assert!(!tree.state().join("ledger").exists());
+}
+
+const DISK: Knob = Knob::IoMax(justitia_kernel::io::DevId { major: 8, minor: 0 });
+
+const FREE: &str = "8:0 rbps=max wbps=max riops=max wiops=max";
+
+const TIGHT: &str = "8:0 rbps=max wbps=100 riops=max wiops=max";
+
+/// A cgroup with the knobs of device credits, nothing set.
+fn unlimited(tree: &Tree, name: &str) -> Cgroup {
+    for (file, text) in [("io.max", ""), ("memory.high", "max\n")] {
+        std::fs::write(tree.path(name).join(file), text).unwrap();
+    }
+    tree.cgroup(name)
+}
+
+fn io_max(tree: &Tree, name: &str) -> String {
+    let text = std::fs::read_to_string(tree.path(name).join("io.max")).unwrap();
+    text.trim().to_owned()
+}
+
+#[test]
+fn one_knob_can_be_restored_alone() {
+    let tree = Tree::new(&["a"]);
+    let cgroup = unlimited(&tree, "a");
+    let (mut store, _) = tree.open();
+    assert_eq!(store.restore(cgroup.id(), DISK), None, "not owned");
+    store.set(&cgroup, DISK, TIGHT).unwrap();
+    store.set(&cgroup, KNOB, "5000").unwrap();
+    assert_eq!(io_max(&tree, "a"), TIGHT);
+    assert_eq!(
+        store.restore(cgroup.id(), DISK),
+        Some(RestoreOutcome::Restored)
+    );
+    assert_eq!(io_max(&tree, "a"), FREE);
+    assert_eq!((store.len(), tree.low("a")), (1, "5000".into()));
+
+    store.set(&cgroup, DISK, TIGHT).unwrap();
+    let theirs = "8:0 rbps=max wbps=777 riops=max wiops=max";
+    std::fs::write(tree.path("a").join("io.max"), theirs).unwrap();
+    let found = theirs.to_owned();
+    assert_eq!(
+        store.restore(cgroup.id(), DISK),
+        Some(RestoreOutcome::External { found })
+    );
+    assert_eq!(io_max(&tree, "a"), theirs);
+    assert!(!store.may_write(cgroup.id(), DISK), "external from now on");
+}
+
+#[test]
+fn no_disk_limit_survives_a_kill() {
+    let tree = Tree::new(&["a"]);
+    let cgroup = unlimited(&tree, "a");
+    let (mut store, _) = tree.open();
+    store.set(&cgroup, DISK, TIGHT).unwrap();
+    store.set(&cgroup, Knob::MemoryHigh, "4096").unwrap();
+    let journal = std::fs::read(tree.state().join("ledger")).unwrap();
+    drop(store);
+    // As a killed agent leaves it.
+    std::fs::write(tree.state().join("ledger"), journal).unwrap();
+    std::fs::write(tree.path("a").join("io.max"), TIGHT).unwrap();
+    std::fs::write(tree.path("a").join("memory.high"), "4096").unwrap();
+    let (_store, returned) = tree.open();
+    assert!(
+        returned
+            .iter()
+            .all(|r| r.outcome == RestoreOutcome::Restored)
+            && returned.len() == 2
+    );
+    assert_eq!(io_max(&tree, "a"), FREE);
+    let high = std::fs::read_to_string(tree.path("a").join("memory.high")).unwrap();
+    assert!(high.starts_with("max"), "{high}");
+}
+
+/// A knob store that has set `io.max`, `memory.high` and `memory.low` of one cgroup.
+fn limited(tree: &Tree, cgroup: &Cgroup) -> KnobStore {
+    let (mut store, _) = tree.open();
+    store.set(cgroup, DISK, TIGHT).unwrap();
+    store.set(cgroup, Knob::MemoryHigh, "777").unwrap();
+    store.set(cgroup, KNOB, "5000").unwrap();
+    store
+}
+
+/// Sets the knobs to the values of [`limited`], as when its agent was killed.
+fn left_by_a_kill(tree: &Tree) {
+    for (file, text) in [
+        ("io.max", TIGHT),
+        ("memory.high", "777"),
+        ("memory.low", "5000"),
+    ] {
+        std::fs::write(tree.path("a").join(file), text).unwrap();
+    }
+}
+
+#[test]
+fn limits_of_an_agent_without_heartbeat_are_restored_and_set_again_when_it_resumes() {
+    let tree = Tree::new(&["a"]);
+    let cgroup = unlimited(&tree, "a");
+    let mut store = limited(&tree, &cgroup);
+    let (pipe, mut agents) = std::os::unix::net::UnixStream::pair().unwrap();
+    let (reported, reports) = std::sync::mpsc::channel();
+    let (interrupts, interrupted) = std::sync::mpsc::channel();
+    let (fs, state) = (tree.fs.clone(), tree.state());
+    let watching = std::thread::spawn(move || {
+        let timeout = std::time::Duration::from_millis(200);
+        let interrupt = || interrupts.send(()).unwrap();
+        watch(&fs, &state, pipe, timeout, interrupt, |done| {
+            reported.send(done.unwrap()).unwrap();
+        })
+        .unwrap();
+    });
+    let soon = std::time::Duration::from_secs(10);
+    assert_eq!(reports.recv_timeout(soon).unwrap().len(), 2);
+    assert_eq!(io_max(&tree, "a"), FREE);
+    assert_eq!(tree.low("a"), "5000", "memory.low throttles no tenant");
+    // It is interrupted after each timeout: the first signal may have come outside of a write.
+    for _ in 0..3 {
+        interrupted.recv_timeout(soon).unwrap();
+    }
+    assert!(reports.try_recv().is_err(), "limits are restored once");
+    // It resumes, and restores the limits that it believes to be set.
+    std::io::Write::write_all(&mut agents, b".").unwrap();
+    assert_eq!(
+        store.restore(cgroup.id(), DISK),
+        Some(RestoreOutcome::Restored)
+    );
+    assert!(store.may_write(cgroup.id(), DISK));
+    store.set(&cgroup, DISK, TIGHT).unwrap();
+    assert_eq!(
+        reports.recv_timeout(soon).unwrap().len(),
+        2,
+        "no heartbeat again"
+    );
+    assert_eq!(io_max(&tree, "a"), FREE);
+    // It ends in order, and says so: the watchdog ends, though the lock is still held.
+    std::io::Write::write_all(&mut agents, b"!").unwrap();
+    watching.join().unwrap();
+    drop((agents, store));
+}
+
+/// What could not be restored when the heartbeat stopped is tried again, though no heartbeat has come since.
+#[test]
+fn a_watchdog_restores_limits_as_soon_as_it_can() {
+    let tree = Tree::new(&["a"]);
+    let cgroup = unlimited(&tree, "a");
+    let store = limited(&tree, &cgroup);
+    let (journal, aside) = (tree.state().join("ledger"), tree.state().join("aside"));
+    std::fs::rename(&journal, &aside).unwrap();
+    std::fs::create_dir(&journal).unwrap();
+    let (pipe, agents) = std::os::unix::net::UnixStream::pair().unwrap();
+    let (reported, reports) = std::sync::mpsc::channel();
+    let (fs, state) = (tree.fs.clone(), tree.state());
+    let watching = std::thread::spawn(move || {
+        let timeout = std::time::Duration::from_millis(200);
+        let report = |done: Result<Vec<_>, KnobStoreError>| {
+            reported
+                .send(done.map(|all| all.len()).map_err(|e| e.to_string()))
+                .unwrap();
+        };
+        watch(&fs, &state, pipe, timeout, || (), report).unwrap();
+    });
+    let soon = std::time::Duration::from_secs(10);
+    let error = reports.recv_timeout(soon).unwrap().unwrap_err();
+    assert!(error.contains("found a directory"), "{error}");
+    assert_eq!(io_max(&tree, "a"), TIGHT);
+    std::fs::remove_dir(&journal).unwrap();
+    std::fs::rename(&aside, &journal).unwrap();
+    while let Err(error) = &reports.recv_timeout(soon).unwrap() {
+        assert!(error.contains("found a directory"), "{error}");
+    }
+    assert_eq!(io_max(&tree, "a"), FREE);
+    std::io::Write::write_all(&mut &agents, b"!").unwrap();
+    watching.join().unwrap();
+    drop((agents, store));
+}
+
+#[test]
+fn the_watchdog_of_a_killed_agent_resets() {
+    let tree = Tree::new(&["a"]);
+    let cgroup = unlimited(&tree, "a");
+    let store = limited(&tree, &cgroup);
+    let journal = std::fs::read(tree.state().join("ledger")).unwrap();
+    drop(store);
+    std::fs::write(tree.state().join("ledger"), journal).unwrap();
+    left_by_a_kill(&tree);
+    // The kernel closes a killed agent's end of the pipe some time before it releases the lock.
+    let held = std::fs::File::create(tree.state().join("lock")).unwrap();
+    held.lock().unwrap();
+    let dying = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(2000));
+        drop(held);
+    });
+    let (pipe, agents) = std::os::unix::net::UnixStream::pair().unwrap();
+    drop(agents);
+    let mut reported = Vec::new();
+    let timeout = std::time::Duration::from_secs(60);
+    let interrupt = || unreachable!("a process that is gone is not interrupted");
+    watch(&tree.fs, &tree.state(), pipe, timeout, interrupt, |done| {
+        let back = done.unwrap();
+        assert!(
+            back.iter()
+                .all(|one| one.outcome == RestoreOutcome::Restored),
+            "{back:?}"
+        );
+        reported.push((back.len(), dying.is_finished()));
+    })
+    .unwrap();
+    // Limits are restored before that, the other knobs after it.
+    assert_eq!(reported, [(2, false), (3, true)]);
+    assert_eq!(io_max(&tree, "a"), FREE);
+    assert!(!tree.state().join("ledger").exists());
+}
