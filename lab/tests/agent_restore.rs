@@ -2,7 +2,7 @@
 
 mod agent_guest;
 
-use agent_guest::{in_guest, small};
+use agent_guest::{Guest, in_guest, small};
 
 /// So often is the agent killed.
 const KILLS: usize = 52;
@@ -172,35 +172,37 @@ fn a_corrupt_journal_is_reported_by_line_and_nothing_is_written() {
             }
         }
 
-        // Knobs with intact entries are restored, the others are left, and the file is moved aside.
-        guest.ok("sed '3s/memory-low/memory-1ow/' /run/ledger.kept >/run/justitia/ledger");
-        let lost = guest.ok("sed -n '3s/.*\"path\":\"\\([^\"]*\\)\".*/\\1/p' /run/ledger.kept");
-        let lost = lost.trim();
-        assert!(lost.starts_with('t'), "{lost:?}");
-        let result = guest.sh("justitia reset --salvage");
-        let report = &result.stdout;
-        assert_eq!(result.status, 1, "{result:?}");
-        for word in [
-            "1 line of it could not be read",
-            "ledger.corrupt",
-            "memory.low",
-        ] {
-            assert!(result.stderr.contains(word), "{word}: {result:?}");
-        }
-        for n in 1..=6 {
-            let name = format!("t{n}");
-            let low = guest.number(&format!("cat $C/{name}/memory.low"));
-            assert_eq!(
-                low > 0,
-                name == lost,
-                "{name} has {low}; the report:\n{report}"
-            );
-            assert_eq!(report.contains(&name), name != lost, "{report}");
-        }
-        guest.ok(
-            "test -e /run/justitia/ledger.corrupt -a ! -e /run/justitia/ledger && justitia reset",
-        );
+        salvage(guest);
     });
+}
+
+/// Knobs with intact entries are restored, the others are left, and the file is moved aside.
+fn salvage(guest: &Guest) {
+    guest.ok("sed '3s/memory-low/memory-1ow/' /run/ledger.kept >/run/justitia/ledger");
+    let lost = guest.ok("sed -n '3s/.*\"path\":\"\\([^\"]*\\)\".*/\\1/p' /run/ledger.kept");
+    let lost = lost.trim();
+    assert!(lost.starts_with('t'), "{lost:?}");
+    let result = guest.sh("justitia reset --salvage");
+    let report = &result.stdout;
+    assert_eq!(result.status, 1, "{result:?}");
+    for word in [
+        "1 line of it could not be read",
+        "ledger.corrupt",
+        "memory.low",
+    ] {
+        assert!(result.stderr.contains(word), "{word}: {result:?}");
+    }
+    for n in 1..=6 {
+        let name = format!("t{n}");
+        let low = guest.number(&format!("cat $C/{name}/memory.low"));
+        assert_eq!(
+            low > 0,
+            name == lost,
+            "{name} has {low}; the report:\n{report}"
+        );
+        assert_eq!(report.contains(&name), name != lost, "{report}");
+    }
+    guest.ok("test -e /run/justitia/ledger.corrupt -a ! -e /run/justitia/ledger && justitia reset");
 }
 
 /// The unit runs it at every end, whatever has been written into the configuration since.

@@ -275,11 +275,10 @@ image = "/data/buffered.img"
 direct = false
 "#;
 
-/// A disk may hold a write of a server that was killed. It must be over before the next server writes.
-#[test]
-fn a_write_of_a_killed_server_does_not_arrive_after_its_successors() {
+/// A file system, and a disk without one.
+fn boot_with_two_disks() -> Vm {
     let free = Throttle::default();
-    let vm = Vm::boot(&VmSpec {
+    Vm::boot(&VmSpec {
         disks: vec![
             DiskSpec {
                 size: 512 << 20,
@@ -296,7 +295,13 @@ fn a_write_of_a_killed_server_does_not_arrive_after_its_successors() {
         ],
         ..VmSpec::default()
     })
-    .unwrap();
+    .unwrap()
+}
+
+/// A disk may hold a write of a server that was killed. It must be over before the next server writes.
+#[test]
+fn a_write_of_a_killed_server_does_not_arrive_after_its_successors() {
+    let vm = boot_with_two_disks();
     let guest = vm.guest();
     take_along(guest, "nbd-client");
     run(

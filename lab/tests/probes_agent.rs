@@ -89,52 +89,59 @@ fn io_latency_is_reported_when_enabled() {
         assert_eq!(number(&reader, "sync_p99"), None, "{reader}");
         assert!(latency(guest, "idle")["read_p50"].is_null());
 
-        // The others are idle by now: the next one is counted.
-        guest.ok("live newcomer && cache newcomer /data/cached 8");
-        let begun = Instant::now();
-        let read = || {
-            let status = guest.status();
-            let mut tenants = status["tenants"].as_array().into_iter().flatten();
-            let newcomer = tenants.find(|tenant| tenant["path"] == "newcomer");
-            newcomer.and_then(|tenant| tenant["app"]["read_bytes"].as_u64())
-        };
-        while read().unwrap_or(0) == 0 {
-            assert!(begun.elapsed() < LONGEST, "{}", guest.log());
-            std::thread::sleep(Duration::from_secs(1));
-        }
-
-        let status = guest.status();
-        let metrics = guest.ok("wget -qO- http://127.0.0.1:9742/metrics");
-        guest.ok(REST);
-        assert_reported(
-            &status,
-            &metrics,
-            "room",
-            "events count for no tenant; the map has 16 entries",
-        );
-        assert_reported(
-            &status,
-            &metrics,
-            "calls",
-            "were not timed; the map has 16 entries",
-        );
-        for what in ["busy", "shared_files", "lock_waits"] {
-            let none = format!("justitia_probe_dropped_events_total{{kind=\"{what}\"}} 0\n");
-            assert!(metrics.contains(&none), "expected {none} in {metrics}");
-        }
-        assert!(
-            metrics.contains("# UNIT justitia_tenant_io_latency_bound_seconds seconds"),
-            "{metrics}"
-        );
-        for words in [["reader", "read"], ["writer", "write"], ["writer", "sync"]] {
-            assert!(
-                metrics.lines().any(|line| words
-                    .iter()
-                    .all(|word| line.contains(&format!("\"{word}\"")))),
-                "no {words:?} in {metrics}"
-            );
-        }
+        a_newcomer_is_counted(guest);
+        assert_losses_and_times_are_reported(guest);
     });
+}
+
+/// The others are idle by now: the next one is counted.
+fn a_newcomer_is_counted(guest: &Guest) {
+    guest.ok("live newcomer && cache newcomer /data/cached 8");
+    let begun = Instant::now();
+    let read = || {
+        let status = guest.status();
+        let mut tenants = status["tenants"].as_array().into_iter().flatten();
+        let newcomer = tenants.find(|tenant| tenant["path"] == "newcomer");
+        newcomer.and_then(|tenant| tenant["app"]["read_bytes"].as_u64())
+    };
+    while read().unwrap_or(0) == 0 {
+        assert!(begun.elapsed() < LONGEST, "{}", guest.log());
+        std::thread::sleep(Duration::from_secs(1));
+    }
+}
+
+fn assert_losses_and_times_are_reported(guest: &Guest) {
+    let status = guest.status();
+    let metrics = guest.ok("wget -qO- http://127.0.0.1:9742/metrics");
+    guest.ok(REST);
+    assert_reported(
+        &status,
+        &metrics,
+        "room",
+        "events count for no tenant; the map has 16 entries",
+    );
+    assert_reported(
+        &status,
+        &metrics,
+        "calls",
+        "were not timed; the map has 16 entries",
+    );
+    for what in ["busy", "shared_files", "lock_waits"] {
+        let none = format!("justitia_probe_dropped_events_total{{kind=\"{what}\"}} 0\n");
+        assert!(metrics.contains(&none), "expected {none} in {metrics}");
+    }
+    assert!(
+        metrics.contains("# UNIT justitia_tenant_io_latency_bound_seconds seconds"),
+        "{metrics}"
+    );
+    for words in [["reader", "read"], ["writer", "write"], ["writer", "sync"]] {
+        assert!(
+            metrics.lines().any(|line| words
+                .iter()
+                .all(|word| line.contains(&format!("\"{word}\"")))),
+            "no {words:?} in {metrics}"
+        );
+    }
 }
 
 #[test]

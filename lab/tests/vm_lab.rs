@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use justitia_lab::LabDir;
-use justitia_lab::vm::{DiskSpec, Filesystem, Throttle, Vm, VmError, VmSpec};
+use justitia_lab::vm::{DiskSpec, Filesystem, Guest, Throttle, Vm, VmError, VmSpec};
 
 fn boot() -> Vm {
     Vm::boot(&VmSpec {
@@ -39,7 +39,18 @@ fn a_guest_runs_scripts_and_moves_files() {
         "{error}"
     );
 
-    // What it leaves in the background is not waited for; what takes too long is ended.
+    what_takes_too_long_is_ended(guest);
+    files_are_moved(guest);
+    controllers_are_there(guest);
+    disks_are_throttled(&vm);
+
+    // An end without a panic is distinguished from one.
+    let error = guest.sh("poweroff -f; sleep 100").unwrap_err();
+    assert!(matches!(error, VmError::Exit { .. }), "{error}");
+}
+
+/// What it leaves in the background is not waited for; what takes too long is ended.
+fn what_takes_too_long_is_ended(guest: &Guest) {
     let begin = Instant::now();
     guest.ok("sleep 1000 & echo $! >/run/sleeper").unwrap();
     let late = guest
@@ -48,7 +59,9 @@ fn a_guest_runs_scripts_and_moves_files() {
     assert!(late.timed_out && late.status == 128 + 9, "{late:?}");
     assert!(begin.elapsed() < Duration::from_secs(30));
     guest.ok("kill $(cat /run/sleeper)").unwrap();
+}
 
+fn files_are_moved(guest: &Guest) {
     // Longer than a part, with every byte value.
     let content: Vec<u8> = (0..3_000_001_u32)
         .map(|i| i.to_le_bytes()[0] ^ i.to_le_bytes()[1])
@@ -65,8 +78,10 @@ fn a_guest_runs_scripts_and_moves_files() {
             .to_string()
             .contains("/root/none")
     );
+}
 
-    // The cgroup controllers and the weights' files that experiments and the agent need.
+/// The cgroup controllers and the weights' files that experiments and the agent need.
+fn controllers_are_there(guest: &Guest) {
     let controllers = guest
         .ok("cat /sys/fs/cgroup/cgroup.subtree_control")
         .unwrap();
@@ -79,8 +94,11 @@ fn a_guest_runs_scripts_and_moves_files() {
     guest
         .ok("test $(cat /proc/pressure/io | wc -l) = 2")
         .unwrap();
+}
 
-    // Both disks, and the throttle: 64 MiB at 16 MB/s take 4 s, and far less without.
+/// Both disks, and the throttle: 64 MiB at 16 MB/s take 4 s, and far less without.
+fn disks_are_throttled(vm: &Vm) {
+    let guest = vm.guest();
     guest
         .ok("modprobe xfs && mkdir -p /data /mnt && mount /dev/vda /data && mount /dev/vdb /mnt")
         .unwrap();
@@ -103,10 +121,6 @@ fn a_guest_runs_scripts_and_moves_files() {
         throttled > Duration::from_secs(3) && free < throttled / 2,
         "{free:?} {throttled:?}"
     );
-
-    // An end without a panic is distinguished from one.
-    let error = guest.sh("poweroff -f; sleep 100").unwrap_err();
-    assert!(matches!(error, VmError::Exit { .. }), "{error}");
 }
 
 #[test]

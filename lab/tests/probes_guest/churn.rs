@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use justitia_kernel::probes::{Counters, IoProbes, Limits};
+use justitia_kernel::probes::{Counters, IoProbes, Limits, Sample};
 use rustix::fs::OFlags;
 
 use super::io_calls::{Buffer, MIB, make, open};
@@ -21,6 +21,24 @@ const PIECE: usize = 4096;
 /// There when all have gone.
 const CHURNED: &str = "/run/churned";
 
+/// The removed cgroups that were reported.
+#[derive(Default)]
+struct Removed {
+    gone: usize,
+    /// What they had read.
+    reads: u64,
+}
+
+impl Removed {
+    fn add(&mut self, sample: &Sample) {
+        self.gone += sample.removed.len();
+        let reads = sample.removed.iter();
+        self.reads += reads
+            .map(|(_, counters)| counters.read.total().operations)
+            .sum::<u64>();
+    }
+}
+
 pub(super) fn run(directory: &Path) {
     make(&directory.join("churn"), MIB);
     let limits = Limits {
@@ -32,7 +50,8 @@ pub(super) fn run(directory: &Path) {
         .map(|number| Tenant::new(&format!("survivor {number}")))
         .collect();
     let over = AtomicBool::new(false);
-    let (mut gone, mut read_by_gone, mut overflow, mut samples) = (0, 0, 0, 0);
+    let (mut removed, mut samples) = (Removed::default(), 0);
+    let mut overflow = 0;
     let begin = Instant::now();
     let truth: Vec<u64> = std::thread::scope(|scope| {
         let working: Vec<_> = survivors
@@ -49,12 +68,7 @@ pub(super) fn run(directory: &Path) {
             std::thread::sleep(Duration::from_millis(200));
             let sample = probes.sample().unwrap();
             samples += 1;
-            gone += sample.removed.len();
-            read_by_gone += sample
-                .removed
-                .iter()
-                .map(|(_, c)| c.read.total().operations)
-                .sum::<u64>();
+            removed.add(&sample);
             overflow = sample.overflow.read.total().operations;
             assert_eq!(sample.dropped_events, 0);
         }
@@ -62,26 +76,19 @@ pub(super) fn run(directory: &Path) {
         working.into_iter().map(|one| one.join().unwrap()).collect()
     });
     let sample = probes.sample().unwrap();
-    gone += sample.removed.len();
-    read_by_gone += sample
-        .removed
-        .iter()
-        .map(|(_, c)| c.read.total().operations)
-        .sum::<u64>();
+    removed.add(&sample);
+    let Removed { gone, reads } = removed;
     let seen: Vec<u64> = survivors
         .iter()
         .map(|tenant| sample.cgroups[&tenant.id].read.buffered.bytes)
         .collect();
     println!(
-        "{gone} removed cgroups told, {read_by_gone} of their reads, {overflow} reads without room, \
+        "{gone} removed cgroups told, {reads} of their reads, {overflow} reads without room, \
          survivors read {seen:?}, in truth {truth:?}; {samples} samples, {:?}",
         begin.elapsed()
     );
     assert_eq!(seen, truth);
-    assert_eq!(
-        read_by_gone + overflow,
-        u64::try_from(CGROUPS_IN_ALL).unwrap()
-    );
+    assert_eq!(reads + overflow, u64::try_from(CGROUPS_IN_ALL).unwrap());
     assert_eq!(sample.overflow.written, Counters::default().written);
     let left = probes.sample().unwrap().cgroups.len();
     assert!(left < 16, "{left} cgroups are still known");

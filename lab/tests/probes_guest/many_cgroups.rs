@@ -24,32 +24,12 @@ pub(super) fn compare(directory: &Path) {
     make(&directory.join("many"), MIB);
     make(&directory.join("source"), SIZE);
     make(&directory.join("target"), SIZE);
-    let mut probes = IoProbes::attach(&Limits::default()).unwrap();
-    let mut before = Sample::default();
-    let mut next_sample = || {
-        let sample = probes.sample().unwrap();
-        never_backwards(&before, &sample);
-        before = sample.clone();
-        sample
+    let mut samples = Samples {
+        probes: IoProbes::attach(&Limits::default()).unwrap(),
+        before: Sample::default(),
     };
-
-    let begin = Instant::now();
-    let reads = std::thread::scope(|scope| {
-        let creator = scope.spawn(|| Tenant::new("guide").case("many_cgroups/go")["reads"]);
-        while !creator.is_finished() {
-            next_sample();
-            std::thread::sleep(Duration::from_millis(200));
-        }
-        creator.join().unwrap()
-    });
-    let came = begin.elapsed();
-    let begin = Instant::now();
-    // Slots become free some samples later.
-    while begin.elapsed() < Duration::from_secs(2) {
-        next_sample();
-        std::thread::sleep(Duration::from_millis(200));
-    }
-    let sample = next_sample();
+    let (reads, came) = samples.while_they_come();
+    let sample = samples.next();
     let mine: HashMap<CgroupId, u64> = cgroups()
         .map(|path| {
             let id = CgroupId(std::fs::metadata(path).unwrap().ino());
@@ -64,41 +44,26 @@ pub(super) fn compare(directory: &Path) {
     assert!(mine.values().all(|&reads| reads <= 1));
     assert_eq!((sample.dropped_events, sample.map_busy), (0, 0));
 
-    let newcomer = Tenant::new("newcomer");
-    let begin = Instant::now();
-    let truth = newcomer.case("path/pread")["read"];
-    let counted = |sample: &Sample| {
-        sample
-            .cgroups
-            .get(&newcomer.id)
-            .map(|c| c.read.buffered.bytes)
-    };
-    while counted(&next_sample()) != Some(truth) {
-        assert!(
-            begin.elapsed() < LONGEST,
-            "{:?} of {truth}",
-            counted(&next_sample())
-        );
-    }
-    println!(
-        "the newcomer's {truth} bytes are counted after {:?}",
-        begin.elapsed()
-    );
-    assert_eq!(next_sample().map_full, sample.map_full);
+    samples.count_a_newcomer();
+    assert_eq!(samples.next().map_full, sample.map_full);
 
     // One that had a slot once, and has it no more, goes on from where it was.
     let (first, size) = (cgroups().next().unwrap(), u64::try_from(SIZE).unwrap());
     let id = CgroupId(std::fs::metadata(&first).unwrap().ino());
     let again = std::mem::ManuallyDrop::new(Tenant { path: first, id });
     again.case("path/pread");
-    let all = next_sample().cgroups[&id].read.buffered.bytes;
+    let all = samples.next().cgroups[&id].read.buffered.bytes;
     assert_eq!(all, size + mine[&id] * 4096);
+    let mut probes = samples.probes;
     assert_eq!(
         probes.counters_of(id),
         probes.sample().unwrap().cgroups.get(&id).copied()
     );
+    remove_all(&mut probes, id, all, &mine);
+}
 
-    // What is removed is reported once, with all that it had counted, and kept no more.
+/// What is removed is reported once, with all that it had counted, and kept no more.
+fn remove_all(probes: &mut IoProbes, id: CgroupId, all: u64, mine: &HashMap<CgroupId, u64>) {
     for path in cgroups() {
         std::fs::remove_dir(path).unwrap();
     }
@@ -116,6 +81,65 @@ pub(super) fn compare(directory: &Path) {
         "{}",
         left.len()
     );
+}
+
+/// Samples, none of which counts less than the one before.
+struct Samples {
+    probes: IoProbes,
+    before: Sample,
+}
+
+impl Samples {
+    fn next(&mut self) -> Sample {
+        let sample = self.probes.sample().unwrap();
+        never_backwards(&self.before, &sample);
+        self.before = sample.clone();
+        sample
+    }
+
+    /// While the cgroups are made and read: how many did, and how long that took.
+    fn while_they_come(&mut self) -> (u64, Duration) {
+        let begin = Instant::now();
+        let reads = std::thread::scope(|scope| {
+            let creator = scope.spawn(|| Tenant::new("guide").case("many_cgroups/go")["reads"]);
+            while !creator.is_finished() {
+                self.next();
+                std::thread::sleep(Duration::from_millis(200));
+            }
+            creator.join().unwrap()
+        });
+        let came = begin.elapsed();
+        let begin = Instant::now();
+        // Slots become free some samples later.
+        while begin.elapsed() < Duration::from_secs(2) {
+            self.next();
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        (reads, came)
+    }
+
+    fn count_a_newcomer(&mut self) {
+        let newcomer = Tenant::new("newcomer");
+        let begin = Instant::now();
+        let truth = newcomer.case("path/pread")["read"];
+        let counted = |sample: &Sample| {
+            sample
+                .cgroups
+                .get(&newcomer.id)
+                .map(|c| c.read.buffered.bytes)
+        };
+        while counted(&self.next()) != Some(truth) {
+            assert!(
+                begin.elapsed() < LONGEST,
+                "{:?} of {truth}",
+                counted(&self.next())
+            );
+        }
+        println!(
+            "the newcomer's {truth} bytes are counted after {:?}",
+            begin.elapsed()
+        );
+    }
 }
 
 fn never_backwards(before: &Sample, sample: &Sample) {

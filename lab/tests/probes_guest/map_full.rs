@@ -4,7 +4,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 
-use justitia_kernel::probes::{Counters, IoProbes, Limits, Probe};
+use justitia_kernel::probes::{Counters, IoProbes, Limits, Probe, Sample};
 
 use super::io_calls::{PIECE, SIZE, make};
 use super::{Tenant, drop_caches};
@@ -26,7 +26,14 @@ pub(super) fn compare(directory: &Path) {
     probes.trace_shared_inodes(true).unwrap();
     let before = probes.sample().unwrap();
 
-    // Cgroups.
+    let tenants = cgroups_without_room(&mut probes, &before);
+    timed_calls_without_room(&probes, &tenants);
+    shared_files_without_room(&mut probes, directory, &tenants);
+    drop(probes);
+    requests_without_room(directory, &limits, &tenants[2]);
+}
+
+fn cgroups_without_room(probes: &mut IoProbes, before: &Sample) -> Vec<Tenant> {
     let tenants: Vec<_> = (0..TENANTS)
         .map(|number| {
             let tenant = Tenant::new(&format!("room {number}"));
@@ -53,8 +60,10 @@ pub(super) fn compare(directory: &Path) {
     assert_eq!(sample.map_busy, 0);
     assert_eq!(apart + together, size * u64::from(TENANTS));
     assert_eq!(sample.dropped_events, before.dropped_events);
+    tenants
+}
 
-    // Calls that are timed.
+fn timed_calls_without_room(probes: &IoProbes, tenants: &[Tenant]) {
     let timed: u64 = tenants
         .iter()
         .filter_map(|tenant| Some(probes.latencies().unwrap().get(&tenant.id)?.read.count()))
@@ -63,8 +72,10 @@ pub(super) fn compare(directory: &Path) {
     println!("calls: {timed} timed, {lost} not");
     assert!(lost > 0);
     assert!(timed + lost >= u64::from(TENANTS) * u64::try_from(SIZE / PIECE).unwrap());
+}
 
-    // Files used by several. Their pages are the first tenant's.
+/// Files used by several. Their pages are the first tenant's.
+fn shared_files_without_room(probes: &mut IoProbes, directory: &Path, tenants: &[Tenant]) {
     for number in 0..80 {
         make(
             &directory.join(format!("shared-{number}")),
@@ -87,18 +98,19 @@ pub(super) fn compare(directory: &Path) {
     assert_eq!(probes.dropped(Probe::SharedInodes).unwrap(), lost);
     probes.trace_shared_inodes(true).unwrap();
     assert_eq!(probes.dropped(Probe::SharedInodes).unwrap(), lost);
+}
 
-    // Asynchronous requests, in flight by the hundred because io.max lets few of them go.
-    drop(probes);
+/// Asynchronous requests, in flight by the hundred because io.max lets few of them go.
+fn requests_without_room(directory: &Path, limits: &Limits, tenant: &Tenant) {
     let device = std::fs::metadata(directory.join("target")).unwrap().dev();
     let limit = format!(
         "{}:{} riops=400",
         rustix::fs::major(device),
         rustix::fs::minor(device)
     );
-    std::fs::write(tenants[2].path.join("io.max"), limit).unwrap();
-    let mut probes = IoProbes::attach(&limits).unwrap();
-    let output = tenants[2].run(
+    std::fs::write(tenant.path.join("io.max"), limit).unwrap();
+    let mut probes = IoProbes::attach(limits).unwrap();
+    let output = tenant.run(
         Command::new("fio")
             .args(["--name=x", "--rw=randread", "--bs=4k", "--size=4m"])
             .args(["--ioengine=libaio", "--direct=1", "--iodepth=256"])
@@ -115,7 +127,7 @@ pub(super) fn compare(directory: &Path) {
     // What the kernel skipped is asked for once a second.
     std::thread::sleep(std::time::Duration::from_millis(1100));
     let sample = probes.sample().unwrap();
-    let seen = sample.cgroups[&tenants[2].id].read.direct.operations;
+    let seen = sample.cgroups[&tenant.id].read.direct.operations;
     println!(
         "requests: {seen} of {truth} counted, {} missed",
         sample.dropped_events

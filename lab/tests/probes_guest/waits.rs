@@ -5,6 +5,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::time::Instant;
 
+use justitia_kernel::probes::IoProbes;
 use rustix::fs::OFlags;
 
 use super::io_calls::{Buffer, MIB, make, open};
@@ -25,11 +26,15 @@ pub(super) fn compare(directory: &Path) {
         rustix::fs::minor(device)
     );
     let mut probes = super::open();
+    direct_writes(&mut probes, &device);
+    buffered_writes(&mut probes, &device);
+}
 
+fn direct_writes(probes: &mut IoProbes, device: &str) {
     // Nothing holds it back.
     let free = Tenant::new("waits free");
     let truth = free.case("waits/direct");
-    let counters = counted(&mut probes, &free);
+    let counters = counted(probes, &free);
     println!("direct, free: {truth:?}, {counters:?}");
     assert_eq!((counters.throttled_bios, counters.throttled_ns), (0, 0));
     assert_eq!(counters.dirty_throttle_ns, 0);
@@ -40,7 +45,7 @@ pub(super) fn compare(directory: &Path) {
     let limit = format!("{device} wbps={RATE}");
     std::fs::write(held.path.join("io.max"), limit).unwrap();
     let truth = held.case("waits/direct");
-    let counters = counted(&mut probes, &held);
+    let counters = counted(probes, &held);
     println!("direct, held back: {truth:?}, {counters:?}");
     let ideal = u64::try_from(DIRECT / RATE).unwrap() * 1_000_000_000;
     let pieces = u64::try_from(DIRECT / PIECE).unwrap();
@@ -56,11 +61,13 @@ pub(super) fn compare(directory: &Path) {
     );
     about(counters.throttled_ns, ideal, 25);
     assert_eq!(counters.dirty_throttle_ns, 0);
+}
 
+fn buffered_writes(probes: &mut IoProbes, device: &str) {
     // A buffered writer that nothing holds back: what copying takes.
     let copying = Tenant::new("waits copying");
     let copied = copying.case("waits/buffered");
-    let counters = counted(&mut probes, &copying);
+    let counters = counted(probes, &copying);
     println!("buffered, free: {copied:?}, {counters:?}");
     assert!(
         counters.dirty_throttle_ns * 10 < copied["elapsed"],
@@ -75,7 +82,7 @@ pub(super) fn compare(directory: &Path) {
     let limit = format!("{device} wbps={}", 2 * RATE);
     std::fs::write(writer.path.join("io.max"), limit).unwrap();
     let truth = writer.case("waits/buffered");
-    let counters = counted(&mut probes, &writer);
+    let counters = counted(probes, &writer);
     std::fs::write("/proc/sys/vm/dirty_ratio", "20").unwrap();
     println!("buffered, held: {truth:?}, {counters:?}");
     assert!(truth["asleep"] > 1_000_000_000, "{truth:?}");

@@ -1,0 +1,234 @@
+//! Personalities do what their definitions say.
+
+use super::*;
+
+/// Operations, each with how often one loop does it.
+type Mix = &'static [(&'static str, u64)];
+
+/// Personalities, their options, how many threads these give them, and what their definitions say of a loop.
+const LOOPS: [(&str, &str, u64, Mix); 5] = [
+    (
+        "fileserver",
+        "--files 60 --mean-size 8k --threads 3",
+        3,
+        &[
+            ("create", 1),
+            ("write_whole", 1),
+            ("close", 3),
+            ("open", 2),
+            ("append", 1),
+            ("read_whole", 1),
+            ("delete", 1),
+            ("stat", 1),
+        ],
+    ),
+    (
+        "webserver",
+        "--files 60 --mean-size 4k --threads 4",
+        4,
+        &[
+            ("open", 10),
+            ("read_whole", 10),
+            ("close", 10),
+            ("append_log", 1),
+        ],
+    ),
+    (
+        "varmail",
+        "--files 60 --mean-size 4k --threads 2",
+        2,
+        &[
+            ("delete", 1),
+            ("create", 1),
+            ("append", 2),
+            ("fsync", 2),
+            ("close", 3),
+            ("open", 2),
+            ("read_whole", 2),
+        ],
+    ),
+    (
+        "webproxy",
+        "--files 60 --mean-size 4k --threads 4",
+        4,
+        &[
+            ("delete", 1),
+            ("create", 1),
+            ("append", 1),
+            ("close", 6),
+            ("open", 5),
+            ("read_whole", 5),
+        ],
+    ),
+    (
+        "metadata",
+        "--files 60 --threads 2 --replace-every 0.001",
+        2,
+        &[
+            ("create", 1),
+            ("append", 1),
+            ("fsync", 1),
+            ("close", 1),
+            ("rename", 1),
+            ("delete", 1),
+            ("mkdir", 1),
+            ("rmdir", 1),
+        ],
+    ),
+];
+
+/// Counts per loop must be those of the definition, up to the loops that the end cut off.
+#[test]
+fn the_mix_of_operations_is_that_of_the_definition() {
+    for (personality, options, threads, mix) in LOOPS {
+        let directory = tempfile::tempdir().unwrap();
+        let lines = run(
+            personality,
+            directory.path(),
+            &format!("{options} --duration 0.5 --interval 0.1"),
+        );
+        let last = last(&lines);
+        let loops = last["loops"].as_u64().unwrap();
+        assert!(loops > 0, "{personality}: {loops} loops");
+        let by = last["by_operation"].as_object().unwrap();
+        assert_eq!(by.len(), mix.len(), "{personality}: {:?}", by.keys());
+        let mut sum = 0;
+        for (name, per_loop) in mix {
+            let count = by[*name]["count"].as_u64().unwrap();
+            sum += count;
+            let range = loops * per_loop..=(loops + threads) * per_loop;
+            assert!(
+                range.contains(&count),
+                "{personality} {name}: {count}, {loops} loops"
+            );
+            let histogram = by[*name]["histogram_us"].as_array().unwrap();
+            let counted: u64 = histogram.iter().map(|b| b[1].as_u64().unwrap()).sum();
+            assert_eq!(counted, count, "{personality} {name}");
+        }
+        // Each worker may have been in one when the totals were read.
+        let operations = last["operations"].as_u64().unwrap();
+        assert!(operations <= sum, "{operations} {sum}");
+        assert!(sum - operations <= 2 * threads, "{operations} {sum}");
+    }
+}
+
+#[test]
+fn creation_and_deletion_keep_the_number_of_files() {
+    for (personality, threads) in [
+        ("fileserver", 5),
+        ("varmail", 5),
+        ("webproxy", 5),
+        ("metadata", 5),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let options = format!("--files 100 --preallocated 80 --mean-size 4k --threads {threads}");
+        run(
+            personality,
+            directory.path(),
+            &format!("{options} --phase prepare"),
+        );
+        let before = files_below(&directory.path().join("files"));
+        assert_eq!(before.len(), 80);
+        run(
+            personality,
+            directory.path(),
+            &format!("{options} --phase run --duration 0.7"),
+        );
+        let after = files_below(&directory.path().join("files"));
+        // A worker that was stopped between its two halves leaves one file more or less.
+        assert!(
+            after.len().abs_diff(before.len()) <= threads,
+            "{personality}: {}",
+            after.len()
+        );
+        assert_ne!(before, after, "{personality} replaced nothing");
+        // Preparing again restores the start.
+        run(
+            personality,
+            directory.path(),
+            &format!("{options} --phase prepare"),
+        );
+        assert_eq!(files_below(&directory.path().join("files")), before);
+    }
+}
+
+#[test]
+fn reread_counts_each_byte_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let set = "--files 3 --mean-size 1000003 --io-size 64k";
+    run(
+        "reread",
+        directory.path(),
+        &format!("{set} --phase prepare --sync"),
+    );
+    let truth: u64 = files_below(&directory.path().join("files"))
+        .iter()
+        .map(|path| fs::metadata(path).unwrap().len())
+        .sum();
+    assert_eq!(truth, 3_000_009);
+    let output = run(
+        "reread",
+        directory.path(),
+        &format!("{set} --phase warm,residency,run"),
+    );
+    let last = last(&output);
+    assert_eq!(last["read_bytes"].as_u64(), Some(truth));
+    assert_eq!(last["written_bytes"].as_u64(), Some(0));
+    // 16 reads of 64 KiB a file, and the one that finds the end.
+    assert_eq!(last["by_operation"]["read"]["count"].as_u64(), Some(3 * 17));
+    let resident = events(&output, "residency")[0]["resident_bytes"].as_u64();
+    assert_eq!(resident, Some(truth));
+    let limited = run(
+        "reread",
+        directory.path(),
+        &format!("{set} --phase run --limit 100k"),
+    );
+    assert_eq!(
+        limited.last().unwrap()["read_bytes"].as_u64(),
+        Some(3 * 102_400)
+    );
+}
+
+#[test]
+fn writes_are_what_the_files_hold() {
+    let directory = tempfile::tempdir().unwrap();
+    let lines = run(
+        "webserver",
+        directory.path(),
+        "--files 40 --mean-size 4k --threads 3 --duration 0.4",
+    );
+    // Only the log is written to, and it is never truncated.
+    let written = last(&lines)["written_bytes"].as_u64().unwrap();
+    let log = fs::metadata(directory.path().join("log")).unwrap().len();
+    assert!(
+        log >= written && log - written <= 4 * 16_384,
+        "{log} {written}"
+    );
+    let appends = last(&lines)["by_operation"]["append_log"]["count"]
+        .as_u64()
+        .unwrap();
+    assert!(appends > 50, "{appends}");
+    // Uniform below 16 KiB: mean 8 KiB; the standard error at 50 draws is 8 %.
+    let mean = log / appends;
+    assert!((5_500..11_000).contains(&mean), "{mean}");
+}
+
+#[test]
+fn videos_are_read_at_the_rate_and_replaced() {
+    let directory = tempfile::tempdir().unwrap();
+    let lines = run(
+        "videoserver",
+        directory.path(),
+        "--files 4 --active-files 2 --mean-size 256k --io-size 64k --threads 3 --rate 2m \
+         --replace-every 0.2 --duration 2",
+    );
+    let last = last(&lines);
+    let rate = last["read_bytes"].as_f64().unwrap() / last["seconds"].as_f64().unwrap();
+    let expected = 2.0 * 1024.0 * 1024.0;
+    // Never above it; below only as far as a busy machine holds it up.
+    assert!((0.6 * expected..1.1 * expected).contains(&rate), "{rate}");
+    let replaced = last["by_operation"]["delete"]["count"].as_u64().unwrap();
+    assert!((2..=11).contains(&replaced), "{replaced}");
+    let created = last["by_operation"]["create"]["count"].as_u64().unwrap();
+    assert!(replaced.abs_diff(created) <= 1);
+}

@@ -1,0 +1,246 @@
+//! A Debian under its own systemd in a guest, made once by mmdebstrap, and the packages to install in it.
+
+use super::*;
+
+/// What a minimal Debian 12 lacks for systemd and the package.
+pub(super) const INCLUDE: &str = "--include=systemd,systemd-sysv,dbus,libelf1,zlib1g";
+
+#[track_caller]
+pub(super) fn run(command: &mut Command) {
+    let output = command.output().unwrap_or_else(|error| {
+        panic!("{command:?}: {error} (`make deps` installs what the tests need)")
+    });
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+/// The program, built beside this test's directory.
+pub(super) fn justitia() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    test.ancestors().nth(2).unwrap().join("justitia")
+}
+
+/// A file system with these files.
+#[track_caller]
+pub(super) fn image(path: &Path, size: &str, files: &Path) {
+    run(Command::new("truncate").args(["-s", size]).arg(path));
+    run(Command::new("mke2fs")
+        .args(["-q", "-F", "-t", "ext4", "-d"])
+        .args([files, path]));
+}
+
+/// A Debian with systemd, made if it is not there yet.
+pub(super) fn debian(lab: &LabDir) -> PathBuf {
+    let dir = lab.dir("debian").unwrap();
+    let image_file = dir.join("root.img");
+    if !image_file.exists() {
+        let root = tempfile::tempdir_in(&dir).unwrap();
+        let tree = root.path().join("root");
+        run(Command::new("mmdebstrap")
+            .args(["--variant=minbase", INCLUDE])
+            .args(
+                ["doc", "man", "locale"]
+                    .map(|what| format!("--dpkgopt=path-exclude=/usr/share/{what}/*")),
+            )
+            .arg("bookworm")
+            .arg(&tree));
+        let unfinished = root.path().join("root.img");
+        image(&unfinished, "400M", &tree);
+        std::fs::rename(unfinished, &image_file).unwrap();
+    }
+    image_file
+}
+
+/// The package, and one that comes after it with another configuration file, in `dir`.
+pub(super) fn packages(dir: &Path) {
+    let binary = dir.join("justitia");
+    run(Command::new("objcopy")
+        .arg("--strip-all")
+        .args([&justitia(), &binary]));
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/deb.sh");
+    run(Command::new("sh").arg(script).arg(&binary).arg(dir));
+    std::fs::remove_file(binary).unwrap();
+    let shell = "
+        mv justitia_*.deb first.deb
+        dpkg-deb -R first.deb next && sed -i 's/^Version: .*/&+next/' next/DEBIAN/control
+        echo '# of the next version' >>next/etc/justitia/justitia.toml
+        dpkg-deb --root-owner-group -b next second.deb >/dev/null && rm -r next";
+    run(Command::new("sh").args(["-ec", shell]).current_dir(dir));
+}
+
+/// systemd as the first process of its own process and mount namespace, over the guest's whole cgroup tree. `deb`
+/// runs something there. By the full path of `env`: the guest's BusyBox would take a bare name for one of its own, and
+/// then `dpkg` too.
+pub(super) const BOOT: &str = "
+    mkdir -p /debian && mount /dev/vdb /debian && mkdir -p /debian/packages /debian/data || exit 1
+    mount -o ro /dev/vdc /debian/packages && mount /dev/vda /debian/data || exit 1
+    cat >/root/deb <<'END'
+#!/bin/sh
+exec nsenter -t $(cat /run/systemd.pid) -m -p -- chroot /debian /usr/bin/env DEBIAN_FRONTEND=noninteractive NO_COLOR=1 SYSTEMD_PAGER=cat PATH=/usr/sbin:/usr/bin:/sbin:/bin \"$@\"
+END
+    chmod +x /root/deb
+    echo debian >/debian/etc/hostname
+    unshare -m -p -f sh -c '
+        mount -t proc proc /debian/proc && mount -t sysfs sysfs /debian/sys && mount --bind /sys/fs/cgroup /debian/sys/fs/cgroup &&
+        mount -t devtmpfs dev /debian/dev && mount -t tmpfs run /debian/run &&
+        exec chroot /debian /lib/systemd/systemd --unit=multi-user.target --log-target=kmsg' </dev/null >/run/systemd.out 2>&1 &
+    tries=0
+    until grep -la '^/lib/systemd/systemd' /proc/[0-9]*/cmdline 2>/dev/null | cut -d/ -f3 | grep . >/run/systemd.pid; do
+        tries=$((tries + 1)); [ $tries -lt 300 ] || { cat /run/systemd.out; exit 1; }; usleep 100000
+    done
+    tries=0
+    until /root/deb systemctl is-system-running 2>/dev/null | grep -E 'running|degraded'; do
+        tries=$((tries + 1)); [ $tries -lt 300 ] || { /root/deb systemctl list-jobs; exit 1; }; sleep 0.5
+    done";
+
+/// What the package must not leave: every file that there is, but for what dpkg and systemd write for themselves.
+pub(super) const FILES: &str = "/root/deb find / -xdev -path /proc -prune -o -path /sys -prune -o -path /tmp -prune -o \
+    -path /var/lib/dpkg -prune -o -path /var/log -prune -o -path /var/cache -prune -o -path /var/lib/systemd -prune -o -print | sort";
+
+/// Every limit and every protection that is in force, of the knobs that the agent writes.
+pub(super) const KNOBS: &str = "cd /sys/fs/cgroup && {
+        find . -name memory.low -exec grep -Hvx 0 {} +
+        find . -name memory.high -exec grep -Hvx max {} +
+        find . -name io.max -exec grep -H . {} +
+    }; true";
+pub(super) const LIMITS: &str =
+    "cd /sys/fs/cgroup && find . -name io.max -exec grep -H . {} + | grep .";
+
+pub(super) struct Debian {
+    vm: Vm,
+    begun: Instant,
+}
+
+impl Debian {
+    /// A guest with both packages at `/packages`, and a disk that one can contend for at `/data`.
+    #[track_caller]
+    pub(super) fn boot() -> Self {
+        let lab = LabDir::find().unwrap();
+        let root = debian(&lab);
+        let dir = tempfile::tempdir_in(lab.root()).unwrap();
+        let files = dir.path().join("packages");
+        std::fs::create_dir(&files).unwrap();
+        packages(&files);
+        let disk = dir.path().join("packages.img");
+        image(&disk, "200M", &files);
+        let drive = |id: &str, path: &Path, how: &str| {
+            vec![
+                "-drive".to_owned(),
+                format!("if=none,id={id},format=raw,file={},{how}", path.display()),
+                "-device".to_owned(),
+                format!("virtio-blk-pci,drive={id}"),
+            ]
+        };
+        let spec = VmSpec {
+            disks: vec![DiskSpec::ext4(2 << 30)],
+            // Page ownership's probe is attached and detached again and again: emulated, a second processor does not
+            // survive the patching of the code that it runs.
+            vcpus: 1,
+            qemu_args: [
+                drive("debian", &root, "snapshot=on"),
+                drive("packages", &disk, "readonly=on"),
+            ]
+            .concat(),
+            ..VmSpec::default()
+        };
+        let debian = Self {
+            begun: Instant::now(),
+            vm: Vm::boot(&spec).unwrap(),
+        };
+        // QEMU has them open.
+        drop(dir);
+        debian.step("booted");
+        debian.ok(BOOT);
+        debian.step("systemd runs");
+        debian
+    }
+
+    pub(super) fn step(&self, what: &str) {
+        println!("{:>5} s: {what}", self.begun.elapsed().as_secs());
+    }
+
+    #[track_caller]
+    pub(super) fn ok(&self, script: &str) -> String {
+        let within = Duration::from_secs(120);
+        let done = self.vm.guest().sh_within(script, within).unwrap();
+        assert!(
+            done.status == 0 && !done.timed_out,
+            "{script}\n{}\n{}\n{}",
+            done.stdout,
+            done.stderr,
+            self.log()
+        );
+        done.stdout
+    }
+
+    pub(super) fn log(&self) -> String {
+        let script = "/root/deb systemctl status justitia --no-pager; /root/deb journalctl -u justitia --no-pager -n 40; dmesg | tail -n 30";
+        self.vm
+            .guest()
+            .sh(script)
+            .map(|done| done.stdout)
+            .unwrap_or_default()
+    }
+
+    /// Tries until it succeeds.
+    #[track_caller]
+    pub(super) fn within(&self, seconds: u64, script: &str) {
+        let begun = Instant::now();
+        while self.vm.guest().sh(script).unwrap().status != 0 {
+            assert!(
+                begun.elapsed() < Duration::from_secs(seconds),
+                "did not come to pass within {seconds} s: {script}\n{}",
+                self.log()
+            );
+            std::thread::sleep(Duration::from_millis(500));
+        }
+    }
+
+    /// What systemd says of the agent's service.
+    #[track_caller]
+    pub(super) fn unit(&self, property: &str) -> String {
+        self.ok(&format!(
+            "/root/deb systemctl show justitia -p {property} --value"
+        ))
+        .trim()
+        .to_owned()
+    }
+
+    #[track_caller]
+    pub(super) fn status(&self) -> Value {
+        serde_json::from_str(&self.ok("/root/deb justitia status --json")).unwrap()
+    }
+
+    /// The agent runs, sees, and has written.
+    #[track_caller]
+    pub(super) fn works(&self) {
+        self.within(60, "[ $(/root/deb systemctl is-active justitia) = active ]");
+        self.within(
+            60,
+            "[ $(cat /sys/fs/cgroup/system.slice/tenant.service/memory.low) -gt 0 ]",
+        );
+        let status = self.status();
+        assert!(status.get("app_io_unavailable").is_none(), "{status:#}");
+        assert_eq!(status["observe"], false);
+        assert_eq!(status["agent_usage"]["errors"], 0, "{status:#}");
+    }
+
+    /// Restarts the agent with this beside its configuration.
+    #[track_caller]
+    pub(super) fn configured(&self, toml: &str) {
+        self.ok(&format!(
+            "cat >{DROP_IN} <<'END'\n{toml}\nEND\n/root/deb systemctl restart justitia"
+        ));
+        self.works();
+    }
+
+    /// Nothing that the agent writes differs from what a machine without it has.
+    #[track_caller]
+    pub(super) fn untouched(&self) {
+        assert_eq!(self.ok(KNOBS), "");
+    }
+}
