@@ -9,7 +9,7 @@ use justitia_share::{Tree, Weight};
 
 /// How long a tenant's accesses must have been observed before the part of its cache that it did not use counts as
 /// unused: twice the half-life of its miss-ratio curve.
-pub const MIN_OBSERVATION: Duration = Duration::from_secs(2 * HALF_LIFE.as_secs());
+pub const MIN_OBSERVATION: Duration = Duration::from_secs(2 * HALF_LIFE.get().as_secs());
 
 /// A cgroup with more children than this is not reclaimed from: each step reads `memory.stat` of every child, to see that
 /// reclaim takes nothing from it.

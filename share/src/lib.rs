@@ -10,6 +10,8 @@ pub mod curve;
 mod demand;
 mod entitlement;
 pub mod fairness_window;
+mod fraction;
+mod half_life;
 mod max_min;
 mod pv;
 mod reclaim;
@@ -26,6 +28,8 @@ pub mod num;
 
 pub use demand::Demand;
 pub use entitlement::entitlements;
+pub use fraction::Fraction;
+pub use half_life::HalfLife;
 pub use max_min::{Bid, max_min};
 pub use pv::pv;
 pub use reclaim::{apportion_reclaim, overage, victim};

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use justitia_kernel::cgroup::CgroupId;
 use justitia_kernel::probes::Counters;
+use justitia_share::Fraction;
 use justitia_share::fairness_window::Activity;
 use justitia_share::num::to_f64;
 
@@ -150,8 +151,8 @@ impl RateWindow {
             recent,
             activity: Activity {
                 bytes: bytes(&recent),
-                active: ratio(active, steps),
-                io_stalled: io_stalled.map(|part| part.min(1.0)),
+                active: Fraction::of(count(active), count(steps)),
+                io_stalled: io_stalled.map(Fraction::clamped),
                 used_device: recent.cache_miss_bytes > 0
                     || recent.read.direct.bytes > 0
                     || recent.written.total().bytes > 0,
@@ -181,13 +182,8 @@ fn disk_events(counters: &Counters) -> u64 {
     .fold(0, |sum, one| sum.saturating_add(*one))
 }
 
-fn ratio(part: usize, of: usize) -> f64 {
-    let float = |n: usize| to_f64(u64::try_from(n).unwrap_or(u64::MAX));
-    if of == 0 {
-        0.0
-    } else {
-        float(part) / float(of)
-    }
+fn count(samples: usize) -> u64 {
+    u64::try_from(samples).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -99,7 +99,7 @@ impl Reuse {
     #[must_use]
     pub fn status(&self) -> Option<CurveStatus> {
         // A steady rate of 1 a second adds up to this, as counts decay.
-        let seconds = HALF_LIFE.as_secs_f64() / std::f64::consts::LN_2;
+        let seconds = HALF_LIFE.mean_life().as_secs_f64();
         let accesses = self.curve.accesses() / seconds;
         let bytes = |blocks: f64| to_u64(blocks * to_f64(BLOCK));
         (accesses >= MIN_RATE).then(|| CurveStatus {

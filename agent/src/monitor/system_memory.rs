@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use justitia_kernel::proc::ProcFs;
 use justitia_kernel::{PAGE_SIZE, Result};
+use justitia_share::HalfLife;
 use justitia_share::num::{to_f64, to_u64};
 
 use crate::model::Memory;
@@ -13,7 +14,7 @@ const SLOW_PERIOD: Duration = Duration::from_secs(10);
 /// Rates are measured over at least this time, the shortest tick. Over less, one allocation looks like gigabytes a second.
 const MIN_RATE_PERIOD: Duration = Duration::from_millis(50);
 /// A rate that is not reached again halves in this time, so that a gap between two bursts does not look like their end.
-const RATE_HALF_LIFE: Duration = Duration::from_millis(250);
+const RATE_HALF_LIFE: HalfLife = HalfLife::new(Duration::from_millis(250));
 
 /// Samples `/proc/vmstat` and its like.
 #[derive(Debug)]
@@ -132,8 +133,8 @@ impl SystemMemory {
 /// The rate of `used` bytes in `time`, or what is left of an earlier, higher rate `before`, which halves every
 /// [`RATE_HALF_LIFE`]. Bytes per second.
 fn decaying_peak(before: u64, used: u64, time: Duration) -> u64 {
-    let seconds = time.max(MIN_RATE_PERIOD).as_secs_f64();
-    let decay = (-seconds / RATE_HALF_LIFE.as_secs_f64()).exp2();
+    let time = time.max(MIN_RATE_PERIOD);
+    let (seconds, decay) = (time.as_secs_f64(), RATE_HALF_LIFE.decay(time));
     to_u64((to_f64(used) / seconds).max(to_f64(before) * decay))
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use justitia_api::ReclaimExemption;
 use justitia_kernel::cgroup::Cgroup;
 use justitia_kernel::lru_gen::{self, LruGen};
-use justitia_share::{Tree, Weight, num};
+use justitia_share::{HalfLife, Tree, Weight, num};
 
 use super::memory_sampler::paged_in;
 use super::reclaim_features::ReclaimFeatures;
@@ -18,7 +18,7 @@ const GROWING: Duration = Duration::from_secs(3);
 /// Less than this is no growth, bytes.
 const MIN_GROWTH: u64 = 4 << 20;
 /// The half-life of the peak of its file pages.
-const PEAK_HALF_LIFE: Duration = Duration::from_secs(10);
+const PEAK_HALF_LIFE: HalfLife = HalfLife::new(Duration::from_secs(10));
 
 /// The pages of the root cgroup itself, of excluded cgroups, and those that cgroups right below the root left behind when
 /// they were removed.
@@ -169,8 +169,7 @@ impl Unmanaged {
 
     fn update_peak(&mut self, file: u64, now: Instant) {
         let passed = self.peak_at.map_or(Duration::ZERO, |at| now - at);
-        let halves = passed.as_secs_f64() / PEAK_HALF_LIFE.as_secs_f64();
-        let decayed = num::to_u64(num::to_f64(self.peak_file) * (-halves).exp2());
+        let decayed = num::to_u64(num::to_f64(self.peak_file) * PEAK_HALF_LIFE.decay(passed));
         self.peak_file = file.max(decayed);
         self.peak_at = Some(now);
     }

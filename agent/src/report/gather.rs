@@ -11,7 +11,7 @@ use justitia_kernel::cgroup::CgroupId;
 use justitia_kernel::knob::Knob;
 use justitia_share::fairness_window::FairnessWindow;
 use justitia_share::num::to_f64;
-use justitia_share::{Demand, NodeId};
+use justitia_share::{Demand, Fraction, NodeId};
 
 use super::policy::policy;
 use super::subtotals;
@@ -193,7 +193,7 @@ fn app(rates: &WindowStats) -> AppStatus {
         write_rate: per_second(recent.written.total().bytes),
         miss_rate: per_second(recent.demand_misses),
         hit_ratio: recent.hit_ratio(),
-        io_stalled: rates.activity.io_stalled,
+        io_stalled: rates.activity.io_stalled.map(Fraction::get),
         latency: None,
     }
 }

@@ -14,8 +14,8 @@ use crate::plan::protect::{DEADBAND, MIN_DEADBAND};
 pub(super) fn policy() -> PolicyStatus {
     PolicyStatus {
         min_observation: MIN_OBSERVATION.as_secs_f64(),
-        backlogged_active: ACTIVE,
-        backlogged_stalled: IO_STALLED,
+        backlogged_active: ACTIVE.get(),
+        backlogged_stalled: IO_STALLED.get(),
         low_deadband: DEADBAND,
         low_min_deadband: MIN_DEADBAND,
         io: Some(io()),

@@ -2,20 +2,22 @@
 
 use std::time::{Duration, Instant};
 
+use justitia_share::HalfLife;
 use justitia_share::num::to_f64;
 
 use super::Counters;
+use crate::PAGE_SIZE;
 
 /// While fewer than one slot in so many is free, some are evicted …
 const LOW_FREE: usize = 8;
 /// … until one in so many is.
 const ENOUGH_FREE: usize = 4;
 /// The half-life of what a cgroup did.
-const HALF_LIFE: Duration = Duration::from_secs(2);
+const HALF_LIFE: HalfLife = HalfLife::new(Duration::from_secs(2));
 /// A slot that was just allocated is not evicted for so long, to show how much it is used.
 const MIN_AGE: Duration = Duration::from_secs(1);
 /// What an event counts that moved no bytes, in bytes.
-const EVENT_BYTES: u64 = 4096;
+const EVENT_BYTES: u64 = PAGE_SIZE;
 
 /// The use of one slot.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +52,7 @@ impl SlotUsage {
         now: Instant,
     ) {
         let elapsed = self.updated.map_or(Duration::ZERO, |at| now - at);
-        let decay = 0.5_f64.powf(elapsed.as_secs_f64() / HALF_LIFE.as_secs_f64());
+        let decay = HALF_LIFE.decay(elapsed);
         self.updated = Some(now);
         for (slot, counters) in self.slots.iter_mut().zip(counters) {
             let Some(counters) = counters else {

@@ -5,11 +5,12 @@ use std::time::Duration;
 use super::buckets::{BUCKETS, bucket, least};
 use super::reuse_times::ReuseTimes;
 use super::sampler::SETS;
+use crate::HalfLife;
 use crate::num::to_f64;
 
 /// After this time a count is worth half. A change of a tenant's working set rules its curve after a minute or two, and a
 /// busy tenant that falls idle is remembered for some minutes more ([`MissRatioCurve::working_set`](super::MissRatioCurve::working_set)).
-pub const HALF_LIFE: Duration = Duration::from_secs(60);
+pub const HALF_LIFE: HalfLife = HalfLife::new(Duration::from_secs(60));
 
 /// Reuse times that decay exponentially: with every [`HALF_LIFE`] a count halves.
 #[derive(Clone, Debug, PartialEq)]
@@ -49,7 +50,7 @@ impl DecayedReuseTimes {
         lookbacks: impl IntoIterator<Item = u64>,
         elapsed: Duration,
     ) {
-        let decay = (-elapsed.as_secs_f64() / HALF_LIFE.as_secs_f64()).exp2();
+        let decay = HALF_LIFE.decay(elapsed);
         for (sum, count) in self.times.iter_mut().zip(counted.times.iter()) {
             *sum = sum.mul_add(decay, to_f64(*count));
         }

@@ -1,12 +1,14 @@
 //! The working set of a tenant.
 
+use std::time::Duration;
+
 use super::decayed::HALF_LIFE;
 use super::miss_ratio::{MissRatioCurve, Point};
 
-/// The break-even interval, seconds: a block is worth its place if keeping it saves at least one read in this time. (The
+/// The break-even interval: a block is worth its place if keeping it saves at least one read in this time. (The
 /// five-minute rule of memory against disks: Gray and Putzolu, SIGMOD '87. Doubled, so that what is used every few
 /// minutes is never evicted for what is read once.)
-const BREAK_EVEN_SECONDS: f64 = 600.0;
+const BREAK_EVEN: Duration = Duration::from_secs(600);
 /// The part of the hits that can be had which is kept: the size that the last ones would need is left out. The model takes what was read for
 /// the first time as what will never be read again, and so needs much room for the last few.
 const HITS_KEPT: f64 = 0.99;
@@ -21,8 +23,8 @@ impl MissRatioCurve {
     #[must_use]
     pub fn working_set(&self, capacity: f64) -> f64 {
         // What a count is worth that goes on for ever: counts decay.
-        let counted = HALF_LIFE.as_secs_f64() / std::f64::consts::LN_2;
-        let least = counted / BREAK_EVEN_SECONDS;
+        let counted = HALF_LIFE.mean_life().as_secs_f64();
+        let least = counted / BREAK_EVEN.as_secs_f64();
         let worth = |pair: &&[Point]| match pair {
             [low, high] => high.hits - low.hits >= least * (high.size - low.size),
             _ => false,

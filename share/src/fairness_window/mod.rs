@@ -6,26 +6,26 @@
 
 use crate::num::to_f64;
 use crate::pv::of_proportions;
-use crate::{Demand, NodeId, Tree};
+use crate::{Demand, Fraction, NodeId, Tree};
 
 /// What a tenant did in a window of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Activity {
     /// Bytes that its applications read and wrote.
     pub bytes: u64,
-    /// The part of the window's seconds in which they moved any, 0 to 1.
-    pub active: f64,
+    /// The part of the window's seconds in which they moved any.
+    pub active: Fraction,
     /// The part of the window's time in which some of its tasks were stalled on I/O (PSI `io some`,
-    /// Documentation/accounting/psi.rst), 0 to 1; `None` where the kernel does not measure that.
-    pub io_stalled: Option<f64>,
+    /// Documentation/accounting/psi.rst); `None` where the kernel does not measure that.
+    pub io_stalled: Option<Fraction>,
     /// Whether it used the device at all: it wrote, or read what was not cached.
     pub used_device: bool,
 }
 
 /// A backlogged tenant moves bytes in this part of the window's seconds, or is stalled on I/O for this part of its time.
-pub const ACTIVE: f64 = 0.8;
+pub const ACTIVE: Fraction = Fraction::clamped(0.8);
 /// A backlogged tenant is stalled on I/O for this part of the time, at least.
-pub const IO_STALLED: f64 = 0.1;
+pub const IO_STALLED: Fraction = Fraction::clamped(0.1);
 
 /// Whether a tenant was backlogged: it moved bytes nearly all the time or was stalled on I/O nearly all the time
 /// ([`ACTIVE`]), and wanted more than it got, which shows in stalls ([`IO_STALLED`]).
@@ -33,7 +33,7 @@ pub const IO_STALLED: f64 = 0.1;
 /// wait.
 #[must_use]
 pub fn is_backlogged(activity: &Activity) -> bool {
-    let io_stalled = activity.io_stalled.unwrap_or(0.0);
+    let io_stalled = activity.io_stalled.unwrap_or_default();
     let wants_more = activity
         .io_stalled
         .map_or(activity.used_device, |part| part >= IO_STALLED);

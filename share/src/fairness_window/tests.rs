@@ -5,8 +5,8 @@ use proptest::prelude::*;
 fn busy(bytes: u64) -> Activity {
     Activity {
         bytes,
-        active: 1.0,
-        io_stalled: Some(0.5),
+        active: Fraction::clamped(1.0),
+        io_stalled: Some(Fraction::clamped(0.5)),
         used_device: true,
     }
 }
@@ -19,7 +19,7 @@ fn which_tenants_are_backlogged() {
         (
             "now and then",
             Activity {
-                active: 0.7,
+                active: Fraction::clamped(0.7),
                 ..busy(1)
             },
             false,
@@ -27,7 +27,7 @@ fn which_tenants_are_backlogged() {
         (
             "nine seconds of ten",
             Activity {
-                active: 0.9,
+                active: Fraction::clamped(0.9),
                 ..busy(1)
             },
             true,
@@ -35,7 +35,7 @@ fn which_tenants_are_backlogged() {
         (
             "satisfied",
             Activity {
-                io_stalled: Some(0.05),
+                io_stalled: Some(Fraction::clamped(0.05)),
                 ..busy(1)
             },
             false,
@@ -44,8 +44,8 @@ fn which_tenants_are_backlogged() {
             "starved: waits, and gets nothing",
             Activity {
                 bytes: 0,
-                active: 0.0,
-                io_stalled: Some(0.95),
+                active: Fraction::clamped(0.0),
+                io_stalled: Some(Fraction::clamped(0.95)),
                 used_device: false,
             },
             true,
@@ -99,7 +99,7 @@ fn tree(nodes: &[(Option<usize>, u64)]) -> Tree<Demand> {
 fn an_idle_or_satisfied_tenant_is_left_out() {
     let three = tree(&[(None, 100), (None, 200), (None, 800)]);
     let satisfied = Activity {
-        io_stalled: Some(0.0),
+        io_stalled: Some(Fraction::clamped(0.0)),
         ..busy(3)
     };
     for third in [Activity::default(), satisfied] {
