@@ -74,7 +74,6 @@ check: lint
 test: deps lint
 	$(CARGO) build --workspace --bins --tests
 	$(CARGO) test --workspace --no-fail-fast
-	$(CARGO) test -p justitia-lock --features loom --test loom
 
 test-probes: deps
 	$(CARGO) build -p justitia-lab --bins

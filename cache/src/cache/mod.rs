@@ -5,6 +5,7 @@
 //! (free slots, buffered segments). A hit takes one shard; a put that finds a free slot takes one pool and then one shard.
 
 mod admission;
+mod admission_lock;
 mod collect;
 mod detached;
 mod disk;

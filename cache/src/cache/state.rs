@@ -1,5 +1,6 @@
 //! The cache itself: its index, its stores, its pools, and the locks between them.
 
+use super::admission_lock::AdmissionLock;
 use super::disk::DiskHandle;
 use super::pool::PoolHandle;
 use super::registry::{PoolTable, Registry};
@@ -12,7 +13,6 @@ use crate::ids::PoolId;
 use crate::index::{Index, MAX_SLOTS};
 use crate::store::MemoryStore;
 use arc_swap::{ArcSwap, ArcSwapOption};
-use justitia_lock::{Queueing, WeightLock};
 use justitia_share::Weight;
 use parking_lot::Mutex;
 use std::io;
@@ -25,7 +25,7 @@ pub struct Cache {
     pub(super) stores: Stores,
     pub(super) pools: ArcSwap<PoolTable>,
     /// Puts wait for it when a store is full.
-    pub(super) admission_lock: WeightLock<WeightTable>,
+    pub(super) admission_lock: AdmissionLock<WeightTable>,
     /// Free slots that a pool takes at once.
     pub(super) batch: AtomicU32,
     pub(super) registry: Mutex<Registry>,
@@ -52,7 +52,7 @@ impl Cache {
                 ssd: ArcSwapOption::empty(),
             },
             pools: ArcSwap::default(),
-            admission_lock: WeightLock::new(WeightTable::default(), Queueing::default()),
+            admission_lock: AdmissionLock::default(),
             batch: AtomicU32::new(1),
             registry: Mutex::default(),
             ssd_change: Mutex::new(()),

@@ -101,14 +101,6 @@ impl<T> WaitQueue<T> {
         start.after(1, weight)
     }
 
-    /// Counts a request that was served at once, without having waited: no waiter was passed over. Otherwise as
-    /// [`WaitQueue::push_from`].
-    pub fn served_at_once(&mut self, weight: Weight, virtual_start: VirtualTime) -> VirtualTime {
-        let start = self.start(weight, virtual_start);
-        self.advance(weight, start);
-        start.after(1, weight)
-    }
-
     /// Serves the next waiter; all that remain have been passed over once more.
     pub fn pop(&mut self) -> Option<T> {
         let next = self.heap.pop()?;
@@ -151,7 +143,7 @@ impl<T> WaitQueue<T> {
             Queueing::PriorityAging(Aging::By(increment)) => {
                 lightness + u128::from(self.grants) * u128::from(increment)
             }
-            Queueing::Wfq => u128::from(start.to_bits()),
+            Queueing::Wfq => u128::from(start.get()),
         }
     }
 }

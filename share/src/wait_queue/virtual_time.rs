@@ -11,16 +11,9 @@ pub struct VirtualTime(u64);
 impl VirtualTime {
     pub(super) const ZERO: Self = Self(0);
 
-    /// The time as a number, to be kept in an atomic between requests.
-    #[must_use]
-    pub const fn to_bits(self) -> u64 {
+    /// The time as a number: the earlier, the smaller.
+    pub(super) const fn get(self) -> u64 {
         self.0
-    }
-
-    /// The time that [`VirtualTime::to_bits`] gave.
-    #[must_use]
-    pub const fn from_bits(bits: u64) -> Self {
-        Self(bits)
     }
 
     /// So many grants later.
