@@ -4,7 +4,7 @@ use crate::max_min::{Bid, max_min};
 use crate::{Demand, NodeId, Tree};
 
 /// The part of `capacity` that each node of the tree is entitled to, indexed by
-/// [`NodeId::index`](crate::NodeId::index).
+/// [`NodeId::index`](crate::NodeId::index). The unit is that of `capacity` and of the demands, which is the same.
 ///
 /// Hierarchical (a group divides what its parent is entitled to), weighted, and work-conserving (what a
 /// node's subtree does not demand goes to its siblings, by weight). In every group the parts add up to the

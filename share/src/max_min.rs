@@ -23,7 +23,8 @@ pub struct Bid {
     pub demand: u64,
 }
 
-/// Divides `amount` among `bids`. The parts add up to `amount` (unless every weight is 0).
+/// Divides `amount` among `bids`, in whole units of the bids. The parts are in the order of the bids and add up to
+/// `amount` (unless every weight is 0).
 ///
 /// - Minimums that do not fit together are cut by weight.
 /// - Working sets beyond the minimums come next, divided by weight: a member whose working set is smaller than its part leaves

@@ -7,6 +7,9 @@ use crate::num::to_f64;
 /// normalised to the lowest weight's. 0 is perfect proportion; what counts as far off grows with the
 /// spread of the weights.
 ///
+/// `actual` is what each tenant got, in the order of the weights: any unit, the same for all, not negative. PV has no
+/// unit and is at least 0; what has no counterpart in the other list does not count.
+///
 /// Where several tenants share the lowest weight, the mean of what they got is the unit. Infinite if
 /// the lowest got nothing while somebody got something; `None` without tenants or when nobody got
 /// anything.
@@ -17,7 +20,7 @@ pub fn pv(weights: &[Weight], actual: &[f64]) -> Option<f64> {
 }
 
 /// [`pv`] where what is ideal is given as any positive numbers in proportion: the leaves of a weight tree
-/// have products of shares there, see [`live`](crate::live).
+/// have products of shares there, see [`FairnessWindow`](crate::fairness_window::FairnessWindow).
 pub(crate) fn of_proportions(ideal: &[f64], actual: &[f64]) -> Option<f64> {
     let lowest = ideal.iter().copied().reduce(f64::min)?;
     // Products of the same shares in another order may differ in their last bits.

@@ -39,7 +39,8 @@ pub fn apportion_reclaim(need: u64, overages: &[u64]) -> Vec<u64> {
 ///
 /// The paper's `exceed(E, b, cw)` adds to a fixed entitlement a part of what the others leave unused;
 /// [`entitlements`](crate::entitlements) has done that already, so the algorithm is one `argmax`.
-/// A tenant without usage is never the victim; `None` if there is no other.
+/// A tenant without usage is never the victim; `None` if there is no other. The usages, the entitlements and `batch` are
+/// in the same unit; the result is the tenant's place in both lists.
 #[must_use]
 pub fn victim(usages: &[u64], entitlements: &[u64], batch: u64) -> Option<usize> {
     let exceed = |i: usize| i128::from(usages[i]) + i128::from(batch) - i128::from(entitlements[i]);

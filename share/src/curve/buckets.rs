@@ -6,7 +6,7 @@ pub const BUCKETS: usize = 256;
 /// Buckets per power of two, as a power of two.
 const FINE: u32 = 3;
 
-/// The bucket of a reuse time. The same as in the probes (`kernel/src/bpf/curves.h`).
+/// The bucket, below [`BUCKETS`], of a reuse time in accesses. The same as in the probes (`kernel/src/bpf/curves.h`).
 #[must_use]
 pub fn bucket(reuse: u64) -> usize {
     let index = match reuse.checked_ilog2() {

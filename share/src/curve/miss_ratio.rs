@@ -78,9 +78,9 @@ impl MissRatioCurve {
             .then(|| (1.0 - self.hits(to_f64(size)) / self.accesses).clamp(0.0, 1.0))
     }
 
-    /// Sizes in blocks, and the part of the accesses that a cache of this size misses: those points of the curve at which
-    /// it has fallen by `least` since the one before, the first and the last. Between them it is a straight line to
-    /// within `least`.
+    /// Sizes in blocks, and the part of the accesses that a cache of this size misses, 0 to 1: those points of the curve
+    /// at which it has fallen by `least`, 0 to 1, since the one before, the first and the last. Between them it is a
+    /// straight line to within `least`.
     #[must_use]
     pub fn steps(&self, least: f64) -> Vec<(f64, f64)> {
         let misses = |point: &Point| (1.0 - point.hits / self.accesses).clamp(0.0, 1.0);
@@ -100,13 +100,14 @@ impl MissRatioCurve {
         steps
     }
 
-    /// Accesses that were counted lately, with those long ago as far as they are remembered.
+    /// Accesses that were counted lately, with those long ago as far as they are remembered
+    /// ([`HALF_LIFE`](super::HALF_LIFE)): a number of them, not a rate.
     #[must_use]
     pub const fn accesses(&self) -> f64 {
         self.accesses
     }
 
-    /// The size from which on more is of no use, as far as was seen; 0 when nothing is used again.
+    /// The size in blocks from which on more is of no use, as far as was seen; 0 when nothing is used again.
     #[must_use]
     pub fn largest(&self) -> f64 {
         self.points.last().map_or(0.0, |point| point.size)

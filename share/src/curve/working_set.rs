@@ -14,7 +14,7 @@ const BREAK_EVEN: Duration = Duration::from_secs(600);
 const HITS_KEPT: f64 = 0.99;
 
 impl MissRatioCurve {
-    /// The working set in blocks, at most `capacity`: the size up to which one block more saves at least
+    /// The working set in blocks, at most `capacity` blocks: the size up to which one block more saves at least
     /// one read in 600 seconds, and that has nearly all of the hits there.
     ///
     /// What a size is worth is judged from the best smaller size on (the upper concave hull of the curve): of a loop over
