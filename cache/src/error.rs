@@ -62,6 +62,12 @@ pub enum CacheError {
         /// Why not.
         source: std::io::Error,
     },
+    /// What a guest holds cannot be tracked.
+    #[error("cannot take random bytes for the residency table: {source}")]
+    Residency {
+        /// Why not.
+        source: std::io::Error,
+    },
     /// The SSD store's file or device cannot be used.
     #[error("cannot use {path} as SSD store: {source}")]
     Ssd {

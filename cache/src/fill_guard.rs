@@ -14,11 +14,11 @@ use crate::block;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Neighbouring blocks that share a counter (256 KiB).
-pub(crate) const RANGE_BLOCKS: u64 = 64;
+/// Neighbouring blocks that share a counter (32 KiB). Few, so that writes beside each other do not count as racing.
+pub(crate) const RANGE_BLOCKS: u64 = 8;
 
-/// Counters of a disk (8 KiB of memory). Ranges further apart share one, which costs a fill now and then.
-const RANGES: u64 = 1024;
+/// Counters of a disk (32 KiB of memory). Ranges further apart share one, which costs a fill now and then.
+const RANGES: u64 = 4096;
 
 /// The low bits count writes in flight, the rest the generation: 2^40 beginnings.
 const IN_FLIGHT: u64 = (1 << 24) - 1;
@@ -27,6 +27,23 @@ const EPOCH: u64 = 1 << 24;
 /// The state of a range when a fill began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FillToken(u64);
+
+/// With which a write may say, once it has ended, what its blocks hold: for each range that it touches the state that the
+/// range has then, if no other write was in flight at any time.
+#[derive(Debug, Default)]
+pub(crate) struct WriteTokens {
+    /// The first range.
+    first: u64,
+    tokens: Vec<FillToken>,
+}
+
+impl WriteTokens {
+    /// The token for a block; `None` when the write does not touch it, or was too large to have tokens.
+    pub(crate) fn of(&self, block: u64) -> Option<FillToken> {
+        let range = (block / RANGE_BLOCKS).checked_sub(self.first)?;
+        self.tokens.get(usize::try_from(range).ok()?).copied()
+    }
+}
 
 /// The counters of one disk.
 pub(crate) struct WriteEpochs(Box<[AtomicU64]>);
@@ -59,6 +76,24 @@ impl WriteEpochs {
         });
     }
 
+    /// As [`begin`](Self::begin), with what the write needs to say what it has written.
+    pub(crate) fn begin_with_tokens(&self, off: u64, len: u64) -> WriteTokens {
+        let blocks = block::touching(off, len);
+        let mut found = WriteTokens {
+            first: blocks.start / RANGE_BLOCKS,
+            tokens: Vec::new(),
+        };
+        let in_order = blocks.end - blocks.start < (RANGES - 1) * RANGE_BLOCKS;
+        self.each(off, len, |c| {
+            let before = c.fetch_add(EPOCH + 1, Ordering::SeqCst);
+            if in_order {
+                // When this write alone has ended.
+                found.tokens.push(FillToken(before.wrapping_add(EPOCH)));
+            }
+        });
+        found
+    }
+
     /// The write that [`begin`](Self::begin) announced has ended, well or badly.
     pub(crate) fn end(&self, off: u64, len: u64) {
         self.each(off, len, |c| {
@@ -67,7 +102,7 @@ impl WriteEpochs {
     }
 
     /// Every counter that the range touches, once.
-    fn each(&self, off: u64, len: u64, f: impl Fn(&AtomicU64)) {
+    fn each(&self, off: u64, len: u64, mut f: impl FnMut(&AtomicU64)) {
         let Range { start, end } = block::touching(off, len);
         if start == end {
             return;
@@ -111,6 +146,31 @@ mod tests {
         assert!(g.0.iter().all(|c| c.load(Ordering::SeqCst) == EPOCH + 1));
         g.end(0, size);
         assert!(g.0.iter().all(|c| c.load(Ordering::SeqCst) == EPOCH));
+    }
+
+    #[test]
+    fn a_write_may_say_what_it_has_written_if_it_was_alone() {
+        let g = WriteEpochs::new();
+        let whole = |block: u64| (block * 4096, 4096);
+        let begin = |block: u64| g.begin_with_tokens(whole(block).0, whole(block).1);
+        let end = |block: u64| g.end(whole(block).0, whole(block).1);
+        let tokens = begin(9);
+        let mine = tokens.of(9).unwrap();
+        assert_eq!((tokens.of(7), tokens.of(16)), (None, None));
+        assert!(!g.allows_fill(9, mine), "it has not ended");
+        end(9);
+        assert!(g.allows_fill(9, mine));
+        // Another began before it and ended after it, and one began while it was in flight.
+        let outer = begin(9);
+        let inner = begin(9);
+        end(9);
+        assert!(!g.allows_fill(9, inner.of(9).unwrap()));
+        end(9);
+        for tokens in [outer, inner] {
+            assert!(!g.allows_fill(9, tokens.of(9).unwrap()));
+        }
+        let huge = g.begin_with_tokens(0, RANGES * RANGE_BLOCKS * 4096);
+        assert_eq!(huge.of(0), None);
     }
 
     #[test]

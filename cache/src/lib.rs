@@ -22,14 +22,18 @@ mod index;
 #[cfg(test)]
 mod model;
 mod policy;
+mod residency;
 mod ring;
 mod store;
 
 pub use block::{BLOCK_SIZE, Block, MAX_BLOCK};
 pub use block_dev::{Disk, DiskFile, RamDisk, check_range};
-pub use cache::{Cache, CacheStats, Counts, DiskStats, PoolStats, StoreStats, VmStats};
+pub use cache::{
+    Cache, CacheStats, Counts, DiskStats, PoolStats, ResidencyStats, StoreStats, VmStats,
+};
 pub use config::{CacheConfig, Mode, Policy, PoolSpec, SsdConfig, StoreKind};
 pub use disk::CachedDisk;
 pub use error::CacheError;
 pub use ids::{DiskId, PoolId, VmId};
+pub use justitia_link::Verdict;
 pub use justitia_share::{Weight, WeightError};

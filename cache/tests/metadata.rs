@@ -92,7 +92,7 @@ mod tests {
             };
             let b = backed(config, PoolSpec::default(), policy);
             for block in 0..BLOCKS * 2 {
-                assert!(b.disk.put(b.pool, block, &[3; BLOCK_SIZE]));
+                assert!(b.disk.fill(b.pool, block, &[3; BLOCK_SIZE]));
             }
             let used = BYTES.load(Ordering::Relaxed) - before;
             let each =
@@ -120,7 +120,7 @@ mod tests {
         let mut block = 0;
         while block < BLOCKS * 2 {
             // A device that is behind refuses puts: wait for it.
-            if b.disk.put(b.pool, block, &[3; BLOCK_SIZE]) {
+            if b.disk.fill(b.pool, block, &[3; BLOCK_SIZE]) {
                 block += 1;
             } else {
                 std::thread::sleep(std::time::Duration::from_millis(1));

@@ -46,7 +46,7 @@ impl Tenant {
             let backing = Arc::new(NullDisk(BLOCKS * BLOCK_BYTES));
             let disk = CachedDisk::new(backing, cache.clone(), id, mode)?;
             for block in 0..BLOCKS {
-                disk.put(pool, block, &[1; BLOCK_SIZE]);
+                disk.fill(pool, block, &[1; BLOCK_SIZE]);
             }
             Ok(disk)
         };
@@ -69,7 +69,7 @@ impl Tenant {
                 let _guard = one.map(Mutex::lock);
                 done += if i % 4 == 0 {
                     let taken = self.exclusive.get(self.pool, block, &mut buf);
-                    u64::from(taken) + u64::from(self.exclusive.put(self.pool, block, &buf))
+                    u64::from(taken) + u64::from(self.exclusive.fill(self.pool, block, &buf))
                 } else {
                     let off = block * BLOCK_BYTES;
                     u64::from(self.inclusive.read_cached(&mut buf, off))

@@ -71,7 +71,7 @@ impl Full {
             let backing = Arc::new(NullDisk(blocks_each * BLOCK_BYTES));
             let disk = CachedDisk::new(backing, cache.clone(), id, mode)?;
             for block in 0..blocks_each {
-                disk.put(pool, block, &[0x5A; BLOCK_SIZE]);
+                disk.fill(pool, block, &[0x5A; BLOCK_SIZE]);
             }
             disks.push(disk);
             ids.push(pool);
@@ -112,7 +112,7 @@ impl Full {
             let (disk, block) = self.pick(random);
             let pool = self.pools[disk];
             let disk = &self.disks[disk];
-            pairs += u64::from(disk.get(pool, block, &mut buf) && disk.put(pool, block, &buf));
+            pairs += u64::from(disk.get(pool, block, &mut buf) && disk.fill(pool, block, &buf));
         }
         rate(pairs, start.elapsed())
     }

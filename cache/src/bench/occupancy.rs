@@ -72,7 +72,7 @@ pub fn occupancy(weights: &[Weight], bytes: u64) -> Result<Occupancy, CacheError
         let Some(pool) = pools.get(at) else {
             continue;
         };
-        disk.put(*pool, block, &[0; BLOCK_SIZE]);
+        disk.fill(*pool, block, &[0; BLOCK_SIZE]);
         block += 1;
         if round > rounds / 2 && round % (rounds / 200) == 0 {
             samples += 1;

@@ -173,7 +173,7 @@ fn exclusive(
         }
         while pages.len() > guest {
             if let Some(block) = pages.evict() {
-                disk.put(pool, block, &buf);
+                disk.fill(pool, block, &buf);
             }
         }
     }

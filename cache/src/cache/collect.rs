@@ -4,7 +4,7 @@ use super::partition::Partition;
 use super::pool::Pool;
 use super::registry::Vm;
 use super::state::{Cache, highest_weight};
-use super::stats::{CacheStats, DiskStats, PoolStats, StoreStats, VmStats};
+use super::stats::{CacheStats, DiskStats, PoolStats, ResidencyStats, StoreStats, VmStats};
 use crate::block::BLOCK_BYTES;
 use crate::config::StoreKind;
 use crate::ids::VmId;
@@ -62,6 +62,10 @@ impl Cache {
             policy: vm.policy,
             pools: pools.collect(),
             disks: disks.collect(),
+            residency: vm.residency.as_ref().map(|residency| ResidencyStats {
+                blocks: residency.len(),
+                capacity_blocks: residency.capacity(),
+            }),
         }
     }
 

@@ -2,9 +2,10 @@
 
 use super::pool::PoolHandle;
 use crate::block::Key;
-use crate::fill_guard::{FillToken, WriteEpochs};
+use crate::fill_guard::{FillToken, WriteEpochs, WriteTokens};
 use crate::ids::{DiskId, VmId};
 use crate::index::Entry;
+use crate::residency::{Residency, ResidentEntry};
 use std::sync::Arc;
 
 /// What an operation needs to know of a disk.
@@ -14,18 +15,27 @@ pub(crate) struct DiskState {
     pub(crate) name: String,
     /// The pool of blocks that belong to no container.
     pub(crate) default_pool: PoolHandle,
+    /// What the VM's guest holds, if that is tracked.
+    pub(super) residency: Option<Arc<Residency>>,
     epochs: WriteEpochs,
 }
 
 pub(crate) type DiskHandle = Arc<DiskState>;
 
 impl DiskState {
-    pub(crate) fn new(id: DiskId, vm: VmId, name: String, default_pool: PoolHandle) -> Self {
+    pub(crate) fn new(
+        id: DiskId,
+        vm: VmId,
+        name: String,
+        default_pool: PoolHandle,
+        residency: Option<Arc<Residency>>,
+    ) -> Self {
         Self {
             id,
             vm,
             name,
             default_pool,
+            residency,
             epochs: WriteEpochs::new(),
         }
     }
@@ -44,9 +54,29 @@ impl DiskState {
         self.epochs.allows_fill(block, token)
     }
 
-    /// A write of the byte range begins; called by the write guard.
-    pub(crate) fn begin(&self, off: u64, len: u64) {
+    /// May the tag of the block's content be set with this token? Its place must be locked.
+    pub(crate) fn allows_tag(
+        &self,
+        _locked: &ResidentEntry<'_>,
+        block: u64,
+        token: FillToken,
+    ) -> bool {
+        self.epochs.allows_fill(block, token)
+    }
+
+    /// Is it known what the guest holds of the disk?
+    pub(crate) const fn is_tracked(&self) -> bool {
+        self.residency.is_some()
+    }
+
+    /// A write of the byte range begins; called by the write guard. Of a tracked disk it returns the tokens with which
+    /// the write may set tags once it has ended.
+    pub(crate) fn begin(&self, off: u64, len: u64) -> WriteTokens {
+        if self.is_tracked() {
+            return self.epochs.begin_with_tokens(off, len);
+        }
         self.epochs.begin(off, len);
+        WriteTokens::default()
     }
 
     /// A write of the byte range has ended; called by the write guard.

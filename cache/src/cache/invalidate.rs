@@ -12,7 +12,7 @@ use std::ops::Range;
 pub(super) const SWEEP_BLOCKS: u64 = if cfg!(test) { 8 } else { 4096 };
 
 impl Cache {
-    /// Removes what the cache holds of the range of a write that has begun.
+    /// Removes what the cache holds of the range of a write that has begun, and what is known of the guest's copy.
     pub(crate) fn invalidate(&self, change: &WriteGuard) {
         self.remove(change.disk(), change.blocks());
     }
@@ -24,6 +24,9 @@ impl Cache {
     }
 
     fn remove(&self, disk: &DiskHandle, blocks: Range<u64>) {
+        if let Some(residency) = &disk.residency {
+            residency.forget(disk.id.number, blocks.clone());
+        }
         if blocks.end.saturating_sub(blocks.start) <= SWEEP_BLOCKS {
             return self.remove_each(disk, blocks);
         }

@@ -66,7 +66,7 @@ impl Cache {
                 };
                 hit && self
                     .try_insert(disk, to, key.block(), &page.0, token)
-                    .is_some()
+                    .is_ok()
             }
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! Locks, outermost first: the registry of VMs, pools and disks; the change of the SSD store; the admission lock, which
 //! puts wait for when a store is full; a pool's policy or log (two policies by index); a shard of the index; the leaves
-//! (free slots, buffered segments). A hit takes one shard; a put that finds a free slot takes one pool and then one shard.
+//! (free slots, buffered segments, residency tables). A hit takes one shard; a put that finds a free slot takes one pool and then one shard.
 
 mod admission;
 mod admission_lock;
@@ -19,6 +19,7 @@ mod pools;
 mod put;
 mod reclaim;
 mod registry;
+mod residency;
 mod resize;
 mod ssd;
 mod ssd_extents;
@@ -32,7 +33,7 @@ mod weight_table;
 mod write_guard;
 
 pub use state::Cache;
-pub use stats::{CacheStats, Counts, DiskStats, PoolStats, StoreStats, VmStats};
+pub use stats::{CacheStats, Counts, DiskStats, PoolStats, ResidencyStats, StoreStats, VmStats};
 
 pub(crate) use disk::DiskHandle;
 pub(crate) use get::{Lookup, PendingSsdRead};

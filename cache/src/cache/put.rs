@@ -8,8 +8,17 @@ use crate::block::Block;
 use crate::config::StoreKind;
 use crate::fill_guard::FillToken;
 
+/// Why a block was not inserted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// No slot could be had.
+    NoRoom,
+    /// A write to its range was or is in flight, or the store was replaced.
+    Raced,
+}
+
 impl Cache {
-    /// Inserts a block that was read under `token`; `false` when it was not.
+    /// Inserts a block that was read under `token`.
     pub(crate) fn insert(
         &self,
         disk: &DiskHandle,
@@ -17,14 +26,14 @@ impl Cache {
         block: u64,
         content: &Block,
         token: FillToken,
-    ) -> bool {
+    ) -> Result<(), Refused> {
         let done = self.try_insert(disk, pool, block, content, token);
-        if done.is_some() {
+        if done.is_ok() {
             pool.count.puts.add(1);
         } else {
             pool.count.puts_dropped.add(1);
         }
-        done.is_some()
+        done
     }
 
     /// As [`insert`](Self::insert), without counting.
@@ -35,19 +44,20 @@ impl Cache {
         block: u64,
         content: &Block,
         token: FillToken,
-    ) -> Option<()> {
-        let key = disk.key(block)?;
+    ) -> Result<(), Refused> {
+        let key = disk.key(block).ok_or(Refused::NoRoom)?;
         let ssd = match pool.spec().store {
             StoreKind::Memory => None,
             StoreKind::Ssd => self.stores.working_ssd(),
         };
         let detached = match ssd {
             Some(ssd) => {
-                let slot = self.ssd_slot(&ssd, pool, key, content)?;
+                let slot = self.ssd_slot(&ssd, pool, key, content);
+                let slot = slot.ok_or(Refused::NoRoom)?;
                 DetachedSlot::Ssd(ssd, slot)
             }
             None => {
-                let slot = self.memory_slot(pool, key)?;
+                let slot = self.memory_slot(pool, key).ok_or(Refused::NoRoom)?;
                 // SAFETY: the slot is ours until the index names it, below.
                 unsafe { self.stores.memory.arena.write(slot, content) };
                 DetachedSlot::Memory(slot)
@@ -58,7 +68,7 @@ impl Cache {
         if closed || !disk.allows_fill(&entry, block, token) {
             drop(entry);
             self.free(detached, None);
-            return None;
+            return Err(Refused::Raced);
         }
         let old = entry.set(&self.stores, detached.location());
         let old = old.and_then(|location| self.detach(location));
@@ -66,6 +76,6 @@ impl Cache {
         if let Some(old) = old {
             self.free(old, None);
         }
-        Some(())
+        Ok(())
     }
 }

@@ -6,6 +6,7 @@ use crate::block::Key;
 use crate::config::{CacheConfig, Policy};
 use crate::error::CacheError;
 use crate::ids::{DiskId, VmId};
+use crate::residency::Residency;
 use justitia_share::Weight;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,6 +30,8 @@ pub(super) struct Vm {
     pub(super) policy: Policy,
     pub(super) pools: Vec<PoolHandle>,
     pub(super) disks: Vec<DiskHandle>,
+    /// What its guest holds, if that is tracked.
+    pub(super) residency: Option<Arc<Residency>>,
 }
 
 /// The pools by index; places that are free are `None`.
@@ -64,8 +67,10 @@ impl Registry {
             number,
             generation: self.number(),
         };
-        let disk = Arc::new(DiskState::new(id, vm, name.to_owned(), pool));
-        self.vm(vm)?.disks.push(disk.clone());
+        let owner = self.vm(vm)?;
+        let residency = owner.residency.clone();
+        let disk = Arc::new(DiskState::new(id, vm, name.to_owned(), pool, residency));
+        owner.disks.push(disk.clone());
         self.disks.insert(id, disk);
         Ok(id)
     }

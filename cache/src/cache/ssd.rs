@@ -167,7 +167,10 @@ mod tests {
             let device = Box::new(FaultSsd::new());
             cache.start_ssd(device, 4 << 20, 0).unwrap();
             let token = disk.token(0);
-            assert!(cache.insert(&disk, &pool, 0, &[1; BLOCK_SIZE], token));
+            assert_eq!(
+                cache.insert(&disk, &pool, 0, &[1; BLOCK_SIZE], token),
+                Ok(())
+            );
             let ssd = cache.stores.working_ssd().unwrap();
             assert_eq!(ssd.key(0), disk.key(0).unwrap());
             ssd

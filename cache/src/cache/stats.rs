@@ -68,6 +68,17 @@ pub struct VmStats {
     pub pools: Vec<PoolStats>,
     /// Its disks.
     pub disks: Vec<DiskStats>,
+    /// What is known of what its guest holds; `None` when it cannot put.
+    pub residency: Option<ResidencyStats>,
+}
+
+/// A VM's residency table.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct ResidencyStats {
+    /// Blocks whose content is known.
+    pub blocks: u64,
+    /// Blocks that can be known, 16 bytes each.
+    pub capacity_blocks: u64,
 }
 
 /// One store.

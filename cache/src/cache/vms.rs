@@ -23,6 +23,7 @@ impl Cache {
                 policy,
                 pools: Vec::new(),
                 disks: Vec::new(),
+                residency: None,
             },
         );
         self.new_pool(&mut c, id, "default", PoolSpec::default())

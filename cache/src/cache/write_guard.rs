@@ -1,7 +1,8 @@
 //! Writes that are under way.
 
 use super::disk::DiskHandle;
-use crate::block;
+use crate::block::{self, BLOCK_BYTES, BLOCK_SIZE};
+use crate::fill_guard::WriteTokens;
 use std::ops::Range;
 
 /// A write, discard or write-zeroes of the backing store, from before it is submitted until it has ended, well, badly or in
@@ -13,15 +14,37 @@ pub(crate) struct WriteGuard {
     disk: DiskHandle,
     off: u64,
     len: u64,
+    /// Of a tracked disk: with which it may say what the blocks hold.
+    tokens: WriteTokens,
 }
 
 impl WriteGuard {
     pub(crate) fn begin(disk: &DiskHandle, off: u64, len: u64) -> Self {
-        disk.begin(off, len);
+        let tokens = disk.begin(off, len);
         Self {
             disk: DiskHandle::clone(disk),
             off,
             len,
+            tokens,
+        }
+    }
+
+    /// The write has ended well: the disk holds `content`, all of the range, which nobody has changed since before it was
+    /// submitted. The guest holds its whole blocks.
+    pub(crate) fn completed(mut self, content: &[u8]) {
+        let (disk, off) = (DiskHandle::clone(&self.disk), self.off);
+        let tokens = std::mem::take(&mut self.tokens);
+        drop(self);
+        if !disk.is_tracked() {
+            return;
+        }
+        let first = off.div_ceil(BLOCK_BYTES);
+        let skip = usize::try_from(first * BLOCK_BYTES - off).unwrap_or(usize::MAX);
+        let whole = content.get(skip..).unwrap_or_default();
+        for (block, content) in (first..).zip(whole.chunks_exact(BLOCK_SIZE)) {
+            if let Some(token) = tokens.of(block) {
+                disk.served(block, content, token);
+            }
         }
     }
 

@@ -1,12 +1,13 @@
 //! A disk that is read through the cache.
 
 use super::miss::index;
-use crate::block::{self, BLOCK_BYTES, len};
+use crate::block::{self, BLOCK_BYTES, MAX_BLOCK, len};
 use crate::block_dev::{Disk, check_range};
 use crate::cache::{Cache, DiskHandle, PoolHandle, WriteGuard};
 use crate::config::Mode;
 use crate::error::CacheError;
 use crate::ids::{DiskId, PoolId};
+use justitia_link::Verdict;
 use std::io;
 use std::sync::Arc;
 
@@ -71,22 +72,36 @@ impl CachedDisk {
         self.read_into(&pool, buf, off)
     }
 
-    /// Takes a clean block that the client evicted (the paper's put). `true` when it was cached; it is not
-    /// when no slot can be had, when a write to its range is in flight, or when the pool is not the
-    /// disk's VM's.
+    /// Takes a clean block that the guest evicted (the paper's put), if it is what the guest was served last and the disk
+    /// still holds. That is known of disks of VMs that are tracked ([`Cache::track_residency`]), and of whole blocks.
     ///
-    /// The content must be what a read of the backing store would return; that is not verified.
-    pub fn put(&self, pool: PoolId, block: u64, content: &block::Block) -> bool {
-        let inside = block
-            .checked_add(1)
-            .and_then(|end| end.checked_mul(BLOCK_BYTES))
-            .is_some_and(|end| end <= self.backing.size());
+    /// Nobody else may change `content` meanwhile: a guest's memory is copied first.
+    pub fn put(&self, pool: PoolId, block: u64, content: &block::Block) -> Verdict {
+        if !self.has_block(block) {
+            return Verdict::OutOfRange;
+        }
+        match self.cache.pool_of(&self.disk, pool) {
+            Ok(pool) => self.cache.offer(&self.disk, &pool, block, content),
+            Err(_) => Verdict::NoRoom,
+        }
+    }
+
+    /// Caches a block that the caller has read from the backing store while nothing was written, as a miss does: the
+    /// content is believed. `false` when no slot can be had, when a write to its range is in flight, or when the pool is not
+    /// the disk's VM's.
+    pub fn fill(&self, pool: PoolId, block: u64, content: &block::Block) -> bool {
         let token = self.disk.token(block);
-        inside
-            && self
-                .cache
-                .pool_of(&self.disk, pool)
-                .is_ok_and(|pool| self.cache.insert(&self.disk, &pool, block, content, token))
+        let pool = self.cache.pool_of(&self.disk, pool);
+        let put = |pool| self.cache.insert(&self.disk, &pool, block, content, token);
+        self.has_block(block) && pool.is_ok_and(|pool| put(pool).is_ok())
+    }
+
+    /// Has the disk this block as a whole?
+    fn has_block(&self, block: u64) -> bool {
+        let end = block
+            .checked_add(1)
+            .and_then(|end| end.checked_mul(BLOCK_BYTES));
+        block <= MAX_BLOCK && end.is_some_and(|end| end <= self.backing.size())
     }
 
     /// Begins a write, discard or write-zeroes of a byte range: the cache holds nothing of it from now on, and nothing
@@ -121,8 +136,10 @@ impl Disk for CachedDisk {
 
     fn write_at(&self, buf: &[u8], off: u64, fua: bool) -> io::Result<()> {
         check_range(self.size(), off, len(buf))?;
-        let _guard = self.begin_write(off, len(buf));
-        self.backing.write_at(buf, off, fua)
+        let guard = self.begin_write(off, len(buf));
+        self.backing.write_at(buf, off, fua)?;
+        guard.completed(buf);
+        Ok(())
     }
 
     fn flush(&self) -> io::Result<()> {

@@ -34,9 +34,12 @@ impl MissRemainder {
 pub(crate) struct MissFill {
     /// What is to be read of the disk, in bytes.
     pub(crate) span: Range<u64>,
+    /// The first block of which it reads all.
     pub(super) first: u64,
-    /// One for each block that may be put.
+    /// One for each block from there on; none when neither the cache nor the residency table wants them.
     pub(super) tokens: Vec<FillToken>,
+    /// Whether the blocks are put.
+    pub(super) puts: bool,
 }
 
 impl MissFill {
@@ -46,6 +49,7 @@ impl MissFill {
             span,
             first: 0,
             tokens: Vec::new(),
+            puts: false,
         }
     }
 

@@ -6,6 +6,8 @@ mod read;
 
 #[cfg(test)]
 mod test;
+#[cfg(test)]
+mod test_put;
 
 pub use cached::CachedDisk;
 

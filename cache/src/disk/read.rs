@@ -28,8 +28,12 @@ impl CachedDisk {
         let mut blocks = 0;
         for (block, at, piece) in pieces(buf, off) {
             blocks += 1;
+            let token = self.disk.token(block);
             match self.cache.get(&self.disk, pool, block, at, piece, take) {
-                Lookup::Hit => remainder.copied += 1,
+                Lookup::Hit => {
+                    self.disk.served(block, piece, token);
+                    remainder.copied += 1;
+                }
                 Lookup::Miss => remainder.lacks(block),
                 Lookup::OnSsd(p) => remainder.pending.push((block, p)),
             }
@@ -53,18 +57,34 @@ impl CachedDisk {
                 span: from..to.min(self.size()),
                 first: missing.start,
                 tokens: missing.map(|b| self.disk.token(b)).collect(),
+                puts: true,
             },
-            Mode::Exclusive => MissFill::only(from.max(off)..to.min(off + count)),
+            Mode::Exclusive => {
+                let mut fill = MissFill::only(from.max(off)..to.min(off + count));
+                if self.disk.is_tracked() {
+                    fill.first = fill.span.start.div_ceil(BLOCK_BYTES);
+                    let whole = fill.first..fill.span.end / BLOCK_BYTES;
+                    fill.tokens = whole.map(|b| self.disk.token(b)).collect();
+                }
+                fill
+            }
         })
     }
 
-    /// Puts the whole blocks of what was read.
+    /// Puts the whole blocks of what was read, and remembers that the guest holds them.
     pub(crate) fn end_fill(&self, pool: &PoolHandle, fill: &MissFill, content: &[u8]) {
+        if fill.tokens.is_empty() {
+            return;
+        }
         let blocks = (fill.first..).zip(&fill.tokens);
-        for ((block, token), content) in blocks.zip(content.chunks_exact(BLOCK_SIZE)) {
-            if let Ok(content) = content.try_into() {
-                self.cache.insert(&self.disk, pool, block, content, *token);
+        let skip = index(fill.first * BLOCK_BYTES - fill.span.start);
+        let contents = content.get(skip..).unwrap_or_default();
+        for ((block, token), content) in blocks.zip(contents.chunks_exact(BLOCK_SIZE)) {
+            if let (true, Ok(content)) = (fill.puts, content.try_into()) {
+                // One that is not put is read again.
+                let _ = self.cache.insert(&self.disk, pool, block, content, *token);
             }
+            self.disk.served(block, content, *token);
         }
     }
 
@@ -127,12 +147,16 @@ impl CachedDisk {
         remainder: &mut MissRemainder,
     ) {
         let mut pages: Vec<_> = pending.iter().map(|_| Page::new()).collect();
+        let tokens: Vec<_> = pending.iter().map(|(b, _)| self.disk.token(*b)).collect();
+        // Whether they are still the blocks is decided after the tokens were taken.
         let hits = self.cache.finish_ssd_reads(pool, pending, &mut pages);
-        for (((block, _), page), hit) in pending.iter().zip(&pages).zip(hits) {
+        let read = pending.iter().zip(&pages).zip(tokens);
+        for ((((block, _), page), token), hit) in read.zip(hits) {
             if !hit {
                 remainder.lacks(*block);
                 continue;
             }
+            self.disk.served(*block, &page.0, token);
             let start = block * BLOCK_BYTES;
             let from = start.max(off);
             let to = (start + BLOCK_BYTES).min(off + len(buf));

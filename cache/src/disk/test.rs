@@ -57,11 +57,11 @@ fn an_exclusive_hit_takes_the_block_out() {
     let mut buf: Block = [0; BLOCK_SIZE];
     disk.read_at(&mut buf, 0).unwrap();
     assert_eq!(counts(&cache).puts, 0, "misses do not fill");
-    assert!(disk.put(pool, 3, &buf));
-    assert!(!disk.put(pool, 16, &buf), "the partial block at the end");
+    assert!(disk.fill(pool, 3, &buf));
+    assert!(!disk.fill(pool, 16, &buf), "the partial block at the end");
     assert!(disk.get(pool, 3, &mut buf));
     assert!(!disk.get(pool, 3, &mut buf));
-    assert!(disk.put(pool, 3, &buf));
+    assert!(disk.fill(pool, 3, &buf));
     disk.discard(3 * BLOCK_BYTES + 1, 1).unwrap();
     assert!(!disk.get(pool, 3, &mut buf), "rounded outwards");
     assert_eq!(counts(&cache).invalidations, 1);

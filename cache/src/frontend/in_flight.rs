@@ -233,9 +233,20 @@ impl<C> Transfer<C> {
                 }
                 Ended::Complete(job, Ok(Outcome::Data(data)))
             }
-            (Self::Write { job, guard, .. }, error) => {
+            (
+                Self::Write {
+                    job,
+                    guard,
+                    payload,
+                    ..
+                },
+                error,
+            ) => {
                 // Before the client can know that the write has ended.
-                drop(guard);
+                match guard {
+                    Some(guard) if error.is_none() => guard.completed(&payload),
+                    other => drop(other),
+                }
                 Ended::Complete(job, error.map_or(Ok(Outcome::Done), Err))
             }
             (Self::Flush(job), None) => Ended::Complete(job, Ok(Outcome::Done)),

@@ -12,7 +12,7 @@ pub(super) enum Op {
     /// A block is read while it is written and perhaps evicted and put again.
     Slow(usize, usize, u8, u8),
     Get(usize, usize, u8),
-    Put(usize, usize, u8),
+    Put(usize, usize, u8, Offer),
     /// Puts of neighbours: units of the SSD store get full, and their blocks are read from the device.
     PutRun(usize, usize, u8, u8),
     Write(usize, u32, u32),
@@ -40,6 +40,34 @@ pub(super) enum Op {
     Restart,
 }
 
+/// What a guest offers as the content of a block.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Offer {
+    /// What it has just read.
+    Read,
+    /// What the disk holds, whether it was read or not.
+    Unread,
+    /// What the block held before it was changed last.
+    Stale,
+    /// The content of another disk's block of the same number.
+    OfAnotherDisk,
+    /// The content of the next block.
+    OfAnotherBlock,
+    /// What it has just read, with a byte changed.
+    Forged,
+}
+
+fn offer() -> impl Strategy<Value = Offer> {
+    prop_oneof![
+        8 => Just(Offer::Read),
+        2 => Just(Offer::Unread),
+        2 => Just(Offer::Stale),
+        1 => Just(Offer::OfAnotherDisk),
+        1 => Just(Offer::OfAnotherBlock),
+        1 => Just(Offer::Forged),
+    ]
+}
+
 pub(super) fn op() -> impl Strategy<Value = Op> {
     let (d, p) = (0usize..3, 0usize..3);
     // Offsets and lengths in 512ths of a block's eighth, so that many are aligned and many are not.
@@ -52,7 +80,7 @@ pub(super) fn op() -> impl Strategy<Value = Op> {
         20 => range().prop_map(|(d, o, l)| Op::Try(d, o, l)),
         30 => (d.clone(), p.clone(), any::<u8>(), 0u8..3).prop_map(|(d, p, b, k)| Op::Slow(d, p, b, k)),
         30 => (d.clone(), p.clone(), any::<u8>()).prop_map(|(d, p, b)| Op::Get(d, p, b)),
-        60 => (d.clone(), p.clone(), any::<u8>()).prop_map(|(d, p, b)| Op::Put(d, p, b)),
+        60 => (d.clone(), p.clone(), any::<u8>(), offer()).prop_map(|(d, p, b, o)| Op::Put(d, p, b, o)),
         30 => (d.clone(), p.clone(), any::<u8>(), 1u8..64).prop_map(|(d, p, b, n)| Op::PutRun(d, p, b, n)),
         20 => range().prop_map(|(d, o, l)| Op::Write(d, o, l)),
         2 => range().prop_map(|(d, o, l)| Op::Discard(d, o, l)),

@@ -21,6 +21,7 @@ use crate::cache::Cache;
 use crate::config::{PoolSpec, StoreKind};
 use crate::disk::CachedDisk;
 use crate::ids::{DiskId, PoolId};
+use justitia_link::Verdict;
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
@@ -44,6 +45,12 @@ impl World {
         let was = |range: &Range<usize>| self.truth[d][range.clone()].to_vec();
         let (first_was, second_was) = (was(&first), was(&second));
         let new = self.fresh(first.len());
+        if matches!(other, Other::Put) {
+            // So that it is known what the guest holds.
+            let mut held = vec![0; BLOCK_SIZE];
+            let block = offset(&second) / BLOCK_BYTES * BLOCK_BYTES;
+            let _ = self.disks[d].read_at(&mut held, block);
+        }
         let meanwhile = Beside {
             cache: self.cache.clone(),
             disk: self.disks[d].clone(),
@@ -178,7 +185,8 @@ impl Beside {
                 let mut content = [0; BLOCK_SIZE];
                 let ram = &self.backing.ram;
                 if ram.read_at(&mut content, block * BLOCK_BYTES).is_ok() {
-                    return Found::Put(block, self.disk.put(self.pool, block, &content));
+                    let verdict = self.disk.put(self.pool, block, &content);
+                    return Found::Put(block, verdict == Verdict::Accepted);
                 }
             }
             Other::Reattach => self.cache.remove_disk(self.id).unwrap(),
@@ -235,7 +243,7 @@ impl Meanwhile {
             let mut content = [0; BLOCK_SIZE];
             let ram = &self.backing.ram;
             ram.read_at(&mut content, block * BLOCK_BYTES).unwrap();
-            self.disk.put(pool, block, &content);
+            self.disk.fill(pool, block, &content);
             self.cache.write_ssd();
             if here && self.cache.is_on_ssd(self.id, self.block, slot) {
                 return;

@@ -1,9 +1,10 @@
 //! One step: a read or a change of a disk, checked.
 
-use super::op::Op;
+use super::op::{Offer, Op};
 use super::world::{SIZES, VM_OF, World};
-use crate::block::BLOCK_SIZE;
+use crate::block::{BLOCK_BYTES, BLOCK_SIZE, Block};
 use crate::block_dev::Disk;
+use justitia_link::Verdict;
 use std::ops::Range;
 
 impl World {
@@ -21,10 +22,8 @@ impl World {
                     self.check(d, at..at + BLOCK_SIZE, &buf);
                 }
             }
-            Op::Put(d, p, b) => self.put(d, p, b.into()),
-            Op::PutRun(d, p, b, n) => {
-                (0..usize::from(n)).for_each(|i| self.put(d, p, usize::from(b) + i));
-            }
+            Op::Put(d, p, b, offer) => self.put(d, p, b.into(), offer),
+            Op::PutRun(d, p, b, n) => self.put_run(d, p, b.into(), n.into()),
             Op::Write(d, o, l) => {
                 let range = self.range(d, o, l);
                 let new = self.fresh(range.len());
@@ -85,15 +84,69 @@ impl World {
         self.change(d, range, &zeroes, ok.is_ok());
     }
 
-    fn put(&self, d: usize, p: usize, b: usize) {
+    /// A guest offers a block. What is accepted is what the disk holds, and was read or written since it was accepted last.
+    fn put(&mut self, d: usize, p: usize, b: usize, offer: Offer) {
         let block = u64::try_from(b).unwrap();
-        let at = b * BLOCK_SIZE;
-        let content = self.truth[d].get(at..at + BLOCK_SIZE);
-        let content = content.map_or([0; BLOCK_SIZE], |c| c.try_into().unwrap());
-        let done = self.disks[d].put(self.pool(d, p), block, &content);
-        assert!(!done || at + BLOCK_SIZE <= SIZES[d], "put beyond the end");
+        let pool = self.pool(d, p);
+        if matches!(offer, Offer::Read | Offer::Forged) {
+            let mut buf = [0xAB; BLOCK_SIZE];
+            // Beyond the end and from a disk that fails nothing is read: the offer is made all the same.
+            let _ = self.disks[d].read_for(pool, &mut buf, block * BLOCK_BYTES);
+        }
+        let truth = block_of(&self.truth[d], b);
+        let content = match offer {
+            Offer::Read | Offer::Unread => truth,
+            Offer::Stale => block_of(&self.older[d], b),
+            Offer::OfAnotherDisk => block_of(&self.truth[(d + 1) % 3], b),
+            Offer::OfAnotherBlock => block_of(&self.truth[d], b + 1),
+            Offer::Forged => truth.map(|mut bytes| {
+                bytes[b % BLOCK_SIZE] ^= 1;
+                bytes
+            }),
+        };
+        let content = content.unwrap_or([0; BLOCK_SIZE]);
+        if self.offer(d, p, b, &content) {
+            let again = self.disks[d].put(pool, block, &content);
+            assert_ne!(again, Verdict::Accepted, "disk {d}, block {b}: twice");
+        }
         // A pool of another VM is refused.
         let other = self.pools[(1 - VM_OF[d]) * 3 + p];
-        assert!(!self.disks[d].put(other, block, &[0xBA; BLOCK_SIZE]));
+        let refused = self.disks[d].put(other, block, &content);
+        assert_ne!(refused, Verdict::Accepted);
     }
+
+    /// Blocks that were read together are put.
+    fn put_run(&mut self, d: usize, p: usize, b: usize, count: usize) {
+        let whole = SIZES[d] / BLOCK_SIZE;
+        let blocks = b.min(whole)..(b + count).min(whole);
+        let mut buf = vec![0; blocks.len() * BLOCK_SIZE];
+        let off = u64::try_from(blocks.start * BLOCK_SIZE).unwrap();
+        let _ = self.disks[d].read_for(self.pool(d, p), &mut buf, off);
+        for b in blocks {
+            let content = block_of(&self.truth[d], b).unwrap();
+            self.offer(d, p, b, &content);
+        }
+    }
+
+    /// Is it accepted?
+    fn offer(&mut self, d: usize, p: usize, b: usize, content: &Block) -> bool {
+        let truth = block_of(&self.truth[d], b);
+        let block = u64::try_from(b).unwrap();
+        let verdict = self.disks[d].put(self.pool(d, p), block, content);
+        let beyond = verdict == Verdict::OutOfRange;
+        assert_eq!(beyond, truth.is_none(), "disk {d}, block {b}: {verdict:?}");
+        let accepted = verdict == Verdict::Accepted;
+        assert!(
+            !accepted || truth == Some(*content),
+            "disk {d}, block {b} is wrong"
+        );
+        self.accepted += u64::from(accepted);
+        accepted
+    }
+}
+
+/// A whole block; `None` beyond the end.
+fn block_of(bytes: &[u8], block: usize) -> Option<Block> {
+    let at = block * BLOCK_SIZE;
+    bytes.get(at..at + BLOCK_SIZE)?.try_into().ok()
 }

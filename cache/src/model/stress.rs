@@ -1,13 +1,14 @@
 //! Many threads at once, with a version stamped into every block.
 
 use super::fault::FaultSsd;
-use crate::block::{BLOCK_BYTES, BLOCK_SIZE};
+use crate::block::{BLOCK_BYTES, BLOCK_SIZE, Block};
 use crate::block_dev::{Disk, RamDisk};
 use crate::cache::Cache;
 use crate::config::{CacheConfig, Mode, Policy, PoolSpec, StoreKind};
 use crate::disk::CachedDisk;
 use crate::ids::{DiskId, PoolId, VmId};
 use crate::store::Device as _;
+use justitia_link::Verdict;
 use justitia_share::Weight;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,6 +23,7 @@ struct Tested {
     pools: Vec<PoolId>,
     begun: Vec<AtomicU64>,
     ended: Vec<AtomicU64>,
+    accepted: AtomicU64,
     number: u64,
 }
 
@@ -60,6 +62,7 @@ impl Tested {
             pools,
             begun: (0..BLOCKS).map(|_| AtomicU64::new(0)).collect(),
             ended: (0..BLOCKS).map(|_| AtomicU64::new(0)).collect(),
+            accepted: AtomicU64::new(0),
             number: number + 1,
         }
     }
@@ -89,6 +92,35 @@ impl Tested {
         );
     }
 
+    fn write(&self, block: u64) {
+        let version = self.begun[at(block)].fetch_add(1, Ordering::SeqCst) + 1;
+        let content = stamp(self.number, block, version).to_le_bytes();
+        let content: Vec<_> = content.into_iter().cycle().take(BLOCK_SIZE).collect();
+        let off = block * BLOCK_BYTES;
+        self.disk.write_at(&content, off, false).unwrap();
+        self.ended[at(block)].store(version, Ordering::SeqCst);
+    }
+
+    fn read(&self, block: u64) -> Block {
+        let mut content = [0; BLOCK_SIZE];
+        let oldest = self.oldest(block);
+        let off = block * BLOCK_BYTES;
+        self.disk.read_at(&mut content, off).unwrap();
+        self.check(block, oldest, &content);
+        content
+    }
+
+    /// Offers a block; returns what to offer as a stale content next.
+    fn offer(&self, pool: PoolId, block: u64, content: Block, stale: Block) -> Block {
+        match self.disk.put(pool, block, &content) {
+            Verdict::Accepted => {
+                self.accepted.fetch_add(1, Ordering::Relaxed);
+                content
+            }
+            _ => stale,
+        }
+    }
+
     fn oldest(&self, block: u64) -> u64 {
         self.ended[at(block)].load(Ordering::SeqCst)
     }
@@ -96,6 +128,7 @@ impl Tested {
     fn work(&self, thread: u64, stop: &AtomicBool, seed: u64) -> u64 {
         let mut random = Random(seed);
         let mut steps = 0;
+        let mut stale = [0; BLOCK_SIZE];
         while !stop.load(Ordering::Relaxed) {
             steps += 1;
             let block = random.below(BLOCKS);
@@ -103,21 +136,16 @@ impl Tested {
             // A thread writes and puts only its own blocks, so that it knows what is clean.
             let own = block - block % THREADS + thread;
             match random.below(10) {
-                0 | 1 if own < BLOCKS => {
-                    let version = self.begun[at(own)].fetch_add(1, Ordering::SeqCst) + 1;
-                    let content = stamp(self.number, own, version).to_le_bytes();
-                    let content: Vec<_> = content.into_iter().cycle().take(BLOCK_SIZE).collect();
-                    self.disk
-                        .write_at(&content, own * BLOCK_BYTES, false)
-                        .unwrap();
-                    self.ended[at(own)].store(version, Ordering::SeqCst);
-                }
+                0 | 1 if own < BLOCKS => self.write(own),
                 2..=4 if own < BLOCKS => {
-                    let mut content = [0; BLOCK_SIZE];
-                    let oldest = self.oldest(own);
-                    self.disk.read_at(&mut content, own * BLOCK_BYTES).unwrap();
-                    self.check(own, oldest, &content);
-                    self.disk.put(pool, own, &content);
+                    let content = self.read(own);
+                    // Every other time what a block held before, or what a neighbour holds.
+                    let offered = match random.below(4) {
+                        0 => stale,
+                        1 => std::array::from_fn(|at| content[at ^ 1]),
+                        _ => content,
+                    };
+                    stale = self.offer(pool, own, offered, stale);
                 }
                 5 => {
                     let mut content = [0; BLOCK_SIZE];
@@ -221,6 +249,7 @@ fn threads_never_see_old_or_foreign_blocks() {
     let (mut vms, mut ids, mut tested) = (Vec::new(), Vec::new(), Vec::new());
     for v in 0..2 {
         let vm = cache.add_vm("vm", Weight::default(), Policy::Fifo).unwrap();
+        cache.track_residency(vm, 1).unwrap();
         let id = cache.add_disk(vm, "disk").unwrap();
         vms.push(vm);
         ids.push(id);
@@ -249,6 +278,15 @@ fn threads_never_see_old_or_foreign_blocks() {
         threads.into_iter().map(|t| t.join().unwrap()).sum::<u64>()
     });
     assert!(steps > 1000, "only {steps} steps");
+    let accepted = |t: &Tested| t.accepted.load(Ordering::Relaxed);
+    println!(
+        "{steps} steps, accepted {:?}",
+        tested.iter().map(accepted).collect::<Vec<_>>()
+    );
+    assert!(
+        accepted(&tested[1]) > 100,
+        "the exclusive disk's guest put nothing"
+    );
     cache.audit();
     cache.set_ssd(None).unwrap();
     cache.audit();

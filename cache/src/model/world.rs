@@ -27,6 +27,10 @@ pub(super) struct World {
     pub(super) pools: Vec<PoolId>,
     pub(super) ids: Vec<DiskId>,
     pub(super) disks: Vec<Arc<CachedDisk>>,
+    /// What each disk held before its last change, byte for byte.
+    pub(super) older: Vec<Vec<u8>>,
+    /// Offered blocks that were accepted.
+    pub(super) accepted: u64,
     stamp: u64,
 }
 
@@ -41,18 +45,20 @@ fn mode(disk: usize) -> Mode {
 impl World {
     pub(super) fn new() -> Self {
         let backing: Vec<_> = SIZES.map(|s| Arc::new(FaultDisk::new(s))).into();
-        let truth = SIZES.map(|s| vec![0; s]).into();
+        let truth: Vec<_> = SIZES.map(|s| vec![0; s]).into();
         let ssd = FaultSsd::new();
         let (cache, vms, pools, ids, disks) = start(&backing, &ssd);
         Self {
             backing,
-            truth,
+            truth: truth.clone(),
             ssd,
             cache,
             vms,
             pools,
             ids,
             disks,
+            older: truth,
+            accepted: 0,
             stamp: 0,
         }
     }
@@ -96,6 +102,7 @@ impl World {
     }
 
     pub(super) fn change(&mut self, d: usize, range: std::ops::Range<usize>, new: &[u8], ok: bool) {
+        self.older[d][range.clone()].copy_from_slice(&self.truth[d][range.clone()]);
         if ok {
             self.truth[d][range].copy_from_slice(new);
         } else {
@@ -149,6 +156,7 @@ pub(super) fn start(backing: &[Arc<FaultDisk>], ssd: &FaultSsd) -> Started {
         let weight = Weight::try_from(100 * (u64::try_from(v).unwrap() + 1)).unwrap();
         let start = [Policy::S3Fifo, Policy::Ghost][v];
         let vm = cache.add_vm(name, weight, start).unwrap();
+        cache.track_residency(vm, 1).unwrap();
         pools.push(cache.default_pool(vm).unwrap());
         for store in [StoreKind::Memory, StoreKind::Ssd] {
             let weight = Weight::default();

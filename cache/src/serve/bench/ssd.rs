@@ -111,7 +111,7 @@ impl Store {
         let start = Instant::now();
         for block in 0..self.blocks {
             // Refused while too many segments wait for the device.
-            while !self.disk.put(self.pool, block, &content) {
+            while !self.disk.fill(self.pool, block, &content) {
                 std::thread::sleep(Duration::from_micros(50));
             }
         }
