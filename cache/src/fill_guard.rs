@@ -1,6 +1,6 @@
 //! Which reads may fill the cache: the check that keeps a read that raced with a write out of it.
 //!
-//! A disk's blocks are spread over [`RANGES`] counters, [`RANGE_BLOCKS`] neighbours to one. A counter holds
+//! A disk's blocks are spread over counters, some neighbours to one ([`Grain`]). A counter holds
 //! the writes in flight and a generation that every beginning of a write advances. A fill takes a [`FillToken`]
 //! before it reads the backing store and shows it when it inserts, under the lock of the index shard that the
 //! block lies in. It is good only while no write began since, and none was in flight.
@@ -14,11 +14,29 @@ use crate::block;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Neighbouring blocks that share a counter (32 KiB). Few, so that writes beside each other do not count as racing.
-pub(crate) const RANGE_BLOCKS: u64 = 8;
+/// How the counters of a disk are laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Grain {
+    /// Neighbouring blocks that share a counter.
+    blocks: u64,
+    /// Counters. Ranges further apart share one, which costs a fill now and then.
+    ranges: u64,
+}
 
-/// Counters of a disk (32 KiB of memory). Ranges further apart share one, which costs a fill now and then.
-const RANGES: u64 = 4096;
+impl Grain {
+    /// 256 KiB a counter, 8 KiB of memory.
+    pub(crate) const COARSE: Self = Self {
+        blocks: 64,
+        ranges: 1024,
+    };
+
+    /// 32 KiB a counter, 32 KiB of memory: writes beside each other do not count as racing, so that what they have written
+    /// is known of a guest that may put.
+    pub(crate) const FINE: Self = Self {
+        blocks: 8,
+        ranges: 4096,
+    };
+}
 
 /// The low bits count writes in flight, the rest the generation: 2^40 beginnings.
 const IN_FLIGHT: u64 = (1 << 24) - 1;
@@ -34,29 +52,37 @@ pub(crate) struct FillToken(u64);
 pub(crate) struct WriteTokens {
     /// The first range.
     first: u64,
+    /// Blocks of a range; 0 when there are no tokens.
+    grain: u64,
     tokens: Vec<FillToken>,
 }
 
 impl WriteTokens {
     /// The token for a block; `None` when the write does not touch it, or was too large to have tokens.
     pub(crate) fn of(&self, block: u64) -> Option<FillToken> {
-        let range = (block / RANGE_BLOCKS).checked_sub(self.first)?;
+        let range = block.checked_div(self.grain)?.checked_sub(self.first)?;
         self.tokens.get(usize::try_from(range).ok()?).copied()
     }
 }
 
 /// The counters of one disk.
-pub(crate) struct WriteEpochs(Box<[AtomicU64]>);
+pub(crate) struct WriteEpochs {
+    counters: Box<[AtomicU64]>,
+    grain: Grain,
+}
 
 impl WriteEpochs {
-    pub(crate) fn new() -> Self {
-        Self((0..RANGES).map(|_| AtomicU64::new(0)).collect())
+    pub(crate) fn new(grain: Grain) -> Self {
+        Self {
+            counters: (0..grain.ranges).map(|_| AtomicU64::new(0)).collect(),
+            grain,
+        }
     }
 
     fn counter(&self, block: u64) -> &AtomicU64 {
-        // The remainder is below RANGES, which is a usize's worth on every target.
-        let i = usize::try_from(block / RANGE_BLOCKS % RANGES).unwrap_or(0);
-        &self.0[i]
+        // The remainder is below the number of counters.
+        let i = usize::try_from(block / self.grain.blocks % self.grain.ranges).unwrap_or(0);
+        &self.counters[i]
     }
 
     /// Taken before the backing store is read.
@@ -80,10 +106,11 @@ impl WriteEpochs {
     pub(crate) fn begin_with_tokens(&self, off: u64, len: u64) -> WriteTokens {
         let blocks = block::touching(off, len);
         let mut found = WriteTokens {
-            first: blocks.start / RANGE_BLOCKS,
+            first: blocks.start / self.grain.blocks,
+            grain: self.grain.blocks,
             tokens: Vec::new(),
         };
-        let in_order = blocks.end - blocks.start < (RANGES - 1) * RANGE_BLOCKS;
+        let in_order = blocks.end - blocks.start < (self.grain.ranges - 1) * self.grain.blocks;
         self.each(off, len, |c| {
             let before = c.fetch_add(EPOCH + 1, Ordering::SeqCst);
             if in_order {
@@ -107,12 +134,13 @@ impl WriteEpochs {
         if start == end {
             return;
         }
-        let first = start / RANGE_BLOCKS;
-        let last = (end - 1) / RANGE_BLOCKS;
-        if last - first + 1 >= RANGES {
-            self.0.iter().for_each(f);
+        let Grain { blocks, ranges } = self.grain;
+        let first = start / blocks;
+        let last = (end - 1) / blocks;
+        if last - first + 1 >= ranges {
+            self.counters.iter().for_each(f);
         } else {
-            (first..=last).for_each(|r| f(self.counter(r * RANGE_BLOCKS)));
+            (first..=last).for_each(|r| f(self.counter(r * blocks)));
         }
     }
 }
@@ -123,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_ticket_ends_with_the_first_write_it_touches() {
-        let g = WriteEpochs::new();
+        let g = WriteEpochs::new(Grain::COARSE);
         let token = g.token(3);
         assert!(g.allows_fill(3, token));
         g.begin(3 * 4096 + 100, 1);
@@ -140,17 +168,21 @@ mod tests {
 
     #[test]
     fn a_write_over_everything_touches_every_counter_once() {
-        let g = WriteEpochs::new();
-        let size = RANGES * RANGE_BLOCKS * 4096 * 3;
+        let g = WriteEpochs::new(Grain::COARSE);
+        let size = 64 * 1024 * 4096 * 3;
         g.begin(0, size);
-        assert!(g.0.iter().all(|c| c.load(Ordering::SeqCst) == EPOCH + 1));
+        assert!(
+            g.counters
+                .iter()
+                .all(|c| c.load(Ordering::SeqCst) == EPOCH + 1)
+        );
         g.end(0, size);
-        assert!(g.0.iter().all(|c| c.load(Ordering::SeqCst) == EPOCH));
+        assert!(g.counters.iter().all(|c| c.load(Ordering::SeqCst) == EPOCH));
     }
 
     #[test]
     fn a_write_may_say_what_it_has_written_if_it_was_alone() {
-        let g = WriteEpochs::new();
+        let g = WriteEpochs::new(Grain::FINE);
         let whole = |block: u64| (block * 4096, 4096);
         let begin = |block: u64| g.begin_with_tokens(whole(block).0, whole(block).1);
         let end = |block: u64| g.end(whole(block).0, whole(block).1);
@@ -169,13 +201,13 @@ mod tests {
         for tokens in [outer, inner] {
             assert!(!g.allows_fill(9, tokens.of(9).unwrap()));
         }
-        let huge = g.begin_with_tokens(0, RANGES * RANGE_BLOCKS * 4096);
+        let huge = g.begin_with_tokens(0, 8 * 4096 * 4096);
         assert_eq!(huge.of(0), None);
     }
 
     #[test]
     fn nothing_written_nothing_touched() {
-        let g = WriteEpochs::new();
+        let g = WriteEpochs::new(Grain::COARSE);
         let token = g.token(0);
         g.begin(0, 0);
         assert!(g.allows_fill(0, token));

@@ -2,7 +2,7 @@
 
 use super::pool::PoolHandle;
 use crate::block::Key;
-use crate::fill_guard::{FillToken, WriteEpochs, WriteTokens};
+use crate::fill_guard::{FillToken, Grain, WriteEpochs, WriteTokens};
 use crate::ids::{DiskId, VmId};
 use crate::index::Entry;
 use crate::residency::{Residency, ResidentEntry};
@@ -30,13 +30,17 @@ impl DiskState {
         default_pool: PoolHandle,
         residency: Option<Arc<Residency>>,
     ) -> Self {
+        let grain = match residency {
+            Some(_) => Grain::FINE,
+            None => Grain::COARSE,
+        };
         Self {
             id,
             vm,
             name,
             default_pool,
             residency,
-            epochs: WriteEpochs::new(),
+            epochs: WriteEpochs::new(grain),
         }
     }
 
