@@ -22,6 +22,7 @@ mod index;
 #[cfg(test)]
 mod model;
 mod policy;
+mod port;
 mod residency;
 mod ring;
 mod store;
@@ -37,3 +38,4 @@ pub use error::CacheError;
 pub use ids::{DiskId, PoolId, VmId};
 pub use justitia_link::Verdict;
 pub use justitia_share::{Weight, WeightError};
+pub use port::PortStats;

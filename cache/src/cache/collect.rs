@@ -35,6 +35,17 @@ impl Cache {
         CacheStats { stores, vms }
     }
 
+    /// GET_STATS of one VM; `None` when there is no such VM.
+    pub(crate) fn stats_of(&self, vm: VmId) -> Option<VmStats> {
+        let registry = self.registry.lock();
+        let at = registry.vms.keys().position(|id| *id == vm)?;
+        let partitions = Partitions {
+            memory: self.partition_now(StoreKind::Memory),
+            ssd: self.partition_now(StoreKind::Ssd),
+        };
+        Some(self.vm_stats(at, vm, registry.vms.get(&vm)?, &partitions))
+    }
+
     fn partition_now(&self, store: StoreKind) -> Partition {
         let weights = self.admission_lock.lock(highest_weight());
         weights.partition(store, self.capacity(store), |pool: &Pool| {

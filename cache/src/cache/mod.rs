@@ -38,4 +38,5 @@ pub use stats::{CacheStats, Counts, DiskStats, PoolStats, ResidencyStats, StoreS
 pub(crate) use disk::DiskHandle;
 pub(crate) use get::{Lookup, PendingSsdRead};
 pub(crate) use pool::PoolHandle;
+pub(crate) use state::random;
 pub(crate) use write_guard::WriteGuard;

@@ -132,7 +132,7 @@ pub(super) fn memory_slots(bytes: u64) -> Result<u32, CacheError> {
 }
 
 /// A random number, from the kernel.
-pub(super) fn random() -> io::Result<u64> {
+pub(crate) fn random() -> io::Result<u64> {
     let mut bytes = [0; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
     Ok(u64::from_ne_bytes(bytes))

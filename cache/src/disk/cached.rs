@@ -44,6 +44,11 @@ impl CachedDisk {
         })
     }
 
+    /// What the cache knows it by.
+    pub(crate) fn disk_id(&self) -> DiskId {
+        self.disk.id
+    }
+
     /// The backing store.
     pub(crate) fn backing(&self) -> &dyn Disk {
         &self.backing

@@ -5,6 +5,7 @@ use super::size::Size;
 use crate::cache::CacheStats;
 use crate::config::{Policy, StoreKind};
 use crate::frontend::VolumeStats;
+use crate::port::PortStats;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -101,6 +102,8 @@ pub struct Stats {
     pub cache: CacheStats,
     /// The disks that are served.
     pub exports: Vec<VolumeStats>,
+    /// The ports of VMs that may put.
+    pub ports: Vec<PortStats>,
     /// NBD clients at this moment.
     pub clients: usize,
     /// Why io_uring is not supported here, if it is not: worker threads read and write disks then.

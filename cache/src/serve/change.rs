@@ -4,7 +4,7 @@ use super::api::ControlRequest;
 use super::config::is_name;
 use super::error::ServeError;
 use super::size::Size;
-use super::vms::VmRegistry;
+use super::vms::{VmRegistry, named};
 use crate::block::BLOCK_BYTES;
 use crate::cache::Cache;
 use crate::config::{Policy, PoolSpec, SsdConfig, StoreKind};
@@ -108,7 +108,8 @@ fn create_pool(
     change: PoolChange,
 ) -> Result<(), ServeError> {
     let vm = vms.vm(vm_name)?;
-    if vm.pools.contains_key(pool) {
+    let mut pools = vm.pools.lock();
+    if pools.get(pool).is_some() {
         return Err(ServeError::PoolExists {
             vm: vm_name.to_owned(),
             found: pool.to_owned(),
@@ -121,7 +122,7 @@ fn create_pool(
     }
     let spec = change.of(PoolSpec::default());
     let id = cache.create_pool(vm.id, pool, spec)?;
-    vm.pools.insert(pool.to_owned(), (id, spec));
+    pools.insert(pool, id, spec);
     Ok(())
 }
 
@@ -132,11 +133,11 @@ fn set_pool(
     pool: &str,
     change: PoolChange,
 ) -> Result<(), ServeError> {
-    let vm = vms.vm(vm_name)?;
-    let (id, old) = vm.pool(vm_name, pool)?;
+    let mut pools = vms.vm(vm_name)?.pools.lock();
+    let (id, old) = named(&pools, vm_name, pool)?;
     let spec = change.of(old);
     cache.set_pool(id, spec)?;
-    vm.pools.insert(pool.to_owned(), (id, spec));
+    pools.set_spec(pool, spec);
     Ok(())
 }
 
@@ -146,10 +147,10 @@ fn destroy_pool(
     vm_name: &str,
     pool: &str,
 ) -> Result<(), ServeError> {
-    let vm = vms.vm(vm_name)?;
-    let (id, _) = vm.pool(vm_name, pool)?;
+    let mut pools = vms.vm(vm_name)?.pools.lock();
+    let (id, _) = named(&pools, vm_name, pool)?;
     cache.destroy_pool(id)?;
-    vm.pools.remove(pool);
+    pools.remove(pool);
     Ok(())
 }
 
@@ -162,7 +163,7 @@ fn migrate_disk(
     length: Option<Size>,
 ) -> Result<(), ServeError> {
     let (vm_name, vm, id) = vms.disk(disk)?;
-    let (to, _) = vm.pool(vm_name, pool)?;
+    let (to, _) = named(&vm.pools.lock(), vm_name, pool)?;
     let end = length.map_or(u64::MAX, |l| offset.0.saturating_add(l.0));
     // Whole blocks of the range: a block that begins before it stays.
     let blocks = offset.0.div_ceil(BLOCK_BYTES)..end / BLOCK_BYTES;

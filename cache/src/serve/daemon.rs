@@ -2,15 +2,16 @@
 
 use super::api::{ControlHandler, ControlRequest, Stats};
 use super::change;
-use super::config::{DiskConfig, VmConfig};
+use super::config::{DiskConfig, PortConfig, VmConfig};
 use super::error::ServeError;
 use super::vms::{Vm, VmRegistry};
 use crate::backing::{OpenOptions, RawDisk};
-use crate::cache::Cache;
-use crate::config::PoolSpec;
+use crate::cache::{Cache, random};
 use crate::disk::CachedDisk;
 use crate::frontend::{Backend, Tenant, Volume};
 use crate::nbd::{Export, Server};
+use crate::port::{NamedPools, Port, PortVm, PutTarget};
+use justitia_link::Serial;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ pub(super) struct Daemon {
     pub(super) cache: Arc<Cache>,
     pub(super) servers: Vec<Server>,
     pub(super) volumes: Vec<Arc<Volume>>,
+    pub(super) ports: Vec<Arc<Port>>,
     pub(super) vms: Mutex<VmRegistry>,
 }
 
@@ -29,6 +31,7 @@ impl Daemon {
             cache,
             servers: Vec::new(),
             volumes: Vec::new(),
+            ports: Vec::new(),
             vms: Mutex::default(),
         }
     }
@@ -39,33 +42,69 @@ impl Daemon {
             .cache
             .add_vm(&config.name, config.weight, config.policy)?;
         let first = self.cache.default_pool(id)?;
-        let mut pools = BTreeMap::from([("default".to_owned(), (first, PoolSpec::default()))]);
+        let mut pools = NamedPools::new(first);
         for pool in &config.pools {
-            let id = if let Some((id, _)) = pools.get(&pool.name) {
-                self.cache.set_pool(*id, pool.spec)?;
-                *id
+            if let Some(id) = pools.get(&pool.name).map(|pool| pool.id) {
+                self.cache.set_pool(id, pool.spec)?;
+                pools.set_spec(&pool.name, pool.spec);
             } else {
-                self.cache.create_pool(id, &pool.name, pool.spec)?
-            };
-            pools.insert(pool.name.clone(), (id, pool.spec));
+                let id = self.cache.create_pool(id, &pool.name, pool.spec)?;
+                pools.insert(&pool.name, id, pool.spec);
+            }
+        }
+        if let Some(port) = &config.port {
+            self.cache.track_residency(id, port.residency_bytes)?;
         }
         let tenant = Arc::new(Tenant::new(config.clients.clone()));
         tenant.set_weight(config.weight);
         let mut vm = Vm {
             id,
             tenant,
-            pools,
+            pools: Arc::new(Mutex::new(pools)),
             disks: BTreeMap::new(),
         };
         let mut exports = Vec::new();
+        let mut targets = BTreeMap::<_, Arc<dyn PutTarget>>::new();
         for disk in &config.disks {
             let volume = Arc::new(self.open_disk(&mut vm, disk)?);
             self.volumes.push(Arc::clone(&volume));
+            if let Some(serial) = disk.serial.filter(|_| disk.mode.is_some()) {
+                targets.insert(serial, Arc::clone(&volume) as _);
+            }
             let description = format!("disk {} of VM {}", disk.name, config.name);
+            exports.push(Arc::new(Export::new(volume, &description)));
+        }
+        if let Some(port) = &config.port {
+            let volume = self.add_port(config, port, &vm, targets)?;
+            let description = format!("port of VM {}", config.name);
             exports.push(Arc::new(Export::new(volume, &description)));
         }
         self.vms.get_mut().insert(&config.name, vm);
         Ok(exports)
+    }
+
+    /// Adds the port of a VM: a volume that only messages are written to.
+    fn add_port(
+        &mut self,
+        config: &VmConfig,
+        port: &PortConfig,
+        vm: &Vm,
+        disks: BTreeMap<Serial, Arc<dyn PutTarget>>,
+    ) -> Result<Volume, ServeError> {
+        let start = random().map_err(|source| ServeError::Io {
+            what: "cannot take a random number for a port",
+            source,
+        })?;
+        let vm_of_port = PortVm {
+            id: vm.id,
+            name: config.name.clone(),
+            pools: Arc::clone(&vm.pools),
+            disks,
+            may_use_ssd: port.ssd,
+        };
+        let device = Arc::new(Port::new(Arc::clone(&self.cache), vm_of_port, start));
+        self.ports.push(Arc::clone(&device));
+        Ok(Volume::new(&port.name, Backend::Plain(device)).of_tenant(&vm.tenant))
     }
 
     fn open_disk(&self, vm: &mut Vm, disk: &DiskConfig) -> Result<Volume, ServeError> {
@@ -113,6 +152,7 @@ impl ControlHandler for Daemon {
         Stats {
             cache: self.cache.stats(),
             exports: self.volumes.iter().map(|v| v.stats()).collect(),
+            ports: self.ports.iter().map(|port| port.stats()).collect(),
             clients: self.servers.iter().map(Server::clients).sum(),
             io_uring_unsupported: crate::ring::unsupported_reason(),
         }

@@ -1,6 +1,7 @@
 //! OpenMetrics: the statistics as series. Names are the configuration's, escaped as labels want it.
 
 use super::api::Stats;
+use super::metrics_ports::ports;
 use crate::cache::{PoolStats, StoreStats};
 use crate::frontend::VolumeStats;
 use justitia_metrics_http::label;
@@ -105,6 +106,7 @@ pub(super) fn text(stats: &Stats) -> Result<String, String> {
     stores(stats, &mut registry);
     pools(stats, &mut registry);
     disks(stats, &mut registry);
+    ports(stats, &mut registry);
     let clients: Gauge<u64, AtomicU64> = Gauge::default();
     clients.set(u64::try_from(stats.clients).unwrap_or(u64::MAX));
     registry.register("clients", "NBD clients connected", clients);
@@ -238,11 +240,23 @@ mod tests {
                 reads: 7,
                 ..VolumeStats::default()
             }],
+            ports: vec![crate::port::PortStats {
+                vm: "v\"".into(),
+                malformed: 5,
+                verdicts: [("mismatch", 9)].into(),
+                ..Default::default()
+            }],
             clients: 3,
             io_uring_unsupported: None,
         };
         let text = text(&stats).unwrap();
         assert!(text.ends_with("# EOF\n"));
+        for line in [
+            "justitia_cache_port_blocks_total{vm=\"v\\\"\",verdict=\"mismatch\"} 9\n",
+            "justitia_cache_port_messages_total{vm=\"v\\\"\",result=\"malformed\"} 5\n",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
         assert!(
             text.contains("justitia_cache_disk_reads_total{disk=\"d\\\\\\\"\"} 7\n"),
             "{text}"

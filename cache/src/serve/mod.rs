@@ -9,6 +9,7 @@ mod control;
 mod daemon;
 mod error;
 mod metrics;
+mod metrics_ports;
 mod service;
 mod size;
 mod vms;
@@ -17,9 +18,11 @@ mod vms;
 mod test;
 #[cfg(test)]
 mod test_changes;
+#[cfg(test)]
+mod test_port;
 
 pub use api::{ControlRequest, ControlResponse, Stats};
-pub use config::{Config, ConfigError, DiskConfig, Listen, PoolConfig, VmConfig};
+pub use config::{Config, ConfigError, DiskConfig, Listen, PoolConfig, PortConfig, VmConfig};
 pub use control::{ControlError, default_control_path, make_directory_of, send_request};
 pub use error::ServeError;
 pub use service::Service;

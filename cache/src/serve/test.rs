@@ -1,5 +1,6 @@
 use super::*;
 use crate::config::{Mode, Policy, StoreKind};
+use justitia_link::Serial;
 use std::path::Path;
 
 fn errors(text: &str) -> String {
@@ -42,6 +43,10 @@ store = "ssd"
 name = "web-root"
 image = "/img/web"
 mode = "exclusive"
+serial = "root"
+
+[vm.port]
+residency = "1MiB"
 
 [[vm]]
 name = "batch"
@@ -72,6 +77,17 @@ fn a_whole_configuration() {
     assert_eq!(web.pools[0].spec.store, StoreKind::Ssd);
     assert_eq!(web.disks[0].mode, Some(Mode::Exclusive));
     assert_eq!(batch.disks[0].mode, None);
+    let port = web.port.as_ref().unwrap();
+    assert_eq!(
+        (port.name.as_str(), port.residency_bytes, port.ssd),
+        ("web/port", 1 << 20, false)
+    );
+    assert_eq!(batch.port, None);
+    let serials = [&web.disks[0], &batch.disks[0]].map(|disk| disk.serial.unwrap());
+    assert_eq!(
+        serials,
+        ["root", "batch-root"].map(|text| Serial::new(text).unwrap())
+    );
     assert!(batch.disks[0].read_only && batch.disks[0].direct);
 }
 
@@ -143,7 +159,7 @@ fn every_syntax_error_is_reported() {
 }
 
 /// What is replaced in [`WHOLE`], by what, and how the error begins.
-const WRONG: [(&str, &str, &str); 14] = [
+const WRONG: [(&str, &str, &str); 20] = [
     (
         "weight = 200",
         "weight = 0",
@@ -164,14 +180,14 @@ const WRONG: [(&str, &str, &str); 14] = [
     (
         "\"batch-root\"",
         "\"web-root\"",
-        "cache.toml:38: expected every disk once, found \"web-root\"",
+        "cache.toml:42: expected every disk once, found \"web-root\"",
     ),
     (
         "\"batch\"",
         "\"web\"",
-        "cache.toml:34: expected every VM once",
+        "cache.toml:38: expected every VM once",
     ),
-    ("\"batch\"", "\"a/b\"", "cache.toml:34: expected a VM name"),
+    ("\"batch\"", "\"a/b\"", "cache.toml:38: expected a VM name"),
     (
         "[tls]\ndirectory = \"/etc/pki\"",
         "",
@@ -196,6 +212,36 @@ const WRONG: [(&str, &str, &str); 14] = [
         "127.0.0.1",
         "10.0.0.1",
         "cache.toml:3: expected a loopback address for metrics",
+    ),
+    (
+        "serial = \"root\"",
+        "serial = \"a b\"",
+        "cache.toml:32: expected a serial of 1 to 20 printable ASCII characters, found",
+    ),
+    (
+        "name = \"web-root\"",
+        "name = \"a\"\nimage = \"/a\"\nserial = \"root\"\n[[vm.disk]]\nname = \"b\"",
+        "cache.toml:36: expected every serial once among the disks of a VM, found",
+    ),
+    (
+        "name = \"web-root\"\nimage = \"/img/web\"\nmode = \"exclusive\"\nserial = \"root\"",
+        "name = \"the web's root file system\"\nimage = \"/img/web\"",
+        "cache.toml:29: expected a serial for disk",
+    ),
+    (
+        "residency = \"1MiB\"",
+        "residency = \"1TiB\"",
+        "cache.toml:35: expected a residency table of 64 bytes to 16 GiB, found",
+    ),
+    (
+        "residency = \"1MiB\"",
+        "name = \"web-root\"",
+        "cache.toml:35: expected every disk or port once, found",
+    ),
+    (
+        "residency = \"1MiB\"",
+        "pools = 3",
+        "cache.toml:35: unknown field `pools`, expected",
     ),
     ("size = \"1GiB\"", "size = ", "cache.toml:6: "),
 ];

@@ -4,6 +4,8 @@ use super::error::ServeError;
 use crate::config::PoolSpec;
 use crate::frontend::Tenant;
 use crate::ids::{DiskId, PoolId, VmId};
+use crate::port::NamedPools;
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -11,7 +13,8 @@ use std::sync::Arc;
 pub(super) struct Vm {
     pub(super) id: VmId,
     pub(super) tenant: Arc<Tenant>,
-    pub(super) pools: BTreeMap<String, (PoolId, PoolSpec)>,
+    /// Shared with its port.
+    pub(super) pools: Arc<Mutex<NamedPools>>,
     pub(super) disks: BTreeMap<String, DiskId>,
 }
 
@@ -50,16 +53,18 @@ impl VmRegistry {
     }
 }
 
-impl Vm {
-    /// A pool of this VM, which `vm` is the name of.
-    pub(super) fn pool(&self, vm: &str, pool: &str) -> Result<(PoolId, PoolSpec), ServeError> {
-        let known = self.pools.get(pool).copied();
-        known.ok_or_else(|| ServeError::NoPool {
-            vm: vm.to_owned(),
-            found: pool.to_owned(),
-            known: list(self.pools.keys()),
-        })
-    }
+/// A pool of a VM, which `vm` is the name of.
+pub(super) fn named(
+    pools: &NamedPools,
+    vm: &str,
+    pool: &str,
+) -> Result<(PoolId, PoolSpec), ServeError> {
+    let known = pools.get(pool).map(|pool| (pool.id, pool.spec));
+    known.ok_or_else(|| ServeError::NoPool {
+        vm: vm.to_owned(),
+        found: pool.to_owned(),
+        known: pools.names().collect::<Vec<_>>().join(", "),
+    })
 }
 
 fn list<'a>(names: impl Iterator<Item = &'a String>) -> String {

@@ -53,6 +53,12 @@ A configuration. Every table but [[vm]] is optional:
   mode = \"inclusive\"                     # exclusive: the client puts; uncached
   read_only = false
   direct = true                            # past the host's page cache
+  serial = \"web-root\"                    # as the guest knows it [default: its name, if it has at most 20 bytes]
+
+  [vm.port]                                # the VM's guest may put what it evicts: a small disk for its messages
+  name = \"web-port\"                      # the NBD export [default: VM/port]
+  residency = \"16MiB\"                    # memory of what the guest holds, 16 bytes for each 4 KiB block
+  ssd = false                              # true: the guest may choose the SSD store for its pools
 
 Directories of sockets must be writable by this user and root only. A VM has at most 64 connections.
 

@@ -10,6 +10,9 @@ use crate::table::{Column, table};
 /// The statistics as tables.
 pub(super) fn stats(stats: &Value) -> String {
     let mut shown = [stores(stats), pools(stats), disks(stats)].join("\n");
+    if each(stats, "ports").next().is_some() {
+        shown += &format!("\n{}", ports(stats));
+    }
     if let Some(why) = stats["io_uring_unsupported"].as_str() {
         shown += &format!(
             "\nio_uring is not supported here ({}): worker threads serve the disks\n",
@@ -128,6 +131,45 @@ fn disks(stats: &Value) -> String {
     table(&columns, rows)
 }
 
+/// What guests put: a row a VM, with the blocks by what became of them.
+fn ports(stats: &Value) -> String {
+    const VERDICTS: [&str; 9] = [
+        "accepted",
+        "held",
+        "unknown",
+        "mismatch",
+        "raced",
+        "no_room",
+        "out_of_range",
+        "no_disk",
+        "replayed",
+    ];
+    let columns = [
+        Column::Text("VM'S PORT"),
+        Column::Number("MESSAGES"),
+        Column::Number("MALFORMED"),
+        Column::Number("ACCEPTED"),
+        Column::Number("HELD"),
+        Column::Number("UNKNOWN"),
+        Column::Number("MISMATCH"),
+        Column::Number("RACED"),
+        Column::Number("NO ROOM"),
+        Column::Number("BEYOND"),
+        Column::Number("NO DISK"),
+        Column::Number("REPLAYED"),
+    ];
+    let rows = each(stats, "ports").map(|port| {
+        let first = [
+            text(port, "vm"),
+            number(port, "messages"),
+            number(port, "malformed"),
+        ];
+        let blocks = VERDICTS.map(|verdict| number(&port["verdicts"], verdict));
+        first.into_iter().chain(blocks).collect()
+    });
+    table(&columns, rows)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -146,6 +188,7 @@ mod tests {
                 }],
             },
             "exports": [{ "name": "root", "reads": 7, "inline_hits": 3 }],
+            "ports": [{ "vm": "db", "messages": 6, "verdicts": { "accepted": 41, "replayed": 8 } }],
             "clients": 2,
         }));
         let below = |heading: &str, value: &str, row: &str| {
@@ -161,6 +204,9 @@ mod tests {
         below("HIT%", "75.0", "web/default");
         below("EVICTED", "5", "web/default");
         below("INLINE", "3", "root");
+        below("ACCEPTED", "41", "db");
+        below("NO ROOM", "0", "db");
+        below("REPLAYED", "8", "db");
         assert!(shown.ends_with("\n2 clients\n"), "{shown}");
     }
 }

@@ -1,6 +1,7 @@
 //! Whether the values of a configuration fit together.
 
 use super::error::Checker;
+use super::port::{check_port, check_serials, serial};
 use super::tables::{DiskMode, DiskTable, File, PoolTable, VmTable};
 use super::types::{Config, DiskConfig, Listen, PoolConfig, VmConfig};
 use crate::config::{CacheConfig, Mode, Policy, PoolSpec, SsdConfig, StoreKind};
@@ -119,6 +120,10 @@ impl VmTable {
             }
             None => vec![self.name.get_ref().clone()],
         };
+        let port = self
+            .port
+            .map(|port| check_port(port, &self.name, exports, checker));
+        check_serials(&self.disk, port.is_some(), checker);
         let exclusive = |d: &DiskTable| matches!(d.mode, DiskMode::Exclusive);
         let policy = self.policy.unwrap_or_else(|| {
             if self.disk.iter().any(exclusive) {
@@ -135,6 +140,7 @@ impl VmTable {
             clients,
             pools: self.pool.into_iter().map(PoolTable::into_config).collect(),
             disks: self.disk.into_iter().map(DiskTable::into_config).collect(),
+            port,
         }
     }
 }
@@ -154,6 +160,7 @@ impl PoolTable {
 impl DiskTable {
     fn into_config(self) -> DiskConfig {
         DiskConfig {
+            serial: serial(&self),
             name: self.name.into_inner(),
             image: self.image,
             read_only: self.read_only,

@@ -5,7 +5,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 
 use super::tables::{
-    DiskTable, File, ListenTable, MemoryTable, PoolTable, SsdTable, TlsTable, VmTable,
+    DiskTable, File, ListenTable, MemoryTable, PoolTable, PortTable, SsdTable, TlsTable, VmTable,
 };
 
 /// What is wrong, and where in the text.
@@ -35,12 +35,13 @@ pub(super) fn faults(mut document: Spanned<DeTable<'_>>) -> Vec<Fault> {
 
 fn vm(mut value: Spanned<DeValue<'_>>, found: &mut Vec<Fault>) {
     let inner = match value.get_mut() {
-        DeValue::Table(vm) => take(vm, &["pool", "disk"]),
+        DeValue::Table(vm) => take(vm, &["pool", "disk", "port"]),
         _ => Vec::new(),
     };
     for (name, inner) in inner {
         match name {
             "pool" => each(inner, found, table::<PoolTable>),
+            "port" => table::<PortTable>(inner, found),
             _ => each(inner, found, table::<DiskTable>),
         }
     }

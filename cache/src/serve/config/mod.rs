@@ -7,9 +7,10 @@ mod error;
 mod faults;
 mod load;
 mod name;
+mod port;
 mod tables;
 mod types;
 
 pub use error::ConfigError;
 pub(super) use name::{NAME, is_name};
-pub use types::{Config, DiskConfig, Listen, PoolConfig, VmConfig};
+pub use types::{Config, DiskConfig, Listen, PoolConfig, PortConfig, VmConfig};

@@ -76,6 +76,17 @@ pub(super) struct VmTable {
     pub(super) pool: Vec<PoolTable>,
     #[serde(default)]
     pub(super) disk: Vec<DiskTable>,
+    pub(super) port: Option<PortTable>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PortTable {
+    pub(super) name: Option<Spanned<String>>,
+    #[serde(default = "residency")]
+    pub(super) residency: Spanned<Size>,
+    #[serde(default)]
+    pub(super) ssd: bool,
 }
 
 #[derive(Deserialize)]
@@ -98,6 +109,7 @@ pub(super) struct DiskTable {
     pub(super) direct: bool,
     #[serde(default)]
     pub(super) mode: DiskMode,
+    pub(super) serial: Option<Spanned<String>>,
 }
 
 #[derive(Clone, Copy, Default, Deserialize)]
@@ -107,6 +119,11 @@ pub(super) enum DiskMode {
     Inclusive,
     Exclusive,
     Uncached,
+}
+
+/// 16 bytes for each 4 KiB block of a guest's page cache of 4 GiB.
+fn residency() -> Spanned<Size> {
+    Spanned::new(0..0, Size(16 << 20))
 }
 
 const fn yes() -> bool {

@@ -2,6 +2,7 @@
 
 use crate::config::{CacheConfig, Mode, Policy, PoolSpec};
 use crate::nbd::TlsFiles;
+use justitia_link::Serial;
 use justitia_share::Weight;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -51,6 +52,19 @@ pub struct VmConfig {
     pub pools: Vec<PoolConfig>,
     /// Its disks.
     pub disks: Vec<DiskConfig>,
+    /// Its port, if its guest may put.
+    pub port: Option<PortConfig>,
+}
+
+/// The port of a VM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortConfig {
+    /// The export's name.
+    pub name: String,
+    /// Bytes of the residency table: 16 for each block that is known.
+    pub residency_bytes: u64,
+    /// Its guest may choose the SSD store for its pools.
+    pub ssd: bool,
 }
 
 /// A pool.
@@ -75,6 +89,8 @@ pub struct DiskConfig {
     pub direct: bool,
     /// Whether misses fill the cache; `None` is served uncached.
     pub mode: Option<Mode>,
+    /// The serial by which its guest names it; needed where the VM has a port.
+    pub serial: Option<Serial>,
 }
 
 impl Config {
@@ -99,7 +115,9 @@ impl Config {
                     read_only: false,
                     direct: true,
                     mode: Some(Mode::Inclusive),
+                    serial: Serial::new(name),
                 }],
+                port: None,
             }],
             ..Self::default()
         }

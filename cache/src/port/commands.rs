@@ -1,0 +1,144 @@
+//! Commands of a guest, about the pools of its own VM (the paper, section 4.1).
+
+use super::device::Port;
+use super::pools::NamedPools;
+use crate::config::{PoolSpec, StoreKind};
+use crate::error::CacheError;
+use justitia_link::{
+    Answer, Command, MAX_MIGRATE, MAX_POOLS, Name, Serial, Status, Store, Verdict,
+};
+use justitia_share::Weight;
+
+/// Blocks that are migrated before others get the lock that changes of the cache take.
+const MIGRATE_STEP: u64 = 64;
+
+impl Port {
+    /// Executes a command; what it made is noted in `answer`.
+    pub(super) fn execute(&self, command: &Command, answer: &mut Answer) -> Result<(), Status> {
+        let mut pools = self.vm.pools.lock();
+        match *command {
+            Command::Create {
+                ref name,
+                store,
+                weight,
+            } => {
+                answer.pool = self.create(&mut pools, name, store, weight)?;
+                Ok(())
+            }
+            Command::SetWeight {
+                pool,
+                store,
+                weight,
+            } => self.set_weight(&mut pools, pool, store, weight),
+            Command::Destroy { pool } => self.destroy(&mut pools, pool),
+            Command::Migrate {
+                pool,
+                serial,
+                first,
+                blocks,
+            } => {
+                let to = pools.by_number(pool).ok_or(Status::NoPool)?.id;
+                drop(pools);
+                let moved = self.migrate(to, serial, first, blocks)?;
+                answer.verdicts.add(Verdict::Accepted, moved);
+                Ok(())
+            }
+            // The table is brought up to date after each command.
+            Command::GetStats => Ok(()),
+        }
+    }
+
+    fn create(
+        &self,
+        pools: &mut NamedPools,
+        name: &Name,
+        store: Store,
+        weight: u32,
+    ) -> Result<u32, Status> {
+        let spec = PoolSpec {
+            store: self.store(store, StoreKind::Memory)?,
+            weight: weight_of(weight)?,
+        };
+        if pools.get(name.as_str()).is_some() {
+            return Err(Status::PoolExists);
+        }
+        if pools.len() >= MAX_POOLS {
+            return Err(Status::TooManyPools);
+        }
+        let id = self.cache.create_pool(self.vm.id, name.as_str(), spec);
+        Ok(pools.add(name.as_str(), id.map_err(failed)?, spec, true))
+    }
+
+    fn set_weight(
+        &self,
+        pools: &mut NamedPools,
+        number: u32,
+        store: Store,
+        weight: u32,
+    ) -> Result<(), Status> {
+        let pool = pools.by_number_mut(number).ok_or(Status::NoPool)?;
+        let spec = PoolSpec {
+            store: self.store(store, pool.spec.store)?,
+            weight: weight_of(weight)?,
+        };
+        self.cache.set_pool(pool.id, spec).map_err(failed)?;
+        pool.spec = spec;
+        Ok(())
+    }
+
+    fn destroy(&self, pools: &mut NamedPools, number: u32) -> Result<(), Status> {
+        let pool = pools.by_number(number).ok_or(Status::NoPool)?;
+        if !pool.created_over_port {
+            return Err(Status::NotYours);
+        }
+        self.cache.destroy_pool(pool.id).map_err(failed)?;
+        pools.remove_number(number);
+        Ok(())
+    }
+
+    fn migrate(
+        &self,
+        to: crate::ids::PoolId,
+        serial: Serial,
+        first: u64,
+        blocks: u64,
+    ) -> Result<u64, Status> {
+        if blocks > MAX_MIGRATE {
+            return Err(Status::TooLong);
+        }
+        let disk = self.target(serial).and_then(|disk| disk.id());
+        let disk = disk.ok_or(Status::NoDisk)?;
+        let end = first.saturating_add(blocks);
+        let mut moved = 0;
+        let mut at = first;
+        while at < end {
+            let next = at.saturating_add(MIGRATE_STEP).min(end);
+            moved += self.cache.migrate(disk, at..next, to).map_err(failed)?;
+            at = next;
+        }
+        Ok(moved)
+    }
+
+    /// The store that a guest asks for, if it may: one that the pool has already, or the SSD where that is allowed.
+    fn store(&self, wanted: Store, has: StoreKind) -> Result<StoreKind, Status> {
+        let wanted = match wanted {
+            Store::Memory => StoreKind::Memory,
+            Store::Ssd => StoreKind::Ssd,
+        };
+        let allowed = wanted == StoreKind::Memory || wanted == has || self.vm.may_use_ssd;
+        allowed.then_some(wanted).ok_or(Status::Store)
+    }
+}
+
+fn weight_of(weight: u32) -> Result<Weight, Status> {
+    Weight::try_from(u64::from(weight)).map_err(|_| Status::Weight)
+}
+
+fn failed(error: CacheError) -> Status {
+    match error {
+        CacheError::NoPool(_) => Status::NoPool,
+        CacheError::NoDisk(_) => Status::NoDisk,
+        CacheError::DefaultPool(..) => Status::NotYours,
+        _ => Status::Failed,
+    }
+}

@@ -1,0 +1,187 @@
+//! The port as a disk: what is written is a message, what is read are answers.
+
+use super::pools::NamedPools;
+use super::state::PortState;
+use super::stats::PortStats;
+use super::target::PutTarget;
+use crate::block_dev::{Disk, check_range};
+use crate::cache::Cache;
+use crate::ids::{PoolId, VmId};
+use justitia_link::{
+    Answer, Body, Command, DEFAULT_POOL, Decoded, Fault, PORT_SIZE, Put, Serial, Status, Tally,
+    Verdict, decode,
+};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// The VM of a port.
+pub(crate) struct PortVm {
+    pub(crate) id: VmId,
+    pub(crate) name: String,
+    /// Its pools, which the host changes, too.
+    pub(crate) pools: Arc<Mutex<NamedPools>>,
+    /// Its cached disks, as its guest names them.
+    pub(crate) disks: BTreeMap<Serial, Arc<dyn PutTarget>>,
+    /// Its guest may choose the SSD store for its pools.
+    pub(crate) may_use_ssd: bool,
+}
+
+/// A port.
+pub(crate) struct Port {
+    pub(super) cache: Arc<Cache>,
+    pub(super) vm: PortVm,
+    state: Mutex<PortState>,
+}
+
+impl Port {
+    /// The port of a VM. `start` is a number of this start of the daemon.
+    pub(crate) fn new(cache: Arc<Cache>, vm: PortVm, start: u64) -> Self {
+        let state = PortState::new(&vm.name, start, &vm.pools.lock());
+        Self {
+            cache,
+            vm,
+            state: Mutex::new(state),
+        }
+    }
+
+    /// What came over it so far.
+    pub(crate) fn stats(&self) -> PortStats {
+        self.state.lock().stats()
+    }
+
+    pub(super) fn target(&self, serial: Serial) -> Option<&dyn PutTarget> {
+        self.vm.disks.get(&serial).map(|disk| &**disk)
+    }
+
+    /// Handles what was written: all of one write.
+    fn handle(&self, bytes: &[u8]) {
+        let decoded = decode(bytes);
+        let Some(message) = self.begin(decoded.as_ref()) else {
+            return;
+        };
+        let mut answer = Answer::new(message.sequence, message.kind, Status::Done);
+        match &message.body {
+            Ok(Body::Put(put)) => self.put(put, &mut answer),
+            Ok(Body::Command(command)) => self.command(command, &mut answer),
+            Err(Fault::Version) => answer.status = Status::Version,
+            Err(_) => answer.status = Status::Malformed,
+        }
+        self.state.lock().answer(answer);
+    }
+
+    /// Counts a write; `None` when it is to have no effect.
+    fn begin<'a, 'b>(&self, decoded: Option<&'a Decoded<'b>>) -> Option<&'a Decoded<'b>> {
+        let mut state = self.state.lock();
+        let Some(message) = decoded else {
+            state.stats.malformed += 1;
+            return None;
+        };
+        if !state.window.take(message.sequence) {
+            state.stats.replayed += 1;
+            if let Ok(Body::Put(put)) = &message.body {
+                let blocks = u64::try_from(put.len()).unwrap_or(0);
+                state.header.verdicts.add(Verdict::Replayed, blocks);
+            }
+            return None;
+        }
+        state.stats.messages += 1;
+        state.stats.malformed += u64::from(message.body.is_err());
+        Some(message)
+    }
+
+    fn put(&self, put: &Put<'_>, answer: &mut Answer) {
+        let blocks = u64::try_from(put.len()).unwrap_or(0);
+        let (number, pool) = self.pool(put.pool);
+        answer.pool = number;
+        match (self.target(put.serial), pool) {
+            (Some(disk), Some(pool)) => {
+                for (at, (block, content)) in put.blocks().enumerate() {
+                    answer.record(at, disk.put(pool, block, content));
+                }
+            }
+            (None, _) => answer.verdicts.add(Verdict::NoDisk, blocks),
+            (_, None) => answer.verdicts.add(Verdict::NoRoom, blocks),
+        }
+        self.count(number, number != put.pool, &answer.verdicts);
+    }
+
+    /// The pool of this number; the VM's default pool when there is none.
+    fn pool(&self, number: u32) -> (u32, Option<PoolId>) {
+        let pools = self.vm.pools.lock();
+        match pools.by_number(number) {
+            Some(pool) => (number, Some(pool.id)),
+            None => (
+                DEFAULT_POOL,
+                pools.by_number(DEFAULT_POOL).map(|pool| pool.id),
+            ),
+        }
+    }
+
+    fn count(&self, pool: u32, unknown: bool, verdicts: &Tally) {
+        if let Some(pool) = self.vm.pools.lock().by_number_mut(pool) {
+            pool.offered += verdicts.total();
+            pool.accepted += verdicts.of(Verdict::Accepted);
+        }
+        let mut state = self.state.lock();
+        state.header.verdicts.add_all(verdicts);
+        if unknown {
+            state.stats.unknown_pool += verdicts.total();
+        }
+    }
+
+    fn command(&self, command: &Command, answer: &mut Answer) {
+        answer.status = if self.state.lock().rate.take(Instant::now()) {
+            self.execute(command, answer).err().unwrap_or(Status::Done)
+        } else {
+            Status::Busy
+        };
+        let done = answer.status == Status::Done;
+        let asked = done && *command == Command::GetStats;
+        let figures = asked.then(|| self.cache.stats_of(self.vm.id)).flatten();
+        let pools = self.vm.pools.lock();
+        let mut state = self.state.lock();
+        state.stats.command(answer.status);
+        if asked {
+            state.header.stats_sequence = answer.sequence;
+        }
+        if done {
+            state.list(&pools, figures.as_ref());
+        }
+    }
+}
+
+impl Disk for Port {
+    fn size(&self) -> u64 {
+        u64::try_from(PORT_SIZE).unwrap_or(0)
+    }
+
+    fn read_at(&self, buf: &mut [u8], off: u64) -> io::Result<()> {
+        check_range(self.size(), off, crate::block::len(buf))?;
+        let start = usize::try_from(off).map_err(io::Error::other)?;
+        let mut state = self.state.lock();
+        buf.copy_from_slice(&state.area()[start..start + buf.len()]);
+        Ok(())
+    }
+
+    /// Never fails for what is written: what is wrong with a message is counted and answered.
+    fn write_at(&self, buf: &[u8], off: u64, _fua: bool) -> io::Result<()> {
+        check_range(self.size(), off, crate::block::len(buf))?;
+        self.handle(if off == 0 { buf } else { &[] });
+        Ok(())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, off: u64, len: u64) -> io::Result<()> {
+        check_range(self.size(), off, len)
+    }
+
+    fn write_zeroes(&self, off: u64, len: u64, _fua: bool, _may_unmap: bool) -> io::Result<()> {
+        check_range(self.size(), off, len)
+    }
+}

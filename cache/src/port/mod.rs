@@ -1,0 +1,24 @@
+//! The host's side of a port: the small disk over which the guest of one VM puts blocks and manages its pools.
+//!
+//! A port knows its VM's disks and pools and no others: whatever a guest writes, it reaches nothing of another VM. A
+//! message costs at most 31 verified puts, or one command, of which there are only so many a second. The protocol is
+//! [`justitia_link`]; `docs/design/guest-port.md` says what each message does.
+
+mod commands;
+mod device;
+mod pools;
+mod rate;
+mod state;
+mod stats;
+mod target;
+mod window;
+
+#[cfg(test)]
+mod test;
+#[cfg(test)]
+mod test_hostile;
+
+pub(crate) use device::{Port, PortVm};
+pub(crate) use pools::NamedPools;
+pub use stats::PortStats;
+pub(crate) use target::PutTarget;

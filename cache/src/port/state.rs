@@ -1,0 +1,118 @@
+//! What a port remembers between messages.
+
+use super::pools::NamedPools;
+use super::rate::CommandRate;
+use super::stats::PortStats;
+use super::window::Window;
+use crate::cache::{PoolStats, VmStats};
+use crate::config::StoreKind;
+use justitia_link::{
+    Answer, AreaHeader, AreaWriter, MAX_ANSWERS, Name, PORT_SIZE, PoolRow, Store, Verdict,
+};
+use std::collections::VecDeque;
+use std::time::Instant;
+
+/// What a port remembers.
+pub(super) struct PortState {
+    pub(super) window: Window,
+    pub(super) rate: CommandRate,
+    pub(super) header: AreaHeader,
+    pub(super) stats: PortStats,
+    /// Newest first.
+    answers: VecDeque<Answer>,
+    rows: Vec<PoolRow>,
+    /// What is read from the port; the first page is brought up to date when it is read.
+    area: Box<[u8; PORT_SIZE]>,
+}
+
+impl PortState {
+    pub(super) fn new(vm: &str, start: u64, pools: &NamedPools) -> Self {
+        let mut area = Box::new([0; PORT_SIZE]);
+        // Marks it as an area.
+        AreaWriter::new(&mut area);
+        let mut state = Self {
+            window: Window::default(),
+            rate: CommandRate::new(Instant::now()),
+            header: AreaHeader {
+                start,
+                ..AreaHeader::default()
+            },
+            stats: PortStats {
+                vm: vm.to_owned(),
+                ..PortStats::default()
+            },
+            answers: VecDeque::new(),
+            rows: Vec::new(),
+            area,
+        };
+        state.list(pools, None);
+        state
+    }
+
+    /// Remembers an answer to a message.
+    pub(super) fn answer(&mut self, answer: Answer) {
+        self.answers.truncate(MAX_ANSWERS - 1);
+        self.answers.push_front(answer);
+    }
+
+    /// Brings the pool table up to date: with these figures, or with the last ones.
+    pub(super) fn list(&mut self, pools: &NamedPools, figures: Option<&VmStats>) {
+        let old = std::mem::take(&mut self.rows);
+        for (number, pool) in pools.iter() {
+            let before = old.iter().find(|row| row.number == number);
+            let name = Name::cut(&pool.name);
+            let Some(mut row) = before
+                .copied()
+                .or_else(|| Some(PoolRow::new(number, name?)))
+            else {
+                continue;
+            };
+            row.weight = u32::try_from(pool.spec.weight.get()).unwrap_or(0);
+            row.store = match pool.spec.store {
+                StoreKind::Memory => Store::Memory,
+                StoreKind::Ssd => Store::Ssd,
+            };
+            row.created_over_port = pool.created_over_port;
+            row.offered = pool.offered;
+            row.accepted = pool.accepted;
+            let mut all = figures.into_iter().flat_map(|vm| &vm.pools);
+            if let Some(found) = all.find(|found| found.id == pool.id) {
+                fill_in(&mut row, found);
+            }
+            self.rows.push(row);
+        }
+        AreaWriter::again(&mut self.area).pools(self.rows.iter().copied());
+    }
+
+    /// What a guest reads.
+    pub(super) fn area(&mut self) -> &[u8; PORT_SIZE] {
+        self.header.sequence = self.window.highest();
+        self.header.messages = self.stats.messages;
+        self.header.malformed = self.stats.malformed;
+        self.header.replayed = self.stats.replayed;
+        self.header.unknown_pool = self.stats.unknown_pool;
+        let mut writer = AreaWriter::again(&mut self.area);
+        writer.header(&self.header);
+        writer.answers(self.answers.iter());
+        &self.area
+    }
+
+    /// What came over the port so far.
+    pub(super) fn stats(&self) -> PortStats {
+        let mut stats = self.stats.clone();
+        stats.set_verdicts(|verdict: Verdict| self.header.verdicts.of(verdict));
+        stats
+    }
+}
+
+fn fill_in(row: &mut PoolRow, found: &PoolStats) {
+    row.entitlement_bytes = found.entitlement_bytes;
+    row.memory_bytes = found.memory_bytes;
+    row.ssd_bytes = found.ssd_bytes;
+    row.gets = found.counts.gets;
+    row.hits = found.counts.memory_hits + found.counts.ssd_hits;
+    row.puts = found.counts.puts;
+    row.puts_dropped = found.counts.puts_dropped;
+    row.evictions = found.counts.evictions;
+    row.invalidations = found.counts.invalidations;
+}

@@ -1,0 +1,268 @@
+//! A port as a guest uses it.
+
+use super::{NamedPools, Port, PortVm, PutTarget};
+use crate::block::{BLOCK_BYTES, BLOCK_SIZE, Block};
+use crate::block_dev::{Disk, RamDisk};
+use crate::cache::Cache;
+use crate::config::{CacheConfig, Mode, Policy, PoolSpec};
+use crate::disk::CachedDisk;
+use crate::ids::VmId;
+use justitia_link::{
+    Answer, Area, Command, Name, PAGE, PORT_SIZE, PoolRow, PutWriter, Serial, Status, Store,
+    Verdict,
+};
+use justitia_share::Weight;
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// A guest with a disk of 64 blocks, each with a content of its own, and a port.
+pub(super) struct Guest {
+    pub(super) cache: Arc<Cache>,
+    pub(super) vm: VmId,
+    pub(super) disk: Arc<CachedDisk>,
+    pub(super) port: Port,
+    pub(super) sequence: u64,
+}
+
+pub(super) fn serial() -> Serial {
+    Serial::new("root").unwrap()
+}
+
+pub(super) fn cache() -> Arc<Cache> {
+    cache_of(256)
+}
+
+pub(super) fn cache_of(blocks: u64) -> Arc<Cache> {
+    Cache::new(CacheConfig {
+        memory_bytes: blocks * BLOCK_BYTES,
+        ..CacheConfig::default()
+    })
+    .unwrap()
+}
+
+pub(super) fn guest(cache: &Arc<Cache>, name: &str, ssd: bool) -> Guest {
+    let vm = cache.add_vm(name, Weight::default(), Policy::Fifo).unwrap();
+    cache.track_residency(vm, 1 << 20).unwrap();
+    let first = cache.default_pool(vm).unwrap();
+    let mut pools = NamedPools::new(first);
+    let own = cache.create_pool(vm, "host", PoolSpec::default()).unwrap();
+    assert_eq!(pools.insert("host", own, PoolSpec::default()), 1);
+    let id = cache.add_disk(vm, "disk").unwrap();
+    let backing = Arc::new(RamDisk::new(64 * BLOCK_SIZE));
+    for block in 0..64 {
+        backing
+            .write_at(&content(name, block), block * BLOCK_BYTES, false)
+            .unwrap();
+    }
+    let disk = Arc::new(CachedDisk::new(backing, cache.clone(), id, Mode::Exclusive).unwrap());
+    let vm_of_port = PortVm {
+        id: vm,
+        name: name.into(),
+        pools: Arc::new(Mutex::new(pools)),
+        disks: [(serial(), disk.clone() as Arc<dyn PutTarget>)].into(),
+        may_use_ssd: ssd,
+    };
+    Guest {
+        cache: cache.clone(),
+        vm,
+        disk,
+        port: Port::new(cache.clone(), vm_of_port, 77),
+        sequence: 0,
+    }
+}
+
+pub(super) fn content(name: &str, block: u64) -> Block {
+    let mut content = [u8::try_from(block).unwrap(); BLOCK_SIZE];
+    content[..name.len()].copy_from_slice(name.as_bytes());
+    content
+}
+
+/// A message of these blocks.
+pub(super) fn message(
+    sequence: u64,
+    pool: u32,
+    serial: Serial,
+    blocks: &[(u64, Block)],
+) -> Vec<u8> {
+    let mut buffer = vec![0; PORT_SIZE];
+    let mut writer = PutWriter::new(&mut buffer, sequence, pool, serial).unwrap();
+    assert!(
+        blocks
+            .iter()
+            .all(|(block, content)| writer.push(*block, content))
+    );
+    writer.finish().to_vec()
+}
+
+impl Guest {
+    pub(super) fn write(&self, message: &[u8]) {
+        self.port.write_at(message, 0, false).unwrap();
+    }
+
+    pub(super) fn area(&self) -> Vec<u8> {
+        let mut area = vec![0xA5; PORT_SIZE];
+        self.port.read_at(&mut area, 0).unwrap();
+        area
+    }
+
+    fn answer(&self) -> Answer {
+        Area::new(&self.area())
+            .unwrap()
+            .answer(self.sequence)
+            .unwrap()
+    }
+
+    pub(super) fn put(&mut self, pool: u32, blocks: &[(u64, Block)]) -> Answer {
+        self.sequence += 1;
+        self.write(&message(self.sequence, pool, serial(), blocks));
+        self.answer()
+    }
+
+    pub(super) fn command(&mut self, command: Command) -> Answer {
+        self.sequence += 1;
+        let mut page = [0; PAGE];
+        command.encode(self.sequence, &mut page);
+        self.write(&page);
+        self.answer()
+    }
+
+    pub(super) fn create(&mut self, name: &str) -> Answer {
+        self.command(Command::Create {
+            name: Name::new(name).unwrap(),
+            store: Store::Memory,
+            weight: 300,
+        })
+    }
+
+    pub(super) fn read(&self, block: u64) -> Block {
+        let mut content = [0; BLOCK_SIZE];
+        self.disk
+            .read_at(&mut content, block * BLOCK_BYTES)
+            .unwrap();
+        content
+    }
+
+    pub(super) fn rows(&self) -> Vec<PoolRow> {
+        Area::new(&self.area()).unwrap().pools().collect()
+    }
+}
+
+#[test]
+fn a_guest_puts_into_pools_that_it_made_and_reads_what_became_of_it() {
+    let mut g = guest(&cache(), "web", false);
+    let made = g.create("database");
+    assert_eq!((made.status, made.pool), (Status::Done, 2));
+    let blocks: Vec<_> = (0..31).map(|block| (block, g.read(block))).collect();
+    let answer = g.put(2, &blocks);
+    assert_eq!((answer.pool, answer.accepted), (2, (1 << 31) - 1));
+    // One is right, one was given away, one is not the disk's, one lies beyond its end.
+    let mut mixed = vec![
+        (40, g.read(40)),
+        (5, blocks[5].1),
+        (41, g.read(42)),
+        (64, blocks[0].1),
+    ];
+    g.read(41);
+    let answer = g.put(2, &mixed);
+    assert_eq!(answer.accepted, 1);
+    for (verdict, count) in [
+        (Verdict::Accepted, 1),
+        (Verdict::Held, 1),
+        (Verdict::Mismatch, 1),
+        (Verdict::OutOfRange, 1),
+    ] {
+        assert_eq!(answer.verdicts.of(verdict), count, "{verdict:?}");
+    }
+    // A pool that is not there: the default pool, and it is counted.
+    mixed[0] = (43, g.read(43));
+    let answer = g.put(9, &mixed[..1]);
+    assert_eq!((answer.pool, answer.accepted), (0, 1));
+    let no_disk = message(100, 0, Serial::new("other").unwrap(), &mixed[..1]);
+    g.write(&no_disk);
+    let area = g.area();
+    let header = Area::new(&area).unwrap().header();
+    assert_eq!(
+        (header.start, header.sequence, header.unknown_pool),
+        (77, 100, 1)
+    );
+    assert_eq!(header.verdicts.of(Verdict::Accepted), 33);
+    assert_eq!(header.verdicts.of(Verdict::NoDisk), 1);
+    g.sequence = 100;
+    assert_eq!(g.command(Command::GetStats).status, Status::Done);
+    let rows = g.rows();
+    assert_eq!(rows.len(), 3);
+    let database = rows[2];
+    assert_eq!(
+        (database.number, database.name.as_str(), database.weight),
+        (2, "database", 300)
+    );
+    assert_eq!(
+        (database.memory_bytes, database.offered, database.accepted),
+        (32 * 4096, 35, 32)
+    );
+    assert!(database.created_over_port && !rows[1].created_over_port);
+    assert!(database.entitlement_bytes > 0);
+    let stats = g.port.stats();
+    assert_eq!(
+        (stats.messages, stats.commands, stats.unknown_pool),
+        (6, 2, 1)
+    );
+    assert_eq!(stats.verdicts["mismatch"], 1);
+    assert_eq!(stats.verdicts.len(), Verdict::ALL.len());
+}
+
+#[test]
+fn weights_blocks_and_pools_are_changed_over_the_port() {
+    let mut g = guest(&cache(), "web", false);
+    let (a, b) = (g.create("a").pool, g.create("b").pool);
+    let blocks: Vec<_> = (10..20).map(|block| (block, g.read(block))).collect();
+    assert_eq!(g.put(a, &blocks).accepted.count_ones(), 10);
+    let weight = |pool, store, weight| Command::SetWeight {
+        pool,
+        store,
+        weight,
+    };
+    assert_eq!(g.command(weight(a, Store::Memory, 7)).status, Status::Done);
+    let migrate = |pool, first, blocks| Command::Migrate {
+        pool,
+        serial: serial(),
+        first,
+        blocks,
+    };
+    let moved = g.command(migrate(b, 15, 4096));
+    assert_eq!(
+        (moved.status, moved.verdicts.of(Verdict::Accepted)),
+        (Status::Done, 5)
+    );
+    g.command(Command::GetStats);
+    let rows = g.rows();
+    assert_eq!((rows[2].weight, rows[2].memory_bytes), (7, 5 * 4096));
+    assert_eq!(rows[3].memory_bytes, 5 * 4096);
+    assert_eq!(g.command(Command::Destroy { pool: b }).status, Status::Done);
+    assert_eq!(g.create("b").pool, b + 1, "a number is never given again");
+    for (command, status) in [
+        (Command::Destroy { pool: b }, Status::NoPool),
+        (Command::Destroy { pool: 0 }, Status::NotYours),
+        (Command::Destroy { pool: 1 }, Status::NotYours),
+        (weight(b, Store::Memory, 1), Status::NoPool),
+        (weight(a, Store::Memory, 0), Status::Weight),
+        (weight(a, Store::Memory, 10_001), Status::Weight),
+        (weight(a, Store::Ssd, 1), Status::Store),
+        (migrate(b, 0, 1), Status::NoPool),
+        (migrate(a, 0, 4097), Status::TooLong),
+        (migrate(a, u64::MAX, 1), Status::Done),
+    ] {
+        assert_eq!(g.command(command).status, status, "{command:?}");
+    }
+    assert_eq!(g.create("a").status, Status::PoolExists);
+    assert_eq!(g.create("host").status, Status::PoolExists);
+    let mut trusted = guest(&cache(), "web", true);
+    assert_eq!(
+        trusted.command(weight(1, Store::Ssd, 1)).status,
+        Status::Done
+    );
+    // The host may have taken the VM out of the cache.
+    g.cache.remove_vm(g.vm).unwrap();
+    assert_eq!(g.create("late").status, Status::Failed);
+    assert_eq!(g.put(a, &blocks).accepted, 0);
+}

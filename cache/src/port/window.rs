@@ -1,0 +1,90 @@
+//! Which sequence numbers were handled: each is, once, in any order within a window, as IPsec does (RFC 4303, 3.4.3).
+
+/// Numbers below the highest that can still come.
+const WIDTH: u64 = 1024;
+
+const WORDS: usize = 16;
+
+/// The window.
+#[derive(Debug, Default)]
+pub(super) struct Window {
+    /// The highest number that was handled; 0 is none.
+    highest: u64,
+    /// Whether a number of the window was handled, by its remainder.
+    handled: [u64; WORDS],
+}
+
+impl Window {
+    pub(super) const fn highest(&self) -> u64 {
+        self.highest
+    }
+
+    /// Is the number handled for the first time? It counts as handled then. 0 never is.
+    pub(super) fn take(&mut self, number: u64) -> bool {
+        if number > self.highest {
+            // Those that the window passes over are free again.
+            let passed = (number - self.highest).min(WIDTH);
+            for n in number - passed + 1..=number {
+                self.mark(n, false);
+            }
+            self.highest = number;
+        } else if number == 0 || self.highest - number >= WIDTH || self.is_marked(number) {
+            return false;
+        }
+        self.mark(number, true);
+        true
+    }
+
+    fn place(number: u64) -> (usize, u64) {
+        let [word, ..] = (number % WIDTH / 64).to_le_bytes();
+        (usize::from(word), 1 << (number % 64))
+    }
+
+    fn is_marked(&self, number: u64) -> bool {
+        let (word, bit) = Self::place(number);
+        self.handled[word] & bit != 0
+    }
+
+    fn mark(&mut self, number: u64, handled: bool) {
+        let (word, bit) = Self::place(number);
+        if handled {
+            self.handled[word] |= bit;
+        } else {
+            self.handled[word] &= !bit;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    proptest! {
+        #[test]
+        fn a_number_is_handled_once(steps in prop::collection::vec((-1500_i64..1500, any::<bool>()), 1..400)) {
+            let mut window = Window::default();
+            let mut handled = BTreeSet::new();
+            let mut at = 0_u64;
+            for (step, jump) in steps {
+                at = if jump { at.saturating_add_signed(step) } else { at.saturating_add_signed(step / 300) };
+                let highest = handled.last().copied().unwrap_or(0);
+                let new = at > 0 && !handled.contains(&at) && highest.saturating_sub(at) < WIDTH;
+                prop_assert_eq!(window.take(at), new, "{} below {}", at, highest);
+                if new {
+                    handled.insert(at);
+                }
+                prop_assert_eq!(window.highest(), handled.last().copied().unwrap_or(0));
+            }
+        }
+    }
+
+    #[test]
+    fn the_highest_number_of_all_ends_nothing() {
+        let mut window = Window::default();
+        assert!(window.take(u64::MAX) && !window.take(u64::MAX));
+        assert!(window.take(u64::MAX - 1023) && !window.take(u64::MAX - 1024));
+        assert!(!window.take(0));
+    }
+}

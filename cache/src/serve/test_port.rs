@@ -1,0 +1,78 @@
+//! A port beside its disk, over NBD.
+
+use super::*;
+use crate::config::Mode;
+use crate::nbd::test::client::Client;
+use justitia_link::{Area, Command, Name, PAGE, PORT_SIZE, PutWriter, Serial, Status, Store};
+
+#[test]
+fn a_guest_puts_over_nbd_and_finds_the_block_in_the_cache() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    std::fs::write(&image, [7; 1 << 20]).unwrap();
+    let socket = dir.path().join("nbd");
+    let mut config = Config::of_image(&image, "vm", &socket);
+    let control = dir.path().join("control");
+    config.control = Some(control.clone());
+    let vm = &mut config.vms[0];
+    vm.disks[0].mode = Some(Mode::Exclusive);
+    vm.port = Some(PortConfig {
+        name: "vm/port".into(),
+        residency_bytes: 1 << 20,
+        ssd: false,
+    });
+    let service = Service::start(&config).unwrap();
+    let mut disk = Client::new(&socket, "vm", false);
+    let mut port = Client::new(&socket, "vm/port", false);
+
+    let mut page = [0; PAGE];
+    let create = Command::Create {
+        name: Name::new("database").unwrap(),
+        store: Store::Memory,
+        weight: 200,
+    };
+    create.encode(1, &mut page);
+    assert_eq!(port.write(0, 0, &page).error, 0);
+    let read = port.read(0, u32::try_from(PORT_SIZE).unwrap());
+    let made = Area::new(&read.data).unwrap().answer(1).unwrap();
+    assert_eq!(made.status, Status::Done);
+
+    // Through the rings: what was read, what was written, and what was neither.
+    assert_eq!(disk.read(0, 65_536).data, [7; 65_536]);
+    assert_eq!(disk.write(0, 20 * 4096, &[9; 8192]).error, 0);
+    let mut buffer = vec![0; PORT_SIZE];
+    let serial = Serial::new("vm").unwrap();
+    let mut writer = PutWriter::new(&mut buffer, 2, made.pool, serial).unwrap();
+    for (block, byte) in [(3, 7), (15, 7), (16, 7), (20, 9), (21, 9), (4, 8)] {
+        assert!(writer.push(block, &[byte; PAGE]));
+    }
+    assert_eq!(port.write(0, 0, writer.finish()).error, 0);
+    let read = port.read(0, 4096);
+    let answer = Area::new(&read.data).unwrap().answer(2).unwrap();
+    assert_eq!((answer.pool, answer.accepted), (made.pool, 0b01_1011));
+    assert_eq!(disk.read(20 * 4096, 4096).data, [9; 4096]);
+
+    // The host sees the pool and the counts.
+    let stats = send_request(&control, &ControlRequest::Stats).unwrap();
+    let pool = &stats["cache"]["vms"][0]["pools"][1];
+    assert_eq!(pool["name"], "database");
+    assert_eq!(pool["memory_bytes"], 3 * 4096, "one was taken out again");
+    let seen = &stats["ports"][0];
+    assert_eq!((&seen["vm"], &seen["messages"]), (&"vm".into(), &2.into()));
+    assert_eq!(seen["verdicts"]["accepted"], 4);
+    assert_eq!(seen["verdicts"]["unknown"], 1);
+    assert_eq!(seen["verdicts"]["mismatch"], 1);
+    let destroy = ControlRequest::DestroyPool {
+        vm: "vm".into(),
+        pool: "database".into(),
+    };
+    send_request(&control, &destroy).unwrap();
+    Command::Destroy { pool: made.pool }.encode(3, &mut page);
+    assert_eq!(port.write(0, 0, &page).error, 0);
+    let read = port.read(0, 4096);
+    let answer = Area::new(&read.data).unwrap().answer(3).unwrap();
+    assert_eq!(answer.status, Status::NoPool);
+    service
+        .shut_down(std::time::Duration::from_secs(5))
+        .unwrap();
+}
