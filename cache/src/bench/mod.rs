@@ -7,6 +7,7 @@ mod contention;
 mod hits;
 mod null_disk;
 mod occupancy;
+mod puts;
 mod random;
 mod spread;
 
@@ -16,12 +17,13 @@ mod replay;
 pub use contention::{Contention, contention};
 pub use hits::{Hits, hits};
 pub use occupancy::{Occupancy, PoolOccupancy, occupancy};
+pub use puts::{Puts, puts};
 pub(crate) use random::Random;
 pub use spread::Spread;
 
 #[cfg(test)]
 mod tests {
-    use super::{contention, hits, occupancy};
+    use super::{contention, hits, occupancy, puts};
     use justitia_share::Weight;
     use std::time::Duration;
 
@@ -30,6 +32,7 @@ mod tests {
     #[ignore = "a measurement: prints, and takes a minute"]
     fn measurements() {
         println!("{}", hits(65_536, 400_000, 7).unwrap());
+        println!("{}", puts(65_536, 7).unwrap());
         for c in contention(&[1, 2, 4, 8, 16], Duration::from_millis(300), 5).unwrap() {
             println!(
                 "{:2} threads: own locks {:.0}/s, one lock {:.0}/s, ratio {}",

@@ -2,8 +2,10 @@
 
 mod audit;
 pub(crate) mod fault;
+mod messages;
 mod op;
 mod overlap;
+mod port;
 mod reconfigure;
 mod sequence;
 mod step;

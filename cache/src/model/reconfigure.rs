@@ -1,7 +1,8 @@
 //! One step: a change of the configuration, or a fault.
 
 use super::op::Op;
-use super::world::{World, policy, start, start_ssd};
+use super::port::Ports;
+use super::world::{VM_OF, World, policy, start, start_ssd};
 use crate::block::BLOCK_SIZE;
 use crate::config::{PoolSpec, StoreKind};
 use justitia_share::Weight;
@@ -57,6 +58,7 @@ impl World {
             };
             self.pools[p] = cache.create_pool(self.vms[p / 3], "again", spec).unwrap();
             assert!(cache.set_pool(gone, spec).is_err());
+            self.ports.recreated(p, self.pools[p]);
         } else {
             assert_eq!(p % 3, 0, "only a VM's first pool stays");
         }
@@ -108,6 +110,7 @@ impl World {
             Op::Restart => {
                 let new = start(&self.backing, &self.ssd);
                 (self.cache, self.vms, self.pools, self.ids, self.disks) = new;
+                self.ports = Ports::new(&self.cache, &self.vms, &self.pools, &self.disks, &VM_OF);
             }
             _ => unreachable!("{op:?} is not a change of the configuration"),
         }

@@ -115,17 +115,18 @@ impl World {
         assert_ne!(refused, Verdict::Accepted);
     }
 
-    /// Blocks that were read together are put.
+    /// Blocks that were read together are put in messages.
     fn put_run(&mut self, d: usize, p: usize, b: usize, count: usize) {
         let whole = SIZES[d] / BLOCK_SIZE;
         let blocks = b.min(whole)..(b + count).min(whole);
         let mut buf = vec![0; blocks.len() * BLOCK_SIZE];
         let off = u64::try_from(blocks.start * BLOCK_SIZE).unwrap();
         let _ = self.disks[d].read_for(self.pool(d, p), &mut buf, off);
-        for b in blocks {
-            let content = block_of(&self.truth[d], b).unwrap();
-            self.offer(d, p, b, &content);
-        }
+        // Some of them are another block's content, as one cannot be its neighbour's.
+        let wrong = |b: usize| if b % 16 == 5 { b / 2 } else { b };
+        let offered = blocks.map(|b| (b, block_of(&self.truth[d], wrong(b)).unwrap()));
+        let offered: Vec<_> = offered.collect();
+        self.offer_over_port(d, u32::try_from(p).unwrap(), &offered);
     }
 
     /// Is it accepted?

@@ -1,6 +1,7 @@
 //! The cache under test, and what it must answer.
 
 use super::fault::{FaultDisk, FaultSsd};
+use super::port::Ports;
 use crate::block::BLOCK_SIZE;
 use crate::block_dev::Disk;
 use crate::cache::Cache;
@@ -27,6 +28,7 @@ pub(super) struct World {
     pub(super) pools: Vec<PoolId>,
     pub(super) ids: Vec<DiskId>,
     pub(super) disks: Vec<Arc<CachedDisk>>,
+    pub(super) ports: Ports,
     /// What each disk held before its last change, byte for byte.
     pub(super) older: Vec<Vec<u8>>,
     /// Offered blocks that were accepted.
@@ -48,6 +50,7 @@ impl World {
         let truth: Vec<_> = SIZES.map(|s| vec![0; s]).into();
         let ssd = FaultSsd::new();
         let (cache, vms, pools, ids, disks) = start(&backing, &ssd);
+        let ports = Ports::new(&cache, &vms, &pools, &disks, &VM_OF);
         Self {
             backing,
             truth: truth.clone(),
@@ -57,6 +60,7 @@ impl World {
             pools,
             ids,
             disks,
+            ports,
             older: truth,
             accepted: 0,
             stamp: 0,
@@ -114,6 +118,7 @@ impl World {
     pub(super) fn reattach(&mut self, d: usize) {
         self.ids[d] = self.cache.add_disk(self.vms[VM_OF[d]], "again").unwrap();
         self.disks[d] = attach(&self.cache, &self.backing[d], self.ids[d], mode(d));
+        self.ports.attached(d, &self.disks[d]);
         for block in 0..u64::try_from(SIZES[d] / BLOCK_SIZE).unwrap() {
             assert!(
                 !self.cache.has(self.ids[d], block),

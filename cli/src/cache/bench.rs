@@ -61,6 +61,8 @@ pub(super) fn bench(args: &Bench) -> anyhow::Result<()> {
 fn in_process(args: &Bench) -> Result<(), CacheError> {
     out::line("hits of 4 KiB in this process, one thread");
     out::line(process::hits(1 << 16, 2_000_000, args.runs)?);
+    out::line("\nputs of guests, one thread, beside plain copies to as much memory");
+    out::line(process::puts(1 << 16, args.runs)?);
     out::line("\nthreads with a pool each: the cache's own locks against one lock, operations/s");
     let time = Duration::from_millis(300);
     let columns = ["THREADS", "OWN LOCKS", "ONE LOCK", "RATIO"].map(Column::Number);
