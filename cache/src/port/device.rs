@@ -162,7 +162,10 @@ impl Disk for Port {
         check_range(self.size(), off, crate::block::len(buf))?;
         let start = usize::try_from(off).map_err(io::Error::other)?;
         let mut state = self.state.lock();
-        buf.copy_from_slice(&state.area()[start..start + buf.len()]);
+        let area = state.area().get(start..).unwrap_or_default();
+        if let Some(part) = area.get(..buf.len()) {
+            buf.copy_from_slice(part);
+        }
         Ok(())
     }
 

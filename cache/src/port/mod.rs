@@ -4,6 +4,8 @@
 //! message costs at most 31 verified puts, or one command, of which there are only so many a second. The protocol is
 //! [`justitia_link`]; `docs/design/guest-port.md` says what each message does.
 
+#![deny(clippy::indexing_slicing)]
+
 mod commands;
 mod device;
 mod pools;

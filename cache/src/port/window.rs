@@ -35,22 +35,28 @@ impl Window {
         true
     }
 
-    fn place(number: u64) -> (usize, u64) {
+    /// The word of a number, by its remainder, and its bit.
+    fn place(&mut self, number: u64) -> (&mut u64, u64) {
         let [word, ..] = (number % WIDTH / 64).to_le_bytes();
-        (usize::from(word), 1 << (number % 64))
+        // Fewer than there are words.
+        let [first, rest @ ..] = &mut self.handled;
+        let word = usize::from(word)
+            .checked_sub(1)
+            .and_then(|n| rest.get_mut(n));
+        (word.unwrap_or(first), 1 << (number % 64))
     }
 
-    fn is_marked(&self, number: u64) -> bool {
-        let (word, bit) = Self::place(number);
-        self.handled[word] & bit != 0
+    fn is_marked(&mut self, number: u64) -> bool {
+        let (word, bit) = self.place(number);
+        *word & bit != 0
     }
 
     fn mark(&mut self, number: u64, handled: bool) {
-        let (word, bit) = Self::place(number);
+        let (word, bit) = self.place(number);
         if handled {
-            self.handled[word] |= bit;
+            *word |= bit;
         } else {
-            self.handled[word] &= !bit;
+            *word &= !bit;
         }
     }
 }
