@@ -5,22 +5,18 @@
 //! places in it.
 
 mod table;
+mod tag;
 
-use crate::block::Block;
+use crate::block::{Block, Key};
 use std::io;
 use table::ResidencyTable;
+use tag::ContentTag;
 use xxhash_rust::xxh3::xxh3_64_with_secret;
 
 pub(crate) use table::ResidentEntry;
 
-use crate::block::Key;
-
 /// Bytes of the secret: what XXH3 takes by default.
 const SECRET: usize = 192;
-
-/// A keyed hash of a block's content. Never 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ContentTag(u64);
 
 /// What the guest of one VM holds.
 pub(crate) struct Residency {

@@ -3,7 +3,7 @@
 //! Sets of four places; a new block takes the place of the oldest of its set. Sixteen neighbouring blocks lie in
 //! neighbouring sets, so that large reads and writes touch few cache lines and take few locks.
 
-use super::ContentTag;
+use super::tag::ContentTag;
 use crate::block::{Key, MAX_BLOCK};
 use crate::index::scale;
 use parking_lot::{Mutex, MutexGuard};

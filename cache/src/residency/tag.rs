@@ -1,0 +1,5 @@
+//! Keyed hashes of contents.
+
+/// A keyed hash of a block's content. Never 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ContentTag(pub(super) u64);
