@@ -46,10 +46,7 @@ impl World {
         let (first_was, second_was) = (was(&first), was(&second));
         let new = self.fresh(first.len());
         if matches!(other, Other::Put) {
-            // So that it is known what the guest holds.
-            let mut held = vec![0; BLOCK_SIZE];
-            let block = offset(&second) / BLOCK_BYTES * BLOCK_BYTES;
-            let _ = self.disks[d].read_at(&mut held, block);
+            self.hold(d, offset(&second) / BLOCK_BYTES);
         }
         let meanwhile = Beside {
             cache: self.cache.clone(),
@@ -101,6 +98,12 @@ impl World {
                 self.check(d, range, &buf);
             }
         }
+    }
+
+    /// Reads a block, so that it is known what the guest holds; one that cannot be read is not.
+    fn hold(&self, d: usize, block: u64) {
+        let mut held = [0; BLOCK_SIZE];
+        let _ = self.disks[d].read_at(&mut held, block * BLOCK_BYTES);
     }
 
     /// Is every byte what it was before, or what it is now?

@@ -3,7 +3,15 @@
 use super::*;
 use crate::config::Mode;
 use crate::nbd::test::client::Client;
-use justitia_link::{Area, Command, Name, PAGE, PORT_SIZE, PutWriter, Serial, Status, Store};
+use justitia_link::{
+    Answer, Area, Command, Name, PAGE, PORT_SIZE, PutWriter, Serial, Status, Store,
+};
+
+/// What became of a message.
+fn answer(port: &mut Client, sequence: u64) -> Answer {
+    let read = port.read(0, u32::try_from(PAGE).unwrap());
+    Area::new(&read.data).unwrap().answer(sequence).unwrap()
+}
 
 #[test]
 fn a_guest_puts_over_nbd_and_finds_the_block_in_the_cache() {
@@ -33,8 +41,7 @@ fn a_guest_puts_over_nbd_and_finds_the_block_in_the_cache() {
     };
     create.encode(1, &mut page);
     assert_eq!(port.write(0, 0, &page).error, 0);
-    let read = port.read(0, u32::try_from(PORT_SIZE).unwrap());
-    let made = Area::new(&read.data).unwrap().answer(1).unwrap();
+    let made = answer(&mut port, 1);
     assert_eq!(made.status, Status::Done);
 
     // Through the rings: what was read, what was written, and what was neither.
@@ -47,9 +54,8 @@ fn a_guest_puts_over_nbd_and_finds_the_block_in_the_cache() {
         assert!(writer.push(block, &[byte; PAGE]));
     }
     assert_eq!(port.write(0, 0, writer.finish()).error, 0);
-    let read = port.read(0, 4096);
-    let answer = Area::new(&read.data).unwrap().answer(2).unwrap();
-    assert_eq!((answer.pool, answer.accepted), (made.pool, 0b01_1011));
+    let put = answer(&mut port, 2);
+    assert_eq!((put.pool, put.accepted), (made.pool, 0b01_1011));
     assert_eq!(disk.read(20 * 4096, 4096).data, [9; 4096]);
 
     // The host sees the pool and the counts.
@@ -69,9 +75,7 @@ fn a_guest_puts_over_nbd_and_finds_the_block_in_the_cache() {
     send_request(&control, &destroy).unwrap();
     Command::Destroy { pool: made.pool }.encode(3, &mut page);
     assert_eq!(port.write(0, 0, &page).error, 0);
-    let read = port.read(0, 4096);
-    let answer = Area::new(&read.data).unwrap().answer(3).unwrap();
-    assert_eq!(answer.status, Status::NoPool);
+    assert_eq!(answer(&mut port, 3).status, Status::NoPool);
     service
         .shut_down(std::time::Duration::from_secs(5))
         .unwrap();
