@@ -27,12 +27,18 @@ mod tests {
     use justitia_share::Weight;
     use std::time::Duration;
 
+    /// As below, of puts alone: seconds.
+    #[test]
+    #[ignore = "a measurement: prints"]
+    fn measured_puts() {
+        println!("{}", puts(65_536, 7).unwrap());
+    }
+
     /// `cargo test --release --lib measured -- --ignored --nocapture`, on a machine that does nothing else.
     #[test]
     #[ignore = "a measurement: prints, and takes a minute"]
     fn measurements() {
         println!("{}", hits(65_536, 400_000, 7).unwrap());
-        println!("{}", puts(65_536, 7).unwrap());
         for c in contention(&[1, 2, 4, 8, 16], Duration::from_millis(300), 5).unwrap() {
             println!(
                 "{:2} threads: own locks {:.0}/s, one lock {:.0}/s, ratio {}",
