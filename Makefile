@@ -57,6 +57,7 @@ lint:
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 
 check: lint
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps
 	$(CARGO) test -p justitia-checks
 	@if ! $(CARGO) deny --version >/dev/null 2>&1; then \
 		echo 'cargo-deny is not installed: licences, versions and advisories of dependencies are not checked'; \

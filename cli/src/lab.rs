@@ -22,6 +22,10 @@ use crate::out;
 /// An experiment is a .toml file. With base = "NAME" it takes everything from another experiment: a shipped one, or a .toml
 /// file in the same directory. Each of its own keys replaces that of the base; of a table ([disk], [workload]) single keys
 /// are replaced, an array ([[tenant]], [[phase]]) as a whole.
+#[allow(
+    rustdoc::broken_intra_doc_links,
+    reason = "the help's text: brackets are those of TOML"
+)]
 #[derive(Args)]
 pub(crate) struct Lab {
     #[command(subcommand)]

@@ -4,7 +4,7 @@
 //!   another cgroup has taken over is never mistaken for the old one.
 //! * [`knob`], [`reclaim`](cgroup::Cgroup::reclaim), [`attach_process`](cgroup::Cgroup::attach_process) and [`lru_gen`]:
 //!   the only writes.
-//! * [`file`]: a file by its inode number, and its part of the page cache.
+//! * [`mod@file`]: a file by its inode number, and its part of the page cache.
 //! * [`proc`](mod@proc): `/proc/meminfo`, `/proc/vmstat`, `/proc/zoneinfo`, `/proc/pressure`.
 //! * [`block`] and [`io`]: schedulers, io.cost, `io.stat` and weights.
 //! * [`probes`]: what applications read and write, counted by eBPF.

@@ -53,7 +53,7 @@ pub enum Fault {
     Version,
     /// A kind that this version does not have.
     Kind,
-    /// No block, or more than [`MAX_BLOCKS`]; blocks of a command.
+    /// No block, or more than [`MAX_BLOCKS`](crate::MAX_BLOCKS); blocks of a command.
     Count,
     /// Another length than the kind and the number of blocks give.
     Length,

@@ -1,8 +1,8 @@
 //! What front ends share, whatever their protocol: NBD is the first.
 //!
 //! A front end takes requests off its transport and answers them. In between, a request is the same for all of them:
-//! an [`IoRequest`] to a [`Volume`], executed by the [`IoQueue`] of the connection, which uses an io_uring of its own
-//! and hands what may wait to the threads of the [`Executor`]. The [`Tenant`] holds what the volumes of one VM share:
+//! an `IoRequest` to a [`Volume`], executed by the `IoQueue` of the connection, which uses an io_uring of its own
+//! and hands what may wait to the threads of the `Executor`. The [`Tenant`] holds what the volumes of one VM share:
 //! its part of these threads and its limit of connections.
 
 mod backend;

@@ -134,7 +134,7 @@ impl View {
         self.spent.clear();
     }
 
-    /// The part of a processor that the agent takes, over the last [`SPENT`] seconds; over its whole life as long as
+    /// The part of a processor that the agent takes, over the last `SPENT` seconds; over its whole life as long as
     /// nothing else is known.
     #[must_use]
     pub fn agents_part(&self) -> f64 {

@@ -41,7 +41,7 @@ impl ProtectionController {
         }
     }
 
-    /// Writes each `memory.low` that should change, at most [`MAX_WRITES`] at once. Returns what was done.
+    /// Writes each `memory.low` that should change, at most `MAX_WRITES` at once. Returns what was done.
     pub fn protect(
         &mut self,
         cgroups: &CgroupTree,

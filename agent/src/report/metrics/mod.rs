@@ -1,4 +1,4 @@
-//! OpenMetrics: the status as series, by a [table](table).
+//! OpenMetrics: the status as series, by a table.
 //!
 //! A scrape asks the status socket as any other client does, so it costs the control loop what a status does. Labels are
 //! cgroup paths, escaped as everywhere (see [`escape`](justitia_api::escape)).
