@@ -127,6 +127,12 @@ impl Error {
         self.errno() == Some(Errno::NOENT)
     }
 
+    /// Whether this process or the system lacks a resource at this moment: see [`is_exhaustion`].
+    #[must_use]
+    pub fn is_exhausted(&self) -> bool {
+        self.errno().is_some_and(is_exhaustion)
+    }
+
     /// The kernel's error number, where it gave one.
     #[must_use]
     pub const fn errno(&self) -> Option<Errno> {
@@ -152,6 +158,13 @@ impl Error {
     }
 }
 
+/// Whether an error number says that this process or the system lacks file descriptors or memory at this moment. It says
+/// nothing of the file then.
+#[must_use]
+pub const fn is_exhaustion(errno: Errno) -> bool {
+    matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -171,6 +184,16 @@ mod tests {
             text.starts_with(r#"open "/sys/fs/cgroup/a\nb/memory.low": "#),
             "{text}"
         );
+    }
+
+    #[test]
+    fn lack_of_descriptors_or_memory_says_nothing_of_the_file() {
+        for errno in [Errno::MFILE, Errno::NFILE, Errno::NOMEM] {
+            assert!(io(errno).is_exhausted(), "{errno}");
+        }
+        for errno in [Errno::NOENT, Errno::ACCESS, Errno::ROFS, Errno::NOSPC] {
+            assert!(!io(errno).is_exhausted(), "{errno}");
+        }
     }
 
     #[test]

@@ -281,13 +281,11 @@ impl TreeWatcher {
 /// How many reads one [`TreeWatcher::drain`] makes at most (of 16 KiB, at least 60 events each).
 const MAX_READS: usize = 64;
 
-/// Whether an error of [`TreeWatcher::add`] means that the limit of watches or descriptors is reached.
+/// Whether an error of [`TreeWatcher::add`] means that the limit of watches or descriptors is reached, or that there is no
+/// memory.
 #[must_use]
 pub fn is_exhausted(error: &Error) -> bool {
-    matches!(
-        error.errno(),
-        Some(Errno::NOSPC | Errno::MFILE | Errno::NFILE)
-    )
+    error.is_exhausted() || error.errno() == Some(Errno::NOSPC)
 }
 
 /// The key by which its parent's events name it.

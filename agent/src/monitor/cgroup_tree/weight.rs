@@ -5,7 +5,6 @@ use justitia_kernel::Result;
 use justitia_kernel::cgroup::{CgroupId, Ownership};
 use justitia_kernel::io::IoWeight;
 use justitia_kernel::knob::Knob;
-use justitia_kernel::watch::is_exhausted;
 use justitia_share::Weight;
 
 use super::node::Node;
@@ -61,11 +60,11 @@ impl CgroupTree {
 /// it schedules a disk.
 ///
 /// # Errors
-/// If a file cannot be read for lack of a file descriptor. With any other error nobody has set it.
+/// If a file cannot be read for lack of a file descriptor or of memory. With any other error nobody has set it.
 fn weight_set(node: &Node, bfq: bool) -> Result<Option<(Weight, Ownership)>> {
     let cgroup = &node.cgroup;
     let set = |found: Result<Option<IoWeight>>, knob: Knob| match found {
-        Err(error) if is_exhausted(&error) => Err(error),
+        Err(error) if error.is_exhausted() => Err(error),
         found => Ok(found
             .ok()
             .flatten()
