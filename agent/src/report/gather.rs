@@ -139,7 +139,9 @@ fn tenants(agent: &Agent, rates: &[Option<WindowStats>], pv: &FairnessWindow) ->
 fn limitations(agent: &Agent) -> Vec<String> {
     let app_io = &agent.monitor.app_io;
     let reuse = agent.monitor.reuse.refused();
-    let journal = agent.protection.store().and_then(|s| s.write_error());
+    let store = agent.protection.store();
+    let journal = store.and_then(|s| s.write_error());
+    let read_only = store.and_then(|s| s.read_only());
     let cgroups = agent.monitor.cgroups.limitations();
     let drops = app_io.drops();
     let dropped = drops.iter().filter(|drop| drop.count > 0);
@@ -155,6 +157,11 @@ fn limitations(agent: &Agent) -> Vec<String> {
         .chain(journal.map(|why| {
             format!("Knob journal: it cannot be written, so knobs can only be restored: {why}")
         }))
+        .chain(
+            read_only.map(|why| {
+                format!("Knobs: their mount is read-only, so they stay as they are: {why}")
+            }),
+        )
         .chain(agent.credits.limits())
         .chain(agent.recharge.limits().iter().cloned())
         .collect()

@@ -186,6 +186,23 @@ mod tests {
     }
 
     #[test]
+    fn a_setting_that_is_read_only_here_is_told_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut late, mut store) = machine(dir.path(), "10");
+        store.write_knob = |cgroup, knob, _| {
+            Err(justitia_kernel::Error::Io {
+                operation: justitia_kernel::Operation::Write,
+                path: cgroup.full_path().join(knob.file()),
+                errno: rustix::io::Errno::ROFS,
+            })
+        };
+        let told = late.hold(&mut store).unwrap_err();
+        assert!(told.contains("Read-only"), "{told}");
+        assert_eq!(late.hold(&mut store), Ok(None), "told once");
+        assert_eq!(store.read_only(), None, "it says nothing of the cgroups");
+    }
+
+    #[test]
     fn who_sets_it_meanwhile_keeps_it() {
         let dir = tempfile::tempdir().unwrap();
         let (mut late, mut store) = machine(dir.path(), "10");

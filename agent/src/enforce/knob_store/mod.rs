@@ -10,10 +10,12 @@ mod lock;
 mod outcome;
 mod put_back;
 mod query;
+mod read_only;
 mod reapply;
 mod reset;
 mod restore;
 mod store;
+mod write;
 
 pub use self::error::KnobStoreError;
 pub use self::outcome::{RestoreOutcome, RestoredKnob, WriteOutcome, log_restored};

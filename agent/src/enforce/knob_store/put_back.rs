@@ -5,10 +5,12 @@ use std::path::Path;
 
 use justitia_kernel::Result;
 use justitia_kernel::cgroup::{Cgroup, CgroupFs, CgroupId};
+use justitia_kernel::error::is_exhaustion;
 use justitia_kernel::knob::{Knob, read_raw, write_raw};
 use rustix::io::Errno;
 
 use super::outcome::{RestoreOutcome, RestoredKnob};
+use super::read_only::is_read_only;
 use crate::enforce::journal::JournalEntry;
 use crate::escape;
 
@@ -30,7 +32,7 @@ pub(super) fn restore_entries(
         // the journal counts as ours.
         let applied: Vec<&str> = writes.iter().map(|w| w.applied.as_str()).collect();
         let outcome = match find(fs, last) {
-            Ok(Some(cgroup)) => put_back(&cgroup, last.knob, &first.original, &applied),
+            Ok(Some(cgroup)) => put_back(&cgroup, last.knob, &first.original, &applied, write_raw),
             Ok(None) => RestoreOutcome::Gone,
             Err(error) => RestoreOutcome::Failed {
                 error: error.to_string(),
@@ -66,12 +68,16 @@ fn find(fs: &CgroupFs, entry: &JournalEntry) -> Result<Option<Cgroup>> {
     }
 }
 
-/// Writes `original` to a knob, if it holds one of the values `applied`.
+/// Writes a value to a knob of a cgroup.
+pub(in crate::enforce) type WriteKnob = fn(&Cgroup, Knob, &str) -> Result<()>;
+
+/// Writes `original` to a knob with `write`, if it holds one of the values `applied`.
 pub(super) fn put_back(
     cgroup: &Cgroup,
     knob: Knob,
     original: &str,
     applied: &[&str],
+    write: WriteKnob,
 ) -> RestoreOutcome {
     let done = read_raw(cgroup, knob).and_then(|found| {
         if found == original {
@@ -80,7 +86,7 @@ pub(super) fn put_back(
         if !applied.contains(&found.as_str()) {
             return Ok(RestoreOutcome::External { found });
         }
-        write_raw(cgroup, knob, original).map(|()| RestoreOutcome::Restored)
+        write(cgroup, knob, original).map(|()| RestoreOutcome::Restored)
     });
     done.unwrap_or_else(|e| {
         // When a controller is disabled for a cgroup, the values of its knobs are dropped.
@@ -95,21 +101,10 @@ pub(super) fn put_back(
 }
 
 /// Whether the kernel refuses a write for good, rather than for lack of a resource at this moment.
-pub(super) fn is_refusal(error: &justitia_kernel::Error) -> bool {
-    const TRANSIENT: [Errno; 8] = [
-        Errno::MFILE,
-        Errno::NFILE,
-        Errno::NOMEM,
-        Errno::NOBUFS,
-        Errno::INTR,
-        Errno::AGAIN,
-        Errno::BUSY,
-        // The mount is read-only, not the knob.
-        Errno::ROFS,
-    ];
-    error
-        .errno()
-        .is_none_or(|errno| !TRANSIENT.contains(&errno))
+pub(super) fn is_refusal(error: &justitia_kernel::Error, knob: Knob) -> bool {
+    const TRANSIENT: [Errno; 4] = [Errno::NOBUFS, Errno::INTR, Errno::AGAIN, Errno::BUSY];
+    let passes = |errno| is_exhaustion(errno) || TRANSIENT.contains(&errno);
+    !is_read_only(error, knob) && error.errno().is_none_or(|errno| !passes(errno))
 }
 
 #[cfg(test)]
@@ -121,18 +116,21 @@ mod tests {
 
     #[test]
     fn what_the_kernel_lacks_at_a_moment_or_a_read_only_mount_is_no_refusal() {
-        let refused = |errno| {
-            is_refusal(&Error::Io {
+        let refused = |errno, knob| {
+            let error = Error::Io {
                 operation: Operation::Write,
-                path: "a/io.max".into(),
+                path: "a/memory.low".into(),
                 errno,
-            })
+            };
+            is_refusal(&error, knob)
         };
         for transient in [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::ROFS] {
-            assert!(!refused(transient), "{transient}");
+            assert!(!refused(transient, Knob::MemoryLow), "{transient}");
         }
         for refusal in [Errno::INVAL, Errno::ACCESS, Errno::PERM, Errno::OPNOTSUPP] {
-            assert!(refused(refusal), "{refusal}");
+            assert!(refused(refusal, Knob::MemoryLow), "{refusal}");
         }
+        // As with ProtectKernelTunables=yes in the agent's unit.
+        assert!(refused(Errno::ROFS, Knob::DirtyBackground));
     }
 }

@@ -4,6 +4,7 @@ use justitia_kernel::cgroup::CgroupId;
 use justitia_kernel::knob::Knob;
 
 use super::put_back::KnobKey;
+use super::read_only::ReadOnly;
 use super::store::KnobStore;
 
 impl KnobStore {
@@ -42,6 +43,12 @@ impl KnobStore {
     #[must_use]
     pub fn write_error(&self) -> Option<&str> {
         self.write_error.as_deref()
+    }
+
+    /// Why no knob can be written at the moment, if the mount of the cgroups is read-only: the error of the last write.
+    #[must_use]
+    pub fn read_only(&self) -> Option<&str> {
+        self.read_only.as_ref().map(ReadOnly::why)
     }
 
     /// The knobs of other writers, and the values found there.

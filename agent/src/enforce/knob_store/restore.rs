@@ -5,6 +5,7 @@ use justitia_kernel::knob::Knob;
 
 use super::outcome::{RestoreOutcome, RestoredKnob};
 use super::put_back::{KnobKey, by_knob, put_back, restore_entries};
+use super::read_only::is_of_cgroup;
 use super::store::KnobStore;
 use crate::enforce::journal::Journal;
 
@@ -14,9 +15,18 @@ impl KnobStore {
     pub fn restore(&mut self, id: CgroupId, knob: Knob) -> Option<RestoreOutcome> {
         let key = (id, knob);
         let owned = self.owned.get_mut(&key)?;
-        let outcome = put_back(&owned.cgroup, knob, &owned.original, &[&owned.applied]);
+        let outcome = put_back(
+            &owned.cgroup,
+            knob,
+            &owned.original,
+            &[&owned.applied],
+            self.write_knob,
+        );
         match &outcome {
             RestoreOutcome::Restored => {
+                if is_of_cgroup(knob) {
+                    self.read_only = None;
+                }
                 self.forget(key);
             }
             // Somebody has written the default. It need not be restored, and nobody has decided on it.

@@ -11,7 +11,8 @@ use justitia_kernel::knob::{Knob, read_raw, write_raw};
 use super::error::KnobStoreError;
 use super::lock::lock;
 use super::outcome::{RestoredKnob, WriteOutcome};
-use super::put_back::{KnobKey, by_knob, is_refusal, restore_entries};
+use super::put_back::{KnobKey, WriteKnob, by_knob, is_refusal, restore_entries};
+use super::read_only::ReadOnly;
 use super::reapply::ReapplyLimiter;
 use crate::enforce::journal::{FILE_NAME, Journal, JournalEntry};
 use crate::escape;
@@ -57,6 +58,10 @@ pub struct KnobStore {
     pub(super) write_error: Option<String>,
     /// No compaction before this time, since the last one failed.
     pub(super) compact_after: Option<Instant>,
+    /// The mount of the cgroups is read-only.
+    pub(super) read_only: Option<ReadOnly>,
+    /// Writes a knob: [`write_raw`], but in tests of what the kernel may answer.
+    pub(in crate::enforce) write_knob: WriteKnob,
     /// Holds the lock that excludes a second agent.
     _lock: File,
 }
@@ -86,6 +91,8 @@ impl KnobStore {
             reapplied: HashMap::new(),
             write_error: None,
             compact_after: None,
+            read_only: None,
+            write_knob: write_raw,
             _lock: lock,
         };
         Ok((store, restored))
@@ -115,7 +122,7 @@ impl KnobStore {
         if let Err(error) = &written {
             self.restore(key.0, knob);
             if let KnobStoreError::Kernel(error) = error
-                && is_refusal(error)
+                && is_refusal(error, knob)
             {
                 self.external.insert(key, String::new());
             }
@@ -142,11 +149,8 @@ impl KnobStore {
             Err(e) if e.is_gone() || e.is_missing() => return Ok(self.forget(key)),
             Err(e) => return Err(e.into()),
         };
-        let original = match self.owned.get_mut(&key) {
-            Some(owned) if owned.applied == found => {
-                owned.restore_pending = false;
-                owned.original.clone()
-            }
+        let original = match self.owned.get(&key) {
+            Some(owned) if owned.applied == found => owned.original.clone(),
             Some(owned) => {
                 let applied = owned.applied.clone();
                 if !self.may_reapply(key, &found) {
@@ -159,6 +163,9 @@ impl KnobStore {
             None => found.clone(),
         };
         if found == value {
+            if let Some(owned) = self.owned.get_mut(&key) {
+                owned.restore_pending = false;
+            }
             return Ok(WriteOutcome::Unchanged);
         }
         let owned = OwnedKnob {
@@ -168,30 +175,6 @@ impl KnobStore {
             restore_pending: false,
         };
         self.write(key, owned)
-    }
-
-    /// Notes a write in the journal, and writes the knob.
-    fn write(&mut self, key: KnobKey, owned: OwnedKnob) -> Result<WriteOutcome, KnobStoreError> {
-        let Some(journal) = &mut self.journal else {
-            return Ok(WriteOutcome::Gone);
-        };
-        let noted = journal.append_write(&owned.entry(key));
-        self.note_write_error(&noted);
-        noted?;
-        match write_raw(&owned.cgroup, key.1, &owned.applied) {
-            Ok(()) => {
-                self.owned.insert(key, owned);
-                self.compact();
-                Ok(WriteOutcome::Written)
-            }
-            Err(e) if e.is_gone() => Ok(self.forget(key)),
-            Err(e) => {
-                if !self.owned.contains_key(&key) {
-                    self.append_done(key);
-                }
-                Err(e.into())
-            }
-        }
     }
 
     /// Checks whether another writer has set a knob of ours. If it has decided on a value, the knob is external; if it has
@@ -204,11 +187,25 @@ impl KnobStore {
         id: CgroupId,
         knob: Knob,
     ) -> Result<Option<WriteOutcome>, KnobStoreError> {
+        let owned = self.owned.get(&(id, knob));
+        match owned.map(|owned| read_raw(&owned.cgroup, knob)) {
+            Some(Ok(found)) => self.audit_value(id, knob, &found),
+            _ => Ok(None),
+        }
+    }
+
+    /// As [`KnobStore::audit`], of a knob in which `found` was just read.
+    ///
+    /// # Errors
+    /// As of that.
+    pub fn audit_value(
+        &mut self,
+        id: CgroupId,
+        knob: Knob,
+        found: &str,
+    ) -> Result<Option<WriteOutcome>, KnobStoreError> {
         let key = (id, knob);
         let Some(owned) = self.owned.get(&key).filter(|owned| !owned.restore_pending) else {
-            return Ok(None);
-        };
-        let Ok(found) = read_raw(&owned.cgroup, knob) else {
             return Ok(None);
         };
         if found == owned.applied {
@@ -217,7 +214,9 @@ impl KnobStore {
         let (cgroup, applied) = (owned.cgroup.clone(), owned.applied.clone());
         let written = self.set(&cgroup, knob, &applied)?;
         Ok(Some(match written {
-            WriteOutcome::Written | WriteOutcome::Unchanged => WriteOutcome::Reapplied { found },
+            WriteOutcome::Written | WriteOutcome::Unchanged => WriteOutcome::Reapplied {
+                found: found.to_owned(),
+            },
             other => other,
         }))
     }
