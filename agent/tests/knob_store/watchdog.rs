@@ -182,9 +182,10 @@ fn a_watchdog_restores_limits_as_soon_as_it_can() {
     let tree = Tree::new(&["a"]);
     let cgroup = unlimited(&tree, "a");
     let store = limited(&tree, &cgroup);
+    // A pipe in its place is not read, and can be replaced at once: a journal that does not exist has no limits.
     let (journal, aside) = (tree.state().join("ledger"), tree.state().join("aside"));
     std::fs::rename(&journal, &aside).unwrap();
-    std::fs::create_dir(&journal).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, &journal, 0o600.into()).unwrap();
     let (pipe, agents) = std::os::unix::net::UnixStream::pair().unwrap();
     let (reported, reports) = std::sync::mpsc::channel();
     let (fs, state) = (tree.fs.clone(), tree.state());
@@ -199,12 +200,11 @@ fn a_watchdog_restores_limits_as_soon_as_it_can() {
     });
     let soon = std::time::Duration::from_secs(10);
     let error = reports.recv_timeout(soon).unwrap().unwrap_err();
-    assert!(error.contains("found a directory"), "{error}");
+    assert!(error.contains("found a pipe"), "{error}");
     assert_eq!(io_max(&tree, "a"), TIGHT);
-    std::fs::remove_dir(&journal).unwrap();
     std::fs::rename(&aside, &journal).unwrap();
     while let Err(error) = &reports.recv_timeout(soon).unwrap() {
-        assert!(error.contains("found a directory"), "{error}");
+        assert!(error.contains("found a pipe"), "{error}");
     }
     assert_eq!(io_max(&tree, "a"), FREE);
     std::io::Write::write_all(&mut &agents, b"!").unwrap();
@@ -247,4 +247,49 @@ fn the_watchdog_of_a_killed_agent_resets() {
     assert_eq!(reported, [(2, false), (3, true)]);
     assert_eq!(io_max(&tree, "a"), FREE);
     assert!(!tree.state().join("ledger").exists());
+}
+
+/// While a limit of the agent that is gone cannot be restored, those of the next agent stay.
+#[test]
+fn the_watchdog_of_a_killed_agent_does_not_fight_the_next_one() {
+    let tree = Tree::new(&["a", "b"]);
+    let (a, b) = (unlimited(&tree, "a"), unlimited(&tree, "b"));
+    let (mut killed, _) = tree.open();
+    killed.set(&a, DISK, TIGHT).unwrap();
+    killed.set(&b, DISK, TIGHT).unwrap();
+    let journal = std::fs::read(tree.state().join("ledger")).unwrap();
+    drop(killed);
+    std::fs::write(tree.state().join("ledger"), journal).unwrap();
+    let max = |name: &str| tree.path(name).join("io.max");
+    std::fs::write(max("a"), TIGHT).unwrap();
+    std::fs::write(max("b"), "not limits").unwrap();
+    // The next agent starts before the watchdog sees that the lock is free.
+    let (mut next, _) = tree.open();
+    next.set(&a, DISK, TIGHT).unwrap();
+    let (pipe, agents) = std::os::unix::net::UnixStream::pair().unwrap();
+    drop(agents);
+    let (reported, reports) = std::sync::mpsc::channel();
+    let (fs, state) = (tree.fs.clone(), tree.state());
+    let watching = std::thread::spawn(move || {
+        let timeout = std::time::Duration::from_secs(60);
+        let report = |done: Result<Vec<_>, KnobStoreError>| reported.send(done.unwrap()).unwrap();
+        watch(&fs, &state, pipe, timeout, || unreachable!(), report).unwrap();
+    });
+    let soon = std::time::Duration::from_secs(20);
+    assert_eq!(reports.recv_timeout(soon).unwrap().len(), 2, "a and b");
+    assert_eq!(io_max(&tree, "a"), FREE, "it is not known who has set it");
+    // The next agent sets it again.
+    next.set(&a, DISK, TIGHT).unwrap();
+    // What was left can be restored from now on.
+    let limits = tree.path("b").join("new");
+    std::fs::write(&limits, TIGHT).unwrap();
+    std::fs::rename(limits, max("b")).unwrap();
+    let back = outcomes(reports.recv_timeout(soon).unwrap());
+    assert_eq!(back, [restored("b")]);
+    assert_eq!(
+        (io_max(&tree, "a"), io_max(&tree, "b")),
+        (TIGHT.to_owned(), FREE.to_owned())
+    );
+    drop(next);
+    watching.join().unwrap();
 }

@@ -19,5 +19,5 @@ mod write;
 
 pub use self::error::KnobStoreError;
 pub use self::outcome::{RestoreOutcome, RestoredKnob, WriteOutcome, log_restored};
-pub use self::reset::{Corruption, ResetReport, reset, restore_limits};
+pub use self::reset::{Corruption, LeftLimits, ResetReport, reset, restore_limits};
 pub use self::store::KnobStore;

@@ -9,7 +9,7 @@ use super::error::KnobStoreError;
 use super::lock::lock;
 use super::outcome::RestoredKnob;
 use super::put_back::restore_entries;
-use crate::enforce::journal::{FILE_NAME, Journal};
+use crate::enforce::journal::{FILE_NAME, Journal, JournalEntry};
 
 /// Where [`reset`] moves a corrupt journal.
 const CORRUPT_FILE_NAME: &str = "ledger.corrupt";
@@ -75,19 +75,39 @@ pub fn reset(fs: &CgroupFs, state: &Path, salvage: bool) -> Result<ResetReport, 
     })
 }
 
-/// Restores the knobs that throttle (`io.max`, `memory.high`) and `vm.dirty_background_ratio`, while an agent still holds
-/// the journal in `state` but cannot act. The journal is not changed: the agent, or the next start, still reads it. Corrupt
-/// lines are skipped.
+/// The knobs that throttle (`io.max`, `memory.high`) and `vm.dirty_background_ratio`, of an agent that still holds the
+/// journal but cannot act. The journal is not changed: the agent, or the next start, still reads it.
+#[derive(Debug)]
+pub struct LeftLimits(Vec<JournalEntry>);
+
+impl LeftLimits {
+    /// Reads them from the journal in `state`. Corrupt lines are skipped.
+    ///
+    /// # Errors
+    /// If the journal cannot be read.
+    pub fn read(state: &Path) -> Result<Self, KnobStoreError> {
+        let mut entries = Journal::read(&state.join(FILE_NAME))?.entries;
+        entries.retain(|e| {
+            matches!(
+                e.knob,
+                Knob::IoMax(_) | Knob::MemoryHigh | Knob::DirtyBackground
+            )
+        });
+        Ok(Self(entries))
+    }
+
+    /// Restores them. Those that cannot be restored stay, for another call.
+    pub fn restore(&mut self, fs: &CgroupFs) -> Vec<RestoredKnob> {
+        let (restored, failed) = restore_entries(fs, std::mem::take(&mut self.0));
+        self.0 = failed;
+        restored
+    }
+}
+
+/// Restores all [`LeftLimits`] of the journal in `state`, once.
 ///
 /// # Errors
 /// If the journal cannot be read.
 pub fn restore_limits(fs: &CgroupFs, state: &Path) -> Result<Vec<RestoredKnob>, KnobStoreError> {
-    let mut entries = Journal::read(&state.join(FILE_NAME))?.entries;
-    entries.retain(|e| {
-        matches!(
-            e.knob,
-            Knob::IoMax(_) | Knob::MemoryHigh | Knob::DirtyBackground
-        )
-    });
-    Ok(restore_entries(fs, entries).0)
+    Ok(LeftLimits::read(state)?.restore(fs))
 }

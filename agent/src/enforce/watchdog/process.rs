@@ -11,7 +11,7 @@ use rustix::process::{Signal, getppid, kill_process};
 use rustix::time::Timespec;
 
 use super::protocol::CLEAN_SHUTDOWN;
-use crate::enforce::knob_store::{KnobStoreError, RestoredKnob, reset, restore_limits};
+use crate::enforce::knob_store::{KnobStoreError, LeftLimits, RestoredKnob, reset, restore_limits};
 
 /// A killed agent still holds the lock while the kernel closes its files, and detaches its probes one by one in between.
 /// That takes seconds on a loaded machine, and a minute on an emulated one. If the lock is held for longer, another agent
@@ -100,7 +100,7 @@ fn reset_after_exit(fs: &CgroupFs, state: &Path, mut report: impl FnMut(Restored
             // Another agent has restored all knobs when it started.
             Err(KnobStoreError::Busy(_)) if exited.elapsed() >= EXIT_TIMEOUT => return,
             // Limits are restored before the agent's files are closed. If another agent holds the lock already, it sets its
-            // limits again.
+            // limits again; what is tried again then is what the one that is gone has left.
             Err(KnobStoreError::Busy(_)) => {
                 limits.restore(fs, state, &mut report);
                 std::thread::sleep(LOCK_POLL);
@@ -122,20 +122,35 @@ fn reset_after_exit(fs: &CgroupFs, state: &Path, mut report: impl FnMut(Restored
 /// The limits of an agent that is gone, while its journal cannot be taken over.
 #[derive(Default)]
 struct LimitsAfterExit {
-    tried: bool,
+    /// Those that are not restored yet; `None` until the journal could be read. It is read once: by the second time it may
+    /// be that of another agent, which has set limits of its own.
+    left: Option<LeftLimits>,
+    tried_at: Option<Instant>,
     complete: bool,
 }
 
 impl LimitsAfterExit {
-    /// Restores them, until that is complete once; says whether it is. Reports the first try and the one that completes it.
+    /// Restores them, at most once in [`RESTORE_RETRY`], until that is complete once; says whether it is. Reports the first
+    /// try and the one that completes it.
     fn restore(&mut self, fs: &CgroupFs, state: &Path, report: &mut impl FnMut(Restored)) -> bool {
-        if !self.complete {
-            let done = restore_limits(fs, state);
-            self.complete = is_complete(&done);
-            if self.complete || !std::mem::replace(&mut self.tried, true) {
-                report(done);
-            }
+        let early = self.tried_at.is_some_and(|at| at.elapsed() < RESTORE_RETRY);
+        if self.complete || early {
+            return self.complete;
+        }
+        let first = self.tried_at.replace(Instant::now()).is_none();
+        let done = self.try_restore(fs, state);
+        self.complete = is_complete(&done);
+        if self.complete || first {
+            report(done);
         }
         self.complete
+    }
+
+    fn try_restore(&mut self, fs: &CgroupFs, state: &Path) -> Restored {
+        let left = match &mut self.left {
+            Some(left) => left,
+            none => none.insert(LeftLimits::read(state)?),
+        };
+        Ok(left.restore(fs))
     }
 }
