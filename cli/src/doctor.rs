@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::Args;
 use justitia_agent::config::DEFAULT_PATH;
 use justitia_agent::enforce::credits::{DiskSupport, disk_support};
@@ -31,7 +32,7 @@ pub(crate) struct Doctor {
 pub(crate) fn doctor(args: &Doctor) -> anyhow::Result<ExitCode> {
     let capabilities = Capabilities::detect(&Paths::default());
     let features = capabilities.features();
-    let disks = disks();
+    let disks = disks()?;
     let probes = IoProbes::attach(&Limits::default()).map(|probes| probes.status());
     if args.json {
         let probes = probes.map_err(|error| error.to_string());
@@ -99,12 +100,13 @@ const fn after_a_kill(systemd: bool) -> &'static str {
 }
 
 /// Every block device, and whether device bandwidth is divided there.
-fn disks() -> Vec<DiskSupport> {
+fn disks() -> anyhow::Result<Vec<DiskSupport>> {
     let qos = CgroupFs::discover()
         .ok()
         .map(|fs| fs.root().full_path().join("io.cost.qos"));
     let qos = qos.and_then(|path| std::fs::read_to_string(path).ok());
-    disk_support(Path::new("/sys"), &qos.unwrap_or_default())
+    let disks = disk_support(Path::new("/sys"), &qos.unwrap_or_default());
+    disks.context("block devices, in /sys/block")
 }
 
 /// Those that are divided, and those that are not: one paragraph a reason.

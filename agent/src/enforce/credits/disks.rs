@@ -10,7 +10,9 @@ use serde::Serialize;
 
 use super::{Credits, DiskCredits, Moved};
 use crate::enforce::knob_store::KnobStore;
-use crate::monitor::device::{Disk, DiskDiscovery, DiskIdentity, DiskSampler, block_devices};
+use crate::monitor::device::{
+    Disk, DiskDiscovery, DiskIdentity, DiskSampler, NoDisk, block_devices, is_exhausted,
+};
 
 /// Where disks are found, and which of them are left alone.
 #[derive(Debug)]
@@ -18,6 +20,8 @@ pub(super) struct Following {
     follower: DiskDiscovery,
     /// The root cgroup's `io.cost.qos`.
     io_cost: PathBuf,
+    /// Reads that file; tests have it fail.
+    read: fn(&Path) -> std::io::Result<Vec<u8>>,
     /// Why disks are left alone that are there.
     left: Vec<String>,
 }
@@ -27,6 +31,7 @@ impl Following {
         Self {
             follower: DiskDiscovery::new(sys),
             io_cost,
+            read: |path| std::fs::read(path),
             left: Vec::new(),
         }
     }
@@ -48,7 +53,11 @@ impl Credits {
         let Some(found) = following.follower.poll(failed, now) else {
             return;
         };
-        let qos = std::fs::read(&following.io_cost).unwrap_or_default();
+        let qos = match (following.read)(&following.io_cost) {
+            // Nothing is known of io.cost now, so nothing changes.
+            Err(error) if is_exhausted(&error) => return following.follower.read_again(),
+            qos => qos.unwrap_or_default(),
+        };
         let io_cost = io_cost_devices(&qos);
         let (left, divided): (Vec<&Disk>, Vec<&Disk>) =
             found.iter().partition(|disk| io_cost.contains(&disk.id));
@@ -76,8 +85,13 @@ impl Credits {
         }
         let stayed = self.disks.len();
         for disk in divided {
-            if !self.disks.iter().any(|one| one.is(disk)) {
-                self.disks.extend(DiskCredits::new(disk));
+            if self.disks.iter().any(|one| one.is(disk)) {
+                continue;
+            }
+            match DiskCredits::new(disk) {
+                Some(new) => self.disks.push(new),
+                // It is gone already, or its counters cannot be read at this moment.
+                None => following.follower.read_again(),
             }
         }
         if known != stayed || stayed != self.disks.len() {
@@ -158,11 +172,13 @@ pub struct DiskSupport {
 }
 
 /// Every block device below `sys` (`/sys`) but partitions; `qos` is what the root cgroup's `io.cost.qos` says.
-#[must_use]
-pub fn disk_support(sys: &Path, qos: &str) -> Vec<DiskSupport> {
+///
+/// # Errors
+/// If they cannot be listed at this moment.
+pub fn disk_support(sys: &Path, qos: &str) -> Result<Vec<DiskSupport>, NoDisk> {
     let io_cost = io_cost_devices(qos.as_bytes());
-    let devices = block_devices(sys).into_iter();
-    devices
+    let devices = block_devices(sys)?.into_iter();
+    let support = devices
         .map(|(name, found)| {
             let left = match &found {
                 Ok(disk) => io_cost.contains(&disk.id).then(|| IO_COST.to_owned()),
@@ -171,7 +187,8 @@ pub fn disk_support(sys: &Path, qos: &str) -> Vec<DiskSupport> {
             let number = found.ok().map(|disk| disk.id.to_string());
             DiskSupport { name, number, left }
         })
-        .collect()
+        .collect();
+    Ok(support)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::os::unix::fs::DirEntryExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::disk::{Disk, disks, is_exhausted};
+use super::disk::{Disk, disks, entries};
 
 /// How often the block devices are listed. That is cheap, and shows devices that were added or removed.
 const LIST_PERIOD: Duration = Duration::from_secs(1);
@@ -53,15 +53,18 @@ impl DiskDiscovery {
         self.read_at = Some(now);
         Some(disks)
     }
+
+    /// Has the next listing read although it is the same: of what the last one found, something could not be used.
+    pub const fn read_again(&mut self) {
+        self.read_at = None;
+    }
 }
 
 /// `None` if it cannot be read at this moment.
 fn list(block: &Path) -> Option<Vec<(OsString, u64)>> {
-    let entries = match std::fs::read_dir(block) {
-        Err(error) if is_exhausted(&error) => return None,
-        entries => entries.into_iter().flatten().flatten(),
-    };
-    let mut listing: Vec<_> = entries
+    let mut listing: Vec<_> = entries(block)
+        .ok()?
+        .into_iter()
         .map(|entry| (entry.file_name(), entry.ino()))
         .collect();
     listing.sort();

@@ -4,8 +4,10 @@
 //! lowest one, where the traffic of all layers above meets. A file system of several layers (overlayfs) has no device of its
 //! own; its I/O arrives at the disks of its layers.
 
+use std::fs::DirEntry;
 use std::path::{Path, PathBuf};
 
+use justitia_kernel::error::is_exhaustion;
 use justitia_kernel::io::DevId;
 
 /// A disk: a block device with nothing below it.
@@ -55,12 +57,13 @@ impl Disk {
     }
 }
 
-/// Every disk below `sys` (`/sys`) that has a size, by name; `None` if a device could not be read at this moment.
+/// Every disk below `sys` (`/sys`) that has a size, by name; `None` if the devices, or one of them, could not be read at this
+/// moment.
 /// Memory-backed devices (`ram`, `zram`) are none.
 #[must_use]
 pub fn disks(sys: &Path) -> Option<Vec<Disk>> {
-    let devices = block_devices(sys);
-    let unread = |(_, found): &(String, Result<Disk, NoDisk>)| *found == Err(NoDisk::Unread);
+    let devices = block_devices(sys).ok()?;
+    let unread = |(_, found): &BlockDevice| *found == Err(NoDisk::Unread);
     if devices.iter().any(unread) {
         return None;
     }
@@ -72,14 +75,16 @@ pub fn disks(sys: &Path) -> Option<Vec<Disk>> {
     )
 }
 
+/// A block device's name in `/sys/block`, and the disk that it is, or why it is none.
+pub type BlockDevice = (String, Result<Disk, NoDisk>);
+
 /// Every block device below `sys` (`/sys`) but partitions, by name: the disk that it is, or why it is none.
-#[must_use]
-pub fn block_devices(sys: &Path) -> Vec<(String, Result<Disk, NoDisk>)> {
-    let entries = std::fs::read_dir(sys.join("block"))
+///
+/// # Errors
+/// [`NoDisk::Unread`] if they cannot be listed at this moment.
+pub fn block_devices(sys: &Path) -> Result<Vec<BlockDevice>, NoDisk> {
+    let mut devices: Vec<_> = entries(&sys.join("block"))?
         .into_iter()
-        .flatten()
-        .flatten();
-    let mut devices: Vec<_> = entries
         .filter_map(|entry| {
             let name = entry.file_name().to_str()?.to_owned();
             let found = disk(&entry.path(), &name);
@@ -87,7 +92,25 @@ pub fn block_devices(sys: &Path) -> Vec<(String, Result<Disk, NoDisk>)> {
         })
         .collect();
     devices.sort_by(|(a, _), (b, _)| a.cmp(b));
-    devices
+    Ok(devices)
+}
+
+/// What is in a directory; nothing if it does not exist.
+///
+/// # Errors
+/// [`NoDisk::Unread`] if it cannot be read at this moment.
+pub(super) fn entries(dir: &Path) -> Result<Vec<DirEntry>, NoDisk> {
+    match std::fs::read_dir(dir) {
+        Ok(entries) => all_of(entries),
+        Err(error) => all_of(std::iter::once(Err(error))),
+    }
+}
+
+/// What could be read; no part of it if anything could not be read for lack of a resource at this moment.
+fn all_of<T>(read: impl Iterator<Item = std::io::Result<T>>) -> Result<Vec<T>, NoDisk> {
+    let kept = read.filter(|one| one.as_ref().err().is_none_or(is_exhausted));
+    kept.collect::<std::io::Result<_>>()
+        .map_err(|_| NoDisk::Unread)
 }
 
 /// Why a block device is none of the disks among which I/O is divided.
@@ -139,12 +162,7 @@ fn disk(dir: &Path, name: &str) -> Result<Disk, NoDisk> {
 
 /// The names in a directory; none if it does not exist.
 fn names(dir: &Path) -> Result<Vec<String>, NoDisk> {
-    let entries = match std::fs::read_dir(dir) {
-        Ok(entries) => entries,
-        Err(error) if is_exhausted(&error) => return Err(NoDisk::Unread),
-        Err(_) => return Ok(Vec::new()),
-    };
-    let names = entries.flatten().map(|entry| entry.file_name());
+    let names = entries(dir)?.into_iter().map(|entry| entry.file_name());
     Ok(names
         .map(|name| name.to_string_lossy().into_owned())
         .collect())
@@ -160,10 +178,8 @@ fn read(path: &Path) -> Result<Option<String>, NoDisk> {
 }
 
 /// Whether this process or the system lacks a resource at this moment: the error says nothing of the file.
-pub(super) fn is_exhausted(error: &std::io::Error) -> bool {
-    use rustix::io::Errno;
-    let errno = Errno::from_io_error(error);
-    errno.is_some_and(|errno| [Errno::MFILE, Errno::NFILE, Errno::NOMEM].contains(&errno))
+pub(crate) fn is_exhausted(error: &std::io::Error) -> bool {
+    rustix::io::Errno::from_io_error(error).is_some_and(is_exhaustion)
 }
 
 #[cfg(test)]
@@ -220,7 +236,7 @@ pub(crate) mod tests {
             .map(|d| d.name)
             .collect();
         assert_eq!(names, ["sda", "sdb"]);
-        let (_, crypt) = block_devices(sys.0.path()).remove(0);
+        let (_, crypt) = block_devices(sys.0.path()).unwrap().remove(0);
         let why = crypt.unwrap_err().to_string();
         assert_eq!(why, "it lies on sda1, where its I/O is divided");
     }
@@ -236,6 +252,7 @@ pub(crate) mod tests {
         std::fs::write(a_loop.join("loop/backing_file"), "/nowhere\n").unwrap();
         assert_eq!(disks(sys.0.path()), Some(vec![]));
         let why: Vec<_> = block_devices(sys.0.path())
+            .unwrap()
             .into_iter()
             .map(|(name, found)| (name, found.unwrap_err()))
             .collect();
@@ -257,6 +274,15 @@ pub(crate) mod tests {
         assert_eq!(identity(), DiskIdentity::Inode(inode));
         std::fs::write(dir.join("diskseq"), "17\n").unwrap();
         assert_eq!(identity(), DiskIdentity::Sequence(17));
+    }
+
+    #[test]
+    fn a_listing_that_breaks_off_for_lack_of_memory_is_none() {
+        use std::io::Error;
+        let lacks = |errno: rustix::io::Errno| Error::from(errno);
+        let listed = |error| all_of([Ok(1), Err(error), Ok(2)].into_iter());
+        assert_eq!(listed(lacks(rustix::io::Errno::NOMEM)), Err(NoDisk::Unread));
+        assert_eq!(listed(lacks(rustix::io::Errno::NOENT)), Ok(vec![1, 2]));
     }
 
     #[test]

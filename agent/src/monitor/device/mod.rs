@@ -10,7 +10,8 @@ mod tenant_sampler;
 
 pub use active_set::ActiveSet;
 pub use discovery::DiskDiscovery;
-pub use disk::{Disk, DiskIdentity, NoDisk, block_devices, disks};
+pub(crate) use disk::is_exhausted;
+pub use disk::{BlockDevice, Disk, DiskIdentity, NoDisk, block_devices, disks};
 pub use disk_sampler::{DiskSampler, DiskStat};
 pub use source::{AppBytes, AppIoSource, DiskActivity};
 pub use tenant_io::TenantIo;

@@ -184,6 +184,38 @@ fn io_cost_that_is_enabled_later_is_left_to_work_alone() {
     assert_eq!(machine.credits.limits(), [""; 0]);
 }
 
+/// What the operator has chosen for the disk is not known then.
+#[test]
+fn while_io_cost_cannot_be_read_nothing_changes() {
+    let mut machine = Machine::new();
+    std::fs::write(machine.file("", "io.cost.qos"), "8:0 enable=1\n").unwrap();
+    let following = machine.credits.following.as_mut().unwrap();
+    following.read = |_| Err(rustix::io::Errno::MFILE.into());
+    machine.come(1);
+    assert_eq!(machine.follow(0), []);
+    machine.credits.following.as_mut().unwrap().read = |path| std::fs::read(path);
+    assert_eq!(machine.follow(1), []);
+    let said = machine.credits.limits();
+    assert!(
+        said.len() == 1 && said[0].contains("io.cost is enabled on sda"),
+        "{said:?}"
+    );
+}
+
+#[test]
+fn a_new_disk_whose_counters_cannot_be_read_is_divided_within_a_second() {
+    let mut machine = Machine::new();
+    machine.come(1);
+    let (stat, aside) = (
+        machine.sys.0.path().join("devices/sda/stat"),
+        machine.dir.path().join("stat"),
+    );
+    std::fs::rename(&stat, &aside).unwrap();
+    assert_eq!(machine.follow(0), []);
+    std::fs::rename(&aside, &stat).unwrap();
+    assert_eq!(machine.follow(1), [DiskIdentity::Sequence(1)]);
+}
+
 #[test]
 fn which_disks_are_divided_and_why_others_are_not() {
     let sys = Sys(tempfile::tempdir().unwrap());
@@ -191,6 +223,7 @@ fn which_disks_are_divided_and_why_others_are_not() {
     sys.device("sdb", "8:16");
     sys.device("zram0", "252:0");
     let said: Vec<_> = disk_support(sys.0.path(), "8:16 enable=1\n")
+        .unwrap()
         .into_iter()
         .map(|disk| (disk.name, disk.number, disk.left))
         .collect();
