@@ -33,9 +33,7 @@ impl Agent {
             let low = self
                 .protection
                 .on_knob_written(&self.monitor.cgroups, *id, *knob);
-            if let (Some(low), Some(node)) = (low, self.monitor.cgroups.get_mut(*id)) {
-                node.set_operator_low(low);
-            }
+            self.monitor.cgroups.record_low(*id, low);
             if external.is_none()
                 && let Some(found) = self.protection.external(*id, *knob)
             {

@@ -154,6 +154,12 @@ impl Agent {
         let events =
             self.protection
                 .protect(&self.monitor.cgroups, &self.snapshot, &self.entitlements);
+        for event in &events {
+            // It counts at once, though the event of that write may have been lost.
+            if let (Key::Cgroup(id), Action::MarkExternal { .. }) = (event.key, &event.action) {
+                self.monitor.cgroups.read_low(id);
+            }
+        }
         self.record_all(events, now);
         let restored = self.protection.retry_restores();
         log_restored("it could not be restored before", &restored);

@@ -98,14 +98,19 @@ impl ProtectionController {
         };
         let knob = Knob::MemoryLow;
         let marked = |rule: Rule| Some(marked_external(id, knob, rule));
-        // Written after the last events were read, before our first write.
-        if store.applied(id, knob).is_none()
-            && let Some(found) = mark_external_if_set(store, node, &path)
-        {
-            return marked(Rule::ExternalWrite {
-                found,
-                applied: None,
-            });
+        if store.applied(id, knob).is_none() {
+            match mark_external_if_set(store, node, &path) {
+                Ok(None) => {}
+                // Written after the last events were read, before our first write.
+                Ok(Some(found)) => {
+                    let applied = None;
+                    return marked(Rule::ExternalWrite { found, applied });
+                }
+                Err(error) => {
+                    tracing::debug!(tenant = path, %error, "memory.low could not be read; it is tried again");
+                    return None;
+                }
+            }
         }
         match store.set(&node.cgroup, knob, &intent.low.to_string()) {
             Ok(WriteOutcome::External { applied, found }) => {
@@ -221,18 +226,21 @@ pub fn marked_external(id: CgroupId, knob: Knob, rule: Rule) -> TenantEvent {
 }
 
 /// Marks a `memory.low` that we have not written as external if another writer has set it; returns its value then.
+///
+/// # Errors
+/// If it cannot be read.
 pub(super) fn mark_external_if_set(
     store: &mut KnobStore,
     node: &Node,
     tenant: &str,
-) -> Option<String> {
-    let found = memory_low(&node.cgroup)
-        .ok()
-        .filter(|low| *low > 0)?
-        .to_string();
+) -> justitia_kernel::Result<Option<String>> {
+    let found = match memory_low(&node.cgroup)? {
+        0 => return Ok(None),
+        low => low.to_string(),
+    };
     log_external(node, tenant, Knob::MemoryLow, "", &found);
     store.mark_external(node.cgroup.id(), Knob::MemoryLow, &found);
-    Some(found)
+    Ok(Some(found))
 }
 
 /// Logs that a knob is external. A delegatee can create cgroups and write their knobs without end: its knobs are logged at

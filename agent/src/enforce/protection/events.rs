@@ -1,10 +1,11 @@
 //! What the protection does when cgroups come and go, and when knobs are written.
 
+use justitia_kernel::Result;
 use justitia_kernel::cgroup::CgroupId;
-use justitia_kernel::knob::Knob;
+use justitia_kernel::knob::{Knob, read_raw};
 
 use super::controller::{ProtectionController, log_external, mark_external_if_set};
-use crate::enforce::knob_store::WriteOutcome;
+use crate::enforce::knob_store::{KnobStoreError, WriteOutcome};
 use crate::escape;
 use crate::monitor::{CgroupTree, memory_low};
 
@@ -45,35 +46,42 @@ impl ProtectionController {
 
     /// A knob was written, possibly by us. If another writer has set it, it is external from now on, and its `memory.low`
     /// is returned, bytes.
+    ///
+    /// # Errors
+    /// If it cannot be read. For lack of a file descriptor or of memory nothing is known then: it has to be read again.
     pub fn on_knob_written(
         &mut self,
         cgroups: &CgroupTree,
         id: CgroupId,
         knob: Knob,
-    ) -> Option<u64> {
-        let node = cgroups.get(id)?;
+    ) -> Result<Option<u64>> {
+        let Some(node) = cgroups.get(id) else {
+            return Ok(None);
+        };
         let path = escape::encode(node.cgroup.path().as_os_str());
         let Some(store) = &mut self.store else {
-            return memory_low(&node.cgroup).ok();
+            return memory_low(&node.cgroup).map(Some);
         };
         if store.applied(id, knob).is_some() {
-            match store.audit(id, knob) {
+            let read = read_raw(&node.cgroup, knob)?;
+            match store.audit_value(id, knob, &read) {
                 Ok(Some(WriteOutcome::External { applied, found })) => {
                     log_external(node, &path, knob, &applied, &found);
                 }
                 Ok(Some(WriteOutcome::Reapplied { found })) => {
                     tracing::debug!(tenant = path, %knob, found, "the original value was reapplied: written again");
-                    return None;
+                    return Ok(None);
                 }
-                Ok(_) => return None,
+                Ok(_) => return Ok(None),
+                Err(KnobStoreError::Kernel(error)) if error.is_exhausted() => return Err(error),
                 Err(error) => {
                     tracing::debug!(tenant = path, %knob, %error, "could not be written again");
-                    return None;
+                    return Ok(None);
                 }
             }
-        } else if store.may_write(id, knob) {
-            mark_external_if_set(store, node, &path)?;
+        } else if store.may_write(id, knob) && mark_external_if_set(store, node, &path)?.is_none() {
+            return Ok(None);
         }
-        memory_low(&node.cgroup).ok()
+        memory_low(&node.cgroup).map(Some)
     }
 }

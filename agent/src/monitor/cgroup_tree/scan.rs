@@ -237,16 +237,25 @@ impl CgroupTree {
         }
     }
 
-    /// A change that could not be read for lack of a file descriptor is found by a rescan.
+    /// A change that could not be read for lack of a file descriptor or of memory is found by a rescan.
     pub(super) fn note_unread(&mut self, error: &Error) {
-        self.events_lost |= is_exhausted(error);
+        self.events_lost |= error.is_exhausted();
     }
 
-    fn read_low(&mut self, id: CgroupId) {
-        if let Some(node) = self.nodes.get_mut(&id)
-            && let Ok(low) = memory_low(&node.cgroup)
-        {
-            node.set_operator_low(low);
+    /// Reads what its operator wrote to `memory.low`.
+    pub fn read_low(&mut self, id: CgroupId) {
+        if let Some(node) = self.nodes.get(&id) {
+            let low = memory_low(&node.cgroup);
+            self.record_low(id, low.map(Some));
+        }
+    }
+
+    /// Takes over what was read of a `memory.low` of its operator's, bytes; `None` if it is not.
+    pub fn record_low(&mut self, id: CgroupId, read: Result<Option<u64>>) {
+        match (read, self.nodes.get_mut(&id)) {
+            (Ok(Some(low)), Some(node)) => node.set_operator_low(low),
+            (Err(error), _) => self.note_unread(&error),
+            _ => {}
         }
     }
 }

@@ -269,3 +269,29 @@ fn cgroups_with_long_paths_are_one_tenant() {
 }
 
 mod rules;
+
+/// Nobody would ask for it again: its event is consumed.
+#[test]
+fn a_minimum_that_cannot_be_read_now_is_read_by_a_rescan() {
+    use justitia_kernel::error::{Error, Operation};
+    use rustix::io::Errno;
+    for errno in [Errno::MFILE, Errno::NFILE, Errno::NOMEM] {
+        let dir = tempfile::tempdir().unwrap();
+        cgroup(&dir.path().join("a"), 5, 100);
+        let mut seen = Fixture::of(dir.path(), &Config::default());
+        let id = seen.node("a").cgroup.id();
+        let unread = Error::Io {
+            operation: Operation::Open,
+            path: "a/memory.low".into(),
+            errno,
+        };
+        seen.0.record_low(id, Err(unread));
+        assert!(seen.0.events_lost(), "{errno}");
+        assert_eq!(seen.node("a").operator_low, 5 * MIB, "what is known stays");
+        let mut changes = Changes::default();
+        seen.0
+            .rescan(&Config::default(), Instant::now(), &mut changes);
+        assert_eq!(changes.knobs_written, [(id, Knob::MemoryLow)]);
+        assert!(!seen.0.events_lost());
+    }
+}
