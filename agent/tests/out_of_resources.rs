@@ -9,8 +9,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use justitia_agent::config::Config;
 use justitia_agent::enforce::knob_store::{KnobStore, RestoreOutcome, WriteOutcome, reset};
-use justitia_agent::monitor::device::{DiskDiscovery, DiskIdentity};
+use justitia_agent::enforce::protection::ProtectionController;
+use justitia_agent::enforce::reclaim::{OwnLimits, Pressure};
+use justitia_agent::monitor::device::{DiskDiscovery, DiskIdentity, block_devices, disks};
 use justitia_agent::monitor::{CgroupTree, Changes};
+use justitia_kernel::Error;
 use justitia_kernel::cgroup::{Cgroup, CgroupFs};
 use justitia_kernel::io::DevId;
 use justitia_kernel::knob::Knob;
@@ -188,6 +191,11 @@ fn without_file_descriptors_no_disk_counts_as_gone_or_as_another() {
             break;
         }
     }
+    // What polls may find that somebody has taken the descriptor since.
+    let read = with_at_most(Resource::Nofile, 3, || disks(dir.path()));
+    assert_eq!(read, None);
+    let listed = with_at_most(Resource::Nofile, 3, || block_devices(dir.path()));
+    assert!(listed.is_err(), "{listed:?}");
     let found: Vec<_> = found
         .unwrap()
         .into_iter()
@@ -241,4 +249,67 @@ fn without_file_descriptors_a_weight_stays_and_a_new_cgroup_is_found_later() {
         (weights(&tree), tree.events_lost()),
         (vec![200, 400], false)
     );
+}
+
+/// Its event is consumed: without another reading the minimum would be forgotten, and written over.
+#[test]
+fn without_file_descriptors_a_minimum_of_an_operator_is_read_again() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    for (observe, ours) in [(true, false), (false, false), (false, true)] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("cgroup/a");
+        std::fs::create_dir_all(&path).unwrap();
+        for (file, text) in [
+            ("cgroup.controllers", "io memory\n"),
+            ("cgroup.events", "populated 1\nfrozen 0\n"),
+            ("memory.low", "0\n"),
+        ] {
+            std::fs::write(path.join(file), text).unwrap();
+        }
+        let fs = CgroupFs::open_fixture(&dir.path().join("cgroup"), true).unwrap();
+        let mut tree = CgroupTree::new(&fs, false);
+        let now = std::time::Instant::now();
+        tree.rescan(&Config::default(), now, &mut Changes::default());
+        let id = tree.top_level()[0];
+        let low = Knob::MemoryLow;
+        let mut store = KnobStore::open(&fs, &dir.path().join("state")).unwrap().0;
+        if ours {
+            let cgroup = &tree.get(id).unwrap().cgroup;
+            store.set(cgroup, low, "4096").unwrap();
+        }
+        let mut protection = ProtectionController::new((!observe).then_some(store));
+        std::fs::write(path.join("memory.low"), "8192\n").unwrap();
+        let read = with_at_most(Resource::Nofile, 3, || {
+            protection.on_knob_written(&tree, id, low)
+        });
+        assert!(read.as_ref().is_err_and(Error::is_exhausted), "{read:?}");
+        assert_eq!(protection.external(id, low), None);
+        // As a rescan asks.
+        let read = protection.on_knob_written(&tree, id, low);
+        assert_eq!(read.unwrap(), Some(8192), "observe {observe}, ours {ours}");
+    }
+}
+
+/// Then nothing is reclaimed: it may wait for memory.
+#[test]
+fn without_file_descriptors_nothing_is_known_of_pressure() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a");
+    std::fs::create_dir(&path).unwrap();
+    let line = |kind| format!("{kind} avg10=0.00 avg60=0.00 avg300=0.00 total=0\n");
+    std::fs::write(path.join("memory.pressure"), line("some") + &line("full")).unwrap();
+    let fs = CgroupFs::open_fixture(dir.path(), true).unwrap();
+    let mut pressure = Pressure {
+        cgroup: Cgroup::open_at(&fs, Path::new("a")).unwrap(),
+        full_avg10_max: 60.0,
+        own_limits: OwnLimits::default(),
+    };
+    let now = std::time::Instant::now();
+    let read = with_at_most(Resource::Nofile, 3, || pressure.thrashing(now));
+    assert!(read.as_ref().is_err_and(Error::is_exhausted), "{read:?}");
+    assert_eq!(pressure.thrashing(now).unwrap(), None);
+    // Without PSI it is not known at all.
+    std::fs::remove_file(path.join("memory.pressure")).unwrap();
+    assert_eq!(pressure.thrashing(now).unwrap(), None);
 }

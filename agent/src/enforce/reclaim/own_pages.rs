@@ -6,7 +6,7 @@
 
 use justitia_kernel::cgroup::{Cgroup, ReclaimOutcome};
 use justitia_kernel::memory::MemoryStat;
-use justitia_kernel::{PAGE_SIZE, Result};
+use justitia_kernel::{Error, PAGE_SIZE, Result};
 
 use super::request::{BATCH, ReclaimRequest, ReclaimResult};
 
@@ -29,7 +29,7 @@ pub(super) fn reclaim(
     request: &ReclaimRequest,
     result: &mut ReclaimResult,
 ) -> Result<()> {
-    if request.is_thrashing(result) {
+    if request.is_thrashing(result)? {
         return Ok(());
     }
     let (_, first) = sample(cgroup, children)?;
@@ -60,8 +60,15 @@ pub(super) fn reclaim(
 /// Reads the cgroup before its children: pages that the children add meanwhile make the result too small, not too large.
 fn sample(cgroup: &Cgroup, children: &[Cgroup]) -> Result<(MemoryStat, OwnPages)> {
     let stat = cgroup.memory_stat()?;
-    let living = children.iter().filter_map(|child| child.memory_stat().ok());
-    Ok((stat, own_pages(&stat, living)))
+    let living = living(children.iter().map(Cgroup::memory_stat))?;
+    Ok((stat, own_pages(&stat, living.into_iter())))
+}
+
+/// The children that have counters. One that is gone or has no memory controller has no pages. One that cannot be read for
+/// lack of a file descriptor or of memory has: without it its pages would count as the parent's own.
+fn living(read: impl Iterator<Item = Result<MemoryStat>>) -> Result<Vec<MemoryStat>> {
+    let counted = |one: &Result<_>| one.as_ref().err().is_none_or(Error::is_exhausted);
+    read.filter(counted).collect()
 }
 
 fn own_pages(stat: &MemoryStat, children: impl Iterator<Item = MemoryStat>) -> OwnPages {
@@ -91,6 +98,28 @@ mod tests {
             file_dirty: dirty * PAGE_SIZE,
             pgsteal,
             ..MemoryStat::default()
+        }
+    }
+
+    #[test]
+    fn a_child_that_cannot_be_read_now_keeps_its_pages() {
+        use justitia_kernel::Operation;
+        use rustix::io::Errno;
+        let failed = |errno| Error::Io {
+            operation: Operation::Open,
+            path: "a/memory.stat".into(),
+            errno,
+        };
+        let gone = Error::Gone {
+            operation: Operation::Open,
+            path: "b/memory.stat".into(),
+        };
+        let child = stat(30, 5, 20);
+        let read = [Ok(child), Err(gone), Err(failed(Errno::NOENT))];
+        assert_eq!(living(read.into_iter()).unwrap(), [child]);
+        for errno in [Errno::MFILE, Errno::NFILE, Errno::NOMEM] {
+            let read = [Ok(child), Err(failed(errno))];
+            assert!(living(read.into_iter()).is_err(), "{errno}");
         }
     }
 

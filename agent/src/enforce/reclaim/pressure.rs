@@ -36,14 +36,23 @@ pub struct OwnLimits {
 }
 
 impl Pressure {
-    /// The tenant's `full avg10` in percent, if it thrashes. Without PSI that is not known.
-    pub fn thrashing(&mut self, now: Instant) -> Option<f64> {
-        let full = self.cgroup.pressure(PsiResource::Memory).ok()?.full.avg10;
-        // The cgroup may be about to be removed: then its pressure alone decides.
+    /// The tenant's `full avg10` in percent, if it thrashes. Without PSI that is not known, and it does not count as
+    /// thrashing.
+    ///
+    /// # Errors
+    /// If the pressure cannot be read for lack of a file descriptor or of memory.
+    pub fn thrashing(&mut self, now: Instant) -> Result<Option<f64>> {
+        let full = match self.cgroup.pressure(PsiResource::Memory) {
+            Ok(psi) => psi.full.avg10,
+            Err(error) if error.is_exhausted() => return Err(error),
+            Err(_) => return Ok(None),
+        };
+        // They may not be readable, as in a cgroup that is about to be removed: then a hit that was seen before counts for as
+        // long as usual, and otherwise the pressure alone decides.
         let hits = own_hits(&self.cgroup).ok();
         let window = remembered_for(self.full_avg10_max);
         let own = self.own_limits.hit_within(window, hits, now);
-        (full >= self.full_avg10_max && !own).then_some(full)
+        Ok((full >= self.full_avg10_max && !own).then_some(full))
     }
 }
 
@@ -158,7 +167,7 @@ mod tests {
 
         fn thrashes(&mut self, seconds: u64) -> bool {
             let now = self.begin + Duration::from_secs(seconds);
-            self.pressure.thrashing(now).is_some()
+            self.pressure.thrashing(now).unwrap().is_some()
         }
     }
 

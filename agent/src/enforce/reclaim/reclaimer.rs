@@ -91,7 +91,7 @@ fn from_cgroup(
     request: &ReclaimRequest,
     result: &mut ReclaimResult,
 ) -> justitia_kernel::Result<()> {
-    if request.is_thrashing(result) {
+    if request.is_thrashing(result)? {
         return Ok(());
     }
     let before = cgroup.memory_stat()?;

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use justitia_kernel::Result;
 use justitia_kernel::cgroup::Cgroup;
 use justitia_kernel::memory::MemoryStat;
 
@@ -46,14 +47,19 @@ pub struct ReclaimRequest {
 
 impl ReclaimRequest {
     /// Whether the tenant thrashes now, in which case nothing may be reclaimed from it. Notes that in `result`.
-    pub(super) fn is_thrashing(&self, result: &mut ReclaimResult) -> bool {
+    ///
+    /// # Errors
+    /// If that cannot be read at this moment. Then nothing may be reclaimed from it either.
+    pub(super) fn is_thrashing(&self, result: &mut ReclaimResult) -> Result<bool> {
         let Some(mut pressure) = self.pressure.clone() else {
-            return false;
+            return Ok(false);
         };
-        let full = pressure.thrashing(Instant::now());
+        // What was known before, should nothing be known now.
+        result.own_limits = pressure.own_limits;
+        let full = pressure.thrashing(Instant::now())?;
         result.own_limits = pressure.own_limits;
         result.exempt = full.map(|full_avg10| ReclaimExemption::Thrashing { full_avg10 });
-        full.is_some()
+        Ok(full.is_some())
     }
 }
 
