@@ -67,6 +67,9 @@ impl AgentLoop {
     pub(super) fn run(&mut self) -> Result<(), RunError> {
         let stopped = self.tick_until_stopped();
         let _ = sd_notify::notify(&[NotifyState::Stopping]);
+        if let Err(error) = &stopped {
+            tracing::error!(%error, "the agent ends with an error; it restores all knobs first");
+        }
         let restored = self.restore();
         stopped.and(restored)
     }
@@ -92,7 +95,7 @@ impl AgentLoop {
             self.agent.credits.leave_to_watchdog();
             return Err(RunError::NotRestored(failed));
         }
-        tracing::info!(knobs = restored.len(), "stopped; all knobs were restored");
+        tracing::info!(knobs = restored.len(), "all knobs were restored");
         Ok(())
     }
 
