@@ -1,10 +1,12 @@
 //! Unix sockets that no other user can connect to or replace.
 
-use rustix::fs::Mode;
+use justitia_regular_file as regular_file;
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
+use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -14,11 +16,19 @@ use std::path::{Path, PathBuf};
 /// Why a socket cannot be listened on.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// Another server does already.
+    /// Another server does already, or is about to.
     #[error(
         "cannot listen on {path}: another server answers there: stop it, or choose another path"
     )]
     InUse {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// Somebody has a socket of another kind open there.
+    #[error(
+        "cannot listen on {path}: expected a stream socket or nothing, found a socket of another kind that is open: stop what has it open, or choose another path"
+    )]
+    OtherSocket {
         /// The socket.
         path: PathBuf,
     },
@@ -79,45 +89,73 @@ fn check_directory(path: &Path) -> Result<(), ListenError> {
     })
 }
 
-/// Listens on a unix socket for this user alone. One that no server answers on is replaced.
+/// Listens on a unix socket for this user alone. One that no server answers on is replaced. For the time of this call it holds
+/// the lock of a file beside the socket, whose name ends in `.lock`.
 ///
 /// # Errors
-/// When something else is there, or the system refuses.
+/// When another server answers there or is about to, something else is there, or the system refuses.
 pub(crate) fn unix_listener(path: &Path) -> Result<OwnedFd, ListenError> {
     let io_error = |source: io::Error| ListenError::Io {
         what: path.display().to_string(),
         source,
     };
-    let errno = |e: rustix::io::Errno| io_error(e.into());
-    let new = || {
-        socket_with(
-            AddressFamily::UNIX,
-            SocketType::STREAM,
-            SocketFlags::CLOEXEC,
-            None,
-        )
-    };
+    let errno = |e: Errno| io_error(e.into());
     let address = SocketAddrUnix::new(path).map_err(errno)?;
     check_directory(path)?;
+    // A socket refuses connections when nobody has it open, and also between bind and listen: the lock excludes that.
+    let _lock = lock(path)?;
     match std::fs::symlink_metadata(path) {
         Ok(found) if !found.file_type().is_socket() => {
             return Err(ListenError::NoSocket { path: path.into() });
         }
         Ok(_) => {
-            // Only this error says that nobody has it open.
-            match connect(&new().map_err(errno)?, &address) {
-                Ok(()) => return Err(ListenError::InUse { path: path.into() }),
-                Err(Errno::CONNREFUSED) => std::fs::remove_file(path).map_err(io_error)?,
-                Err(other) => return Err(errno(other)),
-            }
+            check_unused(path, &address)?;
+            std::fs::remove_file(path).map_err(io_error)?;
         }
         Err(e) if e.kind() == io::ErrorKind::NotFound => {}
         Err(e) => return Err(io_error(e)),
     }
-    let socket = new().map_err(errno)?;
+    let socket = socket(SocketFlags::empty()).map_err(errno)?;
     bind(&socket, &address).map_err(errno)?;
     // No client can connect before listen, so none connects before the mode is set.
     rustix::fs::chmod(path, Mode::RUSR | Mode::WUSR).map_err(errno)?;
     listen(&socket, 128).map_err(errno)?;
     Ok(socket)
+}
+
+fn socket(flags: SocketFlags) -> rustix::io::Result<OwnedFd> {
+    let flags = flags | SocketFlags::CLOEXEC;
+    socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+}
+
+/// Locks the file beside the socket. It stays when the lock is released: who removed it could remove the lock of another.
+fn lock(path: &Path) -> Result<File, ListenError> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    let name = PathBuf::from(name);
+    let failed = |source| ListenError::Io {
+        what: format!("{}: its lock {}", path.display(), name.display()),
+        source,
+    };
+    let file = regular_file::open(&name, OFlags::RDWR | OFlags::CREATE).map_err(failed)?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(Errno::WOULDBLOCK) => Err(ListenError::InUse { path: path.into() }),
+        Err(error) => Err(failed(error.into())),
+    }
+}
+
+/// Checks that nobody has the socket at `path` open.
+fn check_unused(path: &Path, address: &SocketAddrUnix) -> Result<(), ListenError> {
+    let connected = socket(SocketFlags::NONBLOCK).and_then(|socket| connect(&socket, address));
+    match connected {
+        Err(Errno::CONNREFUSED) => Ok(()),
+        // With AGAIN, more clients wait than the server takes at a time.
+        Ok(()) | Err(Errno::AGAIN) => Err(ListenError::InUse { path: path.into() }),
+        Err(Errno::PROTOTYPE) => Err(ListenError::OtherSocket { path: path.into() }),
+        Err(other) => Err(ListenError::Io {
+            what: path.display().to_string(),
+            source: other.into(),
+        }),
+    }
 }

@@ -108,6 +108,33 @@ fn there_are_only_so_many_connections() {
     assert_eq!(Client::new(&rig.socket, "disk", false).read(0, 1).error, 0);
 }
 
+/// One that starts has its socket bound before it answers: it is not taken for one that nobody serves.
+#[test]
+fn of_servers_that_start_at_once_one_gets_the_socket() {
+    use std::os::unix::net::{UnixListener, UnixStream};
+    let dir = tempfile::tempdir().unwrap();
+    for round in 0..300 {
+        let path = dir.path().join(format!("socket-{round}"));
+        drop(UnixListener::bind(&path).unwrap());
+        let start = std::sync::Barrier::new(4);
+        let started = std::thread::scope(|scope| {
+            let one = || {
+                start.wait();
+                crate::frontend::unix_listener(&path)
+            };
+            let servers: Vec<_> = (0..4).map(|_| scope.spawn(one)).collect();
+            let joined = servers.into_iter().map(|server| server.join().unwrap());
+            joined.collect::<Vec<_>>()
+        });
+        for refused in started.iter().filter_map(|one| one.as_ref().err()) {
+            assert!(matches!(refused, ListenError::InUse { .. }), "{refused}");
+        }
+        let listening: Vec<_> = started.into_iter().flatten().collect();
+        assert_eq!(listening.len(), 1, "round {round}");
+        UnixStream::connect(&path).unwrap();
+    }
+}
+
 #[test]
 fn sockets_are_taken_over_only_when_nobody_serves_them() {
     let rig = rig(Limits::default());
@@ -126,7 +153,10 @@ fn sockets_are_taken_over_only_when_nobody_serves_them() {
     // One of another kind, which refuses connections in other words.
     let datagrams = dir.path().join("datagrams");
     let living = std::os::unix::net::UnixDatagram::bind(&datagrams).unwrap();
-    assert!(other.listen_unix(&datagrams).is_err());
+    assert!(matches!(
+        other.listen_unix(&datagrams),
+        Err(ListenError::OtherSocket { .. })
+    ));
     let sender = std::os::unix::net::UnixDatagram::unbound().unwrap();
     sender.send_to(b"hello", &datagrams).unwrap();
     assert_eq!(living.recv(&mut [0; 8]).unwrap(), 5);
