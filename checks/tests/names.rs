@@ -12,12 +12,18 @@ const RAW: [&str; 6] = [
     "?cgroup",
 ];
 
-/// The lines of a source that turn a cgroup's path into text as it is.
-fn raw(source: &str) -> Vec<&str> {
-    let lines = source.lines().map(str::trim);
+/// The lines of a source that turn a cgroup's path into text as it is. A call that goes on in the next line, as rustfmt breaks
+/// them, is one line here.
+fn raw(source: &str) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for line in source.lines().map(str::trim) {
+        match lines.last_mut() {
+            Some(begun) if line.starts_with('.') => begun.push_str(line),
+            _ => lines.push(line.to_owned()),
+        }
+    }
+    lines.retain(|line| RAW.iter().any(|raw| line.contains(raw)));
     lines
-        .filter(|line| RAW.iter().any(|raw| line.contains(raw)))
-        .collect()
 }
 
 #[test]
@@ -44,4 +50,7 @@ fn a_name_that_is_shown_as_it_is_is_found() {
     let bad = "tracing::debug!(tenant = %node.cgroup.path().display(), \"memory.low\");";
     let good = "let tenant = escape::encode(node.cgroup.path().as_os_str());";
     assert_eq!(raw(&format!("{good}\n{bad}")), [bad]);
+    let broken = "let tenant = node\n    .cgroup\n    .path()\n    .display();";
+    let joined = "let tenant = node.cgroup.path().display();";
+    assert_eq!(raw(&format!("{good}\n{broken}")), [joined]);
 }
