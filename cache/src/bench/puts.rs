@@ -16,10 +16,10 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use std::hint::black_box;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::Duration;
 
 /// Puts of 4 KiB in one thread, with all that the host does for them, and plain copies of the same contents to as much
-/// memory.
+/// memory. A second is one of processor time.
 #[derive(Clone, Debug, Serialize)]
 pub struct Puts {
     /// Plain copies a second.
@@ -58,6 +58,12 @@ impl std::fmt::Display for Puts {
 }
 
 const STEP: usize = MAX_BLOCKS * BLOCK_SIZE;
+
+/// Processor time of this thread.
+fn spent() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::try_from(time).unwrap_or_default()
+}
 
 struct Bench {
     tracked: Arc<CachedDisk>,
@@ -132,7 +138,7 @@ impl Bench {
         } else {
             &self.untracked
         };
-        let start = Instant::now();
+        let start = spent();
         let mut blocks = 0;
         for first in self.steps() {
             let buf = &mut self.buffer[..STEP];
@@ -140,12 +146,12 @@ impl Bench {
         }
         rate(
             blocks * u64::try_from(MAX_BLOCKS).unwrap_or(31),
-            start.elapsed(),
+            spent() - start,
         )
     }
 
     fn copies(&mut self) -> f64 {
-        let start = Instant::now();
+        let start = spent();
         let mut copies = 0;
         for first in self.steps() {
             let at = usize::try_from(first * BLOCK_BYTES).unwrap_or(0);
@@ -156,14 +162,14 @@ impl Bench {
             }
         }
         black_box(&self.target);
-        rate(copies, start.elapsed())
+        rate(copies, spent() - start)
     }
 
     /// Puts every block; how many a second, and how many were accepted.
     fn puts(&mut self) -> (f64, u64) {
         self.buffer.fill(0);
         let (mut offered, mut accepted) = (0, 0);
-        let start = Instant::now();
+        let start = spent();
         for first in self.steps() {
             for (block, content) in (first..).zip(self.buffer[..STEP].as_chunks::<BLOCK_SIZE>().0) {
                 let verdict = self.tracked.put(self.pool, block, black_box(content));
@@ -171,13 +177,13 @@ impl Bench {
                 offered += 1;
             }
         }
-        (rate(offered, start.elapsed()), accepted)
+        (rate(offered, spent() - start), accepted)
     }
 
     fn over_port(&mut self) -> (f64, u64) {
         let before = self.port.stats().verdicts["accepted"];
         let mut offered = 0;
-        let mut spent = std::time::Duration::ZERO;
+        let mut time = Duration::ZERO;
         for first in self.steps() {
             self.sequence += 1;
             let writer = PutWriter::new(&mut self.buffer, self.sequence, 0, self.serial);
@@ -190,12 +196,12 @@ impl Bench {
                 block += 1;
             }
             let message = writer.finish();
-            let start = Instant::now();
+            let start = spent();
             offered += u64::from(self.port.write_at(message, 0, false).is_ok()) * (block - first);
-            spent += start.elapsed();
+            time += spent() - start;
         }
         let accepted = self.port.stats().verdicts["accepted"] - before;
-        (rate(offered, spent), accepted)
+        (rate(offered, time), accepted)
     }
 }
 
