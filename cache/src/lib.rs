@@ -26,6 +26,7 @@ mod port;
 mod residency;
 mod ring;
 mod store;
+pub mod vhost;
 
 pub use block::{BLOCK_SIZE, Block, MAX_BLOCK};
 pub use block_dev::{Disk, DiskFile, RamDisk, check_range};

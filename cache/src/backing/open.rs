@@ -129,7 +129,7 @@ impl RawDisk {
             file: DiskFile::new(file, align),
             buffered,
             direct,
-            size,
+            size: size.into(),
         })
     }
 }

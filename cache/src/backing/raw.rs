@@ -10,6 +10,7 @@ use rustix::io::{Errno, ReadWriteFlags, pread, pwrite, pwritev2};
 use std::fs::File;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A raw image that this process alone may write.
 pub struct RawDisk {
@@ -21,7 +22,8 @@ pub struct RawDisk {
     /// its threads have come back from the disk.
     pub(super) buffered: Arc<File>,
     pub(super) direct: bool,
-    pub(super) size: u64,
+    /// Bytes.
+    pub(super) size: AtomicU64,
 }
 
 impl RawDisk {
@@ -37,13 +39,13 @@ impl RawDisk {
     /// # Errors
     /// What the file system reports.
     pub fn extents(&self, off: u64, count: u64, limit: usize) -> io::Result<Vec<(u64, bool)>> {
-        check_range(self.size, off, count)?;
+        check_range(self.size(), off, count)?;
         let end = off + count;
         let mut found = Vec::new();
         let mut at = off;
         while at < end && found.len() < limit {
             let (next, hole) = self.boundary(at)?;
-            let next = next.min(self.size).max(at + 1);
+            let next = next.min(self.size()).max(at + 1);
             found.push((next - at, hole));
             at = next;
         }
@@ -59,9 +61,9 @@ impl RawDisk {
                 Err(e) => Err(e.into()),
             },
             // Nothing but a hole up to the end.
-            Err(Errno::NXIO) => Ok((self.size, true)),
+            Err(Errno::NXIO) => Ok((self.size(), true)),
             // Block devices do not tell: all of it is data.
-            Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok((self.size, false)),
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok((self.size(), false)),
             Err(e) => Err(e.into()),
         }
     }
@@ -82,7 +84,13 @@ impl RawDisk {
 
 impl Disk for RawDisk {
     fn size(&self) -> u64 {
-        self.size
+        self.size.load(Ordering::Relaxed)
+    }
+
+    fn refresh_size(&self) -> io::Result<u64> {
+        let found = rustix::fs::seek(&self.buffered, SeekFrom::End(0))?;
+        self.size.store(found, Ordering::Relaxed);
+        Ok(found)
     }
 
     fn file(&self) -> Option<&DiskFile> {
@@ -90,7 +98,7 @@ impl Disk for RawDisk {
     }
 
     fn read_at(&self, buf: &mut [u8], off: u64) -> io::Result<()> {
-        check_range(self.size, off, len(buf))?;
+        check_range(self.size(), off, len(buf))?;
         if buf.is_empty() {
             return Ok(());
         }
@@ -107,7 +115,7 @@ impl Disk for RawDisk {
     }
 
     fn write_at(&self, buf: &[u8], off: u64, fua: bool) -> io::Result<()> {
-        check_range(self.size, off, len(buf))?;
+        check_range(self.size(), off, len(buf))?;
         if !self.file.is_aligned(off, len(buf)) {
             let _alone = self.file.unaligned().write();
             return write_full(&self.buffered, buf, off, fua);
@@ -127,7 +135,7 @@ impl Disk for RawDisk {
     }
 
     fn discard(&self, off: u64, count: u64) -> io::Result<()> {
-        check_range(self.size, off, count)?;
+        check_range(self.size(), off, count)?;
         if count == 0 {
             return Ok(());
         }
@@ -141,7 +149,7 @@ impl Disk for RawDisk {
     }
 
     fn write_zeroes(&self, off: u64, count: u64, fua: bool, may_unmap: bool) -> io::Result<()> {
-        check_range(self.size, off, count)?;
+        check_range(self.size(), off, count)?;
         if count == 0 {
             return Ok(());
         }

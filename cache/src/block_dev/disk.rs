@@ -3,15 +3,23 @@
 use super::file::DiskFile;
 use std::io;
 
-/// A disk of fixed size, in bytes. All operations may be called from several threads at once; the order of
+/// A disk. All operations may be called from several threads at once; the order of
 /// overlapping operations that run at the same time is undefined, as on real disks.
 ///
 /// Offsets and lengths are bytes and need no alignment. A range beyond [`size`](Self::size) is
 /// [`io::ErrorKind::InvalidInput`]. After an error of a write, discard or write-zeroes the content of the
 /// range is undefined until it is written again.
 pub trait Disk: Send + Sync {
-    /// Bytes. Constant while the disk is open.
+    /// Bytes. Changes by [`refresh_size`](Self::refresh_size) alone.
     fn size(&self) -> u64;
+
+    /// Takes over the size that the backing store has now; returns it. By default it cannot change.
+    ///
+    /// # Errors
+    /// What the backing store reports.
+    fn refresh_size(&self) -> io::Result<u64> {
+        Ok(self.size())
+    }
 
     /// Fills `buf` from `off`, wholly or with an error.
     ///
@@ -62,6 +70,9 @@ pub trait Disk: Send + Sync {
 impl<D: Disk + ?Sized> Disk for std::sync::Arc<D> {
     fn size(&self) -> u64 {
         (**self).size()
+    }
+    fn refresh_size(&self) -> io::Result<u64> {
+        (**self).refresh_size()
     }
     fn read_at(&self, buf: &mut [u8], off: u64) -> io::Result<()> {
         (**self).read_at(buf, off)

@@ -109,6 +109,11 @@ impl CachedDisk {
         block <= MAX_BLOCK && end.is_some_and(|end| end <= self.backing.size())
     }
 
+    /// A pool of the disk's VM; `None` when there is no such pool, or it belongs to another VM.
+    pub(crate) fn pool_of(&self, pool: PoolId) -> Option<PoolHandle> {
+        self.cache.pool_of(&self.disk, pool).ok()
+    }
+
     /// Begins a write, discard or write-zeroes of a byte range: the cache holds nothing of it from now on, and nothing
     /// of it is filled until the guard is dropped.
     pub(crate) fn begin_write(&self, off: u64, len: u64) -> WriteGuard {
@@ -133,6 +138,14 @@ impl CachedDisk {
 impl Disk for CachedDisk {
     fn size(&self) -> u64 {
         self.backing.size()
+    }
+
+    /// What lies beyond a new end is removed: it may come back with another content.
+    fn refresh_size(&self) -> io::Result<u64> {
+        let old = self.size();
+        let new = self.backing.refresh_size()?;
+        drop(self.begin_write(new, old.saturating_sub(new)));
+        Ok(new)
     }
 
     fn read_at(&self, buf: &mut [u8], off: u64) -> io::Result<()> {
@@ -174,7 +187,12 @@ impl Disk for CachedDisk {
         let mut buf = Vec::new();
         let mut at = off / BLOCK_BYTES * BLOCK_BYTES;
         while at < end {
-            let step = PREFETCH_STEP.min(end.next_multiple_of(BLOCK_BYTES).min(self.size()) - at);
+            let to = end.next_multiple_of(BLOCK_BYTES).min(self.size());
+            // The disk may have become smaller meanwhile.
+            let step = PREFETCH_STEP.min(to.saturating_sub(at));
+            if step == 0 {
+                break;
+            }
             let blocks = block::touching(at, step);
             if !blocks.clone().all(|b| self.cache.holds(&self.disk, b)) {
                 buf.resize(index(step), 0);

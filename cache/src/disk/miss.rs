@@ -1,7 +1,7 @@
 //! What of a read the cache did not answer, and how it is filled in.
 
 use crate::block::len;
-use crate::cache::PendingSsdRead;
+use crate::cache::{PendingSsdRead, PoolHandle};
 use crate::fill_guard::FillToken;
 use std::ops::Range;
 
@@ -14,6 +14,8 @@ pub(crate) struct MissRemainder {
     pub(super) pending: Vec<(u64, PendingSsdRead)>,
     /// Blocks of the request that are in its buffer.
     pub(crate) copied: usize,
+    /// Where what is missing is put; the disk's own without.
+    pub(crate) pool: Option<PoolHandle>,
 }
 
 impl MissRemainder {
@@ -40,6 +42,8 @@ pub(crate) struct MissFill {
     pub(super) tokens: Vec<FillToken>,
     /// Whether the blocks are put.
     pub(super) puts: bool,
+    /// Where they are put; the disk's own without.
+    pub(crate) pool: Option<PoolHandle>,
 }
 
 impl MissFill {
@@ -50,6 +54,7 @@ impl MissFill {
             first: 0,
             tokens: Vec::new(),
             puts: false,
+            pool: None,
         }
     }
 

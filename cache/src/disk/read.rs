@@ -52,12 +52,14 @@ impl CachedDisk {
         let missing = remainder.missing.clone()?;
         let (from, to) = (missing.start * BLOCK_BYTES, missing.end * BLOCK_BYTES);
         Some(match self.mode {
-            // Blocks are read as a whole, so that they can be put.
+            // Blocks are read as a whole, so that they can be put. A disk that has become smaller meanwhile is read
+            // where it was asked for.
             Mode::Inclusive => MissFill {
-                span: from..to.min(self.size()),
+                span: from..to.min(self.size().max(off + count)),
                 first: missing.start,
                 tokens: missing.map(|b| self.disk.token(b)).collect(),
                 puts: true,
+                pool: remainder.pool.clone(),
             },
             Mode::Exclusive => {
                 let mut fill = MissFill::only(from.max(off)..to.min(off + count));

@@ -2,8 +2,9 @@
 
 use crate::backing::RawDisk;
 use crate::block_dev::{Disk, DiskFile};
-use crate::cache::WriteGuard;
+use crate::cache::{PoolHandle, WriteGuard};
 use crate::disk::{CachedDisk, MissFill, MissRemainder};
+use crate::ids::PoolId;
 use std::io;
 use std::sync::Arc;
 
@@ -49,10 +50,28 @@ impl Backend {
         }
     }
 
-    /// Copies what the cache has in memory, without waiting; `None` when that is all.
-    pub(crate) fn look_up(&self, buf: &mut [u8], off: u64) -> Option<MissRemainder> {
+    /// A pool of the disk's VM, if there is one of this number.
+    pub(crate) fn pool(&self, id: PoolId) -> Option<PoolHandle> {
         match self {
-            Self::Cached(disk) => disk.look_up(&disk.pool, buf, off),
+            Self::Cached(disk) => disk.pool_of(id),
+            Self::Plain(_) => None,
+        }
+    }
+
+    /// Copies what the cache has in memory, without waiting; `None` when that is all. What is missing is for `pool`, or
+    /// for the disk's own.
+    pub(crate) fn look_up(
+        &self,
+        pool: Option<&PoolHandle>,
+        buf: &mut [u8],
+        off: u64,
+    ) -> Option<MissRemainder> {
+        match self {
+            Self::Cached(disk) => {
+                let mut remainder = disk.look_up(pool.unwrap_or(&disk.pool), buf, off)?;
+                remainder.pool = pool.cloned();
+                Some(remainder)
+            }
             Self::Plain(_) => Some(MissRemainder::default()),
         }
     }
@@ -65,7 +84,10 @@ impl Backend {
         off: u64,
     ) -> io::Result<()> {
         match self {
-            Self::Cached(disk) => disk.finish(&disk.pool, remainder, buf, off),
+            Self::Cached(disk) => {
+                let pool = remainder.pool.clone();
+                disk.finish(pool.as_ref().unwrap_or(&disk.pool), remainder, buf, off)
+            }
             Self::Plain(disk) => disk.read_at(buf, off),
         }
     }
@@ -73,7 +95,10 @@ impl Backend {
     /// Reads what a lookup found on the SSD store, and waits for it; `true` when nothing is missing then.
     pub(crate) fn read_ssd(&self, remainder: &mut MissRemainder, buf: &mut [u8], off: u64) -> bool {
         match self {
-            Self::Cached(disk) => disk.read_pending(&disk.pool, remainder, buf, off),
+            Self::Cached(disk) => {
+                let pool = remainder.pool.clone();
+                disk.read_pending(pool.as_ref().unwrap_or(&disk.pool), remainder, buf, off)
+            }
             Self::Plain(_) => false,
         }
     }
@@ -94,7 +119,7 @@ impl Backend {
     /// Puts into the cache what was read.
     pub(crate) fn end_fill(&self, fill: &MissFill, content: &[u8]) {
         if let Self::Cached(disk) = self {
-            disk.end_fill(&disk.pool, fill, content);
+            disk.end_fill(fill.pool.as_ref().unwrap_or(&disk.pool), fill, content);
         }
     }
 

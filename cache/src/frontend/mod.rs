@@ -1,4 +1,4 @@
-//! What front ends share, whatever their protocol: NBD is the first.
+//! What front ends share, whatever their protocol.
 //!
 //! A front end takes requests off its transport and answers them. In between, a request is the same for all of them:
 //! an `IoRequest` to a [`Volume`], executed by the `IoQueue` of the connection, which uses an io_uring of its own
@@ -13,6 +13,7 @@ mod io_queue;
 mod limits;
 mod request;
 mod socket;
+mod tags;
 mod tenant;
 mod volume;
 mod workers;
@@ -24,5 +25,6 @@ pub use limits::IoLimits;
 pub(crate) use request::{IoRequest, Operation, Outcome, Payload};
 pub use socket::ListenError;
 pub(crate) use socket::unix_listener;
+pub use tags::ContainerTag;
 pub use tenant::Tenant;
 pub use volume::{Volume, VolumeStats};

@@ -1,5 +1,6 @@
 //! What the volumes of one VM share.
 
+use super::tags::PoolTags;
 use super::workers::TenantQueue;
 use justitia_share::Weight;
 use std::sync::Arc;
@@ -15,6 +16,8 @@ pub struct Tenant {
     pub(super) disk_queue: Arc<TenantQueue>,
     /// Its requests that wait for a thread that reads the SSD store.
     pub(super) ssd_queue: Arc<TenantQueue>,
+    /// The pools of its containers, for front ends whose requests have tags.
+    pub(crate) tags: PoolTags,
     connections: AtomicUsize,
 }
 

@@ -1,7 +1,9 @@
 //! A disk as front ends serve it.
 
 use super::backend::{Allocation, Backend};
+use super::tags::ContainerTag;
 use super::tenant::Tenant;
+use crate::cache::PoolHandle;
 use serde::Serialize;
 use std::io;
 use std::sync::Arc;
@@ -26,6 +28,7 @@ struct Counters {
     writes: AtomicU64,
     write_bytes: AtomicU64,
     errors: AtomicU64,
+    unknown_tags: AtomicU64,
 }
 
 /// What a volume has done since it was added.
@@ -48,6 +51,8 @@ pub struct VolumeStats {
     pub write_bytes: u64,
     /// Requests answered with an error.
     pub errors: u64,
+    /// Reads with the tag of a container that no pool has: the VM's default pool took their blocks.
+    pub unknown_tags: u64,
 }
 
 impl Volume {
@@ -129,6 +134,7 @@ impl Volume {
             writes: read(&c.writes),
             write_bytes: read(&c.write_bytes),
             errors: read(&c.errors),
+            unknown_tags: read(&c.unknown_tags),
         }
     }
 
@@ -143,6 +149,19 @@ impl Volume {
             Some(allocation) => allocation.extents(off, count, limit),
             None => Ok(vec![(count, false)]),
         }
+    }
+
+    /// The pool of a container; `None` for the VM's default pool. A tag that no pool has is counted.
+    pub(crate) fn pool_of(&self, tag: ContainerTag) -> Option<PoolHandle> {
+        let found = self
+            .tenant
+            .tags
+            .get(tag)
+            .and_then(|id| self.backend.pool(id));
+        if found.is_none() && matches!(self.backend, Backend::Cached(_)) {
+            self.counters.unknown_tags.fetch_add(1, Ordering::Relaxed);
+        }
+        found
     }
 
     /// A read of so many bytes was answered from the cache without waiting.

@@ -76,6 +76,11 @@ impl Server {
         }
     }
 
+    /// The threads that wait for disks, for servers of another protocol.
+    pub(crate) fn executor(&self) -> Executor {
+        self.executor.clone()
+    }
+
     /// Serves `export` from now on; one of the same name is replaced for new clients.
     pub fn add(&self, export: impl Into<Arc<Export>>) {
         self.exports.add(export.into());

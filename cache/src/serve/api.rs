@@ -39,6 +39,9 @@ pub enum ControlRequest {
         weight: Option<u64>,
         /// Its new store.
         store: Option<StoreKind>,
+        /// Its container's tag in requests over vhost-user, 1 to 1023, instead of the one it had.
+        #[serde(default)]
+        tag: Option<u16>,
         /// There is none of that name yet: make it.
         #[serde(default)]
         create: bool,
@@ -64,6 +67,11 @@ pub enum ControlRequest {
     },
     /// Cache nothing of a disk any more: its blocks are removed, and it is served uncached.
     UncacheDisk {
+        /// Its name.
+        disk: String,
+    },
+    /// Take over the size that a disk's image has now, and tell front ends over vhost-user.
+    RescanDisk {
         /// Its name.
         disk: String,
     },
@@ -106,6 +114,8 @@ pub struct Stats {
     pub ports: Vec<PortStats>,
     /// NBD clients at this moment.
     pub clients: usize,
+    /// Front ends over vhost-user at this moment.
+    pub vhost_front_ends: usize,
     /// Why io_uring is not supported here, if it is not: worker threads read and write disks then.
     pub io_uring_unsupported: Option<&'static str>,
 }

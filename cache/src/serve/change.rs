@@ -8,6 +8,7 @@ use super::vms::{VmRegistry, named};
 use crate::block::BLOCK_BYTES;
 use crate::cache::Cache;
 use crate::config::{Policy, PoolSpec, SsdConfig, StoreKind};
+use crate::frontend::ContainerTag;
 use justitia_share::Weight;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -19,7 +20,8 @@ pub(super) fn apply(
     request: &ControlRequest,
 ) -> Result<(), ServeError> {
     match request {
-        ControlRequest::Stats => Ok(()),
+        // The daemon answers these itself: they are about what is served, not about the cache.
+        ControlRequest::Stats | ControlRequest::RescanDisk { .. } => Ok(()),
         ControlRequest::SetVm { vm, weight, policy } => {
             set_vm(cache, &mut vms.lock(), vm, *weight, *policy)
         }
@@ -29,11 +31,13 @@ pub(super) fn apply(
             pool,
             weight,
             store,
+            tag,
             create,
         } => {
             let change = PoolChange {
                 weight: weight.map(Weight::try_from).transpose()?,
                 store: *store,
+                tag: tag.map(container_tag).transpose()?,
             };
             if *create {
                 create_pool(cache, &mut vms.lock(), vm, pool, change)
@@ -64,6 +68,11 @@ pub(super) fn apply(
 struct PoolChange {
     weight: Option<Weight>,
     store: Option<StoreKind>,
+    tag: Option<ContainerTag>,
+}
+
+fn container_tag(found: u16) -> Result<ContainerTag, ServeError> {
+    ContainerTag::new(found).ok_or(ServeError::Tag { found })
 }
 
 impl PoolChange {
@@ -123,6 +132,7 @@ fn create_pool(
     let spec = change.of(PoolSpec::default());
     let id = cache.create_pool(vm.id, pool, spec)?;
     pools.insert(pool, id, spec);
+    vm.set_tag(id, change.tag);
     Ok(())
 }
 
@@ -133,11 +143,13 @@ fn set_pool(
     pool: &str,
     change: PoolChange,
 ) -> Result<(), ServeError> {
-    let mut pools = vms.vm(vm_name)?.pools.lock();
+    let vm = vms.vm(vm_name)?;
+    let mut pools = vm.pools.lock();
     let (id, old) = named(&pools, vm_name, pool)?;
     let spec = change.of(old);
     cache.set_pool(id, spec)?;
     pools.set_spec(pool, spec);
+    vm.set_tag(id, change.tag);
     Ok(())
 }
 
@@ -147,10 +159,12 @@ fn destroy_pool(
     vm_name: &str,
     pool: &str,
 ) -> Result<(), ServeError> {
-    let mut pools = vms.vm(vm_name)?.pools.lock();
+    let vm = vms.vm(vm_name)?;
+    let mut pools = vm.pools.lock();
     let (id, _) = named(&pools, vm_name, pool)?;
     cache.destroy_pool(id)?;
     pools.remove(pool);
+    vm.tenant.tags.remove(id);
     Ok(())
 }
 

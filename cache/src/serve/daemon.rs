@@ -12,6 +12,7 @@ use crate::frontend::{Backend, Tenant, Volume};
 use crate::nbd::{Export, Server};
 use crate::port::{NamedPools, Port, PortVm, PutTarget};
 use justitia_link::Serial;
+use crate::vhost::VhostServer;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use std::sync::Arc;
 pub(super) struct Daemon {
     pub(super) cache: Arc<Cache>,
     pub(super) servers: Vec<Server>,
+    pub(super) vhost_servers: Vec<VhostServer>,
     pub(super) volumes: Vec<Arc<Volume>>,
     pub(super) ports: Vec<Arc<Port>>,
     pub(super) vms: Mutex<VmRegistry>,
@@ -30,6 +32,7 @@ impl Daemon {
         Self {
             cache,
             servers: Vec::new(),
+            vhost_servers: Vec::new(),
             volumes: Vec::new(),
             ports: Vec::new(),
             vms: Mutex::default(),
@@ -42,21 +45,27 @@ impl Daemon {
             .cache
             .add_vm(&config.name, config.weight, config.policy)?;
         let first = self.cache.default_pool(id)?;
+        let tenant = Arc::new(Tenant::new(config.clients.clone()));
+        tenant.set_weight(config.weight);
         let mut pools = NamedPools::new(first);
         for pool in &config.pools {
-            if let Some(id) = pools.get(&pool.name).map(|pool| pool.id) {
+            let known = pools.get(&pool.name).map(|pool| pool.id);
+            let id = if let Some(id) = known {
                 self.cache.set_pool(id, pool.spec)?;
                 pools.set_spec(&pool.name, pool.spec);
+                id
             } else {
                 let id = self.cache.create_pool(id, &pool.name, pool.spec)?;
                 pools.insert(&pool.name, id, pool.spec);
+                id
+            };
+            if let Some(tag) = pool.tag {
+                tenant.tags.set(tag, id);
             }
         }
         if let Some(port) = &config.port {
             self.cache.track_residency(id, port.residency_bytes)?;
         }
-        let tenant = Arc::new(Tenant::new(config.clients.clone()));
-        tenant.set_weight(config.weight);
         let mut vm = Vm {
             id,
             tenant,
@@ -126,6 +135,33 @@ impl Daemon {
             .allocation(raw))
     }
 
+    /// Takes over the size that a disk's image has now.
+    fn rescan(&self, disk: &str) -> Result<(), ServeError> {
+        let volume = self.volumes.iter().find(|v| v.name() == disk);
+        let volume = volume.ok_or_else(|| ServeError::NoVolume {
+            found: disk.to_owned(),
+            known: self
+                .volumes
+                .iter()
+                .map(|v| v.name())
+                .collect::<Vec<_>>()
+                .join(", "),
+        })?;
+        let before = volume.size();
+        let size = volume.backend().disk().refresh_size();
+        let size = size.map_err(|source| ServeError::Size {
+            disk: disk.to_owned(),
+            source,
+        })?;
+        if size != before {
+            tracing::info!(disk, "the disk has {size} bytes now, and had {before}");
+            let ours = |s: &&VhostServer| Arc::ptr_eq(s.volume(), volume);
+            let servers = self.vhost_servers.iter().filter(ours);
+            servers.for_each(VhostServer::notify_config);
+        }
+        Ok(())
+    }
+
     fn backend(
         &self,
         vm: &mut Vm,
@@ -154,11 +190,19 @@ impl ControlHandler for Daemon {
             exports: self.volumes.iter().map(|v| v.stats()).collect(),
             ports: self.ports.iter().map(|port| port.stats()).collect(),
             clients: self.servers.iter().map(Server::clients).sum(),
+            vhost_front_ends: self
+                .vhost_servers
+                .iter()
+                .filter(|s| s.is_connected())
+                .count(),
             io_uring_unsupported: crate::ring::unsupported_reason(),
         }
     }
 
     fn change(&self, request: &ControlRequest) -> Result<(), ServeError> {
-        change::apply(&self.cache, &self.vms, request)
+        match request {
+            ControlRequest::RescanDisk { disk } => self.rescan(disk),
+            _ => change::apply(&self.cache, &self.vms, request),
+        }
     }
 }

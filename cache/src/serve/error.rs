@@ -61,6 +61,28 @@ pub enum ServeError {
         /// What there is.
         known: String,
     },
+    /// No disk of that name.
+    #[error("expected the name of a disk that is served, found {found:?}; there are: {known}")]
+    NoVolume {
+        /// What was asked for.
+        found: String,
+        /// What there is.
+        known: String,
+    },
+    /// A tag that no container has.
+    #[error("expected a tag from 1 to 1023, found {found}")]
+    Tag {
+        /// What was asked for.
+        found: u16,
+    },
+    /// The size of an image cannot be found out.
+    #[error("cannot find out the size of the image of disk {disk:?}: {source}")]
+    Size {
+        /// The disk.
+        disk: String,
+        /// Why not.
+        source: io::Error,
+    },
     /// A name that cannot be given.
     #[error("expected a name of {NAME}, found {found:?}")]
     Name {

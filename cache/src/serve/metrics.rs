@@ -75,7 +75,7 @@ const POOL_COUNTS: [Metric<PoolStats>; 5] = [
         p.counts.invalidations
     }),
 ];
-const DISK_COUNTS: [Metric<VolumeStats>; 7] = [
+const DISK_COUNTS: [Metric<VolumeStats>; 8] = [
     ("disk_reads", "READ requests answered", |e| e.reads),
     ("disk_read_bytes", "Bytes read", |e| e.read_bytes),
     (
@@ -95,6 +95,11 @@ const DISK_COUNTS: [Metric<VolumeStats>; 7] = [
     ("disk_errors", "Requests answered with an error", |e| {
         e.errors
     }),
+    (
+        "disk_unknown_tags",
+        "Reads with the tag of a container that no pool has",
+        |e| e.unknown_tags,
+    ),
 ];
 
 /// The text of a scrape: OpenMetrics 1.0. All series come from one snapshot of the statistics.
@@ -110,6 +115,10 @@ pub(super) fn text(stats: &Stats) -> Result<String, String> {
     let clients: Gauge<u64, AtomicU64> = Gauge::default();
     clients.set(u64::try_from(stats.clients).unwrap_or(u64::MAX));
     registry.register("clients", "NBD clients connected", clients);
+    let front_ends: Gauge<u64, AtomicU64> = Gauge::default();
+    front_ends.set(u64::try_from(stats.vhost_front_ends).unwrap_or(u64::MAX));
+    let help = "Front ends connected over vhost-user";
+    registry.register("vhost_front_ends", help, front_ends);
     let mut text = String::new();
     encode(&mut text, &registry).map_err(|e| e.to_string())?;
     Ok(text)
@@ -247,6 +256,7 @@ mod tests {
                 ..Default::default()
             }],
             clients: 3,
+            vhost_front_ends: 1,
             io_uring_unsupported: None,
         };
         let text = text(&stats).unwrap();

@@ -7,6 +7,7 @@ mod change;
 mod config;
 mod control;
 mod daemon;
+mod descriptors;
 mod error;
 mod metrics;
 mod metrics_ports;
@@ -20,6 +21,8 @@ mod test;
 mod test_changes;
 #[cfg(test)]
 mod test_port;
+#[cfg(test)]
+mod test_vhost;
 
 pub use api::{ControlRequest, ControlResponse, Stats};
 pub use config::{Config, ConfigError, DiskConfig, Listen, PoolConfig, PortConfig, VmConfig};

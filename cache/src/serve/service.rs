@@ -4,10 +4,12 @@ use super::api::{ControlHandler, Stats};
 use super::config::Config;
 use super::control::ControlServer;
 use super::daemon::Daemon;
+use super::descriptors;
 use super::error::ServeError;
 use super::metrics;
 use crate::cache::Cache;
 use crate::nbd::{Limits, Server};
+use crate::vhost::VhostServer;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -27,6 +29,7 @@ impl Service {
     /// # Errors
     /// When something of it cannot be had; nothing runs then.
     pub fn start(config: &Config) -> Result<Self, ServeError> {
+        descriptors::raise_limit();
         let cache = Cache::new(config.cache.clone())?;
         Self::start_with(Arc::clone(&cache), config).inspect_err(|_| {
             // Removes its file.
@@ -89,6 +92,10 @@ impl Service {
             control.stop();
         }
         drop(self.metrics);
+        // First: the last NBD server flushes all disks.
+        for server in &self.daemon.vhost_servers {
+            server.shut_down(timeout);
+        }
         let mut done = Ok(());
         for server in &self.daemon.servers {
             done = server.shut_down(timeout).and(done);
@@ -107,6 +114,14 @@ fn start_servers(daemon: &mut Daemon, config: &Config) -> Result<Option<SocketAd
     let all = Server::new(Limits::default(), config.tls.as_ref())?;
     for vm in &config.vms {
         let exports = daemon.add_vm(vm)?;
+        for (disk, export) in vm.disks.iter().zip(&exports) {
+            if let Some(path) = &disk.vhost {
+                let volume = Arc::clone(export.volume());
+                let limits = Limits::default().io;
+                let server = VhostServer::listen(path, volume, all.executor(), limits)?;
+                daemon.vhost_servers.push(server);
+            }
+        }
         if let Some(socket) = &vm.socket {
             let own = all.sibling();
             exports.iter().for_each(|e| own.add(Arc::clone(e)));

@@ -296,6 +296,7 @@ fn requests() -> Vec<(ControlRequest, Option<&'static str>)> {
         pool: pool.into(),
         weight,
         store: None,
+        tag: None,
         create,
     };
     vec![

@@ -73,6 +73,7 @@ fn blocks_are_migrated_by_requests() {
         pool: "web".into(),
         weight: None,
         store: None,
+        tag: None,
         create: true,
     };
     rig.request(&spec).unwrap();

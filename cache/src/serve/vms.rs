@@ -2,7 +2,7 @@
 
 use super::error::ServeError;
 use crate::config::PoolSpec;
-use crate::frontend::Tenant;
+use crate::frontend::{ContainerTag, Tenant};
 use crate::ids::{DiskId, PoolId, VmId};
 use crate::port::NamedPools;
 use parking_lot::Mutex;
@@ -50,6 +50,16 @@ impl VmRegistry {
             found: name.to_owned(),
             known,
         })
+    }
+}
+
+impl Vm {
+    /// Gives a pool this tag instead of the one it had, if there is one; a pool that had it loses it.
+    pub(super) fn set_tag(&self, pool: PoolId, tag: Option<ContainerTag>) {
+        if let Some(tag) = tag {
+            self.tenant.tags.remove(pool);
+            self.tenant.tags.set(tag, pool);
+        }
     }
 }
 

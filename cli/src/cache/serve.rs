@@ -46,6 +46,7 @@ A configuration. Every table but [[vm]] is optional:
   name = \"default\"
   weight = 100                             # among the VM's pools in the same store
   store = \"ssd\"                          # or \"memory\", the default
+  tag = 7                                  # its container's I/O priority hint, 1 to 1023, over vhost-user
 
   [[vm.disk]]
   name = \"web-root\"                      # the NBD export
@@ -54,6 +55,7 @@ A configuration. Every table but [[vm]] is optional:
   read_only = false
   direct = true                            # past the host's page cache
   serial = \"web-root\"                    # as the guest knows it [default: its name, if it has at most 20 bytes]
+  vhost = \"/run/justitia/web-root.vhost\" # also over vhost-user-blk, to one front end, for this user alone
 
   [vm.port]                                # the VM's guest may put what it evicts: a small disk for its messages
   name = \"web-port\"                      # the NBD export [default: VM/port]
@@ -170,6 +172,9 @@ fn announce(config: &Config, control: &Path) {
                     disk.name,
                     socket.display()
                 ));
+            }
+            if let Some(vhost) = &disk.vhost {
+                out::tell(format_args!("vhost-user-blk:{}", vhost.display()));
             }
             if let Some(tcp) = config.listen.tcp {
                 let scheme = if config.tls.is_some() { "nbds" } else { "nbd" };

@@ -51,26 +51,29 @@ struct Pool {
     /// The pool; `default` holds the blocks that belong to no container
     pool: String,
     /// Its weight among the pools of its VM in the same store, 1 to 10000
-    #[arg(long, required_unless_present_any = ["store", "create", "destroy"])]
+    #[arg(long, required_unless_present_any = ["store", "tag", "create", "destroy"])]
     weight: Option<u64>,
     /// The store of its blocks
     #[arg(long)]
     store: Option<StoreName>,
+    /// The tag of its container in requests over vhost-user, 1 to 1023: the hint of the I/O priority
+    #[arg(long)]
+    tag: Option<u16>,
     /// Make the pool
     #[arg(long)]
     create: bool,
     /// Remove the pool and its blocks
-    #[arg(long, conflicts_with_all = ["weight", "store", "create"])]
+    #[arg(long, conflicts_with_all = ["weight", "store", "tag", "create"])]
     destroy: bool,
 }
 
-/// The pool of a disk's cached blocks, or whether it is cached
+/// The pool of a disk's cached blocks, whether it is cached, or its size
 #[derive(Args)]
 struct Disk {
     /// The disk
     disk: String,
     /// Move what the cache holds of the disk to this pool of its VM
-    #[arg(long, required_unless_present = "uncached")]
+    #[arg(long, required_unless_present_any = ["uncached", "rescan"])]
     pool: Option<String>,
     /// Move only blocks from this offset on, such as 1GiB
     #[arg(long, value_name = "SIZE", requires = "pool")]
@@ -81,6 +84,9 @@ struct Disk {
     /// Remove its blocks, and serve it uncached from now on
     #[arg(long, conflicts_with = "pool")]
     uncached: bool,
+    /// Take over the size that its image has now, and tell guests over vhost-user
+    #[arg(long, conflicts_with_all = ["pool", "uncached"])]
+    rescan: bool,
 }
 
 /// The size of a store; when it shrinks, the excess is evicted
@@ -176,6 +182,7 @@ fn set_pool(args: &Pool) -> ControlRequest {
         pool,
         weight: args.weight,
         store: args.store.map(StoreKind::from),
+        tag: args.tag,
         create: args.create,
     }
 }
@@ -183,6 +190,7 @@ fn set_pool(args: &Pool) -> ControlRequest {
 fn set_disk(args: &Disk) -> ControlRequest {
     let disk = args.disk.clone();
     match &args.pool {
+        None if args.rescan => ControlRequest::RescanDisk { disk },
         Some(pool) => ControlRequest::MigrateDisk {
             disk,
             pool: pool.clone(),

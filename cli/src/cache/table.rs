@@ -19,7 +19,12 @@ pub(super) fn stats(stats: &Value) -> String {
             plain(why)
         );
     }
-    shown + &format!("\n{} clients\n", count(stats, "clients"))
+    shown += &format!("\n{} clients\n", count(stats, "clients"));
+    let front_ends = count(stats, "vhost_front_ends");
+    if front_ends > 0 {
+        shown += &format!("{front_ends} front ends over vhost-user\n");
+    }
+    shown
 }
 
 fn count(of: &Value, name: &str) -> u64 {

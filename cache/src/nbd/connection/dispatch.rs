@@ -138,7 +138,7 @@ impl Connection<'_> {
             encode::read_header(style, request.cookie, request.offset, length, out);
             let from = out.len();
             out.resize(from + size, 0);
-            left = backend.look_up(&mut out[from..], request.offset);
+            left = backend.look_up(None, &mut out[from..], request.offset);
             if left.as_ref().is_some_and(|remainder| remainder.copied > 0) {
                 copied = Some(out[from..].to_vec());
             }

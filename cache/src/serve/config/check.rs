@@ -5,6 +5,7 @@ use super::port::{check_port, check_serials, serial};
 use super::tables::{DiskMode, DiskTable, File, PoolTable, VmTable};
 use super::types::{Config, DiskConfig, Listen, PoolConfig, VmConfig};
 use crate::config::{CacheConfig, Mode, Policy, PoolSpec, SsdConfig, StoreKind};
+use crate::frontend::ContainerTag;
 use crate::nbd::TlsFiles;
 use std::collections::BTreeSet;
 use toml::Spanned;
@@ -92,19 +93,17 @@ impl VmTable {
         exports: &mut BTreeSet<String>,
     ) -> VmConfig {
         checker.unique(vms, "VM", &self.name);
-        if !served && self.socket.is_none() {
+        let unserved = self.disk.is_empty() || self.disk.iter().any(|d| d.vhost.is_none());
+        if unserved && !served && self.socket.is_none() {
             checker.error(
                 Some(self.name.span().start),
                 format!(
-                    "expected a socket for VM {:?} or a [listen] table for all, found neither",
+                    "expected a socket for VM {:?}, a `vhost` socket for each of its disks, or a [listen] table for all, found none",
                     self.name.get_ref()
                 ),
             );
         }
-        let mut pools = BTreeSet::new();
-        for pool in &self.pool {
-            checker.unique(&mut pools, "pool of a VM", &pool.name);
-        }
+        self.check_pools(checker);
         for disk in &self.disk {
             checker.unique(exports, "disk", &disk.name);
         }
@@ -145,6 +144,29 @@ impl VmTable {
     }
 }
 
+impl VmTable {
+    fn check_pools(&self, checker: &mut Checker) {
+        let (mut names, mut tags) = (BTreeSet::new(), BTreeSet::new());
+        for pool in &self.pool {
+            checker.unique(&mut names, "pool of a VM", &pool.name);
+            let Some(tag) = &pool.tag else { continue };
+            let (at, found) = (Some(tag.span().start), *tag.get_ref());
+            if ContainerTag::new(found).is_none() {
+                let most = ContainerTag::MAX;
+                checker.error(
+                    at,
+                    format!("expected a tag from 1 to {most}, found {found}"),
+                );
+            } else if !tags.insert(found) {
+                checker.error(
+                    at,
+                    format!("expected every tag of a VM once, found {found} again"),
+                );
+            }
+        }
+    }
+}
+
 impl PoolTable {
     fn into_config(self) -> PoolConfig {
         PoolConfig {
@@ -153,6 +175,7 @@ impl PoolTable {
                 store: self.store.unwrap_or(StoreKind::Memory),
                 weight: self.weight,
             },
+            tag: self.tag.and_then(|tag| ContainerTag::new(tag.into_inner())),
         }
     }
 }
@@ -165,6 +188,7 @@ impl DiskTable {
             image: self.image,
             read_only: self.read_only,
             direct: self.direct,
+            vhost: self.vhost,
             mode: match self.mode {
                 DiskMode::Inclusive => Some(Mode::Inclusive),
                 DiskMode::Exclusive => Some(Mode::Exclusive),

@@ -96,6 +96,7 @@ pub(super) struct PoolTable {
     #[serde(default, deserialize_with = "weight")]
     pub(super) weight: Weight,
     pub(super) store: Option<StoreKind>,
+    pub(super) tag: Option<Spanned<u16>>,
 }
 
 #[derive(Deserialize)]
@@ -110,6 +111,7 @@ pub(super) struct DiskTable {
     #[serde(default)]
     pub(super) mode: DiskMode,
     pub(super) serial: Option<Spanned<String>>,
+    pub(super) vhost: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Default, Deserialize)]

@@ -1,6 +1,7 @@
 //! A configuration, checked.
 
 use crate::config::{CacheConfig, Mode, Policy, PoolSpec};
+use crate::frontend::ContainerTag;
 use crate::nbd::TlsFiles;
 use justitia_link::Serial;
 use justitia_share::Weight;
@@ -74,6 +75,8 @@ pub struct PoolConfig {
     pub name: String,
     /// ⟨store, weight⟩.
     pub spec: PoolSpec,
+    /// Its container's tag in requests over vhost-user.
+    pub tag: Option<ContainerTag>,
 }
 
 /// A disk.
@@ -91,6 +94,8 @@ pub struct DiskConfig {
     pub mode: Option<Mode>,
     /// The serial by which its guest names it; needed where the VM has a port.
     pub serial: Option<Serial>,
+    /// A unix socket on which it is served over vhost-user, to one front end at a time.
+    pub vhost: Option<PathBuf>,
 }
 
 impl Config {
@@ -116,6 +121,7 @@ impl Config {
                     direct: true,
                     mode: Some(Mode::Inclusive),
                     serial: Serial::new(name),
+                    vhost: None,
                 }],
                 port: None,
             }],

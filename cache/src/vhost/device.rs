@@ -1,0 +1,318 @@
+//! The device of one front end: what its messages change.
+
+use super::config_channel::ConfigChannel;
+use super::config_space::{self, config_space, has, is_write_through};
+use super::device_limits::{MAX_MEMORY_SLOTS, MAX_QUEUE_SIZE, MAX_QUEUES};
+use super::inflight::InflightRegion;
+use super::memory::{GuestMemory, MemorySlots, Region};
+use super::queue::{QueueSetup, RunningQueue};
+use super::shared_memory::MemoryError;
+use super::vring::{RingAddresses, Vring, eventfd};
+use crate::frontend::{Executor, IoLimits, Volume};
+use arc_swap::ArcSwap;
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use vhost::vhost_user::message::{
+    VhostUserConfigFlags, VhostUserInflight, VhostUserProtocolFeatures, VhostUserVirtioFeatures,
+};
+use vhost::vhost_user::{Error, Result};
+use virtio_bindings::virtio_ring::VIRTIO_RING_F_EVENT_IDX;
+
+/// The bit that says that there are protocol features.
+pub(super) const PROTOCOL_FEATURES: u64 = VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
+
+/// The device.
+pub(super) struct Device {
+    pub(super) volume: Arc<Volume>,
+    executor: Executor,
+    limits: IoLimits,
+    /// What the driver has accepted.
+    features: u64,
+    /// What the front end has accepted.
+    protocol: u64,
+    slots: MemorySlots,
+    memory: Arc<ArcSwap<GuestMemory>>,
+    vrings: Vec<Vring>,
+    inflight: Option<InflightRegion>,
+    write_back: bool,
+    write_through: Arc<AtomicBool>,
+    pub(super) config_channel: Arc<ConfigChannel>,
+}
+
+impl Device {
+    pub(super) fn new(
+        volume: Arc<Volume>,
+        executor: Executor,
+        limits: IoLimits,
+        config_channel: Arc<ConfigChannel>,
+    ) -> Self {
+        Self {
+            volume,
+            executor,
+            limits,
+            features: 0,
+            protocol: 0,
+            slots: MemorySlots::default(),
+            memory: Arc::new(ArcSwap::from_pointee(GuestMemory::default())),
+            vrings: (0..MAX_QUEUES).map(|_| Vring::default()).collect(),
+            inflight: None,
+            write_back: true,
+            write_through: Arc::new(AtomicBool::new(true)),
+            config_channel,
+        }
+    }
+
+    /// What the device offers the driver, and the front end.
+    pub(super) fn offered(&self) -> u64 {
+        config_space::features(self.volume.is_read_only()) | PROTOCOL_FEATURES
+    }
+
+    pub(super) fn offered_protocol() -> VhostUserProtocolFeatures {
+        VhostUserProtocolFeatures::MQ
+            | VhostUserProtocolFeatures::REPLY_ACK
+            | VhostUserProtocolFeatures::BACKEND_REQ
+            | VhostUserProtocolFeatures::CONFIG
+            | VhostUserProtocolFeatures::RESET_DEVICE
+            | VhostUserProtocolFeatures::INFLIGHT_SHMFD
+            | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS
+    }
+
+    pub(super) fn accept(&mut self, features: u64) -> Result<()> {
+        if features & !self.offered() != 0 {
+            return Err(Error::FeatureMismatch);
+        }
+        self.features = features;
+        self.update_write_through();
+        Ok(())
+    }
+
+    pub(super) fn accept_protocol(&mut self, features: u64) -> Result<()> {
+        if features & !Self::offered_protocol().bits() != 0 {
+            return Err(Error::FeatureMismatch);
+        }
+        self.protocol = features;
+        Ok(())
+    }
+
+    /// Has the front end accepted this?
+    pub(super) const fn has_protocol(&self, feature: VhostUserProtocolFeatures) -> bool {
+        self.protocol & feature.bits() != 0
+    }
+
+    fn update_write_through(&self) {
+        let yes = is_write_through(self.features, self.write_back);
+        self.write_through.store(yes, Ordering::Relaxed);
+    }
+
+    /// Drops everything that the front end and the driver have agreed on, once what is in flight is answered.
+    pub(super) fn reset(&mut self) {
+        self.stop();
+        self.vrings = (0..MAX_QUEUES).map(|_| Vring::default()).collect();
+        self.features = 0;
+        self.inflight = None;
+        self.write_back = true;
+        self.update_write_through();
+    }
+
+    /// Stops all queues, once what is in flight is answered.
+    pub(super) fn stop(&mut self) {
+        self.vrings.iter_mut().for_each(Vring::stop);
+    }
+
+    pub(super) fn set_memory(
+        &mut self,
+        change: impl FnOnce(&mut MemorySlots) -> std::result::Result<Arc<GuestMemory>, MemoryError>,
+    ) -> Result<()> {
+        let memory = change(&mut self.slots).map_err(refused)?;
+        // Queues use it from their next turn on; requests in flight keep the one that they were taken under.
+        self.memory.store(memory);
+        Ok(())
+    }
+
+    pub(super) fn replace_memory(&mut self, regions: Vec<(Region, File)>) -> Result<()> {
+        if regions.len() > MAX_MEMORY_SLOTS {
+            return Err(Error::InvalidParam);
+        }
+        self.set_memory(|slots| slots.replace(regions))
+    }
+
+    pub(super) fn vring(&mut self, index: u32) -> Result<&mut Vring> {
+        usize::try_from(index)
+            .ok()
+            .and_then(|i| self.vrings.get_mut(i))
+            .ok_or(Error::InvalidParam)
+    }
+
+    /// A ring that does not run: what it is made of may change.
+    pub(super) fn idle_vring(&mut self, index: u32) -> Result<&mut Vring> {
+        let vring = self.vring(index)?;
+        if vring.running.is_some() {
+            return Err(Error::InvalidOperation("expected a ring that is stopped"));
+        }
+        Ok(vring)
+    }
+
+    pub(super) fn set_size(&mut self, index: u32, size: u32) -> Result<()> {
+        let size = u16::try_from(size).map_err(|_| Error::InvalidParam)?;
+        if !size.is_power_of_two() || size > MAX_QUEUE_SIZE {
+            return Err(Error::InvalidParam);
+        }
+        self.idle_vring(index)?.size = size;
+        Ok(())
+    }
+
+    /// The front end gives its own addresses.
+    pub(super) fn set_addresses(
+        &mut self,
+        index: u32,
+        descriptors: u64,
+        available: u64,
+        used: u64,
+    ) -> Result<()> {
+        let guest = |user| {
+            let found = self.slots.guest_address(user);
+            found.ok_or(Error::InvalidParam)
+        };
+        let addresses = RingAddresses {
+            descriptors: guest(descriptors)?,
+            available: guest(available)?,
+            used: guest(used)?,
+        };
+        self.idle_vring(index)?.addresses = Some(addresses);
+        Ok(())
+    }
+
+    pub(super) fn set_kick(&mut self, index: u8, file: Option<File>) -> Result<()> {
+        // Without one the ring would have to be polled.
+        let file = file.ok_or(Error::InvalidParam)?;
+        let file = eventfd(file).map_err(Error::ReqHandlerError)?;
+        let vring = self.vring(index.into())?;
+        vring.stop();
+        vring.kick = Some(Arc::new(file));
+        self.start(index.into())
+    }
+
+    pub(super) fn set_enabled(&mut self, index: u32, enabled: bool) -> Result<()> {
+        let vring = self.vring(index)?;
+        vring.enabled = enabled;
+        if enabled {
+            return self.start(index);
+        }
+        vring.stop();
+        Ok(())
+    }
+
+    /// Ends a ring; the next index of its available ring.
+    pub(super) fn end_vring(&mut self, index: u32) -> Result<u32> {
+        let vring = self.vring(index)?;
+        vring.stop();
+        vring.kick = None;
+        Ok(vring.base.into())
+    }
+
+    /// Starts a ring, if it has all that it takes, and does not run.
+    fn start(&mut self, index: u32) -> Result<()> {
+        let enabled = self.features & PROTOCOL_FEATURES == 0;
+        let number = usize::try_from(index).map_err(|_| Error::InvalidParam)?;
+        let vring = self.vrings.get_mut(number).ok_or(Error::InvalidParam)?;
+        let Some(kick) = vring.kick.clone() else {
+            return Ok(());
+        };
+        if vring.running.is_some() || !(vring.enabled || enabled) {
+            return Ok(());
+        }
+        let inflight = match &self.inflight {
+            None => None,
+            Some(region) => {
+                let index = u16::try_from(index).map_err(|_| Error::InvalidParam)?;
+                Some(region.queue(index, vring.size).ok_or(Error::InvalidParam)?)
+            }
+        };
+        let event_index = has(self.features, VIRTIO_RING_F_EVENT_IDX);
+        let ring = vring
+            .ring(&self.memory.load(), event_index)
+            .map_err(Error::ReqHandlerError)?;
+        let running = RunningQueue::start(QueueSetup {
+            index: number,
+            ring,
+            memory: Arc::clone(&self.memory),
+            inflight,
+            kick,
+            events: Arc::clone(&vring.events),
+            write_through: Arc::clone(&self.write_through),
+            volume: Arc::clone(&self.volume),
+            executor: self.executor.clone(),
+            limits: self.limits,
+        });
+        vring.running = Some(running.map_err(Error::ReqHandlerError)?);
+        Ok(())
+    }
+
+    pub(super) fn read_config(&self, offset: u32, size: u32) -> Vec<u8> {
+        let space = config_space(self.volume.size(), self.write_back);
+        config_space::read(space, offset, size)
+    }
+
+    /// The driver chooses the write cache, which is all that it may write.
+    pub(super) fn write_config(
+        &mut self,
+        offset: u32,
+        bytes: &[u8],
+        flags: VhostUserConfigFlags,
+    ) -> Result<()> {
+        let [chosen] = bytes else {
+            return Err(Error::InvalidParam);
+        };
+        if offset != config_space::WRITE_BACK
+            || flags.contains(VhostUserConfigFlags::LIVE_MIGRATION)
+        {
+            return Err(Error::InvalidParam);
+        }
+        self.write_back = *chosen != 0;
+        if let Some(region) = &self.inflight {
+            region.set_write_back(self.write_back);
+        }
+        self.update_write_through();
+        Ok(())
+    }
+
+    pub(super) fn create_inflight(
+        &mut self,
+        asked: &VhostUserInflight,
+    ) -> Result<(VhostUserInflight, File)> {
+        let created = InflightRegion::create(asked.num_queues, asked.queue_size);
+        let (file, bytes) = created.map_err(Error::ReqHandlerError)?;
+        let told = VhostUserInflight::new(bytes, 0, asked.num_queues, asked.queue_size);
+        Ok((told, file))
+    }
+
+    /// Uses a region. One that has been in use tells what the guest had chosen for the write cache: the front end does
+    /// not say it again to a new server.
+    pub(super) fn use_inflight(&mut self, told: &VhostUserInflight, file: File) -> Result<()> {
+        if self.vrings.iter().any(|v| v.running.is_some()) {
+            return Err(Error::InvalidOperation("expected rings that are stopped"));
+        }
+        let (offset, bytes) = (told.mmap_offset, told.mmap_size);
+        let region = InflightRegion::open(file, offset, bytes, told.num_queues, told.queue_size)
+            .map_err(refused)?;
+        match region.write_back() {
+            Some(chosen) => self.write_back = chosen,
+            None => region.set_write_back(self.write_back),
+        }
+        self.update_write_through();
+        self.inflight = Some(region);
+        Ok(())
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn refused(e: MemoryError) -> Error {
+    Error::ReqHandlerError(io::Error::other(e))
+}

@@ -1,0 +1,186 @@
+//! The guest's memory, as the front end describes it.
+
+use super::device_limits::MAX_MEMORY_SLOTS;
+use super::shared_memory::{MemoryError, map};
+use std::fs::File;
+use std::sync::Arc;
+use vm_memory::{GuestAddress, GuestMemoryMmap, GuestRegionMmap};
+
+/// The guest's memory at one moment. Requests keep the one that they were taken under.
+pub(crate) type GuestMemory = GuestMemoryMmap<()>;
+
+/// A region of the guest's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Region {
+    /// Where the guest has it.
+    pub(super) guest: u64,
+    /// Bytes.
+    pub(super) size: u64,
+    /// Where the front end has it: addresses of rings are given so.
+    pub(super) user: u64,
+    /// Where it begins in its file.
+    pub(super) offset: u64,
+}
+
+impl Region {
+    fn is_valid(&self) -> bool {
+        self.size > 0
+            && self.guest.checked_add(self.size).is_some()
+            && self.user.checked_add(self.size).is_some()
+            && self.offset.checked_add(self.size).is_some()
+    }
+}
+
+/// The regions, and the memory that they are together.
+#[derive(Default)]
+pub(super) struct MemorySlots {
+    slots: Vec<(Region, Arc<GuestRegionMmap<()>>)>,
+}
+
+impl MemorySlots {
+    /// Replaces all regions.
+    ///
+    /// # Errors
+    /// When one cannot be used; the old ones stay then.
+    pub(super) fn replace(
+        &mut self,
+        regions: impl IntoIterator<Item = (Region, File)>,
+    ) -> Result<Arc<GuestMemory>, MemoryError> {
+        let mut new = Self::default();
+        for (region, file) in regions {
+            new.insert(region, file)?;
+        }
+        let memory = new.memory()?;
+        *self = new;
+        Ok(memory)
+    }
+
+    /// Adds a region.
+    ///
+    /// # Errors
+    /// When it cannot be used.
+    pub(super) fn add(
+        &mut self,
+        region: Region,
+        file: File,
+    ) -> Result<Arc<GuestMemory>, MemoryError> {
+        self.insert(region, file)?;
+        self.memory().inspect_err(|_| {
+            self.slots.retain(|(r, _)| *r != region);
+        })
+    }
+
+    /// Removes a region. Its offset need not be the one that it was added with (QEMU sends 0).
+    ///
+    /// # Errors
+    /// When there is no such region.
+    pub(super) fn remove(&mut self, region: Region) -> Result<Arc<GuestMemory>, MemoryError> {
+        let before = self.slots.len();
+        let same =
+            |r: &Region| (r.guest, r.size, r.user) == (region.guest, region.size, region.user);
+        self.slots.retain(|(r, _)| !same(r));
+        if self.slots.len() == before {
+            return Err(MemoryError::Regions {
+                limit: MAX_MEMORY_SLOTS,
+            });
+        }
+        self.memory()
+    }
+
+    /// The guest's address of what the front end has at `user`.
+    pub(super) fn guest_address(&self, user: u64) -> Option<GuestAddress> {
+        self.slots.iter().find_map(|(r, _)| {
+            let inside = user.checked_sub(r.user).filter(|at| *at < r.size)?;
+            Some(GuestAddress(r.guest + inside))
+        })
+    }
+
+    fn insert(&mut self, region: Region, file: File) -> Result<(), MemoryError> {
+        let refused = || MemoryError::Regions {
+            limit: MAX_MEMORY_SLOTS,
+        };
+        let double = self.slots.iter().any(|(r, _)| *r == region);
+        if !region.is_valid() || double || self.slots.len() >= MAX_MEMORY_SLOTS {
+            return Err(refused());
+        }
+        let mapped = map(file, region.offset, region.size)?;
+        let mapped =
+            GuestRegionMmap::new(mapped, GuestAddress(region.guest)).ok_or_else(refused)?;
+        self.slots.push((region, Arc::new(mapped)));
+        self.slots.sort_by_key(|(r, _)| r.guest);
+        Ok(())
+    }
+
+    fn memory(&self) -> Result<Arc<GuestMemory>, MemoryError> {
+        if self.slots.is_empty() {
+            return Ok(Arc::default());
+        }
+        let regions = self.slots.iter().map(|(_, m)| Arc::clone(m)).collect();
+        let memory = GuestMemory::from_arc_regions(regions);
+        memory.map(Arc::new).map_err(|_| MemoryError::Regions {
+            limit: MAX_MEMORY_SLOTS,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vhost::shared_memory::sealed;
+    use vm_memory::{Bytes, GuestMemoryBackend};
+
+    const MIB: u64 = 1 << 20;
+
+    fn region(guest: u64, size: u64, offset: u64) -> Region {
+        Region {
+            guest,
+            size,
+            user: guest.wrapping_add(1 << 40),
+            offset,
+        }
+    }
+
+    #[test]
+    fn regions_come_and_go() {
+        let file = sealed("guest", 3 * MIB).unwrap();
+        let again = || file.try_clone().unwrap();
+        let mut slots = MemorySlots::default();
+        let first = slots.replace([(region(0, MIB, 0), again())]).unwrap();
+        first.write_obj(7u8, GuestAddress(5)).unwrap();
+        let both = slots.add(region(4 * MIB, MIB, 0), again()).unwrap();
+        // The same file twice: the same byte.
+        assert_eq!(both.read_obj::<u8>(GuestAddress(4 * MIB + 5)).unwrap(), 7);
+        let user = (1 << 40) + 4 * MIB + 5;
+        assert_eq!(slots.guest_address(user), Some(GuestAddress(4 * MIB + 5)));
+        // Overlapping, twice the same, beyond the file, and empty.
+        for bad in [
+            region(MIB - 4096, 2 * MIB, 0),
+            region(0, MIB, 0),
+            region(8 * MIB, MIB, 3 * MIB),
+            region(8 * MIB, 0, 0),
+            region(u64::MAX - 4095, 2 * MIB, 0),
+        ] {
+            assert!(slots.add(bad, again()).is_err(), "{bad:?}");
+        }
+        let last = slots.remove(region(0, MIB, 0)).unwrap();
+        assert!(!last.address_in_range(GuestAddress(5)));
+        assert!(slots.remove(region(0, MIB, 0)).is_err());
+        assert_eq!(slots.guest_address(1 << 40), None);
+        // What was taken under the old memory still has it.
+        assert_eq!(first.read_obj::<u8>(GuestAddress(5)).unwrap(), 7);
+    }
+
+    #[test]
+    fn memory_that_can_shrink_is_refused() {
+        let mut slots = MemorySlots::default();
+        let unsealed =
+            rustix::fs::memfd_create("m", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::ftruncate(&unsealed, MIB).unwrap();
+        let ordinary = tempfile::tempfile().unwrap();
+        ordinary.set_len(MIB).unwrap();
+        for file in [File::from(unsealed), ordinary] {
+            let refused = slots.add(region(0, MIB, 0), file);
+            assert!(matches!(refused, Err(MemoryError::CanShrink)));
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! The front end's messages, as crate `vhost` passes them on.
+
+use super::device::Device;
+use super::device_limits::{MAX_MEMORY_SLOTS, MAX_QUEUES};
+use super::memory::Region;
+use super::vring::eventfd;
+use std::fs::File;
+use vhost::VhostUserMemoryRegionBase;
+use vhost::vhost_user::message::{
+    VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight,
+    VhostUserLog, VhostUserMemoryRegion, VhostUserProtocolFeatures, VhostUserShMemConfig,
+    VhostUserSharedMsg, VhostUserSingleMemoryRegion, VhostUserVringAddrFlags, VhostUserVringState,
+};
+use vhost::vhost_user::{Backend, Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
+
+const NOT_OFFERED: Error = Error::InvalidOperation("expected a request that was offered");
+
+impl VhostUserBackendReqHandlerMut for Device {
+    fn set_owner(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn reset_owner(&mut self) -> Result<()> {
+        self.reset();
+        Ok(())
+    }
+
+    fn reset_device(&mut self) -> Result<()> {
+        self.reset();
+        Ok(())
+    }
+
+    fn get_features(&mut self) -> Result<u64> {
+        Ok(self.offered())
+    }
+
+    fn set_features(&mut self, features: u64) -> Result<()> {
+        self.accept(features)
+    }
+
+    fn set_mem_table(
+        &mut self,
+        ctx: &[VhostUserMemoryRegion],
+        files: Vec<File>,
+        _postcopy_listening: Option<bool>,
+    ) -> Result<Option<Vec<VhostUserMemoryRegionBase>>> {
+        let regions = ctx.iter().map(region).zip(files).collect();
+        self.replace_memory(regions)?;
+        Ok(None)
+    }
+
+    fn set_vring_num(&mut self, index: u32, num: u32) -> Result<()> {
+        self.set_size(index, num)
+    }
+
+    fn set_vring_addr(
+        &mut self,
+        index: u32,
+        flags: VhostUserVringAddrFlags,
+        descriptor: u64,
+        used: u64,
+        available: u64,
+        _log: u64,
+    ) -> Result<()> {
+        // Logging of changed pages was not offered.
+        if !flags.is_empty() {
+            return Err(NOT_OFFERED);
+        }
+        self.set_addresses(index, descriptor, available, used)
+    }
+
+    fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
+        let base = u16::try_from(base).map_err(|_| Error::InvalidParam)?;
+        self.idle_vring(index)?.base = base;
+        Ok(())
+    }
+
+    fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
+        let base = self.end_vring(index)?;
+        Ok(VhostUserVringState::new(index, base))
+    }
+
+    fn set_vring_kick(&mut self, index: u8, fd: Option<File>) -> Result<()> {
+        self.set_kick(index, fd)
+    }
+
+    fn set_vring_call(&mut self, index: u8, fd: Option<File>) -> Result<()> {
+        let fd = fd.map(eventfd).transpose();
+        let fd = fd.map_err(Error::ReqHandlerError)?;
+        self.vring(index.into())?.events.set_call(fd);
+        Ok(())
+    }
+
+    fn set_vring_err(&mut self, index: u8, fd: Option<File>) -> Result<()> {
+        let fd = fd.map(eventfd).transpose();
+        *self.vring(index.into())?.events.error.lock() = fd.map_err(Error::ReqHandlerError)?;
+        Ok(())
+    }
+
+    fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
+        Ok(Self::offered_protocol())
+    }
+
+    fn set_protocol_features(&mut self, features: u64) -> Result<()> {
+        self.accept_protocol(features)
+    }
+
+    fn get_queue_num(&mut self) -> Result<u64> {
+        Ok(MAX_QUEUES.into())
+    }
+
+    fn set_vring_enable(&mut self, index: u32, enable: bool) -> Result<()> {
+        self.set_enabled(index, enable)
+    }
+
+    fn get_config(
+        &mut self,
+        offset: u32,
+        size: u32,
+        _flags: VhostUserConfigFlags,
+    ) -> Result<Vec<u8>> {
+        Ok(self.read_config(offset, size))
+    }
+
+    fn set_config(&mut self, offset: u32, buf: &[u8], flags: VhostUserConfigFlags) -> Result<()> {
+        self.write_config(offset, buf, flags)
+    }
+
+    // The session takes this message itself.
+    fn set_backend_req_fd(&mut self, _backend: Backend) {}
+
+    fn set_gpu_socket(&mut self, _gpu_backend: GpuBackend) -> Result<()> {
+        Err(NOT_OFFERED)
+    }
+
+    fn get_shared_object(&mut self, _uuid: VhostUserSharedMsg) -> Result<File> {
+        Err(NOT_OFFERED)
+    }
+
+    fn get_inflight_fd(
+        &mut self,
+        inflight: &VhostUserInflight,
+    ) -> Result<(VhostUserInflight, File)> {
+        self.create_inflight(inflight)
+    }
+
+    fn set_inflight_fd(&mut self, inflight: &VhostUserInflight, file: File) -> Result<()> {
+        self.use_inflight(inflight, file)
+    }
+
+    fn get_max_mem_slots(&mut self) -> Result<u64> {
+        u64::try_from(MAX_MEMORY_SLOTS).map_err(|_| Error::BackendInternalError)
+    }
+
+    fn add_mem_region(
+        &mut self,
+        added: &VhostUserSingleMemoryRegion,
+        fd: File,
+        _postcopy_listening: Option<bool>,
+    ) -> Result<Option<VhostUserMemoryRegionBase>> {
+        self.set_memory(|slots| slots.add(region(added), fd))?;
+        Ok(None)
+    }
+
+    fn remove_mem_region(&mut self, removed: &VhostUserSingleMemoryRegion) -> Result<()> {
+        self.set_memory(|slots| slots.remove(region(removed)))
+    }
+
+    fn set_device_state_fd(
+        &mut self,
+        _direction: VhostTransferStateDirection,
+        _phase: VhostTransferStatePhase,
+        _fd: File,
+    ) -> Result<Option<File>> {
+        Err(NOT_OFFERED)
+    }
+
+    fn check_device_state(&mut self) -> Result<()> {
+        Err(NOT_OFFERED)
+    }
+
+    fn get_shmem_config(&mut self) -> Result<VhostUserShMemConfig> {
+        Err(NOT_OFFERED)
+    }
+
+    fn set_log_base(&mut self, _log: &VhostUserLog, _file: File) -> Result<()> {
+        Err(NOT_OFFERED)
+    }
+}
+
+fn region(told: &VhostUserMemoryRegion) -> Region {
+    Region {
+        guest: told.guest_phys_addr,
+        size: told.memory_size,
+        user: told.user_addr,
+        offset: told.mmap_offset,
+    }
+}

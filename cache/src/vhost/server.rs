@@ -1,0 +1,235 @@
+//! The socket of a disk. It serves one front end at a time.
+
+use super::config_channel::ConfigChannel;
+use super::device::Device;
+use super::session;
+use crate::frontend::{Executor, IoLimits, ListenError, Volume, unix_listener};
+use parking_lot::{Condvar, Mutex};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{Shutdown, SocketFlags, accept_with, shutdown};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// A disk, served over vhost-user on a socket of its own.
+pub struct VhostServer {
+    path: PathBuf,
+    listener: Arc<OwnedFd>,
+    shared: Arc<Shared>,
+    thread: Mutex<Option<std::thread::JoinHandle<()>>>,
+}
+
+struct Shared {
+    volume: Arc<Volume>,
+    executor: Executor,
+    limits: IoLimits,
+    closing: AtomicBool,
+    /// The front end's connection.
+    session: Mutex<Option<Arc<Session>>>,
+    ended: Condvar,
+}
+
+struct Session {
+    socket: UnixStream,
+    config_channel: Arc<ConfigChannel>,
+}
+
+/// Removes the session when its thread ends, also when that panicked.
+struct SessionEntry(Arc<Shared>);
+
+impl Drop for SessionEntry {
+    fn drop(&mut self) {
+        *self.0.session.lock() = None;
+        self.0.ended.notify_all();
+    }
+}
+
+impl VhostServer {
+    /// Serves a volume on a unix socket that only this user can connect to, in a directory that no other user writes. A
+    /// socket that no server answers on is replaced.
+    ///
+    /// # Errors
+    /// When something else is there, others may write the directory, or the system refuses.
+    pub(crate) fn listen(
+        path: &Path,
+        volume: Arc<Volume>,
+        executor: Executor,
+        limits: IoLimits,
+    ) -> Result<Self, ListenError> {
+        let listener = Arc::new(unix_listener(path)?);
+        let shared = Arc::new(Shared {
+            volume,
+            executor,
+            limits,
+            closing: AtomicBool::new(false),
+            session: Mutex::new(None),
+            ended: Condvar::new(),
+        });
+        let (socket, accepting) = (Arc::clone(&listener), Arc::clone(&shared));
+        let thread = std::thread::Builder::new()
+            .name("justitia-vhost".into())
+            .spawn(move || accepting.accept(&socket))
+            .map_err(|source| ListenError::Io {
+                what: path.display().to_string(),
+                source,
+            })?;
+        Ok(Self {
+            path: path.to_owned(),
+            listener,
+            shared,
+            thread: Mutex::new(Some(thread)),
+        })
+    }
+
+    /// Is a front end connected?
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.shared.session.lock().is_some()
+    }
+
+    /// The volume that is served.
+    pub(crate) fn volume(&self) -> &Arc<Volume> {
+        &self.shared.volume
+    }
+
+    /// Tells the front end that the disk's size has changed. One that takes no messages is not told.
+    pub(crate) fn notify_config(&self) {
+        let session = self.shared.session.lock().clone();
+        if let Some(session) = session
+            && let Err(e) = session.config_channel.notify()
+        {
+            let disk = self.shared.volume.name();
+            tracing::warn!(disk, "cannot tell a guest the new size of its disk: {e}");
+        }
+    }
+
+    /// Ends: no new front ends and no new requests; what is in flight is answered. A disk that does not answer within
+    /// `timeout` is left behind.
+    pub(crate) fn shut_down(&self, timeout: Duration) {
+        let deadline = Instant::now() + timeout;
+        self.shared.closing.store(true, Ordering::SeqCst);
+        // Wakes the thread that accepts.
+        let _ = shutdown(&self.listener, Shutdown::Both);
+        let mut session = self.shared.session.lock();
+        if let Some(session) = &*session {
+            // An error says that it has left already.
+            let _ = shutdown(&session.socket, Shutdown::Both);
+        }
+        while session.is_some() {
+            if self
+                .shared
+                .ended
+                .wait_until(&mut session, deadline)
+                .timed_out()
+            {
+                let disk = self.shared.volume.name();
+                tracing::warn!(
+                    disk,
+                    "requests of a guest are still in flight after {timeout:?}"
+                );
+                break;
+            }
+        }
+        drop(session);
+        if let Some(thread) = self.thread.lock().take() {
+            let _ = thread.join();
+        }
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+impl Shared {
+    /// Accepts front ends until the server closes.
+    fn accept(self: Arc<Self>, listener: &OwnedFd) {
+        loop {
+            let accepted = accept_with(listener, SocketFlags::CLOEXEC);
+            if self.closing.load(Ordering::SeqCst) {
+                return;
+            }
+            match accepted {
+                Ok(socket) => self.start_session(socket.into()),
+                Err(e) => {
+                    // Out of descriptors or the like: it passes.
+                    tracing::warn!("cannot accept a front end: {e}");
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+            }
+        }
+    }
+
+    fn start_session(self: &Arc<Self>, socket: UnixStream) {
+        let disk = self.volume.name();
+        if !self.is_free() {
+            tracing::warn!(disk, "refused a front end: another one has the disk");
+            return;
+        }
+        let limit = self.limits.vm_connections;
+        let Some(permit) = self.volume.tenant().connect(limit) else {
+            tracing::warn!(
+                disk,
+                "refused a front end: its VM has {limit} connections, which is the limit"
+            );
+            return;
+        };
+        let config_channel = Arc::<ConfigChannel>::default();
+        let device = Device::new(
+            Arc::clone(&self.volume),
+            self.executor.clone(),
+            self.limits,
+            Arc::clone(&config_channel),
+        );
+        let ours = match socket.try_clone() {
+            Ok(ours) => ours,
+            Err(e) => return tracing::warn!(disk, "refused a front end: {e}"),
+        };
+        *self.session.lock() = Some(Arc::new(Session {
+            socket: ours,
+            config_channel,
+        }));
+        let entry = SessionEntry(Arc::clone(self));
+        let started = std::thread::Builder::new()
+            .name("justitia-vhost".into())
+            .spawn(move || {
+                let entry = entry;
+                let disk = entry.0.volume.name();
+                if let Err(e) = session::serve(socket, device) {
+                    tracing::info!(disk, "a front end's connection broke: {e}");
+                }
+                drop(permit);
+            });
+        if let Err(e) = started {
+            tracing::error!(disk, "cannot start a thread for a front end: {e}");
+        }
+    }
+
+    /// Waits while the last front end, which has left, has requests in flight. `false` when it is still there.
+    fn is_free(&self) -> bool {
+        let mut session = self.session.lock();
+        while let Some(current) = &*session {
+            if !has_left(&current.socket) {
+                return false;
+            }
+            if self.closing.load(Ordering::SeqCst) {
+                return false;
+            }
+            self.ended
+                .wait_for(&mut session, Duration::from_millis(100));
+        }
+        true
+    }
+}
+
+/// Has the other side closed the connection?
+fn has_left(socket: &UnixStream) -> bool {
+    let mut waiting = PollFd::new(socket, PollFlags::RDHUP);
+    let left = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+    poll(
+        std::slice::from_mut(&mut waiting),
+        Some(&rustix::time::Timespec::default()),
+    )
+    .is_ok_and(|n| n > 0)
+        && waiting.revents().intersects(left)
+}

@@ -1,0 +1,6 @@
+mod device;
+mod gate;
+mod hostile;
+mod live;
+mod rig;
+mod verify;

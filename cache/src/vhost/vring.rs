@@ -1,0 +1,129 @@
+//! One ring as the front end has described it, and the thread that serves it.
+
+use super::memory::GuestMemory;
+use super::queue::RunningQueue;
+use parking_lot::Mutex;
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use virtio_queue::{Queue, QueueT};
+use vm_memory::GuestAddress;
+
+/// Where the parts of a ring are in the guest's memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RingAddresses {
+    pub(super) descriptors: GuestAddress,
+    pub(super) available: GuestAddress,
+    pub(super) used: GuestAddress,
+}
+
+/// One ring.
+#[derive(Default)]
+pub(super) struct Vring {
+    /// Entries; 0 until it is known.
+    pub(super) size: u16,
+    pub(super) addresses: Option<RingAddresses>,
+    /// The next index of the available ring.
+    pub(super) base: u16,
+    /// The guest's, to say that there are requests.
+    pub(super) kick: Option<Arc<File>>,
+    pub(super) events: Arc<VringEvents>,
+    pub(super) enabled: bool,
+    pub(super) running: Option<RunningQueue>,
+}
+
+/// Eventfds by which a queue's thread tells something. They may be exchanged while it runs.
+#[derive(Default)]
+pub(super) struct VringEvents {
+    /// There are answers.
+    call: Mutex<Option<File>>,
+    /// The ring is broken.
+    pub(super) error: Mutex<Option<File>>,
+}
+
+impl Vring {
+    /// The ring, ready to be served.
+    ///
+    /// # Errors
+    /// When a part of it is missing, misaligned, or outside the memory.
+    pub(super) fn ring(&self, memory: &GuestMemory, event_index: bool) -> io::Result<Queue> {
+        let invalid = |e: virtio_queue::Error| io::Error::new(io::ErrorKind::InvalidInput, e);
+        let addresses = self.addresses.ok_or(io::ErrorKind::InvalidInput)?;
+        let mut ring = Queue::new(self.size).map_err(invalid)?;
+        ring.try_set_size(self.size).map_err(invalid)?;
+        ring.try_set_desc_table_address(addresses.descriptors)
+            .map_err(invalid)?;
+        ring.try_set_avail_ring_address(addresses.available)
+            .map_err(invalid)?;
+        ring.try_set_used_ring_address(addresses.used)
+            .map_err(invalid)?;
+        ring.set_event_idx(event_index);
+        ring.set_ready(true);
+        if !ring.is_valid(memory) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "expected a ring in the guest's memory, found one outside",
+            ));
+        }
+        ring.set_next_avail(self.base);
+        let used = ring
+            .used_idx(memory, std::sync::atomic::Ordering::Acquire)
+            .map_err(invalid)?;
+        ring.set_next_used(used.0);
+        Ok(ring)
+    }
+
+    /// Ends its thread, once what is in flight is answered.
+    pub(super) fn stop(&mut self) {
+        if let Some(running) = self.running.take() {
+            self.base = running.stop();
+        }
+    }
+}
+
+impl VringEvents {
+    /// Tells of answers by this from now on. It is signalled once: a server that was killed may have answered and not
+    /// have said so, and so may this one by the old eventfd.
+    pub(super) fn set_call(&self, event: Option<File>) {
+        *self.call.lock() = event;
+        self.call();
+    }
+
+    /// There are answers.
+    pub(super) fn call(&self) {
+        signal(self.call.lock().as_ref());
+    }
+
+    /// The ring is broken.
+    pub(super) fn fail(&self) {
+        signal(self.error.lock().as_ref());
+    }
+}
+
+fn signal(event: Option<&File>) {
+    // An eventfd that is full is signalled already.
+    if let Some(event) = event
+        && let Err(e) = rustix::io::write(event, &1u64.to_ne_bytes())
+        && e != rustix::io::Errno::AGAIN
+    {
+        tracing::warn!("cannot signal a guest: {e}");
+    }
+}
+
+/// Makes sure that a descriptor is an eventfd, and that using it never waits.
+///
+/// # Errors
+/// When it is something else.
+pub(super) fn eventfd(file: File) -> io::Result<File> {
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+    if link.as_os_str() != "anon_inode:[eventfd]" {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("expected an eventfd, found {}", link.display()),
+        ));
+    }
+    fcntl_setfl(&file, fcntl_getfl(&file)? | OFlags::NONBLOCK)?;
+    Ok(file)
+}
