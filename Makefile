@@ -10,7 +10,8 @@ JUSTITIA := $(or $(CARGO_TARGET_DIR),target)/release/justitia
 #                        is built from
 #   qemu-system-x86, busybox-static, fio, kmod, util-linux, dmsetup, xfsprogs, e2fsprogs, xz-utils,
 #   binutils, strace     the lab's virtual machines: QEMU, the guest's tools and its file systems
-#   libnbd-bin, nbdkit, qemu-utils     NBD clients for the cache's tests, and servers to compare it with
+#   libnbd-bin, nbdkit, qemu-utils     NBD clients for the cache's tests, and servers to compare it with (over
+#                        vhost-user-blk qemu-storage-daemon, of qemu-system-common)
 #   nbd-client     attaches the guest kernel's own NBD client to the cache
 #   mmdebstrap     a small Debian with systemd, in which the package is tested
 #   prometheus     promtool, and a real scrape of the metrics

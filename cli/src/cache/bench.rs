@@ -5,20 +5,21 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use justitia_api::units::bytes;
-use justitia_cache::serve::{Size, bench as nbd};
+use justitia_cache::serve::{Size, bench as served};
 use justitia_cache::{CacheError, Weight, bench as process};
 
 use super::client::flat;
 use crate::out;
 use crate::table::{Column, table};
 
-/// Measure the cache on this machine: in this process, and over NBD beside nbdkit and qemu-nbd.
+/// Measure the cache on this machine: in this process, over NBD beside nbdkit and qemu-nbd, and over vhost-user beside
+/// qemu-storage-daemon.
 ///
-/// Over NBD it needs fio with its nbd engine; nbdkit and qemu-nbd are compared with if they are installed.
+/// Over NBD it needs fio with its nbd engine; the others are compared with if they are installed.
 /// Nothing else should run meanwhile.
 #[derive(Args)]
 pub(super) struct Bench {
-    /// Only what is measured in this process, or only what is measured over NBD
+    /// Only what is measured in this process, over NBD, or over vhost-user
     #[arg(long)]
     only: Option<Where>,
     /// Directory for the image; its file system is measured, too
@@ -39,21 +40,25 @@ pub(super) struct Bench {
 enum Where {
     Process,
     Nbd,
+    Vhost,
 }
 
 pub(super) fn bench(args: &Bench) -> anyhow::Result<()> {
-    if args.only != Some(Where::Nbd) {
+    let wants = |what| args.only.is_none_or(|only| only == what);
+    let options = served::Options {
+        directory: args.directory.clone(),
+        size: args.size,
+        runs: args.runs,
+        seconds: args.seconds,
+    };
+    if wants(Where::Process) {
         in_process(args).map_err(flat)?;
     }
-    if args.only != Some(Where::Process) {
-        let report = nbd::run(&nbd::Options {
-            directory: args.directory.clone(),
-            size: args.size,
-            runs: args.runs,
-            seconds: args.seconds,
-        })
-        .map_err(flat)?;
-        out::print(report);
+    if wants(Where::Nbd) {
+        out::print(served::run(&options).map_err(flat)?);
+    }
+    if wants(Where::Vhost) {
+        out::print(served::run_vhost(&options).map_err(flat)?);
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
-//! `justitia cache bench`: the NBD front end beside others, and the SSD store beside its device.
+//! `justitia cache bench`: the NBD and vhost-user front ends beside others, and the SSD store beside its device.
 //!
-//! The client is fio, the same for all servers, and the runs of the servers alternate, so that what the
+//! The client is fio, and over vhost-user a driver of ours, the same for all servers, and the runs of the servers alternate, so that what the
 //! machine does meanwhile hits them alike. Runs of one round are compared, and the median of these ratios is
 //! reported.
 
@@ -10,7 +10,9 @@ mod report;
 mod run;
 mod ssd;
 mod subject;
+mod vhost;
 
 pub use options::{BenchError, Options};
 pub use report::Report;
 pub use run::run;
+pub use vhost::run as run_vhost;

@@ -40,7 +40,7 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
 }
 
 /// Random bytes, so that no layer below finds holes or zeroes to shorten its way.
-fn fill(image: &Path, size: u64) -> io::Result<()> {
+pub(super) fn fill(image: &Path, size: u64) -> io::Result<()> {
     let mut from = io::Read::take(std::fs::File::open("/dev/urandom")?, size);
     let mut to = std::fs::File::create(image)?;
     io::copy(&mut from, &mut to)?;
@@ -76,11 +76,8 @@ fn hits(dir: &Path, image: &Path, options: &Options) -> Result<Section, BenchErr
         }
         subject.fio("read", "1M", options, false)?;
     }
-    compare(
-        "hits: 4 KiB random reads, queue depth 32",
-        subjects,
-        options,
-    )
+    let title = "hits: 4 KiB random reads, queue depth 32";
+    compare(title, subjects, options, random_reads(options))
 }
 
 fn misses(
@@ -104,13 +101,20 @@ fn misses(
             disk.mode = None;
         }
     })?;
-    compare(title, vec![cached, uncached], options)
+    let subjects = vec![cached, uncached];
+    compare(title, subjects, options, random_reads(options))
 }
 
-fn compare(
+fn random_reads(options: &Options) -> impl Fn(&Subject) -> Result<f64, BenchError> + '_ {
+    |subject| subject.fio("randread", "4k", options, true)
+}
+
+/// Measures the subjects in turn; requests a second.
+pub(super) fn compare(
     title: &'static str,
     subjects: Vec<Subject>,
     options: &Options,
+    measure: impl Fn(&Subject) -> Result<f64, BenchError>,
 ) -> Result<Section, BenchError> {
     let mut rows: Vec<Row> = subjects
         .iter()
@@ -123,7 +127,7 @@ fn compare(
     for _ in 0..options.runs.max(1) {
         for (subject, row) in subjects.iter().zip(&mut rows) {
             let before = processor_time();
-            let rate = subject.fio("randread", "4k", options, true)?;
+            let rate = measure(subject)?;
             let spent = processor_time() - before;
             row.runs.push(rate);
             if matches!(subject.running, Running::Ours(_)) {
