@@ -1,8 +1,10 @@
-//! The hypervisor cache on a stock kernel: the kernel's own NBD client, and block devices as images.
+//! The hypervisor cache on a stock kernel: the kernel's own NBD client, block devices as images, and a disk that this
+//! machine's daemon serves over vhost-user-blk.
 //!
 //! In one guest, `justitia cache serve` has an image file, a disk and a loop device served to `/dev/nbd0`, where a
 //! file system is made, filled, read back from the cache, trimmed and checked; then the image must hold byte for
-//! byte what the client saw. Another writer of what is served is refused.
+//! byte what the client saw. Another writer of what is served is refused. Beside them the guest has a virtio disk of
+//! four queues whose daemon is killed again and again while fio verifies what it has written.
 
 #![expect(
     clippy::unwrap_used,
@@ -10,11 +12,14 @@
     reason = "the helpers of tests are tests"
 )]
 
+mod cache_guest;
+
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use cache_guest::VhostDaemon;
 use justitia_lab::vm::{DiskSpec, Filesystem, Guest, Throttle, Vm, VmSpec};
 
 /// Bytes of each image.
@@ -180,12 +185,15 @@ fn the_kernels_nbd_client_is_served_images_and_block_devices() {
         journal: 0,
         throttle: free,
     };
+    let mut daemon = VhostDaemon::new();
     let vm = Vm::boot(&VmSpec {
         disks: vec![disk(512 << 20, Some(Filesystem::Ext4)), disk(IMAGE, None)],
+        qemu_args: daemon.qemu_args(),
         ..VmSpec::default()
     })
     .unwrap();
     let guest = vm.guest();
+    daemon.is_survived_by(guest);
     take_along(guest, "nbd-client");
     take_along(guest, "e2fsck");
     run(
