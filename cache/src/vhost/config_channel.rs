@@ -3,7 +3,6 @@
 //! Crate `vhost` does not send this message, and does not give out the channel's socket. So the session takes the one
 //! message that brings the socket itself.
 
-use super::device::Device;
 use parking_lot::Mutex;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recv, recvmsg, send, sockopt,
@@ -83,11 +82,15 @@ pub(super) fn look_ahead(socket: &UnixStream) -> io::Result<Next> {
     })
 }
 
-/// Takes the message that brings the channel's socket.
+/// Takes the message that brings the socket of `channel`. `has_protocol` tells whether a feature was negotiated.
 ///
 /// # Errors
 /// When it was not negotiated, or brings something else.
-pub(super) fn take_channel(socket: &UnixStream, device: &Device) -> io::Result<()> {
+pub(super) fn take_channel(
+    socket: &UnixStream,
+    channel: &ConfigChannel,
+    has_protocol: impl Fn(VhostUserProtocolFeatures) -> bool,
+) -> io::Result<()> {
     let mut bytes = [0; HEADER];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
     let mut files = RecvAncillaryBuffer::new(&mut space);
@@ -109,16 +112,16 @@ pub(super) fn take_channel(socket: &UnixStream, device: &Device) -> io::Result<(
     if received.bytes != HEADER || size != 0 || flags & !NEEDS_REPLY != VERSION {
         return Err(invalid("expected a message with a socket, found another"));
     }
-    let (Some(channel), None) = (found.next(), found.next()) else {
+    let (Some(found), None) = (found.next(), found.next()) else {
         return Err(invalid("expected one socket for the back end's messages"));
     };
-    if !device.has_protocol(VhostUserProtocolFeatures::BACKEND_REQ) || !is_stream(&channel)? {
+    if !has_protocol(VhostUserProtocolFeatures::BACKEND_REQ) || !is_stream(&found)? {
         return Err(invalid(
             "expected a unix stream socket, after it was agreed on",
         ));
     }
-    *device.config_channel.0.lock() = Some(channel);
-    if flags & NEEDS_REPLY != 0 && device.has_protocol(VhostUserProtocolFeatures::REPLY_ACK) {
+    *channel.0.lock() = Some(found);
+    if flags & NEEDS_REPLY != 0 && has_protocol(VhostUserProtocolFeatures::REPLY_ACK) {
         let mut reply = header(SET_BACKEND_REQ_FD, VERSION | IS_REPLY, 8).to_vec();
         reply.extend(0u64.to_ne_bytes());
         if send(socket, &reply, SendFlags::NOSIGNAL)? != reply.len() {

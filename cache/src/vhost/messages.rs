@@ -3,7 +3,7 @@
 use super::device::Device;
 use super::device_limits::{MAX_MEMORY_SLOTS, MAX_QUEUES};
 use super::memory::Region;
-use super::vring::eventfd;
+use super::vring_events::eventfd;
 use std::fs::File;
 use vhost::VhostUserMemoryRegionBase;
 use vhost::vhost_user::message::{

@@ -31,6 +31,7 @@ mod server;
 mod session;
 mod shared_memory;
 mod vring;
+mod vring_events;
 
 #[doc(hidden)]
 pub mod client;

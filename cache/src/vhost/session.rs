@@ -32,7 +32,7 @@ fn answer(
             Next::End => return Ok(()),
             Next::Channel => {
                 let device = device.lock().unwrap_or_else(PoisonError::into_inner);
-                take_channel(socket, &device)?;
+                take_channel(socket, &device.config_channel, |f| device.has_protocol(f))?;
             }
             Next::Other => match messages.handle_request() {
                 Ok(()) => {}

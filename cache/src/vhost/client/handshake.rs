@@ -1,6 +1,7 @@
 //! The front end: it describes the guest's memory and rings to the back end.
 
 use super::guest::{Guest, QUEUE_BYTES, slot_size};
+use super::options::FrontEndOptions;
 use super::ring::DriverQueue;
 use std::fs::File;
 use std::io;
@@ -19,33 +20,6 @@ use virtio_bindings::virtio_blk::{
 };
 use virtio_bindings::virtio_config::VIRTIO_F_VERSION_1;
 use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
-
-/// What a front end and its driver are like.
-#[derive(Clone, Copy, Debug)]
-pub struct FrontEndOptions {
-    /// Queues.
-    pub queues: u16,
-    /// Entries of a ring, and requests in flight.
-    pub queue_size: u16,
-    /// Bytes of data that a request has at most.
-    pub data: u64,
-    /// Keep track of requests in flight, so that a new back end can go on, where the back end offers it.
-    pub tracking: bool,
-    /// Features that the driver does not accept.
-    pub without: u64,
-}
-
-impl Default for FrontEndOptions {
-    fn default() -> Self {
-        Self {
-            queues: 1,
-            queue_size: 32,
-            data: 64 << 10,
-            tracking: true,
-            without: 0,
-        }
-    }
-}
 
 /// The region in which the back end notes what is in flight.
 pub struct Tracking {

@@ -1,7 +1,7 @@
 //! A driver's side of a queue: request slots with indirect descriptors, as Linux makes them.
 
 use super::guest::{Guest, QUEUE_BYTES, slot_size};
-use super::handshake::FrontEndOptions;
+use super::options::FrontEndOptions;
 use crate::vhost::memory::GuestMemory;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::io;

@@ -1,6 +1,7 @@
 //! The thread of a queue: it takes requests from the ring, and puts answers there.
 
 mod answer;
+mod collect;
 mod execute;
 mod take;
 mod wait;
@@ -9,7 +10,7 @@ use super::chain::Chain;
 use super::device_limits::QUEUE_BYTES;
 use super::inflight::InflightQueue;
 use super::memory::GuestMemory;
-use super::vring::VringEvents;
+use super::vring_events::VringEvents;
 use crate::frontend::{Executor, IoLimits, IoQueue, Volume};
 use answer::{Answer, AnswerContext, Buffers};
 use arc_swap::ArcSwap;
