@@ -51,7 +51,7 @@ fn busy_keeps(guest: &Guest, agent: bool) -> u64 {
         {agent} || exit 1
         reread slice/busy /data/busy 0.2
         sleep 2
-        services 100"
+        services 40"
     ));
     guest.ok("rest; [ ! -s /run/agent.pid ] || end TERM");
     kept
@@ -91,7 +91,7 @@ const DELEGATE: &str = "
 fn neighbour_has_half(guest: &Guest, name: &str, trick: &str) {
     let held = guest.number(&format!(
         "{DELEGATE} start && reread other /data/other 0.1 && {trick}
-        sleep 5; sum=0; for i in $(seq 10); do sum=$((sum + $(file_of other))); sleep 1; done; echo $((sum / 10))"
+        sleep 5; sum=0; for i in $(seq 5); do sum=$((sum + $(file_of other))); sleep 1; done; echo $((sum / 5))"
     ));
     let status = guest.status();
     let entitled = tenant(&status, "other")["entitlement"]
