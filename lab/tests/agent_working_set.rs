@@ -106,6 +106,16 @@ fn have_read(guest: &Guest, times: u64) -> bool {
     read.iter().all(|read| *read >= times * 300)
 }
 
+/// Whether both tenants hold what they are entitled to and use, give or take a thirtieth: forecasts are of that.
+fn have_their_part(guest: &Guest) -> bool {
+    let status = guest.status();
+    ["a", "b"].iter().all(|path| {
+        let of = |name: &str| tenant(&status, path)[name].as_u64().unwrap_or(0) >> 20;
+        let part = of("entitlement").min(300);
+        of("usage").abs_diff(part) <= part / 30
+    })
+}
+
 /// The part of what `path` reads in so many seconds that comes from the disk.
 fn missed(guest: &Guest, path: &str, seconds: u32) -> f64 {
     let before = read_and_filled(guest, path);
@@ -121,6 +131,7 @@ fn whatif_predicts_the_misses_at_another_weight() {
         choose(guest, "y");
         guest.ok(&format!("{RANDOM} random a && random b && start"));
         wait_until(guest, 300, || have_read(guest, 12));
+        wait_until(guest, 60, || have_their_part(guest));
         let prediction = guest.ok("justitia whatif a --weight 300 --json");
         let prediction: serde_json::Value = serde_json::from_str(&prediction).unwrap_or_default();
         println!(
@@ -134,7 +145,8 @@ fn whatif_predicts_the_misses_at_another_weight() {
             of.filter_map(|one| one["misses"][then].as_f64()).next()
         };
         let now = ["a", "b"].map(|path| missed(guest, path, 8));
-        guest.ok("echo 300 >$C/a/io.weight && sleep 25");
+        guest.ok("echo 300 >$C/a/io.weight && sleep 5");
+        wait_until(guest, 120, || have_their_part(guest));
         let then = ["a", "b"].map(|path| missed(guest, path, 8));
         for (at, path) in ["a", "b"].into_iter().enumerate() {
             for (name, found, then) in [("now", now[at], 0), ("then", then[at], 1)] {

@@ -11,7 +11,7 @@ use crate::model::Memory;
 
 /// How often values that rarely change are read: total memory, watermarks, swap.
 const SLOW_PERIOD: Duration = Duration::from_secs(10);
-/// Rates are measured over at least this time, the shortest tick. Over less, one allocation looks like gigabytes a second.
+/// Rates are measured over at least this time. Over less, one allocation looks like gigabytes a second.
 const MIN_RATE_PERIOD: Duration = Duration::from_millis(50);
 /// A rate that is not reached again halves in this time, so that a gap between two bursts does not look like their end.
 const RATE_HALF_LIFE: HalfLife = HalfLife::new(Duration::from_millis(250));
@@ -25,8 +25,10 @@ pub struct SystemMemory {
     slow_at: Option<Instant>,
     /// When the measurement of the fall of free memory began, and its value then, bytes.
     polled: Option<(Instant, u64)>,
-    /// When the reclaim counters were last read, and their sum, bytes.
+    /// When the measurement of reclaim began, and the sum of the counters then, bytes.
     reclaimed: Option<(Instant, u64)>,
+    /// What this agent's reclaim of cgroups has freed since then, bytes.
+    freed_by_us: u64,
     /// How fast free memory falls, bytes per second.
     fall_rate: u64,
     /// How fast reclaim refills it, bytes per second.
@@ -46,6 +48,7 @@ impl SystemMemory {
             slow_at: None,
             polled: None,
             reclaimed: None,
+            freed_by_us: 0,
             fall_rate: 0,
             refill_rate: 0,
             file: 0,
@@ -63,7 +66,6 @@ impl SystemMemory {
             Some((at, before)) => {
                 let used = before.saturating_sub(free);
                 self.fall_rate = decaying_peak(self.fall_rate, used, now - at);
-                self.memory.consumption_rate = self.fall_rate.saturating_add(self.refill_rate);
             }
             None => {}
         }
@@ -94,21 +96,35 @@ impl SystemMemory {
         }
         let vmstat = self.proc.vmstat()?;
         let stolen = (vmstat.pgsteal_kswapd + vmstat.pgsteal_direct) * PAGE_SIZE;
-        if let Some((at, before)) = self.reclaimed {
-            let refilled = stolen.saturating_sub(before).saturating_add(freed_by_us);
-            self.refill_rate = decaying_peak(self.refill_rate, refilled, now - at);
-        }
-        self.reclaimed = Some((now, stolen));
+        self.note_reclaimed(stolen, freed_by_us, now);
         self.poll(now);
         self.file = vmstat.file_lru();
         self.unreclaimable = (vmstat.nr_dirty + vmstat.nr_writeback) * PAGE_SIZE;
         Ok(())
     }
 
+    /// The bytes that the kernel's reclaim has freed so far, and what this agent's has since the last call.
+    fn note_reclaimed(&mut self, stolen: u64, freed_by_us: u64, now: Instant) {
+        self.freed_by_us += freed_by_us;
+        match self.reclaimed {
+            Some((at, _)) if now - at < MIN_RATE_PERIOD => return,
+            Some((at, before)) => {
+                let freed = stolen.saturating_sub(before) + self.freed_by_us;
+                self.refill_rate = decaying_peak(self.refill_rate, freed, now - at);
+            }
+            None => {}
+        }
+        self.reclaimed = Some((now, stolen));
+        self.freed_by_us = 0;
+    }
+
     /// The memory as last read. [`Memory::reclaim_in_flight`] is 0.
     #[must_use]
     pub const fn memory(&self) -> Memory {
-        self.memory
+        Memory {
+            consumption_rate: self.fall_rate.saturating_add(self.refill_rate),
+            ..self.memory
+        }
     }
 
     /// Whether there is swap space.
@@ -194,6 +210,25 @@ mod tests {
         assert_eq!(system.memory().consumption_rate, 0);
         system.poll(now + MIN_RATE_PERIOD);
         assert!(system.memory().consumption_rate > 0);
+        Ok(())
+    }
+
+    /// Plans may be 20 ms apart. What was freed between two of them counts for the 60 ms of three, at once.
+    #[test]
+    fn reclaim_is_measured_over_several_plans_and_known_to_the_last() -> Result<()> {
+        let mut system = SystemMemory::new(ProcFs::open(std::path::Path::new("/proc"))?);
+        let now = Instant::now();
+        let at = |ms| now + Duration::from_millis(ms);
+        for (ms, stolen, by_us, rate) in [
+            (0, 500, 7, 0),
+            (20, 600, 10, 0),
+            (40, 700, 10, 0),
+            (60, 800, 10, 5500),
+            (80, 800, 0, 5500),
+        ] {
+            system.note_reclaimed(stolen, by_us, at(ms));
+            assert_eq!(system.memory().consumption_rate, rate, "{ms} ms");
+        }
         Ok(())
     }
 }

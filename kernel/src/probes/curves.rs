@@ -38,7 +38,7 @@ impl ReuseHistogram<'_> {
     fn word(&self, index: usize) -> u64 {
         self.0
             .get(index)
-            .map_or(0, |word| word.load(Ordering::Relaxed))
+            .map_or(0, |word| word.load(Ordering::Acquire))
     }
 
     /// Accesses by reuse time: the number of accesses to the curve since the one before of the same block. The buckets are
@@ -62,10 +62,16 @@ impl ReuseHistogram<'_> {
     /// Blocks that have an entry and were accessed within the curve's last `accesses` accesses.
     #[must_use]
     pub fn live(&self, accesses: u64) -> u64 {
+        let ages = (HEAD + BUCKETS..WORDS).filter_map(|index| self.age(index));
+        ages.filter(|age| *age < accesses).map(|_| 1).sum()
+    }
+
+    /// How many accesses ago an entry was last used; `None` if it is empty.
+    fn age(&self, index: usize) -> Option<u64> {
+        let entry = self.word(index);
+        // The programs go on counting: read after the entry, the clock is not behind it.
         let clock = self.word(CLOCK);
-        let live = |entry: &u64| *entry != 0 && clock.wrapping_sub(*entry) & TIME_MASK < accesses;
-        let entries = (HEAD + BUCKETS..WORDS).map(|index| self.word(index));
-        entries.filter(live).map(|_| 1).sum()
+        (entry != 0).then(|| clock.wrapping_sub(entry) & TIME_MASK)
     }
 }
 
@@ -73,13 +79,10 @@ impl<'a> ReuseHistogram<'a> {
     /// How far back an earlier access to a block would be known, in accesses, for each set of entries that is full: since
     /// the oldest of them. In the other sets no entry was evicted.
     pub fn lookbacks(self) -> impl Iterator<Item = u64> + use<'a> {
-        let clock = self.word(CLOCK);
         let sets = (HEAD + BUCKETS..WORDS).step_by(WAYS);
         sets.filter_map(move |first| {
-            let entries = (first..first + WAYS).map(|index| self.word(index));
-            let ages =
-                entries.map(|entry| (entry != 0).then(|| clock.wrapping_sub(entry) & TIME_MASK));
-            ages.collect::<Option<Vec<u64>>>()?.into_iter().max()
+            let mut ages = (first..first + WAYS).map(|index| self.age(index));
+            ages.try_fold(0, |oldest: u64, age| Some(oldest.max(age?)))
         })
     }
 }
