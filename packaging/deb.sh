@@ -58,14 +58,24 @@ cat >"$tree/DEBIAN/prerm" <<'EOF'
 #!/bin/sh
 set -e
 if [ "$1" = remove ] && [ -d /run/systemd/system ]; then systemctl disable --now justitia.service; fi
-# However the agent was started: restore what a killed agent has left, while the program is still installed.
+# However the agent was started: restore what a killed agent has left, while the program is still installed. A failure says
+# why, and the journal stays for the next try.
 if [ "$1" = remove ] && [ -e /run/justitia/ledger ]; then justitia reset || true; fi
 EOF
 cat >"$tree/DEBIAN/postrm" <<'EOF'
 #!/bin/sh
 set -e
 if [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
-if [ "$1" = purge ]; then rm -rf /etc/justitia /run/justitia; fi
+if [ "$1" = purge ]; then
+	rm -rf /etc/justitia
+	# Without the journal nobody could restore the knobs that it names. It goes at the next boot, and they with it.
+	if [ -e /run/justitia/ledger ]; then
+		echo "justitia: knobs are still set, see /run/justitia/ledger, which is kept. To restore them, install justitia again" \
+			"and run 'justitia reset'." >&2
+	else
+		rm -rf /run/justitia
+	fi
+fi
 EOF
 chmod 0755 "$tree"/DEBIAN/postinst "$tree"/DEBIAN/prerm "$tree"/DEBIAN/postrm
 mkdir -p "$out"

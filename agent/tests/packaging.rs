@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 
 use justitia_agent::report::metrics::text;
 use justitia_api::{AppStatus, CurveStatus, Status, TenantStatus};
@@ -138,4 +138,47 @@ fn the_unit_bounds_the_agent_and_restores_what_it_leaves() {
         assert!(lines.contains(&line), "{line}");
     }
     assert!(specification.contains("`MemoryMax=512M`"));
+}
+
+/// Runs a script of the package's with a machine of its own below `root`.
+fn maintainer_script(name: &str, argument: &str, root: &Path) -> Output {
+    let build = std::fs::read_to_string(packaging().join("deb.sh")).unwrap();
+    let begin = format!("cat >\"$tree/DEBIAN/{name}\" <<'EOF'\n");
+    let script = build.split_once(&begin).unwrap().1;
+    let script = script.split_once("\nEOF\n").unwrap().0;
+    let root = root.to_str().unwrap();
+    let script = script
+        .replace("/run/", &format!("{root}/run/"))
+        .replace("/etc/", &format!("{root}/etc/"));
+    Command::new("sh")
+        .args(["-c", &script, name, argument])
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn a_purge_keeps_the_journal_of_knobs_that_are_still_set() {
+    let dir = tempfile::tempdir().unwrap();
+    let (state, etc) = (
+        dir.path().join("run/justitia"),
+        dir.path().join("etc/justitia"),
+    );
+    std::fs::create_dir_all(&state).unwrap();
+    std::fs::create_dir_all(&etc).unwrap();
+    let ledger = state.join("ledger");
+    std::fs::write(&ledger, "a line").unwrap();
+
+    let removed = maintainer_script("postrm", "remove", dir.path());
+    assert!(removed.status.success() && etc.exists() && ledger.exists());
+
+    let purged = maintainer_script("postrm", "purge", dir.path());
+    assert!(purged.status.success() && !etc.exists() && ledger.exists());
+    let said = String::from_utf8(purged.stderr).unwrap();
+    assert!(said.contains("knobs are still set"), "{said}");
+
+    std::fs::remove_file(&ledger).unwrap();
+    std::fs::write(state.join("lock"), "").unwrap();
+    let purged = maintainer_script("postrm", "purge", dir.path());
+    assert!(purged.status.success() && !state.exists());
+    assert!(purged.stderr.is_empty());
 }
