@@ -91,6 +91,19 @@ fn what_another_size_of_the_cache_would_miss_is_a_series_each() {
 }
 
 #[test]
+fn a_working_set_that_nothing_shows_has_no_series() {
+    let mut status = status();
+    status.tenants[1].working_set_unknown = true;
+    let text = text(&status, 1000).unwrap();
+    let series = text
+        .lines()
+        .filter(|l| l.starts_with("justitia_tenant_working_set_bytes{"));
+    let series: Vec<&str> = series.collect();
+    assert_eq!(series.len(), 1, "{series:?}");
+    assert!(!series[0].contains("b.slice"));
+}
+
+#[test]
 fn every_series_has_help_that_explains() {
     let text = text(&status(), 1000).unwrap();
     for line in text.lines().filter_map(|l| l.strip_prefix("# TYPE ")) {

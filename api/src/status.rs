@@ -37,8 +37,8 @@ pub struct Status {
     #[serde(default)]
     pub policy: PolicyStatus,
     /// What of their caches tenants demand.
-    #[serde(default)]
-    pub demand: DemandModel,
+    #[serde(default, alias = "demand")]
+    pub demand_model: DemandModel,
     /// Proportionality variation of all backlogged leaves together, over the window: 0 is perfect. `None`
     /// with fewer than two of them; [`PV_INFINITE`] where the lightest got nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -50,7 +50,7 @@ pub struct Status {
     pub memory: MemoryStatus,
     /// Every tenant, parents first; the one outside any cgroup last.
     pub tenants: Vec<TenantStatus>,
-    /// Knobs that other processes have written: the agent leaves them alone.
+    /// Knobs that the agent leaves alone: another process has set them, or the kernel refused the agent's write.
     #[serde(alias = "yielded")]
     pub external: Vec<ExternalKnob>,
     /// The last decisions, oldest first: a few of each tenant.
@@ -59,7 +59,7 @@ pub struct Status {
     #[serde(alias = "limits")]
     pub limitations: Vec<String>,
     /// What the probes lost since they were attached, by its name: all that they can lose, whether any is
-    /// or not. `limits` says in words what is lost and why.
+    /// or not. `limitations` says in words what is lost and why.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[serde(alias = "losses")]
     pub probe_drops: Vec<ProbeDrops>,
@@ -70,7 +70,7 @@ pub struct Status {
 
 impl Status {
     /// As JSON, at most `most` bytes long if that can be: decisions, external knobs and tenants, the last first, are
-    /// left out as far as there is no room, and how many is said under the limits.
+    /// left out as far as there is no room, and how many is said under the limitations.
     #[must_use]
     pub fn encode(mut self, most: usize) -> Vec<u8> {
         let whole = self.tenants.len();
@@ -135,7 +135,7 @@ mod tests {
         let mut status = Status {
             tenants: (0..3000_usize).map(|n| tenant(n.checked_sub(1))).collect(),
             decisions: vec![decision; 100],
-            limitations: vec!["a limit".to_owned()],
+            limitations: vec!["a limitation".to_owned()],
             ..Status::default()
         };
         let outside = TenantStatus {
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn an_answer_of_version_1_is_read() {
         let old = r#"{"version":"0.1.0","observe":false,"uptime":9.0,"blind":"no BTF","memory":{"total":9,"free":8,
-            "reserve":7,"falling":6,"capacity":5},"tenants":[{"path":"a","id":1,"weight":100,"weight_from":"nobody",
+            "reserve":7,"falling":6,"capacity":5},"demand":"usage","tenants":[{"path":"a","id":1,"weight":100,"weight_from":"nobody",
             "leaf":true,"usage":4,"entitled":3,"protected":2,"floor":1,"idle":0.0,"growing":true,"spared":"thrashing",
             "reclaimed":0,"stuck":12,"contends":true,"useful":13,"useful_by":"accesses","watched":14.0,"app":{
             "read_bytes":0,"write_bytes":0,"reads":0,"writes":0,"cached_read_bytes":15,"fill_bytes":16,"misses":0,
@@ -182,6 +182,7 @@ mod tests {
             (told.status_version, told.external[0].value.as_str()),
             (1, "max")
         );
+        assert_eq!(told.demand_model, DemandModel::Usage);
         let again: Status = serde_json::from_slice(&told.encode(1 << 20)).unwrap();
         let memory = &again.memory;
         assert_eq!(

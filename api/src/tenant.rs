@@ -7,9 +7,10 @@ use crate::{AppStatus, CurveStatus, Evidence, KnobStatus, Reason};
 /// One tenant.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct TenantStatus {
-    /// Its path below the cgroup mount, bytes outside printable ASCII as `\xNN`; `-` for what is outside.
+    /// Its path below the cgroup mount, bytes outside printable ASCII as `\xNN`; `-` for what is in no managed cgroup, the
+    /// unmanaged tenant.
     pub path: String,
-    /// Its cgroup id; 0 for what is outside.
+    /// Its cgroup id; 0 for the unmanaged tenant.
     pub id: u64,
     /// Its parent's position among the tenants; `None` right below the root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -29,7 +30,7 @@ pub struct TenantStatus {
     pub entitlement: u64,
     /// What of that is protected from the kernel's reclaim.
     pub protected: u64,
-    /// File pages that are never reclaimed.
+    /// File pages that the agent never reclaims. The kernel may.
     #[serde(alias = "floor")]
     pub minimum: u64,
     /// Seconds since it last used its cache, as far as the kernel's counters tell.
@@ -54,7 +55,9 @@ pub struct TenantStatus {
     /// What its applications get; `None` where no probes run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub app: Option<AppStatus>,
-    /// Whether it was backlogged over the window: active nearly all the time, and stalled on I/O.
+    /// Whether it was backlogged over the window: it moved bytes in 80 % of the seconds, or was stalled on I/O (PSI `io some`)
+    /// for 80 % of the time; and it was stalled on I/O for 10 % of the time (without PSI: it used the disk). Of an inner
+    /// node: whether a tenant below it was.
     #[serde(default)]
     #[serde(alias = "contends")]
     pub backlogged: bool,
@@ -65,6 +68,10 @@ pub struct TenantStatus {
     #[serde(default)]
     #[serde(alias = "useful")]
     pub working_set: u64,
+    /// Whether nothing shows what it uses: `working_set` is then what its processes have mapped, or 0. Of an inner node:
+    /// whether that is so of a tenant below it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub working_set_unknown: bool,
     /// What it demands in all, bytes; `None` for all that it can get, and for inner nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub demand: Option<u64>,

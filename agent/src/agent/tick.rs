@@ -32,7 +32,7 @@ pub struct Agent {
     pub(crate) credits: Credits,
     pub(crate) recharge: RechargeController,
     pub(super) reclaimer: Option<Reclaimer>,
-    pub(super) features: ReclaimFeatures,
+    pub(crate) features: ReclaimFeatures,
     /// Bytes requested from the reclaimer, without a result yet.
     pub(super) reclaim_in_flight: HashMap<Key, u64>,
     pub(super) backoffs: HashMap<Key, ReclaimBackoff>,

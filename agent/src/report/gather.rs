@@ -14,7 +14,7 @@ use justitia_share::num::to_f64;
 use justitia_share::{Demand, Fraction, NodeId};
 
 use super::policy::policy;
-use super::subtotals;
+use super::{subtotals, working_set};
 use crate::agent::Agent;
 use crate::monitor::{WINDOW, WindowStats, process_cpu, thread_cpu};
 use crate::plan::{Key, Snapshot};
@@ -43,7 +43,7 @@ pub(crate) fn status(agent: &Agent, limits: &[String], observe: bool) -> Status 
         window: WINDOW.as_secs_f64(),
         app_io_unavailable: app_io.unavailable_reason().map(str::to_owned),
         policy: policy(),
-        demand: agent.config.cache.demand,
+        demand_model: agent.config.cache.demand,
         pv: told(pv.whole),
         pv_top: told(pv.top),
         memory: MemoryStatus {
@@ -124,6 +124,12 @@ fn tenants(agent: &Agent, rates: &[Option<WindowStats>], pv: &FairnessWindow) ->
             backlogged: pv.backlogged.get(i).copied().unwrap_or(false),
             pv: told(pv.groups.get(i).copied().flatten()),
             working_set: leaf(agent.entitlements.demands[i].working_set),
+            working_set_unknown: is_leaf
+                && working_set::is_unknown(
+                    tenant,
+                    agent.config.cache.demand,
+                    agent.features.multi_gen,
+                ),
             demand: Some(agent.entitlements.demands[i].total).filter(|demand| *demand < u64::MAX),
             evidence: tenant.working_set.evidence,
             observed_for: tenant.working_set.observed_for.as_secs_f64(),

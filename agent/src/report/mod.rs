@@ -6,3 +6,4 @@ pub mod metrics;
 mod policy;
 pub mod socket;
 mod subtotals;
+mod working_set;

@@ -8,6 +8,7 @@ use justitia_share::Tree;
 struct Subtotal {
     usage: u64,
     working_set: u64,
+    working_set_unknown: bool,
     reclaimed: u64,
     unreclaimable: u64,
     other: u64,
@@ -26,6 +27,7 @@ impl Subtotal {
         Self {
             usage: tenant.usage,
             working_set: tenant.working_set,
+            working_set_unknown: tenant.working_set_unknown,
             reclaimed: tenant.reclaimed,
             unreclaimable: tenant.unreclaimable,
             other: tenant.other,
@@ -39,6 +41,7 @@ impl Subtotal {
     fn add(&mut self, more: &Self) {
         self.usage += more.usage;
         self.working_set += more.working_set;
+        self.working_set_unknown |= more.working_set_unknown;
         self.reclaimed += more.reclaimed;
         self.unreclaimable += more.unreclaimable;
         self.other += more.other;
@@ -80,6 +83,7 @@ pub(super) fn add_up(tenants: &mut Tree<TenantStatus>) {
         }
         tenant.usage = sum.usage;
         tenant.working_set = sum.working_set;
+        tenant.working_set_unknown = sum.working_set_unknown;
         tenant.reclaimed = sum.reclaimed;
         tenant.unreclaimable = sum.unreclaimable;
         tenant.other = sum.other;

@@ -64,7 +64,7 @@ fn row(tenant: &TenantStatus) -> Vec<String> {
         name(&tenant.path).to_owned(),
         tenant.weight.to_string(),
         units::bytes(tenant.usage),
-        units::bytes(tenant.working_set),
+        working_set(tenant),
         units::bytes(tenant.entitlement),
         units::bytes(tenant.usage.saturating_sub(tenant.entitlement)),
         units::bytes(tenant.protected),
@@ -76,6 +76,14 @@ fn row(tenant: &TenantStatus) -> Vec<String> {
         units::pv(tenant.pv),
         state(tenant),
     ]
+}
+
+fn working_set(tenant: &TenantStatus) -> String {
+    if tenant.working_set_unknown {
+        "-".to_owned()
+    } else {
+        units::bytes(tenant.working_set)
+    }
 }
 
 fn state(tenant: &TenantStatus) -> String {
@@ -107,7 +115,13 @@ fn variation(status: &Status) -> String {
 fn external(status: &Status) -> String {
     let knobs = status.external.iter().map(|other| {
         let path = name(&other.path);
-        format!("external: {path} {} (found {})\n", other.knob, other.value)
+        // A write that was refused leaves no value; an `io.max` that limits nothing has none either.
+        let why = if other.value.is_empty() && !other.knob.starts_with("io.max") {
+            "the kernel refused the agent's write".to_owned()
+        } else {
+            format!("found {}", other.value)
+        };
+        format!("external: {path} {} ({why})\n", other.knob)
     });
     knobs.collect()
 }
@@ -144,7 +158,7 @@ fn name(path: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use justitia_api::Reason;
+    use justitia_api::{ExternalKnob, Reason};
 
     const BAD: &str = "x\x1b]0;\u{9b}2J\u{202e}\r";
 
@@ -164,6 +178,22 @@ mod tests {
         let bad = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
         assert_eq!(text.matches("x\\u{1b}]0;\\u{9b}2J\\u{202e}\\r").count(), 4);
         assert!(!text.contains(bad), "{text:?}");
+    }
+
+    #[test]
+    fn an_external_knob_is_told_from_one_that_the_kernel_refused() {
+        let external = ["4096", ""].map(|value| ExternalKnob {
+            path: "a".into(),
+            knob: "memory.low".into(),
+            value: value.into(),
+        });
+        let text = text(&Status {
+            external: external.to_vec(),
+            ..Status::default()
+        });
+        let lines = "external: a memory.low (found 4096)\n\
+                     external: a memory.low (the kernel refused the agent's write)\n";
+        assert!(text.contains(lines), "{text}");
     }
 
     #[test]
@@ -198,6 +228,11 @@ mod tests {
             "backlogged",
         ];
         assert_eq!(cells, expected);
+        let unknown = TenantStatus {
+            working_set_unknown: true,
+            ..TenantStatus::default()
+        };
+        assert_eq!(super::row(&unknown)[3], "-");
         assert!(!text.contains("external:") && !text.contains("degraded:"));
     }
 }

@@ -35,14 +35,14 @@ pub(super) fn entitlement(out: &mut String, status: &Status, tenant: &TenantStat
     if over > 0 && tenant.leaf {
         let _ = writeln!(
             out,
-            "  {} above its entitlement: this excess is reclaimed first when memory is short",
+            "  {} above its entitlement: this excess is reclaimed when memory is short, before anybody's entitlement",
             bytes(over)
         );
     }
     if tenant.minimum > 0 {
         let _ = writeln!(
             out,
-            "  nothing is reclaimed below its minimum of {}",
+            "  the agent reclaims nothing below its minimum of {}",
             bytes(tenant.minimum)
         );
     }
@@ -54,7 +54,7 @@ fn demand(status: &Status, tenant: &TenantStatus) -> String {
         return "demand: that of its children".to_owned();
     }
     let unsure = tenant.observed_for < status.policy.min_observation;
-    let rest = match (tenant.growing, status.demand, unsure) {
+    let rest = match (tenant.growing, status.demand_model, unsure) {
         (true, ..) => "its cache grows, so it demands all that it can get",
         (false, DemandModel::Use, false) => {
             "its cache does not grow, so it demands no more than that"
@@ -63,8 +63,15 @@ fn demand(status: &Status, tenant: &TenantStatus) -> String {
     };
     // A recording of an older version does not have it.
     let unknown = tenant.working_set == 0 && tenant.observed_for <= 0.0;
-    if status.demand == DemandModel::Usage || unknown {
+    if status.demand_model == DemandModel::Usage || unknown {
         return rest.to_owned();
+    }
+    if tenant.working_set_unknown {
+        return format!(
+            "working set: not known; its accesses are not sampled, and the kernel's lists do not tell. What its processes \
+             have mapped is divided first: {}\n  the rest, divided second: {rest}",
+            bytes(tenant.working_set)
+        );
     }
     let by = match tenant.evidence {
         Evidence::Accesses => "from its sampled accesses",
@@ -99,7 +106,8 @@ pub(super) fn taking(out: &mut String, status: &Status, tenant: &TenantStatus) {
         bytes(memory.free_headroom)
     );
     let now = if !tenant.leaf {
-        "it is an inner node: its orphaned pages, which no child is charged for, are reclaimed first, then its children's"
+        "it is an inner node: of its orphaned pages, which no child is charged for, all are excess; its children have \
+         excesses of their own"
             .to_owned()
     } else if let Some(why) = &tenant.exempt {
         format!("nothing is reclaimed from it now: {why}")

@@ -85,7 +85,7 @@ impl BlockHeader {
     pub(super) fn update(&mut self, status: &Status, since: f64) {
         self.version.clone_from(&status.version);
         self.columns = TENANT.len();
-        self.demand = status.demand;
+        self.demand = status.demand_model;
         self.observe = status.observe;
         self.window = status.window;
         self.external.clone_from(&status.external);
@@ -100,7 +100,7 @@ impl BlockHeader {
     pub(super) fn complete(&self, status: &mut Status) {
         status.status_version = justitia_api::STATUS_VERSION;
         status.version.clone_from(&self.version);
-        status.demand = self.demand;
+        status.demand_model = self.demand;
         status.observe = self.observe;
         status.window = self.window;
         status.external.clone_from(&self.external);

@@ -134,6 +134,7 @@ const GROWING: i64 = 2;
 const BACKLOGGED: i64 = 4;
 const HAS_APP: i64 = 8;
 const BY_ACCESSES: i64 = 16;
+const WORKING_SET_UNKNOWN: i64 = 32;
 
 /// Bits.
 const FLAGS: TenantColumn = TenantColumn {
@@ -144,6 +145,7 @@ const FLAGS: TenantColumn = TenantColumn {
             (BACKLOGGED, tenant.backlogged),
             (HAS_APP, tenant.app.is_some()),
             (BY_ACCESSES, tenant.evidence == Evidence::Accesses),
+            (WORKING_SET_UNKNOWN, tenant.working_set_unknown),
         ];
         flags.iter().filter(|(_, on)| *on).map(|(bit, _)| bit).sum()
     },
@@ -152,6 +154,7 @@ const FLAGS: TenantColumn = TenantColumn {
         tenant.growing = has(GROWING);
         tenant.backlogged = has(BACKLOGGED);
         tenant.app = has(HAS_APP).then(AppStatus::default);
+        tenant.working_set_unknown = has(WORKING_SET_UNKNOWN);
         tenant.evidence = if has(BY_ACCESSES) {
             Evidence::Accesses
         } else {

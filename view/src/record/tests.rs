@@ -15,7 +15,11 @@ fn recorded(
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("r");
     let mut recorder = Recorder::create(&path).unwrap();
-    let statuses: Vec<Status> = (0..seconds).map(|s| fixture::status(tenants, s)).collect();
+    let mut statuses: Vec<Status> = (0..seconds).map(|s| fixture::status(tenants, s)).collect();
+    for status in &mut statuses {
+        let every_third = status.tenants.iter_mut().step_by(3);
+        every_third.for_each(|tenant| tenant.working_set_unknown = true);
+    }
     statuses.iter().for_each(|s| recorder.record(s).unwrap());
     recorder.finish().unwrap();
     (dir, path, statuses)
@@ -66,6 +70,7 @@ fn same(told: &Status, recorded: &Status) {
             (a.app.is_some(), a.demand.is_some(), a.evidence),
             (b.app.is_some(), b.demand.is_some(), b.evidence)
         );
+        assert_eq!(a.working_set_unknown, b.working_set_unknown);
         assert!(
             close(a.observed_for, b.observed_for),
             "{} {}",

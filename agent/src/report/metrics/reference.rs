@@ -27,8 +27,8 @@ const HEAD: &str = "\
 <!-- Made by `make reference` from agent/src/report/metrics/table.rs; do not edit. -->
 
 The agent serves them at `http://127.0.0.1:9742/metrics` (`[metrics] listen`) in the OpenMetrics format. The label `tenant`
-is the path of a cgroup below the cgroup mount; bytes outside printable ASCII, and `\\`, are written as `\\xNN`. `-` is what
-runs in no managed cgroup. A counter starts at 0 with the agent, unless its meaning says otherwise.
+is the path of a cgroup below the cgroup mount; bytes outside printable ASCII, and `\\`, are written as `\\xNN`. `-` is the
+unmanaged tenant: what is in no managed cgroup. These and the other words: [terms](../guide/operate.md#terms). A counter starts at 0 with the agent, unless its meaning says otherwise.
 `packaging/alerts.yml` has alert and recording rules, `packaging/grafana.json` a dashboard.
 
 | metric | type | labels | meaning |

@@ -69,7 +69,7 @@ const AGENT: &[Metric] = &[
         "knobs_external",
         Number,
         Agent(|p| Some(count(p.status.external.len()))),
-        "Knobs that another program has written, and that the agent leaves alone",
+        "Knobs that the agent leaves alone: another process has set them, or the kernel refused the agent's write",
     ),
     gauge(
         "probes_up",
@@ -93,7 +93,7 @@ const AGENT: &[Metric] = &[
         "memory_headroom",
         Bytes,
         Agent(|p| Some(Whole(p.status.memory.free_headroom))),
-        "Free memory below which the agent reclaims page cache from tenants above their share",
+        "Free memory that is kept: below it the agent reclaims page cache from tenants above their entitlement",
     ),
     gauge(
         "cache_divisible",
@@ -105,8 +105,9 @@ const AGENT: &[Metric] = &[
         "proportionality_variation",
         Number,
         Agent(|p| p.status.pv.map(Float)),
-        "PV: the mean distance of what backlogged tenants got from what their weights say, relative to the lowest weight's; \
-         0 is perfect. Absent while fewer than two tenants are backlogged",
+        "PV: the mean distance of the bytes that backlogged tenants' applications read and wrote from what their weights \
+         say, relative to the lowest weight's; 0 is exact. Without [io] nothing divides these bytes. Absent while fewer \
+         than two tenants are backlogged",
     ),
     gauge(
         "group_proportionality_variation",
@@ -152,31 +153,34 @@ const CACHE: &[Metric] = &[
         "tenant_backlogged",
         Number,
         Tenant(|t| Some(flag(t.backlogged))),
-        "1 if in the last 10 s the tenant moved bytes in 80 % of the time or was stalled on I/O for 80 %, and was stalled on I/O for at least 10 % (PSI io some); 0 where the probes do not run",
+        "1 if in the last 10 s the tenant moved bytes in 80 % of the seconds, or was stalled on I/O (PSI io some) 80 % of the \
+         time; and was stalled on I/O 10 % of the time (without PSI: used the disk). An inner node: if a tenant below it \
+         is. 0 where the probes do not run",
     ),
     gauge(
         "tenant_cache",
         Bytes,
         Tenant(|t| Some(Whole(t.usage))),
-        "Page cache that the tenant holds",
+        "Usage: file pages that are charged to the tenant",
     ),
     gauge(
         "tenant_cache_share",
         Bytes,
         Tenant(|t| Some(Whole(t.entitlement))),
-        "Page cache that the tenant is entitled to, by its weight and by what others demand",
+        "Entitlement: page cache that the tenant is entitled to, by its weight and by what others demand",
     ),
     gauge(
         "tenant_working_set",
         Bytes,
-        Tenant(|t| Some(Whole(t.working_set))),
-        "Page cache that the tenant uses repeatedly; one page more would hardly save a read",
+        Tenant(|t| (!t.working_set_unknown).then_some(Whole(t.working_set))),
+        "Page cache that the tenant uses repeatedly; one page more would hardly save a read. Absent where nothing shows it: \
+         where [cache] demand is usage, and with MGLRU where accesses are not sampled",
     ),
     gauge(
         "tenant_cache_protected",
         Bytes,
         Tenant(|t| Some(Whole(t.protected))),
-        "The part of its share that memory.low protects from the kernel's reclaim",
+        "The part of its entitlement that memory.low protects from the kernel's reclaim",
     ),
     counter(
         "tenant_cache_reclaimed",

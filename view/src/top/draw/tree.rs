@@ -11,9 +11,10 @@ use super::text::shorten;
 use crate::top::theme::Theme;
 use crate::top::view::{Row, View};
 
-/// Its working set, or `-` where that is unknown: nothing was observed yet, or recorded.
+/// Its working set, or `-` where that is unknown: nothing shows it, or it was not recorded.
 fn working_set(tenant: &TenantStatus) -> String {
-    if tenant.working_set == 0 && tenant.observed_for == 0.0 {
+    let absent = tenant.working_set == 0 && tenant.observed_for == 0.0;
+    if tenant.working_set_unknown || absent {
         "-".to_owned()
     } else {
         bytes(tenant.working_set)
