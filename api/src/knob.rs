@@ -33,19 +33,19 @@ pub enum KnobOwner {
     /// Nobody yet: the agent would write it, but only observes.
     #[serde(alias = "would")]
     Proposed,
-    /// Another process: the agent leaves it alone.
+    /// Another process, or the kernel refused the agent's write: the agent leaves it alone.
     #[serde(alias = "other")]
     External,
 }
 
-/// A knob that another process has written.
+/// A knob that the agent leaves alone: another process has set it, or the kernel refused the agent's write.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ExternalKnob {
     /// The cgroup's path.
     pub path: String,
     /// The knob.
     pub knob: String,
-    /// The value found there.
+    /// The value found there; empty after a refused write.
     #[serde(alias = "found")]
     pub value: String,
 }

@@ -102,7 +102,7 @@ pub struct RechargeGain {
     pub charged_share: f64,
     /// Distinct bytes of the file that the owner has read in the sampling interval and others are charged for.
     pub used: u64,
-    /// The fraction of the charged cgroup's file pages above its share of the cache: these are reclaimed first.
+    /// The fraction of the charged cgroup's file pages above its entitlement: these are reclaimed first.
     pub exposed: f64,
     /// The same of the owner's, with the file.
     pub exposed_after: f64,
@@ -148,7 +148,7 @@ pub enum RechargeResult {
 pub enum Reason {
     /// A rule with its inputs.
     Rule(Rule),
-    /// Words alone: of the device credits, which have no rule as data yet, or of another version.
+    /// Words alone: of device bandwidth, which has no rule as data yet, or of another version.
     Text(String),
 }
 

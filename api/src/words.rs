@@ -112,7 +112,7 @@ impl Display for RechargeGain {
         write!(
             f,
             "the tenant ({:.0} % by weight) has read {} of it, each page counted once, that the kernel charges to another \
-             ({:.0} %), its first reader; {:.0} % of the other's cache is above its share and is reclaimed first when memory \
+             ({:.0} %), its first reader; {:.0} % of the other's cache is above its entitlement and is reclaimed first when memory \
              is short, of this tenant's it would be {:.0} %; expected gain: {} not read again within {} s, for {} read now",
             percent(self.owner_share),
             mib(self.used),

@@ -1,6 +1,6 @@
 //! `run`, `status`, `reset`, `doctor`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
@@ -42,9 +42,10 @@ impl ConfigArgs {
 ///
 /// Each cgroup with the memory controller is a tenant. Its weight is its io.weight (io.bfq.weight where BFQ schedules the
 /// disks), 100 if none is set. While memory is free, nothing is reclaimed. When it gets short, page cache is reclaimed from
-/// tenants that hold more than their share; memory.low protects the shares of the others from the kernel's own reclaim.
+/// tenants that hold more than their entitlement; memory.low protects the entitlements of the others from the kernel's own
+/// reclaim.
 ///
-/// On SIGTERM or SIGINT every knob gets its original value back. After a SIGKILL the next start restores them, or
+/// On SIGTERM, SIGINT or SIGHUP every knob gets its original value back. After a SIGKILL the next start restores them, or
 /// `justitia reset`.
 ///
 /// A configuration is optional: /etc/justitia/justitia.toml shows every key with its default. `--check-config` says every
@@ -63,14 +64,18 @@ pub(crate) struct Run {
     config: ConfigArgs,
 }
 
-/// Show what the running agent knows of every tenant: weight, page cache, share, bandwidth.
+/// Show what the running agent knows of every tenant: weight, page cache, entitlement, bandwidth.
 ///
-/// CACHE is the page cache that a tenant holds, WSS its working set size: the cache that it uses again and again. SHARE is
-/// the cache that its weight entitles it to. EXCESS is the cache above its share: it is reclaimed first. PROTECTED is the
-/// cache that memory.low keeps from the kernel's reclaim, RECLAIMED what the agent has reclaimed. READ/s and WRITE/s are
-/// what applications read and wrote, from the cache or the disk; HIT% is the part of the reads that the cache served. PV is
-/// the mean distance of what the tenants below got from what their weights say; 0 is exact. A backlogged tenant waits for
-/// I/O.
+/// CACHE is the page cache that a tenant holds, WSS its working set size: the cache that it uses again and again (`-`: not
+/// known). SHARE is its entitlement: the cache that its weight entitles it to. EXCESS is the cache above its entitlement: it
+/// is reclaimed when memory is short. PROTECTED is the cache that memory.low keeps from the kernel's reclaim, RECLAIMED what
+/// the agent has reclaimed. READ/s and WRITE/s are what applications read and wrote, from the cache or the disk; HIT% is the
+/// part of the reads that the cache served.
+///
+/// A tenant is backlogged if in the last 10 s it moved bytes in 80 % of the seconds, or was stalled on I/O (PSI io some) 80 %
+/// of the time; and was stalled on I/O 10 % of the time (without PSI: used the disk). An inner node is if a tenant below it
+/// is. PV is the mean distance of the bytes that the backlogged tenants below read and wrote from what their weights say; 0
+/// is exact. Without `[io]` nothing divides these bytes.
 #[derive(Args)]
 pub(crate) struct Status {
     /// As JSON, with all fields
@@ -82,7 +87,7 @@ pub(crate) struct Status {
 
 /// Restore the knobs that a killed agent has left to their original values.
 ///
-/// A knob that another writer has set since is left. Knobs that could not be restored, and lines of a corrupt journal, are
+/// A knob that another writer has set since is left. Knobs that could not be restored, and lines of a corrupt knob journal, are
 /// listed, and the exit code is 1. Of the configuration only `state_dir` is used, the directory of the journal; errors in the
 /// rest are shown and ignored.
 #[derive(Args)]
@@ -156,15 +161,23 @@ pub(crate) fn run(args: &Run) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Why there is no answer, and what to do.
+pub(crate) fn unanswered(socket: &Path, error: &std::io::Error) -> anyhow::Error {
+    let socket = socket.display();
+    if error.kind() == std::io::ErrorKind::PermissionDenied {
+        return anyhow::anyhow!(
+            "an agent may run, but only root may ask it at {socket} ({error}): give the command with sudo"
+        );
+    }
+    anyhow::anyhow!(
+        "no agent answers at {socket} ({error}): start one (as root: `sudo justitia run --observe` changes nothing), or look \
+         with `sudo justitia top`"
+    )
+}
+
 pub(crate) fn status(args: &Status) -> anyhow::Result<ExitCode> {
     let config = args.config.load()?;
-    let status = ask(&config.socket).map_err(|error| {
-        anyhow::anyhow!(
-            "no agent answers at {} ({error}): start one (as root: `sudo justitia run --observe` changes nothing), or \
-             look with `sudo justitia top`",
-            config.socket.display()
-        )
-    })?;
+    let status = ask(&config.socket).map_err(|error| unanswered(&config.socket, &error))?;
     if args.json {
         out::line(out::json(&status)?);
     } else {
@@ -195,7 +208,9 @@ pub(crate) fn reset(args: &Reset) -> anyhow::Result<ExitCode> {
     let failed = done.restored.iter().filter(|r| r.outcome.is_failed());
     let failed = failed.count();
     let failed = (failed > 0).then(|| {
-        format!("{failed} knobs could not be restored; they stay in the journal for the next try")
+        format!(
+            "{failed} knobs could not be restored; they stay in the knob journal for the next try"
+        )
     });
     let errors: Vec<String> = failed
         .into_iter()
@@ -205,4 +220,24 @@ pub(crate) fn reset(args: &Reset) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     Err(anyhow::anyhow!(errors.join("\n")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agent_that_may_not_be_asked_is_told_from_none() {
+        let text = |kind: std::io::ErrorKind| {
+            unanswered(Path::new("/run/x.sock"), &kind.into()).to_string()
+        };
+        let denied = text(std::io::ErrorKind::PermissionDenied);
+        assert!(denied.starts_with("an agent may run, but only root may ask it at /run/x.sock ("));
+        for kind in [
+            std::io::ErrorKind::NotFound,
+            std::io::ErrorKind::ConnectionRefused,
+        ] {
+            assert!(text(kind).starts_with("no agent answers at /run/x.sock ("));
+        }
+    }
 }

@@ -20,7 +20,7 @@ use justitia_view::explain::{
 use justitia_view::record::{Recorder, Recording};
 use justitia_view::top::{self, source::Source};
 
-use crate::agent::ConfigArgs;
+use crate::agent::{ConfigArgs, unanswered};
 use crate::out;
 
 /// Show every tenant live: weight, entitlement, usage, bandwidth, hit ratio, PV.
@@ -77,8 +77,12 @@ enum StatusSource {
 
 impl StatusSource {
     fn new(config: Config) -> anyhow::Result<Self> {
-        if UnixStream::connect(&config.socket).is_ok() {
-            return Ok(Self::Agent(config.socket));
+        match UnixStream::connect(&config.socket) {
+            Ok(_) => return Ok(Self::Agent(config.socket)),
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                return Err(unanswered(&config.socket, &error));
+            }
+            Err(_) => {}
         }
         let socket = config.socket.clone();
         let standalone = Standalone::open(config).with_context(|| {

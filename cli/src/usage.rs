@@ -12,7 +12,7 @@ use justitia_share::Weight;
 use justitia_view::explain::{find, nearest};
 use justitia_view::whatif::{Change, Forecast, text, whatif as forecast};
 
-use crate::agent::ConfigArgs;
+use crate::agent::{ConfigArgs, unanswered};
 use crate::out;
 
 /// Plot the miss ratio of a tenant by the size of its page cache.
@@ -93,12 +93,7 @@ pub(crate) fn whatif(args: &Whatif) -> anyhow::Result<ExitCode> {
 /// What the agent tells, and which of its tenants is meant.
 fn asked(config: &ConfigArgs, name: &str) -> anyhow::Result<(Status, usize)> {
     let socket = config.load()?.socket;
-    let status = ask(&socket).map_err(|error| {
-        anyhow!(
-            "no agent answers at {} (is `justitia run`, or `justitia run --observe`, running, and are you root?): {error}",
-            socket.display()
-        )
-    })?;
+    let status = ask(&socket).map_err(|error| unanswered(&socket, &error))?;
     match find(&status, name) {
         Ok(index) => Ok((status, index)),
         Err(paths) if paths.is_empty() => bail!(

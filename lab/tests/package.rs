@@ -1,5 +1,5 @@
-//! The Debian package on a Debian system, under a real systemd: installed, run with the unit's hardening (device credits
-//! and page ownership included), watched over, upgraded, removed, purged.
+//! The Debian package on a Debian system, under a real systemd: installed, run with the unit's hardening (device
+//! bandwidth and recharging included), watched over, upgraded, removed, purged.
 //!
 //! The system is made once by mmdebstrap, beside the lab's kernels. Minutes under emulation: `make test-package`.
 
@@ -131,7 +131,7 @@ fn a_hung_agent_limits_nobody_and_is_replaced(debian: &Debian) {
     debian.step("the watchdog has replaced it");
 }
 
-/// Page ownership: what the unit leaves the agent suffices to open a file by its handle, to ask what of it is dirty, to
+/// Recharging: what the unit leaves the agent suffices to open a file by its handle, to ask what of it is dirty, to
 /// start a process in another's cgroup and to read there.
 fn hands_pages_over(debian: &Debian) {
     let file_of = |unit: &str| -> u64 {

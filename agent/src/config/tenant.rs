@@ -48,7 +48,7 @@ pub(super) struct RuleKeys {
     /// The weight among its siblings, instead of its `io.weight` or `io.bfq.weight`.
     #[serde(deserialize_with = "value::some_weight")]
     weight: Option<Weight>,
-    /// Page cache that is never reclaimed from it. In a delegated subtree: of what the subtree gets.
+    /// File pages that the agent never reclaims from it; the kernel may. In a delegated subtree: of what the subtree gets.
     #[serde(deserialize_with = "value::some_size")]
     min_cache: Option<u64>,
     /// Whether it and all below it are left alone. In a delegated subtree only where `match` has no wildcards.

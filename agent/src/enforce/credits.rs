@@ -589,7 +589,7 @@ fn allowed_on(release: &str) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "Device credits: expected kernel {IO_MAX_WITHOUT_INVERSION} or later, found {release}: before, metadata of \
+        "Device bandwidth: expected kernel {IO_MAX_WITHOUT_INVERSION} or later, found {release}: before, metadata of \
          others waits behind a limited writer's data on a shared file system"
     ))
 }

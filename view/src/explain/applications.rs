@@ -5,6 +5,25 @@ use std::fmt::Write;
 use justitia_api::units::{latency, percent, rate};
 use justitia_api::{KnobOwner, Status, TenantStatus};
 
+/// What a tenant would have to do to be backlogged.
+fn backlogged_rule(status: &Status, tenant: &TenantStatus) -> String {
+    if !tenant.leaf {
+        return "no tenant below it is".to_owned();
+    }
+    let percent = |part: f64| format!("{:.0} %", 100.0 * part);
+    let active = percent(status.policy.backlogged_active);
+    let stalled = match tenant.app.and_then(|app| app.io_stalled) {
+        Some(_) => format!(
+            "and be stalled {} of the time",
+            percent(status.policy.backlogged_stalled)
+        ),
+        None => "and use the disk (this kernel has no PSI)".to_owned(),
+    };
+    format!(
+        "it would have to move bytes in {active} of the seconds, or be stalled on I/O {active} of the time; {stalled}"
+    )
+}
+
 /// What its applications get.
 pub(super) fn applications(out: &mut String, status: &Status, tenant: &TenantStatus) {
     let Some(app) = &tenant.app else {
@@ -23,13 +42,7 @@ pub(super) fn applications(out: &mut String, status: &Status, tenant: &TenantSta
     let backlogged = if tenant.backlogged {
         ": backlogged".to_owned()
     } else {
-        // Whether it was stalled enough is known where the kernel measures it, or else whether it used the disk.
-        format!(
-            "; not backlogged, for which it would have to do I/O in {:.0} % of the seconds, and be stalled {:.0} % of \
-             the time",
-            status.policy.backlogged_active * 100.0,
-            status.policy.backlogged_stalled * 100.0
-        )
+        format!("; not backlogged: {}", backlogged_rule(status, tenant))
     };
     let _ = writeln!(
         out,

@@ -2,15 +2,16 @@
 
 use justitia_api::Status;
 
-/// Which tenant is meant: by its whole path, by the end of it, or by any part that only one has.
+/// Which tenant is meant: by its whole path, by the end of it, or by any part that only one has. The unmanaged tenant is
+/// `unmanaged`, `(unmanaged)` or `-`.
 ///
 /// # Errors
 /// The paths that could be meant: none, or several.
 pub fn find(status: &Status, name: &str) -> Result<usize, Vec<String>> {
     let name = name.trim_start_matches("/sys/fs/cgroup").trim_matches('/');
     let name = match name {
-        // `outside` is what earlier releases called it.
-        "unmanaged" | "outside" => "-",
+        // As tables show it. `outside` is what earlier releases called it.
+        "unmanaged" | "(unmanaged)" | "outside" => "-",
         other => other,
     };
     let paths = || status.tenants.iter().map(|t| t.path.as_str()).enumerate();

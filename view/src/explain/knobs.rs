@@ -34,15 +34,22 @@ pub(super) fn held(
     if knob.owner == KnobOwner::External {
         let _ = writeln!(
             out,
-            "    external: another process wrote it; the agent does not write it until the agent is restarted"
+            "    external: another process has set it, or the kernel refused the agent's write; the agent leaves it as it is"
         );
         if knob.knob == "memory.low" {
             let _ = writeln!(
                 out,
-                "    the agent takes it as the tenant's minimum: it reclaims no file pages below it"
+                "    the agent takes it, less the memory that is not file pages ({}), as the tenant's minimum: it reclaims no \
+                 file pages below that",
+                bytes(tenant.other)
             );
         }
-        let _ = writeln!(out, "    changes when: another process writes it");
+        let _ = writeln!(
+            out,
+            "    changes when: another process writes it. To give it back to the agent: write the default{}, then restart the \
+             agent",
+            default_of(&knob.knob)
+        );
         return;
     }
     if knob.owner == KnobOwner::Agent {
@@ -66,6 +73,15 @@ pub(super) fn held(
             out,
             "    changes when: {change}; if another process writes it, it is external"
         );
+    }
+}
+
+/// The value that the kernel gives a knob, in words; nothing for a knob whose default a reader cannot write as it is.
+fn default_of(knob: &str) -> &'static str {
+    match knob {
+        "memory.low" => " (0)",
+        "memory.high" => " (max)",
+        _ => "",
     }
 }
 

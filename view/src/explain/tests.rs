@@ -124,8 +124,8 @@ fn application_io_is_shown_with_its_window() {
         ..AppStatus::default()
     });
     status.tenants[1].knobs[0].knob = "io.max 8:0".into();
-    let quiet = "; stalled on I/O 5.0 % of the time; not backlogged, for which it would have to do I/O in 80 % of \
-                 the seconds, and be stalled 10 % of the time\n";
+    let quiet = "; stalled on I/O 5.0 % of the time; not backlogged: it would have to move bytes in 80 % of the \
+                 seconds, or be stalled on I/O 80 % of the time; and be stalled 10 % of the time\n";
     says(
         &explain(&status, 1, &CurrentValues::default()),
         &[
@@ -177,6 +177,30 @@ fn entitlements_can_be_recomputed_from_the_text() {
         &text(&status, 1),
         &["none of these children demands more than it holds"],
     );
+}
+
+#[test]
+fn a_working_set_that_nothing_shows_is_said_to_be_unknown() {
+    let mut status = status();
+    status.tenants[1].working_set_unknown = true;
+    status.tenants[1].observed_for = 10.0;
+    let text = explain(&status, 1, &CurrentValues::default());
+    says(
+        &text,
+        &["working set: not known; its accesses are not sampled"],
+    );
+    assert!(!text.contains("working set, divided first"), "{text}");
+}
+
+#[test]
+fn what_an_inner_node_lacks_to_be_backlogged_is_a_tenant_below() {
+    let mut status = status();
+    status.tenants[0].app = Some(AppStatus::default());
+    let text = explain(&status, 0, &CurrentValues::default());
+    says(&text, &["; not backlogged: no tenant below it is\n"]);
+    status.tenants[1].app = Some(AppStatus::default());
+    let text = explain(&status, 1, &CurrentValues::default());
+    says(&text, &["and use the disk (this kernel has no PSI)\n"]);
 }
 
 #[test]

@@ -57,16 +57,16 @@ pub fn draw(frame: &mut Frame<'_>, view: &mut View, theme: Theme) {
 const HELP: &str = "\
 A tenant is a cgroup. The page cache is divided among siblings by WEIGHT
 (io.weight, or io.bfq.weight): working sets first, then the rest.
-A * behind the weight: backlogged, that is, it waits for I/O.
+A * behind the weight: backlogged, that is, busy and stalled on I/O for long.
 
 CACHE   file pages that are charged to it
-WSS     working set size: the cache that it uses again and again
-SHARE   the cache that it is entitled to now
-bar     ==== its cache, | its share; what is beyond is reclaimed first
+WSS     working set size: the cache that it uses again and again; - not known
+SHARE   its entitlement: the cache that it is entitled to now
+bar     ==== its cache, | its entitlement; what is beyond is reclaimed first
 READ    bytes per second that applications read, from the cache or the disk
 HIT%    the part of the bytes read that came from the cache
 PV      how far its children are from their weights; 0 is exact
-LOW     memory.low of the agent; (x would be set; !x another process wrote it
+LOW     memory.low of the agent; (x would be set; !x external
 R99     99 of 100 reads took at most this (wide screens, trace_latency = true)
 
 Enter  explain this tenant                c      fold children

@@ -155,7 +155,7 @@ fn release(device: DevId, store: &mut KnobStore, why: &str) -> Vec<Moved> {
 
 fn left_to_io_cost(disk: &Disk) -> String {
     format!(
-        "Device credits: io.cost is enabled on {}; its operator's choice is left to work alone",
+        "Device bandwidth: io.cost is enabled on {}; its operator's choice is left to work alone",
         disk.name
     )
 }

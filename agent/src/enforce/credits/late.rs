@@ -38,7 +38,7 @@ impl Late {
         self.left = true;
         let told = |why: &dyn std::fmt::Display| {
             format!(
-                "Device credits: {KNOB} is left as it is: {why}. Where the kernel begins to write back long before it \
+                "Device bandwidth: {KNOB} is left as it is: {why}. Where the kernel begins to write back long before it \
                  holds writers back, part of what limited writers write is written for nothing"
             )
         };

@@ -61,7 +61,7 @@ impl std::fmt::Display for RoomIntent {
         write!(
             f,
             "buffered writers wait for the same disk; of the {} that their file pages and the free memory make, \
-             {} are its room by its part of the disk's time that they are allowed together ({:.1} %)",
+             {} are its dirty budget by its part of the disk's time that they are allowed together ({:.1} %)",
             mib(self.pool),
             mib(self.room),
             self.part * 100.0
@@ -193,7 +193,7 @@ mod tests {
             &intents[0],
             &[
                 "of the 400.0 MiB",
-                "100.0 MiB are its room",
+                "100.0 MiB are its dirty budget",
                 "(25.0 %)",
                 "10.0 MiB of other memory",
                 "the goal is 110.0 MiB, and 213.3 MiB are a step towards it",

@@ -77,6 +77,15 @@ fn a_tenant_is_found_by_path_end_or_part() {
     ] {
         assert_eq!(find(&status, name), Ok(index), "{name}");
     }
+    let unmanaged = TenantStatus {
+        path: "-".into(),
+        ..TenantStatus::default()
+    };
+    let mut with_unmanaged = status.clone();
+    with_unmanaged.tenants.push(unmanaged);
+    for name in ["unmanaged", "(unmanaged)", "-", "outside"] {
+        assert_eq!(find(&with_unmanaged, name), Ok(3), "{name}");
+    }
     assert_eq!(find(&status, "slice/").map_err(|p| p.len()), Err(3));
     assert_eq!(find(&status, "nobody"), Err(vec![]));
 }

@@ -52,17 +52,17 @@ fn teach(tenant: &TenantStatus) -> String {
         let far = tenant.pv.map_or_else(String::new, |_| {
             format!("; PV {} (0: exactly by weight)", pv(tenant.pv))
         });
-        return format!("its children hold {of_what} of its share{far}");
+        return format!("its children hold {of_what} of its entitlement{far}");
     }
     if let Some(why) = &tenant.exempt {
         return format!("nothing is reclaimed from it now: {why}");
     }
     if over > 0 {
         format!(
-            "holds {of_what} of its share: the excess of {} is reclaimed first",
+            "holds {of_what} of its entitlement: the excess of {} is reclaimed first",
             bytes(over)
         )
     } else {
-        format!("holds {of_what} of its share: nothing is reclaimed from it")
+        format!("holds {of_what} of its entitlement: nothing is reclaimed from it")
     }
 }
