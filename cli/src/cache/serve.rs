@@ -51,7 +51,7 @@ A configuration. Every table but [[vm]] is optional:
   [[vm.disk]]
   name = \"web-root\"                      # the NBD export
   image = \"/var/lib/images/web.img\"      # raw file or block device
-  mode = \"inclusive\"                     # exclusive: the client puts; uncached
+  mode = \"inclusive\"                     # exclusive: the guest puts over [vm.port]; uncached
   read_only = false
   direct = true                            # past the host's page cache
   serial = \"web-root\"                    # as the guest knows it [default: its name, if it has at most 20 bytes]
