@@ -9,7 +9,7 @@ fn a_delegated_subtree_gets_no_more_than_its_share() {
     in_guest(small, |guest| {
         guest.ok(
             r#"
-        live other && hole /data/other 700 && echo 300 >$C/other/io.weight
+        live other && hole /data/other 420 && echo 300 >$C/other/io.weight
         mkdir $C/user && echo '+memory +io' >$C/user/cgroup.subtree_control
         chown nobody $C/user $C/user/cgroup.procs $C/user/cgroup.threads $C/user/cgroup.subtree_control
         start
@@ -21,12 +21,22 @@ fn a_delegated_subtree_gets_no_more_than_its_share() {
         mkdir hoard && echo max >hoard/memory.low && echo 10000 >hoard/io.weight || exit 4
 HIS
         su -s /bin/sh nobody -c 'sh /run/hoard.sh' || exit 1
-        hole /data/hoard 700 && cache user/hoard /data/hoard 400
+        hole /data/hoard 420 && cache user/hoard /data/hoard 400
         reread other /data/other 0; reread user/hoard /data/hoard 0
         sleep 12
     "#,
         );
-        // Both read without end, 300 to 100 by weight; 100 more are outside, which wants little.
+        // Both read the same again and again, 300 to 100 by weight; 100 more are outside, which wants little. What one of
+        // them is known to use before the other is, comes first, so both have to be known.
+        let used = |path: &str| {
+            let set = tenant(&guest.status(), path)["working_set"].as_u64();
+            set.unwrap_or(0) >> 20
+        };
+        let both_known = (0..90).any(|_| {
+            (used("other") >= 400 && used("user/hoard") >= 400) || guest.sh("sleep 1").timed_out
+        });
+        assert!(both_known, "{:#}", guest.status());
+        guest.ok("sleep 8");
         let status = guest.status();
         let entitled = |path: &str| tenant(&status, path)["entitlement"].as_u64().unwrap();
         let (his, others) = (entitled("user"), entitled("other"));

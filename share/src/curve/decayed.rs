@@ -88,7 +88,11 @@ impl DecayedReuseTimes {
         for index in bucket(from)..=bucket(to) {
             let low = least(index).max(from);
             // The last bucket has no end.
-            let end = if index + 1 < BUCKETS { least(index + 1) } else { to };
+            let end = if index + 1 < BUCKETS {
+                least(index + 1)
+            } else {
+                to
+            };
             let high = end.min(to);
             if let Some(sum) = self.unknown.get_mut(index) {
                 *sum += each * to_f64(high.saturating_sub(low));
