@@ -1,8 +1,9 @@
 //! The measurements over vhost-user-blk, beside qemu-storage-daemon.
 
+use super::compare::{compare, fill};
+use super::misses::Misses;
 use super::options::{BenchError, Options};
 use super::report::{Report, Section};
-use super::run::{compare, fill};
 use super::subject::{Subject, ours, theirs};
 use crate::bench::Random;
 use crate::serve::config::Config;
@@ -28,23 +29,14 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
     let dir = scratch.path();
     let image = dir.join("image");
     fill(&image, options.size.0)?;
-    let mut sections = vec![
-        hits(dir, &image, options)?,
-        misses(
-            "vhost-user-blk, misses: 4 KiB random reads, queue depth 32",
-            dir,
-            &image,
-            options,
-        )?,
-    ];
-    let memory = Path::new("/dev/shm");
-    if memory.is_dir() {
-        let scratch = tempfile::tempdir_in(memory)?;
-        let image = scratch.path().join("image");
-        fill(&image, options.size.0)?;
-        let title = "vhost-user-blk, misses, the image in memory (tmpfs)";
-        sections.push(misses(title, scratch.path(), &image, options)?);
-    }
+    let misses = Misses {
+        options,
+        serve: |dir, image, name, change| served(dir, image, name, change),
+        measure,
+    };
+    let title = "vhost-user-blk, misses: 4 KiB random reads, queue depth 32";
+    let mut sections = vec![hits(dir, &image, options)?, misses.of(title, dir, &image)?];
+    sections.extend(misses.in_memory("vhost-user-blk, misses, the image in memory (tmpfs)")?);
     Ok(Report { sections })
 }
 
@@ -74,28 +66,6 @@ fn hits(dir: &Path, image: &Path, options: &Options) -> Result<Section, BenchErr
     }
     let title = "vhost-user-blk, hits: 4 KiB random reads, queue depth 32";
     compare(title, subjects, options, |subject| {
-        measure(subject, options)
-    })
-}
-
-fn misses(
-    title: &'static str,
-    dir: &Path,
-    image: &Path,
-    options: &Options,
-) -> Result<Section, BenchError> {
-    let copy = dir.join("uncached");
-    std::fs::copy(image, &copy)?;
-    let name = "justitia, a cache of 1/64 of the image";
-    let cached = served(dir, image, name, |config| {
-        config.cache.memory_bytes = options.size.0 / 64;
-    })?;
-    let uncached = served(dir, &copy, "justitia, the image uncached", |config| {
-        for disk in config.vms.iter_mut().flat_map(|vm| &mut vm.disks) {
-            disk.mode = None;
-        }
-    })?;
-    compare(title, vec![cached, uncached], options, |subject| {
         measure(subject, options)
     })
 }
