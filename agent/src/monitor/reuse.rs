@@ -67,7 +67,7 @@ impl Reuse {
     }
 
     /// Takes over what was counted by now. `capacity` is the largest cache that a tenant can have, bytes.
-    pub fn record(&mut self, counts: ReuseCounts, capacity: u64, now: Instant) {
+    pub fn record(&mut self, mut counts: ReuseCounts, capacity: u64, now: Instant) {
         let new = counts.reuse.since(&self.before.reuse);
         let capacity = capacity / BLOCK;
         let shift = next_shift(SamplerUse {
@@ -78,7 +78,8 @@ impl Reuse {
             horizon: capacity,
         });
         let elapsed = now.saturating_duration_since(self.at);
-        let lookbacks = counts.lookbacks.iter().copied();
+        // Only counts are compared with the next ones.
+        let lookbacks = std::mem::take(&mut counts.lookbacks);
         self.recent.add(&new, lookbacks, elapsed);
         if shift < self.shift {
             self.recent.restart_watch();
