@@ -2,7 +2,7 @@
 
 mod agent_guest;
 
-use agent_guest::{Guest, in_guest, small};
+use agent_guest::{Guest, in_guest, paths, small};
 
 /// So often is the agent killed.
 const KILLS: usize = 52;
@@ -284,12 +284,7 @@ fn cgroup_names_of_the_greatest_length_cost_other_tenants_nothing() {
         start && within 30 protected plain/100$x"#,
         );
         let status = guest.status();
-        let paths: Vec<&str> = status["tenants"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .filter_map(|t| t["path"].as_str())
-            .collect();
+        let paths = paths(&status);
         let below = |top: &str| paths.iter().filter(|path| path.starts_with(top)).count();
         assert_eq!((below("escaped"), below("plain/")), (1, 200), "{paths:?}");
         let limits = status["limitations"].to_string();

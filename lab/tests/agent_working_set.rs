@@ -88,8 +88,11 @@ fn read_and_filled(guest: &Guest, path: &str) -> [u64; 2] {
 
 /// Waits until `is_so`, asking each second, for so many seconds at most.
 fn wait_until(guest: &Guest, seconds: u32, is_so: impl Fn() -> bool) {
-    let came = (0..seconds).any(|_| is_so() || guest.sh("sleep 1").timed_out);
-    assert!(came, "it did not come to pass: {:#}", guest.status());
+    assert!(
+        guest.comes(seconds, is_so),
+        "it did not come to pass: {:#}",
+        guest.status()
+    );
 }
 
 /// Whether the working set of `hot` is known. How long that takes depends on the guest's speed: the agent reads the samples
@@ -118,7 +121,7 @@ fn have_their_part(guest: &Guest) -> bool {
 
 /// Gives tenants so many seconds at most to get there. On a slow guest they come near it and go on moving.
 fn settle(guest: &Guest, seconds: u32) {
-    let _ = (0..seconds).any(|_| have_their_part(guest) || guest.sh("sleep 1").timed_out);
+    let _ = guest.comes(seconds, || have_their_part(guest));
 }
 
 /// The part of what `path` reads in so many seconds that comes from the disk.

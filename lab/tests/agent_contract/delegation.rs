@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Whoever has been given a subtree may divide it as he likes, and no more: what he writes into cgroups that he has
-/// made himself takes nothing from the others, neither in our division nor in the kernel's.
+/// A delegatee divides its subtree, and no more: what it writes into cgroups of its own takes nothing from other tenants,
+/// neither in the agent's division nor in the kernel's.
 #[test]
 fn a_delegated_subtree_gets_no_more_than_its_share() {
     in_guest(small, |guest| {
@@ -14,12 +14,12 @@ fn a_delegated_subtree_gets_no_more_than_its_share() {
         chown nobody $C/user $C/user/cgroup.procs $C/user/cgroup.threads $C/user/cgroup.subtree_control
         start
         # The delegatee cannot raise what the top gets, only what is inside.
-        cat >/run/hoard.sh <<'HIS'
+        cat >/run/hoard.sh <<'END'
         cd /sys/fs/cgroup/user || exit 1
         echo max >memory.low 2>/dev/null && exit 2
         echo 10000 >io.weight 2>/dev/null && exit 3
         mkdir hoard && echo max >hoard/memory.low && echo 10000 >hoard/io.weight || exit 4
-HIS
+END
         su -s /bin/sh nobody -c 'sh /run/hoard.sh' || exit 1
         hole /data/hoard 420 && cache user/hoard /data/hoard 400
         reread other /data/other 0; reread user/hoard /data/hoard 0
@@ -32,36 +32,35 @@ HIS
             let set = tenant(&guest.status(), path)["working_set"].as_u64();
             set.unwrap_or(0) >> 20
         };
-        let both_known = (0..90).any(|_| {
-            (used("other") >= 400 && used("user/hoard") >= 400) || guest.sh("sleep 1").timed_out
-        });
+        let both_known = guest.comes(90, || used("other") >= 400 && used("user/hoard") >= 400);
         assert!(both_known, "{:#}", guest.status());
-        guest.ok("sleep 8");
+        // What the hoard held before, it gives back as the other reads.
+        let held = |path: &str| guest.number(&format!("file_of {path}"));
+        guest.comes(60, || held("other") > held("user/hoard"));
         let status = guest.status();
         let entitled = |path: &str| tenant(&status, path)["entitlement"].as_u64().unwrap();
-        let (his, others) = (entitled("user"), entitled("other"));
+        let (top, others) = (entitled("user"), entitled("other"));
         println!(
             "entitled: user {} MiB, other {} MiB",
-            his >> 20,
+            top >> 20,
             others >> 20
         );
         assert_eq!(tenant(&status, "user")["weight"], 100);
-        assert!(others > his * 5 / 2, "{status:#}");
+        assert!(others > top * 5 / 2, "{status:#}");
         // What the agent protects of the top is no more than its part, and so the kernel protects no more of the
         // hoard: its effective memory.low is bounded by the top's.
         let low = guest.number("cat $C/user/memory.low");
-        assert!(low < his + (32 << 20), "{low} for {his}");
+        assert!(low < top + (32 << 20), "{low} for {top}");
         assert_eq!(guest.ok("cat $C/user/hoard/memory.low").trim(), "max");
-        let held = |path: &str| guest.number(&format!("file_of {path}"));
-        let (his, others) = (held("user/hoard"), held("other"));
-        println!("held: user {} MiB, other {} MiB", his >> 20, others >> 20);
-        assert!(others > his, "{his} and {others}");
+        let (hoard, others) = (held("user/hoard"), held("other"));
+        println!("held: user {} MiB, other {} MiB", hoard >> 20, others >> 20);
+        assert!(others > hoard, "{hoard} and {others}");
         assert_eq!(guest.ok("rest; end TERM").trim(), "0");
     });
 }
 
-/// Whoever has been given a subtree can neither crash the agent nor exhaust what it has, with any number of cgroups, at
-/// any depth, made and removed as fast as he can; and the others are served meanwhile.
+/// A delegatee can neither crash the agent nor exhaust its resources, with any number of cgroups at any depth, created and
+/// removed as fast as it can. The other tenants are served meanwhile.
 #[test]
 fn a_delegatee_that_creates_cgroups_without_end_harms_no_other_tenant() {
     in_guest(small, |guest| {
@@ -72,20 +71,20 @@ fn a_delegatee_that_creates_cgroups_without_end_harms_no_other_tenant() {
             chown nobody $C/$t $C/$t/cgroup.procs $C/$t/cgroup.threads $C/$t/cgroup.subtree_control
         done
         start && within 20 protected other
-        cat >/run/deep.sh <<'HIS'
+        cat >/run/deep.sh <<'END'
         cd $C/deep
         for n in $(seq 100); do mkdir d && cd d && echo +memory >cgroup.subtree_control || exit 1; done
-HIS
-        cat >/run/wide.sh <<'HIS'
+END
+        cat >/run/wide.sh <<'END'
         cd $C/wide && mkdir w && cd w && echo +memory >cgroup.subtree_control && seq 700 | xargs mkdir
-HIS
-        cat >/run/storm.sh <<'HIS'
+END
+        cat >/run/storm.sh <<'END'
         cd $C/storm && end=$(($(date +%s) + 5))
         while [ $(date +%s) -lt $end ]; do
             mkdir a b c d && for x in a b c d; do echo max >$x/memory.low; done
             rmdir a b c d || exit 1
         done
-HIS
+END
         echo "fds=$(ls /proc/$(cat /run/agent.pid)/fd | wc -l) log=$(wc -c <$LOG)" >/run/before
         export C
         for what in deep wide storm; do su -s /bin/sh nobody -c "sh -e /run/$what.sh" || exit 1; done
@@ -96,12 +95,7 @@ HIS
         sleep 2
     "#);
         let status = guest.status();
-        let paths: Vec<&str> = status["tenants"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .filter_map(|t| t["path"].as_str())
-            .collect();
+        let paths = paths(&status);
         let below = |top: &str| paths.iter().filter(|path| path.starts_with(top)).count();
         // 32 levels below the root; one tenant; and nothing left of what is gone.
         assert_eq!(

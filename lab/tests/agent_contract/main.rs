@@ -7,4 +7,4 @@ mod delegation;
 mod knobs;
 mod start;
 
-use agent_guest::{Guest, in_guest, small, tenant};
+use agent_guest::{Guest, in_guest, paths, small, tenant};

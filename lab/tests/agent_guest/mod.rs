@@ -112,6 +112,12 @@ impl Guest {
         serde_json::from_str(&self.ok("justitia status --json")).unwrap()
     }
 
+    /// Asks each second, for so many seconds at most, whether something has come to pass.
+    #[track_caller]
+    pub(crate) fn comes(&self, seconds: u32, is_so: impl Fn() -> bool) -> bool {
+        (0..seconds).any(|_| is_so() || self.sh("sleep 1").timed_out)
+    }
+
     /// The end of the agent's log.
     pub(crate) fn log(&self) -> String {
         if CRASHED.load(Ordering::SeqCst) {
@@ -119,6 +125,12 @@ impl Guest {
         }
         self.sh("tail -n 60 $LOG 2>/dev/null").stdout
     }
+}
+
+/// The paths of all tenants.
+pub(crate) fn paths(status: &Value) -> Vec<&str> {
+    let tenants = status["tenants"].as_array().unwrap();
+    tenants.iter().filter_map(|t| t["path"].as_str()).collect()
 }
 
 /// What the status says of one tenant.
