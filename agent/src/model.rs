@@ -33,8 +33,8 @@ pub struct Memory {
     pub free: u64,
     /// Reclaim that was requested and has not finished.
     pub reclaim_in_flight: u64,
-    /// The sum of the zones' low watermarks: kswapd wakes below it.
-    pub low_watermark: u64,
+    /// The sum of the zones' high watermarks: kswapd, once it has woken, reclaims up to it.
+    pub high_watermark: u64,
     /// How fast free memory is consumed, bytes per second; what reclaim freed meanwhile counts as consumed.
     pub consumption_rate: u64,
 }

@@ -84,7 +84,7 @@ impl SystemMemory {
             self.swap_on = meminfo.swap_total > 0;
             match self.proc.zoneinfo() {
                 Ok(zones) => {
-                    self.memory.low_watermark = zones.sum().low * PAGE_SIZE;
+                    self.memory.high_watermark = zones.sum().high * PAGE_SIZE;
                     self.slow_at = Some(now);
                 }
                 // It is opened for each reading. Without a file descriptor for it the watermarks of before will do.
@@ -168,11 +168,11 @@ mod tests {
         let mut memory = SystemMemory::new(ProcFs::open(dir.path()).unwrap());
         let begin = Instant::now();
         memory.sample(begin, 0).unwrap();
-        let known = memory.memory().low_watermark;
+        let known = memory.memory().high_watermark;
         assert!(known > 0);
         std::fs::rename(dir.path().join("zoneinfo"), dir.path().join("aside")).unwrap();
         memory.sample(begin + SLOW_PERIOD, 0).unwrap();
-        assert_eq!(memory.memory().low_watermark, known);
+        assert_eq!(memory.memory().high_watermark, known);
         // Without any there is nothing to go by.
         let mut unknown = SystemMemory::new(ProcFs::open(dir.path()).unwrap());
         assert!(unknown.sample(begin, 0).is_err());

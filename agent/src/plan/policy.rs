@@ -13,7 +13,7 @@ use crate::model::Memory;
 pub struct Policy {
     /// What of its cache a tenant demands. Default: what it uses.
     pub demand: DemandModel,
-    /// Reclaim begins when free memory would fall below the kernel's low watermark within this time. Default 200 ms, two
+    /// Reclaim begins when free memory would fall below the kernel's high watermark within this time. Default 200 ms, two
     /// ticks.
     pub horizon: Duration,
     /// Nothing is reclaimed from a tenant with this memory pressure (PSI `full avg10`), percent. Default 60.
@@ -31,13 +31,14 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// The free memory to keep, bytes. Below it tenants give back what exceeds their entitlements. It is the kernel's low
+    /// The free memory to keep, bytes. Below it tenants give back what exceeds their entitlements. It is the kernel's high
     /// watermark and what is consumed within the horizon, the latter at least 0.4 % and at most 6 % of the memory. It is
-    /// taken from excess only, so it costs no tenant its entitlement.
+    /// taken from excess only, so it costs no tenant its entitlement. kswapd wakes below the low watermark and reclaims
+    /// up to the high one: with less than that free it, and not the agent, would choose whose pages go.
     #[must_use]
     pub fn free_headroom(&self, memory: &Memory) -> u64 {
         let ahead = num::to_f64(memory.consumption_rate) * self.horizon.as_secs_f64();
         let ahead = num::to_u64(ahead).clamp(memory.total / 256, memory.total / 16);
-        memory.low_watermark.saturating_add(ahead)
+        memory.high_watermark.saturating_add(ahead)
     }
 }

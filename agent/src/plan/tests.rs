@@ -16,7 +16,7 @@ fn memory(free: u64) -> Memory {
         total: 1024 * MIB,
         free: free * MIB,
         reclaim_in_flight: 0,
-        low_watermark: 6 * MIB,
+        high_watermark: 6 * MIB,
         consumption_rate: 0,
     }
 }
