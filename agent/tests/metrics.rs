@@ -7,14 +7,22 @@ use std::time::{Duration, Instant};
 
 use justitia_agent::report::metrics::{MAX_BYTES, text};
 use justitia_api::{
-    AppStatus, CurveStatus, KnobOwner, KnobStatus, LatencyStatus, ProbeDrops, Status, TenantStatus,
-    escape,
+    AppStatus, CurveStatus, KnobOwner, KnobStatus, LatencyHistogram, LatencyHistograms, ProbeDrops,
+    Status, TenantStatus, escape,
 };
 
 use justitia_metrics_http::{Server, promtool};
 
 /// One lost, one not.
 const LOSSES: [(&str, u64); 2] = [("shared_files", 9), ("lock_waits", 0)];
+
+/// Of six calls four took less than 1.024 µs, and one longer than 17 s.
+fn calls() -> LatencyHistogram {
+    LatencyHistogram {
+        buckets: [4, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1],
+        sum: 20.5,
+    }
+}
 
 /// Two tenants, one of them with a name made to break the format.
 fn status() -> Status {
@@ -25,10 +33,6 @@ fn status() -> Status {
         misses: 7,
         io_throttled: 0.25,
         hit_ratio: Some(0.5),
-        latency: Some(LatencyStatus {
-            read_p99: Some(0.001),
-            ..LatencyStatus::default()
-        }),
         ..AppStatus::default()
     };
     let tenants = [escape::encode(hostile), "b.slice".to_owned()].map(|path| TenantStatus {
@@ -42,6 +46,10 @@ fn status() -> Status {
         }),
         pv: Some(0.5),
         app: Some(app),
+        latency_histograms: Some(LatencyHistograms {
+            read: calls(),
+            ..LatencyHistograms::default()
+        }),
         knobs: vec![KnobStatus {
             knob: "memory.low".to_owned(),
             value: "4096".to_owned(),
@@ -91,6 +99,30 @@ fn what_another_size_of_the_cache_would_miss_is_a_series_each() {
 }
 
 #[test]
+fn how_long_calls_took_is_a_histogram() {
+    let text = text(&status(), 1000).unwrap();
+    let name = "justitia_tenant_io_latency_seconds";
+    assert!(
+        text.contains(&format!("# TYPE {name} histogram\n")),
+        "{text}"
+    );
+    let labels = "tenant=\"b.slice\",operation=\"read\"";
+    for (le, calls) in [
+        ("0.000001024", 4),
+        ("0.000262144", 4),
+        ("0.001048576", 5),
+        ("17.179869184", 5),
+        ("+Inf", 6),
+    ] {
+        let bucket = format!("\n{name}_bucket{{le=\"{le}\",{labels}}} {calls}\n");
+        assert!(text.contains(&bucket), "expected {bucket} in {text}");
+    }
+    assert!(text.contains(&format!("\n{name}_sum{{{labels}}} 20.5\n")));
+    assert!(text.contains(&format!("\n{name}_count{{{labels}}} 6\n")));
+    assert!(!text.contains("operation=\"sync\""), "there was none");
+}
+
+#[test]
 fn a_working_set_that_nothing_shows_has_no_series() {
     let mut status = status();
     status.tenants[1].working_set_unknown = true;
@@ -137,7 +169,18 @@ fn the_reference_lists_what_is_served() {
     let listed: std::collections::BTreeSet<String> = listed.collect();
     let text = text(&status(), 1000).unwrap();
     let samples = text.lines().filter(|l| !l.starts_with('#'));
-    let names = samples.filter_map(|l| Some(l.split(['{', ' ']).next()?.to_owned()));
+    let family = |sample: &str| {
+        let of_histogram = |end| {
+            let family = sample.strip_suffix(end)?;
+            let kind = format!("# TYPE {family} histogram\n");
+            text.contains(&kind).then(|| family.to_owned())
+        };
+        let ends = ["_bucket", "_sum", "_count"];
+        ends.into_iter()
+            .find_map(of_histogram)
+            .unwrap_or_else(|| sample.to_owned())
+    };
+    let names = samples.filter_map(|l| Some(family(l.split(['{', ' ']).next()?)));
     assert_eq!(listed, names.collect());
     assert!(listed.len() > 30, "{listed:?}");
 }
@@ -147,16 +190,11 @@ fn the_reference_lists_what_is_served() {
 fn a_page_is_bounded_however_long_the_names() {
     let mut status = status();
     let mut tenant = status.tenants[1].clone();
-    if let Some(app) = &mut tenant.app {
-        let all = Some(0.001);
-        app.latency = Some(LatencyStatus {
-            read_p50: all,
-            read_p99: all,
-            write_p50: all,
-            write_p99: all,
-            sync_p99: all,
-        });
-    }
+    tenant.latency_histograms = Some(LatencyHistograms {
+        read: calls(),
+        write: calls(),
+        sync: calls(),
+    });
     for n in 0..5000 {
         tenant.path = format!("{n:04}{}", r"\xff".repeat(127));
         status.tenants.push(tenant.clone());
@@ -173,9 +211,15 @@ fn a_page_is_bounded_however_long_the_names() {
     let weights = page.matches("\njustitia_tenant_weight{").count();
     assert_eq!(weights + left(&page), 5002);
 
-    // Of short names all fit.
+    // Of short names as many as `max_tenants` has by default fit, and all where calls are not timed.
     for (n, tenant) in status.tenants.iter_mut().enumerate() {
         tenant.path = format!("system.slice/unit-{n}.service");
+    }
+    let page = text(&status, 10_000).unwrap();
+    assert!(page.len() <= MAX_BYTES, "{} bytes", page.len());
+    assert!(left(&page) <= 4002, "{} left", left(&page));
+    for tenant in &mut status.tenants {
+        tenant.latency_histograms = None;
     }
     let page = text(&status, 10_000).unwrap();
     assert!(page.len() <= MAX_BYTES, "{} bytes", page.len());

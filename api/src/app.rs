@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::LatencyStatus;
+
 /// What a tenant's applications get; for an inner node, the sums of its leaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct AppStatus {
@@ -45,19 +47,4 @@ pub struct AppStatus {
     /// How long its operations took, where that is measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency: Option<LatencyStatus>,
-}
-
-/// How long calls took in the last whole window: upper bounds, seconds; `None` where there were none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct LatencyStatus {
-    /// Half of the reads took at most this.
-    pub read_p50: Option<f64>,
-    /// 99 of 100 reads.
-    pub read_p99: Option<f64>,
-    /// Half of the writes.
-    pub write_p50: Option<f64>,
-    /// 99 of 100 writes.
-    pub write_p99: Option<f64>,
-    /// 99 of 100 of `fsync` and its kin.
-    pub sync_p99: Option<f64>,
 }

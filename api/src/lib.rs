@@ -20,6 +20,7 @@ mod decision;
 mod demand;
 pub mod escape;
 mod knob;
+mod latency;
 mod machine;
 mod policy;
 mod reason;
@@ -29,11 +30,12 @@ pub mod units;
 mod words;
 
 pub use action::Action;
-pub use app::{AppStatus, LatencyStatus};
+pub use app::AppStatus;
 pub use curve::CurveStatus;
 pub use decision::Decision;
 pub use demand::{DemandModel, Evidence};
 pub use knob::{ExternalKnob, KnobOwner, KnobStatus};
+pub use latency::{LatencyHistogram, LatencyHistograms, LatencyStatus};
 pub use machine::{AgentUsage, MemoryStatus, ProbeDrops};
 pub use policy::{IoPolicyStatus, PolicyStatus};
 pub use reason::{

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{AppStatus, CurveStatus, Evidence, KnobStatus, Reason};
+use crate::{AppStatus, CurveStatus, Evidence, KnobStatus, LatencyHistograms, Reason};
 
 /// One tenant.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -55,6 +55,9 @@ pub struct TenantStatus {
     /// What its applications get; `None` where no probes run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub app: Option<AppStatus>,
+    /// How long its applications' calls took since the probes were attached; `None` where calls are not timed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_histograms: Option<LatencyHistograms>,
     /// Whether it was backlogged over the window: it moved bytes in 80 % of the seconds, or was stalled on I/O (PSI `io some`)
     /// for 80 % of the time; and it was stalled on I/O for 10 % of the time (without PSI: it used the disk). Of an inner
     /// node: whether a tenant below it was.

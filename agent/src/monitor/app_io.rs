@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use justitia_api::LatencyStatus;
+use justitia_api::{LatencyHistograms, LatencyStatus};
 use justitia_kernel::capabilities::State;
 use justitia_kernel::cgroup::CgroupId;
 use justitia_kernel::probes::{Counters, IoProbes, Limits, Sample, SharedInode};
@@ -271,6 +271,12 @@ impl AppIoMonitor {
     #[must_use]
     pub fn latency(&self, id: CgroupId) -> Option<LatencyStatus> {
         self.latency.as_ref()?.latest(id)
+    }
+
+    /// How long a tenant's calls took since the probes were attached, where they are timed.
+    #[must_use]
+    pub fn latency_histograms(&self, id: CgroupId) -> Option<LatencyHistograms> {
+        self.latency.as_ref()?.histograms(id)
     }
 
     /// The probes, if they can be read.

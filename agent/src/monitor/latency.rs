@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use justitia_api::LatencyStatus;
+use justitia_api::{LatencyHistogram, LatencyHistograms, LatencyStatus};
 use justitia_kernel::cgroup::CgroupId;
 use justitia_kernel::probes::{Histogram, IoProbes, Latencies};
 use justitia_share::num::to_f64;
@@ -40,6 +40,16 @@ impl LatencyWindow {
         self.latest.get(&id).copied()
     }
 
+    /// How long a tenant's calls took until the last whole window ended.
+    pub(super) fn histograms(&self, id: CgroupId) -> Option<LatencyHistograms> {
+        let sums = self.sums.get(&id)?;
+        Some(LatencyHistograms {
+            read: coarser(&sums.read),
+            write: coarser(&sums.write),
+            sync: coarser(&sums.sync),
+        })
+    }
+
     /// Forgets a removed cgroup.
     pub(super) fn remove(&mut self, id: CgroupId) {
         self.sums.remove(&id);
@@ -58,5 +68,42 @@ fn quantiles(sum: &Latencies, before: Option<&Latencies>) -> LatencyStatus {
         write_p50: seconds(|l| &l.write, 0.5),
         write_p99: seconds(|l| &l.write, 0.99),
         sync_p99: seconds(|l| &l.sync, 0.99),
+    }
+}
+
+/// The same with the fewer buckets that the status has: those of the probes end at powers of 2, its at powers of 4.
+fn coarser(fine: &Histogram) -> LatencyHistogram {
+    let mut coarse = LatencyHistogram {
+        sum: to_f64(fine.sum_ns) / 1e9,
+        ..LatencyHistogram::default()
+    };
+    for (n, calls) in fine.buckets.iter().enumerate() {
+        let bucket = (n / 2).min(LatencyHistogram::BUCKETS - 1);
+        coarse.buckets[bucket] += calls;
+    }
+    coarse
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_call_is_counted_below_a_bound_that_it_did_not_reach() {
+        for n in 0..Histogram::BUCKETS {
+            let mut fine = Histogram {
+                sum_ns: 2_500_000_000,
+                ..Histogram::default()
+            };
+            fine.buckets[n] = 7;
+            let coarse = coarser(&fine);
+            assert_eq!((coarse.count(), coarse.sum), (7, 2.5));
+            let bucket = coarse.buckets.iter().position(|calls| *calls > 0).unwrap();
+            let bound = LatencyHistogram::upper_bound(bucket);
+            let took = Histogram::upper_ns(n).map_or(f64::MAX, |ns| to_f64(ns) / 1e9);
+            assert!(took <= bound * 1.000_001, "{took} s below {bound} s");
+            let tight = n == 0 || bound.is_infinite() || took > bound / 4.0;
+            assert!(tight, "{took} s far below {bound} s");
+        }
     }
 }

@@ -121,6 +121,7 @@ fn tenants(agent: &Agent, rates: &[Option<WindowStats>], pv: &FairnessWindow) ->
             other: leaf(tenant.other),
             refaults: node.map_or(0, |n| leaf(n.memory.refaults)),
             app: rates[i].as_ref().map(|r| AppStatus { latency, ..app(r) }),
+            latency_histograms: id.and_then(|id| app_io.latency_histograms(id)),
             backlogged: pv.backlogged.get(i).copied().unwrap_or(false),
             pv: told(pv.groups.get(i).copied().flatten()),
             working_set: leaf(agent.entitlements.demands[i].working_set),

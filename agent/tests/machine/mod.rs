@@ -251,8 +251,9 @@ impl Machine {
                 }
                 found.map(|found| found.2)
             };
-            let who = oldest(&mut self.readers, true).or_else(|| oldest(&mut self.readers, false));
-            match who {
+            let reader =
+                oldest(&mut self.readers, true).or_else(|| oldest(&mut self.readers, false));
+            match reader {
                 Some(i) => self.readers[i].cache.evict(),
                 None => return,
             };
@@ -325,7 +326,7 @@ impl Machine {
             total: self.size * BLOCK * 10 / 7,
             free: self.free() * BLOCK,
             reclaim_in_flight: 0,
-            low_watermark: self.size / 100 * BLOCK,
+            high_watermark: self.size / 100 * BLOCK,
             consumption_rate: 60_000_000,
         };
         Snapshot { memory, tenants }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicU64;
 
-use justitia_api::{AppStatus, TenantStatus};
+use justitia_api::{AppStatus, LatencyHistogram, TenantStatus};
 use justitia_metrics_http::label;
 use prometheus_client::metrics::TypedMetric;
 use prometheus_client::metrics::counter::Counter;
@@ -10,6 +10,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{self, Registry};
 
+use super::histogram::Histograms;
 use super::page::Page;
 
 /// What a metric's samples are.
@@ -19,6 +20,8 @@ pub(super) enum Kind {
     Gauge,
     /// A sum that only grows while the agent runs.
     Counter,
+    /// Numbers of events by size.
+    Histogram,
 }
 
 /// The unit of a metric; it ends its name.
@@ -35,6 +38,7 @@ pub(super) enum Unit {
 pub(super) enum Value {
     Whole(u64),
     Float(f64),
+    Histogram(LatencyHistogram),
 }
 
 /// A sample: the values of the metric's labels but `tenant`, and its value.
@@ -64,7 +68,8 @@ pub(super) struct Metric {
     pub source: Source,
 }
 
-type Labels = Vec<(&'static str, String)>;
+/// The labels of a sample, by their names.
+pub(super) type Labels = Vec<(&'static str, String)>;
 
 impl Metric {
     /// Its name as a sample has it.
@@ -75,7 +80,7 @@ impl Metric {
             Unit::Seconds => "_seconds",
         };
         let total = match self.kind {
-            Kind::Gauge => "",
+            Kind::Gauge | Kind::Histogram => "",
             Kind::Counter => "_total",
         };
         format!("justitia_{}{unit}{total}", self.name)
@@ -96,6 +101,15 @@ impl Metric {
         let samples = self.samples(page);
         match (self.kind, samples.first().map(|(_, value)| value)) {
             (_, None) => {}
+            (Kind::Histogram, _) | (_, Some(Value::Histogram(_))) => {
+                let histograms = samples
+                    .into_iter()
+                    .filter_map(|(labels, value)| match value {
+                        Value::Histogram(histogram) => Some((labels, histogram)),
+                        Value::Whole(_) | Value::Float(_) => None,
+                    });
+                self.add(Histograms(histograms.collect()), registry);
+            }
             (Kind::Gauge, Some(Value::Whole(_))) => {
                 let set =
                     |gauge: &Gauge<u64, AtomicU64>, value: Value| _ = gauge.set(value.whole());
@@ -188,7 +202,7 @@ impl Value {
     const fn whole(self) -> u64 {
         match self {
             Self::Whole(number) => number,
-            Self::Float(_) => 0,
+            Self::Float(_) | Self::Histogram(_) => 0,
         }
     }
 
@@ -196,6 +210,7 @@ impl Value {
         match self {
             Self::Whole(number) => justitia_share::num::to_f64(number),
             Self::Float(number) => number,
+            Self::Histogram(_) => 0.0,
         }
     }
 }

@@ -4,7 +4,7 @@ use justitia_api::{KnobOwner, TenantStatus};
 
 use super::family::Source::{Agent, AgentBy, App, Tenant, TenantBy};
 use super::family::Unit::{Bytes, Number, Seconds};
-use super::family::Value::{self, Float, Whole};
+use super::family::Value::{self, Float, Histogram, Whole};
 use super::family::{Kind, Metric, Sample, Source, Unit};
 use super::page::Page;
 
@@ -254,13 +254,14 @@ const IO: &[Metric] = &[
         App(|a| Float(a.dirty_throttled)),
         "Time that writers were delayed in balance_dirty_pages until dirty pages had been written",
     ),
-    gauge(
-        "tenant_io_latency_bound",
-        Seconds,
-        TenantBy(&["operation", "percentile"], latency),
-        "Upper bound, within a factor of 2, of a percentile of how long calls took over the last ten seconds; with \
-         trace_latency = true",
-    ),
+    Metric {
+        name: "tenant_io_latency",
+        kind: Kind::Histogram,
+        unit: Seconds,
+        help: "How long calls of applications on regular files took (read, write, sync), as of ten seconds ago at most; with \
+               trace_latency = true",
+        source: TenantBy(&["operation"], latencies),
+    },
 ];
 
 fn count(number: usize) -> Value {
@@ -334,22 +335,17 @@ fn by_direction(amounts: Option<(u64, u64)>) -> Vec<Sample> {
     ]
 }
 
-fn latency(tenant: &TenantStatus) -> Vec<Sample> {
-    let Some(latency) = tenant.app.as_ref().and_then(|app| app.latency) else {
+pub(super) fn latencies(tenant: &TenantStatus) -> Vec<Sample> {
+    let Some(latencies) = &tenant.latency_histograms else {
         return Vec::new();
     };
-    let values = [
-        ("read", "50", latency.read_p50),
-        ("read", "99", latency.read_p99),
-        ("write", "50", latency.write_p50),
-        ("write", "99", latency.write_p99),
-        ("sync", "99", latency.sync_p99),
+    let operations = [
+        ("read", latencies.read),
+        ("write", latencies.write),
+        ("sync", latencies.sync),
     ];
-    let known = values
-        .into_iter()
-        .filter_map(|(operation, percentile, bound)| {
-            let labels = vec![operation.to_owned(), percentile.to_owned()];
-            Some((labels, Float(bound?)))
-        });
-    known.collect()
+    let timed = operations.into_iter().filter(|(_, h)| !h.is_empty());
+    timed
+        .map(|(operation, histogram)| (vec![operation.to_owned()], Histogram(histogram)))
+        .collect()
 }
