@@ -11,7 +11,6 @@ mod lab;
 mod log;
 mod out;
 mod see;
-mod table;
 mod usage;
 
 use std::process::ExitCode;

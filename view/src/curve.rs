@@ -12,10 +12,14 @@ use ratatui::text::Span;
 use ratatui::widgets::{Axis, Chart, Dataset, GraphType, Widget};
 use serde::Serialize;
 
+use crate::table::{Column, table};
 use justitia_api::units::{bytes, percent, rate};
 
 /// Bytes of a block that is accessed.
 pub(crate) const BLOCK: f64 = 65_536.0;
+/// A tenant whose accesses are sampled has a working set, but for this setting.
+const NOT_COMPUTED: &str =
+    "not computed with demand = \"usage\" in [cache]; it is with \"use\", the default";
 const WIDTH: u16 = 76;
 const HEIGHT: u16 = 16;
 
@@ -25,7 +29,8 @@ pub struct Told<'a> {
     path: &'a str,
     usage: u64,
     entitlement: u64,
-    working_set: u64,
+    /// `None` where the agent does not compute it.
+    working_set: Option<u64>,
     observed_for: f64,
     #[serde(flatten)]
     curve: &'a CurveStatus,
@@ -43,7 +48,7 @@ pub fn told(tenant: &TenantStatus) -> Result<Told<'_>, String> {
         path: &tenant.path,
         usage: tenant.usage,
         entitlement: tenant.entitlement,
-        working_set: tenant.working_set,
+        working_set: (!tenant.working_set_unknown).then_some(tenant.working_set),
         observed_for: tenant.observed_for,
         curve,
     })
@@ -78,38 +83,55 @@ impl Told<'_> {
         let _ = writeln!(
             out,
             "\naccesses     {:.0} blocks of 64 KiB a second, those to the same one in a row once\n\
-             working set  {}: a block more would save less than one read in ten minutes\n\
-             entitled to  {}",
+             working set  {}\n\
+             entitled to  {}\n",
             self.curve.accesses,
-            bytes(self.working_set),
+            self.working_set.map_or_else(
+                || NOT_COMPUTED.to_owned(),
+                |size| format!(
+                    "{}: a block more would save less than one read in ten minutes",
+                    bytes(size)
+                )
+            ),
             bytes(self.entitlement),
         );
-        let _ = writeln!(
-            out,
-            "\n{:8} {:>7} {:>8} {:>12}",
-            "", "SIZE", "MISSES", "BLOCKS READ"
-        );
-        for (name, size) in [
+        out += &self.table();
+        out
+    }
+
+    /// What it misses at some sizes.
+    fn table(&self) -> String {
+        let columns = [
+            Column::Text(""),
+            Column::Number("SIZE"),
+            Column::Number("MISSES"),
+            Column::Number("BLOCKS READ"),
+        ];
+        let sizes = [
             ("half", self.usage / 2),
             ("now", self.usage),
             ("twice", self.usage.saturating_mul(2)),
-        ] {
+        ];
+        let rows = sizes.map(|(name, size)| {
             let misses = self.curve.miss_ratio(size);
-            let _ = writeln!(
-                out,
-                "{name:8} {:>7} {:>6} % {:>10}/s",
+            vec![
+                name.to_owned(),
                 bytes(size),
-                percent(misses),
-                rate(misses * self.curve.accesses * BLOCK)
-            );
-        }
-        out
+                format!("{} %", percent(misses)),
+                format!("{}/s", rate(misses * self.curve.accesses * BLOCK)),
+            ]
+        });
+        table(&columns, rows)
     }
 
     /// The largest size that is shown: a little more than anything that matters.
     fn right(&self) -> f64 {
         let last = self.curve.points.last().map_or(0, |point| point.0);
-        to_f64(last.max(self.usage).max(self.working_set).max(1 << 20)) * 1.05
+        to_f64(
+            last.max(self.usage)
+                .max(self.working_set.unwrap_or(0))
+                .max(1 << 20),
+        ) * 1.05
     }
 
     fn plot(&self) -> String {
@@ -155,7 +177,8 @@ impl Told<'_> {
         // The vertical axis with its labels takes six columns.
         let width = f64::from(WIDTH) - 7.0;
         let mut out = String::new();
-        for (name, size) in [("holds", self.usage), ("working set", self.working_set)] {
+        let working_set = self.working_set.map(|size| ("working set", size));
+        for (name, size) in std::iter::once(("holds", self.usage)).chain(working_set) {
             let at = (to_f64(size) / self.right() * width).min(width);
             let at = usize::try_from(justitia_share::num::to_u64(at)).unwrap_or(0) + 6;
             let text = format!("{name} {}", bytes(size));
@@ -200,9 +223,10 @@ mod tests {
         let text = told(&tenant).unwrap().text();
         println!("{text}");
         for line in [
-            "half        150M   62.5 %",
-            "now         300M   25.0 %",
-            "twice       600M    0.0 %",
+            "      SIZE MISSES BLOCKS READ",
+            "half  150M 62.5 %     7.81M/s",
+            "now   300M 25.0 %     3.12M/s",
+            "twice 600M  0.0 %         0/s",
         ] {
             assert!(text.contains(line), "{line:?} is not in\n{text}");
         }
@@ -211,6 +235,22 @@ mod tests {
         let json = serde_json::to_value(told(&tenant).unwrap()).unwrap();
         assert_eq!(json["points"][1][1], 0.5);
         assert_eq!(json["accesses"], 200.0);
+    }
+
+    #[test]
+    fn a_working_set_that_is_not_computed_is_none_and_no_zero() {
+        let mut tenant = tenant();
+        tenant.working_set = 0;
+        tenant.working_set_unknown = true;
+        let text = told(&tenant).unwrap().text();
+        assert!(
+            text.contains("working set  not computed with demand"),
+            "{text}"
+        );
+        assert!(!text.contains("working set 0"), "{text}");
+        assert!(text.contains("now   300M 25.0 %"), "{text}");
+        let json = serde_json::to_value(told(&tenant).unwrap()).unwrap();
+        assert!(json["working_set"].is_null(), "{json}");
     }
 
     #[test]

@@ -13,5 +13,6 @@ pub mod clock;
 pub mod curve;
 pub mod explain;
 pub mod record;
+pub mod table;
 pub mod top;
 pub mod whatif;

@@ -7,6 +7,7 @@ use justitia_share::{Demand, Tree, Weight, entitlements};
 use serde::Serialize;
 
 use crate::curve::BLOCK;
+use crate::table::{Column, table};
 use justitia_api::units::{bytes, percent, rate};
 
 /// One that misses no more than this part of its accesses has in its cache what it uses.
@@ -26,7 +27,7 @@ pub enum Change {
 pub struct Forecast {
     /// Its path.
     pub path: String,
-    /// The page cache that it has when everybody has taken what they are entitled to: now, and then.
+    /// The page cache that it has when every tenant has taken up its entitlement: now, and after the change.
     pub cache: [u64; 2],
     /// The part of its accesses that miss, 0 to 1; `None` where its accesses are not seen.
     pub misses: Option<[f64; 2]>,
@@ -129,18 +130,17 @@ pub fn text(status: &Status, index: usize, change: Change, forecasts: &[Forecast
         ),
         Change::Size(size) => format!("{} with {} of page cache:\n\n", tenant.path, bytes(size)),
     };
-    let width = forecasts.iter().map(|f| f.path.chars().count()).max();
-    let width = width.unwrap_or(6).clamp(6, 60);
-    let _ = writeln!(
-        out,
-        "{:width$} {:>7} {:>7} {:>9} {:>7} {:>11} {:>9}",
-        "TENANT", "CACHE", "THEN", "MISSES", "THEN", "DISK READS", "THEN"
-    );
-    let mut unknown = false;
-    for forecast in forecasts {
-        unknown |= forecast.misses.is_none();
-        row(&mut out, forecast, width);
-    }
+    let columns = [
+        Column::Text("TENANT"),
+        Column::Number("CACHE"),
+        Column::Number("THEN"),
+        Column::Number("MISSES"),
+        Column::Number("THEN"),
+        Column::Number("DISK READS"),
+        Column::Number("THEN"),
+    ];
+    out += &table(&columns, forecasts.iter().map(row));
+    let unknown = forecasts.iter().any(|f| f.misses.is_none());
     let _ = writeln!(
         out,
         "\nCACHE is what each is entitled to and takes up, MISSES the part of its accesses that its cache has not, as it \
@@ -163,8 +163,8 @@ pub fn text(status: &Status, index: usize, change: Change, forecasts: &[Forecast
     out
 }
 
-/// A line of the table.
-fn row(out: &mut String, forecast: &Forecast, width: usize) {
+/// A row of the table.
+fn row(forecast: &Forecast) -> Vec<String> {
     let none = || ["-".to_owned(), "-".to_owned()];
     let misses = forecast
         .misses
@@ -172,17 +172,10 @@ fn row(out: &mut String, forecast: &Forecast, width: usize) {
     let reads = forecast
         .reads
         .map_or_else(none, |r| r.map(|r| format!("{}/s", rate(r))));
-    let _ = writeln!(
-        out,
-        "{:width$} {:>7} {:>7} {:>9} {:>7} {:>11} {:>9}",
-        forecast.path,
-        bytes(forecast.cache[0]),
-        bytes(forecast.cache[1]),
-        misses[0],
-        misses[1],
-        reads[0],
-        reads[1]
-    );
+    let pairs = [forecast.cache.map(bytes), misses, reads];
+    std::iter::once(forecast.path.clone())
+        .chain(pairs.into_iter().flatten())
+        .collect()
 }
 
 #[cfg(test)]
@@ -232,7 +225,7 @@ mod tests {
         assert_eq!(found[1].misses, Some([0.25, 0.5]));
         let text = text(&status, 0, weight, &found);
         assert!(text.contains("a with weight 200 instead of 100"), "{text}");
-        assert!(text.contains("25.0 %   0.0 %"), "{text}");
+        assert!(text.contains("25.0 %  0.0 %"), "{text}");
     }
 
     #[test]

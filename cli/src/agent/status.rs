@@ -3,8 +3,8 @@
 use justitia_api::escape::plain_lines;
 use justitia_api::{Status, TenantStatus, units};
 
-use crate::table::Column::{Number, Text};
-use crate::table::table;
+use justitia_view::table::Column::{Number, Text};
+use justitia_view::table::table;
 
 /// Everything, ready for a terminal.
 pub(super) fn text(status: &Status) -> String {

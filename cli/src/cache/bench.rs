@@ -10,7 +10,7 @@ use justitia_cache::{CacheError, Weight, bench as process};
 
 use super::client::flat;
 use crate::out;
-use crate::table::{Column, table};
+use justitia_view::table::{Column, table};
 
 /// Measure the cache on this machine: in this process, over NBD beside nbdkit and qemu-nbd, and over vhost-user beside
 /// qemu-storage-daemon.
@@ -55,12 +55,40 @@ pub(super) fn bench(args: &Bench) -> anyhow::Result<()> {
         in_process(args).map_err(flat)?;
     }
     if wants(Where::Nbd) {
-        out::print(served::run(&options).map_err(flat)?);
+        print(&served::run(&options).map_err(flat)?);
     }
     if wants(Where::Vhost) {
-        out::print(served::run_vhost(&options).map_err(flat)?);
+        print(&served::run_vhost(&options).map_err(flat)?);
     }
     Ok(())
+}
+
+/// A table for each load.
+fn print(report: &served::Report) {
+    let columns = [
+        Column::Text("SERVER"),
+        Column::Number("REQUESTS/S"),
+        Column::Number("LOW"),
+        Column::Number("HIGH"),
+        Column::Number("JUSTITIA : SERVER"),
+        Column::Number("CPU US/REQUEST"),
+    ];
+    for section in report.sections() {
+        out::line(format!("\n{}", section.title()));
+        let rows = section.rows().map(|server| {
+            vec![
+                server.name.to_owned(),
+                format!("{:.0}", server.rate.median),
+                format!("{:.0}", server.rate.low),
+                format!("{:.0}", server.rate.high),
+                server.ratio.to_string(),
+                server
+                    .cost
+                    .map_or_else(|| "-".to_owned(), |cost| cost.to_string()),
+            ]
+        });
+        out::print(table(&columns, rows));
+    }
 }
 
 fn in_process(args: &Bench) -> Result<(), CacheError> {

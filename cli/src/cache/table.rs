@@ -5,7 +5,7 @@ use justitia_api::units::bytes;
 use justitia_share::num::to_f64;
 use serde_json::Value;
 
-use crate::table::{Column, table};
+use justitia_view::table::{Column, table};
 
 /// The statistics as tables.
 pub(super) fn stats(stats: &Value) -> String {

@@ -15,6 +15,6 @@ mod subject;
 mod vhost;
 
 pub use options::{BenchError, Options};
-pub use report::Report;
+pub use report::{Measured, Report, Section};
 pub use run::run;
 pub use vhost::run as run_vhost;

@@ -1,11 +1,11 @@
-//! Tables of the command line.
+//! Tables for a terminal.
 
 use comfy_table::{CellAlignment, Table, presets};
 use justitia_api::escape::plain;
 
 /// How a column is aligned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Column {
+pub enum Column {
     /// A name or words.
     Text(&'static str),
     /// A number.
@@ -14,7 +14,8 @@ pub(crate) enum Column {
 
 /// A table without lines, a row a line. Control characters in cells are escaped, so that nothing in them reaches the
 /// terminal.
-pub(crate) fn table(columns: &[Column], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+#[must_use]
+pub fn table(columns: &[Column], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header(columns.iter().map(|column| match column {
