@@ -101,8 +101,8 @@ proptest! {
     }
 
     #[test]
-    fn more_use_is_never_less(bids in any_group(), amount in any_amount(), who in any::<prop::sample::Index>(), more in 1..50_000u64) {
-        let i = who.index(bids.len());
+    fn more_use_is_never_less(bids in any_group(), amount in any_amount(), index in any::<prop::sample::Index>(), more in 1..50_000u64) {
+        let i = index.index(bids.len());
         let mut keen = bids.clone();
         keen[i].working_set += more;
         prop_assert!(max_min(amount, &keen)[i] >= max_min(amount, &bids)[i]);
@@ -129,8 +129,8 @@ proptest! {
     }
 
     #[test]
-    fn more_weight_is_never_less(bids in any_group(), amount in any_amount(), who in any::<prop::sample::Index>(), more in 1..5000u32) {
-        let i = who.index(bids.len());
+    fn more_weight_is_never_less(bids in any_group(), amount in any_amount(), index in any::<prop::sample::Index>(), more in 1..5000u32) {
+        let i = index.index(bids.len());
         let mut heavier = bids.clone();
         heavier[i].weight += more;
         let (before, after) = (max_min(amount, &bids), max_min(amount, &heavier));
@@ -141,8 +141,8 @@ proptest! {
     }
 
     #[test]
-    fn more_demand_is_never_less(bids in any_group(), amount in any_amount(), who in any::<prop::sample::Index>(), more in 1..5000u64) {
-        let i = who.index(bids.len());
+    fn more_demand_is_never_less(bids in any_group(), amount in any_amount(), index in any::<prop::sample::Index>(), more in 1..5000u64) {
+        let i = index.index(bids.len());
         let mut hungrier = bids.clone();
         hungrier[i].demand = hungrier[i].demand.saturating_add(more);
         prop_assert!(max_min(amount, &hungrier)[i] >= max_min(amount, &bids)[i]);

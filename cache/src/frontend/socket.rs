@@ -128,7 +128,7 @@ fn socket(flags: SocketFlags) -> rustix::io::Result<OwnedFd> {
     socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
 }
 
-/// Locks the file beside the socket. It stays when the lock is released: who removed it could remove the lock of another.
+/// Locks the file beside the socket. It stays when the lock is released: removing it could remove the lock of another process.
 fn lock(path: &Path) -> Result<File, ListenError> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");

@@ -91,7 +91,7 @@ fn pem(path: &Path) -> std::io::Result<String> {
     justitia_regular_file::read_text(path, MAX_BYTES)
 }
 
-/// Who a certificate belongs to: the common names of its subject, and its alternative names that are DNS names.
+/// The subject of a certificate: the common names of its subject, and its alternative names that are DNS names.
 pub(super) fn certificate_names(certificate: &CertificateDer) -> Vec<String> {
     let Ok((_, found)) = X509Certificate::from_der(certificate) else {
         return Vec::new();

@@ -77,7 +77,7 @@ pub(super) fn compare(directory: &Path) {
             assert!(own.count * 10 >= sum * 8, "{own:?} of {sum}");
             assert!(own.wait_ns > 0);
         } else {
-            assert!(all >= 10, "no contention among those who rename");
+            assert!(all >= 10, "no contention among the renamers");
             assert!(
                 own.count * 2 < u64::try_from(all).unwrap(),
                 "{own:?} of {all}"

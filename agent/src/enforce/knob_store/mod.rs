@@ -1,8 +1,9 @@
 //! The knob store: every write of a cgroup knob goes through it, and it restores the original values.
 //!
 //! It records the original value on disk before the first write (see [`journal`](super::journal)). When it finds a value
-//! that another writer has set, it never writes again: the knob is external. It restores all other knobs when the agent ends, or when
-//! the next agent starts. A restore that fails is tried again until it succeeds ([`KnobStore::retry_restores`]).
+//! that another writer has set, it never writes again: the knob is external. It restores all other knobs when the agent
+//! ends, or when the next agent starts. A restore that fails is tried again until it succeeds
+//! ([`KnobStore::retry_restores`]).
 
 mod error;
 mod journaling;
