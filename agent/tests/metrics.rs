@@ -99,30 +99,6 @@ fn what_another_size_of_the_cache_would_miss_is_a_series_each() {
 }
 
 #[test]
-fn how_long_calls_took_is_a_histogram() {
-    let text = text(&status(), 1000).unwrap();
-    let name = "justitia_tenant_io_latency_seconds";
-    assert!(
-        text.contains(&format!("# TYPE {name} histogram\n")),
-        "{text}"
-    );
-    let labels = "tenant=\"b.slice\",operation=\"read\"";
-    for (le, calls) in [
-        ("0.000001024", 4),
-        ("0.000262144", 4),
-        ("0.001048576", 5),
-        ("17.179869184", 5),
-        ("+Inf", 6),
-    ] {
-        let bucket = format!("\n{name}_bucket{{le=\"{le}\",{labels}}} {calls}\n");
-        assert!(text.contains(&bucket), "expected {bucket} in {text}");
-    }
-    assert!(text.contains(&format!("\n{name}_sum{{{labels}}} 20.5\n")));
-    assert!(text.contains(&format!("\n{name}_count{{{labels}}} 6\n")));
-    assert!(!text.contains("operation=\"sync\""), "there was none");
-}
-
-#[test]
 fn a_working_set_that_nothing_shows_has_no_series() {
     let mut status = status();
     status.tenants[1].working_set_unknown = true;

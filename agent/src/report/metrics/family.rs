@@ -11,7 +11,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{self, Registry};
 
 use super::histogram::Histograms;
-use super::page::Page;
+use super::page::{Labels, Page};
 
 /// What a metric's samples are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,9 +67,6 @@ pub(super) struct Metric {
     pub help: &'static str,
     pub source: Source,
 }
-
-/// The labels of a sample, by their names.
-pub(super) type Labels = Vec<(&'static str, String)>;
 
 impl Metric {
     /// Its name as a sample has it.

@@ -7,3 +7,6 @@ pub(super) struct Page<'a> {
     /// Those that have series of their own.
     pub tenants: &'a [TenantStatus],
 }
+
+/// The labels of a sample, by their names.
+pub(super) type Labels = Vec<(&'static str, String)>;
