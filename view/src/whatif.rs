@@ -156,7 +156,7 @@ pub fn text(status: &Status, index: usize, change: Change, forecasts: &[Forecast
     {
         let _ = writeln!(
             out,
-            "{} has been watched for {:.0} s: the longer, the surer.",
+            "{} has been observed for {:.0} s: the longer, the surer.",
             tenant.path, tenant.observed_for
         );
     }

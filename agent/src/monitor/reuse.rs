@@ -50,11 +50,11 @@ pub struct Reuse {
 }
 
 impl Reuse {
-    /// Sampled from `now` on; `visits` accesses were counted before. The tenant's cache holds `held` bytes.
+    /// Sampled from `now` on; `accesses` were counted before. The tenant's cache holds `held` bytes.
     #[must_use]
-    pub fn new(now: Instant, visits: u64, held: u64) -> Self {
+    pub fn new(now: Instant, accesses: u64, held: u64) -> Self {
         let mut before = ReuseCounts::default();
-        before.reuse.visits = visits;
+        before.reuse.accesses = accesses;
         Self {
             since: now,
             at: now,
@@ -72,7 +72,7 @@ impl Reuse {
         let capacity = capacity / BLOCK;
         let shift = next_shift(SamplerUse {
             shift: self.shift,
-            accesses: new.visits,
+            accesses: new.accesses,
             evicted: counts.evicted.wrapping_sub(self.before.evicted),
             live: counts.live,
             horizon: capacity,
@@ -82,7 +82,7 @@ impl Reuse {
         let lookbacks = std::mem::take(&mut counts.lookbacks);
         self.recent.add(&new, lookbacks, elapsed);
         if shift < self.shift {
-            self.recent.restart_watch();
+            self.recent.restart_observation();
         }
         self.shift = shift;
         (self.before, self.at) = (counts, now);

@@ -32,7 +32,7 @@ struct SampledTenant {
     /// The index of its curve in the kernel.
     curve: usize,
     reuse: Reuse,
-    visits: u64,
+    accesses: u64,
     period: Duration,
 }
 
@@ -138,13 +138,13 @@ impl ReuseSampler {
             self.refused = Some(error.to_string());
         }
         // Its counters include accesses from before.
-        let visits = visits(probes, id);
-        let reuse = Reuse::new(now, visits, held);
+        let accesses = block_accesses(probes, id);
+        let reuse = Reuse::new(now, accesses, held);
         let shift = reuse.shift();
         let tenant = SampledTenant {
             curve,
             reuse,
-            visits,
+            accesses,
             period: MIN_PERIOD,
         };
         self.tenants.insert(id, tenant);
@@ -176,8 +176,8 @@ impl ReuseSampler {
             .get(id)
             .is_some_and(|node| !node.has_unmanaged_children());
         let counts = read_counts(probes, id, tenant.curve, whole)?;
-        let quiet = counts.reuse.visits == tenant.visits;
-        tenant.visits = counts.reuse.visits;
+        let quiet = counts.reuse.accesses == tenant.accesses;
+        tenant.accesses = counts.reuse.accesses;
         tenant.period = if quiet {
             (tenant.period * 3 / 2).min(MAX_PERIOD)
         } else {
@@ -193,7 +193,7 @@ impl ReuseSampler {
     }
 }
 
-fn visits(probes: &IoProbes, id: CgroupId) -> u64 {
+fn block_accesses(probes: &IoProbes, id: CgroupId) -> u64 {
     probes
         .counters_of(id)
         .map_or(0, |counters| counters.block_accesses)
@@ -210,8 +210,8 @@ fn read_counts(probes: &IoProbes, id: CgroupId, curve: usize, whole: bool) -> Op
     for (sum, count) in times.times.iter_mut().zip(reuse.times()) {
         *sum = count;
     }
-    times.visits = if whole {
-        visits(probes, id)
+    times.accesses = if whole {
+        block_accesses(probes, id)
     } else {
         times.cold + times.times.iter().sum::<u64>()
     };

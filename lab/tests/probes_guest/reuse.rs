@@ -48,15 +48,15 @@ fn two_rounds(probes: &mut IoProbes) {
         sample(probes, tenant.id, CURVE, 0);
         tenant.case(&format!("reuse/{case}"));
         let (cold, times) = reuse(probes, CURVE);
-        let visits = counted(probes, &tenant).block_accesses;
+        let accesses = counted(probes, &tenant).block_accesses;
         let again = times[bucket(BLOCKS)];
-        println!("{case}: {cold} for the first time, {again} after a round, {visits} visits");
+        println!("{case}: {cold} for the first time, {again} after a round, {accesses} accesses");
         // One that moves to another processor within a block accesses it anew.
-        assert!((2 * BLOCKS..2 * BLOCKS + 8).contains(&visits), "{case}");
-        assert_eq!(cold + times.iter().sum::<u64>(), visits, "{case}");
+        assert!((2 * BLOCKS..2 * BLOCKS + 8).contains(&accesses), "{case}");
+        assert_eq!(cold + times.iter().sum::<u64>(), accesses, "{case}");
         // A few are forgotten where nine blocks fall on the same eight places.
         assert!((BLOCKS..BLOCKS + 12).contains(&cold), "{case}");
-        assert!(cold + again + 40 >= visits, "{case}: {times:?}");
+        assert!(cold + again + 40 >= accesses, "{case}: {times:?}");
         let live = probes.reuse(CURVE).unwrap().live(BLOCKS);
         assert!((BLOCKS - 12..=BLOCKS).contains(&live), "{case}: {live}");
         // The oldest entry is from the second round.
@@ -72,8 +72,8 @@ fn a_part_of_the_blocks(probes: &mut IoProbes) {
     let (cold, times) = reuse(probes, CURVE);
     let again: u64 = times.iter().sum();
     println!("a quarter of the blocks: {cold} for the first time, {again} again");
-    let visits = counted(probes, &tenant).block_accesses;
-    assert!((2 * BLOCKS..2 * BLOCKS + 8).contains(&visits));
+    let accesses = counted(probes, &tenant).block_accesses;
+    assert!((2 * BLOCKS..2 * BLOCKS + 8).contains(&accesses));
     assert_eq!((cold % 4, again % 4), (0, 0));
     // 128 blocks, give or take three standard deviations.
     assert!(near(cold, BLOCKS, 25) && near(again, BLOCKS, 25));

@@ -19,21 +19,21 @@ pub struct DecayedReuseTimes {
     pub(super) times: Box<[f64; BUCKETS]>,
     /// Accesses of which no earlier one to the same block is known, by how long it would be known: longer ago than that,
     /// or never.
-    pub(super) unknown: Box<[f64; BUCKETS]>,
+    pub(super) censored: Box<[f64; BUCKETS]>,
     /// All accesses.
-    pub(super) visits: f64,
-    /// Sampled accesses since the watch began, each for as many as it stands for: an earlier access is known no further
-    /// back than this.
-    watched: u64,
+    pub(super) accesses: f64,
+    /// Sampled accesses since the observation began, each for as many as it stands for: an earlier access is known no
+    /// further back than this.
+    observed: u64,
 }
 
 impl Default for DecayedReuseTimes {
     fn default() -> Self {
         Self {
             times: Box::new([0.0; BUCKETS]),
-            unknown: Box::new([0.0; BUCKETS]),
-            visits: 0.0,
-            watched: 0,
+            censored: Box::new([0.0; BUCKETS]),
+            accesses: 0.0,
+            observed: 0,
         }
     }
 }
@@ -54,32 +54,32 @@ impl DecayedReuseTimes {
         for (sum, count) in self.times.iter_mut().zip(counted.times.iter()) {
             *sum = sum.mul_add(decay, to_f64(*count));
         }
-        for sum in self.unknown.iter_mut() {
+        for sum in self.censored.iter_mut() {
             *sum *= decay;
         }
-        self.visits = self.visits.mul_add(decay, to_f64(counted.visits));
-        let before = self.watched;
-        self.watched += counted.sampled();
+        self.accesses = self.accesses.mul_add(decay, to_f64(counted.accesses));
+        let before = self.observed;
+        self.observed += counted.sampled();
         // Blocks fall evenly on the sets.
         let of_a_set = to_f64(counted.cold) / to_f64(SETS as u64);
         let mut not_full = to_f64(SETS as u64);
         for lookback in lookbacks {
-            let (from, to) = (before.min(lookback), self.watched.min(lookback));
-            self.add_unknown(of_a_set, from, to);
+            let (from, to) = (before.min(lookback), self.observed.min(lookback));
+            self.add_censored(of_a_set, from, to);
             not_full -= 1.0;
         }
-        self.add_unknown(not_full.max(0.0) * of_a_set, before, self.watched);
+        self.add_censored(not_full.max(0.0) * of_a_set, before, self.observed);
     }
 
     /// To be called when more blocks are sampled from now on: of those that are new, no earlier access is known.
-    pub const fn restart_watch(&mut self) {
-        self.watched = 0;
+    pub const fn restart_observation(&mut self) {
+        self.observed = 0;
     }
 
     /// Accesses that came evenly while an earlier one would have been known for `from` to `to`.
-    fn add_unknown(&mut self, count: f64, from: u64, to: u64) {
+    fn add_censored(&mut self, count: f64, from: u64, to: u64) {
         if from == to {
-            if let Some(sum) = self.unknown.get_mut(bucket(from)) {
+            if let Some(sum) = self.censored.get_mut(bucket(from)) {
                 *sum += count;
             }
             return;
@@ -94,7 +94,7 @@ impl DecayedReuseTimes {
                 to
             };
             let high = end.min(to);
-            if let Some(sum) = self.unknown.get_mut(index) {
+            if let Some(sum) = self.censored.get_mut(index) {
                 *sum += each * to_f64(high.saturating_sub(low));
             }
         }
@@ -102,6 +102,6 @@ impl DecayedReuseTimes {
 
     /// Sampled accesses, each for as many as it stands for.
     pub(super) fn sampled(&self) -> f64 {
-        self.times.iter().chain(self.unknown.iter()).sum()
+        self.times.iter().chain(self.censored.iter()).sum()
     }
 }

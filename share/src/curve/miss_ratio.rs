@@ -5,7 +5,7 @@ use super::decayed::DecayedReuseTimes;
 use crate::num::to_f64;
 
 /// The part of the censored accesses (of which it is not known when, or whether, the block was used before) that counts
-/// as later still. Where few were watched for long enough, one reuse says little.
+/// as later still. Where few were observed for long enough, one reuse says little.
 const CENSORED_LATER: f64 = 0.01;
 
 /// A point of a curve.
@@ -34,8 +34,8 @@ impl MissRatioCurve {
     /// Σ P(t), and P(T) is the part of the accesses that miss (AET, section 3).
     ///
     /// An access of which no earlier one is known tells only that there was none for as long as the tenant has been
-    /// watched. P(t) is estimated from those that were watched for longer than t (Kaplan and Meier, 1958): what was read
-    /// before the watch began is not taken for what is never read again.
+    /// observed. P(t) is estimated from those that were observed for longer than t (Kaplan and Meier, 1958): what was read
+    /// before the observation began is not taken for what is never read again.
     ///
     /// Where the sampled blocks have more or fewer accesses than their part of all blocks, it is for blocks that are used
     /// all the time: the difference is counted as hits of the smallest cache (SHARDS, section 4.3, "SHARDS-adj").
@@ -45,24 +45,25 @@ impl MissRatioCurve {
         if sampled <= 0.0 {
             return Self::default();
         }
-        let accesses = recent.visits;
+        let accesses = recent.accesses;
         let mut points = vec![Point {
             size: 0.0,
             hits: 0.0,
         }];
         // Accesses of which it is known whether they come within the bucket, and of which it is not; the part that comes
         // later or never; blocks that were used until then.
-        let (mut known, mut unwatched, mut later, mut size) = (sampled, 0.0, 1.0, 0.0);
+        let (mut known, mut all_censored, mut later, mut size) = (sampled, 0.0, 1.0, 0.0);
         let last = recent.times.iter().rposition(|count| *count > 0.0);
-        let counts = recent.times.iter().zip(recent.unknown.iter());
-        for (index, (count, unknown)) in counts.enumerate().take(last.map_or(0, |last| last + 1)) {
+        let counts = recent.times.iter().zip(recent.censored.iter());
+        for (index, (count, censored)) in counts.enumerate().take(last.map_or(0, |last| last + 1)) {
             let width = to_f64(least(index + 1) - least(index));
             // Those of which it is known for half of the bucket count half.
-            let among = (known - unknown / 2.0).max(CENSORED_LATER.mul_add(unwatched, *count));
+            let among = (known - censored / 2.0).max(CENSORED_LATER.mul_add(all_censored, *count));
             let rest = later * (1.0 - count / among);
             let part = |later: f64| later.min(accesses / sampled);
             size += width * f64::midpoint(part(later), part(rest));
-            (known, unwatched, later) = (known - count - unknown, unwatched + unknown, rest);
+            (known, all_censored, later) =
+                (known - count - censored, all_censored + censored, rest);
             points.push(Point {
                 size,
                 hits: (accesses - later * sampled).max(0.0),

@@ -11,7 +11,7 @@ pub struct ReuseTimes {
     /// Accesses to blocks of which no earlier access is known.
     pub cold: u64,
     /// All accesses, counted without sampling.
-    pub visits: u64,
+    pub accesses: u64,
 }
 
 impl Default for ReuseTimes {
@@ -19,7 +19,7 @@ impl Default for ReuseTimes {
         Self {
             times: Box::new([0; BUCKETS]),
             cold: 0,
-            visits: 0,
+            accesses: 0,
         }
     }
 }
@@ -53,7 +53,7 @@ impl ReuseTimes {
             *count = count.wrapping_sub(*before);
         }
         since.cold = self.cold.wrapping_sub(before.cold);
-        since.visits = self.visits.wrapping_sub(before.visits);
+        since.accesses = self.accesses.wrapping_sub(before.accesses);
         since
     }
 }

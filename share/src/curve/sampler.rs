@@ -37,7 +37,7 @@ impl Sampler {
 
     /// One access; `hash` tells the block, and has to be as good as random.
     pub fn access(&mut self, hash: u64) {
-        self.counted.visits += 1;
+        self.counted.accesses += 1;
         if hash & u64::from(u32::MAX) > u64::from(u32::MAX >> self.shift) {
             return;
         }

@@ -9,8 +9,8 @@ use super::miss_ratio::{MissRatioCurve, Point};
 /// five-minute rule of memory against disks: Gray and Putzolu, SIGMOD '87. Doubled, so that what is used every few
 /// minutes is never evicted for what is read once.)
 const BREAK_EVEN: Duration = Duration::from_secs(600);
-/// The part of the hits that can be had which is kept: the size that the last ones would need is left out. The model takes what was read for
-/// the first time as what will never be read again, and so needs much room for the last few.
+/// The part of all possible hits that a working set has; the size that the last ones would need is left out. The model
+/// takes a first access as one to a block that is never accessed again, so the last few hits need a large cache.
 const HITS_KEPT: f64 = 0.99;
 
 impl MissRatioCurve {

@@ -36,14 +36,14 @@ impl View {
         let new = self.sampler.counted().since(&before);
         let shift = next_shift(SamplerUse {
             shift: self.sampler.shift(),
-            accesses: new.visits,
+            accesses: new.accesses,
             evicted: self.sampler.evicted() - evicted,
             live: self.sampler.live(1 << 20),
             horizon: self.horizon,
         });
         self.recent.add(&new, self.sampler.lookbacks(), past);
         if shift < self.sampler.shift() {
-            self.recent.restart_watch();
+            self.recent.restart_observation();
         }
         self.sampler.set_shift(shift);
     }
