@@ -18,6 +18,8 @@ pub mod recharge;
 pub mod reclaim;
 
 #[cfg(test)]
+pub(crate) mod fixture;
+#[cfg(test)]
 mod tests;
 
 pub use crate::model::{Key, Memory, Snapshot, Tenant, WorkingSet};

@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use justitia_kernel::cgroup::CgroupId;
-use justitia_share::{Tree, Weight};
+use justitia_share::Tree;
 use proptest::prelude::*;
 
 use super::*;
@@ -24,22 +24,8 @@ fn memory(free: u64) -> Memory {
 /// A busy leaf below the root that grows.
 fn leaf(id: u64, weight: u64, file: u64) -> Tenant {
     Tenant {
-        key: Key::Cgroup(CgroupId(id)),
-        weight: Weight::try_from(weight).unwrap(),
-        minimum: 0,
-        requested: 0,
-        file: file * MIB,
-        own: file * MIB,
-        orphaned: 0,
-        untargetable: 0,
         other: 10 * MIB,
-        unreclaimable: 0,
-        populated: true,
-        growing: true,
-        idle_for: Duration::ZERO,
-        mapped: 0,
-        working_set: WorkingSet::default(),
-        exempt: None,
+        ..fixture::tenant(Key::Cgroup(CgroupId(id)), weight, file * MIB)
     }
 }
 

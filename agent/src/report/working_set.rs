@@ -17,33 +17,18 @@ pub(super) fn is_unknown(tenant: &Tenant, demand: DemandModel, multi_gen: bool) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::WorkingSet;
+    use crate::plan::{WorkingSet, fixture};
     use justitia_kernel::cgroup::CgroupId;
-    use justitia_share::Weight;
     use std::time::Duration;
 
     fn tenant(evidence: Evidence, seconds: u64) -> Tenant {
         Tenant {
-            key: Key::Cgroup(CgroupId(1)),
-            weight: Weight::default(),
-            minimum: 0,
-            requested: 0,
-            file: 0,
-            own: 0,
-            orphaned: 0,
-            untargetable: 0,
-            other: 0,
-            unreclaimable: 0,
-            populated: true,
-            growing: false,
-            idle_for: Duration::ZERO,
-            mapped: 0,
             working_set: WorkingSet {
                 bytes: 0,
                 observed_for: Duration::from_secs(seconds),
                 evidence,
             },
-            exempt: None,
+            ..fixture::tenant(Key::Cgroup(CgroupId(1)), 100, 0)
         }
     }
 

@@ -10,27 +10,35 @@ use crate::enforce::knob_store::KnobStore;
 use crate::monitor::{CgroupTree, Changes};
 use crate::plan::{Key, LowIntent};
 
+/// A cgroup with the memory controller.
+fn make(path: &Path) {
+    std::fs::create_dir_all(path).unwrap();
+    for (file, text) in [
+        ("cgroup.controllers", "io memory\n"),
+        ("cgroup.events", "populated 1\nfrozen 0\n"),
+        ("memory.low", "0\n"),
+    ] {
+        std::fs::write(path.join(file), text).unwrap();
+    }
+}
+
+/// What is found of the cgroups in `dir/cgroup`, and a controller that keeps its journal in `dir/state`.
+fn start(dir: &Path) -> (CgroupTree, Changes, ProtectionController) {
+    let fs = CgroupFs::open_fixture(&dir.join("cgroup"), true).unwrap();
+    let mut cgroups = CgroupTree::new(&fs, false);
+    let mut changes = Changes::default();
+    cgroups.rescan(&Config::default(), Instant::now(), &mut changes);
+    let (store, _) = KnobStore::open(&fs, &dir.join("state")).unwrap();
+    (cgroups, changes, ProtectionController::new(Some(store)))
+}
+
 #[test]
 fn a_value_set_before_our_first_write_is_not_overwritten() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("cgroup");
-    for name in ["a", "b"] {
-        let path = root.join(name);
-        std::fs::create_dir_all(&path).unwrap();
-        for (file, text) in [
-            ("cgroup.controllers", "io memory\n"),
-            ("cgroup.events", "populated 1\nfrozen 0\n"),
-            ("memory.low", "0\n"),
-        ] {
-            std::fs::write(path.join(file), text).unwrap();
-        }
-    }
-    let fs = CgroupFs::open_fixture(&root, true).unwrap();
-    let mut cgroups = CgroupTree::new(&fs, false);
-    let mut changes = Changes::default();
-    cgroups.rescan(&Config::default(), Instant::now(), &mut changes);
-    let (store, _) = KnobStore::open(&fs, &dir.path().join("state")).unwrap();
-    let mut controller = ProtectionController::new(Some(store));
+    make(&root.join("a"));
+    make(&root.join("b"));
+    let (cgroups, changes, mut controller) = start(dir.path());
     for id in &changes.added {
         controller.on_cgroup_added(&cgroups, *id);
     }
@@ -71,28 +79,13 @@ fn cgroups_of_a_collapsed_subtree_are_restored() {
     use std::os::unix::fs::PermissionsExt;
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("cgroup");
-    let make = |path: &Path| {
-        std::fs::create_dir_all(path).unwrap();
-        for (file, text) in [
-            ("cgroup.controllers", "io memory\n"),
-            ("cgroup.events", "populated 1\nfrozen 0\n"),
-            ("memory.low", "0\n"),
-        ] {
-            std::fs::write(path.join(file), text).unwrap();
-        }
-    };
     make(&root.join("user"));
     let everybody = std::fs::Permissions::from_mode(0o777);
     std::fs::set_permissions(root.join("user"), everybody).unwrap();
     for n in 0..10 {
         make(&root.join(format!("user/{n}")));
     }
-    let fs = CgroupFs::open_fixture(&root, true).unwrap();
-    let mut cgroups = CgroupTree::new(&fs, false);
-    let mut changes = Changes::default();
-    cgroups.rescan(&Config::default(), Instant::now(), &mut changes);
-    let (store, _) = KnobStore::open(&fs, &dir.path().join("state")).unwrap();
-    let mut controller = ProtectionController::new(Some(store));
+    let (mut cgroups, changes, mut controller) = start(dir.path());
     for id in &changes.added {
         controller.on_cgroup_added(&cgroups, *id);
         let (low, protected, other) = (4096, 4096, 0);

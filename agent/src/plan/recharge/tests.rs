@@ -1,10 +1,9 @@
-use std::time::Duration;
-
 use justitia_kernel::probes::SharedUse;
-use justitia_share::{Tree, Weight};
+use justitia_share::Tree;
 
 use super::*;
-use crate::model::{Key, Memory, Tenant, WorkingSet};
+use crate::model::{Key, Memory, Tenant};
+use crate::plan::fixture;
 
 const MIB: u64 = 1 << 20;
 const ROOT: CgroupId = CgroupId(1);
@@ -14,24 +13,7 @@ const HEAVY: CgroupId = CgroupId(12);
 const GONE: CgroupId = CgroupId(99);
 
 fn tenant(key: Key, weight: u64, file: u64) -> Tenant {
-    Tenant {
-        key,
-        weight: Weight::try_from(weight).unwrap(),
-        minimum: 0,
-        requested: 0,
-        file: file * MIB,
-        own: file * MIB,
-        orphaned: 0,
-        untargetable: 0,
-        other: 0,
-        unreclaimable: 0,
-        populated: true,
-        growing: true,
-        idle_for: Duration::ZERO,
-        mapped: 0,
-        working_set: WorkingSet::default(),
-        exempt: None,
-    }
+    fixture::tenant(key, weight, file * MIB)
 }
 
 /// Tenants, each with the position of its parent.

@@ -1,0 +1,29 @@
+//! A tenant for tests.
+
+use std::time::Duration;
+
+use justitia_share::Weight;
+
+use crate::model::{Key, Tenant, WorkingSet};
+
+/// A busy tenant of a weight from 1 to 10,000 that holds `file` bytes of file pages and grows.
+pub(crate) fn tenant(key: Key, weight: u64, file: u64) -> Tenant {
+    Tenant {
+        key,
+        weight: Weight::try_from(weight).unwrap(),
+        minimum: 0,
+        requested: 0,
+        file,
+        own: file,
+        orphaned: 0,
+        untargetable: 0,
+        other: 0,
+        unreclaimable: 0,
+        populated: true,
+        growing: true,
+        idle_for: Duration::ZERO,
+        mapped: 0,
+        working_set: WorkingSet::default(),
+        exempt: None,
+    }
+}
