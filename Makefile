@@ -19,13 +19,18 @@ PACKAGES := clang llvm libelf-dev zlib1g-dev make pkg-config \
 	qemu-system-x86 busybox-static fio kmod util-linux dmsetup xfsprogs e2fsprogs xz-utils \
 	binutils strace libnbd-bin nbd-client nbdkit qemu-utils prometheus mmdebstrap
 
-.PHONY: help deps build demo test lint check test-probes test-package soak screenshots reference fuzz-short
+# Tests that boot guests and take minutes; `make test` runs the shorter of them.
+GUEST_TESTS := agent_contract agent_credits agent_disks agent_dying_cgroups agent_old_kernel agent_pressure \
+	agent_restore agent_working_set cache_vm probes_agent recharge
+
+.PHONY: help deps build demo test lint check test-guests test-probes test-package soak screenshots reference fuzz-short
 
 help:
 	@echo 'make demo        a stock kernel in a VM, conventional against Justitia: a table and target/lab/report.html'
-	@echo 'make test        formatting, lints, and all tests, those in VMs included'
+	@echo 'make test        formatting, lints, and all tests, with a short one in a VM of each part'
 	@echo 'make build       release build'
 	@echo 'make check       formatting, lints, and checks of the sources and documents (checks/)'
+	@echo 'make test-guests   the agent and the cache in VMs, all of it: half an hour'
 	@echo 'make test-probes   the eBPF probes against the truth, on every filesystem and kernel: minutes'
 	@echo 'make test-package  the Debian package under a real systemd in a VM: minutes'
 	@echo 'make soak        two hours of kills, churn and faults in a VM; SOAK_MINUTES=10 for less'
@@ -76,6 +81,10 @@ check: lint
 test: deps lint
 	$(CARGO) build --workspace --bins --tests
 	$(CARGO) test --workspace --no-fail-fast
+
+test-guests: deps
+	$(CARGO) build --workspace --bins
+	$(CARGO) test -p justitia-lab --no-fail-fast $(foreach t,$(GUEST_TESTS),--test $(t)) -- --include-ignored
 
 test-probes: deps
 	$(CARGO) build -p justitia-lab --bins

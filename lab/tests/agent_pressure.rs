@@ -84,6 +84,7 @@ fn only_file_pages_are_taken(guest: &Guest, multi_gen: &str) -> Result<(), Strin
 }
 
 #[test]
+#[ignore = "minutes: make test-guests"]
 fn no_anonymous_memory_is_reclaimed_by_the_agent() {
     in_guest(roomy, |guest| {
         for multi_gen in ["y", "n"] {
@@ -110,6 +111,7 @@ fn no_anonymous_memory_is_reclaimed_by_the_agent() {
 }
 
 #[test]
+#[ignore = "minutes: make test-guests"]
 fn file_pages_after_pressure_are_ordered_by_weight() {
     in_guest(roomy, |guest| {
         for multi_gen in ["y", "n"] {
@@ -189,6 +191,7 @@ const STALL: &str = "
 ";
 
 #[test]
+#[ignore = "minutes: make test-guests"]
 fn a_thrashing_tenant_is_not_reclaimed() {
     in_guest(roomy, |guest| {
         choose_lru(guest, "y");
@@ -249,6 +252,7 @@ const TRICK: &str = "
 
 /// Where the pressure comes from a limit that the tenant has set itself, it is none that counts: anybody could have it.
 #[test]
+#[ignore = "minutes: make test-guests"]
 fn a_tenant_that_causes_its_own_pressure_is_reclaimed() {
     in_guest(roomy, |guest| {
         choose_lru(guest, "y");
@@ -267,12 +271,11 @@ fn a_tenant_that_causes_its_own_pressure_is_reclaimed() {
             println!("full avg10, taken, held:\n{samples}");
             let numbers = |line: &str| line.split(' ').map(|word| word.parse().unwrap()).collect();
             seen.extend(samples.lines().map(numbers));
-            // It stalls before and after, and could give: the average moves slowly.
+            // Taken in seconds that began and ended with the pressure that would exempt another tenant.
             let pairs = seen.iter().zip(seen.iter().skip(1));
-            let taken = |(before, after): (&Vec<u64>, &Vec<u64>)| {
-                before[0] >= 65 && after[0] >= 60 && after[1] > before[1] + (8 << 20)
-            };
-            if pairs.into_iter().any(taken) {
+            let stalled = pairs.filter(|(before, after)| before[0] >= 60 && after[0] >= 60);
+            let taken: u64 = stalled.map(|(before, after)| after[1] - before[1]).sum();
+            if taken > 16 << 20 {
                 return drop(guest.ok("rest; end TERM"));
             }
         }
@@ -281,6 +284,7 @@ fn a_tenant_that_causes_its_own_pressure_is_reclaimed() {
 }
 
 #[test]
+#[ignore = "minutes: make test-guests"]
 fn a_thousand_created_and_removed_cgroups_leak_nothing() {
     in_guest(roomy, |guest| {
         choose_lru(guest, "y");

@@ -56,6 +56,7 @@ fn latency(guest: &Guest, path: &str) -> Value {
 }
 
 #[test]
+#[ignore = "minutes: make test-guests"]
 fn io_latency_is_reported_when_enabled() {
     in_guest(small, |guest| {
         guest.ok(&format!(
@@ -145,6 +146,7 @@ fn assert_losses_and_times_are_reported(guest: &Guest) {
 }
 
 #[test]
+#[ignore = "minutes: make test-guests"]
 fn io_latency_is_not_traced_by_default() {
     in_guest(small, |guest| {
         guest.ok(&format!("start --observe\n{WORK}\nsleep 15"));
