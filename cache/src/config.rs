@@ -23,22 +23,95 @@ impl std::fmt::Display for StoreKind {
     }
 }
 
-/// ⟨T, W⟩: the store of a pool, and its weight among the pools of its VM in that store.
+/// The weights of a pool among the pools of its VM, one for each store that it uses: the paper's ⟨T, W⟩, and with both a
+/// hybrid pool (section 3.3). It uses at least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolSpec {
-    /// Where new blocks go.
-    pub store: StoreKind,
-    /// The weight among the VM's pools in the same store.
-    pub weight: Weight,
+    memory: Option<Weight>,
+    ssd: Option<Weight>,
+}
+
+impl PoolSpec {
+    /// ⟨memory weight, SSD weight⟩; `None` when there is neither.
+    #[must_use]
+    pub fn new(memory: Option<Weight>, ssd: Option<Weight>) -> Option<Self> {
+        (memory.is_some() || ssd.is_some()).then_some(Self { memory, ssd })
+    }
+
+    /// ⟨T, W⟩: one store, and the weight there.
+    #[must_use]
+    pub const fn of(store: StoreKind, weight: Weight) -> Self {
+        match store {
+            StoreKind::Memory => Self {
+                memory: Some(weight),
+                ssd: None,
+            },
+            StoreKind::Ssd => Self {
+                memory: None,
+                ssd: Some(weight),
+            },
+        }
+    }
+
+    /// The weight in a store; `None` when the pool does not use it.
+    #[must_use]
+    pub const fn weight(self, store: StoreKind) -> Option<Weight> {
+        match store {
+            StoreKind::Memory => self.memory,
+            StoreKind::Ssd => self.ssd,
+        }
+    }
+
+    /// The same with another weight in one store.
+    #[must_use]
+    pub const fn with(self, store: StoreKind, weight: Weight) -> Self {
+        match store {
+            StoreKind::Memory => Self {
+                memory: Some(weight),
+                ..self
+            },
+            StoreKind::Ssd => Self {
+                ssd: Some(weight),
+                ..self
+            },
+        }
+    }
+
+    /// Does it use both stores?
+    #[must_use]
+    pub const fn is_hybrid(self) -> bool {
+        self.memory.is_some() && self.ssd.is_some()
+    }
+
+    /// Where new blocks go while both stores work: memory, unless only the SSD is used.
+    #[must_use]
+    pub const fn first_store(self) -> StoreKind {
+        match self.memory {
+            Some(_) => StoreKind::Memory,
+            None => StoreKind::Ssd,
+        }
+    }
+
+    /// The weight in the first store.
+    #[must_use]
+    pub fn first_weight(self) -> Weight {
+        self.memory.or(self.ssd).unwrap_or_default()
+    }
+
+    /// The weight in a store at the moment: while there is no SSD store that works, its pools use memory.
+    pub(crate) fn weight_now(self, store: StoreKind, ssd_works: bool) -> Option<Weight> {
+        match store {
+            StoreKind::Memory if !ssd_works => Some(self.first_weight()),
+            StoreKind::Ssd if !ssd_works => None,
+            _ => self.weight(store),
+        }
+    }
 }
 
 impl Default for PoolSpec {
     /// Memory, with the default weight.
     fn default() -> Self {
-        Self {
-            store: StoreKind::Memory,
-            weight: Weight::default(),
-        }
+        Self::of(StoreKind::Memory, Weight::default())
     }
 }
 

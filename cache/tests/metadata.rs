@@ -112,10 +112,7 @@ mod tests {
                 bytes,
             }),
         };
-        let spec = PoolSpec {
-            store: StoreKind::Ssd,
-            ..PoolSpec::default()
-        };
+        let spec = PoolSpec::of(StoreKind::Ssd, Weight::default());
         let b = backed(config, spec, Policy::Fifo);
         let mut block = 0;
         while block < BLOCKS * 2 {

@@ -4,7 +4,9 @@
 //! the median with the spread: a ratio means something on a noisy machine, a single number does not.
 
 mod contention;
+mod delay_disk;
 mod hits;
+mod hybrid;
 mod null_disk;
 mod occupancy;
 mod puts;
@@ -16,6 +18,7 @@ mod replay;
 
 pub use contention::{Contention, contention};
 pub use hits::{Hits, hits};
+pub use hybrid::{Hybrid, Pattern, hybrid};
 pub use occupancy::{Occupancy, PoolOccupancy, occupancy};
 pub use puts::{Puts, puts};
 pub(crate) use random::Random;

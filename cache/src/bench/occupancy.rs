@@ -50,7 +50,7 @@ pub fn occupancy(weights: &[Weight], bytes: u64) -> Result<Occupancy, CacheError
     let mut pools = Vec::new();
     for &weight in weights {
         let store = StoreKind::Memory;
-        pools.push(cache.create_pool(vm, "pool", PoolSpec { store, weight })?);
+        pools.push(cache.create_pool(vm, "pool", PoolSpec::of(store, weight))?);
     }
     let all: u64 = weights.iter().map(|w| w.get()).sum();
     let mut found: Vec<_> = weights

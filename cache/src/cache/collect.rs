@@ -8,6 +8,7 @@ use super::stats::{CacheStats, DiskStats, PoolStats, ResidencyStats, StoreStats,
 use crate::block::BLOCK_BYTES;
 use crate::config::StoreKind;
 use crate::ids::VmId;
+use justitia_share::Weight;
 
 /// How each store is partitioned at the moment.
 struct Partitions {
@@ -29,8 +30,8 @@ impl Cache {
             .map(|(at, (id, vm))| self.vm_stats(at, *id, vm, &partitions))
             .collect();
         let pools = registry.vms.values().flat_map(|vm| &vm.pools);
-        let ghosts = pools.map(|pool| pool.policy.lock().bytes()).sum();
-        let mut stores = vec![self.memory_stats(&vms, ghosts)];
+        let of_pools = pools.map(|pool| pool.policy.lock().bytes() + pool.curve.bytes());
+        let mut stores = vec![self.memory_stats(&vms, of_pools.sum())];
         stores.extend(self.ssd_stats(&vms));
         CacheStats { stores, vms }
     }
@@ -48,19 +49,14 @@ impl Cache {
 
     fn partition_now(&self, store: StoreKind) -> Partition {
         let weights = self.admission_lock.lock(highest_weight());
-        weights.partition(store, self.capacity(store), |pool: &Pool| {
-            self.target_store(pool)
-        })
+        weights.partition(store, self.capacity(store), self.ssd_works())
     }
 
     /// The VM at this position of the registry.
     fn vm_stats(&self, at: usize, id: VmId, vm: &Vm, partitions: &Partitions) -> VmStats {
         let pools = (0..).zip(&vm.pools).map(|(p, pool)| {
-            let partition = match self.target_store(pool) {
-                StoreKind::Memory => &partitions.memory,
-                StoreKind::Ssd => &partitions.ssd,
-            };
-            pool_stats(pool, partition.entitlement(at, p))
+            let memory = partitions.memory.entitlement(at, p);
+            pool_stats(pool, memory, partitions.ssd.entitlement(at, p))
         });
         let disks = vm.disks.iter().map(|d| DiskStats {
             id: d.id,
@@ -80,9 +76,9 @@ impl Cache {
         }
     }
 
-    /// `ghosts`: bytes of what the policies remember of evicted blocks.
-    fn memory_stats(&self, vms: &[VmStats], ghosts: usize) -> StoreStats {
-        let metadata = self.stores.memory.bytes() + self.index.bytes() + ghosts;
+    /// `of_pools`: bytes of what the policies remember of evicted blocks, and of the curves.
+    fn memory_stats(&self, vms: &[VmStats], of_pools: usize) -> StoreStats {
+        let metadata = self.stores.memory.bytes() + self.index.bytes() + of_pools;
         let pools = vms.iter().flat_map(|vm| &vm.pools);
         StoreStats {
             store: StoreKind::Memory,
@@ -108,15 +104,17 @@ impl Cache {
     }
 }
 
-/// `entitlement`: blocks in the store that the pool's blocks go to.
-fn pool_stats(pool: &Pool, entitlement: u64) -> PoolStats {
+/// `memory` and `ssd`: blocks that the pool is entitled to there.
+fn pool_stats(pool: &Pool, memory: u64, ssd: u64) -> PoolStats {
     let spec = pool.spec();
+    let weight = |store| spec.weight(store).map_or(0, Weight::get);
     PoolStats {
         id: pool.id,
         name: pool.name.clone(),
-        store: spec.store,
-        weight: spec.weight.get(),
-        entitlement_bytes: entitlement * BLOCK_BYTES,
+        memory_weight: weight(StoreKind::Memory),
+        ssd_weight: weight(StoreKind::Ssd),
+        memory_entitlement_bytes: memory * BLOCK_BYTES,
+        ssd_entitlement_bytes: ssd * BLOCK_BYTES,
         memory_bytes: u64::from(pool.policy.lock().len()) * BLOCK_BYTES,
         ssd_bytes: pool.used(StoreKind::Ssd) * BLOCK_BYTES,
         counts: pool.count.read(),

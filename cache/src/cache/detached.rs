@@ -31,7 +31,8 @@ impl Cache {
         })
     }
 
-    /// Returns a slot to its pool, and returns the pool. `promoted` is the hash of its key when a hit removed it.
+    /// Returns a slot to its pool, and returns the pool. `promoted` is the hash of its key when a hit removed it; no policy
+    /// may be locked then.
     pub(super) fn free(&self, detached: DetachedSlot, promoted: Option<u64>) -> Option<PoolHandle> {
         match detached {
             DetachedSlot::Memory(slot) => {
@@ -48,6 +49,9 @@ impl Cache {
             }
             DetachedSlot::Ssd(ssd, slot) => {
                 let pool = self.pool_at(ssd.pool_of(slot))?;
+                if let Some(hash) = promoted {
+                    self.taken_from_ssd(&ssd, &pool, slot, hash);
+                }
                 if ssd.free(slot) {
                     self.release_extent(&ssd, &pool, slot);
                 }

@@ -3,6 +3,7 @@
 use super::detached::DetachedSlot;
 use super::disk::DiskHandle;
 use super::pool::PoolHandle;
+use super::pool_curve::Access;
 use super::state::Cache;
 use crate::block::Key;
 use crate::index::{Location, SlotRef};
@@ -39,6 +40,10 @@ impl Cache {
         take: bool,
     ) -> Lookup {
         let found = self.look(disk, block, at, piece, take);
+        if let Some(key) = disk.key(block) {
+            let how = if take { Access::Take } else { Access::Read };
+            pool.accessed(self.index.hash(key), how);
+        }
         match &found {
             Lookup::Hit => pool.count.memory_hits.add(1),
             Lookup::Miss => pool.count.misses.add(1),
@@ -114,7 +119,10 @@ impl Cache {
         let hits: Vec<_> = pending
             .iter()
             .zip(results)
-            .map(|((_, p), result)| Arc::ptr_eq(&p.ssd, ssd) && self.finish_ssd_read(p, result))
+            .zip(pages.iter())
+            .map(|(((_, p), result), page)| {
+                Arc::ptr_eq(&p.ssd, ssd) && self.finish_ssd_read(p, result, page)
+            })
             .collect();
         for hit in &hits {
             if *hit {
@@ -126,20 +134,44 @@ impl Cache {
         hits
     }
 
-    pub(super) fn finish_ssd_read(&self, p: &PendingSsdRead, result: io::Result<()>) -> bool {
+    /// What was read into `page`: is it the block? One of a hybrid pool may be in another place then.
+    pub(super) fn finish_ssd_read(
+        &self,
+        p: &PendingSsdRead,
+        result: io::Result<()>,
+        page: &Page,
+    ) -> bool {
         let location = Location::ssd(p.read_ref.slot);
+        let to = match &result {
+            Ok(()) if !p.take => self.destination(p, page),
+            _ => None,
+        };
         let mut entry = self.index.lock(p.key);
         let current = !p.ssd.closed() && p.ssd.is_current(p.read_ref);
         let Some(entry_ref) = entry.find_at(location).filter(|_| current) else {
             // Changed or evicted meanwhile: what was read is not the block.
+            drop(entry);
+            if let Some(to) = to {
+                self.free(to, None);
+            }
             return false;
         };
-        match result {
-            Ok(()) if !p.take => entry.used(entry_ref),
+        let hash = (result.is_ok() && p.take).then(|| entry.hash());
+        match (&result, to) {
+            (Ok(()), Some(to)) => {
+                entry.relocated(entry_ref, to.location());
+                entry.set_uses(entry_ref, 1);
+                drop(entry);
+                let from = DetachedSlot::Ssd(p.ssd.clone(), p.read_ref.slot);
+                if let Some(pool) = self.free(from, None) {
+                    pool.count.moved(to.location().slot());
+                }
+            }
+            (Ok(()), None) if !p.take => entry.used(entry_ref),
             _ => {
                 entry.remove(entry_ref);
                 drop(entry);
-                self.free(DetachedSlot::Ssd(p.ssd.clone(), p.read_ref.slot), None);
+                self.free(DetachedSlot::Ssd(p.ssd.clone(), p.read_ref.slot), hash);
             }
         }
         match result {

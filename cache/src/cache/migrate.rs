@@ -61,7 +61,7 @@ impl Cache {
                             std::slice::from_mut(&mut page),
                         );
                         read.into_iter()
-                            .all(|result| self.finish_ssd_read(&pending, result))
+                            .all(|result| self.finish_ssd_read(&pending, result, &page))
                     }
                 };
                 hit && self

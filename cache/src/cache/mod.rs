@@ -1,8 +1,8 @@
 //! The cache: VMs, pools, disks and their blocks.
 //!
 //! Locks, outermost first: the registry of VMs, pools and disks; the change of the SSD store; the admission lock, which
-//! puts wait for when a store is full; a pool's policy or log (two policies by index); a shard of the index; the leaves
-//! (free slots, buffered segments, residency tables). A hit takes one shard; a put that finds a free slot takes one pool and then one shard.
+//! puts wait for when a store is full; a pool's policy (two by index); a pool's log; a shard of the index; the leaves
+//! (free slots, buffered segments, residency tables, curves). A hit takes one shard; a put that finds a free slot takes one pool and then one shard.
 
 mod admission;
 mod admission_lock;
@@ -11,10 +11,12 @@ mod detached;
 mod disk;
 mod disks;
 mod get;
+mod hybrid;
 mod invalidate;
 mod migrate;
 mod partition;
 mod pool;
+mod pool_curve;
 mod pools;
 mod put;
 mod reclaim;

@@ -8,11 +8,10 @@ pub(crate) const EVICTION_BATCH: u64 = 512;
 /// What one pool holds of a store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PoolUsage {
-    pub(crate) weight: Weight,
+    /// Its weight in this store. A pool that uses only the other one now is entitled to nothing here.
+    pub(crate) weight: Option<Weight>,
     /// Blocks held.
     pub(crate) used: u64,
-    /// Is this the store of its new blocks? A pool that uses another store now is entitled to nothing here.
-    pub(crate) is_target: bool,
 }
 
 /// The partition of one store between VMs and their pools, and how it changes during an eviction.
@@ -38,9 +37,9 @@ impl Partition {
             is_target.push(true);
             let pools = usages.iter().map(|usage| {
                 used.push(usage.used);
-                is_target.push(usage.is_target);
-                let mut demand = Demand::unlimited(usage.weight);
-                if !usage.is_target {
+                is_target.push(usage.weight.is_some());
+                let mut demand = Demand::unlimited(usage.weight.unwrap_or_default());
+                if usage.weight.is_none() {
                     demand.total = 0;
                 }
                 tree.push(Some(vm), demand)
@@ -137,9 +136,8 @@ mod tests {
 
     fn usage(w: u64, used: u64) -> PoolUsage {
         PoolUsage {
-            weight: weight(w),
+            weight: Some(weight(w)),
             used,
-            is_target: true,
         }
     }
 
@@ -181,7 +179,7 @@ mod tests {
     #[test]
     fn a_pool_that_changed_its_store_is_evicted_from_first() {
         let mut moved = usage(10_000, 700);
-        moved.is_target = false;
+        moved.weight = None;
         let vms = [
             (weight(100), vec![usage(100, 4_000)]),
             (weight(100), vec![usage(1, 5_300), moved]),

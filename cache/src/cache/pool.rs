@@ -1,14 +1,16 @@
 //! A pool: what one container of one VM holds.
 
+use super::pool_curve::{Access, PoolCurve};
 use super::stats::Counts;
 use crate::config::{Policy, PoolSpec, StoreKind};
 use crate::ids::{PoolId, VmId};
+use crate::index::SlotRef;
 use crate::policy::PoolPolicy;
 use crate::store::{SsdLog, SsdStore};
 use justitia_share::Weight;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 pub(crate) type PoolHandle = Arc<Pool>;
 
@@ -28,7 +30,12 @@ pub(crate) struct Pool {
     pub(crate) ssd_used: AtomicU64,
     /// Its weight when its puts wait for the admission lock: its part of the whole, in ten-thousandths.
     queue_weight: AtomicU32,
+    /// What it is entitled to of each store, blocks, as of the last division.
+    shares: [AtomicU64; 2],
+    /// Does its policy take it for a hybrid pool?
+    was_hybrid: AtomicBool,
     pub(crate) count: Counters,
+    pub(crate) curve: PoolCurve,
 }
 
 impl Pool {
@@ -43,7 +50,10 @@ impl Pool {
             log: Mutex::default(),
             ssd_used: AtomicU64::new(0),
             queue_weight: AtomicU32::new(1),
+            shares: Default::default(),
+            was_hybrid: AtomicBool::new(false),
             count: Counters::default(),
+            curve: PoolCurve::new(),
         }
     }
 
@@ -75,6 +85,37 @@ impl Pool {
         Some(self.log.lock()).filter(|_| !ssd.closed())
     }
 
+    const fn share_in(&self, store: StoreKind) -> &AtomicU64 {
+        let [memory, ssd] = &self.shares;
+        match store {
+            StoreKind::Memory => memory,
+            StoreKind::Ssd => ssd,
+        }
+    }
+
+    /// What the pool is entitled to of a store, blocks, as of the last division.
+    pub(crate) fn share(&self, store: StoreKind) -> u64 {
+        self.share_in(store).load(Ordering::Relaxed)
+    }
+
+    /// The pool is entitled to so many blocks of a store from now on.
+    pub(crate) fn set_share(&self, store: StoreKind, blocks: u64) {
+        self.share_in(store).store(blocks, Ordering::Relaxed);
+        if store == StoreKind::Ssd {
+            let is = self.spec().is_hybrid();
+            if self.was_hybrid.swap(is, Ordering::Relaxed) || is {
+                let ssd = u32::try_from(blocks).unwrap_or(u32::MAX);
+                self.policy.lock().set_hybrid(is.then_some(ssd));
+            }
+        }
+    }
+
+    /// Notes an access to the block of this hash.
+    pub(crate) fn accessed(&self, hash: u64, how: Access) {
+        let share = self.share(StoreKind::Memory);
+        self.curve.access(hash, how, || self.count.gets(), share);
+    }
+
     /// Slots of a store that the pool holds.
     pub(crate) fn used(&self, store: StoreKind) -> u64 {
         match store {
@@ -93,10 +134,25 @@ pub(crate) struct Counters {
     pub(crate) puts: Counter,
     pub(crate) puts_dropped: Counter,
     pub(crate) evictions: Counter,
+    pub(crate) demotions: Counter,
+    pub(crate) promotions: Counter,
+    pub(crate) renewals: Counter,
     pub(crate) invalidations: Counter,
 }
 
 impl Counters {
+    /// Counts a block that the SSD served and that went to another place.
+    pub(super) fn moved(&self, to: SlotRef) {
+        match to {
+            SlotRef::Memory(_) => self.promotions.add(1),
+            SlotRef::Ssd(_) => self.renewals.add(1),
+        }
+    }
+
+    pub(crate) fn gets(&self) -> u64 {
+        self.misses.get() + self.memory_hits.get() + self.ssd_hits.get()
+    }
+
     pub(crate) fn read(&self) -> Counts {
         let (memory_hits, ssd_hits) = (self.memory_hits.get(), self.ssd_hits.get());
         Counts {
@@ -106,6 +162,9 @@ impl Counters {
             puts: self.puts.get(),
             puts_dropped: self.puts_dropped.get(),
             evictions: self.evictions.get(),
+            demotions: self.demotions.get(),
+            promotions: self.promotions.get(),
+            renewals: self.renewals.get(),
             invalidations: self.invalidations.get(),
         }
     }

@@ -21,9 +21,8 @@ impl Cache {
         self.new_pool(&mut self.registry.lock(), vm, name, spec)
     }
 
-    /// SET_CG_WEIGHT: changes a pool's ⟨store, weight⟩. When the store changes, new blocks go to the new
-    /// one; those in the old are still found, and as the pool is entitled to nothing there any more, they
-    /// are evicted first. [`drop_blocks`](Self::drop_blocks) drops them at once.
+    /// SET_CG_WEIGHT: changes a pool's ⟨memory weight, SSD weight⟩. Of a store that it does not use any more its
+    /// blocks are still found, and as the pool is entitled to nothing there any more, they are evicted first. [`drop_blocks`](Self::drop_blocks) drops them at once.
     ///
     /// # Errors
     /// When there is no such pool.
@@ -126,8 +125,8 @@ impl Cache {
         let mut policy = pool.policy.lock();
         policy.set_policy(Policy::Fifo);
         loop {
-            let (free, _) = policy.evict(&self.stores.memory, &self.index, u32::MAX);
-            self.return_slots(pool, free);
+            let done = policy.evict(&self.stores.memory, &self.index, u32::MAX, None);
+            self.return_slots(pool, done.free);
             if policy.len() == 0 {
                 return;
             }
@@ -148,16 +147,26 @@ impl Cache {
         let all: u64 = vms.iter().map(|(_, weight, _)| weight.get()).sum();
         let mut count = 0;
         for (_, weight, pools) in &vms {
-            let inside: u64 = pools.iter().map(|p| p.spec().weight.get()).sum();
+            let inside: u64 = pools.iter().map(|p| p.spec().first_weight().get()).sum();
             for pool in pools {
                 count += 1;
-                let part = weight.get() * pool.spec().weight.get();
+                let part = weight.get() * pool.spec().first_weight().get();
                 pool.set_queue_weight(part, all * inside);
             }
         }
         // The free slots that pools hold must be few compared with what they are entitled to.
         let batch = self.stores.memory.capacity() / 16 / u32::max(count, 1);
         self.batch.store(batch.clamp(1, 32), Ordering::Relaxed);
-        *self.admission_lock.lock(highest_weight()) = WeightTable(vms);
+        let mut weights = self.admission_lock.lock(highest_weight());
+        *weights = WeightTable(vms);
+        let stores = [StoreKind::Memory, StoreKind::Ssd];
+        let capacity = stores.map(|store| self.capacity(store)).iter().sum();
+        for store in stores {
+            self.divide(&weights, store);
+        }
+        for pool in weights.0.iter().flat_map(|(_, _, pools)| pools) {
+            let entitled = stores.map(|store| pool.share(store)).iter().sum();
+            pool.curve.set_size(capacity, entitled);
+        }
     }
 }

@@ -4,7 +4,7 @@ use super::detached::DetachedSlot;
 use super::disk::DiskHandle;
 use super::pool::PoolHandle;
 use super::state::Cache;
-use crate::block::Block;
+use crate::block::{Block, Key};
 use crate::config::StoreKind;
 use crate::fill_guard::FillToken;
 
@@ -46,23 +46,8 @@ impl Cache {
         token: FillToken,
     ) -> Result<(), Refused> {
         let key = disk.key(block).ok_or(Refused::NoRoom)?;
-        let ssd = match pool.spec().store {
-            StoreKind::Memory => None,
-            StoreKind::Ssd => self.stores.working_ssd(),
-        };
-        let detached = match ssd {
-            Some(ssd) => {
-                let slot = self.ssd_slot(&ssd, pool, key, content);
-                let slot = slot.ok_or(Refused::NoRoom)?;
-                DetachedSlot::Ssd(ssd, slot)
-            }
-            None => {
-                let slot = self.memory_slot(pool, key).ok_or(Refused::NoRoom)?;
-                // SAFETY: the slot is ours until the index names it, below.
-                unsafe { self.stores.memory.arena.write(slot, content) };
-                DetachedSlot::Memory(slot)
-            }
-        };
+        let detached = self.slot_for(pool, key, content);
+        let detached = detached.ok_or(Refused::NoRoom)?;
         let mut entry = self.index.lock(key);
         let closed = matches!(&detached, DetachedSlot::Ssd(ssd, _) if ssd.closed());
         if closed || !disk.allows_fill(&entry, block, token) {
@@ -77,5 +62,31 @@ impl Cache {
             self.free(old, None);
         }
         Ok(())
+    }
+
+    /// A slot for a block of the pool, with its content, in the store where it belongs.
+    fn slot_for(&self, pool: &PoolHandle, key: Key, content: &Block) -> Option<DetachedSlot> {
+        let spec = pool.spec();
+        let ssd = spec
+            .weight(StoreKind::Ssd)
+            .and_then(|_| self.stores.working_ssd());
+        if let Some(ssd) = ssd {
+            let hash = self.index.hash(key);
+            let only = !spec.is_hybrid();
+            if only || pool.policy.lock().belongs_on_ssd(hash) {
+                let slot = self.ssd_slot(&ssd, pool, key, content);
+                if let Some(slot) = slot {
+                    ssd.set_stamp(slot, self.stamp_of_used(pool));
+                    return Some(DetachedSlot::Ssd(ssd, slot));
+                }
+                if only {
+                    return None;
+                }
+            }
+        }
+        let slot = self.memory_slot(pool, key)?;
+        // SAFETY: the slot is ours until the index names it.
+        unsafe { self.stores.memory.arena.write(slot, content) };
+        Some(DetachedSlot::Memory(slot))
     }
 }

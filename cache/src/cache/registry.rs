@@ -11,8 +11,8 @@ use justitia_share::Weight;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Pools that a cache can have at one time.
-pub(super) const MAX_POOLS: u32 = 1 << 20;
+/// Pools that a cache can have at one time: as many as a slot's record can name.
+pub(super) const MAX_POOLS: u32 = 1 << 19;
 
 /// What is known, under one lock that no get or put takes.
 #[derive(Default)]

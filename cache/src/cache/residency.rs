@@ -2,6 +2,7 @@
 
 use super::disk::{DiskHandle, DiskState};
 use super::pool::PoolHandle;
+use super::pool_curve::Access;
 use super::put::Refused;
 use super::state::Cache;
 use crate::block::{BLOCK_SIZE, Block};
@@ -57,7 +58,10 @@ impl Cache {
             entry.remove();
         }
         match self.insert(disk, pool, block, content, token) {
-            Ok(()) => Verdict::Accepted,
+            Ok(()) => {
+                pool.accessed(self.index.hash(key), Access::Put);
+                Verdict::Accepted
+            }
             Err(Refused::Raced) => Verdict::Raced,
             Err(Refused::NoRoom) => {
                 let mut entry = residency.lock(key);

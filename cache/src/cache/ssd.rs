@@ -158,7 +158,7 @@ mod tests {
         let cache = Cache::new(CacheConfig::default()).unwrap();
         let vm = cache.add_vm("vm", Weight::default(), Policy::Fifo).unwrap();
         let (store, weight) = (StoreKind::Ssd, Weight::default());
-        let pool = cache.create_pool(vm, "container", PoolSpec { store, weight });
+        let pool = cache.create_pool(vm, "container", PoolSpec::of(store, weight));
         let disk = cache.add_disk(vm, "disk").unwrap();
         let disk = cache.attach(disk).unwrap().0;
         let pool = cache.pool(pool.unwrap()).unwrap();

@@ -17,8 +17,14 @@ pub struct Counts {
     pub puts: u64,
     /// Blocks that could not be inserted: no free slot, a racing write, or a store that failed.
     pub puts_dropped: u64,
-    /// Blocks evicted because the store was full.
+    /// Blocks evicted because the store was full, and cached no more.
     pub evictions: u64,
+    /// Blocks of hybrid pools that went from memory to the SSD.
+    pub demotions: u64,
+    /// Blocks of hybrid pools that went from the SSD to memory.
+    pub promotions: u64,
+    /// Blocks of hybrid pools that were written to the SSD again, since they were used and would have been evicted soon.
+    pub renewals: u64,
     /// Blocks removed because their content changed on disk.
     pub invalidations: u64,
 }
@@ -30,12 +36,14 @@ pub struct PoolStats {
     pub id: PoolId,
     /// Its name.
     pub name: String,
-    /// Where its new blocks go.
-    pub store: StoreKind,
-    /// Its weight among the VM's pools in that store, 1..=10000.
-    pub weight: u64,
-    /// What it is entitled to in that store now, bytes (what others do not use is included).
-    pub entitlement_bytes: u64,
+    /// Its weight among the VM's pools in memory, 1..=10000; 0 when it does not use memory.
+    pub memory_weight: u64,
+    /// Its weight among the VM's pools on the SSD, 1..=10000; 0 when it does not use the SSD.
+    pub ssd_weight: u64,
+    /// What it is entitled to in memory now, bytes (what others do not use is included).
+    pub memory_entitlement_bytes: u64,
+    /// What it is entitled to on the SSD now, likewise.
+    pub ssd_entitlement_bytes: u64,
     /// What it holds in memory, bytes.
     pub memory_bytes: u64,
     /// What it holds on the SSD, bytes.

@@ -1,7 +1,7 @@
 //! The weights by which stores are partitioned.
 
 use super::partition::{Partition, PoolUsage};
-use super::pool::{Pool, PoolHandle};
+use super::pool::PoolHandle;
 use crate::config::StoreKind;
 use crate::ids::VmId;
 use justitia_share::Weight;
@@ -12,20 +12,14 @@ pub(crate) struct WeightTable(pub(crate) Vec<(VmId, Weight, Vec<PoolHandle>)>);
 
 impl WeightTable {
     /// The partition of a store of `capacity` blocks as things stand.
-    pub(crate) fn partition(
-        &self,
-        store: StoreKind,
-        capacity: u64,
-        target_store: impl Fn(&Pool) -> StoreKind,
-    ) -> Partition {
+    pub(crate) fn partition(&self, store: StoreKind, capacity: u64, ssd_works: bool) -> Partition {
         let vms: Vec<_> = self
             .0
             .iter()
             .map(|(_, weight, pools)| {
                 let usages = pools.iter().map(|pool| PoolUsage {
-                    weight: pool.spec().weight,
+                    weight: pool.spec().weight_now(store, ssd_works),
                     used: pool.used(store),
-                    is_target: target_store(pool) == store,
                 });
                 (*weight, usages.collect())
             })

@@ -7,6 +7,8 @@ mod read;
 #[cfg(test)]
 mod test;
 #[cfg(test)]
+mod test_hybrid;
+#[cfg(test)]
 mod test_put;
 
 pub use cached::CachedDisk;

@@ -70,10 +70,7 @@ fn an_exclusive_hit_takes_the_block_out() {
 #[test]
 fn a_pool_of_an_ssd_that_is_not_there_uses_memory() {
     let (cache, disk, pool) = disk(Mode::Inclusive);
-    let spec = PoolSpec {
-        store: StoreKind::Ssd,
-        ..PoolSpec::default()
-    };
+    let spec = PoolSpec::of(StoreKind::Ssd, Weight::default());
     cache.set_pool(pool, spec).unwrap();
     let mut buf = [0; BLOCK_SIZE];
     disk.read_at(&mut buf, 0).unwrap();
@@ -93,10 +90,7 @@ fn blocks_come_back_from_an_ssd_store() {
         bytes: 4 << 20,
     };
     cache.set_ssd(Some(config.clone())).unwrap();
-    let spec = PoolSpec {
-        store: StoreKind::Ssd,
-        ..PoolSpec::default()
-    };
+    let spec = PoolSpec::of(StoreKind::Ssd, Weight::default());
     cache.set_pool(pool, spec).unwrap();
     let content: Vec<u8> = (0..16 * BLOCK_SIZE)
         .map(|i| u8::try_from(i / 64 % 251).unwrap())

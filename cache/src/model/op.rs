@@ -23,7 +23,8 @@ pub(super) enum Op {
     Outside(usize, u32, u32),
     Migrate(usize, u8, u8, usize),
     VmWeight(usize, u16),
-    Pool(usize, bool, u16),
+    /// ⟨memory weight, SSD weight⟩, one of them not 0.
+    Pool(usize, u16, u16),
     Policy(usize, u8),
     Memory(u8),
     Ssd(u8),
@@ -68,6 +69,14 @@ fn offer() -> impl Strategy<Value = Offer> {
     ]
 }
 
+fn weights() -> impl Strategy<Value = (u16, u16)> {
+    prop_oneof![
+        2 => (1u16..1000, 1u16..1000),
+        1 => (1u16..1000, Just(0)),
+        1 => (Just(0), 1u16..1000),
+    ]
+}
+
 pub(super) fn op() -> impl Strategy<Value = Op> {
     let (d, p) = (0usize..3, 0usize..3);
     // Offsets and lengths in 512ths of a block's eighth, so that many are aligned and many are not.
@@ -89,7 +98,7 @@ pub(super) fn op() -> impl Strategy<Value = Op> {
         2 => range().prop_map(|(d, o, l)| Op::Outside(d, o, l)),
         3 => (d.clone(), any::<u8>(), any::<u8>(), p.clone()).prop_map(|(d, a, b, p)| Op::Migrate(d, a, b, p)),
         1 => (0usize..2, 1u16..1000).prop_map(|(v, w)| Op::VmWeight(v, w)),
-        3 => (0usize..6, any::<bool>(), 1u16..1000).prop_map(|(p, s, w)| Op::Pool(p, s, w)),
+        3 => (0usize..6, weights()).prop_map(|(p, (m, s))| Op::Pool(p, m, s)),
         1 => (0usize..2, 0u8..4).prop_map(|(v, p)| Op::Policy(v, p)),
         2 => any::<u8>().prop_map(Op::Memory),
         1 => (0u8..20).prop_map(Op::Ssd),

@@ -22,6 +22,7 @@ use crate::config::{PoolSpec, StoreKind};
 use crate::disk::CachedDisk;
 use crate::ids::{DiskId, PoolId};
 use justitia_link::Verdict;
+use justitia_share::Weight;
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
@@ -230,10 +231,7 @@ impl Meanwhile {
         }
         // And filled anew, until the block is where it was before, with other bytes.
         let pool = self.pools[0];
-        let spec = PoolSpec {
-            store: StoreKind::Ssd,
-            ..PoolSpec::default()
-        };
+        let spec = PoolSpec::new(None, Some(Weight::default())).unwrap();
         self.cache.set_pool(pool, spec).unwrap();
         let slot = off / BLOCK_BYTES;
         for n in 0..64 * 8 {

@@ -26,11 +26,9 @@ impl World {
         let cache = &self.cache;
         match *op {
             Op::VmWeight(v, w) => cache.set_vm_weight(self.vms[v], weight(w)).unwrap(),
-            Op::Pool(p, ssd, w) => {
-                let spec = PoolSpec {
-                    store: store(ssd),
-                    weight: weight(w),
-                };
+            Op::Pool(p, memory, ssd) => {
+                let some = |w: u16| (w > 0).then(|| weight(w));
+                let spec = PoolSpec::new(some(memory), some(ssd)).unwrap();
                 cache.set_pool(self.pools[p], spec).unwrap();
             }
             Op::Policy(v, p) => cache.set_vm_policy(self.vms[v], policy(p)).unwrap(),
@@ -52,10 +50,8 @@ impl World {
         let cache = &self.cache;
         if cache.destroy_pool(self.pools[p]).is_ok() {
             let gone = self.pools[p];
-            let spec = PoolSpec {
-                store: store(p.is_multiple_of(2)),
-                ..PoolSpec::default()
-            };
+            let ssd = p.is_multiple_of(2).then(Weight::default);
+            let spec = PoolSpec::new(Some(Weight::default()), ssd).unwrap();
             self.pools[p] = cache.create_pool(self.vms[p / 3], "again", spec).unwrap();
             assert!(cache.set_pool(gone, spec).is_err());
             self.ports.recreated(p, self.pools[p]);
@@ -108,6 +104,7 @@ impl World {
                     .store(n.into(), Ordering::Relaxed);
             }
             Op::Restart => {
+                self.count_moves();
                 let new = start(&self.backing, &self.ssd);
                 (self.cache, self.vms, self.pools, self.ids, self.disks) = new;
                 self.ports = Ports::new(&self.cache, &self.vms, &self.pools, &self.disks, &VM_OF);

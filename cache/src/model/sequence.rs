@@ -36,10 +36,13 @@ fn every_read_is_what_was_written_last() {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
     let random = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
-    let accepted = Cell::new(0);
+    let (accepted, moved) = (Cell::new(0), Cell::new([0; 3]));
     let found =
         TestRunner::new_with_rng(config, random).run(&prop::collection::vec(op(), STEPS), |ops| {
-            accepted.set(accepted.get() + run(&ops));
+            let world = run(&ops);
+            accepted.set(accepted.get() + world.accepted);
+            let all = moved.get();
+            moved.set(std::array::from_fn(|n| all[n] + world.moved[n]));
             Ok(())
         });
     match found {
@@ -49,9 +52,14 @@ fn every_read_is_what_was_written_last() {
     }
     println!("{} offered blocks accepted", accepted.get());
     assert!(accepted.get() > 0, "guests put nothing");
+    println!("went down, went up, were renewed: {:?}", moved.get());
+    assert!(
+        moved.get().iter().all(|n| *n > 0),
+        "hybrid pools moved nothing"
+    );
 }
 
-fn run(ops: &[Op]) -> u64 {
+fn run(ops: &[Op]) -> World {
     let mut world = World::new();
     for (n, op) in ops.iter().enumerate() {
         world.step(op);
@@ -68,5 +76,6 @@ fn run(ops: &[Op]) -> u64 {
         backing.ram.read_at(&mut whole, 0).unwrap();
         assert!(whole == *truth, "the disk is not what was written");
     }
-    world.accepted
+    world.count_moves();
+    world
 }

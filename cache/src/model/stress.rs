@@ -50,10 +50,9 @@ fn at(block: u64) -> usize {
 impl Tested {
     fn new(cache: &Arc<Cache>, vm: VmId, disk: DiskId, number: u64) -> Self {
         let mut pools = vec![cache.default_pool(vm).unwrap()];
-        for store in [StoreKind::Memory, StoreKind::Ssd] {
-            let weight = Weight::default();
-            let spec = PoolSpec { store, weight };
-            pools.push(cache.create_pool(vm, "container", spec).unwrap());
+        let weight = Some(Weight::default());
+        for spec in [PoolSpec::new(weight, weight), PoolSpec::new(None, weight)] {
+            pools.push(cache.create_pool(vm, "container", spec.unwrap()).unwrap());
         }
         let backing = Arc::new(RamDisk::new(at(BLOCKS) * BLOCK_SIZE));
         let mode = [Mode::Inclusive, Mode::Exclusive][at(number)];
@@ -192,8 +191,15 @@ fn reconfigure(
         match random.below(10) {
             0 => cache.set_vm_weight(vms[v], weight).unwrap(),
             1 => {
-                let store = [StoreKind::Memory, StoreKind::Ssd][at(random.below(2))];
-                cache.set_pool(pool, PoolSpec { store, weight }).unwrap();
+                let some = [
+                    (Some(weight), None),
+                    (None, Some(weight)),
+                    (Some(weight), Some(weight)),
+                    (Some(weight), Some(weight)),
+                ];
+                let (memory, ssd) = some[at(random.below(4))];
+                let spec = PoolSpec::new(memory, ssd).unwrap();
+                cache.set_pool(pool, spec).unwrap();
             }
             2 => {
                 let all = [Policy::Fifo, Policy::Ghost, Policy::Sieve, Policy::S3Fifo];

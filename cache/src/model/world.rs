@@ -5,7 +5,7 @@ use super::port::Ports;
 use crate::block::BLOCK_SIZE;
 use crate::block_dev::Disk;
 use crate::cache::Cache;
-use crate::config::{CacheConfig, Mode, Policy, PoolSpec, StoreKind};
+use crate::config::{CacheConfig, Mode, Policy, PoolSpec};
 use crate::disk::CachedDisk;
 use crate::ids::{DiskId, PoolId, VmId};
 use justitia_share::Weight;
@@ -33,6 +33,8 @@ pub(super) struct World {
     pub(super) older: Vec<Vec<u8>>,
     /// Offered blocks that were accepted.
     pub(super) accepted: u64,
+    /// Blocks of hybrid pools that went down, that went up, and that were written to the SSD again.
+    pub(super) moved: [u64; 3],
     stamp: u64,
 }
 
@@ -63,7 +65,17 @@ impl World {
             ports,
             older: truth,
             accepted: 0,
+            moved: [0; 3],
             stamp: 0,
+        }
+    }
+
+    /// Adds the blocks that have moved in this cache, which is about to be forgotten.
+    pub(super) fn count_moves(&mut self) {
+        for pool in self.cache.stats().vms.iter().flat_map(|vm| &vm.pools) {
+            let counts = &pool.counts;
+            let moved = [counts.demotions, counts.promotions, counts.renewals];
+            self.moved = std::array::from_fn(|n| self.moved[n] + moved[n]);
         }
     }
 
@@ -163,10 +175,10 @@ pub(super) fn start(backing: &[Arc<FaultDisk>], ssd: &FaultSsd) -> Started {
         let vm = cache.add_vm(name, weight, start).unwrap();
         cache.track_residency(vm, 1).unwrap();
         pools.push(cache.default_pool(vm).unwrap());
-        for store in [StoreKind::Memory, StoreKind::Ssd] {
-            let weight = Weight::default();
-            let spec = PoolSpec { store, weight };
-            pools.push(cache.create_pool(vm, "container", spec).unwrap());
+        // One in both stores; the other's is changed soon.
+        let weight = Some(Weight::default());
+        for spec in [PoolSpec::new(weight, weight), PoolSpec::new(None, weight)] {
+            pools.push(cache.create_pool(vm, "container", spec.unwrap()).unwrap());
         }
         vms.push(vm);
     }

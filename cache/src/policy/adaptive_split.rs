@@ -70,7 +70,7 @@ impl AdaptiveSplit {
         let list = match how {
             EvictionReason::Probationary => 0,
             EvictionReason::Protected => 1,
-            EvictionReason::Promoted => return,
+            EvictionReason::Promoted | EvictionReason::Distant => return,
         };
         self.back[list] += 1;
         // While no protected block was evicted recently, none is put again: the factor shrinks until some are.

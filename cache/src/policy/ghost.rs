@@ -17,6 +17,8 @@ pub(crate) enum EvictionReason {
     Protected,
     /// Removed by a hit, and so due for the protected list.
     Promoted,
+    /// Removed by a hit on the SSD that came too late for a block in memory to be still there: due for the SSD.
+    Distant,
 }
 
 const REASON: u16 = 3;
@@ -28,9 +30,9 @@ pub(crate) struct Ghost {
     buckets: Vec<[u16; WAYS]>,
 }
 
-/// The part of a hash that is remembered; other bits say the bucket.
+/// The part of a hash that is remembered; other bits say the bucket. Never 0.
 fn fingerprint(hash: u64) -> u16 {
-    u16::try_from(hash >> 48).unwrap_or(0) & !REASON
+    (u16::try_from(hash >> 48).unwrap_or(0) & !REASON).max(REASON + 1)
 }
 
 impl Ghost {
@@ -63,6 +65,7 @@ impl Ghost {
             EvictionReason::Probationary => 1,
             EvictionReason::Protected => 2,
             EvictionReason::Promoted => 3,
+            EvictionReason::Distant => 0,
         };
         if let Some(bucket) = self.bucket(hash) {
             // Known already: it becomes the newest. Otherwise the oldest is dropped.
@@ -83,8 +86,18 @@ impl Ghost {
         Some(match reason {
             1 => EvictionReason::Probationary,
             2 => EvictionReason::Protected,
+            0 => EvictionReason::Distant,
             _ => EvictionReason::Promoted,
         })
+    }
+
+    /// Is this remembered as the reason? Then it is forgotten.
+    pub(crate) fn recall_if(&mut self, hash: u64, reason: EvictionReason) -> bool {
+        let found = self.recall(hash);
+        if let Some(other) = found.filter(|found| *found != reason) {
+            self.remember(hash, other);
+        }
+        found == Some(reason)
     }
 }
 
@@ -116,7 +129,12 @@ mod tests {
         assert_eq!(ghost.capacity(), 1024);
         (0..20).for_each(|n| ghost.remember(hash(n), EvictionReason::Probationary));
         ghost.remember(hash(3), EvictionReason::Promoted);
+        assert!(!ghost.recall_if(hash(3), EvictionReason::Distant));
         assert_eq!(ghost.recall(hash(3)), Some(EvictionReason::Promoted));
+        ghost.remember(hash(4), EvictionReason::Distant);
+        assert!(ghost.recall_if(hash(4), EvictionReason::Distant));
+        assert_eq!(ghost.recall(hash(4)), None);
+        ghost.remember(hash(4), EvictionReason::Probationary);
         assert!(
             (0..20).all(|n| n == 3 || ghost.recall(hash(n)) == Some(EvictionReason::Probationary))
         );

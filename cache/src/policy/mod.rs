@@ -9,4 +9,5 @@ mod evict;
 mod ghost;
 mod pool_policy;
 
+pub(crate) use evict::Demotion;
 pub(crate) use pool_policy::PoolPolicy;

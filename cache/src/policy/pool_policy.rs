@@ -19,6 +19,8 @@ pub(crate) struct PoolPolicy {
     pub(super) hand: Option<u32>,
     pub(super) ghost: Ghost,
     pub(super) split: AdaptiveSplit,
+    /// Of a hybrid pool: blocks of the SSD that it is entitled to.
+    hybrid: Option<u32>,
     /// Slots without blocks that the pool holds.
     pub(crate) free: FreeList,
     /// The pool is being destroyed: nothing is admitted.
@@ -35,9 +37,32 @@ impl PoolPolicy {
 
     pub(crate) fn set_policy(&mut self, policy: Policy) {
         self.policy = policy;
-        if !matches!(policy, Policy::Ghost | Policy::S3Fifo) {
+        if !self.has_ghost() {
             self.ghost = Ghost::default();
         }
+    }
+
+    /// The pool is a hybrid one, and entitled to so many blocks of the SSD; `None` when it is not. A hybrid pool has a ghost
+    /// list whatever its policy, as long as both stores together, so that a block of which the SSD has room is recalled.
+    pub(crate) fn set_hybrid(&mut self, ssd_blocks: Option<u32>) {
+        self.hybrid = ssd_blocks;
+        if !self.has_ghost() {
+            self.ghost = Ghost::default();
+        }
+    }
+
+    /// Is the pool a hybrid one?
+    pub(super) const fn is_hybrid(&self) -> bool {
+        self.hybrid.is_some()
+    }
+
+    const fn has_ghost(&self) -> bool {
+        matches!(self.policy, Policy::Ghost | Policy::S3Fifo) || self.hybrid.is_some()
+    }
+
+    /// Does the block belong on the SSD, since it was read there last, and so late that it would not have stayed in memory?
+    pub(crate) fn belongs_on_ssd(&mut self, hash: u64) -> bool {
+        self.hybrid.is_some() && self.ghost.recall_if(hash, EvictionReason::Distant)
     }
 
     /// Slots in the lists: blocks, and slots being filled or given back.
@@ -59,19 +84,25 @@ impl PoolPolicy {
         hash: u64,
     ) -> Option<u32> {
         let slot = self.free.pop(store)?;
-        let list = match self.policy {
-            Policy::Fifo | Policy::Sieve => PROBATIONARY,
-            Policy::Ghost | Policy::S3Fifo => match self.ghost.recall(hash) {
-                None => PROBATIONARY,
-                Some(how) => {
-                    self.split.returned(how, self.len());
-                    PROTECTED
-                }
-            },
+        let recalled = match self.has_ghost() {
+            true => self.ghost.recall(hash),
+            false => None,
+        };
+        let list = match (self.policy, recalled) {
+            (Policy::Fifo | Policy::Sieve, _) | (_, None) => PROBATIONARY,
+            (Policy::Ghost | Policy::S3Fifo, Some(how)) => {
+                self.split.returned(how, self.len());
+                PROTECTED
+            }
         };
         store.set_key(slot, key);
-        let time = self.split.now();
-        store.set_meta(slot, SlotMeta { pool, list, time });
+        let meta = SlotMeta {
+            pool,
+            list,
+            time: self.split.now(),
+            reused: recalled.is_some(),
+        };
+        store.set_meta(slot, meta);
         self.lists[list].push(store, slot);
         self.size_ghost();
         Some(slot)
@@ -79,17 +110,31 @@ impl PoolPolicy {
 
     /// A hit removed the block (exclusive caches): the ghost list remembers it as reused.
     pub(crate) fn promoted(&mut self, hash: u64) {
-        if self.policy == Policy::Ghost {
+        if self.policy == Policy::Ghost || self.hybrid.is_some() {
             self.ghost.remember(hash, EvictionReason::Promoted);
+        }
+    }
+
+    /// A hit on the SSD removed the block of a hybrid pool; `fits` when it came so early that the block would have stayed in
+    /// memory: its next put goes to memory then, and to the SSD otherwise.
+    pub(crate) fn taken_from_ssd(&mut self, hash: u64, fits: bool) {
+        if self.hybrid.is_some() {
+            let reason = if fits {
+                EvictionReason::Promoted
+            } else {
+                EvictionReason::Distant
+            };
+            self.ghost.remember(hash, reason);
         }
     }
 
     /// The ghost list remembers half as many blocks again as the pool has. It grows in steps, as a resize clears it.
     fn size_ghost(&mut self) {
-        if !matches!(self.policy, Policy::Ghost | Policy::S3Fifo) {
+        if !self.has_ghost() {
             return;
         }
-        let len = usize::try_from(self.len()).unwrap_or(usize::MAX);
+        let len = self.len().saturating_add(self.hybrid.unwrap_or(0));
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
         let capacity = self.ghost.capacity();
         if len + len / 8 > capacity || capacity > 4 * len.max(64) {
             self.ghost.resize((len + len / 2).max(32));
@@ -110,6 +155,7 @@ impl PoolPolicy {
             pool,
             list: PROBATIONARY,
             time: self.split.now(),
+            reused: store.meta(slot).reused,
         };
         store.set_meta(slot, meta);
         self.lists[PROBATIONARY].push(store, slot);

@@ -55,10 +55,8 @@ impl Port {
         store: Store,
         weight: u32,
     ) -> Result<u32, Status> {
-        let spec = PoolSpec {
-            store: self.store(store, StoreKind::Memory)?,
-            weight: weight_of(weight)?,
-        };
+        let store = self.store(store, PoolSpec::default())?;
+        let spec = PoolSpec::of(store, weight_of(weight)?);
         if pools.get(name.as_str()).is_some() {
             return Err(Status::PoolExists);
         }
@@ -77,9 +75,12 @@ impl Port {
         weight: u32,
     ) -> Result<(), Status> {
         let pool = pools.by_number_mut(number).ok_or(Status::NoPool)?;
-        let spec = PoolSpec {
-            store: self.store(store, pool.spec.store)?,
-            weight: weight_of(weight)?,
+        let (store, weight) = (self.store(store, pool.spec)?, weight_of(weight)?);
+        // A pool that the host lets use both stores keeps the other.
+        let spec = if pool.spec.is_hybrid() {
+            pool.spec.with(store, weight)
+        } else {
+            PoolSpec::of(store, weight)
         };
         self.cache.set_pool(pool.id, spec).map_err(failed)?;
         pool.spec = spec;
@@ -120,12 +121,14 @@ impl Port {
     }
 
     /// The store that a guest asks for, if it may: one that the pool has already, or the SSD where that is allowed.
-    fn store(&self, wanted: Store, has: StoreKind) -> Result<StoreKind, Status> {
+    fn store(&self, wanted: Store, has: PoolSpec) -> Result<StoreKind, Status> {
         let wanted = match wanted {
             Store::Memory => StoreKind::Memory,
             Store::Ssd => StoreKind::Ssd,
         };
-        let allowed = wanted == StoreKind::Memory || wanted == has || self.vm.may_use_ssd;
+        let allowed = wanted == StoreKind::Memory
+            || has.weight(StoreKind::Ssd).is_some()
+            || self.vm.may_use_ssd;
         allowed.then_some(wanted).ok_or(Status::Store)
     }
 }

@@ -67,8 +67,8 @@ impl PortState {
             else {
                 continue;
             };
-            row.weight = u32::try_from(pool.spec.weight.get()).unwrap_or(0);
-            row.store = match pool.spec.store {
+            row.weight = pool.spec.first_weight().into();
+            row.store = match pool.spec.first_store() {
                 StoreKind::Memory => Store::Memory,
                 StoreKind::Ssd => Store::Ssd,
             };
@@ -106,7 +106,9 @@ impl PortState {
 }
 
 fn fill_in(row: &mut PoolRow, found: &PoolStats) {
-    row.entitlement_bytes = found.entitlement_bytes;
+    // Of a pool in both stores the sum. One that uses only the SSD may use memory while that does not work.
+    let parts = [found.memory_entitlement_bytes, found.ssd_entitlement_bytes];
+    row.entitlement_bytes = parts.iter().sum();
     row.memory_bytes = found.memory_bytes;
     row.ssd_bytes = found.ssd_bytes;
     row.gets = found.counts.gets;

@@ -177,7 +177,8 @@ fn a_vms_own_division_never_leaks_outside() {
     let mut other = guest(&cache, "db", false);
     let part = || {
         let vm = &cache.stats().vms[1];
-        let entitled: u64 = vm.pools.iter().map(|pool| pool.entitlement_bytes).sum();
+        let pools = vm.pools.iter();
+        let entitled: u64 = pools.map(|pool| pool.memory_entitlement_bytes).sum();
         let held: u64 = vm.pools.iter().map(|pool| pool.memory_bytes).sum();
         (entitled, held)
     };

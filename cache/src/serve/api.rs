@@ -35,10 +35,18 @@ pub enum ControlRequest {
         vm: String,
         /// The pool's name.
         pool: String,
-        /// Its new weight.
+        /// Its new weight: in `store`, or without that in the one store that it uses.
+        #[serde(default)]
         weight: Option<u64>,
-        /// Its new store.
+        /// The one store that it uses from now on.
+        #[serde(default)]
         store: Option<StoreKind>,
+        /// Its new weight in memory; 0 to use memory no more. Not with `weight` and `store`.
+        #[serde(default)]
+        memory_weight: Option<u64>,
+        /// Its new weight on the SSD; 0 to use the SSD no more. Not with `weight` and `store`.
+        #[serde(default)]
+        ssd_weight: Option<u64>,
         /// Its container's tag in requests over vhost-user, 1 to 1023, instead of the one it had.
         #[serde(default)]
         tag: Option<u16>,

@@ -29,14 +29,12 @@ pub(super) fn apply(
         ControlRequest::SetPool {
             vm,
             pool,
-            weight,
-            store,
             tag,
             create,
+            ..
         } => {
             let change = PoolChange {
-                weight: weight.map(Weight::try_from).transpose()?,
-                store: *store,
+                weights: Weights::of(request)?,
                 tag: tag.map(container_tag).transpose()?,
             };
             if *create {
@@ -66,22 +64,80 @@ pub(super) fn apply(
 /// What is to change of a pool; what is `None` stays.
 #[derive(Clone, Copy)]
 struct PoolChange {
-    weight: Option<Weight>,
-    store: Option<StoreKind>,
+    weights: Weights,
     tag: Option<ContainerTag>,
+}
+
+/// What is to change of the weights of a pool.
+#[derive(Clone, Copy)]
+enum Weights {
+    /// ⟨T, W⟩.
+    One {
+        store: Option<StoreKind>,
+        weight: Option<Weight>,
+    },
+    /// In memory and on the SSD; `Some(None)` is 0.
+    Each([Option<Option<Weight>>; 2]),
+}
+
+impl Weights {
+    fn of(request: &ControlRequest) -> Result<Self, ServeError> {
+        let ControlRequest::SetPool {
+            weight,
+            store,
+            memory_weight,
+            ssd_weight,
+            ..
+        } = request
+        else {
+            return Ok(Self::Each([None, None]));
+        };
+        let weight = weight.map(Weight::try_from).transpose()?;
+        if memory_weight.is_none() && ssd_weight.is_none() {
+            let store = *store;
+            return Ok(Self::One { store, weight });
+        }
+        if weight.is_some() || store.is_some() {
+            return Err(ServeError::Weights);
+        }
+        let of = |found: Option<u64>| match found {
+            Some(0) => Ok(Some(None)),
+            found => found
+                .map(Weight::try_from)
+                .transpose()
+                .map(|found| found.map(Some)),
+        };
+        Ok(Self::Each([of(*memory_weight)?, of(*ssd_weight)?]))
+    }
+
+    fn applied_to(self, old: PoolSpec) -> Result<PoolSpec, ServeError> {
+        match self {
+            Self::One {
+                store: Some(store),
+                weight,
+            } => {
+                let weight = weight.or(old.weight(store));
+                Ok(PoolSpec::of(store, weight.unwrap_or(old.first_weight())))
+            }
+            Self::One {
+                store: None,
+                weight: Some(_),
+            } if old.is_hybrid() => Err(ServeError::Weights),
+            Self::One {
+                store: None,
+                weight,
+            } => Ok(weight.map_or(old, |weight| old.with(old.first_store(), weight))),
+            Self::Each([memory, ssd]) => {
+                let memory = memory.unwrap_or(old.weight(StoreKind::Memory));
+                let ssd = ssd.unwrap_or(old.weight(StoreKind::Ssd));
+                PoolSpec::new(memory, ssd).ok_or(ServeError::NoWeight)
+            }
+        }
+    }
 }
 
 fn container_tag(found: u16) -> Result<ContainerTag, ServeError> {
     ContainerTag::new(found).ok_or(ServeError::Tag { found })
-}
-
-impl PoolChange {
-    fn of(self, old: PoolSpec) -> PoolSpec {
-        PoolSpec {
-            weight: self.weight.unwrap_or(old.weight),
-            store: self.store.unwrap_or(old.store),
-        }
-    }
 }
 
 fn set_vm(
@@ -129,7 +185,7 @@ fn create_pool(
             found: pool.to_owned(),
         });
     }
-    let spec = change.of(PoolSpec::default());
+    let spec = change.weights.applied_to(PoolSpec::default())?;
     let id = cache.create_pool(vm.id, pool, spec)?;
     pools.insert(pool, id, spec);
     vm.set_tag(id, change.tag);
@@ -146,7 +202,7 @@ fn set_pool(
     let vm = vms.vm(vm_name)?;
     let mut pools = vm.pools.lock();
     let (id, old) = named(&pools, vm_name, pool)?;
-    let spec = change.of(old);
+    let spec = change.weights.applied_to(old)?;
     cache.set_pool(id, spec)?;
     pools.set_spec(pool, spec);
     vm.set_tag(id, change.tag);

@@ -27,6 +27,14 @@ pub enum ServeError {
     /// A weight.
     #[error(transparent)]
     Weight(#[from] WeightError),
+    /// Two ways to say the weights of a pool.
+    #[error(
+        "expected `memory_weight` and `ssd_weight` of a pool in both stores, without `weight` and `store`"
+    )]
+    Weights,
+    /// A pool in no store.
+    #[error("expected a weight in memory or on the SSD, found 0 for both")]
+    NoWeight,
     /// No VM of that name.
     #[error("expected the name of a VM that is served, found {found:?}; there are: {known}")]
     NoVm {

@@ -57,14 +57,7 @@ const STORE_LEVELS: [Metric<StoreStats>; 1] =
 const STORE_COUNTS: [Metric<StoreStats>; 1] =
     [("store_errors", "Errors of a store's device", |s| s.errors)];
 
-const POOL_BYTES: [Metric<PoolStats>; 1] = [(
-    "pool_entitlement",
-    "What a pool is entitled to in its store",
-    |p| p.entitlement_bytes,
-)];
-const POOL_LEVELS: [Metric<PoolStats>; 1] =
-    [("pool_weight", "A pool's weight in its VM", |p| p.weight)];
-const POOL_COUNTS: [Metric<PoolStats>; 5] = [
+const POOL_COUNTS: [Metric<PoolStats>; 8] = [
     ("pool_gets", "Blocks looked up", |p| p.counts.gets),
     ("pool_puts", "Blocks inserted", |p| p.counts.puts),
     ("pool_puts_dropped", "Blocks not inserted", |p| {
@@ -74,6 +67,21 @@ const POOL_COUNTS: [Metric<PoolStats>; 5] = [
     ("pool_invalidations", "Blocks removed by writes", |p| {
         p.counts.invalidations
     }),
+    (
+        "pool_demotions",
+        "Blocks that went from memory to the SSD",
+        |p| p.counts.demotions,
+    ),
+    (
+        "pool_promotions",
+        "Blocks that went from the SSD to memory",
+        |p| p.counts.promotions,
+    ),
+    (
+        "pool_renewals",
+        "Blocks that were used on the SSD and written there again",
+        |p| p.counts.renewals,
+    ),
 ];
 const DISK_COUNTS: [Metric<VolumeStats>; 8] = [
     ("disk_reads", "READ requests answered", |e| e.reads),
@@ -161,32 +169,47 @@ fn pools(stats: &Stats, registry: &mut Registry) {
             )
         })
         .collect();
-    for (name, help, value) in POOL_BYTES {
-        registry.register_with_unit(name, help, Unit::Bytes, levels(&rows, value));
-    }
-    for (name, help, value) in POOL_LEVELS {
-        registry.register(name, help, levels(&rows, value));
-    }
     for (name, help, value) in POOL_COUNTS {
         registry.register(name, help, counts(&rows, value));
     }
+    pool_stores(&rows, registry);
+}
+
+/// What a pool has in each of the stores.
+fn pool_stores(rows: &[(Pool, &PoolStats)], registry: &mut Registry) {
+    let weights = Family::<PoolStore, Level>::default();
+    let entitled = Family::<PoolStore, Level>::default();
     let used = Family::<PoolStore, Level>::default();
     let hits = Family::<PoolStore, Counter>::default();
-    for (Pool { vm, pool: name }, pool) in &rows {
-        let stores = [
-            ("memory", pool.memory_bytes, pool.counts.memory_hits),
-            ("ssd", pool.ssd_bytes, pool.counts.ssd_hits),
+    for (Pool { vm, pool: name }, pool) in rows {
+        let memory = [
+            pool.memory_weight,
+            pool.memory_entitlement_bytes,
+            pool.memory_bytes,
+            pool.counts.memory_hits,
         ];
-        for (store, bytes, found) in stores {
+        let ssd = [
+            pool.ssd_weight,
+            pool.ssd_entitlement_bytes,
+            pool.ssd_bytes,
+            pool.counts.ssd_hits,
+        ];
+        for (store, [weight, entitlement, bytes, found]) in [("memory", memory), ("ssd", ssd)] {
             let label = PoolStore {
                 vm: vm.clone(),
                 pool: name.clone(),
                 store: store.to_owned(),
             };
+            weights.get_or_create(&label).set(weight);
+            entitled.get_or_create(&label).set(entitlement);
             used.get_or_create(&label).set(bytes);
             hits.get_or_create(&label).inc_by(found);
         }
     }
+    let help = "A pool's weight in its VM, 0 in a store that it does not use";
+    registry.register("pool_weight", help, weights);
+    let help = "What a pool is entitled to";
+    registry.register_with_unit("pool_entitlement", help, Unit::Bytes, entitled);
     registry.register_with_unit("pool_used", "What a pool holds", Unit::Bytes, used);
     registry.register("pool_hits", "Blocks found", hits);
 }

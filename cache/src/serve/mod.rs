@@ -23,6 +23,8 @@ mod test_changes;
 mod test_port;
 #[cfg(test)]
 mod test_vhost;
+#[cfg(test)]
+mod test_weights;
 
 pub use api::{ControlRequest, ControlResponse, Stats};
 pub use config::{Config, ConfigError, DiskConfig, Listen, PoolConfig, PortConfig, VmConfig};

@@ -1,6 +1,7 @@
 use super::*;
-use crate::config::{Mode, Policy, StoreKind};
+use crate::config::{Mode, Policy, PoolSpec, StoreKind};
 use justitia_link::Serial;
+use justitia_share::Weight;
 use std::path::Path;
 
 fn errors(text: &str) -> String {
@@ -57,6 +58,11 @@ name = "batch-root"
 image = "/img/batch"
 read_only = true
 mode = "uncached"
+
+[[vm.pool]]
+name = "files"
+memory_weight = 5
+ssd_weight = 7
 "#;
 
 #[test]
@@ -74,7 +80,10 @@ fn a_whole_configuration() {
     assert_eq!(batch.clients, ["host-1", "host-2"]);
     // An exclusive cache wants a policy that remembers reuse, an inclusive one a policy that sees hits.
     assert_eq!((web.policy, batch.policy), (Policy::Ghost, Policy::Sieve));
-    assert_eq!(web.pools[0].spec.store, StoreKind::Ssd);
+    let spec = PoolSpec::of(StoreKind::Ssd, Weight::try_from(7).unwrap());
+    assert_eq!(web.pools[0].spec, spec);
+    let both = PoolSpec::new(Weight::try_from(5).ok(), Weight::try_from(7).ok());
+    assert_eq!(Some(batch.pools[0].spec), both);
     assert_eq!(web.disks[0].mode, Some(Mode::Exclusive));
     assert_eq!(batch.disks[0].mode, None);
     let port = web.port.as_ref().unwrap();
@@ -296,6 +305,8 @@ fn requests() -> Vec<(ControlRequest, Option<&'static str>)> {
         pool: pool.into(),
         weight,
         store: None,
+        memory_weight: None,
+        ssd_weight: None,
         tag: None,
         create,
     };
@@ -364,7 +375,8 @@ fn requests_are_executed_or_refused_with_a_reason() {
     }
     let stats = send_request(&control, &ControlRequest::Stats).unwrap();
     assert_eq!(stats["cache"]["vms"][0]["weight"], 7);
-    assert_eq!(stats["cache"]["vms"][0]["pools"][1]["weight"], 300);
+    let pools = &stats["cache"]["vms"][0]["pools"];
+    assert_eq!(pools[1]["memory_weight"], 300);
     assert_eq!(stats["cache"]["stores"][0]["capacity_bytes"], 4 << 20);
     service
         .shut_down(std::time::Duration::from_secs(5))

@@ -73,6 +73,8 @@ fn blocks_are_migrated_by_requests() {
         pool: "web".into(),
         weight: None,
         store: None,
+        memory_weight: None,
+        ssd_weight: None,
         tag: None,
         create: true,
     };

@@ -79,6 +79,8 @@ fn a_pool_has_the_tag_of_its_container() {
             pool: "web".into(),
             weight: None,
             store: None,
+            memory_weight: None,
+            ssd_weight: None,
             tag: Some(tag),
             create: false,
         };

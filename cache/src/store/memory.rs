@@ -30,18 +30,21 @@ const NEWER: usize = 0;
 const OLDER: usize = 1;
 const META: usize = 2;
 
-/// What is recorded of a slot: its pool's index (20 bits), which of its two lists the slot is in, and the time by the
-/// pool's clock when it came (11 bits).
+/// What is recorded of a slot: its pool's index (19 bits), whether its block was used again (1 bit), which of its two lists
+/// the slot is in (1 bit), and the time by the pool's clock when it came (11 bits).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SlotMeta {
     pub(crate) pool: u32,
     pub(crate) list: usize,
     pub(crate) time: u32,
+    /// The block was used after it was put, as far as the index does not count it, or the ghost list recalled it.
+    pub(crate) reused: bool,
 }
 
 const SECOND_LIST: u32 = 1 << 31;
 const TIME: u32 = 20;
-const POOL: u32 = (1 << TIME) - 1;
+const REUSED: u32 = 1 << 19;
+const POOL: u32 = REUSED - 1;
 
 /// The memory store.
 pub(crate) struct MemoryStore {
@@ -182,13 +185,15 @@ impl MemoryStore {
             pool: raw & POOL,
             list: usize::from(raw & SECOND_LIST != 0),
             time: (raw & !SECOND_LIST) >> TIME,
+            reused: raw & REUSED != 0,
         }
     }
 
     pub(crate) fn set_meta(&self, slot: u32, meta: SlotMeta) {
         let list = if meta.list == 0 { 0 } else { SECOND_LIST };
-        self.link(slot, META)
-            .store(meta.pool | meta.time << TIME | list, Ordering::Relaxed);
+        let reused = if meta.reused { REUSED } else { 0 };
+        let raw = meta.pool | reused | meta.time << TIME | list;
+        self.link(slot, META).store(raw, Ordering::Relaxed);
     }
 }
 

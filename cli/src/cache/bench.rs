@@ -19,7 +19,7 @@ use justitia_view::table::{Column, table};
 /// Nothing else should run meanwhile.
 #[derive(Args)]
 pub(super) struct Bench {
-    /// Only what is measured in this process, over NBD, or over vhost-user
+    /// Only what is measured in this process, of hybrid pools, over NBD, or over vhost-user
     #[arg(long)]
     only: Option<Where>,
     /// Directory for the image; its file system is measured, too
@@ -41,6 +41,7 @@ enum Where {
     Process,
     Nbd,
     Vhost,
+    Hybrid,
 }
 
 pub(super) fn bench(args: &Bench) -> anyhow::Result<()> {
@@ -53,6 +54,9 @@ pub(super) fn bench(args: &Bench) -> anyhow::Result<()> {
     };
     if wants(Where::Process) {
         in_process(args).map_err(flat)?;
+    }
+    if wants(Where::Hybrid) {
+        hybrid(args).map_err(flat)?;
     }
     if wants(Where::Nbd) {
         print(&served::run(&options).map_err(flat)?);
@@ -89,6 +93,35 @@ fn print(report: &served::Report) {
         });
         out::print(table(&columns, rows));
     }
+}
+
+fn hybrid(args: &Bench) -> Result<(), CacheError> {
+    out::line("\nhybrid pools: 4 KiB reads/s, one thread, twice as many blocks as memory has");
+    let columns = [
+        Column::Text("PATTERN"),
+        Column::Number("DISK, ms"),
+        Column::Number("MEMORY"),
+        Column::Number("SSD"),
+        Column::Number("HYBRID"),
+        Column::Number("GAIN"),
+        Column::Number("MOVES"),
+    ];
+    let delays = [100, 1000, 8000].map(Duration::from_micros);
+    let time = Duration::from_millis(400);
+    let found = process::hybrid(&args.directory, &delays, args.runs, time)?;
+    let rows = found.iter().map(|found| {
+        vec![
+            format!("{:?}", found.pattern),
+            found.delay_ms.to_string(),
+            format!("{:.0}", found.memory.median),
+            format!("{:.0}", found.ssd.median),
+            format!("{:.0}", found.hybrid.median),
+            found.gain.to_string(),
+            format!("{:.3}", found.moves),
+        ]
+    });
+    out::print(table(&columns, rows));
+    Ok(())
 }
 
 fn in_process(args: &Bench) -> Result<(), CacheError> {

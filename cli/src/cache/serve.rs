@@ -46,6 +46,7 @@ A configuration. Every table but [[vm]] is optional:
   name = \"default\"
   weight = 100                             # among the VM's pools in the same store
   store = \"ssd\"                          # or \"memory\", the default
+  # or, in both stores, `memory_weight = 100` and `ssd_weight = 400` in their place
   tag = 7                                  # its container's I/O priority hint, 1 to 1023, over vhost-user
 
   [[vm.disk]]

@@ -43,19 +43,26 @@ struct Vm {
     uncached: bool,
 }
 
-/// A pool's weight and store
+/// A pool's weights in the stores
 #[derive(Args)]
 struct Pool {
     /// The VM
     vm: String,
     /// The pool; `default` holds the blocks that belong to no container
     pool: String,
-    /// Its weight among the pools of its VM in the same store, 1 to 10000
-    #[arg(long, required_unless_present_any = ["store", "tag", "create", "destroy"])]
+    /// Its weight among the pools of its VM in its store, 1 to 10000
+    #[arg(long, required_unless_present_any = ["store", "memory_weight", "ssd_weight", "tag", "create", "destroy"])]
     weight: Option<u64>,
-    /// The store of its blocks
+    /// The one store of its blocks
     #[arg(long)]
     store: Option<StoreName>,
+    /// Its weight among the pools of its VM in memory, 1 to 10000; 0 to use memory no more. With a weight in both stores
+    /// blocks go from one to the other as they are used
+    #[arg(long, value_name = "WEIGHT", conflicts_with_all = ["weight", "store"])]
+    memory_weight: Option<u64>,
+    /// Its weight among the pools of its VM on the SSD, 1 to 10000; 0 to use the SSD no more
+    #[arg(long, value_name = "WEIGHT", conflicts_with_all = ["weight", "store"])]
+    ssd_weight: Option<u64>,
     /// The tag of its container in requests over vhost-user, 1 to 1023: the hint of the I/O priority
     #[arg(long)]
     tag: Option<u16>,
@@ -63,7 +70,7 @@ struct Pool {
     #[arg(long)]
     create: bool,
     /// Remove the pool and its blocks
-    #[arg(long, conflicts_with_all = ["weight", "store", "tag", "create"])]
+    #[arg(long, conflicts_with_all = ["weight", "store", "memory_weight", "ssd_weight", "tag", "create"])]
     destroy: bool,
 }
 
@@ -182,6 +189,8 @@ fn set_pool(args: &Pool) -> ControlRequest {
         pool,
         weight: args.weight,
         store: args.store.map(StoreKind::from),
+        memory_weight: args.memory_weight,
+        ssd_weight: args.ssd_weight,
         tag: args.tag,
         create: args.create,
     }

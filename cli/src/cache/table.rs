@@ -72,10 +72,10 @@ fn pools(stats: &Value) -> String {
     let columns = [
         Column::Text("VM/POOL"),
         Column::Number("WEIGHT"),
-        Column::Text("STORE"),
-        Column::Number("ENTITLED"),
         Column::Number("MEMORY"),
+        Column::Number("ENTITLED"),
         Column::Number("SSD"),
+        Column::Number("ENTITLED"),
         Column::Number("HIT%"),
         Column::Number("PUTS"),
         Column::Number("EVICTED"),
@@ -92,15 +92,24 @@ fn pool_row(vm: &Value, pool: &Value) -> Vec<String> {
     let counts = &pool["counts"];
     vec![
         format!("{}/{}", text(vm, "name"), text(pool, "name")),
-        number(pool, "weight"),
-        text(pool, "store"),
-        size(pool, "entitlement_bytes"),
+        weights(pool),
         size(pool, "memory_bytes"),
+        size(pool, "memory_entitlement_bytes"),
         size(pool, "ssd_bytes"),
+        size(pool, "ssd_entitlement_bytes"),
         hit_percent(counts),
         number(counts, "puts"),
         number(counts, "evictions"),
     ]
+}
+
+/// The weight in memory, and after a colon that on the SSD, when the pool uses it.
+fn weights(pool: &Value) -> String {
+    let [memory, ssd] = ["memory_weight", "ssd_weight"].map(|name| count(pool, name));
+    match ssd {
+        0 => memory.to_string(),
+        _ => format!("{memory}:{ssd}"),
+    }
 }
 
 fn hit_percent(counts: &Value) -> String {
@@ -187,7 +196,7 @@ mod tests {
                 "vms": [{
                     "name": "web", "weight": 200,
                     "pools": [{
-                        "name": "default", "weight": 100, "store": "memory",
+                        "name": "default", "memory_weight": 100, "ssd_weight": 30,
                         "counts": { "gets": 4, "memory_hits": 2, "ssd_hits": 1, "puts": 9, "evictions": 5 },
                     }],
                 }],
@@ -206,6 +215,7 @@ mod tests {
             assert!(line[..end].ends_with(value), "{heading}: {shown}");
         };
         below("SIZE", "4.00K", "memory");
+        below("WEIGHT", "100:30", "web/default");
         below("HIT%", "75.0", "web/default");
         below("EVICTED", "5", "web/default");
         below("INLINE", "3", "root");

@@ -25,6 +25,8 @@ pub struct DecayedReuseTimes {
     /// Sampled accesses since the observation began, each for as many as it stands for: an earlier access is known no
     /// further back than this.
     observed: u64,
+    /// Sets of the sampler.
+    sets: usize,
 }
 
 impl Default for DecayedReuseTimes {
@@ -34,11 +36,21 @@ impl Default for DecayedReuseTimes {
             censored: Box::new([0.0; BUCKETS]),
             accesses: 0.0,
             observed: 0,
+            sets: SETS,
         }
     }
 }
 
 impl DecayedReuseTimes {
+    /// Of a sampler with so many sets ([`Sampler::with_sets`](super::Sampler::with_sets)).
+    #[must_use]
+    pub fn with_sets(sets: usize) -> Self {
+        Self {
+            sets: sets.max(1),
+            ..Self::default()
+        }
+    }
+
     /// Adds what was counted in the time `elapsed`, which has just ended; what was there before decays by that time.
     ///
     /// `lookbacks` has an element for each set of the sampler that is full ([`Sampler::lookbacks`](super::Sampler)): an
@@ -61,8 +73,9 @@ impl DecayedReuseTimes {
         let before = self.observed;
         self.observed += counted.sampled();
         // Blocks fall evenly on the sets.
-        let of_a_set = to_f64(counted.cold) / to_f64(SETS as u64);
-        let mut not_full = to_f64(SETS as u64);
+        let sets = to_f64(self.sets as u64);
+        let of_a_set = to_f64(counted.cold) / sets;
+        let mut not_full = sets;
         for lookback in lookbacks {
             let (from, to) = (before.min(lookback), self.observed.min(lookback));
             self.add_censored(of_a_set, from, to);

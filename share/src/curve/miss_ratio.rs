@@ -2,7 +2,7 @@
 
 use super::buckets::least;
 use super::decayed::DecayedReuseTimes;
-use crate::num::to_f64;
+use crate::num::{to_f64, to_u64};
 
 /// The part of the censored accesses (of which it is not known when, or whether, the block was used before) that counts
 /// as later still. Where few were observed for long enough, one reuse says little.
@@ -15,6 +15,8 @@ pub(super) struct Point {
     pub(super) size: f64,
     /// Accesses, of those counted lately, that a cache of this size would have had.
     pub(super) hits: f64,
+    /// The average eviction time of a cache of this size, accesses.
+    pub(super) time: f64,
 }
 
 /// A miss-ratio curve: the hits by size of the cache.
@@ -24,6 +26,8 @@ pub struct MissRatioCurve {
     pub(super) points: Vec<Point>,
     /// All accesses that were counted lately.
     accesses: f64,
+    /// The part of the blocks that is not used again within the time of the last point.
+    later: f64,
 }
 
 impl MissRatioCurve {
@@ -49,6 +53,7 @@ impl MissRatioCurve {
         let mut points = vec![Point {
             size: 0.0,
             hits: 0.0,
+            time: 0.0,
         }];
         // Accesses of which it is known whether they come within the bucket, and of which it is not; the part that comes
         // later or never; blocks that were used until then.
@@ -67,9 +72,36 @@ impl MissRatioCurve {
             points.push(Point {
                 size,
                 hits: (accesses - later * sampled).max(0.0),
+                time: to_f64(least(index + 1)),
             });
         }
-        Self { points, accesses }
+        Self {
+            points,
+            accesses,
+            later,
+        }
+    }
+
+    /// The average eviction time of a cache of `size` blocks: after so many accesses a block is evicted that is not used
+    /// meanwhile (AET, section 3), and a block whose reuse time is no longer fits. `None` when nothing was counted;
+    /// `u64::MAX` when nothing would ever be evicted.
+    #[must_use]
+    pub fn eviction_time(&self, size: u64) -> Option<u64> {
+        let size = to_f64(size);
+        let last = self.points.last()?;
+        let time = if size > last.size {
+            // As many accesses as it takes until the rest is full of what is not used again.
+            last.time + (size - last.size) / self.later
+        } else {
+            let next = self.points.partition_point(|point| point.size < size);
+            let Some(low) = next.checked_sub(1).and_then(|low| self.points.get(low)) else {
+                return Some(0);
+            };
+            let high = self.points.get(next)?;
+            let part = (size - low.size) / (high.size - low.size);
+            part.mul_add(high.time - low.time, low.time)
+        };
+        Some(to_u64(time))
     }
 
     /// The part of the accesses that a cache of `size` blocks misses, 0 to 1; `None` when nothing was counted.

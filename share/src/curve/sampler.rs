@@ -3,19 +3,20 @@
 
 use super::reuse_times::ReuseTimes;
 
-/// Blocks that are remembered: 16 KiB.
+/// Blocks that a sampler remembers unless it is made larger: 16 KiB.
 pub const ENTRIES: usize = 2048;
 /// Entries of a set: a block is remembered in one of these places.
 const WAYS: usize = 8;
-/// Sets of entries.
+/// Sets of entries, likewise.
 pub const SETS: usize = ENTRIES / WAYS;
 /// Bits of an entry that tell the time of the last access; the others tell the block.
 const TIME: u32 = 40;
+const MASK: u64 = (1 << TIME) - 1;
 
 /// Samples the accesses of one tenant.
 #[derive(Clone, Debug)]
 pub struct Sampler {
-    entries: Box<[u64; ENTRIES]>,
+    entries: Box<[u64]>,
     shift: u32,
     clock: u64,
     evicted: u64,
@@ -26,8 +27,16 @@ impl Sampler {
     /// A sampler of one block in 2^`shift`, at most 2^31.
     #[must_use]
     pub fn new(shift: u32) -> Self {
+        Self::with_sets(shift, SETS)
+    }
+
+    /// A sampler that remembers eight blocks in each of so many sets, 64 bytes a set. `sets` is rounded up to a power of
+    /// two, and at most 65,536.
+    #[must_use]
+    pub fn with_sets(shift: u32, sets: usize) -> Self {
+        let sets = sets.next_power_of_two().min(1 << 16);
         Self {
-            entries: Box::new([0; ENTRIES]),
+            entries: vec![0; sets * WAYS].into_boxed_slice(),
             shift: shift.min(31),
             clock: 0,
             evicted: 0,
@@ -35,34 +44,95 @@ impl Sampler {
         }
     }
 
+    /// Is a block of this hash sampled when one in 2^`shift` is, at most 2^31?
+    #[must_use]
+    pub fn is_sampled(hash: u64, shift: u32) -> bool {
+        hash & u64::from(u32::MAX) <= u64::from(u32::MAX >> shift.min(31))
+    }
+
     /// One access; `hash` tells the block, and has to be as good as random.
     pub fn access(&mut self, hash: u64) {
         self.counted.accesses += 1;
-        if hash & u64::from(u32::MAX) > u64::from(u32::MAX >> self.shift) {
+        if !Self::is_sampled(hash, self.shift) {
             return;
         }
         let step = 1 << self.shift;
         self.clock += step;
-        let mask = (1 << TIME) - 1;
-        let now = self.clock & mask;
-        // Bits of the hash that do not say whether it is sampled: 8 for the set, 24 for the block.
-        let tag = (hash >> TIME).max(1);
-        let set = usize::try_from((hash >> 32) & 0xff).unwrap_or_default();
-        let ways = &mut self.entries[set * WAYS..(set + 1) * WAYS];
-        let age = |entry: u64| now.wrapping_sub(entry) & mask;
+        let now = self.clock & MASK;
+        let (tag, ways) = Self::set_of(&mut self.entries, hash);
         if let Some(entry) = ways.iter_mut().find(|entry| **entry >> TIME == tag) {
-            self.counted.count(Some(age(*entry)), step);
+            let age = now.wrapping_sub(*entry) & MASK;
+            self.counted.count(Some(age), step);
             *entry = tag << TIME | now;
             return;
         }
         self.counted.count(None, step);
+        self.remember(hash, now);
+    }
+
+    /// A block is put into an exclusive cache, where it stays until it is taken out: the clock of such a cache counts puts,
+    /// since a put is what moves the others towards eviction.
+    pub fn put(&mut self, hash: u64) {
+        if !Self::is_sampled(hash, self.shift) {
+            return;
+        }
+        self.clock += 1 << self.shift;
+        let now = self.clock & MASK;
+        let (tag, ways) = Self::set_of(&mut self.entries, hash);
+        match ways.iter_mut().find(|entry| **entry >> TIME == tag) {
+            Some(entry) => *entry = tag << TIME | now,
+            None => self.remember(hash, now),
+        }
+    }
+
+    /// A block is looked for in an exclusive cache; if it is there, it is taken out. The time since it was put is counted.
+    pub fn take(&mut self, hash: u64) {
+        self.counted.accesses += 1;
+        if !Self::is_sampled(hash, self.shift) {
+            return;
+        }
+        let (now, step) = (self.clock & MASK, 1 << self.shift);
+        let (tag, ways) = Self::set_of(&mut self.entries, hash);
+        let found = ways.iter_mut().find(|entry| **entry >> TIME == tag);
+        let put = found.map(std::mem::take);
+        let age = put.map(|entry| now.wrapping_sub(entry) & MASK);
+        self.counted.count(age, step);
+    }
+
+    /// The tag of a block, and the set that it is in.
+    fn set_of(entries: &mut [u64], hash: u64) -> (u64, &mut [u64]) {
+        // Bits of the hash that do not say whether it is sampled: from 32 on for the set, 24 for the block. Where there are
+        // more than 256 sets, some say both.
+        let tag = (hash >> TIME).max(1);
+        let sets = entries.len() / WAYS;
+        let set = usize::try_from(hash >> 32).unwrap_or_default() & (sets - 1);
+        (tag, &mut entries[set * WAYS..(set + 1) * WAYS])
+    }
+
+    /// Remembers a block that is not known, instead of the oldest of its set.
+    fn remember(&mut self, hash: u64, now: u64) {
+        let (tag, ways) = Self::set_of(&mut self.entries, hash);
+        let age = |entry: u64| now.wrapping_sub(entry) & MASK;
         let oldest = ways
             .iter_mut()
             .max_by_key(|entry| if **entry == 0 { u64::MAX } else { age(**entry) });
         if let Some(entry) = oldest {
-            self.evicted += if *entry == 0 { 0 } else { step };
+            self.evicted += if *entry == 0 { 0 } else { 1 << self.shift };
             *entry = tag << TIME | now;
         }
+    }
+
+    /// The time: accesses so far (of an exclusive cache puts), as far as they are sampled, each for as many as it stands
+    /// for.
+    #[must_use]
+    pub const fn clock(&self) -> u64 {
+        self.clock
+    }
+
+    /// Heap bytes of what it remembers.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        size_of_val(&*self.entries)
     }
 
     /// Samples one block in 2^`shift` from now on, at most 2^31.
@@ -79,8 +149,7 @@ impl Sampler {
     /// Blocks that were accessed within the last `accesses` accesses, of those that are remembered.
     #[must_use]
     pub fn live(&self, accesses: u64) -> u64 {
-        let mask = (1 << TIME) - 1;
-        let age = |entry: u64| self.clock.wrapping_sub(entry) & mask;
+        let age = |entry: u64| self.clock.wrapping_sub(entry) & MASK;
         let live = self
             .entries
             .iter()
@@ -91,13 +160,12 @@ impl Sampler {
     /// How far back an earlier access to a block would be known, in accesses, for each set that is full: since the oldest
     /// of its entries. In the other sets no entry was evicted.
     pub fn lookbacks(&self) -> impl Iterator<Item = u64> {
-        let mask = (1 << TIME) - 1;
         let sets = self.entries.chunks_exact(WAYS);
         let full = sets.filter(|set| set.iter().all(|entry| *entry != 0));
         full.filter_map(move |set| {
             let ages = set
                 .iter()
-                .map(|entry| self.clock.wrapping_sub(*entry) & mask);
+                .map(|entry| self.clock.wrapping_sub(*entry) & MASK);
             ages.max()
         })
     }

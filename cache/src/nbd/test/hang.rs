@@ -56,7 +56,7 @@ impl Rig {
         let vm = self.cache.add_vm("vm", weight, Policy::default()).unwrap();
         let pool = self.cache.default_pool(vm).unwrap();
         let store = StoreKind::Ssd;
-        let spec = PoolSpec { store, weight };
+        let spec = PoolSpec::of(store, weight);
         self.cache.set_pool(pool, spec).unwrap();
         (vm, Arc::default())
     }

@@ -88,10 +88,7 @@ impl Store {
         })?;
         let vm = cache.add_vm("bench", Weight::default(), Policy::default())?;
         let pool = cache.default_pool(vm)?;
-        let spec = PoolSpec {
-            store: StoreKind::Ssd,
-            ..PoolSpec::default()
-        };
+        let spec = PoolSpec::of(StoreKind::Ssd, Weight::default());
         cache.set_pool(pool, spec)?;
         let id = cache.add_disk(vm, "bench")?;
         let size = usize::try_from(bytes).map_err(std::io::Error::other)?;

@@ -7,6 +7,7 @@ use super::types::{Config, DiskConfig, Listen, PoolConfig, VmConfig};
 use crate::config::{CacheConfig, Mode, Policy, PoolSpec, SsdConfig, StoreKind};
 use crate::frontend::ContainerTag;
 use crate::nbd::TlsFiles;
+use justitia_share::Weight;
 use std::collections::BTreeSet;
 use toml::Spanned;
 
@@ -137,7 +138,11 @@ impl VmTable {
             policy,
             socket: self.socket,
             clients,
-            pools: self.pool.into_iter().map(PoolTable::into_config).collect(),
+            pools: self
+                .pool
+                .into_iter()
+                .map(|pool| pool.into_config(checker))
+                .collect(),
             disks: self.disk.into_iter().map(DiskTable::into_config).collect(),
             port,
         }
@@ -168,15 +173,41 @@ impl VmTable {
 }
 
 impl PoolTable {
-    fn into_config(self) -> PoolConfig {
+    fn into_config(self, checker: &mut Checker) -> PoolConfig {
         PoolConfig {
+            spec: self.spec(checker),
             name: self.name.into_inner(),
-            spec: PoolSpec {
-                store: self.store.unwrap_or(StoreKind::Memory),
-                weight: self.weight,
-            },
             tag: self.tag.and_then(|tag| ContainerTag::new(tag.into_inner())),
         }
+    }
+
+    /// ⟨store, weight⟩, or a weight for each store.
+    fn spec(&self, checker: &mut Checker) -> PoolSpec {
+        let Some(first) = self.memory_weight.as_ref().or(self.ssd_weight.as_ref()) else {
+            let store = self.store.unwrap_or(StoreKind::Memory);
+            return PoolSpec::of(store, self.weight.unwrap_or_default());
+        };
+        let at = Some(first.span().start);
+        if self.weight.is_some() || self.store.is_some() {
+            let both = "expected either `memory_weight` and `ssd_weight`, or `store` and `weight`, found both";
+            checker.error(at, both.into());
+        }
+        let mut weight = |found: &Option<Spanned<u64>>| {
+            let found = found.as_ref().filter(|found| *found.get_ref() > 0)?;
+            let weight = Weight::try_from(*found.get_ref());
+            if let Err(error) = &weight {
+                checker.error(Some(found.span().start), error.to_string());
+            }
+            Some(weight.unwrap_or_default())
+        };
+        let (memory, ssd) = (weight(&self.memory_weight), weight(&self.ssd_weight));
+        PoolSpec::new(memory, ssd).unwrap_or_else(|| {
+            checker.error(
+                at,
+                "expected a weight in memory or on the SSD, found none".into(),
+            );
+            PoolSpec::default()
+        })
     }
 }
 

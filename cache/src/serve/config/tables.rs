@@ -93,9 +93,11 @@ pub(super) struct PortTable {
 #[serde(deny_unknown_fields)]
 pub(super) struct PoolTable {
     pub(super) name: Spanned<String>,
-    #[serde(default, deserialize_with = "weight")]
-    pub(super) weight: Weight,
+    #[serde(default, deserialize_with = "some_weight")]
+    pub(super) weight: Option<Weight>,
     pub(super) store: Option<StoreKind>,
+    pub(super) memory_weight: Option<Spanned<u64>>,
+    pub(super) ssd_weight: Option<Spanned<u64>>,
     pub(super) tag: Option<Spanned<u16>>,
 }
 
@@ -130,6 +132,10 @@ fn residency() -> Spanned<Size> {
 
 const fn yes() -> bool {
     true
+}
+
+fn some_weight<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Weight>, D::Error> {
+    weight(from).map(Some)
 }
 
 fn weight<'de, D: Deserializer<'de>>(from: D) -> Result<Weight, D::Error> {

@@ -2,7 +2,7 @@
 
 use crate::block::BLOCK_BYTES;
 use crate::index::MAX_SLOTS;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
 /// Slots of an extent: 256 KiB of blocks, one bit each in a word.
 pub(crate) const EXTENT_SLOTS: u32 = 64;
@@ -15,10 +15,12 @@ pub(super) const FREE: u32 = 0;
 pub(super) const OPEN: u32 = 1;
 pub(super) const SEALED: u32 = 2;
 
-/// 12 bytes a slot and 40 an extent.
+/// 14 bytes a slot and 48 an extent.
 pub(super) struct Chunk {
     pub(super) keys: Box<[AtomicU64]>,
     pub(super) sums: Box<[AtomicU32]>,
+    /// When the block was used last, by the clock of its pool.
+    pub(super) stamps: Box<[AtomicU16]>,
     pub(super) extents: Box<[Extent]>,
 }
 
@@ -32,6 +34,8 @@ pub(super) struct Extent {
     pub(super) pending: AtomicU32,
     pub(super) state: AtomicU32,
     pub(super) pool: AtomicU32,
+    /// Which of its pool's extents it is, counted as they were opened.
+    pub(super) opened: AtomicU32,
     pub(super) newer: AtomicU32,
     pub(super) older: AtomicU32,
 }

@@ -14,6 +14,8 @@ use std::sync::atomic::Ordering;
 pub(crate) struct SsdLog {
     open: Option<Open>,
     sealed: List,
+    /// Extents that were opened so far.
+    opened: u32,
     /// The pool is being destroyed: nothing is admitted.
     pub(crate) closed: bool,
 }
@@ -40,6 +42,20 @@ impl SsdLog {
         self.sealed.len() + u32::from(self.open.is_some())
     }
 
+    /// Extents that were opened since that of a slot of this log.
+    pub(crate) fn age(&self, ssd: &SsdStore, slot: u32) -> u32 {
+        let extent = ssd.extent(slot / EXTENT_SLOTS);
+        self.opened
+            .wrapping_sub(extent.opened.load(Ordering::SeqCst))
+    }
+
+    /// Slots that are left of the extent that is being filled.
+    pub(crate) fn room(&self) -> u32 {
+        self.open
+            .as_ref()
+            .map_or(0, |open| EXTENT_SLOTS - open.next)
+    }
+
     /// Takes the next slot for a block; also returns whether an extent was opened for it. The slot is
     /// the caller's until it is in the index, or returned with [`SsdStore::free`].
     pub(crate) fn append(
@@ -64,6 +80,8 @@ impl SsdLog {
                 e.pool.store(pool, Ordering::SeqCst);
                 e.state.store(OPEN, Ordering::SeqCst);
                 opened = true;
+                self.opened = self.opened.wrapping_add(1);
+                e.opened.store(self.opened, Ordering::SeqCst);
                 Open {
                     extent,
                     next: 0,

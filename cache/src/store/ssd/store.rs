@@ -8,7 +8,7 @@ use crate::store::list::{FreeList, Links};
 use parking_lot::Mutex;
 use std::io;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 /// Consecutive errors of the device after which the store is closed.
 const MAX_ERRORS: u32 = 8;
@@ -69,7 +69,7 @@ impl SsdStore {
     pub(crate) fn bytes(&self) -> usize {
         let used = self.chunks.iter().filter(|c| c.get().is_some()).count();
         let slots = CHUNK * usize::try_from(EXTENT_SLOTS).unwrap_or(0);
-        used * (slots * 12 + CHUNK * size_of::<Extent>()) + size_of_val(&*self.chunks)
+        used * (slots * 14 + CHUNK * size_of::<Extent>()) + size_of_val(&*self.chunks)
     }
 
     /// A closed store takes no puts and answers no gets.
@@ -114,6 +114,7 @@ impl SsdStore {
         let chunk = self.chunks[extent / CHUNK].get_or_init(|| Chunk {
             keys: (0..slots).map(|_| AtomicU64::new(0)).collect(),
             sums: (0..slots).map(|_| AtomicU32::new(0)).collect(),
+            stamps: (0..slots).map(|_| AtomicU16::new(0)).collect(),
             extents: (0..CHUNK).map(|_| Extent::default()).collect(),
         });
         (chunk, extent % CHUNK)
@@ -134,6 +135,17 @@ impl SsdStore {
     pub(crate) fn key(&self, slot: u32) -> Key {
         let (chunk, i) = self.slot(slot);
         Key::from_raw(chunk.keys[i].load(Ordering::Relaxed))
+    }
+
+    /// When the block of a slot was used last, as [`set_stamp`](Self::set_stamp) was told.
+    pub(crate) fn stamp(&self, slot: u32) -> u16 {
+        let (chunk, i) = self.slot(slot);
+        chunk.stamps[i].load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_stamp(&self, slot: u32, stamp: u16) {
+        let (chunk, i) = self.slot(slot);
+        chunk.stamps[i].store(stamp, Ordering::Relaxed);
     }
 
     /// The pool that a slot's extent belongs to.

@@ -1,0 +1,164 @@
+//! What is sampled of a pool's accesses, and the miss-ratio curve that follows.
+//!
+//! Sampling, model and error: `docs/design/curves.md`. The hash of a block is the index's: its seed is the cache's own, so
+//! no guest can choose blocks that are sampled.
+
+use justitia_share::curve::{
+    DecayedReuseTimes, MissRatioCurve, ReuseTimes, Sampler, SamplerUse, first_shift, next_shift,
+};
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Instant;
+
+/// Sampled accesses after which the curve is made anew: some 10 ns each. Few in tests, whose pools are small.
+const UPDATE: u32 = if cfg!(test) { 64 } else { 1024 };
+
+/// The curve of a pool. A sampled access takes its lock, the others only compare a hash.
+pub(crate) struct PoolCurve {
+    /// One block in 2^shift is sampled.
+    shift: AtomicU32,
+    /// The sampler's clock.
+    clock: AtomicU64,
+    /// A block whose reuse time is at most this fits what the pool is entitled to of the memory store.
+    eviction_time: AtomicU64,
+    /// The largest size that the curve is wanted for, blocks.
+    horizon: AtomicU64,
+    sampled: Mutex<Option<Box<Sampled>>>,
+}
+
+/// What is known of a pool that was accessed.
+struct Sampled {
+    sampler: Sampler,
+    recent: DecayedReuseTimes,
+    curve: MissRatioCurve,
+    before: ReuseTimes,
+    evicted: u64,
+    at: Instant,
+    /// Sampled accesses until the next update.
+    left: u32,
+}
+
+/// How a block is accessed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// It is read, and stays.
+    Read,
+    /// A guest puts it into an exclusive cache.
+    Put,
+    /// It is read from an exclusive cache, and taken out.
+    Take,
+}
+
+impl PoolCurve {
+    pub(crate) fn new() -> Self {
+        Self {
+            shift: AtomicU32::new(0),
+            clock: AtomicU64::new(0),
+            eviction_time: AtomicU64::new(0),
+            horizon: AtomicU64::new(0),
+            sampled: Mutex::new(None),
+        }
+    }
+
+    /// The stores have this many blocks, and the pool is entitled to so many of them.
+    pub(crate) fn set_size(&self, capacity: u64, entitlement: u64) {
+        self.horizon.store(capacity, Ordering::Relaxed);
+        if self.sampled.lock().is_none() {
+            // What a pool uses may well be twice what it gets.
+            let shift = first_shift(entitlement.saturating_mul(2));
+            self.shift.store(shift, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes an access to the block of this hash. `gets` are the pool's so far, `share` is its part of the memory store.
+    pub(crate) fn access(&self, hash: u64, how: Access, gets: impl Fn() -> u64, share: u64) {
+        let shift = self.shift.load(Ordering::Relaxed);
+        if !Sampler::is_sampled(hash, shift) {
+            return;
+        }
+        let mut sampled = self.sampled.lock();
+        let sampled = sampled.get_or_insert_with(|| Box::new(Sampled::new(shift, gets())));
+        match how {
+            Access::Read => sampled.sampler.access(hash),
+            Access::Put => sampled.sampler.put(hash),
+            Access::Take => sampled.sampler.take(hash),
+        }
+        self.clock.store(sampled.sampler.clock(), Ordering::Relaxed);
+        sampled.left -= 1;
+        if sampled.left == 0 {
+            self.update(sampled, gets(), share);
+        }
+    }
+
+    fn update(&self, sampled: &mut Sampled, gets: u64, share: u64) {
+        sampled.update(gets, self.horizon.load(Ordering::Relaxed));
+        self.shift.store(sampled.sampler.shift(), Ordering::Relaxed);
+        let time = sampled.curve.eviction_time(share).unwrap_or(0);
+        self.eviction_time.store(time, Ordering::Relaxed);
+    }
+
+    /// The time in accesses of the pool; of an exclusive cache in puts.
+    pub(crate) fn clock(&self) -> u64 {
+        self.clock.load(Ordering::Relaxed)
+    }
+
+    /// After how many accesses a block that is not used again leaves the pool's part of the memory store; 0 while nothing is
+    /// known.
+    pub(crate) fn eviction_time(&self) -> u64 {
+        self.eviction_time.load(Ordering::Relaxed)
+    }
+
+    /// Heap bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        const TABLES: usize = size_of::<u64>() * justitia_share::curve::BUCKETS * 4;
+        self.sampled.lock().as_ref().map_or(0, |sampled| {
+            size_of::<Sampled>() + sampled.sampler.bytes() + TABLES
+        })
+    }
+}
+
+impl Sampled {
+    fn new(shift: u32, gets: u64) -> Self {
+        let before = ReuseTimes {
+            accesses: gets,
+            ..ReuseTimes::default()
+        };
+        Self {
+            sampler: Sampler::new(shift),
+            recent: DecayedReuseTimes::default(),
+            curve: MissRatioCurve::default(),
+            before,
+            evicted: 0,
+            at: Instant::now(),
+            left: UPDATE,
+        }
+    }
+
+    /// Takes over what was sampled by now, of `gets` accesses.
+    fn update(&mut self, gets: u64, horizon: u64) {
+        self.left = UPDATE;
+        let counted = ReuseTimes {
+            accesses: gets,
+            ..self.sampler.counted().clone()
+        };
+        let new = counted.since(&self.before);
+        let now = Instant::now();
+        let elapsed = now.saturating_duration_since(self.at);
+        self.recent.add(&new, self.sampler.lookbacks(), elapsed);
+        let old = self.sampler.shift();
+        let shift = next_shift(SamplerUse {
+            shift: old,
+            accesses: new.accesses,
+            evicted: self.sampler.evicted() - self.evicted,
+            live: self.sampler.live(horizon.saturating_mul(8)),
+            horizon,
+        });
+        if shift < old {
+            self.recent.restart_observation();
+        }
+        self.sampler.set_shift(shift);
+        self.evicted = self.sampler.evicted();
+        (self.before, self.at) = (counted, now);
+        self.curve = MissRatioCurve::of(&self.recent);
+    }
+}
