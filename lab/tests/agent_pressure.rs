@@ -147,8 +147,8 @@ fn file_pages_after_pressure_are_ordered_by_weight() {
                         begin.elapsed()
                     );
                     assert_eq!(kept.len(), 4);
-                    // The stock kernel leaves everyone the same. With several generations it also takes from who is below
-                    // his protection, from the heaviest most, whom that may bring down to the next.
+                    // The stock kernel leaves all the same. The multi-gen LRU also reclaims from tenants below their
+                    // protection, from the heaviest most: that one may come down to the next.
                     let ordered = |apart: usize, of: u64, least: u64| {
                         kept.iter()
                             .zip(kept.iter().skip(apart))

@@ -132,7 +132,7 @@ fn assert_losses_and_times_are_reported(guest: &Guest) {
         assert!(metrics.contains(&none), "expected {none} in {metrics}");
     }
     assert!(
-        metrics.contains("# UNIT justitia_tenant_io_latency_bound_seconds seconds"),
+        metrics.contains("# TYPE justitia_tenant_io_latency_seconds histogram"),
         "{metrics}"
     );
     for words in [["reader", "read"], ["writer", "write"], ["writer", "sync"]] {
