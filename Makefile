@@ -23,6 +23,9 @@ PACKAGES := clang llvm libelf-dev zlib1g-dev make pkg-config \
 GUEST_TESTS := agent_contract agent_credits agent_disks agent_dying_cgroups agent_old_kernel agent_pressure \
 	agent_restore agent_working_set cache_vm probes_agent recharge
 
+# Crates with fuzz targets. `make check` compiles these with the stable compiler; to run them takes a nightly one.
+FUZZED := kernel cache link
+
 .PHONY: help deps build demo test lint check test-guests test-probes test-package soak screenshots reference fuzz-short
 
 help:
@@ -65,6 +68,9 @@ lint:
 check: lint
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps
 	$(CARGO) test -p justitia-checks
+	for crate in $(FUZZED); do \
+		$(CARGO) check --manifest-path $$crate/fuzz/Cargo.toml --target-dir target/fuzz || exit 1; \
+	done
 	@if ! $(CARGO) deny --version >/dev/null 2>&1; then \
 		echo 'cargo-deny is not installed: licences, versions and advisories of dependencies are not checked'; \
 	elif ! $(CARGO) deny check licenses bans sources; then \
@@ -110,8 +116,8 @@ reference:
 
 # Needs a nightly toolchain and `cargo install cargo-fuzz`.
 fuzz-short:
-	for room in kernel cache link; do \
-		(cd $$room && for target in $$($(CARGO) +nightly fuzz list); do \
+	for crate in $(FUZZED); do \
+		(cd $$crate && for target in $$($(CARGO) +nightly fuzz list); do \
 			$(CARGO) +nightly fuzz run $$target -- -max_total_time=60 || exit 1; \
 		done) || exit 1; \
 	done
