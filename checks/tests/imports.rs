@@ -15,14 +15,14 @@ const FLOORS: [&[&str]; 6] = [
     &["share", "link"],
     &["metrics-http", "regular-file", "kernel", "api", "lab/load"],
     &["agent", "cache"],
-    &["view", "lab"],
+    &["guest", "view", "lab"],
     &["cli"],
     &["checks"],
 ];
 
 /// The packages that are linked with libbpf, by way of the kernel crate. The others are built without clang, and run
 /// where libelf is not installed.
-const WITH_LIBBPF: [&str; 4] = ["agent", "cli", "kernel", "lab"];
+const WITH_LIBBPF: [&str; 5] = ["agent", "cli", "guest", "kernel", "lab"];
 
 type Names = BTreeMap<(PathBuf, PathBuf), BTreeSet<String>>;
 
@@ -139,7 +139,7 @@ fn no_crate_depends_on_one_above_it() {
 }
 
 #[test]
-fn only_the_agent_the_lab_and_the_command_line_are_linked_with_libbpf() {
+fn only_the_agents_the_lab_and_the_command_line_are_linked_with_libbpf() {
     let packages = members();
     let mut found = dependents(&packages, "libbpf-rs");
     found.extend(dependents(&packages, "libbpf-sys"));

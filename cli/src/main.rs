@@ -7,6 +7,7 @@ mod agent;
 mod cache;
 mod doctor;
 mod generate;
+mod guest;
 mod lab;
 mod log;
 mod out;
@@ -44,6 +45,7 @@ enum Command {
     Doctor(doctor::Doctor),
     Lab(lab::Lab),
     Cache(cache::Cache),
+    Guest(guest::Guest),
     #[command(hide = true)]
     Watchdog(agent::Watchdog),
     #[command(hide = true)]
@@ -66,6 +68,7 @@ fn main() -> ExitCode {
         Command::RechargeHelper(args) => agent::recharge_helper(&args),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Lab(args) => lab::lab(&args),
+        Command::Guest(args) => guest::guest(&args),
         Command::Generate(args) => generate::generate(&args, &Cli::command()),
         Command::Cache(args) => cache::cache(&args).map(|()| ExitCode::SUCCESS),
     };

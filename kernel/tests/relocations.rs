@@ -15,10 +15,14 @@ use std::path::{Path, PathBuf};
 
 use libbpf_sys as sys;
 
-const OBJECTS: [(&str, &[u8]); 4] = [
+const OBJECTS: [(&str, &[u8]); 5] = [
     (
         "account",
         include_bytes!(concat!(env!("OUT_DIR"), "/account.bpf.o")),
+    ),
+    (
+        "evict",
+        include_bytes!(concat!(env!("OUT_DIR"), "/evict.bpf.o")),
     ),
     (
         "latency",

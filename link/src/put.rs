@@ -73,6 +73,17 @@ impl<'a> PutWriter<'a> {
         (whole.room() > 0).then_some(whole)
     }
 
+    /// Goes on with a message in a buffer: one that [`new`](Self::new) has begun and that has `count` blocks.
+    pub fn resume(buffer: &'a mut [u8], count: usize) -> Self {
+        Self { buffer, count }
+    }
+
+    /// Gives the message its sequence number and its pool, which may not have been known when it was begun.
+    pub fn address(&mut self, sequence: u64, pool: u32) {
+        set(self.buffer, 16, sequence.to_le_bytes());
+        set(self.buffer, 24, pool.to_le_bytes());
+    }
+
     /// Blocks that can still be added.
     #[must_use]
     pub fn room(&self) -> usize {

@@ -4,7 +4,9 @@ use std::fmt::Write;
 
 use documented::DocumentedFields;
 
-use super::settings::{Cache, Config, Io, Metrics, Pressure, Probes, Recharge, UnmanagedShare};
+use super::settings::{
+    Cache, Config, Guest, Io, Metrics, Pressure, Probes, Recharge, UnmanagedShare,
+};
 use super::tenant::RuleKeys;
 
 /// Its text, Markdown.
@@ -21,6 +23,7 @@ pub fn markdown() -> String {
         ("cache", keys::<Cache>()),
         ("pressure", keys::<Pressure>()),
         ("unmanaged", keys::<UnmanagedShare>()),
+        ("guest", keys::<Guest>()),
     ] {
         let about = Config::get_field_docs(name).unwrap_or_default();
         let _ = write!(out, "\n## `[{name}]`\n\n{}\n\n", joined(about));

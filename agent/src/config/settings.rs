@@ -44,6 +44,8 @@ pub struct Config {
     pub pressure: Pressure,
     /// What runs in no managed cgroup.
     pub unmanaged: UnmanagedShare,
+    /// The guest's side of the hypervisor cache: `justitia guest` alone reads it.
+    pub guest: Guest,
     /// Overrides for the cgroups that a pattern matches.
     #[serde(rename = "tenant", skip_serializing)]
     pub rules: Vec<Rule>,
@@ -135,6 +137,20 @@ pub struct UnmanagedShare {
     pub weight: Weight,
 }
 
+/// `[guest]`
+#[derive(Clone, Debug, Deserialize, Serialize, DocumentedFields)]
+#[serde(default, deny_unknown_fields, expecting = "a table [guest]")]
+pub struct Guest {
+    /// Evicted pages that wait to be offered, at most: a power of two from 64 KiB to 256 MiB. What is evicted while it is
+    /// full is not offered.
+    #[serde(deserialize_with = "value::ring")]
+    pub buffer: u32,
+    /// Whether the I/O of a container's threads carries a hint with the number of its pool, in their I/O priority. A virtio
+    /// disk that the host serves over vhost-user-blk passes it on. Threads of the classes real-time and idle are left alone.
+    #[serde(deserialize_with = "value::boolean")]
+    pub ioprio_hints: bool,
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -149,7 +165,17 @@ impl Default for Config {
             cache: Cache::default(),
             pressure: Pressure::default(),
             unmanaged: UnmanagedShare::default(),
+            guest: Guest::default(),
             rules: Vec::new(),
+        }
+    }
+}
+
+impl Default for Guest {
+    fn default() -> Self {
+        Self {
+            buffer: 8 << 20,
+            ioprio_hints: false,
         }
     }
 }

@@ -104,6 +104,21 @@ pub(super) fn some_size<'de, D: Deserializer<'de>>(d: D) -> Result<Option<u64>, 
     size.map(Some)
 }
 
+/// A ring between the kernel and a reader.
+pub(super) fn ring<'de, D: Deserializer<'de>>(d: D) -> Result<u32, D::Error> {
+    parse(
+        d,
+        "a size from \"64KiB\" to \"256MiB\", a power of two",
+        |value| {
+            let bytes = number(value).or_else(|| {
+                let size = value.as_str()?.parse::<ByteSize>().ok()?;
+                u32::try_from(size.as_u64()).ok()
+            });
+            bytes.filter(|n| n.is_power_of_two() && (1 << 16..=1 << 28).contains(n))
+        },
+    )
+}
+
 /// 10 seconds to a day.
 pub(super) fn interval<'de, D: Deserializer<'de>>(d: D) -> Result<Duration, D::Error> {
     let range = Duration::from_secs(10)..=Duration::from_secs(86_400);

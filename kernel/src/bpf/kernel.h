@@ -29,6 +29,7 @@ enum {
 	BPF_MAP_TYPE_ARRAY = 2,
 	BPF_MAP_TYPE_LRU_HASH = 9,
 	BPF_MAP_TYPE_QUEUE = 22,
+	BPF_MAP_TYPE_RINGBUF = 27,
 	BPF_MAP_TYPE_TASK_STORAGE = 29,
 };
 enum {
@@ -40,6 +41,11 @@ enum {
 	BPF_NOEXIST = 1,
 };
 enum { BPF_LOCAL_STORAGE_GET_F_CREATE = 1 };
+enum {
+	BPF_RB_NO_WAKEUP = 1U << 0,
+	BPF_RB_FORCE_WAKEUP = 1U << 1,
+};
+enum { BPF_RB_AVAIL_DATA = 0 };
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
@@ -153,10 +159,15 @@ struct page {
 	unsigned long compound_head;
 };
 
+typedef struct {
+	int counter;
+} atomic_t;
+
 struct folio {
 	unsigned long flags;
 	struct address_space *mapping;
 	unsigned long index;
+	atomic_t _refcount;
 	unsigned long memcg_data;
 	unsigned int _folio_nr_pages;
 };
@@ -182,8 +193,10 @@ struct bio_vec {
 };
 
 struct bvec_iter {
+	u64 bi_sector;
 	unsigned int bi_size;
 	unsigned int bi_idx;
+	unsigned int bi_bvec_done;
 } __attribute__((packed));
 
 struct blkcg {
@@ -203,6 +216,7 @@ struct bio {
 
 struct gendisk {
 	int major;
+	int first_minor;
 };
 
 struct request_queue {
@@ -231,6 +245,8 @@ enum cgroup_subsys_id {
 enum pageflags {
 	PG_locked,
 	PG_uptodate,
+	PG_dirty,
+	PG_writeback,
 	PG_head,
 };
 
@@ -250,6 +266,7 @@ enum pageflags {
 #define VM_FAULT_MAJOR 0x4U
 #define REQ_OP_MASK 0xffU
 #define REQ_OP_READ 0U
+#define REQ_OP_WRITE 1U
 #define LOOP_MAJOR 7
 /* The low bits of a folio's memcg_data are flags. Those of a mapping are set if it is not a file's. */
 #define MEMCG_DATA_FLAGS 7UL

@@ -44,11 +44,13 @@ pub enum Probe {
     SharedInodes,
     /// Lock contention on the path to a page; on demand.
     LockContention,
+    /// Pages that reclaim evicts; only for `justitia guest`.
+    Evictions,
 }
 
 impl Probe {
     /// Every probe, in the order in which they are listed.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Read,
         Self::Write,
         Self::ReadVectored,
@@ -67,6 +69,7 @@ impl Probe {
         Self::Latency,
         Self::SharedInodes,
         Self::LockContention,
+        Self::Evictions,
     ];
 
     /// Its name in messages.
@@ -91,6 +94,7 @@ impl Probe {
             Self::Latency => "latencies (on demand)",
             Self::SharedInodes => "files used by several tenants (on demand)",
             Self::LockContention => "lock contention (on demand)",
+            Self::Evictions => "pages that reclaim evicts",
         }
     }
 }

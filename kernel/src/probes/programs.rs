@@ -81,6 +81,14 @@ pub(super) const LATENCY: &[Program] = &[
 /// `bpf/shared.bpf.c`.
 pub(super) const SHARED: &[Program] = &[needed("folio_accessed", Probe::SharedInodes)];
 
+/// `bpf/evict.bpf.c`. What keeps the places of pages right is attached before what learns them.
+pub(super) const EVICT: &[Program] = &[
+    needed("page_deleted", Probe::Evictions),
+    needed("page_added", Probe::Evictions),
+    needed("page_moved", Probe::Evictions),
+    needed("request_completed", Probe::Evictions),
+];
+
 /// `bpf/locks.bpf.c`.
 pub(super) const LOCKS: &[Program] = &[
     alternative("alloc_leave", Probe::LockContention),

@@ -1,5 +1,6 @@
 //! The machine as a whole: `/proc/meminfo`, `/proc/vmstat`, `/proc/zoneinfo`, `/proc/pressure`.
 
+mod frames;
 mod meminfo;
 mod vmstat;
 mod zoneinfo;
@@ -14,6 +15,7 @@ use crate::error::{Error, Operation, Result};
 use crate::parse::Parsed;
 use crate::psi::{Psi, PsiResource};
 
+pub use frames::frames;
 pub use meminfo::Meminfo;
 pub use vmstat::Vmstat;
 pub use zoneinfo::{Zone, Zoneinfo};

@@ -1,0 +1,4 @@
+//! What the machine has: disks and cgroups.
+
+pub(crate) mod cgroups;
+pub(crate) mod disks;

@@ -1,0 +1,169 @@
+//! How much of a file system is offered, by what becomes of its blocks: what is refused costs the guest, and is offered
+//! less.
+
+use std::time::Duration;
+
+use justitia_link::{Tally, Verdict};
+
+/// Of a file system one block in `2^LEAST` is offered at least, but for pauses: so that it is seen when things change.
+pub(crate) const LEAST: u32 = 6;
+
+/// Blocks after which is decided: so few are an accident of one directory at most.
+const ENOUGH: u64 = 64;
+
+/// The first pause of a file system that transforms its content; each next one takes twice as long.
+const FIRST_PAUSE: Duration = Duration::from_secs(60);
+/// The longest: 64 minutes.
+const MAX_PAUSES: u32 = 7;
+
+/// How much is offered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Offer {
+    /// One block in `2^shift`.
+    pub(crate) shift: u32,
+    /// Nothing until then.
+    pub(crate) paused_until: Option<Duration>,
+    /// Pauses so far, without success in between.
+    pauses: u32,
+}
+
+impl Offer {
+    /// The shift for the kernel's map; 32 is nothing.
+    pub(crate) const fn in_kernel(&self) -> u32 {
+        match self.paused_until {
+            Some(_) => 32,
+            None => self.shift,
+        }
+    }
+}
+
+/// What follows on what became of blocks since the last decision; `None` while they are too few. `now` is any clock's.
+pub(crate) fn decide(before: Offer, seen: &Tally, now: Duration) -> Option<Offer> {
+    if let Some(until) = before.paused_until {
+        return (now >= until).then_some(Offer {
+            shift: LEAST,
+            paused_until: None,
+            ..before
+        });
+    }
+    let total = seen.total();
+    if total < ENOUGH >> before.shift.min(3) {
+        return None;
+    }
+    let of = |verdict| seen.of(verdict);
+    // Content that is not the disk's: encrypted, compressed, or transformed otherwise.
+    if of(Verdict::Mismatch) > total / 4 {
+        let pauses = (before.pauses + 1).min(MAX_PAUSES);
+        return Some(Offer {
+            shift: LEAST,
+            paused_until: Some(now + FIRST_PAUSE * 2_u32.pow(pauses - 1)),
+            pauses,
+        });
+    }
+    let unwanted = of(Verdict::Held) + of(Verdict::NoRoom) + of(Verdict::OutOfRange);
+    let worthless = unwanted > total / 2 || of(Verdict::Unknown) > total / 4 * 3;
+    let shift = if worthless {
+        (before.shift + 1).min(LEAST)
+    } else if unwanted < total / 4 && of(Verdict::Accepted) > total / 4 {
+        before.shift.saturating_sub(1)
+    } else {
+        before.shift
+    };
+    let pauses = if of(Verdict::Accepted) > total / 2 {
+        0
+    } else {
+        before.pauses
+    };
+    Some(Offer {
+        shift,
+        paused_until: None,
+        pauses,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tally(counts: &[(Verdict, u64)]) -> Tally {
+        let mut tally = Tally::default();
+        counts.iter().for_each(|(v, n)| tally.add(*v, *n));
+        tally
+    }
+
+    fn at(shift: u32) -> Offer {
+        Offer {
+            shift,
+            ..Offer::default()
+        }
+    }
+
+    #[test]
+    fn what_is_refused_is_offered_less() {
+        use Verdict::{Accepted, Held, Mismatch, NoRoom, Raced, Unknown};
+        let now = Duration::from_secs(1000);
+        let pause = |pauses, seconds| Offer {
+            shift: LEAST,
+            paused_until: Some(now + Duration::from_secs(seconds)),
+            pauses,
+        };
+        for (before, counts, expected) in [
+            // Too few to decide; where little is offered, fewer suffice.
+            (at(0), &[(Accepted, 63)][..], None),
+            (at(3), &[(Accepted, 8)], Some(at(2))),
+            // All is well: more, and never more than all.
+            (at(0), &[(Accepted, 100)], Some(at(0))),
+            (at(5), &[(Accepted, 60), (Unknown, 40)], Some(at(4))),
+            // The cache has it already, or has no room.
+            (at(0), &[(Held, 60), (Accepted, 40)], Some(at(1))),
+            (at(6), &[(NoRoom, 100)], Some(at(6))),
+            (at(2), &[(Held, 40), (Accepted, 60)], Some(at(2))),
+            // The host knows nothing of most.
+            (at(0), &[(Unknown, 80), (Accepted, 20)], Some(at(1))),
+            (at(0), &[(Unknown, 70), (Accepted, 30)], Some(at(0))),
+            // Some files are written, or encrypted; the others are worth it.
+            (
+                at(0),
+                &[(Mismatch, 20), (Accepted, 60), (Raced, 20)],
+                Some(at(0)),
+            ),
+            // It encrypts: a pause, then a longer one.
+            (at(0), &[(Mismatch, 64)], Some(pause(1, 60))),
+            (
+                Offer { pauses: 1, ..at(6) },
+                &[(Mismatch, 60), (Accepted, 40)],
+                Some(pause(2, 120)),
+            ),
+            (
+                Offer { pauses: 7, ..at(6) },
+                &[(Mismatch, 60)],
+                Some(pause(7, 3840)),
+            ),
+            (Offer { pauses: 5, ..at(6) }, &[(Accepted, 60)], Some(at(5))),
+        ] {
+            assert_eq!(
+                decide(before, &tally(counts), now),
+                expected,
+                "{before:?} {counts:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn after_a_pause_little_is_offered() {
+        let now = Duration::from_secs(60);
+        let paused = Offer {
+            paused_until: Some(now),
+            pauses: 1,
+            ..at(LEAST)
+        };
+        assert_eq!(paused.in_kernel(), 32);
+        let nothing = Tally::default();
+        assert_eq!(
+            decide(paused, &nothing, now - Duration::from_nanos(1)),
+            None
+        );
+        let after = decide(paused, &nothing, now).unwrap();
+        assert_eq!((after.in_kernel(), after.pauses), (LEAST, 1));
+    }
+}

@@ -1,0 +1,102 @@
+//! Which disk is the port.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use justitia_link::{MAX_BLOCKS, Serial};
+
+use super::device::Port;
+use crate::monitor::disks::Disk;
+
+/// How the serial of a port begins that nobody has named otherwise.
+const SERIAL: &[u8] = b"justitia-port";
+
+/// A port that was found.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) port: Port,
+    /// Its device.
+    pub(crate) path: PathBuf,
+    /// Blocks that one message may carry.
+    pub(crate) message_blocks: usize,
+}
+
+/// Opens the named device; without a name the first disk of a port's size that answers as one, those with the serial of a
+/// port before the others.
+///
+/// # Errors
+/// Why there is none.
+pub(crate) fn find(named: Option<&Path>, disks: &[Disk]) -> io::Result<Found> {
+    if let Some(path) = named {
+        let whole = std::fs::canonicalize(path)?;
+        let disk = disks.iter().find(|disk| disk.path() == whole);
+        return open(path.to_owned(), disk);
+    }
+    let mut why = io::Error::other("no disk of 128 KiB answers as a port");
+    for disk in candidates(disks) {
+        match open(disk.path(), Some(disk)) {
+            Ok(found) => return Ok(found),
+            Err(error) => why = io::Error::new(error.kind(), format!("{}: {error}", disk.name)),
+        }
+    }
+    Err(why)
+}
+
+fn open(path: PathBuf, disk: Option<&Disk>) -> io::Result<Found> {
+    Ok(Found {
+        port: Port::open(&path)?,
+        path,
+        message_blocks: disk.map_or(MAX_BLOCKS, |disk| disk.message_blocks),
+    })
+}
+
+fn candidates(disks: &[Disk]) -> impl Iterator<Item = &Disk> {
+    let named = |disk: &&Disk| {
+        let serial = disk.serial.as_ref().map(Serial::bytes);
+        serial.is_some_and(|serial| serial.starts_with(SERIAL))
+    };
+    let right = move |wanted| {
+        disks
+            .iter()
+            .filter(move |disk| disk.may_be_port() && !disk.is_loop() && named(disk) == wanted)
+    };
+    right(true).chain(right(false))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use justitia_kernel::probes::Device;
+
+    fn disk(name: &str, serial: &str, sectors: u64) -> Disk {
+        Disk {
+            name: name.to_owned(),
+            device: Device(1),
+            serial: Serial::new(serial),
+            sectors,
+            message_blocks: 31,
+        }
+    }
+
+    #[test]
+    fn a_port_is_known_by_its_size_and_serial() {
+        let disks = [
+            disk("vda", "justitia-port", 2048),
+            disk("vdb", "", 256),
+            disk("vdc", "justitia-port-web", 256),
+            disk("loop0", "", 256),
+        ];
+        let names: Vec<&str> = candidates(&disks).map(|d| d.name.as_str()).collect();
+        assert_eq!(names, ["vdc", "vdb"]);
+    }
+
+    #[test]
+    fn what_is_no_block_device_is_no_port() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        std::fs::write(&file, vec![0; 131_072]).unwrap();
+        assert!(find(Some(&file), &[]).is_err());
+        assert!(find(Some(&dir.path().join("none")), &[]).is_err());
+        assert!(find(Some(Path::new("/dev/zero")), &[]).is_err());
+    }
+}

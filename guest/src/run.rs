@@ -1,0 +1,178 @@
+//! The guest agent's loop: it looks for the port, serves it, and looks again when it is gone. Whatever happens to the
+//! port, the guest goes on as if there were none.
+
+use std::cell::RefCell;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use justitia_agent::config::Config;
+use justitia_kernel::cgroup::CgroupFs;
+use justitia_kernel::probes::{EvictionProbe, ProbeError};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::batch::Batches;
+use crate::monitor::cgroups::Cgroups;
+use crate::monitor::disks::disks;
+use crate::port::{Ended, Session, find};
+use crate::serve::{Machine, Serving};
+use crate::status::Status;
+
+/// How often the port is looked for.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
+/// How soon a signal is obeyed meanwhile.
+const NAP: Duration = Duration::from_millis(100);
+
+/// How the guest agent runs.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The port's device; without one it is looked for.
+    pub port: Option<PathBuf>,
+    /// How often the status is reported; `None` never.
+    pub report_every: Option<Duration>,
+}
+
+/// Why the guest agent cannot run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GuestError {
+    /// This kernel does not support the probe, or the agent may not attach it.
+    #[error(transparent)]
+    Probe(#[from] ProbeError),
+    /// No cgroup v2.
+    #[error(transparent)]
+    Cgroups(#[from] justitia_kernel::Error),
+    /// A signal handler cannot be installed.
+    #[error("installing a signal handler: {0}")]
+    Signals(io::Error),
+}
+
+/// Runs until a signal (SIGTERM, SIGINT, SIGHUP) ends it.
+///
+/// # Errors
+/// When the machine lacks what it needs; a port that is gone is no error.
+pub fn run(
+    config: &Config,
+    options: &Options,
+    report: impl FnMut(&Status),
+) -> Result<(), GuestError> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGINT, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(GuestError::Signals)?;
+    }
+    let fs = CgroupFs::discover()?;
+    let probe = EvictionProbe::attach(config.guest.buffer)?;
+    let batches = RefCell::new(Batches::new());
+    let reader = probe.reader(|page| batches.borrow_mut().add(&page, Instant::now()))?;
+    let machine = Machine {
+        config,
+        probe: &probe,
+        reader,
+        batches: &batches,
+        cgroups: Cgroups::new(&fs, config),
+        began: Instant::now(),
+        status: Status::default(),
+    };
+    let mut agent = Agent {
+        machine,
+        stop: &stop,
+        reported: Instant::now(),
+        every: options.report_every,
+        report,
+    };
+    tracing::info!("running");
+    agent.run(options.port.as_deref());
+    tracing::info!("stopping");
+    Ok(())
+}
+
+struct Agent<'a, R> {
+    machine: Machine<'a>,
+    stop: &'a AtomicBool,
+    reported: Instant,
+    every: Option<Duration>,
+    report: R,
+}
+
+impl<R: FnMut(&Status)> Agent<'_, R> {
+    fn run(&mut self, named: Option<&Path>) {
+        // Each reason is told once.
+        let mut told = String::new();
+        while !self.is_stopped() {
+            let found = find(named, &disks(Path::new("/sys/block")));
+            let why = match found {
+                Ok(found) => {
+                    told.clear();
+                    let path = found.path.display().to_string();
+                    tracing::info!(port = path, blocks = found.message_blocks, "found the port");
+                    self.machine.status.port = Some(path);
+                    self.machine
+                        .batches
+                        .borrow_mut()
+                        .set_limit(found.message_blocks);
+                    let ended = Session::begin(found.port).and_then(|session| self.serve(session));
+                    self.machine.status.port = None;
+                    let Err(ended) = ended else { return };
+                    ended.to_string()
+                }
+                Err(error) => error.to_string(),
+            };
+            if why != told {
+                tracing::info!(why, "no port; looking for it again and again");
+                told = why;
+            }
+            self.wait(LOOK_AGAIN);
+        }
+    }
+
+    /// Serves a port until a signal comes.
+    fn serve(&mut self, mut session: Session) -> Result<(), Ended> {
+        loop {
+            let mut serving = Serving::begin(&mut self.machine, session)?;
+            let ended = loop {
+                if self.stop.load(Ordering::Relaxed) {
+                    serving.end();
+                    return Ok(());
+                }
+                if let Err(ended) = serving.round() {
+                    break ended;
+                }
+                tell(&serving, &mut self.reported, self.every, &mut self.report);
+            };
+            session = serving.end();
+            match ended {
+                Ended::Restarted => {
+                    tracing::info!("the host's daemon was started anew: pools are made again")
+                }
+                Ended::Io(_) => return Err(ended),
+            }
+            session = session.again()?;
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    fn wait(&self, time: Duration) {
+        let begun = Instant::now();
+        while !self.is_stopped() && begun.elapsed() < time {
+            std::thread::sleep(NAP);
+        }
+    }
+}
+
+/// Reports the status, if it is time.
+fn tell(
+    serving: &Serving<'_, '_>,
+    last: &mut Instant,
+    every: Option<Duration>,
+    report: &mut impl FnMut(&Status),
+) {
+    if every.is_some_and(|every| last.elapsed() >= every) {
+        *last = Instant::now();
+        report(serving.status());
+    }
+}

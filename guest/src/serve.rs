@@ -1,0 +1,170 @@
+//! What is done while there is a port: messages go out, answers come in, and decisions follow from them.
+
+use std::cell::RefCell;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use justitia_agent::config::Config;
+use justitia_kernel::PAGE_SIZE;
+use justitia_kernel::probes::{EvictionProbe, EvictionReader};
+use justitia_kernel::proc::ProcFs;
+use justitia_link::Verdict;
+
+use crate::batch::{Batch, Batches};
+use crate::enforce::disks::Disks;
+use crate::enforce::filesystems::Filesystems;
+use crate::enforce::hints::Hints;
+use crate::enforce::pools::PoolTable;
+use crate::monitor::cgroups::Cgroups;
+use crate::port::{Ended, Session};
+use crate::status::Status;
+
+/// How long a message waits to be filled.
+const MAX_AGE: Duration = Duration::from_millis(200);
+/// How long the reader sleeps when little is evicted.
+const SLEEP: Duration = Duration::from_millis(100);
+/// How often it is decided how much is offered, and which pools there are.
+const PERIOD: Duration = Duration::from_secs(2);
+
+/// What lasts from port to port.
+pub(crate) struct Machine<'a> {
+    pub(crate) config: &'a Config,
+    pub(crate) probe: &'a EvictionProbe,
+    pub(crate) reader: EvictionReader<'a>,
+    pub(crate) batches: &'a RefCell<Batches>,
+    pub(crate) cgroups: Cgroups,
+    pub(crate) began: Instant,
+    pub(crate) status: Status,
+}
+
+/// What lasts from one start of the host's daemon to the next.
+pub(crate) struct Serving<'a, 'b> {
+    machine: &'b mut Machine<'a>,
+    session: Session,
+    disks: Disks,
+    filesystems: Filesystems,
+    pools: PoolTable,
+    hints: Hints,
+    due: Instant,
+    unanswered: u64,
+}
+
+impl<'a, 'b> Serving<'a, 'b> {
+    /// Begins.
+    ///
+    /// # Errors
+    /// When the port does not answer.
+    pub(crate) fn begin(machine: &'b mut Machine<'a>, mut session: Session) -> Result<Self, Ended> {
+        let rows = session.pools()?;
+        let pools = PoolTable::adopt(&rows, &machine.cgroups.view(), &mut session)?;
+        Ok(Self {
+            machine,
+            session,
+            disks: Disks::default(),
+            filesystems: Filesystems::default(),
+            pools,
+            hints: Hints::default(),
+            due: Instant::now(),
+            unanswered: 0,
+        })
+    }
+
+    /// One round: at most a tenth of a second long while the port answers.
+    ///
+    /// # Errors
+    /// When the port does not answer, or the host's daemon was started anew.
+    pub(crate) fn round(&mut self) -> Result<(), Ended> {
+        self.machine.reader.read(SLEEP);
+        let now = Instant::now();
+        self.machine.batches.borrow_mut().close_older(MAX_AGE, now);
+        self.send()?;
+        self.collect(now)?;
+        if now >= self.due {
+            self.due = now + PERIOD;
+            self.decide(now)?;
+        }
+        Ok(())
+    }
+
+    fn send(&mut self) -> Result<(), Ended> {
+        loop {
+            let next: Option<Batch> = self.machine.batches.borrow_mut().next_ready();
+            let Some(mut batch) = next else {
+                return Ok(());
+            };
+            let sent = self.session.put(&mut batch);
+            self.machine.batches.borrow_mut().recycle(batch);
+            sent?;
+            if self.session.is_full() {
+                self.collect(Instant::now())?;
+            }
+        }
+    }
+
+    fn collect(&mut self, now: Instant) -> Result<(), Ended> {
+        for outcome in self.session.outcomes()? {
+            let verdicts = &outcome.answer.verdicts;
+            self.machine.status.add(verdicts);
+            if verdicts.of(Verdict::NoDisk) > 0 {
+                let batches = &mut self.machine.batches.borrow_mut();
+                self.disks
+                    .unserved(outcome.origin.disk, self.machine.probe, batches, now);
+            } else {
+                self.filesystems.add(&outcome.origin, verdicts);
+            }
+        }
+        self.machine.status.unanswered += self.session.unanswered - self.unanswered;
+        self.unanswered = self.session.unanswered;
+        Ok(())
+    }
+
+    fn decide(&mut self, now: Instant) -> Result<(), Ended> {
+        let machine = &mut *self.machine;
+        let batches = &mut machine.batches.borrow_mut();
+        self.disks
+            .refresh(&mut self.session, machine.probe, batches, now)?;
+        machine.cgroups.follow(machine.config, now);
+        let view = machine.cgroups.view();
+        let unmanaged = u32::try_from(machine.config.unmanaged.weight.get()).unwrap_or(u32::MAX);
+        self.pools
+            .follow(&view, unmanaged, &mut self.session, batches)?;
+        let rows = self.session.pools()?;
+        self.pools
+            .decide(&rows, memory_blocks(), &batches.pools, machine.probe);
+        self.filesystems
+            .decide(machine.probe, now.saturating_duration_since(machine.began));
+        if machine.config.guest.ioprio_hints {
+            self.hints.give(self.pools.pools(), &machine.cgroups);
+        }
+        let status = &mut machine.status;
+        status.count(&machine.probe.counts());
+        status.disks = self.disks.served();
+        status.pools = self.pools.pools().len();
+        status.limited_filesystems = self.filesystems.limited();
+        status.limited_pools = self.pools.limited();
+        Ok(())
+    }
+
+    /// How things are.
+    pub(crate) const fn status(&self) -> &Status {
+        &self.machine.status
+    }
+
+    /// Nothing is offered any more, and no thread has a hint.
+    pub(crate) fn end(mut self) -> Session {
+        let machine = self.machine;
+        self.disks.unwatch(machine.probe);
+        self.filesystems.reset(machine.probe);
+        self.pools.reset(machine.probe);
+        self.hints.take_back(&machine.cgroups);
+        machine.batches.borrow_mut().clear();
+        machine.status.disks.clear();
+        self.session
+    }
+}
+
+/// The memory of this machine, in blocks; a lot where that cannot be read.
+fn memory_blocks() -> u64 {
+    let read = ProcFs::open(Path::new("/proc")).and_then(|proc| proc.meminfo());
+    read.map_or(u64::MAX, |meminfo| meminfo.mem_total / PAGE_SIZE)
+}

@@ -1,0 +1,237 @@
+//! The host of a guest that puts: an image with files, and a daemon of this machine that serves it with a port over NBD.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use justitia_lab::vm::{ShResult, Vm, VmSpec};
+use serde_json::Value;
+
+/// The serial of the guest's disk.
+const DISK: &str = "web-root";
+
+/// A daemon, its image, and what is known of them.
+pub(crate) struct Host {
+    dir: tempfile::TempDir,
+    child: Option<Child>,
+}
+
+impl Host {
+    /// An image of `image_mib` with an ext4 on it, whose file `data` has `data_mib` of random content, and a cache of
+    /// `cache_mib`.
+    pub(crate) fn new(image_mib: u64, data_mib: u64, cache_mib: u64) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let host = Self { dir, child: None };
+        std::fs::create_dir(host.path("files")).unwrap();
+        write_random(&host.path("files/data"), data_mib);
+        let image = File::create(host.path("image")).unwrap();
+        image.set_len(image_mib << 20).unwrap();
+        let made = Command::new("/sbin/mkfs.ext4")
+            .args([
+                "-q",
+                "-F",
+                "-E",
+                "lazy_itable_init=0,lazy_journal_init=1",
+                "-d",
+            ])
+            .args([host.path("files"), host.path("image")])
+            .status()
+            .unwrap();
+        assert!(made.success());
+        let config = format!(
+            "control = {:?}\n[memory]\nsize = \"{cache_mib}MiB\"\n[[vm]]\nname = \"web\"\nsocket = {:?}\n[vm.port]\n\
+             [[vm.disk]]\nname = \"{DISK}\"\nimage = {:?}\nmode = \"exclusive\"\n",
+            host.path("control"),
+            host.path("nbd"),
+            host.path("image"),
+        );
+        std::fs::write(host.path("cache.toml"), config).unwrap();
+        host
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// The checksum of the file.
+    pub(crate) fn sum(&self) -> String {
+        let done = Command::new("md5sum").arg(self.path("files/data")).output();
+        let text = String::from_utf8(done.unwrap().stdout).unwrap();
+        text.split_whitespace().next().unwrap().to_owned()
+    }
+
+    /// The program, built beside this test's directory.
+    fn program() -> Command {
+        let test = std::env::current_exe().unwrap();
+        Command::new(test.ancestors().nth(2).unwrap().join("justitia"))
+    }
+
+    pub(crate) fn start(&mut self) {
+        let log = File::options()
+            .append(true)
+            .create(true)
+            .open(self.path("log"));
+        let mut command = Self::program();
+        command.args(["cache", "serve", "--config"]);
+        command.arg(self.path("cache.toml")).stderr(log.unwrap());
+        self.child = Some(command.spawn().unwrap());
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while std::os::unix::net::UnixStream::connect(self.path("control")).is_err() {
+            let log = std::fs::read_to_string(self.path("log")).unwrap();
+            assert!(
+                Instant::now() < deadline,
+                "the daemon does not start: {log}"
+            );
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// SIGKILL, and the wait for its end.
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
+    /// A guest of so much memory with the disk and the port, whose requests wait while the daemon is gone.
+    pub(crate) fn guest(&self, memory: u64) -> VmSpec {
+        let drive = |id: &str, export: &str| {
+            let socket = self.path("nbd");
+            format!(
+                "if=none,id={id},format=raw,cache=none,file.driver=nbd,file.server.type=unix,file.server.path={},\
+                 file.export={export},file.reconnect-delay=60",
+                socket.display()
+            )
+        };
+        let device = |id: &str, serial: &str| format!("virtio-blk-pci,drive={id},serial={serial}");
+        let args = [
+            "-drive",
+            &drive("root", DISK),
+            "-device",
+            &device("root", DISK),
+            "-drive",
+            &drive("port", "web/port"),
+            "-device",
+            &device("port", "justitia-port"),
+        ];
+        VmSpec {
+            memory,
+            qemu_args: args.map(str::to_owned).into(),
+            ..VmSpec::default()
+        }
+    }
+
+    /// What `justitia cache stats` says.
+    pub(crate) fn stats(&self) -> Value {
+        let mut command = Self::program();
+        command.args(["cache", "stats", "--json", "--control"]);
+        let done = command.arg(self.path("control")).output().unwrap();
+        assert!(done.status.success(), "{done:?}");
+        serde_json::from_slice(&done.stdout).unwrap()
+    }
+
+    /// Puts by their verdict.
+    pub(crate) fn verdict(&self, verdict: &str) -> u64 {
+        self.stats()["ports"][0]["verdicts"][verdict]
+            .as_u64()
+            .unwrap()
+    }
+
+    /// The figures of the VM's pools, added up: of blocks looked up, and of those found.
+    pub(crate) fn lookups(&self) -> (u64, u64) {
+        let stats = self.stats();
+        let pools = stats["cache"]["vms"][0]["pools"].as_array().unwrap();
+        let of = |name: &str| {
+            let counts = pools.iter().map(|pool| pool["counts"][name].as_u64());
+            counts.map(Option::unwrap).sum::<u64>()
+        };
+        (of("gets"), of("memory_hits"))
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Random content of a seed that is always the same.
+fn write_random(path: &Path, mib: u64) {
+    let mut file = File::create(path).unwrap();
+    let mut random = fastrand::Rng::with_seed(7);
+    let mut chunk = vec![0; 1 << 20];
+    for _ in 0..mib {
+        random.fill(&mut chunk);
+        file.write_all(&chunk).unwrap();
+    }
+}
+
+/// What a guest's script needs: the disk is mounted at `/mnt`, and `$DISK` is its name.
+const SETUP: &str = "
+    for disk in /sys/block/vd*; do
+        if [ \"$(cat $disk/serial)\" = web-root ]; then echo ${disk##*/} >/run/disk; fi
+    done
+    mkdir -p /mnt && mount /dev/$(cat /run/disk) /mnt
+";
+
+/// A guest whose disk is mounted.
+pub(crate) fn boot(host: &Host, memory: u64) -> Vm {
+    let vm = Vm::boot(&host.guest(memory)).unwrap();
+    run(&vm, SETUP);
+    vm
+}
+
+/// Runs a script that must succeed.
+#[track_caller]
+pub(crate) fn run(vm: &Vm, script: &str) -> String {
+    let done = vm.guest().sh_within(script, Duration::from_secs(300));
+    let ShResult {
+        status,
+        stdout,
+        stderr,
+        ..
+    } = done.unwrap();
+    if status == 0 {
+        return stdout.trim().to_owned();
+    }
+    let log = vm
+        .guest()
+        .sh("tail -40 /run/guest.log; dmesg | tail -20")
+        .unwrap();
+    panic!(
+        "expected this to succeed: {script}\nfound {stdout}\n{stderr}\nthe log:\n{}",
+        log.stdout
+    );
+}
+
+/// Starts the guest agent, and waits until it offers the disk.
+pub(crate) fn start_agent(vm: &Vm) {
+    run(
+        vm,
+        "justitia guest --json 1 >/run/guest.json 2>>/run/guest.log & echo $! >/run/guest.pid",
+    );
+    comes(vm, "grep -q 'offered to the host' /run/guest.log");
+}
+
+/// Ends the guest agent by SIGTERM.
+pub(crate) fn end_agent(vm: &Vm) {
+    run(vm, "kill $(cat /run/guest.pid)");
+    comes(vm, "! [ -d /proc/$(cat /run/guest.pid) ]");
+}
+
+/// Waits until a script succeeds.
+#[track_caller]
+pub(crate) fn comes(vm: &Vm, script: &str) {
+    run(
+        vm,
+        &format!("for i in $(seq 600); do if {script}; then exit 0; fi; sleep 0.1; done; exit 1"),
+    );
+}
+
+/// The last status that the guest agent has printed.
+pub(crate) fn status(vm: &Vm) -> Value {
+    serde_json::from_str(&run(vm, "tail -n 1 /run/guest.json")).unwrap()
+}
