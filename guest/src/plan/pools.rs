@@ -208,11 +208,11 @@ mod tests {
                 pools(&[(9, 7, 1600), (3, 8, 4800)], 255),
                 vec![Action::Destroy { number: 7 }, weight(3, 8, 6400)],
             ),
-            // No room: the heaviest, and those that have one keep it.
+            // No room: the heaviest by the tree, and those that have one keep it.
             (
                 &[2, 3, 4],
                 pools(&[], 1),
-                vec![create(3, "system.slice!web", 6400)],
+                vec![create(4, "user.slice", 6400)],
             ),
             (&[2, 3], pools(&[(4, 7, 6400)], 1), vec![]),
             (&[2, 3], pools(&[(4, 7, 6400)], 0), vec![]),
