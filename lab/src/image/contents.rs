@@ -17,13 +17,15 @@ const INIT: &str = include_str!("../guest/init.sh");
 const BOOT_MODULES: [&str; 5] = ["virtio_pci", "virtio_console", "virtio_blk", "ext4", "bfq"];
 
 /// There for `modprobe`. Kernels differ in what they have: a missing one is left out.
-const MORE_MODULES: [&str; 20] = [
+const MORE_MODULES: [&str; 22] = [
     "xfs",
     "btrfs",
     "overlay",
     "fuse",
     "dm_mod",
     "dm_crypt",
+    "xts",
+    "ecb",
     "dm_thin_pool",
     "raid1",
     "loop",

@@ -9,8 +9,14 @@ use std::time::{Duration, Instant};
 use justitia_lab::vm::{ShResult, Vm, VmSpec};
 use serde_json::Value;
 
-/// The serial of the guest's disk.
+/// The serial of the guest's disk with the files.
 const DISK: &str = "web-root";
+
+/// The serial of a disk on which the guest encrypts.
+const SECRET: &str = "secret";
+
+/// Bytes of that.
+const SECRET_SIZE: u64 = 1 << 30;
 
 /// A daemon, its image, and what is known of them.
 pub(crate) struct Host {
@@ -42,11 +48,15 @@ impl Host {
         assert!(made.success());
         let config = format!(
             "control = {:?}\n[memory]\nsize = \"{cache_mib}MiB\"\n[[vm]]\nname = \"web\"\nsocket = {:?}\n[vm.port]\n\
-             [[vm.disk]]\nname = \"{DISK}\"\nimage = {:?}\nmode = \"exclusive\"\n",
+             [[vm.disk]]\nname = \"{DISK}\"\nimage = {:?}\nmode = \"exclusive\"\n\
+             [[vm.disk]]\nname = \"{SECRET}\"\nimage = {:?}\nmode = \"exclusive\"\n",
             host.path("control"),
             host.path("nbd"),
             host.path("image"),
+            host.path("secret"),
         );
+        let secret = File::create(host.path("secret")).unwrap();
+        secret.set_len(SECRET_SIZE).unwrap();
         std::fs::write(host.path("cache.toml"), config).unwrap();
         host
     }
@@ -107,19 +117,18 @@ impl Host {
             )
         };
         let device = |id: &str, serial: &str| format!("virtio-blk-pci,drive={id},serial={serial}");
-        let args = [
-            "-drive",
-            &drive("root", DISK),
-            "-device",
-            &device("root", DISK),
-            "-drive",
-            &drive("port", "web/port"),
-            "-device",
-            &device("port", "justitia-port"),
+        let disks = [
+            ("root", DISK, DISK),
+            ("secret", SECRET, SECRET),
+            ("port", "web/port", "justitia-port"),
         ];
+        let args = disks.map(|(id, export, serial)| {
+            let (drive, device) = (drive(id, export), device(id, serial));
+            ["-drive".to_owned(), drive, "-device".to_owned(), device]
+        });
         VmSpec {
             memory,
-            qemu_args: args.map(str::to_owned).into(),
+            qemu_args: args.into_iter().flatten().collect(),
             ..VmSpec::default()
         }
     }
@@ -138,6 +147,15 @@ impl Host {
         self.stats()["ports"][0]["verdicts"][verdict]
             .as_u64()
             .unwrap()
+    }
+
+    /// A pool's weight, and its accepted blocks; `None` if there is no such pool.
+    pub(crate) fn pool(&self, name: &str) -> Option<(u64, u64)> {
+        let stats = self.stats();
+        let pools = stats["cache"]["vms"][0]["pools"].as_array().unwrap();
+        let pool = pools.iter().find(|pool| pool["name"] == name)?;
+        let number = |value: &Value| value.as_u64().unwrap();
+        Some((number(&pool["weight"]), number(&pool["counts"]["puts"])))
     }
 
     /// The figures of the VM's pools, added up: of blocks looked up, and of those found.
@@ -169,13 +187,14 @@ fn write_random(path: &Path, mib: u64) {
     }
 }
 
-/// What a guest's script needs: the disk is mounted at `/mnt`, and `$DISK` is its name.
-const SETUP: &str = "
-    for disk in /sys/block/vd*; do
-        if [ \"$(cat $disk/serial)\" = web-root ]; then echo ${disk##*/} >/run/disk; fi
-    done
-    mkdir -p /mnt && mount /dev/$(cat /run/disk) /mnt
-";
+/// `disk SERIAL` is the device of a disk. The disk with the files is mounted at `/mnt`.
+const SETUP: &str = r#"
+cat >/run/lib <<'END'
+disk() { for disk in /sys/block/vd*; do [ "$(cat $disk/serial)" != $1 ] || echo /dev/${disk##*/}; done; }
+END
+. /run/lib
+mkdir -p /mnt && mount $(disk web-root) /mnt
+"#;
 
 /// A guest whose disk is mounted.
 pub(crate) fn boot(host: &Host, memory: u64) -> Vm {
