@@ -7,6 +7,7 @@
 mod admission;
 mod admission_lock;
 mod collect;
+mod curve_stats;
 mod detached;
 mod disk;
 mod disks;
@@ -34,6 +35,7 @@ mod vms;
 mod weight_table;
 mod write_guard;
 
+pub use curve_stats::CurvePoint;
 pub use state::Cache;
 pub use stats::{CacheStats, Counts, DiskStats, PoolStats, ResidencyStats, StoreStats, VmStats};
 

@@ -10,8 +10,30 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
+/// Sets of a pool's samples: 8,192 blocks in 64 KiB, four times the table of a tenant of the page cache, whose blocks are
+/// sixteen times as large.
+const SETS: usize = 1024;
+
+/// How many of the usual tables that is.
+const TABLES: u64 = (SETS / justitia_share::curve::SETS) as u64;
+
+/// At most one block in 2^this is sampled: what a sampled hit costs more is paid by so many. Any in tests, whose pools are
+/// small.
+const LEAST_SHIFT: u32 = 4;
+
+fn limited(shift: u32) -> u32 {
+    if cfg!(test) {
+        shift
+    } else {
+        shift.max(LEAST_SHIFT)
+    }
+}
+
 /// Sampled accesses after which the curve is made anew: some 10 ns each. Few in tests, whose pools are small.
 const UPDATE: u32 = if cfg!(test) { 64 } else { 1024 };
+
+/// Points of a curve are left out that change the miss ratio by less.
+const STEP: f64 = 0.01;
 
 /// The curve of a pool. A sampled access takes its lock, the others only compare a hash.
 pub(crate) struct PoolCurve {
@@ -65,7 +87,7 @@ impl PoolCurve {
         self.horizon.store(capacity, Ordering::Relaxed);
         if self.sampled.lock().is_none() {
             // What a pool uses may well be twice what it gets.
-            let shift = first_shift(entitlement.saturating_mul(2));
+            let shift = limited(first_shift(entitlement.saturating_mul(2) / TABLES));
             self.shift.store(shift, Ordering::Relaxed);
         }
     }
@@ -108,11 +130,30 @@ impl PoolCurve {
         self.eviction_time.load(Ordering::Relaxed)
     }
 
+    /// Sizes in blocks, ascending, and the part of the gets that a cache of that size would miss, 0 to 1, as far as they
+    /// differ by a hundredth; empty while nothing is known.
+    pub(crate) fn steps(&self) -> Vec<(f64, f64)> {
+        let sampled = self.sampled.lock();
+        sampled
+            .as_ref()
+            .map_or_else(Vec::new, |sampled| sampled.curve.steps(STEP))
+    }
+
+    /// As if what was counted so far had happened so much earlier.
+    #[cfg(test)]
+    fn make_older(&self, by: std::time::Duration) {
+        if let Some(sampled) = self.sampled.lock().as_mut() {
+            let gets = sampled.before.accesses;
+            sampled.at -= by;
+            sampled.update(gets, self.horizon.load(Ordering::Relaxed));
+        }
+    }
+
     /// Heap bytes.
     pub(crate) fn bytes(&self) -> usize {
-        const TABLES: usize = size_of::<u64>() * justitia_share::curve::BUCKETS * 4;
+        const HISTOGRAMS: usize = size_of::<u64>() * justitia_share::curve::BUCKETS * 4;
         self.sampled.lock().as_ref().map_or(0, |sampled| {
-            size_of::<Sampled>() + sampled.sampler.bytes() + TABLES
+            size_of::<Sampled>() + sampled.sampler.bytes() + HISTOGRAMS
         })
     }
 }
@@ -124,8 +165,8 @@ impl Sampled {
             ..ReuseTimes::default()
         };
         Self {
-            sampler: Sampler::new(shift),
-            recent: DecayedReuseTimes::default(),
+            sampler: Sampler::with_sets(shift, SETS),
+            recent: DecayedReuseTimes::with_sets(SETS),
             curve: MissRatioCurve::default(),
             before,
             evicted: 0,
@@ -146,13 +187,13 @@ impl Sampled {
         let elapsed = now.saturating_duration_since(self.at);
         self.recent.add(&new, self.sampler.lookbacks(), elapsed);
         let old = self.sampler.shift();
-        let shift = next_shift(SamplerUse {
+        let shift = limited(next_shift(SamplerUse {
             shift: old,
             accesses: new.accesses,
             evicted: self.sampler.evicted() - self.evicted,
-            live: self.sampler.live(horizon.saturating_mul(8)),
-            horizon,
-        });
+            live: self.sampler.live(horizon.saturating_mul(8)) / TABLES,
+            horizon: horizon / TABLES,
+        }));
         if shift < old {
             self.recent.restart_observation();
         }
@@ -162,3 +203,6 @@ impl Sampled {
         self.curve = MissRatioCurve::of(&self.recent);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,6 @@
 //! Statistics of the cache.
 
+use super::curve_stats::CurvePoint;
 use crate::config::{Policy, StoreKind};
 use crate::ids::{DiskId, PoolId, VmId};
 use serde::Serialize;
@@ -50,6 +51,8 @@ pub struct PoolStats {
     pub ssd_bytes: u64,
     /// What happened.
     pub counts: Counts,
+    /// How many of its gets it would miss with another size, of accesses of the last minutes.
+    pub curve: Vec<CurvePoint>,
 }
 
 /// One disk.
