@@ -26,14 +26,15 @@ GUEST_TESTS := agent_contract agent_credits agent_disks agent_dying_cgroups agen
 # Crates with fuzz targets. `make check` compiles these with the stable compiler; to run them takes a nightly one.
 FUZZED := kernel cache link
 
-.PHONY: help deps build demo test lint check test-guests test-probes test-package soak screenshots reference fuzz-short
+.PHONY: help deps build demo test lint check test-vm test-guest test-probes test-package soak screenshots reference fuzz-short
 
 help:
 	@echo 'make demo        a stock kernel in a VM, conventional against Justitia: a table and target/lab/report.html'
 	@echo 'make test        formatting, lints, and all tests, with a short one in a VM of each part'
 	@echo 'make build       release build'
 	@echo 'make check       formatting, lints, and checks of the sources and documents (checks/)'
-	@echo 'make test-guests   the agent and the cache in VMs, all of it: half an hour'
+	@echo 'make test-vm     the agent and the cache in VMs, all of it: half an hour'
+	@echo 'make test-guest  guests that put what they evict, in VMs: minutes'
 	@echo 'make test-probes   the eBPF probes against the truth, on every filesystem and kernel: minutes'
 	@echo 'make test-package  the Debian package under a real systemd in a VM: minutes'
 	@echo 'make soak        two hours of kills, churn and faults in a VM; SOAK_MINUTES=10 for less'
@@ -88,7 +89,11 @@ test: deps lint
 	$(CARGO) build --workspace --bins --tests
 	$(CARGO) test --workspace --no-fail-fast
 
-test-guests: deps
+test-guest: deps
+	$(CARGO) build --workspace --bins
+	$(CARGO) test -p justitia-lab --test guest_puts -- --include-ignored
+
+test-vm: deps
 	$(CARGO) build --workspace --bins
 	$(CARGO) test -p justitia-lab --no-fail-fast $(foreach t,$(GUEST_TESTS),--test $(t)) -- --include-ignored
 

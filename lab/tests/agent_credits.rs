@@ -38,7 +38,7 @@ const WRITERS: &str = "
 ";
 
 #[test]
-#[ignore = "minutes: make test-guests"]
+#[ignore = "minutes: make test-vm"]
 fn limits_are_set_while_the_disk_is_contended_and_removed_at_the_agents_end() {
     in_guest(small, |guest| {
         guest.ok(TENANTS);
@@ -80,7 +80,7 @@ fn limits_are_set_while_the_disk_is_contended_and_removed_at_the_agents_end() {
 }
 
 #[test]
-#[ignore = "minutes: make test-guests"]
+#[ignore = "minutes: make test-vm"]
 fn limited_writers_are_released_when_the_disk_is_idle() {
     in_guest(small, |guest| {
         guest.ok(TENANTS);

@@ -52,7 +52,7 @@ const DISKS: &str = "
 ";
 
 #[test]
-#[ignore = "minutes: make test-guests"]
+#[ignore = "minutes: make test-vm"]
 fn an_added_disk_is_divided_and_a_removed_one_leaves_no_limits() {
     in_guest(three_disks, |guest| {
         guest.ok(&format!("{DISKS} {TENANTS} pull first && pull second"));

@@ -59,7 +59,7 @@ fn busy_keeps(guest: &Guest, agent: bool) -> u64 {
 
 /// What services that have ended leave behind costs the busy one no more than it does without the agent.
 #[test]
-#[ignore = "minutes: make test-guests"]
+#[ignore = "minutes: make test-vm"]
 fn cache_of_ended_services_takes_nothing_from_running_ones() {
     in_guest(small, |guest| {
         for (name, multi_gen, debugfs) in KERNELS {
@@ -116,7 +116,7 @@ fn neighbour_has_half(guest: &Guest, name: &str, trick: &str) {
 }
 
 #[test]
-#[ignore = "minutes: make test-guests"]
+#[ignore = "minutes: make test-vm"]
 fn cache_charged_to_inner_or_removed_cgroups_counts() {
     let tricks = [
         (

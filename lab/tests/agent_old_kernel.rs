@@ -21,7 +21,7 @@ fn old() -> VmSpec {
 }
 
 #[test]
-#[ignore = "minutes: make test-guests"]
+#[ignore = "minutes: make test-vm"]
 fn tenants_with_anonymous_memory_are_exempt_where_reclaim_could_swap() {
     in_guest(old, |guest| {
         guest.ok("

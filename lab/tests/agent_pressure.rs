@@ -84,7 +84,7 @@ fn only_file_pages_are_taken(guest: &Guest, multi_gen: &str) -> Result<(), Strin
 }
 
 #[test]
-#[ignore = "minutes: make test-guests"]
+#[ignore = "minutes: make test-vm"]
 fn no_anonymous_memory_is_reclaimed_by_the_agent() {
     in_guest(roomy, |guest| {
         for multi_gen in ["y", "n"] {
@@ -111,7 +111,7 @@ fn no_anonymous_memory_is_reclaimed_by_the_agent() {
 }
 
 #[test]
-#[ignore = "minutes: make test-guests"]
+#[ignore = "minutes: make test-vm"]
 fn file_pages_after_pressure_are_ordered_by_weight() {
     in_guest(roomy, |guest| {
         for multi_gen in ["y", "n"] {
@@ -191,7 +191,7 @@ const STALL: &str = "
 ";
 
 #[test]
-#[ignore = "minutes: make test-guests"]
+#[ignore = "minutes: make test-vm"]
 fn a_thrashing_tenant_is_not_reclaimed() {
     in_guest(roomy, |guest| {
         choose_lru(guest, "y");
@@ -252,7 +252,7 @@ const TRICK: &str = "
 
 /// Where the pressure comes from a limit that the tenant has set itself, it is none that counts: anybody could have it.
 #[test]
-#[ignore = "minutes: make test-guests"]
+#[ignore = "minutes: make test-vm"]
 fn a_tenant_that_causes_its_own_pressure_is_reclaimed() {
     in_guest(roomy, |guest| {
         choose_lru(guest, "y");
@@ -284,7 +284,7 @@ fn a_tenant_that_causes_its_own_pressure_is_reclaimed() {
 }
 
 #[test]
-#[ignore = "minutes: make test-guests"]
+#[ignore = "minutes: make test-vm"]
 fn a_thousand_created_and_removed_cgroups_leak_nothing() {
     in_guest(roomy, |guest| {
         choose_lru(guest, "y");

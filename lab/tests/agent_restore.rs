@@ -31,7 +31,7 @@ const LOADED: &str = "
 ";
 
 #[test]
-#[ignore = "minutes: make test-guests"]
+#[ignore = "minutes: make test-vm"]
 fn after_fifty_kills_every_knob_is_restored() {
     in_guest(small, |guest| {
         guest.ok(LOADED);
@@ -264,7 +264,7 @@ fn no_throttling_knob_is_written_without_device_credits() {
 /// Subtrees that were given away: in one, cgroups with names of 250 bytes that are escaped, three deep; in the other, of
 /// 250 bytes that are not, of which some hold pages.
 #[test]
-#[ignore = "minutes: make test-guests"]
+#[ignore = "minutes: make test-vm"]
 fn cgroup_names_of_the_greatest_length_cost_other_tenants_nothing() {
     in_guest(small, |guest| {
         guest.ok(

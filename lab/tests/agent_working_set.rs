@@ -48,7 +48,7 @@ fn a_working_set_keeps_its_pages_beside_a_stream() {
 }
 
 #[test]
-#[ignore = "minutes: make test-guests"]
+#[ignore = "minutes: make test-vm"]
 fn a_working_set_keeps_its_pages_with_any_lru_and_weight() {
     in_guest(small, |guest| {
         for (kernel, multi_gen) in KERNELS {
@@ -147,7 +147,7 @@ fn missed(guest: &Guest, path: &str, seconds: u32) -> f64 {
 }
 
 #[test]
-#[ignore = "minutes: make test-guests"]
+#[ignore = "minutes: make test-vm"]
 fn whatif_predicts_the_misses_at_another_weight() {
     in_guest(small, |guest| {
         choose(guest, "y");

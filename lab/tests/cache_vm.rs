@@ -308,7 +308,7 @@ fn boot_with_two_disks() -> Vm {
 
 /// A disk may hold a write of a server that was killed. It must be over before the next server writes.
 #[test]
-#[ignore = "minutes: make test-guests"]
+#[ignore = "minutes: make test-vm"]
 fn a_write_of_a_killed_server_does_not_arrive_after_its_successors() {
     let vm = boot_with_two_disks();
     let guest = vm.guest();

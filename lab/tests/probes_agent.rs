@@ -56,7 +56,7 @@ fn latency(guest: &Guest, path: &str) -> Value {
 }
 
 #[test]
-#[ignore = "minutes: make test-guests"]
+#[ignore = "minutes: make test-vm"]
 fn io_latency_is_reported_when_enabled() {
     in_guest(small, |guest| {
         guest.ok(&format!(
@@ -146,7 +146,7 @@ fn assert_losses_and_times_are_reported(guest: &Guest) {
 }
 
 #[test]
-#[ignore = "minutes: make test-guests"]
+#[ignore = "minutes: make test-vm"]
 fn io_latency_is_not_traced_by_default() {
     in_guest(small, |guest| {
         guest.ok(&format!("start --observe\n{WORK}\nsleep 15"));

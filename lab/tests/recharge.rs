@@ -84,7 +84,7 @@ fn decided(guest: &Guest, what: &str) -> Vec<String> {
 }
 
 #[test]
-#[ignore = "minutes: make test-guests"]
+#[ignore = "minutes: make test-vm"]
 fn an_image_layer_is_recharged_to_its_heaviest_user() {
     in_guest(roomy, |guest| {
         for (filesystem, lower) in [("ext4", "/data/layer"), ("xfs", "/xfs/layer")] {
@@ -122,7 +122,7 @@ fn an_image_layer_is_recharged_to_its_heaviest_user() {
 }
 
 #[test]
-#[ignore = "minutes: make test-guests"]
+#[ignore = "minutes: make test-vm"]
 fn mapped_files_and_files_beyond_the_free_headroom_are_not_recharged() {
     in_guest(roomy, |guest| {
         guest.ok(&format!("{LAYER} LOWER=/data/layer; {USE}"));

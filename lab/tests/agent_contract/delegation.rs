@@ -114,7 +114,7 @@ END
 
 /// Root in a container without a user namespace owns its files as the administrator does. What it writes counts inside.
 #[test]
-#[ignore = "minutes: make test-guests"]
+#[ignore = "minutes: make test-vm"]
 fn root_in_a_container_gets_no_more_than_its_share() {
     in_guest(small, |guest| {
         guest.ok(

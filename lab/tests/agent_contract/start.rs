@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-#[ignore = "minutes: make test-guests"]
+#[ignore = "minutes: make test-vm"]
 fn missing_requirements_are_reported_and_nothing_is_changed() {
     in_guest(small, |guest| {
         // Whether `run` and `doctor` refuse, with these words; and whether all is as it was.
