@@ -22,7 +22,13 @@ fn a_delegated_subtree_gets_no_more_than_its_share() {
 END
         su -s /bin/sh nobody -c 'sh /run/hoard.sh' || exit 1
         hole /data/hoard 420 && cache user/hoard /data/hoard 400
-        reread other /data/other 0; reread user/hoard /data/hoard 0
+        # At some 60 MB/s each: without pauses a file without blocks is read faster than an emulated guest reclaims.
+        paced() {
+            sh -c 'echo $$ >"$0/cgroup.procs" && while :; do for at in $(seq 0 20 400); do
+                dd if="$1" of=/dev/null bs=1M skip=$at count=20 2>/dev/null; usleep 300000; done; done' $C/$1 $2 >/dev/null 2>&1 &
+            echo $! >>/run/loads
+        }
+        paced other /data/other; paced user/hoard /data/hoard
         sleep 12
     "#,
         );
