@@ -184,3 +184,128 @@ fn an_encrypted_file_system_is_not_offered_for_long() {
         end_agent(&vm);
     });
 }
+
+/// What reading the file once took, and how many blocks of it came from the image.
+struct Pass {
+    seconds: f64,
+    backing: u64,
+}
+
+/// Reads the file twice, the first time with nothing cached anywhere.
+fn passes(host: &mut Host, vm: &Vm) -> [Pass; 2] {
+    run(vm, "sync; echo 3 >/proc/sys/vm/drop_caches");
+    let mut before = host.lookups();
+    [0, 1].map(|_| {
+        let uptime = || {
+            run(vm, "cut -d' ' -f1 /proc/uptime")
+                .parse::<f64>()
+                .unwrap()
+        };
+        let begun = uptime();
+        run(vm, "cat /mnt/data >/dev/null");
+        let seconds = uptime() - begun;
+        let after = host.lookups();
+        let backing = (after.0 - before.0) - (after.1 - before.1);
+        before = after;
+        Pass { seconds, backing }
+    })
+}
+
+/// Seconds of processor time that the agent has taken.
+fn agent_cpu(vm: &Vm) -> f64 {
+    let ticks = run(
+        vm,
+        "awk '{print $14 + $15}' /proc/$(cat /run/guest.pid)/stat",
+    );
+    ticks.parse::<f64>().unwrap() / 100.0
+}
+
+/// Nanoseconds that the probe's programs have taken, while the kernel counts that.
+fn probe_ns(vm: &Vm) -> u64 {
+    let sum = "cat /proc/$(cat /run/guest.pid)/fdinfo/* | awk '$1 == \"run_time_ns:\" {n += $2} END {printf \"%d\", n}'";
+    run(vm, sum).parse().unwrap()
+}
+
+fn blocks(pass: &Pass) -> f64 {
+    f64::from(u32::try_from(pass.backing).unwrap())
+}
+
+fn median(mut of: Vec<f64>) -> String {
+    of.sort_by(f64::total_cmp);
+    let (first, last) = (of[0], of[of.len() - 1]);
+    format!("{:.2} ({first:.2} to {last:.2})", of[of.len() / 2])
+}
+
+/// With the agent and without, in turn; each time with a host's daemon that has cached nothing.
+#[test]
+#[ignore = "five minutes in a VM: make test-guest"]
+fn rows_with_puts_and_without() {
+    retry_after_a_crash(|| {
+        let (mut host, vm) = machines();
+        let (mut with, mut without, mut cpu) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..3 {
+            host.kill();
+            host.start();
+            without.push(passes(&mut host, &vm));
+            host.kill();
+            host.start();
+            start_agent(&vm);
+            let begun = agent_cpu(&vm);
+            with.push(passes(&mut host, &vm));
+            let puts = host.verdict("accepted");
+            cpu.push((agent_cpu(&vm) - begun) * 1e6 / f64::from(u32::try_from(puts).unwrap()));
+            assert_eq!(host.verdict("mismatch"), 0);
+            end_agent(&vm);
+        }
+        start_agent(&vm);
+        run(&vm, "echo 1 >/proc/sys/kernel/bpf_stats_enabled");
+        let (copied, began) = (host.verdict("accepted"), probe_ns(&vm));
+        run(
+            &vm,
+            "cat /mnt/data >/dev/null; sleep 3; echo 0 >/proc/sys/kernel/bpf_stats_enabled",
+        );
+        let puts = host.verdict("accepted") - copied;
+        println!(
+            "programs: {} ns a put of {puts}",
+            (probe_ns(&vm) - began) / puts.max(1)
+        );
+        println!("agent: {} us of processor time a put", median(cpu));
+        let ratio = |of: fn(&[Pass; 2]) -> f64| {
+            let pairs = with.iter().zip(&without);
+            median(
+                pairs
+                    .map(|(with, without)| of(with) / of(without))
+                    .collect(),
+            )
+        };
+        println!("kernel {}, {:?}", vm.guest().kernel(), vm.accelerator());
+        let of = |passes: &[Pass; 2], name: &str| {
+            let [first, second] = passes;
+            println!(
+                "{name}: {} + {} blocks, {:.1} + {:.1} s",
+                first.backing, second.backing, first.seconds, second.seconds
+            );
+        };
+        without.iter().for_each(|one| of(one, "without"));
+        with.iter().for_each(|one| of(one, "with"));
+        println!(
+            "backing reads, both readings: {}",
+            ratio(|[a, b]| blocks(a) + blocks(b))
+        );
+        println!(
+            "backing reads, second reading: {}",
+            ratio(|[_, b]| blocks(b))
+        );
+        println!(
+            "speed of the first reading: {}",
+            ratio(|[a, _]| 1.0 / a.seconds)
+        );
+        println!(
+            "speed of the second reading: {}",
+            ratio(|[_, b]| 1.0 / b.seconds)
+        );
+        // Of the first reading nothing can be in the cache.
+        let second = |of: &[[Pass; 2]]| of.iter().map(|[_, pass]| pass.backing).sum::<u64>();
+        assert!(2 * second(&with) <= second(&without));
+    });
+}

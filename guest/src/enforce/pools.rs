@@ -26,6 +26,8 @@ pub(crate) struct PoolTable {
     /// Cgroups of which pages came.
     came: BTreeSet<CgroupId>,
     worth: BTreeMap<u32, Worth>,
+    /// Where the host has the default pool: that stays.
+    default_store: Store,
     /// What the kernel has been told: the shifts of cgroups that are not 0.
     applied: BTreeMap<CgroupId, u32>,
 }
@@ -47,6 +49,7 @@ impl PoolTable {
         for row in rows {
             if row.number == DEFAULT_POOL {
                 table.pools.default = row.weight;
+                table.default_store = row.store;
             }
             if !row.created_over_port {
                 own += 1;
@@ -106,7 +109,11 @@ impl PoolTable {
             },
             Action::SetWeight { number, weight, .. } => Command::SetWeight {
                 pool: number,
-                store,
+                store: if number == DEFAULT_POOL {
+                    self.default_store
+                } else {
+                    store
+                },
                 weight,
             },
         };
