@@ -236,6 +236,43 @@ fn median(mut of: Vec<f64>) -> String {
     format!("{:.2} ({first:.2} to {last:.2})", of[of.len() / 2])
 }
 
+/// What both readings took, and what is left of it with puts.
+fn print_rows(with: &[[Pass; 2]], without: &[[Pass; 2]]) {
+    let ratio = |of: fn(&[Pass; 2]) -> f64| {
+        let pairs = with.iter().zip(without);
+        median(
+            pairs
+                .map(|(with, without)| of(with) / of(without))
+                .collect(),
+        )
+    };
+    let of = |passes: &[Pass; 2], name: &str| {
+        let [first, second] = passes;
+        println!(
+            "{name}: {} + {} blocks, {:.1} + {:.1} s",
+            first.backing, second.backing, first.seconds, second.seconds
+        );
+    };
+    without.iter().for_each(|one| of(one, "without"));
+    with.iter().for_each(|one| of(one, "with"));
+    println!(
+        "backing reads, both readings: {}",
+        ratio(|[a, b]| blocks(a) + blocks(b))
+    );
+    println!(
+        "backing reads, second reading: {}",
+        ratio(|[_, b]| blocks(b))
+    );
+    println!(
+        "speed of the first reading: {}",
+        ratio(|[a, _]| 1.0 / a.seconds)
+    );
+    println!(
+        "speed of the second reading: {}",
+        ratio(|[_, b]| 1.0 / b.seconds)
+    );
+}
+
 /// With the agent and without, in turn; each time with a host's daemon that has cached nothing.
 #[test]
 #[ignore = "five minutes in a VM: make test-guest"]
@@ -270,40 +307,8 @@ fn rows_with_puts_and_without() {
             (probe_ns(&vm) - began) / puts.max(1)
         );
         println!("agent: {} us of processor time a put", median(cpu));
-        let ratio = |of: fn(&[Pass; 2]) -> f64| {
-            let pairs = with.iter().zip(&without);
-            median(
-                pairs
-                    .map(|(with, without)| of(with) / of(without))
-                    .collect(),
-            )
-        };
         println!("kernel {}, {:?}", vm.guest().kernel(), vm.accelerator());
-        let of = |passes: &[Pass; 2], name: &str| {
-            let [first, second] = passes;
-            println!(
-                "{name}: {} + {} blocks, {:.1} + {:.1} s",
-                first.backing, second.backing, first.seconds, second.seconds
-            );
-        };
-        without.iter().for_each(|one| of(one, "without"));
-        with.iter().for_each(|one| of(one, "with"));
-        println!(
-            "backing reads, both readings: {}",
-            ratio(|[a, b]| blocks(a) + blocks(b))
-        );
-        println!(
-            "backing reads, second reading: {}",
-            ratio(|[_, b]| blocks(b))
-        );
-        println!(
-            "speed of the first reading: {}",
-            ratio(|[a, _]| 1.0 / a.seconds)
-        );
-        println!(
-            "speed of the second reading: {}",
-            ratio(|[_, b]| 1.0 / b.seconds)
-        );
+        print_rows(&with, &without);
         // Of the first reading nothing can be in the cache.
         let second = |of: &[[Pass; 2]]| of.iter().map(|[_, pass]| pass.backing).sum::<u64>();
         assert!(2 * second(&with) <= second(&without));
