@@ -12,6 +12,7 @@
     reason = "the helpers of tests are tests"
 )]
 
+mod cache_daemon;
 mod cache_guest;
 
 use std::os::unix::fs::PermissionsExt;

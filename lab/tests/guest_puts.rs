@@ -9,6 +9,7 @@
     reason = "the helpers of tests are tests"
 )]
 
+mod cache_daemon;
 mod guest_host;
 mod retry;
 

@@ -7,47 +7,13 @@
 )]
 
 mod curves;
+mod traces;
 
-use std::collections::HashMap;
-use std::io::{BufRead as _, BufReader};
 use std::time::Duration;
 
 use curves::{Random, View, zipf};
-use flate2::read::GzDecoder;
 use justitia_share::curve::MissRatioCurve;
-
-/// LRU stack distances by a tree of counts over time (Bennett and Kruskal).
-fn exact(trace: &[u64]) -> Vec<Option<usize>> {
-    let mut counts = vec![0_i64; trace.len() + 1];
-    fn add(counts: &mut [i64], mut at: usize, by: i64) {
-        at += 1;
-        while at < counts.len() {
-            counts[at] += by;
-            at += at & at.wrapping_neg();
-        }
-    }
-    fn sum(counts: &[i64], mut end: usize) -> i64 {
-        let mut sum = 0;
-        while end > 0 {
-            sum += counts[end];
-            end -= end & end.wrapping_neg();
-        }
-        sum
-    }
-    let mut last: HashMap<u64, usize> = HashMap::new();
-    let mut distances = Vec::with_capacity(trace.len());
-    for (at, block) in trace.iter().enumerate() {
-        let before = last.insert(*block, at);
-        distances.push(before.map(|before| {
-            usize::try_from(sum(&counts, at) - sum(&counts, before + 1) + 1).unwrap()
-        }));
-        if let Some(before) = before {
-            add(&mut counts, before, -1);
-        }
-        add(&mut counts, at, 1);
-    }
-    distances
-}
+use traces::{blocks, cloudphysics, errors, stack_distances};
 
 /// What happened before fades to nothing.
 const LONG: Duration = Duration::from_secs(1 << 20);
@@ -67,35 +33,11 @@ fn sampled(trace: &[u64], seed: u64, horizon: u64) -> (MissRatioCurve, u32) {
 
 /// Mean and largest absolute error over 40 sizes up to all blocks there are, in the last half of the trace, and the rate.
 fn error(trace: &[u64], seed: u64) -> (f64, f64, u32) {
-    let distances = exact(trace);
-    let largest = distances.iter().filter(|d| d.is_none()).count();
-    let (curve, shift) = sampled(trace, seed, largest as u64);
-    let late = &distances[trace.len() / 2..];
-    let mut sorted: Vec<usize> = late.iter().flatten().copied().collect();
-    sorted.sort_unstable();
-    let errors = (1..=40).map(|part| {
-        let size = (largest * part / 40).max(1);
-        let hits = sorted.partition_point(|distance| *distance <= size);
-        let exact = 1.0 - hits as f64 / late.len() as f64;
-        (curve.miss_ratio(size as u64).unwrap() - exact).abs()
-    });
-    let errors: Vec<f64> = errors.collect();
+    let distances = stack_distances(trace);
+    let (curve, shift) = sampled(trace, seed, blocks(&distances) as u64);
+    let errors = errors(&distances, |size| curve.miss_ratio(size as u64).unwrap());
     let most = errors.iter().copied().fold(0.0, f64::max);
     (errors.iter().sum::<f64>() / 40.0, most, shift)
-}
-
-/// A real virtual machine's requests, in blocks of so many bytes.
-fn cloudphysics(bytes: u64) -> Vec<u64> {
-    let zipped = include_bytes!("../../cache/testdata/cloudphysics-sample.csv.gz");
-    let lines = BufReader::new(GzDecoder::new(zipped.as_slice())).lines();
-    let mut trace = Vec::new();
-    for line in lines.map(Result::unwrap) {
-        let words: Vec<&str> = line.split(',').collect();
-        if let (Ok(size), Ok(sector)) = (words[3].parse::<u64>(), words[4].parse::<u64>()) {
-            trace.extend(sector * 512 / bytes..=(sector * 512 + size.max(512) - 1) / bytes);
-        }
-    }
-    trace
 }
 
 fn traces() -> Vec<(&'static str, Vec<u64>)> {

@@ -2,7 +2,7 @@ use super::*;
 use crate::config::{Mode, Policy, PoolSpec, StoreKind};
 use justitia_link::Serial;
 use justitia_share::Weight;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 fn errors(text: &str) -> String {
     Config::parse(Path::new("cache.toml"), text)
@@ -64,6 +64,16 @@ name = "files"
 memory_weight = 5
 ssd_weight = 7
 "#;
+
+/// In `dir` an image of this content, whose disk of the VM `vm` is served over the socket `nbd`; and the control socket.
+pub(super) fn configured(dir: &Path, content: &[u8]) -> (Config, PathBuf) {
+    let image = dir.join("image");
+    std::fs::write(&image, content).unwrap();
+    let mut config = Config::of_image(&image, "vm", &dir.join("nbd"));
+    let control = dir.join("control");
+    config.control = Some(control.clone());
+    (config, control)
+}
 
 #[test]
 fn a_whole_configuration() {
@@ -357,11 +367,7 @@ fn requests() -> Vec<(ControlRequest, Option<&'static str>)> {
 #[test]
 fn requests_are_executed_or_refused_with_a_reason() {
     let dir = tempfile::tempdir().unwrap();
-    let image = dir.path().join("image");
-    std::fs::write(&image, [0; 8192]).unwrap();
-    let mut config = Config::of_image(&image, "vm", &dir.path().join("nbd"));
-    let control = dir.path().join("control");
-    config.control = Some(control.clone());
+    let (config, control) = configured(dir.path(), &[0; 8192]);
     let service = Service::start(&config).unwrap();
     for (request, refused) in requests() {
         let error = send_request(&control, &request)

@@ -1,5 +1,6 @@
 //! Requests that migrate blocks, replace the SSD store, and take disks and VMs out of the cache.
 
+use super::test::configured;
 use super::*;
 use crate::nbd::test::client::Client;
 use std::path::PathBuf;
@@ -19,11 +20,7 @@ struct Rig {
 impl Rig {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let image = dir.path().join("image");
-        std::fs::write(&image, [7; SIZE as usize]).unwrap();
-        let mut config = Config::of_image(&image, "vm", &dir.path().join("nbd"));
-        let control = dir.path().join("control");
-        config.control = Some(control.clone());
+        let (config, control) = configured(dir.path(), &[7; SIZE as usize]);
         let service = Service::start(&config).unwrap();
         Self {
             dir,

@@ -1,5 +1,6 @@
 //! A port beside its disk, over NBD.
 
+use super::test::configured;
 use super::*;
 use crate::config::Mode;
 use crate::nbd::test::client::Client;
@@ -16,12 +17,8 @@ fn answer(port: &mut Client, sequence: u64) -> Answer {
 #[test]
 fn a_guest_puts_over_nbd_and_finds_the_block_in_the_cache() {
     let dir = tempfile::tempdir().unwrap();
-    let image = dir.path().join("image");
-    std::fs::write(&image, [7; 1 << 20]).unwrap();
+    let (mut config, control) = configured(dir.path(), &[7; 1 << 20]);
     let socket = dir.path().join("nbd");
-    let mut config = Config::of_image(&image, "vm", &socket);
-    let control = dir.path().join("control");
-    config.control = Some(control.clone());
     let vm = &mut config.vms[0];
     vm.disks[0].mode = Some(Mode::Exclusive);
     vm.port = Some(PortConfig {

@@ -1,6 +1,7 @@
 //! The weights of a pool in the two stores: as configured, and as changed.
 
 use super::control::send_request;
+use super::test::configured;
 use super::{Config, ControlRequest, Service};
 use crate::config::StoreKind;
 use std::path::Path;
@@ -69,11 +70,7 @@ const CHANGES: [Change; 10] = [
 #[test]
 fn weights_are_changed_in_each_store_or_as_a_store_and_a_weight() {
     let dir = tempfile::tempdir().unwrap();
-    let image = dir.path().join("image");
-    std::fs::write(&image, [0; 8192]).unwrap();
-    let mut config = Config::of_image(&image, "vm", &dir.path().join("nbd"));
-    let control = dir.path().join("control");
-    config.control = Some(control.clone());
+    let (config, control) = configured(dir.path(), &[0; 8192]);
     let service = Service::start(&config).unwrap();
     for ((weight, store, memory_weight, ssd_weight), expected) in CHANGES {
         let request = ControlRequest::SetPool {

@@ -1,11 +1,12 @@
 //! A virtio disk of the guest whose daemon runs on this machine.
 
 use std::path::PathBuf;
-use std::process::{Child, Command};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use justitia_lab::vm::{Guest, VmSpec};
 
+use super::cache_daemon::{Daemon, program};
 use super::{IMAGE, run};
 
 /// How often the daemon of the virtio disk is killed: so often, or as this variable says.
@@ -33,7 +34,7 @@ disk=$(cat /run/disk)
 /// A daemon of this machine that serves an image over vhost-user-blk.
 pub(crate) struct VhostDaemon {
     dir: tempfile::TempDir,
-    child: Option<Child>,
+    daemon: Daemon,
 }
 
 impl VhostDaemon {
@@ -49,44 +50,13 @@ impl VhostDaemon {
             path("socket")
         );
         std::fs::write(path("cache.toml"), config).unwrap();
-        let mut daemon = Self { dir, child: None };
-        daemon.start();
-        daemon
+        let mut daemon = Daemon::default();
+        daemon.start(dir.path());
+        Self { dir, daemon }
     }
 
     fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
-    }
-
-    /// The program, built beside this test's directory.
-    fn program() -> Command {
-        let test = std::env::current_exe().unwrap();
-        Command::new(test.ancestors().nth(2).unwrap().join("justitia"))
-    }
-
-    fn start(&mut self) {
-        let log = std::fs::File::create(self.path("log")).unwrap();
-        let mut command = Self::program();
-        command.args(["cache", "serve", "--config"]);
-        command.arg(self.path("cache.toml")).stderr(log);
-        self.child = Some(command.spawn().unwrap());
-        let deadline = Instant::now() + Duration::from_secs(30);
-        while std::os::unix::net::UnixStream::connect(self.path("control")).is_err() {
-            let log = std::fs::read_to_string(self.path("log")).unwrap();
-            assert!(
-                Instant::now() < deadline,
-                "the daemon does not start: {log}"
-            );
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    }
-
-    /// SIGKILL, and the wait for its end.
-    fn kill(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            child.kill().unwrap();
-            child.wait().unwrap();
-        }
     }
 
     /// The guest's memory as a file that both sides map, and the disk.
@@ -118,8 +88,8 @@ impl VhostDaemon {
                 !has_ended(guest),
                 "fio ended before the daemon was killed often enough"
             );
-            self.kill();
-            self.start();
+            self.daemon.kill();
+            self.daemon.start(self.dir.path());
         }
         let deadline = Instant::now() + Duration::from_secs(seconds + 120);
         while !has_ended(guest) && Instant::now() < deadline {
@@ -138,7 +108,7 @@ impl VhostDaemon {
             .write(true)
             .open(self.path("image"));
         image.unwrap().set_len(2 * IMAGE).unwrap();
-        let mut rescan = Self::program();
+        let mut rescan = program();
         rescan.args(["cache", "set", "disk", "vhost", "--rescan", "--control"]);
         let done = rescan.arg(self.path("control")).status().unwrap();
         assert!(done.success());
@@ -157,10 +127,4 @@ impl VhostDaemon {
 
 fn has_ended(guest: &Guest) -> bool {
     guest.sh("test -e /run/fio.status").unwrap().status == 0
-}
-
-impl Drop for VhostDaemon {
-    fn drop(&mut self) {
-        self.kill();
-    }
 }

@@ -3,11 +3,13 @@
 use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
 use justitia_lab::vm::{ShResult, Vm, VmSpec};
 use serde_json::Value;
+
+use super::cache_daemon::{Daemon, program};
 
 /// The serial of the guest's disk with the files.
 const DISK: &str = "web-root";
@@ -21,7 +23,7 @@ const SECRET_SIZE: u64 = 1 << 30;
 /// A daemon, its image, and what is known of them.
 pub(crate) struct Host {
     dir: tempfile::TempDir,
-    child: Option<Child>,
+    daemon: Daemon,
 }
 
 impl Host {
@@ -29,7 +31,8 @@ impl Host {
     /// `cache_mib`.
     pub(crate) fn new(image_mib: u64, data_mib: u64, cache_mib: u64) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let host = Self { dir, child: None };
+        let daemon = Daemon::default();
+        let host = Self { dir, daemon };
         std::fs::create_dir(host.path("files")).unwrap();
         write_random(&host.path("files/data"), data_mib);
         let image = File::create(host.path("image")).unwrap();
@@ -72,38 +75,14 @@ impl Host {
         text.split_whitespace().next().unwrap().to_owned()
     }
 
-    /// The program, built beside this test's directory.
-    fn program() -> Command {
-        let test = std::env::current_exe().unwrap();
-        Command::new(test.ancestors().nth(2).unwrap().join("justitia"))
-    }
-
+    /// Starts the daemon.
     pub(crate) fn start(&mut self) {
-        let log = File::options()
-            .append(true)
-            .create(true)
-            .open(self.path("log"));
-        let mut command = Self::program();
-        command.args(["cache", "serve", "--config"]);
-        command.arg(self.path("cache.toml")).stderr(log.unwrap());
-        self.child = Some(command.spawn().unwrap());
-        let deadline = Instant::now() + Duration::from_secs(30);
-        while std::os::unix::net::UnixStream::connect(self.path("control")).is_err() {
-            let log = std::fs::read_to_string(self.path("log")).unwrap();
-            assert!(
-                Instant::now() < deadline,
-                "the daemon does not start: {log}"
-            );
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        self.daemon.start(self.dir.path());
     }
 
-    /// SIGKILL, and the wait for its end.
+    /// Kills the daemon.
     pub(crate) fn kill(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            child.kill().unwrap();
-            child.wait().unwrap();
-        }
+        self.daemon.kill();
     }
 
     /// A guest of so much memory with the disk and the port, whose requests wait while the daemon is gone.
@@ -135,7 +114,7 @@ impl Host {
 
     /// What `justitia cache stats` says.
     pub(crate) fn stats(&self) -> Value {
-        let mut command = Self::program();
+        let mut command = program();
         command.args(["cache", "stats", "--json", "--control"]);
         let done = command.arg(self.path("control")).output().unwrap();
         assert!(done.status.success(), "{done:?}");
@@ -167,12 +146,6 @@ impl Host {
             counts.map(Option::unwrap).sum::<u64>()
         };
         (of("gets"), of("memory_hits"))
-    }
-}
-
-impl Drop for Host {
-    fn drop(&mut self) {
-        self.kill();
     }
 }
 

@@ -3,52 +3,16 @@
 use super::{Access, PoolCurve};
 use crate::bench::Random;
 use crate::block::Key;
-use flate2::read::GzDecoder;
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
-use std::io::{BufRead as _, BufReader};
 use std::time::Duration;
+use traces::{blocks, cloudphysics, errors, number, stack_distances};
+
+#[path = "../../../../share/tests/traces/mod.rs"]
+mod traces;
 
 /// What happened before fades to nothing.
 const LONG: Duration = Duration::from_secs(6000);
-
-/// Counts over a range of positions (Fenwick).
-struct Counts(Vec<i64>);
-
-impl Counts {
-    fn add(&mut self, at: usize, by: i64) {
-        let mut at = at + 1;
-        while at < self.0.len() {
-            self.0[at] += by;
-            at += at & at.wrapping_neg();
-        }
-    }
-
-    fn sum(&self, mut end: usize) -> i64 {
-        let mut sum = 0;
-        while end > 0 {
-            sum += self.0[end];
-            end -= end & end.wrapping_neg();
-        }
-        sum
-    }
-}
-
-/// For each access the size of the smallest LRU cache that would hit (Bennett and Kruskal).
-fn stack_distances(trace: &[u64]) -> Vec<Option<usize>> {
-    let mut counts = Counts(vec![0; trace.len() + 1]);
-    let mut last: HashMap<u64, usize> = HashMap::new();
-    let mut distances = Vec::new();
-    for (at, block) in trace.iter().enumerate() {
-        let before = last.insert(*block, at);
-        distances.push(before.map(|before| {
-            counts.add(before, -1);
-            usize::try_from(counts.sum(at) - counts.sum(before + 1) + 1).unwrap()
-        }));
-        counts.add(at, 1);
-    }
-    distances
-}
 
 /// The curve of the last half of a trace of accesses, in blocks.
 fn sampled(accesses: &[(u64, Access)], seed: u64, horizon: u64) -> Vec<(f64, f64)> {
@@ -68,10 +32,6 @@ fn sampled(accesses: &[(u64, Access)], seed: u64, horizon: u64) -> Vec<(f64, f64
     curve.steps()
 }
 
-fn number(n: usize) -> f64 {
-    f64::from(u32::try_from(n).unwrap())
-}
-
 /// Between two points by a straight line.
 fn miss_ratio(steps: &[(f64, f64)], size: f64) -> f64 {
     let next = steps.partition_point(|(at, _)| *at < size);
@@ -87,33 +47,11 @@ fn miss_ratio(steps: &[(f64, f64)], size: f64) -> f64 {
 /// The mean absolute error over 40 sizes, in the last half of the trace.
 fn error(trace: &[u64], seed: u64) -> f64 {
     let distances = stack_distances(trace);
-    let largest = distances.iter().filter(|d| d.is_none()).count();
+    let largest = u64::try_from(blocks(&distances)).unwrap();
     let accesses: Vec<_> = trace.iter().map(|block| (*block, Access::Read)).collect();
-    let steps = sampled(&accesses, seed, u64::try_from(largest).unwrap());
-    let late = &distances[trace.len() / 2..];
-    let mut sorted: Vec<usize> = late.iter().flatten().copied().collect();
-    sorted.sort_unstable();
-    let errors = (1..=40).map(|part| {
-        let size = (largest * part / 40).max(1);
-        let hits = sorted.partition_point(|distance| *distance <= size);
-        let exact = 1.0 - number(hits) / number(late.len());
-        (miss_ratio(&steps, number(size)) - exact).abs()
-    });
-    errors.sum::<f64>() / 40.0
-}
-
-/// A real virtual machine's requests, in blocks of 4 KiB.
-fn cloudphysics() -> Vec<u64> {
-    let zipped = include_bytes!("../../../testdata/cloudphysics-sample.csv.gz");
-    let lines = BufReader::new(GzDecoder::new(zipped.as_slice())).lines();
-    let mut trace = Vec::new();
-    for line in lines.map(Result::unwrap) {
-        let words: Vec<&str> = line.split(',').collect();
-        if let (Ok(size), Ok(sector)) = (words[3].parse::<u64>(), words[4].parse::<u64>()) {
-            trace.extend(sector / 8..=(sector * 512 + size.max(512) - 1) / 4096);
-        }
-    }
-    trace
+    let steps = sampled(&accesses, seed, largest);
+    let errors = errors(&distances, |size| miss_ratio(&steps, number(size)));
+    errors.iter().sum::<f64>() / 40.0
 }
 
 fn zipf(skew: f64, blocks: u32, accesses: usize) -> Vec<u64> {
@@ -137,7 +75,7 @@ fn zipf(skew: f64, blocks: u32, accesses: usize) -> Vec<u64> {
 fn the_error_of_a_pools_curve_is_small() {
     // The trace is no stationary process, as the model assumes: its error is the model's, and the same with every seed.
     let traces = [
-        ("cloudphysics", cloudphysics(), 0.04),
+        ("cloudphysics", cloudphysics(4096), 0.04),
         ("zipf 0.9", zipf(0.9, 40_000, 500_000), 0.02),
         ("zipf 1.2", zipf(1.2, 40_000, 500_000), 0.02),
     ];
