@@ -7,9 +7,7 @@ use std::time::{Duration, Instant};
 
 use justitia_kernel::cgroup::CgroupId;
 use justitia_kernel::probes::{Device, Eviction};
-use justitia_link::{DEFAULT_POOL, MAX_BLOCKS, MAX_MESSAGE, PutWriter, Serial};
-
-use crate::buffer::Buffer;
+use justitia_link::{AlignedBuf, DEFAULT_POOL, MAX_BLOCKS, MAX_MESSAGE, PutWriter, Serial};
 
 /// Buffers: 2 MiB.
 const BUFFERS: usize = 16;
@@ -32,7 +30,7 @@ pub(crate) struct Origin {
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) origin: Origin,
-    buffer: Buffer,
+    buffer: AlignedBuf,
     count: usize,
     since: Instant,
 }
@@ -40,7 +38,7 @@ pub(crate) struct Batch {
 impl Batch {
     /// The message.
     pub(crate) fn message(&mut self, sequence: u64) -> &[u8] {
-        let mut writer = PutWriter::resume(self.buffer.bytes_mut(), self.count);
+        let mut writer = PutWriter::resume(&mut self.buffer, self.count);
         writer.address(sequence, self.origin.pool);
         writer.finish()
     }
@@ -51,7 +49,7 @@ impl Batch {
 pub(crate) struct Batches {
     open: BTreeMap<Origin, Batch>,
     ready: VecDeque<Batch>,
-    free: Vec<Buffer>,
+    free: Vec<AlignedBuf>,
     /// Blocks that one message may have.
     limit: usize,
     /// The serials of the disks that are offered.
@@ -70,7 +68,7 @@ impl Batches {
         Self {
             open: BTreeMap::new(),
             ready: VecDeque::new(),
-            free: (0..BUFFERS).map(|_| Buffer::new(MAX_MESSAGE)).collect(),
+            free: (0..BUFFERS).map(|_| AlignedBuf::new(MAX_MESSAGE)).collect(),
             limit: MAX_BLOCKS,
             disks: BTreeMap::new(),
             pools: BTreeMap::new(),
@@ -105,7 +103,7 @@ impl Batches {
         };
         let limit = self.limit;
         if let Some(batch) = self.batch(origin, serial, now) {
-            let mut writer = PutWriter::resume(batch.buffer.bytes_mut(), batch.count);
+            let mut writer = PutWriter::resume(&mut batch.buffer, batch.count);
             if writer.push(page.block, page.content) {
                 batch.count += 1;
             }
@@ -136,7 +134,7 @@ impl Batches {
                 return None;
             }
             let mut buffer = self.free.pop()?;
-            PutWriter::new(buffer.bytes_mut(), 0, origin.pool, serial)?;
+            PutWriter::new(&mut buffer, 0, origin.pool, serial)?;
             let (count, since) = (0, now);
             let batch = Batch {
                 origin,

@@ -10,7 +10,6 @@
 #![deny(clippy::indexing_slicing)]
 
 mod batch;
-mod buffer;
 mod enforce;
 mod monitor;
 mod plan;

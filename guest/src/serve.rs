@@ -46,7 +46,6 @@ pub(crate) struct Serving<'a, 'b> {
     pools: PoolTable,
     hints: Hints,
     due: Instant,
-    unanswered: u64,
 }
 
 impl<'a, 'b> Serving<'a, 'b> {
@@ -65,7 +64,6 @@ impl<'a, 'b> Serving<'a, 'b> {
             pools,
             hints: Hints::default(),
             due: Instant::now(),
-            unanswered: 0,
         })
     }
 
@@ -113,8 +111,7 @@ impl<'a, 'b> Serving<'a, 'b> {
                 self.filesystems.add(&outcome.origin, verdicts);
             }
         }
-        self.machine.status.unanswered += self.session.unanswered - self.unanswered;
-        self.unanswered = self.session.unanswered;
+        self.machine.status.unanswered += std::mem::take(&mut self.session.unanswered);
         Ok(())
     }
 

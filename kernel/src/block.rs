@@ -13,6 +13,20 @@ pub fn scheduler(disk: &Path) -> Option<String> {
     read_path(&disk.join("queue/scheduler"), parse).ok()?
 }
 
+/// The names of the disks below `sys_block` (`/sys/block`) that BFQ schedules, sorted.
+///
+/// # Errors
+/// When the directory cannot be listed.
+pub fn bfq_disks(sys_block: &Path) -> std::io::Result<Vec<String>> {
+    let disks = std::fs::read_dir(sys_block)?.flatten();
+    let mut names: Vec<_> = disks
+        .filter(|disk| scheduler(&disk.path()).as_deref() == Some("bfq"))
+        .map(|disk| disk.file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    Ok(names)
+}
+
 /// The name in brackets of `none mq-deadline [bfq]`.
 fn active(text: &[u8]) -> Option<&[u8]> {
     parse::words(text.trim_ascii()).find_map(|word| word.strip_prefix(b"[")?.strip_suffix(b"]"))

@@ -18,6 +18,7 @@ use rustix::fs::{Advice, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::error::{Error, Operation, Result};
+use crate::io::DevId;
 use crate::mount::mounts_of;
 
 /// A file, independent of its names.
@@ -33,13 +34,14 @@ pub struct FileId {
 
 impl std::fmt::Display for FileId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (major, minor) = numbers(self.device);
-        write!(f, "inode {} on {major}:{minor}", self.inode)
+        let device = DevId::of_kernel(self.device);
+        write!(f, "inode {} on {device}", self.inode)
     }
 }
 
 const fn numbers(device: u32) -> (u32, u32) {
-    (device >> 20, device & 0xf_ffff)
+    let DevId { major, minor } = DevId::of_kernel(device);
+    (major, minor)
 }
 
 /// A file's pages in the page cache.

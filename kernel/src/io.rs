@@ -17,6 +17,14 @@ pub struct DevId {
 }
 
 impl DevId {
+    /// Of a number as the kernel has it: the major number above 20 bits of the minor.
+    pub(crate) const fn of_kernel(device: u32) -> Self {
+        Self {
+            major: device >> 20,
+            minor: device & 0xf_ffff,
+        }
+    }
+
     /// Reads `8:16`.
     fn from_bytes(word: &[u8]) -> Option<Self> {
         let (major, minor) = parse::cut(word, b':')?;

@@ -3,12 +3,14 @@
 //! A guest puts what its page cache evicts, and manages the pools of its own VM (the paper's section 4.1). A message is
 //! one write at offset 0, an answer is read from the same disk. Layouts: `docs/design/guest-port.md`.
 //!
-//! Both sides are untrusted here. Nothing does I/O, allocates or panics; every count is bounded by the layout.
+//! Both sides are untrusted here. Nothing does I/O or panics, and only [`AlignedBuf`] allocates; every count is bounded by
+//! the layout.
 
 #![forbid(unsafe_code)]
 // What is read comes from the other side of a trust boundary: nothing may panic.
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
+mod aligned;
 mod answer;
 mod area;
 mod command;
@@ -25,6 +27,7 @@ mod verdict;
 #[expect(clippy::arithmetic_side_effects, reason = "a test that panics fails")]
 mod tests;
 
+pub use aligned::AlignedBuf;
 pub use answer::Answer;
 pub use area::{Area, AreaHeader, AreaWriter};
 pub use command::{Command, Store};

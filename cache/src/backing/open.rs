@@ -1,9 +1,9 @@
 //! Opening an image: past the page cache where that works, and locked.
 
-use super::buffer::{ALIGNMENT, AlignedBuf};
 use super::lock::{self, LockError};
 use super::raw::RawDisk;
 use crate::block_dev::DiskFile;
+use justitia_link::{AlignedBuf, PAGE};
 use rustix::fs::{OFlags, SeekFrom};
 use rustix::io::pread;
 use std::fs::File;
@@ -149,8 +149,8 @@ fn open_direct(
 
 /// The smallest alignment that direct reads accept, if they work at all.
 fn alignment(file: &File) -> Option<u64> {
-    let mut buf = AlignedBuf::new(ALIGNMENT);
-    [512, ALIGNMENT]
+    let mut buf = AlignedBuf::new(PAGE);
+    [512, PAGE]
         .into_iter()
         .find(|align| pread(file, &mut buf[..*align], 0).is_ok())
         .and_then(|align| u64::try_from(align).ok())

@@ -2,9 +2,9 @@
 //!
 //! Data bypasses the host's page cache (`O_DIRECT`) where the file system supports it: it would be cached twice.
 
-use super::buffer::AlignedBuf;
 use crate::block::len;
 use crate::block_dev::{Disk, DiskFile, check_range};
+use justitia_link::AlignedBuf;
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, fdatasync};
 use rustix::io::{Errno, ReadWriteFlags, pread, pwrite, pwritev2};
 use std::fs::File;

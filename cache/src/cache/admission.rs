@@ -95,12 +95,7 @@ impl Cache {
         for _ in 0..ROUNDS {
             {
                 let mut log = pool.log_on(ssd)?;
-                let (append, opened) = log.append(ssd, pool.id.index, key, content, sum);
-                if opened {
-                    pool.ssd_used
-                        .fetch_add(EXTENT_SLOTS.into(), Ordering::Relaxed);
-                }
-                match append {
+                match pool.append(&mut log, ssd, key, content, sum) {
                     Append::Done(slot) => return Some(slot),
                     Append::Refused => return None,
                     Append::Full => {}

@@ -14,7 +14,6 @@ use crate::index::{Location, SlotRef};
 use crate::policy::Demotion;
 use crate::store::{Append, EXTENT_SLOTS, Page, SsdStore};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Blocks that go down at a time: a segment of the SSD store, 64 KiB.
 const QUANTUM: u64 = 16;
@@ -43,13 +42,7 @@ impl Demotion for Down<'_> {
         unsafe { self.cache.stores.memory.arena.read(slot, 0, &mut content) };
         let sum = self.ssd.sum(key, &content);
         let mut log = self.pool.log_on(self.ssd)?;
-        let index = self.pool.id.index;
-        let (append, opened) = log.append(self.ssd, index, key, &content, sum);
-        if opened {
-            let extent = u64::from(EXTENT_SLOTS);
-            self.pool.ssd_used.fetch_add(extent, Ordering::Relaxed);
-        }
-        match append {
+        match self.pool.append(&mut log, self.ssd, key, &content, sum) {
             Append::Done(slot) => {
                 self.ssd.set_stamp(slot, self.stamp);
                 Some(Location::ssd(slot))
@@ -131,9 +124,8 @@ impl Cache {
 
     /// Has memory more free slots than an eviction leaves?
     fn has_spare_memory(&self) -> bool {
-        let memory = &self.stores.memory;
-        let batch = u64::from(memory.capacity() / 16).clamp(1, EVICTION_BATCH);
-        u64::from(memory.available()) > 2 * batch
+        let batch = EVICTION_BATCH.min(self.most_at_once(StoreKind::Memory));
+        u64::from(self.stores.memory.available()) > 2 * batch
     }
 
     /// Would the block of a slot of the SSD, which is used now, have stayed in the pool's part of the memory store?
@@ -182,12 +174,7 @@ impl Cache {
             return None;
         }
         let sum = ssd.sum(key, &content.0);
-        let (append, opened) = log.append(ssd, pool.id.index, key, &content.0, sum);
-        if opened {
-            let extent = u64::from(EXTENT_SLOTS);
-            pool.ssd_used.fetch_add(extent, Ordering::Relaxed);
-        }
-        let Append::Done(slot) = append else {
+        let Append::Done(slot) = pool.append(&mut log, ssd, key, &content.0, sum) else {
             return None;
         };
         ssd.set_stamp(slot, self.stamp_of_used(pool));

@@ -2,11 +2,12 @@
 
 use super::pool_curve::{Access, PoolCurve};
 use super::stats::Counts;
+use crate::block::{Block, Key};
 use crate::config::{Policy, PoolSpec, StoreKind};
 use crate::ids::{PoolId, VmId};
 use crate::index::SlotRef;
 use crate::policy::PoolPolicy;
-use crate::store::{SsdLog, SsdStore};
+use crate::store::{Append, EXTENT_SLOTS, SsdLog, SsdStore};
 use justitia_share::Weight;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
@@ -83,6 +84,23 @@ impl Pool {
         // A store is closed before the logs are emptied for its successor: open under the lock, it is this
         // one's.
         Some(self.log.lock()).filter(|_| !ssd.closed())
+    }
+
+    /// Appends a block to the pool's log on the SSD; an extent that is opened for it is the pool's from now on.
+    pub(super) fn append(
+        &self,
+        log: &mut SsdLog,
+        ssd: &SsdStore,
+        key: Key,
+        content: &Block,
+        sum: u32,
+    ) -> Append {
+        let (append, opened) = log.append(ssd, self.id.index, key, content, sum);
+        if opened {
+            let extent = u64::from(EXTENT_SLOTS);
+            self.ssd_used.fetch_add(extent, Ordering::Relaxed);
+        }
+        append
     }
 
     const fn share_in(&self, store: StoreKind) -> &AtomicU64 {

@@ -71,9 +71,9 @@ impl Cache {
             .weight(StoreKind::Ssd)
             .and_then(|_| self.stores.working_ssd());
         if let Some(ssd) = ssd {
-            let hash = self.index.hash(key);
             let only = !spec.is_hybrid();
-            if only || pool.policy.lock().belongs_on_ssd(hash) {
+            let belongs = || pool.policy.lock().belongs_on_ssd(self.index.hash(key));
+            if only || belongs() {
                 let slot = self.ssd_slot(&ssd, pool, key, content);
                 if let Some(slot) = slot {
                     ssd.set_stamp(slot, self.stamp_of_used(pool));

@@ -25,15 +25,18 @@ impl Cache {
         }
     }
 
-    /// Evicts about `want` blocks from the pools that exceed their part; returns how many slots became free.
-    pub(super) fn reclaim(&self, weights: &WeightTable, store: StoreKind, want: u64) -> u64 {
-        let capacity = self.capacity(store);
-        // Not more than a sixteenth of a small store at a time.
+    /// Blocks that are evicted at a time at most: a sixteenth of a small store.
+    pub(super) fn most_at_once(&self, store: StoreKind) -> u64 {
         let least = match store {
             StoreKind::Memory => 1,
             StoreKind::Ssd => EXTENT_SLOTS.into(),
         };
-        let want = want.min((capacity / 16).max(least));
+        (self.capacity(store) / 16).max(least)
+    }
+
+    /// Evicts about `want` blocks from the pools that exceed their part; returns how many slots became free.
+    pub(super) fn reclaim(&self, weights: &WeightTable, store: StoreKind, want: u64) -> u64 {
+        let want = want.min(self.most_at_once(store));
         let mut partition = self.divide(weights, store);
         let mut freed = 0;
         while freed < want {

@@ -66,7 +66,7 @@ impl Filesystems {
 }
 
 fn tell(filesystem: Device, disk: Device, offer: &Offer) {
-    let (filesystem, disk) = (numbers(filesystem), numbers(disk));
+    let (filesystem, disk) = (filesystem.to_string(), disk.to_string());
     if offer.paused_until.is_some() {
         tracing::info!(
             filesystem,
@@ -81,8 +81,4 @@ fn tell(filesystem: Device, disk: Device, offer: &Offer) {
             "what is offered of a file system"
         );
     }
-}
-
-fn numbers(device: Device) -> String {
-    format!("{}:{}", device.0 >> 20, device.0 & 0xf_ffff)
 }

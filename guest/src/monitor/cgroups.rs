@@ -1,11 +1,12 @@
 //! The managed cgroups with their weights, as the agent sees them.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use justitia_agent::config::Config;
 use justitia_agent::monitor::{CgroupTree, Changes, Node};
-use justitia_kernel::block::scheduler;
+use justitia_kernel::block::bfq_disks;
 use justitia_kernel::cgroup::{Cgroup, CgroupFs, CgroupId};
 
 use crate::plan::weights::Member;
@@ -32,9 +33,7 @@ pub(crate) struct Cgroups {
 impl Cgroups {
     /// Reads the tree.
     pub(crate) fn new(fs: &CgroupFs, config: &Config) -> Self {
-        let disks = std::fs::read_dir("/sys/block").into_iter().flatten();
-        let mut disks = disks.filter_map(|entry| Some(entry.ok()?.path()));
-        let bfq = disks.any(|disk| scheduler(&disk).as_deref() == Some("bfq"));
+        let bfq = bfq_disks(Path::new("/sys/block")).is_ok_and(|disks| !disks.is_empty());
         let mut tree = CgroupTree::new(fs, bfq);
         let rescanned = Instant::now();
         tree.rescan(config, rescanned, &mut Changes::default());

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use justitia_kernel::io::DevId;
 use justitia_kernel::probes::Device;
 use justitia_link::{MAX_BLOCKS, PORT_SIZE, Serial};
 
@@ -54,8 +55,7 @@ pub(crate) fn disks(sys_block: &Path) -> Vec<Disk> {
 fn disk(path: &Path) -> Option<Disk> {
     let text = |name: &str| fs::read_to_string(path.join(name)).ok();
     let number = |name: &str| text(name)?.trim().parse::<u64>().ok();
-    let device = text("dev")?;
-    let (major, minor) = device.trim().split_once(':')?;
+    let device: DevId = text("dev")?.trim().parse().ok()?;
     // virtio-blk has it here; SCSI and NVMe disks have it below.
     let serial = text("serial").or_else(|| text("device/serial"));
     let blocks = |units: Option<u64>, per_block: u64| {
@@ -66,7 +66,7 @@ fn disk(path: &Path) -> Option<Disk> {
     };
     Some(Disk {
         name: path.file_name()?.to_str()?.to_owned(),
-        device: Device::new(major.parse().ok()?, minor.parse().ok()?)?,
+        device: Device::new(device)?,
         serial: serial.and_then(|text| Serial::new(text.trim_end_matches('\0').trim())),
         sectors: number("size")?,
         message_blocks: blocks(number("queue/max_segments"), 1)
@@ -114,6 +114,7 @@ mod tests {
         );
         assert!(found[2].may_be_port() && !found[1].may_be_port());
         assert_eq!((found[2].serial, found[2].message_blocks), (None, 29));
-        assert_eq!(Some(found[2].device), Device::new(254, 16));
+        let (major, minor) = (254, 16);
+        assert_eq!(Some(found[2].device), Device::new(DevId { major, minor }));
     }
 }

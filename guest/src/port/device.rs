@@ -6,16 +6,14 @@ use std::os::fd::AsFd as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-use justitia_link::{Area, PAGE, PORT_SIZE};
+use justitia_link::{AlignedBuf, Area, PAGE, PORT_SIZE};
 use rustix::fs::{Mode, OFlags};
-
-use crate::buffer::Buffer;
 
 /// An open port. Nobody else has it.
 #[derive(Debug)]
 pub(crate) struct Port {
     file: File,
-    area: Buffer,
+    area: AlignedBuf,
 }
 
 impl Port {
@@ -33,7 +31,7 @@ impl Port {
         }
         let mut port = Self {
             file,
-            area: Buffer::new(PORT_SIZE),
+            area: AlignedBuf::new(PORT_SIZE),
         };
         port.answers()?;
         Ok(port)
@@ -69,9 +67,9 @@ impl Port {
     }
 
     fn read(&mut self, len: usize) -> io::Result<Area<'_>> {
-        let bytes = self.area.bytes_mut().get_mut(..len).unwrap_or_default();
+        let bytes = self.area.get_mut(..len).unwrap_or_default();
         self.file.read_exact_at(bytes, 0)?;
-        let known = Area::new(self.area.bytes());
+        let known = Area::new(&self.area);
         known.ok_or_else(|| io::Error::other("expected a port's answers, found something else"))
     }
 }

@@ -3,11 +3,10 @@
 use std::collections::VecDeque;
 use std::io;
 
-use justitia_link::{Answer, AreaHeader, Command, MAX_ANSWERS, PAGE, PoolRow};
+use justitia_link::{AlignedBuf, Answer, AreaHeader, Command, MAX_ANSWERS, PAGE, PoolRow};
 
 use super::device::Port;
 use crate::batch::{Batch, Origin};
-use crate::buffer::Buffer;
 
 /// Messages whose answers are read together: the area keeps more.
 const MAX_SENT: usize = 32;
@@ -44,9 +43,9 @@ pub(crate) struct Session {
     port: Port,
     start: u64,
     sequence: u64,
-    page: Buffer,
+    page: AlignedBuf,
     sent: VecDeque<Sent>,
-    /// Puts that have no answer: the host did not see a message, or a newer one was faster.
+    /// Puts without an answer since this was last taken: the host did not see a message, or a newer one was faster.
     pub(crate) unanswered: u64,
 }
 
@@ -61,7 +60,7 @@ impl Session {
             port,
             start: header.start,
             sequence: header.sequence,
-            page: Buffer::new(PAGE),
+            page: AlignedBuf::new(PAGE),
             sent: VecDeque::new(),
             unanswered: 0,
         })
@@ -123,10 +122,10 @@ impl Session {
     /// When the conversation is over; `None` when the host did not see the command.
     pub(crate) fn command(&mut self, command: &Command) -> Result<Option<Answer>, Ended> {
         let sequence = self.next();
-        if let Some(page) = self.page.bytes_mut().first_chunk_mut::<PAGE>() {
+        if let Some(page) = self.page.first_chunk_mut::<PAGE>() {
             command.encode(sequence, page);
         }
-        self.port.write(self.page.bytes())?;
+        self.port.write(&self.page)?;
         let area = self.port.answers()?;
         let (header, answer) = (area.header(), area.answer(sequence));
         self.follow(&header)?;
@@ -150,7 +149,7 @@ impl Session {
         self.sequence
     }
 
-    /// Whoever used the port before may have used higher numbers.
+    /// A program that used the port before may have used higher numbers.
     fn follow(&mut self, header: &AreaHeader) -> Result<(), Ended> {
         if header.start != self.start {
             return Err(Ended::Restarted);

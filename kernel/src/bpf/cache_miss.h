@@ -28,26 +28,23 @@ static __always_inline void account_miss(struct bio *bio, u32 bytes)
 	struct page *page = NULL;
 	struct folio *folio;
 	struct address_space *mapping;
-	struct mem_cgroup *memcg = NULL;
-	unsigned long head, flags;
+	struct mem_cgroup *memcg;
+	unsigned long flags;
 	struct counters *counters;
 
 	bpf_core_read(&page, sizeof(page), &vec[first].bv_page);
 	if (!page)
 		return;
-	head = BPF_CORE_READ(page, compound_head);
-	folio = head & 1 ? (void *)(head - 1) : (void *)page;
+	folio = folio_of(page);
 	flags = folio_flags(folio);
-	if (!(flags & (1UL << bpf_core_enum_value(enum pageflags, PG_locked))) ||
-	    flags & (1UL << bpf_core_enum_value(enum pageflags, PG_uptodate)))
+	if (!HAS(flags, PG_locked) || HAS(flags, PG_uptodate))
 		return;
 	mapping = BPF_CORE_READ(folio, mapping);
 	if (!mapping || (u64)mapping & MAPPING_FLAGS)
 		return;
 	if (!is_counted_inode_untyped(BPF_CORE_READ(mapping, host)))
 		return;
-	if (bpf_core_field_exists(folio->memcg_data))
-		memcg = (void *)(BPF_CORE_READ(folio, memcg_data) & ~MEMCG_DATA_FLAGS);
+	memcg = charged_memcg(folio);
 	if (!memcg)
 		return;
 	counters = counters_of_css((void *)__builtin_preserve_access_index(&memcg->css));

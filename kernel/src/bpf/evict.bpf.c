@@ -88,12 +88,6 @@ static __always_inline void count(enum count what)
 		__sync_fetch_and_add(found, 1);
 }
 
-static __always_inline bool has_flag(unsigned long flags, int bit)
-{
-	return (flags >> bit) & 1;
-}
-#define HAS(flags, name) has_flag(flags, bpf_core_enum_value(enum pageflags, name))
-
 struct evicted_folio {
 	u64 frame, index, mapping, cgroup, wake;
 	u32 filesystem, pages, copied, offered;
@@ -179,12 +173,10 @@ static __always_inline bool is_evicted(struct folio *folio, unsigned long flags)
 
 static __always_inline void evict(struct evicted_folio *walk, struct folio *folio)
 {
-	struct mem_cgroup *memcg = NULL;
+	struct mem_cgroup *memcg = charged_memcg(folio);
 	u64 others = 0;
 	u32 *set;
 
-	if (bpf_core_field_exists(folio->memcg_data))
-		memcg = (void *)(BPF_CORE_READ(folio, memcg_data) & ~MEMCG_DATA_FLAGS);
 	if (memcg)
 		walk->cgroup = BPF_CORE_READ(memcg, css.cgroup, kn, id);
 	set = bpf_map_lookup_elem(&cgroup_shift, &walk->cgroup);
@@ -328,11 +320,10 @@ static __always_inline void next_part(struct request_walk *walk)
 static __always_inline void learn(struct request_walk *walk, struct place *place)
 {
 	struct page *page = (void *)(pages_base + walk->page * bpf_core_type_size(struct page));
-	unsigned long head = BPF_CORE_READ(page, compound_head), flags;
-	struct folio *folio = head & 1 ? (void *)(head - 1) : (void *)page;
+	struct folio *folio = folio_of(page);
+	unsigned long flags = folio_flags(folio);
 	u64 index;
 
-	flags = folio_flags(folio);
 	if (walk->writes ? !HAS(flags, PG_writeback) : !HAS(flags, PG_locked) || HAS(flags, PG_uptodate))
 		return;
 	index = BPF_CORE_READ(folio, index) + (walk->page - frame_of((u64)folio));

@@ -36,7 +36,7 @@ struct {
 	__type(value, struct place);
 } places SEC(".maps");
 
-/* Every program that needs the addresses gets them itself: whoever is first. */
+/* The first program that needs the addresses reads them. */
 static __always_inline bool know_bases(void)
 {
 	if (!pages_base) {

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::State;
 use super::controllers::{Found, available, if_mounted};
 use super::finding::{Finding, any_of, no, not_applicable, unknown, yes};
-use crate::block::scheduler;
+use crate::block::bfq_disks;
 use crate::buffer::read_path;
 use crate::io::io_cost_devices;
 use crate::parse;
@@ -13,15 +13,9 @@ use crate::parse;
 /// The disks that BFQ schedules.
 pub(super) fn bfq(sys: &Path) -> Finding {
     let path = sys.join("block");
-    let Ok(disks) = std::fs::read_dir(&path) else {
+    let Ok(names) = bfq_disks(&path) else {
         return (State::Unknown, format!("list {path:?}: cannot be read"));
     };
-    let mut names: Vec<_> = disks
-        .flatten()
-        .filter(|disk| scheduler(&disk.path()).as_deref() == Some("bfq"))
-        .map(|disk| disk.file_name().to_string_lossy().into_owned())
-        .collect();
-    names.sort();
     any_of(
         &names,
         "no disk's scheduler is bfq: io.bfq.weight divides none by itself",

@@ -15,6 +15,7 @@ use crate::PAGE_SIZE;
 use crate::buffer::read_path;
 use crate::capabilities::State;
 use crate::cgroup::CgroupId;
+use crate::io::DevId;
 use crate::proc::frames;
 
 /// Bytes of a page.
@@ -39,8 +40,14 @@ pub struct Device(pub u32);
 impl Device {
     /// Of a major and a minor number; `None` where the kernel has none such.
     #[must_use]
-    pub fn new(major: u32, minor: u32) -> Option<Self> {
+    pub fn new(DevId { major, minor }: DevId) -> Option<Self> {
         (major < 1 << 12 && minor < 1 << 20).then_some(Self(major << 20 | minor))
+    }
+}
+
+impl std::fmt::Display for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        DevId::of_kernel(self.0).fmt(f)
     }
 }
 
@@ -280,10 +287,12 @@ mod tests {
         record[20..24].copy_from_slice(&(254_u32 << 20 | 17).to_ne_bytes());
         let found = Eviction::decode(&record).unwrap();
         assert_eq!((found.block, found.cgroup), (9, CgroupId(11)));
-        assert_eq!(Some(found.disk), Device::new(254, 16));
-        assert_eq!(Some(found.filesystem), Device::new(254, 17));
+        let device = |major, minor| Device::new(DevId { major, minor });
+        assert_eq!(Some(found.disk), device(254, 16));
+        assert_eq!(Some(found.filesystem), device(254, 17));
+        assert_eq!(found.filesystem.to_string(), "254:17");
         assert_eq!(found.content, &[7; PAGE]);
         assert!(Eviction::decode(&record[..RECORD - 1]).is_none());
-        assert!(Device::new(4096, 0).is_none() && Device::new(0, 1 << 20).is_none());
+        assert!(device(4096, 0).is_none() && device(0, 1 << 20).is_none());
     }
 }
