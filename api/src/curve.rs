@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 /// How many of a tenant's accesses to its cache would come from the disk if its cache had another size.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CurveStatus {
-    /// Accesses a second, lately: of blocks of 64 KiB, those to the same one in a row once.
+    /// Accesses a second, lately, in the blocks that the cache's accesses are counted in: of the page cache 64 KiB, those
+    /// to the same one in a row once; of a pool of the hypervisor cache 4 KiB.
     pub accesses: f64,
     /// Sizes of the cache, bytes, ascending from 0, and the part of the accesses that it would miss, 0 to 1. Between two
     /// points a straight line; beyond the last as there.

@@ -31,8 +31,7 @@ pub mod vhost;
 pub use block::{BLOCK_SIZE, Block, MAX_BLOCK};
 pub use block_dev::{Disk, DiskFile, RamDisk, check_range};
 pub use cache::{
-    Cache, CacheStats, Counts, CurvePoint, DiskStats, PoolStats, ResidencyStats, StoreStats,
-    VmStats,
+    Cache, CacheStats, Counts, DiskStats, PoolStats, ResidencyStats, StoreStats, VmStats,
 };
 pub use config::{CacheConfig, Mode, Policy, PoolSpec, SsdConfig, StoreKind};
 pub use disk::CachedDisk;

@@ -9,6 +9,7 @@ use justitia_api::client::ask;
 use justitia_api::escape::plain_lines;
 use justitia_cache::serve::Size;
 use justitia_share::Weight;
+use justitia_view::curve::BLOCK;
 use justitia_view::explain::{find, nearest};
 use justitia_view::whatif::{Change, Forecast, text, whatif as forecast};
 
@@ -54,7 +55,7 @@ pub(crate) struct Whatif {
     config: ConfigArgs,
 }
 
-fn weight(text: &str) -> Result<Weight, String> {
+pub(crate) fn weight(text: &str) -> Result<Weight, String> {
     let number = text.parse::<u64>().ok();
     number
         .and_then(|number| Weight::try_from(number).ok())
@@ -81,7 +82,7 @@ pub(crate) fn whatif(args: &Whatif) -> anyhow::Result<ExitCode> {
         (None, None) => bail!("expected --weight or --size"),
     };
     let (status, index) = asked(&args.config, &args.tenant)?;
-    let found: Vec<Forecast> = forecast(&status, index, change);
+    let found: Vec<Forecast> = forecast(&status, index, change, BLOCK);
     if args.json {
         out::line(out::json(&found)?);
     } else {

@@ -6,7 +6,6 @@ use justitia_api::{Evidence, Status, TenantStatus};
 use justitia_share::{Demand, Tree, Weight, entitlements};
 use serde::Serialize;
 
-use crate::curve::BLOCK;
 use crate::table::{Column, table};
 use justitia_api::units::{bytes, percent, rate};
 
@@ -31,14 +30,16 @@ pub struct Forecast {
     pub cache: [u64; 2],
     /// The part of its accesses that miss, 0 to 1; `None` where its accesses are not seen.
     pub misses: Option<[f64; 2]>,
-    /// Bytes a second that it reads from the disk, as whole blocks of 64 KiB.
+    /// Its accesses a second, lately, in the blocks of its curve; `None` where they are not seen.
+    pub accesses: Option<f64>,
+    /// Bytes a second that it reads from the disk, as whole blocks.
     pub reads: Option<[f64; 2]>,
 }
 
 /// What each leaf is entitled to now and after the change. Of leaves that it changes nothing for only the tenant itself
-/// is told.
+/// is told. `block` is the size of a curve's blocks, bytes: [`BLOCK`](crate::curve::BLOCK) for the page cache.
 #[must_use]
-pub fn whatif(status: &Status, index: usize, change: Change) -> Vec<Forecast> {
+pub fn whatif(status: &Status, index: usize, change: Change, block: f64) -> Vec<Forecast> {
     let before = divide(status, None);
     let after = divide(status, Some((index, change)));
     let tenants = status.tenants.iter().enumerate();
@@ -47,11 +48,11 @@ pub fn whatif(status: &Status, index: usize, change: Change) -> Vec<Forecast> {
             let moved = before[*i].abs_diff(after[*i]) > (before[*i] / 100).max(1 << 20);
             tenant.leaf && (*i == index || moved)
         })
-        .map(|(i, tenant)| forecast(tenant, [before[i], after[i]]))
+        .map(|(i, tenant)| forecast(tenant, [before[i], after[i]], block))
         .collect()
 }
 
-fn forecast(tenant: &TenantStatus, entitlement: [u64; 2]) -> Forecast {
+fn forecast(tenant: &TenantStatus, entitlement: [u64; 2], block: f64) -> Forecast {
     // One that does not take in more holds no more than now, whatever it is entitled to.
     let most = tenant
         .demand
@@ -61,12 +62,14 @@ fn forecast(tenant: &TenantStatus, entitlement: [u64; 2]) -> Forecast {
         .curve
         .as_ref()
         .map(|curve| cache.map(|size| curve.miss_ratio(size)));
-    let accesses = tenant.curve.as_ref().map_or(0.0, |curve| curve.accesses);
+    let accesses = tenant.curve.as_ref().map(|curve| curve.accesses);
+    let each = accesses.unwrap_or_default() * block;
     Forecast {
         path: tenant.path.clone(),
         cache,
         misses,
-        reads: misses.map(|misses| misses.map(|misses| misses * accesses * BLOCK)),
+        accesses,
+        reads: misses.map(|misses| misses.map(|misses| misses * each)),
     }
 }
 
@@ -181,6 +184,7 @@ fn row(forecast: &Forecast) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::curve::BLOCK;
     use justitia_api::{CurveStatus, MemoryStatus};
 
     const MIB: u64 = 1 << 20;
@@ -218,7 +222,7 @@ mod tests {
     fn more_weight_is_more_cache_and_fewer_misses_at_the_cost_of_the_others() {
         let status = status(vec![hot("a", 100, 400), hot("b", 100, 400)]);
         let weight = Change::Weight(Weight::try_from(200).unwrap());
-        let found = whatif(&status, 0, weight);
+        let found = whatif(&status, 0, weight, BLOCK);
         assert_eq!(found[0].cache, [300 * MIB, 400 * MIB]);
         assert_eq!(found[0].misses, Some([0.25, 0.0]));
         assert_eq!(found[1].cache, [300 * MIB, 200 * MIB]);
@@ -231,7 +235,7 @@ mod tests {
     #[test]
     fn a_size_is_had_whatever_the_weight() {
         let status = status(vec![hot("a", 100, 400), hot("b", 10_000, 400)]);
-        let found = whatif(&status, 0, Change::Size(300 * MIB));
+        let found = whatif(&status, 0, Change::Size(300 * MIB), BLOCK);
         assert_eq!(found[0].cache[1], 300 * MIB);
         assert_eq!(found[1].cache[1], 300 * MIB);
     }
@@ -241,7 +245,12 @@ mod tests {
         let mut a = hot("a", 100, 400);
         a.working_set = 450 * MIB;
         let status = status(vec![a, hot("b", 100, 400)]);
-        let found = whatif(&status, 0, Change::Weight(Weight::try_from(900).unwrap()));
+        let found = whatif(
+            &status,
+            0,
+            Change::Weight(Weight::try_from(900).unwrap()),
+            BLOCK,
+        );
         assert_eq!(found[0].cache[1], 400 * MIB);
         assert_eq!(found[1].cache[1], 200 * MIB);
     }
@@ -251,7 +260,12 @@ mod tests {
         let mut quiet = hot("a", 100, 100);
         quiet.demand = Some(100 * MIB);
         let status = status(vec![quiet, hot("b", 100, 500)]);
-        let found = whatif(&status, 0, Change::Weight(Weight::try_from(1000).unwrap()));
+        let found = whatif(
+            &status,
+            0,
+            Change::Weight(Weight::try_from(1000).unwrap()),
+            BLOCK,
+        );
         assert_eq!(
             found.len(),
             1,
@@ -259,7 +273,7 @@ mod tests {
         );
         assert_eq!(found[0].cache[0], found[0].cache[1]);
         let blind = status_without_curve();
-        let found = whatif(&blind, 0, Change::Size(10 * MIB));
+        let found = whatif(&blind, 0, Change::Size(10 * MIB), BLOCK);
         assert_eq!(found[0].misses, None);
         assert!(text(&blind, 0, Change::Size(10 * MIB), &found).contains("not seen"));
     }

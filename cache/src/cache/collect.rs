@@ -119,6 +119,6 @@ fn pool_stats(pool: &Pool, memory: u64, ssd: u64) -> PoolStats {
         memory_bytes: u64::from(pool.policy.lock().len()) * BLOCK_BYTES,
         ssd_bytes: pool.used(StoreKind::Ssd) * BLOCK_BYTES,
         counts: pool.count.read(),
-        curve: curve_stats::points(&pool.curve),
+        curve: curve_stats::status(pool),
     }
 }

@@ -1,25 +1,17 @@
 //! A pool's miss-ratio curve as the statistics have it.
 
-use super::pool_curve::PoolCurve;
+use super::pool::Pool;
 use crate::block::BLOCK_BYTES;
+use justitia_api::CurveStatus;
 use justitia_share::num::{to_f64, to_u64};
-use serde::Serialize;
 
-/// A point of a curve.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct CurvePoint {
-    /// A size of the pool, memory and SSD together, bytes.
-    pub bytes: u64,
-    /// The part of its gets that it would miss with this size, 0 to 1.
-    pub miss_ratio: f64,
-}
-
-/// The points of a curve, sizes ascending; empty while little was accessed.
-pub(super) fn points(curve: &PoolCurve) -> Vec<CurvePoint> {
-    let steps = curve.steps().into_iter();
-    let points = steps.map(|(blocks, miss_ratio)| CurvePoint {
-        bytes: to_u64(blocks * to_f64(BLOCK_BYTES)),
-        miss_ratio,
-    });
-    points.collect()
+/// The curve of a pool by its size in memory and on the SSD together; `None` while little was accessed.
+pub(super) fn status(pool: &Pool) -> Option<CurveStatus> {
+    let bytes = |blocks: f64| to_u64(blocks * to_f64(BLOCK_BYTES));
+    let steps = pool.curve.steps().into_iter();
+    let points: Vec<_> = steps.map(|(size, misses)| (bytes(size), misses)).collect();
+    (!points.is_empty()).then(|| CurveStatus {
+        accesses: pool.curve.rate(pool.count.gets()),
+        points,
+    })
 }

@@ -35,7 +35,6 @@ mod vms;
 mod weight_table;
 mod write_guard;
 
-pub use curve_stats::CurvePoint;
 pub use state::Cache;
 pub use stats::{CacheStats, Counts, DiskStats, PoolStats, ResidencyStats, StoreStats, VmStats};
 

@@ -4,8 +4,10 @@
 //! no guest can choose blocks that are sampled.
 
 use justitia_share::curve::{
-    DecayedReuseTimes, MissRatioCurve, ReuseTimes, Sampler, SamplerUse, first_shift, next_shift,
+    DecayedReuseTimes, HALF_LIFE, MissRatioCurve, ReuseTimes, Sampler, SamplerUse, first_shift,
+    next_shift,
 };
+use justitia_share::num::to_f64;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
@@ -55,6 +57,7 @@ struct Sampled {
     curve: MissRatioCurve,
     before: ReuseTimes,
     evicted: u64,
+    begun: Instant,
     at: Instant,
     /// Sampled accesses until the next update.
     left: u32,
@@ -139,6 +142,14 @@ impl PoolCurve {
             .map_or_else(Vec::new, |sampled| sampled.curve.steps(STEP))
     }
 
+    /// Gets a second, lately; `gets` are the pool's so far. 0 until one was sampled.
+    pub(crate) fn rate(&self, gets: u64) -> f64 {
+        let sampled = self.sampled.lock();
+        sampled
+            .as_ref()
+            .map_or(0.0, |sampled| sampled.rate(gets, Instant::now()))
+    }
+
     /// As if what was counted so far had happened so much earlier.
     #[cfg(test)]
     fn make_older(&self, by: std::time::Duration) {
@@ -160,6 +171,7 @@ impl PoolCurve {
 
 impl Sampled {
     fn new(shift: u32, gets: u64) -> Self {
+        let at = Instant::now();
         let before = ReuseTimes {
             accesses: gets,
             ..ReuseTimes::default()
@@ -170,9 +182,23 @@ impl Sampled {
             curve: MissRatioCurve::default(),
             before,
             evicted: 0,
-            at: Instant::now(),
+            begun: at,
+            at,
             left: UPDATE,
         }
+    }
+
+    /// Gets a second. What was counted at a steady rate since the beginning, and has decayed meanwhile, is so many times
+    /// what comes in a second.
+    fn rate(&self, gets: u64, now: Instant) -> f64 {
+        let life = HALF_LIFE.mean_life().as_secs_f64();
+        let since = |then| now.saturating_duration_since(then);
+        let new = to_f64(gets.saturating_sub(self.before.accesses));
+        // They came evenly, and have decayed, too.
+        let decay = HALF_LIFE.decay(since(self.at));
+        let left = life * (1.0 - decay) / since(self.at).as_secs_f64().max(1e-9);
+        let counted = self.curve.accesses().mul_add(decay, new * left.min(1.0));
+        counted / (life * (1.0 - HALF_LIFE.decay(since(self.begun)))).max(1.0)
     }
 
     /// Takes over what was sampled by now, of `gets` accesses.

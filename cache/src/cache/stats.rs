@@ -1,8 +1,8 @@
 //! Statistics of the cache.
 
-use super::curve_stats::CurvePoint;
 use crate::config::{Policy, StoreKind};
 use crate::ids::{DiskId, PoolId, VmId};
+use justitia_api::CurveStatus;
 use serde::Serialize;
 
 /// Counts since the cache (or the pool) began. Sums of pools: removed pools are not in them.
@@ -51,8 +51,9 @@ pub struct PoolStats {
     pub ssd_bytes: u64,
     /// What happened.
     pub counts: Counts,
-    /// How many of its gets it would miss with another size, of accesses of the last minutes.
-    pub curve: Vec<CurvePoint>,
+    /// How many of its gets it would miss with another size, memory and SSD together, of accesses of the last minutes;
+    /// `None` while little was accessed.
+    pub curve: Option<CurveStatus>,
 }
 
 /// One disk.

@@ -1,6 +1,7 @@
 //! OpenMetrics: the statistics as series. Names are the configuration's, escaped as labels want it.
 
 use super::api::Stats;
+use super::metrics_curves::curves;
 use super::metrics_ports::ports;
 use crate::cache::{PoolStats, StoreStats};
 use crate::frontend::VolumeStats;
@@ -173,6 +174,8 @@ fn pools(stats: &Stats, registry: &mut Registry) {
         registry.register(name, help, counts(&rows, value));
     }
     pool_stores(&rows, registry);
+    let named = rows.iter().map(|(of, pool)| (&*of.vm, &*of.pool, *pool));
+    curves(named, registry);
 }
 
 /// What a pool has in each of the stores.

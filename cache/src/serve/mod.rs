@@ -10,6 +10,7 @@ mod daemon;
 mod descriptors;
 mod error;
 mod metrics;
+mod metrics_curves;
 mod metrics_ports;
 mod service;
 mod size;

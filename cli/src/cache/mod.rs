@@ -1,11 +1,13 @@
-//! `justitia cache …`: serve, set, stats, bench.
+//! `justitia cache …`: serve, set, stats, curve, whatif, bench.
 
 mod bench;
 mod client;
+mod pools;
 mod serve;
 mod set;
 mod stats;
 mod table;
+mod whatif;
 
 use clap::{Args, Subcommand};
 
@@ -40,6 +42,8 @@ enum Command {
     Serve(serve::Serve),
     Set(set::Set),
     Stats(stats::Stats),
+    Curve(whatif::Curve),
+    Whatif(whatif::Whatif),
     Bench(bench::Bench),
 }
 
@@ -48,6 +52,8 @@ pub(crate) fn cache(args: &Cache) -> anyhow::Result<()> {
         Command::Serve(args) => serve::serve(args),
         Command::Set(args) => set::set(args),
         Command::Stats(args) => stats::stats(args),
+        Command::Curve(args) => whatif::curve(args),
+        Command::Whatif(args) => whatif::whatif(args),
         Command::Bench(args) => bench::bench(args),
     }
 }

@@ -119,7 +119,7 @@ struct Ssd {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum StoreName {
+pub(super) enum StoreName {
     Memory,
     Ssd,
 }

@@ -1,6 +1,6 @@
 //! The error of a pool's curve, against exact simulation of the same accesses.
 
-use super::{Access, PoolCurve};
+use super::{Access, PoolCurve, Sampled};
 use crate::bench::Random;
 use crate::block::Key;
 use std::cell::Cell;
@@ -85,6 +85,23 @@ fn the_error_of_a_pools_curve_is_small() {
         println!("{name}: median {:.4}, worst {:.4}", errors[3], errors[6]);
         assert!(errors[3] <= most, "{name}: {errors:?}");
     }
+}
+
+#[test]
+fn a_rate_is_what_came_in_a_second_however_long_ago_it_began() {
+    for (seconds, gets, expected) in [(60, 600, 10.0), (10, 100, 10.0), (600, 6000, 10.0)] {
+        let pool = Sampled::new(0, 1000);
+        let now = pool.begun + Duration::from_secs(seconds);
+        let found = pool.rate(1000 + gets, now);
+        assert!((found - expected).abs() < 0.01, "{seconds} s: {found}");
+    }
+    let mut pool = Sampled::new(0, 0);
+    pool.begun -= Duration::from_secs(300);
+    pool.at -= Duration::from_secs(300);
+    pool.sampler.access(1);
+    pool.update(3000, 100);
+    let minute_later = pool.rate(3000, pool.at + Duration::from_secs(60));
+    assert!(minute_later < pool.rate(3000, pool.at) * 0.6, "it is idle");
 }
 
 /// An exclusive cache behind a guest's LRU cache: what it would hit, by simulation, and by the curve of put-to-get times.
