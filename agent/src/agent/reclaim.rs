@@ -10,7 +10,7 @@ use crate::enforce::reclaim::{
     Pressure, ReclaimBackoff, ReclaimRequest, ReclaimResult, ReclaimTarget, Reclaimer,
 };
 use crate::monitor::{Changes, UnmanagedReclaim};
-use crate::plan::{Key, ReclaimIntent, plan_reclaim};
+use crate::plan::{Key, ReclaimIntent, plan_reclaim, reclaimable_above_minimums};
 
 /// The sample of a tenant from which pages are reclaimed must not be older than this.
 const MAX_SAMPLE_AGE: Duration = Duration::from_millis(500);
@@ -31,7 +31,7 @@ impl Agent {
         }
     }
 
-    /// Reclaims the pages that buffered writers hold beyond their dirty budget.
+    /// Reclaims the pages that buffered writers hold beyond their dirty budget, down to their minimum.
     pub(super) fn reclaim_excess_of_writers(&mut self, now: Instant) {
         for excess in self.credits.surpluses() {
             let key = Key::Cgroup(excess.id);
@@ -45,7 +45,12 @@ impl Agent {
             {
                 let target = ReclaimTarget::Cgroup(cgroup, self.features.file_only());
                 let reason = Reason::Text(excess.why);
-                self.request_reclaim(key, target, excess.bytes, reason, now);
+                let bytes = excess
+                    .bytes
+                    .min(reclaimable_above_minimums(&self.snapshot, key));
+                if bytes > 0 {
+                    self.request_reclaim(key, target, bytes, reason, now);
+                }
             }
         }
     }

@@ -8,7 +8,7 @@
 //! | [`plan_reclaim`] | which tenants give back file pages, and how many | Justitia, section III-B3 |
 //! | [`plan_protection`] | `memory.low` of every tenant | Justitia, section III-B3, through the kernel's own reclaim |
 //! | [`plan_recharge`] | which shared files are charged to another tenant | Justitia, section III-B2 |
-//! | [`credit`] | `io.max` and `memory.high` of writers | device credits |
+//! | [`credit`] | `io.max` and `memory.high` of writers | WDT; Justitia, section III-A |
 
 pub mod credit;
 pub mod entitlements;
@@ -28,4 +28,4 @@ pub use justitia_api::{DemandModel, Evidence, ReclaimExemption};
 pub use policy::Policy;
 pub use protect::{LowIntent, plan_protection};
 pub use recharge::{RechargeIntent, plan_recharge};
-pub use reclaim::{ReclaimIntent, plan_reclaim};
+pub use reclaim::{ReclaimIntent, plan_reclaim, reclaimable_above_minimums};

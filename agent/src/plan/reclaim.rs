@@ -100,7 +100,16 @@ fn own_unreclaimable(snapshot: &Snapshot, id: NodeId, tenant: &Tenant) -> u64 {
         })
 }
 
-/// How much can be reclaimed before the tenant or an ancestor is below its minimum.
+/// How many file pages of a tenant can be reclaimed before it or an ancestor is below its minimum, bytes; 0 for a tenant
+/// that is not in the snapshot.
+#[must_use]
+pub fn reclaimable_above_minimums(snapshot: &Snapshot, key: Key) -> u64 {
+    let mut tenants = snapshot.tenants.iter();
+    tenants
+        .find(|(_, tenant)| tenant.key == key)
+        .map_or(0, |(id, tenant)| above_minimums(snapshot, id, tenant))
+}
+
 fn above_minimums(snapshot: &Snapshot, id: NodeId, tenant: &Tenant) -> u64 {
     let ancestors = snapshot.tenants.ancestors(id);
     let ancestors = ancestors.map(|id| &snapshot.tenants[id]);

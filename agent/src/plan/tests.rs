@@ -219,6 +219,30 @@ fn unreclaimable_pages_count_as_a_minimum() {
     assert_eq!(entitlements.entitled, [390 * MIB, 410 * MIB]);
 }
 
+#[test]
+fn a_writers_excess_is_reclaimed_down_to_the_minimums_only() {
+    let tenants = |slice: u64, child: u64| {
+        let mut top = inner(1, 400, 0);
+        top.minimum = slice * MIB;
+        let minimum = child * MIB;
+        let below_it = below(Tenant {
+            minimum,
+            ..leaf(2, 100, 400)
+        });
+        snapshot(1000, vec![top.into(), below_it])
+    };
+    let above = |slice, child| {
+        let id = leaf(2, 100, 0).key;
+        reclaimable_above_minimums(&tenants(slice, child), id) / MIB
+    };
+    assert_eq!(above(0, 0), 400);
+    assert_eq!(above(0, 300), 100);
+    assert_eq!(above(350, 300), 50);
+    assert_eq!(above(0, 500), 0);
+    let unknown = leaf(9, 100, 0).key;
+    assert_eq!(reclaimable_above_minimums(&tenants(0, 0), unknown), 0);
+}
+
 /// A slice with two children, delegated to their owner, beside a sibling; all want all they can get.
 fn delegated(low: u64, requests: [u64; 2]) -> Snapshot {
     let mut slice = inner(1, 400, 0);

@@ -153,8 +153,8 @@ const CACHE: &[Metric] = &[
         "tenant_backlogged",
         Number,
         Tenant(|t| Some(flag(t.backlogged))),
-        "1 if in the last 10 s the tenant moved bytes in 80 % of the seconds, or was stalled on I/O (PSI io some) 80 % of the \
-         time; and was stalled on I/O 10 % of the time (without PSI: used the disk). An inner node: if a tenant below it \
+        "1 if in the last 10 s the tenant was stalled on I/O (PSI io some) 80 % of the time, or moved bytes in 80 % of the \
+         seconds and was stalled 10 % of the time (without PSI: and used the disk). An inner node: if a tenant below it \
          is. 0 where the probes do not run",
     ),
     gauge(
