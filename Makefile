@@ -1,4 +1,5 @@
-# Two commands: `make demo` shows what Justitia does, `make test` checks everything.
+# Two commands: `make demo` shows what Justitia does, `make test` checks what every change must keep; the other
+# targets check more.
 # Both install what they need (see `deps`) and run as root or with sudo.
 
 CARGO ?= cargo
@@ -19,14 +20,14 @@ PACKAGES := clang llvm libelf-dev zlib1g-dev make pkg-config \
 	qemu-system-x86 busybox-static fio kmod util-linux dmsetup xfsprogs e2fsprogs xz-utils \
 	binutils strace libnbd-bin nbd-client nbdkit qemu-utils prometheus mmdebstrap
 
-# Tests that boot guests and take minutes; `make test` runs the shorter of them.
-GUEST_TESTS := agent_contract agent_credits agent_disks agent_dying_cgroups agent_old_kernel agent_pressure \
+# Tests that boot virtual machines and take minutes; `make test` runs the shorter of them.
+VM_TESTS := agent_contract agent_credits agent_disks agent_dying_cgroups agent_old_kernel agent_pressure \
 	agent_restore agent_working_set cache_vm probes_agent recharge
 
 # Crates with fuzz targets. `make check` compiles these with the stable compiler; to run them takes a nightly one.
 FUZZED := kernel cache link
 
-.PHONY: help deps build demo test lint check test-vm test-guest test-probes test-package soak screenshots reference fuzz-short
+.PHONY: help deps build demo test lint check test-vm test-guest test-seeds test-probes test-package soak screenshots reference fuzz-short
 
 help:
 	@echo 'make demo        a stock kernel in a VM, conventional against Justitia: a table and target/lab/report.html'
@@ -35,6 +36,7 @@ help:
 	@echo 'make check       formatting, lints, and checks of the sources and documents (checks/)'
 	@echo 'make test-vm     the agent and the cache in VMs, all of it: half an hour'
 	@echo 'make test-guest  guests that put what they evict, in VMs: minutes'
+	@echo 'make test-seeds  the simulated hosts of the planners, with 300 seeds each: minutes'
 	@echo 'make test-probes   the eBPF probes against the truth, on every filesystem and kernel: minutes'
 	@echo 'make test-package  the Debian package under a real systemd in a VM: minutes'
 	@echo 'make soak        two hours of kills, churn and faults in a VM; SOAK_MINUTES=10 for less'
@@ -90,23 +92,26 @@ test: deps lint
 	$(CARGO) test --workspace --no-fail-fast
 
 test-guest: deps
-	$(CARGO) build --workspace --bins
+	$(CARGO) build --workspace --bins --tests
 	$(CARGO) test -p justitia-lab --test guest_puts -- --include-ignored
 
 test-vm: deps
-	$(CARGO) build --workspace --bins
-	$(CARGO) test -p justitia-lab --no-fail-fast $(foreach t,$(GUEST_TESTS),--test $(t)) -- --include-ignored
+	$(CARGO) build --workspace --bins --tests
+	$(CARGO) test -p justitia-lab --no-fail-fast $(foreach t,$(VM_TESTS),--test $(t)) -- --include-ignored
+
+test-seeds:
+	SEEDS=300 $(CARGO) test --release -p justitia-agent --test demand
 
 test-probes: deps
-	$(CARGO) build -p justitia-lab --bins
+	$(CARGO) build --workspace --bins --tests
 	$(CARGO) test -p justitia-lab --test probes -- --ignored --nocapture --test-threads=1
 
 test-package: deps
-	$(CARGO) build --workspace --bins
+	$(CARGO) build --workspace --bins --tests
 	$(CARGO) test -p justitia-lab --test package -- --ignored --nocapture
 
 soak: deps
-	$(CARGO) build --workspace --bins
+	$(CARGO) build --workspace --bins --tests
 	$(CARGO) test -p justitia-lab --test soak -- --ignored --nocapture
 
 # Needs chromium, and what `make demo` measured, for the report.
