@@ -53,6 +53,7 @@ fn attempt(
         kernel: options.kernel.clone(),
         memory: request.experiment.machine.memory.0,
         vcpus: request.experiment.machine.vcpus,
+        fixed_speed: request.experiment.machine.fixed_speed,
         disks: vec![request.experiment.disk.spec()],
         qemu_args: request.experiment.machine.qemu_args(),
         ..VmSpec::default()

@@ -70,6 +70,10 @@ fn machine(command: &mut Command, boot: &Boot<'_>) {
         // A thread for each processor is the default; not with `-icount`, which allows one only.
         Accelerator::Tcg => command.args(["-accel", "tcg", "-cpu", "max"]),
     };
+    if spec.fixed_speed && boot.accelerator == Accelerator::Tcg {
+        // 8 ns an instruction; the guest waits when it is ahead of the host's clock, which throttles its disks.
+        command.args(["-icount", "shift=3,align=on,sleep=on"]);
+    }
     command.args(["-machine", "q35"]);
     command.args(["-smp", &spec.vcpus.to_string()]);
     command.args(["-m", &format!("{}k", spec.memory >> 10)]);

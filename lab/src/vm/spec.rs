@@ -17,6 +17,8 @@ pub struct VmSpec {
     pub memory: u64,
     /// Processors.
     pub vcpus: u32,
+    /// Emulated, its processors together execute 125 million instructions per second, and never more.
+    pub fixed_speed: bool,
     /// Disks, `/dev/vda` first.
     pub disks: Vec<DiskSpec>,
     /// Appended to the kernel's command line.
@@ -36,6 +38,7 @@ impl Default for VmSpec {
             kernel: KernelChoice::default(),
             memory: 1 << 30,
             vcpus: 4,
+            fixed_speed: false,
             disks: Vec::new(),
             cmdline: String::new(),
             shell: false,
