@@ -58,8 +58,8 @@ pub struct TenantStatus {
     /// How long its applications' calls took since the probes were attached; `None` where calls are not timed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_histograms: Option<LatencyHistograms>,
-    /// Whether it was backlogged over the window: it moved bytes in 80 % of the seconds, or was stalled on I/O (PSI `io some`)
-    /// for 80 % of the time; and it was stalled on I/O for 10 % of the time (without PSI: it used the disk). Of an inner
+    /// Whether it was backlogged over the window: it was stalled on I/O (PSI `io some`) for 80 % of the time, or moved bytes
+    /// in 80 % of the seconds and was stalled for 10 % of the time (without PSI: and used the disk). Of an inner
     /// node: whether a tenant below it was.
     #[serde(default)]
     #[serde(alias = "contends")]

@@ -57,7 +57,7 @@ fn busy_keeps(guest: &Guest, agent: bool) -> u64 {
     kept
 }
 
-/// What services that have ended leave behind costs the busy one no more than it does without the agent.
+/// What services that have ended leave behind costs the busy one no more than it does without the agent, within a tenth.
 #[test]
 #[ignore = "minutes: make test-vm"]
 fn cache_of_ended_services_takes_nothing_from_running_ones() {
