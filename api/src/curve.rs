@@ -15,6 +15,19 @@ pub struct CurveStatus {
 }
 
 impl CurveStatus {
+    /// The curve of what a cache holds beyond `bytes`.
+    #[must_use]
+    pub fn beyond(&self, bytes: u64) -> Self {
+        let later = self.points.iter().filter(|(size, _)| *size > bytes);
+        let later = later.map(|(size, misses)| (size - bytes, *misses));
+        Self {
+            accesses: self.accesses,
+            points: std::iter::once((0, self.miss_ratio(bytes)))
+                .chain(later)
+                .collect(),
+        }
+    }
+
     /// The part of the accesses that a cache of `size` bytes misses, 0 to 1; 1 without any point.
     #[must_use]
     pub fn miss_ratio(&self, size: u64) -> f64 {

@@ -21,6 +21,7 @@ mod ids;
 mod index;
 #[cfg(test)]
 mod model;
+mod planner;
 mod policy;
 mod port;
 mod residency;
@@ -39,4 +40,5 @@ pub use error::CacheError;
 pub use ids::{DiskId, PoolId, VmId};
 pub use justitia_link::Verdict;
 pub use justitia_share::{Weight, WeightError};
+pub use planner::{PlannedPool, PoolState, Target};
 pub use port::PortStats;

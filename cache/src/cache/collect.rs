@@ -68,6 +68,8 @@ impl Cache {
             name: vm.name.clone(),
             weight: vm.weight.get(),
             policy: vm.policy,
+            memory_entitlement_bytes: partitions.memory.entitlement_of_vm(at) * BLOCK_BYTES,
+            ssd_entitlement_bytes: partitions.ssd.entitlement_of_vm(at) * BLOCK_BYTES,
             pools: pools.collect(),
             disks: disks.collect(),
             residency: vm.residency.as_ref().map(|residency| ResidencyStats {

@@ -72,6 +72,12 @@ impl Partition {
         self.fair[i].max(self.entitled[i])
     }
 
+    /// What a VM is entitled to now, likewise.
+    pub(crate) fn entitlement_of_vm(&self, vm: usize) -> u64 {
+        let i = self.vms[vm].0.index();
+        self.fair[i].max(self.entitled[i])
+    }
+
     /// The VM and the pool to evict from next, and how many blocks (at most [`EVICTION_BATCH`]).
     pub(crate) fn victim(&self) -> Option<(usize, usize, u64)> {
         let nodes: Vec<_> = self.vms.iter().map(|(vm, _)| *vm).collect();

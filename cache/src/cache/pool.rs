@@ -12,6 +12,7 @@ use justitia_share::Weight;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 pub(crate) type PoolHandle = Arc<Pool>;
 
@@ -156,6 +157,8 @@ pub(crate) struct Counters {
     pub(crate) promotions: Counter,
     pub(crate) renewals: Counter,
     pub(crate) invalidations: Counter,
+    pub(crate) disk_reads: Counter,
+    pub(crate) disk_wait_us: Counter,
 }
 
 impl Counters {
@@ -165,6 +168,13 @@ impl Counters {
             SlotRef::Memory(_) => self.promotions.add(1),
             SlotRef::Ssd(_) => self.renewals.add(1),
         }
+    }
+
+    /// A read of the disk has taken so long.
+    pub(crate) fn disk_read(&self, time: Duration) {
+        self.disk_reads.add(1);
+        let us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        self.disk_wait_us.add(us);
     }
 
     pub(crate) fn gets(&self) -> u64 {
@@ -184,6 +194,8 @@ impl Counters {
             promotions: self.promotions.get(),
             renewals: self.renewals.get(),
             invalidations: self.invalidations.get(),
+            disk_reads: self.disk_reads.get(),
+            disk_wait_us: self.disk_wait_us.get(),
         }
     }
 }

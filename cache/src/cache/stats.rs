@@ -28,6 +28,10 @@ pub struct Counts {
     pub renewals: u64,
     /// Blocks removed because their content changed on disk.
     pub invalidations: u64,
+    /// Reads of the disk for blocks that it lacked.
+    pub disk_reads: u64,
+    /// How long these took together, microseconds.
+    pub disk_wait_us: u64,
 }
 
 /// One pool.
@@ -76,6 +80,10 @@ pub struct VmStats {
     pub weight: u64,
     /// Its eviction policy.
     pub policy: Policy,
+    /// What it is entitled to in memory now, bytes (what others do not use is included).
+    pub memory_entitlement_bytes: u64,
+    /// What it is entitled to on the SSD now, likewise.
+    pub ssd_entitlement_bytes: u64,
     /// Its pools; the first takes the blocks that belong to no container.
     pub pools: Vec<PoolStats>,
     /// Its disks.

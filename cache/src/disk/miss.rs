@@ -4,6 +4,7 @@ use crate::block::len;
 use crate::cache::{PendingSsdRead, PoolHandle};
 use crate::fill_guard::FillToken;
 use std::ops::Range;
+use std::time::Instant;
 
 /// What of a read the cache did not answer from memory.
 #[derive(Default)]
@@ -42,19 +43,21 @@ pub(crate) struct MissFill {
     pub(super) tokens: Vec<FillToken>,
     /// Whether the blocks are put.
     pub(super) puts: bool,
-    /// Where they are put; the disk's own without.
+    /// Where they are put, and the read is counted; the disk's own without.
     pub(crate) pool: Option<PoolHandle>,
+    pub(super) begun: Instant,
 }
 
 impl MissFill {
     /// A read that puts nothing.
-    pub(crate) const fn only(span: Range<u64>) -> Self {
+    pub(crate) fn only(span: Range<u64>) -> Self {
         Self {
             span,
             first: 0,
             tokens: Vec::new(),
             puts: false,
             pool: None,
+            begun: Instant::now(),
         }
     }
 

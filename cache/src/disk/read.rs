@@ -11,6 +11,7 @@ use crate::cache::{Lookup, PendingSsdRead, PoolHandle};
 use crate::config::Mode;
 use crate::store::Page;
 use std::io;
+use std::time::Instant;
 
 /// Blocks that are read from the SSD store together.
 const SSD_READS: usize = 32;
@@ -60,9 +61,11 @@ impl CachedDisk {
                 tokens: missing.map(|b| self.disk.token(b)).collect(),
                 puts: true,
                 pool: remainder.pool.clone(),
+                begun: Instant::now(),
             },
             Mode::Exclusive => {
                 let mut fill = MissFill::only(from.max(off)..to.min(off + count));
+                fill.pool.clone_from(&remainder.pool);
                 if self.disk.is_tracked() {
                     fill.first = fill.span.start.div_ceil(BLOCK_BYTES);
                     let whole = fill.first..fill.span.end / BLOCK_BYTES;
@@ -73,8 +76,9 @@ impl CachedDisk {
         })
     }
 
-    /// Puts the whole blocks of what was read, and remembers that the guest holds them.
+    /// Counts a read that has ended, puts the whole blocks of it, and remembers that the guest holds them.
     pub(crate) fn end_fill(&self, pool: &PoolHandle, fill: &MissFill, content: &[u8]) {
+        pool.count.disk_read(fill.begun.elapsed());
         if fill.tokens.is_empty() {
             return;
         }

@@ -4,11 +4,12 @@ use super::api::ControlRequest;
 use super::config::is_name;
 use super::error::ServeError;
 use super::size::Size;
-use super::vms::{VmRegistry, named};
+use super::vms::{Vm, VmRegistry, named};
 use crate::block::BLOCK_BYTES;
 use crate::cache::Cache;
 use crate::config::{Policy, PoolSpec, SsdConfig, StoreKind};
 use crate::frontend::ContainerTag;
+use crate::planner::Target;
 use justitia_share::Weight;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -24,6 +25,10 @@ pub(super) fn apply(
         ControlRequest::Stats | ControlRequest::RescanDisk { .. } => Ok(()),
         ControlRequest::SetVm { vm, weight, policy } => {
             set_vm(cache, &mut vms.lock(), vm, *weight, *policy)
+        }
+        ControlRequest::PlanVm { vm, plan } => plan_vm(cache, vms.lock().vm(vm)?, *plan),
+        ControlRequest::SetTarget { vm, pool, target } => {
+            set_target(vms.lock().vm(vm)?, vm, pool, *target)
         }
         ControlRequest::UncacheVm { vm } => uncache_vm(cache, &mut vms.lock(), vm),
         ControlRequest::SetPool {
@@ -110,6 +115,17 @@ impl Weights {
         Ok(Self::Each([of(*memory_weight)?, of(*ssd_weight)?]))
     }
 
+    /// Does anything change?
+    const fn is_some(&self) -> bool {
+        !matches!(
+            self,
+            Self::One {
+                store: None,
+                weight: None
+            } | Self::Each([None, None])
+        )
+    }
+
     fn applied_to(self, old: PoolSpec) -> Result<PoolSpec, ServeError> {
         match self {
             Self::One {
@@ -159,6 +175,41 @@ fn set_vm(
     Ok(())
 }
 
+/// All pools begin from the declared weights.
+fn plan_vm(cache: &Cache, vm: &mut Vm, plan: bool) -> Result<(), ServeError> {
+    let mut pools = vm.pools.lock();
+    let specs = pools.iter_mut().map(|pool| {
+        pool.pinned = false;
+        (pool.id, pool.spec)
+    });
+    cache.set_pools(&specs.collect())?;
+    vm.plans = plan;
+    Ok(())
+}
+
+fn set_target(
+    vm: &Vm,
+    vm_name: &str,
+    pool: &str,
+    target: Option<Target>,
+) -> Result<(), ServeError> {
+    if !vm.plans {
+        return Err(ServeError::NotPlanned {
+            vm: vm_name.to_owned(),
+        });
+    }
+    if let Some(found) = target.filter(|target| !target.is_valid()) {
+        return Err(ServeError::Target { found });
+    }
+    let mut pools = vm.pools.lock();
+    named(&pools, vm_name, pool)?;
+    if let Some(pool) = pools.get_mut(pool) {
+        pool.target = target;
+        pool.pinned = false;
+    }
+    Ok(())
+}
+
 fn uncache_vm(cache: &Cache, vms: &mut VmRegistry, name: &str) -> Result<(), ServeError> {
     cache.remove_vm(vms.vm(name)?.id)?;
     vms.remove(name);
@@ -203,8 +254,13 @@ fn set_pool(
     let mut pools = vm.pools.lock();
     let (id, old) = named(&pools, vm_name, pool)?;
     let spec = change.weights.applied_to(old)?;
-    cache.set_pool(id, spec)?;
-    pools.set_spec(pool, spec);
+    if change.weights.is_some() {
+        cache.set_pool(id, spec)?;
+        pools.set_spec(pool, spec);
+        if let (true, Some(pool)) = (vm.plans, pools.get_mut(pool)) {
+            pool.pinned = true;
+        }
+    }
     vm.set_tag(id, change.tag);
     Ok(())
 }

@@ -4,6 +4,7 @@ use super::api::{ControlHandler, ControlRequest, Stats};
 use super::change;
 use super::config::{DiskConfig, PortConfig, VmConfig};
 use super::error::ServeError;
+use super::planning::Planning;
 use super::vms::{Vm, VmRegistry};
 use crate::backing::{OpenOptions, RawDisk};
 use crate::cache::{Cache, random};
@@ -25,6 +26,7 @@ pub(super) struct Daemon {
     pub(super) volumes: Vec<Arc<Volume>>,
     pub(super) ports: Vec<Arc<Port>>,
     pub(super) vms: Mutex<VmRegistry>,
+    planning: Mutex<Planning>,
 }
 
 impl Daemon {
@@ -36,6 +38,7 @@ impl Daemon {
             volumes: Vec::new(),
             ports: Vec::new(),
             vms: Mutex::default(),
+            planning: Mutex::default(),
         }
     }
 
@@ -59,6 +62,9 @@ impl Daemon {
                 pools.insert(&pool.name, id, pool.spec);
                 id
             };
+            if let Some(named) = pools.get_mut(&pool.name) {
+                named.target = pool.target;
+            }
             if let Some(tag) = pool.tag {
                 tenant.tags.set(tag, id);
             }
@@ -71,6 +77,7 @@ impl Daemon {
             tenant,
             pools: Arc::new(Mutex::new(pools)),
             disks: BTreeMap::new(),
+            plans: config.plan,
         };
         let mut exports = Vec::new();
         let mut targets = BTreeMap::<_, Arc<dyn PutTarget>>::new();
@@ -162,6 +169,11 @@ impl Daemon {
         Ok(())
     }
 
+    /// Plans the weights of VMs where that is asked for.
+    pub(super) fn plan(&self) {
+        self.planning.lock().step(&self.cache, &self.vms);
+    }
+
     fn backend(
         &self,
         vm: &mut Vm,
@@ -189,6 +201,7 @@ impl ControlHandler for Daemon {
             cache: self.cache.stats(),
             exports: self.volumes.iter().map(|v| v.stats()).collect(),
             ports: self.ports.iter().map(|port| port.stats()).collect(),
+            plans: self.planning.lock().plans(),
             clients: self.servers.iter().map(Server::clients).sum(),
             vhost_front_ends: self
                 .vhost_servers

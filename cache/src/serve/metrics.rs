@@ -281,6 +281,7 @@ mod tests {
                 verdicts: [("mismatch", 9)].into(),
                 ..Default::default()
             }],
+            plans: Vec::new(),
             clients: 3,
             vhost_front_ends: 1,
             io_uring_unsupported: None,

@@ -12,6 +12,7 @@ mod error;
 mod metrics;
 mod metrics_curves;
 mod metrics_ports;
+mod planning;
 mod service;
 mod size;
 mod vms;
@@ -20,6 +21,8 @@ mod vms;
 mod test;
 #[cfg(test)]
 mod test_changes;
+#[cfg(test)]
+mod test_planning;
 #[cfg(test)]
 mod test_port;
 #[cfg(test)]
@@ -31,5 +34,6 @@ pub use api::{ControlRequest, ControlResponse, Stats};
 pub use config::{Config, ConfigError, DiskConfig, Listen, PoolConfig, PortConfig, VmConfig};
 pub use control::{ControlError, default_control_path, make_directory_of, send_request};
 pub use error::ServeError;
+pub use planning::{NamedPlan, PlannedStore};
 pub use service::Service;
 pub use size::Size;

@@ -7,6 +7,7 @@ use super::daemon::Daemon;
 use super::descriptors;
 use super::error::ServeError;
 use super::metrics;
+use super::planning::PlanningThread;
 use crate::cache::Cache;
 use crate::nbd::{Limits, Server};
 use crate::vhost::VhostServer;
@@ -20,6 +21,7 @@ pub struct Service {
     daemon: Arc<Daemon>,
     control: Option<ControlServer>,
     metrics: Option<justitia_metrics_http::Server>,
+    planning: PlanningThread,
     tcp: Option<SocketAddr>,
 }
 
@@ -54,10 +56,17 @@ impl Service {
                     .map_err(|source| ServeError::Metrics { address, source })
             })
             .transpose()?;
+        let planned = Arc::clone(&daemon);
+        let planning =
+            PlanningThread::start(move || planned.plan()).map_err(|source| ServeError::Io {
+                what: "cannot start the thread that plans weights",
+                source,
+            })?;
         Ok(Self {
             daemon,
             control,
             metrics,
+            planning,
             tcp,
         })
     }
@@ -72,6 +81,17 @@ impl Service {
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.daemon.stats()
+    }
+
+    /// As if a period had passed.
+    #[cfg(test)]
+    pub(super) fn plan(&self) {
+        self.daemon.plan();
+    }
+
+    #[cfg(test)]
+    pub(super) fn cache(&self) -> &Cache {
+        &self.daemon.cache
     }
 
     /// The address on which metrics are served, with the port that was chosen if it was 0.
@@ -92,6 +112,7 @@ impl Service {
             control.stop();
         }
         drop(self.metrics);
+        self.planning.stop();
         // First: the last NBD server flushes all disks.
         for server in &self.daemon.vhost_servers {
             server.shut_down(timeout);

@@ -16,6 +16,8 @@ pub(super) struct Vm {
     /// Shared with its port.
     pub(super) pools: Arc<Mutex<NamedPools>>,
     pub(super) disks: BTreeMap<String, DiskId>,
+    /// The weights of its pools are planned.
+    pub(super) plans: bool,
 }
 
 /// The VMs by name.
@@ -29,6 +31,10 @@ impl VmRegistry {
 
     pub(super) fn remove(&mut self, name: &str) {
         self.0.remove(name);
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &Vm)> {
+        self.0.iter().map(|(name, vm)| (name.as_str(), vm))
     }
 
     pub(super) fn vm(&mut self, name: &str) -> Result<&mut Vm, ServeError> {

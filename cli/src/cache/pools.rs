@@ -48,7 +48,7 @@ fn pool(vm: &str, pool: &Value, store: StoreKind) -> TenantStatus {
         StoreKind::Ssd => (ssd, memory),
     };
     let curve = serde_json::from_value::<Option<CurveStatus>>(pool["curve"].clone());
-    let curve = curve.ok().flatten().map(|curve| beyond(&curve, elsewhere));
+    let curve = curve.ok().flatten().map(|curve| curve.beyond(elsewhere));
     let active = curve.as_ref().is_some_and(|curve| curve.accesses >= IDLE);
     let weight = number(pool, &format!("{store}_weight"));
     TenantStatus {
@@ -65,18 +65,6 @@ fn pool(vm: &str, pool: &Value, store: StoreKind) -> TenantStatus {
         working_set_unknown: true,
         curve,
         ..TenantStatus::default()
-    }
-}
-
-/// The curve for what is added to `elsewhere` bytes.
-fn beyond(curve: &CurveStatus, elsewhere: u64) -> CurveStatus {
-    let later = curve.points.iter().filter(|(size, _)| *size > elsewhere);
-    let later = later.map(|(size, misses)| (size - elsewhere, *misses));
-    CurveStatus {
-        accesses: curve.accesses,
-        points: std::iter::once((0, curve.miss_ratio(elsewhere)))
-            .chain(later)
-            .collect(),
     }
 }
 

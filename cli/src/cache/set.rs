@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use justitia_cache::serve::{ControlRequest, Size};
-use justitia_cache::{Policy, StoreKind};
+use justitia_cache::{Policy, StoreKind, Target};
 
 use super::client::{flat, send};
 
@@ -33,7 +33,7 @@ struct Vm {
     /// The VM
     vm: String,
     /// Its weight among the VMs, 1 to 10000
-    #[arg(long, required_unless_present_any = ["policy", "uncached"])]
+    #[arg(long, required_unless_present_any = ["policy", "uncached", "plan"])]
     weight: Option<u64>,
     /// Which blocks are evicted first
     #[arg(long)]
@@ -41,6 +41,10 @@ struct Vm {
     /// Remove its pools and their blocks, and serve its disks uncached from now on
     #[arg(long, conflicts_with_all = ["weight", "policy"])]
     uncached: bool,
+    /// Plan the weights of its pools, by their targets and for the most hits, or stop that: they have the declared weights
+    /// then. To plan anew forgets which weights were set by hand
+    #[arg(long, value_name = "BOOL", conflicts_with_all = ["weight", "policy", "uncached"])]
+    plan: Option<bool>,
 }
 
 /// A pool's weights in the stores
@@ -51,7 +55,7 @@ struct Pool {
     /// The pool; `default` holds the blocks that belong to no container
     pool: String,
     /// Its weight among the pools of its VM in its store, 1 to 10000
-    #[arg(long, required_unless_present_any = ["store", "memory_weight", "ssd_weight", "tag", "create", "destroy"])]
+    #[arg(long, required_unless_present_any = ["store", "memory_weight", "ssd_weight", "tag", "create", "destroy", "hit_percent", "read_latency_us", "no_target"])]
     weight: Option<u64>,
     /// The one store of its blocks
     #[arg(long)]
@@ -72,6 +76,23 @@ struct Pool {
     /// Remove the pool and its blocks
     #[arg(long, conflicts_with_all = ["weight", "store", "memory_weight", "ssd_weight", "tag", "create"])]
     destroy: bool,
+    #[command(flatten)]
+    target: TargetArgs,
+}
+
+/// What a pool is to reach, where weights are planned
+#[derive(Args)]
+#[group(multiple = false, conflicts_with_all = ["weight", "store", "memory_weight", "ssd_weight", "tag", "create", "destroy"])]
+struct TargetArgs {
+    /// The part of its reads that is to hit, per cent, 1 to 99; where weights are planned (`set vm … --plan true`)
+    #[arg(long, value_name = "PERCENT")]
+    hit_percent: Option<u8>,
+    /// How long a read of it may wait for the disk on average, hits counted as 0, microseconds; likewise
+    #[arg(long, value_name = "US")]
+    read_latency_us: Option<u32>,
+    /// Nothing is to be reached any more
+    #[arg(long)]
+    no_target: bool,
 }
 
 /// The pool of a disk's cached blocks, whether it is cached, or its size
@@ -172,6 +193,9 @@ fn set_vm(args: &Vm) -> ControlRequest {
     if args.uncached {
         return ControlRequest::UncacheVm { vm };
     }
+    if let Some(plan) = args.plan {
+        return ControlRequest::PlanVm { vm, plan };
+    }
     ControlRequest::SetVm {
         vm,
         weight: args.weight,
@@ -183,6 +207,12 @@ fn set_pool(args: &Pool) -> ControlRequest {
     let (vm, pool) = (args.vm.clone(), args.pool.clone());
     if args.destroy {
         return ControlRequest::DestroyPool { vm, pool };
+    }
+    let of = &args.target;
+    let target = of.hit_percent.map(Target::HitPercent);
+    let target = target.or(of.read_latency_us.map(Target::ReadLatencyUs));
+    if of.no_target || target.is_some() {
+        return ControlRequest::SetTarget { vm, pool, target };
     }
     ControlRequest::SetPool {
         vm,
