@@ -223,7 +223,7 @@ impl Default for Recharge {
 impl Default for Pressure {
     fn default() -> Self {
         Self {
-            full_avg10_max: Policy::default().thrash_full,
+            full_avg10_max: Policy::default().full_avg10_max,
         }
     }
 }
@@ -234,7 +234,7 @@ impl Config {
     pub fn policy(&self) -> Policy {
         Policy {
             demand: self.cache.demand,
-            thrash_full: self.pressure.full_avg10_max,
+            full_avg10_max: self.pressure.full_avg10_max,
             ..Policy::default()
         }
     }

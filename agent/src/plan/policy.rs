@@ -17,7 +17,7 @@ pub struct Policy {
     /// ticks.
     pub horizon: Duration,
     /// Nothing is reclaimed from a tenant with this memory pressure (PSI `full avg10`), percent. Default 60.
-    pub thrash_full: f64,
+    pub full_avg10_max: f64,
 }
 
 impl Default for Policy {
@@ -25,7 +25,7 @@ impl Default for Policy {
         Self {
             demand: DemandModel::Use,
             horizon: Duration::from_millis(200),
-            thrash_full: 60.0,
+            full_avg10_max: 60.0,
         }
     }
 }

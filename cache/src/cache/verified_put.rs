@@ -1,9 +1,9 @@
-//! What guests hold, and what they put of it.
+//! Verified puts: blocks that a guest offers are compared with what the host served last.
 
 use super::disk::{DiskHandle, DiskState};
+use super::insert::Refused;
 use super::pool::PoolHandle;
 use super::pool_curve::Access;
-use super::put::Refused;
 use super::state::Cache;
 use crate::block::{BLOCK_SIZE, Block};
 use crate::error::CacheError;

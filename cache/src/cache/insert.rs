@@ -1,4 +1,4 @@
-//! Puts: blocks that a read or a client brings.
+//! Inserts blocks that a read or a client brings.
 
 use super::detached::DetachedSlot;
 use super::disk::DiskHandle;
