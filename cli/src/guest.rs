@@ -24,7 +24,7 @@ const REPORT_EVERY: Duration = Duration::from_secs(60);
 /// host's memory. A container (a cgroup with the memory controller) gets a pool of the host's cache, by its io.weight.
 ///
 /// What the host refuses, and what is never read again, is offered less: of a file system that encrypts nothing for a while,
-/// of a pool whose pages never come back one page in 64.
+/// of a pool whose pages never come back one page in 64, then nothing, until the kernel's refaults show that they do.
 ///
 /// The machine never waits for the port. If it is gone, this looks for it again and the machine goes on as without. It can
 /// run beside `justitia run`, and needs x86-64, BTF, and root.

@@ -14,6 +14,7 @@ use crate::batch::{Batch, Batches};
 use crate::enforce::disks::Disks;
 use crate::enforce::filesystems::Filesystems;
 use crate::enforce::hints::Hints;
+use crate::enforce::offers::{Guest, Offers};
 use crate::enforce::pools::PoolTable;
 use crate::monitor::cgroups::Cgroups;
 use crate::port::{Ended, Session};
@@ -44,6 +45,7 @@ pub(crate) struct Serving<'a, 'b> {
     disks: Disks,
     filesystems: Filesystems,
     pools: PoolTable,
+    offers: Offers,
     hints: Hints,
     due: Instant,
 }
@@ -62,6 +64,7 @@ impl<'a, 'b> Serving<'a, 'b> {
             disks: Disks::default(),
             filesystems: Filesystems::default(),
             pools,
+            offers: Offers::default(),
             hints: Hints::default(),
             due: Instant::now(),
         })
@@ -126,10 +129,16 @@ impl<'a, 'b> Serving<'a, 'b> {
         self.pools
             .follow(&view, unmanaged, &mut self.session, batches)?;
         let rows = self.session.pools()?;
-        self.pools
-            .decide(&rows, memory_blocks(), &batches.pools, machine.probe);
-        self.filesystems
-            .decide(machine.probe, now.saturating_duration_since(machine.began));
+        let since_start = now.saturating_duration_since(machine.began);
+        let guest = Guest {
+            cgroups: &machine.cgroups,
+            memory: memory_blocks(),
+            now: since_start,
+        };
+        let (of, numbers) = (self.pools.pools(), &batches.pools);
+        self.offers
+            .decide(&rows, &guest, of, numbers, machine.probe);
+        self.filesystems.decide(machine.probe, since_start);
         if machine.config.guest.ioprio_hints {
             self.hints.give(self.pools.pools(), &machine.cgroups);
         }
@@ -138,7 +147,8 @@ impl<'a, 'b> Serving<'a, 'b> {
         status.disks = self.disks.served();
         status.pools = self.pools.pools().len();
         status.limited_filesystems = self.filesystems.limited();
-        status.limited_pools = self.pools.limited();
+        status.limited_pools = self.offers.limited();
+        status.detached = self.offers.is_detached();
         Ok(())
     }
 
@@ -152,7 +162,7 @@ impl<'a, 'b> Serving<'a, 'b> {
         let machine = self.machine;
         self.disks.unwatch(machine.probe);
         self.filesystems.reset(machine.probe);
-        self.pools.reset(machine.probe);
+        self.offers.reset(machine.probe);
         self.hints.take_back(&machine.cgroups);
         machine.batches.borrow_mut().clear();
         machine.status.disks.clear();

@@ -33,6 +33,8 @@ pub struct Status {
     pub limited_filesystems: usize,
     /// Pools of which less than all is offered.
     pub limited_pools: usize,
+    /// The probe is detached, as nothing is worth offering.
+    pub detached: bool,
 }
 
 impl Status {

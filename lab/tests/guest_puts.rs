@@ -11,6 +11,7 @@
 
 mod cache_daemon;
 mod guest_host;
+mod puts_in_vain;
 mod retry;
 
 use guest_host::{Host, boot, comes, end_agent, run, start_agent, status};

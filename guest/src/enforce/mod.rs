@@ -3,4 +3,5 @@
 pub(crate) mod disks;
 pub(crate) mod filesystems;
 pub(crate) mod hints;
+pub(crate) mod offers;
 pub(crate) mod pools;

@@ -1,23 +1,17 @@
-//! The pools of containers on the host, and how much of each one's pages is offered.
+//! The pools of containers on the host.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use justitia_kernel::cgroup::CgroupId;
-use justitia_kernel::probes::EvictionProbe;
 use justitia_link::{Command, DEFAULT_POOL, MAX_POOLS, PoolRow, Status, Store};
 
 use crate::batch::Batches;
 use crate::monitor::cgroups::View;
 use crate::plan::pools::{Action, Pool, Pools, name, plan};
-use crate::plan::reuse::{Figures, Worth, decide};
 use crate::port::{Ended, Session};
 
 /// Commands at a time: fewer than a host takes at once.
 const MAX_COMMANDS: usize = 32;
-
-/// Cgroups that the kernel's map tells apart, less than it has room for. More cgroups of containers are offered as those
-/// of no container are.
-const MAX_CGROUPS: usize = 1000;
 
 /// The pools.
 #[derive(Debug, Default)]
@@ -25,11 +19,8 @@ pub(crate) struct PoolTable {
     pools: Pools,
     /// Cgroups of which pages came.
     came: BTreeSet<CgroupId>,
-    worth: BTreeMap<u32, Worth>,
     /// Where the host has the default pool: that stays.
     default_store: Store,
-    /// What the kernel has been told: the shifts of cgroups that are not 0.
-    applied: BTreeMap<CgroupId, u32>,
 }
 
 impl PoolTable {
@@ -159,66 +150,8 @@ impl PoolTable {
         Ok(true)
     }
 
-    /// Decides how much of each pool's pages is offered, by its figures, and tells the kernel. `memory` is the guest's, in
-    /// blocks.
-    pub(crate) fn decide(
-        &mut self,
-        rows: &[PoolRow],
-        memory: u64,
-        pools: &BTreeMap<CgroupId, u32>,
-        probe: &EvictionProbe,
-    ) {
-        let mut worth = BTreeMap::new();
-        for row in rows {
-            let figures = Figures::from(row);
-            let before = self.worth.get(&row.number).copied();
-            let before = before.unwrap_or_else(|| Worth::from(figures));
-            let after = decide(before, figures, memory);
-            worth.insert(row.number, after);
-            if after.shift != before.shift {
-                let (pool, one_in) = (row.number, 1 << after.shift);
-                tracing::info!(pool, one_in, "what is offered of a pool's pages");
-            }
-        }
-        self.worth = worth;
-        self.apply(pools, probe);
-    }
-
-    /// Tells the kernel what is offered of each cgroup's pages, where that has changed.
-    fn apply(&mut self, pools: &BTreeMap<CgroupId, u32>, probe: &EvictionProbe) {
-        let shift = |number: u32| self.worth.get(&number).map_or(0, |worth| worth.shift);
-        let of = pools.iter().map(|(id, number)| (*id, shift(*number)));
-        let others = (EvictionProbe::OTHER_CGROUPS, shift(DEFAULT_POOL));
-        let wanted: BTreeMap<CgroupId, u32> = std::iter::once(others)
-            .chain(of)
-            .take(MAX_CGROUPS)
-            .collect();
-        let ended = self.applied.keys().filter(|id| !wanted.contains_key(id));
-        let changed = wanted
-            .iter()
-            .filter(|(id, shift)| self.applied.get(id) != Some(shift));
-        let changed = changed.map(|(id, shift)| (*id, Some(*shift)));
-        for (cgroup, shift) in ended.map(|id| (*id, None)).chain(changed) {
-            if let Err(error) = probe.offer_of_cgroup(cgroup, shift) {
-                tracing::warn!(%error, "what is offered stays as it was");
-            }
-        }
-        self.applied = wanted;
-    }
-
-    /// Offers all of everything.
-    pub(crate) fn reset(&mut self, probe: &EvictionProbe) {
-        self.worth.clear();
-        self.apply(&BTreeMap::new(), probe);
-    }
-
     /// The pools of cgroups.
     pub(crate) fn pools(&self) -> &BTreeMap<CgroupId, Pool> {
         &self.pools.of
-    }
-
-    /// Of how many less than all is offered.
-    pub(crate) fn limited(&self) -> usize {
-        self.worth.values().filter(|worth| worth.shift > 0).count()
     }
 }

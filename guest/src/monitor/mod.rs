@@ -2,3 +2,4 @@
 
 pub(crate) mod cgroups;
 pub(crate) mod disks;
+pub(crate) mod reclaim;

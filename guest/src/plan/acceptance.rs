@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use justitia_link::{Tally, Verdict};
 
+use super::pause;
+
 /// Of a file system one block in `2^LEAST` is offered at least, but for pauses: so that it is seen when things change.
 pub(crate) const LEAST: u32 = 6;
 
+/// What the kernel's map takes for "offer nothing".
+pub(crate) const NOTHING: u32 = 32;
+
 /// Blocks after which is decided: so few are an accident of one directory at most.
 const ENOUGH: u64 = 64;
-
-/// The first pause of a file system that transforms its content; each next one takes twice as long.
-const FIRST_PAUSE: Duration = Duration::from_secs(60);
-/// The longest: 64 minutes.
-const MAX_PAUSES: u32 = 7;
 
 /// How much is offered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,10 +28,10 @@ pub(crate) struct Offer {
 }
 
 impl Offer {
-    /// The shift for the kernel's map; 32 is nothing.
+    /// The shift for the kernel's map.
     pub(crate) const fn in_kernel(&self) -> u32 {
         match self.paused_until {
-            Some(_) => 32,
+            Some(_) => NOTHING,
             None => self.shift,
         }
     }
@@ -53,10 +53,10 @@ pub(crate) fn decide(before: Offer, seen: &Tally, now: Duration) -> Option<Offer
     let of = |verdict| seen.of(verdict);
     // Content that is not the disk's: encrypted, compressed, or transformed otherwise.
     if of(Verdict::Mismatch) > total / 4 {
-        let pauses = (before.pauses + 1).min(MAX_PAUSES);
+        let pauses = before.pauses.saturating_add(1);
         return Some(Offer {
             shift: LEAST,
-            paused_until: Some(now + FIRST_PAUSE * 2_u32.pow(pauses - 1)),
+            paused_until: Some(now + pause::length(pauses)),
             pauses,
         });
     }
@@ -137,7 +137,7 @@ mod tests {
             (
                 Offer { pauses: 7, ..at(6) },
                 &[(Mismatch, 60)],
-                Some(pause(7, 3840)),
+                Some(pause(8, 3840)),
             ),
             (Offer { pauses: 5, ..at(6) }, &[(Accepted, 60)], Some(at(5))),
         ] {
@@ -157,7 +157,7 @@ mod tests {
             pauses: 1,
             ..at(LEAST)
         };
-        assert_eq!(paused.in_kernel(), 32);
+        assert_eq!(paused.in_kernel(), NOTHING);
         let nothing = Tally::default();
         assert_eq!(
             decide(paused, &nothing, now - Duration::from_nanos(1)),

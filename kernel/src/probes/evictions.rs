@@ -166,6 +166,24 @@ impl EvictionProbe {
         self.set("filesystem_shift", &key.to_ne_bytes(), some(shift))
     }
 
+    /// Detaches the probe: until it is attached again it costs nothing. What it knows of pages stays. Where that is not right
+    /// any more, the page's owner is another one, or the host refuses the put.
+    pub fn detach(&self) {
+        self.object.detach();
+    }
+
+    /// Attaches the probe again.
+    ///
+    /// # Errors
+    /// When the kernel refuses it; it is detached then.
+    pub fn attach_again(&self) -> Result<(), ProbeError> {
+        let attached = self.object.attach_again();
+        if attached.is_err() {
+            self.object.detach();
+        }
+        attached
+    }
+
     /// The cgroup that stands for those of which nothing is said.
     pub const OTHER_CGROUPS: CgroupId = CgroupId(0);
 

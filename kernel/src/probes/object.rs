@@ -1,5 +1,7 @@
 //! An object of programs in the kernel: loaded, then attached.
 
+use std::cell::RefCell;
+
 use libbpf_rs::{Btf, Link, Map, MapCore as _, Object};
 
 use super::libbpf_log::{capture, reason};
@@ -11,7 +13,7 @@ use super::{ProbeError, ProbeStatus};
 /// Programs in the kernel, attached until this is dropped.
 pub(super) struct ProbeObject {
     // Dropped before the maps.
-    links: Vec<(&'static str, Link)>,
+    links: RefCell<Vec<(&'static str, Link)>>,
     object: Object,
     programs: &'static [Program],
     /// Programs that could not be loaded or attached, and why.
@@ -21,7 +23,8 @@ pub(super) struct ProbeObject {
 
 impl std::fmt::Debug for ProbeObject {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let programs: Vec<_> = self.links.iter().map(|(name, _)| name).collect();
+        let links = self.links.borrow();
+        let programs: Vec<_> = links.iter().map(|(name, _)| name).collect();
         f.debug_struct("ProbeObject")
             .field("programs", &programs)
             .finish_non_exhaustive()
@@ -49,7 +52,7 @@ impl ProbeObject {
             }
         };
         Ok(Self {
-            links: Vec::new(),
+            links: RefCell::default(),
             object,
             programs: spec.programs,
             absent,
@@ -79,7 +82,7 @@ impl ProbeObject {
             match result {
                 Some((section, Ok(link))) => {
                     attached.push((program.name, section.to_string_lossy().into_owned()));
-                    self.links.push((program.name, link));
+                    self.links.borrow_mut().push((program.name, link));
                 }
                 Some((_, Err(error))) => {
                     self.absent.push((program.name, reason(&error, &printed)));
@@ -90,6 +93,35 @@ impl ProbeObject {
             }
         }
         self.status = status(self.programs, &attached, &self.absent);
+    }
+
+    /// Detaches the programs, the last one first; the maps keep what they have.
+    pub(super) fn detach(&self) {
+        while self.links.borrow_mut().pop().is_some() {}
+    }
+
+    /// Attaches those that [`attach`](Self::attach) did and [`detach`](Self::detach) has detached.
+    pub(super) fn attach_again(&self) -> Result<(), ProbeError> {
+        let mut links = self.links.borrow_mut();
+        for program in self.programs {
+            let known = |(name, _): &(&str, Link)| *name == program.name;
+            if links.iter().any(known) || self.absent.iter().any(|(name, _)| *name == program.name)
+            {
+                continue;
+            }
+            let found = self.object.progs_mut().find(|p| p.name() == program.name);
+            let (result, printed) = capture(|| found.map(|found| found.attach()));
+            match result {
+                Some(Ok(link)) => links.push((program.name, link)),
+                Some(Err(error)) => {
+                    return Err(ProbeError::Refused {
+                        reason: reason(&error, &printed),
+                    });
+                }
+                None => {}
+            }
+        }
+        Ok(())
     }
 
     /// Every probe that the programs serve; known once they are attached.
@@ -120,7 +152,8 @@ impl ProbeObject {
 
     fn recursion_misses(&self, name: &str) -> Option<u64> {
         use std::os::fd::{AsFd as _, AsRawFd as _};
-        self.links.iter().find(|(attached, _)| *attached == name)?;
+        let links = self.links.borrow();
+        links.iter().find(|(attached, _)| *attached == name)?;
         let program = self
             .object
             .progs_mut()

@@ -20,6 +20,12 @@ const SECRET: &str = "secret";
 /// Bytes of that.
 const SECRET_SIZE: u64 = 1 << 30;
 
+/// The serial of a disk that nobody has written: long, and of no bytes on the host.
+const STREAM: &str = "stream";
+
+/// Bytes of that.
+const STREAM_SIZE: u64 = 256 << 30;
+
 /// A daemon, its image, and what is known of them.
 pub(crate) struct Host {
     dir: tempfile::TempDir,
@@ -52,14 +58,18 @@ impl Host {
         let config = format!(
             "control = {:?}\n[memory]\nsize = \"{cache_mib}MiB\"\n[[vm]]\nname = \"web\"\nsocket = {:?}\n[vm.port]\n\
              [[vm.disk]]\nname = \"{DISK}\"\nimage = {:?}\nmode = \"exclusive\"\n\
-             [[vm.disk]]\nname = \"{SECRET}\"\nimage = {:?}\nmode = \"exclusive\"\n",
+             [[vm.disk]]\nname = \"{SECRET}\"\nimage = {:?}\nmode = \"exclusive\"\n\
+             [[vm.disk]]\nname = \"{STREAM}\"\nimage = {:?}\nmode = \"exclusive\"\n",
             host.path("control"),
             host.path("nbd"),
             host.path("image"),
             host.path("secret"),
+            host.path("stream"),
         );
-        let secret = File::create(host.path("secret")).unwrap();
-        secret.set_len(SECRET_SIZE).unwrap();
+        for (name, size) in [("secret", SECRET_SIZE), ("stream", STREAM_SIZE)] {
+            let image = File::create(host.path(name)).unwrap();
+            image.set_len(size).unwrap();
+        }
         std::fs::write(host.path("cache.toml"), config).unwrap();
         host
     }
@@ -99,6 +109,7 @@ impl Host {
         let disks = [
             ("root", DISK, DISK),
             ("secret", SECRET, SECRET),
+            ("stream", STREAM, STREAM),
             ("port", "web/port", "justitia-port"),
         ];
         let args = disks.map(|(id, export, serial)| {

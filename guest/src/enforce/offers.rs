@@ -1,0 +1,180 @@
+//! How much of each pool's pages is offered, and when the probe is detached.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use justitia_kernel::cgroup::CgroupId;
+use justitia_kernel::probes::EvictionProbe;
+use justitia_link::{DEFAULT_POOL, PoolRow};
+
+use crate::monitor::cgroups::Cgroups;
+use crate::monitor::reclaim::Reclaim;
+use crate::plan::acceptance::NOTHING;
+use crate::plan::pools::Pool;
+use crate::plan::rest::{self, PoolState, Rest};
+use crate::plan::reuse::{Figures, Worth, decide};
+
+/// Cgroups that the kernel's map tells apart, less than it has room for. More cgroups of containers are offered as those
+/// of no container are.
+const MAX_CGROUPS: usize = 1000;
+
+/// What is known of a pool.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    worth: Worth,
+    accepted: u64,
+    /// When a block was last accepted, or a pause ended.
+    active: Duration,
+}
+
+/// What is offered of the pools.
+#[derive(Debug, Default)]
+pub(crate) struct Offers {
+    pools: BTreeMap<u32, Known>,
+    rest: Rest,
+    /// What the kernel has been told: the shifts of cgroups.
+    applied: BTreeMap<CgroupId, u32>,
+}
+
+/// What decisions are made of besides the pools' rows.
+pub(crate) struct Guest<'a> {
+    pub(crate) cgroups: &'a Cgroups,
+    /// Its memory, in blocks.
+    pub(crate) memory: u64,
+    /// The time, by any clock.
+    pub(crate) now: Duration,
+}
+
+impl Offers {
+    /// Decides how much of each pool's pages is offered, by its figures, and tells the kernel. `pools` are those of cgroups,
+    /// `numbers` the pools of all cgroups.
+    pub(crate) fn decide(
+        &mut self,
+        rows: &[PoolRow],
+        guest: &Guest<'_>,
+        pools: &BTreeMap<CgroupId, Pool>,
+        numbers: &BTreeMap<CgroupId, u32>,
+        probe: &EvictionProbe,
+    ) {
+        let owners: BTreeMap<u32, CgroupId> =
+            pools.iter().map(|(id, pool)| (pool.number, *id)).collect();
+        let before = std::mem::take(&mut self.pools);
+        for row in rows {
+            let cgroup = owners.get(&row.number).map(|id| guest.cgroups.cgroup(*id));
+            let reclaim = cgroup.map_or_else(Reclaim::of_machine, |cgroup| {
+                cgroup.map(Reclaim::of_cgroup).unwrap_or_default()
+            });
+            let known = follow(before.get(&row.number), row, reclaim, guest);
+            self.pools.insert(row.number, known);
+        }
+        let states = self.pools.values().map(|known| PoolState {
+            paused: known.worth.in_kernel() == NOTHING,
+            active: known.active,
+        });
+        let rest = rest::decide(self.rest, states, guest.now);
+        if rest.detached {
+            self.detach(rest, probe);
+        }
+        self.apply(numbers, probe);
+        if !rest.detached {
+            self.attach(rest, probe);
+        }
+    }
+
+    fn detach(&mut self, rest: Rest, probe: &EvictionProbe) {
+        if !self.rest.detached {
+            tracing::info!("nothing that is evicted is worth offering: the probe is detached");
+            probe.detach();
+        }
+        self.rest = rest;
+    }
+
+    fn attach(&mut self, rest: Rest, probe: &EvictionProbe) {
+        if self.rest.detached
+            && let Err(error) = probe.attach_again()
+        {
+            tracing::warn!(%error, "the probe stays detached for now");
+            return;
+        }
+        self.rest = rest;
+    }
+
+    /// Tells the kernel what is offered of each cgroup's pages, where that has changed.
+    fn apply(&mut self, numbers: &BTreeMap<CgroupId, u32>, probe: &EvictionProbe) {
+        let shift = |number: u32| {
+            let known = self.pools.get(&number);
+            known.map_or(0, |known| known.worth.in_kernel())
+        };
+        let of = numbers.iter().map(|(id, number)| (*id, shift(*number)));
+        let others = (EvictionProbe::OTHER_CGROUPS, shift(DEFAULT_POOL));
+        let wanted: BTreeMap<CgroupId, u32> = std::iter::once(others)
+            .chain(of)
+            .take(MAX_CGROUPS)
+            .collect();
+        let ended = self.applied.keys().filter(|id| !wanted.contains_key(id));
+        let changed = wanted
+            .iter()
+            .filter(|(id, shift)| self.applied.get(id) != Some(shift));
+        let changed = changed.map(|(id, shift)| (*id, Some(*shift)));
+        for (cgroup, shift) in ended.map(|id| (*id, None)).chain(changed) {
+            if let Err(error) = probe.offer_of_cgroup(cgroup, shift) {
+                tracing::warn!(%error, "what is offered stays as it was");
+            }
+        }
+        self.applied = wanted;
+    }
+
+    /// Offers all of everything.
+    pub(crate) fn reset(&mut self, probe: &EvictionProbe) {
+        self.pools.clear();
+        self.apply(&BTreeMap::new(), probe);
+        self.attach(Rest::default(), probe);
+    }
+
+    /// Of how many pools less than all is offered.
+    pub(crate) fn limited(&self) -> usize {
+        let limited = |known: &&Known| known.worth.in_kernel() > 0;
+        self.pools.values().filter(limited).count()
+    }
+
+    /// Is the probe detached?
+    pub(crate) const fn is_detached(&self) -> bool {
+        self.rest.detached
+    }
+}
+
+fn follow(before: Option<&Known>, row: &PoolRow, reclaim: Reclaim, guest: &Guest<'_>) -> Known {
+    let figures = Figures {
+        accepted: row.accepted,
+        hits: row.hits,
+        lost: row.evictions.saturating_add(row.invalidations),
+        reclaimed: reclaim.reclaimed,
+        refaults: reclaim.refaults,
+    };
+    let Some(before) = before else {
+        return Known {
+            worth: Worth::from(figures),
+            accepted: row.accepted,
+            active: guest.now,
+        };
+    };
+    let worth = decide(before.worth, figures, guest.memory, guest.now);
+    let (was, is) = (before.worth.in_kernel(), worth.in_kernel());
+    if was != is {
+        let pool = row.number;
+        match is {
+            NOTHING => tracing::info!(pool, "nothing is offered of a pool's pages for a while"),
+            _ => tracing::info!(
+                pool,
+                one_in = 1_u64 << is,
+                "what is offered of a pool's pages"
+            ),
+        }
+    }
+    let is_active = row.accepted > before.accepted || was == NOTHING && is != NOTHING;
+    Known {
+        worth,
+        accepted: row.accepted,
+        active: if is_active { guest.now } else { before.active },
+    }
+}

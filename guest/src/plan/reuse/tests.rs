@@ -1,0 +1,128 @@
+//! The law, case by case.
+
+use super::*;
+
+const MEMORY: u64 = 65_536;
+const NOW: Duration = Duration::from_secs(1000);
+
+const SINCE: Figures = Figures {
+    accepted: 1_000_000,
+    hits: 1000,
+    lost: 10_000,
+    reclaimed: 2_000_000,
+    refaults: 500,
+};
+
+fn at(shift: u32) -> Worth {
+    Worth {
+        shift,
+        ..Worth::from(SINCE)
+    }
+}
+
+fn pausing(until: u64, refaulted: bool) -> Worth {
+    let until = Duration::from_secs(until);
+    Worth {
+        pause: Some(Pause { until, refaulted }),
+        pauses: 3,
+        ..at(LEAST)
+    }
+}
+
+#[test]
+fn what_is_never_read_again_is_offered_less() {
+    // (shift before, accepted, hits and lost since), and the shift after; whether it was a decision.
+    for (before, accepted, hits, lost, shift, decided) in [
+        // Nothing is known yet of what became of them.
+        (0, 100_000, 0, 0, 0, false),
+        (0, 100_000, 500, 500, 0, false),
+        // Worth it: one in ten is read again.
+        (0, 5000, 200, 1000, 0, true),
+        (6, 2000, 20, 80, 4, true),
+        // Not.
+        (0, 5000, 10, 1100, 2, true),
+        (2, 5000, 0, 300, 4, true),
+        // In between.
+        (2, 5000, 80, 1000, 2, true),
+        // Not even of few.
+        (6, 2000, 0, 64, NOTHING, true),
+        // A cache that is never full: after twice the memory.
+        (0, 2 * MEMORY, 0, 0, NOTHING, true),
+        (0, 2 * MEMORY, MEMORY, 0, 0, true),
+        (4, MEMORY / 8, 0, 0, NOTHING, true),
+    ] {
+        let before = at(before);
+        let now = Figures {
+            accepted: SINCE.accepted + accepted,
+            hits: SINCE.hits + hits,
+            lost: SINCE.lost + lost,
+            ..SINCE
+        };
+        let after = decide(before, now, MEMORY, NOW);
+        let case = (before.shift, accepted, hits, lost);
+        assert_eq!(
+            (after.in_kernel(), after.since == now),
+            (shift, decided),
+            "{case:?}"
+        );
+    }
+}
+
+#[test]
+fn a_pause_ends_when_puts_would_be_worth_it() {
+    // The pause's end, whether it is no news that pages are read again; hits, lost, reclaimed and refaults since.
+    for (until, refaulted, hits, lost, reclaimed, refaults, shift) in [
+        (1001, false, 0, 0, 1 << 30, 0, NOTHING),
+        // It is over: a little is offered.
+        (1000, false, 0, 0, 0, 0, LEAST),
+        (1000, true, 0, 500, MEMORY, 0, LEAST),
+        // The guest reads again what it has evicted.
+        (2000, false, 0, 0, 8192, 1024, 0),
+        (2000, false, 0, 0, 8192, 700, NOTHING),
+        // Too few to say so.
+        (2000, false, 0, 0, 5000, 1000, NOTHING),
+        // It did before, and nothing was hit.
+        (2000, true, 0, 0, 8192, 4096, NOTHING),
+        (1000, true, 0, 0, 8192, 4096, 0),
+        // What was put before is hit.
+        (2000, true, 64, 500, 0, 0, 0),
+        (2000, true, 63, 0, 0, 0, NOTHING),
+        (2000, true, 64, 900, 0, 0, NOTHING),
+    ] {
+        let before = pausing(until, refaulted);
+        let now = Figures {
+            accepted: SINCE.accepted,
+            hits: SINCE.hits + hits,
+            lost: SINCE.lost + lost,
+            reclaimed: SINCE.reclaimed + reclaimed,
+            refaults: SINCE.refaults + refaults,
+        };
+        let after = decide(before, now, MEMORY, NOW);
+        let case = (until, refaulted, hits, lost, reclaimed, refaults);
+        assert_eq!(after.in_kernel(), shift, "{case:?}");
+        assert_eq!(after.pauses, 3, "{case:?}");
+    }
+}
+
+/// Each time that it was worth nothing the pause is longer; hits end that.
+#[test]
+fn pauses_grow_until_something_is_hit() {
+    let mut worth = Worth::from(Figures::default());
+    let mut figures = Figures::default();
+    let mut clock = Duration::ZERO;
+    let mut pauses = Vec::new();
+    while pauses.len() < 9 {
+        figures.accepted += (2 * MEMORY) >> worth.shift;
+        worth = decide(worth, figures, MEMORY, clock);
+        let until = worth.pause.unwrap().until;
+        pauses.push((until - clock).as_secs());
+        clock = until;
+        worth = decide(worth, figures, MEMORY, clock);
+        assert_eq!(worth.in_kernel(), LEAST);
+    }
+    assert_eq!(pauses, [60, 120, 240, 480, 960, 1920, 3840, 3840, 3840]);
+    figures.accepted += 100;
+    figures.hits += 64;
+    worth = decide(worth, figures, MEMORY, clock);
+    assert_eq!((worth.shift, worth.pauses), (LEAST - 2, 0));
+}
