@@ -107,7 +107,7 @@ impl Bench {
         let of_port = PortVm {
             id: vm,
             name: "vm".into(),
-            pools: Arc::new(Mutex::new(NamedPools::new(pool))),
+            pools: Arc::new(Mutex::new(NamedPools::new(pool, Arc::default()))),
             disks: [(serial, tracked.clone() as Arc<dyn PutTarget>)].into(),
             may_use_ssd: false,
         };

@@ -52,7 +52,7 @@ impl ContainerTag {
 pub(crate) struct PoolTags(ArcSwap<BTreeMap<ContainerTag, PoolId>>);
 
 impl PoolTags {
-    pub(super) fn get(&self, tag: ContainerTag) -> Option<PoolId> {
+    pub(crate) fn get(&self, tag: ContainerTag) -> Option<PoolId> {
         self.0.load().get(&tag).copied()
     }
 

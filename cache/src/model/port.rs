@@ -52,7 +52,7 @@ impl Ports {
             .map(|disk| Arc::new(Slot(Mutex::new(disk.clone()))))
             .collect();
         let named = (0..vms.len()).map(|v| {
-            let mut named = NamedPools::new(pools[v * 3]);
+            let mut named = NamedPools::new(pools[v * 3], Arc::default());
             for (p, id) in (1..).zip(&pools[v * 3 + 1..v * 3 + 3]) {
                 named.insert(name(p), *id, PoolSpec::default());
             }

@@ -1,10 +1,15 @@
 //! The pools of a VM by name, and by the number that its guest knows them by.
+//!
+//! The number of a pool that the guest has made is its tag in requests, too, as far as tags reach: its I/O is known by the
+//! hint that the guest gives its threads.
 
 use crate::config::PoolSpec;
+use crate::frontend::{ContainerTag, Tenant};
 use crate::ids::PoolId;
 use crate::planner::Target;
 use justitia_link::DEFAULT_POOL;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// A pool of a VM.
 #[derive(Clone, Debug)]
@@ -25,18 +30,20 @@ pub(crate) struct NamedPool {
 }
 
 /// The pools of a VM. A number is never given twice.
-#[derive(Debug)]
 pub(crate) struct NamedPools {
     pools: BTreeMap<u32, NamedPool>,
     next: u32,
+    /// Has the tags.
+    tenant: Arc<Tenant>,
 }
 
 impl NamedPools {
     /// A VM's pools with its first, which takes the blocks that belong to no container.
-    pub(crate) fn new(default: PoolId) -> Self {
+    pub(crate) fn new(default: PoolId, tenant: Arc<Tenant>) -> Self {
         let mut pools = Self {
             pools: BTreeMap::new(),
             next: DEFAULT_POOL,
+            tenant,
         };
         pools.insert("default", default, PoolSpec::default());
         pools
@@ -79,9 +86,12 @@ impl NamedPools {
         }
     }
 
-    /// Forgets a pool.
+    /// Forgets a pool and its tag.
     pub(crate) fn remove(&mut self, name: &str) {
-        self.pools.retain(|_, pool| pool.name != name);
+        let found = self.pools.iter().find(|(_, pool)| pool.name == name);
+        if let Some(number) = found.map(|(number, _)| *number) {
+            self.remove_number(number);
+        }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -95,8 +105,17 @@ impl NamedPools {
         spec: PoolSpec,
         created_over_port: bool,
     ) -> u32 {
-        let number = self.next;
-        self.next = self.next.saturating_add(1);
+        let mut number = self.next;
+        if created_over_port {
+            // Not one that the host has given another pool as a tag.
+            while tag(number).is_some_and(|tag| self.tenant.tags.get(tag).is_some()) {
+                number = number.saturating_add(1);
+            }
+            if let Some(tag) = tag(number) {
+                self.tenant.tags.set(tag, id);
+            }
+        }
+        self.next = number.saturating_add(1);
         let pool = NamedPool {
             name: name.to_owned(),
             id,
@@ -120,10 +139,73 @@ impl NamedPools {
     }
 
     pub(super) fn remove_number(&mut self, number: u32) {
-        self.pools.remove(&number);
+        if let Some(pool) = self.pools.remove(&number) {
+            self.tenant.tags.remove(pool.id);
+        }
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &NamedPool)> {
         self.pools.iter().map(|(number, pool)| (*number, pool))
+    }
+}
+
+/// The tag of a pool that the guest has made; `None` beyond the last tag.
+fn tag(number: u32) -> Option<ContainerTag> {
+    u16::try_from(number).ok().and_then(ContainerTag::new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(index: u32) -> PoolId {
+        let generation = 1;
+        PoolId { index, generation }
+    }
+
+    fn pool_of(tenant: &Tenant, hint: u16) -> Option<u32> {
+        let pool = tenant.tags.get(ContainerTag::new(hint).unwrap());
+        pool.map(|pool| pool.index)
+    }
+
+    #[test]
+    fn pools_of_a_guest_are_tags_and_those_of_the_host_are_not() {
+        let tenant = Arc::new(Tenant::default());
+        let mut pools = NamedPools::new(id(0), Arc::clone(&tenant));
+        let spec = PoolSpec::default();
+        assert_eq!(pools.insert("host", id(1), spec), 1);
+        tenant.tags.set(ContainerTag::new(3).unwrap(), id(1));
+        assert_eq!(pools.add("a", id(2), spec, true), 2);
+        // The host has given tag 3 to a pool of its own.
+        assert_eq!(pools.add("b", id(3), spec, true), 4);
+        assert_eq!(
+            [1, 2, 3, 4].map(|hint| pool_of(&tenant, hint)),
+            [None, Some(2), Some(1), Some(3)]
+        );
+        pools.remove_number(2);
+        pools.remove("b");
+        assert_eq!(
+            [2, 3, 4].map(|hint| pool_of(&tenant, hint)),
+            [None, Some(1), None]
+        );
+        assert_eq!(
+            pools.add("c", id(4), spec, true),
+            5,
+            "a number is never given again"
+        );
+    }
+
+    #[test]
+    fn beyond_the_last_tag_pools_have_none() {
+        let tenant = Arc::new(Tenant::default());
+        let mut pools = NamedPools::new(id(0), Arc::clone(&tenant));
+        for number in 1..=1024 {
+            assert_eq!(
+                pools.add("more", id(number), PoolSpec::default(), true),
+                number
+            );
+        }
+        assert_eq!(pool_of(&tenant, 1023), Some(1023));
+        assert_eq!(pools.len(), 1025);
     }
 }

@@ -44,7 +44,7 @@ pub(super) fn guest(cache: &Arc<Cache>, name: &str, ssd: bool) -> Guest {
     let vm = cache.add_vm(name, Weight::default(), Policy::Fifo).unwrap();
     cache.track_residency(vm, 1 << 20).unwrap();
     let first = cache.default_pool(vm).unwrap();
-    let mut pools = NamedPools::new(first);
+    let mut pools = NamedPools::new(first, Arc::default());
     let own = cache.create_pool(vm, "host", PoolSpec::default()).unwrap();
     assert_eq!(pools.insert("host", own, PoolSpec::default()), 1);
     let id = cache.add_disk(vm, "disk").unwrap();

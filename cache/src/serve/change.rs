@@ -276,7 +276,6 @@ fn destroy_pool(
     let (id, _) = named(&pools, vm_name, pool)?;
     cache.destroy_pool(id)?;
     pools.remove(pool);
-    vm.tenant.tags.remove(id);
     Ok(())
 }
 

@@ -50,7 +50,7 @@ impl Daemon {
         let first = self.cache.default_pool(id)?;
         let tenant = Arc::new(Tenant::new(config.clients.clone()));
         tenant.set_weight(config.weight);
-        let mut pools = NamedPools::new(first);
+        let mut pools = NamedPools::new(first, Arc::clone(&tenant));
         for pool in &config.pools {
             let known = pools.get(&pool.name).map(|pool| pool.id);
             let id = if let Some(id) = known {

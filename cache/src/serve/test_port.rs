@@ -4,6 +4,7 @@ use super::test::configured;
 use super::*;
 use crate::config::Mode;
 use crate::nbd::test::client::Client;
+use crate::vhost::client::{BlkRequest, FrontEnd, FrontEndOptions, kind};
 use justitia_link::{
     Answer, Area, Command, Name, PAGE, PORT_SIZE, PutWriter, Serial, Status, Store,
 };
@@ -76,4 +77,54 @@ fn a_guest_puts_over_nbd_and_finds_the_block_in_the_cache() {
     service
         .shut_down(std::time::Duration::from_secs(5))
         .unwrap();
+}
+
+/// The number of a pool that a guest has made is its tag over vhost-user-blk, until the pool is gone.
+#[test]
+fn a_pool_of_the_guest_takes_what_its_container_reads_over_vhost() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut config, _) = configured(dir.path(), &[7; 1 << 20]);
+    let vm = &mut config.vms[0];
+    vm.disks[0].vhost = Some(dir.path().join("vhost"));
+    vm.port = Some(PortConfig {
+        name: "vm/port".into(),
+        residency_bytes: 1 << 20,
+        ssd: false,
+    });
+    let service = Service::start(&config).unwrap();
+    let mut port = Client::new(&dir.path().join("nbd"), "vm/port", false);
+    let options = FrontEndOptions::default();
+    let mut front_end = FrontEnd::connect(&dir.path().join("vhost"), options).unwrap();
+    let mut page = [0; PAGE];
+    let create = Command::Create {
+        name: Name::new("database").unwrap(),
+        store: Store::Memory,
+        weight: 200,
+    };
+    create.encode(1, &mut page);
+    assert_eq!(port.write(0, 0, &page).error, 0);
+    let made = answer(&mut port, 1).pool;
+    let mut read = |block: u64| {
+        let request = BlkRequest {
+            kind: kind::IN,
+            priority: 2 << 13 | made << 3,
+            sector: block * 8,
+            bytes: 4096,
+        };
+        let answer = front_end.queues[0].execute(request, &[]).unwrap();
+        assert_eq!(answer.status, 0);
+    };
+    let held = || {
+        let pools = &service.stats().cache.vms[0].pools;
+        let held = pools.iter().map(|pool| pool.memory_bytes / 4096);
+        held.collect::<Vec<_>>()
+    };
+    read(1);
+    assert_eq!(held(), [0, 1]);
+    Command::Destroy { pool: made }.encode(2, &mut page);
+    assert_eq!(port.write(0, 0, &page).error, 0);
+    assert_eq!(answer(&mut port, 2).status, Status::Done);
+    read(2);
+    assert_eq!(held(), [1]);
+    assert_eq!(service.stats().exports[0].unknown_tags, 1);
 }
