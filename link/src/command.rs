@@ -2,12 +2,12 @@
 //!
 //! From byte 64 of the page on. CREATE and SET_WEIGHT: weight (u32), store (u8), length of the name (u8), 0 (u16), name
 //! (64 bytes; only of CREATE). MIGRATE: first block (u64), blocks (u64). The pool of SET_WEIGHT, MIGRATE and DESTROY and
-//! the disk of MIGRATE stand in the header.
+//! the disk of MIGRATE stand in the header; elsewhere these are 0.
 
-use crate::PAGE;
 use crate::fields::{array, set, u16_at, u32_at, u64_at};
 use crate::header::{BODY, Fault, Kind, begin};
 use crate::name::{Name, Serial};
+use crate::{MAX_MIGRATE, PAGE};
 
 /// The store of a pool: T of the paper's ⟨T, W⟩. The numbers are the protocol's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,6 +30,9 @@ impl Store {
         }
     }
 }
+
+/// No serial.
+const NO_DISK: Serial = Serial::from_bytes([0; Serial::MAX]);
 
 /// A command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,19 +83,31 @@ impl Command {
         serial: Serial,
     ) -> Result<Self, Fault> {
         let word = |at: usize| u64_at(page, at).ok_or(Fault::Length);
+        let has_pool = !matches!(kind, Kind::Create | Kind::GetStats);
+        let has_serial = kind == Kind::Migrate;
+        if pool != 0 && !has_pool || serial != NO_DISK && !has_serial {
+            return Err(Fault::Reserved);
+        }
         Ok(match kind {
             Kind::Put => return Err(Fault::Kind),
             Kind::Create => {
                 let [len] = array(page, 69).ok_or(Fault::Length)?;
-                let name = array(page, 72).and_then(|name| Name::decode(name, len));
+                let bytes = array(page, 72).ok_or(Fault::Length)?;
+                let name = Name::decode(bytes, len).ok_or(Fault::Name)?;
+                if name.encode().0 != bytes {
+                    return Err(Fault::Reserved);
+                }
                 let (weight, store) = specification(page)?;
                 Self::Create {
-                    name: name.ok_or(Fault::Name)?,
+                    name,
                     store,
                     weight,
                 }
             }
             Kind::SetWeight => {
+                if array(page, 69) != Some([0]) || array(page, 72) != Some([0; Name::MAX]) {
+                    return Err(Fault::Reserved);
+                }
                 let (weight, store) = specification(page)?;
                 Self::SetWeight {
                     pool,
@@ -104,7 +119,9 @@ impl Command {
                 pool,
                 serial,
                 first: word(BODY)?,
-                blocks: word(72)?,
+                blocks: Some(word(72)?)
+                    .filter(|blocks| *blocks <= MAX_MIGRATE)
+                    .ok_or(Fault::TooLong)?,
             },
             Kind::Destroy => Self::Destroy { pool },
             Kind::GetStats => Self::GetStats,
@@ -126,14 +143,13 @@ impl Command {
     /// Writes the message: a page, to be written at offset 0 of the port.
     pub fn encode(&self, sequence: u64, page: &mut [u8; PAGE]) {
         page.fill(0);
-        let none = Serial::from_bytes([0; Serial::MAX]);
         match self {
             Self::Create {
                 name,
                 store,
                 weight,
             } => {
-                begin(page, Kind::Create, sequence, 0, none);
+                begin(page, Kind::Create, sequence, 0, NO_DISK);
                 let (bytes, len) = name.encode();
                 specify(page, *weight, *store);
                 set(page, 69, [len]);
@@ -144,7 +160,7 @@ impl Command {
                 store,
                 weight,
             } => {
-                begin(page, Kind::SetWeight, sequence, *pool, none);
+                begin(page, Kind::SetWeight, sequence, *pool, NO_DISK);
                 specify(page, *weight, *store);
             }
             Self::Migrate {
@@ -157,8 +173,8 @@ impl Command {
                 set(page, BODY, first.to_le_bytes());
                 set(page, 72, blocks.to_le_bytes());
             }
-            Self::Destroy { pool } => begin(page, Kind::Destroy, sequence, *pool, none),
-            Self::GetStats => begin(page, Kind::GetStats, sequence, 0, none),
+            Self::Destroy { pool } => begin(page, Kind::Destroy, sequence, *pool, NO_DISK),
+            Self::GetStats => begin(page, Kind::GetStats, sequence, 0, NO_DISK),
         }
     }
 }

@@ -63,6 +63,8 @@ pub enum Fault {
     Name,
     /// A store that this version does not have.
     Store,
+    /// MIGRATE of more than [`MAX_MIGRATE`](crate::MAX_MIGRATE) blocks.
+    TooLong,
 }
 
 /// Writes what a message begins with, over a page of zeroes.

@@ -29,7 +29,7 @@ fn command() -> impl Strategy<Value = Command> {
                 weight,
             }
         }),
-        (any::<u32>(), serial(), any::<u64>(), any::<u64>()).prop_map(
+        (any::<u32>(), serial(), any::<u64>(), 0..=MAX_MIGRATE).prop_map(
             |(pool, serial, first, blocks)| Command::Migrate {
                 pool,
                 serial,
@@ -184,12 +184,16 @@ fn each_fault_is_found() {
         (10, 0, Fault::Kind),
         (10, 7, Fault::Kind),
         (12, 1, Fault::Count),
+        (24, 1, Fault::Reserved),
         (28, 1, Fault::Reserved),
+        (32, b'a', Fault::Reserved),
         (63, 1, Fault::Reserved),
         (68, 2, Fault::Store),
         (69, 0, Fault::Name),
         (69, 65, Fault::Name),
         (70, 1, Fault::Reserved),
+        (75, b'x', Fault::Reserved),
+        (135, 1, Fault::Reserved),
         (72, b'/', Fault::Name),
         (72, 0xFF, Fault::Name),
         (72, b'\n', Fault::Name),
@@ -231,5 +235,47 @@ fn names_are_what_a_table_can_show() {
     assert_eq!(Serial::new("root").unwrap().bytes()[..5], *b"root\0");
     for bad in ["", "a b", "é", "123456789012345678901"] {
         assert_eq!(Serial::new(bad), None, "{bad:?}");
+    }
+}
+
+/// What a command does not use is 0: another version may give it a meaning.
+#[test]
+fn what_a_command_does_not_use_is_zero() {
+    let at = Serial::new("vda").unwrap();
+    let weight = Command::SetWeight {
+        pool: 3,
+        store: Store::Memory,
+        weight: 1,
+    };
+    let migrate = |blocks| Command::Migrate {
+        pool: 3,
+        serial: at,
+        first: u64::MAX,
+        blocks,
+    };
+    for (command, byte, expected) in [
+        (weight, 24, None),
+        (weight, 32, Some(Fault::Reserved)),
+        (weight, 69, Some(Fault::Reserved)),
+        (weight, 72, Some(Fault::Reserved)),
+        (weight, 135, Some(Fault::Reserved)),
+        // The rest of the page is nobody's.
+        (weight, 200, None),
+        (migrate(MAX_MIGRATE), 32, None),
+        (migrate(MAX_MIGRATE), 73, Some(Fault::TooLong)),
+        (migrate(MAX_MIGRATE), 79, Some(Fault::TooLong)),
+        (migrate(MAX_MIGRATE - 2), 72, None),
+        (migrate(MAX_MIGRATE), 72, Some(Fault::TooLong)),
+        (Command::Destroy { pool: 3 }, 24, None),
+        (Command::Destroy { pool: 3 }, 51, Some(Fault::Reserved)),
+        (Command::GetStats, 27, Some(Fault::Reserved)),
+        (Command::GetStats, 40, Some(Fault::Reserved)),
+    ] {
+        let mut page = [0; PAGE];
+        command.encode(1, &mut page);
+        assert!(decode(&page).unwrap().body.is_ok(), "{command:?}");
+        page[byte] |= 1;
+        let found = decode(&page).unwrap().body.err();
+        assert_eq!(found, expected, "{command:?}, byte {byte}");
     }
 }

@@ -4,9 +4,7 @@ use super::device::Port;
 use super::pools::NamedPools;
 use crate::config::{PoolSpec, StoreKind};
 use crate::error::CacheError;
-use justitia_link::{
-    Answer, Command, MAX_MIGRATE, MAX_POOLS, Name, Serial, Status, Store, Verdict,
-};
+use justitia_link::{Answer, Command, MAX_POOLS, Name, Serial, Status, Store, Verdict};
 use justitia_share::Weight;
 
 /// Blocks that are migrated before others get the lock that changes of the cache take.
@@ -104,9 +102,6 @@ impl Port {
         first: u64,
         blocks: u64,
     ) -> Result<u64, Status> {
-        if blocks > MAX_MIGRATE {
-            return Err(Status::TooLong);
-        }
         let disk = self.target(serial).and_then(|disk| disk.id());
         let disk = disk.ok_or(Status::NoDisk)?;
         let end = first.saturating_add(blocks);

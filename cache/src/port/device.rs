@@ -67,6 +67,7 @@ impl Port {
             Ok(Body::Put(put)) => self.put(put, &mut answer),
             Ok(Body::Command(command)) => self.command(command, &mut answer),
             Err(Fault::Version) => answer.status = Status::Version,
+            Err(Fault::TooLong) => answer.status = Status::TooLong,
             Err(_) => answer.status = Status::Malformed,
         }
         self.state.lock().answer(answer);

@@ -71,8 +71,8 @@ The log goes to standard error; JUSTITIA_LOG=debug makes it longer.";
 
 /// Serve disks, until stopped.
 ///
-/// With an image: that image on a unix socket, with 256 MiB of cache in memory. With a configuration: the
-/// VMs, disks, stores and sockets that it names. On SIGTERM and SIGINT requests in flight are finished and
+/// With an image: that image on a unix socket, with 256 MiB of cache in memory; with --vhost to a virtio disk of one VM
+/// beside. With a configuration: the VMs, disks, stores and sockets that it names. On SIGTERM and SIGINT requests in flight are finished and
 /// disks flushed.
 #[derive(Args)]
 #[command(after_long_help = CONFIGURATION)]
@@ -86,6 +86,9 @@ pub(super) struct Serve {
     /// NBD socket for the image [default: IMAGE's name and .sock, beside the control socket]
     #[arg(long, value_name = "PATH", conflicts_with = "config")]
     socket: Option<PathBuf>,
+    /// Serve the image over vhost-user-blk, too, on this socket
+    #[arg(long, value_name = "SOCKET", conflicts_with = "config")]
+    vhost: Option<PathBuf>,
     /// Control socket [default: /run/justitia/cache.sock, or in $XDG_RUNTIME_DIR]
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
@@ -151,9 +154,12 @@ fn of_image(args: &Serve, image: &Path) -> anyhow::Result<Config> {
     config.cache.memory_bytes = args.memory.0;
     for disk in config.vms.iter_mut().flat_map(|vm| &mut vm.disks) {
         disk.read_only = args.read_only;
+        disk.vhost.clone_from(&args.vhost);
     }
-    make_directory_of(&socket)
-        .with_context(|| format!("cannot make the directory of {}", socket.display()))?;
+    for socket in std::iter::once(&socket).chain(&args.vhost) {
+        make_directory_of(socket)
+            .with_context(|| format!("cannot make the directory of {}", socket.display()))?;
+    }
     // Another server may have the usual control socket: each has its own then.
     let taken = args.control.is_none() && std::os::unix::net::UnixStream::connect(&control).is_ok();
     config.control = Some(if taken {
