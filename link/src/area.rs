@@ -3,13 +3,13 @@
 //! Its first page: magic (8 bytes), version (u16), answers (u16), rows of the pool table (u32), the host's start (u64),
 //! the highest sequence number (u64), the sequence number of the last GET_STATS (u64), messages handled (u64), writes
 //! that were no message or a wrong one (u64), messages replayed (u64), offered blocks by verdict (16 × u64), offered
-//! blocks with an unknown pool (u64); from byte 1024 on 48 answers of 64 bytes. The pool table follows the page.
+//! blocks with an unknown pool (u64), the highest version of messages (u64); from byte 1024 on 48 answers of 64 bytes. The pool table follows the page.
 
 use crate::answer::{ANSWER, Answer};
 use crate::fields::{array, set, u16_at, u32_at, u64_at};
 use crate::pool_row::{PoolRow, ROW};
 use crate::verdict::{PLACES, Tally};
-use crate::{MAX_ANSWERS, MAX_POOLS, PAGE, PORT_SIZE, VERSION};
+use crate::{AREA_VERSION, MAX_ANSWERS, MAX_POOLS, PAGE, PORT_SIZE};
 
 const MAGIC: [u8; 8] = *b"JUSTANSW";
 
@@ -35,6 +35,8 @@ pub struct AreaHeader {
     pub verdicts: Tally,
     /// Offered blocks whose pool's number was unknown: they belong to the default pool.
     pub unknown_pool: u64,
+    /// The highest version of messages that the host understands; 0, of a host that does not say, is 1.
+    pub messages_up_to: u64,
 }
 
 /// Writes an area.
@@ -46,7 +48,7 @@ impl<'a> AreaWriter<'a> {
     pub fn new(area: &'a mut [u8; PORT_SIZE]) -> Self {
         area.fill(0);
         set(area, 0, MAGIC);
-        set(area, 8, VERSION.to_le_bytes());
+        set(area, 8, AREA_VERSION.to_le_bytes());
         Self(area)
     }
 
@@ -66,7 +68,10 @@ impl<'a> AreaWriter<'a> {
             header.replayed,
         ];
         let counts = header.verdicts.counts().iter().copied();
-        let words = words.into_iter().chain(counts).chain([header.unknown_pool]);
+        let words = words
+            .into_iter()
+            .chain(counts)
+            .chain([header.unknown_pool, header.messages_up_to]);
         for (at, word) in (16..).step_by(8).zip(words) {
             set(self.0, at, word.to_le_bytes());
         }
@@ -106,7 +111,7 @@ impl<'a> Area<'a> {
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Option<Self> {
         bytes.first_chunk::<PAGE>()?;
-        let known = array(bytes, 0)? == MAGIC && u16_at(bytes, 8)? == VERSION;
+        let known = array(bytes, 0)? == MAGIC && u16_at(bytes, 8)? == AREA_VERSION;
         known.then_some(Self(bytes))
     }
 
@@ -127,6 +132,7 @@ impl<'a> Area<'a> {
             replayed: word(56),
             verdicts: Tally::from_counts(counts),
             unknown_pool: word(192),
+            messages_up_to: word(200),
         }
     }
 

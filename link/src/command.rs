@@ -1,13 +1,13 @@
 //! Commands about the pools of the sender's own VM (the paper, section 4.1).
 //!
 //! From byte 64 of the page on. CREATE and SET_WEIGHT: weight (u32), store (u8), length of the name (u8), 0 (u16), name
-//! (64 bytes; only of CREATE). MIGRATE: first block (u64), blocks (u64). The pool of SET_WEIGHT, MIGRATE and DESTROY and
+//! (64 bytes; only of CREATE); in version 2 the weight on the SSD besides (u32, at byte 136). MIGRATE: first block (u64), blocks (u64). The pool of SET_WEIGHT, MIGRATE and DESTROY and
 //! the disk of MIGRATE stand in the header; elsewhere these are 0.
 
 use crate::fields::{array, set, u16_at, u32_at, u64_at};
 use crate::header::{BODY, Fault, Kind, begin};
 use crate::name::{Name, Serial};
-use crate::{MAX_MIGRATE, PAGE};
+use crate::{MAX_MIGRATE, PAGE, VERSION};
 
 /// The store of a pool: T of the paper's ⟨T, W⟩. The numbers are the protocol's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,6 +31,9 @@ impl Store {
     }
 }
 
+/// Where the weight on the SSD is.
+const SSD_WEIGHT: usize = 136;
+
 /// No serial.
 const NO_DISK: Serial = Serial::from_bytes([0; Serial::MAX]);
 
@@ -43,17 +46,21 @@ pub enum Command {
         name: Name,
         /// Where its blocks go.
         store: Store,
-        /// Its weight among the VM's pools, 1 to 10000.
+        /// Its weight among the VM's pools in that store, 1 to 10000.
         weight: u32,
+        /// Of a pool in memory: its weight on the SSD, which it uses as well. 0 is none.
+        ssd_weight: u32,
     },
-    /// Change a pool's ⟨store, weight⟩.
+    /// Change a pool's ⟨store, weight⟩. Of a pool in both stores the weight in one; with a weight on the SSD both.
     SetWeight {
         /// The pool's number.
         pool: u32,
         /// Where its new blocks go.
         store: Store,
-        /// Its new weight.
+        /// Its new weight there.
         weight: u32,
+        /// As of CREATE.
+        ssd_weight: u32,
     },
     /// Make blocks that the cache holds a pool's.
     Migrate {
@@ -78,6 +85,7 @@ pub enum Command {
 impl Command {
     pub(crate) fn decode(
         page: &[u8; PAGE],
+        version: u16,
         kind: Kind,
         pool: u32,
         serial: Serial,
@@ -97,22 +105,24 @@ impl Command {
                 if name.encode().0 != bytes {
                     return Err(Fault::Reserved);
                 }
-                let (weight, store) = specification(page)?;
+                let (store, weight, ssd_weight) = specification(page, version)?;
                 Self::Create {
                     name,
                     store,
                     weight,
+                    ssd_weight,
                 }
             }
             Kind::SetWeight => {
                 if array(page, 69) != Some([0]) || array(page, 72) != Some([0; Name::MAX]) {
                     return Err(Fault::Reserved);
                 }
-                let (weight, store) = specification(page)?;
+                let (store, weight, ssd_weight) = specification(page, version)?;
                 Self::SetWeight {
                     pool,
                     store,
                     weight,
+                    ssd_weight,
                 }
             }
             Kind::Migrate => Self::Migrate {
@@ -148,10 +158,11 @@ impl Command {
                 name,
                 store,
                 weight,
+                ssd_weight,
             } => {
                 begin(page, Kind::Create, sequence, 0, NO_DISK);
                 let (bytes, len) = name.encode();
-                specify(page, *weight, *store);
+                specify(page, *store, *weight, *ssd_weight);
                 set(page, 69, [len]);
                 set(page, 72, bytes);
             }
@@ -159,9 +170,10 @@ impl Command {
                 pool,
                 store,
                 weight,
+                ssd_weight,
             } => {
                 begin(page, Kind::SetWeight, sequence, *pool, NO_DISK);
-                specify(page, *weight, *store);
+                specify(page, *store, *weight, *ssd_weight);
             }
             Self::Migrate {
                 pool,
@@ -179,16 +191,30 @@ impl Command {
     }
 }
 
-fn specification(page: &[u8; PAGE]) -> Result<(u32, Store), Fault> {
+/// Store, weight there, and weight on the SSD besides.
+fn specification(page: &[u8; PAGE], version: u16) -> Result<(Store, u32, u32), Fault> {
     let weight = u32_at(page, BODY).ok_or(Fault::Length)?;
     let [store] = array(page, 68).ok_or(Fault::Length)?;
     if u16_at(page, 70) != Some(0) {
         return Err(Fault::Reserved);
     }
-    Ok((weight, Store::from_number(store).ok_or(Fault::Store)?))
+    let store = Store::from_number(store).ok_or(Fault::Store)?;
+    // Below, the rest of the page is nobody's.
+    let ssd_weight = match version {
+        1 => 0,
+        _ => u32_at(page, SSD_WEIGHT).ok_or(Fault::Length)?,
+    };
+    if ssd_weight != 0 && store != Store::Memory {
+        return Err(Fault::Store);
+    }
+    Ok((store, weight, ssd_weight))
 }
 
-fn specify(page: &mut [u8; PAGE], weight: u32, store: Store) {
+fn specify(page: &mut [u8; PAGE], store: Store, weight: u32, ssd_weight: u32) {
     set(page, BODY, weight.to_le_bytes());
     set(page, 68, [store as u8]);
+    if ssd_weight != 0 {
+        set(page, 8, VERSION.to_le_bytes());
+        set(page, SSD_WEIGHT, ssd_weight.to_le_bytes());
+    }
 }

@@ -3,7 +3,6 @@
 //! The first page: magic (8 bytes), version (u16), kind (u16), blocks (u32), sequence (u64), pool (u32), 0 (u32), the
 //! disk's serial (20), 0 (12), and from byte 64 on what the kind has.
 
-use crate::VERSION;
 use crate::fields::set;
 use crate::name::Serial;
 
@@ -49,7 +48,7 @@ impl Kind {
 /// What is wrong with a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A version that is not [`VERSION`].
+    /// A version above [`VERSION`](crate::VERSION), or 0.
     Version,
     /// A kind that this version does not have.
     Kind,
@@ -67,10 +66,13 @@ pub enum Fault {
     TooLong,
 }
 
+/// The version that every host understands.
+const FIRST_VERSION: u16 = 1;
+
 /// Writes what a message begins with, over a page of zeroes.
 pub(crate) fn begin(page: &mut [u8], kind: Kind, sequence: u64, pool: u32, serial: Serial) {
     set(page, 0, MAGIC);
-    set(page, 8, VERSION.to_le_bytes());
+    set(page, 8, FIRST_VERSION.to_le_bytes());
     set(page, 10, (kind as u16).to_le_bytes());
     set(page, 16, sequence.to_le_bytes());
     set(page, 24, pool.to_le_bytes());

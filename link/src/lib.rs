@@ -63,5 +63,9 @@ pub const MAX_MIGRATE: u64 = 4096;
 /// The pool of blocks that belong to no container.
 pub const DEFAULT_POOL: u32 = 0;
 
-/// The version of the layouts.
-pub const VERSION: u16 = 1;
+/// The highest version of messages that this is. A message has the lowest that has what it says: 1, or 2 where a pool has a
+/// weight in both stores. The host says in the area's header which it understands.
+pub const VERSION: u16 = 2;
+
+/// The version of the answer area.
+pub(crate) const AREA_VERSION: u16 = 1;

@@ -43,9 +43,8 @@ pub fn decode(bytes: &[u8]) -> Option<Decoded<'_>> {
 }
 
 fn body<'a>(bytes: &'a [u8], page: &'a [u8; PAGE], kind: u16) -> Result<Body<'a>, Fault> {
-    if u16_at(page, 8) != Some(VERSION) {
-        return Err(Fault::Version);
-    }
+    let version = u16_at(page, 8).filter(|version| (1..=VERSION).contains(version));
+    let version = version.ok_or(Fault::Version)?;
     let kind = Kind::from_number(kind).ok_or(Fault::Kind)?;
     let count = u32_at(page, 12).and_then(|count| usize::try_from(count).ok());
     let most = if kind == Kind::Put {
@@ -69,5 +68,5 @@ fn body<'a>(bytes: &'a [u8], page: &'a [u8; PAGE], kind: u16) -> Result<Body<'a>
     if kind == Kind::Put {
         return Ok(Body::Put(Put::new(page, pool, serial, contents)));
     }
-    Command::decode(page, kind, pool, serial).map(Body::Command)
+    Command::decode(page, version, kind, pool, serial).map(Body::Command)
 }

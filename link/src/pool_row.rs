@@ -2,7 +2,8 @@
 //!
 //! 256 bytes: number (u32), weight (u32), store (u8), length of the name (u8), flags (u16: bit 0 created over the port),
 //! 0 (u32), then u64 each: entitlement, memory, SSD (bytes), lookups, hits, puts, puts dropped, evictions, invalidations,
-//! blocks offered, blocks accepted; 0; at byte 192 the name (64 bytes).
+//! blocks offered, blocks accepted; the weight on the SSD of a pool in both stores (u32); 0; at byte 192 the name (64
+//! bytes).
 
 use crate::command::Store;
 use crate::fields::{array, set, u16_at, u32_at, u64_at};
@@ -24,6 +25,8 @@ pub struct PoolRow {
     pub weight: u32,
     /// Where its new blocks go.
     pub store: Store,
+    /// Its weight on the SSD, if it is in both stores; otherwise 0.
+    pub ssd_weight: u32,
     /// Was it created over the port? The others are the host's, and cannot be destroyed over it.
     pub created_over_port: bool,
     /// What it is entitled to, bytes.
@@ -59,6 +62,7 @@ impl PoolRow {
             name,
             weight: 0,
             store: Store::Memory,
+            ssd_weight: 0,
             created_over_port: false,
             entitlement_bytes: 0,
             memory_bytes: 0,
@@ -102,6 +106,7 @@ impl PoolRow {
         for (at, figure) in (16..).step_by(8).zip(figures) {
             set(bytes, at, figure.to_le_bytes());
         }
+        set(bytes, 104, self.ssd_weight.to_le_bytes());
         set(bytes, 192, name);
     }
 
@@ -114,6 +119,7 @@ impl PoolRow {
             name: Name::decode(array(bytes, 192)?, len)?,
             weight: u32_at(bytes, 4)?,
             store: Store::from_number(store)?,
+            ssd_weight: u32_at(bytes, 104)?,
             created_over_port: u16_at(bytes, 10)? & CREATED_OVER_THE_PORT != 0,
             entitlement_bytes: figure(0)?,
             memory_bytes: figure(1)?,

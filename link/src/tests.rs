@@ -11,22 +11,30 @@ fn name() -> impl Strategy<Value = Name> {
     "[a-zé. ]{1,30}".prop_map(|text| Name::new(&text).unwrap())
 }
 
-fn store() -> impl Strategy<Value = Store> {
-    prop_oneof![Just(Store::Memory), Just(Store::Ssd)]
+/// A store, and a weight on the SSD besides.
+fn stores() -> impl Strategy<Value = (Store, u32)> {
+    prop_oneof![
+        any::<u32>().prop_map(|ssd_weight| (Store::Memory, ssd_weight)),
+        Just((Store::Ssd, 0))
+    ]
 }
 
 fn command() -> impl Strategy<Value = Command> {
     prop_oneof![
-        (name(), store(), any::<u32>()).prop_map(|(name, store, weight)| Command::Create {
-            name,
-            store,
-            weight
+        (name(), stores(), any::<u32>()).prop_map(|(name, (store, ssd_weight), weight)| {
+            Command::Create {
+                name,
+                store,
+                weight,
+                ssd_weight,
+            }
         }),
-        (any::<u32>(), store(), any::<u32>()).prop_map(|(pool, store, weight)| {
+        (any::<u32>(), stores(), any::<u32>()).prop_map(|(pool, (store, ssd_weight), weight)| {
             Command::SetWeight {
                 pool,
                 store,
                 weight,
+                ssd_weight,
             }
         }),
         (any::<u32>(), serial(), any::<u64>(), 0..=MAX_MIGRATE).prop_map(
@@ -125,11 +133,13 @@ proptest! {
             replayed: words[5],
             verdicts,
             unknown_pool: words[6],
+            messages_up_to: words[0],
         };
         let rows: Vec<_> = (0..pools)
             .map(|n| PoolRow {
                 weight: n + 1,
                 store: Store::Ssd,
+                ssd_weight: n,
                 created_over_port: n % 2 == 1,
                 entitlement_bytes: words[0],
                 accepted: words[6],
@@ -171,6 +181,7 @@ fn each_fault_is_found() {
         name: Name::new("web").unwrap(),
         store: Store::Memory,
         weight: 100,
+        ssd_weight: 0,
     };
     let mut fault = |at: usize, byte: u8| {
         create.encode(1, &mut page);
@@ -180,7 +191,8 @@ fn each_fault_is_found() {
     assert_eq!(fault(0, 0), None, "no magic");
     assert_eq!(fault(16, 9), Some(None), "another sequence number");
     for (at, byte, expected) in [
-        (8, 2, Fault::Version),
+        (8, 0, Fault::Version),
+        (8, 3, Fault::Version),
         (10, 0, Fault::Kind),
         (10, 7, Fault::Kind),
         (12, 1, Fault::Count),
@@ -246,6 +258,7 @@ fn what_a_command_does_not_use_is_zero() {
         pool: 3,
         store: Store::Memory,
         weight: 1,
+        ssd_weight: 0,
     };
     let migrate = |blocks| Command::Migrate {
         pool: 3,
@@ -278,4 +291,31 @@ fn what_a_command_does_not_use_is_zero() {
         let found = decode(&page).unwrap().body.err();
         assert_eq!(found, expected, "{command:?}, byte {byte}");
     }
+}
+
+/// Only what says something of both stores needs a host of version 2; elsewhere that field is not read.
+#[test]
+fn a_message_has_the_lowest_version_that_says_it() {
+    let create = |ssd_weight| Command::Create {
+        name: Name::new("web").unwrap(),
+        store: Store::Memory,
+        weight: 100,
+        ssd_weight,
+    };
+    let mut page = [0; PAGE];
+    for (ssd_weight, version) in [(0, 1), (1, 2), (u32::MAX, 2)] {
+        create(ssd_weight).encode(1, &mut page);
+        assert_eq!(page[8..10], [version, 0]);
+        let decoded = decode(&page).unwrap().body;
+        assert_eq!(decoded, Ok(Body::Command(create(ssd_weight))));
+    }
+    page[8] = 1;
+    let decoded = decode(&page).unwrap().body;
+    assert_eq!(decoded, Ok(Body::Command(create(0))));
+    (page[8], page[68]) = (2, 1);
+    assert_eq!(decode(&page).unwrap().body, Err(Fault::Store));
+    Command::GetStats.encode(1, &mut page);
+    page[8] = 2;
+    let decoded = decode(&page).unwrap().body;
+    assert_eq!(decoded, Ok(Body::Command(Command::GetStats)));
 }

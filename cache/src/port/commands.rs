@@ -19,15 +19,24 @@ impl Port {
                 ref name,
                 store,
                 weight,
+                ssd_weight,
             } => {
-                answer.pool = self.create(&mut pools, name, store, weight)?;
+                let spec = self.specified(PoolSpec::default(), store, weight, ssd_weight)?;
+                answer.pool = self.create(&mut pools, name, spec)?;
                 Ok(())
             }
             Command::SetWeight {
                 pool,
                 store,
                 weight,
-            } => self.set_weight(&mut pools, pool, store, weight),
+                ssd_weight,
+            } => {
+                let pool = pools.by_number_mut(pool).ok_or(Status::NoPool)?;
+                let spec = self.specified(pool.spec, store, weight, ssd_weight)?;
+                self.cache.set_pool(pool.id, spec).map_err(failed)?;
+                pool.spec = spec;
+                Ok(())
+            }
             Command::Destroy { pool } => self.destroy(&mut pools, pool),
             Command::Migrate {
                 pool,
@@ -46,15 +55,7 @@ impl Port {
         }
     }
 
-    fn create(
-        &self,
-        pools: &mut NamedPools,
-        name: &Name,
-        store: Store,
-        weight: u32,
-    ) -> Result<u32, Status> {
-        let store = self.store(store, PoolSpec::default())?;
-        let spec = PoolSpec::of(store, weight_of(weight)?);
+    fn create(&self, pools: &mut NamedPools, name: &Name, spec: PoolSpec) -> Result<u32, Status> {
         if pools.get(name.as_str()).is_some() {
             return Err(Status::PoolExists);
         }
@@ -65,24 +66,26 @@ impl Port {
         Ok(pools.add(name.as_str(), id.map_err(failed)?, spec, true))
     }
 
-    fn set_weight(
+    /// What a guest asks for of a pool that has `old`. A pool that the host lets use both stores keeps the other, unless the
+    /// guest says both weights.
+    fn specified(
         &self,
-        pools: &mut NamedPools,
-        number: u32,
+        old: PoolSpec,
         store: Store,
         weight: u32,
-    ) -> Result<(), Status> {
-        let pool = pools.by_number_mut(number).ok_or(Status::NoPool)?;
-        let (store, weight) = (self.store(store, pool.spec)?, weight_of(weight)?);
-        // A pool that the host lets use both stores keeps the other.
-        let spec = if pool.spec.is_hybrid() {
-            pool.spec.with(store, weight)
-        } else {
-            PoolSpec::of(store, weight)
-        };
-        self.cache.set_pool(pool.id, spec).map_err(failed)?;
-        pool.spec = spec;
-        Ok(())
+        ssd_weight: u32,
+    ) -> Result<PoolSpec, Status> {
+        let weight = weight_of(weight)?;
+        let store = self.store(store, old)?;
+        if ssd_weight == 0 {
+            return Ok(if old.is_hybrid() {
+                old.with(store, weight)
+            } else {
+                PoolSpec::of(store, weight)
+            });
+        }
+        let ssd = self.store(Store::Ssd, old)?;
+        Ok(PoolSpec::of(store, weight).with(ssd, weight_of(ssd_weight)?))
     }
 
     fn destroy(&self, pools: &mut NamedPools, number: u32) -> Result<(), Status> {

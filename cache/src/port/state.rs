@@ -7,7 +7,7 @@ use super::window::Window;
 use crate::cache::{PoolStats, VmStats};
 use crate::config::StoreKind;
 use justitia_link::{
-    Answer, AreaHeader, AreaWriter, MAX_ANSWERS, Name, PORT_SIZE, PoolRow, Store, Verdict,
+    Answer, AreaHeader, AreaWriter, MAX_ANSWERS, Name, PORT_SIZE, PoolRow, Store, VERSION, Verdict,
 };
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -35,6 +35,7 @@ impl PortState {
             rate: CommandRate::new(Instant::now()),
             header: AreaHeader {
                 start,
+                messages_up_to: VERSION.into(),
                 ..AreaHeader::default()
             },
             stats: PortStats {
@@ -72,6 +73,9 @@ impl PortState {
                 StoreKind::Memory => Store::Memory,
                 StoreKind::Ssd => Store::Ssd,
             };
+            let ssd = pool.spec.weight(StoreKind::Ssd);
+            let ssd = ssd.filter(|_| pool.spec.is_hybrid());
+            row.ssd_weight = ssd.map_or(0, u32::from);
             row.created_over_port = pool.created_over_port;
             row.offered = pool.offered;
             row.accepted = pool.accepted;

@@ -131,6 +131,7 @@ impl Guest {
             name: Name::new(name).unwrap(),
             store: Store::Memory,
             weight: 300,
+            ssd_weight: 0,
         })
     }
 
@@ -221,6 +222,7 @@ fn weights_blocks_and_pools_are_changed_over_the_port() {
         pool,
         store,
         weight,
+        ssd_weight: 0,
     };
     assert_eq!(g.command(weight(a, Store::Memory, 7)).status, Status::Done);
     let migrate = |pool, first, blocks| Command::Migrate {
@@ -261,6 +263,36 @@ fn weights_blocks_and_pools_are_changed_over_the_port() {
         trusted.command(weight(1, Store::Ssd, 1)).status,
         Status::Done
     );
+    let both = |pool, ssd_weight| Command::SetWeight {
+        pool,
+        store: Store::Memory,
+        weight: 7,
+        ssd_weight,
+    };
+    // In both stores, where the guest may choose the SSD at all; the other weight stays until both are said.
+    for (command, status, found) in [
+        (both(0, 10_001), Status::Weight, (100, 0)),
+        (both(0, 9), Status::Done, (7, 9)),
+        (weight(0, Store::Memory, 5), Status::Done, (5, 9)),
+        (weight(0, Store::Ssd, 6), Status::Done, (5, 6)),
+        (both(0, 1), Status::Done, (7, 1)),
+    ] {
+        assert_eq!(trusted.command(command).status, status, "{command:?}");
+        let row = trusted.rows()[0];
+        assert_eq!((row.weight, row.ssd_weight), found, "{command:?}");
+    }
+    let create = |name| Command::Create {
+        name: Name::new(name).unwrap(),
+        store: Store::Memory,
+        weight: 3,
+        ssd_weight: 4,
+    };
+    assert_eq!(trusted.command(create("both")).status, Status::Done);
+    let row = trusted.rows()[2];
+    assert_eq!((row.weight, row.ssd_weight), (3, 4));
+    assert_eq!(g.command(create("both")).status, Status::Store);
+    assert_eq!(g.command(both(a, 1)).status, Status::Store);
+    assert_eq!(Area::new(&g.area()).unwrap().header().messages_up_to, 2);
     // The host may have taken the VM out of the cache.
     g.cache.remove_vm(g.vm).unwrap();
     assert_eq!(g.create("late").status, Status::Failed);

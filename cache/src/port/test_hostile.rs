@@ -198,6 +198,7 @@ fn a_vms_own_division_never_leaks_outside() {
             pool,
             store: Store::Memory,
             weight: 10_000,
+            ssd_weight: 0,
         };
         assert_eq!(g.command(weight).status, Status::Done);
     }

@@ -36,6 +36,7 @@ fn a_guest_puts_over_nbd_and_finds_the_block_in_the_cache() {
         name: Name::new("database").unwrap(),
         store: Store::Memory,
         weight: 200,
+        ssd_weight: 0,
     };
     create.encode(1, &mut page);
     assert_eq!(port.write(0, 0, &page).error, 0);
@@ -100,6 +101,7 @@ fn a_pool_of_the_guest_takes_what_its_container_reads_over_vhost() {
         name: Name::new("database").unwrap(),
         store: Store::Memory,
         weight: 200,
+        ssd_weight: 0,
     };
     create.encode(1, &mut page);
     assert_eq!(port.write(0, 0, &page).error, 0);

@@ -97,6 +97,7 @@ impl PoolTable {
                 name,
                 store,
                 weight,
+                ssd_weight: 0,
             },
             Action::SetWeight { number, weight, .. } => Command::SetWeight {
                 pool: number,
@@ -106,6 +107,7 @@ impl PoolTable {
                     store
                 },
                 weight,
+                ssd_weight: 0,
             },
         };
         let Some(answer) = session.command(&command)? else {
