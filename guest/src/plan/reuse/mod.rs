@@ -22,7 +22,7 @@ const ENOUGH_SAMPLED: u64 = 64;
 /// among evicted pages shows that they would be.
 const WORTH: u64 = 10;
 
-/// So many times the guest's memory are put without a hit, before that counts as a fate. A working set of twice the memory
+/// So many times the guest's memory are evicted or put without a hit, before that counts as a fate. A working set of twice the memory
 /// has come round by then; a larger one is seen by refaults.
 const MEMORIES: u64 = 2;
 /// And so many while the guest reads again what it has evicted.
@@ -142,7 +142,11 @@ fn offered(before: Worth, now: Figures, memory: u64, clock: Duration) -> Worth {
         true => MEMORIES_REFAULTED,
         false => MEMORIES,
     };
-    let many = seen.accepted >= sampled(memory.saturating_mul(memories), ENOUGH_SAMPLED);
+    let round = memory.saturating_mul(memories);
+    let enough = sampled(round, ENOUGH_SAMPLED);
+    // Blocks that were dropped on their way have come round, too.
+    let some = seen.reclaimed >= round && seen.accepted >= (enough / 8).max(ENOUGH_SAMPLED);
+    let many = seen.accepted >= enough || some;
     if seen.fates() < sampled(ENOUGH, ENOUGH_SAMPLED) && !many {
         return before;
     }

@@ -104,6 +104,27 @@ fn a_pause_ends_when_puts_would_be_worth_it() {
     }
 }
 
+/// Where most blocks are dropped on their way, it does not take as many accepted ones.
+#[test]
+fn what_was_dropped_has_come_round_too() {
+    for (reclaimed, accepted, shift) in [
+        (2 * MEMORY, MEMORY / 4, NOTHING),
+        (2 * MEMORY - 1, MEMORY / 4, 0),
+        (2 * MEMORY, MEMORY / 4 - 1, 0),
+    ] {
+        let now = Figures {
+            accepted: SINCE.accepted + accepted,
+            reclaimed: SINCE.reclaimed + reclaimed,
+            ..SINCE
+        };
+        assert_eq!(
+            decide(at(0), now, MEMORY, NOW).in_kernel(),
+            shift,
+            "{reclaimed} {accepted}"
+        );
+    }
+}
+
 /// Each time that it was worth nothing the pause is longer; hits end that.
 #[test]
 fn pauses_grow_until_something_is_hit() {
