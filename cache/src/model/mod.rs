@@ -3,6 +3,7 @@
 mod audit;
 pub(crate) mod fault;
 mod messages;
+mod offers;
 mod op;
 mod overlap;
 mod port;

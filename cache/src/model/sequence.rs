@@ -16,7 +16,7 @@ use std::cell::Cell;
 const STEPS: usize = 2500;
 const SEQUENCES: u32 = 400;
 
-fn number_from(variable: &str) -> Option<u64> {
+pub(super) fn number_from(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
     Some(text.parse().expect(variable))
 }
