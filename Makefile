@@ -101,6 +101,7 @@ test-vm: deps
 
 test-seeds:
 	SEEDS=300 $(CARGO) test --release -p justitia-agent --test demand
+	SEEDS=300 $(CARGO) test --release -p justitia-guest simulation
 
 test-probes: deps
 	$(CARGO) build --workspace --bins --tests
