@@ -161,9 +161,8 @@ fn offer(port: &Port, written: &Written, guest: u64, count: u64) -> (u64, u64) {
     (offered, accepted)
 }
 
-#[test]
-fn nothing_wrong_is_accepted_while_the_disk_is_written() {
-    let offers = super::sequence::number_from("JUSTITIA_CACHE_OFFERS").unwrap_or(OFFERS);
+/// A disk that is written, and a port to it for each guest.
+fn machines() -> (Arc<Cache>, Written, Vec<Port>) {
     let cache = Cache::new(CacheConfig {
         memory_bytes: 2 * BLOCKS * BLOCK_BYTES,
         ..CacheConfig::default()
@@ -200,6 +199,13 @@ fn nothing_wrong_is_accepted_while_the_disk_is_written() {
         Port::new(cache.clone(), vm, 1)
     };
     let ports: Vec<Port> = (0..GUESTS).map(port).collect();
+    (cache, written, ports)
+}
+
+#[test]
+fn nothing_wrong_is_accepted_while_the_disk_is_written() {
+    let offers = super::sequence::number_from("JUSTITIA_CACHE_OFFERS").unwrap_or(OFFERS);
+    let (cache, written, ports) = machines();
     let stop = AtomicBool::new(false);
     let found: Vec<(u64, u64)> = std::thread::scope(|scope| {
         let (stop, written) = (&stop, &written);
