@@ -5,6 +5,7 @@
 CARGO ?= cargo
 SUDO := $(shell test "$$(id -u)" = 0 || echo sudo)
 JUSTITIA := $(or $(CARGO_TARGET_DIR),target)/release/justitia
+EXPERIMENTS := $(or $(CARGO_TARGET_DIR),target)/cache-experiments
 
 # What each is for:
 #   clang, llvm, libelf-dev, zlib1g-dev, make, pkg-config     the eBPF probes: compiler, and what libbpf
@@ -27,7 +28,7 @@ VM_TESTS := agent_contract agent_credits agent_disks agent_dying_cgroups agent_o
 # Crates with fuzz targets. `make check` compiles these with the stable compiler; to run them takes a nightly one.
 FUZZED := kernel cache link
 
-.PHONY: help deps build demo test lint check test-vm test-guest test-seeds test-probes test-package soak screenshots reference fuzz-short
+.PHONY: help deps build demo test lint check test-vm test-guest test-seeds test-probes test-package soak screenshots reference fuzz-short cache-experiments
 
 help:
 	@echo 'make demo        a stock kernel in a VM, conventional against Justitia: a table and target/lab/report.html'
@@ -39,6 +40,7 @@ help:
 	@echo 'make test-seeds  the simulated hosts of the planners, with 300 seeds each: minutes'
 	@echo 'make test-probes   the eBPF probes against the truth, on every filesystem and kernel: minutes'
 	@echo 'make test-package  the Debian package under a real systemd in a VM: minutes'
+	@echo 'make cache-experiments   DoubleDecker'"'"'s experiments with the cache, natively: minutes, and a page of results'
 	@echo 'make soak        two hours of kills, churn and faults in a VM; SOAK_MINUTES=10 for less'
 	@echo 'make screenshots   docs/top.svg and docs/report.png anew, from what the programs show'
 	@echo 'make reference   docs/reference anew, from the definitions in the code'
@@ -110,6 +112,12 @@ test-probes: deps
 test-package: deps
 	$(CARGO) build --workspace --bins --tests
 	$(CARGO) test -p justitia-lab --test package -- --ignored --nocapture
+
+# Data and a page of results; other delays, clocks and experiments of your own: justitia cache experiment --help.
+cache-experiments:
+	$(CARGO) build --release -p justitia --bins
+	$(JUSTITIA) cache experiment --results $(EXPERIMENTS)
+	$(JUSTITIA) lab report --results $(EXPERIMENTS) --out $(EXPERIMENTS)/report.html
 
 soak: deps
 	$(CARGO) build --workspace --bins --tests

@@ -15,6 +15,7 @@ mod cache;
 mod config;
 mod disk;
 mod error;
+pub mod experiment;
 mod fill_guard;
 pub mod frontend;
 mod ids;

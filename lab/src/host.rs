@@ -53,6 +53,16 @@ impl LabDir {
     }
 }
 
+/// The processor, as the kernel names it.
+pub(crate) fn processor() -> Result<String> {
+    let text = std::fs::read_to_string("/proc/cpuinfo").context("reading /proc/cpuinfo")?;
+    Ok(text
+        .lines()
+        .find_map(|line| Some(line.strip_prefix("model name")?.split_once(':')?.1.trim()))
+        .unwrap_or("unknown")
+        .to_owned())
+}
+
 fn cache_dir() -> Option<PathBuf> {
     std::env::var_os("XDG_CACHE_HOME")
         .map(PathBuf::from)

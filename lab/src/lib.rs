@@ -6,6 +6,7 @@
 //!   [`guest`] does what they say and measures;
 //! * [`report`] is what the lab writes down, and how it is shown to people.
 
+mod cache_experiment;
 mod host;
 
 pub mod experiment;
@@ -18,4 +19,5 @@ pub mod run;
 mod spec;
 pub mod vm;
 
+pub use cache_experiment::{document, keep, summary};
 pub use host::LabDir;

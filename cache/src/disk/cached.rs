@@ -114,6 +114,11 @@ impl CachedDisk {
         self.cache.pool_of(&self.disk, pool).ok()
     }
 
+    /// Does the cache hold the block?
+    pub(crate) fn holds(&self, block: u64) -> bool {
+        self.cache.holds(&self.disk, block)
+    }
+
     /// Begins a write, discard or write-zeroes of a byte range: the cache holds nothing of it from now on, and nothing
     /// of it is filled until the guard is dropped.
     pub(crate) fn begin_write(&self, off: u64, len: u64) -> WriteGuard {

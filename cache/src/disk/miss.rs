@@ -25,6 +25,11 @@ impl MissRemainder {
         !self.pending.is_empty()
     }
 
+    /// Blocks that must be read from the SSD store.
+    pub(crate) fn on_ssd(&self) -> u64 {
+        u64::try_from(self.pending.len()).unwrap_or(u64::MAX)
+    }
+
     pub(super) fn lacks(&mut self, block: u64) {
         self.missing = Some(match self.missing.take() {
             None => block..block + 1,

@@ -1,7 +1,8 @@
-//! `justitia cache …`: serve, set, stats, curve, whatif, bench.
+//! `justitia cache …`: serve, set, stats, curve, whatif, bench, experiment.
 
 mod bench;
 mod client;
+mod experiment;
 mod pools;
 mod serve;
 mod set;
@@ -45,6 +46,7 @@ enum Command {
     Curve(whatif::Curve),
     Whatif(whatif::Whatif),
     Bench(bench::Bench),
+    Experiment(experiment::Experiment),
 }
 
 pub(crate) fn cache(args: &Cache) -> anyhow::Result<()> {
@@ -55,5 +57,6 @@ pub(crate) fn cache(args: &Cache) -> anyhow::Result<()> {
         Command::Curve(args) => whatif::curve(args),
         Command::Whatif(args) => whatif::whatif(args),
         Command::Bench(args) => bench::bench(args),
+        Command::Experiment(args) => experiment::experiment(args),
     }
 }

@@ -89,7 +89,7 @@ fn check_one(results: &Results, group: &Group<'_>, goal: &Goal) -> Option<GoalRe
 fn value(measure: &Measure, own: &Cell, other: Option<&Cell>) -> Option<f64> {
     let spread = match measure {
         Measure::Pv => own.pv,
-        Measure::Total => own.total,
+        Measure::Total | Measure::TotalAtLeast => own.total,
         Measure::TotalAgainst(_) | Measure::TimesAgainst(_) => {
             paired(own, other?, |own, other| own / other)
         }
@@ -102,7 +102,7 @@ fn value(measure: &Measure, own: &Cell, other: Option<&Cell>) -> Option<f64> {
 fn aspect(measure: &Measure, other: &str) -> String {
     match measure {
         Measure::Pv => "PV".to_owned(),
-        Measure::Total => String::new(),
+        Measure::Total | Measure::TotalAtLeast => String::new(),
         Measure::TotalAgainst(_) => format!("against {other}"),
         Measure::TimesAgainst(_) => format!("times {other}"),
         Measure::LostAgainst(_) => format!("lost against {other}"),
@@ -113,12 +113,14 @@ fn word(measure: &Measure, metric: &Metric, value: f64) -> String {
     match measure {
         Measure::Pv | Measure::TimesAgainst(_) => factor(value),
         Measure::TotalAgainst(_) => show(Unit::Ratio, value),
-        Measure::Total | Measure::LostAgainst(_) => show(metric.unit, value),
+        Measure::Total | Measure::TotalAtLeast | Measure::LostAgainst(_) => {
+            show(metric.unit, value)
+        }
     }
 }
 
 fn is_upper_bound(measure: &Measure) -> bool {
-    !matches!(measure, Measure::TotalAgainst(_))
+    !matches!(measure, Measure::TotalAgainst(_) | Measure::TotalAtLeast)
 }
 
 fn verdict(goal: &Goal, value: Option<f64>) -> Verdict {

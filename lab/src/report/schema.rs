@@ -171,6 +171,9 @@ pub struct PaperResult {
     /// The paper's normalised results, in the paper's order of tenants. May be empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub normalised: Vec<f64>,
+    /// The paper's results by tenant, in the metric's base unit. May be empty.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub values: BTreeMap<String, f64>,
     /// Anything else it says, in words (`total 1200.4 MB/s`).
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub note: String,
@@ -187,7 +190,8 @@ pub struct Goal {
     pub metric: String,
     /// What of the metric.
     pub measure: Measure,
-    /// The bound that must hold: an upper one, except for [`Measure::TotalAgainst`].
+    /// The bound that must hold: an upper one, except for [`Measure::TotalAgainst`] and
+    /// [`Measure::TotalAtLeast`].
     pub must: f64,
     /// The bound that would be better still.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -202,6 +206,8 @@ pub enum Measure {
     Pv,
     /// The total, at most (anonymous bytes reclaimed: 0).
     Total,
+    /// The total, at least (a gain over another configuration of the same repeat).
+    TotalAtLeast,
     /// The total over that of the named configuration, at least (0.98 = 98 %).
     TotalAgainst(String),
     /// The total over that of the named configuration, at most (1.0 = no more than it).
@@ -215,7 +221,7 @@ impl Measure {
     #[must_use]
     pub fn other(&self) -> Option<&str> {
         match self {
-            Self::Pv | Self::Total => None,
+            Self::Pv | Self::Total | Self::TotalAtLeast => None,
             Self::TotalAgainst(other) | Self::TimesAgainst(other) | Self::LostAgainst(other) => {
                 Some(other)
             }

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use super::options::Options;
 use crate::experiment::{Configuration, Experiment};
-use crate::host::LabDir;
+use crate::host::{LabDir, processor};
 use crate::kernel::KernelChoice;
 use crate::report::schema::{Machine, Results, VERSION};
 use crate::vm::Accelerator;
@@ -69,15 +69,6 @@ pub(super) fn empty(
             .collect(),
         runs: Vec::new(),
     })
-}
-
-fn processor() -> Result<String> {
-    let text = std::fs::read_to_string("/proc/cpuinfo").context("reading /proc/cpuinfo")?;
-    Ok(text
-        .lines()
-        .find_map(|line| Some(line.strip_prefix("model name")?.split_once(':')?.1.trim()))
-        .unwrap_or("unknown")
-        .to_owned())
 }
 
 /// Writes the results so far; a reader sees the old document or the new one.

@@ -29,7 +29,8 @@ pub(super) fn section(results: &Results, id: &str) -> Markup {
             (goals::goals(results, &groups))
             @for (number, group) in groups.iter().enumerate() {
                 div.group {
-                    h3 { (group.state()) }
+                    // Native runs have no kernel of their own.
+                    @if results.machine.accelerator != "none" { h3 { (group.state()) } }
                     (measured(results, group, &format!("{id}-g{number}")))
                 }
             }

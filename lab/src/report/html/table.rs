@@ -78,6 +78,13 @@ fn foot(
                 let values: Vec<_> = paper.normalised.iter().map(|v| factor(*v)).collect();
                 (!values.is_empty()).then(|| html! { (values.join(" : ")) })
             }))
+            @for tenant in &results.tenants {
+                (across(&format!("{} in the paper", tenant.name), columns, group, |row| {
+                    let paper = paper_of(results, position, &row.configuration.id)?;
+                    let value = *paper.values.get(&tenant.name)?;
+                    Some(html! { (show(metric.unit, value)) })
+                }))
+            }
             (across("The paper says", columns, group, |row| {
                 let note = &paper_of(results, position, &row.configuration.id)?.note;
                 (!note.is_empty()).then(|| html! { (note) })

@@ -87,6 +87,7 @@ pub(super) fn results() -> Results {
                 configuration: "conventional".into(),
                 pv: Some(1.4),
                 normalised: vec![1.0, 1.0],
+                values: BTreeMap::new(),
                 note: String::new(),
             }],
         }),

@@ -1,0 +1,37 @@
+//! Why an experiment cannot run.
+
+use crate::error::CacheError;
+use std::path::PathBuf;
+
+/// Why an experiment cannot run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExperimentError {
+    /// The file cannot be read.
+    #[error("cannot read the experiment {path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// It is no experiment.
+    #[error("{name}: {source}")]
+    Toml {
+        /// The experiment.
+        name: String,
+        /// Where in it, and what was expected.
+        source: Box<toml::de::Error>,
+    },
+    /// It says what cannot be.
+    #[error("{name}: {problem}")]
+    Content {
+        /// The experiment.
+        name: String,
+        /// What was expected and what was found.
+        problem: String,
+    },
+    /// The cache refused something.
+    #[error("{0}")]
+    Cache(#[from] CacheError),
+}
