@@ -9,10 +9,13 @@
 mod curves;
 mod traces;
 
+use std::collections::HashMap;
 use std::time::Duration;
 
-use curves::{Random, View, zipf};
-use justitia_share::curve::MissRatioCurve;
+use curves::{Random, View, hash, zipf};
+use justitia_share::curve::{
+    DecayedReuseTimes, DistanceSampler, MissRatioCurve, ReuseTimes, Sampler,
+};
 use traces::{blocks, cloudphysics, errors, stack_distances};
 
 /// What happened before fades to nothing.
@@ -103,6 +106,73 @@ fn the_mean_error_is_small() {
         assert!(median <= most_of(name), "{name}");
         assert!(largest <= 0.1, "{name}");
     }
+}
+
+/// Of this trace with small blocks, curves from reuse times err however many blocks are looked at; those from reuse
+/// distances do not, with few.
+#[test]
+fn where_accesses_are_uneven_distances_err_less_than_times() {
+    const SHIFT: u32 = 6;
+    const SETS: usize = 1024;
+    let trace = cloudphysics(4096);
+    let distances = stack_distances(&trace);
+    let mean = |curve: &MissRatioCurve| {
+        let errors = errors(&distances, |size| curve.miss_ratio(size as u64).unwrap());
+        errors.iter().sum::<f64>() / 40.0
+    };
+    // Parts of the trace, and the time that passes before each: what was counted in the first half fades.
+    let parts = || {
+        let (first, last) = trace.split_at(trace.len() / 2);
+        let begins = [Duration::ZERO, LONG];
+        let halves = [first, last].into_iter().zip(begins);
+        halves.flat_map(|(half, begins)| {
+            let pasts = std::iter::once(begins).chain(std::iter::repeat(Duration::ZERO));
+            half.chunks(16_384).zip(pasts)
+        })
+    };
+    // All reuse times, none sampled.
+    let (mut last, mut at) = (HashMap::new(), 0_u64);
+    let mut all = DecayedReuseTimes::default();
+    for (part, past) in parts() {
+        let mut times = ReuseTimes {
+            accesses: part.len() as u64,
+            ..ReuseTimes::default()
+        };
+        for block in part {
+            at += 1;
+            times.count(last.insert(*block, at).map(|before| at - before), 1);
+        }
+        all.add(&times, [], past);
+    }
+    let by_times = mean(&MissRatioCurve::of(&all));
+    let by_distances = (0..7).map(|seed| {
+        let mut sampler = DistanceSampler::with_sets(SHIFT, SETS);
+        let mut recent = DecayedReuseTimes::with_sets(SETS);
+        let (mut before, mut reach) = (ReuseTimes::default(), 0);
+        for (part, past) in parts() {
+            let hashes = part.iter().map(|block| hash(*block, seed));
+            hashes
+                .filter(|hash| Sampler::is_sampled(*hash, SHIFT))
+                .for_each(|hash| sampler.access(hash));
+            let counted = ReuseTimes {
+                accesses: before.accesses + part.len() as u64,
+                ..sampler.counted().clone()
+            };
+            let (new, now) = (counted.since(&before), sampler.reach());
+            recent.add_distances(&new, sampler.lookbacks(), reach..now, past);
+            (before, reach) = (counted, now);
+        }
+        mean(&MissRatioCurve::of_distances(&recent))
+    });
+    let mut by_distances: Vec<f64> = by_distances.collect();
+    by_distances.sort_by(f64::total_cmp);
+    println!(
+        "all times {by_times:.3}; distances of one block in {}: median {:.3}, largest {:.3}",
+        1 << SHIFT,
+        by_distances[3],
+        by_distances[6]
+    );
+    assert!(by_distances[3] <= 0.02 && by_times > 0.02);
 }
 
 /// 300 MiB in random order, each block some twice in 40 seconds: what was read before the watch began is not taken for

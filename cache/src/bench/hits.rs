@@ -160,6 +160,42 @@ pub fn hits(blocks: u64, count: u64, rounds: usize) -> Result<Hits, CacheError> 
 
 #[cfg(test)]
 mod tests {
+    use super::{Full, Mode, Random, Spread};
+    use crate::cache::PoolCurve;
+
+    /// What a hit costs with one block in so many sampled for the pools' curves, against none: alone on a machine,
+    /// `cargo test -p justitia-cache --lib measured_curves -- --ignored --nocapture`.
+    #[test]
+    #[ignore = "a measurement: prints"]
+    fn measured_curves() {
+        let shifts = [PoolCurve::LEAST_SHIFT - 1, PoolCurve::LEAST_SHIFT, 31];
+        let caches = shifts.map(|shift| {
+            let full = Full::new(10, 65_536, Mode::Inclusive).unwrap();
+            full.cache.set_least_shift(shift);
+            full
+        });
+        let mut random = Random::new(1);
+        let mut rounds: Vec<[f64; 3]> = Vec::new();
+        for round in 0..21 {
+            let mut rates = [0.0; 3];
+            // Each is the first as often as the others.
+            for at in (0..3).map(|n| (n + round) % 3) {
+                rates[at] = caches[at].hits(400_000, &mut random);
+            }
+            rounds.push(rates);
+        }
+        for (at, shift) in shifts.into_iter().enumerate() {
+            let spread =
+                |of: &dyn Fn(&[f64; 3]) -> f64| Spread::of(rounds.iter().skip(1).map(of).collect());
+            println!(
+                "one block in {}: {:.0} hits/s, cost against next to none {}",
+                1_u64 << shift,
+                spread(&|rates| rates[at]).median,
+                spread(&|rates| rates[2] / rates[at])
+            );
+        }
+    }
+
     #[test]
     fn everything_measured_is_a_hit() {
         let hits = super::hits(8000, 4000, 3).unwrap();

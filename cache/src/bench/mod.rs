@@ -15,6 +15,8 @@ mod spread;
 
 #[cfg(test)]
 mod replay;
+#[cfg(test)]
+mod targets;
 
 pub use contention::{Contention, contention};
 pub use hits::{Hits, hits};

@@ -39,11 +39,15 @@ impl Cache {
         piece: &mut [u8],
         take: bool,
     ) -> Lookup {
-        let found = self.look(disk, block, at, piece, take);
-        if let Some(key) = disk.key(block) {
-            let how = if take { Access::Take } else { Access::Read };
-            pool.accessed(self.index.hash(key), how);
-        }
+        let found = match disk.key(block) {
+            Some(key) => {
+                let hash = self.index.hash(key);
+                let how = if take { Access::Take } else { Access::Read };
+                pool.accessed(hash, how);
+                self.look_for(key, hash, at, piece, take)
+            }
+            None => Lookup::Miss,
+        };
         match &found {
             Lookup::Hit => pool.count.memory_hits.add(1),
             Lookup::Miss => pool.count.misses.add(1),
@@ -61,10 +65,13 @@ impl Cache {
         piece: &mut [u8],
         take: bool,
     ) -> Lookup {
-        let Some(key) = disk.key(block) else {
-            return Lookup::Miss;
-        };
-        let mut entry = self.index.lock(key);
+        disk.key(block).map_or(Lookup::Miss, |key| {
+            self.look_for(key, self.index.hash(key), at, piece, take)
+        })
+    }
+
+    fn look_for(&self, key: Key, hash: u64, at: usize, piece: &mut [u8], take: bool) -> Lookup {
+        let mut entry = self.index.lock_hashed(key, hash);
         let Some(entry_ref) = entry.find(&self.stores) else {
             return Lookup::Miss;
         };

@@ -41,5 +41,7 @@ pub use stats::{CacheStats, Counts, DiskStats, PoolStats, ResidencyStats, StoreS
 pub(crate) use disk::DiskHandle;
 pub(crate) use get::{Lookup, PendingSsdRead};
 pub(crate) use pool::PoolHandle;
+#[cfg(test)]
+pub(crate) use pool_curve::PoolCurve;
 pub(crate) use state::random;
 pub(crate) use write_guard::WriteGuard;

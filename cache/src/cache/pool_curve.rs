@@ -4,32 +4,20 @@
 //! no guest can choose blocks that are sampled.
 
 use justitia_share::curve::{
-    DecayedReuseTimes, HALF_LIFE, MissRatioCurve, ReuseTimes, Sampler, SamplerUse, first_shift,
-    next_shift,
+    DecayedReuseTimes, DistanceSampler, HALF_LIFE, MissRatioCurve, ReuseTimes, Sampler, SamplerUse,
+    first_shift, next_shift,
 };
 use justitia_share::num::to_f64;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
-/// Sets of a pool's samples: 8,192 blocks in 64 KiB, four times the table of a tenant of the page cache, whose blocks are
+/// Sets of a pool's samples: 8,192 blocks in 112 KiB, four times as many as of a tenant of the page cache, whose blocks are
 /// sixteen times as large.
 const SETS: usize = 1024;
 
 /// How many of the usual tables that is.
 const TABLES: u64 = (SETS / justitia_share::curve::SETS) as u64;
-
-/// At most one block in 2^this is sampled: what a sampled hit costs more is paid by so many. Any in tests, whose pools are
-/// small.
-const LEAST_SHIFT: u32 = 4;
-
-fn limited(shift: u32) -> u32 {
-    if cfg!(test) {
-        shift
-    } else {
-        shift.max(LEAST_SHIFT)
-    }
-}
 
 /// Sampled accesses after which the curve is made anew: some 10 ns each. Few in tests, whose pools are small.
 const UPDATE: u32 = if cfg!(test) { 64 } else { 1024 };
@@ -48,11 +36,14 @@ pub(crate) struct PoolCurve {
     /// The largest size that the curve is wanted for, blocks.
     horizon: AtomicU64,
     sampled: Mutex<Option<Box<Sampled>>>,
+    least_shift: AtomicU32,
 }
 
 /// What is known of a pool that was accessed.
 struct Sampled {
-    sampler: Sampler,
+    sampler: DistanceSampler,
+    /// How far back an earlier access was known at the last update, blocks.
+    reach: u64,
     recent: DecayedReuseTimes,
     curve: MissRatioCurve,
     before: ReuseTimes,
@@ -75,14 +66,34 @@ pub(crate) enum Access {
 }
 
 impl PoolCurve {
+    /// At most one block in 2^this is sampled: what a sampled hit costs more is paid by so many.
+    pub(crate) const LEAST_SHIFT: u32 = 5;
+
+    /// Of pools of tests, which are small, any part is sampled.
     pub(crate) fn new() -> Self {
+        Self::with_least_shift(if cfg!(test) { 0 } else { Self::LEAST_SHIFT })
+    }
+
+    fn with_least_shift(least_shift: u32) -> Self {
         Self {
             shift: AtomicU32::new(0),
             clock: AtomicU64::new(0),
             eviction_time: AtomicU64::new(0),
             horizon: AtomicU64::new(0),
             sampled: Mutex::new(None),
+            least_shift: AtomicU32::new(least_shift),
         }
+    }
+
+    /// At most one block in 2^this is sampled from now on.
+    #[cfg(test)]
+    pub(crate) fn set_least_shift(&self, least_shift: u32) {
+        self.least_shift.store(least_shift, Ordering::Relaxed);
+        self.shift.store(least_shift, Ordering::Relaxed);
+    }
+
+    fn least_shift(&self) -> u32 {
+        self.least_shift.load(Ordering::Relaxed)
     }
 
     /// The stores have this many blocks, and the pool is entitled to so many of them.
@@ -90,7 +101,7 @@ impl PoolCurve {
         self.horizon.store(capacity, Ordering::Relaxed);
         if self.sampled.lock().is_none() {
             // What a pool uses may well be twice what it gets.
-            let shift = limited(first_shift(entitlement.saturating_mul(2) / TABLES));
+            let shift = first_shift(entitlement.saturating_mul(2) / TABLES).max(self.least_shift());
             self.shift.store(shift, Ordering::Relaxed);
         }
     }
@@ -103,6 +114,10 @@ impl PoolCurve {
         }
         let mut sampled = self.sampled.lock();
         let sampled = sampled.get_or_insert_with(|| Box::new(Sampled::new(shift, gets())));
+        // The rate may have changed meanwhile.
+        if !Sampler::is_sampled(hash, sampled.sampler.shift()) {
+            return;
+        }
         match how {
             Access::Read => sampled.sampler.access(hash),
             Access::Put => sampled.sampler.put(hash),
@@ -116,9 +131,13 @@ impl PoolCurve {
     }
 
     fn update(&self, sampled: &mut Sampled, gets: u64, share: u64) {
-        sampled.update(gets, self.horizon.load(Ordering::Relaxed));
+        sampled.update(
+            gets,
+            self.horizon.load(Ordering::Relaxed),
+            self.least_shift(),
+        );
         self.shift.store(sampled.sampler.shift(), Ordering::Relaxed);
-        let time = sampled.curve.eviction_time(share).unwrap_or(0);
+        let time = sampled.sampler.eviction_time(share);
         self.eviction_time.store(time, Ordering::Relaxed);
     }
 
@@ -156,7 +175,11 @@ impl PoolCurve {
         if let Some(sampled) = self.sampled.lock().as_mut() {
             let gets = sampled.before.accesses;
             sampled.at -= by;
-            sampled.update(gets, self.horizon.load(Ordering::Relaxed));
+            sampled.update(
+                gets,
+                self.horizon.load(Ordering::Relaxed),
+                self.least_shift(),
+            );
         }
     }
 
@@ -177,7 +200,8 @@ impl Sampled {
             ..ReuseTimes::default()
         };
         Self {
-            sampler: Sampler::with_sets(shift, SETS),
+            sampler: DistanceSampler::with_sets(shift, SETS),
+            reach: 0,
             recent: DecayedReuseTimes::with_sets(SETS),
             curve: MissRatioCurve::default(),
             before,
@@ -202,7 +226,7 @@ impl Sampled {
     }
 
     /// Takes over what was sampled by now, of `gets` accesses.
-    fn update(&mut self, gets: u64, horizon: u64) {
+    fn update(&mut self, gets: u64, horizon: u64, least_shift: u32) {
         self.left = UPDATE;
         let counted = ReuseTimes {
             accesses: gets,
@@ -211,22 +235,25 @@ impl Sampled {
         let new = counted.since(&self.before);
         let now = Instant::now();
         let elapsed = now.saturating_duration_since(self.at);
-        self.recent.add(&new, self.sampler.lookbacks(), elapsed);
+        let (lookbacks, reach) = (self.sampler.lookbacks(), self.sampler.reach());
+        self.recent
+            .add_distances(&new, lookbacks, self.reach..reach, elapsed);
         let old = self.sampler.shift();
-        let shift = limited(next_shift(SamplerUse {
+        let shift = next_shift(SamplerUse {
             shift: old,
             accesses: new.accesses,
             evicted: self.sampler.evicted() - self.evicted,
-            live: self.sampler.live(horizon.saturating_mul(8)) / TABLES,
+            live: self.sampler.used_within(horizon.saturating_mul(8)) / TABLES,
             horizon: horizon / TABLES,
-        }));
-        if shift < old {
-            self.recent.restart_observation();
+        });
+        let shift = shift.max(least_shift);
+        if shift != old {
+            self.sampler.set_shift(shift);
         }
-        self.sampler.set_shift(shift);
+        self.reach = self.sampler.reach();
         self.evicted = self.sampler.evicted();
         (self.before, self.at) = (counted, now);
-        self.curve = MissRatioCurve::of(&self.recent);
+        self.curve = MissRatioCurve::of_distances(&self.recent);
     }
 }
 

@@ -66,7 +66,11 @@ impl Index {
 
     /// Locks the shard of a key.
     pub(crate) fn lock(&self, key: Key) -> Entry<'_> {
-        let hash = key.hash(self.seed);
+        self.lock_hashed(key, self.hash(key))
+    }
+
+    /// Locks the shard of a key whose hash is known.
+    pub(crate) fn lock_hashed(&self, key: Key, hash: u64) -> Entry<'_> {
         Entry {
             table: self.shards[scale(hash >> 32, SHARDS)].0.lock(),
             regions: &self.regions,

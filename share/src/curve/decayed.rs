@@ -1,5 +1,6 @@
 //! Reuse times, of which old ones count less.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use super::buckets::{BUCKETS, bucket, least};
@@ -42,7 +43,7 @@ impl Default for DecayedReuseTimes {
 }
 
 impl DecayedReuseTimes {
-    /// Of a sampler with so many sets ([`Sampler::with_sets`](super::Sampler::with_sets)).
+    /// Of a sampler with so many sets ([`DistanceSampler::with_sets`](super::DistanceSampler::with_sets)).
     #[must_use]
     pub fn with_sets(sets: usize) -> Self {
         Self {
@@ -62,6 +63,32 @@ impl DecayedReuseTimes {
         lookbacks: impl IntoIterator<Item = u64>,
         elapsed: Duration,
     ) {
+        let before = self.observed;
+        self.observed += counted.sampled();
+        self.add_seen(counted, lookbacks, before..self.observed, elapsed);
+    }
+
+    /// As [`add`](Self::add), of distances in the place of times ([`DistanceSampler`](super::DistanceSampler)): while they
+    /// were counted, earlier accesses were known if no more blocks were accessed since than `reach` says: as many in the
+    /// beginning, and as many in the end.
+    pub fn add_distances(
+        &mut self,
+        counted: &ReuseTimes,
+        lookbacks: impl IntoIterator<Item = u64>,
+        reach: Range<u64>,
+        elapsed: Duration,
+    ) {
+        let from = reach.start.min(reach.end);
+        self.add_seen(counted, lookbacks, from..reach.end, elapsed);
+    }
+
+    fn add_seen(
+        &mut self,
+        counted: &ReuseTimes,
+        lookbacks: impl IntoIterator<Item = u64>,
+        observed: Range<u64>,
+        elapsed: Duration,
+    ) {
         let decay = HALF_LIFE.decay(elapsed);
         for (sum, count) in self.times.iter_mut().zip(counted.times.iter()) {
             *sum = sum.mul_add(decay, to_f64(*count));
@@ -70,18 +97,16 @@ impl DecayedReuseTimes {
             *sum *= decay;
         }
         self.accesses = self.accesses.mul_add(decay, to_f64(counted.accesses));
-        let before = self.observed;
-        self.observed += counted.sampled();
         // Blocks fall evenly on the sets.
         let sets = to_f64(self.sets as u64);
         let of_a_set = to_f64(counted.cold) / sets;
         let mut not_full = sets;
         for lookback in lookbacks {
-            let (from, to) = (before.min(lookback), self.observed.min(lookback));
+            let (from, to) = (observed.start.min(lookback), observed.end.min(lookback));
             self.add_censored(of_a_set, from, to);
             not_full -= 1.0;
         }
-        self.add_censored(not_full.max(0.0) * of_a_set, before, self.observed);
+        self.add_censored(not_full.max(0.0) * of_a_set, observed.start, observed.end);
     }
 
     /// To be called when more blocks are sampled from now on: of those that are new, no earlier access is known.

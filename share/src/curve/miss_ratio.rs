@@ -2,7 +2,7 @@
 
 use super::buckets::least;
 use super::decayed::DecayedReuseTimes;
-use crate::num::{to_f64, to_u64};
+use crate::num::to_f64;
 
 /// The part of the censored accesses (of which it is not known when, or whether, the block was used before) that counts
 /// as later still. Where few were observed for long enough, one reuse says little.
@@ -15,8 +15,6 @@ pub(super) struct Point {
     pub(super) size: f64,
     /// Accesses, of those counted lately, that a cache of this size would have had.
     pub(super) hits: f64,
-    /// The average eviction time of a cache of this size, accesses.
-    pub(super) time: f64,
 }
 
 /// A miss-ratio curve: the hits by size of the cache.
@@ -26,8 +24,6 @@ pub struct MissRatioCurve {
     pub(super) points: Vec<Point>,
     /// All accesses that were counted lately.
     accesses: f64,
-    /// The part of the blocks that is not used again within the time of the last point.
-    later: f64,
 }
 
 impl MissRatioCurve {
@@ -45,6 +41,28 @@ impl MissRatioCurve {
     /// all the time: the difference is counted as hits of the smallest cache (SHARDS, section 4.3, "SHARDS-adj").
     #[must_use]
     pub fn of(recent: &DecayedReuseTimes) -> Self {
+        let most = recent.accesses / recent.sampled();
+        let mut size = 0.0;
+        Self::with_sizes(recent, |bucket, later, rest| {
+            let width = to_f64(least(bucket + 1) - least(bucket));
+            size += width * f64::midpoint(later.min(most), rest.min(most));
+            size
+        })
+    }
+
+    /// The same from reuse distances: those up to the size hit (SHARDS, section 3). No assumption is made on how accesses
+    /// follow each other.
+    #[must_use]
+    pub fn of_distances(recent: &DecayedReuseTimes) -> Self {
+        Self::with_sizes(recent, |bucket, _, _| to_f64(least(bucket + 1)))
+    }
+
+    /// `size` is the size of the cache for which all reuses in a bucket hit: its number, the part of the accesses that are
+    /// not reused before it, and the part that are not by its end.
+    fn with_sizes(
+        recent: &DecayedReuseTimes,
+        mut size: impl FnMut(usize, f64, f64) -> f64,
+    ) -> Self {
         let sampled = recent.sampled();
         if sampled <= 0.0 {
             return Self::default();
@@ -53,55 +71,25 @@ impl MissRatioCurve {
         let mut points = vec![Point {
             size: 0.0,
             hits: 0.0,
-            time: 0.0,
         }];
         // Accesses of which it is known whether they come within the bucket, and of which it is not; the part that comes
-        // later or never; blocks that were used until then.
-        let (mut known, mut all_censored, mut later, mut size) = (sampled, 0.0, 1.0, 0.0);
+        // later or never.
+        let (mut known, mut all_censored, mut later) = (sampled, 0.0, 1.0);
         let last = recent.times.iter().rposition(|count| *count > 0.0);
         let counts = recent.times.iter().zip(recent.censored.iter());
         for (index, (count, censored)) in counts.enumerate().take(last.map_or(0, |last| last + 1)) {
-            let width = to_f64(least(index + 1) - least(index));
             // Those of which it is known for half of the bucket count half.
             let among = (known - censored / 2.0).max(CENSORED_LATER.mul_add(all_censored, *count));
             let rest = later * (1.0 - count / among);
-            let part = |later: f64| later.min(accesses / sampled);
-            size += width * f64::midpoint(part(later), part(rest));
+            let size = size(index, later, rest);
             (known, all_censored, later) =
                 (known - count - censored, all_censored + censored, rest);
             points.push(Point {
                 size,
                 hits: (accesses - later * sampled).max(0.0),
-                time: to_f64(least(index + 1)),
             });
         }
-        Self {
-            points,
-            accesses,
-            later,
-        }
-    }
-
-    /// The average eviction time of a cache of `size` blocks: after so many accesses a block is evicted that is not used
-    /// meanwhile (AET, section 3), and a block whose reuse time is no longer fits. `None` when nothing was counted;
-    /// `u64::MAX` when nothing would ever be evicted.
-    #[must_use]
-    pub fn eviction_time(&self, size: u64) -> Option<u64> {
-        let size = to_f64(size);
-        let last = self.points.last()?;
-        let time = if size > last.size {
-            // As many accesses as it takes until the rest is full of what is not used again.
-            last.time + (size - last.size) / self.later
-        } else {
-            let next = self.points.partition_point(|point| point.size < size);
-            let Some(low) = next.checked_sub(1).and_then(|low| self.points.get(low)) else {
-                return Some(0);
-            };
-            let high = self.points.get(next)?;
-            let part = (size - low.size) / (high.size - low.size);
-            part.mul_add(high.time - low.time, low.time)
-        };
-        Some(to_u64(time))
+        Self { points, accesses }
     }
 
     /// The part of the accesses that a cache of `size` blocks misses, 0 to 1; `None` when nothing was counted.

@@ -4,7 +4,8 @@
 //! et al., FAST '15). Of these the times between two accesses are counted ([`ReuseTimes`]), in accesses of the same
 //! tenant, and the curve follows from how these times are distributed (AET: Hu et al., USENIX ATC '16). Against reuse
 //! distances, which SHARDS itself uses, this costs one look into a small table for each sampled access and no order of
-//! all blocks, so that a probe in the kernel can do it; `tests/curve_error.rs` measures the error of both.
+//! all blocks, so that a probe in the kernel can do it. The hypervisor cache, which is in a process, samples distances
+//! ([`DistanceSampler`]): its accesses follow each other less evenly than the model takes them to.
 //!
 //! From the curve follows the tenant's working set: [`MissRatioCurve::working_set`].
 //!
@@ -12,7 +13,9 @@
 
 mod buckets;
 mod decayed;
+mod distance_sampler;
 mod miss_ratio;
+mod recency;
 mod reuse_times;
 mod sampler;
 mod sampling_rate;
@@ -20,6 +23,7 @@ mod working_set;
 
 pub use buckets::{BUCKETS, bucket};
 pub use decayed::{DecayedReuseTimes, HALF_LIFE};
+pub use distance_sampler::DistanceSampler;
 pub use miss_ratio::MissRatioCurve;
 pub use reuse_times::ReuseTimes;
 pub use sampler::{ENTRIES, SETS, Sampler};

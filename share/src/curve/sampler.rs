@@ -3,7 +3,7 @@
 
 use super::reuse_times::ReuseTimes;
 
-/// Blocks that a sampler remembers unless it is made larger: 16 KiB.
+/// Blocks that a sampler remembers: 16 KiB.
 pub const ENTRIES: usize = 2048;
 /// Entries of a set: a block is remembered in one of these places.
 const WAYS: usize = 8;
@@ -27,16 +27,8 @@ impl Sampler {
     /// A sampler of one block in 2^`shift`, at most 2^31.
     #[must_use]
     pub fn new(shift: u32) -> Self {
-        Self::with_sets(shift, SETS)
-    }
-
-    /// A sampler that remembers eight blocks in each of so many sets, 64 bytes a set. `sets` is rounded up to a power of
-    /// two, and at most 65,536.
-    #[must_use]
-    pub fn with_sets(shift: u32, sets: usize) -> Self {
-        let sets = sets.next_power_of_two().min(1 << 16);
         Self {
-            entries: vec![0; sets * WAYS].into_boxed_slice(),
+            entries: vec![0; ENTRIES].into_boxed_slice(),
             shift: shift.min(31),
             clock: 0,
             evicted: 0,
@@ -70,35 +62,6 @@ impl Sampler {
         self.remember(hash, now);
     }
 
-    /// A block is put into an exclusive cache, where it stays until it is taken out: the clock of such a cache counts puts,
-    /// since a put is what moves the others towards eviction.
-    pub fn put(&mut self, hash: u64) {
-        if !Self::is_sampled(hash, self.shift) {
-            return;
-        }
-        self.clock += 1 << self.shift;
-        let now = self.clock & MASK;
-        let (tag, ways) = Self::set_of(&mut self.entries, hash);
-        match ways.iter_mut().find(|entry| **entry >> TIME == tag) {
-            Some(entry) => *entry = tag << TIME | now,
-            None => self.remember(hash, now),
-        }
-    }
-
-    /// A block is looked for in an exclusive cache; if it is there, it is taken out. The time since it was put is counted.
-    pub fn take(&mut self, hash: u64) {
-        self.counted.accesses += 1;
-        if !Self::is_sampled(hash, self.shift) {
-            return;
-        }
-        let (now, step) = (self.clock & MASK, 1 << self.shift);
-        let (tag, ways) = Self::set_of(&mut self.entries, hash);
-        let found = ways.iter_mut().find(|entry| **entry >> TIME == tag);
-        let put = found.map(std::mem::take);
-        let age = put.map(|entry| now.wrapping_sub(entry) & MASK);
-        self.counted.count(age, step);
-    }
-
     /// The tag of a block, and the set that it is in.
     fn set_of(entries: &mut [u64], hash: u64) -> (u64, &mut [u64]) {
         // Bits of the hash that do not say whether it is sampled: from 32 on for the set, 24 for the block. Where there are
@@ -120,19 +83,6 @@ impl Sampler {
             self.evicted += if *entry == 0 { 0 } else { 1 << self.shift };
             *entry = tag << TIME | now;
         }
-    }
-
-    /// The time: accesses so far (of an exclusive cache puts), as far as they are sampled, each for as many as it stands
-    /// for.
-    #[must_use]
-    pub const fn clock(&self) -> u64 {
-        self.clock
-    }
-
-    /// Heap bytes of what it remembers.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        size_of_val(&*self.entries)
     }
 
     /// Samples one block in 2^`shift` from now on, at most 2^31.

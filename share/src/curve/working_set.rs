@@ -54,7 +54,6 @@ impl MissRatioCurve {
         let end = (self.largest() >= capacity).then(|| Point {
             size: capacity,
             hits: self.hits(capacity),
-            time: 0.0,
         });
         let mut hull: Vec<Point> = Vec::new();
         for point in inside.chain(end) {

@@ -15,8 +15,13 @@ mod traces;
 const LONG: Duration = Duration::from_secs(6000);
 
 /// The curve of the last half of a trace of accesses, in blocks.
-fn sampled(accesses: &[(u64, Access)], seed: u64, horizon: u64) -> Vec<(f64, f64)> {
-    let curve = PoolCurve::new();
+fn sampled(
+    accesses: &[(u64, Access)],
+    seed: u64,
+    horizon: u64,
+    least_shift: u32,
+) -> Vec<(f64, f64)> {
+    let curve = PoolCurve::with_least_shift(least_shift);
     curve.set_size(horizon, horizon / 8);
     let gets = Cell::new(0);
     for (n, (block, how)) in accesses.iter().enumerate() {
@@ -26,7 +31,8 @@ fn sampled(accesses: &[(u64, Access)], seed: u64, horizon: u64) -> Vec<(f64, f64
         if *how != Access::Put {
             gets.set(gets.get() + 1);
         }
-        let hash = Key::from_raw(*block).hash(seed);
+        // Seeds that differ in all bits: those that differ in few sample nearly the same blocks.
+        let hash = Key::from_raw(*block).hash(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
         curve.access(hash, *how, || gets.get(), horizon);
     }
     curve.steps()
@@ -45,11 +51,11 @@ fn miss_ratio(steps: &[(f64, f64)], size: f64) -> f64 {
 }
 
 /// The mean absolute error over 40 sizes, in the last half of the trace.
-fn error(trace: &[u64], seed: u64) -> f64 {
+fn error(trace: &[u64], seed: u64, least_shift: u32) -> f64 {
     let distances = stack_distances(trace);
     let largest = u64::try_from(blocks(&distances)).unwrap();
     let accesses: Vec<_> = trace.iter().map(|block| (*block, Access::Read)).collect();
-    let steps = sampled(&accesses, seed, largest);
+    let steps = sampled(&accesses, seed, largest, least_shift);
     let errors = errors(&distances, |size| miss_ratio(&steps, number(size)));
     errors.iter().sum::<f64>() / 40.0
 }
@@ -73,17 +79,22 @@ fn zipf(skew: f64, blocks: u32, accesses: usize) -> Vec<u64> {
 
 #[test]
 fn the_error_of_a_pools_curve_is_small() {
-    // The trace is no stationary process, as the model assumes: its error is the model's, and the same with every seed.
     let traces = [
-        ("cloudphysics", cloudphysics(4096), 0.04),
-        ("zipf 0.9", zipf(0.9, 40_000, 500_000), 0.02),
-        ("zipf 1.2", zipf(1.2, 40_000, 500_000), 0.02),
+        ("cloudphysics", cloudphysics(4096)),
+        ("zipf 0.7", zipf(0.7, 40_000, 500_000)),
+        ("zipf 0.9", zipf(0.9, 40_000, 500_000)),
+        ("zipf 1.2", zipf(1.2, 40_000, 500_000)),
     ];
-    for (name, trace, most) in traces {
-        let mut errors: Vec<f64> = (0..7).map(|seed| error(&trace, seed)).collect();
-        errors.sort_by(f64::total_cmp);
-        println!("{name}: median {:.4}, worst {:.4}", errors[3], errors[6]);
-        assert!(errors[3] <= most, "{name}: {errors:?}");
+    for (name, trace) in traces {
+        for least_shift in [0, PoolCurve::LEAST_SHIFT] {
+            let errors = (1..22).map(|seed| error(&trace, seed, least_shift));
+            let mut errors: Vec<f64> = errors.collect();
+            errors.sort_by(f64::total_cmp);
+            let most = 1 << least_shift;
+            let (median, worst) = (errors[10], errors[20]);
+            println!("{name}, at most one in {most}: median {median:.4}, worst {worst:.4}");
+            assert!(median <= 0.02, "{name}: {errors:?}");
+        }
     }
 }
 
@@ -99,7 +110,7 @@ fn a_rate_is_what_came_in_a_second_however_long_ago_it_began() {
     pool.begun -= Duration::from_secs(300);
     pool.at -= Duration::from_secs(300);
     pool.sampler.access(1);
-    pool.update(3000, 100);
+    pool.update(3000, 100, 0);
     let minute_later = pool.rate(3000, pool.at + Duration::from_secs(60));
     assert!(minute_later < pool.rate(3000, pool.at) * 0.6, "it is idle");
 }
@@ -122,8 +133,11 @@ fn put_to_get_times_foretell_an_exclusive_cache() {
             accesses.push((guest.pop_front().unwrap(), Access::Put));
         }
     }
-    let steps = sampled(&accesses, 3, 20_000);
-    for size in [1000, 4000, 8000, 12_000] {
+    for (size, least_shift) in [1000, 4000, 8000, 12_000]
+        .into_iter()
+        .flat_map(|s| [(s, 0), (s, PoolCurve::LEAST_SHIFT)])
+    {
+        let steps = sampled(&accesses, 3, 20_000, least_shift);
         // The paper's FIFO: a put goes in, a hit comes out.
         let mut order: VecDeque<(u64, usize)> = VecDeque::new();
         let mut held: HashMap<u64, usize> = HashMap::new();
@@ -148,7 +162,12 @@ fn put_to_get_times_foretell_an_exclusive_cache() {
         }
         let exact = number(misses) / number(gets);
         let found = miss_ratio(&steps, number(size));
-        println!("{size} blocks: foretold {found:.3}, exact {exact:.3}");
-        assert!((found - exact).abs() <= 0.03, "{size}: {found} {exact}");
+        println!(
+            "{size} blocks, at most one in {}: foretold {found:.3}, exact {exact:.3}",
+            1 << least_shift
+        );
+        // At the least rate there are some 30 blocks of a cache of 1,000.
+        let most = if least_shift == 0 { 0.03 } else { 0.06 };
+        assert!((found - exact).abs() <= most, "{size}: {found} {exact}");
     }
 }
