@@ -22,14 +22,20 @@ impl Experiment {
 
     /// Nanoseconds of so many seconds, after they were divided.
     pub(crate) fn nanos(&self, seconds: f64) -> u64 {
-        justitia_share::num::to_u64(seconds * 1e9 / f64::from(self.scale.max(1)))
+        justitia_share::num::to_u64(seconds * 1e9 / self.time_scale())
+    }
+
+    /// By what times are divided.
+    pub(crate) fn time_scale(&self) -> f64 {
+        f64::from(self.time_scale.unwrap_or(self.scale).max(1))
     }
 
     /// What is wrong with it.
     pub(crate) fn check(&self) -> Result<(), String> {
         between("scale", f64::from(self.scale), 1.0, 4096.0)?;
-        let scale = f64::from(self.scale);
-        between("seconds / scale", self.seconds / scale, 0.001, LONGEST)?;
+        between("time_scale", self.time_scale(), 1.0, 65_536.0)?;
+        let seconds = self.seconds / self.time_scale();
+        between("seconds / time_scale", seconds, 0.001, LONGEST)?;
         between("measure_from", self.measure_from, 0.0, self.seconds)?;
         if self.measure_from >= self.seconds {
             return Err("expected measure_from before the end of the run".to_owned());

@@ -59,6 +59,8 @@ pub(super) struct Container {
     versions: Vec<u32>,
     /// Whether the cache has taken a block and was not asked for it since.
     away: Vec<bool>,
+    /// Whether a block in memory came from the disk or the cache.
+    was_read: Vec<bool>,
     /// None: there is no cache.
     pub(super) cache: Option<Attached>,
     /// What a read of the disk takes.
@@ -78,6 +80,7 @@ impl Container {
             backing: Arc::new(Backing::new(blocks, first)),
             versions: vec![first; size],
             away: vec![false; size],
+            was_read: vec![false; size],
             cache: None,
             delay,
             patience: 0,
@@ -117,6 +120,7 @@ impl Container {
             let mut data = Vec::with_capacity(at(to - from) * BLOCK_SIZE);
             for block in from..to {
                 self.drop_away(block);
+                self.was_read[at(block)] &= self.pages.has(block);
                 self.versions[at(block)] += 1;
                 data.extend_from_slice(&content(block.into(), self.versions[at(block)]));
             }
@@ -175,6 +179,7 @@ impl Container {
             let expected = Backing::stamp(block.into(), self.versions[at(block)]);
             self.counts.wrong += u64::from(!content.starts_with(&expected));
             self.away[at(block)] = false;
+            self.was_read[at(block)] = true;
             self.touch(block, cost);
         }
     }
@@ -198,12 +203,13 @@ impl Container {
         copied + on_ssd
     }
 
-    /// Makes a block the newest of the page cache, and puts what has to go for it.
+    /// Makes a block the newest of the page cache, and puts what has to go for it, if it was read: the kernel's cleancache
+    /// (`__delete_from_page_cache` up to 5.16) took pages that are `PageMappedToDisk`, which reading sets and writing does not.
     fn touch(&mut self, block: u32, cost: &mut Cost) {
         let Some(evicted) = self.pages.touch(block) else {
             return;
         };
-        let Some(cache) = &self.cache else {
+        let Some(cache) = self.cache.as_ref().filter(|_| self.was_read[at(evicted)]) else {
             return;
         };
         let content = content(evicted.into(), self.versions[at(evicted)]);

@@ -62,7 +62,7 @@ impl Measured {
         let (after, held) = (world.counts(), world.occupancy());
         let experiment = world.experiment;
         let scale = f64::from(experiment.scale);
-        let seconds = (experiment.seconds - experiment.measure_from) / scale;
+        let seconds = (experiment.seconds - experiment.measure_from) / experiment.time_scale();
         let containers = world.tenants.iter().enumerate().map(|(at, tenant)| {
             let began = before.get(at).copied().unwrap_or_default();
             let ended = after.get(at).copied().unwrap_or_default();

@@ -81,7 +81,7 @@ impl<'a> Schedule<'a> {
             return Ok(None);
         };
         self.next += 1;
-        let seconds = Duration::from_nanos(*at).as_secs_f64() * f64::from(world.experiment.scale);
+        let seconds = Duration::from_nanos(*at).as_secs_f64() * world.experiment.time_scale();
         match action {
             Action::Start(number) => {
                 world.start(*number)?;

@@ -16,9 +16,12 @@ pub struct Experiment {
     pub title: String,
     /// What was done and asked. Plain text.
     pub question: String,
-    /// Sizes and times are divided by this, 1 to 4096; rates are not.
+    /// Sizes are divided by this, 1 to 4096.
     #[serde(default = "one")]
     pub scale: u32,
+    /// Times are divided by this, 1 to 65536; as `scale` without. What a read of the disk takes is not.
+    #[serde(default)]
+    pub time_scale: Option<u32>,
     /// How long a run is, seconds before they are divided.
     pub seconds: f64,
     /// From when on is measured, likewise.

@@ -170,9 +170,9 @@ fn every_workload_runs_in_every_store() {
 fn what_cannot_be_is_refused_with_a_reason() {
     let with = |from: &str, to: &str| SMALL.replacen(from, to, 1);
     for (text, said) in [
-        (with("seconds = 3", "seconds = 0"), "seconds / scale"),
-        (with("seconds = 3", "seconds = nan"), "seconds / scale"),
-        (with("seconds = 3", "seconds = 1e9"), "seconds / scale"),
+        (with("seconds = 3", "seconds = 0"), "seconds / time_scale"),
+        (with("seconds = 3", "seconds = nan"), "seconds / time_scale"),
+        (with("seconds = 3", "seconds = 1e9"), "seconds / time_scale"),
         (with("measure_from = 1", "measure_from = 3"), "measure_from"),
         (with("\"8MiB\"", "\"80TiB\""), "memory"),
         (with("memory = \"1MiB\"", "memory = 0"), "memory / scale"),

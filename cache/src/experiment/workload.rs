@@ -1,9 +1,9 @@
 //! What runs in a container: Filebench's workloads, a file operation at a time.
 //!
 //! Kept: the operations of a loop and their order, sizes of files and appends, the rotation in which files are picked,
-//! what is deleted, created and written, `fsync`. Left out: processor time other than `operation_us`, metadata, the journal,
-//! directories, limits of the event generator. Writes go to the disk at once and nobody waits for them but in `fsync`, which
-//! takes one delay.
+//! what is deleted, created and written, `fsync`, files that were just written when a run begins. Left out: processor time
+//! other than `operation_us`, metadata, the journal, directories, limits of the event generator. Writes go to the disk at
+//! once and nobody waits for them but in `fsync`, which takes one delay.
 
 use super::container::{Container, Counts};
 use super::cost::Cost;
@@ -173,11 +173,9 @@ impl Workload {
         }
     }
 
-    /// Videos are read side by side, from the beginning to the end and again; a thread reads for several of Filebench's.
-    /// The last thread replaces videos that nobody reads.
+    /// Each thread reads a video from its beginning to its end, and again. The last thread replaces videos that nobody reads.
     fn videoserver(&mut self, place: &Place, container: &mut Container, cost: &mut Cost) {
-        let readers = place.of - 1;
-        if place.number == readers {
+        if place.number + 1 == place.of {
             let first = (VIDEOS + self.passive) * self.size;
             container.discard(first..first + self.size);
             container.write(first..first + self.size, cost);
@@ -185,12 +183,10 @@ impl Workload {
             cost.waited += self.replace;
             return;
         }
-        let mine = (VIDEOS - place.number % VIDEOS).div_ceil(readers).max(1);
-        let video = (place.number + place.step % mine * readers) % VIDEOS;
-        let parts = self.size.div_ceil(VIDEO_READ);
-        let from = place.step / mine % parts * VIDEO_READ;
+        let first = place.number % VIDEOS * self.size;
+        let from = place.step % self.size.div_ceil(VIDEO_READ) * VIDEO_READ;
         let to = (from + VIDEO_READ).min(self.size);
-        container.read(video * self.size + from..video * self.size + to, cost);
+        container.read(first + from..first + to, cost);
     }
 
     fn read_at_random(&mut self, container: &mut Container, cost: &mut Cost) {
