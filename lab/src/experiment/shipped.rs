@@ -7,9 +7,10 @@ macro_rules! experiments {
 }
 
 /// The shipped experiments by name, in the order in which `lab list` shows them.
-pub(super) const EXPERIMENTS: [(&str, &str); 34] = experiments![
+pub(super) const EXPERIMENTS: [(&str, &str); 35] = experiments![
     "hot-stream",
     "hot-stream-800",
+    "hot-stream-paced",
     "hot-writer",
     "hot-once",
     "hot-inner",
