@@ -126,7 +126,15 @@ fn what_is_never_read_again_costs_little() {
         let (host, vm) = machines();
         let streamed = stream(&vm);
         println!("{}", host.stats()["ports"]);
+        let (before, puts) = (host.lookups(), host.verdict("accepted"));
         let served = fileserver(&vm);
+        let after = host.lookups();
+        println!(
+            "fileserver: {} blocks looked up, {} hit, {} put",
+            after.0 - before.0,
+            after.1 - before.1,
+            host.verdict("accepted") - puts
+        );
         println!("{}", host.stats()["ports"]);
         streamed.print("stream");
         served.print("fileserver");
