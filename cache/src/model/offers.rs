@@ -75,10 +75,15 @@ impl Written {
                     .unwrap();
                 self.ended[at(block)].store(version, Ordering::SeqCst);
             } else {
-                let mut data = [0; BLOCK_SIZE];
-                self.disk.read_at(&mut data, block * BLOCK_BYTES).unwrap();
+                self.read(block);
             }
         }
+    }
+
+    /// Takes the block out of the cache, and makes it known.
+    fn read(&self, block: u64) {
+        let mut data = [0; BLOCK_SIZE];
+        self.disk.read_at(&mut data, block * BLOCK_BYTES).unwrap();
     }
 
     /// What to offer of a block; `None` where it was never written again.
@@ -129,6 +134,9 @@ fn offer(port: &Port, written: &Written, guest: u64, count: u64) -> (u64, u64) {
         let mut kinds = Vec::new();
         while kinds.len() < MAX_BLOCKS {
             let (kind, block) = (KINDS[at(random(5))], random(BLOCKS));
+            if random(2) == 0 {
+                written.read(block);
+            }
             if let Some(data) = written.offered(kind, block, &mut random) {
                 assert!(writer.push(block, &data));
                 kinds.push((kind, block));
