@@ -294,6 +294,7 @@ fn rows_with_puts_and_without() {
             let puts = host.verdict("accepted");
             cpu.push((agent_cpu(&vm) - begun) * 1e6 / f64::from(u32::try_from(puts).unwrap()));
             assert_eq!(host.verdict("mismatch"), 0);
+            println!("{}", status(&vm));
             end_agent(&vm);
         }
         start_agent(&vm);

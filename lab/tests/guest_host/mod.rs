@@ -145,7 +145,10 @@ impl Host {
         let pools = stats["cache"]["vms"][0]["pools"].as_array().unwrap();
         let pool = pools.iter().find(|pool| pool["name"] == name)?;
         let number = |value: &Value| value.as_u64().unwrap();
-        Some((number(&pool["memory_weight"]), number(&pool["counts"]["puts"])))
+        Some((
+            number(&pool["memory_weight"]),
+            number(&pool["counts"]["puts"]),
+        ))
     }
 
     /// The figures of the VM's pools, added up: of blocks looked up, and of those found.
