@@ -57,7 +57,12 @@ impl<'a, 'b> Serving<'a, 'b> {
     /// When the port does not answer.
     pub(crate) fn begin(machine: &'b mut Machine<'a>, mut session: Session) -> Result<Self, Ended> {
         let rows = session.pools()?;
-        let pools = PoolTable::adopt(&rows, &machine.cgroups.view(), &mut session)?;
+        let pools = PoolTable::adopt(
+            &rows,
+            &machine.cgroups.view(),
+            machine.config.guest.ssd,
+            &mut session,
+        )?;
         Ok(Self {
             machine,
             session,

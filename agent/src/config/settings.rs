@@ -149,6 +149,10 @@ pub struct Guest {
     /// disk that the host serves over vhost-user-blk passes it on. Threads of the classes real-time and idle are left alone.
     #[serde(deserialize_with = "value::boolean")]
     pub ioprio_hints: bool,
+    /// Whether containers' pools use the host's SSD as well as its memory, by the same weight. The host must allow it
+    /// (`ssd = true` in its `[vm.port]`); otherwise they use its memory alone.
+    #[serde(deserialize_with = "value::boolean")]
+    pub ssd: bool,
 }
 
 impl Default for Config {
@@ -176,6 +180,7 @@ impl Default for Guest {
         Self {
             buffer: 8 << 20,
             ioprio_hints: false,
+            ssd: false,
         }
     }
 }

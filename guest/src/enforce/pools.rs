@@ -21,6 +21,8 @@ pub(crate) struct PoolTable {
     came: BTreeSet<CgroupId>,
     /// Where the host has the default pool: that stays.
     default_store: Store,
+    /// Containers' pools use the host's SSD as well as its memory.
+    both_stores: bool,
 }
 
 impl PoolTable {
@@ -29,9 +31,13 @@ impl PoolTable {
     pub(crate) fn adopt(
         rows: &[PoolRow],
         view: &View,
+        both_stores: bool,
         session: &mut Session,
     ) -> Result<Self, Ended> {
-        let mut table = Self::default();
+        let mut table = Self {
+            both_stores,
+            ..Self::default()
+        };
         let named = view.members.iter().filter(|(_, member)| member.leaf);
         let names = named
             .filter_map(|(id, member)| Some((name(&member.path, *id)?.as_str().to_owned(), *id)));
@@ -46,10 +52,14 @@ impl PoolTable {
                 own += 1;
                 continue;
             }
-            let pool = Pool {
-                number: row.number,
-                weight: row.weight,
+            // One that is to use the SSD, too, and does not, gets its weights anew.
+            let weight = if both_stores && row.ssd_weight == 0 {
+                0
+            } else {
+                row.weight
             };
+            let number = row.number;
+            let pool = Pool { number, weight };
             match names.get(row.name.as_str()) {
                 Some(id) => {
                     table.pools.of.insert(*id, pool);
@@ -90,31 +100,21 @@ impl PoolTable {
 
     /// Whether more can be done now.
     fn execute(&mut self, action: Action, session: &mut Session) -> Result<bool, Ended> {
-        let store = Store::Memory;
-        let command = match action {
-            Action::Destroy { number } => Command::Destroy { pool: number },
-            Action::Create { name, weight, .. } => Command::Create {
-                name,
-                store,
-                weight,
-                ssd_weight: 0,
-            },
-            Action::SetWeight { number, weight, .. } => Command::SetWeight {
-                pool: number,
-                store: if number == DEFAULT_POOL {
-                    self.default_store
-                } else {
-                    store
-                },
-                weight,
-                ssd_weight: 0,
-            },
-        };
+        let command = command(action, self.default_store, self.both_stores);
         let Some(answer) = session.command(&command)? else {
             return Ok(false);
         };
         match (action, answer.status) {
             (_, Status::Busy) => return Ok(false),
+            (Action::Create { .. } | Action::SetWeight { .. }, Status::Store | Status::Version)
+                if self.both_stores =>
+            {
+                tracing::warn!(
+                    "the host does not let this guest use its SSD: pools use memory alone"
+                );
+                self.both_stores = false;
+                return Ok(false);
+            }
             (Action::Destroy { number }, _) => {
                 self.pools.of.retain(|_, pool| pool.number != number)
             }
@@ -155,5 +155,79 @@ impl PoolTable {
     /// The pools of cgroups.
     pub(crate) fn pools(&self) -> &BTreeMap<CgroupId, Pool> {
         &self.pools.of
+    }
+}
+
+/// The message that does it.
+fn command(action: Action, default_store: Store, both_stores: bool) -> Command {
+    let ssd_weight = |weight| if both_stores { weight } else { 0 };
+    match action {
+        Action::Destroy { number } => Command::Destroy { pool: number },
+        Action::Create { name, weight, .. } => Command::Create {
+            name,
+            store: Store::Memory,
+            weight,
+            ssd_weight: ssd_weight(weight),
+        },
+        // That stays where the host has it.
+        Action::SetWeight {
+            number: DEFAULT_POOL,
+            weight,
+            ..
+        } => Command::SetWeight {
+            pool: DEFAULT_POOL,
+            store: default_store,
+            weight,
+            ssd_weight: 0,
+        },
+        Action::SetWeight { number, weight, .. } => Command::SetWeight {
+            pool: number,
+            store: Store::Memory,
+            weight,
+            ssd_weight: ssd_weight(weight),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pools_of_containers_are_in_both_stores_where_that_is_wanted() {
+        let set = |number| Action::SetWeight {
+            cgroup: None,
+            number,
+            weight: 7,
+        };
+        let sent = |pool, store, ssd_weight| Command::SetWeight {
+            pool,
+            store,
+            weight: 7,
+            ssd_weight,
+        };
+        for (number, both_stores, expected) in [
+            (3, false, sent(3, Store::Memory, 0)),
+            (3, true, sent(3, Store::Memory, 7)),
+            (DEFAULT_POOL, true, sent(DEFAULT_POOL, Store::Ssd, 0)),
+        ] {
+            assert_eq!(command(set(number), Store::Ssd, both_stores), expected);
+        }
+        let name = justitia_link::Name::new("web").unwrap();
+        let (cgroup, weight) = (CgroupId(1), 9);
+        let create = Action::Create {
+            cgroup,
+            name,
+            weight,
+        };
+        for (both_stores, ssd_weight) in [(false, 0), (true, 9)] {
+            let expected = Command::Create {
+                name,
+                store: Store::Memory,
+                weight,
+                ssd_weight,
+            };
+            assert_eq!(command(create, Store::Ssd, both_stores), expected);
+        }
     }
 }
