@@ -60,7 +60,7 @@ impl std::fmt::Display for Puts {
 const STEP: usize = MAX_BLOCKS * BLOCK_SIZE;
 
 /// Processor time of this thread.
-fn spent() -> Duration {
+pub(super) fn spent() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::try_from(time).unwrap_or_default()
 }

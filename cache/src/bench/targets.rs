@@ -169,12 +169,12 @@ impl Rig {
     }
 }
 
-/// The hit ratios of the last four of twelve periods with these weights.
+/// The hit ratios of the last two of eight periods with these weights.
 fn fixed(reads: &[(Reads, u32)], policy: Policy, weights: &[u64]) -> (f64, f64) {
     let mut rig = Rig::new(reads, policy);
     rig.set(weights);
-    let runs: Vec<_> = (0..12).map(|_| rig.period()).collect();
-    mean(&runs[8..])
+    let runs: Vec<_> = (0..8).map(|_| rig.period()).collect();
+    mean(&runs[6..])
 }
 
 fn mean(runs: &[(f64, f64)]) -> (f64, f64) {
@@ -234,8 +234,8 @@ fn measured_targets() {
             }
             let (first, others) = mean(&runs[30..]);
             let weights: Vec<u64> = rig.stats().iter().map(|pool| pool.memory_weight).collect();
-            // Every 16th of what is divided, and of those the ones that reach the target.
-            let divisions = (1..15).flat_map(|a| (1..16 - a).map(move |b| [a, b, 16 - a - b]));
+            // Every 12th of what is divided, and of those the ones that reach the target.
+            let divisions = (1..11).flat_map(|a| (1..12 - a).map(move |b| [a, b, 12 - a - b]));
             let found = divisions.map(|weights| (fixed(&reads, policy, &weights), weights));
             let reached = found.filter(|((first, _), _)| *first >= target - 0.005);
             let best = reached.max_by(|a, b| a.0.1.total_cmp(&b.0.1)).unwrap();
