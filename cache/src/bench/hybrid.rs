@@ -1,7 +1,7 @@
 //! A hybrid pool beside one in memory alone and one on the SSD alone.
 
 use super::delay_disk::DelayDisk;
-use super::random::Random;
+use super::random::{Random, Zipf};
 use super::spread::{Spread, rate};
 use crate::block::{BLOCK_BYTES, BLOCK_SIZE};
 use crate::cache::Cache;
@@ -106,7 +106,7 @@ impl Subject {
         })
     }
 
-    fn block(&mut self, pattern: Pattern, ranks: &[f64]) -> u64 {
+    fn block(&mut self, pattern: Pattern, zipf: &Zipf) -> u64 {
         match pattern {
             Pattern::Random => self.random.below(USED),
             Pattern::Loop => {
@@ -114,11 +114,9 @@ impl Subject {
                 self.next
             }
             Pattern::Zipf => {
-                let most = ranks.last().copied().unwrap_or(0.0);
-                let drawn = to_f64(self.random.below(1 << 52)) / to_f64(1 << 52) * most;
-                let rank = ranks.partition_point(|sum| *sum < drawn);
+                let rank = zipf.block(to_f64(self.random.below(1 << 52)) / to_f64(1 << 52));
                 // Neighbours are not equally hot; the factor is odd, and the number of blocks a power of two.
-                u64::try_from(rank).unwrap_or(0).wrapping_mul(0x9E37_79B1) % USED
+                rank.wrapping_mul(0x9E37_79B1) % USED
             }
         }
     }
@@ -131,14 +129,14 @@ impl Subject {
         debug_assert!(done.is_ok());
     }
 
-    fn warm(&mut self, pattern: Pattern, ranks: &[f64]) {
+    fn warm(&mut self, pattern: Pattern, zipf: &Zipf) {
         self.backing.set_delay(Duration::ZERO);
         for n in 0..WARM * USED {
             // First all in turn, twice, so that the rare blocks of a skewed pattern are there, too.
             let block = if n < 3 * USED {
                 n % USED
             } else {
-                self.block(pattern, ranks)
+                self.block(pattern, zipf)
             };
             self.read(block);
             if n % 1024 == 0 {
@@ -160,7 +158,7 @@ impl Subject {
     fn measure(
         &mut self,
         pattern: Pattern,
-        ranks: &[f64],
+        zipf: &Zipf,
         delay: Duration,
         time: Duration,
     ) -> (f64, f64) {
@@ -168,7 +166,7 @@ impl Subject {
         let (start, before) = (Instant::now(), self.moves());
         let mut reads = 0;
         while start.elapsed() < time {
-            let block = self.block(pattern, ranks);
+            let block = self.block(pattern, zipf);
             self.read(block);
             reads += 1;
         }
@@ -188,13 +186,7 @@ pub fn hybrid(
     rounds: usize,
     time: Duration,
 ) -> Result<Vec<Hybrid>, CacheError> {
-    let mut sum = 0.0;
-    let ranks: Vec<f64> = (1..=USED)
-        .map(|rank| {
-            sum += to_f64(rank).powf(-0.9);
-            sum
-        })
-        .collect();
+    let zipf = Zipf::new(USED, 0.9);
     let weight = Weight::default();
     let both = PoolSpec::of(StoreKind::Memory, weight).with(StoreKind::Ssd, weight);
     let specs = [
@@ -209,11 +201,11 @@ pub fn hybrid(
             // A file each: the last one's writers may take a moment to end.
             let path = directory.join(format!("justitia-hybrid-bench-{name}-{pattern:?}"));
             let mut subject = Subject::new(&path, spec)?;
-            subject.warm(pattern, &ranks);
+            subject.warm(pattern, &zipf);
             subjects.push(subject);
         }
         for delay in delays {
-            let measured = |subject: &mut Subject| subject.measure(pattern, &ranks, *delay, time);
+            let measured = |subject: &mut Subject| subject.measure(pattern, &zipf, *delay, time);
             let rows = (0..rounds).map(|_| subjects.iter_mut().map(measured).collect::<Vec<_>>());
             found.push(summary(pattern, *delay, &rows.collect::<Vec<_>>()));
         }

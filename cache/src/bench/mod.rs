@@ -24,6 +24,8 @@ pub use hybrid::{Hybrid, Pattern, hybrid};
 pub use occupancy::{Occupancy, PoolOccupancy, occupancy};
 pub use puts::{Puts, puts};
 pub(crate) use random::Random;
+#[cfg(test)]
+pub(crate) use random::Zipf;
 pub use spread::Spread;
 
 #[cfg(test)]

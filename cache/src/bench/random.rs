@@ -1,5 +1,7 @@
 //! Random numbers that are the same in every run.
 
+use justitia_share::num::to_f64;
+
 /// A small generator of random numbers (xorshift), so that every run does the same.
 pub(crate) struct Random(u64);
 
@@ -17,5 +19,30 @@ impl Random {
 
     pub(crate) const fn below(&mut self, n: u64) -> u64 {
         self.next() % n
+    }
+}
+
+/// Zipf's law: of blocks numbered from 0, the n-th is drawn with a probability as 1 / (n + 1)^skew.
+#[derive(Clone, Debug)]
+pub(crate) struct Zipf {
+    sums: Vec<f64>,
+}
+
+impl Zipf {
+    pub(crate) fn new(blocks: u64, skew: f64) -> Self {
+        let sums = (1..=blocks).scan(0.0, |sum, rank| {
+            *sum += to_f64(rank).powf(-skew);
+            Some(*sum)
+        });
+        Self {
+            sums: sums.collect(),
+        }
+    }
+
+    /// The block at this part of the distribution, from 0 to less than 1.
+    pub(crate) fn block(&self, part: f64) -> u64 {
+        let drawn = part * self.sums.last().copied().unwrap_or(0.0);
+        let rank = self.sums.partition_point(|sum| *sum < drawn);
+        u64::try_from(rank).unwrap_or(0)
     }
 }

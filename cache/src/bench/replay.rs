@@ -1,7 +1,7 @@
 //! Hit ratios of the policies, by replaying accesses through the cache.
 
 use super::null_disk::NullDisk;
-use super::random::Random;
+use super::random::{Random, Zipf};
 use crate::block::{BLOCK_BYTES, BLOCK_SIZE};
 use crate::block_dev::Disk;
 use crate::cache::Cache;
@@ -74,13 +74,7 @@ fn parse_trace(trace: impl BufRead) -> Result<Vec<Access>, TraceError> {
 /// Reads of `blocks` blocks, drawn with `seed` by Zipf's law (exponent `skew`), with a sequential scan over as many other blocks
 /// after every `every` of them.
 fn zipf_and_scans(seed: u64, blocks: u64, skew: f64, count: u64, every: u64) -> Vec<Access> {
-    let mut sum = 0.0;
-    let ranks: Vec<f64> = (1..=blocks)
-        .map(|rank| {
-            sum += to_f64(rank).powf(-skew);
-            sum
-        })
-        .collect();
+    let zipf = Zipf::new(blocks, skew);
     let mut random = Random::new(seed);
     let mut accesses = Vec::new();
     let read = |block| Access {
@@ -88,11 +82,7 @@ fn zipf_and_scans(seed: u64, blocks: u64, skew: f64, count: u64, every: u64) -> 
         write: false,
     };
     for n in 1..=count {
-        let drawn = part(&mut random) * sum;
-        let rank = ranks.partition_point(|s| *s < drawn);
-
-        let rank = u64::try_from(rank).unwrap_or(0).min(blocks - 1);
-        accesses.push(read(rank));
+        accesses.push(read(zipf.block(part(&mut random))));
         if n % every == 0 {
             let start = blocks * (1 + n / every);
             accesses.extend((start..start + blocks).map(read));

@@ -1,7 +1,7 @@
 //! Weights that are planned, on a real cache: the target reached, and the hits of the others against every static division.
 
 use super::null_disk::NullDisk;
-use super::random::Random;
+use super::random::{Random, Zipf};
 use crate::block::{BLOCK_BYTES, BLOCK_SIZE};
 use crate::cache::{Cache, PoolStats};
 use crate::config::{CacheConfig, Mode, Policy, PoolSpec, StoreKind};
@@ -19,7 +19,7 @@ const BLOCKS: u64 = 16_384;
 #[derive(Clone, Copy, Debug)]
 enum Reads {
     /// One block of so many, the n-th with a probability as 1 / n^skew.
-    Zipf(u32, f64),
+    Zipf(u64, f64),
     /// So many blocks one after another, again and again.
     Loop(u64),
 }
@@ -28,26 +28,21 @@ struct Container {
     reads: Reads,
     /// Reads in a period.
     count: u32,
-    sums: Vec<f64>,
+    zipf: Zipf,
     next: u64,
     random: Random,
 }
 
 impl Container {
     fn new(reads: Reads, count: u32, seed: u64) -> Self {
-        let sums = match reads {
-            Reads::Loop(_) => Vec::new(),
-            Reads::Zipf(blocks, skew) => (1..=blocks)
-                .scan(0.0, |sum, rank| {
-                    *sum += f64::from(rank).powf(-skew);
-                    Some(*sum)
-                })
-                .collect(),
+        let zipf = match reads {
+            Reads::Loop(_) => Zipf::new(0, 0.0),
+            Reads::Zipf(blocks, skew) => Zipf::new(blocks, skew),
         };
         Self {
             reads,
             count,
-            sums,
+            zipf,
             next: 0,
             random: Random::new(seed),
         }
@@ -61,9 +56,7 @@ impl Container {
             }
             Reads::Zipf(..) => {
                 let part = to_f64(self.random.below(1 << 40)) / to_f64(1 << 40);
-                let at = part * self.sums.last().copied().unwrap_or(0.0);
-                let rank = self.sums.partition_point(|sum| *sum < at);
-                u64::try_from(rank).unwrap()
+                self.zipf.block(part)
             }
         }
     }

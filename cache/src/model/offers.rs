@@ -1,6 +1,7 @@
 //! Offers of a guest while its disk is written: of what is stale, forged, another block's, encrypted or replayed, nothing is
 //! ever accepted.
 
+use crate::bench::Random;
 use crate::block::{BLOCK_BYTES, BLOCK_SIZE, Block};
 use crate::block_dev::{Disk, RamDisk};
 use crate::cache::Cache;
@@ -64,10 +65,10 @@ fn at(block: u64) -> usize {
 impl Written {
     /// Writes and reads until it is told to stop. A writer has every `WRITERS`th block.
     fn work(&self, writer: u64, stop: &AtomicBool) {
-        let mut random = xorshift(writer + 1);
+        let mut random = Random::new(writer + 1);
         while !stop.load(Ordering::Relaxed) {
-            let block = random(BLOCKS / WRITERS) * WRITERS + writer;
-            if random(4) == 0 {
+            let block = random.below(BLOCKS / WRITERS) * WRITERS + writer;
+            if random.below(4) == 0 {
                 let version = self.begun[at(block)].fetch_add(1, Ordering::SeqCst) + 1;
                 let data = content(block, version);
                 self.disk
@@ -87,23 +88,18 @@ impl Written {
     }
 
     /// What to offer of a block; `None` where it was never written again.
-    fn offered(
-        &self,
-        kind: Offer,
-        block: u64,
-        random: &mut impl FnMut(u64) -> u64,
-    ) -> Option<Block> {
+    fn offered(&self, kind: Offer, block: u64, random: &mut Random) -> Option<Block> {
         let now = self.ended[at(block)].load(Ordering::SeqCst);
         let mut data = content(block, now);
         match kind {
             Offer::Right => {}
-            Offer::Stale => data = content(block, now.checked_sub(1 + random(3))?),
-            Offer::Forged => data[at(random(BLOCK_BYTES))] ^= 1 << random(8),
-            Offer::Foreign => data = content((block + 1 + random(BLOCKS - 1)) % BLOCKS, now),
+            Offer::Stale => data = content(block, now.checked_sub(1 + random.below(3))?),
+            Offer::Forged => data[at(random.below(BLOCK_BYTES))] ^= 1 << random.below(8),
+            Offer::Foreign => data = content((block + 1 + random.below(BLOCKS - 1)) % BLOCKS, now),
             Offer::Encrypted => {
-                let mut key = xorshift(block + 7);
+                let mut key = Random::new(block + 7);
                 data.as_chunks_mut::<8>().0.iter_mut().for_each(|word| {
-                    *word = (u64::from_le_bytes(*word) ^ key(u64::MAX)).to_le_bytes();
+                    *word = (u64::from_le_bytes(*word) ^ key.next()).to_le_bytes();
                 });
             }
         }
@@ -111,19 +107,9 @@ impl Written {
     }
 }
 
-/// A small generator (xorshift); the seed must not be 0. Numbers below `n`.
-fn xorshift(mut state: u64) -> impl FnMut(u64) -> u64 {
-    move |n| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state % n
-    }
-}
-
 /// Offers through a port of its own; returns how many, and how many right ones were accepted.
 fn offer(port: &Port, written: &Written, guest: u64, count: u64) -> (u64, u64) {
-    let mut random = xorshift(guest + 100);
+    let mut random = Random::new(guest + 100);
     let mut buffer = vec![0; MAX_MESSAGE];
     let mut area = vec![0; PAGE];
     let (mut offered, mut accepted, mut sequence) = (0, 0, 0);
@@ -133,8 +119,8 @@ fn offer(port: &Port, written: &Written, guest: u64, count: u64) -> (u64, u64) {
         let mut writer = PutWriter::new(&mut buffer, sequence, 0, serial).unwrap();
         let mut kinds = Vec::new();
         while kinds.len() < MAX_BLOCKS {
-            let (kind, block) = (KINDS[at(random(5))], random(BLOCKS));
-            if random(2) == 0 {
+            let (kind, block) = (KINDS[at(random.below(5))], random.below(BLOCKS));
+            if random.below(2) == 0 {
                 written.read(block);
             }
             if let Some(data) = written.offered(kind, block, &mut random) {
@@ -156,7 +142,7 @@ fn offer(port: &Port, written: &Written, guest: u64, count: u64) -> (u64, u64) {
         }
         offered += 31;
         // The same message once more does nothing.
-        if random(4) == 0 {
+        if random.below(4) == 0 {
             let before = Area::new(&area).unwrap().header();
             port.write_at(message, 0, false).unwrap();
             port.read_at(&mut area, 0).unwrap();

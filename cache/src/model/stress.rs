@@ -1,6 +1,7 @@
 //! Many threads at once, with a version stamped into every block.
 
 use super::fault::FaultSsd;
+use crate::bench::Random;
 use crate::block::{BLOCK_BYTES, BLOCK_SIZE, Block};
 use crate::block_dev::{Disk, RamDisk};
 use crate::cache::Cache;
@@ -25,18 +26,6 @@ struct Tested {
     ended: Vec<AtomicU64>,
     accepted: AtomicU64,
     number: u64,
-}
-
-/// A small generator (xorshift); the seed must not be 0.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % n
-    }
 }
 
 fn stamp(disk: u64, block: u64, version: u64) -> u64 {
@@ -125,7 +114,7 @@ impl Tested {
     }
 
     fn work(&self, thread: u64, stop: &AtomicBool, seed: u64) -> u64 {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let mut steps = 0;
         let mut stale = [0; BLOCK_SIZE];
         while !stop.load(Ordering::Relaxed) {
@@ -181,7 +170,7 @@ fn reconfigure(
     ids: &[crate::ids::DiskId],
     stop: &AtomicBool,
 ) {
-    let mut random = Random(99);
+    let mut random = Random::new(99);
     let ssd = FaultSsd::new();
     ssd.grow(8 << 20).unwrap();
     while !stop.load(Ordering::Relaxed) {

@@ -1,7 +1,7 @@
 //! The error of a pool's curve, against exact simulation of the same accesses.
 
 use super::{Access, PoolCurve, Sampled};
-use crate::bench::Random;
+use crate::bench::{Random, Zipf};
 use crate::block::Key;
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
@@ -60,19 +60,13 @@ fn error(trace: &[u64], seed: u64, least_shift: u32) -> f64 {
     errors.iter().sum::<f64>() / 40.0
 }
 
-fn zipf(skew: f64, blocks: u32, accesses: usize) -> Vec<u64> {
-    let mut sum = 0.0;
-    let ranks = (1..=blocks).map(|rank| {
-        sum += f64::from(rank).powf(-skew);
-        sum
-    });
-    let ranks: Vec<f64> = ranks.collect();
+fn zipf(skew: f64, blocks: u64, accesses: usize) -> Vec<u64> {
+    let zipf = Zipf::new(blocks, skew);
     let mut random = Random::new(7);
     let draw = |_| {
         let part =
             f64::from(u32::try_from(random.below(1 << 31)).unwrap()) / f64::from(1_u32 << 31);
-        let rank = ranks.partition_point(|sum| *sum < part * ranks[ranks.len() - 1]);
-        u64::try_from(rank).unwrap()
+        zipf.block(part)
     };
     (0..accesses).map(draw).collect()
 }
