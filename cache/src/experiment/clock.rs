@@ -1,5 +1,6 @@
 //! The two clocks of a run.
 
+use super::cost::Cost;
 use super::error::ExperimentError;
 use super::schedule::{Record, Schedule};
 use super::workload::{Place, Workload};
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 /// Sleeps shorter than this are put off: the kernel wakes that much later.
 const SHORTEST: Duration = Duration::from_micros(200);
 
-/// How often a put is tried again where nobody sleeps.
+/// How often a put is tried again where no thread sleeps.
 const PATIENCE: u32 = 100;
 
 /// How time passes.
@@ -36,8 +37,8 @@ impl Clock {
     }
 }
 
-/// A step of a thread; how long it took in nanoseconds, given what passed for the code.
-fn step(tenant: &Tenant<'_>, place: &mut Place) -> super::cost::Cost {
+/// A step of a thread, and what it costs.
+fn step(tenant: &Tenant<'_>, place: &mut Place) -> Cost {
     let (workload, container) = &mut *tenant.state.lock();
     let cost = workload.step(place, container);
     container.counts.operations += 1;
@@ -52,12 +53,10 @@ fn took(tenant: &Tenant<'_>, time: Duration) {
 fn run_virtual(world: &World<'_>, mut schedule: Schedule<'_>) -> Result<Record, ExperimentError> {
     // The clock of each thread, its container, its number there.
     let mut threads = BinaryHeap::new();
-    for tenant in world
-        .tenants
-        .iter()
-        .filter(|_| world.experiment.ssd.is_some())
-    {
-        tenant.state.lock().1.patience = PATIENCE;
+    if world.experiment.ssd.is_some() {
+        for tenant in &world.tenants {
+            tenant.state.lock().1.patience = PATIENCE;
+        }
     }
     let mut places = Vec::new();
     loop {

@@ -85,7 +85,8 @@ fn parts(run: &Measured, from: f64, to: f64) -> [f64; 3] {
     held.map(|held| held / all)
 }
 
-/// By weight to 5 %, whoever asks more often; without pools, who asks more often has more.
+/// With pools, what containers hold is by weight to 5 %, however often each asks. Without pools, the container that asks
+/// more often holds more.
 #[test]
 fn pools_hold_what_their_weights_give_and_a_global_cache_does_not() {
     let [global, pools] = small(Clock::Virtual);

@@ -146,15 +146,15 @@ impl<'a> World<'a> {
         if let Some(id) = weights.ids.get(name) {
             return Ok(*id);
         }
-        let weight = weight(weights.vms.get(name).copied().unwrap_or(100));
-        let id = cache.add_vm(name, weight, self.configuration.policy)?;
+        let of_vm = weight(weights.vms.get(name).copied().unwrap_or(100));
+        let id = cache.add_vm(name, of_vm, self.configuration.policy)?;
         let memory = |t: &Tenant<'_>| self.experiment.scaled(t.spec.memory.0) / BLOCK_BYTES;
         let guests = self.tenants.iter().filter(|t| t.spec.vm == name);
         let blocks: u64 = guests.map(memory).sum();
         cache.track_residency(id, (blocks * RESIDENCY).max(1 << 20))?;
         if self.configuration.cache == Division::Pools {
             // Nothing belongs to no container.
-            let first = PoolSpec::of(StoreKind::Memory, weight_of_nothing());
+            let first = PoolSpec::of(StoreKind::Memory, weight(1));
             cache.set_pool(cache.default_pool(id)?, first)?;
         }
         weights.ids.insert(name.to_owned(), id);
@@ -253,10 +253,6 @@ impl Tenant<'_> {
 
 fn weight(found: u64) -> Weight {
     Weight::try_from(found).unwrap_or_default()
-}
-
-fn weight_of_nothing() -> Weight {
-    weight(1)
 }
 
 /// ⟨memory weight, SSD weight⟩; the default for none.

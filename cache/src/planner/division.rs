@@ -12,8 +12,8 @@ pub(super) const fn units(pools: usize) -> usize {
 /// Divides `units` between pools so that the sum of their hits is the largest. `hits` has for each pool the hits by the
 /// units that it has, `units` + 1 of them, ascending. What is of no use to any is left.
 ///
-/// A curve need not be concave (a loop saves nothing until it fits), so that it does not do to give each unit to whom it
-/// is worth most: all divisions are compared, pool by pool (dynamic programming).
+/// A curve need not be concave (a loop saves nothing until it fits), so it does not do to give each unit to the pool that
+/// gains most by it: all divisions are compared, pool by pool (dynamic programming).
 pub(super) fn most_hits(units: usize, hits: &[Vec<f64>]) -> Vec<usize> {
     // By units that the pools so far have together: the most hits, and what the last of them has then.
     let mut best = vec![0.0; units + 1];

@@ -54,9 +54,7 @@ impl Candidate<'_> {
             (size <= most).then_some(size)
         })
     }
-}
 
-impl Candidate<'_> {
     /// Is this size enough for the target, which needs so much?
     fn is_enough(&self, size: f64, need: f64) -> bool {
         let has = self.correction.hit_ratio(self.curve, size);

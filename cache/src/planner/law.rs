@@ -51,6 +51,29 @@ pub(crate) struct PoolView {
     pub(crate) pinned: bool,
 }
 
+#[cfg(test)]
+impl PoolView {
+    /// A pool with this curve, of which nothing was counted, with weight 100 and no target.
+    pub(super) fn new(index: u32, curve: CurveStatus) -> Self {
+        Self {
+            id: PoolId {
+                index,
+                generation: 1,
+            },
+            declared: 100,
+            weight: 100,
+            holds: 0,
+            gets: 0,
+            hits: 0,
+            reads: 0,
+            read_us: 0,
+            curve: Some(curve),
+            target: None,
+            pinned: false,
+        }
+    }
+}
+
 /// How a pool is planned for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -74,7 +97,7 @@ pub struct PlannedPool {
     pub id: PoolId,
     /// How.
     pub state: PoolState,
-    /// The weight that was declared; the one that it gets.
+    /// The weight that was declared.
     pub declared_weight: u64,
     /// The weight from now on.
     pub weight: u64,
@@ -114,14 +137,11 @@ impl Planner {
     pub(crate) fn step(&mut self, part: u64, pools: &[PoolView]) -> Plan {
         self.measure(pools);
         let planned: Vec<&PoolView> = pools.iter().filter(|pool| is_planned(pool)).collect();
-        let sum = |weight: fn(&PoolView) -> u64, of: &mut dyn Iterator<Item = &PoolView>| {
-            of.map(weight).sum::<u64>()
-        };
-        let declared = sum(|pool| pool.declared, &mut planned.iter().copied());
+        let declared: u64 = planned.iter().map(|pool| pool.declared).sum();
+        let now: u64 = planned.iter().map(|pool| pool.weight).sum();
         let others = pools.iter().filter(|pool| !is_planned(pool));
-        let all = declared + sum(|pool| pool.weight, &mut others.into_iter());
+        let all = declared + others.map(|pool| pool.weight).sum::<u64>();
         let part = to_f64(part) * to_f64(declared) / to_f64(all.max(1));
-        let now = sum(|pool| pool.weight, &mut planned.iter().copied());
         let sizes: Vec<f64> = planned
             .iter()
             .map(|pool| part * to_f64(pool.weight) / to_f64(now.max(1)))

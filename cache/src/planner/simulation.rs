@@ -6,7 +6,6 @@
 use super::division::most_hits;
 use super::{Planner, PoolView, Target};
 use crate::bench::Random;
-use crate::ids::PoolId;
 use justitia_api::CurveStatus;
 use justitia_share::num::{to_f64, to_u64};
 
@@ -115,20 +114,8 @@ impl Vm {
         let percent = to_u64((pools.first()?.hit_ratio(size) * 100.0).floor());
         let percent = u8::try_from(percent).ok().filter(|percent| *percent >= 5)?;
         let views = (0..).zip(&pools).map(|(index, pool)| PoolView {
-            id: PoolId {
-                index,
-                generation: 0,
-            },
-            declared: 100,
-            weight: 100,
-            holds: 0,
-            gets: 0,
-            hits: 0,
-            reads: 0,
-            read_us: 0,
-            curve: Some(pool.curve(random)),
             target: (index == 0).then_some(Target::HitPercent(percent)),
-            pinned: false,
+            ..PoolView::new(index, pool.curve(random))
         });
         Some(Self {
             views: views.collect(),

@@ -2,31 +2,10 @@ use super::*;
 
 const MIB: u64 = 1 << 20;
 
-fn id(index: u32) -> PoolId {
-    PoolId {
-        index,
-        generation: 1,
-    }
-}
-
 /// A pool with weight 100 that would have all hits with so many MiB, and fewer in proportion with less.
 fn pool(index: u32, accesses: f64, all_hits: u64) -> PoolView {
-    PoolView {
-        id: id(index),
-        declared: 100,
-        weight: 100,
-        holds: 0,
-        gets: 0,
-        hits: 0,
-        reads: 0,
-        read_us: 0,
-        curve: Some(CurveStatus {
-            accesses,
-            points: vec![(0, 1.0), (all_hits * MIB, 0.0)],
-        }),
-        target: None,
-        pinned: false,
-    }
+    let points = vec![(0, 1.0), (all_hits * MIB, 0.0)];
+    PoolView::new(index, CurveStatus { accesses, points })
 }
 
 /// So many periods, each with the weights of the last.
