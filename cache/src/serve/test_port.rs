@@ -15,6 +15,22 @@ fn answer(port: &mut Client, sequence: u64) -> Answer {
     Area::new(&read.data).unwrap().answer(sequence).unwrap()
 }
 
+/// Makes the pool `database` by the first message; its number.
+fn create(port: &mut Client) -> u32 {
+    let mut page = [0; PAGE];
+    let create = Command::Create {
+        name: Name::new("database").unwrap(),
+        store: Store::Memory,
+        weight: 200,
+        ssd_weight: 0,
+    };
+    create.encode(1, &mut page);
+    assert_eq!(port.write(0, 0, &page).error, 0);
+    let made = answer(port, 1);
+    assert_eq!(made.status, Status::Done);
+    made.pool
+}
+
 #[test]
 fn a_guest_puts_over_nbd_and_finds_the_block_in_the_cache() {
     let dir = tempfile::tempdir().unwrap();
@@ -32,29 +48,20 @@ fn a_guest_puts_over_nbd_and_finds_the_block_in_the_cache() {
     let mut port = Client::new(&socket, "vm/port", false);
 
     let mut page = [0; PAGE];
-    let create = Command::Create {
-        name: Name::new("database").unwrap(),
-        store: Store::Memory,
-        weight: 200,
-        ssd_weight: 0,
-    };
-    create.encode(1, &mut page);
-    assert_eq!(port.write(0, 0, &page).error, 0);
-    let made = answer(&mut port, 1);
-    assert_eq!(made.status, Status::Done);
+    let made = create(&mut port);
 
     // Through the rings: what was read, what was written, and what was neither.
     assert_eq!(disk.read(0, 65_536).data, [7; 65_536]);
     assert_eq!(disk.write(0, 20 * 4096, &[9; 8192]).error, 0);
     let mut buffer = vec![0; PORT_SIZE];
     let serial = Serial::new("vm").unwrap();
-    let mut writer = PutWriter::new(&mut buffer, 2, made.pool, serial).unwrap();
+    let mut writer = PutWriter::new(&mut buffer, 2, made, serial).unwrap();
     for (block, byte) in [(3, 7), (15, 7), (16, 7), (20, 9), (21, 9), (4, 8)] {
         assert!(writer.push(block, &[byte; PAGE]));
     }
     assert_eq!(port.write(0, 0, writer.finish()).error, 0);
     let put = answer(&mut port, 2);
-    assert_eq!((put.pool, put.accepted), (made.pool, 0b01_1011));
+    assert_eq!((put.pool, put.accepted), (made, 0b01_1011));
     assert_eq!(disk.read(20 * 4096, 4096).data, [9; 4096]);
 
     // The host sees the pool and the counts.
@@ -72,7 +79,7 @@ fn a_guest_puts_over_nbd_and_finds_the_block_in_the_cache() {
         pool: "database".into(),
     };
     send_request(&control, &destroy).unwrap();
-    Command::Destroy { pool: made.pool }.encode(3, &mut page);
+    Command::Destroy { pool: made }.encode(3, &mut page);
     assert_eq!(port.write(0, 0, &page).error, 0);
     assert_eq!(answer(&mut port, 3).status, Status::NoPool);
     service
@@ -96,16 +103,7 @@ fn a_pool_of_the_guest_takes_what_its_container_reads_over_vhost() {
     let mut port = Client::new(&dir.path().join("nbd"), "vm/port", false);
     let options = FrontEndOptions::default();
     let mut front_end = FrontEnd::connect(&dir.path().join("vhost"), options).unwrap();
-    let mut page = [0; PAGE];
-    let create = Command::Create {
-        name: Name::new("database").unwrap(),
-        store: Store::Memory,
-        weight: 200,
-        ssd_weight: 0,
-    };
-    create.encode(1, &mut page);
-    assert_eq!(port.write(0, 0, &page).error, 0);
-    let made = answer(&mut port, 1).pool;
+    let made = create(&mut port);
     let mut read = |block: u64| {
         let request = BlkRequest {
             kind: kind::IN,
@@ -123,6 +121,7 @@ fn a_pool_of_the_guest_takes_what_its_container_reads_over_vhost() {
     };
     read(1);
     assert_eq!(held(), [0, 1]);
+    let mut page = [0; PAGE];
     Command::Destroy { pool: made }.encode(2, &mut page);
     assert_eq!(port.write(0, 0, &page).error, 0);
     assert_eq!(answer(&mut port, 2).status, Status::Done);
