@@ -73,26 +73,27 @@ impl ProbeObject {
             if self.absent.iter().any(|(name, _)| *name == program.name) {
                 continue;
             }
-            let found = self
-                .object
-                .progs_mut()
-                .find(|found| found.name() == program.name);
-            let (result, printed) =
-                capture(|| found.map(|found| (found.section().to_owned(), found.attach())));
-            match result {
+            match self.attach_program(program.name) {
                 Some((section, Ok(link))) => {
-                    attached.push((program.name, section.to_string_lossy().into_owned()));
+                    attached.push((program.name, section));
                     self.links.borrow_mut().push((program.name, link));
                 }
-                Some((_, Err(error))) => {
-                    self.absent.push((program.name, reason(&error, &printed)));
-                }
+                Some((_, Err(why))) => self.absent.push((program.name, why)),
                 None => self
                     .absent
                     .push((program.name, "not in this build".to_owned())),
             }
         }
         self.status = status(self.programs, &attached, &self.absent);
+    }
+
+    /// Attaches a program: its section, and the link or why the kernel refused it; `None` if this build has none.
+    fn attach_program(&self, name: &str) -> Option<(String, Result<Link, String>)> {
+        let mut programs = self.object.progs_mut();
+        let program = programs.find(|program| program.name() == name)?;
+        let section = program.section().to_string_lossy().into_owned();
+        let (link, printed) = capture(|| program.attach());
+        Some((section, link.map_err(|error| reason(&error, &printed))))
     }
 
     /// Detaches the programs, the last one first; the maps keep what they have.
@@ -109,15 +110,9 @@ impl ProbeObject {
             {
                 continue;
             }
-            let found = self.object.progs_mut().find(|p| p.name() == program.name);
-            let (result, printed) = capture(|| found.map(|found| found.attach()));
-            match result {
-                Some(Ok(link)) => links.push((program.name, link)),
-                Some(Err(error)) => {
-                    return Err(ProbeError::Refused {
-                        reason: reason(&error, &printed),
-                    });
-                }
+            match self.attach_program(program.name) {
+                Some((_, Ok(link))) => links.push((program.name, link)),
+                Some((_, Err(reason))) => return Err(ProbeError::Refused { reason }),
                 None => {}
             }
         }
