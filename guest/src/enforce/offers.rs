@@ -59,9 +59,10 @@ impl Offers {
         let owners: BTreeMap<u32, CgroupId> =
             pools.iter().map(|(id, pool)| (pool.number, *id)).collect();
         let before = std::mem::take(&mut self.pools);
+        let machine = Reclaim::of_machine();
         for row in rows {
             let cgroup = owners.get(&row.number).map(|id| guest.cgroups.cgroup(*id));
-            let reclaim = cgroup.map_or_else(Reclaim::of_machine, |cgroup| {
+            let reclaim = cgroup.map_or(machine, |cgroup| {
                 cgroup.map(Reclaim::of_cgroup).unwrap_or_default()
             });
             let known = follow(before.get(&row.number), row, reclaim, guest);
