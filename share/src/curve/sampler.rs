@@ -64,11 +64,9 @@ impl Sampler {
 
     /// The tag of a block, and the set that it is in.
     fn set_of(entries: &mut [u64], hash: u64) -> (u64, &mut [u64]) {
-        // Bits of the hash that do not say whether it is sampled: from 32 on for the set, 24 for the block. Where there are
-        // more than 256 sets, some say both.
+        // Bits of the hash that do not say whether it is sampled: from 32 on for the set, 24 for the block.
         let tag = (hash >> TIME).max(1);
-        let sets = entries.len() / WAYS;
-        let set = usize::try_from(hash >> 32).unwrap_or_default() & (sets - 1);
+        let set = usize::try_from(hash >> 32).unwrap_or_default() & (SETS - 1);
         (tag, &mut entries[set * WAYS..(set + 1) * WAYS])
     }
 
