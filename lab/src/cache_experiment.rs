@@ -9,6 +9,7 @@ use justitia_cache::experiment::{Clock, Experiment, Goal, MEASURES, Measured};
 use justitia_share::num::to_f64;
 
 use crate::host::processor;
+use crate::report;
 use crate::report::schema::{
     self, Machine, Measure, Metric, Outcome, Paper, PaperResult, Results, Run, Series,
     TenantValues, Total, Unit, VERSION,
@@ -68,20 +69,14 @@ pub fn document(
     })
 }
 
-/// Writes a document into a directory, by its name; a reader sees the old one or the new one.
+/// Writes a document into a directory, which is made, by its name; a reader sees the old one or the new one.
 ///
 /// # Errors
 /// When it cannot be written.
 pub fn keep(results: &Results, directory: &Path) -> Result<PathBuf> {
     std::fs::create_dir_all(directory)
         .with_context(|| format!("creating {}", directory.display()))?;
-    let path = directory.join(format!("{}.json", results.experiment));
-    let file = tempfile::NamedTempFile::new_in(directory)
-        .with_context(|| format!("writing in {}", directory.display()))?;
-    serde_json::to_writer_pretty(&file, results).context("writing results")?;
-    file.persist(&path)
-        .with_context(|| format!("writing {}", path.display()))?;
-    Ok(path)
+    report::write(results, directory, &results.experiment)
 }
 
 fn machine(delay_ms: f64, clock: Clock) -> Result<Machine> {

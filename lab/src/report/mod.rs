@@ -11,6 +11,7 @@ mod read;
 mod spread;
 mod summary;
 mod terminal;
+mod write;
 
 #[cfg(test)]
 mod tests;
@@ -20,6 +21,7 @@ use std::path::Path;
 
 pub use read::{ReportError, read};
 pub use terminal::terminal;
+pub(crate) use write::write;
 
 /// Writes the report on the results at `results` (a document, or a directory of them) to `out`:
 /// one self-contained HTML file.

@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 use std::time::SystemTime;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::options::Options;
 use crate::experiment::{Configuration, Experiment};
 use crate::host::{LabDir, processor};
 use crate::kernel::KernelChoice;
+use crate::report;
 use crate::report::schema::{Machine, Results, VERSION};
 use crate::vm::Accelerator;
 
@@ -71,17 +72,9 @@ pub(super) fn empty(
     })
 }
 
-/// Writes the results so far; a reader sees the old document or the new one.
+/// Writes the results so far.
 pub(super) fn write(results: &Results, lab: &LabDir) -> Result<PathBuf> {
-    let dir = lab.dir("results")?;
-    let path = dir.join(format!(
-        "{}@{}.json",
-        results.experiment,
-        results.machine.kernel.replace('/', "_")
-    ));
-    let file = tempfile::NamedTempFile::new_in(&dir)?;
-    serde_json::to_writer_pretty(&file, results).context("writing results")?;
-    file.persist(&path)
-        .with_context(|| format!("writing {}", path.display()))?;
-    Ok(path)
+    let kernel = results.machine.kernel.replace('/', "_");
+    let name = format!("{}@{kernel}", results.experiment);
+    report::write(results, &lab.dir("results")?, &name)
 }
