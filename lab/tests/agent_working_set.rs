@@ -167,9 +167,9 @@ fn whatif_predicts_the_misses_at_another_weight() {
         let foretold = |path: &str, then: usize| {
             let all = predictions.iter().filter_map(|one| one.as_array());
             let of = all.flatten().filter(|one| one["path"] == path);
-            of.filter_map(|one| one["misses"][then].as_f64())
-                .sum::<f64>()
-                / 3.0
+            let found: Vec<f64> = of.filter_map(|one| one["misses"][then].as_f64()).collect();
+            assert_eq!(found.len(), 3, "{path}: {predictions:?}");
+            found.iter().sum::<f64>() / 3.0
         };
         let now = ["a", "b"].map(|path| missed(guest, path, 20));
         guest.ok("echo 300 >$C/a/io.weight && sleep 25");
