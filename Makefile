@@ -28,7 +28,7 @@ VM_TESTS := agent_contract agent_credits agent_disks agent_dying_cgroups agent_o
 # Crates with fuzz targets. `make check` compiles these with the stable compiler; to run them takes a nightly one.
 FUZZED := kernel cache link
 
-.PHONY: help deps build demo test lint check test-vm test-guest test-seeds test-probes test-package soak screenshots reference fuzz-short cache-experiments
+.PHONY: help deps build build-tests demo test lint check test-vm test-guest test-seeds test-probes test-package soak screenshots reference fuzz-short cache-experiments
 
 help:
 	@echo 'make demo        a stock kernel in a VM, conventional against Justitia: a table and target/lab/report.html'
@@ -88,29 +88,27 @@ check: lint
 
 # The programs are built first: tests boot guests with them. With the tests, so that what both need is
 # compiled once: tests ask some libraries for more, and alone the programs would get other builds of them.
-# The checks of documents and sources run with the workspace's tests: alone, their libraries would be built once more.
-test: deps lint
+build-tests: deps
 	$(CARGO) build --workspace --bins --tests
+
+# The checks of documents and sources run with the workspace's tests: alone, their libraries would be built once more.
+test: deps lint build-tests
 	$(CARGO) test --workspace --no-fail-fast
 
-test-guest: deps
-	$(CARGO) build --workspace --bins --tests
+test-guest: build-tests
 	$(CARGO) test -p justitia-lab --test guest_puts -- --include-ignored
 
-test-vm: deps
-	$(CARGO) build --workspace --bins --tests
+test-vm: build-tests
 	$(CARGO) test -p justitia-lab --no-fail-fast $(foreach t,$(VM_TESTS),--test $(t)) -- --include-ignored
 
 test-seeds:
 	SEEDS=300 $(CARGO) test --release -p justitia-agent --test demand
 	SEEDS=300 $(CARGO) test --release -p justitia-guest simulation
 
-test-probes: deps
-	$(CARGO) build --workspace --bins --tests
+test-probes: build-tests
 	$(CARGO) test -p justitia-lab --test probes -- --ignored --nocapture --test-threads=1
 
-test-package: deps
-	$(CARGO) build --workspace --bins --tests
+test-package: build-tests
 	$(CARGO) test -p justitia-lab --test package -- --ignored --nocapture
 
 # Data and a page of results; other delays, clocks and experiments of your own: justitia cache experiment --help.
@@ -119,8 +117,7 @@ cache-experiments:
 	$(JUSTITIA) cache experiment --results $(EXPERIMENTS)
 	$(JUSTITIA) lab report --results $(EXPERIMENTS) --out $(EXPERIMENTS)/report.html
 
-soak: deps
-	$(CARGO) build --workspace --bins --tests
+soak: build-tests
 	$(CARGO) test -p justitia-lab --test soak -- --ignored --nocapture
 
 # Needs chromium, and what `make demo` measured, for the report.
