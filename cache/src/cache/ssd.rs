@@ -143,6 +143,16 @@ impl Cache {
     }
 }
 
+/// Ends the writers, which remove the store's file. [`set_ssd`](Cache::set_ssd) also waits for them: a process that ends
+/// at once calls it first.
+impl Drop for Cache {
+    fn drop(&mut self) {
+        if let Some(ssd) = self.stores.ssd.load_full() {
+            ssd.close(None);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -186,6 +196,26 @@ mod tests {
         cache.free(DetachedSlot::Ssd(old, 0), None);
         assert_eq!(new.live(0), 1);
         cache.audit();
+    }
+
+    #[test]
+    fn a_cache_that_is_dropped_removes_its_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ssd");
+        let cache = Cache::new(CacheConfig {
+            ssd: Some(SsdConfig {
+                path: path.clone(),
+                bytes: 4 << 20,
+            }),
+            ..CacheConfig::default()
+        });
+        assert!(cache.is_ok() && path.exists());
+        drop(cache);
+        let start = Instant::now();
+        while path.exists() {
+            assert!(start.elapsed() < REPLACE_TIMEOUT, "the file is still there");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     #[test]

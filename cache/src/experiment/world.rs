@@ -241,6 +241,15 @@ impl<'a> World<'a> {
     }
 }
 
+/// Removes the SSD store's file before the next run starts.
+impl Drop for World<'_> {
+    fn drop(&mut self) {
+        if let Some(cache) = &self.cache {
+            let _ = cache.set_ssd(None);
+        }
+    }
+}
+
 impl Tenant<'_> {
     pub(super) fn is_active(&self) -> bool {
         self.active.load(Ordering::Acquire)
