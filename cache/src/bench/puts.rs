@@ -172,7 +172,7 @@ impl Bench {
         let start = spent();
         for first in self.steps() {
             for (block, content) in (first..).zip(self.buffer[..STEP].as_chunks::<BLOCK_SIZE>().0) {
-                let verdict = self.tracked.put(self.pool, block, black_box(content));
+                let verdict = self.tracked.offer(self.pool, block, black_box(content));
                 accepted += u64::from(verdict == Verdict::Accepted);
                 offered += 1;
             }

@@ -31,17 +31,21 @@ impl Cache {
         })
     }
 
-    /// Returns a slot to its pool, and returns the pool. `promoted` is the hash of its key when a hit removed it; no policy
+    /// Returns a slot to its pool, and returns the pool. `taken_by_hit` is the hash of its key when a hit removed it; no policy
     /// may be locked then.
-    pub(super) fn free(&self, detached: DetachedSlot, promoted: Option<u64>) -> Option<PoolHandle> {
+    pub(super) fn free(
+        &self,
+        detached: DetachedSlot,
+        taken_by_hit: Option<u64>,
+    ) -> Option<PoolHandle> {
         match detached {
             DetachedSlot::Memory(slot) => {
                 let memory = &self.stores.memory;
                 let pool = self.pool_at(memory.meta(slot).pool)?;
                 let mut policy = pool.policy.lock();
                 policy.unlink(memory, slot);
-                if let Some(hash) = promoted {
-                    policy.promoted(hash);
+                if let Some(hash) = taken_by_hit {
+                    policy.taken_by_hit(hash);
                 }
                 self.keep_free(&pool, &mut policy, slot);
                 drop(policy);
@@ -49,7 +53,7 @@ impl Cache {
             }
             DetachedSlot::Ssd(ssd, slot) => {
                 let pool = self.pool_at(ssd.pool_of(slot))?;
-                if let Some(hash) = promoted {
+                if let Some(hash) = taken_by_hit {
                     self.taken_from_ssd(&ssd, &pool, slot, hash);
                 }
                 if ssd.free(slot) {

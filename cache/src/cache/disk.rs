@@ -58,8 +58,8 @@ impl DiskState {
         self.epochs.allows_fill(block, token)
     }
 
-    /// May the tag of the block's content be set with this token? Its place must be locked.
-    pub(crate) fn allows_tag(
+    /// May the hash of the block's content be set with this token? Its place must be locked.
+    pub(crate) fn allows_hash(
         &self,
         _locked: &ResidentEntry<'_>,
         block: u64,
@@ -74,7 +74,7 @@ impl DiskState {
     }
 
     /// A write of the byte range begins; called by the write guard. Of a tracked disk it returns the tokens with which
-    /// the write may set tags once it has ended.
+    /// the write may set hashes once it has ended.
     pub(crate) fn begin(&self, off: u64, len: u64) -> WriteTokens {
         if self.is_tracked() {
             return self.epochs.begin_with_tokens(off, len);

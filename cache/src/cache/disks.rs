@@ -21,10 +21,10 @@ impl Cache {
     /// # Errors
     /// When there is no such disk.
     pub fn remove_disk(&self, disk: DiskId) -> Result<(), CacheError> {
-        let mut c = self.registry.lock();
-        let gone = c.disk(disk)?;
-        c.disks.remove(&disk);
-        c.vm(gone.vm)?.disks.retain(|d| d.id != disk);
+        let mut registry = self.registry.lock();
+        let gone = registry.disk(disk)?;
+        registry.disks.remove(&disk);
+        registry.vm(gone.vm)?.disks.retain(|d| d.id != disk);
         self.purge(&gone);
         Ok(())
     }

@@ -121,8 +121,8 @@ impl Cache {
         };
         // All are of one store, except during a replacement, when those of the old store count as misses.
         let ssd = &first.ssd;
-        let read_ref: Vec<_> = pending.iter().map(|(_, p)| (p.key, p.read_ref)).collect();
-        let results = ssd.read(&read_ref, pages);
+        let read_refs: Vec<_> = pending.iter().map(|(_, p)| (p.key, p.read_ref)).collect();
+        let results = ssd.read(&read_refs, pages);
         let hits: Vec<_> = pending
             .iter()
             .zip(results)

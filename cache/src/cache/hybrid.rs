@@ -19,7 +19,8 @@ use std::sync::Arc;
 const QUANTUM: u64 = 16;
 
 /// A block goes up when its reuse time is at most this part of the time for which blocks stay in memory that are not used.
-/// One reuse time says little of the next: of blocks that are used alike, half come within the whole time.
+/// One reuse time says little of the next: where memory holds one in `k` of blocks that are used equally often, in random
+/// order, one in `k` of the reuse times is within the whole time, though no block is used more than another.
 const FITS_PART: u64 = 4;
 
 /// Steps of the stamps of blocks on the SSD in one turn of the memory store. Stamps count modulo 2^16.
@@ -168,7 +169,7 @@ impl Cache {
     /// Writes a block again that would soon be evicted with its extent: it was used. Not when that needs an eviction.
     fn renew(&self, pool: &Pool, pending: &PendingSsdRead, content: &Page) -> Option<DetachedSlot> {
         let (ssd, key) = (&pending.ssd, pending.key);
-        let most = pool.share(StoreKind::Ssd) / u64::from(EXTENT_SLOTS);
+        let most = pool.entitlement(StoreKind::Ssd) / u64::from(EXTENT_SLOTS);
         let mut log = pool.log_on(ssd)?;
         if u64::from(log.age(ssd, pending.read_ref.slot)) * 4 <= most * 3 {
             return None;

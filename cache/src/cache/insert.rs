@@ -29,9 +29,9 @@ impl Cache {
     ) -> Result<(), Refused> {
         let done = self.try_insert(disk, pool, block, content, token);
         if done.is_ok() {
-            pool.count.puts.add(1);
+            pool.count.insertions.add(1);
         } else {
-            pool.count.puts_dropped.add(1);
+            pool.count.insertions_dropped.add(1);
         }
         done
     }

@@ -18,7 +18,7 @@ pub(crate) struct PoolUsage {
 pub(crate) struct Partition {
     /// By node: what is held, what the weights alone give, and what is entitled with what others do not use.
     used: Vec<u64>,
-    fair: Vec<u64>,
+    by_weight: Vec<u64>,
     entitled: Vec<u64>,
     /// For each VM: its node and its pools' nodes.
     vms: Vec<(NodeId, Vec<NodeId>)>,
@@ -29,15 +29,15 @@ impl Partition {
     pub(crate) fn new(capacity: u64, vms: &[(Weight, Vec<PoolUsage>)]) -> Self {
         let mut tree = Tree::new();
         let mut used = Vec::new();
-        let mut is_target = Vec::new();
+        let mut uses_store = Vec::new();
         let mut nodes = Vec::with_capacity(vms.len());
         for (weight, usages) in vms {
             let vm = tree.push(None, Demand::unlimited(*weight));
             used.push(usages.iter().map(|s| s.used).sum());
-            is_target.push(true);
+            uses_store.push(true);
             let pools = usages.iter().map(|usage| {
                 used.push(usage.used);
-                is_target.push(usage.weight.is_some());
+                uses_store.push(usage.weight.is_some());
                 let mut demand = Demand::unlimited(usage.weight.unwrap_or_default());
                 if usage.weight.is_none() {
                     demand.total = 0;
@@ -47,12 +47,12 @@ impl Partition {
             let pools: Vec<NodeId> = pools.collect();
             nodes.push((vm, pools));
         }
-        let fair = entitlements(&tree, capacity);
+        let by_weight = entitlements(&tree, capacity);
         // Algorithm 1: what a pool well below its part by weight does not use goes to the others.
         for (_, pools) in &nodes {
             for &pool in pools {
                 let i = pool.index();
-                if is_target[i] && used[i].saturating_add(2 * slack(fair[i])) < fair[i] {
+                if uses_store[i] && used[i].saturating_add(2 * slack(by_weight[i])) < by_weight[i] {
                     tree[pool].total = used[i];
                 }
             }
@@ -60,7 +60,7 @@ impl Partition {
         let entitled = entitlements(&tree, capacity);
         Self {
             used,
-            fair,
+            by_weight,
             entitled,
             vms: nodes,
         }
@@ -69,13 +69,13 @@ impl Partition {
     /// What a pool is entitled to now: its part by weight, or more when others do not use theirs.
     pub(crate) fn entitlement(&self, vm: usize, pool: usize) -> u64 {
         let i = self.vms[vm].1[pool].index();
-        self.fair[i].max(self.entitled[i])
+        self.by_weight[i].max(self.entitled[i])
     }
 
     /// What a VM is entitled to now, likewise.
     pub(crate) fn entitlement_of_vm(&self, vm: usize) -> u64 {
         let i = self.vms[vm].0.index();
-        self.fair[i].max(self.entitled[i])
+        self.by_weight[i].max(self.entitled[i])
     }
 
     /// The VM and the pool to evict from next, and how many blocks (at most [`EVICTION_BATCH`]).
@@ -91,8 +91,9 @@ impl Partition {
     /// Algorithm 1 among siblings: of those whose usage with another batch exceeds what their weight gives,
     /// the one with the largest excess over what it is entitled to. When none exceeds, all are candidates.
     fn pick(&self, nodes: &[NodeId]) -> Option<usize> {
-        let over =
-            |n: &NodeId| self.used[n.index()] + slack(self.fair[n.index()]) >= self.fair[n.index()];
+        let over = |n: &NodeId| {
+            self.used[n.index()] + slack(self.by_weight[n.index()]) >= self.by_weight[n.index()]
+        };
         let of = |only_over: bool| {
             let used: Vec<_> = nodes
                 .iter()

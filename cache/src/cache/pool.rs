@@ -33,7 +33,7 @@ pub(crate) struct Pool {
     /// Its weight when its puts wait for the admission lock: its part of the whole, in ten-thousandths.
     queue_weight: AtomicU32,
     /// What it is entitled to of each store, blocks, as of the last division.
-    shares: [AtomicU64; 2],
+    entitlements: [AtomicU64; 2],
     /// Does its policy take it for a hybrid pool?
     was_hybrid: AtomicBool,
     pub(crate) count: Counters,
@@ -52,7 +52,7 @@ impl Pool {
             log: Mutex::default(),
             ssd_used: AtomicU64::new(0),
             queue_weight: AtomicU32::new(1),
-            shares: Default::default(),
+            entitlements: Default::default(),
             was_hybrid: AtomicBool::new(false),
             count: Counters::default(),
             curve: PoolCurve::new(),
@@ -104,8 +104,8 @@ impl Pool {
         append
     }
 
-    const fn share_in(&self, store: StoreKind) -> &AtomicU64 {
-        let [memory, ssd] = &self.shares;
+    const fn entitlement_in(&self, store: StoreKind) -> &AtomicU64 {
+        let [memory, ssd] = &self.entitlements;
         match store {
             StoreKind::Memory => memory,
             StoreKind::Ssd => ssd,
@@ -113,13 +113,13 @@ impl Pool {
     }
 
     /// What the pool is entitled to of a store, blocks, as of the last division.
-    pub(crate) fn share(&self, store: StoreKind) -> u64 {
-        self.share_in(store).load(Ordering::Relaxed)
+    pub(crate) fn entitlement(&self, store: StoreKind) -> u64 {
+        self.entitlement_in(store).load(Ordering::Relaxed)
     }
 
     /// The pool is entitled to so many blocks of a store from now on.
-    pub(crate) fn set_share(&self, store: StoreKind, blocks: u64) {
-        self.share_in(store).store(blocks, Ordering::Relaxed);
+    pub(crate) fn set_entitlement(&self, store: StoreKind, blocks: u64) {
+        self.entitlement_in(store).store(blocks, Ordering::Relaxed);
         if store == StoreKind::Ssd {
             let is = self.spec().is_hybrid();
             if self.was_hybrid.swap(is, Ordering::Relaxed) || is {
@@ -131,8 +131,9 @@ impl Pool {
 
     /// Notes an access to the block of this hash.
     pub(crate) fn accessed(&self, hash: u64, how: Access) {
-        let share = self.share(StoreKind::Memory);
-        self.curve.access(hash, how, || self.count.gets(), share);
+        let entitlement = self.entitlement(StoreKind::Memory);
+        self.curve
+            .access(hash, how, || self.count.gets(), entitlement);
     }
 
     /// Slots of a store that the pool holds.
@@ -150,8 +151,8 @@ pub(crate) struct Counters {
     pub(crate) misses: Counter,
     pub(crate) memory_hits: Counter,
     pub(crate) ssd_hits: Counter,
-    pub(crate) puts: Counter,
-    pub(crate) puts_dropped: Counter,
+    pub(crate) insertions: Counter,
+    pub(crate) insertions_dropped: Counter,
     pub(crate) evictions: Counter,
     pub(crate) demotions: Counter,
     pub(crate) promotions: Counter,
@@ -187,8 +188,8 @@ impl Counters {
             gets: self.misses.get() + memory_hits + ssd_hits,
             memory_hits,
             ssd_hits,
-            puts: self.puts.get(),
-            puts_dropped: self.puts_dropped.get(),
+            insertions: self.insertions.get(),
+            insertions_dropped: self.insertions_dropped.get(),
             evictions: self.evictions.get(),
             demotions: self.demotions.get(),
             promotions: self.promotions.get(),

@@ -106,8 +106,8 @@ impl PoolCurve {
         }
     }
 
-    /// Notes an access to the block of this hash. `gets` are the pool's so far, `share` is its part of the memory store.
-    pub(crate) fn access(&self, hash: u64, how: Access, gets: impl Fn() -> u64, share: u64) {
+    /// Notes an access to the block of this hash. `gets` are the pool's so far, `entitlement` is its part of the memory store.
+    pub(crate) fn access(&self, hash: u64, how: Access, gets: impl Fn() -> u64, entitlement: u64) {
         let shift = self.shift.load(Ordering::Relaxed);
         if !Sampler::is_sampled(hash, shift) {
             return;
@@ -126,18 +126,18 @@ impl PoolCurve {
         self.clock.store(sampled.sampler.clock(), Ordering::Relaxed);
         sampled.left -= 1;
         if sampled.left == 0 {
-            self.update(sampled, gets(), share);
+            self.update(sampled, gets(), entitlement);
         }
     }
 
-    fn update(&self, sampled: &mut Sampled, gets: u64, share: u64) {
+    fn update(&self, sampled: &mut Sampled, gets: u64, entitlement: u64) {
         sampled.update(
             gets,
             self.horizon.load(Ordering::Relaxed),
             self.least_shift(),
         );
         self.shift.store(sampled.sampler.shift(), Ordering::Relaxed);
-        let time = sampled.sampler.eviction_time(share);
+        let time = sampled.sampler.eviction_time(entitlement);
         self.eviction_time.store(time, Ordering::Relaxed);
     }
 

@@ -28,9 +28,9 @@ impl Cache {
     /// # Errors
     /// When there is no such pool.
     pub fn set_pool(&self, pool: PoolId, spec: PoolSpec) -> Result<(), CacheError> {
-        let c = self.registry.lock();
+        let registry = self.registry.lock();
         self.pool(pool)?.set_spec(spec);
-        self.refresh(&c);
+        self.refresh(&registry);
         Ok(())
     }
 
@@ -39,11 +39,11 @@ impl Cache {
     /// # Errors
     /// When one of them does not exist; none is changed then.
     pub(crate) fn set_pools(&self, specs: &BTreeMap<PoolId, PoolSpec>) -> Result<(), CacheError> {
-        let c = self.registry.lock();
+        let registry = self.registry.lock();
         let pools = specs.iter().map(|(id, spec)| Ok((self.pool(*id)?, *spec)));
         let pools: Vec<_> = pools.collect::<Result<_, CacheError>>()?;
         pools.iter().for_each(|(pool, spec)| pool.set_spec(*spec));
-        self.refresh(&c);
+        self.refresh(&registry);
         Ok(())
     }
 
@@ -52,7 +52,7 @@ impl Cache {
     /// # Errors
     /// When there is no such pool.
     pub fn drop_blocks(&self, pool: PoolId, store: StoreKind) -> Result<u64, CacheError> {
-        let _c = self.registry.lock();
+        let _registry = self.registry.lock();
         let freed = self.evict(&*self.pool(pool)?, store, u64::from(u32::MAX));
         Ok(freed * BLOCK_BYTES)
     }
@@ -62,26 +62,26 @@ impl Cache {
     /// # Errors
     /// When there is no such pool, or it is the VM's first.
     pub fn destroy_pool(&self, pool: PoolId) -> Result<(), CacheError> {
-        let mut c = self.registry.lock();
+        let mut registry = self.registry.lock();
         let handle = self.pool(pool)?;
-        let vm = c.vm(handle.vm)?;
+        let vm = registry.vm(handle.vm)?;
         if vm.pools.first().is_some_and(|p| p.id == pool) {
             return Err(CacheError::DefaultPool(pool, handle.vm));
         }
         vm.pools.retain(|p| p.id != pool);
-        self.refresh(&c);
+        self.refresh(&registry);
         self.end_pool(&handle);
         Ok(())
     }
 
-    /// MIGRATE_OBJECT: what the cache holds of the disk's `blocks` is_target to `to` from now on. Returns how
+    /// MIGRATE_OBJECT: the cached blocks of the disk in the range `blocks` belong to pool `to` from now on. Returns how
     /// many blocks were reassigned.
     ///
     /// # Errors
     /// When there is no such disk or pool, or they belong to different VMs.
     pub fn migrate(&self, disk: DiskId, blocks: Range<u64>, to: PoolId) -> Result<u64, CacheError> {
-        let c = self.registry.lock();
-        let disk = c.disk(disk)?;
+        let registry = self.registry.lock();
+        let disk = registry.disk(disk)?;
         let to = self.pool(to)?;
         check_same_vm(&disk, &to)?;
         Ok(self.reassign(&disk, blocks, &to))
@@ -89,12 +89,12 @@ impl Cache {
 
     pub(super) fn new_pool(
         &self,
-        c: &mut Registry,
+        registry: &mut Registry,
         vm: VmId,
         name: &str,
         spec: PoolSpec,
     ) -> Result<PoolId, CacheError> {
-        let policy = c.vm(vm)?.policy;
+        let policy = registry.vm(vm)?.policy;
         let mut table = PoolTable::clone(&self.pools.load());
         let free = table.iter().position(Option::is_none);
         let at = free.unwrap_or(table.len());
@@ -108,14 +108,14 @@ impl Cache {
                 })?;
         let id = PoolId {
             index,
-            generation: c.number(),
+            generation: registry.number(),
         };
         let pool = Arc::new(Pool::new(id, vm, name.to_owned(), spec, policy));
         table.resize(table.len().max(at + 1), None);
         table[at] = Some(pool.clone());
         self.pools.store(Arc::new(table));
-        c.vm(vm)?.pools.push(pool);
-        self.refresh(c);
+        registry.vm(vm)?.pools.push(pool);
+        self.refresh(registry);
         Ok(id)
     }
 
@@ -152,8 +152,8 @@ impl Cache {
     }
 
     /// Updates what admission and eviction use when weights, pools or VMs have changed.
-    pub(super) fn refresh(&self, c: &Registry) {
-        let vms: Vec<_> = c
+    pub(super) fn refresh(&self, registry: &Registry) {
+        let vms: Vec<_> = registry
             .vms
             .iter()
             .map(|(id, vm)| (*id, vm.weight, vm.pools.clone()))
@@ -179,7 +179,7 @@ impl Cache {
             self.divide(&weights, store);
         }
         for pool in weights.0.iter().flat_map(|(_, _, pools)| pools) {
-            let entitled = stores.map(|store| pool.share(store)).iter().sum();
+            let entitled = stores.map(|store| pool.entitlement(store)).iter().sum();
             pool.curve.set_size(capacity, entitled);
         }
     }

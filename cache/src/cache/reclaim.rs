@@ -65,7 +65,7 @@ impl Cache {
         let partition = weights.partition(store, self.capacity(store), self.ssd_works());
         for (vm, (_, _, pools)) in weights.0.iter().enumerate() {
             for (at, pool) in pools.iter().enumerate() {
-                pool.set_share(store, partition.entitlement(vm, at));
+                pool.set_entitlement(store, partition.entitlement(vm, at));
             }
         }
         partition

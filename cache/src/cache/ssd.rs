@@ -65,10 +65,10 @@ impl Cache {
     /// Replaces the SSD store.
     pub(super) fn replace_ssd(
         self: &Arc<Self>,
-        c: &mut Registry,
+        registry: &mut Registry,
         ssd: Option<SsdConfig>,
     ) -> Result<(), CacheError> {
-        c.config.ssd.clone_from(&ssd);
+        registry.config.ssd.clone_from(&ssd);
         let old = self.stores.ssd.load_full().map(|old| Arc::downgrade(&old));
         self.stop_ssd();
         // The users of the old store have the same file locked. The last one removes it.
@@ -84,13 +84,13 @@ impl Cache {
     /// Gives the SSD store another size; one that has failed is opened anew.
     pub(super) fn size_ssd(
         self: &Arc<Self>,
-        c: &mut Registry,
+        registry: &mut Registry,
         bytes: u64,
     ) -> Result<(), CacheError> {
-        let path = c.config.ssd.as_ref().map(|ssd| ssd.path.clone());
+        let path = registry.config.ssd.as_ref().map(|ssd| ssd.path.clone());
         let Some(ssd) = self.stores.working_ssd() else {
             let path = path.ok_or(CacheError::NoSsd)?;
-            return self.replace_ssd(c, Some(SsdConfig { path, bytes }));
+            return self.replace_ssd(registry, Some(SsdConfig { path, bytes }));
         };
         if bytes > ssd.limit() {
             return Err(CacheError::StoreSize {
@@ -104,7 +104,7 @@ impl Cache {
                 path: path.unwrap_or_default(),
                 source,
             })?;
-        if let Some(ssd) = &mut c.config.ssd {
+        if let Some(ssd) = &mut registry.config.ssd {
             ssd.bytes = bytes;
         }
         Ok(())
@@ -119,7 +119,9 @@ impl Cache {
         }
         let _change = self.ssd_change.lock();
         let current = self.stores.ssd.load_full();
-        if current.is_some_and(|c| Arc::ptr_eq(&c, ssd)) && ssd.close(Some(error.to_string())) {
+        if current.is_some_and(|registry| Arc::ptr_eq(&registry, ssd))
+            && ssd.close(Some(error.to_string()))
+        {
             tracing::error!(%error, "the SSD store has failed; its pools use memory until it is resized (`justitia cache set store ssd SIZE`)");
             self.sweep_ssd();
         }

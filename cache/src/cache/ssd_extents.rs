@@ -48,7 +48,7 @@ impl Cache {
 
     /// Changes the size of the SSD store. What lies beyond the new end is dropped.
     pub(super) fn resize_ssd(&self, ssd: &Arc<SsdStore>, bytes: u64) -> io::Result<()> {
-        let _shares = self.admission_lock.lock(highest_weight());
+        let _admission = self.admission_lock.lock(highest_weight());
         let beyond = ssd.set_capacity(bytes)?;
         let start = Instant::now();
         for extent in beyond {

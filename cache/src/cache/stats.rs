@@ -15,9 +15,11 @@ pub struct Counts {
     /// Of these, blocks found on the SSD.
     pub ssd_hits: u64,
     /// Blocks inserted, by a put or by a fill.
-    pub puts: u64,
+    #[serde(rename = "puts")]
+    pub insertions: u64,
     /// Blocks that could not be inserted: no free slot, a racing write, or a store that failed.
-    pub puts_dropped: u64,
+    #[serde(rename = "puts_dropped")]
+    pub insertions_dropped: u64,
     /// Blocks evicted because the store was full, and cached no more.
     pub evictions: u64,
     /// Blocks of hybrid pools that went from memory to the SSD.

@@ -12,15 +12,15 @@ impl Cache {
     /// # Errors
     /// When the store cannot have that size, or there is no such store.
     pub fn resize(self: &Arc<Self>, store: StoreKind, bytes: u64) -> Result<(), CacheError> {
-        let mut c = self.registry.lock();
+        let mut registry = self.registry.lock();
         match store {
             StoreKind::Memory => {
                 self.resize_memory(bytes)?;
-                c.config.memory_bytes = bytes;
+                registry.config.memory_bytes = bytes;
             }
-            StoreKind::Ssd => self.size_ssd(&mut c, bytes)?,
+            StoreKind::Ssd => self.size_ssd(&mut registry, bytes)?,
         }
-        self.refresh(&c);
+        self.refresh(&registry);
         Ok(())
     }
 
@@ -29,7 +29,7 @@ impl Cache {
     /// # Errors
     /// When the new one cannot be used; there is none then, until [`resize`](Self::resize) opens it.
     pub fn set_ssd(self: &Arc<Self>, ssd: Option<SsdConfig>) -> Result<(), CacheError> {
-        let mut c = self.registry.lock();
-        self.replace_ssd(&mut c, ssd)
+        let mut registry = self.registry.lock();
+        self.replace_ssd(&mut registry, ssd)
     }
 }

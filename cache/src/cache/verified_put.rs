@@ -34,8 +34,8 @@ impl Cache {
         block: u64,
         content: &Block,
     ) -> Verdict {
-        // Before the tag is looked up: a write that begins later makes the token void, one that began earlier has
-        // removed the tag or is still in flight.
+        // Before the hash is looked up: a write that begins later makes the token void, one that began earlier has
+        // removed the hash or is still in flight.
         let token = disk.token(block);
         let (Some(residency), Some(key)) = (&disk.residency, disk.key(block)) else {
             return Verdict::Unknown;
@@ -46,7 +46,7 @@ impl Cache {
         let Some(known) = residency.lock(key).get() else {
             return Verdict::Unknown;
         };
-        if residency.tag(content, disk.id.generation) != known {
+        if residency.hash(content, disk.id.generation) != known {
             return Verdict::Mismatch;
         }
         {
@@ -65,7 +65,7 @@ impl Cache {
             Err(Refused::Raced) => Verdict::Raced,
             Err(Refused::NoRoom) => {
                 let mut entry = residency.lock(key);
-                if disk.allows_tag(&entry, block, token) {
+                if disk.allows_hash(&entry, block, token) {
                     entry.set(known);
                 }
                 Verdict::NoRoom
@@ -85,10 +85,10 @@ impl DiskState {
         else {
             return;
         };
-        let tag = residency.tag(content, self.id.generation);
+        let hash = residency.hash(content, self.id.generation);
         let mut entry = residency.lock(key);
-        if self.allows_tag(&entry, block, token) {
-            entry.set(tag);
+        if self.allows_hash(&entry, block, token) {
+            entry.set(hash);
         }
     }
 }

@@ -13,9 +13,9 @@ impl Cache {
     /// # Errors
     /// When there are too many pools.
     pub fn add_vm(&self, name: &str, weight: Weight, policy: Policy) -> Result<VmId, CacheError> {
-        let mut c = self.registry.lock();
-        let id = VmId(c.number());
-        c.vms.insert(
+        let mut registry = self.registry.lock();
+        let id = VmId(registry.number());
+        registry.vms.insert(
             id,
             Vm {
                 name: name.to_owned(),
@@ -26,9 +26,9 @@ impl Cache {
                 residency: None,
             },
         );
-        self.new_pool(&mut c, id, "default", PoolSpec::default())
+        self.new_pool(&mut registry, id, "default", PoolSpec::default())
             .inspect_err(|_| {
-                c.vms.remove(&id);
+                registry.vms.remove(&id);
             })?;
         Ok(id)
     }
@@ -38,12 +38,12 @@ impl Cache {
     /// # Errors
     /// When there is no such VM.
     pub fn remove_vm(&self, vm: VmId) -> Result<(), CacheError> {
-        let mut c = self.registry.lock();
-        let gone = c.vms.remove(&vm).ok_or(CacheError::NoVm(vm))?;
-        self.refresh(&c);
+        let mut registry = self.registry.lock();
+        let gone = registry.vms.remove(&vm).ok_or(CacheError::NoVm(vm))?;
+        self.refresh(&registry);
         for disk in gone.disks {
             self.purge(&disk);
-            c.disks.remove(&disk.id);
+            registry.disks.remove(&disk.id);
         }
         for pool in gone.pools {
             self.end_pool(&pool);
@@ -56,9 +56,9 @@ impl Cache {
     /// # Errors
     /// When there is no such VM.
     pub fn set_vm_weight(&self, vm: VmId, weight: Weight) -> Result<(), CacheError> {
-        let mut c = self.registry.lock();
-        c.vm(vm)?.weight = weight;
-        self.refresh(&c);
+        let mut registry = self.registry.lock();
+        registry.vm(vm)?.weight = weight;
+        self.refresh(&registry);
         Ok(())
     }
 
@@ -67,8 +67,8 @@ impl Cache {
     /// # Errors
     /// When there is no such VM.
     pub fn set_vm_policy(&self, vm: VmId, policy: Policy) -> Result<(), CacheError> {
-        let mut c = self.registry.lock();
-        let vm = c.vm(vm)?;
+        let mut registry = self.registry.lock();
+        let vm = registry.vm(vm)?;
         vm.policy = policy;
         for pool in &vm.pools {
             pool.policy.lock().set_policy(policy);
@@ -81,8 +81,8 @@ impl Cache {
     /// # Errors
     /// When there is no such VM.
     pub fn default_pool(&self, vm: VmId) -> Result<PoolId, CacheError> {
-        let mut c = self.registry.lock();
-        let first = c.vm(vm)?.pools.first().map(|p| p.id);
+        let mut registry = self.registry.lock();
+        let first = registry.vm(vm)?.pools.first().map(|p| p.id);
         first.ok_or(CacheError::NoVm(vm))
     }
 }

@@ -6,7 +6,7 @@ use crate::config::StoreKind;
 use crate::ids::VmId;
 use justitia_share::Weight;
 
-/// The VMs and their pools, with their weights: what is guarded by the admission_lock.
+/// The VMs and their pools, with their weights: what is guarded by the admission lock.
 #[derive(Default)]
 pub(crate) struct WeightTable(pub(crate) Vec<(VmId, Weight, Vec<PoolHandle>)>);
 

@@ -81,7 +81,7 @@ impl CachedDisk {
     /// still holds. That is known of disks of VMs that are tracked ([`Cache::track_residency`]), and of whole blocks.
     ///
     /// Nobody else may change `content` meanwhile: a guest's memory is copied first.
-    pub fn put(&self, pool: PoolId, block: u64, content: &block::Block) -> Verdict {
+    pub fn offer(&self, pool: PoolId, block: u64, content: &block::Block) -> Verdict {
         if !self.has_block(block) {
             return Verdict::OutOfRange;
         }
@@ -97,8 +97,8 @@ impl CachedDisk {
     pub fn fill(&self, pool: PoolId, block: u64, content: &block::Block) -> bool {
         let token = self.disk.token(block);
         let pool = self.cache.pool_of(&self.disk, pool);
-        let put = |pool| self.cache.insert(&self.disk, &pool, block, content, token);
-        self.has_block(block) && pool.is_ok_and(|pool| put(pool).is_ok())
+        let insert = |pool| self.cache.insert(&self.disk, &pool, block, content, token);
+        self.has_block(block) && pool.is_ok_and(|pool| insert(pool).is_ok())
     }
 
     /// Has the disk this block as a whole?

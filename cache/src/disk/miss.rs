@@ -15,7 +15,7 @@ pub(crate) struct MissRemainder {
     pub(super) pending: Vec<(u64, PendingSsdRead)>,
     /// Blocks of the request that are in its buffer.
     pub(crate) copied: usize,
-    /// Where what is missing is put; the disk's own without.
+    /// Where what is missing is inserted; the disk's own without.
     pub(crate) pool: Option<PoolHandle>,
 }
 
@@ -38,7 +38,7 @@ impl MissRemainder {
     }
 }
 
-/// A read of the backing store, and what it may put.
+/// A read of the backing store, and what it may insert.
 pub(crate) struct MissFill {
     /// What is to be read of the disk, in bytes.
     pub(crate) span: Range<u64>,
@@ -46,21 +46,21 @@ pub(crate) struct MissFill {
     pub(super) first: u64,
     /// One for each block from there on; none when neither the cache nor the residency table wants them.
     pub(super) tokens: Vec<FillToken>,
-    /// Whether the blocks are put.
-    pub(super) puts: bool,
-    /// Where they are put, and the read is counted; the disk's own without.
+    /// Whether the blocks are inserted.
+    pub(super) inserts: bool,
+    /// Where they are inserted, and the read is counted; the disk's own without.
     pub(crate) pool: Option<PoolHandle>,
     pub(super) begun: Instant,
 }
 
 impl MissFill {
-    /// A read that puts nothing.
+    /// A read that inserts nothing.
     pub(crate) fn only(span: Range<u64>) -> Self {
         Self {
             span,
             first: 0,
             tokens: Vec::new(),
-            puts: false,
+            inserts: false,
             pool: None,
             begun: Instant::now(),
         }

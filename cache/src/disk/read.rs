@@ -1,6 +1,6 @@
 //! A read: what the cache has is copied ([`CachedDisk::look_up`]); blocks that are on the SSD are read
 //! together; what is missing is read from the backing store as one piece ([`CachedDisk::begin_fill`]) and, in
-//! inclusive mode, put ([`CachedDisk::end_fill`]). Front ends that do not wait do the reading between the last
+//! inclusive mode, inserted ([`CachedDisk::end_fill`]). Front ends that do not wait do the reading between the last
 //! two themselves; [`CachedDisk::finish`] does all of it for those that do.
 
 use super::cached::CachedDisk;
@@ -53,13 +53,13 @@ impl CachedDisk {
         let missing = remainder.missing.clone()?;
         let (from, to) = (missing.start * BLOCK_BYTES, missing.end * BLOCK_BYTES);
         Some(match self.mode {
-            // Blocks are read as a whole, so that they can be put. A disk that has become smaller meanwhile is read
+            // Blocks are read as a whole, so that they can be inserted. A disk that has become smaller meanwhile is read
             // where it was asked for.
             Mode::Inclusive => MissFill {
                 span: from..to.min(self.size().max(off + count)),
                 first: missing.start,
                 tokens: missing.map(|b| self.disk.token(b)).collect(),
-                puts: true,
+                inserts: true,
                 pool: remainder.pool.clone(),
                 begun: Instant::now(),
             },
@@ -76,7 +76,7 @@ impl CachedDisk {
         })
     }
 
-    /// Counts a read that has ended, puts the whole blocks of it, and remembers that the guest holds them.
+    /// Counts a read that has ended, inserts the whole blocks of it, and remembers that the guest holds them.
     pub(crate) fn end_fill(&self, pool: &PoolHandle, fill: &MissFill, content: &[u8]) {
         pool.count.disk_read(fill.begun.elapsed());
         if fill.tokens.is_empty() {
@@ -86,8 +86,8 @@ impl CachedDisk {
         let skip = index(fill.first * BLOCK_BYTES - fill.span.start);
         let contents = content.get(skip..).unwrap_or_default();
         for ((block, token), content) in blocks.zip(contents.chunks_exact(BLOCK_SIZE)) {
-            if let (true, Ok(content)) = (fill.puts, content.try_into()) {
-                // One that is not put is read again.
+            if let (true, Ok(content)) = (fill.inserts, content.try_into()) {
+                // One that is not inserted is read again.
                 let _ = self.cache.insert(&self.disk, pool, block, content, *token);
             }
             self.disk.served(block, content, *token);

@@ -38,7 +38,7 @@ fn a_read_fills_and_the_next_is_a_hit_counted_once() {
     disk.write_at(&[7; 3 * BLOCK_SIZE], 0, false).unwrap();
     let mut buf = [0; 2 * BLOCK_SIZE];
     disk.read_at(&mut buf, 100).unwrap();
-    assert_eq!((counts(&cache).gets, counts(&cache).puts), (3, 3));
+    assert_eq!((counts(&cache).gets, counts(&cache).insertions), (3, 3));
     buf.fill(0);
     assert!(disk.read_cached(&mut buf, 100));
     assert_eq!(buf, [7; 2 * BLOCK_SIZE]);
@@ -56,7 +56,7 @@ fn an_exclusive_hit_takes_the_block_out() {
     let (cache, disk, pool) = disk(Mode::Exclusive);
     let mut buf: Block = [0; BLOCK_SIZE];
     disk.read_at(&mut buf, 0).unwrap();
-    assert_eq!(counts(&cache).puts, 0, "misses do not fill");
+    assert_eq!(counts(&cache).insertions, 0, "misses do not fill");
     assert!(disk.fill(pool, 3, &buf));
     assert!(!disk.fill(pool, 16, &buf), "the partial block at the end");
     assert!(disk.get(pool, 3, &mut buf));

@@ -59,7 +59,7 @@ impl Rig {
 
     fn read_and_put(&self, block: u64) -> bool {
         self.read(block);
-        self.disk.put(self.pool, block, &content(block)) == Verdict::Accepted
+        self.disk.offer(self.pool, block, &content(block)) == Verdict::Accepted
     }
 
     /// Memory hits, SSD hits, demotions, promotions.

@@ -66,8 +66,8 @@ impl Guest {
         content
     }
 
-    fn put(&self, block: u64, content: &Block) -> Verdict {
-        self.disk.put(self.pool, block, content)
+    fn offer(&self, block: u64, content: &Block) -> Verdict {
+        self.disk.offer(self.pool, block, content)
     }
 
     fn is_cached(&self, block: u64) -> bool {
@@ -79,25 +79,25 @@ impl Guest {
 fn a_block_that_was_read_or_written_is_accepted_once() {
     let g = alone(Mode::Exclusive);
     let content = g.read(3);
-    assert_eq!(g.put(3, &content), Verdict::Accepted);
-    assert_eq!(g.put(3, &content), Verdict::Held);
+    assert_eq!(g.offer(3, &content), Verdict::Accepted);
+    assert_eq!(g.offer(3, &content), Verdict::Held);
     // A hit takes it out, and the guest holds it again; so does a read of several blocks with this one among them.
     let mut several = [0; 3 * BLOCK_SIZE];
     g.disk.read_at(&mut several, 2 * BLOCK_BYTES).unwrap();
     assert!(!g.is_cached(3));
     for block in 2..5 {
         let content = [u8::try_from(block + 1).unwrap(); BLOCK_SIZE];
-        assert_eq!(g.put(block, &content), Verdict::Accepted);
+        assert_eq!(g.offer(block, &content), Verdict::Accepted);
     }
     let new = [77; 2 * BLOCK_SIZE];
     g.disk.write_at(&new, 3 * BLOCK_BYTES, false).unwrap();
     assert!(!g.is_cached(3));
-    assert_eq!(g.put(3, &[77; BLOCK_SIZE]), Verdict::Accepted);
+    assert_eq!(g.offer(3, &[77; BLOCK_SIZE]), Verdict::Accepted);
     assert_eq!(g.read(3), [77; BLOCK_SIZE]);
     // Replayed after it was evicted: it was given away.
-    assert_eq!(g.put(4, &[77; BLOCK_SIZE]), Verdict::Accepted);
+    assert_eq!(g.offer(4, &[77; BLOCK_SIZE]), Verdict::Accepted);
     g.cache.drop_blocks(g.pool, StoreKind::Memory).unwrap();
-    assert_eq!(g.put(4, &[77; BLOCK_SIZE]), Verdict::Unknown);
+    assert_eq!(g.offer(4, &[77; BLOCK_SIZE]), Verdict::Unknown);
 }
 
 #[test]
@@ -111,15 +111,15 @@ fn stale_forged_encrypted_and_foreign_contents_are_refused() {
     forged[BLOCK_SIZE - 1] ^= 1;
     let encrypted = old.map(|byte| byte ^ 0x5C);
     for content in [&neighbour, &foreign, &forged, &encrypted, &[0; BLOCK_SIZE]] {
-        assert_eq!(g.put(3, content), Verdict::Mismatch);
+        assert_eq!(g.offer(3, content), Verdict::Mismatch);
     }
     // Rewritten as a whole: the old content is not the disk's any more. In part: nobody knows what the guest holds.
     g.disk
         .write_at(&[9; BLOCK_SIZE], 3 * BLOCK_BYTES, false)
         .unwrap();
-    assert_eq!(g.put(3, &old), Verdict::Mismatch);
+    assert_eq!(g.offer(3, &old), Verdict::Mismatch);
     g.disk.write_at(&[8; 512], 3 * BLOCK_BYTES, false).unwrap();
-    assert_eq!(g.put(3, &[9; BLOCK_SIZE]), Verdict::Unknown);
+    assert_eq!(g.offer(3, &[9; BLOCK_SIZE]), Verdict::Unknown);
     for change in [
         g.disk.discard(4 * BLOCK_BYTES, 1),
         g.disk
@@ -127,37 +127,37 @@ fn stale_forged_encrypted_and_foreign_contents_are_refused() {
     ] {
         change.unwrap();
     }
-    assert_eq!(g.put(4, &neighbour), Verdict::Unknown);
+    assert_eq!(g.offer(4, &neighbour), Verdict::Unknown);
     // What another VM's guest holds says nothing of this one's.
-    assert_eq!(other.put(3, &old), Verdict::Unknown);
+    assert_eq!(other.offer(3, &old), Verdict::Unknown);
     assert!((0..32).all(|block| !g.is_cached(block) && !other.is_cached(block)));
-    assert_eq!(g.disk.put(other.pool, 5, &g.read(5)), Verdict::NoRoom);
-    assert_eq!(other.put(20, &foreign), Verdict::Accepted);
+    assert_eq!(g.disk.offer(other.pool, 5, &g.read(5)), Verdict::NoRoom);
+    assert_eq!(other.offer(20, &foreign), Verdict::Accepted);
 }
 
 #[test]
 fn blocks_that_were_never_read_as_a_whole_are_unknown() {
     let g = alone(Mode::Exclusive);
     let content = [4; BLOCK_SIZE];
-    assert_eq!(g.put(3, &content), Verdict::Unknown);
+    assert_eq!(g.offer(3, &content), Verdict::Unknown);
     let mut part = [0; BLOCK_SIZE];
     g.disk.read_at(&mut part, 3 * BLOCK_BYTES + 512).unwrap();
-    assert_eq!(g.put(3, &content), Verdict::Unknown);
+    assert_eq!(g.offer(3, &content), Verdict::Unknown);
     for block in [32, 33, 1 << 40, u64::MAX / 4096, u64::MAX] {
-        assert_eq!(g.put(block, &content), Verdict::OutOfRange, "{block}");
+        assert_eq!(g.offer(block, &content), Verdict::OutOfRange, "{block}");
     }
     let untracked = guest(&cache(), Mode::Exclusive, false);
     let content = untracked.read(3);
-    assert_eq!(untracked.put(3, &content), Verdict::Unknown);
+    assert_eq!(untracked.offer(3, &content), Verdict::Unknown);
 }
 
 #[test]
 fn what_a_miss_filled_is_held_already() {
     let g = alone(Mode::Inclusive);
     let content = g.read(3);
-    assert_eq!(g.put(3, &content), Verdict::Held);
+    assert_eq!(g.offer(3, &content), Verdict::Held);
     g.cache.drop_blocks(g.pool, StoreKind::Memory).unwrap();
-    assert_eq!(g.put(3, &content), Verdict::Accepted);
+    assert_eq!(g.offer(3, &content), Verdict::Accepted);
     assert!(g.is_cached(3));
 }
 
@@ -166,10 +166,10 @@ fn a_disk_that_has_the_number_of_a_removed_one_knows_nothing_of_it() {
     let g = alone(Mode::Exclusive);
     let content = g.read(3);
     g.cache.remove_disk(g.id).unwrap();
-    assert_ne!(g.put(3, &content), Verdict::Accepted);
+    assert_ne!(g.offer(3, &content), Verdict::Accepted);
     let again = g.cache.add_disk(g.vm, "again").unwrap();
     let disk = CachedDisk::new(g.backing.clone(), g.cache.clone(), again, Mode::Exclusive).unwrap();
-    assert_eq!(disk.put(g.pool, 3, &content), Verdict::Unknown);
+    assert_eq!(disk.offer(g.pool, 3, &content), Verdict::Unknown);
 }
 
 #[test]
@@ -177,15 +177,15 @@ fn a_put_during_a_write_is_refused_and_the_write_says_nothing_of_what_it_raced_w
     let g = alone(Mode::Exclusive);
     let old = g.read(3);
     let write = g.disk.begin_write(3 * BLOCK_BYTES, BLOCK_BYTES);
-    assert_eq!(g.put(3, &old), Verdict::Unknown);
+    assert_eq!(g.offer(3, &old), Verdict::Unknown);
     // What is read meanwhile may be either content.
     let either = g.read(3);
-    assert_eq!(g.put(3, &either), Verdict::Unknown);
+    assert_eq!(g.offer(3, &either), Verdict::Unknown);
     let second = g.disk.begin_write(3 * BLOCK_BYTES + 512, 512);
     write.completed(&[9; BLOCK_SIZE]);
-    assert_eq!(g.put(3, &[9; BLOCK_SIZE]), Verdict::Unknown);
+    assert_eq!(g.offer(3, &[9; BLOCK_SIZE]), Verdict::Unknown);
     drop(second);
-    assert_eq!(g.put(3, &[9; BLOCK_SIZE]), Verdict::Unknown);
+    assert_eq!(g.offer(3, &[9; BLOCK_SIZE]), Verdict::Unknown);
 }
 
 #[test]
@@ -193,9 +193,9 @@ fn a_block_that_finds_no_room_can_be_offered_again() {
     let g = alone(Mode::Exclusive);
     let content = g.read(3);
     g.cache.resize(StoreKind::Memory, 0).unwrap();
-    assert_eq!(g.put(3, &content), Verdict::NoRoom);
+    assert_eq!(g.offer(3, &content), Verdict::NoRoom);
     g.cache.resize(StoreKind::Memory, 64 * BLOCK_BYTES).unwrap();
-    assert_eq!(g.put(3, &content), Verdict::Accepted);
+    assert_eq!(g.offer(3, &content), Verdict::Accepted);
 }
 
 /// One VM's reads do not take another's places in the table.
@@ -220,5 +220,5 @@ fn a_guest_that_reads_much_forgets_only_its_own() {
         "{:?}",
         known(1)
     );
-    assert_eq!(g.put(3, &content), Verdict::Accepted);
+    assert_eq!(g.offer(3, &content), Verdict::Accepted);
 }

@@ -214,7 +214,7 @@ impl Container {
         };
         let content = content(evicted.into(), self.versions[at(evicted)]);
         cost.put();
-        let put = || cache.disk.put(cache.pool, evicted.into(), &content);
+        let put = || cache.disk.offer(cache.pool, evicted.into(), &content);
         let mut verdict = put();
         // Where nobody sleeps, the device's writers have less time than the model's clock says.
         for _ in 0..self.patience {

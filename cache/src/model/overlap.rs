@@ -189,7 +189,7 @@ impl Beside {
                 let mut content = [0; BLOCK_SIZE];
                 let ram = &self.backing.ram;
                 if ram.read_at(&mut content, block * BLOCK_BYTES).is_ok() {
-                    let verdict = self.disk.put(self.pool, block, &content);
+                    let verdict = self.disk.offer(self.pool, block, &content);
                     return Found::Put(block, verdict == Verdict::Accepted);
                 }
             }

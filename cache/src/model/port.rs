@@ -18,8 +18,8 @@ impl PutTarget for Slot {
         Some(self.0.lock().disk_id())
     }
 
-    fn put(&self, pool: PoolId, block: u64, content: &Block) -> Verdict {
-        self.0.lock().put(pool, block, content)
+    fn offer(&self, pool: PoolId, block: u64, content: &Block) -> Verdict {
+        self.0.lock().offer(pool, block, content)
     }
 }
 

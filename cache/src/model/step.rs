@@ -106,12 +106,12 @@ impl World {
         };
         let content = content.unwrap_or([0; BLOCK_SIZE]);
         if self.offer(d, p, b, &content) {
-            let again = self.disks[d].put(pool, block, &content);
+            let again = self.disks[d].offer(pool, block, &content);
             assert_ne!(again, Verdict::Accepted, "disk {d}, block {b}: twice");
         }
         // A pool of another VM is refused.
         let other = self.pools[(1 - VM_OF[d]) * 3 + p];
-        let refused = self.disks[d].put(other, block, &content);
+        let refused = self.disks[d].offer(other, block, &content);
         assert_ne!(refused, Verdict::Accepted);
     }
 
@@ -133,7 +133,7 @@ impl World {
     fn offer(&mut self, d: usize, p: usize, b: usize, content: &Block) -> bool {
         let truth = block_of(&self.truth[d], b);
         let block = u64::try_from(b).unwrap();
-        let verdict = self.disks[d].put(self.pool(d, p), block, content);
+        let verdict = self.disks[d].offer(self.pool(d, p), block, content);
         let beyond = verdict == Verdict::OutOfRange;
         assert_eq!(beyond, truth.is_none(), "disk {d}, block {b}: {verdict:?}");
         let accepted = verdict == Verdict::Accepted;

@@ -100,7 +100,7 @@ impl Tested {
 
     /// Offers a block; returns what to offer as a stale content next.
     fn offer(&self, pool: PoolId, block: u64, content: Block, stale: Block) -> Block {
-        match self.disk.put(pool, block, &content) {
+        match self.disk.offer(pool, block, &content) {
             Verdict::Accepted => {
                 self.accepted.fetch_add(1, Ordering::Relaxed);
                 content

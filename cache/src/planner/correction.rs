@@ -13,11 +13,12 @@ const MOST_STEPS: i32 = 5;
 /// By how much a curve is lowered or raised at most, hits of a get: policies differ from LRU by less.
 const MOST_SHIFT: f64 = 0.2;
 
-/// How the curve of a pool is corrected: its sizes are multiplied, then its hit ratios are lowered.
+/// How the curve of a pool is corrected: its sizes are multiplied, then its hit ratios are shifted.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Correction {
     /// Sixteenths of an octave.
     steps: i32,
+    /// Hits of a get by which the hit ratios are lowered; below 0 they are raised.
     shift: f64,
 }
 

@@ -5,7 +5,7 @@
 //! grows while evicted protected blocks are put again more often than evicted probationary ones, and shrinks while they are
 //! put again less often, so that the last blocks of both lists become equally useful.
 
-use super::ghost::EvictionReason;
+use super::ghost::RemovalReason;
 
 /// Ticks of the clock in one turn of the pool: the grain of a block's age.
 const TICKS: u32 = 256;
@@ -66,18 +66,19 @@ impl AdaptiveSplit {
     }
 
     /// A block was put again that was removed for this reason, to a pool of `len`.
-    pub(crate) fn returned(&mut self, how: EvictionReason, len: u32) {
+    pub(crate) fn returned(&mut self, how: RemovalReason, len: u32) {
         let list = match how {
-            EvictionReason::Probationary => 0,
-            EvictionReason::Protected => 1,
-            EvictionReason::Promoted | EvictionReason::Distant => return,
+            RemovalReason::Probationary => 0,
+            RemovalReason::Protected => 1,
+            RemovalReason::TakenByHit | RemovalReason::Distant => return,
         };
         self.back[list] += 1;
         // While no protected block was evicted recently, none is put again: the factor shrinks until some are.
-        let [new, proven] = [0, 1].map(|i| (u64::from(self.back[i]), u64::from(self.gone[i]) + 1));
+        let [probationary, protected] =
+            [0, 1].map(|i| (u64::from(self.back[i]), u64::from(self.gone[i]) + 1));
         let step = (4 * MAX / len.max(1)).clamp(1, 64);
         // By a quarter more often: where both are put again alike, as in loops, one queue is best.
-        self.age_factor = if proven.0 * new.1 * 4 > new.0 * proven.1 * 5 {
+        self.age_factor = if protected.0 * probationary.1 * 4 > probationary.0 * protected.1 * 5 {
             (self.age_factor + step).min(MAX)
         } else {
             (self.age_factor - step.min(self.age_factor)).max(MIN)
@@ -90,7 +91,7 @@ mod tests {
     use super::*;
 
     /// Evicts one of each list again and again, and has these come back.
-    fn after(returning: &[EvictionReason]) -> AdaptiveSplit {
+    fn after(returning: &[RemovalReason]) -> AdaptiveSplit {
         let mut split = AdaptiveSplit::default();
         for _ in 0..4000 {
             split.evicted(0, 1000);
@@ -104,15 +105,15 @@ mod tests {
 
     #[test]
     fn the_list_whose_blocks_are_reused_more_is_kept_longer() {
-        assert_eq!(after(&[EvictionReason::Probationary]).age_factor, MIN);
-        assert_eq!(after(&[EvictionReason::Protected]).age_factor, MAX);
+        assert_eq!(after(&[RemovalReason::Probationary]).age_factor, MIN);
+        assert_eq!(after(&[RemovalReason::Protected]).age_factor, MAX);
         assert_eq!(
-            after(&[EvictionReason::Promoted]).age_factor,
+            after(&[RemovalReason::TakenByHit]).age_factor,
             MIN,
             "hits say nothing of evictions"
         );
         assert_eq!(
-            after(&[EvictionReason::Probationary, EvictionReason::Protected]).age_factor,
+            after(&[RemovalReason::Probationary, RemovalReason::Protected]).age_factor,
             MIN,
             "a loop"
         );
@@ -120,12 +121,12 @@ mod tests {
 
     #[test]
     fn the_older_block_is_evicted_unless_it_is_protected() {
-        let one_queue = after(&[EvictionReason::Probationary]);
+        let one_queue = after(&[RemovalReason::Probationary]);
         let now = one_queue.now();
         let before = |ticks| (now + CLOCK - ticks) % CLOCK;
         assert!(one_queue.evicts_protected(before(100), before(101)));
         assert!(!one_queue.evicts_protected(before(100), before(100)));
-        let patient = after(&[EvictionReason::Protected]);
+        let patient = after(&[RemovalReason::Protected]);
         assert_eq!(patient.now(), now);
         assert!(!patient.evicts_protected(before(100), before(500)));
         assert!(patient.evicts_protected(before(100), before(700)));

@@ -1,6 +1,6 @@
 //! Eviction: which block is next, and whether its use spares it.
 
-use super::ghost::EvictionReason;
+use super::ghost::RemovalReason;
 use super::pool_policy::{PROBATIONARY, PROTECTED, PoolPolicy};
 use crate::block::Key;
 use crate::config::Policy;
@@ -94,21 +94,23 @@ impl PoolPolicy {
     }
 
     fn list_to_evict_from(&self, store: &MemoryStore) -> usize {
-        let (new, proven) = (self.lists[PROBATIONARY].len(), self.lists[PROTECTED].len());
-        let from_proven = match self.policy {
-            _ if new == 0 || proven == 0 => new == 0,
+        let [probationary, protected] =
+            [PROBATIONARY, PROTECTED].map(|list| self.lists[list].len());
+        let from_protected = match self.policy {
+            _ if probationary == 0 || protected == 0 => probationary == 0,
             // One list; what another policy left in the second is evicted first.
             Policy::Fifo | Policy::Sieve => true,
             Policy::Ghost => {
-                let [new, proven] =
-                    [PROBATIONARY, PROTECTED].map(|l| store.meta(self.lists[l].oldest()).time);
-                self.split.evicts_protected(new, proven)
+                let [probationary, protected] = [PROBATIONARY, PROTECTED]
+                    .map(|list| store.meta(self.lists[list].oldest()).time);
+                self.split.evicts_protected(probationary, protected)
             }
             Policy::S3Fifo => {
-                u64::from(new) * 100 < (u64::from(new) + u64::from(proven)) * SMALL_PERCENT
+                let all = u64::from(probationary) + u64::from(protected);
+                u64::from(probationary) * 100 < all * SMALL_PERCENT
             }
         };
-        usize::from(from_proven)
+        usize::from(from_protected)
     }
 
     /// Evicts a block, or spares it because it was used.
@@ -181,9 +183,9 @@ impl PoolPolicy {
 
     fn remember_evicted(&mut self, hash: u64, list: usize) {
         let reason = match (self.policy, list) {
-            (Policy::Ghost | Policy::S3Fifo, PROBATIONARY) => EvictionReason::Probationary,
-            (Policy::Ghost, _) => EvictionReason::Protected,
-            _ if self.is_hybrid() => EvictionReason::Probationary,
+            (Policy::Ghost | Policy::S3Fifo, PROBATIONARY) => RemovalReason::Probationary,
+            (Policy::Ghost, _) => RemovalReason::Protected,
+            _ if self.is_hybrid() => RemovalReason::Probationary,
             _ => return,
         };
         self.ghost.remember(hash, reason);

@@ -10,13 +10,13 @@ const WAYS: usize = 16;
 
 /// Why a block was removed: the low two bits of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum EvictionReason {
+pub(crate) enum RemovalReason {
     /// Evicted from the probationary list.
     Probationary,
     /// Evicted from the protected list.
     Protected,
     /// Removed by a hit, and so due for the protected list.
-    Promoted,
+    TakenByHit,
     /// Removed by a hit on the SSD that came too late for a block in memory to be still there: due for the SSD.
     Distant,
 }
@@ -59,13 +59,13 @@ impl Ghost {
         self.buckets.get_mut(at)
     }
 
-    pub(crate) fn remember(&mut self, hash: u64, reason: EvictionReason) {
+    pub(crate) fn remember(&mut self, hash: u64, reason: RemovalReason) {
         let what = fingerprint(hash);
         let reason = match reason {
-            EvictionReason::Probationary => 1,
-            EvictionReason::Protected => 2,
-            EvictionReason::Promoted => 3,
-            EvictionReason::Distant => 0,
+            RemovalReason::Probationary => 1,
+            RemovalReason::Protected => 2,
+            RemovalReason::TakenByHit => 3,
+            RemovalReason::Distant => 0,
         };
         if let Some(bucket) = self.bucket(hash) {
             // Known already: it becomes the newest. Otherwise the oldest is dropped.
@@ -76,7 +76,7 @@ impl Ghost {
     }
 
     /// Why the block was removed, if that is remembered. It is forgotten, as the block is in the cache again.
-    pub(crate) fn recall(&mut self, hash: u64) -> Option<EvictionReason> {
+    pub(crate) fn recall(&mut self, hash: u64) -> Option<RemovalReason> {
         let what = fingerprint(hash);
         let bucket = self.bucket(hash)?;
         let found = find(bucket, what)?;
@@ -84,15 +84,15 @@ impl Ghost {
         bucket[found..].rotate_left(1);
         bucket[WAYS - 1] = 0;
         Some(match reason {
-            1 => EvictionReason::Probationary,
-            2 => EvictionReason::Protected,
-            0 => EvictionReason::Distant,
-            _ => EvictionReason::Promoted,
+            1 => RemovalReason::Probationary,
+            2 => RemovalReason::Protected,
+            0 => RemovalReason::Distant,
+            _ => RemovalReason::TakenByHit,
         })
     }
 
     /// Is this remembered as the reason? Then it is forgotten.
-    pub(crate) fn recall_if(&mut self, hash: u64, reason: EvictionReason) -> bool {
+    pub(crate) fn recall_if(&mut self, hash: u64, reason: RemovalReason) -> bool {
         let found = self.recall(hash);
         if let Some(other) = found.filter(|found| *found != reason) {
             self.remember(hash, other);
@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn a_block_is_recalled_once_and_with_its_reason() {
         let mut ghost = Ghost::default();
-        ghost.remember(hash(1), EvictionReason::Probationary);
+        ghost.remember(hash(1), RemovalReason::Probationary);
         assert_eq!(
             ghost.recall(hash(1)),
             None,
@@ -127,16 +127,16 @@ mod tests {
         );
         ghost.resize(1024);
         assert_eq!(ghost.capacity(), 1024);
-        (0..20).for_each(|n| ghost.remember(hash(n), EvictionReason::Probationary));
-        ghost.remember(hash(3), EvictionReason::Promoted);
-        assert!(!ghost.recall_if(hash(3), EvictionReason::Distant));
-        assert_eq!(ghost.recall(hash(3)), Some(EvictionReason::Promoted));
-        ghost.remember(hash(4), EvictionReason::Distant);
-        assert!(ghost.recall_if(hash(4), EvictionReason::Distant));
+        (0..20).for_each(|n| ghost.remember(hash(n), RemovalReason::Probationary));
+        ghost.remember(hash(3), RemovalReason::TakenByHit);
+        assert!(!ghost.recall_if(hash(3), RemovalReason::Distant));
+        assert_eq!(ghost.recall(hash(3)), Some(RemovalReason::TakenByHit));
+        ghost.remember(hash(4), RemovalReason::Distant);
+        assert!(ghost.recall_if(hash(4), RemovalReason::Distant));
         assert_eq!(ghost.recall(hash(4)), None);
-        ghost.remember(hash(4), EvictionReason::Probationary);
+        ghost.remember(hash(4), RemovalReason::Probationary);
         assert!(
-            (0..20).all(|n| n == 3 || ghost.recall(hash(n)) == Some(EvictionReason::Probationary))
+            (0..20).all(|n| n == 3 || ghost.recall(hash(n)) == Some(RemovalReason::Probationary))
         );
         assert!((0..20).all(|n| ghost.recall(hash(n)).is_none()));
     }
@@ -145,7 +145,7 @@ mod tests {
     fn the_oldest_are_dropped_first_and_few_are_mistaken() {
         let mut ghost = Ghost::default();
         ghost.resize(8192);
-        (0..16384).for_each(|n| ghost.remember(hash(n), EvictionReason::Protected));
+        (0..16384).for_each(|n| ghost.remember(hash(n), RemovalReason::Protected));
         let mut known = |from, to| {
             (from..to)
                 .filter(|n| ghost.recall(hash(*n)).is_some())

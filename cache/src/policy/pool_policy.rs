@@ -1,7 +1,7 @@
 //! The lists of a pool.
 
 use super::adaptive_split::AdaptiveSplit;
-use super::ghost::{EvictionReason, Ghost};
+use super::ghost::{Ghost, RemovalReason};
 use crate::block::Key;
 use crate::config::Policy;
 use crate::store::{FreeList, Links, List, MemoryStore, NIL, SlotMeta};
@@ -62,7 +62,7 @@ impl PoolPolicy {
 
     /// Does the block belong on the SSD, since it was read there last, and so late that it would not have stayed in memory?
     pub(crate) fn belongs_on_ssd(&mut self, hash: u64) -> bool {
-        self.hybrid.is_some() && self.ghost.recall_if(hash, EvictionReason::Distant)
+        self.hybrid.is_some() && self.ghost.recall_if(hash, RemovalReason::Distant)
     }
 
     /// Slots in the lists: blocks, and slots being filled or given back.
@@ -109,9 +109,9 @@ impl PoolPolicy {
     }
 
     /// A hit removed the block (exclusive caches): the ghost list remembers it as reused.
-    pub(crate) fn promoted(&mut self, hash: u64) {
+    pub(crate) fn taken_by_hit(&mut self, hash: u64) {
         if self.policy == Policy::Ghost || self.hybrid.is_some() {
-            self.ghost.remember(hash, EvictionReason::Promoted);
+            self.ghost.remember(hash, RemovalReason::TakenByHit);
         }
     }
 
@@ -120,9 +120,9 @@ impl PoolPolicy {
     pub(crate) fn taken_from_ssd(&mut self, hash: u64, fits: bool) {
         if self.hybrid.is_some() {
             let reason = if fits {
-                EvictionReason::Promoted
+                RemovalReason::TakenByHit
             } else {
-                EvictionReason::Distant
+                RemovalReason::Distant
             };
             self.ghost.remember(hash, reason);
         }

@@ -100,7 +100,7 @@ impl Port {
         match (self.target(put.serial), pool) {
             (Some(disk), Some(pool)) => {
                 for (at, (block, content)) in put.blocks().enumerate() {
-                    answer.record(at, disk.put(pool, block, content));
+                    answer.record(at, disk.offer(pool, block, content));
                 }
             }
             (None, _) => answer.verdicts.add(Verdict::NoDisk, blocks),

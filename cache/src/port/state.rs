@@ -117,8 +117,8 @@ fn fill_in(row: &mut PoolRow, found: &PoolStats) {
     row.ssd_bytes = found.ssd_bytes;
     row.gets = found.counts.gets;
     row.hits = found.counts.memory_hits + found.counts.ssd_hits;
-    row.puts = found.counts.puts;
-    row.puts_dropped = found.counts.puts_dropped;
+    row.puts = found.counts.insertions;
+    row.puts_dropped = found.counts.insertions_dropped;
     row.evictions = found.counts.evictions;
     row.invalidations = found.counts.invalidations;
 }

@@ -12,7 +12,7 @@ pub(crate) trait PutTarget: Send + Sync {
     fn id(&self) -> Option<DiskId>;
 
     /// Takes a block that the guest evicted, if it is right.
-    fn put(&self, pool: PoolId, block: u64, content: &Block) -> Verdict;
+    fn offer(&self, pool: PoolId, block: u64, content: &Block) -> Verdict;
 }
 
 impl PutTarget for CachedDisk {
@@ -20,8 +20,8 @@ impl PutTarget for CachedDisk {
         Some(self.disk_id())
     }
 
-    fn put(&self, pool: PoolId, block: u64, content: &Block) -> Verdict {
-        Self::put(self, pool, block, content)
+    fn offer(&self, pool: PoolId, block: u64, content: &Block) -> Verdict {
+        Self::offer(self, pool, block, content)
     }
 }
 
@@ -33,9 +33,9 @@ impl PutTarget for Volume {
         }
     }
 
-    fn put(&self, pool: PoolId, block: u64, content: &Block) -> Verdict {
+    fn offer(&self, pool: PoolId, block: u64, content: &Block) -> Verdict {
         match self.backend() {
-            Backend::Cached(disk) => disk.put(pool, block, content),
+            Backend::Cached(disk) => disk.offer(pool, block, content),
             Backend::Plain(_) => Verdict::NoDisk,
         }
     }

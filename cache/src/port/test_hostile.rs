@@ -23,7 +23,7 @@ fn a_replayed_message_does_nothing() {
     assert_eq!(header(&g).verdicts.of(Verdict::Replayed), 1);
     assert_eq!(
         g.disk
-            .put(g.cache.default_pool(g.vm).unwrap(), 3, &content("web", 3)),
+            .offer(g.cache.default_pool(g.vm).unwrap(), 3, &content("web", 3)),
         Verdict::Accepted
     );
     // Later messages may come first; one that is too old, or has no number, is replayed.

@@ -4,13 +4,13 @@
 //! hash is XXH3 with a secret of this start that no guest knows. A table is one VM's, so that no VM takes another's
 //! places in it.
 
+mod content_hash;
 mod table;
-mod tag;
 
 use crate::block::{Block, Key};
+use content_hash::ContentHash;
 use std::io;
 use table::ResidencyTable;
-use tag::ContentTag;
 use xxhash_rust::xxh3::xxh3_64_with_secret;
 
 pub(crate) use table::ResidentEntry;
@@ -40,11 +40,11 @@ impl Residency {
         })
     }
 
-    /// The tag of a content; `salt` tells a disk from a later one that has its number.
-    pub(crate) fn tag(&self, content: &Block, salt: u32) -> ContentTag {
+    /// The hash of a content; `salt` tells a disk from a later one that has its number.
+    pub(crate) fn hash(&self, content: &Block, salt: u32) -> ContentHash {
         let hash = xxh3_64_with_secret(content, &self.secret);
         let salt = u64::from(salt).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        ContentTag((hash ^ salt).max(1))
+        ContentHash((hash ^ salt).max(1))
     }
 
     /// Locks the block's place.

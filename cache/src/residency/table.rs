@@ -1,9 +1,9 @@
-//! A bounded table from blocks to the tags of their contents, 16 bytes a block.
+//! A bounded table from blocks to the hashes of their contents, 16 bytes a block.
 //!
 //! Sets of four places; a new block takes the place of the oldest of its set. Sixteen neighbouring blocks lie in
 //! neighbouring sets, so that large reads and writes touch few cache lines and take few locks.
 
-use super::tag::ContentTag;
+use super::content_hash::ContentHash;
 use crate::block::{Key, MAX_BLOCK};
 use crate::index::scale;
 use parking_lot::{Mutex, MutexGuard};
@@ -18,7 +18,7 @@ const PLACES: usize = 4;
 /// Neighbouring blocks whose sets are neighbours.
 const GROUP: u64 = 16;
 
-/// A cache line: for each place the key and the tag, the newest first. A tag of 0 is a free place. A plain array, so
+/// A cache line: for each place the key and the hash, the newest first. A hash of 0 is a free place. A plain array, so
 /// that a table of zeroes is memory that the kernel has not handed out yet.
 type Set = [u64; 2 * PLACES];
 
@@ -108,8 +108,8 @@ impl ResidencyTable {
                     break;
                 }
                 for place in (0..PLACES).rev() {
-                    let [key, tag] = shard.place(set, place);
-                    if tag != 0 && wanted(key) {
+                    let [key, hash] = shard.place(set, place);
+                    if hash != 0 && wanted(key) {
                         shard.remove(set, key);
                     }
                 }
@@ -145,37 +145,37 @@ impl Shard {
 
     fn find(&self, set: usize, key: u64) -> Option<(usize, u64)> {
         (0..PLACES).find_map(|place| {
-            let [found, tag] = self.place(set, place);
-            (found == key && tag != 0).then_some((place, tag))
+            let [found, hash] = self.place(set, place);
+            (found == key && hash != 0).then_some((place, hash))
         })
     }
 
     fn remove(&mut self, set: usize, key: u64) -> Option<u64> {
-        let (place, tag) = self.find(set, key)?;
+        let (place, hash) = self.find(set, key)?;
         let set = &mut self.sets[set];
         // Those behind it move up, so that the order stays.
         set.copy_within(2 * (place + 1).., 2 * place);
         set[2 * (PLACES - 1)..].fill(0);
         self.used -= 1;
-        Some(tag)
+        Some(hash)
     }
 }
 
 impl ResidentEntry<'_> {
-    /// The tag of the block's content, if it is known.
-    pub(crate) fn get(&self) -> Option<ContentTag> {
-        let (_, tag) = self.shard.find(self.set, self.key)?;
-        Some(ContentTag(tag))
+    /// The hash of the block's content, if it is known.
+    pub(crate) fn get(&self) -> Option<ContentHash> {
+        let (_, hash) = self.shard.find(self.set, self.key)?;
+        Some(ContentHash(hash))
     }
 
-    /// Sets the tag of the block's content. The block that was set longest ago in the set may be forgotten for it.
-    pub(crate) fn set(&mut self, tag: ContentTag) {
+    /// Sets the hash of the block's content. The block that was set longest ago in the set may be forgotten for it.
+    pub(crate) fn set(&mut self, hash: ContentHash) {
         let shard = &mut *self.shard;
         shard.remove(self.set, self.key);
         let set = &mut shard.sets[self.set];
         let forgotten = set[2 * PLACES - 1] != 0;
         set.copy_within(..2 * (PLACES - 1), 2);
-        set[..2].copy_from_slice(&[self.key, tag.0]);
+        set[..2].copy_from_slice(&[self.key, hash.0]);
         shard.used += usize::from(!forgotten);
     }
 
@@ -196,7 +196,7 @@ mod tests {
     }
 
     fn get(table: &ResidencyTable, n: u64) -> Option<u64> {
-        table.lock(key(n)).get().map(|tag| tag.0)
+        table.lock(key(n)).get().map(|hash| hash.0)
     }
 
     proptest! {
@@ -218,7 +218,7 @@ mod tests {
                         model.retain(|m, _| m % 2 != n % 2 || !blocks.contains(&(m / 2)));
                     }
                     _ => {
-                        table.lock(key(n)).set(ContentTag(step));
+                        table.lock(key(n)).set(ContentHash(step));
                         model.insert(n, step);
                     }
                 }
@@ -230,18 +230,18 @@ mod tests {
             }
         }
 
-        /// A small one forgets, and never answers with another block's tag.
+        /// A small one forgets, and never answers with another block's hash.
         #[test]
         fn what_it_knows_is_right(ns in prop::collection::vec(0_u64..40_000, 1..3000)) {
             let table = ResidencyTable::new(1, 7);
             for n in &ns {
-                table.lock(key(*n)).set(ContentTag(n + 1));
+                table.lock(key(*n)).set(ContentHash(n + 1));
                 prop_assert_eq!(get(&table, *n), Some(n + 1));
             }
             prop_assert!(table.len() <= table.capacity());
             let known = ns.iter().filter_map(|n| Some((n, get(&table, *n)?)));
-            for (n, tag) in known {
-                prop_assert_eq!(tag, n + 1);
+            for (n, hash) in known {
+                prop_assert_eq!(hash, n + 1);
             }
         }
     }
@@ -252,7 +252,7 @@ mod tests {
         let capacity = table.capacity();
         assert_eq!(capacity * 16, 1 << 20);
         for n in 0..4 * capacity {
-            table.lock(key(n)).set(ContentTag(n + 1));
+            table.lock(key(n)).set(ContentHash(n + 1));
         }
         assert!(table.len() > capacity * 9 / 10, "{}", table.len());
         let last = 4 * capacity - capacity / 2..4 * capacity;

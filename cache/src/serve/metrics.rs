@@ -60,9 +60,9 @@ const STORE_COUNTS: [Metric<StoreStats>; 1] =
 
 const POOL_COUNTS: [Metric<PoolStats>; 8] = [
     ("pool_gets", "Blocks looked up", |p| p.counts.gets),
-    ("pool_puts", "Blocks inserted", |p| p.counts.puts),
+    ("pool_puts", "Blocks inserted", |p| p.counts.insertions),
     ("pool_puts_dropped", "Blocks not inserted", |p| {
-        p.counts.puts_dropped
+        p.counts.insertions_dropped
     }),
     ("pool_evictions", "Blocks evicted", |p| p.counts.evictions),
     ("pool_invalidations", "Blocks removed by writes", |p| {

@@ -53,16 +53,16 @@ impl SsdStore {
     /// Reads blocks from the device, together, and checks their sums.
     pub(crate) fn read(
         &self,
-        read_ref: &[(Key, SsdReadRef)],
+        read_refs: &[(Key, SsdReadRef)],
         pages: &mut [Page],
     ) -> Vec<io::Result<()>> {
-        let mut requests: Vec<_> = read_ref
+        let mut requests: Vec<_> = read_refs
             .iter()
             .map(|(_, w)| u64::from(w.slot) * BLOCK_BYTES)
             .zip(pages.iter_mut())
             .collect();
         let mut results = self.device.read(&mut requests);
-        for ((result, (key, read_ref)), page) in results.iter_mut().zip(read_ref).zip(pages.iter())
+        for ((result, (key, read_ref)), page) in results.iter_mut().zip(read_refs).zip(pages.iter())
         {
             if result.is_ok() && self.sum(*key, &page.0) != read_ref.sum {
                 *result = Err(io::Error::new(

@@ -2,4 +2,4 @@
 
 /// A keyed hash of a block's content. Never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ContentTag(pub(super) u64);
+pub(crate) struct ContentHash(pub(super) u64);
