@@ -51,7 +51,7 @@ pub struct Tenant {
     pub minimum: u64,
     /// Protection that a delegatee requests inside its delegated subtree. It counts among siblings only, and does not
     /// raise what the subtree gets.
-    pub requested: u64,
+    pub requested_protection: u64,
     /// File pages on its LRU lists, its descendants' included.
     pub file: u64,
     /// The part of `file` that is charged to none of its living children: all of it for a leaf. For an inner node, what

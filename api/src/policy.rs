@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 pub struct PolicyStatus {
     /// For how long a tenant is observed before cache that it did not use counts as unused, seconds.
     pub min_observation: f64,
-    /// A backlogged tenant does I/O in at least this fraction of the window's seconds, 0 to 1.
+    /// A backlogged tenant reads or writes in at least this fraction of the window's seconds, or is stalled on I/O for at
+    /// least this fraction of its time, 0 to 1.
     pub backlogged_active: f64,
     /// It is stalled on I/O for at least this fraction of the time, 0 to 1.
     pub backlogged_stalled: f64,

@@ -1,7 +1,7 @@
 //! Why something was decided: the rule, and what went into it.
 //!
 //! A [`Rule`] is data: a machine can read it, and the numbers of a decision can be recomputed from it. Its words are in
-//! [`words`](crate::words) and nowhere else.
+//! [`words`](crate::words) and nowhere else. Device bandwidth has no rules yet: its reasons are [`Reason::Text`].
 
 use serde::{Deserialize, Serialize, Serializer};
 

@@ -1,4 +1,5 @@
-//! Rules and actions in words: the only place that has any.
+//! Rules and actions in words: the only place that has any, but for device bandwidth, whose words come as text
+//! ([`Reason::Text`]).
 
 use std::fmt::{Display, Formatter, Result};
 

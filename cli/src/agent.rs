@@ -72,8 +72,9 @@ pub(crate) struct Run {
 /// the agent has reclaimed. READ/s and WRITE/s are what applications read and wrote, from the cache or the disk; HIT% is the
 /// part of the reads that the cache served.
 ///
-/// A tenant is backlogged if in the last 10 s it was stalled on I/O (PSI io some) 80 % of the time, or moved bytes in 80 % of
-/// the seconds and was stalled 10 % of the time (without PSI: and used the disk). An inner node is if a tenant below it
+/// A tenant is backlogged if in the last 10 s its tasks were stalled on I/O (PSI io some) at least 80 % of the time, or its
+/// applications read or wrote regular files, cached or not, in at least 80 % of the seconds and were stalled at least 10 % of
+/// the time (without PSI: read or wrote in 80 % of the seconds, and the disk was used). An inner node is if a leaf below it
 /// is. PV is the mean distance of the bytes that the backlogged tenants below read and wrote from what their weights say; 0
 /// is exact. Without `[io]` nothing divides these bytes.
 #[derive(Args)]

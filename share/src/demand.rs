@@ -13,7 +13,7 @@ pub struct Demand {
     /// carried up to the parent. It is for those who may decide inside the parent, but not how much the parent gets: as
     /// the kernel's `memory.low`, whose effect in a subtree is bounded by the subtree's own
     /// (Documentation/admin-guide/cgroup-v2.rst, "memory.low").
-    pub requested: u64,
+    pub requested_protection: u64,
     /// Its working set. It is served, by weight, before any demand beyond that (for an inner node, the
     /// sum of its children's, whatever is given here).
     pub working_set: u64,
@@ -28,7 +28,7 @@ impl Demand {
         Self {
             weight,
             minimum: 0,
-            requested: 0,
+            requested_protection: 0,
             working_set: 0,
             total: u64::MAX,
         }

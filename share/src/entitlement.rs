@@ -10,7 +10,8 @@ use crate::{Demand, NodeId, Tree};
 /// node's subtree does not demand goes to its siblings, by weight). In every group the parts add up to the
 /// parent's; none is below its minimum while the minimums fit; none gets more than is of use to it while another gets less
 /// and is below its part by weight; none is above its demand unless all are satisfied. Monotone in weight, use, demand and
-/// capacity (see [`max_min`]). A group's requested protection ([`Demand::requested`]) comes after all minimums of the group.
+/// capacity (see [`max_min`]). A group's requested protection ([`Demand::requested_protection`]) comes after all minimums of
+/// the group.
 ///
 /// With unlimited demands this is the Justitia paper's `Threshold = NR_FILE_PAGES × proportion` (section
 /// III-B3, equation 1), at every level of the tree; with demands it is DoubleDecker's effective
@@ -62,7 +63,9 @@ fn subtree_bids(tree: &Tree<Demand>) -> Vec<Bid> {
 /// Turns what the children of `parent` request into minimums. Where that does not fit beside the minimums, minimums come
 /// first, and what is left goes to the requests, by weight.
 fn apply_requested(tree: &Tree<Demand>, parent: Option<NodeId>, amount: u64, group: &mut [Bid]) {
-    let requests = tree.children(parent).map(|child| tree[child].requested);
+    let requests = tree
+        .children(parent)
+        .map(|child| tree[child].requested_protection);
     if requests.clone().all(|requested| requested == 0) {
         return;
     }

@@ -45,7 +45,7 @@ fn demand(bid: &Bid, requested: u64) -> Demand {
     Demand {
         weight: Weight::try_from(u64::from(bid.weight)).unwrap(),
         minimum: bid.minimum,
-        requested,
+        requested_protection: requested,
         working_set: bid.working_set,
         total: bid.demand,
     }
@@ -193,14 +193,14 @@ proptest! {
         let mut changed = tree.clone();
         for (node, (weight, requested)) in inside.iter().zip(said.iter().cycle()) {
             let weight = Weight::try_from(*weight).unwrap();
-            changed[*node] = Demand { weight, requested: *requested, ..tree[*node] };
+            changed[*node] = Demand { weight, requested_protection: *requested, ..tree[*node] };
         }
         // Many that demand nothing beside those which are there, but request everything.
         let mut crowded = changed.clone();
         if !inside.is_empty() {
             for (weight, requested) in &said {
                 let weight = Weight::try_from(*weight).unwrap();
-                let demand = Demand { requested: *requested, total: 0, ..Demand::unlimited(weight) };
+                let demand = Demand { requested_protection: *requested, total: 0, ..Demand::unlimited(weight) };
                 crowded.push(Some(top), demand);
             }
         }

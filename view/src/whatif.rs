@@ -91,7 +91,7 @@ fn demand(tenant: &TenantStatus) -> Demand {
         weight: Weight::try_from(tenant.weight).unwrap_or_default(),
         minimum: tenant.minimum.max(tenant.unreclaimable),
         working_set: if tenant.leaf { tenant.working_set } else { 0 },
-        requested: 0,
+        requested_protection: 0,
         total: tenant.demand.unwrap_or(u64::MAX).min(reaches(tenant)),
     }
 }

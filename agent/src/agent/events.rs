@@ -22,8 +22,7 @@ impl Agent {
             self.protection.on_cgroup_removed(*id);
             self.credits.gone(*id);
             self.decisions.forget(key);
-            self.backoffs.remove(&key);
-            self.reclaimed.remove(&key);
+            self.reclaim.on_cgroup_removed(*id);
         }
         for id in &changes.added {
             self.protection.on_cgroup_added(&self.monitor.cgroups, *id);
@@ -59,9 +58,6 @@ impl Agent {
 
     /// The name of a tenant for people.
     pub(crate) fn path(&self, key: Key) -> String {
-        match key {
-            Key::Unmanaged => "-".to_owned(),
-            Key::Cgroup(id) => self.protection.path(&self.monitor.cgroups, id),
-        }
+        self.monitor.cgroups.tenant_path(key)
     }
 }

@@ -1,7 +1,6 @@
 //! The agent: its state, and the stages of a tick of its loop.
 
 mod events;
-mod reclaim;
 #[cfg(test)]
 mod tests;
 mod tick;

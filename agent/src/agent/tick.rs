@@ -1,6 +1,5 @@
 //! One tick of the loop: sample, plan, reclaim, protect, device credits, recharge.
 
-use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use justitia_api::{Action, Reason};
@@ -13,15 +12,15 @@ use crate::enforce::event::TenantEvent;
 use crate::enforce::knob_store::log_restored;
 use crate::enforce::protection::ProtectionController;
 use crate::enforce::recharge::RechargeController;
-use crate::enforce::reclaim::{ReclaimBackoff, Reclaimer};
+use crate::enforce::reclaim::{ReclaimController, Reclaimer};
 use crate::monitor::{AppIoMonitor, Changes, Monitor, ReclaimFeatures, thread_cpu};
 use crate::plan::{Entitlements, Key, Snapshot};
 use crate::report::decision_log::DecisionLog;
 
-/// A plan is made at least this often, to keep the protection and the status current.
-const PLAN_PERIOD: Duration = Duration::from_secs(1);
-/// While free memory is short, a plan is made at least this often, even if the CPU budget is used up.
-const PLAN_PERIOD_WHEN_SHORT: Duration = Duration::from_millis(250);
+/// Memory and tenants are sampled at least this often, to keep the protection and the status current.
+const SAMPLE_PERIOD: Duration = Duration::from_secs(1);
+/// While free memory is short they are sampled at least this often, even if the CPU budget is used up.
+const SAMPLE_PERIOD_WHEN_SHORT: Duration = Duration::from_millis(250);
 
 /// The agent.
 #[derive(Debug)]
@@ -31,20 +30,12 @@ pub struct Agent {
     pub(crate) protection: ProtectionController,
     pub(crate) credits: Credits,
     pub(crate) recharge: RechargeController,
-    pub(super) reclaimer: Option<Reclaimer>,
+    pub(crate) reclaim: ReclaimController,
     pub(crate) features: ReclaimFeatures,
-    /// Bytes requested from the reclaimer, without a result yet.
-    pub(super) reclaim_in_flight: HashMap<Key, u64>,
-    pub(super) backoffs: HashMap<Key, ReclaimBackoff>,
-    /// Bytes reclaimed from each tenant.
-    pub(crate) reclaimed: HashMap<Key, u64>,
-    pub(crate) reclaim_errors: u64,
     pub(crate) decisions: DecisionLog,
     pub(crate) started: Instant,
-    last_plan: Option<Instant>,
+    last_sample: Option<Instant>,
     last_protection: Option<Instant>,
-    /// Bytes reclaimed from cgroups since the memory's counters were last sampled.
-    freed_since_sample: u64,
     pub(crate) snapshot: Snapshot,
     pub(crate) entitlements: Entitlements,
 }
@@ -74,17 +65,12 @@ impl Agent {
             config,
             monitor,
             protection,
-            reclaimer,
+            reclaim: ReclaimController::new(reclaimer, features),
             features,
-            reclaim_in_flight: HashMap::new(),
-            backoffs: HashMap::new(),
-            reclaimed: HashMap::new(),
-            reclaim_errors: 0,
             decisions: DecisionLog::new(now, observe),
             started: now,
-            last_plan: None,
+            last_sample: None,
             last_protection: None,
-            freed_since_sample: 0,
             snapshot: Snapshot::default(),
             entitlements: Entitlements::default(),
         };
@@ -99,15 +85,16 @@ impl Agent {
     /// # Errors
     /// If `/proc` cannot be read any more.
     pub fn tick(&mut self, now: Instant) -> justitia_kernel::Result<Duration> {
-        self.freed_since_sample += self.take_reclaim_results(now);
+        let events = self.reclaim.take_results(&mut self.monitor, now);
+        self.record_all(events, now);
         let mut changes = self.monitor.poll(&self.config, now);
         self.monitor.sample_reuse(self.entitlements.capacity, now);
-        if self.is_plan_due(now) {
+        if self.is_sample_due(now) {
             self.sample(now, &mut changes)?;
-            self.plan(now);
+            self.update_entitlements(now);
             self.reclaim_excess(now, &mut changes);
             self.protect(now);
-            self.last_plan = Some(now);
+            self.last_sample = Some(now);
         }
         self.apply_changes(&changes, now);
         self.update_device_credits(now);
@@ -116,44 +103,72 @@ impl Agent {
         Ok(self.next_wait(now))
     }
 
-    /// Whether it is time for a plan: each [`PLAN_PERIOD`], and earlier while free memory is short.
-    fn is_plan_due(&mut self, now: Instant) -> bool {
-        let elapsed = self.last_plan.map(|at| now - at);
-        if elapsed.is_none_or(|elapsed| elapsed >= PLAN_PERIOD) {
+    /// Whether it is time for a sample: each [`SAMPLE_PERIOD`], and earlier while free memory is short.
+    fn is_sample_due(&mut self, now: Instant) -> bool {
+        let elapsed = self.last_sample.map(|at| now - at);
+        if elapsed.is_none_or(|elapsed| elapsed >= SAMPLE_PERIOD) {
             return true;
         }
-        let overdue = elapsed.is_some_and(|elapsed| elapsed >= PLAN_PERIOD_WHEN_SHORT);
+        let overdue = elapsed.is_some_and(|elapsed| elapsed >= SAMPLE_PERIOD_WHEN_SHORT);
         self.is_memory_short() && (overdue || self.monitor.budget.allows())
     }
 
     /// Samples the memory and the tenants.
     fn sample(&mut self, now: Instant, changes: &mut Changes) -> justitia_kernel::Result<()> {
-        let freed = std::mem::take(&mut self.freed_since_sample);
+        let freed = self.reclaim.take_freed();
         self.monitor.sample(now, freed, changes)
     }
 
-    /// Computes what each tenant is entitled to.
-    pub(super) fn plan(&mut self, now: Instant) {
-        let reclaim_in_flight = self.reclaim_in_flight.values().sum();
-        let backoffs = &self.backoffs;
-        let exempt = |key: Key| backoffs.get(&key)?.exempt(now);
+    /// Takes a snapshot of what was sampled, and computes what each tenant is entitled to.
+    fn update_entitlements(&mut self, now: Instant) {
+        let reclaim = &self.reclaim;
+        let exempt = |key: Key| reclaim.exempt(key, now);
         self.snapshot = self
             .monitor
-            .snapshot(&self.config, now, reclaim_in_flight, exempt);
+            .snapshot(&self.config, now, reclaim.in_flight(), exempt);
         self.entitlements = Entitlements::of(&self.snapshot, &self.config.policy());
     }
 
-    /// Writes `memory.low` as planned, and retries failed restores, at most each [`PLAN_PERIOD`].
+    /// Reclaims from the tenants above their entitlement, if free memory is short.
+    fn reclaim_excess(&mut self, now: Instant, changes: &mut Changes) {
+        let outdated =
+            self.reclaim
+                .outdated_targets(&self.monitor, &self.snapshot, &self.entitlements, now);
+        if !outdated.is_empty() {
+            for id in outdated {
+                self.monitor.sample_one(id, now, changes);
+            }
+            self.update_entitlements(now);
+        }
+        let (snapshot, entitlements) = (&self.snapshot, &self.entitlements);
+        let events = self
+            .reclaim
+            .tick(&self.monitor, &self.config, snapshot, entitlements);
+        self.record_all(events, now);
+    }
+
+    /// Reclaims the pages that buffered writers hold beyond their dirty budget.
+    fn reclaim_excess_of_writers(&mut self, now: Instant) {
+        for excess in self.credits.surpluses() {
+            let (config, snapshot) = (&self.config, &self.snapshot);
+            let event =
+                self.reclaim
+                    .reclaim_from_writer(&self.monitor, config, snapshot, excess, now);
+            self.record_all(event.into_iter().collect(), now);
+        }
+    }
+
+    /// Writes `memory.low` as planned, and retries failed restores, at most each [`SAMPLE_PERIOD`].
     fn protect(&mut self, now: Instant) {
         if self
             .last_protection
-            .is_some_and(|at| now - at < PLAN_PERIOD)
+            .is_some_and(|at| now - at < SAMPLE_PERIOD)
         {
             return;
         }
         let events =
             self.protection
-                .protect(&self.monitor.cgroups, &self.snapshot, &self.entitlements);
+                .tick(&self.monitor.cgroups, &self.snapshot, &self.entitlements);
         for event in &events {
             // It counts at once, though the event of that write may have been lost.
             if let (Key::Cgroup(id), Action::MarkExternal { .. }) = (event.key, &event.action) {

@@ -1,6 +1,7 @@
 //! The counters of what applications get, over a window of time.
 //!
-//! The probes count from when they were attached. Here that becomes rates, ratios, and whether a tenant is backlogged.
+//! The probes count from when they were attached. Here that becomes rates, ratios, and the [`Activity`] from which
+//! [`is_backlogged`](justitia_share::fairness_window::is_backlogged) decides.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};

@@ -60,7 +60,7 @@ impl Monitor {
             key,
             weight: self.cgroups.weight(node).0,
             minimum: 0,
-            requested: 0,
+            requested_protection: 0,
             file: memory.file.saturating_sub(node.excluded_file),
             own: 0,
             orphaned: 0,
@@ -103,7 +103,7 @@ impl Monitor {
                 if !node.children.is_empty() {
                     tenant.orphaned = tenant.own;
                 }
-                (tenant.minimum, tenant.requested) = node.minimums(tenant.other);
+                (tenant.minimum, tenant.requested_protection) = node.minimums(tenant.other);
                 has_unmanaged |= node.has_unmanaged_children();
             }
             if has_unmanaged {

@@ -140,7 +140,7 @@ impl Unmanaged {
             key: Key::Unmanaged,
             weight,
             minimum: 0,
-            requested: 0,
+            requested_protection: 0,
             file,
             own: file,
             orphaned,

@@ -74,7 +74,7 @@ fn demand(tenant: &Tenant, leaf: bool, policy: &Policy) -> Demand {
     Demand {
         weight: tenant.weight,
         minimum,
-        requested: tenant.requested.min(tenant.file),
+        requested_protection: tenant.requested_protection.min(tenant.file),
         working_set,
         total: total.max(minimum),
     }

@@ -12,7 +12,7 @@ pub(crate) fn tenant(key: Key, weight: u64, file: u64) -> Tenant {
         key,
         weight: Weight::try_from(weight).unwrap(),
         minimum: 0,
-        requested: 0,
+        requested_protection: 0,
         file,
         own: file,
         orphaned: 0,

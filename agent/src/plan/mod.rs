@@ -1,4 +1,4 @@
-//! Decisions: pure functions of a [`Snapshot`]. They read no clock and do no I/O, so a table of cases tests each of them.
+//! Decisions: pure functions of plain values, mostly of a [`Snapshot`]. They read no clock and do no I/O, so a table of cases tests each of them.
 //!
 //! [`Entitlements`] divides the page cache by weight. One planner a file compares that with what tenants hold, and returns
 //! intents. Each intent carries the facts that led to it.
@@ -8,7 +8,7 @@
 //! | [`plan_reclaim`] | which tenants give back file pages, and how many | Justitia, section III-B3 |
 //! | [`plan_protection`] | `memory.low` of every tenant | Justitia, section III-B3, through the kernel's own reclaim |
 //! | [`plan_recharge`] | which shared files are charged to another tenant | Justitia, section III-B2 |
-//! | [`credit`] | `io.max` and `memory.high` of writers | WDT; Justitia, section III-A |
+//! | [`credit::plan_limits`], [`credit::plan_rooms`] | `io.max` of tenants on a contended disk; `memory.high` of writers | WDT; Justitia, section III-A |
 
 pub mod credit;
 pub mod entitlements;

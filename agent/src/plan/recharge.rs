@@ -15,7 +15,7 @@ use justitia_kernel::cgroup::CgroupId;
 use justitia_kernel::file::FileId;
 use justitia_kernel::probes::SharedInode;
 
-pub use intent::{HORIZON, KeepReason, MIN_CACHED, MIN_SPARE_MEMORY, RechargeIntent};
+pub use intent::{HORIZON, KeepReason, MIN_RECHARGE_BYTES, MIN_SPARE_MEMORY, RechargeIntent};
 
 use super::entitlements::Entitlements;
 use crate::model::Snapshot;

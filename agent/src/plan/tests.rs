@@ -247,9 +247,9 @@ fn a_writers_excess_is_reclaimed_down_to_the_minimums_only() {
 fn delegated(low: u64, requests: [u64; 2]) -> Snapshot {
     let mut slice = inner(1, 400, 0);
     slice.minimum = low * MIB;
-    let child = |id: u64, requested: u64| {
+    let child = |id: u64, requested_protection: u64| {
         below(Tenant {
-            requested,
+            requested_protection,
             ..leaf(id, 100, 200)
         })
     };
@@ -355,7 +355,7 @@ fn any_tenant() -> impl Strategy<Value = Tenant> {
             |(id, weight, file, minimum, [populated, growing, exempt], idle, unreclaimable)| {
                 Tenant {
                     minimum: minimum * MIB,
-                    requested: idle * MIB,
+                    requested_protection: idle * MIB,
                     populated,
                     growing,
                     idle_for: Duration::from_secs(idle),

@@ -29,7 +29,7 @@ pub(crate) fn status(agent: &Agent, limits: &[String], observe: bool) -> Status 
         None => live(&agent.snapshot, &rates),
         Some(_) => FairnessWindow::default(),
     };
-    let losses = app_io.drops();
+    let drops = app_io.drops();
     let store = agent.protection.store();
     Status {
         status_version: STATUS_VERSION,
@@ -57,20 +57,20 @@ pub(crate) fn status(agent: &Agent, limits: &[String], observe: bool) -> Status 
         external: external(agent),
         decisions: agent.decisions.decisions(),
         limitations: limits.iter().cloned().chain(limitations(agent)).collect(),
-        probe_drops: losses
+        probe_drops: drops
             .iter()
-            .map(|loss| ProbeDrops {
-                what: loss.what.to_owned(),
-                count: loss.count,
+            .map(|drop| ProbeDrops {
+                what: drop.what.to_owned(),
+                count: drop.count,
             })
             .collect(),
         agent_usage: AgentUsage {
             cpu: process_cpu().as_secs_f64(),
             cpu_loop: thread_cpu().as_secs_f64(),
             resident: resident(),
-            knobs: store.map_or(0, |l| u64::try_from(l.len()).unwrap_or(u64::MAX)),
-            reclaimed: agent.reclaimed.values().sum(),
-            errors: agent.reclaim_errors + app_io.errors(),
+            knobs: store.map_or(0, |store| u64::try_from(store.len()).unwrap_or(u64::MAX)),
+            reclaimed: agent.reclaim.reclaimed(),
+            errors: agent.reclaim.errors() + app_io.errors(),
         },
     }
 }
@@ -79,7 +79,7 @@ pub(crate) fn status(agent: &Agent, limits: &[String], observe: bool) -> Status 
 fn external(agent: &Agent) -> Vec<ExternalKnob> {
     let store = agent.protection.store().into_iter();
     store
-        .flat_map(|l| l.external())
+        .flat_map(|store| store.external())
         .map(|(id, knob, found)| ExternalKnob {
             path: agent.path(Key::Cgroup(id)),
             knob: knob.to_string(),
@@ -116,7 +116,7 @@ fn tenants(agent: &Agent, rates: &[Option<WindowStats>], pv: &FairnessWindow) ->
             idle: tenant.idle_for.as_secs_f64(),
             growing: tenant.growing,
             exempt: tenant.exempt.map(Reason::from),
-            reclaimed: agent.reclaimed.get(&tenant.key).copied().unwrap_or(0),
+            reclaimed: agent.reclaim.reclaimed_from(tenant.key),
             unreclaimable: leaf(tenant.unreclaimable),
             other: leaf(tenant.other),
             refaults: node.map_or(0, |n| leaf(n.memory.refaults)),
@@ -217,14 +217,18 @@ fn knobs(agent: &Agent) -> HashMap<CgroupId, Vec<KnobStatus>> {
     let mut knobs: HashMap<CgroupId, Vec<KnobStatus>> = HashMap::new();
     let protection = &agent.protection;
     let mut add = |id: CgroupId, knob: KnobStatus| knobs.entry(id).or_default().push(knob);
-    for (id, knob, before, ours) in protection.store().into_iter().flat_map(|l| l.owned()) {
+    for (id, knob, original, applied) in protection
+        .store()
+        .into_iter()
+        .flat_map(|store| store.owned())
+    {
         add(
             id,
             KnobStatus {
                 knob: knob.to_string(),
-                value: ours.to_owned(),
+                value: applied.to_owned(),
                 owner: KnobOwner::Agent,
-                original: Some(before.to_owned()),
+                original: Some(original.to_owned()),
                 reason: match knob {
                     Knob::MemoryLow => protection.reason(id, knob),
                     _ => agent.credits.why(id, knob).map(Reason::Text),
@@ -232,7 +236,11 @@ fn knobs(agent: &Agent) -> HashMap<CgroupId, Vec<KnobStatus>> {
             },
         );
     }
-    for (id, knob, found) in protection.store().into_iter().flat_map(|l| l.external()) {
+    for (id, knob, found) in protection
+        .store()
+        .into_iter()
+        .flat_map(|store| store.external())
+    {
         add(
             id,
             KnobStatus {

@@ -3,7 +3,7 @@
 use justitia_api::{IoPolicyStatus, PolicyStatus};
 use justitia_share::credit::limit::{LEAST_BYTES, LEAST_DIRECTION, LEAST_REQUESTS, WOBBLE};
 use justitia_share::credit::{MOST_EMPTYING, Settings};
-use justitia_share::fairness_window::{ACTIVE, IO_STALLED};
+use justitia_share::fairness_window::{MIN_IO_STALLED, SUSTAINED};
 use justitia_share::num::to_u64;
 
 use crate::model::MIN_OBSERVATION;
@@ -14,8 +14,8 @@ use crate::plan::protect::{DEADBAND, MIN_DEADBAND};
 pub(super) fn policy() -> PolicyStatus {
     PolicyStatus {
         min_observation: MIN_OBSERVATION.as_secs_f64(),
-        backlogged_active: ACTIVE.get(),
-        backlogged_stalled: IO_STALLED.get(),
+        backlogged_active: SUSTAINED.get(),
+        backlogged_stalled: MIN_IO_STALLED.get(),
         low_deadband: DEADBAND,
         low_min_deadband: MIN_DEADBAND,
         io: Some(io()),

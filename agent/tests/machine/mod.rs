@@ -306,7 +306,7 @@ impl Machine {
                 key: Key::Cgroup(CgroupId(id)),
                 weight: Weight::try_from(reader.weight).unwrap(),
                 minimum: 0,
-                requested: 0,
+                requested_protection: 0,
                 file,
                 own: file,
                 orphaned: 0,

@@ -11,9 +11,9 @@ use crate::{Demand, Fraction, NodeId, Tree};
 /// What a tenant did in a window of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Activity {
-    /// Bytes that its applications read and wrote.
+    /// Bytes that its applications read from and wrote to regular files, cached or not.
     pub bytes: u64,
-    /// The part of the window's seconds in which they moved any.
+    /// The part of the window's seconds in which they read or wrote any.
     pub active: Fraction,
     /// The part of the window's time in which some of its tasks were stalled on I/O (PSI `io some`,
     /// Documentation/accounting/psi.rst); `None` where the kernel does not measure that.
@@ -22,13 +22,14 @@ pub struct Activity {
     pub used_device: bool,
 }
 
-/// A backlogged tenant moves bytes in this part of the window's seconds, or is stalled on I/O for this part of its time.
-pub const ACTIVE: Fraction = Fraction::clamped(0.8);
-/// A backlogged tenant is stalled on I/O for this part of the time, at least.
-pub const IO_STALLED: Fraction = Fraction::clamped(0.1);
+/// A backlogged tenant reads or writes in at least this part of the window's seconds, or is stalled on I/O for at least this
+/// part of the window's time.
+pub const SUSTAINED: Fraction = Fraction::clamped(0.8);
+/// A backlogged tenant is stalled on I/O for at least this part of the window's time.
+pub const MIN_IO_STALLED: Fraction = Fraction::clamped(0.1);
 
-/// Whether a tenant was backlogged: it moved bytes nearly all the time or was stalled on I/O nearly all the time
-/// ([`ACTIVE`]), and wanted more than it got, which shows in stalls ([`IO_STALLED`]).
+/// Whether a tenant was backlogged: it read or wrote nearly all the time or was stalled on I/O nearly all the time
+/// ([`SUSTAINED`]), and wanted more than it got, which shows in stalls ([`MIN_IO_STALLED`]).
 /// Without PSI, having used the device stands in for the stalls: a tenant that finds everything in the cache does not
 /// wait.
 #[must_use]
@@ -36,8 +37,8 @@ pub fn is_backlogged(activity: &Activity) -> bool {
     let io_stalled = activity.io_stalled.unwrap_or_default();
     let wants_more = activity
         .io_stalled
-        .map_or(activity.used_device, |part| part >= IO_STALLED);
-    wants_more && (activity.active >= ACTIVE || io_stalled >= ACTIVE)
+        .map_or(activity.used_device, |part| part >= MIN_IO_STALLED);
+    wants_more && (activity.active >= SUSTAINED || io_stalled >= SUSTAINED)
 }
 
 /// PV of a tree in a window of time.

@@ -57,7 +57,7 @@ pub fn draw(frame: &mut Frame<'_>, view: &mut View, theme: Theme) {
 const HELP: &str = "\
 A tenant is a cgroup. The page cache is divided among siblings by WEIGHT
 (io.weight, or io.bfq.weight): working sets first, then the rest.
-A * behind the weight: backlogged, that is, busy and stalled on I/O for long.
+A * behind the weight: backlogged: it wants more I/O than it gets (docs: Terms).
 
 CACHE   file pages that are charged to it
 WSS     working set size: the cache that it uses again and again; - not known

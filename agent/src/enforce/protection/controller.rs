@@ -41,8 +41,8 @@ impl ProtectionController {
         }
     }
 
-    /// Writes each `memory.low` that should change, at most `MAX_WRITES` at once. Returns what was done.
-    pub fn protect(
+    /// One tick: writes each `memory.low` that should change, at most `MAX_WRITES` at once. Returns what was done.
+    pub fn tick(
         &mut self,
         cgroups: &CgroupTree,
         snapshot: &Snapshot,
@@ -160,18 +160,6 @@ impl ProtectionController {
         self.would_apply
             .iter()
             .map(|(id, low)| (*id, Knob::MemoryLow, *low))
-    }
-
-    /// The name of a cgroup for people; `-` is the root, as for memory outside of all tenants.
-    #[must_use]
-    pub fn path(&self, cgroups: &CgroupTree, id: CgroupId) -> String {
-        if id == cgroups.root() {
-            return "-".to_owned();
-        }
-        cgroups.get(id).map_or_else(
-            || format!("#{}", id.0),
-            |node| escape::encode(node.cgroup.path().as_os_str()),
-        )
     }
 
     /// The knob store; `None` in observe mode.

@@ -1,6 +1,7 @@
 //! Reclaims file pages from tenants, in threads of its own.
 
 mod backoff;
+mod controller;
 mod own_pages;
 mod pressure;
 mod reclaimer;
@@ -8,6 +9,7 @@ mod request;
 mod root_list;
 
 pub use self::backoff::ReclaimBackoff;
+pub use self::controller::ReclaimController;
 pub use self::pressure::{OwnLimits, Pressure};
 pub use self::reclaimer::Reclaimer;
 pub use self::request::{ReclaimRequest, ReclaimResult, ReclaimTarget};

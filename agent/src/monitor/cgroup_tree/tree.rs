@@ -10,6 +10,7 @@ use justitia_kernel::watch::TreeWatcher;
 use super::node::Node;
 use super::quota::CgroupQuota;
 use super::rate_limit::RateLimiter;
+use crate::model::Key;
 
 /// What changed in the tree.
 #[derive(Debug, Default)]
@@ -185,6 +186,19 @@ impl CgroupTree {
     /// The cgroups among which disks are divided ([`CgroupTree::is_io_domain`]), in no order.
     pub fn io_domains(&self) -> impl Iterator<Item = &Node> {
         self.nodes.values().filter(|node| self.is_io_domain(node))
+    }
+
+    /// The path of a tenant for people; `-` is the root, and what is in no managed cgroup; `#` and the number is a cgroup that
+    /// is gone.
+    #[must_use]
+    pub fn tenant_path(&self, key: Key) -> String {
+        match key {
+            Key::Cgroup(id) if id != self.root() => self.nodes.get(&id).map_or_else(
+                || format!("#{}", id.0),
+                |node| escape::encode(node.cgroup.path().as_os_str()),
+            ),
+            _ => "-".to_owned(),
+        }
     }
 
     pub(super) fn path(&self, id: CgroupId) -> String {

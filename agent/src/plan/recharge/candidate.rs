@@ -9,7 +9,7 @@ use justitia_kernel::probes::SharedInode;
 use justitia_share::NodeId;
 use justitia_share::num::{to_f64, to_u64};
 
-use super::intent::{HORIZON, KeepReason, MIN_CACHED, RechargeIntent};
+use super::intent::{HORIZON, KeepReason, MIN_RECHARGE_BYTES, RechargeIntent};
 use crate::model::{Key, Snapshot};
 use crate::plan::entitlements::Entitlements;
 
@@ -87,7 +87,7 @@ impl<'a> Tenants<'a> {
         if file.mapped {
             return Err(KeepReason::Mapped);
         }
-        if file.cached < MIN_CACHED {
+        if file.cached < MIN_RECHARGE_BYTES {
             return Err(KeepReason::SmallCache);
         }
         let id = FileId {

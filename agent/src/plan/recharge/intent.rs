@@ -22,7 +22,7 @@ pub struct RechargeIntent {
 /// The time over which the gain is estimated, seconds.
 pub const HORIZON: u32 = 300;
 /// A file with less in the page cache is not worth a process, bytes.
-pub const MIN_CACHED: u64 = 256 << 10;
+pub const MIN_RECHARGE_BYTES: u64 = 256 << 10;
 /// Free memory above the headroom that recharging needs, bytes: it reads the file again.
 pub const MIN_SPARE_MEMORY: u64 = 16 << 20;
 

@@ -153,9 +153,10 @@ const CACHE: &[Metric] = &[
         "tenant_backlogged",
         Number,
         Tenant(|t| Some(flag(t.backlogged))),
-        "1 if in the last 10 s the tenant was stalled on I/O (PSI io some) 80 % of the time, or moved bytes in 80 % of the \
-         seconds and was stalled 10 % of the time (without PSI: and used the disk). An inner node: if a tenant below it \
-         is. 0 where the probes do not run",
+        "1 if over the last 10 s its tasks were stalled on I/O (PSI io some) at least 80 % of the time; or its applications \
+         read or wrote regular files, cached or not, in at least 80 % of the seconds and were stalled at least 10 % of the \
+         time. Without PSI: read or wrote in 80 % of the seconds, and the disk was used. Inner node: 1 if a leaf below it \
+         is. 0 without probes",
     ),
     gauge(
         "tenant_cache",

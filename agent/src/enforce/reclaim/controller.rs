@@ -1,0 +1,282 @@
+//! Requests reclaim from tenants, and takes the results.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use justitia_api::{Action, Reason, ReclaimExemption, Rule};
+use justitia_kernel::cgroup::CgroupId;
+
+use super::backoff::ReclaimBackoff;
+use super::pressure::Pressure;
+use super::reclaimer::Reclaimer;
+use super::request::{ReclaimRequest, ReclaimResult, ReclaimTarget};
+use crate::config::Config;
+use crate::enforce::credits::Surplus;
+use crate::enforce::event::TenantEvent;
+use crate::monitor::{Monitor, ReclaimFeatures, UnmanagedReclaim};
+use crate::plan::{
+    Entitlements, Key, ReclaimIntent, Snapshot, plan_reclaim, reclaimable_above_minimums,
+};
+
+/// The sample of a tenant from which pages are reclaimed must not be older than this.
+const MAX_SAMPLE_AGE: Duration = Duration::from_millis(500);
+
+/// Reclaims from tenants, or, in observe mode, says what it would reclaim.
+#[derive(Debug)]
+pub struct ReclaimController {
+    /// `None` in observe mode.
+    reclaimer: Option<Reclaimer>,
+    features: ReclaimFeatures,
+    /// Bytes requested from the reclaimer, without a result yet.
+    in_flight: HashMap<Key, u64>,
+    backoffs: HashMap<Key, ReclaimBackoff>,
+    /// Bytes reclaimed from each tenant.
+    reclaimed: HashMap<Key, u64>,
+    /// Bytes reclaimed from cgroups since they were last taken.
+    freed: u64,
+    errors: u64,
+}
+
+impl ReclaimController {
+    /// With a reclaimer it reclaims; without one it only says what it would.
+    #[must_use]
+    pub fn new(reclaimer: Option<Reclaimer>, features: ReclaimFeatures) -> Self {
+        Self {
+            reclaimer,
+            features,
+            in_flight: HashMap::new(),
+            backoffs: HashMap::new(),
+            reclaimed: HashMap::new(),
+            freed: 0,
+            errors: 0,
+        }
+    }
+
+    /// Bytes that were requested and for which there is no result yet.
+    #[must_use]
+    pub fn in_flight(&self) -> u64 {
+        self.in_flight.values().sum()
+    }
+
+    /// Why nothing is reclaimed from a tenant for now, if so.
+    #[must_use]
+    pub fn exempt(&self, key: Key, now: Instant) -> Option<ReclaimExemption> {
+        self.backoffs.get(&key)?.exempt(now)
+    }
+
+    /// Bytes reclaimed from a tenant.
+    #[must_use]
+    pub fn reclaimed_from(&self, key: Key) -> u64 {
+        self.reclaimed.get(&key).copied().unwrap_or(0)
+    }
+
+    /// Bytes reclaimed from all tenants that exist.
+    #[must_use]
+    pub fn reclaimed(&self) -> u64 {
+        self.reclaimed.values().sum()
+    }
+
+    /// Requests that the kernel refused.
+    #[must_use]
+    pub const fn errors(&self) -> u64 {
+        self.errors
+    }
+
+    /// Bytes freed since the last call that the machine's own counters leave out.
+    pub const fn take_freed(&mut self) -> u64 {
+        std::mem::replace(&mut self.freed, 0)
+    }
+
+    /// A cgroup was removed: what is known of it is dropped.
+    pub fn on_cgroup_removed(&mut self, id: CgroupId) {
+        let key = Key::Cgroup(id);
+        self.backoffs.remove(&key);
+        self.reclaimed.remove(&key);
+    }
+
+    /// The tenants from which [`tick`](Self::tick) would reclaim by a sample that is too old for it.
+    #[must_use]
+    pub fn outdated_targets(
+        &self,
+        monitor: &Monitor,
+        snapshot: &Snapshot,
+        entitlements: &Entitlements,
+        now: Instant,
+    ) -> Vec<CgroupId> {
+        let is_outdated = |id: &CgroupId| {
+            let node = monitor.cgroups.get(*id);
+            node.is_some_and(|node| node.memory.age(now).is_none_or(|age| age > MAX_SAMPLE_AGE))
+        };
+        self.intents(snapshot, entitlements)
+            .into_iter()
+            .filter_map(|intent| match intent.key {
+                Key::Cgroup(id) => Some(id),
+                Key::Unmanaged => None,
+            })
+            .filter(is_outdated)
+            .collect()
+    }
+
+    /// One tick: reclaims from the tenants above their entitlement, if free memory is short. Returns what was requested.
+    pub fn tick(
+        &mut self,
+        monitor: &Monitor,
+        config: &Config,
+        snapshot: &Snapshot,
+        entitlements: &Entitlements,
+    ) -> Vec<TenantEvent> {
+        let mut events = Vec::new();
+        for intent in self.intents(snapshot, entitlements) {
+            if let Some(target) = self.target(monitor, intent.key) {
+                let reason = Rule::Excess(intent.reason).into();
+                let pressure = self.pressure(monitor, config, intent.key);
+                events.push(self.request(
+                    monitor,
+                    ReclaimRequest {
+                        key: intent.key,
+                        target,
+                        bytes: intent.bytes,
+                        pressure,
+                    },
+                    reason,
+                ));
+            }
+        }
+        events
+    }
+
+    /// Reclaims the pages that a buffered writer holds beyond its dirty budget, down to its minimum. Returns what was
+    /// requested.
+    pub fn reclaim_from_writer(
+        &mut self,
+        monitor: &Monitor,
+        config: &Config,
+        snapshot: &Snapshot,
+        excess: Surplus,
+        now: Instant,
+    ) -> Option<TenantEvent> {
+        let key = Key::Cgroup(excess.id);
+        let cgroup = monitor.cgroups.get(excess.id)?.cgroup.clone();
+        if self.exempt(key, now).is_some() || self.in_flight.contains_key(&key) {
+            return None;
+        }
+        let bytes = excess.bytes.min(reclaimable_above_minimums(snapshot, key));
+        let request = ReclaimRequest {
+            key,
+            target: ReclaimTarget::Cgroup(cgroup, self.features.file_only()),
+            bytes,
+            pressure: self.pressure(monitor, config, key),
+        };
+        (bytes > 0).then(|| self.request(monitor, request, Reason::Text(excess.why)))
+    }
+
+    fn intents(&self, snapshot: &Snapshot, entitlements: &Entitlements) -> Vec<ReclaimIntent> {
+        let mut intents = plan_reclaim(snapshot, entitlements);
+        intents.retain(|intent| !self.in_flight.contains_key(&intent.key));
+        intents
+    }
+
+    /// How to reclaim a tenant's own pages, if there is a way.
+    fn target(&self, monitor: &Monitor, key: Key) -> Option<ReclaimTarget> {
+        let cgroups = &monitor.cgroups;
+        let swappiness = self.features.file_only();
+        let (cgroup, children) = match key {
+            Key::Cgroup(id) => {
+                let node = cgroups.get(id)?;
+                if node.children.is_empty() {
+                    return Some(ReclaimTarget::Cgroup(node.cgroup.clone(), swappiness));
+                }
+                (&node.cgroup, node.children.as_slice())
+            }
+            Key::Unmanaged => match monitor.unmanaged.reclaim()? {
+                UnmanagedReclaim::RootLruGen => return Some(ReclaimTarget::RootList),
+                UnmanagedReclaim::RootMemoryReclaim => {
+                    (monitor.unmanaged.root(), cgroups.top_level())
+                }
+            },
+        };
+        let children = children.iter().filter_map(|id| cgroups.get(*id));
+        Some(ReclaimTarget::OwnPages {
+            cgroup: cgroup.clone(),
+            children: children.map(|node| node.cgroup.clone()).collect(),
+            swappiness,
+        })
+    }
+
+    /// What says whether a tenant thrashes.
+    fn pressure(&self, monitor: &Monitor, config: &Config, key: Key) -> Option<Pressure> {
+        let Key::Cgroup(id) = key else { return None };
+        let cgroups = &monitor.cgroups;
+        let root = cgroups.get(cgroups.delegation_root(id)?)?;
+        let backoff = self.backoffs.get(&key);
+        Some(Pressure {
+            cgroup: root.cgroup.clone(),
+            full_avg10_max: config.pressure.full_avg10_max,
+            own_limits: backoff.map(ReclaimBackoff::own_limits).unwrap_or_default(),
+        })
+    }
+
+    /// Sends a request to the reclaimer, if there is one. Returns what was requested, and why.
+    fn request(
+        &mut self,
+        monitor: &Monitor,
+        request: ReclaimRequest,
+        reason: Reason,
+    ) -> TenantEvent {
+        let (key, bytes) = (request.key, request.bytes);
+        let path = monitor.cgroups.tenant_path(key);
+        tracing::debug!(tenant = path, bytes, why = %reason, "reclaim");
+        if let Some(reclaimer) = &self.reclaimer {
+            self.in_flight.insert(key, bytes);
+            reclaimer.send(request);
+        }
+        TenantEvent::new(key, Action::Reclaim { bytes }, reason)
+    }
+
+    /// Takes the results of the reclaimer. Returns what followed from them.
+    pub fn take_results(&mut self, monitor: &mut Monitor, now: Instant) -> Vec<TenantEvent> {
+        let results: Vec<ReclaimResult> =
+            self.reclaimer.iter().flat_map(Reclaimer::results).collect();
+        let mut events = Vec::new();
+        for result in results {
+            self.in_flight.remove(&result.key);
+            if let (Key::Cgroup(id), Some(stat)) = (result.key, &result.after) {
+                monitor.record_memory(id, stat, now);
+                self.freed += result.freed + result.freed_from_children;
+            }
+            if let Key::Cgroup(id) = result.key
+                && monitor.cgroups.get(id).is_none()
+            {
+                // It was removed meanwhile: entries made for it now would never be removed.
+                continue;
+            }
+            *self.reclaimed.entry(result.key).or_default() += result.freed;
+            let path = monitor.cgroups.tenant_path(result.key);
+            events.extend(self.update_backoff(&result, &path, now));
+        }
+        events
+    }
+
+    /// Pauses reclaim from a tenant that thrashes, or of which nothing could be freed.
+    fn update_backoff(
+        &mut self,
+        result: &ReclaimResult,
+        path: &str,
+        now: Instant,
+    ) -> impl Iterator<Item = TenantEvent> + use<> {
+        tracing::trace!(tenant = path, freed = result.freed, freed_from_children = result.freed_from_children, took = ?result.took, "reclaimed");
+        let refused = result.error.as_ref().map(|error| {
+            self.errors += 1;
+            tracing::warn!(tenant = path, %error, "the kernel refused to reclaim");
+            let rule = Rule::KernelError {
+                error: error.clone(),
+            };
+            TenantEvent::new(result.key, Action::ReclaimRefused, rule)
+        });
+        let backoff = self.backoffs.entry(result.key).or_default();
+        let exempt = backoff
+            .update(result, now)
+            .map(|why| TenantEvent::new(result.key, Action::Exempt, why));
+        refused.into_iter().chain(exempt)
+    }
+}
