@@ -81,6 +81,13 @@ struct Subject {
     next: u64,
 }
 
+/// Removes the SSD store's file before the next one is made.
+impl Drop for Subject {
+    fn drop(&mut self) {
+        let _ = self.cache.set_ssd(None);
+    }
+}
+
 impl Subject {
     fn new(path: &Path, spec: PoolSpec) -> Result<Self, CacheError> {
         let cache = Cache::new(CacheConfig {
@@ -186,6 +193,13 @@ pub fn hybrid(
     rounds: usize,
     time: Duration,
 ) -> Result<Vec<Hybrid>, CacheError> {
+    let made = tempfile::Builder::new()
+        .prefix("justitia-hybrid-bench-")
+        .tempdir_in(directory);
+    let directory = made.map_err(|source| CacheError::Ssd {
+        path: directory.into(),
+        source,
+    })?;
     let zipf = Zipf::new(USED, 0.9);
     let weight = Weight::default();
     let both = PoolSpec::of(StoreKind::Memory, weight).with(StoreKind::Ssd, weight);
@@ -198,8 +212,7 @@ pub fn hybrid(
     for pattern in [Pattern::Random, Pattern::Zipf, Pattern::Loop] {
         let mut subjects = Vec::new();
         for (name, spec) in specs {
-            // A file each: the last one's writers may take a moment to end.
-            let path = directory.join(format!("justitia-hybrid-bench-{name}-{pattern:?}"));
+            let path = directory.path().join(name);
             let mut subject = Subject::new(&path, spec)?;
             subject.warm(pattern, &zipf);
             subjects.push(subject);

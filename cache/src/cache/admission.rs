@@ -95,7 +95,7 @@ impl Cache {
         for _ in 0..ROUNDS {
             {
                 let mut log = pool.log_on(ssd)?;
-                match pool.append(&mut log, ssd, key, content, sum) {
+                match pool.append(&mut log, ssd, key, content, sum, false) {
                     Append::Done(slot) => return Some(slot),
                     Append::Refused => return None,
                     Append::Full => {}

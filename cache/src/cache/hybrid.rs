@@ -43,7 +43,10 @@ impl Demotion for Down<'_> {
         unsafe { self.cache.stores.memory.arena.read(slot, 0, &mut content) };
         let sum = self.ssd.sum(key, &content);
         let mut log = self.pool.log_on(self.ssd)?;
-        match self.pool.append(&mut log, self.ssd, key, &content, sum) {
+        match self
+            .pool
+            .append(&mut log, self.ssd, key, &content, sum, false)
+        {
             Append::Done(slot) => {
                 self.ssd.set_stamp(slot, self.stamp);
                 Some(Location::ssd(slot))
@@ -166,16 +169,19 @@ impl Cache {
         Some(DetachedSlot::Memory(slot))
     }
 
-    /// Writes a block again that would soon be evicted with its extent: it was used. Not when that needs an eviction.
+    /// Writes a block again that would soon be evicted with its extent: it was used. Not when that needs an eviction, and
+    /// not more blocks than came since: only these turn the log.
     fn renew(&self, pool: &Pool, pending: &PendingSsdRead, content: &Page) -> Option<DetachedSlot> {
         let (ssd, key) = (&pending.ssd, pending.key);
         let most = pool.entitlement(StoreKind::Ssd) / u64::from(EXTENT_SLOTS);
         let mut log = pool.log_on(ssd)?;
-        if u64::from(log.age(ssd, pending.read_ref.slot)) * 4 <= most * 3 {
+        let is_young = u64::from(log.age(ssd, pending.read_ref.slot)) * 4 <= most * 3;
+        if is_young || !log.may_renew() {
             return None;
         }
         let sum = ssd.sum(key, &content.0);
-        let Append::Done(slot) = pool.append(&mut log, ssd, key, &content.0, sum) else {
+        let renewed = pool.append(&mut log, ssd, key, &content.0, sum, true);
+        let Append::Done(slot) = renewed else {
             return None;
         };
         ssd.set_stamp(slot, self.stamp_of_used(pool));

@@ -67,6 +67,12 @@ impl Pool {
         *self.spec.lock() = spec;
     }
 
+    /// Nothing is admitted any more: the pool is being destroyed.
+    pub(super) fn close(&self) {
+        self.policy.lock().closed = true;
+        self.log.lock().closed = true;
+    }
+
     pub(crate) fn queue_weight(&self) -> Weight {
         Weight::try_from(u64::from(self.queue_weight.load(Ordering::Relaxed)))
             .unwrap_or(Weight::MIN)
@@ -87,7 +93,8 @@ impl Pool {
         Some(self.log.lock()).filter(|_| !ssd.closed())
     }
 
-    /// Appends a block to the pool's log on the SSD; an extent that is opened for it is the pool's from now on.
+    /// Appends a block to the pool's log on the SSD; an extent that is opened for it is the pool's from now on. A block that
+    /// is `renewed` has been in the log before.
     pub(super) fn append(
         &self,
         log: &mut SsdLog,
@@ -95,8 +102,12 @@ impl Pool {
         key: Key,
         content: &Block,
         sum: u32,
+        renewed: bool,
     ) -> Append {
         let (append, opened) = log.append(ssd, self.id.index, key, content, sum);
+        if matches!(append, Append::Done(_)) {
+            log.count_renewal(renewed, self.entitlement(StoreKind::Ssd));
+        }
         if opened {
             let extent = u64::from(EXTENT_SLOTS);
             self.ssd_used.fetch_add(extent, Ordering::Relaxed);

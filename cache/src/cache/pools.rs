@@ -57,21 +57,31 @@ impl Cache {
         Ok(freed * BLOCK_BYTES)
     }
 
-    /// DESTROY_CGROUP: removes a pool and its blocks.
+    /// DESTROY_CGROUP: removes a pool and its blocks. Others use and change the cache while a large pool is emptied.
     ///
     /// # Errors
     /// When there is no such pool, or it is the VM's first.
     pub fn destroy_pool(&self, pool: PoolId) -> Result<(), CacheError> {
+        let handle = self.close_pool(pool)?;
+        self.empty_pool(&handle);
+        let _registry = self.registry.lock();
+        self.forget_pool(&handle);
+        Ok(())
+    }
+
+    /// Takes a pool from its VM. Nothing is admitted to it any more, and whoever else destroys it finds none.
+    fn close_pool(&self, pool: PoolId) -> Result<PoolHandle, CacheError> {
         let mut registry = self.registry.lock();
         let handle = self.pool(pool)?;
         let vm = registry.vm(handle.vm)?;
-        if vm.pools.first().is_some_and(|p| p.id == pool) {
-            return Err(CacheError::DefaultPool(pool, handle.vm));
-        }
-        vm.pools.retain(|p| p.id != pool);
+        match vm.pools.iter().position(|p| p.id == pool) {
+            None => return Err(CacheError::NoPool(pool)),
+            Some(0) => return Err(CacheError::DefaultPool(pool, handle.vm)),
+            Some(at) => vm.pools.remove(at),
+        };
         self.refresh(&registry);
-        self.end_pool(&handle);
-        Ok(())
+        handle.close();
+        Ok(handle)
     }
 
     /// MIGRATE_OBJECT: the cached blocks of the disk in the range `blocks` belong to pool `to` from now on. Returns how
@@ -84,6 +94,9 @@ impl Cache {
         let disk = registry.disk(disk)?;
         let to = self.pool(to)?;
         check_same_vm(&disk, &to)?;
+        if to.policy.lock().closed {
+            return Err(CacheError::NoPool(to.id));
+        }
         Ok(self.reassign(&disk, blocks, &to))
     }
 
@@ -119,12 +132,14 @@ impl Cache {
         Ok(id)
     }
 
-    /// Empties a pool that was removed from its VM, and removes it from the table.
-    pub(super) fn end_pool(&self, pool: &PoolHandle) {
-        pool.policy.lock().closed = true;
-        pool.log.lock().closed = true;
+    /// Removes what a closed pool holds.
+    pub(super) fn empty_pool(&self, pool: &PoolHandle) {
         self.empty_memory(pool);
         self.empty_log(pool);
+    }
+
+    /// Removes an empty pool from the table: its index may be another's from now on.
+    pub(super) fn forget_pool(&self, pool: &PoolHandle) {
         let mut table = PoolTable::clone(&self.pools.load());
         if let Some(place) = usize::try_from(pool.id.index)
             .ok()

@@ -75,3 +75,48 @@ impl Cache {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block::BLOCK_SIZE;
+    use crate::cache::Cache;
+    use crate::config::{CacheConfig, Policy, PoolSpec, StoreKind};
+    use crate::model::fault::FaultSsd;
+    use crate::store::Device as _;
+    use justitia_share::Weight;
+    use std::sync::mpsc;
+
+    #[test]
+    fn others_change_the_cache_while_a_pool_is_emptied() {
+        let cache = Cache::new(CacheConfig::default()).unwrap();
+        let device = FaultSsd::new();
+        device.grow(4 << 20).unwrap();
+        let clone = Box::new(device.clone());
+        cache.start_ssd(clone, 4 << 20, 0).unwrap();
+        let vm = cache.add_vm("vm", Weight::default(), Policy::Fifo).unwrap();
+        let spec = PoolSpec::of(StoreKind::Ssd, Weight::default());
+        let id = cache.create_pool(vm, "container", spec).unwrap();
+        let pool = cache.pool(id).unwrap();
+        let disk = cache.add_disk(vm, "disk").unwrap();
+        let disk = cache.attach(disk).unwrap().0;
+        for block in 0..u64::from(EXTENT_SLOTS) {
+            let token = disk.token(block);
+            let content = [1; BLOCK_SIZE];
+            assert_eq!(cache.insert(&disk, &pool, block, &content, token), Ok(()));
+            cache.write_ssd();
+        }
+        let (tell, told) = mpsc::channel();
+        let other = cache.clone();
+        *device.during_discard.lock() = Some(Box::new(move |_| {
+            let free = other.registry.try_lock().is_some();
+            // It is not there any more for anybody else.
+            let again = free.then(|| other.destroy_pool(id).is_err());
+            tell.send((free, again)).unwrap();
+        }));
+        cache.destroy_pool(id).unwrap();
+        assert_eq!(told.try_recv(), Ok((true, Some(true))));
+        assert_eq!(cache.stats().vms[0].pools.len(), 1);
+        cache.audit();
+    }
+}

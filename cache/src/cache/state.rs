@@ -88,6 +88,12 @@ impl Cache {
         Ok(pool)
     }
 
+    /// What a pool is entitled to of a store, blocks, as of the last division.
+    #[cfg(test)]
+    pub(crate) fn entitled(&self, pool: PoolId, store: StoreKind) -> u64 {
+        self.pool(pool).map_or(0, |pool| pool.entitlement(store))
+    }
+
     /// What an audit checks.
     #[cfg(test)]
     pub(crate) fn books(&self) -> (&Index, &Stores, Arc<PoolTable>) {

@@ -30,6 +30,8 @@ impl Cache {
     /// When the new one cannot be used; there is none then, until [`resize`](Self::resize) opens it.
     pub fn set_ssd(self: &Arc<Self>, ssd: Option<SsdConfig>) -> Result<(), CacheError> {
         let mut registry = self.registry.lock();
-        self.replace_ssd(&mut registry, ssd)
+        let replaced = self.replace_ssd(&mut registry, ssd);
+        self.refresh(&registry);
+        replaced
     }
 }

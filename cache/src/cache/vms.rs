@@ -46,7 +46,9 @@ impl Cache {
             registry.disks.remove(&disk.id);
         }
         for pool in gone.pools {
-            self.end_pool(&pool);
+            pool.close();
+            self.empty_pool(&pool);
+            self.forget_pool(&pool);
         }
         Ok(())
     }

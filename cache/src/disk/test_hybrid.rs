@@ -4,7 +4,7 @@ use super::CachedDisk;
 use crate::block::{BLOCK_BYTES, BLOCK_SIZE, Block};
 use crate::block_dev::{Disk, RamDisk};
 use crate::cache::Cache;
-use crate::config::{CacheConfig, Mode, Policy, PoolSpec, StoreKind};
+use crate::config::{CacheConfig, Mode, Policy, PoolSpec, SsdConfig, StoreKind};
 use crate::ids::PoolId;
 use crate::model::fault::FaultSsd;
 use crate::store::Device as _;
@@ -24,14 +24,18 @@ struct Rig {
 
 impl Rig {
     fn new(policy: Policy, mode: Mode, spec: PoolSpec) -> Self {
+        Self::with_ssd(policy, mode, spec, 4 * BLOCKS)
+    }
+
+    fn with_ssd(policy: Policy, mode: Mode, spec: PoolSpec, blocks: u64) -> Self {
         let cache = Cache::new(CacheConfig {
             memory_bytes: MEMORY * BLOCK_BYTES,
             ..CacheConfig::default()
         })
         .unwrap();
         let ssd = FaultSsd::new();
-        ssd.grow(4 * BLOCKS * BLOCK_BYTES).unwrap();
-        let bytes = 4 * BLOCKS * BLOCK_BYTES;
+        let bytes = blocks * BLOCK_BYTES;
+        ssd.grow(bytes).unwrap();
         cache.start_ssd(Box::new(ssd), bytes, 0).unwrap();
         let vm = cache.add_vm("vm", Weight::default(), policy).unwrap();
         cache.track_residency(vm, 1 << 20).unwrap();
@@ -129,6 +133,42 @@ fn a_loop_twice_as_large_as_memory_is_served_by_both_and_settles() {
         assert!(down + up < BLOCKS / 10, "{policy:?} {mode:?}");
         rig.cache.audit();
     }
+}
+
+/// What fits the SSD, but takes up more than three quarters of the pool's part, is not written again each time it is read.
+#[test]
+fn a_loop_that_fills_the_part_of_the_ssd_is_not_renewed_for_ever() {
+    for part in [MEMORY * 5 / 4, MEMORY * 9 / 8] {
+        let rig = Rig::with_ssd(Policy::Sieve, Mode::Inclusive, both(), part);
+        for _ in 0..12 {
+            rig.round(0..BLOCKS, false);
+        }
+        let renewals = || rig.cache.stats().vms[0].pools[1].counts.renewals;
+        let before = renewals();
+        let [_, ssd, ..] = rig.round(0..BLOCKS, false);
+        let renewed = renewals() - before;
+        println!("{ssd} hits on an SSD of {part} blocks, {renewed} renewed");
+        assert!(ssd > MEMORY / 2, "{ssd}");
+        assert!(renewed < ssd / 10, "{renewed} of {ssd}");
+        rig.cache.audit();
+    }
+}
+
+/// The parts of the stores are divided anew when the SSD store is taken away, or comes.
+#[test]
+fn a_replaced_ssd_is_divided() {
+    let rig = Rig::new(Policy::Sieve, Mode::Inclusive, both());
+    let entitled = || rig.cache.entitled(rig.pool, StoreKind::Ssd);
+    assert!(entitled() > 0);
+    rig.cache.set_ssd(None).unwrap();
+    assert_eq!(entitled(), 0);
+    let directory = tempfile::tempdir().unwrap();
+    let ssd = SsdConfig {
+        path: directory.path().join("ssd"),
+        bytes: 4 << 20,
+    };
+    rig.cache.set_ssd(Some(ssd)).unwrap();
+    assert_eq!(entitled(), 1024);
 }
 
 /// A small set that has fallen to the SSD comes back up when it is used often.

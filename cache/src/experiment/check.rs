@@ -7,7 +7,8 @@ use std::collections::BTreeSet;
 
 /// Threads of a container at most.
 const MOST_THREADS: u32 = 1024;
-/// Files of a container at most, bytes after they were divided: the model keeps 20 bytes for each of their blocks.
+/// Files of all containers together at most, bytes after they were divided: the model keeps 20 bytes for each of their
+/// blocks.
 const MOST_FILES: u64 = 16 << 30;
 /// Stores at most, bytes after they were divided.
 const MOST_STORE: u64 = 64 << 30;
@@ -83,7 +84,8 @@ impl Experiment {
             size(&of("files / scale"), self.scaled(c.files.0), least)?;
             size(&of("memory / scale"), self.scaled(c.memory.0), BLOCK_BYTES)?;
         }
-        Ok(())
+        let files = self.container.iter().map(|c| self.scaled(c.files.0)).sum();
+        size("files / scale of all containers", files, BLOCK_BYTES)
     }
 
     fn check_configuration(

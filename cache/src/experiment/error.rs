@@ -31,6 +31,16 @@ pub enum ExperimentError {
         /// What was expected and what was found.
         problem: String,
     },
+    /// The SSD store cannot lie there.
+    #[error(
+        "expected a directory for the SSD store in which files can be made, found {path}: {source}"
+    )]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
     /// The cache refused something.
     #[error("{0}")]
     Cache(#[from] CacheError),

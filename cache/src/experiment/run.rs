@@ -38,7 +38,7 @@ struct Job<'a> {
 /// Runs everything; `progress` is told of each run that ended. In the order of delays, repeats, configurations.
 ///
 /// # Errors
-/// When the cache refuses something.
+/// When the cache refuses something, or `options.directory` takes no files.
 pub fn run(
     experiment: &Experiment,
     options: &Options,
@@ -60,7 +60,7 @@ pub fn run(
         for _ in 0..options.jobs.max(1) {
             scope.spawn(|| {
                 while let Some((at, job)) = take(&next, &jobs) {
-                    let found = one(experiment, options, job, at);
+                    let found = one(experiment, options, job);
                     if let Ok(found) = &found {
                         progress(found);
                     }
@@ -83,10 +83,15 @@ fn one(
     experiment: &Experiment,
     options: &Options,
     job: &Job<'_>,
-    number: usize,
 ) -> Result<Measured, ExperimentError> {
-    let file = format!("justitia-experiment-{}-{number}", std::process::id());
-    let ssd = options.directory.join(file);
+    let directory = tempfile::Builder::new()
+        .prefix("justitia-experiment-")
+        .tempdir_in(&options.directory);
+    let directory = directory.map_err(|source| ExperimentError::Directory {
+        path: options.directory.clone(),
+        source,
+    })?;
+    let ssd = directory.path().join("ssd");
     let seed = options.seed.wrapping_add(job.repeat.into());
     let world = World::new(experiment, job.configuration, job.delay, seed, &ssd)?;
     let record = options.clock.run(&world)?;

@@ -20,6 +20,9 @@ const EXPERIMENTS: [(&str, &str); 6] = experiments![
     "weight-change",
 ];
 
+/// A file at most, bytes.
+const MOST_TEXT: u64 = 1 << 20;
+
 impl Experiment {
     /// The experiments that are compiled in.
     ///
@@ -41,7 +44,8 @@ impl Experiment {
             return Self::parse(name, text);
         }
         let path = Path::new(name);
-        let text = std::fs::read_to_string(path).map_err(|source| ExperimentError::Read {
+        let text = justitia_regular_file::read_text(path, MOST_TEXT);
+        let text = text.map_err(|source| ExperimentError::Read {
             path: path.into(),
             source,
         })?;

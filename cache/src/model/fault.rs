@@ -116,6 +116,8 @@ pub(crate) struct FaultSsd {
     pub(crate) faults: Arc<Faults>,
     /// The next read is slow: between the moment at which it takes its bytes and its end, this happens.
     pub(crate) meanwhile: Arc<Mutex<Option<Meanwhile>>>,
+    /// What happens during the next discard, given its offset.
+    pub(crate) during_discard: Arc<Mutex<Option<Meanwhile>>>,
 }
 
 impl FaultSsd {
@@ -124,6 +126,7 @@ impl FaultSsd {
             bytes: Arc::default(),
             faults: Arc::default(),
             meanwhile: Arc::default(),
+            during_discard: Arc::default(),
         }
     }
 
@@ -176,6 +179,10 @@ impl Device for FaultSsd {
     fn discard(&self, off: u64, len: u64) -> io::Result<()> {
         let place = self.place(off, usize::try_from(len).map_err(io::Error::other)?)?;
         self.bytes.lock()[place].fill(0xDD);
+        let then = self.during_discard.lock().take();
+        if let Some(then) = then {
+            then(off);
+        }
         Ok(())
     }
     fn grow(&self, len: u64) -> io::Result<()> {

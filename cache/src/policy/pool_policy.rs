@@ -46,7 +46,9 @@ impl PoolPolicy {
     /// list whatever its policy, as long as both stores together, so that a block of which the SSD has room is recalled.
     pub(crate) fn set_hybrid(&mut self, ssd_blocks: Option<u32>) {
         self.hybrid = ssd_blocks;
-        if !self.has_ghost() {
+        if self.has_ghost() {
+            self.shrink_ghost();
+        } else {
             self.ghost = Ghost::default();
         }
     }
@@ -104,7 +106,8 @@ impl PoolPolicy {
         };
         store.set_meta(slot, meta);
         self.lists[list].push(store, slot);
-        self.size_ghost();
+        self.grow_ghost();
+        self.shrink_ghost();
         Some(slot)
     }
 
@@ -129,16 +132,26 @@ impl PoolPolicy {
     }
 
     /// The ghost list remembers half as many blocks again as the pool has. It grows in steps, as a resize clears it.
-    fn size_ghost(&mut self) {
-        if !self.has_ghost() {
-            return;
-        }
-        let len = self.len().saturating_add(self.hybrid.unwrap_or(0));
-        let len = usize::try_from(len).unwrap_or(usize::MAX);
-        let capacity = self.ghost.capacity();
-        if len + len / 8 > capacity || capacity > 4 * len.max(64) {
+    fn grow_ghost(&mut self) {
+        let len = self.ghost_blocks();
+        if self.has_ghost() && len + len / 8 > self.ghost.capacity() {
             self.ghost.resize((len + len / 2).max(32));
         }
+    }
+
+    /// It shrinks as soon as the pool does, so that all lists together are bounded by what the stores hold, however blocks
+    /// and weights go from pool to pool.
+    fn shrink_ghost(&mut self) {
+        let len = self.ghost_blocks();
+        if self.ghost.capacity() > 4 * len.max(64) {
+            self.ghost.resize((len + len / 2).max(32));
+        }
+    }
+
+    /// Blocks that the ghost list's length follows.
+    fn ghost_blocks(&self) -> usize {
+        let len = self.len().saturating_add(self.hybrid.unwrap_or(0));
+        usize::try_from(len).unwrap_or(usize::MAX)
     }
 
     /// Takes a slot off its list.
@@ -147,6 +160,7 @@ impl PoolPolicy {
             self.hand = Some(store.newer(slot)).filter(|s| *s != NIL);
         }
         self.lists[store.meta(slot).list].remove(store, slot);
+        self.shrink_ghost();
     }
 
     /// Puts a slot that came from another pool of the VM at the newest end.
@@ -182,5 +196,50 @@ impl PoolPolicy {
                 Some(slot)
             })
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SLOTS: u32 = 4096;
+
+    fn store() -> MemoryStore {
+        MemoryStore::new(SLOTS, SLOTS).unwrap()
+    }
+
+    /// A pool's policy, with so many blocks in its lists.
+    fn filled(store: &MemoryStore, policy: Policy, blocks: u32) -> PoolPolicy {
+        let mut filled = PoolPolicy::new(policy);
+        for slot in 0..blocks {
+            filled.free.push(store, slot);
+            let key = Key::from_raw(slot.into());
+            filled.admit(store, 1, key, u64::from(slot)).unwrap();
+        }
+        filled
+    }
+
+    #[test]
+    fn a_ghost_list_shrinks_with_the_part_of_the_ssd() {
+        let store = store();
+        let mut policy = PoolPolicy::new(Policy::Sieve);
+        policy.set_hybrid(Some(1 << 20));
+        policy.free.push(&store, 0);
+        policy.admit(&store, 1, Key::from_raw(0), 0).unwrap();
+        assert!(policy.bytes() > 1 << 20);
+        policy.set_hybrid(Some(1));
+        assert!(policy.bytes() < 1 << 10, "{}", policy.bytes());
+    }
+
+    #[test]
+    fn a_ghost_list_shrinks_when_blocks_go_to_another_pool() {
+        let store = store();
+        let mut from = filled(&store, Policy::Ghost, SLOTS);
+        let before = from.bytes();
+        for slot in 0..SLOTS {
+            from.unlink(&store, slot);
+        }
+        assert!(8 * from.bytes() < before, "{} of {before}", from.bytes());
     }
 }

@@ -4,6 +4,7 @@ use super::device::Port;
 use super::pools::NamedPools;
 use crate::config::{PoolSpec, StoreKind};
 use crate::error::CacheError;
+use crate::ids::PoolId;
 use justitia_link::{Answer, Command, MAX_POOLS, Name, Serial, Status, Store, Verdict};
 use justitia_share::Weight;
 
@@ -37,7 +38,11 @@ impl Port {
                 pool.spec = spec;
                 Ok(())
             }
-            Command::Destroy { pool } => self.destroy(&mut pools, pool),
+            Command::Destroy { pool } => {
+                let id = Self::take(&mut pools, pool)?;
+                drop(pools);
+                self.cache.destroy_pool(id).map_err(failed)
+            }
             Command::Migrate {
                 pool,
                 serial,
@@ -88,23 +93,18 @@ impl Port {
         Ok(PoolSpec::of(store, weight).with(ssd, weight_of(ssd_weight)?))
     }
 
-    fn destroy(&self, pools: &mut NamedPools, number: u32) -> Result<(), Status> {
+    /// Takes a pool that the guest has made from the VM's list. It is emptied without the list's lock.
+    fn take(pools: &mut NamedPools, number: u32) -> Result<PoolId, Status> {
         let pool = pools.by_number(number).ok_or(Status::NoPool)?;
         if !pool.created_over_port {
             return Err(Status::NotYours);
         }
-        self.cache.destroy_pool(pool.id).map_err(failed)?;
+        let id = pool.id;
         pools.remove_number(number);
-        Ok(())
+        Ok(id)
     }
 
-    fn migrate(
-        &self,
-        to: crate::ids::PoolId,
-        serial: Serial,
-        first: u64,
-        blocks: u64,
-    ) -> Result<u64, Status> {
+    fn migrate(&self, to: PoolId, serial: Serial, first: u64, blocks: u64) -> Result<u64, Status> {
         let disk = self.target(serial).and_then(|disk| disk.id());
         let disk = disk.ok_or(Status::NoDisk)?;
         let end = first.saturating_add(blocks);

@@ -7,6 +7,7 @@ use crate::config::{PoolSpec, StoreKind};
 use crate::ids::PoolId;
 use crate::planner::{PERIOD, Plan, PlannedPool, Planner, PoolState, PoolView, Target};
 use crate::port::NamedPools;
+use justitia_api::escape::plain;
 use justitia_share::Weight;
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -175,7 +176,7 @@ fn told(
         let [now, then] = planned.expected_hits;
         let pools: Vec<_> = planned.pools.iter().map(why).collect();
         tracing::info!(
-            vm,
+            vm = plain(vm),
             %store,
             "pools are to have other sizes: {}; hits of those without a target {now:.0}/s now, {then:.0}/s then",
             pools.join("; ")
@@ -197,7 +198,7 @@ fn why(of: &NamedPlan) -> String {
         PoolState::Target => format!("needs {} for {target}", mib(plan.needs_bytes.unwrap_or(0))),
         PoolState::OutOfReach => format!("by hits, as {target} is out of reach"),
     };
-    format!("{} {}, {why}", of.name, mib(plan.goal_bytes))
+    format!("{} {}, {why}", plain(&of.name), mib(plan.goal_bytes))
 }
 
 /// The thread that plans.

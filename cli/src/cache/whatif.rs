@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::bail;
 use clap::{ArgGroup, Args};
 use justitia_api::Status;
+use justitia_api::escape::plain;
 use justitia_api::units::{bytes, percent, rate};
 use justitia_cache::StoreKind;
 use justitia_cache::serve::{ControlRequest, Size};
@@ -129,7 +130,7 @@ pub(super) fn curve(args: &Curve) -> anyhow::Result<()> {
     };
     let heading = format!(
         "{}: how much of what it reads would come from the disk, by its size in {store}\n\n",
-        pool.path
+        plain(&pool.path)
     );
     let gets = format!(
         "\ngets         {:.0} blocks of 4 KiB a second\nentitled to  {}\n\n",
@@ -160,7 +161,8 @@ fn asked(of: &Of, name: &str) -> anyhow::Result<(Status, usize, StoreKind)> {
     };
     match status.tenants.get(index) {
         Some(pool) if pool.weight == 0 => {
-            bail!("expected a store that {} uses, found {store}", pool.path)
+            let name = plain(&pool.path);
+            bail!("expected a store that {name} uses, found {store}")
         }
         _ => Ok((status, index, store)),
     }
@@ -177,14 +179,14 @@ fn text(
     let Some(pool) = status.tenants.get(index) else {
         return String::new();
     };
+    let name = plain(&pool.path);
     let changed = match change {
         Change::Weight(weight) => format!(
-            "{} with weight {} instead of {} in {store}:\n\n",
-            pool.path,
+            "{name} with weight {} instead of {} in {store}:\n\n",
             weight.get(),
             pool.weight
         ),
-        Change::Size(size) => format!("{} with {} of {store}:\n\n", pool.path, bytes(size)),
+        Change::Size(size) => format!("{name} with {} of {store}:\n\n", bytes(size)),
     };
     let columns = [
         Column::Text("VM/POOL"),

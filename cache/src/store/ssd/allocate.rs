@@ -1,6 +1,6 @@
 //! Extents that are free, and how many there may be.
 
-use super::extent::{EXTENT_SLOTS, FREE, extents};
+use super::extent::{EXTENT_SLOTS, FREE, OPEN, extents};
 use super::store::SsdStore;
 use crate::block::BLOCK_BYTES;
 use std::io;
@@ -31,16 +31,22 @@ impl SsdStore {
         free.stack.len() > 0 || free.fresh < self.capacity.load(Ordering::SeqCst)
     }
 
-    pub(super) fn take_extent(&self) -> Option<u32> {
+    /// A free extent, which is the pool's and open before the lock is released: a store that shrinks meanwhile either takes
+    /// it from the free ones or sees that it is in use.
+    pub(super) fn take_extent(&self, pool: u32) -> Option<u32> {
         let mut free = self.free.lock();
-        if let Some(extent) = free.stack.pop(self) {
-            return Some(extent);
-        }
-        let next = free.fresh;
-        (next < self.capacity.load(Ordering::SeqCst)).then(|| {
-            free.fresh += 1;
-            next
-        })
+        let extent = match free.stack.pop(self) {
+            Some(extent) => extent,
+            None if free.fresh < self.capacity.load(Ordering::SeqCst) => {
+                free.fresh += 1;
+                free.fresh - 1
+            }
+            None => return None,
+        };
+        let e = self.extent(extent);
+        e.pool.store(pool, Ordering::SeqCst);
+        e.state.store(OPEN, Ordering::SeqCst);
+        Some(extent)
     }
 
     pub(super) fn return_extent(&self, extent: u32) {
@@ -82,5 +88,22 @@ impl SsdStore {
         if let Err(error) = self.device.discard(u64::from(extent) * len, len) {
             tracing::debug!(%error, extent, "the SSD store's device takes no discards");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::fault::FaultSsd;
+
+    #[test]
+    fn a_store_that_shrinks_sees_an_extent_that_was_just_taken() {
+        let bytes = 4 * u64::from(EXTENT_SLOTS) * BLOCK_BYTES;
+        let device = FaultSsd::new();
+        let ssd = SsdStore::new(Box::new(device), bytes, 1);
+        let extent = ssd.take_extent(7).unwrap();
+        let beyond = ssd.set_capacity(0).unwrap();
+        assert!(beyond.contains(&extent));
+        assert_eq!(ssd.pool_in_use(extent), Some(7));
     }
 }

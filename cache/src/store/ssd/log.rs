@@ -1,6 +1,6 @@
 //! A pool's part of the SSD store.
 
-use super::extent::{EXTENT_SLOTS, FREE, OPEN, SEALED};
+use super::extent::{EXTENT_SLOTS, FREE, SEALED};
 use super::store::SsdStore;
 use super::write_buffer::{SEGMENT_SLOTS, Segment};
 use crate::block::{Block, Key};
@@ -16,6 +16,8 @@ pub(crate) struct SsdLog {
     sealed: List,
     /// Extents that were opened so far.
     opened: u32,
+    /// Blocks that may be renewed: as many as came, a turn of the log at most.
+    renewable: u64,
     /// The pool is being destroyed: nothing is admitted.
     pub(crate) closed: bool,
 }
@@ -49,6 +51,19 @@ impl SsdLog {
             .wrapping_sub(extent.opened.load(Ordering::SeqCst))
     }
 
+    /// May a block be written again? As many may as others were written, so renewal at most doubles the device's writes.
+    pub(crate) const fn may_renew(&self) -> bool {
+        self.renewable > 0
+    }
+
+    /// A block was written, again if it is `renewed`. `turn` is the pool's part of the store, blocks.
+    pub(crate) fn count_renewal(&mut self, renewed: bool, turn: u64) {
+        self.renewable = match renewed {
+            true => self.renewable.saturating_sub(1),
+            false => (self.renewable + 1).min(turn),
+        };
+    }
+
     /// Slots that are left of the extent that is being filled.
     pub(crate) fn room(&self) -> u32 {
         self.open
@@ -73,12 +88,10 @@ impl SsdLog {
         let mut open = match self.open.take() {
             Some(open) => open,
             None => {
-                let Some(extent) = ssd.take_extent() else {
+                let Some(extent) = ssd.take_extent(pool) else {
                     return (Append::Full, false);
                 };
                 let e = ssd.extent(extent);
-                e.pool.store(pool, Ordering::SeqCst);
-                e.state.store(OPEN, Ordering::SeqCst);
                 opened = true;
                 self.opened = self.opened.wrapping_add(1);
                 e.opened.store(self.opened, Ordering::SeqCst);
