@@ -142,6 +142,9 @@ impl Planner {
         let others = pools.iter().filter(|pool| !is_planned(pool));
         let all = declared + others.map(|pool| pool.weight).sum::<u64>();
         let part = to_f64(part) * to_f64(declared) / to_f64(all.max(1));
+        if part < 1.0 {
+            return self.unchanged(pools);
+        }
         let sizes: Vec<f64> = planned
             .iter()
             .map(|pool| part * to_f64(pool.weight) / to_f64(now.max(1)))
@@ -173,6 +176,14 @@ impl Planner {
             pools: pools.iter().map(planned).collect(),
             expected_hits: expected,
             is_new,
+        }
+    }
+
+    /// Where there is nothing to divide (a store that failed or was taken away), weights stay as they are.
+    fn unchanged(&self, pools: &[PoolView]) -> Plan {
+        Plan {
+            pools: pools.iter().map(|pool| self.told(pool, None)).collect(),
+            ..Plan::default()
         }
     }
 

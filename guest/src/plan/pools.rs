@@ -108,9 +108,10 @@ pub(crate) fn plan(
 }
 
 /// A pool's name: the cgroup's path with `!` for `/`. One that is too long, or has other characters that a name may not
-/// have, ends with the cgroup's number, so that no two are alike.
+/// have, ends with `#` and the cgroup's number, so that no two are alike: no other name has a `#`.
 pub(crate) fn name(path: &str, cgroup: CgroupId) -> Option<Name> {
-    let odd = |c: char| c.is_control() || c == '!';
+    // The replacement character stands for any bytes that are no text.
+    let odd = |c: char| c.is_control() || matches!(c, '!' | '#' | char::REPLACEMENT_CHARACTER);
     let plain = path.replace(odd, "_").replace('/', "!");
     if plain.len() <= Name::MAX && !path.contains(odd) && !plain.is_empty() {
         return Name::new(&plain);
@@ -239,6 +240,9 @@ mod tests {
         assert_eq!(text("a/b", 1), "a!b");
         assert_eq!(text("a!b", 1), "a_b#1");
         assert_eq!(text("a\nb", 2), "a_b#2");
+        assert_eq!(text("a_b#1", 5), "a_b_1#5", "not that of another path");
+        assert_eq!(text("a\u{fffd}", 6), "a_#6", "other bytes than those of 7");
+        assert_eq!(text("a\u{fffd}", 7), "a_#7");
         assert_eq!(text("", 3), "#3");
         let long = format!("system.slice/docker-{}.scope", "0123456789abcdef".repeat(4));
         let named = text(&long, u64::MAX);

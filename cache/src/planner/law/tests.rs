@@ -107,6 +107,20 @@ fn a_pool_without_a_curve_keeps_its_weight_and_joins_when_it_has_one() {
     assert_eq!(weights_of(&plan), [1, 150, 149]);
 }
 
+/// A store that fails, or is taken away, has no bytes to divide.
+#[test]
+fn without_anything_to_divide_weights_stay() {
+    let mut pools = vec![pool(0, 10.0, 1000), pool(1, 1000.0, 1000)];
+    (pools[0].declared, pools[0].weight) = (9000, 9000);
+    let mut planner = Planner::default();
+    let keeps = planner.step(0, &pools);
+    assert_eq!(weights_of(&keeps), [9000, 100]);
+    assert!(!keeps.is_new, "{keeps:?}");
+    let moves = weights_of(&planner.step(1000 * MIB, &pools));
+    assert_eq!(weights_of(&planner.step(0, &pools)), [9000, 100]);
+    assert_eq!(moves, [8090, 1010], "a tenth, once there is something");
+}
+
 #[test]
 fn a_target_that_is_missed_is_corrected() {
     let mut pools = vec![pool(0, 1000.0, 1000), pool(1, 1000.0, 2000)];
