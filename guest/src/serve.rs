@@ -135,15 +135,18 @@ impl<'a, 'b> Serving<'a, 'b> {
             .follow(&view, unmanaged, &mut self.session, batches)?;
         let rows = self.session.pools()?;
         let since_start = now.saturating_duration_since(machine.began);
+        let of = self.pools.pools();
+        let numbers = of.values().map(|pool| pool.number).collect();
+        self.filesystems
+            .decide(&numbers, machine.probe, since_start);
         let guest = Guest {
             cgroups: &machine.cgroups,
+            outcomes: self.filesystems.outcomes(),
             memory: memory_blocks(),
             now: since_start,
         };
-        let (of, numbers) = (self.pools.pools(), &batches.pools);
         self.offers
-            .decide(&rows, &guest, of, numbers, machine.probe);
-        self.filesystems.decide(machine.probe, since_start);
+            .decide(&rows, &guest, of, &batches.pools, machine.probe);
         if machine.config.guest.ioprio_hints {
             self.hints.give(self.pools.pools(), &machine.cgroups);
         }

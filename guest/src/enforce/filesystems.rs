@@ -1,84 +1,86 @@
 //! How much of each file system is offered, by the host's verdicts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use justitia_kernel::probes::{Device, EvictionProbe};
+use justitia_kernel::probes::EvictionProbe;
 use justitia_link::Tally;
 
 use crate::batch::Origin;
-use crate::plan::acceptance::{LEAST, Offer, decide};
+use crate::plan::acceptance::{LEAST, Offer};
+use crate::plan::outcomes::{Filesystem, Outcomes};
 
-/// The most file systems that are told apart; others are offered in full. As many as the kernel's map has.
+/// The most file systems of which less than all is offered: as many as the kernel's map has.
 const MAX_FILESYSTEMS: usize = 256;
-
-/// A file system, on a disk.
-type Key = (Device, Device);
 
 /// What is offered of each file system.
 #[derive(Debug, Default)]
-pub(crate) struct Filesystems(BTreeMap<Key, (Offer, Tally)>);
+pub(crate) struct Filesystems {
+    outcomes: Outcomes,
+    /// What the kernel has been told.
+    applied: BTreeMap<Filesystem, u32>,
+}
 
 impl Filesystems {
     /// Counts what became of a message's blocks.
     pub(crate) fn add(&mut self, origin: &Origin, verdicts: &Tally) {
-        let key = (origin.filesystem, origin.disk);
-        if self.0.len() < MAX_FILESYSTEMS || self.0.contains_key(&key) {
-            self.0.entry(key).or_default().1.add_all(verdicts);
-        }
+        let filesystem = (origin.filesystem, origin.disk);
+        self.outcomes.add(filesystem, origin.pool, verdicts);
     }
 
-    /// Decides anew, and tells the kernel.
-    pub(crate) fn decide(&mut self, probe: &EvictionProbe, now: Duration) {
-        for ((filesystem, disk), (offer, seen)) in &mut self.0 {
-            let Some(after) = decide(*offer, seen, now) else {
-                continue;
-            };
-            *seen = Tally::default();
-            if after.in_kernel() != offer.in_kernel() {
-                tell(*filesystem, *disk, &after);
-                if let Err(error) = probe.offer_of_filesystem(*filesystem, *disk, after.in_kernel())
-                {
-                    tracing::warn!(%error, "what is offered stays as it was");
-                }
+    /// Decides anew, and tells the kernel. `pools` are those of cgroups.
+    pub(crate) fn decide(&mut self, pools: &BTreeSet<u32>, probe: &EvictionProbe, now: Duration) {
+        self.outcomes.decide(pools, now, tell);
+        let wanted = self.outcomes.filesystems();
+        self.apply(wanted.into_iter().take(MAX_FILESYSTEMS).collect(), probe);
+    }
+
+    fn apply(&mut self, wanted: BTreeMap<Filesystem, u32>, probe: &EvictionProbe) {
+        let ended = self.applied.keys().filter(|key| !wanted.contains_key(key));
+        let ended = ended.map(|key| (*key, 0));
+        let changed = wanted.iter().map(|(key, shift)| (*key, *shift));
+        let changed = changed.filter(|(key, shift)| self.applied.get(key) != Some(shift));
+        for ((filesystem, disk), shift) in ended.chain(changed) {
+            if let Err(error) = probe.offer_of_filesystem(filesystem, disk, shift) {
+                tracing::warn!(%error, "what is offered stays as it was");
             }
-            *offer = after;
         }
-        // Whatever is offered in full needs no entry.
-        self.0
-            .retain(|_, (offer, seen)| *offer != Offer::default() || seen.total() > 0);
+        self.applied = wanted;
     }
 
     /// Offers all of everything.
     pub(crate) fn reset(&mut self, probe: &EvictionProbe) {
-        for (filesystem, disk) in std::mem::take(&mut self.0).into_keys() {
-            let _ = probe.offer_of_filesystem(filesystem, disk, 0);
-        }
+        self.outcomes = Outcomes::default();
+        self.apply(BTreeMap::new(), probe);
+    }
+
+    /// What became of the blocks.
+    pub(crate) const fn outcomes(&self) -> &Outcomes {
+        &self.outcomes
     }
 
     /// Of how many less than all is offered.
     pub(crate) fn limited(&self) -> usize {
-        self.0
-            .values()
-            .filter(|(offer, _)| offer.in_kernel() > 0)
-            .count()
+        self.applied.len()
     }
 }
 
-fn tell(filesystem: Device, disk: Device, offer: &Offer) {
+fn tell((filesystem, disk): Filesystem, pool: u32, offer: &Offer) {
     let (filesystem, disk) = (filesystem.to_string(), disk.to_string());
     if offer.paused_until.is_some() {
         tracing::info!(
             filesystem,
             disk,
-            "its content is not the disk's (encrypted?): not offered for a while"
+            pool,
+            "the content of a pool's pages is not the disk's (encrypted?): not offered for a while"
         );
     } else if offer.shift == 0 || offer.shift == LEAST {
         tracing::info!(
             filesystem,
             disk,
+            pool,
             one_in = 1 << offer.shift,
-            "what is offered of a file system"
+            "what is offered of a pool's pages of a file system"
         );
     }
 }

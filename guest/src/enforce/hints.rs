@@ -7,8 +7,9 @@ use justitia_kernel::ioprio::{MAX_HINT, set_hint};
 
 use crate::monitor::cgroups::Cgroups;
 use crate::plan::pools::Pool;
+use crate::plan::turns::Turns;
 
-/// Threads that are looked at in one round, of all containers.
+/// Threads that are looked at in one round, of all containers: twice as many at most.
 const MAX_THREADS: usize = 4096;
 
 /// The hints.
@@ -16,6 +17,7 @@ const MAX_THREADS: usize = 4096;
 pub(crate) struct Hints {
     /// Cgroups whose threads have hints.
     given: BTreeSet<CgroupId>,
+    turns: Turns,
     /// This kernel knows none.
     unsupported: bool,
 }
@@ -23,15 +25,24 @@ pub(crate) struct Hints {
 impl Hints {
     /// Gives the threads of each pool's cgroup its number; new threads inherit it, so that rounds find few.
     pub(crate) fn give(&mut self, pools: &BTreeMap<CgroupId, Pool>, cgroups: &Cgroups) {
-        let mut left = MAX_THREADS;
-        for (id, pool) in pools {
-            // Pools beyond have no tag.
-            let Ok(hint @ ..=MAX_HINT) = u16::try_from(pool.number) else {
-                continue;
-            };
-            left = left.saturating_sub(self.set(*id, hint, left, cgroups));
-            self.given.insert(*id);
-        }
+        // Pools beyond have no tag.
+        let hint = |pool: &Pool| {
+            u16::try_from(pool.number)
+                .ok()
+                .filter(|hint| *hint <= MAX_HINT)
+        };
+        let hints = pools
+            .iter()
+            .filter_map(|(id, pool)| Some((*id, hint(pool)?)));
+        let hints: BTreeMap<CgroupId, u16> = hints.collect();
+        let ids: Vec<CgroupId> = hints.keys().copied().collect();
+        let mut turns = std::mem::take(&mut self.turns);
+        turns.round(&ids, MAX_THREADS, |id, most| {
+            let hint = hints.get(&id).copied().unwrap_or(0);
+            self.set(id, hint, most, cgroups)
+        });
+        self.turns = turns;
+        self.given.extend(ids);
         self.given.retain(|id| cgroups.cgroup(*id).is_some());
     }
 

@@ -10,12 +10,14 @@ use justitia_link::{DEFAULT_POOL, PoolRow};
 use crate::monitor::cgroups::Cgroups;
 use crate::monitor::reclaim::Reclaim;
 use crate::plan::acceptance::NOTHING;
+use crate::plan::known::known;
+use crate::plan::outcomes::Outcomes;
 use crate::plan::pools::Pool;
 use crate::plan::rest::{self, PoolState, Rest};
 use crate::plan::reuse::{Figures, Worth, decide};
 
-/// Cgroups that the kernel's map tells apart, less than it has room for. More cgroups of containers are offered as those
-/// of no container are.
+/// Cgroups of containers that the kernel's map tells apart, less than it has room for. Those below containers that are
+/// beyond that are offered as those of no container are.
 const MAX_CGROUPS: usize = 1000;
 
 /// What is known of a pool.
@@ -39,6 +41,8 @@ pub(crate) struct Offers {
 /// What decisions are made of besides the pools' rows.
 pub(crate) struct Guest<'a> {
     pub(crate) cgroups: &'a Cgroups,
+    /// What became of blocks.
+    pub(crate) outcomes: &'a Outcomes,
     /// Its memory, in blocks.
     pub(crate) memory: u64,
     /// The time, by any clock.
@@ -76,10 +80,22 @@ impl Offers {
         if rest.detached {
             self.detach(rest, probe);
         }
-        self.apply(numbers, probe);
+        let owners = pools.keys().copied().collect();
+        let shift = |number| self.shift(number, guest.outcomes);
+        let others = (EvictionProbe::OTHER_CGROUPS, shift(DEFAULT_POOL));
+        let of = known(numbers, &owners, MAX_CGROUPS).into_iter();
+        let of = of.map(|(id, number)| (id, shift(number)));
+        self.apply(std::iter::once(others).chain(of).collect(), probe);
         if !rest.detached {
             self.attach(rest, probe);
         }
+    }
+
+    /// How much of a pool's pages is offered: what is worth it, and is not refused.
+    fn shift(&self, number: u32, outcomes: &Outcomes) -> u32 {
+        let known = self.pools.get(&number);
+        let worth = known.map_or(0, |known| known.worth.in_kernel());
+        worth.max(outcomes.pool(number))
     }
 
     fn detach(&mut self, rest: Rest, probe: &EvictionProbe) {
@@ -101,17 +117,7 @@ impl Offers {
     }
 
     /// Tells the kernel what is offered of each cgroup's pages, where that has changed.
-    fn apply(&mut self, numbers: &BTreeMap<CgroupId, u32>, probe: &EvictionProbe) {
-        let shift = |number: u32| {
-            let known = self.pools.get(&number);
-            known.map_or(0, |known| known.worth.in_kernel())
-        };
-        let of = numbers.iter().map(|(id, number)| (*id, shift(*number)));
-        let others = (EvictionProbe::OTHER_CGROUPS, shift(DEFAULT_POOL));
-        let wanted: BTreeMap<CgroupId, u32> = std::iter::once(others)
-            .chain(of)
-            .take(MAX_CGROUPS)
-            .collect();
+    fn apply(&mut self, wanted: BTreeMap<CgroupId, u32>, probe: &EvictionProbe) {
         let ended = self.applied.keys().filter(|id| !wanted.contains_key(id));
         let changed = wanted
             .iter()
@@ -128,7 +134,7 @@ impl Offers {
     /// Offers all of everything.
     pub(crate) fn reset(&mut self, probe: &EvictionProbe) {
         self.pools.clear();
-        self.apply(&BTreeMap::new(), probe);
+        self.apply([(EvictionProbe::OTHER_CGROUPS, 0)].into(), probe);
         self.attach(Rest::default(), probe);
     }
 

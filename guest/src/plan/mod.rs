@@ -1,8 +1,11 @@
 //! Decisions, as pure functions: how much is offered, and which pools there are.
 
 pub(crate) mod acceptance;
+pub(crate) mod known;
+pub(crate) mod outcomes;
 mod pause;
 pub(crate) mod pools;
 pub(crate) mod rest;
 pub(crate) mod reuse;
+pub(crate) mod turns;
 pub(crate) mod weights;

@@ -1,0 +1,225 @@
+//! How much is offered of file systems and of pools, by what becomes of their blocks.
+//!
+//! What is refused is known of each pool on each file system, for one container must not decide for its neighbours: of a
+//! file system as much is offered as of the pool of which most is accepted there, and of a pool as much as on the file
+//! system where most of its is. The kernel offers the less of the two.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use justitia_kernel::probes::Device;
+use justitia_link::{DEFAULT_POOL, Tally, Verdict};
+
+use super::acceptance::{LEAST, Offer, decide};
+
+/// The most file systems and pools that are told apart; of others nothing follows. More than a guest has of either.
+const MAX_ENTRIES: usize = 4096;
+
+/// A pool of which all is accepted counts for so long after its last block.
+const REMEMBERED: Duration = Duration::from_secs(3600);
+
+/// A file system, on a disk.
+pub(crate) type Filesystem = (Device, Device);
+
+/// What became of a pool's blocks on a file system.
+#[derive(Clone, Debug, Default)]
+struct Seen {
+    /// `None` before it was decided for the first time.
+    offer: Option<Offer>,
+    tally: Tally,
+    /// Blocks came since the last decision.
+    fresh: bool,
+    last: Duration,
+}
+
+impl Seen {
+    /// How much is offered: one block in `2^shift`.
+    fn shift(&self) -> u32 {
+        self.offer.unwrap_or_default().in_kernel()
+    }
+
+    /// Does it count for the others on its file system? While it is undecided, only if most is accepted.
+    fn counts(&self) -> bool {
+        let accepted = self.tally.of(Verdict::Accepted);
+        self.offer.is_some() || accepted * 2 > self.tally.total()
+    }
+}
+
+/// What became of all blocks.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Outcomes(BTreeMap<(Filesystem, u32), Seen>);
+
+impl Outcomes {
+    /// Counts what became of a message's blocks.
+    pub(crate) fn add(&mut self, filesystem: Filesystem, pool: u32, verdicts: &Tally) {
+        let key = (filesystem, pool);
+        if self.0.len() < MAX_ENTRIES || self.0.contains_key(&key) {
+            let seen = self.0.entry(key).or_default();
+            seen.tally.add_all(verdicts);
+            seen.fresh = true;
+        }
+    }
+
+    /// Decides anew. `pools` are those that there are besides the default pool; what is known of others is forgotten.
+    /// `changed` is called with what is offered now, where that changes.
+    pub(crate) fn decide(
+        &mut self,
+        pools: &BTreeSet<u32>,
+        now: Duration,
+        mut changed: impl FnMut(Filesystem, u32, &Offer),
+    ) {
+        for ((filesystem, pool), seen) in &mut self.0 {
+            if std::mem::take(&mut seen.fresh) {
+                seen.last = now;
+            }
+            let before = seen.offer.unwrap_or_default();
+            let Some(after) = decide(before, &seen.tally, now) else {
+                continue;
+            };
+            seen.tally = Tally::default();
+            if after.in_kernel() != before.in_kernel() {
+                changed(*filesystem, *pool, &after);
+            }
+            seen.offer = Some(after);
+        }
+        self.0.retain(|(_, pool), seen| {
+            let lives = *pool == DEFAULT_POOL || pools.contains(pool);
+            let lately = now.saturating_sub(seen.last) < REMEMBERED;
+            lives && (lately || seen.shift() > 0)
+        });
+    }
+
+    /// Of which file systems less than all is offered, and how much: one block in `2^shift`.
+    pub(crate) fn filesystems(&self) -> BTreeMap<Filesystem, u32> {
+        let mut least = BTreeMap::new();
+        for ((filesystem, _), seen) in self.0.iter().filter(|(_, seen)| seen.counts()) {
+            let shift = seen.shift();
+            let most = least.entry(*filesystem).or_insert(shift);
+            *most = shift.min(*most);
+        }
+        least.retain(|_, shift| *shift > 0);
+        least
+    }
+
+    /// How much is offered of a pool: one block in `2^shift`, and always some, for it may use another file system.
+    pub(crate) fn pool(&self, pool: u32) -> u32 {
+        let own = self.0.iter().filter(|((_, of), _)| *of == pool);
+        let shifts = own.map(|(_, seen)| seen.shift());
+        shifts.min().unwrap_or(0).min(LEAST)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::acceptance::NOTHING;
+    use justitia_link::Verdict::{Accepted, Held, Mismatch, Unknown};
+
+    const FILESYSTEM: Filesystem = (Device(1), Device(2));
+    const OTHER: Filesystem = (Device(3), Device(2));
+
+    type Blocks = (Filesystem, u32, justitia_link::Verdict, u64);
+
+    /// So many periods with these blocks each.
+    fn run(outcomes: &mut Outcomes, blocks: &[Blocks], periods: u64) {
+        for period in 0..periods {
+            for (filesystem, pool, verdict, count) in blocks {
+                let mut tally = Tally::default();
+                tally.add(*verdict, *count);
+                outcomes.add(*filesystem, *pool, &tally);
+            }
+            let now = Duration::from_secs(2 * period);
+            outcomes.decide(&[7, 8].into(), now, |_, _, _| ());
+        }
+    }
+
+    #[test]
+    fn what_is_refused_of_one_pool_is_offered_less_of_that_pool() {
+        for (blocks, filesystems, pools) in [
+            (
+                &[
+                    (FILESYSTEM, 7, Unknown, 900),
+                    (FILESYSTEM, 7, Accepted, 100),
+                    (FILESYSTEM, 8, Accepted, 100),
+                ][..],
+                vec![],
+                [LEAST, 0],
+            ),
+            (
+                &[(FILESYSTEM, 7, Held, 900), (FILESYSTEM, 8, Accepted, 100)],
+                vec![],
+                [LEAST, 0],
+            ),
+            // A file system that is encrypted for one only.
+            (
+                &[
+                    (FILESYSTEM, 7, Mismatch, 900),
+                    (FILESYSTEM, 0, Accepted, 1000),
+                ],
+                vec![],
+                [LEAST, 0],
+            ),
+            // And for all: some is offered of either pool, as of other file systems, but none of this one.
+            (
+                &[
+                    (FILESYSTEM, 7, Mismatch, 900),
+                    (FILESYSTEM, 8, Mismatch, 900),
+                ],
+                vec![(FILESYSTEM, NOTHING)],
+                [LEAST, LEAST],
+            ),
+            // Of one little came so far.
+            (
+                &[(FILESYSTEM, 7, Mismatch, 900), (FILESYSTEM, 8, Mismatch, 2)],
+                vec![(FILESYSTEM, NOTHING)],
+                [LEAST, 0],
+            ),
+            (
+                &[(FILESYSTEM, 7, Held, 900), (FILESYSTEM, 8, Accepted, 2)],
+                vec![],
+                [LEAST, 0],
+            ),
+            (
+                &[
+                    (FILESYSTEM, 7, Unknown, 900),
+                    (FILESYSTEM, 8, Held, 900),
+                    (OTHER, 8, Accepted, 900),
+                ],
+                vec![(FILESYSTEM, LEAST)],
+                [LEAST, 0],
+            ),
+        ] {
+            let mut outcomes = Outcomes::default();
+            run(&mut outcomes, blocks, 10);
+            let found: Vec<_> = outcomes.filesystems().into_iter().collect();
+            assert_eq!(found, filesystems, "{blocks:?}");
+            assert_eq!([7, 8].map(|pool| outcomes.pool(pool)), pools, "{blocks:?}");
+        }
+    }
+
+    #[test]
+    fn a_pool_that_rests_still_counts_and_one_that_is_gone_does_not() {
+        let mut outcomes = Outcomes::default();
+        run(&mut outcomes, &[(FILESYSTEM, 8, Accepted, 100)], 1);
+        run(&mut outcomes, &[(FILESYSTEM, 7, Unknown, 100)], 20);
+        assert_eq!(outcomes.filesystems(), BTreeMap::new());
+        let now = Duration::from_secs(50);
+        outcomes.decide(&[7].into(), now, |_, _, _| ());
+        assert_eq!(outcomes.filesystems(), [(FILESYSTEM, LEAST)].into());
+        outcomes.decide(&BTreeSet::new(), now, |_, _, _| ());
+        assert_eq!(outcomes.filesystems(), BTreeMap::new());
+        assert!(outcomes.0.is_empty());
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let mut outcomes = Outcomes::default();
+        for number in 0..10_000 {
+            outcomes.add((Device(number), Device(1)), 0, &Tally::default());
+        }
+        assert_eq!(outcomes.0.len(), MAX_ENTRIES);
+        outcomes.decide(&BTreeSet::new(), REMEMBERED, |_, _, _| ());
+        outcomes.decide(&BTreeSet::new(), 2 * REMEMBERED, |_, _, _| ());
+        assert!(outcomes.0.is_empty());
+    }
+}
