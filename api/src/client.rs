@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::Status;
 
 /// An answer is not longer than this, bytes (5,000 tenants are about 2 MiB).
-pub const LARGEST: usize = 16 << 20;
+pub const MAX_ANSWER_BYTES: usize = 16 << 20;
 
 /// Asks the agent that listens at `path`.
 ///
@@ -19,12 +19,12 @@ pub fn ask(path: &Path) -> std::io::Result<Status> {
     client.set_read_timeout(Some(Duration::from_secs(10)))?;
     let mut text = Vec::new();
     // One byte more, and what an agent of another version tells beyond is not taken for a broken one.
-    let longest = u64::try_from(LARGEST).unwrap_or(u64::MAX);
+    let longest = u64::try_from(MAX_ANSWER_BYTES).unwrap_or(u64::MAX);
     client.take(longest + 1).read_to_end(&mut text)?;
-    if text.len() > LARGEST {
+    if text.len() > MAX_ANSWER_BYTES {
         return Err(std::io::Error::other(format!(
             "expected an answer of at most {} MiB, found more: is it an agent of this version that listens there?",
-            LARGEST >> 20
+            MAX_ANSWER_BYTES >> 20
         )));
     }
     serde_json::from_slice(&text).map_err(std::io::Error::other)

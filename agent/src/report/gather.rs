@@ -44,8 +44,8 @@ pub(crate) fn status(agent: &Agent, limits: &[String], observe: bool) -> Status 
         app_io_unavailable: app_io.unavailable_reason().map(str::to_owned),
         policy: policy(),
         demand_model: agent.config.cache.demand,
-        pv: told(pv.whole),
-        pv_top: told(pv.top),
+        pv: finite(pv.whole),
+        pv_top: finite(pv.top),
         memory: MemoryStatus {
             total: memory.total,
             free: memory.free,
@@ -123,7 +123,7 @@ fn tenants(agent: &Agent, rates: &[Option<WindowStats>], pv: &FairnessWindow) ->
             app: rates[i].as_ref().map(|r| AppStatus { latency, ..app(r) }),
             latency_histograms: id.and_then(|id| app_io.latency_histograms(id)),
             backlogged: pv.backlogged.get(i).copied().unwrap_or(false),
-            pv: told(pv.groups.get(i).copied().flatten()),
+            pv: finite(pv.groups.get(i).copied().flatten()),
             working_set: leaf(agent.entitlements.demands[i].working_set),
             working_set_unknown: is_leaf
                 && working_set::is_unknown(
@@ -186,7 +186,7 @@ fn live(snapshot: &Snapshot, rates: &[Option<WindowStats>]) -> FairnessWindow {
     FairnessWindow::of(&tree, &activities)
 }
 
-fn told(pv: Option<f64>) -> Option<f64> {
+fn finite(pv: Option<f64>) -> Option<f64> {
     pv.map(|pv| pv.min(PV_INFINITE))
 }
 

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use justitia_api::Status;
-use justitia_api::client::LARGEST;
+use justitia_api::client::MAX_ANSWER_BYTES;
 
 /// A client that does not read is cut off.
-const PATIENCE: Duration = Duration::from_secs(2);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The socket; removed when dropped.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ impl Socket {
         }
         let status = status();
         // Off the loop, which has better things to do.
-        let tell = move || tell_all(clients, &status.encode(LARGEST).into());
+        let tell = move || tell_all(clients, &status.encode(MAX_ANSWER_BYTES).into());
         let _ = std::thread::Builder::new()
             .name("status".into())
             .spawn(tell);
@@ -93,7 +93,7 @@ fn tell_all(clients: Vec<UnixStream>, text: &Arc<[u8]>) {
         let text = Arc::clone(text);
         let tell = move || {
             let _ = client.set_nonblocking(false);
-            let _ = client.set_write_timeout(Some(PATIENCE));
+            let _ = client.set_write_timeout(Some(WRITE_TIMEOUT));
             let _ = client.write_all(&text);
         };
         let _ = std::thread::Builder::new()

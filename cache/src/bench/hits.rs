@@ -180,10 +180,10 @@ mod tests {
     #[test]
     #[ignore = "a measurement: prints"]
     fn measured_curves() {
-        let shifts = [PoolCurve::LEAST_SHIFT - 1, PoolCurve::LEAST_SHIFT, 31];
+        let shifts = [PoolCurve::MIN_SHIFT - 1, PoolCurve::MIN_SHIFT, 31];
         let caches = shifts.map(|shift| {
             let full = Full::new(10, 65_536, Mode::Inclusive).unwrap();
-            full.cache.set_least_shift(shift);
+            full.cache.set_min_shift(shift);
             full
         });
         let mut random = Random::new(1);

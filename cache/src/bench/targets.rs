@@ -90,7 +90,7 @@ impl Rig {
             (Container::new(*reads, *count, n + 1), disk, pool)
         });
         let containers: Vec<_> = containers.collect();
-        cache.set_least_shift(crate::cache::PoolCurve::LEAST_SHIFT);
+        cache.set_min_shift(crate::cache::PoolCurve::MIN_SHIFT);
         Self {
             cache,
             vm,

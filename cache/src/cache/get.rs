@@ -144,17 +144,17 @@ impl Cache {
     /// What was read into `page`: is it the block? One of a hybrid pool may be in another place then.
     pub(super) fn finish_ssd_read(
         &self,
-        p: &PendingSsdRead,
+        pending: &PendingSsdRead,
         result: io::Result<()>,
         page: &Page,
     ) -> bool {
-        let location = Location::ssd(p.read_ref.slot);
+        let location = Location::ssd(pending.read_ref.slot);
         let to = match &result {
-            Ok(()) if !p.take => self.destination(p, page),
+            Ok(()) if !pending.take => self.destination(pending, page),
             _ => None,
         };
-        let mut entry = self.index.lock(p.key);
-        let current = !p.ssd.closed() && p.ssd.is_current(p.read_ref);
+        let mut entry = self.index.lock(pending.key);
+        let current = !pending.ssd.closed() && pending.ssd.is_current(pending.read_ref);
         let Some(entry_ref) = entry.find_at(location).filter(|_| current) else {
             // Changed or evicted meanwhile: what was read is not the block.
             drop(entry);
@@ -163,28 +163,31 @@ impl Cache {
             }
             return false;
         };
-        let hash = (result.is_ok() && p.take).then(|| entry.hash());
+        let hash = (result.is_ok() && pending.take).then(|| entry.hash());
         match (&result, to) {
             (Ok(()), Some(to)) => {
                 entry.relocated(entry_ref, to.location());
                 entry.set_uses(entry_ref, 1);
                 drop(entry);
-                let from = DetachedSlot::Ssd(p.ssd.clone(), p.read_ref.slot);
+                let from = DetachedSlot::Ssd(pending.ssd.clone(), pending.read_ref.slot);
                 if let Some(pool) = self.free(from, None) {
                     pool.count.moved(to.location().slot());
                 }
             }
-            (Ok(()), None) if !p.take => entry.used(entry_ref),
+            (Ok(()), None) if !pending.take => entry.used(entry_ref),
             _ => {
                 entry.remove(entry_ref);
                 drop(entry);
-                self.free(DetachedSlot::Ssd(p.ssd.clone(), p.read_ref.slot), hash);
+                self.free(
+                    DetachedSlot::Ssd(pending.ssd.clone(), pending.read_ref.slot),
+                    hash,
+                );
             }
         }
         match result {
             Ok(()) => true,
             Err(error) => {
-                self.ssd_error(&p.ssd, &error);
+                self.ssd_error(&pending.ssd, &error);
                 false
             }
         }

@@ -154,10 +154,10 @@ mod tests {
             (weight(100), vec![usage(100, 13_500), usage(300, 36_500)]),
             (weight(100), vec![usage(100, 50_000)]),
         ];
-        let d = Partition::new(100_000, &vms);
-        assert_eq!(d.entitlement(0, 0), 12_500);
-        assert_eq!(d.entitlement(0, 1), 37_500, "of the weights alone");
-        assert_eq!(d.victim(), Some((0, 0, EVICTION_BATCH)));
+        let partition = Partition::new(100_000, &vms);
+        assert_eq!(partition.entitlement(0, 0), 12_500);
+        assert_eq!(partition.entitlement(0, 1), 37_500, "of the weights alone");
+        assert_eq!(partition.victim(), Some((0, 0, EVICTION_BATCH)));
     }
 
     #[test]
@@ -166,10 +166,10 @@ mod tests {
             weight(100),
             vec![usage(100, 40_000), usage(200, 60_000), usage(700, 0)],
         )];
-        let d = Partition::new(100_000, &vms);
-        assert_eq!(d.entitlement(0, 0), 33_333);
-        assert_eq!(d.entitlement(0, 1), 66_667);
-        assert_eq!(d.victim(), Some((0, 0, EVICTION_BATCH)));
+        let partition = Partition::new(100_000, &vms);
+        assert_eq!(partition.entitlement(0, 0), 33_333);
+        assert_eq!(partition.entitlement(0, 1), 66_667);
+        assert_eq!(partition.victim(), Some((0, 0, EVICTION_BATCH)));
     }
 
     #[test]
@@ -178,8 +178,8 @@ mod tests {
             weight(100),
             vec![usage(100, 33_000), usage(200, 62_000), usage(700, 5_000)],
         )];
-        let d = Partition::new(100_000, &vms);
-        let (_, pool, _) = d.victim().unwrap();
+        let partition = Partition::new(100_000, &vms);
+        let (_, pool, _) = partition.victim().unwrap();
         assert_ne!(pool, 2);
     }
 
@@ -191,17 +191,17 @@ mod tests {
             (weight(100), vec![usage(100, 4_000)]),
             (weight(100), vec![usage(1, 5_300), moved]),
         ];
-        let mut d = Partition::new(10_000, &vms);
-        assert_eq!(d.victim(), Some((1, 1, EVICTION_BATCH)));
-        d.mark_exhausted(1, 1);
-        assert_eq!(d.victim().map(|v| (v.0, v.1)), Some((1, 0)));
+        let mut partition = Partition::new(10_000, &vms);
+        assert_eq!(partition.victim(), Some((1, 1, EVICTION_BATCH)));
+        partition.mark_exhausted(1, 1);
+        assert_eq!(partition.victim().map(|v| (v.0, v.1)), Some((1, 0)));
     }
 
     #[test]
     fn little_is_evicted_from_small_pools_and_nothing_from_empty_ones() {
         let usages: Vec<_> = (0..1000).map(|i| usage(100, 60 + i % 10)).collect();
-        let d = Partition::new(64_000, &[(weight(100), usages)]);
-        let (_, pool, blocks) = d.victim().unwrap();
+        let partition = Partition::new(64_000, &[(weight(100), usages)]);
+        let (_, pool, blocks) = partition.victim().unwrap();
         assert_eq!(pool % 10, 9);
         assert!(blocks < 10, "{blocks}");
         let none = Partition::new(100, &[(weight(1), vec![usage(1, 0)])]);

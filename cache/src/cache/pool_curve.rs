@@ -36,7 +36,7 @@ pub(crate) struct PoolCurve {
     /// The largest size that the curve is wanted for, blocks.
     horizon: AtomicU64,
     sampled: Mutex<Option<Box<Sampled>>>,
-    least_shift: AtomicU32,
+    min_shift: AtomicU32,
 }
 
 /// What is known of a pool that was accessed.
@@ -67,33 +67,33 @@ pub(crate) enum Access {
 
 impl PoolCurve {
     /// At most one block in 2^this is sampled: what a sampled hit costs more is paid by so many.
-    pub(crate) const LEAST_SHIFT: u32 = 5;
+    pub(crate) const MIN_SHIFT: u32 = 5;
 
     /// Of pools of tests, which are small, any part is sampled.
     pub(crate) fn new() -> Self {
-        Self::with_least_shift(if cfg!(test) { 0 } else { Self::LEAST_SHIFT })
+        Self::with_min_shift(if cfg!(test) { 0 } else { Self::MIN_SHIFT })
     }
 
-    fn with_least_shift(least_shift: u32) -> Self {
+    fn with_min_shift(min_shift: u32) -> Self {
         Self {
             shift: AtomicU32::new(0),
             clock: AtomicU64::new(0),
             eviction_time: AtomicU64::new(0),
             horizon: AtomicU64::new(0),
             sampled: Mutex::new(None),
-            least_shift: AtomicU32::new(least_shift),
+            min_shift: AtomicU32::new(min_shift),
         }
     }
 
     /// At most one block in 2^this is sampled from now on.
     #[cfg(test)]
-    pub(crate) fn set_least_shift(&self, least_shift: u32) {
-        self.least_shift.store(least_shift, Ordering::Relaxed);
-        self.shift.store(least_shift, Ordering::Relaxed);
+    pub(crate) fn set_min_shift(&self, min_shift: u32) {
+        self.min_shift.store(min_shift, Ordering::Relaxed);
+        self.shift.store(min_shift, Ordering::Relaxed);
     }
 
-    fn least_shift(&self) -> u32 {
-        self.least_shift.load(Ordering::Relaxed)
+    fn min_shift(&self) -> u32 {
+        self.min_shift.load(Ordering::Relaxed)
     }
 
     /// The stores have this many blocks, and the pool is entitled to so many of them.
@@ -101,7 +101,7 @@ impl PoolCurve {
         self.horizon.store(capacity, Ordering::Relaxed);
         if self.sampled.lock().is_none() {
             // What a pool uses may well be twice what it gets.
-            let shift = first_shift(entitlement.saturating_mul(2) / TABLES).max(self.least_shift());
+            let shift = first_shift(entitlement.saturating_mul(2) / TABLES).max(self.min_shift());
             self.shift.store(shift, Ordering::Relaxed);
         }
     }
@@ -131,11 +131,7 @@ impl PoolCurve {
     }
 
     fn update(&self, sampled: &mut Sampled, gets: u64, entitlement: u64) {
-        sampled.update(
-            gets,
-            self.horizon.load(Ordering::Relaxed),
-            self.least_shift(),
-        );
+        sampled.update(gets, self.horizon.load(Ordering::Relaxed), self.min_shift());
         self.shift.store(sampled.sampler.shift(), Ordering::Relaxed);
         let time = sampled.sampler.eviction_time(entitlement);
         self.eviction_time.store(time, Ordering::Relaxed);
@@ -175,11 +171,7 @@ impl PoolCurve {
         if let Some(sampled) = self.sampled.lock().as_mut() {
             let gets = sampled.before.accesses;
             sampled.at -= by;
-            sampled.update(
-                gets,
-                self.horizon.load(Ordering::Relaxed),
-                self.least_shift(),
-            );
+            sampled.update(gets, self.horizon.load(Ordering::Relaxed), self.min_shift());
         }
     }
 
@@ -226,7 +218,7 @@ impl Sampled {
     }
 
     /// Takes over what was sampled by now, of `gets` accesses.
-    fn update(&mut self, gets: u64, horizon: u64, least_shift: u32) {
+    fn update(&mut self, gets: u64, horizon: u64, min_shift: u32) {
         self.left = UPDATE;
         let counted = ReuseTimes {
             accesses: gets,
@@ -246,7 +238,7 @@ impl Sampled {
             live: self.sampler.used_within(horizon.saturating_mul(8)) / TABLES,
             horizon: horizon / TABLES,
         });
-        let shift = shift.max(least_shift);
+        let shift = shift.max(min_shift);
         if shift != old {
             self.sampler.set_shift(shift);
         }

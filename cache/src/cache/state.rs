@@ -102,10 +102,10 @@ impl Cache {
 
     /// At most one block in 2^this is sampled of each pool from now on.
     #[cfg(test)]
-    pub(crate) fn set_least_shift(&self, least_shift: u32) {
+    pub(crate) fn set_min_shift(&self, min_shift: u32) {
         let pools = self.pools.load();
         let curves = pools.iter().flatten().map(|pool| &pool.curve);
-        curves.for_each(|curve| curve.set_least_shift(least_shift));
+        curves.for_each(|curve| curve.set_min_shift(min_shift));
     }
 
     /// Writes one segment, where there are no writer threads.

@@ -6,14 +6,14 @@ use justitia_share::Weight;
 use std::collections::BTreeSet;
 
 /// Threads of a container at most.
-const MOST_THREADS: u32 = 1024;
+const MAX_THREADS: u32 = 1024;
 /// Files of all containers together at most, bytes after they were divided: the model keeps 20 bytes for each of their
 /// blocks.
-const MOST_FILES: u64 = 16 << 30;
+const MAX_FILE_BYTES: u64 = 16 << 30;
 /// Stores at most, bytes after they were divided.
-const MOST_STORE: u64 = 64 << 30;
+const MAX_STORE_BYTES: u64 = 64 << 30;
 /// A run at most, seconds after they were divided.
-const LONGEST: f64 = 3600.0;
+const MAX_SECONDS: f64 = 3600.0;
 
 impl Experiment {
     /// Bytes after they were divided.
@@ -36,7 +36,7 @@ impl Experiment {
         between("scale", f64::from(self.scale), 1.0, 4096.0)?;
         between("time_scale", self.time_scale(), 1.0, 65_536.0)?;
         let seconds = self.seconds / self.time_scale();
-        between("seconds / time_scale", seconds, 0.001, LONGEST)?;
+        between("seconds / time_scale", seconds, 0.001, MAX_SECONDS)?;
         between("measure_from", self.measure_from, 0.0, self.seconds)?;
         if self.measure_from >= self.seconds {
             return Err("expected measure_from before the end of the run".to_owned());
@@ -68,21 +68,25 @@ impl Experiment {
     }
 
     fn check_containers(&self) -> Result<(), String> {
-        for c in &self.container {
-            let of = |what: &str| format!("{what} of container {:?}", c.name);
-            weights(&of("weights"), c.weights)?;
-            let most = f64::from(MOST_THREADS);
-            between(&of("threads"), f64::from(c.threads), 1.0, most)?;
-            between(&of("start"), c.start, 0.0, self.seconds)?;
-            if let Some(stop) = c.stop {
-                between(&of("stop"), stop, c.start, self.seconds)?;
+        for container in &self.container {
+            let of = |what: &str| format!("{what} of container {:?}", container.name);
+            weights(&of("weights"), container.weights)?;
+            let most = f64::from(MAX_THREADS);
+            between(&of("threads"), f64::from(container.threads), 1.0, most)?;
+            between(&of("start"), container.start, 0.0, self.seconds)?;
+            if let Some(stop) = container.stop {
+                between(&of("stop"), stop, container.start, self.seconds)?;
             }
-            let least = match c.workload {
+            let least = match container.workload {
                 Kind::Videoserver => 32 * BLOCK_BYTES,
                 _ => 64 * BLOCK_BYTES,
             };
-            size(&of("files / scale"), self.scaled(c.files.0), least)?;
-            size(&of("memory / scale"), self.scaled(c.memory.0), BLOCK_BYTES)?;
+            size(&of("files / scale"), self.scaled(container.files.0), least)?;
+            size(
+                &of("memory / scale"),
+                self.scaled(container.memory.0),
+                BLOCK_BYTES,
+            )?;
         }
         let files = self.container.iter().map(|c| self.scaled(c.files.0)).sum();
         size("files / scale of all containers", files, BLOCK_BYTES)
@@ -136,20 +140,20 @@ impl Experiment {
 }
 
 fn store(what: &str, bytes: u64) -> Result<(), String> {
-    if bytes <= MOST_STORE {
+    if bytes <= MAX_STORE_BYTES {
         return Ok(());
     }
     Err(format!(
-        "expected {what} of at most {MOST_STORE} bytes after the division by scale, found {bytes}"
+        "expected {what} of at most {MAX_STORE_BYTES} bytes after the division by scale, found {bytes}"
     ))
 }
 
 fn size(what: &str, bytes: u64, least: u64) -> Result<(), String> {
-    if (least..=MOST_FILES).contains(&bytes) {
+    if (least..=MAX_FILE_BYTES).contains(&bytes) {
         return Ok(());
     }
     Err(format!(
-        "expected {what} from {least} to {MOST_FILES} bytes, found {bytes}"
+        "expected {what} from {least} to {MAX_FILE_BYTES} bytes, found {bytes}"
     ))
 }
 

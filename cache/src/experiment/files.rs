@@ -5,12 +5,12 @@ use justitia_share::num::{to_f64, to_u64};
 use std::ops::Range;
 
 /// Blocks that a file can have: four times the mean.
-pub(super) const MOST: u32 = 16;
+pub(super) const MAX_FILE_BLOCKS: u32 = 16;
 
 /// The mean size of a file, bytes: `webserver.f`, `webproxy.f` and `varmail.f` have 16 KiB.
 const MEAN: f64 = 16_384.0;
 
-/// Files at the beginning of a disk, each with room for [`MOST`] blocks.
+/// Files at the beginning of a disk, each with room for [`MAX_FILE_BLOCKS`] blocks.
 ///
 /// Filebench (1.5, `fileset_pick`) picks existing files in rotation, with one place in the rotation for all threads, and
 /// files to be created in another rotation.
@@ -44,7 +44,7 @@ impl Files {
 
     /// Blocks of the disk that a set of so many bytes may take.
     pub(super) fn blocks(&self) -> u32 {
-        u32::try_from(self.sizes.len()).map_or(u32::MAX, |n| n.saturating_mul(MOST))
+        u32::try_from(self.sizes.len()).map_or(u32::MAX, |n| n.saturating_mul(MAX_FILE_BLOCKS))
     }
 
     /// The next that exists.
@@ -63,7 +63,7 @@ impl Files {
 
     /// A file's blocks.
     pub(super) fn of(&self, file: usize) -> Range<u32> {
-        let first = u32::try_from(file).unwrap_or(0) * MOST;
+        let first = u32::try_from(file).unwrap_or(0) * MAX_FILE_BLOCKS;
         first..first + self.sizes.get(file).copied().flatten().unwrap_or(0)
     }
 
@@ -84,8 +84,8 @@ impl Files {
     /// Appends blocks, as many as have room; creates the file if there is none. Returns what was appended.
     pub(super) fn append(&mut self, file: usize, blocks: u32) -> Range<u32> {
         let end = self.of(file).end;
-        let first = u32::try_from(file).unwrap_or(0) * MOST;
-        let to = (end + blocks).min(first + MOST);
+        let first = u32::try_from(file).unwrap_or(0) * MAX_FILE_BLOCKS;
+        let to = (end + blocks).min(first + MAX_FILE_BLOCKS);
         if let Some(size) = self.sizes.get_mut(file) {
             *size = Some(to - first);
         }
@@ -117,7 +117,9 @@ pub(super) fn append(random: &mut Random) -> u32 {
 
 fn blocks(bytes: f64) -> u32 {
     let blocks = to_u64((bytes / to_f64(crate::block::BLOCK_BYTES)).ceil());
-    u32::try_from(blocks).unwrap_or(MOST).clamp(1, MOST)
+    u32::try_from(blocks)
+        .unwrap_or(MAX_FILE_BLOCKS)
+        .clamp(1, MAX_FILE_BLOCKS)
 }
 
 /// Above 0, at most 1.
@@ -148,10 +150,16 @@ mod tests {
         assert_eq!([0; 5].map(|_| files.pick()), [0, 1, 2, 3, 5]);
         assert_eq!([0; 2].map(|_| files.pick_missing()), [4, 9]);
         let gone = files.delete(6);
-        assert!(!gone.is_empty() && gone.start == 6 * MOST);
+        assert!(!gone.is_empty() && gone.start == 6 * MAX_FILE_BLOCKS);
         assert_eq!(files.pick(), 7);
-        assert_eq!(files.append(6, 3), 6 * MOST..6 * MOST + 3);
-        assert_eq!(files.append(6, 99), 6 * MOST + 3..7 * MOST);
-        assert_eq!(files.of(6), 6 * MOST..7 * MOST);
+        assert_eq!(
+            files.append(6, 3),
+            6 * MAX_FILE_BLOCKS..6 * MAX_FILE_BLOCKS + 3
+        );
+        assert_eq!(
+            files.append(6, 99),
+            6 * MAX_FILE_BLOCKS + 3..7 * MAX_FILE_BLOCKS
+        );
+        assert_eq!(files.of(6), 6 * MAX_FILE_BLOCKS..7 * MAX_FILE_BLOCKS);
     }
 }

@@ -7,7 +7,7 @@
 
 use super::container::{Container, Counts};
 use super::cost::Cost;
-use super::files::{Files, MOST, append, size};
+use super::files::{Files, MAX_FILE_BLOCKS, append, size};
 use super::spec::{Container as Spec, Experiment, Kind};
 use crate::bench::Random;
 use crate::block::BLOCK_BYTES;
@@ -74,7 +74,7 @@ impl Workload {
         };
         let all = spec.workload == Kind::Webserver;
         let files = Files::new(files, all, &mut random);
-        let log = [end.max(files.blocks()), blocks / 4 + MOST, 0];
+        let log = [end.max(files.blocks()), blocks / 4 + MAX_FILE_BLOCKS, 0];
         let workload = Self {
             kind: spec.workload,
             files,

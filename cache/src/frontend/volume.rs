@@ -123,18 +123,18 @@ impl Volume {
     /// What it has done.
     #[must_use]
     pub fn stats(&self) -> VolumeStats {
-        let read = |c: &AtomicU64| c.load(Ordering::Relaxed);
-        let c = &self.counters;
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &self.counters;
         VolumeStats {
             name: self.name.clone(),
-            reads: read(&c.reads),
-            read_bytes: read(&c.read_bytes),
-            inline_hits: read(&c.inline_hits),
-            offloaded_requests: read(&c.offloaded_requests),
-            writes: read(&c.writes),
-            write_bytes: read(&c.write_bytes),
-            errors: read(&c.errors),
-            unknown_tags: read(&c.unknown_tags),
+            reads: read(&counters.reads),
+            read_bytes: read(&counters.read_bytes),
+            inline_hits: read(&counters.inline_hits),
+            offloaded_requests: read(&counters.offloaded_requests),
+            writes: read(&counters.writes),
+            write_bytes: read(&counters.write_bytes),
+            errors: read(&counters.errors),
+            unknown_tags: read(&counters.unknown_tags),
         }
     }
 

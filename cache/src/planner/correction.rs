@@ -8,10 +8,10 @@ const TOLERANCE: f64 = 0.01;
 
 /// Sixteenths of an octave by which a curve is stretched at most: a quarter more or less of each size. Twice the width of
 /// a bucket of the curve's histogram, for the step of a loop that lies at another size.
-const MOST_STEPS: i32 = 5;
+const MAX_STEPS: i32 = 5;
 
 /// By how much a curve is lowered or raised at most, hits of a get: policies differ from LRU by less.
-const MOST_SHIFT: f64 = 0.2;
+const MAX_SHIFT: f64 = 0.2;
 
 /// How the curve of a pool is corrected: its sizes are multiplied, then its hit ratios are shifted.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -56,13 +56,13 @@ impl Correction {
             return;
         }
         let off = |steps: &i32| Self::stretched(curve, size, *steps) - measured;
-        let best = (-MOST_STEPS..=MOST_STEPS).map(|steps| off(&steps).abs());
+        let best = (-MAX_STEPS..=MAX_STEPS).map(|steps| off(&steps).abs());
         let best = best.fold(f64::INFINITY, f64::min);
-        let good = (-MOST_STEPS..=MOST_STEPS).filter(|steps| off(steps).abs() <= best + TOLERANCE);
+        let good = (-MAX_STEPS..=MAX_STEPS).filter(|steps| off(steps).abs() <= best + TOLERANCE);
         let nearest = good.min_by_key(|steps| (steps - self.steps).abs());
         self.steps = nearest.unwrap_or(self.steps);
         let shift = f64::midpoint(self.shift, off(&self.steps));
-        self.shift = shift.clamp(-MOST_SHIFT, MOST_SHIFT);
+        self.shift = shift.clamp(-MAX_SHIFT, MAX_SHIFT);
     }
 }
 

@@ -9,8 +9,8 @@ use justitia_share::num::to_f64;
 /// most that the curve has, as long as the target may be reached if the curve is off; what is measured then says whether.
 const AIMS: [f64; 7] = [0.005, 0.0, -0.01, -0.02, -0.03, -0.04, -0.05];
 
-/// A size that has so much of a target is kept, added to the target.
-const ENOUGH: f64 = -0.01;
+/// A size whose hit ratio is at most this much below the target is kept.
+const TARGET_TOLERANCE: f64 = 0.01;
 
 /// What is left over may be tried on a pool that lacks little for so many hits of a get more.
 const TRIED_FOR: f64 = 0.05;
@@ -58,7 +58,10 @@ impl Candidate<'_> {
     /// Is this size enough for the target, which needs so much?
     fn is_enough(&self, size: f64, need: f64) -> bool {
         let has = self.correction.hit_ratio(self.curve, size);
-        size >= need || self.target.is_none_or(|target| has >= target + ENOUGH)
+        size >= need
+            || self
+                .target
+                .is_none_or(|target| has >= target - TARGET_TOLERANCE)
     }
 
     /// How much more it takes until it has more hits; `None` when nothing does.

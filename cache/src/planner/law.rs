@@ -20,14 +20,14 @@ const STEP: f64 = 0.1;
 
 /// Another division is aimed at when it has so many more hits, of all gets of the pools without target; less is within
 /// what curves err by.
-const WORTH: f64 = 0.01;
+const MIN_GAIN: f64 = 0.01;
 
 /// Each other division doubles what the next one has to have more, up to so many times: pools that would go to and fro
 /// lose more than either division has.
-const MOST_WORTH: f64 = 16.0;
+const MAX_GAIN_FACTOR: f64 = 16.0;
 
 /// A division counts so much less in each period after it: half after four minutes.
-const FORGOTTEN: f64 = 0.97;
+const CHANGES_KEPT: f64 = 0.97;
 
 /// A pool as the planner sees it, in one store.
 #[derive(Clone, Debug)]
@@ -240,9 +240,9 @@ impl Planner {
         let hits = hits_of(&sizes, needs, candidates);
         let free = candidates.iter().zip(needs).filter(|(_, n)| n.is_none());
         let gets: f64 = free.map(|(pool, _)| pool.curve.accesses).sum();
-        let worth = WORTH * self.changes.exp2().min(MOST_WORTH);
-        self.changes *= FORGOTTEN;
-        if best.hits > worth.mul_add(gets, hits) {
+        let min_gain = MIN_GAIN * self.changes.exp2().min(MAX_GAIN_FACTOR);
+        self.changes *= CHANGES_KEPT;
+        if best.hits > min_gain.mul_add(gets, hits) {
             self.changes += 1.0;
             return (best, true);
         }

@@ -6,13 +6,13 @@ use justitia_share::num::to_f64;
 
 /// A hit ratio of fewer gets is not known well enough: of so many it is to 0.011 (one standard deviation of a part of a
 /// half).
-const LEAST_GETS: u64 = 2000;
+const MIN_GETS: u64 = 2000;
 
 /// A pool whose size has changed by more than this part meanwhile is still filling, and its hit ratio is of no one size.
 const SETTLED: f64 = 1.0 / 32.0;
 
 /// So many reads of the disk tell how long one takes.
-const LEAST_READS: u64 = 100;
+const MIN_READS: u64 = 100;
 
 /// What was counted of a pool since some moment, and what follows for its curve.
 #[derive(Clone, Copy, Debug, Default)]
@@ -47,11 +47,11 @@ impl Measured {
         };
         let gets = now.gets.saturating_sub(begun.gets);
         let settled = (now.holds - begun.holds).abs() <= SETTLED * now.holds.max(begun.holds);
-        if gets < LEAST_GETS && settled {
+        if gets < MIN_GETS && settled {
             return;
         }
         self.begun = Some(now);
-        if gets < LEAST_GETS {
+        if gets < MIN_GETS {
             return;
         }
         let hit_ratio = to_f64(now.hits.saturating_sub(begun.hits)) / to_f64(gets);
@@ -65,7 +65,7 @@ impl Measured {
     fn time(&mut self, now: Counted) {
         let (reads, time) = self.reads;
         let new = now.reads.saturating_sub(reads);
-        if new >= LEAST_READS {
+        if new >= MIN_READS {
             let time = to_f64(now.read_us.saturating_sub(time)) / to_f64(new);
             self.miss_us = Some(time);
             self.reads = (now.reads, now.read_us);

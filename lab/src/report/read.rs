@@ -10,7 +10,7 @@ use justitia_share::Weight;
 use super::schema::{Results, VERSION};
 
 /// The largest document, bytes.
-const LARGEST: u64 = 64 << 20;
+const MAX_DOCUMENT_BYTES: u64 = 64 << 20;
 
 /// Results that cannot be shown.
 #[derive(Debug, thiserror::Error)]
@@ -89,7 +89,7 @@ fn documents(directory: &Path) -> Result<Vec<PathBuf>, ReportError> {
 }
 
 fn document(path: &Path) -> Result<Results, ReportError> {
-    let text = regular_file::read(path, LARGEST).map_err(|source| ReportError::Io {
+    let text = regular_file::read(path, MAX_DOCUMENT_BYTES).map_err(|source| ReportError::Io {
         operation: "read",
         path: path.to_path_buf(),
         source,

@@ -29,7 +29,7 @@ pub use virtual_time::VirtualTime;
 
 /// How many of its own grants a client may be served early before the present follows it. Otherwise a light client
 /// that happens to wait alone for a moment would wipe out what is due to the heavy ones.
-const EARLY: u64 = 4;
+const MAX_EARLY_GRANTS: u64 = 4;
 
 /// Waiters in the order in which they are to be served.
 ///
@@ -131,7 +131,9 @@ impl<T> WaitQueue<T> {
     }
 
     fn advance(&mut self, weight: Weight, start: VirtualTime) {
-        self.virtual_time = self.virtual_time.max(start.before(EARLY, weight));
+        self.virtual_time = self
+            .virtual_time
+            .max(start.before(MAX_EARLY_GRANTS, weight));
     }
 
     fn key(&self, weight: Weight, start: VirtualTime) -> u128 {

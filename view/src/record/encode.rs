@@ -34,7 +34,7 @@ impl BlockBuilder {
         let rows: usize = self.tenants.iter().map(|(_, rows)| rows.len()).sum();
         self.len() >= super::BLOCK
             || self.tenants.len() > MAX_TENANTS / 2
-            || rows * TENANT.len() > super::LARGEST / 4
+            || rows * TENANT.len() > super::MAX_PAYLOAD_BYTES / 4
     }
 
     /// Adds a status. Decisions up to `since`, seconds since the agent's start, are in an earlier block.

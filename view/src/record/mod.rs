@@ -32,7 +32,7 @@ const MARK: [u8; 4] = *b"\xa7JR\x01";
 /// Mark, payload length (4), checksum of all that follows it (4), first and last time (8 each), statuses (4).
 const HEAD: usize = 32;
 /// A payload is at most this long, compressed and not: 60 statuses of 10,000 tenants need half of it.
-const LARGEST: usize = 64 << 20;
+const MAX_PAYLOAD_BYTES: usize = 64 << 20;
 /// The decoder's window is at most this large, as a power of two, bytes.
 const WINDOW: u32 = 25;
 

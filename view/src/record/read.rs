@@ -9,7 +9,7 @@ use std::sync::Arc;
 use justitia_api::Status;
 
 use super::decode::ColumnarBlock;
-use super::{HEAD, LARGEST, MARK, RecordError, TITLE, WINDOW};
+use super::{HEAD, MARK, MAX_PAYLOAD_BYTES, RecordError, TITLE, WINDOW};
 
 /// Bytes that are looked at at once when the next block has to be searched for.
 const CHUNK: usize = 1 << 20;
@@ -163,7 +163,7 @@ impl Recording {
             .ok_or_else(|| self.not_understood(block.offset, "the checksum of its head"))?;
         let payload = rest.get(HEAD - 12..).unwrap_or_default();
         let mut plain = Vec::new();
-        let bound = as_u64(LARGEST);
+        let bound = as_u64(MAX_PAYLOAD_BYTES);
         zstd::Decoder::new(payload)
             .and_then(|mut decoder| {
                 decoder.window_log_max(WINDOW)?;
@@ -224,7 +224,7 @@ fn head(file: &File, at: u64, end: u64, begins: usize) -> Option<Block> {
         ))
     };
     let length = usize::try_from(number(4)?).ok()?;
-    let whole = length <= LARGEST && at + as_u64(HEAD + length) <= end;
+    let whole = length <= MAX_PAYLOAD_BYTES && at + as_u64(HEAD + length) <= end;
     if head[..4] != MARK || !whole || body(file, at, length).is_none() {
         return None;
     }

@@ -314,7 +314,7 @@ fn a_recording_of_another_version_has_other_figures() {
 #[test]
 fn a_block_that_unpacks_without_end_is_refused() {
     let (_dir, path, _) = recorded(1, 1);
-    let zeroes = vec![0; LARGEST + (64 << 20)];
+    let zeroes = vec![0; MAX_PAYLOAD_BYTES + (64 << 20)];
     let packed = zstd::encode_all(zeroes.as_slice(), 1).unwrap();
     drop(zeroes);
     let mut rest = vec![0; 16];
@@ -328,7 +328,7 @@ fn a_block_that_unpacks_without_end_is_refused() {
     std::fs::write(&path, &file).unwrap();
     let mut recording = Recording::open(&path).unwrap();
     let held = peak(|| assert!(recording.status(0).is_err()));
-    assert!(held < 4 * LARGEST, "{held}");
+    assert!(held < 4 * MAX_PAYLOAD_BYTES, "{held}");
 }
 
 #[test]

@@ -19,7 +19,7 @@ use theme::Theme;
 use view::{Command, Key, View};
 
 /// How long a key waits at most until a new status is looked for.
-const PATIENCE: Duration = Duration::from_millis(100);
+const POLL_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Runs until the user leaves.
 ///
@@ -45,7 +45,7 @@ fn turn(
             terminal.draw(|frame| draw::draw(frame, &mut view, theme))?;
             stale = false;
         }
-        if !event::poll(PATIENCE)? {
+        if !event::poll(POLL_TIMEOUT)? {
             continue;
         }
         stale = true;

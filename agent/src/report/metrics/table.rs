@@ -283,9 +283,9 @@ fn build(page: &Page<'_>) -> Vec<Sample> {
 }
 
 fn dropped(page: &Page<'_>) -> Vec<Sample> {
-    let losses = page.status.probe_drops.iter();
-    losses
-        .map(|loss| (vec![loss.what.clone()], Whole(loss.count)))
+    let drops = page.status.probe_drops.iter();
+    drops
+        .map(|drop| (vec![drop.what.clone()], Whole(drop.count)))
         .collect()
 }
 

@@ -15,13 +15,8 @@ mod traces;
 const LONG: Duration = Duration::from_secs(6000);
 
 /// The curve of the last half of a trace of accesses, in blocks.
-fn sampled(
-    accesses: &[(u64, Access)],
-    seed: u64,
-    horizon: u64,
-    least_shift: u32,
-) -> Vec<(f64, f64)> {
-    let curve = PoolCurve::with_least_shift(least_shift);
+fn sampled(accesses: &[(u64, Access)], seed: u64, horizon: u64, min_shift: u32) -> Vec<(f64, f64)> {
+    let curve = PoolCurve::with_min_shift(min_shift);
     curve.set_size(horizon, horizon / 8);
     let gets = Cell::new(0);
     for (n, (block, how)) in accesses.iter().enumerate() {
@@ -51,11 +46,11 @@ fn miss_ratio(steps: &[(f64, f64)], size: f64) -> f64 {
 }
 
 /// The mean absolute error over 40 sizes, in the last half of the trace.
-fn error(trace: &[u64], seed: u64, least_shift: u32) -> f64 {
+fn error(trace: &[u64], seed: u64, min_shift: u32) -> f64 {
     let distances = stack_distances(trace);
     let largest = u64::try_from(blocks(&distances)).unwrap();
     let accesses: Vec<_> = trace.iter().map(|block| (*block, Access::Read)).collect();
-    let steps = sampled(&accesses, seed, largest, least_shift);
+    let steps = sampled(&accesses, seed, largest, min_shift);
     let errors = errors(&distances, |size| miss_ratio(&steps, number(size)));
     errors.iter().sum::<f64>() / 40.0
 }
@@ -80,11 +75,11 @@ fn the_error_of_a_pools_curve_is_small() {
         ("zipf 1.2", zipf(1.2, 40_000, 500_000)),
     ];
     for (name, trace) in traces {
-        for least_shift in [0, PoolCurve::LEAST_SHIFT] {
-            let errors = (1..22).map(|seed| error(&trace, seed, least_shift));
+        for min_shift in [0, PoolCurve::MIN_SHIFT] {
+            let errors = (1..22).map(|seed| error(&trace, seed, min_shift));
             let mut errors: Vec<f64> = errors.collect();
             errors.sort_by(f64::total_cmp);
-            let most = 1 << least_shift;
+            let most = 1 << min_shift;
             let (median, worst) = (errors[10], errors[20]);
             println!("{name}, at most one in {most}: median {median:.4}, worst {worst:.4}");
             assert!(median <= 0.02, "{name}: {errors:?}");
@@ -127,11 +122,11 @@ fn put_to_get_times_foretell_an_exclusive_cache() {
             accesses.push((guest.pop_front().unwrap(), Access::Put));
         }
     }
-    for (size, least_shift) in [1000, 4000, 8000, 12_000]
+    for (size, min_shift) in [1000, 4000, 8000, 12_000]
         .into_iter()
-        .flat_map(|s| [(s, 0), (s, PoolCurve::LEAST_SHIFT)])
+        .flat_map(|s| [(s, 0), (s, PoolCurve::MIN_SHIFT)])
     {
-        let steps = sampled(&accesses, 3, 20_000, least_shift);
+        let steps = sampled(&accesses, 3, 20_000, min_shift);
         // The paper's FIFO: a put goes in, a hit comes out.
         let mut order: VecDeque<(u64, usize)> = VecDeque::new();
         let mut held: HashMap<u64, usize> = HashMap::new();
@@ -158,10 +153,10 @@ fn put_to_get_times_foretell_an_exclusive_cache() {
         let found = miss_ratio(&steps, number(size));
         println!(
             "{size} blocks, at most one in {}: foretold {found:.3}, exact {exact:.3}",
-            1 << least_shift
+            1 << min_shift
         );
         // At the least rate there are some 30 blocks of a cache of 1,000.
-        let most = if least_shift == 0 { 0.03 } else { 0.06 };
+        let most = if min_shift == 0 { 0.03 } else { 0.06 };
         assert!((found - exact).abs() <= most, "{size}: {found} {exact}");
     }
 }

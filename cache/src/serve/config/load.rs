@@ -37,19 +37,19 @@ impl Config {
             errors: Vec::new(),
         };
         let (document, syntax) = DeTable::parse_recoverable(text);
-        for e in &syntax {
-            checker.error(e.span().map(|s| s.start), e.message().to_owned());
+        for error in &syntax {
+            checker.error(error.span().map(|s| s.start), error.message().to_owned());
         }
         if !syntax.is_empty() {
             return Err(checker.errors);
         }
         match toml::from_str::<File>(text) {
-            Err(e) => {
+            Err(error) => {
                 for (at, what) in faults(document) {
                     checker.error(at, what);
                 }
                 if checker.errors.is_empty() {
-                    checker.error(e.span().map(|s| s.start), e.message().to_owned());
+                    checker.error(error.span().map(|s| s.start), error.message().to_owned());
                 }
             }
             Ok(read) => {

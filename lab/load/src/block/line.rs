@@ -3,7 +3,7 @@
 use justitia_share::num::to_u64;
 
 /// Largest request, in bytes: a larger one is a mistake in the file, or in the choice of the format.
-pub(super) const LARGEST: u64 = 64 << 20;
+pub(super) const MAX_REQUEST_BYTES: u64 = 64 << 20;
 /// What block traces count in, in bytes.
 pub(super) const SECTOR: u64 = 512;
 
@@ -16,7 +16,7 @@ pub(super) struct Request {
     pub write: bool,
     /// Where, in bytes.
     pub offset: u64,
-    /// How much, 1 to [`LARGEST`] bytes.
+    /// How much, 1 to [`MAX_REQUEST_BYTES`] bytes.
     pub bytes: u64,
 }
 
@@ -38,8 +38,8 @@ pub(super) fn request(
     offset: Option<u64>,
     bytes: Option<u64>,
 ) -> Result<Line, String> {
-    let Some(bytes) = bytes.filter(|bytes| *bytes <= LARGEST) else {
-        return Err(format!("a size of at most {LARGEST} bytes"));
+    let Some(bytes) = bytes.filter(|bytes| *bytes <= MAX_REQUEST_BYTES) else {
+        return Err(format!("a size of at most {MAX_REQUEST_BYTES} bytes"));
     };
     let end = offset.and_then(|offset| offset.checked_add(bytes));
     let (Some(offset), Some(_)) = (offset, end) else {

@@ -117,7 +117,7 @@ pub(super) fn read(
 
 #[cfg(test)]
 mod tests {
-    use super::super::line::LARGEST;
+    use super::super::line::MAX_REQUEST_BYTES;
     use super::*;
     use proptest::prelude::*;
 
@@ -238,7 +238,7 @@ mod tests {
         for request in requests {
             assert!(request.at >= before);
             before = request.at;
-            assert!((1..=LARGEST).contains(&request.bytes));
+            assert!((1..=MAX_REQUEST_BYTES).contains(&request.bytes));
             assert!(request.offset.checked_add(request.bytes).is_some());
         }
     }
