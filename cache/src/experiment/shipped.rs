@@ -21,7 +21,7 @@ const EXPERIMENTS: [(&str, &str); 6] = experiments![
 ];
 
 /// A file at most, bytes.
-const MOST_TEXT: u64 = 1 << 20;
+const MAX_TEXT_BYTES: u64 = 1 << 20;
 
 impl Experiment {
     /// The experiments that are compiled in.
@@ -44,7 +44,7 @@ impl Experiment {
             return Self::parse(name, text);
         }
         let path = Path::new(name);
-        let text = justitia_regular_file::read_text(path, MOST_TEXT);
+        let text = justitia_regular_file::read_text(path, MAX_TEXT_BYTES);
         let text = text.map_err(|source| ExperimentError::Read {
             path: path.into(),
             source,
