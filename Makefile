@@ -12,10 +12,10 @@ EXPERIMENTS := $(or $(CARGO_TARGET_DIR),target)/cache-experiments
 #                        is built from
 #   qemu-system-x86, busybox-static, fio, kmod, util-linux, dmsetup, xfsprogs, e2fsprogs, xz-utils,
 #   binutils, strace     the lab's virtual machines: QEMU, the guest's tools and its file systems
-#   libnbd-bin, nbdkit, qemu-utils     NBD clients for the cache's tests, and servers to compare it with (over
+#   libnbd-bin, nbdkit, qemu-utils     NBD clients for the cache's tests, a slow disk, and servers to compare it with (over
 #                        vhost-user-blk qemu-storage-daemon, of qemu-system-common)
 #   nbd-client     attaches the guest kernel's own NBD client to the cache
-#   mmdebstrap     a small Debian with systemd, in which the package is tested
+#   mmdebstrap     a small Debian with systemd, in which the package is tested, and one with databases
 #   prometheus     promtool, and a real scrape of the metrics
 PACKAGES := clang llvm libelf-dev zlib1g-dev make pkg-config \
 	qemu-system-x86 busybox-static fio kmod util-linux dmsetup xfsprogs e2fsprogs xz-utils \
@@ -28,7 +28,7 @@ VM_TESTS := agent_contract agent_credits agent_disks agent_dying_cgroups agent_o
 # Crates with fuzz targets. `make check` compiles these with the stable compiler; to run them takes a nightly one.
 FUZZED := kernel cache link
 
-.PHONY: help deps build build-tests demo test lint check test-vm test-guest test-seeds test-probes test-package soak screenshots reference fuzz-short cache-experiments
+.PHONY: help deps build build-tests demo test lint check test-vm test-guest test-databases test-seeds test-probes test-package soak screenshots reference fuzz-short cache-experiments
 
 help:
 	@echo 'make demo        a stock kernel in a VM, conventional against Justitia: a table and target/lab/report.html'
@@ -37,6 +37,7 @@ help:
 	@echo 'make check       formatting, lints, and checks of the sources and documents (checks/)'
 	@echo 'make test-vm     the agent and the cache in VMs, all of it: half an hour'
 	@echo 'make test-guest  guests that put what they evict, in VMs: minutes'
+	@echo 'make test-databases   Redis, MariaDB and PostgreSQL in a guest that puts: a quarter of an hour'
 	@echo 'make test-seeds  the simulated hosts of the planners, with 300 seeds each: minutes'
 	@echo 'make test-probes   the eBPF probes against the truth, on every filesystem and kernel: minutes'
 	@echo 'make test-package  the Debian package under a real systemd in a VM: minutes'
@@ -97,6 +98,9 @@ test: deps lint build-tests
 
 test-guest: build-tests
 	$(CARGO) test -p justitia-lab --test guest_puts -- --include-ignored
+
+test-databases: build-tests
+	$(CARGO) test -p justitia-lab --test real_databases -- --ignored --nocapture
 
 test-vm: build-tests
 	$(CARGO) test -p justitia-lab --no-fail-fast $(foreach t,$(VM_TESTS),--test $(t)) -- --include-ignored

@@ -1,0 +1,90 @@
+//! The host: a slow disk with the image, a daemon of this machine that serves it with a port, and a guest.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use justitia_lab::LabDir;
+use justitia_lab::vm::{Vm, VmSpec};
+use serde_json::Value;
+
+use super::cache_daemon::{Daemon, program};
+use super::image::image;
+use super::scale::{CACHE_MIB, MEMORY};
+use super::slow_disk::SlowDisk;
+
+/// What the lab's own programs and the kernel take of the guest's memory.
+const OVERHEAD: u64 = 320 << 20;
+
+/// Fields end in this order: the guest first, then what its disks are made of.
+pub(crate) struct Host {
+    pub(crate) vm: Vm,
+    _daemon: Daemon,
+    pub(crate) disk: SlowDisk,
+    dir: tempfile::TempDir,
+}
+
+impl Host {
+    pub(crate) fn boot() -> Self {
+        let lab = LabDir::find().unwrap();
+        let image = image(&lab);
+        let dir = tempfile::tempdir_in(lab.dir("databases").unwrap()).unwrap();
+        let at = dir.path();
+        let disk = SlowDisk::start(at, &image);
+        let config = format!(
+            "control = {:?}\n[memory]\nsize = \"{CACHE_MIB}MiB\"\n[[vm]]\nname = \"vm\"\nsocket = {:?}\n[vm.port]\n\
+             [[vm.disk]]\nname = \"root\"\nimage = {:?}\nmode = \"exclusive\"\n",
+            at.join("control"),
+            at.join("nbd"),
+            disk.root()
+        );
+        std::fs::write(at.join("cache.toml"), config).unwrap();
+        let mut daemon = Daemon::default();
+        daemon.start(at);
+        let vm = Vm::boot(&guest(at, &disk.socket())).unwrap();
+        Self {
+            vm,
+            _daemon: daemon,
+            disk,
+            dir,
+        }
+    }
+
+    /// What `justitia cache stats` says.
+    pub(crate) fn stats(&self) -> Value {
+        let mut command = program();
+        command.args(["cache", "stats", "--json", "--control"]);
+        let done = command.arg(self.dir.path().join("control")).output();
+        let done = done.unwrap();
+        assert!(done.status.success(), "{done:?}");
+        serde_json::from_slice(&done.stdout).unwrap()
+    }
+}
+
+/// The guest: the image and the port from the daemon, swap from the slow disk itself.
+fn guest(dir: &Path, disk: &Path) -> VmSpec {
+    let nbd = |socket: PathBuf| {
+        move |serial: &str, export: &str| {
+            let drive = format!(
+                "if=none,id={serial},format=raw,cache=none,file.driver=nbd,file.server.type=unix,\
+                 file.server.path={},file.export={export}",
+                socket.display()
+            );
+            let device = format!("virtio-blk-pci,drive={serial},serial={serial}");
+            ["-drive".into(), drive, "-device".into(), device]
+        }
+    };
+    let (cached, slow) = (nbd(dir.join("nbd")), nbd(disk.to_owned()));
+    VmSpec {
+        memory: MEMORY + OVERHEAD,
+        vcpus: 2,
+        // While it swaps, so does what sends the heartbeat.
+        heartbeat_timeout: Duration::from_secs(120),
+        qemu_args: [
+            cached("root", "root"),
+            cached("justitia-port", "vm/port"),
+            slow("swap", "swap"),
+        ]
+        .concat(),
+        ..VmSpec::default()
+    }
+}
