@@ -38,18 +38,19 @@ fill() {
 	into mariadb mariadbd --user=mysql --skip-networking --socket=/run/mariadb.sock --pid-file=/run/mariadb.pid --performance-schema=off --skip-log-bin \
 		--innodb-buffer-pool-size=8M --innodb-log-buffer-size=2M --key-buffer-size=1M --aria-pagecache-buffer-size=1M \
 		--max-heap-table-size=1G --max-connections=10 >/run/mariadb.log 2>&1 &
-	await redis ping && await mariadb -e 'select 1' || return
+	await redis ping && await mariadb -e 'select 1' || { echo 'Redis or MariaDB does not answer' >&2; return 1; }
 	redis eval "local v = string.rep('x', 1000) for i = 0, $1 - 1 do redis.call('set', string.format('key:%012d', i), v) end" 0
 	mariadb -e "create database if not exists sbtest; use sbtest; drop table if exists sbtest1;
 		create table sbtest1 (id int primary key, k int, c char(120), pad char(60)) engine=memory charset=latin1;
-		insert into sbtest1 select seq, seq, repeat('c', 120), repeat('p', 60) from seq_1_to_$2;"
+		insert into sbtest1 select seq, seq, repeat('c', 120), repeat('p', 60) from seq_1_to_$2;" ||
+		{ echo "MariaDB's client ended with $?" >&2; return 1; }
 }
 
 # The ones that read files: every file once.
 read_files() {
 	into postgres setpriv --reuid=postgres --regid=postgres --clear-groups \
 		/usr/lib/postgresql/15/bin/postgres -D /var/lib/postgresql/db -k /run >/run/postgres.log 2>&1 &
-	await postgres -c 'select 1' || return
+	await postgres -c 'select 1' || { echo 'PostgreSQL does not answer' >&2; return 1; }
 	into postgres sh -c 'cat /var/lib/postgresql/db/base/*/* >/dev/null'
 	web --phase warm >/dev/null
 }
