@@ -139,9 +139,10 @@ impl<'a, 'b> Serving<'a, 'b> {
         let numbers = of.values().map(|pool| pool.number).collect();
         self.filesystems
             .decide(&numbers, machine.probe, since_start);
+        let refused = self.filesystems.refused_pools();
         let guest = Guest {
             cgroups: &machine.cgroups,
-            outcomes: self.filesystems.outcomes(),
+            refused: &refused,
             memory: memory_blocks(),
             now: since_start,
         };

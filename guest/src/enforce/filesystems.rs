@@ -54,9 +54,9 @@ impl Filesystems {
         self.apply(BTreeMap::new(), probe);
     }
 
-    /// What became of the blocks.
-    pub(crate) const fn outcomes(&self) -> &Outcomes {
-        &self.outcomes
+    /// Of which pools less than all is offered, and how much, as their blocks are refused.
+    pub(crate) fn refused_pools(&self) -> BTreeMap<u32, u32> {
+        self.outcomes.pools()
     }
 
     /// Of how many less than all is offered.

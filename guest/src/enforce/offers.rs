@@ -11,7 +11,6 @@ use crate::monitor::cgroups::Cgroups;
 use crate::monitor::reclaim::Reclaim;
 use crate::plan::acceptance::NOTHING;
 use crate::plan::known::known;
-use crate::plan::outcomes::Outcomes;
 use crate::plan::pools::Pool;
 use crate::plan::rest::{self, PoolState, Rest};
 use crate::plan::reuse::{Figures, Worth, decide};
@@ -41,8 +40,8 @@ pub(crate) struct Offers {
 /// What decisions are made of besides the pools' rows.
 pub(crate) struct Guest<'a> {
     pub(crate) cgroups: &'a Cgroups,
-    /// What became of blocks.
-    pub(crate) outcomes: &'a Outcomes,
+    /// Pools that the host refuses, and how much is offered of them: one block in `2^shift`.
+    pub(crate) refused: &'a BTreeMap<u32, u32>,
     /// Its memory, in blocks.
     pub(crate) memory: u64,
     /// The time, by any clock.
@@ -81,7 +80,7 @@ impl Offers {
             self.detach(rest, probe);
         }
         let owners = pools.keys().copied().collect();
-        let shift = |number| self.shift(number, guest.outcomes);
+        let shift = |number| self.shift(number, guest.refused);
         let others = (EvictionProbe::OTHER_CGROUPS, shift(DEFAULT_POOL));
         let of = known(numbers, &owners, MAX_CGROUPS).into_iter();
         let of = of.map(|(id, number)| (id, shift(number)));
@@ -92,10 +91,10 @@ impl Offers {
     }
 
     /// How much of a pool's pages is offered: what is worth it, and is not refused.
-    fn shift(&self, number: u32, outcomes: &Outcomes) -> u32 {
+    fn shift(&self, number: u32, refused: &BTreeMap<u32, u32>) -> u32 {
         let known = self.pools.get(&number);
         let worth = known.map_or(0, |known| known.worth.in_kernel());
-        worth.max(outcomes.pool(number))
+        worth.max(refused.get(&number).copied().unwrap_or(0))
     }
 
     fn detach(&mut self, rest: Rest, probe: &EvictionProbe) {

@@ -1,8 +1,8 @@
 //! How much is offered of file systems and of pools, by what becomes of their blocks.
 //!
 //! What is refused is known of each pool on each file system, for one container must not decide for its neighbours: of a
-//! file system as much is offered as of the pool of which most is accepted there, and of a pool as much as on the file
-//! system where most of its is. The kernel offers the less of the two.
+//! file system as much is offered as of the pool of which most is accepted there. A pool of which less is accepted than of
+//! its neighbours is offered less itself, as on the file system where most of its is accepted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -101,11 +101,21 @@ impl Outcomes {
         least
     }
 
-    /// How much is offered of a pool: one block in `2^shift`, and always some, for it may use another file system.
-    pub(crate) fn pool(&self, pool: u32) -> u32 {
-        let own = self.0.iter().filter(|((_, of), _)| *of == pool);
-        let shifts = own.map(|(_, seen)| seen.shift());
-        shifts.min().unwrap_or(0).min(LEAST)
+    /// Of which pools less than all is offered, and how much: one block in `2^shift`, and always some, for a pool may use
+    /// another file system. What is offered less of a file system anyway does not count.
+    pub(crate) fn pools(&self) -> BTreeMap<u32, u32> {
+        let filesystems = self.filesystems();
+        let mut least = BTreeMap::new();
+        for ((filesystem, pool), seen) in &self.0 {
+            let shift = seen.shift();
+            let of_all = filesystems.get(filesystem).copied().unwrap_or(0);
+            if shift == 0 || shift > of_all {
+                let most = least.entry(*pool).or_insert(LEAST);
+                *most = shift.min(*most);
+            }
+        }
+        least.retain(|_, shift| *shift > 0);
+        least
     }
 }
 
@@ -159,20 +169,20 @@ mod tests {
                 vec![],
                 [LEAST, 0],
             ),
-            // And for all: some is offered of either pool, as of other file systems, but none of this one.
+            // And for all: other file systems are offered as before.
             (
                 &[
                     (FILESYSTEM, 7, Mismatch, 900),
                     (FILESYSTEM, 8, Mismatch, 900),
                 ],
                 vec![(FILESYSTEM, NOTHING)],
-                [LEAST, LEAST],
+                [0, 0],
             ),
             // Of one little came so far.
             (
                 &[(FILESYSTEM, 7, Mismatch, 900), (FILESYSTEM, 8, Mismatch, 2)],
                 vec![(FILESYSTEM, NOTHING)],
-                [LEAST, 0],
+                [0, 0],
             ),
             (
                 &[(FILESYSTEM, 7, Held, 900), (FILESYSTEM, 8, Accepted, 2)],
@@ -186,14 +196,16 @@ mod tests {
                     (OTHER, 8, Accepted, 900),
                 ],
                 vec![(FILESYSTEM, LEAST)],
-                [LEAST, 0],
+                [0, 0],
             ),
         ] {
             let mut outcomes = Outcomes::default();
             run(&mut outcomes, blocks, 10);
             let found: Vec<_> = outcomes.filesystems().into_iter().collect();
             assert_eq!(found, filesystems, "{blocks:?}");
-            assert_eq!([7, 8].map(|pool| outcomes.pool(pool)), pools, "{blocks:?}");
+            let of = outcomes.pools();
+            let found = [7, 8].map(|pool| of.get(&pool).copied().unwrap_or(0));
+            assert_eq!(found, pools, "{blocks:?}");
         }
     }
 
