@@ -1,33 +1,12 @@
 //! The sizes that pools are to have.
 
-use super::correction::Correction;
+use super::candidate::Candidate;
 use super::division::{most_hits, units};
-use justitia_api::CurveStatus;
+use super::floor::{ROUNDING, floors, raise};
 use justitia_share::num::to_f64;
-
-/// What is aimed at for a target, added to it, the best first: a little more, so that chance does not take it below; or the
-/// most that the curve has, as long as the target may be reached if the curve is off; what is measured then says whether.
-const AIMS: [f64; 7] = [0.005, 0.0, -0.01, -0.02, -0.03, -0.04, -0.05];
-
-/// A size whose hit ratio is at most this much below the target is kept.
-const TARGET_TOLERANCE: f64 = 0.01;
-
-/// What is left over may be tried on a pool that lacks little for so many hits of a get more.
-const TRIED_FOR: f64 = 0.05;
 
 /// Little: its size is then within what a curve's sizes may be off by.
 const LACKS_LITTLE: f64 = 1.25;
-
-/// A pool whose size is chosen.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Candidate<'a> {
-    pub(super) curve: &'a CurveStatus,
-    pub(super) correction: Correction,
-    /// The hit ratio that it is to have, if one is declared.
-    pub(super) target: Option<f64>,
-    /// The target was out of reach so far: it has to be reached in full to count.
-    pub(super) was_out_of_reach: bool,
-}
 
 /// The sizes of pools, bytes, and what they do.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -37,39 +16,6 @@ pub(super) struct Goal {
     pub(super) needs: Vec<Option<f64>>,
     /// Hits a second, of the pools without a target that can be reached.
     pub(super) hits: f64,
-}
-
-impl Candidate<'_> {
-    /// Hits a second of this size.
-    fn hits(&self, size: f64) -> f64 {
-        self.correction.hit_ratio(self.curve, size) * self.curve.accesses
-    }
-
-    /// The size that the target needs; `None` without one, and where no size up to `most` reaches it.
-    fn need(&self, most: f64) -> Option<f64> {
-        let target = self.target?;
-        let aims = if self.was_out_of_reach { 1 } else { AIMS.len() };
-        AIMS.into_iter().take(aims).find_map(|more| {
-            let size = self.correction.size_for(self.curve, target + more)?;
-            (size <= most).then_some(size)
-        })
-    }
-
-    /// Is this size enough for the target, which needs so much?
-    fn is_enough(&self, size: f64, need: f64) -> bool {
-        let has = self.correction.hit_ratio(self.curve, size);
-        size >= need
-            || self
-                .target
-                .is_none_or(|target| has >= target - TARGET_TOLERANCE)
-    }
-
-    /// How much more it takes until it has more hits; `None` when nothing does.
-    fn lacks(&self, size: f64) -> Option<f64> {
-        let has = self.correction.hit_ratio(self.curve, size);
-        let more = self.correction.size_for(self.curve, has + TRIED_FOR)?;
-        Some(more - size)
-    }
 }
 
 /// What targets need, as many as fit `part` bytes: those that need least first.
@@ -87,24 +33,24 @@ pub(super) fn needs(part: f64, pools: &[Candidate<'_>]) -> Vec<Option<f64>> {
     needs
 }
 
-/// The best division of `part` bytes: what targets need; the most hits of the others; and what is of no use to anybody, in
-/// proportion to what each has by then.
+/// The best division of `part` bytes: what targets need; what the others keep, and the most hits of them beyond that; and
+/// what is of no use to anybody, in proportion to what each has by then.
 pub(super) fn best(part: f64, pools: &[Candidate<'_>]) -> Goal {
     let needs = needs(part, pools);
-    let rest = part - needs.iter().flatten().sum::<f64>();
-    let others: Vec<_> = pools
-        .iter()
-        .zip(&needs)
-        .filter(|(_, need)| need.is_none())
-        .map(|(pool, _)| pool)
+    let floors = floors(part, pools, &needs);
+    let fixed = needs.iter().flatten().chain(&floors).sum::<f64>();
+    let rest = (part - fixed).max(0.0);
+    let others: Vec<_> = (0..pools.len())
+        .filter(|at| needs[*at].is_none())
+        .map(|at| (&pools[at], floors[at]))
         .collect();
     let units = units(others.len());
     let unit = rest / to_f64(u64::try_from(units).unwrap_or(1));
     let hits: Vec<Vec<f64>> = others
         .iter()
-        .map(|pool| {
+        .map(|(pool, floor)| {
             let sizes = (0..=units).map(|n| unit * to_f64(u64::try_from(n).unwrap_or(0)));
-            sizes.map(|size| pool.hits(size)).collect()
+            sizes.map(|size| pool.hits(floor + size)).collect()
         })
         .collect();
     let mut given = most_hits(units, &hits)
@@ -112,7 +58,8 @@ pub(super) fn best(part: f64, pools: &[Candidate<'_>]) -> Goal {
         .map(|n| unit * to_f64(u64::try_from(n).unwrap_or(0)));
     let mut sizes: Vec<f64> = needs
         .iter()
-        .map(|need| need.or_else(|| given.next()).unwrap_or(0.0))
+        .zip(&floors)
+        .map(|(need, floor)| need.unwrap_or_else(|| floor + given.next().unwrap_or(0.0)))
         .collect();
     spread(part, pools, &needs, &mut sizes);
     let hits = hits_of(&sizes, &needs, pools);
@@ -120,7 +67,7 @@ pub(super) fn best(part: f64, pools: &[Candidate<'_>]) -> Goal {
 }
 
 /// What is kept of these sizes: targets get what they need, if they have not enough, and the others the rest in the
-/// proportion that they had. Also whether that changed anything.
+/// proportion that they had, but at least what each keeps. Also whether that changed anything.
 pub(super) fn kept(
     part: f64,
     pools: &[Candidate<'_>],
@@ -132,13 +79,20 @@ pub(super) fn kept(
         let enough = pools[at].is_enough(size, need);
         Some(if enough { size } else { need })
     };
-    let fixed: Vec<_> = (0..sizes.len()).map(own).collect();
+    let mut fixed: Vec<_> = (0..sizes.len()).map(own).collect();
+    let floors = floors(part, pools, needs);
+    if part - fixed.iter().flatten().sum::<f64>() < floors.iter().sum() {
+        let pairs = fixed.iter_mut().flatten().zip(needs.iter().flatten());
+        pairs.for_each(|(own, need)| *own = own.min(*need));
+    }
     let rest = (part - fixed.iter().flatten().sum::<f64>()).max(0.0);
     let pairs = || fixed.iter().zip(sizes);
     let free: f64 = pairs().filter(|(own, _)| own.is_none()).map(|p| p.1).sum();
     let all = |(own, size): (&Option<f64>, &f64)| own.unwrap_or(size / free.max(1.0) * rest);
-    let changed = pairs().any(|(own, size)| own.is_some_and(|own| own > *size));
-    (pairs().map(all).collect(), changed)
+    let changed = pairs().any(|(own, size)| own.is_some_and(|own| (own - size).abs() > 0.0));
+    let mut kept: Vec<f64> = pairs().map(all).collect();
+    let lacks = raise(&floors, &fixed, &mut kept);
+    (kept, changed || lacks > part * ROUNDING)
 }
 
 /// What is left over goes to the pool without a target that lacks least for more hits, if that is little, since a curve's
@@ -167,7 +121,9 @@ pub(super) fn hits_of(sizes: &[f64], needs: &[Option<f64>], pools: &[Candidate<'
 
 #[cfg(test)]
 mod tests {
+    use super::super::correction::Correction;
     use super::*;
+    use justitia_api::CurveStatus;
 
     fn curve(accesses: f64, points: &[(u64, f64)]) -> CurveStatus {
         CurveStatus {
@@ -180,6 +136,7 @@ mod tests {
         Candidate {
             curve,
             correction: Correction::default(),
+            declared: 0.0,
             target,
             was_out_of_reach: false,
         }
@@ -236,6 +193,73 @@ mod tests {
                 found.sizes.iter().zip(&expected).all(near),
                 "{part}: {found:?}, expected {expected:?}"
             );
+        }
+    }
+
+    /// Pools of 1000 bytes each by their declared weights, of 4000.
+    #[test]
+    fn the_busiest_does_not_take_all_of_the_others() {
+        let busy = curve(50_000.0, &[(0, 1.0), (4000, 0.0)]);
+        let calm = curve(5000.0, &[(0, 1.0), (1000, 0.0)]);
+        let useless = curve(5000.0, &[(0, 1.0), (3998, 1.0), (3999, 0.0)]);
+        let small = curve(5000.0, &[(0, 1.0), (50, 0.0)]);
+        let declared = |curve| Candidate {
+            declared: 1000.0,
+            ..pool(curve, None)
+        };
+        let first = |target| Candidate {
+            target,
+            ..declared(&busy)
+        };
+        for (pools, expected) in [
+            // 115 bytes have the hits of 125, but for a hundredth; and 50 suffice for all.
+            (
+                [
+                    first(None),
+                    declared(&calm),
+                    declared(&calm),
+                    declared(&small),
+                ],
+                [3720, 115, 115, 50],
+            ),
+            // A loop that does not fit into 125 keeps nothing, and costs nobody anything.
+            (
+                [
+                    first(None),
+                    declared(&useless),
+                    declared(&calm),
+                    declared(&calm),
+                ],
+                [3770, 0, 115, 115],
+            ),
+            // A target comes first. Here it leaves half of what the others keep.
+            (
+                [
+                    first(Some(0.952)),
+                    declared(&calm),
+                    declared(&calm),
+                    declared(&calm),
+                ],
+                [3828, 57, 57, 57],
+            ),
+        ] {
+            let near = |(size, expected): (&f64, &u64)| (size - to_f64(*expected)).abs() < 20.0;
+            let found = best(4000.0, &pools);
+            assert!(
+                found.sizes.iter().zip(&expected).all(near),
+                "{found:?}, expected {expected:?}"
+            );
+            let had = [3997.0, 1.0, 1.0, 1.0];
+            let (kept, changed) = kept(4000.0, &pools, &found.needs, &had);
+            assert!(changed);
+            let enough = kept.iter().zip(&expected).skip(1);
+            assert!(
+                enough
+                    .clone()
+                    .all(|(size, least)| *size > to_f64(*least) - 20.0),
+                "{kept:?}"
+            );
+            assert!((kept.iter().sum::<f64>() - 4000.0).abs() < 1.0, "{kept:?}");
         }
     }
 

@@ -1,6 +1,7 @@
 //! The control law: where weights go from one period to the next.
 
-use super::goal::{Candidate, Goal, best, hits_of, kept};
+use super::candidate::Candidate;
+use super::goal::{Goal, best, hits_of, kept};
 use super::measured::{Counted, Measured};
 use super::target::Target;
 use super::weights::weights;
@@ -149,7 +150,7 @@ impl Planner {
             .iter()
             .map(|pool| part * to_f64(pool.weight) / to_f64(now.max(1)))
             .collect();
-        let candidates = self.candidates(&planned);
+        let candidates = self.candidates(part / to_f64(declared.max(1)), &planned);
         let (goal, is_new) = self.choose(part, &planned, &candidates, &sizes);
         let moved = moved(part, &sizes, &goal.sizes);
         let needed = moved.iter().zip(&goal.needs);
@@ -203,13 +204,15 @@ impl Planner {
         }
     }
 
-    fn candidates<'a>(&self, pools: &[&'a PoolView]) -> Vec<Candidate<'a>> {
+    /// `unit` is what a declared weight of 1 gives, bytes.
+    fn candidates<'a>(&self, unit: f64, pools: &[&'a PoolView]) -> Vec<Candidate<'a>> {
         let candidate = |pool: &&'a PoolView| {
             let measured = self.measured.get(&pool.id).copied().unwrap_or_default();
             let target = pool.target.and_then(|t| t.hit_ratio(measured.miss_us));
             Some(Candidate {
                 curve: pool.curve.as_ref()?,
                 correction: measured.correction,
+                declared: to_f64(pool.declared) * unit,
                 target: target.map(Fraction::get),
                 was_out_of_reach: self.out_of_reach.contains(&pool.id),
             })

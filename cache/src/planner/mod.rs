@@ -6,8 +6,10 @@
 //!
 //! Pure: what is measured comes in, weights and reasons come out. `serve::planning` measures, and sets the weights.
 
+mod candidate;
 mod correction;
 mod division;
+mod floor;
 mod goal;
 mod law;
 mod measured;

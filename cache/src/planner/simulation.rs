@@ -210,7 +210,7 @@ fn targets_are_reached_and_the_others_have_nearly_the_most_hits() {
     let reached = found.iter().filter(|(short, _)| *short <= 0.02).count();
     let furthest = found.iter().map(|(short, _)| *short).fold(0.0, f64::max);
     println!("{all} VMs: {reached} targets reached within 2 points, furthest below {furthest:.3}");
-    for (which, least) in [(0, 0.90), (1, 0.95)] {
+    for (which, least) in [(0, 0.88), (1, 0.95)] {
         let mut ratios: Vec<f64> = found.iter().map(|(_, ratios)| ratios[which]).collect();
         ratios.sort_by(f64::total_cmp);
         let good = ratios.iter().filter(|ratio| **ratio >= 0.95).count();
