@@ -16,6 +16,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use crate::batch::Batches;
 use crate::monitor::cgroups::Cgroups;
 use crate::monitor::disks::disks;
+use crate::plan::costs::Costs;
 use crate::port::{Ended, Session, find};
 use crate::serve::{Machine, Serving};
 use crate::status::Status;
@@ -74,6 +75,8 @@ pub fn run(
         cgroups: Cgroups::new(&fs, config),
         began: Instant::now(),
         status: Status::default(),
+        costs: Costs::default(),
+        offering: Duration::ZERO,
     };
     let mut agent = Agent {
         machine,

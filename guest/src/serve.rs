@@ -9,6 +9,7 @@ use justitia_kernel::PAGE_SIZE;
 use justitia_kernel::probes::{EvictionProbe, EvictionReader};
 use justitia_kernel::proc::ProcFs;
 use justitia_link::Verdict;
+use rustix::time::ClockId;
 
 use crate::batch::{Batch, Batches};
 use crate::enforce::disks::Disks;
@@ -17,6 +18,7 @@ use crate::enforce::hints::Hints;
 use crate::enforce::offers::{Guest, Offers};
 use crate::enforce::pools::PoolTable;
 use crate::monitor::cgroups::Cgroups;
+use crate::plan::costs::{self, Costs, Counted};
 use crate::port::{Ended, Session};
 use crate::status::Status;
 
@@ -26,6 +28,8 @@ const MAX_AGE: Duration = Duration::from_millis(200);
 const SLEEP: Duration = Duration::from_millis(100);
 /// How often it is decided how much is offered, and which pools there are.
 const PERIOD: Duration = Duration::from_secs(2);
+/// And while it is being found out what a put costs.
+const SHORT: Duration = Duration::from_millis(250);
 
 /// What lasts from port to port.
 pub(crate) struct Machine<'a> {
@@ -36,6 +40,9 @@ pub(crate) struct Machine<'a> {
     pub(crate) cgroups: Cgroups,
     pub(crate) began: Instant,
     pub(crate) status: Status,
+    pub(crate) costs: Costs,
+    /// Processor time that offering has taken.
+    pub(crate) offering: Duration,
 }
 
 /// What lasts from one start of the host's daemon to the next.
@@ -47,7 +54,7 @@ pub(crate) struct Serving<'a, 'b> {
     pools: PoolTable,
     offers: Offers,
     hints: Hints,
-    due: Instant,
+    decided: Option<Instant>,
 }
 
 impl<'a, 'b> Serving<'a, 'b> {
@@ -56,7 +63,7 @@ impl<'a, 'b> Serving<'a, 'b> {
     /// # Errors
     /// When the port does not answer.
     pub(crate) fn begin(machine: &'b mut Machine<'a>, mut session: Session) -> Result<Self, Ended> {
-        let rows = session.pools()?;
+        let (_, rows) = session.stats()?;
         let pools = PoolTable::adopt(
             &rows,
             &machine.cgroups.view(),
@@ -71,7 +78,7 @@ impl<'a, 'b> Serving<'a, 'b> {
             pools,
             offers: Offers::default(),
             hints: Hints::default(),
-            due: Instant::now(),
+            decided: None,
         })
     }
 
@@ -80,16 +87,30 @@ impl<'a, 'b> Serving<'a, 'b> {
     /// # Errors
     /// When the port does not answer, or the host's daemon was started anew.
     pub(crate) fn round(&mut self) -> Result<(), Ended> {
+        let begun = processor_time();
         self.machine.reader.read(SLEEP);
         let now = Instant::now();
         self.machine.batches.borrow_mut().close_older(MAX_AGE, now);
         self.send()?;
         self.collect(now)?;
-        if now >= self.due {
-            self.due = now + PERIOD;
+        self.machine.offering += processor_time().saturating_sub(begun);
+        if self.is_due(now) {
+            self.decided = Some(now);
             self.decide(now)?;
         }
         Ok(())
+    }
+
+    fn is_due(&self, now: Instant) -> bool {
+        let machine = &self.machine;
+        let is_new =
+            machine.costs.put_ns().is_none() && machine.probe.counts().copied >= costs::ENOUGH;
+        let period = match is_new || self.offers.is_trying() {
+            true => SHORT,
+            false => PERIOD,
+        };
+        self.decided
+            .is_none_or(|at| now.saturating_duration_since(at) >= period)
     }
 
     fn send(&mut self) -> Result<(), Ended> {
@@ -133,7 +154,21 @@ impl<'a, 'b> Serving<'a, 'b> {
         let unmanaged = u32::try_from(machine.config.unmanaged.weight.get()).unwrap_or(u32::MAX);
         self.pools
             .follow(&view, unmanaged, &mut self.session, batches)?;
-        let rows = self.session.pools()?;
+        let (header, rows) = self.session.stats()?;
+        let counts = machine.probe.counts();
+        machine.costs.update(&Counted {
+            missed: header.missed,
+            hit: header.hit,
+            copied: counts.copied,
+            dropped: counts.ring_full,
+            others: counts.not_sampled + counts.beyond_bound + counts.unknown_place,
+            probe_ns: counts.programs_ns,
+            agent_ns: u64::try_from(machine.offering.as_nanos()).unwrap_or(u64::MAX),
+        });
+        let said = machine.config.guest.hit_saves_us;
+        if said > 0 {
+            machine.costs.set_saving(Duration::from_micros(said.into()));
+        }
         let since_start = now.saturating_duration_since(machine.began);
         let of = self.pools.pools();
         let numbers = of.values().map(|pool| pool.number).collect();
@@ -144,6 +179,7 @@ impl<'a, 'b> Serving<'a, 'b> {
             cgroups: &machine.cgroups,
             refused: &refused,
             memory: memory_blocks(),
+            price: machine.costs.price(),
             now: since_start,
         };
         self.offers
@@ -152,7 +188,9 @@ impl<'a, 'b> Serving<'a, 'b> {
             self.hints.give(self.pools.pools(), &machine.cgroups);
         }
         let status = &mut machine.status;
-        status.count(&machine.probe.counts());
+        status.count(&counts);
+        status.put_ns = machine.costs.put_ns();
+        status.hit_saves_ns = machine.costs.saving_ns();
         status.disks = self.disks.served();
         status.pools = self.pools.pools().len();
         status.limited_filesystems = self.filesystems.limited();
@@ -177,6 +215,12 @@ impl<'a, 'b> Serving<'a, 'b> {
         machine.status.disks.clear();
         self.session
     }
+}
+
+/// Processor time of this thread.
+fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(ClockId::ThreadCPUTime);
+    Duration::try_from(time).unwrap_or_default()
 }
 
 /// The memory of this machine, in blocks; a lot where that cannot be read.

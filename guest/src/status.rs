@@ -33,6 +33,10 @@ pub struct Status {
     pub limited_filesystems: usize,
     /// Pools of which less than all is offered.
     pub limited_pools: usize,
+    /// What a put costs, nanoseconds of processor time; `None` while that is not known.
+    pub put_ns: Option<u64>,
+    /// What a hit saves, nanoseconds; `None` while that is not known.
+    pub hit_saves_ns: Option<u64>,
     /// The probe is detached, as nothing is worth offering.
     pub detached: bool,
 }

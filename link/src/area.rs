@@ -3,7 +3,8 @@
 //! Its first page: magic (8 bytes), version (u16), answers (u16), rows of the pool table (u32), the host's start (u64),
 //! the highest sequence number (u64), the sequence number of the last GET_STATS (u64), messages handled (u64), writes
 //! that were no message or a wrong one (u64), messages replayed (u64), offered blocks by verdict (16 × u64), offered
-//! blocks with an unknown pool (u64), the highest version of messages (u64); from byte 1024 on 48 answers of 64 bytes. The pool table follows the page.
+//! blocks with an unknown pool (u64), the highest version of messages (u64), blocks that missed and hit and how long that took
+//! (4 × u64); from byte 1024 on 48 answers of 64 bytes. The pool table follows the page.
 
 use crate::answer::{ANSWER, Answer};
 use crate::fields::{array, set, u16_at, u32_at, u64_at};
@@ -15,6 +16,16 @@ const MAGIC: [u8; 8] = *b"JUSTANSW";
 
 /// Where the answers begin, and where they end.
 const ANSWERS: usize = 1024;
+
+/// Blocks of the VM's disks that were read, and how long their reads took together. They grow, but may go back when a pool
+/// is gone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReadTime {
+    /// Blocks. 0: nothing is known.
+    pub blocks: u64,
+    /// Nanoseconds.
+    pub ns: u64,
+}
 
 /// What the area says of the port as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,6 +48,10 @@ pub struct AreaHeader {
     pub unknown_pool: u64,
     /// The highest version of messages that the host understands; 0, of a host that does not say, is 1.
     pub messages_up_to: u64,
+    /// Reads of the disks for blocks that the cache lacked, as of the GET_STATS that the figures are from.
+    pub missed: ReadTime,
+    /// Reads that the cache answered, likewise: of a sample of them.
+    pub hit: ReadTime,
 }
 
 /// Writes an area.
@@ -71,7 +86,12 @@ impl<'a> AreaWriter<'a> {
         let words = words
             .into_iter()
             .chain(counts)
-            .chain([header.unknown_pool, header.messages_up_to]);
+            .chain([header.unknown_pool, header.messages_up_to])
+            .chain(
+                [header.missed, header.hit]
+                    .into_iter()
+                    .flat_map(|of| [of.blocks, of.ns]),
+            );
         for (at, word) in (16..).step_by(8).zip(words) {
             set(self.0, at, word.to_le_bytes());
         }
@@ -133,6 +153,14 @@ impl<'a> Area<'a> {
             verdicts: Tally::from_counts(counts),
             unknown_pool: word(192),
             messages_up_to: word(200),
+            missed: ReadTime {
+                blocks: word(208),
+                ns: word(216),
+            },
+            hit: ReadTime {
+                blocks: word(224),
+                ns: word(232),
+            },
         }
     }
 

@@ -29,7 +29,7 @@ mod tests;
 
 pub use aligned::AlignedBuf;
 pub use answer::Answer;
-pub use area::{Area, AreaHeader, AreaWriter};
+pub use area::{Area, AreaHeader, AreaWriter, ReadTime};
 pub use command::{Command, Store};
 pub use header::{Fault, Kind};
 pub use message::{Body, Decoded, decode};

@@ -1,8 +1,9 @@
 //! The pool table: one row a pool.
 //!
-//! 256 bytes: number (u32), weight (u32), store (u8), length of the name (u8), flags (u16: bit 0 created over the port),
+//! 256 bytes: number (u32), weight (u32), store (u8), length of the name (u8), flags (u16: bit 0 created over the port, bit 1 says what was
+//! taken),
 //! 0 (u32), then u64 each: entitlement, memory, SSD (bytes), lookups, hits, puts, puts dropped, evictions, invalidations,
-//! blocks offered, blocks accepted; the weight on the SSD of a pool in both stores (u32); 0; at byte 192 the name (64
+//! blocks offered, blocks accepted; the weight on the SSD of a pool in both stores (u32), 0 (u32), blocks taken (u64); 0; at byte 192 the name (64
 //! bytes).
 
 use crate::command::Store;
@@ -13,6 +14,7 @@ use crate::name::Name;
 pub(crate) const ROW: usize = 256;
 
 const CREATED_OVER_THE_PORT: u16 = 1;
+const SAYS_TAKEN: u16 = 2;
 
 /// A pool of the VM, as the host sees it. The figures are as of the GET_STATS that the area's header names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +53,9 @@ pub struct PoolRow {
     pub offered: u64,
     /// Of these, blocks accepted.
     pub accepted: u64,
+    /// Of the blocks that it held, those that a read took out of it (exclusive mode), whichever pool the read was for;
+    /// `None` of a host that does not say.
+    pub taken: Option<u64>,
 }
 
 impl PoolRow {
@@ -75,6 +80,7 @@ impl PoolRow {
             invalidations: 0,
             offered: 0,
             accepted: 0,
+            taken: None,
         }
     }
 
@@ -84,11 +90,9 @@ impl PoolRow {
         set(bytes, 0, self.number.to_le_bytes());
         set(bytes, 4, self.weight.to_le_bytes());
         set(bytes, 8, [self.store as u8, len]);
-        let flags = if self.created_over_port {
-            CREATED_OVER_THE_PORT
-        } else {
-            0
-        };
+        let flag = |bit: u16, on: bool| if on { bit } else { 0 };
+        let flags = flag(CREATED_OVER_THE_PORT, self.created_over_port)
+            | flag(SAYS_TAKEN, self.taken.is_some());
         set(bytes, 10, flags.to_le_bytes());
         let figures = [
             self.entitlement_bytes,
@@ -107,12 +111,15 @@ impl PoolRow {
             set(bytes, at, figure.to_le_bytes());
         }
         set(bytes, 104, self.ssd_weight.to_le_bytes());
+        set(bytes, 112, self.taken.unwrap_or(0).to_le_bytes());
         set(bytes, 192, name);
     }
 
     /// `None` when the name or the store is none.
     pub(crate) fn decode(bytes: &[u8; ROW]) -> Option<Self> {
         let [store, len] = array(bytes, 8)?;
+        let flags = u16_at(bytes, 10)?;
+        let taken = u64_at(bytes, 112)?;
         let figure = |n: usize| u64_at(bytes, n.checked_mul(8)?.checked_add(16)?);
         Some(Self {
             number: u32_at(bytes, 0)?,
@@ -120,7 +127,7 @@ impl PoolRow {
             weight: u32_at(bytes, 4)?,
             store: Store::from_number(store)?,
             ssd_weight: u32_at(bytes, 104)?,
-            created_over_port: u16_at(bytes, 10)? & CREATED_OVER_THE_PORT != 0,
+            created_over_port: flags & CREATED_OVER_THE_PORT != 0,
             entitlement_bytes: figure(0)?,
             memory_bytes: figure(1)?,
             ssd_bytes: figure(2)?,
@@ -132,6 +139,7 @@ impl PoolRow {
             invalidations: figure(8)?,
             offered: figure(9)?,
             accepted: figure(10)?,
+            taken: (flags & SAYS_TAKEN != 0).then_some(taken),
         })
     }
 }

@@ -123,7 +123,7 @@ proptest! {
     }
 
     #[test]
-    fn an_area_comes_back(verdicts in tally(), words: [u64; 7], pools in 0..300_u32, answers in 0..60_u64) {
+    fn an_area_comes_back(verdicts in tally(), words: [u64; 11], pools in 0..300_u32, answers in 0..60_u64) {
         let header = AreaHeader {
             start: words[0],
             sequence: words[1],
@@ -134,6 +134,14 @@ proptest! {
             verdicts,
             unknown_pool: words[6],
             messages_up_to: words[0],
+            missed: ReadTime {
+                blocks: words[7],
+                ns: words[8],
+            },
+            hit: ReadTime {
+                blocks: words[9],
+                ns: words[10],
+            },
         };
         let rows: Vec<_> = (0..pools)
             .map(|n| PoolRow {
@@ -143,6 +151,7 @@ proptest! {
                 created_over_port: n % 2 == 1,
                 entitlement_bytes: words[0],
                 accepted: words[6],
+                taken: (n % 3 == 0).then_some(words[7]),
                 ..PoolRow::new(n, Name::new("some pool").unwrap())
             })
             .collect();

@@ -45,6 +45,7 @@ impl Cache {
                 let mut policy = pool.policy.lock();
                 policy.unlink(memory, slot);
                 if let Some(hash) = taken_by_hit {
+                    pool.count.taken.add(1);
                     policy.taken_by_hit(hash);
                 }
                 self.keep_free(&pool, &mut policy, slot);
@@ -54,6 +55,7 @@ impl Cache {
             DetachedSlot::Ssd(ssd, slot) => {
                 let pool = self.pool_at(ssd.pool_of(slot))?;
                 if let Some(hash) = taken_by_hit {
+                    pool.count.taken.add(1);
                     self.taken_from_ssd(&ssd, &pool, slot, hash);
                 }
                 if ssd.free(slot) {

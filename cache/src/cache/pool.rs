@@ -12,7 +12,7 @@ use justitia_share::Weight;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub(crate) type PoolHandle = Arc<Pool>;
 
@@ -169,9 +169,16 @@ pub(crate) struct Counters {
     pub(crate) promotions: Counter,
     pub(crate) renewals: Counter,
     pub(crate) invalidations: Counter,
+    pub(crate) taken: Counter,
     pub(crate) disk_reads: Counter,
     pub(crate) disk_wait_us: Counter,
+    pub(crate) disk_read_blocks: Counter,
+    pub(crate) timed_hit_blocks: Counter,
+    pub(crate) timed_hit_ns: Counter,
 }
+
+/// Of so many blocks that are found in memory, one is timed.
+const TIMED: u64 = 64;
 
 impl Counters {
     /// Counts a block that the SSD served and that went to another place.
@@ -182,11 +189,33 @@ impl Counters {
         }
     }
 
-    /// A read of the disk has taken so long.
-    pub(crate) fn disk_read(&self, time: Duration) {
+    /// A read of the disk, of so many blocks, has taken so long.
+    pub(crate) fn disk_read(&self, blocks: u64, time: Duration) {
         self.disk_reads.add(1);
+        self.disk_read_blocks.add(blocks);
         let us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         self.disk_wait_us.add(us);
+    }
+
+    /// Begins to time a lookup of so many blocks, if it is one of the sample.
+    pub(crate) fn begin_hit(&self, blocks: u64) -> Option<Instant> {
+        (self.memory_hits.get() % TIMED < blocks).then(Instant::now)
+    }
+
+    /// So many blocks were found in memory since then. They stand for the others.
+    pub(crate) fn memory_hit(&self, blocks: u64, begun: Instant) {
+        let of = (TIMED / blocks.max(1)).max(1);
+        self.hit(blocks.saturating_mul(of), nanos(begun).saturating_mul(of));
+    }
+
+    /// So many blocks were read from the SSD since then.
+    pub(crate) fn ssd_hit(&self, blocks: u64, begun: Instant) {
+        self.hit(blocks, nanos(begun));
+    }
+
+    fn hit(&self, blocks: u64, ns: u64) {
+        self.timed_hit_blocks.add(blocks);
+        self.timed_hit_ns.add(ns);
     }
 
     pub(crate) fn gets(&self) -> u64 {
@@ -206,10 +235,18 @@ impl Counters {
             promotions: self.promotions.get(),
             renewals: self.renewals.get(),
             invalidations: self.invalidations.get(),
+            taken: self.taken.get(),
             disk_reads: self.disk_reads.get(),
             disk_wait_us: self.disk_wait_us.get(),
+            disk_read_blocks: self.disk_read_blocks.get(),
+            timed_hit_blocks: self.timed_hit_blocks.get(),
+            timed_hit_ns: self.timed_hit_ns.get(),
         }
     }
+}
+
+fn nanos(begun: Instant) -> u64 {
+    u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// A number that only grows.

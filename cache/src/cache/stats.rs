@@ -30,10 +30,18 @@ pub struct Counts {
     pub renewals: u64,
     /// Blocks removed because their content changed on disk.
     pub invalidations: u64,
+    /// Its blocks that a read took out of it (exclusive mode), whichever pool the read was for.
+    pub taken: u64,
     /// Reads of the disk for blocks that it lacked.
     pub disk_reads: u64,
     /// How long these took together, microseconds.
     pub disk_wait_us: u64,
+    /// Blocks that these were of.
+    pub disk_read_blocks: u64,
+    /// Blocks that were found, as far as their reads were timed: a sample, each for those that it stands for.
+    pub timed_hit_blocks: u64,
+    /// How long these took together, nanoseconds.
+    pub timed_hit_ns: u64,
 }
 
 /// One pool.

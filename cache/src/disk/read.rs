@@ -26,7 +26,8 @@ impl CachedDisk {
     ) -> Option<MissRemainder> {
         let take = self.mode == Mode::Exclusive;
         let mut remainder = MissRemainder::default();
-        let mut blocks = 0;
+        let mut blocks = 0_u64;
+        let begun = pool.count.begin_hit(len(buf).div_ceil(BLOCK_BYTES));
         for (block, at, piece) in pieces(buf, off) {
             blocks += 1;
             let token = self.disk.token(block);
@@ -39,7 +40,13 @@ impl CachedDisk {
                 Lookup::OnSsd(p) => remainder.pending.push((block, p)),
             }
         }
-        (remainder.copied < blocks).then_some(remainder)
+        if u64::try_from(remainder.copied).is_ok_and(|copied| copied < blocks) {
+            return Some(remainder);
+        }
+        if let Some(begun) = begun {
+            pool.count.memory_hit(blocks, begun);
+        }
+        None
     }
 
     /// Begins to read what is missing of a request: `None` when nothing is. Nothing must be on the SSD any
@@ -78,7 +85,8 @@ impl CachedDisk {
 
     /// Counts a read that has ended, inserts the whole blocks of it, and remembers that the guest holds them.
     pub(crate) fn end_fill(&self, pool: &PoolHandle, fill: &MissFill, content: &[u8]) {
-        pool.count.disk_read(fill.begun.elapsed());
+        let blocks = (fill.span.end - fill.span.start).div_ceil(BLOCK_BYTES);
+        pool.count.disk_read(blocks, fill.begun.elapsed());
         if fill.tokens.is_empty() {
             return;
         }
@@ -154,8 +162,12 @@ impl CachedDisk {
     ) {
         let mut pages: Vec<_> = pending.iter().map(|_| Page::new()).collect();
         let tokens: Vec<_> = pending.iter().map(|(b, _)| self.disk.token(*b)).collect();
+        let begun = Instant::now();
         // Whether they are still the blocks is decided after the tokens were taken.
         let hits = self.cache.finish_ssd_reads(pool, pending, &mut pages);
+        if let (true, Ok(blocks)) = (hits.iter().all(|hit| *hit), u64::try_from(hits.len())) {
+            pool.count.ssd_hit(blocks, begun);
+        }
         let read = pending.iter().zip(&pages).zip(tokens);
         for ((((block, _), page), token), hit) in read.zip(hits) {
             if !hit {

@@ -67,6 +67,35 @@ fn an_exclusive_hit_takes_the_block_out() {
     assert_eq!(counts(&cache).invalidations, 1);
 }
 
+/// What a guest is told of: how long reads take that miss, and those that hit; a block that is taken counts for its pool.
+#[test]
+fn reads_are_timed_by_whether_they_hit() {
+    let (cache, disk, _) = disk(Mode::Exclusive);
+    let other = cache
+        .create_pool(cache.stats().vms[0].id, "other", PoolSpec::default())
+        .unwrap();
+    let mut buf = [0; 4 * BLOCK_SIZE];
+    disk.read_at(&mut buf, 100).unwrap();
+    let found = counts(&cache);
+    assert_eq!((found.disk_reads, found.disk_read_blocks), (1, 4));
+    assert_eq!((found.timed_hit_blocks, found.timed_hit_ns), (0, 0));
+    let block: Block = [0; BLOCK_SIZE];
+    for _ in 0..64 {
+        assert!((0..4).all(|at| disk.fill(other, at, &block)));
+        disk.read_at(&mut buf, 0).unwrap();
+    }
+    let stats = cache.stats();
+    let [of_disk, of_other] = [0, 1].map(|at| stats.vms[0].pools[at].counts);
+    // One read in sixteen was timed, and stands for all.
+    assert_eq!(
+        (of_disk.memory_hits, of_disk.timed_hit_blocks),
+        (256, 4 * 64)
+    );
+    assert!(of_disk.timed_hit_ns > 0);
+    assert_eq!((of_disk.taken, of_other.taken), (0, 256));
+    assert_eq!(of_disk.disk_reads, 1);
+}
+
 #[test]
 fn a_pool_of_an_ssd_that_is_not_there_uses_memory() {
     let (cache, disk, pool) = disk(Mode::Inclusive);

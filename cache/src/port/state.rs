@@ -7,7 +7,8 @@ use super::window::Window;
 use crate::cache::{PoolStats, VmStats};
 use crate::config::StoreKind;
 use justitia_link::{
-    Answer, AreaHeader, AreaWriter, MAX_ANSWERS, Name, PORT_SIZE, PoolRow, Store, VERSION, Verdict,
+    Answer, AreaHeader, AreaWriter, MAX_ANSWERS, Name, PORT_SIZE, PoolRow, ReadTime, Store,
+    VERSION, Verdict,
 };
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -58,6 +59,9 @@ impl PortState {
 
     /// Brings the pool table up to date: with these figures, or with the last ones.
     pub(super) fn list(&mut self, pools: &NamedPools, figures: Option<&VmStats>) {
+        if let Some(figures) = figures {
+            (self.header.missed, self.header.hit) = read_times(figures);
+        }
         let old = std::mem::take(&mut self.rows);
         for (number, pool) in pools.iter() {
             let before = old.iter().find(|row| row.number == number);
@@ -109,6 +113,18 @@ impl PortState {
     }
 }
 
+/// How long reads of the VM's disks take that miss, and those that hit.
+fn read_times(vm: &VmStats) -> (ReadTime, ReadTime) {
+    let (mut missed, mut hit) = (ReadTime::default(), ReadTime::default());
+    for counts in vm.pools.iter().map(|pool| &pool.counts) {
+        missed.blocks += counts.disk_read_blocks;
+        missed.ns += counts.disk_wait_us.saturating_mul(1000);
+        hit.blocks += counts.timed_hit_blocks;
+        hit.ns += counts.timed_hit_ns;
+    }
+    (missed, hit)
+}
+
 fn fill_in(row: &mut PoolRow, found: &PoolStats) {
     // Of a pool in both stores the sum. One that uses only the SSD may use memory while that does not work.
     let parts = [found.memory_entitlement_bytes, found.ssd_entitlement_bytes];
@@ -117,6 +133,7 @@ fn fill_in(row: &mut PoolRow, found: &PoolStats) {
     row.ssd_bytes = found.ssd_bytes;
     row.gets = found.counts.gets;
     row.hits = found.counts.memory_hits + found.counts.ssd_hits;
+    row.taken = Some(found.counts.taken);
     row.puts = found.counts.insertions;
     row.puts_dropped = found.counts.insertions_dropped;
     row.evictions = found.counts.evictions;

@@ -203,6 +203,7 @@ fn a_guest_puts_into_pools_that_it_made_and_reads_what_became_of_it() {
     );
     assert!(database.created_over_port && !rows[1].created_over_port);
     assert!(database.entitlement_bytes > 0);
+    assert_eq!((database.taken, rows[0].taken), (Some(0), Some(0)));
     let stats = g.port.stats();
     assert_eq!(
         (stats.messages, stats.commands, stats.unknown_pool),
@@ -267,6 +268,29 @@ fn weights_blocks_and_pools_are_changed_over_the_port() {
     g.cache.remove_vm(g.vm).unwrap();
     assert_eq!(g.create("late").status, Status::Failed);
     assert_eq!(g.put(a, &blocks).accepted, 0);
+}
+
+/// The guest weighs what a hit saves against what its puts cost.
+#[test]
+fn a_guest_is_told_how_long_reads_take_and_what_was_taken_of_its_pools() {
+    let mut g = guest(&cache(), "web", false);
+    let pool = g.create("a").pool;
+    let blocks: Vec<_> = (0..32).map(|block| (block, g.read(block))).collect();
+    let header = |g: &Guest| Area::new(&g.area()).unwrap().header();
+    let nothing = (header(&g).missed, header(&g).hit);
+    assert_eq!(nothing, Default::default(), "not before the guest asks");
+    assert_eq!(g.put(pool, &blocks[..31]).accepted.count_ones(), 31);
+    for block in 0..32 {
+        g.read(block);
+    }
+    g.command(Command::GetStats);
+    let found = header(&g);
+    // Those that were read first, and the one that was not put.
+    assert_eq!(found.missed.blocks, 33);
+    assert_eq!(found.hit.blocks, 64, "the first one stands for the others");
+    assert!(found.hit.ns > 0);
+    let taken: Vec<_> = g.rows().iter().map(|row| (row.hits, row.taken)).collect();
+    assert_eq!(taken, [(31, Some(0)), (0, Some(0)), (0, Some(31))]);
 }
 
 #[test]

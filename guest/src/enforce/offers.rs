@@ -13,7 +13,7 @@ use crate::plan::acceptance::NOTHING;
 use crate::plan::known::known;
 use crate::plan::pools::Pool;
 use crate::plan::rest::{self, PoolState, Rest};
-use crate::plan::reuse::{Figures, Worth, decide};
+use crate::plan::reuse::{Figures, Price, Terms, Worth, decide};
 
 /// Cgroups of containers that the kernel's map tells apart, less than it has room for. Those below containers that are
 /// beyond that are offered as those of no container are.
@@ -44,6 +44,8 @@ pub(crate) struct Guest<'a> {
     pub(crate) refused: &'a BTreeMap<u32, u32>,
     /// Its memory, in blocks.
     pub(crate) memory: u64,
+    /// What a put costs beside what a hit saves.
+    pub(crate) price: Price,
     /// The time, by any clock.
     pub(crate) now: Duration,
 }
@@ -143,6 +145,11 @@ impl Offers {
         self.pools.values().filter(limited).count()
     }
 
+    /// Is it being found out of a pool what its puts cost now?
+    pub(crate) fn is_trying(&self) -> bool {
+        self.pools.values().any(|known| known.worth.is_tried())
+    }
+
     /// Is the probe detached?
     pub(crate) const fn is_detached(&self) -> bool {
         self.rest.detached
@@ -152,19 +159,24 @@ impl Offers {
 fn follow(before: Option<&Known>, row: &PoolRow, reclaim: Reclaim, guest: &Guest<'_>) -> Known {
     let figures = Figures {
         accepted: row.accepted,
-        hits: row.hits,
+        hits: row.taken.unwrap_or(row.hits),
         lost: row.evictions.saturating_add(row.invalidations),
         reclaimed: reclaim.reclaimed,
         refaults: reclaim.refaults,
     };
+    let at = Terms {
+        memory: guest.memory,
+        price: guest.price,
+        clock: guest.now,
+    };
     let Some(before) = before else {
         return Known {
-            worth: Worth::from(figures),
+            worth: Worth::of_new(figures, &at),
             accepted: row.accepted,
             active: guest.now,
         };
     };
-    let worth = decide(before.worth, figures, guest.memory, guest.now);
+    let worth = decide(before.worth, figures, &at);
     let (was, is) = (before.worth.in_kernel(), worth.in_kernel());
     if was != is {
         let pool = row.number;

@@ -1,6 +1,7 @@
 //! Decisions, as pure functions: how much is offered, and which pools there are.
 
 pub(crate) mod acceptance;
+pub(crate) mod costs;
 pub(crate) mod known;
 pub(crate) mod outcomes;
 mod pause;

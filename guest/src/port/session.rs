@@ -132,16 +132,16 @@ impl Session {
         Ok(answer)
     }
 
-    /// The pools and their figures, as of now.
+    /// What the host says of the VM, and the pools with their figures, as of now.
     ///
     /// # Errors
     /// When the conversation is over.
-    pub(crate) fn pools(&mut self) -> Result<Vec<PoolRow>, Ended> {
+    pub(crate) fn stats(&mut self) -> Result<(AreaHeader, Vec<PoolRow>), Ended> {
         self.command(&Command::GetStats)?;
         let area = self.port.tables()?;
         let (header, rows) = (area.header(), area.pools().collect());
         self.follow(&header)?;
-        Ok(rows)
+        Ok((header, rows))
     }
 
     fn next(&mut self) -> u64 {

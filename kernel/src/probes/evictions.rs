@@ -98,6 +98,8 @@ pub struct EvictionCounts {
     pub beyond_bound: u64,
     /// Pages whose place on a disk is not known: of other disks, of no disk, smaller blocks.
     pub unknown_place: u64,
+    /// What the probe's programs took, nanoseconds of all processors: of a sample of their calls.
+    pub programs_ns: u64,
 }
 
 /// The probe, attached until this is dropped.
@@ -139,7 +141,7 @@ impl EvictionProbe {
         if let Some(failed) = object.status().iter().find(|one| one.state != State::Yes) {
             return Err(unsupported(failed.reason.clone()));
         }
-        let counts = MappedArray::map(COUNTS, &object.map(COUNTS)?, 5)?;
+        let counts = MappedArray::map(COUNTS, &object.map(COUNTS)?, 6)?;
         Ok(Self { object, counts })
     }
 
@@ -206,6 +208,7 @@ impl EvictionProbe {
             not_sampled: self.counts.get(2),
             beyond_bound: self.counts.get(3),
             unknown_place: self.counts.get(4),
+            programs_ns: self.counts.get(5),
         }
     }
 

@@ -10,9 +10,13 @@ use justitia_lab::vm::{ShResult, Vm, VmSpec};
 use serde_json::Value;
 
 use super::cache_daemon::{Daemon, program};
+use super::retry;
+use super::slow_disk::SlowDisks;
 
 /// The serial of the guest's disk with the files.
 const DISK: &str = "web-root";
+/// The name of its image.
+const DISK_IMAGE: &str = "image";
 
 /// The serial of a disk on which the guest encrypts.
 const SECRET: &str = "secret";
@@ -28,17 +32,28 @@ const STREAM_SIZE: u64 = 256 << 30;
 
 /// A daemon, its image, and what is known of them.
 pub(crate) struct Host {
-    dir: tempfile::TempDir,
+    // In the order in which they end.
     daemon: Daemon,
+    slow: Option<SlowDisks>,
+    dir: tempfile::TempDir,
 }
 
 impl Host {
     /// An image of `image_mib` with an ext4 on it, whose file `data` has `data_mib` of random content, and a cache of
-    /// `cache_mib`.
-    pub(crate) fn new(image_mib: u64, data_mib: u64, cache_mib: u64) -> Self {
+    /// `cache_mib`. The disks read so many bytes a second; `None`: they lie in this machine's memory.
+    pub(crate) fn new(
+        image_mib: u64,
+        data_mib: u64,
+        cache_mib: u64,
+        bytes_a_second: Option<u64>,
+    ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let daemon = Daemon::default();
-        let host = Self { dir, daemon };
+        let mut host = Self {
+            daemon,
+            slow: None,
+            dir,
+        };
         std::fs::create_dir(host.path("files")).unwrap();
         write_random(&host.path("files/data"), data_mib);
         let image = File::create(host.path("image")).unwrap();
@@ -55,6 +70,19 @@ impl Host {
             .status()
             .unwrap();
         assert!(made.success());
+        for (name, size) in [("secret", SECRET_SIZE), ("stream", STREAM_SIZE)] {
+            let image = File::create(host.path(name)).unwrap();
+            image.set_len(size).unwrap();
+        }
+        let mut images = [DISK_IMAGE, SECRET, STREAM].map(|name| host.path(name));
+        if let Some(bytes) = bytes_a_second {
+            let slow = SlowDisks::new(&images, bytes);
+            for (image, device) in images.iter_mut().zip(slow.devices()) {
+                *image = device.into();
+            }
+            host.slow = Some(slow);
+        }
+        let [root, secret, stream] = images;
         let config = format!(
             "control = {:?}\n[memory]\nsize = \"{cache_mib}MiB\"\n[[vm]]\nname = \"web\"\nsocket = {:?}\n[vm.port]\n\
              [[vm.disk]]\nname = \"{DISK}\"\nimage = {:?}\nmode = \"exclusive\"\n\
@@ -62,14 +90,10 @@ impl Host {
              [[vm.disk]]\nname = \"{STREAM}\"\nimage = {:?}\nmode = \"exclusive\"\n",
             host.path("control"),
             host.path("nbd"),
-            host.path("image"),
-            host.path("secret"),
-            host.path("stream"),
+            root,
+            secret,
+            stream,
         );
-        for (name, size) in [("secret", SECRET_SIZE), ("stream", STREAM_SIZE)] {
-            let image = File::create(host.path(name)).unwrap();
-            image.set_len(size).unwrap();
-        }
         std::fs::write(host.path("cache.toml"), config).unwrap();
         host
     }
@@ -88,6 +112,9 @@ impl Host {
     /// Starts the daemon.
     pub(crate) fn start(&mut self) {
         self.daemon.start(self.dir.path());
+        if let (Some(slow), Some(pid)) = (&self.slow, self.daemon.pid()) {
+            slow.slow(pid);
+        }
     }
 
     /// Kills the daemon.
@@ -181,9 +208,16 @@ disk() { for disk in /sys/block/vd*; do [ "$(cat $disk/serial)" != $1 ] || echo 
 END
 . /run/lib
 mkdir -p /mnt && mount $(disk web-root) /mnt
+mkdir -p /etc/justitia && printf '[guest]\nhit_saves_us = 1000000\n' >/etc/justitia/justitia.toml
 "#;
 
-/// A guest whose disk is mounted.
+/// The guest agent goes by what it measures from now on: it offers what is worth it.
+pub(crate) fn measure(vm: &Vm) {
+    run(vm, "rm /etc/justitia/justitia.toml");
+}
+
+/// A guest whose disk is mounted. Puts count for so much there that all are offered that are read again, though the disks
+/// lie in this machine's memory.
 pub(crate) fn boot(host: &Host, memory: u64) -> Vm {
     let vm = Vm::boot(&host.guest(memory)).unwrap();
     run(&vm, SETUP);
@@ -199,7 +233,7 @@ pub(crate) fn run(vm: &Vm, script: &str) -> String {
         stdout,
         stderr,
         ..
-    } = done.unwrap();
+    } = done.unwrap_or_else(|error| retry::fail(&error));
     if status == 0 {
         return stdout.trim().to_owned();
     }

@@ -1,26 +1,33 @@
-//! How much of a pool's pages is offered, by what becomes of accepted puts: those that are never read again cost the guest
-//! and gain it nothing.
+//! How much of a pool's pages is offered: as long as what hits save is at least what puts cost.
+//!
+//! A put costs processor time of the guest, and a hit saves what a read of the disk takes longer than one that the cache
+//! answers: both are measured ([`Price`]). Where a put costs more than a hit saves, as beside an image in the host's memory,
+//! no reuse makes up for it: that is known after some dozen puts. Elsewhere the price says how many of the puts must be hit.
 //!
 //! The fate of a put is known when it is hit (an exclusive cache then gives it back), evicted, or removed by a write.
 //! Hits of the fates are what puts are worth. Blocks are sampled by a hash of their number, so what little is
 //! offered shows what the rest would be worth. What is worth nothing even then is not offered for a while.
 //!
-//! In a pause nothing is copied, but two things still show that puts would be worth it: the host's hits of what was put
-//! before, and the guest's own refaults, which its kernel counts of everything that it evicts.
+//! In a pause nothing is copied, but three things still show that puts would be worth it: the host's hits of what was put
+//! before, the guest's own refaults, which its kernel counts of everything that it evicts, and a disk that has become slow.
 
 use std::time::Duration;
 
 use super::acceptance::{LEAST, NOTHING};
 use super::pause;
+pub(crate) use price::{Mean, Price};
 
 /// Fates after which is decided, where all is offered.
 const ENOUGH: u64 = 1024;
 /// And where little is.
 const ENOUGH_SAMPLED: u64 = 64;
 
-/// Of 100 fates so many hits are worth all the puts; of fewer than half of it they are not. The same part of refaults
-/// among evicted pages shows that they would be.
-const WORTH: u64 = 10;
+/// More is offered where hits save so many times what puts cost, less where they save less than it. A pool between the two
+/// keeps what it has: figures of samples vary. The same part of refaults among evicted pages shows that more would be worth it.
+const MORE: u32 = 2;
+
+/// So many hits are seen, where puts are just worth it, before there are too few of them.
+const LEAST_HITS: u64 = 3;
 
 /// So many times the guest's memory are evicted or put without a hit, before that counts as a fate. A working set of twice the memory
 /// has come round by then; a larger one is seen by refaults.
@@ -60,23 +67,38 @@ impl Figures {
         self.hits.saturating_add(self.lost)
     }
 
-    /// Is what the guest evicts read again?
-    const fn refault(&self, enough: u64) -> bool {
-        self.refaults >= enough && worth(self.refaults, self.reclaimed)
+    /// Is so much of what the guest evicts read again that putting it would be worth it?
+    fn refault(&self, at: &Terms) -> bool {
+        self.refaults >= enough_refaults(at.memory)
+            && at.price.is_worth(self.refaults, self.reclaimed, MORE)
     }
 }
 
-/// Are so many hits of so many worth it?
-const fn worth(hits: u64, of: u64) -> bool {
-    hits.saturating_mul(100) >= of.saturating_mul(WORTH)
+/// What a decision is made of besides a pool's figures.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    /// The guest's memory, in blocks.
+    pub(crate) memory: u64,
+    pub(crate) price: Price,
+    /// The time, by any clock.
+    pub(crate) clock: Duration,
+}
+
+/// Why nothing is offered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Why {
+    /// Too little of it was read again. `refaulted`: the guest read again what it had evicted, and yet nothing was hit: that
+    /// it does so is no news.
+    Unread { refaulted: bool },
+    /// A put costs more than a hit saves.
+    Price,
 }
 
 /// Nothing is offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Pause {
     until: Duration,
-    /// The guest read again what it had evicted, and yet nothing was hit: that it does so is no news.
-    refaulted: bool,
+    why: Why,
 }
 
 /// How much is offered, and the figures at the last decision.
@@ -104,11 +126,36 @@ impl Worth {
         }
     }
 
+    /// Of a pool that is new: nothing is offered of it where puts are known to be worth nothing.
+    pub(crate) fn of_new(since: Figures, at: &Terms) -> Self {
+        match at.price.is_hopeless() {
+            true => Self::from(since).pausing(Why::Price, since, at.clock),
+            false => Self::from(since),
+        }
+    }
+
     /// The shift for the kernel's map.
     pub(crate) const fn in_kernel(&self) -> u32 {
         match self.pause {
             Some(_) => NOTHING,
             None => self.shift,
+        }
+    }
+
+    /// Is it being found out, with all that is evicted, what a put costs now?
+    pub(crate) const fn is_tried(&self) -> bool {
+        self.look && self.shift == 0 && self.pause.is_none()
+    }
+
+    fn pausing(&self, why: Why, since: Figures, clock: Duration) -> Self {
+        let pauses = self.pauses.saturating_add(1);
+        let until = clock.saturating_add(pause::length(pauses));
+        Self {
+            shift: LEAST,
+            pause: Some(Pause { until, why }),
+            look: false,
+            pauses,
+            since,
         }
     }
 
@@ -123,70 +170,89 @@ impl Worth {
     }
 }
 
-/// What follows on a pool's figures. `memory` is the guest's, in blocks; `clock` is any clock's time.
-pub(crate) fn decide(before: Worth, now: Figures, memory: u64, clock: Duration) -> Worth {
+/// What follows on a pool's figures.
+pub(crate) fn decide(before: Worth, now: Figures, at: &Terms) -> Worth {
     match before.pause {
-        Some(pause) => paused(before, pause, now, memory, clock),
-        None => offered(before, now, memory, clock),
+        Some(pause) => paused(before, pause, now, at),
+        None => offered(before, now, at),
     }
 }
 
-fn offered(before: Worth, now: Figures, memory: u64, clock: Duration) -> Worth {
+fn offered(mut before: Worth, now: Figures, at: &Terms) -> Worth {
     let seen = now.since(&before.since);
-    let sampled = |blocks: u64, least: u64| (blocks >> before.shift).max(least);
-    let refaulted = seen.refault(enough_refaults(memory));
+    // What a put costs was measured of these, too.
+    if seen.accepted >= ENOUGH_SAMPLED {
+        if at.price.is_hopeless() {
+            return before.pausing(Why::Price, now, at.clock);
+        }
+        before.look &= before.shift > 0;
+    }
+    let refaulted = seen.refault(at);
     if before.look && refaulted {
         return before.offering(0, now);
     }
-    let memories = match refaulted {
-        true => MEMORIES_REFAULTED,
-        false => MEMORIES,
-    };
-    let round = memory.saturating_mul(memories);
-    let enough = sampled(round, ENOUGH_SAMPLED);
-    // Blocks that were dropped on their way have come round, too.
-    let some = seen.reclaimed >= round && seen.accepted >= (enough / 8).max(ENOUGH_SAMPLED);
-    let many = seen.accepted >= enough || some;
-    if seen.fates() < sampled(ENOUGH, ENOUGH_SAMPLED) && !many {
+    let Some(of) = outcomes(&before, &seen, refaulted, at) else {
         return before;
-    }
-    let of = match many {
-        true => seen.fates().max(seen.accepted / 2),
-        false => seen.fates(),
     };
-    if worth(seen.hits, of) {
+    if at.price.is_worth(seen.hits, of.puts, MORE) {
         let more = before.offering(before.shift.saturating_sub(2), now);
         Worth { pauses: 0, ..more }
-    } else if worth(seen.hits.saturating_mul(2), of) {
+    } else if at.price.is_worth(seen.hits, of.puts, 1) {
         Worth {
             since: now,
             ..before
         }
-    } else if many || before.shift >= LEAST {
-        let pauses = before.pauses.saturating_add(1);
-        let pause = Pause {
-            until: clock.saturating_add(pause::length(pauses)),
-            refaulted,
-        };
-        Worth {
-            shift: LEAST,
-            pause: Some(pause),
-            look: false,
-            pauses,
-            since: now,
-        }
+    } else if of.all_round || before.shift >= LEAST {
+        before.pausing(Why::Unread { refaulted }, now, at.clock)
     } else {
         before.offering((before.shift + 2).min(LEAST), now)
     }
 }
 
+/// Puts whose outcome is known.
+struct Outcomes {
+    puts: u64,
+    /// What was put has come round, if it ever does.
+    all_round: bool,
+}
+
+/// `None` while too few are known.
+fn outcomes(before: &Worth, seen: &Figures, refaulted: bool, at: &Terms) -> Option<Outcomes> {
+    let sampled = |blocks: u64, least: u64| (blocks >> before.shift).max(least);
+    let memories = match refaulted {
+        true => MEMORIES_REFAULTED,
+        false => MEMORIES,
+    };
+    let round = at.memory.saturating_mul(memories);
+    let enough = sampled(round, ENOUGH_SAMPLED);
+    // Blocks that were dropped on their way have come round, too.
+    let some = seen.reclaimed >= round && seen.accepted >= (enough / 8).max(ENOUGH_SAMPLED);
+    let all_round = seen.accepted >= enough || some;
+    let fates = sampled(ENOUGH, ENOUGH_SAMPLED).max(at.price.puts_of(LEAST_HITS));
+    let puts = match all_round {
+        true => seen.fates().max(seen.accepted / 2),
+        false => seen.fates(),
+    };
+    (all_round || seen.fates() >= fates).then_some(Outcomes { puts, all_round })
+}
+
 /// After a pause a little is offered, if nothing shows before that all should be.
-fn paused(before: Worth, pause: Pause, now: Figures, memory: u64, clock: Duration) -> Worth {
+fn paused(before: Worth, pause: Pause, now: Figures, at: &Terms) -> Worth {
     let seen = now.since(&before.since);
-    let hit = seen.hits >= ENOUGH_SAMPLED && worth(seen.hits, seen.fates());
-    let over = clock >= pause.until;
-    let refault = seen.refault(enough_refaults(memory));
-    if hit || refault && (over || !pause.refaulted) {
+    let over = at.clock >= pause.until;
+    let refaulted = match pause.why {
+        // What it costs is found out with all: that takes a moment.
+        Why::Price if over || at.price.is_worth(1, 1, MORE) => {
+            return Worth {
+                look: true,
+                ..before.offering(0, now)
+            };
+        }
+        Why::Price => return before,
+        Why::Unread { refaulted } => refaulted,
+    };
+    let hit = seen.hits >= ENOUGH_SAMPLED && at.price.is_worth(seen.hits, seen.fates(), MORE);
+    if hit || seen.refault(at) && (over || !refaulted) {
         before.offering(0, now)
     } else if over {
         let little = before.offering(LEAST, now);
@@ -194,7 +260,7 @@ fn paused(before: Worth, pause: Pause, now: Figures, memory: u64, clock: Duratio
             look: true,
             ..little
         }
-    } else if seen.reclaimed >= memory {
+    } else if seen.reclaimed >= at.memory {
         // What was long ago must not hide what is now.
         Worth {
             since: now,
@@ -215,6 +281,7 @@ const fn enough_refaults(memory: u64) -> u64 {
     }
 }
 
+mod price;
 #[cfg(test)]
 mod simulation;
 #[cfg(test)]

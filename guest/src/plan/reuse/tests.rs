@@ -13,6 +13,23 @@ const SINCE: Figures = Figures {
     refaults: 500,
 };
 
+/// While the price is not known: one put in 20 must be hit.
+fn terms(clock: Duration) -> Terms {
+    Terms {
+        memory: MEMORY,
+        price: Price::default(),
+        clock,
+    }
+}
+
+fn priced(cost: u64, saving: u64, clock: Duration) -> Terms {
+    let price = Price::new(Some(cost), Some(saving));
+    Terms {
+        price,
+        ..terms(clock)
+    }
+}
+
 fn at(shift: u32) -> Worth {
     Worth {
         shift,
@@ -23,7 +40,10 @@ fn at(shift: u32) -> Worth {
 fn pausing(until: u64, refaulted: bool) -> Worth {
     let until = Duration::from_secs(until);
     Worth {
-        pause: Some(Pause { until, refaulted }),
+        pause: Some(Pause {
+            until,
+            why: Why::Unread { refaulted },
+        }),
         pauses: 3,
         ..at(LEAST)
     }
@@ -58,7 +78,7 @@ fn what_is_never_read_again_is_offered_less() {
             lost: SINCE.lost + lost,
             ..SINCE
         };
-        let after = decide(before, now, MEMORY, NOW);
+        let after = decide(before, now, &terms(NOW));
         let case = (before.shift, accepted, hits, lost);
         assert_eq!(
             (after.in_kernel(), after.since == now),
@@ -97,7 +117,7 @@ fn a_pause_ends_when_puts_would_be_worth_it() {
             reclaimed: SINCE.reclaimed + reclaimed,
             refaults: SINCE.refaults + refaults,
         };
-        let after = decide(before, now, MEMORY, NOW);
+        let after = decide(before, now, &terms(NOW));
         let case = (until, refaulted, hits, lost, reclaimed, refaults);
         assert_eq!(after.in_kernel(), shift, "{case:?}");
         assert_eq!(after.pauses, 3, "{case:?}");
@@ -118,7 +138,7 @@ fn what_was_dropped_has_come_round_too() {
             ..SINCE
         };
         assert_eq!(
-            decide(at(0), now, MEMORY, NOW).in_kernel(),
+            decide(at(0), now, &terms(NOW)).in_kernel(),
             shift,
             "{reclaimed} {accepted}"
         );
@@ -134,16 +154,79 @@ fn pauses_grow_until_something_is_hit() {
     let mut pauses = Vec::new();
     while pauses.len() < 9 {
         figures.accepted += (2 * MEMORY) >> worth.shift;
-        worth = decide(worth, figures, MEMORY, clock);
+        worth = decide(worth, figures, &terms(clock));
         let until = worth.pause.unwrap().until;
         pauses.push((until - clock).as_secs());
         clock = until;
-        worth = decide(worth, figures, MEMORY, clock);
+        worth = decide(worth, figures, &terms(clock));
         assert_eq!(worth.in_kernel(), LEAST);
     }
     assert_eq!(pauses, [60, 120, 240, 480, 960, 1920, 3840, 3840, 3840]);
     figures.accepted += 100;
     figures.hits += 64;
-    worth = decide(worth, figures, MEMORY, clock);
+    worth = decide(worth, figures, &terms(clock));
     assert_eq!((worth.shift, worth.pauses), (LEAST - 2, 0));
+}
+
+/// Where a put costs more than a hit saves, that is decided after some dozen puts, whatever is hit. It is tried again.
+#[test]
+fn a_price_that_nothing_makes_up_for_ends_puts_at_once() {
+    let mut worth = at(0);
+    let mut figures = SINCE;
+    figures.accepted += 63;
+    figures.hits += 63;
+    worth = decide(worth, figures, &priced(100, 99, NOW));
+    assert_eq!(worth, at(0), "too few");
+    figures.accepted += 1;
+    worth = decide(worth, figures, &priced(100, 99, NOW));
+    assert_eq!((worth.in_kernel(), worth.pauses), (NOTHING, 1));
+
+    // Neither refaults nor hits end that, but a disk that has become slow.
+    figures.hits += 10_000;
+    figures.refaults += 10_000;
+    figures.reclaimed += 10_000;
+    assert_eq!(decide(worth, figures, &priced(100, 199, NOW)), worth);
+    let slow = decide(worth, figures, &priced(100, 200, NOW));
+    assert_eq!((slow.in_kernel(), slow.is_tried()), (0, true));
+
+    // At its end it is found out anew, with a few.
+    let end = NOW + Duration::from_secs(60);
+    let over = decide(worth, figures, &priced(100, 99, end));
+    assert_eq!((over.in_kernel(), over.is_tried()), (0, true));
+    figures.accepted += 64;
+    let again = decide(over, figures, &priced(100, 99, end));
+    assert_eq!((again.in_kernel(), again.pauses), (NOTHING, 2));
+    let good = decide(over, figures, &priced(100, 101, end));
+    assert_eq!((good.in_kernel(), good.is_tried()), (0, false));
+}
+
+#[test]
+fn the_price_says_how_much_must_be_hit() {
+    // Shift before, cost and saving of it, hits and lost since; the shift after.
+    for (before, cost, saving, hits, lost, shift) in [
+        // One in 100 is hit: enough, as a hit saves 200 times as much as a put costs.
+        (0, 50, 10_000, 11, 1089, 0),
+        (6, 50, 10_000, 11, 1089, 4),
+        // Less than one in 200.
+        (0, 50, 10_000, 5, 1089, 2),
+        (6, 50, 10_000, 5, 1089, NOTHING),
+        // So few outcomes say nothing at that price.
+        (6, 50, 10_000, 0, 599, 6),
+        (6, 50, 10_000, 0, 600, NOTHING),
+        // Half is hit, and must be.
+        (6, 50, 100, 600, 600, 6),
+        (6, 50, 100, 590, 610, NOTHING),
+        (4, 50, 101, 1000, 10, 2),
+        (4, 50, 100, 1000, 10, 4),
+    ] {
+        let now = Figures {
+            accepted: SINCE.accepted + hits + lost,
+            hits: SINCE.hits + hits,
+            lost: SINCE.lost + lost,
+            ..SINCE
+        };
+        let after = decide(at(before), now, &priced(cost, saving, NOW));
+        let case = (before, cost, saving, hits, lost);
+        assert_eq!(after.in_kernel(), shift, "{case:?}");
+    }
 }

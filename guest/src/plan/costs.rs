@@ -1,0 +1,152 @@
+//! What a put costs the guest, and what a hit saves it: both measured, of the latest blocks.
+
+use std::time::Duration;
+
+use justitia_link::ReadTime;
+
+use super::reuse::{Mean, Price};
+
+/// Pages that must be copied from one time to the next, before anything follows: of fewer, what the agent does every now and
+/// then would count as their cost.
+pub(crate) const ENOUGH: u64 = 512;
+
+/// What is counted, as it grows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counted {
+    /// Reads that missed and reads that hit, as the host says.
+    pub(crate) missed: ReadTime,
+    pub(crate) hit: ReadTime,
+    /// Evicted pages that were copied.
+    pub(crate) copied: u64,
+    /// Those that were not, as the ring was full.
+    pub(crate) dropped: u64,
+    /// And those that were not to be, or could not.
+    pub(crate) others: u64,
+    /// What the probe's programs took, nanoseconds.
+    pub(crate) probe_ns: u64,
+    /// Processor time of the agent for what was copied, nanoseconds.
+    pub(crate) agent_ns: u64,
+}
+
+/// What is known of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Costs {
+    before: Counted,
+    /// Of an evicted page in the probe, and of a copied one in the agent.
+    probe: Mean,
+    agent: Mean,
+    missed: Mean,
+    hit: Mean,
+    /// What a hit saves, as somebody has said.
+    said: Option<u64>,
+}
+
+impl Costs {
+    /// Takes over what is counted by now.
+    pub(crate) fn update(&mut self, now: &Counted) {
+        let before = std::mem::replace(&mut self.before, *now);
+        let since = |of: fn(&Counted) -> u64| of(now).saturating_sub(of(&before));
+        let copied = since(|at| at.copied);
+        // Where little is offered, or places are still to be learnt, most of what the probe takes is not for puts.
+        if copied >= ENOUGH.max(since(|at| at.others)) {
+            let evicted = copied.saturating_add(since(|at| at.dropped));
+            self.probe.add(evicted, since(|at| at.probe_ns));
+            self.agent.add(copied, since(|at| at.agent_ns));
+        }
+        add(&mut self.missed, before.missed, now.missed);
+        add(&mut self.hit, before.hit, now.hit);
+    }
+
+    /// A hit saves so much, whatever is measured.
+    pub(crate) fn set_saving(&mut self, saving: Duration) {
+        self.said = Some(u64::try_from(saving.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    /// What a put costs, nanoseconds; `None` while that is not known.
+    pub(crate) fn put_ns(&self) -> Option<u64> {
+        Some(self.probe.get()?.saturating_add(self.agent.get()?))
+    }
+
+    /// What a hit saves, nanoseconds; `None` while no read has missed.
+    pub(crate) fn saving_ns(&self) -> Option<u64> {
+        let hit = self.hit.get().unwrap_or(0);
+        let measured = self.missed.get().map(|missed| missed.saturating_sub(hit));
+        self.said.or(measured)
+    }
+
+    /// What a put costs beside what a hit saves.
+    pub(crate) fn price(&self) -> Price {
+        Price::new(self.put_ns(), self.saving_ns())
+    }
+}
+
+/// Adds what has come; nothing where the counters went back, as they do when a pool or the host's daemon is gone.
+fn add(mean: &mut Mean, before: ReadTime, now: ReadTime) {
+    let since = |now: u64, before: u64| now.checked_sub(before);
+    if let (Some(blocks), Some(ns)) = (since(now.blocks, before.blocks), since(now.ns, before.ns)) {
+        mean.add(blocks, ns);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn read(blocks: u64, ns: u64) -> ReadTime {
+        ReadTime { blocks, ns }
+    }
+
+    #[test]
+    fn a_hit_saves_what_a_miss_takes_longer() {
+        let mut costs = Costs::default();
+        assert_eq!((costs.put_ns(), costs.saving_ns()), (None, None));
+        for (missed, hit, expected) in [
+            (read(10, 1_000_000), read(0, 0), None),
+            (read(100, 10_000_000), read(0, 0), Some(100_000)),
+            (read(100, 10_000_000), read(1000, 2_000_000), Some(98_000)),
+            // The daemon was started anew.
+            (read(50, 5000), read(10, 100), Some(98_000)),
+            (read(150, 10_005_000), read(10, 100), Some(98_000)),
+            // Nonsense: a hit takes longer than a miss.
+            (read(150, 10_005_000), read(10, u64::MAX), Some(0)),
+        ] {
+            costs.update(&Counted {
+                missed,
+                hit,
+                ..Counted::default()
+            });
+            assert_eq!(costs.saving_ns(), expected, "{missed:?} {hit:?}");
+        }
+    }
+
+    #[test]
+    fn a_put_costs_what_the_probe_and_the_agent_take() {
+        let mut costs = Costs::default();
+        for (copied, dropped, others, probe_ns, agent_ns, expected) in [
+            // Too few; and then the page cache is still of pages whose places are not known.
+            (511, 0, 0, 90_000_000, 90_000_000, None),
+            (1511, 0, 6000, 180_000_000, 180_000_000, None),
+            (2511, 0, 6000, 185_000_000, 195_000_000, Some(20_000)),
+            // Most is held back: what the probe takes is not for what is copied.
+            (3511, 0, 16_000, 285_000_000, 295_000_000, Some(20_000)),
+            (4511, 0, 16_500, 290_000_000, 310_000_000, Some(20_000)),
+            // Dropped ones take the probe's time alone.
+            (5511, 3000, 16_500, 310_000_000, 325_000_000, Some(20_000)),
+            // An idle guest.
+            (5511, 3000, 16_500, 310_000_000, 325_000_000, Some(20_000)),
+        ] {
+            costs.update(&Counted {
+                copied,
+                dropped,
+                others,
+                probe_ns,
+                agent_ns,
+                ..Counted::default()
+            });
+            assert_eq!(costs.put_ns(), expected, "{copied}");
+        }
+        assert_eq!(costs.price(), Price::default(), "no miss is known");
+        costs.set_saving(Duration::from_millis(1));
+        assert_eq!(costs.price(), Price::new(Some(20_000), Some(1_000_000)));
+    }
+}
