@@ -28,7 +28,7 @@ const MAX_AGE: Duration = Duration::from_millis(200);
 const SLEEP: Duration = Duration::from_millis(100);
 /// How often it is decided how much is offered, and which pools there are.
 const PERIOD: Duration = Duration::from_secs(2);
-/// And while it is being found out what a put costs.
+/// And until it is known what a put costs.
 const SHORT: Duration = Duration::from_millis(250);
 
 /// What lasts from port to port.
@@ -105,7 +105,7 @@ impl<'a, 'b> Serving<'a, 'b> {
         let machine = &self.machine;
         let is_new =
             machine.costs.put_ns().is_none() && machine.probe.counts().copied >= costs::ENOUGH;
-        let period = match is_new || self.offers.is_trying() {
+        let period = match is_new {
             true => SHORT,
             false => PERIOD,
         };
@@ -179,7 +179,7 @@ impl<'a, 'b> Serving<'a, 'b> {
             cgroups: &machine.cgroups,
             refused: &refused,
             memory: memory_blocks(),
-            price: machine.costs.price(),
+            costs: &machine.costs,
             now: since_start,
         };
         self.offers

@@ -10,10 +10,11 @@ use justitia_link::{DEFAULT_POOL, PoolRow};
 use crate::monitor::cgroups::Cgroups;
 use crate::monitor::reclaim::Reclaim;
 use crate::plan::acceptance::NOTHING;
+use crate::plan::costs::Costs;
 use crate::plan::known::known;
 use crate::plan::pools::Pool;
 use crate::plan::rest::{self, PoolState, Rest};
-use crate::plan::reuse::{Figures, Price, Terms, Worth, decide};
+use crate::plan::reuse::{Figures, Terms, Worth, decide};
 
 /// Cgroups of containers that the kernel's map tells apart, less than it has room for. Those below containers that are
 /// beyond that are offered as those of no container are.
@@ -44,8 +45,7 @@ pub(crate) struct Guest<'a> {
     pub(crate) refused: &'a BTreeMap<u32, u32>,
     /// Its memory, in blocks.
     pub(crate) memory: u64,
-    /// What a put costs beside what a hit saves.
-    pub(crate) price: Price,
+    pub(crate) costs: &'a Costs,
     /// The time, by any clock.
     pub(crate) now: Duration,
 }
@@ -145,11 +145,6 @@ impl Offers {
         self.pools.values().filter(limited).count()
     }
 
-    /// Is it being found out of a pool what its puts cost now?
-    pub(crate) fn is_trying(&self) -> bool {
-        self.pools.values().any(|known| known.worth.is_tried())
-    }
-
     /// Is the probe detached?
     pub(crate) const fn is_detached(&self) -> bool {
         self.rest.detached
@@ -166,7 +161,8 @@ fn follow(before: Option<&Known>, row: &PoolRow, reclaim: Reclaim, guest: &Guest
     };
     let at = Terms {
         memory: guest.memory,
-        price: guest.price,
+        price: guest.costs.price(),
+        measured: guest.costs.measured(),
         clock: guest.now,
     };
     let Some(before) = before else {

@@ -35,6 +35,8 @@ pub(crate) struct Costs {
     /// Of an evicted page in the probe, and of a copied one in the agent.
     probe: Mean,
     agent: Mean,
+    /// How often these were measured.
+    measured: u64,
     missed: Mean,
     hit: Mean,
     /// What a hit saves, as somebody has said.
@@ -50,11 +52,17 @@ impl Costs {
         // Where little is offered, or places are still to be learnt, most of what the probe takes is not for puts.
         if copied >= ENOUGH.max(since(|at| at.others)) {
             let evicted = copied.saturating_add(since(|at| at.dropped));
+            self.measured += 1;
             self.probe.add(evicted, since(|at| at.probe_ns));
             self.agent.add(copied, since(|at| at.agent_ns));
         }
         add(&mut self.missed, before.missed, now.missed);
         add(&mut self.hit, before.hit, now.hit);
+    }
+
+    /// How often it was measured what a put costs.
+    pub(crate) const fn measured(&self) -> u64 {
+        self.measured
     }
 
     /// A hit saves so much, whatever is measured.

@@ -80,6 +80,8 @@ pub(crate) struct Terms {
     /// The guest's memory, in blocks.
     pub(crate) memory: u64,
     pub(crate) price: Price,
+    /// How often it was measured by now what a put costs.
+    pub(crate) measured: u64,
     /// The time, by any clock.
     pub(crate) clock: Duration,
 }
@@ -111,6 +113,8 @@ pub(crate) struct Worth {
     look: bool,
     /// Pauses so far, without a hit that was worth it in between.
     pauses: u32,
+    /// Measurements of what a put costs, when it began to be offered.
+    measured: u64,
     since: Figures,
 }
 
@@ -122,6 +126,7 @@ impl Worth {
             pause: None,
             look: false,
             pauses: 0,
+            measured: 0,
             since,
         }
     }
@@ -142,11 +147,6 @@ impl Worth {
         }
     }
 
-    /// Is it being found out, with all that is evicted, what a put costs now?
-    pub(crate) const fn is_tried(&self) -> bool {
-        self.look && self.shift == 0 && self.pause.is_none()
-    }
-
     fn pausing(&self, why: Why, since: Figures, clock: Duration) -> Self {
         let pauses = self.pauses.saturating_add(1);
         let until = clock.saturating_add(pause::length(pauses));
@@ -155,6 +155,7 @@ impl Worth {
             pause: Some(Pause { until, why }),
             look: false,
             pauses,
+            measured: self.measured,
             since,
         }
     }
@@ -165,6 +166,7 @@ impl Worth {
             pause: None,
             look: false,
             pauses: self.pauses,
+            measured: self.measured,
             since,
         }
     }
@@ -178,14 +180,10 @@ pub(crate) fn decide(before: Worth, now: Figures, at: &Terms) -> Worth {
     }
 }
 
-fn offered(mut before: Worth, now: Figures, at: &Terms) -> Worth {
+fn offered(before: Worth, now: Figures, at: &Terms) -> Worth {
     let seen = now.since(&before.since);
-    // What a put costs was measured of these, too.
-    if seen.accepted >= ENOUGH_SAMPLED {
-        if at.price.is_hopeless() {
-            return before.pausing(Why::Price, now, at.clock);
-        }
-        before.look &= before.shift > 0;
+    if at.price.is_hopeless() && at.measured > before.measured {
+        return before.pausing(Why::Price, now, at.clock);
     }
     let refaulted = seen.refault(at);
     if before.look && refaulted {
@@ -244,7 +242,7 @@ fn paused(before: Worth, pause: Pause, now: Figures, at: &Terms) -> Worth {
         // What it costs is found out with all: that takes a moment.
         Why::Price if over || at.price.is_worth(1, 1, MORE) => {
             return Worth {
-                look: true,
+                measured: at.measured,
                 ..before.offering(0, now)
             };
         }

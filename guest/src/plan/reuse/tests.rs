@@ -18,6 +18,7 @@ fn terms(clock: Duration) -> Terms {
     Terms {
         memory: MEMORY,
         price: Price::default(),
+        measured: 1,
         clock,
     }
 }
@@ -168,36 +169,45 @@ fn pauses_grow_until_something_is_hit() {
     assert_eq!((worth.shift, worth.pauses), (LEAST - 2, 0));
 }
 
-/// Where a put costs more than a hit saves, that is decided after some dozen puts, whatever is hit. It is tried again.
+/// Where a put costs more than a hit saves, that is decided as soon as it is measured, whatever is hit. It is tried again.
 #[test]
 fn a_price_that_nothing_makes_up_for_ends_puts_at_once() {
-    let mut worth = at(0);
+    let at_price = |saving: u64, measured: u64, clock: Duration| Terms {
+        measured,
+        ..priced(100, saving, clock)
+    };
     let mut figures = SINCE;
     figures.accepted += 63;
     figures.hits += 63;
-    worth = decide(worth, figures, &priced(100, 99, NOW));
-    assert_eq!(worth, at(0), "too few");
-    figures.accepted += 1;
-    worth = decide(worth, figures, &priced(100, 99, NOW));
+    assert_eq!(
+        decide(at(0), figures, &at_price(99, 0, NOW)),
+        at(0),
+        "nothing was measured"
+    );
+    let worth = decide(at(0), figures, &at_price(99, 1, NOW));
     assert_eq!((worth.in_kernel(), worth.pauses), (NOTHING, 1));
 
     // Neither refaults nor hits end that, but a disk that has become slow.
     figures.hits += 10_000;
     figures.refaults += 10_000;
     figures.reclaimed += 10_000;
-    assert_eq!(decide(worth, figures, &priced(100, 199, NOW)), worth);
-    let slow = decide(worth, figures, &priced(100, 200, NOW));
-    assert_eq!((slow.in_kernel(), slow.is_tried()), (0, true));
+    assert_eq!(decide(worth, figures, &at_price(199, 1, NOW)), worth);
+    let slow = decide(worth, figures, &at_price(200, 1, NOW));
+    assert_eq!(slow.in_kernel(), 0);
 
-    // At its end it is found out anew, with a few.
+    // At its end it is found out anew, and what was known before does not count.
     let end = NOW + Duration::from_secs(60);
-    let over = decide(worth, figures, &priced(100, 99, end));
-    assert_eq!((over.in_kernel(), over.is_tried()), (0, true));
-    figures.accepted += 64;
-    let again = decide(over, figures, &priced(100, 99, end));
+    let over = decide(worth, figures, &at_price(99, 7, end));
+    assert_eq!(over.in_kernel(), 0);
+    assert_eq!(decide(over, figures, &at_price(99, 7, end)), over);
+    let again = decide(over, figures, &at_price(99, 8, end));
     assert_eq!((again.in_kernel(), again.pauses), (NOTHING, 2));
-    let good = decide(over, figures, &priced(100, 101, end));
-    assert_eq!((good.in_kernel(), good.is_tried()), (0, false));
+    let good = decide(over, figures, &at_price(101, 8, end));
+    assert_eq!(good.in_kernel(), 0);
+    // A new pool need not find out what is known.
+    let new = [at_price(99, 1, NOW), at_price(101, 1, NOW), terms(NOW)];
+    let new = new.map(|at| Worth::of_new(SINCE, &at).in_kernel());
+    assert_eq!(new, [NOTHING, 0, 0]);
 }
 
 #[test]

@@ -167,11 +167,9 @@ impl World {
             self.offer(block);
         }
         self.steps += 1;
-        // Twice the page cache in a minute, and a decision every two seconds; sooner while it is being found out what
-        // a put costs.
-        let tries = self.worth.is_tried() || self.costs.put_ns().is_none();
+        // Twice the page cache in a minute, and a decision every two seconds; sooner until it is known what a put costs.
         let every = match self.times {
-            Some(_) if tries => self.memory / 240,
+            Some(_) if self.costs.put_ns().is_none() => self.memory / 240,
             _ => self.memory / 30,
         };
         if self.steps.is_multiple_of(self.memory / 240) {
@@ -190,6 +188,7 @@ impl World {
                 Some(_) => self.costs.price(),
                 None => Price::default(),
             },
+            measured: self.costs.measured(),
             clock: self.clock,
         };
         if self.by == By::Law {
