@@ -8,7 +8,7 @@ use super::retry::retry_after_a_crash;
 use super::{SLOW, machines, machines_with, median};
 
 /// Pairs of parts, with the agent and without.
-const PAIRS: u64 = 5;
+const PAIRS: u64 = 3;
 
 /// MiB that one part reads.
 const PART: u64 = 2048;
