@@ -189,7 +189,7 @@ fn offered(before: Worth, now: Figures, at: &Terms) -> Worth {
     if before.look && refaulted {
         return before.offering(0, now);
     }
-    let Some(of) = outcomes(&before, &seen, refaulted, at) else {
+    let Some(of) = fates(&before, &seen, refaulted, at) else {
         return before;
     };
     if at.price.is_worth(seen.hits, of.puts, MORE) {
@@ -207,15 +207,15 @@ fn offered(before: Worth, now: Figures, at: &Terms) -> Worth {
     }
 }
 
-/// Puts whose outcome is known.
-struct Outcomes {
+/// Puts whose fate is known.
+struct Fates {
     puts: u64,
     /// What was put has come round, if it ever does.
     all_round: bool,
 }
 
 /// `None` while too few are known.
-fn outcomes(before: &Worth, seen: &Figures, refaulted: bool, at: &Terms) -> Option<Outcomes> {
+fn fates(before: &Worth, seen: &Figures, refaulted: bool, at: &Terms) -> Option<Fates> {
     let sampled = |blocks: u64, least: u64| (blocks >> before.shift).max(least);
     let memories = match refaulted {
         true => MEMORIES_REFAULTED,
@@ -226,12 +226,12 @@ fn outcomes(before: &Worth, seen: &Figures, refaulted: bool, at: &Terms) -> Opti
     // Blocks that were dropped on their way have come round, too.
     let some = seen.reclaimed >= round && seen.accepted >= (enough / 8).max(ENOUGH_SAMPLED);
     let all_round = seen.accepted >= enough || some;
-    let fates = sampled(ENOUGH, ENOUGH_SAMPLED).max(at.price.puts_of(LEAST_HITS));
+    let fates_enough = sampled(ENOUGH, ENOUGH_SAMPLED).max(at.price.puts_of(LEAST_HITS));
     let puts = match all_round {
         true => seen.fates().max(seen.accepted / 2),
         false => seen.fates(),
     };
-    (all_round || seen.fates() >= fates).then_some(Outcomes { puts, all_round })
+    (all_round || seen.fates() >= fates_enough).then_some(Fates { puts, all_round })
 }
 
 /// After a pause a little is offered, if nothing shows before that all should be.

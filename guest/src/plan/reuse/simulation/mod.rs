@@ -251,8 +251,8 @@ fn the_loss_is_bounded_and_the_gain_is_had() {
 fn what_costs_more_than_it_saves_is_not_offered() {
     seeds(|random| {
         let case = Case::random(random, 0.01..0.55);
-        let (law, put) = case.spent(20, By::Law);
-        let (nothing, _) = case.spent(20, By::Nothing);
+        let (law, put) = case.spent(10, By::Law);
+        let (nothing, _) = case.spent(10, By::Nothing);
         assert!(law < part(nothing, 1.1), "{law} of {nothing}: {case:?}");
         // Some dozen each time that it is tried.
         assert!(put < 1000, "{put}: {case:?}");
