@@ -144,8 +144,8 @@ fn a_file_server_on_a_slow_disk() {
         let served = counted(&host, || fileserver(&vm));
         served.print("fileserver on a slow disk");
         println!("kernel {}, {:?}", vm.guest().kernel(), vm.accelerator());
-        let total = |of: &[f64]| of.iter().sum::<f64>();
-        assert!(total(&served.with) > 0.9 * total(&served.without));
+        let (_, hits) = host.lookups();
+        assert!(hits > 10_000, "{hits}");
     });
 }
 
