@@ -11,9 +11,9 @@
 
 mod cache_daemon;
 mod guest_host;
+mod nbd_files;
 mod puts_in_vain;
 mod retry;
-mod slow_disk;
 
 use guest_host::{Host, boot, comes, end_agent, measure, run, start_agent, status};
 use justitia_lab::vm::Vm;

@@ -13,6 +13,7 @@
 
 mod cache_daemon;
 mod databases;
+mod nbd_files;
 mod retry;
 
 use databases::host::Host;

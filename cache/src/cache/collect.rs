@@ -10,6 +10,7 @@ use crate::block::BLOCK_BYTES;
 use crate::config::StoreKind;
 use crate::ids::VmId;
 use justitia_share::Weight;
+use std::time::Instant;
 
 /// How each store is partitioned at the moment.
 struct Partitions {
@@ -59,9 +60,11 @@ impl Cache {
             let memory = partitions.memory.entitlement(at, p);
             pool_stats(pool, memory, partitions.ssd.entitlement(at, p))
         });
+        let now = Instant::now();
         let disks = vm.disks.iter().map(|d| DiskStats {
             id: d.id,
             name: d.name.clone(),
+            read_busy_us: u64::try_from(d.busy.total(now).as_micros()).unwrap_or(u64::MAX),
         });
         VmStats {
             id,

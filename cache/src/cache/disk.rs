@@ -1,5 +1,6 @@
 //! A disk as the cache sees it.
 
+use super::busy_time::BusyTime;
 use super::pool::PoolHandle;
 use crate::block::Key;
 use crate::fill_guard::{FillToken, Grain, WriteEpochs, WriteTokens};
@@ -18,6 +19,8 @@ pub(crate) struct DiskState {
     /// What the VM's guest holds, if that is tracked.
     pub(super) residency: Option<Arc<Residency>>,
     epochs: WriteEpochs,
+    /// With reads of the backing store.
+    pub(super) busy: BusyTime,
 }
 
 pub(crate) type DiskHandle = Arc<DiskState>;
@@ -41,6 +44,7 @@ impl DiskState {
             default_pool,
             residency,
             epochs: WriteEpochs::new(grain),
+            busy: BusyTime::default(),
         }
     }
 

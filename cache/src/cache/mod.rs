@@ -6,6 +6,7 @@
 
 mod admission;
 mod admission_lock;
+mod busy_time;
 mod collect;
 mod curve_stats;
 mod detached;
@@ -38,6 +39,7 @@ mod write_guard;
 pub use state::Cache;
 pub use stats::{CacheStats, Counts, DiskStats, PoolStats, ResidencyStats, StoreStats, VmStats};
 
+pub(crate) use busy_time::DiskRead;
 pub(crate) use disk::DiskHandle;
 pub(crate) use get::{Lookup, PendingSsdRead};
 pub(crate) use pool::PoolHandle;

@@ -77,6 +77,8 @@ pub struct DiskStats {
     pub id: DiskId,
     /// Its name.
     pub name: String,
+    /// The time in which at least one read of the backing store was under way, microseconds.
+    pub read_busy_us: u64,
 }
 
 /// One VM.

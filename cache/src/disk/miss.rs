@@ -1,10 +1,9 @@
 //! What of a read the cache did not answer, and how it is filled in.
 
 use crate::block::len;
-use crate::cache::{PendingSsdRead, PoolHandle};
+use crate::cache::{DiskRead, PendingSsdRead, PoolHandle};
 use crate::fill_guard::FillToken;
 use std::ops::Range;
-use std::time::Instant;
 
 /// What of a read the cache did not answer from memory.
 #[derive(Default)]
@@ -50,7 +49,8 @@ pub(crate) struct MissFill {
     pub(super) inserts: bool,
     /// Where they are inserted, and the read is counted; the disk's own without.
     pub(crate) pool: Option<PoolHandle>,
-    pub(super) begun: Instant,
+    /// The disk is busy with it; `None` where there is no cache.
+    pub(super) read: Option<DiskRead>,
 }
 
 impl MissFill {
@@ -62,7 +62,7 @@ impl MissFill {
             tokens: Vec::new(),
             inserts: false,
             pool: None,
-            begun: Instant::now(),
+            read: None,
         }
     }
 

@@ -7,7 +7,7 @@ use super::cached::CachedDisk;
 use super::miss::{MissFill, MissRemainder, index};
 use crate::block::{BLOCK_BYTES, BLOCK_SIZE, len};
 use crate::block_dev::{Disk, check_range};
-use crate::cache::{Lookup, PendingSsdRead, PoolHandle};
+use crate::cache::{DiskRead, Lookup, PendingSsdRead, PoolHandle};
 use crate::config::Mode;
 use crate::store::Page;
 use std::io;
@@ -68,11 +68,12 @@ impl CachedDisk {
                 tokens: missing.map(|b| self.disk.token(b)).collect(),
                 inserts: true,
                 pool: remainder.pool.clone(),
-                begun: Instant::now(),
+                read: Some(self.disk.begin_read()),
             },
             Mode::Exclusive => {
                 let mut fill = MissFill::only(from.max(off)..to.min(off + count));
                 fill.pool.clone_from(&remainder.pool);
+                fill.read = Some(self.disk.begin_read());
                 if self.disk.is_tracked() {
                     fill.first = fill.span.start.div_ceil(BLOCK_BYTES);
                     let whole = fill.first..fill.span.end / BLOCK_BYTES;
@@ -86,7 +87,8 @@ impl CachedDisk {
     /// Counts a read that has ended, inserts the whole blocks of it, and remembers that the guest holds them.
     pub(crate) fn end_fill(&self, pool: &PoolHandle, fill: &MissFill, content: &[u8]) {
         let blocks = (fill.span.end - fill.span.start).div_ceil(BLOCK_BYTES);
-        pool.count.disk_read(blocks, fill.begun.elapsed());
+        let time = fill.read.as_ref().map(DiskRead::elapsed);
+        pool.count.disk_read(blocks, time.unwrap_or_default());
         if fill.tokens.is_empty() {
             return;
         }

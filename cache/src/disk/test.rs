@@ -79,6 +79,11 @@ fn reads_are_timed_by_whether_they_hit() {
     let found = counts(&cache);
     assert_eq!((found.disk_reads, found.disk_read_blocks), (1, 4));
     assert_eq!((found.timed_hit_blocks, found.timed_hit_ns), (0, 0));
+    // The read has ended, and nothing is under way.
+    let busy = || cache.stats().vms[0].disks[0].read_busy_us;
+    let before = busy();
+    std::thread::sleep(std::time::Duration::from_millis(2));
+    assert_eq!(busy(), before);
     let block: Block = [0; BLOCK_SIZE];
     for _ in 0..64 {
         assert!((0..4).all(|at| disk.fill(other, at, &block)));

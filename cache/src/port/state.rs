@@ -116,9 +116,10 @@ impl PortState {
 /// How long reads of the VM's disks take that miss, and those that hit.
 fn read_times(vm: &VmStats) -> (ReadTime, ReadTime) {
     let (mut missed, mut hit) = (ReadTime::default(), ReadTime::default());
+    let busy = vm.disks.iter().map(|disk| disk.read_busy_us);
+    missed.ns = busy.sum::<u64>().saturating_mul(1000);
     for counts in vm.pools.iter().map(|pool| &pool.counts) {
         missed.blocks += counts.disk_read_blocks;
-        missed.ns += counts.disk_wait_us.saturating_mul(1000);
         hit.blocks += counts.timed_hit_blocks;
         hit.ns += counts.timed_hit_ns;
     }

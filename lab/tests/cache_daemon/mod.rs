@@ -37,12 +37,6 @@ impl Daemon {
         }
     }
 
-    /// Its process, while it runs.
-    #[allow(dead_code, reason = "one test file uses it")]
-    pub(crate) fn pid(&self) -> Option<u32> {
-        self.0.as_ref().map(Child::id)
-    }
-
     /// SIGKILL, and the wait for its end.
     pub(crate) fn kill(&mut self) {
         if let Some(mut child) = self.0.take() {

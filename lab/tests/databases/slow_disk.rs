@@ -1,13 +1,14 @@
 //! A disk with one arm: each request takes [`REQUEST`], one after the other, whichever of its images it is for.
 //!
-//! nbdkit delays them; nbdfuse makes a file of the image that the hypervisor cache serves. QEMU takes the other one, for
-//! swap, from nbdkit itself.
+//! nbdkit delays them; one image is a file, which the hypervisor cache serves. QEMU takes the other one, for swap, from
+//! nbdkit itself.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
+use super::super::nbd_files::NbdFiles;
 use super::image::run;
 
 /// What a request takes.
@@ -19,8 +20,7 @@ const SWAP: u64 = 1 << 30;
 /// Its servers, which end when this is dropped.
 pub(crate) struct SlowDisk {
     dir: PathBuf,
-    nbdkit: Child,
-    nbdfuse: Child,
+    _servers: NbdFiles,
 }
 
 impl SlowDisk {
@@ -34,32 +34,19 @@ impl SlowDisk {
         let swap = File::create(images.join("swap")).unwrap();
         swap.set_len(SWAP).unwrap();
         let delay = |which: &str| format!("{which}={}ms", REQUEST.as_millis());
-        let nbdkit = start(
-            Command::new("nbdkit")
-                .args(["--exit-with-parent", "--foreground", "--unix"])
-                .arg(dir.join("disk"))
-                .args(["--filter=noparallel", "--filter=log", "--filter=delay"])
-                .args(["file", &format!("dir={}", images.display())])
-                .args(["serialize=all-requests", &delay("rdelay"), &delay("wdelay")])
-                .arg(format!("logfile={}", dir.join("requests").display())),
-        );
-        comes(|| dir.join("disk").exists());
-        File::create(dir.join("root")).unwrap();
-        let uri = format!("nbd+unix:///root?socket={}", dir.join("disk").display());
-        // Unmounted even if this process is killed.
-        let nbdfuse = start(
-            Command::new("setpriv")
-                .args(["--pdeathsig=TERM", "nbdfuse"])
-                .arg(dir.join("root"))
-                .arg(uri),
-        );
-        let disk = Self {
+        let parameters = [
+            "serialize=all-requests".to_owned(),
+            delay("rdelay"),
+            delay("wdelay"),
+            format!("logfile={}", dir.join("requests").display()),
+        ];
+        let filters = ["noparallel", "log", "delay"];
+        let (socket, root) = (dir.join("disk"), dir.join("root"));
+        let servers = NbdFiles::start(&images, &socket, &filters, &parameters, &[root]);
+        Self {
             dir: dir.to_owned(),
-            nbdkit,
-            nbdfuse,
-        };
-        comes(|| std::fs::metadata(disk.root()).is_ok_and(|file| file.len() > 0));
-        disk
+            _servers: servers,
+        }
     }
 
     /// The file that is the image.
@@ -81,33 +68,5 @@ impl SlowDisk {
                 .any(|what| line.contains(what))
         };
         u64::try_from(log.lines().filter(one).count()).unwrap()
-    }
-}
-
-fn start(command: &mut Command) -> Child {
-    command.spawn().unwrap_or_else(|error| {
-        panic!("{command:?}: {error} (`make deps` installs what the tests need)")
-    })
-}
-
-fn comes(there: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !there() {
-        assert!(
-            begun.elapsed() < Duration::from_secs(20),
-            "expected the slow disk's servers to begin within 20 s: see what they have printed"
-        );
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
-impl Drop for SlowDisk {
-    fn drop(&mut self) {
-        // Unmounted first: nbdfuse ends by itself then.
-        let _ = Command::new("umount").arg("-l").arg(self.root()).status();
-        for server in [&mut self.nbdfuse, &mut self.nbdkit] {
-            let _ = server.kill();
-            let _ = server.wait();
-        }
     }
 }

@@ -10,8 +10,8 @@ use justitia_lab::vm::{ShResult, Vm, VmSpec};
 use serde_json::Value;
 
 use super::cache_daemon::{Daemon, program};
+use super::nbd_files::NbdFiles;
 use super::retry;
-use super::slow_disk::SlowDisks;
 
 /// The serial of the guest's disk with the files.
 const DISK: &str = "web-root";
@@ -34,7 +34,7 @@ const STREAM_SIZE: u64 = 256 << 30;
 pub(crate) struct Host {
     // In the order in which they end.
     daemon: Daemon,
-    slow: Option<SlowDisks>,
+    _slow: Option<NbdFiles>,
     dir: tempfile::TempDir,
 }
 
@@ -51,7 +51,7 @@ impl Host {
         let daemon = Daemon::default();
         let mut host = Self {
             daemon,
-            slow: None,
+            _slow: None,
             dir,
         };
         std::fs::create_dir(host.path("files")).unwrap();
@@ -76,11 +76,13 @@ impl Host {
         }
         let mut images = [DISK_IMAGE, SECRET, STREAM].map(|name| host.path(name));
         if let Some(bytes) = bytes_a_second {
-            let slow = SlowDisks::new(&images, bytes);
-            for (image, device) in images.iter_mut().zip(slow.devices()) {
-                *image = device.into();
-            }
-            host.slow = Some(slow);
+            std::fs::create_dir(host.path("slow")).unwrap();
+            images = [DISK_IMAGE, SECRET, STREAM].map(|name| host.path("slow").join(name));
+            // All that go through nbdkit, in bits; without what it would let pass at once after a pause.
+            let rate = [format!("rate={}", 8 * bytes), "burstiness=0.1".to_owned()];
+            let socket = host.path("slow.sock");
+            let servers = NbdFiles::start(host.dir.path(), &socket, &["rate"], &rate, &images);
+            host._slow = Some(servers);
         }
         let [root, secret, stream] = images;
         let config = format!(
@@ -112,9 +114,6 @@ impl Host {
     /// Starts the daemon.
     pub(crate) fn start(&mut self) {
         self.daemon.start(self.dir.path());
-        if let (Some(slow), Some(pid)) = (&self.slow, self.daemon.pid()) {
-            slow.slow(pid);
-        }
     }
 
     /// Kills the daemon.
