@@ -1,6 +1,5 @@
 //! For how long a disk was busy with reads, as `io_ticks` in the kernel's `Documentation/admin-guide/iostats.rst`.
 
-use super::disk::{DiskHandle, DiskState};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -44,30 +43,28 @@ impl BusyTime {
 
 /// A read of a disk that is under way, until this is dropped.
 pub(crate) struct DiskRead {
-    disk: DiskHandle,
+    disk: Arc<BusyTime>,
     begun: Instant,
 }
 
 impl DiskRead {
+    /// A read of the disk whose time this is begins.
+    pub(super) fn begin(disk: &Arc<BusyTime>) -> Self {
+        let begun = Instant::now();
+        disk.begin(begun);
+        let disk = Arc::clone(disk);
+        Self { disk, begun }
+    }
+
     /// How long it has taken so far.
     pub(crate) fn elapsed(&self) -> Duration {
         self.begun.elapsed()
     }
 }
 
-impl DiskState {
-    /// A read of the backing store begins.
-    pub(crate) fn begin_read(self: &Arc<Self>) -> DiskRead {
-        let begun = Instant::now();
-        self.busy.begin(begun);
-        let disk = Arc::clone(self);
-        DiskRead { disk, begun }
-    }
-}
-
 impl Drop for DiskRead {
     fn drop(&mut self) {
-        self.disk.busy.end(Instant::now());
+        self.disk.end(Instant::now());
     }
 }
 

@@ -1,6 +1,6 @@
 //! A disk as the cache sees it.
 
-use super::busy_time::BusyTime;
+use super::busy_time::{BusyTime, DiskRead};
 use super::pool::PoolHandle;
 use crate::block::Key;
 use crate::fill_guard::{FillToken, Grain, WriteEpochs, WriteTokens};
@@ -20,7 +20,7 @@ pub(crate) struct DiskState {
     pub(super) residency: Option<Arc<Residency>>,
     epochs: WriteEpochs,
     /// With reads of the backing store.
-    pub(super) busy: BusyTime,
+    pub(super) busy: Arc<BusyTime>,
 }
 
 pub(crate) type DiskHandle = Arc<DiskState>;
@@ -44,12 +44,17 @@ impl DiskState {
             default_pool,
             residency,
             epochs: WriteEpochs::new(grain),
-            busy: BusyTime::default(),
+            busy: Arc::default(),
         }
     }
 
     pub(crate) fn key(&self, block: u64) -> Option<Key> {
         Key::new(self.id.number, block)
+    }
+
+    /// A read of the backing store begins.
+    pub(crate) fn begin_read(&self) -> DiskRead {
+        DiskRead::begin(&self.busy)
     }
 
     /// A token for a fill; taken before the block's content is read.
