@@ -131,19 +131,16 @@ impl Agent {
 
     /// Reclaims from the tenants above their entitlement, if free memory is short.
     fn reclaim_excess(&mut self, now: Instant, changes: &mut Changes) {
-        let outdated =
-            self.reclaim
-                .outdated_targets(&self.monitor, &self.snapshot, &self.entitlements, now);
+        let mut intents = self.reclaim.intents(&self.snapshot, &self.entitlements);
+        let outdated = ReclaimController::outdated(&self.monitor, &intents, now);
         if !outdated.is_empty() {
             for id in outdated {
                 self.monitor.sample_one(id, now, changes);
             }
             self.update_entitlements(now);
+            intents = self.reclaim.intents(&self.snapshot, &self.entitlements);
         }
-        let (snapshot, entitlements) = (&self.snapshot, &self.entitlements);
-        let events = self
-            .reclaim
-            .tick(&self.monitor, &self.config, snapshot, entitlements);
+        let events = self.reclaim.tick(&self.monitor, &self.config, intents);
         self.record_all(events, now);
     }
 

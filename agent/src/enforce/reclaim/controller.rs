@@ -94,21 +94,15 @@ impl ReclaimController {
         self.reclaimed.remove(&key);
     }
 
-    /// The tenants from which [`tick`](Self::tick) would reclaim by a sample that is too old for it.
+    /// The tenants of these intents whose sample is too old to reclaim by it.
     #[must_use]
-    pub fn outdated_targets(
-        &self,
-        monitor: &Monitor,
-        snapshot: &Snapshot,
-        entitlements: &Entitlements,
-        now: Instant,
-    ) -> Vec<CgroupId> {
+    pub fn outdated(monitor: &Monitor, intents: &[ReclaimIntent], now: Instant) -> Vec<CgroupId> {
         let is_outdated = |id: &CgroupId| {
             let node = monitor.cgroups.get(*id);
             node.is_some_and(|node| node.memory.age(now).is_none_or(|age| age > MAX_SAMPLE_AGE))
         };
-        self.intents(snapshot, entitlements)
-            .into_iter()
+        intents
+            .iter()
             .filter_map(|intent| match intent.key {
                 Key::Cgroup(id) => Some(id),
                 Key::Unmanaged => None,
@@ -117,16 +111,15 @@ impl ReclaimController {
             .collect()
     }
 
-    /// One tick: reclaims from the tenants above their entitlement, if free memory is short. Returns what was requested.
+    /// One tick: reclaims what was planned. Returns what was requested.
     pub fn tick(
         &mut self,
         monitor: &Monitor,
         config: &Config,
-        snapshot: &Snapshot,
-        entitlements: &Entitlements,
+        intents: Vec<ReclaimIntent>,
     ) -> Vec<TenantEvent> {
         let mut events = Vec::new();
-        for intent in self.intents(snapshot, entitlements) {
+        for intent in intents {
             if let Some(target) = self.target(monitor, intent.key) {
                 let reason = Rule::Excess(intent.reason).into();
                 let pressure = self.pressure(monitor, config, intent.key);
@@ -170,7 +163,9 @@ impl ReclaimController {
         (bytes > 0).then(|| self.request(monitor, request, Reason::Text(excess.why)))
     }
 
-    fn intents(&self, snapshot: &Snapshot, entitlements: &Entitlements) -> Vec<ReclaimIntent> {
+    /// What is to be reclaimed, if free memory is short, but from tenants with a request under way.
+    #[must_use]
+    pub fn intents(&self, snapshot: &Snapshot, entitlements: &Entitlements) -> Vec<ReclaimIntent> {
         let mut intents = plan_reclaim(snapshot, entitlements);
         intents.retain(|intent| !self.in_flight.contains_key(&intent.key));
         intents
