@@ -69,7 +69,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Takes a pool from its VM. Nothing is admitted to it any more, and whoever else destroys it finds none.
+    /// Takes a pool from its VM: no block is admitted to it any more, and a second call returns an error.
     fn close_pool(&self, pool: PoolId) -> Result<PoolHandle, CacheError> {
         let mut registry = self.registry.lock();
         let handle = self.pool(pool)?;
