@@ -9,6 +9,7 @@
     reason = "a test's helpers are tests"
 )]
 
+mod commands;
 mod debian;
 
 use justitia_lab::LabDir;
@@ -18,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use commands::{program, run};
 use debian::*;
 
 /// What a test adds to the configuration, and to the unit.
@@ -222,7 +224,7 @@ fn the_packaged_configuration_is_valid() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("justitia.toml");
     std::fs::write(&file, uncommented.join("\n")).unwrap();
-    run(Command::new(justitia())
+    run(Command::new(program("justitia"))
         .args(["run", "--check-config", "--config"])
         .arg(&file));
 }

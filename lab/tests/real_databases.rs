@@ -12,6 +12,7 @@
 )]
 
 mod cache_daemon;
+mod commands;
 mod databases;
 mod nbd_files;
 mod retry;

@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 
 use justitia_lab::LabDir;
 
+use super::super::commands::{program, run};
 use super::scale::{DOCUMENTS, FILES, MEAN_SIZE};
 
 /// What is installed; apt brings the rest.
@@ -16,25 +17,6 @@ const FILL: &str = include_str!("fill.sh");
 
 /// Room for all of it, and for what the servers write.
 const SIZE: &str = "2600M";
-
-#[track_caller]
-pub(crate) fn run(command: &mut Command) {
-    let output = command.output().unwrap_or_else(|error| {
-        panic!("{command:?}: {error} (`make deps` installs what the tests need)")
-    });
-    assert!(
-        output.status.success(),
-        "{command:?}: {}\n{}",
-        output.status,
-        String::from_utf8_lossy(&output.stderr)
-    );
-}
-
-/// A program of the project, built beside this test's directory.
-pub(crate) fn program(name: &str) -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    test.ancestors().nth(2).unwrap().join(name)
-}
 
 /// The image's file, made if there is none of this content yet.
 pub(crate) fn image(lab: &LabDir) -> PathBuf {

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use super::super::commands::run;
 use super::super::nbd_files::NbdFiles;
-use super::image::run;
 
 /// What a request takes.
 pub(crate) const REQUEST: Duration = Duration::from_millis(4);

@@ -5,25 +5,6 @@ use super::*;
 /// What a minimal Debian 12 lacks for systemd and the package.
 pub(super) const INCLUDE: &str = "--include=systemd,systemd-sysv,dbus,libelf1,zlib1g";
 
-#[track_caller]
-pub(super) fn run(command: &mut Command) {
-    let output = command.output().unwrap_or_else(|error| {
-        panic!("{command:?}: {error} (`make deps` installs what the tests need)")
-    });
-    assert!(
-        output.status.success(),
-        "{command:?}: {}\n{}",
-        output.status,
-        String::from_utf8_lossy(&output.stderr)
-    );
-}
-
-/// The program, built beside this test's directory.
-pub(super) fn justitia() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    test.ancestors().nth(2).unwrap().join("justitia")
-}
-
 /// A file system with these files.
 #[track_caller]
 pub(super) fn image(path: &Path, size: &str, files: &Path) {
@@ -60,7 +41,7 @@ pub(super) fn packages(dir: &Path) {
     let binary = dir.join("justitia");
     run(Command::new("objcopy")
         .arg("--strip-all")
-        .args([&justitia(), &binary]));
+        .args([&program("justitia"), &binary]));
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/deb.sh");
     run(Command::new("sh").arg(script).arg(&binary).arg(dir));
     std::fs::remove_file(binary).unwrap();
