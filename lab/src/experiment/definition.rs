@@ -122,7 +122,7 @@ pub struct Machine {
     /// Hides the hypervisor from the guest's kernel. A kernel that finds a hypervisor without
     /// paravirtual spin locks uses spin locks that do not queue, whose contention no tracepoint reports.
     pub hide_hypervisor: bool,
-    /// An emulated guest executes 500 million instructions per second, its processors together: what cached reads
+    /// An emulated guest executes 250 million instructions per second, its processors together: what cached reads
     /// cost then depends on how many instructions they need, and not on what else the host does.
     pub fixed_speed: bool,
 }

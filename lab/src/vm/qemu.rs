@@ -71,9 +71,9 @@ fn machine(command: &mut Command, boot: &Boot<'_>) {
         Accelerator::Tcg => command.args(["-accel", "tcg", "-cpu", "max"]),
     };
     if spec.fixed_speed && boot.accelerator == Accelerator::Tcg {
-        // 2 ns an instruction. The guest waits when it is ahead of the host's clock, which throttles its disks; on a slow
-        // host its clock falls behind, and its disks look faster.
-        command.args(["-icount", "shift=1,align=on,sleep=on"]);
+        // 4 ns an instruction, which a shared core keeps up with. The guest waits when it is ahead of the host's clock,
+        // which throttles its disks; on a slow host its clock falls behind, and its disks look faster.
+        command.args(["-icount", "shift=2,align=on,sleep=on"]);
     }
     command.args(["-machine", "q35"]);
     command.args(["-smp", &spec.vcpus.to_string()]);

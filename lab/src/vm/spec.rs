@@ -17,7 +17,7 @@ pub struct VmSpec {
     pub memory: u64,
     /// Processors.
     pub vcpus: u32,
-    /// Emulated, its processors together execute 500 million instructions per second, and never more.
+    /// Emulated, its processors together execute 250 million instructions per second, and never more.
     pub fixed_speed: bool,
     /// Disks, `/dev/vda` first.
     pub disks: Vec<DiskSpec>,
