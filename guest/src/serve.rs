@@ -165,10 +165,6 @@ impl<'a, 'b> Serving<'a, 'b> {
             probe_ns: counts.programs_ns,
             agent_ns: u64::try_from(machine.offering.as_nanos()).unwrap_or(u64::MAX),
         });
-        let said = machine.config.guest.hit_saves_us;
-        if said > 0 {
-            machine.costs.set_saving(Duration::from_micros(said.into()));
-        }
         let since_start = now.saturating_duration_since(machine.began);
         let of = self.pools.pools();
         let numbers = of.values().map(|pool| pool.number).collect();

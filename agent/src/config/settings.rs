@@ -153,11 +153,6 @@ pub struct Guest {
     /// (`ssd = true` in its `[vm.port]`); otherwise they use its memory alone.
     #[serde(deserialize_with = "value::boolean")]
     pub ssd: bool,
-    /// What a hit in the host's cache saves, microseconds a block of 4 KiB. 0: what is measured, by which a read of the disk
-    /// takes longer than one that the cache answers. Set it where the disk's load counts for more than that time: with a large
-    /// number everything is offered that is read again at all.
-    #[serde(deserialize_with = "value::hit_saves_us")]
-    pub hit_saves_us: u32,
 }
 
 impl Default for Config {
@@ -186,7 +181,6 @@ impl Default for Guest {
             buffer: 8 << 20,
             ioprio_hints: false,
             ssd: false,
-            hit_saves_us: 0,
         }
     }
 }

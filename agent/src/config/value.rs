@@ -82,13 +82,6 @@ fn number<T: TryFrom<i64>>(value: &Value) -> Option<T> {
     T::try_from(value.as_integer()?).ok()
 }
 
-/// A time of at most a second.
-pub(super) fn hit_saves_us<'de, D: Deserializer<'de>>(d: D) -> Result<u32, D::Error> {
-    parse(d, "a number from 0 to 1000000", |value| {
-        number(value).filter(|n| *n <= 1_000_000)
-    })
-}
-
 pub(super) fn weight<'de, D: Deserializer<'de>>(d: D) -> Result<Weight, D::Error> {
     parse(d, "a weight from 1 to 10000", |value| {
         Weight::try_from(number::<u64>(value)?).ok()

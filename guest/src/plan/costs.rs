@@ -1,7 +1,5 @@
 //! What a put costs the guest, and what a hit saves it: both measured, of the latest blocks.
 
-use std::time::Duration;
-
 use justitia_link::ReadTime;
 
 use super::reuse::{Mean, Price};
@@ -39,8 +37,6 @@ pub(crate) struct Costs {
     measured: u64,
     missed: Mean,
     hit: Mean,
-    /// What a hit saves, as somebody has said.
-    said: Option<u64>,
 }
 
 impl Costs {
@@ -65,11 +61,6 @@ impl Costs {
         self.measured
     }
 
-    /// A hit saves so much, whatever is measured.
-    pub(crate) fn set_saving(&mut self, saving: Duration) {
-        self.said = Some(u64::try_from(saving.as_nanos()).unwrap_or(u64::MAX));
-    }
-
     /// What a put costs, nanoseconds; `None` while that is not known.
     pub(crate) fn put_ns(&self) -> Option<u64> {
         Some(self.probe.get()?.saturating_add(self.agent.get()?))
@@ -78,8 +69,7 @@ impl Costs {
     /// What a hit saves, nanoseconds; `None` while no read has missed.
     pub(crate) fn saving_ns(&self) -> Option<u64> {
         let hit = self.hit.get().unwrap_or(0);
-        let measured = self.missed.get().map(|missed| missed.saturating_sub(hit));
-        self.said.or(measured)
+        self.missed.get().map(|missed| missed.saturating_sub(hit))
     }
 
     /// What a put costs beside what a hit saves.
@@ -154,7 +144,10 @@ mod tests {
             assert_eq!(costs.put_ns(), expected, "{copied}");
         }
         assert_eq!(costs.price(), Price::default(), "no miss is known");
-        costs.set_saving(Duration::from_millis(1));
+        costs.update(&Counted {
+            missed: read(100, 100_000_000),
+            ..costs.before
+        });
         assert_eq!(costs.price(), Price::new(Some(20_000), Some(1_000_000)));
     }
 }

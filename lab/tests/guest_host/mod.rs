@@ -207,16 +207,9 @@ disk() { for disk in /sys/block/vd*; do [ "$(cat $disk/serial)" != $1 ] || echo 
 END
 . /run/lib
 mkdir -p /mnt && mount $(disk web-root) /mnt
-mkdir -p /etc/justitia && printf '[guest]\nhit_saves_us = 1000000\n' >/etc/justitia/justitia.toml
 "#;
 
-/// The guest agent goes by what it measures from now on: it offers what is worth it.
-pub(crate) fn measure(vm: &Vm) {
-    run(vm, "rm /etc/justitia/justitia.toml");
-}
-
-/// A guest whose disk is mounted. Puts count for so much there that all are offered that are read again, though the disks
-/// lie in this machine's memory.
+/// A guest whose disk is mounted.
 pub(crate) fn boot(host: &Host, memory: u64) -> Vm {
     let vm = Vm::boot(&host.guest(memory)).unwrap();
     run(&vm, SETUP);

@@ -3,9 +3,9 @@
 use justitia_lab::vm::Vm;
 use serde_json::Value;
 
-use super::guest_host::{Host, end_agent, measure, run, start_agent, status};
+use super::guest_host::{Host, end_agent, run, start_agent, status};
 use super::retry::retry_after_a_crash;
-use super::{SLOW, machines, machines_with, median};
+use super::{SLOW, machines, median};
 
 /// Pairs of parts, with the agent and without.
 const PAIRS: u64 = 3;
@@ -139,8 +139,7 @@ fn counted(host: &Host, run: impl FnOnce() -> Speeds) -> Speeds {
 #[ignore = "minutes in a VM, and root: make test-guest"]
 fn a_file_server_on_a_slow_disk() {
     retry_after_a_crash(|| {
-        let (host, vm) = machines_with(Some(SLOW));
-        measure(&vm);
+        let (host, vm) = machines(Some(SLOW));
         let served = counted(&host, || fileserver(&vm));
         served.print("fileserver on a slow disk");
         println!("kernel {}, {:?}", vm.guest().kernel(), vm.accelerator());
@@ -153,8 +152,7 @@ fn a_file_server_on_a_slow_disk() {
 #[ignore = "minutes in a VM: make test-guest"]
 fn what_is_never_read_again_costs_little() {
     retry_after_a_crash(|| {
-        let (host, vm) = machines();
-        measure(&vm);
+        let (host, vm) = machines(None);
         let streamed = stream(&vm);
         println!("{}", host.stats()["ports"]);
         let served = counted(&host, || fileserver(&vm));
