@@ -14,7 +14,12 @@ install -D -m 0755 "$binary" "$tree/usr/bin/justitia"
 install -D -m 0644 "$here/justitia.service" "$tree/lib/systemd/system/justitia.service"
 install -D -m 0644 "$here/grafana.json" "$tree/usr/share/justitia/grafana.json"
 install -D -m 0644 "$here/alerts.yml" "$tree/usr/share/justitia/alerts.yml"
-install -D -m 0644 "$here/../README.md" "$tree/usr/share/doc/justitia/README.md"
+# The documents, at the places where they name each other.
+mkdir -p "$tree/usr/share/doc/justitia"
+for document in README.md SPECIFICATION.md CONTRIBUTING.md CHANGELOG.md docs; do
+	cp -r "$here/../$document" "$tree/usr/share/doc/justitia/"
+done
+chmod -R u=rwX,go=rX "$tree/usr/share/doc/justitia"
 cat "$here/../LICENSE-MIT" "$here/../LICENSE-APACHE" "$here/../kernel/src/bpf/LICENSE-GPL-2.0" >"$tree/usr/share/doc/justitia/copyright"
 "$binary" generate "$tree/generated"
 mkdir -p "$tree/usr/share/man/man1" "$tree/etc/justitia/justitia.toml.d"
