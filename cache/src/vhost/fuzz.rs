@@ -12,6 +12,22 @@ const HOLE: u64 = 1 << 20;
 /// Bytes of the disk: more than the largest request.
 const SIZE: u64 = (64 << 20) + 100;
 
+/// Where a driver that means well has its headers, its segments of discards, its table and its indirect one.
+const HEADERS: u64 = 0;
+const SEGMENTS: u64 = 0x1000;
+const TABLE: u64 = 0x8000;
+const INDIRECT: u64 = 0x9000;
+/// Descriptors in each table.
+const ENTRIES: u16 = 16;
+/// From one header to the next, bytes; there are so many of both kinds.
+const STEP: u64 = 128;
+const PLACES: u64 = 8;
+
+/// Flags of descriptors (virtio 1.2, 2.7.5).
+const NEXT: u16 = 1;
+const WRITE: u16 = 2;
+const INDIRECT_FLAG: u16 = 4;
+
 /// A source of small numbers.
 struct Bits<'a>(&'a [u8]);
 
@@ -23,6 +39,26 @@ impl Bits<'_> {
                 *first
             }
             [] => 0,
+        }
+    }
+
+    /// Where a driver that means well would do right, one in so many does not.
+    fn is_hostile(&mut self) -> bool {
+        self.next() % 16 == 15
+    }
+
+    /// One of these.
+    fn one_of<T: Copy>(&mut self, of: [T; 8]) -> T {
+        let [a, b, c, d, e, f, g, h] = of;
+        match self.next() % 8 {
+            0 => a,
+            1 => b,
+            2 => c,
+            3 => d,
+            4 => e,
+            5 => f,
+            6 => g,
+            _ => h,
         }
     }
 
@@ -51,34 +87,98 @@ impl Bits<'_> {
         }
     }
 
-    fn descriptor(&mut self) -> Descriptor {
+    /// One that is anything.
+    fn any_descriptor(&mut self) -> Descriptor {
         let (address, length) = (self.address(), self.length());
         let flags = u16::from(self.next() % 8);
         Descriptor::new(address, length, flags, u16::from(self.next() % 20))
     }
+
+    /// One at `index` of a table: a header or a segment at first, then buffers, then the status.
+    fn descriptor(&mut self, index: u16) -> Descriptor {
+        if self.is_hostile() {
+            return self.any_descriptor();
+        }
+        if index == 0 && self.next() % 4 == 3 {
+            let length = 16 * u32::from(ENTRIES);
+            return Descriptor::new(INDIRECT, length, INDIRECT_FLAG, 0);
+        }
+        let from = self.one_of([
+            HEADERS, SEGMENTS, SEGMENTS, SEGMENTS, 0x2000, 0x2000, HOLE, HOLE,
+        ]);
+        let address = match index {
+            0 => HEADERS,
+            _ => from,
+        } + u64::from(self.next()) % PLACES * STEP;
+        let flags = match index {
+            0 => NEXT,
+            _ => self.one_of([
+                NEXT,
+                NEXT,
+                WRITE,
+                WRITE,
+                WRITE,
+                WRITE | NEXT,
+                WRITE | NEXT,
+                0,
+            ]),
+        };
+        let length = match (index, flags) {
+            (0, _) => 16,
+            (_, WRITE) => self.one_of([1, 1, 1, 1, 1, 513, 512, 0]),
+            _ => self.one_of([512, 512, 512, 1024, 4096, 16, 16, 511]),
+        };
+        Descriptor::new(address, length, flags, index + 1)
+    }
 }
 
-/// Fills a guest's memory from `data`, reads the chain there and checks what comes of it. Panics when something is
-/// taken that should not be.
+/// Fills a guest's memory from `data`, reads the chain there and checks what comes of it. Returns whether it is a request of
+/// a range of the disk.
 ///
 /// # Panics
 /// When a request that is taken lies outside the memory or the disk.
-pub fn read_a_chain(data: &[u8]) {
+#[must_use]
+pub fn read_a_chain(data: &[u8]) -> bool {
     let half = MEMORY / 2;
     let regions = [(GuestAddress(0), half), (GuestAddress(HOLE), half)];
     let Ok(memory) = GuestMemory::from_ranges(&regions) else {
-        return;
+        return false;
     };
     let mut bits = Bits(data);
-    let table = DescriptorTable {
-        address: GuestAddress(bits.address()),
-        entries: 1 << (bits.next() % 11),
+    fill_requests(&memory, &mut bits);
+    let mut table = DescriptorTable {
+        address: GuestAddress(TABLE),
+        entries: ENTRIES,
     };
-    let head = u16::from(bits.next() % 20);
-    // Headers everywhere, descriptors where the table is, and where indirect ones may be.
-    for at in 0..8 {
+    let mut head = 0;
+    if bits.is_hostile() {
+        table.address = GuestAddress(bits.address());
+        table.entries = 1 << (bits.next() % 11);
+        head = u16::from(bits.next() % 20);
+    }
+    for place in [table.address.0, INDIRECT] {
+        for n in 0..ENTRIES {
+            let at = place.checked_add(u64::from(n) * 16);
+            at.map(|at| memory.write_obj(bits.descriptor(n), GuestAddress(at)));
+        }
+    }
+    let mut chain = Chain::default();
+    if chain.read(&memory, table, head).is_err() {
+        return false;
+    }
+    let device = DeviceView {
+        size: SIZE,
+        read_only: bits.next() % 8 == 7,
+    };
+    check(&memory, &mut chain, device)
+}
+
+/// Headers of requests, and segments of discards.
+fn fill_requests(memory: &GuestMemory, bits: &mut Bits<'_>) {
+    for n in 0..PLACES {
+        let any = bits.next() % 16;
         let header = [
-            bits.next() % 16,
+            bits.one_of([0, 0, 1, 1, 11, 11, 13, any]),
             0,
             0,
             0,
@@ -87,36 +187,27 @@ pub fn read_a_chain(data: &[u8]) {
             0,
             0,
         ];
-        let sector = u64::from(bits.next()) << (bits.next() % 64);
-        let _ = memory.write_slice(&header, GuestAddress(at * 128));
-        let _ = memory.write_obj(sector, GuestAddress(at * 128 + 8));
+        let sector = u64::from(bits.next()) << bits.one_of([0, 1, 4, 8, 9, 10, 32, 60]);
+        let at = HEADERS + n * STEP;
+        let _ = memory.write_slice(&header, GuestAddress(at));
+        let _ = memory.write_obj(sector, GuestAddress(at + 8));
+        let sector = u64::from(bits.next()) << bits.one_of([0, 1, 4, 8, 9, 10, 32, 60]);
+        let sectors = u32::from(bits.next()) << bits.one_of([0, 0, 1, 8, 12, 20, 24, 30]);
+        let at = SEGMENTS + n * STEP;
+        let _ = memory.write_obj(sector, GuestAddress(at));
+        let _ = memory.write_obj(sectors, GuestAddress(at + 8));
+        let _ = memory.write_obj(u32::from(bits.next() % 4), GuestAddress(at + 12));
     }
-    let indirect = GuestAddress(u64::from(bits.next()) << 7);
-    for place in [table.address, indirect] {
-        for n in 0..16 {
-            let at = place.0.checked_add(n * 16);
-            at.map(|at| memory.write_obj(bits.descriptor(), GuestAddress(at)));
-        }
-    }
-    let mut chain = Chain::default();
-    if chain.read(&memory, table, head).is_err() {
-        return;
-    }
-    let device = DeviceView {
-        size: SIZE,
-        read_only: bits.next() % 8 == 0,
-    };
-    check(&memory, &mut chain, device);
 }
 
-fn check(memory: &GuestMemory, chain: &mut Chain, device: DeviceView) {
+fn check(memory: &GuestMemory, chain: &mut Chain, device: DeviceView) -> bool {
     let header = chain.header(memory);
     assert!(header.is_ok(), "a header outside the memory was read");
-    let Ok(header) = header else { return };
+    let Ok(header) = header else { return false };
     let segment = chain.segment(memory).unwrap_or_default();
     let (readable, writable) = (chain.readable(), chain.writable());
     let command = header.command(device, readable, writable, segment);
-    match command {
+    let of_a_range = match command {
         Command::Read { offset, length }
         | Command::Write { offset, length }
         | Command::Discard { offset, length }
@@ -124,9 +215,10 @@ fn check(memory: &GuestMemory, chain: &mut Chain, device: DeviceView) {
             assert!(offset.checked_add(length).is_some_and(|end| end <= SIZE));
             let read = matches!(command, Command::Read { .. });
             assert!(read || !device.read_only, "a change of a read-only disk");
+            true
         }
-        _ => {}
-    }
+        _ => false,
+    };
     if let Command::Write { length, .. } = command {
         let mut payload = vec![0; usize::try_from(length).unwrap_or(0)];
         assert!(
@@ -141,4 +233,5 @@ fn check(memory: &GuestMemory, chain: &mut Chain, device: DeviceView) {
         written.is_ok_and(|n| u64::from(n) <= writable + 1),
         "an answer outside the memory"
     );
+    of_a_range
 }
