@@ -11,7 +11,7 @@
 mod machine;
 
 use justitia_agent::plan::Policy;
-use machine::loads::{hot, once, paced, round, skewed, stream, then};
+use machine::loads::{hot, once, paced, round, skewed, stream, then, times};
 use machine::{Machine, Random};
 
 /// Page cache of the machine, MB.
@@ -42,7 +42,7 @@ fn kept(stock: &Machine, ours: &Machine, i: usize) -> f64 {
 #[test]
 fn a_working_set_loses_nothing_to_data_read_once() {
     type Build = fn(&mut Machine);
-    let cases: [(&str, Build); 6] = [
+    let cases: [(&str, Build); 7] = [
         ("a stream of the same weight", |machine| {
             machine.add(100, hot(400, 0));
             machine.add(100, stream());
@@ -54,6 +54,10 @@ fn a_working_set_loses_nothing_to_data_read_once() {
         ("a neighbour that read once", |machine| {
             machine.add(100, then(30.0, paced(0.001, stream()), hot(400, 0)));
             machine.add(100, once(450));
+        }),
+        ("a neighbour that read twice and rests", |machine| {
+            machine.add(100, then(30.0, paced(0.001, stream()), hot(400, 0)));
+            machine.add(100, times(2, 450));
         }),
         ("two streams", |machine| {
             machine.add(100, skewed(300, 0));

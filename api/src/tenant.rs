@@ -4,6 +4,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{AppStatus, CurveStatus, Evidence, KnobStatus, LatencyHistograms, Reason};
 
+/// Seconds without use of CPU or growth of its cache after which a tenant rests: the working sets of others that use
+/// theirs come before its own. The window in which tenants count as backlogged is as long.
+pub const RESTS_AFTER: f64 = 10.0;
+
 /// One tenant.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct TenantStatus {
@@ -33,7 +37,7 @@ pub struct TenantStatus {
     /// File pages that the agent never reclaims. The kernel may.
     #[serde(alias = "floor")]
     pub minimum: u64,
-    /// Seconds since it last used its cache, as far as the kernel's counters tell.
+    /// Seconds since it last used CPU or grew its cache, as far as the kernel's counters tell.
     pub idle: f64,
     /// Whether its cache wants to grow.
     pub growing: bool,
@@ -93,6 +97,20 @@ pub struct TenantStatus {
     /// Its knobs that the agent has moved, or has left to others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub knobs: Vec<KnobStatus>,
+}
+
+impl TenantStatus {
+    /// Whether it rests: see [`RESTS_AFTER`].
+    #[must_use]
+    pub fn rests(&self) -> bool {
+        self.idle >= RESTS_AFTER
+    }
+
+    /// The part of its working set that is in use now, bytes.
+    #[must_use]
+    pub fn in_use(&self) -> u64 {
+        if self.rests() { 0 } else { self.working_set }
+    }
 }
 
 /// Where a weight comes from.

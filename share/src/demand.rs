@@ -14,6 +14,9 @@ pub struct Demand {
     /// the kernel's `memory.low`, whose effect in a subtree is bounded by the subtree's own
     /// (Documentation/admin-guide/cgroup-v2.rst, "memory.low").
     pub requested_protection: u64,
+    /// The part of its working set that is in use now. It is served, by weight, before what others keep for later (for an
+    /// inner node, the sum of its children's, whatever is given here).
+    pub in_use: u64,
     /// Its working set. It is served, by weight, before any demand beyond that (for an inner node, the
     /// sum of its children's, whatever is given here).
     pub working_set: u64,
@@ -29,6 +32,7 @@ impl Demand {
             weight,
             minimum: 0,
             requested_protection: 0,
+            in_use: 0,
             working_set: 0,
             total: u64::MAX,
         }

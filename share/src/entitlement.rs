@@ -39,21 +39,24 @@ pub fn entitlements(tree: &Tree<Demand>, capacity: u64) -> Vec<u64> {
 fn subtree_bids(tree: &Tree<Demand>) -> Vec<Bid> {
     let merge = |sum: &mut Bid, child: &Bid| {
         sum.minimum = sum.minimum.saturating_add(child.minimum);
+        sum.in_use = sum.in_use.saturating_add(child.in_use);
         sum.working_set = sum.working_set.saturating_add(child.working_set);
         sum.demand = sum.demand.saturating_add(child.demand);
     };
     tree.fold_up(merge, |node, own, below| {
-        let (working_set, total) = if tree.is_leaf(node) {
-            (own.working_set, own.total)
+        let (in_use, working_set, total) = if tree.is_leaf(node) {
+            (own.in_use, own.working_set, own.total)
         } else {
             // What an inner node is to keep, it keeps, even where its children ask for less.
             let keeps = own.minimum.min(own.total);
-            (below.working_set, below.demand.min(own.total).max(keeps))
+            let total = below.demand.min(own.total).max(keeps);
+            (below.in_use, below.working_set, total)
         };
         let minimum = below.minimum.max(own.minimum).min(total);
         Bid {
             weight: u32::from(own.weight),
             minimum,
+            in_use: in_use.max(minimum).min(total),
             working_set: working_set.max(minimum).min(total),
             demand: total,
         }

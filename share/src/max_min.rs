@@ -17,6 +17,8 @@ pub struct Bid {
     pub weight: u32,
     /// What it gets first, before anything is divided by weight.
     pub minimum: u64,
+    /// The part of its working set that is in use now: it gets this, by weight, before anyone gets more than that.
+    pub in_use: u64,
     /// Its working set: it gets this, by weight, before anyone gets more than that.
     pub working_set: u64,
     /// What it can use at most; below the others, it lowers them.
@@ -28,7 +30,7 @@ pub struct Bid {
 ///
 /// - Minimums that do not fit together are cut by weight.
 /// - Working sets beyond the minimums come next, divided by weight: a member whose working set is smaller than its part leaves
-///   the rest to those with larger ones.
+///   the rest to those with larger ones. What is in use of them comes before the rest of them.
 /// - Between that and the demands the rest is divided by weight, what each has already counted; what one does not
 ///   ask for goes to the others (work-conserving).
 /// - When all are satisfied, the rest is divided by weight too, on top of the demands: it is free, and each may grow into it.
@@ -38,11 +40,16 @@ pub struct Bid {
 pub fn max_min(amount: u64, bids: &[Bid]) -> Vec<u64> {
     let zeros = vec![0; bids.len()];
     let demands: Vec<u64> = bids.iter().map(|b| b.demand).collect();
-    let working_set = bids
-        .iter()
-        .map(|b| b.working_set.max(b.minimum).min(b.demand));
-    let minimums = bids.iter().map(|b| b.minimum.min(b.demand));
-    let rounds = [minimums.collect(), working_set.collect(), demands.clone()];
+    let at_least_minimum = |amount: fn(&Bid) -> u64| -> Vec<u64> {
+        let bounded = |b: &Bid| amount(b).max(b.minimum).min(b.demand);
+        bids.iter().map(bounded).collect()
+    };
+    let rounds = [
+        at_least_minimum(|b| b.minimum),
+        at_least_minimum(|b| b.in_use.min(b.working_set)),
+        at_least_minimum(|b| b.working_set),
+        demands.clone(),
+    ];
     let total = |parts: &[u64]| parts.iter().map(|p| u128::from(*p)).sum::<u128>();
     let mut had = zeros.clone();
     for round in rounds {

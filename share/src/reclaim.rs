@@ -25,9 +25,8 @@ pub fn apportion_reclaim(need: u64, overages: &[u64]) -> Vec<u64> {
             let scaled = u32::try_from(o >> shift).unwrap_or(u32::MAX);
             Bid {
                 weight: if o > 0 { scaled.max(1) } else { 0 },
-                minimum: 0,
-                working_set: 0,
                 demand: o,
+                ..Bid::default()
             }
         })
         .collect();

@@ -11,11 +11,13 @@ fn any_bid() -> impl Strategy<Value = Bid> {
         1..=10_000u32,
         prop_oneof![Just(0u64), 0..100_000u64],
         prop_oneof![Just(0u64), 0..1_000_000u64],
+        prop_oneof![Just(0u64), Just(u64::MAX), 0..1_000_000u64],
         amount,
     )
-        .prop_map(|(weight, minimum, working_set, demand)| Bid {
+        .prop_map(|(weight, minimum, working_set, in_use, demand)| Bid {
             weight,
             minimum,
+            in_use: in_use.min(working_set),
             working_set,
             demand,
         })
@@ -46,6 +48,7 @@ fn demand(bid: &Bid, requested: u64) -> Demand {
         weight: Weight::try_from(u64::from(bid.weight)).unwrap(),
         minimum: bid.minimum,
         requested_protection: requested,
+        in_use: bid.in_use,
         working_set: bid.working_set,
         total: bid.demand,
     }
@@ -53,6 +56,10 @@ fn demand(bid: &Bid, requested: u64) -> Demand {
 
 fn minimum(bid: &Bid) -> u64 {
     bid.minimum.min(bid.demand)
+}
+
+fn in_use(bid: &Bid) -> u64 {
+    bid.in_use.max(bid.minimum).min(bid.demand)
 }
 
 fn working_set(bid: &Bid) -> u64 {
@@ -100,19 +107,33 @@ proptest! {
         }
     }
 
+    /// What is in use of them comes before the rest of them.
+    #[test]
+    fn what_is_in_use_comes_before_the_rest_of_working_sets(bids in any_group(), amount in any_amount()) {
+        let parts = max_min(amount, &bids);
+        let fits = wide_sum(bids.iter().map(in_use)) <= u128::from(amount);
+        for (bid, part) in bids.iter().zip(&parts) {
+            let kept = if fits { *part >= in_use(bid) } else { *part <= in_use(bid) };
+            prop_assert!(kept, "{part} of {bid:?}");
+        }
+    }
+
     #[test]
     fn more_use_is_never_less(bids in any_group(), amount in any_amount(), index in any::<prop::sample::Index>(), more in 1..50_000u64) {
         let i = index.index(bids.len());
         let mut keen = bids.clone();
         keen[i].working_set += more;
         prop_assert!(max_min(amount, &keen)[i] >= max_min(amount, &bids)[i]);
+        let mut used = bids.clone();
+        used[i].in_use = (used[i].in_use + more).min(used[i].working_set);
+        prop_assert!(max_min(amount, &used)[i] >= max_min(amount, &bids)[i]);
     }
 
-    /// Between minimum and working set, and between working set and demand, everybody stands at the same level, within half a unit.
+    /// Between minimum and what is in use, between that and the working set, and between that and the demand, everybody stands at the same level, within half a unit.
     #[test]
     fn same_level_for_all(bids in any_group(), amount in 0..10_000_000u64) {
         let parts = max_min(amount, &bids);
-        let rounds: [fn(&Bid) -> u64; 3] = [minimum, working_set, |b| b.demand];
+        let rounds: [fn(&Bid) -> u64; 4] = [minimum, in_use, working_set, |b| b.demand];
         let sum = |round: fn(&Bid) -> u64| wide_sum(bids.iter().map(round));
         let wide = u128::from(amount);
         let pair = rounds.windows(2).find(|pair| sum(pair[0]) < wide && wide < sum(pair[1]));

@@ -90,6 +90,7 @@ fn demand(tenant: &TenantStatus) -> Demand {
     Demand {
         weight: Weight::try_from(tenant.weight).unwrap_or_default(),
         minimum: tenant.minimum.max(tenant.unreclaimable),
+        in_use: if tenant.leaf { tenant.in_use() } else { 0 },
         working_set: if tenant.leaf { tenant.working_set } else { 0 },
         requested_protection: 0,
         total: tenant.demand.unwrap_or(u64::MAX).min(reaches(tenant)),
@@ -111,6 +112,7 @@ fn changed_demand(tenant: &TenantStatus, change: Change) -> Demand {
         Change::Weight(weight) => Demand { weight, ..demand },
         Change::Size(size) => Demand {
             minimum: size,
+            in_use: size,
             working_set: size,
             total: size,
             ..demand

@@ -1,6 +1,6 @@
 //! The page cache divided by weight.
 
-use justitia_api::DemandModel;
+use justitia_api::{DemandModel, RESTS_AFTER};
 use justitia_share::{Demand, entitlements};
 
 use super::policy::Policy;
@@ -23,7 +23,7 @@ pub struct Entitlements {
 
 impl Entitlements {
     /// Divides the page cache: Justitia's threshold (section III-B3, equation 1), hierarchical and work-conserving. First
-    /// the working sets are served by weight, then other demands share what is left by weight.
+    /// the working sets in use are served by weight, then those of resting tenants, then other demands.
     #[must_use]
     pub fn of(snapshot: &Snapshot, policy: &Policy) -> Self {
         let tenants = &snapshot.tenants;
@@ -71,9 +71,11 @@ fn demand(tenant: &Tenant, leaf: bool, policy: &Policy) -> Demand {
         (true, true) if tenant.growing => (working_set, u64::MAX),
         (true, true) => (working_set, working_set.max(keeps)),
     };
+    let rests = tenant.idle_for.as_secs_f64() >= RESTS_AFTER;
     Demand {
         weight: tenant.weight,
         minimum,
+        in_use: if rests { 0 } else { working_set },
         requested_protection: tenant.requested_protection.min(tenant.file),
         working_set,
         total: total.max(minimum),

@@ -28,6 +28,18 @@ pub(crate) fn once(megabytes: u64) -> impl FnMut(f64, &mut Random) -> Option<u64
     }
 }
 
+/// `megabytes` so many times, then nothing.
+pub(crate) fn times(
+    count: u64,
+    megabytes: u64,
+) -> impl FnMut(f64, &mut Random) -> Option<u64> + 'static {
+    let mut next = 0;
+    move |_, _| {
+        next += 1;
+        (next <= count * megabytes * 16).then_some(next % (megabytes * 16))
+    }
+}
+
 /// A loop over `megabytes`.
 pub(crate) fn round(
     megabytes: u64,

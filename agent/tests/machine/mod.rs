@@ -105,6 +105,8 @@ pub(crate) struct Reader {
     cache: Lru,
     low: u64,
     grew: Option<u64>,
+    /// The step of its last read.
+    read_at: u64,
     sampler: Sampler,
     reuse: Reuse,
     /// Blocks read so far, and how many of them from the disk.
@@ -152,6 +154,7 @@ impl Machine {
             cache: Lru::default(),
             low: 0,
             grew: None,
+            read_at: 0,
             sampler: Sampler::new(0),
             reuse: Reuse::new(self.begun, 0, 0),
             reads: 0,
@@ -216,6 +219,7 @@ impl Machine {
                         .sampler
                         .access(mixed(block ^ self.seed.rotate_left(40)));
                     reader.reads += 1;
+                    reader.read_at = self.step;
                     if hit {
                         *left -= CACHED;
                     } else {
@@ -315,7 +319,7 @@ impl Machine {
                 unreclaimable: 0,
                 populated: true,
                 growing: reader.grew.is_some_and(|at| self.step - at < GROWING),
-                idle_for: Duration::ZERO,
+                idle_for: STEP * u32::try_from(self.step - reader.read_at).unwrap(),
                 mapped: 0,
                 working_set: reader.reuse.working_set(),
                 exempt: None,

@@ -44,8 +44,8 @@ pub fn rooms(pool: u64, parts: &[f64], minimum: u64) -> Vec<u64> {
     let bid = |part: &f64| Bid {
         weight: weight(*part),
         minimum,
-        working_set: 0,
         demand: u64::MAX,
+        ..Bid::default()
     };
     max_min(pool, &parts.iter().map(bid).collect::<Vec<_>>())
 }

@@ -3,7 +3,7 @@
 use justitia_api::{Status, TenantStatus};
 use justitia_share::num::to_f64;
 
-use justitia_api::units::bytes;
+use justitia_api::units::{bytes, seconds};
 
 /// Siblings that are named, at most.
 const NAMED: usize = 3;
@@ -13,6 +13,9 @@ const NEAR: f64 = 0.01;
 /// How its entitlement is recomputed; `None` where there is nothing to divide.
 pub(super) fn of(status: &Status, tenant: &TenantStatus) -> Option<String> {
     let division = Division::of(status, tenant)?;
+    if division.in_use < division.used && !division.fits {
+        return Some(division.with_resting(tenant));
+    }
     let Some(level) = division.level(status) else {
         return (division.all > 0 && division.siblings.len() > 1).then(|| {
             "none of these children demands more than it holds: each gets that if all fits, and the rest is divided by \
@@ -39,8 +42,10 @@ struct Division<'a> {
     siblings: Vec<(usize, &'a TenantStatus)>,
     /// What is divided, bytes.
     all: u64,
-    /// What the children use together, bytes.
+    /// The working sets of the children together, bytes.
     used: u64,
+    /// The part of that which is in use now.
+    in_use: u64,
     /// Whether that fits: then each has what it uses first, and only the rest is divided by weight.
     fits: bool,
 }
@@ -59,12 +64,33 @@ impl<'a> Division<'a> {
             None => status.memory.cache_divisible,
         };
         let used = siblings.iter().map(|(_, t)| t.working_set).sum();
+        let in_use = siblings.iter().map(|(i, _)| in_use(status, *i)).sum();
         Some(Self {
             siblings,
             all,
             used,
+            in_use,
             fits: used <= all,
         })
+    }
+
+    /// Where the working sets do not all fit, and some tenants rest, in words.
+    fn with_resting(&self, tenant: &TenantStatus) -> String {
+        let what = format!(
+            "the working sets of {} in all do not fit, those in use of {} come first: ",
+            bytes(self.used),
+            bytes(self.in_use)
+        );
+        if tenant.leaf && tenant.rests() {
+            format!(
+                "{what}it has used neither CPU nor cache for {}, so it gets what they leave",
+                seconds(tenant.idle)
+            )
+        } else if self.in_use <= self.all {
+            format!("{what}they fit, so it gets what it uses")
+        } else {
+            format!("{what}it gets its part of them by weight")
+        }
     }
 
     /// What a tenant gets by weight, bytes.
@@ -138,6 +164,12 @@ impl<'a> Division<'a> {
     }
 }
 
+/// What a tenant, and those below it, have in use of their working sets, bytes.
+fn in_use(status: &Status, index: usize) -> u64 {
+    let leaves = leaves_below(status, index);
+    leaves.map(TenantStatus::in_use).sum()
+}
+
 /// Siblings that get less or more than by weight.
 fn told_others(others: &[&TenantStatus]) -> String {
     if others.is_empty() {
@@ -158,7 +190,12 @@ fn told_others(others: &[&TenantStatus]) -> String {
 
 /// Whether a tenant, or one below it, wants all it can get.
 fn wants_all(status: &Status, index: usize) -> bool {
-    let below = |mut at: usize| {
+    leaves_below(status, index).any(|tenant| tenant.growing)
+}
+
+/// The leaves below a tenant; itself, if it is one.
+fn leaves_below(status: &Status, index: usize) -> impl Iterator<Item = &TenantStatus> {
+    let below = move |mut at: usize| {
         loop {
             if at == index {
                 return true;
@@ -170,6 +207,6 @@ fn wants_all(status: &Status, index: usize) -> bool {
             }
         }
     };
-    let mut leaves = status.tenants.iter().enumerate();
-    leaves.any(|(i, t)| t.leaf && t.growing && below(i))
+    let leaves = status.tenants.iter().enumerate().filter(|(_, t)| t.leaf);
+    leaves.filter(move |(i, _)| below(*i)).map(|(_, t)| t)
 }

@@ -228,4 +228,14 @@ fn working_sets_are_divided_first() {
             "now: the working sets of 700M in all do not fit: it gets 100/400 of 400M; 400 is the weight of those that have a working set of",
         ],
     );
+    // One that rests gets what those leave that use theirs.
+    status.tenants[2].idle = 42.0;
+    let both = "now: the working sets of 700M in all do not fit, those in use of 300M come first:";
+    let text = explain(&status, 1, &CurrentValues::default());
+    says(&text, &[both, "they fit, so it gets what it uses"]);
+    let text = explain(&status, 2, &CurrentValues::default());
+    says(
+        &text,
+        &["it has used neither CPU nor cache for 42 s, so it gets what they leave"],
+    );
 }

@@ -240,6 +240,7 @@ pub(super) fn divided(
 ) -> Vec<f64> {
     let mut tree = tree.map(|node, demand| Demand {
         minimum: 0,
+        in_use: 0,
         working_set: 0,
         total: if tree.is_leaf(node) { 0 } else { u64::MAX },
         ..*demand
