@@ -30,6 +30,9 @@ const STREAM: &str = "stream";
 /// Bytes of that.
 const STREAM_SIZE: u64 = 256 << 30;
 
+/// MiB of the cache's SSD, a file.
+const SSD_MIB: u64 = 256;
+
 /// A daemon, its image, and what is known of them.
 pub(crate) struct Host {
     // In the order in which they end.
@@ -40,7 +43,7 @@ pub(crate) struct Host {
 
 impl Host {
     /// An image of `image_mib` with an ext4 on it, whose file `data` has `data_mib` of random content, and a cache of
-    /// `cache_mib`. The disks read so many bytes a second; `None`: they lie in this machine's memory.
+    /// `cache_mib`, with an SSD for guests that ask for it. The disks read so many bytes a second; `None`: they lie in this machine's memory.
     pub(crate) fn new(
         image_mib: u64,
         data_mib: u64,
@@ -86,11 +89,13 @@ impl Host {
         }
         let [root, secret, stream] = images;
         let config = format!(
-            "control = {:?}\n[memory]\nsize = \"{cache_mib}MiB\"\n[[vm]]\nname = \"web\"\nsocket = {:?}\n[vm.port]\n\
+            "control = {:?}\n[memory]\nsize = \"{cache_mib}MiB\"\n[ssd]\npath = {:?}\nsize = \"{SSD_MIB}MiB\"\n\
+             [[vm]]\nname = \"web\"\nsocket = {:?}\n[vm.port]\nssd = true\n\
              [[vm.disk]]\nname = \"{DISK}\"\nimage = {:?}\nmode = \"exclusive\"\n\
              [[vm.disk]]\nname = \"{SECRET}\"\nimage = {:?}\nmode = \"exclusive\"\n\
              [[vm.disk]]\nname = \"{STREAM}\"\nimage = {:?}\nmode = \"exclusive\"\n",
             host.path("control"),
+            host.path("ssd"),
             host.path("nbd"),
             root,
             secret,
@@ -165,16 +170,14 @@ impl Host {
             .unwrap()
     }
 
-    /// A pool's weight, and its accepted blocks; `None` if there is no such pool.
-    pub(crate) fn pool(&self, name: &str) -> Option<(u64, u64)> {
+    /// A pool's weights in memory and on the SSD, and its accepted blocks; `None` if there is no such pool.
+    pub(crate) fn pool(&self, name: &str) -> Option<([u64; 2], u64)> {
         let stats = self.stats();
         let pools = stats["cache"]["vms"][0]["pools"].as_array().unwrap();
         let pool = pools.iter().find(|pool| pool["name"] == name)?;
         let number = |value: &Value| value.as_u64().unwrap();
-        Some((
-            number(&pool["memory_weight"]),
-            number(&pool["counts"]["puts"]),
-        ))
+        let weights = ["memory_weight", "ssd_weight"].map(|name| number(&pool[name]));
+        Some((weights, number(&pool["counts"]["puts"])))
     }
 
     /// The figures of the VM's pools, added up: of blocks looked up, and of those found.
@@ -209,9 +212,14 @@ END
 mkdir -p /mnt && mount $(disk web-root) /mnt
 "#;
 
-/// A guest whose disk is mounted.
-pub(crate) fn boot(host: &Host, memory: u64) -> Vm {
-    let vm = Vm::boot(&host.guest(memory)).unwrap();
+/// A guest with this kernel whose disk is mounted.
+pub(crate) fn boot(host: &Host, memory: u64, kernel: &str) -> Vm {
+    let Ok(kernel) = kernel.parse();
+    let guest = VmSpec {
+        kernel,
+        ..host.guest(memory)
+    };
+    let vm = Vm::boot(&guest).unwrap();
     run(&vm, SETUP);
     vm
 }
