@@ -156,42 +156,6 @@ fn seen(working_set: u64, tenant: Tenant) -> Tenant {
 }
 
 #[test]
-fn working_sets_come_before_data_read_once() {
-    let tenants = vec![seen(400, leaf(1, 100, 400)), seen(0, leaf(2, 800, 400))];
-    let entitlements = Entitlements::of(&snapshot(2, tenants.clone()), &Policy::default());
-    assert!(entitlements.entitled[0] >= 400 * MIB);
-    assert_eq!(entitlements.protected[0], 400 * MIB);
-    // The rest is for those that take in more.
-    assert!(entitlements.entitled[1] > 300 * MIB);
-    let usage = Policy {
-        demand: DemandModel::Usage,
-        ..Policy::default()
-    };
-    let entitlements = Entitlements::of(&snapshot(2, tenants), &usage);
-    assert!(entitlements.entitled[0] < 100 * MIB, "by weight alone");
-}
-
-#[test]
-fn sets_in_use_come_before_those_of_resting_tenants_and_these_before_data_read_once() {
-    let entitled = |idle, growing_weight| {
-        let mut tenants = vec![
-            seen(450, leaf(1, 100, 350)),
-            seen(400, leaf(2, 100, 350)),
-            seen(0, leaf(3, growing_weight, 100)),
-        ];
-        tenants[1].growing = false;
-        tenants[1].idle_for = Duration::from_secs(idle);
-        let entitlements = Entitlements::of(&snapshot(2, tenants), &Policy::default());
-        (entitlements.capacity, entitlements.entitled)
-    };
-    let (all, busy) = entitled(9, 800);
-    assert_eq!(busy[0], busy[1], "by weight");
-    let (_, rested) = entitled(10, 800);
-    assert_eq!(rested[..2], [450 * MIB, all - 450 * MIB]);
-    assert_eq!(rested[2], 0, "whatever its weight");
-}
-
-#[test]
 fn unused_cache_is_protected_until_observed_long_enough() {
     let quiet = |watched| {
         let mut tenants = vec![seen(0, leaf(1, 800, 400)), leaf(2, 100, 400)];
@@ -408,3 +372,4 @@ proptest! {
 }
 
 mod orphaned;
+mod working_sets;
