@@ -1,6 +1,7 @@
 //! A disk whose reads take a time that is always the same.
 
 use crate::block_dev::Disk;
+use crate::clock;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -8,7 +9,11 @@ use std::time::{Duration, Instant};
 /// A sleep may end so much later than it was told; the rest is waited for without sleeping.
 const LATE: Duration = Duration::from_micros(120);
 
-/// Zeroes, each read of which takes as long as was set last.
+/// What a read seems to take that takes nothing: more than one of an SSD, which a pool would not use otherwise.
+const SEEMING: Duration = Duration::from_millis(8);
+
+/// Zeroes, each read of which takes as long as was set last. Without a delay it takes no time, and the cache's clock is told
+/// otherwise: caches are filled by that.
 pub(super) struct DelayDisk {
     bytes: u64,
     nanos: AtomicU64,
@@ -33,7 +38,11 @@ impl Disk for DelayDisk {
         self.bytes
     }
     fn read_at(&self, buf: &mut [u8], _: u64) -> io::Result<()> {
-        let end = Instant::now() + Duration::from_nanos(self.nanos.load(Ordering::Relaxed));
+        let nanos = self.nanos.load(Ordering::Relaxed);
+        if nanos == 0 {
+            clock::pass(SEEMING);
+        }
+        let end = Instant::now() + Duration::from_nanos(nanos);
         if let Some(sleep) = end.checked_duration_since(Instant::now() + LATE) {
             std::thread::sleep(sleep);
         }

@@ -253,6 +253,7 @@ mod tests {
     #[test]
     #[ignore = "a measurement: prints, and takes minutes"]
     fn measured_hybrid() {
+        crate::clock::reset();
         let directory = Path::new("/var/tmp");
         let delays = [100, 1000, 8000].map(Duration::from_micros);
         for found in hybrid(directory, &delays, 5, Duration::from_millis(400)).unwrap() {

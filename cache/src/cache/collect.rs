@@ -7,10 +7,10 @@ use super::registry::Vm;
 use super::state::{Cache, highest_weight};
 use super::stats::{CacheStats, DiskStats, PoolStats, ResidencyStats, StoreStats, VmStats};
 use crate::block::BLOCK_BYTES;
+use crate::clock;
 use crate::config::StoreKind;
 use crate::ids::VmId;
 use justitia_share::Weight;
-use std::time::Instant;
 
 /// How each store is partitioned at the moment.
 struct Partitions {
@@ -60,7 +60,7 @@ impl Cache {
             let memory = partitions.memory.entitlement(at, p);
             pool_stats(pool, memory, partitions.ssd.entitlement(at, p))
         });
-        let now = Instant::now();
+        let now = clock::now();
         let disks = vm.disks.iter().map(|d| DiskStats {
             id: d.id,
             name: d.name.clone(),
@@ -123,6 +123,7 @@ fn pool_stats(pool: &Pool, memory: u64, ssd: u64) -> PoolStats {
         ssd_entitlement_bytes: ssd * BLOCK_BYTES,
         memory_bytes: u64::from(pool.policy.lock().len()) * BLOCK_BYTES,
         ssd_bytes: pool.used(StoreKind::Ssd) * BLOCK_BYTES,
+        ssd_admits: pool.worth.get(),
         counts: pool.count.read(),
         curve: curve_stats::status(pool),
     }

@@ -58,6 +58,7 @@ impl Cache {
                     pool.count.taken.add(1);
                     self.taken_from_ssd(&ssd, &pool, slot, hash);
                 }
+                pool.worth.left(1);
                 if ssd.free(slot) {
                     self.release_extent(&ssd, &pool, slot);
                 }

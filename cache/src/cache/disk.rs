@@ -57,6 +57,11 @@ impl DiskState {
         DiskRead::begin(&self.busy)
     }
 
+    /// What a reader of the backing store has waited lately, nanoseconds; `None` while too few reads are known.
+    pub(crate) fn read_ns(&self) -> Option<u64> {
+        self.busy.read_ns()
+    }
+
     /// A token for a fill; taken before the block's content is read.
     pub(crate) fn token(&self, block: u64) -> FillToken {
         self.epochs.token(block)

@@ -153,6 +153,7 @@ impl Cache {
             Ok(()) if !pending.take => self.destination(pending, page),
             _ => None,
         };
+        let stays = !pending.take && !self.leaves_ssd(pending);
         let mut entry = self.index.lock(pending.key);
         let current = !pending.ssd.closed() && pending.ssd.is_current(pending.read_ref);
         let Some(entry_ref) = entry.find_at(location).filter(|_| current) else {
@@ -174,14 +175,15 @@ impl Cache {
                     pool.count.moved(to.location().slot());
                 }
             }
-            (Ok(()), None) if !pending.take => entry.used(entry_ref),
+            (Ok(()), None) if stays => entry.used(entry_ref),
             _ => {
                 entry.remove(entry_ref);
                 drop(entry);
-                self.free(
-                    DetachedSlot::Ssd(pending.ssd.clone(), pending.read_ref.slot),
-                    hash,
-                );
+                let from = DetachedSlot::Ssd(pending.ssd.clone(), pending.read_ref.slot);
+                let pool = self.free(from, hash);
+                if let (Some(pool), true, false) = (pool, result.is_ok(), pending.take) {
+                    pool.count.evictions.add(1);
+                }
             }
         }
         match result {

@@ -37,6 +37,9 @@ struct Down<'a> {
 
 impl Demotion for Down<'_> {
     fn copy(&self, key: Key, slot: u32) -> Option<Location> {
+        if !self.pool.worth.admits() {
+            return None;
+        }
         let mut content = [0; BLOCK_SIZE];
         // SAFETY: the pool's list is locked, so the slot is given to no other block, and the index has named it under the
         // lock: what is in it was written before, and is not written again until the slot is taken off the list.
@@ -81,7 +84,11 @@ impl Cache {
         let mut freed = 0;
         let mut has_room = true;
         while freed < blocks {
-            if has_room && !ssd.has_free() && self.room_below(pool, &ssd) < QUANTUM {
+            if has_room
+                && pool.worth.admits_all()
+                && !ssd.has_free()
+                && self.room_below(pool, &ssd) < QUANTUM
+            {
                 has_room = self.reclaim(weights, StoreKind::Ssd, EXTENT_SLOTS.into()) > 0;
             }
             let down = Down {
@@ -176,7 +183,7 @@ impl Cache {
         let most = pool.entitlement(StoreKind::Ssd) / u64::from(EXTENT_SLOTS);
         let mut log = pool.log_on(ssd)?;
         let is_young = u64::from(log.age(ssd, pending.read_ref.slot)) * 4 <= most * 3;
-        if is_young || !log.may_renew() {
+        if is_young || !log.may_renew() || !pool.worth.admits_all() {
             return None;
         }
         let sum = ssd.sum(key, &content.0);

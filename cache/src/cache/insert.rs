@@ -13,6 +13,8 @@ use crate::fill_guard::FillToken;
 pub(crate) enum Refused {
     /// No slot could be had.
     NoRoom,
+    /// The SSD store, which is all that the pool has, is not worth it for it ([`crate::worth`]).
+    NotWorthIt,
     /// A write to its range was or is in flight, or the store was replaced.
     Raced,
 }
@@ -46,8 +48,7 @@ impl Cache {
         token: FillToken,
     ) -> Result<(), Refused> {
         let key = disk.key(block).ok_or(Refused::NoRoom)?;
-        let detached = self.slot_for(pool, key, content);
-        let detached = detached.ok_or(Refused::NoRoom)?;
+        let detached = self.slot_for(disk, pool, key, content)?;
         let mut entry = self.index.lock(key);
         let closed = matches!(&detached, DetachedSlot::Ssd(ssd, _) if ssd.closed());
         if closed || !disk.allows_fill(&entry, block, token) {
@@ -65,7 +66,13 @@ impl Cache {
     }
 
     /// A slot for a block of the pool, with its content, in the store where it belongs.
-    fn slot_for(&self, pool: &PoolHandle, key: Key, content: &Block) -> Option<DetachedSlot> {
+    fn slot_for(
+        &self,
+        disk: &DiskHandle,
+        pool: &PoolHandle,
+        key: Key,
+        content: &Block,
+    ) -> Result<DetachedSlot, Refused> {
         let spec = pool.spec();
         let ssd = spec
             .weight(StoreKind::Ssd)
@@ -73,20 +80,24 @@ impl Cache {
         if let Some(ssd) = ssd {
             let only = !spec.is_hybrid();
             let belongs = || pool.policy.lock().belongs_on_ssd(self.index.hash(key));
-            if only || belongs() {
+            pool.worth.set_disk_read(disk.read_ns());
+            if only && !pool.worth.admits() {
+                return Err(Refused::NotWorthIt);
+            }
+            if only || belongs() && pool.worth.admits() {
                 let slot = self.ssd_slot(&ssd, pool, key, content);
                 if let Some(slot) = slot {
                     ssd.set_stamp(slot, self.stamp_of_used(pool));
-                    return Some(DetachedSlot::Ssd(ssd, slot));
+                    return Ok(DetachedSlot::Ssd(ssd, slot));
                 }
                 if only {
-                    return None;
+                    return Err(Refused::NoRoom);
                 }
             }
         }
-        let slot = self.memory_slot(pool, key)?;
+        let slot = self.memory_slot(pool, key).ok_or(Refused::NoRoom)?;
         // SAFETY: the slot is ours until the index names it.
         unsafe { self.stores.memory.arena.write(slot, content) };
-        Some(DetachedSlot::Memory(slot))
+        Ok(DetachedSlot::Memory(slot))
     }
 }

@@ -20,6 +20,7 @@ mod migrate;
 mod partition;
 mod pool;
 mod pool_curve;
+mod pool_worth;
 mod pools;
 mod reclaim;
 mod registry;

@@ -1,8 +1,10 @@
 //! A pool: what one container of one VM holds.
 
 use super::pool_curve::{Access, PoolCurve};
+use super::pool_worth::PoolWorth;
 use super::stats::Counts;
 use crate::block::{Block, Key};
+use crate::clock;
 use crate::config::{Policy, PoolSpec, StoreKind};
 use crate::ids::{PoolId, VmId};
 use crate::index::SlotRef;
@@ -38,6 +40,8 @@ pub(crate) struct Pool {
     was_hybrid: AtomicBool,
     pub(crate) count: Counters,
     pub(crate) curve: PoolCurve,
+    /// Of the SSD store.
+    pub(crate) worth: PoolWorth,
 }
 
 impl Pool {
@@ -56,6 +60,7 @@ impl Pool {
             was_hybrid: AtomicBool::new(false),
             count: Counters::default(),
             curve: PoolCurve::new(),
+            worth: PoolWorth::default(),
         }
     }
 
@@ -64,7 +69,11 @@ impl Pool {
     }
 
     pub(crate) fn set_spec(&self, spec: PoolSpec) {
-        *self.spec.lock() = spec;
+        let before = std::mem::replace(&mut *self.spec.lock(), spec);
+        let uses_ssd = |spec: PoolSpec| spec.weight(StoreKind::Ssd).is_some();
+        if uses_ssd(spec) && !uses_ssd(before) {
+            self.worth.reset();
+        }
     }
 
     /// Nothing is admitted any more: the pool is being destroyed.
@@ -199,7 +208,7 @@ impl Counters {
 
     /// Begins to time a lookup of so many blocks, if it is one of the sample.
     pub(crate) fn begin_hit(&self, blocks: u64) -> Option<Instant> {
-        (self.memory_hits.get() % TIMED < blocks).then(Instant::now)
+        (self.memory_hits.get() % TIMED < blocks).then(clock::now)
     }
 
     /// So many blocks were found in memory since then. They stand for the others.
@@ -246,7 +255,7 @@ impl Counters {
 }
 
 fn nanos(begun: Instant) -> u64 {
-    u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    u64::try_from(clock::since(begun).as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// A number that only grows.

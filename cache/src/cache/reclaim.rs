@@ -106,6 +106,8 @@ impl Cache {
                 pool.ssd_used.fetch_sub(freed, Ordering::Relaxed);
                 drop(log);
                 pool.count.evictions.add(evicted.into());
+                pool.worth.left(evicted.into());
+                pool.worth.update(ssd.write_ns());
                 freed
             }
         }

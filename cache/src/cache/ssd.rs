@@ -30,7 +30,7 @@ impl Cache {
     }
 
     /// Takes a device into use as SSD store; there is none before. Without writers, only
-    /// [`write_one`](Self::write_one) writes: for tests that must run the same way twice.
+    /// [`write_one`](Self::write_one) writes: for tests and models that must run the same way twice.
     pub(crate) fn start_ssd(
         self: &Arc<Self>,
         device: Box<dyn Device>,
@@ -141,6 +141,7 @@ impl Cache {
             *log = SsdLog::default();
             log.closed = closed;
             pool.ssd_used.store(0, Ordering::Relaxed);
+            pool.worth.reset();
         }
     }
 }

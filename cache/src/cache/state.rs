@@ -12,6 +12,8 @@ use crate::error::CacheError;
 use crate::ids::PoolId;
 use crate::index::{Index, MAX_SLOTS};
 use crate::store::MemoryStore;
+#[cfg(test)]
+use crate::worth::Worth;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use justitia_share::Weight;
 use parking_lot::Mutex;
@@ -94,6 +96,12 @@ impl Cache {
         self.pool(pool).map_or(0, |pool| pool.entitlement(store))
     }
 
+    /// Decides what of a pool is admitted to the SSD.
+    #[cfg(test)]
+    pub(crate) fn set_worth(&self, pool: PoolId, worth: Worth) -> Result<(), CacheError> {
+        self.pool(pool).map(|pool| pool.worth.set(worth))
+    }
+
     /// What an audit checks.
     #[cfg(test)]
     pub(crate) fn books(&self) -> (&Index, &Stores, Arc<PoolTable>) {
@@ -108,12 +116,10 @@ impl Cache {
         curves.for_each(|curve| curve.set_min_shift(min_shift));
     }
 
-    /// Writes one segment, where there are no writer threads.
-    #[cfg(test)]
-    pub(crate) fn write_ssd(&self) {
-        if let Some(ssd) = self.stores.working_ssd() {
-            self.write_one(&ssd);
-        }
+    /// Writes one segment to the SSD store, where there are no writer threads; `false` when none is full.
+    pub(crate) fn write_ssd(&self) -> bool {
+        let ssd = self.stores.working_ssd();
+        ssd.is_some_and(|ssd| self.write_one(&ssd))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::config::{Policy, StoreKind};
 use crate::ids::{DiskId, PoolId, VmId};
+use crate::worth::Worth;
 use justitia_api::CurveStatus;
 use serde::Serialize;
 
@@ -17,7 +18,8 @@ pub struct Counts {
     /// Blocks inserted, by a put or by a fill.
     #[serde(rename = "puts")]
     pub insertions: u64,
-    /// Blocks that could not be inserted: no free slot, a racing write, or a store that failed.
+    /// Blocks that could not be inserted: no free slot, a racing write, a store that failed, or an SSD that is
+    /// not worth it.
     #[serde(rename = "puts_dropped")]
     pub insertions_dropped: u64,
     /// Blocks evicted because the store was full, and cached no more.
@@ -63,6 +65,8 @@ pub struct PoolStats {
     pub memory_bytes: u64,
     /// What it holds on the SSD, bytes.
     pub ssd_bytes: u64,
+    /// What of it is admitted to the SSD, by what its reads there save and cost.
+    pub ssd_admits: Worth,
     /// What happened.
     pub counts: Counts,
     /// How many of its gets it would miss with another size, memory and SSD together, of accesses of the last minutes;

@@ -63,7 +63,7 @@ impl Cache {
                 Verdict::Accepted
             }
             Err(Refused::Raced) => Verdict::Raced,
-            Err(Refused::NoRoom) => {
+            Err(Refused::NoRoom | Refused::NotWorthIt) => {
                 let mut entry = residency.lock(key);
                 if disk.allows_hash(&entry, block, token) {
                     entry.set(known);

@@ -10,6 +10,8 @@ mod test;
 mod test_hybrid;
 #[cfg(test)]
 mod test_put;
+#[cfg(test)]
+mod test_worth;
 
 pub use cached::CachedDisk;
 

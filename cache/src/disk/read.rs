@@ -8,10 +8,10 @@ use super::miss::{MissFill, MissRemainder, index};
 use crate::block::{BLOCK_BYTES, BLOCK_SIZE, len};
 use crate::block_dev::{Disk, check_range};
 use crate::cache::{DiskRead, Lookup, PendingSsdRead, PoolHandle};
+use crate::clock;
 use crate::config::Mode;
 use crate::store::Page;
 use std::io;
-use std::time::Instant;
 
 /// Blocks that are read from the SSD store together.
 const SSD_READS: usize = 32;
@@ -147,10 +147,17 @@ impl CachedDisk {
         off: u64,
     ) -> bool {
         let pending = std::mem::take(&mut remainder.pending);
+        let first = pending.first();
+        let owner = first.and_then(|(_, pending)| self.cache.owner(pending));
+        let begun = clock::now();
         for part in pending.chunks(SSD_READS) {
             self.read_ssd(pool, part, buf, off, remainder);
         }
-        remainder.missing.is_none()
+        let served = remainder.missing.is_none();
+        if let Some(owner) = owner {
+            self.cache.ssd_was_read(&self.disk, &owner, begun, served);
+        }
+        served
     }
 
     /// Reads blocks that are on the SSD, together.
@@ -164,7 +171,7 @@ impl CachedDisk {
     ) {
         let mut pages: Vec<_> = pending.iter().map(|_| Page::new()).collect();
         let tokens: Vec<_> = pending.iter().map(|(b, _)| self.disk.token(*b)).collect();
-        let begun = Instant::now();
+        let begun = clock::now();
         // Whether they are still the blocks is decided after the tokens were taken.
         let hits = self.cache.finish_ssd_reads(pool, pending, &mut pages);
         if let (true, Ok(blocks)) = (hits.iter().all(|hit| *hit), u64::try_from(hits.len())) {

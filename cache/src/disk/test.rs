@@ -70,6 +70,7 @@ fn an_exclusive_hit_takes_the_block_out() {
 /// What a guest is told of: how long reads take that miss, and those that hit; a block that is taken counts for its pool.
 #[test]
 fn reads_are_timed_by_whether_they_hit() {
+    crate::clock::reset();
     let (cache, disk, _) = disk(Mode::Exclusive);
     let other = cache
         .create_pool(cache.stats().vms[0].id, "other", PoolSpec::default())

@@ -2,9 +2,11 @@
 
 use crate::block::{BLOCK_BYTES, BLOCK_SIZE, Block, len};
 use crate::block_dev::{Disk, check_range};
+use crate::clock;
 use std::cell::Cell;
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 thread_local! {
     static READS: Cell<u64> = const { Cell::new(0) };
@@ -15,17 +17,18 @@ pub(super) fn take_reads() -> u64 {
     READS.take()
 }
 
-/// A disk that takes no time and has of each block only the number of its last write. The content of a block follows
-/// from its place and that number, so a stale or foreign block shows.
+/// A disk that has of each block only the number of its last write. The content of a block follows
+/// from its place and that number, so a stale or foreign block shows. A read takes no time of the machine's; that it takes some is told to the cache's clock.
 pub(super) struct Backing {
     versions: Vec<AtomicU32>,
+    delay: Duration,
 }
 
 impl Backing {
-    /// All blocks at `version`, from which the disk is told.
-    pub(super) fn new(blocks: u64, version: u32) -> Self {
+    /// All blocks at `version`, from which the disk is told. A read takes `delay`.
+    pub(super) fn new(blocks: u64, version: u32, delay: Duration) -> Self {
         let versions = (0..blocks).map(|_| AtomicU32::new(version)).collect();
-        Self { versions }
+        Self { versions, delay }
     }
 
     /// What the block holds at this version.
@@ -60,6 +63,7 @@ impl Disk for Backing {
     fn read_at(&self, buf: &mut [u8], off: u64) -> io::Result<()> {
         check_range(self.size(), off, len(buf))?;
         READS.set(READS.get() + 1);
+        clock::pass(self.delay);
         buf.fill(0);
         for (block, content) in (off / BLOCK_BYTES..).zip(buf.chunks_mut(BLOCK_SIZE)) {
             if let Some(version) = self.version(block) {

@@ -5,6 +5,7 @@ use super::error::ExperimentError;
 use super::schedule::{Record, Schedule};
 use super::workload::{Place, Workload};
 use super::world::{Tenant, World};
+use crate::clock;
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,9 +13,6 @@ use std::time::{Duration, Instant};
 
 /// Sleeps shorter than this are put off: the kernel wakes that much later.
 const SHORTEST: Duration = Duration::from_micros(200);
-
-/// How often a put is tried again where no thread sleeps.
-const PATIENCE: u32 = 100;
 
 /// How time passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -53,11 +51,6 @@ fn took(tenant: &Tenant<'_>, time: Duration) {
 fn run_virtual(world: &World<'_>, mut schedule: Schedule<'_>) -> Result<Record, ExperimentError> {
     // The clock of each thread, its container, its number there.
     let mut threads = BinaryHeap::new();
-    if world.experiment.ssd.is_some() {
-        for tenant in &world.tenants {
-            tenant.state.lock().1.patience = PATIENCE;
-        }
-    }
     let mut places = Vec::new();
     loop {
         let next = threads.peek().map(|Reverse((at, _, _))| *at);
@@ -85,6 +78,7 @@ fn run_virtual(world: &World<'_>, mut schedule: Schedule<'_>) -> Result<Record, 
         if at >= schedule.end {
             continue;
         }
+        clock::set(Duration::from_nanos(at));
         let cost = step(tenant, at_place);
         let time = cost.waited + cost.spent;
         took(tenant, time);
@@ -120,6 +114,7 @@ fn work(tenant: &Tenant<'_>, mut place: Place, end: Instant) {
     let mut clock = Instant::now();
     while clock < end && tenant.is_active() {
         let begin = Instant::now().max(clock);
+        crate::clock::reset();
         let cost = step(tenant, &mut place);
         clock = begin + cost.waited;
         let now = Instant::now();

@@ -5,6 +5,7 @@ use super::cost::Cost;
 use super::page_cache::PageCache;
 use crate::block::{BLOCK_BYTES, BLOCK_SIZE};
 use crate::block_dev::Disk;
+use crate::cache::Cache;
 use crate::disk::CachedDisk;
 use crate::ids::PoolId;
 use justitia_link::Verdict;
@@ -16,9 +17,6 @@ use std::time::Duration;
 const READAHEAD: u32 = 32;
 /// Blocks that are written together at most.
 const WRITE: u32 = 256;
-
-/// Between two attempts to put a block that the SSD store has no buffer for.
-const PAUSE: Duration = Duration::from_micros(50);
 
 /// What happened in a container since it started.
 #[derive(Clone, Copy, Debug, Default)]
@@ -49,6 +47,8 @@ pub(super) struct Counts {
 pub(super) struct Attached {
     pub(super) disk: CachedDisk,
     pub(super) pool: PoolId,
+    /// Where no thread writes to the SSD store: the cache.
+    pub(super) writes: Option<Arc<Cache>>,
 }
 
 /// A container.
@@ -65,8 +65,6 @@ pub(super) struct Container {
     pub(super) cache: Option<Attached>,
     /// What a read of the disk takes.
     delay: Duration,
-    /// How often a put is tried again while there is no room.
-    pub(super) patience: u32,
     pub(super) counts: Counts,
 }
 
@@ -77,13 +75,12 @@ impl Container {
         let size = usize::try_from(blocks).unwrap_or(0);
         Self {
             pages: PageCache::new(memory, blocks),
-            backing: Arc::new(Backing::new(blocks, first)),
+            backing: Arc::new(Backing::new(blocks, first, delay)),
             versions: vec![first; size],
             away: vec![false; size],
             was_read: vec![false; size],
             cache: None,
             delay,
-            patience: 0,
             counts: Counts::default(),
         }
     }
@@ -214,16 +211,9 @@ impl Container {
         };
         let content = content(evicted.into(), self.versions[at(evicted)]);
         cost.put();
-        let put = || cache.disk.offer(cache.pool, evicted.into(), &content);
-        let mut verdict = put();
-        // Where nobody sleeps, the device's writers have less time than the model's clock says.
-        for _ in 0..self.patience {
-            if verdict != Verdict::NoRoom {
-                break;
-            }
-            std::thread::sleep(PAUSE);
-            verdict = put();
-        }
+        let verdict = cache.disk.offer(cache.pool, evicted.into(), &content);
+        // Where no time passes, the device's writers would have none.
+        while cache.writes.as_ref().is_some_and(|c| c.write_ssd()) {}
         let accepted = verdict == Verdict::Accepted;
         self.counts.puts += u64::from(accepted);
         self.counts.refused += u64::from(!accepted);

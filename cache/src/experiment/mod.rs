@@ -20,6 +20,7 @@ mod schedule;
 mod settle;
 mod shipped;
 mod spec;
+mod ssd;
 mod workload;
 mod world;
 

@@ -93,7 +93,13 @@ fn one(
     })?;
     let ssd = directory.path().join("ssd");
     let seed = options.seed.wrapping_add(job.repeat.into());
-    let world = World::new(experiment, job.configuration, job.delay, seed, &ssd)?;
+    let world = World::new(
+        experiment,
+        job.configuration,
+        (job.delay, options.clock),
+        seed,
+        &ssd,
+    )?;
     let record = options.clock.run(&world)?;
     let micros = u64::try_from(job.delay.as_micros()).unwrap_or(u64::MAX);
     let how = (to_f64(micros) / 1000.0, options.clock, job.repeat);

@@ -1,12 +1,14 @@
 //! The cache of a run, its VMs and containers, and how they change.
 
+use super::clock::Clock;
 use super::container::{Attached, Container, Counts};
 use super::error::ExperimentError;
 use super::spec::{Configuration, Container as Spec, Division, Event, Experiment};
+use super::ssd::new_cache;
 use super::workload::Workload;
 use crate::block::BLOCK_BYTES;
 use crate::cache::Cache;
-use crate::config::{CacheConfig, Mode, PoolSpec, SsdConfig, StoreKind};
+use crate::config::{Mode, PoolSpec, StoreKind};
 use crate::disk::CachedDisk;
 use crate::error::CacheError;
 use crate::ids::{PoolId, VmId};
@@ -37,6 +39,7 @@ pub(super) struct World<'a> {
     pub(super) configuration: &'a Configuration,
     pub(super) tenants: Vec<Tenant<'a>>,
     cache: Option<Arc<Cache>>,
+    clock: Clock,
     weights: Mutex<Weights>,
 }
 
@@ -57,7 +60,7 @@ impl<'a> World<'a> {
     pub(super) fn new(
         experiment: &'a Experiment,
         configuration: &'a Configuration,
-        delay: Duration,
+        (delay, clock): (Duration, Clock),
         seed: u64,
         ssd: &Path,
     ) -> Result<Self, ExperimentError> {
@@ -67,14 +70,7 @@ impl<'a> World<'a> {
         };
         let cache = match configuration.cache {
             Division::None => None,
-            Division::Global | Division::Pools => Some(Cache::new(CacheConfig {
-                memory_bytes: experiment.scaled(experiment.memory.0),
-                memory_limit: None,
-                ssd: experiment.ssd.map(|size| SsdConfig {
-                    path: ssd.into(),
-                    bytes: experiment.scaled(size.0),
-                }),
-            })?),
+            Division::Global | Division::Pools => Some(new_cache(experiment, clock, ssd)?),
         };
         let takes_part = |c: &&Spec| {
             configuration.containers.is_empty() || configuration.containers.contains(&c.name)
@@ -99,6 +95,7 @@ impl<'a> World<'a> {
                 })
                 .collect(),
             cache,
+            clock,
             weights: Mutex::new(Weights {
                 containers: experiment.container.iter().map(own).collect(),
                 memory: experiment.memory.0,
@@ -138,7 +135,8 @@ impl<'a> World<'a> {
         };
         let disk = cache.add_disk(vm, &tenant.spec.name)?;
         let disk = CachedDisk::new(backing, cache.clone(), disk, Mode::Exclusive)?;
-        Ok(Attached { disk, pool })
+        let writes = (self.clock == Clock::Virtual).then(|| cache.clone());
+        Ok(Attached { disk, pool, writes })
     }
 
     fn vm(&self, cache: &Arc<Cache>, name: &str) -> Result<VmId, CacheError> {

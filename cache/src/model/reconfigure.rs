@@ -5,11 +5,21 @@ use super::port::Ports;
 use super::world::{VM_OF, World, policy, start, start_ssd};
 use crate::block::BLOCK_SIZE;
 use crate::config::{PoolSpec, StoreKind};
+use crate::worth::Worth;
 use justitia_share::Weight;
 use std::sync::atomic::Ordering;
 
 fn weight(of: u16) -> Weight {
     Weight::try_from(u64::from(of)).unwrap()
+}
+
+/// Mostly all.
+const fn worth(of: u8) -> Worth {
+    match of {
+        0 => Worth::Sample,
+        1 => Worth::Leave,
+        _ => Worth::All,
+    }
 }
 
 const fn store(ssd: bool) -> StoreKind {
@@ -32,6 +42,7 @@ impl World {
                 cache.set_pool(self.pools[p], spec).unwrap();
             }
             Op::Policy(v, p) => cache.set_vm_policy(self.vms[v], policy(p)).unwrap(),
+            Op::Worth(p, w) => cache.set_worth(self.pools[p], worth(w)).unwrap(),
             Op::Drop(p, ssd) => {
                 cache.drop_blocks(self.pools[p], store(ssd)).unwrap();
             }

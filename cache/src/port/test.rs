@@ -273,6 +273,7 @@ fn weights_blocks_and_pools_are_changed_over_the_port() {
 /// The guest weighs what a hit saves against what its puts cost.
 #[test]
 fn a_guest_is_told_how_long_reads_take_and_what_was_taken_of_its_pools() {
+    crate::clock::reset();
     let mut g = guest(&cache(), "web", false);
     let pool = g.create("a").pool;
     let blocks: Vec<_> = (0..32).map(|block| (block, g.read(block))).collect();

@@ -5,6 +5,7 @@ use super::metrics_curves::curves;
 use super::metrics_ports::ports;
 use crate::cache::{PoolStats, StoreStats};
 use crate::frontend::VolumeStats;
+use crate::worth::Worth;
 use justitia_metrics_http::label;
 use prometheus_client::encoding::{EncodeLabelSet, text::encode};
 use prometheus_client::metrics::counter::Counter;
@@ -84,6 +85,11 @@ const POOL_COUNTS: [Metric<PoolStats>; 8] = [
         |p| p.counts.renewals,
     ),
 ];
+const POOL_LEVELS: [Metric<PoolStats>; 1] = [(
+    "pool_ssd_admits",
+    "1 when all blocks are admitted to the SSD, 0 when it is not worth it and a few are",
+    |p| (p.ssd_admits == Worth::All).into(),
+)];
 const DISK_COUNTS: [Metric<VolumeStats>; 8] = [
     ("disk_reads", "READ requests answered", |e| e.reads),
     ("disk_read_bytes", "Bytes read", |e| e.read_bytes),
@@ -172,6 +178,9 @@ fn pools(stats: &Stats, registry: &mut Registry) {
         .collect();
     for (name, help, value) in POOL_COUNTS {
         registry.register(name, help, counts(&rows, value));
+    }
+    for (name, help, value) in POOL_LEVELS {
+        registry.register(name, help, levels(&rows, value));
     }
     pool_stores(&rows, registry);
     let named = rows.iter().map(|(of, pool)| (&*of.vm, &*of.pool, *pool));

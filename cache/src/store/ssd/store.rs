@@ -5,6 +5,7 @@ use super::extent::{CHUNK, Chunk, EXTENT_SLOTS, Extent, LIMIT, extents};
 use super::write_buffer::WriteBuffer;
 use crate::block::{BLOCK_SIZE, Key};
 use crate::store::list::{FreeList, Links};
+use crate::worth::Mean;
 use parking_lot::Mutex;
 use std::io;
 use std::sync::OnceLock;
@@ -26,6 +27,8 @@ pub(crate) struct SsdStore {
     pub(super) failure: Mutex<Option<String>>,
     pub(super) errors: AtomicU64,
     pub(super) errors_in_a_row: AtomicU32,
+    /// By block.
+    pub(super) writes: Mutex<Mean>,
 }
 
 #[derive(Default)]
@@ -51,6 +54,7 @@ impl SsdStore {
             failure: Mutex::new(None),
             errors: AtomicU64::new(0),
             errors_in_a_row: AtomicU32::new(0),
+            writes: Mutex::default(),
         }
     }
 
@@ -93,6 +97,11 @@ impl SsdStore {
 
     pub(crate) fn errors(&self) -> u64 {
         self.errors.load(Ordering::Relaxed)
+    }
+
+    /// What a block that is written takes of the device, nanoseconds; 0 while that is not known.
+    pub(crate) fn write_ns(&self) -> u64 {
+        self.writes.lock().get().unwrap_or(0)
     }
 
     /// Counts an error of the device; `true` when the store must be closed.

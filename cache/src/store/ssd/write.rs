@@ -4,6 +4,7 @@ use super::extent::EXTENT_SLOTS;
 use super::store::SsdStore;
 use super::write_buffer::{SEGMENT_SLOTS, Segment};
 use crate::block::BLOCK_BYTES;
+use crate::clock;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -34,7 +35,11 @@ impl SsdStore {
             .zip(&bytes)
             .map(|(segment, bytes)| (u64::from(segment.first) * BLOCK_BYTES, bytes.as_bytes()))
             .collect();
+        let begun = clock::now();
         let results = self.device.write(&requests);
+        let took = u64::try_from(clock::since(begun).as_nanos()).unwrap_or(u64::MAX);
+        let blocks = u64::try_from(segments.len()).unwrap_or(0) * u64::from(SEGMENT_SLOTS);
+        self.writes.lock().add(blocks, took);
         if results.iter().all(Result::is_ok) {
             self.worked();
         }

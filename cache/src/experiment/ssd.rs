@@ -1,0 +1,70 @@
+//! The cache of a run. By the virtual clock reads and writes of the SSD store take what was measured, and no thread writes.
+
+use super::clock::Clock;
+use super::cost::{ssd_read, ssd_write};
+use super::error::ExperimentError;
+use super::spec::Experiment;
+use crate::block::BLOCK_BYTES;
+use crate::cache::Cache;
+use crate::clock;
+use crate::config::{CacheConfig, SsdConfig};
+use crate::error::CacheError;
+use crate::store::{Device, FileDevice, Page};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+/// A file that tells the cache's clock how long it takes.
+struct ModelledSsd(FileDevice);
+
+impl Device for ModelledSsd {
+    fn read(&self, requests: &mut [(u64, &mut Page)]) -> Vec<io::Result<()>> {
+        clock::pass(ssd_read(u64::try_from(requests.len()).unwrap_or(0)));
+        self.0.read(requests)
+    }
+
+    fn write(&self, requests: &[(u64, &[u8])]) -> Vec<io::Result<()>> {
+        let bytes: u64 = requests.iter().map(|(_, b)| crate::block::len(b)).sum();
+        clock::pass(ssd_write(bytes / BLOCK_BYTES));
+        self.0.write(requests)
+    }
+
+    fn discard(&self, off: u64, len: u64) -> io::Result<()> {
+        self.0.discard(off, len)
+    }
+
+    fn grow(&self, len: u64) -> io::Result<()> {
+        self.0.grow(len)
+    }
+}
+
+/// An empty cache, whose SSD store is in the file `ssd`.
+pub(super) fn new_cache(
+    experiment: &Experiment,
+    clock: Clock,
+    ssd: &Path,
+) -> Result<Arc<Cache>, ExperimentError> {
+    let ssd = experiment.ssd.map(|size| SsdConfig {
+        path: ssd.into(),
+        bytes: experiment.scaled(size.0),
+    });
+    let memory_bytes = experiment.scaled(experiment.memory.0);
+    let new = |ssd| {
+        Cache::new(CacheConfig {
+            memory_bytes,
+            memory_limit: None,
+            ssd,
+        })
+    };
+    let ssd = match (ssd, clock) {
+        (Some(ssd), Clock::Virtual) => ssd,
+        (ssd, _) => return Ok(new(ssd)?),
+    };
+    let cache = new(None)?;
+    let SsdConfig { path, bytes } = ssd;
+    let device = FileDevice::open(&path, bytes);
+    let started =
+        device.and_then(|device| cache.start_ssd(Box::new(ModelledSsd(device)), bytes, 0));
+    started.map_err(|source| CacheError::Ssd { path, source })?;
+    Ok(cache)
+}
