@@ -27,6 +27,7 @@ mod registry;
 mod resize;
 mod ssd;
 mod ssd_extents;
+mod ssd_reads;
 mod ssd_writer;
 mod state;
 mod stats;

@@ -96,7 +96,7 @@ fn one(
     let world = World::new(
         experiment,
         job.configuration,
-        (job.delay, options.clock),
+        (job.delay, options.clock == Clock::Virtual),
         seed,
         &ssd,
     )?;

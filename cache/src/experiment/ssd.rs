@@ -1,6 +1,5 @@
 //! The cache of a run. By the virtual clock reads and writes of the SSD store take what was measured, and no thread writes.
 
-use super::clock::Clock;
 use super::cost::{ssd_read, ssd_write};
 use super::error::ExperimentError;
 use super::spec::Experiment;
@@ -38,33 +37,30 @@ impl Device for ModelledSsd {
     }
 }
 
-/// An empty cache, whose SSD store is in the file `ssd`.
+/// An empty cache, whose SSD store is in the file `ssd`. `modelled`: by the virtual clock.
 pub(super) fn new_cache(
     experiment: &Experiment,
-    clock: Clock,
+    modelled: bool,
     ssd: &Path,
 ) -> Result<Arc<Cache>, ExperimentError> {
     let ssd = experiment.ssd.map(|size| SsdConfig {
         path: ssd.into(),
         bytes: experiment.scaled(size.0),
     });
-    let memory_bytes = experiment.scaled(experiment.memory.0);
-    let new = |ssd| {
-        Cache::new(CacheConfig {
-            memory_bytes,
-            memory_limit: None,
-            ssd,
-        })
+    let (machine_s, modelled) = match modelled {
+        true => (None, ssd),
+        false => (ssd, None),
     };
-    let ssd = match (ssd, clock) {
-        (Some(ssd), Clock::Virtual) => ssd,
-        (ssd, _) => return Ok(new(ssd)?),
-    };
-    let cache = new(None)?;
-    let SsdConfig { path, bytes } = ssd;
-    let device = FileDevice::open(&path, bytes);
-    let started =
-        device.and_then(|device| cache.start_ssd(Box::new(ModelledSsd(device)), bytes, 0));
-    started.map_err(|source| CacheError::Ssd { path, source })?;
+    let cache = Cache::new(CacheConfig {
+        memory_bytes: experiment.scaled(experiment.memory.0),
+        memory_limit: None,
+        ssd: machine_s,
+    })?;
+    if let Some(SsdConfig { path, bytes }) = modelled {
+        let device = FileDevice::open(&path, bytes);
+        let started =
+            device.and_then(|device| cache.start_ssd(Box::new(ModelledSsd(device)), bytes, 0));
+        started.map_err(|source| CacheError::Ssd { path, source })?;
+    }
     Ok(cache)
 }

@@ -1,6 +1,5 @@
 //! The cache of a run, its VMs and containers, and how they change.
 
-use super::clock::Clock;
 use super::container::{Attached, Container, Counts};
 use super::error::ExperimentError;
 use super::spec::{Configuration, Container as Spec, Division, Event, Experiment};
@@ -39,7 +38,8 @@ pub(super) struct World<'a> {
     pub(super) configuration: &'a Configuration,
     pub(super) tenants: Vec<Tenant<'a>>,
     cache: Option<Arc<Cache>>,
-    clock: Clock,
+    /// By the virtual clock.
+    modelled: bool,
     weights: Mutex<Weights>,
 }
 
@@ -56,11 +56,11 @@ pub(super) struct Weights {
 }
 
 impl<'a> World<'a> {
-    /// With an empty cache, whose SSD store is in the file `ssd`, and no container started.
+    /// With an empty cache, whose SSD store is in the file `ssd`, and no container started. `modelled`: by the virtual clock.
     pub(super) fn new(
         experiment: &'a Experiment,
         configuration: &'a Configuration,
-        (delay, clock): (Duration, Clock),
+        (delay, modelled): (Duration, bool),
         seed: u64,
         ssd: &Path,
     ) -> Result<Self, ExperimentError> {
@@ -70,7 +70,7 @@ impl<'a> World<'a> {
         };
         let cache = match configuration.cache {
             Division::None => None,
-            Division::Global | Division::Pools => Some(new_cache(experiment, clock, ssd)?),
+            Division::Global | Division::Pools => Some(new_cache(experiment, modelled, ssd)?),
         };
         let takes_part = |c: &&Spec| {
             configuration.containers.is_empty() || configuration.containers.contains(&c.name)
@@ -95,7 +95,7 @@ impl<'a> World<'a> {
                 })
                 .collect(),
             cache,
-            clock,
+            modelled,
             weights: Mutex::new(Weights {
                 containers: experiment.container.iter().map(own).collect(),
                 memory: experiment.memory.0,
@@ -135,7 +135,7 @@ impl<'a> World<'a> {
         };
         let disk = cache.add_disk(vm, &tenant.spec.name)?;
         let disk = CachedDisk::new(backing, cache.clone(), disk, Mode::Exclusive)?;
-        let writes = (self.clock == Clock::Virtual).then(|| cache.clone());
+        let writes = self.modelled.then(|| cache.clone());
         Ok(Attached { disk, pool, writes })
     }
 
