@@ -37,6 +37,10 @@ pub struct TenantStatus {
     /// File pages that the agent never reclaims. The kernel may.
     #[serde(alias = "floor")]
     pub minimum: u64,
+    /// File pages that it asks to keep before its siblings, as a cgroup of a delegated subtree. It does not raise what the
+    /// subtree gets. Not in recordings.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub requested_protection: u64,
     /// Seconds since it last used CPU or grew its cache, as far as the kernel's counters tell.
     pub idle: f64,
     /// Whether its cache wants to grow.
@@ -111,6 +115,14 @@ impl TenantStatus {
     pub fn in_use(&self) -> u64 {
         if self.rests() { 0 } else { self.working_set }
     }
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde calls it with a reference"
+)]
+const fn is_zero(bytes: &u64) -> bool {
+    *bytes == 0
 }
 
 /// Where a weight comes from.

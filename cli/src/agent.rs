@@ -67,15 +67,15 @@ pub(crate) struct Run {
 /// Show what the running agent knows of every tenant: weight, page cache, entitlement, bandwidth.
 ///
 /// CACHE is the page cache that a tenant holds, WSS its working set size: the cache that it uses again and again (`-`: not
-/// known). SHARE is its entitlement: the cache that its weight entitles it to. EXCESS is the cache above its entitlement: it
+/// known). ENTITLED is its entitlement: the cache that its weight entitles it to. EXCESS is the cache above its entitlement: it
 /// is reclaimed when memory is short. PROTECTED is the cache that memory.low keeps from the kernel's reclaim, RECLAIMED what
 /// the agent has reclaimed. READ/s and WRITE/s are what applications read and wrote, from the cache or the disk; HIT% is the
 /// part of the reads that the cache served.
 ///
 /// A tenant is backlogged if in the last 10 s its tasks were stalled on I/O (PSI io some) at least 80 % of the time, or its
 /// applications read or wrote regular files, cached or not, in at least 80 % of the seconds and were stalled at least 10 % of
-/// the time (without PSI: read or wrote in 80 % of the seconds, and the disk was used). An inner node is if a leaf below it
-/// is. PV is the mean distance of the bytes that the backlogged tenants below read and wrote from what their weights say; 0
+/// the time (without PSI: read or wrote in 80 % of the seconds, and the disk was used). An inner node is
+/// backlogged if a leaf below it is. PV is the mean distance of the bytes that the backlogged tenants below read and wrote from what their weights say; 0
 /// is exact. Without `[io]` nothing divides these bytes.
 #[derive(Args)]
 pub(crate) struct Status {

@@ -91,7 +91,8 @@ const fn state_of(there: bool) -> State {
 /// What becomes of knobs when the agent is killed and does not start again.
 const fn after_a_kill(systemd: bool) -> &'static str {
     if systemd {
-        "systemd: when the agent is killed, its unit restores all knobs (ExecStopPost)"
+        "systemd: running. When an agent that runs as justitia.service is killed, the unit restores all knobs \
+         (ExecStopPost). After the kill of one that was started by hand: run `justitia reset`"
     } else {
         "systemd: not running. When the agent is killed, its watchdog restores all knobs if [io] has set any \
          limit. Otherwise memory.low stays set, and so do all knobs if the watchdog was killed too, until the next start \
@@ -315,7 +316,12 @@ mod tests {
 
     #[test]
     fn what_becomes_of_knobs_without_systemd_is_said() {
-        assert!(after_a_kill(true).contains("ExecStopPost"));
+        let with = after_a_kill(true);
+        assert!(
+            with.contains("justitia.service") && with.contains("ExecStopPost"),
+            "{with}"
+        );
+        assert!(with.contains("by hand: run `justitia reset`"), "{with}");
         let without = paragraph(mark(state_of(false)), after_a_kill(false));
         assert!(
             without.starts_with("  no  systemd: not running."),

@@ -56,7 +56,7 @@ pub(crate) struct Explain {
 
 /// Record what the agent tells, once a second, for `justitia top --replay`.
 ///
-/// Where no agent runs, it observes by itself and changes nothing; it says which of both it does.
+/// Where no agent runs, it observes by itself and changes nothing; it says which of the two it does.
 /// Ends on SIGINT and SIGTERM with everything written; a kill costs the last minute.
 #[derive(Args)]
 pub(crate) struct Record {

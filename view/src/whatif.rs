@@ -73,7 +73,8 @@ fn forecast(tenant: &TenantStatus, entitlement: [u64; 2], block: f64) -> Forecas
     }
 }
 
-/// The entitlements, as the agent's planner divides (`agent::plan::Shares`), with at most one thing changed.
+/// The entitlements by the function and the demands of the agent's planner, with at most one thing changed. It differs in
+/// one thing: a tenant demands no more than its curve shows of use to it.
 fn divide(status: &Status, change: Option<(usize, Change)>) -> Vec<u64> {
     let mut tree = Tree::new();
     for (i, tenant) in status.tenants.iter().enumerate() {
@@ -92,7 +93,7 @@ fn demand(tenant: &TenantStatus) -> Demand {
         minimum: tenant.minimum.max(tenant.unreclaimable),
         in_use: if tenant.leaf { tenant.in_use() } else { 0 },
         working_set: if tenant.leaf { tenant.working_set } else { 0 },
-        requested_protection: 0,
+        requested_protection: tenant.requested_protection,
         total: tenant.demand.unwrap_or(u64::MAX).min(reaches(tenant)),
     }
 }
@@ -240,6 +241,25 @@ mod tests {
         let found = whatif(&status, 0, Change::Size(300 * MIB), BLOCK);
         assert_eq!(found[0].cache[1], 300 * MIB);
         assert_eq!(found[1].cache[1], 300 * MIB);
+    }
+
+    #[test]
+    fn protection_requested_in_a_delegated_subtree_counts_among_its_children() {
+        let inner = TenantStatus {
+            path: "a".into(),
+            weight: 100,
+            ..TenantStatus::default()
+        };
+        let below = |path: &str, requested: u64| TenantStatus {
+            parent: Some(0),
+            requested_protection: requested * MIB,
+            ..hot(path, 100, 600)
+        };
+        let status = status(vec![inner, below("a/x", 400), below("a/y", 0)]);
+        let weight = Change::Weight(Weight::try_from(900).unwrap());
+        let found = whatif(&status, 1, weight, BLOCK);
+        assert_eq!(found[0].cache, [400 * MIB, 540 * MIB]);
+        assert_eq!(found[1].cache, [200 * MIB, 60 * MIB]);
     }
 
     #[test]

@@ -20,8 +20,8 @@ pub struct Config {
     /// The agent's status socket: `justitia status`, `top` and `explain` connect to it.
     #[serde(deserialize_with = "value::absolute_path")]
     pub socket: PathBuf,
-    /// The directory of the file that holds the original value of each knob that the agent has changed. It has to be on a
-    /// tmpfs: it is synced before each change.
+    /// The directory of the file that holds the original value of each knob that the agent has changed. It should be on
+    /// a tmpfs, because it is synced before each change; with `[io]` it must be.
     #[serde(deserialize_with = "value::absolute_path")]
     pub state_dir: PathBuf,
     /// The part of one CPU, in percent, that monitoring may take. With more to do, the agent samples less often.

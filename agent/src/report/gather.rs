@@ -113,6 +113,7 @@ fn tenants(agent: &Agent, rates: &[Option<WindowStats>], pv: &FairnessWindow) ->
             entitlement: agent.entitlements.entitled[i],
             protected: agent.entitlements.protected[i],
             minimum: tenant.minimum.min(tenant.file),
+            requested_protection: tenant.requested_protection.min(tenant.file),
             idle: tenant.idle_for.as_secs_f64(),
             growing: tenant.growing,
             exempt: tenant.exempt.map(Reason::from),

@@ -44,7 +44,7 @@ fn tenants(status: &Status) -> String {
         Number("WEIGHT"),
         Number("CACHE"),
         Number("WSS"),
-        Number("SHARE"),
+        Number("ENTITLED"),
         Number("EXCESS"),
         Number("PROTECTED"),
         Number("RECLAIMED"),

@@ -57,11 +57,12 @@ pub fn draw(frame: &mut Frame<'_>, view: &mut View, theme: Theme) {
 const HELP: &str = "\
 A tenant is a cgroup. The page cache is divided among siblings by WEIGHT
 (io.weight, or io.bfq.weight): working sets first, then the rest.
-A * behind the weight: backlogged: it wants more I/O than it gets (docs: Terms).
+* behind the weight: backlogged: in the last 10 s stalled on I/O 80 % of the
+time, or busy 80 % and stalled 10 %.
 
 CACHE   file pages that are charged to it
 WSS     working set size: the cache that it uses again and again; - not known
-SHARE   its entitlement: the cache that it is entitled to now
+ENTIT   its entitlement: the cache that it is entitled to now
 bar     ==== its cache, | its entitlement; what is beyond is reclaimed first
 READ    bytes per second that applications read, from the cache or the disk
 HIT%    the part of the bytes read that came from the cache

@@ -30,7 +30,8 @@ const HEAD: &str = "\
 The agent serves them at `http://127.0.0.1:9742/metrics` (`[metrics] listen`) in the OpenMetrics format. The label `tenant`
 is the path of a cgroup below the cgroup mount; bytes outside printable ASCII, and `\\`, are written as `\\xNN`. `-` is the
 unmanaged tenant: what is in no managed cgroup. These and the other words: [terms](../guide/operate.md#terms). A counter starts at 0 with the agent, unless its meaning says otherwise.
-`packaging/alerts.yml` has alert and recording rules, `packaging/grafana.json` a dashboard.
+`alerts.yml` has alert and recording rules, `grafana.json` a dashboard: in `packaging/`, or in `/usr/share/justitia/` if the
+package is installed.
 
 | metric | type | labels | meaning |
 |---|---|---|---|

@@ -156,7 +156,7 @@ const CACHE: &[Metric] = &[
         "1 if over the last 10 s its tasks were stalled on I/O (PSI io some) at least 80 % of the time; or its applications \
          read or wrote regular files, cached or not, in at least 80 % of the seconds and were stalled at least 10 % of the \
          time. Without PSI: read or wrote in 80 % of the seconds, and the disk was used. Inner node: 1 if a leaf below it \
-         is. 0 without probes",
+         is backlogged. 0 without probes",
     ),
     gauge(
         "tenant_cache",
@@ -165,7 +165,7 @@ const CACHE: &[Metric] = &[
         "Usage: file pages that are charged to the tenant",
     ),
     gauge(
-        "tenant_cache_share",
+        "tenant_cache_entitlement",
         Bytes,
         Tenant(|t| Some(Whole(t.entitlement))),
         "Entitlement: page cache that the tenant is entitled to, by its weight and by what others demand",

@@ -64,7 +64,7 @@ pub(super) fn heading(
         ),
         (None, 0) => Line::raw(""),
         (None, n) => Line::styled(
-            format!("{n} knobs are external: other processes wrote them"),
+            format!("{n} external knobs: see `justitia status`"),
             theme.tinted(Color::Yellow),
         ),
     };

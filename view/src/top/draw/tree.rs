@@ -25,7 +25,7 @@ fn working_set(tenant: &TenantStatus) -> String {
 fn widths(width: u16) -> (usize, usize, bool) {
     let width = usize::from(width);
     let latencies = width >= 110;
-    // WEIGHT, CACHE, WSS, SHARE, READ, WRITE, HIT%, PV, LOW, each with a space; then the flags.
+    // WEIGHT, CACHE, WSS, ENTIT, READ, WRITE, HIT%, PV, LOW, each with a space; then the flags.
     let fixed = 5 + 6 + 6 + 6 + 6 + 6 + 5 + 5 + 6 + if latencies { 12 } else { 0 };
     let rest = width.saturating_sub(fixed + 1);
     let bar = (rest / 3).clamp(8, 30);
@@ -42,10 +42,10 @@ pub(super) fn tree(view: &View, status: &Status, area: Rect, theme: Theme) -> Pa
             "{:head$}{:>6} {:bar$.bar$}{:>6}{:>6}{:>6}{:>6}{:>6}{:>5}{:>5}{:>6}{timed}",
             "TENANT",
             "WEIGHT",
-            "CACHE|SHARE",
+            "CACHE|ENTIT",
             "CACHE",
             "WSS",
-            "SHARE",
+            "ENTIT",
             "READ",
             "WRITE",
             "HIT%",
