@@ -26,9 +26,9 @@ use crate::status::Status;
 const MAX_AGE: Duration = Duration::from_millis(200);
 /// How long the reader sleeps when little is evicted.
 const SLEEP: Duration = Duration::from_millis(100);
-/// How often it is decided how much is offered, and which pools there are.
+/// How often it is decided how much is offered, and which pools there are, once the cost of a put is known.
 const PERIOD: Duration = Duration::from_secs(2);
-/// And until it is known what a put costs.
+/// How often that is decided before the cost of a put is known.
 const SHORT: Duration = Duration::from_millis(250);
 
 /// What lasts from port to port.

@@ -14,7 +14,7 @@ use crate::{AREA_VERSION, MAX_ANSWERS, MAX_POOLS, PAGE, PORT_SIZE};
 
 const MAGIC: [u8; 8] = *b"JUSTANSW";
 
-/// Where the answers begin, and where they end.
+/// Where the answers begin; they end at [`PAGE`].
 const ANSWERS: usize = 1024;
 
 /// Blocks of the VM's disks that were read, and how long their reads took together. They grow, but may go back when a pool
@@ -31,7 +31,7 @@ pub struct ReadTime {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AreaHeader {
     /// A number of this start of the host's daemon: when it changes, pools and what is known of blocks are gone.
-    pub start: u64,
+    pub daemon_start_id: u64,
     /// The highest sequence number that was handled.
     pub sequence: u64,
     /// The sequence number of the GET_STATS that the pool table's figures are from; 0 before the first.
@@ -47,7 +47,7 @@ pub struct AreaHeader {
     /// Offered blocks whose pool's number was unknown: they belong to the default pool.
     pub unknown_pool: u64,
     /// The highest version of messages that the host understands; 0, of a host that does not say, is 1.
-    pub messages_up_to: u64,
+    pub max_message_version: u64,
     /// Reads of the disks for blocks that the cache lacked, as of the GET_STATS that the figures are from.
     pub missed: ReadTime,
     /// Reads that the cache answered, likewise: of a sample of them.
@@ -75,7 +75,7 @@ impl<'a> AreaWriter<'a> {
     /// Writes the header.
     pub fn header(&mut self, header: &AreaHeader) {
         let words = [
-            header.start,
+            header.daemon_start_id,
             header.sequence,
             header.stats_sequence,
             header.messages,
@@ -86,7 +86,7 @@ impl<'a> AreaWriter<'a> {
         let words = words
             .into_iter()
             .chain(counts)
-            .chain([header.unknown_pool, header.messages_up_to])
+            .chain([header.unknown_pool, header.max_message_version])
             .chain(
                 [header.missed, header.hit]
                     .into_iter()
@@ -144,7 +144,7 @@ impl<'a> Area<'a> {
             *count = word(at);
         }
         AreaHeader {
-            start: word(16),
+            daemon_start_id: word(16),
             sequence: word(24),
             stats_sequence: word(32),
             messages: word(40),
@@ -152,7 +152,7 @@ impl<'a> Area<'a> {
             replayed: word(56),
             verdicts: Tally::from_counts(counts),
             unknown_pool: word(192),
-            messages_up_to: word(200),
+            max_message_version: word(200),
             missed: ReadTime {
                 blocks: word(208),
                 ns: word(216),

@@ -40,7 +40,7 @@ impl<'a> Put<'a> {
         self.contents.len()
     }
 
-    /// Is there none? No message says so.
+    /// Always false for a decoded message; Clippy wants it beside [`len`](Self::len).
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.contents.is_empty()

@@ -125,7 +125,7 @@ proptest! {
     #[test]
     fn an_area_comes_back(verdicts in tally(), words: [u64; 11], pools in 0..300_u32, answers in 0..60_u64) {
         let header = AreaHeader {
-            start: words[0],
+            daemon_start_id: words[0],
             sequence: words[1],
             stats_sequence: words[2],
             messages: words[3],
@@ -133,7 +133,7 @@ proptest! {
             replayed: words[5],
             verdicts,
             unknown_pool: words[6],
-            messages_up_to: words[0],
+            max_message_version: words[0],
             missed: ReadTime {
                 blocks: words[7],
                 ns: words[8],

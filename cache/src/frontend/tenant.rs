@@ -1,7 +1,7 @@
 //! What the volumes of one VM share.
 
 use super::tags::PoolTags;
-use super::workers::TenantQueue;
+use super::workers::VmQueue;
 use justitia_share::Weight;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,9 +13,9 @@ pub struct Tenant {
     /// Names in the certificates of its clients.
     clients: Vec<String>,
     /// Its requests that wait for a thread that reads or writes an image.
-    pub(super) disk_queue: Arc<TenantQueue>,
+    pub(super) disk_queue: Arc<VmQueue>,
     /// Its requests that wait for a thread that reads the SSD store.
-    pub(super) ssd_queue: Arc<TenantQueue>,
+    pub(super) ssd_queue: Arc<VmQueue>,
     /// The pools of its containers, for front ends whose requests have tags.
     pub(crate) tags: PoolTags,
     connections: AtomicUsize,

@@ -27,7 +27,7 @@ impl Drop for Handle {
 
 /// The jobs of one VM.
 #[derive(Default)]
-pub(super) struct TenantQueue(Mutex<QueueState>);
+pub(super) struct VmQueue(Mutex<QueueState>);
 
 #[derive(Default)]
 struct QueueState {
@@ -39,7 +39,7 @@ struct QueueState {
     held: VecDeque<Job>,
 }
 
-impl TenantQueue {
+impl VmQueue {
     /// The weight of its jobs from now on.
     pub(super) fn set_weight(&self, weight: Weight) {
         self.0.lock().weight = weight;
@@ -50,19 +50,19 @@ struct Shared {
     state: Mutex<State>,
     work: Condvar,
     most: usize,
-    /// Threads that one tenant may have.
+    /// Threads that one VM may have.
     part: usize,
 }
 
 struct State {
-    waiting: WaitQueue<(Arc<TenantQueue>, Job)>,
+    waiting: WaitQueue<(Arc<VmQueue>, Job)>,
     threads: usize,
     idle: usize,
     closed: bool,
 }
 
 impl Workers {
-    /// A pool of at most `most` threads, of which one tenant has at most `part`; at least one.
+    /// A pool of at most `most` threads, of which one VM has at most `part`; at least one.
     pub(super) fn new(most: usize, part: usize) -> Self {
         let shared = Arc::new(Shared {
             state: Mutex::new(State {
@@ -78,17 +78,17 @@ impl Workers {
         Self(Arc::new(Handle { shared }))
     }
 
-    /// Executes `job` for this tenant. A tenant's queue belongs to one pool.
-    pub(super) fn submit(&self, lane: &Arc<TenantQueue>, job: Job) {
+    /// Executes `job` for this VM. A VM's queue belongs to one pool.
+    pub(super) fn submit(&self, queue: &Arc<VmQueue>, job: Job) {
         let shared = &self.0.shared;
-        let mut vm = lane.0.lock();
+        let mut vm = queue.0.lock();
         if vm.active >= shared.part {
             vm.held.push_back(job);
             return;
         }
         vm.active += 1;
         let mut state = shared.state.lock();
-        state.queue(lane, &mut vm, job);
+        state.enqueue(queue, &mut vm, job);
         drop(vm);
         if state.idle >= state.waiting.len() {
             drop(state);
@@ -113,9 +113,9 @@ impl Workers {
 }
 
 impl State {
-    /// The tenant's lock is taken before the pool's.
-    fn queue(&mut self, lane: &Arc<TenantQueue>, vm: &mut QueueState, job: Job) {
-        let job = (Arc::clone(lane), job);
+    /// The lock of the VM's queue is taken before the pool's.
+    fn enqueue(&mut self, queue: &Arc<VmQueue>, vm: &mut QueueState, job: Job) {
+        let job = (Arc::clone(queue), job);
         vm.virtual_start = self.waiting.push_from(vm.weight, vm.virtual_start, job);
     }
 }
@@ -124,13 +124,13 @@ impl Shared {
     fn work(&self) {
         let mut state = self.state.lock();
         loop {
-            if let Some((lane, job)) = state.waiting.pop() {
+            if let Some((queue, job)) = state.waiting.pop() {
                 drop(state);
                 job();
-                let mut vm = lane.0.lock();
+                let mut vm = queue.0.lock();
                 state = self.state.lock();
                 match vm.held.pop_front() {
-                    Some(next) => state.queue(&lane, &mut vm, next),
+                    Some(next) => state.enqueue(&queue, &mut vm, next),
                     None => vm.active -= 1,
                 }
             } else if state.closed {
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn a_vm_whose_disks_hang_leaves_workers_to_the_others() {
         let workers = Workers::new(8, 2);
-        let (hung, other) = (Arc::<TenantQueue>::default(), Arc::<TenantQueue>::default());
+        let (hung, other) = (Arc::<VmQueue>::default(), Arc::<VmQueue>::default());
         let latch = Arc::new(Mutex::new(0));
         let (done, finished) = mpsc::channel();
         let closed = latch.lock();

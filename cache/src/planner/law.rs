@@ -171,7 +171,7 @@ impl Planner {
         let mut found = weights.into_iter().zip(goal.sizes.iter().zip(&goal.needs));
         let planned = |pool: &PoolView| {
             let own = is_planned(pool).then(|| found.next()).flatten();
-            self.told(pool, own)
+            self.planned_pool(pool, own)
         };
         Plan {
             pools: pools.iter().map(planned).collect(),
@@ -183,7 +183,10 @@ impl Planner {
     /// Where there is nothing to divide (a store that failed or was taken away), weights stay as they are.
     fn unchanged(&self, pools: &[PoolView]) -> Plan {
         Plan {
-            pools: pools.iter().map(|pool| self.told(pool, None)).collect(),
+            pools: pools
+                .iter()
+                .map(|pool| self.planned_pool(pool, None))
+                .collect(),
             ..Plan::default()
         }
     }
@@ -260,7 +263,11 @@ impl Planner {
         target.is_some()
     }
 
-    fn told(&self, pool: &PoolView, own: Option<(u64, (&f64, &Option<f64>))>) -> PlannedPool {
+    fn planned_pool(
+        &self,
+        pool: &PoolView,
+        own: Option<(u64, (&f64, &Option<f64>))>,
+    ) -> PlannedPool {
         let (weight, goal, needs) = match own {
             Some((weight, (goal, needs))) => (weight, *goal, *needs),
             None => (pool.weight, 0.0, None),

@@ -35,8 +35,8 @@ impl PortState {
             window: Window::default(),
             rate: CommandRate::new(Instant::now()),
             header: AreaHeader {
-                start,
-                messages_up_to: VERSION.into(),
+                daemon_start_id: start,
+                max_message_version: VERSION.into(),
                 ..AreaHeader::default()
             },
             stats: PortStats {

@@ -183,7 +183,7 @@ fn a_guest_puts_into_pools_that_it_made_and_reads_what_became_of_it() {
     let area = g.area();
     let header = Area::new(&area).unwrap().header();
     assert_eq!(
-        (header.start, header.sequence, header.unknown_pool),
+        (header.daemon_start_id, header.sequence, header.unknown_pool),
         (77, 100, 1)
     );
     assert_eq!(header.verdicts.of(Verdict::Accepted), 33);
@@ -333,5 +333,8 @@ fn a_pool_may_have_a_weight_in_both_stores() {
     assert_eq!((row.weight, row.ssd_weight), (3, 4));
     assert_eq!(g.command(create("both")).status, Status::Store);
     assert_eq!(g.command(both(0, 1)).status, Status::Store);
-    assert_eq!(Area::new(&g.area()).unwrap().header().messages_up_to, 2);
+    assert_eq!(
+        Area::new(&g.area()).unwrap().header().max_message_version,
+        2
+    );
 }

@@ -105,7 +105,7 @@ fn plan_vm(
                 *spec = spec.with(store, weight);
             }
         }
-        plans.push(told(name, store, plan, &known));
+        plans.push(planned_store(name, store, plan, &known));
     }
     if !specs.is_empty()
         && let Err(error) = cache.set_pools(&specs)
@@ -152,7 +152,8 @@ fn spec_of(of: &PoolStats) -> Option<PoolSpec> {
     PoolSpec::new(weight(of.memory_weight), weight(of.ssd_weight))
 }
 
-fn told(
+/// What the status says of a plan.
+fn planned_store(
     vm: &str,
     store: StoreKind,
     plan: Plan,

@@ -10,8 +10,7 @@ use super::pause;
 /// Of a file system one block in `2^LEAST` is offered at least, but for pauses: so that it is seen when things change.
 pub(crate) const LEAST: u32 = 6;
 
-/// What the kernel's map takes for "offer nothing".
-pub(crate) const NOTHING: u32 = 32;
+pub(crate) use justitia_kernel::probes::OFFER_NOTHING as NOTHING;
 
 /// Blocks after which is decided: so few are an accident of one directory at most.
 const ENOUGH: u64 = 64;

@@ -58,7 +58,7 @@ impl Session {
         let header = port.answers()?.header();
         Ok(Self {
             port,
-            start: header.start,
+            start: header.daemon_start_id,
             sequence: header.sequence,
             page: AlignedBuf::new(PAGE),
             sent: VecDeque::new(),
@@ -151,7 +151,7 @@ impl Session {
 
     /// A program that used the port before may have used higher numbers.
     fn follow(&mut self, header: &AreaHeader) -> Result<(), Ended> {
-        if header.start != self.start {
+        if header.daemon_start_id != self.start {
             return Err(Ended::Restarted);
         }
         self.sequence = self.sequence.max(header.sequence);

@@ -27,8 +27,8 @@ const COUNTS: &str = "eviction_counts";
 /// A block number, a cgroup, a disk, a file system, and the content.
 const RECORD: usize = 24 + PAGE;
 
-/// What the kernel's map takes for "offer nothing".
-const NOTHING: u32 = 32;
+/// The shift with which nothing is offered: `NOTHING` of `bpf/evict.bpf.c`.
+pub const OFFER_NOTHING: u32 = 32;
 
 /// The probes have every page frame's place in 16 bytes: a machine of 16 TiB.
 const MAX_FRAMES: u64 = 1 << 32;
@@ -98,7 +98,8 @@ pub struct EvictionCounts {
     pub beyond_bound: u64,
     /// Pages whose place on a disk is not known: of other disks, of no disk, smaller blocks.
     pub unknown_place: u64,
-    /// What the probe's programs took, nanoseconds of all processors: of a sample of their calls.
+    /// What the probe's programs took, nanoseconds of all processors. An estimate: one call in 64 is timed, and counts 64
+    /// times.
     pub programs_ns: u64,
 }
 
@@ -195,7 +196,7 @@ impl EvictionProbe {
     /// # Errors
     /// When the kernel refuses it, as for more than 1,024 cgroups.
     pub fn offer_of_cgroup(&self, cgroup: CgroupId, shift: Option<u32>) -> Result<(), ProbeError> {
-        let shift = shift.map(|shift| shift.min(NOTHING));
+        let shift = shift.map(|shift| shift.min(OFFER_NOTHING));
         self.set("cgroup_shift", &cgroup.0.to_ne_bytes(), shift)
     }
 
@@ -273,7 +274,7 @@ impl EvictionReader<'_> {
 
 /// What the kernel's map has for a shift: no entry for 0.
 fn some(shift: u32) -> Option<u32> {
-    (shift > 0).then_some(shift.min(NOTHING))
+    (shift > 0).then_some(shift.min(OFFER_NOTHING))
 }
 
 /// The programs compute a page's address from symbols that not every kernel lists.

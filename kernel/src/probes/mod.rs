@@ -36,7 +36,9 @@ pub use attach::IoProbes;
 pub use counters::{Counters, Io, Traffic};
 pub use curves::ReuseHistogram;
 pub use error::ProbeError;
-pub use evictions::{Device, Eviction, EvictionCounts, EvictionProbe, EvictionReader};
+pub use evictions::{
+    Device, Eviction, EvictionCounts, EvictionProbe, EvictionReader, OFFER_NOTHING,
+};
 pub use histogram::{Histogram, Latencies};
 pub use limits::Limits;
 pub use probe::{Probe, ProbeStatus};

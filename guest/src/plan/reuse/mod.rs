@@ -19,7 +19,7 @@ pub(crate) use price::{Mean, Price};
 
 /// Fates after which is decided, where all is offered.
 const ENOUGH: u64 = 1024;
-/// And where little is.
+/// Fates after which is decided, where little is offered.
 const ENOUGH_SAMPLED: u64 = 64;
 
 /// More is offered where hits save so many times what puts cost, less where they save less than it. A pool between the two
@@ -32,7 +32,7 @@ const LEAST_HITS: u64 = 3;
 /// So many times the guest's memory are evicted or put without a hit, before that counts as a fate. A working set of twice the memory
 /// has come round by then; a larger one is seen by refaults.
 const MEMORIES: u64 = 2;
-/// And so many while the guest reads again what it has evicted.
+/// The same while the guest reads again what it has evicted.
 const MEMORIES_REFAULTED: u64 = 4;
 
 /// What has happened to a pool's pages, as it grows.
