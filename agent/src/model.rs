@@ -20,7 +20,8 @@ pub const MAX_RECLAIM_CHILDREN: usize = 1000;
 pub enum Key {
     /// A managed cgroup.
     Cgroup(CgroupId),
-    /// Everything in no managed cgroup: the root cgroup's own processes, and excluded cgroups.
+    /// Everything in no managed cgroup: the root cgroup's own processes, excluded cgroups, and what removed top-level
+    /// cgroups left.
     Unmanaged,
 }
 

@@ -3,6 +3,7 @@
 //! A [`Rule`] is data: a machine can read it, and the numbers of a decision can be recomputed from it. Its words are in
 //! [`words`](crate::words) and nowhere else. Device bandwidth has no rules yet: its reasons are [`Reason::Text`].
 
+use justitia_share::PAGE_SIZE;
 use serde::{Deserialize, Serialize, Serializer};
 
 /// A rule of the agent with its inputs. Amounts in bytes, fractions 0 to 1.
@@ -56,6 +57,24 @@ pub struct ProtectionReason {
     pub protected: u64,
     /// Memory beside them that `memory.low` counts as well.
     pub other: u64,
+}
+
+impl ProtectionReason {
+    /// Of a leaf: without protected file pages its other memory needs no protection either.
+    #[must_use]
+    pub const fn of_leaf(protected: u64, other: u64) -> Self {
+        Self {
+            protected,
+            other: if protected > 0 { other } else { 0 },
+        }
+    }
+
+    /// The goal of `memory.low`, bytes. The kernel rounds the knob down to whole pages, and the value that is read back has
+    /// to be the one written.
+    #[must_use]
+    pub const fn memory_low(&self) -> u64 {
+        self.protected.saturating_add(self.other) / PAGE_SIZE * PAGE_SIZE
+    }
 }
 
 /// Why nothing is reclaimed from a tenant.

@@ -48,7 +48,7 @@ pub struct Status {
     pub pv_top: Option<f64>,
     /// The machine's memory.
     pub memory: MemoryStatus,
-    /// Every tenant, parents first; the one outside any cgroup last.
+    /// Every tenant, parents first; the unmanaged one last.
     pub tenants: Vec<TenantStatus>,
     /// Knobs that the agent leaves alone: another process has set them, or the kernel refused the agent's write.
     #[serde(alias = "yielded")]
@@ -94,11 +94,11 @@ impl Status {
 
     /// Leaves out half of what there may be much of.
     fn halve(&mut self) {
-        // The one outside any cgroup is the last, and nobody's parent. Parents come first: those that stay are whole.
-        let outside = self.tenants.pop();
+        // The unmanaged tenant is the last, and nobody's parent. Parents come first: those that stay are whole.
+        let unmanaged = self.tenants.pop();
         self.tenants.truncate(self.tenants.len() / 2);
         self.tenants
-            .extend(outside.filter(|_| !self.tenants.is_empty()));
+            .extend(unmanaged.filter(|_| !self.tenants.is_empty()));
         self.external.truncate(self.external.len() / 2);
         self.decisions.drain(..self.decisions.len().div_ceil(2));
     }

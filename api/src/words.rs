@@ -1,4 +1,4 @@
-//! Rules and actions in words: the only place that has any, but for device bandwidth, whose words come as text
+//! Rules and actions in words. Those of knobs are in `view/explain`; those of device bandwidth come as text
 //! ([`Reason::Text`]).
 
 use std::fmt::{Display, Formatter, Result};

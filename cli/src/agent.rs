@@ -150,7 +150,7 @@ pub(crate) fn run(args: &Run) -> anyhow::Result<ExitCode> {
         if let Some(refused) = state.as_ref().filter(|state| state.refused()) {
             return Err(refused.clone().into());
         }
-        out::print(check::told(&checked, state.as_ref()));
+        out::print(check::text(&checked, state.as_ref()));
         return Ok(ExitCode::SUCCESS);
     }
     let config = checked.config;

@@ -73,13 +73,13 @@ fn main() -> ExitCode {
         Command::Cache(args) => cache::cache(&args).map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {
-        out::note(format_args!("justitia: {}", told(&error)));
+        out::note(format_args!("justitia: {}", error_text(&error)));
         ExitCode::FAILURE
     })
 }
 
 /// The error with its causes, each once: some say theirs themselves. Whatever they quote does nothing to a terminal.
-fn told(error: &anyhow::Error) -> String {
+fn error_text(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
         if !text.contains(&cause) {
@@ -98,9 +98,9 @@ mod tests {
     fn each_cause_is_told_once() {
         let refused = || anyhow::anyhow!("permission denied");
         let error = refused().context("the directory /x: permission denied");
-        assert_eq!(told(&error), "the directory /x: permission denied");
+        assert_eq!(error_text(&error), "the directory /x: permission denied");
         assert_eq!(
-            told(&refused().context("reading y")),
+            error_text(&refused().context("reading y")),
             "reading y: permission denied"
         );
     }
@@ -109,7 +109,7 @@ mod tests {
     fn what_an_error_quotes_does_nothing_to_a_terminal() {
         let error = anyhow::anyhow!("no agent at /\x1b[2J\u{9b}x").context("two\nlines\u{202e}");
         assert_eq!(
-            told(&error),
+            error_text(&error),
             "two\nlines\\u{202e}: no agent at /\\u{1b}[2J\\u{9b}x"
         );
     }

@@ -153,7 +153,7 @@ pub(crate) fn record(args: &Record) -> anyhow::Result<ExitCode> {
             // An agent that is restarted is no reason to end a recording.
             Err(error) => {
                 unanswered += 1;
-                out::note(format_args!("justitia: {}", crate::told(&error)));
+                out::note(format_args!("justitia: {}", crate::error_text(&error)));
             }
         }
         count += 1;

@@ -26,7 +26,7 @@ const MIB: f64 = 1_048_576.0;
 ///
 /// # Errors
 /// When this machine cannot be described.
-pub fn document(
+pub fn results(
     experiment: &Experiment,
     delay_ms: f64,
     seed: u64,
@@ -69,11 +69,11 @@ pub fn document(
     })
 }
 
-/// Writes a document into a directory, which is made, by its name; a reader sees the old one or the new one.
+/// Writes results into a directory, which is made, by the experiment's name; a reader sees the old one or the new one.
 ///
 /// # Errors
 /// When it cannot be written.
-pub fn keep(results: &Results, directory: &Path) -> Result<PathBuf> {
+pub fn write_results(results: &Results, directory: &Path) -> Result<PathBuf> {
     std::fs::create_dir_all(directory)
         .with_context(|| format!("creating {}", directory.display()))?;
     report::write(results, directory, &results.experiment)
@@ -231,7 +231,7 @@ fn run(experiment: &Experiment, run: &Measured, all: &[&Measured]) -> Run {
 
 /// What the report counts: for messages.
 #[must_use]
-pub fn summary(run: &Measured) -> String {
+pub fn describe_run(run: &Measured) -> String {
     let throughput = |(name, values): &(String, BTreeMap<&'static str, f64>)| {
         let bytes = values.get("throughput").copied().unwrap_or(0.0);
         format!("{name} {:.1} MB/s", bytes / to_f64(1_000_000))
@@ -290,7 +290,7 @@ mod tests {
         };
         let measured = run(&experiment, &options, &|_| {}).unwrap();
         assert_eq!(measured.len(), 8);
-        let results = document(&experiment, 1.0, 1, &measured).unwrap();
+        let results = results(&experiment, 1.0, 1, &measured).unwrap();
         assert_eq!(results.runs.len(), 4);
         let gain = |run: &Run| run.tenants[0].values["gain"];
         assert_eq!(gain(&results.runs[0]), 1.0);
@@ -298,7 +298,7 @@ mod tests {
             gain(&results.runs[3]),
             results.runs[3].values["gain:reader"]
         );
-        let kept = keep(&results, &directory.path().join("results")).unwrap();
+        let kept = write_results(&results, &directory.path().join("results")).unwrap();
         let page = directory.path().join("report.html");
         crate::report::render(&kept, &page).unwrap();
         let page = std::fs::read_to_string(page).unwrap();

@@ -4,11 +4,12 @@
 //!   runs scripts in it;
 //! * [`experiment`] reads the definitions, [`run`] runs them, each time in a fresh guest, where
 //!   [`guest`] does what they say and measures;
+//! * [`cache_experiment`] writes down experiments with the hypervisor cache for the same report;
 //! * [`report`] is what the lab writes down, and how it is shown to people.
 
-mod cache_experiment;
 mod host;
 
+pub mod cache_experiment;
 pub mod experiment;
 pub mod guest;
 pub mod image;
@@ -19,5 +20,4 @@ pub mod run;
 mod spec;
 pub mod vm;
 
-pub use cache_experiment::{document, keep, summary};
 pub use host::LabDir;

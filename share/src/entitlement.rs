@@ -8,9 +8,9 @@ use crate::{Demand, NodeId, Tree};
 ///
 /// Hierarchical (a group divides what its parent is entitled to), weighted, and work-conserving (what a
 /// node's subtree does not demand goes to its siblings, by weight). In every group the parts add up to the
-/// parent's; none is below its minimum while the minimums fit; none gets more than is of use to it while another gets less
-/// and is below its part by weight; none is above its demand unless all are satisfied. Monotone in weight, use, demand and
-/// capacity (see [`max_min`]). A group's requested protection ([`Demand::requested_protection`]) comes after all minimums of
+/// parent's; none is below its minimum while the minimums fit; none gets more than its working set while a sibling has
+/// less than both its own working set and its part by weight; none is above its demand unless all are satisfied. Monotone
+/// in weight, use, working set, demand and capacity (see [`max_min`]). A group's requested protection ([`Demand::requested_protection`]) comes after all minimums of
 /// the group.
 ///
 /// With unlimited demands this is the Justitia paper's `Threshold = NR_FILE_PAGES × proportion` (section

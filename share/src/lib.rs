@@ -33,9 +33,9 @@ pub use fraction::Fraction;
 pub use half_life::HalfLife;
 pub use max_min::{Bid, max_min};
 pub use pv::pv;
-pub use reclaim::{apportion_reclaim, overage, victim};
+pub use reclaim::{apportion_reclaim, excess, victim};
 pub use tree::{NodeId, ParentError, Tree};
-pub use wait_queue::{Aging, Queueing, VirtualTime, WaitQueue};
+pub use wait_queue::{Queueing, VirtualTime, WaitQueue};
 pub use weight::{Weight, WeightError};
 
 /// The page size of every kernel that is supported, in bytes. The kernel rounds limits and protections down to it.

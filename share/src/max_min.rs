@@ -21,7 +21,7 @@ pub struct Bid {
     pub in_use: u64,
     /// Its working set: it gets this, by weight, before anyone gets more than that.
     pub working_set: u64,
-    /// What it can use at most; below the others, it lowers them.
+    /// What it can use at most. It caps the minimum and the working set.
     pub demand: u64,
 }
 

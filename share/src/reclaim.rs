@@ -4,28 +4,28 @@ use crate::max_min::{Bid, max_min};
 
 /// Usage above entitlement, in the unit of both; 0 if it is not above.
 #[must_use]
-pub const fn overage(usage: u64, entitlement: u64) -> u64 {
+pub const fn excess(usage: u64, entitlement: u64) -> u64 {
     usage.saturating_sub(entitlement)
 }
 
-/// Divides what is to be reclaimed, `need`, among tenants in proportion to their overage, in the same unit. From none is
-/// taken more than its overage, so where the overages together are less than `need`, the sum of the parts is less too.
+/// Divides what is to be reclaimed, `need`, among tenants in proportion to their excess, in the same unit. From none is
+/// taken more than its excess, so where the excesses together are less than `need`, the sum of the parts is less too.
 ///
 /// O(n log n).
 #[must_use]
-pub fn apportion_reclaim(need: u64, overages: &[u64]) -> Vec<u64> {
-    let total: u128 = overages.iter().map(|o| u128::from(*o)).sum();
+pub fn apportion_reclaim(need: u64, excesses: &[u64]) -> Vec<u64> {
+    let total: u128 = excesses.iter().map(|e| u128::from(*e)).sum();
     let need = u64::try_from(total).map_or(need, |total| need.min(total));
-    // Weights are 32 bits wide: scale the largest overage into them.
-    let largest = overages.iter().copied().max().unwrap_or(0);
+    // Weights are 32 bits wide: scale the largest excess into them.
+    let largest = excesses.iter().copied().max().unwrap_or(0);
     let shift = 32u32.saturating_sub(largest.leading_zeros());
-    let bids: Vec<Bid> = overages
+    let bids: Vec<Bid> = excesses
         .iter()
-        .map(|&o| {
-            let scaled = u32::try_from(o >> shift).unwrap_or(u32::MAX);
+        .map(|&excess| {
+            let scaled = u32::try_from(excess >> shift).unwrap_or(u32::MAX);
             Bid {
-                weight: if o > 0 { scaled.max(1) } else { 0 },
-                demand: o,
+                weight: if excess > 0 { scaled.max(1) } else { 0 },
+                demand: excess,
                 ..Bid::default()
             }
         })

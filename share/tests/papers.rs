@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "tests say what is wrong by failing")]
 
 use justitia_share::{
-    Demand, NodeId, Tree, Weight, apportion_reclaim, entitlements, overage, victim,
+    Demand, NodeId, Tree, Weight, apportion_reclaim, entitlements, excess, victim,
 };
 
 fn weight(value: u64) -> Weight {
@@ -36,7 +36,7 @@ fn justitia_figure_7() {
     let over: Vec<u64> = pages
         .iter()
         .zip(&threshold)
-        .map(|(u, t)| overage(*u, *t))
+        .map(|(u, t)| excess(*u, *t))
         .collect();
     assert_eq!(over, [333, 4667, 0, 0]);
     assert_eq!(apportion_reclaim(5 * MILLI, &over), over);

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use justitia_api::units::bytes;
 use justitia_api::{CurveStatus, TenantStatus};
+use justitia_share::num::to_f64;
 use serde::Serialize;
 
 mod drawing;
@@ -11,14 +12,14 @@ mod drawing;
 pub use drawing::Drawing;
 
 /// Bytes of a block of the page cache that is accessed.
-pub const BLOCK: f64 = 65_536.0;
+pub const BLOCK: f64 = to_f64(justitia_share::curve::BLOCK);
 /// A tenant whose accesses are sampled has a working set, but for this setting.
 const NOT_COMPUTED: &str =
     "not computed with demand = \"usage\" in [cache]; it is with \"use\", the default";
 
-/// A curve as it is told to machines. Amounts in bytes.
+/// A tenant's curve as `--json` has it. Amounts in bytes.
 #[derive(Debug, Serialize)]
-pub struct Told<'a> {
+pub struct CurveReport<'a> {
     path: &'a str,
     usage: u64,
     entitlement: u64,
@@ -33,11 +34,11 @@ pub struct Told<'a> {
 ///
 /// # Errors
 /// Why there is none, in words.
-pub fn told(tenant: &TenantStatus) -> Result<Told<'_>, String> {
+pub fn curve_report(tenant: &TenantStatus) -> Result<CurveReport<'_>, String> {
     let Some(curve) = &tenant.curve else {
         return Err(absent(tenant));
     };
-    Ok(Told {
+    Ok(CurveReport {
         path: &tenant.path,
         usage: tenant.usage,
         entitlement: tenant.entitlement,
@@ -63,7 +64,7 @@ fn absent(tenant: &TenantStatus) -> String {
     }
 }
 
-impl Told<'_> {
+impl CurveReport<'_> {
     /// The plot, and below it what follows for some sizes.
     #[must_use]
     pub fn text(&self) -> String {
@@ -124,7 +125,7 @@ mod tests {
     #[test]
     fn the_plot_falls_and_the_table_reads_off_it() {
         let tenant = tenant();
-        let text = told(&tenant).unwrap().text();
+        let text = curve_report(&tenant).unwrap().text();
         println!("{text}");
         for line in [
             "      SIZE MISSES BLOCKS READ",
@@ -136,7 +137,7 @@ mod tests {
         }
         assert!(text.contains("holds 300M ▲") || text.contains("▲ holds 300M"));
         assert!(text.lines().all(|line| line.chars().count() <= 100));
-        let json = serde_json::to_value(told(&tenant).unwrap()).unwrap();
+        let json = serde_json::to_value(curve_report(&tenant).unwrap()).unwrap();
         assert_eq!(json["points"][1][1], 0.5);
         assert_eq!(json["accesses"], 200.0);
     }
@@ -146,14 +147,14 @@ mod tests {
         let mut tenant = tenant();
         tenant.working_set = 0;
         tenant.working_set_unknown = true;
-        let text = told(&tenant).unwrap().text();
+        let text = curve_report(&tenant).unwrap().text();
         assert!(
             text.contains("working set  not computed with demand"),
             "{text}"
         );
         assert!(!text.contains("working set 0"), "{text}");
         assert!(text.contains("now   300M 25.0 %"), "{text}");
-        let json = serde_json::to_value(told(&tenant).unwrap()).unwrap();
+        let json = serde_json::to_value(curve_report(&tenant).unwrap()).unwrap();
         assert!(json["working_set"].is_null(), "{json}");
     }
 
@@ -164,13 +165,17 @@ mod tests {
             ..tenant()
         };
         assert!(
-            told(&none)
+            curve_report(&none)
                 .unwrap_err()
                 .contains("not accessed its page cache lately")
         );
         none.evidence = justitia_api::Evidence::Lists;
-        assert!(told(&none).unwrap_err().contains("are not sampled"));
+        assert!(curve_report(&none).unwrap_err().contains("are not sampled"));
         none.leaf = false;
-        assert!(told(&none).unwrap_err().contains("cgroups below it"));
+        assert!(
+            curve_report(&none)
+                .unwrap_err()
+                .contains("cgroups below it")
+        );
     }
 }

@@ -21,6 +21,9 @@ use crate::report::decision_log::DecisionLog;
 const SAMPLE_PERIOD: Duration = Duration::from_secs(1);
 /// While free memory is short they are sampled at least this often, even if the CPU budget is used up.
 const SAMPLE_PERIOD_WHEN_SHORT: Duration = Duration::from_millis(250);
+/// The next tick comes after half of the time in which free memory could fall to the headroom: milliseconds for each
+/// second of it.
+const WAIT_MS_PER_SECOND: u64 = 500;
 
 /// The agent.
 #[derive(Debug)]
@@ -221,7 +224,8 @@ impl Agent {
         let headroom = self.config.policy().free_headroom(&memory);
         // Nothing fills memory faster than a quarter of it a second for long.
         let speed = memory.consumption_rate.max(memory.total / 4).max(1);
-        let millis = memory.free.saturating_sub(headroom).saturating_mul(500) / speed;
+        let above = memory.free.saturating_sub(headroom);
+        let millis = above.saturating_mul(WAIT_MS_PER_SECOND) / speed;
         let shortest = match (memory.consumption_rate > 0, self.monitor.budget.allows()) {
             (true, true) => 50,
             (true, false) => 100,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use justitia_api::{LatencyHistograms, LatencyStatus};
 use justitia_kernel::capabilities::State;
 use justitia_kernel::cgroup::CgroupId;
-use justitia_kernel::probes::{Counters, IoProbes, Limits, Sample, SharedInode};
+use justitia_kernel::probes::{CURVE_BYTES, Counters, IoProbes, Limits, Sample, SharedInode};
 use justitia_kernel::psi::PsiResource;
 
 use super::cgroup_tree::CgroupTree;
@@ -312,11 +312,9 @@ impl AppIoSource for AppIoMonitor {
 
 /// How many miss-ratio curves may take memory: a five-hundredth of it, and at least enough for a few tenants.
 fn affordable_curves() -> u32 {
-    /// Bytes of one curve in the kernel.
-    const CURVE: u64 = 18_496;
     let system = rustix::system::sysinfo();
     let memory = system.totalram.saturating_mul(u64::from(system.mem_unit));
-    u32::try_from(memory / 512 / CURVE)
+    u32::try_from(memory / 512 / CURVE_BYTES)
         .unwrap_or(u32::MAX)
         .max(64)
 }

@@ -13,8 +13,7 @@ use crate::model::Memory;
 pub struct Policy {
     /// What of its cache a tenant demands. Default: what it uses.
     pub demand: DemandModel,
-    /// Reclaim begins when free memory would fall below the kernel's high watermark within this time. Default 200 ms, two
-    /// ticks.
+    /// Reclaim begins when free memory would fall below the kernel's high watermark within this time. Default 200 ms.
     pub horizon: Duration,
     /// Nothing is reclaimed from a tenant with this memory pressure (PSI `full avg10`), percent. Default 60.
     pub full_avg10_max: f64,

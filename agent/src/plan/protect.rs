@@ -2,7 +2,6 @@
 //! agent (Justitia, section III-B3).
 
 use justitia_api::ProtectionReason;
-use justitia_share::PAGE_SIZE;
 
 use super::entitlements::Entitlements;
 use crate::model::{Key, Snapshot};
@@ -45,10 +44,7 @@ pub fn plan_protection(
             if !tenants.is_leaf(id) {
                 return sum;
             }
-            // A leaf without protected file pages needs no protection of its other memory either.
-            let protected = entitlements.protected[id.index()];
-            let other = if protected > 0 { tenant.other } else { 0 };
-            ProtectionReason { protected, other }
+            ProtectionReason::of_leaf(entitlements.protected[id.index()], tenant.other)
         },
     );
     let intents = tenants
@@ -57,8 +53,7 @@ pub fn plan_protection(
         .zip(goals)
         .filter_map(|((tenant, now), reason)| {
             let now = (*now)?;
-            // The kernel rounds the knob down to whole pages: the value that is read back has to be the one written.
-            let low = (reason.protected + reason.other) / PAGE_SIZE * PAGE_SIZE;
+            let low = reason.memory_low();
             let deadband = (low / DEADBAND).max(MIN_DEADBAND);
             let moved = low.abs_diff(now) > deadband || (low == 0 && now != 0);
             (moved && tenant.key != Key::Unmanaged).then_some(LowIntent {

@@ -1,7 +1,7 @@
 //! Which tenants give back file pages now, and how many.
 
 use justitia_api::ExcessReason;
-use justitia_share::{NodeId, apportion_reclaim, overage};
+use justitia_share::{NodeId, apportion_reclaim, excess};
 
 use super::entitlements::Entitlements;
 use crate::model::{Key, Snapshot, Tenant};
@@ -78,9 +78,9 @@ fn reclaimable_excess(
         let keep = entitlements.entitled[id.index()]
             .max(tenant.minimum)
             .max(tenant.unreclaimable);
-        (overage(held, keep), keep)
+        (excess(held, keep), keep)
     } else {
-        let excess = overage(held, own_unreclaimable(snapshot, id, tenant));
+        let excess = excess(held, own_unreclaimable(snapshot, id, tenant));
         (excess.min(above_minimums(snapshot, id, tenant)), 0)
     };
     if excess < MIN_RECLAIM.max(keep / 256) {

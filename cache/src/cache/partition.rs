@@ -1,6 +1,6 @@
 //! What each pool is entitled to, and which is evicted from: the paper's policy enforcement (section 4.3).
 
-use justitia_share::{Demand, NodeId, Tree, Weight, entitlements, overage, victim};
+use justitia_share::{Demand, NodeId, Tree, Weight, entitlements, excess, victim};
 
 /// The paper's eviction size, in blocks: 2 MiB.
 pub(crate) const EVICTION_BATCH: u64 = 512;
@@ -84,7 +84,7 @@ impl Partition {
         let vm = self.pick(&nodes)?;
         let pool = self.pick(&self.vms[vm].1)?;
         let i = self.vms[vm].1[pool].index();
-        let blocks = overage(self.used[i], self.entitled[i]).max(slack(self.entitled[i]));
+        let blocks = excess(self.used[i], self.entitled[i]).max(slack(self.entitled[i]));
         Some((vm, pool, blocks.clamp(1, EVICTION_BATCH).min(self.used[i])))
     }
 

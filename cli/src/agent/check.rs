@@ -6,7 +6,7 @@ use justitia_agent::config::{Checked, DEFAULT_PATH, StateOnDisk};
 use justitia_api::escape::encode;
 
 /// What was read, what was not, and what is odd, the place of the state directory included; a line each.
-pub(super) fn told(checked: &Checked, state: Option<&StateOnDisk>) -> String {
+pub(super) fn text(checked: &Checked, state: Option<&StateOnDisk>) -> String {
     let name = |path: &Path| encode(path.as_os_str());
     let mut lines = Vec::new();
     if checked.files.is_empty() {
@@ -48,7 +48,7 @@ mod tests {
         std::fs::write(&path, "[[tenant]]\nmatch = \"a/\"\nweight = 3\n").unwrap();
         std::fs::create_dir(format!("{dir}/j.toml.d")).unwrap();
         std::fs::write(format!("{dir}/j.toml.d/10.conf"), "").unwrap();
-        let text = told(&Config::check(Some(&path)).unwrap(), None);
+        let text = self::text(&Config::check(Some(&path)).unwrap(), None);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], format!("read: {dir}/j.toml"));
         assert!(
@@ -74,7 +74,7 @@ mod tests {
             warnings: Vec::new(),
         };
         let state = checked.config.state_on_disk();
-        let text = told(&checked, state.as_ref());
+        let text = self::text(&checked, state.as_ref());
         assert!(
             text.contains("\nwarning: expected the state directory /proc/justitia on a memory")
                 && text.ends_with("\nno errors, 1 warning\n"),
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn no_file_is_no_file() {
-        let text = told(
+        let text = self::text(
             &Checked {
                 config: Config::default(),
                 files: Vec::new(),

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::bail;
 use clap::{Args, ValueEnum};
 use justitia_cache::experiment::{self as experiments, Experiment as Definition, Measured};
+use justitia_lab::cache_experiment::{describe_run, results, write_results};
 
 use crate::out;
 
@@ -87,7 +88,7 @@ pub(super) fn experiment(args: &Experiment) -> anyhow::Result<()> {
             experiment.operation_us = micros;
         }
     }
-    let mut documents = Vec::new();
+    let mut all = Vec::new();
     let mut wrong = 0.0;
     for experiment in &experiments {
         let measured = measure(experiment, args)?;
@@ -95,20 +96,20 @@ pub(super) fn experiment(args: &Experiment) -> anyhow::Result<()> {
         wrong += found.sum::<f64>();
         for delay in &args.delay {
             let milliseconds = delay.as_secs_f64() * 1000.0;
-            let document = justitia_lab::document(experiment, milliseconds, args.seed, &measured)?;
+            let results = results(experiment, milliseconds, args.seed, &measured)?;
             if let Some(directory) = &args.results {
-                let path = justitia_lab::keep(&document, directory)?;
+                let path = write_results(&results, directory)?;
                 out::note(format_args!("results: {}", path.display()));
             }
             if !args.json {
-                let one = std::slice::from_ref(&document);
+                let one = std::slice::from_ref(&results);
                 out::tell(justitia_lab::report::terminal(one));
             }
-            documents.push(document);
+            all.push(results);
         }
     }
     if args.json {
-        out::line(out::json(&documents)?);
+        out::line(out::json(&all)?);
     }
     if wrong > 0.0 {
         bail!("{wrong} blocks were not what the guest had written or the disk held");
@@ -131,7 +132,7 @@ fn measure(experiment: &Definition, args: &Experiment) -> anyhow::Result<Vec<Mea
         jobs: args.jobs.unwrap_or(jobs),
     };
     let progress = |run: &Measured| {
-        let line = justitia_lab::summary(run);
+        let line = describe_run(run);
         out::note(format_args!("{}: {line}", experiment.name));
     };
     Ok(experiments::run(experiment, &options, &progress)?)

@@ -1,5 +1,6 @@
 //! Reuse times, as the programs count them: `struct curve` in `bpf/curves.h` and `curve_of` in `bpf/cgroups.h`.
 
+use justitia_share::curve::{BUCKETS, ENTRIES};
 use libbpf_rs::{MapCore as _, MapFlags};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,12 +15,11 @@ const CLOCK: usize = 0;
 const SHIFT: usize = 1;
 const EVICTED: usize = 2;
 const COLD: usize = 3;
-/// Buckets of reuse times: as in `justitia_share::curve::bucket`.
-const BUCKETS: usize = 256;
-const ENTRIES: usize = 2048;
 /// Entries of a set: a block has its entry in one of these places.
 const WAYS: usize = 8;
 const WORDS: usize = HEAD + BUCKETS + ENTRIES;
+/// Bytes of kernel memory that the curve of one tenant takes.
+pub const CURVE_BYTES: u64 = 8 * WORDS as u64;
 /// The bits of an entry that hold a time.
 const TIME_MASK: u64 = (1 << 40) - 1;
 

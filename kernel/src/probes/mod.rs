@@ -34,7 +34,7 @@ mod status;
 
 pub use attach::IoProbes;
 pub use counters::{Counters, Io, Traffic};
-pub use curves::ReuseHistogram;
+pub use curves::{CURVE_BYTES, ReuseHistogram};
 pub use error::ProbeError;
 pub use evictions::{
     Device, Eviction, EvictionCounts, EvictionProbe, EvictionReader, OFFER_NOTHING,

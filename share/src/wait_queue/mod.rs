@@ -24,7 +24,7 @@ use std::collections::BinaryHeap;
 
 use crate::Weight;
 
-pub use queueing::{Aging, Queueing};
+pub use queueing::Queueing;
 pub use virtual_time::VirtualTime;
 
 /// How many of its own grants a client may be served early before the present follows it. Otherwise a light client
@@ -140,9 +140,7 @@ impl<T> WaitQueue<T> {
         // Heavier is earlier; keys stay positive because no weight exceeds 10000.
         let lightness = u128::from(10_000 - weight.get());
         match self.queueing {
-            Queueing::Fifo => 0,
-            Queueing::PriorityAging(Aging::Off) => lightness,
-            Queueing::PriorityAging(Aging::By(increment)) => {
+            Queueing::PriorityAging { increment } => {
                 lightness + u128::from(self.grants) * u128::from(increment)
             }
             Queueing::Wfq => u128::from(start.get()),

@@ -2,8 +2,7 @@
 
 use std::fmt::Write;
 
-use justitia_api::{KnobOwner, KnobStatus, PolicyStatus, TenantStatus};
-use justitia_share::PAGE_SIZE;
+use justitia_api::{KnobOwner, KnobStatus, PolicyStatus, ProtectionReason, TenantStatus};
 
 use super::current::CurrentValues;
 use super::rules;
@@ -91,11 +90,7 @@ fn low_now(policy: &PolicyStatus, tenant: &TenantStatus, knob: &KnobStatus) -> O
         return None;
     }
     let value: u64 = knob.value.parse().ok()?;
-    let goal = if tenant.protected > 0 {
-        (tenant.protected + tenant.other) / PAGE_SIZE * PAGE_SIZE
-    } else {
-        0
-    };
+    let goal = ProtectionReason::of_leaf(tenant.protected, tenant.other).memory_low();
     let off = goal.abs_diff(value);
     let deadband = policy.low_deadband(goal);
     Some(if off == 0 {

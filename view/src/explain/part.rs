@@ -33,7 +33,7 @@ pub(super) fn of(status: &Status, tenant: &TenantStatus) -> Option<String> {
             "its minimum, or its dirty pages, are more than its weight would give it".to_owned()
         });
     }
-    Some(division.told(level, tenant))
+    Some(division.in_words(level, tenant))
 }
 
 /// How a parent's cache is divided among its children.
@@ -127,7 +127,7 @@ impl<'a> Division<'a> {
     }
 
     /// The part of a tenant that is at the level, in words.
-    fn told(&self, level: f64, tenant: &TenantStatus) -> String {
+    fn in_words(&self, level: f64, tenant: &TenantStatus) -> String {
         let (sharing, others): (Vec<&TenantStatus>, Vec<_>) = self
             .siblings
             .iter()
@@ -159,7 +159,7 @@ impl<'a> Division<'a> {
             "{first}{}/{weigh} of {}; {weigh} is the weight of those that {demand} at least their part by weight{}",
             tenant.weight,
             bytes(left.saturating_sub(gone)),
-            told_others(&others)
+            others_in_words(&others)
         )
     }
 }
@@ -171,7 +171,7 @@ fn in_use(status: &Status, index: usize) -> u64 {
 }
 
 /// Siblings that get less or more than by weight.
-fn told_others(others: &[&TenantStatus]) -> String {
+fn others_in_words(others: &[&TenantStatus]) -> String {
     if others.is_empty() {
         return String::new();
     }

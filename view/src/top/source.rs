@@ -11,8 +11,8 @@ use justitia_api::client::ask;
 use super::view::{Command, View};
 use crate::record::{RecordError, Recording};
 
-/// What a thread tells.
-type Told = Result<Status, String>;
+/// A status, or why there is none.
+type Answer = Result<Status, String>;
 
 /// A source of statuses.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub enum Source {
         /// The socket.
         title: String,
         /// What it says.
-        told: Receiver<Told>,
+        told: Receiver<Answer>,
     },
     /// A recording.
     Recorded {
@@ -65,7 +65,10 @@ impl Source {
         }
     }
 
-    fn thread(period: Duration, mut next: impl FnMut() -> Told + Send + 'static) -> Receiver<Told> {
+    fn thread(
+        period: Duration,
+        mut next: impl FnMut() -> Answer + Send + 'static,
+    ) -> Receiver<Answer> {
         let (tell, told) = sync_channel(1);
         let body = move || {
             loop {

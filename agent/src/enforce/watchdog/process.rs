@@ -19,9 +19,9 @@ use crate::enforce::knob_store::{KnobStoreError, LeftLimits, RestoredKnob, reset
 const EXIT_TIMEOUT: Duration = Duration::from_secs(180);
 /// The watchdog checks this often whether the lock is still held.
 const LOCK_POLL: Duration = Duration::from_millis(100);
-/// A restore that fails is tried again this often,
+/// Failed restores are retried this often.
 const RESTORE_RETRY: Duration = Duration::from_secs(1);
-/// for so long.
+/// Failed restores are retried for this long after the agent's exit.
 const RESTORE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The results of a restore.

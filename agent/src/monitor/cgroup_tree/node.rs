@@ -23,7 +23,8 @@ pub struct Node {
     pub excluded: Vec<Cgroup>,
     /// File pages of the excluded children, bytes.
     pub excluded_file: u64,
-    /// Whether a child was left out for lack of file descriptors.
+    /// Whether a child was left out: for lack of file descriptors, or because as many cgroups as there may be (10,000) are
+    /// tracked.
     pub(super) has_untracked_child: bool,
     /// What the configuration says about it.
     pub(super) overrides: Override,
