@@ -5,14 +5,17 @@
 
 mod agent;
 mod cache;
+mod curves;
 mod doctor;
+mod explain;
 mod generate;
 mod guest;
 mod lab;
 mod log;
 mod out;
-mod see;
-mod usage;
+mod record;
+mod source;
+mod top;
 
 use std::process::ExitCode;
 
@@ -36,11 +39,11 @@ struct Cli {
 enum Command {
     Run(agent::Run),
     Status(agent::Status),
-    Top(see::Top),
-    Explain(see::Explain),
-    Record(see::Record),
-    Curve(usage::Curve),
-    Whatif(usage::Whatif),
+    Top(top::Top),
+    Explain(explain::Explain),
+    Record(record::Record),
+    Curve(curves::Curve),
+    Whatif(curves::Whatif),
     Reset(agent::Reset),
     Doctor(doctor::Doctor),
     Lab(lab::Lab),
@@ -58,11 +61,11 @@ fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Run(args) => agent::run(&args),
         Command::Status(args) => agent::status(&args),
-        Command::Top(args) => see::top(&args),
-        Command::Explain(args) => see::explain(&args),
-        Command::Record(args) => see::record(&args),
-        Command::Curve(args) => usage::curve(&args),
-        Command::Whatif(args) => usage::whatif(&args),
+        Command::Top(args) => top::top(&args),
+        Command::Explain(args) => explain::explain(&args),
+        Command::Record(args) => record::record(&args),
+        Command::Curve(args) => curves::curve(&args),
+        Command::Whatif(args) => curves::whatif(&args),
         Command::Reset(args) => agent::reset(&args),
         Command::Watchdog(args) => agent::watchdog(&args),
         Command::RechargeHelper(args) => agent::recharge_helper(&args),

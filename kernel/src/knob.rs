@@ -120,6 +120,18 @@ pub fn read_raw(cgroup: &Cgroup, knob: Knob) -> Result<String> {
     cgroup.read(&knob.path(cgroup), |text| knob.value_in(text))
 }
 
+/// The devices on which `io.max` limits a cgroup, in the file's order. Lines that name no device are passed over.
+///
+/// # Errors
+/// As every reader of [`Cgroup`].
+pub fn io_max_devices(cgroup: &Cgroup) -> Result<Vec<DevId>> {
+    let device = |line: &[u8]| first_word(str::from_utf8(line).ok()?).parse().ok();
+    cgroup.read("io.max", |text| {
+        let lines = parse::lines(text);
+        Ok(lines.filter_map(|(_, line)| device(line)).collect())
+    })
+}
+
 /// Writes `value` to `knob` in one `write(2)`; never creates a file. The kernel may round (memory
 /// to whole pages): read the knob again to know its value.
 ///
@@ -221,6 +233,28 @@ mod tests {
             write_raw(&cgroup, knob, &value).unwrap();
             assert_eq!(read_raw(&cgroup, knob).unwrap(), expected);
         }
+    }
+
+    #[test]
+    fn devices_of_io_max_are_those_that_it_names() {
+        for (text, expected) in [
+            (&b""[..], ""),
+            (
+                b"8:16 rbps=1 wbps=max riops=max wiops=max\n8:0 wiops=3\n",
+                "8:16 8:0",
+            ),
+            (b"\xff\nrbps=1\n8:0\n", "8:0"),
+        ] {
+            let (_dir, cgroup) = tree("io.max", text);
+            let found: Vec<String> = io_max_devices(&cgroup)
+                .unwrap()
+                .iter()
+                .map(ToString::to_string)
+                .collect();
+            assert_eq!(found.join(" "), expected);
+        }
+        let (_dir, cgroup) = tree("memory.low", b"0");
+        assert!(io_max_devices(&cgroup).unwrap_err().is_missing());
     }
 
     #[test]

@@ -6,12 +6,12 @@ use crate::{Demand, NodeId, Tree};
 /// The part of `capacity` that each node of the tree is entitled to, indexed by
 /// [`NodeId::index`](crate::NodeId::index). The unit is that of `capacity` and of the demands, which is the same.
 ///
-/// Hierarchical (a group divides what its parent is entitled to), weighted, and work-conserving (what a
-/// node's subtree does not demand goes to its siblings, by weight). In every group the parts add up to the
-/// parent's; none is below its minimum while the minimums fit; none gets more than its working set while a sibling has
-/// less than both its own working set and its part by weight; none is above its demand unless all are satisfied. Monotone
-/// in weight, use, working set, demand and capacity (see [`max_min`]). A group's requested protection ([`Demand::requested_protection`]) comes after all minimums of
-/// the group.
+/// Hierarchical (a group divides what its parent is entitled to), weighted, and work-conserving (what a node's subtree
+/// does not demand goes to its siblings, by weight). In every group the parts add up to the parent's; none is below
+/// its minimum while the minimums fit; none gets more than its working set while a sibling has less than both its own
+/// working set and its part by weight; none is above its demand unless all are satisfied. Monotone in weight, use,
+/// working set, demand and capacity (see [`max_min`]). A group's requested protection
+/// ([`Demand::requested_protection`]) comes after all minimums of the group.
 ///
 /// With unlimited demands this is the Justitia paper's `Threshold = NR_FILE_PAGES × proportion` (section
 /// III-B3, equation 1), at every level of the tree; with demands it is DoubleDecker's effective

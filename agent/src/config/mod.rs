@@ -8,6 +8,7 @@
 #![deny(clippy::indexing_slicing)]
 
 mod error;
+mod exclusion;
 mod file;
 mod pattern;
 mod read;

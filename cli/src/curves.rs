@@ -9,7 +9,7 @@ use justitia_api::client::ask;
 use justitia_api::escape::plain_lines;
 use justitia_cache::serve::Size;
 use justitia_share::Weight;
-use justitia_view::curve::BLOCK;
+use justitia_view::curve::{BLOCK, curve_report};
 use justitia_view::explain::{find, nearest};
 use justitia_view::whatif::{Change, Forecast, text, whatif as forecast};
 
@@ -64,13 +64,15 @@ pub(crate) fn weight(text: &str) -> Result<Weight, String> {
 
 pub(crate) fn curve(args: &Curve) -> anyhow::Result<ExitCode> {
     let (status, index) = asked(&args.config, &args.tenant)?;
-    let told = status.tenants.get(index).map(justitia_view::curve::told);
-    let told = told.transpose().map_err(|why| anyhow!(why))?;
-    let Some(told) = told else { bail!("no tenant") };
+    let report = status.tenants.get(index).map(curve_report);
+    let report = report.transpose().map_err(|why| anyhow!(why))?;
+    let Some(report) = report else {
+        bail!("no tenant")
+    };
     if args.json {
-        out::line(out::json(&told)?);
+        out::line(out::json(&report)?);
     } else {
-        out::print(plain_lines(&told.text()));
+        out::print(plain_lines(&report.text()));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,0 +1,47 @@
+//! Which cgroups the rules exclude.
+
+use std::path::Path;
+
+use super::Config;
+
+impl Config {
+    /// Whether the rules exclude the cgroup at `path` (below the mount), or one above it. `is_delegated` says of a cgroup
+    /// whether a delegatee may make cgroups in it.
+    #[must_use]
+    pub fn excludes(&self, path: &Path, is_delegated: impl Fn(&Path) -> bool) -> bool {
+        path.ancestors().any(|path| {
+            let made = path.ancestors().skip(1).any(&is_delegated);
+            self.overrides(path, made).exclude == Some(true)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::load;
+    use super::*;
+
+    #[test]
+    fn a_cgroup_is_excluded_by_itself_or_one_above_it_and_never_by_a_name_of_its_owners() {
+        let config = load(&[(
+            "j.toml",
+            "[[tenant]]\nmatch = \"a\"\nexclude = true\n[[tenant]]\nmatch = \"user/*\"\nexclude = true\n",
+        )])
+        .unwrap();
+        for (path, delegated, expected) in [
+            ("a", "", true),
+            ("a/b/c", "", true),
+            ("ab", "", false),
+            ("user", "", false),
+            ("user/x", "", true),
+            ("user/x/y", "", true),
+            ("user/x", "user", false),
+            ("a/b", "a", true),
+        ] {
+            let found = config.excludes(Path::new(path), |p| {
+                p == Path::new(delegated) && !delegated.is_empty()
+            });
+            assert_eq!(found, expected, "{path}, delegated: {delegated}");
+        }
+    }
+}

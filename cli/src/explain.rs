@@ -1,0 +1,197 @@
+//! `justitia explain`.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+use clap::Args;
+use justitia_agent::config::Config;
+use justitia_api::escape::plain_lines;
+use justitia_api::{Status, TenantStatus};
+use justitia_kernel::block::disk_name;
+use justitia_kernel::cgroup::{Cgroup, CgroupFs, Ownership};
+use justitia_kernel::io::DevId;
+use justitia_kernel::knob::{Knob, io_max_devices, read_raw};
+use justitia_view::explain::{
+    CurrentValues, Unmanaged, explain as explanation, find, nearest, unmanaged,
+};
+use justitia_view::record::Recording;
+
+use crate::agent::ConfigArgs;
+use crate::out;
+use crate::source::StatusSource;
+
+/// Say why each knob of a tenant stands where it stands, what would change it, and what was decided lately.
+#[derive(Args)]
+pub(crate) struct Explain {
+    /// Its path, the end of it, or any part that only one has; `unmanaged` for what is in no managed cgroup
+    tenant: String,
+    /// From a recording: what was known then (knobs' reasons are not recorded)
+    #[arg(long, value_name = "FILE")]
+    replay: Option<PathBuf>,
+    /// With --replay: so many seconds after its beginning [default: its end]
+    #[arg(long, value_name = "SECONDS", requires = "replay")]
+    at: Option<u32>,
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+pub(crate) fn explain(args: &Explain) -> anyhow::Result<ExitCode> {
+    let (status, config, current) = match &args.replay {
+        Some(file) => (recorded(file, args.at)?, None, CurrentValues::default()),
+        None => {
+            let config = args.config.load()?;
+            let (status, current) = live(config.clone(), &args.tenant)?;
+            (status, Some(config), current)
+        }
+    };
+    match find(&status, &args.tenant) {
+        Ok(index) => {
+            let text = explanation(&status, index, &current);
+            out::print(plain_lines(&text));
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(paths) if paths.is_empty() => {
+            let names = nearest(&status, &args.tenant);
+            let Some(config) = config else {
+                bail!(
+                    "no tenant of the recording is called {:?}; the nearest are\n  {}",
+                    args.tenant,
+                    names.join("\n  ")
+                );
+            };
+            let path = args.tenant.trim_start_matches("/sys/fs/cgroup");
+            let facts = Unmanaged {
+                nearest: names,
+                ..facts(path, &config)
+            };
+            out::line(plain_lines(&unmanaged(path, &facts)));
+            Ok(ExitCode::FAILURE)
+        }
+        Err(paths) => bail!(
+            "{:?} could be any of\n  {}",
+            args.tenant,
+            paths.join("\n  ")
+        ),
+    }
+}
+
+/// One status, and what stands in the tenant's knobs beside it. An agent of our own has to look for a while before it
+/// knows anything of applications.
+fn live(config: Config, name: &str) -> anyhow::Result<(Status, CurrentValues)> {
+    let mut source = StatusSource::new(config)?;
+    if matches!(source, StatusSource::InProcess(_)) {
+        out::note("justitia: no agent runs; observing for 3 s to say what one would do");
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(3) {
+            source.look()?;
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+    let before = source.look()?;
+    let tenant = |status: &Status| Some(status.tenants.get(find(status, name).ok()?)?.clone());
+    let Some(was) = tenant(&before) else {
+        return Ok((before, CurrentValues::default()));
+    };
+    let mut current = current_values(&was).unwrap_or_default();
+    let after = source.look()?;
+    // What the agent has taken or given back meanwhile would be told as somebody else's.
+    let is = tenant(&after).unwrap_or_default();
+    let held = |tenant: &TenantStatus, knob: &str| tenant.knobs.iter().any(|k| k.knob == knob);
+    current
+        .knobs
+        .retain(|(knob, _)| held(&was, knob) == held(&is, knob));
+    Ok((after, current))
+}
+
+fn recorded(file: &Path, at: Option<u32>) -> anyhow::Result<Status> {
+    let mut recording = Recording::open(file)?;
+    if recording.lost() > 0 {
+        out::note(format_args!(
+            "justitia: {} bytes of {} are cut off or damaged",
+            recording.lost(),
+            file.display()
+        ));
+    }
+    let position = match at {
+        Some(seconds) => recording.position(recording.span().0 + f64::from(seconds))?,
+        None => recording.len(),
+    };
+    Ok(Status::clone(&*recording.status(position)?))
+}
+
+fn cgroup(path: &str) -> Option<Cgroup> {
+    let path = justitia_api::escape::decode(path.trim_matches('/'))?;
+    Cgroup::open_at(&CgroupFs::discover().ok()?, Path::new(&path)).ok()
+}
+
+/// What stands in a tenant's knobs now; of the unmanaged tenant, in those of the machine that the agent has written.
+fn current_values(tenant: &TenantStatus) -> Option<CurrentValues> {
+    if tenant.path == "-" {
+        let root = CgroupFs::discover().ok()?;
+        let machine = Knob::DirtyBackground;
+        let name = machine.to_string();
+        let is_written = tenant.knobs.iter().any(|k| k.knob == name);
+        let value = is_written.then(|| read_raw(root.root(), machine).ok());
+        let knobs = value.flatten().map(|value| (name, value));
+        return Some(CurrentValues {
+            knobs: knobs.into_iter().collect(),
+            ..CurrentValues::default()
+        });
+    }
+    let cgroup = cgroup(&tenant.path)?;
+    // Of every disk on which anybody has limited it.
+    let written = tenant
+        .knobs
+        .iter()
+        .filter_map(|k| k.knob.strip_prefix("io.max ")?.parse::<DevId>().ok());
+    let mut devices = io_max_devices(&cgroup).unwrap_or_default();
+    devices.extend(written);
+    devices.sort_unstable();
+    devices.dedup();
+    let disks = devices.iter().filter_map(|device| {
+        let name = disk_name(Path::new("/sys/dev/block"), *device)?;
+        Some((device.to_string(), name))
+    });
+    let memory = [
+        Knob::MemoryMin,
+        Knob::MemoryLow,
+        Knob::MemoryHigh,
+        Knob::MemoryMax,
+    ];
+    let knobs = memory
+        .into_iter()
+        .chain(devices.iter().copied().map(Knob::IoMax))
+        .filter_map(|knob| Some((knob.to_string(), read_raw(&cgroup, knob).ok()?)))
+        .collect();
+    Some(CurrentValues {
+        knobs,
+        disks: disks.collect(),
+    })
+}
+
+/// What is known of a cgroup that is no tenant.
+fn facts(path: &str, config: &Config) -> Unmanaged {
+    let path = path.trim_matches('/');
+    let memory =
+        |path: &str| cgroup(path).is_some_and(|c| c.controllers().is_ok_and(|c| c.has("memory")));
+    let named = Path::new(path);
+    let above = named.ancestors().skip(1).filter_map(Path::to_str);
+    let mut above = above.take_while(|path| !path.is_empty());
+    let is_delegated = |path: &Path| {
+        let ownership = path.to_str().and_then(cgroup).map(|c| c.ownership());
+        matches!(ownership, Some(Ok(Ownership::Delegatee)))
+    };
+    Unmanaged {
+        exists: cgroup(path).is_some(),
+        root: path.is_empty(),
+        memory: memory(path),
+        excluded: config.excludes(named, is_delegated),
+        above: above
+            .find(|path| memory(path))
+            .unwrap_or_default()
+            .to_owned(),
+        nearest: Vec::new(),
+    }
+}
