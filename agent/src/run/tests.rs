@@ -87,7 +87,7 @@ fn requests_do_not_change_the_time_of_the_next_tick() {
     running.store(false, Ordering::Relaxed);
     drop(agent_loop);
     let answers = client.join().unwrap();
-    assert!(!stopped && answers > 5, "{answers} answers");
+    assert!(!stopped && answers >= 2, "{answers} answers");
     assert!(took >= wait && took < 10 * wait, "{took:?}");
 }
 

@@ -69,7 +69,7 @@ impl Cache {
         ssd: Option<SsdConfig>,
     ) -> Result<(), CacheError> {
         registry.config.ssd.clone_from(&ssd);
-        let old = self.stores.ssd.load_full().map(|old| Arc::downgrade(&old));
+        let old = self.stores.ssd.load_full().map(|old| old.device_in_use());
         self.stop_ssd();
         // The users of the old store have the same file locked. The last one removes it.
         let start = Instant::now();

@@ -8,8 +8,8 @@ use crate::store::list::{FreeList, Links};
 use crate::worth::Mean;
 use parking_lot::Mutex;
 use std::io;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// Consecutive errors of the device after which the store is closed.
 const MAX_ERRORS: u32 = 8;
@@ -29,6 +29,8 @@ pub(crate) struct SsdStore {
     pub(super) errors_in_a_row: AtomicU32,
     /// By block.
     pub(super) writes: Mutex<Mean>,
+    /// Dropped last: after the device has given its file up.
+    device_in_use: Arc<()>,
 }
 
 #[derive(Default)]
@@ -55,7 +57,13 @@ impl SsdStore {
             errors: AtomicU64::new(0),
             errors_in_a_row: AtomicU32::new(0),
             writes: Mutex::default(),
+            device_in_use: Arc::default(),
         }
+    }
+
+    /// Counts no owner once the device has given its file up.
+    pub(crate) fn device_in_use(&self) -> Weak<()> {
+        Arc::downgrade(&self.device_in_use)
     }
 
     /// Slots that may be used.
