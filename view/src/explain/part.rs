@@ -86,6 +86,8 @@ impl<'a> Division<'a> {
                 "{what}it has used neither CPU nor cache for {}, so it gets what they leave",
                 seconds(tenant.idle)
             )
+        } else if tenant.working_set == 0 {
+            format!("{what}nothing is left for what is read once")
         } else if self.in_use <= self.all {
             format!("{what}they fit, so it gets what it uses")
         } else {

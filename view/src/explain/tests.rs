@@ -238,4 +238,8 @@ fn working_sets_are_divided_first() {
         &text,
         &["it has used neither CPU nor cache for 42 s, so it gets what they leave"],
     );
+    status.tenants[1].working_set = 0;
+    status.tenants[2].working_set = 700 * MIB;
+    let text = explain(&status, 1, &CurrentValues::default());
+    says(&text, &["nothing is left for what is read once"]);
 }
