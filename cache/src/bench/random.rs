@@ -20,6 +20,12 @@ impl Random {
     pub(crate) const fn below(&mut self, n: u64) -> u64 {
         self.next() % n
     }
+
+    /// From 0 to less than 1.
+    #[cfg(test)]
+    pub(crate) fn part(&mut self) -> f64 {
+        to_f64(self.below(1 << 30)) / f64::from(1 << 30)
+    }
 }
 
 /// Zipf's law: of blocks numbered from 0, the n-th is drawn with a probability as 1 / (n + 1)^skew.

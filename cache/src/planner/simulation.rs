@@ -41,27 +41,23 @@ struct Pool {
     shift: f64,
 }
 
-fn part(random: &mut Random) -> f64 {
-    to_f64(random.below(1 << 30)) / f64::from(1 << 30)
-}
-
 /// -1 to 1.
 fn both(random: &mut Random) -> f64 {
-    2.0f64.mul_add(part(random), -1.0)
+    2.0f64.mul_add(random.part(), -1.0)
 }
 
 impl Pool {
     fn random(random: &mut Random) -> Self {
         let kind = match random.below(3) {
             0 => Kind::Loop,
-            1 => Kind::Both(5.0f64.mul_add(part(random), 1.0)),
-            _ => Kind::Concave(5.0f64.mul_add(part(random), 1.0)),
+            1 => Kind::Both(5.0f64.mul_add(random.part(), 1.0)),
+            _ => Kind::Concave(5.0f64.mul_add(random.part(), 1.0)),
         };
         Self {
             kind,
-            gets: 10.0f64.powf(1.5f64.mul_add(part(random), 2.5)),
-            working_set: to_f64(PART) * 1.2f64.mul_add(part(random), 0.05),
-            most: 0.4f64.mul_add(part(random), 0.6),
+            gets: 10.0f64.powf(1.5f64.mul_add(random.part(), 2.5)),
+            working_set: to_f64(PART) * 1.2f64.mul_add(random.part(), 0.05),
+            most: 0.4f64.mul_add(random.part(), 0.6),
             stretch: (both(random) / 16.0).exp2(),
             shift: 0.03 * both(random),
         }
@@ -110,7 +106,7 @@ impl Vm {
     fn random(random: &mut Random) -> Option<Self> {
         let count = 2 + random.below(5);
         let pools: Vec<Pool> = (0..count).map(|_| Pool::random(random)).collect();
-        let size = to_f64(PART) * 0.55f64.mul_add(part(random), 0.05);
+        let size = to_f64(PART) * 0.55f64.mul_add(random.part(), 0.05);
         let percent = to_u64((pools.first()?.hit_ratio(size) * 100.0).floor());
         let percent = u8::try_from(percent).ok().filter(|percent| *percent >= 5)?;
         let views = (0..).zip(&pools).map(|(index, pool)| PoolView {

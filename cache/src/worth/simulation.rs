@@ -29,13 +29,9 @@ struct Case {
     seed: u64,
 }
 
-fn part(random: &mut Random) -> f64 {
-    to_f64(random.below(1 << 30)) / f64::from(1 << 30)
-}
-
 /// Between the two, evenly by their logarithm.
 fn between(random: &mut Random, low: f64, high: f64) -> f64 {
-    low * (high / low).powf(part(random))
+    low * (high / low).powf(random.part())
 }
 
 impl Case {
@@ -88,7 +84,7 @@ struct Found {
 
 /// A time that varies by its mean: at least a fifth of it, at most some times as much.
 fn varied(random: &mut Random, mean: f64) -> f64 {
-    mean * 0.8f64.mul_add(-part(random).max(1e-9).ln(), 0.2)
+    mean * 0.8f64.mul_add(-random.part().max(1e-9).ln(), 0.2)
 }
 
 fn ns(us: f64) -> u64 {

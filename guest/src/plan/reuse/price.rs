@@ -1,37 +1,13 @@
 //! What a put costs beside what a hit saves: how much of what is put must be read again.
 
-/// Blocks of which a mean is known; of fewer it is not.
-const KNOWN: u64 = 64;
-/// A mean forgets half of what it is of, each time that this is more blocks: those of 64 MiB, some seconds of a busy guest.
-const REMEMBERED: u64 = 16_384;
+use justitia_share::RecentMean;
 
 /// Of fewer than one in so many puts that are hit nothing can be said: a sample has as many by chance. So a host that says
 /// that a hit saves ages is not believed, and what is never read again is not offered for ever.
 const MOST: u64 = 500;
 
-/// Time of blocks, of which the mean is of the latest ones.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Mean {
-    blocks: u64,
-    ns: u64,
-}
-
-impl Mean {
-    /// So many more blocks took so long together.
-    pub(crate) const fn add(&mut self, blocks: u64, ns: u64) {
-        self.blocks = self.blocks.saturating_add(blocks);
-        self.ns = self.ns.saturating_add(ns);
-        while self.blocks > REMEMBERED {
-            self.blocks /= 2;
-            self.ns /= 2;
-        }
-    }
-
-    /// Nanoseconds of a block; `None` while too few are known.
-    pub(crate) fn get(&self) -> Option<u64> {
-        (self.blocks >= KNOWN).then(|| self.ns / self.blocks)
-    }
-}
+/// The mean time of the latest blocks: those of 64 MiB, some seconds of a busy guest.
+pub(crate) type Mean = RecentMean<16_384>;
 
 /// What a put costs beside what a hit saves, in the same unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

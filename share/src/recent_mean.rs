@@ -1,21 +1,18 @@
-//! Means of the latest reads or writes.
+//! Means of the latest of many times.
 
-/// Reads (or blocks written) of which a mean is known; of fewer it is not.
+/// Times of which a mean is known; of fewer it is not.
 const KNOWN: u64 = 64;
-/// A mean forgets half of what it is of, each time that this is more. Of so many reads whose times vary twice as much as
-/// their mean it is off by a sixth.
-const REMEMBERED: u64 = 256;
 
-/// The mean time of the latest of many.
+/// The mean time of the latest of many: each time that it is of more than `REMEMBERED`, it forgets half of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Mean {
+pub struct RecentMean<const REMEMBERED: u64> {
     count: u64,
     ns: u64,
 }
 
-impl Mean {
+impl<const REMEMBERED: u64> RecentMean<REMEMBERED> {
     /// So many more took so long together, nanoseconds.
-    pub(crate) const fn add(&mut self, count: u64, ns: u64) {
+    pub const fn add(&mut self, count: u64, ns: u64) {
         self.count = self.count.saturating_add(count);
         self.ns = self.ns.saturating_add(ns);
         while self.count > REMEMBERED {
@@ -24,8 +21,9 @@ impl Mean {
         }
     }
 
-    /// Nanoseconds of one; `None` while too few are known.
-    pub(crate) fn get(&self) -> Option<u64> {
+    /// Nanoseconds of one; `None` while fewer than 64 are known.
+    #[must_use]
+    pub fn get(&self) -> Option<u64> {
         (self.count >= KNOWN).then(|| self.ns / self.count)
     }
 }
@@ -36,7 +34,7 @@ mod tests {
 
     #[test]
     fn a_mean_is_of_the_latest() {
-        let mut mean = Mean::default();
+        let mut mean = RecentMean::<256>::default();
         mean.add(63, 63_000);
         assert_eq!(mean.get(), None);
         mean.add(1, 1000);
