@@ -13,7 +13,7 @@
 pub mod credit;
 pub mod entitlements;
 mod policy;
-pub mod protect;
+pub mod protection;
 pub mod recharge;
 pub mod reclaim;
 
@@ -26,6 +26,6 @@ pub use crate::model::{Key, Memory, Snapshot, Tenant, WorkingSet};
 pub use entitlements::Entitlements;
 pub use justitia_api::{DemandModel, Evidence, ReclaimExemption};
 pub use policy::Policy;
-pub use protect::{LowIntent, plan_protection};
+pub use protection::{LowIntent, plan_protection};
 pub use recharge::{RechargeIntent, plan_recharge};
 pub use reclaim::{ReclaimIntent, plan_reclaim, reclaimable_above_minimums};

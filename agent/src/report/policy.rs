@@ -8,7 +8,7 @@ use justitia_share::num::to_u64;
 
 use crate::model::MIN_OBSERVATION;
 use crate::plan::credit::room;
-use crate::plan::protect::{DEADBAND, MIN_DEADBAND};
+use crate::plan::protection::{DEADBAND, MIN_DEADBAND};
 
 /// All of them.
 pub(super) fn policy() -> PolicyStatus {
