@@ -22,6 +22,12 @@ impl NbdFiles {
         parameters: &[String],
         files: &[PathBuf],
     ) -> Self {
+        let user = rustix::process::geteuid();
+        assert!(
+            user.is_root() && Path::new("/dev/fuse").exists(),
+            "expected root, and /dev/fuse, for a slow disk: nbdfuse's files are mounted; found user {}",
+            user.as_raw()
+        );
         let filters = filters.iter().map(|filter| format!("--filter={filter}"));
         let mut nbdkit = Command::new("nbdkit");
         let nbdkit = nbdkit
