@@ -74,6 +74,8 @@ fn report(status: &Status, json: bool) {
         held_back = status.held_back,
         ring_full = status.ring_full,
         pools = status.pools,
+        put_ns = status.put_ns,
+        hit_saves_ns = status.hit_saves_ns,
         "evicted pages so far"
     );
 }

@@ -1,8 +1,20 @@
 //! The cache: VMs, pools, disks and their blocks.
 //!
-//! Locks, outermost first: the registry of VMs, pools and disks; the change of the SSD store; the admission lock, which
-//! puts wait for when a store is full; a pool's policy (two by index); a pool's log; a shard of the index; the leaves
-//! (free slots, buffered segments, residency tables, curves). A hit takes one shard; a put that finds a free slot takes one pool and then one shard.
+//! Locks, outermost first:
+//!
+//! 1. outside of the cache: the daemon's VMs (`VmRegistry`), then the pools of a VM by name (`NamedPools`)
+//! 2. the registry of VMs, pools and disks
+//! 3. the change of the SSD store
+//! 4. the admission lock, which puts wait for when a store is full
+//! 5. a pool's policy, two by index
+//! 6. a pool's log
+//! 7. a shard of the index
+//! 8. leaves, of which a thread holds one: free slots, buffered segments, residency tables, curves, a pool's `spec`, the
+//!    `state` of its `PoolWorth`, a disk's `BusyTime`, the `turns` of the admission lock
+//!
+//! A hit takes one shard; an exclusive one then the policy or the log of the block's pool. A sampled block also takes the
+//! curve of the reader's pool, and one of a VM with a port a place of the residency table. A put that finds a free slot
+//! takes one pool's policy and then one shard.
 
 mod admission;
 mod admission_lock;

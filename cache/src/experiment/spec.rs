@@ -122,7 +122,7 @@ pub struct Configuration {
     /// Weights of containers that are other than their own.
     #[serde(default)]
     pub weights: BTreeMap<String, [u64; 2]>,
-    /// The eviction policy inside a pool.
+    /// The eviction policy inside a pool: the paper's FIFO unless given. The daemon's default is another one.
     #[serde(default)]
     pub policy: Policy,
     /// Containers that take part; all without.

@@ -87,7 +87,7 @@ struct TargetArgs {
     /// The part of its reads that is to hit, per cent, 1 to 99; where weights are planned (`set vm … --plan true`)
     #[arg(long, value_name = "PERCENT")]
     hit_percent: Option<u8>,
-    /// How long a read of it may wait for the disk on average, hits counted as 0, microseconds; likewise
+    /// How long a block of 4 KiB that is looked up may wait for the disk on average, hits counted as 0, microseconds; likewise
     #[arg(long, value_name = "US")]
     read_latency_us: Option<u32>,
     /// Nothing is to be reached any more
