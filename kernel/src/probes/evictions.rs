@@ -126,7 +126,9 @@ impl EvictionProbe {
                 "expected a ring of 2^n bytes, at least 64 KiB, found {ring}"
             )));
         }
-        check_symbols().map_err(unsupported)?;
+        let symbols = std::fs::read("/proc/kallsyms")
+            .map_err(|error| unsupported(format!("/proc/kallsyms cannot be read: {error}")))?;
+        check_symbols(&symbols).map_err(unsupported)?;
         let frames = read_path(Path::new("/proc/zoneinfo"), frames)
             .map_err(|error| unsupported(error.to_string()))?
             .map_err(|error| unsupported(error.to_string()))?;
@@ -277,17 +279,25 @@ fn some(shift: u32) -> Option<u32> {
     (shift > 0).then_some(shift.min(OFFER_NOTHING))
 }
 
-/// The programs compute a page's address from symbols that not every kernel lists.
-fn check_symbols() -> Result<(), String> {
-    let text = std::fs::read("/proc/kallsyms")
-        .map_err(|error| format!("/proc/kallsyms cannot be read: {error}"))?;
+/// The programs compute a page's address from symbols that not every kernel lists, and whose addresses it does not show
+/// everybody. `symbols` is `/proc/kallsyms`.
+fn check_symbols(symbols: &[u8]) -> Result<(), String> {
     for name in ["vmemmap_base", "page_offset_base"] {
-        let mut lines = text.split(|byte| *byte == b'\n');
-        let found =
-            lines.any(|line| line.split(|byte| *byte == b' ').nth(2) == Some(name.as_bytes()));
-        if !found {
+        let mut lines = symbols.split(|byte| *byte == b'\n');
+        let address = lines.find_map(|line| {
+            let mut fields = line.split(|byte| *byte == b' ');
+            let address = fields.next()?;
+            (fields.nth(1) == Some(name.as_bytes())).then_some(address)
+        });
+        let Some(address) = address else {
             return Err(format!(
                 "{LACKS} symbol {name}: it takes x86-64 and CONFIG_KALLSYMS_ALL"
+            ));
+        };
+        if address.iter().all(|digit| *digit == b'0') {
+            return Err(format!(
+                "expected the address of {name} in /proc/kallsyms, found 0: it takes CAP_SYSLOG, and the sysctl \
+                 kernel.kptr_restrict below 2"
             ));
         }
     }
@@ -299,6 +309,28 @@ const _: () = assert!(PAGE as u64 == PAGE_SIZE && RECORD == 24 + PAGE);
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn symbols_are_there_and_their_addresses_shown() {
+        let shown = "ffffffff82fb1c50 D vmemmap_base\nffffffff82fb1c60 D page_offset_base\n";
+        let hidden = "0000000000000000 D vmemmap_base\n0000000000000000 D page_offset_base\n";
+        let half = "ffffffff82fb1c50 D vmemmap_base\n0000000000000000 D page_offset_base\n";
+        let other = "ffffffff82fb1c50 D vmemmap_base\nffffffff82fb1c60 D page_offset_base_of\n";
+        for (symbols, expected) in [
+            (shown, None),
+            (hidden, Some("address of vmemmap_base")),
+            (half, Some("address of page_offset_base")),
+            (other, Some("no symbol page_offset_base")),
+            ("", Some("no symbol vmemmap_base")),
+            ("\n \n", Some("no symbol vmemmap_base")),
+        ] {
+            let found = check_symbols(symbols.as_bytes()).err();
+            match expected {
+                None => assert_eq!(found, None),
+                Some(part) => assert!(found.is_some_and(|why| why.contains(part)), "{symbols}"),
+            }
+        }
+    }
 
     #[test]
     fn a_record_is_decoded() {
