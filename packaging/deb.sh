@@ -11,9 +11,12 @@ chmod 0755 "$tree"
 umask 022
 
 install -D -m 0755 "$binary" "$tree/usr/bin/justitia"
-install -D -m 0644 "$here/justitia.service" "$tree/lib/systemd/system/justitia.service"
-install -D -m 0644 "$here/grafana.json" "$tree/usr/share/justitia/grafana.json"
-install -D -m 0644 "$here/alerts.yml" "$tree/usr/share/justitia/alerts.yml"
+for unit in justitia justitia-cache justitia-guest; do
+	install -D -m 0644 "$here/$unit.service" "$tree/lib/systemd/system/$unit.service"
+done
+for file in grafana.json alerts.yml cache-alerts.yml; do
+	install -D -m 0644 "$here/$file" "$tree/usr/share/justitia/$file"
+done
 # The documents, at the places where they name each other.
 mkdir -p "$tree/usr/share/doc/justitia"
 for document in README.md SPECIFICATION.md CONTRIBUTING.md CHANGELOG.md docs; do
@@ -49,20 +52,24 @@ Description: I/O weights that hold for what applications see
  Makes cgroup I/O weights hold through the page cache, on a stock kernel.
  Observes by eBPF what every tenant's applications get, and moves memory.low
  and memory.reclaim so that what is cached follows the weights.
+ A hypervisor cache serves disks of virtual machines by weight.
 EOF
 cat >"$tree/DEBIAN/postinst" <<'EOF'
 #!/bin/sh
 set -e
 if [ "$1" = configure ] && [ -d /run/systemd/system ]; then
 	systemctl daemon-reload
-	# An upgrade goes on with what ran; a first installation waits to be asked: `systemctl enable --now justitia`.
-	if [ -n "$2" ]; then systemctl try-restart justitia.service; fi
+	# An upgrade goes on with what ran; a first installation waits to be asked: `systemctl enable --now justitia`. The
+	# cache goes on as it is: a restart would cut VMs off whose disks do not reconnect.
+	if [ -n "$2" ]; then systemctl try-restart justitia.service justitia-guest.service; fi
 fi
 EOF
 cat >"$tree/DEBIAN/prerm" <<'EOF'
 #!/bin/sh
 set -e
-if [ "$1" = remove ] && [ -d /run/systemd/system ]; then systemctl disable --now justitia.service; fi
+if [ "$1" = remove ] && [ -d /run/systemd/system ]; then
+	systemctl disable --now justitia.service justitia-cache.service justitia-guest.service
+fi
 # However the agent was started: restore what a killed agent has left, while the program is still installed. A failure says
 # why, and the journal stays for the next try.
 if [ "$1" = remove ] && [ -e /run/justitia/ledger ]; then justitia reset || true; fi

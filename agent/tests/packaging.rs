@@ -32,8 +32,13 @@ fn promtool(args: &[&str]) -> Option<String> {
 
 #[test]
 fn alerts_are_valid_and_fire_when_they_should() {
-    assert_eq!(promtool(&["check", "rules", "alerts.yml"]), None);
-    assert_eq!(promtool(&["test", "rules", "alerts.test.yml"]), None);
+    for (rules, test) in [
+        ("alerts.yml", "alerts.test.yml"),
+        ("cache-alerts.yml", "cache-alerts.test.yml"),
+    ] {
+        assert_eq!(promtool(&["check", "rules", rules]), None);
+        assert_eq!(promtool(&["test", "rules", test]), None);
+    }
 }
 
 /// The series that the agent exports.
@@ -147,6 +152,94 @@ fn the_unit_bounds_the_agent_and_restores_what_it_leaves() {
         assert!(lines.contains(&line), "{line}");
     }
     assert!(specification.contains("`MemoryMax=512M`"));
+}
+
+/// What the units of `justitia cache serve` and `justitia guest` say beside what they start.
+#[test]
+fn the_units_of_the_cache_are_hardened_and_keep_what_they_share_with_the_agent() {
+    let common = [
+        "NoNewPrivileges=yes",
+        "ProtectHome=yes",
+        "PrivateTmp=yes",
+        "ProtectControlGroups=yes",
+        "ProtectKernelModules=yes",
+        "RestrictNamespaces=yes",
+        "RestrictSUIDSGID=yes",
+        "LockPersonality=yes",
+        "MemoryDenyWriteExecute=yes",
+        "SystemCallArchitectures=native",
+        "SystemCallErrorNumber=EPERM",
+        "UMask=0077",
+        "Restart=on-failure",
+    ];
+    for (name, own) in [
+        (
+            "justitia-cache",
+            &[
+                "Type=notify",
+                "ExecStart=/usr/bin/justitia cache serve --config /etc/justitia/cache.toml",
+                "CapabilityBoundingSet=CAP_DAC_OVERRIDE",
+                "SystemCallFilter=@system-service",
+                // The agent's journal lies there.
+                "RuntimeDirectory=justitia",
+                "RuntimeDirectoryMode=0700",
+                "RuntimeDirectoryPreserve=yes",
+            ][..],
+        ),
+        (
+            "justitia-guest",
+            &[
+                "ExecStart=/usr/bin/justitia guest",
+                "ProtectSystem=strict",
+                "PrivateNetwork=yes",
+                "SystemCallFilter=@system-service bpf perf_event_open",
+            ],
+        ),
+    ] {
+        let unit = std::fs::read_to_string(packaging().join(format!("{name}.service"))).unwrap();
+        let lines: Vec<&str> = unit.lines().collect();
+        for line in common.iter().chain(own) {
+            assert!(lines.contains(line), "{name}: {line}");
+        }
+        // Either takes the addresses of the kernel's symbols away.
+        if name == "justitia-guest" {
+            assert!(unit.contains(" CAP_SYSLOG"));
+            for line in ["ProtectKernelLogs=yes", "ProtectKernelTunables=yes"] {
+                assert!(!lines.contains(&line), "{name}: {line}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_unit_and_every_rule_is_packaged_and_no_unit_is_switched_on() {
+    let build = std::fs::read_to_string(packaging().join("deb.sh")).unwrap();
+    let files = std::fs::read_dir(packaging()).unwrap();
+    let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+    // The words of the line with this, but for comments.
+    let words = |with: &str| -> Vec<&str> {
+        let lines = build.lines().map(str::trim_start);
+        let mut lines = lines.filter(|line| !line.starts_with('#') && line.contains(with));
+        let line = lines.next().unwrap_or_default();
+        line.split([' ', ';']).collect()
+    };
+    let (units, rules) = (words("for unit in"), words("for file in"));
+    let stopped = words("systemctl disable --now");
+    let mut count = 0;
+    for name in names {
+        if let Some(unit) = name.strip_suffix(".service") {
+            assert!(units.contains(&unit), "{unit} is not installed");
+            assert!(stopped.contains(&&*name), "a removal does not stop {unit}");
+            count += 1;
+        } else if name.ends_with("alerts.yml") {
+            assert!(rules.contains(&&*name), "{name} is not installed");
+        }
+    }
+    assert_eq!(count, 3);
+    assert_eq!(words("systemctl enable"), [""]);
+    let restarted = words("try-restart");
+    assert!(restarted.contains(&"justitia.service"));
+    assert!(!restarted.contains(&"justitia-cache.service"));
 }
 
 /// Runs a script of the package's with a machine of its own below `root`; `None` if there is no such script, or no shell.

@@ -33,6 +33,7 @@ fn a_package_installs_runs_upgrades_and_leaves_nothing() {
     let debian = Debian::boot();
     let before = debian.ok(FILES);
     installs(&debian);
+    the_cache_and_its_guest_run(&debian);
     protection_outlasts_a_reload(&debian);
     a_hung_agent_limits_nobody_and_is_replaced(&debian);
     hands_pages_over(&debian);
@@ -71,6 +72,47 @@ fn installs(debian: &Debian) {
         debian.ok("/root/deb systemd-analyze security justitia --no-pager | tail -n 1")
     );
     debian.step("installed and works");
+}
+
+/// The units of the hypervisor cache wait to be asked, too. Under their hardening the daemon serves an image with io_uring,
+/// and the guest's agent has its probe attached, and looks for a port.
+fn the_cache_and_its_guest_run(debian: &Debian) {
+    let state = "/root/deb systemctl is-enabled justitia-cache justitia-guest; true";
+    assert_eq!(debian.ok(state), "disabled\ndisabled\n");
+    debian.ok(
+        "truncate -s 40M /debian/data/disk && cat >/debian/etc/justitia/cache.toml <<'END'
+[memory]
+size = \"8MiB\"
+[ssd]
+path = \"/data/ssd\"
+size = \"8MiB\"
+[listen]
+unix = \"/run/justitia/nbd.sock\"
+[[vm]]
+name = \"web\"
+[[vm.disk]]
+name = \"web-root\"
+image = \"/data/disk\"
+END
+        /root/deb systemctl start justitia-cache justitia-guest",
+    );
+    let stats: Value =
+        serde_json::from_str(&debian.ok("/root/deb justitia cache stats --json")).unwrap();
+    assert_eq!(stats["exports"][0]["name"], "web-root", "{stats:#}");
+    assert_eq!(stats["io_uring_unsupported"], Value::Null);
+    debian.ok("ls /debian/run/justitia/nbd.sock /debian/run/justitia/ledger");
+    debian.within(
+        60,
+        "/root/deb journalctl -u justitia-guest --no-pager | grep 'no port; looking for it'",
+    );
+    let state = "/root/deb systemctl is-active justitia-guest justitia-cache justitia";
+    assert_eq!(debian.ok(state), "active\nactive\nactive\n");
+    for unit in ["justitia-cache", "justitia-guest"] {
+        let exposure = format!("/root/deb systemd-analyze security {unit} --no-pager | tail -n 1");
+        println!("{}", debian.ok(&exposure));
+    }
+    debian.ok("/root/deb systemctl stop justitia-guest");
+    debian.step("the cache and its guest run");
 }
 
 /// systemd writes its own `memory.low` into every unit when it is reloaded, or executes itself anew.
@@ -184,11 +226,18 @@ fn upgrades(debian: &Debian) {
         "rm {DROP_IN} && printf '\\n[cache]\\ndemand = \"usage\"\\n' >>{conffile} && cp {conffile} /run/mine.toml"
     ));
     let first = debian.unit("MainPID");
+    let cache = "/root/deb systemctl show justitia-cache -p MainPID --value";
+    let first_cache = debian.ok(cache);
     debian.ok("/root/deb dpkg --force-confold -i /packages/second.deb");
     debian.ok(&format!("cmp {conffile} /run/mine.toml"));
     debian.ok(&format!("grep 'of the next version' {conffile}.dpkg-dist"));
     debian.works();
     assert_ne!(debian.unit("MainPID"), first);
+    assert_eq!(
+        debian.ok(cache),
+        first_cache,
+        "VMs have their disks from it"
+    );
     assert_eq!(debian.unit("UnitFileState"), "enabled");
     let version = debian.ok("/root/deb dpkg-query -W -f '${Version}' justitia");
     assert!(version.ends_with("+next"), "{version}");

@@ -268,8 +268,8 @@ mod tests {
     use crate::config::{CacheConfig, Policy, PoolSpec};
     use justitia_share::Weight;
 
-    #[test]
-    fn promtool_accepts_the_metrics_whatever_the_names() {
+    /// A VM with a port, a pool and a disk, all of hostile names.
+    fn hostile() -> Stats {
         let cache = Cache::new(CacheConfig::default()).unwrap();
         let weight = Weight::default();
         let vm = cache
@@ -277,7 +277,8 @@ mod tests {
             .unwrap();
         let hostile = "b\",pool=\"c";
         cache.create_pool(vm, hostile, PoolSpec::default()).unwrap();
-        let stats = Stats {
+        cache.track_residency(vm, 4096).unwrap();
+        Stats {
             cache: cache.stats(),
             exports: vec![VolumeStats {
                 name: "d\\\"".into(),
@@ -294,8 +295,32 @@ mod tests {
             clients: 3,
             vhost_front_ends: 1,
             io_uring_unsupported: None,
-        };
+        }
+    }
+
+    #[test]
+    fn alerts_name_only_series_that_exist() {
+        let rules = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/cache-alerts.yml");
+        let rules = std::fs::read_to_string(rules).unwrap();
+        let mut stats = hostile();
+        stats.cache.vms[0].pools[0].curve = Some(justitia_api::CurveStatus::default());
         let text = text(&stats).unwrap();
+        let words = |of: &str| -> std::collections::BTreeSet<String> {
+            let words = of.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+            let ours = words.filter(|word| word.starts_with("justitia_cache_"));
+            ours.map(str::to_owned).collect()
+        };
+        let samples = text.lines().filter(|line| !line.starts_with('#'));
+        let known = words(&samples.collect::<Vec<_>>().join("\n"));
+        let named = words(&rules);
+        assert!(named.len() >= 5, "{named:?}");
+        let unknown: Vec<_> = named.difference(&known).collect();
+        assert!(unknown.is_empty(), "{unknown:?}");
+    }
+
+    #[test]
+    fn promtool_accepts_the_metrics_whatever_the_names() {
+        let text = text(&hostile()).unwrap();
         assert!(text.ends_with("# EOF\n"));
         for line in [
             "justitia_cache_port_blocks_total{vm=\"v\\\"\",verdict=\"mismatch\"} 9\n",

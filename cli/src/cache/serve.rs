@@ -7,6 +7,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use justitia_api::escape::encode;
 use justitia_cache::serve::{Config, Service, Size, default_control_path, make_directory_of};
+use sd_notify::NotifyState;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -133,8 +134,11 @@ pub(super) fn serve(args: &Serve) -> anyhow::Result<()> {
     let mut signals = Signals::new([SIGTERM, SIGINT]).context("cannot watch for signals")?;
     let service = Service::start(&config).map_err(flat)?;
     announce(&config, &control);
+    // Where systemd has started this, it waits for the word.
+    let _ = sd_notify::notify(&[NotifyState::Ready]);
     signals.forever().next();
     tracing::info!("stopping");
+    let _ = sd_notify::notify(&[NotifyState::Stopping]);
     service
         .shut_down(Duration::from_secs(10))
         .context("a disk could not be flushed when stopping")
