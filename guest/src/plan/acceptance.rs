@@ -1,5 +1,5 @@
-//! How much of a file system is offered, by what becomes of its blocks: what is refused costs the guest, and is offered
-//! less.
+//! How much of a pool is offered on a file system, by what becomes of its blocks there: what is refused costs the guest, and
+//! is offered less.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use justitia_link::{Tally, Verdict};
 
 use super::pause;
 
-/// Of a file system one block in `2^LEAST` is offered at least, but for pauses: so that it is seen when things change.
+/// One block in `2^LEAST` is offered at least, but for pauses: so that it is seen when things change.
 pub(crate) const LEAST: u32 = 6;
 
 pub(crate) use justitia_kernel::probes::OFFER_NOTHING as NOTHING;
