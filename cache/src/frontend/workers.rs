@@ -9,7 +9,7 @@ use std::sync::Arc;
 pub(super) type Job = Box<dyn FnOnce() + Send>;
 
 /// A pool of threads, started as they are needed. Jobs that wait are served in proportion to weight
-/// ([`Queueing::Wfq`]): under contention a VM's requests get its share of the workers.
+/// ([`Queueing::Sfq`]): under contention a VM's requests get its share of the workers.
 #[derive(Clone)]
 pub(super) struct Workers(Arc<Handle>);
 
@@ -66,7 +66,7 @@ impl Workers {
     pub(super) fn new(most: usize, part: usize) -> Self {
         let shared = Arc::new(Shared {
             state: Mutex::new(State {
-                waiting: WaitQueue::new(Queueing::Wfq),
+                waiting: WaitQueue::new(Queueing::Sfq),
                 threads: 0,
                 idle: 0,
                 closed: false,

@@ -10,7 +10,7 @@
 //!
 //! This also shows what aging promises. Between two waiters that always come back, the waits
 //! differ by `(weight_high - weight_low) / increment` grants: a constant, not a ratio. No waiter starves,
-//! but shares equal weights only where the increment happens to fit. [`Queueing::Wfq`] makes the
+//! but shares equal weights only where the increment happens to fit. [`Queueing::Sfq`] makes the
 //! shares proportional for any weights (start-time fair queueing, Goyal et al. 1996).
 
 mod queueing;
@@ -81,7 +81,7 @@ impl<T> WaitQueue<T> {
     }
 
     /// Adds `value` with `weight`; `virtual_start` is what this returned at the client's previous request.
-    /// [`Queueing::Wfq`] alone heeds it. A client that was away gains nothing by that:
+    /// [`Queueing::Sfq`] alone heeds it. A client that was away gains nothing by that:
     /// it resumes at the present.
     pub fn push_from(
         &mut self,
@@ -143,7 +143,7 @@ impl<T> WaitQueue<T> {
             Queueing::PriorityAging { increment } => {
                 lightness + u128::from(self.grants) * u128::from(increment)
             }
-            Queueing::Wfq => u128::from(start.get()),
+            Queueing::Sfq => u128::from(start.get()),
         }
     }
 }

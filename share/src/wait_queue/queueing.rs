@@ -10,9 +10,9 @@ pub enum Queueing {
         /// (Justitia, Fig. 12, "without aging").
         increment: u32,
     },
-    /// Weighted fair queueing: grants in proportion to weight. Each costs `1 / weight` of virtual time
-    /// (start-time fair queueing, Goyal et al. 1996).
-    Wfq,
+    /// Start-time fair queueing (Goyal et al. 1996): grants in proportion to weight. Each costs `1 / weight` of virtual
+    /// time.
+    Sfq,
 }
 
 impl Default for Queueing {

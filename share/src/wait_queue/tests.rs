@@ -53,7 +53,7 @@ fn table_of_disciplines() {
     for (queueing, expected) in [
         (WITHOUT_AGING, "bdca"),
         (Queueing::default(), "bdca"),
-        (Queueing::Wfq, "bdca"),
+        (Queueing::Sfq, "bdca"),
     ] {
         let mut queue = WaitQueue::new(queueing);
         for (w, name) in waiting {
@@ -91,7 +91,7 @@ fn figure_12_in_grants() {
         "Algorithm 1 gives about 1 : 2.3, got {aged:?}"
     );
 
-    let fair = closed_loop(Queueing::Wfq, &FIG12, 71_000);
+    let fair = closed_loop(Queueing::Sfq, &FIG12, 71_000);
     assert!(fair[0].abs_diff(1_000) <= 1, "{fair:?}");
     assert!(
         fair[1..].iter().all(|n| n.abs_diff(10_000) <= 10),
@@ -102,7 +102,7 @@ fn figure_12_in_grants() {
 /// Alone for long, the light one must not be made to pay for it for long.
 #[test]
 fn virtual_time_forgets_what_nobody_else_wanted() {
-    let mut queue = WaitQueue::new(Queueing::Wfq);
+    let mut queue = WaitQueue::new(Queueing::Sfq);
     let mut light = VirtualTime::default();
     for _ in 0..1_000 {
         light = queue.push_from(weight(100), light, "light");
@@ -151,7 +151,7 @@ proptest! {
         let queueing = [
             WITHOUT_AGING,
             Queueing::default(),
-            Queueing::Wfq,
+            Queueing::Sfq,
         ][which];
         let mut queue = WaitQueue::new(queueing);
         for id in 0..count {
@@ -186,7 +186,7 @@ proptest! {
     #[test]
     fn virtual_time_is_proportional(weights in prop::collection::vec(1u64..=10_000, 2..10)) {
         let total: u64 = weights.iter().sum();
-        let served = closed_loop(Queueing::Wfq, &weights, 20_000);
+        let served = closed_loop(Queueing::Sfq, &weights, 20_000);
         for (w, got) in weights.iter().zip(&served) {
             let due = w * 20_000 / total;
             // Never further from its due than the contenders together can be ahead: one grant each.

@@ -3,7 +3,7 @@
 use crate::Weight;
 
 /// A point in virtual time, in units of `2^32 / weight` a grant. A client keeps the one at which its next request starts,
-/// so that [`Queueing::Wfq`](crate::Queueing::Wfq) charges it for the grants that it had. The default, 0, is that of a
+/// so that [`Queueing::Sfq`](crate::Queueing::Sfq) charges it for the grants that it had. The default, 0, is that of a
 /// client that has had none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct VirtualTime(u64);
