@@ -10,13 +10,13 @@ use crate::escape;
 use crate::monitor::{CgroupTree, memory_low};
 
 impl ProtectionController {
-    /// A cgroup was created. A `memory.low` that it has already belongs to its operator.
+    /// A cgroup was created. A `memory.low` that it has already belongs to its operator or its delegatee.
     pub fn on_cgroup_added(&mut self, cgroups: &CgroupTree, id: CgroupId) {
         let (Some(store), Some(node)) = (&mut self.store, cgroups.get(id)) else {
             return;
         };
-        if node.operator_low > 0 {
-            let low = node.operator_low.to_string();
+        if node.external_low > 0 {
+            let low = node.external_low.to_string();
             let tenant = escape::encode(node.cgroup.path().as_os_str());
             if node.in_delegation {
                 tracing::debug!(

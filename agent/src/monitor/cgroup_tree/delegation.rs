@@ -64,7 +64,7 @@ impl CgroupTree {
             if let Some(node) = self.nodes.get_mut(&id) {
                 node.owner_is_author = owner_is_author;
                 node.in_delegation |= delegated;
-                node.set_operator_low(node.operator_low);
+                node.set_external_low(node.external_low);
             }
             self.read_weight(id);
             let root = newly_in.and_then(|parent| self.delegation_root(parent));

@@ -46,8 +46,8 @@ pub struct Node {
     pub io: bool,
     /// Whether any process lives in it or below.
     pub populated: bool,
-    /// Its `memory.low` as its operator set it, bytes; 0 if nobody did.
-    pub operator_low: u64,
+    /// Its `memory.low` as somebody else than the agent set it, an operator or a delegatee, bytes; 0 if nobody did.
+    pub external_low: u64,
     /// Who set that.
     pub(super) low_author: Ownership,
     /// Its memory counters.
@@ -123,7 +123,7 @@ impl Node {
     /// among its siblings, bytes. `other` is its memory that is not file pages; `memory.low` covers that as well.
     #[must_use]
     pub fn minimums(&self, other: u64) -> (u64, u64) {
-        let low = self.operator_low.saturating_sub(other);
+        let low = self.external_low.saturating_sub(other);
         let configured = self.overrides.min_cache.unwrap_or(0);
         // In a delegated subtree the delegatee chooses the names, and so how many cgroups a rule of the configuration
         // matches: there the rule is a request, too.
@@ -135,9 +135,9 @@ impl Node {
         }
     }
 
-    /// Takes over what its operator wrote to `memory.low`.
-    pub fn set_operator_low(&mut self, low: u64) {
-        self.operator_low = low;
+    /// Takes over what an operator or a delegatee wrote to `memory.low`.
+    pub fn set_external_low(&mut self, low: u64) {
+        self.external_low = low;
         self.low_author = self.author_of(Knob::MemoryLow.file());
     }
 

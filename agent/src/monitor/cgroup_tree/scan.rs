@@ -133,7 +133,7 @@ impl CgroupTree {
             weight: None,
             io: controllers.has("io"),
             populated: true,
-            operator_low: 0,
+            external_low: 0,
             low_author: Ownership::Delegatee,
             memory: MemorySampler::new(now),
         };
@@ -253,7 +253,7 @@ impl CgroupTree {
     /// Takes over what was read of a `memory.low` of its operator's, bytes; `None` if it is not.
     pub fn record_low(&mut self, id: CgroupId, read: Result<Option<u64>>) {
         match (read, self.nodes.get_mut(&id)) {
-            (Ok(Some(low)), Some(node)) => node.set_operator_low(low),
+            (Ok(Some(low)), Some(node)) => node.set_external_low(low),
             (Err(error), _) => self.note_unread(&error),
             _ => {}
         }

@@ -287,7 +287,7 @@ fn a_minimum_that_cannot_be_read_now_is_read_by_a_rescan() {
         };
         seen.0.record_low(id, Err(unread));
         assert!(seen.0.events_lost(), "{errno}");
-        assert_eq!(seen.node("a").operator_low, 5 * MIB, "what is known stays");
+        assert_eq!(seen.node("a").external_low, 5 * MIB, "what is known stays");
         let mut changes = Changes::default();
         seen.0
             .rescan(&Config::default(), Instant::now(), &mut changes);
