@@ -5,7 +5,7 @@ use std::time::Instant;
 use justitia_api::Rule;
 
 use super::tick::Agent;
-use crate::enforce::event::TenantEvent;
+use crate::enforce::decided::Decided;
 use crate::enforce::protection::marked_external;
 use crate::monitor::Changes;
 use crate::plan::Key;
@@ -43,17 +43,17 @@ impl Agent {
         }
     }
 
-    /// Adds events to the decision log.
-    pub(super) fn record_all(&mut self, events: Vec<TenantEvent>, now: Instant) {
-        for event in events {
-            self.record(event, now);
+    /// Adds decisions to the decision log.
+    pub(super) fn record_all(&mut self, all: Vec<Decided>, now: Instant) {
+        for decided in all {
+            self.record(decided, now);
         }
     }
 
-    /// Adds an event to the decision log.
-    pub(super) fn record(&mut self, event: TenantEvent, now: Instant) {
-        let path = self.path(event.key);
-        self.decisions.record(&path, event, now);
+    /// Adds a decision to the decision log.
+    pub(super) fn record(&mut self, decided: Decided, now: Instant) {
+        let path = self.path(decided.key);
+        self.decisions.record(&path, decided, now);
     }
 
     /// The name of a tenant for people.

@@ -8,7 +8,7 @@ use justitia_kernel::proc::ProcFs;
 
 use crate::config::Config;
 use crate::enforce::credits::Credits;
-use crate::enforce::event::TenantEvent;
+use crate::enforce::decided::Decided;
 use crate::enforce::knob_store::log_restored;
 use crate::enforce::protection::ProtectionController;
 use crate::enforce::recharge::RechargeController;
@@ -88,8 +88,8 @@ impl Agent {
     /// # Errors
     /// If `/proc` cannot be read any more.
     pub fn tick(&mut self, now: Instant) -> justitia_kernel::Result<Duration> {
-        let events = self.reclaim.take_results(&mut self.monitor, now);
-        self.record_all(events, now);
+        let decided = self.reclaim.take_results(&mut self.monitor, now);
+        self.record_all(decided, now);
         let mut changes = self.monitor.poll(&self.config, now);
         self.monitor.sample_reuse(self.entitlements.capacity, now);
         if self.is_sample_due(now) {
@@ -143,18 +143,18 @@ impl Agent {
             self.update_entitlements(now);
             intents = self.reclaim.intents(&self.snapshot, &self.entitlements);
         }
-        let events = self.reclaim.tick(&self.monitor, &self.config, intents);
-        self.record_all(events, now);
+        let decided = self.reclaim.tick(&self.monitor, &self.config, intents);
+        self.record_all(decided, now);
     }
 
     /// Reclaims the pages that buffered writers hold beyond their dirty budget.
     fn reclaim_excess_of_writers(&mut self, now: Instant) {
         for excess in self.credits.surpluses() {
             let (config, snapshot) = (&self.config, &self.snapshot);
-            let event =
+            let decided =
                 self.reclaim
                     .reclaim_from_writer(&self.monitor, config, snapshot, excess, now);
-            self.record_all(event.into_iter().collect(), now);
+            self.record_all(decided.into_iter().collect(), now);
         }
     }
 
@@ -166,16 +166,16 @@ impl Agent {
         {
             return;
         }
-        let events =
+        let decided =
             self.protection
                 .tick(&self.monitor.cgroups, &self.snapshot, &self.entitlements);
-        for event in &events {
+        for one in &decided {
             // It counts at once, though the event of that write may have been lost.
-            if let (Key::Cgroup(id), Action::MarkExternal { .. }) = (event.key, &event.action) {
+            if let (Key::Cgroup(id), Action::MarkExternal { .. }) = (one.key, &one.action) {
                 self.monitor.cgroups.read_low(id);
             }
         }
-        self.record_all(events, now);
+        self.record_all(decided, now);
         let restored = self.protection.retry_restores();
         log_restored("it could not be restored before", &restored);
         self.last_protection = Some(now);
@@ -205,17 +205,17 @@ impl Agent {
                 },
                 None => Action::Restore { knob },
             };
-            self.record(TenantEvent::new(key, action, Reason::Text(change.why)), now);
+            self.record(Decided::new(key, action, Reason::Text(change.why)), now);
         }
     }
 
     /// Moves the charge of shared files to the tenants that should have it.
     fn recharge_shared_files(&mut self, now: Instant) {
         let (snapshot, entitlements) = (&self.snapshot, &self.entitlements);
-        let events = self
+        let decided = self
             .recharge
             .tick(&mut self.monitor, snapshot, entitlements, now);
-        self.record_all(events, now);
+        self.record_all(decided, now);
     }
 
     /// The time until the next tick: it has to come before the free memory above the headroom can be used up.

@@ -5,7 +5,7 @@
     reason = "left as it is until it is designed anew"
 )]
 pub mod credits;
-pub mod event;
+pub mod decided;
 pub mod journal;
 pub mod knob_store;
 pub mod protection;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use justitia_api::{Action, Decision};
 
-use crate::enforce::event::TenantEvent;
+use crate::enforce::decided::Decided;
 use crate::model::Key;
 
 /// Entries of one tenant.
@@ -21,7 +21,7 @@ struct Entry {
     last: Instant,
     steps: u32,
     path: String,
-    event: TenantEvent,
+    decided: Decided,
 }
 
 /// The last decisions.
@@ -45,16 +45,16 @@ impl DecisionLog {
 
     /// Adds what became of the tenant at `path`. Where there are too many entries of this tenant, or in all, the oldest is
     /// dropped.
-    pub fn record(&mut self, path: &str, event: TenantEvent, now: Instant) {
+    pub fn record(&mut self, path: &str, decided: Decided, now: Instant) {
         let mut of_tenant = self
             .entries
             .iter_mut()
             .enumerate()
             .rev()
-            .filter(|(_, e)| e.event.key == event.key);
+            .filter(|(_, e)| e.decided.key == decided.key);
         if let Some((i, entry)) = of_tenant.next() {
-            if now - entry.last < MERGE_WITHIN && entry.event.action.merge(&event.action) {
-                (entry.last, entry.event.reason) = (now, event.reason);
+            if now - entry.last < MERGE_WITHIN && entry.decided.action.merge(&decided.action) {
+                (entry.last, entry.decided.reason) = (now, decided.reason);
                 entry.steps = entry.steps.saturating_add(1);
                 // The latest are last, so that the first is the oldest.
                 let latest = self.entries.remove(i);
@@ -73,13 +73,13 @@ impl DecisionLog {
             last: now,
             steps: 1,
             path: path.to_owned(),
-            event,
+            decided,
         });
     }
 
     /// Forgets a tenant that was removed.
     pub fn forget(&mut self, key: Key) {
-        self.entries.retain(|e| e.event.key != key);
+        self.entries.retain(|e| e.decided.key != key);
     }
 
     /// Every entry, oldest first.
@@ -90,7 +90,7 @@ impl DecisionLog {
 
     fn decision(&self, entry: &Entry) -> Decision {
         let seconds = |at: Instant| at.saturating_duration_since(self.start).as_secs_f64();
-        let action = entry.event.action.clone();
+        let action = entry.decided.action.clone();
         let dry = matches!(
             action,
             Action::Reclaim { .. } | Action::Set { from: Some(_), .. } | Action::TakeCharge { .. }
@@ -102,7 +102,7 @@ impl DecisionLog {
             action,
             steps: entry.steps,
             dry_run: self.observe && dry,
-            reason: entry.event.reason.clone(),
+            reason: entry.decided.reason.clone(),
         }
     }
 }
@@ -119,7 +119,7 @@ mod tests {
         let reason = Reason::Text(format!("at {ms}"));
         log.record(
             &format!("t{id}"),
-            TenantEvent::new(key, action, reason),
+            Decided::new(key, action, reason),
             now,
         );
     }

@@ -7,7 +7,7 @@ use justitia_api::{Action, ProtectionReason, Reason, Rule};
 use justitia_kernel::cgroup::CgroupId;
 use justitia_kernel::knob::Knob;
 
-use crate::enforce::event::TenantEvent;
+use crate::enforce::decided::Decided;
 use crate::enforce::knob_store::{KnobStore, RestoredKnob, WriteOutcome};
 use crate::escape;
 use crate::monitor::{CgroupTree, Node, memory_low};
@@ -47,7 +47,7 @@ impl ProtectionController {
         cgroups: &CgroupTree,
         snapshot: &Snapshot,
         entitlements: &Entitlements,
-    ) -> Vec<TenantEvent> {
+    ) -> Vec<Decided> {
         let current: Vec<Option<u64>> = snapshot
             .tenants
             .values()
@@ -83,7 +83,7 @@ impl ProtectionController {
         }
     }
 
-    pub(super) fn write(&mut self, cgroups: &CgroupTree, intent: LowIntent) -> Option<TenantEvent> {
+    pub(super) fn write(&mut self, cgroups: &CgroupTree, intent: LowIntent) -> Option<Decided> {
         let Key::Cgroup(id) = intent.key else {
             return None;
         };
@@ -198,19 +198,19 @@ impl ProtectionController {
 }
 
 /// A `memory.low` was written, or would have been.
-fn changed(from: u64, intent: &LowIntent) -> TenantEvent {
+fn changed(from: u64, intent: &LowIntent) -> Decided {
     let action = Action::Set {
         knob: Knob::MemoryLow.to_string(),
         from: Some(from.to_string()),
         to: intent.low.to_string(),
     };
-    TenantEvent::new(intent.key, action, Rule::Protection(intent.reason))
+    Decided::new(intent.key, action, Rule::Protection(intent.reason))
 }
 
 /// A knob is external from now on.
-pub fn marked_external(id: CgroupId, knob: Knob, rule: Rule) -> TenantEvent {
+pub fn marked_external(id: CgroupId, knob: Knob, rule: Rule) -> Decided {
     let knob = knob.to_string();
-    TenantEvent::new(Key::Cgroup(id), Action::MarkExternal { knob }, rule)
+    Decided::new(Key::Cgroup(id), Action::MarkExternal { knob }, rule)
 }
 
 /// Marks a `memory.low` that we have not written as external if another writer has set it; returns its value then.

@@ -11,7 +11,7 @@ use super::evaluate::{Attempt, RETRY_AFTER, evaluate, reason};
 use super::job::{MAX_JOB, NO_CACHESTAT, RechargeJob, has_cachestat};
 use super::worker::RechargeWorker;
 use crate::config::Config;
-use crate::enforce::event::TenantEvent;
+use crate::enforce::decided::Decided;
 use crate::monitor::Monitor;
 use crate::plan::{Entitlements, Key, RechargeIntent, Snapshot, plan_recharge};
 
@@ -82,16 +82,16 @@ impl RechargeController {
         snapshot: &Snapshot,
         entitlements: &Entitlements,
         now: Instant,
-    ) -> Vec<TenantEvent> {
-        let mut events = self.take_results(now);
+    ) -> Vec<Decided> {
+        let mut decided = self.take_results(now);
         let Some(period) = self.period else {
-            return events;
+            return decided;
         };
         let elapsed = self.watch_started.map(|at| now - at);
         if self.watching {
             let elapsed = elapsed.unwrap_or_default();
             if elapsed >= WATCH {
-                events.extend(self.choose(monitor, snapshot, entitlements, elapsed, now));
+                decided.extend(self.choose(monitor, snapshot, entitlements, elapsed, now));
                 self.watching = false;
                 // If the probe cannot be detached, the next watch reports it.
                 let _ = monitor.app_io.watch_shared_files(false);
@@ -103,7 +103,7 @@ impl RechargeController {
                 Err(why) => self.disable(&why),
             }
         }
-        events
+        decided
     }
 
     /// Queues jobs for the files with the largest gain. Without a worker it only returns what would be done.
@@ -114,7 +114,7 @@ impl RechargeController {
         entitlements: &Entitlements,
         watched: Duration,
         now: Instant,
-    ) -> Vec<TenantEvent> {
+    ) -> Vec<Decided> {
         self.attempts.retain(|_, attempt| attempt.is_needed(now));
         let files = match monitor.app_io.shared_files(MAX_FILES) {
             Ok(files) => files,
@@ -147,7 +147,7 @@ impl RechargeController {
         entitlements: &Entitlements,
         intent: RechargeIntent,
         now: Instant,
-    ) -> Option<TenantEvent> {
+    ) -> Option<Decided> {
         let owner = monitor.cgroups.get(intent.owner)?;
         tracing::debug!(file = %intent.file, owner = intent.owner.0, charged = intent.charged.0, why = %intent.reason, "recharge");
         let Some(worker) = &self.worker else {
@@ -156,7 +156,7 @@ impl RechargeController {
             let key = Key::Cgroup(intent.owner);
             let bytes = intent.cached;
             let reason = reason(&intent.file.to_string(), Some(intent.reason), None);
-            return Some(TenantEvent::new(key, Action::TakeCharge { bytes }, reason));
+            return Some(Decided::new(key, Action::TakeCharge { bytes }, reason));
         };
         let charged = monitor.cgroups.get(intent.charged);
         worker.send(RechargeJob {
@@ -171,20 +171,20 @@ impl RechargeController {
     }
 
     /// Takes the results of jobs, which come in the order of the jobs.
-    fn take_results(&mut self, now: Instant) -> Vec<TenantEvent> {
+    fn take_results(&mut self, now: Instant) -> Vec<Decided> {
         let results: Vec<_> = self
             .worker
             .iter()
             .flat_map(RechargeWorker::results)
             .collect();
-        let mut events = Vec::new();
+        let mut decided = Vec::new();
         for result in results {
             if let Some(intent) = self.in_flight.pop_front() {
                 let (new, attempt) = evaluate(&intent, result, now);
                 self.attempts.insert(intent.file, attempt);
-                events.extend(new);
+                decided.extend(new);
             }
         }
-        events
+        decided
     }
 }

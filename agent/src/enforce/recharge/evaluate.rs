@@ -1,11 +1,11 @@
-//! Turns the result of a job into events, and decides when its file may be tried again.
+//! Turns the result of a job into decisions, and decides when its file may be tried again.
 
 use std::time::{Duration, Instant};
 
 use justitia_api::{Action, RechargeGain, RechargeReason, RechargeResult, Rule};
 
 use super::job::JobResult;
-use crate::enforce::event::TenantEvent;
+use crate::enforce::decided::Decided;
 use crate::plan::{Key, RechargeIntent};
 
 /// The pause of a file after a success, or if nothing was done.
@@ -33,12 +33,12 @@ impl Attempt {
     }
 }
 
-/// The events of a result, and when its file may be tried again.
+/// The decisions of a result, and when its file may be tried again.
 pub(super) fn evaluate(
     intent: &RechargeIntent,
     result: Result<JobResult, String>,
     now: Instant,
-) -> (Vec<TenantEvent>, Attempt) {
+) -> (Vec<Decided>, Attempt) {
     let (owner, charged) = (Key::Cgroup(intent.owner), Key::Cgroup(intent.charged));
     let done = match result {
         Ok(done) => done,
@@ -46,8 +46,8 @@ pub(super) fn evaluate(
             tracing::info!(file = %intent.file, why, "a shared file was not recharged");
             let failed = Some(RechargeResult::Failed { error: why });
             let reason = reason(&intent.file.to_string(), Some(intent.reason), failed);
-            let event = TenantEvent::new(owner, Action::RechargeFailed, reason);
-            return (vec![event], Attempt::new(now + RETRY_AFTER, 0));
+            let decided = Decided::new(owner, Action::RechargeFailed, reason);
+            return (vec![decided], Attempt::new(now + RETRY_AFTER, 0));
         }
     };
     let name = if done.name.is_empty() {
@@ -65,22 +65,22 @@ pub(super) fn evaluate(
     tracing::info!(file = name, owner = intent.owner.0, %result, "recharged");
     let why = |gain| reason(&name, gain, Some(result.clone()));
     if !done.is_success() {
-        let event = TenantEvent::new(owner, Action::RechargeFailed, why(Some(intent.reason)));
+        let decided = Decided::new(owner, Action::RechargeFailed, why(Some(intent.reason)));
         let pause = if done.read > 0 {
             RETRY_AFTER_FAILURE
         } else {
             RETRY_AFTER
         };
-        return (vec![event], Attempt::new(now + pause, 0));
+        return (vec![decided], Attempt::new(now + pause, 0));
     }
     let bytes = done.read;
-    let events = vec![
-        TenantEvent::new(
+    let decided = vec![
+        Decided::new(
             owner,
             Action::TakeCharge { bytes },
             why(Some(intent.reason)),
         ),
-        TenantEvent::new(charged, Action::LoseCharge { bytes }, why(None)),
+        Decided::new(charged, Action::LoseCharge { bytes }, why(None)),
     ];
     // The rest of a large file follows after the next watch.
     let pause = if done.next > 0 {
@@ -88,7 +88,7 @@ pub(super) fn evaluate(
     } else {
         RETRY_AFTER
     };
-    (events, Attempt::new(now + pause, done.next))
+    (decided, Attempt::new(now + pause, done.next))
 }
 
 /// The reason of a recharge of `file`.
@@ -148,8 +148,8 @@ mod tests {
     fn the_result_decides_the_events_and_when_the_file_is_tried_again() {
         let now = Instant::now();
         let told = |owner_gained| {
-            let (events, attempt) = evaluate(&intent(), owner_gained, now);
-            let actions: Vec<Action> = events.into_iter().map(|e| e.action).collect();
+            let (decided, attempt) = evaluate(&intent(), owner_gained, now);
+            let actions: Vec<Action> = decided.into_iter().map(|e| e.action).collect();
             (actions, attempt.until - now, attempt.next)
         };
         let moved = 8 << 20;

@@ -12,7 +12,7 @@ use super::reclaimer::Reclaimer;
 use super::request::{ReclaimRequest, ReclaimResult, ReclaimTarget};
 use crate::config::Config;
 use crate::enforce::credits::Surplus;
-use crate::enforce::event::TenantEvent;
+use crate::enforce::decided::Decided;
 use crate::monitor::{Monitor, ReclaimFeatures, UnmanagedReclaim};
 use crate::plan::{
     Entitlements, Key, ReclaimIntent, Snapshot, plan_reclaim, reclaimable_above_minimums,
@@ -117,13 +117,13 @@ impl ReclaimController {
         monitor: &Monitor,
         config: &Config,
         intents: Vec<ReclaimIntent>,
-    ) -> Vec<TenantEvent> {
-        let mut events = Vec::new();
+    ) -> Vec<Decided> {
+        let mut decided = Vec::new();
         for intent in intents {
             if let Some(target) = self.target(monitor, intent.key) {
                 let reason = Rule::Excess(intent.reason).into();
                 let pressure = self.pressure(monitor, config, intent.key);
-                events.push(self.request(
+                decided.push(self.request(
                     monitor,
                     ReclaimRequest {
                         key: intent.key,
@@ -135,7 +135,7 @@ impl ReclaimController {
                 ));
             }
         }
-        events
+        decided
     }
 
     /// Reclaims the pages that a buffered writer holds beyond its dirty budget, down to its minimum. Returns what was
@@ -147,7 +147,7 @@ impl ReclaimController {
         snapshot: &Snapshot,
         excess: Surplus,
         now: Instant,
-    ) -> Option<TenantEvent> {
+    ) -> Option<Decided> {
         let key = Key::Cgroup(excess.id);
         let cgroup = monitor.cgroups.get(excess.id)?.cgroup.clone();
         if self.exempt(key, now).is_some() || self.in_flight.contains_key(&key) {
@@ -217,7 +217,7 @@ impl ReclaimController {
         monitor: &Monitor,
         request: ReclaimRequest,
         reason: Reason,
-    ) -> TenantEvent {
+    ) -> Decided {
         let (key, bytes) = (request.key, request.bytes);
         let path = monitor.cgroups.tenant_path(key);
         tracing::debug!(tenant = path, bytes, why = %reason, "reclaim");
@@ -225,14 +225,14 @@ impl ReclaimController {
             self.in_flight.insert(key, bytes);
             reclaimer.send(request);
         }
-        TenantEvent::new(key, Action::Reclaim { bytes }, reason)
+        Decided::new(key, Action::Reclaim { bytes }, reason)
     }
 
     /// Takes the results of the reclaimer. Returns what followed from them.
-    pub fn take_results(&mut self, monitor: &mut Monitor, now: Instant) -> Vec<TenantEvent> {
+    pub fn take_results(&mut self, monitor: &mut Monitor, now: Instant) -> Vec<Decided> {
         let results: Vec<ReclaimResult> =
             self.reclaimer.iter().flat_map(Reclaimer::results).collect();
-        let mut events = Vec::new();
+        let mut decided = Vec::new();
         for result in results {
             self.in_flight.remove(&result.key);
             if let (Key::Cgroup(id), Some(stat)) = (result.key, &result.after) {
@@ -247,9 +247,9 @@ impl ReclaimController {
             }
             *self.reclaimed.entry(result.key).or_default() += result.freed;
             let path = monitor.cgroups.tenant_path(result.key);
-            events.extend(self.update_backoff(&result, &path, now));
+            decided.extend(self.update_backoff(&result, &path, now));
         }
-        events
+        decided
     }
 
     /// Pauses reclaim from a tenant that thrashes, or of which nothing could be freed.
@@ -258,7 +258,7 @@ impl ReclaimController {
         result: &ReclaimResult,
         path: &str,
         now: Instant,
-    ) -> impl Iterator<Item = TenantEvent> + use<> {
+    ) -> impl Iterator<Item = Decided> + use<> {
         tracing::trace!(tenant = path, freed = result.freed, freed_from_children = result.freed_from_children, took = ?result.took, "reclaimed");
         let refused = result.error.as_ref().map(|error| {
             self.errors += 1;
@@ -266,12 +266,12 @@ impl ReclaimController {
             let rule = Rule::KernelError {
                 error: error.clone(),
             };
-            TenantEvent::new(result.key, Action::ReclaimRefused, rule)
+            Decided::new(result.key, Action::ReclaimRefused, rule)
         });
         let backoff = self.backoffs.entry(result.key).or_default();
         let exempt = backoff
             .update(result, now)
-            .map(|why| TenantEvent::new(result.key, Action::Exempt, why));
+            .map(|why| Decided::new(result.key, Action::Exempt, why));
         refused.into_iter().chain(exempt)
     }
 }

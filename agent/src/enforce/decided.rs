@@ -1,4 +1,4 @@
-//! What became of a tenant, for the decision log.
+//! What was decided about a tenant, for the decision log.
 
 use justitia_api::{Action, Reason};
 
@@ -6,7 +6,7 @@ use crate::model::Key;
 
 /// An action on a tenant, done or, in observe mode, only decided, and the reason for it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct TenantEvent {
+pub struct Decided {
     /// The tenant.
     pub key: Key,
     /// What was done.
@@ -15,8 +15,8 @@ pub struct TenantEvent {
     pub reason: Reason,
 }
 
-impl TenantEvent {
-    /// An event of the tenant `key`.
+impl Decided {
+    /// A decision about the tenant `key`.
     pub fn new(key: Key, action: Action, reason: impl Into<Reason>) -> Self {
         let reason = reason.into();
         Self {
