@@ -66,7 +66,7 @@ build:
 
 demo: deps build
 	$(JUSTITIA) lab run reread-x4 --configuration conventional,justitia --repeat 3
-	$(JUSTITIA) lab run writers-x4 --configuration conventional,justitia+credits --repeat 1
+	$(JUSTITIA) lab run writers-x4 --configuration conventional,justitia+io --repeat 1
 	$(JUSTITIA) lab report
 
 lint:

@@ -1,4 +1,4 @@
-//! Disks that come and go beneath an agent with device credits: a disk that comes is divided, one that goes takes with it
+//! Disks that come and go beneath an agent with device bandwidth: a disk that comes is divided, one that goes takes with it
 //! what was said of its number.
 
 mod agent_guest;

@@ -245,7 +245,7 @@ fn a_second_agent_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn no_throttling_knob_is_written_without_device_credits() {
+fn no_throttling_knob_is_written_without_device_bandwidth() {
     in_guest(small, |guest| {
         guest.ok("
         live a && live b && hole /data/a 60 && cache a /data/a 60 && hole /data/b 60 && cache b /data/b 60

@@ -1,4 +1,4 @@
-//! One tick of the loop: sample, plan, reclaim, protect, device credits, recharge.
+//! One tick of the loop: sample, plan, reclaim, protect, device bandwidth, recharge.
 
 use std::time::{Duration, Instant};
 
@@ -100,7 +100,7 @@ impl Agent {
             self.last_sample = Some(now);
         }
         self.apply_changes(&changes, now);
-        self.update_device_credits(now);
+        self.update_device_bandwidth(now);
         self.reclaim_excess_of_writers(now);
         self.recharge_shared_files(now);
         Ok(self.next_wait(now))
@@ -182,7 +182,7 @@ impl Agent {
     }
 
     /// Sets the limits of contended disks.
-    fn update_device_credits(&mut self, now: Instant) {
+    fn update_device_bandwidth(&mut self, now: Instant) {
         let store = self.protection.store_mut();
         self.credits.turn(&self.config, &self.monitor, store, now);
         let changed = self.credits.moved();

@@ -44,7 +44,7 @@ const FREE: &str = "8:0 rbps=max wbps=max riops=max wiops=max";
 
 const TIGHT: &str = "8:0 rbps=max wbps=100 riops=max wiops=max";
 
-/// A cgroup with the knobs of device credits, nothing set.
+/// A cgroup with the knobs of device bandwidth, nothing set.
 fn unlimited(tree: &Tree, name: &str) -> Cgroup {
     for (file, text) in [("io.max", ""), ("memory.high", "max\n")] {
         std::fs::write(tree.path(name).join(file), text).unwrap();

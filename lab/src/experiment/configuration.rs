@@ -143,7 +143,7 @@ impl Configuration {
                 credits: true,
                 ..agent(
                     Scheduler::None,
-                    "justitia+credits",
+                    "justitia+io",
                     "Justitia with [io]",
                     "justitia run with device bandwidth ([io]) enabled, without a scheduler; background writeback starts late.",
                 )
@@ -175,10 +175,10 @@ impl Configuration {
     /// If none has this name; it lists the names that there are.
     pub fn find(id: &str) -> Result<Self, String> {
         let all = Self::all();
-        let id = if id == "justitia+ownership" {
-            "justitia+recharge"
-        } else {
-            id
+        let id = match id {
+            "justitia+ownership" => "justitia+recharge",
+            "justitia+credits" => "justitia+io",
+            id => id,
         };
         let known: Vec<String> = all
             .iter()

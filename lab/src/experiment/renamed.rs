@@ -17,7 +17,7 @@ const KEYS: [(&[&str], &str, &str); 7] = [
 ];
 
 /// In which tables, of which key, the old value, the new value.
-const VALUES: [(&[&str], &str, &str, &str); 8] = [
+const VALUES: [(&[&str], &str, &str, &str); 11] = [
     (&["phase"], "do", "settle", "sync"),
     (&["phase"], "do", "watch", "sample"),
     (&[], "metric", "misplaced", "misallocated"),
@@ -26,6 +26,19 @@ const VALUES: [(&[&str], &str, &str, &str); 8] = [
     (&["goal"], "metric", "pv_watched", "pv_sampled"),
     (&["paper"], "metric", "misplaced", "misallocated"),
     (&["paper"], "metric", "pv_watched", "pv_sampled"),
+    (&[], "configurations", "justitia+credits", "justitia+io"),
+    (
+        &["goal"],
+        "configuration",
+        "justitia+credits",
+        "justitia+io",
+    ),
+    (
+        &["paper", "results"],
+        "configuration",
+        "justitia+credits",
+        "justitia+io",
+    ),
 ];
 
 /// An old name that a definition has.

@@ -344,13 +344,13 @@ fn wrong_bases_and_cycles_are_refused_with_file_and_line() {
 fn old_names_mean_the_new_ones() {
     let new = r#"title = "T"
 question = "Q"
-configurations = ["conventional"]
+configurations = ["justitia+io"]
 metric = ["bandwidth", "misallocated", "pv_sampled"]
 machine = { hide_hypervisor = true }
-paper = { title = "P", figure = "F", metric = "misallocated", results = [{ configuration = "bfq", pv = 1.0 }] }
+paper = { title = "P", figure = "F", metric = "misallocated", results = [{ configuration = "justitia+io", pv = 1.0 }] }
 
 [[goal]]
-configuration = "conventional"
+configuration = "justitia+io"
 metric = "pv_sampled"
 measure = "total"
 must = 1.0
@@ -382,6 +382,7 @@ seconds = 3
         ("configuration", "contender"),
         ("\"misallocated\"", "\"misplaced\""),
         ("pv_sampled", "pv_watched"),
+        ("justitia+io", "justitia+credits"),
         ("hide_hypervisor", "bare"),
         ("background", "beside"),
         ("variables", "words"),

@@ -22,7 +22,7 @@ pub(super) enum AgentMode {
     Observe,
     /// The page cache is divided by weight.
     Cache,
-    /// And the disk, by device credits.
+    /// And the disk, by device bandwidth.
     Credits,
     /// The page cache is divided by what tenants hold, not by what they use.
     UsageDemand,

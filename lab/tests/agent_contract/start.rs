@@ -112,7 +112,7 @@ END
 
 /// The journal is synced before a knob is written: on a disk that the agent limits, it would wait for itself.
 #[test]
-fn device_credits_refuse_a_state_directory_on_a_disk() {
+fn device_bandwidth_refuses_a_state_directory_on_a_disk() {
     in_guest(small, |guest| {
         guest.ok("mkdir -p /etc/justitia && printf 'state_dir = \"/data/state\"\n[io]\nenabled = true\n' >/etc/justitia/justitia.toml");
         for command in ["run --check-config", "run"] {
