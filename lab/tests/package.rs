@@ -190,7 +190,7 @@ fn hands_pages_over(debian: &Debian) {
     debian.ok("/root/deb systemd-run --unit=heavy -p IOWeight=800 sh -c 'while :; do cat /data/lib >/dev/null; sleep 0.3; done'");
     let (light, heavy) = (file_of("light"), file_of("heavy"));
     assert!(light > 440 && heavy < 20, "{light} {heavy}");
-    debian.configured("[recharge]\nenabled = true\nevery = \"10s\"");
+    debian.configured("[recharge]\nenabled = true\ninterval = \"10s\"");
     let begun = Instant::now();
     let told = loop {
         let status = debian.status();

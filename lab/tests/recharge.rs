@@ -30,7 +30,7 @@ fn roomy() -> VmSpec {
 /// first, then only the heavy one does. And the agent, that looks every 10 s.
 const LAYER: &str = "
     mkdir -p /data/layer /etc/justitia && modprobe overlay 2>/dev/null
-    printf '[recharge]\\nenabled = true\\nevery = \"10s\"\\n' >/etc/justitia/justitia.toml
+    printf '[recharge]\\nenabled = true\\ninterval = \"10s\"\\n' >/etc/justitia/justitia.toml
     live light && live heavy && echo 100 >$C/light/io.weight && echo 800 >$C/heavy/io.weight || exit 1
     overlay() {
         mkdir -p /data/$1/up /data/$1/work /data/$1/root

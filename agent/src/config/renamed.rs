@@ -17,7 +17,7 @@ const fn renamed(table: &'static str, old: &'static str, new: &'static str) -> R
 }
 
 /// Those at the top come first: the others are looked for below the new names.
-const RENAMED: [Renamed; 12] = [
+const RENAMED: [Renamed; 13] = [
     renamed("", "state", "state_dir"),
     renamed("", "latency", "trace_latency"),
     renamed("", "eyes", "probes"),
@@ -29,6 +29,7 @@ const RENAMED: [Renamed; 12] = [
     renamed("probes", "shared_files", "max_shared_files"),
     renamed("metrics", "tenants", "max_tenants"),
     renamed("pressure", "thrash", "full_avg10_max"),
+    renamed("recharge", "every", "interval"),
     renamed("tenant", "floor", "min_cache"),
 ];
 
@@ -92,7 +93,7 @@ mod tests {
     use crate::config::tests::load;
 
     /// The keys of the table, old and new, and a value that both accept.
-    const KEYS: [(&str, &str, &str, &str); 12] = [
+    const KEYS: [(&str, &str, &str, &str); 13] = [
         ("", "state", "state_dir", "\"/run/x\""),
         ("", "latency", "trace_latency", "true"),
         ("", "eyes", "probes", "{max_cgroups = 20}"),
@@ -104,6 +105,7 @@ mod tests {
         ("[probes]", "shared_files", "max_shared_files", "70"),
         ("[metrics]", "tenants", "max_tenants", "7"),
         ("[pressure]", "thrash", "full_avg10_max", "7"),
+        ("[recharge]", "every", "interval", "\"10s\""),
         ("[[tenant]]\nmatch = \"a\"", "floor", "min_cache", "7"),
     ];
 

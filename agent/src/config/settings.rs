@@ -104,7 +104,7 @@ pub struct Recharge {
         deserialize_with = "value::interval",
         serialize_with = "value::interval_text"
     )]
-    pub every: Duration,
+    pub interval: Duration,
 }
 
 /// `[cache]`
@@ -143,7 +143,10 @@ pub struct UnmanagedShare {
 pub struct Guest {
     /// Evicted pages that wait to be offered, at most: a power of two from 64 KiB to 256 MiB. What is evicted while it is
     /// full is not offered.
-    #[serde(deserialize_with = "value::ring")]
+    #[serde(
+        deserialize_with = "value::ring",
+        serialize_with = "value::ring_text"
+    )]
     pub buffer: u32,
     /// Whether the I/O of a container's threads carries a hint with the number of its pool, in their I/O priority. A virtio
     /// disk that the host serves over vhost-user-blk passes it on. Threads of the classes real-time and idle are left alone.
@@ -220,7 +223,7 @@ impl Default for Recharge {
     fn default() -> Self {
         Self {
             enabled: false,
-            every: Duration::from_secs(60),
+            interval: Duration::from_secs(60),
         }
     }
 }

@@ -119,6 +119,14 @@ pub(super) fn ring<'de, D: Deserializer<'de>>(d: D) -> Result<u32, D::Error> {
     )
 }
 
+/// A power of two of at least 1 KiB, as people write it.
+pub(super) fn ring_text<S: Serializer>(bytes: &u32, s: S) -> Result<S::Ok, S::Error> {
+    match bytes >> 20 {
+        0 => s.collect_str(&format_args!("{}KiB", bytes >> 10)),
+        mib => s.collect_str(&format_args!("{mib}MiB")),
+    }
+}
+
 /// 10 seconds to a day.
 pub(super) fn interval<'de, D: Deserializer<'de>>(d: D) -> Result<Duration, D::Error> {
     let range = Duration::from_secs(10)..=Duration::from_secs(86_400);

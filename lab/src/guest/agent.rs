@@ -49,7 +49,7 @@ impl AgentMode {
             Self::Observe | Self::Cache => None,
             Self::Credits => Some("[io]\nenabled = true\n"),
             Self::UsageDemand => Some("[cache]\ndemand = \"usage\"\n"),
-            Self::Recharge => Some("[recharge]\nenabled = true\nevery = \"10s\"\n"),
+            Self::Recharge => Some("[recharge]\nenabled = true\ninterval = \"10s\"\n"),
         }
     }
 }

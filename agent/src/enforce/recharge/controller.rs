@@ -41,7 +41,7 @@ impl RechargeController {
     #[must_use]
     pub fn open(config: &Config, root: CgroupId, acts: bool) -> Self {
         let mut controller = Self {
-            period: config.recharge.enabled.then_some(config.recharge.every),
+            period: config.recharge.enabled.then_some(config.recharge.interval),
             root,
             worker: None,
             watch_started: None,
