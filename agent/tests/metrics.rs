@@ -14,7 +14,7 @@ use justitia_api::{
 use justitia_metrics_http::{Server, promtool};
 
 /// One lost, one not.
-const LOSSES: [(&str, u64); 2] = [("shared_files", 9), ("lock_waits", 0)];
+const LOSSES: [(&str, u64); 2] = [("shared_file_evicted", 9), ("lock_wait", 0)];
 
 /// Of six calls four took less than 1.024 µs, and one longer than 17 s.
 fn calls() -> LatencyHistogram {

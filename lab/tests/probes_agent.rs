@@ -118,16 +118,16 @@ fn assert_losses_and_times_are_reported(guest: &Guest) {
     assert_reported(
         &status,
         &metrics,
-        "room",
+        "map_full",
         "events count for no tenant; the map has 16 entries",
     );
     assert_reported(
         &status,
         &metrics,
-        "calls",
+        "latency_untimed",
         "were not timed; the map has 16 entries",
     );
-    for what in ["busy", "shared_files", "lock_waits"] {
+    for what in ["map_busy", "shared_file_evicted", "lock_wait"] {
         let none = format!("justitia_probe_dropped_events_total{{kind=\"{what}\"}} 0\n");
         assert!(metrics.contains(&none), "expected {none} in {metrics}");
     }

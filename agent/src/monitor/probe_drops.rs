@@ -36,24 +36,24 @@ pub(super) fn drops(limits: &Limits, sample: &Sample, of: impl Fn(Probe) -> u64)
             format!("What applications get: {dropped_events} events could not be counted"),
         ),
         (
-            "room",
+            "map_full",
             *map_full,
             format!("What applications get: {map_full} events count for no tenant; {full}"),
         ),
         (
-            "busy",
+            "map_busy",
             *map_busy,
             format!(
                 "What applications get: {map_busy} events count for no tenant; the map was locked by another CPU"
             ),
         ),
         (
-            "calls",
+            "latency_untimed",
             calls,
             format!("Latencies: {calls} calls were not timed; {full}"),
         ),
         (
-            "shared_files",
+            "shared_file_evicted",
             uses,
             format!(
                 "Shared files: {uses} uses were evicted; the map has {} entries (probes.max_shared_files)",
@@ -61,7 +61,7 @@ pub(super) fn drops(limits: &Limits, sample: &Sample, of: impl Fn(Probe) -> u64)
             ),
         ),
         (
-            "lock_waits",
+            "lock_wait",
             waits,
             format!("Lock contention: {waits} waits were not counted; {full}"),
         ),
