@@ -210,7 +210,7 @@ const CACHE: &[Metric] = &[
     ),
 ];
 
-/// Of each tenant that the probes see, its I/O. 1 minus the part of `tenant_cache_miss` in `tenant_cache_read` is the hit
+/// Of each tenant that the probes see, its I/O. 1 minus the part of `tenant_cache_fill` in `tenant_cache_read` is the hit
 /// ratio.
 const IO: &[Metric] = &[
     counter(
@@ -232,13 +232,13 @@ const IO: &[Metric] = &[
         "Bytes read through the page cache",
     ),
     counter(
-        "tenant_cache_miss",
+        "tenant_cache_fill",
         Bytes,
         App(|a| Whole(a.cache_miss_bytes)),
         "Bytes that a device had to read into the page cache; 1 minus their part of the bytes read is the hit ratio",
     ),
     counter(
-        "tenant_cache_misses",
+        "tenant_cache_demand_misses",
         Number,
         App(|a| Whole(a.misses)),
         "Reads and page faults whose first page was not in the page cache",
