@@ -171,7 +171,7 @@ fn limitations(agent: &Agent) -> Vec<String> {
             }),
         )
         .chain(agent.credits.limits())
-        .chain(agent.recharge.limits().iter().cloned())
+        .chain(agent.recharge.limitations().iter().cloned())
         .collect()
 }
 

@@ -15,7 +15,7 @@ pub(super) fn check_features(
     capabilities: &Capabilities,
     observe: bool,
 ) -> Result<Vec<String>, RunError> {
-    let mut limits = Vec::new();
+    let mut limitations = Vec::new();
     for feature in [
         Feature::CacheProtection,
         Feature::ProactiveReclaim,
@@ -35,13 +35,13 @@ pub(super) fn check_features(
                 reasons,
             });
         }
-        limits.extend(
+        limitations.extend(
             reasons
                 .into_iter()
                 .map(|r| format!("{}: {r}", feature.title())),
         );
     }
-    Ok(limits)
+    Ok(limitations)
 }
 
 /// Checks the directory of the journal. In observe mode there is no journal.

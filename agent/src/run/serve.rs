@@ -29,7 +29,7 @@ pub(super) struct AgentLoop {
     /// Becomes readable when a signal asks the agent to stop.
     stop: UnixStream,
     /// What limits the agent's work, for the status.
-    limits: Vec<String>,
+    limitations: Vec<String>,
     observe: bool,
 }
 
@@ -48,14 +48,14 @@ impl AgentLoop {
         agent: Agent,
         stop: UnixStream,
         socket: Socket,
-        limits: Vec<String>,
+        limitations: Vec<String>,
         observe: bool,
     ) -> Self {
         Self {
             socket,
             agent,
             stop,
-            limits,
+            limitations,
             observe,
         }
     }
@@ -105,11 +105,11 @@ impl AgentLoop {
         let due = Instant::now() + wait;
         loop {
             let begun = Instant::now();
-            let (socket, limits, observe) = (&self.socket, &self.limits, self.observe);
+            let (socket, limitations, observe) = (&self.socket, &self.limitations, self.observe);
             self.agent.answer(|agent| {
                 socket.answer(|| {
                     agent.monitor.sample_now(Instant::now());
-                    status(agent, limits, observe)
+                    status(agent, limitations, observe)
                 });
             });
             match self.wait(due.saturating_duration_since(begun)) {

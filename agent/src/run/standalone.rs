@@ -19,7 +19,7 @@ use crate::report::gather::status;
 #[derive(Debug)]
 pub struct Standalone {
     agent: Agent,
-    limits: Vec<String>,
+    limitations: Vec<String>,
 }
 
 impl Standalone {
@@ -29,14 +29,14 @@ impl Standalone {
     /// If the machine lacks what is needed to observe.
     pub fn open(config: Config) -> Result<Self, RunError> {
         let capabilities = Capabilities::detect(&Paths::default());
-        let limits = check_features(&capabilities, true)?;
+        let limitations = check_features(&capabilities, true)?;
         let fs = CgroupFs::discover()?;
         raise_descriptor_limit();
         let app_io = AppIoMonitor::attach(&(&config.probes).into(), config.trace_latency);
         let protection = ProtectionController::new(None);
         let features = reclaim_features(&capabilities);
         let agent = Agent::new(config, &fs, features, protection, None, app_io)?;
-        Ok(Self { agent, limits })
+        Ok(Self { agent, limitations })
     }
 
     /// Samples again, and returns the status.
@@ -46,6 +46,6 @@ impl Standalone {
     pub fn sample(&mut self) -> Result<Status, RunError> {
         self.agent.tick(Instant::now())?;
         self.agent.monitor.sample_now(Instant::now());
-        Ok(status(&self.agent, &self.limits, true))
+        Ok(status(&self.agent, &self.limitations, true))
     }
 }

@@ -26,8 +26,8 @@ use crate::report::socket::Socket;
 /// knobs were restored.
 pub fn run(config: Config, observe: bool) -> Result<(), RunError> {
     let capabilities = Capabilities::detect(&Paths::default());
-    let mut limits = check_features(&capabilities, observe)?;
-    limits.extend(check_state_dir(&config, observe)?);
+    let mut limitations = check_features(&capabilities, observe)?;
+    limitations.extend(check_state_dir(&config, observe)?);
     let fs = CgroupFs::discover()?;
     let stop = handle_signals()?;
     raise_descriptor_limit();
@@ -45,7 +45,7 @@ pub fn run(config: Config, observe: bool) -> Result<(), RunError> {
     )))?;
     let app_io = AppIoMonitor::attach(&(&config.probes).into(), config.trace_latency);
     let metrics = serve_metrics(&config).unwrap_or_else(|error| {
-        limits.push(error);
+        limitations.push(error);
         None
     });
     let features = reclaim_features(&capabilities);
@@ -53,7 +53,7 @@ pub fn run(config: Config, observe: bool) -> Result<(), RunError> {
     let agent = Agent::new(config, &fs, features, protection, reclaimer, app_io)?;
     for suggestion in suggestions(&agent) {
         tracing::warn!("{suggestion}");
-        limits.push(format!("Configuration: {suggestion}"));
+        limitations.push(format!("Configuration: {suggestion}"));
     }
     tracing::info!(
         tenants = agent.monitor.cgroups.len(),
@@ -63,7 +63,7 @@ pub fn run(config: Config, observe: bool) -> Result<(), RunError> {
     );
     // systemd waits for this; without systemd nothing receives it.
     let _ = sd_notify::notify(&[NotifyState::Ready]);
-    let mut agent_loop = AgentLoop::new(agent, stop, socket, limits, observe);
+    let mut agent_loop = AgentLoop::new(agent, stop, socket, limitations, observe);
     let result = agent_loop.run();
     // Detaching the probes takes seconds: the port is closed before.
     drop(metrics);

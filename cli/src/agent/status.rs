@@ -135,8 +135,10 @@ fn last_decision(status: &Status) -> String {
 }
 
 fn limitations(status: &Status) -> String {
-    let limits = status.limitations.iter();
-    limits.map(|limit| format!("degraded: {limit}\n")).collect()
+    let limitations = status.limitations.iter();
+    limitations
+        .map(|one| format!("limitation: {one}\n"))
+        .collect()
 }
 
 fn cost(status: &Status) -> String {
@@ -233,6 +235,6 @@ mod tests {
             ..TenantStatus::default()
         };
         assert_eq!(super::row(&unknown)[3], "-");
-        assert!(!text.contains("external:") && !text.contains("degraded:"));
+        assert!(!text.contains("external:") && !text.contains("limitation:"));
     }
 }

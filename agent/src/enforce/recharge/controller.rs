@@ -33,7 +33,7 @@ pub struct RechargeController {
     /// Intents whose jobs are queued, in order.
     in_flight: VecDeque<RechargeIntent>,
     attempts: HashMap<FileId, Attempt>,
-    limits: Vec<String>,
+    limitations: Vec<String>,
 }
 
 impl RechargeController {
@@ -48,7 +48,7 @@ impl RechargeController {
             watching: false,
             in_flight: VecDeque::new(),
             attempts: HashMap::new(),
-            limits: Vec::new(),
+            limitations: Vec::new(),
         };
         if !config.recharge.enabled {
             return controller;
@@ -66,13 +66,13 @@ impl RechargeController {
 
     fn disable(&mut self, why: &str) {
         self.period = None;
-        self.limits.push(format!("Recharge: {why}"));
+        self.limitations.push(format!("Recharge: {why}"));
     }
 
     /// Why it does not work here, if so.
     #[must_use]
-    pub fn limits(&self) -> &[String] {
-        &self.limits
+    pub fn limitations(&self) -> &[String] {
+        &self.limitations
     }
 
     /// One tick: takes the results of jobs, begins or ends a watch, queues jobs. Returns what was done.

@@ -133,7 +133,7 @@ impl CgroupQuota {
     /// What is not tracked on its own, and why. `path` names a cgroup.
     pub(super) fn limitations(&self, path: impl Fn(CgroupId) -> String) -> Vec<String> {
         let (collapsed, more) = named(&self.collapsed, &path);
-        let mut limits: Vec<String> = collapsed
+        let mut limitations: Vec<String> = collapsed
             .into_iter()
             .map(|path| {
                 format!(
@@ -144,34 +144,34 @@ impl CgroupQuota {
             })
             .collect();
         if more > 0 {
-            limits.push(format!("Tenants: so are {more} other delegated cgroups"));
+            limitations.push(format!("Tenants: so are {more} other delegated cgroups"));
         }
         let (long, more) = named(&self.long_paths, &path);
-        limits.extend(long.into_iter().map(|path| {
+        limitations.extend(long.into_iter().map(|path| {
             format!(
                 "Tenants: a cgroup in {path} has a path longer than {MAX_PATH} bytes (those outside printable ASCII \
                  count four): {path} is one tenant, until it is made anew or the agent is restarted"
             )
         }));
         if more > 0 {
-            limits.push(format!(
+            limitations.push(format!(
                 "Tenants: so are {more} other cgroups, because of longer paths in them"
             ));
         }
         if self.long_path_at_root {
-            limits.push(format!(
+            limitations.push(format!(
                 "Tenants: a cgroup right below the root has a name longer than {MAX_PATH} bytes (those outside \
                  printable ASCII count four): it counts as unmanaged"
             ));
         }
         if self.full {
-            limits.push(format!(
+            limitations.push(format!(
                 "Tenants: there are more than {} cgroups, and no file descriptors for more: later ones count as \
                  unmanaged",
                 self.max_total
             ));
         }
-        limits
+        limitations
     }
 }
 
@@ -201,10 +201,10 @@ mod tests {
         assert_eq!(quota.admit(Some(one), 1), Admission::Denied);
         assert_eq!(quota.admit(Some(other), 1), Admission::Granted);
         assert_eq!(quota.admit(None, 1), Admission::Granted);
-        let limits = quota.limitations(|id| format!("#{id}"));
+        let limitations = quota.limitations(|id| format!("#{id}"));
         assert!(
-            limits.len() == 1 && limits[0].contains("#1 was delegated"),
-            "{limits:?}"
+            limitations.len() == 1 && limitations[0].contains("#1 was delegated"),
+            "{limitations:?}"
         );
         quota.forget(one);
         assert_eq!(quota.admit(Some(one), 1), Admission::Granted);
@@ -236,11 +236,11 @@ mod tests {
             assert!(quota.has_long_path(CgroupId(n)));
         }
         assert!(quota.is_path_too_long(None, Path::new(&long)));
-        let limits = quota.limitations(|id| format!("#{id}"));
-        assert_eq!(limits.len(), MAX_NAMED + 2, "{limits:?}");
-        assert!(limits[0].contains("in #0 has a path longer than 512 bytes"));
-        assert!(limits[MAX_NAMED].contains("92 other"), "{limits:?}");
-        assert!(limits[MAX_NAMED + 1].contains("right below the root"));
+        let limitations = quota.limitations(|id| format!("#{id}"));
+        assert_eq!(limitations.len(), MAX_NAMED + 2, "{limitations:?}");
+        assert!(limitations[0].contains("in #0 has a path longer than 512 bytes"));
+        assert!(limitations[MAX_NAMED].contains("92 other"), "{limitations:?}");
+        assert!(limitations[MAX_NAMED + 1].contains("right below the root"));
         for n in 0..100 {
             quota.forget(CgroupId(n));
         }

@@ -54,7 +54,7 @@ const AGENT: &[Metric] = &[
         "Tenants without series of their own: beyond [metrics] max_tenants, or beyond what fits into a page of 16 MiB",
     ),
     gauge(
-        "degraded_features",
+        "limitations",
         Number,
         Agent(|p| Some(count(p.status.limitations.len()))),
         "Limitations on this machine; justitia status lists them with their causes",
