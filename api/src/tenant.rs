@@ -66,10 +66,8 @@ pub struct TenantStatus {
     /// How long its applications' calls took since the probes were attached; `None` where calls are not timed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_histograms: Option<LatencyHistograms>,
-    /// Whether it was backlogged over the window: its tasks were stalled on I/O (PSI `io some`) for at least 80 % of the time;
-    /// or its applications read or wrote regular files, cached or not, in at least 80 % of the seconds and were stalled for
-    /// at least 10 % of the time. Without PSI: they read or wrote in 80 % of the seconds, and the disk was used. Of an inner
-    /// node: whether a leaf below it was.
+    /// Whether it was backlogged over the window ([`justitia_share::fairness_window::is_backlogged`]). Of an inner node: whether
+    /// a leaf below it was.
     #[serde(default)]
     #[serde(alias = "contends")]
     pub backlogged: bool,

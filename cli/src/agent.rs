@@ -40,8 +40,8 @@ impl ConfigArgs {
 
 /// Divide the page cache by the cgroups' weights, until stopped.
 ///
-/// Each cgroup with the memory controller is a tenant. Its weight is its io.weight (io.bfq.weight where BFQ schedules the
-/// disks), 100 if none is set. While memory is free, nothing is reclaimed. When it gets short, page cache is reclaimed from
+/// Each cgroup with the memory controller is a tenant. Its weight is that of the file in effect: io.bfq.weight
+/// where BFQ schedules a disk, else io.weight. If that is 100, the other file counts. While memory is free, nothing is reclaimed. When it gets short, page cache is reclaimed from
 /// tenants that hold more than their entitlement; memory.low protects the entitlements of the others from the kernel's own
 /// reclaim.
 ///
@@ -72,11 +72,10 @@ pub(crate) struct Run {
 /// the agent has reclaimed. READ/s and WRITE/s are what applications read and wrote, from the cache or the disk; HIT% is the
 /// part of the reads that the cache served.
 ///
-/// A tenant is backlogged if in the last 10 s its tasks were stalled on I/O (PSI io some) at least 80 % of the time, or its
-/// applications read or wrote regular files, cached or not, in at least 80 % of the seconds and were stalled at least 10 % of
-/// the time (without PSI: read or wrote in 80 % of the seconds, and the disk was used). An inner node is
-/// backlogged if a leaf below it is. PV is the mean distance of the bytes that the backlogged tenants below read and wrote from what their weights say; 0
-/// is exact. Without `[io]` nothing divides these bytes.
+/// A tenant is backlogged if in the last 10 s it wanted more I/O than it got: docs/guide/operate.md (Terms) says how that is
+/// known, `justitia explain TENANT` what it was. An inner node is backlogged if a leaf below it is. PV is the mean distance of
+/// the bytes that the backlogged tenants below read and wrote from what their weights say; 0 is exact. Without `[io]` nothing
+/// divides these bytes.
 #[derive(Args)]
 pub(crate) struct Status {
     /// As JSON, with all fields

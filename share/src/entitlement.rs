@@ -9,7 +9,7 @@ use crate::{Demand, NodeId, Tree};
 /// Hierarchical (a group divides what its parent is entitled to), weighted, and work-conserving (what a node's subtree
 /// does not demand goes to its siblings, by weight). In every group the parts add up to the parent's; none is below
 /// its minimum while the minimums fit; none gets more than its working set while a sibling has less than both its own
-/// working set and its part by weight; none is above its demand unless all are satisfied. Monotone in weight, use,
+/// working set and its share by weight; none is above its demand unless all are satisfied. Monotone in weight, use,
 /// working set, demand and capacity (see [`max_min`]). A group's requested protection
 /// ([`Demand::requested_protection`]) comes after all minimums of the group.
 ///

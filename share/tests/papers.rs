@@ -124,7 +124,7 @@ fn doubledecker_figure_13() {
     assert_eq!(
         algorithm_1(&paper, 2),
         Some(1),
-        "the paper lends the third's part by weight"
+        "the paper lends the third's share by weight"
     );
 }
 

@@ -73,7 +73,7 @@ fn above(out: &mut String, status: &Status, tenant: &TenantStatus) {
 
 fn head(out: &mut String, status: &Status, tenant: &TenantStatus) {
     let from = match tenant.weight_source {
-        WeightSource::Default => "the default: io.weight and io.bfq.weight are not set",
+        WeightSource::Default => "the default: io.weight and io.bfq.weight are 100",
         WeightSource::Cgroup => "from its cgroup's io.weight or io.bfq.weight",
         WeightSource::OnlyChild => "from its only child, which has no sibling",
         WeightSource::Configuration => "from the agent's configuration",

@@ -106,3 +106,26 @@ fn expected(section: &str, key: &str) -> String {
 fn joined(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_table_and_every_key_is_listed() {
+        let text = markdown();
+        let defaults = toml::Table::try_from(Config::default()).unwrap();
+        for (name, value) in &defaults {
+            let keys = match value {
+                toml::Value::Table(table) => {
+                    assert!(text.contains(&format!("\n## `[{name}]`\n")), "{name}");
+                    table.keys().collect()
+                }
+                _ => vec![name],
+            };
+            for key in keys {
+                assert!(text.contains(&format!("\n| `{key}` | ")), "{name}.{key}");
+            }
+        }
+    }
+}

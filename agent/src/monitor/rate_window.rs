@@ -154,7 +154,7 @@ impl RateWindow {
                 bytes: bytes(&recent),
                 active: Fraction::of(count(active), count(steps)),
                 io_stalled: io_stalled.map(Fraction::clamped),
-                used_device: recent.cache_miss_bytes > 0
+                wrote_or_missed: recent.cache_miss_bytes > 0
                     || recent.read.direct.bytes > 0
                     || recent.written.total().bytes > 0,
             },

@@ -48,7 +48,7 @@ impl Partition {
             nodes.push((vm, pools));
         }
         let by_weight = entitlements(&tree, capacity);
-        // Algorithm 1: what a pool well below its part by weight does not use goes to the others.
+        // Algorithm 1: what a pool well below its share by weight does not use goes to the others.
         for (_, pools) in &nodes {
             for &pool in pools {
                 let i = pool.index();
@@ -66,7 +66,7 @@ impl Partition {
         }
     }
 
-    /// What a pool is entitled to now: its part by weight, or more when others do not use theirs.
+    /// What a pool is entitled to now: its share by weight, or more when others do not use theirs.
     pub(crate) fn entitlement(&self, vm: usize, pool: usize) -> u64 {
         let i = self.vms[vm].1[pool].index();
         self.by_weight[i].max(self.entitled[i])

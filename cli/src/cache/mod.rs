@@ -15,7 +15,7 @@ use clap::{Args, Subcommand};
 /// The hypervisor cache: disks of VMs over NBD, cached by weight.
 ///
 /// One daemon serves virtual disks and caches their blocks, in memory and on an SSD. When a store is full, blocks are
-/// evicted from the VM and the pool that exceed their part by weight the most. Writes go through to the image: stopping
+/// evicted from the VM and the pool that exceed their share by weight the most. Writes go through to the image: stopping
 /// or losing the cache loses speed, never data.
 #[derive(Args)]
 #[command(after_long_help = EXAMPLES)]

@@ -179,7 +179,7 @@ impl Capabilities {
                 let debug = cause(
                     Id::MglruDebug,
                     absent,
-                    "the unmanaged tenant cannot be reclaimed from alone: it is entitled to its weight's part, \
+                    "the unmanaged tenant cannot be reclaimed from alone: it is entitled to its share, \
                      and beyond that what the kernel leaves it",
                 )
                 .filter(|_| self.state(Id::Mglru) == State::Yes);

@@ -18,8 +18,8 @@ pub struct Activity {
     /// The part of the window's time in which some of its tasks were stalled on I/O (PSI `io some`,
     /// Documentation/accounting/psi.rst); `None` where the kernel does not measure that.
     pub io_stalled: Option<Fraction>,
-    /// Whether it used the device at all: it wrote, or read what was not cached.
-    pub used_device: bool,
+    /// Whether it wrote, cached or not, or read what was not cached.
+    pub wrote_or_missed: bool,
 }
 
 /// A backlogged tenant reads or writes in at least this part of the window's seconds, or is stalled on I/O for at least this
@@ -30,14 +30,14 @@ pub const MIN_IO_STALLED: Fraction = Fraction::clamped(0.1);
 
 /// Whether a tenant was backlogged: it read or wrote nearly all the time or was stalled on I/O nearly all the time
 /// ([`SUSTAINED`]), and wanted more than it got, which shows in stalls ([`MIN_IO_STALLED`]).
-/// Without PSI, having used the device stands in for the stalls: a tenant that finds everything in the cache does not
-/// wait.
+/// Without PSI a tenant that wrote, or read what was not cached, counts as stalled: one that finds everything in the cache
+/// does not wait.
 #[must_use]
 pub fn is_backlogged(activity: &Activity) -> bool {
     let io_stalled = activity.io_stalled.unwrap_or_default();
     let wants_more = activity
         .io_stalled
-        .map_or(activity.used_device, |part| part >= MIN_IO_STALLED);
+        .map_or(activity.wrote_or_missed, |part| part >= MIN_IO_STALLED);
     wants_more && (activity.active >= SUSTAINED || io_stalled >= SUSTAINED)
 }
 

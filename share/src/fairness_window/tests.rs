@@ -7,7 +7,7 @@ fn busy(bytes: u64) -> Activity {
         bytes,
         active: Fraction::clamped(1.0),
         io_stalled: Some(Fraction::clamped(0.5)),
-        used_device: true,
+        wrote_or_missed: true,
     }
 }
 
@@ -46,7 +46,7 @@ fn which_tenants_are_backlogged() {
                 bytes: 0,
                 active: Fraction::clamped(0.0),
                 io_stalled: Some(Fraction::clamped(0.95)),
-                used_device: false,
+                wrote_or_missed: false,
             },
             true,
         ),
@@ -54,7 +54,7 @@ fn which_tenants_are_backlogged() {
         (
             "stalled without own misses",
             Activity {
-                used_device: false,
+                wrote_or_missed: false,
                 ..busy(1)
             },
             true,
@@ -79,7 +79,7 @@ fn which_tenants_are_backlogged_without_psi() {
             "no PSI, all from the cache",
             Activity {
                 io_stalled: None,
-                used_device: false,
+                wrote_or_missed: false,
                 ..busy(1)
             },
             false,

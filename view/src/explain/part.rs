@@ -7,7 +7,7 @@ use justitia_api::units::{bytes, seconds};
 
 /// Siblings that are named, at most.
 const NAMED: usize = 3;
-/// Two that are this near to the same part by weight have the same.
+/// Two that are this near to the same share by weight have the same.
 const NEAR: f64 = 0.01;
 
 /// How its entitlement is recomputed; `None` where there is nothing to divide.
@@ -158,7 +158,7 @@ impl<'a> Division<'a> {
             "have a working set of"
         };
         format!(
-            "{first}{}/{weigh} of {}; {weigh} is the weight of those that {demand} at least their part by weight{}",
+            "{first}{}/{weigh} of {}; {weigh} is the weight of those that {demand} at least their share{}",
             tenant.weight,
             bytes(left.saturating_sub(gone)),
             others_in_words(&others)

@@ -153,10 +153,8 @@ const CACHE: &[Metric] = &[
         "tenant_backlogged",
         Number,
         Tenant(|t| Some(flag(t.backlogged))),
-        "1 if over the last 10 s its tasks were stalled on I/O (PSI io some) at least 80 % of the time; or its applications \
-         read or wrote regular files, cached or not, in at least 80 % of the seconds and were stalled at least 10 % of the \
-         time. Without PSI: read or wrote in 80 % of the seconds, and the disk was used. Inner node: 1 if a leaf below it \
-         is backlogged. 0 without probes",
+        "1 if over the last 10 s it wanted more I/O than it got (docs/guide/operate.md, Terms). Inner node: 1 if a leaf \
+         below it is backlogged. 0 without probes",
     ),
     gauge(
         "tenant_cache",

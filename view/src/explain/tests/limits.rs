@@ -35,7 +35,7 @@ fn a_tenant_above_its_entitlement_is_explained() {
         &[
             "weight 100 (the default",
             "25.0 % of 400, the sum of its and its siblings' weights, idle ones included",
-            "now: 100/400 of 400M; 400 is the weight of those that demand at least their part by weight\n",
+            "now: 100/400 of 400M; 400 is the weight of those that demand at least their share\n",
             "holds 300M, entitled to 100M of the 400M of a.slice",
             "its cache grows, so it demands all that it can get",
             "memory.low = 125829120 (120M)",
