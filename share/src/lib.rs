@@ -36,7 +36,7 @@ pub use max_min::{Bid, max_min};
 pub use pv::pv;
 pub use recent_mean::RecentMean;
 pub use reclaim::{apportion_reclaim, excess, victim};
-pub use tree::{NodeId, ParentError, Tree};
+pub use tree::{NodeId, Tree};
 pub use wait_queue::{Queueing, VirtualTime, WaitQueue};
 pub use weight::{Weight, WeightError};
 

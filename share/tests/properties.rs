@@ -210,7 +210,8 @@ proptest! {
         said in proptest::collection::vec((1..=10_000u64, any_amount()), 1..30),
     ) {
         let top = tree.node(top.index(tree.len())).unwrap();
-        let inside = tree.descendants(top).collect::<Vec<NodeId>>();
+        let is_inside = |node: &NodeId| tree.ancestors(*node).any(|above| above == top);
+        let inside = tree.ids().filter(is_inside).collect::<Vec<NodeId>>();
         let mut changed = tree.clone();
         for (node, (weight, requested)) in inside.iter().zip(said.iter().cycle()) {
             let weight = Weight::try_from(*weight).unwrap();

@@ -1,8 +1,8 @@
-//! A tenant for tests.
+//! Tenants for tests.
 
 use std::time::Duration;
 
-use justitia_share::Weight;
+use justitia_share::{Tree, Weight};
 
 use crate::model::{Key, Tenant, WorkingSet};
 
@@ -26,4 +26,14 @@ pub(crate) fn tenant(key: Key, weight: u64, file: u64) -> Tenant {
         working_set: WorkingSet::default(),
         exempt: None,
     }
+}
+
+/// The values in order, each with the index of its parent, `None` right below the root.
+pub(crate) fn tree<T>(nodes: impl IntoIterator<Item = (Option<usize>, T)>) -> Tree<T> {
+    let mut tree = Tree::new();
+    for (parent, value) in nodes {
+        let parent = parent.map(|parent| tree.node(parent).unwrap());
+        tree.push(parent, value);
+    }
+    tree
 }

@@ -4,7 +4,6 @@ use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use justitia_kernel::cgroup::CgroupId;
-use justitia_share::Tree;
 use proptest::prelude::*;
 
 use super::*;
@@ -74,10 +73,10 @@ fn below(tenant: Tenant) -> Placed {
 
 fn snapshot<T: Into<Placed>>(free: u64, tenants: Vec<T>) -> Snapshot {
     let placed = tenants.into_iter().map(Into::into);
-    let tenants = Tree::from_parents(placed.map(|placed: Placed| (placed.parent, placed.tenant)));
+    let tenants = fixture::tree(placed.map(|placed: Placed| (placed.parent, placed.tenant)));
     Snapshot {
         memory: memory(free),
-        tenants: tenants.unwrap(),
+        tenants,
     }
 }
 

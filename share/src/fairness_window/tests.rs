@@ -92,7 +92,7 @@ fn which_tenants_are_backlogged_without_psi() {
 fn tree(nodes: &[(Option<usize>, u64)]) -> Tree<Demand> {
     let demand = |weight: u64| Demand::unlimited(Weight::try_from(weight).unwrap());
     let nodes = nodes.iter().map(|(parent, w)| (*parent, demand(*w)));
-    Tree::from_parents(nodes).unwrap()
+    Tree::from_parents(nodes)
 }
 
 #[test]

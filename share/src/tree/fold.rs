@@ -54,19 +54,6 @@ impl<T> Tree<T> {
             top: self.top,
         }
     }
-
-    /// Keeps the nodes for which `keep` is true, except below those for which it is false, in their order. `keep` is asked
-    /// parents first, and not below a node that goes. Every [`NodeId`] of before is void.
-    pub fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) {
-        let mut kept: Vec<Option<NodeId>> = Vec::with_capacity(self.len());
-        let mut tree = Self::with_capacity(self.len());
-        for node in std::mem::take(&mut self.nodes) {
-            let parent = node.parent.map(|parent| kept[parent.index()]);
-            let stays = parent != Some(None) && keep(&node.value);
-            kept.push(stays.then(|| tree.push(parent.flatten(), node.value)));
-        }
-        *self = tree;
-    }
 }
 
 fn defaults<A: Default>(len: usize) -> Vec<A> {

@@ -11,7 +11,7 @@ use std::ops::{Index, IndexMut};
 
 /// A node of a [`Tree`].
 ///
-/// An id stays valid until [`Tree::retain`]; in another tree it means another node, or none.
+/// An id stays valid as long as its tree; in another tree it means another node, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(NonZeroU32);
 
@@ -66,15 +66,6 @@ pub struct Tree<T> {
     top: List,
 }
 
-/// A node whose parent does not stand before it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ParentError {
-    /// The index of the node.
-    pub node: usize,
-    /// The index that was given for its parent.
-    pub parent: usize,
-}
-
 impl<T> Default for Tree<T> {
     fn default() -> Self {
         Self::new()
@@ -101,24 +92,6 @@ impl<T> Tree<T> {
             nodes: Vec::with_capacity(nodes),
             ..Self::new()
         }
-    }
-
-    /// A tree from the values in order, each with the index of its parent, `None` right below the root.
-    ///
-    /// # Errors
-    /// If a parent does not stand before its child.
-    pub fn from_parents(
-        nodes: impl IntoIterator<Item = (Option<usize>, T)>,
-    ) -> Result<Self, ParentError> {
-        let mut tree = Self::new();
-        for (parent, value) in nodes {
-            let node = tree.len();
-            let parent = parent
-                .map(|parent| tree.node(parent).ok_or(ParentError { node, parent }))
-                .transpose()?;
-            tree.push(parent, value);
-        }
-        Ok(tree)
     }
 
     /// Adds a node below `parent`, right below the root if that is `None`, after its siblings.
@@ -193,15 +166,3 @@ impl<T> IndexMut<NodeId> for Tree<T> {
         &mut self.nodes[node.index()].value
     }
 }
-
-impl std::fmt::Display for ParentError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { node, parent } = self;
-        write!(
-            f,
-            "expected the parent of node {node} before it, found {parent}"
-        )
-    }
-}
-
-impl std::error::Error for ParentError {}

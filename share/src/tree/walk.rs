@@ -43,24 +43,4 @@ impl<T> Tree<T> {
     pub fn ancestors(&self, node: NodeId) -> impl Iterator<Item = NodeId> {
         successors(self.parent(node), |node| self.parent(*node))
     }
-
-    /// Every node, each before its children, and those before its next sibling.
-    pub fn preorder(&self) -> impl Iterator<Item = NodeId> {
-        successors(self.top.first, |node| self.next_in_preorder(*node, None))
-    }
-
-    /// The nodes below a node, without it, in preorder.
-    pub fn descendants(&self, top: NodeId) -> impl Iterator<Item = NodeId> {
-        let first = self.nodes[top.index()].children.first;
-        successors(first, move |node| self.next_in_preorder(*node, Some(top)))
-    }
-
-    fn next_in_preorder(&self, node: NodeId, top: Option<NodeId>) -> Option<NodeId> {
-        let child = self.nodes[node.index()].children.first;
-        child.or_else(|| {
-            successors(Some(node), |node| self.parent(*node))
-                .take_while(|node| Some(*node) != top)
-                .find_map(|node| self.nodes[node.index()].next_sibling)
-        })
-    }
 }

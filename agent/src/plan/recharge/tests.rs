@@ -18,7 +18,7 @@ fn tenant(key: Key, weight: u64, file: u64) -> Tenant {
 
 /// Tenants, each with the position of its parent.
 fn tree(tenants: Vec<(Option<usize>, Tenant)>) -> Tree<Tenant> {
-    Tree::from_parents(tenants).unwrap()
+    fixture::tree(tenants)
 }
 
 /// 1000 MiB of cache: `light` holds 300 of them, and its part would be 100.
