@@ -1,7 +1,7 @@
 //! Why something was decided: the rule, and what went into it.
 //!
 //! A [`Rule`] is data: a machine can read it, and the numbers of a decision can be recomputed from it. Its words are in
-//! [`words`](crate::words) and nowhere else. Device bandwidth has no rules yet: its reasons are [`Reason::Text`].
+//! [`words`](crate::words), those of what a knob holds in `view/explain`. Device bandwidth has no rules yet: its reasons are [`Reason::Text`].
 
 use justitia_share::PAGE_SIZE;
 use serde::{Deserialize, Serialize, Serializer};

@@ -83,8 +83,7 @@ pub fn read_text(path: &Path, most: u64) -> Result<String> {
 }
 
 /// What stands where a regular file was expected.
-#[must_use]
-pub fn kind(found: FileType) -> &'static str {
+fn kind(found: FileType) -> &'static str {
     if found.is_dir() {
         "a directory"
     } else if found.is_symlink() {

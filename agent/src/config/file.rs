@@ -1,13 +1,9 @@
 //! Reads the text of one configuration file: a regular file of bounded size.
 
-use std::fs::File;
-use std::io::Read;
+use std::io::ErrorKind;
 use std::path::Path;
 
-use rustix::fs::{Mode, OFlags};
-
 use super::error::ConfigError;
-use justitia_regular_file::kind;
 
 /// The largest configuration file, bytes: some ten thousand rules.
 const MAX_BYTES: u64 = 1 << 20;
@@ -28,30 +24,12 @@ pub(super) fn read(path: &Path) -> Result<String, ConfigError> {
 }
 
 fn bytes(path: &Path) -> Result<Vec<u8>, ConfigError> {
-    let failed = |e: std::io::Error| ConfigError::whole(path, format!("cannot be read: {e}"));
-    // Without NONBLOCK, opening a pipe that has no writer would wait for one.
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let opened = rustix::fs::open(path, flags, Mode::empty());
-    let mut file = File::from(opened.map_err(|e| failed(e.into()))?);
-    let found = file.metadata().map_err(failed)?;
-    if !found.is_file() {
-        let kind = kind(found.file_type());
-        let what = format!("expected a regular file, found {kind}: name a TOML file");
-        return Err(ConfigError::whole(path, what));
-    }
-    let mut bytes = Vec::new();
-    // The file may have grown since its size was asked for.
-    let read = Read::by_ref(&mut file)
-        .take(MAX_BYTES + 1)
-        .read_to_end(&mut bytes);
-    read.map_err(failed)?;
-    let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
-    if length > MAX_BYTES {
-        let what = format!(
-            "expected at most {MAX_BYTES} bytes, found {}: split it over drop-ins, or name another file",
-            found.len().max(length)
-        );
-        return Err(ConfigError::whole(path, what));
-    }
-    Ok(bytes)
+    justitia_regular_file::read(path, MAX_BYTES).map_err(|error| {
+        let what = match error.kind() {
+            // It says what was expected and what stands there.
+            ErrorKind::Other => format!("{error}: name a TOML file of at most 1 MiB"),
+            _ => format!("cannot be read: {error}"),
+        };
+        ConfigError::whole(path, what)
+    })
 }

@@ -176,17 +176,17 @@ fn only_regular_files_of_a_bounded_size_are_read() {
     let error = |path: &Path| Config::load(Some(path)).unwrap_err()[0].to_string();
     assert_eq!(
         error(Path::new("/dev/zero")),
-        "/dev/zero: expected a regular file, found a device: name a TOML file"
+        "/dev/zero: expected a regular file, found a device: name a TOML file of at most 1 MiB"
     );
     assert!(error(dir.path()).contains("found a directory"));
     rustix::fs::mkfifoat(rustix::fs::CWD, &path, 0o600.into()).unwrap();
-    assert!(error(&path).ends_with("expected a regular file, found a pipe: name a TOML file"));
+    assert!(error(&path).ends_with("expected a regular file, found a pipe: name a TOML file of at most 1 MiB"));
     std::fs::remove_file(&path).unwrap();
 
     std::fs::write(&path, "#".repeat(1 << 20)).unwrap();
     Config::load(Some(&path)).unwrap();
     std::fs::write(&path, "#".repeat((1 << 20) + 1)).unwrap();
-    assert!(error(&path).contains("expected at most 1048576 bytes, found 1048577: split it"));
+    assert!(error(&path).contains("expected at most 1048576 bytes, found 1048577: name a TOML file of at most 1 MiB"));
     std::fs::write(&path, b"# one\n# tw\xff\n").unwrap();
     assert!(
         error(&path).ends_with(
@@ -201,7 +201,7 @@ fn only_regular_files_of_a_bounded_size_are_read() {
     std::os::unix::fs::symlink("/dev/zero", &drop_in).unwrap();
     assert!(
         error(&path).ends_with(
-            "j.toml.d/10.toml: expected a regular file, found a device: name a TOML file"
+            "j.toml.d/10.toml: expected a regular file, found a device: name a TOML file of at most 1 MiB"
         )
     );
 }
