@@ -143,10 +143,7 @@ pub struct UnmanagedShare {
 pub struct Guest {
     /// Evicted pages that wait to be offered, at most: a power of two from 64 KiB to 256 MiB. What is evicted while it is
     /// full is not offered.
-    #[serde(
-        deserialize_with = "value::ring",
-        serialize_with = "value::ring_text"
-    )]
+    #[serde(deserialize_with = "value::ring", serialize_with = "value::ring_text")]
     pub buffer: u32,
     /// Whether the I/O of a container's threads carries a hint with the number of its pool, in their I/O priority. A virtio
     /// disk that the host serves over vhost-user-blk passes it on. Threads of the classes real-time and idle are left alone.

@@ -180,13 +180,18 @@ fn only_regular_files_of_a_bounded_size_are_read() {
     );
     assert!(error(dir.path()).contains("found a directory"));
     rustix::fs::mkfifoat(rustix::fs::CWD, &path, 0o600.into()).unwrap();
-    assert!(error(&path).ends_with("expected a regular file, found a pipe: name a TOML file of at most 1 MiB"));
+    assert!(
+        error(&path)
+            .ends_with("expected a regular file, found a pipe: name a TOML file of at most 1 MiB")
+    );
     std::fs::remove_file(&path).unwrap();
 
     std::fs::write(&path, "#".repeat(1 << 20)).unwrap();
     Config::load(Some(&path)).unwrap();
     std::fs::write(&path, "#".repeat((1 << 20) + 1)).unwrap();
-    assert!(error(&path).contains("expected at most 1048576 bytes, found 1048577: name a TOML file of at most 1 MiB"));
+    assert!(error(&path).contains(
+        "expected at most 1048576 bytes, found 1048577: name a TOML file of at most 1 MiB"
+    ));
     std::fs::write(&path, b"# one\n# tw\xff\n").unwrap();
     assert!(
         error(&path).ends_with(

@@ -117,11 +117,7 @@ mod tests {
         let now = log.start + Duration::from_millis(ms);
         let key = Key::Cgroup(CgroupId(id));
         let reason = Reason::Text(format!("at {ms}"));
-        log.record(
-            &format!("t{id}"),
-            Decided::new(key, action, reason),
-            now,
-        );
+        log.record(&format!("t{id}"), Decided::new(key, action, reason), now);
     }
 
     fn reclaim(bytes: u64) -> Action {

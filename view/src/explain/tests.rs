@@ -159,7 +159,8 @@ fn entitlements_can_be_recomputed_from_the_text() {
     status.tenants[2].growing = true;
     status.tenants.push(cron);
     let text = |status: &Status, i| explain(status, i, &CurrentValues::default());
-    let part = "; 400 is the weight of those that demand at least their share; the others get cron 0\n";
+    let part =
+        "; 400 is the weight of those that demand at least their share; the others get cron 0\n";
     says(&text(&status, 1), &["now: 100/400 of 400M; ", part]);
     says(&text(&status, 2), &["now: 300/400 of 400M; ", part]);
     says(

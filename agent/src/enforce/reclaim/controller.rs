@@ -212,12 +212,7 @@ impl ReclaimController {
     }
 
     /// Sends a request to the reclaimer, if there is one. Returns what was requested, and why.
-    fn request(
-        &mut self,
-        monitor: &Monitor,
-        request: ReclaimRequest,
-        reason: Reason,
-    ) -> Decided {
+    fn request(&mut self, monitor: &Monitor, request: ReclaimRequest, reason: Reason) -> Decided {
         let (key, bytes) = (request.key, request.bytes);
         let path = monitor.cgroups.tenant_path(key);
         tracing::debug!(tenant = path, bytes, why = %reason, "reclaim");

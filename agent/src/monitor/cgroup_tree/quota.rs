@@ -239,7 +239,10 @@ mod tests {
         let limitations = quota.limitations(|id| format!("#{id}"));
         assert_eq!(limitations.len(), MAX_NAMED + 2, "{limitations:?}");
         assert!(limitations[0].contains("in #0 has a path longer than 512 bytes"));
-        assert!(limitations[MAX_NAMED].contains("92 other"), "{limitations:?}");
+        assert!(
+            limitations[MAX_NAMED].contains("92 other"),
+            "{limitations:?}"
+        );
         assert!(limitations[MAX_NAMED + 1].contains("right below the root"));
         for n in 0..100 {
             quota.forget(CgroupId(n));

@@ -56,7 +56,7 @@ pub(super) fn heading(
             let unavailable = status.app_io_unavailable.as_ref()?;
             Some(format!("what applications get is not known: {unavailable}"))
         })
-        .or_else(|| status.limitations.first().map(|l| format!("limitation: {l}")));
+        .or_else(|| Some(format!("limitation: {}", status.limitations.first()?)));
     let third = match (&trouble, status.external.len()) {
         (Some(trouble), _) => Line::styled(
             shortened(trouble, usize::from(width)),
