@@ -18,9 +18,10 @@ for file in grafana.json alerts.yml cache-alerts.yml; do
 	install -D -m 0644 "$here/$file" "$tree/usr/share/justitia/$file"
 done
 # The documents, at the places where they name each other.
-mkdir -p "$tree/usr/share/doc/justitia"
-for document in README.md SPECIFICATION.md CONTRIBUTING.md CHANGELOG.md docs; do
-	cp -r "$here/../$document" "$tree/usr/share/doc/justitia/"
+for document in README.md SPECIFICATION.md CONTRIBUTING.md CHANGELOG.md docs cache/README.md kernel/src/bpf/README.md; do
+	to=$tree/usr/share/doc/justitia/$document
+	mkdir -p "$(dirname "$to")"
+	cp -r "$here/../$document" "$to"
 done
 chmod -R u=rwX,go=rX "$tree/usr/share/doc/justitia"
 cat "$here/../LICENSE-MIT" "$here/../LICENSE-APACHE" "$here/../kernel/src/bpf/LICENSE-GPL-2.0" >"$tree/usr/share/doc/justitia/copyright"

@@ -6,6 +6,9 @@
 
 #![expect(clippy::unwrap_used, reason = "tests say what is wrong by failing")]
 
+mod markdown;
+
+use markdown::{documents, root};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -28,10 +31,6 @@ const COUNTS: [(&str, usize); 9] = [
     ("all nine", 9),
     ("all ten", 10),
 ];
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
 
 /// The tests in a source, in their order.
 fn tests_of(source: &str) -> Vec<String> {
@@ -149,20 +148,6 @@ fn wrong(document: &str) -> (Vec<String>, usize) {
     (wrong, count)
 }
 
-/// The documents in a directory and in all below it, from the workspace's directory.
-fn documents(directory: &str) -> Vec<String> {
-    let entries = fs::read_dir(root().join(directory)).unwrap();
-    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let paths = names.map(|name| format!("{directory}/{name}"));
-    paths
-        .flat_map(|path| match root().join(&path).is_dir() {
-            true => documents(&path),
-            false => vec![path],
-        })
-        .filter(|path| Path::new(path).extension().is_some_and(|kind| kind == "md"))
-        .collect()
-}
-
 #[test]
 fn every_test_that_the_specification_names_exists() {
     let text = fs::read_to_string(root().join("SPECIFICATION.md")).unwrap();
@@ -174,23 +159,25 @@ fn every_test_that_the_specification_names_exists() {
 /// They also name functions of the kernel.
 #[test]
 fn every_test_that_the_other_documents_name_exists() {
-    let mut documents = documents("docs");
-    for directory in ["docs/", "docs/design/decisions/", "docs/reference/"] {
-        let below = documents.iter().any(|path| path.starts_with(directory));
-        assert!(below, "{directory} is not among {documents:?}");
-    }
-    let others = [
+    let documents = documents(Path::new(""));
+    for expected in [
         "README.md",
         "CONTRIBUTING.md",
         "cache/README.md",
         "kernel/src/bpf/README.md",
-    ];
-    documents.extend(others.map(str::to_owned));
+        "docs/guide/cache.md",
+        "docs/design/decisions/README.md",
+        "docs/reference/cli.md",
+    ] {
+        let found = documents.iter().any(|path| path == Path::new(expected));
+        assert!(found, "{expected} is not among {documents:?}");
+    }
     let mut all = 0;
     for document in documents {
         let text = fs::read_to_string(root().join(&document)).unwrap();
         let (mut wrong, _) = wrong(&text);
         wrong.retain(|what| what.contains("::"));
+        let document = document.display();
         assert!(wrong.is_empty(), "{document}:\n{}", wrong.join("\n"));
         let mut quoted = text.split('`').skip(1).step_by(2);
         all += usize::from(

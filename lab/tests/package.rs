@@ -100,7 +100,7 @@ END
         serde_json::from_str(&debian.ok("/root/deb justitia cache stats --json")).unwrap();
     assert_eq!(stats["exports"][0]["name"], "web-root", "{stats:#}");
     assert_eq!(stats["io_uring_unsupported"], Value::Null);
-    debian.ok("ls /debian/run/justitia/nbd.sock /debian/run/justitia/ledger");
+    debian.ok("/root/deb ls /run/justitia/nbd.sock /run/justitia/ledger");
     debian.within(
         60,
         "/root/deb journalctl -u justitia-guest --no-pager | grep 'no port; looking for it'",
