@@ -32,7 +32,8 @@ pub struct TenantStatus {
     /// The file pages that it is entitled to.
     #[serde(alias = "entitled")]
     pub entitlement: u64,
-    /// What of that is protected from the kernel's reclaim.
+    /// What of that is protected from the kernel's reclaim; of an inner node the sum of its leaves', of the unmanaged tenant,
+    /// which has no `memory.low`, 0.
     pub protected: u64,
     /// File pages that the agent never reclaims. The kernel may.
     #[serde(alias = "floor")]

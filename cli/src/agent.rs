@@ -68,9 +68,9 @@ pub(crate) struct Run {
 ///
 /// CACHE is the page cache that a tenant holds, WSS its working set size: the cache that it uses again and again (`-`: not
 /// known). ENTITLED is its entitlement: the cache that its weight entitles it to. EXCESS is the cache above its entitlement: it
-/// is reclaimed when memory is short. PROTECTED is the cache that memory.low keeps from the kernel's reclaim, RECLAIMED what
-/// the agent has reclaimed. READ/s and WRITE/s are what applications read and wrote, from the cache or the disk; HIT% is the
-/// part of the reads that the cache served.
+/// is reclaimed when memory is short. PROTECTED is the cache that memory.low keeps from the kernel's reclaim, for an inner node
+/// the sum of its leaves'. RECLAIMED is what the agent has reclaimed. READ/s and WRITE/s are what applications read and wrote,
+/// from the cache or the disk; HIT% is the part of the reads that the cache served.
 ///
 /// A tenant is backlogged if in the last 10 s it wanted more I/O than it got: docs/guide/operate.md (Terms) says how that is
 /// known, `justitia explain TENANT` what it was. An inner node is backlogged if a leaf below it is. PV is the mean distance of

@@ -17,7 +17,8 @@ pub struct Entitlements {
     pub demands: Vec<Demand>,
     /// Every tenant's entitlement.
     pub entitled: Vec<u64>,
-    /// The part of it that is protected from the kernel's reclaim: what the tenant demands.
+    /// Of leaves: the part of it that is protected from the kernel's reclaim, which is what the tenant demands. What an
+    /// inner node protects is the sum of its leaves'.
     pub protected: Vec<u64>,
 }
 

@@ -111,7 +111,12 @@ fn tenants(agent: &Agent, rates: &[Option<WindowStats>], pv: &FairnessWindow) ->
             leaf: is_leaf,
             usage: tenant.own,
             entitlement: agent.entitlements.entitled[i],
-            protected: agent.entitlements.protected[i],
+            protected: if tenant.key == Key::Unmanaged {
+                // It has no `memory.low`.
+                0
+            } else {
+                leaf(agent.entitlements.protected[i])
+            },
             minimum: tenant.minimum.min(tenant.file),
             requested_protection: tenant.requested_protection.min(tenant.file),
             idle: tenant.idle_for.as_secs_f64(),

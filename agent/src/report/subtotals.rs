@@ -7,6 +7,7 @@ use justitia_share::Tree;
 #[derive(Clone, Copy, Debug, Default)]
 struct Subtotal {
     usage: u64,
+    protected: u64,
     working_set: u64,
     working_set_unknown: bool,
     reclaimed: u64,
@@ -27,6 +28,7 @@ impl Subtotal {
         let hit_ratio = tenant.app.and_then(|app| app.hit_ratio);
         Self {
             usage: tenant.usage,
+            protected: tenant.protected,
             working_set: tenant.working_set,
             working_set_unknown: tenant.working_set_unknown,
             reclaimed: tenant.reclaimed,
@@ -42,6 +44,7 @@ impl Subtotal {
 
     fn add(&mut self, more: &Self) {
         self.usage += more.usage;
+        self.protected += more.protected;
         self.working_set += more.working_set;
         self.working_set_unknown |= more.working_set_unknown;
         self.reclaimed += more.reclaimed;
@@ -89,6 +92,7 @@ pub(super) fn add_up(tenants: &mut Tree<TenantStatus>) {
             return sum;
         }
         tenant.usage = sum.usage;
+        tenant.protected = sum.protected;
         tenant.working_set = sum.working_set;
         tenant.working_set_unknown = sum.working_set_unknown;
         tenant.reclaimed = sum.reclaimed;
@@ -119,6 +123,7 @@ mod tests {
         TenantStatus {
             leaf: true,
             usage,
+            protected: usage / 2,
             app: Some(AppStatus {
                 read_rate,
                 hit_ratio,
@@ -144,6 +149,7 @@ mod tests {
         add_up(&mut tree);
         let app = tree[top].app.unwrap();
         assert_eq!((tree[top].usage, tree[middle].usage), (80, 35));
+        assert_eq!((tree[top].protected, tree[middle].protected), (35, 15));
         assert_eq!((app.read_rate, app.hit_ratio), (450.0, Some(0.75)));
     }
 }

@@ -136,14 +136,23 @@ fn rule(policy: &PolicyStatus, knob: &str, tenant: &TenantStatus) -> (String, &'
 }
 
 fn low(policy: &PolicyStatus, tenant: &TenantStatus) -> String {
-    format!(
-        "the part of the entitlement that it demands (now {}) is protected from the kernel's own reclaim; its memory \
-         that is not file pages (now {}) is added, because memory.low counts that too; written when off by more than \
-         1/{} and more than {}",
-        bytes(tenant.protected),
-        bytes(tenant.other),
+    let written = format!(
+        "written when off by more than 1/{} and more than {}",
         policy.low_deadband,
         bytes(policy.low_min_deadband)
+    );
+    if !tenant.leaf {
+        return format!(
+            "the sum of what its children have there, because the kernel caps theirs by it (now {} of file pages, and \
+             the memory that is not file pages of those that have any); {written}",
+            bytes(tenant.protected)
+        );
+    }
+    format!(
+        "the part of the entitlement that it demands (now {}) is protected from the kernel's own reclaim; its memory \
+         that is not file pages (now {}) is added, because memory.low counts that too; {written}",
+        bytes(tenant.protected),
+        bytes(tenant.other),
     )
 }
 

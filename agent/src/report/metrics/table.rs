@@ -179,7 +179,8 @@ const CACHE: &[Metric] = &[
         "tenant_cache_protected",
         Bytes,
         Tenant(|t| Some(Whole(t.protected))),
-        "The part of its entitlement that memory.low protects from the kernel's reclaim",
+        "The part of its entitlement that memory.low protects from the kernel's reclaim. Inner node: the sum of its \
+         leaves'. Unmanaged tenant: 0, it has no memory.low",
     ),
     counter(
         "tenant_cache_reclaimed",

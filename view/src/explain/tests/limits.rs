@@ -228,3 +228,16 @@ fn a_knob_that_alternates_is_pointed_out() {
         ],
     );
 }
+
+#[test]
+fn the_protection_of_an_inner_node_is_that_of_its_children() {
+    let mut status = status();
+    (status.tenants[0].protected, status.tenants[0].other) = (90 * MIB, 40 * MIB);
+    status.tenants[0].knobs = status.tenants[1].knobs.clone();
+    let text = explain(&status, 0, &CurrentValues::default());
+    says(
+        &text,
+        &["rule: the sum of what its children have there, because the kernel caps theirs by it (now 90.0M of file pages"],
+    );
+    assert!(!text.contains("the part of the entitlement that it demands"), "{text}");
+}
