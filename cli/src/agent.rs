@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use justitia_agent::config::{Checked, Config};
-use justitia_agent::enforce::knob_store::{KnobStoreError, reset as reset_knobs};
+use justitia_agent::enforce::knob_store::{KnobStoreError, preview_reset, reset as reset_knobs};
 use justitia_agent::enforce::watchdog::{TIMEOUT, interrupt, watch};
 use justitia_api::client::ask;
 use justitia_api::escape::plain_lines;
@@ -95,6 +95,9 @@ pub(crate) struct Reset {
     /// If the journal is corrupt: restore the knobs whose entries are intact, and move the file aside
     #[arg(long, alias = "damaged")]
     salvage: bool,
+    /// Change nothing; list what would be restored
+    #[arg(long)]
+    dry_run: bool,
     /// As JSON
     #[arg(long)]
     json: bool,
@@ -193,28 +196,36 @@ pub(crate) fn reset(args: &Reset) -> anyhow::Result<ExitCode> {
         out::note(format_args!("the configuration: {error}"));
     }
     let fs = CgroupFs::discover()?;
-    let done = reset_knobs(&fs, &state, args.salvage)?;
+    let reset = if args.dry_run {
+        preview_reset
+    } else {
+        reset_knobs
+    };
+    let done = reset(&fs, &state, args.salvage)?;
     let corruption = done.corruption.as_ref();
     if args.json {
-        let rows = done.restored.iter().map(table::restored_json);
-        let rows: Vec<_> = rows.chain(corruption.map(table::corruption_json)).collect();
+        let rows = done.restored.iter();
+        let rows = rows.map(|r| table::restored_json(r, args.dry_run));
+        let rows: Vec<_> = rows
+            .chain(corruption.map(|found| table::corruption_json(found, args.dry_run)))
+            .collect();
         out::tell(out::json(&rows)?);
     } else if done.restored.is_empty() && corruption.is_none() {
         out::tell("nothing to restore");
     } else {
         let rows = done.restored.iter();
-        rows.for_each(|r| out::tell(table::restored(r)));
+        rows.for_each(|r| out::tell(table::restored(r, args.dry_run)));
     }
     let failed = done.restored.iter().filter(|r| r.outcome.is_failed());
     let failed = failed.count();
-    let failed = (failed > 0).then(|| {
+    let failed = (failed > 0 && !args.dry_run).then(|| {
         format!(
             "{failed} knobs could not be restored; they stay in the knob journal for the next try"
         )
     });
     let errors: Vec<String> = failed
         .into_iter()
-        .chain(corruption.map(table::corruption))
+        .chain(corruption.map(|found| table::corruption(found, args.dry_run)))
         .collect();
     if errors.is_empty() {
         return Ok(ExitCode::SUCCESS);

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use clap::Args;
 use justitia_agent::config::Config;
+use justitia_agent::enforce::knob_store::{RestoreOutcome, preview_reset};
 use justitia_api::escape::plain_lines;
 use justitia_api::{Status, TenantStatus};
 use justitia_kernel::block::disk_name;
@@ -14,7 +15,7 @@ use justitia_kernel::cgroup::{Cgroup, CgroupFs, Ownership};
 use justitia_kernel::io::DevId;
 use justitia_kernel::knob::{Knob, io_max_devices, read_raw};
 use justitia_view::explain::{
-    CurrentValues, Unmanaged, explain as explanation, find, nearest, unmanaged,
+    CurrentValues, LeftKnob, Unmanaged, explain as explanation, find, nearest, unmanaged,
 };
 use justitia_view::record::Recording;
 
@@ -80,8 +81,10 @@ pub(crate) fn explain(args: &Explain) -> anyhow::Result<ExitCode> {
 /// One status, and what stands in the tenant's knobs beside it. An agent of our own has to look for a while before it
 /// knows anything of applications.
 fn live(config: Config, name: &str) -> anyhow::Result<(Status, CurrentValues)> {
+    let state = config.state_dir.clone();
     let mut source = StatusSource::new(config)?;
-    if matches!(source, StatusSource::InProcess(_)) {
+    let alone = matches!(source, StatusSource::InProcess(_));
+    if alone {
         out::note("justitia: no agent runs; observing for 3 s to say what one would do");
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_secs(3) {
@@ -94,7 +97,14 @@ fn live(config: Config, name: &str) -> anyhow::Result<(Status, CurrentValues)> {
     let Some(was) = tenant(&before) else {
         return Ok((before, CurrentValues::default()));
     };
-    let mut current = current_values(&was).unwrap_or_default();
+    let left = if alone {
+        left(&was, &state)
+    } else {
+        (Vec::new(), false)
+    };
+    let mut current = current_values(&was, left.0).unwrap_or_default();
+    current.left_unknown = left.1;
+    current.drop_restored();
     let after = source.look()?;
     // What the agent has taken or given back meanwhile would be told as somebody else's.
     let is = tenant(&after).unwrap_or_default();
@@ -103,6 +113,40 @@ fn live(config: Config, name: &str) -> anyhow::Result<(Status, CurrentValues)> {
         .knobs
         .retain(|(knob, _)| held(&was, knob) == held(&is, knob));
     Ok((after, current))
+}
+
+/// What a killed agent has left in a tenant's knobs; and whether that is not known of all.
+fn left(tenant: &TenantStatus, state: &Path) -> (Vec<LeftKnob>, bool) {
+    let preview = CgroupFs::discover()
+        .map_err(anyhow::Error::from)
+        .and_then(|fs| Ok(preview_reset(&fs, state, true)?));
+    let preview = match preview {
+        Ok(preview) => preview,
+        Err(error) => {
+            let error = plain_lines(&error.to_string());
+            out::note(format_args!("justitia: the knob journal cannot be read: {error}"));
+            return (Vec::new(), true);
+        }
+    };
+    let restored = preview.restored.iter();
+    let left: Vec<_> = restored
+        .filter(|knob| knob.outcome == RestoreOutcome::Restored)
+        .collect();
+    if !left.is_empty() {
+        out::note(format_args!(
+            "justitia: an agent that was killed has left its values in {} knobs: `sudo justitia reset --dry-run` lists them, \
+             `sudo justitia reset` undoes them. Until then a memory.low of them counts as a minimum here",
+            left.len()
+        ));
+    }
+    // The machine's knobs are the root cgroup's.
+    let path = if tenant.path == "-" { "" } else { &tenant.path };
+    let of_tenant = left.into_iter().filter(|knob| knob.path == path);
+    let of_tenant = of_tenant.map(|knob| LeftKnob {
+        knob: knob.knob.to_string(),
+        original: knob.original.clone(),
+    });
+    (of_tenant.collect(), preview.corruption.is_some())
 }
 
 fn recorded(file: &Path, at: Option<u32>) -> anyhow::Result<Status> {
@@ -126,17 +170,20 @@ fn cgroup(path: &str) -> Option<Cgroup> {
     Cgroup::open_at(&CgroupFs::discover().ok()?, Path::new(&path)).ok()
 }
 
-/// What stands in a tenant's knobs now; of the unmanaged tenant, in those of the machine that the agent has written.
-fn current_values(tenant: &TenantStatus) -> Option<CurrentValues> {
+/// What stands in a tenant's knobs now; of the unmanaged tenant, in those of the machine that the agent has written, or a
+/// killed agent has left.
+fn current_values(tenant: &TenantStatus, left: Vec<LeftKnob>) -> Option<CurrentValues> {
     if tenant.path == "-" {
         let root = CgroupFs::discover().ok()?;
         let machine = Knob::DirtyBackground;
         let name = machine.to_string();
-        let is_written = tenant.knobs.iter().any(|k| k.knob == name);
+        let is_left = left.iter().any(|k| k.knob == name);
+        let is_written = is_left || tenant.knobs.iter().any(|k| k.knob == name);
         let value = is_written.then(|| read_raw(root.root(), machine).ok());
         let knobs = value.flatten().map(|value| (name, value));
         return Some(CurrentValues {
             knobs: knobs.into_iter().collect(),
+            left,
             ..CurrentValues::default()
         });
     }
@@ -168,6 +215,8 @@ fn current_values(tenant: &TenantStatus) -> Option<CurrentValues> {
     Some(CurrentValues {
         knobs,
         disks: disks.collect(),
+        left,
+        left_unknown: false,
     })
 }
 

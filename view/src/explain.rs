@@ -10,6 +10,7 @@ mod find;
 mod knobs;
 mod part;
 mod rules;
+mod undo;
 mod unmanaged;
 
 use std::fmt::Write;
@@ -19,7 +20,7 @@ use justitia_share::num::to_f64;
 
 use applications::applications;
 use cache::{entitlement, taking};
-pub use current::CurrentValues;
+pub use current::{CurrentValues, LeftKnob};
 use decisions::decisions;
 pub use find::{find, nearest};
 use justitia_api::units::percent;
@@ -41,7 +42,7 @@ pub fn explain(status: &Status, index: usize, current: &CurrentValues) -> String
         held(&mut out, &status.policy, tenant, knob, current);
     }
     let told = out.len();
-    others(&mut out, tenant, &current.knobs);
+    others(&mut out, tenant, current);
     above(&mut out, status, tenant);
     if tenant.knobs.is_empty() && out.len() == told {
         let _ = writeln!(out, "  none set by the agent");

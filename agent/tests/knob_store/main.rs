@@ -10,7 +10,7 @@ mod watchdog;
 
 use justitia_agent::enforce::knob_store::{
     Corruption, KnobStore, KnobStoreError, ResetReport, RestoreOutcome, RestoredKnob, WriteOutcome,
-    reset,
+    preview_reset, reset,
 };
 use justitia_agent::enforce::watchdog::watch;
 use justitia_kernel::cgroup::{Cgroup, CgroupFs, CgroupId};

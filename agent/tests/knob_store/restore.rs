@@ -221,3 +221,54 @@ fn a_failed_lookup_does_not_count_as_removal() {
     );
     assert_eq!(original(&store, tree.cgroup("in/a").id()), Some("1000"));
 }
+
+#[test]
+fn a_preview_of_reset_says_what_that_does_and_changes_nothing() {
+    let tree = Tree::new(&["a", "b", "c", "d"]);
+    tree.killed(&[("a", "5000"), ("b", "5000"), ("c", "5000"), ("d", "5000")]);
+    tree.write("b", "7000");
+    std::fs::remove_dir_all(tree.path("c")).unwrap();
+    let journal = || std::fs::read(tree.state().join("ledger")).unwrap();
+    let before = journal();
+    let preview = preview_reset(&tree.fs, &tree.state(), false).unwrap();
+    assert_eq!(journal(), before);
+    assert_eq!(["a", "b", "d"].map(|name| tree.low(name)), ["5000", "7000", "5000"]);
+    let external = RestoreOutcome::External {
+        found: "7000".into(),
+    };
+    assert_eq!(
+        outcomes(preview.restored.clone()),
+        [
+            restored("a"),
+            ("b".into(), external),
+            ("c".into(), RestoreOutcome::Gone),
+            restored("d"),
+        ]
+    );
+    let done = reset(&tree.fs, &tree.state(), false).unwrap();
+    assert_eq!(outcomes(done.restored), outcomes(preview.restored));
+    assert_eq!(["a", "b", "d"].map(|name| tree.low(name)), ["1000", "7000", "1000"]);
+}
+
+#[test]
+fn a_preview_of_reset_refuses_where_that_does() {
+    let tree = Tree::new(&["a"]);
+    let preview = |salvage| preview_reset(&tree.fs, &tree.state(), salvage);
+    assert_eq!(preview(false).unwrap(), ResetReport::default());
+    assert!(!tree.state().exists(), "it creates nothing");
+    tree.killed(&[("a", "5000")]);
+    let running = tree.open();
+    assert!(matches!(preview(false), Err(KnobStoreError::Busy(_))));
+    drop(running);
+    tree.killed(&[("a", "5000")]);
+    let path = tree.state().join("ledger");
+    let mut text = std::fs::read_to_string(&path).unwrap();
+    text.push_str("00000000 {}\n");
+    std::fs::write(&path, &text).unwrap();
+    assert!(preview(false).unwrap_err().is_corruption());
+    let salvaged = preview(true).unwrap();
+    assert_eq!(salvaged.corruption.map(|c| c.lines), Some(1));
+    assert_eq!(outcomes(salvaged.restored), [restored("a")]);
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+    assert!(!tree.state().join("ledger.corrupt").exists());
+}

@@ -1,17 +1,22 @@
-//! What `reset` has done, as text and as JSON. Control characters in paths and values are escaped.
+//! What `reset` has done, or with `--dry-run` would do, as text and as JSON. Control characters in paths and values are escaped.
 
 use justitia_agent::enforce::knob_store::{Corruption, RestoreOutcome, RestoredKnob};
 use justitia_api::escape::{encode, plain};
 
 /// The result of restoring a knob.
-pub(super) fn restored(r: &RestoredKnob) -> String {
-    let what = match &r.outcome {
-        RestoreOutcome::Restored => format!("is {} again", r.original),
-        RestoreOutcome::External { found } => {
+pub(super) fn restored(r: &RestoredKnob, dry_run: bool) -> String {
+    let what = match (&r.outcome, dry_run) {
+        (RestoreOutcome::Restored, false) => format!("is {} again", r.original),
+        (RestoreOutcome::Restored, true) => format!("would be {} again", r.original),
+        (RestoreOutcome::External { found }, false) => {
             format!("is left at {found}: another writer has set it")
         }
-        RestoreOutcome::Gone => "is gone with its cgroup".to_owned(),
-        RestoreOutcome::Failed { error } => format!("could not be restored: {error}"),
+        (RestoreOutcome::External { found }, true) => {
+            format!("would be left at {found}: another writer has set it")
+        }
+        (RestoreOutcome::Gone, _) => "is gone with its cgroup".to_owned(),
+        (RestoreOutcome::Failed { error }, false) => format!("could not be restored: {error}"),
+        (RestoreOutcome::Failed { error }, true) => format!("cannot be read: {error}"),
     };
     // The machine's knobs have no cgroup but the root.
     let path = if r.path.is_empty() { "/" } else { &r.path };
@@ -19,8 +24,9 @@ pub(super) fn restored(r: &RestoredKnob) -> String {
 }
 
 /// The same as JSON, with the field names of `status --json`.
-pub(super) fn restored_json(r: &RestoredKnob) -> serde_json::Value {
+pub(super) fn restored_json(r: &RestoredKnob, dry_run: bool) -> serde_json::Value {
     let (state, value, error) = match &r.outcome {
+        RestoreOutcome::Restored if dry_run => ("to_restore", None, None),
         RestoreOutcome::Restored => ("restored", Some(&r.original), None),
         RestoreOutcome::External { found } => ("external", Some(found), None),
         RestoreOutcome::Gone => ("gone", None, None),
@@ -37,14 +43,19 @@ pub(super) fn restored_json(r: &RestoredKnob) -> serde_json::Value {
 }
 
 /// What a corrupt journal has lost, and what to do.
-pub(super) fn corruption(corruption: &Corruption) -> String {
+pub(super) fn corruption(corruption: &Corruption, dry_run: bool) -> String {
     let lines = if corruption.lines == 1 {
         "line"
     } else {
         "lines"
     };
+    let (is, moved) = if dry_run {
+        ("is", "it would be moved to")
+    } else {
+        ("was", "it is now")
+    };
     format!(
-        "the knob journal was corrupt: {} {lines} of it could not be read, and it is now {}. Knobs that only those lines \
+        "the knob journal {is} corrupt: {} {lines} of it could not be read, and {moved} {}. Knobs that only those lines \
          named may still have the agent's values: check memory.low (0 unless somebody has set it), memory.high (max) and \
          io.max (empty) of your cgroups, and vm.dirty_background_ratio (10)",
         corruption.lines,
@@ -53,14 +64,14 @@ pub(super) fn corruption(corruption: &Corruption) -> String {
 }
 
 /// The same as JSON, as a last row.
-pub(super) fn corruption_json(found: &Corruption) -> serde_json::Value {
+pub(super) fn corruption_json(found: &Corruption, dry_run: bool) -> serde_json::Value {
     serde_json::json!({
         "path": null,
         "knob": null,
         "original": null,
         "value": null,
         "state": "corrupt",
-        "error": corruption(found),
+        "error": corruption(found, dry_run),
         "lines": found.lines,
         "file": encode(found.moved_to.as_os_str()),
     })
@@ -82,13 +93,16 @@ mod tests {
     fn control_characters_of_a_journal_do_not_reach_the_terminal() {
         let external = RestoreOutcome::External { found: BAD.into() };
         for outcome in [RestoreOutcome::Restored, external, RestoreOutcome::Gone] {
-            let row = restored(&RestoredKnob {
+            let knob = RestoredKnob {
                 path: format!("{BAD}\n"),
                 knob: Knob::MemoryLow,
                 original: BAD.into(),
                 outcome,
-            });
-            assert!(harmless(&row) && !row.contains('\n'), "{row:?}");
+            };
+            for dry_run in [false, true] {
+                let row = restored(&knob, dry_run);
+                assert!(harmless(&row) && !row.contains('\n'), "{row:?}");
+            }
         }
     }
 
@@ -100,10 +114,36 @@ mod tests {
             original: "0".into(),
             outcome: RestoreOutcome::External { found: "7".into() },
         };
-        let row = restored_json(&external);
+        let row = restored_json(&external, false);
         let fields = ["original", "value", "state"].map(|field| row[field].as_str());
         assert_eq!(fields, [Some("0"), Some("7"), Some("external")]);
         assert!(row["error"].is_null());
+        assert_eq!(restored_json(&external, true), row);
+    }
+
+    #[test]
+    fn a_dry_run_does_not_say_that_anything_was_done() {
+        let knob = |outcome| RestoredKnob {
+            path: "a".into(),
+            knob: Knob::MemoryLow,
+            original: "0".into(),
+            outcome,
+        };
+        let left = knob(RestoreOutcome::Restored);
+        assert_eq!(restored(&left, true), "a memory.low would be 0 again");
+        let row = restored_json(&left, true);
+        assert_eq!((&row["state"], &row["value"]), (&"to_restore".into(), &().into()));
+        let external = knob(RestoreOutcome::External { found: "7".into() });
+        let text = "a memory.low would be left at 7: another writer has set it";
+        assert_eq!(restored(&external, true), text);
+        let failed = knob(RestoreOutcome::Failed { error: "x".into() });
+        assert_eq!(restored(&failed, true), "a memory.low cannot be read: x");
+        let found = Corruption {
+            lines: 1,
+            moved_to: "/run/x/ledger.corrupt".into(),
+        };
+        let message = corruption(&found, true);
+        assert!(message.contains("would be moved to /run/x/ledger.corrupt"), "{message}");
     }
 
     #[test]
@@ -112,7 +152,7 @@ mod tests {
             lines: 3,
             moved_to: "/run/x/ledger.corrupt".into(),
         };
-        let message = corruption(&found);
+        let message = corruption(&found, false);
         for part in [
             "3 lines of it could not be read",
             "now /run/x/ledger.corrupt.",
@@ -123,7 +163,7 @@ mod tests {
         ] {
             assert!(message.contains(part), "{part} is not in {message}");
         }
-        let row = corruption_json(&found);
+        let row = corruption_json(&found, false);
         assert_eq!(
             (&row["state"], &row["lines"]),
             (&"corrupt".into(), &3.into())

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use justitia_api::{KnobOwner, KnobStatus, PolicyStatus, ProtectionReason, TenantStatus};
 
 use super::current::CurrentValues;
-use super::rules;
+use super::{rules, undo};
 use justitia_api::units::bytes;
 
 pub(super) fn held(
@@ -30,6 +30,9 @@ pub(super) fn held(
         ),
         _ => writeln!(out, "  {name} = {}", amount(now)),
     };
+    if let Some(original) = current.left(&knob.knob) {
+        let _ = writeln!(out, "    {}", left(original));
+    }
     if knob.owner == KnobOwner::External {
         let _ = writeln!(
             out,
@@ -45,9 +48,11 @@ pub(super) fn held(
         }
         let _ = writeln!(
             out,
-            "    changes when: another process writes it. To give it back to the agent: write the default{}, then restart the \
-             agent",
-            default_of(&knob.knob)
+            "    changes when: another process writes it. To give it back to the agent: {}, then restart the agent",
+            undo::command(&tenant.path, &knob.knob).map_or_else(
+                || "write the kernel's default".to_owned(),
+                |command| format!("`{command}`")
+            )
         );
         return;
     }
@@ -75,13 +80,12 @@ pub(super) fn held(
     }
 }
 
-/// The value that the kernel gives a knob, in words; nothing for a knob whose default a reader cannot write as it is.
-fn default_of(knob: &str) -> &'static str {
-    match knob {
-        "memory.low" => " (0)",
-        "memory.high" => " (max)",
-        _ => "",
-    }
+/// Who wrote a value that a killed agent has left, and what restores the one before.
+fn left(original: &str) -> String {
+    format!(
+        "left by an agent that was killed; before: {}. To undo it: `sudo justitia reset`",
+        amount(original)
+    )
 }
 
 /// How far a leaf's `memory.low` is from its wanted value by now.
@@ -157,24 +161,46 @@ fn low(policy: &PolicyStatus, tenant: &TenantStatus) -> String {
 }
 
 /// Knobs that the agent does not write, but which bound the tenant.
-pub(super) fn others(out: &mut String, tenant: &TenantStatus, current: &[(String, String)]) {
-    for (file, value) in current {
+pub(super) fn others(out: &mut String, tenant: &TenantStatus, current: &CurrentValues) {
+    for (file, value) in &current.knobs {
         let ours = tenant.knobs.iter().any(|k| k.knob == *file);
-        let unset = matches!(value.as_str(), "" | "max" | "0");
+        let unset = matches!(value.as_str(), "" | "max" | "0") || value.ends_with(UNLIMITED);
         if ours || (unset && file != "memory.low") {
             continue;
         }
-        let _ = writeln!(out, "  {file} = {}", amount(value));
-        let whose = match (file.as_str(), unset) {
-            ("memory.low", true) => {
-                "not set, by the agent neither: nothing of its entitlement needs protection"
-            }
-            ("io.weight" | "io.bfq.weight", _) => {
-                "set by its operator; the agent reads it as the weight"
-            }
-            _ => "set by its operator; the agent never writes it",
-        };
-        let _ = writeln!(out, "    {whose}");
+        let _ = writeln!(out, "  {} = {}", current.name(file), amount(value));
+        if let Some(original) = current.left(file) {
+            let _ = writeln!(out, "    {}", left(original));
+        } else if unset {
+            let _ = writeln!(
+                out,
+                "    not set, by the agent neither: nothing of its entitlement needs protection"
+            );
+        } else {
+            of_others(out, tenant, file, current.left_unknown);
+        }
+    }
+}
+
+/// What is known of a value that is not the agent's.
+fn of_others(out: &mut String, tenant: &TenantStatus, knob: &str, left_unknown: bool) {
+    let who = match knob.split(' ').next() {
+        Some("memory.low") => " (systemd's MemoryLow=, a container runtime)",
+        Some("memory.min") => " (systemd's MemoryMin=, Kubernetes)",
+        Some("memory.high") => " (systemd's MemoryHigh=)",
+        Some("memory.max") => " (systemd's MemoryMax=, a container's memory limit)",
+        Some("io.max") => " (systemd's IOWriteBandwidthMax= and the like, docker's --device-write-bps)",
+        _ => "",
+    };
+    let whose = if left_unknown {
+        "the knob journal cannot be read, so a killed agent may have left it (`sudo justitia reset` says more); or another \
+         process has set it"
+    } else {
+        "not written by the agent: another process has set it"
+    };
+    let _ = writeln!(out, "    {whose}; the kernel does not record which{who}");
+    if let Some(command) = undo::command(&tenant.path, knob) {
+        let _ = writeln!(out, "    to undo it: `{command}`, and in the configuration of whoever wrote it");
     }
 }
 

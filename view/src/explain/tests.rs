@@ -105,6 +105,7 @@ fn knobs(standing: &[(&str, &str)]) -> CurrentValues {
     CurrentValues {
         knobs: standing.iter().map(owned).collect(),
         disks: vec![("8:0".to_owned(), "sda".to_owned())],
+        ..CurrentValues::default()
     }
 }
 

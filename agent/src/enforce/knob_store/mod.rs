@@ -20,5 +20,5 @@ mod write;
 
 pub use self::error::KnobStoreError;
 pub use self::outcome::{RestoreOutcome, RestoredKnob, WriteOutcome, log_restored};
-pub use self::reset::{Corruption, LeftLimits, ResetReport, reset, restore_limits};
+pub use self::reset::{Corruption, LeftLimits, ResetReport, preview_reset, reset, restore_limits};
 pub use self::store::KnobStore;

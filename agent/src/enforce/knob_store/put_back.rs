@@ -22,6 +22,19 @@ pub(super) fn restore_entries(
     fs: &CgroupFs,
     entries: Vec<JournalEntry>,
 ) -> (Vec<RestoredKnob>, Vec<JournalEntry>) {
+    restore_entries_with(fs, entries, write_raw)
+}
+
+/// As [`restore_entries`], without a write: what that would do.
+pub(super) fn preview_entries(fs: &CgroupFs, entries: Vec<JournalEntry>) -> Vec<RestoredKnob> {
+    restore_entries_with(fs, entries, |_, _, _| Ok(())).0
+}
+
+fn restore_entries_with(
+    fs: &CgroupFs,
+    entries: Vec<JournalEntry>,
+    write: WriteKnob,
+) -> (Vec<RestoredKnob>, Vec<JournalEntry>) {
     let mut restored = Vec::new();
     let mut failed = Vec::new();
     for writes in by_knob(entries).into_values() {
@@ -32,7 +45,7 @@ pub(super) fn restore_entries(
         // the journal counts as ours.
         let applied: Vec<&str> = writes.iter().map(|w| w.applied.as_str()).collect();
         let outcome = match find(fs, last) {
-            Ok(Some(cgroup)) => put_back(&cgroup, last.knob, &first.original, &applied, write_raw),
+            Ok(Some(cgroup)) => put_back(&cgroup, last.knob, &first.original, &applied, write),
             Ok(None) => RestoreOutcome::Gone,
             Err(error) => RestoreOutcome::Failed {
                 error: error.to_string(),

@@ -1,5 +1,6 @@
 //! Restores what an agent has left, without starting one.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use justitia_kernel::cgroup::CgroupFs;
@@ -8,7 +9,7 @@ use justitia_kernel::knob::Knob;
 use super::error::KnobStoreError;
 use super::lock::lock;
 use super::outcome::RestoredKnob;
-use super::put_back::restore_entries;
+use super::put_back::{preview_entries, restore_entries};
 use crate::enforce::journal::{FILE_NAME, Journal, JournalEntry};
 
 /// Where [`reset`] moves a corrupt journal.
@@ -32,6 +33,46 @@ pub struct Corruption {
     pub moved_to: PathBuf,
 }
 
+/// What a killed agent has left, with the lock that keeps an agent from starting.
+struct Left {
+    journal: PathBuf,
+    entries: Vec<JournalEntry>,
+    corruption: Option<Corruption>,
+    _lock: File,
+}
+
+impl Left {
+    /// `None` if there is no state directory.
+    fn read(state: &Path, salvage: bool) -> Result<Option<Self>, KnobStoreError> {
+        if !state.try_exists().map_err(|e| state_error(state, e))? {
+            return Ok(None);
+        }
+        let lock = lock(state)?;
+        let journal = state.join(FILE_NAME);
+        let contents = Journal::read(&journal)?;
+        let corruption = match contents.corruption {
+            Some(error) if !salvage => return Err(error.into()),
+            corruption => corruption.map(|_| Corruption {
+                lines: contents.corrupt_lines,
+                moved_to: state.join(CORRUPT_FILE_NAME),
+            }),
+        };
+        Ok(Some(Self {
+            journal,
+            entries: contents.entries,
+            corruption,
+            _lock: lock,
+        }))
+    }
+}
+
+fn state_error(state: &Path, source: std::io::Error) -> KnobStoreError {
+    KnobStoreError::State {
+        path: state.to_owned(),
+        source,
+    }
+}
+
 /// Restores what a killed agent has left, without starting one. With `salvage` it also works on a corrupt journal: it
 /// restores the knobs whose entries are intact and that still hold our value, and moves the file to `ledger.corrupt`.
 ///
@@ -39,39 +80,44 @@ pub struct Corruption {
 /// If an agent runs, or the journal cannot be read, or is corrupt and `salvage` is false: then nothing was changed. If the
 /// journal's file cannot be replaced: then its knobs were restored all the same.
 pub fn reset(fs: &CgroupFs, state: &Path, salvage: bool) -> Result<ResetReport, KnobStoreError> {
-    let state_error = |source| KnobStoreError::State {
-        path: state.to_owned(),
-        source,
-    };
-    if !state.try_exists().map_err(state_error)? {
+    let Some(left) = Left::read(state, salvage)? else {
         return Ok(ResetReport::default());
-    }
-    let _lock = lock(state)?;
-    let path = state.join(FILE_NAME);
-    let contents = Journal::read(&path)?;
-    let moved_to = state.join(CORRUPT_FILE_NAME);
-    let corruption = match contents.corruption {
-        Some(error) if !salvage => return Err(error.into()),
-        corruption => corruption.map(|_| Corruption {
-            lines: contents.corrupt_lines,
-            moved_to: moved_to.clone(),
-        }),
     };
-    let (restored, failed) = restore_entries(fs, contents.entries);
-    if corruption.is_some() {
-        std::fs::rename(&path, &moved_to).map_err(state_error)?;
+    let path = &left.journal;
+    let (restored, failed) = restore_entries(fs, left.entries);
+    if let Some(corruption) = &left.corruption {
+        std::fs::rename(path, &corruption.moved_to).map_err(|e| state_error(state, e))?;
     }
     if failed.is_empty() {
-        match std::fs::remove_file(&path) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(state_error(e)),
+        match std::fs::remove_file(path) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(state_error(state, e)),
             _ => {}
         }
     } else {
-        Journal::create(&path, &failed)?;
+        Journal::create(path, &failed)?;
     }
     Ok(ResetReport {
         restored,
-        corruption,
+        corruption: left.corruption,
+    })
+}
+
+/// What [`reset`] would do; changes nothing. [`RestoreOutcome::Restored`](super::RestoreOutcome::Restored) stands for a
+/// knob that it would restore.
+///
+/// # Errors
+/// As of that, before it changes anything.
+pub fn preview_reset(
+    fs: &CgroupFs,
+    state: &Path,
+    salvage: bool,
+) -> Result<ResetReport, KnobStoreError> {
+    let Some(left) = Left::read(state, salvage)? else {
+        return Ok(ResetReport::default());
+    };
+    Ok(ResetReport {
+        restored: preview_entries(fs, left.entries),
+        corruption: left.corruption,
     })
 }
 

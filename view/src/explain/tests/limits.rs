@@ -69,8 +69,9 @@ fn an_external_knob_and_an_operators_limit_are_shown_as_such() {
             "the rest, divided second: its cache does not grow, so it demands no more than that\n",
             "memory.low = 1048576 (1.00M)\n    external: another process has set it, or the kernel refused the agent's write",
             "less the memory that is not file pages (20.0M), as the tenant's minimum",
-            "write the default (0), then restart the agent",
-            "memory.max = 943718400 (900M)\n    set by its operator",
+            "To give it back to the agent: `echo 0 >/sys/fs/cgroup/a.slice/db/memory.low`, then restart the agent",
+            "memory.max = 943718400 (900M)\n    not written by the agent: another process has set it; the kernel does not record which \
+             (systemd's MemoryMax=, a container's memory limit)\n    to undo it: `echo max >/sys/fs/cgroup/a.slice/db/memory.max`",
             "nothing is reclaimed from it: it holds no more than its entitlement (300M)",
             "none about it since the agent's start, 60 min ago",
         ],
@@ -240,4 +241,46 @@ fn the_protection_of_an_inner_node_is_that_of_its_children() {
         &["rule: the sum of what its children have there, because the kernel caps theirs by it (now 90.0M of file pages"],
     );
     assert!(!text.contains("the part of the entitlement that it demands"), "{text}");
+}
+
+#[test]
+fn what_a_killed_agent_has_left_is_told_from_what_others_have_set() {
+    let limit = "8:0 rbps=max wbps=7340032 riops=max wiops=max";
+    let mut found = knobs(&[
+        ("io.max 8:0", limit),
+        ("io.max 8:16", &limit.replace("8:0", "8:16")),
+        ("memory.high", "41943040"),
+        ("memory.low", "1048576"),
+    ]);
+    let left = |knob: &str, original: &str| LeftKnob {
+        knob: knob.into(),
+        original: original.into(),
+    };
+    found.left = vec![
+        left("io.max 8:0", "8:0 rbps=max wbps=max riops=max wiops=max"),
+        left("memory.high", "41943040"),
+        left("memory.low", "0"),
+    ];
+    found.drop_restored();
+    let mut status = status();
+    status.tenants[1].knobs[0].owner = KnobOwner::Proposed;
+    let text = explain(&status, 1, &found);
+    let was = "left by an agent that was killed; before: ";
+    let undo = "To undo it: `sudo justitia reset`\n";
+    says(
+        &text,
+        &[
+            &format!("io.max 8:0 (sda) = rbps=max wbps=7340032 riops=max wiops=max (writes at most 7.00M/s)\n    {was}no limit. {undo}"),
+            &format!("the agent would set 125829120 (120M)\n    {was}0. {undo}"),
+            "docker's --device-write-bps)\n    to undo it: `echo '8:16 rbps=max wbps=max riops=max wiops=max' \
+             >/sys/fs/cgroup/a.slice/batch/io.max`",
+            "memory.high = 41943040 (40.0M)\n    not written by the agent",
+        ],
+    );
+    assert_eq!(text.matches(was).count(), 2, "{text}");
+    found.left.clear();
+    found.left_unknown = true;
+    let text = explain(&status, 1, &found);
+    let unknown = "the knob journal cannot be read, so a killed agent may have left it";
+    assert_eq!(text.matches(unknown).count(), 3, "{text}");
 }
