@@ -86,7 +86,8 @@ pub struct Tenant {
 pub struct WorkingSet {
     /// Its size, bytes.
     pub bytes: u64,
-    /// For how long it was observed: the longer, the surer that it uses no more.
+    /// For how long it was seen to use no more than that: with [`Evidence::Accesses`], how long its accesses have been
+    /// sampled; with [`Evidence::Lists`], how long it has been idle.
     pub observed_for: Duration,
     /// What the estimate is based on.
     pub evidence: Evidence,

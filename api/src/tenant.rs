@@ -90,7 +90,8 @@ pub struct TenantStatus {
     #[serde(default)]
     #[serde(alias = "useful_by")]
     pub evidence: Evidence,
-    /// Seconds for which it has been watched without using more.
+    /// Seconds for which it was seen to use no more than its working set: with [`Evidence::Accesses`], since when its
+    /// accesses have been sampled; with [`Evidence::Lists`], since when it has been idle.
     #[serde(default)]
     #[serde(alias = "watched")]
     pub observed_for: f64,

@@ -74,13 +74,20 @@ fn demand(status: &Status, tenant: &TenantStatus) -> String {
         );
     }
     let by = match tenant.evidence {
-        Evidence::Accesses => "from its sampled accesses",
-        Evidence::Lists => "from the kernel's LRU lists",
+        Evidence::Accesses => format!(
+            "from its sampled accesses of the last {}",
+            seconds(tenant.observed_for.min(600.0))
+        ),
+        // They have no window: what they show is as of now.
+        Evidence::Lists if tenant.idle < 1.0 => "from the kernel's LRU lists".to_owned(),
+        Evidence::Lists => format!(
+            "from the kernel's LRU lists; idle for {}",
+            seconds(tenant.idle)
+        ),
     };
     format!(
-        "working set, divided first: {} ({by} of the last {})\n  the rest, divided second: {rest}",
+        "working set, divided first: {} ({by})\n  the rest, divided second: {rest}",
         bytes(tenant.working_set),
-        seconds(tenant.observed_for.min(600.0)),
     )
 }
 

@@ -5,7 +5,7 @@ mod names;
 
 use super::*;
 use justitia_api::{
-    Action, AppStatus, Decision, ExcessReason, IoPolicyStatus, KnobStatus, MemoryStatus,
+    Action, AppStatus, Decision, Evidence, ExcessReason, IoPolicyStatus, KnobStatus, MemoryStatus,
     ProtectionReason, Reason, Rule,
 };
 
@@ -192,6 +192,20 @@ fn a_working_set_that_nothing_shows_is_said_to_be_unknown() {
         &["working set: not known; its accesses are not sampled"],
     );
     assert!(!text.contains("working set, divided first"), "{text}");
+}
+
+#[test]
+fn a_working_set_is_told_with_the_time_in_which_it_was_seen() {
+    let mut status = status();
+    let db = |status: &Status| explain(status, 2, &CurrentValues::default());
+    // How long a tenant has been idle is no time in which the lists were observed.
+    (status.tenants[2].idle, status.tenants[2].observed_for) = (0.0, 0.0);
+    status.tenants[2].working_set = 50 * MIB;
+    says(&db(&status), &["divided first: 50.0M (from the kernel's LRU lists)\n"]);
+    (status.tenants[2].idle, status.tenants[2].observed_for) = (5.0, 5.0);
+    says(&db(&status), &["(from the kernel's LRU lists; idle for 5 s)\n"]);
+    (status.tenants[2].evidence, status.tenants[2].observed_for) = (Evidence::Accesses, 180.0);
+    says(&db(&status), &["(from its sampled accesses of the last 3 min)\n"]);
 }
 
 #[test]

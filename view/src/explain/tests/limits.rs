@@ -65,7 +65,7 @@ fn an_external_knob_and_an_operators_limit_are_shown_as_such() {
         &text,
         &[
             "weight 300 (from its cgroup's io.weight",
-            "working set, divided first: 0 (from the kernel's LRU lists of the last 3 min)",
+            "working set, divided first: 0 (from the kernel's LRU lists)",
             "the rest, divided second: its cache does not grow, so it demands no more than that\n",
             "memory.low = 1048576 (1.00M)\n    external: another process has set it, or the kernel refused the agent's write",
             "less the memory that is not file pages (20.0M), as the tenant's minimum",
