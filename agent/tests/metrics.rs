@@ -89,6 +89,19 @@ fn what_the_probes_lost_is_a_series_each() {
 }
 
 #[test]
+fn failed_reads_of_the_probes_are_no_refused_requests_of_reclaim() {
+    let mut status = status();
+    (status.agent_usage.errors, status.agent_usage.probe_read_errors) = (2, 5);
+    let text = text(&status, 1000).unwrap();
+    for series in [
+        "\njustitia_reclaim_errors_total 2\n",
+        "\njustitia_probe_read_errors_total 5\n",
+    ] {
+        assert!(text.contains(series), "expected {series:?} in {text}");
+    }
+}
+
+#[test]
 fn what_another_size_of_the_cache_would_miss_is_a_series_each() {
     let text = text(&status(), 1000).unwrap();
     for (size, ratio) in [("half", 0.75), ("same", 0.5), ("twice", 0.0)] {

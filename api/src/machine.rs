@@ -44,6 +44,9 @@ pub struct AgentUsage {
     pub knobs: u64,
     /// Bytes reclaimed so far.
     pub reclaimed: u64,
-    /// Reclaim orders that the kernel refused.
+    /// Requests of reclaim that the kernel refused.
     pub errors: u64,
+    /// Reads of the probes' counters that failed. Not in recordings.
+    #[serde(default)]
+    pub probe_read_errors: u64,
 }

@@ -70,7 +70,8 @@ pub(crate) fn status(agent: &Agent, limits: &[String], observe: bool) -> Status 
             resident: resident(),
             knobs: store.map_or(0, |store| u64::try_from(store.len()).unwrap_or(u64::MAX)),
             reclaimed: agent.reclaim.reclaimed(),
-            errors: agent.reclaim.errors() + app_io.errors(),
+            errors: agent.reclaim.errors(),
+            probe_read_errors: app_io.errors(),
         },
     }
 }

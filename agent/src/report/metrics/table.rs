@@ -137,7 +137,13 @@ const AGENT: &[Metric] = &[
         "reclaim_errors",
         Number,
         Agent(|p| Some(Whole(p.status.agent_usage.errors))),
-        "Requests of reclaim that the kernel refused, and reads of the probes' counters that failed",
+        "Requests of reclaim that the kernel refused",
+    ),
+    counter(
+        "probe_read_errors",
+        Number,
+        Agent(|p| Some(Whole(p.status.agent_usage.probe_read_errors))),
+        "Reads of the probes' counters that failed",
     ),
 ];
 
