@@ -32,6 +32,11 @@ pub enum Action {
         /// The knob's file.
         knob: String,
     },
+    /// The kernel refused the agent's write of a knob: the agent does not write it any more.
+    GiveUp {
+        /// The knob's file.
+        knob: String,
+    },
     /// A shared file's pages were charged to it.
     TakeCharge {
         /// How many bytes.
@@ -96,7 +101,8 @@ impl Action {
                 }
                 is_same
             }
-            (Self::MarkExternal { knob }, Self::MarkExternal { knob: same }) => knob == same,
+            (Self::MarkExternal { knob }, Self::MarkExternal { knob: same })
+            | (Self::GiveUp { knob }, Self::GiveUp { knob: same }) => knob == same,
             (Self::ReclaimRefused, Self::ReclaimRefused) | (Self::Exempt, Self::Exempt) => true,
             _ => false,
         }

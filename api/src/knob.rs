@@ -9,7 +9,7 @@ use crate::Reason;
 pub struct KnobStatus {
     /// Its file, with the device for `io.max`.
     pub knob: String,
-    /// Its value; in observe mode, the value that it would get.
+    /// Its value; in observe mode, the value that it would get. Empty if the agent has given it up.
     #[serde(alias = "stands")]
     pub value: String,
     /// Who wrote the value.
@@ -19,7 +19,7 @@ pub struct KnobStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(alias = "before")]
     pub original: Option<String>,
-    /// Why it has the agent's value.
+    /// Why it has the agent's value, or why the agent has given it up.
     #[serde(default, alias = "why", skip_serializing_if = "Option::is_none")]
     pub reason: Option<Reason>,
 }
@@ -33,19 +33,32 @@ pub enum KnobOwner {
     /// Nobody yet: the agent would write it, but only observes.
     #[serde(alias = "would")]
     Proposed,
-    /// Another process, or the kernel refused the agent's write: the agent leaves it alone.
+    /// Another process: the agent leaves it alone.
     #[serde(alias = "other")]
     External,
+    /// Not the agent, which has given the knob up: the kernel refused its write, or took too long for it.
+    GivenUp,
 }
 
-/// A knob that the agent leaves alone: another process has set it, or the kernel refused the agent's write.
+/// A knob that the agent leaves alone: another process has set it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ExternalKnob {
     /// The cgroup's path.
     pub path: String,
     /// The knob.
     pub knob: String,
-    /// The value found there; empty after a refused write.
+    /// The value found there. Agents of version 1 tell refused writes as external, too, without a value.
     #[serde(alias = "found")]
     pub value: String,
+}
+
+/// A knob that the agent does not write any more: the kernel refused its write, or took too long for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GivenUpKnob {
+    /// The cgroup's path.
+    pub path: String,
+    /// The knob.
+    pub knob: String,
+    /// What happened, in words.
+    pub reason: String,
 }

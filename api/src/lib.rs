@@ -34,7 +34,7 @@ pub use app::AppStatus;
 pub use curve::CurveStatus;
 pub use decision::Decision;
 pub use demand::{DemandModel, Evidence};
-pub use knob::{ExternalKnob, KnobOwner, KnobStatus};
+pub use knob::{ExternalKnob, GivenUpKnob, KnobOwner, KnobStatus};
 pub use latency::{LatencyHistogram, LatencyHistograms, LatencyStatus};
 pub use machine::{AgentUsage, MemoryStatus, ProbeDrops};
 pub use policy::{IoPolicyStatus, PolicyStatus};

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    AgentUsage, Decision, DemandModel, ExternalKnob, MemoryStatus, PolicyStatus, ProbeDrops,
+    AgentUsage, Decision, DemandModel, ExternalKnob, GivenUpKnob, MemoryStatus, PolicyStatus, ProbeDrops,
     TenantStatus,
 };
 
@@ -50,9 +50,12 @@ pub struct Status {
     pub memory: MemoryStatus,
     /// Every tenant, parents first; the unmanaged one last.
     pub tenants: Vec<TenantStatus>,
-    /// Knobs that the agent leaves alone: another process has set them, or the kernel refused the agent's write.
+    /// Knobs that the agent leaves alone: another process has set them.
     #[serde(alias = "yielded")]
     pub external: Vec<ExternalKnob>,
+    /// Knobs that the agent does not write any more: the kernel refused its write, or took too long for it.
+    #[serde(default)]
+    pub given_up: Vec<GivenUpKnob>,
     /// The last decisions, oldest first: a few of each tenant.
     pub decisions: Vec<Decision>,
     /// What works less well than it could, and the fact that is the cause.
@@ -100,6 +103,7 @@ impl Status {
         self.tenants
             .extend(unmanaged.filter(|_| !self.tenants.is_empty()));
         self.external.truncate(self.external.len() / 2);
+        self.given_up.truncate(self.given_up.len() / 2);
         self.decisions.drain(..self.decisions.len().div_ceil(2));
     }
 }

@@ -194,6 +194,7 @@ impl Decision {
             } => format!("{would}set {} to {}{steps}", name(knob), value(to)),
             Action::Restore { knob } => format!("restore {}{steps}", name(knob)),
             Action::MarkExternal { knob } => format!("leave {} to its other writer", name(knob)),
+            Action::GiveUp { knob } => format!("give up {}", name(knob)),
             Action::TakeCharge { bytes } => {
                 format!(
                     "{would}recharge {} of a shared file to it{steps}",

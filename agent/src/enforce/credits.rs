@@ -473,10 +473,7 @@ impl Credits {
                 let tenant = escape::encode(node.cgroup.path().as_os_str());
                 tracing::warn!(tenant, why, "memory.high is left alone");
                 self.highs.remove(&intent.id);
-                store.restore(intent.id, Knob::MemoryHigh);
-                if store.may_write(intent.id, Knob::MemoryHigh) {
-                    store.mark_external(intent.id, Knob::MemoryHigh, "max");
-                }
+                store.give_up(intent.id, Knob::MemoryHigh, &why);
                 self.moved.push(Moved {
                     id: intent.id,
                     knob: Knob::MemoryHigh,

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use justitia_api::{
-    AgentUsage, AppStatus, ExternalKnob, KnobOwner, KnobStatus, MemoryStatus, PV_INFINITE,
+    AgentUsage, AppStatus, ExternalKnob, GivenUpKnob, KnobOwner, KnobStatus, MemoryStatus, PV_INFINITE,
     ProbeDrops, Reason, STATUS_VERSION, Status, TenantStatus,
 };
 use justitia_kernel::cgroup::CgroupId;
@@ -16,6 +16,7 @@ use justitia_share::{Demand, Fraction, NodeId};
 use super::policy::policy;
 use super::{subtotals, working_set};
 use crate::agent::Agent;
+use crate::enforce::knob_store::Unwritable;
 use crate::monitor::{WINDOW, WindowStats, process_cpu, thread_cpu};
 use crate::plan::{Key, Snapshot};
 
@@ -55,6 +56,7 @@ pub(crate) fn status(agent: &Agent, limits: &[String], observe: bool) -> Status 
         },
         tenants: tenants(agent, &rates, &pv),
         external: external(agent),
+        given_up: given_up(agent),
         decisions: agent.decisions.decisions(),
         limitations: limits.iter().cloned().chain(limitations(agent)).collect(),
         probe_drops: drops
@@ -85,6 +87,19 @@ fn external(agent: &Agent) -> Vec<ExternalKnob> {
             path: agent.path(Key::Cgroup(id)),
             knob: knob.to_string(),
             value: found.to_owned(),
+        })
+        .collect()
+}
+
+/// The knobs that the agent does not write any more.
+fn given_up(agent: &Agent) -> Vec<GivenUpKnob> {
+    let store = agent.protection.store().into_iter();
+    store
+        .flat_map(|store| store.given_up())
+        .map(|(id, knob, why)| GivenUpKnob {
+            path: agent.path(Key::Cgroup(id)),
+            knob: knob.to_string(),
+            reason: why.to_owned(),
         })
         .collect()
 }
@@ -219,7 +234,7 @@ fn app(rates: &WindowStats) -> AppStatus {
     }
 }
 
-/// The knobs that the agent has moved or left to others, by cgroup.
+/// The knobs that the agent has moved, left to others or given up, by cgroup.
 fn knobs(agent: &Agent) -> HashMap<CgroupId, Vec<KnobStatus>> {
     let mut knobs: HashMap<CgroupId, Vec<KnobStatus>> = HashMap::new();
     let protection = &agent.protection;
@@ -243,19 +258,27 @@ fn knobs(agent: &Agent) -> HashMap<CgroupId, Vec<KnobStatus>> {
             },
         );
     }
-    for (id, knob, found) in protection
+    for (id, knob, why) in protection
         .store()
         .into_iter()
-        .flat_map(|store| store.external())
+        .flat_map(|store| store.unwritable())
     {
+        let (owner, value, reason) = match why {
+            Unwritable::External { found } => (KnobOwner::External, found.clone(), None),
+            Unwritable::GivenUp { why } => (
+                KnobOwner::GivenUp,
+                String::new(),
+                Some(Reason::Text(why.clone())),
+            ),
+        };
         add(
             id,
             KnobStatus {
                 knob: knob.to_string(),
-                value: found.to_owned(),
-                owner: KnobOwner::External,
+                value,
+                owner,
                 original: None,
-                reason: None,
+                reason,
             },
         );
     }

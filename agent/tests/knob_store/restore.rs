@@ -150,6 +150,15 @@ fn a_failed_write_changes_nothing_and_the_knob_is_not_owned() {
     let error = store.set(&a, KNOB, "5000").unwrap_err().to_string();
     assert!(error.contains("a/memory.low"), "{error}");
     assert_eq!((tree.low("a"), store.len()), ("1000".into(), 1));
+    // Nobody else has set it.
+    assert!(!store.may_write(a.id(), KNOB));
+    assert_eq!(store.set(&a, KNOB, "6000").unwrap(), WriteOutcome::GivenUp);
+    assert_eq!(store.external().count(), 0);
+    let given_up: Vec<_> = store.given_up().collect();
+    assert!(
+        matches!(&given_up[..], [(id, KNOB, why)] if *id == a.id() && why.starts_with("the kernel refused the write: ")),
+        "{given_up:?}"
+    );
     // What cannot be restored stays in the journal, for the next start.
     let returned = store.restore_all();
     assert!(
@@ -192,6 +201,7 @@ fn a_failed_lookup_does_not_count_as_removal() {
                 .iter()
                 .all(|r| matches!(r.outcome, RestoreOutcome::Failed { .. }))
     };
+    let a = tree.cgroup("in/a");
     obey_permissions();
     closed(true);
     // Neither `reset` nor a start forgets them.
@@ -206,6 +216,8 @@ fn a_failed_lookup_does_not_count_as_removal() {
     let (mut store, returned) = tree.open();
     assert!(failed(&returned), "lost at a clean end: {returned:?}");
     // They are restored as soon as possible, and only then does the agent write them again.
+    assert_eq!(store.set(&a, KNOB, "7000").unwrap(), WriteOutcome::Deferred);
+    assert!(store.may_write(a.id(), KNOB));
     closed(false);
     assert_eq!(
         outcomes(store.retry_restores()),

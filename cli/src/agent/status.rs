@@ -13,6 +13,7 @@ pub(super) fn text(status: &Status) -> String {
         tenants(status),
         variation(status),
         external(status),
+        given_up(status),
         last_decision(status),
         limitations(status),
         cost(status),
@@ -115,13 +116,21 @@ fn variation(status: &Status) -> String {
 fn external(status: &Status) -> String {
     let knobs = status.external.iter().map(|other| {
         let path = name(&other.path);
-        // A write that was refused leaves no value; an `io.max` that limits nothing has none either.
-        let why = if other.value.is_empty() && !other.knob.starts_with("io.max") {
+        // Of version 1, which has no other word for a write that was refused.
+        let why = if other.value.is_empty() && status.status_version < 2 {
             "the kernel refused the agent's write".to_owned()
         } else {
             format!("found {}", other.value)
         };
         format!("external: {path} {} ({why})\n", other.knob)
+    });
+    knobs.collect()
+}
+
+fn given_up(status: &Status) -> String {
+    let knobs = status.given_up.iter().map(|knob| {
+        let path = name(&knob.path);
+        format!("given up: {path} {} ({})\n", knob.knob, knob.reason)
     });
     knobs.collect()
 }
@@ -160,7 +169,7 @@ fn name(path: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use justitia_api::{ExternalKnob, Reason};
+    use justitia_api::{ExternalKnob, GivenUpKnob, Reason};
 
     const BAD: &str = "x\x1b]0;\u{9b}2J\u{202e}\r";
 
@@ -189,13 +198,24 @@ mod tests {
             knob: "memory.low".into(),
             value: value.into(),
         });
-        let text = text(&Status {
+        let mut status = Status {
+            status_version: 1,
             external: external.to_vec(),
             ..Status::default()
-        });
-        let lines = "external: a memory.low (found 4096)\n\
-                     external: a memory.low (the kernel refused the agent's write)\n";
-        assert!(text.contains(lines), "{text}");
+        };
+        let old = "external: a memory.low (found 4096)\n\
+                   external: a memory.low (the kernel refused the agent's write)\n";
+        assert!(text(&status).contains(old), "{}", text(&status));
+        status.status_version = justitia_api::STATUS_VERSION;
+        status.external.pop();
+        status.given_up = vec![GivenUpKnob {
+            path: "-".into(),
+            knob: "vm.dirty_background_ratio".into(),
+            reason: "the kernel refused the write: x".into(),
+        }];
+        let new = "external: a memory.low (found 4096)\n\n\
+                   given up: (unmanaged) vm.dirty_background_ratio (the kernel refused the write: x)\n";
+        assert!(text(&status).contains(new), "{}", text(&status));
     }
 
     #[test]
@@ -235,6 +255,8 @@ mod tests {
             ..TenantStatus::default()
         };
         assert_eq!(super::row(&unknown)[3], "-");
-        assert!(!text.contains("external:") && !text.contains("limitation:"));
+        for absent in ["external:", "given up:", "limitation:"] {
+            assert!(!text.contains(absent), "{absent} is in\n{text}");
+        }
     }
 }

@@ -36,7 +36,7 @@ pub(super) fn held(
     if knob.owner == KnobOwner::External {
         let _ = writeln!(
             out,
-            "    external: another process has set it, or the kernel refused the agent's write; the agent leaves it as it is"
+            "    external: another process has set it; the agent leaves it as it is"
         );
         if knob.knob == "memory.low" {
             let _ = writeln!(
@@ -53,6 +53,16 @@ pub(super) fn held(
                 || "write the kernel's default".to_owned(),
                 |command| format!("`{command}`")
             )
+        );
+        return;
+    }
+    if knob.owner == KnobOwner::GivenUp {
+        let why = knob.reason.as_ref().map(ToString::to_string);
+        let _ = writeln!(
+            out,
+            "    given up by the agent: {}\n    changes when: another process writes it. The agent tries it again after a \
+             restart",
+            why.unwrap_or_else(|| "the kernel refused its write".to_owned())
         );
         return;
     }

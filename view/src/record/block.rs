@@ -1,6 +1,6 @@
 //! What a block says once: names, texts, and what seldom changes. As JSON, at its beginning.
 
-use justitia_api::{Decision, DemandModel, ExternalKnob, Status, TenantStatus, WeightSource};
+use justitia_api::{Decision, DemandModel, ExternalKnob, GivenUpKnob, Status, TenantStatus, WeightSource};
 use serde::{Deserialize, Serialize};
 
 use super::fields::TENANT;
@@ -33,6 +33,8 @@ pub(super) struct BlockHeader {
     decisions: Vec<Decision>,
     #[serde(alias = "yielded")]
     external: Vec<ExternalKnob>,
+    #[serde(default)]
+    given_up: Vec<GivenUpKnob>,
     #[serde(alias = "limits")]
     limitations: Vec<String>,
     #[serde(alias = "blind")]
@@ -89,6 +91,7 @@ impl BlockHeader {
         self.observe = status.observe;
         self.window = status.window;
         self.external.clone_from(&status.external);
+        self.given_up.clone_from(&status.given_up);
         self.limitations.clone_from(&status.limitations);
         self.app_io_unavailable
             .clone_from(&status.app_io_unavailable);
@@ -104,6 +107,7 @@ impl BlockHeader {
         status.observe = self.observe;
         status.window = self.window;
         status.external.clone_from(&self.external);
+        status.given_up.clone_from(&self.given_up);
         status.limitations.clone_from(&self.limitations);
         status
             .app_io_unavailable

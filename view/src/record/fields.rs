@@ -180,12 +180,14 @@ const LOW_OWNER: TenantColumn = TenantColumn {
         Some(KnobOwner::Agent) => 1,
         Some(KnobOwner::Proposed) => 2,
         Some(KnobOwner::External) => 3,
+        Some(KnobOwner::GivenUp) => 4,
     },
     set: |tenant, figure, _| {
         let owner = match figure {
             1 => KnobOwner::Agent,
             2 => KnobOwner::Proposed,
             3 => KnobOwner::External,
+            4 => KnobOwner::GivenUp,
             _ => return,
         };
         tenant.knobs.push(KnobStatus {

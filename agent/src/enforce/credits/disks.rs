@@ -79,7 +79,7 @@ impl Credits {
             if let Some(store) = store.as_deref_mut() {
                 self.moved.extend(release(disk.disk.id, store, why));
                 if gone {
-                    store.forget_external(Knob::IoMax(disk.disk.id));
+                    store.forget_unwritable(Knob::IoMax(disk.disk.id));
                 }
             }
         }

@@ -49,7 +49,7 @@ pub(super) fn ours_to_write(
     }
 }
 
-/// Cedes the limits of a disk that another writer has written.
+/// Cedes the limits of a disk that another writer has written, and forgets those that are gone.
 pub(super) fn yield_foreign(
     disk: &mut DiskCredits,
     store: &mut KnobStore,
@@ -61,12 +61,18 @@ pub(super) fn yield_foreign(
         watchdog.check_lease(Instant::now())?;
         match store.audit(*id, knob) {
             Ok(None | Some(WriteOutcome::Reapplied { .. })) => {}
-            Ok(Some(_)) => foreign.push((*id, "external: another writer has set it".to_owned())),
-            Err(error) => foreign.push((*id, format!("not limited for now: {error}"))),
+            Ok(Some(WriteOutcome::External { .. })) => {
+                let why = "external: another writer has set it";
+                foreign.push((*id, Some(why.to_owned())));
+            }
+            Ok(Some(_)) => foreign.push((*id, None)),
+            Err(error) => foreign.push((*id, Some(format!("not limited for now: {error}")))),
         }
     }
     for (id, why) in foreign {
-        tracing::warn!(cgroup = id.0, %knob, "{why}");
+        if let Some(why) = why {
+            tracing::warn!(cgroup = id.0, %knob, "{why}");
+        }
         disk.standing.remove(&id);
     }
     Ok(())
@@ -139,13 +145,13 @@ pub(super) fn told(
             tracing::warn!(tenant, %knob, applied, found, "external: another writer has set it");
             false
         }
-        Ok(WriteOutcome::Gone) => false,
+        Ok(WriteOutcome::Gone | WriteOutcome::GivenUp | WriteOutcome::Deferred) => false,
         Err(error) if store.may_write(cgroup.id(), knob) => {
             tracing::debug!(tenant, %knob, %error, "could not be set; it is tried again");
             false
         }
         Err(error) => {
-            tracing::warn!(tenant, %knob, %error, "could not be set; left alone");
+            tracing::warn!(tenant, %knob, %error, "given up: it could not be set");
             false
         }
     }

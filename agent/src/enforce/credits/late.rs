@@ -61,7 +61,11 @@ impl Late {
                 self.left = false;
                 Ok(Some(self.moved(Some(late), WHY)))
             }
-            Ok(WriteOutcome::External { .. } | WriteOutcome::Gone) => Ok(None),
+            Ok(WriteOutcome::External { .. } | WriteOutcome::Gone | WriteOutcome::GivenUp) => Ok(None),
+            Ok(WriteOutcome::Deferred) => {
+                self.left = false;
+                Ok(None)
+            }
             Err(_) if store.may_write(id, KNOB) => {
                 // For want of something at this moment: it is tried again.
                 self.left = false;

@@ -1,7 +1,8 @@
 //! The knob store: every write of a cgroup knob goes through it, and it restores the original values.
 //!
 //! It records the original value on disk before the first write (see [`journal`](super::journal)). When it finds a value
-//! that another writer has set, it never writes again: the knob is external. It restores all other knobs when the agent
+//! that another writer has set, it never writes again: the knob is external. Nor does it where the kernel refuses a write:
+//! the knob is given up. It restores all other knobs when the agent
 //! ends, or when the next agent starts. A restore that fails is tried again until it succeeds
 //! ([`KnobStore::retry_restores`]).
 
@@ -19,6 +20,6 @@ mod store;
 mod write;
 
 pub use self::error::KnobStoreError;
-pub use self::outcome::{RestoreOutcome, RestoredKnob, WriteOutcome, log_restored};
+pub use self::outcome::{RestoreOutcome, RestoredKnob, Unwritable, WriteOutcome, log_restored};
 pub use self::reset::{Corruption, LeftLimits, ResetReport, preview_reset, reset, restore_limits};
 pub use self::store::KnobStore;

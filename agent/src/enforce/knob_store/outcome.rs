@@ -26,6 +26,26 @@ pub enum WriteOutcome {
     },
     /// The cgroup was removed, or has no such knob any more.
     Gone,
+    /// The agent has given the knob up ([`Unwritable::GivenUp`]); nothing was written.
+    GivenUp,
+    /// Nothing was written now: an earlier agent's value could not be restored yet, so the original value is not known; or
+    /// the store has restored all and is closed.
+    Deferred,
+}
+
+/// Why a knob is not written any more until the agent ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unwritable {
+    /// Another writer has set it.
+    External {
+        /// The value found there.
+        found: String,
+    },
+    /// The agent has given it up: the kernel refused a write, or took too long for it.
+    GivenUp {
+        /// What happened, in words.
+        why: String,
+    },
 }
 
 /// The result of restoring a knob.

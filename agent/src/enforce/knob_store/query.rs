@@ -3,15 +3,16 @@
 use justitia_kernel::cgroup::CgroupId;
 use justitia_kernel::knob::Knob;
 
+use super::outcome::Unwritable;
 use super::put_back::KnobKey;
 use super::read_only::ReadOnly;
 use super::store::KnobStore;
 
 impl KnobStore {
-    /// Whether the knob may be written: it is not external.
+    /// Whether the knob may be written: it is neither external nor given up.
     #[must_use]
     pub fn may_write(&self, id: CgroupId, knob: Knob) -> bool {
-        !self.external.contains_key(&(id, knob))
+        !self.unwritable.contains_key(&(id, knob))
     }
 
     /// The value of our last write to a knob.
@@ -51,23 +52,50 @@ impl KnobStore {
         self.read_only.as_ref().map(ReadOnly::why)
     }
 
+    /// The knobs that are not written any more, and why.
+    pub fn unwritable(&self) -> impl Iterator<Item = (CgroupId, Knob, &Unwritable)> {
+        self.unwritable
+            .iter()
+            .map(|((id, knob), why)| (*id, *knob, why))
+    }
+
     /// The knobs of other writers, and the values found there.
     pub fn external(&self) -> impl Iterator<Item = (CgroupId, Knob, &str)> {
-        self.external
-            .iter()
-            .map(|((id, knob), found)| (*id, *knob, found.as_str()))
+        self.unwritable().filter_map(|(id, knob, why)| match why {
+            Unwritable::External { found } => Some((id, knob, found.as_str())),
+            Unwritable::GivenUp { .. } => None,
+        })
+    }
+
+    /// The knobs that were given up, and what happened.
+    pub fn given_up(&self) -> impl Iterator<Item = (CgroupId, Knob, &str)> {
+        self.unwritable().filter_map(|(id, knob, why)| match why {
+            Unwritable::GivenUp { why } => Some((id, knob, why.as_str())),
+            Unwritable::External { .. } => None,
+        })
     }
 
     /// Marks a knob as another writer's, as when it held a value before our first write. If it is ours, it is restored
     /// first.
     pub fn mark_external(&mut self, id: CgroupId, knob: Knob, found: &str) {
         self.restore(id, knob);
-        self.external.insert((id, knob), found.to_owned());
+        let found = found.to_owned();
+        self.unwritable
+            .insert((id, knob), Unwritable::External { found });
     }
 
-    /// Forgets that a knob is external, in each cgroup, as when its device is gone, and with it the values.
-    pub fn forget_external(&mut self, knob: Knob) {
-        self.external.retain(|(_, other), _| *other != knob);
+    /// Restores a knob, and writes it no more. One that turns out to be external stays that.
+    pub fn give_up(&mut self, id: CgroupId, knob: Knob, why: &str) {
+        self.restore(id, knob);
+        let why = why.to_owned();
+        self.unwritable
+            .entry((id, knob))
+            .or_insert(Unwritable::GivenUp { why });
+    }
+
+    /// Forgets that a knob is external or given up, in each cgroup, as when its device is gone, and with it the values.
+    pub fn forget_unwritable(&mut self, knob: Knob) {
+        self.unwritable.retain(|(_, other), _| *other != knob);
         self.reapplied.retain(|(_, other), _| *other != knob);
     }
 
@@ -77,7 +105,7 @@ impl KnobStore {
         for (id, knob) in keys.copied().collect::<Vec<KnobKey>>() {
             self.restore(id, knob);
         }
-        self.external.retain(|(of, _), _| *of != id);
+        self.unwritable.retain(|(of, _), _| *of != id);
         self.reapplied.retain(|(of, _), _| *of != id);
     }
 }

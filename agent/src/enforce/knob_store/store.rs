@@ -10,7 +10,7 @@ use justitia_kernel::knob::{Knob, read_raw, write_raw};
 
 use super::error::KnobStoreError;
 use super::lock::lock;
-use super::outcome::{RestoredKnob, WriteOutcome};
+use super::outcome::{RestoredKnob, Unwritable, WriteOutcome};
 use super::put_back::{KnobKey, WriteKnob, by_knob, is_refusal, restore_entries};
 use super::read_only::ReadOnly;
 use super::reapply::ReapplyLimiter;
@@ -51,8 +51,8 @@ pub struct KnobStore {
     pub(super) owned: HashMap<KnobKey, OwnedKnob>,
     /// Knobs of an earlier agent that could not be restored yet: all its writes of each knob, in order.
     pub(super) inherited: HashMap<KnobKey, Vec<JournalEntry>>,
-    /// Knobs of other writers, and the values found there.
-    pub(super) external: HashMap<KnobKey, String>,
+    /// Knobs that are not written any more.
+    pub(super) unwritable: HashMap<KnobKey, Unwritable>,
     pub(super) reapplied: HashMap<KnobKey, ReapplyLimiter>,
     /// The journal's error, if the last write to it failed.
     pub(super) write_error: Option<String>,
@@ -87,7 +87,7 @@ impl KnobStore {
             path,
             owned: HashMap::new(),
             inherited: by_knob(failed),
-            external: HashMap::new(),
+            unwritable: HashMap::new(),
             reapplied: HashMap::new(),
             write_error: None,
             compact_after: None,
@@ -103,7 +103,7 @@ impl KnobStore {
     ///
     /// # Errors
     /// If the journal or the knob cannot be written. Then the original value is restored, at once or as soon as the kernel
-    /// accepts it ([`KnobStore::retry_restores`]). A knob whose write the kernel refuses counts as external from then on
+    /// accepts it ([`KnobStore::retry_restores`]). A knob whose write the kernel refuses is given up
     /// ([`KnobStore::may_write`]); the write of any other may be tried again.
     pub fn set(
         &mut self,
@@ -112,19 +112,25 @@ impl KnobStore {
         value: &str,
     ) -> Result<WriteOutcome, KnobStoreError> {
         let key = (cgroup.id(), knob);
-        if let Some(found) = self.external.get(&key) {
-            return Ok(WriteOutcome::External {
-                applied: String::new(),
-                found: found.clone(),
-            });
+        match self.unwritable.get(&key) {
+            Some(Unwritable::External { found }) => {
+                return Ok(WriteOutcome::External {
+                    applied: String::new(),
+                    found: found.clone(),
+                });
+            }
+            Some(Unwritable::GivenUp { .. }) => return Ok(WriteOutcome::GivenUp),
+            None => {}
         }
         let written = self.try_set(cgroup, knob, value);
         if let Err(error) = &written {
-            self.restore(key.0, knob);
-            if let KnobStoreError::Kernel(error) = error
-                && is_refusal(error, knob)
-            {
-                self.external.insert(key, String::new());
+            match error {
+                KnobStoreError::Kernel(error) if is_refusal(error, knob) => {
+                    self.give_up(key.0, knob, &format!("the kernel refused the write: {error}"));
+                }
+                _ => {
+                    self.restore(key.0, knob);
+                }
             }
         }
         written
@@ -140,7 +146,7 @@ impl KnobStore {
         if self.inherited.contains_key(&key) {
             self.retry_restores();
             if self.inherited.contains_key(&key) {
-                return Ok(WriteOutcome::Gone);
+                return Ok(WriteOutcome::Deferred);
             }
         }
         let found = match read_raw(cgroup, knob) {
@@ -237,7 +243,8 @@ impl KnobStore {
 
     /// Leaves a knob of ours to the writer of `found`.
     pub(super) fn external_from_now(&mut self, key: KnobKey, found: &str) {
-        self.external.insert(key, found.to_owned());
+        let found = found.to_owned();
+        self.unwritable.insert(key, Unwritable::External { found });
         self.forget(key);
     }
 }

@@ -23,7 +23,7 @@ impl KnobStore {
             }
         }
         let Some(journal) = &mut self.journal else {
-            return Ok(WriteOutcome::Gone);
+            return Ok(WriteOutcome::Deferred);
         };
         let noted = journal.append_write(&owned.entry(key));
         self.note_write_error(&noted);

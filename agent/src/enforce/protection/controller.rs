@@ -120,7 +120,7 @@ impl ProtectionController {
                     applied: Some(applied),
                 })
             }
-            Ok(WriteOutcome::Gone) => None,
+            Ok(WriteOutcome::Gone | WriteOutcome::GivenUp | WriteOutcome::Deferred) => None,
             Ok(
                 WriteOutcome::Written | WriteOutcome::Unchanged | WriteOutcome::Reapplied { .. },
             ) => {
@@ -132,10 +132,13 @@ impl ProtectionController {
                 None
             }
             Err(error) => {
-                tracing::warn!(tenant = path, %error, "memory.low could not be written; it is not tried again");
-                marked(Rule::KernelError {
-                    error: error.to_string(),
-                })
+                tracing::warn!(tenant = path, %error, "given up: memory.low could not be written");
+                let action = Action::GiveUp {
+                    knob: knob.to_string(),
+                };
+                let error = error.to_string();
+                let rule = Rule::KernelError { error };
+                Some(TenantEvent::new(intent.key, action, rule))
             }
         }
     }

@@ -69,7 +69,13 @@ const AGENT: &[Metric] = &[
         "knobs_external",
         Number,
         Agent(|p| Some(count(p.status.external.len()))),
-        "Knobs that the agent leaves alone: another process has set them, or the kernel refused the agent's write",
+        "Knobs that the agent leaves alone: another process has set them",
+    ),
+    gauge(
+        "knobs_given_up",
+        Number,
+        Agent(|p| Some(count(p.status.given_up.len()))),
+        "Knobs that the agent does not write any more until it ends: the kernel refused its write, or took too long for it",
     ),
     gauge(
         "probes_up",

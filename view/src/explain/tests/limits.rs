@@ -67,7 +67,7 @@ fn an_external_knob_and_an_operators_limit_are_shown_as_such() {
             "weight 300 (from its cgroup's io.weight",
             "working set, divided first: 0 (from the kernel's LRU lists)",
             "the rest, divided second: its cache does not grow, so it demands no more than that\n",
-            "memory.low = 1048576 (1.00M)\n    external: another process has set it, or the kernel refused the agent's write",
+            "memory.low = 1048576 (1.00M)\n    external: another process has set it; the agent leaves it as it is\n",
             "less the memory that is not file pages (20.0M), as the tenant's minimum",
             "To give it back to the agent: `echo 0 >/sys/fs/cgroup/a.slice/db/memory.low`, then restart the agent",
             "memory.max = 943718400 (900M)\n    not written by the agent: another process has set it; the kernel does not record which \
@@ -283,4 +283,22 @@ fn what_a_killed_agent_has_left_is_told_from_what_others_have_set() {
     let text = explain(&status, 1, &found);
     let unknown = "the knob journal cannot be read, so a killed agent may have left it";
     assert_eq!(text.matches(unknown).count(), 3, "{text}");
+}
+
+#[test]
+fn a_knob_that_was_given_up_is_not_called_another_writers() {
+    let mut status = status();
+    status.tenants[2].knobs = vec![KnobStatus {
+        knob: "memory.high".into(),
+        value: String::new(),
+        owner: KnobOwner::GivenUp,
+        original: None,
+        reason: Some(Reason::Text("setting it took 1.2 s".into())),
+    }];
+    let text = explain(&status, 2, &knobs(&[("memory.high", "max")]));
+    says(
+        &text,
+        &["memory.high = max\n    given up by the agent: setting it took 1.2 s\n    changes when: another process writes it. The"],
+    );
+    assert!(!text.contains("external"), "{text}");
 }

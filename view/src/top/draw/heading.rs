@@ -57,14 +57,14 @@ pub(super) fn heading(
             Some(format!("what applications get is not known: {unavailable}"))
         })
         .or_else(|| Some(format!("limitation: {}", status.limitations.first()?)));
-    let third = match (&trouble, status.external.len()) {
+    let third = match (&trouble, status.external.len() + status.given_up.len()) {
         (Some(trouble), _) => Line::styled(
             shortened(trouble, usize::from(width)),
             theme.tinted(Color::Yellow),
         ),
         (None, 0) => Line::raw(""),
         (None, n) => Line::styled(
-            format!("{n} external knobs: see `justitia status`"),
+            format!("{n} knobs external or given up: see `justitia status`"),
             theme.tinted(Color::Yellow),
         ),
     };

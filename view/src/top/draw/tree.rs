@@ -123,6 +123,7 @@ fn tenant_line(
                 KnobOwner::Agent => stands,
                 KnobOwner::Proposed => format!("({stands}"),
                 KnobOwner::External => format!("!{stands}"),
+                KnobOwner::GivenUp => "!".to_owned(),
             }
         },
     );
