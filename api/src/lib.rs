@@ -43,4 +43,4 @@ pub use reason::{
     ReclaimExemption, Rule,
 };
 pub use status::{PV_INFINITE, STATUS_VERSION, Status};
-pub use tenant::{RESTS_AFTER, TenantStatus, WeightSource};
+pub use tenant::{RESTS_AFTER, TenantStatus, WeightSource, display_name};

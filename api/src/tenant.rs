@@ -103,7 +103,38 @@ pub struct TenantStatus {
     pub knobs: Vec<KnobStatus>,
 }
 
+/// The path that stands for the unmanaged tenant.
+const UNMANAGED: &str = "-";
+
+/// A tenant's name for people, by its path: as it is, but for the unmanaged tenant, which is `(unmanaged)`.
+#[must_use]
+pub fn display_name(path: &str) -> &str {
+    if path == UNMANAGED {
+        "(unmanaged)"
+    } else {
+        path
+    }
+}
+
 impl TenantStatus {
+    /// Whether it is the unmanaged tenant.
+    #[must_use]
+    pub fn is_unmanaged(&self) -> bool {
+        self.path == UNMANAGED
+    }
+
+    /// Its name for people: see [`display_name`].
+    #[must_use]
+    pub fn display_name(&self) -> &str {
+        display_name(&self.path)
+    }
+
+    /// Its working set, bytes; `None` where nothing shows it.
+    #[must_use]
+    pub fn known_working_set(&self) -> Option<u64> {
+        (!self.working_set_unknown).then_some(self.working_set)
+    }
+
     /// Whether it rests: see [`RESTS_AFTER`].
     #[must_use]
     pub fn rests(&self) -> bool {

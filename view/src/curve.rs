@@ -42,7 +42,7 @@ pub fn curve_report(tenant: &TenantStatus) -> Result<CurveReport<'_>, String> {
         path: &tenant.path,
         usage: tenant.usage,
         entitlement: tenant.entitlement,
-        working_set: (!tenant.working_set_unknown).then_some(tenant.working_set),
+        working_set: tenant.known_working_set(),
         observed_for: tenant.observed_for,
         curve,
     })

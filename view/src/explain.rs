@@ -25,7 +25,7 @@ use decisions::decisions;
 pub use find::{find, nearest};
 use justitia_api::units::percent;
 use knobs::{held, others};
-pub use unmanaged::{Unmanaged, unmanaged};
+pub use unmanaged::{Unmanaged, bounds, unmanaged};
 
 /// Everything about one tenant.
 #[must_use]
@@ -85,17 +85,18 @@ fn head(out: &mut String, status: &Status, tenant: &TenantStatus) {
         .filter(|t| t.parent == tenant.parent)
         .map(|t| t.weight)
         .sum();
-    let name = if tenant.path == "-" {
-        "unmanaged (processes in no managed cgroup)"
+    let name = tenant.display_name();
+    let what = if tenant.is_unmanaged() {
+        ": processes in no managed cgroup"
     } else {
-        &tenant.path
+        ""
     };
     let mode = if status.observe {
         "; the agent only observes and changes nothing"
     } else {
         ""
     };
-    let _ = writeln!(out, "{name}{mode}");
+    let _ = writeln!(out, "{name}{what}{mode}");
     let _ = writeln!(
         out,
         "  weight {} ({from}), {} % of {siblings}, the sum of its and its siblings' weights, idle ones included",

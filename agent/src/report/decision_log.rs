@@ -138,10 +138,10 @@ mod tests {
         assert_eq!(
             what,
             [
-                "would reclaim 5120 KiB in 5 steps",
-                "would reclaim 1024 KiB",
-                "leave alone",
-                "would reclaim 1 KiB"
+                "would reclaim 5.00M in 5 steps",
+                "would reclaim 1.00M",
+                "exempt from reclaim",
+                "would reclaim 1.00K"
             ]
         );
         assert_eq!((decisions[0].since, decisions[0].at), (0.0, 4.0));

@@ -4,14 +4,14 @@ use std::collections::HashMap;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use justitia_api::{
-    AgentUsage, AppStatus, ExternalKnob, GivenUpKnob, KnobOwner, KnobStatus, MemoryStatus, PV_INFINITE,
-    ProbeDrops, Reason, STATUS_VERSION, Status, TenantStatus,
+    AgentUsage, AppStatus, ExternalKnob, GivenUpKnob, KnobOwner, KnobStatus, MemoryStatus,
+    PV_INFINITE, ProbeDrops, Reason, STATUS_VERSION, Status, TenantStatus,
 };
 use justitia_kernel::cgroup::CgroupId;
 use justitia_kernel::knob::Knob;
 use justitia_share::fairness_window::FairnessWindow;
 use justitia_share::num::to_f64;
-use justitia_share::{Demand, Fraction, NodeId};
+use justitia_share::{Fraction, NodeId};
 
 use super::policy::policy;
 use super::{subtotals, working_set};
@@ -198,9 +198,7 @@ fn limitations(agent: &Agent) -> Vec<String> {
 
 /// PV of every group and of the whole, from what is known of the leaves.
 fn live(snapshot: &Snapshot, rates: &[Option<WindowStats>]) -> FairnessWindow {
-    let tree = snapshot
-        .tenants
-        .map(|_, tenant| Demand::unlimited(tenant.weight));
+    let tree = snapshot.tenants.map(|_, tenant| tenant.weight);
     let activities: Vec<_> = rates
         .iter()
         .map(|rates| rates.as_ref().map(|r| r.activity).unwrap_or_default())

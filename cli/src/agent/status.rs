@@ -1,7 +1,7 @@
 //! The status of the agent as text: one function a section.
 
 use justitia_api::escape::plain_lines;
-use justitia_api::{Status, TenantStatus, units};
+use justitia_api::{Status, TenantStatus, display_name, units};
 
 use justitia_view::table::Column::{Number, Text};
 use justitia_view::table::table;
@@ -62,10 +62,12 @@ fn row(tenant: &TenantStatus) -> Vec<String> {
     let app = tenant.app.as_ref();
     let unknown = || "-".to_owned();
     vec![
-        name(&tenant.path).to_owned(),
+        tenant.display_name().to_owned(),
         tenant.weight.to_string(),
         units::bytes(tenant.usage),
-        working_set(tenant),
+        tenant
+            .known_working_set()
+            .map_or_else(unknown, units::bytes),
         units::bytes(tenant.entitlement),
         units::bytes(tenant.usage.saturating_sub(tenant.entitlement)),
         units::bytes(tenant.protected),
@@ -79,20 +81,12 @@ fn row(tenant: &TenantStatus) -> Vec<String> {
     ]
 }
 
-fn working_set(tenant: &TenantStatus) -> String {
-    if tenant.working_set_unknown {
-        "-".to_owned()
-    } else {
-        units::bytes(tenant.working_set)
-    }
-}
-
 fn state(tenant: &TenantStatus) -> String {
     let mut words = Vec::new();
     if tenant.growing {
         words.push("growing".to_owned());
-    } else if tenant.idle > 5.0 {
-        words.push(format!("idle {:.0} s", tenant.idle));
+    } else if tenant.leaf && tenant.rests() {
+        words.push(format!("resting {}", units::seconds(tenant.idle)));
     }
     if tenant.backlogged {
         words.push("backlogged".to_owned());
@@ -115,7 +109,7 @@ fn variation(status: &Status) -> String {
 
 fn external(status: &Status) -> String {
     let knobs = status.external.iter().map(|other| {
-        let path = name(&other.path);
+        let path = display_name(&other.path);
         // Of version 1, which has no other word for a write that was refused.
         let why = if other.value.is_empty() && status.status_version < 2 {
             "the kernel refused the agent's write".to_owned()
@@ -129,7 +123,7 @@ fn external(status: &Status) -> String {
 
 fn given_up(status: &Status) -> String {
     let knobs = status.given_up.iter().map(|knob| {
-        let path = name(&knob.path);
+        let path = display_name(&knob.path);
         format!("given up: {path} {} ({})\n", knob.knob, knob.reason)
     });
     knobs.collect()
@@ -137,7 +131,7 @@ fn given_up(status: &Status) -> String {
 
 fn last_decision(status: &Status) -> String {
     let last = status.decisions.last().map(|last| {
-        let path = name(&last.path);
+        let path = display_name(&last.path);
         format!("last decision: {} ({path}): {}\n", last.what(), last.reason)
     });
     last.unwrap_or_default()
@@ -160,10 +154,6 @@ fn cost(status: &Status) -> String {
         units::bytes(cost.resident),
         cost.knobs,
     )
-}
-
-fn name(path: &str) -> &str {
-    if path == "-" { "(unmanaged)" } else { path }
 }
 
 #[cfg(test)]
@@ -216,6 +206,24 @@ mod tests {
         let new = "external: a memory.low (found 4096)\n\n\
                    given up: (unmanaged) vm.dirty_background_ratio (the kernel refused the write: x)\n";
         assert!(text(&status).contains(new), "{}", text(&status));
+    }
+
+    /// The planner's word, from the planner's threshold.
+    #[test]
+    fn a_tenant_that_rests_is_said_to() {
+        let state = |leaf, growing, idle| {
+            state(&TenantStatus {
+                leaf,
+                growing,
+                idle,
+                ..TenantStatus::default()
+            })
+        };
+        assert_eq!(state(true, false, justitia_api::RESTS_AFTER - 0.1), "");
+        assert_eq!(state(true, false, 42.0), "resting 42 s");
+        assert_eq!(state(true, false, 600.0), "resting 10 min");
+        assert_eq!(state(true, true, 42.0), "growing");
+        assert_eq!(state(false, false, 42.0), "");
     }
 
     #[test]

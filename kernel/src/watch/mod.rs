@@ -101,7 +101,7 @@ impl TreeWatcher {
     ///
     /// # Errors
     /// [`Error::Gone`]; `ENOSPC` when `fs.inotify.max_user_watches` is used up (see
-    /// [`is_exhausted`]), where the caller can fall back on listing the tree now and then.
+    /// [`is_watch_limit`]), where the caller can fall back on listing the tree now and then.
     pub fn add(&mut self, cgroup: &Cgroup) -> Result<()> {
         let failed = |errno| cgroup.failed(Operation::Watch, None, errno);
         // inotify takes only paths; this one leads to the directory that the handle holds.
@@ -284,7 +284,7 @@ const MAX_READS: usize = 64;
 /// Whether an error of [`TreeWatcher::add`] means that the limit of watches or descriptors is reached, or that there is no
 /// memory.
 #[must_use]
-pub fn is_exhausted(error: &Error) -> bool {
+pub fn is_watch_limit(error: &Error) -> bool {
     error.is_exhausted() || error.errno() == Some(Errno::NOSPC)
 }
 

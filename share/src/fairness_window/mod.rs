@@ -6,7 +6,7 @@
 
 use crate::num::to_f64;
 use crate::pv::of_proportions;
-use crate::{Demand, Fraction, NodeId, Tree};
+use crate::{Fraction, NodeId, Tree, Weight};
 
 /// What a tenant did in a window of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -62,7 +62,7 @@ struct Got {
 }
 
 impl FairnessWindow {
-    /// PV of every sibling group and of the whole tree. `activities` is indexed like the tree; only leaves'
+    /// PV of every sibling group and of the whole tree, by the weights in `tree`. `activities` is indexed like the tree; only leaves'
     /// count. What an inner node got is what the backlogged leaves below it got: a neighbour that reads from
     /// the cache at memory speed does not count for its parent.
     ///
@@ -71,7 +71,7 @@ impl FairnessWindow {
     /// # Panics
     /// If `activities` is shorter than the tree.
     #[must_use]
-    pub fn of(tree: &Tree<Demand>, activities: &[Activity]) -> Self {
+    pub fn of(tree: &Tree<Weight>, activities: &[Activity]) -> Self {
         assert!(
             activities.len() >= tree.len(),
             "an activity for every node of the tree"
@@ -107,7 +107,7 @@ impl FairnessWindow {
                 .collect();
             let weights: Vec<f64> = group
                 .iter()
-                .map(|child| to_f64(tree[*child].weight.get()))
+                .map(|child| to_f64(tree[*child].get()))
                 .collect();
             let actual: Vec<f64> = group
                 .iter()

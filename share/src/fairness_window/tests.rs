@@ -1,5 +1,4 @@
 use super::*;
-use crate::Weight;
 use proptest::prelude::*;
 
 fn busy(bytes: u64) -> Activity {
@@ -89,9 +88,9 @@ fn which_tenants_are_backlogged_without_psi() {
     }
 }
 
-fn tree(nodes: &[(Option<usize>, u64)]) -> Tree<Demand> {
-    let demand = |weight: u64| Demand::unlimited(Weight::try_from(weight).unwrap());
-    let nodes = nodes.iter().map(|(parent, w)| (*parent, demand(*w)));
+fn tree(nodes: &[(Option<usize>, u64)]) -> Tree<Weight> {
+    let weight = |weight: u64| Weight::try_from(weight).unwrap();
+    let nodes = nodes.iter().map(|(parent, w)| (*parent, weight(*w)));
     Tree::from_parents(nodes)
 }
 

@@ -61,9 +61,7 @@ fn demand(status: &Status, tenant: &TenantStatus) -> String {
         }
         (false, ..) => "its cache does not grow, so it demands no more than it holds",
     };
-    // A recording of an older version does not have it.
-    let unknown = tenant.working_set == 0 && tenant.observed_for <= 0.0;
-    if status.demand_model == DemandModel::Usage || unknown {
+    if status.demand_model == DemandModel::Usage {
         return rest.to_owned();
     }
     if tenant.working_set_unknown {

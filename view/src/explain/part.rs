@@ -178,8 +178,7 @@ fn others_in_words(others: &[&TenantStatus]) -> String {
         return String::new();
     }
     let name = |t: &&TenantStatus| {
-        let name = t.path.rsplit('/').next().unwrap_or_default();
-        let name = if name == "-" { "unmanaged" } else { name };
+        let name = t.display_name().rsplit('/').next().unwrap_or_default();
         format!("{name} {}", bytes(t.entitlement))
     };
     let named: Vec<String> = others.iter().take(NAMED).map(name).collect();

@@ -1,6 +1,8 @@
 //! What a block says once: names, texts, and what seldom changes. As JSON, at its beginning.
 
-use justitia_api::{Decision, DemandModel, ExternalKnob, GivenUpKnob, Status, TenantStatus, WeightSource};
+use justitia_api::{
+    Decision, DemandModel, ExternalKnob, GivenUpKnob, Status, TenantStatus, WeightSource,
+};
 use serde::{Deserialize, Serialize};
 
 use super::fields::TENANT;

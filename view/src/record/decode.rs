@@ -85,6 +85,8 @@ impl ColumnarBlock {
                 for (column, figure) in TENANT.iter().zip(row) {
                     (column.set)(&mut tenant, *figure, &self.header.reasons);
                 }
+                // The working set is the first column that the oldest recordings do not have.
+                tenant.working_set_unknown |= self.header.columns <= MIN_COLUMNS;
                 status.tenants.push(tenant);
             }
         }

@@ -300,6 +300,8 @@ fn a_recording_of_another_version_has_other_figures() {
             (status.tenants.len(), status.tenants[0].working_set),
             (1, 0)
         );
+        let known = status.tenants[0].known_working_set();
+        assert_eq!(known, (of_one > 23).then_some(0), "{figures}");
     }
     for (figures, of_one) in [
         (r#""figures":26,"#, 23),

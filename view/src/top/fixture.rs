@@ -34,6 +34,7 @@ pub fn status(tenants: usize, second: usize) -> Status {
     }
     all.push(TenantStatus {
         path: "-".to_owned(),
+        working_set_unknown: true,
         weight: 100,
         leaf: true,
         usage: 40 * MIB,
@@ -73,6 +74,8 @@ pub fn status(tenants: usize, second: usize) -> Status {
 fn add(parent: &mut TenantStatus, leaf: &TenantStatus) {
     parent.usage += leaf.usage;
     parent.entitlement += leaf.entitlement;
+    parent.protected += leaf.protected;
+    parent.working_set += leaf.working_set;
     parent.backlogged |= leaf.backlogged;
     let sum = parent.app.get_or_insert_default();
     sum.read_rate += leaf.app.unwrap_or_default().read_rate;

@@ -5,7 +5,7 @@ use std::time::Instant;
 use justitia_kernel::cgroup::{Cgroup, CgroupId, Ownership};
 use justitia_kernel::knob::Knob;
 use justitia_kernel::memory::Limit;
-use justitia_kernel::watch::is_exhausted;
+use justitia_kernel::watch::is_watch_limit;
 use justitia_kernel::{Error, Result};
 
 use super::node::{DelegationCheck, Node};
@@ -57,7 +57,7 @@ impl CgroupTree {
                 // No event will tell, as it is not watched.
                 return self.remove(id, changes);
             }
-            if is_exhausted(&error) {
+            if is_watch_limit(&error) {
                 self.events_incomplete
                     .get_or_insert_with(|| error.to_string());
             }

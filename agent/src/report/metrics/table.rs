@@ -183,7 +183,7 @@ const CACHE: &[Metric] = &[
     gauge(
         "tenant_working_set",
         Bytes,
-        Tenant(|t| (!t.working_set_unknown).then_some(Whole(t.working_set))),
+        Tenant(|t| t.known_working_set().map(Whole)),
         "Page cache that the tenant uses repeatedly; one page more would hardly save a read. Absent where nothing shows it: \
          where [cache] demand is usage, and with MGLRU where accesses are not sampled",
     ),

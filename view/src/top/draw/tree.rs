@@ -11,14 +11,10 @@ use super::text::shorten;
 use crate::top::theme::Theme;
 use crate::top::view::{Row, View};
 
-/// Its working set, or `-` where that is unknown: nothing shows it, or it was not recorded.
+/// Its working set, or `-` where nothing shows it.
 fn working_set(tenant: &TenantStatus) -> String {
-    let absent = tenant.working_set == 0 && tenant.observed_for == 0.0;
-    if tenant.working_set_unknown || absent {
-        "-".to_owned()
-    } else {
-        bytes(tenant.working_set)
-    }
+    let known = tenant.known_working_set();
+    known.map_or_else(|| "-".to_owned(), bytes)
 }
 
 /// The widths that depend on the screen's: name, bar, and whether latencies have room.
@@ -99,12 +95,8 @@ fn tenant_line(
         (false, false) => "-",
         (true, _) => " ",
     };
-    let label = tenant.path.rsplit('/').next().unwrap_or_default();
-    let label = if tenant.path == "-" {
-        "(unmanaged)"
-    } else {
-        label
-    };
+    let label = tenant.display_name().rsplit('/').next();
+    let label = label.unwrap_or_default();
     let indent = " ".repeat(row.depth.min(6));
     let name = shorten(
         &format!("{indent}{fold}{label}"),

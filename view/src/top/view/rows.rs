@@ -66,7 +66,7 @@ impl Arrangement<'_> {
     fn order(&self, group: &mut [usize], tenants: &[TenantStatus]) {
         if self.sort == Sort::Tree {
             // The kernel lists them in no order. What is outside comes last.
-            group.sort_by_key(|i| (tenants[*i].path == "-", tenants[*i].path.as_str()));
+            group.sort_by_key(|i| (tenants[*i].is_unmanaged(), tenants[*i].path.as_str()));
         } else {
             group.sort_by_key(|i| std::cmp::Reverse(self.sort.key(&tenants[*i])));
         }
