@@ -91,7 +91,10 @@ fn what_the_probes_lost_is_a_series_each() {
 #[test]
 fn failed_reads_of_the_probes_are_no_refused_requests_of_reclaim() {
     let mut status = status();
-    (status.agent_usage.errors, status.agent_usage.probe_read_errors) = (2, 5);
+    (
+        status.agent_usage.errors,
+        status.agent_usage.probe_read_errors,
+    ) = (2, 5);
     let text = text(&status, 1000).unwrap();
     for series in [
         "\njustitia_reclaim_errors_total 2\n",

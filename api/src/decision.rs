@@ -119,7 +119,7 @@ mod tests {
         let told = decision(Action::Exempt, exemption);
         let json = serde_json::to_value(&told).unwrap();
         assert_eq!(json["action"]["kind"], "exempt");
-        assert_eq!(json["what"], "leave alone in 2 steps");
+        assert_eq!(json["what"], "exempt from reclaim in 2 steps");
         assert_eq!(json["reason"]["rule"], "exempt");
         assert_eq!(json["reason"]["exemption"], "thrashing");
         assert_eq!(json["reason"]["full_avg10"], 80.0);

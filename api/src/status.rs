@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    AgentUsage, Decision, DemandModel, ExternalKnob, GivenUpKnob, MemoryStatus, PolicyStatus, ProbeDrops,
-    TenantStatus,
+    AgentUsage, Decision, DemandModel, ExternalKnob, GivenUpKnob, MemoryStatus, PolicyStatus,
+    ProbeDrops, TenantStatus,
 };
 
 /// The version of [`Status`]. It is raised when a field changes its meaning, or is renamed or removed; not when one is

@@ -80,18 +80,6 @@ pub fn latency(seconds: Option<f64>) -> String {
     }
 }
 
-/// A precise amount in KiB, rounded down, as reasons and decisions give it.
-#[must_use]
-pub fn kib(bytes: u64) -> String {
-    format!("{} KiB", bytes >> 10)
-}
-
-/// An amount in MiB with one decimal, as reasons give it.
-#[must_use]
-pub fn mib(bytes: u64) -> String {
-    format!("{:.1} MiB", to_f64(bytes) / 1_048_576.0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -114,9 +102,5 @@ mod tests {
         assert!((0..63).all(|n| bytes(1 << n).len() <= 5));
         assert_eq!((percent(1.0), percent(0.5)), ("100".into(), "50.0".into()));
         assert_eq!(pv(Some(1e9)), "inf");
-        assert_eq!(
-            (kib(5000), mib(3 << 19)),
-            ("4 KiB".into(), "1.5 MiB".into())
-        );
     }
 }

@@ -3,7 +3,7 @@
 
 use std::fmt::{Display, Formatter, Result};
 
-use crate::units::{kib, mib};
+use crate::units::{self, bytes};
 use crate::{
     Action, Decision, ExcessReason, ProtectionReason, Reason, RechargeGain, RechargeReason,
     RechargeResult, ReclaimExemption, Rule,
@@ -40,19 +40,18 @@ impl Display for Rule {
 
 impl Display for ExcessReason {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        let mib = |bytes: u64| bytes >> 20;
-        let usage = mib(self.usage);
+        let usage = bytes(self.usage);
         if self.orphaned {
             write!(
                 f,
-                "holds {usage} MiB of orphaned pages, which none of its children is charged for"
+                "holds {usage} of orphaned pages, which none of its children is charged for"
             )?;
         } else {
-            let entitlement = mib(self.entitlement);
-            write!(f, "holds {usage} MiB, entitled to {entitlement} MiB")?;
+            let entitlement = bytes(self.entitlement);
+            write!(f, "holds {usage}, entitled to {entitlement}")?;
         }
-        let (free, headroom) = (mib(self.free), mib(self.free_headroom));
-        write!(f, "; {free} MiB free, {headroom} MiB of headroom wanted")
+        let (free, headroom) = (bytes(self.free), bytes(self.free_headroom));
+        write!(f, "; {free} free, {headroom} of headroom wanted")
     }
 }
 
@@ -61,8 +60,8 @@ impl Display for ProtectionReason {
         write!(
             f,
             "{} of file pages are protected, and memory.low counts {} of other memory, too",
-            mib(self.protected),
-            mib(self.other)
+            bytes(self.protected),
+            bytes(self.other)
         )
     }
 }
@@ -116,13 +115,13 @@ impl Display for RechargeGain {
              ({:.0} %), its first reader; {:.0} % of the other's cache is above its entitlement and is reclaimed first when memory \
              is short, of this tenant's it would be {:.0} %; expected gain: {} not read again within {} s, for {} read now",
             percent(self.owner_share),
-            mib(self.used),
+            bytes(self.used),
             percent(self.charged_share),
             percent(self.exposed),
             percent(self.exposed_after),
-            mib(self.gain),
+            bytes(self.gain),
             self.horizon,
-            mib(self.cost),
+            bytes(self.cost),
         )
     }
 }
@@ -141,10 +140,10 @@ impl Display for RechargeResult {
                     f,
                     "{} dropped and read again, {} passed over (dirty, in use or mapped); by the kernel's counters the owner \
                      is charged {} more and the cgroup charged before {} less",
-                    kib(*read),
-                    kib(*skipped),
-                    kib(*owner_gained),
-                    kib(*charged_lost)
+                    units::bytes(*read),
+                    units::bytes(*skipped),
+                    units::bytes(*owner_gained),
+                    units::bytes(*charged_lost)
                 )?;
                 match stopped {
                     Some(why) => write!(f, "; it ended early: {why}"),
@@ -176,7 +175,7 @@ impl Decision {
             steps => format!(" in {steps} steps"),
         };
         match &self.action {
-            Action::Reclaim { bytes } => format!("{would}reclaim {}{steps}", kib(*bytes)),
+            Action::Reclaim { bytes } => format!("{would}reclaim {}{steps}", units::bytes(*bytes)),
             Action::Set {
                 knob,
                 from: Some(from),
@@ -198,22 +197,22 @@ impl Decision {
             Action::TakeCharge { bytes } => {
                 format!(
                     "{would}recharge {} of a shared file to it{steps}",
-                    kib(*bytes)
+                    units::bytes(*bytes)
                 )
             }
             Action::LoseCharge { bytes } => format!(
                 "recharge {} of a shared file to a heavier tenant{steps}",
-                kib(*bytes)
+                units::bytes(*bytes)
             ),
             Action::RechargeFailed => "a shared file could not be recharged to it".to_owned(),
             Action::ReclaimRefused => format!("reclaim refused{steps}"),
-            Action::Exempt => format!("leave alone{steps}"),
+            Action::Exempt => format!("exempt from reclaim{steps}"),
             Action::Text(text) => text.clone(),
         }
     }
 }
 
-/// A value in bytes as KiB; anything else as it is.
+/// A value in bytes; anything else as it is.
 fn amount(value: &str) -> String {
-    value.parse().map_or_else(|_| value.to_owned(), kib)
+    value.parse().map_or_else(|_| value.to_owned(), bytes)
 }

@@ -8,6 +8,7 @@ use anyhow::bail;
 use clap::Args;
 use justitia_agent::config::Config;
 use justitia_agent::enforce::knob_store::{RestoreOutcome, preview_reset};
+use justitia_agent::monitor::MAX_DEPTH;
 use justitia_api::escape::plain_lines;
 use justitia_api::{Status, TenantStatus};
 use justitia_kernel::block::disk_name;
@@ -15,7 +16,7 @@ use justitia_kernel::cgroup::{Cgroup, CgroupFs, Ownership};
 use justitia_kernel::io::DevId;
 use justitia_kernel::knob::{Knob, io_max_devices, read_raw};
 use justitia_view::explain::{
-    CurrentValues, LeftKnob, Unmanaged, explain as explanation, find, nearest, unmanaged,
+    CurrentValues, LeftKnob, Unmanaged, bounds, explain as explanation, find, nearest, unmanaged,
 };
 use justitia_view::record::Recording;
 
@@ -65,6 +66,7 @@ pub(crate) fn explain(args: &Explain) -> anyhow::Result<ExitCode> {
             let path = args.tenant.trim_start_matches("/sys/fs/cgroup");
             let facts = Unmanaged {
                 nearest: names,
+                bounds: bounds(&status.limitations),
                 ..facts(path, &config)
             };
             out::line(plain_lines(&unmanaged(path, &facts)));
@@ -124,7 +126,9 @@ fn left(tenant: &TenantStatus, state: &Path) -> (Vec<LeftKnob>, bool) {
         Ok(preview) => preview,
         Err(error) => {
             let error = plain_lines(&error.to_string());
-            out::note(format_args!("justitia: the knob journal cannot be read: {error}"));
+            out::note(format_args!(
+                "justitia: the knob journal cannot be read: {error}"
+            ));
             return (Vec::new(), true);
         }
     };
@@ -140,7 +144,11 @@ fn left(tenant: &TenantStatus, state: &Path) -> (Vec<LeftKnob>, bool) {
         ));
     }
     // The machine's knobs are the root cgroup's.
-    let path = if tenant.path == "-" { "" } else { &tenant.path };
+    let path = if tenant.is_unmanaged() {
+        ""
+    } else {
+        &tenant.path
+    };
     let of_tenant = left.into_iter().filter(|knob| knob.path == path);
     let of_tenant = of_tenant.map(|knob| LeftKnob {
         knob: knob.knob.to_string(),
@@ -173,7 +181,7 @@ fn cgroup(path: &str) -> Option<Cgroup> {
 /// What stands in a tenant's knobs now; of the unmanaged tenant, in those of the machine that the agent has written, or a
 /// killed agent has left.
 fn current_values(tenant: &TenantStatus, left: Vec<LeftKnob>) -> Option<CurrentValues> {
-    if tenant.path == "-" {
+    if tenant.is_unmanaged() {
         let root = CgroupFs::discover().ok()?;
         let machine = Knob::DirtyBackground;
         let name = machine.to_string();
@@ -241,6 +249,7 @@ fn facts(path: &str, config: &Config) -> Unmanaged {
             .find(|path| memory(path))
             .unwrap_or_default()
             .to_owned(),
-        nearest: Vec::new(),
+        too_deep: named.components().count() > MAX_DEPTH,
+        ..Unmanaged::default()
     }
 }

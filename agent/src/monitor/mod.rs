@@ -17,7 +17,7 @@ pub(crate) mod system_memory;
 mod unmanaged;
 
 pub use app_io::AppIoMonitor;
-pub use cgroup_tree::{CgroupTree, Changes, Node, memory_low};
+pub use cgroup_tree::{CgroupTree, Changes, MAX_DEPTH, Node, memory_low};
 pub use cpu_budget::{CpuBudget, process_cpu, thread_cpu};
 pub use rate_window::{WINDOW, WindowStats};
 pub use reclaim_features::ReclaimFeatures;

@@ -244,7 +244,10 @@ fn a_preview_of_reset_says_what_that_does_and_changes_nothing() {
     let before = journal();
     let preview = preview_reset(&tree.fs, &tree.state(), false).unwrap();
     assert_eq!(journal(), before);
-    assert_eq!(["a", "b", "d"].map(|name| tree.low(name)), ["5000", "7000", "5000"]);
+    assert_eq!(
+        ["a", "b", "d"].map(|name| tree.low(name)),
+        ["5000", "7000", "5000"]
+    );
     let external = RestoreOutcome::External {
         found: "7000".into(),
     };
@@ -259,7 +262,10 @@ fn a_preview_of_reset_says_what_that_does_and_changes_nothing() {
     );
     let done = reset(&tree.fs, &tree.state(), false).unwrap();
     assert_eq!(outcomes(done.restored), outcomes(preview.restored));
-    assert_eq!(["a", "b", "d"].map(|name| tree.low(name)), ["1000", "7000", "1000"]);
+    assert_eq!(
+        ["a", "b", "d"].map(|name| tree.low(name)),
+        ["1000", "7000", "1000"]
+    );
 }
 
 #[test]

@@ -132,7 +132,10 @@ mod tests {
         let left = knob(RestoreOutcome::Restored);
         assert_eq!(restored(&left, true), "a memory.low would be 0 again");
         let row = restored_json(&left, true);
-        assert_eq!((&row["state"], &row["value"]), (&"to_restore".into(), &().into()));
+        assert_eq!(
+            (&row["state"], &row["value"]),
+            (&"to_restore".into(), &().into())
+        );
         let external = knob(RestoreOutcome::External { found: "7".into() });
         let text = "a memory.low would be left at 7: another writer has set it";
         assert_eq!(restored(&external, true), text);
@@ -143,7 +146,10 @@ mod tests {
             moved_to: "/run/x/ledger.corrupt".into(),
         };
         let message = corruption(&found, true);
-        assert!(message.contains("would be moved to /run/x/ledger.corrupt"), "{message}");
+        assert!(
+            message.contains("would be moved to /run/x/ledger.corrupt"),
+            "{message}"
+        );
     }
 
     #[test]

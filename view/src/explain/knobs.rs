@@ -33,38 +33,10 @@ pub(super) fn held(
     if let Some(original) = current.left(&knob.knob) {
         let _ = writeln!(out, "    {}", left(original));
     }
-    if knob.owner == KnobOwner::External {
-        let _ = writeln!(
-            out,
-            "    external: another process has set it; the agent leaves it as it is"
-        );
-        if knob.knob == "memory.low" {
-            let _ = writeln!(
-                out,
-                "    the agent takes it, less the memory that is not file pages ({}), as the tenant's minimum: it reclaims no \
-                 file pages below that",
-                bytes(tenant.other)
-            );
-        }
-        let _ = writeln!(
-            out,
-            "    changes when: another process writes it. To give it back to the agent: {}, then restart the agent",
-            undo::command(&tenant.path, &knob.knob).map_or_else(
-                || "write the kernel's default".to_owned(),
-                |command| format!("`{command}`")
-            )
-        );
-        return;
-    }
-    if knob.owner == KnobOwner::GivenUp {
-        let why = knob.reason.as_ref().map(ToString::to_string);
-        let _ = writeln!(
-            out,
-            "    given up by the agent: {}\n    changes when: another process writes it. The agent tries it again after a \
-             restart",
-            why.unwrap_or_else(|| "the kernel refused its write".to_owned())
-        );
-        return;
+    match knob.owner {
+        KnobOwner::External => return external(out, tenant, knob),
+        KnobOwner::GivenUp => return given_up(out, knob),
+        KnobOwner::Agent | KnobOwner::Proposed => {}
     }
     if knob.owner == KnobOwner::Agent {
         let before = knob.original.as_deref().unwrap_or("?");
@@ -88,6 +60,41 @@ pub(super) fn held(
             "    changes when: {change}; if another process writes it, it is external"
         );
     }
+}
+
+/// A knob that another process has set.
+fn external(out: &mut String, tenant: &TenantStatus, knob: &KnobStatus) {
+    let _ = writeln!(
+        out,
+        "    external: another process has set it; the agent leaves it as it is"
+    );
+    if knob.knob == "memory.low" {
+        let _ = writeln!(
+            out,
+            "    the agent takes it, less the memory that is not file pages ({}), as the tenant's minimum: it reclaims no \
+             file pages below that",
+            bytes(tenant.other)
+        );
+    }
+    let _ = writeln!(
+        out,
+        "    changes when: another process writes it. To give it back to the agent: {}, then restart the agent",
+        undo::command(&tenant.path, &knob.knob).map_or_else(
+            || "write the kernel's default".to_owned(),
+            |command| format!("`{command}`")
+        )
+    );
+}
+
+/// A knob that the agent does not write any more.
+fn given_up(out: &mut String, knob: &KnobStatus) {
+    let why = knob.reason.as_ref().map(ToString::to_string);
+    let _ = writeln!(
+        out,
+        "    given up by the agent: {}\n    changes when: another process writes it. The agent tries it again after a \
+         restart",
+        why.unwrap_or_else(|| "the kernel refused its write".to_owned())
+    );
 }
 
 /// Who wrote a value that a killed agent has left, and what restores the one before.
@@ -199,7 +206,9 @@ fn of_others(out: &mut String, tenant: &TenantStatus, knob: &str, left_unknown: 
         Some("memory.min") => " (systemd's MemoryMin=, Kubernetes)",
         Some("memory.high") => " (systemd's MemoryHigh=)",
         Some("memory.max") => " (systemd's MemoryMax=, a container's memory limit)",
-        Some("io.max") => " (systemd's IOWriteBandwidthMax= and the like, docker's --device-write-bps)",
+        Some("io.max") => {
+            " (systemd's IOWriteBandwidthMax= and the like, docker's --device-write-bps)"
+        }
         _ => "",
     };
     let whose = if left_unknown {
@@ -210,7 +219,10 @@ fn of_others(out: &mut String, tenant: &TenantStatus, knob: &str, left_unknown: 
     };
     let _ = writeln!(out, "    {whose}; the kernel does not record which{who}");
     if let Some(command) = undo::command(&tenant.path, knob) {
-        let _ = writeln!(out, "    to undo it: `{command}`, and in the configuration of whoever wrote it");
+        let _ = writeln!(
+            out,
+            "    to undo it: `{command}`, and in the configuration of whoever wrote it"
+        );
     }
 }
 

@@ -201,11 +201,20 @@ fn a_working_set_is_told_with_the_time_in_which_it_was_seen() {
     // How long a tenant has been idle is no time in which the lists were observed.
     (status.tenants[2].idle, status.tenants[2].observed_for) = (0.0, 0.0);
     status.tenants[2].working_set = 50 * MIB;
-    says(&db(&status), &["divided first: 50.0M (from the kernel's LRU lists)\n"]);
+    says(
+        &db(&status),
+        &["divided first: 50.0M (from the kernel's LRU lists)\n"],
+    );
     (status.tenants[2].idle, status.tenants[2].observed_for) = (5.0, 5.0);
-    says(&db(&status), &["(from the kernel's LRU lists; idle for 5 s)\n"]);
+    says(
+        &db(&status),
+        &["(from the kernel's LRU lists; idle for 5 s)\n"],
+    );
     (status.tenants[2].evidence, status.tenants[2].observed_for) = (Evidence::Accesses, 180.0);
-    says(&db(&status), &["(from its sampled accesses of the last 3 min)\n"]);
+    says(
+        &db(&status),
+        &["(from its sampled accesses of the last 3 min)\n"],
+    );
 }
 
 #[test]

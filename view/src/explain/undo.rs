@@ -8,7 +8,9 @@ pub(super) fn command(tenant: &str, knob: &str) -> Option<String> {
     let value = match knob {
         "memory.low" | "memory.min" => "0".to_owned(),
         "memory.high" | "memory.max" => "max".to_owned(),
-        "vm.dirty_background_ratio" => return Some("sysctl vm.dirty_background_ratio=10".to_owned()),
+        "vm.dirty_background_ratio" => {
+            return Some("sysctl vm.dirty_background_ratio=10".to_owned());
+        }
         _ => {
             let device = knob.strip_prefix("io.max ")?;
             let (major, minor) = device.split_once(':')?;
@@ -18,7 +20,10 @@ pub(super) fn command(tenant: &str, knob: &str) -> Option<String> {
         }
     };
     let file = knob.split(' ').next()?;
-    let path = quoted(&format!("/sys/fs/cgroup/{}/{file}", tenant.trim_matches('/')))?;
+    let path = quoted(&format!(
+        "/sys/fs/cgroup/{}/{file}",
+        tenant.trim_matches('/')
+    ))?;
     Some(format!("echo {value} >{path}"))
 }
 
@@ -43,8 +48,14 @@ mod tests {
     #[test]
     fn each_knob_has_the_kernels_default() {
         for (knob, expected) in [
-            ("memory.low", "echo 0 >/sys/fs/cgroup/a.slice/b@1.service/memory.low"),
-            ("memory.max", "echo max >/sys/fs/cgroup/a.slice/b@1.service/memory.max"),
+            (
+                "memory.low",
+                "echo 0 >/sys/fs/cgroup/a.slice/b@1.service/memory.low",
+            ),
+            (
+                "memory.max",
+                "echo max >/sys/fs/cgroup/a.slice/b@1.service/memory.max",
+            ),
             (
                 "io.max 8:0",
                 "echo '8:0 rbps=max wbps=max riops=max wiops=max' >/sys/fs/cgroup/a.slice/b@1.service/io.max",
@@ -54,7 +65,10 @@ mod tests {
             assert_eq!(found.as_deref(), Some(expected));
         }
         let machine = command("-", "vm.dirty_background_ratio");
-        assert_eq!(machine.as_deref(), Some("sysctl vm.dirty_background_ratio=10"));
+        assert_eq!(
+            machine.as_deref(),
+            Some("sysctl vm.dirty_background_ratio=10")
+        );
     }
 
     /// What a shell makes of the path.
@@ -62,7 +76,9 @@ mod tests {
         let command = command(tenant, "memory.low").unwrap();
         let path = command.strip_prefix("echo 0 >").unwrap();
         let script = format!("printf %s {path}");
-        let out = std::process::Command::new("bash").args(["-c", &script]).output();
+        let out = std::process::Command::new("bash")
+            .args(["-c", &script])
+            .output();
         String::from_utf8(out.unwrap().stdout).unwrap()
     }
 

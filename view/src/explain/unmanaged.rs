@@ -11,6 +11,10 @@ pub struct Unmanaged {
     pub memory: bool,
     /// The configuration excludes it, or a cgroup above it.
     pub excluded: bool,
+    /// It is deeper below the root than cgroups are tracked.
+    pub too_deep: bool,
+    /// What the agent says of cgroups that it does not track on their own, with the bound of each.
+    pub bounds: Vec<String>,
     /// The nearest cgroup above it that has the memory controller; empty for the root.
     pub above: String,
     /// The tenants whose names are nearest, for a name that no cgroup has.
@@ -39,8 +43,8 @@ pub fn unmanaged(path: &str, facts: &Unmanaged) -> String {
         )
     } else if facts.memory {
         format!(
-            "{path}\n  not managed although it has the memory controller: it was created after the last scan (try again), \
-             or a cgroup above it is not managed"
+            "{path}\n  not managed although it has the memory controller: {}",
+            beyond(facts)
         )
     } else {
         let at = if facts.above.is_empty() {
@@ -54,6 +58,30 @@ pub fn unmanaged(path: &str, facts: &Unmanaged) -> String {
             remedy(path, &facts.above)
         )
     }
+}
+
+/// Which bound a cgroup with the memory controller is beyond.
+fn beyond(facts: &Unmanaged) -> String {
+    const COUNTED: &str = "its pages count for the nearest managed cgroup above it";
+    if facts.too_deep {
+        format!("it is too deep below the root; {COUNTED}")
+    } else if facts.bounds.is_empty() {
+        "it was created after the last scan (try again)".to_owned()
+    } else {
+        let bounds = facts.bounds.join("\n    ");
+        format!(
+            "a bound of the agent (then {COUNTED}), or it was created after the last scan (try again). Bounds that were \
+             reached:\n    {bounds}"
+        )
+    }
+}
+
+/// The limitations of a status that tell of cgroups that are not tracked on their own.
+#[must_use]
+pub fn bounds(limitations: &[String]) -> Vec<String> {
+    let bounds = limitations.iter();
+    let bounds = bounds.filter_map(|limitation| limitation.strip_prefix("Tenants: "));
+    bounds.map(str::to_owned).collect()
 }
 
 /// What gives a cgroup the memory controller that `above` has.

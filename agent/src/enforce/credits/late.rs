@@ -61,7 +61,9 @@ impl Late {
                 self.left = false;
                 Ok(Some(self.moved(Some(late), WHY)))
             }
-            Ok(WriteOutcome::External { .. } | WriteOutcome::Gone | WriteOutcome::GivenUp) => Ok(None),
+            Ok(WriteOutcome::External { .. } | WriteOutcome::Gone | WriteOutcome::GivenUp) => {
+                Ok(None)
+            }
             Ok(WriteOutcome::Deferred) => {
                 self.left = false;
                 Ok(None)

@@ -90,7 +90,9 @@ pub fn reset(fs: &CgroupFs, state: &Path, salvage: bool) -> Result<ResetReport, 
     }
     if failed.is_empty() {
         match std::fs::remove_file(path) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(state_error(state, e)),
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                return Err(state_error(state, e));
+            }
             _ => {}
         }
     } else {

@@ -126,7 +126,11 @@ impl KnobStore {
         if let Err(error) = &written {
             match error {
                 KnobStoreError::Kernel(error) if is_refusal(error, knob) => {
-                    self.give_up(key.0, knob, &format!("the kernel refused the write: {error}"));
+                    self.give_up(
+                        key.0,
+                        knob,
+                        &format!("the kernel refused the write: {error}"),
+                    );
                 }
                 _ => {
                     self.restore(key.0, knob);

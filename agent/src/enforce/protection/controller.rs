@@ -51,7 +51,7 @@ impl ProtectionController {
         let current: Vec<Option<u64>> = snapshot
             .tenants
             .values()
-            .map(|tenant| self.current(tenant.key))
+            .map(|tenant| self.current(cgroups, tenant.key))
             .collect();
         // A delegatee may create any number of cgroups: its knobs are written after the others. Parents are still written
         // before their children, since below a delegated cgroup all cgroups are delegated.
@@ -71,9 +71,11 @@ impl ProtectionController {
     }
 
     /// The value of a tenant's `memory.low`, bytes; `None` if it may not be written.
-    fn current(&self, key: Key) -> Option<u64> {
+    fn current(&self, cgroups: &CgroupTree, key: Key) -> Option<u64> {
         let Key::Cgroup(id) = key else { return None };
         match &self.store {
+            // It would be external.
+            None if cgroups.get(id)?.external_low > 0 => None,
             None => Some(self.would_apply.get(&id).copied().unwrap_or(0)),
             Some(store) if store.may_write(id, Knob::MemoryLow) => {
                 let applied = store.applied(id, Knob::MemoryLow);
@@ -90,7 +92,7 @@ impl ProtectionController {
         let node = cgroups.get(id)?;
         let path = escape::encode(node.cgroup.path().as_os_str());
         tracing::debug!(tenant = path, low = intent.low, why = %intent.reason, "memory.low");
-        let from = self.current(intent.key).unwrap_or(0);
+        let from = self.current(cgroups, intent.key).unwrap_or(0);
         let Some(store) = &mut self.store else {
             self.would_apply.insert(id, intent.low);
             self.reasons.insert(id, intent.reason);
@@ -138,7 +140,7 @@ impl ProtectionController {
                 };
                 let error = error.to_string();
                 let rule = Rule::KernelError { error };
-                Some(TenantEvent::new(intent.key, action, rule))
+                Some(Decided::new(intent.key, action, rule))
             }
         }
     }

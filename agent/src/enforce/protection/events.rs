@@ -60,7 +60,12 @@ impl ProtectionController {
         };
         let path = escape::encode(node.cgroup.path().as_os_str());
         let Some(store) = &mut self.store else {
-            return memory_low(&node.cgroup).map(Some);
+            let low = memory_low(&node.cgroup)?;
+            if low > 0 {
+                self.would_apply.remove(&id);
+                self.reasons.remove(&id);
+            }
+            return Ok(Some(low));
         };
         if store.applied(id, knob).is_some() {
             let read = read_raw(&node.cgroup, knob)?;

@@ -3,12 +3,14 @@ use std::time::Instant;
 
 use justitia_api::{Action, ProtectionReason};
 use justitia_kernel::cgroup::{CgroupFs, CgroupId};
+use justitia_kernel::knob::Knob;
+use justitia_share::Tree;
 
 use super::controller::ProtectionController;
 use crate::config::Config;
 use crate::enforce::knob_store::KnobStore;
 use crate::monitor::{CgroupTree, Changes};
-use crate::plan::{Key, LowIntent};
+use crate::plan::{Entitlements, Key, LowIntent, Memory, Policy, Snapshot, fixture};
 
 /// A cgroup with the memory controller.
 fn make(path: &Path) {
@@ -112,4 +114,28 @@ fn cgroups_of_a_collapsed_subtree_are_restored() {
         // 0 where 4096 stood: a plain file is not cut.
         assert_eq!(low.trim(), "0096", "user/{n}");
     }
+}
+
+/// As an acting agent leaves it.
+#[test]
+fn an_observer_does_not_propose_what_its_operator_has_set() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("cgroup");
+    make(&root.join("a"));
+    let (mut cgroups, _, _) = start(dir.path());
+    let id = cgroups.top_level()[0];
+    let mut observer = ProtectionController::new(None);
+    let mut tenants = Tree::new();
+    tenants.push(None, fixture::tenant(Key::Cgroup(id), 100, 64 << 20));
+    let memory = Memory::default();
+    let snapshot = Snapshot { memory, tenants };
+    let entitlements = Entitlements::of(&snapshot, &Policy::default());
+    let events = observer.tick(&cgroups, &snapshot, &entitlements);
+    assert_eq!((events.len(), observer.would_apply().count()), (1, 1));
+    std::fs::write(root.join("a/memory.low"), "5242880\n").unwrap();
+    let low = observer.on_knob_written(&cgroups, id, Knob::MemoryLow);
+    cgroups.record_low(id, low);
+    assert_eq!(observer.would_apply().count(), 0);
+    let events = observer.tick(&cgroups, &snapshot, &entitlements);
+    assert_eq!((events.len(), observer.would_apply().count()), (0, 0));
 }

@@ -14,5 +14,6 @@ mod weight;
 mod tests;
 
 pub use node::Node;
+pub use quota::MAX_DEPTH;
 pub use scan::memory_low;
 pub use tree::{CgroupTree, Changes};

@@ -11,7 +11,7 @@ use rustix::process::{Resource, getrlimit};
 /// The most cgroups that are tracked below one delegated cgroup. With more, the delegated cgroup is one tenant.
 const MAX_PER_DELEGATION: usize = 500;
 /// Cgroups deeper than this below the root are not tracked; their pages count for the ancestor at this depth.
-pub(super) const MAX_DEPTH: usize = 32;
+pub const MAX_DEPTH: usize = 32;
 /// The longest path that is tracked, bytes in the escaped form that the state file, the status and the metrics have. The
 /// pages of cgroups with a longer one count for the nearest ancestor.
 const MAX_PATH: usize = 512;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use justitia_api::units::mib;
+use justitia_api::units;
 use justitia_kernel::cgroup::CgroupId;
 use justitia_kernel::io::DevId;
 use justitia_share::credit::limit::{LEAST_BYTES, LEAST_REQUESTS};
@@ -114,7 +114,7 @@ fn whole(f: &mut std::fmt::Formatter<'_>, spends: f64, limits: &Limits) -> std::
     };
     let bytes = |limit, what: &str| {
         let rate = of(limit, LEAST_BYTES)?;
-        Some(format!("{}/s {what}", mib(to_u64(rate))))
+        Some(format!("{}/s {what}", units::bytes(to_u64(rate))))
     };
     let requests = |limit, what: &str| Some(format!("{:.0} {what}/s", of(limit, LEAST_REQUESTS)?));
     let rates: Vec<String> = [
@@ -319,7 +319,7 @@ mod tests {
         };
         let text = reason(allowance);
         assert!(
-            text.contains("20.0 MiB/s read and 1000 writes/s of its mixture"),
+            text.contains("20.0M/s read and 1000 writes/s of its mixture"),
             "{text}"
         );
         assert!(!text.contains("carried over"), "{text}");
@@ -327,7 +327,7 @@ mod tests {
         let text = reason(allowance);
         assert!(
             text.contains("20.0 % with what is carried over")
-                && text.contains("25.0 MiB/s read and 1250 writes/s"),
+                && text.contains("25.0M/s read and 1250 writes/s"),
             "{text}"
         );
     }

@@ -2,7 +2,7 @@
 //! credits, so that the kernel's throttling of writers follows the weights (on a stock kernel, the part of
 //! Justitia's weight-aware lock, section III-A).
 
-use justitia_api::units::mib;
+use justitia_api::units::bytes;
 use justitia_kernel::cgroup::CgroupId;
 use justitia_share::PAGE_SIZE;
 use justitia_share::credit::rooms;
@@ -62,26 +62,26 @@ impl std::fmt::Display for RoomIntent {
             f,
             "buffered writers wait for the same disk; of the {} that their file pages and the free memory make, \
              {} are its dirty budget by its part of the disk's time that they are allowed together ({:.1} %)",
-            mib(self.pool),
-            mib(self.room),
+            bytes(self.pool),
+            bytes(self.room),
             self.part * 100.0
         )?;
         let goal = self.goal();
         write!(
             f,
             "; with {} of other memory beside it the goal is {}, ",
-            mib(self.other),
-            mib(goal)
+            bytes(self.other),
+            bytes(goal)
         )?;
         if goal.abs_diff(self.high) <= PAGE_SIZE {
             f.write_str("and there it stands")
         } else if self.surplus > 0 {
-            write!(f, "and {} are a step towards it", mib(self.high))
+            write!(f, "and {} are a step towards it", bytes(self.high))
         } else {
             write!(
                 f,
                 "and {} are what it holds, which is left to it for now",
-                mib(self.high)
+                bytes(self.high)
             )
         }
     }
@@ -192,14 +192,14 @@ mod tests {
         says(
             &intents[0],
             &[
-                "of the 400.0 MiB",
-                "100.0 MiB are its dirty budget",
+                "of the 400M",
+                "100M are its dirty budget",
                 "(25.0 %)",
-                "10.0 MiB of other memory",
-                "the goal is 110.0 MiB, and 213.3 MiB are a step towards it",
+                "10.0M of other memory",
+                "the goal is 110M, and 213M are a step towards it",
             ],
         );
-        says(&intents[1], &["goal is 310.0 MiB, and there it stands"]);
+        says(&intents[1], &["goal is 310M, and there it stands"]);
         // The goal is 110 MiB; a step takes a quarter of the 210 at most, and the knob never stands below them.
         assert_eq!(intents[0].surplus, 210 * MIB / 4);
         assert!(intents[0].high > 210 * MIB && near(intents[1].high, 310));
@@ -220,7 +220,7 @@ mod tests {
         let surplus = |file, free| plan(file, free).map_or(0, |intent| intent.surplus);
         says(
             &plan(110, 200).unwrap(),
-            &["goal is 90.0 MiB, and 121.9 MiB are what it holds, which is left to it for now"],
+            &["goal is 90.0M, and 122M are what it holds, which is left to it for now"],
         );
         assert_eq!(surplus(110, 200), 0);
         let beyond = |file: u64, keeps: u64| (file + 10) * MIB - (keeps + 10) * MIB * 65 / 64;

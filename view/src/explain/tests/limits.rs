@@ -40,15 +40,15 @@ fn a_tenant_above_its_entitlement_is_explained() {
             "its cache grows, so it demands all that it can get",
             "memory.low = 125829120 (120M)",
             "written by the agent; restored when the agent ends: 0\n",
-            "reason, when it was set: 100.0 MiB of file pages are protected",
+            "reason, when it was set: 100M of file pages are protected",
             "    now: it has the wanted value\n",
             "(now 100M)",
             "written when off by more than 1/32 and more than 1.00M",
             "changes when: its weight",
             "when free memory (now 10.0M) falls below the headroom (now 16.0M)",
             "up to 200M can be reclaimed from it now",
-            "01:59:40 to 01:59:50 (10 s ago): reclaim 65536 KiB in 9 steps",
-            "holds 300 MiB, entitled to 100 MiB",
+            "01:59:40 to 01:59:50 (10 s ago): reclaim 64.0M in 9 steps",
+            "holds 300M, entitled to 100M; 10.0M free, 16.0M of headroom wanted",
         ],
     );
 }
@@ -123,7 +123,7 @@ fn limits_on_a_disk_are_shown_with_their_reason_and_rule() {
             "written by the agent; restored when the agent ends: no limit\n",
             "set io.max 8:0 (sda) to rbps=max wbps=7340032 riops=max wiops=max (writes at most 7.00M/s) in 2 steps",
             "set memory.high to 41943040 (40.0M)\n",
-            "set memory.low from 0 KiB to 640 KiB\n",
+            "set memory.low from 0 to 640K\n",
             "reason, when it was set: the disk is contended",
             "changes when: the contention ends",
             "memory.high = 41943040 (40.0M)",
@@ -238,9 +238,14 @@ fn the_protection_of_an_inner_node_is_that_of_its_children() {
     let text = explain(&status, 0, &CurrentValues::default());
     says(
         &text,
-        &["rule: the sum of what its children have there, because the kernel caps theirs by it (now 90.0M of file pages"],
+        &[
+            "rule: the sum of what its children have there, because the kernel caps theirs by it (now 90.0M of file pages",
+        ],
     );
-    assert!(!text.contains("the part of the entitlement that it demands"), "{text}");
+    assert!(
+        !text.contains("the part of the entitlement that it demands"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -270,7 +275,9 @@ fn what_a_killed_agent_has_left_is_told_from_what_others_have_set() {
     says(
         &text,
         &[
-            &format!("io.max 8:0 (sda) = rbps=max wbps=7340032 riops=max wiops=max (writes at most 7.00M/s)\n    {was}no limit. {undo}"),
+            &format!(
+                "io.max 8:0 (sda) = rbps=max wbps=7340032 riops=max wiops=max (writes at most 7.00M/s)\n    {was}no limit. {undo}"
+            ),
             &format!("the agent would set 125829120 (120M)\n    {was}0. {undo}"),
             "docker's --device-write-bps)\n    to undo it: `echo '8:16 rbps=max wbps=max riops=max wiops=max' \
              >/sys/fs/cgroup/a.slice/batch/io.max`",
@@ -298,7 +305,9 @@ fn a_knob_that_was_given_up_is_not_called_another_writers() {
     let text = explain(&status, 2, &knobs(&[("memory.high", "max")]));
     says(
         &text,
-        &["memory.high = max\n    given up by the agent: setting it took 1.2 s\n    changes when: another process writes it. The"],
+        &[
+            "memory.high = max\n    given up by the agent: setting it took 1.2 s\n    changes when: another process writes it. The",
+        ],
     );
     assert!(!text.contains("external"), "{text}");
 }
