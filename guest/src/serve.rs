@@ -129,15 +129,15 @@ impl<'a, 'b> Serving<'a, 'b> {
     }
 
     fn collect(&mut self, now: Instant) -> Result<(), Ended> {
-        for outcome in self.session.outcomes()? {
-            let verdicts = &outcome.answer.verdicts;
+        for put in self.session.answers()? {
+            let verdicts = &put.answer.verdicts;
             self.machine.status.add(verdicts);
             if verdicts.of(Verdict::NoDisk) > 0 {
                 let batches = &mut self.machine.batches.borrow_mut();
                 self.disks
-                    .unserved(outcome.origin.disk, self.machine.probe, batches, now);
+                    .unserved(put.origin.disk, self.machine.probe, batches, now);
             } else {
-                self.filesystems.add(&outcome.origin, verdicts);
+                self.filesystems.add(&put.origin, verdicts);
             }
         }
         self.machine.status.unanswered += std::mem::take(&mut self.session.unanswered);

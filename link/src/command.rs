@@ -1,8 +1,9 @@
 //! Commands about the pools of the sender's own VM (the paper, section 4.1).
 //!
 //! From byte 64 of the page on. CREATE and SET_WEIGHT: weight (u32), store (u8), length of the name (u8), 0 (u16), name
-//! (64 bytes; only of CREATE); in version 2 the weight on the SSD besides (u32, at byte 136). MIGRATE: first block (u64), blocks (u64). The pool of SET_WEIGHT, MIGRATE and DESTROY and
-//! the disk of MIGRATE stand in the header; elsewhere these are 0.
+//! (64 bytes; only of CREATE); in version 2 the weight on the SSD besides (u32, at byte 136). MIGRATE: first block
+//! (u64), blocks (u64). The pool of SET_WEIGHT, MIGRATE and DESTROY and the disk of MIGRATE stand in the header;
+//! elsewhere these are 0.
 
 use crate::fields::{array, set, u16_at, u32_at, u64_at};
 use crate::header::{BODY, Fault, Kind, begin};
@@ -31,8 +32,21 @@ impl Store {
     }
 }
 
+/// Where CREATE and SET_WEIGHT have the weight.
+const WEIGHT: usize = BODY;
+/// Where they have the store.
+const STORE: usize = WEIGHT + 4;
+/// Where CREATE has the length of the name; after it come two zeroes.
+const NAME_LENGTH: usize = STORE + 1;
+const ZERO: usize = NAME_LENGTH + 1;
+/// Where CREATE has the name.
+const NAME: usize = ZERO + 2;
 /// Where the weight on the SSD is.
-const SSD_WEIGHT: usize = 136;
+const SSD_WEIGHT: usize = NAME + Name::MAX;
+/// Where MIGRATE has the first block.
+const FIRST: usize = BODY;
+/// Where MIGRATE has the number of blocks.
+const BLOCKS: usize = FIRST + 8;
 
 /// No serial.
 const NO_DISK: Serial = Serial::from_bytes([0; Serial::MAX]);
@@ -99,8 +113,8 @@ impl Command {
         Ok(match kind {
             Kind::Put => return Err(Fault::Kind),
             Kind::Create => {
-                let [len] = array(page, 69).ok_or(Fault::Length)?;
-                let bytes = array(page, 72).ok_or(Fault::Length)?;
+                let [len] = array(page, NAME_LENGTH).ok_or(Fault::Length)?;
+                let bytes = array(page, NAME).ok_or(Fault::Length)?;
                 let name = Name::decode(bytes, len).ok_or(Fault::Name)?;
                 if name.encode().0 != bytes {
                     return Err(Fault::Reserved);
@@ -114,7 +128,9 @@ impl Command {
                 }
             }
             Kind::SetWeight => {
-                if array(page, 69) != Some([0]) || array(page, 72) != Some([0; Name::MAX]) {
+                if array(page, NAME_LENGTH) != Some([0])
+                    || array(page, NAME) != Some([0; Name::MAX])
+                {
                     return Err(Fault::Reserved);
                 }
                 let (store, weight, ssd_weight) = specification(page, version)?;
@@ -128,8 +144,8 @@ impl Command {
             Kind::Migrate => Self::Migrate {
                 pool,
                 serial,
-                first: word(BODY)?,
-                blocks: Some(word(72)?)
+                first: word(FIRST)?,
+                blocks: Some(word(BLOCKS)?)
                     .filter(|blocks| *blocks <= MAX_MIGRATE)
                     .ok_or(Fault::TooLong)?,
             },
@@ -163,8 +179,8 @@ impl Command {
                 begin(page, Kind::Create, sequence, 0, NO_DISK);
                 let (bytes, len) = name.encode();
                 specify(page, *store, *weight, *ssd_weight);
-                set(page, 69, [len]);
-                set(page, 72, bytes);
+                set(page, NAME_LENGTH, [len]);
+                set(page, NAME, bytes);
             }
             Self::SetWeight {
                 pool,
@@ -182,8 +198,8 @@ impl Command {
                 blocks,
             } => {
                 begin(page, Kind::Migrate, sequence, *pool, *serial);
-                set(page, BODY, first.to_le_bytes());
-                set(page, 72, blocks.to_le_bytes());
+                set(page, FIRST, first.to_le_bytes());
+                set(page, BLOCKS, blocks.to_le_bytes());
             }
             Self::Destroy { pool } => begin(page, Kind::Destroy, sequence, *pool, NO_DISK),
             Self::GetStats => begin(page, Kind::GetStats, sequence, 0, NO_DISK),
@@ -193,9 +209,9 @@ impl Command {
 
 /// Store, weight there, and weight on the SSD besides.
 fn specification(page: &[u8; PAGE], version: u16) -> Result<(Store, u32, u32), Fault> {
-    let weight = u32_at(page, BODY).ok_or(Fault::Length)?;
-    let [store] = array(page, 68).ok_or(Fault::Length)?;
-    if u16_at(page, 70) != Some(0) {
+    let weight = u32_at(page, WEIGHT).ok_or(Fault::Length)?;
+    let [store] = array(page, STORE).ok_or(Fault::Length)?;
+    if u16_at(page, ZERO) != Some(0) {
         return Err(Fault::Reserved);
     }
     let store = Store::from_number(store).ok_or(Fault::Store)?;
@@ -211,8 +227,8 @@ fn specification(page: &[u8; PAGE], version: u16) -> Result<(Store, u32, u32), F
 }
 
 fn specify(page: &mut [u8; PAGE], store: Store, weight: u32, ssd_weight: u32) {
-    set(page, BODY, weight.to_le_bytes());
-    set(page, 68, [store as u8]);
+    set(page, WEIGHT, weight.to_le_bytes());
+    set(page, STORE, [store as u8]);
     if ssd_weight != 0 {
         set(page, 8, VERSION.to_le_bytes());
         set(page, SSD_WEIGHT, ssd_weight.to_le_bytes());

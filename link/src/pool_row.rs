@@ -1,10 +1,9 @@
 //! The pool table: one row a pool.
 //!
-//! 256 bytes: number (u32), weight (u32), store (u8), length of the name (u8), flags (u16: bit 0 created over the port, bit 1 says what was
-//! taken),
-//! 0 (u32), then u64 each: entitlement, memory, SSD (bytes), lookups, hits, puts, puts dropped, evictions, invalidations,
-//! blocks offered, blocks accepted; the weight on the SSD of a pool in both stores (u32), 0 (u32), blocks taken (u64); 0; at byte 192 the name (64
-//! bytes).
+//! 256 bytes: number (u32), weight (u32), store (u8), length of the name (u8), flags (u16: bit 0 created over the port,
+//! bit 1 says what was taken), 0 (u32), then u64 each: entitlement, memory, SSD (bytes), lookups, hits, insertions,
+//! insertions dropped, evictions, invalidations, blocks offered, blocks accepted; the weight on the SSD of a pool in
+//! both stores (u32), 0 (u32), blocks taken (u64); 0; at byte 192 the name (64 bytes).
 
 use crate::command::Store;
 use crate::fields::{array, set, u16_at, u32_at, u64_at};
@@ -41,10 +40,10 @@ pub struct PoolRow {
     pub gets: u64,
     /// Of these, blocks found.
     pub hits: u64,
-    /// Blocks inserted.
-    pub puts: u64,
+    /// Blocks inserted, by a put or by a miss.
+    pub insertions: u64,
     /// Blocks that could not be inserted.
-    pub puts_dropped: u64,
+    pub insertions_dropped: u64,
     /// Blocks evicted.
     pub evictions: u64,
     /// Blocks removed by writes.
@@ -74,8 +73,8 @@ impl PoolRow {
             ssd_bytes: 0,
             gets: 0,
             hits: 0,
-            puts: 0,
-            puts_dropped: 0,
+            insertions: 0,
+            insertions_dropped: 0,
             evictions: 0,
             invalidations: 0,
             offered: 0,
@@ -100,8 +99,8 @@ impl PoolRow {
             self.ssd_bytes,
             self.gets,
             self.hits,
-            self.puts,
-            self.puts_dropped,
+            self.insertions,
+            self.insertions_dropped,
             self.evictions,
             self.invalidations,
             self.offered,
@@ -133,8 +132,8 @@ impl PoolRow {
             ssd_bytes: figure(2)?,
             gets: figure(3)?,
             hits: figure(4)?,
-            puts: figure(5)?,
-            puts_dropped: figure(6)?,
+            insertions: figure(5)?,
+            insertions_dropped: figure(6)?,
             evictions: figure(7)?,
             invalidations: figure(8)?,
             offered: figure(9)?,

@@ -14,7 +14,8 @@ use crate::store::{Append, EXTENT_SLOTS, FreeList, SsdStore};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Rounds after which a put is dropped: other puts of the pool took the slots each time.
+/// Rounds after which a put is dropped: other puts of the pool took the slots each time. A round evicts up to 2 MiB, so
+/// that hardly happens twice; the limit is there for a pool whose part is a few blocks.
 const ROUNDS: usize = 8;
 
 impl Cache {

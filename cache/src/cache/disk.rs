@@ -3,7 +3,7 @@
 use super::busy_time::{BusyTime, DiskRead};
 use super::pool::PoolHandle;
 use crate::block::Key;
-use crate::fill_guard::{FillToken, Grain, WriteEpochs, WriteTokens};
+use crate::write_epochs::{FillToken, Grain, WriteEpochs, WriteTokens};
 use crate::ids::{DiskId, VmId};
 use crate::index::Entry;
 use crate::residency::{Residency, ResidentEntry};

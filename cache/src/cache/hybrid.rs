@@ -15,10 +15,10 @@ use crate::policy::Demotion;
 use crate::store::{Append, EXTENT_SLOTS, Page, SsdStore};
 use std::sync::Arc;
 
-/// Blocks that go down at a time: a segment of the SSD store, 64 KiB.
+/// Blocks that are demoted at a time: a segment of the SSD store, 64 KiB.
 const QUANTUM: u64 = 16;
 
-/// A block goes up when its reuse time is at most this part of the time for which blocks stay in memory that are not used.
+/// A block is promoted when its reuse time is at most this part of the time for which blocks stay in memory that are not used.
 /// One reuse time says little of the next: where memory holds one in `k` of blocks that are used equally often, in random
 /// order, one in `k` of the reuse times is within the whole time, though no block is used more than another.
 const FITS_PART: u64 = 4;
@@ -27,7 +27,7 @@ const FITS_PART: u64 = 4;
 const STAMPS: u32 = 1024;
 
 /// Where the blocks of a pool go that memory lets go.
-struct Down<'a> {
+struct PoolDemotion<'a> {
     cache: &'a Cache,
     pool: &'a Pool,
     ssd: &'a Arc<SsdStore>,
@@ -35,7 +35,7 @@ struct Down<'a> {
     stamp: u16,
 }
 
-impl Demotion for Down<'_> {
+impl Demotion for PoolDemotion<'_> {
     fn copy(&self, key: Key, slot: u32) -> Option<Location> {
         if !self.pool.worth.admits() {
             return None;
@@ -72,7 +72,7 @@ impl Demotion for Down<'_> {
 
 impl Cache {
     /// Evicts blocks of a pool from memory; those that were used go to the SSD, if the pool has a weight there. Returns how
-    /// many slots became free. The blocks go down in portions, so that the pool's puts wait for one at most.
+    /// many slots became free. The blocks are demoted in portions, so that the pool's puts wait for one at most.
     pub(super) fn evict_from_memory(&self, weights: &WeightTable, pool: &Pool, blocks: u64) -> u64 {
         let ssd = pool
             .spec()
@@ -87,18 +87,18 @@ impl Cache {
             if has_room
                 && pool.worth.admits_all()
                 && !ssd.has_free()
-                && self.room_below(pool, &ssd) < QUANTUM
+                && self.room_for_demotion(pool, &ssd) < QUANTUM
             {
                 has_room = self.reclaim(weights, StoreKind::Ssd, EXTENT_SLOTS.into()) > 0;
             }
-            let down = Down {
+            let demotion = PoolDemotion {
                 cache: self,
                 pool,
                 ssd: &ssd,
                 stamp: self.stamp_of_evicted(pool),
             };
             let want = QUANTUM.min(blocks - freed);
-            let some = self.evict_to(pool, want, Some(&down));
+            let some = self.evict_to(pool, want, Some(&demotion));
             if some == 0 {
                 break;
             }
@@ -108,7 +108,7 @@ impl Cache {
     }
 
     /// Slots that are left of the extent that the pool fills.
-    fn room_below(&self, pool: &Pool, ssd: &SsdStore) -> u64 {
+    fn room_for_demotion(&self, pool: &Pool, ssd: &SsdStore) -> u64 {
         pool.log_on(ssd).map_or(0, |log| log.room().into())
     }
 

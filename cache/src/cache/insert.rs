@@ -6,7 +6,7 @@ use super::pool::PoolHandle;
 use super::state::Cache;
 use crate::block::{Block, Key};
 use crate::config::StoreKind;
-use crate::fill_guard::FillToken;
+use crate::write_epochs::FillToken;
 
 /// Why a block was not inserted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

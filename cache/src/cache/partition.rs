@@ -48,7 +48,8 @@ impl Partition {
             nodes.push((vm, pools));
         }
         let by_weight = entitlements(&tree, capacity);
-        // Algorithm 1: what a pool well below its share by weight does not use goes to the others.
+        // Algorithm 1: what a pool well below its share by weight does not use goes to the others. Twice the slack below:
+        // a pool at its share is below by one eviction and what was put since, and must not lose the rest for that.
         for (_, pools) in &nodes {
             for &pool in pools {
                 let i = pool.index();
@@ -128,7 +129,7 @@ impl Partition {
 }
 
 /// How far around its part a pool counts as using it, and the least that is evicted of it at a time: the paper's eviction
-/// size, or less when the part is small, so that a pool of a few blocks is not emptied at one stroke.
+/// size, or a sixteenth of the part when that is less, so that a pool of a few blocks is not emptied at one stroke.
 fn slack(part: u64) -> u64 {
     (part / 16).clamp(1, EVICTION_BATCH)
 }

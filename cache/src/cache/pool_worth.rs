@@ -3,7 +3,7 @@
 //! The law: [`crate::worth`].
 
 use crate::clock;
-use crate::worth::{Decision, Evidence, Prices, Sample, Worth, decide};
+use crate::worth::{Decision, Evidence, Prices, Sample, SsdAdmission, decide};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -39,16 +39,16 @@ impl PoolWorth {
     }
 
     /// What is admitted.
-    pub(crate) fn get(&self) -> Worth {
+    pub(crate) fn get(&self) -> SsdAdmission {
         match self.admits_all() {
-            true => Worth::All,
+            true => SsdAdmission::All,
             false => self.state.lock().decision.worth,
         }
     }
 
     /// Does a block leave that was read there?
     pub(crate) fn leaves(&self) -> bool {
-        self.get() == Worth::Leave
+        self.get() == SsdAdmission::Leave
     }
 
     /// Blocks come of a disk, a read of which takes so long.
@@ -101,7 +101,7 @@ impl PoolWorth {
     }
 
     fn change(&self, state: &mut State, decision: Decision) {
-        let all = |decision: Decision| decision.worth == Worth::All;
+        let all = |decision: Decision| decision.worth == SsdAdmission::All;
         if all(decision) != all(state.decision) {
             state.sample = Sample::default();
         }
@@ -112,11 +112,11 @@ impl PoolWorth {
 
     /// Forgets everything but the disk: the store is another one, or the pool begins to use it.
     pub(crate) fn reset(&self) {
-        self.set(Worth::All);
+        self.set(SsdAdmission::All);
     }
 
     /// Decides so, whatever has happened.
-    pub(crate) fn set(&self, worth: Worth) {
+    pub(crate) fn set(&self, worth: SsdAdmission) {
         self.left.store(0, Ordering::Relaxed);
         let decision = Decision { worth, in_vain: 0 };
         self.change(&mut self.state.lock(), decision);
@@ -136,31 +136,35 @@ mod tests {
             }
             pool.get()
         };
-        assert_eq!(read(1_000_000, false), Worth::All, "no disk is known");
+        assert_eq!(
+            read(1_000_000, false),
+            SsdAdmission::All,
+            "no disk is known"
+        );
         pool.set_disk_read(None);
         pool.set_disk_read(Some(100_000));
         for (us, served, left, expected) in [
-            (70, true, 0, Worth::All),
-            (110, true, 0, Worth::Leave),
+            (70, true, 0, SsdAdmission::All),
+            (110, true, 0, SsdAdmission::Leave),
             // Within a quarter.
-            (90, true, 0, Worth::Sample),
-            (70, true, 0, Worth::All),
-            (70, false, 0, Worth::Leave),
-            (50, true, 0, Worth::All),
+            (90, true, 0, SsdAdmission::Sample),
+            (70, true, 0, SsdAdmission::All),
+            (70, false, 0, SsdAdmission::Leave),
+            (50, true, 0, SsdAdmission::All),
             // 2 us were saved of each read, and each block that has left has cost 1.
-            (98, true, 50_000, Worth::Sample),
+            (98, true, 50_000, SsdAdmission::Sample),
         ] {
             pool.left(left);
             assert_eq!(read(us, served), expected, "{us} us, {left} left");
-            assert_eq!(pool.admits_all(), expected == Worth::All);
+            assert_eq!(pool.admits_all(), expected == SsdAdmission::All);
         }
         pool.left(1_000_000);
         pool.update(1000);
-        assert_eq!(pool.get(), Worth::Sample, "what is never read again");
+        assert_eq!(pool.get(), SsdAdmission::Sample, "what is never read again");
         // The disk becomes slow.
         pool.set_disk_read(Some(1_000_000));
-        assert_eq!(read(98, true), Worth::All);
-        pool.set(Worth::Leave);
+        assert_eq!(read(98, true), SsdAdmission::All);
+        pool.set(SsdAdmission::Leave);
         assert!(pool.leaves());
         pool.reset();
         assert!(pool.admits_all() && pool.admits());

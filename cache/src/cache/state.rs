@@ -13,7 +13,7 @@ use crate::ids::PoolId;
 use crate::index::{Index, MAX_SLOTS};
 use crate::store::MemoryStore;
 #[cfg(test)]
-use crate::worth::Worth;
+use crate::worth::SsdAdmission;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use justitia_share::Weight;
 use parking_lot::Mutex;
@@ -98,7 +98,7 @@ impl Cache {
 
     /// Decides what of a pool is admitted to the SSD.
     #[cfg(test)]
-    pub(crate) fn set_worth(&self, pool: PoolId, worth: Worth) -> Result<(), CacheError> {
+    pub(crate) fn set_worth(&self, pool: PoolId, worth: SsdAdmission) -> Result<(), CacheError> {
         self.pool(pool).map(|pool| pool.worth.set(worth))
     }
 

@@ -2,7 +2,7 @@
 
 use crate::config::{Policy, StoreKind};
 use crate::ids::{DiskId, PoolId, VmId};
-use crate::worth::Worth;
+use crate::worth::SsdAdmission;
 use justitia_api::CurveStatus;
 use serde::Serialize;
 
@@ -66,7 +66,7 @@ pub struct PoolStats {
     /// What it holds on the SSD, bytes.
     pub ssd_bytes: u64,
     /// What of it is admitted to the SSD, by what its reads there save and cost.
-    pub ssd_admits: Worth,
+    pub ssd_admits: SsdAdmission,
     /// What happened.
     pub counts: Counts,
     /// How many of its gets it would miss with another size, memory and SSD together, of accesses of the last minutes;

@@ -7,9 +7,9 @@ use super::pool_curve::Access;
 use super::state::Cache;
 use crate::block::{BLOCK_SIZE, Block};
 use crate::error::CacheError;
-use crate::fill_guard::FillToken;
 use crate::ids::VmId;
 use crate::residency::Residency;
+use crate::write_epochs::FillToken;
 use justitia_link::Verdict;
 use std::sync::Arc;
 

@@ -2,7 +2,7 @@
 
 use super::disk::DiskHandle;
 use crate::block::{self, BLOCK_BYTES, BLOCK_SIZE};
-use crate::fill_guard::WriteTokens;
+use crate::write_epochs::WriteTokens;
 use std::ops::Range;
 
 /// A write, discard or write-zeroes of the backing store, from before it is submitted until it has ended, well, badly or in

@@ -2,7 +2,7 @@
 
 use crate::block::len;
 use crate::cache::{DiskRead, PendingSsdRead, PoolHandle};
-use crate::fill_guard::FillToken;
+use crate::write_epochs::FillToken;
 use std::ops::Range;
 
 /// What of a read the cache did not answer from memory.

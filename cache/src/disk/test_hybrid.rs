@@ -1,4 +1,4 @@
-//! Hybrid pools: what goes down, what goes up, and what does not.
+//! Hybrid pools: what is demoted, what is promoted, and what stays.
 
 use super::CachedDisk;
 use crate::block::{BLOCK_BYTES, BLOCK_SIZE, Block};
@@ -216,7 +216,7 @@ fn weights_are_changed_live_and_either_may_be_none() {
     let before = held();
     rig.round(BLOCKS..BLOCKS + MEMORY, false);
     assert!(held()[1] > before[1]);
-    // No more SSD: nothing goes down.
+    // No more SSD: nothing is demoted.
     rig.cache
         .set_pool(rig.pool, PoolSpec::of(StoreKind::Memory, weight))
         .unwrap();

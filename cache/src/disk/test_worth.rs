@@ -9,7 +9,7 @@ use crate::config::{CacheConfig, Mode, Policy, PoolSpec, StoreKind};
 use crate::ids::PoolId;
 use crate::model::fault::FaultSsd;
 use crate::store::{Device, Page};
-use crate::worth::Worth;
+use crate::worth::SsdAdmission;
 use justitia_link::Verdict;
 use justitia_share::Weight;
 use std::io;
@@ -156,7 +156,7 @@ impl Rig {
         last
     }
 
-    fn worth(&self, guest: usize) -> Worth {
+    fn worth(&self, guest: usize) -> SsdAdmission {
         let vm = self.guests[guest].index;
         self.cache.stats().vms[vm].pools[1].ssd_admits
     }
@@ -180,14 +180,14 @@ fn on_ssd() -> PoolSpec {
 fn a_pool_uses_the_ssd_while_the_disk_is_slower() {
     for mode in [Mode::Inclusive, Mode::Exclusive] {
         let rig = Rig::new(mode, on_ssd(), &[20]);
-        assert_eq!(rig.worth(0), Worth::All, "before anything is known");
+        assert_eq!(rig.worth(0), SsdAdmission::All, "before anything is known");
         let (took, accepted) = rig.rounds(0, 40);
-        assert_eq!(rig.worth(0), Worth::Leave, "{mode:?}");
+        assert_eq!(rig.worth(0), SsdAdmission::Leave, "{mode:?}");
         assert!(took < 25, "{mode:?}: {took} us");
         assert!(accepted < BLOCKS / 4, "{mode:?}: {accepted}");
         rig.set_disk(0, 1000);
         let (took, _) = rig.rounds(0, 60);
-        assert_eq!(rig.worth(0), Worth::All, "{mode:?}");
+        assert_eq!(rig.worth(0), SsdAdmission::All, "{mode:?}");
         assert!(took < 75, "{mode:?}: {took} us");
     }
 }
@@ -199,7 +199,10 @@ fn a_slow_disk_s_pool_keeps_the_ssd_beside_a_fast_one_s() {
         rig.rounds(0, 1);
         rig.rounds(1, 1);
     }
-    assert_eq!([rig.worth(0), rig.worth(1)], [Worth::Leave, Worth::All]);
+    assert_eq!(
+        [rig.worth(0), rig.worth(1)],
+        [SsdAdmission::Leave, SsdAdmission::All]
+    );
     assert!(rig.rounds(1, 1).0 < 75);
 }
 
@@ -208,24 +211,24 @@ fn a_slow_disk_s_pool_keeps_the_ssd_beside_a_fast_one_s() {
 fn a_new_store_is_tried() {
     let rig = Rig::new(Mode::Inclusive, on_ssd(), &[20]);
     rig.rounds(0, 40);
-    assert_eq!(rig.worth(0), Worth::Leave);
+    assert_eq!(rig.worth(0), SsdAdmission::Leave);
     let pool = rig.guests[0].pool;
     rig.cache.set_pool(pool, on_ssd()).unwrap();
-    assert_eq!(rig.worth(0), Worth::Leave, "nothing has changed");
+    assert_eq!(rig.worth(0), SsdAdmission::Leave, "nothing has changed");
     rig.cache.set_pool(pool, PoolSpec::default()).unwrap();
     rig.cache.set_pool(pool, on_ssd()).unwrap();
-    assert_eq!(rig.worth(0), Worth::All);
+    assert_eq!(rig.worth(0), SsdAdmission::All);
     rig.rounds(0, 40);
-    assert_eq!(rig.worth(0), Worth::Leave);
+    assert_eq!(rig.worth(0), SsdAdmission::Leave);
     rig.cache.set_ssd(None).unwrap();
-    assert_eq!(rig.worth(0), Worth::All);
+    assert_eq!(rig.worth(0), SsdAdmission::All);
 }
 
-/// What memory evicts of a hybrid pool goes down only where that is worth it.
+/// What memory evicts of a hybrid pool is demoted only where that is worth it.
 #[test]
 fn a_hybrid_pool_on_a_fast_disk_is_one_in_memory() {
     let both = PoolSpec::default().with(StoreKind::Ssd, Weight::default());
-    for (us, worth) in [(20, Worth::Leave), (1000, Worth::All)] {
+    for (us, worth) in [(20, SsdAdmission::Leave), (1000, SsdAdmission::All)] {
         let rig = Rig::new(Mode::Inclusive, both, &[us]);
         let (took, _) = rig.rounds(0, 60);
         assert_eq!(rig.worth(0), worth, "{us} us");

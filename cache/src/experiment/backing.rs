@@ -17,8 +17,9 @@ pub(super) fn take_reads() -> u64 {
     READS.take()
 }
 
-/// A disk that has of each block only the number of its last write. The content of a block follows
-/// from its place and that number, so a stale or foreign block shows. A read takes no time of the machine's; that it takes some is told to the cache's clock.
+/// A disk that has of each block only the number of its last write. The content of a block follows from its place and
+/// that number, so a stale or foreign block shows. A read takes no time of the machine's; that it takes some is told to
+/// the cache's clock.
 pub(super) struct Backing {
     versions: Vec<AtomicU32>,
     delay: Duration,

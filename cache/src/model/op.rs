@@ -27,7 +27,7 @@ pub(super) enum Op {
     Pool(usize, u16, u16),
     Policy(usize, u8),
     /// What of a pool is admitted to the SSD: all, a little, or that and what is read there leaves.
-    Worth(usize, u8),
+    SsdAdmission(usize, u8),
     Memory(u8),
     Ssd(u8),
     NewSsd(u8),
@@ -102,7 +102,7 @@ pub(super) fn op() -> impl Strategy<Value = Op> {
         1 => (0usize..2, 1u16..1000).prop_map(|(v, w)| Op::VmWeight(v, w)),
         3 => (0usize..6, weights()).prop_map(|(p, (m, s))| Op::Pool(p, m, s)),
         1 => (0usize..2, 0u8..4).prop_map(|(v, p)| Op::Policy(v, p)),
-        2 => (0usize..6, 0u8..6).prop_map(|(p, w)| Op::Worth(p, w)),
+        2 => (0usize..6, 0u8..6).prop_map(|(p, w)| Op::SsdAdmission(p, w)),
         2 => any::<u8>().prop_map(Op::Memory),
         1 => (0u8..20).prop_map(Op::Ssd),
         1 => (0u8..20).prop_map(Op::NewSsd),

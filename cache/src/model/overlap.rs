@@ -2,10 +2,10 @@
 //! put or taken away, and reads of the SSD store whose block is written, evicted and put again meanwhile.
 //!
 //! These mutants were made by hand, one at a time. Each is caught within the first sequence of 2,500 steps:
-//! nothing is removed when a change begins; of what it touches only whole blocks are removed; the last of the
-//! counters that it touches is not advanced; the check of the generation is left out, or looks only at the
-//! generation, or only at the writes in flight; the generation does not advance; a change ends before the backing
-//! store is written; a discard or a write of zeroes is no change; a fill takes its ticket after the read instead
+//! nothing is removed when a change begins; of what it touches only whole blocks are removed; the last of the write
+//! epochs that it touches is not advanced; the check of the fill token is left out, or looks only at the beginnings of
+//! writes, or only at those in flight; the epoch does not advance; a change ends before the backing store is
+//! written; a discard or a write of zeroes is no change; a fill takes its token after the read instead
 //! of before; a disk that is removed is not closed. A check made before the shard is locked instead of under it is
 //! caught by the threads of [`super::stress`]; a change that ends when it is submitted to a ring, or never, by
 //! `nbd::test::image`. The order in which a change begins and removes cannot be swapped: what removes wants the

@@ -5,7 +5,7 @@ use super::port::Ports;
 use super::world::{VM_OF, World, policy, start, start_ssd};
 use crate::block::BLOCK_SIZE;
 use crate::config::{PoolSpec, StoreKind};
-use crate::worth::Worth;
+use crate::worth::SsdAdmission;
 use justitia_share::Weight;
 use std::sync::atomic::Ordering;
 
@@ -14,11 +14,11 @@ fn weight(of: u16) -> Weight {
 }
 
 /// Mostly all.
-const fn worth(of: u8) -> Worth {
+const fn worth(of: u8) -> SsdAdmission {
     match of {
-        0 => Worth::Sample,
-        1 => Worth::Leave,
-        _ => Worth::All,
+        0 => SsdAdmission::Sample,
+        1 => SsdAdmission::Leave,
+        _ => SsdAdmission::All,
     }
 }
 
@@ -42,7 +42,7 @@ impl World {
                 cache.set_pool(self.pools[p], spec).unwrap();
             }
             Op::Policy(v, p) => cache.set_vm_policy(self.vms[v], policy(p)).unwrap(),
-            Op::Worth(p, w) => cache.set_worth(self.pools[p], worth(w)).unwrap(),
+            Op::SsdAdmission(p, w) => cache.set_worth(self.pools[p], worth(w)).unwrap(),
             Op::Drop(p, ssd) => {
                 cache.drop_blocks(self.pools[p], store(ssd)).unwrap();
             }

@@ -52,7 +52,7 @@ fn every_read_is_what_was_written_last() {
     }
     println!("{} offered blocks accepted", accepted.get());
     assert!(accepted.get() > 0, "guests put nothing");
-    println!("went down, went up, were renewed: {:?}", moved.get());
+    println!("demoted, promoted, renewed: {:?}", moved.get());
     assert!(
         moved.get().iter().all(|n| *n > 0),
         "hybrid pools moved nothing"

@@ -33,7 +33,7 @@ pub(super) struct World {
     pub(super) older: Vec<Vec<u8>>,
     /// Offered blocks that were accepted.
     pub(super) accepted: u64,
-    /// Blocks of hybrid pools that went down, that went up, and that were written to the SSD again.
+    /// Blocks of hybrid pools that were demoted, promoted, and renewed.
     pub(super) moved: [u64; 3],
     stamp: u64,
 }

@@ -131,7 +131,8 @@ impl PoolPolicy {
         }
     }
 
-    /// The ghost list remembers half as many blocks again as the pool has. It grows in steps, as a resize clears it.
+    /// The ghost list remembers half as many blocks again as the pool has. It grows in steps of a third, as a resize clears
+    /// it: when the pool has grown to eight ninths of what it remembers.
     fn grow_ghost(&mut self) {
         let len = self.ghost_blocks();
         if self.has_ghost() && len + len / 8 > self.ghost.capacity() {
@@ -139,8 +140,8 @@ impl PoolPolicy {
         }
     }
 
-    /// It shrinks as soon as the pool does, so that all lists together are bounded by what the stores hold, however blocks
-    /// and weights go from pool to pool.
+    /// It shrinks when the pool has shrunk to a quarter of it, so that all lists together are bounded by four times what the
+    /// stores hold, however blocks and weights go from pool to pool.
     fn shrink_ghost(&mut self) {
         let len = self.ghost_blocks();
         if self.ghost.capacity() > 4 * len.max(64) {

@@ -135,8 +135,8 @@ fn fill_in(row: &mut PoolRow, found: &PoolStats) {
     row.gets = found.counts.gets;
     row.hits = found.counts.memory_hits + found.counts.ssd_hits;
     row.taken = Some(found.counts.taken);
-    row.puts = found.counts.insertions;
-    row.puts_dropped = found.counts.insertions_dropped;
+    row.insertions = found.counts.insertions;
+    row.insertions_dropped = found.counts.insertions_dropped;
     row.evictions = found.counts.evictions;
     row.invalidations = found.counts.invalidations;
 }

@@ -5,7 +5,7 @@ use super::metrics_curves::curves;
 use super::metrics_ports::ports;
 use crate::cache::{PoolStats, StoreStats};
 use crate::frontend::VolumeStats;
-use crate::worth::Worth;
+use crate::worth::SsdAdmission;
 use justitia_metrics_http::label;
 use prometheus_client::encoding::{EncodeLabelSet, text::encode};
 use prometheus_client::metrics::counter::Counter;
@@ -88,7 +88,7 @@ const POOL_COUNTS: [Metric<PoolStats>; 8] = [
 const POOL_LEVELS: [Metric<PoolStats>; 1] = [(
     "pool_ssd_admits",
     "1 when all blocks are admitted to the SSD, 0 when it is not worth it and a few are",
-    |p| (p.ssd_admits == Worth::All).into(),
+    |p| (p.ssd_admits == SsdAdmission::All).into(),
 )];
 const DISK_COUNTS: [Metric<VolumeStats>; 8] = [
     ("disk_reads", "READ requests answered", |e| e.reads),

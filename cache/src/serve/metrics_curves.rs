@@ -63,7 +63,7 @@ mod tests {
             ssd_entitlement_bytes: 0,
             memory_bytes: 30,
             ssd_bytes: 10,
-            ssd_admits: crate::worth::Worth::All,
+            ssd_admits: crate::worth::SsdAdmission::All,
             counts: crate::cache::Counts::default(),
             curve,
         };

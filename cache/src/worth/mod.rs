@@ -38,7 +38,7 @@ const MORE: (u64, u64) = (5, 4);
 /// What of a pool is admitted to the SSD store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Worth {
+pub enum SsdAdmission {
     /// All.
     #[default]
     All,
@@ -51,7 +51,7 @@ pub enum Worth {
 /// What was decided so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Decision {
-    pub(crate) worth: Worth,
+    pub(crate) worth: SsdAdmission,
     /// How often all was admitted in vain since it was worth it.
     pub(crate) in_vain: u32,
 }
@@ -79,7 +79,7 @@ pub(crate) fn decide(before: Decision, seen: &Evidence, at: Prices) -> Option<De
     let spent = seen
         .reading_ns
         .saturating_add(seen.left.saturating_mul(at.write_ns));
-    let all = before.worth == Worth::All;
+    let all = before.worth == SsdAdmission::All;
     let (enough, (more, than)) = match all {
         true => (ENOUGH, (1, 1)),
         false => (ENOUGH_SAMPLED << before.in_vain.min(DOUBLED), MORE),
@@ -91,16 +91,16 @@ pub(crate) fn decide(before: Decision, seen: &Evidence, at: Prices) -> Option<De
     let in_vain = before.in_vain;
     Some(if product(seen.saved_ns, than) >= product(spent, more) {
         Decision {
-            worth: Worth::All,
+            worth: SsdAdmission::All,
             in_vain: if all { 0 } else { in_vain },
         }
     } else {
         let reads_are_worth_it = seen.saved_ns >= seen.reading_ns;
         Decision {
             worth: if reads_are_worth_it {
-                Worth::Sample
+                SsdAdmission::Sample
             } else {
-                Worth::Leave
+                SsdAdmission::Leave
             },
             in_vain: in_vain.saturating_add(all.into()),
         }
@@ -110,7 +110,7 @@ pub(crate) fn decide(before: Decision, seen: &Evidence, at: Prices) -> Option<De
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Worth::{All, Leave, Sample};
+    use SsdAdmission::{All, Leave, Sample};
 
     #[test]
     fn what_saves_less_than_it_costs_is_not_admitted() {

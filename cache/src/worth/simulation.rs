@@ -3,7 +3,7 @@
 //! Times vary as those of disks do. A pool reads pieces of some blocks, in a loop or at random; its part of the SSD is first
 //! in, first out.
 
-use super::{Decision, Evidence, Mean, Prices, Sample, Worth, decide};
+use super::{Decision, Evidence, Mean, Prices, Sample, SsdAdmission, decide};
 use crate::bench::Random;
 use justitia_share::num::{to_f64, to_u64};
 use std::collections::{HashMap, VecDeque};
@@ -77,7 +77,7 @@ struct Pool {
 struct Found {
     /// What the judged reads and their writes took, us.
     time: f64,
-    worth: Worth,
+    worth: SsdAdmission,
     /// When the last of all decisions was another one than before: reads.
     changed: u64,
 }
@@ -120,7 +120,7 @@ fn run(case: &Case, how: How) -> Found {
             } else {
                 0
             };
-            if pool.decision.worth == Worth::Leave {
+            if pool.decision.worth == SsdAdmission::Leave {
                 pool.leave(piece);
             }
         }
@@ -133,7 +133,7 @@ fn run(case: &Case, how: How) -> Found {
                 let admitted = match how {
                     How::Always => true,
                     How::Never => false,
-                    How::Law => pool.decision.worth == Worth::All || pool.sample.admits(now),
+                    How::Law => pool.decision.worth == SsdAdmission::All || pool.sample.admits(now),
                 };
                 if admitted {
                     time += case.write_us;
@@ -189,7 +189,7 @@ impl Pool {
         };
         self.seen = Evidence::default();
         let before = std::mem::replace(&mut self.decision, decision).worth;
-        if (before == Worth::All) != (decision.worth == Worth::All) {
+        if (before == SsdAdmission::All) != (decision.worth == SsdAdmission::All) {
             self.sample = Sample::default();
         }
         before != decision.worth
@@ -230,7 +230,7 @@ fn a_disk_that_becomes_slow_or_fast_is_noticed() {
         let slow = 5.0 * case.write_us.mul_add(to_f64(case.piece), ssd);
         case.disk_us = [ssd / 3.0, slow];
         let found = run(&case, How::Law);
-        assert_eq!(found.worth, Worth::All, "{case:?}");
+        assert_eq!(found.worth, SsdAdmission::All, "{case:?}");
         assert!(found.changed > READS / 2, "it had not left: {case:?}");
         assert!(
             found.changed < READS / 2 + 12_000,
@@ -239,6 +239,6 @@ fn a_disk_that_becomes_slow_or_fast_is_noticed() {
         );
         case.disk_us = [ssd / 3.0; 2];
         let found = run(&case, How::Law);
-        assert_eq!(found.worth, Worth::Leave, "{case:?}");
+        assert_eq!(found.worth, SsdAdmission::Leave, "{case:?}");
     }
 }

@@ -8,7 +8,7 @@ use justitia_link::Tally;
 
 use crate::batch::Origin;
 use crate::plan::acceptance::{LEAST, Offer};
-use crate::plan::outcomes::{Filesystem, Outcomes};
+use crate::plan::verdicts::{Filesystem, VerdictsByPool};
 
 /// The most file systems of which less than all is offered: as many as the kernel's map has.
 const MAX_FILESYSTEMS: usize = 256;
@@ -16,7 +16,7 @@ const MAX_FILESYSTEMS: usize = 256;
 /// What is offered of each file system.
 #[derive(Debug, Default)]
 pub(crate) struct Filesystems {
-    outcomes: Outcomes,
+    outcomes: VerdictsByPool,
     /// What the kernel has been told.
     applied: BTreeMap<Filesystem, u32>,
 }
@@ -50,7 +50,7 @@ impl Filesystems {
 
     /// Offers all of everything.
     pub(crate) fn reset(&mut self, probe: &EvictionProbe) {
-        self.outcomes = Outcomes::default();
+        self.outcomes = VerdictsByPool::default();
         self.apply(BTreeMap::new(), probe);
     }
 

@@ -14,7 +14,7 @@ use crate::plan::costs::Costs;
 use crate::plan::known::known;
 use crate::plan::pools::Pool;
 use crate::plan::rest::{self, PoolState, Rest};
-use crate::plan::reuse::{Figures, Terms, Worth, decide};
+use crate::plan::reuse::{Figures, OfferRate, Terms, decide};
 
 /// Cgroups of containers that the kernel's map tells apart, less than it has room for. Those below containers that are
 /// beyond that are offered as those of no container are.
@@ -23,7 +23,7 @@ const MAX_CGROUPS: usize = 1000;
 /// What is known of a pool.
 #[derive(Clone, Copy, Debug)]
 struct Known {
-    worth: Worth,
+    worth: OfferRate,
     accepted: u64,
     /// When a block was last accepted, or a pause ended.
     active: Duration,
@@ -167,7 +167,7 @@ fn follow(before: Option<&Known>, row: &PoolRow, reclaim: Reclaim, guest: &Guest
     };
     let Some(before) = before else {
         return Known {
-            worth: Worth::of_new(figures, &at),
+            worth: OfferRate::of_new(figures, &at),
             accepted: row.accepted,
             active: guest.now,
         };

@@ -3,10 +3,10 @@
 pub(crate) mod acceptance;
 pub(crate) mod costs;
 pub(crate) mod known;
-pub(crate) mod outcomes;
 mod pause;
 pub(crate) mod pools;
 pub(crate) mod rest;
 pub(crate) mod reuse;
 pub(crate) mod turns;
+pub(crate) mod verdicts;
 pub(crate) mod weights;

@@ -11,8 +11,9 @@ pub(crate) struct Turns {
 
 impl Turns {
     /// One round. `look` looks at up to so many threads of a cgroup, always the same ones first, and says at how many it
-    /// did. Of each of `ids`, ascending and fewer than `most`, it looks at a fair part of `most`. What is left over goes to those that have more
-    /// threads, in turns: they are looked at from the first on again. All in all that is at most twice `most`.
+    /// did. Of each of `ids`, ascending and fewer than `most`, it looks at a fair part of `most`. What is left over goes
+    /// to those that have more threads, in turns: they are looked at from the first on again. All in all that is at most
+    /// twice `most`.
     pub(crate) fn round(
         &mut self,
         ids: &[CgroupId],

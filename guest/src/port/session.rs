@@ -32,7 +32,7 @@ struct Sent {
 
 /// What became of a put.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Outcome {
+pub(crate) struct PutAnswer {
     pub(crate) origin: Origin,
     pub(crate) answer: Answer,
 }
@@ -95,7 +95,7 @@ impl Session {
     ///
     /// # Errors
     /// When the conversation is over.
-    pub(crate) fn outcomes(&mut self) -> Result<Vec<Outcome>, Ended> {
+    pub(crate) fn answers(&mut self) -> Result<Vec<PutAnswer>, Ended> {
         if self.sent.is_empty() {
             return Ok(Vec::new());
         }
@@ -103,12 +103,12 @@ impl Session {
         let header = area.header();
         let answered = |sent: &Sent| {
             let answer = area.answer(sent.sequence)?;
-            Some(Outcome {
+            Some(PutAnswer {
                 origin: sent.origin,
                 answer,
             })
         };
-        let found: Vec<Outcome> = self.sent.iter().filter_map(answered).collect();
+        let found: Vec<PutAnswer> = self.sent.iter().filter_map(answered).collect();
         let missing = self.sent.len().saturating_sub(found.len());
         self.unanswered += u64::try_from(missing).unwrap_or(0);
         self.sent.clear();

@@ -2,9 +2,9 @@
 //! gets).
 //!
 //! A pool fills one extent (256 KiB) from its beginning to its end, in segments of 64 KiB that two writer
-//! threads put on the device, each up to sixteen together; until a segment has arrived its blocks are read from memory. Extents are evicted whole,
-//! oldest first. An extent is given to another pool only when none of its blocks is in the index and no
-//! write to it is under way.
+//! threads put on the device, each up to sixteen together; until a segment has arrived its blocks are read from
+//! memory. Extents are evicted whole, oldest first. An extent is given to another pool only when none of its blocks
+//! is in the index and no write to it is under way.
 //!
 //! The content means nothing to anyone but this process: every start has its own seed for the checksums,
 //! which also cover the block's key, so that what another start, another block or another VM left on the

@@ -4,8 +4,8 @@
 //! answers: both are measured ([`Price`]). Where a put costs more than a hit saves, as beside an image in the host's memory,
 //! no reuse makes up for it: that is known after some dozen puts. Elsewhere the price says how many of the puts must be hit.
 //!
-//! The fate of a put is known when it is hit (an exclusive cache then gives it back), evicted, or removed by a write.
-//! Hits of the fates are what puts are worth. Blocks are sampled by a hash of their number, so what little is
+//! The outcome of a put is known when it is hit (an exclusive cache then gives it back), evicted, or removed by a write.
+//! Hits among the outcomes are what puts are worth. Blocks are sampled by a hash of their number, so what little is
 //! offered shows what the rest would be worth. What is worth nothing even then is not offered for a while.
 //!
 //! In a pause nothing is copied, but three things still show that puts would be worth it: the host's hits of what was put
@@ -17,9 +17,9 @@ use super::acceptance::{LEAST, NOTHING};
 use super::pause;
 pub(crate) use price::{Mean, Price};
 
-/// Fates after which is decided, where all is offered.
+/// Outcomes after which is decided, where all is offered.
 const ENOUGH: u64 = 1024;
-/// Fates after which is decided, where little is offered.
+/// Outcomes after which is decided, where little is offered.
 const ENOUGH_SAMPLED: u64 = 64;
 
 /// More is offered where hits save so many times what puts cost, less where they save less than it. A pool between the two
@@ -29,7 +29,7 @@ const MORE: u32 = 2;
 /// So many hits are seen, where puts are just worth it, before there are too few of them.
 const LEAST_HITS: u64 = 3;
 
-/// So many times the guest's memory are evicted or put without a hit, before that counts as a fate. A working set of twice the memory
+/// So many times the guest's memory are evicted or put without a hit, before that counts as an outcome. A working set of twice the memory
 /// has come round by then; a larger one is seen by refaults.
 const MEMORIES: u64 = 2;
 /// The same while the guest reads again what it has evicted.
@@ -62,8 +62,8 @@ impl Figures {
         }
     }
 
-    /// Puts whose fate is known.
-    const fn fates(&self) -> u64 {
+    /// Puts whose outcome is known.
+    const fn outcomes(&self) -> u64 {
         self.hits.saturating_add(self.lost)
     }
 
@@ -105,7 +105,7 @@ struct Pause {
 
 /// How much is offered, and the figures at the last decision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Worth {
+pub(crate) struct OfferRate {
     /// One block in `2^shift`.
     shift: u32,
     pause: Option<Pause>,
@@ -118,7 +118,7 @@ pub(crate) struct Worth {
     since: Figures,
 }
 
-impl Worth {
+impl OfferRate {
     /// Of a pool whose figures are these.
     pub(crate) const fn from(since: Figures) -> Self {
         Self {
@@ -173,14 +173,14 @@ impl Worth {
 }
 
 /// What follows on a pool's figures.
-pub(crate) fn decide(before: Worth, now: Figures, at: &Terms) -> Worth {
+pub(crate) fn decide(before: OfferRate, now: Figures, at: &Terms) -> OfferRate {
     match before.pause {
         Some(pause) => paused(before, pause, now, at),
         None => offered(before, now, at),
     }
 }
 
-fn offered(before: Worth, now: Figures, at: &Terms) -> Worth {
+fn offered(before: OfferRate, now: Figures, at: &Terms) -> OfferRate {
     let seen = now.since(&before.since);
     if at.price.is_hopeless() && at.measured > before.measured {
         return before.pausing(Why::Price, now, at.clock);
@@ -189,14 +189,14 @@ fn offered(before: Worth, now: Figures, at: &Terms) -> Worth {
     if before.look && refaulted {
         return before.offering(0, now);
     }
-    let Some(of) = fates(&before, &seen, refaulted, at) else {
+    let Some(of) = put_outcomes(&before, &seen, refaulted, at) else {
         return before;
     };
     if at.price.is_worth(seen.hits, of.puts, MORE) {
         let more = before.offering(before.shift.saturating_sub(2), now);
-        Worth { pauses: 0, ..more }
+        OfferRate { pauses: 0, ..more }
     } else if at.price.is_worth(seen.hits, of.puts, 1) {
-        Worth {
+        OfferRate {
             since: now,
             ..before
         }
@@ -207,15 +207,20 @@ fn offered(before: Worth, now: Figures, at: &Terms) -> Worth {
     }
 }
 
-/// Puts whose fate is known.
-struct Fates {
+/// Puts whose outcome is known.
+struct PutOutcomes {
     puts: u64,
     /// What was put has come round, if it ever does.
     all_round: bool,
 }
 
 /// `None` while too few are known.
-fn fates(before: &Worth, seen: &Figures, refaulted: bool, at: &Terms) -> Option<Fates> {
+fn put_outcomes(
+    before: &OfferRate,
+    seen: &Figures,
+    refaulted: bool,
+    at: &Terms,
+) -> Option<PutOutcomes> {
     let sampled = |blocks: u64, least: u64| (blocks >> before.shift).max(least);
     let memories = match refaulted {
         true => MEMORIES_REFAULTED,
@@ -226,22 +231,22 @@ fn fates(before: &Worth, seen: &Figures, refaulted: bool, at: &Terms) -> Option<
     // Blocks that were dropped on their way have come round, too.
     let some = seen.reclaimed >= round && seen.accepted >= (enough / 8).max(ENOUGH_SAMPLED);
     let all_round = seen.accepted >= enough || some;
-    let fates_enough = sampled(ENOUGH, ENOUGH_SAMPLED).max(at.price.puts_of(LEAST_HITS));
+    let outcomes_enough = sampled(ENOUGH, ENOUGH_SAMPLED).max(at.price.puts_of(LEAST_HITS));
     let puts = match all_round {
-        true => seen.fates().max(seen.accepted / 2),
-        false => seen.fates(),
+        true => seen.outcomes().max(seen.accepted / 2),
+        false => seen.outcomes(),
     };
-    (all_round || seen.fates() >= fates_enough).then_some(Fates { puts, all_round })
+    (all_round || seen.outcomes() >= outcomes_enough).then_some(PutOutcomes { puts, all_round })
 }
 
 /// After a pause a little is offered, if nothing shows before that all should be.
-fn paused(before: Worth, pause: Pause, now: Figures, at: &Terms) -> Worth {
+fn paused(before: OfferRate, pause: Pause, now: Figures, at: &Terms) -> OfferRate {
     let seen = now.since(&before.since);
     let over = at.clock >= pause.until;
     let refaulted = match pause.why {
         // What it costs is found out with all: that takes a moment.
         Why::Price if over || at.price.is_worth(1, 1, MORE) => {
-            return Worth {
+            return OfferRate {
                 measured: at.measured,
                 ..before.offering(0, now)
             };
@@ -249,18 +254,18 @@ fn paused(before: Worth, pause: Pause, now: Figures, at: &Terms) -> Worth {
         Why::Price => return before,
         Why::Unread { refaulted } => refaulted,
     };
-    let hit = seen.hits >= ENOUGH_SAMPLED && at.price.is_worth(seen.hits, seen.fates(), MORE);
+    let hit = seen.hits >= ENOUGH_SAMPLED && at.price.is_worth(seen.hits, seen.outcomes(), MORE);
     if hit || seen.refault(at) && (over || !refaulted) {
         before.offering(0, now)
     } else if over {
         let little = before.offering(LEAST, now);
-        Worth {
+        OfferRate {
             look: true,
             ..little
         }
     } else if seen.reclaimed >= at.memory {
         // What was long ago must not hide what is now.
-        Worth {
+        OfferRate {
             since: now,
             ..before
         }

@@ -31,16 +31,16 @@ fn priced(cost: u64, saving: u64, clock: Duration) -> Terms {
     }
 }
 
-fn at(shift: u32) -> Worth {
-    Worth {
+fn at(shift: u32) -> OfferRate {
+    OfferRate {
         shift,
-        ..Worth::from(SINCE)
+        ..OfferRate::from(SINCE)
     }
 }
 
-fn pausing(until: u64, refaulted: bool) -> Worth {
+fn pausing(until: u64, refaulted: bool) -> OfferRate {
     let until = Duration::from_secs(until);
-    Worth {
+    OfferRate {
         pause: Some(Pause {
             until,
             why: Why::Unread { refaulted },
@@ -149,7 +149,7 @@ fn what_was_dropped_has_come_round_too() {
 /// Each time that it was worth nothing the pause is longer; hits end that.
 #[test]
 fn pauses_grow_until_something_is_hit() {
-    let mut worth = Worth::from(Figures::default());
+    let mut worth = OfferRate::from(Figures::default());
     let mut figures = Figures::default();
     let mut clock = Duration::ZERO;
     let mut pauses = Vec::new();
@@ -206,7 +206,7 @@ fn a_price_that_nothing_makes_up_for_ends_puts_at_once() {
     assert_eq!(good.in_kernel(), 0);
     // A new pool need not find out what is known.
     let new = [at_price(99, 1, NOW), at_price(101, 1, NOW), terms(NOW)];
-    let new = new.map(|at| Worth::of_new(SINCE, &at).in_kernel());
+    let new = new.map(|at| OfferRate::of_new(SINCE, &at).in_kernel());
     assert_eq!(new, [NOTHING, 0, 0]);
 }
 

@@ -80,7 +80,7 @@ pub(super) struct World {
     counted: Counted,
     /// What everything took.
     pub(super) spent: u64,
-    worth: Worth,
+    worth: OfferRate,
     figures: Figures,
     clock: Duration,
     steps: u64,
@@ -102,7 +102,7 @@ impl World {
             pages,
             slots,
             memory: 2 * u64::try_from(pages).unwrap(),
-            worth: Worth::default(),
+            worth: OfferRate::default(),
             figures: Figures::default(),
             clock: Duration::ZERO,
             steps: 0,

@@ -1,11 +1,11 @@
 //! Which reads may fill the cache: the check that keeps a read that raced with a write out of it.
 //!
-//! A disk's blocks are spread over counters, some neighbours to one ([`Grain`]). A counter holds
-//! the writes in flight and a generation that every beginning of a write advances. A fill takes a [`FillToken`]
-//! before it reads the backing store and shows it when it inserts, under the lock of the index shard that the
-//! block lies in. It is good only while no write began since, and none was in flight.
+//! A disk's blocks are spread over *write epochs*, some neighbours to one ([`Grain`]). A write epoch counts the writes in
+//! flight, and every beginning of a write advances it. A fill takes a *fill token* ([`FillToken`]) before it reads the
+//! backing store, and shows it when it inserts, under the lock of the index shard that the block lies in. It is good only
+//! while no write began since, and none was in flight.
 //!
-//! Why that suffices: a writer first advances the counter and only then takes the shard's lock to remove the
+//! Why that suffices: a writer first advances the epoch and only then takes the shard's lock to remove the
 //! block. A fill that checks before the advance has inserted before the writer looks, and is removed; one
 //! that checks after sees the advance. The shard's lock orders the two. From then until the write has ended
 //! nothing can be inserted, so there is nothing to remove a second time at its end.
@@ -14,23 +14,23 @@ use crate::block;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How the counters of a disk are laid out.
+/// How the write epochs of a disk are laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Grain {
-    /// Neighbouring blocks that share a counter.
+    /// Neighbouring blocks that share one.
     blocks: u64,
-    /// Counters. Ranges further apart share one, which costs a fill now and then.
+    /// How many there are. Ranges further apart share one, which costs a fill now and then.
     ranges: u64,
 }
 
 impl Grain {
-    /// 256 KiB a counter, 8 KiB of memory.
+    /// 256 KiB an epoch, 8 KiB of memory.
     pub(crate) const COARSE: Self = Self {
         blocks: 64,
         ranges: 1024,
     };
 
-    /// 32 KiB a counter, 32 KiB of memory: writes beside each other do not count as racing, so that what they have written
+    /// 32 KiB an epoch, 32 KiB of memory: writes beside each other do not count as racing, so that what they have written
     /// is known of a guest that may put.
     pub(crate) const FINE: Self = Self {
         blocks: 8,
@@ -38,11 +38,11 @@ impl Grain {
     };
 }
 
-/// The low bits count writes in flight, the rest the generation: 2^40 beginnings.
+/// The low bits count writes in flight, the rest beginnings: 2^40 of them.
 const IN_FLIGHT: u64 = (1 << 24) - 1;
-const EPOCH: u64 = 1 << 24;
+const BEGINNING: u64 = 1 << 24;
 
-/// The state of a range when a fill began.
+/// The write epoch of a range when a fill began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FillToken(u64);
 
@@ -65,29 +65,29 @@ impl WriteTokens {
     }
 }
 
-/// The counters of one disk.
+/// The write epochs of one disk.
 pub(crate) struct WriteEpochs {
-    counters: Box<[AtomicU64]>,
+    epochs: Box<[AtomicU64]>,
     grain: Grain,
 }
 
 impl WriteEpochs {
     pub(crate) fn new(grain: Grain) -> Self {
         Self {
-            counters: (0..grain.ranges).map(|_| AtomicU64::new(0)).collect(),
+            epochs: (0..grain.ranges).map(|_| AtomicU64::new(0)).collect(),
             grain,
         }
     }
 
-    fn counter(&self, block: u64) -> &AtomicU64 {
-        // The remainder is below the number of counters.
+    fn epoch(&self, block: u64) -> &AtomicU64 {
+        // The remainder is below the number of epochs.
         let i = usize::try_from(block / self.grain.blocks % self.grain.ranges).unwrap_or(0);
-        &self.counters[i]
+        &self.epochs[i]
     }
 
     /// Taken before the backing store is read.
     pub(crate) fn token(&self, block: u64) -> FillToken {
-        FillToken(self.counter(block).load(Ordering::SeqCst))
+        FillToken(self.epoch(block).load(Ordering::SeqCst))
     }
 
     /// May content that was read under `token` be inserted now? Ask under the shard's lock.
@@ -98,7 +98,7 @@ impl WriteEpochs {
     /// A write to the byte range is about to be submitted.
     pub(crate) fn begin(&self, off: u64, len: u64) {
         self.each(off, len, |c| {
-            c.fetch_add(EPOCH + 1, Ordering::SeqCst);
+            c.fetch_add(BEGINNING + 1, Ordering::SeqCst);
         });
     }
 
@@ -112,10 +112,10 @@ impl WriteEpochs {
         };
         let in_order = blocks.end - blocks.start < (self.grain.ranges - 1) * self.grain.blocks;
         self.each(off, len, |c| {
-            let before = c.fetch_add(EPOCH + 1, Ordering::SeqCst);
+            let before = c.fetch_add(BEGINNING + 1, Ordering::SeqCst);
             if in_order {
                 // When this write alone has ended.
-                found.tokens.push(FillToken(before.wrapping_add(EPOCH)));
+                found.tokens.push(FillToken(before.wrapping_add(BEGINNING)));
             }
         });
         found
@@ -128,7 +128,7 @@ impl WriteEpochs {
         });
     }
 
-    /// Every counter that the range touches, once.
+    /// Every write epoch that the range touches, once.
     fn each(&self, off: u64, len: u64, mut f: impl FnMut(&AtomicU64)) {
         let Range { start, end } = block::touching(off, len);
         if start == end {
@@ -138,9 +138,9 @@ impl WriteEpochs {
         let first = start / blocks;
         let last = (end - 1) / blocks;
         if last - first + 1 >= ranges {
-            self.counters.iter().for_each(f);
+            self.epochs.iter().for_each(f);
         } else {
-            (first..=last).for_each(|r| f(self.counter(r * blocks)));
+            (first..=last).for_each(|r| f(self.epoch(r * blocks)));
         }
     }
 }
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ticket_ends_with_the_first_write_it_touches() {
+    fn a_fill_token_ends_with_the_first_write_that_touches_its_range() {
         let g = WriteEpochs::new(Grain::COARSE);
         let token = g.token(3);
         assert!(g.allows_fill(3, token));
@@ -167,17 +167,21 @@ mod tests {
     }
 
     #[test]
-    fn a_write_over_everything_touches_every_counter_once() {
+    fn a_write_over_everything_touches_every_epoch_once() {
         let g = WriteEpochs::new(Grain::COARSE);
         let size = 64 * 1024 * 4096 * 3;
         g.begin(0, size);
         assert!(
-            g.counters
+            g.epochs
                 .iter()
-                .all(|c| c.load(Ordering::SeqCst) == EPOCH + 1)
+                .all(|c| c.load(Ordering::SeqCst) == BEGINNING + 1)
         );
         g.end(0, size);
-        assert!(g.counters.iter().all(|c| c.load(Ordering::SeqCst) == EPOCH));
+        assert!(
+            g.epochs
+                .iter()
+                .all(|c| c.load(Ordering::SeqCst) == BEGINNING)
+        );
     }
 
     #[test]

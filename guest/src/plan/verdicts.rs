@@ -47,9 +47,9 @@ impl Seen {
 
 /// What became of all blocks.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Outcomes(BTreeMap<(Filesystem, u32), Seen>);
+pub(crate) struct VerdictsByPool(BTreeMap<(Filesystem, u32), Seen>);
 
-impl Outcomes {
+impl VerdictsByPool {
     /// Counts what became of a message's blocks.
     pub(crate) fn add(&mut self, filesystem: Filesystem, pool: u32, verdicts: &Tally) {
         let key = (filesystem, pool);
@@ -131,7 +131,7 @@ mod tests {
     type Blocks = (Filesystem, u32, justitia_link::Verdict, u64);
 
     /// So many periods with these blocks each.
-    fn run(outcomes: &mut Outcomes, blocks: &[Blocks], periods: u64) {
+    fn run(outcomes: &mut VerdictsByPool, blocks: &[Blocks], periods: u64) {
         for period in 0..periods {
             for (filesystem, pool, verdict, count) in blocks {
                 let mut tally = Tally::default();
@@ -199,7 +199,7 @@ mod tests {
                 [0, 0],
             ),
         ] {
-            let mut outcomes = Outcomes::default();
+            let mut outcomes = VerdictsByPool::default();
             run(&mut outcomes, blocks, 10);
             let found: Vec<_> = outcomes.filesystems().into_iter().collect();
             assert_eq!(found, filesystems, "{blocks:?}");
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn a_pool_that_rests_still_counts_and_one_that_is_gone_does_not() {
-        let mut outcomes = Outcomes::default();
+        let mut outcomes = VerdictsByPool::default();
         run(&mut outcomes, &[(FILESYSTEM, 8, Accepted, 100)], 1);
         run(&mut outcomes, &[(FILESYSTEM, 7, Unknown, 100)], 20);
         assert_eq!(outcomes.filesystems(), BTreeMap::new());
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn what_is_remembered_is_bounded() {
-        let mut outcomes = Outcomes::default();
+        let mut outcomes = VerdictsByPool::default();
         for number in 0..10_000 {
             outcomes.add((Device(number), Device(1)), 0, &Tally::default());
         }
