@@ -4,6 +4,7 @@ use super::backend::{Allocation, Backend};
 use super::tags::ContainerTag;
 use super::tenant::Tenant;
 use crate::cache::PoolHandle;
+use justitia_link::Serial;
 use serde::Serialize;
 use std::io;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// A disk under a name, with its VM and its counters.
 pub struct Volume {
     name: String,
+    serial: Option<Serial>,
     read_only: bool,
     backend: Backend,
     allocation: Option<Arc<dyn Allocation>>,
@@ -42,8 +44,8 @@ pub struct VolumeStats {
     pub read_bytes: u64,
     /// Of the reads, those that were answered from the cache by the connection's own thread, without waiting.
     pub inline_hits: u64,
-    /// Requests that a worker thread answered: those that take more than one transfer, and all but hits where io_uring
-    /// is not supported.
+    /// Requests that a worker thread answered: those that take more than one transfer, reads that the SSD answers as a
+    /// whole, and where io_uring is not supported all but hits in memory.
     pub offloaded_requests: u64,
     /// Writes, discards and write-zeroes answered.
     pub writes: u64,
@@ -61,12 +63,20 @@ impl Volume {
     pub fn new(name: &str, backend: Backend) -> Self {
         Self {
             name: name.to_owned(),
+            serial: None,
             read_only: false,
             backend,
             allocation: None,
             tenant: Arc::default(),
             counters: Counters::default(),
         }
+    }
+
+    /// Its guest sees this serial, where the front end has serials. Without one it sees the first 20 bytes of the name.
+    #[must_use]
+    pub const fn serial(mut self, serial: Option<Serial>) -> Self {
+        self.serial = serial;
+        self
     }
 
     /// Refuses writes.
@@ -94,6 +104,19 @@ impl Volume {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The serial that its guest sees, padded with zeroes.
+    pub(crate) fn shown_serial(&self) -> [u8; Serial::MAX] {
+        let of_name = || {
+            let mut bytes = [0; Serial::MAX];
+            bytes
+                .iter_mut()
+                .zip(self.name.bytes())
+                .for_each(|(to, from)| *to = from);
+            bytes
+        };
+        self.serial.map_or_else(of_name, |serial| serial.bytes())
     }
 
     /// The disk behind it.

@@ -137,6 +137,7 @@ impl Daemon {
         }
         let backend = self.backend(vm, disk, &raw)?;
         Ok(Volume::new(&disk.name, backend)
+            .serial(disk.serial)
             .read_only(disk.read_only)
             .of_tenant(&vm.tenant)
             .allocation(raw))

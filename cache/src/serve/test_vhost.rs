@@ -66,6 +66,32 @@ fn a_disk_that_grows_is_told_to_its_guest() {
     assert!(!socket.exists());
 }
 
+/// The port finds a disk by the serial that its guest sees.
+#[test]
+fn a_guest_sees_the_serial_of_its_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = configuration(dir.path());
+    for (serial, seen) in [(Some("root"), "root"), (None, "disk")] {
+        config.vms[0].disks[0].serial = serial.and_then(justitia_link::Serial::new);
+        let service = Service::start(&config).unwrap();
+        let socket = dir.path().join("vhost");
+        let mut front_end = FrontEnd::connect(&socket, FrontEndOptions::default()).unwrap();
+        let queue = &mut front_end.queues[0];
+        let request = BlkRequest {
+            kind: kind::GET_ID,
+            priority: 0,
+            sector: 0,
+            bytes: 20,
+        };
+        let answer = queue.execute(request, &[]).unwrap();
+        let mut found = [0; 20];
+        queue.read_data(answer.slot, &mut found).unwrap();
+        assert_eq!(String::from_utf8_lossy(&found).trim_end_matches('\0'), seen);
+        drop(front_end);
+        service.shut_down(Duration::from_secs(5)).unwrap();
+    }
+}
+
 #[test]
 fn a_pool_has_the_tag_of_its_container() {
     let dir = tempfile::tempdir().unwrap();

@@ -10,8 +10,6 @@ use virtio_bindings::virtio_blk::{
 
 /// Bytes of the header, and of the segment of a discard or write-zeroes.
 pub(crate) const HEADER: usize = 16;
-/// Bytes of the answer to `GET_ID`.
-pub(super) const ID: usize = 20;
 /// The flag of a write-zeroes that may deallocate.
 const UNMAP: u32 = 1;
 

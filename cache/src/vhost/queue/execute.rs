@@ -5,7 +5,7 @@ use super::answer::AnswerContext;
 use crate::frontend::{IoRequest, Operation, Payload};
 use crate::vhost::chain::ChainError;
 use crate::vhost::memory::GuestMemory;
-use crate::vhost::request::{BlkHeader, Command, DeviceView, ID, Status};
+use crate::vhost::request::{BlkHeader, Command, DeviceView, Status};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -46,11 +46,8 @@ impl QueueWorker {
                 self.start(memory, operation, offset, length);
             }
             Command::GetId => {
-                let mut id = [0; ID];
-                for (to, from) in id.iter_mut().zip(volume.name().bytes()) {
-                    *to = from;
-                }
-                self.answer_now(memory, &id, Status::Ok)?;
+                let serial = volume.shown_serial();
+                self.answer_now(memory, &serial, Status::Ok)?;
             }
             Command::Refused(status) => {
                 volume.count_error();
