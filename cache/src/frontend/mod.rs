@@ -8,6 +8,7 @@
 mod backend;
 mod completion;
 mod executor;
+mod flush;
 mod in_flight;
 mod io_queue;
 mod limits;
@@ -20,6 +21,7 @@ mod workers;
 
 pub use backend::{Allocation, Backend};
 pub(crate) use executor::Executor;
+pub(crate) use flush::flush_all;
 pub(crate) use io_queue::{IoQueue, RequestContext};
 pub use limits::IoLimits;
 pub(crate) use request::{IoRequest, Operation, Outcome, Payload};

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// The clients of a server.
 #[derive(Default)]
@@ -69,14 +69,17 @@ impl Clients {
         self.closing.load(Ordering::SeqCst)
     }
 
-    /// Shuts every client's socket down, and waits up to `timeout` until all have left.
-    pub(super) fn disconnect(&self, how: Shutdown, timeout: Duration) {
-        let deadline = Instant::now() + timeout;
-        let mut sockets = self.sockets.lock();
-        for client in sockets.values() {
+    /// Shuts every client's socket down.
+    pub(super) fn shutdown(&self, how: Shutdown) {
+        for client in self.sockets.lock().values() {
             // An error says that the client has left already.
             let _ = shutdown(&client.socket, how);
         }
+    }
+
+    /// Waits until all clients have left, or until `deadline`.
+    pub(super) fn wait(&self, deadline: Instant) {
+        let mut sockets = self.sockets.lock();
         while !sockets.is_empty() && !self.left.wait_until(&mut sockets, deadline).timed_out() {}
     }
 

@@ -16,7 +16,9 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+#[cfg(test)]
 use std::time::Duration;
+use std::time::Instant;
 
 /// An NBD server.
 pub struct Server {
@@ -173,12 +175,8 @@ impl Server {
         Ok(())
     }
 
-    /// Ends: no new clients and no new requests; what is in flight is finished, its replies are sent, and all disks are
-    /// flushed. Clients that do not take their replies within `timeout` are disconnected.
-    ///
-    /// # Errors
-    /// When a disk could not be flushed.
-    pub fn shut_down(&self, timeout: Duration) -> io::Result<()> {
+    /// No new clients and no new requests from now on; what is in flight is finished, and its replies are sent.
+    pub(crate) fn close(&self) {
         self.clients.close();
         for listener in self.listeners.lock().drain(..) {
             // Wakes the thread that accepts.
@@ -188,19 +186,26 @@ impl Server {
                 let _ = std::fs::remove_file(path);
             }
         }
-        self.clients.disconnect(Shutdown::Read, timeout);
-        self.clients
-            .disconnect(Shutdown::Both, Duration::from_secs(1));
-        let mut done = Ok(());
-        for volume in self.volumes() {
-            if !volume.is_read_only()
-                && let Err(e) = volume.backend().disk().flush()
-            {
-                tracing::error!(disk = volume.name(), "cannot flush: {e}");
-                done = Err(e);
-            }
-        }
-        done
+        self.clients.shutdown(Shutdown::Read);
+    }
+
+    /// Disconnects clients that do not take their replies.
+    pub(crate) fn cut_off(&self) {
+        self.clients.shutdown(Shutdown::Both);
+    }
+
+    /// Waits until all clients have left, or until `deadline`.
+    pub(crate) fn wait(&self, deadline: Instant) {
+        self.clients.wait(deadline);
+    }
+
+    /// All of it: clients have `timeout` to take their replies.
+    #[cfg(test)]
+    pub(crate) fn shut_down(&self, timeout: Duration) {
+        self.close();
+        self.wait(Instant::now() + timeout);
+        self.cut_off();
+        self.wait(Instant::now() + Duration::from_secs(60));
     }
 }
 

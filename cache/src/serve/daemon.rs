@@ -17,6 +17,7 @@ use justitia_link::Serial;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// The cache, the volumes, and the servers in front of them.
 pub(super) struct Daemon {
@@ -173,6 +174,18 @@ impl Daemon {
     /// Plans the weights of VMs where that is asked for.
     pub(super) fn plan(&self) {
         self.planning.lock().step(&self.cache, &self.vms);
+    }
+
+    /// Closes all servers. Requests that are in flight have until `answered` to be finished; clients that have not taken
+    /// their replies then are disconnected, and have until `left` to leave.
+    pub(super) fn close_servers(&self, answered: Instant, left: Instant) {
+        self.vhost_servers.iter().for_each(VhostServer::close);
+        self.servers.iter().for_each(Server::close);
+        let vhost = self.vhost_servers.iter();
+        vhost.for_each(|server| server.wait(answered));
+        self.servers.iter().for_each(|server| server.wait(answered));
+        self.servers.iter().for_each(Server::cut_off);
+        self.servers.iter().for_each(|server| server.wait(left));
     }
 
     fn backend(

@@ -106,18 +106,21 @@ impl VhostServer {
         }
     }
 
-    /// Ends: no new front ends and no new requests; what is in flight is answered. A disk that does not answer within
-    /// `timeout` is left behind.
-    pub(crate) fn shut_down(&self, timeout: Duration) {
-        let deadline = Instant::now() + timeout;
+    /// No new front ends and no new requests from now on; what is in flight is answered.
+    pub(crate) fn close(&self) {
         self.shared.closing.store(true, Ordering::SeqCst);
         // Wakes the thread that accepts.
         let _ = shutdown(&self.listener, Shutdown::Both);
-        let mut session = self.shared.session.lock();
-        if let Some(session) = &*session {
+        if let Some(session) = &*self.shared.session.lock() {
             // An error says that it has left already.
             let _ = shutdown(&session.socket, Shutdown::Both);
         }
+    }
+
+    /// Waits until what was in flight when it was [closed](Self::close) is answered. A disk that does not answer until
+    /// `deadline` is left behind.
+    pub(crate) fn wait(&self, deadline: Instant) {
+        let mut session = self.shared.session.lock();
         while session.is_some() {
             if self
                 .shared
@@ -126,10 +129,7 @@ impl VhostServer {
                 .timed_out()
             {
                 let disk = self.shared.volume.name();
-                tracing::warn!(
-                    disk,
-                    "requests of a guest are still in flight after {timeout:?}"
-                );
+                tracing::warn!(disk, "left behind with requests of a guest in flight");
                 break;
             }
         }
@@ -138,6 +138,13 @@ impl VhostServer {
             let _ = thread.join();
         }
         let _ = std::fs::remove_file(&self.path);
+    }
+
+    /// Closes it and waits for at most `timeout`.
+    #[cfg(test)]
+    pub(crate) fn shut_down(&self, timeout: Duration) {
+        self.close();
+        self.wait(Instant::now() + timeout);
     }
 }
 

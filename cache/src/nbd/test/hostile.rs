@@ -70,7 +70,7 @@ fn a_client_that_takes_no_replies_holds_up_nobody_and_little_memory() {
     }
     assert!(since.elapsed() < Duration::from_secs(2));
     // And it can end all the same.
-    rig.server.shut_down(Duration::from_millis(200)).unwrap();
+    rig.server.shut_down(Duration::from_millis(200));
     assert_eq!(rig.server.clients(), 0);
 }
 
@@ -167,7 +167,7 @@ fn sockets_are_taken_over_only_when_nobody_serves_them() {
         Err(ListenError::NoSocket { .. })
     ));
     assert_eq!(std::fs::read(&file).unwrap(), b"precious");
-    other.shut_down(Duration::from_secs(1)).unwrap();
+    other.shut_down(Duration::from_secs(1));
     assert!(!stale.exists());
 }
 
