@@ -37,14 +37,30 @@ pub enum CacheError {
         /// How many there can be.
         limit: u32,
     },
-    /// A store cannot have this size.
-    #[error(
-        "expected at most {limit} bytes for the {store} store, which is what it can grow to since it was opened, found {found}"
-    )]
-    StoreSize {
-        /// Which store.
-        store: crate::config::StoreKind,
+    /// No memory store has this size.
+    #[error("expected at most {limit} bytes for the memory store, found {found}")]
+    MemorySize {
         /// The largest size that works.
+        limit: u64,
+        /// What was asked for.
+        found: u64,
+    },
+    /// The memory store cannot grow so far.
+    #[error(
+        "expected at most {limit} bytes for the memory store, found {found}: raise `limit` in `[memory]` and restart the daemon"
+    )]
+    MemoryLimit {
+        /// What it can grow to.
+        limit: u64,
+        /// What was asked for.
+        found: u64,
+    },
+    /// The SSD store cannot grow so far.
+    #[error(
+        "expected at most {limit} bytes for the SSD store, found {found}: `justitia cache set ssd PATH SIZE` makes it anew with any size, and drops its blocks"
+    )]
+    SsdLimit {
+        /// What it can grow to.
         limit: u64,
         /// What was asked for.
         found: u64,

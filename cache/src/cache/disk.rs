@@ -3,11 +3,12 @@
 use super::busy_time::{BusyTime, DiskRead};
 use super::pool::PoolHandle;
 use crate::block::Key;
-use crate::write_epochs::{FillToken, Grain, WriteEpochs, WriteTokens};
 use crate::ids::{DiskId, VmId};
 use crate::index::Entry;
 use crate::residency::{Residency, ResidentEntry};
+use crate::write_epochs::{FillToken, Grain, WriteEpochs, WriteTokens};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What an operation needs to know of a disk.
 pub(crate) struct DiskState {
@@ -19,6 +20,8 @@ pub(crate) struct DiskState {
     /// What the VM's guest holds, if that is tracked.
     pub(super) residency: Option<Arc<Residency>>,
     epochs: WriteEpochs,
+    /// It is not cached any more.
+    closed: AtomicBool,
     /// With reads of the backing store.
     pub(super) busy: Arc<BusyTime>,
 }
@@ -44,6 +47,7 @@ impl DiskState {
             default_pool,
             residency,
             epochs: WriteEpochs::new(grain),
+            closed: AtomicBool::new(false),
             busy: Arc::default(),
         }
     }
@@ -104,6 +108,12 @@ impl DiskState {
 
     /// From now on nothing is filled: as by a write that never ends.
     pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
         self.epochs.begin(0, u64::MAX);
+    }
+
+    /// Is it not cached any more?
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
     }
 }

@@ -16,16 +16,23 @@ impl Cache {
     }
 
     /// Forgets a disk and its blocks. A [`CachedDisk`](crate::CachedDisk) that still serves it goes on
-    /// uncached.
+    /// uncached. Others use and change the cache meanwhile.
     ///
     /// # Errors
     /// When there is no such disk.
     pub fn remove_disk(&self, disk: DiskId) -> Result<(), CacheError> {
-        let mut registry = self.registry.lock();
-        let gone = registry.disk(disk)?;
-        registry.disks.remove(&disk);
-        registry.vm(gone.vm)?.disks.retain(|d| d.id != disk);
+        let gone = {
+            let mut registry = self.registry.lock();
+            let vm = registry.disk(disk)?.vm;
+            let disks = &mut registry.vm(vm).map_err(|_| CacheError::NoDisk(disk))?.disks;
+            let at = disks.iter().position(|of_vm| of_vm.id == disk);
+            let gone = disks.remove(at.ok_or(CacheError::NoDisk(disk))?);
+            gone.close();
+            gone
+        };
         self.purge(&gone);
+        // Not before: its number may be another's from now on.
+        self.registry.lock().disks.remove(&disk);
         Ok(())
     }
 

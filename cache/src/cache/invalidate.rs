@@ -17,9 +17,8 @@ impl Cache {
         self.remove(change.disk(), change.blocks());
     }
 
-    /// Removes all of a disk's blocks; from now on nothing of it is filled.
+    /// Removes all blocks of a disk that is closed.
     pub(super) fn purge(&self, disk: &DiskHandle) {
-        disk.close();
         self.remove(disk, 0..u64::MAX);
     }
 

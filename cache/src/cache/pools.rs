@@ -13,6 +13,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// A pool that is no VM's any more. Its blocks are found until it is dropped with [`Cache::drop_pool`].
+#[must_use]
+pub(crate) struct ClosedPool(PoolHandle);
+
 impl Cache {
     /// CREATE_CGROUP (the paper, section 4.1): a pool for a container of a VM.
     ///
@@ -23,7 +27,7 @@ impl Cache {
     }
 
     /// SET_CG_WEIGHT: changes a pool's ⟨memory weight, SSD weight⟩. Of a store that it does not use any more its
-    /// blocks are still found, and as the pool is entitled to nothing there any more, they are evicted first. [`drop_blocks`](Self::drop_blocks) drops them at once.
+    /// blocks are still found, and as the pool is entitled to nothing there any more, they are evicted first.
     ///
     /// # Errors
     /// When there is no such pool.
@@ -51,7 +55,7 @@ impl Cache {
     ///
     /// # Errors
     /// When there is no such pool.
-    pub fn drop_blocks(&self, pool: PoolId, store: StoreKind) -> Result<u64, CacheError> {
+    pub(crate) fn drop_blocks(&self, pool: PoolId, store: StoreKind) -> Result<u64, CacheError> {
         let _registry = self.registry.lock();
         let freed = self.evict(&*self.pool(pool)?, store, u64::from(u32::MAX));
         Ok(freed * BLOCK_BYTES)
@@ -62,15 +66,16 @@ impl Cache {
     /// # Errors
     /// When there is no such pool, or it is the VM's first.
     pub fn destroy_pool(&self, pool: PoolId) -> Result<(), CacheError> {
-        let handle = self.close_pool(pool)?;
-        self.empty_pool(&handle);
-        let _registry = self.registry.lock();
-        self.forget_pool(&handle);
+        self.drop_pool(self.close_pool(pool)?);
         Ok(())
     }
 
-    /// Takes a pool from its VM: no block is admitted to it any more, and a second call returns an error.
-    fn close_pool(&self, pool: PoolId) -> Result<PoolHandle, CacheError> {
+    /// The first part of [`destroy_pool`](Self::destroy_pool), which does not take long: takes a pool from its VM. No
+    /// block is admitted to it any more, and a second call returns an error.
+    ///
+    /// # Errors
+    /// When there is no such pool, or it is the VM's first.
+    pub(crate) fn close_pool(&self, pool: PoolId) -> Result<ClosedPool, CacheError> {
         let mut registry = self.registry.lock();
         let handle = self.pool(pool)?;
         let vm = registry.vm(handle.vm)?;
@@ -81,7 +86,15 @@ impl Cache {
         };
         self.refresh(&registry);
         handle.close();
-        Ok(handle)
+        Ok(ClosedPool(handle))
+    }
+
+    /// The second part of [`destroy_pool`](Self::destroy_pool): removes the blocks of a pool, and then the pool. Hold no
+    /// lock meanwhile: it may take long.
+    pub(crate) fn drop_pool(&self, ClosedPool(pool): ClosedPool) {
+        self.empty_pool(&pool);
+        let _registry = self.registry.lock();
+        self.forget_pool(&pool);
     }
 
     /// MIGRATE_OBJECT: the cached blocks of the disk in the range `blocks` belong to pool `to` from now on. Returns how
@@ -138,7 +151,8 @@ impl Cache {
         self.empty_log(pool);
     }
 
-    /// Removes an empty pool from the table: its index may be another's from now on.
+    /// Removes an empty pool from the table, which changes under the registry's lock: its index may be another's from
+    /// now on.
     pub(super) fn forget_pool(&self, pool: &PoolHandle) {
         let mut table = PoolTable::clone(&self.pools.load());
         if let Some(place) = usize::try_from(pool.id.index)
@@ -183,7 +197,8 @@ impl Cache {
                 pool.set_queue_weight(part, all * inside);
             }
         }
-        // The free slots that pools hold must be few compared with what they are entitled to.
+        // A pool holds up to twice as many free slots: an eighth of what pools have on average at most. A batch of 32 is
+        // enough to make the store's lock rare.
         let batch = self.stores.memory.capacity() / 16 / u32::max(count, 1);
         self.batch.store(batch.clamp(1, 32), Ordering::Relaxed);
         let mut weights = self.admission_lock.lock(highest_weight());

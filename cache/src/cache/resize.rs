@@ -15,8 +15,7 @@ impl Cache {
         let memory = &self.stores.memory;
         let slots = memory_slots(bytes)?;
         if slots > memory.limit() {
-            return Err(CacheError::StoreSize {
-                store: StoreKind::Memory,
+            return Err(CacheError::MemoryLimit {
                 limit: u64::from(memory.limit()) * BLOCK_BYTES,
                 found: bytes,
             });
@@ -33,7 +32,9 @@ impl Cache {
     /// Evicts the excess, from the pools that exceed their part; moves blocks beyond the new end to free slots before it;
     /// returns the memory beyond to the kernel.
     fn shrink(&self, weights: &WeightTable, slots: u32) {
-        let pools: Vec<_> = weights.0.iter().flat_map(|(_, _, p)| p.clone()).collect();
+        // Those that are being destroyed, too: their blocks are found until they are dropped.
+        let pools = self.pools.load_full();
+        let pools: Vec<_> = pools.iter().flatten().collect();
         loop {
             let used: u64 = pools.iter().map(|p| p.used(StoreKind::Memory)).sum();
             let Some(over) = used.checked_sub(slots.into()).filter(|o| *o > 0) else {
@@ -44,7 +45,7 @@ impl Cache {
                 std::thread::yield_now();
             }
         }
-        for pool in &pools {
+        for pool in pools {
             while !self.relocate(pool, slots) {
                 // Another pool took the free slots, or a block beyond the end is being filled or freed.
                 if self.stores.memory.available() == 0 {
@@ -103,5 +104,48 @@ impl Cache {
             }
         }
         done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block::BLOCK_SIZE;
+    use crate::config::{CacheConfig, Policy, PoolSpec};
+    use justitia_share::Weight;
+
+    #[test]
+    fn blocks_of_a_pool_that_is_being_destroyed_move_when_the_store_shrinks() {
+        let cache = Cache::new(CacheConfig {
+            memory_bytes: 2048 * BLOCK_BYTES,
+            ..CacheConfig::default()
+        })
+        .unwrap();
+        let vm = cache.add_vm("vm", Weight::default(), Policy::Fifo).unwrap();
+        let disk = cache.add_disk(vm, "disk").unwrap();
+        let disk = cache.attach(disk).unwrap().0;
+        let pools = ["first", "last"].map(|name| {
+            let pool = cache.create_pool(vm, name, PoolSpec::default()).unwrap();
+            cache.pool(pool).unwrap()
+        });
+        let content = |block: u64| [u8::try_from(block % 251).unwrap() + 1; BLOCK_SIZE];
+        // The last ones' are at the end of the store.
+        for block in 0..2000 {
+            let pool = &pools[usize::from(block >= 1800)];
+            let token = disk.token(block);
+            let inserted = cache.insert(&disk, pool, block, &content(block), token);
+            assert_eq!(inserted, Ok(()));
+        }
+        cache.destroy_pool(pools[0].id).unwrap();
+        let closed = cache.close_pool(pools[1].id).unwrap();
+        cache.resize(StoreKind::Memory, 512 * BLOCK_BYTES).unwrap();
+        for block in 1800..2000 {
+            let mut found = [0; BLOCK_SIZE];
+            cache.get(&disk, &pools[1], block, 0, &mut found, false);
+            assert!(found == content(block), "block {block}");
+        }
+        cache.drop_pool(closed);
+        cache.audit();
+        assert_eq!(cache.stats().vms[0].pools.len(), 1);
     }
 }

@@ -3,7 +3,7 @@
 use super::registry::Registry;
 use super::ssd_writer;
 use super::state::{Cache, random};
-use crate::config::{SsdConfig, StoreKind};
+use crate::config::SsdConfig;
 use crate::error::CacheError;
 use crate::index::SlotRef;
 use crate::store::{Device, FileDevice, SsdLog, SsdStore};
@@ -93,8 +93,7 @@ impl Cache {
             return self.replace_ssd(registry, Some(SsdConfig { path, bytes }));
         };
         if bytes > ssd.limit() {
-            return Err(CacheError::StoreSize {
-                store: StoreKind::Ssd,
+            return Err(CacheError::SsdLimit {
                 limit: ssd.limit(),
                 found: bytes,
             });
@@ -119,7 +118,7 @@ impl Cache {
         }
         let _change = self.ssd_change.lock();
         let current = self.stores.ssd.load_full();
-        if current.is_some_and(|registry| Arc::ptr_eq(&registry, ssd))
+        if current.is_some_and(|current| Arc::ptr_eq(&current, ssd))
             && ssd.close(Some(error.to_string()))
         {
             tracing::error!(%error, "the SSD store has failed; its pools use memory until it is resized (`justitia cache set store ssd SIZE`)");
@@ -161,8 +160,7 @@ mod tests {
     use super::*;
     use crate::block::BLOCK_SIZE;
     use crate::cache::detached::DetachedSlot;
-    use crate::config::CacheConfig;
-    use crate::config::{Policy, PoolSpec};
+    use crate::config::{CacheConfig, Policy, PoolSpec, StoreKind};
     use crate::model::fault::FaultSsd;
     use justitia_share::Weight;
 

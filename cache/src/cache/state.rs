@@ -7,7 +7,9 @@ use super::registry::{PoolTable, Registry};
 use super::stores::Stores;
 use super::weight_table::WeightTable;
 use crate::block::BLOCK_BYTES;
-use crate::config::{CacheConfig, StoreKind};
+use crate::config::CacheConfig;
+#[cfg(test)]
+use crate::config::StoreKind;
 use crate::error::CacheError;
 use crate::ids::PoolId;
 use crate::index::{Index, MAX_SLOTS};
@@ -144,8 +146,7 @@ pub(super) fn memory_slots(bytes: u64) -> Result<u32, CacheError> {
     u32::try_from(bytes / BLOCK_BYTES)
         .ok()
         .filter(|s| *s < MAX_SLOTS)
-        .ok_or(CacheError::StoreSize {
-            store: StoreKind::Memory,
+        .ok_or(CacheError::MemorySize {
             limit: u64::from(MAX_SLOTS - 1) * BLOCK_BYTES,
             found: bytes,
         })

@@ -33,23 +33,27 @@ impl Cache {
         Ok(id)
     }
 
-    /// Removes a VM with its pools, its disks and all their blocks.
+    /// Removes a VM with its pools, its disks and all their blocks. Others use and change the cache meanwhile.
     ///
     /// # Errors
     /// When there is no such VM.
     pub fn remove_vm(&self, vm: VmId) -> Result<(), CacheError> {
+        let gone = {
+            let mut registry = self.registry.lock();
+            let gone = registry.vms.remove(&vm).ok_or(CacheError::NoVm(vm))?;
+            self.refresh(&registry);
+            gone.disks.iter().for_each(|disk| disk.close());
+            gone.pools.iter().for_each(|pool| pool.close());
+            gone
+        };
+        // All of it before the lock is taken again: who has it may wait for slots of these pools.
+        gone.disks.iter().for_each(|disk| self.purge(disk));
+        gone.pools.iter().for_each(|pool| self.empty_pool(pool));
         let mut registry = self.registry.lock();
-        let gone = registry.vms.remove(&vm).ok_or(CacheError::NoVm(vm))?;
-        self.refresh(&registry);
-        for disk in gone.disks {
-            self.purge(&disk);
+        for disk in &gone.disks {
             registry.disks.remove(&disk.id);
         }
-        for pool in gone.pools {
-            pool.close();
-            self.empty_pool(&pool);
-            self.forget_pool(&pool);
-        }
+        gone.pools.iter().for_each(|pool| self.forget_pool(pool));
         Ok(())
     }
 

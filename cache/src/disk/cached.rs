@@ -44,9 +44,9 @@ impl CachedDisk {
         })
     }
 
-    /// What the cache knows it by.
-    pub(crate) fn disk_id(&self) -> DiskId {
-        self.disk.id
+    /// What the cache knows it by; `None` when it is not cached any more.
+    pub(crate) fn disk_id(&self) -> Option<DiskId> {
+        (!self.disk.is_closed()).then_some(self.disk.id)
     }
 
     /// The backing store.
@@ -59,7 +59,7 @@ impl CachedDisk {
     ///
     /// A range beyond the disk is not in the cache.
     #[must_use]
-    pub fn read_cached(&self, buf: &mut [u8], off: u64) -> bool {
+    pub(crate) fn read_cached(&self, buf: &mut [u8], off: u64) -> bool {
         check_range(self.size(), off, len(buf)).is_ok()
             && self.look_up(&self.pool, buf, off).is_none()
     }
@@ -69,7 +69,7 @@ impl CachedDisk {
     /// # Errors
     /// What the backing store reports; [`io::ErrorKind::InvalidInput`] when the pool does not exist or
     /// belongs to another VM.
-    pub fn read_for(&self, pool: PoolId, buf: &mut [u8], off: u64) -> io::Result<()> {
+    pub(crate) fn read_for(&self, pool: PoolId, buf: &mut [u8], off: u64) -> io::Result<()> {
         let pool = self
             .cache
             .pool_of(&self.disk, pool)
@@ -82,6 +82,9 @@ impl CachedDisk {
     ///
     /// Nobody else may change `content` meanwhile: a guest's memory is copied first.
     pub fn offer(&self, pool: PoolId, block: u64, content: &block::Block) -> Verdict {
+        if self.disk.is_closed() {
+            return Verdict::NoDisk;
+        }
         if !self.has_block(block) {
             return Verdict::OutOfRange;
         }
@@ -130,7 +133,7 @@ impl CachedDisk {
     /// The paper's get: one block, from the cache alone. In exclusive mode a hit takes it out. `false` when
     /// the cache does not have it, or the pool is not the disk's VM's.
     #[must_use]
-    pub fn get(&self, pool: PoolId, block: u64, content: &mut block::Block) -> bool {
+    pub(crate) fn get(&self, pool: PoolId, block: u64, content: &mut block::Block) -> bool {
         self.cache.pool_of(&self.disk, pool).is_ok_and(|pool| {
             let off = block.saturating_mul(BLOCK_BYTES);
             let remainder = self.look_up(&pool, content, off);

@@ -166,7 +166,7 @@ fn a_disk_that_has_the_number_of_a_removed_one_knows_nothing_of_it() {
     let g = alone(Mode::Exclusive);
     let content = g.read(3);
     g.cache.remove_disk(g.id).unwrap();
-    assert_ne!(g.offer(3, &content), Verdict::Accepted);
+    assert_eq!(g.offer(3, &content), Verdict::NoDisk);
     let again = g.cache.add_disk(g.vm, "again").unwrap();
     let disk = CachedDisk::new(g.backing.clone(), g.cache.clone(), again, Mode::Exclusive).unwrap();
     assert_eq!(disk.offer(g.pool, 3, &content), Verdict::Unknown);

@@ -15,7 +15,7 @@ pub(super) struct Slot(Mutex<Arc<CachedDisk>>);
 
 impl PutTarget for Slot {
     fn id(&self) -> Option<DiskId> {
-        Some(self.0.lock().disk_id())
+        self.0.lock().disk_id()
     }
 
     fn offer(&self, pool: PoolId, block: u64, content: &Block) -> Verdict {

@@ -26,6 +26,8 @@ struct Tested {
     ended: Vec<AtomicU64>,
     accepted: AtomicU64,
     number: u64,
+    /// Neither it nor its pools are removed.
+    stays: bool,
 }
 
 fn stamp(disk: u64, block: u64, version: u64) -> u64 {
@@ -37,21 +39,23 @@ fn at(block: u64) -> usize {
 }
 
 impl Tested {
-    fn new(cache: &Arc<Cache>, vm: VmId, disk: DiskId, number: u64) -> Self {
+    /// A disk whose blocks bear `number`, which is at least 1.
+    fn new(cache: &Arc<Cache>, vm: VmId, disk: DiskId, number: u64, stays: bool) -> Self {
         let mut pools = vec![cache.default_pool(vm).unwrap()];
         let weight = Some(Weight::default());
         for spec in [PoolSpec::new(weight, weight), PoolSpec::new(None, weight)] {
             pools.push(cache.create_pool(vm, "container", spec.unwrap()).unwrap());
         }
         let backing = Arc::new(RamDisk::new(at(BLOCKS) * BLOCK_SIZE));
-        let mode = [Mode::Inclusive, Mode::Exclusive][at(number)];
+        let mode = [Mode::Exclusive, Mode::Inclusive][at(number % 2)];
         Self {
             disk: CachedDisk::new(backing, cache.clone(), disk, mode).unwrap(),
             pools,
             begun: (0..BLOCKS).map(|_| AtomicU64::new(0)).collect(),
             ended: (0..BLOCKS).map(|_| AtomicU64::new(0)).collect(),
             accepted: AtomicU64::new(0),
-            number: number + 1,
+            number,
+            stays,
         }
     }
 
@@ -148,9 +152,11 @@ impl Tested {
                     let count = (1 + random.below(8)).min(BLOCKS - block);
                     let mut content = vec![0; at(count) * BLOCK_SIZE];
                     let oldest: Vec<_> = (block..block + count).map(|b| self.oldest(b)).collect();
-                    self.disk
-                        .read_for(pool, &mut content, block * BLOCK_BYTES)
-                        .unwrap();
+                    let read = self.disk.read_for(pool, &mut content, block * BLOCK_BYTES);
+                    if read.is_err() && !self.stays {
+                        continue;
+                    }
+                    read.unwrap();
                     for ((b, old), part) in
                         (block..).zip(oldest).zip(content.chunks_exact(BLOCK_SIZE))
                     {
@@ -229,6 +235,35 @@ fn reconfigure(
     }
 }
 
+/// VMs come and go. Their blocks are dropped while others use and change the cache, and while they are still read.
+fn come_and_go(cache: &Arc<Cache>, stop: &AtomicBool) -> u64 {
+    let mut random = Random::new(55);
+    let mut removed = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let vm = cache.add_vm("guest", Weight::default(), Policy::Fifo);
+        let vm = vm.unwrap();
+        cache.track_residency(vm, 1).unwrap();
+        let id = cache.add_disk(vm, "disk").unwrap();
+        let tested = Tested::new(cache, vm, id, 3 + removed % 200, false);
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| tested.work(0, &done, removed));
+            std::thread::sleep(Duration::from_millis(2));
+            if random.below(2) == 0 {
+                cache.destroy_pool(tested.pools[1]).unwrap();
+            }
+            if random.below(2) == 0 {
+                cache.remove_disk(id).unwrap();
+            }
+            cache.remove_vm(vm).unwrap();
+            std::thread::sleep(Duration::from_millis(1));
+            done.store(true, Ordering::Relaxed);
+        });
+        removed += 1;
+    }
+    removed
+}
+
 #[test]
 fn threads_never_see_old_or_foreign_blocks() {
     let seconds = std::env::var("JUSTITIA_CACHE_STRESS_SECONDS")
@@ -248,7 +283,7 @@ fn threads_never_see_old_or_foreign_blocks() {
         let id = cache.add_disk(vm, "disk").unwrap();
         vms.push(vm);
         ids.push(id);
-        tested.push(Tested::new(&cache, vm, id, v));
+        tested.push(Tested::new(&cache, vm, id, v + 1, true));
     }
     let stop = AtomicBool::new(false);
     let steps = std::thread::scope(|scope| {
@@ -261,15 +296,18 @@ fn threads_never_see_old_or_foreign_blocks() {
             threads.push(scope.spawn(move || t.work(n, stop, 7 + n + 100 * t.number)));
         }
         let changes = scope.spawn(|| reconfigure(&cache, &vms, &tested, &ids, &stop));
+        let guests = scope.spawn(|| come_and_go(&cache, &stop));
         let start = Instant::now();
         while start.elapsed() < Duration::from_secs(seconds)
             && threads.iter().all(|t| !t.is_finished())
             && !changes.is_finished()
+            && !guests.is_finished()
         {
             std::thread::sleep(Duration::from_millis(20));
         }
         stop.store(true, Ordering::Relaxed);
         changes.join().unwrap();
+        assert!(guests.join().unwrap() > 5, "few VMs came and went");
         threads.into_iter().map(|t| t.join().unwrap()).sum::<u64>()
     });
     assert!(steps > 1000, "only {steps} steps");

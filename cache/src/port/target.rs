@@ -17,7 +17,7 @@ pub(crate) trait PutTarget: Send + Sync {
 
 impl PutTarget for CachedDisk {
     fn id(&self) -> Option<DiskId> {
-        Some(self.disk_id())
+        self.disk_id()
     }
 
     fn offer(&self, pool: PoolId, block: u64, content: &Block) -> Verdict {
@@ -28,7 +28,7 @@ impl PutTarget for CachedDisk {
 impl PutTarget for Volume {
     fn id(&self) -> Option<DiskId> {
         match self.backend() {
-            Backend::Cached(disk) => disk.id(),
+            Backend::Cached(disk) => disk.disk_id(),
             Backend::Plain(_) => None,
         }
     }

@@ -270,6 +270,29 @@ fn weights_blocks_and_pools_are_changed_over_the_port() {
     assert_eq!(g.put(a, &blocks).accepted, 0);
 }
 
+/// A guest stops offering what the host says of that it is no disk, and asks again now and then.
+#[test]
+fn a_disk_that_is_not_cached_any_more_is_none() {
+    let question = Command::Migrate {
+        pool: 0,
+        serial: serial(),
+        first: 0,
+        blocks: 0,
+    };
+    for whole_vm in [false, true] {
+        let mut g = guest(&cache(), "web", false);
+        let blocks = [(1, g.read(1)), (99, g.read(2))];
+        assert_eq!(g.command(question).status, Status::Done);
+        if whole_vm {
+            g.cache.remove_vm(g.vm).unwrap();
+        } else {
+            g.cache.remove_disk(g.disk.disk_id().unwrap()).unwrap();
+        }
+        assert_eq!(g.put(0, &blocks).verdicts.of(Verdict::NoDisk), 2);
+        assert_eq!(g.command(question).status, Status::NoDisk);
+    }
+}
+
 /// The guest weighs what a hit saves against what its puts cost.
 #[test]
 fn a_guest_is_told_how_long_reads_take_and_what_was_taken_of_its_pools() {

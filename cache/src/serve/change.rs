@@ -30,7 +30,7 @@ pub(super) fn apply(
         ControlRequest::SetTarget { vm, pool, target } => {
             set_target(vms.lock().vm(vm)?, vm, pool, *target)
         }
-        ControlRequest::UncacheVm { vm } => uncache_vm(cache, &mut vms.lock(), vm),
+        ControlRequest::UncacheVm { vm } => uncache_vm(cache, vms, vm),
         ControlRequest::SetPool {
             vm,
             pool,
@@ -48,14 +48,14 @@ pub(super) fn apply(
                 set_pool(cache, &mut vms.lock(), vm, pool, change)
             }
         }
-        ControlRequest::DestroyPool { vm, pool } => destroy_pool(cache, &mut vms.lock(), vm, pool),
+        ControlRequest::DestroyPool { vm, pool } => destroy_pool(cache, vms, vm, pool),
         ControlRequest::MigrateDisk {
             disk,
             pool,
             offset,
             length,
         } => migrate_disk(cache, &mut vms.lock(), disk, pool, *offset, *length),
-        ControlRequest::UncacheDisk { disk } => uncache_disk(cache, &mut vms.lock(), disk),
+        ControlRequest::UncacheDisk { disk } => uncache_disk(cache, vms, disk),
         // Shrinking and replacing evict, which may take a while; names do not change by it.
         ControlRequest::SetStore { store, size } => Ok(cache.resize(*store, size.0)?),
         ControlRequest::ReplaceSsd { path, size } => Ok(cache.set_ssd(Some(SsdConfig {
@@ -88,6 +88,8 @@ enum Weights {
 impl Weights {
     fn of(request: &ControlRequest) -> Result<Self, ServeError> {
         let ControlRequest::SetPool {
+            vm,
+            pool,
             weight,
             store,
             memory_weight,
@@ -103,7 +105,8 @@ impl Weights {
             return Ok(Self::One { store, weight });
         }
         if weight.is_some() || store.is_some() {
-            return Err(ServeError::Weights);
+            let (vm, pool) = (vm.clone(), pool.clone());
+            return Err(ServeError::Weights { vm, pool });
         }
         let of = |found: Option<u64>| match found {
             Some(0) => Ok(Some(None)),
@@ -126,7 +129,8 @@ impl Weights {
         )
     }
 
-    fn applied_to(self, old: PoolSpec) -> Result<PoolSpec, ServeError> {
+    /// The weights of a pool that has `old`; `vm` and `pool` are its names.
+    fn applied_to(self, old: PoolSpec, vm: &str, pool: &str) -> Result<PoolSpec, ServeError> {
         match self {
             Self::One {
                 store: Some(store),
@@ -138,7 +142,10 @@ impl Weights {
             Self::One {
                 store: None,
                 weight: Some(_),
-            } if old.is_hybrid() => Err(ServeError::Weights),
+            } if old.is_hybrid() => Err(ServeError::OneWeight {
+                vm: vm.to_owned(),
+                pool: pool.to_owned(),
+            }),
             Self::One {
                 store: None,
                 weight,
@@ -210,10 +217,10 @@ fn set_target(
     Ok(())
 }
 
-fn uncache_vm(cache: &Cache, vms: &mut VmRegistry, name: &str) -> Result<(), ServeError> {
-    cache.remove_vm(vms.vm(name)?.id)?;
-    vms.remove(name);
-    Ok(())
+/// Its blocks are dropped without the lock: that may take long.
+fn uncache_vm(cache: &Cache, vms: &Mutex<VmRegistry>, name: &str) -> Result<(), ServeError> {
+    let id = vms.lock().uncache(name)?;
+    Ok(cache.remove_vm(id)?)
 }
 
 fn create_pool(
@@ -236,7 +243,8 @@ fn create_pool(
             found: pool.to_owned(),
         });
     }
-    let spec = change.weights.applied_to(PoolSpec::default())?;
+    let spec = change.weights;
+    let spec = spec.applied_to(PoolSpec::default(), vm_name, pool)?;
     let id = cache.create_pool(vm.id, pool, spec)?;
     pools.insert(pool, id, spec);
     vm.set_tag(id, change.tag);
@@ -253,7 +261,7 @@ fn set_pool(
     let vm = vms.vm(vm_name)?;
     let mut pools = vm.pools.lock();
     let (id, old) = named(&pools, vm_name, pool)?;
-    let spec = change.weights.applied_to(old)?;
+    let spec = change.weights.applied_to(old, vm_name, pool)?;
     if change.weights.is_some() {
         cache.set_pool(id, spec)?;
         pools.set_spec(pool, spec);
@@ -265,17 +273,22 @@ fn set_pool(
     Ok(())
 }
 
+/// The pool is emptied without the locks, for which the VM's puts and all other changes wait: that may take long.
 fn destroy_pool(
     cache: &Cache,
-    vms: &mut VmRegistry,
+    vms: &Mutex<VmRegistry>,
     vm_name: &str,
     pool: &str,
 ) -> Result<(), ServeError> {
-    let vm = vms.vm(vm_name)?;
-    let mut pools = vm.pools.lock();
-    let (id, _) = named(&pools, vm_name, pool)?;
-    cache.destroy_pool(id)?;
-    pools.remove(pool);
+    let closed = {
+        let mut vms = vms.lock();
+        let mut pools = vms.vm(vm_name)?.pools.lock();
+        let (id, _) = named(&pools, vm_name, pool)?;
+        let closed = cache.close_pool(id)?;
+        pools.remove(pool);
+        closed
+    };
+    cache.drop_pool(closed);
     Ok(())
 }
 
@@ -296,9 +309,13 @@ fn migrate_disk(
     Ok(())
 }
 
-fn uncache_disk(cache: &Cache, vms: &mut VmRegistry, disk: &str) -> Result<(), ServeError> {
-    let (_, vm, id) = vms.disk(disk)?;
-    cache.remove_disk(id)?;
-    vm.disks.remove(disk);
-    Ok(())
+/// As [`uncache_vm`].
+fn uncache_disk(cache: &Cache, vms: &Mutex<VmRegistry>, disk: &str) -> Result<(), ServeError> {
+    let id = {
+        let mut vms = vms.lock();
+        let (_, vm, id) = vms.disk(disk)?;
+        vm.disks.remove(disk);
+        id
+    };
+    Ok(cache.remove_disk(id)?)
 }

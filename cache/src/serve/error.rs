@@ -30,9 +30,24 @@ pub enum ServeError {
     Weight(#[from] WeightError),
     /// Two ways to say the weights of a pool.
     #[error(
-        "expected `memory_weight` and `ssd_weight` of a pool in both stores, without `weight` and `store`"
+        "expected `memory_weight` and `ssd_weight`, or `weight` and `store`, of pool {pool:?} of VM {vm:?}, found both"
     )]
-    Weights,
+    Weights {
+        /// The VM.
+        vm: String,
+        /// Its pool.
+        pool: String,
+    },
+    /// One weight for a pool that has two.
+    #[error(
+        "expected to know of which store the weight is: pool {pool:?} of VM {vm:?} uses both; give `--memory-weight` or `--ssd-weight`"
+    )]
+    OneWeight {
+        /// The VM.
+        vm: String,
+        /// Its pool.
+        pool: String,
+    },
     /// A pool in no store.
     #[error("expected a weight in memory or on the SSD, found 0 for both")]
     NoWeight,
@@ -57,6 +72,14 @@ pub enum ServeError {
         found: String,
         /// What there is.
         known: String,
+    },
+    /// A VM that was taken out of the cache.
+    #[error(
+        "expected a VM that is cached, found {vm:?}, which is served uncached; restart the daemon to cache it again"
+    )]
+    Uncached {
+        /// What was asked for.
+        vm: String,
     },
     /// No pool of that name.
     #[error("expected the name of a pool of VM {vm:?}, found {found:?}; there are: {known}")]
@@ -112,7 +135,7 @@ pub enum ServeError {
         /// What was asked for.
         found: String,
     },
-    /// Metrics cannot be backend.
+    /// Metrics cannot be served.
     #[error("cannot serve metrics on {address}: {source}")]
     Metrics {
         /// Where.

@@ -3,14 +3,15 @@
 use super::test::configured;
 use super::*;
 use crate::nbd::test::client::Client;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
 use std::time::Duration;
 
 const BLOCK: u64 = 4096;
 /// Bytes of the image.
 const SIZE: u32 = 65_536;
 
-/// A service with one VM of one disk.
+/// A service with one VM of one disk, and another without.
 struct Rig {
     dir: tempfile::TempDir,
     control: PathBuf,
@@ -20,7 +21,12 @@ struct Rig {
 impl Rig {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let (config, control) = configured(dir.path(), &[7; SIZE as usize]);
+        let (mut config, control) = configured(dir.path(), &[7; SIZE as usize]);
+        config.vms.push(VmConfig {
+            name: "other".into(),
+            disks: Vec::new(),
+            ..config.vms[0].clone()
+        });
         let service = Service::start(&config).unwrap();
         Self {
             dir,
@@ -133,7 +139,94 @@ fn disks_and_vms_are_served_uncached_after_requests() {
     rig.request(&uncache_vm).unwrap();
     read();
     let stats = rig.cache_stats();
-    assert_eq!(stats["vms"].as_array().unwrap().len(), 0);
-    rig.assert_refused(&uncache_vm, "expected the name of a VM that is served");
+    assert_eq!(stats["vms"].as_array().unwrap().len(), 1);
+    rig.assert_refused(&uncache_vm, "restart the daemon to cache it again");
     rig.shut_down();
+}
+
+/// A request that must be answered while `meanwhile` is executed: it waits for no lock of it.
+fn answered(
+    control: &Path,
+    request: &ControlRequest,
+    meanwhile: &ControlRequest,
+) -> Result<(), String> {
+    let (answer, answers) = mpsc::channel();
+    let (control, asked) = (control.to_owned(), request.clone());
+    std::thread::spawn(move || answer.send(send_request(&control, &asked)));
+    let answer = answers.recv_timeout(Duration::from_secs(20));
+    let answer = answer.unwrap_or_else(|_| panic!("{request:?} waits for {meanwhile:?}"));
+    answer.map(drop).map_err(|e| e.to_string())
+}
+
+fn set_pool(create: bool) -> ControlRequest {
+    ControlRequest::SetPool {
+        vm: "vm".into(),
+        pool: "web".into(),
+        weight: Some(200),
+        store: None,
+        memory_weight: None,
+        ssd_weight: None,
+        tag: None,
+        create,
+    }
+}
+
+fn set_vm(vm: &str) -> ControlRequest {
+    ControlRequest::SetVm {
+        vm: vm.into(),
+        weight: Some(200),
+        policy: None,
+    }
+}
+
+#[test]
+fn others_change_the_cache_while_blocks_are_dropped() {
+    let move_blocks = |length| ControlRequest::MigrateDisk {
+        disk: "vm".into(),
+        pool: "web".into(),
+        offset: Size(0),
+        length,
+    };
+    let (vm, pool, disk) = ("vm".to_owned(), "web".to_owned(), "vm".to_owned());
+    let destroy = ControlRequest::DestroyPool {
+        vm: vm.clone(),
+        pool,
+    };
+    // What drops blocks; what is refused from then on, and why.
+    for (drops, refused, why) in [
+        (destroy, set_pool(false), "expected the name of a pool"),
+        (
+            ControlRequest::UncacheDisk { disk },
+            move_blocks(Some(Size(0))),
+            "expected the name of a disk that is cached",
+        ),
+        (
+            ControlRequest::UncacheVm { vm },
+            set_vm("vm"),
+            "restart the daemon",
+        ),
+    ] {
+        let rig = Rig::new();
+        rig.request(&set_pool(true)).unwrap();
+        rig.reader()();
+        rig.request(&move_blocks(None)).unwrap();
+        let (index, stores, _) = rig.service.cache().books();
+        // The blocks cannot be dropped while this is locked.
+        let key = index.keys(stores, |_| true)[0];
+        let locked = index.lock(key);
+        let (control, request) = (rig.control.clone(), drops.clone());
+        let dropping = std::thread::spawn(move || send_request(&control, &request).is_ok());
+        let error = loop {
+            if let Err(error) = answered(&rig.control, &refused, &drops) {
+                break error;
+            }
+        };
+        assert!(error.contains(why), "{error}");
+        answered(&rig.control, &set_vm("other"), &drops).unwrap();
+        drop(locked);
+        assert!(dropping.join().unwrap(), "{drops:?}");
+        let held: u64 = rig.held().iter().sum();
+        assert_eq!(held, 0, "{drops:?}");
+        rig.shut_down();
+    }
 }

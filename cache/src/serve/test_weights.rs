@@ -50,11 +50,11 @@ const CHANGES: [Change; 10] = [
     ((None, None, None, Some(40)), Ok((300, 40))),
     (
         (Some(5), None, None, None),
-        Err("expected `memory_weight` and `ssd_weight`"),
+        Err("pool \"default\" of VM \"vm\" uses both; give `--memory-weight` or `--ssd-weight`"),
     ),
     (
         (Some(5), None, Some(1), None),
-        Err("expected `memory_weight` and `ssd_weight`"),
+        Err("of pool \"default\" of VM \"vm\", found both"),
     ),
     ((None, None, Some(0), Some(0)), Err("found 0 for both")),
     (

@@ -6,7 +6,7 @@ use crate::frontend::{ContainerTag, Tenant};
 use crate::ids::{DiskId, PoolId, VmId};
 use crate::port::NamedPools;
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// A VM, with the names of its pools and of its cached disks.
@@ -22,24 +22,36 @@ pub(super) struct Vm {
 
 /// The VMs by name.
 #[derive(Default)]
-pub(super) struct VmRegistry(BTreeMap<String, Vm>);
+pub(super) struct VmRegistry {
+    vms: BTreeMap<String, Vm>,
+    /// Names of those that are served uncached by now.
+    uncached: BTreeSet<String>,
+}
 
 impl VmRegistry {
     pub(super) fn insert(&mut self, name: &str, vm: Vm) {
-        self.0.insert(name.to_owned(), vm);
+        self.vms.insert(name.to_owned(), vm);
     }
 
-    pub(super) fn remove(&mut self, name: &str) {
-        self.0.remove(name);
+    /// Forgets a VM whose disks go on being served, uncached. Returns what the cache knows it by.
+    pub(super) fn uncache(&mut self, name: &str) -> Result<VmId, ServeError> {
+        let id = self.vm(name)?.id;
+        self.vms.remove(name);
+        self.uncached.insert(name.to_owned());
+        Ok(id)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &Vm)> {
-        self.0.iter().map(|(name, vm)| (name.as_str(), vm))
+        self.vms.iter().map(|(name, vm)| (name.as_str(), vm))
     }
 
     pub(super) fn vm(&mut self, name: &str) -> Result<&mut Vm, ServeError> {
-        let known = list(self.0.keys());
-        self.0.get_mut(name).ok_or_else(|| ServeError::NoVm {
+        if self.uncached.contains(name) {
+            let vm = name.to_owned();
+            return Err(ServeError::Uncached { vm });
+        }
+        let known = list(self.vms.keys());
+        self.vms.get_mut(name).ok_or_else(|| ServeError::NoVm {
             found: name.to_owned(),
             known,
         })
@@ -47,8 +59,8 @@ impl VmRegistry {
 
     /// The VM of a cached disk, and the disk. Names of disks are unique.
     pub(super) fn disk(&mut self, name: &str) -> Result<(&str, &mut Vm, DiskId), ServeError> {
-        let known = list(self.0.values().flat_map(|vm| vm.disks.keys()));
-        let mut found = self.0.iter_mut().filter_map(|(vm_name, vm)| {
+        let known = list(self.vms.values().flat_map(|vm| vm.disks.keys()));
+        let mut found = self.vms.iter_mut().filter_map(|(vm_name, vm)| {
             let id = *vm.disks.get(name)?;
             Some((vm_name.as_str(), vm, id))
         });

@@ -39,11 +39,16 @@ pub(super) struct Free {
     pub(super) fresh: u32,
 }
 
+/// How many times larger a store can become without being opened anew. All that costs is a place for each chunk that may
+/// come, at most 128 bytes for 16 MiB of blocks.
+const GROWTH: u32 = 8;
+const _: () = assert!(size_of::<OnceLock<Chunk>>() <= 128);
+
 impl SsdStore {
-    /// A store of `bytes` on `device`; it can grow eightfold. The seed must be random.
+    /// A store of `bytes` on `device`; it can become [`GROWTH`] times as large. The seed must be random.
     pub(crate) fn new(device: Box<dyn Device>, bytes: u64, seed: u64) -> Self {
         let capacity = extents(bytes);
-        let limit = capacity.saturating_mul(8).clamp(64, LIMIT);
+        let limit = capacity.saturating_mul(GROWTH).clamp(64, LIMIT);
         let chunks = usize::try_from(limit).unwrap_or(0).div_ceil(CHUNK);
         Self {
             device,
