@@ -82,9 +82,12 @@ pub fn read_text(path: &Path, most: u64) -> Result<String> {
     String::from_utf8(read(path, most)?).map_err(Error::other)
 }
 
-/// What stands where a regular file was expected.
-fn kind(found: FileType) -> &'static str {
-    if found.is_dir() {
+/// A kind of file in words: what stands where another was expected.
+#[must_use]
+pub fn kind(found: FileType) -> &'static str {
+    if found.is_file() {
+        "a regular file"
+    } else if found.is_dir() {
         "a directory"
     } else if found.is_symlink() {
         "a symbolic link"
@@ -92,8 +95,10 @@ fn kind(found: FileType) -> &'static str {
         "a pipe"
     } else if found.is_socket() {
         "a socket"
-    } else if found.is_char_device() || found.is_block_device() {
-        "a device"
+    } else if found.is_char_device() {
+        "a character device"
+    } else if found.is_block_device() {
+        "a block device"
     } else {
         "something else"
     }
@@ -129,7 +134,7 @@ mod tests {
             (file.as_path(), "expected at most 4 bytes, found 5"),
             (pipe.as_path(), "found a pipe"),
             (dir.path(), "found a directory"),
-            (Path::new("/dev/zero"), "found a device"),
+            (Path::new("/dev/zero"), "found a character device"),
             // It says that it is empty.
             (
                 Path::new("/proc/self/maps"),

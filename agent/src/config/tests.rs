@@ -176,7 +176,7 @@ fn only_regular_files_of_a_bounded_size_are_read() {
     let error = |path: &Path| Config::load(Some(path)).unwrap_err()[0].to_string();
     assert_eq!(
         error(Path::new("/dev/zero")),
-        "/dev/zero: expected a regular file, found a device: name a TOML file of at most 1 MiB"
+        "/dev/zero: expected a regular file, found a character device: name a TOML file of at most 1 MiB"
     );
     assert!(error(dir.path()).contains("found a directory"));
     rustix::fs::mkfifoat(rustix::fs::CWD, &path, 0o600.into()).unwrap();
@@ -206,7 +206,7 @@ fn only_regular_files_of_a_bounded_size_are_read() {
     std::os::unix::fs::symlink("/dev/zero", &drop_in).unwrap();
     assert!(
         error(&path).ends_with(
-            "j.toml.d/10.toml: expected a regular file, found a device: name a TOML file of at most 1 MiB"
+            "j.toml.d/10.toml: expected a regular file, found a character device: name a TOML file of at most 1 MiB"
         )
     );
 }

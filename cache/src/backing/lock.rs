@@ -27,11 +27,11 @@ const RESIZE: libc::off_t = 3;
 pub enum LockError {
     /// Another process uses it.
     #[error(
-        "expected an image that nobody else uses, found it in use (by a QEMU, another `justitia cache serve` or, a block device, by a mount): end that first; writes of a server that was killed count until the disk has answered them"
+        "expected a file or device that nobody else uses, found it in use (by a QEMU, another `justitia cache serve` or, a block device, by a mount): end that first; writes of a server that was killed count until the disk has answered them"
     )]
     Busy,
     /// The file system has no locks.
-    #[error("cannot lock the image: {0}")]
+    #[error("cannot lock it: {0}")]
     Io(#[from] io::Error),
 }
 

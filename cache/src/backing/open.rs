@@ -44,10 +44,12 @@ pub enum OpenError {
         source: io::Error,
     },
     /// It is something else.
-    #[error("cannot open image {path}: expected a regular file or a block device")]
+    #[error("cannot open image {path}: expected a regular file or a block device, found {found}")]
     Kind {
         /// The image.
         path: PathBuf,
+        /// What it is.
+        found: &'static str,
     },
     /// Another process writes it.
     #[error("cannot open image {path}: {source}")]
@@ -87,7 +89,10 @@ impl RawDisk {
         };
         let kind = std::fs::metadata(path).map_err(io_error)?.file_type();
         if !kind.is_file() && !kind.is_block_device() {
-            return Err(OpenError::Kind { path: path.into() });
+            return Err(OpenError::Kind {
+                path: path.into(),
+                found: justitia_regular_file::kind(kind),
+            });
         }
         let locked = |source| OpenError::Locked {
             path: path.into(),

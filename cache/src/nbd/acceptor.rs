@@ -3,6 +3,7 @@
 use super::clients::Clients;
 use super::connection::run;
 use super::context::Context;
+use super::peer::Peer;
 use super::transport::Transport;
 use rustix::net::{SocketFlags, accept_with, sockopt};
 use std::os::fd::OwnedFd;
@@ -44,14 +45,16 @@ impl Acceptor {
 
     fn start_client(&self, socket: Arc<OwnedFd>) {
         let limits = self.context.limits;
+        let peer = Peer::of(&socket, self.tcp);
         if self.tcp
             && let Err(e) = set_up_tcp(&socket, limits.send)
         {
-            tracing::warn!("refused a client: cannot set its socket up: {e}");
+            tracing::warn!(%peer, "refused a client: cannot set its socket up: {e}");
             return;
         }
         let Some(entry) = self.clients.add(&socket, limits.connections) else {
             tracing::warn!(
+                %peer,
                 "refused a client: {} are connected, which is the limit",
                 limits.connections
             );
@@ -62,11 +65,11 @@ impl Acceptor {
             .name("justitia-nbd".into())
             .spawn(move || {
                 if let Err(e) = run(Transport::new(socket), &context, || entry.agreed()) {
-                    tracing::info!("a client's connection broke: {e}");
+                    tracing::info!(%peer, "a client's connection broke: {e}");
                 }
             });
         if let Err(e) = started {
-            tracing::error!("cannot start a thread for a client: {e}");
+            tracing::error!(%peer, "cannot start a thread for a client: {e}");
         }
     }
 }

@@ -24,7 +24,9 @@ mod input;
 mod limits;
 mod negotiate;
 mod parse;
+mod peer;
 mod proto;
+mod refusal;
 mod registry;
 mod reply;
 mod request;
@@ -46,5 +48,6 @@ pub use tls::{TlsError, TlsFiles};
 pub mod fuzz {
     pub use super::encode::Style;
     pub use super::handshake::{Agreed, ExportInfo, ExportLookup, Handshake, Next, Tls};
+    pub use super::refusal::Refusal;
     pub use super::request::{Command, Parsed, Request, parse};
 }

@@ -88,14 +88,12 @@ fn tls_of(context: &Context) -> Tls {
 
 /// What a client sees before it has shown a certificate.
 fn view_of(context: &Context) -> View {
-    View {
-        registry: Arc::clone(&context.exports),
-        identity: if context.certified {
-            Identity::Certified(Vec::new())
-        } else {
-            Identity::Anonymous
-        },
-    }
+    let identity = if context.certified {
+        Identity::Certified(Vec::new())
+    } else {
+        Identity::Anonymous
+    };
+    View::new(Arc::clone(&context.exports), identity)
 }
 
 /// Passes on what arrived after the negotiation: requests.

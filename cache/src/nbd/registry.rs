@@ -4,6 +4,7 @@ use super::export::Export;
 use super::handshake::{ExportInfo, ExportLookup};
 use crate::frontend::Volume;
 use parking_lot::RwLock;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -34,11 +35,22 @@ pub(super) enum Identity {
 
 /// The exports that one client sees.
 pub(super) struct View {
-    pub(super) registry: Arc<ExportRegistry>,
+    registry: Arc<ExportRegistry>,
     pub(super) identity: Identity,
+    /// It was logged that the client asked for what it does not see.
+    logged: Cell<bool>,
 }
 
 impl View {
+    pub(super) fn new(registry: Arc<ExportRegistry>, identity: Identity) -> Self {
+        let logged = Cell::new(false);
+        Self {
+            registry,
+            identity,
+            logged,
+        }
+    }
+
     fn shows(&self, export: &Export) -> bool {
         match &self.identity {
             Identity::Anonymous => true,
@@ -54,11 +66,28 @@ impl View {
     fn find_export(&self, name: &str) -> Option<Arc<Export>> {
         let exports = self.registry.0.read();
         if let Some(export) = exports.get(name) {
-            return self.shows(export).then(|| Arc::clone(export));
+            if !self.shows(export) {
+                self.log_refused(name);
+                return None;
+            }
+            return Some(Arc::clone(export));
         }
         let mut seen = exports.values().filter(|e| self.shows(e));
         let first = seen.next().filter(|_| name.is_empty())?;
         seen.next().is_none().then(|| Arc::clone(first))
+    }
+
+    /// Once, as a client may ask for it without end.
+    fn log_refused(&self, export: &str) {
+        if let Identity::Certified(names) = &self.identity
+            && !self.logged.replace(true)
+        {
+            tracing::info!(
+                export,
+                ?names,
+                "refused a client the export: its VM lists none of the names in the certificate (`clients` of the VM)"
+            );
+        }
     }
 }
 

@@ -1,9 +1,8 @@
 //! Requests of the transmission phase, parsed apart from I/O.
 
 use super::parse::Bytes;
-use super::proto::{
-    EXTENDED_REQUEST_MAGIC, Errno, MAX_PAYLOAD, REQUEST_MAGIC, command, command_flag,
-};
+use super::proto::{EXTENDED_REQUEST_MAGIC, MAX_PAYLOAD, REQUEST_MAGIC, command, command_flag};
+use super::refusal::Refusal;
 
 /// A request's header, checked for form; whether the range fits the export is asked later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,8 +52,8 @@ pub enum Command {
         /// One extent is enough.
         one: bool,
     },
-    /// A request that gets this error.
-    Refused(Errno),
+    /// A request that gets an error.
+    Refused(Refusal),
 }
 
 /// What the received bytes begin with.
@@ -114,7 +113,7 @@ fn header(rest: &mut Bytes, extended: bool) -> Option<Result<Request, &'static s
         command: if allowed {
             command_of(kind, flags, length)
         } else {
-            Command::Refused(Errno::Inval)
+            Command::Refused(Refusal::Form { kind, flags })
         },
         offset,
         length,
@@ -130,7 +129,7 @@ fn command_of(kind: u16, flags: u16, length: u64) -> Command {
     match kind {
         command::READ if known(command_flag::DF) && !empty => {
             if length > u64::from(MAX_PAYLOAD) {
-                Command::Refused(Errno::Overflow)
+                Command::Refused(Refusal::TooLong)
             } else {
                 Command::Read
             }
@@ -147,7 +146,7 @@ fn command_of(kind: u16, flags: u16, length: u64) -> Command {
         command::BLOCK_STATUS if known(command_flag::REQ_ONE) && !empty => Command::BlockStatus {
             one: flags & command_flag::REQ_ONE != 0,
         },
-        _ => Command::Refused(Errno::Inval),
+        _ => Command::Refused(Refusal::Form { kind, flags }),
     }
 }
 
@@ -169,9 +168,9 @@ impl Request {
             .checked_add(self.length)
             .is_some_and(|end| end <= size);
         if writes && read_only {
-            self.command = Command::Refused(Errno::Perm);
+            self.command = Command::Refused(Refusal::ReadOnly);
         } else if ranged && !fits {
-            self.command = Command::Refused(if writes { Errno::NoSpc } else { Errno::Inval });
+            self.command = Command::Refused(Refusal::BeyondEnd { size, writes });
         }
         self
     }

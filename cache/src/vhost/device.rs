@@ -4,6 +4,7 @@ use super::config_channel::ConfigChannel;
 use super::config_space::{self, config_space, has, is_write_through};
 use super::device_limits::{MAX_MEMORY_SLOTS, MAX_QUEUE_SIZE, MAX_QUEUES};
 use super::inflight::InflightRegion;
+use super::invalid::Invalid;
 use super::memory::{GuestMemory, MemorySlots, Region};
 use super::queue::{QueueSetup, RunningQueue};
 use super::shared_memory::MemoryError;
@@ -134,7 +135,8 @@ impl Device {
 
     pub(super) fn replace_memory(&mut self, regions: Vec<(Region, File)>) -> Result<()> {
         if regions.len() > MAX_MEMORY_SLOTS {
-            return Err(Error::InvalidParam);
+            let found = regions.len();
+            return Err(Invalid::Regions { found }.into());
         }
         self.set_memory(|slots| slots.replace(regions))
     }
@@ -143,7 +145,7 @@ impl Device {
         usize::try_from(index)
             .ok()
             .and_then(|i| self.vrings.get_mut(i))
-            .ok_or(Error::InvalidParam)
+            .ok_or_else(|| Invalid::Ring { index }.into())
     }
 
     /// A ring that does not run: what it is made of may change.
@@ -156,11 +158,9 @@ impl Device {
     }
 
     pub(super) fn set_size(&mut self, index: u32, size: u32) -> Result<()> {
-        let size = u16::try_from(size).map_err(|_| Error::InvalidParam)?;
-        if !size.is_power_of_two() || size > MAX_QUEUE_SIZE {
-            return Err(Error::InvalidParam);
-        }
-        self.idle_vring(index)?.size = size;
+        let fits = |size: &u16| size.is_power_of_two() && *size <= MAX_QUEUE_SIZE;
+        let valid = u16::try_from(size).ok().filter(fits);
+        self.idle_vring(index)?.size = valid.ok_or(Invalid::RingSize { index, size })?;
         Ok(())
     }
 
@@ -172,22 +172,25 @@ impl Device {
         available: u64,
         used: u64,
     ) -> Result<()> {
-        let guest = |user| {
-            let found = self.slots.guest_address(user);
-            found.ok_or(Error::InvalidParam)
+        let guest = |part, address| {
+            let found = self.slots.guest_address(address);
+            found.ok_or(Invalid::Address {
+                index,
+                part,
+                address,
+            })
         };
         let addresses = RingAddresses {
-            descriptors: guest(descriptors)?,
-            available: guest(available)?,
-            used: guest(used)?,
+            descriptors: guest("descriptor table", descriptors)?,
+            available: guest("available ring", available)?,
+            used: guest("used ring", used)?,
         };
         self.idle_vring(index)?.addresses = Some(addresses);
         Ok(())
     }
 
     pub(super) fn set_kick(&mut self, index: u8, file: Option<File>) -> Result<()> {
-        // Without one the ring would have to be polled.
-        let file = file.ok_or(Error::InvalidParam)?;
+        let file = file.ok_or(Invalid::NoKick { index })?;
         let file = eventfd(file).map_err(Error::ReqHandlerError)?;
         let vring = self.vring(index.into())?;
         vring.stop();
@@ -216,8 +219,9 @@ impl Device {
     /// Starts a ring, if it has all that it takes, and does not run.
     fn start(&mut self, index: u32) -> Result<()> {
         let enabled = self.features & PROTOCOL_FEATURES == 0;
-        let number = usize::try_from(index).map_err(|_| Error::InvalidParam)?;
-        let vring = self.vrings.get_mut(number).ok_or(Error::InvalidParam)?;
+        let none = Invalid::Ring { index };
+        let number = usize::try_from(index).map_err(|_| none)?;
+        let vring = self.vrings.get_mut(number).ok_or(none)?;
         let Some(kick) = vring.kick.clone() else {
             return Ok(());
         };
@@ -227,8 +231,10 @@ impl Device {
         let inflight = match &self.inflight {
             None => None,
             Some(region) => {
-                let index = u16::try_from(index).map_err(|_| Error::InvalidParam)?;
-                Some(region.queue(index, vring.size).ok_or(Error::InvalidParam)?)
+                let size = vring.size;
+                let part = u16::try_from(index).ok();
+                let part = part.and_then(|part| region.queue(part, size));
+                Some(part.ok_or(Invalid::Inflight { index, size })?)
             }
         };
         let event_index = has(self.features, VIRTIO_RING_F_EVENT_IDX);
@@ -263,13 +269,17 @@ impl Device {
         bytes: &[u8],
         flags: VhostUserConfigFlags,
     ) -> Result<()> {
+        let invalid = Invalid::Configuration {
+            offset,
+            bytes: bytes.len(),
+        };
         let [chosen] = bytes else {
-            return Err(Error::InvalidParam);
+            return Err(invalid.into());
         };
         if offset != config_space::WRITE_BACK
             || flags.contains(VhostUserConfigFlags::LIVE_MIGRATION)
         {
-            return Err(Error::InvalidParam);
+            return Err(invalid.into());
         }
         self.write_back = *chosen != 0;
         if let Some(region) = &self.inflight {

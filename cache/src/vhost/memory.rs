@@ -3,6 +3,7 @@
 use super::device_limits::MAX_MEMORY_SLOTS;
 use super::shared_memory::{MemoryError, map};
 use std::fs::File;
+use std::io;
 use std::sync::Arc;
 use vm_memory::{GuestAddress, GuestMemoryMmap, GuestRegionMmap};
 
@@ -28,6 +29,11 @@ impl Region {
             && self.guest.checked_add(self.size).is_some()
             && self.user.checked_add(self.size).is_some()
             && self.offset.checked_add(self.size).is_some()
+    }
+
+    /// Has the guest both in one place? Of regions that are valid.
+    const fn overlaps(&self, other: &Self) -> bool {
+        self.guest < other.guest + other.size && other.guest < self.guest + self.size
     }
 }
 
@@ -80,9 +86,8 @@ impl MemorySlots {
             |r: &Region| (r.guest, r.size, r.user) == (region.guest, region.size, region.user);
         self.slots.retain(|(r, _)| !same(r));
         if self.slots.len() == before {
-            return Err(MemoryError::Regions {
-                limit: MAX_MEMORY_SLOTS,
-            });
+            let Region { guest, size, .. } = region;
+            return Err(MemoryError::Unknown { guest, size });
         }
         self.memory()
     }
@@ -96,16 +101,20 @@ impl MemorySlots {
     }
 
     fn insert(&mut self, region: Region, file: File) -> Result<(), MemoryError> {
-        let refused = || MemoryError::Regions {
-            limit: MAX_MEMORY_SLOTS,
-        };
-        let double = self.slots.iter().any(|(r, _)| *r == region);
-        if !region.is_valid() || double || self.slots.len() >= MAX_MEMORY_SLOTS {
-            return Err(refused());
+        let Region { guest, size, .. } = region;
+        if self.slots.len() >= MAX_MEMORY_SLOTS {
+            let limit = MAX_MEMORY_SLOTS;
+            return Err(MemoryError::TooMany { limit });
         }
-        let mapped = map(file, region.offset, region.size)?;
-        let mapped =
-            GuestRegionMmap::new(mapped, GuestAddress(region.guest)).ok_or_else(refused)?;
+        if !region.is_valid() {
+            return Err(MemoryError::Invalid { guest, size });
+        }
+        if self.slots.iter().any(|(r, _)| r.overlaps(&region)) {
+            return Err(MemoryError::Overlap { guest, size });
+        }
+        let mapped = map(file, region.offset, size)?;
+        let mapped = GuestRegionMmap::new(mapped, GuestAddress(guest));
+        let mapped = mapped.ok_or(MemoryError::Invalid { guest, size })?;
         self.slots.push((region, Arc::new(mapped)));
         self.slots.sort_by_key(|(r, _)| r.guest);
         Ok(())
@@ -117,9 +126,8 @@ impl MemorySlots {
         }
         let regions = self.slots.iter().map(|(_, m)| Arc::clone(m)).collect();
         let memory = GuestMemory::from_arc_regions(regions);
-        memory.map(Arc::new).map_err(|_| MemoryError::Regions {
-            limit: MAX_MEMORY_SLOTS,
-        })
+        let memory = memory.map_err(io::Error::other)?;
+        Ok(Arc::new(memory))
     }
 }
 
@@ -152,22 +160,39 @@ mod tests {
         assert_eq!(both.read_obj::<u8>(GuestAddress(4 * MIB + 5)).unwrap(), 7);
         let user = (1 << 40) + 4 * MIB + 5;
         assert_eq!(slots.guest_address(user), Some(GuestAddress(4 * MIB + 5)));
-        // Overlapping, twice the same, beyond the file, and empty.
-        for bad in [
-            region(MIB - 4096, 2 * MIB, 0),
-            region(0, MIB, 0),
-            region(8 * MIB, MIB, 3 * MIB),
-            region(8 * MIB, 0, 0),
-            region(u64::MAX - 4095, 2 * MIB, 0),
+        for (bad, why) in [
+            (region(MIB - 4096, 2 * MIB, 0), "do not overlap"),
+            (region(0, MIB, 0), "do not overlap"),
+            (region(8 * MIB, MIB, 3 * MIB), "found a file of"),
+            (region(8 * MIB, 0, 0), "found 0 bytes at 0x800000"),
+            (region(u64::MAX - 4095, 2 * MIB, 0), "within all addresses"),
         ] {
-            assert!(slots.add(bad, again()).is_err(), "{bad:?}");
+            let error = slots.add(bad, again()).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
         }
         let last = slots.remove(region(0, MIB, 0)).unwrap();
         assert!(!last.address_in_range(GuestAddress(5)));
-        assert!(slots.remove(region(0, MIB, 0)).is_err());
+        let error = slots.remove(region(0, MIB, 0)).unwrap_err().to_string();
+        assert!(
+            error.contains("found none of 1048576 bytes at 0x0"),
+            "{error}"
+        );
         assert_eq!(slots.guest_address(1 << 40), None);
         // What was taken under the old memory still has it.
         assert_eq!(first.read_obj::<u8>(GuestAddress(5)).unwrap(), 7);
+    }
+
+    #[test]
+    fn regions_are_counted() {
+        let file = sealed("guest", 4096).unwrap();
+        let mut slots = MemorySlots::default();
+        for at in 0..=128_u64 {
+            let added = slots.add(region(at * MIB, 4096, 0), file.try_clone().unwrap());
+            match added {
+                Ok(_) => assert!(at < 128),
+                Err(e) => assert_eq!((at, e.to_string().contains("at most 128")), (128, true)),
+            }
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::device::Device;
 use super::device_limits::{MAX_MEMORY_SLOTS, MAX_QUEUES};
+use super::invalid::Invalid;
 use super::memory::Region;
 use super::vring_events::eventfd;
 use std::fs::File;
@@ -70,8 +71,8 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
-        let base = u16::try_from(base).map_err(|_| Error::InvalidParam)?;
-        self.idle_vring(index)?.base = base;
+        let valid = u16::try_from(base).map_err(|_| Invalid::Base { index, base })?;
+        self.idle_vring(index)?.base = valid;
         Ok(())
     }
 

@@ -23,6 +23,7 @@ mod device;
 mod device_limits;
 mod guest_buffers;
 mod inflight;
+mod invalid;
 mod memory;
 mod messages;
 mod queue;

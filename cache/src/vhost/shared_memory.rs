@@ -30,11 +30,39 @@ pub(super) enum MemoryError {
     /// The system refused.
     #[error("cannot map memory: {0}")]
     Io(#[from] io::Error),
-    /// The region cannot be used.
-    #[error("expected memory regions that do not overlap, at most {limit}, found others")]
-    Regions {
+    /// More regions than there can be.
+    #[error("expected at most {limit} regions of memory, found one more")]
+    TooMany {
         /// How many there can be.
         limit: usize,
+    },
+    /// A region of no bytes, or beyond the end of all addresses.
+    #[error(
+        "expected a region of memory that ends within all addresses, found {size} bytes at {guest:#x}"
+    )]
+    Invalid {
+        /// Where the guest would have it.
+        guest: u64,
+        /// Its bytes.
+        size: u64,
+    },
+    /// A region where there is one.
+    #[error(
+        "expected regions of memory that do not overlap, found another for {size} bytes at {guest:#x}"
+    )]
+    Overlap {
+        /// Where the guest would have it.
+        guest: u64,
+        /// Its bytes.
+        size: u64,
+    },
+    /// Nothing that could be removed.
+    #[error("expected a region of memory that was added, found none of {size} bytes at {guest:#x}")]
+    Unknown {
+        /// Where the guest would have it.
+        guest: u64,
+        /// Its bytes.
+        size: u64,
     },
 }
 

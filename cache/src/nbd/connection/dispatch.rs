@@ -9,7 +9,7 @@ use super::{Connection, Partial};
 use crate::backing::AlignedBuf;
 use crate::frontend::{IoRequest, Operation, Outcome, Payload, RequestContext};
 use crate::nbd::encode::{self, Style};
-use crate::nbd::proto::Errno;
+use crate::nbd::refusal::Refusal;
 use crate::nbd::reply::ReplyContext;
 use crate::nbd::request::{Command, Parsed, Request, parse};
 use std::io;
@@ -81,9 +81,9 @@ impl Connection<'_> {
                 self.closing = true;
                 return;
             }
-            Command::Refused(errno) => return self.refuse(&request, errno),
+            Command::Refused(why) => return self.refuse(&request, why),
             Command::BlockStatus { .. } if !self.allocation => {
-                return self.refuse(&request, Errno::Inval);
+                return self.refuse(&request, Refusal::NoAllocation);
             }
             Command::Read => return self.read(&request),
             Command::Write { fua } => Operation::Write { fua },
@@ -104,20 +104,13 @@ impl Connection<'_> {
         self.start(&request, operation, payload);
     }
 
-    fn refuse(&mut self, request: &Request, errno: Errno) {
+    fn refuse(&mut self, request: &Request, why: Refusal) {
         self.volume.count_error();
         let style = self.style;
+        let (cookie, offset) = (request.cookie, request.offset);
+        let reason = why.reason(offset, request.length);
         self.out.append(|out| {
-            let why = "the request cannot be served";
-            encode::error(
-                style,
-                false,
-                request.cookie,
-                request.offset,
-                errno,
-                why,
-                out,
-            );
+            encode::error(style, false, cookie, offset, why.errno(), &reason, out);
             true
         });
     }

@@ -43,7 +43,8 @@ pub(super) fn run(
             agreed.export
         ))
     })?;
-    Connection::new(transport, input, volume, &agreed, context)?.serve()
+    let served = Connection::new(transport, input, volume, &agreed, context)?.serve();
+    served.map_err(|e| io::Error::new(e.kind(), format!("export {:?}: {e}", agreed.export)))
 }
 
 /// A client in the transmission phase.

@@ -3,6 +3,7 @@
 use crate::nbd::encode::Style;
 use crate::nbd::handshake::{ExportInfo, ExportLookup, Handshake, Next, Tls};
 use crate::nbd::proto::{Errno, MAX_PAYLOAD, OPTION_MAGIC, OPTION_REPLY_MAGIC, option, reply};
+use crate::nbd::refusal::Refusal;
 use crate::nbd::request::{Command, Parsed, Request, parse};
 use proptest::prelude::*;
 
@@ -217,15 +218,22 @@ fn parsed(bytes: &[u8]) -> Request {
 
 #[test]
 fn requests_are_understood_or_refused() {
-    let inval = Command::Refused(Errno::Inval);
+    const SIZE: u64 = 1 << 20;
+    let refused = |why, errno| {
+        assert_eq!(Refusal::errno(why), errno);
+        Command::Refused(why)
+    };
+    let form = |kind, flags| refused(Refusal::Form { kind, flags }, Errno::Inval);
+    let beyond = |writes, errno| refused(Refusal::BeyondEnd { size: SIZE, writes }, errno);
+    let too_long = refused(Refusal::TooLong, Errno::Overflow);
     for (flags, kind, offset, length, command) in [
         (0, 0, 0, 4096, Command::Read),
-        (0, 0, 0, 0, inval),
-        (0, 0, 0, MAX_PAYLOAD + 1, Command::Refused(Errno::Overflow)),
-        (0, 0, 1 << 20, 1, inval),
-        (0, 0, u64::MAX, 4096, inval),
+        (0, 0, 0, 0, form(0, 0)),
+        (0, 0, 0, MAX_PAYLOAD + 1, too_long),
+        (0, 0, SIZE, 1, beyond(false, Errno::Inval)),
+        (0, 0, u64::MAX, 4096, beyond(false, Errno::Inval)),
         (1, 1, 0, 4096, Command::Write { fua: true }),
-        (0, 1, (1 << 20) - 1, 2, Command::Refused(Errno::NoSpc)),
+        (0, 1, SIZE - 1, 2, beyond(true, Errno::NoSpc)),
         (0, 2, 0, 0, Command::Disconnect),
         (0, 3, 0, 0, Command::Flush),
         (0, 4, 0, 1, Command::Trim { fua: false }),
@@ -240,17 +248,17 @@ fn requests_are_understood_or_refused() {
                 may_unmap: false,
             },
         ),
-        (16, 6, 0, 1, inval),
+        (16, 6, 0, 1, form(6, 16)),
         (8, 7, 0, 1, Command::BlockStatus { one: true }),
-        (0, 99, 0, 1, inval),
+        (0, 99, 0, 1, form(99, 0)),
     ] {
-        let request = parsed(&header(flags, kind, offset, length)).checked(1 << 20, false);
+        let request = parsed(&header(flags, kind, offset, length)).checked(SIZE, false);
         assert_eq!(request.command, command, "{flags} {kind} {offset} {length}");
     }
-    let perm = Command::Refused(Errno::Perm);
+    let read_only = refused(Refusal::ReadOnly, Errno::Perm);
     for kind in [1, 4, 6] {
-        let request = parsed(&header(0, kind, 0, 1)).checked(1 << 20, true);
-        assert_eq!(request.command, perm);
+        let request = parsed(&header(0, kind, 0, 1)).checked(SIZE, true);
+        assert_eq!(request.command, read_only);
     }
     assert!(matches!(
         parse(&header(0, 1, 0, MAX_PAYLOAD + 1), false),

@@ -73,7 +73,10 @@ impl FileDevice {
         if !kind.is_file() && !kind.is_block_device() {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                "expected a regular file or a block device",
+                format!(
+                    "expected a regular file or a block device, found {}",
+                    justitia_regular_file::kind(kind)
+                ),
             ));
         }
         if kind.is_file() {
