@@ -2,8 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd as _;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, FileTypeExt as _};
 use std::path::Path;
 
 use justitia_link::{AlignedBuf, Area, PAGE, PORT_SIZE};
@@ -25,9 +24,12 @@ impl Port {
         // EXCL on a block device: not while it is mounted, and only once.
         let flags = OFlags::RDWR | OFlags::DIRECT | OFlags::EXCL | OFlags::CLOEXEC;
         let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
-        let kind = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(file.as_fd())?.st_mode);
-        if kind != rustix::fs::FileType::BlockDevice {
-            return Err(io::Error::other("expected a block device"));
+        let kind = file.metadata()?.file_type();
+        if !kind.is_block_device() {
+            return Err(io::Error::other(format!(
+                "expected a block device, found {}",
+                justitia_regular_file::kind(kind)
+            )));
         }
         let mut port = Self {
             file,
@@ -46,7 +48,10 @@ impl Port {
         if written == message.len() {
             Ok(())
         } else {
-            Err(io::Error::other("a message was written in part"))
+            Err(io::Error::other(format!(
+                "expected a message to be written as a whole, found {written} of {} bytes written",
+                message.len()
+            )))
         }
     }
 

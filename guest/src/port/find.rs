@@ -32,14 +32,27 @@ pub(crate) fn find(named: Option<&Path>, disks: &[Disk]) -> io::Result<Found> {
         let disk = disks.iter().find(|disk| disk.path() == whole);
         return open(path.to_owned(), disk);
     }
-    let mut why = io::Error::other("no disk of 128 KiB answers as a port");
-    for disk in candidates(disks) {
-        match open(disk.path(), Some(disk)) {
+    first(candidates(disks), |disk| open(disk.path(), Some(disk)))
+}
+
+/// The first disk that opens. The first error says most: those with the serial of a port come first.
+fn first<'a, T>(
+    disks: impl Iterator<Item = &'a Disk>,
+    mut open: impl FnMut(&Disk) -> io::Result<T>,
+) -> io::Result<T> {
+    let mut why = None;
+    for disk in disks {
+        match open(disk) {
             Ok(found) => return Ok(found),
-            Err(error) => why = io::Error::new(error.kind(), format!("{}: {error}", disk.name)),
+            Err(error) => why = why.or(Some((disk, error))),
         }
     }
-    Err(why)
+    Err(match why {
+        Some((disk, error)) => io::Error::new(error.kind(), format!("{}: {error}", disk.name)),
+        None => io::Error::other(
+            "expected a disk of 128 KiB that is a port, found none: give the VM `[vm.port]` and the disk, or `--port DEVICE`",
+        ),
+    })
 }
 
 fn open(path: PathBuf, disk: Option<&Disk>) -> io::Result<Found> {
@@ -88,6 +101,28 @@ mod tests {
         ];
         let names: Vec<&str> = candidates(&disks).map(|d| d.name.as_str()).collect();
         assert_eq!(names, ["vdc", "vdb"]);
+    }
+
+    #[test]
+    fn the_error_of_the_port_is_told_and_not_that_of_another_disk() {
+        let disks = [
+            disk("vda", "", 256),
+            disk("vdb", "justitia-port", 256),
+            disk("vdc", "justitia-port-2", 256),
+        ];
+        let opened = |busy: &[&str], other: &[&str]| {
+            let opened = first(candidates(&disks), |disk| match disk.name.as_str() {
+                name if busy.contains(&name) => Err(io::Error::other("busy")),
+                name if other.contains(&name) => Err(io::Error::other("no port")),
+                name => Ok(name.to_owned()),
+            });
+            opened.unwrap_or_else(|error| error.to_string())
+        };
+        assert_eq!(opened(&["vdb"], &["vda"]), "vdc");
+        assert_eq!(opened(&["vdb"], &["vdc"]), "vda");
+        assert_eq!(opened(&["vdb"], &["vda", "vdc"]), "vdb: busy");
+        let none = first([].iter(), |_: &Disk| Ok(())).unwrap_err();
+        assert!(none.to_string().contains("--port DEVICE"), "{none}");
     }
 
     #[test]
