@@ -5,17 +5,17 @@ use justitia_api::escape::plain;
 
 /// How a column is aligned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Column {
+pub enum Column<'a> {
     /// A name or words.
-    Text(&'static str),
+    Text(&'a str),
     /// A number.
-    Number(&'static str),
+    Number(&'a str),
 }
 
 /// A table without lines, a row a line. Control characters in cells are escaped, so that nothing in them reaches the
 /// terminal.
 #[must_use]
-pub fn table(columns: &[Column], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+pub fn table(columns: &[Column<'_>], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header(columns.iter().map(|column| match column {

@@ -16,11 +16,9 @@ pub struct Counts {
     /// Of these, blocks found on the SSD.
     pub ssd_hits: u64,
     /// Blocks inserted, by a put or by a fill.
-    #[serde(rename = "puts")]
     pub insertions: u64,
     /// Blocks that could not be inserted: no free slot, a racing write, a store that failed, or an SSD that is
     /// not worth it.
-    #[serde(rename = "puts_dropped")]
     pub insertions_dropped: u64,
     /// Blocks evicted because the store was full, and cached no more.
     pub evictions: u64,

@@ -61,10 +61,16 @@ const STORE_COUNTS: [Metric<StoreStats>; 1] =
 
 const POOL_COUNTS: [Metric<PoolStats>; 8] = [
     ("pool_gets", "Blocks looked up", |p| p.counts.gets),
-    ("pool_puts", "Blocks inserted", |p| p.counts.insertions),
-    ("pool_puts_dropped", "Blocks not inserted", |p| {
-        p.counts.insertions_dropped
-    }),
+    (
+        "pool_insertions",
+        "Blocks inserted, by a put or by a miss",
+        |p| p.counts.insertions,
+    ),
+    (
+        "pool_insertions_dropped",
+        "Blocks that were to be inserted and were not: no free slot, a racing write, an SSD that failed or is not worth it",
+        |p| p.counts.insertions_dropped,
+    ),
     ("pool_evictions", "Blocks evicted", |p| p.counts.evictions),
     ("pool_invalidations", "Blocks removed by writes", |p| {
         p.counts.invalidations
@@ -100,7 +106,7 @@ const DISK_COUNTS: [Metric<VolumeStats>; 8] = [
     ),
     (
         "disk_offloaded_requests",
-        "Requests answered by worker threads",
+        "Requests that worker threads answered, also reads that the SSD answered as a whole",
         |e| e.offloaded_requests,
     ),
     ("disk_writes", "Writes, trims and zeroings answered", |e| {

@@ -90,7 +90,7 @@ pub(super) struct Serve {
     /// Serve the image over vhost-user-blk, too, on this socket
     #[arg(long, value_name = "SOCKET", conflicts_with = "config")]
     vhost: Option<PathBuf>,
-    /// Control socket [default: /run/justitia/cache.sock, or in $XDG_RUNTIME_DIR]
+    /// Control socket [default: /run/justitia/cache.sock for root, $XDG_RUNTIME_DIR/justitia-cache.sock for others; without that variable justitia-UID/cache.sock in the temporary directory]
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
     /// Size of the memory store for the image

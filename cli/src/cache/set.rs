@@ -11,7 +11,7 @@ use super::client::{flat, send};
 /// Change weights, stores and sizes while the cache runs.
 #[derive(Args)]
 pub(super) struct Set {
-    /// Control socket [default: /run/justitia/cache.sock, or in $XDG_RUNTIME_DIR]
+    /// Control socket [default: /run/justitia/cache.sock for root, $XDG_RUNTIME_DIR/justitia-cache.sock for others; without that variable justitia-UID/cache.sock in the temporary directory]
     #[arg(long, value_name = "PATH", global = true)]
     control: Option<PathBuf>,
     #[command(subcommand)]
@@ -38,7 +38,7 @@ struct Vm {
     /// Which blocks are evicted first
     #[arg(long)]
     policy: Option<PolicyName>,
-    /// Remove its pools and their blocks, and serve its disks uncached from now on
+    /// Remove its pools and their blocks, and serve its disks uncached until the daemon is restarted
     #[arg(long, conflicts_with_all = ["weight", "policy"])]
     uncached: bool,
     /// Plan the weights of its pools, by their targets and for the most hits, or stop that: they have the declared weights
@@ -109,7 +109,7 @@ struct Disk {
     /// Move only blocks of a range of this length [default: to the end of the disk]
     #[arg(long, value_name = "SIZE", requires = "pool")]
     length: Option<Size>,
-    /// Remove its blocks, and serve it uncached from now on
+    /// Remove its blocks, and serve it uncached until the daemon is restarted
     #[arg(long, conflicts_with = "pool")]
     uncached: bool,
     /// Take over the size that its image has now, and tell guests over vhost-user

@@ -15,7 +15,7 @@ pub(super) struct Stats {
     /// As JSON, with everything that the cache reports
     #[arg(long)]
     json: bool,
-    /// Control socket [default: /run/justitia/cache.sock, or in $XDG_RUNTIME_DIR]
+    /// Control socket [default: /run/justitia/cache.sock for root, $XDG_RUNTIME_DIR/justitia-cache.sock for others; without that variable justitia-UID/cache.sock in the temporary directory]
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
 }

@@ -1,8 +1,8 @@
 //! The statistics as tables. Reads JSON, so that it can show those of an older daemon.
 
 use justitia_api::escape::plain;
-use justitia_api::units::bytes;
-use justitia_cache::Target;
+use justitia_api::units::{bytes, latency, percent};
+use justitia_cache::{Target, Verdict};
 use justitia_share::num::{to_f64, to_u64};
 use serde_json::Value;
 
@@ -81,29 +81,67 @@ fn pools(stats: &Value) -> String {
         Column::Number("SSD"),
         Column::Number("ENTITLED"),
         Column::Number("HIT%"),
-        Column::Number("PUTS"),
+        Column::Number("DISK READ"),
+        Column::Number("INSERTED"),
+        Column::Number("DROPPED"),
         Column::Number("EVICTED"),
+        Column::Text("POLICY"),
+        Column::Text("SSD ADMITS"),
     ];
     let rows = each(&stats["cache"], "vms").flat_map(|vm| {
-        let own = vec![text(vm, "name"), number(vm, "weight")];
         let pools = each(vm, "pools").map(|pool| pool_row(vm, pool));
-        std::iter::once(own).chain(pools)
+        std::iter::once(vm_row(vm)).chain(pools)
     });
     table(&columns, rows)
 }
 
+/// What its pools hold together, and what it is entitled to.
+fn vm_row(vm: &Value) -> Vec<String> {
+    let of_pools = |name: &str| bytes(each(vm, "pools").map(|pool| count(pool, name)).sum());
+    let mut row = vec![
+        text(vm, "name"),
+        number(vm, "weight"),
+        of_pools("memory_bytes"),
+        size(vm, "memory_entitlement_bytes"),
+        of_pools("ssd_bytes"),
+        size(vm, "ssd_entitlement_bytes"),
+    ];
+    row.extend(counted(|name| {
+        let counts = each(vm, "pools").map(|pool| count(&pool["counts"], name));
+        counts.sum()
+    }));
+    row.push(text(vm, "policy"));
+    row
+}
+
 fn pool_row(vm: &Value, pool: &Value) -> Vec<String> {
-    let counts = &pool["counts"];
-    vec![
+    let mut row = vec![
         format!("{}/{}", text(vm, "name"), text(pool, "name")),
         weights(pool),
         size(pool, "memory_bytes"),
         size(pool, "memory_entitlement_bytes"),
         size(pool, "ssd_bytes"),
         size(pool, "ssd_entitlement_bytes"),
-        hit_percent(counts),
-        number(counts, "puts"),
-        number(counts, "evictions"),
+    ];
+    row.extend(counted(|name| count(&pool["counts"], name)));
+    row.push(String::new());
+    row.push(match count(pool, "ssd_weight") {
+        0 => String::new(),
+        _ => text(pool, "ssd_admits"),
+    });
+    row
+}
+
+/// The columns of what has happened, from the counts by name.
+fn counted(of: impl Fn(&str) -> u64) -> [String; 5] {
+    let reads = of("disk_reads");
+    let wait = (reads > 0).then(|| to_f64(of("disk_wait_us")) / to_f64(reads) / 1e6);
+    [
+        hit_percent(of("gets"), of("memory_hits") + of("ssd_hits")),
+        latency(wait),
+        of("insertions").to_string(),
+        of("insertions_dropped").to_string(),
+        of("evictions").to_string(),
     ]
 }
 
@@ -116,13 +154,11 @@ fn weights(pool: &Value) -> String {
     }
 }
 
-fn hit_percent(counts: &Value) -> String {
-    let gets = count(counts, "gets");
-    if gets == 0 {
-        return "-".to_owned();
+fn hit_percent(gets: u64, hits: u64) -> String {
+    match gets {
+        0 => "-".to_owned(),
+        _ => format!("{:.1}", 100.0 * to_f64(hits) / to_f64(gets)),
     }
-    let hits = count(counts, "memory_hits") + count(counts, "ssd_hits");
-    format!("{:.1}", 100.0 * to_f64(hits) / to_f64(gets))
 }
 
 fn disks(stats: &Value) -> String {
@@ -191,41 +227,36 @@ fn target(of: &Value) -> String {
 
 /// What guests put: a row a VM, with the blocks by what became of them.
 fn ports(stats: &Value) -> String {
-    const VERDICTS: [&str; 9] = [
-        "accepted",
-        "held",
-        "unknown",
-        "mismatch",
-        "raced",
-        "no_room",
-        "out_of_range",
-        "no_disk",
-        "replayed",
-    ];
-    let columns = [
+    let headings = Verdict::ALL.map(|verdict| verdict.name().replace('_', " ").to_uppercase());
+    let first = [
         Column::Text("VM'S PORT"),
         Column::Number("MESSAGES"),
         Column::Number("MALFORMED"),
-        Column::Number("ACCEPTED"),
-        Column::Number("HELD"),
-        Column::Number("UNKNOWN"),
-        Column::Number("MISMATCH"),
-        Column::Number("RACED"),
-        Column::Number("NO ROOM"),
-        Column::Number("BEYOND"),
-        Column::Number("NO DISK"),
-        Column::Number("REPLAYED"),
+        Column::Number("REMEMBERED"),
     ];
+    let verdicts = headings.iter().map(|heading| Column::Number(heading));
+    let columns: Vec<Column<'_>> = first.into_iter().chain(verdicts).collect();
     let rows = each(stats, "ports").map(|port| {
         let first = [
             text(port, "vm"),
             number(port, "messages"),
             number(port, "malformed"),
+            remembered(stats, &port["vm"]),
         ];
-        let blocks = VERDICTS.map(|verdict| number(&port["verdicts"], verdict));
+        let blocks = Verdict::ALL.map(|verdict| number(&port["verdicts"], verdict.name()));
         first.into_iter().chain(blocks).collect()
     });
     table(&columns, rows)
+}
+
+/// How full the table of what the VM's guest holds is.
+fn remembered(stats: &Value, name: &Value) -> String {
+    let vm = each(&stats["cache"], "vms").find(|vm| vm["name"] == *name);
+    let table = vm.map_or(&Value::Null, |vm| &vm["residency"]);
+    match count(table, "capacity_blocks") {
+        0 => "-".to_owned(),
+        all => percent(to_f64(count(table, "blocks")) / to_f64(all)) + "%",
+    }
 }
 
 #[cfg(test)]
@@ -238,15 +269,19 @@ mod tests {
             "cache": {
                 "stores": [{ "store": "memory", "capacity_bytes": 4096, "used_bytes": 2048, "metadata_bytes": 1024 }],
                 "vms": [{
-                    "name": "web", "weight": 200,
+                    "name": "web", "weight": 200, "policy": "sieve", "memory_entitlement_bytes": 8192,
+                    "residency": { "blocks": 1, "capacity_blocks": 4 },
                     "pools": [{
-                        "name": "default", "memory_weight": 100, "ssd_weight": 30,
-                        "counts": { "gets": 4, "memory_hits": 2, "ssd_hits": 1, "puts": 9, "evictions": 5 },
-                    }],
+                        "name": "default", "memory_weight": 100, "ssd_weight": 30, "ssd_admits": "sample",
+                        "memory_bytes": 4096, "counts": {
+                            "gets": 4, "memory_hits": 2, "ssd_hits": 1, "insertions": 9, "insertions_dropped": 6,
+                            "evictions": 5, "disk_reads": 2, "disk_wait_us": 6000,
+                        },
+                    }, { "name": "db", "memory_bytes": 4096, "counts": { "gets": 4, "insertions": 2 } }],
                 }],
             },
             "exports": [{ "name": "root", "reads": 7, "inline_hits": 3 }],
-            "ports": [{ "vm": "db", "messages": 6, "verdicts": { "accepted": 41, "replayed": 8 } }],
+            "ports": [{ "vm": "web", "messages": 6, "verdicts": { "accepted": 41, "replayed": 8 } }],
             "plans": [{ "vm": "web", "store": "memory", "pools": [{
                 "name": "db", "target": { "hit_percent": 90 }, "state": "out-of-reach", "declared_weight": 100,
                 "weight": 140, "goal_bytes": 4096, "needs_bytes": null, "hit_ratio": 0.5,
@@ -254,25 +289,34 @@ mod tests {
             "clients": 2,
         }));
         let below = |heading: &str, value: &str, row: &str| {
-            let headings = shown.lines().find(|l| l.contains(heading)).unwrap();
+            let mut lines = shown.lines();
+            let headings = lines.find(|l| l.contains(heading)).unwrap();
             let end = headings.find(heading).unwrap() + heading.len();
-            let line = shown
-                .lines()
-                .find(|l| l.trim_start().starts_with(row))
-                .unwrap();
+            let line = lines.find(|l| l.trim_start().starts_with(row)).unwrap();
             assert!(line[..end].ends_with(value), "{heading}: {shown}");
         };
         below("SIZE", "4.00K", "memory");
         below("WEIGHT", "100:30", "web/default");
         below("HIT%", "75.0", "web/default");
         below("EVICTED", "5", "web/default");
+        below("DISK READ", "3ms", "web/default");
+        below("DROPPED", "6", "web/default");
+        // A VM has what its pools have together.
+        for (heading, value) in [("MEMORY", "8.00K"), ("HIT%", "37.5"), ("INSERTED", "11")] {
+            below(heading, value, "web ");
+        }
+        below("REMEMBERED", "25.0%", "web ");
+        assert!(
+            shown.contains("sieve") && shown.contains("sample"),
+            "{shown}"
+        );
         below("INLINE", "3", "root");
         below("DECLARED", "100", "web/db");
         below("NEEDS", "-", "web/db");
         assert!(shown.contains("90 % hits") && shown.contains("out-of-reach"));
-        below("ACCEPTED", "41", "db");
-        below("NO ROOM", "0", "db");
-        below("REPLAYED", "8", "db");
+        below("ACCEPTED", "41", "web ");
+        below("OUT OF RANGE", "0", "web ");
+        below("REPLAYED", "8", "web ");
         assert!(shown.ends_with("\n2 clients\n"), "{shown}");
     }
 }

@@ -177,7 +177,7 @@ impl Host {
         let pool = pools.iter().find(|pool| pool["name"] == name)?;
         let number = |value: &Value| value.as_u64().unwrap();
         let weights = ["memory_weight", "ssd_weight"].map(|name| number(&pool[name]));
-        Some((weights, number(&pool["counts"]["puts"])))
+        Some((weights, number(&pool["counts"]["insertions"])))
     }
 
     /// The figures of the VM's pools, added up: of blocks looked up, and of those found.
