@@ -33,7 +33,6 @@ mod tests {
     use super::*;
     use std::io::{Read, Write};
     use std::net::{SocketAddr, TcpStream};
-    use std::time::{Duration, Instant};
 
     fn get(address: SocketAddr, path: &str) -> String {
         let mut client = TcpStream::connect(address).unwrap();
@@ -94,18 +93,19 @@ mod tests {
     fn a_malformed_request_is_refused() {
         let server = Server::start(ANY, || Ok("# EOF\n".into())).unwrap();
         let endless = "x".repeat(64 << 10);
-        for (sent, answer) in [
-            ("\x16\x03\x01 garbage\r\n\r\n", " 400 "),
-            ("POST /metrics HTTP/1.1\r\n\r\n", " 404 "),
-            ("GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n", " 200 "),
-            (endless.as_str(), ""),
+        for (sent, answer, may_hang_up) in [
+            ("\x16\x03\x01 garbage\r\n\r\n", " 400 ", false),
+            ("POST /metrics HTTP/1.1\r\n\r\n", " 404 ", false),
+            ("GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n", " 200 ", false),
+            (endless.as_str(), " 400 ", true),
         ] {
             let mut client = TcpStream::connect(server.address()).unwrap();
             // It may hang up before all is sent.
             let _ = client.write_all(sent.as_bytes());
             let mut received = String::new();
             let _ = client.read_to_string(&mut received);
-            assert!(received.contains(answer), "{received}");
+            let hung_up = may_hang_up && received.is_empty();
+            assert!(hung_up || received.contains(answer), "{received}");
         }
     }
 
@@ -140,7 +140,6 @@ mod tests {
                 threads()
             );
         }
-        let begun = Instant::now();
         let good = (0..50).find_map(|_| {
             let mut client = TcpStream::connect(address).ok()?;
             write!(client, "GET /metrics HTTP/1.0\r\n\r\n").ok()?;
@@ -149,18 +148,8 @@ mod tests {
             (answer.len() > 16 << 20).then_some(())
         });
         assert!(good.is_some(), "no client was served");
-        assert!(
-            begun.elapsed() < Duration::from_secs(5),
-            "{:?}",
-            begun.elapsed()
-        );
-        let begun = Instant::now();
+        // It ends although they are still connected.
         drop(server);
-        assert!(
-            begun.elapsed() < Duration::from_secs(1),
-            "{:?}",
-            begun.elapsed()
-        );
         drop(bad);
     }
 }

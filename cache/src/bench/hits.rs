@@ -214,10 +214,24 @@ mod tests {
 
     #[test]
     fn everything_measured_is_a_hit() {
-        let hits = super::hits(8000, 4000, 3).unwrap();
-        assert!(hits.few.low > 1000.0 && hits.many.low > 1000.0);
-        assert!(hits.exclusive_pairs.low > 1000.0);
-        assert!(hits.cost_ratio.median > 0.0);
-        assert!(hits.to_string().contains("1000 : 10"));
+        let mut random = Random::new(1);
+        for (pools, mode) in [
+            (10, Mode::Inclusive),
+            (1000, Mode::Inclusive),
+            (10, Mode::Exclusive),
+        ] {
+            let full = Full::new(pools, 8000, mode).unwrap();
+            match mode {
+                Mode::Inclusive => full.hits(4000, &mut random),
+                Mode::Exclusive => full.pairs(4000, &mut random),
+            };
+            let stats = full.cache.stats();
+            let of_pools = stats.vms.iter().flat_map(|vm| &vm.pools);
+            let counts = of_pools.map(|pool| [pool.counts.gets, pool.counts.memory_hits]);
+            let found = counts.fold([0; 2], |sum, of| [sum[0] + of[0], sum[1] + of[1]]);
+            assert_eq!(found, [4000; 2], "{pools} pools, {mode:?}");
+        }
+        let shown = super::hits(8000, 400, 1).unwrap().to_string();
+        assert!(shown.contains("1000 : 10"), "{shown}");
     }
 }

@@ -252,6 +252,5 @@ mod tests {
     fn what_is_measured_is_accepted() {
         let found = super::puts(31 * 64, 2).unwrap();
         assert!(found.accepted > 0.9, "{found}");
-        assert!(found.put_in_copies.median > 0.0 && found.over_port.low > 1000.0);
     }
 }

@@ -199,7 +199,7 @@ impl Pool {
 /// Of 300 pools, whatever their disks and what they read, few take a tenth longer than with the better of both ways.
 #[test]
 fn the_law_is_hardly_worse_than_the_better_of_all_and_nothing() {
-    let seeds = std::env::var("WORTH_SEEDS").map_or(300, |s| s.parse().unwrap());
+    let seeds = std::env::var("SEEDS").map_or(300, |s| s.parse().unwrap());
     let mut ratios = Vec::new();
     for seed in 0..seeds {
         let case = Case::random(seed);
@@ -207,7 +207,7 @@ fn the_law_is_hardly_worse_than_the_better_of_all_and_nothing() {
         ratios.push((law / all.min(none), law / all.max(none), case));
     }
     ratios.sort_by(|a, b| a.0.total_cmp(&b.0));
-    if std::env::var("WORTH_SEEDS").is_ok() {
+    if std::env::var("SEEDS").is_ok() {
         for at in [0.1, 0.5, 0.9, 0.95, 0.98, 0.99, 1.0] {
             let at = to_u64(at * to_f64(seeds - 1));
             println!("{:?}", ratios[usize::try_from(at).unwrap()]);
