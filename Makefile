@@ -40,7 +40,7 @@ help:
 	@echo 'make test-vm     the agent and the cache in VMs, all of it: half an hour'
 	@echo 'make test-guest  guests that put what they evict, in VMs: minutes'
 	@echo 'make test-databases   Redis, MariaDB and PostgreSQL in a guest that puts: a quarter of an hour'
-	@echo 'make test-seeds  the simulated hosts of the planners, with 300 seeds each or more: minutes'
+	@echo 'make test-seeds  the simulated hosts of the planners, with 300 seeds each: minutes'
 	@echo 'make test-probes   the eBPF probes against the truth, on every filesystem and kernel: minutes'
 	@echo 'make test-package  the Debian package under a real systemd in a VM: minutes'
 	@echo 'make cache-experiments   DoubleDecker'"'"'s experiments with the cache, natively: minutes, and a page of results'
@@ -116,7 +116,6 @@ test-vm: build-tests
 test-seeds:
 	SEEDS=300 $(CARGO) test --release -p justitia-agent --test demand
 	SEEDS=300 $(CARGO) test --release -p justitia-guest simulation
-	SEEDS=1200 $(CARGO) test --release -p justitia-cache --lib simulation
 
 test-probes: build-tests
 	$(CARGO) test -p justitia-lab --test probes -- --ignored --nocapture --test-threads=1

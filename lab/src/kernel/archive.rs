@@ -11,7 +11,7 @@ use crate::host::{LabDir, run, tool};
 /// was fetched before.
 ///
 /// # Errors
-/// There is none.
+/// If neither the archive nor the lab's directory has a kernel.
 pub fn every_series() -> Result<Vec<String>> {
     let names = packages("[0-9]+[.][0-9]+").or_else(|_| {
         let kernels = LabDir::find()?.dir("kernel")?;

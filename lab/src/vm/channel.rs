@@ -14,6 +14,9 @@ use super::process::{Exit, stderr_log};
 use super::qemu::console_log;
 use crate::protocol::{Event, GuestMessage, HostMessage, Response};
 
+/// The longest message that a guest may send, bytes: a report of a run has some hundred KiB.
+const MAX_LINE: u64 = 64 << 20;
+
 /// After the channel closes, QEMU ends within this.
 const END: Duration = Duration::from_secs(5);
 
@@ -149,7 +152,7 @@ impl Channel {
         let mut line = Vec::new();
         loop {
             line.clear();
-            match lines.read_until(b'\n', &mut line) {
+            match (&mut lines).take(MAX_LINE).read_until(b'\n', &mut line) {
                 Ok(0) | Err(_) => break,
                 Ok(_) => {}
             }
