@@ -11,7 +11,7 @@ use justitia_api::{
     Status, TenantStatus, escape,
 };
 
-use justitia_metrics_http::{Server, promtool};
+use justitia_metrics_http::Server;
 
 /// One lost, one not.
 const LOSSES: [(&str, u64); 2] = [("shared_file_evicted", 9), ("lock_wait", 0)];
@@ -75,7 +75,7 @@ fn status() -> Status {
 
 #[test]
 fn promtool_finds_nothing_to_criticise() {
-    let counted = promtool::check(&text(&status(), 1000).unwrap()).unwrap();
+    let counted = justitia_promtool::check(&text(&status(), 1000).unwrap()).unwrap();
     assert!(counted.contains("justitia_tenant_cache_bytes"), "{counted}");
 }
 

@@ -8,7 +8,6 @@
 
 mod client;
 mod page;
-pub mod promtool;
 mod server;
 
 pub use server::Server;

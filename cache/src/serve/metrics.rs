@@ -338,7 +338,7 @@ mod tests {
             text.contains("justitia_cache_disk_reads_total{disk=\"d\\\\\\\"\"} 7\n"),
             "{text}"
         );
-        let counted = justitia_metrics_http::promtool::check(&text).unwrap();
+        let counted = justitia_promtool::check(&text).unwrap();
         assert!(
             counted.contains("justitia_cache_pool_used_bytes"),
             "{counted}"

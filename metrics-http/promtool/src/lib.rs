@@ -1,5 +1,7 @@
 //! Checks a page of metrics with promtool, the tool of Prometheus. For tests.
 
+#![deny(unsafe_code)]
+
 use std::io::Write;
 use std::process::{Command, Stdio};
 
