@@ -13,7 +13,14 @@ use justitia_checks::{
 /// The floors, from the lowest. A crate depends on those of lower floors only.
 const FLOORS: [&[&str]; 6] = [
     &["share", "link"],
-    &["metrics-http", "metrics-http/promtool", "regular-file", "kernel", "api", "lab/load"],
+    &[
+        "metrics-http",
+        "metrics-http/promtool",
+        "regular-file",
+        "kernel",
+        "api",
+        "lab/load",
+    ],
     &["agent", "cache"],
     &["guest", "view", "lab"],
     &["cli"],

@@ -35,7 +35,7 @@ pub(crate) fn find(named: Option<&Path>, disks: &[Disk]) -> io::Result<Found> {
     first(candidates(disks), |disk| open(disk.path(), Some(disk)))
 }
 
-/// The first disk that opens. The first error says most: those with the serial of a port come first.
+/// The first disk that opens. Otherwise the first error says most: disks with the serial of a port come first.
 fn first<'a, T>(
     disks: impl Iterator<Item = &'a Disk>,
     mut open: impl FnMut(&Disk) -> io::Result<T>,
@@ -47,12 +47,17 @@ fn first<'a, T>(
             Err(error) => why = why.or(Some((disk, error))),
         }
     }
-    Err(match why {
-        Some((disk, error)) => io::Error::new(error.kind(), format!("{}: {error}", disk.name)),
-        None => io::Error::other(
-            "expected a disk of 128 KiB that is a port, found none: give the VM `[vm.port]` and the disk, or `--port DEVICE`",
-        ),
-    })
+    let tried = match why {
+        Some((disk, error)) if has_serial_of_port(disk) => {
+            let told = format!("{}: {error}", disk.name);
+            return Err(io::Error::new(error.kind(), told));
+        }
+        Some((disk, error)) => format!(" ({}: {error})", disk.name),
+        None => String::new(),
+    };
+    Err(io::Error::other(format!(
+        "expected a disk of 128 KiB that is a port, found none{tried}: give the VM `[vm.port]` and the disk, or `--port DEVICE`"
+    )))
 }
 
 fn open(path: PathBuf, disk: Option<&Disk>) -> io::Result<Found> {
@@ -63,15 +68,16 @@ fn open(path: PathBuf, disk: Option<&Disk>) -> io::Result<Found> {
     })
 }
 
+fn has_serial_of_port(disk: &Disk) -> bool {
+    let serial = disk.serial.as_ref().map(Serial::bytes);
+    serial.is_some_and(|serial| serial.starts_with(SERIAL))
+}
+
 fn candidates(disks: &[Disk]) -> impl Iterator<Item = &Disk> {
-    let named = |disk: &&Disk| {
-        let serial = disk.serial.as_ref().map(Serial::bytes);
-        serial.is_some_and(|serial| serial.starts_with(SERIAL))
-    };
-    let right = move |wanted| {
-        disks
-            .iter()
-            .filter(move |disk| disk.may_be_port() && !disk.is_loop() && named(disk) == wanted)
+    let right = |named| {
+        let possible = |disk: &&Disk| disk.may_be_port() && !disk.is_loop();
+        let possible = disks.iter().filter(possible);
+        possible.filter(move |disk| has_serial_of_port(disk) == named)
     };
     right(true).chain(right(false))
 }
@@ -122,7 +128,12 @@ mod tests {
         assert_eq!(opened(&["vdb"], &["vdc"]), "vda");
         assert_eq!(opened(&["vdb"], &["vda", "vdc"]), "vdb: busy");
         let none = first([].iter(), |_: &Disk| Ok(())).unwrap_err();
-        assert!(none.to_string().contains("--port DEVICE"), "{none}");
+        assert!(none.to_string().contains("found none: give"), "{none}");
+        let other = first([disk("vda", "", 256)].iter(), |_| {
+            Err::<(), _>(io::Error::other("no port"))
+        });
+        let other = other.unwrap_err().to_string();
+        assert!(other.contains("found none (vda: no port): give"), "{other}");
     }
 
     #[test]
