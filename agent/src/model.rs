@@ -71,7 +71,7 @@ pub struct Tenant {
     pub populated: bool,
     /// Whether its cache has grown lately, or would have without reclaim.
     pub growing: bool,
-    /// For how long it has used neither CPU nor cache.
+    /// For how long it has used neither CPU nor its working set.
     pub idle_for: Duration,
     /// File pages that processes have mapped; the probes do not see accesses to them.
     pub mapped: u64,

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{AppStatus, CurveStatus, Evidence, KnobStatus, LatencyHistograms, Reason};
 
-/// Seconds without use of CPU or growth of its cache after which a tenant rests: the working sets of others that use
-/// theirs come before its own. The window in which tenants count as backlogged is as long.
+/// Seconds without use of CPU or cache after which a tenant rests: the working sets of others that use theirs come before
+/// its own. The window in which tenants count as backlogged is as long.
 pub const RESTS_AFTER: f64 = 10.0;
 
 /// One tenant.

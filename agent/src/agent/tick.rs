@@ -151,9 +151,9 @@ impl Agent {
     fn reclaim_excess_of_writers(&mut self, now: Instant) {
         for excess in self.credits.surpluses() {
             let (config, snapshot) = (&self.config, &self.snapshot);
-            let decided =
-                self.reclaim
-                    .reclaim_from_writer(&self.monitor, config, snapshot, excess, now);
+            let decided = self
+                .reclaim
+                .reclaim_from_writer(&self.monitor, config, snapshot, excess);
             self.record_all(decided.into_iter().collect(), now);
         }
     }

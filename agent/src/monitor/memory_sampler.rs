@@ -167,7 +167,7 @@ impl MemorySampler {
             .is_some_and(|at| now - at < GROWING.max(2 * self.period))
     }
 
-    /// For how long it had used neither CPU nor cache when it was last sampled.
+    /// For how long it had used no CPU, and paged nothing in, when it was last sampled. Hits in its cache do not show here.
     #[must_use]
     pub fn idle_for(&self, now: Instant) -> Duration {
         let sampled = self.last.as_ref().map_or(now, |last| last.at);

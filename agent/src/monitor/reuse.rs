@@ -1,11 +1,11 @@
 //! A tenant's miss-ratio curve from its sampled accesses, and the working set that follows from it.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use justitia_api::{CurveStatus, Evidence};
 use justitia_share::curve::{
-    BLOCK, DecayedReuseTimes, HALF_LIFE, MissRatioCurve, ReuseTimes, SamplerUse, first_shift,
-    next_shift,
+    BLOCK, BREAK_EVEN, DecayedReuseTimes, HALF_LIFE, MissRatioCurve, ReuseTimes, SamplerUse,
+    first_shift, next_shift,
 };
 use justitia_share::num::{to_f64, to_u64};
 
@@ -47,6 +47,8 @@ pub struct Reuse {
     shift: u32,
     /// Blocks.
     working_set: f64,
+    /// When it last used its working set.
+    used_at: Option<Instant>,
 }
 
 impl Reuse {
@@ -63,6 +65,7 @@ impl Reuse {
             curve: MissRatioCurve::default(),
             shift: first_shift(held / BLOCK),
             working_set: 0.0,
+            used_at: None,
         }
     }
 
@@ -88,6 +91,19 @@ impl Reuse {
         (self.before, self.at) = (counts, now);
         self.curve = MissRatioCurve::of(&self.recent);
         self.working_set = self.curve.working_set(to_f64(capacity)) * (1.0 + MARGIN);
+        // As many accesses as there are blocks in its working set within the time that a block is kept for one read.
+        let accesses = to_f64(new.accesses) * BREAK_EVEN.as_secs_f64();
+        if new.accesses > 0 && accesses >= self.working_set * elapsed.as_secs_f64() {
+            self.used_at = Some(now);
+        }
+    }
+
+    /// For how long it had not used its working set when its counts were last read; `None` if it never did. Less than one
+    /// access to each block in [`BREAK_EVEN`], such as a health check's, is no use of the set.
+    #[must_use]
+    pub fn idle_for(&self) -> Option<Duration> {
+        self.used_at
+            .map(|used| self.at.saturating_duration_since(used))
     }
 
     /// The sampling rate to use: one block in 2 to the power of this.
@@ -121,6 +137,55 @@ impl Reuse {
             bytes: to_u64(self.working_set).saturating_mul(BLOCK),
             observed_for: self.at.saturating_duration_since(self.since),
             evidence: Evidence::Accesses,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes of the largest cache.
+    const CAPACITY: u64 = 1 << 30;
+
+    /// A tenant that has read 6,000 blocks again and again, 600 a second, for three minutes; and the time then.
+    fn reader() -> (Reuse, ReuseCounts, Instant) {
+        let mut now = Instant::now();
+        let mut reuse = Reuse::new(now, 0, 0);
+        let mut counts = ReuseCounts::default();
+        for second in 0..180 {
+            now += Duration::from_secs(1);
+            read(&mut counts, 600, second < 10);
+            reuse.record(counts.clone(), CAPACITY, now);
+        }
+        (reuse, counts, now)
+    }
+
+    /// Reads as many blocks of the 6,000 in order: for the first time, or again.
+    fn read(counts: &mut ReuseCounts, blocks: u64, first: bool) {
+        counts.reuse.accesses += blocks;
+        for _ in 0..blocks {
+            counts.reuse.count((!first).then_some(6_000), 1);
+        }
+    }
+
+    #[test]
+    fn a_tenant_that_reads_little_of_its_set_is_idle() {
+        // Blocks a second that it reads afterwards, and whether it uses its set. The set has 6,750 blocks with the margin:
+        // 11 a second go through it in ten minutes.
+        for (blocks, uses) in [(0, false), (8, false), (15, true), (600, true)] {
+            let (mut reuse, mut counts, mut now) = reader();
+            let set = reuse.working_set().bytes / BLOCK;
+            assert!((6_000..7_500).contains(&set), "{set}");
+            assert_eq!(reuse.idle_for(), Some(Duration::ZERO));
+            for _ in 0..20 {
+                now += Duration::from_secs(1);
+                read(&mut counts, blocks, false);
+                reuse.record(counts.clone(), CAPACITY, now);
+            }
+            let idle = reuse.idle_for().unwrap();
+            assert_eq!(idle == Duration::ZERO, uses, "{blocks}: {idle:?}");
+            assert_eq!(idle == Duration::from_secs(20), !uses, "{blocks}: {idle:?}");
         }
     }
 }

@@ -87,6 +87,13 @@ impl ReuseSampler {
         self.get(id).map(Reuse::working_set)
     }
 
+    /// For how long a tenant had not used its working set when its counts were last read; `None` where its accesses are not
+    /// sampled, or it never did.
+    #[must_use]
+    pub fn idle_for(&self, id: CgroupId) -> Option<Duration> {
+        self.get(id).and_then(Reuse::idle_for)
+    }
+
     /// A tenant's accesses, where they are sampled.
     #[must_use]
     pub fn get(&self, id: CgroupId) -> Option<&Reuse> {

@@ -70,7 +70,10 @@ impl Monitor {
             populated: node.populated,
             growing: leaf && memory.growing(now),
             idle_for: if leaf {
-                memory.idle_for(now)
+                let idle_for = memory.idle_for(now);
+                self.reuse
+                    .idle_for(id)
+                    .map_or(idle_for, |unused| unused.min(idle_for))
             } else {
                 Duration::ZERO
             },

@@ -101,12 +101,13 @@ fn own_unreclaimable(snapshot: &Snapshot, id: NodeId, tenant: &Tenant) -> u64 {
 }
 
 /// How many file pages of a tenant can be reclaimed before it or an ancestor is below its minimum, bytes; 0 for a tenant
-/// that is not in the snapshot.
+/// that is exempt from reclaim, as one with an excluded cgroup below it is, or not in the snapshot.
 #[must_use]
 pub fn reclaimable_above_minimums(snapshot: &Snapshot, key: Key) -> u64 {
     let mut tenants = snapshot.tenants.iter();
     tenants
         .find(|(_, tenant)| tenant.key == key)
+        .filter(|(_, tenant)| tenant.exempt.is_none())
         .map_or(0, |(id, tenant)| above_minimums(snapshot, id, tenant))
 }
 

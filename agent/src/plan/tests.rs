@@ -224,6 +224,13 @@ fn a_writers_excess_is_reclaimed_down_to_the_minimums_only() {
     assert_eq!(above(0, 500), 0);
     let unknown = leaf(9, 100, 0).key;
     assert_eq!(reclaimable_above_minimums(&tenants(0, 0), unknown), 0);
+    let mut excluded = leaf(2, 100, 400);
+    excluded.exempt = Some(ReclaimExemption::UnmanagedChild);
+    let key = excluded.key;
+    assert_eq!(
+        reclaimable_above_minimums(&snapshot(1000, vec![excluded]), key),
+        0
+    );
 }
 
 #[test]

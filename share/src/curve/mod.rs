@@ -28,6 +28,7 @@ pub use miss_ratio::MissRatioCurve;
 pub use reuse_times::ReuseTimes;
 pub use sampler::{ENTRIES, SETS, Sampler};
 pub use sampling_rate::{SamplerUse, first_shift, next_shift};
+pub use working_set::BREAK_EVEN;
 
 /// Bytes of the blocks that the page cache's accesses are counted in: what a fault maps around itself, and half of
 /// the kernel's usual readahead.

@@ -8,7 +8,7 @@ use super::miss_ratio::{MissRatioCurve, Point};
 /// The break-even interval: a block is worth its place if keeping it saves at least one read in this time. (The
 /// five-minute rule of memory against disks: Gray and Putzolu, SIGMOD '87. Doubled, so that what is used every few
 /// minutes is never evicted for what is read once.)
-const BREAK_EVEN: Duration = Duration::from_secs(600);
+pub const BREAK_EVEN: Duration = Duration::from_secs(600);
 /// The part of all possible hits that a working set has; the size that the last ones would need is left out. The model
 /// takes a first access as one to a block that is never accessed again, so the last few hits need a large cache.
 const HITS_KEPT: f64 = 0.99;

@@ -146,11 +146,10 @@ impl ReclaimController {
         config: &Config,
         snapshot: &Snapshot,
         excess: Surplus,
-        now: Instant,
     ) -> Option<Decided> {
         let key = Key::Cgroup(excess.id);
         let cgroup = monitor.cgroups.get(excess.id)?.cgroup.clone();
-        if self.exempt(key, now).is_some() || self.in_flight.contains_key(&key) {
+        if self.in_flight.contains_key(&key) {
             return None;
         }
         let bytes = excess.bytes.min(reclaimable_above_minimums(snapshot, key));
