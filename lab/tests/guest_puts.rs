@@ -23,7 +23,7 @@ use retry::retry_after_a_crash;
 const MEMORY: u64 = 512;
 
 /// A file that the guest's page cache cannot hold, MiB: the short test's.
-const FILE: u64 = 640;
+const FILE: u64 = 512;
 
 /// Bytes that a slow disk reads in a second.
 const SLOW: u64 = 40 << 20;

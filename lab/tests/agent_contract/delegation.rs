@@ -9,7 +9,9 @@ fn a_delegated_subtree_gets_no_more_than_its_share() {
     in_guest(small, |guest| {
         guest.ok(
             r#"
-        live other && hole /data/other 420 && echo 300 >$C/other/io.weight
+        # Memory for half as much cache: what fills it is used sooner.
+        dd if=/dev/zero of=/run/agent.fill bs=1M count=150 2>/dev/null
+        live other && hole /data/other 210 && echo 300 >$C/other/io.weight
         mkdir $C/user && echo '+memory +io' >$C/user/cgroup.subtree_control
         chown nobody $C/user $C/user/cgroup.procs $C/user/cgroup.threads $C/user/cgroup.subtree_control
         start
@@ -21,15 +23,15 @@ fn a_delegated_subtree_gets_no_more_than_its_share() {
         mkdir hoard && echo max >hoard/memory.low && echo 10000 >hoard/io.weight || exit 4
 END
         su -s /bin/sh nobody -c 'sh /run/hoard.sh' || exit 1
-        hole /data/hoard 420 && cache user/hoard /data/hoard 400
+        hole /data/hoard 210 && cache user/hoard /data/hoard 200
         # At some 60 MB/s each: without pauses a file without blocks is read faster than an emulated guest reclaims.
         paced() {
-            sh -c 'echo $$ >"$0/cgroup.procs" && while :; do for at in $(seq 0 20 400); do
+            sh -c 'echo $$ >"$0/cgroup.procs" && while :; do for at in $(seq 0 20 200); do
                 dd if="$1" of=/dev/null bs=1M skip=$at count=20 2>/dev/null; usleep 300000; done; done' $C/$1 $2 >/dev/null 2>&1 &
             echo $! >>/run/loads
         }
         paced other /data/other; paced user/hoard /data/hoard
-        sleep 12
+        sleep 6
     "#,
         );
         // Both read the same again and again, 300 to 100 by weight; 100 more are outside, which wants little. What one of
@@ -38,7 +40,7 @@ END
             let set = tenant(&guest.status(), path)["working_set"].as_u64();
             set.unwrap_or(0) >> 20
         };
-        let both_known = guest.comes(90, || used("other") >= 400 && used("user/hoard") >= 400);
+        let both_known = guest.comes(90, || used("other") >= 200 && used("user/hoard") >= 200);
         assert!(both_known, "{:#}", guest.status());
         // What the hoard held before, it gives back as the other reads.
         let held = |path: &str| guest.number(&format!("file_of {path}"));
