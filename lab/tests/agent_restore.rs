@@ -95,6 +95,16 @@ fn after_fifty_kills_every_knob_is_restored() {
     });
 }
 
+/// What stands after a kill is called a killed agent's, and nothing is changed by that.
+const TOLD: &str = "
+    lows >/run/left
+    justitia reset --dry-run >/run/dry || { cat /run/dry; exit 1; }
+    grep -q '^big1 memory.low would be 0 again' /run/dry || { cat /run/dry; exit 1; }
+    justitia explain big1 >/run/explained 2>&1 || { cat /run/explained; exit 1; }
+    grep -q 'left by an agent that was killed; before: 0' /run/explained || { cat /run/explained; exit 1; }
+    lows >/run/after && diff /run/left /run/after || exit 1
+";
+
 #[test]
 fn reset_restores_after_a_crash_and_the_agent_after_a_stop_signal() {
     in_guest(small, |guest| {
@@ -104,6 +114,7 @@ fn reset_restores_after_a_crash_and_the_agent_after_a_stop_signal() {
             let ended = guest.ok(&format!(
             "start && within 20 protected big1 && kill -{signal} $(cat /run/agent.pid) && usleep 300000
             [ -s /run/agent.code ] && cat /run/agent.code || end {signal}
+            {TOLD}
             justitia reset >/dev/null && lows >/run/after && diff /run/before /run/after"
         ));
             assert_eq!(ended.trim(), status.to_string(), "{signal}");
