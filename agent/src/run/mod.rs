@@ -2,8 +2,8 @@
 
 mod checks;
 mod error;
+mod event_loop;
 mod process;
-mod serve;
 mod standalone;
 mod start;
 #[cfg(test)]

@@ -8,8 +8,8 @@ use sd_notify::NotifyState;
 
 use super::checks::{check_features, check_state_dir, reclaim_features, suggestions};
 use super::error::RunError;
+use super::event_loop::AgentLoop;
 use super::process::{handle_signals, raise_descriptor_limit};
-use super::serve::AgentLoop;
 use crate::agent::Agent;
 use crate::config::Config;
 use crate::enforce::knob_store::{KnobStore, log_restored};

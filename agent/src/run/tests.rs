@@ -8,7 +8,7 @@ use justitia_kernel::cgroup::{Cgroup, CgroupFs};
 use justitia_kernel::knob::Knob;
 use justitia_kernel::proc::ProcFs;
 
-use super::serve::AgentLoop;
+use super::event_loop::AgentLoop;
 use crate::agent::Agent;
 use crate::config::Config;
 use crate::enforce::knob_store::KnobStore;
