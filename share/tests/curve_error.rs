@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use curves::{Random, View, hash, zipf};
 use justitia_share::curve::{
-    DecayedReuseTimes, DistanceSampler, MissRatioCurve, ReuseTimes, Sampler,
+    DecayedHistogram, DistanceSampler, MissRatioCurve, ReuseTimes, Sampler,
 };
 use traces::{blocks, cloudphysics, errors, stack_distances};
 
@@ -22,8 +22,8 @@ use traces::{blocks, cloudphysics, errors, stack_distances};
 const LONG: Duration = Duration::from_secs(1 << 20);
 
 /// The curve of the last half of a trace, as the agent would have it with its choice of rate, in blocks; and the rate.
-fn sampled(trace: &[u64], seed: u64, horizon: u64) -> (MissRatioCurve, u32) {
-    let mut view = View::new(seed, horizon);
+fn sampled(trace: &[u64], seed: u64, max_blocks: u64) -> (MissRatioCurve, u32) {
+    let mut view = View::new(seed, max_blocks);
     let (first, last) = trace.split_at(trace.len() / 2);
     for (half, mut past) in [(first, Duration::ZERO), (last, LONG)] {
         for part in half.chunks(4096) {
@@ -132,7 +132,7 @@ fn where_accesses_are_uneven_distances_err_less_than_times() {
     };
     // All reuse times, none sampled.
     let (mut last, mut at) = (HashMap::new(), 0_u64);
-    let mut all = DecayedReuseTimes::default();
+    let mut all = DecayedHistogram::default();
     for (part, past) in parts() {
         let mut times = ReuseTimes {
             accesses: part.len() as u64,
@@ -147,7 +147,7 @@ fn where_accesses_are_uneven_distances_err_less_than_times() {
     let by_times = mean(&MissRatioCurve::of(&all));
     let by_distances = (0..7).map(|seed| {
         let mut sampler = DistanceSampler::with_sets(SHIFT, SETS);
-        let mut recent = DecayedReuseTimes::with_sets(SETS);
+        let mut recent = DecayedHistogram::with_sets(SETS);
         let (mut before, mut reach) = (ReuseTimes::default(), 0);
         for (part, past) in parts() {
             let hashes = part.iter().map(|block| hash(*block, seed));

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use justitia_api::{CurveStatus, Evidence};
 use justitia_share::curve::{
-    BLOCK, BREAK_EVEN, DecayedReuseTimes, HALF_LIFE, MissRatioCurve, ReuseTimes, SamplerUse,
+    BLOCK, BREAK_EVEN, DecayedHistogram, HALF_LIFE, MissRatioCurve, ReuseTimes, SamplerUse,
     first_shift, next_shift,
 };
 use justitia_share::num::{to_f64, to_u64};
@@ -42,7 +42,7 @@ pub struct Reuse {
     since: Instant,
     at: Instant,
     before: ReuseCounts,
-    recent: DecayedReuseTimes,
+    recent: DecayedHistogram,
     curve: MissRatioCurve,
     shift: u32,
     /// Blocks.
@@ -61,7 +61,7 @@ impl Reuse {
             since: now,
             at: now,
             before,
-            recent: DecayedReuseTimes::default(),
+            recent: DecayedHistogram::default(),
             curve: MissRatioCurve::default(),
             shift: first_shift(held / BLOCK),
             working_set: 0.0,
@@ -78,7 +78,7 @@ impl Reuse {
             accesses: new.accesses,
             evicted: counts.evicted.wrapping_sub(self.before.evicted),
             live: counts.live,
-            horizon: capacity,
+            max_blocks: capacity,
         });
         let elapsed = now.saturating_duration_since(self.at);
         // Only counts are compared with the next ones.

@@ -4,7 +4,7 @@
 //! no guest can choose blocks that are sampled.
 
 use justitia_share::curve::{
-    DecayedReuseTimes, DistanceSampler, HALF_LIFE, MissRatioCurve, ReuseTimes, Sampler, SamplerUse,
+    DecayedHistogram, DistanceSampler, HALF_LIFE, MissRatioCurve, ReuseTimes, Sampler, SamplerUse,
     first_shift, next_shift,
 };
 use justitia_share::num::to_f64;
@@ -34,7 +34,7 @@ pub(crate) struct PoolCurve {
     /// A block whose reuse time is at most this fits what the pool is entitled to of the memory store.
     eviction_time: AtomicU64,
     /// The largest size that the curve is wanted for, blocks.
-    horizon: AtomicU64,
+    max_blocks: AtomicU64,
     sampled: Mutex<Option<Box<Sampled>>>,
     min_shift: AtomicU32,
 }
@@ -44,7 +44,7 @@ struct Sampled {
     sampler: DistanceSampler,
     /// How far back an earlier access was known at the last update, blocks.
     reach: u64,
-    recent: DecayedReuseTimes,
+    recent: DecayedHistogram,
     curve: MissRatioCurve,
     before: ReuseTimes,
     evicted: u64,
@@ -79,7 +79,7 @@ impl PoolCurve {
             shift: AtomicU32::new(0),
             clock: AtomicU64::new(0),
             eviction_time: AtomicU64::new(0),
-            horizon: AtomicU64::new(0),
+            max_blocks: AtomicU64::new(0),
             sampled: Mutex::new(None),
             min_shift: AtomicU32::new(min_shift),
         }
@@ -98,7 +98,7 @@ impl PoolCurve {
 
     /// The stores have this many blocks, and the pool is entitled to so many of them.
     pub(crate) fn set_size(&self, capacity: u64, entitlement: u64) {
-        self.horizon.store(capacity, Ordering::Relaxed);
+        self.max_blocks.store(capacity, Ordering::Relaxed);
         if self.sampled.lock().is_none() {
             // What a pool uses may well be twice what it gets.
             let shift = first_shift(entitlement.saturating_mul(2) / TABLES).max(self.min_shift());
@@ -131,7 +131,11 @@ impl PoolCurve {
     }
 
     fn update(&self, sampled: &mut Sampled, gets: u64, entitlement: u64) {
-        sampled.update(gets, self.horizon.load(Ordering::Relaxed), self.min_shift());
+        sampled.update(
+            gets,
+            self.max_blocks.load(Ordering::Relaxed),
+            self.min_shift(),
+        );
         self.shift.store(sampled.sampler.shift(), Ordering::Relaxed);
         let time = sampled.sampler.eviction_time(entitlement);
         self.eviction_time.store(time, Ordering::Relaxed);
@@ -171,7 +175,11 @@ impl PoolCurve {
         if let Some(sampled) = self.sampled.lock().as_mut() {
             let gets = sampled.before.accesses;
             sampled.at -= by;
-            sampled.update(gets, self.horizon.load(Ordering::Relaxed), self.min_shift());
+            sampled.update(
+                gets,
+                self.max_blocks.load(Ordering::Relaxed),
+                self.min_shift(),
+            );
         }
     }
 
@@ -194,7 +202,7 @@ impl Sampled {
         Self {
             sampler: DistanceSampler::with_sets(shift, SETS),
             reach: 0,
-            recent: DecayedReuseTimes::with_sets(SETS),
+            recent: DecayedHistogram::with_sets(SETS),
             curve: MissRatioCurve::default(),
             before,
             evicted: 0,
@@ -218,7 +226,7 @@ impl Sampled {
     }
 
     /// Takes over what was sampled by now, of `gets` accesses.
-    fn update(&mut self, gets: u64, horizon: u64, min_shift: u32) {
+    fn update(&mut self, gets: u64, max_blocks: u64, min_shift: u32) {
         self.left = UPDATE;
         let counted = ReuseTimes {
             accesses: gets,
@@ -235,8 +243,8 @@ impl Sampled {
             shift: old,
             accesses: new.accesses,
             evicted: self.sampler.evicted() - self.evicted,
-            live: self.sampler.used_within(horizon.saturating_mul(8)) / TABLES,
-            horizon: horizon / TABLES,
+            live: self.sampler.used_within(max_blocks.saturating_mul(8)) / TABLES,
+            max_blocks: max_blocks / TABLES,
         });
         let shift = shift.max(min_shift);
         if shift != old {

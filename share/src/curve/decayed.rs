@@ -1,4 +1,4 @@
-//! Reuse times, of which old ones count less.
+//! Reuse times, or reuse distances, of which old ones count less.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -13,9 +13,9 @@ use crate::num::to_f64;
 /// busy tenant that falls idle is remembered for some minutes more ([`MissRatioCurve::working_set`](super::MissRatioCurve::working_set)).
 pub const HALF_LIFE: HalfLife = HalfLife::new(Duration::from_secs(60));
 
-/// Reuse times that decay exponentially: with every [`HALF_LIFE`] a count halves.
+/// Reuse times, or distances ([`Self::add_distances`]), that decay exponentially: with every [`HALF_LIFE`] a count halves.
 #[derive(Clone, Debug, PartialEq)]
-pub struct DecayedReuseTimes {
+pub struct DecayedHistogram {
     /// Accesses by reuse time.
     pub(super) times: Box<[f64; BUCKETS]>,
     /// Accesses of which no earlier one to the same block is known, by how long it would be known: longer ago than that,
@@ -30,7 +30,7 @@ pub struct DecayedReuseTimes {
     sets: usize,
 }
 
-impl Default for DecayedReuseTimes {
+impl Default for DecayedHistogram {
     fn default() -> Self {
         Self {
             times: Box::new([0.0; BUCKETS]),
@@ -42,7 +42,7 @@ impl Default for DecayedReuseTimes {
     }
 }
 
-impl DecayedReuseTimes {
+impl DecayedHistogram {
     /// Of a sampler with so many sets ([`DistanceSampler::with_sets`](super::DistanceSampler::with_sets)).
     #[must_use]
     pub fn with_sets(sets: usize) -> Self {

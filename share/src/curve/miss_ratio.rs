@@ -1,7 +1,7 @@
 //! From reuse times to a curve: the average eviction time.
 
 use super::buckets::least;
-use super::decayed::DecayedReuseTimes;
+use super::decayed::DecayedHistogram;
 use crate::num::to_f64;
 
 /// The part of the censored accesses (of which it is not known when, or whether, the block was used before) that counts
@@ -40,7 +40,7 @@ impl MissRatioCurve {
     /// Where the sampled blocks have more or fewer accesses than their part of all blocks, it is for blocks that are used
     /// all the time: the difference is counted as hits of the smallest cache (SHARDS, section 4.3, "SHARDS-adj").
     #[must_use]
-    pub fn of(recent: &DecayedReuseTimes) -> Self {
+    pub fn of(recent: &DecayedHistogram) -> Self {
         let most = recent.accesses / recent.sampled();
         let mut size = 0.0;
         Self::with_sizes(recent, |bucket, later, rest| {
@@ -53,16 +53,13 @@ impl MissRatioCurve {
     /// The same from reuse distances: those up to the size hit (SHARDS, section 3). No assumption is made on how accesses
     /// follow each other.
     #[must_use]
-    pub fn of_distances(recent: &DecayedReuseTimes) -> Self {
+    pub fn of_distances(recent: &DecayedHistogram) -> Self {
         Self::with_sizes(recent, |bucket, _, _| to_f64(least(bucket + 1)))
     }
 
     /// `size` is the size of the cache for which all reuses in a bucket hit: its number, the part of the accesses that are
     /// not reused before it, and the part that are not by its end.
-    fn with_sizes(
-        recent: &DecayedReuseTimes,
-        mut size: impl FnMut(usize, f64, f64) -> f64,
-    ) -> Self {
+    fn with_sizes(recent: &DecayedHistogram, mut size: impl FnMut(usize, f64, f64) -> f64) -> Self {
         let sampled = recent.sampled();
         if sampled <= 0.0 {
             return Self::default();

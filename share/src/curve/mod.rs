@@ -22,7 +22,7 @@ mod sampling_rate;
 mod working_set;
 
 pub use buckets::{BUCKETS, bucket};
-pub use decayed::{DecayedReuseTimes, HALF_LIFE};
+pub use decayed::{DecayedHistogram, HALF_LIFE};
 pub use distance_sampler::DistanceSampler;
 pub use miss_ratio::MissRatioCurve;
 pub use reuse_times::ReuseTimes;

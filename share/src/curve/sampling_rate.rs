@@ -19,7 +19,7 @@ pub struct SamplerUse {
     /// Entries that were used lately.
     pub live: u64,
     /// The largest size that the curve is wanted for, blocks.
-    pub horizon: u64,
+    pub max_blocks: u64,
 }
 
 /// Blocks that are remembered while next to none is evicted. Sets fill unevenly: the first block is evicted when three in
@@ -35,7 +35,7 @@ pub fn first_shift(blocks: u64) -> u32 {
 }
 
 /// The shift from now on, at most 31, one step at a time: fewer blocks are sampled when entries are evicted that would
-/// still tell something of a cache of `horizon` blocks; more when many entries are unused.
+/// still tell something of a cache of `max_blocks` blocks; more when many entries are unused.
 #[must_use]
 pub fn next_shift(sampler: SamplerUse) -> u32 {
     let SamplerUse {
@@ -43,10 +43,10 @@ pub fn next_shift(sampler: SamplerUse) -> u32 {
         accesses,
         evicted,
         live,
-        horizon,
+        max_blocks,
     } = sampler;
     let covered = REMEMBERED << shift.min(31);
-    if evicted > accesses / EVICTS && covered < horizon {
+    if evicted > accesses / EVICTS && covered < max_blocks {
         (shift + 1).min(31)
     } else if live < ENTRIES as u64 / UNUSED {
         shift.saturating_sub(1)
@@ -80,14 +80,14 @@ mod tests {
             accesses: 6400,
             evicted: 200,
             live: 2000,
-            horizon: 1 << 20,
+            max_blocks: 1 << 20,
         };
         let cases = [
             ("forgets", full, 4),
             (
-                "forgets what is beyond the horizon",
+                "forgets what is beyond the largest size",
                 SamplerUse {
-                    horizon: 10_000,
+                    max_blocks: 10_000,
                     ..full
                 },
                 3,
@@ -123,7 +123,7 @@ mod tests {
                 "looks at next to none",
                 SamplerUse {
                     shift: 31,
-                    horizon: u64::MAX,
+                    max_blocks: u64::MAX,
                     ..full
                 },
                 31,

@@ -5,25 +5,25 @@
 
 use std::time::Duration;
 
-use justitia_share::curve::{DecayedReuseTimes, MissRatioCurve, Sampler, SamplerUse, next_shift};
+use justitia_share::curve::{DecayedHistogram, MissRatioCurve, Sampler, SamplerUse, next_shift};
 
 /// The agent's view of one tenant's accesses.
 pub(crate) struct View {
     pub sampler: Sampler,
-    recent: DecayedReuseTimes,
+    recent: DecayedHistogram,
     seed: u64,
     /// The largest size that the curve is wanted for, blocks.
-    horizon: u64,
+    max_blocks: u64,
 }
 
 impl View {
-    pub(crate) fn new(seed: u64, horizon: u64) -> Self {
-        let (sampler, recent) = (Sampler::new(0), DecayedReuseTimes::default());
+    pub(crate) fn new(seed: u64, max_blocks: u64) -> Self {
+        let (sampler, recent) = (Sampler::new(0), DecayedHistogram::default());
         Self {
             sampler,
             recent,
             seed,
-            horizon,
+            max_blocks,
         }
     }
 
@@ -39,7 +39,7 @@ impl View {
             accesses: new.accesses,
             evicted: self.sampler.evicted() - evicted,
             live: self.sampler.live(1 << 20),
-            horizon: self.horizon,
+            max_blocks: self.max_blocks,
         });
         self.recent.add(&new, self.sampler.lookbacks(), past);
         if shift < self.sampler.shift() {

@@ -15,9 +15,14 @@ mod traces;
 const LONG: Duration = Duration::from_secs(6000);
 
 /// The curve of the last half of a trace of accesses, in blocks.
-fn sampled(accesses: &[(u64, Access)], seed: u64, horizon: u64, min_shift: u32) -> Vec<(f64, f64)> {
+fn sampled(
+    accesses: &[(u64, Access)],
+    seed: u64,
+    max_blocks: u64,
+    min_shift: u32,
+) -> Vec<(f64, f64)> {
     let curve = PoolCurve::with_min_shift(min_shift);
-    curve.set_size(horizon, horizon / 8);
+    curve.set_size(max_blocks, max_blocks / 8);
     let gets = Cell::new(0);
     for (n, (block, how)) in accesses.iter().enumerate() {
         if n == accesses.len() / 2 {
@@ -28,7 +33,7 @@ fn sampled(accesses: &[(u64, Access)], seed: u64, horizon: u64, min_shift: u32) 
         }
         // Seeds that differ in all bits: those that differ in few sample nearly the same blocks.
         let hash = Key::from_raw(*block).hash(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
-        curve.access(hash, *how, || gets.get(), horizon);
+        curve.access(hash, *how, || gets.get(), max_blocks);
     }
     curve.steps()
 }
