@@ -9,6 +9,7 @@ use clap_complete::{Shell, generate_to};
 use clap_markdown::{MarkdownOptions, help_markdown_command_custom};
 use justitia_agent::config::reference::markdown as configuration;
 use justitia_agent::report::metrics::reference::markdown as metrics;
+use justitia_lab::experiment::reference::markdown as experiment;
 
 /// Write man pages, shell completions and reference documents, for packagers.
 #[derive(Args)]
@@ -32,6 +33,7 @@ pub(crate) fn generate(args: &Generate, command: &Command) -> anyhow::Result<Exi
     }
     write(&reference, "configuration.md", &configuration())?;
     write(&reference, "metrics.md", &metrics())?;
+    write(&reference, "experiment.md", &experiment())?;
     write(&reference, "cli.md", &cli(&shown))?;
     Ok(ExitCode::SUCCESS)
 }

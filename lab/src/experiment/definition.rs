@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
 
 use super::bytes::Bytes;
@@ -12,7 +13,7 @@ use crate::report::schema;
 use crate::spec::{DiskSpec, Filesystem, Throttle};
 
 /// An experiment.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, DocumentedFields)]
 #[serde(deny_unknown_fields)]
 pub struct Experiment {
     /// The file's name without its ending.
@@ -20,7 +21,7 @@ pub struct Experiment {
     pub name: String,
     /// Its heading.
     pub title: String,
-    /// What is done and asked, in one or two sentences.
+    /// What is done, and what is to be found out, in one or two sentences.
     pub question: String,
     /// The paper's figure and numbers.
     #[serde(default)]
@@ -112,7 +113,7 @@ pub fn count_name(count: u32) -> String {
 }
 
 /// The guest.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, DocumentedFields)]
 #[serde(deny_unknown_fields, default)]
 pub struct Machine {
     /// Its memory.
@@ -151,7 +152,7 @@ impl Machine {
 }
 
 /// The guest's disk.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, DocumentedFields)]
 #[serde(deny_unknown_fields, default)]
 pub struct Disk {
     /// Its size; only what is written takes space on the host.
@@ -201,12 +202,12 @@ impl Disk {
 }
 
 /// A container: a cgroup below the root, and a directory on the disk.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, DocumentedFields)]
 #[serde(deny_unknown_fields)]
 pub struct Tenant {
     /// The name of both.
     pub name: String,
-    /// Its weight, 1..=10000.
+    /// Its weight, 1 to 10000.
     pub weight: u64,
     /// A workload that runs in it from the first phase to the last, beside what the phases run:
     /// anonymous memory, or a neighbour.
@@ -220,8 +221,9 @@ pub struct Tenant {
 /// Something that runs in a container, or outside. In every text, `{dir}` is the container's own directory on the
 /// disk, `{files}` where the experiment's files are, `{name}` and `{weight}` the tenant's, `{seconds}` and `{ramp}`
 /// the phase's and `{seed}` the run's.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, DocumentedFields)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
+#[documented_fields(rename_all = "kebab-case")]
 pub enum Workload {
     /// A job file for fio.
     Fio(String),
@@ -241,7 +243,7 @@ impl Workload {
 }
 
 /// The agent's cost as the tenants grow in number.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, DocumentedFields)]
 #[serde(deny_unknown_fields)]
 pub struct Scale {
     /// Numbers of tenants, one after the other; ascending.
@@ -251,7 +253,7 @@ pub struct Scale {
 }
 
 /// Lock contention on the way to a page, as the containers grow in number.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, DocumentedFields)]
 #[serde(deny_unknown_fields)]
 pub struct Contention {
     /// Numbers of containers, one after the other; ascending.

@@ -106,13 +106,17 @@ const KNOWN: [Known; 15] = {
 };
 
 fn known(key: &str) -> Option<Metric> {
-    let known = KNOWN.into_iter().find(|(known, ..)| *known == key)?;
-    let (key, label, unit, proportional, total) = known;
-    Some(Metric {
+    all_known().find(|known| known.key == key)
+}
+
+/// Every quantity that the lab knows.
+pub(super) fn all_known() -> impl Iterator<Item = Metric> {
+    let described = |(key, label, unit, proportional, total): Known| Metric {
         key: key.to_owned(),
         label: label.to_owned(),
         unit,
         proportional,
         total,
-    })
+    };
+    KNOWN.into_iter().map(described)
 }

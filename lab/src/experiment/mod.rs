@@ -10,6 +10,7 @@ mod definition;
 mod load;
 mod metric;
 mod phase;
+pub mod reference;
 mod renamed;
 mod shipped;
 mod source;
@@ -21,4 +22,7 @@ pub use bytes::Bytes;
 pub use configuration::{Configuration, MemoryLimit, Scheduler};
 pub use definition::{Contention, Disk, Experiment, Machine, Scale, Tenant, Workload, count_name};
 pub use metric::MetricName;
-pub use phase::{OUTSIDER, Phase, RunPhase};
+pub use phase::{
+    DiskPhase, OUTSIDER, Phase, RecordPhase, RunPhase, SamplePhase, StopPhase, WaitPhase,
+    WeightsPhase,
+};

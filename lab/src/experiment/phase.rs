@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
 
 use super::bytes::Bytes;
@@ -10,66 +11,101 @@ use super::bytes::Bytes;
 pub const OUTSIDER: &str = "outsider";
 
 /// Something that happens.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, DocumentedFields)]
 #[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
+#[documented_fields(rename_all = "kebab-case")]
 pub enum Phase {
     /// A workload runs in tenants, all together, to its end.
     Run(RunPhase),
     /// All dirty pages are written back, the disk without throttle.
     Sync,
     /// The tenants' file pages are recorded, under this metric.
-    Record {
-        /// The metric's key.
-        #[serde(default = "pages", rename = "as")]
-        key: String,
-    },
+    Record(RecordPhase),
     /// Time passes.
-    Wait {
-        /// How much.
-        seconds: u64,
-    },
+    Wait(WaitPhase),
     /// Time passes, while the split of the applications' bandwidth among the tenants in which something runs is
     /// sampled. Over all such phases together, every tenant's `bandwidth` is recorded, and of the run `misallocated`
     /// (the part of the bandwidth that tenants have above their share) and `pv_sampled` (the PV among the tenants in
     /// which something runs), both the means of the phases.
-    Sample {
-        /// How much.
-        seconds: u64,
-        /// Records the settling times of this phase, in seconds: under this key until at most a tenth of the
-        /// bandwidth was misallocated, under the key with `_each` until every tenant was within a tenth of its own
-        /// share; the phase's length where that never came. A window of one second counts, and the split must hold
-        /// for two seconds; what is missing of nine tenths of the total before the phase counts as misallocated.
-        /// With `_wide` the first, but with a window of two seconds; with `_pv` and `_total` the phase's PV and its
-        /// total bandwidth in bytes per second.
-        #[serde(default, rename = "as")]
-        key: Option<String>,
-    },
+    Sample(SamplePhase),
     /// What runs in these tenants ends.
-    Stop {
-        /// Which.
-        #[serde(rename = "in")]
-        tenants: Vec<String>,
-    },
+    Stop(StopPhase),
     /// The tenants' weights change.
-    Weights {
-        /// The new ones, by tenant.
-        to: BTreeMap<String, u64>,
-    },
+    Weights(WeightsPhase),
     /// The disk becomes faster or slower. The next `sample` expects a total bandwidth changed by the same factor.
-    Disk {
-        /// Its new speed, reads and writes together.
-        bytes_per_second: Bytes,
-    },
+    Disk(DiskPhase),
+}
+
+/// Records the tenants' file pages.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, DocumentedFields)]
+#[serde(deny_unknown_fields)]
+pub struct RecordPhase {
+    /// The metric's key.
+    #[serde(default = "pages", rename = "as")]
+    #[documented_fields(rename = "as")]
+    pub key: String,
+}
+
+/// Lets time pass.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, DocumentedFields)]
+#[serde(deny_unknown_fields)]
+pub struct WaitPhase {
+    /// How much time passes, in seconds.
+    pub seconds: u64,
+}
+
+/// Samples the split of the bandwidth.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, DocumentedFields)]
+#[serde(deny_unknown_fields)]
+pub struct SamplePhase {
+    /// How much time passes, in seconds.
+    pub seconds: u64,
+    /// Records the settling times of this phase, in seconds: under this key until at most a tenth of the
+    /// bandwidth was misallocated, under the key with `_each` until every tenant was within a tenth of its own
+    /// share; the phase's length where that never came. A window of one second counts, and the split must hold
+    /// for two seconds; what is missing of nine tenths of the total before the phase counts as misallocated.
+    /// With `_wide` the first, but with a window of two seconds; with `_pv` and `_total` the phase's PV and its
+    /// total bandwidth in bytes per second.
+    #[serde(default, rename = "as")]
+    #[documented_fields(rename = "as")]
+    pub key: Option<String>,
+}
+
+/// Ends what runs in tenants.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, DocumentedFields)]
+#[serde(deny_unknown_fields)]
+pub struct StopPhase {
+    /// Which tenants, or `outsider`.
+    #[serde(rename = "in")]
+    #[documented_fields(rename = "in")]
+    pub tenants: Vec<String>,
+}
+
+/// Changes weights.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, DocumentedFields)]
+#[serde(deny_unknown_fields)]
+pub struct WeightsPhase {
+    /// The new weights, by tenant.
+    pub to: BTreeMap<String, u64>,
+}
+
+/// Changes the disk's speed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, DocumentedFields)]
+#[serde(deny_unknown_fields)]
+pub struct DiskPhase {
+    /// Its new speed, reads and writes together.
+    pub bytes_per_second: Bytes,
 }
 
 /// A workload that runs in tenants.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, DocumentedFields)]
 #[serde(deny_unknown_fields)]
 pub struct RunPhase {
     /// Its name.
     pub workload: String,
     /// In which tenants, or `outsider`; all tenants when absent.
     #[serde(default, rename = "in")]
+    #[documented_fields(rename = "in")]
     pub tenants: Vec<String>,
     /// For how long: the value of `{seconds}`, and the time that bandwidth is computed over.
     #[serde(default)]
@@ -89,6 +125,7 @@ pub struct RunPhase {
     pub background: bool,
     /// Records the total bandwidth of all tenants under this key, too, as the run's.
     #[serde(default, rename = "as")]
+    #[documented_fields(rename = "as")]
     pub key: Option<String>,
     /// Fails the run if the phase is not over after so many seconds.
     #[serde(default = "two_minutes")]
@@ -127,12 +164,12 @@ impl std::fmt::Display for Phase {
             Self::Run(run) if run.tenants.is_empty() => write!(f, "{}", run.workload),
             Self::Run(run) => write!(f, "{} in {}", run.workload, run.tenants.join(", ")),
             Self::Sync => f.write_str("writing back"),
-            Self::Record { key } => write!(f, "recording {key}"),
-            Self::Wait { seconds } => write!(f, "waiting {seconds} s"),
-            Self::Sample { seconds, .. } => write!(f, "sampling {seconds} s"),
-            Self::Stop { tenants } => write!(f, "stopping {}", tenants.join(", ")),
-            Self::Weights { .. } => f.write_str("changing weights"),
-            Self::Disk { .. } => f.write_str("changing the disk's speed"),
+            Self::Record(record) => write!(f, "recording {}", record.key),
+            Self::Wait(wait) => write!(f, "waiting {} s", wait.seconds),
+            Self::Sample(sample) => write!(f, "sampling {} s", sample.seconds),
+            Self::Stop(stop) => write!(f, "stopping {}", stop.tenants.join(", ")),
+            Self::Weights(_) => f.write_str("changing weights"),
+            Self::Disk(_) => f.write_str("changing the disk's speed"),
         }
     }
 }

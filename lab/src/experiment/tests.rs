@@ -252,7 +252,7 @@ fn an_array_replaces_the_whole_array_of_the_base() {
     let own = "base = \"good.toml\"\n[[phase]]\ndo = \"wait\"\nseconds = 1\n";
     let files = [("good.toml", GOOD), ("own.toml", own)];
     let experiment = find_among(&files, "own.toml").unwrap();
-    assert_eq!(experiment.phase, [Phase::Wait { seconds: 1 }]);
+    assert_eq!(experiment.phase, [Phase::Wait(WaitPhase { seconds: 1 })]);
 }
 
 #[test]

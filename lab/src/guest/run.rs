@@ -91,15 +91,15 @@ impl<'a> Run<'a> {
         match phase {
             Phase::Run(run) => self.run(run),
             Phase::Sync => self.disk.sync(),
-            Phase::Record { key } => self.record_pages(key),
-            Phase::Wait { seconds } => {
-                std::thread::sleep(Duration::from_secs(*seconds));
+            Phase::Record(record) => self.record_pages(&record.key),
+            Phase::Wait(wait) => {
+                std::thread::sleep(Duration::from_secs(wait.seconds));
                 Ok(())
             }
-            Phase::Sample { seconds, key } => self.sample_split(*seconds, key.as_deref()),
-            Phase::Stop { tenants } => self.background.stop(tenants, self.tenants),
-            Phase::Weights { to } => self.set_weights(to),
-            Phase::Disk { bytes_per_second } => self.set_disk_speed(bytes_per_second.0),
+            Phase::Sample(sample) => self.sample_split(sample.seconds, sample.key.as_deref()),
+            Phase::Stop(stop) => self.background.stop(&stop.tenants, self.tenants),
+            Phase::Weights(weights) => self.set_weights(&weights.to),
+            Phase::Disk(disk) => self.set_disk_speed(disk.bytes_per_second.0),
         }
     }
 

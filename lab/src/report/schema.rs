@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
 
 /// The version of this schema that the code below reads and writes.
@@ -87,10 +88,10 @@ pub struct Configuration {
 }
 
 /// A quantity that was measured.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, DocumentedFields)]
 #[serde(deny_unknown_fields)]
 pub struct Metric {
-    /// Its key in [`TenantValues::values`] and [`Series::metric`] (`bandwidth`).
+    /// Its key (`bandwidth`).
     pub key: String,
     /// Its name for people (`Read bandwidth`).
     pub label: String,
@@ -114,8 +115,9 @@ impl Metric {
 }
 
 /// A unit; values are always in the base unit, the report scales them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, DocumentedFields)]
 #[serde(rename_all = "snake_case")]
+#[documented_fields(rename_all = "snake_case")]
 pub enum Unit {
     /// Bytes, shown in MiB.
     Bytes,
@@ -132,26 +134,27 @@ pub enum Unit {
 }
 
 /// How the tenants' values make up the experiment's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, DocumentedFields)]
 #[serde(rename_all = "snake_case")]
+#[documented_fields(rename_all = "snake_case")]
 pub enum Total {
     /// Their sum (bandwidth, bytes).
     Sum,
     /// Their mean (hit ratio, latency).
     Mean,
-    /// No tenant's: measured for the run as a whole, in [`Run::values`] (the agent's CPU time).
+    /// No tenant's: measured for the run as a whole (the agent's CPU time).
     Whole,
 }
 
 /// What the paper reports for the same experiment.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, DocumentedFields)]
 #[serde(deny_unknown_fields)]
 pub struct Paper {
     /// Which paper (`Justitia`).
     pub title: String,
     /// Which figure or table (`Fig. 9a`).
     pub figure: String,
-    /// The [`Metric::key`] that the figure is about. Absent: the headline.
+    /// The key of the metric that the figure is about. Absent: the headline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metric: Option<String>,
     /// Its numbers, per configuration.
@@ -159,10 +162,10 @@ pub struct Paper {
 }
 
 /// The paper's numbers for one configuration.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, DocumentedFields)]
 #[serde(deny_unknown_fields)]
 pub struct PaperResult {
-    /// The [`Configuration::id`] that it corresponds to here; one that did not run is still listed.
+    /// The id of the configuration that it corresponds to here; one that did not run is still listed.
     #[serde(alias = "contender")]
     pub configuration: String,
     /// The paper's PV, if it gives one.
@@ -180,18 +183,17 @@ pub struct PaperResult {
 }
 
 /// A promised number, checked for each MGLRU state by the median of the repeats.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, DocumentedFields)]
 #[serde(deny_unknown_fields)]
 pub struct Goal {
-    /// The [`Configuration::id`] that must reach it.
+    /// The id of the configuration that must reach it.
     #[serde(alias = "contender")]
     pub configuration: String,
-    /// The [`Metric::key`].
+    /// The metric's key.
     pub metric: String,
     /// What of the metric.
     pub measure: Measure,
-    /// The bound that must hold: an upper one, except for [`Measure::TotalAgainst`] and
-    /// [`Measure::TotalAtLeast`].
+    /// The bound that must hold: an upper one, except for `total_against` and `total_at_least`.
     pub must: f64,
     /// The bound that would be better still.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -199,8 +201,9 @@ pub struct Goal {
 }
 
 /// What a [`Goal`] bounds.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, DocumentedFields)]
 #[serde(rename_all = "snake_case")]
+#[documented_fields(rename_all = "snake_case")]
 pub enum Measure {
     /// The PV, at most.
     Pv,
@@ -298,7 +301,7 @@ impl TenantValues {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Series {
-    /// The [`Metric::key`].
+    /// The metric's key.
     pub metric: String,
     /// The [`Tenant::name`]; any other name (`outsider`) is drawn as context.
     pub tenant: String,

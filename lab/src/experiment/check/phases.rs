@@ -1,7 +1,7 @@
 //! The phases, against what else the definition has.
 
 use super::super::definition::{Experiment, Workload};
-use super::super::phase::{OUTSIDER, Phase, RunPhase};
+use super::super::phase::{OUTSIDER, Phase, RecordPhase, RunPhase};
 use super::super::source::Place;
 use super::problem::{Problem, problem};
 use super::tenants;
@@ -19,7 +19,7 @@ pub(super) fn phases(experiment: &Experiment) -> Result<(), Problem> {
         names(experiment, phase, &place)?;
         match phase {
             Phase::Run(run) => running(experiment, run, &place)?,
-            Phase::Record { key } => {
+            Phase::Record(RecordPhase { key }) => {
                 if !experiment.metrics().iter().any(|metric| metric.key == *key) {
                     return problem(
                         place(),
@@ -27,17 +27,17 @@ pub(super) fn phases(experiment: &Experiment) -> Result<(), Problem> {
                     );
                 }
             }
-            Phase::Sample { key: Some(key), .. } => whole_metric(experiment, key, place())?,
-            Phase::Weights { to } => {
-                for weight in to.values() {
+            Phase::Sample(sample) => {
+                if let Some(key) = &sample.key {
+                    whole_metric(experiment, key, place())?;
+                }
+            }
+            Phase::Weights(weights) => {
+                for weight in weights.to.values() {
                     tenants::weight(*weight, place())?;
                 }
             }
-            Phase::Sample { key: None, .. }
-            | Phase::Sync
-            | Phase::Wait { .. }
-            | Phase::Stop { .. }
-            | Phase::Disk { .. } => {}
+            Phase::Sync | Phase::Wait(_) | Phase::Stop(_) | Phase::Disk(_) => {}
         }
     }
     Ok(())
@@ -47,11 +47,11 @@ pub(super) fn phases(experiment: &Experiment) -> Result<(), Problem> {
 fn names(experiment: &Experiment, phase: &Phase, place: &dyn Fn() -> Place) -> Result<(), Problem> {
     let named: Vec<&String> = match phase {
         Phase::Run(run) => run.tenants.iter().collect(),
-        Phase::Stop { tenants } => tenants.iter().collect(),
-        Phase::Weights { to } => to.keys().collect(),
+        Phase::Stop(stop) => stop.tenants.iter().collect(),
+        Phase::Weights(weights) => weights.to.keys().collect(),
         _ => Vec::new(),
     };
-    let outsider_allowed = !matches!(phase, Phase::Weights { .. });
+    let outsider_allowed = !matches!(phase, Phase::Weights(_));
     let known = |name: &str| {
         experiment.tenant.iter().any(|tenant| tenant.name == name)
             || (name == OUTSIDER && outsider_allowed)
