@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::enforce::protection::ProtectionController;
 use crate::monitor::{AppIoMonitor, Changes, ReclaimFeatures};
 use crate::plan::{Entitlements, Key, Memory, Policy, Snapshot, fixture};
-use crate::report::gather::status;
+use crate::report::status::status;
 
 /// An agent that only observes a tree of plain files, with one cgroup, in `dir`.
 fn observer(dir: &std::path::Path) -> Agent {

@@ -1,9 +1,9 @@
 //! Report: what the agent knows and does, for the status socket and metrics.
 
 pub mod decision_log;
-pub(crate) mod gather;
 pub mod metrics;
 mod policy;
 pub mod socket;
+pub(crate) mod status;
 mod subtotals;
 mod working_set;

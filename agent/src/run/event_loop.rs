@@ -11,8 +11,8 @@ use sd_notify::NotifyState;
 use super::error::RunError;
 use crate::agent::Agent;
 use crate::enforce::knob_store::log_restored;
-use crate::report::gather::status;
 use crate::report::socket::Socket;
+use crate::report::status::status;
 
 /// The least time between two ticks, however many events come.
 const MIN_TICK: Duration = Duration::from_millis(20);

@@ -13,7 +13,7 @@ use crate::agent::Agent;
 use crate::config::Config;
 use crate::enforce::protection::ProtectionController;
 use crate::monitor::AppIoMonitor;
-use crate::report::gather::status;
+use crate::report::status::status;
 
 /// An agent in this process that only observes, for clients on a machine where no agent runs.
 #[derive(Debug)]

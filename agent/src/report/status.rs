@@ -21,7 +21,7 @@ use crate::monitor::{WINDOW, WindowStats, process_cpu, thread_cpu};
 use crate::plan::{Key, Snapshot};
 
 /// Everything, as it is now.
-pub(crate) fn status(agent: &Agent, limits: &[String], observe: bool) -> Status {
+pub(crate) fn status(agent: &Agent, at_start: &[String], observe: bool) -> Status {
     let now = Instant::now();
     let memory = agent.snapshot.memory;
     let app_io = &agent.monitor.app_io;
@@ -58,7 +58,7 @@ pub(crate) fn status(agent: &Agent, limits: &[String], observe: bool) -> Status 
         external: external(agent),
         given_up: given_up(agent),
         decisions: agent.decisions.decisions(),
-        limitations: limits.iter().cloned().chain(limitations(agent)).collect(),
+        limitations: at_start.iter().cloned().chain(limitations(agent)).collect(),
         probe_drops: drops
             .iter()
             .map(|drop| ProbeDrops {
