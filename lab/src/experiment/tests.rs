@@ -192,9 +192,9 @@ fn devices_and_pipes_are_refused_as_files() {
     let text = GOOD.replacen("metric = [\"bandwidth\"]", files, 1);
     std::fs::write(path("files.toml"), text).unwrap();
     for (name, found) in [
-        ("device.toml", "found a device"),
+        ("device.toml", "found a character device"),
         ("pipe.toml", "found a pipe"),
-        ("files.toml", "found a device"),
+        ("files.toml", "found a character device"),
     ] {
         let (sender, receiver) = std::sync::mpsc::channel();
         let name = path(name).display().to_string();
