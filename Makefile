@@ -101,27 +101,27 @@ test: deps lint build-tests
 	@if [ "$$(id -u)" != 0 ] || [ ! -e /dev/fuse ]; then \
 		echo 'not tested for want of root or /dev/fuse: $(SHORT_GUEST_TEST)'; \
 	else \
-		$(CARGO) test -p justitia-lab --test guest_puts -- --exact --ignored $(SHORT_GUEST_TEST); \
+		$(CARGO) test --workspace --test guest_puts -- --exact --ignored $(SHORT_GUEST_TEST); \
 	fi
 
 test-guest: build-tests
-	$(CARGO) test -p justitia-lab --test guest_puts -- --include-ignored
+	$(CARGO) test --workspace --test guest_puts -- --include-ignored
 
 test-databases: build-tests
-	$(CARGO) test -p justitia-lab --test real_databases -- --ignored --nocapture
+	$(CARGO) test --workspace --test real_databases -- --ignored --nocapture
 
 test-vm: build-tests
-	$(CARGO) test -p justitia-lab --no-fail-fast $(foreach t,$(VM_TESTS),--test $(t)) -- --include-ignored
+	$(CARGO) test --workspace --no-fail-fast $(foreach t,$(VM_TESTS),--test $(t)) -- --include-ignored
 
 test-seeds:
 	SEEDS=300 $(CARGO) test --release -p justitia-agent --test demand
 	SEEDS=300 $(CARGO) test --release -p justitia-guest simulation
 
 test-probes: build-tests
-	$(CARGO) test -p justitia-lab --test probes -- --ignored --nocapture --test-threads=1
+	$(CARGO) test --workspace --test probes -- --ignored --nocapture --test-threads=1
 
 test-package: build-tests
-	$(CARGO) test -p justitia-lab --test package -- --ignored --nocapture
+	$(CARGO) test --workspace --test package -- --ignored --nocapture
 
 # Data and a page of results; other delays, clocks and experiments of your own: justitia cache experiment --help.
 cache-experiments:
@@ -130,7 +130,7 @@ cache-experiments:
 	$(JUSTITIA) lab report --results $(EXPERIMENTS) --out $(EXPERIMENTS)/report.html
 
 soak: build-tests
-	$(CARGO) test -p justitia-lab --test soak -- --ignored --nocapture
+	$(CARGO) test --workspace --test soak -- --ignored --nocapture
 
 # Needs chromium, and what `make demo` measured, for the report.
 screenshots:
