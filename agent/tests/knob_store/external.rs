@@ -96,3 +96,29 @@ fn the_value_reapplied_last_is_restored() {
     assert_eq!(outcomes(tree.open().1), [restored("a")]);
     assert_eq!(tree.low("a"), "0000");
 }
+
+/// As after a write that took too long.
+#[test]
+fn a_knob_that_is_given_up_is_restored_and_is_not_external() {
+    let tree = Tree::new(&["a", "b"]);
+    let (mut store, _) = tree.open();
+    let (a, b) = (tree.cgroup("a"), tree.cgroup("b"));
+    store.set(&a, KNOB, "5000").unwrap();
+    store.set(&b, KNOB, "5000").unwrap();
+    tree.write("b", "4444");
+    store.give_up(a.id(), KNOB, "too slow");
+    store.give_up(b.id(), KNOB, "too slow");
+    assert_eq!(
+        (tree.low("a"), tree.low("b")),
+        ("1000".into(), "4444".into())
+    );
+    assert_eq!(store.set(&a, KNOB, "6000").unwrap(), WriteOutcome::GivenUp);
+    let given_up: Vec<_> = store.given_up().collect();
+    assert_eq!(given_up, [(a.id(), KNOB, "too slow")]);
+    // Another writer had set this one.
+    let external: Vec<_> = store.external().collect();
+    assert_eq!(external, [(b.id(), KNOB, "4444")]);
+    assert!(store.is_empty());
+    store.forget_unwritable(KNOB);
+    assert!(store.may_write(a.id(), KNOB) && store.may_write(b.id(), KNOB));
+}
