@@ -14,7 +14,11 @@
 //!
 //! A hit takes one shard; an exclusive one then the policy or the log of the block's pool. A sampled block also takes the
 //! curve of the reader's pool, and one of a VM with a port a place of the residency table. A put that finds a free slot
-//! takes one pool's policy and then one shard.
+//! takes one pool's policy and then one shard. A miss that fills the cache takes what a put takes, on the thread of its
+//! client.
+//!
+//! Front ends hold none of these while they take their own: a VM's queue before the state of the workers; a queue of
+//! completions; the exports.
 
 mod admission;
 mod admission_lock;

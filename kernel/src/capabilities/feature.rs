@@ -176,13 +176,16 @@ impl Capabilities {
                     "some such kernels report success and reclaim nothing: \
                      only the change in memory.stat counts",
                 );
-                let debug = cause(
-                    Id::MglruDebug,
+                let from_root = match self.state(Id::Mglru) {
+                    State::Yes => Id::MglruDebug,
+                    _ => Id::ReclaimSwappiness,
+                };
+                let unmanaged = cause(
+                    from_root,
                     absent,
                     "the unmanaged tenant cannot be reclaimed from alone: it is entitled to its share, \
                      and beyond that what the kernel leaves it",
-                )
-                .filter(|_| self.state(Id::Mglru) == State::Yes);
+                );
                 let swappiness = cause(
                     Id::ReclaimSwappiness,
                     absent,
@@ -190,7 +193,7 @@ impl Capabilities {
                      tenants that have any are left alone",
                 )
                 .filter(|_| self.state(Id::Swap) != State::No);
-                numa.chain(debug).chain(swappiness).collect()
+                numa.chain(unmanaged).chain(swappiness).collect()
             }
             Feature::DeviceBandwidth => cause(
                 Id::IoCost,

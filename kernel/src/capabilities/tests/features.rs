@@ -95,14 +95,21 @@ fn a_limited_feature_names_the_capability() {
     }
     let machine = Machine::new();
     machine.write("proc/sys/kernel/osrelease", "6.1.0-56-cloud-amd64\n");
-    let level = |machine: &Machine| {
-        machine
-            .capabilities()
-            .feature(Feature::ProactiveReclaim)
-            .level
+    let consequences = |machine: &Machine| -> Vec<String> {
+        let support = machine.capabilities().feature(Feature::ProactiveReclaim);
+        let causes = support.causes.into_iter();
+        causes.map(|cause| cause.consequence).collect()
     };
-    // Without swap, there is no anonymous memory to be taken.
-    assert_eq!(level(&machine), SupportLevel::Full);
+    // Without swap, there is no anonymous memory to be taken: the unmanaged tenant alone is left out.
+    let found = consequences(&machine);
+    assert!(
+        matches!(&found[..], [one] if one.contains("unmanaged")),
+        "{found:?}"
+    );
     machine.write("proc/meminfo", swap);
-    assert_eq!(level(&machine), SupportLevel::Limited);
+    let found = consequences(&machine);
+    assert!(
+        matches!(&found[..], [one, two] if one.contains("unmanaged") && two.contains("anonymous")),
+        "{found:?}"
+    );
 }
