@@ -25,8 +25,6 @@ PACKAGES := clang llvm libelf-dev zlib1g-dev make pkg-config \
 VM_TESTS := agent_contract agent_credits agent_disks agent_dying_cgroups agent_old_kernel agent_pressure \
 	agent_restore agent_working_set cache_vm probes_agent recharge
 
-SHORT_GUEST_TEST := what_a_guest_evicts_comes_back_from_the_host
-
 # Crates with fuzz targets. `make check` compiles these with the stable compiler; to run them takes a nightly one.
 FUZZED := kernel cache link
 
@@ -40,7 +38,7 @@ help:
 	@echo 'make test-vm     the agent and the cache in VMs, all of it: half an hour'
 	@echo 'make test-guest  guests that put what they evict, in VMs: minutes'
 	@echo 'make test-databases   Redis, MariaDB and PostgreSQL in a guest that puts: a quarter of an hour'
-	@echo 'make test-seeds  the simulated hosts of the planners, with 300 seeds each: minutes'
+	@echo 'make test-seeds  the simulated hosts of the planners, with hundreds of seeds each: minutes'
 	@echo 'make test-probes   the eBPF probes against the truth, on every filesystem and kernel: minutes'
 	@echo 'make test-package  the Debian package under a real systemd in a VM: minutes'
 	@echo 'make cache-experiments   DoubleDecker'"'"'s experiments with the cache, natively: minutes, and a page of results'
@@ -95,33 +93,28 @@ build-tests: deps
 	$(CARGO) build --workspace --bins --tests
 
 # The checks of documents and sources run with the workspace's tests: alone, their libraries would be built once more.
-# The guest that puts reads from a slow disk, which takes root and /dev/fuse.
 test: deps lint build-tests
 	$(CARGO) test --workspace --no-fail-fast
-	@if [ "$$(id -u)" != 0 ] || [ ! -e /dev/fuse ]; then \
-		echo 'not tested for want of root or /dev/fuse: $(SHORT_GUEST_TEST)'; \
-	else \
-		$(CARGO) test --workspace --test guest_puts -- --exact --ignored $(SHORT_GUEST_TEST); \
-	fi
 
 test-guest: build-tests
-	$(CARGO) test --workspace --test guest_puts -- --include-ignored
+	$(CARGO) test -p justitia-lab --test guest_puts -- --include-ignored
 
 test-databases: build-tests
-	$(CARGO) test --workspace --test real_databases -- --ignored --nocapture
+	$(CARGO) test -p justitia-lab --test real_databases -- --ignored --nocapture
 
 test-vm: build-tests
-	$(CARGO) test --workspace --no-fail-fast $(foreach t,$(VM_TESTS),--test $(t)) -- --include-ignored
+	$(CARGO) test -p justitia-lab --no-fail-fast $(foreach t,$(VM_TESTS),--test $(t)) -- --include-ignored
 
 test-seeds:
 	SEEDS=300 $(CARGO) test --release -p justitia-agent --test demand
 	SEEDS=300 $(CARGO) test --release -p justitia-guest simulation
+	SEEDS=600 $(CARGO) test --release -p justitia-cache --lib simulation
 
 test-probes: build-tests
-	$(CARGO) test --workspace --test probes -- --ignored --nocapture --test-threads=1
+	$(CARGO) test -p justitia-lab --test probes -- --ignored --nocapture --test-threads=1
 
 test-package: build-tests
-	$(CARGO) test --workspace --test package -- --ignored --nocapture
+	$(CARGO) test -p justitia-lab --test package -- --ignored --nocapture
 
 # Data and a page of results; other delays, clocks and experiments of your own: justitia cache experiment --help.
 cache-experiments:
@@ -130,7 +123,7 @@ cache-experiments:
 	$(JUSTITIA) lab report --results $(EXPERIMENTS) --out $(EXPERIMENTS)/report.html
 
 soak: build-tests
-	$(CARGO) test --workspace --test soak -- --ignored --nocapture
+	$(CARGO) test -p justitia-lab --test soak -- --ignored --nocapture
 
 # Needs chromium, and what `make demo` measured, for the report.
 screenshots:

@@ -14,7 +14,7 @@ use std::cell::Cell;
 
 /// How many sequences, of how many steps. Together a million in the test that CI runs.
 const STEPS: usize = 2500;
-const SEQUENCES: u32 = 400;
+const SEQUENCES: u32 = 250;
 
 pub(super) fn number_from(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;

@@ -196,10 +196,10 @@ impl Pool {
     }
 }
 
-/// Of 300 pools, whatever their disks and what they read, few take a tenth longer than with the better of both ways.
+/// Of 100 pools (`SEEDS` for more), whatever their disks and what they read, few take a tenth longer than with the better of both ways.
 #[test]
 fn the_law_is_hardly_worse_than_the_better_of_all_and_nothing() {
-    let seeds = std::env::var("SEEDS").map_or(300, |s| s.parse().unwrap());
+    let seeds = std::env::var("SEEDS").map_or(100, |s| s.parse().unwrap());
     let mut ratios = Vec::new();
     for seed in 0..seeds {
         let case = Case::random(seed);

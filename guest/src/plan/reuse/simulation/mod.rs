@@ -9,7 +9,7 @@ use world::*;
 
 /// Seeds of each case.
 fn count() -> u64 {
-    std::env::var("SEEDS").map_or(20, |seeds| seeds.parse().unwrap())
+    std::env::var("SEEDS").map_or(10, |seeds| seeds.parse().unwrap())
 }
 
 fn seeds(run: impl Fn(&mut fastrand::Rng)) {
