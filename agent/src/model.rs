@@ -5,11 +5,15 @@ use std::time::Duration;
 use justitia_api::{Evidence, ReclaimExemption};
 use justitia_kernel::cgroup::CgroupId;
 use justitia_share::curve::HALF_LIFE;
-use justitia_share::{Tree, Weight};
+use justitia_share::{HalfLife, Tree, Weight};
 
 /// How long a tenant's accesses must have been observed before the part of its cache that it did not use counts as
 /// unused: twice the half-life of its miss-ratio curve.
 pub const MIN_OBSERVATION: Duration = Duration::from_secs(2 * HALF_LIFE.get().as_secs());
+
+/// Counts of pages that came back after reclaim halve in this time, as the kernel's own costs of reclaim fade (`lru_note_cost`
+/// in mm/swap.c halves them when they exceed a quarter of the lists; with gigabytes that takes seconds).
+pub const COST_HALF_LIFE: HalfLife = HalfLife::new(Duration::from_secs(10));
 
 /// A cgroup with more children than this is not reclaimed from: each step reads `memory.stat` of every child, to see that
 /// reclaim takes nothing from it.
@@ -34,10 +38,26 @@ pub struct Memory {
     pub free: u64,
     /// Reclaim that was requested and has not finished.
     pub reclaim_in_flight: u64,
-    /// The sum of the zones' high watermarks: kswapd, once it has woken, reclaims up to it.
+    /// The free memory with which kswapd sleeps: what the zones' high watermarks and lowmem reserves hold back. kswapd, once
+    /// it has woken, reclaims up to it.
     pub high_watermark: u64,
-    /// How fast free memory is consumed, bytes per second; what reclaim freed meanwhile counts as consumed.
-    pub consumption_rate: u64,
+    /// How fast free memory falls, bytes per second.
+    pub fall_rate: u64,
+    /// How fast reclaim refills it, bytes per second: that much is consumed as well.
+    pub refill_rate: u64,
+    /// File pages that were read again lately after they had been reclaimed (`workingset_refault_file` of the host),
+    /// decaying by half every [`COST_HALF_LIFE`].
+    pub refaulted: u64,
+    /// `vm.swappiness`, 0 to 200; 0 where there is no swap space left, or anonymous memory is not to be reclaimed.
+    pub swappiness: u8,
+}
+
+impl Memory {
+    /// How fast free memory is consumed, bytes per second, whether or not reclaim refills it.
+    #[must_use]
+    pub const fn consumption_rate(&self) -> u64 {
+        self.fall_rate.saturating_add(self.refill_rate)
+    }
 }
 
 /// A tenant as sampled. Amounts in bytes.
@@ -47,24 +67,35 @@ pub struct Tenant {
     pub key: Key,
     /// Weight among its siblings.
     pub weight: Weight,
-    /// File pages that it keeps before anything is divided by weight: the administrator's `memory.low`, or the
+    /// Cache that it keeps before anything is divided by weight: the administrator's `memory.min` or `memory.low`, or the
     /// configured minimum.
     pub minimum: u64,
     /// Protection that a delegatee requests inside its delegated subtree. It counts among siblings only, and does not
     /// raise what the subtree gets.
     pub requested_protection: u64,
-    /// File pages on its LRU lists, its descendants' included.
-    pub file: u64,
-    /// The part of `file` that is charged to none of its living children: all of it for a leaf. For an inner node, what
+    /// File pages on its LRU lists and reclaimable slab, its descendants' included.
+    pub cache: u64,
+    /// The part of `cache` that is charged to none of its living children: all of it for a leaf. For an inner node, what
     /// its own processes read, and what removed children left behind.
     pub own: u64,
+    /// The part of `own` that is reclaimable slab, such as dentries and inodes.
+    pub slab: u64,
     /// The part of `own` that no living process stands for, and that therefore has no demand: all of it for an inner
     /// node.
     pub orphaned: u64,
     /// The part of `own` that this kernel cannot reclaim without reclaiming from other tenants.
     pub untargetable: u64,
-    /// Charged memory that is not file pages on LRU lists: anonymous, kernel, shmem.
+    /// Charged memory beside `cache`: anonymous, shared, and kernel memory that cannot be reclaimed.
     pub other: u64,
+    /// The cache that its limits leave to it (`memory.max`, `memory.high`); `u64::MAX` without one. Its ancestors' limits
+    /// are theirs.
+    pub limit: u64,
+    /// Anonymous memory that may be swapped out: as much of it as there is swap for, above its minimums.
+    pub anon: u64,
+    /// What was swapped out of it lately, decaying by half every [`COST_HALF_LIFE`].
+    pub swapped_out: u64,
+    /// What was swapped in again lately, decaying likewise.
+    pub swapped_in: u64,
     /// File pages that cannot be reclaimed now: dirty or under writeback.
     pub unreclaimable: u64,
     /// Whether any process lives in it or below.
@@ -73,8 +104,11 @@ pub struct Tenant {
     pub growing: bool,
     /// For how long it has used neither CPU nor its working set.
     pub idle_for: Duration,
-    /// File pages that processes have mapped; the probes do not see accesses to them.
+    /// File pages that processes have mapped, at most; the probes do not see accesses to them.
     pub mapped: u64,
+    /// File pages that it had when it was first seen, and that nothing has replaced since; 0 once its accesses have been
+    /// observed for [`MIN_OBSERVATION`]. Whether they are used is not known.
+    pub unseen: u64,
     /// Its working set, as far as that is known.
     pub working_set: WorkingSet,
     /// Why nothing may be reclaimed from it now, if so.

@@ -39,8 +39,8 @@ pub use latency::{LatencyHistogram, LatencyHistograms, LatencyStatus};
 pub use machine::{AgentUsage, MemoryStatus, ProbeDrops};
 pub use policy::{IoPolicyStatus, PolicyStatus};
 pub use reason::{
-    ExcessReason, ProtectionReason, Reason, RechargeGain, RechargeReason, RechargeResult,
-    ReclaimExemption, Rule,
+    AnonymousReason, ExcessReason, ProtectionReason, Reason, RechargeGain, RechargeReason,
+    RechargeResult, ReclaimExemption, Rule,
 };
 pub use status::{PV_INFINITE, STATUS_VERSION, Status};
 pub use tenant::{RESTS_AFTER, TenantStatus, WeightSource, display_name};

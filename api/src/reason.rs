@@ -13,6 +13,8 @@ use serde::{Deserialize, Serialize, Serializer};
 pub enum Rule {
     /// Free memory is short: file pages above the entitlement are reclaimed.
     Excess(ExcessReason),
+    /// Free memory is short and file pages come back after reclaim: cold anonymous memory is swapped out.
+    Anonymous(AnonymousReason),
     /// `memory.low` protects what the tenant demands of its entitlement.
     Protection(ProtectionReason),
     /// Nothing is reclaimed from the tenant for now.
@@ -35,12 +37,25 @@ pub enum Rule {
     Recharge(RechargeReason),
 }
 
+/// Why anonymous memory of a tenant is swapped out. Bytes; what happened lately halves every ten seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AnonymousReason {
+    /// Its anonymous memory that may be swapped out.
+    pub anon: u64,
+    /// File pages of all tenants that were read again lately after they had been reclaimed.
+    pub refaulted: u64,
+    /// What was swapped out of it lately.
+    pub swapped_out: u64,
+    /// What it swapped in again lately.
+    pub swapped_in: u64,
+}
+
 /// Why a tenant has to give back file pages. Bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExcessReason {
-    /// File pages that it holds.
+    /// Cache that it holds.
     pub usage: u64,
-    /// The file pages that it is entitled to.
+    /// The cache that it is entitled to.
     pub entitlement: u64,
     /// Whether these are pages of an inner node that none of its children is charged for.
     pub orphaned: bool,

@@ -5,8 +5,8 @@ use std::fmt::{Display, Formatter, Result};
 
 use crate::units::{self, bytes};
 use crate::{
-    Action, Decision, ExcessReason, ProtectionReason, Reason, RechargeGain, RechargeReason,
-    RechargeResult, ReclaimExemption, Rule,
+    Action, AnonymousReason, Decision, ExcessReason, ProtectionReason, Reason, RechargeGain,
+    RechargeReason, RechargeResult, ReclaimExemption, Rule,
 };
 
 impl Display for Reason {
@@ -22,6 +22,7 @@ impl Display for Rule {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         match self {
             Self::Excess(reason) => reason.fmt(f),
+            Self::Anonymous(reason) => reason.fmt(f),
             Self::Protection(reason) => reason.fmt(f),
             Self::Exempt(exemption) => exemption.fmt(f),
             Self::ExternalWrite {
@@ -52,6 +53,20 @@ impl Display for ExcessReason {
         }
         let (free, headroom) = (bytes(self.free), bytes(self.free_headroom));
         write!(f, "; {free} free, {headroom} of headroom wanted")
+    }
+}
+
+impl Display for AnonymousReason {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        write!(
+            f,
+            "has {} of anonymous memory, of which {} were swapped out and {} swapped in lately; {} of file pages were read \
+             again lately after reclaim",
+            bytes(self.anon),
+            bytes(self.swapped_out),
+            bytes(self.swapped_in),
+            bytes(self.refaulted)
+        )
     }
 }
 

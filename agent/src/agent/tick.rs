@@ -113,7 +113,7 @@ impl Agent {
             return true;
         }
         let overdue = elapsed.is_some_and(|elapsed| elapsed >= SAMPLE_PERIOD_WHEN_SHORT);
-        self.is_memory_short() && (overdue || self.monitor.budget.allows())
+        self.is_memory_short(now) && (overdue || self.monitor.budget.allows())
     }
 
     /// Samples the memory and the tenants.
@@ -220,13 +220,13 @@ impl Agent {
 
     /// The time until the next tick: it has to come before the free memory above the headroom can be used up.
     fn next_wait(&mut self, now: Instant) -> Duration {
-        let memory = self.monitor.memory.memory();
+        let memory = self.monitor.memory.memory(now);
         let headroom = self.config.policy().free_headroom(&memory);
         // Nothing fills memory faster than a quarter of it a second for long.
-        let speed = memory.consumption_rate.max(memory.total / 4).max(1);
+        let speed = memory.consumption_rate().max(memory.total / 4).max(1);
         let above = memory.free.saturating_sub(headroom);
         let millis = above.saturating_mul(WAIT_MS_PER_SECOND) / speed;
-        let shortest = match (memory.consumption_rate > 0, self.monitor.budget.allows()) {
+        let shortest = match (memory.consumption_rate() > 0, self.monitor.budget.allows()) {
             (true, true) => 50,
             (true, false) => 100,
             (false, _) => 200,
@@ -236,8 +236,8 @@ impl Agent {
     }
 
     /// Whether free memory is short, or will be in a moment.
-    fn is_memory_short(&self) -> bool {
-        let memory = self.monitor.memory.memory();
+    fn is_memory_short(&self, now: Instant) -> bool {
+        let memory = self.monitor.memory.memory(now);
         memory.free < self.config.policy().free_headroom(&memory)
     }
 

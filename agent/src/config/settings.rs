@@ -108,12 +108,25 @@ pub struct Recharge {
 }
 
 /// `[cache]`
-#[derive(Clone, Debug, Default, Deserialize, Serialize, DocumentedFields)]
+#[derive(Clone, Debug, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, expecting = "a table [cache]")]
 pub struct Cache {
     /// What counts as a tenant's demand. `use`: what it uses repeatedly is served first, what it reads once comes after.
     /// `usage`: all that it holds or reads counts alike.
     pub demand: DemandModel,
+    /// Whether cold anonymous memory is swapped out where file pages that are in use do not fit, as much as the kernel
+    /// alone would: `vm.swappiness` says how readily, each cgroup's `memory.swap.max` how much. Without swap nothing is.
+    #[serde(deserialize_with = "value::boolean")]
+    pub swap: bool,
+}
+
+impl Default for Cache {
+    fn default() -> Self {
+        Self {
+            demand: DemandModel::default(),
+            swap: true,
+        }
+    }
 }
 
 /// `[pressure]`

@@ -105,7 +105,7 @@ fn every_error_has_its_file_and_line() {
         "j.toml:8: expected a [[tenant]] with a `match`, found none",
         "j.toml:9: expected a size like \"64MiB\", found boolean true",
         "j.toml:11: unknown variant `soon`, expected `use` or `usage`",
-        "j.toml:12: unknown field `x`, expected `demand`",
+        "j.toml:12: unknown field `x`, expected `demand` or `swap`",
         "j.toml.d/10.toml:3: expected a percentage from 0.1 to 100, found integer 101",
         "j.toml.d/10.toml:4: invalid type: integer `3`, expected a table [cache]",
     ];

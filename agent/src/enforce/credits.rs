@@ -454,7 +454,7 @@ impl Credits {
                 })
             })
             .collect();
-        for intent in plan_rooms(&writers, monitor.memory.memory().free) {
+        for intent in plan_rooms(&writers, monitor.memory.memory(now).free) {
             let Some(node) = monitor.cgroups.get(intent.id) else {
                 continue;
             };

@@ -8,6 +8,8 @@ use justitia_kernel::memory::MemoryStat;
 use justitia_kernel::{PAGE_SIZE, Result};
 use justitia_share::num::to_f64;
 
+use super::decaying_count::DecayingCount;
+use super::memory_limits::MemoryLimits;
 use crate::model::{MIN_OBSERVATION, WorkingSet};
 
 /// A cache that paged in this much between two samples is growing, bytes.
@@ -18,6 +20,8 @@ const SETTLED: Duration = Duration::from_secs(1);
 const GROWING: Duration = Duration::from_secs(3);
 /// A tenant that uses less than this fraction of a CPU, and pages nothing in, is idle.
 const IDLE_CPU: f64 = 0.001;
+/// How often limits and minimums are read.
+const LIMITS_PERIOD: Duration = Duration::from_secs(5);
 /// How often the CPU time is read.
 const CPU_PERIOD: Duration = Duration::from_secs(1);
 /// How often a busy tenant is sampled, as far as the budget allows.
@@ -30,13 +34,26 @@ const MAX_PERIOD: Duration = Duration::from_secs(20);
 pub struct MemorySampler {
     /// File pages on LRU lists.
     pub file: u64,
-    /// Charged memory beside them.
+    /// Reclaimable slab.
+    pub slab: u64,
+    /// Charged memory beside these two.
     pub other: u64,
+    /// What may be swapped out: the lists of anonymous memory, on which shared memory is, too.
+    pub swappable: u64,
+    /// What is in swap.
+    pub swap: u64,
+    /// What was swapped out of it lately, as far as it has not been freed since.
+    swapped_out: DecayingCount,
+    /// What it swapped in again lately.
+    swapped_in: DecayingCount,
+    /// Its limits and minimums, as last read.
+    pub limits: MemoryLimits,
+    limits_at: Option<Instant>,
     /// Dirty and under writeback.
     pub unreclaimable: u64,
     /// Anonymous memory.
     pub anon: u64,
-    /// File pages that processes have mapped, shared memory left out.
+    /// Mapped file pages, at most: the kernel counts mapped shared memory with them.
     pub mapped: u64,
     /// File pages on the active list.
     active: u64,
@@ -47,6 +64,8 @@ pub struct MemorySampler {
     pub refaults: u64,
     /// See [`paged_in`].
     pub paged_in: u64,
+    /// At the first sample: when, its file pages, and what it had paged in.
+    first: Option<First>,
     last: Option<Last>,
     /// The highest value of `paged_in` seen, and when.
     peak: (u64, Instant),
@@ -57,11 +76,47 @@ pub struct MemorySampler {
     period: Duration,
 }
 
+/// The first sample.
+#[derive(Debug)]
+struct First {
+    at: Instant,
+    file: u64,
+    paged_in: u64,
+}
+
 /// The last sample.
 #[derive(Debug)]
 struct Last {
     at: Instant,
     refaults: u64,
+}
+
+/// The counters of a cgroup's memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MemoryCounters {
+    /// `memory.stat`.
+    pub stat: MemoryStat,
+    /// `memory.swap.current`, bytes; 0 without swap.
+    pub swap: u64,
+}
+
+impl MemoryCounters {
+    /// Reads the cgroup's counters.
+    ///
+    /// # Errors
+    /// As every reader of a cgroup; that the cgroup is gone is one.
+    pub fn read(cgroup: &Cgroup) -> Result<Self> {
+        Ok(Self {
+            stat: cgroup.memory_stat()?,
+            swap: cgroup.swap_current()?.unwrap_or(0),
+        })
+    }
+
+    /// A lower bound of what was swapped out since the cgroup was made, bytes: what is there now, and what came back.
+    const fn swapped(&self) -> u64 {
+        let came_back = self.stat.workingset_refault_anon * PAGE_SIZE;
+        self.swap.saturating_add(came_back)
+    }
 }
 
 impl MemorySampler {
@@ -70,7 +125,14 @@ impl MemorySampler {
     pub fn new(now: Instant) -> Self {
         Self {
             file: 0,
+            slab: 0,
             other: 0,
+            swappable: 0,
+            swap: 0,
+            swapped_out: DecayingCount::default(),
+            swapped_in: DecayingCount::default(),
+            limits: MemoryLimits::default(),
+            limits_at: None,
             unreclaimable: 0,
             anon: 0,
             mapped: 0,
@@ -78,6 +140,7 @@ impl MemorySampler {
             page_in_rate: 0,
             refaults: 0,
             paged_in: 0,
+            first: None,
             last: None,
             peak: (0, now),
             cpu: None,
@@ -87,15 +150,19 @@ impl MemorySampler {
         }
     }
 
-    /// Reads the cgroup's counters.
+    /// Reads the cgroup's counters, and now and then its limits.
     ///
     /// # Errors
     /// As every reader of a cgroup; that the cgroup is gone is one.
     pub fn sample(&mut self, cgroup: &Cgroup, now: Instant) -> Result<()> {
-        let stat = cgroup.memory_stat()?;
+        let counters = MemoryCounters::read(cgroup)?;
         let current = cgroup.memory_current()?;
-        self.record(&stat, now);
-        self.other = current.saturating_sub(self.file);
+        self.record(&counters, now);
+        self.other = current.saturating_sub(self.file + self.slab);
+        if self.limits_at.is_none_or(|at| now - at >= LIMITS_PERIOD) {
+            self.limits = MemoryLimits::read(cgroup)?;
+            self.limits_at = Some(now);
+        }
         if self.cpu.is_none_or(|(at, _)| now - at >= CPU_PERIOD) {
             let usage = cgroup.cpu_usage_usec()?;
             self.record_cpu(usage, now);
@@ -104,28 +171,41 @@ impl MemorySampler {
     }
 
     /// Takes over counters that were read elsewhere.
-    pub fn record(&mut self, stat: &MemoryStat, now: Instant) {
+    pub fn record(&mut self, counters: &MemoryCounters, now: Instant) {
+        let stat = &counters.stat;
         let file = stat.file_lru();
         let refaults = stat.workingset_refault_file;
-        let paged_in = paged_in(stat);
-        let busy = self.record_growth(file, refaults, paged_in, now);
+        self.swapped_out.record(counters.swapped(), now);
+        let came_back = stat.workingset_refault_anon * PAGE_SIZE;
+        self.swapped_in.record(came_back, now);
+        let paged_in = paged_in(stat).saturating_sub(self.swapped_out.total());
+        let busy = self.record_growth(stat, paged_in, now);
         self.period = if busy {
             MIN_PERIOD
         } else {
             (self.period * 3 / 2).min(MAX_PERIOD)
         };
         self.file = file;
+        self.slab = stat.slab_reclaimable;
+        self.swap = counters.swap;
+        self.swappable = stat.inactive_anon + stat.active_anon;
         self.refaults = refaults;
         self.paged_in = paged_in;
         self.unreclaimable = stat.file_dirty + stat.file_writeback;
         self.anon = stat.anon;
         self.active = stat.active_file;
-        self.mapped = stat.file_mapped.saturating_sub(stat.shmem);
+        self.mapped = stat.file_mapped;
+        self.first.get_or_insert(First {
+            at: now,
+            file,
+            paged_in,
+        });
         self.last = Some(Last { at: now, refaults });
     }
 
     /// Compares the counters with the last sample. Whether anything happened in between.
-    fn record_growth(&mut self, file: u64, refaults: u64, paged_in: u64, now: Instant) -> bool {
+    fn record_growth(&mut self, stat: &MemoryStat, paged_in: u64, now: Instant) -> bool {
+        let (file, refaults) = (stat.file_lru(), stat.workingset_refault_file);
         let Some(last) = &self.last else {
             self.peak = (paged_in, now);
             return false;
@@ -141,11 +221,12 @@ impl MemorySampler {
             .unwrap_or(u64::MAX)
             .max(1);
         self.page_in_rate = growth.saturating_mul(1000) / millis;
-        if growth >= GROWTH || refaults > last.refaults {
+        let slab_growth = stat.slab_reclaimable.saturating_sub(self.slab);
+        if growth >= GROWTH || slab_growth >= GROWTH || refaults > last.refaults {
             self.grew_at = Some(now);
             self.active_at = now;
         }
-        growth > 0 || file.abs_diff(self.file) > GROWTH
+        growth > 0 || slab_growth >= GROWTH || file.abs_diff(self.file) > GROWTH
     }
 
     fn record_cpu(&mut self, usage: u64, now: Instant) {
@@ -187,6 +268,26 @@ impl MemorySampler {
         }
     }
 
+    /// File pages that it had at its first sample, and that nothing it has paged in since has replaced: whether they are
+    /// used shows when its accesses have been observed for [`MIN_OBSERVATION`]. Then it is 0.
+    #[must_use]
+    pub fn unseen(&self, now: Instant) -> u64 {
+        self.first.as_ref().map_or(0, |first| {
+            let replaced = self.paged_in.saturating_sub(first.paged_in);
+            if now.saturating_duration_since(first.at) < MIN_OBSERVATION {
+                first.file.saturating_sub(replaced).min(self.file)
+            } else {
+                0
+            }
+        })
+    }
+
+    /// What was swapped out of it lately, and what it swapped in again, decaying, bytes.
+    #[must_use]
+    pub fn swapped(&self, now: Instant) -> (u64, u64) {
+        (self.swapped_out.recent(now), self.swapped_in.recent(now))
+    }
+
     /// Whether anything happened between the last two samples.
     #[must_use]
     pub fn is_busy(&self) -> bool {
@@ -209,9 +310,10 @@ impl MemorySampler {
 }
 
 /// All file pages that a cgroup has paged in, less those of deleted files, bytes: its file pages on LRU lists and what was
-/// reclaimed since it was made. Reclaim alone does not change this sum.
+/// reclaimed since it was made. Reclaim of file pages alone does not change this sum; what was swapped out has to be
+/// taken off it.
 #[must_use]
-pub(super) fn paged_in(stat: &MemoryStat) -> u64 {
+fn paged_in(stat: &MemoryStat) -> u64 {
     stat.file_lru() + stat.pgsteal * PAGE_SIZE
 }
 
@@ -219,11 +321,14 @@ pub(super) fn paged_in(stat: &MemoryStat) -> u64 {
 mod tests {
     use super::*;
 
-    fn stat(file_mib: u64, pgsteal: u64) -> MemoryStat {
-        MemoryStat {
-            inactive_file: file_mib << 20,
-            pgsteal,
-            ..MemoryStat::default()
+    fn stat(file_mib: u64, pgsteal: u64) -> MemoryCounters {
+        MemoryCounters {
+            stat: MemoryStat {
+                inactive_file: file_mib << 20,
+                pgsteal,
+                ..MemoryStat::default()
+            },
+            swap: 0,
         }
     }
 
@@ -246,7 +351,7 @@ mod tests {
         let t0 = Instant::now();
         let mut sampler = MemorySampler::new(t0);
         let mut stat = stat(100, 0);
-        stat.active_file = 30 << 20;
+        stat.stat.active_file = 30 << 20;
         sampler.record(&stat, t0);
         assert_eq!(sampler.working_set(false, t0).bytes, 30 << 20);
         assert_eq!(sampler.working_set(true, t0).bytes, 0, "the multi-gen LRU");
@@ -270,5 +375,54 @@ mod tests {
         sampler.record(&stat(120, 0), now);
         assert_eq!(sampler.period, MIN_PERIOD);
         assert_eq!(sampler.idle_for(now), Duration::ZERO);
+    }
+
+    #[test]
+    fn what_is_swapped_out_is_no_growth_of_the_cache() {
+        let t0 = Instant::now();
+        let at = |ms| t0 + Duration::from_millis(ms);
+        let mut sampler = MemorySampler::new(t0);
+        sampler.record(&stat(100, 0), at(0));
+        // 4 MiB of anonymous memory were reclaimed.
+        let mut swapped = stat(100, 1024);
+        swapped.swap = 4 << 20;
+        sampler.record(&swapped, at(500));
+        assert!(!sampler.growing(at(500)));
+        assert_eq!(sampler.swapped(at(500)), (4 << 20, 0));
+        // 1 MiB of them comes back: no more has gone out.
+        swapped.swap = 3 << 20;
+        swapped.stat.workingset_refault_anon = 256;
+        sampler.record(&swapped, at(500));
+        assert_eq!(sampler.swapped(at(500)), (4 << 20, 1 << 20));
+        let (out, _) = sampler.swapped(at(10_500));
+        assert_eq!(out, 2 << 20, "half of it after ten seconds");
+    }
+
+    #[test]
+    fn slab_that_grows_is_growth() {
+        let t0 = Instant::now();
+        let mut sampler = MemorySampler::new(t0);
+        sampler.record(&stat(0, 0), t0);
+        let mut crawled = stat(0, 0);
+        crawled.stat.slab_reclaimable = 8 << 20;
+        let later = t0 + Duration::from_secs(1);
+        sampler.record(&crawled, later);
+        assert!(sampler.growing(later) && sampler.slab == 8 << 20);
+    }
+
+    #[test]
+    fn pages_from_before_the_first_sample_are_unseen_until_others_have_replaced_them() {
+        let t0 = Instant::now();
+        let at = |s| t0 + Duration::from_secs(s);
+        let mut sampler = MemorySampler::new(t0);
+        sampler.record(&stat(300, 512), at(0));
+        assert_eq!(sampler.unseen(at(0)), 300 << 20);
+        // 100 MiB were paged in, and as many reclaimed.
+        sampler.record(&stat(300, 512 + 25_600), at(10));
+        assert_eq!(sampler.unseen(at(10)), 200 << 20);
+        sampler.record(&stat(50, 512 + 25_600), at(20));
+        assert_eq!(sampler.unseen(at(20)), 50 << 20, "what it holds at most");
+        sampler.record(&stat(50, 512 + 25_600), at(120));
+        assert_eq!(sampler.unseen(at(120)), 0);
     }
 }

@@ -3,8 +3,10 @@
 mod app_io;
 mod cgroup_tree;
 mod cpu_budget;
+mod decaying_count;
 pub mod device;
 mod latency;
+mod memory_limits;
 mod memory_sampler;
 mod probe_drops;
 mod rate_window;
@@ -19,6 +21,7 @@ mod unmanaged;
 pub use app_io::AppIoMonitor;
 pub use cgroup_tree::{CgroupTree, Changes, MAX_DEPTH, Node, memory_low};
 pub use cpu_budget::{CpuBudget, process_cpu, thread_cpu};
+pub use memory_sampler::{MemoryCounters, MemorySampler};
 pub use rate_window::{WINDOW, WindowStats};
 pub use reclaim_features::ReclaimFeatures;
 pub use reuse::{RECENT_ACCESSES, Reuse, ReuseCounts};

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use justitia_kernel::Result;
 use justitia_kernel::cgroup::{CgroupFs, CgroupId};
-use justitia_kernel::memory::MemoryStat;
 use justitia_kernel::proc::ProcFs;
 
 use super::app_io::AppIoMonitor;
 use super::cgroup_tree::{CgroupTree, Changes};
 use super::cpu_budget::CpuBudget;
+use super::memory_sampler::MemoryCounters;
 use super::reclaim_features::ReclaimFeatures;
 use super::reuse_sampler::ReuseSampler;
 use super::system_memory::SystemMemory;
@@ -139,10 +139,8 @@ impl Monitor {
     /// as the budget allows.
     fn sample_unmanaged(&mut self, now: Instant, changes: &mut Changes) {
         let top_level_changed = self.cgroups.take_top_level_changed();
-        let Some(host) = self.unmanaged.host_paged_in() else {
-            return;
-        };
-        let noise = self.memory.memory().total / 1024;
+        let host = self.memory.paged_in();
+        let noise = self.memory.memory(now).total / 1024;
         let mut paged_in = host.saturating_sub(self.cgroups.paged_in());
         if !top_level_changed && self.unmanaged.has_grown(paged_in, noise) {
             let top_level = self.cgroups.top_level().to_vec();
@@ -169,9 +167,9 @@ impl Monitor {
     }
 
     /// Takes over a tenant's memory counters that were read elsewhere.
-    pub fn record_memory(&mut self, id: CgroupId, stat: &MemoryStat, now: Instant) {
+    pub fn record_memory(&mut self, id: CgroupId, counters: &MemoryCounters, now: Instant) {
         if let Some(node) = self.cgroups.get_mut(id) {
-            node.memory.record(stat, now);
+            node.memory.record(counters, now);
         }
     }
 

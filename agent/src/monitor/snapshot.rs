@@ -30,7 +30,10 @@ impl Monitor {
                 continue;
             };
             let parent = node.parent.and_then(|parent| ids.get(&parent).copied());
-            ids.insert(id, tenants.push(parent, self.tenant(node, now, &exempt)));
+            ids.insert(
+                id,
+                tenants.push(parent, self.tenant(node, config, now, &exempt)),
+            );
         }
         self.sum_up(&mut tenants);
         let exempt = exempt(Key::Unmanaged);
@@ -38,9 +41,15 @@ impl Monitor {
             self.unmanaged
                 .tenant(&self.memory, &tenants, config.unmanaged.weight, now, exempt);
         tenants.push(None, unmanaged);
+        let memory = self.memory.memory(now);
         let memory = Memory {
             reclaim_in_flight,
-            ..self.memory.memory()
+            swappiness: if config.cache.swap {
+                memory.swappiness
+            } else {
+                0
+            },
+            ..memory
         };
         Snapshot { memory, tenants }
     }
@@ -48,6 +57,7 @@ impl Monitor {
     fn tenant(
         &self,
         node: &Node,
+        config: &Config,
         now: Instant,
         exempt: impl Fn(Key) -> Option<ReclaimExemption>,
     ) -> Tenant {
@@ -56,16 +66,33 @@ impl Monitor {
         let leaf = node.children.is_empty();
         let too_many = node.children.len() > MAX_RECLAIM_CHILDREN;
         let features = &self.features;
+        let other = memory.other;
+        let limit = memory.limits.max.min(if config.io.enabled {
+            // It may be the agent's own, for the dirty budget.
+            u64::MAX
+        } else {
+            memory.limits.high
+        });
+        let (swapped_out, swapped_in) = memory.swapped(now);
         Tenant {
             key,
             weight: self.cgroups.weight(node).0,
             minimum: 0,
             requested_protection: 0,
-            file: memory.file.saturating_sub(node.excluded_file),
+            cache: (memory.file + memory.slab).saturating_sub(node.excluded_cache),
             own: 0,
+            slab: memory.slab,
             orphaned: 0,
             untargetable: 0,
-            other: memory.other,
+            other,
+            limit: if limit == u64::MAX {
+                limit
+            } else {
+                limit.saturating_sub(other)
+            },
+            anon: self.swappable(node),
+            swapped_out,
+            swapped_in,
             unreclaimable: memory.unreclaimable,
             populated: node.populated,
             growing: leaf && memory.growing(now),
@@ -78,6 +105,7 @@ impl Monitor {
                 Duration::ZERO
             },
             mapped: memory.mapped,
+            unseen: memory.unseen(now),
             working_set: self
                 .reuse
                 .working_set(id)
@@ -89,16 +117,32 @@ impl Monitor {
         }
     }
 
+    /// The anonymous memory of a tenant that may be swapped out: what is above its minimums, as far as there is swap for it.
+    fn swappable(&self, node: &Node) -> u64 {
+        let memory = &node.memory;
+        let used = memory.file + memory.slab + memory.other;
+        let above = used.saturating_sub(memory.limits.min.max(node.external_low));
+        let swap = memory.limits.swap_max.saturating_sub(memory.swap);
+        let all = if self.features.swappiness {
+            memory.swappable
+        } else {
+            0
+        };
+        all.min(above).min(swap).min(self.memory.swap_free())
+    }
+
     /// Fills in what depends on the children: a tenant's own pages, and its minimum, which depends on its other memory.
     ///
     /// The counters of an inner node include its descendants', but were not read at the same moment: it has at least what
     /// they have.
     fn sum_up(&self, tenants: &mut Tree<Tenant>) {
         tenants.fold_up_mut(ChildSum::add, |_, tenant, sum| {
-            tenant.file = tenant.file.max(sum.file);
+            tenant.cache = tenant.cache.max(sum.cache);
             tenant.other = tenant.other.max(sum.other);
             tenant.unreclaimable = tenant.unreclaimable.max(sum.unreclaimable);
-            tenant.own = tenant.file - sum.file;
+            tenant.own = tenant.cache - sum.cache;
+            let slab = tenant.slab.max(sum.slab);
+            tenant.slab = (slab - sum.slab).min(tenant.own);
             let mut has_unmanaged = sum.has_unmanaged;
             if let Key::Cgroup(id) = tenant.key
                 && let Some(node) = self.cgroups.get(id)
@@ -113,7 +157,8 @@ impl Monitor {
                 tenant.exempt = tenant.exempt.or(Some(ReclaimExemption::UnmanagedChild));
             }
             ChildSum {
-                file: tenant.file,
+                cache: tenant.cache,
+                slab,
                 other: tenant.other,
                 unreclaimable: tenant.unreclaimable,
                 has_unmanaged,
@@ -125,7 +170,8 @@ impl Monitor {
 /// What a tenant's children have together, bytes.
 #[derive(Clone, Copy, Default)]
 struct ChildSum {
-    file: u64,
+    cache: u64,
+    slab: u64,
     other: u64,
     unreclaimable: u64,
     /// Whether any cgroup below is no tenant.
@@ -134,7 +180,8 @@ struct ChildSum {
 
 impl ChildSum {
     fn add(&mut self, child: &Self) {
-        self.file = self.file.saturating_add(child.file);
+        self.cache = self.cache.saturating_add(child.cache);
+        self.slab = self.slab.saturating_add(child.slab);
         self.other = self.other.saturating_add(child.other);
         self.unreclaimable = self.unreclaimable.saturating_add(child.unreclaimable);
         self.has_unmanaged |= child.has_unmanaged;

@@ -7,10 +7,15 @@ use justitia_kernel::{PAGE_SIZE, Result};
 use justitia_share::HalfLife;
 use justitia_share::num::{to_f64, to_u64};
 
+use super::decaying_count::DecayingCount;
 use crate::model::Memory;
 
-/// How often values that rarely change are read: total memory, watermarks, swap.
+/// How often values that rarely change are read: total memory, `vm.swappiness`, and watermarks while memory suffices.
 const SLOW_PERIOD: Duration = Duration::from_secs(10);
+/// How often the zones are read while free memory is short. On a machine with hundreds of CPUs that takes a millisecond.
+const ZONES_PERIOD: Duration = Duration::from_secs(1);
+/// Free memory is short below so many times what wakes kswapd.
+const SHORT: u64 = 4;
 /// Rates are measured over at least this time. Over less, one allocation looks like gigabytes a second.
 const MIN_RATE_PERIOD: Duration = Duration::from_millis(50);
 /// A rate that is not reached again halves in this time, so that a gap between two bursts does not look like their end.
@@ -21,8 +26,14 @@ const RATE_HALF_LIFE: HalfLife = HalfLife::new(Duration::from_millis(250));
 pub struct SystemMemory {
     proc: ProcFs,
     memory: Memory,
-    swap_on: bool,
+    swap_total: u64,
+    swap_free: u64,
+    /// `vm.swappiness`, as last read.
+    swappiness: u8,
+    /// File pages that came back after reclaim.
+    refaulted: DecayingCount,
     slow_at: Option<Instant>,
+    zones_at: Option<Instant>,
     /// When the measurement of the fall of free memory began, and its value then, bytes.
     polled: Option<(Instant, u64)>,
     /// When the measurement of reclaim began, and the sum of the counters then, bytes.
@@ -33,7 +44,9 @@ pub struct SystemMemory {
     fall_rate: u64,
     /// How fast reclaim refills it, bytes per second.
     refill_rate: u64,
-    file: u64,
+    cache: u64,
+    slab: u64,
+    paged_in: u64,
     unreclaimable: u64,
 }
 
@@ -44,23 +57,32 @@ impl SystemMemory {
         Self {
             proc,
             memory: Memory::default(),
-            swap_on: false,
+            swap_total: 0,
+            swap_free: 0,
+            swappiness: 0,
+            refaulted: DecayingCount::default(),
             slow_at: None,
+            zones_at: None,
             polled: None,
             reclaimed: None,
             freed_by_us: 0,
             fall_rate: 0,
             refill_rate: 0,
-            file: 0,
+            cache: 0,
+            slab: 0,
+            paged_in: 0,
             unreclaimable: 0,
         }
     }
 
-    /// Reads the free memory only. That takes a few microseconds, so it can be done often.
+    /// Reads the free memory and swap only. That takes a few microseconds, so it can be done often.
     pub fn poll(&mut self, now: Instant) {
         let info = rustix::system::sysinfo();
         let free = info.freeram.saturating_mul(u64::from(info.mem_unit));
         self.memory.free = free;
+        let unit = u64::from(info.mem_unit);
+        self.swap_total = info.totalswap.saturating_mul(unit);
+        self.swap_free = info.freeswap.saturating_mul(unit);
         match self.polled {
             Some((at, _)) if now - at < MIN_RATE_PERIOD => return,
             Some((at, before)) => {
@@ -79,28 +101,44 @@ impl SystemMemory {
     /// If `/proc` cannot be read.
     pub fn sample(&mut self, now: Instant, freed_by_us: u64) -> Result<()> {
         if self.slow_at.is_none_or(|at| now - at >= SLOW_PERIOD) {
-            let meminfo = self.proc.meminfo()?;
-            self.memory.total = meminfo.mem_total;
-            self.swap_on = meminfo.swap_total > 0;
-            match self.proc.zoneinfo() {
-                Ok(zones) => {
-                    self.memory.high_watermark = zones.sum().high * PAGE_SIZE;
-                    self.slow_at = Some(now);
-                }
-                // It is opened for each reading. Without a file descriptor for it the watermarks of before will do.
-                Err(error) if self.slow_at.is_some() => {
-                    tracing::debug!(%error, "the watermarks of before are used");
-                }
-                Err(error) => return Err(error),
-            }
+            self.memory.total = self.proc.meminfo()?.mem_total;
+            self.swappiness = self.proc.swappiness().unwrap_or(0);
+            self.slow_at = Some(now);
         }
+        self.read_zones(now)?;
         let vmstat = self.proc.vmstat()?;
         let stolen = (vmstat.pgsteal_kswapd + vmstat.pgsteal_direct) * PAGE_SIZE;
         self.note_reclaimed(stolen, freed_by_us, now);
         self.poll(now);
-        self.file = vmstat.file_lru();
+        self.refaulted
+            .record(vmstat.workingset_refault_file * PAGE_SIZE, now);
+        self.slab = vmstat.nr_slab_reclaimable * PAGE_SIZE;
+        self.cache = vmstat.file_lru() + self.slab;
+        self.paged_in = vmstat.file_lru() + vmstat.pgsteal_file * PAGE_SIZE;
         self.unreclaimable = (vmstat.nr_dirty + vmstat.nr_writeback) * PAGE_SIZE;
         Ok(())
+    }
+
+    /// Reads the watermarks, often while free memory is short: which zones have it changes then.
+    fn read_zones(&mut self, now: Instant) -> Result<()> {
+        let short = self.memory.free < SHORT * self.memory.high_watermark;
+        let period = if short { ZONES_PERIOD } else { SLOW_PERIOD };
+        if self.zones_at.is_some_and(|at| now - at < period) {
+            return Ok(());
+        }
+        match self.proc.zoneinfo() {
+            Ok(zones) => {
+                self.memory.high_watermark = zones.wakeup_mark() * PAGE_SIZE;
+                self.zones_at = Some(now);
+                Ok(())
+            }
+            // It is opened for each reading. Without a file descriptor for it the watermarks of before will do.
+            Err(error) if self.zones_at.is_some() => {
+                tracing::debug!(%error, "the watermarks of before are used");
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// The bytes that the kernel's reclaim has freed so far, and what this agent's has since the last call.
@@ -120,9 +158,16 @@ impl SystemMemory {
 
     /// The memory as last read. [`Memory::reclaim_in_flight`] is 0.
     #[must_use]
-    pub const fn memory(&self) -> Memory {
+    pub fn memory(&self, now: Instant) -> Memory {
         Memory {
-            consumption_rate: self.fall_rate.saturating_add(self.refill_rate),
+            fall_rate: self.fall_rate,
+            refill_rate: self.refill_rate,
+            refaulted: self.refaulted.recent(now),
+            swappiness: if self.swap_free > 0 {
+                self.swappiness
+            } else {
+                0
+            },
             ..self.memory
         }
     }
@@ -130,13 +175,32 @@ impl SystemMemory {
     /// Whether there is swap space.
     #[must_use]
     pub const fn swap_on(&self) -> bool {
-        self.swap_on
+        self.swap_total > 0
     }
 
-    /// File pages on LRU lists, whole host, bytes.
+    /// Free swap space, bytes.
     #[must_use]
-    pub const fn file(&self) -> u64 {
-        self.file
+    pub const fn swap_free(&self) -> u64 {
+        self.swap_free
+    }
+
+    /// File pages on LRU lists and reclaimable slab, whole host, bytes.
+    #[must_use]
+    pub const fn cache(&self) -> u64 {
+        self.cache
+    }
+
+    /// Reclaimable slab, whole host, bytes.
+    #[must_use]
+    pub const fn slab(&self) -> u64 {
+        self.slab
+    }
+
+    /// What the whole host has paged in, less what was deleted: file pages on LRU lists, and those that were reclaimed,
+    /// bytes.
+    #[must_use]
+    pub const fn paged_in(&self) -> u64 {
+        self.paged_in
     }
 
     /// Dirty and writeback pages, whole host, bytes.
@@ -168,11 +232,11 @@ mod tests {
         let mut memory = SystemMemory::new(ProcFs::open(dir.path()).unwrap());
         let begin = Instant::now();
         memory.sample(begin, 0).unwrap();
-        let known = memory.memory().high_watermark;
+        let known = memory.memory(begin).high_watermark;
         assert!(known > 0);
         std::fs::rename(dir.path().join("zoneinfo"), dir.path().join("aside")).unwrap();
         memory.sample(begin + SLOW_PERIOD, 0).unwrap();
-        assert_eq!(memory.memory().high_watermark, known);
+        assert_eq!(memory.memory(begin).high_watermark, known);
         // Without any there is nothing to go by.
         let mut unknown = SystemMemory::new(ProcFs::open(dir.path()).unwrap());
         assert!(unknown.sample(begin, 0).is_err());
@@ -207,9 +271,9 @@ mod tests {
         system.poll(now);
         system.polled = Some((now, u64::MAX));
         system.poll(now + Duration::from_millis(1));
-        assert_eq!(system.memory().consumption_rate, 0);
+        assert_eq!(system.memory(now).consumption_rate(), 0);
         system.poll(now + MIN_RATE_PERIOD);
-        assert!(system.memory().consumption_rate > 0);
+        assert!(system.memory(now).consumption_rate() > 0);
         Ok(())
     }
 
@@ -227,7 +291,7 @@ mod tests {
             (80, 800, 0, 5500),
         ] {
             system.note_reclaimed(stolen, by_us, at(ms));
-            assert_eq!(system.memory().consumption_rate, rate, "{ms} ms");
+            assert_eq!(system.memory(now).consumption_rate(), rate, "{ms} ms");
         }
         Ok(())
     }

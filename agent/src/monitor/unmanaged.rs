@@ -8,7 +8,6 @@ use justitia_kernel::cgroup::Cgroup;
 use justitia_kernel::lru_gen::{self, LruGen};
 use justitia_share::{HalfLife, Tree, Weight, num};
 
-use super::memory_sampler::paged_in;
 use super::reclaim_features::ReclaimFeatures;
 use super::system_memory::SystemMemory;
 use crate::model::{Key, MAX_RECLAIM_CHILDREN, Tenant, WorkingSet};
@@ -26,7 +25,7 @@ const PEAK_HALF_LIFE: HalfLife = HalfLife::new(Duration::from_secs(10));
 pub struct Unmanaged {
     root: Cgroup,
     reclaim: Option<UnmanagedReclaim>,
-    /// What it had paged in when it last grew, bytes ([`paged_in`]).
+    /// What it had paged in when it last grew, bytes.
     paged_in: Option<u64>,
     /// An upper bound of the file pages that its living processes read, bytes; the rest is of removed cgroups.
     live_file: u64,
@@ -81,12 +80,6 @@ impl Unmanaged {
         self.reclaim
     }
 
-    /// What the whole host has paged in, by the root cgroup's counters, bytes.
-    pub(super) fn host_paged_in(&self) -> Option<u64> {
-        let stat = self.root.memory_stat().ok()?;
-        Some(paged_in(&stat))
-    }
-
     /// Whether it would count as grown, had it paged in so much. `noise` is by how much readings differ, bytes.
     pub(super) fn has_grown(&self, paged_in: u64, noise: u64) -> bool {
         let least = MIN_GROWTH.max(noise);
@@ -125,9 +118,14 @@ impl Unmanaged {
         now: Instant,
         exempt: Option<ReclaimExemption>,
     ) -> Tenant {
-        let file = memory
-            .file()
+        let cache = memory
+            .cache()
             .saturating_sub(tenants.values().map(|t| t.own).sum());
+        let slab = memory
+            .slab()
+            .saturating_sub(tenants.values().map(|t| t.slab).sum())
+            .min(cache);
+        let file = cache - slab;
         let top_level = || tenants.children(None).map(|id| &tenants[id]);
         let unreclaimable = memory
             .unreclaimable()
@@ -141,19 +139,25 @@ impl Unmanaged {
             weight,
             minimum: 0,
             requested_protection: 0,
-            file,
-            own: file,
+            cache,
+            own: cache,
+            slab,
             orphaned,
             untargetable: match self.reclaim {
-                Some(UnmanagedReclaim::RootLruGen) => orphaned,
+                Some(UnmanagedReclaim::RootLruGen) => orphaned + slab,
                 Some(UnmanagedReclaim::RootMemoryReclaim) | None => 0,
             },
             other: 0,
+            limit: u64::MAX,
+            anon: 0,
+            swapped_out: 0,
+            swapped_in: 0,
             unreclaimable: unreclaimable.min(file),
             populated: true,
             growing: self.grew && idle_for < GROWING,
             idle_for,
             mapped: 0,
+            unseen: 0,
             working_set: WorkingSet::default(),
             exempt: match self.reclaim {
                 None => Some(ReclaimExemption::Unsupported),

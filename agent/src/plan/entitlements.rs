@@ -1,15 +1,15 @@
 //! The page cache divided by weight.
 
-use justitia_api::{DemandModel, RESTS_AFTER};
 use justitia_share::{Demand, entitlements};
 
+use super::demand::demand;
 use super::policy::Policy;
-use crate::model::{MIN_OBSERVATION, Snapshot, Tenant};
+use crate::model::{Key, Snapshot, Tenant};
 
-/// What each tenant is entitled to, in bytes of file pages. The vectors are indexed like [`Snapshot::tenants`].
+/// What each tenant is entitled to, in bytes of cache: file pages and reclaimable slab. The vectors are indexed like [`Snapshot::tenants`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Entitlements {
-    /// What is divided: all file pages, and the free memory above the headroom.
+    /// What is divided: all file pages and reclaimable slab, and the free memory above the headroom.
     pub capacity: u64,
     /// The free memory to keep ([`Policy::free_headroom`]).
     pub free_headroom: u64,
@@ -17,8 +17,8 @@ pub struct Entitlements {
     pub demands: Vec<Demand>,
     /// Every tenant's entitlement.
     pub entitled: Vec<u64>,
-    /// Of leaves: the part of it that is protected from the kernel's reclaim, which is what the tenant demands. What an
-    /// inner node protects is the sum of its leaves'.
+    /// Of leaves: the part of it that is protected from the kernel's reclaim, which is what the tenant demands; its slab is
+    /// not. What an inner node protects is the sum of its leaves'.
     pub protected: Vec<u64>,
 }
 
@@ -33,12 +33,16 @@ impl Entitlements {
         let capacity = held
             .saturating_add(snapshot.memory.free)
             .saturating_sub(free_headroom);
-        let demands = tenants.map(|id, tenant| demand(tenant, tenants.is_leaf(id), policy));
+        let share = unmanaged_share(snapshot, capacity);
+        let demands = tenants.map(|id, tenant| demand(tenant, tenants.is_leaf(id), share, policy));
         let entitled = entitlements(&demands, capacity);
         let protected = demands
             .values()
+            .zip(tenants.values())
             .zip(&entitled)
-            .map(|(demand, entitled)| demand.total.min(*entitled))
+            .map(|((demand, tenant), entitled)| {
+                demand.total.min(entitled.saturating_sub(tenant.slab))
+            })
             .collect();
         Self {
             capacity,
@@ -50,35 +54,17 @@ impl Entitlements {
     }
 }
 
-/// What a tenant demands. Orphaned pages demand nothing: they neither add to what their subtree gets nor take from its
-/// siblings.
-fn demand(tenant: &Tenant, leaf: bool, policy: &Policy) -> Demand {
-    let minimum = tenant.minimum.min(tenant.file).max(tenant.unreclaimable);
-    let held = tenant.own.saturating_sub(tenant.orphaned);
-    let observed = tenant.working_set;
-    let unsure = observed.observed_for < MIN_OBSERVATION;
-    let keeps = if policy.demand == DemandModel::Usage || unsure {
-        held
-    } else {
-        0
-    };
-    let working_set = match policy.demand {
-        DemandModel::Use => observed.bytes.max(tenant.mapped.min(held)),
-        DemandModel::Usage => 0,
-    };
-    let (working_set, total) = match (leaf, tenant.populated) {
-        (false, _) => (0, u64::MAX),
-        (true, false) => (0, 0),
-        (true, true) if tenant.growing => (working_set, u64::MAX),
-        (true, true) => (working_set, working_set.max(keeps)),
-    };
-    let rests = tenant.idle_for.as_secs_f64() >= RESTS_AFTER;
-    Demand {
-        weight: tenant.weight,
-        minimum,
-        in_use: if rests { 0 } else { working_set },
-        requested_protection: tenant.requested_protection.min(tenant.file),
-        working_set,
-        total: total.max(minimum),
-    }
+/// The part of the cache that is the unmanaged tenant's by weight, among those at the top level that hold or want any.
+fn unmanaged_share(snapshot: &Snapshot, capacity: u64) -> u64 {
+    let tenants = &snapshot.tenants;
+    let top_level = || tenants.children(None).map(|id| &tenants[id]);
+    let competes = |tenant: &&Tenant| tenant.populated || tenant.cache > 0;
+    let all: u64 = top_level()
+        .filter(competes)
+        .map(|tenant| tenant.weight.get())
+        .sum();
+    let unmanaged = top_level().find(|tenant| tenant.key == Key::Unmanaged);
+    let weight = unmanaged.map_or(0, |tenant| tenant.weight.get());
+    let share = u128::from(capacity) * u128::from(weight) / u128::from(all.max(1));
+    u64::try_from(share).unwrap_or(u64::MAX)
 }

@@ -6,11 +6,14 @@
 //! | planner | decides | paper |
 //! |---|---|---|
 //! | [`plan_reclaim`] | which tenants give back file pages, and how many | Justitia, section III-B3 |
+//! | [`plan_anonymous`] | from which tenant cold anonymous memory is swapped out, and how much | as the kernel's own reclaim would |
 //! | [`plan_protection`] | `memory.low` of every tenant | Justitia, section III-B3, through the kernel's own reclaim |
 //! | [`plan_recharge`] | which shared files are charged to another tenant | Justitia, section III-B2 |
 //! | [`credit::plan_limits`], [`credit::plan_rooms`] | `io.max` of tenants on a contended disk; `memory.high` of writers | WDT; Justitia, section III-A |
 
+pub mod anonymous;
 pub mod credit;
+mod demand;
 pub mod entitlements;
 mod policy;
 pub mod protection;
@@ -23,6 +26,7 @@ pub(crate) mod fixture;
 mod tests;
 
 pub use crate::model::{Key, Memory, Snapshot, Tenant, WorkingSet};
+pub use anonymous::{AnonymousIntent, plan_anonymous};
 pub use entitlements::Entitlements;
 pub use justitia_api::{DemandModel, Evidence, ReclaimExemption};
 pub use policy::Policy;

@@ -16,7 +16,10 @@ fn memory(free: u64) -> Memory {
         free: free * MIB,
         reclaim_in_flight: 0,
         high_watermark: 6 * MIB,
-        consumption_rate: 0,
+        fall_rate: 0,
+        refill_rate: 0,
+        refaulted: 0,
+        swappiness: 0,
     }
 }
 
@@ -82,7 +85,7 @@ fn snapshot<T: Into<Placed>>(free: u64, tenants: Vec<T>) -> Snapshot {
 
 fn plan(snapshot: &Snapshot) -> (Entitlements, Vec<(u64, u64)>) {
     let entitlements = Entitlements::of(snapshot, &Policy::default());
-    let intents = plan_reclaim(snapshot, &entitlements)
+    let intents = plan_reclaim(snapshot, &entitlements, 0)
         .into_iter()
         .map(|i| match i.key {
             Key::Cgroup(CgroupId(id)) => (id, i.bytes),
@@ -123,14 +126,14 @@ fn tenants_above_their_entitlement_give_back_in_proportion() {
 fn each_reason_to_reclaim_nothing() {
     type Change = fn(&mut Tenant);
     let cases: [(&str, Change); 5] = [
-        ("its minimum", |t| t.minimum = t.file),
+        ("its minimum", |t| t.minimum = t.cache),
         ("it thrashes", |t| {
             t.exempt = Some(ReclaimExemption::Thrashing { full_avg10: 80.0 })
         }),
         ("only anonymous means", |t| {
             t.exempt = Some(ReclaimExemption::Anonymous)
         }),
-        ("all of it dirty", |t| t.unreclaimable = t.file),
+        ("all of it dirty", |t| t.unreclaimable = t.cache),
         ("nothing of its own", |t| t.own = 0),
     ];
     for (name, change) in cases {
@@ -265,7 +268,7 @@ fn the_free_headroom_looks_ahead_and_is_bounded() {
     assert_eq!(calm, 6 * MIB + 4 * MIB);
     let with_rate = |rate| {
         policy.free_headroom(&Memory {
-            consumption_rate: rate,
+            fall_rate: rate,
             ..memory(100)
         })
     };
@@ -305,14 +308,14 @@ proptest! {
     fn never_below_minimum_or_entitlement(tenants in proptest::collection::vec(any_tenant(), 1..12), free in 0..200u64) {
         let snap = snapshot(free, tenants);
         let entitlements = Entitlements::of(&snap, &Policy::default());
-        let intents = plan_reclaim(&snap, &entitlements);
+        let intents = plan_reclaim(&snap, &entitlements, 0);
         let total: u64 = intents.iter().map(|i| i.bytes).sum();
         prop_assert!(total <= entitlements.free_headroom.saturating_sub(snap.memory.free));
         for (id, tenant) in snap.tenants.iter() {
             let taken: u64 = intents.iter().filter(|i| i.key == tenant.key).map(|i| i.bytes).sum();
             if snap.tenants.values().filter(|t| t.key == tenant.key).count() == 1 {
                 let i = id.index();
-                prop_assert!(taken == 0 || tenant.file - taken >= entitlements.entitled[i].max(tenant.minimum));
+                prop_assert!(taken == 0 || tenant.cache - taken >= entitlements.entitled[i].max(tenant.minimum));
                 prop_assert!(taken == 0 || tenant.exempt.is_none());
             }
         }
@@ -320,5 +323,7 @@ proptest! {
 }
 
 mod delegated;
+mod minimums;
 mod orphaned;
+mod resources;
 mod working_sets;

@@ -51,7 +51,7 @@ pub(crate) fn status(agent: &Agent, at_start: &[String], observe: bool) -> Statu
             total: memory.total,
             free: memory.free,
             free_headroom: agent.entitlements.free_headroom,
-            consumption_rate: memory.consumption_rate,
+            consumption_rate: memory.consumption_rate(),
             cache_divisible: agent.entitlements.capacity,
         },
         tenants: tenants(agent, &rates, &pv),
@@ -133,8 +133,8 @@ fn tenants(agent: &Agent, rates: &[Option<WindowStats>], pv: &FairnessWindow) ->
             } else {
                 leaf(agent.entitlements.protected[i])
             },
-            minimum: tenant.minimum.min(tenant.file),
-            requested_protection: tenant.requested_protection.min(tenant.file),
+            minimum: tenant.minimum.min(tenant.cache),
+            requested_protection: tenant.requested_protection.min(tenant.cache),
             idle: tenant.idle_for.as_secs_f64(),
             growing: tenant.growing,
             exempt: tenant.exempt.map(Reason::from),

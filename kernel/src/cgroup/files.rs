@@ -37,6 +37,30 @@ impl Cgroup {
         self.read("memory.current", only_number)
     }
 
+    /// `memory.swap.current`: bytes in swap, descendants included. `None` without swap support. Not at the root.
+    ///
+    /// # Errors
+    /// Gone, or not understood.
+    pub fn swap_current(&self) -> Result<Option<u64>> {
+        optional(self.read("memory.swap.current", only_number))
+    }
+
+    /// `memory.swap.max`: no more is swapped out. Not at the root.
+    ///
+    /// # Errors
+    /// Gone, missing without the memory controller or swap support and at the root, or not understood.
+    pub fn swap_max(&self) -> Result<Limit> {
+        self.read("memory.swap.max", Limit::parse)
+    }
+
+    /// `memory.min`: never reclaimed below by the kernel, but by `memory.reclaim` of this cgroup. Not at the root.
+    ///
+    /// # Errors
+    /// Gone, missing without the memory controller and at the root, or not understood.
+    pub fn memory_min(&self) -> Result<Limit> {
+        self.read("memory.min", Limit::parse)
+    }
+
     /// `memory.low`: reclaimed below only if nothing else is reclaimable. Not at the root.
     ///
     /// # Errors

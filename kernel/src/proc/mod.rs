@@ -12,7 +12,7 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::buffer::{End, read_to_end, with_buffer};
 use crate::error::{Error, Operation, Result};
-use crate::parse::Parsed;
+use crate::parse::{self, ParseError, Parsed};
 use crate::psi::{Psi, PsiResource};
 
 pub use frames::frames;
@@ -72,14 +72,30 @@ impl ProcFs {
         self.parse(&self.vmstat, "vmstat", End::Nothing, Vmstat::parse)
     }
 
-    /// `zoneinfo`, in pages. Long on machines with many CPUs: for the start and for changes of
-    /// the watermarks, not for every interval.
+    /// `zoneinfo`, in pages. Long on machines with many CPUs: not for every interval.
     ///
     /// # Errors
     /// When it cannot be read or parsed.
     pub fn zoneinfo(&self) -> Result<Zoneinfo> {
         let fd = open(&self.directory, &self.path, "zoneinfo")?;
         self.parse(&fd, "zoneinfo", End::Nothing, Zoneinfo::parse)
+    }
+
+    /// `sys/vm/swappiness`, 0 to 200.
+    ///
+    /// # Errors
+    /// When it cannot be read or parsed.
+    pub fn swappiness(&self) -> Result<u8> {
+        let file = "sys/vm/swappiness";
+        let fd = open(&self.directory, &self.path, file)?;
+        self.parse(&fd, file, End::ShortRead, |text| {
+            const EXPECTED: &str = "a number from 0 to 200";
+            let value = parse::only_number(text)?;
+            u8::try_from(value)
+                .ok()
+                .filter(|value| *value <= 200)
+                .ok_or_else(|| ParseError::new(1, EXPECTED, text))
+        })
     }
 
     /// The pressure on the whole machine.
@@ -184,6 +200,6 @@ mod tests {
             assert!(proc.vmstat().unwrap().nr_free_pages > 0);
         }
         let zones = proc.zoneinfo().unwrap();
-        assert!(zones.sum().managed > 0);
+        assert!(zones.wakeup_mark() > 0);
     }
 }

@@ -20,6 +20,7 @@ pub struct Vmstat {
     pub nr_dirty: u64,
     pub nr_writeback: u64,
     pub nr_shmem: u64,
+    pub nr_slab_reclaimable: u64,
     /// Pages above which writers are throttled.
     pub nr_dirty_threshold: u64,
     /// Pages above which the flusher starts.
@@ -74,6 +75,7 @@ impl Vmstat {
                 b"nr_dirty" => &mut stat.nr_dirty,
                 b"nr_writeback" => &mut stat.nr_writeback,
                 b"nr_shmem" => &mut stat.nr_shmem,
+                b"nr_slab_reclaimable" => &mut stat.nr_slab_reclaimable,
                 b"nr_dirty_threshold" => &mut stat.nr_dirty_threshold,
                 b"nr_dirty_background_threshold" => &mut stat.nr_dirty_background_threshold,
                 b"pgscan_kswapd" => &mut stat.pgscan_kswapd,

@@ -2,7 +2,7 @@
 
 use crate::parse::{self, ParseError, Parsed};
 
-/// One zone's free pages and watermarks, or the sum over zones, in pages.
+/// One zone's free pages and watermarks, in pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Zone {
     /// The NUMA node.
@@ -19,6 +19,16 @@ pub struct Zone {
     pub high: u64,
     /// Managed by the allocator.
     pub managed: u64,
+    /// Kept free beyond the watermarks from allocations that could be served by a higher zone: the largest number of
+    /// `protection` (`vm.lowmem_reserve_ratio`).
+    pub reserve: u64,
+}
+
+impl Zone {
+    /// kswapd sleeps while the zone has this many free pages: its high watermark beyond the reserve.
+    const fn mark(&self) -> u64 {
+        self.high.saturating_add(self.reserve)
+    }
 }
 
 /// All zones that hold memory.
@@ -32,7 +42,7 @@ pub struct Zoneinfo {
 const MAX_ZONES: usize = 8192;
 
 impl Zoneinfo {
-    /// Reads `Node 0, zone   Normal`, then `pages free`, `min`, `low`, `high` and `managed`; other
+    /// Reads `Node 0, zone   Normal`, then `pages free`, `min`, `low`, `high`, `managed` and `protection`; other
     /// lines are passed over.
     ///
     /// # Errors
@@ -51,6 +61,10 @@ impl Zoneinfo {
             let Some(zone) = current.as_mut() else {
                 continue;
             };
+            if first == Some(b"protection:") {
+                zone.reserve = reserve(number, line)?;
+                continue;
+            }
             let (field, value) = match (first, second, third) {
                 (Some(b"pages"), Some(b"free"), value) => (&mut zone.free, value),
                 (Some(b"min"), value, None) => (&mut zone.min, value),
@@ -74,19 +88,32 @@ impl Zoneinfo {
         Ok(Self { zones })
     }
 
-    /// The sum over all zones, without node and name: reclaim sets in where `free` nears `low`.
+    /// The free pages, of all zones together, with which kswapd sleeps. An allocation takes from the next zone before it
+    /// wakes kswapd, so it is enough that one zone has more than its high watermark and reserve: what all zones have free
+    /// below these is of no use, and what is missing is what the zone that is nearest to its mark lacks. Zones that lie
+    /// within their reserve as a whole, such as `DMA` on large machines, are never above it.
     #[must_use]
-    pub fn sum(&self) -> Zone {
-        let mut sum = Zone::default();
-        for zone in &self.zones {
-            sum.free = sum.free.saturating_add(zone.free);
-            sum.min = sum.min.saturating_add(zone.min);
-            sum.low = sum.low.saturating_add(zone.low);
-            sum.high = sum.high.saturating_add(zone.high);
-            sum.managed = sum.managed.saturating_add(zone.managed);
-        }
-        sum
+    pub fn wakeup_mark(&self) -> u64 {
+        let useless = self.zones.iter().map(|zone| zone.free.min(zone.mark()));
+        let usual = self.zones.iter().filter(|zone| zone.mark() < zone.managed);
+        let missing = usual
+            .map(|zone| zone.mark().saturating_sub(zone.free))
+            .min();
+        useless.fold(missing.unwrap_or(0), u64::saturating_add)
     }
+}
+
+/// The largest number of a line `protection: (0, 2991, 2991)`.
+fn reserve(number: usize, line: &[u8]) -> Parsed<u64> {
+    let wrong = || ParseError::new(number, "`protection: (NUMBER, ...)`", line);
+    let mut largest = 0;
+    for word in parse::words(line).skip(1) {
+        let digits = word.strip_prefix(b"(").unwrap_or(word);
+        let digits = digits.strip_suffix(b",").unwrap_or(digits);
+        let digits = digits.strip_suffix(b")").unwrap_or(digits);
+        largest = largest.max(parse::number(digits).ok_or_else(wrong)?);
+    }
+    Ok(largest)
 }
 
 /// A zone whose lines are being read.
@@ -99,6 +126,7 @@ struct Partial {
     low: Option<u64>,
     high: Option<u64>,
     managed: Option<u64>,
+    reserve: u64,
 }
 
 impl Partial {
@@ -116,6 +144,7 @@ impl Partial {
             low: None,
             high: None,
             managed: None,
+            reserve: 0,
         })
     }
 }
@@ -138,6 +167,7 @@ fn finish(zones: &mut Vec<Zone>, partial: Option<Partial>) -> Parsed<()> {
         low: value(partial.low)?,
         high: value(partial.high)?,
         managed: value(partial.managed)?,
+        reserve: partial.reserve,
         name: partial.name,
     };
     if zone.managed > 0 {
@@ -189,13 +219,44 @@ Node 0, zone  Movable
 ";
 
     #[test]
-    fn zones_with_memory_and_their_sum() {
+    fn zones_with_memory() {
         let info = Zoneinfo::parse(TWO.as_bytes()).unwrap();
         assert_eq!(info.zones.len(), 2);
         assert_eq!(info.zones[1].name, "Normal");
-        let sum = info.sum();
-        assert_eq!((sum.free, sum.min, sum.low, sum.high), (30, 5, 7, 9));
-        assert_eq!(sum.managed, 3847);
+        let reserves: Vec<u64> = info.zones.iter().map(|zone| zone.reserve).collect();
+        assert_eq!(reserves, [2, 0]);
+    }
+
+    #[test]
+    fn kswapd_sleeps_while_one_zone_has_more_than_its_mark() {
+        let zone = |free, high, managed, reserve| Zone {
+            free,
+            high,
+            managed,
+            reserve,
+            ..Zone::default()
+        };
+        let mark = |zones: &[Zone]| {
+            Zoneinfo {
+                zones: zones.to_vec(),
+            }
+            .wakeup_mark()
+        };
+        // Without a reserve it is the sum of the watermarks.
+        assert_eq!(mark(&[zone(100, 10, 1000, 0), zone(100, 20, 1000, 0)]), 30);
+        // DMA lies within its reserve: its free pages count for nothing. DMA32 has 50 above its reserve.
+        let dma = zone(300, 3, 384, 9000);
+        assert_eq!(
+            mark(&[dma.clone(), zone(550, 10, 4000, 490), zone(20, 20, 4000, 0)]),
+            820
+        );
+        // No zone is above its mark: Normal lacks 5, DMA32 lacks 100.
+        assert_eq!(
+            mark(&[dma, zone(400, 10, 4000, 490), zone(15, 20, 4000, 0)]),
+            720
+        );
+        // A zone that is used up.
+        assert_eq!(mark(&[zone(0, 20, 4000, 0)]), 20);
     }
 
     #[test]
@@ -208,6 +269,7 @@ Node 0, zone  Movable
             "Node 0, zone\n",
             "Node 0, zone Nä\n",
             "Node 0, zone Normal\n pages free -1\n",
+            "Node 0, zone Normal\n protection: (0, x)\n",
         ] {
             assert!(Zoneinfo::parse(bad.as_bytes()).is_err(), "{bad}");
         }

@@ -15,11 +15,21 @@ use crate::enforce::credits::Surplus;
 use crate::enforce::decided::Decided;
 use crate::monitor::{Monitor, ReclaimFeatures, UnmanagedReclaim};
 use crate::plan::{
-    Entitlements, Key, ReclaimIntent, Snapshot, plan_reclaim, reclaimable_above_minimums,
+    AnonymousIntent, Entitlements, Key, ReclaimIntent, Snapshot, plan_anonymous, plan_reclaim,
+    reclaimable_above_minimums,
 };
 
 /// The sample of a tenant from which pages are reclaimed must not be older than this.
 const MAX_SAMPLE_AGE: Duration = Duration::from_millis(500);
+
+/// What is to be reclaimed now.
+#[derive(Debug, Default)]
+pub struct ReclaimIntents {
+    /// Cache above entitlements.
+    pub excess: Vec<ReclaimIntent>,
+    /// Cold anonymous memory.
+    pub anonymous: Option<AnonymousIntent>,
+}
 
 /// Reclaims from tenants, or, in observe mode, says what it would reclaim.
 #[derive(Debug)]
@@ -96,14 +106,15 @@ impl ReclaimController {
 
     /// The tenants of these intents whose sample is too old to reclaim by it.
     #[must_use]
-    pub fn outdated(monitor: &Monitor, intents: &[ReclaimIntent], now: Instant) -> Vec<CgroupId> {
+    pub fn outdated(monitor: &Monitor, intents: &ReclaimIntents, now: Instant) -> Vec<CgroupId> {
         let is_outdated = |id: &CgroupId| {
             let node = monitor.cgroups.get(*id);
             node.is_some_and(|node| node.memory.age(now).is_none_or(|age| age > MAX_SAMPLE_AGE))
         };
-        intents
-            .iter()
-            .filter_map(|intent| match intent.key {
+        let excess = intents.excess.iter().map(|intent| intent.key);
+        excess
+            .chain(intents.anonymous.iter().map(|intent| intent.key))
+            .filter_map(|key| match key {
                 Key::Cgroup(id) => Some(id),
                 Key::Unmanaged => None,
             })
@@ -116,26 +127,48 @@ impl ReclaimController {
         &mut self,
         monitor: &Monitor,
         config: &Config,
-        intents: Vec<ReclaimIntent>,
+        intents: ReclaimIntents,
     ) -> Vec<Decided> {
         let mut decided = Vec::new();
-        for intent in intents {
+        for intent in intents.excess {
             if let Some(target) = self.target(monitor, intent.key) {
-                let reason = Rule::Excess(intent.reason).into();
-                let pressure = self.pressure(monitor, config, intent.key);
-                decided.push(self.request(
-                    monitor,
-                    ReclaimRequest {
-                        key: intent.key,
-                        target,
-                        bytes: intent.bytes,
-                        pressure,
-                    },
-                    reason,
-                ));
+                let request = self.prepare(monitor, config, intent.key, target, intent.bytes);
+                decided.push(self.request(monitor, request, Rule::Excess(intent.reason).into()));
             }
         }
+        if let Some(intent) = intents.anonymous
+            && let Key::Cgroup(id) = intent.key
+            && let Some(node) = monitor.cgroups.get(id)
+        {
+            let target = ReclaimTarget::Anonymous(node.cgroup.clone());
+            let request = self.prepare(monitor, config, intent.key, target, intent.bytes);
+            decided.push(self.request(monitor, request, Rule::Anonymous(intent.reason).into()));
+        }
         decided
+    }
+
+    /// A request with what has to be known right before it is carried out.
+    fn prepare(
+        &self,
+        monitor: &Monitor,
+        config: &Config,
+        key: Key,
+        target: ReclaimTarget,
+        bytes: u64,
+    ) -> ReclaimRequest {
+        let id = match key {
+            Key::Cgroup(id) => Some(id),
+            Key::Unmanaged => None,
+        };
+        let chain = std::iter::successors(id, |id| monitor.cgroups.get(*id)?.parent);
+        let cgroups = chain.filter_map(|id| monitor.cgroups.get(id));
+        ReclaimRequest {
+            key,
+            target,
+            bytes,
+            minimums: cgroups.map(|node| node.cgroup.clone()).collect(),
+            pressure: self.pressure(monitor, config, key),
+        }
     }
 
     /// Reclaims the pages that a buffered writer holds beyond its dirty budget, down to its minimum. Returns what was
@@ -153,21 +186,21 @@ impl ReclaimController {
             return None;
         }
         let bytes = excess.bytes.min(reclaimable_above_minimums(snapshot, key));
-        let request = ReclaimRequest {
-            key,
-            target: ReclaimTarget::Cgroup(cgroup, self.features.file_only()),
-            bytes,
-            pressure: self.pressure(monitor, config, key),
-        };
+        let target = ReclaimTarget::Cgroup(cgroup, self.features.file_only());
+        let request = self.prepare(monitor, config, key, target, bytes);
         (bytes > 0).then(|| self.request(monitor, request, Reason::Text(excess.why)))
     }
 
     /// What is to be reclaimed, if free memory is short, but from tenants with a request under way.
     #[must_use]
-    pub fn intents(&self, snapshot: &Snapshot, entitlements: &Entitlements) -> Vec<ReclaimIntent> {
-        let mut intents = plan_reclaim(snapshot, entitlements);
-        intents.retain(|intent| !self.in_flight.contains_key(&intent.key));
-        intents
+    pub fn intents(&self, snapshot: &Snapshot, entitlements: &Entitlements) -> ReclaimIntents {
+        let idle = |key: &Key| !self.in_flight.contains_key(key);
+        let anonymous = plan_anonymous(snapshot, entitlements).filter(|intent| idle(&intent.key));
+        let swapped_out = anonymous.as_ref().map_or(0, |intent| intent.bytes);
+        let mut excess = plan_reclaim(snapshot, entitlements, swapped_out);
+        let from = anonymous.as_ref().map(|intent| intent.key);
+        excess.retain(|intent| idle(&intent.key) && Some(intent.key) != from);
+        ReclaimIntents { excess, anonymous }
     }
 
     /// How to reclaim a tenant's own pages, if there is a way.

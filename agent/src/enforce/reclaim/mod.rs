@@ -9,7 +9,7 @@ mod request;
 mod root_list;
 
 pub use self::backoff::ReclaimBackoff;
-pub use self::controller::ReclaimController;
+pub use self::controller::{ReclaimController, ReclaimIntents};
 pub use self::pressure::{OwnLimits, Pressure};
 pub use self::reclaimer::Reclaimer;
 pub use self::request::{ReclaimRequest, ReclaimResult, ReclaimTarget};

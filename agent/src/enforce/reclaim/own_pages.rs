@@ -9,6 +9,7 @@ use justitia_kernel::memory::MemoryStat;
 use justitia_kernel::{Error, PAGE_SIZE, Result};
 
 use super::request::{BATCH, ReclaimRequest, ReclaimResult};
+use crate::monitor::MemoryCounters;
 
 /// A cgroup's own pages, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,10 +37,13 @@ pub(super) fn reclaim(
     let mut left = request.bytes.min(first.clean);
     let mut before = first;
     while left > 0 {
-        let batch = left.min(BATCH);
+        let batch = request.above_minimums(left.min(BATCH))?;
+        if batch == 0 {
+            return Ok(());
+        }
         let end = cgroup.reclaim(batch, swappiness)?;
-        let (stat, after) = sample(cgroup, children)?;
-        result.after = (!cgroup.is_root()).then_some(stat);
+        let (counters, after) = sample(cgroup, children)?;
+        result.after = (!cgroup.is_root()).then_some(counters);
         result.freed = after.reclaimed.saturating_sub(first.reclaimed);
         let subtree = after
             .reclaimed_subtree
@@ -58,10 +62,10 @@ pub(super) fn reclaim(
 }
 
 /// Reads the cgroup before its children: pages that the children add meanwhile make the result too small, not too large.
-fn sample(cgroup: &Cgroup, children: &[Cgroup]) -> Result<(MemoryStat, OwnPages)> {
-    let stat = cgroup.memory_stat()?;
+fn sample(cgroup: &Cgroup, children: &[Cgroup]) -> Result<(MemoryCounters, OwnPages)> {
+    let counters = MemoryCounters::read(cgroup)?;
     let living = living(children.iter().map(Cgroup::memory_stat))?;
-    Ok((stat, own_pages(&stat, living.into_iter())))
+    Ok((counters, own_pages(&counters.stat, living.into_iter())))
 }
 
 /// The children that have counters. One that is gone or has no memory controller has no pages. One that cannot be read for

@@ -13,9 +13,12 @@ use justitia_kernel::cgroup::{Cgroup, ReclaimOutcome};
 use super::own_pages;
 use super::request::{BATCH, ReclaimRequest, ReclaimResult, ReclaimTarget};
 use super::root_list;
+use crate::monitor::MemoryCounters;
 
 /// Number of threads: with two of them a tenant whose reclaim is slow does not delay the others.
 const THREADS: usize = 2;
+/// The `swappiness=` with which the kernel scans the lists of anonymous memory only.
+const ONLY_ANONYMOUS: u8 = 200;
 
 /// The threads that reclaim.
 #[derive(Debug)]
@@ -74,6 +77,7 @@ fn reclaim(request: &ReclaimRequest) -> ReclaimResult {
             children,
             swappiness,
         } => own_pages::reclaim(cgroup, children, *swappiness, request, &mut result),
+        ReclaimTarget::Anonymous(cgroup) => swap_out(cgroup, request, &mut result),
         ReclaimTarget::RootList => root_list::reclaim(request.bytes, &mut result),
     };
     if let Err(error) = done
@@ -97,15 +101,42 @@ fn from_cgroup(
     let before = cgroup.memory_stat()?;
     let mut left = request.bytes;
     while left > 0 {
-        let end = cgroup.reclaim(left.min(BATCH), swappiness)?;
-        let after = cgroup.memory_stat()?;
+        let batch = request.above_minimums(left.min(BATCH))?;
+        if batch == 0 {
+            return Ok(());
+        }
+        let end = cgroup.reclaim(batch, swappiness)?;
+        let counters = MemoryCounters::read(cgroup)?;
+        let after = &counters.stat;
         let stolen = after.pgsteal.saturating_sub(before.pgsteal) * PAGE_SIZE;
         result.freed = stolen.max(before.file_lru().saturating_sub(after.file_lru()));
-        result.after = Some(after);
+        result.after = Some(counters);
         if end != ReclaimOutcome::Complete || result.freed + BATCH < request.bytes - left {
             return Ok(());
         }
-        left -= left.min(BATCH);
+        left -= batch;
     }
+    Ok(())
+}
+
+/// Swaps out anonymous memory. With the multi-gen LRU the kernel takes file pages where it finds no anonymous ones that
+/// are old enough: those do not count, and the controller pauses.
+fn swap_out(
+    cgroup: &Cgroup,
+    request: &ReclaimRequest,
+    result: &mut ReclaimResult,
+) -> justitia_kernel::Result<()> {
+    if request.is_thrashing(result)? {
+        return Ok(());
+    }
+    let before = MemoryCounters::read(cgroup)?;
+    let bytes = request.above_minimums(request.bytes)?;
+    if bytes == 0 {
+        return Ok(());
+    }
+    cgroup.reclaim(bytes, Some(ONLY_ANONYMOUS))?;
+    let after = MemoryCounters::read(cgroup)?;
+    result.freed = after.swap.saturating_sub(before.swap);
+    result.after = Some(after);
     Ok(())
 }

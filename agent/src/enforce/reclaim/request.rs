@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use justitia_kernel::Result;
 use justitia_kernel::cgroup::Cgroup;
-use justitia_kernel::memory::MemoryStat;
+use justitia_kernel::memory::Limit;
+
+use crate::monitor::MemoryCounters;
 
 use super::pressure::{OwnLimits, Pressure};
 use crate::model::Key;
@@ -28,6 +30,8 @@ pub enum ReclaimTarget {
         /// `swappiness=`.
         swappiness: Option<u8>,
     },
+    /// `memory.reclaim` of its cgroup, of anonymous memory only.
+    Anonymous(Cgroup),
     /// The root cgroup's own list, by the debugfs interface of the multi-gen LRU.
     RootList,
 }
@@ -41,11 +45,33 @@ pub struct ReclaimRequest {
     pub target: ReclaimTarget,
     /// How much, bytes.
     pub bytes: u64,
+    /// The tenant's cgroup and the ancestors of it, whose `memory.min` the kernel ignores when it is the target of
+    /// `memory.reclaim`, or its ancestor's.
+    pub minimums: Vec<Cgroup>,
     /// Says whether the tenant thrashes: then nothing is reclaimed. `None` if that is not known.
     pub pressure: Option<Pressure>,
 }
 
 impl ReclaimRequest {
+    /// So many bytes, or fewer where more would bring a cgroup below the `memory.min` that it has now.
+    ///
+    /// # Errors
+    /// If that cannot be read at this moment. Then nothing may be reclaimed.
+    pub(super) fn above_minimums(&self, bytes: u64) -> Result<u64> {
+        let mut bytes = bytes;
+        for cgroup in &self.minimums {
+            let min = match cgroup.memory_min() {
+                Ok(Limit::Bytes(0)) => continue,
+                Ok(Limit::Bytes(min)) => min,
+                Ok(Limit::Max) => return Ok(0),
+                Err(error) if error.is_missing() => continue,
+                Err(error) => return Err(error),
+            };
+            bytes = bytes.min(cgroup.memory_current()?.saturating_sub(min));
+        }
+        Ok(bytes)
+    }
+
     /// Whether the tenant thrashes now, in which case nothing may be reclaimed from it. Notes that in `result`.
     ///
     /// # Errors
@@ -75,7 +101,7 @@ pub struct ReclaimResult {
     /// How much was reclaimed from its children, which was not intended, bytes.
     pub freed_from_children: u64,
     /// The tenant's counters afterwards, if it is a cgroup that still exists.
-    pub after: Option<MemoryStat>,
+    pub after: Option<MemoryCounters>,
     /// Why nothing was reclaimed, if so.
     pub exempt: Option<ReclaimExemption>,
     /// What is known of the tenant's own limits.

@@ -21,8 +21,8 @@ pub struct Node {
     pub children: Vec<CgroupId>,
     /// Its excluded children. Their pages are unmanaged, although the kernel charges them to this cgroup as well.
     pub excluded: Vec<Cgroup>,
-    /// File pages of the excluded children, bytes.
-    pub excluded_file: u64,
+    /// File pages and reclaimable slab of the excluded children, bytes.
+    pub excluded_cache: u64,
     /// Whether a child was left out: for lack of file descriptors, or because as many cgroups as there may be (10,000) are
     /// tracked.
     pub(super) has_untracked_child: bool,
@@ -101,15 +101,15 @@ impl Node {
     /// As every reader of a cgroup; that the cgroup is gone is one.
     pub fn sample(&mut self, now: Instant) -> Result<()> {
         self.memory.sample(&self.cgroup, now)?;
-        let mut file = 0;
+        let mut cache = 0;
         self.excluded.retain(|child| match child.memory_stat() {
             Ok(stat) => {
-                file += stat.file_lru();
+                cache += stat.file_lru() + stat.slab_reclaimable;
                 true
             }
             Err(error) => !error.is_gone(),
         });
-        self.excluded_file = file;
+        self.excluded_cache = cache;
         Ok(())
     }
 
@@ -119,20 +119,40 @@ impl Node {
         author == Ownership::Admin || self.in_delegation
     }
 
-    /// The file pages that it keeps before anything is divided by weight, and those that a delegatee requests for it
-    /// among its siblings, bytes. `other` is its memory that is not file pages; `memory.low` covers that as well.
+    /// The cache that it keeps before anything is divided by weight, and what a delegatee requests for it among its
+    /// siblings, bytes. `other` is its memory that is no cache; `memory.low` and `memory.min` cover that as well.
     #[must_use]
     pub fn minimums(&self, other: u64) -> (u64, u64) {
-        let low = self.external_low.saturating_sub(other);
         let configured = self.overrides.min_cache.unwrap_or(0);
         // In a delegated subtree the delegatee chooses the names, and so how many cgroups a rule of the configuration
         // matches: there the rule is a request, too.
-        match (self.in_delegation, self.low_author) {
-            (false, Ownership::Admin) => (configured.max(low), 0),
-            (false, Ownership::Delegatee) => (configured, 0),
-            (true, Ownership::Admin) => (low, configured),
-            (true, Ownership::Delegatee) => (0, configured.max(low)),
+        let (mut minimum, mut requested) = if self.in_delegation {
+            (0, configured)
+        } else {
+            (configured, 0)
+        };
+        let min = self.memory.limits.min;
+        let settings = [
+            (self.external_low, self.low_author),
+            (min, self.author_of_min(min)),
+        ];
+        for (set, author) in settings {
+            let cache = set.saturating_sub(other);
+            match author {
+                Ownership::Admin => minimum = minimum.max(cache),
+                Ownership::Delegatee if self.in_delegation => requested = requested.max(cache),
+                Ownership::Delegatee => {}
+            }
         }
+        (minimum, requested)
+    }
+
+    /// Who wrote `memory.min`, if it is above 0.
+    fn author_of_min(&self, min: u64) -> Ownership {
+        if min == 0 {
+            return Ownership::Delegatee;
+        }
+        self.author_of(Knob::MemoryMin.file())
     }
 
     /// Takes over what an operator or a delegatee wrote to `memory.low`.

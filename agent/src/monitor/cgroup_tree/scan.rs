@@ -122,7 +122,7 @@ impl CgroupTree {
             parent,
             children: Vec::new(),
             excluded: Vec::new(),
-            excluded_file: 0,
+            excluded_cache: 0,
             has_untracked_child: false,
             overrides,
             in_delegation,

@@ -37,7 +37,7 @@ impl<'a> Tenants<'a> {
         Self {
             snapshot,
             ids: tenants.iter().map(|(id, t)| (t.key, id)).collect(),
-            held: tenants.values().map(|t| t.file).collect(),
+            held: tenants.values().map(|t| t.cache).collect(),
             shares: shares(snapshot),
             capacity: entitlements.capacity,
             root,

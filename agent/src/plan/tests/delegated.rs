@@ -40,7 +40,7 @@ fn requested_protection_counts_inside_the_delegated_subtree() {
     for (name, low, requests, expected) in cases {
         let mut snap = delegated(low, requests);
         if low > 0 {
-            at(&mut snap, 0).file = 500 * MIB;
+            at(&mut snap, 0).cache = 500 * MIB;
         }
         let entitlements = Entitlements::of(&snap, &Policy::default());
         assert_eq!(
@@ -51,8 +51,8 @@ fn requested_protection_counts_inside_the_delegated_subtree() {
     }
     // Inside, it does count.
     let mut snap = delegated(0, [u64::MAX, 0]);
-    at(&mut snap, 1).file = 300 * MIB;
-    at(&mut snap, 2).file = 100 * MIB;
+    at(&mut snap, 1).cache = 300 * MIB;
+    at(&mut snap, 2).cache = 100 * MIB;
     let entitlements = Entitlements::of(&snap, &Policy::default());
     assert_eq!(
         entitlements.entitled,

@@ -121,9 +121,9 @@ fn arrange(top: &Tenant, made: &[Made]) -> Vec<Placed> {
         if parents.contains(&i) {
             tenants[i].orphaned = tenants[i].own;
         }
-        let (file, unreclaimable) = (tenants[i].file, tenants[i].unreclaimable);
+        let (file, unreclaimable) = (tenants[i].cache, tenants[i].unreclaimable);
         let parent = tenants[i].parent.unwrap();
-        tenants[parent].file += file;
+        tenants[parent].cache += file;
         tenants[parent].unreclaimable += unreclaimable;
     }
     tenants
@@ -140,12 +140,12 @@ proptest! {
         made in proptest::collection::vec((any::<prop::sample::Index>(), any_tenant()), 1..12),
         free in 0..200u64,
     ) {
-        let mut top = Tenant { minimum: 0, file: 0, own: 0, unreclaimable: 0, ..top };
+        let mut top = Tenant { minimum: 0, cache: 0, own: 0, unreclaimable: 0, ..top };
         let mut arranged = arrange(&top, &made);
-        arranged[0].file += own * MIB;
+        arranged[0].cache += own * MIB;
         (arranged[0].own, arranged[0].orphaned) = (own * MIB, own * MIB);
         // The same pages in one cgroup, which wants all that it can get.
-        (top.file, top.own, top.unreclaimable) = (arranged[0].file, arranged[0].file, arranged[0].unreclaimable);
+        (top.cache, top.own, top.unreclaimable) = (arranged[0].cache, arranged[0].cache, arranged[0].unreclaimable);
         (top.populated, top.growing) = (true, true);
         let count = siblings.len();
         let entitled = |below: Vec<Placed>| {

@@ -23,8 +23,8 @@ fn sets_in_use_come_before_those_of_resting_tenants_and_these_before_data_read_o
     let entitled = |idle, growing_weight| {
         let mut tenants = vec![
             seen(450, leaf(1, 100, 350)),
-            seen(400, leaf(2, 100, 350)),
-            seen(0, leaf(3, growing_weight, 100)),
+            seen(450, leaf(2, 100, 450)),
+            seen(0, leaf(3, growing_weight, 10)),
         ];
         tenants[1].growing = false;
         tenants[1].idle_for = Duration::from_secs(idle);

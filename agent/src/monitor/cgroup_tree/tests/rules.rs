@@ -36,7 +36,7 @@ fn pages_of_an_excluded_child_are_counted_apart() {
         node.sample(Instant::now()).unwrap();
         (
             node.memory.file / MIB,
-            node.excluded_file / MIB,
+            node.excluded_cache / MIB,
             node.has_unmanaged_children(),
         )
     };

@@ -9,6 +9,7 @@
 )]
 
 mod machine;
+mod mixtures;
 
 use justitia_agent::plan::Policy;
 use machine::loads::{hot, once, paced, round, skewed, stream, then, times};
@@ -34,9 +35,9 @@ fn both(seed: u64, build: impl Fn(&mut Machine)) -> [Machine; 2] {
     })
 }
 
-/// Blocks that tenant `i` read with the agent, as a fraction of those with the kernel alone.
+/// What tenant `i` got done with the agent, as a fraction of that with the kernel alone.
 fn kept(stock: &Machine, ours: &Machine, i: usize) -> f64 {
-    ours.readers[i].reads as f64 / stock.readers[i].reads.max(1) as f64
+    ours.tenants[i].done as f64 / stock.tenants[i].done.max(1) as f64
 }
 
 #[test]

@@ -1,0 +1,445 @@
+//! A machine of one disk, some memory and perhaps swap, in simulation: tenants that read blocks, touch anonymous memory
+//! and fill slab; the kernel's reclaim; and the agent's samplers and plans. Time in steps of 100 ms; memory in pages of
+//! 4 KiB, and mostly in blocks of 64 KiB.
+
+pub(crate) mod loads;
+mod lru;
+mod tenant;
+
+use std::time::{Duration, Instant};
+
+use justitia_agent::plan::{
+    Entitlements, Key, Memory, Policy, Snapshot, plan_anonymous, plan_protection, plan_reclaim,
+};
+use justitia_kernel::PAGE_SIZE;
+use justitia_kernel::cgroup::CgroupId;
+use justitia_share::{Tree, Weight};
+use loads::Op;
+use tenant::SimTenant;
+
+pub(crate) const STEP: Duration = Duration::from_millis(100);
+/// Pages of a megabyte.
+pub(crate) const MB: u64 = 256;
+/// Seconds to use a block that is in memory: 250 MB/s.
+const CACHED: f64 = 65_536.0 / 250e6;
+/// Seconds to read a block from the idle disk: 60 MB/s.
+const READ: f64 = 65_536.0 / 60e6;
+/// Anonymous memory that was used within so many steps is not swapped out: the kernel gives it a second chance.
+const REFERENCED: u64 = 10;
+/// The default of `vm.swappiness`.
+const SWAPPINESS: u8 = 60;
+
+/// A pseudo-random sequence (SplitMix64).
+pub(crate) struct Random(pub u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        mixed(self.0)
+    }
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+    /// From 0 to 1.
+    fn unit(&mut self) -> f64 {
+        self.below(1 << 32) as f64 / f64::from(u32::MAX)
+    }
+}
+
+fn mixed(mut h: u64) -> u64 {
+    h = (h ^ h >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    h = (h ^ h >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+    h ^ h >> 31
+}
+
+/// A cgroup with others below it.
+pub(crate) struct Group {
+    pub(crate) weight: u64,
+    /// `memory.low` and `memory.min`, pages.
+    low: u64,
+    pub(crate) min: u64,
+}
+
+pub(crate) struct Machine {
+    /// Pages of memory.
+    size: u64,
+    /// Pages of swap.
+    swap: u64,
+    begun: Instant,
+    step: u64,
+    /// The time of use: it grows with each operation.
+    clock: u64,
+    /// Its value at the start of each of the last steps.
+    clocks: std::collections::VecDeque<u64>,
+    seed: u64,
+    random: Random,
+    /// The kernel's choices, apart from the loads'.
+    chance: Random,
+    pub(crate) groups: Vec<Group>,
+    pub(crate) tenants: Vec<SimTenant>,
+    policy: Option<Policy>,
+    /// The step at which the agent starts.
+    pub(crate) agent_from: u64,
+    /// The kernel's costs, pages: what came back, and what was swapped out; they fade.
+    file_cost: f64,
+    anon_cost: f64,
+}
+
+impl Machine {
+    /// `policy`: the agent's; without one the kernel is alone.
+    pub(crate) fn new(megabytes: u64, policy: Option<Policy>, seed: u64) -> Self {
+        Self {
+            size: megabytes * MB,
+            swap: 0,
+            begun: Instant::now(),
+            step: 0,
+            clock: 0,
+            clocks: std::collections::VecDeque::new(),
+            seed,
+            random: Random(seed),
+            chance: Random(!seed),
+            groups: Vec::new(),
+            tenants: Vec::new(),
+            policy,
+            agent_from: 0,
+            file_cost: 0.0,
+            anon_cost: 0.0,
+        }
+    }
+
+    pub(crate) fn swap_on(&mut self, megabytes: u64) {
+        self.swap = megabytes * MB;
+    }
+
+    /// Adds a tenant that reads blocks of 64 KiB.
+    pub(crate) fn add(
+        &mut self,
+        weight: u64,
+        mut load: impl FnMut(f64, &mut Random) -> Option<u64> + 'static,
+    ) {
+        self.run_ops(weight, move |now, random| {
+            load(now, random).map(|block| Op::Read { block, pages: 16 })
+        });
+    }
+
+    /// Adds a tenant.
+    pub(crate) fn run_ops(
+        &mut self,
+        weight: u64,
+        load: impl FnMut(f64, &mut Random) -> Option<Op> + 'static,
+    ) -> &mut SimTenant {
+        let tenant = SimTenant::new(weight, None, Box::new(load), self.begun);
+        self.tenants.push(tenant);
+        self.tenants.last_mut().unwrap()
+    }
+
+    /// Adds a group; returns its number.
+    pub(crate) fn group(&mut self, weight: u64) -> usize {
+        let (low, min) = (0, 0);
+        self.groups.push(Group { weight, low, min });
+        self.groups.len() - 1
+    }
+
+    pub(crate) fn run(&mut self, seconds: u64) {
+        for _ in 0..seconds * 10 {
+            self.clocks.push_back(self.clock);
+            if self.clocks.len() > usize::try_from(REFERENCED).unwrap() {
+                self.clocks.pop_front();
+            }
+            self.file_cost *= 0.99;
+            self.anon_cost *= 0.99;
+            self.tenants_work();
+            self.step += 1;
+            if self.policy.is_some() && self.step > self.agent_from {
+                self.agent();
+            }
+        }
+    }
+
+    /// Each tenant's file pages, MB.
+    pub(crate) fn cached(&self) -> Vec<u64> {
+        self.tenants.iter().map(|t| t.file.pages() / MB).collect()
+    }
+
+    /// What each tenant has in swap, MB.
+    pub(crate) fn swapped(&self) -> Vec<u64> {
+        self.tenants
+            .iter()
+            .map(|t| t.swapped.len() as u64 / 16)
+            .collect()
+    }
+
+    /// Each tenant's estimated working set, MB.
+    pub(crate) fn working_sets(&self) -> Vec<u64> {
+        let sets = self.tenants.iter().map(|t| t.reuse.working_set());
+        sets.map(|set| set.bytes >> 20).collect()
+    }
+
+    fn free(&self) -> u64 {
+        let used = self.tenants.iter().map(SimTenant::usage).sum();
+        self.size.saturating_sub(used)
+    }
+
+    fn swap_free(&self) -> u64 {
+        let used: u64 = self
+            .tenants
+            .iter()
+            .map(|t| t.swapped.len() as u64 * 16)
+            .sum();
+        self.swap.saturating_sub(used)
+    }
+
+    /// All tenants work for a step, in slices of a millisecond, so that they compete for the disk.
+    fn tenants_work(&mut self) {
+        let begin = self.step as f64 / 10.0;
+        let mut left = vec![0.0; self.tenants.len()];
+        let mut missing = self.tenants.len() as f64;
+        for slice in 0..100 {
+            let now = begin + f64::from(slice) / 1000.0;
+            let mut missed = 0.0;
+            for (i, left) in left.iter_mut().enumerate() {
+                *left += 0.001;
+                let mut any = false;
+                while *left > 0.0 {
+                    let Some(op) = (self.tenants[i].load)(now, &mut self.random) else {
+                        *left = 0.0;
+                        break;
+                    };
+                    if self.execute(i, op) {
+                        *left -= READ * missing.max(1.0);
+                        any = true;
+                    } else {
+                        *left -= CACHED;
+                    }
+                    self.kernel();
+                }
+                missed += f64::from(u8::from(any));
+            }
+            missing = 0.9 * missing + 0.1 * missed;
+        }
+    }
+
+    /// Whether the operation has to wait for the disk.
+    fn execute(&mut self, i: usize, op: Op) -> bool {
+        self.clock += 1;
+        let seed = self.seed.rotate_left(40);
+        let tenant = &mut self.tenants[i];
+        let refaulted = tenant.refaulted();
+        let missed = tenant.execute(op, self.clock, self.step, |block| mixed(block ^ seed));
+        self.file_cost += (tenant.refaulted() - refaulted) as f64;
+        if missed && matches!(op, Op::Touch(_)) {
+            self.anon_cost += 16.0;
+        }
+        missed
+    }
+
+    /// Whether the kernel's reclaim passes a tenant over: its usage is within its protection, and its group's likewise.
+    fn is_protected(&self, tenant: &SimTenant, min_only: bool) -> bool {
+        let usage = tenant.usage();
+        let group = tenant.group.map(|group| {
+            let members = self.tenants.iter().filter(|t| t.group == Some(group));
+            (
+                members.map(SimTenant::usage).sum::<u64>(),
+                &self.groups[group],
+            )
+        });
+        let low = !min_only
+            && usage <= tenant.low
+            && group
+                .as_ref()
+                .is_none_or(|(used, group)| *used <= group.low);
+        let min = usage <= tenant.min || group.is_some_and(|(used, group)| used <= group.min);
+        usage > 0 && (low || min)
+    }
+
+    /// The kernel's own reclaim, below its watermark: it chooses between file pages, slab and anonymous memory by their
+    /// sizes and costs (`get_scan_count`, `shrink_slab`), and takes what was least recently used of tenants above their
+    /// protection if there are any.
+    fn kernel(&mut self) {
+        while self.free() < self.size / 100 {
+            let freed = [false, true].into_iter().any(|min_only| {
+                let open: Vec<usize> = (0..self.tenants.len())
+                    .filter(|i| !self.is_protected(&self.tenants[*i], min_only))
+                    .collect();
+                self.reclaim_one(&open)
+            });
+            if !freed {
+                return;
+            }
+        }
+    }
+
+    /// Frees something of these tenants.
+    fn reclaim_one(&mut self, open: &[usize]) -> bool {
+        let sum = |pages: fn(&SimTenant) -> u64| -> f64 {
+            open.iter().map(|i| pages(&self.tenants[*i])).sum::<u64>() as f64
+        };
+        let (file, active) = (sum(|t| t.file.pages()), sum(|t| t.file.active_pages()));
+        let slab = sum(|t| t.slab.pages());
+        let trims_cache = file - active > active;
+        let anon = if self.swap_free() > 0 && !trims_cache {
+            let costs = self.file_cost + self.anon_cost + 1.0;
+            let relative = (costs + self.file_cost) / (costs + self.anon_cost);
+            let swappiness = f64::from(SWAPPINESS);
+            sum(|t| t.anon.pages()) * swappiness / (200.0 - swappiness) * relative
+        } else {
+            0.0
+        };
+        let mut at = self.chance.unit() * (file + slab + anon);
+        at -= anon;
+        if at < 0.0 && self.swap_one(open) {
+            return true;
+        }
+        at -= slab;
+        let slab_first = at < 0.0;
+        (slab_first && self.shrink_one(open)) || self.evict_one(open) || self.shrink_one(open)
+    }
+
+    /// Swaps out the anonymous memory that was not used for longest, unless it was used just now.
+    fn swap_one(&mut self, open: &[usize]) -> bool {
+        let referenced = self.clocks.front().copied().unwrap_or(0);
+        let found = open
+            .iter()
+            .filter_map(|i| Some((self.tenants[*i].anon.oldest()?.at, *i)))
+            .min();
+        let Some((_, i)) = found.filter(|(at, _)| *at < referenced) else {
+            return false;
+        };
+        self.anon_cost += 16.0;
+        self.tenants[i].swap_out().is_some()
+    }
+
+    /// Frees the slab that was not used for longest.
+    fn shrink_one(&mut self, open: &[usize]) -> bool {
+        let oldest = open
+            .iter()
+            .filter_map(|i| Some((self.tenants[*i].slab.oldest()?.at, *i)))
+            .min();
+        oldest.is_some_and(|(_, i)| (0..16).any(|_| self.tenants[i].evict_slab().is_some()))
+    }
+
+    /// Evicts the file block that was not used for longest; those used once go first.
+    fn evict_one(&mut self, open: &[usize]) -> bool {
+        let oldest = open
+            .iter()
+            .filter_map(|i| {
+                let oldest = self.tenants[*i].file.oldest()?;
+                Some((oldest.again, oldest.at, *i))
+            })
+            .min();
+        oldest.is_some_and(|(_, _, i)| self.tenants[i].evict_file().is_some())
+    }
+
+    fn agent(&mut self) {
+        let Some(policy) = self.policy else { return };
+        let now = self.begun + STEP * u32::try_from(self.step).unwrap();
+        for tenant in &mut self.tenants {
+            tenant.sample(now);
+            if self.step.is_multiple_of(10) {
+                tenant.record_reuse(self.size * PAGE_SIZE, now);
+            }
+        }
+        let snapshot = self.snapshot(now);
+        let entitlements = Entitlements::of(&snapshot, &policy);
+        let anonymous = plan_anonymous(&snapshot, &entitlements);
+        let swapped_out = anonymous.as_ref().map_or(0, |intent| intent.bytes);
+        for intent in plan_reclaim(&snapshot, &entitlements, swapped_out) {
+            if let Some(tenant) = self.tenant_of(intent.key) {
+                reclaim(&mut self.tenants[tenant], intent.bytes / PAGE_SIZE);
+            }
+        }
+        if let Some(intent) = anonymous
+            && let Some(tenant) = self.tenant_of(intent.key)
+        {
+            // In the worst case the kernel does not look at what is in use.
+            let mut left = intent.bytes / PAGE_SIZE;
+            while left > 0
+                && let Some(pages) = self.tenants[tenant].swap_out()
+            {
+                left = left.saturating_sub(pages);
+            }
+        }
+        if self.step.is_multiple_of(10) {
+            self.protect(&snapshot, &entitlements);
+        }
+    }
+
+    fn protect(&mut self, snapshot: &Snapshot, entitlements: &Entitlements) {
+        let groups = self.groups.iter().map(|g| Some(g.low * PAGE_SIZE));
+        let leaves = self.tenants.iter().map(|t| Some(t.low * PAGE_SIZE));
+        let current: Vec<Option<u64>> = groups.chain(leaves).collect();
+        for intent in plan_protection(snapshot, entitlements, &current) {
+            let low = intent.low / PAGE_SIZE;
+            match self.tenant_of(intent.key) {
+                Some(tenant) => self.tenants[tenant].low = low,
+                None => self.groups[index_of(intent.key)].low = low,
+            }
+        }
+    }
+
+    /// The tenant of a key; `None` for a group, whose keys come first.
+    fn tenant_of(&self, key: Key) -> Option<usize> {
+        index_of(key).checked_sub(self.groups.len())
+    }
+
+    fn snapshot(&self, now: Instant) -> Snapshot {
+        let mut tree = Tree::new();
+        let swap_free = self.swap_free() * PAGE_SIZE;
+        let leaves: Vec<_> = (self.groups.len()..)
+            .zip(&self.tenants)
+            .map(|(id, t)| (t.group, t.tenant(id as u64, self.step, swap_free, now)))
+            .collect();
+        let mut nodes = Vec::new();
+        for (number, group) in self.groups.iter().enumerate() {
+            let members = || leaves.iter().filter(|(of, _)| *of == Some(number));
+            let other: u64 = members().map(|(_, t)| t.other).sum();
+            let mut inner = leaves[0].1.clone();
+            inner.key = Key::Cgroup(CgroupId(number as u64));
+            inner.weight = Weight::try_from(group.weight).unwrap();
+            inner.minimum = (group.min * PAGE_SIZE).saturating_sub(other);
+            inner.cache = members().map(|(_, t)| t.cache).sum();
+            (inner.own, inner.slab, inner.anon) = (0, 0, 0);
+            (inner.other, inner.limit, inner.growing) = (other, u64::MAX, false);
+            nodes.push(tree.push(None, inner));
+        }
+        for (group, tenant) in leaves {
+            tree.push(group.map(|group| nodes[group]), tenant);
+        }
+        let refaulted = justitia_share::num::to_u64(self.file_cost) * PAGE_SIZE;
+        let memory = Memory {
+            total: self.size * PAGE_SIZE * 10 / 7,
+            free: self.free() * PAGE_SIZE,
+            reclaim_in_flight: 0,
+            high_watermark: self.size / 100 * PAGE_SIZE,
+            fall_rate: 0,
+            refill_rate: 60_000_000,
+            refaulted,
+            swappiness: if swap_free > 0 { SWAPPINESS } else { 0 },
+        };
+        Snapshot {
+            memory,
+            tenants: tree,
+        }
+    }
+}
+
+fn index_of(key: Key) -> usize {
+    match key {
+        Key::Cgroup(CgroupId(id)) => usize::try_from(id).unwrap(),
+        Key::Unmanaged => unreachable!("the machine has no unmanaged memory"),
+    }
+}
+
+/// `memory.reclaim` of file pages: slab shrinks by the same part as the file pages.
+fn reclaim(tenant: &mut SimTenant, pages: u64) {
+    let mut slab = tenant.slab.pages() * pages / tenant.file.pages().max(1);
+    let mut left = pages;
+    while left > 0
+        && let Some(freed) = tenant.evict_file()
+    {
+        left = left.saturating_sub(freed);
+    }
+    while slab > 0 && tenant.evict_slab().is_some() {
+        slab -= 1;
+    }
+}
