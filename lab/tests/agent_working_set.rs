@@ -68,7 +68,7 @@ fn keeps_its_pages(guest: &Guest, kernel: &str, weight: u32) {
         echo {weight} >$C/stream/io.weight
         start && reread hot /data/hot 0.1"
     ));
-    wait_until(guest, 90, || is_known(guest));
+    wait_until(guest, 300, || is_known(guest));
     let found = guest.ok(&format!(
         "{WORK} reread stream /data/stream 0.1; sleep 15; watch; echo $held $back"
     ));

@@ -75,20 +75,23 @@ fn comes_back(kernel: &str) {
         let (host, vm) = machines_with(kernel, FILE, Some(SLOWER));
         start_agent(&vm);
         assert_eq!(read(&vm), host.sum());
+        // Puts of the first reading that are still on their way come on top.
+        let put = host.verdict("accepted");
         let first = host.lookups();
         assert_eq!(read(&vm), host.sum());
         comes(&vm, "sleep 3");
         let both = host.lookups();
         let (gets, hits) = (both.0 - first.0, both.1 - first.1);
         println!(
-            "kernel {}: {gets} lookups of the second reading, {hits} hits; {}\n{:#}",
+            "kernel {}: {put} puts of the first reading, {gets} lookups of the second, {hits} hits; {}\n{:#}",
             vm.guest().kernel(),
             host.stats()["ports"],
             status(&vm)
         );
-        assert!(host.verdict("accepted") > 20_000);
+        // How much is put depends on the processor; that what was put is found does not.
+        assert!(put > 100, "{put}");
         assert_eq!(host.verdict("mismatch"), 0);
-        assert!(2 * hits > gets, "{hits} of {gets}");
+        assert!(10 * hits > 9 * put, "{hits} of {put}");
         end_agent(&vm);
     });
 }
