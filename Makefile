@@ -25,16 +25,21 @@ PACKAGES := clang llvm libelf-dev zlib1g-dev make pkg-config \
 VM_TESTS := agent_contract agent_credits agent_disks agent_dying_cgroups agent_old_kernel agent_pressure \
 	agent_restore agent_working_set cache_vm probes_agent recharge
 
+# The mixtures of ordinary hosts, and how often each configuration of each runs: make ordinary MIXTURES='slab burst' REPEAT=3
+MIXTURES :=
+REPEAT := 1
+
 # Crates with fuzz targets. `make check` compiles these with the stable compiler; to run them takes a nightly one.
 FUZZED := kernel cache link
 
-.PHONY: help deps build build-tests demo test lint check test-vm test-guest test-databases test-seeds test-probes test-package soak screenshots reference fuzz-short cache-experiments
+.PHONY: help deps build build-tests demo ordinary test lint check test-vm test-guest test-databases test-seeds test-probes test-package soak screenshots reference fuzz-short cache-experiments
 
 help:
 	@echo 'make demo        a stock kernel in a VM, conventional against Justitia: a table and target/lab/report.html'
 	@echo 'make test        formatting, lints, and all tests, with a short one in a VM of each part'
 	@echo 'make build       release build'
 	@echo 'make check       formatting, lints, and checks of the sources and documents (checks/)'
+	@echo 'make ordinary    mixtures of ordinary hosts, the kernel alone against Justitia, in VMs: one table; two hours and more'
 	@echo 'make test-vm     the agent and the cache in VMs, all of it: half an hour'
 	@echo 'make test-guest  guests that put what they evict, in VMs: minutes'
 	@echo 'make test-databases   Redis, MariaDB and PostgreSQL in a guest that puts: a quarter of an hour'
@@ -66,6 +71,9 @@ demo: deps build
 	$(JUSTITIA) lab run reread-x4 --configuration conventional,justitia --repeat 3
 	$(JUSTITIA) lab run writers-x4 --configuration conventional,justitia+io --repeat 1
 	$(JUSTITIA) lab report
+
+ordinary: deps build
+	$(JUSTITIA) lab ordinary $(MIXTURES) --repeat $(REPEAT)
 
 lint:
 	$(CARGO) fmt --all --check

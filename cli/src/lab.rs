@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use justitia_lab::experiment::{Configuration, Experiment};
 use justitia_lab::kernel::KernelChoice;
@@ -35,6 +35,7 @@ pub(crate) struct Lab {
 #[derive(Subcommand)]
 enum Command {
     Run(Run),
+    Ordinary(Ordinary),
     /// Lists the experiments and what they compare.
     List,
     Report(Report),
@@ -72,12 +73,51 @@ struct Run {
     json: bool,
 }
 
+/// Runs the mixtures that ordinary hosts have, the kernel alone and with the agent, and prints one table: hits and
+/// throughput of every tenant, and what the host's disk read, ours against the kernel's.
+///
+/// Exit status 1 if a run failed; what was worse than it may be is said, and no error.
+#[derive(Args)]
+struct Ordinary {
+    /// Which (default: all).
+    mixtures: Vec<String>,
+    /// How often each configuration runs.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    repeat: u32,
+    /// A stock kernel's series (6.12, 6.1), or the path of a bootable kernel.
+    #[arg(long, default_value = "6.12")]
+    kernel: KernelChoice,
+    /// The multi-generational LRU: on, off, both, or as the kernel comes.
+    #[arg(long, value_enum, default_value_t = Mglru::Both)]
+    mglru: Mglru,
+    /// The seed of the order of configurations and of the workloads (default: random, printed).
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Run nothing: print what the last runs have measured.
+    #[arg(long)]
+    again: bool,
+    /// Print JSON instead of the table.
+    #[arg(long)]
+    json: bool,
+}
+
 #[derive(Clone, Copy, ValueEnum)]
 enum Mglru {
     On,
     Off,
     Both,
     Default,
+}
+
+impl Mglru {
+    fn states(self) -> Vec<Option<bool>> {
+        match self {
+            Self::On => vec![Some(true)],
+            Self::Off => vec![Some(false)],
+            Self::Both => vec![Some(true), Some(false)],
+            Self::Default => vec![None],
+        }
+    }
 }
 
 /// Renders all results so far as one HTML page.
@@ -104,6 +144,7 @@ struct Shell {
 pub(crate) fn lab(args: &Lab) -> Result<ExitCode> {
     match &args.command {
         Command::Run(args) => run(args),
+        Command::Ordinary(args) => ordinary(args),
         Command::List => list(),
         Command::Report(args) => render(args),
         Command::Shell(args) => shell(args),
@@ -124,12 +165,7 @@ fn run(args: &Run) -> Result<ExitCode> {
     let options = Options {
         configurations: [&*args.configuration, &*args.contender].concat(),
         repeat: args.repeat,
-        mglru: match args.mglru {
-            Mglru::On => vec![Some(true)],
-            Mglru::Off => vec![Some(false)],
-            Mglru::Both => vec![Some(true), Some(false)],
-            Mglru::Default => vec![None],
-        },
+        mglru: args.mglru.states(),
         kernel: args.kernel.clone(),
         seed,
     };
@@ -152,6 +188,80 @@ fn run(args: &Run) -> Result<ExitCode> {
     } else {
         ExitCode::SUCCESS
     })
+}
+
+fn ordinary(args: &Ordinary) -> Result<ExitCode> {
+    let mut mixtures = Experiment::ordinary()?;
+    for name in &args.mixtures {
+        ensure!(
+            mixtures.iter().any(|mixture| mixture.name == *name),
+            "expected one of the mixtures ({}), found {name:?}",
+            mixtures
+                .iter()
+                .map(|m| &*m.name)
+                .collect::<Vec<_>>()
+                .join(", ")
+        );
+    }
+    mixtures.retain(|mixture| args.mixtures.is_empty() || args.mixtures.contains(&mixture.name));
+    let all = if args.again {
+        measured(&mixtures)?
+    } else {
+        measure(&mixtures, args)?
+    };
+    let compared = report::ordinary::mixtures(&all);
+    if args.json {
+        out::line(out::json(&compared).context("printing results")?);
+    } else {
+        out::line(report::ordinary::table(&compared));
+    }
+    Ok(if all.iter().any(justitia_lab::run::any_failed) {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+/// Runs mixtures.
+fn measure(mixtures: &[Experiment], args: &Ordinary) -> Result<Vec<report::schema::Results>> {
+    let compared = report::ordinary::COMPARED.map(Configuration::find);
+    let configurations = compared.into_iter().collect::<Result<Vec<_>, _>>();
+    let options = Options {
+        configurations: configurations.map_err(anyhow::Error::msg)?,
+        repeat: Some(args.repeat),
+        mglru: args.mglru.states(),
+        kernel: args.kernel.clone(),
+        seed: args.seed.unwrap_or_else(justitia_lab::run::random_seed),
+    };
+    let mut screen = Screen::new();
+    screen.note(&format!("seed {}", options.seed));
+    let mut all = Vec::new();
+    for (number, mixture) in mixtures.iter().enumerate() {
+        let (name, count) = (&mixture.name, mixtures.len());
+        screen.note(&format!("{name}: {} of {count} mixtures", number + 1));
+        let (results, _) = justitia_lab::run::run(mixture, &options, &mut screen)?;
+        for compared in report::ordinary::mixtures(std::slice::from_ref(&results)) {
+            let losses = compared.losses();
+            let said = match compared.good {
+                Some(true) => "reaches the goals".to_owned(),
+                Some(false) => losses.join("; "),
+                None => "not measured".to_owned(),
+            };
+            screen.note(&format!("{name}, {}: {said}", compared.lru()));
+        }
+        all.push(results);
+    }
+    Ok(all)
+}
+
+/// What the last runs of these mixtures have measured, in their order.
+fn measured(mixtures: &[Experiment]) -> Result<Vec<report::schema::Results>> {
+    let results = report::read(&justitia_lab::LabDir::find()?.dir("results")?)?;
+    let of = |mixture: &Experiment| {
+        let of_mixture = results.iter().filter(|r| r.experiment == mixture.name);
+        of_mixture.cloned().collect::<Vec<_>>()
+    };
+    Ok(mixtures.iter().flat_map(of).collect())
 }
 
 fn list() -> Result<ExitCode> {

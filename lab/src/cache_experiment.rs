@@ -104,6 +104,7 @@ fn tenant(container: &justitia_cache::experiment::Container) -> schema::Tenant {
     schema::Tenant {
         name: container.name.clone(),
         weight: memory.max(ssd),
+        above_share: false,
     }
 }
 

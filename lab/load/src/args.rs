@@ -18,7 +18,7 @@ use crate::step::Step;
 #[derive(Debug, Parser)]
 #[command(
     version,
-    after_help = "`justitia-load block --help`: requests to one file, from a block trace or at random places."
+    after_help = "`justitia-load block --help`: requests to one file, from a block trace or at random places.\n`justitia-load memory --help`: anonymous memory. `justitia-load names --help`: lookups of names that do not exist."
 )]
 pub(crate) struct Args {
     /// Which workload.

@@ -10,6 +10,8 @@ mod counters;
 mod directory;
 mod fileset;
 mod measure;
+mod memory;
+mod names;
 mod output;
 mod pace;
 mod personality;
@@ -52,9 +54,12 @@ fn load() -> Result<bool> {
             .context("handle SIGTERM and SIGINT")?;
     }
     let first = std::env::args_os().nth(1);
-    if first.is_some_and(|argument| argument == block::NAME) {
-        let args = block::Args::parse_from(std::env::args_os().skip(1));
-        return block::run(&args, &interrupt);
+    let rest = || std::env::args_os().skip(1);
+    match first.as_deref().and_then(std::ffi::OsStr::to_str) {
+        Some(block::NAME) => return block::run(&block::Args::parse_from(rest()), &interrupt),
+        Some(memory::NAME) => return memory::run(&memory::Args::parse_from(rest()), &interrupt),
+        Some(names::NAME) => return names::run(&names::Args::parse_from(rest()), &interrupt),
+        _ => {}
     }
     let config = args::Config::new(args::Args::parse())?;
     directory::check(&config.args.dir)?;

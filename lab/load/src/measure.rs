@@ -1,6 +1,6 @@
 //! A run on its way: workers that begin together, lines that say how it goes, the totals at its end.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,7 @@ use crate::args::Times;
 use crate::counters::{Counters, Timings, Totals};
 use crate::output::{Final, Line, by_operation, failures};
 use crate::residency::Residency;
+use crate::start::monotonic;
 
 /// Longest sleep without a look at signals and workers.
 const SLICE: Duration = Duration::from_millis(50);
@@ -39,6 +40,65 @@ pub(crate) fn spawn<W: FnOnce() + Send + 'static>(workers: Vec<W>) -> Result<Arc
             .context("start a worker thread")?;
     }
     Ok(go)
+}
+
+/// Starts workers together when it is time, prints what they do, and waits for their end. Returns whether everything
+/// succeeded; `interrupt` ends the run.
+///
+/// # Errors
+/// A thread cannot be started, or standard output not be written.
+pub(crate) fn drive<W: FnOnce() + Send + 'static>(
+    workload: &Workload<'_>,
+    workers: Vec<W>,
+    times: &Times,
+    interrupt: &AtomicBool,
+) -> Result<bool> {
+    let Workload {
+        name,
+        seed,
+        counters,
+        timings,
+    } = workload;
+    let threads = u32::try_from(workers.len())?;
+    counters.active.store(workers.len(), Ordering::Relaxed);
+    let go = spawn(workers)?;
+    let interrupted = || interrupt.load(Ordering::Relaxed);
+    if !times.start().wait(&interrupted)? {
+        counters.stop.store(true, Ordering::Relaxed);
+    }
+    Line::Start {
+        personality: name,
+        threads,
+        files: 1,
+        existing: 1,
+        seed: *seed,
+        monotonic_ns: monotonic(),
+    }
+    .print()?;
+    go.wait();
+    let measured = Measured {
+        name,
+        counters,
+        timings,
+        sample: &|| Ok(Residency::default()),
+        interrupted: &interrupted,
+    };
+    let last = measured.run(times)?;
+    let good = last.errors == 0;
+    Line::Final(last).print()?;
+    Ok(good)
+}
+
+/// A workload without a file set, for [`drive`].
+pub(crate) struct Workload<'a> {
+    /// Its name in the output.
+    pub name: &'static str,
+    /// Its seed.
+    pub seed: u64,
+    /// Where its workers count.
+    pub counters: &'a Counters,
+    /// Every worker's latencies.
+    pub timings: &'a [Arc<Timings>],
 }
 
 /// What workers do, while they do it.

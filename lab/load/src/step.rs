@@ -39,6 +39,10 @@ pub(crate) enum Step {
     Read,
     /// Write what a request asks for (`block`).
     Write,
+    /// Touch pages of anonymous memory (`memory`).
+    Touch,
+    /// Look up names that do not exist (`names`).
+    Lookup,
 }
 
 impl Step {
@@ -60,6 +64,8 @@ impl Step {
             Self::AppendLog => "append_log",
             Self::ReadNext | Self::ReadOnce | Self::Read => "read",
             Self::Write => "write",
+            Self::Touch => "touch",
+            Self::Lookup => "lookup",
             Self::Pause => "pause",
         }
     }

@@ -40,6 +40,10 @@ pub struct Experiment {
     /// The containers.
     #[serde(default)]
     pub tenant: Vec<Tenant>,
+    /// Whether the agent's probes count what applications get: in configurations without an agent one runs that only
+    /// observes. Without, the kernel's counters do (`measure`), and the kernel alone is alone.
+    #[serde(default = "yes")]
+    pub probes: bool,
     /// What is measured, the headline first.
     pub metric: Vec<MetricName>,
     /// What must be reached.
@@ -70,6 +74,10 @@ fn three() -> u32 {
     3
 }
 
+fn yes() -> bool {
+    true
+}
+
 impl Experiment {
     /// The tenants as results name them.
     #[must_use]
@@ -83,6 +91,7 @@ impl Experiment {
                 .map(|tenant| schema::Tenant {
                     name: tenant.name.clone(),
                     weight: tenant.weight,
+                    above_share: tenant.above_share,
                 })
                 .collect(),
             // One line for each number of tenants.
@@ -91,6 +100,7 @@ impl Experiment {
                 .map(|count| schema::Tenant {
                     name: count_name(*count),
                     weight: 100,
+                    above_share: false,
                 })
                 .collect(),
         }
@@ -216,6 +226,12 @@ pub struct Tenant {
     /// This tenant's own variables: `{NAME}` in a workload's text is replaced with the value.
     #[serde(default)]
     pub variables: BTreeMap<String, String>,
+    /// What is written to its cgroup's files before anything runs, by the file's name: `"memory.min" = "320M"`.
+    #[serde(default)]
+    pub cgroup: BTreeMap<String, String>,
+    /// Whether the kernel alone gives it more than its share of what others could use, too: `lab ordinary` lets it lose.
+    #[serde(default)]
+    pub above_share: bool,
 }
 
 /// Something that runs in a container, or outside. In every text, `{dir}` is the container's own directory on the

@@ -9,7 +9,7 @@ use justitia_regular_file as regular_file;
 use super::check;
 use super::definition::Experiment;
 use super::renamed::rename;
-use super::shipped::{EXPERIMENTS, TRACES};
+use super::shipped::{EXPERIMENTS, ORDINARY, TRACES};
 use super::source::Source;
 
 /// The largest definition, and the largest file of one, in bytes: files lie in the guest's memory.
@@ -86,8 +86,17 @@ impl Experiment {
     pub fn shipped() -> Result<Vec<Self>> {
         EXPERIMENTS
             .iter()
+            .chain(&ORDINARY)
             .map(|(name, _)| Self::find(name))
             .collect()
+    }
+
+    /// The mixtures that ordinary hosts have, of [`shipped`](Self::shipped) the part that `lab ordinary` runs.
+    ///
+    /// # Errors
+    /// One is wrong: see [`Experiment::parse`].
+    pub fn ordinary() -> Result<Vec<Self>> {
+        ORDINARY.iter().map(|(name, _)| Self::find(name)).collect()
     }
 
     /// Its files' contents, by name.
@@ -114,10 +123,11 @@ impl Experiment {
 
 /// The file and the text of a shipped experiment.
 fn shipped(name: &str) -> Result<(String, String)> {
-    match EXPERIMENTS.iter().find(|(shipped, _)| *shipped == name) {
+    let mut all = EXPERIMENTS.iter().chain(&ORDINARY);
+    match all.clone().find(|(shipped, _)| *shipped == name) {
         Some((_, text)) => Ok((format!("lab/experiments/{name}.toml"), (*text).to_owned())),
         None => {
-            let names: Vec<&str> = EXPERIMENTS.iter().map(|(name, _)| *name).collect();
+            let names: Vec<&str> = all.by_ref().map(|(name, _)| *name).collect();
             Err(anyhow!(
                 "expected an experiment ({}) or the path of a .toml file, found {name:?}",
                 names.join(", ")

@@ -29,7 +29,7 @@ impl MetricName {
 /// Key, label, unit, whether it ought to follow the weights, and what the tenants' values make together.
 type Known = (&'static str, &'static str, Unit, bool, Total);
 
-const KNOWN: [Known; 15] = {
+const KNOWN: [Known; 21] = {
     use Total::{Mean, Sum, Whole};
     use Unit::{Bytes, BytesPerSecond, Count, PerSecond, Ratio, Seconds};
     [
@@ -51,6 +51,18 @@ const KNOWN: [Known; 15] = {
         ),
         ("device", "Device bandwidth", BytesPerSecond, true, Sum),
         ("operations", "Operations", PerSecond, true, Sum),
+        ("reads", "Read by applications", Bytes, false, Sum),
+        ("hits", "Hits", Ratio, false, Mean),
+        ("disk_reads", "Read from the disk", Bytes, false, Whole),
+        ("processor", "Processors busy", Ratio, false, Whole),
+        ("disk", "Disk busy", Ratio, false, Whole),
+        (
+            "memory_stall",
+            "Stalled for memory (PSI full)",
+            Seconds,
+            false,
+            Whole,
+        ),
         (
             "misallocated",
             "Misallocated bandwidth",

@@ -23,6 +23,6 @@ pub use configuration::{Configuration, MemoryLimit, Scheduler};
 pub use definition::{Contention, Disk, Experiment, Machine, Scale, Tenant, Workload, count_name};
 pub use metric::MetricName;
 pub use phase::{
-    DiskPhase, OUTSIDER, Phase, RecordPhase, RunPhase, SamplePhase, StopPhase, WaitPhase,
-    WeightsPhase,
+    AgentChange, DiskPhase, MeasurePhase, OUTSIDER, Phase, RecordPhase, RunPhase, SamplePhase,
+    StopPhase, WaitPhase, WeightsPhase,
 };

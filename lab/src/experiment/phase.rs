@@ -28,8 +28,15 @@ pub enum Phase {
     /// (the part of the bandwidth that tenants have above their share) and `pv_sampled` (the PV among the tenants in
     /// which something runs), both the means of the phases.
     Sample(SamplePhase),
+    /// Time passes, the disk throttled, while what runs in the background is measured by the kernel's counters: of every
+    /// tenant `reads` (what its applications read, in bytes), `hits` (the part that no disk had to deliver, by its
+    /// `io.stat`), `operations` (of `justitia-load`) and `pages` (on average); of the run `disk_reads`, `processor`,
+    /// `disk` (the part of the time that they are busy) and `memory_stall` (PSI full).
+    Measure(MeasurePhase),
     /// What runs in these tenants ends.
     Stop(StopPhase),
+    /// What runs in these tenants ends, and their cgroups are removed and made anew, as when a service restarts.
+    Renew(StopPhase),
     /// The tenants' weights change.
     Weights(WeightsPhase),
     /// The disk becomes faster or slower. The next `sample` expects a total bandwidth changed by the same factor.
@@ -69,6 +76,28 @@ pub struct SamplePhase {
     #[serde(default, rename = "as")]
     #[documented_fields(rename = "as")]
     pub key: Option<String>,
+}
+
+/// Measures what runs in the background.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, DocumentedFields)]
+#[serde(deny_unknown_fields)]
+pub struct MeasurePhase {
+    /// For how many seconds.
+    pub seconds: u64,
+    /// What happens to the agent at the beginning, in configurations with one: `start`, before which none runs, or
+    /// `restart`.
+    #[serde(default)]
+    pub agent: Option<AgentChange>,
+}
+
+/// What happens to the agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AgentChange {
+    /// It starts.
+    Start,
+    /// It ends and starts again.
+    Restart,
 }
 
 /// Ends what runs in tenants.
@@ -167,7 +196,9 @@ impl std::fmt::Display for Phase {
             Self::Record(record) => write!(f, "recording {}", record.key),
             Self::Wait(wait) => write!(f, "waiting {} s", wait.seconds),
             Self::Sample(sample) => write!(f, "sampling {} s", sample.seconds),
+            Self::Measure(measure) => write!(f, "measuring {} s", measure.seconds),
             Self::Stop(stop) => write!(f, "stopping {}", stop.tenants.join(", ")),
+            Self::Renew(renew) => write!(f, "restarting {}", renew.tenants.join(", ")),
             Self::Weights(_) => f.write_str("changing weights"),
             Self::Disk(_) => f.write_str("changing the disk's speed"),
         }

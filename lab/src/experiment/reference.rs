@@ -11,7 +11,8 @@ use super::configuration::Configuration;
 use super::definition::{Contention, Disk, Experiment, Machine, Scale, Tenant, Workload};
 use super::metric::all_known;
 use super::phase::{
-    DiskPhase, Phase, RecordPhase, RunPhase, SamplePhase, StopPhase, WaitPhase, WeightsPhase,
+    DiskPhase, MeasurePhase, Phase, RecordPhase, RunPhase, SamplePhase, StopPhase, WaitPhase,
+    WeightsPhase,
 };
 use crate::report::schema::{Goal, Measure, Metric, Paper, PaperResult, Total, Unit};
 
@@ -30,6 +31,8 @@ pub fn markdown() -> String {
         ("record", keys::<RecordPhase>("")),
         ("wait", keys::<WaitPhase>("seconds = 1")),
         ("sample", keys::<SamplePhase>("seconds = 1")),
+        ("measure", keys::<MeasurePhase>("seconds = 1")),
+        ("renew", keys::<StopPhase>("in = []")),
         ("stop", keys::<StopPhase>("in = []")),
         ("weights", keys::<WeightsPhase>("to = {}")),
         ("disk", keys::<DiskPhase>("bytes_per_second = 1")),

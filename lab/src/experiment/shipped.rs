@@ -45,6 +45,28 @@ pub(super) const EXPERIMENTS: [(&str, &str); 35] = experiments![
     "contention",
 ];
 
+/// The mixtures that ordinary hosts have, which `lab ordinary` runs, in the order of its table. Most build on the first.
+pub(super) const ORDINARY: [(&str, &str); 18] = experiments![
+    "slab",
+    "burst",
+    "stride",
+    "min",
+    "start",
+    "restart",
+    "pods",
+    "database",
+    "pool",
+    "build",
+    "heap",
+    "logs",
+    "updatedb",
+    "hog",
+    "service",
+    "zram",
+    "tmpfs",
+    "short-cgroups",
+];
+
 macro_rules! traces {
     ($($name:literal),* $(,)?) => {
         [$((concat!("traces/", $name), include_str!(concat!("../../traces/", $name)))),*]

@@ -1,12 +1,12 @@
 //! Definitions: the shipped ones, and what is refused.
 
-use super::shipped::EXPERIMENTS;
+use super::shipped::{EXPERIMENTS, ORDINARY};
 use super::*;
 
 #[test]
 fn shipped_experiments_parse_and_every_configuration_exists() {
     let all = Experiment::shipped().unwrap();
-    assert_eq!(all.len(), EXPERIMENTS.len());
+    assert_eq!(all.len(), EXPERIMENTS.len() + ORDINARY.len());
     for experiment in all {
         assert!(!experiment.metrics().is_empty(), "{}", experiment.name);
         assert!(

@@ -62,6 +62,13 @@ pub(super) struct Agent {
 impl Agent {
     /// Starts `justitia run` and waits until it answers `justitia status`.
     pub(super) fn start(mode: AgentMode) -> Result<Self> {
+        let mut agent = Self::spawn(mode)?;
+        agent.wait_until_it_answers()?;
+        Ok(agent)
+    }
+
+    /// Starts `justitia run`.
+    pub(super) fn spawn(mode: AgentMode) -> Result<Self> {
         ensure!(
             Path::new(PROGRAM).exists(),
             "expected the program justitia in the guest: build it with `cargo build --workspace --bins` (add --release where the lab is a release build)"
@@ -81,9 +88,7 @@ impl Agent {
             .stderr(log)
             .spawn()
             .context("starting justitia run")?;
-        let mut agent = Self { child };
-        agent.wait_until_it_answers()?;
-        Ok(agent)
+        Ok(Self { child })
     }
 
     fn wait_until_it_answers(&mut self) -> Result<()> {

@@ -25,6 +25,18 @@ impl Background {
         self.tenants().any(|name| name == tenant)
     }
 
+    /// Operations that the jobs in a tenant have reported so far.
+    pub(super) fn operations(&self, tenant: &str) -> Result<u64> {
+        let jobs = self.0.iter().filter(|job| job.tenant() == tenant);
+        jobs.map(Job::operations).sum()
+    }
+
+    /// Ends all that runs in a tenant, and makes its cgroup anew.
+    pub(super) fn renew(&mut self, tenant: &Tenant) -> Result<()> {
+        self.0.retain(|job| job.tenant() != tenant.name);
+        tenant.renew()
+    }
+
     /// An error if one has failed.
     pub(super) fn check(&mut self) -> Result<()> {
         self.0.iter_mut().try_for_each(Job::check)

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use justitia_kernel::memory::MemoryStat;
@@ -9,6 +10,9 @@ use justitia_share::num::{to_f64, to_u64};
 
 /// Where cgroup v2 is mounted.
 pub(super) const ROOT: &str = "/sys/fs/cgroup";
+
+/// The processes of a cgroup end within this.
+const REMOVAL: Duration = Duration::from_secs(30);
 
 /// One tenant's cgroup.
 #[derive(Clone, Debug)]
@@ -98,6 +102,22 @@ impl Cgroup {
     /// Ends every process in it.
     pub(super) fn kill(&self) -> Result<()> {
         self.write("cgroup.kill", "1")
+    }
+
+    /// Ends every process in it, and removes it.
+    pub(super) fn remove(&self) -> Result<()> {
+        self.kill()?;
+        let begin = Instant::now();
+        loop {
+            match std::fs::remove_dir(&self.path) {
+                Ok(()) => return Ok(()),
+                Err(error) if begin.elapsed() >= REMOVAL => {
+                    return Err(error).with_context(|| format!("removing {}", self.path.display()));
+                }
+                // Its processes have not ended yet.
+                Err(_) => std::thread::sleep(Duration::from_millis(20)),
+            }
+        }
     }
 }
 

@@ -12,6 +12,7 @@ use super::run::Run;
 use super::scale;
 use super::setup;
 use super::timeline::TimelineSampler;
+use crate::experiment::{AgentChange, Experiment, Phase};
 use crate::protocol::{Measurements, RunRequest};
 
 /// Carries out a run.
@@ -31,25 +32,41 @@ pub(super) fn execute(request: &RunRequest, context: &RequestContext) -> Result<
 
 /// Sets the tenants up, and goes through the phases.
 fn phases(request: &RunRequest, context: &RequestContext) -> Result<Measurements> {
-    let tenants = setup::set_up(&request.experiment, &request.configuration)?;
-    let mut agent = Agent::start(AgentMode::from(&request.configuration))?;
+    let experiment = &request.experiment;
+    let tenants = setup::set_up(experiment, &request.configuration)?;
+    let mode = AgentMode::from(&request.configuration);
+    let runs = (experiment.probes || mode != AgentMode::Observe) && !starts_later(experiment);
+    let agent = runs.then(|| Agent::start(mode)).transpose()?;
     let begin = Instant::now();
     let named = tenants.iter().map(|t| (t.name.clone(), t.cgroup.clone()));
-    let timeline = TimelineSampler::start(named, begin);
-    let mut run = Run::new(request, context, &tenants)?;
+    let timeline = experiment
+        .probes
+        .then(|| TimelineSampler::start(named, begin));
+    let mut run = Run::new(request, context, &tenants, agent)?;
     run.start_background()?;
-    for phase in &request.experiment.phase {
+    for phase in &experiment.phase {
         context.progress(phase.to_string())?;
         run.phase(phase).with_context(|| format!("while {phase}"))?;
         run.check()?;
-        agent.check()?;
     }
     let mut measurements = run.measurements();
     let timeline_begin = run.timeline_begin().unwrap_or(begin);
-    // While the tenants still run.
-    measurements.curves = app_counters::curves()?;
-    drop(run);
-    measurements.timeline = timeline.finish(timeline_begin)?;
-    agent.stop()?;
+    if experiment.probes {
+        // While the tenants still run.
+        measurements.curves = app_counters::curves()?;
+    }
+    let agent = run.end();
+    if let Some(timeline) = timeline {
+        measurements.timeline = timeline.finish(timeline_begin)?;
+    }
+    agent.map_or(Ok(()), Agent::stop)?;
     Ok(measurements)
+}
+
+/// Whether a phase starts the agent.
+fn starts_later(experiment: &Experiment) -> bool {
+    experiment.phase.iter().any(|phase| match phase {
+        Phase::Measure(measure) => measure.agent == Some(AgentChange::Start),
+        _ => false,
+    })
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Seek};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -134,6 +135,18 @@ impl Job {
             Some(status) if !status.success() => self.finish(Duration::ZERO).map(drop),
             _ => Ok(()),
         }
+    }
+
+    /// Operations that it has reported so far; 0 where it reports only at its end.
+    pub(super) fn operations(&self) -> Result<u64> {
+        if self.kind != Kind::Load {
+            return Ok(0);
+        }
+        // Where the job writes is not moved.
+        let mut output = vec![0; usize::try_from(self.stdout.metadata()?.len())?];
+        let length = self.stdout.read_at(&mut output, 0)?;
+        output.truncate(length);
+        Ok(job_report::operations(&String::from_utf8_lossy(&output)))
     }
 
     fn status(&mut self) -> Result<Option<ExitStatus>> {

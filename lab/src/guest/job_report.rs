@@ -68,6 +68,15 @@ pub(super) fn load(output: &str) -> Result<JobReport> {
     Ok(JobReport::default())
 }
 
+/// The operations of justitia-load's intervals so far. Its last line may not be complete.
+pub(super) fn operations(output: &str) -> u64 {
+    let of = |line: &str| -> Option<u64> {
+        let line: serde_json::Value = serde_json::from_str(line).ok()?;
+        (line.get("event")?.as_str()? == "interval").then(|| line.get("operations")?.as_u64())?
+    };
+    output.lines().filter_map(of).sum()
+}
+
 fn latencies(last: &serde_json::Value) -> BTreeMap<String, Latency> {
     let operations = last
         .get("by_operation")
@@ -103,6 +112,8 @@ mod tests {
             p99: 0.25,
         };
         assert_eq!(report.latencies.get("fsync"), Some(&fsync));
+        let intervals = "{\"event\":\"start\"}\n{\"event\":\"interval\",\"operations\":5}\n{\"event\":\"interval\",\"operations\":6}\n{\"event\":\"inter";
+        assert_eq!(operations(intervals), 11);
         assert!(fio("fio: bad option").is_err());
         assert!(load("Killed").is_err());
     }

@@ -5,6 +5,7 @@ mod app_counters;
 mod background;
 mod cgroup;
 mod contention;
+mod counted;
 mod disk;
 mod execute;
 mod files;

@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use justitia_share::num::to_f64;
 
+use super::agent::{Agent, AgentMode};
 use super::background::Background;
 use super::cgroup::Cgroup;
+use super::counted::{Counted, MeanPages};
 use super::disk::ThrottledDisk;
 use super::host::RequestContext;
 use super::job::{Job, Parameters, StartBarrier, Target};
@@ -16,7 +18,7 @@ use super::recorder::Recorder;
 use super::setup::{self, Tenant};
 use super::split_sampler::{self, SplitStats};
 use super::window::{Snapshot, Window};
-use crate::experiment::{OUTSIDER, Phase, RunPhase, Workload};
+use crate::experiment::{AgentChange, MeasurePhase, OUTSIDER, Phase, RunPhase, Workload};
 use crate::protocol::{Measurements, RunRequest};
 
 /// A run on its way.
@@ -33,6 +35,8 @@ pub(super) struct Run<'a> {
     split: SplitStats,
     timeline_begin: Option<Instant>,
     recorder: Recorder,
+    /// Where one runs.
+    agent: Option<Agent>,
 }
 
 impl<'a> Run<'a> {
@@ -41,6 +45,7 @@ impl<'a> Run<'a> {
         request: &'a RunRequest,
         context: &'a RequestContext,
         tenants: &'a [Tenant],
+        agent: Option<Agent>,
     ) -> Result<Self> {
         Ok(Self {
             request,
@@ -53,6 +58,7 @@ impl<'a> Run<'a> {
             split: SplitStats::default(),
             timeline_begin: None,
             recorder: Recorder::default(),
+            agent,
         })
     }
 
@@ -61,9 +67,15 @@ impl<'a> Run<'a> {
         self.timeline_begin
     }
 
-    /// An error if a job in the background has failed.
+    /// An error if a job in the background has failed, or the agent has ended.
     pub(super) fn check(&mut self) -> Result<()> {
-        self.background.check()
+        self.background.check()?;
+        self.agent.as_mut().map_or(Ok(()), Agent::check)
+    }
+
+    /// Ends all that runs in tenants, but not the agent.
+    pub(super) fn end(mut self) -> Option<Agent> {
+        self.agent.take()
     }
 
     /// What the phases so far have recorded.
@@ -97,7 +109,9 @@ impl<'a> Run<'a> {
                 Ok(())
             }
             Phase::Sample(sample) => self.sample_split(sample.seconds, sample.key.as_deref()),
+            Phase::Measure(measure) => self.measure(measure),
             Phase::Stop(stop) => self.background.stop(&stop.tenants, self.tenants),
+            Phase::Renew(renew) => self.renew(&renew.tenants),
             Phase::Weights(weights) => self.set_weights(&weights.to),
             Phase::Disk(disk) => self.set_disk_speed(disk.bytes_per_second.0),
         }
@@ -185,6 +199,49 @@ impl<'a> Run<'a> {
         Ok(Some(self.recorder.window(&window, &reports, background)))
     }
 
+    fn renew(&mut self, names: &[String]) -> Result<()> {
+        for tenant in self.tenants.iter().filter(|t| names.contains(&t.name)) {
+            self.background.renew(tenant)?;
+        }
+        Ok(())
+    }
+
+    /// Measures what runs in the background by the kernel's counters.
+    fn measure(&mut self, phase: &MeasurePhase) -> Result<()> {
+        self.disk.throttle(true)?;
+        let before = Counted::now(self.tenants, &self.background)?;
+        let begin = Instant::now();
+        self.change_agent(phase.agent)?;
+        let mut pages = MeanPages::default();
+        while begin.elapsed() < Duration::from_secs(phase.seconds) {
+            pages.sample(self.tenants)?;
+            self.check()?;
+            std::thread::sleep(Duration::from_secs(1));
+        }
+        let after = Counted::now(self.tenants, &self.background)?;
+        let window = after.since(&before, begin.elapsed());
+        for tenant in self.tenants {
+            let mut values = window.tenant(&tenant.name);
+            values.extend(pages.mean(&tenant.name));
+            self.recorder.tenant(&tenant.name, values);
+        }
+        self.recorder.whole(window.whole());
+        Ok(())
+    }
+
+    fn change_agent(&mut self, change: Option<AgentChange>) -> Result<()> {
+        let mode = AgentMode::from(&self.request.configuration);
+        if change.is_none() || mode == AgentMode::Observe {
+            return Ok(());
+        }
+        // Only a restart finds one.
+        if let Some(agent) = self.agent.take() {
+            agent.stop()?;
+        }
+        self.agent = Some(Agent::spawn(mode)?);
+        Ok(())
+    }
+
     fn record_pages(&mut self, key: &str) -> Result<()> {
         for tenant in self.tenants {
             let pages = to_f64(tenant.cgroup.file_pages()?);
@@ -232,7 +289,7 @@ impl<'a> Run<'a> {
     }
 
     fn snapshot(&self) -> Result<Snapshot> {
-        Snapshot::take(self.tenants)
+        Snapshot::take(self.tenants, self.request.experiment.probes)
     }
 
     fn workload(&self, name: &str) -> Result<&'a Workload> {

@@ -36,11 +36,20 @@ pub(super) struct Tenant {
     pub background: Option<String>,
     /// Its own variables in workloads' texts.
     pub variables: BTreeMap<String, String>,
+    /// What is written to its cgroup's files.
+    pub settings: BTreeMap<String, String>,
     pub cgroup: Cgroup,
     pub dir: PathBuf,
 }
 
 impl Tenant {
+    /// Removes its cgroup and makes it anew, as when a service restarts.
+    pub(super) fn renew(&self) -> Result<()> {
+        self.cgroup.remove()?;
+        Cgroup::create(&self.name)?;
+        prepare(&self.cgroup, self.weight, &self.settings)
+    }
+
     /// As where a job runs.
     pub(super) fn target(&self) -> Target<'_> {
         Target {
@@ -53,6 +62,15 @@ impl Tenant {
     }
 }
 
+/// Sets a new cgroup up.
+fn prepare(cgroup: &Cgroup, weight: u64, settings: &BTreeMap<String, String>) -> Result<()> {
+    cgroup.set_weight(weight)?;
+    for (file, value) in settings {
+        cgroup.write(file, value)?;
+    }
+    cgroup.inhabit()
+}
+
 /// Sets everything up, except for the agent.
 pub(super) fn set_up(
     experiment: &Experiment,
@@ -62,13 +80,13 @@ pub(super) fn set_up(
     let mut tenants = Vec::new();
     for tenant in &experiment.tenant {
         let cgroup = Cgroup::create(&tenant.name)?;
-        cgroup.set_weight(tenant.weight)?;
-        cgroup.inhabit()?;
+        prepare(&cgroup, tenant.weight, &tenant.cgroup)?;
         tenants.push(Tenant {
             name: tenant.name.clone(),
             weight: tenant.weight,
             background: tenant.background.clone(),
             variables: tenant.variables.clone(),
+            settings: tenant.cgroup.clone(),
             cgroup,
             dir: directory(&tenant.name)?,
         });

@@ -18,14 +18,18 @@ pub(super) struct Snapshot {
 }
 
 impl Snapshot {
-    /// Now.
-    pub(super) fn take(tenants: &[Tenant]) -> Result<Self> {
+    /// Now. `probes`: whether an agent's probes count.
+    pub(super) fn take(tenants: &[Tenant], probes: bool) -> Result<Self> {
         let device = |tenant: &Tenant| Ok((tenant.name.clone(), tenant.cgroup.device()?));
         let application = |tenant: &Tenant| Ok((tenant.name.clone(), tenant.cgroup.application()?));
         Ok(Self {
             device: tenants.iter().map(device).collect::<Result<_>>()?,
             application: tenants.iter().map(application).collect::<Result<_>>()?,
-            app_counters: AppCounters::sample()?,
+            app_counters: if probes {
+                AppCounters::sample()?
+            } else {
+                AppCounters::default()
+            },
         })
     }
 }

@@ -7,6 +7,7 @@ mod finding;
 mod goal;
 mod html;
 mod number;
+pub mod ordinary;
 mod read;
 mod spread;
 mod summary;

@@ -72,6 +72,9 @@ pub struct Tenant {
     pub name: String,
     /// Its weight, 1..=10000: what it ought to get is in proportion to it.
     pub weight: u64,
+    /// Whether it wants more than its share: it may lose by a division by weight.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub above_share: bool,
 }
 
 /// A way of controlling the machine that takes part in the comparison.

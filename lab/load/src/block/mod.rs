@@ -14,7 +14,7 @@ use std::fs::{self, File};
 use std::io::BufReader;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use anyhow::{Context, Result, ensure};
@@ -28,10 +28,8 @@ use self::replay::{Buffer, Job, PIECE, Source, Trace, Worker, parse_speed};
 use self::trace::Format;
 use crate::args::{Phase, Times, parse_size};
 use crate::counters::{Counters, Timings};
-use crate::measure::{Measured, spawn};
-use crate::output::Line;
-use crate::residency::Residency;
-use crate::start::monotonic;
+use crate::measure::{Workload, drive};
+use crate::pace::Pacer;
 
 /// The subcommand's name.
 pub(crate) const NAME: &str = "block";
@@ -77,6 +75,18 @@ pub(crate) struct Args {
     /// Size of random requests in bytes.
     #[arg(long, default_value = "64k", value_parser = parse_size)]
     io_size: u64,
+
+    /// Random places are multiples of so many bytes (default: of the requests' size).
+    #[arg(long, value_parser = parse_size, requires = "random")]
+    step: Option<u64>,
+
+    /// Before the random places, all of them once, in their order.
+    #[arg(long, requires = "random")]
+    sweep: bool,
+
+    /// Bound on what all workers together transfer, in bytes per second; 0 is none.
+    #[arg(long, default_value = "0", value_parser = parse_size)]
+    rate: u64,
 
     /// Workers: how many requests may be outstanding.
     #[arg(long, default_value = "16", value_parser = clap::value_parser!(u32).range(1..=1024))]
@@ -132,6 +142,11 @@ fn check(args: &Args) -> Result<()> {
         "--io-size: expected 512 bytes to --size, in whole sectors of 512 bytes, found {}",
         args.io_size
     );
+    let step = args.step.unwrap_or(args.io_size);
+    ensure!(
+        (args.io_size..=args.size).contains(&step) && step.is_multiple_of(SECTOR),
+        "--step: expected --io-size to --size, in whole sectors of 512 bytes, found {step}"
+    );
     Ok(())
 }
 
@@ -153,6 +168,8 @@ fn source(args: &Args) -> Result<Source> {
         return Ok(Source::Random {
             read_percent: args.random.unwrap_or(50),
             bytes: args.io_size,
+            step: args.step.unwrap_or(args.io_size),
+            unswept: AtomicU64::new(if args.sweep { 0 } else { u64::MAX }),
         });
     };
     let file = regular(path)?;
@@ -193,6 +210,7 @@ fn replay(args: &Args, path: PathBuf, interrupt: &Arc<AtomicBool>) -> Result<boo
         path,
         size: args.size,
         direct: !args.buffered,
+        pacer: (args.rate > 0).then(|| Pacer::new(args.rate)),
         seed: args.seed,
         began: OnceLock::new(),
     });
@@ -205,33 +223,13 @@ fn replay(args: &Args, path: PathBuf, interrupt: &Arc<AtomicBool>) -> Result<boo
         timings.push(own);
         workers.push(|| worker.run());
     }
-    counters.active.store(workers.len(), Ordering::Relaxed);
-    let go = spawn(workers)?;
-    let interrupted = || interrupt.load(Ordering::Relaxed);
-    if !args.times.start().wait(&interrupted)? {
-        counters.stop.store(true, Ordering::Relaxed);
-    }
-    Line::Start {
-        personality: NAME,
-        threads: args.depth,
-        files: 1,
-        existing: 1,
-        seed: args.seed,
-        monotonic_ns: monotonic(),
-    }
-    .print()?;
-    go.wait();
-    let measured = Measured {
+    let workload = Workload {
         name: NAME,
+        seed: args.seed,
         counters: &counters,
         timings: &timings,
-        sample: &|| Ok(Residency::default()),
-        interrupted: &interrupted,
     };
-    let last = measured.run(&args.times)?;
-    let good = last.errors == 0;
-    Line::Final(last).print()?;
-    Ok(good)
+    drive(&workload, workers, &args.times, interrupt)
 }
 
 #[cfg(test)]

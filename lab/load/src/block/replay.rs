@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use super::line::{Request, SECTOR};
 use crate::counters::{Counters, Timings};
-use crate::pace::sleep_until;
+use crate::pace::{Pacer, sleep_until};
 use crate::step::Step;
 
 /// Largest single read or write in bytes; larger requests are done in pieces.
@@ -35,6 +35,10 @@ pub(super) enum Source {
         read_percent: u32,
         /// The size of each in bytes.
         bytes: u64,
+        /// Places are multiples of so many bytes.
+        step: u64,
+        /// The first place that has not been read yet; none is left from as many on as there are places.
+        unswept: AtomicU64,
     },
 }
 
@@ -100,6 +104,8 @@ pub(super) struct Job {
     pub size: u64,
     /// Past the page cache.
     pub direct: bool,
+    /// The bound on their transfers.
+    pub pacer: Option<Pacer>,
     /// Of random places and of what is written.
     pub seed: u64,
     /// When the first request was due.
@@ -149,6 +155,9 @@ impl Worker {
                     break;
                 }
             }
+            if let Some(pacer) = &job.pacer {
+                pacer.take(request.bytes, &stopped);
+            }
             self.attempt(request, due.unwrap_or_else(Instant::now));
         }
         job.counters.active.fetch_sub(1, Ordering::Relaxed);
@@ -160,13 +169,18 @@ impl Worker {
             Source::Random {
                 read_percent,
                 bytes,
+                step,
+                unswept,
             } => {
-                let places = self.job.size / bytes;
-                let place = self.rng.next_u64().checked_rem(places)?;
+                let places = self.job.size / step;
+                let swept = unswept.load(Ordering::Relaxed) >= places;
+                let next = (!swept).then(|| unswept.fetch_add(1, Ordering::Relaxed));
+                let random = self.rng.next_u64().checked_rem(places)?;
+                let next = next.filter(|place| *place < places);
                 let request = Request {
                     at: 0,
-                    write: self.rng.next_u64() % 100 >= u64::from(*read_percent),
-                    offset: place * bytes,
+                    write: next.is_none() && self.rng.next_u64() % 100 >= u64::from(*read_percent),
+                    offset: next.unwrap_or(random) * step,
                     bytes: *bytes,
                 };
                 Some((request, None))

@@ -142,8 +142,8 @@ impl Worker {
                 let counters = &self.job.counters;
                 sleep_until(Instant::now() + self.job.pause, &|| counters.stopped());
             }
-            // No personality has them: they are of `block`'s own workers.
-            Step::Read | Step::Write => {}
+            // No personality has them: they are of the other workloads' own workers.
+            Step::Read | Step::Write | Step::Touch | Step::Lookup => {}
         }
         Next::GoOn
     }

@@ -37,7 +37,12 @@ pub(super) fn phases(experiment: &Experiment) -> Result<(), Problem> {
                     tenants::weight(*weight, place())?;
                 }
             }
-            Phase::Sync | Phase::Wait(_) | Phase::Stop(_) | Phase::Disk(_) => {}
+            Phase::Sync
+            | Phase::Wait(_)
+            | Phase::Measure(_)
+            | Phase::Stop(_)
+            | Phase::Renew(_)
+            | Phase::Disk(_) => {}
         }
     }
     Ok(())
@@ -47,11 +52,11 @@ pub(super) fn phases(experiment: &Experiment) -> Result<(), Problem> {
 fn names(experiment: &Experiment, phase: &Phase, place: &dyn Fn() -> Place) -> Result<(), Problem> {
     let named: Vec<&String> = match phase {
         Phase::Run(run) => run.tenants.iter().collect(),
-        Phase::Stop(stop) => stop.tenants.iter().collect(),
+        Phase::Stop(stop) | Phase::Renew(stop) => stop.tenants.iter().collect(),
         Phase::Weights(weights) => weights.to.keys().collect(),
         _ => Vec::new(),
     };
-    let outsider_allowed = !matches!(phase, Phase::Weights(_));
+    let outsider_allowed = !matches!(phase, Phase::Weights(_) | Phase::Renew(_));
     let known = |name: &str| {
         experiment.tenant.iter().any(|tenant| tenant.name == name)
             || (name == OUTSIDER && outsider_allowed)

@@ -8,6 +8,7 @@ pub(super) fn tenant(name: &str, weight: u64) -> Tenant {
     Tenant {
         name: name.into(),
         weight,
+        above_share: false,
     }
 }
 

@@ -1,6 +1,7 @@
 //! The report as a whole: structure, numbers, hostile input, failures.
 
 mod fixture;
+mod ordinary;
 mod reading;
 
 use std::collections::BTreeSet;
