@@ -40,5 +40,6 @@ pub use tree::{NodeId, Tree};
 pub use wait_queue::{Queueing, VirtualTime, WaitQueue};
 pub use weight::{Weight, WeightError};
 
-/// The page size of every kernel that is supported, in bytes. The kernel rounds limits and protections down to it.
+/// The page size of every kernel that is supported, in bytes: with another one the agent refuses to start. The kernel
+/// rounds limits and protections down to it.
 pub const PAGE_SIZE: u64 = 4096;

@@ -1,6 +1,6 @@
 //! What the agent checks before it starts, and what of it limits its work.
 
-use justitia_kernel::capabilities::{Capabilities, CapabilityId, Feature, SupportLevel};
+use justitia_kernel::capabilities::{Capabilities, CapabilityId, Feature, State, SupportLevel};
 
 use super::error::RunError;
 use crate::agent::Agent;
@@ -28,7 +28,9 @@ pub(super) fn check_features(
             .map(|b| format!("{} ({})", b.consequence, b.capability.reason))
             .collect();
         // Protection works without reclaim, and reclaim without protection. Without weights all tenants are equal.
-        let vital = feature == Feature::CacheProtection && !observe;
+        // With pages of another size not even what is observed would be right.
+        let misread = capabilities.state(CapabilityId::PageSize) == State::No;
+        let vital = feature == Feature::CacheProtection && (!observe || misread);
         if support.level == SupportLevel::Unavailable && vital {
             return Err(RunError::Unavailable {
                 feature: feature.title(),

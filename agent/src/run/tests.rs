@@ -4,10 +4,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use justitia_api::client::ask;
+use justitia_kernel::capabilities::{Capabilities, Paths};
 use justitia_kernel::cgroup::{Cgroup, CgroupFs};
 use justitia_kernel::knob::Knob;
 use justitia_kernel::proc::ProcFs;
 
+use super::checks::check_features;
 use super::event_loop::AgentLoop;
 use crate::agent::Agent;
 use crate::config::Config;
@@ -44,6 +46,31 @@ fn agent_with(root: &std::path::Path, store: Option<KnobStore>) -> Agent {
         app_io,
     )
     .unwrap()
+}
+
+/// A kernel of arm64 with pages of 64 KiB, for instance: it rounds `memory.low` to them.
+#[test]
+fn pages_of_another_size_are_refused_even_to_an_observer() {
+    let dir = tempfile::tempdir().unwrap();
+    let proc = dir.path().join("proc");
+    std::fs::create_dir_all(proc.join("self")).unwrap();
+    let paths = Paths {
+        proc: proc.clone(),
+        sys: dir.path().join("sys"),
+        verify_cgroup2: false,
+    };
+    let checked = |page_size: u64| {
+        let vector = [6, page_size, 0, 0].map(u64::to_ne_bytes).concat();
+        std::fs::write(proc.join("self/auxv"), vector).unwrap();
+        check_features(&Capabilities::detect(&paths), true)
+    };
+    let error = checked(64 << 10).unwrap_err().to_string();
+    assert!(
+        error.contains("the page size is 65536 bytes, expected 4096"),
+        "{error}"
+    );
+    // All else that is missing here does not keep it from observing.
+    assert!(checked(4 << 10).is_ok());
 }
 
 #[test]

@@ -10,6 +10,8 @@ pub enum CapabilityId {
     RootPrivileges,
     /// The kernel's release could be read; the reason has it.
     KernelRelease,
+    /// Pages of memory have the size that is counted with ([`PAGE_SIZE`](crate::PAGE_SIZE)).
+    PageSize,
     /// cgroup v2 is mounted.
     Cgroup2,
     /// The cgroup v2 mount takes writes.
@@ -59,9 +61,10 @@ pub enum CapabilityId {
 
 impl CapabilityId {
     /// Every capability, in the order of [`Capabilities::all`](super::Capabilities::all).
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::RootPrivileges,
         Self::KernelRelease,
+        Self::PageSize,
         Self::Cgroup2,
         Self::Cgroup2Writable,
         Self::MemoryController,
@@ -92,6 +95,7 @@ impl CapabilityId {
         match self {
             Self::RootPrivileges => "root privileges",
             Self::KernelRelease => "kernel release",
+            Self::PageSize => "pages of 4 KiB",
             Self::Cgroup2 => "cgroup v2 mounted",
             Self::Cgroup2Writable => "cgroup v2 writable",
             Self::MemoryController => "memory controller in cgroup v2",

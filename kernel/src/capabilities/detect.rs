@@ -5,6 +5,7 @@ use std::path::Path;
 use super::controllers::{self, Found, Hierarchy, UNMOUNTED, if_mounted};
 use super::finding::{Finding, no, not_applicable, readable, unknown, yes};
 use super::{Capability, CapabilityId, Paths, State, disks, memory};
+use crate::PAGE_SIZE;
 use crate::buffer::read_path;
 use crate::error::Result;
 use crate::parse;
@@ -39,6 +40,7 @@ fn detect(id: CapabilityId, paths: &Paths, release: &Result<String>, found: Foun
             Ok(release) => yes(release),
             Err(error) => unknown(error),
         },
+        Id::PageSize => page_size(&paths.proc),
         Id::Cgroup2 => match found {
             Ok(found) => yes(format!("mounted at {:?}", found.mount.path)),
             Err(error) => no(error.to_string()),
@@ -105,6 +107,31 @@ fn since(release: &Result<String>, first: KernelVersion, hint: &str) -> Finding 
             State::Unknown,
             format!("expected a release such as 6.12.0, found {release:?}"),
         ),
+    }
+}
+
+/// The size of pages, from the auxiliary vector (`AT_PAGESZ`, elf.h): pairs of a key and a value, each a machine word.
+fn page_size(proc: &Path) -> Finding {
+    const AT_PAGESZ: u64 = 6;
+    let found = read_path(&proc.join("self/auxv"), |vector| {
+        let mut words = vector.chunks_exact(8).map(|word| {
+            let word = word.try_into().unwrap_or_default();
+            u64::from_ne_bytes(word)
+        });
+        std::iter::from_fn(|| Some((words.next()?, words.next()?)))
+            .find_map(|(key, value)| (key == AT_PAGESZ).then_some(value))
+    });
+    match found {
+        Ok(Some(PAGE_SIZE)) => yes(format!("{PAGE_SIZE} bytes")),
+        Ok(Some(size)) => no(format!(
+            "the page size is {size} bytes, expected {PAGE_SIZE}: the kernel would round what the agent writes to other \
+             values, and every counter of pages would be misread; boot a kernel with pages of {PAGE_SIZE} bytes"
+        )),
+        Ok(None) => (
+            State::Unknown,
+            "expected AT_PAGESZ in self/auxv, found none".to_owned(),
+        ),
+        Err(error) => unknown(&error),
     }
 }
 

@@ -57,6 +57,7 @@ pub struct Cause {
 
 /// What every feature needs that writes to cgroups.
 const WRITABLE: &[CapabilityId] = &[
+    Id::PageSize,
     Id::RootPrivileges,
     Id::Cgroup2,
     Id::Cgroup2Writable,

@@ -1,6 +1,6 @@
 //! Which features work with which capabilities.
 
-use super::machine::Machine;
+use super::machine::{Machine, auxv};
 use crate::capabilities::{CapabilityId, Feature, SupportLevel};
 
 type Break = fn(&Machine);
@@ -13,6 +13,14 @@ const CASES: &[(Feature, SupportLevel, CapabilityId, Break)] = &[
         CapabilityId::MemoryEnabled,
         |m| {
             m.write("cgroup/cgroup.subtree_control", "io\n");
+        },
+    ),
+    (
+        Feature::CacheProtection,
+        SupportLevel::Unavailable,
+        CapabilityId::PageSize,
+        |m| {
+            m.write("proc/self/auxv", auxv(65536));
         },
     ),
     (

@@ -13,6 +13,7 @@ impl Machine {
     pub(super) fn new() -> Self {
         let machine = Self(tempfile::tempdir().unwrap());
         machine.write("proc/self/status", "Name:\tx\nUid:\t1000\t0\t0\t0\n");
+        machine.write("proc/self/auxv", auxv(4096));
         machine.write("proc/sys/kernel/osrelease", "6.12.117+deb12-cloud-amd64\n");
         machine.write(
             "proc/meminfo",
@@ -84,4 +85,10 @@ impl Machine {
             "{capability:?} lacks {word:?}"
         );
     }
+}
+
+/// The auxiliary vector of a process on a kernel with pages of this size: `AT_PAGESZ` after another entry.
+pub(super) fn auxv(page_size: u64) -> Vec<u8> {
+    let words = [16, 0xbfeb_fbff, 6, page_size, 0, 0];
+    words.into_iter().flat_map(u64::to_ne_bytes).collect()
 }

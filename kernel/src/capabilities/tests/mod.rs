@@ -3,7 +3,7 @@
 mod features;
 mod machine;
 
-use machine::Machine;
+use machine::{Machine, auxv};
 
 use super::*;
 
@@ -43,6 +43,9 @@ type Break = fn(&Machine);
 const MISSING: &[(CapabilityId, &str, Break)] = &[
     (CapabilityId::RootPrivileges, "user is 7", |m| {
         m.write("proc/self/status", "Uid:\t0\t7\t0\t0\n")
+    }),
+    (CapabilityId::PageSize, "65536 bytes", |m| {
+        m.write("proc/self/auxv", auxv(65536))
     }),
     (CapabilityId::Cgroup2, "mount -t cgroup2", |m| {
         m.write("proc/self/mountinfo", "")
@@ -159,6 +162,7 @@ fn a_capability_that_cannot_be_read_is_unknown() {
     let garbage = b"\xff\0\xff -1";
     for (name, file) in [
         (CapabilityId::RootPrivileges, "proc/self/status"),
+        (CapabilityId::PageSize, "proc/self/auxv"),
         (CapabilityId::MemoryController, "cgroup/cgroup.controllers"),
         (CapabilityId::IoEnabled, "cgroup/cgroup.subtree_control"),
         (CapabilityId::ReclaimSwappiness, "proc/sys/kernel/osrelease"),
@@ -217,5 +221,6 @@ fn serialised_and_back() {
 fn this_machine_is_described() {
     let found = Capabilities::detect(&Paths::default());
     assert!(found.has(CapabilityId::KernelRelease));
+    assert!(found.has(CapabilityId::PageSize));
     assert_eq!(found.all().len(), CapabilityId::ALL.len());
 }
