@@ -24,6 +24,8 @@ pub enum Operation {
     Stat,
     /// Placing or draining an inotify watch.
     Watch,
+    /// Locking a file.
+    Lock,
 }
 
 impl std::fmt::Display for Operation {
@@ -35,6 +37,7 @@ impl std::fmt::Display for Operation {
             Self::List => "list",
             Self::Stat => "stat",
             Self::Watch => "watch",
+            Self::Lock => "lock",
         })
     }
 }

@@ -239,10 +239,19 @@ fn reset_works_with_an_invalid_configuration() {
 fn a_second_agent_is_refused_and_changes_nothing() {
     in_guest(small, |guest| {
         guest.ok("live a && hole /data/a 8 && cache a /data/a 8 && lows >/run/before && start && within 10 protected a && lows >/run/held");
+        guest.ok(
+            r#"printf 'state_dir = "/run/other"\nsocket = "/run/other.sock"\n' >/tmp/other.toml"#,
+        );
+        // Nor can another user hold the lock.
+        guest.ok("! /bin/setpriv --reuid 65534 --regid 65534 --clear-groups sh -c ': >>/sys/fs/cgroup/memory.reclaim'");
         for (command, expected) in [
             ("run", "another agent is running"),
             ("reset", "another agent is running"),
             ("run --observe", "the status socket"),
+            (
+                "run --config /tmp/other.toml",
+                "another agent is running on the cgroups at /sys/fs/cgroup",
+            ),
         ] {
             let result = guest.sh(&format!("timeout 20 justitia {command}"));
             assert_eq!(result.status, 1, "{command}: {result:?}");

@@ -38,6 +38,29 @@ fn a_second_store_in_the_same_directory_is_refused() {
     tree.open();
 }
 
+/// On the host and in a container, for instance.
+#[test]
+fn a_second_agent_with_another_state_directory_is_refused() {
+    let tree = Tree::new(&["a"]);
+    std::fs::write(tree.path("memory.reclaim"), "").unwrap();
+    let (mut first, _) = tree.open();
+    first.set(&tree.cgroup("a"), KNOB, "5000").unwrap();
+    let other = tree.dir.path().join("other");
+    let refused = |error: KnobStoreError| {
+        assert!(error.is_busy(), "{error}");
+        error.to_string()
+    };
+    let error = refused(KnobStore::open(&tree.fs, &other).unwrap_err());
+    assert!(
+        error.starts_with("another agent is running on the cgroups at"),
+        "{error}"
+    );
+    refused(reset(&tree.fs, &other, false).unwrap_err());
+    assert_eq!(tree.low("a"), "5000");
+    drop(first);
+    KnobStore::open(&tree.fs, &other).unwrap();
+}
+
 #[test]
 fn the_state_directory_is_accessible_to_its_owner_only() {
     let tree = Tree::new(&["a"]);

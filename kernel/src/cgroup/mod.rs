@@ -11,6 +11,7 @@ mod dir;
 mod files;
 mod fs;
 mod hierarchy;
+mod lock;
 mod ownership;
 mod procs;
 mod reclaim;

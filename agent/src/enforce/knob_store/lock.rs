@@ -1,9 +1,10 @@
-//! The state directory: writable by its owner only, used by one agent at a time.
+//! The state directory, writable by its owner only, and the cgroups: each used by one agent at a time.
 
 use std::fs::File;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
+use justitia_kernel::cgroup::CgroupFs;
 use rustix::fs::{FlockOperation, OFlags, flock};
 
 use super::error::KnobStoreError;
@@ -34,6 +35,25 @@ pub(super) fn lock(state: &Path) -> Result<File, KnobStoreError> {
         Err(rustix::io::Errno::WOULDBLOCK) => Err(KnobStoreError::Busy(state.to_owned())),
         Err(e) => Err(error(e.into())),
     }
+}
+
+/// Takes the lock of the cgroups, which agents with other state directories and in other mount namespaces take, too. `None`
+/// where there is nothing to lock.
+///
+/// # Errors
+/// [`KnobStoreError::RootBusy`] if another agent holds the lock; otherwise the system's error.
+pub(super) fn lock_cgroups(fs: &CgroupFs) -> Result<Option<OwnedFd>, KnobStoreError> {
+    fs.lock().map_err(|error| match error.errno() {
+        Some(rustix::io::Errno::AGAIN) => {
+            let path = fs.root().full_path();
+            let inode = std::fs::metadata(path.join("memory.reclaim"));
+            KnobStoreError::RootBusy {
+                path,
+                inode: inode.map_or(0, |found| std::os::unix::fs::MetadataExt::ino(&found)),
+            }
+        }
+        _ => error.into(),
+    })
 }
 
 /// A user who may write the directory could have files outside it overwritten, or decide which knobs are restored.

@@ -1,13 +1,14 @@
 //! Restores what an agent has left, without starting one.
 
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use justitia_kernel::cgroup::CgroupFs;
 use justitia_kernel::knob::Knob;
 
 use super::error::KnobStoreError;
-use super::lock::lock;
+use super::lock::{lock, lock_cgroups};
 use super::outcome::RestoredKnob;
 use super::put_back::{preview_entries, restore_entries};
 use crate::enforce::journal::{FILE_NAME, Journal, JournalEntry};
@@ -38,16 +39,16 @@ struct Left {
     journal: PathBuf,
     entries: Vec<JournalEntry>,
     corruption: Option<Corruption>,
-    _lock: File,
+    _locks: (File, Option<OwnedFd>),
 }
 
 impl Left {
     /// `None` if there is no state directory.
-    fn read(state: &Path, salvage: bool) -> Result<Option<Self>, KnobStoreError> {
+    fn read(fs: &CgroupFs, state: &Path, salvage: bool) -> Result<Option<Self>, KnobStoreError> {
         if !state.try_exists().map_err(|e| state_error(state, e))? {
             return Ok(None);
         }
-        let lock = lock(state)?;
+        let locks = (lock(state)?, lock_cgroups(fs)?);
         let journal = state.join(FILE_NAME);
         let contents = Journal::read(&journal)?;
         let corruption = match contents.corruption {
@@ -61,7 +62,7 @@ impl Left {
             journal,
             entries: contents.entries,
             corruption,
-            _lock: lock,
+            _locks: locks,
         }))
     }
 }
@@ -80,7 +81,7 @@ fn state_error(state: &Path, source: std::io::Error) -> KnobStoreError {
 /// If an agent runs, or the journal cannot be read, or is corrupt and `salvage` is false: then nothing was changed. If the
 /// journal's file cannot be replaced: then its knobs were restored all the same.
 pub fn reset(fs: &CgroupFs, state: &Path, salvage: bool) -> Result<ResetReport, KnobStoreError> {
-    let Some(left) = Left::read(state, salvage)? else {
+    let Some(left) = Left::read(fs, state, salvage)? else {
         return Ok(ResetReport::default());
     };
     let path = &left.journal;
@@ -114,7 +115,7 @@ pub fn preview_reset(
     state: &Path,
     salvage: bool,
 ) -> Result<ResetReport, KnobStoreError> {
-    let Some(left) = Left::read(state, salvage)? else {
+    let Some(left) = Left::read(fs, state, salvage)? else {
         return Ok(ResetReport::default());
     };
     Ok(ResetReport {

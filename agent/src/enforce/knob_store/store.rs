@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -9,7 +10,7 @@ use justitia_kernel::cgroup::{Cgroup, CgroupFs, CgroupId};
 use justitia_kernel::knob::{Knob, read_raw, write_raw};
 
 use super::error::KnobStoreError;
-use super::lock::lock;
+use super::lock::{lock, lock_cgroups};
 use super::outcome::{RestoredKnob, Unwritable, WriteOutcome};
 use super::put_back::{KnobKey, WriteKnob, by_knob, is_refusal, restore_entries};
 use super::read_only::ReadOnly;
@@ -62,8 +63,8 @@ pub struct KnobStore {
     pub(super) read_only: Option<ReadOnly>,
     /// Writes a knob: [`write_raw`], but in tests of what the kernel may answer.
     pub(in crate::enforce) write_knob: WriteKnob,
-    /// Holds the lock that excludes a second agent.
-    _lock: File,
+    /// Hold the locks that exclude a second agent.
+    _locks: (File, Option<OwnedFd>),
 }
 
 impl KnobStore {
@@ -73,7 +74,7 @@ impl KnobStore {
     /// # Errors
     /// If another agent runs, or the journal cannot be read or written, or is corrupt.
     pub fn open(fs: &CgroupFs, state: &Path) -> Result<(Self, Vec<RestoredKnob>), KnobStoreError> {
-        let lock = lock(state)?;
+        let locks = (lock(state)?, lock_cgroups(fs)?);
         let path = state.join(FILE_NAME);
         let contents = Journal::read(&path)?;
         if let Some(corruption) = contents.corruption {
@@ -93,7 +94,7 @@ impl KnobStore {
             compact_after: None,
             read_only: None,
             write_knob: write_raw,
-            _lock: lock,
+            _locks: locks,
         };
         Ok((store, restored))
     }

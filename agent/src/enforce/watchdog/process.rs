@@ -98,10 +98,10 @@ fn reset_after_exit(fs: &CgroupFs, state: &Path, mut report: impl FnMut(Restored
         let done = reset(fs, state, false);
         let retry = match &done {
             // Another agent has restored all knobs when it started.
-            Err(KnobStoreError::Busy(_)) if exited.elapsed() >= EXIT_TIMEOUT => return,
+            Err(error) if error.is_busy() && exited.elapsed() >= EXIT_TIMEOUT => return,
             // Limits are restored before the agent's files are closed. If another agent holds the lock already, it sets its
             // limits again; what is tried again then is what the one that is gone has left.
-            Err(KnobStoreError::Busy(_)) => {
+            Err(error) if error.is_busy() => {
                 limits.restore(fs, state, &mut report);
                 std::thread::sleep(LOCK_POLL);
                 continue;
