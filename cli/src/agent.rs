@@ -87,8 +87,8 @@ pub(crate) struct Status {
 
 /// Restore the knobs that a killed agent has left to their original values.
 ///
-/// A knob that another writer has set since is left. Knobs that could not be restored, and lines of a corrupt knob journal, are
-/// listed, and the exit code is 1. Of the configuration only `state_dir` is used, the directory of the journal; errors in the
+/// A knob that another writer has set since is left. Knobs that could not be restored, lines of a corrupt knob journal, and
+/// records of a newer version, which are kept, are listed, and the exit code is 1. Of the configuration only `state_dir` is used, the directory of the journal; errors in the
 /// rest are shown and ignored.
 #[derive(Args)]
 pub(crate) struct Reset {
@@ -203,14 +203,16 @@ pub(crate) fn reset(args: &Reset) -> anyhow::Result<ExitCode> {
     };
     let done = reset(&fs, &state, args.salvage)?;
     let corruption = done.corruption.as_ref();
+    let unknown = done.unknown > 0;
     if args.json {
         let rows = done.restored.iter();
         let rows = rows.map(|r| table::restored_json(r, args.dry_run));
         let rows: Vec<_> = rows
             .chain(corruption.map(|found| table::corruption_json(found, args.dry_run)))
+            .chain(unknown.then(|| table::unknown_json(done.unknown)))
             .collect();
         out::tell(out::json(&rows)?);
-    } else if done.restored.is_empty() && corruption.is_none() {
+    } else if done.restored.is_empty() && corruption.is_none() && done.unknown == 0 {
         out::tell("nothing to restore");
     } else {
         let rows = done.restored.iter();
@@ -226,6 +228,7 @@ pub(crate) fn reset(args: &Reset) -> anyhow::Result<ExitCode> {
     let errors: Vec<String> = failed
         .into_iter()
         .chain(corruption.map(|found| table::corruption(found, args.dry_run)))
+        .chain(unknown.then(|| table::unknown(done.unknown)))
         .collect();
     if errors.is_empty() {
         return Ok(ExitCode::SUCCESS);

@@ -70,3 +70,46 @@ fn salvaging_a_journal_without_intact_lines_reports_the_loss() {
         assert_eq!(done.corruption, Some(Corruption { lines, moved_to }));
     }
 }
+
+/// As a newer version may leave it, with a kind of knob and a kind of line that this one does not know.
+#[test]
+fn records_of_a_newer_version_are_kept_and_the_rest_is_restored() {
+    let tree = Tree::new(&["a"]);
+    let path = tree.state().join("ledger");
+    let newer = [
+        r#"{"write":{"cgroup":7,"path":"b","knob":"memory-zswap-max","before":"max","ours":"0"}}"#,
+        r#"{"charge":{"cgroup":7,"from":9}}"#,
+    ];
+    let leave = || {
+        tree.killed(&[("a", "5000")]);
+        let mut text = std::fs::read_to_string(&path).unwrap();
+        for json in newer {
+            text.push_str(&format!(
+                "{:08x} {json}\n",
+                crc32fast::hash(json.as_bytes())
+            ));
+        }
+        std::fs::write(&path, text).unwrap();
+    };
+    let kept = || {
+        let text = std::fs::read_to_string(&path).unwrap();
+        let lines: Vec<&str> = text.lines().skip(1).map(|line| &line[9..]).collect();
+        assert_eq!(lines, newer);
+        assert_eq!(tree.low("a"), "1000");
+    };
+    leave();
+    let preview = preview_reset(&tree.fs, &tree.state(), false).unwrap();
+    assert_eq!((preview.unknown, tree.low("a")), (2, "5000".to_owned()));
+    let done = reset(&tree.fs, &tree.state(), false).unwrap();
+    assert_eq!((done.unknown, done.corruption), (2, None));
+    assert_eq!(outcomes(done.restored), [restored("a")]);
+    kept();
+
+    std::fs::remove_file(&path).unwrap();
+    leave();
+    let (mut store, left) = tree.open();
+    assert_eq!(outcomes(left), [restored("a")]);
+    store.set(&tree.cgroup("a"), KNOB, "6000").unwrap();
+    store.restore_all();
+    kept();
+}

@@ -77,6 +77,27 @@ pub(super) fn corruption_json(found: &Corruption, dry_run: bool) -> serde_json::
     })
 }
 
+/// What the journal of a newer version has that this one does not know, and what to do.
+pub(super) fn unknown(records: usize) -> String {
+    format!(
+        "the knob journal has {records} records that this version of Justitia does not know; they stay in it, and their \
+         knobs may still have the agent's values: `justitia reset` of the version that wrote them restores these"
+    )
+}
+
+/// The same as JSON, as a last row.
+pub(super) fn unknown_json(records: usize) -> serde_json::Value {
+    serde_json::json!({
+        "path": null,
+        "knob": null,
+        "original": null,
+        "value": null,
+        "state": "unknown",
+        "error": unknown(records),
+        "lines": records,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -41,6 +41,9 @@ pub(super) enum Line {
     Write(JournalEntry),
     /// The knob is no longer ours: it was restored, or is external.
     Done { cgroup: u64, knob: Knob },
+    /// A record of a newer version, intact: its JSON.
+    #[serde(skip)]
+    Unknown(String),
 }
 
 /// The kernel's id of this boot.
@@ -58,8 +61,11 @@ pub(super) fn boot_id() -> Result<String, JournalError> {
 }
 
 pub(super) fn render(line: &Line) -> String {
-    // A struct of strings and numbers always serializes.
-    let json = serde_json::to_string(line).unwrap_or_default();
+    let json = match line {
+        Line::Unknown(json) => json.clone(),
+        // A struct of strings and numbers always serializes.
+        line => serde_json::to_string(line).unwrap_or_default(),
+    };
     format!("{} {json}\n", checksum(&json))
 }
 
@@ -76,5 +82,11 @@ pub(super) fn parse_line(line: &[u8]) -> Result<Line, &'static str> {
     if sum != checksum(json) {
         return Err("an entry that matches its checksum");
     }
-    serde_json::from_str(json).map_err(|_| "an entry of this version")
+    if let Ok(line) = serde_json::from_str(json) {
+        return Ok(line);
+    }
+    let object: Result<serde_json::Map<_, _>, _> = serde_json::from_str(json);
+    object
+        .map(|_| Line::Unknown(json.to_owned()))
+        .map_err(|_| "an entry in JSON")
 }

@@ -4,7 +4,8 @@
 //! after a crash at any moment, each knob that may hold our value is named, with its original value.
 //!
 //! The file and two of its fields keep the names of the first release (`ledger`, `before`, `ours`): an agent that was
-//! killed before an upgrade or a downgrade may have left a journal to the other version.
+//! killed before an upgrade or a downgrade may have left a journal to the other version. A newer version may add kinds of
+//! lines and of knobs: an older one keeps intact lines that it does not know, for the newer one. The first line stays.
 
 #![deny(clippy::indexing_slicing)]
 

@@ -20,6 +20,8 @@ const MAX_LINE: u64 = 64 << 10;
 pub struct Contents {
     /// Each write that is not done, in order. A knob appears once for each write.
     pub entries: Vec<JournalEntry>,
+    /// Records that are intact and that this version does not know, in order: those of a newer version.
+    pub unknown: Vec<String>,
     /// The first corrupt line, if any. Intact lines after it were read.
     pub corruption: Option<JournalError>,
     /// How many lines are corrupt; an empty file lacks one.
@@ -64,6 +66,7 @@ pub(super) fn parse(path: &Path, mut text: impl BufRead, boot: &str) -> std::io:
                 open.remove(cgroup, knob);
                 Ok(())
             }
+            Ok(Line::Unknown(record)) => open.add_unknown(record),
             Ok(Line::Boot(_)) => Err("a write"),
             Err(expected) => Err(expected),
         };
@@ -72,6 +75,7 @@ pub(super) fn parse(path: &Path, mut text: impl BufRead, boot: &str) -> std::io:
         }
     }
     contents.entries = open.entries.into_values().collect();
+    contents.unknown = open.unknown;
     Ok(contents)
 }
 
@@ -92,19 +96,32 @@ struct OpenWrites {
     entries: BTreeMap<usize, JournalEntry>,
     /// The line numbers of each knob. To search all entries for each knob that is done would take quadratic time.
     lines: HashMap<(u64, Knob), Vec<usize>>,
-    /// The memory that the entries take, bytes.
+    /// Records that this version does not know.
+    unknown: Vec<String>,
+    /// The memory that the entries and those records take, bytes.
     bytes: usize,
 }
 
 impl OpenWrites {
     fn add(&mut self, line: usize, entry: JournalEntry) -> Result<(), &'static str> {
-        if self.bytes + entry.size() > MAX_ENTRY_BYTES {
-            return Err("at most 64 MiB of knobs that are not restored");
-        }
-        self.bytes += entry.size();
+        self.reserve(entry.size())?;
         let knob = (entry.cgroup, entry.knob);
         self.lines.entry(knob).or_default().push(line);
         self.entries.insert(line, entry);
+        Ok(())
+    }
+
+    fn add_unknown(&mut self, record: String) -> Result<(), &'static str> {
+        self.reserve(size_of::<String>() + record.len())?;
+        self.unknown.push(record);
+        Ok(())
+    }
+
+    const fn reserve(&mut self, bytes: usize) -> Result<(), &'static str> {
+        if self.bytes + bytes > MAX_ENTRY_BYTES {
+            return Err("at most 64 MiB of knobs that are not restored");
+        }
+        self.bytes += bytes;
         Ok(())
     }
 

@@ -47,12 +47,16 @@ impl Journal {
         }
     }
 
-    /// Starts a new journal at `path` with `entries`. It replaces an old file by renaming: at each moment either the old
+    /// Starts a new journal at `path` with `entries`, and `unknown` records of a newer version as they were read. It replaces an old file by renaming: at each moment either the old
     /// file or the new one is there.
     ///
     /// # Errors
     /// If the directory or the file cannot be written, or the id of this boot cannot be read.
-    pub fn create(path: &Path, entries: &[JournalEntry]) -> Result<Self, JournalError> {
+    pub fn create(
+        path: &Path,
+        entries: &[JournalEntry],
+        unknown: &[String],
+    ) -> Result<Self, JournalError> {
         let mut text = render(&Line::Boot(boot_id()?));
         let temporary = path.with_extension("new");
         let _ = std::fs::remove_file(&temporary);
@@ -61,6 +65,9 @@ impl Journal {
             regular_file::open(&temporary, flags).map_err(|e| JournalError::io(&temporary, e))?;
         for entry in entries {
             text.push_str(&render(&Line::Write(entry.clone())));
+        }
+        for record in unknown {
+            text.push_str(&render(&Line::Unknown(record.clone())));
         }
         file.write_all(text.as_bytes())
             .and_then(|()| file.sync_data())
@@ -71,7 +78,7 @@ impl Journal {
             file,
             length: length(&text),
             compacted_length: length(&text),
-            lines: entries.len(),
+            lines: entries.len() + unknown.len(),
         })
     }
 

@@ -48,7 +48,7 @@ impl KnobStore {
         let (owned, inherited) = (self.owned.iter(), self.inherited.values().flatten());
         let owned = owned.map(|(key, owned)| owned.entry(*key));
         let entries: Vec<JournalEntry> = owned.chain(inherited.cloned()).collect();
-        match Journal::create(&self.path, &entries) {
+        match Journal::create(&self.path, &entries, &self.unknown) {
             Ok(journal) => {
                 self.journal = Some(journal);
                 self.compact_after = None;

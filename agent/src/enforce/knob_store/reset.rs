@@ -23,6 +23,8 @@ pub struct ResetReport {
     pub restored: Vec<RestoredKnob>,
     /// What could not be read of the journal.
     pub corruption: Option<Corruption>,
+    /// How many records of a newer version stay in the journal.
+    pub unknown: usize,
 }
 
 /// What a corrupt journal has lost: knobs that only these lines named may still hold our values.
@@ -38,6 +40,7 @@ pub struct Corruption {
 struct Left {
     journal: PathBuf,
     entries: Vec<JournalEntry>,
+    unknown: Vec<String>,
     corruption: Option<Corruption>,
     _locks: (File, Option<OwnedFd>),
 }
@@ -61,6 +64,7 @@ impl Left {
         Ok(Some(Self {
             journal,
             entries: contents.entries,
+            unknown: contents.unknown,
             corruption,
             _locks: locks,
         }))
@@ -89,7 +93,7 @@ pub fn reset(fs: &CgroupFs, state: &Path, salvage: bool) -> Result<ResetReport, 
     if let Some(corruption) = &left.corruption {
         std::fs::rename(path, &corruption.moved_to).map_err(|e| state_error(state, e))?;
     }
-    if failed.is_empty() {
+    if failed.is_empty() && left.unknown.is_empty() {
         match std::fs::remove_file(path) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
                 return Err(state_error(state, e));
@@ -97,11 +101,12 @@ pub fn reset(fs: &CgroupFs, state: &Path, salvage: bool) -> Result<ResetReport, 
             _ => {}
         }
     } else {
-        Journal::create(path, &failed)?;
+        Journal::create(path, &failed, &left.unknown)?;
     }
     Ok(ResetReport {
         restored,
         corruption: left.corruption,
+        unknown: left.unknown.len(),
     })
 }
 
@@ -121,6 +126,7 @@ pub fn preview_reset(
     Ok(ResetReport {
         restored: preview_entries(fs, left.entries),
         corruption: left.corruption,
+        unknown: left.unknown.len(),
     })
 }
 

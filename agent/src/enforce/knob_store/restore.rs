@@ -93,6 +93,10 @@ impl KnobStore {
         if !self.is_empty() {
             return restored;
         }
+        if !self.unknown.is_empty() {
+            self.compact_now();
+            self.journal = None;
+        }
         if let Some(Err(error)) = self.journal.take().map(Journal::remove) {
             tracing::warn!(%error, "the knob journal was not removed; its knobs are restored all the same");
         }

@@ -52,6 +52,8 @@ pub struct KnobStore {
     pub(super) owned: HashMap<KnobKey, OwnedKnob>,
     /// Knobs of an earlier agent that could not be restored yet: all its writes of each knob, in order.
     pub(super) inherited: HashMap<KnobKey, Vec<JournalEntry>>,
+    /// Records of the journal that only a newer version knows. They stay in it.
+    pub(super) unknown: Vec<String>,
     /// Knobs that are not written any more.
     pub(super) unwritable: HashMap<KnobKey, Unwritable>,
     pub(super) reapplied: HashMap<KnobKey, ReapplyLimiter>,
@@ -81,13 +83,17 @@ impl KnobStore {
             return Err(corruption.into());
         }
         let (restored, failed) = restore_entries(fs, contents.entries);
-        let journal = Journal::create(&path, &failed)?;
+        let journal = Journal::create(&path, &failed, &contents.unknown)?;
+        if !contents.unknown.is_empty() {
+            tracing::warn!(records = contents.unknown.len(), journal = %path.display(), "the knob journal has records of a newer version; they are kept: `justitia reset` of that version restores their knobs");
+        }
         let store = Self {
             fs: fs.clone(),
             journal: Some(journal),
             path,
             owned: HashMap::new(),
             inherited: by_knob(failed),
+            unknown: contents.unknown,
             unwritable: HashMap::new(),
             reapplied: HashMap::new(),
             write_error: None,
