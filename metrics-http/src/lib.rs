@@ -1,13 +1,15 @@
 //! OpenMetrics over HTTP: `GET /metrics`, nothing else.
 //!
 //! Any client that reaches the address is served, every local user for instance. So everything is bounded: the number of
-//! clients, the size of a request, the time that it may take, and how often the page is made.
+//! clients, in all and of one user or machine, the size of a request, the time that it may take, and how often the page is
+//! made.
 
 #![deny(unsafe_code)]
 #![deny(clippy::indexing_slicing)]
 
 mod client;
 mod page;
+mod peer;
 mod server;
 
 pub use server::Server;
@@ -30,8 +32,12 @@ pub fn label(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::peer::Peer;
+    use std::collections::VecDeque;
     use std::io::{Read, Write};
-    use std::net::{SocketAddr, TcpStream};
+    use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
 
     fn get(address: SocketAddr, path: &str) -> String {
         let mut client = TcpStream::connect(address).unwrap();
@@ -150,5 +156,71 @@ mod tests {
         // It ends although they are still connected.
         drop(server);
         drop(bad);
+    }
+
+    /// A socket at `from` that is connected to `to`.
+    fn connect(from: Ipv4Addr, to: SocketAddr) -> std::io::Result<TcpStream> {
+        use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+        let client = socket(AddressFamily::INET, SocketType::STREAM, None)?;
+        bind(&client, &SocketAddr::from((from, 0)))?;
+        connect(&client, &to)?;
+        Ok(client.into())
+    }
+
+    /// One client holds all connections that it can get, and connects again as fast as it can; another asks.
+    #[test]
+    fn one_client_does_not_keep_another_out() {
+        let by_address = |client: &TcpStream| Some(Peer::Address(client.peer_addr().ok()?.ip()));
+        let page = "# x\n".repeat(64 << 10);
+        let server =
+            Server::start_with(ANY, move || Ok(page.clone()), Box::new(by_address)).unwrap();
+        let (address, stop) = (server.address(), AtomicBool::new(false));
+        let other = Ipv4Addr::new(127, 0, 0, 2);
+        let scrape = || -> std::io::Result<usize> {
+            let mut client = connect(other, address)?;
+            client.write_all(b"GET /metrics HTTP/1.0\r\n")?;
+            // Its request comes in two parts, the second after many others have come.
+            std::thread::sleep(Duration::from_millis(20));
+            client.write_all(b"\r\n")?;
+            let mut answer = Vec::new();
+            client.read_to_end(&mut answer)
+        };
+        let served = std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let mut held = VecDeque::new();
+                    while !stop.load(Ordering::Relaxed) {
+                        held.extend(connect(Ipv4Addr::LOCALHOST, address));
+                        if held.len() > 32 {
+                            held.pop_front();
+                        }
+                    }
+                });
+            }
+            let served: Vec<_> = (0..10).map(|_| scrape().map_err(|e| e.kind())).collect();
+            stop.store(true, Ordering::Relaxed);
+            served
+        });
+        let whole = |answer: &Result<usize, _>| matches!(answer, Ok(length) if *length > 256 << 10);
+        assert!(served.iter().all(whole), "{served:?}");
+    }
+
+    #[test]
+    fn a_local_client_is_its_user() {
+        let listener = std::net::TcpListener::bind(ANY).unwrap();
+        let theirs = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (ours, _) = listener.accept().unwrap();
+        let peers = peer::Peers::new();
+        match peers.of(&ours).unwrap() {
+            Peer::User(uid) => assert_eq!(uid, rustix::process::geteuid().as_raw()),
+            // The kernel lacks `inet_diag`, or a sandbox refuses.
+            unknown => assert_eq!(unknown, Peer::Address(ANY.ip())),
+        }
+        drop(theirs);
+        assert_ne!(
+            peers.of(&ours),
+            Some(Peer::User(u32::MAX)),
+            "it is gone or closing"
+        );
     }
 }

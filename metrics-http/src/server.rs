@@ -12,10 +12,13 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::client;
 use crate::page::Page;
+use crate::peer::{Peer, Peers};
 
-/// Clients that are served at one time. One more disconnects the oldest: a client that reads has its page within
-/// milliseconds.
+/// Clients that are served at one time. One more disconnects the oldest of whoever has most: a client that reads has its
+/// page within milliseconds.
 pub(crate) const MAX_CLIENTS: usize = 16;
+/// Of one user or machine. One more disconnects its own oldest.
+pub(crate) const MAX_OF_ONE: usize = 4;
 /// How long a new client waits for the thread of the disconnected one to end, before it is refused.
 const EVICTION_TIMEOUT: Duration = Duration::from_millis(100);
 
@@ -45,6 +48,16 @@ impl Server {
         address: SocketAddr,
         text: impl FnMut() -> Result<String, String> + Send + 'static,
     ) -> std::io::Result<Self> {
+        let peers = Peers::new();
+        Self::start_with(address, text, Box::new(move |client| peers.of(client)))
+    }
+
+    /// As [`Server::start`]; `identify` says who a client is.
+    pub(crate) fn start_with(
+        address: SocketAddr,
+        text: impl FnMut() -> Result<String, String> + Send + 'static,
+        identify: Identify,
+    ) -> std::io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
@@ -52,7 +65,7 @@ impl Server {
         let page = Arc::new(Page::new(Box::new(text)));
         let thread = std::thread::Builder::new()
             .name("metrics".into())
-            .spawn(move || listen(&listener, &stopped, &page))?;
+            .spawn(move || listen(&listener, &stopped, &page, &identify))?;
         Ok(Self {
             address,
             stop: Some(stop),
@@ -79,47 +92,70 @@ impl Drop for Server {
 /// The connected clients, by number, the oldest first.
 #[derive(Default)]
 struct Clients {
-    connected: Mutex<VecDeque<(u64, TcpStream)>>,
+    connected: Mutex<VecDeque<(u64, Peer, TcpStream)>>,
     removed: std::sync::Condvar,
 }
 
 impl Clients {
-    fn connected(&self) -> MutexGuard<'_, VecDeque<(u64, TcpStream)>> {
+    fn connected(&self) -> MutexGuard<'_, VecDeque<(u64, Peer, TcpStream)>> {
         self.connected
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a client; disconnects the oldest if there are too many. False if that one's thread does not end in time.
-    fn admit(&self, number: u64, client: TcpStream) -> bool {
+    /// Adds a client; disconnects another if there are too many. False if that one's thread does not end in time.
+    fn admit(&self, number: u64, peer: Peer, client: TcpStream) -> bool {
         let mut connected = self.connected();
-        if connected.len() >= MAX_CLIENTS {
-            if let Some((_, oldest)) = connected.front() {
-                let _ = oldest.shutdown(Shutdown::Both);
+        if let Some(victim) = victim(&connected, peer) {
+            let is_victim = |(other, ..): &(u64, Peer, TcpStream)| *other == victim;
+            if let Some((.., victim)) = connected.iter().find(|one| is_victim(one)) {
+                let _ = victim.shutdown(Shutdown::Both);
             }
-            let full = |connected: &mut VecDeque<_>| connected.len() >= MAX_CLIENTS;
+            let stays = |connected: &mut VecDeque<_>| connected.iter().any(is_victim);
             let waited = self
                 .removed
-                .wait_timeout_while(connected, EVICTION_TIMEOUT, full);
+                .wait_timeout_while(connected, EVICTION_TIMEOUT, stays);
             connected = waited.unwrap_or_else(PoisonError::into_inner).0;
+            if stays(&mut connected) {
+                return false;
+            }
         }
-        let admitted = connected.len() < MAX_CLIENTS;
-        if admitted {
-            connected.push_back((number, client));
-        }
-        admitted
+        connected.push_back((number, peer, client));
+        true
     }
 
     fn remove(&self, number: u64) {
-        self.connected().retain(|(other, _)| *other != number);
+        self.connected().retain(|(other, ..)| *other != number);
         self.removed.notify_all();
     }
 
     fn disconnect_all(&self) {
-        for (_, client) in self.connected().iter() {
+        for (.., client) in self.connected().iter() {
             let _ = client.shutdown(Shutdown::Both);
         }
     }
+}
+
+/// Who has to go for one more client of `peer`, if anybody: the oldest of its own if it has too many, else, if there are too
+/// many in all, the oldest of whoever has most.
+fn victim(connected: &VecDeque<(u64, Peer, TcpStream)>, peer: Peer) -> Option<u64> {
+    let count = |of: Peer| {
+        connected
+            .iter()
+            .filter(|(_, other, _)| *other == of)
+            .count()
+    };
+    let from = if count(peer) >= MAX_OF_ONE {
+        peer
+    } else if connected.len() >= MAX_CLIENTS {
+        // Of several with as many, the first.
+        let peers = connected.iter().rev().map(|(_, peer, _)| *peer);
+        peers.max_by_key(|peer| count(*peer))?
+    } else {
+        return None;
+    };
+    let mut of_it = connected.iter().filter(|(_, other, _)| *other == from);
+    of_it.next().map(|(number, ..)| *number)
 }
 
 /// Removes the client when its thread ends, by a panic too.
@@ -131,7 +167,10 @@ impl Drop for Connected<'_> {
     }
 }
 
-fn listen(listener: &TcpListener, stopped: &OwnedFd, page: &Arc<Page>) {
+/// Says who a client is; `None` if it is gone.
+pub(crate) type Identify = Box<dyn Fn(&TcpStream) -> Option<Peer> + Send>;
+
+fn listen(listener: &TcpListener, stopped: &OwnedFd, page: &Arc<Page>, identify: &Identify) {
     let clients = Arc::new(Clients::default());
     for number in 0.. {
         let mut fds = [
@@ -147,11 +186,11 @@ fn listen(listener: &TcpListener, stopped: &OwnedFd, page: &Arc<Page>) {
             std::thread::sleep(Duration::from_millis(10));
             continue;
         };
-        let Ok(handle) = client.try_clone() else {
+        let (Some(peer), Ok(handle)) = (identify(&client), client.try_clone()) else {
             continue;
         };
         // Inherited from the listener on some systems.
-        if client.set_nonblocking(false).is_err() || !clients.admit(number, handle) {
+        if client.set_nonblocking(false).is_err() || !clients.admit(number, peer, handle) {
             continue;
         }
         let (page, serving) = (Arc::clone(page), Arc::clone(&clients));
