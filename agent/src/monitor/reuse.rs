@@ -12,7 +12,7 @@ use justitia_share::num::{to_f64, to_u64};
 use crate::model::WorkingSet;
 
 /// What the probes have counted of one tenant by now.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct ReuseCounts {
     /// Reuse times.
     pub reuse: ReuseTimes,
@@ -20,8 +20,23 @@ pub struct ReuseCounts {
     pub evicted: u64,
     /// Blocks in the sample that were accessed within [`RECENT_ACCESSES`].
     pub live: u64,
+    /// The fraction of their pages that these blocks need in memory, above 0 and up to 1.
+    pub touched: f64,
     /// For each set of the sampler that is full: how far back an earlier access would be known, in accesses.
     pub lookbacks: Vec<u64>,
+}
+
+impl Default for ReuseCounts {
+    /// Of nothing that is live: blocks count whole.
+    fn default() -> Self {
+        Self {
+            reuse: ReuseTimes::default(),
+            evicted: 0,
+            live: 0,
+            touched: 1.0,
+            lookbacks: Vec::new(),
+        }
+    }
 }
 
 /// A sampled block is live if it is among this many of the tenant's latest accesses.
@@ -72,7 +87,7 @@ impl Reuse {
     /// Takes over what was counted by now. `capacity` is the largest cache that a tenant can have, bytes.
     pub fn record(&mut self, mut counts: ReuseCounts, capacity: u64, now: Instant) {
         let new = counts.reuse.since(&self.before.reuse);
-        let capacity = capacity / BLOCK;
+        let capacity = to_u64(to_f64(capacity) / block(&counts));
         let shift = next_shift(SamplerUse {
             shift: self.shift,
             accesses: new.accesses,
@@ -118,7 +133,7 @@ impl Reuse {
         // A steady rate of 1 a second adds up to this, as counts decay.
         let seconds = HALF_LIFE.mean_life().as_secs_f64();
         let accesses = self.curve.accesses() / seconds;
-        let bytes = |blocks: f64| to_u64(blocks * to_f64(BLOCK));
+        let bytes = |blocks: f64| to_u64(blocks * block(&self.before));
         (accesses >= MIN_RATE).then(|| CurveStatus {
             accesses,
             points: self
@@ -134,11 +149,16 @@ impl Reuse {
     #[must_use]
     pub fn working_set(&self) -> WorkingSet {
         WorkingSet {
-            bytes: to_u64(self.working_set).saturating_mul(BLOCK),
+            bytes: to_u64(self.working_set * block(&self.before)),
             observed_for: self.at.saturating_duration_since(self.since),
             evidence: Evidence::Accesses,
         }
     }
+}
+
+/// What a block needs in memory, bytes.
+fn block(counts: &ReuseCounts) -> f64 {
+    to_f64(BLOCK) * counts.touched
 }
 
 #[cfg(test)]
@@ -167,6 +187,40 @@ mod tests {
         for _ in 0..blocks {
             counts.reuse.count((!first).then_some(6_000), 1);
         }
+    }
+
+    #[test]
+    fn of_sparse_blocks_the_pages_in_use_are_the_working_set() {
+        let (mut reuse, mut counts, mut now) = reader();
+        let whole = reuse.working_set().bytes;
+        let size = |reuse: &Reuse| reuse.status().unwrap().points.last().unwrap().0;
+        let curve = size(&reuse);
+        counts.touched = 1.0 / 16.0;
+        for _ in 0..5 {
+            now += Duration::from_secs(1);
+            read(&mut counts, 600, false);
+            reuse.record(counts.clone(), CAPACITY, now);
+        }
+        for (found, whole) in [(reuse.working_set().bytes, whole), (size(&reuse), curve)] {
+            assert!(
+                (whole / 20..whole / 14).contains(&found),
+                "{found}, {whole}"
+            );
+        }
+        // More blocks than fit whole into the largest cache.
+        let mut sparse = Reuse::new(now, 0, 0);
+        let mut counts = ReuseCounts {
+            touched: 1.0 / 16.0,
+            ..ReuseCounts::default()
+        };
+        for _ in 0..60 {
+            now += Duration::from_secs(1);
+            counts.reuse.accesses += 6000;
+            (0..6000).for_each(|_| counts.reuse.count(Some(40_000), 1));
+            sparse.record(counts.clone(), CAPACITY, now);
+        }
+        let blocks = sparse.working_set().bytes / (BLOCK / 16);
+        assert!((40_000..50_000).contains(&blocks), "{blocks}");
     }
 
     #[test]

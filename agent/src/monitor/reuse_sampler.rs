@@ -226,6 +226,7 @@ fn read_counts(probes: &IoProbes, id: CgroupId, curve: usize, whole: bool) -> Op
         reuse: times,
         evicted: reuse.evicted(),
         live: reuse.live(RECENT_ACCESSES),
+        touched: reuse.touched(RECENT_ACCESSES),
         lookbacks: reuse.lookbacks().collect(),
     })
 }

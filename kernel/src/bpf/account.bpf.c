@@ -297,10 +297,15 @@ int BPF_PROG(aio_complete_fallback, struct kiocb *request, long done)
 	return aio_account(request, done, 1);
 }
 
+/*
+ * Of the whole block: a fault maps the pages around that are in memory, and accesses to them are not seen
+ * afterwards.
+ */
 static __always_inline void fault_accesses(struct counters *counters, struct vm_fault *fault)
 {
 	if (config.sampling && counters->curve_ref)
-		access_atomic(counters, 0, key_of(fault->vma->vm_file->f_inode), (fault->pgoff + 1) << 12, 1);
+		access_atomic(counters, 0, key_of(fault->vma->vm_file->f_inode),
+			      ((fault->pgoff | 15) + 1) << PAGE_SHIFT, 16 << PAGE_SHIFT);
 }
 
 SEC("fexit/filemap_fault")

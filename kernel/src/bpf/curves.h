@@ -6,7 +6,8 @@
  * buckets.rs.
  *
  * Consecutive accesses to one block count as one: a program that reads a file in small steps uses each
- * block once.
+ * block once. Which pages of a sampled block they were is recorded of all of them: of a block that is
+ * accessed here and there no more is in memory (share/src/curve/pages.rs).
  */
 #pragma once
 
@@ -15,7 +16,10 @@
 #include <bpf/bpf_core_read.h>
 #include "cgroups.h"
 
-#define BLOCK_SHIFT 16
+/* A block has 16 pages of 4 KiB. */
+#define PAGE_SHIFT 12
+#define PAGES_SHIFT 4
+#define ALL_PAGES 0xffff
 #define BUCKETS 256
 #define SETS 256
 #define WAYS 8
@@ -38,6 +42,11 @@ struct curve {
 	/* Accesses by the time since the access before of the same block. */
 	u64 times[BUCKETS];
 	u64 entries[SETS * WAYS];
+	/*
+	 * Of each entry, a bit for each page: in the lower half those accessed since the entry was made, in
+	 * the upper half those accessed more than once.
+	 */
+	u32 pages[SETS * WAYS];
 };
 
 struct {
@@ -104,12 +113,16 @@ static __always_inline u32 bucket_of(u64 reuse)
 	return index < BUCKETS ? index : BUCKETS - 1;
 }
 
-/* Records a sampled access. Of two CPUs that access a set at the same time, one access may be lost. */
-static __noinline int sample_access(u32 index, u64 hash)
+/*
+ * Records a sampled access to some pages of a block; `same` if the access before was to the same block.
+ * Of two CPUs that access a set at the same time, one access may be lost, and pages of one block may be
+ * taken for another's.
+ */
+static __noinline int sample_access(u32 index, u64 hash, u32 accessed, bool same)
 {
 	struct curve *curve = bpf_map_lookup_elem(&curves, &index);
-	u64 step, now, tag, *set, oldest = 0;
-	u32 way = 0, i;
+	u64 step, now = 0, tag, *set, oldest = 0;
+	u32 way = 0, i, first, *pages;
 
 	if (!curve)
 		return 0;
@@ -118,16 +131,25 @@ static __noinline int sample_access(u32 index, u64 hash)
 	hash *= 0xc4ceb9fe1a85ec53ULL;
 	hash ^= hash >> 33;
 	step = 1ULL << (curve->shift & 31);
-	now = (__sync_fetch_and_add(&curve->clock, step) + step) & TIME_MASK;
+	if (!same)
+		now = (__sync_fetch_and_add(&curve->clock, step) + step) & TIME_MASK;
 	tag = hash >> TIME_BITS;
 	if (!tag)
 		tag = 1;
-	set = &curve->entries[((hash >> 32) & (SETS - 1)) * WAYS];
+	first = ((hash >> 32) & (SETS - 1)) * WAYS;
+	set = &curve->entries[first];
+	pages = &curve->pages[first];
 #pragma unroll
 	for (i = 0; i < WAYS; i++) {
 		u64 entry = set[i], age = (now - entry) & TIME_MASK;
 
 		if (entry >> TIME_BITS == tag) {
+			u32 before = pages[i], after = before | accessed | (before & accessed) << 16;
+
+			if (after != before)
+				pages[i] = after;
+			if (same)
+				return 0;
 			__sync_fetch_and_add(&curve->times[bucket_of(age) & (BUCKETS - 1)], step);
 			set[i] = tag << TIME_BITS | now;
 			return 0;
@@ -139,12 +161,16 @@ static __noinline int sample_access(u32 index, u64 hash)
 			way = i;
 		}
 	}
+	/* The block has lost its entry since. */
+	if (same)
+		return 0;
 	__sync_fetch_and_add(&curve->cold, step);
 	if (oldest != ~0ULL)
 		__sync_fetch_and_add(&curve->evicted, step);
 	/* 6.1's verifier does not see that it is below WAYS. */
 	asm volatile("" : "+r"(way));
 	set[way & (WAYS - 1)] = tag << TIME_BITS | now;
+	pages[way & (WAYS - 1)] = accessed;
 	return 0;
 }
 
@@ -164,30 +190,40 @@ static __always_inline u64 key_of(struct inode *inode)
 }
 
 /* One multiplication tells whether the block is sampled. The rest of the work is only for those. */
-static __always_inline void access_block(u64 curve_ref, u64 key)
+static __always_inline void access_block(u64 curve_ref, u64 key, u32 pages, bool same)
 {
 	u64 hash = key * config.secrets[2];
 
 	hash ^= hash >> 32;
 	if ((u32)hash <= (u32)curve_ref)
-		sample_access((curve_ref >> 32) - 1, hash);
+		sample_access((curve_ref >> 32) - 1, hash, pages, same);
+}
+
+/* The bits of the pages up to the one at which an access ends. */
+static __always_inline u32 pages_until(u64 page)
+{
+	return (2U << (page & 15)) - 1;
 }
 
 struct block_run {
 	u64 curve_ref;
 	u64 key;
+	u64 last_step;
+	u64 last_page;
 };
 
 static long block_run_step(u32 step, struct block_run *run)
 {
-	access_block(run->curve_ref, run->key + step);
+	u32 pages = step == run->last_step ? pages_until(run->last_page) : ALL_PAGES;
+
+	access_block(run->curve_ref, run->key + step, pages, 0);
 	return 0;
 }
 
-/* Accesses to all blocks of a call but the first. */
-static __noinline int access_block_run(u64 curve_ref, u64 key, u64 count)
+/* Accesses to all blocks of a call but the first; `last_page` is that of the file. */
+static __noinline int access_block_run(u64 curve_ref, u64 key, u64 count, u64 last_page)
 {
-	struct block_run run = { curve_ref, key };
+	struct block_run run = { curve_ref, key, count - 1, last_page };
 
 	bpf_loop(count < MAX_BLOCKS ? count : MAX_BLOCKS, block_run_step, &run, 0);
 	return 0;
@@ -199,16 +235,16 @@ static __noinline int access_block_run(u64 curve_ref, u64 key, u64 count)
  */
 static __always_inline u64 access(struct counters *counters, u64 *last, u64 file, u64 end, u64 done)
 {
-	u64 curve_ref = counters->curve_ref, from = (end - done) >> BLOCK_SHIFT;
-	u64 more = ((end - 1) >> BLOCK_SHIFT) - from, key = file + from, accesses = 0;
+	u64 curve_ref = counters->curve_ref;
+	u64 first_page = (end - done) >> PAGE_SHIFT, last_page = (end - 1) >> PAGE_SHIFT;
+	u64 from = first_page >> PAGES_SHIFT, more = (last_page >> PAGES_SHIFT) - from;
+	u64 key = file + from, accesses = key != *last;
+	u32 pages = more ? ALL_PAGES : pages_until(last_page);
 
-	if (key != *last) {
-		accesses++;
-		access_block(curve_ref, key);
-	}
+	access_block(curve_ref, key, pages & ALL_PAGES << (first_page & 15), !accesses);
 	if (more) {
 		accesses += more;
-		access_block_run(curve_ref, key + 1, more);
+		access_block_run(curve_ref, key + 1, more, last_page);
 	}
 	*last = key + more;
 	return accesses;

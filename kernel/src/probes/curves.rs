@@ -1,6 +1,6 @@
 //! Reuse times, as the programs count them: `struct curve` in `bpf/curves.h` and `curve_of` in `bpf/cgroups.h`.
 
-use justitia_share::curve::{BUCKETS, ENTRIES};
+use justitia_share::curve::{BUCKETS, ENTRIES, PagesAccessed, touched};
 use libbpf_rs::{MapCore as _, MapFlags};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,7 +9,8 @@ use super::object::ProbeObject;
 use super::{Limits, ProbeError};
 use crate::cgroup::CgroupId;
 
-/// Words of a `struct curve`: clock, shift, evicted, cold and four unused ones; the buckets; the entries.
+/// Words of a `struct curve`: clock, shift, evicted, cold and four unused ones; the buckets; the entries; their
+/// pages, two in a word.
 const HEAD: usize = 8;
 const CLOCK: usize = 0;
 const SHIFT: usize = 1;
@@ -17,7 +18,9 @@ const EVICTED: usize = 2;
 const COLD: usize = 3;
 /// Entries of a set: a block has its entry in one of these places.
 const WAYS: usize = 8;
-const WORDS: usize = HEAD + BUCKETS + ENTRIES;
+const FIRST: usize = HEAD + BUCKETS;
+const PAGES: usize = FIRST + ENTRIES;
+const WORDS: usize = PAGES + ENTRIES / 2;
 /// Bytes of kernel memory that the curve of one tenant takes.
 pub const CURVE_BYTES: u64 = 8 * WORDS as u64;
 /// The bits of an entry that hold a time.
@@ -44,7 +47,7 @@ impl ReuseHistogram<'_> {
     /// Accesses by reuse time: the number of accesses to the curve since the one before of the same block. The buckets are
     /// those of `justitia_share::curve::bucket`. Each sampled access stands for those that were not sampled.
     pub fn times(&self) -> impl Iterator<Item = u64> {
-        (HEAD..HEAD + BUCKETS).map(|index| self.word(index))
+        (HEAD..FIRST).map(|index| self.word(index))
     }
 
     /// Accesses to blocks without an entry: for the first time, or after the entry was evicted.
@@ -62,8 +65,26 @@ impl ReuseHistogram<'_> {
     /// Blocks that have an entry and were accessed within the curve's last `accesses` accesses.
     #[must_use]
     pub fn live(&self, accesses: u64) -> u64 {
-        let ages = (HEAD + BUCKETS..WORDS).filter_map(|index| self.age(index));
-        ages.filter(|age| *age < accesses).map(|_| 1).sum()
+        self.live_entries(accesses).map(|_| 1).sum()
+    }
+
+    /// The fraction of their pages that these blocks need in memory ([`touched`]).
+    #[must_use]
+    pub fn touched(&self, accesses: u64) -> f64 {
+        touched(self.live_entries(accesses).map(|entry| self.pages(entry)))
+    }
+
+    fn live_entries(&self, accesses: u64) -> impl Iterator<Item = usize> {
+        let is_live = move |entry: &usize| self.age(*entry).is_some_and(|age| age < accesses);
+        (FIRST..PAGES).filter(is_live)
+    }
+
+    fn pages(&self, entry: usize) -> PagesAccessed {
+        let number = entry - FIRST;
+        let word = self.word(PAGES + number / 2).to_ne_bytes();
+        let (halves, _) = word.as_chunks::<4>();
+        let half = halves.get(number % 2).copied().unwrap_or_default();
+        PagesAccessed::from_bits(u32::from_ne_bytes(half))
     }
 
     /// How many accesses ago an entry was last used; `None` if it is empty.
@@ -79,7 +100,7 @@ impl<'a> ReuseHistogram<'a> {
     /// How far back an earlier access to a block would be known, in accesses, for each set of entries that is full: since
     /// the oldest of them. In the other sets no entry was evicted.
     pub fn lookbacks(self) -> impl Iterator<Item = u64> + use<'a> {
-        let sets = (HEAD + BUCKETS..WORDS).step_by(WAYS);
+        let sets = (FIRST..PAGES).step_by(WAYS);
         sets.filter_map(move |first| {
             let mut ages = (first..first + WAYS).map(|index| self.age(index));
             ages.try_fold(0, |oldest: u64, age| Some(oldest.max(age?)))

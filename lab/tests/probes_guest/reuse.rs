@@ -6,7 +6,7 @@ use std::process::Command;
 
 use justitia_kernel::cgroup::CgroupId;
 use justitia_kernel::probes::IoProbes;
-use justitia_share::curve::{BLOCK, bucket};
+use justitia_share::curve::{BLOCK, PAGES, bucket};
 use rustix::fs::OFlags;
 
 use super::io_calls::{Buffer, MIB, PIECE, make, open};
@@ -14,6 +14,7 @@ use super::{Tenant, counted};
 
 const SIZE: usize = 32 * MIB;
 const BLOCKS: u64 = 512;
+const PAGE: usize = 4096;
 const CURVE: usize = 3;
 const OTHER: usize = 4;
 
@@ -36,6 +37,7 @@ pub(super) fn compare(directory: &Path) {
     make(&directory.join("reuse"), SIZE);
     let mut probes = super::open();
     two_rounds(&mut probes);
+    pages_in_use(&mut probes);
     a_part_of_the_blocks(&mut probes);
     what_does_not_count(&mut probes, directory);
     below_and_stopped(&mut probes);
@@ -62,6 +64,32 @@ fn two_rounds(probes: &mut IoProbes) {
         // The oldest entry is from the second round.
         let full = probes.reuse(CURVE).unwrap().lookbacks();
         assert!(full.into_iter().all(|back| back < BLOCKS + 8), "{case}");
+    }
+}
+
+/// Which of their pages the blocks need: those that were read, however small the steps were.
+fn pages_in_use(probes: &mut IoProbes) {
+    // Pages of a block, and accesses of blocks in a round.
+    for (case, expected, accesses) in [
+        ("pages", 16.0, BLOCKS),
+        ("sparse", 1.0, BLOCKS),
+        ("sparse readv", 1.0, BLOCKS),
+        ("across two", 4.0, BLOCKS),
+        ("across three", 40.0 / 3.0, BLOCKS - 2),
+        ("mapped", 16.0, BLOCKS),
+    ] {
+        let tenant = Tenant::new(&format!("reuse {case}"));
+        sample(probes, tenant.id, CURVE, 0);
+        tenant.case(&format!("reuse/{case}"));
+        let found = probes.reuse(CURVE).unwrap().touched(u64::MAX) * f64::from(PAGES);
+        let counted = counted(probes, &tenant).block_accesses;
+        println!("{case}: {found} of 16 pages, {counted} accesses");
+        // A block that lost its entry may need all its pages.
+        assert!((found - expected).abs() < 0.5, "{case}: {found}");
+        assert!(
+            counted >= 2 * accesses && near(counted, 2 * accesses, 2),
+            "{case}: {counted}"
+        );
     }
 }
 
@@ -140,6 +168,10 @@ pub(super) fn run(case: &str, directory: &Path) {
         match case {
             "splice" => splice(&file),
             "mapped" => mapped(&file),
+            "pages" => read(&file, 0, PAGE, PAGE),
+            "sparse" => read(&file, 5 * PAGE, PIECE, PAGE),
+            "across two" => read(&file, 12 * PAGE, 2 * PIECE, 8 * PAGE),
+            "across three" => read(&file, 4 * PAGE, 3 * PIECE, 40 * PAGE),
             _ => {
                 for at in (0..SIZE).step_by(step) {
                     let at = u64::try_from(at).unwrap();
@@ -147,6 +179,11 @@ pub(super) fn run(case: &str, directory: &Path) {
                         "readv" => {
                             let mut piece = [std::io::IoSliceMut::new(buffer.get(step))];
                             assert_eq!(rustix::io::preadv(&file, &mut piece, at).unwrap(), step);
+                        }
+                        "sparse readv" if at % BLOCK != 0 => {}
+                        "sparse readv" => {
+                            let mut piece = [std::io::IoSliceMut::new(buffer.get(100))];
+                            assert_eq!(rustix::io::preadv(&file, &mut piece, at).unwrap(), 100);
                         }
                         _ => file.read_exact_at(buffer.get(step), at).unwrap(),
                     }
@@ -158,6 +195,15 @@ pub(super) fn run(case: &str, directory: &Path) {
         "\ntruth blocks={}",
         2 * u64::try_from(SIZE).unwrap() / BLOCK
     );
+}
+
+/// Reads `length` bytes each `step` bytes, from `first` on.
+fn read(file: &std::fs::File, first: usize, step: usize, length: usize) {
+    let mut buffer = Buffer::new(length);
+    for at in (first..=SIZE - length).step_by(step) {
+        let at = u64::try_from(at).unwrap();
+        file.read_exact_at(buffer.get(length), at).unwrap();
+    }
 }
 
 fn splice(file: &std::fs::File) {

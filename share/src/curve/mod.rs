@@ -9,12 +9,14 @@
 //!
 //! From the curve follows the tenant's working set: [`MissRatioCurve::working_set`].
 //!
-//! Sizes are in blocks of the caller's ([`BLOCK`] for the page cache).
+//! Sizes are in blocks of the caller's ([`BLOCK`] for the page cache). Of a block that is accessed here and there not all
+//! pages are in memory: [`touched`] is the fraction that is.
 
 mod buckets;
 mod decayed;
 mod distance_sampler;
 mod miss_ratio;
+mod pages;
 mod recency;
 mod reuse_times;
 mod sampler;
@@ -25,6 +27,7 @@ pub use buckets::{BUCKETS, bucket};
 pub use decayed::{DecayedHistogram, HALF_LIFE};
 pub use distance_sampler::DistanceSampler;
 pub use miss_ratio::MissRatioCurve;
+pub use pages::{PAGES, PagesAccessed, touched};
 pub use reuse_times::ReuseTimes;
 pub use sampler::{ENTRIES, SETS, Sampler};
 pub use sampling_rate::{SamplerUse, first_shift, next_shift};

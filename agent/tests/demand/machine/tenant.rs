@@ -91,7 +91,8 @@ impl SimTenant {
         self.used_at = step;
         let missed = match op {
             Op::Read { block, pages } => {
-                self.sampler.access(hashed(block));
+                let pages_read = u32::try_from(pages).unwrap();
+                self.sampler.access_pages(hashed(block), 0, pages_read);
                 let hit = self.file.touch(block, pages, clock);
                 if !hit && self.evicted.remove(&block) {
                     self.refault_file += pages;
@@ -177,6 +178,7 @@ impl SimTenant {
             reuse: self.sampler.counted().clone(),
             evicted: self.sampler.evicted(),
             live: self.sampler.live(RECENT_ACCESSES),
+            touched: self.sampler.touched(RECENT_ACCESSES),
             lookbacks: self.sampler.lookbacks().collect(),
         };
         self.reuse.record(counted, capacity, now);
