@@ -67,6 +67,8 @@ pub struct Tenant {
     pub key: Key,
     /// Weight among its siblings.
     pub weight: Weight,
+    /// Whether nobody set that, nor may others make its children: with children it then weighs what these do together.
+    pub sums_weights: bool,
     /// Cache that it keeps before anything is divided by weight: the administrator's `memory.min` or `memory.low`, or the
     /// configured minimum.
     pub minimum: u64,
@@ -83,6 +85,11 @@ pub struct Tenant {
     /// The part of `own` that no living process stands for, and that therefore has no demand: all of it for an inner
     /// node.
     pub orphaned: u64,
+    /// The part of `own` of an inner node that is kept as long as its subtree is within its entitlement: what a child that was
+    /// removed lately held, which a service that is restarted uses again; and what its children use beyond what they hold.
+    pub orphaned_in_use: u64,
+    /// The orphaned pages of its parent, which it may be using.
+    pub parents_orphaned: u64,
     /// The part of `own` that this kernel cannot reclaim without reclaiming from other tenants.
     pub untargetable: u64,
     /// Charged memory beside `cache`: anonymous, shared, and kernel memory that cannot be reclaimed.

@@ -25,6 +25,9 @@ pub struct TenantStatus {
     #[serde(default)]
     #[serde(alias = "weight_from")]
     pub weight_source: WeightSource,
+    /// Whether it competes for cache with the sum of its children's weights, as nobody has set its own.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sums_weights: bool,
     /// Whether no tenant is below it.
     pub leaf: bool,
     /// Its file pages, for an inner node those of its leaves and what is charged to none of them.

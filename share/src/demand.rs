@@ -7,6 +7,9 @@ use crate::Weight;
 pub struct Demand {
     /// Weight among the siblings.
     pub weight: Weight,
+    /// Nobody set a weight of this inner node: it competes with the sum of the weights of those children that demand
+    /// anything, so that where no weight is set on the way leaves compete as leaves, whatever the shape of the tree.
+    pub sums_weights: bool,
     /// What it gets before anything is divided by weight (for an inner node, at least the sum of its children's minimums).
     pub minimum: u64,
     /// Requested protection: counts as a minimum among the siblings, after all their minimums, and nowhere else. It is never
@@ -30,6 +33,7 @@ impl Demand {
     pub const fn unlimited(weight: Weight) -> Self {
         Self {
             weight,
+            sums_weights: false,
             minimum: 0,
             requested_protection: 0,
             in_use: 0,

@@ -11,7 +11,8 @@ use crate::{Demand, NodeId, Tree};
 /// its minimum while the minimums fit; none gets more than its working set while a sibling has less than both its own
 /// working set and its share by weight; none is above its demand unless all are satisfied. Monotone in weight, use,
 /// working set, demand and capacity (see [`max_min`]). A group's requested protection
-/// ([`Demand::requested_protection`]) comes after all minimums of the group.
+/// ([`Demand::requested_protection`]) comes after all minimums of the group. A group whose weight nobody set weighs what
+/// its members do ([`Demand::sums_weights`]).
 ///
 /// With unlimited demands this is the Justitia paper's `Threshold = NR_FILE_PAGES × proportion` (section
 /// III-B3, equation 1), at every level of the tree; with demands it is DoubleDecker's effective
@@ -42,6 +43,9 @@ fn subtree_bids(tree: &Tree<Demand>) -> Vec<Bid> {
         sum.in_use = sum.in_use.saturating_add(child.in_use);
         sum.working_set = sum.working_set.saturating_add(child.working_set);
         sum.demand = sum.demand.saturating_add(child.demand);
+        if child.demand > 0 {
+            sum.weight = sum.weight.saturating_add(child.weight);
+        }
     };
     tree.fold_up(merge, |node, own, below| {
         let (in_use, working_set, total) = if tree.is_leaf(node) {
@@ -54,7 +58,11 @@ fn subtree_bids(tree: &Tree<Demand>) -> Vec<Bid> {
         };
         let minimum = below.minimum.max(own.minimum).min(total);
         Bid {
-            weight: u32::from(own.weight),
+            weight: if own.sums_weights && below.weight > 0 {
+                below.weight
+            } else {
+                u32::from(own.weight)
+            },
             minimum,
             in_use: in_use.max(minimum).min(total),
             working_set: working_set.max(minimum).min(total),
@@ -85,5 +93,43 @@ fn apply_requested(tree: &Tree<Demand>, parent: Option<NodeId>, amount: u64, gro
         } else {
             bid.minimum = protected;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Weight;
+
+    fn unset() -> Demand {
+        Demand {
+            sums_weights: true,
+            ..Demand::unlimited(Weight::default())
+        }
+    }
+
+    /// One pod in one class, ten in another, as Kubernetes arranges them.
+    #[test]
+    fn where_no_weight_is_set_leaves_compete_as_leaves() {
+        let mut tree = Tree::new();
+        let best_effort = tree.push(None, unset());
+        let burstable = tree.push(None, unset());
+        tree.push(Some(best_effort), unset());
+        let pods: Vec<NodeId> = (0..10)
+            .map(|_| tree.push(Some(burstable), unset()))
+            .collect();
+        let parts = entitlements(&tree, 1100);
+        assert_eq!(parts, [[100, 1000].as_slice(), &[100; 11]].concat());
+        // Pods that demand nothing do not weigh.
+        for pod in &pods[1..] {
+            tree[*pod].total = 0;
+        }
+        assert_eq!(entitlements(&tree, 1100)[..2], [550, 550]);
+        // A weight that was set is that of the group.
+        tree[burstable].sums_weights = false;
+        for pod in &pods {
+            tree[*pod] = unset();
+        }
+        assert_eq!(entitlements(&tree, 1100)[..2], [550, 550]);
     }
 }

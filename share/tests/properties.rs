@@ -46,6 +46,7 @@ fn any_tree() -> impl Strategy<Value = Tree<Demand>> {
 fn demand(bid: &Bid, requested: u64) -> Demand {
     Demand {
         weight: Weight::try_from(u64::from(bid.weight)).unwrap(),
+        sums_weights: false,
         minimum: bid.minimum,
         requested_protection: requested,
         in_use: bid.in_use,

@@ -90,6 +90,7 @@ fn divide(status: &Status, change: Option<(usize, Change)>) -> Vec<u64> {
 fn demand(tenant: &TenantStatus) -> Demand {
     Demand {
         weight: Weight::try_from(tenant.weight).unwrap_or_default(),
+        sums_weights: tenant.sums_weights,
         minimum: tenant.minimum.max(tenant.unreclaimable),
         in_use: if tenant.leaf { tenant.in_use() } else { 0 },
         working_set: if tenant.leaf { tenant.working_set } else { 0 },

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::cgroup_tree::Node;
 use super::schedule::Monitor;
 use crate::config::Config;
-use justitia_api::ReclaimExemption;
+use justitia_api::{ReclaimExemption, WeightSource};
 use justitia_kernel::cgroup::CgroupId;
 use justitia_share::{NodeId, Tree};
 
@@ -35,7 +35,8 @@ impl Monitor {
                 tenants.push(parent, self.tenant(node, config, now, &exempt)),
             );
         }
-        self.sum_up(&mut tenants);
+        self.sum_up(&mut tenants, now);
+        share_orphaned(&mut tenants);
         let exempt = exempt(Key::Unmanaged);
         let unmanaged =
             self.unmanaged
@@ -66,6 +67,7 @@ impl Monitor {
         let leaf = node.children.is_empty();
         let too_many = node.children.len() > MAX_RECLAIM_CHILDREN;
         let features = &self.features;
+        let (weight, source) = self.cgroups.weight(node);
         let other = memory.other;
         let limit = memory.limits.max.min(if config.io.enabled {
             // It may be the agent's own, for the dirty budget.
@@ -76,13 +78,16 @@ impl Monitor {
         let (swapped_out, swapped_in) = memory.swapped(now);
         Tenant {
             key,
-            weight: self.cgroups.weight(node).0,
+            weight,
+            sums_weights: source == WeightSource::Default && !node.is_delegated(),
             minimum: 0,
             requested_protection: 0,
             cache: (memory.file + memory.slab).saturating_sub(node.excluded_cache),
             own: 0,
             slab: memory.slab,
             orphaned: 0,
+            orphaned_in_use: 0,
+            parents_orphaned: 0,
             untargetable: 0,
             other,
             limit: if limit == u64::MAX {
@@ -135,7 +140,7 @@ impl Monitor {
     ///
     /// The counters of an inner node include its descendants', but were not read at the same moment: it has at least what
     /// they have.
-    fn sum_up(&self, tenants: &mut Tree<Tenant>) {
+    fn sum_up(&self, tenants: &mut Tree<Tenant>, now: Instant) {
         tenants.fold_up_mut(ChildSum::add, |_, tenant, sum| {
             tenant.cache = tenant.cache.max(sum.cache);
             tenant.other = tenant.other.max(sum.other);
@@ -149,6 +154,8 @@ impl Monitor {
             {
                 if !node.children.is_empty() {
                     tenant.orphaned = tenant.own;
+                    tenant.orphaned_in_use =
+                        node.departed.held(now).max(sum.uncovered).min(tenant.own);
                 }
                 (tenant.minimum, tenant.requested_protection) = node.minimums(tenant.other);
                 has_unmanaged |= node.has_unmanaged_children();
@@ -161,9 +168,29 @@ impl Monitor {
                 slab,
                 other: tenant.other,
                 unreclaimable: tenant.unreclaimable,
+                uncovered: sum.uncovered.saturating_add(uncovered(tenant)),
                 has_unmanaged,
             }
         });
+    }
+}
+
+/// What a tenant uses beyond what it holds, bytes, unless it reads that from the disk.
+const fn uncovered(tenant: &Tenant) -> u64 {
+    if tenant.growing {
+        return 0;
+    }
+    tenant.working_set.bytes.saturating_sub(tenant.own)
+}
+
+/// Tells the leaves what is orphaned right above them.
+fn share_orphaned(tenants: &mut Tree<Tenant>) {
+    for id in tenants.ids() {
+        if let Some(parent) = tenants.parent(id)
+            && tenants.is_leaf(id)
+        {
+            tenants[id].parents_orphaned = tenants[parent].orphaned;
+        }
     }
 }
 
@@ -174,6 +201,8 @@ struct ChildSum {
     slab: u64,
     other: u64,
     unreclaimable: u64,
+    /// What they use beyond what they hold.
+    uncovered: u64,
     /// Whether any cgroup below is no tenant.
     has_unmanaged: bool,
 }
@@ -184,6 +213,7 @@ impl ChildSum {
         self.slab = self.slab.saturating_add(child.slab);
         self.other = self.other.saturating_add(child.other);
         self.unreclaimable = self.unreclaimable.saturating_add(child.unreclaimable);
+        self.uncovered = self.uncovered.saturating_add(child.uncovered);
         self.has_unmanaged |= child.has_unmanaged;
     }
 }

@@ -137,12 +137,15 @@ impl Unmanaged {
         Tenant {
             key: Key::Unmanaged,
             weight,
+            sums_weights: false,
             minimum: 0,
             requested_protection: 0,
             cache,
             own: cache,
             slab,
             orphaned,
+            orphaned_in_use: 0,
+            parents_orphaned: 0,
             untargetable: match self.reclaim {
                 Some(UnmanagedReclaim::RootLruGen) => orphaned + slab,
                 Some(UnmanagedReclaim::RootMemoryReclaim) | None => 0,

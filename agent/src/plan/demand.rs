@@ -12,7 +12,7 @@ use crate::model::{Key, MIN_OBSERVATION, Tenant};
 ///
 /// - Nothing demands more than its limits leave to it.
 /// - A working set is what the curve shows and what is mapped. A tenant that misses nothing has all of its set: then it is
-///   no more than it holds.
+///   no more than it holds, or finds among the orphaned pages of its parent.
 /// - What was there before the tenant's accesses were observed counts as used until they have been observed long enough.
 /// - Where accesses cannot be seen, growth is the only sign of use: the unmanaged tenant is entitled to its share while it
 ///   grows, and to what it holds for two minutes after.
@@ -40,6 +40,7 @@ pub(super) fn demand(tenant: &Tenant, leaf: bool, share: u64, policy: &Policy) -
     let rests = tenant.idle_for.as_secs_f64() >= RESTS_AFTER;
     Demand {
         weight: tenant.weight,
+        sums_weights: !leaf && tenant.sums_weights,
         minimum,
         in_use: if rests { 0 } else { working_set },
         requested_protection: tenant.requested_protection.min(tenant.cache),
@@ -59,6 +60,11 @@ fn working_set(tenant: &Tenant, file: u64, share: u64) -> u64 {
     }
     let read = tenant.working_set.bytes;
     let used = read.saturating_add(tenant.mapped.min(file));
-    let used = if tenant.growing { used } else { used.min(file) };
+    let reached = file.saturating_add(tenant.parents_orphaned);
+    let used = if tenant.growing {
+        used
+    } else {
+        used.min(reached)
+    };
     used.max(tenant.unseen.min(file))
 }

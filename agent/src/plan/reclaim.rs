@@ -34,7 +34,7 @@ pub(super) fn shortage(snapshot: &Snapshot, entitlements: &Entitlements) -> u64 
 /// Justitia's reclamation (section III-B3) ahead of the kernel's. When free memory is below the headroom, tenants above
 /// their entitlement give back in proportion to their excess, until the headroom is free again. Nothing is taken while
 /// memory suffices, nor from tenants within their entitlement, nor below a minimum of theirs or of an ancestor. What an
-/// inner node has of its own is excess, down to the minimums.
+/// inner node has of its own is excess, down to the minimums and to what is in use of it.
 ///
 /// `swapped_out`: the part of the shortage that anonymous memory gives ([`plan_anonymous`](super::plan_anonymous)), bytes.
 ///
@@ -113,7 +113,7 @@ fn reclaimable_excess(
             .max(tenant.unreclaimable)
             .max(tenant.unseen)
     } else {
-        own_unreclaimable(snapshot, id, tenant)
+        own_unreclaimable(snapshot, id, tenant).max(own_in_use(snapshot, entitlements, id))
     };
     let excess = excess(held, keep).min(above_minimums(snapshot, id, taken));
     let noise = if snapshot.tenants.is_leaf(id) {
@@ -126,6 +126,15 @@ fn reclaimable_excess(
     } else {
         excess
     }
+}
+
+/// What is kept of an inner node's own pages: those in use, as far as what its children hold leaves room for them in its
+/// entitlement.
+fn own_in_use(snapshot: &Snapshot, entitlements: &Entitlements, id: NodeId) -> u64 {
+    let tenant = &snapshot.tenants[id];
+    let below = tenant.cache.saturating_sub(tenant.own);
+    let room = entitlements.entitled[id.index()].saturating_sub(below);
+    tenant.orphaned_in_use.min(room)
 }
 
 /// What cannot be reclaimed of a tenant's own pages.

@@ -124,6 +124,7 @@ fn tenants(agent: &Agent, rates: &[Option<WindowStats>], pv: &FairnessWindow) ->
             weight: tenant.weight.get(),
             weight_source: node
                 .map_or_else(Default::default, |n| agent.monitor.cgroups.weight(n).1),
+            sums_weights: !is_leaf && tenant.sums_weights,
             leaf: is_leaf,
             usage: tenant.own,
             entitlement: agent.entitlements.entitled[i],

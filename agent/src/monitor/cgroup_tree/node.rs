@@ -1,5 +1,6 @@
 //! One cgroup of the tree, and whose settings count for it.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use justitia_kernel::Result;
@@ -50,8 +51,39 @@ pub struct Node {
     pub external_low: u64,
     /// Who set that.
     pub(super) low_author: Ownership,
+    /// What children that were removed lately held.
+    pub departed: Departed,
     /// Its memory counters.
     pub memory: MemorySampler,
+}
+
+/// What children that were removed lately held, bytes: of at most [`Departed::MAX`] of them, each for [`Departed::KEPT`]. A
+/// service that systemd restarts gets another cgroup, and its pages are its parent's.
+#[derive(Debug, Default)]
+pub struct Departed(VecDeque<(Instant, u64)>);
+
+impl Departed {
+    /// Most services are back within seconds; after this time reuse shows what is used.
+    const KEPT: Duration = Duration::from_secs(30);
+    const MAX: usize = 64;
+
+    /// A child that held so many bytes was removed.
+    pub(super) fn add(&mut self, held: u64, now: Instant) {
+        if self.0.len() >= Self::MAX {
+            self.0.pop_front();
+        }
+        self.0.push_back((now, held));
+    }
+
+    /// What those held that were removed lately.
+    #[must_use]
+    pub fn held(&self, now: Instant) -> u64 {
+        let lately = self
+            .0
+            .iter()
+            .filter(|(at, _)| now.saturating_duration_since(*at) < Self::KEPT);
+        lately.map(|(_, held)| held).sum()
+    }
 }
 
 /// When a cgroup is checked for a delegation.
@@ -178,7 +210,8 @@ impl Node {
     }
 
     /// Whether others than the administrator may make cgroups below it.
-    pub(super) fn is_delegated(&self) -> bool {
+    #[must_use]
+    pub fn is_delegated(&self) -> bool {
         self.in_delegation
             || self.is_delegated_to_root_process()
             || !matches!(self.cgroup.ownership(), Ok(Ownership::Admin))

@@ -8,7 +8,7 @@ use justitia_kernel::memory::Limit;
 use justitia_kernel::watch::is_watch_limit;
 use justitia_kernel::{Error, Result};
 
-use super::node::{DelegationCheck, Node};
+use super::node::{DelegationCheck, Departed, Node};
 use super::quota::{Admission, MAX_DEPTH};
 use super::tree::{CgroupTree, Changes};
 use crate::config::Config;
@@ -123,6 +123,7 @@ impl CgroupTree {
             children: Vec::new(),
             excluded: Vec::new(),
             excluded_cache: 0,
+            departed: Departed::default(),
             has_untracked_child: false,
             overrides,
             in_delegation,
@@ -216,7 +217,11 @@ impl CgroupTree {
         self.top_level_changed |= node.parent.is_none();
         let siblings = match node.parent {
             None => Some(&mut self.top_level),
-            Some(parent) => self.nodes.get_mut(&parent).map(|p| &mut p.children),
+            Some(parent) => self.nodes.get_mut(&parent).map(|p| {
+                let held = node.memory.file + node.memory.slab;
+                p.departed.add(held, Instant::now());
+                &mut p.children
+            }),
         };
         if let Some(siblings) = siblings {
             siblings.retain(|sibling| *sibling != id);

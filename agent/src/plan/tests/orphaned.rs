@@ -164,3 +164,27 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn orphaned_pages_in_use_stay_within_what_their_subtree_is_entitled_to() {
+    let from_slice = |orphaned_in_use: u64, own: u64| {
+        let mut service = seen(own, leaf(2, 100, 0));
+        (service.growing, service.parents_orphaned) = (false, own * MIB);
+        let mut slice = inner(1, own, own);
+        slice.orphaned_in_use = orphaned_in_use * MIB;
+        let other = seen(450, leaf(3, 100, 450));
+        let (entitlements, intents) = plan(&snapshot(
+            4,
+            vec![slice.into(), below(service), other.into()],
+        ));
+        let taken: u64 = intents.iter().filter(|i| i.0 == 1).map(|i| i.1).sum();
+        (entitlements.entitled[1] / MIB, taken)
+    };
+    // A service that was restarted uses what its former cgroup had cached.
+    assert_eq!(from_slice(250, 250), (250, 0));
+    // Nothing tells that it is used.
+    assert_ne!(from_slice(0, 250).1, 0);
+    // No subtree gets more than its share by leaving pages to an inner cgroup.
+    let (entitled, taken) = from_slice(600, 600);
+    assert!(entitled < 600 && taken > 0, "{entitled}");
+}
