@@ -290,3 +290,86 @@ fn a_preview_of_reset_refuses_where_that_does() {
     assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
     assert!(!tree.state().join("ledger.corrupt").exists());
 }
+
+/// A lost `/run`: without the journal our values would pass for an operator's, for good.
+#[test]
+fn what_is_left_is_known_without_the_journal() {
+    for starts in [true, false] {
+        let tree = Tree::new(&["a", "b", "c", "d", "e"]);
+        let left = |name: &str, low: &str, previous: &str| {
+            // As a killed agent has left it; the store's own mark is gone once it has restored the knob.
+            let mark = format!(
+                r#"{{"knob":"memory-low","original":"1000","applied":["{previous}","{low}"]}}"#
+            );
+            let marked = tree.cgroup(name).set_mark("memory.low", mark.as_bytes());
+            tree.write(name, low);
+            marked
+        };
+        if left("a", "5000", "4000").is_err() {
+            return; // Not root, or a file system without such attributes.
+        }
+        // Killed between the mark and the write.
+        left("b", "6000", "5000").unwrap();
+        tree.write("b", "5000");
+        // Its operator has decided since.
+        left("c", "5000", "4000").unwrap();
+        tree.write("c", "7000");
+        // Nobody has marked it.
+        tree.write("d", "5000");
+        // What no version of the agent has written.
+        tree.write("e", "5000");
+        tree.cgroup("e").set_mark("memory.low", b"{}").unwrap();
+        let external = RestoreOutcome::External {
+            found: "7000".into(),
+        };
+        let expected = [restored("a"), restored("b"), ("c".to_owned(), external)];
+        if starts {
+            let (store, done) = tree.open();
+            assert_eq!(outcomes(done), expected);
+            drop(store);
+        } else {
+            let previewed = preview_reset(&tree.fs, &tree.state(), false).unwrap();
+            assert_eq!(outcomes(previewed.restored), expected);
+            let done = reset(&tree.fs, &tree.state(), false).unwrap();
+            assert_eq!(outcomes(done.restored), expected);
+            assert!(!tree.state().exists());
+        }
+        let lows: Vec<String> = ["a", "b", "c", "d", "e"]
+            .iter()
+            .map(|n| tree.low(n))
+            .collect();
+        assert_eq!(lows, ["1000", "1000", "7000", "5000", "5000"]);
+        // Once.
+        tree.write("a", "5000");
+        assert_eq!(tree.open().1, []);
+    }
+}
+
+#[test]
+fn a_cgroup_is_marked_while_its_knob_is_ours() {
+    let tree = Tree::new(&["a", "b"]);
+    let (mut store, _) = tree.open();
+    let marks = || -> Vec<String> {
+        let marks = tree.fs.marks().into_iter();
+        marks
+            .map(|mark| String::from_utf8(mark.value).unwrap())
+            .collect()
+    };
+    store.set(&tree.cgroup("a"), KNOB, "5000").unwrap();
+    if marks().is_empty() {
+        return; // Not root, or a file system without such attributes.
+    }
+    store.set(&tree.cgroup("a"), KNOB, "6000").unwrap();
+    assert_eq!(
+        marks(),
+        [r#"{"knob":"memory-low","original":"1000","applied":["5000","6000"]}"#]
+    );
+    store.set(&tree.cgroup("b"), KNOB, "6000").unwrap();
+    assert_eq!(marks().len(), 2);
+    // Another writer decides.
+    tree.write("b", "7777");
+    store.audit(tree.cgroup("b").id(), KNOB).unwrap();
+    assert_eq!(marks().len(), 1);
+    store.restore(tree.cgroup("a").id(), KNOB);
+    assert_eq!(marks().len(), 0);
+}

@@ -9,6 +9,7 @@
 mod error;
 mod journaling;
 mod lock;
+mod marks;
 mod outcome;
 mod put_back;
 mod query;

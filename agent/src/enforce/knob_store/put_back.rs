@@ -9,6 +9,7 @@ use justitia_kernel::error::is_exhaustion;
 use justitia_kernel::knob::{Knob, read_raw, write_raw};
 use rustix::io::Errno;
 
+use super::marks;
 use super::outcome::{RestoreOutcome, RestoredKnob};
 use super::read_only::is_read_only;
 use crate::enforce::journal::JournalEntry;
@@ -22,18 +23,19 @@ pub(super) fn restore_entries(
     fs: &CgroupFs,
     entries: Vec<JournalEntry>,
 ) -> (Vec<RestoredKnob>, Vec<JournalEntry>) {
-    restore_entries_with(fs, entries, write_raw)
+    restore_entries_with(fs, entries, write_raw, marks::remove)
 }
 
 /// As [`restore_entries`], without a write: what that would do.
 pub(super) fn preview_entries(fs: &CgroupFs, entries: Vec<JournalEntry>) -> Vec<RestoredKnob> {
-    restore_entries_with(fs, entries, |_, _, _| Ok(())).0
+    restore_entries_with(fs, entries, |_, _, _| Ok(()), |_, _| ()).0
 }
 
 fn restore_entries_with(
     fs: &CgroupFs,
     entries: Vec<JournalEntry>,
     write: WriteKnob,
+    unmark: fn(&Cgroup, Knob),
 ) -> (Vec<RestoredKnob>, Vec<JournalEntry>) {
     let mut restored = Vec::new();
     let mut failed = Vec::new();
@@ -45,7 +47,13 @@ fn restore_entries_with(
         // the journal counts as ours.
         let applied: Vec<&str> = writes.iter().map(|w| w.applied.as_str()).collect();
         let outcome = match find(fs, last) {
-            Ok(Some(cgroup)) => put_back(&cgroup, last.knob, &first.original, &applied, write),
+            Ok(Some(cgroup)) => {
+                let outcome = put_back(&cgroup, last.knob, &first.original, &applied, write);
+                if !outcome.is_failed() {
+                    unmark(&cgroup, last.knob);
+                }
+                outcome
+            }
             Ok(None) => RestoreOutcome::Gone,
             Err(error) => RestoreOutcome::Failed {
                 error: error.to_string(),

@@ -9,6 +9,7 @@ use justitia_kernel::knob::Knob;
 
 use super::error::KnobStoreError;
 use super::lock::{lock, lock_cgroups};
+use super::marks;
 use super::outcome::RestoredKnob;
 use super::put_back::{preview_entries, restore_entries};
 use crate::enforce::journal::{FILE_NAME, Journal, JournalEntry};
@@ -36,24 +37,24 @@ pub struct Corruption {
     pub moved_to: PathBuf,
 }
 
-/// What a killed agent has left, with the lock that keeps an agent from starting.
+/// What a killed agent has left, with the locks that keep an agent from starting.
 struct Left {
     journal: PathBuf,
     entries: Vec<JournalEntry>,
     unknown: Vec<String>,
     corruption: Option<Corruption>,
-    _locks: (File, Option<OwnedFd>),
+    /// `None` if there is no state directory.
+    state_lock: Option<File>,
+    _cgroups_lock: Option<OwnedFd>,
 }
 
 impl Left {
-    /// `None` if there is no state directory.
-    fn read(fs: &CgroupFs, state: &Path, salvage: bool) -> Result<Option<Self>, KnobStoreError> {
-        if !state.try_exists().map_err(|e| state_error(state, e))? {
-            return Ok(None);
-        }
-        let locks = (lock(state)?, lock_cgroups(fs)?);
+    fn read(fs: &CgroupFs, state: &Path, salvage: bool) -> Result<Self, KnobStoreError> {
+        let exists = state.try_exists().map_err(|e| state_error(state, e))?;
+        let state_lock = exists.then(|| lock(state)).transpose()?;
+        let cgroups_lock = lock_cgroups(fs)?;
         let journal = state.join(FILE_NAME);
-        let contents = Journal::read(&journal)?;
+        let mut contents = Journal::read(&journal)?;
         let corruption = match contents.corruption {
             Some(error) if !salvage => return Err(error.into()),
             corruption => corruption.map(|_| Corruption {
@@ -61,13 +62,15 @@ impl Left {
                 moved_to: state.join(CORRUPT_FILE_NAME),
             }),
         };
-        Ok(Some(Self {
+        contents.entries.extend(marks::left(fs, &contents.entries));
+        Ok(Self {
             journal,
             entries: contents.entries,
             unknown: contents.unknown,
             corruption,
-            _locks: locks,
-        }))
+            state_lock,
+            _cgroups_lock: cgroups_lock,
+        })
     }
 }
 
@@ -78,16 +81,14 @@ fn state_error(state: &Path, source: std::io::Error) -> KnobStoreError {
     }
 }
 
-/// Restores what a killed agent has left, without starting one. With `salvage` it also works on a corrupt journal: it
+/// Restores what a killed agent has left, by its journal and by the marks of cgroups, without starting one. With `salvage` it also works on a corrupt journal: it
 /// restores the knobs whose entries are intact and that still hold our value, and moves the file to `ledger.corrupt`.
 ///
 /// # Errors
 /// If an agent runs, or the journal cannot be read, or is corrupt and `salvage` is false: then nothing was changed. If the
 /// journal's file cannot be replaced: then its knobs were restored all the same.
 pub fn reset(fs: &CgroupFs, state: &Path, salvage: bool) -> Result<ResetReport, KnobStoreError> {
-    let Some(left) = Left::read(fs, state, salvage)? else {
-        return Ok(ResetReport::default());
-    };
+    let left = Left::read(fs, state, salvage)?;
     let path = &left.journal;
     let (restored, failed) = restore_entries(fs, left.entries);
     if let Some(corruption) = &left.corruption {
@@ -100,7 +101,7 @@ pub fn reset(fs: &CgroupFs, state: &Path, salvage: bool) -> Result<ResetReport, 
             }
             _ => {}
         }
-    } else {
+    } else if left.state_lock.is_some() {
         Journal::create(path, &failed, &left.unknown)?;
     }
     Ok(ResetReport {
@@ -120,9 +121,7 @@ pub fn preview_reset(
     state: &Path,
     salvage: bool,
 ) -> Result<ResetReport, KnobStoreError> {
-    let Some(left) = Left::read(fs, state, salvage)? else {
-        return Ok(ResetReport::default());
-    };
+    let left = Left::read(fs, state, salvage)?;
     Ok(ResetReport {
         restored: preview_entries(fs, left.entries),
         corruption: left.corruption,

@@ -11,6 +11,7 @@ use justitia_kernel::knob::{Knob, read_raw, write_raw};
 
 use super::error::KnobStoreError;
 use super::lock::{lock, lock_cgroups};
+use super::marks;
 use super::outcome::{RestoredKnob, Unwritable, WriteOutcome};
 use super::put_back::{KnobKey, WriteKnob, by_knob, is_refusal, restore_entries};
 use super::read_only::ReadOnly;
@@ -71,21 +72,27 @@ pub struct KnobStore {
 
 impl KnobStore {
     /// Opens the journal in the directory `state` (created if missing, readable by its owner only), and restores what a
-    /// killed agent has left. What fails of that is kept for [`KnobStore::retry_restores`].
+    /// killed agent has left, by the journal and by the marks of cgroups. What fails of that is kept for
+    /// [`KnobStore::retry_restores`].
     ///
     /// # Errors
     /// If another agent runs, or the journal cannot be read or written, or is corrupt.
     pub fn open(fs: &CgroupFs, state: &Path) -> Result<(Self, Vec<RestoredKnob>), KnobStoreError> {
         let locks = (lock(state)?, lock_cgroups(fs)?);
         let path = state.join(FILE_NAME);
-        let contents = Journal::read(&path)?;
+        let mut contents = Journal::read(&path)?;
         if let Some(corruption) = contents.corruption {
             return Err(corruption.into());
         }
+        contents.entries.extend(marks::left(fs, &contents.entries));
         let (restored, failed) = restore_entries(fs, contents.entries);
         let journal = Journal::create(&path, &failed, &contents.unknown)?;
         if !contents.unknown.is_empty() {
-            tracing::warn!(records = contents.unknown.len(), journal = %path.display(), "the knob journal has records of a newer version; they are kept: `justitia reset` of that version restores their knobs");
+            tracing::warn!(
+                records = contents.unknown.len(),
+                journal = %path.display(),
+                "the knob journal has records of a newer version, which are kept: its `justitia reset` restores their knobs"
+            );
         }
         let store = Self {
             fs: fs.clone(),
@@ -246,7 +253,8 @@ impl KnobStore {
     }
 
     pub(super) fn forget(&mut self, key: KnobKey) -> WriteOutcome {
-        if self.owned.remove(&key).is_some() {
+        if let Some(owned) = self.owned.remove(&key) {
+            marks::remove(&owned.cgroup, key.1);
             self.append_done(key);
         }
         WriteOutcome::Gone

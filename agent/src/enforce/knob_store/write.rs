@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::error::KnobStoreError;
+use super::marks;
 use super::outcome::WriteOutcome;
 use super::put_back::KnobKey;
 use super::read_only::{ReadOnly, is_of_cgroup, is_read_only};
@@ -28,6 +29,9 @@ impl KnobStore {
         let noted = journal.append_write(&owned.entry(key));
         self.note_write_error(&noted);
         noted?;
+        let before = self.owned.get(&key).map(|before| before.applied.as_str());
+        let applied: Vec<&str> = before.into_iter().chain([&*owned.applied]).collect();
+        marks::set(&owned.cgroup, key.1, &owned.original, &applied);
         let written = (self.write_knob)(&owned.cgroup, key.1, &owned.applied);
         self.note_read_only(key, &written);
         let outcome = match written {
@@ -37,6 +41,7 @@ impl KnobStore {
             }
             Err(error) => {
                 if !self.owned.contains_key(&key) {
+                    marks::remove(&owned.cgroup, key.1);
                     self.append_done(key);
                 }
                 match error.is_gone() {
