@@ -128,7 +128,7 @@ impl Agent {
         let exempt = |key: Key| reclaim.exempt(key, now);
         self.snapshot = self
             .monitor
-            .snapshot(&self.config, now, reclaim.in_flight(), exempt);
+            .snapshot(&self.config, now, reclaim.in_flight(now), exempt);
         self.entitlements = Entitlements::of(&self.snapshot, &self.config.policy());
     }
 

@@ -8,7 +8,7 @@ use justitia_kernel::cgroup::CgroupId;
 
 use super::backoff::ReclaimBackoff;
 use super::pressure::Pressure;
-use super::reclaimer::Reclaimer;
+use super::reclaimer::{HANG, Reclaimer};
 use super::request::{ReclaimRequest, ReclaimResult, ReclaimTarget};
 use crate::config::Config;
 use crate::enforce::credits::Surplus;
@@ -37,8 +37,8 @@ pub struct ReclaimController {
     /// `None` in observe mode.
     reclaimer: Option<Reclaimer>,
     features: ReclaimFeatures,
-    /// Bytes requested from the reclaimer, without a result yet.
-    in_flight: HashMap<Key, u64>,
+    /// Bytes requested from the reclaimer, without a result yet, and since when.
+    in_flight: HashMap<Key, (u64, Instant)>,
     backoffs: HashMap<Key, ReclaimBackoff>,
     /// Bytes reclaimed from each tenant.
     reclaimed: HashMap<Key, u64>,
@@ -62,16 +62,27 @@ impl ReclaimController {
         }
     }
 
-    /// Bytes that were requested and for which there is no result yet.
+    /// Bytes that were requested and for which a result can be expected soon: requests that hang are left out.
     #[must_use]
-    pub fn in_flight(&self) -> u64 {
-        self.in_flight.values().sum()
+    pub fn in_flight(&self, now: Instant) -> u64 {
+        let sent = self.in_flight.values();
+        let soon = sent.filter(|(_, since)| !has_hung(*since, now));
+        soon.map(|(bytes, _)| bytes).sum()
     }
 
     /// Why nothing is reclaimed from a tenant for now, if so.
     #[must_use]
     pub fn exempt(&self, key: Key, now: Instant) -> Option<ReclaimExemption> {
+        if self.hangs(key, now) {
+            return Some(ReclaimExemption::NoProgress);
+        }
         self.backoffs.get(&key)?.exempt(now)
+    }
+
+    /// Whether a request for a tenant has had no result for so long that it hangs.
+    fn hangs(&self, key: Key, now: Instant) -> bool {
+        let sent = self.in_flight.get(&key);
+        sent.is_some_and(|(_, since)| has_hung(*since, now))
     }
 
     /// Bytes reclaimed from a tenant.
@@ -249,7 +260,7 @@ impl ReclaimController {
         let path = monitor.cgroups.tenant_path(key);
         tracing::debug!(tenant = path, bytes, why = %reason, "reclaim");
         if let Some(reclaimer) = &self.reclaimer {
-            self.in_flight.insert(key, bytes);
+            self.in_flight.insert(key, (bytes, Instant::now()));
             reclaimer.send(request);
         }
         Decided::new(key, Action::Reclaim { bytes }, reason)
@@ -259,6 +270,13 @@ impl ReclaimController {
     pub fn take_results(&mut self, monitor: &mut Monitor, now: Instant) -> Vec<Decided> {
         let results: Vec<ReclaimResult> =
             self.reclaimer.iter().flat_map(Reclaimer::results).collect();
+        for key in self.reclaimer.iter().flat_map(|r| r.replace_hung(now)) {
+            let tenant = monitor.cgroups.tenant_path(key);
+            tracing::warn!(
+                tenant,
+                "reclaim hangs in the kernel; it goes on with the others"
+            );
+        }
         let mut decided = Vec::new();
         for result in results {
             self.in_flight.remove(&result.key);
@@ -300,5 +318,37 @@ impl ReclaimController {
             .update(result, now)
             .map(|why| Decided::new(result.key, Action::Exempt, why));
         refused.into_iter().chain(exempt)
+    }
+}
+
+/// Whether a request that was sent at `since` hangs.
+fn has_hung(since: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(since) >= HANG
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_that_hangs_is_not_expected_and_its_tenant_is_exempt() {
+        let mut controller = ReclaimController::new(None, ReclaimFeatures::default());
+        let (key, sent) = (Key::Cgroup(CgroupId(1)), Instant::now());
+        controller.in_flight.insert(key, (5, sent));
+        controller
+            .in_flight
+            .insert(Key::Unmanaged, (7, sent + HANG));
+        let before = sent + HANG - Duration::from_millis(1);
+        assert_eq!(
+            (controller.in_flight(before), controller.exempt(key, before)),
+            (12, None)
+        );
+        let after = sent + HANG;
+        let exempt = Some(ReclaimExemption::NoProgress);
+        assert_eq!(
+            (controller.in_flight(after), controller.exempt(key, after)),
+            (7, exempt)
+        );
+        assert_eq!(controller.exempt(Key::Unmanaged, after), None);
     }
 }

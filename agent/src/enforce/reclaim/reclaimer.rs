@@ -3,9 +3,10 @@
 //! A request is carried out in small batches. The amount that was reclaimed is read from the counters, not from the result
 //! of the write: kernels have reported success and reclaimed nothing, and the reverse.
 
+use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use justitia_kernel::PAGE_SIZE;
 use justitia_kernel::cgroup::{Cgroup, ReclaimOutcome};
@@ -13,10 +14,16 @@ use justitia_kernel::cgroup::{Cgroup, ReclaimOutcome};
 use super::own_pages;
 use super::request::{BATCH, ReclaimRequest, ReclaimResult, ReclaimTarget};
 use super::root_list;
+use crate::model::Key;
 use crate::monitor::MemoryCounters;
 
 /// Number of threads: with two of them a tenant whose reclaim is slow does not delay the others.
 const THREADS: usize = 2;
+/// A request that has taken so long hangs in the kernel, for instance in a file system whose server does not answer. It
+/// does 32 MiB at most.
+pub(super) const HANG: Duration = Duration::from_secs(10);
+/// At most so many threads, those that hang included.
+const MAX_THREADS: usize = 16;
 /// The `swappiness=` with which the kernel scans the lists of anonymous memory only.
 const ONLY_ANONYMOUS: u8 = 200;
 
@@ -25,6 +32,33 @@ const ONLY_ANONYMOUS: u8 = 200;
 pub struct Reclaimer {
     requests: Sender<ReclaimRequest>,
     results: Receiver<ReclaimResult>,
+    shared: Arc<Shared>,
+}
+
+/// What the threads share.
+#[derive(Debug)]
+struct Shared {
+    queue: Mutex<Receiver<ReclaimRequest>>,
+    results: Sender<ReclaimResult>,
+    threads: Mutex<Threads>,
+}
+
+#[derive(Debug, Default)]
+struct Threads {
+    /// How many live.
+    alive: usize,
+    /// How many were started: the number of the next.
+    started: usize,
+    /// The requests that are carried out, by the thread's number.
+    working: HashMap<usize, Work>,
+}
+
+#[derive(Debug)]
+struct Work {
+    key: Key,
+    since: Instant,
+    /// It hangs, and another thread has taken the place of this one.
+    replaced: bool,
 }
 
 impl Reclaimer {
@@ -33,24 +67,21 @@ impl Reclaimer {
     /// # Errors
     /// If a thread cannot be created.
     pub fn start() -> std::io::Result<Self> {
-        let (requests, queue) = channel::<ReclaimRequest>();
+        let (requests, queue) = channel();
         let (sender, results) = channel();
-        let queue = Arc::new(Mutex::new(queue));
-        for n in 0..THREADS {
-            let (queue, sender) = (queue.clone(), sender.clone());
-            std::thread::Builder::new()
-                .name(format!("reclaim-{n}"))
-                .spawn(move || {
-                    loop {
-                        let request = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
-                        let Ok(request) = request else { return };
-                        if sender.send(reclaim(&request)).is_err() {
-                            return;
-                        }
-                    }
-                })?;
+        let shared = Arc::new(Shared {
+            queue: Mutex::new(queue),
+            results: sender,
+            threads: Mutex::default(),
+        });
+        for _ in 0..THREADS {
+            shared.spawn()?;
         }
-        Ok(Self { requests, results })
+        Ok(Self {
+            requests,
+            results,
+            shared,
+        })
     }
 
     /// Queues a request; its result comes later.
@@ -62,6 +93,72 @@ impl Reclaimer {
     /// The results that have come since the last call.
     pub fn results(&self) -> impl Iterator<Item = ReclaimResult> {
         self.results.try_iter()
+    }
+
+    /// Starts a thread for each that has begun to hang by `now`, as long as there are not too many. Returns the tenants from
+    /// which these reclaim.
+    pub fn replace_hung(&self, now: Instant) -> Vec<Key> {
+        let mut threads = self.shared.threads();
+        let mut hung = Vec::new();
+        let room = MAX_THREADS.saturating_sub(threads.alive);
+        let hangs =
+            |work: &&mut Work| !work.replaced && now.saturating_duration_since(work.since) >= HANG;
+        for work in threads.working.values_mut().filter(hangs).take(room) {
+            work.replaced = true;
+            hung.push(work.key);
+        }
+        drop(threads);
+        for _ in &hung {
+            if let Err(error) = self.shared.spawn() {
+                tracing::warn!(%error, "a reclaim thread could not be started in place of one that hangs");
+            }
+        }
+        hung
+    }
+}
+
+impl Shared {
+    fn threads(&self) -> MutexGuard<'_, Threads> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts one more thread.
+    fn spawn(self: &Arc<Self>) -> std::io::Result<()> {
+        let number = {
+            let mut threads = self.threads();
+            threads.alive += 1;
+            threads.started += 1;
+            threads.started - 1
+        };
+        let shared = Arc::clone(self);
+        let spawned = std::thread::Builder::new()
+            .name(format!("reclaim-{number}"))
+            .spawn(move || {
+                while shared.work(number) {}
+                shared.threads().alive -= 1;
+            });
+        if spawned.is_err() {
+            self.threads().alive -= 1;
+        }
+        spawned.map(drop)
+    }
+
+    /// Carries out one request. Returns whether the thread goes on.
+    fn work(&self, number: usize) -> bool {
+        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let request = queue.recv();
+        drop(queue);
+        let Ok(request) = request else { return false };
+        let work = Work {
+            key: request.key,
+            since: Instant::now(),
+            replaced: false,
+        };
+        self.threads().working.insert(number, work);
+        let result = reclaim(&request);
+        let work = self.threads().working.remove(&number);
+        let told = self.results.send(result);
+        told.is_ok() && work.is_some_and(|work| !work.replaced)
     }
 }
 
@@ -139,4 +236,74 @@ fn swap_out(
     result.freed = after.swap.saturating_sub(before.swap);
     result.after = Some(after);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use justitia_kernel::cgroup::CgroupFs;
+    use justitia_kernel::cgroup::CgroupId;
+
+    use super::*;
+
+    const STAT: &str = "anon 0\nfile 0\ninactive_file 0\nactive_file 0\n";
+
+    /// As in a file system whose server is gone: whoever opens a pipe for writing waits for a reader.
+    #[test]
+    fn reclaim_that_hangs_stops_no_other_and_its_threads_end_after_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let fs = CgroupFs::open_fixture(dir.path(), true).unwrap();
+        let request = |n: u64, name: &str| {
+            let path = dir.path().join(name);
+            std::fs::create_dir(&path).unwrap();
+            std::fs::write(path.join("memory.stat"), STAT).unwrap();
+            let file = path.join("memory.reclaim");
+            match name.starts_with("hangs") {
+                true => rustix::fs::mkfifoat(rustix::fs::CWD, &file, 0o600.into()).unwrap(),
+                false => std::fs::write(&file, "").unwrap(),
+            }
+            let cgroup = Cgroup::open_at(&fs, Path::new(name)).unwrap();
+            ReclaimRequest {
+                key: Key::Cgroup(CgroupId(n)),
+                target: ReclaimTarget::Cgroup(cgroup, Some(0)),
+                bytes: 4096,
+                minimums: Vec::new(),
+                pressure: None,
+            }
+        };
+        let reclaimer = Reclaimer::start().unwrap();
+        let hanging = u64::try_from(MAX_THREADS).unwrap() - 1;
+        // Two at a time: as many as there are threads.
+        for n in 0..hanging {
+            reclaimer.send(request(n, &format!("hangs{n}")));
+        }
+        reclaimer.send(request(hanging, "works"));
+        let mut hung = Vec::new();
+        let result = (0..1200).find_map(|_| {
+            // As time passes: whatever has begun hangs.
+            hung.extend(reclaimer.replace_hung(Instant::now() + HANG));
+            let waited = Duration::from_millis(50);
+            reclaimer.results.recv_timeout(waited).ok()
+        });
+        let result = result.expect("a result within a minute");
+        assert_eq!(result.key, Key::Cgroup(CgroupId(hanging)));
+        assert!(result.error.is_none(), "{:?}", result.error);
+        assert!(!hung.is_empty() && hung.len() <= MAX_THREADS - THREADS);
+        assert!(reclaimer.shared.threads().alive <= MAX_THREADS);
+        // Their file systems answer again.
+        let readers: Vec<_> = (0..hanging)
+            .map(|n| {
+                let file = dir.path().join(format!("hangs{n}/memory.reclaim"));
+                std::thread::spawn(move || std::fs::read(file))
+            })
+            .collect();
+        for _ in 0..hanging {
+            reclaimer.results.recv().unwrap();
+        }
+        readers.into_iter().for_each(|reader| drop(reader.join()));
+        while reclaimer.shared.threads().alive > THREADS {
+            std::thread::yield_now();
+        }
+    }
 }
