@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
+use crate::buffer::read_path;
 use crate::error::{Error, Operation, Result};
 
 /// The debugfs file of the multi-gen LRU.
@@ -31,6 +32,18 @@ pub struct LruGen {
     pub oldest: u64,
     /// File pages in generations that can be evicted now.
     pub evictable_file: u64,
+}
+
+/// The parts of the multi-gen LRU that are on, from `sys/kernel/mm/lru_gen/enabled`: it runs where bit 0 is set. `None` if
+/// the file holds no such number.
+///
+/// # Errors
+/// If the file cannot be read; missing where the kernel has none.
+pub fn enabled(sys: &Path) -> Result<Option<u32>> {
+    read_path(&sys.join("kernel/mm/lru_gen/enabled"), |text| {
+        let digits = str::from_utf8(text.trim_ascii().strip_prefix(b"0x")?).ok()?;
+        u32::from_str_radix(digits, 16).ok()
+    })
 }
 
 impl LruGen {

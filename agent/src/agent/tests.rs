@@ -1,4 +1,4 @@
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use justitia_kernel::cgroup::{CgroupFs, CgroupId};
 use justitia_kernel::probes::Counters;
@@ -7,7 +7,7 @@ use justitia_share::Tree;
 use super::tick::Agent;
 use crate::config::Config;
 use crate::enforce::protection::ProtectionController;
-use crate::monitor::{AppIoMonitor, Changes, ReclaimFeatures};
+use crate::monitor::{AppIoMonitor, Changes, ReclaimFeatures, Switches, UnmanagedReclaim};
 use crate::plan::{Entitlements, Key, Memory, Policy, Snapshot, fixture};
 use crate::report::status::status;
 
@@ -83,4 +83,56 @@ fn an_inner_node_protects_what_its_leaves_do_and_the_unmanaged_tenant_nothing() 
     let protected: Vec<u64> = tenants.iter().map(|t| t.protected / MIB).collect();
     assert_eq!(protected, [80, 30, 50, 0]);
     assert!(tenants[0].entitlement > 80 * MIB);
+}
+
+#[test]
+fn an_lru_or_a_scheduler_that_is_switched_counts_within_seconds() {
+    let dir = tempfile::tempdir().unwrap();
+    let (root, sys) = (dir.path().join("cgroup"), dir.path().join("sys"));
+    let (lru, disk) = (sys.join("kernel/mm/lru_gen"), sys.join("block/sda/queue"));
+    for directory in [&root, &lru, &disk] {
+        std::fs::create_dir_all(directory).unwrap();
+    }
+    let mut agent = observer(&root);
+    std::fs::write(root.join("a/io.weight"), "default 200\n").unwrap();
+    std::fs::write(root.join("a/io.bfq.weight"), "default 300\n").unwrap();
+    let begun = Instant::now();
+    agent.switches = Switches::new(&sys, begun);
+    let mut seconds = 0;
+    for (bits, scheduler, multi_gen, weight) in [
+        ("0x0000\n", "none [mq-deadline] bfq\n", false, 200),
+        ("0x0007\n", "none mq-deadline [bfq]\n", true, 300),
+        ("0x0000\n", "[none] mq-deadline bfq\n", false, 200),
+        // What cannot be read stays.
+        ("what\n", "[none] mq-deadline bfq\n", false, 200),
+    ] {
+        std::fs::write(lru.join("enabled"), bits).unwrap();
+        std::fs::write(disk.join("scheduler"), scheduler).unwrap();
+        seconds += 10;
+        agent.tick(begun + Duration::from_secs(seconds)).unwrap();
+        let cgroups = &agent.monitor.cgroups;
+        let node = cgroups.get(cgroups.breadth_first()[0]).unwrap();
+        let found = (agent.features.multi_gen, cgroups.weight(node).0.get());
+        assert_eq!(found, (multi_gen, weight), "{bits}{scheduler}");
+    }
+}
+
+#[test]
+fn with_the_other_lru_unmanaged_pages_are_reclaimed_another_way() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut agent = observer(dir.path());
+    let mut way = |multi_gen| {
+        let features = ReclaimFeatures {
+            reclaim: true,
+            swappiness: true,
+            multi_gen,
+            lru_gen: multi_gen,
+            bfq: false,
+        };
+        let mut changes = Changes::default();
+        agent.monitor.set_features(features, &mut changes);
+        agent.monitor.unmanaged.reclaim()
+    };
+    assert_eq!(way(true), Some(UnmanagedReclaim::RootLruGen));
+    assert_eq!(way(false), Some(UnmanagedReclaim::RootMemoryReclaim));
 }

@@ -1,5 +1,6 @@
 //! One tick of the loop: sample, plan, reclaim, protect, device bandwidth, recharge.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use justitia_api::{Action, Reason};
@@ -13,7 +14,7 @@ use crate::enforce::knob_store::log_restored;
 use crate::enforce::protection::ProtectionController;
 use crate::enforce::recharge::RechargeController;
 use crate::enforce::reclaim::{ReclaimController, Reclaimer};
-use crate::monitor::{AppIoMonitor, Changes, Monitor, ReclaimFeatures, thread_cpu};
+use crate::monitor::{AppIoMonitor, Changes, Monitor, ReclaimFeatures, Switches, thread_cpu};
 use crate::plan::{Entitlements, Key, Snapshot};
 use crate::report::decision_log::DecisionLog;
 
@@ -35,6 +36,7 @@ pub struct Agent {
     pub(crate) recharge: RechargeController,
     pub(crate) reclaim: ReclaimController,
     pub(crate) features: ReclaimFeatures,
+    pub(super) switches: Switches,
     pub(crate) decisions: DecisionLog,
     pub(crate) started: Instant,
     last_sample: Option<Instant>,
@@ -58,7 +60,7 @@ impl Agent {
     ) -> justitia_kernel::Result<Self> {
         let now = Instant::now();
         let observe = reclaimer.is_none();
-        let proc = ProcFs::open(std::path::Path::new("/proc"))?;
+        let proc = ProcFs::open(Path::new("/proc"))?;
         let monitor = Monitor::new(fs, proc, features, &config, app_io, now)?;
         let credits = Credits::open(&config, fs.root());
         let recharge = RechargeController::open(&config, fs.root().id(), !observe);
@@ -70,6 +72,7 @@ impl Agent {
             protection,
             reclaim: ReclaimController::new(reclaimer, features),
             features,
+            switches: Switches::new(Path::new("/sys"), now),
             decisions: DecisionLog::new(now, observe),
             started: now,
             last_sample: None,
@@ -91,6 +94,7 @@ impl Agent {
         let decided = self.reclaim.take_results(&mut self.monitor, now);
         self.record_all(decided, now);
         let mut changes = self.monitor.poll(&self.config, now);
+        self.follow_switches(now, &mut changes);
         self.monitor.sample_reuse(self.entitlements.capacity, now);
         if self.is_sample_due(now) {
             self.sample(now, &mut changes)?;
@@ -104,6 +108,16 @@ impl Agent {
         self.reclaim_excess_of_writers(now);
         self.recharge_shared_files(now);
         Ok(self.next_wait(now))
+    }
+
+    /// Goes on with another LRU or other schedulers of disks, if an operator has switched them.
+    fn follow_switches(&mut self, now: Instant, changes: &mut Changes) {
+        if let Some(features) = self.switches.poll(self.features, now) {
+            let (multi_gen, bfq) = (features.multi_gen, features.bfq);
+            tracing::info!(multi_gen, bfq, "the LRU or a disk's scheduler was switched");
+            self.features = features;
+            self.monitor.set_features(features, changes);
+        }
     }
 
     /// Whether it is time for a sample: each [`SAMPLE_PERIOD`], and earlier while free memory is short.

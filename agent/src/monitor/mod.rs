@@ -15,6 +15,7 @@ mod reuse;
 mod reuse_sampler;
 mod schedule;
 mod snapshot;
+mod switches;
 pub(crate) mod system_memory;
 mod unmanaged;
 
@@ -26,4 +27,5 @@ pub use rate_window::{WINDOW, WindowStats};
 pub use reclaim_features::ReclaimFeatures;
 pub use reuse::{RECENT_ACCESSES, Reuse, ReuseCounts};
 pub use schedule::Monitor;
+pub use switches::Switches;
 pub use unmanaged::{UnmanagedReclaim, lru_gen_usable};

@@ -46,19 +46,25 @@ pub enum UnmanagedReclaim {
     RootMemoryReclaim,
 }
 
+impl UnmanagedReclaim {
+    /// The way that these features allow, if any.
+    fn with(features: &ReclaimFeatures) -> Option<Self> {
+        if features.multi_gen {
+            features.lru_gen.then_some(Self::RootLruGen)
+        } else {
+            let safe = features.reclaim && features.swappiness;
+            safe.then_some(Self::RootMemoryReclaim)
+        }
+    }
+}
+
 impl Unmanaged {
     /// `root` is the root cgroup.
     #[must_use]
     pub fn new(root: Cgroup, features: &ReclaimFeatures, now: Instant) -> Self {
-        let reclaim = if features.multi_gen {
-            features.lru_gen.then_some(UnmanagedReclaim::RootLruGen)
-        } else {
-            let safe = features.reclaim && features.swappiness;
-            safe.then_some(UnmanagedReclaim::RootMemoryReclaim)
-        };
         Self {
             root,
-            reclaim,
+            reclaim: UnmanagedReclaim::with(features),
             paged_in: None,
             live_file: u64::MAX,
             peak_file: 0,
@@ -66,6 +72,11 @@ impl Unmanaged {
             grew_at: now,
             grew: false,
         }
+    }
+
+    /// Takes over features that have changed.
+    pub(super) fn set_features(&mut self, features: &ReclaimFeatures) {
+        self.reclaim = UnmanagedReclaim::with(features);
     }
 
     /// The root cgroup.

@@ -9,6 +9,7 @@ use super::finding::{Finding, no, not_applicable, readable, unknown, yes};
 use crate::buffer::read_path;
 use crate::cgroup::Cgroup;
 use crate::error::Error;
+use crate::lru_gen;
 use crate::proc::Meminfo;
 use crate::psi::Psi;
 
@@ -24,12 +25,7 @@ pub(super) fn memory_reclaim(root: &Cgroup) -> Finding {
 
 pub(super) fn mglru(sys: &Path) -> Finding {
     let path = sys.join("kernel/mm/lru_gen/enabled");
-    let bits = read_path(&path, |text| {
-        let text = text.trim_ascii();
-        let digits = str::from_utf8(text.strip_prefix(b"0x")?).ok()?;
-        u32::from_str_radix(digits, 16).ok()
-    });
-    match bits {
+    match lru_gen::enabled(sys) {
         Ok(Some(bits)) if bits & 1 == 1 => yes(format!("{path:?} says {bits:#06x}")),
         Ok(Some(bits)) => no(format!(
             "{path:?} says {bits:#06x}: the classic LRU is in use"

@@ -8,7 +8,7 @@ use justitia_kernel::knob::Knob;
 use justitia_share::Weight;
 
 use super::node::Node;
-use super::tree::CgroupTree;
+use super::tree::{CgroupTree, Changes};
 
 impl CgroupTree {
     /// The weight in effect, and where it comes from: the configuration; the cgroup's own file; or, where neither sets
@@ -32,6 +32,15 @@ impl CgroupTree {
         match only_child {
             Some((weight, author)) if node.honors(author) => (weight, WeightSource::OnlyChild),
             _ => (Weight::default(), WeightSource::Default),
+        }
+    }
+
+    /// Takes over whether any disk has the BFQ scheduler: that decides which weights are in effect.
+    pub fn set_bfq(&mut self, bfq: bool, changes: &mut Changes) {
+        if std::mem::replace(&mut self.bfq, bfq) != bfq {
+            for id in self.breadth_first() {
+                changes.weights_changed |= self.read_weight(id);
+            }
         }
     }
 
