@@ -141,6 +141,7 @@ fn the_unit_bounds_the_agent_and_restores_what_it_leaves() {
     let lines: Vec<&str> = unit.lines().collect();
     for line in [
         "MemoryMax=512M",
+        "LimitMEMLOCK=infinity",
         "LimitNOFILE=32768",
         "ExecStopPost=-/usr/bin/justitia reset",
         "WatchdogSec=30",
@@ -152,6 +153,8 @@ fn the_unit_bounds_the_agent_and_restores_what_it_leaves() {
         assert!(lines.contains(&line), "{line}");
     }
     assert!(specification.contains("`MemoryMax=512M`"));
+    // Below a slice without one it has no effect.
+    assert!(!lines.iter().any(|line| line.starts_with("MemoryMin=")));
 }
 
 /// What the units of `justitia cache serve` and `justitia guest` say beside what they start.

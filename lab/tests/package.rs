@@ -67,6 +67,8 @@ fn installs(debian: &Debian) {
     debian.works();
     assert_eq!(debian.unit("Type"), "notify");
     assert_eq!(debian.unit("WatchdogUSec"), "30s");
+    // Under the unit's hardening its pages are locked.
+    debian.ok("[ $(awk '/^VmLck:/ { print $2 }' /proc/$(/root/deb systemctl show justitia -p MainPID --value)/status) -gt 0 ]");
     println!(
         "{}",
         debian.ok("/root/deb systemd-analyze security justitia --no-pager | tail -n 1")

@@ -1,8 +1,9 @@
-//! What the agent sets for its process: signal handlers and resource limits.
+//! What the agent sets for its process: signal handlers, resource limits and locked memory.
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
+use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 
@@ -50,5 +51,60 @@ pub(super) fn raise_descriptor_limit() {
                 ..now
             },
         );
+    }
+}
+
+/// Locks the agent's pages as they come into use, so that it does not wait for its own code and heap to be read back when
+/// memory is short: that is when it is needed. A `MemoryMin=` of its unit does not do that: it counts for nothing below a
+/// slice without one. Returns whether they are locked.
+///
+/// They are only where locked memory is not limited, as in the packaged unit, whose `MemoryMax=` bounds them: the limit counts
+/// address space, of which stacks and heaps reserve far more than they use, and beyond it allocations would fail.
+pub(super) fn lock_memory() -> bool {
+    if getrlimit(Resource::Memlock).current.is_some() {
+        return false;
+    }
+    let flags = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
+    match mlockall(flags) {
+        Ok(()) => true,
+        Err(error) => {
+            tracing::warn!(%error, "the agent's memory could not be locked: it may wait for its own pages when memory is short");
+            false
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The size of a line of `/proc/self/status`, KiB.
+    fn status(key: &str) -> u64 {
+        let text = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = text.lines().find(|line| line.starts_with(key)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn memory_is_locked_where_that_is_not_limited_and_only_what_is_used() {
+        let set = |maximum| {
+            let current = maximum;
+            setrlimit(Resource::Memlock, Rlimit { current, maximum })
+        };
+        let before = getrlimit(Resource::Memlock);
+        if before.current.is_some() && set(None).is_err() {
+            assert!(!lock_memory(), "limited, and we may not raise it");
+            return;
+        }
+        assert!(lock_memory());
+        let resident = status("VmRSS:");
+        let reserved = vec![0_u8; 1 << 30];
+        assert!(status("VmLck:") >= 1 << 20, "it is locked once it is used");
+        assert!(status("VmRSS:") < resident + (512 << 10));
+        drop(reserved);
+        rustix::mm::munlockall().unwrap();
+        set(Some(64 << 10)).unwrap();
+        assert!(!lock_memory());
+        assert_eq!(status("VmLck:"), 0);
     }
 }

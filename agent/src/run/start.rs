@@ -9,7 +9,7 @@ use sd_notify::NotifyState;
 use super::checks::{check_features, check_state_dir, reclaim_features, suggestions};
 use super::error::RunError;
 use super::event_loop::AgentLoop;
-use super::process::{handle_signals, raise_descriptor_limit};
+use super::process::{handle_signals, lock_memory, raise_descriptor_limit};
 use crate::agent::Agent;
 use crate::config::Config;
 use crate::enforce::knob_store::{KnobStore, log_restored};
@@ -31,6 +31,9 @@ pub fn run(config: Config, observe: bool) -> Result<(), RunError> {
     let fs = CgroupFs::discover()?;
     let stop = handle_signals()?;
     raise_descriptor_limit();
+    if !observe {
+        lock_memory();
+    }
 
     let (store, reclaimer) = if observe {
         (None, None)
