@@ -1,13 +1,13 @@
 //! The status socket: who may ask, what a dead agent has left, and clients that do not read.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use justitia_agent::report::socket::Socket;
-use justitia_api::client::ask;
+use justitia_api::client::{ask, ask_within};
 use justitia_api::{Status, TenantStatus};
 
 fn large() -> Status {
@@ -117,4 +117,32 @@ fn a_client_that_does_not_read_holds_up_nobody() {
         client.read_to_end(&mut part).unwrap();
         assert!(part.len() < text.len(), "{} bytes", part.len());
     }
+}
+
+#[test]
+fn an_agent_that_does_not_answer_in_time_is_said_to_run() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("j.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let error = ask_within(&path, Duration::from_millis(200)).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+    assert!(error.to_string().starts_with("it runs, but"), "{error}");
+
+    // One that gives its answer in parts, as far as it comes to that.
+    let asker = std::thread::spawn(move || ask_within(&path, Duration::from_secs(600)));
+    let text = serde_json::to_vec(&large()).unwrap();
+    let (mut client, _) = loop {
+        let (client, from) = listener.accept().unwrap();
+        // The first one has gone.
+        if client.peer_addr().is_ok() && (&client).write_all(&text[..1]).is_ok() {
+            break (client, from);
+        }
+    };
+    for part in text[1..].chunks(100_000) {
+        std::thread::sleep(Duration::from_millis(20));
+        client.write_all(part).unwrap();
+    }
+    drop(client);
+    assert_eq!(asker.join().unwrap().unwrap().tenants.len(), 5000);
 }

@@ -1,31 +1,60 @@
 //! The client's side of the status socket: connect, read one JSON document until the end.
 
-use std::io::Read;
+use std::io::{Error, ErrorKind, Read, Result};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::Status;
 
 /// An answer is not longer than this, bytes (5,000 tenants are about 2 MiB).
 pub const MAX_ANSWER_BYTES: usize = 16 << 20;
 
-/// Asks the agent that listens at `path`.
+/// How long [`ask`] waits for an answer. On a busy host the agent may get little of the processor, and while it starts it
+/// answers nobody.
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Asks the agent that listens at `path`, and waits [`ANSWER_TIMEOUT`] for its answer.
 ///
 /// # Errors
-/// If none does, or its answer is not understood.
-pub fn ask(path: &Path) -> std::io::Result<Status> {
+/// As of [`ask_within`].
+pub fn ask(path: &Path) -> Result<Status> {
+    ask_within(path, ANSWER_TIMEOUT)
+}
+
+/// Asks the agent that listens at `path`, and waits for its whole answer until `timeout` has passed.
+///
+/// # Errors
+/// If none does, or its answer is not understood. [`ErrorKind::TimedOut`]: one has the socket open, but is busy or hangs.
+pub fn ask_within(path: &Path, timeout: Duration) -> Result<Status> {
+    let until = Instant::now() + timeout;
     let client = UnixStream::connect(path)?;
-    client.set_read_timeout(Some(Duration::from_secs(10)))?;
     let mut text = Vec::new();
-    // One byte more, and what an agent of another version tells beyond is not taken for a broken one.
-    let longest = u64::try_from(MAX_ANSWER_BYTES).unwrap_or(u64::MAX);
-    client.take(longest + 1).read_to_end(&mut text)?;
-    if text.len() > MAX_ANSWER_BYTES {
-        return Err(std::io::Error::other(format!(
-            "expected an answer of at most {} MiB, found more: is it an agent of this version that listens there?",
-            MAX_ANSWER_BYTES >> 20
-        )));
+    let mut part = vec![0; 64 << 10];
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        // A timeout of 0 would be none.
+        client.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
+        match (&client).read(&mut part) {
+            Ok(0) => break,
+            Ok(read) => text.extend_from_slice(part.get(..read).unwrap_or_default()),
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(e) if e.kind() != ErrorKind::WouldBlock => return Err(e),
+            Err(_) if left.is_zero() => return Err(busy(timeout)),
+            Err(_) => {}
+        }
+        // What an agent of another version tells beyond is not taken for a broken one.
+        if text.len() > MAX_ANSWER_BYTES {
+            return Err(Error::other(format!(
+                "expected an answer of at most {} MiB, found more: is it an agent of this version that listens there?",
+                MAX_ANSWER_BYTES >> 20
+            )));
+        }
     }
-    serde_json::from_slice(&text).map_err(std::io::Error::other)
+    serde_json::from_slice(&text).map_err(Error::other)
+}
+
+fn busy(timeout: Duration) -> Error {
+    let what = format!("it runs, but has not answered within {timeout:?}: it is busy, or hangs");
+    Error::new(ErrorKind::TimedOut, what)
 }

@@ -172,6 +172,12 @@ pub(crate) fn unanswered(socket: &Path, error: &std::io::Error) -> anyhow::Error
             "an agent may run, but only root may ask it at {socket} ({error}): give the command with sudo"
         );
     }
+    if error.kind() == std::io::ErrorKind::TimedOut {
+        return anyhow::anyhow!(
+            "the agent at {socket} does not answer: {error}. Ask again when the host is less busy; if it stays so, its log \
+             may say why (`journalctl -u justitia`)"
+        );
+    }
     anyhow::anyhow!(
         "no agent answers at {socket} ({error}): start one (as root: `sudo justitia run --observe` changes nothing), or look \
          with `sudo justitia top`"
@@ -247,6 +253,11 @@ mod tests {
         };
         let denied = text(std::io::ErrorKind::PermissionDenied);
         assert!(denied.starts_with("an agent may run, but only root may ask it at /run/x.sock ("));
+        let busy = text(std::io::ErrorKind::TimedOut);
+        assert!(
+            busy.starts_with("the agent at /run/x.sock does not answer: "),
+            "{busy}"
+        );
         for kind in [
             std::io::ErrorKind::NotFound,
             std::io::ErrorKind::ConnectionRefused,

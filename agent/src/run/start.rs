@@ -1,6 +1,8 @@
 //! Starts the agent.
 
-use justitia_api::client::ask;
+use std::time::Duration;
+
+use justitia_api::client::ask_within;
 use justitia_kernel::capabilities::{Capabilities, Paths};
 use justitia_kernel::cgroup::CgroupFs;
 use justitia_metrics_http::Server;
@@ -18,6 +20,9 @@ use crate::enforce::reclaim::Reclaimer;
 use crate::monitor::AppIoMonitor;
 use crate::report::metrics;
 use crate::report::socket::Socket;
+
+/// How long the metrics wait for the status: less than their clients are served for.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// Runs until a signal asks it to stop. With `observe` it writes nothing but the status socket.
 ///
@@ -88,7 +93,8 @@ fn serve_metrics(config: &Config) -> Result<Option<Server>, String> {
     };
     let (socket, max_tenants) = (config.socket.clone(), config.metrics.max_tenants);
     let text = move || {
-        let status = ask(&socket).map_err(|e| format!("the agent does not answer: {e}"))?;
+        let status = ask_within(&socket, ANSWER_TIMEOUT)
+            .map_err(|e| format!("the agent does not answer: {e}"))?;
         metrics::text(&status, max_tenants)
     };
     Server::start(address, text)

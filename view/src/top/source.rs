@@ -47,7 +47,7 @@ impl Source {
         let path: PathBuf = socket.to_owned();
         let title = path.display().to_string();
         let told = Self::thread(period, move || {
-            ask(&path).map_err(|e| format!("no agent answers at {}: {e}", path.display()))
+            ask(&path).map_err(|e| format!("no answer from the agent at {}: {e}", path.display()))
         });
         Self::Live { title, told }
     }
