@@ -1,5 +1,6 @@
 use std::time::{Duration, Instant};
 
+use justitia_api::ReclaimExemption;
 use justitia_kernel::cgroup::{CgroupFs, CgroupId};
 use justitia_kernel::probes::Counters;
 use justitia_share::Tree;
@@ -13,6 +14,11 @@ use crate::report::status::status;
 
 /// An agent that only observes a tree of plain files, with one cgroup, in `dir`.
 fn observer(dir: &std::path::Path) -> Agent {
+    observer_with(dir, Config::default())
+}
+
+/// The same, with this configuration.
+fn observer_with(dir: &std::path::Path, config: Config) -> Agent {
     let path = dir.join("a");
     std::fs::create_dir(&path).unwrap();
     std::fs::write(path.join("cgroup.controllers"), "memory\n").unwrap();
@@ -23,7 +29,7 @@ fn observer(dir: &std::path::Path) -> Agent {
         AppIoMonitor::unavailable("a test"),
     );
     Agent::new(
-        Config::default(),
+        config,
         &fs,
         features,
         ProtectionController::new(None),
@@ -135,4 +141,46 @@ fn with_the_other_lru_unmanaged_pages_are_reclaimed_another_way() {
     };
     assert_eq!(way(true), Some(UnmanagedReclaim::RootLruGen));
     assert_eq!(way(false), Some(UnmanagedReclaim::RootMemoryReclaim));
+}
+
+/// With the classic LRU the root's `memory.reclaim` takes from every cgroup that is not protected.
+#[test]
+fn an_excluded_cgroup_loses_nothing_with_unmanaged_pages() {
+    let dir = tempfile::tempdir().unwrap();
+    let (root, file) = (dir.path().join("cgroup"), dir.path().join("justitia.toml"));
+    for (excluded, exempt) in [("none", None), ("backup", Some(())), ("a/backup", Some(()))] {
+        let _ = std::fs::remove_dir_all(&root);
+        std::fs::create_dir_all(root.join("backup")).unwrap();
+        let rule = format!("[[tenant]]\nmatch = \"{excluded}\"\nexclude = true\n");
+        std::fs::write(&file, rule).unwrap();
+        let mut agent = observer_with(&root, Config::load(Some(&file)).unwrap());
+        for path in ["backup", "a/backup"] {
+            std::fs::create_dir_all(root.join(path)).unwrap();
+            let controllers = root.join(path).join("cgroup.controllers");
+            std::fs::write(controllers, "memory\n").unwrap();
+        }
+        let mut exempt_now = |multi_gen| {
+            let features = ReclaimFeatures {
+                reclaim: true,
+                swappiness: true,
+                multi_gen,
+                lru_gen: true,
+                bfq: false,
+            };
+            let (now, mut changes) = (Instant::now(), Changes::default());
+            agent.monitor.set_features(features, &mut changes);
+            agent
+                .monitor
+                .cgroups
+                .rescan(&agent.config, now, &mut changes);
+            agent.update_entitlements(now);
+            let mut tenants = agent.snapshot.tenants.values();
+            let unmanaged = tenants.find(|tenant| tenant.key == Key::Unmanaged).unwrap();
+            unmanaged.exempt
+        };
+        let expected = exempt.map(|()| ReclaimExemption::UnmanagedChild);
+        assert_eq!(exempt_now(false), expected, "{excluded}");
+        // The multi-gen LRU has a list of the root's own.
+        assert_eq!(exempt_now(true), None, "{excluded}");
+    }
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use justitia_api::{Action, Reason};
+use justitia_api::{Action, Reason, ReclaimExemption};
 use justitia_kernel::cgroup::{CgroupFs, CgroupId};
 use justitia_kernel::proc::ProcFs;
 
@@ -14,7 +14,9 @@ use crate::enforce::knob_store::log_restored;
 use crate::enforce::protection::ProtectionController;
 use crate::enforce::recharge::RechargeController;
 use crate::enforce::reclaim::{ReclaimController, Reclaimer};
-use crate::monitor::{AppIoMonitor, Changes, Monitor, ReclaimFeatures, Switches, thread_cpu};
+use crate::monitor::{
+    AppIoMonitor, Changes, Monitor, ReclaimFeatures, Switches, UnmanagedReclaim, thread_cpu,
+};
 use crate::plan::{Entitlements, Key, Snapshot};
 use crate::report::decision_log::DecisionLog;
 
@@ -137,9 +139,17 @@ impl Agent {
     }
 
     /// Takes a snapshot of what was sampled, and computes what each tenant is entitled to.
-    fn update_entitlements(&mut self, now: Instant) {
+    pub(super) fn update_entitlements(&mut self, now: Instant) {
         let reclaim = &self.reclaim;
-        let exempt = |key: Key| reclaim.exempt(key, now);
+        // The kernel's reclaim from the root spares protected cgroups alone.
+        let unmanaged = (self.monitor.unmanaged.reclaim()
+            == Some(UnmanagedReclaim::RootMemoryReclaim)
+            && self.monitor.cgroups.has_unmanaged_cgroups())
+        .then_some(ReclaimExemption::UnmanagedChild);
+        let exempt = |key: Key| {
+            let unmanaged = unmanaged.filter(|_| key == Key::Unmanaged);
+            unmanaged.or_else(|| reclaim.exempt(key, now))
+        };
         self.snapshot = self
             .monitor
             .snapshot(&self.config, now, reclaim.in_flight(now), exempt);

@@ -175,8 +175,9 @@ impl CgroupTree {
             Admission::Granted => true,
             Admission::Denied => {
                 let parent = parent.filter(|_| root.is_none());
-                if let Some(parent) = parent.and_then(|parent| self.nodes.get_mut(&parent)) {
-                    parent.has_untracked_child = true;
+                match parent.and_then(|parent| self.nodes.get_mut(&parent)) {
+                    Some(parent) => parent.has_untracked_child = true,
+                    None => self.has_untracked_child |= root.is_none(),
                 }
                 false
             }
@@ -191,12 +192,20 @@ impl CgroupTree {
         }
     }
 
-    /// Notes an excluded cgroup in its parent, to subtract what the kernel charges to the parent for it.
+    /// Notes an excluded cgroup in its parent, to subtract what the kernel charges to the parent for it, and not to take
+    /// from it with the parent's.
     fn exclude(&mut self, cgroup: Cgroup, parent: Option<CgroupId>) {
-        if let Some(parent) = parent.and_then(|parent| self.nodes.get_mut(&parent))
-            && parent.excluded.iter().all(|c| c.id() != cgroup.id())
+        let excluded = match parent {
+            None => {
+                self.excluded.retain(Cgroup::is_alive);
+                Some(&mut self.excluded)
+            }
+            Some(parent) => self.nodes.get_mut(&parent).map(|p| &mut p.excluded),
+        };
+        if let Some(excluded) = excluded
+            && excluded.iter().all(|c| c.id() != cgroup.id())
         {
-            parent.excluded.push(cgroup);
+            excluded.push(cgroup);
         }
     }
 

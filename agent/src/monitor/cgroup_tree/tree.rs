@@ -32,6 +32,10 @@ pub struct CgroupTree {
     pub(super) nodes: HashMap<CgroupId, Node>,
     /// The managed cgroups right below the root.
     pub(super) top_level: Vec<CgroupId>,
+    /// Excluded cgroups right below the root.
+    pub(super) excluded: Vec<Cgroup>,
+    /// Whether a cgroup right below the root was left out, as in [`Node::has_unmanaged_children`].
+    pub(super) has_untracked_child: bool,
     pub(super) watcher: Option<TreeWatcher>,
     /// Whether cgroup2 is mounted with `nsdelegate`: only processes outside a cgroup namespace may write the files of its
     /// root.
@@ -60,6 +64,8 @@ impl CgroupTree {
             root: fs.root().clone(),
             nodes: HashMap::new(),
             top_level: Vec::new(),
+            excluded: Vec::new(),
+            has_untracked_child: false,
             watcher,
             nsdelegate: fs.nsdelegate(),
             bfq,
@@ -116,6 +122,14 @@ impl CgroupTree {
     #[must_use]
     pub fn top_level(&self) -> &[CgroupId] {
         &self.top_level
+    }
+
+    /// Whether there are cgroups that are no tenants. Reclaim from the root by `memory.reclaim` would take from those, too.
+    pub fn has_unmanaged_cgroups(&mut self) -> bool {
+        self.excluded.retain(Cgroup::is_alive);
+        self.has_untracked_child
+            || !self.excluded.is_empty()
+            || self.nodes.values().any(Node::has_unmanaged_children)
     }
 
     /// Bytes that the cgroups right below the root have paged in, as of their last samples:
