@@ -38,7 +38,8 @@ impl CgroupTree {
         }
     }
 
-    /// Adds the children of `id` that are not known yet, and their descendants.
+    /// Adds the children of `id` that are not known yet, and their descendants; removes those that have lost the memory
+    /// controller.
     pub(super) fn scan(
         &mut self,
         id: CgroupId,
@@ -75,12 +76,29 @@ impl CgroupTree {
                 return;
             }
             if self.nodes.contains_key(&child.id) {
+                self.read_controllers(child.id, changes);
                 continue;
             }
             match cgroup.child(&child.name) {
                 Ok(child) => self.add(child, self.node_id(id), config, now, changes),
                 Err(error) => self.note_unread(&error),
             }
+        }
+    }
+
+    /// Reads again which controllers a known cgroup has. Without the memory controller it is no tenant.
+    fn read_controllers(&mut self, id: CgroupId, changes: &mut Changes) {
+        let Some(node) = self.nodes.get_mut(&id) else {
+            return;
+        };
+        match node.cgroup.controllers() {
+            Ok(controllers) => {
+                node.io = controllers.has("io");
+                if !controllers.has("memory") {
+                    self.remove(id, changes);
+                }
+            }
+            Err(error) => self.note_unread(&error),
         }
     }
 

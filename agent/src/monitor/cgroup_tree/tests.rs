@@ -295,3 +295,30 @@ fn a_minimum_that_cannot_be_read_now_is_read_by_a_rescan() {
         assert!(!seen.0.events_lost());
     }
 }
+
+/// `echo -memory >cgroup.subtree_control` of the parent, and back.
+#[test]
+fn a_cgroup_that_loses_the_memory_controller_is_no_tenant() {
+    let dir = tempfile::tempdir().unwrap();
+    for path in ["a", "a/b", "a/b/c", "d"] {
+        cgroup(&dir.path().join(path), 0, 100);
+    }
+    write(dir.path().join("a/cgroup.subtree_control"), "memory io\n").unwrap();
+    let config = Config::default();
+    let mut seen = Fixture::of(dir.path(), &config);
+    let ids = [seen.node("a/b/c"), seen.node("a/b")].map(|node| node.cgroup.id());
+    let mut enabled = |controllers: &str| {
+        for path in ["a/b", "a/b/c"] {
+            let file = dir.path().join(path).join("cgroup.controllers");
+            write(file, format!("{controllers}\n")).unwrap();
+        }
+        // The event by which it is known.
+        write(dir.path().join("a/cgroup.subtree_control"), controllers).unwrap();
+        seen.0.process_events(&config, Instant::now())
+    };
+    let changes = enabled("memory");
+    assert!(changes.removed.is_empty() && changes.added.is_empty());
+    assert_eq!(enabled("io").removed, ids);
+    assert_eq!(enabled("io memory").added.len(), 2);
+    assert_eq!(seen.0.len(), 4);
+}
