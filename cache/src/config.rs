@@ -134,10 +134,12 @@ pub enum Policy {
 /// The SSD store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SsdConfig {
-    /// A regular file, created when there is none and removed at the end, or a block device. Its content is lost.
+    /// A regular file, created when there is none and removed at the end, or a block device.
     pub path: PathBuf,
     /// Bytes of it to use.
     pub bytes: u64,
+    /// What is there may be lost. Otherwise only an empty file or device is taken, or the store of a server that was killed.
+    pub overwrite: bool,
 }
 
 /// What a cache starts with. Sizes and the SSD store can be changed while it runs.

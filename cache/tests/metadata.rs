@@ -110,6 +110,7 @@ mod tests {
             ssd: Some(SsdConfig {
                 path: dir.path().join("ssd"),
                 bytes,
+                overwrite: false,
             }),
         };
         let spec = PoolSpec::of(StoreKind::Ssd, Weight::default());

@@ -151,6 +151,7 @@ const WITH_SSD: &str = r#"
 [ssd]
 path = "/dev/loop1"
 size = "16MiB"
+overwrite = true
 [[vm]]
 name = "file"
 socket = "/run/n"
@@ -159,7 +160,7 @@ name = "file"
 image = "/data/file.img"
 "#;
 
-/// Whatever is on a block device that was the SSD store cannot be read there any more.
+/// Whatever is on a block device that was the SSD store, behind the store's mark, cannot be read there any more.
 fn the_ssd_store_is_discarded(guest: &Guest) {
     guest
         .push("/run/ssd.toml", 0o600, WITH_SSD.as_bytes())
@@ -172,7 +173,7 @@ fn the_ssd_store_is_discarded(guest: &Guest) {
          echo $! >/run/server
          for i in $(seq 100); do [ -S /run/n ] && break; sleep 0.1; done
          [ -S /run/n ]; stop; forget
-         [ $(dd if=/dev/loop1 bs=1M count=16 2>/dev/null | tr -d '\\000' | wc -c) = 0 ]
+         [ $(dd if=/dev/loop1 bs=1M skip=1 count=15 2>/dev/null | tr -d '\\000' | wc -c) = 0 ]
          losetup -d /dev/loop1",
     );
 }

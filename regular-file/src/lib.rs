@@ -9,7 +9,7 @@
 
 use std::fs::{File, FileType};
 use std::io::{Error, Read, Result};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
@@ -80,6 +80,22 @@ pub fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
 /// As [`read`], and if it is no UTF-8.
 pub fn read_text(path: &Path, most: u64) -> Result<String> {
     String::from_utf8(read(path, most)?).map_err(Error::other)
+}
+
+/// The owner and the mode of the directory of `path`, if others than this user and root may write it, or it is another
+/// user's: they could put a file of theirs at `path`.
+///
+/// # Errors
+/// What the system says of the directory.
+pub fn foreign_directory(path: &Path) -> Result<Option<(u32, u32)>> {
+    let directory = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    let found = std::fs::metadata(directory)?;
+    let ours = rustix::process::geteuid().as_raw();
+    let safe = [0, ours].contains(&found.uid()) && found.mode() & 0o022 == 0;
+    Ok((!safe).then_some((found.uid(), found.mode() & 0o7777)))
 }
 
 /// A kind of file in words: what stands where another was expected.

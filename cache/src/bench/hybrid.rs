@@ -96,6 +96,7 @@ impl Subject {
             ssd: Some(SsdConfig {
                 path: path.into(),
                 bytes: SSD * BLOCK_BYTES,
+                overwrite: false,
             }),
         })?;
         let vm = cache.add_vm("vm", Weight::default(), Policy::Sieve)?;

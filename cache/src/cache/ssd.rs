@@ -6,7 +6,7 @@ use super::state::{Cache, random};
 use crate::config::SsdConfig;
 use crate::error::CacheError;
 use crate::index::SlotRef;
-use crate::store::{Device, FileDevice, SsdLog, SsdStore};
+use crate::store::{Device, FileDevice, Foreign, SsdLog, SsdStore};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,7 +24,8 @@ impl Cache {
             path: config.path.clone(),
             source,
         };
-        let device = FileDevice::open(&config.path, config.bytes).map_err(failed)?;
+        let foreign = Foreign::of(config);
+        let device = FileDevice::open(&config.path, config.bytes, foreign).map_err(failed)?;
         self.start_ssd(Box::new(device), config.bytes, WRITERS)
             .map_err(failed)
     }
@@ -37,6 +38,7 @@ impl Cache {
         bytes: u64,
         writers: usize,
     ) -> io::Result<()> {
+        let bytes = device.grow(bytes)?;
         let store = Arc::new(SsdStore::new(device, bytes, random()?));
         for n in 0..writers {
             let (cache, ssd) = (Arc::downgrade(self), store.clone());
@@ -90,7 +92,14 @@ impl Cache {
         let path = registry.config.ssd.as_ref().map(|ssd| ssd.path.clone());
         let Some(ssd) = self.stores.working_ssd() else {
             let path = path.ok_or(CacheError::NoSsd)?;
-            return self.replace_ssd(registry, Some(SsdConfig { path, bytes }));
+            return self.replace_ssd(
+                registry,
+                Some(SsdConfig {
+                    path,
+                    bytes,
+                    overwrite: false,
+                }),
+            );
         };
         if bytes > ssd.limit() {
             return Err(CacheError::SsdLimit {
@@ -207,6 +216,7 @@ mod tests {
             ssd: Some(SsdConfig {
                 path: path.clone(),
                 bytes: 4 << 20,
+                overwrite: false,
             }),
             ..CacheConfig::default()
         });
@@ -226,6 +236,7 @@ mod tests {
             ssd: Some(SsdConfig {
                 path: dir.path().join("ssd"),
                 bytes: 4 << 20,
+                overwrite: false,
             }),
             ..CacheConfig::default()
         })

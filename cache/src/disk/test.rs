@@ -123,6 +123,7 @@ fn blocks_come_back_from_an_ssd_store() {
     let config = crate::config::SsdConfig {
         path: dir.path().join("ssd"),
         bytes: 4 << 20,
+        overwrite: false,
     };
     cache.set_ssd(Some(config.clone())).unwrap();
     let spec = PoolSpec::of(StoreKind::Ssd, Weight::default());

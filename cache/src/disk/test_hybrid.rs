@@ -166,6 +166,7 @@ fn a_replaced_ssd_is_divided() {
     let ssd = SsdConfig {
         path: directory.path().join("ssd"),
         bytes: 4 << 20,
+        overwrite: false,
     };
     rig.cache.set_ssd(Some(ssd)).unwrap();
     assert_eq!(entitled(), 1024);

@@ -67,7 +67,7 @@ impl Device for TimedSsd {
     fn discard(&self, off: u64, len: u64) -> io::Result<()> {
         self.0.discard(off, len)
     }
-    fn grow(&self, len: u64) -> io::Result<()> {
+    fn grow(&self, len: u64) -> io::Result<u64> {
         self.0.grow(len)
     }
 }

@@ -8,7 +8,7 @@ use crate::cache::Cache;
 use crate::clock;
 use crate::config::{CacheConfig, SsdConfig};
 use crate::error::CacheError;
-use crate::store::{Device, FileDevice, Page};
+use crate::store::{Device, FileDevice, Foreign, Page};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ impl Device for ModelledSsd {
         self.0.discard(off, len)
     }
 
-    fn grow(&self, len: u64) -> io::Result<()> {
+    fn grow(&self, len: u64) -> io::Result<u64> {
         self.0.grow(len)
     }
 }
@@ -46,6 +46,7 @@ pub(super) fn new_cache(
     let ssd = experiment.ssd.map(|size| SsdConfig {
         path: ssd.into(),
         bytes: experiment.scaled(size.0),
+        overwrite: false,
     });
     let (machine_s, modelled) = match modelled {
         true => (None, ssd),
@@ -56,8 +57,8 @@ pub(super) fn new_cache(
         memory_limit: None,
         ssd: machine_s,
     })?;
-    if let Some(SsdConfig { path, bytes }) = modelled {
-        let device = FileDevice::open(&path, bytes);
+    if let Some(SsdConfig { path, bytes, .. }) = modelled {
+        let device = FileDevice::open(&path, bytes, Foreign::Refuse);
         let started =
             device.and_then(|device| cache.start_ssd(Box::new(ModelledSsd(device)), bytes, 0));
         started.map_err(|source| CacheError::Ssd { path, source })?;

@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 /// Why a socket cannot be listened on.
@@ -70,22 +70,13 @@ pub enum ListenError {
 
 /// Checks that other users cannot replace the socket by one of theirs.
 fn check_directory(path: &Path) -> Result<(), ListenError> {
-    let directory = match path.parent() {
-        Some(parent) if parent != Path::new("") => parent,
-        _ => Path::new("."),
-    };
-    let found = std::fs::metadata(directory).map_err(|source| ListenError::Io {
+    let found = regular_file::foreign_directory(path).map_err(|source| ListenError::Io {
         what: path.display().to_string(),
         source,
     })?;
-    let ours = rustix::process::geteuid().as_raw();
-    if [0, ours].contains(&found.uid()) && found.mode() & 0o022 == 0 {
-        return Ok(());
-    }
-    Err(ListenError::Directory {
-        path: path.into(),
-        uid: found.uid(),
-        mode: found.mode() & 0o7777,
+    found.map_or(Ok(()), |(uid, mode)| {
+        let path = path.into();
+        Err(ListenError::Directory { path, uid, mode })
     })
 }
 

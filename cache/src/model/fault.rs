@@ -185,12 +185,12 @@ impl Device for FaultSsd {
         }
         Ok(())
     }
-    fn grow(&self, len: u64) -> io::Result<()> {
-        let len = usize::try_from(len).map_err(io::Error::other)?;
+    fn grow(&self, len: u64) -> io::Result<u64> {
+        let end = usize::try_from(len).map_err(io::Error::other)?;
         let mut bytes = self.bytes.lock();
-        if bytes.len() < len {
-            bytes.resize(len, 0xCC);
+        if bytes.len() < end {
+            bytes.resize(end, 0xCC);
         }
-        Ok(())
+        Ok(len)
     }
 }

@@ -111,10 +111,13 @@ pub enum ControlRequest {
     },
     /// Put another SSD store in the place of the one that there is, if there is one; its blocks are dropped.
     ReplaceSsd {
-        /// A file or a block device, whose content is lost.
+        /// A file or a block device.
         path: PathBuf,
         /// Bytes of it to use.
         size: Size,
+        /// What is there may be lost. Otherwise only what is empty, or an SSD store of Justitia's, is taken.
+        #[serde(default)]
+        overwrite: bool,
     },
     /// Remove the SSD store; its pools use memory.
     RemoveSsd,

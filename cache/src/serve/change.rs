@@ -7,7 +7,7 @@ use super::size::Size;
 use super::vms::{Vm, VmRegistry, named};
 use crate::block::BLOCK_BYTES;
 use crate::cache::Cache;
-use crate::config::{Policy, PoolSpec, SsdConfig, StoreKind};
+use crate::config::{Policy, PoolSpec, StoreKind};
 use crate::frontend::ContainerTag;
 use crate::planner::Target;
 use justitia_share::Weight;
@@ -22,7 +22,9 @@ pub(super) fn apply(
 ) -> Result<(), ServeError> {
     match request {
         // The daemon answers these itself: they are about what is served, not about the cache.
-        ControlRequest::Stats | ControlRequest::RescanDisk { .. } => Ok(()),
+        ControlRequest::Stats
+        | ControlRequest::RescanDisk { .. }
+        | ControlRequest::ReplaceSsd { .. } => Ok(()),
         ControlRequest::SetVm { vm, weight, policy } => {
             set_vm(cache, &mut vms.lock(), vm, *weight, *policy)
         }
@@ -58,10 +60,6 @@ pub(super) fn apply(
         ControlRequest::UncacheDisk { disk } => uncache_disk(cache, vms, disk),
         // Shrinking and replacing evict, which may take a while; names do not change by it.
         ControlRequest::SetStore { store, size } => Ok(cache.resize(*store, size.0)?),
-        ControlRequest::ReplaceSsd { path, size } => Ok(cache.set_ssd(Some(SsdConfig {
-            path: path.clone(),
-            bytes: size.0,
-        }))?),
         ControlRequest::RemoveSsd => Ok(cache.set_ssd(None)?),
     }
 }

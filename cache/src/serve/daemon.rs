@@ -4,10 +4,12 @@ use super::api::{ControlHandler, ControlRequest, Stats};
 use super::change;
 use super::config::{DiskConfig, PortConfig, VmConfig};
 use super::error::ServeError;
+use super::paths::{PathUse, collisions};
 use super::planning::Planning;
 use super::vms::{Vm, VmRegistry};
 use crate::backing::{OpenOptions, RawDisk};
 use crate::cache::{Cache, random};
+use crate::config::SsdConfig;
 use crate::disk::CachedDisk;
 use crate::frontend::{Backend, Tenant, Volume};
 use crate::nbd::{Export, Server};
@@ -27,11 +29,13 @@ pub(super) struct Daemon {
     pub(super) volumes: Vec<Arc<Volume>>,
     pub(super) ports: Vec<Arc<Port>>,
     pub(super) vms: Mutex<VmRegistry>,
+    /// The paths that are in use, but for the SSD store's.
+    paths: Vec<PathUse>,
     planning: Mutex<Planning>,
 }
 
 impl Daemon {
-    pub(super) fn new(cache: Arc<Cache>) -> Self {
+    pub(super) fn new(cache: Arc<Cache>, paths: Vec<PathUse>) -> Self {
         Self {
             cache,
             servers: Vec::new(),
@@ -39,6 +43,7 @@ impl Daemon {
             volumes: Vec::new(),
             ports: Vec::new(),
             vms: Mutex::default(),
+            paths,
             planning: Mutex::default(),
         }
     }
@@ -171,6 +176,17 @@ impl Daemon {
         Ok(())
     }
 
+    /// Puts another SSD store in the place of the one that there is, if its path is nothing else's.
+    pub(super) fn replace_ssd(&self, ssd: SsdConfig) -> Result<(), ServeError> {
+        let mut paths = self.paths.clone();
+        paths.push(PathUse::ssd(&ssd.path));
+        let found = collisions(&paths);
+        if !found.is_empty() {
+            return Err(ServeError::Paths(found));
+        }
+        Ok(self.cache.set_ssd(Some(ssd))?)
+    }
+
     /// Plans the weights of VMs where that is asked for.
     pub(super) fn plan(&self) {
         self.planning.lock().step(&self.cache, &self.vms);
@@ -229,6 +245,15 @@ impl ControlHandler for Daemon {
     fn change(&self, request: &ControlRequest) -> Result<(), ServeError> {
         match request {
             ControlRequest::RescanDisk { disk } => self.rescan(disk),
+            ControlRequest::ReplaceSsd {
+                path,
+                size,
+                overwrite,
+            } => self.replace_ssd(SsdConfig {
+                path: path.clone(),
+                bytes: size.0,
+                overwrite: *overwrite,
+            }),
             _ => change::apply(&self.cache, &self.vms, request),
         }
     }

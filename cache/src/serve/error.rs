@@ -143,6 +143,9 @@ pub enum ServeError {
         /// Why not.
         source: io::Error,
     },
+    /// Paths that lead to the same file or device.
+    #[error("{}", .0.join("\n"))]
+    Paths(Vec<String>),
     /// A thread cannot be started, or a directory made.
     #[error("{what}: {source}")]
     Io {

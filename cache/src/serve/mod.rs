@@ -12,7 +12,9 @@ mod error;
 mod metrics;
 mod metrics_curves;
 mod metrics_ports;
+mod paths;
 mod planning;
+mod preflight;
 mod service;
 mod size;
 mod vms;
@@ -21,6 +23,8 @@ mod vms;
 mod test;
 #[cfg(test)]
 mod test_changes;
+#[cfg(test)]
+mod test_paths;
 #[cfg(test)]
 mod test_planning;
 #[cfg(test)]
@@ -35,5 +39,6 @@ pub use config::{Config, ConfigError, DiskConfig, Listen, PoolConfig, PortConfig
 pub use control::{ControlError, default_control_path, make_directory_of, send_request};
 pub use error::ServeError;
 pub use planning::{NamedPlan, PlannedStore};
+pub use preflight::preflight;
 pub use service::Service;
 pub use size::Size;

@@ -7,10 +7,12 @@ use super::daemon::Daemon;
 use super::descriptors;
 use super::error::ServeError;
 use super::metrics;
+use super::paths::{PathUse, collisions};
 use super::planning::PlanningThread;
 use crate::cache::Cache;
+use crate::config::CacheConfig;
 use crate::frontend::flush_all;
-use crate::nbd::{Limits, Server};
+use crate::nbd::{Export, Limits, Server};
 use crate::vhost::VhostServer;
 use std::io;
 use std::net::SocketAddr;
@@ -30,10 +32,18 @@ impl Service {
     /// Starts what the configuration says: stores, VMs, disks, sockets.
     ///
     /// # Errors
-    /// When something of it cannot be had; nothing runs then.
+    /// When something of it cannot be had; nothing runs then, and nothing was changed but what is ours.
     pub fn start(config: &Config) -> Result<Self, ServeError> {
         descriptors::raise_limit();
-        let cache = Cache::new(config.cache.clone())?;
+        // Before anything is opened: an SSD store writes over what lies at its path.
+        let found = collisions(&PathUse::of(config));
+        if !found.is_empty() {
+            return Err(ServeError::Paths(found));
+        }
+        let cache = Cache::new(CacheConfig {
+            ssd: None,
+            ..config.cache.clone()
+        })?;
         Self::start_with(Arc::clone(&cache), config).inspect_err(|_| {
             // Removes its file.
             let _ = cache.set_ssd(None);
@@ -41,8 +51,19 @@ impl Service {
     }
 
     fn start_with(cache: Arc<Cache>, config: &Config) -> Result<Self, ServeError> {
-        let mut daemon = Daemon::new(cache);
-        let tcp = start_servers(&mut daemon, config)?;
+        let mut paths = PathUse::of(config);
+        paths.retain(|of| !of.is_ssd());
+        let mut daemon = Daemon::new(cache, paths);
+        let exports = config
+            .vms
+            .iter()
+            .map(|vm| daemon.add_vm(vm))
+            .collect::<Result<Vec<_>, _>>()?;
+        // Once the images are locked, so that none of them can be taken for it.
+        if let Some(ssd) = &config.cache.ssd {
+            daemon.replace_ssd(ssd.clone())?;
+        }
+        let tcp = start_servers(&mut daemon, config, exports)?;
         let daemon = Arc::new(daemon);
         let control = config
             .control
@@ -127,12 +148,15 @@ impl Service {
     }
 }
 
-/// Adds the VMs, and starts their NBD servers: one for each VM that has a socket of its own, and one for all disks.
-/// Returns the TCP address of the latter.
-fn start_servers(daemon: &mut Daemon, config: &Config) -> Result<Option<SocketAddr>, ServeError> {
+/// Starts the NBD servers: one for each VM that has a socket of its own, and one for all disks. Returns the TCP address of
+/// the latter. `exports` are each VM's.
+fn start_servers(
+    daemon: &mut Daemon,
+    config: &Config,
+    exports: Vec<Vec<Arc<Export>>>,
+) -> Result<Option<SocketAddr>, ServeError> {
     let all = Server::new(Limits::default(), config.tls.as_ref())?;
-    for vm in &config.vms {
-        let exports = daemon.add_vm(vm)?;
+    for (vm, exports) in config.vms.iter().zip(exports) {
         for (disk, export) in vm.disks.iter().zip(&exports) {
             if let Some(path) = &disk.vhost {
                 let volume = Arc::clone(export.volume());

@@ -130,6 +130,7 @@ fn the_ssd_stores_file_is_removed_at_the_end() {
     config.cache.ssd = Some(crate::config::SsdConfig {
         path: path.clone(),
         bytes: 1 << 20,
+        overwrite: false,
     });
     let service = Service::start(&config).unwrap();
     assert!(path.exists());

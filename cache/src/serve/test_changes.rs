@@ -110,6 +110,7 @@ fn an_ssd_store_is_added_and_removed_by_requests() {
     let replace = ControlRequest::ReplaceSsd {
         path: path.clone(),
         size,
+        overwrite: false,
     };
     let stores = || rig.cache_stats()["stores"].clone();
     // Each finds the file unlocked, as the one before has given it up.

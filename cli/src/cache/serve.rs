@@ -6,7 +6,9 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::Args;
 use justitia_api::escape::encode;
-use justitia_cache::serve::{Config, Service, Size, default_control_path, make_directory_of};
+use justitia_cache::serve::{
+    Config, Service, Size, default_control_path, make_directory_of, preflight,
+};
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -23,9 +25,10 @@ A configuration. Every table but [[vm]] is optional:
   size = \"4GiB\"
   limit = \"16GiB\"                        # what it may grow to [default: the machine's memory]
 
-  [ssd]                                    # its content is lost
-  path = \"/dev/nvme1n1\"                  # or a file, of mode 600, which is removed at the end
+  [ssd]                                    # an empty device, one that was Justitia's before, or
+  path = \"/dev/nvme1n1\"                  # a file, which is made, of mode 600, and removed at the end
   size = \"200GiB\"
+  overwrite = false                        # true: whatever lies there may be lost
 
   [listen]
   unix = \"/run/justitia/nbd.sock\"        # all disks of all VMs, for this user alone
@@ -119,6 +122,10 @@ pub(super) fn serve(args: &Serve) -> anyhow::Result<()> {
         (None, None) => bail!("expected an image or --config FILE, found neither"),
     };
     if let (true, Some(file)) = (args.check_config, &args.config) {
+        let found = preflight(&config);
+        if !found.is_empty() {
+            bail!("the configuration cannot be served:\n{}", found.join("\n"));
+        }
         out::line(format_args!("{}: no errors", encode(file.as_os_str())));
         return Ok(());
     }

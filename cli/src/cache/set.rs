@@ -134,6 +134,9 @@ struct Ssd {
     path: Option<PathBuf>,
     /// How much of it to use, such as 200GiB
     size: Option<Size>,
+    /// What is there may be lost. Otherwise only what is empty, or an SSD store of Justitia's, is taken
+    #[arg(long, requires = "path")]
+    overwrite: bool,
     /// Remove the SSD store; its pools use memory
     #[arg(long, conflicts_with_all = ["path", "size"])]
     remove: bool,
@@ -245,6 +248,7 @@ fn set_ssd(args: &Ssd) -> ControlRequest {
         (Some(path), Some(size)) => ControlRequest::ReplaceSsd {
             path: path.clone(),
             size,
+            overwrite: args.overwrite,
         },
         _ => ControlRequest::RemoveSsd,
     }

@@ -29,6 +29,7 @@ impl Rig {
             ssd: Some(SsdConfig {
                 path: dir.path().join("ssd"),
                 bytes: 8 << 20,
+                overwrite: false,
             }),
             ..CacheConfig::default()
         })

@@ -83,6 +83,7 @@ impl Store {
                 path: path.to_owned(),
                 // The last extents are never full.
                 bytes: bytes + (4 << 20),
+                overwrite: false,
             }),
             ..CacheConfig::default()
         })?;

@@ -31,6 +31,7 @@ impl File {
                 ssd: self.ssd.map(|ssd| SsdConfig {
                     path: ssd.path,
                     bytes: ssd.size.0,
+                    overwrite: ssd.overwrite,
                 }),
             },
             listen: Listen {

@@ -44,6 +44,8 @@ impl Default for MemoryTable {
 pub(super) struct SsdTable {
     pub(super) path: PathBuf,
     pub(super) size: Size,
+    #[serde(default)]
+    pub(super) overwrite: bool,
 }
 
 #[derive(Default, Deserialize)]

@@ -51,7 +51,7 @@ impl Disk for Latched {
 
 /// A service of these disks; the last is read-only.
 fn service(disks: &[(&str, &Arc<Latched>)]) -> Service {
-    let mut daemon = Daemon::new(Cache::new(CacheConfig::default()).unwrap());
+    let mut daemon = Daemon::new(Cache::new(CacheConfig::default()).unwrap(), Vec::new());
     let server = Server::new(Limits::default(), None).unwrap();
     for (at, (name, disk)) in disks.iter().enumerate() {
         let backend = Backend::Plain(Arc::clone(disk) as Arc<dyn Disk>);

@@ -58,8 +58,7 @@ impl SsdStore {
 
     /// Changes the capacity. Extents beyond it are handed out no more; returns those that were in use.
     pub(crate) fn set_capacity(&self, bytes: u64) -> io::Result<std::ops::Range<u32>> {
-        let new = extents(bytes);
-        self.device.grow(bytes)?;
+        let new = extents(self.device.grow(bytes)?);
         let mut free = self.free.lock();
         let old = self.capacity.swap(new, Ordering::SeqCst);
         let used = free.fresh;

@@ -6,6 +6,8 @@
 //! memory. Extents are evicted whole, oldest first. An extent is given to another pool only when none of its blocks
 //! is in the index and no write to it is under way.
 //!
+//! The first MiB of the file or device is a mark, by which a store is told from everything else.
+//!
 //! The content means nothing to anyone but this process: every start has its own seed for the checksums,
 //! which also cover the block's key, so that what another start, another block or another VM left on the
 //! device never passes for the one that was put.
@@ -14,14 +16,20 @@ mod allocate;
 mod device;
 mod extent;
 mod log;
+mod mark;
+mod open;
 mod read;
 mod store;
 mod write;
 mod write_buffer;
 
+#[cfg(test)]
+mod test_place;
+
 pub(crate) use device::{Device, FileDevice, Page};
 pub(crate) use extent::EXTENT_SLOTS;
 pub(crate) use log::{Append, SsdLog};
+pub(crate) use open::{Foreign, check_place};
 pub(crate) use read::SsdReadRef;
 pub(crate) use store::SsdStore;
 pub(crate) use write_buffer::Segment;
