@@ -3,7 +3,7 @@
 //! Data bypasses the host's page cache (`O_DIRECT`) where the file system supports it: it would be cached twice.
 
 use crate::block::len;
-use crate::block_dev::{Disk, DiskFile, check_range};
+use crate::block_dev::{Disk, DiskFile, Sync, check_range};
 use justitia_link::AlignedBuf;
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, fdatasync};
 use rustix::io::{Errno, ReadWriteFlags, pread, pwrite, pwritev2};
@@ -22,6 +22,8 @@ pub struct RawDisk {
     /// its threads have come back from the disk.
     pub(super) buffered: Arc<File>,
     pub(super) direct: bool,
+    /// A block device.
+    pub(super) is_device: bool,
     /// Bytes.
     pub(super) size: AtomicU64,
 }
@@ -65,6 +67,38 @@ impl RawDisk {
             // Block devices do not tell: all of it is data.
             Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok((self.size(), false)),
             Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Writes all of `buf`; what goes wrong with a durable write is remembered.
+    fn write_full(&self, file: &File, buf: &[u8], off: u64, fua: bool) -> io::Result<()> {
+        if !fua {
+            return write_all(file, buf, off, false);
+        }
+        let done = if self.file.has_dsync() {
+            write_all(file, buf, off, true)
+        } else {
+            write_all(file, buf, off, false).and_then(|()| Ok(fdatasync(file)?))
+        };
+        self.file.sync_errors().settle(Sync::Write, done)
+    }
+
+    /// Lets the file system or device make zeroes; [`io::ErrorKind::Unsupported`] when it cannot.
+    fn zero_range(&self, off: u64, count: u64, may_unmap: bool) -> io::Result<()> {
+        if count == 0 {
+            return Ok(());
+        }
+        let how = if may_unmap {
+            FallocateFlags::PUNCH_HOLE
+        } else {
+            FallocateFlags::ZERO_RANGE
+        };
+        let _alone = self.file.unaligned().write();
+        match fallocate(&self.buffered, how | FallocateFlags::KEEP_SIZE, off, count) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
+                Err(io::ErrorKind::Unsupported.into())
+            }
+            done => Ok(done?),
         }
     }
 
@@ -118,20 +152,25 @@ impl Disk for RawDisk {
         check_range(self.size(), off, len(buf))?;
         if !self.file.is_aligned(off, len(buf)) {
             let _alone = self.file.unaligned().write();
-            return write_full(&self.buffered, buf, off, fua);
+            return self.write_full(&self.buffered, buf, off, fua);
         }
         let _beside = self.file.unaligned().read();
         if self.file.accepts(off, buf) {
-            return write_full(self.file.file(), buf, off, fua);
+            return self.write_full(self.file.file(), buf, off, fua);
         }
         let mut copy = AlignedBuf::new(buf.len());
         copy.copy_from_slice(buf);
-        write_full(self.file.file(), &copy, off, fua)
+        self.write_full(self.file.file(), &copy, off, fua)
     }
 
     fn flush(&self) -> io::Result<()> {
         // Covers both descriptors: it is the inode that is synchronised.
-        Ok(fdatasync(&self.buffered)?)
+        let done = fdatasync(&self.buffered).map_err(io::Error::from);
+        self.file.sync_errors().settle(Sync::Flush, done)
+    }
+
+    fn sync_failure(&self) -> Option<String> {
+        self.file.sync_errors().failure()
     }
 
     fn discard(&self, off: u64, count: u64) -> io::Result<()> {
@@ -150,25 +189,28 @@ impl Disk for RawDisk {
 
     fn write_zeroes(&self, off: u64, count: u64, fua: bool, may_unmap: bool) -> io::Result<()> {
         check_range(self.size(), off, count)?;
-        if count == 0 {
-            return Ok(());
-        }
-        let how = if may_unmap {
-            FallocateFlags::PUNCH_HOLE
-        } else {
-            FallocateFlags::ZERO_RANGE
-        };
-        let done = {
-            let _alone = self.file.unaligned().write();
-            fallocate(&self.buffered, how | FallocateFlags::KEEP_SIZE, off, count)
-        };
-        match done {
-            Ok(()) => {}
-            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
+        match self.zero_range(off, count, may_unmap) {
+            Err(e) if e.kind() == io::ErrorKind::Unsupported => {
                 self.write_zero_blocks(off, count)?;
             }
-            Err(e) => return Err(e.into()),
+            done => done?,
         }
+        if fua { self.flush() } else { Ok(()) }
+    }
+
+    fn write_zeroes_fast(
+        &self,
+        off: u64,
+        count: u64,
+        fua: bool,
+        may_unmap: bool,
+    ) -> io::Result<()> {
+        check_range(self.size(), off, count)?;
+        // A device that may not unmap writes zeroes, itself or by the kernel.
+        if self.is_device && !may_unmap {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        self.zero_range(off, count, may_unmap)?;
         if fua { self.flush() } else { Ok(()) }
     }
 }
@@ -192,9 +234,10 @@ fn read_full(file: &File, mut buf: &mut [u8], mut off: u64) -> io::Result<()> {
     Ok(())
 }
 
-fn write_full(file: &File, mut buf: &[u8], mut off: u64, fua: bool) -> io::Result<()> {
+/// Writes all of `buf`, with `dsync` durably.
+fn write_all(file: &File, mut buf: &[u8], mut off: u64, dsync: bool) -> io::Result<()> {
     while !buf.is_empty() {
-        let wrote = if fua {
+        let wrote = if dsync {
             pwritev2(file, &[IoSlice::new(buf)], off, ReadWriteFlags::DSYNC)
         } else {
             pwrite(file, buf, off)

@@ -34,7 +34,8 @@ pub trait Disk: Send + Sync {
     /// What the backing store reports.
     fn write_at(&self, buf: &[u8], off: u64, fua: bool) -> io::Result<()>;
 
-    /// Puts everything that was written before on stable storage (`fdatasync`).
+    /// Puts everything that was written before on stable storage (`fdatasync`). Once that has failed, every later call
+    /// fails, too.
     ///
     /// # Errors
     /// What the backing store reports.
@@ -51,6 +52,26 @@ pub trait Disk: Send + Sync {
     /// # Errors
     /// What the backing store reports.
     fn write_zeroes(&self, off: u64, len: u64, fua: bool, may_unmap: bool) -> io::Result<()>;
+
+    /// As [`write_zeroes`](Self::write_zeroes), but only if that takes less than to write them.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::Unsupported`] at once where it takes as long, which is the default; else what the backing store
+    /// reports.
+    fn write_zeroes_fast(
+        &self,
+        _off: u64,
+        _len: u64,
+        _fua: bool,
+        _may_unmap: bool,
+    ) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Why a flush or a durable write has failed, so that every later one fails. By default that is not remembered.
+    fn sync_failure(&self) -> Option<String> {
+        None
+    }
 
     /// The file that holds it, byte for byte, for front ends that transfer without waiting. By default there
     /// is none.
@@ -88,6 +109,12 @@ impl<D: Disk + ?Sized> Disk for std::sync::Arc<D> {
     }
     fn write_zeroes(&self, off: u64, len: u64, fua: bool, may_unmap: bool) -> io::Result<()> {
         (**self).write_zeroes(off, len, fua, may_unmap)
+    }
+    fn write_zeroes_fast(&self, off: u64, len: u64, fua: bool, may_unmap: bool) -> io::Result<()> {
+        (**self).write_zeroes_fast(off, len, fua, may_unmap)
+    }
+    fn sync_failure(&self) -> Option<String> {
+        (**self).sync_failure()
     }
     fn file(&self) -> Option<&DiskFile> {
         (**self).file()

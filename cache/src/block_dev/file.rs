@@ -1,5 +1,6 @@
 //! An image's file, as io_uring reads and writes it.
 
+use super::sync_errors::SyncErrors;
 use crate::block::len;
 use io_uring::{opcode, squeue, types};
 use parking_lot::lock_api::ArcRwLockReadGuard;
@@ -16,18 +17,33 @@ pub struct DiskFile {
     /// Taken for writing by writes that are not aligned: the kernel turns them into read-modify-write of
     /// whole sectors, which must not meet another write to the same sector on the direct path.
     unaligned: Arc<RwLock<()>>,
+    /// A write with `RWF_DSYNC` is durable when it has ended.
+    dsync: bool,
+    sync_errors: SyncErrors,
 }
 
 /// Held by aligned writes, which may overlap each other; writes that are not aligned wait for it.
 pub(crate) type SharedWriteGuard = ArcRwLockReadGuard<RawRwLock, ()>;
 
 impl DiskFile {
-    pub(crate) fn new(file: Arc<File>, align: u64) -> Self {
+    pub(crate) fn new(file: Arc<File>, align: u64, dsync: bool, sync_errors: SyncErrors) -> Self {
         Self {
             file,
             align,
             unaligned: Arc::default(),
+            dsync,
+            sync_errors,
         }
+    }
+
+    /// Is a write with `RWF_DSYNC` durable when it has ended? If not, `fdatasync` must follow.
+    pub(crate) const fn has_dsync(&self) -> bool {
+        self.dsync
+    }
+
+    /// Whether a sync has failed. Every one that ends, wherever it was made, must be told.
+    pub(crate) const fn sync_errors(&self) -> &SyncErrors {
+        &self.sync_errors
     }
 
     pub(crate) fn file(&self) -> &File {
@@ -65,13 +81,16 @@ impl DiskFile {
     }
 
     /// Writes `buf`, durably with `fua`; `None` when that takes more than one transfer, or a write that is
-    /// not aligned is under way. The guard must be kept until it has come back.
+    /// not aligned is under way. What it ends with goes to [`sync_errors`](Self::sync_errors) if it was durable. The guard must be kept until it has come back.
     pub(crate) fn write(
         &self,
         buf: &[u8],
         off: u64,
         fua: bool,
     ) -> Option<(squeue::Entry, SharedWriteGuard)> {
+        if fua && !self.dsync {
+            return None;
+        }
         let count = u32::try_from(buf.len()).ok()?;
         let file = types::Fd(self.file.as_raw_fd());
         let beside = self.unaligned.try_read_arc()?;
@@ -89,7 +108,7 @@ impl DiskFile {
         })
     }
 
-    /// Puts what was written before on stable storage.
+    /// Puts what was written before on stable storage. What it ends with goes to [`sync_errors`](Self::sync_errors).
     pub(crate) fn sync(&self) -> squeue::Entry {
         opcode::Fsync::new(types::Fd(self.file.as_raw_fd()))
             .flags(types::FsyncFlags::DATASYNC)

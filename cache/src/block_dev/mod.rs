@@ -3,8 +3,10 @@
 mod disk;
 mod file;
 mod ram;
+mod sync_errors;
 
 pub use disk::{Disk, check_range};
 pub use file::DiskFile;
 pub(crate) use file::SharedWriteGuard;
 pub use ram::RamDisk;
+pub(crate) use sync_errors::{Sync, SyncErrors};

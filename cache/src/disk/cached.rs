@@ -184,6 +184,16 @@ impl Disk for CachedDisk {
         self.backing.write_zeroes(off, len, fua, may_unmap)
     }
 
+    fn write_zeroes_fast(&self, off: u64, len: u64, fua: bool, may_unmap: bool) -> io::Result<()> {
+        check_range(self.size(), off, len)?;
+        let _guard = self.begin_write(off, len);
+        self.backing.write_zeroes_fast(off, len, fua, may_unmap)
+    }
+
+    fn sync_failure(&self) -> Option<String> {
+        self.backing.sync_failure()
+    }
+
     /// Inclusive: reads what is missing into the cache. Exclusive: asks the backing store, as a block that
     /// the cache held would be taken out by the read that follows, and one that it lacks is not filled.
     fn prefetch(&self, off: u64, len: u64) -> io::Result<()> {

@@ -3,7 +3,7 @@
 use super::request::{IoRequest, Operation, Outcome, Payload};
 use super::volume::Volume;
 use crate::backing::AlignedBuf;
-use crate::block_dev::SharedWriteGuard;
+use crate::block_dev::{SharedWriteGuard, Sync};
 use crate::cache::WriteGuard;
 use crate::disk::{MissFill, MissRemainder};
 use crate::ring::{self, Ring};
@@ -192,6 +192,26 @@ impl<C> Transfer<C> {
         }
     }
 
+    const fn job(&self) -> &Job<C> {
+        match self {
+            Self::Read { job, .. } | Self::Write { job, .. } | Self::Flush(job) => job,
+        }
+    }
+
+    /// What a sync that has ended with `error` is answered with.
+    fn settle(&self, volume: &Volume, error: Option<io::Error>) -> Option<io::Error> {
+        let sync = match self.job().request.operation {
+            Operation::Flush => Sync::Flush,
+            Operation::Write { fua: true } => Sync::Write,
+            _ => return error,
+        };
+        let result = error.map_or(Ok(()), Err);
+        match volume.backend().file() {
+            Some(file) => file.sync_errors().settle(sync, result).err(),
+            None => result.err(),
+        }
+    }
+
     fn end(self, volume: &Volume, result: io::Result<usize>) -> Ended<C> {
         let error = match result {
             Ok(count) if count == self.expected() => None,
@@ -209,6 +229,7 @@ impl<C> Transfer<C> {
                 return Ended::Again(job, payload);
             }
         };
+        let error = self.settle(volume, error);
         match (self, error) {
             (Self::Read { job, .. } | Self::Flush(job), Some(e)) => Ended::Complete(job, Err(e)),
             (

@@ -55,6 +55,8 @@ pub struct VolumeStats {
     pub errors: u64,
     /// Reads with the tag of a container that no pool has: the VM's default pool took their blocks.
     pub unknown_tags: u64,
+    /// Why a flush or a durable write has failed: what was written until then may be lost, and every later one fails.
+    pub sync_failed: Option<String>,
 }
 
 impl Volume {
@@ -158,6 +160,7 @@ impl Volume {
             write_bytes: read(&counters.write_bytes),
             errors: read(&counters.errors),
             unknown_tags: read(&counters.unknown_tags),
+            sync_failed: self.backend.disk().sync_failure(),
         }
     }
 

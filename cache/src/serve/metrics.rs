@@ -123,6 +123,12 @@ const DISK_COUNTS: [Metric<VolumeStats>; 8] = [
     ),
 ];
 
+const DISK_LEVELS: [Metric<VolumeStats>; 1] = [(
+    "disk_sync_failed",
+    "1 when a flush or a FUA write has failed: what was written until then may be lost, and every later one fails",
+    |e| e.sync_failed.is_some().into(),
+)];
+
 /// The text of a scrape: OpenMetrics 1.0. All series come from one snapshot of the statistics.
 ///
 /// # Errors
@@ -251,6 +257,9 @@ fn disks(stats: &Stats, registry: &mut Registry) {
 
 type Level = Gauge<u64, AtomicU64>;
 
+    for (name, help, value) in DISK_LEVELS {
+        registry.register(name, help, levels(&rows, value));
+    }
 fn levels<L: Clone + Eq + Hash, T>(rows: &[(L, &T)], value: fn(&T) -> u64) -> Family<L, Level> {
     let family = Family::<L, Level>::default();
     for (label, of) in rows {

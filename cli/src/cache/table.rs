@@ -170,6 +170,7 @@ fn disks(stats: &Value) -> String {
         Column::Number("WRITES"),
         Column::Number("WRITTEN"),
         Column::Number("ERRORS"),
+        Column::Text("STATE"),
     ];
     let rows = each(stats, "exports").map(|disk| {
         vec![
@@ -180,6 +181,10 @@ fn disks(stats: &Value) -> String {
             number(disk, "writes"),
             size(disk, "write_bytes"),
             number(disk, "errors"),
+            disk["sync_failed"].as_str().map_or_else(
+                || "in use".to_owned(),
+                |why| format!("a flush failed: {why}"),
+            ),
         ]
     });
     table(&columns, rows)

@@ -200,3 +200,58 @@ fn a_read_that_overtakes_a_write_leaves_nothing_behind() {
     }
     assert!(hits() > before);
 }
+
+#[test]
+fn after_a_failed_sync_every_flush_and_fua_write_of_all_connections_fails() {
+    use crate::block_dev::Sync;
+    const EIO: u32 = 5;
+    const FUA: u16 = 1;
+    for (rings, mode) in [
+        (true, Some(Mode::Inclusive)),
+        (false, Some(Mode::Inclusive)),
+        (true, None),
+        (false, None),
+    ] {
+        let rig = Rig::new(&[1; 1 << 20], rings, mode);
+        let volume = rig.server.volumes().remove(0);
+        let connect = || Client::new(&rig.dir.path().join("s"), "disk", false);
+        let mut clients = [connect(), connect()];
+        let mut sync = |client: usize| {
+            let client = &mut clients[client];
+            let mut errors = vec![client.write(FUA, 8192, &[2; 4096]).error];
+            errors.push(client.write(FUA, 3, &[2; 5]).error);
+            // FLUSH, TRIM, WRITE_ZEROES.
+            for (kind, flags, length) in [(3, 0, 0), (4, FUA, 4096), (6, FUA, 4096)] {
+                client.send(kind, flags, 7, 0, &[], length);
+                errors.push(client.reply(0).error);
+            }
+            errors
+        };
+        assert_eq!(sync(0), [0; 5]);
+        // As the kernel says it once, to a third one.
+        let errors = volume.backend().file().unwrap().sync_errors();
+        let eio = std::io::Error::from_raw_os_error(5);
+        errors.settle(Sync::Flush, Err(eio)).unwrap_err();
+        for client in [0, 1, 0] {
+            assert_eq!(sync(client), [EIO; 5], "rings: {rings}");
+        }
+        // What needs no sync goes on.
+        assert_eq!(clients[0].write(0, 0, &[3; 4096]).error, 0);
+        assert_eq!(clients[1].read(0, 4096).data, [3; 4096]);
+        let why = volume.stats().sync_failed.unwrap();
+        assert!(why.contains("os error 5"), "{why}");
+    }
+}
+
+/// Where `RWF_DSYNC` does not make a write durable, as on FUSE, a ring does not try it: a thread syncs.
+#[test]
+fn a_durable_write_is_synced_where_the_file_system_does_not_do_it() {
+    use crate::block_dev::{DiskFile, SyncErrors};
+    let file = Arc::new(tempfile::tempfile().unwrap());
+    for dsync in [true, false] {
+        let errors = SyncErrors::new("image".into(), None);
+        let file = DiskFile::new(Arc::clone(&file), 1, dsync, errors);
+        assert_eq!(file.write(&[0; 512], 0, true).is_some(), dsync);
+        assert!(file.write(&[0; 512], 0, false).is_some());
+    }
+}
