@@ -31,7 +31,7 @@ impl std::fmt::Display for PoolId {
 /// A disk of a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct DiskId {
-    /// The part of the key: unique among the disks that the cache knows, used again afterwards.
+    /// The part of the key: unique among the disks that the cache knows or somebody still serves, used again afterwards.
     pub(crate) number: u32,
     /// Tells a disk from a later one with the same number.
     pub(crate) generation: u32,

@@ -31,8 +31,8 @@ impl Cache {
             gone
         };
         self.purge(&gone);
-        // Not before: its number may be another's from now on.
-        self.registry.lock().disks.remove(&disk);
+        // Not before: its number may be another's once nobody has it any more.
+        self.registry.lock().forget_disk(&gone);
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use crate::ids::{DiskId, VmId};
 use crate::residency::Residency;
 use justitia_share::Weight;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// Pools that a cache can have at one time: as many as a slot's record can name.
 pub(super) const MAX_POOLS: u32 = 1 << 19;
@@ -20,6 +20,8 @@ pub(super) struct Registry {
     pub(super) config: CacheConfig,
     pub(super) vms: BTreeMap<VmId, Vm>,
     pub(super) disks: BTreeMap<DiskId, DiskHandle>,
+    /// Disks that were removed, which somebody may still serve.
+    removed: Vec<Weak<DiskState>>,
     /// Never given twice.
     next: u32,
 }
@@ -52,10 +54,21 @@ impl Registry {
         known.ok_or(CacheError::NoDisk(disk))
     }
 
+    /// Forgets a disk that is closed and purged.
+    pub(super) fn forget_disk(&mut self, disk: &DiskHandle) {
+        self.disks.remove(&disk.id);
+        self.removed.push(Arc::downgrade(disk));
+    }
+
     pub(super) fn add_disk(&mut self, vm: VmId, name: &str) -> Result<DiskId, CacheError> {
         let first = self.vm(vm)?.pools.first().cloned();
         let pool = first.ok_or(CacheError::NoVm(vm))?;
-        let taken: std::collections::BTreeSet<_> = self.disks.keys().map(|d| d.number).collect();
+        // A number is free once nobody can look up blocks by it any more.
+        self.removed.retain(|disk| disk.strong_count() > 0);
+        let removed = self.removed.iter().filter_map(Weak::upgrade);
+        let removed = removed.map(|disk| disk.id.number);
+        let taken = self.disks.keys().map(|d| d.number).chain(removed);
+        let taken: std::collections::BTreeSet<_> = taken.collect();
         let number =
             (0..Key::MAX_DISKS)
                 .find(|n| !taken.contains(n))

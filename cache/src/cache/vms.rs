@@ -51,7 +51,7 @@ impl Cache {
         gone.pools.iter().for_each(|pool| self.empty_pool(pool));
         let mut registry = self.registry.lock();
         for disk in &gone.disks {
-            registry.disks.remove(&disk.id);
+            registry.forget_disk(disk);
         }
         gone.pools.iter().for_each(|pool| self.forget_pool(pool));
         Ok(())

@@ -159,3 +159,28 @@ fn blocks_come_back_from_an_ssd_store() {
     disk.read_at(&mut buf, 0).unwrap();
     assert_eq!(buf, content);
 }
+
+#[test]
+fn a_disk_that_was_removed_reads_no_block_of_a_later_disk() {
+    let (cache, old, _) = disk(Mode::Inclusive);
+    let vm = cache
+        .add_vm("other", Weight::default(), Policy::Fifo)
+        .unwrap();
+    let removed = old.disk_id().unwrap();
+    cache.remove_disk(removed).unwrap();
+    let add = || {
+        let backing = Arc::new(RamDisk::new(8 * BLOCK_SIZE));
+        backing.write_at(&[2; BLOCK_SIZE], 0, false).unwrap();
+        let id = cache.add_disk(vm, "new").unwrap();
+        CachedDisk::new(backing, cache.clone(), id, Mode::Inclusive).unwrap()
+    };
+    let new = add();
+    let mut buf = [0; BLOCK_SIZE];
+    new.read_at(&mut buf, 0).unwrap();
+    assert_eq!(buf[0], 2);
+    old.read_at(&mut buf, 0).unwrap();
+    assert_eq!(buf[0], 0, "the block is another disk's");
+    // Once nobody has it any more, its number is given again.
+    drop(old);
+    assert_eq!(add().disk_id().unwrap().number, removed.number);
+}

@@ -67,18 +67,71 @@ fn clip(extents: &[(u64, bool)], length: u64, style: Style) -> Vec<Extent> {
     let mut left = length;
     let mut found: Vec<Extent> = Vec::new();
     for (count, hole) in extents {
-        let count = (*count).min(left).min(most);
-        left -= count;
-        match found.last_mut() {
-            Some(last) if last.hole == *hole && last.length + count <= most => {
-                last.length += count;
+        let count = (*count).min(left);
+        let told = match found.last_mut() {
+            Some(last) if last.hole == *hole => {
+                let told = count.min(most - last.length);
+                last.length += told;
+                told
             }
-            _ if count > 0 => found.push(Extent {
-                length: count,
-                hole: *hole,
-            }),
-            _ => {}
+            _ => {
+                let (length, hole) = (count.min(most), *hole);
+                found.extend((length > 0).then_some(Extent { length, hole }));
+                length
+            }
+        };
+        left -= told;
+        // The rest of it is told when the client asks again; what follows would be told of the wrong place.
+        if told < count {
+            break;
         }
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BLOCK: u64 = 4096;
+    /// What 32 bits can say, in whole blocks.
+    const MOST: u64 = (1 << 32) - BLOCK;
+
+    /// Of what is told, nothing is told of another place.
+    #[test]
+    fn what_32_bits_cannot_say_is_told_of_the_right_place() {
+        let half = 2048;
+        let cases: [&[(u64, bool)]; 6] = [
+            &[(MOST + half, false), (1 << 20, true)],
+            &[(MOST - half, false), (BLOCK, false), (BLOCK, true)],
+            &[(MOST, true), (1, false)],
+            &[(3 * MOST, false), (BLOCK, true)],
+            &[(half, true), (MOST, false), (BLOCK, true)],
+            &[(BLOCK, true), (BLOCK, true), (half, false)],
+        ];
+        for truth in cases {
+            for length in [BLOCK, MOST, u64::from(u32::MAX)] {
+                let found = clip(truth, length, Style::Structured);
+                let told: u64 = found.iter().map(|extent| extent.length).sum();
+                assert!(0 < told && told <= length, "{truth:?}: {found:?}");
+                let (mut at, mut from) = (0, 0);
+                for extent in &found {
+                    assert!(extent.length <= MOST);
+                    // All of it lies inside extents of its kind.
+                    let mut inside = 0;
+                    from = 0;
+                    for (count, hole) in truth {
+                        let overlap = (from + count)
+                            .min(at + extent.length)
+                            .saturating_sub(at.max(from));
+                        inside += if *hole == extent.hole { overlap } else { 0 };
+                        from += count;
+                    }
+                    assert_eq!(inside, extent.length, "at {at}: {truth:?}: {found:?}");
+                    at += extent.length;
+                }
+                assert!(at <= from);
+            }
+        }
+    }
 }
