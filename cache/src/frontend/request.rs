@@ -25,10 +25,12 @@ pub(crate) enum Operation {
     },
     /// A hint: make the range fast to read.
     Prefetch,
-    /// With `may_unmap` the space may be given back to the file system.
+    /// With `may_unmap` the space may be given back to the file system; `fast` only if that takes less than to write
+    /// them, else the error is "unsupported".
     WriteZeroes {
         fua: bool,
         may_unmap: bool,
+        fast: bool,
     },
     /// Which parts are allocated, at most `limit` of them.
     Extents {
@@ -120,8 +122,19 @@ impl Volume {
                 }
             }
             (Operation::Prefetch, _) => disk.prefetch(offset, length.min(MAX_PREFETCH))?,
-            (Operation::WriteZeroes { fua, may_unmap }, _) => {
-                disk.write_zeroes(offset, length, fua, may_unmap)?;
+            (
+                Operation::WriteZeroes {
+                    fua,
+                    may_unmap,
+                    fast,
+                },
+                _,
+            ) => {
+                if fast {
+                    disk.write_zeroes_fast(offset, length, fua, may_unmap)?;
+                } else {
+                    disk.write_zeroes(offset, length, fua, may_unmap)?;
+                }
             }
             (Operation::Extents { limit }, _) => {
                 return self.extents(offset, length, limit).map(Outcome::Extents);
@@ -136,6 +149,9 @@ impl Volume {
     /// Counts a request that has ended, and logs why if it failed.
     pub(super) fn record(&self, request: &IoRequest, result: &io::Result<Outcome>) {
         match (request.operation, result) {
+            // An answer, not a failure: the client writes the zeroes.
+            (Operation::WriteZeroes { fast: true, .. }, Err(error))
+                if error.kind() == io::ErrorKind::Unsupported => {}
             (operation, Err(error)) => {
                 self.count_error();
                 tracing::warn!(

@@ -39,7 +39,7 @@ impl Export {
         flags |= if self.volume.is_read_only() {
             flag::READ_ONLY
         } else {
-            flag::SEND_TRIM | flag::SEND_WRITE_ZEROES
+            flag::SEND_TRIM | flag::SEND_WRITE_ZEROES | flag::SEND_FAST_ZERO
         };
         ExportInfo {
             name: self.volume.name().to_owned(),

@@ -73,6 +73,7 @@ pub(super) mod export_flag {
     pub(crate) const SEND_DF: u16 = 1 << 7;
     pub(crate) const CAN_MULTI_CONN: u16 = 1 << 8;
     pub(crate) const SEND_CACHE: u16 = 1 << 10;
+    pub(crate) const SEND_FAST_ZERO: u16 = 1 << 11;
 }
 
 /// Commands.
@@ -93,6 +94,7 @@ pub(super) mod command_flag {
     pub(crate) const NO_HOLE: u16 = 1 << 1;
     pub(crate) const DF: u16 = 1 << 2;
     pub(crate) const REQ_ONE: u16 = 1 << 3;
+    pub(crate) const FAST_ZERO: u16 = 1 << 4;
     pub(crate) const PAYLOAD_LEN: u16 = 1 << 5;
 }
 

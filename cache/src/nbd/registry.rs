@@ -101,4 +101,9 @@ impl ExportLookup for View {
         let seen = exports.values().filter(|e| self.shows(e));
         seen.map(|e| e.info()).collect()
     }
+
+    fn count(&self) -> usize {
+        let exports = self.registry.0.read();
+        exports.values().filter(|e| self.shows(e)).count()
+    }
 }

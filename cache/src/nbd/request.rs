@@ -17,6 +17,8 @@ pub struct Request {
     pub length: u64,
     /// Bytes that follow the header, to be read whatever becomes of the request.
     pub payload: u32,
+    /// Of a command that structured replies answer in chunks, errors too, whatever is wrong with the request.
+    pub chunked: bool,
 }
 
 /// What to do.
@@ -46,6 +48,8 @@ pub enum Command {
         fua: bool,
         /// The space may be given back.
         may_unmap: bool,
+        /// Only if that takes less than to write them.
+        fast: bool,
     },
     /// Tell which parts are allocated.
     BlockStatus {
@@ -107,7 +111,9 @@ fn header(rest: &mut Bytes, extended: bool) -> Option<Result<Request, &'static s
     if payload > MAX_PAYLOAD {
         return Some(Err("a payload of more than 32 MiB"));
     }
-    let allowed = has_payload == (kind == command::WRITE);
+    // Without extended headers, a payload is a WRITE's, and no flag says so.
+    let flagged = flags & command_flag::PAYLOAD_LEN != 0;
+    let allowed = has_payload == (kind == command::WRITE) && (extended || !flagged);
     Some(Ok(Request {
         cookie,
         command: if allowed {
@@ -118,6 +124,7 @@ fn header(rest: &mut Bytes, extended: bool) -> Option<Result<Request, &'static s
         offset,
         length,
         payload,
+        chunked: matches!(kind, command::READ | command::BLOCK_STATUS),
     }))
 }
 
@@ -139,10 +146,15 @@ fn command_of(kind: u16, flags: u16, length: u64) -> Command {
         command::FLUSH if known(0) => Command::Flush,
         command::TRIM if known(0) && !empty => Command::Trim { fua },
         command::CACHE if known(0) && !empty => Command::Cache,
-        command::WRITE_ZEROES if known(command_flag::NO_HOLE) && !empty => Command::WriteZeroes {
-            fua,
-            may_unmap: flags & command_flag::NO_HOLE == 0,
-        },
+        command::WRITE_ZEROES
+            if known(command_flag::NO_HOLE | command_flag::FAST_ZERO) && !empty =>
+        {
+            Command::WriteZeroes {
+                fua,
+                may_unmap: flags & command_flag::NO_HOLE == 0,
+                fast: flags & command_flag::FAST_ZERO != 0,
+            }
+        }
         command::BLOCK_STATUS if known(command_flag::REQ_ONE) && !empty => Command::BlockStatus {
             one: flags & command_flag::REQ_ONE != 0,
         },

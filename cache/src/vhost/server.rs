@@ -2,6 +2,7 @@
 
 use super::config_channel::ConfigChannel;
 use super::device::Device;
+use super::device_limits::SECTOR;
 use super::session;
 use crate::frontend::{Executor, IoLimits, ListenError, Volume, unix_listener};
 use parking_lot::{Condvar, Mutex};
@@ -47,6 +48,19 @@ impl Drop for SessionEntry {
     }
 }
 
+/// A virtio disk has whole sectors: says what of an image does not belong to one.
+fn warn_of_tail(volume: &Volume) {
+    let tail = volume.size() % SECTOR;
+    if tail > 0 {
+        tracing::warn!(
+            disk = volume.name(),
+            "expected an image of whole sectors of {SECTOR} bytes, found {} bytes: its last {tail} bytes cannot be reached over vhost-user-blk (make it longer: `truncate -s %{SECTOR}`, then `justitia cache set disk {} --rescan`)",
+            volume.size(),
+            volume.name()
+        );
+    }
+}
+
 impl VhostServer {
     /// Serves a volume on a unix socket that only this user can connect to, in a directory that no other user writes. A
     /// socket that no server answers on is replaced.
@@ -59,7 +73,8 @@ impl VhostServer {
         executor: Executor,
         limits: IoLimits,
     ) -> Result<Self, ListenError> {
-        let listener = Arc::new(unix_listener(path)?);
+        warn_of_tail(&volume);
+        let listener = Arc::new(unix_listener(path, access)?);
         let shared = Arc::new(Shared {
             volume,
             executor,
@@ -97,6 +112,7 @@ impl VhostServer {
 
     /// Tells the front end that the disk's size has changed. One that takes no messages is not told.
     pub(crate) fn notify_config(&self) {
+        warn_of_tail(&self.shared.volume);
         let session = self.shared.session.lock().clone();
         if let Some(session) = session
             && let Err(e) = session.config_channel.notify()

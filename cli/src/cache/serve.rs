@@ -1,5 +1,6 @@
 //! `justitia cache serve`.
 
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -189,8 +190,8 @@ fn announce(config: &Config, control: &Path) {
             for socket in sockets {
                 out::tell(format_args!(
                     "nbd+unix:///{}?socket={}",
-                    disk.name,
-                    socket.display()
+                    percent_encoded(disk.name.as_bytes()),
+                    percent_encoded(socket.as_os_str().as_bytes())
                 ));
             }
             if let Some(vhost) = &disk.vhost {
@@ -198,7 +199,8 @@ fn announce(config: &Config, control: &Path) {
             }
             if let Some(tcp) = config.listen.tcp {
                 let scheme = if config.tls.is_some() { "nbds" } else { "nbd" };
-                out::tell(format_args!("{scheme}://{tcp}/{}", disk.name));
+                let name = percent_encoded(disk.name.as_bytes());
+                out::tell(format_args!("{scheme}://{tcp}/{name}"));
             }
         }
     }
@@ -222,3 +224,25 @@ mod tests {
         assert!(config.cache.ssd.is_some() && config.tls.is_some() && config.metrics.is_some());
     }
 }
+/// As a path, and in a query, of a URI (RFC 3986): what is neither unreserved nor a slash becomes `%XX`.
+fn percent_encoded(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for byte in bytes {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
+                text.push(char::from(*byte));
+            }
+            _ => text.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    text
+}
+
+    #[test]
+    fn uris_are_percent_encoded() {
+        let name = "My Disk (1) 100% a#b&c \u{e4}";
+        let encoded = "My%20Disk%20%281%29%20100%25%20a%23b%26c%20%C3%A4";
+        assert_eq!(percent_encoded(name.as_bytes()), encoded);
+        assert_eq!(percent_encoded(b"/run/a-b_c.~d"), "/run/a-b_c.~d");
+    }
+

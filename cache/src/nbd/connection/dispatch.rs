@@ -90,7 +90,15 @@ impl Connection<'_> {
             Command::Flush => Operation::Flush,
             Command::Trim { fua } => Operation::Discard { fua },
             Command::Cache => Operation::Prefetch,
-            Command::WriteZeroes { fua, may_unmap } => Operation::WriteZeroes { fua, may_unmap },
+            Command::WriteZeroes {
+                fua,
+                may_unmap,
+                fast,
+            } => Operation::WriteZeroes {
+                fua,
+                may_unmap,
+                fast,
+            },
             Command::BlockStatus { one } => Operation::Extents {
                 limit: if one { 1 } else { MAX_EXTENTS },
             },
@@ -110,7 +118,15 @@ impl Connection<'_> {
         let (cookie, offset) = (request.cookie, request.offset);
         let reason = why.reason(offset, request.length);
         self.out.append(|out| {
-            encode::error(style, false, cookie, offset, why.errno(), &reason, out);
+            encode::error(
+                style,
+                request.chunked,
+                cookie,
+                offset,
+                why.errno(),
+                &reason,
+                out,
+            );
             true
         });
     }

@@ -18,11 +18,14 @@ pub struct Handshake {
     /// The export for which `base:allocation` was selected.
     pub(super) context: Option<String>,
     /// Options so far: clients need about a dozen.
-    pub(super) options: u32,
+    pub(super) options: usize,
 }
 
-/// More options than this end the connection.
-const MAX_OPTIONS: u32 = 1000;
+/// More options than this end the connection, besides [`OPTIONS_PER_EXPORT`].
+const MAX_OPTIONS: usize = 1000;
+
+/// What a client that lists a server may ask of each export: `nbdinfo --list` needs two.
+const OPTIONS_PER_EXPORT: usize = 8;
 
 impl Handshake {
     /// The beginning; what the server says first is appended to `out`.
@@ -94,8 +97,10 @@ impl Handshake {
         }
         let data = rest.take(usize::try_from(length).ok()?)?;
         self.options += 1;
-        if self.options > MAX_OPTIONS {
-            return Some(Next::Close("more than 1000 options"));
+        if self.options > MAX_OPTIONS
+            && self.options > MAX_OPTIONS + OPTIONS_PER_EXPORT * exports.count()
+        {
+            return Some(Next::Close("more options than any client needs"));
         }
         Some(self.answer(kind, data, exports, out))
     }

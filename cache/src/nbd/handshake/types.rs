@@ -21,6 +21,10 @@ pub trait ExportLookup {
     fn find(&self, name: &str) -> Option<ExportInfo>;
     /// All of them.
     fn list(&self) -> Vec<ExportInfo>;
+    /// How many there are.
+    fn count(&self) -> usize {
+        self.list().len()
+    }
 }
 
 /// Whether the connection uses TLS.

@@ -279,3 +279,46 @@ fn the_largest_requests_are_served() {
         assert_eq!(c.reply(0), ok(1, &[]));
     }
 }
+
+/// Negotiates structured replies and `disk`.
+fn structured(socket: &std::path::Path) -> Client {
+    use std::io::Write;
+    let mut client = Client::silent(socket);
+    client.take(18);
+    client.stream.write_all(&[0, 0, 0, 3]).unwrap();
+    client.option(8, &[]);
+    client.take(20);
+    client.option(1, b"disk");
+    client.take(10);
+    client
+}
+
+#[test]
+fn a_refused_read_is_answered_in_chunks_where_they_were_negotiated() {
+    let rig = rig(Limits::default());
+    let size = 1 << 20;
+    // READ: beyond the end, of nothing, with a flag that it has not, too long. BLOCK_STATUS: not negotiated.
+    for (kind, flags, offset, length) in [
+        (0, 0, size, 512),
+        (0, 0, 0, 0),
+        (0, 0x80, 0, 512),
+        (0, 0x20, 0, 512),
+        (0, 0, 0, 64 << 20),
+        (7, 0, 0, 512),
+    ] {
+        let mut client = structured(&rig.socket);
+        client.send(kind, flags, 9, offset, &[], length);
+        let head = client.take(20);
+        assert_eq!(
+            head[..4],
+            0x668e_33ef_u32.to_be_bytes(),
+            "{kind} {flags} {length}"
+        );
+        assert_eq!(head[4..8], [0, 1, 0x80, 1], "the last chunk, an error");
+        let left = u32::from_be_bytes(head[16..].try_into().unwrap());
+        client.take(usize::try_from(left).unwrap());
+        // What structured replies do not answer stays simple.
+        client.send(1, 0, 8, size, &[1], 1);
+        assert_eq!(client.take(16)[..4], 0x6744_6698_u32.to_be_bytes());
+    }
+}

@@ -246,20 +246,39 @@ fn requests_are_understood_or_refused() {
             Command::WriteZeroes {
                 fua: false,
                 may_unmap: false,
+                fast: false,
             },
         ),
-        (16, 6, 0, 1, form(6, 16)),
+        (
+            16,
+            6,
+            0,
+            1,
+            Command::WriteZeroes {
+                fua: false,
+                may_unmap: true,
+                fast: true,
+            },
+        ),
+        // Only extended headers say that a payload follows.
+        (32, 1, 0, 1, form(1, 32)),
+        (32, 0, 0, 1, form(0, 32)),
         (8, 7, 0, 1, Command::BlockStatus { one: true }),
         (0, 99, 0, 1, form(99, 0)),
     ] {
         let request = parsed(&header(flags, kind, offset, length)).checked(SIZE, false);
         assert_eq!(request.command, command, "{flags} {kind} {offset} {length}");
+        assert_eq!(request.chunked, [0, 7].contains(&kind));
     }
-    let read_only = refused(Refusal::ReadOnly, Errno::Perm);
     for kind in [1, 4, 6] {
         let request = parsed(&header(0, kind, 0, 1)).checked(SIZE, true);
+        let read_only = refused(Refusal::ReadOnly, Errno::Perm);
         assert_eq!(request.command, read_only);
     }
+}
+
+#[test]
+fn what_is_no_request_is_garbage() {
     assert!(matches!(
         parse(&header(0, 1, 0, MAX_PAYLOAD + 1), false),
         Parsed::Garbage(_)

@@ -42,7 +42,11 @@ impl QueueWorker {
                 length,
                 may_unmap,
             } => {
-                let operation = Operation::WriteZeroes { fua, may_unmap };
+                let operation = Operation::WriteZeroes {
+                    fua,
+                    may_unmap,
+                    fast: false,
+                };
                 self.start(memory, operation, offset, length);
             }
             Command::GetId => {
