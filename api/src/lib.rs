@@ -6,6 +6,7 @@
 //! * [`Status`]: the answer of the socket, with [`TenantStatus`], [`KnobStatus`], [`Decision`] and the rest below it.
 //! * [`client`]: asks a running agent.
 //! * [`Action`] and [`Reason`]: what was done and why, as data. `words` has their words.
+//! * [`size`]: bytes as people write them.
 //! * [`units`]: bytes, rates and durations as people read them.
 //! * [`escape`]: cgroup names and foreign text, made safe for a terminal.
 
@@ -24,6 +25,7 @@ mod latency;
 mod machine;
 mod policy;
 mod reason;
+pub mod size;
 mod status;
 mod tenant;
 pub mod units;

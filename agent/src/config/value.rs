@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bytesize::ByteSize;
+use justitia_api::size;
 use justitia_share::Weight;
 use serde::{Deserialize, Deserializer, Serializer, de::Error};
 use toml::Value;
@@ -99,7 +99,7 @@ pub(super) fn weight_number<S: Serializer>(weight: &Weight, s: S) -> Result<S::O
 /// Bytes, as a number or with a unit.
 pub(super) fn some_size<'de, D: Deserializer<'de>>(d: D) -> Result<Option<u64>, D::Error> {
     let size = parse(d, "a size like \"64MiB\"", |value| {
-        number(value).or_else(|| Some(value.as_str()?.parse::<ByteSize>().ok()?.as_u64()))
+        number(value).or_else(|| size::parse(value.as_str()?))
     });
     size.map(Some)
 }
@@ -110,10 +110,7 @@ pub(super) fn ring<'de, D: Deserializer<'de>>(d: D) -> Result<u32, D::Error> {
         d,
         "a size from \"64KiB\" to \"256MiB\", a power of two",
         |value| {
-            let bytes = number(value).or_else(|| {
-                let size = value.as_str()?.parse::<ByteSize>().ok()?;
-                u32::try_from(size.as_u64()).ok()
-            });
+            let bytes = number(value).or_else(|| u32::try_from(size::parse(value.as_str()?)?).ok());
             bytes.filter(|n| n.is_power_of_two() && (1 << 16..=1 << 28).contains(n))
         },
     )

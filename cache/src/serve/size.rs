@@ -1,10 +1,11 @@
 //! Sizes as people write them.
 
+use justitia_api::size;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// A number of bytes; written as a number, or with a unit of 1024: `256MiB`, `10 GiB`, `64K`.
+/// A number of bytes; written as a number, or with a unit of 1024: `256MiB`, `10 GiB`, `64K`, `1.5T`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Size(pub u64);
 
@@ -14,24 +15,8 @@ impl FromStr for Size {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let error = || {
-            format!("expected a size such as 256MiB, 10GiB or a number of bytes, found {text:?}")
-        };
-        let digits = text.trim().trim_end_matches(|c: char| !c.is_ascii_digit());
-        let unit = text.trim()[digits.len()..].trim();
-        let count: u64 = digits.parse().map_err(|_| error())?;
-        let shift = if unit.is_empty() || unit == "B" {
-            0
-        } else {
-            let same = |name: &str| {
-                [name, &name[..1], &format!("{}B", &name[..1])]
-                    .iter()
-                    .any(|n| n.eq_ignore_ascii_case(unit))
-            };
-            let found = UNITS.iter().find(|(name, _)| same(name));
-            found.ok_or_else(error)?.1
-        };
-        count.checked_mul(1 << shift).map(Self).ok_or_else(error)
+        let bytes = size::parse(text).map(Self);
+        bytes.ok_or_else(|| format!("expected {}, found {text:?}", size::EXPECTED))
     }
 }
 
