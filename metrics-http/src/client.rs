@@ -4,7 +4,7 @@ use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
-use crate::page::{Page, Response, bad_request, not_found};
+use crate::page::{Format, Page, Response, bad_request, not_found};
 
 /// A client is disconnected after this time, whatever it is doing.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -58,7 +58,11 @@ fn request(mut client: &TcpStream, until: Instant, page: &Page) -> Result<Respon
             Ok(httparse::Status::Complete(_)) => {
                 let path = request.path.and_then(|path| path.split('?').next());
                 return Ok(match (request.method, path) {
-                    (Some("GET"), Some("/metrics")) => page.response(),
+                    (Some("GET"), Some("/metrics")) => {
+                        let mut headers = request.headers.iter();
+                        let accept = headers.find(|h| h.name.eq_ignore_ascii_case("accept"));
+                        page.response(Format::accepted(accept.map(|h| h.value)))
+                    }
                     _ => not_found(),
                 });
             }

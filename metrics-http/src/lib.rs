@@ -1,4 +1,4 @@
-//! OpenMetrics over HTTP: `GET /metrics`, nothing else.
+//! OpenMetrics, or Prometheus' own text format for who asks for that, over HTTP: `GET /metrics`, nothing else.
 //!
 //! Any client that reaches the address is served, every local user for instance. So everything is bounded: the number of
 //! clients, in all and of one user or machine, the size of a request, the time that it may take, and how often the page is
@@ -40,8 +40,13 @@ mod tests {
     use std::time::Duration;
 
     fn get(address: SocketAddr, path: &str) -> String {
+        get_as(address, path, "")
+    }
+
+    /// With these header lines.
+    fn get_as(address: SocketAddr, path: &str, headers: &str) -> String {
         let mut client = TcpStream::connect(address).unwrap();
-        write!(client, "GET {path} HTTP/1.0\r\n\r\n").unwrap();
+        write!(client, "GET {path} HTTP/1.0\r\n{headers}\r\n").unwrap();
         let mut answer = String::new();
         client.read_to_string(&mut answer).unwrap();
         answer
@@ -92,6 +97,39 @@ mod tests {
             TcpStream::connect(address).is_err(),
             "it has stopped listening"
         );
+    }
+
+    #[test]
+    fn a_client_gets_the_format_that_it_accepts() {
+        let page = "# HELP a_reads Reads.\n# TYPE a_reads counter\na_reads_total{d=\"x\"} 7\n\
+                    # HELP b_bytes Bytes.\n# TYPE b_bytes gauge\n# UNIT b_bytes bytes\nb_bytes 3\n# EOF\n";
+        let server = Server::start(ANY, move || Ok(page.into())).unwrap();
+        let prometheus = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.2,*/*;q=0.1";
+        for (accept, kind) in [
+            ("", page::OPENMETRICS),
+            ("Accept: */*\r\n", page::OPENMETRICS),
+            (&format!("accept: {prometheus}\r\n"), page::OPENMETRICS),
+            ("Accept: text/plain;version=0.0.4\r\n", page::TEXT),
+            ("Accept: text/plain, */*;q=0.5\r\n", page::TEXT),
+            (
+                "Accept: text/plain;q=0.9, application/openmetrics-text; q=0.1\r\n",
+                page::TEXT,
+            ),
+        ] {
+            let answer = get_as(server.address(), "/metrics", accept);
+            assert!(
+                answer.contains(&format!("Content-Type: {kind}\r\n")),
+                "{accept}: {answer}"
+            );
+            let body = answer.split_once("\r\n\r\n").unwrap().1;
+            if kind == page::TEXT {
+                let expected = "# HELP a_reads_total Reads.\n# TYPE a_reads_total counter\na_reads_total{d=\"x\"} 7\n\
+                                # HELP b_bytes Bytes.\n# TYPE b_bytes gauge\nb_bytes 3\n";
+                assert_eq!(body, expected);
+            } else {
+                assert_eq!(body, page);
+            }
+        }
     }
 
     #[test]
