@@ -1,5 +1,6 @@
 //! Backing images: raw files and block devices.
 
+mod format;
 pub(crate) mod lock;
 mod open;
 mod raw;

@@ -1,5 +1,6 @@
 //! Opening an image: past the page cache where that works, and locked.
 
+use super::format;
 use super::lock::{self, LockError};
 use super::raw::RawDisk;
 use crate::block_dev::{DiskFile, SyncErrors};
@@ -21,6 +22,8 @@ pub struct OpenOptions {
     pub read_only: bool,
     /// Go past the host's page cache where the file system lets us.
     pub direct: bool,
+    /// Take it for raw even if it looks like an image of another format.
+    pub any_format: bool,
 }
 
 impl Default for OpenOptions {
@@ -28,6 +31,7 @@ impl Default for OpenOptions {
         Self {
             read_only: false,
             direct: true,
+            any_format: false,
         }
     }
 }
@@ -49,6 +53,16 @@ pub enum OpenError {
         /// The image.
         path: PathBuf,
         /// What it is.
+        found: &'static str,
+    },
+    /// It looks like an image of another format.
+    #[error(
+        "cannot open image {path}: expected a raw image, found one that looks like {found}: convert it (`qemu-img convert -O raw`), or serve it through qemu-storage-daemon; if a guest has written that to its raw disk, say `format = \"raw\"` of the disk, or `--format raw`"
+    )]
+    Format {
+        /// The image.
+        path: PathBuf,
+        /// What it looks like.
         found: &'static str,
     },
     /// Another process writes it.
@@ -82,18 +96,28 @@ impl RawDisk {
         }
     }
 
+    /// Finds out whether `path` could be opened. Locks and changes nothing.
+    ///
+    /// # Errors
+    /// When it cannot be opened, or is no image.
+    pub fn check(path: &Path, options: OpenOptions) -> Result<(), OpenError> {
+        let io_error = |source| OpenError::Io {
+            path: path.into(),
+            source,
+        };
+        let kind = std::fs::metadata(path).map_err(io_error)?.file_type();
+        check_kind(path, kind)?;
+        let file = open(path, options.read_only, OFlags::empty()).map_err(io_error)?;
+        check_format(path, &file, options)
+    }
+
     fn try_open(path: &Path, options: OpenOptions) -> Result<Self, OpenError> {
         let io_error = |source| OpenError::Io {
             path: path.into(),
             source,
         };
         let kind = std::fs::metadata(path).map_err(io_error)?.file_type();
-        if !kind.is_file() && !kind.is_block_device() {
-            return Err(OpenError::Kind {
-                path: path.into(),
-                found: justitia_regular_file::kind(kind),
-            });
-        }
+        check_kind(path, kind)?;
         let locked = |source| OpenError::Locked {
             path: path.into(),
             source,
@@ -130,13 +154,56 @@ impl RawDisk {
         } else {
             Arc::clone(&file)
         };
+        check_format(path, &buffered, options)?;
+        let is_device = kind.is_block_device();
+        let dsync = is_device || has_dsync(&file).map_err(|e| io_error(e.into()))?;
+        let witness = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let witness = open(Path::new(&witness), true, OFlags::empty()).map_err(io_error)?;
+        let sync_errors = SyncErrors::new(path.to_owned(), Some(witness));
         Ok(Self {
             file: DiskFile::new(file, align, dsync, sync_errors),
             buffered,
             direct,
+            is_device,
             size: size.into(),
         })
     }
+}
+
+fn check_kind(path: &Path, kind: std::fs::FileType) -> Result<(), OpenError> {
+    if kind.is_file() || kind.is_block_device() {
+        return Ok(());
+    }
+    Err(OpenError::Kind {
+        path: path.into(),
+        found: justitia_regular_file::kind(kind),
+    })
+}
+
+/// `file` is read through the page cache.
+fn check_format(path: &Path, file: &File, options: OpenOptions) -> Result<(), OpenError> {
+    if options.any_format {
+        return Ok(());
+    }
+    let size = rustix::fs::seek(file, SeekFrom::End(0)).map_err(io::Error::from);
+    let found = size.and_then(|size| format::foreign(file, size));
+    let found = found.map_err(|source| OpenError::Io {
+        path: path.into(),
+        source,
+    })?;
+    found.map_or(Ok(()), |found| {
+        let path = path.into();
+        Err(OpenError::Format { path, found })
+    })
+}
+
+/// File systems of which it is known that a write with `RWF_DSYNC` is durable when it has ended, direct or not: ext2 to
+/// ext4, XFS, Btrfs, F2FS, tmpfs. A FUSE file system, for one, is told of no sync then.
+const WITH_DSYNC: [i64; 5] = [0xEF53, 0x5846_5342, 0x9123_683E, 0xF2F5_2010, 0x0102_1994];
+
+fn has_dsync(file: &File) -> rustix::io::Result<bool> {
+    let found = rustix::fs::fstatfs(file)?.f_type;
+    Ok(WITH_DSYNC.contains(&found))
 }
 
 /// The image past the page cache, and what its offsets are multiples of; `None` where that does not work.
@@ -154,11 +221,6 @@ fn open_direct(
 
 /// The smallest alignment that direct reads accept, if they work at all.
 fn alignment(file: &File) -> Option<u64> {
-        let is_device = kind.is_block_device();
-        let dsync = is_device || has_dsync(&file).map_err(|e| io_error(e.into()))?;
-        let witness = format!("/proc/self/fd/{}", file.as_raw_fd());
-        let witness = open(Path::new(&witness), true, OFlags::empty()).map_err(io_error)?;
-        let sync_errors = SyncErrors::new(path.to_owned(), Some(witness));
     let mut buf = AlignedBuf::new(PAGE);
     [512, PAGE]
         .into_iter()
@@ -169,15 +231,6 @@ fn alignment(file: &File) -> Option<u64> {
 fn open(path: &Path, read_only: bool, flags: OFlags) -> io::Result<File> {
     // The flags are those of open(2), which are small positive numbers.
     let flags = i32::try_from((flags | OFlags::CLOEXEC).bits()).map_err(io::Error::other)?;
-/// File systems of which it is known that a write with `RWF_DSYNC` is durable when it has ended, direct or not: ext2 to
-/// ext4, XFS, Btrfs, F2FS, tmpfs. A FUSE file system, for one, is told of no sync then.
-const WITH_DSYNC: [i64; 5] = [0xEF53, 0x5846_5342, 0x9123_683E, 0xF2F5_2010, 0x0102_1994];
-
-fn has_dsync(file: &File) -> rustix::io::Result<bool> {
-    let found = rustix::fs::fstatfs(file)?.f_type;
-    Ok(WITH_DSYNC.contains(&found))
-}
-
     File::options()
         .read(true)
         .write(!read_only)

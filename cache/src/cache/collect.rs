@@ -3,7 +3,7 @@
 use super::curve_stats;
 use super::partition::Partition;
 use super::pool::Pool;
-use super::registry::Vm;
+use super::registry::{Registry, Vm};
 use super::state::{Cache, highest_weight};
 use super::stats::{CacheStats, DiskStats, PoolStats, ResidencyStats, StoreStats, VmStats};
 use crate::block::BLOCK_BYTES;
@@ -34,7 +34,7 @@ impl Cache {
         let pools = registry.vms.values().flat_map(|vm| &vm.pools);
         let of_pools = pools.map(|pool| pool.policy.lock().bytes() + pool.curve.bytes());
         let mut stores = vec![self.memory_stats(&vms, of_pools.sum())];
-        stores.extend(self.ssd_stats(&vms));
+        stores.extend(self.ssd_stats(&registry, &vms));
         CacheStats { stores, vms }
     }
 
@@ -96,8 +96,18 @@ impl Cache {
         }
     }
 
-    fn ssd_stats(&self, vms: &[VmStats]) -> Option<StoreStats> {
-        let ssd = self.stores.ssd.load_full()?;
+    fn ssd_stats(&self, registry: &Registry, vms: &[VmStats]) -> Option<StoreStats> {
+        let Some(ssd) = self.stores.ssd.load_full() else {
+            let why = registry.ssd_refused.clone()?;
+            return Some(StoreStats {
+                store: StoreKind::Ssd,
+                capacity_bytes: 0,
+                used_bytes: 0,
+                metadata_bytes: 0,
+                failed: Some(why),
+                errors: 0,
+            });
+        };
         let pools = vms.iter().flat_map(|vm| &vm.pools);
         Some(StoreStats {
             store: StoreKind::Ssd,

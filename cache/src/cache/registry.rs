@@ -18,6 +18,8 @@ pub(super) const MAX_POOLS: u32 = 1 << 19;
 #[derive(Default)]
 pub(super) struct Registry {
     pub(super) config: CacheConfig,
+    /// Why the SSD store that is configured could not be had.
+    pub(super) ssd_refused: Option<String>,
     pub(super) vms: BTreeMap<VmId, Vm>,
     pub(super) disks: BTreeMap<DiskId, DiskHandle>,
     /// Disks that were removed, which somebody may still serve.

@@ -80,7 +80,9 @@ impl Cache {
         {
             std::thread::sleep(Duration::from_millis(1));
         }
-        ssd.map_or(Ok(()), |ssd| self.open_ssd(&ssd))
+        let opened = ssd.map_or(Ok(()), |ssd| self.open_ssd(&ssd));
+        registry.ssd_refused = opened.as_ref().err().map(ToString::to_string);
+        opened
     }
 
     /// Gives the SSD store another size; one that has failed is opened anew.

@@ -24,6 +24,13 @@ impl Cache {
         Ok(())
     }
 
+    /// Remembers an SSD store that cannot be had, so that statistics say why, and [`resize`](Self::resize) tries it again.
+    pub(crate) fn refuse_ssd(&self, ssd: SsdConfig, why: String) {
+        let mut registry = self.registry.lock();
+        registry.config.ssd = Some(ssd);
+        registry.ssd_refused = Some(why);
+    }
+
     /// Replaces the SSD store, or takes it away; its blocks are dropped.
     ///
     /// # Errors

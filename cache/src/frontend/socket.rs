@@ -1,7 +1,7 @@
 //! Unix sockets that no other user can connect to or replace.
 
 use justitia_regular_file as regular_file;
-use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::fs::{FlockOperation, Gid, Mode, OFlags, Uid, flock};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
@@ -68,6 +68,28 @@ pub enum ListenError {
     },
 }
 
+/// Who may connect to a unix socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SocketAccess {
+    /// The mode of the socket; others than its owner and its group never have any.
+    pub mode: u16,
+    /// The user that owns it, if not the one that listens.
+    pub owner: Option<u32>,
+    /// Its group, if not that of the process.
+    pub group: Option<u32>,
+}
+
+impl Default for SocketAccess {
+    /// For this user alone.
+    fn default() -> Self {
+        Self {
+            mode: 0o600,
+            owner: None,
+            group: None,
+        }
+    }
+}
+
 /// Checks that other users cannot replace the socket by one of theirs.
 fn check_directory(path: &Path) -> Result<(), ListenError> {
     let found = regular_file::foreign_directory(path).map_err(|source| ListenError::Io {
@@ -80,12 +102,12 @@ fn check_directory(path: &Path) -> Result<(), ListenError> {
     })
 }
 
-/// Listens on a unix socket for this user alone. One that no server answers on is replaced. For the time of this call it holds
+/// Listens on a unix socket. One that no server answers on is replaced. For the time of this call it holds
 /// the lock of a file beside the socket, whose name ends in `.lock`.
 ///
 /// # Errors
 /// When another server answers there or is about to, something else is there, or the system refuses.
-pub(crate) fn unix_listener(path: &Path) -> Result<OwnedFd, ListenError> {
+pub(crate) fn unix_listener(path: &Path, access: SocketAccess) -> Result<OwnedFd, ListenError> {
     let io_error = |source: io::Error| ListenError::Io {
         what: path.display().to_string(),
         source,
@@ -108,8 +130,16 @@ pub(crate) fn unix_listener(path: &Path) -> Result<OwnedFd, ListenError> {
     }
     let socket = socket(SocketFlags::empty()).map_err(errno)?;
     bind(&socket, &address).map_err(errno)?;
-    // No client can connect before listen, so none connects before the mode is set.
+    // No client can connect before listen, so none connects before owner and mode are set.
     rustix::fs::chmod(path, Mode::RUSR | Mode::WUSR).map_err(errno)?;
+    let (owner, group) = (
+        access.owner.map(Uid::from_raw),
+        access.group.map(Gid::from_raw),
+    );
+    if owner.is_some() || group.is_some() {
+        rustix::fs::chown(path, owner, group).map_err(errno)?;
+    }
+    rustix::fs::chmod(path, Mode::from_raw_mode(access.mode.into())).map_err(errno)?;
     listen(&socket, 128).map_err(errno)?;
     Ok(socket)
 }

@@ -7,7 +7,7 @@ use super::export::Export;
 use super::limits::Limits;
 use super::registry::ExportRegistry;
 use super::tls::{TlsError, TlsFiles};
-use crate::frontend::{Executor, ListenError, Volume, unix_listener};
+use crate::frontend::{Executor, ListenError, SocketAccess, Volume, unix_listener};
 use parking_lot::Mutex;
 use rustix::net::{Shutdown, shutdown};
 use rustls::ServerConfig;
@@ -107,7 +107,15 @@ impl Server {
     /// # Errors
     /// When something else is there, others may write the directory, or the system refuses.
     pub fn listen_unix(&self, path: &Path) -> Result<(), ListenError> {
-        let socket = unix_listener(path)?;
+        self.listen_unix_as(path, SocketAccess::default())
+    }
+
+    /// As [`listen_unix`](Self::listen_unix), for those who have access to the socket.
+    ///
+    /// # Errors
+    /// As there, and when this user may not give the socket away.
+    pub fn listen_unix_as(&self, path: &Path, who: SocketAccess) -> Result<(), ListenError> {
+        let socket = unix_listener(path, who)?;
         let access = Access {
             tls_required: false,
             certified: false,

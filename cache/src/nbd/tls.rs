@@ -6,7 +6,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+use x509_parser::prelude::{ASN1Time, FromDer, GeneralName, X509Certificate};
 
 /// A directory with `server-cert.pem`, `server-key.pem` and, to verify clients, `ca-cert.pem`: the names
 /// that QEMU and libnbd use.
@@ -42,6 +42,17 @@ pub enum TlsError {
 }
 
 impl TlsFiles {
+    /// What is wrong with the files, in words: what cannot be used, and certificates that are not valid now.
+    pub(crate) fn faults(&self) -> Vec<String> {
+        if let Err(e) = self.load() {
+            return vec![e.to_string()];
+        }
+        let authority = self.verify_clients.then_some("ca-cert.pem");
+        let names = ["server-cert.pem"].into_iter().chain(authority);
+        let paths = names.map(|name| self.directory.join(name));
+        paths.filter_map(|path| expiry(&path)).collect()
+    }
+
     pub(super) fn load(&self) -> Result<Arc<ServerConfig>, TlsError> {
         let chain = certificates(&self.directory.join("server-cert.pem"))?;
         let key_path = self.directory.join("server-key.pem");
@@ -82,6 +93,26 @@ impl TlsFiles {
         let config = builder.with_single_cert(chain, key).map_err(rejected)?;
         Ok(Arc::new(config))
     }
+}
+
+/// Which certificate of a file is not valid now, and since or from when.
+fn expiry(path: &Path) -> Option<String> {
+    let found = certificates(path).ok()?;
+    found.iter().find_map(|certificate| {
+        let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
+        let (validity, now) = (certificate.validity(), ASN1Time::now());
+        let why = if validity.not_after < now {
+            format!("one that has expired, on {}", validity.not_after)
+        } else if validity.not_before > now {
+            format!("one that is not valid before {}", validity.not_before)
+        } else {
+            return None;
+        };
+        Some(format!(
+            "expected a certificate that is valid now in {}, found {why}: no client accepts it; make a new one",
+            path.display()
+        ))
+    })
 }
 
 /// The largest file with keys or certificates, bytes.

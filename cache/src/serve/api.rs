@@ -140,6 +140,8 @@ pub struct Stats {
     pub cache: CacheStats,
     /// The disks that are served.
     pub exports: Vec<VolumeStats>,
+    /// Disks that are configured and cannot be served.
+    pub unserved: Vec<UnservedDisk>,
     /// The ports of VMs that may put.
     pub ports: Vec<PortStats>,
     /// What is planned for the pools of VMs whose weights are planned, as of the last period.
@@ -150,6 +152,24 @@ pub struct Stats {
     pub vhost_front_ends: usize,
     /// Why io_uring is not supported here, if it is not: worker threads read and write disks then.
     pub io_uring_unsupported: Option<&'static str>,
+}
+
+/// A disk that cannot be served.
+#[derive(Clone, Debug, Serialize)]
+pub struct UnservedDisk {
+    /// Its name.
+    pub name: String,
+    /// Why not.
+    pub why: String,
+}
+
+impl UnservedDisk {
+    pub(super) fn new((name, why): (&String, &String)) -> Self {
+        Self {
+            name: name.clone(),
+            why: why.clone(),
+        }
+    }
 }
 
 /// What executes requests.

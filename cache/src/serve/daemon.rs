@@ -1,161 +1,101 @@
 //! What a running daemon serves.
 
-use super::api::{ControlHandler, ControlRequest, Stats};
+use super::api::{ControlHandler, ControlRequest, Stats, UnservedDisk};
 use super::change;
-use super::config::{DiskConfig, PortConfig, VmConfig};
+use super::config::Config;
 use super::error::ServeError;
 use super::paths::{PathUse, collisions};
 use super::planning::Planning;
-use super::vms::{Vm, VmRegistry};
-use crate::backing::{OpenOptions, RawDisk};
-use crate::cache::{Cache, random};
+use super::vms::VmRegistry;
+use crate::cache::Cache;
 use crate::config::SsdConfig;
-use crate::disk::CachedDisk;
-use crate::frontend::{Backend, Tenant, Volume};
-use crate::nbd::{Export, Server};
-use crate::port::{NamedPools, Port, PortVm, PutTarget};
+use crate::error::CacheError;
+use crate::frontend::Volume;
+use crate::nbd::Server;
+use crate::port::Port;
+use crate::store::{Foreign, check_place};
 use crate::vhost::VhostServer;
-use justitia_link::Serial;
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
 /// The cache, the volumes, and the servers in front of them.
 pub(super) struct Daemon {
     pub(super) cache: Arc<Cache>,
-    pub(super) servers: Vec<Server>,
-    pub(super) vhost_servers: Vec<VhostServer>,
-    pub(super) volumes: Vec<Arc<Volume>>,
-    pub(super) ports: Vec<Arc<Port>>,
+    /// Serves all disks.
+    pub(super) all: Server,
+    /// Those of VMs that have sockets of their own, by the VM's name.
+    pub(super) of_vms: Mutex<BTreeMap<String, Server>>,
+    pub(super) vhost_servers: Mutex<Vec<VhostServer>>,
+    pub(super) volumes: Mutex<Vec<Arc<Volume>>>,
+    pub(super) ports: Mutex<Vec<Arc<Port>>>,
     pub(super) vms: Mutex<VmRegistry>,
+    /// Disks that are configured and cannot be served, and why.
+    pub(super) unserved: Mutex<BTreeMap<String, String>>,
     /// The paths that are in use, but for the SSD store's.
-    paths: Vec<PathUse>,
+    paths: Mutex<Vec<PathUse>>,
     planning: Mutex<Planning>,
 }
 
 impl Daemon {
-    pub(super) fn new(cache: Arc<Cache>, paths: Vec<PathUse>) -> Self {
+    pub(super) fn new(cache: Arc<Cache>, all: Server) -> Self {
         Self {
             cache,
-            servers: Vec::new(),
-            vhost_servers: Vec::new(),
-            volumes: Vec::new(),
-            ports: Vec::new(),
+            all,
+            of_vms: Mutex::default(),
+            vhost_servers: Mutex::default(),
+            volumes: Mutex::default(),
+            ports: Mutex::default(),
             vms: Mutex::default(),
-            paths,
+            unserved: Mutex::default(),
+            paths: Mutex::default(),
             planning: Mutex::default(),
         }
     }
 
-    /// Adds a VM with its pools and disks. Returns the exports of its disks.
-    pub(super) fn add_vm(&mut self, config: &VmConfig) -> Result<Vec<Arc<Export>>, ServeError> {
-        let id = self
-            .cache
-            .add_vm(&config.name, config.weight, config.policy)?;
-        let first = self.cache.default_pool(id)?;
-        let tenant = Arc::new(Tenant::new(config.clients.clone()));
-        tenant.set_weight(config.weight);
-        let mut pools = NamedPools::new(first, Arc::clone(&tenant));
-        for pool in &config.pools {
-            let known = pools.get(&pool.name).map(|pool| pool.id);
-            let id = if let Some(id) = known {
-                self.cache.set_pool(id, pool.spec)?;
-                pools.set_spec(&pool.name, pool.spec);
-                id
-            } else {
-                let id = self.cache.create_pool(id, &pool.name, pool.spec)?;
-                pools.insert(&pool.name, id, pool.spec);
-                id
-            };
-            if let Some(named) = pools.get_mut(&pool.name) {
-                named.target = pool.target;
-            }
-            if let Some(tag) = pool.tag {
-                tenant.tags.set(tag, id);
-            }
-        }
-        if let Some(port) = &config.port {
-            self.cache.track_residency(id, port.residency_bytes)?;
-        }
-        let mut vm = Vm {
-            id,
-            tenant,
-            pools: Arc::new(Mutex::new(pools)),
-            disks: BTreeMap::new(),
-            plans: config.plan,
-        };
-        let mut exports = Vec::new();
-        let mut targets = BTreeMap::<_, Arc<dyn PutTarget>>::new();
-        for disk in &config.disks {
-            let volume = Arc::new(self.open_disk(&mut vm, disk)?);
-            self.volumes.push(Arc::clone(&volume));
-            if let Some(serial) = disk.serial.filter(|_| disk.mode.is_some()) {
-                targets.insert(serial, Arc::clone(&volume) as _);
-            }
-            let description = format!("disk {} of VM {}", disk.name, config.name);
-            exports.push(Arc::new(Export::new(volume, &description)));
-        }
-        if let Some(port) = &config.port {
-            let volume = self.add_port(config, port, &vm, targets)?;
-            let description = format!("port of VM {}", config.name);
-            exports.push(Arc::new(Export::new(volume, &description)));
-        }
-        self.vms.get_mut().insert(&config.name, vm);
-        Ok(exports)
+    /// Remembers the paths of a configuration.
+    pub(super) fn use_paths(&self, config: &Config) {
+        let mut paths = PathUse::of(config);
+        paths.retain(|of| !of.is_ssd());
+        *self.paths.lock() = paths;
     }
 
-    /// Adds the port of a VM: a volume that only messages are written to.
-    fn add_port(
-        &mut self,
-        config: &VmConfig,
-        port: &PortConfig,
-        vm: &Vm,
-        disks: BTreeMap<Serial, Arc<dyn PutTarget>>,
-    ) -> Result<Volume, ServeError> {
-        let start = random().map_err(|source| ServeError::Io {
-            what: "cannot take a random number for a port",
-            source,
-        })?;
-        let vm_of_port = PortVm {
-            id: vm.id,
-            name: config.name.clone(),
-            pools: Arc::clone(&vm.pools),
-            disks,
-            may_use_ssd: port.ssd,
-        };
-        let device = Arc::new(Port::new(Arc::clone(&self.cache), vm_of_port, start));
-        self.ports.push(Arc::clone(&device));
-        Ok(Volume::new(&port.name, Backend::Plain(device)).of_tenant(&vm.tenant))
-    }
-
-    fn open_disk(&self, vm: &mut Vm, disk: &DiskConfig) -> Result<Volume, ServeError> {
-        let options = OpenOptions {
-            read_only: disk.read_only,
-            direct: disk.direct,
-        };
-        let raw = Arc::new(RawDisk::open(&disk.image, options)?);
-        if disk.direct && !raw.is_direct() {
-            tracing::warn!(
-                "{}: the file system has no O_DIRECT: the host's page cache will hold the image, too",
-                disk.image.display()
-            );
+    /// Adds the VMs and disks of a configuration that are not served yet, and serves them. Returns the names of the disks.
+    /// What else has changed is left as it is, and said.
+    pub(super) fn reload(&self, config: &Config) -> Result<Vec<String>, ServeError> {
+        let found = collisions(&PathUse::of(config));
+        if !found.is_empty() {
+            return Err(ServeError::Paths(found));
         }
-        let backend = self.backend(vm, disk, &raw)?;
-        Ok(Volume::new(&disk.name, backend)
-            .serial(disk.serial)
-            .read_only(disk.read_only)
-            .of_tenant(&vm.tenant)
-            .allocation(raw))
+        let disks = config.vms.iter().flat_map(|vm| &vm.disks);
+        let configured: BTreeSet<_> = disks.map(|disk| disk.name.as_str()).collect();
+        for volume in self.volumes.lock().iter() {
+            if !configured.contains(volume.name()) {
+                let disk = volume.name();
+                tracing::warn!(
+                    disk,
+                    "served until a restart, though it is not configured any more"
+                );
+            }
+        }
+        self.use_paths(config);
+        let mut names = Vec::new();
+        for vm in &config.vms {
+            let added = self.add_vm(vm)?;
+            names.extend(added.names());
+            self.listen(added, config.listen.access)?;
+        }
+        Ok(names)
     }
 
     /// Takes over the size that a disk's image has now.
     fn rescan(&self, disk: &str) -> Result<(), ServeError> {
-        let volume = self.volumes.iter().find(|v| v.name() == disk);
+        let volumes = self.volumes.lock().clone();
+        let volume = volumes.iter().find(|v| v.name() == disk);
         let volume = volume.ok_or_else(|| ServeError::NoVolume {
             found: disk.to_owned(),
-            known: self
-                .volumes
+            known: volumes
                 .iter()
                 .map(|v| v.name())
                 .collect::<Vec<_>>()
@@ -170,20 +110,28 @@ impl Daemon {
         if size != before {
             tracing::info!(disk, "the disk has {size} bytes now, and had {before}");
             let ours = |s: &&VhostServer| Arc::ptr_eq(s.volume(), volume);
-            let servers = self.vhost_servers.iter().filter(ours);
-            servers.for_each(VhostServer::notify_config);
+            let servers = self.vhost_servers.lock();
+            servers
+                .iter()
+                .filter(ours)
+                .for_each(VhostServer::notify_config);
         }
         Ok(())
     }
 
     /// Puts another SSD store in the place of the one that there is, if its path is nothing else's.
     pub(super) fn replace_ssd(&self, ssd: SsdConfig) -> Result<(), ServeError> {
-        let mut paths = self.paths.clone();
+        let mut paths = self.paths.lock().clone();
         paths.push(PathUse::ssd(&ssd.path));
         let found = collisions(&paths);
         if !found.is_empty() {
             return Err(ServeError::Paths(found));
         }
+        // Before the one that there is goes.
+        check_place(&ssd.path, Foreign::of(&ssd)).map_err(|source| CacheError::Ssd {
+            path: ssd.path.clone(),
+            source,
+        })?;
         Ok(self.cache.set_ssd(Some(ssd))?)
     }
 
@@ -195,33 +143,15 @@ impl Daemon {
     /// Closes all servers. Requests that are in flight have until `answered` to be finished; clients that have not taken
     /// their replies then are disconnected, and have until `left` to leave.
     pub(super) fn close_servers(&self, answered: Instant, left: Instant) {
-        self.vhost_servers.iter().for_each(VhostServer::close);
-        self.servers.iter().for_each(Server::close);
-        let vhost = self.vhost_servers.iter();
-        vhost.for_each(|server| server.wait(answered));
-        self.servers.iter().for_each(|server| server.wait(answered));
-        self.servers.iter().for_each(Server::cut_off);
-        self.servers.iter().for_each(|server| server.wait(left));
-    }
-
-    fn backend(
-        &self,
-        vm: &mut Vm,
-        disk: &DiskConfig,
-        raw: &Arc<RawDisk>,
-    ) -> Result<Backend, ServeError> {
-        let Some(mode) = disk.mode else {
-            return Ok(Backend::Plain(raw.clone()));
-        };
-        let id = self.cache.add_disk(vm.id, &disk.name)?;
-        vm.disks.insert(disk.name.clone(), id);
-        let cache = Arc::clone(&self.cache);
-        Ok(Backend::Cached(CachedDisk::new(
-            raw.clone(),
-            cache,
-            id,
-            mode,
-        )?))
+        let vhost = self.vhost_servers.lock();
+        let of_vms = self.of_vms.lock();
+        let servers = || of_vms.values().chain([&self.all]);
+        vhost.iter().for_each(VhostServer::close);
+        servers().for_each(Server::close);
+        vhost.iter().for_each(|server| server.wait(answered));
+        servers().for_each(|server| server.wait(answered));
+        servers().for_each(Server::cut_off);
+        servers().for_each(|server| server.wait(left));
     }
 }
 
@@ -229,12 +159,18 @@ impl ControlHandler for Daemon {
     fn stats(&self) -> Stats {
         Stats {
             cache: self.cache.stats(),
-            exports: self.volumes.iter().map(|v| v.stats()).collect(),
-            ports: self.ports.iter().map(|port| port.stats()).collect(),
+            exports: self.volumes.lock().iter().map(|v| v.stats()).collect(),
+            unserved: self.unserved.lock().iter().map(UnservedDisk::new).collect(),
+            ports: self.ports.lock().iter().map(|port| port.stats()).collect(),
             plans: self.planning.lock().plans(),
-            clients: self.servers.iter().map(Server::clients).sum(),
+            clients: {
+                let of_vms = self.of_vms.lock();
+                let servers = of_vms.values().chain([&self.all]);
+                servers.map(Server::clients).sum()
+            },
             vhost_front_ends: self
                 .vhost_servers
+                .lock()
                 .iter()
                 .filter(|s| s.is_connected())
                 .count(),

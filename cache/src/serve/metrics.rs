@@ -142,6 +142,10 @@ pub(super) fn text(stats: &Stats) -> Result<String, String> {
     let clients: Gauge<u64, AtomicU64> = Gauge::default();
     clients.set(u64::try_from(stats.clients).unwrap_or(u64::MAX));
     registry.register("clients", "NBD clients connected", clients);
+    let unserved: Gauge<u64, AtomicU64> = Gauge::default();
+    unserved.set(u64::try_from(stats.unserved.len()).unwrap_or(u64::MAX));
+    let help = "Disks that are configured and cannot be served";
+    registry.register("disks_unserved", help, unserved);
     let front_ends: Gauge<u64, AtomicU64> = Gauge::default();
     front_ends.set(u64::try_from(stats.vhost_front_ends).unwrap_or(u64::MAX));
     let help = "Front ends connected over vhost-user";
@@ -253,13 +257,13 @@ fn disks(stats: &Stats, registry: &mut Registry) {
     for (name, help, value) in DISK_COUNTS {
         registry.register(name, help, counts(&rows, value));
     }
+    for (name, help, value) in DISK_LEVELS {
+        registry.register(name, help, levels(&rows, value));
+    }
 }
 
 type Level = Gauge<u64, AtomicU64>;
 
-    for (name, help, value) in DISK_LEVELS {
-        registry.register(name, help, levels(&rows, value));
-    }
 fn levels<L: Clone + Eq + Hash, T>(rows: &[(L, &T)], value: fn(&T) -> u64) -> Family<L, Level> {
     let family = Family::<L, Level>::default();
     for (label, of) in rows {
@@ -300,6 +304,7 @@ mod tests {
                 reads: 7,
                 ..VolumeStats::default()
             }],
+            unserved: Vec::new(),
             ports: vec![crate::port::PortStats {
                 vm: "v\"".into(),
                 malformed: 5,

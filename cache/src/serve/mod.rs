@@ -8,6 +8,7 @@ mod config;
 mod control;
 mod daemon;
 mod descriptors;
+mod disks;
 mod error;
 mod metrics;
 mod metrics_curves;
@@ -30,11 +31,13 @@ mod test_planning;
 #[cfg(test)]
 mod test_port;
 #[cfg(test)]
+mod test_reload;
+#[cfg(test)]
 mod test_vhost;
 #[cfg(test)]
 mod test_weights;
 
-pub use api::{ControlRequest, ControlResponse, Stats};
+pub use api::{ControlRequest, ControlResponse, Stats, UnservedDisk};
 pub use config::{Config, ConfigError, DiskConfig, Listen, PoolConfig, PortConfig, VmConfig};
 pub use control::{ControlError, default_control_path, make_directory_of, send_request};
 pub use error::ServeError;

@@ -12,8 +12,7 @@ use super::planning::PlanningThread;
 use crate::cache::Cache;
 use crate::config::CacheConfig;
 use crate::frontend::flush_all;
-use crate::nbd::{Export, Limits, Server};
-use crate::vhost::VhostServer;
+use crate::nbd::{Limits, Server, TlsFiles};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -51,19 +50,13 @@ impl Service {
     }
 
     fn start_with(cache: Arc<Cache>, config: &Config) -> Result<Self, ServeError> {
-        let mut paths = PathUse::of(config);
-        paths.retain(|of| !of.is_ssd());
-        let mut daemon = Daemon::new(cache, paths);
-        let exports = config
-            .vms
-            .iter()
-            .map(|vm| daemon.add_vm(vm))
-            .collect::<Result<Vec<_>, _>>()?;
-        // Once the images are locked, so that none of them can be taken for it.
-        if let Some(ssd) = &config.cache.ssd {
-            daemon.replace_ssd(ssd.clone())?;
+        let all = Server::new(Limits::default(), config.tls.as_ref())?;
+        for fault in config.tls.iter().flat_map(TlsFiles::faults) {
+            tracing::error!("{fault}");
         }
-        let tcp = start_servers(&mut daemon, config, exports)?;
+        let daemon = Daemon::new(cache, all);
+        daemon.use_paths(config);
+        let tcp = start_serving(&daemon, config)?;
         let daemon = Arc::new(daemon);
         let control = config
             .control
@@ -91,6 +84,16 @@ impl Service {
             planning,
             tcp,
         })
+    }
+
+    /// Adds the VMs and disks of a configuration that are not served yet, and serves them; returns the names of the disks.
+    /// Nothing else changes: VMs and disks that are gone from it are served until a restart.
+    ///
+    /// # Errors
+    /// When two of its paths are the same, or a socket cannot be had. Disks whose images cannot be opened are none: they
+    /// are in the log and in the [statistics](Self::stats), and the next reload tries them again.
+    pub fn reload(&self, config: &Config) -> Result<Vec<String>, ServeError> {
+        self.daemon.reload(config)
     }
 
     /// The TCP address of the NBD server, with the port that was chosen if it was 0.
@@ -139,7 +142,7 @@ impl Service {
         // Requests have three quarters of the time, clients that are cut off an eighth, flushes the rest.
         self.daemon
             .close_servers(end - timeout / 4, end - timeout / 8);
-        let flushed = flush_all(&self.daemon.volumes, end);
+        let flushed = flush_all(&self.daemon.volumes.lock(), end);
         // Removes what the SSD store holds.
         if let Err(e) = self.daemon.cache.set_ssd(None) {
             tracing::error!("cannot close the SSD store: {e}");
@@ -148,45 +151,44 @@ impl Service {
     }
 }
 
-/// Starts the NBD servers: one for each VM that has a socket of its own, and one for all disks. Returns the TCP address of
-/// the latter. `exports` are each VM's.
-fn start_servers(
-    daemon: &mut Daemon,
-    config: &Config,
-    exports: Vec<Vec<Arc<Export>>>,
-) -> Result<Option<SocketAddr>, ServeError> {
-    let all = Server::new(Limits::default(), config.tls.as_ref())?;
-    for (vm, exports) in config.vms.iter().zip(exports) {
-        for (disk, export) in vm.disks.iter().zip(&exports) {
-            if let Some(path) = &disk.vhost {
-                let volume = Arc::clone(export.volume());
-                let limits = Limits::default().io;
-                let server = VhostServer::listen(path, volume, all.executor(), limits)?;
-                daemon.vhost_servers.push(server);
-            }
-        }
-        if let Some(socket) = &vm.socket {
-            let own = all.sibling();
-            exports.iter().for_each(|e| own.add(Arc::clone(e)));
-            own.listen_unix(socket)?;
-            daemon.servers.push(own);
-        }
-        exports.into_iter().for_each(|e| all.add(e));
+/// Adds the VMs and the SSD store, and listens. Returns the TCP address of the server of all disks.
+fn start_serving(daemon: &Daemon, config: &Config) -> Result<Option<SocketAddr>, ServeError> {
+    let mut added = config
+        .vms
+        .iter()
+        .map(|vm| daemon.add_vm(vm))
+        .collect::<Result<Vec<_>, _>>()?;
+    // Of several disks those that can be served are; of one, or where none can, this is an error.
+    if daemon.volumes.lock().is_empty()
+        && let Some(failed) = added.iter_mut().find_map(|added| added.failed.take())
+    {
+        return Err(failed.into());
+    }
+    // Once the images are locked, so that none of them can be taken for it.
+    if let Some(ssd) = &config.cache.ssd
+        && let Err(e) = daemon.replace_ssd(ssd.clone())
+    {
+        daemon.cache.refuse_ssd(ssd.clone(), e.to_string());
+        tracing::error!("{e}: the disks are served without it, and its pools use memory");
+    }
+    let access = config.listen.access;
+    for added in added {
+        daemon.listen(added, access)?;
     }
     if let Some(path) = &config.listen.unix {
-        all.listen_unix(path)?;
+        daemon.all.listen_unix_as(path, access)?;
     }
+    let insecure = config.listen.insecure;
     let tcp = config
         .listen
         .tcp
-        .map(|address| all.listen_tcp(address, config.listen.insecure))
+        .map(|address| daemon.all.listen_tcp(address, insecure))
         .transpose()?;
-    if let (Some(address), true) = (tcp, config.listen.insecure) {
+    if let (Some(address), true) = (tcp, insecure) {
         tracing::warn!(
             "insecure: every client that reaches {address} can read and write every disk"
         );
     }
-    daemon.servers.push(all);
     Ok(tcp)
 }
 

@@ -33,6 +33,11 @@ impl VmRegistry {
         self.vms.insert(name.to_owned(), vm);
     }
 
+    /// Is or was there a VM of that name?
+    pub(super) fn knows(&self, name: &str) -> bool {
+        self.vms.contains_key(name) || self.uncached.contains(name)
+    }
+
     /// Forgets a VM whose disks go on being served, uncached. Returns what the cache knows it by.
     pub(super) fn uncache(&mut self, name: &str) -> Result<VmId, ServeError> {
         let id = self.vm(name)?.id;

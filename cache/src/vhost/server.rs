@@ -4,7 +4,7 @@ use super::config_channel::ConfigChannel;
 use super::device::Device;
 use super::device_limits::SECTOR;
 use super::session;
-use crate::frontend::{Executor, IoLimits, ListenError, Volume, unix_listener};
+use crate::frontend::{Executor, IoLimits, ListenError, SocketAccess, Volume, unix_listener};
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{Shutdown, SocketFlags, accept_with, shutdown};
@@ -62,8 +62,7 @@ fn warn_of_tail(volume: &Volume) {
 }
 
 impl VhostServer {
-    /// Serves a volume on a unix socket that only this user can connect to, in a directory that no other user writes. A
-    /// socket that no server answers on is replaced.
+    /// Serves a volume on a unix socket, in a directory that no other user writes. A socket that no server answers on is replaced.
     ///
     /// # Errors
     /// When something else is there, others may write the directory, or the system refuses.
@@ -72,6 +71,7 @@ impl VhostServer {
         volume: Arc<Volume>,
         executor: Executor,
         limits: IoLimits,
+        access: SocketAccess,
     ) -> Result<Self, ListenError> {
         warn_of_tail(&volume);
         let listener = Arc::new(unix_listener(path, access)?);

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use justitia_api::escape::encode;
 use justitia_cache::serve::{
     Config, Service, Size, default_control_path, make_directory_of, preflight,
 };
 use sd_notify::NotifyState;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::client::flat;
@@ -35,6 +35,8 @@ A configuration. Every table but [[vm]] is optional:
   unix = \"/run/justitia/nbd.sock\"        # all disks of all VMs, for this user alone
   tcp = \"0.0.0.0:10809\"                  # a client sees the disks of the VMs that its certificate is for
   insecure = false                         # true: no certificates, every client has every disk
+  socket_mode = \"0600\"                   # of the disks' sockets; who may connect has the disks
+  # socket_owner = \"libvirt-qemu\", socket_group = \"kvm\": names or numbers
 
   [tls]                                    # server-cert.pem, server-key.pem, ca-cert.pem
   directory = \"/etc/pki/justitia\"
@@ -62,6 +64,7 @@ A configuration. Every table but [[vm]] is optional:
   mode = \"inclusive\"                     # exclusive: the guest puts over [vm.port]; uncached
   read_only = false
   direct = true                            # past the host's page cache
+  format = \"raw\"                          # also if it looks like qcow2 or the like, which is refused otherwise
   serial = \"web-root\"                    # as the guest knows it [default: its name, if it has at most 20 bytes]
   vhost = \"/run/justitia/web-root.vhost\" # also over vhost-user-blk, to one front end, for this user alone
 
@@ -78,7 +81,8 @@ The log goes to standard error; JUSTITIA_LOG=debug makes it longer.";
 ///
 /// With an image: that image on a unix socket, with 256 MiB of cache in memory; with --vhost to a virtio disk of one VM
 /// beside. With a configuration: the VMs, disks, stores and sockets that it names. On SIGTERM and SIGINT requests in flight are finished and
-/// disks flushed.
+/// disks flushed. On SIGHUP VMs and disks that are new in the configuration are served, too, and those whose images could
+/// not be opened are tried again.
 #[derive(Args)]
 #[command(after_long_help = CONFIGURATION)]
 pub(super) struct Serve {
@@ -105,20 +109,32 @@ pub(super) struct Serve {
         default_value = "256MiB"
     )]
     memory: Size,
+    /// What the image is, whatever it looks like
+    #[arg(long, conflicts_with = "config")]
+    format: Option<ImageFormat>,
     /// Refuse writes to the image
     #[arg(long, conflicts_with = "config")]
     read_only: bool,
-    /// Check the file of --config, print every error with file and line, and exit
+    /// Check the file of --config, and what it names: images, certificates, the SSD store's place; print every error, and exit
     #[arg(long, requires = "config", conflicts_with = "image")]
     check_config: bool,
 }
 
+#[derive(Clone, Copy, ValueEnum)]
+enum ImageFormat {
+    Raw,
+}
+
+fn load(file: &Path) -> anyhow::Result<Config> {
+    Config::load(file).map_err(|errors| {
+        let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        anyhow::anyhow!("the configuration has errors:\n{}", lines.join("\n"))
+    })
+}
+
 pub(super) fn serve(args: &Serve) -> anyhow::Result<()> {
     let mut config = match (&args.config, &args.image) {
-        (Some(file), _) => Config::load(file).map_err(|errors| {
-            let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
-            anyhow::anyhow!("the configuration has errors:\n{}", lines.join("\n"))
-        })?,
+        (Some(file), _) => load(file)?,
         (None, Some(image)) => of_image(args, image)?,
         (None, None) => bail!("expected an image or --config FILE, found neither"),
     };
@@ -139,17 +155,39 @@ pub(super) fn serve(args: &Serve) -> anyhow::Result<()> {
         .clone();
     crate::log::start();
     // Registered before anything runs: a signal from now on ends it in order.
-    let mut signals = Signals::new([SIGTERM, SIGINT]).context("cannot watch for signals")?;
+    let mut signals =
+        Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot watch for signals")?;
     let service = Service::start(&config).map_err(flat)?;
     announce(&config, &control);
     // Where systemd has started this, it waits for the word.
     let _ = sd_notify::notify(&[NotifyState::Ready]);
-    signals.forever().next();
+    while signals.forever().next() == Some(SIGHUP) {
+        reload(&service, args.config.as_deref(), &control);
+    }
     tracing::info!("stopping");
     let _ = sd_notify::notify(&[NotifyState::Stopping]);
     service
         .shut_down(Duration::from_secs(10))
         .context("a disk could not be flushed when stopping")
+}
+
+/// On SIGHUP: serves what is new in the configuration. What is wrong with it is said, and changes nothing.
+fn reload(service: &Service, file: Option<&Path>, control: &Path) {
+    let Some(file) = file else {
+        tracing::warn!("SIGHUP: there is no configuration to read again");
+        return;
+    };
+    let reloaded = load(file).and_then(|mut config| {
+        config.control = Some(control.to_owned());
+        service.reload(&config).map_err(flat)
+    });
+    match reloaded {
+        Ok(disks) if disks.is_empty() => {
+            tracing::info!("SIGHUP: no disk is new; other changes need a restart");
+        }
+        Ok(disks) => tracing::info!("SIGHUP: now served, too: {}", disks.join(", ")),
+        Err(e) => tracing::error!("SIGHUP: nothing is changed by it: {e:#}"),
+    }
 }
 
 fn of_image(args: &Serve, image: &Path) -> anyhow::Result<Config> {
@@ -166,6 +204,7 @@ fn of_image(args: &Serve, image: &Path) -> anyhow::Result<Config> {
     config.cache.memory_bytes = args.memory.0;
     for disk in config.vms.iter_mut().flat_map(|vm| &mut vm.disks) {
         disk.read_only = args.read_only;
+        disk.any_format = args.format.is_some();
         disk.vhost.clone_from(&args.vhost);
     }
     for socket in std::iter::once(&socket).chain(&args.vhost) {
@@ -210,20 +249,6 @@ fn announce(config: &Config, control: &Path) {
     ));
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_configuration_of_the_help_is_valid() {
-        let lines = CONFIGURATION.lines().filter_map(|l| l.strip_prefix("  "));
-        let text = lines.collect::<Vec<_>>().join("\n");
-        let config = Config::parse(Path::new("help"), &text).unwrap();
-        assert_eq!(config.vms[0].disks[0].name, "web-root");
-        assert_eq!(config.vms[0].clients, ["web"]);
-        assert!(config.cache.ssd.is_some() && config.tls.is_some() && config.metrics.is_some());
-    }
-}
 /// As a path, and in a query, of a URI (RFC 3986): what is neither unreserved nor a slash becomes `%XX`.
 fn percent_encoded(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
@@ -238,6 +263,10 @@ fn percent_encoded(bytes: &[u8]) -> String {
     text
 }
 
+#[cfg(test)]
+mod tests {
+    use super::*;
+
     #[test]
     fn uris_are_percent_encoded() {
         let name = "My Disk (1) 100% a#b&c \u{e4}";
@@ -246,3 +275,13 @@ fn percent_encoded(bytes: &[u8]) -> String {
         assert_eq!(percent_encoded(b"/run/a-b_c.~d"), "/run/a-b_c.~d");
     }
 
+    #[test]
+    fn the_configuration_of_the_help_is_valid() {
+        let lines = CONFIGURATION.lines().filter_map(|l| l.strip_prefix("  "));
+        let text = lines.collect::<Vec<_>>().join("\n");
+        let config = Config::parse(Path::new("help"), &text).unwrap();
+        assert_eq!(config.vms[0].disks[0].name, "web-root");
+        assert_eq!(config.vms[0].clients, ["web"]);
+        assert!(config.cache.ssd.is_some() && config.tls.is_some() && config.metrics.is_some());
+    }
+}

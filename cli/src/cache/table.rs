@@ -187,7 +187,13 @@ fn disks(stats: &Value) -> String {
             ),
         ]
     });
-    table(&columns, rows)
+    let unserved = each(stats, "unserved").map(|disk| {
+        let mut row = vec![text(disk, "name")];
+        row.extend(["-"; 6].map(str::to_owned));
+        row.push(format!("not served: {}", text(disk, "why")));
+        row
+    });
+    table(&columns, rows.chain(unserved))
 }
 
 /// What is planned for pools: a row for each in each store.

@@ -118,7 +118,7 @@ fn of_servers_that_start_at_once_one_gets_the_socket() {
         let started = std::thread::scope(|scope| {
             let one = || {
                 start.wait();
-                crate::frontend::unix_listener(&path)
+                crate::frontend::unix_listener(&path, Default::default())
             };
             let servers: Vec<_> = (0..4).map(|_| scope.spawn(one)).collect();
             let joined = servers.into_iter().map(|server| server.join().unwrap());

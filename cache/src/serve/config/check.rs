@@ -16,6 +16,7 @@ impl File {
     pub(super) fn check(self, checker: &mut Checker) -> Config {
         self.check_listen(checker);
         self.check_metrics(checker);
+        let access = self.listen.access(checker);
         let insecure = self.listen.insecure.is_some_and(Spanned::into_inner);
         let served = self.listen.unix.is_some() || self.listen.tcp.is_some();
         let (mut vms, mut exports) = (BTreeSet::new(), BTreeSet::new());
@@ -37,6 +38,7 @@ impl File {
             listen: Listen {
                 unix: self.listen.unix,
                 insecure,
+                access,
                 tcp: self.listen.tcp.map(Spanned::into_inner),
             },
             tls: self.tls.map(|tls| TlsFiles {
@@ -247,6 +249,7 @@ impl DiskTable {
             read_only: self.read_only,
             direct: self.direct,
             vhost: self.vhost,
+            any_format: self.format.is_some(),
             mode: match self.mode {
                 DiskMode::Inclusive => Some(Mode::Inclusive),
                 DiskMode::Exclusive => Some(Mode::Exclusive),

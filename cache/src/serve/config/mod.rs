@@ -5,6 +5,7 @@
 mod check;
 mod error;
 mod faults;
+mod listen;
 mod load;
 mod name;
 mod port;

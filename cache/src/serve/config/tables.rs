@@ -54,6 +54,9 @@ pub(super) struct ListenTable {
     pub(super) unix: Option<PathBuf>,
     pub(super) tcp: Option<Spanned<SocketAddr>>,
     pub(super) insecure: Option<Spanned<bool>>,
+    pub(super) socket_mode: Option<Spanned<String>>,
+    pub(super) socket_owner: Option<Spanned<String>>,
+    pub(super) socket_group: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -120,6 +123,14 @@ pub(super) struct DiskTable {
     pub(super) mode: DiskMode,
     pub(super) serial: Option<Spanned<String>>,
     pub(super) vhost: Option<PathBuf>,
+    pub(super) format: Option<ImageFormat>,
+}
+
+/// What an image is taken for, whatever it looks like.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum ImageFormat {
+    Raw,
 }
 
 #[derive(Clone, Copy, Default, Deserialize)]

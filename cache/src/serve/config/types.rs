@@ -1,7 +1,7 @@
 //! A configuration, checked.
 
 use crate::config::{CacheConfig, Mode, Policy, PoolSpec};
-use crate::frontend::ContainerTag;
+use crate::frontend::{ContainerTag, SocketAccess};
 use crate::nbd::TlsFiles;
 use crate::planner::Target;
 use justitia_link::Serial;
@@ -35,6 +35,8 @@ pub struct Listen {
     pub tcp: Option<SocketAddr>,
     /// Every client of the TCP address sees all disks.
     pub insecure: bool,
+    /// Who may connect to the sockets of disks. The control socket is always for this user alone.
+    pub access: SocketAccess,
 }
 
 /// A virtual machine.
@@ -101,6 +103,8 @@ pub struct DiskConfig {
     pub serial: Option<Serial>,
     /// A unix socket on which it is served over vhost-user, to one front end at a time.
     pub vhost: Option<PathBuf>,
+    /// It is served as it is, even if it looks like an image of another format.
+    pub any_format: bool,
 }
 
 impl Config {
@@ -128,6 +132,7 @@ impl Config {
                     mode: Some(Mode::Inclusive),
                     serial: Serial::new(name),
                     vhost: None,
+                    any_format: false,
                 }],
                 port: None,
             }],

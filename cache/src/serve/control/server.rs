@@ -1,7 +1,7 @@
 //! The control socket: one JSON object a line, each answered by one line. Only this user and root may connect.
 
 use super::client::make_directory_of;
-use crate::frontend::unix_listener;
+use crate::frontend::{SocketAccess, unix_listener};
 use crate::serve::api::{ControlHandler, ControlRequest, ControlResponse};
 use crate::serve::error::ServeError;
 use rustix::net::{Shutdown, shutdown};
@@ -38,7 +38,7 @@ impl ControlServer {
     ) -> Result<Self, ServeError> {
         let io = |what| move |source| ServeError::Io { what, source };
         make_directory_of(path).map_err(io("cannot make the control socket's directory"))?;
-        let socket = unix_listener(path)?;
+        let socket = unix_listener(path, SocketAccess::default())?;
         let listener: UnixListener = socket
             .as_fd()
             .try_clone_to_owned()

@@ -51,16 +51,15 @@ impl Disk for Latched {
 
 /// A service of these disks; the last is read-only.
 fn service(disks: &[(&str, &Arc<Latched>)]) -> Service {
-    let mut daemon = Daemon::new(Cache::new(CacheConfig::default()).unwrap(), Vec::new());
     let server = Server::new(Limits::default(), None).unwrap();
+    let daemon = Daemon::new(Cache::new(CacheConfig::default()).unwrap(), server);
     for (at, (name, disk)) in disks.iter().enumerate() {
         let backend = Backend::Plain(Arc::clone(disk) as Arc<dyn Disk>);
         let volume = Volume::new(name, backend).read_only(at + 1 == disks.len());
         let volume = Arc::new(volume);
-        daemon.volumes.push(Arc::clone(&volume));
-        server.add(Export::new(volume, ""));
+        daemon.volumes.lock().push(Arc::clone(&volume));
+        daemon.all.add(Export::new(volume, ""));
     }
-    daemon.servers.push(server);
     Service {
         daemon: Arc::new(daemon),
         control: None,

@@ -75,7 +75,8 @@ impl Rig {
         let executor = Executor::new(&limits);
         let socket = dir.path().join("vhost");
         let served = Arc::clone(&volume);
-        let server = VhostServer::listen(&socket, served, executor, limits).unwrap();
+        let server =
+            VhostServer::listen(&socket, served, executor, limits, Default::default()).unwrap();
         Self {
             dir,
             cache,

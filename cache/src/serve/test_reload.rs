@@ -1,0 +1,166 @@
+//! What can be served is served, and what is new in a configuration when it is read again.
+
+use super::*;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+/// The VMs of these names, each with a disk `disk-NAME` of the image `NAME`, and a socket of its own.
+fn config(dir: &Path, listen: &str, vms: &[&str]) -> Config {
+    let at = dir.display();
+    let mut text = format!("control = \"{at}/c\"\n[listen]\nunix = \"{at}/s\"\n{listen}\n");
+    for vm in vms {
+        text += &format!(
+            "[[vm]]\nname = \"{vm}\"\nsocket = \"{at}/{vm}.s\"\n[[vm.disk]]\nname = \"disk-{vm}\"\nimage = \"{at}/{vm}\"\n"
+        );
+    }
+    Config::parse(Path::new("cache.toml"), &text).unwrap()
+}
+
+fn image(dir: &Path, name: &str) {
+    std::fs::write(dir.join(name), [0; 8192]).unwrap();
+}
+
+/// The names of the disks that are served, and of those that are not.
+fn disks(service: &Service) -> (Vec<String>, Vec<String>) {
+    let stats = service.stats();
+    let served = stats.exports.into_iter().map(|e| e.name).collect();
+    (served, stats.unserved.into_iter().map(|u| u.name).collect())
+}
+
+#[test]
+fn a_missing_image_costs_its_own_disk_and_comes_with_a_reload() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let (abc, none) = (config(dir, "", &["a", "b", "c"]), Vec::<String>::new());
+    // Without any, nothing is served.
+    let why = Service::start(&abc).err().map(|e| e.to_string());
+    assert!(why.unwrap().contains("cannot open image"));
+    image(dir, "a");
+    image(dir, "c");
+    let found = preflight(&abc);
+    assert!(
+        found.len() == 1 && found[0].starts_with("disk \"disk-b\": cannot open"),
+        "{found:?}"
+    );
+    let service = Service::start(&abc).unwrap();
+    let names = |of: &[&str]| of.iter().map(|n| format!("disk-{n}")).collect::<Vec<_>>();
+    assert_eq!(disks(&service), (names(&["a", "c"]), names(&["b"])));
+    assert_eq!(service.reload(&abc).unwrap(), none);
+    image(dir, "b");
+    assert_eq!(service.reload(&abc).unwrap(), names(&["b"]));
+    assert_eq!(disks(&service), (names(&["a", "c", "b"]), none));
+    assert!(preflight(&abc).is_empty());
+    service.shut_down(Duration::from_secs(5)).unwrap();
+}
+
+#[test]
+fn a_reload_adds_vms_with_their_sockets_and_keeps_what_is_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    image(dir, "a");
+    image(dir, "b");
+    let service = Service::start(&config(dir, "", &["a"])).unwrap();
+    let mut both = config(dir, "", &["a", "b"]);
+    // Two disks of one image are refused, and nothing is added.
+    both.vms[1].disks[0].image = dir.join("a");
+    assert!(matches!(service.reload(&both), Err(ServeError::Paths(_))));
+    both.vms[1].disks[0].image = dir.join("b");
+    assert_eq!(service.reload(&both).unwrap(), ["disk-b"]);
+    assert!(service.reload(&both).unwrap().is_empty());
+    // Gone from the configuration: still served.
+    assert!(service.reload(&config(dir, "", &["b"])).unwrap().is_empty());
+    assert_eq!(disks(&service).0, ["disk-a", "disk-b"]);
+    for socket in ["a.s", "b.s", "s"] {
+        UnixStream::connect(dir.join(socket)).unwrap();
+    }
+    service.shut_down(Duration::from_secs(5)).unwrap();
+    assert!(!dir.join("b.s").exists());
+}
+
+#[test]
+fn sockets_of_disks_have_the_owner_and_mode_that_are_configured() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    image(dir, "a");
+    let group = rustix::process::getegid().as_raw();
+    let own = rustix::process::geteuid().as_raw();
+    let listen =
+        format!("socket_mode = \"0660\"\nsocket_group = \"{group}\"\nsocket_owner = \"{own}\"\n");
+    let mut config = config(dir, &listen, &["a"]);
+    config.vms[0].disks[0].vhost = Some(dir.join("v"));
+    let service = Service::start(&config).unwrap();
+    for (socket, mode) in [("s", 0o660), ("a.s", 0o660), ("v", 0o660), ("c", 0o600)] {
+        let found = std::fs::metadata(dir.join(socket)).unwrap();
+        assert_eq!(found.permissions().mode() & 0o777, mode, "{socket}");
+        assert_eq!((found.uid(), found.gid()), (own, group));
+    }
+    service.shut_down(Duration::from_secs(5)).unwrap();
+}
+
+#[test]
+fn a_mode_for_everybody_and_names_of_nobody_are_refused() {
+    for (line, expected) in [
+        ("socket_mode = \"0666\"", "expected an octal mode"),
+        ("socket_mode = \"0060\"", "expected an octal mode"),
+        ("socket_mode = \"rw\"", "expected an octal mode"),
+        ("socket_group = \"no such group\"", "number of a group"),
+        ("socket_owner = \"no such user\"", "number of a user"),
+    ] {
+        let text = format!("[listen]\nunix = \"/run/s\"\n{line}\n");
+        let found = Config::parse(Path::new("cache.toml"), &text).unwrap_err();
+        let found = found[0].to_string();
+        assert!(
+            found.starts_with("cache.toml:3: ") && found.contains(expected),
+            "{found}"
+        );
+    }
+}
+
+#[test]
+fn an_image_of_another_format_is_served_only_if_that_is_wanted() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let mut content = vec![0; 8192];
+    content[..4].copy_from_slice(b"QFI\xfb");
+    std::fs::write(dir.join("a"), content).unwrap();
+    let mut config = config(dir, "", &["a"]);
+    let why = Service::start(&config).err().map(|e| e.to_string());
+    assert!(why.unwrap().contains("looks like qcow2"));
+    assert!(preflight(&config)[0].contains("looks like qcow2"));
+    config.vms[0].disks[0].any_format = true;
+    let service = Service::start(&config).unwrap();
+    service.shut_down(Duration::from_secs(5)).unwrap();
+}
+
+#[test]
+fn an_ssd_store_that_cannot_be_had_costs_no_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    image(dir, "a");
+    let path = dir.join("foreign");
+    std::fs::write(&path, "somebody's").unwrap();
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
+    let mut config = config(dir, "", &["a"]);
+    config.cache.ssd = Some(crate::config::SsdConfig {
+        path: path.clone(),
+        bytes: 4 << 20,
+        overwrite: false,
+    });
+    assert!(preflight(&config)[0].contains("SSD store"));
+    let service = Service::start(&config).unwrap();
+    let failed = || service.stats().cache.stores[1].failed.clone();
+    assert!(failed().unwrap().contains("something else"));
+    // Once it is gone, a size makes the store.
+    assert_eq!(std::fs::read(&path).unwrap(), b"somebody's");
+    std::fs::remove_file(&path).unwrap();
+    let size = ControlRequest::SetStore {
+        store: crate::config::StoreKind::Ssd,
+        size: Size(4 << 20),
+    };
+    send_request(&dir.join("c"), &size).unwrap();
+    assert_eq!(failed(), None);
+    service.shut_down(Duration::from_secs(5)).unwrap();
+    assert!(!path.exists());
+}
