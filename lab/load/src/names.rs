@@ -80,6 +80,8 @@ fn look_up(
     timings: &Timings,
 ) {
     let pacer = (rate > 0).then(|| Pacer::new(rate));
+    let process = std::process::id().to_string();
+    let digits = length.saturating_sub(process.len() + 1);
     let mut number: u64 = 0;
     while !counters.stopped() {
         if let Some(pacer) = &pacer {
@@ -89,7 +91,7 @@ fn look_up(
         for _ in 0..BATCH {
             number += 1;
             // Of another process than before, too.
-            let name = format!("{:0>length$}", format!("{}-{number}", std::process::id()));
+            let name = format!("{process}-{number:0>digits$}");
             let path = dir.join(OsStr::new(&name));
             match std::fs::symlink_metadata(&path) {
                 Err(error) if error.kind() == ErrorKind::NotFound => {

@@ -1,13 +1,13 @@
 //! `justitia lab ordinary`: the mixtures that hosts have, ours against the kernel alone, in one table.
 
-use comfy_table::{
-    Cell as TableCell, CellAlignment, ContentArrangement, LineStyle, Table, presets,
-};
+mod table;
+
 use serde::Serialize;
 
-use super::number::digits;
 use super::schema::{Outcome, Results, Run};
 use super::spread::Spread;
+pub use table::table;
+use table::{percent, times};
 
 /// The configurations that are compared: the kernel alone, and the agent without a scheduler, which would be a second
 /// difference.
@@ -59,7 +59,7 @@ pub struct OrdinaryTenant {
     pub weight: u64,
     /// Whether the kernel gives it more than its share: then it may lose.
     pub above_share: bool,
-    /// The part of its reads that no disk had to deliver.
+    /// The part of its reads that no disk had to deliver; of one that reads.
     pub hits: Pair,
     /// Bytes that its applications read.
     pub reads: Pair,
@@ -86,8 +86,7 @@ impl OrdinaryTenant {
             return None;
         }
         let throughput = self.throughput().ratio().map(|ratio| ratio >= KEPT);
-        let reads = self.reads.kernel.is_some_and(|kernel| kernel >= READS);
-        let hits = self.hits.kernel.zip(self.hits.ours).filter(|_| reads);
+        let hits = self.hits.kernel.zip(self.hits.ours);
         let hits = hits.map(|(kernel, ours)| ours >= KEPT * kernel - HITS_NOISE);
         match (throughput, hits) {
             (None, None) => None,
@@ -174,6 +173,9 @@ fn mixture(results: &Results, mglru: Option<bool>) -> Mixture {
             pages: value("pages"),
             good: None,
         };
+        if row.reads.kernel.is_none_or(|kernel| kernel < READS) {
+            row.hits = Pair::default();
+        }
         row.good = row.judge();
         row
     });
@@ -240,108 +242,4 @@ impl Mixture {
         }
         losses
     }
-}
-
-/// One table of all mixtures, and a line that says how many reached the goals.
-#[must_use]
-pub fn table(mixtures: &[Mixture]) -> String {
-    let mut table = Table::new();
-    let rule = LineStyle::new('─', '─', '─', '─');
-    table
-        .load_style(presets::NOTHING.header_separator(rule))
-        .set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header([
-        "mixture",
-        "LRU",
-        "tenant",
-        "weight",
-        "hits: kernel",
-        "ours",
-        "MiB or /s: kernel",
-        "ours",
-        "ratio",
-        "pages: kernel",
-        "ours",
-        "disk reads",
-        "",
-    ]);
-    for mixture in mixtures {
-        for (index, tenant) in mixture.tenants.iter().enumerate() {
-            let first = index == 0;
-            let only_first = |text: &str| {
-                if first {
-                    text.to_owned()
-                } else {
-                    String::new()
-                }
-            };
-            let throughput = tenant.throughput();
-            let amount = |value: Option<f64>| match value {
-                Some(bytes) if throughput == tenant.reads => digits(bytes / 1_048_576.0),
-                Some(operations) => digits(operations),
-                None => "–".to_owned(),
-            };
-            let mib = |value: Option<f64>| value.map_or("–".into(), |v| digits(v / 1_048_576.0));
-            let verdict = match tenant.good {
-                Some(true) => "kept",
-                Some(false) => "LOST",
-                None if tenant.above_share => "above its share",
-                None => "",
-            };
-            let mut line = vec![
-                TableCell::new(only_first(&mixture.name)),
-                TableCell::new(only_first(mixture.lru())),
-                TableCell::new(&tenant.name),
-            ];
-            let numbers = [
-                tenant.weight.to_string(),
-                percent(tenant.hits.kernel),
-                percent(tenant.hits.ours),
-                amount(throughput.kernel),
-                amount(throughput.ours),
-                times(throughput.ratio()),
-                mib(tenant.pages.kernel),
-                mib(tenant.pages.ours),
-                only_first(&times(mixture.disk_reads.ratio())),
-            ];
-            line.extend(numbers.map(|n| TableCell::new(n).set_alignment(CellAlignment::Right)));
-            line.push(TableCell::new(verdict));
-            table.add_row(line);
-        }
-    }
-    format!("{table}\n\n{}", verdict(mixtures))
-}
-
-/// What was reached and what was not.
-fn verdict(mixtures: &[Mixture]) -> String {
-    let mut text = String::new();
-    for mixture in mixtures {
-        let name = format!("{}, {}", mixture.name, mixture.lru());
-        if mixture.processor_bound {
-            text.push_str(&format!(
-                "{name}: the processors were busy {} of the time: hits say something, throughput does not\n",
-                percent(mixture.processor.larger())
-            ));
-        }
-        match mixture.good {
-            None => text.push_str(&format!("{name}: not measured\n")),
-            Some(true) => {}
-            Some(false) => text.push_str(&format!("{name}: {}\n", mixture.losses().join("; "))),
-        }
-    }
-    let good = mixtures.iter().filter(|m| m.good == Some(true)).count();
-    text.push_str(&format!(
-        "{good} of {} mixtures reach the goals: hits and throughput of every tenant not above its share at least {KEPT} \
-         of the kernel's, disk reads at most {DISK_READS}",
-        mixtures.len()
-    ));
-    text
-}
-
-fn percent(value: Option<f64>) -> String {
-    value.map_or("–".into(), |value| format!("{:.1} %", 100.0 * value))
-}
-
-fn times(value: Option<f64>) -> String {
-    value.map_or("–".into(), |value| format!("{value:.2}"))
 }
