@@ -1,5 +1,6 @@
 //! What applications get: the counters of the kernel probes, read at a bounded cost.
 
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 use justitia_api::{LatencyHistograms, LatencyStatus};
@@ -26,10 +27,14 @@ const PSI_PERIOD: Duration = Duration::from_secs(1);
 const PSI_ALL: u64 = 4;
 /// The fraction of one CPU that reading the probes may take. Where it takes more, they are read less often.
 const MAX_CPU: f64 = 0.005;
+/// Why nothing is known of what applications get, until the probes are attached.
+const ATTACHING: &str = "the probes are being attached";
 
 /// The probes, and what they have counted lately.
 pub struct AppIoMonitor {
     probes: Option<IoProbes>,
+    /// Where the monitor with probes comes from, while a thread attaches them.
+    attaching: Option<Receiver<Self>>,
     /// Why the probes cannot be read, if so.
     unavailable: Option<String>,
     windows: RateWindows,
@@ -81,11 +86,62 @@ impl AppIoMonitor {
         }
     }
 
+    /// As [`attach`](Self::attach), in a thread of its own: the kernel checks every program, which takes a tenth of a second
+    /// of CPU, in an emulated machine many seconds. [`sample`](Self::sample) begins to use the probes when they are attached.
+    #[must_use]
+    pub fn attach_meanwhile(limits: &Limits, latency: bool) -> Self {
+        let limits = *limits;
+        Self::meanwhile(move || Self::attach(&limits, latency))
+    }
+
+    fn meanwhile(attach: impl FnOnce() -> Self + Send + 'static) -> Self {
+        let (sender, receiver) = channel();
+        let thread = std::thread::Builder::new().name("attach".to_owned());
+        // An agent that has ended meanwhile needs no probes.
+        let started = thread.spawn(move || drop(sender.send(attach())));
+        match started {
+            Ok(_) => Self {
+                attaching: Some(receiver),
+                ..Self::unavailable(ATTACHING)
+            },
+            Err(error) => {
+                Self::unavailable(&format!("starting a thread to attach probes: {error}"))
+            }
+        }
+    }
+
+    /// Whether the probes are still being attached.
+    #[must_use]
+    pub const fn is_attaching(&self) -> bool {
+        self.attaching.is_some()
+    }
+
+    /// Takes over the probes, if they have been attached meanwhile.
+    fn take_attached(&mut self) {
+        let Some(attaching) = &self.attaching else {
+            return;
+        };
+        match attaching.try_recv() {
+            Ok(attached) => {
+                *self = attached;
+                tracing::info!(
+                    unavailable = self.unavailable.as_deref(),
+                    "attaching the probes has ended"
+                );
+            }
+            Err(TryRecvError::Empty) => {}
+            Err(TryRecvError::Disconnected) => {
+                *self = Self::unavailable("attaching the probes failed: see the agent's log");
+            }
+        }
+    }
+
     /// Without probes, for the reason `why`.
     #[must_use]
     pub fn unavailable(why: &str) -> Self {
         Self {
             probes: None,
+            attaching: None,
             limits: Limits::default(),
             unavailable: Some(why.to_owned()),
             windows: RateWindows::default(),
@@ -144,6 +200,7 @@ impl AppIoMonitor {
 
     /// Reads the probes if that is due.
     pub fn sample(&mut self, cgroups: &CgroupTree, now: Instant) {
+        self.take_attached();
         if self.due.is_some_and(|due| due > now) {
             return;
         }
@@ -317,4 +374,43 @@ fn affordable_curves() -> u32 {
     u32::try_from(memory / 512 / CURVE_BYTES)
         .unwrap_or(u32::MAX)
         .max(64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Until attaching has ended, or long enough to say that it does not.
+    fn wait(monitor: &mut AppIoMonitor) {
+        for _ in 0..10_000 {
+            monitor.take_attached();
+            if !monitor.is_attaching() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn it_is_there_before_the_probes_and_takes_them_when_they_come() {
+        let (allow, allowed) = channel::<()>();
+        let mut monitor = AppIoMonitor::meanwhile(move || {
+            let _ = allowed.recv();
+            AppIoMonitor::unavailable("attached")
+        });
+        monitor.take_attached();
+        assert_eq!(monitor.unavailable_reason(), Some(ATTACHING));
+        assert_eq!(monitor.watch_shared_files(true), Err(ATTACHING.to_owned()));
+        drop(allow);
+        wait(&mut monitor);
+        assert_eq!(monitor.unavailable_reason(), Some("attached"));
+    }
+
+    #[test]
+    fn a_failure_to_attach_is_told() {
+        let mut monitor = AppIoMonitor::meanwhile(|| std::panic::resume_unwind(Box::new(())));
+        wait(&mut monitor);
+        let why = monitor.unavailable_reason().unwrap_or_default();
+        assert!(why.contains("failed"), "{why}");
+    }
 }

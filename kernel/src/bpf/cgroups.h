@@ -155,7 +155,7 @@ static __always_inline void count_drop(enum drop drop)
 }
 
 /* Errors of map functions are `int`: 6.1 leaves the upper half of the register undefined. */
-static __noinline u32 allocate_slot(u64 cgroup)
+__noinline u32 allocate_slot(u64 cgroup)
 {
 	u32 slot, *other;
 	struct slot *entry;

@@ -80,8 +80,8 @@ static __always_inline u64 file_position(const void *position)
 	return value;
 }
 
-/* Eight buckets for each power of two. */
-static __always_inline u32 bucket_of(u64 reuse)
+/* Eight buckets for each power of two. Global, as the functions below: the verifier checks such a one once. */
+__noinline u32 bucket_of(u64 reuse)
 {
 	u32 octave = 0, index;
 	u64 rest = reuse;
@@ -118,7 +118,7 @@ static __always_inline u32 bucket_of(u64 reuse)
  * Of two CPUs that access a set at the same time, one access may be lost, and pages of one block may be
  * taken for another's.
  */
-static __noinline int sample_access(u32 index, u64 hash, u32 accessed, bool same)
+__noinline int sample_access(u32 index, u64 hash, u32 accessed, bool same)
 {
 	struct curve *curve = bpf_map_lookup_elem(&curves, &index);
 	u64 step, now = 0, tag, *set, oldest = 0;
@@ -221,7 +221,7 @@ static long block_run_step(u32 step, struct block_run *run)
 }
 
 /* Accesses to all blocks of a call but the first; `last_page` is that of the file. */
-static __noinline int access_block_run(u64 curve_ref, u64 key, u64 count, u64 last_page)
+__noinline int access_block_run(u64 curve_ref, u64 key, u64 count, u64 last_page)
 {
 	struct block_run run = { curve_ref, key, count - 1, last_page };
 

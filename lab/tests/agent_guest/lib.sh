@@ -62,7 +62,7 @@ launch() {
 start() {
 	launch "$@"
 	tries=0
-	until justitia status --json >/dev/null 2>&1; do
+	until justitia status --json >/run/agent.status 2>/dev/null && ! grep -q 'probes are being attached' /run/agent.status; do
 		tries=$((tries + 1))
 		if [ -s /run/agent.code ] || [ $tries -gt 200 ]; then echo "the agent does not answer:"; tail -20 $LOG; return 1; fi
 		usleep 100000

@@ -96,7 +96,10 @@ impl RechargeController {
                 // If the probe cannot be detached, the next watch reports it.
                 let _ = monitor.app_io.watch_shared_files(false);
             }
-        } else if self.in_flight.is_empty() && elapsed.is_none_or(|elapsed| elapsed >= period) {
+        } else if self.in_flight.is_empty()
+            && elapsed.is_none_or(|elapsed| elapsed >= period)
+            && !monitor.app_io.is_attaching()
+        {
             self.watch_started = Some(now);
             match monitor.app_io.watch_shared_files(true) {
                 Ok(()) => self.watching = true,
