@@ -38,8 +38,9 @@ pub struct Memory {
     pub free: u64,
     /// Reclaim that was requested and has not finished.
     pub reclaim_in_flight: u64,
-    /// The free memory with which kswapd sleeps: what the zones' high watermarks and lowmem reserves hold back. kswapd, once
-    /// it has woken, reclaims up to it.
+    /// The free memory below which kswapd is woken: what the zones' low watermarks and lowmem reserves hold back.
+    pub low_watermark: u64,
+    /// kswapd, once it has woken, reclaims up to this much free memory.
     pub high_watermark: u64,
     /// How fast free memory falls, bytes per second.
     pub fall_rate: u64,

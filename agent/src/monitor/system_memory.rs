@@ -128,7 +128,9 @@ impl SystemMemory {
         }
         match self.proc.zoneinfo() {
             Ok(zones) => {
-                self.memory.high_watermark = zones.wakeup_mark() * PAGE_SIZE;
+                let marks = zones.marks();
+                self.memory.low_watermark = marks.low * PAGE_SIZE;
+                self.memory.high_watermark = marks.high * PAGE_SIZE;
                 self.zones_at = Some(now);
                 Ok(())
             }

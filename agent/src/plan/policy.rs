@@ -13,8 +13,8 @@ use crate::model::Memory;
 pub struct Policy {
     /// What of its cache a tenant demands. Default: what it uses.
     pub demand: DemandModel,
-    /// Reclaim begins when free memory, as fast as it falls, would be below the kernel's high watermark within this time.
-    /// Default 200 ms: a burst of allocations takes that long to be noticed and answered.
+    /// Reclaim begins when free memory, as fast as it falls, would wake kswapd within this time. Default 200 ms: a burst of
+    /// allocations takes that long to be noticed and answered.
     pub horizon: Duration,
     /// What reclaim refills as fast as it is consumed is kept free for this time. Default 100 ms, two ticks under pressure:
     /// it is memory that working sets which do not fit do not have.
@@ -35,15 +35,17 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// The free memory to keep, bytes. Below it tenants give back what exceeds their entitlements. It is the kernel's high
-    /// watermark and what will be consumed until it is refilled, the latter at least 0.4 % and at most 6 % of the memory. It is
-    /// taken from excess only, so it costs no tenant its entitlement. kswapd wakes below the low watermark and reclaims
-    /// up to the high one: with less than that free it, and not the agent, would choose whose pages go.
+    /// The free memory to keep, bytes. Below it tenants give back what exceeds their entitlements. kswapd wakes below the
+    /// low watermark and reclaims up to the high one: with less than that free it, and not the agent, would choose whose
+    /// pages go. So it is the high watermark, or what will be consumed until it is refilled above the low one if that is
+    /// more; the latter at least 0.4 % and at most 6 % of the memory. It is taken from excess only, so it costs no tenant
+    /// its entitlement.
     #[must_use]
     pub fn free_headroom(&self, memory: &Memory) -> u64 {
         let ahead = num::to_f64(memory.fall_rate) * self.horizon.as_secs_f64()
             + num::to_f64(memory.refill_rate) * self.interval.as_secs_f64();
         let ahead = num::to_u64(ahead).clamp(memory.total / 256, memory.total / 16);
-        memory.high_watermark.saturating_add(ahead)
+        let above_low = memory.low_watermark.saturating_add(ahead);
+        above_low.max(memory.high_watermark)
     }
 }

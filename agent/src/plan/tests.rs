@@ -15,7 +15,8 @@ fn memory(free: u64) -> Memory {
         total: 1024 * MIB,
         free: free * MIB,
         reclaim_in_flight: 0,
-        high_watermark: 6 * MIB,
+        low_watermark: 6 * MIB,
+        high_watermark: 8 * MIB,
         fall_rate: 0,
         refill_rate: 0,
         refaulted: 0,
@@ -274,6 +275,13 @@ fn the_free_headroom_looks_ahead_and_is_bounded() {
     };
     assert_eq!(with_rate(50 * MIB), 16 * MIB);
     assert_eq!(with_rate(u64::MAX), 6 * MIB + 64 * MIB);
+    // What kswapd would free once it has woken is enough for what is consumed meanwhile.
+    let wide = Memory {
+        high_watermark: 30 * MIB,
+        refill_rate: 60 * MIB,
+        ..memory(100)
+    };
+    assert_eq!(policy.free_headroom(&wide), 30 * MIB);
 }
 
 fn any_tenant() -> impl Strategy<Value = Tenant> {

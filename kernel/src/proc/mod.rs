@@ -18,7 +18,7 @@ use crate::psi::{Psi, PsiResource};
 pub use frames::frames;
 pub use meminfo::Meminfo;
 pub use vmstat::Vmstat;
-pub use zoneinfo::{Zone, Zoneinfo};
+pub use zoneinfo::{Marks, Zone, Zoneinfo};
 
 /// A `/proc`, or a directory that looks like one. The files that are read often stay open and are
 /// read with `pread`.
@@ -200,6 +200,6 @@ mod tests {
             assert!(proc.vmstat().unwrap().nr_free_pages > 0);
         }
         let zones = proc.zoneinfo().unwrap();
-        assert!(zones.wakeup_mark() > 0);
+        assert!(zones.marks().low > 0);
     }
 }

@@ -25,10 +25,19 @@ pub struct Zone {
 }
 
 impl Zone {
-    /// kswapd sleeps while the zone has this many free pages: its high watermark beyond the reserve.
-    const fn mark(&self) -> u64 {
-        self.high.saturating_add(self.reserve)
+    /// With fewer free pages than this the zone does not keep kswapd asleep: its low watermark beyond the reserve.
+    const fn low_mark(&self) -> u64 {
+        self.low.saturating_add(self.reserve)
     }
+}
+
+/// The free pages of all zones together at which kswapd wakes, and at which it sleeps again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Marks {
+    /// Below it kswapd is woken.
+    pub low: u64,
+    /// Up to it kswapd reclaims.
+    pub high: u64,
 }
 
 /// All zones that hold memory.
@@ -88,18 +97,25 @@ impl Zoneinfo {
         Ok(Self { zones })
     }
 
-    /// The free pages, of all zones together, with which kswapd sleeps. An allocation takes from the next zone before it
-    /// wakes kswapd, so it is enough that one zone has more than its high watermark and reserve: what all zones have free
-    /// below these is of no use, and what is missing is what the zone that is nearest to its mark lacks. Zones that lie
-    /// within their reserve as a whole, such as `DMA` on large machines, are never above it.
+    /// The marks of kswapd. An allocation takes from the next zone before it wakes kswapd, so it is enough that one zone has
+    /// more than its low watermark and reserve: what all zones have free below these is of no use, and what is missing is
+    /// what the zone that is nearest to its mark lacks. Zones that lie within their reserve as a whole, such as `DMA` on
+    /// large machines, are never above it.
     #[must_use]
-    pub fn wakeup_mark(&self) -> u64 {
-        let useless = self.zones.iter().map(|zone| zone.free.min(zone.mark()));
-        let usual = self.zones.iter().filter(|zone| zone.mark() < zone.managed);
-        let missing = usual
-            .map(|zone| zone.mark().saturating_sub(zone.free))
+    pub fn marks(&self) -> Marks {
+        let useless = self.zones.iter().map(|zone| zone.free.min(zone.low_mark()));
+        let usual = || {
+            self.zones
+                .iter()
+                .filter(|zone| zone.low_mark() < zone.managed)
+        };
+        let missing = usual()
+            .map(|zone| zone.low_mark().saturating_sub(zone.free))
             .min();
-        useless.fold(missing.unwrap_or(0), u64::saturating_add)
+        let low = useless.fold(missing.unwrap_or(0), u64::saturating_add);
+        let gaps = usual().map(|zone| zone.high.saturating_sub(zone.low));
+        let high = gaps.fold(low, u64::saturating_add);
+        Marks { low, high }
     }
 }
 
@@ -229,34 +245,31 @@ Node 0, zone  Movable
 
     #[test]
     fn kswapd_sleeps_while_one_zone_has_more_than_its_mark() {
-        let zone = |free, high, managed, reserve| Zone {
+        let zone = |free, low, managed, reserve| Zone {
             free,
-            high,
+            low,
+            high: low + 5,
             managed,
             reserve,
             ..Zone::default()
         };
-        let mark = |zones: &[Zone]| {
-            Zoneinfo {
-                zones: zones.to_vec(),
-            }
-            .wakeup_mark()
+        let marks = |zones: &[Zone]| {
+            let zones = zones.to_vec();
+            let Marks { low, high } = Zoneinfo { zones }.marks();
+            (low, high)
         };
         // Without a reserve it is the sum of the watermarks.
-        assert_eq!(mark(&[zone(100, 10, 1000, 0), zone(100, 20, 1000, 0)]), 30);
+        let two = [zone(100, 10, 1000, 0), zone(100, 20, 1000, 0)];
+        assert_eq!(marks(&two), (30, 40));
         // DMA lies within its reserve: its free pages count for nothing. DMA32 has 50 above its reserve.
         let dma = zone(300, 3, 384, 9000);
-        assert_eq!(
-            mark(&[dma.clone(), zone(550, 10, 4000, 490), zone(20, 20, 4000, 0)]),
-            820
-        );
+        let above = [dma.clone(), zone(550, 10, 4000, 490), zone(20, 20, 4000, 0)];
+        assert_eq!(marks(&above), (820, 830));
         // No zone is above its mark: Normal lacks 5, DMA32 lacks 100.
-        assert_eq!(
-            mark(&[dma, zone(400, 10, 4000, 490), zone(15, 20, 4000, 0)]),
-            720
-        );
+        let below = [dma, zone(400, 10, 4000, 490), zone(15, 20, 4000, 0)];
+        assert_eq!(marks(&below).0, 720);
         // A zone that is used up.
-        assert_eq!(mark(&[zone(0, 20, 4000, 0)]), 20);
+        assert_eq!(marks(&[zone(0, 20, 4000, 0)]), (20, 25));
     }
 
     #[test]

@@ -152,7 +152,9 @@ fn zoneinfo(text: &[u8]) {
                 .iter()
                 .all(|zone| zone.managed > 0 && zone.name.len() <= 16)
         );
-        assert!(info.sum().managed >= info.zones[0].managed);
+        let useless = info.zones.iter().map(|zone| zone.free.min(zone.low));
+        let marks = info.marks();
+        assert!(Some(marks.low) >= useless.max() && marks.high >= marks.low);
     }
 }
 

@@ -26,6 +26,10 @@ const CACHED: f64 = 65_536.0 / 250e6;
 const READ: f64 = 65_536.0 / 60e6;
 /// Anonymous memory that was used within so many steps is not swapped out: the kernel gives it a second chance.
 const REFERENCED: u64 = 10;
+/// kswapd wakes below this part of memory: one in so many ...
+const LOW: u64 = 100;
+/// ... and reclaims up to this part, in about the relation of a machine of 1 GiB.
+const HIGH: u64 = 80;
 /// The default of `vm.swappiness`.
 const SWAPPINESS: u8 = 60;
 
@@ -256,7 +260,10 @@ impl Machine {
     /// sizes and costs (`get_scan_count`, `shrink_slab`), and takes what was least recently used of tenants above their
     /// protection if there are any.
     fn kernel(&mut self) {
-        while self.free() < self.size / 100 {
+        if self.free() >= self.size / LOW {
+            return;
+        }
+        while self.free() < self.size / HIGH {
             let freed = [false, true].into_iter().any(|min_only| {
                 let open: Vec<usize> = (0..self.tenants.len())
                     .filter(|i| !self.is_protected(&self.tenants[*i], min_only))
@@ -410,7 +417,8 @@ impl Machine {
             total: self.size * PAGE_SIZE * 10 / 7,
             free: self.free() * PAGE_SIZE,
             reclaim_in_flight: 0,
-            high_watermark: self.size / 100 * PAGE_SIZE,
+            low_watermark: self.size / LOW * PAGE_SIZE,
+            high_watermark: self.size / HIGH * PAGE_SIZE,
             fall_rate: 0,
             refill_rate: 60_000_000,
             refaulted,
