@@ -106,8 +106,8 @@ impl Agent {
                 return Ok(());
             }
             ensure!(
-                begin.elapsed() < Duration::from_secs(30),
-                "expected justitia run to answer within 30 s, its probes attached; its log:\n{}",
+                begin.elapsed() < Duration::from_secs(120),
+                "expected justitia run to answer within 120 s, its probes attached; its log:\n{}",
                 log_end()
             );
             std::thread::sleep(Duration::from_millis(200));
