@@ -269,17 +269,22 @@ impl MemorySampler {
     }
 
     /// File pages that it had at its first sample, and that nothing it has paged in since has replaced: whether they are
-    /// used shows when its accesses have been observed for [`MIN_OBSERVATION`]. Then it is 0.
+    /// used shows when its accesses have been observed for [`MIN_OBSERVATION`], or where they are not, after that time.
+    /// Then it is 0. `working_set` is what is known of it by now.
     #[must_use]
-    pub fn unseen(&self, now: Instant) -> u64 {
-        self.first.as_ref().map_or(0, |first| {
-            let replaced = self.paged_in.saturating_sub(first.paged_in);
-            if now.saturating_duration_since(first.at) < MIN_OBSERVATION {
-                first.file.saturating_sub(replaced).min(self.file)
-            } else {
-                0
-            }
-        })
+    pub fn unseen(&self, working_set: &WorkingSet, now: Instant) -> u64 {
+        let Some(first) = &self.first else {
+            return 0;
+        };
+        let observed_for = match working_set.evidence {
+            Evidence::Accesses => working_set.observed_for,
+            Evidence::Lists => now.saturating_duration_since(first.at),
+        };
+        if observed_for >= MIN_OBSERVATION {
+            return 0;
+        }
+        let replaced = self.paged_in.saturating_sub(first.paged_in);
+        first.file.saturating_sub(replaced).min(self.file)
     }
 
     /// What was swapped out of it lately, and what it swapped in again, decaying, bytes.
@@ -415,14 +420,27 @@ mod tests {
         let t0 = Instant::now();
         let at = |s| t0 + Duration::from_secs(s);
         let mut sampler = MemorySampler::new(t0);
+        let unknown = WorkingSet::default();
         sampler.record(&stat(300, 512), at(0));
-        assert_eq!(sampler.unseen(at(0)), 300 << 20);
+        assert_eq!(sampler.unseen(&unknown, at(0)), 300 << 20);
         // 100 MiB were paged in, and as many reclaimed.
         sampler.record(&stat(300, 512 + 25_600), at(10));
-        assert_eq!(sampler.unseen(at(10)), 200 << 20);
+        assert_eq!(sampler.unseen(&unknown, at(10)), 200 << 20);
         sampler.record(&stat(50, 512 + 25_600), at(20));
-        assert_eq!(sampler.unseen(at(20)), 50 << 20, "what it holds at most");
+        assert_eq!(
+            sampler.unseen(&unknown, at(20)),
+            50 << 20,
+            "what it holds at most"
+        );
         sampler.record(&stat(50, 512 + 25_600), at(120));
-        assert_eq!(sampler.unseen(at(120)), 0);
+        assert_eq!(sampler.unseen(&unknown, at(120)), 0);
+        // The probes were attached later.
+        let observed_for = |seconds| WorkingSet {
+            observed_for: Duration::from_secs(seconds),
+            evidence: Evidence::Accesses,
+            ..unknown
+        };
+        assert_eq!(sampler.unseen(&observed_for(100), at(120)), 50 << 20);
+        assert_eq!(sampler.unseen(&observed_for(120), at(140)), 0);
     }
 }

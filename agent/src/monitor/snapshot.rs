@@ -76,6 +76,8 @@ impl Monitor {
             memory.limits.high
         });
         let (swapped_out, swapped_in) = memory.swapped(now);
+        let known = self.reuse.working_set(id);
+        let working_set = known.unwrap_or_else(|| memory.working_set(features.multi_gen, now));
         Tenant {
             key,
             weight,
@@ -110,11 +112,8 @@ impl Monitor {
                 Duration::ZERO
             },
             mapped: memory.mapped,
-            unseen: memory.unseen(now),
-            working_set: self
-                .reuse
-                .working_set(id)
-                .unwrap_or_else(|| memory.working_set(features.multi_gen, now)),
+            unseen: memory.unseen(&working_set, now),
+            working_set,
             exempt: features
                 .exempts(memory.anon, self.memory.swap_on())
                 .or_else(|| too_many.then_some(ReclaimExemption::TooManyChildren))

@@ -215,7 +215,7 @@ impl SimTenant {
             growing: memory.growing(now),
             idle_for: STEP * u32::try_from(step - self.used_at).unwrap(),
             mapped: 0,
-            unseen: memory.unseen(now),
+            unseen: memory.unseen(&self.reuse.working_set(), now),
             working_set: self.reuse.working_set(),
             exempt: None,
         }
