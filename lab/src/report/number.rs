@@ -53,6 +53,16 @@ pub(super) fn factor(value: f64) -> String {
     }
 }
 
+/// A fraction in per cent; of what was not measured a dash.
+pub(super) fn percent(value: Option<f64>) -> String {
+    value.map_or("–".into(), |value| format!("{:.1} %", 100.0 * value))
+}
+
+/// A ratio to two decimals; of what was not measured a dash.
+pub(super) fn times(value: Option<f64>) -> String {
+    value.map_or("–".into(), |value| format!("{value:.2}"))
+}
+
 /// A change in words, to go before what it is a change from.
 pub(super) fn change(change: f64) -> String {
     let percent = change * 100.0;

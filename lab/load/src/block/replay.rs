@@ -324,6 +324,38 @@ mod tests {
     }
 
     #[test]
+    fn a_sweep_reads_every_place_once_and_then_at_random() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        std::fs::write(&path, vec![0; 1 << 20]).unwrap();
+        let step = 64 << 10;
+        let job = Arc::new(Job {
+            counters: Arc::default(),
+            source: Source::Random {
+                read_percent: 0,
+                bytes: 4096,
+                step,
+                unswept: AtomicU64::new(0),
+            },
+            path,
+            size: 1 << 20,
+            direct: false,
+            pacer: None,
+            seed: 1,
+            began: OnceLock::new(),
+        });
+        let mut worker = Worker::new(job, Arc::default(), 0).unwrap();
+        let mut next = || worker.next().unwrap().0;
+        let swept: Vec<_> = (0..16).map(|_| next()).collect();
+        let places: Vec<u64> = swept.iter().map(|request| request.offset / step).collect();
+        assert_eq!(places, (0..16).collect::<Vec<u64>>());
+        assert!(swept.iter().all(|request| !request.write));
+        let random: Vec<_> = (0..64).map(|_| next()).collect();
+        assert!(random.iter().all(|r| r.write && r.offset % step == 0));
+        assert!(random.iter().any(|r| r.offset != random[0].offset));
+    }
+
+    #[test]
     fn memory_is_aligned() {
         let mut rng = ChaCha8Rng::seed_from_u64(1);
         let mut buffer = Buffer::new(&mut rng, PIECE);

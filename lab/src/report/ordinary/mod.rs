@@ -4,10 +4,10 @@ mod table;
 
 use serde::Serialize;
 
+use super::number::{percent, times};
 use super::schema::{Outcome, Results, Run};
 use super::spread::Spread;
 pub use table::table;
-use table::{percent, times};
 
 /// The configurations that are compared: the kernel alone, and the agent without a scheduler, which would be a second
 /// difference.

@@ -4,7 +4,7 @@ use comfy_table::{
     Cell as TableCell, CellAlignment, ContentArrangement, LineStyle, Table, presets,
 };
 
-use super::super::number::digits;
+use super::super::number::{digits, percent, times};
 use super::{DISK_READS, KEPT, Mixture, OrdinaryTenant};
 
 const HEADER: [&str; 13] = [
@@ -105,14 +105,4 @@ fn verdict(mixtures: &[Mixture]) -> String {
         mixtures.len()
     ));
     text
-}
-
-/// A fraction in per cent.
-pub(super) fn percent(value: Option<f64>) -> String {
-    value.map_or("–".into(), |value| format!("{:.1} %", 100.0 * value))
-}
-
-/// A ratio.
-pub(super) fn times(value: Option<f64>) -> String {
-    value.map_or("–".into(), |value| format!("{value:.2}"))
 }
