@@ -29,7 +29,7 @@ impl MetricName {
 /// Key, label, unit, whether it ought to follow the weights, and what the tenants' values make together.
 type Known = (&'static str, &'static str, Unit, bool, Total);
 
-const KNOWN: [Known; 21] = {
+const KNOWN: [Known; 22] = {
     use Total::{Mean, Sum, Whole};
     use Unit::{Bytes, BytesPerSecond, Count, PerSecond, Ratio, Seconds};
     [
@@ -52,6 +52,7 @@ const KNOWN: [Known; 21] = {
         ("device", "Device bandwidth", BytesPerSecond, true, Sum),
         ("operations", "Operations", PerSecond, true, Sum),
         ("reads", "Read by applications", Bytes, false, Sum),
+        ("swapped", "In swap", Bytes, false, Sum),
         ("hits", "Hits", Ratio, false, Mean),
         ("disk_reads", "Read from the disk", Bytes, false, Whole),
         ("processor", "Processors busy", Ratio, false, Whole),

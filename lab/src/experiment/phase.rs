@@ -30,7 +30,7 @@ pub enum Phase {
     Sample(SamplePhase),
     /// Time passes, the disk throttled, while what runs in the background is measured by the kernel's counters: of every
     /// tenant `reads` (what its applications read, in bytes), `hits` (the part that no disk had to deliver, by its
-    /// `io.stat`), `operations` (of `justitia-load`) and `pages` (on average); of the run `disk_reads`, `processor`,
+    /// `io.stat`), `operations` (of `justitia-load`), `pages` (on average) and `swapped` (at the end); of the run `disk_reads`, `processor`,
     /// `disk` (the part of the time that they are busy) and `memory_stall` (PSI full).
     Measure(MeasurePhase),
     /// What runs in these tenants ends.

@@ -60,6 +60,12 @@ impl Cgroup {
         Ok(MemoryStat::parse(stat.as_bytes())?.file_lru())
     }
 
+    /// Bytes that it has in swap; 0 where the kernel has none.
+    pub(super) fn swapped(&self) -> u64 {
+        let text = self.read("memory.swap.current").unwrap_or_default();
+        text.trim().parse().unwrap_or(0)
+    }
+
     /// What it has transferred to and from the disks.
     pub(super) fn device(&self) -> Result<Transfer> {
         let stat = self.read("io.stat")?;

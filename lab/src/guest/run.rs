@@ -223,6 +223,8 @@ impl<'a> Run<'a> {
         for tenant in self.tenants {
             let mut values = window.tenant(&tenant.name);
             values.extend(pages.mean(&tenant.name));
+            let swapped = to_f64(tenant.cgroup.swapped());
+            values.push(("swapped".to_owned(), swapped));
             self.recorder.tenant(&tenant.name, values);
         }
         self.recorder.whole(window.whole());
