@@ -27,6 +27,12 @@ pub(super) fn phases(experiment: &Experiment) -> Result<(), Problem> {
                     );
                 }
             }
+            Phase::Sample(_) if !experiment.probes => {
+                return problem(
+                    place(),
+                    "expected probes, by which the split is sampled, found probes = false",
+                );
+            }
             Phase::Sample(sample) => {
                 if let Some(key) = &sample.key {
                     whole_metric(experiment, key, place())?;

@@ -37,6 +37,12 @@ pub(super) fn tenants(experiment: &Experiment) -> Result<(), Problem> {
             );
         }
         weight(tenant.weight, place())?;
+        if let Some(file) = tenant.cgroup.keys().find(|file| !is_plain(file)) {
+            return problem(
+                place(),
+                format!("expected a file of a cgroup such as \"memory.min\", found {file:?}"),
+            );
+        }
         if let Some(background) = &tenant.background {
             workload(experiment, background, place())?;
         }
