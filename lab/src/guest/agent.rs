@@ -12,6 +12,8 @@ use crate::experiment::Configuration;
 const PROGRAM: &str = "/bin/justitia";
 const CONFIG: &str = "/etc/justitia/justitia.toml";
 const LOG: &str = "/run/lab/justitia.log";
+/// An emulated guest on a busy machine takes its time.
+const START: Duration = Duration::from_secs(180);
 /// It restores all knobs at once; then the kernel detaches its probes, which takes seconds on a busy machine.
 const STOP: Duration = Duration::from_secs(90);
 
@@ -60,7 +62,7 @@ pub(super) struct Agent {
 }
 
 impl Agent {
-    /// Starts `justitia run` and waits until it answers `justitia status`, and has tried to attach its probes.
+    /// Starts `justitia run` and waits until it answers `justitia status`.
     pub(super) fn start(mode: AgentMode) -> Result<Self> {
         let mut agent = Self::spawn(mode)?;
         agent.wait_until_it_answers()?;
@@ -97,17 +99,17 @@ impl Agent {
             self.check()?;
             let status = Command::new(PROGRAM)
                 .args(["status", "--json"])
+                .stdout(Stdio::null())
                 .stderr(Stdio::null())
-                .output()
+                .status()
                 .context("starting justitia status")?;
-            let attaching =
-                String::from_utf8_lossy(&status.stdout).contains("probes are being attached");
-            if status.status.success() && !attaching {
+            if status.success() {
                 return Ok(());
             }
             ensure!(
-                begin.elapsed() < Duration::from_secs(120),
-                "expected justitia run to answer within 120 s, its probes attached; its log:\n{}",
+                begin.elapsed() < START,
+                "expected justitia run to answer within {} s; its log:\n{}",
+                START.as_secs(),
                 log_end()
             );
             std::thread::sleep(Duration::from_millis(200));
