@@ -23,8 +23,8 @@ const DISK_READS: f64 = 1.03;
 const DISK_NOISE: f64 = 8_388_608.0;
 /// Bytes below which a tenant counts as one that does not read.
 const READS: f64 = 1_048_576.0;
-/// The part of the time from which on the processors were the bottleneck.
-const BUSY: f64 = 0.95;
+/// The part of the time from which on the processors count as the bottleneck: on average over a window of a minute and more.
+const BUSY: f64 = 0.85;
 
 /// A value of the kernel alone and of the agent: medians of the repeats.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
