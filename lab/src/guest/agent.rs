@@ -62,7 +62,7 @@ pub(super) struct Agent {
 }
 
 impl Agent {
-    /// Starts `justitia run` and waits until it answers `justitia status`.
+    /// Starts `justitia run` and waits until it answers `justitia status`, and has tried to attach its probes.
     pub(super) fn start(mode: AgentMode) -> Result<Self> {
         let mut agent = Self::spawn(mode)?;
         agent.wait_until_it_answers()?;
@@ -99,16 +99,17 @@ impl Agent {
             self.check()?;
             let status = Command::new(PROGRAM)
                 .args(["status", "--json"])
-                .stdout(Stdio::null())
                 .stderr(Stdio::null())
-                .status()
+                .output()
                 .context("starting justitia status")?;
-            if status.success() {
+            let attaching =
+                String::from_utf8_lossy(&status.stdout).contains("probes are being attached");
+            if status.status.success() && !attaching {
                 return Ok(());
             }
             ensure!(
                 begin.elapsed() < START,
-                "expected justitia run to answer within {} s; its log:\n{}",
+                "expected justitia run to answer within {} s, its probes attached; its log:\n{}",
                 START.as_secs(),
                 log_end()
             );
