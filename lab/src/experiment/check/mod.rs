@@ -61,3 +61,32 @@ fn journal(experiment: &Experiment) -> Result<(), Problem> {
         ),
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_ordinary_hosts_need_is_checked() {
+        let text = "base = \"burst\"\n";
+        let wrong = [
+            (
+                "[[tenant]]\nname = \"a\"\nweight = 1\ncgroup = { \"../memory.min\" = \"1\" }",
+                "t.toml:2: expected a file of a cgroup",
+            ),
+            (
+                "[[phase]]\ndo = \"sample\"\nseconds = 1",
+                "t.toml:2: expected probes",
+            ),
+            (
+                "[[phase]]\ndo = \"renew\"\nin = [\"outsider\"]",
+                "t.toml:2: expected a tenant",
+            ),
+        ];
+        for (more, what) in wrong {
+            let error = Experiment::parse("t", "t.toml", &format!("{text}{more}\n"));
+            let error = error.unwrap_err().to_string();
+            assert!(error.starts_with(what), "{error}");
+        }
+    }
+}
