@@ -83,8 +83,9 @@ fn head(out: &mut String, status: &Status, tenant: &TenantStatus) {
         .tenants
         .iter()
         .filter(|t| t.parent == tenant.parent)
-        .map(|t| t.weight)
+        .map(|t| competing_weight(status, t))
         .sum();
+    let competes = competing_weight(status, tenant);
     let name = tenant.display_name();
     let what = if tenant.is_unmanaged() {
         ": processes in no managed cgroup"
@@ -101,8 +102,26 @@ fn head(out: &mut String, status: &Status, tenant: &TenantStatus) {
         out,
         "  weight {} ({from}), {} % of {siblings}, the sum of its and its siblings' weights, idle ones included",
         tenant.weight,
-        percent(to_f64(tenant.weight) / to_f64(siblings.max(1))),
+        percent(to_f64(competes) / to_f64(siblings.max(1))),
     );
+    if tenant.sums_weights {
+        let _ = writeln!(
+            out,
+            "  for page cache it weighs {competes}, what its children that demand any weigh together: nobody has set its weight"
+        );
+    }
+}
+
+/// The weight with which a tenant competes for page cache ([`TenantStatus::sums_weights`]).
+fn competing_weight(status: &Status, tenant: &TenantStatus) -> u64 {
+    let position = |t: &TenantStatus| status.tenants.iter().position(|one| one.id == t.id);
+    let Some(index) = position(tenant).filter(|_| tenant.sums_weights) else {
+        return tenant.weight;
+    };
+    let children = status.tenants.iter().filter(|t| t.parent == Some(index));
+    let demand = children.filter(|t| !t.leaf || t.demand != Some(0));
+    let sum: u64 = demand.map(|t| competing_weight(status, t)).sum();
+    if sum > 0 { sum } else { tenant.weight }
 }
 
 #[cfg(test)]
