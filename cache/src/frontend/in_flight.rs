@@ -2,6 +2,7 @@
 
 use super::request::{IoRequest, Operation, Outcome, Payload};
 use super::volume::Volume;
+use super::write_order::WriteTicket;
 use crate::backing::AlignedBuf;
 use crate::block_dev::{SharedWriteGuard, Sync};
 use crate::cache::WriteGuard;
@@ -15,6 +16,8 @@ use std::sync::Arc;
 pub(super) struct Job<C> {
     pub(super) request: IoRequest,
     pub(super) context: C,
+    /// Of a write: dropped when it has ended, before the client can know.
+    pub(super) ticket: Option<WriteTicket>,
 }
 
 /// The transfers of a connection.

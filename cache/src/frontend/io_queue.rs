@@ -39,8 +39,9 @@ pub(crate) struct IoQueue<C: RequestContext> {
 enum Completion<C: RequestContext> {
     /// All of it; the bytes that it held.
     Reply(C::Reply, usize),
-    /// The part of a read that was on the SSD; the rest is the disk's.
-    SsdPart(Box<(Job<C>, Payload)>),
+    /// A request that goes on: a read whose part on the SSD was read, the rest is the disk's; or a write that has waited for
+    /// others.
+    Resumed(Box<(Job<C>, Payload)>),
 }
 
 impl<C: RequestContext> IoQueue<C> {
@@ -73,7 +74,25 @@ impl<C: RequestContext> IoQueue<C> {
     /// Starts a request. [`submit`](Self::submit) must follow.
     pub(crate) fn start(&mut self, request: IoRequest, payload: Payload, context: C) {
         self.bytes += request.buffer_bytes();
-        self.execute(Job { request, context }, payload);
+        let mut job = Job {
+            request,
+            context,
+            ticket: None,
+        };
+        let Some(ticket) = self.volume.arrived(&request) else {
+            return self.execute(job, payload);
+        };
+        if !ticket.must_wait() {
+            job.ticket = Some(ticket);
+            return self.execute(job, payload);
+        }
+        // An earlier write to the same place is still under way, perhaps of a client that is gone.
+        self.offloaded += 1;
+        let completions = Arc::clone(&self.completions);
+        ticket.begin(move |ticket| {
+            job.ticket = Some(ticket);
+            completions.push(Completion::Resumed(Box::new((job, payload))));
+        });
     }
 
     /// Lets the kernel begin what was started.
@@ -94,7 +113,7 @@ impl<C: RequestContext> IoQueue<C> {
                         self.bytes -= bytes;
                         replies.push(reply);
                     }
-                    Completion::SsdPart(left) => self.execute(left.0, left.1),
+                    Completion::Resumed(left) => self.execute(left.0, left.1),
                 }
             }
         }
@@ -107,6 +126,7 @@ impl<C: RequestContext> IoQueue<C> {
             Ended::Complete(job, result) => {
                 volume.record(&job.request, &result);
                 *bytes -= job.request.buffer_bytes();
+                drop(job.ticket);
                 replies.push(job.context.reply(result));
             }
             Ended::Again(job, payload) => again.push((job, payload)),
@@ -141,7 +161,7 @@ impl<C: RequestContext> IoQueue<C> {
                         Ok(true) => answer(&volume, job, Ok(Outcome::Data(data))),
                         Ok(false) => {
                             let left = (job, Payload::Read(data, remainder));
-                            Completion::SsdPart(Box::new(left))
+                            Completion::Resumed(Box::new(left))
                         }
                         Err(e) => answer(&volume, job, Err(e)),
                     });
@@ -186,5 +206,6 @@ fn answer<C: RequestContext>(
 ) -> Completion<C> {
     volume.record(&job.request, &result);
     let bytes = job.request.buffer_bytes();
+    drop(job.ticket);
     Completion::Reply(job.context.reply(result), bytes)
 }

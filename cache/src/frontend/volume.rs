@@ -1,8 +1,11 @@
 //! A disk as front ends serve it.
 
 use super::backend::{Allocation, Backend};
+use super::gate::Gates;
+use super::request::{IoRequest, Operation};
 use super::tags::ContainerTag;
 use super::tenant::Tenant;
+use super::write_order::{WriteOrder, WriteTicket};
 use crate::cache::PoolHandle;
 use justitia_link::Serial;
 use serde::Serialize;
@@ -19,6 +22,9 @@ pub struct Volume {
     allocation: Option<Arc<dyn Allocation>>,
     tenant: Arc<Tenant>,
     counters: Counters,
+    /// Of its writes, whatever connection they came by.
+    write_order: Arc<WriteOrder>,
+    pub(crate) gates: Gates,
 }
 
 #[derive(Default)]
@@ -71,6 +77,8 @@ impl Volume {
             allocation: None,
             tenant: Arc::default(),
             counters: Counters::default(),
+            write_order: Arc::default(),
+            gates: Gates::default(),
         }
     }
 
@@ -188,6 +196,16 @@ impl Volume {
             self.counters.unknown_tags.fetch_add(1, Ordering::Relaxed);
         }
         found
+    }
+
+    /// A request has arrived: the ticket of one that changes the disk.
+    pub(super) fn arrived(&self, request: &IoRequest) -> Option<WriteTicket> {
+        let changes = matches!(
+            request.operation,
+            Operation::Write { .. } | Operation::Discard { .. } | Operation::WriteZeroes { .. }
+        );
+        let end = request.offset.saturating_add(request.length);
+        changes.then(|| self.write_order.arrive(request.offset..end))
     }
 
     /// A read of so many bytes was answered from the cache without waiting.

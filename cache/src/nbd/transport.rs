@@ -75,6 +75,11 @@ impl Transport {
         }
     }
 
+    /// The socket below.
+    pub(super) fn socket(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.socket)
+    }
+
     /// Bytes that were sent so far.
     pub(super) const fn sent(&self) -> u64 {
         self.sent

@@ -13,6 +13,7 @@ use crate::nbd::refusal::Refusal;
 use crate::nbd::reply::ReplyContext;
 use crate::nbd::request::{Command, Parsed, Request, parse};
 use std::io;
+use std::sync::Arc;
 
 /// Extents in one reply to BLOCK_STATUS; the client asks again for the rest.
 const MAX_EXTENTS: usize = 1024;
@@ -20,7 +21,13 @@ const MAX_EXTENTS: usize = 1024;
 impl Connection<'_> {
     /// Takes the requests that have arrived. `true` when it stopped at a limit, so that there may be more of them.
     pub(super) fn take_requests(&mut self) -> io::Result<bool> {
+        let gate = Arc::clone(&self.gate);
         while self.has_capacity() {
+            let Some(_passed) = gate.pass() else {
+                // The client is gone, and may be back elsewhere.
+                self.closing = true;
+                return Ok(false);
+            };
             if self.partial.is_some() {
                 if !self.fill_partial() {
                     return Ok(false);

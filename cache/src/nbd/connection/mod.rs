@@ -13,7 +13,7 @@ use super::request::Request;
 use super::send_queue::SendQueue;
 use super::transport::Transport;
 use crate::backing::AlignedBuf;
-use crate::frontend::{IoQueue, Volume};
+use crate::frontend::{Gate, IoQueue, Volume};
 use std::io;
 use std::sync::Arc;
 use std::time::Instant;
@@ -57,6 +57,7 @@ struct Connection<'a> {
     replies: Vec<Reply>,
     volume: Arc<Volume>,
     context: &'a Context,
+    gate: Arc<Gate>,
     style: Style,
     /// `base:allocation` was negotiated.
     allocation: bool,
@@ -83,10 +84,11 @@ impl<'a> Connection<'a> {
         context: &'a Context,
     ) -> io::Result<Self> {
         Ok(Self {
+            queue: IoQueue::new(&volume, &context.executor, context.limits.io)?,
+            gate: volume.gates.enter(transport.socket()),
             transport,
             input,
             out: SendQueue::default(),
-            queue: IoQueue::new(&volume, &context.executor, context.limits.io)?,
             replies: Vec::new(),
             volume,
             context,

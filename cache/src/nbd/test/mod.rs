@@ -5,4 +5,5 @@ mod hang;
 mod hostile;
 mod image;
 mod live;
+mod order;
 mod pure;

@@ -1,0 +1,160 @@
+//! Writes of a volume that overlap are executed in the order in which they arrived.
+//!
+//! A client whose connection is gone sends again what was not answered, over another one, and goes on from there. What the
+//! first connection has left with a slow disk must not land after that.
+
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Called when a write may begin.
+type Resume = Box<dyn FnOnce(WriteTicket) + Send>;
+
+/// The writes, discards and zeroings of a volume that have arrived and have not ended.
+#[derive(Default)]
+pub(super) struct WriteOrder(Mutex<Writes>);
+
+#[derive(Default)]
+struct Writes {
+    /// By the order in which they arrived.
+    arrived: BTreeMap<u64, Write>,
+    next: u64,
+}
+
+struct Write {
+    range: Range<u64>,
+    /// It waits for others: its ticket, and what is to be done then.
+    waiting: Option<(WriteTicket, Resume)>,
+}
+
+/// A write that has arrived. It has ended when the ticket is dropped.
+pub(super) struct WriteTicket {
+    order: Arc<WriteOrder>,
+    number: u64,
+}
+
+impl Writes {
+    /// Those that wait, and need not any more.
+    fn take_ready(&mut self) -> Vec<(WriteTicket, Resume)> {
+        let waiting = self.arrived.iter();
+        let waiting = waiting.filter(|(_, write)| write.waiting.is_some());
+        let ready: Vec<_> = waiting
+            .filter(|(number, write)| !self.must_wait(**number, &write.range))
+            .map(|(number, _)| *number)
+            .collect();
+        let take = |number| self.arrived.get_mut(&number)?.waiting.take();
+        ready.into_iter().filter_map(take).collect()
+    }
+
+    /// Is there an earlier write that overlaps?
+    fn must_wait(&self, number: u64, range: &Range<u64>) -> bool {
+        let earlier = self.arrived.range(..number);
+        let mut earlier = earlier.map(|(_, write)| &write.range);
+        earlier.any(|other| other.start < range.end && range.start < other.end)
+    }
+}
+
+impl WriteOrder {
+    /// A write of these bytes has arrived.
+    pub(super) fn arrive(self: &Arc<Self>, range: Range<u64>) -> WriteTicket {
+        let mut writes = self.0.lock();
+        let number = writes.next;
+        writes.next += 1;
+        let waiting = None;
+        writes.arrived.insert(number, Write { range, waiting });
+        let order = Arc::clone(self);
+        WriteTicket { order, number }
+    }
+}
+
+impl WriteTicket {
+    /// Calls `resume` when the write may begin: at once, or by the thread that ends the last one that it waits for.
+    pub(super) fn begin(self, resume: impl FnOnce(Self) + Send + 'static) {
+        let order = Arc::clone(&self.order);
+        let mut writes = order.0.lock();
+        let range = writes.arrived.get(&self.number).map(|w| w.range.clone());
+        if range.is_some_and(|range| writes.must_wait(self.number, &range))
+            && let Some(write) = writes.arrived.get_mut(&self.number)
+        {
+            write.waiting = Some((self, Box::new(resume)));
+            return;
+        }
+        drop(writes);
+        resume(self);
+    }
+
+    /// Must the write wait for another?
+    pub(super) fn must_wait(&self) -> bool {
+        let writes = self.order.0.lock();
+        let write = writes.arrived.get(&self.number);
+        write.is_some_and(|write| writes.must_wait(self.number, &write.range))
+    }
+}
+
+impl Drop for WriteTicket {
+    fn drop(&mut self) {
+        let ready = {
+            let mut writes = self.order.0.lock();
+            writes.arrived.remove(&self.number);
+            writes.take_ready()
+        };
+        for (ticket, resume) in ready {
+            resume(ticket);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Which of the writes have begun.
+    type Begun = Arc<Mutex<Vec<(u32, WriteTicket)>>>;
+
+    fn write(order: &Arc<WriteOrder>, name: u32, range: Range<u64>, begun: &Begun) {
+        let begun = Arc::clone(begun);
+        let ticket = order.arrive(range);
+        ticket.begin(move |ticket| begun.lock().push((name, ticket)));
+    }
+
+    fn end(begun: &Begun, name: u32) {
+        let ended = {
+            let mut begun = begun.lock();
+            let at = begun.iter().position(|(of, _)| *of == name).unwrap();
+            begun.remove(at)
+        };
+        drop(ended);
+    }
+
+    fn names(begun: &Begun) -> Vec<u32> {
+        let mut names: Vec<_> = begun.lock().iter().map(|(name, _)| *name).collect();
+        names.sort_unstable();
+        names
+    }
+
+    #[test]
+    fn writes_that_overlap_wait_for_earlier_ones_and_no_others_do() {
+        let (order, begun) = (Arc::<WriteOrder>::default(), Begun::default());
+        for (name, range) in [
+            (1, 0..10),
+            (2, 10..20),
+            (3, 5..15),
+            (4, 12..13),
+            (5, 30..40),
+        ] {
+            write(&order, name, range, &begun);
+        }
+        // 3 waits for 1 and 2, and 4 for 2 and 3, though 3 has not begun.
+        assert_eq!(names(&begun), [1, 2, 5]);
+        end(&begun, 2);
+        assert_eq!(names(&begun), [1, 5]);
+        end(&begun, 1);
+        assert_eq!(names(&begun), [3, 5]);
+        end(&begun, 3);
+        assert_eq!(names(&begun), [4, 5]);
+        end(&begun, 4);
+        end(&begun, 5);
+        assert!(order.0.lock().arrived.is_empty());
+    }
+}

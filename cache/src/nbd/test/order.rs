@@ -1,0 +1,160 @@
+//! Writes of clients that are gone, and back by another connection.
+
+use super::client::Client;
+use crate::block_dev::{Disk, RamDisk};
+use crate::frontend::{Backend, IoLimits, Volume};
+use crate::nbd::{Export, Limits, Server};
+use parking_lot::{Condvar, Mutex};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A disk whose writes of zeroes wait for the test.
+struct Slow {
+    ram: RamDisk,
+    /// Writes that wait, and whether they must.
+    waiting: Mutex<(usize, bool)>,
+    changed: Condvar,
+}
+
+impl Slow {
+    fn release(&self) {
+        self.waiting.lock().1 = false;
+        self.changed.notify_all();
+    }
+
+    /// Until so many writes wait.
+    fn wait_for(&self, count: usize) {
+        let mut waiting = self.waiting.lock();
+        let timeout = Duration::from_secs(60);
+        let late = self
+            .changed
+            .wait_while_for(&mut waiting, |(n, _)| *n != count, timeout);
+        assert!(!late.timed_out());
+    }
+}
+
+impl Disk for Slow {
+    fn size(&self) -> u64 {
+        self.ram.size()
+    }
+    fn read_at(&self, buf: &mut [u8], off: u64) -> io::Result<()> {
+        self.ram.read_at(buf, off)
+    }
+    fn write_at(&self, buf: &[u8], off: u64, fua: bool) -> io::Result<()> {
+        if buf[0] == 0 {
+            let mut waiting = self.waiting.lock();
+            waiting.0 += 1;
+            self.changed.notify_all();
+            self.changed.wait_while(&mut waiting, |(_, must)| *must);
+            waiting.0 -= 1;
+            drop(waiting);
+            self.ram.write_at(buf, off, fua)?;
+            self.changed.notify_all();
+            return Ok(());
+        }
+        self.ram.write_at(buf, off, fua)
+    }
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+    fn discard(&self, off: u64, len: u64) -> io::Result<()> {
+        self.ram.discard(off, len)
+    }
+    fn write_zeroes(&self, off: u64, len: u64, fua: bool, may_unmap: bool) -> io::Result<()> {
+        self.ram.write_zeroes(off, len, fua, may_unmap)
+    }
+}
+
+struct Rig {
+    disk: Arc<Slow>,
+    server: Server,
+    socket: PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+impl Rig {
+    fn new(in_flight: usize) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = Arc::new(Slow {
+            ram: RamDisk::new(64 << 10),
+            waiting: Mutex::new((0, true)),
+            changed: Condvar::new(),
+        });
+        let limits = Limits {
+            io: IoLimits {
+                in_flight,
+                ..IoLimits::default()
+            },
+            ..Limits::default()
+        };
+        let server = Server::new(limits, None).unwrap();
+        let backend = Backend::Plain(Arc::clone(&disk) as Arc<dyn Disk>);
+        server.add(Export::new(Volume::new("disk", backend), ""));
+        let socket = dir.path().join("s");
+        server.listen_unix(&socket).unwrap();
+        Self {
+            disk,
+            server,
+            socket,
+            _dir: dir,
+        }
+    }
+
+    fn connect(&self) -> Client {
+        Client::new(&self.socket, "disk", false)
+    }
+
+    /// What the disk holds at its beginning, once all connections have ended.
+    fn content(self) -> [u8; 4096] {
+        self.server.shut_down(Duration::from_secs(60));
+        let mut found = [0; 4096];
+        self.disk.ram.read_at(&mut found, 0).unwrap();
+        found
+    }
+}
+
+const BLOCK: u32 = 4096;
+
+#[test]
+fn a_write_whose_connection_is_gone_does_not_land_after_a_newer_one() {
+    let rig = Rig::new(16);
+    let mut gone = rig.connect();
+    gone.send(1, 0, 1, 0, &[0; 4096], BLOCK);
+    rig.disk.wait_for(1);
+    drop(gone);
+    // Not the same range, but one that overlaps; and one that does not.
+    let mut back = rig.connect();
+    back.send(1, 0, 2, 0, &[2; 2048], BLOCK / 2);
+    assert_eq!(back.write(0, 8192, &[2; 4096]).cookie, 8);
+    let timeout = |of: &Client, time| of.stream.set_read_timeout(Some(time)).unwrap();
+    timeout(&back, Duration::from_millis(200));
+    let early = std::io::Read::read(&mut back.stream, &mut [0; 16]);
+    assert!(
+        early.is_err(),
+        "answered while an older write is at the disk"
+    );
+    timeout(&back, Duration::from_secs(60));
+    rig.disk.release();
+    assert_eq!((back.reply(0).error, back.read(0, 1).data), (0, vec![2]));
+    drop(back);
+    let found = rig.content();
+    assert!(found[..2048] == [2; 2048] && found[2048..] == [0; 2048]);
+}
+
+#[test]
+fn what_a_client_that_is_gone_has_sent_and_nobody_has_read_is_void() {
+    // One request at a time: the second one waits in the socket.
+    let rig = Rig::new(1);
+    let mut gone = rig.connect();
+    gone.send(1, 0, 1, 8192, &[0; 4096], BLOCK);
+    rig.disk.wait_for(1);
+    gone.send(1, 0, 2, 0, &[1; 4096], BLOCK);
+    drop(gone);
+    let mut back = rig.connect();
+    assert_eq!(back.write(0, 0, &[2; 4096]).error, 0);
+    rig.disk.release();
+    drop(back);
+    assert_eq!(rig.content(), [2; 4096]);
+}
