@@ -3,7 +3,7 @@
 //! Locks, outermost first:
 //!
 //! 1. outside of the cache: the daemon's VMs (`VmRegistry`), then the pools of a VM by name (`NamedPools`)
-//! 2. the registry of VMs, pools and disks
+//! 2. a change of a store's size (`ssd_resize`), then the registry of VMs, pools and disks
 //! 3. the change of the SSD store
 //! 4. the admission lock, which puts wait for when a store is full
 //! 5. a pool's policy, two by index
@@ -16,6 +16,9 @@
 //! curve of the reader's pool, and one of a VM with a port a place of the residency table. A put that finds a free slot
 //! takes one pool's policy and then one shard. A miss that fills the cache takes what a put takes, on the thread of its
 //! client.
+//!
+//! No discard is made under the registry, the admission lock or a log, and an SSD store that shrinks waits for writes under
+//! none of them: extents are retired, and discarded after that.
 //!
 //! Front ends hold none of these while they take their own: a VM's queue before the state of the workers; a queue of
 //! completions; the exports.

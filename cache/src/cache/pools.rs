@@ -103,13 +103,14 @@ impl Cache {
     /// # Errors
     /// When there is no such disk or pool, or they belong to different VMs.
     pub fn migrate(&self, disk: DiskId, blocks: Range<u64>, to: PoolId) -> Result<u64, CacheError> {
-        let registry = self.registry.lock();
-        let disk = registry.disk(disk)?;
+        let disk = self.registry.lock().disk(disk)?;
         let to = self.pool(to)?;
         check_same_vm(&disk, &to)?;
         if to.policy.lock().closed {
             return Err(CacheError::NoPool(to.id));
         }
+        // Without the registry: blocks of the SSD are read. A disk that is closed meanwhile takes no block, and neither does a
+        // pool.
         Ok(self.reassign(&disk, blocks, &to))
     }
 

@@ -8,6 +8,7 @@ use crate::error::CacheError;
 use crate::index::SlotRef;
 use crate::store::{Device, FileDevice, Foreign, SsdLog, SsdStore};
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -17,6 +18,9 @@ const WRITERS: usize = 2;
 
 /// How long the users of a replaced store may hold it.
 const REPLACE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A store that has shrunk, and its extents beyond the new end.
+type Shrunk = (Arc<SsdStore>, Range<u32>);
 
 impl Cache {
     pub(super) fn open_ssd(self: &Arc<Self>, config: &SsdConfig) -> Result<(), CacheError> {
@@ -85,23 +89,22 @@ impl Cache {
         opened
     }
 
-    /// Gives the SSD store another size; one that has failed is opened anew.
+    /// Gives the SSD store another size; one that has failed is opened anew. What lies beyond a new end is still to be
+    /// dropped, by [`empty_beyond`](Self::empty_beyond).
     pub(super) fn size_ssd(
         self: &Arc<Self>,
         registry: &mut Registry,
         bytes: u64,
-    ) -> Result<(), CacheError> {
+    ) -> Result<Option<Shrunk>, CacheError> {
         let path = registry.config.ssd.as_ref().map(|ssd| ssd.path.clone());
         let Some(ssd) = self.stores.working_ssd() else {
             let path = path.ok_or(CacheError::NoSsd)?;
-            return self.replace_ssd(
-                registry,
-                Some(SsdConfig {
-                    path,
-                    bytes,
-                    overwrite: false,
-                }),
-            );
+            let anew = SsdConfig {
+                path,
+                bytes,
+                overwrite: false,
+            };
+            return self.replace_ssd(registry, Some(anew)).map(|()| None);
         };
         if bytes > ssd.limit() {
             return Err(CacheError::SsdLimit {
@@ -109,15 +112,14 @@ impl Cache {
                 found: bytes,
             });
         }
-        self.resize_ssd(&ssd, bytes)
-            .map_err(|source| CacheError::Ssd {
-                path: path.unwrap_or_default(),
-                source,
-            })?;
-        if let Some(ssd) = &mut registry.config.ssd {
-            ssd.bytes = bytes;
+        let beyond = ssd.set_capacity(bytes).map_err(|source| CacheError::Ssd {
+            path: path.unwrap_or_default(),
+            source,
+        })?;
+        if let Some(config) = &mut registry.config.ssd {
+            config.bytes = bytes;
         }
-        Ok(())
+        Ok((!beyond.is_empty()).then_some((ssd, beyond)))
     }
 
     /// The SSD store's device has failed at something. After too much of that the store is closed, and its

@@ -34,6 +34,8 @@ pub struct Cache {
     pub(super) batch: AtomicU32,
     pub(super) registry: Mutex<Registry>,
     pub(super) ssd_change: Mutex<()>,
+    /// Held from the beginning of a change of a store's size to its end, so that there is one at a time.
+    pub(super) ssd_resize: Mutex<()>,
 }
 
 impl Cache {
@@ -60,6 +62,7 @@ impl Cache {
             batch: AtomicU32::new(1),
             registry: Mutex::default(),
             ssd_change: Mutex::new(()),
+            ssd_resize: Mutex::new(()),
         });
         if let Some(ssd) = &config.ssd {
             cache.open_ssd(ssd)?;

@@ -12,15 +12,21 @@ impl Cache {
     /// # Errors
     /// When the store cannot have that size, or there is no such store.
     pub fn resize(self: &Arc<Self>, store: StoreKind, bytes: u64) -> Result<(), CacheError> {
+        let _resize = self.ssd_resize.lock();
         let mut registry = self.registry.lock();
-        match store {
+        let shrunk = match store {
             StoreKind::Memory => {
                 self.resize_memory(bytes)?;
                 registry.config.memory_bytes = bytes;
+                None
             }
             StoreKind::Ssd => self.size_ssd(&mut registry, bytes)?,
-        }
+        };
         self.refresh(&registry);
+        drop(registry);
+        if let Some((ssd, beyond)) = shrunk {
+            self.empty_beyond(&ssd, beyond);
+        }
         Ok(())
     }
 
@@ -36,6 +42,7 @@ impl Cache {
     /// # Errors
     /// When the new one cannot be used; there is none then, until [`resize`](Self::resize) opens it.
     pub fn set_ssd(self: &Arc<Self>, ssd: Option<SsdConfig>) -> Result<(), CacheError> {
+        let _resize = self.ssd_resize.lock();
         let mut registry = self.registry.lock();
         let replaced = self.replace_ssd(&mut registry, ssd);
         self.refresh(&registry);

@@ -6,7 +6,7 @@ use crate::store::{Device, Page};
 use parking_lot::Mutex;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// The next so many operations fail.
 #[derive(Default)]
@@ -118,6 +118,7 @@ pub(crate) struct FaultSsd {
     pub(crate) meanwhile: Arc<Mutex<Option<Meanwhile>>>,
     /// What happens during the next discard, given its offset.
     pub(crate) during_discard: Arc<Mutex<Option<Meanwhile>>>,
+    pub(crate) discards: Arc<AtomicU64>,
 }
 
 impl FaultSsd {
@@ -127,6 +128,7 @@ impl FaultSsd {
             faults: Arc::default(),
             meanwhile: Arc::default(),
             during_discard: Arc::default(),
+            discards: Arc::default(),
         }
     }
 
@@ -177,6 +179,7 @@ impl Device for FaultSsd {
         requests.iter().map(one).collect()
     }
     fn discard(&self, off: u64, len: u64) -> io::Result<()> {
+        self.discards.fetch_add(1, Ordering::SeqCst);
         let place = self.place(off, usize::try_from(len).map_err(io::Error::other)?)?;
         self.bytes.lock()[place].fill(0xDD);
         let then = self.during_discard.lock().take();

@@ -56,7 +56,7 @@ pub(super) fn apply(
             pool,
             offset,
             length,
-        } => migrate_disk(cache, &mut vms.lock(), disk, pool, *offset, *length),
+        } => migrate_disk(cache, vms, disk, pool, *offset, *length),
         ControlRequest::UncacheDisk { disk } => uncache_disk(cache, vms, disk),
         // Shrinking and replacing evict, which may take a while; names do not change by it.
         ControlRequest::SetStore { store, size } => Ok(cache.resize(*store, size.0)?),
@@ -290,16 +290,21 @@ fn destroy_pool(
     Ok(())
 }
 
+/// Blocks are moved without the lock: those of the SSD are read.
 fn migrate_disk(
     cache: &Cache,
-    vms: &mut VmRegistry,
+    vms: &Mutex<VmRegistry>,
     disk: &str,
     pool: &str,
     offset: Size,
     length: Option<Size>,
 ) -> Result<(), ServeError> {
-    let (vm_name, vm, id) = vms.disk(disk)?;
-    let (to, _) = named(&vm.pools.lock(), vm_name, pool)?;
+    let (id, to) = {
+        let mut vms = vms.lock();
+        let (vm_name, vm, id) = vms.disk(disk)?;
+        let (to, _) = named(&vm.pools.lock(), vm_name, pool)?;
+        (id, to)
+    };
     let end = length.map_or(u64::MAX, |l| offset.0.saturating_add(l.0));
     // Whole blocks of the range: a block that begins before it stays.
     let blocks = offset.0.div_ceil(BLOCK_BYTES)..end / BLOCK_BYTES;

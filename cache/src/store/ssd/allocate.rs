@@ -22,7 +22,11 @@ impl SsdStore {
     #[cfg(test)]
     pub(crate) fn free_extents(&self) -> u32 {
         let free = self.free.lock();
-        free.stack.len() + self.capacity.load(Ordering::SeqCst) - free.fresh
+        free.stack.len()
+            + self
+                .capacity
+                .load(Ordering::SeqCst)
+                .saturating_sub(free.fresh)
     }
 
     /// Is an extent free?
@@ -53,6 +57,29 @@ impl SsdStore {
         let mut free = self.free.lock();
         if extent < self.capacity.load(Ordering::SeqCst) {
             free.stack.push(self, extent);
+        } else {
+            free.beyond.push(extent);
+        }
+    }
+
+    /// An extent whose content is to be discarded before it is anybody's again.
+    pub(super) fn retire(&self, extent: u32) {
+        self.retired.lock().push(extent);
+    }
+
+    /// Tells the device that the content of the retired extents is not needed, of neighbours at once, and frees them. Hold no
+    /// lock: it may take long. A hint: what the device says does not matter.
+    pub(crate) fn discard_retired(&self) {
+        let mut retired = std::mem::take(&mut *self.retired.lock());
+        retired.sort_unstable();
+        let len = u64::from(EXTENT_SLOTS) * BLOCK_BYTES;
+        for run in retired.chunk_by(|one, next| one + 1 == *next) {
+            let (first, count) = (run.first().copied().unwrap_or(0), run.len());
+            let bytes = u64::try_from(count).unwrap_or(0) * len;
+            if let Err(error) = self.device.discard(u64::from(first) * len, bytes) {
+                tracing::debug!(%error, first, count, "the SSD store's device takes no discards");
+            }
+            run.iter().for_each(|extent| self.return_extent(*extent));
         }
     }
 
@@ -61,32 +88,27 @@ impl SsdStore {
         let new = extents(self.device.grow(bytes)?);
         let mut free = self.free.lock();
         let old = self.capacity.swap(new, Ordering::SeqCst);
-        let used = free.fresh;
-        if new >= old {
-            return Ok(0..0);
-        }
         let mut all = std::mem::take(&mut free.stack);
-        while let Some(extent) = all.pop(self) {
+        let mut known = std::mem::take(&mut free.beyond);
+        known.extend(std::iter::from_fn(|| all.pop(self)));
+        for extent in known {
             if extent < new {
                 free.stack.push(self, extent);
+            } else {
+                free.beyond.push(extent);
             }
         }
-        free.fresh = used.min(new);
-        Ok(new..used.max(new))
+        Ok(if new < old {
+            new..free.fresh.max(new)
+        } else {
+            0..0
+        })
     }
 
     /// The owner of an extent that is in use.
     pub(crate) fn pool_in_use(&self, extent: u32) -> Option<u32> {
         let e = self.extent(extent);
         (e.state.load(Ordering::SeqCst) != FREE).then(|| e.pool.load(Ordering::SeqCst))
-    }
-
-    /// Tells the device that an extent's content is not needed. A hint: what it says does not matter.
-    pub(super) fn discard(&self, extent: u32) {
-        let len = u64::from(EXTENT_SLOTS) * BLOCK_BYTES;
-        if let Err(error) = self.device.discard(u64::from(extent) * len, len) {
-            tracing::debug!(%error, extent, "the SSD store's device takes no discards");
-        }
     }
 }
 

@@ -148,7 +148,7 @@ impl SsdLog {
         (freed, evicted)
     }
 
-    /// Empties one extent, wherever it is in the log. `true` when it is free now.
+    /// Empties one extent, wherever it is in the log, and retires it. `true` when that is done.
     pub(crate) fn evict_extent(&mut self, ssd: &SsdStore, index: &Index, extent: u32) -> bool {
         ssd.empty(index, extent);
         if self.open.as_ref().is_some_and(|o| o.extent == extent) {
@@ -187,7 +187,8 @@ impl SsdLog {
         self.sealed.push(ssd, open.extent);
     }
 
-    /// Frees an extent of this log if nothing is in it and nothing on its way. `true` when it is free.
+    /// Frees an extent of this log if nothing is in it and nothing on its way. `true` when it is free; with `discard` it is
+    /// anybody's again once the device was told ([`SsdStore::discard_retired`]), which this does not wait for.
     pub(crate) fn release(&mut self, ssd: &SsdStore, extent: u32, discard: bool) -> bool {
         let e = ssd.extent(extent);
         if e.state.load(Ordering::SeqCst) != SEALED
@@ -200,9 +201,10 @@ impl SsdLog {
         e.state.store(FREE, Ordering::SeqCst);
         e.epoch.fetch_add(1, Ordering::SeqCst);
         if discard {
-            ssd.discard(extent);
+            ssd.retire(extent);
+        } else {
+            ssd.return_extent(extent);
         }
-        ssd.return_extent(extent);
         true
     }
 }

@@ -19,6 +19,8 @@ pub(crate) struct SsdStore {
     pub(super) device: Box<dyn Device>,
     pub(super) chunks: Box<[OnceLock<Chunk>]>,
     pub(super) free: Mutex<Free>,
+    /// Extents that nobody has, and that are free once the device was told.
+    pub(super) retired: Mutex<Vec<u32>>,
     /// Extents that may be used.
     pub(super) capacity: AtomicU32,
     pub(super) write_buffer: WriteBuffer,
@@ -36,7 +38,10 @@ pub(crate) struct SsdStore {
 #[derive(Default)]
 pub(super) struct Free {
     pub(super) stack: FreeList,
+    /// From here on extents have never been used.
     pub(super) fresh: u32,
+    /// Those beyond the capacity, for when the store grows again.
+    pub(super) beyond: Vec<u32>,
 }
 
 /// How many times larger a store can become without being opened anew. All that costs is a place for each chunk that may
@@ -54,6 +59,7 @@ impl SsdStore {
             device,
             chunks: (0..chunks).map(|_| OnceLock::new()).collect(),
             free: Mutex::default(),
+            retired: Mutex::default(),
             capacity: AtomicU32::new(capacity),
             write_buffer: WriteBuffer::default(),
             seed,
