@@ -3,7 +3,7 @@
 //! Locks, outermost first:
 //!
 //! 1. outside of the cache: the daemon's VMs (`VmRegistry`), then the pools of a VM by name (`NamedPools`)
-//! 2. a change of a store's size (`ssd_resize`), then the registry of VMs, pools and disks
+//! 2. a change of the SSD store from its beginning to its end (`ssd_resize`), then the registry of VMs, pools and disks
 //! 3. the change of the SSD store
 //! 4. the admission lock, which puts wait for when a store is full
 //! 5. a pool's policy, two by index

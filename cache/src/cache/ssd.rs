@@ -1,6 +1,5 @@
 //! The life of the SSD store: opened, replaced, failed.
 
-use super::registry::Registry;
 use super::ssd_writer;
 use super::state::{Cache, random};
 use crate::config::SsdConfig;
@@ -68,13 +67,9 @@ impl Cache {
         self.stores.ssd.store(None);
     }
 
-    /// Replaces the SSD store.
-    pub(super) fn replace_ssd(
-        self: &Arc<Self>,
-        registry: &mut Registry,
-        ssd: Option<SsdConfig>,
-    ) -> Result<(), CacheError> {
-        registry.config.ssd.clone_from(&ssd);
+    /// Replaces the SSD store. Hold `ssd_resize`, and nothing that others need: devices are opened and closed.
+    pub(super) fn replace_ssd(self: &Arc<Self>, ssd: Option<SsdConfig>) -> Result<(), CacheError> {
+        self.registry.lock().config.ssd.clone_from(&ssd);
         let old = self.stores.ssd.load_full().map(|old| old.device_in_use());
         self.stop_ssd();
         // The users of the old store have the same file locked. The last one removes it.
@@ -85,26 +80,22 @@ impl Cache {
             std::thread::sleep(Duration::from_millis(1));
         }
         let opened = ssd.map_or(Ok(()), |ssd| self.open_ssd(&ssd));
-        registry.ssd_refused = opened.as_ref().err().map(ToString::to_string);
+        self.registry.lock().ssd_refused = opened.as_ref().err().map(ToString::to_string);
         opened
     }
 
     /// Gives the SSD store another size; one that has failed is opened anew. What lies beyond a new end is still to be
-    /// dropped, by [`empty_beyond`](Self::empty_beyond).
-    pub(super) fn size_ssd(
-        self: &Arc<Self>,
-        registry: &mut Registry,
-        bytes: u64,
-    ) -> Result<Option<Shrunk>, CacheError> {
-        let path = registry.config.ssd.as_ref().map(|ssd| ssd.path.clone());
+    /// dropped, by [`empty_beyond`](Self::empty_beyond). Hold as for [`replace_ssd`](Self::replace_ssd).
+    pub(super) fn size_ssd(self: &Arc<Self>, bytes: u64) -> Result<Option<Shrunk>, CacheError> {
+        let config = self.registry.lock().config.ssd.clone();
+        let path = config.map(|ssd| ssd.path);
         let Some(ssd) = self.stores.working_ssd() else {
-            let path = path.ok_or(CacheError::NoSsd)?;
             let anew = SsdConfig {
-                path,
+                path: path.ok_or(CacheError::NoSsd)?,
                 bytes,
                 overwrite: false,
             };
-            return self.replace_ssd(registry, Some(anew)).map(|()| None);
+            return self.replace_ssd(Some(anew)).map(|()| None);
         };
         if bytes > ssd.limit() {
             return Err(CacheError::SsdLimit {
@@ -116,7 +107,7 @@ impl Cache {
             path: path.unwrap_or_default(),
             source,
         })?;
-        if let Some(config) = &mut registry.config.ssd {
+        if let Some(config) = &mut self.registry.lock().config.ssd {
             config.bytes = bytes;
         }
         Ok((!beyond.is_empty()).then_some((ssd, beyond)))

@@ -34,7 +34,7 @@ pub struct Cache {
     pub(super) batch: AtomicU32,
     pub(super) registry: Mutex<Registry>,
     pub(super) ssd_change: Mutex<()>,
-    /// Held from the beginning of a change of a store's size to its end, so that there is one at a time.
+    /// Held from the beginning of a change of the SSD store to its end, so that there is one at a time.
     pub(super) ssd_resize: Mutex<()>,
 }
 

@@ -12,18 +12,17 @@ impl Cache {
     /// # Errors
     /// When the store cannot have that size, or there is no such store.
     pub fn resize(self: &Arc<Self>, store: StoreKind, bytes: u64) -> Result<(), CacheError> {
-        let _resize = self.ssd_resize.lock();
-        let mut registry = self.registry.lock();
+        let _resize = (store == StoreKind::Ssd).then(|| self.ssd_resize.lock());
         let shrunk = match store {
             StoreKind::Memory => {
+                let mut registry = self.registry.lock();
                 self.resize_memory(bytes)?;
                 registry.config.memory_bytes = bytes;
                 None
             }
-            StoreKind::Ssd => self.size_ssd(&mut registry, bytes)?,
+            StoreKind::Ssd => self.size_ssd(bytes)?,
         };
-        self.refresh(&registry);
-        drop(registry);
+        self.refresh(&self.registry.lock());
         if let Some((ssd, beyond)) = shrunk {
             self.empty_beyond(&ssd, beyond);
         }
@@ -43,9 +42,8 @@ impl Cache {
     /// When the new one cannot be used; there is none then, until [`resize`](Self::resize) opens it.
     pub fn set_ssd(self: &Arc<Self>, ssd: Option<SsdConfig>) -> Result<(), CacheError> {
         let _resize = self.ssd_resize.lock();
-        let mut registry = self.registry.lock();
-        let replaced = self.replace_ssd(&mut registry, ssd);
-        self.refresh(&registry);
+        let replaced = self.replace_ssd(ssd);
+        self.refresh(&self.registry.lock());
         replaced
     }
 }
