@@ -20,6 +20,8 @@ struct Writes {
     /// By the order in which they arrived.
     arrived: BTreeMap<u64, Write>,
     next: u64,
+    /// How many wait.
+    waiting: usize,
 }
 
 struct Write {
@@ -37,6 +39,9 @@ pub(super) struct WriteTicket {
 impl Writes {
     /// Those that wait, and need not any more.
     fn take_ready(&mut self) -> Vec<(WriteTicket, Resume)> {
+        if self.waiting == 0 {
+            return Vec::new();
+        }
         let waiting = self.arrived.iter();
         let waiting = waiting.filter(|(_, write)| write.waiting.is_some());
         let ready: Vec<_> = waiting
@@ -44,7 +49,9 @@ impl Writes {
             .map(|(number, _)| *number)
             .collect();
         let take = |number| self.arrived.get_mut(&number)?.waiting.take();
-        ready.into_iter().filter_map(take).collect()
+        let ready: Vec<_> = ready.into_iter().filter_map(take).collect();
+        self.waiting -= ready.len();
+        ready
     }
 
     /// Is there an earlier write that overlaps?
@@ -78,6 +85,7 @@ impl WriteTicket {
             && let Some(write) = writes.arrived.get_mut(&self.number)
         {
             write.waiting = Some((self, Box::new(resume)));
+            writes.waiting += 1;
             return;
         }
         drop(writes);
