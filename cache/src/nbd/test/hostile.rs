@@ -200,8 +200,10 @@ fn a_vm_has_only_so_many_connections_and_leaves_the_others_theirs() {
         },
         ..Limits::default()
     });
-    let first = Client::new(&rig.socket, "disk", false);
-    let _second = Client::new(&rig.socket, "disk", false);
+    let mut first = Client::new(&rig.socket, "disk", false);
+    let mut second = Client::new(&rig.socket, "disk", false);
+    // Who is served counts.
+    assert_eq!((first.read(0, 1).error, second.read(0, 1).error), (0, 0));
     let mut third = Client::new(&rig.socket, "disk", false);
     assert!(third.closed());
     // Another VM's.

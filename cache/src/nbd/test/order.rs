@@ -5,7 +5,8 @@ use crate::block_dev::{Disk, RamDisk};
 use crate::frontend::{Backend, IoLimits, Volume};
 use crate::nbd::{Export, Limits, Server};
 use parking_lot::{Condvar, Mutex};
-use std::io;
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -130,7 +131,7 @@ fn a_write_whose_connection_is_gone_does_not_land_after_a_newer_one() {
     assert_eq!(back.write(0, 8192, &[2; 4096]).cookie, 8);
     let timeout = |of: &Client, time| of.stream.set_read_timeout(Some(time)).unwrap();
     timeout(&back, Duration::from_millis(200));
-    let early = std::io::Read::read(&mut back.stream, &mut [0; 16]);
+    let early = back.stream.read(&mut [0; 16]);
     assert!(
         early.is_err(),
         "answered while an older write is at the disk"
@@ -145,12 +146,33 @@ fn a_write_whose_connection_is_gone_does_not_land_after_a_newer_one() {
 
 #[test]
 fn what_a_client_that_is_gone_has_sent_and_nobody_has_read_is_void() {
-    // One request at a time: the second one waits in the socket.
+    // One request at a time: both arrive, and the second one waits.
     let rig = Rig::new(1);
-    let mut gone = rig.connect();
-    gone.send(1, 0, 1, 8192, &[0; 4096], BLOCK);
+    // Over TCP, where a client that closes its end may still want replies.
+    let address = rig.server.listen_tcp(([127, 0, 0, 1], 0).into(), true);
+    let mut gone = TcpStream::connect(address.unwrap()).unwrap();
+    gone.read_exact(&mut [0; 18]).unwrap();
+    // The client's flags, and EXPORT_NAME.
+    let name = [
+        &[0, 0, 0, 3][..],
+        b"IHAVEOPT",
+        &[0, 0, 0, 1, 0, 0, 0, 4],
+        b"disk",
+    ];
+    gone.write_all(&name.concat()).unwrap();
+    gone.read_exact(&mut [0; 10]).unwrap();
+    let mut both = Vec::new();
+    for (offset, byte) in [(8192u64, 0), (0, 1)] {
+        // A compact WRITE: magic, flags, command, cookie, place.
+        both.extend(0x2560_9513_u32.to_be_bytes());
+        both.extend([0, 0, 0, 1]);
+        both.extend(7u64.to_be_bytes());
+        both.extend(offset.to_be_bytes());
+        both.extend(BLOCK.to_be_bytes());
+        both.extend([byte; 4096]);
+    }
+    gone.write_all(&both).unwrap();
     rig.disk.wait_for(1);
-    gone.send(1, 0, 2, 0, &[1; 4096], BLOCK);
     drop(gone);
     let mut back = rig.connect();
     assert_eq!(back.write(0, 0, &[2; 4096]).error, 0);
