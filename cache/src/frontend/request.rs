@@ -1,6 +1,7 @@
 //! A request to a volume, and how it is executed by a thread that may wait.
 
 use super::volume::Volume;
+use super::write_order::WriteTicket;
 use crate::backing::AlignedBuf;
 use crate::disk::MissRemainder;
 use std::io;
@@ -79,6 +80,16 @@ impl IoRequest {
 }
 
 impl Volume {
+    /// A request has arrived: the ticket of one that changes the disk.
+    pub(super) fn arrived(&self, request: &IoRequest) -> Option<WriteTicket> {
+        let changes = matches!(
+            request.operation,
+            Operation::Write { .. } | Operation::Discard { .. } | Operation::WriteZeroes { .. }
+        );
+        let end = request.offset.saturating_add(request.length);
+        changes.then(|| self.write_order.arrive(request.offset..end))
+    }
+
     /// Executes a request, and waits for it.
     pub(super) fn execute(&self, request: &IoRequest, payload: Payload) -> io::Result<Outcome> {
         // A bug in a disk costs this request, and neither the worker thread nor the client.

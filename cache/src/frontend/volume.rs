@@ -2,10 +2,9 @@
 
 use super::backend::{Allocation, Backend};
 use super::gate::Gates;
-use super::request::{IoRequest, Operation};
 use super::tags::ContainerTag;
 use super::tenant::Tenant;
-use super::write_order::{WriteOrder, WriteTicket};
+use super::write_order::WriteOrder;
 use crate::cache::PoolHandle;
 use justitia_link::Serial;
 use serde::Serialize;
@@ -23,7 +22,7 @@ pub struct Volume {
     tenant: Arc<Tenant>,
     counters: Counters,
     /// Of its writes, whatever connection they came by.
-    write_order: Arc<WriteOrder>,
+    pub(super) write_order: Arc<WriteOrder>,
     pub(crate) gates: Gates,
 }
 
@@ -196,16 +195,6 @@ impl Volume {
             self.counters.unknown_tags.fetch_add(1, Ordering::Relaxed);
         }
         found
-    }
-
-    /// A request has arrived: the ticket of one that changes the disk.
-    pub(super) fn arrived(&self, request: &IoRequest) -> Option<WriteTicket> {
-        let changes = matches!(
-            request.operation,
-            Operation::Write { .. } | Operation::Discard { .. } | Operation::WriteZeroes { .. }
-        );
-        let end = request.offset.saturating_add(request.length);
-        changes.then(|| self.write_order.arrive(request.offset..end))
     }
 
     /// A read of so many bytes was answered from the cache without waiting.
