@@ -9,7 +9,7 @@ use std::time::Duration;
 /// The VMs of these names, each with a disk `disk-NAME` of the image `NAME`, and a socket of its own.
 fn config(dir: &Path, listen: &str, vms: &[&str]) -> Config {
     let at = dir.display();
-    let mut text = format!("control = \"{at}/c\"\n[listen]\nunix = \"{at}/s\"\n{listen}\n");
+    let mut text = format!("control = \"{at}/ctl\"\n[listen]\nunix = \"{at}/s\"\n{listen}\n");
     for vm in vms {
         text += &format!(
             "[[vm]]\nname = \"{vm}\"\nsocket = \"{at}/{vm}.s\"\n[[vm.disk]]\nname = \"disk-{vm}\"\nimage = \"{at}/{vm}\"\n"
@@ -91,7 +91,7 @@ fn sockets_of_disks_have_the_owner_and_mode_that_are_configured() {
     let mut config = config(dir, &listen, &["a"]);
     config.vms[0].disks[0].vhost = Some(dir.join("v"));
     let service = Service::start(&config).unwrap();
-    for (socket, mode) in [("s", 0o660), ("a.s", 0o660), ("v", 0o660), ("c", 0o600)] {
+    for (socket, mode) in [("s", 0o660), ("a.s", 0o660), ("v", 0o660), ("ctl", 0o600)] {
         let found = std::fs::metadata(dir.join(socket)).unwrap();
         assert_eq!(found.permissions().mode() & 0o777, mode, "{socket}");
         assert_eq!((found.uid(), found.gid()), (own, group));
@@ -159,7 +159,7 @@ fn an_ssd_store_that_cannot_be_had_costs_no_disk() {
         store: crate::config::StoreKind::Ssd,
         size: Size(4 << 20),
     };
-    send_request(&dir.join("c"), &size).unwrap();
+    send_request(&dir.join("ctl"), &size).unwrap();
     assert_eq!(failed(), None);
     service.shut_down(Duration::from_secs(5)).unwrap();
     assert!(!path.exists());

@@ -158,7 +158,7 @@ pub(super) fn serve(args: &Serve) -> anyhow::Result<()> {
     let mut signals =
         Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot watch for signals")?;
     let service = Service::start(&config).map_err(flat)?;
-    announce(&config, &control);
+    announce(&config, &service, &control);
     // Where systemd has started this, it waits for the word.
     let _ = sd_notify::notify(&[NotifyState::Ready]);
     while signals.forever().next() == Some(SIGHUP) {
@@ -221,10 +221,12 @@ fn of_image(args: &Serve, image: &Path) -> anyhow::Result<Config> {
     Ok(config)
 }
 
-/// Says where the disks are, one URI a line.
-fn announce(config: &Config, control: &Path) {
+/// Says where the disks are that are served, one URI a line.
+fn announce(config: &Config, service: &Service, control: &Path) {
+    let unserved = service.stats().unserved;
     for vm in &config.vms {
-        for disk in &vm.disks {
+        let mut disks = vm.disks.iter();
+        while let Some(disk) = disks.find(|disk| unserved.iter().all(|of| of.name != disk.name)) {
             let sockets = config.listen.unix.iter().chain(&vm.socket);
             for socket in sockets {
                 out::tell(format_args!(
