@@ -1,0 +1,119 @@
+use super::*;
+
+fn stat(file_mib: u64, pgsteal: u64) -> MemoryCounters {
+    MemoryCounters {
+        stat: MemoryStat {
+            inactive_file: file_mib << 20,
+            pgsteal,
+            ..MemoryStat::default()
+        },
+        swap: 0,
+    }
+}
+
+#[test]
+fn growth_includes_what_was_reclaimed_meanwhile() {
+    let t0 = Instant::now();
+    let at = |ms| t0 + Duration::from_millis(ms);
+    let mut sampler = MemorySampler::new(t0);
+    sampler.record(&stat(100, 0), at(0));
+    assert!(!sampler.growing(at(0)), "one sample shows no growth");
+    sampler.record(&stat(100, 256), at(500));
+    assert!(sampler.growing(at(500)));
+    assert_eq!(sampler.page_in_rate, 2 << 20, "1 MiB in half a second");
+    sampler.record(&stat(100, 256), at(3600));
+    assert!(!sampler.growing(at(3600)));
+}
+
+#[test]
+fn the_active_list_is_the_working_set_until_the_tenant_is_idle_for_long() {
+    let t0 = Instant::now();
+    let mut sampler = MemorySampler::new(t0);
+    let mut stat = stat(100, 0);
+    stat.stat.active_file = 30 << 20;
+    sampler.record(&stat, t0);
+    assert_eq!(sampler.working_set(false, t0).bytes, 30 << 20);
+    assert_eq!(sampler.working_set(true, t0).bytes, 0, "the multi-gen LRU");
+    let later = t0 + 2 * MIN_OBSERVATION;
+    sampler.record(&stat, later);
+    let seen = sampler.working_set(false, later);
+    assert_eq!((seen.bytes, seen.observed_for), (0, 2 * MIN_OBSERVATION));
+}
+
+#[test]
+fn a_quiet_tenant_is_sampled_less_and_less_often() {
+    let t0 = Instant::now();
+    let mut sampler = MemorySampler::new(t0);
+    let mut now = t0;
+    for _ in 0..30 {
+        sampler.record(&stat(100, 0), now);
+        now = sampler.due(now);
+    }
+    assert_eq!(sampler.period, MAX_PERIOD);
+    assert!(sampler.idle_for(now) > Duration::from_secs(60));
+    sampler.record(&stat(120, 0), now);
+    assert_eq!(sampler.period, MIN_PERIOD);
+    assert_eq!(sampler.idle_for(now), Duration::ZERO);
+}
+
+#[test]
+fn what_is_swapped_out_is_no_growth_of_the_cache() {
+    let t0 = Instant::now();
+    let at = |ms| t0 + Duration::from_millis(ms);
+    let mut sampler = MemorySampler::new(t0);
+    sampler.record(&stat(100, 0), at(0));
+    // 4 MiB of anonymous memory were reclaimed.
+    let mut swapped = stat(100, 1024);
+    swapped.swap = 4 << 20;
+    sampler.record(&swapped, at(500));
+    assert!(!sampler.growing(at(500)));
+    assert_eq!(sampler.swapped(at(500)), (4 << 20, 0));
+    // 1 MiB of them comes back: no more has gone out.
+    swapped.swap = 3 << 20;
+    swapped.stat.workingset_refault_anon = 256;
+    sampler.record(&swapped, at(500));
+    assert_eq!(sampler.swapped(at(500)), (4 << 20, 1 << 20));
+    let (out, _) = sampler.swapped(at(10_500));
+    assert_eq!(out, 2 << 20, "half of it after ten seconds");
+}
+
+#[test]
+fn slab_that_grows_is_growth() {
+    let t0 = Instant::now();
+    let mut sampler = MemorySampler::new(t0);
+    sampler.record(&stat(0, 0), t0);
+    let mut crawled = stat(0, 0);
+    crawled.stat.slab_reclaimable = 8 << 20;
+    let later = t0 + Duration::from_secs(1);
+    sampler.record(&crawled, later);
+    assert!(sampler.growing(later) && sampler.slab == 8 << 20);
+}
+
+#[test]
+fn pages_from_before_the_first_sample_are_unseen_until_others_have_replaced_them() {
+    let t0 = Instant::now();
+    let at = |s| t0 + Duration::from_secs(s);
+    let mut sampler = MemorySampler::new(t0);
+    let unknown = WorkingSet::default();
+    sampler.record(&stat(300, 512), at(0));
+    assert_eq!(sampler.unseen(&unknown, at(0)), 300 << 20);
+    // 100 MiB were paged in, and as many reclaimed.
+    sampler.record(&stat(300, 512 + 25_600), at(10));
+    assert_eq!(sampler.unseen(&unknown, at(10)), 200 << 20);
+    sampler.record(&stat(50, 512 + 25_600), at(20));
+    assert_eq!(
+        sampler.unseen(&unknown, at(20)),
+        50 << 20,
+        "what it holds at most"
+    );
+    sampler.record(&stat(50, 512 + 25_600), at(120));
+    assert_eq!(sampler.unseen(&unknown, at(120)), 0);
+    // The probes were attached later.
+    let observed_for = |seconds| WorkingSet {
+        observed_for: Duration::from_secs(seconds),
+        evidence: Evidence::Accesses,
+        ..unknown
+    };
+    assert_eq!(sampler.unseen(&observed_for(100), at(120)), 50 << 20);
+    assert_eq!(sampler.unseen(&observed_for(120), at(140)), 0);
+}
