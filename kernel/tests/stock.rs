@@ -134,13 +134,11 @@ fn the_machine() {
         let sum = |pages: fn(&Zone) -> u64| zones.zones.iter().map(pages).sum::<u64>();
         assert_eq!((sum(|zone| zone.low), sum(|zone| zone.free)), (low, free));
         assert!(sum(|zone| zone.min) < low && low < sum(|zone| zone.high));
-        // DMA is kept for those that can use nothing else, so DMA32 alone counts.
+        // DMA is kept for those that can use nothing else but for what is above its reserve.
         assert!(zones.zones[0].reserve > 0 && zones.zones[1].reserve == 0);
         let marks = zones.marks();
-        assert!(
-            marks.low >= sum(|zone| zone.low)
-                && marks.high - marks.low == zones.zones[1].high - zones.zones[1].low
-        );
+        assert_eq!(marks.low, low + zones.zones[0].reserve);
+        assert_eq!(marks.high - marks.low, sum(|zone| zone.high) - low);
 
         let mountinfo = std::fs::read(fixture(kernel).join("proc/self_mountinfo")).unwrap();
         let mount = preferred(cgroup_mounts(&mountinfo)).unwrap();

@@ -18,6 +18,8 @@ const ZONES_PERIOD: Duration = Duration::from_secs(1);
 const SHORT: u64 = 4;
 /// Rates are measured over at least this time. Over less, one allocation looks like gigabytes a second.
 const MIN_RATE_PERIOD: Duration = Duration::from_millis(50);
+/// The rate of reclaim is measured over at least this time: it comes in requests of megabytes.
+const REFILL_PERIOD: Duration = Duration::from_millis(500);
 /// A rate that is not reached again halves in this time, so that a gap between two bursts does not look like their end.
 const RATE_HALF_LIFE: HalfLife = HalfLife::new(Duration::from_millis(250));
 
@@ -147,7 +149,7 @@ impl SystemMemory {
     fn note_reclaimed(&mut self, stolen: u64, freed_by_us: u64, now: Instant) {
         self.freed_by_us += freed_by_us;
         match self.reclaimed {
-            Some((at, _)) if now - at < MIN_RATE_PERIOD => return,
+            Some((at, _)) if now - at < REFILL_PERIOD => return,
             Some((at, before)) => {
                 let freed = stolen.saturating_sub(before) + self.freed_by_us;
                 self.refill_rate = decaying_peak(self.refill_rate, freed, now - at);
@@ -279,9 +281,9 @@ mod tests {
         Ok(())
     }
 
-    /// Plans may be 20 ms apart. What was freed between two of them counts for the 60 ms of three, at once.
+    /// Plans may be 20 ms apart: a request of which all is freed in one of them is no rate.
     #[test]
-    fn reclaim_is_measured_over_several_plans_and_known_to_the_last() -> Result<()> {
+    fn reclaim_is_measured_over_half_a_second() -> Result<()> {
         let mut system = SystemMemory::new(ProcFs::open(std::path::Path::new("/proc"))?);
         let now = Instant::now();
         let at = |ms| now + Duration::from_millis(ms);
@@ -289,8 +291,8 @@ mod tests {
             (0, 500, 7, 0),
             (20, 600, 10, 0),
             (40, 700, 10, 0),
-            (60, 800, 10, 5500),
-            (80, 800, 0, 5500),
+            (500, 1000, 30, 1100),
+            (520, 1000, 0, 1100),
         ] {
             system.note_reclaimed(stolen, by_us, at(ms));
             assert_eq!(system.memory(now).consumption_rate(), rate, "{ms} ms");

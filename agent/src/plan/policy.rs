@@ -42,9 +42,10 @@ impl Policy {
     /// its entitlement.
     #[must_use]
     pub fn free_headroom(&self, memory: &Memory) -> u64 {
-        let ahead = num::to_f64(memory.fall_rate) * self.horizon.as_secs_f64()
-            + num::to_f64(memory.refill_rate) * self.interval.as_secs_f64();
-        let ahead = num::to_u64(ahead).clamp(memory.total / 256, memory.total / 16);
+        let falls = num::to_f64(memory.fall_rate) * self.horizon.as_secs_f64();
+        let refilled = num::to_f64(memory.refill_rate) * self.interval.as_secs_f64();
+        // What is consumed between two refills falls and is refilled: it is the same.
+        let ahead = num::to_u64(falls.max(refilled)).clamp(memory.total / 256, memory.total / 16);
         let above_low = memory.low_watermark.saturating_add(ahead);
         above_low.max(memory.high_watermark)
     }
