@@ -51,8 +51,8 @@ fn tenants_with_anonymous_memory_are_exempt_where_reclaim_could_swap() {
         // Without swap nothing anonymous can be taken, and reclaim works.
         guest.ok("
         taken() { [ $(reclaimed) -gt 0 ]; }
-        swapoff /dev/vdb && cache a /data/a 300 && cache b /data/b 200
-        start && hole /data/outside2 250 && seep /data/outside2 250 0.1 taken
+        swapoff /dev/vdb && start && cache a /data/a 300 && cache b /data/b 200
+        hole /data/outside2 250 && seep /data/outside2 250 0.1 taken
     ");
         let status = guest.status();
         assert!(

@@ -159,9 +159,9 @@ fn observe_mode_changes_nothing_and_reports_planned_actions() {
         guest.ok("
         live a && hole /data/a 250 && live b && hole /data/b 250
         echo 100 >$C/a/io.weight && echo 900 >$C/b/io.weight
-        cache a /data/a 250 && cache b /data/b 250
         knobs >/run/before
         start --observe
+        cache a /data/a 250 && cache b /data/b 250
         reread b /data/b 0.1
         would() { justitia status --json | grep -q 'would reclaim'; }
         hole /data/outside 300 && seep /data/outside 300 0.05 would
