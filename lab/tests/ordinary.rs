@@ -59,14 +59,12 @@ fn keeps_its_hits(tenant: &OrdinaryTenant) {
 }
 
 #[test]
-#[ignore = "two minutes in a VM, and the agent is not so good yet"]
 fn a_used_set_keeps_its_hits_beside_a_crawler() {
     let mixture = compared("slab-short");
     keeps_its_hits(&mixture.tenants[0]);
 }
 
 #[test]
-#[ignore = "two minutes in a VM, and the agent is not so good yet"]
 fn cold_anonymous_memory_goes_before_files_in_use() {
     let mixture = compared("burst-short");
     mixture.tenants[..2].iter().for_each(keeps_its_hits);
