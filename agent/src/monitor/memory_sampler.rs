@@ -113,9 +113,13 @@ impl MemoryCounters {
     }
 
     /// A lower bound of what was swapped out since the cgroup was made, bytes: what is there now, and what came back.
-    const fn swapped(&self) -> u64 {
-        let came_back = self.stat.workingset_refault_anon * PAGE_SIZE;
-        self.swap.saturating_add(came_back)
+    const fn swapped_out(&self) -> u64 {
+        self.swap.saturating_add(self.swapped_in())
+    }
+
+    /// What was swapped in again since the cgroup was made, bytes.
+    const fn swapped_in(&self) -> u64 {
+        self.stat.workingset_refault_anon * PAGE_SIZE
     }
 }
 
@@ -175,9 +179,8 @@ impl MemorySampler {
         let stat = &counters.stat;
         let file = stat.file_lru();
         let refaults = stat.workingset_refault_file;
-        self.swapped_out.record(counters.swapped(), now);
-        let came_back = stat.workingset_refault_anon * PAGE_SIZE;
-        self.swapped_in.record(came_back, now);
+        self.swapped_out.record(counters.swapped_out(), now);
+        self.swapped_in.record(counters.swapped_in(), now);
         let paged_in = paged_in(stat).saturating_sub(self.swapped_out.total());
         let busy = self.record_growth(stat, paged_in, now);
         self.period = if busy {

@@ -8,7 +8,7 @@ use justitia_kernel::cgroup::CgroupId;
 
 use super::backoff::ReclaimBackoff;
 use super::pressure::Pressure;
-use super::reclaimer::{HANG, Reclaimer};
+use super::reclaimer::{Reclaimer, has_hung};
 use super::request::{ReclaimRequest, ReclaimResult, ReclaimTarget};
 use crate::config::Config;
 use crate::enforce::credits::Surplus;
@@ -321,13 +321,9 @@ impl ReclaimController {
     }
 }
 
-/// Whether a request that was sent at `since` hangs.
-fn has_hung(since: Instant, now: Instant) -> bool {
-    now.saturating_duration_since(since) >= HANG
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::reclaimer::HANG;
     use super::*;
 
     #[test]

@@ -101,8 +101,7 @@ impl Reclaimer {
         let mut threads = self.shared.threads();
         let mut hung = Vec::new();
         let room = MAX_THREADS.saturating_sub(threads.alive);
-        let hangs =
-            |work: &&mut Work| !work.replaced && now.saturating_duration_since(work.since) >= HANG;
+        let hangs = |work: &&mut Work| !work.replaced && has_hung(work.since, now);
         for work in threads.working.values_mut().filter(hangs).take(room) {
             work.replaced = true;
             hung.push(work.key);
@@ -115,6 +114,11 @@ impl Reclaimer {
         }
         hung
     }
+}
+
+/// Whether a request that was sent or begun at `since` hangs.
+pub(super) fn has_hung(since: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(since) >= HANG
 }
 
 impl Shared {
