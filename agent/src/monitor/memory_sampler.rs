@@ -154,12 +154,19 @@ impl MemorySampler {
         }
     }
 
-    /// Reads the cgroup's counters, and now and then its limits.
+    /// Reads the cgroup's counters, and now and then its limits; what is in swap only where the host has any (`swap_on`).
     ///
     /// # Errors
     /// As every reader of a cgroup; that the cgroup is gone is one.
-    pub fn sample(&mut self, cgroup: &Cgroup, now: Instant) -> Result<()> {
-        let counters = MemoryCounters::read(cgroup)?;
+    pub fn sample(&mut self, cgroup: &Cgroup, swap_on: bool, now: Instant) -> Result<()> {
+        let counters = if swap_on {
+            MemoryCounters::read(cgroup)?
+        } else {
+            MemoryCounters {
+                stat: cgroup.memory_stat()?,
+                swap: 0,
+            }
+        };
         let current = cgroup.memory_current()?;
         self.record(&counters, now);
         self.other = current.saturating_sub(self.file + self.slab);

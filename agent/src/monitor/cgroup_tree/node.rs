@@ -127,12 +127,12 @@ impl Node {
         self.has_untracked_child || !self.excluded.is_empty()
     }
 
-    /// Reads its memory counters, and those of its excluded children.
+    /// Reads its memory counters, and those of its excluded children. `swap_on`: whether the host has swap space.
     ///
     /// # Errors
     /// As every reader of a cgroup; that the cgroup is gone is one.
-    pub fn sample(&mut self, now: Instant) -> Result<()> {
-        self.memory.sample(&self.cgroup, now)?;
+    pub fn sample(&mut self, swap_on: bool, now: Instant) -> Result<()> {
+        self.memory.sample(&self.cgroup, swap_on, now)?;
         let mut cache = 0;
         self.excluded.retain(|child| match child.memory_stat() {
             Ok(stat) => {

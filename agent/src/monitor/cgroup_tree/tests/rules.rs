@@ -33,7 +33,7 @@ fn pages_of_an_excluded_child_are_counted_apart() {
     let a = seen.node("a").cgroup.id();
     let sample = |seen: &mut Fixture| {
         let node = seen.0.get_mut(a).unwrap();
-        node.sample(Instant::now()).unwrap();
+        node.sample(false, Instant::now()).unwrap();
         (
             node.memory.file / MIB,
             node.excluded_cache / MIB,
