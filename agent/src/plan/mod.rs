@@ -30,6 +30,6 @@ pub use anonymous::{AnonymousIntent, plan_anonymous};
 pub use entitlements::Entitlements;
 pub use justitia_api::{DemandModel, Evidence, ReclaimExemption};
 pub use policy::Policy;
-pub use protection::{LowIntent, plan_protection};
+pub use protection::{Low, LowIntent, plan_protection};
 pub use recharge::{RechargeIntent, plan_recharge};
 pub use reclaim::{ReclaimIntent, plan_reclaim, reclaimable_above_minimums};

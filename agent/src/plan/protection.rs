@@ -17,22 +17,31 @@ pub struct LowIntent {
     pub reason: ProtectionReason,
 }
 
+/// A `memory.low` that the agent may write, bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Low {
+    /// Its value now.
+    pub now: u64,
+    /// What it must not be below: what its operator has set. 0 if nobody has.
+    pub least: u64,
+}
+
 /// The least change that is written, bytes.
 pub(crate) const MIN_DEADBAND: u64 = 1 << 20;
 /// The deadband as a fraction of the value: one in so many.
 pub(crate) const DEADBAND: u64 = 32;
 
 /// The intents for all tenants whose `memory.low` is further from its goal than the deadband, parents first, since a
-/// child's protection only counts under its parent's. `current` are the values in place, indexed like the tenants; `None`
-/// for a knob that is not the agent's to write.
+/// child's protection only counts under its parent's. `lows` are the knobs, indexed like the tenants; `None` for one that
+/// is not the agent's to write.
 ///
 /// The kernel caps a child's protection by every ancestor's (Documentation/admin-guide/cgroup-v2.rst, "Memory Interface
-/// Files"), so an inner node gets the sum of its children's.
+/// Files"), so an inner node gets the sum of its children's, or what its operator has set, if that is more.
 #[must_use]
 pub fn plan_protection(
     snapshot: &Snapshot,
     entitlements: &Entitlements,
-    current: &[Option<u64>],
+    lows: &[Option<Low>],
 ) -> Vec<LowIntent> {
     let tenants = &snapshot.tenants;
     let goals = tenants.fold_up(
@@ -49,11 +58,11 @@ pub fn plan_protection(
     );
     let intents = tenants
         .values()
-        .zip(current)
+        .zip(lows)
         .zip(goals)
-        .filter_map(|((tenant, now), reason)| {
-            let now = (*now)?;
-            let low = reason.memory_low();
+        .filter_map(|((tenant, knob), reason)| {
+            let Low { now, least } = (*knob)?;
+            let low = reason.memory_low().max(least);
             let deadband = (low / DEADBAND).max(MIN_DEADBAND);
             let moved = low.abs_diff(now) > deadband || (low == 0 && now != 0);
             (moved && tenant.key != Key::Unmanaged).then_some(LowIntent {

@@ -243,7 +243,8 @@ fn an_inner_node_protects_its_childrens_sum_with_a_deadband() {
     let (child, other) = (leaf(2, 100, 150), leaf(3, 300, 50));
     let snap = snapshot(10, vec![inner.into(), below(child), below(other)]);
     let entitlements = Entitlements::of(&snap, &Policy::default());
-    let lows = plan_protection(&snap, &entitlements, &[Some(0), Some(0), Some(0)]);
+    let ours = |now| Some(Low { now, least: 0 });
+    let lows = plan_protection(&snap, &entitlements, &[ours(0); 3]);
     let of = |i: usize| lows[i].low;
     assert_eq!(lows.len(), 3);
     assert!(
@@ -251,15 +252,24 @@ fn an_inner_node_protects_its_childrens_sum_with_a_deadband() {
         "an inner node protects its children's sum"
     );
     assert!(of(2) > 2 * of(1));
-    let standing: Vec<Option<u64>> = lows.iter().map(|l| Some(l.low + l.low / 64)).collect();
+    let standing: Vec<_> = lows.iter().map(|l| ours(l.low + l.low / 64)).collect();
     assert!(
         plan_protection(&snap, &entitlements, &standing).is_empty(),
         "within the deadband"
     );
     assert!(
-        plan_protection(&snap, &entitlements, &[None, None, None]).is_empty(),
+        plan_protection(&snap, &entitlements, &[None; 3]).is_empty(),
         "not ours to write"
     );
+    // What its operator has set is raised to the sum, and never lowered.
+    for (set, expected) in [(10 * MIB, Some(of(0))), (400 * MIB, None)] {
+        let operators = Low {
+            now: set,
+            least: set,
+        };
+        let lows = plan_protection(&snap, &entitlements, &[Some(operators), None, None]);
+        assert_eq!(lows.first().map(|intent| intent.low), expected, "{set}");
+    }
 }
 
 #[test]

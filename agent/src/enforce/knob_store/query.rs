@@ -84,6 +84,15 @@ impl KnobStore {
             .insert((id, knob), Unwritable::External { found });
     }
 
+    /// Writes a knob that is external, although it is: its operator's value becomes the original, which is restored. For
+    /// values that keep what the operator's promises.
+    pub fn take_over(&mut self, id: CgroupId, knob: Knob) {
+        let key = (id, knob);
+        if let Some(Unwritable::External { .. }) = self.unwritable.get(&key) {
+            self.unwritable.remove(&key);
+        }
+    }
+
     /// Restores a knob, and writes it no more. One that turns out to be external stays that.
     pub fn give_up(&mut self, id: CgroupId, knob: Knob, why: &str) {
         self.restore(id, knob);

@@ -1,6 +1,6 @@
 //! Writes `memory.low` of the tenants as planned.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use justitia_api::{Action, ProtectionReason, Reason, Rule};
@@ -11,7 +11,7 @@ use crate::enforce::decided::Decided;
 use crate::enforce::knob_store::{KnobStore, RestoredKnob, WriteOutcome};
 use crate::escape;
 use crate::monitor::{CgroupTree, Node, memory_low};
-use crate::plan::{Entitlements, Key, LowIntent, Snapshot, plan_protection};
+use crate::plan::{Entitlements, Key, Low, LowIntent, Snapshot, plan_protection};
 
 /// At most so many knobs are written in one tick; the rest waits for the next. Each takes a journal entry, a read and a
 /// write of the knob.
@@ -28,6 +28,8 @@ pub struct ProtectionController {
     pub(super) would_apply: HashMap<CgroupId, u64>,
     /// Why each `memory.low` of ours has its value.
     pub(super) reasons: HashMap<CgroupId, ProtectionReason>,
+    /// Cgroups whose operator's value was raised once. If somebody writes another one then, that stays.
+    pub(super) raised: HashSet<CgroupId>,
 }
 
 impl ProtectionController {
@@ -38,6 +40,7 @@ impl ProtectionController {
             store,
             would_apply: HashMap::new(),
             reasons: HashMap::new(),
+            raised: HashSet::new(),
         }
     }
 
@@ -48,14 +51,14 @@ impl ProtectionController {
         snapshot: &Snapshot,
         entitlements: &Entitlements,
     ) -> Vec<Decided> {
-        let current: Vec<Option<u64>> = snapshot
+        let lows: Vec<Option<Low>> = snapshot
             .tenants
             .values()
-            .map(|tenant| self.current(cgroups, tenant.key))
+            .map(|tenant| self.low(cgroups, tenant.key))
             .collect();
         // A delegatee may create any number of cgroups: its knobs are written after the others. Parents are still written
         // before their children, since below a delegated cgroup all cgroups are delegated.
-        let intents = plan_protection(snapshot, entitlements, &current);
+        let intents = plan_protection(snapshot, entitlements, &lows);
         let (last, first): (Vec<_>, Vec<_>) = intents.into_iter().partition(|intent| {
             let Key::Cgroup(id) = intent.key else {
                 return false;
@@ -70,19 +73,35 @@ impl ProtectionController {
             .collect()
     }
 
-    /// The value of a tenant's `memory.low`, bytes; `None` if it may not be written.
-    fn current(&self, cgroups: &CgroupTree, key: Key) -> Option<u64> {
+    /// A tenant's `memory.low`; `None` if it may not be written. What an operator has set stays, but on an inner cgroup: the
+    /// kernel caps what its children have by it, so that it may have to be raised.
+    fn low(&self, cgroups: &CgroupTree, key: Key) -> Option<Low> {
         let Key::Cgroup(id) = key else { return None };
-        match &self.store {
-            // It would be external.
-            None if cgroups.get(id)?.external_low > 0 => None,
-            None => Some(self.would_apply.get(&id).copied().unwrap_or(0)),
-            Some(store) if store.may_write(id, Knob::MemoryLow) => {
+        let node = cgroups.get(id)?;
+        let least = match self.raised.contains(&id) {
+            true => node.external_low,
+            false => node.caps_children().unwrap_or(0),
+        };
+        let ours = match &self.store {
+            None => self.would_apply.get(&id).copied(),
+            Some(store) => {
                 let applied = store.applied(id, Knob::MemoryLow);
-                Some(applied.and_then(|low| low.parse().ok()).unwrap_or(0))
+                applied.and_then(|low| low.parse().ok())
             }
-            Some(_) => None,
-        }
+        };
+        let may_write = match &self.store {
+            // It would be external.
+            None => least > 0 || node.external_low == 0,
+            Some(store) => store.may_write(id, Knob::MemoryLow) || self.may_raise(node),
+        };
+        may_write.then(|| Low {
+            now: ours.unwrap_or(least),
+            least,
+        })
+    }
+
+    fn may_raise(&self, node: &Node) -> bool {
+        node.caps_children().is_some() && !self.raised.contains(&node.cgroup.id())
     }
 
     pub(super) fn write(&mut self, cgroups: &CgroupTree, intent: LowIntent) -> Option<Decided> {
@@ -92,7 +111,7 @@ impl ProtectionController {
         let node = cgroups.get(id)?;
         let path = escape::encode(node.cgroup.path().as_os_str());
         tracing::debug!(tenant = path, low = intent.low, why = %intent.reason, "memory.low");
-        let from = self.current(cgroups, intent.key).unwrap_or(0);
+        let Low { now: from, least } = self.low(cgroups, intent.key).unwrap_or_default();
         let Some(store) = &mut self.store else {
             self.would_apply.insert(id, intent.low);
             self.reasons.insert(id, intent.reason);
@@ -101,7 +120,12 @@ impl ProtectionController {
         let knob = Knob::MemoryLow;
         let marked = |rule: Rule| Some(marked_external(id, knob, rule));
         if store.applied(id, knob).is_none() {
-            match mark_external_if_set(store, node, &path) {
+            match mark_external_unless(store, node, &path, least) {
+                Ok(None) if least > 0 => {
+                    log_raised(&path, least, intent.low);
+                    store.take_over(id, knob);
+                    self.raised.insert(id);
+                }
                 Ok(None) => {}
                 // Written after the last events were read, before our first write.
                 Ok(Some(found)) => {
@@ -129,19 +153,7 @@ impl ProtectionController {
                 self.reasons.insert(id, intent.reason);
                 Some(changed(from, &intent))
             }
-            Err(error) if store.may_write(id, knob) => {
-                tracing::debug!(tenant = path, %error, "memory.low could not be written; it is tried again");
-                None
-            }
-            Err(error) => {
-                tracing::warn!(tenant = path, %error, "given up: memory.low could not be written");
-                let action = Action::GiveUp {
-                    knob: knob.to_string(),
-                };
-                let error = error.to_string();
-                let rule = Rule::KernelError { error };
-                Some(Decided::new(intent.key, action, rule))
-            }
+            Err(error) => not_written(store, intent.key, &path, &error.to_string()),
         }
     }
 
@@ -202,6 +214,34 @@ impl ProtectionController {
     }
 }
 
+/// A `memory.low` could not be written: it is tried again, or it was given up.
+fn not_written(store: &KnobStore, key: Key, tenant: &str, error: &str) -> Option<Decided> {
+    let knob = Knob::MemoryLow;
+    let Key::Cgroup(id) = key else { return None };
+    if store.may_write(id, knob) {
+        tracing::debug!(
+            tenant,
+            error,
+            "memory.low could not be written; it is tried again"
+        );
+        return None;
+    }
+    tracing::warn!(tenant, error, "given up: memory.low could not be written");
+    let knob = knob.to_string();
+    let error = error.to_owned();
+    let rule = Rule::KernelError { error };
+    Some(Decided::new(key, Action::GiveUp { knob }, rule))
+}
+
+fn log_raised(tenant: &str, operators: u64, low: u64) {
+    tracing::info!(
+        tenant,
+        operators,
+        low,
+        "memory.low is raised: it caps what the children have; the operator's value is restored at the end"
+    );
+}
+
 /// A `memory.low` was written, or would have been.
 fn changed(from: u64, intent: &LowIntent) -> Decided {
     let action = Action::Set {
@@ -218,17 +258,20 @@ pub fn marked_external(id: CgroupId, knob: Knob, rule: Rule) -> Decided {
     Decided::new(Key::Cgroup(id), Action::MarkExternal { knob }, rule)
 }
 
-/// Marks a `memory.low` that we have not written as external if another writer has set it; returns its value then.
+/// Marks a `memory.low` that we have not written as external if it holds anything but `expected` bytes, or 0; returns its
+/// value then.
 ///
 /// # Errors
 /// If it cannot be read.
-pub(super) fn mark_external_if_set(
+pub(super) fn mark_external_unless(
     store: &mut KnobStore,
     node: &Node,
     tenant: &str,
+    expected: u64,
 ) -> justitia_kernel::Result<Option<String>> {
     let found = match memory_low(&node.cgroup)? {
         0 => return Ok(None),
+        low if low == expected => return Ok(None),
         low => low.to_string(),
     };
     log_external(node, tenant, Knob::MemoryLow, "", &found);

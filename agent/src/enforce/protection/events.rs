@@ -4,7 +4,7 @@ use justitia_kernel::Result;
 use justitia_kernel::cgroup::CgroupId;
 use justitia_kernel::knob::{Knob, read_raw};
 
-use super::controller::{ProtectionController, log_external, mark_external_if_set};
+use super::controller::{ProtectionController, log_external, mark_external_unless};
 use crate::enforce::knob_store::{KnobStoreError, WriteOutcome};
 use crate::escape;
 use crate::monitor::{CgroupTree, memory_low};
@@ -42,6 +42,7 @@ impl ProtectionController {
         }
         self.would_apply.remove(&id);
         self.reasons.remove(&id);
+        self.raised.remove(&id);
     }
 
     /// A knob was written, possibly by us. If another writer has set it, it is external from now on, and its `memory.low`
@@ -84,7 +85,9 @@ impl ProtectionController {
                     return Ok(None);
                 }
             }
-        } else if store.may_write(id, knob) && mark_external_if_set(store, node, &path)?.is_none() {
+        } else if store.may_write(id, knob)
+            && mark_external_unless(store, node, &path, 0)?.is_none()
+        {
             return Ok(None);
         }
         memory_low(&node.cgroup).map(Some)

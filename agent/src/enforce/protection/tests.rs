@@ -9,6 +9,7 @@ use justitia_share::Tree;
 use super::controller::ProtectionController;
 use crate::config::Config;
 use crate::enforce::knob_store::KnobStore;
+use crate::model::{Tenant, WorkingSet};
 use crate::monitor::{CgroupTree, Changes};
 use crate::plan::{Entitlements, Key, LowIntent, Memory, Policy, Snapshot, fixture};
 
@@ -73,6 +74,60 @@ fn a_value_set_before_our_first_write_is_not_overwritten() {
         assert!(matches!(action, Some(Action::Set { .. })), "{action:?}");
         assert_eq!(low("b").trim(), bytes.to_string());
     }
+}
+
+/// The kernel caps what the children have by it.
+#[test]
+fn an_operators_value_that_caps_children_is_raised_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("cgroup");
+    make(&root.join("slice"));
+    make(&root.join("slice/a"));
+    let file = root.join("slice/memory.low");
+    let low = || std::fs::read_to_string(&file).unwrap();
+    // As long as what will be written: a plain file is not cut.
+    std::fs::write(&file, "05242880\n").unwrap();
+    let (mut cgroups, changes, mut controller) = start(dir.path());
+    for id in &changes.added {
+        controller.on_cgroup_added(&cgroups, *id);
+    }
+    let slice = cgroups.top_level()[0];
+    let tick = |controller: &mut ProtectionController, cgroups: &CgroupTree, held| {
+        let mut tenants = Tree::new();
+        let child = cgroups.get(slice).unwrap().children[0];
+        let of = |id, own| Tenant {
+            own,
+            growing: false,
+            working_set: WorkingSet {
+                bytes: own,
+                ..WorkingSet::default()
+            },
+            ..fixture::tenant(Key::Cgroup(id), 100, held)
+        };
+        let top = tenants.push(None, of(slice, 0));
+        tenants.push(Some(top), of(child, held));
+        let memory = Memory {
+            total: 1 << 30,
+            free: 512 << 20,
+            ..Memory::default()
+        };
+        let snapshot = Snapshot { memory, tenants };
+        let entitlements = Entitlements::of(&snapshot, &Policy::default());
+        let done = controller.tick(cgroups, &snapshot, &entitlements);
+        done.iter().any(|d| d.key == Key::Cgroup(slice))
+    };
+    assert!(!tick(&mut controller, &cgroups, 2 << 20));
+    assert_eq!(low().trim(), "05242880", "it is enough");
+    assert!(tick(&mut controller, &cgroups, 64 << 20));
+    assert_eq!(low().trim(), (64 << 20).to_string());
+    assert!(tick(&mut controller, &cgroups, 1 << 20));
+    assert!(low().starts_with("5242880"), "never below: {}", low());
+    // Another writer decides.
+    std::fs::write(&file, "06291456\n").unwrap();
+    let found = controller.on_knob_written(&cgroups, slice, Knob::MemoryLow);
+    cgroups.record_low(slice, found);
+    assert!(!tick(&mut controller, &cgroups, 128 << 20));
+    assert_eq!(low().trim(), "06291456", "no fight");
 }
 
 /// They are no tenants any more, but exist.

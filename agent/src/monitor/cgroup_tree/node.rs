@@ -187,6 +187,14 @@ impl Node {
         self.author_of(Knob::MemoryMin.file())
     }
 
+    /// What its operator has set as `memory.low`, if it caps what its children have: bytes.
+    #[must_use]
+    pub fn caps_children(&self) -> Option<u64> {
+        let operators = self.low_author == Ownership::Admin && !self.in_delegation;
+        let caps = operators && self.external_low > 0 && !self.children.is_empty();
+        caps.then_some(self.external_low)
+    }
+
     /// Takes over what an operator or a delegatee wrote to `memory.low`.
     pub fn set_external_low(&mut self, low: u64) {
         self.external_low = low;

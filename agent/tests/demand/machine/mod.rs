@@ -10,7 +10,7 @@ mod tenant;
 use std::time::{Duration, Instant};
 
 use justitia_agent::plan::{
-    Entitlements, Key, Memory, Policy, Snapshot, plan_anonymous, plan_protection, plan_reclaim,
+    Entitlements, Key, Low, Memory, Policy, Snapshot, plan_anonymous, plan_protection, plan_reclaim,
 };
 use justitia_kernel::PAGE_SIZE;
 use justitia_kernel::cgroup::CgroupId;
@@ -273,10 +273,14 @@ impl Machine {
     }
 
     fn protect(&mut self, snapshot: &Snapshot, entitlements: &Entitlements) {
-        let groups = self.groups.iter().map(|g| Some(g.low * PAGE_SIZE));
-        let leaves = self.tenants.iter().map(|t| Some(t.low * PAGE_SIZE));
-        let current: Vec<Option<u64>> = groups.chain(leaves).collect();
-        for intent in plan_protection(snapshot, entitlements, &current) {
+        let groups = self.groups.iter().map(|group| group.low);
+        let leaves = self.tenants.iter().map(|tenant| tenant.low);
+        let of = |pages: u64| {
+            let (now, least) = (pages * PAGE_SIZE, 0);
+            Some(Low { now, least })
+        };
+        let lows: Vec<_> = groups.chain(leaves).map(of).collect();
+        for intent in plan_protection(snapshot, entitlements, &lows) {
             let low = intent.low / PAGE_SIZE;
             match self.tenant_of(intent.key) {
                 Some(tenant) => self.tenants[tenant].low = low,
