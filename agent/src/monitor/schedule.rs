@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use justitia_kernel::Result;
@@ -11,6 +12,7 @@ use justitia_kernel::proc::ProcFs;
 use super::app_io::AppIoMonitor;
 use super::cgroup_tree::{CgroupTree, Changes};
 use super::cpu_budget::CpuBudget;
+use super::handover::{self, Handover};
 use super::memory_sampler::MemoryCounters;
 use super::reclaim_features::ReclaimFeatures;
 use super::reuse_sampler::ReuseSampler;
@@ -41,6 +43,8 @@ pub struct Monitor {
     pub app_io: AppIoMonitor,
     /// The tenants' miss-ratio curves.
     pub reuse: ReuseSampler,
+    /// What the agent before this one knew of working sets.
+    pub handover: Handover,
     /// What sampling may cost.
     pub budget: CpuBudget,
     pub(super) features: ReclaimFeatures,
@@ -67,6 +71,7 @@ impl Monitor {
             unmanaged: Unmanaged::new(fs.root().clone(), &features, now),
             app_io,
             reuse: ReuseSampler::default(),
+            handover: Handover::default(),
             budget: CpuBudget::new(config.cpu_budget / 100.0),
             features,
             due: BinaryHeap::new(),
@@ -109,6 +114,16 @@ impl Monitor {
     pub fn sample_reuse(&mut self, capacity: u64, now: Instant) {
         self.app_io
             .sample_reuse(&mut self.reuse, &self.cgroups, capacity, now);
+    }
+
+    /// Leaves the tenants' working sets to the next agent, in the state directory.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn hand_over(&self, state: &Path, boot: &str) -> std::io::Result<()> {
+        let ids = self.cgroups.breadth_first().into_iter();
+        let sets = ids.filter_map(|id| Some((id, self.reuse.working_set(id)?)));
+        handover::leave(state, boot, sets)
     }
 
     /// Reads the probes now, for the status: their cost may keep two samples seconds apart.

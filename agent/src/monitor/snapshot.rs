@@ -76,7 +76,7 @@ impl Monitor {
             memory.limits.high
         });
         let (swapped_out, swapped_in) = memory.swapped(now);
-        let known = self.reuse.working_set(id);
+        let known = self.handover.known(id, self.reuse.working_set(id), now);
         let working_set = known.unwrap_or_else(|| memory.working_set(features.multi_gen, now));
         Tenant {
             key,

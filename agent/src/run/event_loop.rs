@@ -10,6 +10,7 @@ use sd_notify::NotifyState;
 
 use super::error::RunError;
 use crate::agent::Agent;
+use crate::enforce::journal::boot_id;
 use crate::enforce::knob_store::log_restored;
 use crate::report::socket::Socket;
 use crate::report::status::status;
@@ -70,6 +71,7 @@ impl AgentLoop {
         if let Err(error) = &stopped {
             tracing::error!(%error, "the agent ends with an error; it restores all knobs first");
         }
+        self.hand_over();
         let restored = self.restore();
         stopped.and(restored)
     }
@@ -83,6 +85,18 @@ impl AgentLoop {
                 return Ok(());
             }
             std::thread::sleep(MIN_TICK.saturating_sub(now.elapsed()));
+        }
+    }
+
+    /// Tells the next agent what this one knows of working sets. Without that it only has to learn it again.
+    fn hand_over(&self) {
+        if self.observe {
+            return;
+        }
+        let state = &self.agent.config.state_dir;
+        let boot = boot_id().map_err(std::io::Error::other);
+        if let Err(error) = boot.and_then(|boot| self.agent.monitor.hand_over(state, &boot)) {
+            tracing::warn!(%error, "what is known of working sets is not left to the next agent");
         }
     }
 

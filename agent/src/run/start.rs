@@ -1,6 +1,6 @@
 //! Starts the agent.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use justitia_api::client::ask_within;
 use justitia_kernel::capabilities::{Capabilities, Paths};
@@ -14,10 +14,11 @@ use super::event_loop::AgentLoop;
 use super::process::{handle_signals, lock_memory, raise_descriptor_limit};
 use crate::agent::Agent;
 use crate::config::Config;
+use crate::enforce::journal::boot_id;
 use crate::enforce::knob_store::{KnobStore, log_restored};
 use crate::enforce::protection::ProtectionController;
 use crate::enforce::reclaim::Reclaimer;
-use crate::monitor::AppIoMonitor;
+use crate::monitor::{AppIoMonitor, Handover};
 use crate::report::metrics;
 use crate::report::socket::Socket;
 
@@ -58,7 +59,11 @@ pub fn run(config: Config, observe: bool) -> Result<(), RunError> {
     });
     let features = reclaim_features(&capabilities);
     let protection = ProtectionController::new(store);
-    let agent = Agent::new(config, &fs, features, protection, reclaimer, app_io)?;
+    let mut agent = Agent::new(config, &fs, features, protection, reclaimer, app_io)?;
+    if let (false, Ok(boot)) = (observe, boot_id()) {
+        let state = &agent.config.state_dir;
+        agent.monitor.handover = Handover::take(state, &boot, Instant::now());
+    }
     for suggestion in suggestions(&agent) {
         tracing::warn!("{suggestion}");
         limitations.push(format!("Configuration: {suggestion}"));

@@ -50,7 +50,7 @@ pub(super) enum Line {
 ///
 /// # Errors
 /// If it cannot be read. Without it nobody knows whether a journal is of this boot.
-pub(super) fn boot_id() -> Result<String, JournalError> {
+pub fn boot_id() -> Result<String, JournalError> {
     match std::fs::read_to_string(BOOT_ID) {
         Ok(id) => Ok(id.trim().to_owned()),
         Err(source) => Err(JournalError::Boot {

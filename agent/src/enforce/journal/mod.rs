@@ -17,7 +17,7 @@ mod tests;
 mod write;
 
 pub use self::error::JournalError;
-pub use self::format::JournalEntry;
+pub use self::format::{JournalEntry, boot_id};
 pub use self::read::Contents;
 pub use self::write::Journal;
 
