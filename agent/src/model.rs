@@ -86,11 +86,13 @@ pub struct Tenant {
     /// The part of `own` that no living process stands for, and that therefore has no demand: all of it for an inner
     /// node.
     pub orphaned: u64,
-    /// The part of `own` of an inner node that is kept as long as its subtree is within its entitlement: what a child that was
-    /// removed lately held, which a service that is restarted uses again; and what its children use beyond what they hold.
+    /// The part of `own` of an inner node that is in use: the working set of a child that was removed lately, which a service
+    /// that is restarted uses again; and what its children use of it.
     pub orphaned_in_use: u64,
-    /// The orphaned pages of its parent, which it may be using.
-    pub parents_orphaned: u64,
+    /// The part of `own` of an inner node that children held which were removed lately, at least what is in use.
+    pub orphaned_lately: u64,
+    /// What it uses of the orphaned pages of its parent.
+    pub uses_orphaned: u64,
     /// The part of `own` that this kernel cannot reclaim without reclaiming from other tenants.
     pub untargetable: u64,
     /// Charged memory beside `cache`: anonymous, shared, and kernel memory that cannot be reclaimed.

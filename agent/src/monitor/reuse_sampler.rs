@@ -111,7 +111,11 @@ impl ReuseSampler {
         let nodes = order.into_iter().filter_map(|id| cgroups.get(id));
         let leaves = nodes.filter(|node| node.children.is_empty() && node.populated);
         let holders: Vec<(CgroupId, u64)> = leaves
-            .map(|node| (node.cgroup.id(), node.memory.file))
+            .map(|node| {
+                let lately = node.parent.and_then(|parent| cgroups.get(parent));
+                let lately = lately.map_or(0, |parent| parent.departed.lately(now).held);
+                (node.cgroup.id(), node.memory.file.saturating_add(lately))
+            })
             .collect();
         let sampled = self.tenants.keys().copied().collect();
         let change = choose(&holders, &sampled, probes.curve_count());

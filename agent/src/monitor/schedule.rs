@@ -174,10 +174,11 @@ impl Monitor {
     /// Samples one tenant whatever the budget: before something is reclaimed from it.
     pub fn sample_one(&mut self, id: CgroupId, now: Instant, changes: &mut Changes) {
         let swap_on = self.memory.swap_on();
-        if let Some(node) = self.cgroups.get_mut(id)
-            && let Err(error) = node.sample(swap_on, now)
-            && error.is_gone()
-        {
+        let Some(node) = self.cgroups.get_mut(id) else {
+            return;
+        };
+        node.used = self.reuse.working_set(id).map_or(0, |set| set.bytes);
+        if node.sample(swap_on, now).is_err_and(|e| e.is_gone()) {
             self.cgroups.remove(id, changes);
         }
     }

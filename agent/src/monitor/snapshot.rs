@@ -8,6 +8,7 @@ use super::schedule::Monitor;
 use crate::config::Config;
 use justitia_api::{ReclaimExemption, WeightSource};
 use justitia_kernel::cgroup::CgroupId;
+use justitia_share::num::{to_f64, to_u64};
 use justitia_share::{NodeId, Tree};
 
 use crate::model::{Key, MAX_RECLAIM_CHILDREN, Memory, Snapshot, Tenant};
@@ -35,8 +36,8 @@ impl Monitor {
                 tenants.push(parent, self.tenant(node, config, now, &exempt)),
             );
         }
-        self.sum_up(&mut tenants, now);
-        share_orphaned(&mut tenants);
+        self.sum_up(&mut tenants);
+        self.share_orphaned(&mut tenants, now);
         let exempt = exempt(Key::Unmanaged);
         let unmanaged =
             self.unmanaged
@@ -89,7 +90,8 @@ impl Monitor {
             slab: memory.slab,
             orphaned: 0,
             orphaned_in_use: 0,
-            parents_orphaned: 0,
+            orphaned_lately: 0,
+            uses_orphaned: 0,
             untargetable: 0,
             other,
             limit: if limit == u64::MAX {
@@ -139,7 +141,7 @@ impl Monitor {
     ///
     /// The counters of an inner node include its descendants', but were not read at the same moment: it has at least what
     /// they have.
-    fn sum_up(&self, tenants: &mut Tree<Tenant>, now: Instant) {
+    fn sum_up(&self, tenants: &mut Tree<Tenant>) {
         tenants.fold_up_mut(ChildSum::add, |_, tenant, sum| {
             tenant.cache = tenant.cache.max(sum.cache);
             tenant.other = tenant.other.max(sum.other);
@@ -153,8 +155,6 @@ impl Monitor {
             {
                 if !node.children.is_empty() {
                     tenant.orphaned = tenant.own;
-                    tenant.orphaned_in_use =
-                        node.departed.held(now).max(sum.uncovered).min(tenant.own);
                 }
                 (tenant.minimum, tenant.requested_protection) = node.minimums(tenant.other);
                 has_unmanaged |= node.has_unmanaged_children();
@@ -167,29 +167,44 @@ impl Monitor {
                 slab,
                 other: tenant.other,
                 unreclaimable: tenant.unreclaimable,
-                uncovered: sum.uncovered.saturating_add(uncovered(tenant)),
                 has_unmanaged,
             }
         });
     }
-}
 
-/// What a tenant uses beyond what it holds, bytes, unless it reads that from the disk.
-const fn uncovered(tenant: &Tenant) -> u64 {
-    if tenant.growing {
-        return 0;
-    }
-    tenant.working_set.bytes.saturating_sub(tenant.own)
-}
-
-/// Tells the leaves what is orphaned right above them.
-fn share_orphaned(tenants: &mut Tree<Tenant>) {
-    for id in tenants.ids() {
-        if let Some(parent) = tenants.parent(id)
-            && tenants.is_leaf(id)
-        {
-            tenants[id].parents_orphaned = tenants[parent].orphaned;
+    /// Which of an inner node's orphaned pages are in use: by children, and by those that were removed lately and may come
+    /// back.
+    fn share_orphaned(&self, tenants: &mut Tree<Tenant>, now: Instant) {
+        for id in tenants.ids() {
+            let (orphaned, key) = (tenants[id].orphaned, tenants[id].key);
+            let Key::Cgroup(cgroup) = key else { continue };
+            let Some(node) = self.cgroups.get(cgroup).filter(|_| orphaned > 0) else {
+                continue;
+            };
+            let mut left = orphaned;
+            let children = tenants.children(Some(id));
+            let leaves: Vec<NodeId> = children.filter(|child| tenants.is_leaf(*child)).collect();
+            for child in leaves {
+                let uses = self.uncovered(&tenants[child], now).min(left);
+                tenants[child].uses_orphaned = uses;
+                left -= uses;
+            }
+            let lately = node.departed.lately(now);
+            let in_use = (orphaned - left).max(lately.used.min(orphaned));
+            tenants[id].orphaned_in_use = in_use;
+            tenants[id].orphaned_lately = lately.held.min(orphaned).max(in_use);
         }
+    }
+
+    /// What a tenant uses of the cache beyond what it holds, bytes: the part of its working set that its reads find there.
+    fn uncovered(&self, tenant: &Tenant, now: Instant) -> u64 {
+        let Key::Cgroup(id) = tenant.key else {
+            return 0;
+        };
+        let stats = self.app_io.stats(id, now);
+        let hits = stats.and_then(|stats| stats.recent.hit_ratio());
+        let found = to_f64(tenant.working_set.bytes) * hits.unwrap_or(1.0);
+        to_u64(found).saturating_sub(tenant.own)
     }
 }
 
@@ -200,8 +215,6 @@ struct ChildSum {
     slab: u64,
     other: u64,
     unreclaimable: u64,
-    /// What they use beyond what they hold.
-    uncovered: u64,
     /// Whether any cgroup below is no tenant.
     has_unmanaged: bool,
 }
@@ -212,7 +225,6 @@ impl ChildSum {
         self.slab = self.slab.saturating_add(child.slab);
         self.other = self.other.saturating_add(child.other);
         self.unreclaimable = self.unreclaimable.saturating_add(child.unreclaimable);
-        self.uncovered = self.uncovered.saturating_add(child.uncovered);
         self.has_unmanaged |= child.has_unmanaged;
     }
 }

@@ -156,7 +156,8 @@ impl Unmanaged {
             slab,
             orphaned,
             orphaned_in_use: 0,
-            parents_orphaned: 0,
+            orphaned_lately: 0,
+            uses_orphaned: 0,
             untargetable: match self.reclaim {
                 Some(UnmanagedReclaim::RootLruGen) => orphaned + slab,
                 Some(UnmanagedReclaim::RootMemoryReclaim) | None => 0,

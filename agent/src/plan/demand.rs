@@ -1,18 +1,17 @@
 //! What a tenant demands of the page cache.
 
 use justitia_api::{DemandModel, RESTS_AFTER};
-use justitia_share::Demand;
+use justitia_share::{Demand, Weight};
 
 use super::policy::Policy;
 use crate::model::{Key, MIN_OBSERVATION, Tenant};
 
 /// What a tenant demands; `leaf`: whether no tenant is below it; `share`: the part of the cache that is the unmanaged
-/// tenant's by weight, bytes. Orphaned pages demand nothing: they neither add to what
-/// their subtree gets nor take from its siblings.
+/// tenant's by weight, bytes. Orphaned pages demand nothing, but those in use ([`orphaned`]).
 ///
 /// - Nothing demands more than its limits leave to it.
 /// - A working set is what the curve shows and what is mapped. A tenant that misses nothing has all of its set: then it is
-///   no more than it holds, or finds among the orphaned pages of its parent.
+///   no more than it holds.
 /// - What was there before the tenant's accesses were observed counts as used until they have been observed long enough.
 /// - Where accesses cannot be seen, growth is the only sign of use: the unmanaged tenant is entitled to its share while it
 ///   grows, and to what it holds for two minutes after.
@@ -49,6 +48,17 @@ pub(super) fn demand(tenant: &Tenant, leaf: bool, share: u64, policy: &Policy) -
     }
 }
 
+/// What the orphaned pages of an inner node demand, as one more child of it: those in use are a working set, and what
+/// children held that were removed lately is not taken before other data without use. `None` if that is nothing.
+pub(super) fn orphaned(tenant: &Tenant) -> Option<Demand> {
+    (tenant.orphaned_lately > 0).then(|| Demand {
+        in_use: tenant.orphaned_in_use,
+        working_set: tenant.orphaned_in_use,
+        total: tenant.orphaned_lately,
+        ..Demand::unlimited(Weight::default())
+    })
+}
+
 /// The working set of a tenant that holds so many file pages, bytes.
 fn working_set(tenant: &Tenant, file: u64, share: u64) -> u64 {
     if tenant.key == Key::Unmanaged {
@@ -58,13 +68,11 @@ fn working_set(tenant: &Tenant, file: u64, share: u64) -> u64 {
             (false, false) => 0,
         };
     }
-    let read = tenant.working_set.bytes;
+    let read = tenant
+        .working_set
+        .bytes
+        .saturating_sub(tenant.uses_orphaned);
     let used = read.saturating_add(tenant.mapped.min(file));
-    let reached = file.saturating_add(tenant.parents_orphaned);
-    let used = if tenant.growing {
-        used
-    } else {
-        used.min(reached)
-    };
+    let used = if tenant.growing { used } else { used.min(file) };
     used.max(tenant.unseen.min(file))
 }

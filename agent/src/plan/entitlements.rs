@@ -1,8 +1,8 @@
 //! The page cache divided by weight.
 
-use justitia_share::{Demand, entitlements};
+use justitia_share::{Demand, Tree, entitlements};
 
-use super::demand::demand;
+use super::demand::{demand, orphaned};
 use super::policy::Policy;
 use crate::model::{Key, Snapshot, Tenant};
 
@@ -17,6 +17,8 @@ pub struct Entitlements {
     pub demands: Vec<Demand>,
     /// Every tenant's entitlement.
     pub entitled: Vec<u64>,
+    /// Of inner nodes: what their own orphaned pages keep of that.
+    pub orphaned: Vec<u64>,
     /// Of leaves: the part of it that is protected from the kernel's reclaim, which is what the tenant demands; its slab is
     /// not. What an inner node protects is the sum of its leaves'.
     pub protected: Vec<u64>,
@@ -35,7 +37,7 @@ impl Entitlements {
             .saturating_sub(free_headroom);
         let share = unmanaged_share(snapshot, capacity);
         let demands = tenants.map(|id, tenant| demand(tenant, tenants.is_leaf(id), share, policy));
-        let entitled = entitlements(&demands, capacity);
+        let (entitled, orphaned) = divide(tenants, &demands, capacity);
         let protected = demands
             .values()
             .zip(tenants.values())
@@ -49,9 +51,31 @@ impl Entitlements {
             free_headroom,
             demands: demands.values().copied().collect(),
             entitled,
+            orphaned,
             protected,
         }
     }
+}
+
+/// What each tenant gets, and what its orphaned pages get as one more child of it.
+fn divide(tenants: &Tree<Tenant>, demands: &Tree<Demand>, capacity: u64) -> (Vec<u64>, Vec<u64>) {
+    let mut all = demands.clone();
+    let mut of = Vec::new();
+    for (id, tenant) in tenants.iter() {
+        if let Some(demand) = orphaned(tenant)
+            && !tenants.is_leaf(id)
+        {
+            all.push(Some(id), demand);
+            of.push((id, demand.total));
+        }
+    }
+    let mut entitled = entitlements(&all, capacity);
+    let parts = entitled.split_off(tenants.len());
+    let mut orphaned = vec![0; tenants.len()];
+    for ((id, most), part) in of.into_iter().zip(parts) {
+        orphaned[id.index()] = part.min(most);
+    }
+    (entitled, orphaned)
 }
 
 /// The part of the cache that is the unmanaged tenant's by weight, among those at the top level that hold or want any.

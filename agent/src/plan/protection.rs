@@ -49,8 +49,11 @@ pub fn plan_protection(
             sum.protected += child.protected;
             sum.other += child.other;
         },
-        |id, tenant, sum| {
+        |id, tenant, mut sum| {
             if !tenants.is_leaf(id) {
+                // The kernel spreads what no child claims of it over what is charged to the node itself (cgroup-v2.rst,
+                // memory_recursiveprot).
+                sum.protected += entitlements.orphaned[id.index()];
                 return sum;
             }
             ProtectionReason::of_leaf(entitlements.protected[id.index()], tenant.other)

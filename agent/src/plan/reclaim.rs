@@ -113,7 +113,7 @@ fn reclaimable_excess(
             .max(tenant.unreclaimable)
             .max(tenant.unseen)
     } else {
-        own_unreclaimable(snapshot, id, tenant).max(own_in_use(snapshot, entitlements, id))
+        own_unreclaimable(snapshot, id, tenant).max(entitlements.orphaned[id.index()])
     };
     let excess = excess(held, keep).min(above_minimums(snapshot, id, taken));
     let noise = if snapshot.tenants.is_leaf(id) {
@@ -126,15 +126,6 @@ fn reclaimable_excess(
     } else {
         excess
     }
-}
-
-/// What is kept of an inner node's own pages: those in use, as far as what its children hold leaves room for them in its
-/// entitlement.
-fn own_in_use(snapshot: &Snapshot, entitlements: &Entitlements, id: NodeId) -> u64 {
-    let tenant = &snapshot.tenants[id];
-    let below = tenant.cache.saturating_sub(tenant.own);
-    let room = entitlements.entitled[id.index()].saturating_sub(below);
-    tenant.orphaned_in_use.min(room)
 }
 
 /// What cannot be reclaimed of a tenant's own pages.

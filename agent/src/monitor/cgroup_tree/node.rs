@@ -51,38 +51,52 @@ pub struct Node {
     pub external_low: u64,
     /// Who set that.
     pub(super) low_author: Ownership,
-    /// What children that were removed lately held.
+    /// What children left that were removed lately.
     pub departed: Departed,
+    /// Its working set when it was last sampled, bytes, by its accesses; 0 if that is not known.
+    pub used: u64,
     /// Its memory counters.
     pub memory: MemorySampler,
 }
 
-/// What children that were removed lately held, bytes: of at most [`Departed::MAX`] of them, each for [`Departed::KEPT`]. A
-/// service that systemd restarts gets another cgroup, and its pages are its parent's.
+/// What children left that were removed lately: at most [`Departed::MAX`] of them, each for [`Departed::KEPT`]. A service
+/// that systemd restarts gets another cgroup, and its pages are its parent's.
 #[derive(Debug, Default)]
-pub struct Departed(VecDeque<(Instant, u64)>);
+pub struct Departed(VecDeque<(Instant, Left)>);
+
+/// What a removed cgroup left, bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Left {
+    /// What it held.
+    pub held: u64,
+    /// The part of it that was its working set, as far as that was known.
+    pub used: u64,
+}
 
 impl Departed {
     /// Most services are back within seconds; after this time reuse shows what is used.
     const KEPT: Duration = Duration::from_secs(30);
     const MAX: usize = 64;
 
-    /// A child that held so many bytes was removed.
-    pub(super) fn add(&mut self, held: u64, now: Instant) {
+    /// A child was removed.
+    pub(super) fn add(&mut self, left: Left, now: Instant) {
         if self.0.len() >= Self::MAX {
             self.0.pop_front();
         }
-        self.0.push_back((now, held));
+        self.0.push_back((now, left));
     }
 
-    /// What those held that were removed lately.
+    /// What those left that were removed lately.
     #[must_use]
-    pub fn held(&self, now: Instant) -> u64 {
+    pub fn lately(&self, now: Instant) -> Left {
         let lately = self
             .0
             .iter()
             .filter(|(at, _)| now.saturating_duration_since(*at) < Self::KEPT);
-        lately.map(|(_, held)| held).sum()
+        lately.fold(Left::default(), |sum, (_, left)| Left {
+            held: sum.held.saturating_add(left.held),
+            used: sum.used.saturating_add(left.used),
+        })
     }
 }
 

@@ -8,7 +8,7 @@ use justitia_kernel::memory::Limit;
 use justitia_kernel::watch::is_watch_limit;
 use justitia_kernel::{Error, Result};
 
-use super::node::{DelegationCheck, Departed, Node};
+use super::node::{DelegationCheck, Departed, Left, Node};
 use super::quota::{Admission, MAX_DEPTH};
 use super::tree::{CgroupTree, Changes};
 use crate::config::Config;
@@ -142,6 +142,7 @@ impl CgroupTree {
             excluded: Vec::new(),
             excluded_cache: 0,
             departed: Departed::default(),
+            used: 0,
             has_untracked_child: false,
             overrides,
             in_delegation,
@@ -246,7 +247,8 @@ impl CgroupTree {
             None => Some(&mut self.top_level),
             Some(parent) => self.nodes.get_mut(&parent).map(|p| {
                 let held = node.memory.file + node.memory.slab;
-                p.departed.add(held, Instant::now());
+                let used = node.used.min(held);
+                p.departed.add(Left { held, used }, Instant::now());
                 &mut p.children
             }),
         };

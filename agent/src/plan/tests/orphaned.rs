@@ -167,24 +167,50 @@ proptest! {
 
 #[test]
 fn orphaned_pages_in_use_stay_within_what_their_subtree_is_entitled_to() {
-    let from_slice = |orphaned_in_use: u64, own: u64| {
+    let from_slice = |in_use: u64, own: u64| {
         let mut service = seen(own, leaf(2, 100, 0));
-        (service.growing, service.parents_orphaned) = (false, own * MIB);
+        (service.growing, service.uses_orphaned) = (false, in_use * MIB);
         let mut slice = inner(1, own, own);
-        slice.orphaned_in_use = orphaned_in_use * MIB;
+        slice.orphaned_in_use = in_use * MIB;
+        slice.orphaned_lately = in_use * MIB;
         let other = seen(450, leaf(3, 100, 450));
         let (entitlements, intents) = plan(&snapshot(
             4,
             vec![slice.into(), below(service), other.into()],
         ));
         let taken: u64 = intents.iter().filter(|i| i.0 == 1).map(|i| i.1).sum();
-        (entitlements.entitled[1] / MIB, taken)
+        (entitlements.orphaned[0] / MIB, taken)
     };
     // A service that was restarted uses what its former cgroup had cached.
     assert_eq!(from_slice(250, 250), (250, 0));
     // Nothing tells that it is used.
     assert_ne!(from_slice(0, 250).1, 0);
     // No subtree gets more than its share by leaving pages to an inner cgroup.
-    let (entitled, taken) = from_slice(600, 600);
-    assert!(entitled < 600 && taken > 0, "{entitled}");
+    let (kept, taken) = from_slice(600, 600);
+    assert!(kept < 600 && taken > 0, "{kept}");
+}
+
+/// A service of a slice is restarted beside a stream in the same slice, which could use all that there is.
+#[test]
+fn what_a_restarted_service_left_is_not_taken_for_a_stream() {
+    let left_with = |in_use: u64, lately: u64| {
+        let mut slice = inner(1, 700, 300);
+        (slice.orphaned_in_use, slice.orphaned_lately) = (in_use * MIB, lately * MIB);
+        let mut service = leaf(2, 100, 0);
+        (service.growing, service.uses_orphaned) = (false, in_use * MIB);
+        let stream = leaf(3, 100, 400);
+        let snapshot = snapshot(4, vec![slice.into(), below(service), below(stream)]);
+        let (entitlements, intents) = plan(&snapshot);
+        let low = plan_protection(&snapshot, &entitlements, &[Some(Low::default()); 3]);
+        let of = |id| intents.iter().find(|i| i.0 == id).map_or(0, |i| i.1);
+        (of(1), of(3), low[0].low >= 300 * MIB + low[1].low)
+    };
+    let (service, stream, protected) = left_with(300, 300);
+    assert_eq!(service, 0);
+    assert!(stream > 0 && protected);
+    // It was removed lately, and whether it was used is not known: shares decide.
+    let (service, stream, _) = left_with(0, 300);
+    assert!(service == 0 && stream > 0);
+    let (service, _, _) = left_with(0, 0);
+    assert!(service > 0);
 }
