@@ -112,6 +112,8 @@ pub struct Tenant {
     pub populated: bool,
     /// Whether its cache has grown lately, or would have without reclaim.
     pub growing: bool,
+    /// What it has paged in lately, decaying by half every [`COST_HALF_LIFE`].
+    pub paged_in: u64,
     /// For how long it has used neither CPU nor its working set.
     pub idle_for: Duration,
     /// File pages that processes have mapped, at most; the probes do not see accesses to them.

@@ -64,6 +64,8 @@ pub struct MemorySampler {
     pub refaults: u64,
     /// See [`paged_in`].
     pub paged_in: u64,
+    /// What it has paged in lately.
+    page_ins: DecayingCount,
     /// At the first sample: when, its file pages, and what it had paged in.
     first: Option<First>,
     last: Option<Last>,
@@ -144,6 +146,7 @@ impl MemorySampler {
             page_in_rate: 0,
             refaults: 0,
             paged_in: 0,
+            page_ins: DecayingCount::default(),
             first: None,
             last: None,
             peak: (0, now),
@@ -218,6 +221,7 @@ impl MemorySampler {
         let (file, refaults) = (stat.file_lru(), stat.workingset_refault_file);
         let Some(last) = &self.last else {
             self.peak = (paged_in, now);
+            self.page_ins.record(0, now);
             return false;
         };
         // A page leaves its list before it counts as reclaimed, so the sum dips for a moment: only what exceeds its peak
@@ -230,6 +234,7 @@ impl MemorySampler {
         let millis = u64::try_from((now - last.at).as_millis())
             .unwrap_or(u64::MAX)
             .max(1);
+        self.page_ins.record(self.page_ins.total() + growth, now);
         self.page_in_rate = growth.saturating_mul(1000) / millis;
         let slab_growth = stat.slab_reclaimable.saturating_sub(self.slab);
         if growth >= GROWTH || slab_growth >= GROWTH || refaults > last.refaults {
@@ -295,6 +300,12 @@ impl MemorySampler {
         }
         let replaced = self.paged_in.saturating_sub(first.paged_in);
         first.file.saturating_sub(replaced).min(self.file)
+    }
+
+    /// What it has paged in lately, decaying, bytes.
+    #[must_use]
+    pub fn paged_in_lately(&self, now: Instant) -> u64 {
+        self.page_ins.recent(now)
     }
 
     /// What was swapped out of it lately, and what it swapped in again, decaying, bytes.

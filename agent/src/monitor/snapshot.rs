@@ -105,6 +105,7 @@ impl Monitor {
             unreclaimable: memory.unreclaimable,
             populated: node.populated,
             growing: leaf && memory.growing(now),
+            paged_in: memory.paged_in_lately(now),
             idle_for: if leaf {
                 let idle_for = memory.idle_for(now);
                 self.reuse

@@ -170,6 +170,7 @@ impl Unmanaged {
             unreclaimable: unreclaimable.min(file),
             populated: true,
             growing: self.grew && idle_for < GROWING,
+            paged_in: 0,
             idle_for,
             mapped: 0,
             unseen: 0,

@@ -29,7 +29,7 @@ pub struct AnonymousIntent {
 const MAX_SWAP_OUT: u64 = 4 << 20;
 /// A tenant's memory is in use if more than one in so many of the bytes that were swapped out lately have come back ...
 const IN_USE_FRACTION: u64 = 8;
-/// ... beyond this many bytes, which any process reads again now and then.
+/// ... beyond this many bytes, which any process reads again now and then. Files are in use beyond as many.
 const IN_USE_BYTES: u64 = 1 << 20;
 
 /// The anonymous memory to swap out for the shortage: all of it from the tenant that the kernel would scan most, so that
@@ -38,10 +38,11 @@ const IN_USE_BYTES: u64 = 1 << 20;
 pub fn plan_anonymous(snapshot: &Snapshot, entitlements: &Entitlements) -> Option<AnonymousIntent> {
     let memory = &snapshot.memory;
     let need = shortage(snapshot, entitlements);
-    if need == 0 || memory.refaulted == 0 || memory.swappiness == 0 {
+    let refaulted = memory.refaulted.saturating_sub(IN_USE_BYTES);
+    if need == 0 || refaulted == 0 || memory.swappiness == 0 {
         return None;
     }
-    let files = to_f64(memory.refaulted);
+    let files = to_f64(refaulted);
     let swappiness = f64::from(memory.swappiness);
     // The kernel's smoothed costs: neither kind is taken for more than twice as cheap as the other.
     let weight = |tenant: &Tenant| {

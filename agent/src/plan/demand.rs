@@ -10,8 +10,8 @@ use crate::model::{Key, MIN_OBSERVATION, Tenant};
 /// tenant's by weight, bytes. Orphaned pages demand nothing, but those in use ([`orphaned`]).
 ///
 /// - Nothing demands more than its limits leave to it.
-/// - A working set is what the curve shows and what is mapped. A tenant that misses nothing has all of its set: then it is
-///   no more than it holds.
+/// - A working set is what the curve shows and what is mapped. Of what it does not hold no more counts
+///   than it has paged in lately: one that misses nothing needs no more than it has.
 /// - What was there before the tenant's accesses were observed counts as used until they have been observed long enough.
 /// - Where accesses cannot be seen, growth is the only sign of use: the unmanaged tenant is entitled to its share while it
 ///   grows, and to what it holds for two minutes after.
@@ -73,6 +73,7 @@ fn working_set(tenant: &Tenant, file: u64, share: u64) -> u64 {
         .bytes
         .saturating_sub(tenant.uses_orphaned);
     let used = read.saturating_add(tenant.mapped.min(file));
-    let used = if tenant.growing { used } else { used.min(file) };
+    let reached = if tenant.growing { tenant.paged_in } else { 0 };
+    let used = used.min(file.saturating_add(reached));
     used.max(tenant.unseen.min(file))
 }

@@ -30,6 +30,7 @@ pub(crate) fn tenant(key: Key, weight: u64, file: u64) -> Tenant {
         unreclaimable: 0,
         populated: true,
         growing: true,
+        paged_in: 1 << 40,
         idle_for: Duration::ZERO,
         mapped: 0,
         unseen: 0,

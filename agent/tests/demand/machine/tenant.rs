@@ -214,6 +214,7 @@ impl SimTenant {
             unreclaimable: 0,
             populated: true,
             growing: memory.growing(now),
+            paged_in: memory.paged_in_lately(now),
             idle_for: STEP * u32::try_from(step - self.used_at).unwrap(),
             mapped: 0,
             unseen: memory.unseen(&self.reuse.working_set(), now),
