@@ -36,17 +36,17 @@ impl Default for Policy {
 
 impl Policy {
     /// The free memory to keep, bytes. Below it tenants give back what exceeds their entitlements. kswapd wakes below the
-    /// low watermark and reclaims up to the high one: with less than that free it, and not the agent, would choose whose
-    /// pages go. So it is the high watermark, or what will be consumed until it is refilled above the low one if that is
-    /// more; the latter at least 0.4 % and at most 6 % of the memory. It is taken from excess only, so it costs no tenant
-    /// its entitlement.
+    /// low watermark and reclaims up to the high one, so the kernel alone keeps what lies in the middle free on the mean.
+    /// That is kept, too, or above the low watermark what will be consumed until it is refilled, if that is more, at least
+    /// 0.4 % and at most 6 % of the memory: below the low one kswapd, and not the agent, would choose whose pages go. It is
+    /// taken from excess only, so it costs no tenant its entitlement.
     #[must_use]
     pub fn free_headroom(&self, memory: &Memory) -> u64 {
         let falls = num::to_f64(memory.fall_rate) * self.horizon.as_secs_f64();
         let refilled = num::to_f64(memory.refill_rate) * self.interval.as_secs_f64();
         // What is consumed between two refills falls and is refilled: it is the same.
         let ahead = num::to_u64(falls.max(refilled)).clamp(memory.total / 256, memory.total / 16);
-        let above_low = memory.low_watermark.saturating_add(ahead);
-        above_low.max(memory.high_watermark)
+        let gap = memory.high_watermark.saturating_sub(memory.low_watermark);
+        memory.low_watermark.saturating_add(ahead.max(gap / 2))
     }
 }
