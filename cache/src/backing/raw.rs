@@ -127,6 +127,27 @@ impl Disk for RawDisk {
         Ok(found)
     }
 
+    /// A device has the size that it has: one that is too small is an error.
+    fn grow(&self, size: u64) -> io::Result<u64> {
+        let found = rustix::fs::seek(&self.buffered, SeekFrom::End(0))?;
+        if found < size && self.is_device {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!(
+                    "expected a device of at least {size} bytes, found one of {found} bytes: make the device larger first"
+                ),
+            ));
+        }
+        if found < size {
+            rustix::fs::ftruncate(&self.buffered, size)?;
+            // A size that was told, and is gone after a loss of power, would be a disk that shrinks.
+            self.flush()?;
+        }
+        let size = found.max(size);
+        self.size.store(size, Ordering::Relaxed);
+        Ok(size)
+    }
+
     fn file(&self) -> Option<&DiskFile> {
         Some(&self.file)
     }

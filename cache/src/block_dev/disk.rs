@@ -10,7 +10,7 @@ use std::io;
 /// [`io::ErrorKind::InvalidInput`]. After an error of a write, discard or write-zeroes the content of the
 /// range is undefined until it is written again.
 pub trait Disk: Send + Sync {
-    /// Bytes. Changes by [`refresh_size`](Self::refresh_size) alone.
+    /// Bytes. Changes by [`refresh_size`](Self::refresh_size) and [`grow`](Self::grow) alone.
     fn size(&self) -> u64;
 
     /// Takes over the size that the backing store has now; returns it. By default it cannot change.
@@ -19,6 +19,18 @@ pub trait Disk: Send + Sync {
     /// What the backing store reports.
     fn refresh_size(&self) -> io::Result<u64> {
         Ok(self.size())
+    }
+
+    /// Makes the backing store at least `size` bytes long, on stable storage when this returns; what is new of it reads as
+    /// zeroes. Returns its size. By default it cannot grow.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::Unsupported`] where it cannot grow, else what the backing store reports.
+    fn grow(&self, size: u64) -> io::Result<u64> {
+        if size <= self.size() {
+            return Ok(self.size());
+        }
+        Err(io::ErrorKind::Unsupported.into())
     }
 
     /// Fills `buf` from `off`, wholly or with an error.
@@ -94,6 +106,9 @@ impl<D: Disk + ?Sized> Disk for std::sync::Arc<D> {
     }
     fn refresh_size(&self) -> io::Result<u64> {
         (**self).refresh_size()
+    }
+    fn grow(&self, size: u64) -> io::Result<u64> {
+        (**self).grow(size)
     }
     fn read_at(&self, buf: &mut [u8], off: u64) -> io::Result<()> {
         (**self).read_at(buf, off)

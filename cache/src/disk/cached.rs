@@ -156,6 +156,14 @@ impl Disk for CachedDisk {
         Ok(new)
     }
 
+    /// What was read up to the old end is not taken for what the last block holds now.
+    fn grow(&self, size: u64) -> io::Result<u64> {
+        let old = self.size();
+        let new = self.backing.grow(size)?;
+        drop(self.begin_write(old, new.saturating_sub(old)));
+        Ok(new)
+    }
+
     fn read_at(&self, buf: &mut [u8], off: u64) -> io::Result<()> {
         self.read_into(&self.pool, buf, off)
     }

@@ -19,6 +19,13 @@ impl ExportRegistry {
         self.0.write().insert(name, export);
     }
 
+    /// Serves a volume no more: no client opens it from now on.
+    pub(super) fn remove(&self, volume: &Arc<Volume>) {
+        self.0
+            .write()
+            .retain(|_, export| !Arc::ptr_eq(export.volume(), volume));
+    }
+
     /// All exports, by name.
     pub(super) fn all(&self) -> Vec<Arc<Export>> {
         self.0.read().values().cloned().collect()

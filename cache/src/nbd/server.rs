@@ -88,6 +88,11 @@ impl Server {
         self.exports.add(export.into());
     }
 
+    /// Serves a volume no more. Clients that have opened it go on, until [its gates](Volume::gates) are closed.
+    pub(crate) fn remove(&self, volume: &Arc<Volume>) {
+        self.exports.remove(volume);
+    }
+
     /// What is served, by name.
     #[must_use]
     pub fn volumes(&self) -> Vec<Arc<Volume>> {

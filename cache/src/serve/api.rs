@@ -11,6 +11,9 @@ use crate::port::PortStats;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
+/// A table of the configuration, as JSON.
+pub type Table = serde_json::Map<String, serde_json::Value>;
+
 /// A request: one JSON object on a line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "kebab-case", deny_unknown_fields)]
@@ -99,6 +102,35 @@ pub enum ControlRequest {
     },
     /// Take over the size that a disk's image has now, and tell front ends over vhost-user.
     RescanDisk {
+        /// Its name.
+        disk: String,
+    },
+    /// Make the image of a disk larger, and tell front ends over vhost-user. Of a block device, take over its size.
+    GrowDisk {
+        /// Its name.
+        disk: String,
+        /// Its new size, whole sectors of 512 bytes. A block device must have it already.
+        size: Size,
+    },
+    /// Serve another VM.
+    AddVm {
+        /// The keys of its `[[vm]]` in the configuration.
+        vm: Table,
+    },
+    /// Serve a VM and its disks no more.
+    RemoveVm {
+        /// Its name.
+        vm: String,
+    },
+    /// Serve another disk.
+    AddDisk {
+        /// The name of its VM, which is served.
+        vm: String,
+        /// The keys of its `[[vm.disk]]` in the configuration.
+        disk: Table,
+    },
+    /// Serve a disk no more.
+    RemoveDisk {
         /// Its name.
         disk: String,
     },

@@ -24,6 +24,12 @@ pub(super) fn apply(
         // The daemon answers these itself: they are about what is served, not about the cache.
         ControlRequest::Stats
         | ControlRequest::RescanDisk { .. }
+        | ControlRequest::GrowDisk { .. }
+        | ControlRequest::AddVm { .. }
+        | ControlRequest::RemoveVm { .. }
+        | ControlRequest::AddDisk { .. }
+        | ControlRequest::RemoveDisk { .. }
+        | ControlRequest::RemoveSsd
         | ControlRequest::ReplaceSsd { .. } => Ok(()),
         ControlRequest::SetVm { vm, weight, policy } => {
             set_vm(cache, &mut vms.lock(), vm, *weight, *policy)
@@ -58,9 +64,8 @@ pub(super) fn apply(
             length,
         } => migrate_disk(cache, vms, disk, pool, *offset, *length),
         ControlRequest::UncacheDisk { disk } => uncache_disk(cache, vms, disk),
-        // Shrinking and replacing evict, which may take a while; names do not change by it.
+        // Shrinking evicts, which may take a while; names do not change by it.
         ControlRequest::SetStore { store, size } => Ok(cache.resize(*store, size.0)?),
-        ControlRequest::RemoveSsd => Ok(cache.set_ssd(None)?),
     }
 }
 

@@ -2,10 +2,10 @@
 
 use super::api::{ControlHandler, ControlRequest, Stats, UnservedDisk};
 use super::change;
-use super::config::Config;
 use super::error::ServeError;
 use super::paths::{PathUse, collisions};
 use super::planning::Planning;
+use super::served::Served;
 use super::vms::VmRegistry;
 use crate::cache::Cache;
 use crate::config::SsdConfig;
@@ -16,7 +16,7 @@ use crate::port::Port;
 use crate::store::{Foreign, check_place};
 use crate::vhost::VhostServer;
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -33,8 +33,8 @@ pub(super) struct Daemon {
     pub(super) vms: Mutex<VmRegistry>,
     /// Disks that are configured and cannot be served, and why.
     pub(super) unserved: Mutex<BTreeMap<String, String>>,
-    /// The paths that are in use, but for the SSD store's.
-    paths: Mutex<Vec<PathUse>>,
+    /// What is served, or should be. Locked from the beginning of a change of it to its end: there is one at a time.
+    pub(super) served: Mutex<Served>,
     planning: Mutex<Planning>,
 }
 
@@ -49,79 +49,16 @@ impl Daemon {
             ports: Mutex::default(),
             vms: Mutex::default(),
             unserved: Mutex::default(),
-            paths: Mutex::default(),
+            served: Mutex::default(),
             planning: Mutex::default(),
         }
     }
 
-    /// Remembers the paths of a configuration.
-    pub(super) fn use_paths(&self, config: &Config) {
-        let mut paths = PathUse::of(config);
-        paths.retain(|of| !of.is_ssd());
-        *self.paths.lock() = paths;
-    }
-
-    /// Adds the VMs and disks of a configuration that are not served yet, and serves them. Returns the names of the disks.
-    /// What else has changed is left as it is, and said.
-    pub(super) fn reload(&self, config: &Config) -> Result<Vec<String>, ServeError> {
-        let found = collisions(&PathUse::of(config));
-        if !found.is_empty() {
-            return Err(ServeError::Paths(found));
-        }
-        let disks = config.vms.iter().flat_map(|vm| &vm.disks);
-        let configured: BTreeSet<_> = disks.map(|disk| disk.name.as_str()).collect();
-        for volume in self.volumes.lock().iter() {
-            if !configured.contains(volume.name()) {
-                let disk = volume.name();
-                tracing::warn!(
-                    disk,
-                    "served until a restart, though it is not configured any more"
-                );
-            }
-        }
-        self.use_paths(config);
-        let mut names = Vec::new();
-        for vm in &config.vms {
-            let added = self.add_vm(vm)?;
-            names.extend(added.names());
-            self.listen(added, config.listen.access)?;
-        }
-        Ok(names)
-    }
-
-    /// Takes over the size that a disk's image has now.
-    fn rescan(&self, disk: &str) -> Result<(), ServeError> {
-        let volumes = self.volumes.lock().clone();
-        let volume = volumes.iter().find(|v| v.name() == disk);
-        let volume = volume.ok_or_else(|| ServeError::NoVolume {
-            found: disk.to_owned(),
-            known: volumes
-                .iter()
-                .map(|v| v.name())
-                .collect::<Vec<_>>()
-                .join(", "),
-        })?;
-        let before = volume.size();
-        let size = volume.backend().disk().refresh_size();
-        let size = size.map_err(|source| ServeError::Size {
-            disk: disk.to_owned(),
-            source,
-        })?;
-        if size != before {
-            tracing::info!(disk, "the disk has {size} bytes now, and had {before}");
-            let ours = |s: &&VhostServer| Arc::ptr_eq(s.volume(), volume);
-            let servers = self.vhost_servers.lock();
-            servers
-                .iter()
-                .filter(ours)
-                .for_each(VhostServer::notify_config);
-        }
-        Ok(())
-    }
-
     /// Puts another SSD store in the place of the one that there is, if its path is nothing else's.
     pub(super) fn replace_ssd(&self, ssd: SsdConfig) -> Result<(), ServeError> {
-        let mut paths = self.paths.lock().clone();
+        let mut served = self.served.lock();
+        let mut paths = PathUse::of(&served.config);
+        paths.retain(|of| !of.is_ssd());
         paths.push(PathUse::ssd(&ssd.path));
         let found = collisions(&paths);
         if !found.is_empty() {
@@ -132,7 +69,15 @@ impl Daemon {
             path: ssd.path.clone(),
             source,
         })?;
+        served.config.cache.ssd = Some(ssd.clone());
         Ok(self.cache.set_ssd(Some(ssd))?)
+    }
+
+    fn remove_ssd(&self) -> Result<(), ServeError> {
+        let mut served = self.served.lock();
+        self.cache.set_ssd(None)?;
+        served.config.cache.ssd = None;
+        Ok(())
     }
 
     /// Plans the weights of VMs where that is asked for.
@@ -181,6 +126,12 @@ impl ControlHandler for Daemon {
     fn change(&self, request: &ControlRequest) -> Result<(), ServeError> {
         match request {
             ControlRequest::RescanDisk { disk } => self.rescan(disk),
+            ControlRequest::GrowDisk { disk, size } => self.grow(disk, size.0),
+            ControlRequest::AddVm { vm } => self.add_vm_by_request(vm),
+            ControlRequest::RemoveVm { vm } => self.remove_vm_by_request(vm),
+            ControlRequest::AddDisk { vm, disk } => self.add_disk_by_request(vm, disk),
+            ControlRequest::RemoveDisk { disk } => self.remove_disk_by_request(disk),
+            ControlRequest::RemoveSsd => self.remove_ssd(),
             ControlRequest::ReplaceSsd {
                 path,
                 size,

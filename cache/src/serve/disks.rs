@@ -1,20 +1,21 @@
-//! VMs and disks, added at the start and by a reload.
+//! VMs and disks, added at the start, by a reload and by requests.
 
 use super::config::{DiskConfig, PortConfig, VmConfig};
 use super::daemon::Daemon;
 use super::error::ServeError;
-use super::vms::Vm;
+use super::port_target::PortTarget;
+use super::vms::{PortTargets, Vm};
 use crate::backing::{OpenError, OpenOptions, RawDisk};
 use crate::cache::random;
 use crate::disk::CachedDisk;
 use crate::frontend::{Backend, SocketAccess, Tenant, Volume};
+use crate::ids::VmId;
 use crate::nbd::{Export, Limits};
-use crate::port::{NamedPools, Port, PortVm, PutTarget};
+use crate::port::{NamedPools, Port, PortVm};
 use crate::vhost::VhostServer;
-use justitia_link::Serial;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// What was added of a VM, and is not listened for yet.
@@ -25,21 +26,22 @@ pub(super) struct Added {
     socket: Option<PathBuf>,
     /// With their vhost sockets.
     exports: Vec<(Arc<Export>, Option<PathBuf>)>,
-    /// The first disk that cannot be served, and why.
-    pub(super) failed: Option<OpenError>,
+    /// Disks that cannot be served.
+    pub(super) failed: Vec<Failed>,
 }
 
-impl Added {
-    /// The names of what can be served now.
-    pub(super) fn names(&self) -> impl Iterator<Item = String> {
-        let exports = self.exports.iter();
-        exports.map(|(export, _)| export.volume().name().to_owned())
-    }
+/// A disk that cannot be served, and why.
+pub(super) struct Failed {
+    pub(super) disk: String,
+    pub(super) why: ServeError,
 }
 
 impl Daemon {
-    /// Adds a VM with its pools and disks; of one that is known, the disks that are not served yet. Disks whose images
-    /// cannot be opened are left out, and said.
+    /// Adds a VM with its pools and disks; of one that is known, the disks that are not served yet. Disks that cannot be
+    /// had are left out.
+    ///
+    /// # Errors
+    /// When the VM cannot be had; nothing is changed then.
     pub(super) fn add_vm(&self, config: &VmConfig) -> Result<Added, ServeError> {
         let mut added = Added {
             vm: config.name.clone(),
@@ -56,29 +58,28 @@ impl Daemon {
             return Ok(added);
         }
         let vm = vms.vm(&config.name)?;
-        let mut targets = BTreeMap::<_, Arc<dyn PutTarget>>::new();
         for (disk, raw) in opened {
-            let volume = Arc::new(self.volume_of(vm, disk, raw)?);
-            self.volumes.lock().push(Arc::clone(&volume));
-            if let Some(serial) = disk.serial.filter(|_| disk.mode.is_some()) {
-                targets.insert(serial, Arc::clone(&volume) as _);
+            let volume = match self.volume_of(vm, disk, raw) {
+                Ok(volume) => Arc::new(volume),
+                Err(why) => {
+                    let disk = disk.name.clone();
+                    added.failed.push(Failed { disk, why });
+                    continue;
+                }
+            };
+            if disk.mode.is_some() {
+                vm.known_to_port(&config.name, disk, &volume);
             }
+            self.volumes.lock().push(Arc::clone(&volume));
             let description = format!("disk {} of VM {}", disk.name, config.name);
             let export = Arc::new(Export::new(volume, &description));
             added.exports.push((export, disk.vhost.clone()));
         }
-        match &config.port {
-            Some(port) if is_new => {
-                let volume = self.add_port(config, port, vm, targets)?;
-                let description = format!("port of VM {}", config.name);
-                let export = Arc::new(Export::new(volume, &description));
-                added.exports.push((export, None));
-            }
-            Some(_) => tracing::warn!(
-                vm = config.name,
-                "its guest cannot put pages of disks that were added to it, until the daemon is restarted"
-            ),
-            None => {}
+        if let (Some(port), true) = (&config.port, is_new) {
+            let volume = self.add_port(config, port, vm)?;
+            let description = format!("port of VM {}", config.name);
+            let export = Arc::new(Export::new(volume, &description));
+            added.exports.push((export, None));
         }
         Ok(added)
     }
@@ -97,43 +98,71 @@ impl Daemon {
         let mut opened = Vec::new();
         for disk in new {
             match open_image(disk) {
-                Ok(raw) => {
-                    self.unserved.lock().remove(&disk.name);
-                    opened.push((disk, raw));
-                }
-                Err(e) => {
-                    let (vm, name) = (&config.name, &disk.name);
-                    tracing::error!(vm, disk = name, "a disk is not served: {e}");
-                    self.unserved.lock().insert(name.clone(), e.to_string());
-                    added.failed.get_or_insert(e);
-                }
+                Ok(raw) => opened.push((disk, raw)),
+                Err(why) => added.failed.push(Failed {
+                    disk: disk.name.clone(),
+                    why: why.into(),
+                }),
             }
         }
         opened
     }
 
-    /// Serves what was added.
-    pub(super) fn listen(&self, added: Added, access: SocketAccess) -> Result<(), ServeError> {
+    /// Serves what was added. Returns the disks that are served now, and those that cannot be, for want of a socket.
+    ///
+    /// # Errors
+    /// When the VM cannot have its own socket.
+    pub(super) fn listen(
+        &self,
+        added: Added,
+        access: SocketAccess,
+    ) -> Result<(Vec<String>, Vec<Failed>), ServeError> {
+        let own = added.socket.as_ref().map(|_| self.all.sibling());
         let mut of_vms = self.of_vms.lock();
-        if let Some(socket) = &added.socket {
-            let own = self.all.sibling();
-            own.listen_unix_as(socket, access)?;
-            of_vms.insert(added.vm.clone(), own);
-        }
+        let server = own.as_ref().or_else(|| of_vms.get(&added.vm));
+        let (mut served, mut failed) = (Vec::new(), Vec::new());
         for (export, vhost) in added.exports {
-            if let Some(path) = vhost {
-                let volume = Arc::clone(export.volume());
-                let limits = Limits::default().io;
-                let server =
-                    VhostServer::listen(&path, volume, self.all.executor(), limits, access)?;
-                self.vhost_servers.lock().push(server);
+            let name = export.volume().name().to_owned();
+            match vhost.map(|path| self.listen_vhost(&path, &export, access)) {
+                Some(Err(why)) => {
+                    failed.push(Failed { disk: name, why });
+                    continue;
+                }
+                Some(Ok(server)) => self.vhost_servers.lock().push(server),
+                None => {}
             }
-            if let Some(own) = of_vms.get(&added.vm) {
-                own.add(Arc::clone(&export));
+            self.unserved.lock().remove(&name);
+            served.push(name);
+            if let Some(server) = server {
+                server.add(Arc::clone(&export));
             }
             self.all.add(export);
         }
-        Ok(())
+        if let (Some(own), Some(socket)) = (own, &added.socket) {
+            // Once its disks can be found there.
+            own.listen_unix_as(socket, access)?;
+            of_vms.insert(added.vm, own);
+        }
+        Ok((served, failed))
+    }
+
+    fn listen_vhost(
+        &self,
+        path: &Path,
+        export: &Export,
+        access: SocketAccess,
+    ) -> Result<VhostServer, ServeError> {
+        let volume = Arc::clone(export.volume());
+        let limits = Limits::default().io;
+        let executor = self.all.executor();
+        Ok(VhostServer::listen(path, volume, executor, limits, access)?)
+    }
+
+    /// Remembers why a disk is not served.
+    pub(super) fn cannot_serve(&self, vm: &str, disk: &str, why: &ServeError) {
+        tracing::error!(vm, disk, "a disk is not served: {why}");
+        let mut unserved = self.unserved.lock();
+        unserved.insert(disk.to_owned(), why.to_string());
     }
 
     /// A VM with its pools, in the cache.
@@ -141,6 +170,13 @@ impl Daemon {
         let id = self
             .cache
             .add_vm(&config.name, config.weight, config.policy)?;
+        self.fill_vm(id, config).inspect_err(|_| {
+            // As if it had never been.
+            let _ = self.cache.remove_vm(id);
+        })
+    }
+
+    fn fill_vm(&self, id: VmId, config: &VmConfig) -> Result<Vm, ServeError> {
         let first = self.cache.default_pool(id)?;
         let tenant = Arc::new(Tenant::new(config.clients.clone()));
         tenant.set_weight(config.weight);
@@ -172,6 +208,7 @@ impl Daemon {
             pools: Arc::new(Mutex::new(pools)),
             disks: BTreeMap::new(),
             plans: config.plan,
+            port_targets: config.port.as_ref().map(|_| port_targets(config)),
         })
     }
 
@@ -181,17 +218,18 @@ impl Daemon {
         config: &VmConfig,
         port: &PortConfig,
         vm: &Vm,
-        disks: BTreeMap<Serial, Arc<dyn PutTarget>>,
     ) -> Result<Volume, ServeError> {
         let start = random().map_err(|source| ServeError::Io {
             what: "cannot take a random number for a port",
             source,
         })?;
+        let targets = vm.port_targets.iter().flatten();
+        let disks = targets.map(|(serial, target)| (*serial, Arc::clone(target) as _));
         let vm_of_port = PortVm {
             id: vm.id,
             name: config.name.clone(),
             pools: Arc::clone(&vm.pools),
-            disks,
+            disks: disks.collect(),
             may_use_ssd: port.ssd,
         };
         let device = Arc::new(Port::new(Arc::clone(&self.cache), vm_of_port, start));
@@ -209,8 +247,8 @@ impl Daemon {
             None => Backend::Plain(raw.clone()),
             Some(mode) => {
                 let id = self.cache.add_disk(vm.id, &disk.name)?;
-                vm.disks.insert(disk.name.clone(), id);
                 let cache = Arc::clone(&self.cache);
+                vm.disks.insert(disk.name.clone(), id);
                 Backend::Cached(CachedDisk::new(raw.clone(), cache, id, mode)?)
             }
         };
@@ -220,6 +258,15 @@ impl Daemon {
             .of_tenant(&vm.tenant)
             .allocation(raw))
     }
+}
+
+/// A place in the port for each disk that the VM is configured with and its guest may put to, served yet or not.
+fn port_targets(config: &VmConfig) -> PortTargets {
+    let cached = config.disks.iter().filter(|disk| disk.mode.is_some());
+    let serials = cached.filter_map(|disk| disk.serial);
+    serials
+        .map(|serial| (serial, Arc::<PortTarget>::default()))
+        .collect()
 }
 
 /// How the image of a disk is opened.

@@ -115,6 +115,63 @@ pub enum ServeError {
         /// What there is.
         known: String,
     },
+    /// A VM or disk of that name.
+    #[error("expected a new name for a {what}, found {found:?}, which exists")]
+    Exists {
+        /// VM or disk.
+        what: &'static str,
+        /// What was asked for.
+        found: String,
+    },
+    /// A serial that another disk of the VM has.
+    #[error(
+        "expected a serial that no other disk of VM {vm:?} has, found that of {other:?}: give another one"
+    )]
+    SerialExists {
+        /// The VM.
+        vm: String,
+        /// Its disk that has it.
+        other: String,
+    },
+    /// A VM or disk that the configuration would not take.
+    #[error("{}", .0.join("; "))]
+    Request(Vec<String>),
+    /// Something was removed, and not as it should be.
+    #[error("removed, but: {}", .0.join("; "))]
+    Removed(Vec<String>),
+    /// A configuration that would end all that is served.
+    #[error(
+        "expected at least one [[vm]], found none: nothing is removed; to end all disks, stop the daemon"
+    )]
+    NoVms,
+    /// A disk that does not become larger.
+    #[error(
+        "expected a size of more than the {size} bytes that disk {disk:?} has, in whole sectors of 512 bytes, found {found}: disks only grow here"
+    )]
+    NoGrowth {
+        /// The disk.
+        disk: String,
+        /// What it has, bytes.
+        size: u64,
+        /// What was asked for.
+        found: u64,
+    },
+    /// A disk that is served read-only.
+    #[error(
+        "expected a disk that is writable, found {disk:?}, which is served read-only: only the size that its image gets elsewhere can be taken over (`--rescan`)"
+    )]
+    ReadOnly {
+        /// The disk.
+        disk: String,
+    },
+    /// An image cannot be made larger.
+    #[error("cannot make the image of disk {disk:?} larger: {source}")]
+    Grow {
+        /// The disk.
+        disk: String,
+        /// Why not.
+        source: io::Error,
+    },
     /// A tag that no container has.
     #[error("expected a tag from 1 to 1023, found {found}")]
     Tag {

@@ -10,12 +10,18 @@ mod daemon;
 mod descriptors;
 mod disks;
 mod error;
+mod grow;
 mod metrics;
 mod metrics_curves;
 mod metrics_ports;
 mod paths;
 mod planning;
+mod port_target;
 mod preflight;
+mod reload;
+mod remove;
+mod requested;
+mod served;
 mod service;
 mod size;
 mod vms;
@@ -33,15 +39,20 @@ mod test_port;
 #[cfg(test)]
 mod test_reload;
 #[cfg(test)]
+mod test_remove;
+#[cfg(test)]
+mod test_requested;
+#[cfg(test)]
 mod test_vhost;
 #[cfg(test)]
 mod test_weights;
 
-pub use api::{ControlRequest, ControlResponse, Stats, UnservedDisk};
+pub use api::{ControlRequest, ControlResponse, Stats, Table, UnservedDisk};
 pub use config::{Config, ConfigError, DiskConfig, Listen, PoolConfig, PortConfig, VmConfig};
 pub use control::{ControlError, default_control_path, make_directory_of, send_request};
 pub use error::ServeError;
 pub use planning::{NamedPlan, PlannedStore};
 pub use preflight::preflight;
+pub use reload::Reloaded;
 pub use service::Service;
 pub use size::Size;

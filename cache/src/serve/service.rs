@@ -5,10 +5,12 @@ use super::config::Config;
 use super::control::ControlServer;
 use super::daemon::Daemon;
 use super::descriptors;
+use super::disks::Failed;
 use super::error::ServeError;
 use super::metrics;
 use super::paths::{PathUse, collisions};
 use super::planning::PlanningThread;
+use super::reload::Reloaded;
 use crate::cache::Cache;
 use crate::config::CacheConfig;
 use crate::frontend::flush_all;
@@ -55,7 +57,7 @@ impl Service {
             tracing::error!("{fault}");
         }
         let daemon = Daemon::new(cache, all);
-        daemon.use_paths(config);
+        daemon.served.lock().config = config.clone();
         let tcp = start_serving(&daemon, config)?;
         let daemon = Arc::new(daemon);
         let control = config
@@ -86,13 +88,14 @@ impl Service {
         })
     }
 
-    /// Adds the VMs and disks of a configuration that are not served yet, and serves them; returns the names of the disks.
-    /// Nothing else changes: VMs and disks that are gone from it are served until a restart.
+    /// Serves what a configuration names from now on: VMs and disks that are new in it are added, those that are gone from
+    /// it removed. Clients of these get the answers to what they have in flight, and are disconnected; disks are flushed.
+    /// VMs and disks that were added by requests stay. What else has changed is left as it is, and said in the log.
     ///
     /// # Errors
-    /// When two of its paths are the same, or a socket cannot be had. Disks whose images cannot be opened are none: they
-    /// are in the log and in the [statistics](Self::stats), and the next reload tries them again.
-    pub fn reload(&self, config: &Config) -> Result<Vec<String>, ServeError> {
+    /// When two of its paths are the same, or it has no VM; nothing is changed then. What cannot be had of it is no error:
+    /// that is in the log and in the [statistics](Self::stats), and the next reload tries it again.
+    pub fn reload(&self, config: &Config) -> Result<Reloaded, ServeError> {
         self.daemon.reload(config)
     }
 
@@ -112,6 +115,11 @@ impl Service {
     #[cfg(test)]
     pub(super) fn plan(&self) {
         self.daemon.plan();
+    }
+
+    #[cfg(test)]
+    pub(super) fn daemon(&self) -> &Daemon {
+        &self.daemon
     }
 
     #[cfg(test)]
@@ -158,11 +166,15 @@ fn start_serving(daemon: &Daemon, config: &Config) -> Result<Option<SocketAddr>,
         .iter()
         .map(|vm| daemon.add_vm(vm))
         .collect::<Result<Vec<_>, _>>()?;
-    // Of several disks those that can be served are; of one, or where none can, this is an error.
-    if daemon.volumes.lock().is_empty()
-        && let Some(failed) = added.iter_mut().find_map(|added| added.failed.take())
-    {
-        return Err(failed.into());
+    // Of several disks those whose images can be opened are served; of one, or where none can, this is an error.
+    let none = daemon.volumes.lock().is_empty();
+    for (vm, added) in config.vms.iter().zip(&mut added) {
+        for Failed { disk, why } in std::mem::take(&mut added.failed) {
+            if none || !matches!(why, ServeError::Open(_)) {
+                return Err(why);
+            }
+            daemon.cannot_serve(&vm.name, &disk, &why);
+        }
     }
     // Once the images are locked, so that none of them can be taken for it.
     if let Some(ssd) = &config.cache.ssd
@@ -173,7 +185,10 @@ fn start_serving(daemon: &Daemon, config: &Config) -> Result<Option<SocketAddr>,
     }
     let access = config.listen.access;
     for added in added {
-        daemon.listen(added, access)?;
+        let (_, failed) = daemon.listen(added, access)?;
+        if let Some(failed) = failed.into_iter().next() {
+            return Err(failed.why);
+        }
     }
     if let Some(path) = &config.listen.unix {
         daemon.all.listen_unix_as(path, access)?;

@@ -1,6 +1,7 @@
 //! What can be served is served, and what is new in a configuration when it is read again.
 
 use super::*;
+use crate::backing::{OpenOptions, RawDisk};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -47,16 +48,25 @@ fn a_missing_image_costs_its_own_disk_and_comes_with_a_reload() {
     let service = Service::start(&abc).unwrap();
     let names = |of: &[&str]| of.iter().map(|n| format!("disk-{n}")).collect::<Vec<_>>();
     assert_eq!(disks(&service), (names(&["a", "c"]), names(&["b"])));
-    assert_eq!(service.reload(&abc).unwrap(), none);
+    assert_eq!(service.reload(&abc).unwrap(), Reloaded::default());
     image(dir, "b");
-    assert_eq!(service.reload(&abc).unwrap(), names(&["b"]));
+    assert_eq!(service.reload(&abc).unwrap(), changed(&["b"], &[]));
     assert_eq!(disks(&service), (names(&["a", "c", "b"]), none));
     assert!(preflight(&abc).is_empty());
     service.shut_down(Duration::from_secs(5)).unwrap();
 }
 
+/// A reload that has added and removed the disks of these VMs.
+fn changed(added: &[&str], removed: &[&str]) -> Reloaded {
+    let names = |of: &[&str]| of.iter().map(|vm| format!("disk-{vm}")).collect();
+    Reloaded {
+        added: names(added),
+        removed: names(removed),
+    }
+}
+
 #[test]
-fn a_reload_adds_vms_with_their_sockets_and_keeps_what_is_served() {
+fn a_reload_adds_vms_with_their_sockets_and_removes_what_is_gone() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     image(dir, "a");
@@ -67,16 +77,89 @@ fn a_reload_adds_vms_with_their_sockets_and_keeps_what_is_served() {
     both.vms[1].disks[0].image = dir.join("a");
     assert!(matches!(service.reload(&both), Err(ServeError::Paths(_))));
     both.vms[1].disks[0].image = dir.join("b");
-    assert_eq!(service.reload(&both).unwrap(), ["disk-b"]);
-    assert!(service.reload(&both).unwrap().is_empty());
-    // Gone from the configuration: still served.
-    assert!(service.reload(&config(dir, "", &["b"])).unwrap().is_empty());
-    assert_eq!(disks(&service).0, ["disk-a", "disk-b"]);
+    assert_eq!(service.reload(&both).unwrap(), changed(&["b"], &[]));
+    assert_eq!(service.reload(&both).unwrap(), Reloaded::default());
     for socket in ["a.s", "b.s", "s"] {
         UnixStream::connect(dir.join(socket)).unwrap();
     }
+    // Gone from the configuration: served no more.
+    let b = config(dir, "", &["b"]);
+    assert_eq!(service.reload(&b).unwrap(), changed(&[], &["a"]));
+    assert_eq!(disks(&service).0, ["disk-b"]);
+    assert!(!dir.join("a.s").exists());
+    let lone = RawDisk::open(&dir.join("a"), OpenOptions::default());
+    drop(lone.expect("the image is unlocked"));
+    // A file that was emptied by mistake ends nothing.
+    let empty = config(dir, "", &[]);
+    assert!(matches!(service.reload(&empty), Err(ServeError::NoVms)));
+    // A disk with another name, of the same image.
+    let mut renamed = config(dir, "", &["a"]);
+    renamed.vms[0].disks[0].image = dir.join("b");
+    assert_eq!(service.reload(&renamed).unwrap(), changed(&["a"], &["b"]));
     service.shut_down(Duration::from_secs(5)).unwrap();
-    assert!(!dir.join("b.s").exists());
+    assert!(!dir.join("a.s").exists());
+}
+
+#[test]
+fn a_reload_leaves_what_is_configured_otherwise_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    for name in ["a", "b", "c"] {
+        image(dir, name);
+    }
+    let service = Service::start(&config(dir, "", &["a", "b"])).unwrap();
+    let mut other = config(dir, "", &["a", "b"]);
+    other.vms[0].disks[0].image = dir.join("c");
+    other.vms[0].socket = Some(dir.join("other.s"));
+    assert_eq!(service.reload(&other).unwrap(), Reloaded::default());
+    UnixStream::connect(dir.join("a.s")).unwrap();
+    assert!(!dir.join("other.s").exists());
+    // What is served is compared with what is new, whatever the file says of it.
+    let mut third = config(dir, "", &["a", "b", "c"]);
+    third.vms[0].disks[0].image = dir.join("somewhere else");
+    third.vms[2].disks[0].image = dir.join("a");
+    assert!(matches!(service.reload(&third), Err(ServeError::Paths(_))));
+    service.shut_down(Duration::from_secs(5)).unwrap();
+}
+
+#[test]
+fn what_cannot_be_added_changes_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    for name in ["a", "b", "c", "d"] {
+        image(dir, name);
+    }
+    let service = Service::start(&config(dir, "", &["a"])).unwrap();
+    // The socket of VM b cannot be had, and the vhost socket of a second disk of c.
+    std::fs::write(dir.join("b.s"), "something else").unwrap();
+    std::fs::write(dir.join("v"), "something else").unwrap();
+    let mut next = config(dir, "", &["a", "b", "c"]);
+    let second = DiskConfig {
+        name: "second".into(),
+        image: dir.join("d"),
+        vhost: Some(dir.join("v")),
+        ..next.vms[2].disks[0].clone()
+    };
+    next.vms[2].disks.insert(0, second);
+    assert_eq!(service.reload(&next).unwrap(), changed(&["c"], &[]));
+    let (served, unserved) = disks(&service);
+    assert_eq!(served, ["disk-a", "disk-c"]);
+    assert_eq!(unserved, ["disk-b", "second"]);
+    for image in ["b", "d"] {
+        let lone = RawDisk::open(&dir.join(image), OpenOptions::default());
+        drop(lone.expect("the image is unlocked"));
+    }
+    let vms = service.stats().cache.vms;
+    assert_eq!(vms.len(), 2, "nothing is left of it in the cache");
+    // Once they can be had, the next reload has them.
+    std::fs::remove_file(dir.join("b.s")).unwrap();
+    std::fs::remove_file(dir.join("v")).unwrap();
+    let mut added = service.reload(&next).unwrap().added;
+    added.sort();
+    assert_eq!(added, ["disk-b", "second"]);
+    assert!(disks(&service).1.is_empty());
+    service.shut_down(Duration::from_secs(5)).unwrap();
+    assert_eq!(std::fs::read_to_string(dir.join("s.lock")).unwrap(), "");
 }
 
 #[test]

@@ -66,6 +66,40 @@ fn a_disk_that_grows_is_told_to_its_guest() {
     assert!(!socket.exists());
 }
 
+#[test]
+fn a_disk_that_is_made_larger_is_told_to_its_guest() {
+    let dir = tempfile::tempdir().unwrap();
+    let service = Service::start(&configuration(dir.path())).unwrap();
+    let socket = dir.path().join("vhost");
+    let mut front_end = FrontEnd::connect(&socket, FrontEndOptions::default()).unwrap();
+    let grow = |size| {
+        let (disk, size) = ("disk".to_owned(), Size(size));
+        send_request(
+            &dir.path().join("control"),
+            &ControlRequest::GrowDisk { disk, size },
+        )
+    };
+    assert_eq!(read(&mut front_end, 2048, 0), 1, "beyond the end");
+    assert!(grow(1 << 19).is_err());
+    // A size that it has is no change.
+    for size in [1 << 20, 2 << 20] {
+        grow(size).unwrap();
+    }
+    let channel = front_end.channel.as_mut().unwrap();
+    let timeout = Some(Duration::from_secs(20));
+    channel.set_read_timeout(timeout).unwrap();
+    let mut message = [0; 12];
+    channel.read_exact(&mut message).unwrap();
+    // VHOST_USER_BACKEND_CONFIG_CHANGE_MSG, version 1, without a body.
+    assert_eq!(message, [2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
+    channel.set_nonblocking(true).unwrap();
+    assert!(channel.read(&mut message).is_err(), "it is told once");
+    assert_eq!(front_end.config(0, 8).unwrap(), 4096u64.to_le_bytes());
+    assert_eq!(read(&mut front_end, 2048, 0), 0);
+    drop(front_end);
+    service.shut_down(Duration::from_secs(5)).unwrap();
+}
+
 /// The port finds a disk by the serial that its guest sees.
 #[test]
 fn a_guest_sees_the_serial_of_its_disk() {

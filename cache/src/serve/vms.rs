@@ -1,10 +1,13 @@
 //! The VMs that are served, by name.
 
+use super::config::DiskConfig;
 use super::error::ServeError;
+use super::port_target::PortTarget;
 use crate::config::PoolSpec;
-use crate::frontend::{ContainerTag, Tenant};
+use crate::frontend::{ContainerTag, Tenant, Volume};
 use crate::ids::{DiskId, PoolId, VmId};
 use crate::port::NamedPools;
+use justitia_link::Serial;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,7 +21,12 @@ pub(super) struct Vm {
     pub(super) disks: BTreeMap<String, DiskId>,
     /// The weights of its pools are planned.
     pub(super) plans: bool,
+    /// What its port knows its disks by, if it has one.
+    pub(super) port_targets: Option<PortTargets>,
 }
+
+/// Disks of a VM with a port, by serial.
+pub(super) type PortTargets = BTreeMap<Serial, Arc<PortTarget>>;
 
 /// The VMs by name.
 #[derive(Default)]
@@ -44,6 +52,17 @@ impl VmRegistry {
         self.vms.remove(name);
         self.uncached.insert(name.to_owned());
         Ok(id)
+    }
+
+    /// Forgets a VM. Returns what the cache knows it by; `None` when it does not.
+    pub(super) fn remove(&mut self, name: &str) -> Option<VmId> {
+        self.uncached.remove(name);
+        self.vms.remove(name).map(|vm| vm.id)
+    }
+
+    /// Forgets a disk of a VM. Returns what the cache knows it by; `None` when it does not.
+    pub(super) fn remove_disk(&mut self, vm: &str, disk: &str) -> Option<DiskId> {
+        self.vms.get_mut(vm)?.disks.remove(disk)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &Vm)> {
@@ -77,6 +96,21 @@ impl VmRegistry {
 }
 
 impl Vm {
+    /// The guest can put pages of a disk that is cached, if the VM, whose name is `vm`, has a port that knows its serial.
+    pub(super) fn known_to_port(&self, vm: &str, disk: &DiskConfig, volume: &Arc<Volume>) {
+        let Some(targets) = &self.port_targets else {
+            return;
+        };
+        match disk.serial.and_then(|serial| targets.get(&serial)) {
+            Some(target) => target.set(volume),
+            None => tracing::warn!(
+                vm,
+                disk = disk.name,
+                "the guest cannot put pages of a disk that was added to it, until the VM is removed and added again, or the daemon restarted"
+            ),
+        }
+    }
+
     /// Gives a pool this tag instead of the one it had, if there is one; a pool that had it loses it.
     pub(super) fn set_tag(&self, pool: PoolId, tag: Option<ContainerTag>) {
         if let Some(tag) = tag {

@@ -8,6 +8,7 @@
 )]
 
 mod image;
+mod live;
 mod tls;
 mod tools;
 

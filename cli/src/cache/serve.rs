@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use justitia_api::escape::encode;
 use justitia_cache::serve::{
-    Config, Service, Size, default_control_path, make_directory_of, preflight,
+    Config, Reloaded, Service, Size, default_control_path, make_directory_of, preflight,
 };
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -81,8 +81,8 @@ The log goes to standard error; JUSTITIA_LOG=debug makes it longer.";
 ///
 /// With an image: that image on a unix socket, with 256 MiB of cache in memory; with --vhost to a virtio disk of one VM
 /// beside. With a configuration: the VMs, disks, stores and sockets that it names. On SIGTERM and SIGINT requests in flight are finished and
-/// disks flushed. On SIGHUP VMs and disks that are new in the configuration are served, too, and those whose images could
-/// not be opened are tried again.
+/// disks flushed. On SIGHUP the configuration is read again: VMs and disks that are new in it are served, too, those that are
+/// gone from it are served no more, and those that could not be served are tried again.
 #[derive(Args)]
 #[command(after_long_help = CONFIGURATION)]
 pub(super) struct Serve {
@@ -182,10 +182,16 @@ fn reload(service: &Service, file: Option<&Path>, control: &Path) {
         service.reload(&config).map_err(flat)
     });
     match reloaded {
-        Ok(disks) if disks.is_empty() => {
-            tracing::info!("SIGHUP: no disk is new; other changes need a restart");
+        Ok(Reloaded { added, removed }) => {
+            if added.is_empty() && removed.is_empty() {
+                tracing::info!("SIGHUP: no disk is new or gone; other changes need a restart");
+            }
+            for (disks, what) in [(removed, "served no more"), (added, "served now, too")] {
+                if !disks.is_empty() {
+                    tracing::info!("SIGHUP: {what}: {}", disks.join(", "));
+                }
+            }
         }
-        Ok(disks) => tracing::info!("SIGHUP: now served, too: {}", disks.join(", ")),
         Err(e) => tracing::error!("SIGHUP: nothing is changed by it: {e:#}"),
     }
 }

@@ -1,14 +1,16 @@
 //! `justitia cache set`: one function a request.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
-use justitia_cache::serve::{ControlRequest, Size};
+use justitia_cache::serve::{ControlRequest, Size, Table};
 use justitia_cache::{Policy, StoreKind, Target};
+use serde_json::json;
 
 use super::client::{flat, send};
 
-/// Change weights, stores and sizes while the cache runs.
+/// Change what is served, weights, stores and sizes while the cache runs.
 #[derive(Args)]
 pub(super) struct Set {
     /// Control socket [default: /run/justitia/cache.sock for root, $XDG_RUNTIME_DIR/justitia-cache.sock for others; without that variable justitia-UID/cache.sock in the temporary directory]
@@ -27,13 +29,24 @@ enum What {
     Ssd(Ssd),
 }
 
-/// A VM's weight and eviction policy
+/// A VM's weight and eviction policy; another VM, or one less
 #[derive(Args)]
 struct Vm {
     /// The VM
     vm: String,
+    /// Serve another VM, until the daemon ends; its disks: `set disk`. With pools or a port: in the configuration, then
+    /// SIGHUP
+    #[arg(long, conflicts_with_all = ["uncached", "plan"])]
+    create: bool,
+    /// A unix socket with the disks of the new VM alone
+    #[arg(long, value_name = "PATH", requires = "create")]
+    socket: Option<PathBuf>,
+    /// End its clients once their requests are answered, flush its disks, and serve it no more. A SIGHUP serves it again
+    /// as long as it is configured
+    #[arg(long, conflicts_with_all = ["weight", "policy", "uncached", "plan", "create"])]
+    remove: bool,
     /// Its weight among the VMs, 1 to 10000
-    #[arg(long, required_unless_present_any = ["policy", "uncached", "plan"])]
+    #[arg(long, required_unless_present_any = ["policy", "uncached", "plan", "create", "remove"])]
     weight: Option<u64>,
     /// Which blocks are evicted first
     #[arg(long)]
@@ -95,13 +108,23 @@ struct TargetArgs {
     no_target: bool,
 }
 
-/// The pool of a disk's cached blocks, whether it is cached, or its size
+/// The pool of a disk's cached blocks, whether it is cached, or its size; another disk, or one less
 #[derive(Args)]
 struct Disk {
     /// The disk
     disk: String,
+    #[command(flatten)]
+    new: NewDisk,
+    /// End its clients once their requests are answered, flush it, and serve it no more. A SIGHUP serves it again as long
+    /// as it is configured
+    #[arg(long, conflicts_with_all = ["pool", "uncached", "rescan", "size", "vm"])]
+    remove: bool,
+    /// Make its image so large, such as 20GiB; disks only grow. Guests over vhost-user are told; NBD clients see it when they
+    /// connect again. A block device must have the size already
+    #[arg(long, value_name = "SIZE", conflicts_with_all = ["pool", "uncached", "rescan", "vm"])]
+    size: Option<Size>,
     /// Move what the cache holds of the disk to this pool of its VM
-    #[arg(long, required_unless_present_any = ["uncached", "rescan"])]
+    #[arg(long, required_unless_present_any = ["uncached", "rescan", "remove", "size", "vm"], conflicts_with = "vm")]
     pool: Option<String>,
     /// Move only blocks from this offset on, such as 1GiB
     #[arg(long, value_name = "SIZE", requires = "pool")]
@@ -110,11 +133,49 @@ struct Disk {
     #[arg(long, value_name = "SIZE", requires = "pool")]
     length: Option<Size>,
     /// Remove its blocks, and serve it uncached until the daemon is restarted
-    #[arg(long, conflicts_with = "pool")]
+    #[arg(long, conflicts_with_all = ["pool", "vm"])]
     uncached: bool,
     /// Take over the size that its image has now, and tell guests over vhost-user
-    #[arg(long, conflicts_with_all = ["pool", "uncached"])]
+    #[arg(long, conflicts_with_all = ["pool", "uncached", "vm"])]
     rescan: bool,
+}
+
+/// Another disk
+#[derive(Args)]
+struct NewDisk {
+    /// Serve another disk of this VM, until the daemon ends
+    #[arg(long, requires = "image")]
+    vm: Option<String>,
+    /// The raw file or block device of the new disk
+    #[arg(long, value_name = "PATH", requires = "vm")]
+    image: Option<PathBuf>,
+    /// A unix socket on which the new disk is served over vhost-user-blk, too
+    #[arg(long, value_name = "PATH", requires = "vm")]
+    vhost: Option<PathBuf>,
+    /// How the new disk is cached [default: inclusive]
+    #[arg(long, requires = "vm")]
+    mode: Option<ModeName>,
+    /// The serial of the new disk, as its guest sees it [default: its name]
+    #[arg(long, requires = "vm")]
+    serial: Option<String>,
+    /// Refuse writes to the new disk
+    #[arg(long, requires = "vm")]
+    read_only: bool,
+    /// What the new disk's image is, whatever it looks like
+    #[arg(long, requires = "vm")]
+    format: Option<ImageFormat>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum ModeName {
+    Inclusive,
+    Exclusive,
+    Uncached,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum ImageFormat {
+    Raw,
 }
 
 /// The size of a store; when it shrinks, the excess is evicted
@@ -178,9 +239,9 @@ impl From<PolicyName> for Policy {
 
 pub(super) fn set(args: &Set) -> anyhow::Result<()> {
     let request = match &args.what {
-        What::Vm(vm) => set_vm(vm),
+        What::Vm(vm) => set_vm(vm)?,
         What::Pool(pool) => set_pool(pool),
-        What::Disk(disk) => set_disk(disk),
+        What::Disk(disk) => set_disk(disk)?,
         What::Store(store) => ControlRequest::SetStore {
             store: store.store.into(),
             size: store.size,
@@ -191,19 +252,54 @@ pub(super) fn set(args: &Set) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn set_vm(args: &Vm) -> ControlRequest {
+fn set_vm(args: &Vm) -> anyhow::Result<ControlRequest> {
     let vm = args.vm.clone();
+    if args.create {
+        let policy = args.policy.map(Policy::from);
+        return Ok(ControlRequest::AddVm {
+            vm: table([
+                ("name", Some(json!(vm))),
+                ("weight", args.weight.map(|weight| json!(weight))),
+                ("policy", policy.map(|policy| json!(policy))),
+                ("socket", path(args.socket.as_deref())?),
+            ]),
+        });
+    }
+    if args.remove {
+        return Ok(ControlRequest::RemoveVm { vm });
+    }
     if args.uncached {
-        return ControlRequest::UncacheVm { vm };
+        return Ok(ControlRequest::UncacheVm { vm });
     }
     if let Some(plan) = args.plan {
-        return ControlRequest::PlanVm { vm, plan };
+        return Ok(ControlRequest::PlanVm { vm, plan });
     }
-    ControlRequest::SetVm {
+    Ok(ControlRequest::SetVm {
         vm,
         weight: args.weight,
         policy: args.policy.map(Policy::from),
-    }
+    })
+}
+
+/// The keys that have a value.
+fn table<const N: usize>(keys: [(&str, Option<serde_json::Value>); N]) -> Table {
+    let keys = keys.into_iter();
+    keys.filter_map(|(key, value)| Some((key.to_owned(), value?)))
+        .collect()
+}
+
+/// The daemon has another working directory.
+fn path(of: Option<&Path>) -> anyhow::Result<Option<serde_json::Value>> {
+    let Some(of) = of else { return Ok(None) };
+    let absolute = std::path::absolute(of)
+        .with_context(|| format!("cannot find out where {} is", of.display()))?;
+    let text = absolute.to_str().with_context(|| {
+        format!(
+            "expected a path in UTF-8, as requests are, found {}",
+            absolute.display()
+        )
+    })?;
+    Ok(Some(json!(text)))
 }
 
 fn set_pool(args: &Pool) -> ControlRequest {
@@ -229,9 +325,18 @@ fn set_pool(args: &Pool) -> ControlRequest {
     }
 }
 
-fn set_disk(args: &Disk) -> ControlRequest {
+fn set_disk(args: &Disk) -> anyhow::Result<ControlRequest> {
     let disk = args.disk.clone();
-    match &args.pool {
+    if let Some(vm) = &args.new.vm {
+        return add_disk(disk, vm, &args.new);
+    }
+    if args.remove {
+        return Ok(ControlRequest::RemoveDisk { disk });
+    }
+    if let Some(size) = args.size {
+        return Ok(ControlRequest::GrowDisk { disk, size });
+    }
+    Ok(match &args.pool {
         None if args.rescan => ControlRequest::RescanDisk { disk },
         Some(pool) => ControlRequest::MigrateDisk {
             disk,
@@ -240,7 +345,28 @@ fn set_disk(args: &Disk) -> ControlRequest {
             length: args.length,
         },
         None => ControlRequest::UncacheDisk { disk },
-    }
+    })
+}
+
+fn add_disk(name: String, vm: &str, new: &NewDisk) -> anyhow::Result<ControlRequest> {
+    let mode = new.mode.map(|mode| match mode {
+        ModeName::Inclusive => "inclusive",
+        ModeName::Exclusive => "exclusive",
+        ModeName::Uncached => "uncached",
+    });
+    let format = new.format.map(|ImageFormat::Raw| "raw");
+    Ok(ControlRequest::AddDisk {
+        vm: vm.to_owned(),
+        disk: table([
+            ("name", Some(json!(name))),
+            ("image", path(new.image.as_deref())?),
+            ("vhost", path(new.vhost.as_deref())?),
+            ("mode", mode.map(|mode| json!(mode))),
+            ("serial", new.serial.as_ref().map(|serial| json!(serial))),
+            ("read_only", new.read_only.then_some(json!(true))),
+            ("format", format.map(|format| json!(format))),
+        ]),
+    })
 }
 
 fn set_ssd(args: &Ssd) -> ControlRequest {

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// A disk that does what the test says.
-pub(super) struct Puppet {
+pub(crate) struct Puppet {
     pub ram: RamDisk,
     /// The next operations fail with this error.
     pub error: Mutex<Option<io::ErrorKind>>,
@@ -27,7 +27,7 @@ pub(super) struct Puppet {
 }
 
 impl Puppet {
-    pub(super) fn new(size: usize) -> Arc<Self> {
+    pub(crate) fn new(size: usize) -> Arc<Self> {
         Arc::new(Self {
             ram: RamDisk::new(size),
             error: Mutex::default(),

@@ -4,6 +4,6 @@ pub(crate) mod client;
 mod hang;
 mod hostile;
 mod image;
-mod live;
+pub(crate) mod live;
 mod order;
 mod pure;

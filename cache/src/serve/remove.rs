@@ -1,0 +1,207 @@
+//! VMs and disks that are served no more.
+
+use super::config::{Config, VmConfig};
+use super::daemon::Daemon;
+use crate::error::CacheError;
+use crate::frontend::{Volume, flush_all};
+use crate::nbd::Server;
+use crate::vhost::VhostServer;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// How long a removal may take: requests in flight have three quarters of it, clients that are cut off an eighth, flushes
+/// the rest.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How often it is looked whether anything is still in flight.
+const POLL: Duration = Duration::from_millis(2);
+
+/// What is to be removed.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Gone {
+    vms: Vec<String>,
+    /// Disks and ports, each with the name of its VM.
+    exports: Vec<(String, String)>,
+}
+
+/// What no client finds any more, and some may still use.
+struct Withdrawn {
+    volumes: Vec<Arc<Volume>>,
+    vhost: Vec<VhostServer>,
+    /// Of VMs that had sockets of their own.
+    servers: Vec<Server>,
+}
+
+impl Gone {
+    /// A VM with all that it has.
+    pub(super) fn of_vm(vm: &VmConfig) -> Self {
+        let disks = vm.disks.iter().map(|disk| &disk.name);
+        let names = disks.chain(vm.port.iter().map(|port| &port.name));
+        Self {
+            vms: vec![vm.name.clone()],
+            exports: names.map(|name| (vm.name.clone(), name.clone())).collect(),
+        }
+    }
+
+    /// Disks of a VM that stays.
+    pub(super) fn of_disks<'a>(vm: &str, disks: impl Iterator<Item = &'a str>) -> Self {
+        Self {
+            vms: Vec::new(),
+            exports: disks.map(|disk| (vm.to_owned(), disk.to_owned())).collect(),
+        }
+    }
+
+    /// What `old` has and `new` has not.
+    pub(super) fn between(old: &Config, new: &Config) -> Self {
+        let mut gone = Self::default();
+        for vm in &old.vms {
+            let of_vm = match new.vms.iter().find(|kept| kept.name == vm.name) {
+                None => Self::of_vm(vm),
+                Some(kept) => {
+                    let stays = |disk: &&str| kept.disks.iter().any(|kept| kept.name == **disk);
+                    let disks = vm.disks.iter().map(|disk| disk.name.as_str());
+                    Self::of_disks(&vm.name, disks.filter(|disk| !stays(disk)))
+                }
+            };
+            gone.vms.extend(of_vm.vms);
+            gone.exports.extend(of_vm.exports);
+        }
+        gone
+    }
+
+    /// The names of the disks, and of ports.
+    pub(super) fn disks(&self) -> impl Iterator<Item = &str> {
+        self.exports.iter().map(|(_, name)| name.as_str())
+    }
+
+    fn has(&self, volume: &Volume) -> bool {
+        self.disks().any(|name| name == volume.name())
+    }
+}
+
+impl Daemon {
+    /// Removes VMs and disks: no client finds them from now on; what is in flight is answered, and clients are disconnected;
+    /// disks are flushed; the cache forgets them; images are unlocked. Returns what was not so within [`TIMEOUT`], in words.
+    pub(super) fn remove(&self, gone: &Gone) -> Vec<String> {
+        self.remove_within(gone, TIMEOUT)
+    }
+
+    pub(super) fn remove_within(&self, gone: &Gone, timeout: Duration) -> Vec<String> {
+        if *gone == Gone::default() {
+            return Vec::new();
+        }
+        let end = Instant::now() + timeout;
+        let Withdrawn {
+            volumes,
+            vhost,
+            servers,
+        } = self.withdraw(gone);
+        end_clients(
+            &volumes,
+            vhost,
+            &servers,
+            [end - timeout / 4, end - timeout / 8],
+        );
+        drop(servers);
+        let flushed = flush_all(&volumes, end);
+        let mut problems: Vec<_> = flushed.err().iter().map(ToString::to_string).collect();
+        let forgotten = self.forget(gone);
+        problems.extend(forgotten.err().iter().map(ToString::to_string));
+        let names: Vec<_> = volumes.iter().map(|v| v.name().to_owned()).collect();
+        let weak: Vec<_> = volumes.iter().map(Arc::downgrade).collect();
+        drop(volumes);
+        let in_use = |volume: &Weak<Volume>| volume.strong_count() > 0;
+        wait_while(|| weak.iter().any(in_use), end);
+        let held = names.iter().zip(&weak).filter(|(_, volume)| in_use(volume));
+        problems.extend(held.map(|(name, _)| {
+            format!("disk {name:?}: requests are still in flight: its image stays locked until its storage has answered them")
+        }));
+        problems
+    }
+
+    /// New clients do not find what is gone.
+    fn withdraw(&self, gone: &Gone) -> Withdrawn {
+        let mut volumes: Vec<_> = {
+            let mut all = self.volumes.lock();
+            all.extract_if(.., |volume| gone.has(volume)).collect()
+        };
+        let ports = self.all.volumes().into_iter();
+        let ports = ports.filter(|port| gone.has(port));
+        for port in ports {
+            if !volumes.iter().any(|known| Arc::ptr_eq(known, &port)) {
+                volumes.push(port);
+            }
+        }
+        let mut of_vms = self.of_vms.lock();
+        for volume in &volumes {
+            let servers = of_vms.values().chain([&self.all]);
+            servers.for_each(|server| server.remove(volume));
+        }
+        let servers = gone.vms.iter().filter_map(|vm| of_vms.remove(vm)).collect();
+        drop(of_vms);
+        let ours = |server: &mut VhostServer| {
+            let served = server.volume();
+            volumes.iter().any(|volume| Arc::ptr_eq(volume, served))
+        };
+        let vhost = self.vhost_servers.lock().extract_if(.., ours).collect();
+        Withdrawn {
+            volumes,
+            vhost,
+            servers,
+        }
+    }
+
+    /// The cache drops the blocks, and the names are free.
+    fn forget(&self, gone: &Gone) -> Result<(), CacheError> {
+        for (vm, name) in &gone.exports {
+            self.unserved.lock().remove(name);
+            let disk = if gone.vms.contains(vm) {
+                None
+            } else {
+                self.vms.lock().remove_disk(vm, name)
+            };
+            disk.map_or(Ok(()), |disk| self.cache.remove_disk(disk))?;
+        }
+        for vm in &gone.vms {
+            self.ports.lock().retain(|port| port.stats().vm != *vm);
+            let id = self.vms.lock().remove(vm);
+            id.map_or(Ok(()), |id| self.cache.remove_vm(id))?;
+        }
+        Ok(())
+    }
+}
+
+/// Ends the clients of volumes: no request is taken from now on, and what is in flight is answered until `answered`. Who has
+/// not taken its replies then is cut off, and has until `left` to leave.
+fn end_clients(
+    volumes: &[Arc<Volume>],
+    vhost: Vec<VhostServer>,
+    servers: &[Server],
+    [answered, left]: [Instant; 2],
+) {
+    let in_use = || volumes.iter().any(|volume| Arc::strong_count(volume) > 1);
+    vhost.iter().for_each(VhostServer::close);
+    servers.iter().for_each(Server::close);
+    volumes.iter().for_each(|volume| volume.gates.close());
+    for server in &vhost {
+        server.wait(answered);
+    }
+    for server in servers {
+        server.wait(answered);
+    }
+    drop(vhost);
+    wait_while(in_use, answered);
+    servers.iter().for_each(Server::cut_off);
+    volumes.iter().for_each(|volume| volume.gates.cut_off());
+    for server in servers {
+        server.wait(left);
+    }
+    wait_while(in_use, left);
+}
+
+/// Waits while something is so, until `deadline`.
+fn wait_while(is_so: impl Fn() -> bool, deadline: Instant) {
+    while is_so() && Instant::now() < deadline {
+        std::thread::sleep(POLL);
+    }
+}

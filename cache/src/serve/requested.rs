@@ -1,0 +1,166 @@
+//! VMs and disks that requests add and remove.
+
+use super::api::Table;
+use super::config::{Config, DiskConfig, Listen, VmConfig};
+use super::daemon::Daemon;
+use super::error::ServeError;
+use super::remove::Gone;
+use super::served::{Served, check_paths, names};
+use serde_json::json;
+use std::path::Path;
+
+impl Daemon {
+    /// Serves another VM, all of it or nothing.
+    pub(super) fn add_vm_by_request(&self, vm: &Table) -> Result<(), ServeError> {
+        let mut served = self.served.lock();
+        let vm = parse(&served.config.listen, vm)?;
+        if served.vm(&vm.name).is_some() || self.vms.lock().knows(&vm.name) {
+            return Err(exists("VM", &vm.name));
+        }
+        let new = Config {
+            vms: vec![vm.clone()],
+            ..Config::default()
+        };
+        names(&new).try_for_each(|name| check_is_new(&served, name))?;
+        let mut config = served.config.clone();
+        config.vms.push(vm.clone());
+        check_paths(&config)?;
+        let (_, failed) = self.serve_vm(&vm, config.listen.access)?;
+        if let Some(failed) = failed.into_iter().next() {
+            self.remove(&Gone::of_vm(&vm));
+            return Err(failed.why);
+        }
+        served.config = config;
+        let disks = vm.disks.into_iter().map(|disk| disk.name);
+        served.requested_disks.extend(disks);
+        served.requested_vms.insert(vm.name);
+        Ok(())
+    }
+
+    /// Serves another disk of a VM.
+    pub(super) fn add_disk_by_request(&self, vm: &str, disk: &Table) -> Result<(), ServeError> {
+        let mut served = self.served.lock();
+        // One that is known, and that the cache has.
+        self.vms.lock().vm(vm)?;
+        let mut config = served.config.clone();
+        let mut vms = config.vms.iter_mut();
+        let of = vms.find(|known| known.name == vm);
+        let of = of.ok_or_else(|| no_vm(&served, vm))?;
+        let disk = parse_disk(&served.config.listen, of, disk)?;
+        check_is_new(&served, &disk.name)?;
+        let same = |known: &&DiskConfig| known.mode.is_some() && known.serial == disk.serial;
+        let has_serial = of.port.is_some() && disk.mode.is_some();
+        if let Some(other) = of.disks.iter().find(same).filter(|_| has_serial) {
+            return Err(ServeError::SerialExists {
+                vm: vm.to_owned(),
+                other: other.name.clone(),
+            });
+        }
+        let alone = VmConfig {
+            disks: vec![disk.clone()],
+            ..of.clone()
+        };
+        of.disks.push(disk.clone());
+        check_paths(&config)?;
+        let (_, failed) = self.serve_vm(&alone, config.listen.access)?;
+        if let Some(failed) = failed.into_iter().next() {
+            return Err(failed.why);
+        }
+        served.config = config;
+        served.requested_disks.insert(disk.name);
+        Ok(())
+    }
+
+    pub(super) fn remove_vm_by_request(&self, name: &str) -> Result<(), ServeError> {
+        let mut served = self.served.lock();
+        let vm = served.vm(name).ok_or_else(|| no_vm(&served, name))?;
+        let gone = Gone::of_vm(vm);
+        let problems = self.remove(&gone);
+        served.config.vms.retain(|vm| vm.name != name);
+        served.requested_vms.remove(name);
+        for disk in gone.disks() {
+            served.requested_disks.remove(disk);
+        }
+        removed(problems)
+    }
+
+    pub(super) fn remove_disk_by_request(&self, name: &str) -> Result<(), ServeError> {
+        let mut served = self.served.lock();
+        let disk = served.disk(name);
+        let (vm, _) = disk.ok_or_else(|| {
+            let vms = served.config.vms.iter();
+            let disks = vms.flat_map(|vm| &vm.disks).map(|disk| disk.name.as_str());
+            ServeError::NoVolume {
+                found: name.to_owned(),
+                known: disks.collect::<Vec<_>>().join(", "),
+            }
+        })?;
+        let problems = self.remove(&Gone::of_disks(&vm.name, [name].into_iter()));
+        for vm in &mut served.config.vms {
+            vm.disks.retain(|disk| disk.name != name);
+        }
+        served.requested_disks.remove(name);
+        removed(problems)
+    }
+}
+
+fn no_vm(served: &Served, found: &str) -> ServeError {
+    let known = served.config.vms.iter().map(|vm| vm.name.as_str());
+    ServeError::NoVm {
+        found: found.to_owned(),
+        known: known.collect::<Vec<_>>().join(", "),
+    }
+}
+
+fn removed(problems: Vec<String>) -> Result<(), ServeError> {
+    if problems.is_empty() {
+        return Ok(());
+    }
+    Err(ServeError::Removed(problems))
+}
+
+fn exists(what: &'static str, name: &str) -> ServeError {
+    ServeError::Exists {
+        what,
+        found: name.to_owned(),
+    }
+}
+
+fn check_is_new(served: &Served, name: &str) -> Result<(), ServeError> {
+    if names(&served.config).any(|known| known == name) {
+        return Err(exists("disk", name));
+    }
+    Ok(())
+}
+
+/// Reads a disk as the configuration would, where its VM has what it has.
+fn parse_disk(listen: &Listen, vm: &VmConfig, disk: &Table) -> Result<DiskConfig, ServeError> {
+    let mut table = Table::new();
+    table.insert("name".into(), json!(vm.name));
+    if let Some(socket) = &vm.socket {
+        table.insert("socket".into(), json!(socket));
+    }
+    if vm.port.is_some() {
+        table.insert("port".into(), json!({}));
+    }
+    table.insert("disk".into(), json!([disk]));
+    let mut disks = parse(listen, &table)?.disks;
+    disks.pop().ok_or(ServeError::Request(Vec::new()))
+}
+
+/// Reads a VM as the configuration would, where sockets of all disks are as in `listen`.
+fn parse(listen: &Listen, vm: &Table) -> Result<VmConfig, ServeError> {
+    let all = listen.unix.is_some() || listen.tcp.is_some();
+    let mut file = Table::new();
+    if all {
+        // Which it is does not matter for the VM.
+        file.insert("listen".into(), json!({ "unix": "/" }));
+    }
+    file.insert("vm".into(), json!([vm]));
+    let text = toml::to_string(&file).map_err(|e| ServeError::Request(vec![e.to_string()]))?;
+    let mut parsed = Config::parse(Path::new("request"), &text).map_err(|errors| {
+        let errors = errors.into_iter().map(|error| error.what);
+        ServeError::Request(errors.collect())
+    })?;
+    parsed.vms.pop().ok_or(ServeError::Request(Vec::new()))
+}

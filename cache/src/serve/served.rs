@@ -1,0 +1,129 @@
+//! What is served, or should be: the configuration file's, and what requests have added.
+
+use super::config::{Config, DiskConfig, VmConfig};
+use super::error::ServeError;
+use super::paths::{PathUse, collisions};
+use std::collections::BTreeSet;
+
+/// What is served, or should be.
+#[derive(Default)]
+pub(super) struct Served {
+    /// As it is configured: of what is served, as it was when it was added.
+    pub(super) config: Config,
+    /// VMs of it that requests have added. A reload keeps them.
+    pub(super) requested_vms: BTreeSet<String>,
+    /// Disks of it that requests have added. A reload keeps them as long as their VMs.
+    pub(super) requested_disks: BTreeSet<String>,
+}
+
+impl Served {
+    /// What is to be served once the configuration file is `file`. Of the VMs and disks that are served, `is_served` tells
+    /// by their names, all but which of them there are stays as it was.
+    pub(super) fn merged(&self, file: &Config, is_served: &IsServed) -> Config {
+        let mut merged = file.clone();
+        merged.cache.ssd.clone_from(&self.config.cache.ssd);
+        for vm in &mut merged.vms {
+            let Some(old) = self.vm(&vm.name).filter(|_| (is_served.vm)(&vm.name)) else {
+                continue;
+            };
+            for disk in &mut vm.disks {
+                let known = old.disks.iter().find(|known| known.name == disk.name);
+                if let Some(known) = known.filter(|_| (is_served.disk)(&disk.name)) {
+                    warn_of_change(&vm.name, known, disk);
+                    *disk = known.clone();
+                }
+            }
+            let disks = std::mem::take(&mut vm.disks);
+            let without = VmConfig {
+                disks: Vec::new(),
+                ..old.clone()
+            };
+            if *vm != without {
+                tracing::warn!(
+                    vm = vm.name,
+                    "the configuration of the VM has changed: it is served as before until a restart, or until it is removed and added again"
+                );
+            }
+            *vm = VmConfig { disks, ..without };
+        }
+        self.keep_requested(&mut merged);
+        merged
+    }
+
+    /// Adds what requests have added, and the file has not.
+    fn keep_requested(&self, merged: &mut Config) {
+        let named: BTreeSet<_> = names(merged).map(str::to_owned).collect();
+        for vm in &self.config.vms {
+            let kept = vm.disks.iter().filter(|disk| {
+                let disk = &disk.name;
+                self.requested_disks.contains(disk) && !named.contains(disk)
+            });
+            let kept = kept.cloned();
+            match merged.vms.iter_mut().find(|known| known.name == vm.name) {
+                Some(known) => known.disks.extend(kept),
+                None if self.requested_vms.contains(&vm.name) => merged.vms.push(VmConfig {
+                    disks: kept.collect(),
+                    ..vm.clone()
+                }),
+                None => {}
+            }
+        }
+    }
+
+    /// Forgets what of the requests' the configuration has by now, or has no more. `file` is the configuration file.
+    pub(super) fn settle(&mut self, file: &Config) {
+        self.requested_vms
+            .retain(|name| file.vms.iter().all(|vm| vm.name != *name));
+        let config = &self.config;
+        self.requested_disks.retain(|name| {
+            names(config).any(|known| known == name) && names(file).all(|known| known != name)
+        });
+    }
+
+    /// A VM by its name.
+    pub(super) fn vm(&self, name: &str) -> Option<&VmConfig> {
+        self.config.vms.iter().find(|vm| vm.name == name)
+    }
+
+    /// A disk by its name, and its VM.
+    pub(super) fn disk(&self, name: &str) -> Option<(&VmConfig, &DiskConfig)> {
+        let mut vms = self.config.vms.iter();
+        vms.find_map(|vm| {
+            let disk = vm.disks.iter().find(|disk| disk.name == name)?;
+            Some((vm, disk))
+        })
+    }
+}
+
+/// Which of the VMs and disks are served.
+pub(super) struct IsServed<'a> {
+    pub(super) vm: &'a dyn Fn(&str) -> bool,
+    pub(super) disk: &'a dyn Fn(&str) -> bool,
+}
+
+/// The names of all exports: disks and ports.
+pub(super) fn names(config: &Config) -> impl Iterator<Item = &str> {
+    config.vms.iter().flat_map(|vm| {
+        let disks = vm.disks.iter().map(|disk| disk.name.as_str());
+        disks.chain(vm.port.iter().map(|port| port.name.as_str()))
+    })
+}
+
+/// No two paths of a configuration lead to the same file or device.
+pub(super) fn check_paths(config: &Config) -> Result<(), ServeError> {
+    let found = collisions(&PathUse::of(config));
+    if found.is_empty() {
+        return Ok(());
+    }
+    Err(ServeError::Paths(found))
+}
+
+fn warn_of_change(vm: &str, served: &DiskConfig, configured: &DiskConfig) {
+    if served != configured {
+        tracing::warn!(
+            vm,
+            disk = served.name,
+            "the configuration of the disk has changed: it is served as before until a restart, or until it is removed and added again"
+        );
+    }
+}

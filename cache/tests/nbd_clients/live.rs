@@ -1,0 +1,110 @@
+//! Disks that grow, go and come while clients use them.
+
+use super::*;
+use justitia_cache::serve::{ControlError, Size, send_request};
+use std::io::Write;
+
+impl Rig {
+    fn change(&self, request: &ControlRequest) -> Result<(), ControlError> {
+        send_request(&self.path("control"), request).map(drop)
+    }
+
+    fn grow(&self, size: u64) -> Result<(), ControlError> {
+        let (disk, size) = ("disk".to_owned(), Size(size));
+        self.change(&ControlRequest::GrowDisk { disk, size })
+    }
+
+    fn remove(&self) {
+        let disk = "disk".to_owned();
+        self.change(&ControlRequest::RemoveDisk { disk }).unwrap();
+    }
+
+    fn add(&self, image: &str) {
+        let (name, image) = ("disk".into(), self.text(image).into());
+        let disk = [("name".to_owned(), name), ("image".to_owned(), image)];
+        let (vm, disk) = ("vm".to_owned(), disk.into_iter().collect());
+        self.change(&ControlRequest::AddDisk { vm, disk }).unwrap();
+    }
+}
+
+fn qemu_io(uri: &str, commands: &[&str]) -> String {
+    let commands = commands.iter().flat_map(|command| ["-c", command]);
+    let args: Vec<_> = ["-f", "raw"]
+        .into_iter()
+        .chain(commands)
+        .chain([uri])
+        .collect();
+    let done = tool("qemu-io", &args);
+    assert!(!done.contains("verification failed"), "{done}");
+    done
+}
+
+#[test]
+fn a_client_that_connects_again_has_the_new_size() {
+    let mut rig = Rig::new(8 * MIB, 4 * MIB, "");
+    qemu_io(&rig.uri(), &["write -P 5 7M 1M", "flush"]);
+    // One that stays connected meanwhile.
+    let mut old = Command::new("qemu-io")
+        .args(["-f", "raw", &rig.uri()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut commands = old.stdin.take().unwrap();
+    let mut told = old.stdout.take().unwrap();
+    commands.write_all(b"length\n").unwrap();
+    let mut first = Vec::new();
+    while !String::from_utf8_lossy(&first).contains("8 MiB") {
+        let mut byte = [0];
+        told.read_exact(&mut byte).unwrap();
+        first.push(byte[0]);
+    }
+    assert!(rig.grow(4 * MIB).is_err());
+    assert!(rig.grow(16 * MIB + 1).is_err());
+    rig.grow(16 * MIB).unwrap();
+    commands.write_all(b"length\nread -P 5 7M 1M\n").unwrap();
+    drop(commands);
+    let mut rest = String::new();
+    told.read_to_string(&mut rest).unwrap();
+    assert!(
+        rest.contains("8 MiB") && rest.contains("read 1048576/1048576"),
+        "{rest}"
+    );
+    assert!(old.wait().unwrap().success());
+    assert!(tool("nbdinfo", &["--size", &rig.uri()]).starts_with("16777216"));
+    let read = "read -P 0 8M 8M";
+    qemu_io(
+        &rig.uri(),
+        &[read, "read -P 5 7M 1M", "write -P 9 15M 1M", "flush"],
+    );
+    qemu_io(&rig.uri(), &["read -P 9 15M 1M", "read -P 0 8M 7M"]);
+    rig.stop();
+    let image = std::fs::read(rig.path("image")).unwrap();
+    assert_eq!(image.len(), 16 << 20);
+    assert!(image[15 << 20..].iter().all(|byte| *byte == 9));
+}
+
+#[test]
+fn qemu_finds_the_disk_that_is_served_under_a_name_now() {
+    let rig = Rig::new(8 * MIB, 4 * MIB, "");
+    std::fs::write(rig.path("other"), vec![4; 2 << 20]).unwrap();
+    qemu_io(&rig.uri(), &["write -P 5 0 2M", "read -P 5 0 2M"]);
+    for _ in 0..3 {
+        rig.remove();
+        assert!(!output("nbdinfo", &["--size", &rig.uri()]).status.success());
+        let list = format!("nbd+unix:///?socket={}", rig.text("nbd"));
+        assert!(!tool("nbdinfo", &["--list", &list]).contains("export="));
+        // The lock is QEMU's own: it may write the image now.
+        qemu_io(&rig.text("image"), &["read -P 5 0 2M", "write -P 5 0 1M"]);
+        rig.add("other");
+        qemu_io(&rig.uri(), &["read -P 4 0 2M", "read -P 4 0 2M"]);
+        rig.remove();
+        rig.add("image");
+        qemu_io(&rig.uri(), &["read -P 5 0 2M", "read -P 5 0 2M"]);
+        let locked = output(
+            "qemu-io",
+            &["-f", "raw", "-c", "read 0 1M", &rig.text("image")],
+        );
+        assert!(!locked.status.success(), "it is locked again");
+    }
+}
