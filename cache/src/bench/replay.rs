@@ -221,6 +221,26 @@ fn trace() -> Vec<Access> {
     parse_trace(std::io::BufReader::new(lines)).unwrap()
 }
 
+/// The traces of `testdata/lirs`: the number of a block a line.
+fn lirs() -> Vec<(&'static str, Vec<Access>)> {
+    let zipped: [(_, &[u8]); 6] = [
+        ("cpp", include_bytes!("../../testdata/lirs/cpp.gz")),
+        ("gli", include_bytes!("../../testdata/lirs/gli.gz")),
+        ("multi2", include_bytes!("../../testdata/lirs/multi2.gz")),
+        ("multi3", include_bytes!("../../testdata/lirs/multi3.gz")),
+        ("ps", include_bytes!("../../testdata/lirs/ps.gz")),
+        ("sprite", include_bytes!("../../testdata/lirs/sprite.gz")),
+    ];
+    let read = |zipped: &[u8]| {
+        let lines = std::io::BufReader::new(flate2::read::GzDecoder::new(zipped)).lines();
+        // Lines that are no number are marks of the simulator that the traces were made for.
+        let blocks = lines.filter_map(|line| line.unwrap().trim().parse().ok());
+        let write = false;
+        blocks.map(|block| Access { block, write }).collect()
+    };
+    zipped.map(|(name, of)| (name, read(of))).into()
+}
+
 const ALL: [Policy; 4] = [Policy::Fifo, Policy::Ghost, Policy::Sieve, Policy::S3Fifo];
 
 #[test]
@@ -257,12 +277,49 @@ fn policies_keep_what_is_used_again() {
     assert!(ghost > fifo + 0.02, "ghost {ghost}, fifo {fifo}");
 }
 
+/// Different blocks of a trace.
+fn touched(accesses: &[Access]) -> u64 {
+    let blocks: std::collections::HashSet<_> = accesses.iter().map(|a| a.block).collect();
+    u64::try_from(blocks.len()).unwrap()
+}
+
+#[test]
+fn the_default_keeps_what_real_programs_use_again() {
+    let path = std::path::Path::new("image");
+    let default = crate::serve::Config::of_image(path, "vm", path).vms[0].policy;
+    let mut sums = [0.0; 2];
+    let (mut sizes, small) = (0.0, |name: &str| name != "sprite");
+    for (name, accesses) in lirs().into_iter().filter(|(name, _)| small(name)) {
+        for percent in [5, 10, 20, 40] {
+            let blocks = touched(&accesses) * percent / 100;
+            let mut lru = Lru::default();
+            let mut hits = 0;
+            for access in &accesses {
+                hits += u64::from(lru.touch(access.block));
+                if lru.len() > usize::try_from(blocks).unwrap() {
+                    lru.evict();
+                }
+            }
+            let lru = to_f64(hits) / to_f64(u64::try_from(accesses.len()).unwrap());
+            let found = [default, Policy::Sieve].map(|p| inclusive(&accesses, p, blocks).unwrap());
+            let found = found.map(|replayed| replayed.ratio());
+            println!("{name:8} {blocks:6} blocks: {found:.3?}, LRU {lru:.3}");
+            assert!(found[0] > lru - 0.03, "{name}: {found:?}, LRU {lru}");
+            for (sum, ratio) in sums.iter_mut().zip(found) {
+                *sum += ratio;
+            }
+            sizes += 1.0;
+        }
+    }
+    let [default, sieve] = sums.map(|sum| sum / sizes);
+    println!("mean: default {default:.4}, sieve {sieve:.4}");
+    assert!(default > sieve + 0.04, "{default}, sieve {sieve}");
+}
+
 /// The hit ratio of every policy, mean over cache sizes of 2 to 40 % of the blocks touched, in per cent.
 fn means(accesses: &[Access]) -> [String; 2] {
-    let mut blocks: Vec<_> = accesses.iter().map(|a| a.block).collect();
-    blocks.sort_unstable();
-    blocks.dedup();
-    let sizes = [2, 5, 10, 20, 40].map(|p| u64::try_from(blocks.len()).unwrap() * p / 100);
+    let blocks = touched(accesses);
+    let sizes = [2, 5, 10, 20, 40].map(|p| blocks * p / 100);
     let line = |ratio: &dyn Fn(Policy, u64) -> f64| {
         ALL.map(|p| {
             let sum: f64 = sizes.iter().map(|size| ratio(p, *size)).sum();
@@ -284,7 +341,7 @@ fn means(accesses: &[Access]) -> [String; 2] {
 #[test]
 #[ignore = "takes a minute and prints a table"]
 fn policies_on_traces() {
-    let traces = [
+    let mut traces = vec![
         ("cloudphysics", trace()),
         (
             "Zipf 0.7",
@@ -307,6 +364,7 @@ fn policies_on_traces() {
             zipf_and_scans(5, 10_000, 0.7, 400_000, 25_000),
         ),
     ];
+    traces.extend(lirs());
     println!("fifo ghost sieve s3-fifo; inclusive | exclusive");
     for (name, accesses) in traces {
         let (first, second) = accesses.split_at(accesses.len() / 2);

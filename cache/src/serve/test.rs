@@ -88,8 +88,8 @@ fn a_whole_configuration() {
     // A certificate is a VM's by its name, unless others are given.
     assert_eq!(web.clients, ["web"]);
     assert_eq!(batch.clients, ["host-1", "host-2"]);
-    // An exclusive cache wants a policy that remembers reuse, an inclusive one a policy that sees hits.
-    assert_eq!((web.policy, batch.policy), (Policy::Ghost, Policy::Sieve));
+    // An exclusive cache wants a policy that remembers reuse, an inclusive one what real traces use again.
+    assert_eq!((web.policy, batch.policy), (Policy::Ghost, Policy::S3Fifo));
     let spec = PoolSpec::of(StoreKind::Ssd, Weight::try_from(7).unwrap());
     assert_eq!(web.pools[0].spec, spec);
     let both = PoolSpec::new(Weight::try_from(5).ok(), Weight::try_from(7).ok());

@@ -47,7 +47,7 @@ A configuration. Every table but [[vm]] is optional:
   weight = 200                             # among the VMs, 1 to 10000 [default: 100]
   socket = \"/run/justitia/web.sock\"      # this VM's disks alone, for this user alone
   clients = [\"web\"]                      # common or DNS names in its certificates [default: its name]
-  policy = \"sieve\"                       # fifo, ghost, sieve, s3-fifo
+  policy = \"s3-fifo\"                     # fifo, ghost, sieve, s3-fifo
   plan = true                              # weights of its pools follow from targets, and for the most hits
 
   [[vm.pool]]                              # \"default\" holds the blocks of no container

@@ -133,7 +133,7 @@ impl VmTable {
             if self.disk.iter().any(exclusive) {
                 Policy::Ghost
             } else {
-                Policy::Sieve
+                Policy::S3Fifo
             }
         });
         VmConfig {

@@ -119,7 +119,7 @@ impl Config {
             vms: vec![VmConfig {
                 name: name.to_owned(),
                 weight: Weight::default(),
-                policy: Policy::Sieve,
+                policy: Policy::S3Fifo,
                 socket: None,
                 clients: vec![name.to_owned()],
                 plan: false,
