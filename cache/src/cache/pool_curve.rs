@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
-/// Sets of a pool's samples: 8,192 blocks in 112 KiB, four times as many as of a tenant of the page cache, whose blocks are
+/// Sets of a pool's samples: 8,192 blocks in 144 KiB, four times as many as of a tenant of the page cache, whose blocks are
 /// sixteen times as large.
 const SETS: usize = 1024;
 
@@ -185,7 +185,7 @@ impl PoolCurve {
 
     /// Heap bytes.
     pub(crate) fn bytes(&self) -> usize {
-        const HISTOGRAMS: usize = size_of::<u64>() * justitia_share::curve::BUCKETS * 4;
+        const HISTOGRAMS: usize = size_of::<u64>() * justitia_share::curve::BUCKETS * 7;
         self.sampled.lock().as_ref().map_or(0, |sampled| {
             size_of::<Sampled>() + sampled.sampler.bytes() + HISTOGRAMS
         })

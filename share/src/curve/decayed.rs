@@ -21,6 +21,8 @@ pub struct DecayedHistogram {
     /// Accesses of which no earlier one to the same block is known, by how long it would be known: longer ago than that,
     /// or never.
     pub(super) censored: Box<[f64; BUCKETS]>,
+    /// [`ReuseTimes::of_frequent`].
+    pub(super) of_frequent: Box<[f64; BUCKETS]>,
     /// All accesses.
     pub(super) accesses: f64,
     /// Sampled accesses since the observation began, each for as many as it stands for: an earlier access is known no
@@ -35,6 +37,7 @@ impl Default for DecayedHistogram {
         Self {
             times: Box::new([0.0; BUCKETS]),
             censored: Box::new([0.0; BUCKETS]),
+            of_frequent: Box::new([0.0; BUCKETS]),
             accesses: 0.0,
             observed: 0,
             sets: SETS,
@@ -90,7 +93,9 @@ impl DecayedHistogram {
         elapsed: Duration,
     ) {
         let decay = HALF_LIFE.decay(elapsed);
-        for (sum, count) in self.times.iter_mut().zip(counted.times.iter()) {
+        let times = self.times.iter_mut().zip(counted.times.iter());
+        let frequent = self.of_frequent.iter_mut();
+        for (sum, count) in times.chain(frequent.zip(counted.of_frequent.iter())) {
             *sum = sum.mul_add(decay, to_f64(*count));
         }
         for sum in self.censored.iter_mut() {

@@ -3,6 +3,7 @@
 use super::recency::Recency;
 use super::reuse_times::ReuseTimes;
 use super::sampler::Sampler;
+use super::uses::Uses;
 
 /// Entries of a set: a block is remembered in one of these places.
 const WAYS: usize = 8;
@@ -27,6 +28,7 @@ struct Entry {
 pub struct DistanceSampler {
     sets: Box<[Set]>,
     order: Recency,
+    uses: Uses,
     shift: u32,
     clock: u64,
     evicted: u64,
@@ -34,7 +36,7 @@ pub struct DistanceSampler {
 }
 
 impl DistanceSampler {
-    /// A sampler of one block in 2^`shift`, at most 2^31, that remembers eight blocks in each of so many sets, 112 bytes a
+    /// A sampler of one block in 2^`shift`, at most 2^31, that remembers eight blocks in each of so many sets, 144 bytes a
     /// set. `sets` is rounded up to a power of two, and at most 2,048.
     #[must_use]
     pub fn with_sets(shift: u32, sets: usize) -> Self {
@@ -42,6 +44,7 @@ impl DistanceSampler {
         Self {
             sets: vec![Set::default(); sets].into_boxed_slice(),
             order: Recency::new(sets * WAYS),
+            uses: Uses::new(sets * WAYS),
             shift: shift.min(31),
             clock: 0,
             evicted: 0,
@@ -58,6 +61,10 @@ impl DistanceSampler {
         self.counted.count(distance, 1 << self.shift);
         let entry = known.unwrap_or_else(|| self.remember(hash));
         self.touch(entry);
+        let share = self.uses.add(entry);
+        if let Some(distance) = distance {
+            self.counted.count_share(distance, 1 << self.shift, share);
+        }
     }
 
     /// A block that is sampled is put into an exclusive cache, where it stays until it is taken out.
@@ -128,6 +135,7 @@ impl DistanceSampler {
             *entry = Entry::default();
         }
         self.order.remove(entry);
+        self.uses.forget(entry);
     }
 
     /// An entry for a block that is not known, instead of the oldest of its set.
@@ -184,7 +192,7 @@ impl DistanceSampler {
     /// Heap bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        size_of_val(&*self.sets) + self.order.bytes()
+        size_of_val(&*self.sets) + self.uses.bytes() + self.order.bytes()
     }
 
     /// Samples one block in 2^`shift` from now on, at most 2^31. Blocks that are not sampled any more are forgotten. When

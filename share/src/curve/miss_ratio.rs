@@ -2,11 +2,18 @@
 
 use super::buckets::least;
 use super::decayed::DecayedHistogram;
+use super::reuse_times::WHOLE;
 use crate::num::to_f64;
 
 /// The part of the censored accesses (of which it is not known when, or whether, the block was used before) that counts
 /// as later still. Where few were observed for long enough, one reuse says little.
 const CENSORED_LATER: f64 = 0.01;
+
+/// Accesses too many, in standard deviations, that are of the blocks that are sampled: nearly all.
+const MOST_TOO_MANY: f64 = 3.0;
+/// Accesses too few that are taken to lie where those of sampled blocks do. The others may be of a block that is used more
+/// than any that is sampled; so they count as hits of the smallest cache.
+const MOST_TOO_FEW: f64 = 0.5;
 
 /// A point of a curve.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -15,6 +22,41 @@ pub(super) struct Point {
     pub(super) size: f64,
     /// Accesses, of those counted lately, that a cache of this size would have had.
     pub(super) hits: f64,
+}
+
+/// The accesses that the sampled blocks have too few of, or too many (below 0), as far as that is chance: of the blocks that
+/// are used much more than others one more is sampled, or one less. It lies where the accesses of these lie.
+struct Lacking {
+    all: f64,
+    /// The part that lies beyond the buckets so far, 0 to 1.
+    left: f64,
+    /// What of [`DecayedHistogram::of_frequent`] is one.
+    whole: f64,
+}
+
+impl Lacking {
+    fn of(recent: &DecayedHistogram) -> Self {
+        let sampled = recent.sampled();
+        let whole: f64 = recent.of_frequent.iter().sum();
+        // Each sampled block stands for as many as are sampled of one: it is there or is not, with all its accesses. With
+        // n accesses of a block, of which each stands for s, the variance of the sum is s² · Σ n².
+        let deviation = (sampled * whole / to_f64(WHOLE)).sqrt();
+        let (too_many, too_few) = (MOST_TOO_MANY * deviation, MOST_TOO_FEW * deviation);
+        Self {
+            all: (recent.accesses - sampled).clamp(-too_many, too_few),
+            left: 1.0,
+            whole,
+        }
+    }
+
+    /// What lies beyond this bucket; to be called with one after the other.
+    fn beyond(&mut self, recent: &DecayedHistogram, bucket: usize) -> f64 {
+        let here = recent.of_frequent.get(bucket).copied().unwrap_or(0.0);
+        if self.whole > 0.0 {
+            self.left = (self.left - here / self.whole).max(0.0);
+        }
+        self.all * self.left
+    }
 }
 
 /// A miss-ratio curve: the hits by size of the cache.
@@ -38,7 +80,8 @@ impl MissRatioCurve {
     /// before the observation began is not taken for what is never read again.
     ///
     /// Where the sampled blocks have more or fewer accesses than their part of all blocks, it is for blocks that are used
-    /// all the time: the difference is counted as hits of the smallest cache (SHARDS, section 4.3, "SHARDS-adj").
+    /// all the time: the difference is counted as hits of the smallest cache (SHARDS, section 4.3, "SHARDS-adj"); as far as
+    /// blocks that are sampled explain it ([`ReuseTimes::of_frequent`](super::ReuseTimes::of_frequent)), at their distances.
     #[must_use]
     pub fn of(recent: &DecayedHistogram) -> Self {
         let most = recent.accesses / recent.sampled();
@@ -65,6 +108,7 @@ impl MissRatioCurve {
             return Self::default();
         }
         let accesses = recent.accesses;
+        let mut lacking = Lacking::of(recent);
         let mut points = vec![Point {
             size: 0.0,
             hits: 0.0,
@@ -72,6 +116,7 @@ impl MissRatioCurve {
         // Accesses of which it is known whether they come within the bucket, and of which it is not; the part that comes
         // later or never.
         let (mut known, mut all_censored, mut later) = (sampled, 0.0, 1.0);
+        let mut least_hits = 0.0;
         let last = recent.times.iter().rposition(|count| *count > 0.0);
         let counts = recent.times.iter().zip(recent.censored.iter());
         for (index, (count, censored)) in counts.enumerate().take(last.map_or(0, |last| last + 1)) {
@@ -79,12 +124,14 @@ impl MissRatioCurve {
             let among = (known - censored / 2.0).max(CENSORED_LATER.mul_add(all_censored, *count));
             let rest = later * (1.0 - count / among);
             let size = size(index, later, rest);
+            let beyond = lacking.beyond(recent, index);
             (known, all_censored, later) =
                 (known - count - censored, all_censored + censored, rest);
             points.push(Point {
                 size,
-                hits: (accesses - later * sampled).max(0.0),
+                hits: (accesses - later * sampled - beyond).clamp(least_hits, accesses),
             });
+            least_hits = points.last().map_or(0.0, |point| point.hits);
         }
         Self { points, accesses }
     }

@@ -21,6 +21,7 @@ mod recency;
 mod reuse_times;
 mod sampler;
 mod sampling_rate;
+mod uses;
 mod working_set;
 
 pub use buckets::{BUCKETS, bucket};

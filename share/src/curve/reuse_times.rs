@@ -2,6 +2,9 @@
 
 use super::buckets::{BUCKETS, bucket};
 
+/// The whole of which [`ReuseTimes::of_frequent`] has parts.
+pub(super) const WHOLE: u64 = 1 << 16;
+
 /// Counts of sampled accesses, each standing for as many as there are blocks for one that is sampled. Counts only grow:
 /// what happened between two moments is the difference.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,6 +15,9 @@ pub struct ReuseTimes {
     pub cold: u64,
     /// All accesses, counted without sampling.
     pub accesses: u64,
+    /// The accesses of [`times`](Self::times), each times the part that its block has of all sampled accesses, in
+    /// 65,536ths; 0 where that is not counted. Most of it is of the blocks that are used much more than others.
+    pub of_frequent: Box<[u64; BUCKETS]>,
 }
 
 impl Default for ReuseTimes {
@@ -20,6 +26,7 @@ impl Default for ReuseTimes {
             times: Box::new([0; BUCKETS]),
             cold: 0,
             accesses: 0,
+            of_frequent: Box::new([0; BUCKETS]),
         }
     }
 }
@@ -33,6 +40,14 @@ impl ReuseTimes {
             None => &mut self.cold,
         };
         *count = count.wrapping_add(step);
+    }
+
+    /// Counts of an access that is [counted](Self::count) with this `reuse` and `step`, which part of the sampled accesses are
+    /// its block's, in [`WHOLE`]ths.
+    pub(super) fn count_share(&mut self, reuse: u64, step: u64, share: u64) {
+        if let Some(sum) = self.of_frequent.get_mut(bucket(reuse)) {
+            *sum = sum.wrapping_add(share.saturating_mul(step));
+        }
     }
 
     /// Sampled accesses, each for as many as it stands for.
@@ -49,7 +64,9 @@ impl ReuseTimes {
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let mut since = self.clone();
-        for (count, before) in since.times.iter_mut().zip(before.times.iter()) {
+        let times = since.times.iter_mut().zip(before.times.iter());
+        let frequent = since.of_frequent.iter_mut();
+        for (count, before) in times.chain(frequent.zip(before.of_frequent.iter())) {
             *count = count.wrapping_sub(*before);
         }
         since.cold = self.cold.wrapping_sub(before.cold);
