@@ -179,7 +179,6 @@ fn end_clients(
     servers: &[Server],
     [answered, left]: [Instant; 2],
 ) {
-    let in_use = || volumes.iter().any(|volume| Arc::strong_count(volume) > 1);
     vhost.iter().for_each(VhostServer::close);
     servers.iter().for_each(Server::close);
     volumes.iter().for_each(|volume| volume.gates.close());
@@ -189,14 +188,28 @@ fn end_clients(
     for server in servers {
         server.wait(answered);
     }
-    drop(vhost);
-    wait_while(in_use, answered);
+    wait_while(|| is_used(volumes, &vhost), answered);
     servers.iter().for_each(Server::cut_off);
     volumes.iter().for_each(|volume| volume.gates.cut_off());
+    // A front end that was accepted at the last moment may have come after the first time.
+    vhost.iter().for_each(VhostServer::close);
+    for server in &vhost {
+        server.wait(left);
+    }
+    drop(vhost);
     for server in servers {
         server.wait(left);
     }
-    wait_while(in_use, left);
+    wait_while(|| is_used(volumes, &[]), left);
+}
+
+/// Has anybody a volume but us, and those of the servers that serve it over vhost-user?
+fn is_used(volumes: &[Arc<Volume>], vhost: &[VhostServer]) -> bool {
+    volumes.iter().any(|volume| {
+        let servers = vhost.iter().map(VhostServer::volume);
+        let servers = servers.filter(|served| Arc::ptr_eq(served, volume));
+        Arc::strong_count(volume) > 1 + servers.count()
+    })
 }
 
 /// Waits while something is so, until `deadline`.

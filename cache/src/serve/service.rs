@@ -147,6 +147,8 @@ impl Service {
         drop(self.metrics);
         self.planning.stop();
         let end = Instant::now() + timeout;
+        // What is being added or removed is so first, and nothing after that. One that hangs is not waited for.
+        let _served = self.daemon.served.try_lock_until(end - timeout / 2);
         // Requests have three quarters of the time, clients that are cut off an eighth, flushes the rest.
         self.daemon
             .close_servers(end - timeout / 4, end - timeout / 8);

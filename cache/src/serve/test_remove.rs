@@ -264,6 +264,53 @@ fn a_disk_that_hangs_is_removed_and_whoever_still_has_it_reads_no_other() {
 }
 
 #[test]
+fn what_is_in_flight_is_answered_and_nothing_is_taken_after_that() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let service = start(dir);
+    let daemon = service.daemon();
+    let (slow, volume) = puppet(&service, "slow", 1);
+    drop(volume);
+    let mut client = Client::new(&dir.join("s"), "slow", false);
+    slow.stuck.store(true, Ordering::SeqCst);
+    client.send(0, 0, 5, 0, &[], LENGTH);
+    while daemon.cache.stats().vms[0].pools[0].counts.gets < 1 {
+        std::thread::yield_now();
+    }
+    std::thread::scope(|scope| {
+        let gone = Gone::of_disks("vm-a", ["slow"].into_iter());
+        let long = Duration::from_secs(120);
+        let removed = scope.spawn(move || daemon.remove_within(&gone, long));
+        // Until the connection has been told: it does not read any more.
+        let mut refused = false;
+        while !refused {
+            refused = client
+                .try_send(1, 0, 6, 8 * u64::from(LENGTH), &[9; BLOCK], LENGTH)
+                .is_err();
+            std::thread::yield_now();
+        }
+        slow.stuck.store(false, Ordering::SeqCst);
+        // Writes that were taken before may be answered first.
+        while client.reply(0).cookie != 5 {}
+        assert_eq!(client.take(BLOCK), [1; BLOCK]);
+        // Long before clients are cut off that do not go.
+        let end = loop {
+            let mut head = [0; 16];
+            if let Err(e) = client.stream.read_exact(&mut head) {
+                break e.kind();
+            }
+        };
+        let ends = [
+            std::io::ErrorKind::UnexpectedEof,
+            std::io::ErrorKind::ConnectionReset,
+        ];
+        assert!(ends.contains(&end), "{end}");
+        assert_eq!(removed.join().unwrap(), Vec::<String>::new());
+    });
+    service.shut_down(Duration::from_secs(5)).unwrap();
+}
+
+#[test]
 fn a_flush_that_fails_is_told_and_the_disk_is_removed_nevertheless() {
     let dir = tempfile::tempdir().unwrap();
     let service = start(dir.path());
