@@ -37,6 +37,71 @@ fn tls_with_certificates_as_clients_expect_it() {
     assert!(!output("nbdinfo", &[&secure]).status.success());
 }
 
+/// The daemon has no keys: nbdkit before it has, and passes on the names of exports.
+#[test]
+fn pre_shared_keys_by_nbdkit_before_the_socket_of_a_vm() {
+    let rig = Rig::new(MIB, MIB, "");
+    let keys = tempfile::tempdir().unwrap();
+    let file = |name: &str| keys.path().join(name).to_str().unwrap().to_owned();
+    // As psktool makes it, and where QEMU looks for it.
+    let key = |byte: &str| format!("web:{}\n", byte.repeat(32));
+    std::fs::write(file("keys.psk"), key("5a")).unwrap();
+    std::fs::write(file("others.psk"), key("5b")).unwrap();
+    let (socket, before) = (rig.text("nbd"), file("secure"));
+    let mut nbdkit = Command::new("nbdkit")
+        .args([
+            "--foreground",
+            "--exit-with-parent",
+            "--tls=require",
+            "--unix",
+            &before,
+        ])
+        .arg(format!("--tls-psk={}", file("keys.psk")))
+        .args(["nbd", &format!("socket={socket}"), "dynamic-export=true"])
+        .spawn()
+        .unwrap();
+    while !Path::new(&before).exists() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let uri = |keys: &str| {
+        let keys = file(keys);
+        format!("nbds+unix://web@/disk?socket={before}&tls-psk-file={keys}")
+    };
+    let told = tool("nbdinfo", &[&uri("keys.psk")]);
+    assert!(
+        told.contains("with TLS") && told.contains("export-size: 1048576"),
+        "{told}"
+    );
+    assert!(!output("nbdinfo", &[&uri("others.psk")]).status.success());
+    let clear = format!("nbd+unix:///disk?socket={before}");
+    assert!(!output("nbdinfo", &[&clear]).status.success());
+    let credentials = format!(
+        "tls-creds-psk,id=tls,dir={},username=web,endpoint=client",
+        keys.path().display()
+    );
+    let image =
+        format!("driver=nbd,server.type=unix,server.path={before},export=disk,tls-creds=tls");
+    let done = tool(
+        "qemu-io",
+        &[
+            "--object",
+            &credentials,
+            "--image-opts",
+            "-c",
+            "write -P 7 0 1M",
+            "-c",
+            "read -P 7 0 1M",
+            "-c",
+            "flush",
+            &image,
+        ],
+    );
+    assert!(!done.contains("failed"), "{done}");
+    nbdkit.kill().unwrap();
+    nbdkit.wait().unwrap();
+    assert_eq!(std::fs::read(rig.path("image")).unwrap(), [7; 1 << 20]);
+}
+
 /// A CA, whose certificates lie in the files that QEMU and libnbd look for.
 struct Ca(rcgen::Issuer<'static, rcgen::KeyPair>);
 
