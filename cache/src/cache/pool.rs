@@ -9,7 +9,7 @@ use crate::config::{Policy, PoolSpec, StoreKind};
 use crate::ids::{PoolId, VmId};
 use crate::index::SlotRef;
 use crate::policy::PoolPolicy;
-use crate::store::{Append, EXTENT_SLOTS, SsdLog, SsdStore};
+use crate::store::{Append, EXTENT_SLOTS, SegmentOwner, SsdLog, SsdStore};
 use justitia_share::Weight;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
@@ -34,6 +34,8 @@ pub(crate) struct Pool {
     pub(crate) ssd_used: AtomicU64,
     /// Its weight when its puts wait for the admission lock: its part of the whole, in ten-thousandths.
     queue_weight: AtomicU32,
+    /// By which its blocks are written to the SSD: its VM's weight, and its own among the VM's pools.
+    write_weights: [AtomicU32; 2],
     /// What it is entitled to of each store, blocks, as of the last division.
     entitlements: [AtomicU64; 2],
     /// Does its policy take it for a hybrid pool?
@@ -56,6 +58,7 @@ impl Pool {
             log: Mutex::default(),
             ssd_used: AtomicU64::new(0),
             queue_weight: AtomicU32::new(1),
+            write_weights: Default::default(),
             entitlements: Default::default(),
             was_hybrid: AtomicBool::new(false),
             count: Counters::default(),
@@ -94,6 +97,27 @@ impl Pool {
         self.queue_weight.store(weight, Ordering::Relaxed);
     }
 
+    /// Sets the weight of its VM; its own is that on the SSD.
+    pub(crate) fn set_write_weights(&self, vm: Weight) {
+        let own = self.spec().weight(StoreKind::Ssd).unwrap_or(Weight::MIN);
+        let [of_vm, of_pool] = &self.write_weights;
+        of_vm.store(vm.into(), Ordering::Relaxed);
+        of_pool.store(own.into(), Ordering::Relaxed);
+    }
+
+    /// Whose its blocks are that are written to the SSD.
+    fn segment_owner(&self) -> SegmentOwner {
+        let [vm_weight, pool_weight] = self.write_weights.each_ref().map(|weight| {
+            Weight::try_from(u64::from(weight.load(Ordering::Relaxed))).unwrap_or(Weight::MIN)
+        });
+        SegmentOwner {
+            vm: self.vm,
+            vm_weight,
+            pool: self.id.index,
+            pool_weight,
+        }
+    }
+
     /// The log, locked, if it is what the pool has on this store; `None` once the store is closed, since the
     /// log may be that of the next one by then.
     pub(crate) fn log_on(&self, ssd: &SsdStore) -> Option<MutexGuard<'_, SsdLog>> {
@@ -113,7 +137,7 @@ impl Pool {
         sum: u32,
         renewed: bool,
     ) -> Append {
-        let (append, opened) = log.append(ssd, self.id.index, key, content, sum);
+        let (append, opened) = log.append(ssd, &self.segment_owner(), key, content, sum);
         if matches!(append, Append::Done(_)) {
             log.count_renewal(renewed, self.entitlement(StoreKind::Ssd));
         }
@@ -177,6 +201,7 @@ pub(crate) struct Counters {
     pub(crate) demotions: Counter,
     pub(crate) promotions: Counter,
     pub(crate) renewals: Counter,
+    pub(crate) ssd_write_bytes: Counter,
     pub(crate) invalidations: Counter,
     pub(crate) taken: Counter,
     pub(crate) disk_reads: Counter,
@@ -243,6 +268,7 @@ impl Counters {
             demotions: self.demotions.get(),
             promotions: self.promotions.get(),
             renewals: self.renewals.get(),
+            ssd_write_bytes: self.ssd_write_bytes.get(),
             invalidations: self.invalidations.get(),
             taken: self.taken.get(),
             disk_reads: self.disk_reads.get(),

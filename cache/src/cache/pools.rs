@@ -196,6 +196,7 @@ impl Cache {
                 count += 1;
                 let part = weight.get() * pool.spec().first_weight().get();
                 pool.set_queue_weight(part, all * inside);
+                pool.set_write_weights(*weight);
             }
         }
         // A pool holds up to twice as many free slots: an eighth of what pools have on average at most. A batch of 32 is

@@ -28,6 +28,8 @@ pub struct Counts {
     pub promotions: u64,
     /// Blocks of hybrid pools that were written to the SSD again, since they were used and would have been evicted soon.
     pub renewals: u64,
+    /// Bytes written to the SSD, in segments of 64 KiB, whether all of a segment were still blocks or not.
+    pub ssd_write_bytes: u64,
     /// Blocks removed because their content changed on disk.
     pub invalidations: u64,
     /// Its blocks that a read took out of it (exclusive mode), whichever pool the read was for.

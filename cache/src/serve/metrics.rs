@@ -59,7 +59,7 @@ const STORE_LEVELS: [Metric<StoreStats>; 1] =
 const STORE_COUNTS: [Metric<StoreStats>; 1] =
     [("store_errors", "Errors of a store's device", |s| s.errors)];
 
-const POOL_COUNTS: [Metric<PoolStats>; 8] = [
+const POOL_COUNTS: [Metric<PoolStats>; 9] = [
     ("pool_gets", "Blocks looked up", |p| p.counts.gets),
     (
         "pool_insertions",
@@ -89,6 +89,11 @@ const POOL_COUNTS: [Metric<PoolStats>; 8] = [
         "pool_renewals",
         "Blocks that were used on the SSD and written there again",
         |p| p.counts.renewals,
+    ),
+    (
+        "pool_ssd_write_bytes",
+        "Bytes written to the SSD, which pools share by weight when it is busy",
+        |p| p.counts.ssd_write_bytes,
     ),
 ];
 const POOL_LEVELS: [Metric<PoolStats>; 1] = [(

@@ -2,7 +2,7 @@
 
 use super::extent::{EXTENT_SLOTS, FREE, SEALED};
 use super::store::SsdStore;
-use super::write_buffer::{SEGMENT_SLOTS, Segment};
+use super::write_buffer::{Owner, SEGMENT_SLOTS, Segment};
 use crate::block::{Block, Key};
 use crate::index::{Index, Location};
 use crate::store::list::{Links, List, NIL};
@@ -34,7 +34,7 @@ pub(crate) enum Append {
     Done(u32),
     /// No extent is free.
     Full,
-    /// Too many segments wait for the device, or the pool is closed.
+    /// Too many segments of the pool or its VM wait for the device, or the pool is closed.
     Refused,
 }
 
@@ -71,24 +71,30 @@ impl SsdLog {
             .map_or(0, |open| EXTENT_SLOTS - open.next)
     }
 
+    /// Is the next block the last of its segment?
+    fn fills_segment(&self) -> bool {
+        let next = self.open.as_ref().map_or(0, |open| open.next);
+        (next + 1).is_multiple_of(SEGMENT_SLOTS)
+    }
+
     /// Takes the next slot for a block; also returns whether an extent was opened for it. The slot is
     /// the caller's until it is in the index, or returned with [`SsdStore::free`].
     pub(crate) fn append(
         &mut self,
         ssd: &SsdStore,
-        pool: u32,
+        owner: &Owner,
         key: Key,
         content: &Block,
         sum: u32,
     ) -> (Append, bool) {
-        if self.closed || ssd.write_buffer.is_backpressured() {
+        if self.closed || self.fills_segment() && !ssd.write_buffer.has_room(owner) {
             return (Append::Refused, false);
         }
         let mut opened = false;
         let mut open = match self.open.take() {
             Some(open) => open,
             None => {
-                let Some(extent) = ssd.take_extent(pool) else {
+                let Some(extent) = ssd.take_extent(owner.pool) else {
                     return (Append::Full, false);
                 };
                 let e = ssd.extent(extent);
@@ -98,7 +104,7 @@ impl SsdLog {
                 Open {
                     extent,
                     next: 0,
-                    segment: ssd.write_buffer.open(extent * EXTENT_SLOTS),
+                    segment: ssd.write_buffer.open(extent * EXTENT_SLOTS, *owner),
                 }
             }
         };
@@ -118,7 +124,7 @@ impl SsdLog {
                 self.sealed.push(ssd, open.extent);
                 return (Append::Done(slot), opened);
             }
-            open.segment = ssd.write_buffer.open(slot + 1);
+            open.segment = ssd.write_buffer.open(slot + 1, *owner);
         }
         self.open = Some(open);
         (Append::Done(slot), opened)
@@ -176,8 +182,7 @@ impl SsdLog {
             return;
         };
         let e = ssd.extent(open.extent);
-        let segment = ((1 << SEGMENT_SLOTS) - 1) << (open.segment.first % EXTENT_SLOTS);
-        if e.live.load(Ordering::SeqCst) & segment == 0 {
+        if e.live.load(Ordering::SeqCst) & segment_bits(open.segment.first) == 0 {
             ssd.write_buffer.forget(open.segment.first);
         } else {
             e.pending.fetch_add(1, Ordering::SeqCst);
@@ -209,6 +214,11 @@ impl SsdLog {
     }
 }
 
+/// The bits of a segment's slots in their extent.
+const fn segment_bits(first: u32) -> u64 {
+    ((1 << SEGMENT_SLOTS) - 1) << (first % EXTENT_SLOTS)
+}
+
 impl SsdStore {
     /// Removes an extent's blocks from the index.
     fn empty(&self, index: &Index, extent: u32) -> u32 {
@@ -224,7 +234,27 @@ impl SsdStore {
                 evicted += 1;
             }
         }
+        self.withdraw_dead(extent);
         evicted
+    }
+
+    /// Takes segments of an extent back that wait for the device with nothing in them any more: a pool that is written
+    /// seldom, for its weight, would wait for them long. Call under the lock of the extent's log.
+    fn withdraw_dead(&self, extent: u32) {
+        let e = self.extent(extent);
+        if e.pending.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        for at in (0..EXTENT_SLOTS).step_by(usize::try_from(SEGMENT_SLOTS).unwrap_or(1)) {
+            let first = extent * EXTENT_SLOTS + at;
+            let is_dead = e.live.load(Ordering::SeqCst) & segment_bits(first) == 0;
+            if is_dead
+                && let Some(segment) = self.write_buffer.find(first)
+                && self.write_buffer.withdraw(&segment)
+            {
+                self.written(&segment);
+            }
+        }
     }
 
     /// Removes a slot's block from the index; `true` when the slot is the caller's now. Not once the store is

@@ -2,9 +2,9 @@
 //! gets).
 //!
 //! A pool fills one extent (256 KiB) from its beginning to its end, in segments of 64 KiB that two writer
-//! threads put on the device, each up to sixteen together; until a segment has arrived its blocks are read from
-//! memory. Extents are evicted whole, oldest first. An extent is given to another pool only when none of its blocks
-//! is in the index and no write to it is under way.
+//! threads put on the device, each up to sixteen together, by the weights of VMs and pools; until a segment has
+//! arrived its blocks are read from memory. Extents are evicted whole, oldest first. An extent is given to another
+//! pool only when none of its blocks is in the index and no write to it is under way.
 //!
 //! The first MiB of the file or device is a mark, by which a store is told from everything else.
 //!
@@ -15,6 +15,7 @@
 mod allocate;
 mod device;
 mod extent;
+mod fair_queue;
 mod log;
 mod mark;
 mod open;
@@ -32,4 +33,4 @@ pub(crate) use log::{Append, SsdLog};
 pub(crate) use open::{Foreign, check_place};
 pub(crate) use read::SsdReadRef;
 pub(crate) use store::SsdStore;
-pub(crate) use write_buffer::Segment;
+pub(crate) use write_buffer::{Owner as SegmentOwner, Segment};

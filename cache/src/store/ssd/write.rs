@@ -13,6 +13,9 @@ use std::sync::atomic::Ordering;
 const WRITE_BATCH: usize = 16;
 
 impl SsdStore {
+    /// Bytes of a segment.
+    pub(crate) const SEGMENT_BYTES: u64 = SEGMENT_SLOTS as u64 * BLOCK_BYTES;
+
     /// The next full segments, for a writer thread; none when the store has closed.
     pub(crate) fn next_full(&self) -> Vec<Arc<Segment>> {
         self.write_buffer.next(WRITE_BATCH)

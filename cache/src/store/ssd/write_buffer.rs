@@ -1,6 +1,9 @@
 //! Blocks on their way to the device: found in memory until they have arrived.
 
+use super::fair_queue::{Backlog, FairQueue};
 use crate::block::Block;
+use crate::ids::VmId;
+use justitia_share::Weight;
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -8,8 +11,13 @@ use std::sync::Arc;
 /// Slots that are written together: 64 KiB.
 pub(crate) const SEGMENT_SLOTS: u32 = 16;
 
-/// Full segments that may wait for the device (8 MiB); when the device is slower than the puts, puts are dropped.
+/// Full segments that may wait for the device (8 MiB): of one VM alone, else divided by weight among the VMs that have some
+/// waiting. When the device is slower than the puts, puts are dropped.
 const QUEUE: usize = 128;
+
+/// Segments that any VM may have waiting, however small its part: what a writer puts on the device together (1 MiB), so
+/// that a read of the disk that brings as much is not dropped.
+const LEAST: usize = 16;
 
 const SHARDS: usize = 16;
 
@@ -27,17 +35,30 @@ impl Bytes {
     }
 }
 
+/// Whose blocks are written, and by which weights.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Owner {
+    pub(crate) vm: VmId,
+    pub(crate) vm_weight: Weight,
+    /// The index of a pool of the VM.
+    pub(crate) pool: u32,
+    /// Its weight among the VM's pools.
+    pub(crate) pool_weight: Weight,
+}
+
 /// Sixteen neighbouring slots.
 pub(crate) struct Segment {
     /// The first slot, a multiple of [`SEGMENT_SLOTS`].
     pub(crate) first: u32,
+    owner: Owner,
     pub(crate) bytes: RwLock<Box<Bytes>>,
 }
 
 impl Segment {
-    pub(crate) fn new(first: u32) -> Self {
+    fn new(first: u32, owner: Owner) -> Self {
         Self {
             first,
+            owner,
             bytes: RwLock::new(Box::new(Bytes([[0; 4096]; 16]))),
         }
     }
@@ -58,7 +79,8 @@ pub(crate) struct WriteBuffer {
 
 #[derive(Default)]
 struct Queue {
-    full: VecDeque<Arc<Segment>>,
+    /// By VM, and then by pool.
+    full: FairQueue<FairQueue<VecDeque<Arc<Segment>>>>,
     stopped: bool,
 }
 
@@ -76,8 +98,8 @@ impl WriteBuffer {
             .cloned()
     }
 
-    pub(crate) fn open(&self, first: u32) -> Arc<Segment> {
-        let segment = Arc::new(Segment::new(first));
+    pub(crate) fn open(&self, first: u32, owner: Owner) -> Arc<Segment> {
+        let segment = Arc::new(Segment::new(first, owner));
         self.shard(first)
             .lock()
             .insert(first / SEGMENT_SLOTS, segment.clone());
@@ -88,32 +110,55 @@ impl WriteBuffer {
         self.shard(first).lock().remove(&(first / SEGMENT_SLOTS));
     }
 
-    /// Do as many full segments wait for the device as may?
-    pub(crate) fn is_backpressured(&self) -> bool {
-        self.queue.lock().full.len() >= QUEUE
+    /// May another segment of this owner wait for the device? What others have waiting does not fill its part: it becomes
+    /// smaller as they come, and they find room in theirs. Twice its part is all that a VM of many pools can have.
+    pub(crate) fn has_room(&self, owner: &Owner) -> bool {
+        let queue = &self.queue.lock().full;
+        let most = queue.part(owner.vm.0, owner.vm_weight, QUEUE).max(LEAST);
+        queue.backlog(owner.vm.0).is_none_or(|pools| {
+            let of_pool = pools.part(owner.pool, owner.pool_weight, most).max(1);
+            let waiting = pools.backlog(owner.pool).map_or(0, VecDeque::len);
+            pools.len() < 2 * most && waiting < of_pool
+        })
     }
 
     pub(crate) fn submit(&self, segment: Arc<Segment>) {
-        self.queue.lock().full.push_back(segment);
+        let owner = segment.owner;
+        self.change(&owner, |waiting| waiting.push_back(segment));
         self.wake.notify_one();
+    }
+
+    /// Takes a segment back that no writer has yet; `false` when one has.
+    pub(crate) fn withdraw(&self, segment: &Arc<Segment>) -> bool {
+        self.change(&segment.owner, |waiting| {
+            let at = waiting.iter().position(|other| Arc::ptr_eq(other, segment));
+            at.and_then(|at| waiting.remove(at)).is_some()
+        })
+    }
+
+    fn change<R>(&self, owner: &Owner, change: impl FnOnce(&mut VecDeque<Arc<Segment>>) -> R) -> R {
+        let mut queue = self.queue.lock();
+        queue.full.change(owner.vm.0, owner.vm_weight, |pools| {
+            pools.change(owner.pool, owner.pool_weight, change)
+        })
     }
 
     /// The next full segments, at most `most`; waits for one. None once stopped.
     pub(crate) fn next(&self, most: usize) -> Vec<Arc<Segment>> {
         let mut queue = self.queue.lock();
-        while queue.full.is_empty() && !queue.stopped {
+        while queue.full.len() == 0 && !queue.stopped {
             self.wake.wait(&mut queue);
         }
         if queue.stopped {
             return Vec::new();
         }
-        let count = most.min(queue.full.len());
-        queue.full.drain(..count).collect()
+        let next = std::iter::from_fn(|| queue.full.pop());
+        next.take(most).collect()
     }
 
     /// The next full segment, if one waits.
     pub(crate) fn waiting(&self) -> Option<Arc<Segment>> {
-        self.queue.lock().full.pop_front()
+        self.queue.lock().full.pop()
     }
 
     pub(crate) fn stop(&self) {
