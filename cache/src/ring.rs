@@ -1,10 +1,11 @@
 //! Transfers in flight on an io_uring. Each thread that has some has a ring of its own.
 
-use io_uring::{IoUring, squeue};
+use io_uring::{IoUring, squeue, types};
+use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Transfers that a ring can have in flight.
 pub(crate) const ENTRIES: usize = 128;
@@ -83,16 +84,40 @@ impl<T> Ring<T> {
 
     /// Lets the kernel begin what is queued, and waits until `want` transfers have come back.
     pub(crate) fn submit(&mut self, want: usize) {
+        self.submit_until(want, None);
+    }
+
+    /// Can [`submit_until`](Self::submit_until) end before all have come back? Not before Linux 5.11.
+    pub(crate) fn has_deadlines(&self) -> bool {
+        self.ring.params().is_feature_ext_arg()
+    }
+
+    /// As [`submit`](Self::submit), but waits until a deadline at most.
+    pub(crate) fn submit_until(&mut self, want: usize, deadline: Option<Instant>) {
         while self.queued > 0 || want > self.ring.completion().len() {
-            match self.ring.submit_and_wait(want) {
+            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            if self.queued == 0 && left.is_some_and(|left| left.is_zero()) {
+                return;
+            }
+            match self.enter(want, left) {
                 Ok(taken) => self.queued = self.queued.saturating_sub(taken),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.raw_os_error() == Some(Errno::TIME.raw_os_error()) => {}
                 // Out of memory, or more completions than the kernel likes to hold.
                 Err(_) if !self.ring.completion().is_empty() => return,
                 // What is in flight belongs to the kernel: waiting on is all that is safe.
                 Err(_) => std::thread::sleep(Duration::from_millis(1)),
             }
         }
+    }
+
+    fn enter(&mut self, want: usize, patience: Option<Duration>) -> io::Result<usize> {
+        let Some(patience) = patience else {
+            return self.ring.submit_and_wait(want);
+        };
+        let patience = types::Timespec::from(patience);
+        let args = types::SubmitArgs::new().timespec(&patience);
+        self.ring.submitter().submit_with_args(want, &args)
     }
 
     /// Passes on what has come back: bytes, or the error.
@@ -130,7 +155,7 @@ impl<T> Drop for Ring<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use io_uring::{opcode, types};
+    use io_uring::opcode;
     use std::rc::Rc;
 
     #[test]

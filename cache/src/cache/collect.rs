@@ -93,6 +93,7 @@ impl Cache {
             metadata_bytes: u64::try_from(metadata).unwrap_or(u64::MAX),
             failed: None,
             errors: 0,
+            stalled_ms: None,
         }
     }
 
@@ -106,6 +107,7 @@ impl Cache {
                 metadata_bytes: 0,
                 failed: Some(why),
                 errors: 0,
+                stalled_ms: None,
             });
         };
         let pools = vms.iter().flat_map(|vm| &vm.pools);
@@ -116,6 +118,9 @@ impl Cache {
             metadata_bytes: u64::try_from(ssd.bytes()).unwrap_or(u64::MAX),
             failed: ssd.failure(),
             errors: ssd.errors(),
+            stalled_ms: ssd
+                .stalled_for()
+                .map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
         })
     }
 }

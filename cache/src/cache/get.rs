@@ -87,6 +87,9 @@ impl Cache {
                     return Lookup::Miss;
                 };
                 if !ssd.read_buffered(slot, at, piece) {
+                    if ssd.is_stalled() {
+                        return Lookup::Miss;
+                    }
                     let read_ref = ssd.read_ref(slot);
                     return Lookup::OnSsd(PendingSsdRead {
                         key,
@@ -109,36 +112,33 @@ impl Cache {
         Lookup::Hit
     }
 
-    /// Reads blocks from the SSD, together, into `pages`. For each (by its number): was it the block?
+    /// Reads blocks from the SSD, together: the content of each, and whether it was the block. `None` when the SSD does not
+    /// answer.
     pub(crate) fn finish_ssd_reads(
         &self,
         pool: &PoolHandle,
         pending: &[(u64, PendingSsdRead)],
-        pages: &mut [Page],
-    ) -> Vec<bool> {
-        let Some((_, first)) = pending.first() else {
-            return Vec::new();
-        };
+    ) -> Option<(Vec<bool>, Vec<Page>)> {
+        let (_, first) = pending.first()?;
         // All are of one store, except during a replacement, when those of the old store count as misses.
         let ssd = &first.ssd;
         let read_refs: Vec<_> = pending.iter().map(|(_, p)| (p.key, p.read_ref)).collect();
-        let results = ssd.read(&read_refs, pages);
-        let hits: Vec<_> = pending
-            .iter()
-            .zip(results)
-            .zip(pages.iter())
-            .map(|(((_, p), result), page)| {
-                Arc::ptr_eq(&p.ssd, ssd) && self.finish_ssd_read(p, result, page)
-            })
-            .collect();
-        for hit in &hits {
-            if *hit {
-                pool.count.ssd_hits.add(1);
-            } else {
-                pool.count.misses.add(1);
+        let Some(read) = ssd.read(&read_refs) else {
+            pool.count
+                .misses
+                .add(u64::try_from(pending.len()).unwrap_or(u64::MAX));
+            return None;
+        };
+        let of = pending.iter().zip(read.results).zip(&read.pages);
+        let hits = of.map(|(((_, p), result), page)| {
+            let hit = Arc::ptr_eq(&p.ssd, ssd) && self.finish_ssd_read(p, result, page);
+            match hit {
+                true => pool.count.ssd_hits.add(1),
+                false => pool.count.misses.add(1),
             }
-        }
-        hits
+            hit
+        });
+        Some((hits.collect(), read.pages))
     }
 
     /// What was read into `page`: is it the block? One of a hybrid pool may be in another place then.

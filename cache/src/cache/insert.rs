@@ -79,12 +79,16 @@ impl Cache {
             .and_then(|_| self.stores.working_ssd());
         if let Some(ssd) = ssd {
             let only = !spec.is_hybrid();
+            let stalled = ssd.is_stalled();
+            if only && stalled {
+                return Err(Refused::NoRoom);
+            }
             let belongs = || pool.policy.lock().belongs_on_ssd(self.index.hash(key));
             pool.worth.set_disk_read(disk.read_ns());
             if only && !pool.worth.admits() {
                 return Err(Refused::NotWorthIt);
             }
-            if only || belongs() && pool.worth.admits() {
+            if only || !stalled && belongs() && pool.worth.admits() {
                 let slot = self.ssd_slot(&ssd, pool, key, content);
                 if let Some(slot) = slot {
                     ssd.set_stamp(slot, self.stamp_of_used(pool));

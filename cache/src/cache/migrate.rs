@@ -1,7 +1,7 @@
 //! MIGRATE_OBJECT: blocks that change their pool.
 
 use super::disk::DiskHandle;
-use super::get::Lookup;
+use super::get::{Lookup, PendingSsdRead};
 use super::invalidate::SWEEP_BLOCKS;
 use super::pool::PoolHandle;
 use super::state::Cache;
@@ -52,23 +52,26 @@ impl Cache {
                     return false;
                 }
                 let mut page = Page::new();
-                let hit = match self.look(disk, key.block(), 0, &mut page.0, false) {
-                    Lookup::Hit => true,
-                    Lookup::Miss => false,
-                    Lookup::OnSsd(pending) => {
-                        let read = pending.ssd.clone().read(
-                            &[(pending.key, pending.read_ref)],
-                            std::slice::from_mut(&mut page),
-                        );
-                        read.into_iter()
-                            .all(|result| self.finish_ssd_read(&pending, result, &page))
-                    }
+                let found = match self.look(disk, key.block(), 0, &mut page.0, false) {
+                    Lookup::Hit => Some(page),
+                    Lookup::Miss => None,
+                    Lookup::OnSsd(pending) => self.read_from_ssd(&pending),
                 };
-                hit && self
-                    .try_insert(disk, to, key.block(), &page.0, token)
-                    .is_ok()
+                found.is_some_and(|page| {
+                    let block = key.block();
+                    self.try_insert(disk, to, block, &page.0, token).is_ok()
+                })
             }
         }
+    }
+
+    fn read_from_ssd(&self, pending: &PendingSsdRead) -> Option<Page> {
+        let read = pending.ssd.read(&[(pending.key, pending.read_ref)])?;
+        let (result, page) = (
+            read.results.into_iter().next()?,
+            read.pages.into_iter().next()?,
+        );
+        self.finish_ssd_read(pending, result, &page).then_some(page)
     }
 
     fn reassign_slot(&self, key: Key, slot: u32, to: &PoolHandle) -> bool {

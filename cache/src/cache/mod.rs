@@ -47,6 +47,7 @@ mod resize;
 mod ssd;
 mod ssd_extents;
 mod ssd_reads;
+mod ssd_watch;
 mod ssd_writer;
 mod state;
 mod stats;

@@ -1,15 +1,15 @@
 //! The life of the SSD store: opened, replaced, failed.
 
-use super::ssd_writer;
 use super::state::{Cache, random};
+use super::{ssd_watch, ssd_writer};
 use crate::config::SsdConfig;
 use crate::error::CacheError;
 use crate::index::SlotRef;
 use crate::store::{Device, FileDevice, Foreign, SsdLog, SsdStore};
 use std::io;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// Threads that write to the SSD: while one waits for its segments, the other prepares the next.
@@ -43,18 +43,32 @@ impl Cache {
     ) -> io::Result<()> {
         let bytes = device.grow(bytes)?;
         let store = Arc::new(SsdStore::new(device, bytes, random()?));
+        store.set_writers(writers);
         for n in 0..writers {
-            let (cache, ssd) = (Arc::downgrade(self), store.clone());
-            std::thread::Builder::new()
-                .name(format!("ssd-put-{n}"))
-                .spawn(move || ssd_writer::run(&cache, &ssd))
-                .inspect_err(|_| {
-                    store.close(None);
-                })?;
+            self.start_for_ssd(format!("ssd-put-{n}"), &store, ssd_writer::run)?;
+        }
+        if writers > 0 {
+            self.start_for_ssd("ssd-watch".into(), &store, ssd_watch::run)?;
         }
         let _change = self.ssd_change.lock();
         self.stores.ssd.store(Some(store));
         Ok(())
+    }
+
+    /// Starts a thread that works for the store until it is closed; on an error it is.
+    fn start_for_ssd(
+        self: &Arc<Self>,
+        name: String,
+        store: &Arc<SsdStore>,
+        work: fn(&Weak<Self>, &Arc<SsdStore>),
+    ) -> io::Result<()> {
+        let (cache, ssd) = (Arc::downgrade(self), Arc::clone(store));
+        let started = std::thread::Builder::new()
+            .name(name)
+            .spawn(move || work(&cache, &ssd));
+        started.map(|_| ()).inspect_err(|_| {
+            store.close(None);
+        })
     }
 
     /// Removes the SSD store and its blocks.

@@ -51,7 +51,8 @@ impl Cache {
             let error = io::Error::new(io::ErrorKind::StorageFull, "a write takes over 30 s");
             self.ssd_error(ssd, &error);
         }
-        if !self.write_one(ssd) {
+        // Where threads write, this one must not hang with them.
+        if ssd.has_writers() || !self.write_one(ssd) {
             std::thread::sleep(Duration::from_micros(200));
         }
     }

@@ -132,6 +132,8 @@ pub struct StoreStats {
     pub failed: Option<String>,
     /// Errors of the device so far.
     pub errors: u64,
+    /// For how long its device has not answered a read, milliseconds; `None` while it answers. Disks are read meanwhile.
+    pub stalled_ms: Option<u64>,
 }
 
 /// Everything.

@@ -10,7 +10,6 @@ use crate::block_dev::{Disk, check_range};
 use crate::cache::{DiskRead, Lookup, PendingSsdRead, PoolHandle};
 use crate::clock;
 use crate::config::Mode;
-use crate::store::Page;
 use std::io;
 
 /// Blocks that are read from the SSD store together.
@@ -150,17 +149,19 @@ impl CachedDisk {
         let first = pending.first();
         let owner = first.and_then(|(_, pending)| self.cache.owner(pending));
         let begun = clock::now();
+        let mut answers = true;
         for part in pending.chunks(SSD_READS) {
-            self.read_ssd(pool, part, buf, off, remainder);
+            answers &= self.read_ssd(pool, part, buf, off, remainder);
         }
         let served = remainder.missing.is_none();
-        if let Some(owner) = owner {
+        // What a read takes that is given up says nothing of those that are not.
+        if let Some(owner) = owner.filter(|_| answers) {
             self.cache.ssd_was_read(&self.disk, &owner, begun, served);
         }
         served
     }
 
-    /// Reads blocks that are on the SSD, together.
+    /// Reads blocks that are on the SSD, together; `false` when it does not answer.
     fn read_ssd(
         &self,
         pool: &PoolHandle,
@@ -168,12 +169,16 @@ impl CachedDisk {
         buf: &mut [u8],
         off: u64,
         remainder: &mut MissRemainder,
-    ) {
-        let mut pages: Vec<_> = pending.iter().map(|_| Page::new()).collect();
+    ) -> bool {
         let tokens: Vec<_> = pending.iter().map(|(b, _)| self.disk.token(*b)).collect();
         let begun = clock::now();
         // Whether they are still the blocks is decided after the tokens were taken.
-        let hits = self.cache.finish_ssd_reads(pool, pending, &mut pages);
+        let Some((hits, pages)) = self.cache.finish_ssd_reads(pool, pending) else {
+            for (block, _) in pending {
+                remainder.lacks(*block);
+            }
+            return false;
+        };
         if let (true, Ok(blocks)) = (hits.iter().all(|hit| *hit), u64::try_from(hits.len())) {
             pool.count.ssd_hit(blocks, begun);
         }
@@ -190,6 +195,7 @@ impl CachedDisk {
             buf[index(from - off)..index(to - off)]
                 .copy_from_slice(&page.0[index(from - start)..index(to - start)]);
         }
+        true
     }
 }
 

@@ -8,7 +8,7 @@ use crate::clock;
 use crate::config::{CacheConfig, Mode, Policy, PoolSpec, StoreKind};
 use crate::ids::PoolId;
 use crate::model::fault::FaultSsd;
-use crate::store::{Device, Page};
+use crate::store::{BlocksRead, Device, Overdue};
 use crate::worth::SsdAdmission;
 use justitia_link::Verdict;
 use justitia_share::Weight;
@@ -55,9 +55,9 @@ impl Disk for TimedDisk {
 struct TimedSsd(FaultSsd);
 
 impl Device for TimedSsd {
-    fn read(&self, requests: &mut [(u64, &mut Page)]) -> Vec<io::Result<()>> {
+    fn read(&self, offsets: &[u64], patience: Duration) -> Result<BlocksRead, Overdue> {
         pass(SSD);
-        self.0.read(requests)
+        self.0.read(offsets, patience)
     }
     fn write(&self, requests: &[(u64, &[u8])]) -> Vec<io::Result<()>> {
         let bytes: u64 = requests.iter().map(|(_, b)| crate::block::len(b)).sum();

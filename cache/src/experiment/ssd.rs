@@ -8,18 +8,19 @@ use crate::cache::Cache;
 use crate::clock;
 use crate::config::{CacheConfig, SsdConfig};
 use crate::error::CacheError;
-use crate::store::{Device, FileDevice, Foreign, Page};
+use crate::store::{BlocksRead, Device, FileDevice, Foreign, Overdue};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A file that tells the cache's clock how long it takes.
 struct ModelledSsd(FileDevice);
 
 impl Device for ModelledSsd {
-    fn read(&self, requests: &mut [(u64, &mut Page)]) -> Vec<io::Result<()>> {
-        clock::pass(ssd_read(u64::try_from(requests.len()).unwrap_or(0)));
-        self.0.read(requests)
+    fn read(&self, offsets: &[u64], patience: Duration) -> Result<BlocksRead, Overdue> {
+        clock::pass(ssd_read(u64::try_from(offsets.len()).unwrap_or(0)));
+        self.0.read(offsets, patience)
     }
 
     fn write(&self, requests: &[(u64, &[u8])]) -> Vec<io::Result<()>> {

@@ -2,11 +2,12 @@
 
 use crate::block::{BLOCK_BYTES, BLOCK_SIZE};
 use crate::block_dev::{Disk, RamDisk, check_range};
-use crate::store::{Device, Page};
+use crate::store::{BlocksRead, Device, Overdue, Page};
 use parking_lot::Mutex;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 /// The next so many operations fail.
 #[derive(Default)]
@@ -119,6 +120,11 @@ pub(crate) struct FaultSsd {
     /// What happens during the next discard, given its offset.
     pub(crate) during_discard: Arc<Mutex<Option<Meanwhile>>>,
     pub(crate) discards: Arc<AtomicU64>,
+    /// It answers no read.
+    hangs: Arc<AtomicBool>,
+    /// One for each read that is not answered; those that are dropped have ended.
+    unanswered: Arc<Mutex<Vec<Arc<()>>>>,
+    pub(crate) reads: Arc<AtomicU64>,
 }
 
 impl FaultSsd {
@@ -129,6 +135,17 @@ impl FaultSsd {
             meanwhile: Arc::default(),
             during_discard: Arc::default(),
             discards: Arc::default(),
+            hangs: Arc::default(),
+            unanswered: Arc::default(),
+            reads: Arc::default(),
+        }
+    }
+
+    /// It answers no read from now on; or all, those that it has not answered, too.
+    pub(crate) fn hang(&self, hangs: bool) {
+        self.hangs.store(hangs, Ordering::SeqCst);
+        if !hangs {
+            self.unanswered.lock().clear();
         }
     }
 
@@ -141,26 +158,33 @@ impl FaultSsd {
 }
 
 impl Device for FaultSsd {
-    fn read(&self, requests: &mut [(u64, &mut Page)]) -> Vec<io::Result<()>> {
-        requests
-            .iter_mut()
-            .map(|(off, page)| {
-                assert_eq!(*off % BLOCK_BYTES, 0);
-                let place = self.place(*off, BLOCK_SIZE)?;
-                page.0.copy_from_slice(&self.bytes.lock()[place]);
-                let meanwhile = self.meanwhile.lock().take();
-                if let Some(meanwhile) = meanwhile {
-                    meanwhile(*off);
-                }
-                if due(&self.faults.lies) {
-                    page.0[17] ^= 0x40;
-                }
-                if due(&self.faults.reads) {
-                    return Err(io::Error::other("a read of the SSD failed"));
-                }
-                Ok(())
-            })
-            .collect()
+    fn read(&self, offsets: &[u64], _patience: Duration) -> Result<BlocksRead, Overdue> {
+        self.reads.fetch_add(1, Ordering::SeqCst);
+        if self.hangs.load(Ordering::SeqCst) {
+            let under_way = Arc::new(());
+            let overdue = Overdue::new(&under_way);
+            self.unanswered.lock().push(under_way);
+            return Err(overdue);
+        }
+        let mut pages: Vec<_> = offsets.iter().map(|_| Page::new()).collect();
+        let one = |(off, page): (&u64, &mut Page)| {
+            assert_eq!(*off % BLOCK_BYTES, 0);
+            let place = self.place(*off, BLOCK_SIZE)?;
+            page.0.copy_from_slice(&self.bytes.lock()[place]);
+            let meanwhile = self.meanwhile.lock().take();
+            if let Some(meanwhile) = meanwhile {
+                meanwhile(*off);
+            }
+            if due(&self.faults.lies) {
+                page.0[17] ^= 0x40;
+            }
+            if due(&self.faults.reads) {
+                return Err(io::Error::other("a read of the SSD failed"));
+            }
+            Ok(())
+        };
+        let results = offsets.iter().zip(&mut pages).map(one).collect();
+        Ok(BlocksRead { pages, results })
     }
     fn write(&self, requests: &[(u64, &[u8])]) -> Vec<io::Result<()>> {
         let one = |(off, bytes): &(u64, &[u8])| {

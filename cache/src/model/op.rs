@@ -40,6 +40,8 @@ pub(super) enum Op {
     During(usize, usize, Overlap),
     DiskFault(usize, bool, u8),
     SsdFault(u8, u8),
+    /// The SSD does not answer reads any more, or does again.
+    SsdHangs(bool),
     Restart,
 }
 
@@ -114,6 +116,8 @@ pub(super) fn op() -> impl Strategy<Value = Op> {
         20 => (d.clone(), p.clone(), overlap()).prop_map(|(d, p, o)| Op::During(d, p, o)),
         1 => (d, any::<bool>(), 1u8..4).prop_map(|(d, w, n)| Op::DiskFault(d, w, n)),
         1 => (0u8..4, 1u8..12).prop_map(|(k, n)| Op::SsdFault(k, n)),
+        1 => Just(Op::SsdHangs(true)),
+        8 => Just(Op::SsdHangs(false)),
         1 => Just(Op::Restart),
     ]
 }

@@ -114,6 +114,7 @@ impl World {
                 [&f.reads, &f.writes, &f.lies, &f.full][usize::from(kind)]
                     .store(n.into(), Ordering::Relaxed);
             }
+            Op::SsdHangs(hangs) => self.ssd.hang(hangs),
             Op::Restart => {
                 self.count_moves();
                 let new = start(&self.backing, &self.ssd);

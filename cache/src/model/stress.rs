@@ -216,7 +216,10 @@ fn reconfigure(
             }
             7 => {
                 let faults = [&ssd.faults.reads, &ssd.faults.writes, &ssd.faults.lies];
-                faults[at(random.below(3))].store(2, Ordering::Relaxed);
+                match faults.get(at(random.below(4))) {
+                    Some(fault) => fault.store(2, Ordering::Relaxed),
+                    None => ssd.hang(random.below(2) == 0),
+                }
             }
             8 => {
                 let extents = 1 + random.below(12);

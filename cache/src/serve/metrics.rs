@@ -52,10 +52,16 @@ const STORE_BYTES: [Metric<StoreStats>; 3] = [
         |s| s.metadata_bytes,
     ),
 ];
-const STORE_LEVELS: [Metric<StoreStats>; 1] =
-    [("store_failed", "1 when a store has failed", |s| {
+const STORE_LEVELS: [Metric<StoreStats>; 2] = [
+    ("store_failed", "1 when a store has failed", |s| {
         s.failed.is_some().into()
-    })];
+    }),
+    (
+        "store_stalled",
+        "1 while a store's device does not answer, and disks are read instead",
+        |s| s.stalled_ms.is_some().into(),
+    ),
+];
 const STORE_COUNTS: [Metric<StoreStats>; 1] =
     [("store_errors", "Errors of a store's device", |s| s.errors)];
 

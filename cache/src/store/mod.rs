@@ -8,6 +8,6 @@ mod ssd;
 pub(crate) use list::{FreeList, Links, List, NIL};
 pub(crate) use memory::{MemoryStore, SlotMeta};
 pub(crate) use ssd::{
-    Append, Device, EXTENT_SLOTS, FileDevice, Foreign, Page, Segment, SegmentOwner, SsdLog, SsdReadRef,
-    SsdStore, check_place,
+    Append, BlocksRead, Device, EXTENT_SLOTS, FileDevice, Foreign, Overdue, Page, Segment,
+    SegmentOwner, SsdLog, SsdReadRef, SsdStore, check_place,
 };

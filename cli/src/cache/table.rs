@@ -61,12 +61,19 @@ fn stores(stats: &Value) -> String {
     ];
     let rows = each(&stats["cache"], "stores").map(|store| {
         let failed = store["failed"].as_str();
+        let state = match store["stalled_ms"].as_u64() {
+            None => "in use".to_owned(),
+            Some(ms) => format!(
+                "has not answered for {} s: disks are read",
+                ms.div_ceil(1000)
+            ),
+        };
         vec![
             text(store, "store"),
             size(store, "capacity_bytes"),
             size(store, "used_bytes"),
             size(store, "metadata_bytes"),
-            failed.map_or_else(|| "in use".to_owned(), |why| format!("failed: {why}")),
+            failed.map_or(state, |why| format!("failed: {why}")),
         ]
     });
     table(&columns, rows)

@@ -1,17 +1,16 @@
 //! The device under the SSD store: a file or a block device, past the page cache.
 
 use super::mark::{self, Content, MARK_BYTES};
-use crate::block::{BLOCK_BYTES, BLOCK_SIZE, Block};
-use crate::ring::{self, Ring};
-use io_uring::{opcode, squeue, types};
+use super::transfer::{self, Overdue};
+use crate::block::{BLOCK_SIZE, Block};
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate};
-use std::cell::RefCell;
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// A block at an address that direct I/O accepts.
 #[repr(C, align(4096))]
@@ -23,10 +22,17 @@ impl Page {
     }
 }
 
+/// Blocks that were read: a page for each, and whether it was read.
+pub(crate) struct BlocksRead {
+    pub(crate) pages: Vec<Page>,
+    pub(crate) results: Vec<io::Result<()>>,
+}
+
 /// What the SSD store needs of its device. Offsets are multiples of the block size, buffers lie on pages.
 pub(crate) trait Device: Send + Sync {
-    /// Reads whole blocks, together; one result for each.
-    fn read(&self, requests: &mut [(u64, &mut Page)]) -> Vec<io::Result<()>>;
+    /// Reads the blocks at these offsets, together, and waits for so long at most. What is read later goes into memory
+    /// that nobody else uses.
+    fn read(&self, offsets: &[u64], patience: Duration) -> Result<BlocksRead, Overdue>;
     /// Writes, together; one result for each.
     fn write(&self, requests: &[(u64, &[u8])]) -> Vec<io::Result<()>>;
     /// The content is no longer needed. A hint.
@@ -38,7 +44,7 @@ pub(crate) trait Device: Send + Sync {
 /// A file or a block device, opened for this process alone. When it is dropped, a file is unlinked, and the blocks on a block
 /// device discarded, so that they cannot be read any more: if it carries the mark of an SSD store.
 pub(crate) struct FileDevice {
-    pub(super) file: File,
+    pub(super) file: Arc<File>,
     pub(super) path: PathBuf,
     pub(super) regular: bool,
     /// There was no file at the path.
@@ -118,43 +124,16 @@ impl FileDevice {
 }
 
 impl Device for FileDevice {
-    fn read(&self, requests: &mut [(u64, &mut Page)]) -> Vec<io::Result<()>> {
-        let file = types::Fd(self.file.as_raw_fd());
-        let length = u32::try_from(BLOCK_BYTES).unwrap_or(0);
-        let entries = requests.iter_mut().map(|(off, page)| {
-            opcode::Read::new(file, page.0.as_mut_ptr(), length)
-                .offset(*off + MARK_BYTES)
-                .build()
-        });
-        // SAFETY: the pages are exclusively ours until this function returns, and the file outlives it.
-        let counts = unsafe { together(entries.collect()) };
-        let done = counts.into_iter().zip(requests);
-        done.map(|(count, (off, page))| match count {
-            Some(Ok(BLOCK_SIZE)) => Ok(()),
-            Some(Err(e)) => Err(e),
-            // Cut short, or no ring.
-            _ => self.file.read_exact_at(&mut page.0, *off + MARK_BYTES),
-        })
-        .collect()
+    fn read(&self, offsets: &[u64], patience: Duration) -> Result<BlocksRead, Overdue> {
+        let offsets = offsets.iter().map(|off| off + MARK_BYTES).collect();
+        transfer::read(&self.file, offsets, patience)
     }
 
     fn write(&self, requests: &[(u64, &[u8])]) -> Vec<io::Result<()>> {
-        let file = types::Fd(self.file.as_raw_fd());
-        let entries = requests.iter().map(|(off, bytes)| {
-            let length = u32::try_from(bytes.len()).unwrap_or(0);
-            opcode::Write::new(file, bytes.as_ptr(), length)
-                .offset(*off + MARK_BYTES)
-                .build()
-        });
-        // SAFETY: the bytes stay borrowed until this function returns, and the file outlives it.
-        let counts = unsafe { together(entries.collect()) };
-        let done = counts.into_iter().zip(requests);
-        done.map(|(count, (off, bytes))| match count {
-            Some(Ok(count)) if count == bytes.len() => Ok(()),
-            Some(Err(e)) => Err(e),
-            _ => self.file.write_all_at(bytes, *off + MARK_BYTES),
-        })
-        .collect()
+        let requests = requests
+            .iter()
+            .map(|(off, bytes)| (off + MARK_BYTES, *bytes));
+        transfer::write(&self.file, &requests.collect::<Vec<_>>())
     }
 
     fn discard(&self, off: u64, len: u64) -> io::Result<()> {
@@ -165,36 +144,4 @@ impl Device for FileDevice {
     fn grow(&self, len: u64) -> io::Result<u64> {
         self.provide(len)
     }
-}
-
-thread_local! {
-    /// A ring for each thread that reads or writes; none where io_uring is refused.
-    static RING: RefCell<Option<Ring<usize>>> = RefCell::new(
-        ring::unsupported_reason().is_none().then(|| Ring::new().ok()).flatten(),
-    );
-}
-
-/// Lets the kernel do all of `entries` at once. Returns only when all have ended: with the bytes of
-/// each, or nothing where there is no ring.
-///
-/// # Safety
-/// The memory and the file that the entries name must stay as they are, untouched by others, until this
-/// function returns.
-unsafe fn together(entries: Vec<squeue::Entry>) -> Vec<Option<io::Result<usize>>> {
-    let mut results: Vec<_> = entries.iter().map(|_| None).collect();
-    RING.with_borrow_mut(|ring| {
-        let Some(ring) = ring else { return };
-        let mut entries = entries.into_iter().enumerate().peekable();
-        while entries.peek().is_some() || ring.in_flight() > 0 {
-            while ring.in_flight() < ring::ENTRIES
-                && let Some((i, entry)) = entries.next()
-            {
-                // SAFETY: the caller's promise; this function ends when nothing is in flight.
-                let _full = unsafe { ring.push(entry, i) };
-            }
-            ring.submit(1);
-            ring.collect(|i, result| results[i] = Some(result));
-        }
-    });
-    results
 }

@@ -20,17 +20,20 @@ mod log;
 mod mark;
 mod open;
 mod read;
+mod stall;
 mod store;
+mod transfer;
 mod write;
 mod write_buffer;
 
 #[cfg(test)]
 mod test_place;
 
-pub(crate) use device::{Device, FileDevice, Page};
+pub(crate) use device::{BlocksRead, Device, FileDevice, Page};
 pub(crate) use extent::EXTENT_SLOTS;
 pub(crate) use log::{Append, SsdLog};
 pub(crate) use open::{Foreign, check_place};
 pub(crate) use read::SsdReadRef;
 pub(crate) use store::SsdStore;
+pub(crate) use transfer::Overdue;
 pub(crate) use write_buffer::{Owner as SegmentOwner, Segment};

@@ -11,6 +11,7 @@ use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 /// What becomes of a file or a device that holds something that no SSD store has written.
@@ -39,7 +40,7 @@ impl FileDevice {
         let (file, made) = open_or_make(&path)?;
         let mut device = Self {
             regular: file.metadata()?.is_file(),
-            file,
+            file: Arc::new(file),
             path,
             made: false,
             marked: false,

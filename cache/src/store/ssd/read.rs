@@ -1,7 +1,8 @@
 //! Reads of blocks: from the write buffer, or from the device with their checksums compared.
 
-use super::device::Page;
+use super::device::BlocksRead;
 use super::extent::EXTENT_SLOTS;
+use super::stall::READ_PATIENCE;
 use super::store::SsdStore;
 use crate::block::{BLOCK_BYTES, Block, Key};
 use std::io;
@@ -50,20 +51,18 @@ impl SsdStore {
         extent.epoch.load(Ordering::SeqCst) == read_ref.epoch
     }
 
-    /// Reads blocks from the device, together, and checks their sums.
-    pub(crate) fn read(
-        &self,
-        read_refs: &[(Key, SsdReadRef)],
-        pages: &mut [Page],
-    ) -> Vec<io::Result<()>> {
-        let mut requests: Vec<_> = read_refs
-            .iter()
-            .map(|(_, w)| u64::from(w.slot) * BLOCK_BYTES)
-            .zip(pages.iter_mut())
-            .collect();
-        let mut results = self.device.read(&mut requests);
-        for ((result, (key, read_ref)), page) in results.iter_mut().zip(read_refs).zip(pages.iter())
-        {
+    /// Reads blocks from the device, together, and checks their sums. `None` when the device does not answer, and at once
+    /// while it does not.
+    pub(crate) fn read(&self, read_refs: &[(Key, SsdReadRef)]) -> Option<BlocksRead> {
+        if self.closed() || self.is_stalled() {
+            return None;
+        }
+        let offset = |(_, read_ref): &(_, SsdReadRef)| u64::from(read_ref.slot) * BLOCK_BYTES;
+        let offsets: Vec<_> = read_refs.iter().map(offset).collect();
+        let read = self.device.read(&offsets, READ_PATIENCE);
+        let mut read = read.map_err(|overdue| self.stalled(overdue)).ok()?;
+        let results = read.results.iter_mut().zip(&read.pages);
+        for ((result, page), (key, read_ref)) in results.zip(read_refs) {
             if result.is_ok() && self.sum(*key, &page.0) != read_ref.sum {
                 *result = Err(io::Error::new(
                     io::ErrorKind::InvalidData,
@@ -74,9 +73,9 @@ impl SsdStore {
                 ));
             }
         }
-        if results.iter().all(Result::is_ok) {
+        if read.results.iter().all(Result::is_ok) {
             self.worked();
         }
-        results
+        Some(read)
     }
 }

@@ -2,13 +2,14 @@
 
 use super::device::Device;
 use super::extent::{CHUNK, Chunk, EXTENT_SLOTS, Extent, LIMIT, extents};
+use super::stall::Stall;
 use super::write_buffer::WriteBuffer;
 use crate::block::{BLOCK_SIZE, Key};
 use crate::store::list::{FreeList, Links};
 use crate::worth::Mean;
 use parking_lot::Mutex;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 /// Consecutive errors of the device after which the store is closed.
@@ -24,6 +25,9 @@ pub(crate) struct SsdStore {
     /// Extents that may be used.
     pub(super) capacity: AtomicU32,
     pub(super) write_buffer: WriteBuffer,
+    pub(super) stall: Stall,
+    /// Threads that write.
+    writers: AtomicUsize,
     pub(super) seed: u64,
     pub(super) closed: AtomicBool,
     pub(super) failure: Mutex<Option<String>>,
@@ -62,6 +66,8 @@ impl SsdStore {
             retired: Mutex::default(),
             capacity: AtomicU32::new(capacity),
             write_buffer: WriteBuffer::default(),
+            stall: Stall::default(),
+            writers: AtomicUsize::new(0),
             seed,
             closed: AtomicBool::new(false),
             failure: Mutex::new(None),
@@ -75,6 +81,15 @@ impl SsdStore {
     /// Counts no owner once the device has given its file up.
     pub(crate) fn device_in_use(&self) -> Weak<()> {
         Arc::downgrade(&self.device_in_use)
+    }
+
+    /// Threads that write: without any, others do.
+    pub(crate) fn set_writers(&self, writers: usize) {
+        self.writers.store(writers, Ordering::Relaxed);
+    }
+
+    pub(crate) fn has_writers(&self) -> bool {
+        self.writers.load(Ordering::Relaxed) > 0
     }
 
     /// Slots that may be used.
@@ -106,6 +121,7 @@ impl SsdStore {
         if first {
             *self.failure.lock() = why;
             self.write_buffer.stop();
+            self.stop_watching();
         }
         first
     }

@@ -1,0 +1,81 @@
+//! A device that does not answer. While a read is overdue nothing else is read from it: the disks have all that it holds.
+
+use super::store::SsdStore;
+use super::transfer::Overdue;
+use parking_lot::{Condvar, Mutex};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// For how long a read of the device is waited for. A busy hard disk, and an SSD that collects garbage, answer within
+/// 100 ms: what takes longer is better asked of the disk. It is also far below the 30 s after which a guest's own driver
+/// loses patience. Being wrong costs little, since the device serves again as soon as it has answered.
+pub(super) const READ_PATIENCE: Duration = Duration::from_millis(250);
+
+/// Reads that are overdue.
+#[derive(Default)]
+pub(super) struct Stall {
+    /// As far as is known, there are some.
+    is: AtomicBool,
+    state: Mutex<State>,
+    begun: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    since: Option<Instant>,
+    overdue: Vec<Overdue>,
+    closed: bool,
+}
+
+impl SsdStore {
+    /// Is a read of the device overdue?
+    pub(crate) fn is_stalled(&self) -> bool {
+        self.stall.is.load(Ordering::SeqCst) && self.stalled_for().is_some()
+    }
+
+    /// For how long a read has been overdue.
+    pub(crate) fn stalled_for(&self) -> Option<Duration> {
+        let mut state = self.stall.state.lock();
+        state.overdue.retain(|overdue| !overdue.has_ended());
+        if state.overdue.is_empty()
+            && let Some(since) = state.since.take()
+        {
+            self.stall.is.store(false, Ordering::SeqCst);
+            tracing::warn!(
+                "the SSD store's device answers again, after {:.1} s",
+                since.elapsed().as_secs_f64()
+            );
+        }
+        state.since.map(|since| since.elapsed())
+    }
+
+    /// A read is overdue.
+    pub(super) fn stalled(&self, overdue: Overdue) {
+        let mut state = self.stall.state.lock();
+        state.overdue.push(overdue);
+        if state.since.is_none() {
+            state.since = Some(Instant::now());
+            tracing::warn!(
+                "the SSD store's device has not answered a read for {} ms: until it does, disks are read instead",
+                READ_PATIENCE.as_millis()
+            );
+        }
+        self.stall.is.store(true, Ordering::SeqCst);
+        self.stall.begun.notify_all();
+    }
+
+    /// Waits until a read is overdue; `false` when the store has closed.
+    pub(crate) fn wait_for_stall(&self) -> bool {
+        let mut state = self.stall.state.lock();
+        while state.since.is_none() && !state.closed {
+            self.stall.begun.wait(&mut state);
+        }
+        !state.closed
+    }
+
+    /// Ends [`wait_for_stall`](Self::wait_for_stall).
+    pub(super) fn stop_watching(&self) {
+        self.stall.state.lock().closed = true;
+        self.stall.begun.notify_all();
+    }
+}

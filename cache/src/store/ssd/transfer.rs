@@ -1,0 +1,355 @@
+//! Transfers to and from the device. A read is waited for only so long: a device that hangs must not hang those who read
+//! what is also on their disk. What the kernel writes into later, and the file, are kept until it has.
+
+use super::device::{BlocksRead, Page};
+use crate::block::{BLOCK_BYTES, BLOCK_SIZE};
+use crate::ring::{self, Ring};
+use io_uring::{opcode, squeue, types};
+use std::any::Any;
+use std::cell::RefCell;
+use std::fs::File;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// A transfer that nobody waits for any more.
+#[derive(Debug)]
+pub(crate) struct Overdue(Weak<()>);
+
+impl Overdue {
+    /// One that has ended when nobody has `under_way` any more.
+    pub(crate) fn new(under_way: &Arc<()>) -> Self {
+        Self(Arc::downgrade(under_way))
+    }
+
+    /// Has the device answered?
+    pub(crate) fn has_ended(&self) -> bool {
+        self.0.strong_count() == 0
+    }
+}
+
+/// What a transfer uses: kept by the ring until it has ended.
+type Kept = Arc<dyn Any + Send + Sync>;
+
+type TransferRing = Ring<(usize, Kept)>;
+
+thread_local! {
+    /// A ring for each thread that reads or writes; none where io_uring is refused.
+    static RING: RefCell<Option<TransferRing>> = const { RefCell::new(None) };
+    /// Without rings, a thread that reads for this one.
+    static READER: RefCell<Option<Reader>> = const { RefCell::new(None) };
+}
+
+/// The ring of this thread, taken from it: [`put_back`] follows.
+fn take_ring() -> Option<TransferRing> {
+    if ring::unsupported_reason().is_some() {
+        return None;
+    }
+    let own = RING.take().or_else(|| Ring::new().ok());
+    own.filter(Ring::has_deadlines)
+}
+
+fn put_back(ring: TransferRing) {
+    RING.set(Some(ring));
+}
+
+/// A read's pages and file. The kernel writes into the pages while this is shared, and nobody looks at them then.
+struct ReadMemory {
+    pages: Vec<Page>,
+    file: Arc<File>,
+}
+
+/// Reads the blocks at these offsets of the file, together, and waits for so long at most.
+pub(super) fn read(
+    file: &Arc<File>,
+    offsets: Vec<u64>,
+    patience: Duration,
+) -> Result<BlocksRead, Overdue> {
+    let pages = offsets.iter().map(|_| Page::new()).collect();
+    let memory = ReadMemory {
+        pages,
+        file: Arc::clone(file),
+    };
+    match take_ring() {
+        Some(ring) => read_by_ring(ring, memory, &offsets, patience),
+        None => read_by_thread(memory, offsets, patience),
+    }
+}
+
+fn read_by_ring(
+    ring: TransferRing,
+    mut memory: ReadMemory,
+    offsets: &[u64],
+    patience: Duration,
+) -> Result<BlocksRead, Overdue> {
+    let fd = types::Fd(memory.file.as_raw_fd());
+    let length = u32::try_from(BLOCK_BYTES).unwrap_or(0);
+    let entries = memory.pages.iter_mut().zip(offsets).map(|(page, off)| {
+        opcode::Read::new(fd, page.0.as_mut_ptr(), length)
+            .offset(*off)
+            .build()
+    });
+    let entries = entries.collect();
+    let kept = Arc::new(memory);
+    let deadline = Instant::now().checked_add(patience);
+    // SAFETY: pages and file are those of `kept`, which nobody touches before it is alone again.
+    let counts = unsafe { together(ring, entries, kept.clone(), deadline)? };
+    let results = counts.into_iter().map(|count| match count {
+        Some(Ok(BLOCK_SIZE)) => Ok(()),
+        Some(Err(e)) => Err(e),
+        _ => Err(io::ErrorKind::UnexpectedEof.into()),
+    });
+    let results = results.collect();
+    // All have ended, so the ring has none of it.
+    let pages = Arc::into_inner(kept).map(|memory| memory.pages);
+    Ok(BlocksRead {
+        pages: pages.unwrap_or_default(),
+        results,
+    })
+}
+
+/// Writes, together; one result for each.
+pub(super) fn write(file: &File, requests: &[(u64, &[u8])]) -> Vec<io::Result<()>> {
+    let counts = write_by_ring(file, requests);
+    let done = requests.iter().enumerate().map(|(i, (off, bytes))| {
+        match counts.get(i).and_then(Option::as_ref) {
+            Some(Ok(count)) if *count == bytes.len() => Ok(()),
+            Some(Err(e)) => Err(copy(e)),
+            // Cut short, or no ring.
+            _ => file.write_all_at(bytes, *off),
+        }
+    });
+    done.collect()
+}
+
+fn write_by_ring(file: &File, requests: &[(u64, &[u8])]) -> Vec<Option<io::Result<usize>>> {
+    let Some(ring) = take_ring() else {
+        return Vec::new();
+    };
+    let fd = types::Fd(file.as_raw_fd());
+    let entries = requests.iter().map(|(off, bytes)| {
+        let length = u32::try_from(bytes.len()).unwrap_or(0);
+        opcode::Write::new(fd, bytes.as_ptr(), length)
+            .offset(*off)
+            .build()
+    });
+    // SAFETY: the bytes and the file stay borrowed until this returns, which without a deadline is when all have ended.
+    let counts = unsafe { together(ring, entries.collect(), Arc::new(()), None) };
+    counts.unwrap_or_default()
+}
+
+fn copy(error: &io::Error) -> io::Error {
+    error
+        .raw_os_error()
+        .map_or_else(|| error.kind().into(), io::Error::from_raw_os_error)
+}
+
+/// Lets the kernel do all of `entries` at once, and waits until the deadline at most: the bytes of each. If not all have
+/// ended by then, a thread waits for the others with the ring.
+///
+/// # Safety
+/// The memory and the file that the entries name must stay as they are, untouched by others, until this function returns;
+/// if it returns [`Overdue`], for as long as `kept` is kept.
+unsafe fn together(
+    mut ring: TransferRing,
+    entries: Vec<squeue::Entry>,
+    kept: Kept,
+    deadline: Option<Instant>,
+) -> Result<Vec<Option<io::Result<usize>>>, Overdue> {
+    let mut results: Vec<_> = entries.iter().map(|_| None).collect();
+    let mut entries = entries.into_iter().enumerate().peekable();
+    while entries.peek().is_some() || ring.in_flight() > 0 {
+        while ring.in_flight() < ring::ENTRIES
+            && let Some((i, entry)) = entries.next()
+        {
+            // SAFETY: the caller's promise.
+            let _full = unsafe { ring.push(entry, (i, Arc::clone(&kept))) };
+        }
+        ring.submit_until(1, deadline);
+        let before = ring.in_flight();
+        ring.collect(|(i, _), result| results[i] = Some(result));
+        if ring.in_flight() == before && deadline.is_some_and(|at| at <= Instant::now()) {
+            return Err(wait_elsewhere(ring));
+        }
+    }
+    put_back(ring);
+    Ok(results)
+}
+
+/// Lets another thread wait for what is in flight.
+fn wait_elsewhere(ring: TransferRing) -> Overdue {
+    let under_way = Arc::new(());
+    let overdue = Overdue::new(&under_way);
+    // Where no thread can be had nobody waits: the ring must not be dropped here, where it would be waited for.
+    let mut left = ManuallyDrop::new((ring, under_way));
+    let wait = move || {
+        // SAFETY: this is the only use.
+        drop(unsafe { ManuallyDrop::take(&mut left) });
+    };
+    let started = std::thread::Builder::new()
+        .name("ssd-late".into())
+        .spawn(wait);
+    if let Err(e) = started {
+        tracing::error!("cannot start a thread that waits for the SSD store: {e}");
+    }
+    overdue
+}
+
+/// A thread that reads for another one, which does not wait for longer than it wants to.
+struct Reader {
+    work: Sender<ReadWork>,
+    done: Receiver<BlocksRead>,
+}
+
+struct ReadWork {
+    memory: ReadMemory,
+    offsets: Vec<u64>,
+    under_way: Arc<()>,
+}
+
+impl Reader {
+    fn start() -> io::Result<Self> {
+        let (work, received) = channel();
+        let (send, done) = channel();
+        std::thread::Builder::new()
+            .name("ssd-read".into())
+            .spawn(move || {
+                received
+                    .into_iter()
+                    .try_for_each(|work: ReadWork| send.send(work.read()))
+            })?;
+        Ok(Self { work, done })
+    }
+}
+
+impl ReadWork {
+    fn read(self) -> BlocksRead {
+        let ReadMemory { mut pages, file } = self.memory;
+        let one = |(page, off): (&mut Page, &u64)| file.read_exact_at(&mut page.0, *off);
+        let results = pages.iter_mut().zip(&self.offsets).map(one).collect();
+        drop(self.under_way);
+        BlocksRead { pages, results }
+    }
+}
+
+fn read_by_thread(
+    memory: ReadMemory,
+    offsets: Vec<u64>,
+    patience: Duration,
+) -> Result<BlocksRead, Overdue> {
+    let under_way = Arc::new(());
+    let overdue = Overdue::new(&under_way);
+    let count = offsets.len();
+    let work = ReadWork {
+        memory,
+        offsets,
+        under_way,
+    };
+    let failed = |why: &str| BlocksRead {
+        pages: (0..count).map(|_| Page::new()).collect(),
+        results: (0..count)
+            .map(|_| Err(io::Error::other(why.to_owned())))
+            .collect(),
+    };
+    let reader = match READER.take().map_or_else(Reader::start, Ok) {
+        Ok(reader) => reader,
+        Err(e) => return Ok(failed(&format!("cannot start a thread that reads: {e}"))),
+    };
+    if reader.work.send(work).is_err() {
+        return Ok(failed("the thread that reads has ended"));
+    }
+    match reader.done.recv_timeout(patience) {
+        Ok(read) => {
+            READER.set(Some(reader));
+            Ok(read)
+        }
+        // It ends by itself when the device has answered.
+        Err(RecvTimeoutError::Timeout) => Err(overdue),
+        Err(RecvTimeoutError::Disconnected) => Ok(failed("the thread that reads has ended")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write as _;
+    use std::os::fd::OwnedFd;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn wait_for(what: &str, condition: impl Fn() -> bool) {
+        let begun = Instant::now();
+        while !condition() {
+            assert!(begun.elapsed() < LONG, "{what}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// A file that answers no read before it is written to: a pipe, of which rings ignore the offset.
+    #[test]
+    fn a_late_read_writes_into_memory_that_is_kept_for_it() {
+        if take_ring().is_none() {
+            return;
+        }
+        let (reader, mut writer) = io::pipe().unwrap();
+        let file = Arc::new(File::from(OwnedFd::from(reader)));
+        let patience = Duration::from_millis(1);
+        let overdue = read(&file, vec![0, 4096], patience).err().unwrap();
+        // The file is open until the kernel is done with it, whoever closes it here; the pages are kept as well.
+        let open = Arc::downgrade(&file);
+        drop(file);
+        assert!(!overdue.has_ended());
+        assert_eq!(open.strong_count(), 1);
+        // This thread reads on meanwhile, with another ring.
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        std::fs::write(&path, [7; 8192]).unwrap();
+        let other = Arc::new(File::open(&path).unwrap());
+        let found = read(&other, vec![4096], LONG).unwrap();
+        assert!(found.results[0].is_ok() && found.pages[0].0 == [7; 4096]);
+        writer.write_all(&[1; 8192]).unwrap();
+        wait_for("the late read has not ended", || overdue.has_ended());
+        assert_eq!(open.strong_count(), 0);
+        assert_eq!(found.pages[0].0, [7; 4096]);
+    }
+
+    #[test]
+    fn without_rings_a_thread_that_hangs_is_left_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        std::fs::write(&path, [3; 8192]).unwrap();
+        let file = Arc::new(File::open(&path).unwrap());
+        let memory = |count| ReadMemory {
+            pages: (0..count).map(|_| Page::new()).collect(),
+            file: Arc::clone(&file),
+        };
+        let found = read_by_thread(memory(2), vec![0, 4096], LONG).unwrap();
+        assert!(found.results.iter().all(Result::is_ok));
+        assert_eq!(found.pages[1].0, [3; 4096]);
+        // Beyond the end.
+        let found = read_by_thread(memory(2), vec![4096, 8192], LONG).unwrap();
+        assert!(found.results[0].is_ok() && found.results[1].is_err());
+        // Not even begun.
+        if let Err(overdue) = read_by_thread(memory(1), vec![0], Duration::ZERO) {
+            wait_for("the read has not ended", || overdue.has_ended());
+        }
+        assert!(read_by_thread(memory(1), vec![0], LONG).unwrap().results[0].is_ok());
+    }
+
+    #[test]
+    fn what_the_file_does_not_have_is_an_error_of_its_block_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        std::fs::write(&path, [3; 8192]).unwrap();
+        let file = Arc::new(File::open(&path).unwrap());
+        let found = read(&file, vec![8192, 0, 6144], LONG).unwrap();
+        let good: Vec<_> = found.results.iter().map(Result::is_ok).collect();
+        assert_eq!(good, [false, true, false]);
+        let refused = write(&file, &[(0, &[1; 4096])]);
+        assert!(refused[0].is_err(), "it is open for reading");
+    }
+}
