@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 /// loses patience. Being wrong costs little, since the device serves again as soon as it has answered.
 pub(super) const READ_PATIENCE: Duration = Duration::from_millis(250);
 
+/// A device that stalls again and again is logged so often.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
+
 /// Reads that are overdue.
 #[derive(Default)]
 pub(super) struct Stall {
@@ -23,6 +26,9 @@ pub(super) struct Stall {
 #[derive(Default)]
 struct State {
     since: Option<Instant>,
+    /// How often it has stalled, and when that was logged last.
+    stalls: u64,
+    logged: Option<Instant>,
     overdue: Vec<Overdue>,
     closed: bool,
 }
@@ -41,10 +47,14 @@ impl SsdStore {
             && let Some(since) = state.since.take()
         {
             self.stall.is.store(false, Ordering::SeqCst);
-            tracing::warn!(
-                "the SSD store's device answers again, after {:.1} s",
-                since.elapsed().as_secs_f64()
-            );
+            let stalled = since.elapsed();
+            // Of one that was logged.
+            if state.logged == Some(since) {
+                tracing::warn!(
+                    "the SSD store's device answers again, after {:.2} s",
+                    stalled.as_secs_f64()
+                );
+            }
         }
         state.since.map(|since| since.elapsed())
     }
@@ -54,11 +64,17 @@ impl SsdStore {
         let mut state = self.stall.state.lock();
         state.overdue.push(overdue);
         if state.since.is_none() {
-            state.since = Some(Instant::now());
-            tracing::warn!(
-                "the SSD store's device has not answered a read for {} ms: until it does, disks are read instead",
-                READ_PATIENCE.as_millis()
-            );
+            let now = Instant::now();
+            state.since = Some(now);
+            state.stalls += 1;
+            if state.logged.is_none_or(|at| now - at >= LOG_INTERVAL) {
+                state.logged = Some(now);
+                tracing::warn!(
+                    "the SSD store's device has not answered a read for {} ms: until it does, disks are read instead ({} times so far)",
+                    READ_PATIENCE.as_millis(),
+                    state.stalls
+                );
+            }
         }
         self.stall.is.store(true, Ordering::SeqCst);
         self.stall.begun.notify_all();

@@ -200,3 +200,17 @@ fn a_device_with_something_on_it_is_refused_and_ours_is_discarded() {
     assert!(left[marked..].iter().all(|byte| *byte == 0));
     check_place(&link, Foreign::Refuse).unwrap();
 }
+
+/// Whoever gives up a store whose device hangs must not hang with it: nothing is read of it then, and nothing removed.
+#[test]
+fn a_device_that_has_not_answered_is_left_alone() {
+    let (_dir, path) = directory();
+    private(&path, b"");
+    for answers in [false, true] {
+        let device = open(&path).unwrap();
+        let late = (!answers).then(|| std::sync::Arc::clone(&device.file));
+        drop(device);
+        assert_eq!(path.exists(), !answers);
+        drop(late);
+    }
+}
