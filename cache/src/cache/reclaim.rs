@@ -36,6 +36,9 @@ impl Cache {
 
     /// Evicts about `want` blocks from the pools that exceed their part; returns how many slots became free.
     pub(super) fn reclaim(&self, weights: &WeightTable, store: StoreKind, want: u64) -> u64 {
+        if store == StoreKind::Ssd && self.stores.working_ssd().is_some_and(|ssd| ssd.shrinks()) {
+            return 0;
+        }
         let want = want.min(self.most_at_once(store));
         let mut partition = self.divide(weights, store);
         let mut freed = 0;

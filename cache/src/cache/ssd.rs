@@ -124,6 +124,7 @@ impl Cache {
         if let Some(config) = &mut self.registry.lock().config.ssd {
             config.bytes = bytes;
         }
+        ssd.set_shrinks(!beyond.is_empty());
         Ok((!beyond.is_empty()).then_some((ssd, beyond)))
     }
 

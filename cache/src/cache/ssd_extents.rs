@@ -57,8 +57,8 @@ impl Cache {
         }
     }
 
-    /// Drops what lies in extents beyond the end of a store that has shrunk. They are given to nobody meanwhile. Hold no
-    /// lock that others need: writes may be under way, and discards take long.
+    /// Drops what lies in extents beyond the end of a store that has shrunk. They are given to nobody meanwhile, and no put
+    /// evicts. Hold no lock that others need: writes may be under way, and discards take long.
     pub(super) fn empty_beyond(&self, ssd: &Arc<SsdStore>, beyond: Range<u32>) {
         let mut left: Vec<_> = beyond.collect();
         let mut since = Instant::now();
@@ -67,6 +67,7 @@ impl Cache {
             left.retain(|extent| !self.is_emptied(ssd, *extent));
             ssd.discard_retired();
             if left.is_empty() || ssd.closed() {
+                ssd.set_shrinks(false);
                 return;
             }
             if left.len() < before {
@@ -190,6 +191,33 @@ mod tests {
         }));
         assert!(cache.migrate(disk, 0..64, to).unwrap() > 0);
         assert_eq!(told.try_recv(), Ok(true));
+        cache.audit();
+    }
+
+    /// It would evict 2 MiB several times over, with nothing of it to use, and wait for the logs that are emptied.
+    #[test]
+    fn no_put_evicts_while_the_store_shrinks() {
+        let extents = 64 * u64::from(EXTENT_SLOTS);
+        let (cache, device, pool) = filled(extents);
+        let spec = PoolSpec::of(StoreKind::Ssd, Weight::default());
+        let other = cache.create_pool(pool.vm, "other", spec).unwrap();
+        let other = cache.pool(other).unwrap();
+        let disk = cache.add_disk(pool.vm, "other").unwrap();
+        let disk = cache.attach(disk).unwrap().0;
+        let put = move |cache: &Arc<Cache>| {
+            let token = disk.token(0);
+            let content = [1; BLOCK_SIZE];
+            cache.insert(&disk, &other, 0, &content, token).is_ok()
+        };
+        let (tell, told) = mpsc::channel();
+        let (meanwhile, again) = (Arc::clone(&cache), put.clone());
+        *device.during_discard.lock() = Some(Box::new(move |_| {
+            tell.send(again(&meanwhile)).unwrap();
+        }));
+        cache.resize(StoreKind::Ssd, 8 << 20).unwrap();
+        assert_eq!(told.try_recv(), Ok(false));
+        assert_eq!(pool.count.evictions.get(), 0);
+        assert!(put(&cache), "afterwards it does");
         cache.audit();
     }
 

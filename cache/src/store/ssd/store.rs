@@ -24,6 +24,8 @@ pub(crate) struct SsdStore {
     pub(super) retired: Mutex<Vec<u32>>,
     /// Extents that may be used.
     pub(super) capacity: AtomicU32,
+    /// What lies beyond a new end is not dropped yet.
+    shrinks: AtomicBool,
     pub(super) write_buffer: WriteBuffer,
     pub(super) stall: Stall,
     /// Threads that write.
@@ -65,6 +67,7 @@ impl SsdStore {
             free: Mutex::default(),
             retired: Mutex::default(),
             capacity: AtomicU32::new(capacity),
+            shrinks: AtomicBool::new(false),
             write_buffer: WriteBuffer::default(),
             stall: Stall::default(),
             writers: AtomicUsize::new(0),
@@ -90,6 +93,15 @@ impl SsdStore {
 
     pub(crate) fn has_writers(&self) -> bool {
         self.writers.load(Ordering::Relaxed) > 0
+    }
+
+    /// Does something lie beyond a new end? Eviction frees little that may be used then, and much is evicted anyway.
+    pub(crate) fn shrinks(&self) -> bool {
+        self.shrinks.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn set_shrinks(&self, shrinks: bool) {
+        self.shrinks.store(shrinks, Ordering::SeqCst);
     }
 
     /// Slots that may be used.
