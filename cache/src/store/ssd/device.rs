@@ -1,8 +1,8 @@
 //! The device under the SSD store: a file or a block device, past the page cache.
 
 use super::mark::{self, Content, MARK_BYTES};
+use super::page::BlocksRead;
 use super::transfer::{self, Overdue};
-use crate::block::{BLOCK_SIZE, Block};
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate};
 use std::fs::File;
 use std::io;
@@ -11,22 +11,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-
-/// A block at an address that direct I/O accepts.
-#[repr(C, align(4096))]
-pub(crate) struct Page(pub(crate) Block);
-
-impl Page {
-    pub(crate) const fn new() -> Self {
-        Self([0; BLOCK_SIZE])
-    }
-}
-
-/// Blocks that were read: a page for each, and whether it was read.
-pub(crate) struct BlocksRead {
-    pub(crate) pages: Vec<Page>,
-    pub(crate) results: Vec<io::Result<()>>,
-}
 
 /// What the SSD store needs of its device. Offsets are multiples of the block size, buffers lie on pages.
 pub(crate) trait Device: Send + Sync {

@@ -19,6 +19,7 @@ mod fair_queue;
 mod log;
 mod mark;
 mod open;
+mod page;
 mod read;
 mod stall;
 mod store;
@@ -29,10 +30,11 @@ mod write_buffer;
 #[cfg(test)]
 mod test_place;
 
-pub(crate) use device::{BlocksRead, Device, FileDevice, Page};
+pub(crate) use device::{Device, FileDevice};
 pub(crate) use extent::EXTENT_SLOTS;
 pub(crate) use log::{Append, SsdLog};
 pub(crate) use open::{Foreign, check_place};
+pub(crate) use page::{BlocksRead, Page};
 pub(crate) use read::SsdReadRef;
 pub(crate) use store::SsdStore;
 pub(crate) use transfer::Overdue;

@@ -1,12 +1,13 @@
 //! Reads of blocks: from the write buffer, or from the device with their checksums compared.
 
-use super::device::BlocksRead;
 use super::extent::EXTENT_SLOTS;
+use super::page::BlocksRead;
 use super::stall::READ_PATIENCE;
 use super::store::SsdStore;
 use crate::block::{BLOCK_BYTES, Block, Key};
 use std::io;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// A block on the device that is about to be read.
 #[derive(Clone, Copy)]
@@ -17,6 +18,21 @@ pub(crate) struct SsdReadRef {
 }
 
 impl SsdStore {
+    /// Is a read of the device overdue?
+    pub(crate) fn is_stalled(&self) -> bool {
+        self.stall.is_stalled()
+    }
+
+    /// For how long a read has been overdue.
+    pub(crate) fn stalled_for(&self) -> Option<Duration> {
+        self.stall.time()
+    }
+
+    /// Waits until a read is overdue; `false` when the store has closed.
+    pub(crate) fn wait_for_stall(&self) -> bool {
+        self.stall.wait()
+    }
+
     /// What stands for a block's content and name: the low half of a keyed hash.
     pub(crate) fn sum(&self, key: Key, content: &Block) -> u32 {
         let sum = xxhash_rust::xxh3::xxh3_64_with_seed(content, key.hash(self.seed));
@@ -60,7 +76,7 @@ impl SsdStore {
         let offset = |(_, read_ref): &(_, SsdReadRef)| u64::from(read_ref.slot) * BLOCK_BYTES;
         let offsets: Vec<_> = read_refs.iter().map(offset).collect();
         let read = self.device.read(&offsets, READ_PATIENCE);
-        let mut read = read.map_err(|overdue| self.stalled(overdue)).ok()?;
+        let mut read = read.map_err(|overdue| self.stall.begin(overdue)).ok()?;
         let results = read.results.iter_mut().zip(&read.pages);
         for ((result, page), (key, read_ref)) in results.zip(read_refs) {
             if result.is_ok() && self.sum(*key, &page.0) != read_ref.sum {

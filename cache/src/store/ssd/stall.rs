@@ -1,6 +1,5 @@
 //! A device that does not answer. While a read is overdue nothing else is read from it: the disks have all that it holds.
 
-use super::store::SsdStore;
 use super::transfer::Overdue;
 use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,20 +32,20 @@ struct State {
     closed: bool,
 }
 
-impl SsdStore {
+impl Stall {
     /// Is a read of the device overdue?
-    pub(crate) fn is_stalled(&self) -> bool {
-        self.stall.is.load(Ordering::SeqCst) && self.stalled_for().is_some()
+    pub(super) fn is_stalled(&self) -> bool {
+        self.is.load(Ordering::SeqCst) && self.time().is_some()
     }
 
     /// For how long a read has been overdue.
-    pub(crate) fn stalled_for(&self) -> Option<Duration> {
-        let mut state = self.stall.state.lock();
+    pub(super) fn time(&self) -> Option<Duration> {
+        let mut state = self.state.lock();
         state.overdue.retain(|overdue| !overdue.has_ended());
         if state.overdue.is_empty()
             && let Some(since) = state.since.take()
         {
-            self.stall.is.store(false, Ordering::SeqCst);
+            self.is.store(false, Ordering::SeqCst);
             let stalled = since.elapsed();
             // Of one that was logged.
             if state.logged == Some(since) {
@@ -60,8 +59,8 @@ impl SsdStore {
     }
 
     /// A read is overdue.
-    pub(super) fn stalled(&self, overdue: Overdue) {
-        let mut state = self.stall.state.lock();
+    pub(super) fn begin(&self, overdue: Overdue) {
+        let mut state = self.state.lock();
         state.overdue.push(overdue);
         if state.since.is_none() {
             let now = Instant::now();
@@ -76,22 +75,22 @@ impl SsdStore {
                 );
             }
         }
-        self.stall.is.store(true, Ordering::SeqCst);
-        self.stall.begun.notify_all();
+        self.is.store(true, Ordering::SeqCst);
+        self.begun.notify_all();
     }
 
     /// Waits until a read is overdue; `false` when the store has closed.
-    pub(crate) fn wait_for_stall(&self) -> bool {
-        let mut state = self.stall.state.lock();
+    pub(super) fn wait(&self) -> bool {
+        let mut state = self.state.lock();
         while state.since.is_none() && !state.closed {
-            self.stall.begun.wait(&mut state);
+            self.begun.wait(&mut state);
         }
         !state.closed
     }
 
-    /// Ends [`wait_for_stall`](Self::wait_for_stall).
-    pub(super) fn stop_watching(&self) {
-        self.stall.state.lock().closed = true;
-        self.stall.begun.notify_all();
+    /// Ends [`wait`](Self::wait).
+    pub(super) fn stop(&self) {
+        self.state.lock().closed = true;
+        self.begun.notify_all();
     }
 }

@@ -133,7 +133,7 @@ impl SsdStore {
         if first {
             *self.failure.lock() = why;
             self.write_buffer.stop();
-            self.stop_watching();
+            self.stall.stop();
         }
         first
     }

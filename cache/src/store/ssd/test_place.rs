@@ -190,7 +190,7 @@ fn a_device_with_something_on_it_is_refused_and_ours_is_discarded() {
     // All of it: a mebibyte of that is the mark.
     let ours = FileDevice::open(&link, 8 * MIB, Foreign::Refuse).unwrap();
     assert_eq!(ours.grow(8 * MIB).unwrap(), 7 * MIB);
-    let page = super::device::Page([7; 4096]);
+    let page = super::page::Page([7; 4096]);
     ours.write(&[(0, &page.0)])[0].as_ref().unwrap();
     drop(ours);
     // Its blocks are gone; the mark stays, so that it is taken again.

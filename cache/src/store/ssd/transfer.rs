@@ -1,7 +1,7 @@
 //! Transfers to and from the device. A read is waited for only so long: a device that hangs must not hang those who read
 //! what is also on their disk. What the kernel writes into later, and the file, are kept until it has.
 
-use super::device::{BlocksRead, Page};
+use super::page::{BlocksRead, Page};
 use crate::block::{BLOCK_BYTES, BLOCK_SIZE};
 use crate::ring::{self, Ring};
 use io_uring::{opcode, squeue, types};
