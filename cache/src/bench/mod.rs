@@ -14,6 +14,8 @@ mod random;
 mod spread;
 
 #[cfg(test)]
+mod neighbours;
+#[cfg(test)]
 mod replay;
 #[cfg(test)]
 mod targets;
