@@ -20,6 +20,7 @@ mod message;
 mod name;
 mod pool_row;
 mod put;
+pub mod sequence;
 mod status;
 mod verdict;
 

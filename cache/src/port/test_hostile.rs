@@ -39,8 +39,25 @@ fn a_replayed_message_does_nothing() {
     g.write(&page);
     g.write(&page);
     assert_eq!(g.port.stats().commands_refused, 1);
-    g.write(&message(u64::MAX, 0, serial(), &[(6, g.read(6))]));
-    assert_eq!(header(&g).sequence, u64::MAX);
+}
+
+#[test]
+fn no_sequence_number_shuts_the_port() {
+    let mut g = guest(&cache(), "web", false);
+    // The last number at once, and in two steps after others.
+    let steps = [&[u64::MAX][..], &[100, 99 + (1 << 63), u64::MAX]];
+    for (first, numbers) in [(10, steps[0]), (20, steps[1])] {
+        for number in numbers {
+            g.write(&message(*number, 0, serial(), &[(6, g.read(6))]));
+        }
+        assert_eq!(header(&g).sequence, u64::MAX);
+        // An agent takes the port's number and goes on.
+        for block in first..first + 10 {
+            g.sequence = justitia_link::sequence::next(header(&g).sequence) - 1;
+            assert_eq!(g.put(0, &[(block, g.read(block))]).accepted, 1);
+        }
+        assert_eq!((header(&g).sequence, header(&g).replayed), (10, 0));
+    }
 }
 
 #[test]

@@ -1,4 +1,7 @@
-//! Which sequence numbers were handled: each is, once, in any order within a window, as IPsec does (RFC 4303, 3.4.3).
+//! Which sequence numbers were handled: each is, once, in any order within a window, as IPsec does (RFC 4303, 3.4.3). The
+//! numbers go round, so that no number is the last one.
+
+use justitia_link::sequence::is_later;
 
 /// Numbers below the highest that can still come.
 const WIDTH: u64 = 1024;
@@ -8,7 +11,7 @@ const WORDS: usize = 16;
 /// The window.
 #[derive(Debug, Default)]
 pub(super) struct Window {
-    /// The highest number that was handled; 0 is none.
+    /// The latest number that was handled; 0 is none.
     highest: u64,
     /// Whether a number of the window was handled, by its remainder.
     handled: [u64; WORDS],
@@ -21,14 +24,17 @@ impl Window {
 
     /// Is the number handled for the first time? It counts as handled then. 0 never is.
     pub(super) fn take(&mut self, number: u64) -> bool {
-        if number > self.highest {
+        if number == 0 {
+            return false;
+        }
+        // The first may be any: a guest goes on where it was when the daemon is started anew.
+        if self.highest == 0 || is_later(number, self.highest) {
             // Those that the window passes over are free again.
-            let passed = (number - self.highest).min(WIDTH);
-            for n in number - passed + 1..=number {
-                self.mark(n, false);
+            for n in 0..number.wrapping_sub(self.highest).min(WIDTH) {
+                self.mark(number.wrapping_sub(n), false);
             }
             self.highest = number;
-        } else if number == 0 || self.highest - number >= WIDTH || self.is_marked(number) {
+        } else if self.highest.wrapping_sub(number) >= WIDTH || self.is_marked(number) {
             return false;
         }
         self.mark(number, true);
@@ -92,5 +98,19 @@ mod tests {
         assert!(window.take(u64::MAX) && !window.take(u64::MAX));
         assert!(window.take(u64::MAX - 1023) && !window.take(u64::MAX - 1024));
         assert!(!window.take(0));
+        // The numbers go round.
+        assert!(window.take(1) && !window.take(1) && window.take(1025));
+        assert!(!window.take(u64::MAX - 3) && !window.take(u64::MAX) && window.take(2));
+    }
+
+    #[test]
+    fn a_number_far_ahead_ends_nothing() {
+        let mut window = Window::default();
+        assert!(window.take(5000));
+        // Behind, as the numbers go round.
+        assert!(!window.take(u64::MAX) && window.take(5001));
+        // As far as one message comes, and as far as two.
+        assert!(window.take(5001 + (1 << 63) - 1) && window.take(u64::MAX));
+        assert!(window.take(1) && window.take(2));
     }
 }

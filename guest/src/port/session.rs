@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 use std::io;
 
-use justitia_link::{AlignedBuf, Answer, AreaHeader, Command, MAX_ANSWERS, PAGE, PoolRow};
+use justitia_link::{
+    AlignedBuf, Answer, AreaHeader, Command, MAX_ANSWERS, PAGE, PoolRow, sequence,
+};
 
 use super::device::Port;
 use crate::batch::{Batch, Origin};
@@ -145,16 +147,18 @@ impl Session {
     }
 
     fn next(&mut self) -> u64 {
-        self.sequence = self.sequence.saturating_add(1);
+        self.sequence = sequence::next(self.sequence);
         self.sequence
     }
 
-    /// A program that used the port before may have used higher numbers.
+    /// Another program may have used the port meanwhile, with any numbers.
     fn follow(&mut self, header: &AreaHeader) -> Result<(), Ended> {
         if header.daemon_start_id != self.start {
             return Err(Ended::Restarted);
         }
-        self.sequence = self.sequence.max(header.sequence);
+        if sequence::is_later(header.sequence, self.sequence) {
+            self.sequence = header.sequence;
+        }
         Ok(())
     }
 }
