@@ -46,6 +46,28 @@ pub struct Counts {
     pub timed_hit_ns: u64,
 }
 
+impl Counts {
+    /// Adds those of another pool.
+    pub(crate) const fn add(&mut self, more: &Self) {
+        self.gets += more.gets;
+        self.memory_hits += more.memory_hits;
+        self.ssd_hits += more.ssd_hits;
+        self.insertions += more.insertions;
+        self.insertions_dropped += more.insertions_dropped;
+        self.evictions += more.evictions;
+        self.demotions += more.demotions;
+        self.promotions += more.promotions;
+        self.renewals += more.renewals;
+        self.invalidations += more.invalidations;
+        self.taken += more.taken;
+        self.disk_reads += more.disk_reads;
+        self.disk_wait_us += more.disk_wait_us;
+        self.disk_read_blocks += more.disk_read_blocks;
+        self.timed_hit_blocks += more.timed_hit_blocks;
+        self.timed_hit_ns += more.timed_hit_ns;
+    }
+}
+
 /// One pool.
 #[derive(Clone, Debug, Serialize)]
 pub struct PoolStats {

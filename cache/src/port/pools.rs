@@ -94,6 +94,13 @@ impl NamedPools {
         }
     }
 
+    /// Those that the guest has made.
+    pub(crate) fn of_guest(&self) -> impl Iterator<Item = PoolId> {
+        let all = self.pools.values();
+        all.filter(|pool| pool.created_over_port)
+            .map(|pool| pool.id)
+    }
+
     pub(super) fn len(&self) -> usize {
         self.pools.len()
     }

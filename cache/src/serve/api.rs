@@ -6,9 +6,11 @@ use super::size::Size;
 use crate::cache::CacheStats;
 use crate::config::{Policy, StoreKind};
 use crate::frontend::VolumeStats;
+use crate::ids::PoolId;
 use crate::planner::Target;
 use crate::port::PortStats;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 /// A table of the configuration, as JSON.
@@ -178,6 +180,9 @@ pub struct Stats {
     pub ports: Vec<PortStats>,
     /// What is planned for the pools of VMs whose weights are planned, as of the last period.
     pub plans: Vec<PlannedStore>,
+    /// Those of the pools that guests have made.
+    #[serde(skip)]
+    pub pools_of_guests: BTreeSet<PoolId>,
     /// NBD clients at this moment.
     pub clients: usize,
     /// Front ends over vhost-user at this moment.

@@ -108,6 +108,7 @@ impl ControlHandler for Daemon {
             unserved: self.unserved.lock().iter().map(UnservedDisk::new).collect(),
             ports: self.ports.lock().iter().map(|port| port.stats()).collect(),
             plans: self.planning.lock().plans(),
+            pools_of_guests: self.vms.lock().pools_of_guests(),
             clients: {
                 let of_vms = self.of_vms.lock();
                 let servers = of_vms.values().chain([&self.all]);

@@ -292,14 +292,14 @@ fn counts<L: Clone + Eq + Hash, T>(rows: &[(L, &T)], value: fn(&T) -> u64) -> Fa
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::cache::Cache;
     use crate::config::{CacheConfig, Policy, PoolSpec};
     use justitia_share::Weight;
 
     /// A VM with a port, a pool and a disk, all of hostile names.
-    fn hostile() -> Stats {
+    pub(in crate::serve) fn hostile() -> Stats {
         let cache = Cache::new(CacheConfig::default()).unwrap();
         let weight = Weight::default();
         let vm = cache
@@ -323,6 +323,7 @@ mod tests {
                 ..Default::default()
             }],
             plans: Vec::new(),
+            pools_of_guests: Default::default(),
             clients: 3,
             vhost_front_ends: 1,
             io_uring_unsupported: None,

@@ -13,6 +13,7 @@ mod error;
 mod grow;
 mod metrics;
 mod metrics_curves;
+mod metrics_names;
 mod metrics_ports;
 mod paths;
 mod planning;

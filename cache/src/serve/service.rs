@@ -8,6 +8,7 @@ use super::descriptors;
 use super::disks::Failed;
 use super::error::ServeError;
 use super::metrics;
+use super::metrics_names::PoolNames;
 use super::paths::{PathUse, collisions};
 use super::planning::PlanningThread;
 use super::reload::Reloaded;
@@ -15,6 +16,7 @@ use crate::cache::Cache;
 use crate::config::CacheConfig;
 use crate::frontend::flush_all;
 use crate::nbd::{Limits, Server, TlsFiles};
+use parking_lot::Mutex;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -69,7 +71,13 @@ impl Service {
             .metrics
             .map(|address| {
                 let from = Arc::clone(&daemon);
-                justitia_metrics_http::Server::start(address, move || metrics::text(&from.stats()))
+                let names = Mutex::new(PoolNames::default());
+                let text = move || {
+                    let mut stats = from.stats();
+                    names.lock().bound(&mut stats, Instant::now());
+                    metrics::text(&stats)
+                };
+                justitia_metrics_http::Server::start(address, text)
                     .map_err(|source| ServeError::Metrics { address, source })
             })
             .transpose()?;

@@ -49,6 +49,7 @@ fn a_guest_puts_over_nbd_and_finds_the_block_in_the_cache() {
 
     let mut page = [0; PAGE];
     let made = create(&mut port);
+    assert_eq!(service.stats().pools_of_guests.len(), 1);
 
     // Through the rings: what was read, what was written, and what was neither.
     assert_eq!(disk.read(0, 65_536).data, [7; 65_536]);

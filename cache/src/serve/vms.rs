@@ -69,6 +69,14 @@ impl VmRegistry {
         self.vms.iter().map(|(name, vm)| (name.as_str(), vm))
     }
 
+    /// The pools that guests have made.
+    pub(super) fn pools_of_guests(&self) -> BTreeSet<PoolId> {
+        let lists = self.vms.values().map(|vm| &vm.pools);
+        lists
+            .flat_map(|pools| pools.lock().of_guest().collect::<Vec<_>>())
+            .collect()
+    }
+
     pub(super) fn vm(&mut self, name: &str) -> Result<&mut Vm, ServeError> {
         if self.uncached.contains(name) {
             let vm = name.to_owned();

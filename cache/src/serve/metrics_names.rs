@@ -1,0 +1,214 @@
+//! How many series the pools of guests make. A guest chooses the names of its pools, and may make and destroy them for ever:
+//! each new name would be a series more for who stores them. So only so many new names of a VM are shown; the other pools of
+//! its guest are one.
+
+use super::api::Stats;
+use crate::cache::{Counts, PoolStats, VmStats};
+use crate::ids::PoolId;
+use crate::worth::SsdAdmission;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
+
+/// Names of a guest's pools that are shown: twice as many as it may have pools. One that is gone for so many others is new
+/// again.
+const NAMES: usize = 512;
+/// When so many were shown, one more in so long a time: 1,440 a day, for containers that come under new names.
+const EACH: Duration = Duration::from_secs(60);
+/// The pools that are not shown by name.
+const OTHERS: &str = "(others)";
+
+/// The names of all VMs' pools.
+#[derive(Default)]
+pub(super) struct PoolNames(BTreeMap<String, VmNames>);
+
+struct VmNames {
+    /// Last those that were shown last.
+    shown: VecDeque<String>,
+    /// New ones that may be shown, and since when.
+    left: usize,
+    since: Instant,
+    /// Counts of the others as of the last time, and of those of them that are gone: a counter must not fall.
+    others: BTreeMap<PoolId, Counts>,
+    gone: Counts,
+}
+
+impl PoolNames {
+    /// Puts one in the place of the pools whose names are too many.
+    pub(super) fn bound(&mut self, stats: &mut Stats, now: Instant) {
+        let Stats {
+            cache,
+            pools_of_guests,
+            ..
+        } = stats;
+        for vm in &mut cache.vms {
+            let names = self.0.entry(vm.name.clone());
+            let names = names.or_insert_with(|| VmNames::new(now));
+            names.refill(now);
+            names.bound(vm, pools_of_guests);
+        }
+    }
+}
+
+impl VmNames {
+    fn new(now: Instant) -> Self {
+        Self {
+            shown: VecDeque::new(),
+            left: NAMES,
+            since: now,
+            others: BTreeMap::new(),
+            gone: Counts::default(),
+        }
+    }
+
+    fn refill(&mut self, now: Instant) {
+        let passed = now.saturating_duration_since(self.since).as_secs() / EACH.as_secs();
+        let passed = u32::try_from(passed).unwrap_or(u32::MAX);
+        self.since += EACH.saturating_mul(passed);
+        let more = usize::try_from(passed).unwrap_or(NAMES);
+        self.left = self.left.saturating_add(more).min(NAMES);
+    }
+
+    /// Is the name shown? It counts as new if it is not among the last.
+    fn shows(&mut self, name: &str) -> bool {
+        match self.shown.iter().position(|shown| shown == name) {
+            Some(at) => {
+                let again = self.shown.remove(at);
+                self.shown.extend(again);
+            }
+            None if self.left == 0 => return false,
+            None => {
+                self.left -= 1;
+                self.shown.push_back(name.to_owned());
+                if self.shown.len() > NAMES {
+                    self.shown.pop_front();
+                }
+            }
+        }
+        true
+    }
+
+    fn bound(&mut self, vm: &mut VmStats, of_guests: &BTreeSet<PoolId>) {
+        let pools = std::mem::take(&mut vm.pools);
+        let (shown, others): (Vec<_>, Vec<_>) = pools
+            .into_iter()
+            .partition(|pool| !of_guests.contains(&pool.id) || self.shows(&pool.name));
+        vm.pools = shown;
+        let last = std::mem::take(&mut self.others);
+        self.others = others.iter().map(|pool| (pool.id, pool.counts)).collect();
+        for (_, counts) in last.iter().filter(|(id, _)| !self.others.contains_key(id)) {
+            self.gone.add(counts);
+        }
+        let is_empty = self.gone == Counts::default();
+        let id = others.first().map(|pool| pool.id);
+        if let Some(id) = id.or_else(|| vm.pools.first().map(|pool| pool.id).filter(|_| !is_empty))
+        {
+            vm.pools.push(sum(id, &others, self.gone));
+        }
+    }
+}
+
+fn sum(id: PoolId, pools: &[PoolStats], gone: Counts) -> PoolStats {
+    let of = |value: fn(&PoolStats) -> u64| pools.iter().map(value).sum();
+    let mut counts = gone;
+    pools.iter().for_each(|pool| counts.add(&pool.counts));
+    PoolStats {
+        id,
+        name: OTHERS.to_owned(),
+        memory_weight: of(|p| p.memory_weight),
+        ssd_weight: of(|p| p.ssd_weight),
+        memory_entitlement_bytes: of(|p| p.memory_entitlement_bytes),
+        ssd_entitlement_bytes: of(|p| p.ssd_entitlement_bytes),
+        memory_bytes: of(|p| p.memory_bytes),
+        ssd_bytes: of(|p| p.ssd_bytes),
+        ssd_admits: pools.first().map_or(SsdAdmission::All, |p| p.ssd_admits),
+        counts,
+        curve: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::metrics::tests::hostile;
+    use super::super::metrics::text;
+    use super::*;
+
+    /// The pools that a VM has at one moment: its default pool, and as many of its guest's as there are names.
+    fn stats(names: impl Iterator<Item = (u32, String)>) -> Stats {
+        let mut stats = hostile();
+        let vm = &mut stats.cache.vms[0];
+        vm.pools.truncate(1);
+        let first = vm.pools[0].clone();
+        for (index, name) in names {
+            let id = PoolId {
+                index,
+                generation: 7,
+            };
+            let mut pool = first.clone();
+            (pool.id, pool.name, pool.memory_bytes) = (id, name, 4096);
+            pool.counts.gets = 3;
+            stats.pools_of_guests.insert(id);
+            vm.pools.push(pool);
+        }
+        stats
+    }
+
+    fn gets_of_others(text: &str) -> Option<u64> {
+        let line = text
+            .lines()
+            .find(|l| l.starts_with("justitia_cache_pool_gets_total") && l.contains(OTHERS))?;
+        line.rsplit(' ').next()?.parse().ok()
+    }
+
+    #[test]
+    fn a_guest_that_makes_pools_under_new_names_for_ever_makes_few_series() {
+        let start = Instant::now();
+        let mut names = PoolNames::default();
+        let (mut series, mut last) = (BTreeSet::new(), 0);
+        for scrape in 0..200_u32 {
+            // An hour of scrapes, between which all pools are destroyed and made under other names.
+            let now = start + Duration::from_secs(u64::from(scrape) * 18);
+            let new = (0..250).map(|n| (scrape * 250 + n, format!("pool-{scrape}-{n}")));
+            let mut stats = stats(new);
+            names.bound(&mut stats, now);
+            let held = stats.cache.vms[0].pools.iter().map(|p| p.memory_bytes);
+            assert_eq!(held.sum::<u64>(), 250 * 4096, "nothing is missing");
+            let text = text(&stats).unwrap();
+            let labels = text.lines().filter_map(|line| line.split("pool=\"").nth(1));
+            series.extend(labels.map(|l| l.split('"').next().unwrap().to_owned()));
+            let gets = gets_of_others(&text).unwrap_or(0);
+            assert!(gets >= last, "a counter fell");
+            last = gets;
+        }
+        // Its default pool and the others, 512, and 60 in an hour.
+        assert!(
+            (500..=2 + 512 + 60).contains(&series.len()),
+            "{}",
+            series.len()
+        );
+        assert_eq!(
+            last,
+            (200 * 250 - u64::try_from(series.len() - 2).unwrap()) * 3
+        );
+    }
+
+    #[test]
+    fn names_that_come_again_and_pools_of_the_host_are_always_shown() {
+        let start = Instant::now();
+        let mut names = PoolNames::default();
+        for round in 0..2000_u32 {
+            let again = (0..100).map(|n| (round * 100 + n, format!("pool-{n}")));
+            let mut stats = stats(again);
+            if round == 1999 {
+                // What the host makes is its own choice.
+                stats.pools_of_guests.clear();
+                for (n, pool) in stats.cache.vms[0].pools.iter_mut().enumerate() {
+                    pool.name = format!("host-{n}");
+                }
+            }
+            names.bound(&mut stats, start);
+            let pools = &stats.cache.vms[0].pools;
+            assert_eq!(pools.len(), 101);
+            assert!(pools.iter().all(|pool| pool.name != OTHERS));
+        }
+    }
+}
