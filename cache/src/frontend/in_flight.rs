@@ -61,9 +61,12 @@ impl<C> InFlight<C> {
         }
         let ring = Ring::new()
             .inspect_err(|e| {
-                tracing::warn!(
-                    "no io_uring for a client: worker threads execute its requests: {e}"
-                );
+                if let Some(left_out) = volume.log.permit() {
+                    tracing::warn!(
+                        disk = volume.name(),
+                        "no io_uring for a client: worker threads execute its requests: {e}{left_out}"
+                    );
+                }
             })
             .ok()?;
         Some(Self {

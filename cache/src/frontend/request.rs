@@ -157,7 +157,7 @@ impl Volume {
         Ok(Outcome::Done)
     }
 
-    /// Counts a request that has ended, and logs why if it failed.
+    /// Counts a request that has ended, and logs why if it failed, unless others have just been logged.
     pub(super) fn record(&self, request: &IoRequest, result: &io::Result<Outcome>) {
         match (request.operation, result) {
             // An answer, not a failure: the client writes the zeroes.
@@ -165,12 +165,14 @@ impl Volume {
                 if error.kind() == io::ErrorKind::Unsupported => {}
             (operation, Err(error)) => {
                 self.count_error();
-                tracing::warn!(
-                    disk = self.name(),
-                    offset = request.offset,
-                    length = request.length,
-                    "{operation:?} failed: {error}"
-                );
+                if let Some(left_out) = self.log.permit() {
+                    tracing::warn!(
+                        disk = self.name(),
+                        offset = request.offset,
+                        length = request.length,
+                        "{operation:?} failed: {error}{left_out}"
+                    );
+                }
             }
             (Operation::Read, Ok(_)) => self.count_read(request.length),
             (

@@ -2,6 +2,7 @@
 
 use super::backend::{Allocation, Backend};
 use super::gate::Gates;
+use super::log_limit::LogLimit;
 use super::tags::ContainerTag;
 use super::tenant::Tenant;
 use super::write_order::WriteOrder;
@@ -24,6 +25,8 @@ pub struct Volume {
     /// Of its writes, whatever connection they came by.
     pub(super) write_order: Arc<WriteOrder>,
     pub(crate) gates: Gates,
+    /// Of lines that its guest or clients can cause.
+    pub(crate) log: LogLimit,
 }
 
 #[derive(Default)]
@@ -78,6 +81,7 @@ impl Volume {
             counters: Counters::default(),
             write_order: Arc::default(),
             gates: Gates::default(),
+            log: LogLimit::default(),
         }
     }
 

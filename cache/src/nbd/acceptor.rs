@@ -49,27 +49,33 @@ impl Acceptor {
         if self.tcp
             && let Err(e) = set_up_tcp(&socket, limits.send)
         {
-            tracing::warn!(%peer, "refused a client: cannot set its socket up: {e}");
-            return;
+            return self.refused(&peer, &format!("cannot set its socket up: {e}"));
         }
         let Some(entry) = self.clients.add(&socket, limits.connections) else {
-            tracing::warn!(
-                %peer,
-                "refused a client: {} are connected, which is the limit",
-                limits.connections
+            let connected = limits.connections;
+            return self.refused(
+                &peer,
+                &format!("{connected} are connected, which is the limit"),
             );
-            return;
         };
         let context = Arc::clone(&self.context);
         let started = std::thread::Builder::new()
             .name("justitia-nbd".into())
             .spawn(move || {
-                if let Err(e) = run(Transport::new(socket), &context, || entry.agreed()) {
-                    tracing::info!(%peer, "a client's connection broke: {e}");
+                if let Err(e) = run(Transport::new(socket), &context, || entry.agreed())
+                    && let Some(left_out) = context.log.permit()
+                {
+                    tracing::info!(%peer, "a client's connection broke: {e}{left_out}");
                 }
             });
         if let Err(e) = started {
-            tracing::error!(%peer, "cannot start a thread for a client: {e}");
+            tracing::error!("cannot start a thread for a client: {e}");
+        }
+    }
+
+    fn refused(&self, peer: &Peer, why: &str) {
+        if let Some(left_out) = self.context.log.permit() {
+            tracing::warn!(%peer, "refused a client: {why}{left_out}");
         }
     }
 }

@@ -2,15 +2,14 @@
 
 use super::export::Export;
 use super::handshake::{ExportInfo, ExportLookup};
-use crate::frontend::Volume;
+use crate::frontend::{LogLimit, Volume};
 use parking_lot::RwLock;
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The exports of a server, by name.
 #[derive(Default)]
-pub(super) struct ExportRegistry(RwLock<BTreeMap<String, Arc<Export>>>);
+pub(super) struct ExportRegistry(RwLock<BTreeMap<String, Arc<Export>>>, LogLimit);
 
 impl ExportRegistry {
     /// Serves `export` from now on, in the place of one of the same name.
@@ -44,18 +43,11 @@ pub(super) enum Identity {
 pub(super) struct View {
     registry: Arc<ExportRegistry>,
     pub(super) identity: Identity,
-    /// It was logged that the client asked for what it does not see.
-    logged: Cell<bool>,
 }
 
 impl View {
     pub(super) fn new(registry: Arc<ExportRegistry>, identity: Identity) -> Self {
-        let logged = Cell::new(false);
-        Self {
-            registry,
-            identity,
-            logged,
-        }
+        Self { registry, identity }
     }
 
     fn shows(&self, export: &Export) -> bool {
@@ -84,15 +76,14 @@ impl View {
         seen.next().is_none().then(|| Arc::clone(first))
     }
 
-    /// Once, as a client may ask for it without end.
     fn log_refused(&self, export: &str) {
         if let Identity::Certified(names) = &self.identity
-            && !self.logged.replace(true)
+            && let Some(left_out) = self.registry.1.permit()
         {
             tracing::info!(
                 export,
                 ?names,
-                "refused a client the export: its VM lists none of the names in the certificate (`clients` of the VM)"
+                "refused a client the export: its VM lists none of the names in the certificate (`clients` of the VM){left_out}"
             );
         }
     }

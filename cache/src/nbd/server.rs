@@ -7,7 +7,7 @@ use super::export::Export;
 use super::limits::Limits;
 use super::registry::ExportRegistry;
 use super::tls::{TlsError, TlsFiles};
-use crate::frontend::{Executor, ListenError, SocketAccess, Volume, unix_listener};
+use crate::frontend::{Executor, ListenError, LogLimit, SocketAccess, Volume, unix_listener};
 use parking_lot::Mutex;
 use rustix::net::{Shutdown, shutdown};
 use rustls::ServerConfig;
@@ -175,6 +175,7 @@ impl Server {
                 limits: self.limits,
                 tls: self.tls.clone(),
                 tls_required: access.tls_required,
+                log: LogLimit::default(),
             }),
         };
         let thread = std::thread::Builder::new()
