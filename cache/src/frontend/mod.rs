@@ -6,6 +6,7 @@
 //! its part of these threads and its limit of connections.
 
 mod backend;
+mod budget;
 mod completion;
 mod executor;
 mod flush;
@@ -23,6 +24,7 @@ mod workers;
 mod write_order;
 
 pub use backend::{Allocation, Backend};
+pub(crate) use budget::{Amount, Budget, BudgetShare, OverBudget};
 pub(crate) use executor::Executor;
 pub(crate) use flush::flush_all;
 pub(crate) use gate::Gate;

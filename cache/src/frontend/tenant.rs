@@ -1,14 +1,14 @@
 //! What the volumes of one VM share.
 
+use super::budget::Budget;
 use super::tags::PoolTags;
 use super::workers::VmQueue;
 use justitia_share::Weight;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A VM, as front ends know it. Its volumes share its part of the worker threads and its limit of connections, and the
-/// same clients see them.
-#[derive(Default)]
+/// A VM, as front ends know it. Its volumes share its part of the worker threads, its limit of connections and its budget,
+/// and the same clients see them.
 pub struct Tenant {
     /// Names in the certificates of its clients.
     clients: Vec<String>,
@@ -19,6 +19,14 @@ pub struct Tenant {
     /// The pools of its containers, for front ends whose requests have tags.
     pub(crate) tags: PoolTags,
     connections: AtomicUsize,
+    /// What its front ends may map and open.
+    pub(crate) budget: Arc<Budget>,
+}
+
+impl Default for Tenant {
+    fn default() -> Self {
+        Self::new(Vec::new())
+    }
 }
 
 impl Tenant {
@@ -27,7 +35,11 @@ impl Tenant {
     pub fn new(clients: Vec<String>) -> Self {
         Self {
             clients,
-            ..Self::default()
+            disk_queue: Arc::default(),
+            ssd_queue: Arc::default(),
+            tags: PoolTags::default(),
+            connections: AtomicUsize::new(0),
+            budget: Budget::of_vm(),
         }
     }
 

@@ -3,14 +3,15 @@
 use super::config_channel::ConfigChannel;
 use super::config_space::{self, config_space, has, is_write_through};
 use super::device_limits::{MAX_MEMORY_SLOTS, MAX_QUEUE_SIZE, MAX_QUEUES};
+use super::hangup::Hangup;
 use super::inflight::InflightRegion;
 use super::invalid::Invalid;
 use super::memory::{GuestMemory, MemorySlots, Region};
 use super::queue::{QueueSetup, RunningQueue};
 use super::shared_memory::MemoryError;
-use super::vring::{RingAddresses, Vring};
+use super::vring::{RING, RingAddresses, Vring};
 use super::vring_events::eventfd;
-use crate::frontend::{Executor, IoLimits, Volume};
+use crate::frontend::{Budget, Executor, IoLimits, Volume};
 use arc_swap::ArcSwap;
 use std::fs::File;
 use std::io;
@@ -41,6 +42,8 @@ pub(super) struct Device {
     write_back: bool,
     write_through: Arc<AtomicBool>,
     pub(super) config_channel: Arc<ConfigChannel>,
+    pub(super) hangup: Arc<Hangup>,
+    budget: Arc<Budget>,
 }
 
 impl Device {
@@ -49,6 +52,8 @@ impl Device {
         executor: Executor,
         limits: IoLimits,
         config_channel: Arc<ConfigChannel>,
+        hangup: Arc<Hangup>,
+        budget: Arc<Budget>,
     ) -> Self {
         Self {
             volume,
@@ -56,13 +61,15 @@ impl Device {
             limits,
             features: 0,
             protocol: 0,
-            slots: MemorySlots::default(),
-            memory: Arc::new(ArcSwap::from_pointee(GuestMemory::default())),
+            slots: MemorySlots::new(Arc::clone(&budget)),
+            memory: Arc::new(ArcSwap::from_pointee(GuestMemory::new())),
             vrings: (0..MAX_QUEUES).map(|_| Vring::default()).collect(),
             inflight: None,
             write_back: true,
             write_through: Arc::new(AtomicBool::new(true)),
             config_channel,
+            hangup,
+            budget,
         }
     }
 
@@ -148,6 +155,17 @@ impl Device {
             .ok_or_else(|| Invalid::Ring { index }.into())
     }
 
+    /// A ring that is given an eventfd. It counts for the front end's budget from then on.
+    pub(super) fn used_vring(&mut self, index: u32) -> Result<&mut Vring> {
+        let budget = Arc::clone(&self.budget);
+        let vring = self.vring(index)?;
+        if vring.share.is_none() {
+            let share = budget.take(RING).map_err(MemoryError::Budget);
+            vring.share = Some(share.map_err(refused)?);
+        }
+        Ok(vring)
+    }
+
     /// A ring that does not run: what it is made of may change.
     pub(super) fn idle_vring(&mut self, index: u32) -> Result<&mut Vring> {
         let vring = self.vring(index)?;
@@ -192,7 +210,7 @@ impl Device {
     pub(super) fn set_kick(&mut self, index: u8, file: Option<File>) -> Result<()> {
         let file = file.ok_or(Invalid::NoKick { index })?;
         let file = eventfd(file).map_err(Error::ReqHandlerError)?;
-        let vring = self.vring(index.into())?;
+        let vring = self.used_vring(index.into())?;
         vring.stop();
         vring.kick = Some(Arc::new(file));
         self.start(index.into())
@@ -252,6 +270,7 @@ impl Device {
             volume: Arc::clone(&self.volume),
             executor: self.executor.clone(),
             limits: self.limits,
+            hangup: Arc::clone(&self.hangup),
         });
         vring.running = Some(running.map_err(Error::ReqHandlerError)?);
         Ok(())
@@ -306,8 +325,9 @@ impl Device {
             return Err(Error::InvalidOperation("expected rings that are stopped"));
         }
         let (offset, bytes) = (told.mmap_offset, told.mmap_size);
-        let region = InflightRegion::open(file, offset, bytes, told.num_queues, told.queue_size)
-            .map_err(refused)?;
+        let (queues, size) = (told.num_queues, told.queue_size);
+        let region = InflightRegion::open(file, offset, bytes, queues, size, &self.budget);
+        let region = region.map_err(refused)?;
         match region.write_back() {
             Some(chosen) => self.write_back = chosen,
             None => region.set_write_back(self.write_back),

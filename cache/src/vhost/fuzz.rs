@@ -1,8 +1,11 @@
 //! What a hostile guest can put into its memory, from a fuzzer's bytes.
 
 use super::chain::{Chain, DescriptorTable};
-use super::memory::GuestMemory;
+use super::memory::{GuestMemory, GuestRegion};
 use super::request::{Command, DeviceView};
+use super::shared_memory::{map, sealed};
+use crate::frontend::Budget;
+use std::io;
 use virtio_queue::desc::split::Descriptor;
 use vm_memory::{Bytes, GuestAddress};
 
@@ -140,8 +143,7 @@ impl Bits<'_> {
 #[must_use]
 pub fn read_a_chain(data: &[u8]) -> bool {
     let half = MEMORY / 2;
-    let regions = [(GuestAddress(0), half), (GuestAddress(HOLE), half)];
-    let Ok(memory) = GuestMemory::from_ranges(&regions) else {
+    let Ok(memory) = memory_of(half) else {
         return false;
     };
     let mut bits = Bits(data);
@@ -171,6 +173,20 @@ pub fn read_a_chain(data: &[u8]) -> bool {
         read_only: bits.next() % 8 == 7,
     };
     check(&memory, &mut chain, device)
+}
+
+/// Two regions of this size.
+fn memory_of(half: usize) -> io::Result<GuestMemory> {
+    let size = u64::try_from(half).map_err(io::Error::other)?;
+    let budget = Budget::of_vm().for_front_end();
+    let region = |start| {
+        let file = sealed("fuzz", size)?;
+        let mapped = map(&file, 0, size, &budget).map_err(io::Error::other)?;
+        GuestRegion::new(mapped, start).ok_or_else(|| io::ErrorKind::InvalidInput.into())
+    };
+    let regions = [region(0), region(HOLE)].into_iter();
+    let regions = regions.collect::<io::Result<_>>()?;
+    GuestMemory::from_regions(regions).map_err(io::Error::other)
 }
 
 /// Headers of requests, and segments of discards.

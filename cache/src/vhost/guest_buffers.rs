@@ -1,6 +1,6 @@
 //! Buffers in the guest's memory. What lies there may change at any moment: it is copied before it is looked at.
 
-use super::memory::GuestMemory;
+use super::memory::{GuestMemory, is_lost};
 use vm_memory::{Address, Bytes, GuestAddress, GuestMemoryBackend};
 
 /// A piece of a buffer, as a descriptor names it.
@@ -12,7 +12,7 @@ pub(crate) struct Segment {
     pub length: u32,
 }
 
-/// The guest's memory does not have the buffer any more.
+/// The guest's memory does not have the buffer any more, or its content was taken away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OutsideMemory;
 
@@ -46,7 +46,8 @@ pub(super) fn copy_out(
             break;
         }
     }
-    if rest.is_empty() {
+    // What was taken away meanwhile was read as zero.
+    if rest.is_empty() && !is_lost(memory) {
         Ok(())
     } else {
         Err(OutsideMemory)
@@ -59,6 +60,9 @@ pub(super) fn copy_in(
     segments: &[Segment],
     content: &[u8],
 ) -> Result<usize, OutsideMemory> {
+    if is_lost(memory) {
+        return Err(OutsideMemory);
+    }
     let mut rest = content;
     for (address, length) in pieces(segments, 0) {
         let (piece, tail) = rest.split_at(length.min(rest.len()));

@@ -4,12 +4,14 @@
 //! The front end keeps the region while a server is gone. It could write anything into it: every value is checked.
 
 use super::device_limits::{MAX_QUEUE_SIZE, MAX_QUEUES};
+use super::mapping::Mapping;
 use super::shared_memory::{MemoryError, map, sealed};
+use crate::frontend::Budget;
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use vm_memory::{AtomicAccess, Bytes, MmapRegion, VolatileMemory};
+use vm_memory::{AtomicAccess, Bytes};
 
 /// Bytes of the header of a queue's part, and of each of its entries.
 const HEADER: usize = 16;
@@ -33,7 +35,7 @@ const MARK: u64 = u64::from_le_bytes(*b"justitia");
 
 /// The region of a disk.
 pub(super) struct InflightRegion {
-    mapping: Arc<MmapRegion>,
+    mapping: Arc<Mapping>,
     queues: u16,
     queue_size: u16,
     /// Where the trailer is, if there is room for it.
@@ -73,13 +75,14 @@ impl InflightRegion {
     /// Uses a region that the front end has kept, or another back end has made.
     ///
     /// # Errors
-    /// When it is too small, or could be taken away.
+    /// When it is too small, or cannot be mapped.
     pub(super) fn open(
         file: File,
         offset: u64,
         bytes: u64,
         queues: u16,
         queue_size: u16,
+        budget: &Arc<Budget>,
     ) -> Result<Self, MemoryError> {
         if !fits(queues, queue_size) {
             return Err(io::Error::from(io::ErrorKind::InvalidInput).into());
@@ -94,7 +97,7 @@ impl InflightRegion {
         }
         let bytes = bytes.min(u64::try_from(parts + TRAILER).unwrap_or(u64::MAX));
         Ok(Self {
-            mapping: Arc::new(map(file, offset, bytes)?),
+            mapping: Arc::new(map(&file, offset, bytes, budget)?),
             queues,
             queue_size,
             trailer: (found >= parts + TRAILER).then_some(parts),
@@ -129,7 +132,7 @@ impl InflightRegion {
 
 /// The part of one queue.
 pub(super) struct InflightQueue {
-    mapping: Arc<MmapRegion>,
+    mapping: Arc<Mapping>,
     start: usize,
     size: u16,
     /// The order in which requests were taken.
@@ -209,6 +212,11 @@ impl InflightQueue {
         }
     }
 
+    /// Has the front end taken it away?
+    pub(super) fn is_lost(&self) -> bool {
+        self.mapping.is_lost()
+    }
+
     fn get<T: AtomicAccess + Default>(&self, at: usize) -> T {
         load(&self.mapping, self.start + at)
     }
@@ -231,7 +239,8 @@ pub fn recover_from(bytes: &[u8], used: u16) {
     if std::os::unix::fs::FileExt::write_all_at(&file, filled, 0).is_err() {
         return;
     }
-    let region = InflightRegion::open(file, 0, length, 1, SIZE);
+    let budget = Budget::of_vm().for_front_end();
+    let region = InflightRegion::open(file, 0, length, 1, SIZE, &budget);
     let Some(mut queue) = region.ok().and_then(|r| r.queue(0, SIZE)) else {
         return;
     };
@@ -250,18 +259,15 @@ fn entry(head: u16) -> usize {
 }
 
 /// Offsets are inside and aligned, so neither fails.
-fn load<T: AtomicAccess + Default>(mapping: &MmapRegion, at: usize) -> T {
+fn load<T: AtomicAccess + Default>(mapping: &Mapping, at: usize) -> T {
     mapping
-        .as_volatile_slice()
+        .slice()
         .load(at, Ordering::SeqCst)
         .unwrap_or_default()
 }
 
-fn store<T: AtomicAccess>(mapping: &MmapRegion, at: usize, value: T) {
-    if let Err(e) = mapping
-        .as_volatile_slice()
-        .store(value, at, Ordering::Release)
-    {
+fn store<T: AtomicAccess>(mapping: &Mapping, at: usize, value: T) {
+    if let Err(e) = mapping.slice().store(value, at, Ordering::Release) {
         tracing::error!("cannot note a request in flight: {e}");
     }
 }
@@ -270,9 +276,19 @@ fn store<T: AtomicAccess>(mapping: &MmapRegion, at: usize, value: T) {
 mod tests {
     use super::*;
 
-    fn queue(file: &File, bytes: u64) -> InflightQueue {
+    fn open(
+        file: &File,
+        bytes: u64,
+        queues: u16,
+        size: u16,
+    ) -> Result<InflightRegion, MemoryError> {
+        let budget = Budget::of_vm().for_front_end();
         let file = file.try_clone().unwrap();
-        let region = InflightRegion::open(file, 0, bytes, 2, 8).unwrap();
+        InflightRegion::open(file, 0, bytes, queues, size, &budget)
+    }
+
+    fn queue(file: &File, bytes: u64) -> InflightQueue {
+        let region = open(file, bytes, 2, 8).unwrap();
         region.queue(1, 8).unwrap()
     }
 
@@ -367,17 +383,15 @@ mod tests {
         q.answered(u16::MAX, 8);
         for (queues, size) in [(0, 8), (1, 0), (1, 3), (65, 8), (1, 2048)] {
             assert!(InflightRegion::create(queues, size).is_err());
-            let file = file.try_clone().unwrap();
-            assert!(InflightRegion::open(file, 0, bytes, queues, size).is_err());
+            assert!(open(&file, bytes, queues, size).is_err());
         }
-        let short = file.try_clone().unwrap();
-        assert!(InflightRegion::open(short, 0, bytes + 4096, 2, 1024).is_err());
+        assert!(open(&file, bytes + 4096, 2, 1024).is_err());
     }
 
     #[test]
     fn the_choice_of_the_write_cache_is_kept() {
         let (file, bytes) = InflightRegion::create(2, 8).unwrap();
-        let open = || InflightRegion::open(file.try_clone().unwrap(), 0, bytes, 2, 8).unwrap();
+        let open = || open(&file, bytes, 2, 8).unwrap();
         assert_eq!(open().write_back(), None);
         open().set_write_back(false);
         assert_eq!(open().write_back(), Some(false));

@@ -1,14 +1,75 @@
 //! The guest's memory, as the front end describes it.
 
 use super::device_limits::MAX_MEMORY_SLOTS;
+use super::mapping::Mapping;
 use super::shared_memory::{MemoryError, map};
+use crate::frontend::Budget;
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
-use vm_memory::{GuestAddress, GuestMemoryMmap, GuestRegionMmap};
+use vm_memory::{
+    GuestAddress, GuestMemoryBackend, GuestMemoryError, GuestMemoryRegion, GuestMemoryRegionBytes,
+    GuestRegionCollection, MemoryRegionAddress, VolatileSlice,
+};
 
 /// The guest's memory at one moment. Requests keep the one that they were taken under.
-pub(crate) type GuestMemory = GuestMemoryMmap<()>;
+pub(crate) type GuestMemory = GuestRegionCollection<GuestRegion>;
+
+/// Has the front end taken some of it away? What was read then since is zero.
+pub(super) fn is_lost(memory: &GuestMemory) -> bool {
+    memory.iter().any(|region| region.mapping.is_lost())
+}
+
+/// A region of it, in this process.
+#[derive(Debug)]
+pub(crate) struct GuestRegion {
+    mapping: Mapping,
+    start: GuestAddress,
+    /// Bytes.
+    size: u64,
+}
+
+impl GuestRegion {
+    /// What is mapped, where the guest has it at `start`.
+    pub(super) fn new(mapping: Mapping, start: u64) -> Option<Self> {
+        let size = u64::try_from(mapping.size()).ok()?;
+        start.checked_add(size)?;
+        let start = GuestAddress(start);
+        Some(Self {
+            mapping,
+            start,
+            size,
+        })
+    }
+}
+
+impl GuestMemoryRegion for GuestRegion {
+    type B = ();
+
+    fn len(&self) -> u64 {
+        self.size
+    }
+
+    fn start_addr(&self) -> GuestAddress {
+        self.start
+    }
+
+    fn bitmap(&self) {}
+
+    fn get_slice(
+        &self,
+        offset: MemoryRegionAddress,
+        count: usize,
+    ) -> Result<VolatileSlice<'_>, GuestMemoryError> {
+        let offset =
+            usize::try_from(offset.0).map_err(|_| GuestMemoryError::InvalidBackendAddress)?;
+        let slice = self.mapping.slice();
+        let part = slice.subslice(offset, count)?;
+        Ok(part)
+    }
+}
+
+impl GuestMemoryRegionBytes for GuestRegion {}
 
 /// A region of the guest's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,12 +99,18 @@ impl Region {
 }
 
 /// The regions, and the memory that they are together.
-#[derive(Default)]
 pub(super) struct MemorySlots {
-    slots: Vec<(Region, Arc<GuestRegionMmap<()>>)>,
+    slots: Vec<(Region, Arc<GuestRegion>)>,
+    budget: Arc<Budget>,
 }
 
 impl MemorySlots {
+    /// No regions yet. What is mapped is taken from the budget, until nothing uses it any more.
+    pub(super) const fn new(budget: Arc<Budget>) -> Self {
+        let slots = Vec::new();
+        Self { slots, budget }
+    }
+
     /// Replaces all regions.
     ///
     /// # Errors
@@ -52,9 +119,9 @@ impl MemorySlots {
         &mut self,
         regions: impl IntoIterator<Item = (Region, File)>,
     ) -> Result<Arc<GuestMemory>, MemoryError> {
-        let mut new = Self::default();
+        let mut new = Self::new(Arc::clone(&self.budget));
         for (region, file) in regions {
-            new.insert(region, file)?;
+            new.insert(region, &file)?;
         }
         let memory = new.memory()?;
         *self = new;
@@ -70,7 +137,7 @@ impl MemorySlots {
         region: Region,
         file: File,
     ) -> Result<Arc<GuestMemory>, MemoryError> {
-        self.insert(region, file)?;
+        self.insert(region, &file)?;
         self.memory().inspect_err(|_| {
             self.slots.retain(|(r, _)| *r != region);
         })
@@ -100,7 +167,7 @@ impl MemorySlots {
         })
     }
 
-    fn insert(&mut self, region: Region, file: File) -> Result<(), MemoryError> {
+    fn insert(&mut self, region: Region, file: &File) -> Result<(), MemoryError> {
         let Region { guest, size, .. } = region;
         if self.slots.len() >= MAX_MEMORY_SLOTS {
             let limit = MAX_MEMORY_SLOTS;
@@ -112,8 +179,8 @@ impl MemorySlots {
         if self.slots.iter().any(|(r, _)| r.overlaps(&region)) {
             return Err(MemoryError::Overlap { guest, size });
         }
-        let mapped = map(file, region.offset, size)?;
-        let mapped = GuestRegionMmap::new(mapped, GuestAddress(guest));
+        let mapped = map(file, region.offset, size, &self.budget)?;
+        let mapped = GuestRegion::new(mapped, guest);
         let mapped = mapped.ok_or(MemoryError::Invalid { guest, size })?;
         self.slots.push((region, Arc::new(mapped)));
         self.slots.sort_by_key(|(r, _)| r.guest);
@@ -122,7 +189,7 @@ impl MemorySlots {
 
     fn memory(&self) -> Result<Arc<GuestMemory>, MemoryError> {
         if self.slots.is_empty() {
-            return Ok(Arc::default());
+            return Ok(Arc::new(GuestMemory::new()));
         }
         let regions = self.slots.iter().map(|(_, m)| Arc::clone(m)).collect();
         let memory = GuestMemory::from_arc_regions(regions);
@@ -152,7 +219,7 @@ mod tests {
     fn regions_come_and_go() {
         let file = sealed("guest", 3 * MIB).unwrap();
         let again = || file.try_clone().unwrap();
-        let mut slots = MemorySlots::default();
+        let mut slots = MemorySlots::new(Budget::of_vm().for_front_end());
         let first = slots.replace([(region(0, MIB, 0), again())]).unwrap();
         first.write_obj(7u8, GuestAddress(5)).unwrap();
         let both = slots.add(region(4 * MIB, MIB, 0), again()).unwrap();
@@ -185,7 +252,7 @@ mod tests {
     #[test]
     fn regions_are_counted() {
         let file = sealed("guest", 4096).unwrap();
-        let mut slots = MemorySlots::default();
+        let mut slots = MemorySlots::new(Budget::of_vm().for_front_end());
         for at in 0..=128_u64 {
             let added = slots.add(region(at * MIB, 4096, 0), file.try_clone().unwrap());
             match added {
@@ -196,16 +263,40 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_can_shrink_is_refused() {
-        let mut slots = MemorySlots::default();
-        let unsealed =
-            rustix::fs::memfd_create("m", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
-        rustix::fs::ftruncate(&unsealed, MIB).unwrap();
-        let ordinary = tempfile::tempfile().unwrap();
-        ordinary.set_len(MIB).unwrap();
-        for file in [File::from(unsealed), ordinary] {
+    fn memory_whose_pages_may_never_come_is_refused() {
+        let mut slots = MemorySlots::new(Budget::of_vm().for_front_end());
+        // A file of a disk, or of a FUSE server; a pipe is no file at all.
+        let disk = File::open("/proc/self/exe").unwrap();
+        let pipe = std::io::pipe().unwrap().0;
+        for file in [disk, File::from(std::os::fd::OwnedFd::from(pipe))] {
             let refused = slots.add(region(0, MIB, 0), file);
-            assert!(matches!(refused, Err(MemoryError::CanShrink)));
+            assert!(matches!(refused, Err(MemoryError::NoMemory { .. })));
         }
+    }
+
+    #[test]
+    fn tables_that_are_in_use_count_for_a_budget() {
+        let file = sealed("guest", 1 << 41).unwrap();
+        let budget = Budget::of_vm().for_front_end();
+        let mut slots = MemorySlots::new(budget);
+        let mut table = || {
+            let regions =
+                (0..128_u64).map(|at| (region(at * MIB, MIB, 0), file.try_clone().unwrap()));
+            slots.replace(regions)
+        };
+        let mut kept = Vec::new();
+        let refused = loop {
+            match table() {
+                Ok(memory) => kept.push(memory),
+                Err(e) => break e.to_string(),
+            }
+        };
+        assert_eq!(kept.len(), 8, "tables of 128 regions");
+        assert!(
+            refused.contains("1024 mappings for one front end"),
+            "{refused}"
+        );
+        kept.truncate(6);
+        assert!(table().is_ok(), "requests of old ones were answered");
     }
 }

@@ -88,13 +88,13 @@ impl VhostUserBackendReqHandlerMut for Device {
     fn set_vring_call(&mut self, index: u8, fd: Option<File>) -> Result<()> {
         let fd = fd.map(eventfd).transpose();
         let fd = fd.map_err(Error::ReqHandlerError)?;
-        self.vring(index.into())?.events.set_call(fd);
+        self.used_vring(index.into())?.events.set_call(fd);
         Ok(())
     }
 
     fn set_vring_err(&mut self, index: u8, fd: Option<File>) -> Result<()> {
         let fd = fd.map(eventfd).transpose();
-        *self.vring(index.into())?.events.error.lock() = fd.map_err(Error::ReqHandlerError)?;
+        *self.used_vring(index.into())?.events.error.lock() = fd.map_err(Error::ReqHandlerError)?;
         Ok(())
     }
 

@@ -9,8 +9,9 @@
 //! taken until it is answered. The next server executes what is noted there, once.
 //!
 //! Guests, and front ends, are hostile. A chain or an index that no driver makes stops its queue, until the front end
-//! starts it again. Memory must be a memfd that cannot shrink. A queue holds at most 8 MiB of requests and one more; a
-//! disk has at most 64 queues.
+//! starts it again. Memory that is taken away (a file that is truncated) costs the front end its connection. A queue holds
+//! at most 8 MiB of requests and one more; a disk has at most 64 queues; what front ends map and open has a budget, for
+//! each, for each VM and for all.
 //!
 //! Sources: virtio 1.2, 5.2 (block device) and 2.7 (split virtqueues); QEMU's `docs/interop/vhost-user.rst`.
 
@@ -22,8 +23,10 @@ mod config_space;
 mod device;
 mod device_limits;
 mod guest_buffers;
+mod hangup;
 mod inflight;
 mod invalid;
+mod mapping;
 mod memory;
 mod messages;
 mod queue;
@@ -31,6 +34,7 @@ mod request;
 mod server;
 mod session;
 mod shared_memory;
+mod sigbus;
 mod vring;
 mod vring_events;
 

@@ -3,8 +3,11 @@
 use super::config_channel::ConfigChannel;
 use super::device::Device;
 use super::device_limits::SECTOR;
+use super::hangup::Hangup;
 use super::session;
-use crate::frontend::{Executor, IoLimits, ListenError, SocketAccess, Volume, unix_listener};
+use crate::frontend::{
+    Amount, Executor, IoLimits, ListenError, SocketAccess, Volume, unix_listener,
+};
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{Shutdown, SocketFlags, accept_with, shutdown};
@@ -14,6 +17,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+/// Open files of a connection: the socket, twice more for those who look at it, and the channel of the back end's messages.
+const CONNECTION_FILES: u64 = 4;
 
 /// A disk, served over vhost-user on a socket of its own.
 pub struct VhostServer {
@@ -34,7 +40,7 @@ struct Shared {
 }
 
 struct Session {
-    socket: UnixStream,
+    hangup: Arc<Hangup>,
     config_channel: Arc<ConfigChannel>,
 }
 
@@ -128,8 +134,7 @@ impl VhostServer {
         // Wakes the thread that accepts.
         let _ = shutdown(&self.listener, Shutdown::Both);
         if let Some(session) = &*self.shared.session.lock() {
-            // An error says that it has left already.
-            let _ = shutdown(&session.socket, Shutdown::Both);
+            session.hangup.close();
         }
     }
 
@@ -183,19 +188,35 @@ impl Shared {
         }
     }
 
+    /// Says why a front end is not served, or not any more.
+    fn log(&self, what: &str, why: &dyn std::fmt::Display) {
+        if let Some(left_out) = self.volume.log.permit() {
+            tracing::warn!(disk = self.volume.name(), "{what}: {why}{left_out}");
+        }
+    }
+
     fn start_session(self: &Arc<Self>, socket: UnixStream) {
-        let disk = self.volume.name();
+        let refused = "refused a front end";
         if !self.is_free() {
-            tracing::warn!(disk, "refused a front end: another one has the disk");
-            return;
+            return self.log(refused, &"another one has the disk");
         }
         let limit = self.limits.vm_connections;
         let Some(permit) = self.volume.tenant().connect(limit) else {
-            tracing::warn!(
-                disk,
-                "refused a front end: its VM has {limit} connections, which is the limit"
-            );
-            return;
+            let why = format!("its VM has {limit} connections, which is the limit");
+            return self.log(refused, &why);
+        };
+        let budget = self.volume.tenant().budget.for_front_end();
+        let share = budget.take(Amount {
+            files: CONNECTION_FILES,
+            ..Amount::default()
+        });
+        let share = match share {
+            Ok(share) => share,
+            Err(e) => return self.log(refused, &e),
+        };
+        let hangup = match socket.try_clone() {
+            Ok(ours) => Arc::new(Hangup::new(ours)),
+            Err(e) => return self.log(refused, &e),
         };
         let config_channel = Arc::<ConfigChannel>::default();
         let device = Device::new(
@@ -203,13 +224,11 @@ impl Shared {
             self.executor.clone(),
             self.limits,
             Arc::clone(&config_channel),
+            Arc::clone(&hangup),
+            budget,
         );
-        let ours = match socket.try_clone() {
-            Ok(ours) => ours,
-            Err(e) => return tracing::warn!(disk, "refused a front end: {e}"),
-        };
         *self.session.lock() = Some(Arc::new(Session {
-            socket: ours,
+            hangup,
             config_channel,
         }));
         let entry = SessionEntry(Arc::clone(self));
@@ -217,14 +236,13 @@ impl Shared {
             .name("justitia-vhost".into())
             .spawn(move || {
                 let entry = entry;
-                let disk = entry.0.volume.name();
                 if let Err(e) = session::serve(socket, device) {
-                    tracing::info!(disk, "a front end's connection broke: {e}");
+                    entry.0.log("a front end's connection broke", &e);
                 }
-                drop(permit);
+                drop((permit, share));
             });
         if let Err(e) = started {
-            tracing::error!(disk, "cannot start a thread for a front end: {e}");
+            self.log("cannot start a thread for a front end", &e);
         }
     }
 
@@ -232,7 +250,7 @@ impl Shared {
     fn is_free(&self) -> bool {
         let mut session = self.session.lock();
         while let Some(current) = &*session {
-            if !has_left(&current.socket) {
+            if !has_left(&current.hangup.socket) {
                 return false;
             }
             if self.closing.load(Ordering::SeqCst) {

@@ -19,7 +19,10 @@ pub(super) fn serve(socket: UnixStream, device: Device) -> io::Result<()> {
     let mut device = device.lock().unwrap_or_else(PoisonError::into_inner);
     device.config_channel.close();
     device.stop();
-    done
+    device
+        .hangup
+        .why()
+        .map_or(done, |why| Err(io::Error::other(why)))
 }
 
 fn answer(

@@ -1,24 +1,42 @@
 //! Files of memory that a front end hands over.
 
-use rustix::fs::{SealFlags, fcntl_get_seals, fstat, fstatfs};
+use super::mapping::Mapping;
+use crate::frontend::{Amount, Budget, OverBudget};
+use rustix::fs::{SealFlags, fstat, fstatfs};
 use std::fs::File;
 use std::io;
-use vm_memory::{FileOffset, MmapRegion};
+use std::sync::Arc;
 
-/// `HUGETLBFS_MAGIC` (`include/uapi/linux/magic.h`).
-const HUGETLBFS_MAGIC: u64 = 0x958458f6;
+/// Kinds of file systems (`include/uapi/linux/magic.h`). A memfd is a file of the first, or of the second with huge pages.
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 
 /// Why memory is refused.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum MemoryError {
-    /// Its owner could take it away, and reading it would end this process.
+    /// Its pages may take as long as somebody likes.
     #[error(
-        "expected a memfd with the seal F_SEAL_SHRINK (QEMU: memory-backend-memfd with share=on,seal=on), found a file that can shrink"
+        "expected memory in a memfd, on tmpfs or on hugetlbfs (QEMU: memory-backend-memfd with share=on), found a file of a file system of type {kind:#x}"
     )]
-    CanShrink,
-    /// Its owner could take the pages away, and there may be no others.
-    #[error("expected memory of normal pages, found huge pages of hugetlbfs, which may run out")]
-    HugePages,
+    NoMemory {
+        /// The type of its file system, as statfs(2) has it.
+        kind: u64,
+    },
+    /// A mapping of huge pages has whole ones.
+    #[error(
+        "expected a region of whole huge pages of {page} bytes, found {size} bytes at {offset} of the file"
+    )]
+    HugePages {
+        /// Bytes of a page.
+        page: u64,
+        /// Bytes of the region.
+        size: u64,
+        /// Where it begins in its file.
+        offset: u64,
+    },
+    /// More than front ends may have of what the process has.
+    #[error(transparent)]
+    Budget(#[from] OverBudget),
     /// It ends before the region does.
     #[error("expected {expected} bytes of memory, found a file of {found}")]
     Short {
@@ -66,28 +84,41 @@ pub(super) enum MemoryError {
     },
 }
 
-/// Maps a part of a file, for reading and writing. Touching it cannot fail: the file cannot shrink, and is at least as
-/// long.
-pub(super) fn map(file: File, offset: u64, size: u64) -> Result<MmapRegion, MemoryError> {
-    // Files that are no memfd have no seals, which is an error.
-    let seals = fcntl_get_seals(&file).map_err(|_| MemoryError::CanShrink)?;
-    if !seals.contains(SealFlags::SHRINK) {
-        return Err(MemoryError::CanShrink);
+/// Maps a part of a file, for reading and writing, within a budget. It may be lost when the file shrinks, or when there are
+/// no huge pages left; see [`Mapping::is_lost`].
+///
+/// Pages of an ordinary file are read from a disk, or come from a FUSE server of the front end's, which never answers: they
+/// are refused.
+pub(super) fn map(
+    file: &File,
+    offset: u64,
+    size: u64,
+    budget: &Arc<Budget>,
+) -> Result<Mapping, MemoryError> {
+    let system = fstatfs(file).map_err(io::Error::from)?;
+    let kind = u64::try_from(system.f_type).unwrap_or(0);
+    let page = u64::try_from(system.f_bsize).unwrap_or(1);
+    match kind {
+        TMPFS_MAGIC => {}
+        HUGETLBFS_MAGIC if (offset | size).is_multiple_of(page) => {}
+        HUGETLBFS_MAGIC => {
+            return Err(MemoryError::HugePages { page, size, offset });
+        }
+        _ => return Err(MemoryError::NoMemory { kind }),
     }
-    let kind = fstatfs(&file).map_err(io::Error::from)?.f_type;
-    if u64::try_from(kind).is_ok_and(|kind| kind == HUGETLBFS_MAGIC) {
-        return Err(MemoryError::HugePages);
-    }
-    // Asked for after the seal: from then on it can only grow.
-    let found = fstat(&file).map_err(io::Error::from)?.st_size;
+    let found = fstat(file).map_err(io::Error::from)?.st_size;
     let found = u64::try_from(found).unwrap_or(0);
     let expected = offset.saturating_add(size);
     if found < expected {
         return Err(MemoryError::Short { expected, found });
     }
+    let share = budget.take(Amount {
+        bytes: size,
+        mappings: 1,
+        files: 0,
+    })?;
     let size = usize::try_from(size).map_err(io::Error::other)?;
-    MmapRegion::from_file(FileOffset::new(file, offset), size)
-        .map_err(|e| MemoryError::Io(io::Error::other(e)))
+    Ok(Mapping::new(file, offset, size, share)?)
 }
 
 /// New memory that cannot change its size, all zero.

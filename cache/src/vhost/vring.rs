@@ -3,6 +3,7 @@
 use super::memory::GuestMemory;
 use super::queue::RunningQueue;
 use super::vring_events::VringEvents;
+use crate::frontend::{Amount, BudgetShare};
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
@@ -17,6 +18,14 @@ pub(super) struct RingAddresses {
     pub(super) used: GuestAddress,
 }
 
+/// What a ring takes: three eventfds of the front end, two of its thread, and an io_uring; a thread and an io_uring are up to
+/// eight mappings.
+pub(super) const RING: Amount = Amount {
+    bytes: 0,
+    mappings: 8,
+    files: 6,
+};
+
 /// One ring.
 #[derive(Default)]
 pub(super) struct Vring {
@@ -30,6 +39,8 @@ pub(super) struct Vring {
     pub(super) events: Arc<VringEvents>,
     pub(super) enabled: bool,
     pub(super) running: Option<RunningQueue>,
+    /// Of the front end's budget, from its first eventfd on.
+    pub(super) share: Option<BudgetShare>,
 }
 
 impl Vring {

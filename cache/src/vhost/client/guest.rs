@@ -1,13 +1,14 @@
-//! The guest's memory: one file that cannot shrink, with the rings at its beginning.
+//! The guest's memory: one file, with the rings at its beginning.
 
-use crate::vhost::memory::GuestMemory;
+use crate::frontend::Budget;
+use crate::vhost::memory::{GuestMemory, GuestRegion};
 use crate::vhost::shared_memory::{map, sealed};
+use rustix::fs::{MemfdFlags, memfd_create};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use vhost::VhostUserMemoryRegionInfo;
-use vm_memory::{GuestAddress, GuestRegionMmap};
 
 /// Bytes of a queue's rings: descriptors, available and used, for at most 1024 entries.
 pub const QUEUE_BYTES: u64 = 64 << 10;
@@ -18,7 +19,7 @@ const USER_BASE: u64 = 1 << 40;
 #[derive(Clone)]
 pub struct Guest {
     /// The memory, as the driver uses it.
-    pub memory: Arc<GuestMemory>,
+    pub(crate) memory: Arc<GuestMemory>,
     file: Arc<File>,
     /// Where the guest has it.
     base: u64,
@@ -37,10 +38,17 @@ impl Guest {
     /// # Errors
     /// When the system refuses.
     pub fn new(base: u64, size: u64) -> io::Result<Self> {
-        let file = sealed("guest", size)?;
-        let mapped = map(file.try_clone()?, 0, size).map_err(io::Error::other)?;
-        let region =
-            GuestRegionMmap::new(mapped, GuestAddress(base)).ok_or(io::ErrorKind::InvalidInput)?;
+        Self::of_file(sealed("guest", size)?, base, size)
+    }
+
+    /// Memory of this file, which the guest has at `base`.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn of_file(file: File, base: u64, size: u64) -> io::Result<Self> {
+        let budget = Budget::of_vm().for_front_end();
+        let mapped = map(&file, 0, size, &budget).map_err(io::Error::other)?;
+        let region = GuestRegion::new(mapped, base).ok_or(io::ErrorKind::InvalidInput)?;
         let memory = GuestMemory::from_regions(vec![region]).map_err(io::Error::other)?;
         Ok(Self {
             memory: Arc::new(memory),
@@ -48,6 +56,24 @@ impl Guest {
             base,
             size,
         })
+    }
+
+    /// Memory whose file can be truncated.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn new_unsealed(base: u64, size: u64) -> io::Result<Self> {
+        let file = memfd_create("guest", MemfdFlags::CLOEXEC)?;
+        rustix::fs::ftruncate(&file, size)?;
+        Self::of_file(file.into(), base, size)
+    }
+
+    /// Truncates the file, if it can be.
+    ///
+    /// # Errors
+    /// When it is sealed.
+    pub fn truncate(&self, size: u64) -> io::Result<()> {
+        self.file.set_len(size)
     }
 
     /// The region, as a front end tells of it.

@@ -76,10 +76,12 @@ impl FrontEnd {
     /// When the back end does not answer, or refuses.
     pub fn connect(path: &Path, options: FrontEndOptions) -> io::Result<Self> {
         let part = QUEUE_BYTES + slot_size(options.data) * u64::from(options.queue_size);
-        let guest = Guest::new(
-            0,
-            (part * u64::from(options.queues)).next_multiple_of(1 << 21),
-        )?;
+        let size = (part * u64::from(options.queues)).next_multiple_of(1 << 21);
+        let guest = if options.can_shrink {
+            Guest::new_unsealed(0, size)?
+        } else {
+            Guest::new(0, size)?
+        };
         let queues = (0..options.queues)
             .map(|i| DriverQueue::new(&guest, part * u64::from(i), options))
             .collect::<io::Result<_>>()?;

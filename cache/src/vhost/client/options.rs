@@ -13,6 +13,8 @@ pub struct FrontEndOptions {
     pub tracking: bool,
     /// Features that the driver does not accept.
     pub without: u64,
+    /// The file of the guest's memory can be truncated, as that of libblkio and cloud-hypervisor.
+    pub can_shrink: bool,
 }
 
 impl Default for FrontEndOptions {
@@ -23,6 +25,7 @@ impl Default for FrontEndOptions {
             data: 64 << 10,
             tracking: true,
             without: 0,
+            can_shrink: false,
         }
     }
 }

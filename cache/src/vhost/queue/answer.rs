@@ -23,8 +23,8 @@ pub(super) struct AnswerContext {
 /// An answer that is in the guest's memory, and not yet in the ring.
 pub(super) struct Answer {
     pub(super) head: u16,
-    /// Bytes of the guest's memory that were written.
-    pub(super) written: u32,
+    /// Bytes of the guest's memory that were written. `None` when that was taken away.
+    pub(super) written: Option<u32>,
     pub(super) buffer: Option<AlignedBuf>,
 }
 
@@ -40,8 +40,7 @@ impl RequestContext for AnswerContext {
         let data = buffer.as_deref().unwrap_or_default();
         Answer {
             head: self.buffers.head,
-            // The buffers lay in this memory when the request was taken.
-            written: self.buffers.write(&self.memory, data, status).unwrap_or(0),
+            written: self.buffers.write(&self.memory, data, status).ok(),
             buffer,
         }
     }

@@ -16,7 +16,11 @@ impl QueueWorker {
             if let Some(buf) = answer.buffer {
                 self.buffers.keep(buf);
             }
-            self.answer(memory, answer.head, answer.written);
+            match answer.written {
+                Some(written) => self.answer(memory, answer.head, written),
+                // The buffers lay in the memory of then.
+                None => self.lost(),
+            }
         }
         self.answers = answers;
     }

@@ -8,8 +8,9 @@ mod wait;
 
 use super::chain::Chain;
 use super::device_limits::QUEUE_BYTES;
+use super::hangup::Hangup;
 use super::inflight::InflightQueue;
-use super::memory::GuestMemory;
+use super::memory::{GuestMemory, is_lost};
 use super::vring_events::VringEvents;
 use crate::frontend::{Executor, IoLimits, IoQueue, Volume};
 use answer::{Answer, AnswerContext, Buffers};
@@ -38,6 +39,7 @@ pub(super) struct QueueSetup {
     pub(super) volume: Arc<Volume>,
     pub(super) executor: Executor,
     pub(super) limits: IoLimits,
+    pub(super) hangup: Arc<Hangup>,
 }
 
 /// A queue whose thread runs.
@@ -152,6 +154,7 @@ impl QueueWorker {
             let more = taken && !stopping && self.take(&memory);
             self.io.submit();
             self.signal(&memory);
+            self.check_lost(&memory);
             if stopping && taken && self.io.len() == 0 {
                 return self.setup.ring.next_avail();
             }
@@ -161,14 +164,30 @@ impl QueueWorker {
         }
     }
 
+    /// Ends the connection of a front end that takes away what it has handed over.
+    fn check_lost(&mut self, memory: &GuestMemory) {
+        let inflight = self.setup.inflight.as_ref();
+        if is_lost(memory) || inflight.is_some_and(InflightQueue::is_lost) {
+            self.lost();
+        }
+    }
+
+    fn lost(&mut self) {
+        let why = "expected memory that stays, found some of it taken away: its file was truncated, or there are no huge pages left";
+        self.break_off(&why);
+        self.setup.hangup.end(why);
+    }
+
     /// Takes no more requests, until the front end starts the queue again.
     fn break_off(&mut self, why: &dyn std::fmt::Display) {
         if !self.broken {
-            tracing::warn!(
-                disk = self.setup.volume.name(),
-                queue = self.setup.index,
-                "stopped a queue until its driver resets it: {why}"
-            );
+            if let Some(left_out) = self.setup.volume.log.permit() {
+                tracing::warn!(
+                    disk = self.setup.volume.name(),
+                    queue = self.setup.index,
+                    "stopped a queue until its driver resets it: {why}{left_out}"
+                );
+            }
             self.broken = true;
             self.setup.events.fail();
         }

@@ -3,4 +3,5 @@ mod gate;
 mod hostile;
 mod live;
 mod rig;
+mod truncate;
 mod verify;
