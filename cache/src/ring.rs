@@ -33,6 +33,24 @@ pub(crate) struct Ring<T> {
     free: Vec<usize>,
     /// Entries that the kernel has not taken yet.
     queued: usize,
+    /// What the transfer of each number is recorded as.
+    #[cfg(test)]
+    recorded: Vec<Option<crate::block_dev::Recorded>>,
+}
+
+/// What an entry asks for, as the kernel reads it (`struct io_uring_sqe`).
+#[cfg(test)]
+#[repr(C)]
+pub(crate) struct Submitted {
+    pub(crate) opcode: u8,
+    sqe_flags: u8,
+    priority: u16,
+    pub(crate) file: i32,
+    pub(crate) offset: u64,
+    pub(crate) address: u64,
+    pub(crate) length: u32,
+    pub(crate) flags: u32,
+    rest: [u64; 4],
 }
 
 impl<T> Ring<T> {
@@ -53,6 +71,8 @@ impl<T> Ring<T> {
             transfers: (0..ENTRIES).map(|_| None).collect(),
             free: (0..ENTRIES).rev().collect(),
             queued: 0,
+            #[cfg(test)]
+            recorded: (0..ENTRIES).map(|_| None).collect(),
         })
     }
 
@@ -71,6 +91,13 @@ impl<T> Ring<T> {
             return Err(transfer);
         };
         let entry = entry.user_data(u64::try_from(number).unwrap_or(u64::MAX));
+        #[cfg(test)]
+        {
+            // SAFETY: this is the kernel's layout, of plain integers.
+            let submitted =
+                unsafe { std::mem::transmute::<squeue::Entry, Submitted>(entry.clone()) };
+            self.recorded[number] = crate::block_dev::submitted(&submitted);
+        }
         // SAFETY: the caller's promise.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         if pushed.is_err() {
@@ -128,6 +155,10 @@ impl<T> Ring<T> {
                 continue;
             };
             self.free.push(number);
+            #[cfg(test)]
+            if let Some(recorded) = self.recorded.get_mut(number).and_then(Option::take) {
+                recorded.ended();
+            }
             let result = completion.result();
             back(
                 transfer,

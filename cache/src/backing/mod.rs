@@ -4,6 +4,7 @@ mod format;
 pub(crate) mod lock;
 mod open;
 mod raw;
+mod system_calls;
 
 pub use justitia_link::AlignedBuf;
 pub use lock::LockError;

@@ -2,13 +2,14 @@
 //!
 //! Data bypasses the host's page cache (`O_DIRECT`) where the file system supports it: it would be cached twice.
 
+use super::system_calls::{sync, write, zero};
 use crate::block::len;
 use crate::block_dev::{Disk, DiskFile, Sync, check_range};
 use justitia_link::AlignedBuf;
-use rustix::fs::{FallocateFlags, SeekFrom, fallocate, fdatasync};
-use rustix::io::{Errno, ReadWriteFlags, pread, pwrite, pwritev2};
+use rustix::fs::{FallocateFlags, SeekFrom};
+use rustix::io::{Errno, ReadWriteFlags, pread};
 use std::fs::File;
-use std::io::{self, IoSlice};
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -70,6 +71,12 @@ impl RawDisk {
         }
     }
 
+    /// As on a file system of which it is not known that writes with `RWF_DSYNC` are durable.
+    #[cfg(test)]
+    pub(crate) const fn forget_dsync(&mut self) {
+        self.file.forget_dsync();
+    }
+
     /// Writes all of `buf`; what goes wrong with a durable write is remembered.
     fn write_full(&self, file: &File, buf: &[u8], off: u64, fua: bool) -> io::Result<()> {
         if !fua {
@@ -78,7 +85,7 @@ impl RawDisk {
         let done = if self.file.has_dsync() {
             write_all(file, buf, off, true)
         } else {
-            write_all(file, buf, off, false).and_then(|()| Ok(fdatasync(file)?))
+            write_all(file, buf, off, false).and_then(|()| Ok(sync(file)?))
         };
         self.file.sync_errors().settle(Sync::Write, done)
     }
@@ -94,7 +101,7 @@ impl RawDisk {
             FallocateFlags::ZERO_RANGE
         };
         let _alone = self.file.unaligned().write();
-        match fallocate(&self.buffered, how | FallocateFlags::KEEP_SIZE, off, count) {
+        match zero(&self.buffered, how | FallocateFlags::KEEP_SIZE, off, count) {
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
                 Err(io::ErrorKind::Unsupported.into())
             }
@@ -186,7 +193,7 @@ impl Disk for RawDisk {
 
     fn flush(&self) -> io::Result<()> {
         // Covers both descriptors: it is the inode that is synchronised.
-        let done = fdatasync(&self.buffered).map_err(io::Error::from);
+        let done = sync(&self.buffered).map_err(io::Error::from);
         self.file.sync_errors().settle(Sync::Flush, done)
     }
 
@@ -201,7 +208,7 @@ impl Disk for RawDisk {
         }
         let _alone = self.file.unaligned().write();
         let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        match fallocate(&self.buffered, how, off, count) {
+        match zero(&self.buffered, how, off, count) {
             // A hint: where it cannot be followed, nothing happens. Devices want whole sectors.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
             Err(e) => Err(e.into()),
@@ -257,13 +264,13 @@ fn read_full(file: &File, mut buf: &mut [u8], mut off: u64) -> io::Result<()> {
 
 /// Writes all of `buf`, with `dsync` durably.
 fn write_all(file: &File, mut buf: &[u8], mut off: u64, dsync: bool) -> io::Result<()> {
+    let flags = if dsync {
+        ReadWriteFlags::DSYNC
+    } else {
+        ReadWriteFlags::empty()
+    };
     while !buf.is_empty() {
-        let wrote = if dsync {
-            pwritev2(file, &[IoSlice::new(buf)], off, ReadWriteFlags::DSYNC)
-        } else {
-            pwrite(file, buf, off)
-        };
-        match wrote {
+        match write(file, buf, off, flags) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(n) => {
                 off += len(&buf[..n]);

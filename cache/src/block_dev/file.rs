@@ -41,6 +41,11 @@ impl DiskFile {
         self.dsync
     }
 
+    #[cfg(test)]
+    pub(crate) const fn forget_dsync(&mut self) {
+        self.dsync = false;
+    }
+
     /// Whether a sync has failed. Every one that ends, wherever it was made, must be told.
     pub(crate) const fn sync_errors(&self) -> &SyncErrors {
         &self.sync_errors

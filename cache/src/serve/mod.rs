@@ -38,6 +38,8 @@ mod test_planning;
 #[cfg(test)]
 mod test_port;
 #[cfg(test)]
+mod test_power_loss;
+#[cfg(test)]
 mod test_reload;
 #[cfg(test)]
 mod test_remove;

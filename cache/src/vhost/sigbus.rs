@@ -209,6 +209,28 @@ mod tests {
     }
 
     #[test]
+    fn huge_pages_that_there_are_none_of_are_lost() {
+        use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB;
+        // Not with a kernel without them.
+        let Ok(file) = memfd_create("huge", flags) else {
+            return;
+        };
+        ftruncate(&file, 64 << 20).unwrap();
+        let file = file.into();
+        let budget = Budget::of_vm();
+        let refused = map(&file, 0, (2 << 20) + 4096, &budget).unwrap_err();
+        assert!(refused.to_string().contains("whole huge pages"));
+        let mapping = map(&file, 0, 64 << 20, &budget).unwrap();
+        let free = |line: &&str| line.starts_with("HugePages_Free:") && line.ends_with(" 0");
+        let none = std::fs::read_to_string("/proc/meminfo").unwrap();
+        mapping.slice().write_slice(&[7; 8192], 1 << 20).unwrap();
+        if none.lines().any(|line| free(&line)) {
+            assert!(mapping.is_lost());
+        }
+    }
+
+    #[test]
     fn many_threads_may_use_what_is_taken_away() {
         for _ in 0..50 {
             let (file, mapping) = shrinking();
