@@ -134,7 +134,7 @@ pub enum Policy {
 /// The SSD store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SsdConfig {
-    /// A regular file, created when there is none and removed at the end, or a block device.
+    /// A regular file, created when there is none, or a block device.
     pub path: PathBuf,
     /// Bytes of it to use.
     pub bytes: u64,

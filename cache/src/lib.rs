@@ -20,6 +20,7 @@ pub mod experiment;
 pub mod frontend;
 mod ids;
 mod index;
+mod inherited;
 #[cfg(test)]
 mod model;
 mod planner;
@@ -29,6 +30,7 @@ mod residency;
 mod ring;
 mod store;
 pub mod vhost;
+mod warm;
 mod worth;
 mod write_epochs;
 

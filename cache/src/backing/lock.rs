@@ -12,6 +12,7 @@ use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 
 /// Byte `PERMISSION + p` is locked by a process that uses permission `p`.
 const PERMISSION: libc::off_t = 100;
@@ -60,6 +61,13 @@ pub(crate) fn take(file: &File, read_only: bool) -> Result<(), LockError> {
         }
     }
     Ok(())
+}
+
+/// Does somebody have the lock against writers, by whatever open file? [`take`] then says whether it is this one.
+pub(crate) fn is_taken(file: &File) -> bool {
+    let again = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let again = File::open(again);
+    again.is_ok_and(|again| held_by_another(&again, UNSHARED + WRITE).unwrap_or(false))
 }
 
 fn record(kind: libc::c_int, byte: libc::off_t) -> libc::flock {

@@ -4,8 +4,9 @@ use super::format;
 use super::lock::{self, LockError};
 use super::raw::RawDisk;
 use crate::block_dev::{DiskFile, SyncErrors};
+use crate::inherited;
 use justitia_link::{AlignedBuf, PAGE};
-use rustix::fs::{OFlags, SeekFrom};
+use rustix::fs::{OFlags, SeekFrom, fcntl_getfl};
 use rustix::io::pread;
 use std::fs::File;
 use std::io;
@@ -116,7 +117,8 @@ impl RawDisk {
             path: path.into(),
             source,
         };
-        let kind = std::fs::metadata(path).map_err(io_error)?.file_type();
+        let found = std::fs::metadata(path).map_err(io_error)?;
+        let kind = found.file_type();
         check_kind(path, kind)?;
         let locked = |source| OpenError::Locked {
             path: path.into(),
@@ -133,10 +135,13 @@ impl RawDisk {
                 _ => io_error(source),
             })
         };
-        let direct = if options.direct {
+        let held = inherited::take_image(&found, !options.read_only, options.direct);
+        let held = held.filter(lock::is_taken).and_then(with_alignment);
+        let was_held = held.is_some();
+        let direct = if options.direct && !was_held {
             open_direct(open_first)?
         } else {
-            None
+            held
         };
         let (file, align) = match direct {
             Some(found) => found,
@@ -165,6 +170,7 @@ impl RawDisk {
             buffered,
             direct,
             is_device,
+            was_held,
             size: size.into(),
         })
     }
@@ -217,6 +223,15 @@ fn open_direct(
         }
         Err(e) => Err(e),
     }
+}
+
+/// An image that is open already, and what its offsets are multiples of: 1 through the page cache.
+fn with_alignment(file: File) -> Option<(File, u64)> {
+    let align = match fcntl_getfl(&file).ok()?.contains(OFlags::DIRECT) {
+        true => alignment(&file)?,
+        false => 1,
+    };
+    Some((file, align))
 }
 
 /// The smallest alignment that direct reads accept, if they work at all.

@@ -25,6 +25,8 @@ pub struct RawDisk {
     pub(super) direct: bool,
     /// A block device.
     pub(super) is_device: bool,
+    /// The last daemon has handed it over, with its locks, which nobody else could take meanwhile.
+    pub(super) was_held: bool,
     /// Bytes.
     pub(super) size: AtomicU64,
 }
@@ -34,6 +36,16 @@ impl RawDisk {
     #[must_use]
     pub const fn is_direct(&self) -> bool {
         self.direct
+    }
+
+    /// Has nobody else been able to lock it since the last daemon did?
+    pub(crate) const fn was_held(&self) -> bool {
+        self.was_held
+    }
+
+    /// The open file that is locked.
+    pub(crate) fn locked_file(&self) -> &Arc<File> {
+        self.file.shared()
     }
 
     /// The parts of a range that are allocated and those that are not, in order, at most `limit`. The last

@@ -51,6 +51,10 @@ impl DiskFile {
         &self.sync_errors
     }
 
+    pub(crate) const fn shared(&self) -> &Arc<File> {
+        &self.file
+    }
+
     pub(crate) fn file(&self) -> &File {
         &self.file
     }

@@ -127,7 +127,7 @@ impl Cache {
     }
 
     /// The stamp of a block that memory lets go now: it was not used for as long as blocks stay there.
-    fn stamp_of_evicted(&self, pool: &Pool) -> u16 {
+    pub(super) fn stamp_of_evicted(&self, pool: &Pool) -> u16 {
         let stayed = pool.curve.eviction_time().min(self.stamp_unit() << 15);
         self.stamp(pool.curve.clock())
             .wrapping_sub(self.stamp(stayed))

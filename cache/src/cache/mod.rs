@@ -44,6 +44,8 @@ mod pools;
 mod reclaim;
 mod registry;
 mod resize;
+mod restore;
+mod save;
 mod ssd;
 mod ssd_extents;
 mod ssd_reads;

@@ -10,6 +10,7 @@ use crate::residency::Residency;
 use justitia_share::Weight;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
+use xxhash_rust::xxh3::xxh3_64;
 
 /// Pools that a cache can have at one time: as many as a slot's record can name.
 pub(super) const MAX_POOLS: u32 = 1 << 19;
@@ -62,8 +63,11 @@ impl Registry {
         self.removed.push(Arc::downgrade(disk));
     }
 
+    /// Its number follows from its name, as far as it is free: the next daemon gives it the same, and so knows its blocks.
     pub(super) fn add_disk(&mut self, vm: VmId, name: &str) -> Result<DiskId, CacheError> {
-        let first = self.vm(vm)?.pools.first().cloned();
+        let owner = self.vm(vm)?;
+        let wanted = xxh3_64(format!("{}\0{name}", owner.name).as_bytes());
+        let first = owner.pools.first().cloned();
         let pool = first.ok_or(CacheError::NoVm(vm))?;
         // A number is free once nobody can look up blocks by it any more.
         self.removed.retain(|disk| disk.strong_count() > 0);
@@ -71,13 +75,14 @@ impl Registry {
         let removed = removed.map(|disk| disk.id.number);
         let taken = self.disks.keys().map(|d| d.number).chain(removed);
         let taken: std::collections::BTreeSet<_> = taken.collect();
-        let number =
-            (0..Key::MAX_DISKS)
-                .find(|n| !taken.contains(n))
-                .ok_or(CacheError::TooMany {
-                    what: "disks",
-                    limit: Key::MAX_DISKS,
-                })?;
+        let first_number = u32::try_from(wanted % u64::from(Key::MAX_DISKS)).unwrap_or(0);
+        let number = (0..Key::MAX_DISKS)
+            .map(|n| first_number.wrapping_add(n) % Key::MAX_DISKS)
+            .find(|n| !taken.contains(n))
+            .ok_or(CacheError::TooMany {
+                what: "disks",
+                limit: Key::MAX_DISKS,
+            })?;
         let id = DiskId {
             number,
             generation: self.number(),

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const WRITERS: usize = 2;
 
 /// How long the users of a replaced store may hold it.
-const REPLACE_TIMEOUT: Duration = Duration::from_secs(30);
+pub(super) const REPLACE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A store that has shrunk, and its extents beyond the new end.
 type Shrunk = (Arc<SsdStore>, Range<u32>);
@@ -29,7 +29,8 @@ impl Cache {
         };
         let foreign = Foreign::of(config);
         let device = FileDevice::open(&config.path, config.bytes, foreign).map_err(failed)?;
-        self.start_ssd(Box::new(device), config.bytes, WRITERS)
+        let seed = device.seed().map_or_else(random, Ok).map_err(failed)?;
+        self.start_ssd_with(Box::new(device), config.bytes, WRITERS, seed)
             .map_err(failed)
     }
 
@@ -41,8 +42,18 @@ impl Cache {
         bytes: u64,
         writers: usize,
     ) -> io::Result<()> {
+        self.start_ssd_with(device, bytes, writers, random()?)
+    }
+
+    fn start_ssd_with(
+        self: &Arc<Self>,
+        device: Box<dyn Device>,
+        bytes: u64,
+        writers: usize,
+        seed: u64,
+    ) -> io::Result<()> {
         let bytes = device.grow(bytes)?;
-        let store = Arc::new(SsdStore::new(device, bytes, random()?));
+        let store = Arc::new(SsdStore::new(device, bytes, seed));
         store.set_writers(writers);
         for n in 0..writers {
             self.start_for_ssd(format!("ssd-put-{n}"), &store, ssd_writer::run)?;

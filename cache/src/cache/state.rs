@@ -19,6 +19,7 @@ use crate::worth::SsdAdmission;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use justitia_share::Weight;
 use parking_lot::Mutex;
+use std::fs::File;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -44,6 +45,14 @@ impl Cache {
     /// # Errors
     /// When a store cannot be had.
     pub fn new(config: CacheConfig) -> Result<Arc<Self>, CacheError> {
+        Self::in_memory(config, None)
+    }
+
+    /// An empty cache, whose memory store is the memory of an earlier one if that is given.
+    pub(crate) fn in_memory(
+        config: CacheConfig,
+        memory: Option<File>,
+    ) -> Result<Arc<Self>, CacheError> {
         let capacity = memory_slots(config.memory_bytes)?;
         let limit = config.memory_limit.unwrap_or_else(machine_memory);
         let limit = memory_slots(limit)?.max(capacity);
@@ -54,7 +63,7 @@ impl Cache {
         let cache = Arc::new(Self {
             index: Index::new(random().map_err(reserve)?),
             stores: Stores {
-                memory: MemoryStore::new(capacity, limit).map_err(reserve)?,
+                memory: MemoryStore::new(capacity, limit, memory).map_err(reserve)?,
                 ssd: ArcSwapOption::empty(),
             },
             pools: ArcSwap::default(),

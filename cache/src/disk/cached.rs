@@ -44,6 +44,11 @@ impl CachedDisk {
         })
     }
 
+    /// What the cache knows it by, or knew.
+    pub(crate) fn id(&self) -> DiskId {
+        self.disk.id
+    }
+
     /// What the cache knows it by; `None` when it is not cached any more.
     pub(crate) fn disk_id(&self) -> Option<DiskId> {
         (!self.disk.is_closed()).then_some(self.disk.id)

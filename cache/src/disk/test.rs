@@ -163,15 +163,14 @@ fn blocks_come_back_from_an_ssd_store() {
 #[test]
 fn a_disk_that_was_removed_reads_no_block_of_a_later_disk() {
     let (cache, old, _) = disk(Mode::Inclusive);
-    let vm = cache
-        .add_vm("other", Weight::default(), Policy::Fifo)
-        .unwrap();
+    // Of the same names, for which it would have the same number.
+    let vm = cache.add_vm("vm", Weight::default(), Policy::Fifo).unwrap();
     let removed = old.disk_id().unwrap();
     cache.remove_disk(removed).unwrap();
     let add = || {
         let backing = Arc::new(RamDisk::new(8 * BLOCK_SIZE));
         backing.write_at(&[2; BLOCK_SIZE], 0, false).unwrap();
-        let id = cache.add_disk(vm, "new").unwrap();
+        let id = cache.add_disk(vm, "disk").unwrap();
         CachedDisk::new(backing, cache.clone(), id, Mode::Inclusive).unwrap()
     };
     let new = add();

@@ -6,15 +6,26 @@ use std::io;
 use std::sync::{Arc, mpsc};
 use std::time::Instant;
 
-/// Flushes the disks that are writable, each on a thread of its own: one may hang. Those that have not answered at
-/// `deadline` are left behind.
+/// What [`flush_each`] could not do, in one error.
 ///
 /// # Errors
-/// When a disk cannot be flushed, or is left behind. The error names all of them.
-pub(crate) fn flush_all(volumes: &[Arc<Volume>], deadline: Instant) -> io::Result<()> {
+/// When there is any.
+pub(crate) fn said(failed: &BTreeMap<String, String>) -> io::Result<()> {
+    if failed.is_empty() {
+        return Ok(());
+    }
+    let each = failed
+        .iter()
+        .map(|(name, why)| format!("disk {name:?}: {why}"));
+    Err(io::Error::other(each.collect::<Vec<_>>().join("; ")))
+}
+
+/// Flushes the disks that are writable, each on a thread of its own: one may hang. Those that have not answered at
+/// `deadline` are left behind. Returns the names of the disks that could not be flushed, and why.
+pub(crate) fn flush_each(volumes: &[Arc<Volume>], deadline: Instant) -> BTreeMap<String, String> {
     let (answer, answers) = mpsc::channel();
     let mut waiting = BTreeMap::new();
-    let mut failed = Vec::new();
+    let mut failed = BTreeMap::new();
     for (at, volume) in volumes.iter().enumerate() {
         if volume.is_read_only() {
             continue;
@@ -28,7 +39,7 @@ pub(crate) fn flush_all(volumes: &[Arc<Volume>], deadline: Instant) -> io::Resul
             });
         match started {
             Ok(_) => _ = waiting.insert(at, volume.name()),
-            Err(e) => failed.push(format!("disk {:?}: {e}", volume.name())),
+            Err(e) => _ = failed.insert(volume.name().to_owned(), e.to_string()),
         }
     }
     drop(answer);
@@ -38,13 +49,11 @@ pub(crate) fn flush_all(volumes: &[Arc<Volume>], deadline: Instant) -> io::Resul
             break;
         };
         if let (Some(name), Err(e)) = (waiting.remove(&at), result) {
-            failed.push(format!("disk {name:?}: {e}"));
+            failed.insert(name.to_owned(), e.to_string());
         }
     }
     let hung = waiting.values();
-    failed.extend(hung.map(|name| format!("disk {name:?}: no answer, it was left behind")));
-    if failed.is_empty() {
-        return Ok(());
-    }
-    Err(io::Error::other(failed.join("; ")))
+    let why = "no answer, it was left behind";
+    failed.extend(hung.map(|name| ((*name).to_owned(), why.to_owned())));
+    failed
 }

@@ -150,6 +150,11 @@ impl Volume {
         self.read_only
     }
 
+    /// Is no write of it under way, by whatever connection it came?
+    pub(crate) fn is_idle(&self) -> bool {
+        self.write_order.is_idle()
+    }
+
     /// The VM that it belongs to.
     #[must_use]
     pub const fn tenant(&self) -> &Arc<Tenant> {

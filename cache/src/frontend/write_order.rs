@@ -63,6 +63,11 @@ impl Writes {
 }
 
 impl WriteOrder {
+    /// Is no write under way?
+    pub(super) fn is_idle(&self) -> bool {
+        self.0.lock().arrived.is_empty()
+    }
+
     /// A write of these bytes has arrived.
     pub(super) fn arrive(self: &Arc<Self>, range: Range<u64>) -> WriteTicket {
         let mut writes = self.0.lock();

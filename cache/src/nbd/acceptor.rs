@@ -5,6 +5,8 @@ use super::connection::run;
 use super::context::Context;
 use super::peer::Peer;
 use super::transport::Transport;
+use crate::frontend::Waker;
+use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with, sockopt};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -19,6 +21,7 @@ const KEEPALIVE_PROBES: u32 = 6;
 
 pub(super) struct Acceptor {
     pub(super) socket: Arc<OwnedFd>,
+    pub(super) waker: Waker,
     pub(super) tcp: bool,
     pub(super) clients: Arc<Clients>,
     pub(super) context: Arc<Context>,
@@ -28,12 +31,14 @@ impl Acceptor {
     /// Accepts clients until the server closes.
     pub(super) fn run(self) {
         loop {
-            let accepted = accept_with(&self.socket, SocketFlags::CLOEXEC);
+            self.waker.wait(&self.socket);
             if self.clients.is_closing() {
                 return;
             }
-            match accepted {
+            match accept_with(&self.socket, SocketFlags::CLOEXEC) {
                 Ok(socket) => self.start_client(Arc::new(socket)),
+                // It has left again.
+                Err(Errno::AGAIN) => {}
                 Err(e) => {
                     // Out of descriptors or the like: it passes.
                     tracing::warn!("cannot accept a client: {e}");

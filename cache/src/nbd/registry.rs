@@ -25,6 +25,11 @@ impl ExportRegistry {
             .retain(|_, export| !Arc::ptr_eq(export.volume(), volume));
     }
 
+    /// Serves nothing any more.
+    pub(super) fn clear(&self) {
+        self.0.write().clear();
+    }
+
     /// All exports, by name.
     pub(super) fn all(&self) -> Vec<Arc<Export>> {
         self.0.read().values().cloned().collect()

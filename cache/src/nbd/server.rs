@@ -7,9 +7,12 @@ use super::export::Export;
 use super::limits::Limits;
 use super::registry::ExportRegistry;
 use super::tls::{TlsError, TlsFiles};
-use crate::frontend::{Executor, ListenError, LogLimit, SocketAccess, Volume, unix_listener};
+use crate::frontend::{
+    Executor, ListenError, LogLimit, SocketAccess, Volume, Waker, unix_listener,
+};
+use crate::inherited;
 use parking_lot::Mutex;
-use rustix::net::{Shutdown, shutdown};
+use rustix::net::Shutdown;
 use rustls::ServerConfig;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -43,6 +46,8 @@ struct Access {
 
 struct Listener {
     socket: Arc<OwnedFd>,
+    waker: Waker,
+    /// That of a unix socket, which is removed at the end.
     path: Option<PathBuf>,
     thread: std::thread::JoinHandle<()>,
 }
@@ -100,6 +105,11 @@ impl Server {
         exports.iter().map(|e| Arc::clone(e.volume())).collect()
     }
 
+    /// Serves nothing any more.
+    pub(crate) fn forget(&self) {
+        self.exports.clear();
+    }
+
     /// Clients at this moment.
     #[must_use]
     pub fn clients(&self) -> usize {
@@ -115,17 +125,21 @@ impl Server {
         self.listen_unix_as(path, SocketAccess::default())
     }
 
-    /// As [`listen_unix`](Self::listen_unix), for those who have access to the socket.
+    /// As [`listen_unix`](Self::listen_unix), for those who have access to the socket. A socket that this process has inherited
+    /// is as whoever made it wants it.
     ///
     /// # Errors
     /// As there, and when this user may not give the socket away.
     pub fn listen_unix_as(&self, path: &Path, who: SocketAccess) -> Result<(), ListenError> {
-        let socket = unix_listener(path, who)?;
         let access = Access {
             tls_required: false,
             certified: false,
         };
-        self.listen(socket, Some(path), access)
+        let (socket, ours) = match inherited::take_unix(path) {
+            Some(found) => (found.socket, found.ours),
+            None => (unix_listener(path, who)?, true),
+        };
+        self.listen(socket, false, ours.then_some(path), access)
             .map_err(|source| ListenError::Io {
                 what: path.display().to_string(),
                 source,
@@ -151,9 +165,12 @@ impl Server {
             certified: !insecure,
         };
         let listen = || {
-            let listener = TcpListener::bind(address)?;
+            let listener = match inherited::take_tcp(address) {
+                Some(found) => TcpListener::from(found.socket),
+                None => TcpListener::bind(address)?,
+            };
             let address = listener.local_addr()?;
-            self.listen(listener.into(), None, access)?;
+            self.listen(listener.into(), true, None, access)?;
             Ok(address)
         };
         listen().map_err(|source| ListenError::Io {
@@ -162,11 +179,20 @@ impl Server {
         })
     }
 
-    fn listen(&self, socket: OwnedFd, path: Option<&Path>, access: Access) -> io::Result<()> {
+    /// `path` is removed at the end.
+    fn listen(
+        &self,
+        socket: OwnedFd,
+        tcp: bool,
+        path: Option<&Path>,
+        access: Access,
+    ) -> io::Result<()> {
+        let waker = Waker::new(&socket)?;
         let socket = Arc::new(socket);
         let acceptor = Acceptor {
             socket: Arc::clone(&socket),
-            tcp: path.is_none(),
+            waker: waker.clone(),
+            tcp,
             clients: Arc::clone(&self.clients),
             context: Arc::new(Context {
                 exports: Arc::clone(&self.exports),
@@ -183,6 +209,7 @@ impl Server {
             .spawn(move || acceptor.run())?;
         self.listeners.lock().push(Listener {
             socket,
+            waker,
             path: path.map(Path::to_owned),
             thread,
         });
@@ -191,16 +218,25 @@ impl Server {
 
     /// No new clients and no new requests from now on; what is in flight is finished, and its replies are sent.
     pub(crate) fn close(&self) {
-        self.clients.close();
-        for listener in self.listeners.lock().drain(..) {
-            // Wakes the thread that accepts.
-            let _ = shutdown(&listener.socket, Shutdown::Both);
-            let _ = listener.thread.join();
-            if let Some(path) = listener.path {
-                let _ = std::fs::remove_file(path);
-            }
+        for (_, path) in self.close_keeping() {
+            path.map(std::fs::remove_file);
         }
+    }
+
+    /// No new clients and no new requests from now on; what is in flight is finished, and its replies are sent. Returns the
+    /// sockets that it has listened on, with the paths of those that it has made: clients that connect wait for whoever accepts
+    /// them next.
+    pub(crate) fn close_keeping(&self) -> Vec<(Arc<OwnedFd>, Option<PathBuf>)> {
+        self.clients.close();
+        let listeners = std::mem::take(&mut *self.listeners.lock());
+        listeners.iter().for_each(|listener| listener.waker.wake());
+        let kept = listeners.into_iter().map(|listener| {
+            let _ = listener.thread.join();
+            (listener.socket, listener.path)
+        });
+        let kept = kept.collect();
         self.clients.shutdown(Shutdown::Read);
+        kept
     }
 
     /// Disconnects clients that do not take their replies.

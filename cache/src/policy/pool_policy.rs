@@ -111,6 +111,43 @@ impl PoolPolicy {
         Some(slot)
     }
 
+    /// The slots of each list, oldest first.
+    pub(crate) fn slots_of_lists(&self, store: &MemoryStore) -> [Vec<u32>; 2] {
+        [PROBATIONARY, PROTECTED].map(|list| {
+            let mut at = self.lists[list].oldest();
+            let slots = std::iter::from_fn(|| {
+                let slot = Some(at).filter(|s| *s != NIL)?;
+                at = store.newer(slot);
+                Some(slot)
+            });
+            slots.collect()
+        })
+    }
+
+    /// Takes a slot with a block, whose key is set, which is newer than all others of the list. It is in no list.
+    pub(crate) fn restore(
+        &mut self,
+        store: &MemoryStore,
+        pool: u32,
+        slot: u32,
+        list: usize,
+        reused: bool,
+    ) {
+        let list = match self.policy {
+            Policy::Fifo | Policy::Sieve => PROBATIONARY,
+            Policy::Ghost | Policy::S3Fifo => list.min(PROTECTED),
+        };
+        let meta = SlotMeta {
+            pool,
+            list,
+            time: self.split.now(),
+            reused,
+        };
+        store.set_meta(slot, meta);
+        self.lists[list].push(store, slot);
+        self.grow_ghost();
+    }
+
     /// A hit removed the block (exclusive caches): the ghost list remembers it as reused.
     pub(crate) fn taken_by_hit(&mut self, hash: u64) {
         if self.policy == Policy::Ghost || self.hybrid.is_some() {
@@ -207,7 +244,7 @@ mod tests {
     const SLOTS: u32 = 4096;
 
     fn store() -> MemoryStore {
-        MemoryStore::new(SLOTS, SLOTS).unwrap()
+        MemoryStore::new(SLOTS, SLOTS, None).unwrap()
     }
 
     /// A pool's policy, with so many blocks in its lists.

@@ -7,17 +7,21 @@ use super::paths::{PathUse, collisions};
 use super::planning::Planning;
 use super::served::Served;
 use super::vms::VmRegistry;
+use crate::backing::RawDisk;
 use crate::cache::Cache;
 use crate::config::SsdConfig;
 use crate::error::CacheError;
 use crate::frontend::Volume;
+use crate::ids::DiskId;
 use crate::nbd::Server;
 use crate::port::Port;
 use crate::store::{Foreign, check_place};
 use crate::vhost::VhostServer;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 /// The cache, the volumes, and the servers in front of them.
@@ -30,6 +34,8 @@ pub(super) struct Daemon {
     pub(super) vhost_servers: Mutex<Vec<VhostServer>>,
     pub(super) volumes: Mutex<Vec<Arc<Volume>>>,
     pub(super) ports: Mutex<Vec<Arc<Port>>>,
+    /// The images of cached disks.
+    pub(super) images: Mutex<BTreeMap<DiskId, Weak<RawDisk>>>,
     pub(super) vms: Mutex<VmRegistry>,
     /// Disks that are configured and cannot be served, and why.
     pub(super) unserved: Mutex<BTreeMap<String, String>>,
@@ -47,6 +53,7 @@ impl Daemon {
             vhost_servers: Mutex::default(),
             volumes: Mutex::default(),
             ports: Mutex::default(),
+            images: Mutex::default(),
             vms: Mutex::default(),
             unserved: Mutex::default(),
             served: Mutex::default(),
@@ -85,18 +92,35 @@ impl Daemon {
         self.planning.lock().step(&self.cache, &self.vms);
     }
 
+    /// Lets go of everything that is served.
+    pub(super) fn let_go(&self) {
+        self.all.forget();
+        self.of_vms.lock().clear();
+        self.vhost_servers.lock().clear();
+        self.ports.lock().clear();
+        *self.vms.lock() = VmRegistry::default();
+        self.volumes.lock().clear();
+    }
+
     /// Closes all servers. Requests that are in flight have until `answered` to be finished; clients that have not taken
     /// their replies then are disconnected, and have until `left` to leave.
-    pub(super) fn close_servers(&self, answered: Instant, left: Instant) {
+    ///
+    /// Returns the sockets of NBD that were listened on, with the paths of those that this daemon has made.
+    pub(super) fn close_servers(
+        &self,
+        answered: Instant,
+        left: Instant,
+    ) -> Vec<(Arc<OwnedFd>, Option<PathBuf>)> {
         let vhost = self.vhost_servers.lock();
         let of_vms = self.of_vms.lock();
         let servers = || of_vms.values().chain([&self.all]);
         vhost.iter().for_each(VhostServer::close);
-        servers().for_each(Server::close);
+        let sockets = servers().flat_map(Server::close_keeping).collect();
         vhost.iter().for_each(|server| server.wait(answered));
         servers().for_each(|server| server.wait(answered));
         servers().for_each(Server::cut_off);
         servers().for_each(|server| server.wait(left));
+        sockets
     }
 }
 

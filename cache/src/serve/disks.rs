@@ -247,6 +247,7 @@ impl Daemon {
             None => Backend::Plain(raw.clone()),
             Some(mode) => {
                 let id = self.cache.add_disk(vm.id, &disk.name)?;
+                self.images.lock().insert(id, Arc::downgrade(&raw));
                 let cache = Arc::clone(&self.cache);
                 vm.disks.insert(disk.name.clone(), id);
                 Backend::Cached(CachedDisk::new(raw.clone(), cache, id, mode)?)

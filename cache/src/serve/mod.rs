@@ -10,7 +10,9 @@ mod daemon;
 mod descriptors;
 mod disks;
 mod error;
+mod given;
 mod grow;
+mod handover;
 mod metrics;
 mod metrics_curves;
 mod metrics_names;
@@ -48,12 +50,18 @@ mod test_requested;
 #[cfg(test)]
 mod test_vhost;
 #[cfg(test)]
+mod test_warm;
+#[cfg(test)]
+mod test_warm_damage;
+#[cfg(test)]
 mod test_weights;
 
 pub use api::{ControlRequest, ControlResponse, Stats, Table, UnservedDisk};
 pub use config::{Config, ConfigError, DiskConfig, Listen, PoolConfig, PortConfig, VmConfig};
 pub use control::{ControlError, default_control_path, make_directory_of, send_request};
 pub use error::ServeError;
+pub use given::{Descriptors, adopt, keep_over_exec, kept_over_exec};
+pub use handover::STORED;
 pub use planning::{NamedPlan, PlannedStore};
 pub use preflight::preflight;
 pub use reload::Reloaded;

@@ -3,7 +3,7 @@
 use super::config::{Config, VmConfig};
 use super::daemon::Daemon;
 use crate::error::CacheError;
-use crate::frontend::{Volume, flush_all};
+use crate::frontend::{Volume, flush_each};
 use crate::nbd::Server;
 use crate::vhost::VhostServer;
 use std::sync::{Arc, Weak};
@@ -103,8 +103,10 @@ impl Daemon {
             [end - timeout / 4, end - timeout / 8],
         );
         drop(servers);
-        let flushed = flush_all(&volumes, end);
-        let mut problems: Vec<_> = flushed.err().iter().map(ToString::to_string).collect();
+        let failed = flush_each(&volumes, end).into_iter();
+        let mut problems: Vec<_> = failed
+            .map(|(name, why)| format!("disk {name:?}: {why}"))
+            .collect();
         let forgotten = self.forget(gone);
         problems.extend(forgotten.err().iter().map(ToString::to_string));
         let names: Vec<_> = volumes.iter().map(|v| v.name().to_owned()).collect();
@@ -160,7 +162,10 @@ impl Daemon {
             } else {
                 self.vms.lock().remove_disk(vm, name)
             };
-            disk.map_or(Ok(()), |disk| self.cache.remove_disk(disk))?;
+            if let Some(disk) = disk {
+                self.images.lock().remove(&disk);
+                self.cache.remove_disk(disk)?;
+            }
         }
         for vm in &gone.vms {
             self.ports.lock().retain(|port| port.stats().vm != *vm);

@@ -7,6 +7,8 @@ use super::daemon::Daemon;
 use super::descriptors;
 use super::disks::Failed;
 use super::error::ServeError;
+use super::given::Descriptors;
+use super::handover::{Taken, leave};
 use super::metrics;
 use super::metrics_names::PoolNames;
 use super::paths::{PathUse, collisions};
@@ -14,11 +16,14 @@ use super::planning::PlanningThread;
 use super::reload::Reloaded;
 use crate::cache::Cache;
 use crate::config::CacheConfig;
-use crate::frontend::flush_all;
+use crate::frontend::{flush_each, flushed};
 use crate::nbd::{Limits, Server, TlsFiles};
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -37,30 +42,52 @@ impl Service {
     /// # Errors
     /// When something of it cannot be had; nothing runs then, and nothing was changed but what is ours.
     pub fn start(config: &Config) -> Result<Self, ServeError> {
+        Self::start_from(config, Descriptors::default())
+    }
+
+    /// As [`start`](Self::start), with the descriptors that this process was given: sockets to listen on, and what the last
+    /// daemon has [handed over](Self::hand_over), of which what is proven to be still right is cached again. What cannot be
+    /// used is closed, and said.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_from(config: &Config, given: Descriptors) -> Result<Self, ServeError> {
         descriptors::raise_limit();
+        let mut taken = Taken::of(given);
+        let started = Self::start_taking(config, &mut taken);
+        taken.close_rest();
+        started
+    }
+
+    fn start_taking(config: &Config, taken: &mut Taken) -> Result<Self, ServeError> {
         // Before anything is opened: an SSD store writes over what lies at its path.
         let found = collisions(&PathUse::of(config));
         if !found.is_empty() {
             return Err(ServeError::Paths(found));
         }
-        let cache = Cache::new(CacheConfig {
+        let cache = CacheConfig {
             ssd: None,
             ..config.cache.clone()
-        })?;
-        Self::start_with(Arc::clone(&cache), config).inspect_err(|_| {
+        };
+        let cache = Cache::in_memory(cache, taken.memory())?;
+        Self::start_with(Arc::clone(&cache), config, taken).inspect_err(|_| {
             // Removes its file.
             let _ = cache.set_ssd(None);
         })
     }
 
-    fn start_with(cache: Arc<Cache>, config: &Config) -> Result<Self, ServeError> {
+    fn start_with(
+        cache: Arc<Cache>,
+        config: &Config,
+        taken: &mut Taken,
+    ) -> Result<Self, ServeError> {
         let all = Server::new(Limits::default(), config.tls.as_ref())?;
         for fault in config.tls.iter().flat_map(TlsFiles::faults) {
             tracing::error!("{fault}");
         }
         let daemon = Daemon::new(cache, all);
         daemon.served.lock().config = config.clone();
-        let tcp = start_serving(&daemon, config)?;
+        let tcp = start_serving(&daemon, config, taken)?;
         let daemon = Arc::new(daemon);
         let control = config
             .control
@@ -131,6 +158,11 @@ impl Service {
     }
 
     #[cfg(test)]
+    pub(super) fn volumes(&self) -> Vec<Arc<crate::frontend::Volume>> {
+        self.daemon.volumes.lock().clone()
+    }
+
+    #[cfg(test)]
     pub(super) fn cache(&self) -> &Cache {
         &self.daemon.cache
     }
@@ -149,28 +181,68 @@ impl Service {
     /// # Errors
     /// When a disk could not be flushed. The error names it.
     pub fn shut_down(self, timeout: Duration) -> io::Result<()> {
-        if let Some(control) = self.control {
-            control.stop();
+        let ended = self.end(timeout);
+        for path in ended.sockets.into_iter().filter_map(|(_, path)| path) {
+            let _ = std::fs::remove_file(path);
         }
+        // Removes what the SSD store holds.
+        if let Err(e) = ended.daemon.cache.set_ssd(None) {
+            tracing::error!("cannot close the SSD store: {e}");
+        }
+        flushed(&ended.failed)
+    }
+
+    /// Ends as [`shut_down`](Self::shut_down) does, and leaves to the next daemon what the cache holds: the descriptors that are
+    /// returned, among them the sockets that were listened on, and the file or device of the SSD store. Whoever gets the
+    /// descriptors to nobody closes them; the next daemon then takes of the SSD store what can be proven without.
+    ///
+    /// Disks that have not answered within `timeout` are left out. The SSD store has as long again to take its blocks.
+    ///
+    /// # Errors
+    /// When a disk could not be flushed. The error names it.
+    pub fn hand_over(self, timeout: Duration) -> (Descriptors, io::Result<()>) {
+        let ended = self.end(timeout);
+        let left = leave(&ended.daemon, &ended.failed, ended.sockets, timeout);
+        (left, flushed(&ended.failed))
+    }
+
+    /// Stops serving, and flushes all disks.
+    fn end(self, timeout: Duration) -> Ended {
+        let control = self.control.map(ControlServer::stop_keeping);
         drop(self.metrics);
         self.planning.stop();
         let end = Instant::now() + timeout;
         // What is being added or removed is so first, and nothing after that. One that hangs is not waited for.
-        let _served = self.daemon.served.try_lock_until(end - timeout / 2);
+        let daemon = self.daemon;
+        let served = daemon.served.try_lock_until(end - timeout / 2);
         // Requests have three quarters of the time, clients that are cut off an eighth, flushes the rest.
-        self.daemon
-            .close_servers(end - timeout / 4, end - timeout / 8);
-        let flushed = flush_all(&self.daemon.volumes.lock(), end);
-        // Removes what the SSD store holds.
-        if let Err(e) = self.daemon.cache.set_ssd(None) {
-            tracing::error!("cannot close the SSD store: {e}");
+        let mut sockets = daemon.close_servers(end - timeout / 4, end - timeout / 8);
+        sockets.extend(control.map(|(socket, path)| (Arc::new(socket), path)));
+        let failed = flush_each(&daemon.volumes.lock(), end);
+        drop(served);
+        Ended {
+            daemon,
+            sockets,
+            failed,
         }
-        flushed
     }
 }
 
+/// A daemon that serves nothing any more.
+struct Ended {
+    daemon: Arc<Daemon>,
+    /// That it has listened on, with the paths of those that it has made.
+    sockets: Vec<(Arc<OwnedFd>, Option<PathBuf>)>,
+    /// The disks that could not be flushed, and why.
+    failed: BTreeMap<String, String>,
+}
+
 /// Adds the VMs and the SSD store, and listens. Returns the TCP address of the server of all disks.
-fn start_serving(daemon: &Daemon, config: &Config) -> Result<Option<SocketAddr>, ServeError> {
+fn start_serving(
+    daemon: &Daemon,
+    config: &Config,
+    taken: &mut Taken,
+) -> Result<Option<SocketAddr>, ServeError> {
     let mut added = config
         .vms
         .iter()
@@ -186,6 +258,7 @@ fn start_serving(daemon: &Daemon, config: &Config) -> Result<Option<SocketAddr>,
             daemon.cannot_serve(&vm.name, &disk, &why);
         }
     }
+    taken.restore_memory(daemon);
     // Once the images are locked, so that none of them can be taken for it.
     if let Some(ssd) = &config.cache.ssd
         && let Err(e) = daemon.replace_ssd(ssd.clone())
@@ -193,6 +266,7 @@ fn start_serving(daemon: &Daemon, config: &Config) -> Result<Option<SocketAddr>,
         daemon.cache.refuse_ssd(ssd.clone(), e.to_string());
         tracing::error!("{e}: the disks are served without it, and its pools use memory");
     }
+    taken.restore_ssd(daemon);
     let access = config.listen.access;
     for added in added {
         let (_, failed) = daemon.listen(added, access)?;

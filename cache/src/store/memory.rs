@@ -9,12 +9,16 @@ use super::arena::{Arena, HUGE_SLOTS};
 use super::list::{FreeList, Links};
 use crate::block::Key;
 use parking_lot::Mutex;
+use std::fs::File;
 use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Slots whose records are allocated together (16 MiB of blocks).
 const CHUNK: usize = 4096;
+
+/// Slots for which huge pages are asked for together (16 MiB).
+const GROUP: u32 = 4096;
 
 /// Stacks of free slots. A pool begins at its own and looks at the others when that is empty.
 const STACKS: usize = 16;
@@ -61,10 +65,13 @@ pub(crate) struct MemoryStore {
 struct Stack(Mutex<FreeList>);
 
 impl MemoryStore {
-    /// A store of `capacity` slots that can grow to `limit`.
-    pub(crate) fn new(capacity: u32, limit: u32) -> io::Result<Self> {
+    /// A store of `capacity` slots that can grow to `limit`; in the memory of an earlier one, if that is given.
+    pub(crate) fn new(capacity: u32, limit: u32, memory: Option<File>) -> io::Result<Self> {
         let limit = limit.max(capacity);
-        let arena = Arena::reserve(limit)?;
+        let arena = match memory {
+            Some(file) => Arena::adopt(file, limit)?,
+            None => Arena::reserve(limit)?,
+        };
         let chunks = usize::try_from(arena.slots()).unwrap_or(0).div_ceil(CHUNK);
         Ok(Self {
             arena,
@@ -115,10 +122,19 @@ impl MemoryStore {
         }
         let mut free = FreeList::default();
         let mut fresh = self.fresh.lock();
-        let end = fresh.saturating_add(count).min(self.capacity());
+        let first = *fresh;
+        let end = first.saturating_add(count).min(self.capacity());
         while *fresh < end {
             free.push(self, *fresh);
             *fresh += 1;
+        }
+        drop(fresh);
+        // The groups of which all slots are handed out now: most of the memory is there.
+        let group = |slot: u32| slot / GROUP * GROUP;
+        if first < end && group(first) < group(end) {
+            self.arena.used(group(first)..group(end));
+        } else if first < end && end == self.capacity() {
+            self.arena.used(group(first)..end);
         }
         free
     }
@@ -133,6 +149,19 @@ impl MemoryStore {
             if slot < capacity {
                 stack.push(self, slot);
             }
+        }
+    }
+
+    /// The store has these slots in use, and no others. It is new.
+    pub(crate) fn restored(&self, taken: &[bool]) {
+        let end = taken
+            .iter()
+            .rposition(|taken| *taken)
+            .map_or(0, |last| last + 1);
+        *self.fresh.lock() = u32::try_from(end).unwrap_or(0);
+        let free = (0..).zip(&taken[..end]).filter(|(_, taken)| !**taken);
+        for (n, (slot, _)) in free.enumerate() {
+            self.free[n % STACKS].0.lock().push(self, slot);
         }
     }
 

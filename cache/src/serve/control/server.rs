@@ -1,10 +1,10 @@
 //! The control socket: one JSON object a line, each answered by one line. Only this user and root may connect.
 
 use super::client::make_directory_of;
-use crate::frontend::{SocketAccess, unix_listener};
+use crate::frontend::{SocketAccess, Waker, unix_listener};
+use crate::inherited;
 use crate::serve::api::{ControlHandler, ControlRequest, ControlResponse};
 use crate::serve::error::ServeError;
-use rustix::net::{Shutdown, shutdown};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -22,7 +22,9 @@ const MAX_LINE: u64 = 64 << 10;
 /// A control socket, and the thread that accepts its clients.
 pub(in crate::serve) struct ControlServer {
     socket: OwnedFd,
-    path: PathBuf,
+    waker: Waker,
+    /// Removed at the end; `None` of a socket that somebody else has made.
+    path: Option<PathBuf>,
     closing: Arc<AtomicBool>,
     thread: std::thread::JoinHandle<()>,
 }
@@ -38,43 +40,53 @@ impl ControlServer {
     ) -> Result<Self, ServeError> {
         let io = |what| move |source| ServeError::Io { what, source };
         make_directory_of(path).map_err(io("cannot make the control socket's directory"))?;
-        let socket = unix_listener(path, SocketAccess::default())?;
+        let (socket, ours) = match inherited::take_unix(path) {
+            Some(found) => (found.socket, found.ours),
+            None => (unix_listener(path, SocketAccess::default())?, true),
+        };
+        let waker = Waker::new(&socket).map_err(io("cannot listen on the control socket"))?;
         let listener: UnixListener = socket
             .as_fd()
             .try_clone_to_owned()
             .map_err(io("cannot listen on the control socket"))?
             .into();
         let closing = Arc::new(AtomicBool::new(false));
-        let flag = Arc::clone(&closing);
+        let (flag, woken) = (Arc::clone(&closing), waker.clone());
         let thread = std::thread::Builder::new()
             .name("justitia-ctl".into())
-            .spawn(move || accept(&listener, &handler, &flag))
+            .spawn(move || accept(&listener, &woken, &handler, &flag))
             .map_err(io("cannot start the control thread"))?;
         Ok(Self {
             socket,
-            path: path.to_owned(),
+            waker,
+            path: ours.then(|| path.to_owned()),
             closing,
             thread,
         })
     }
 
-    /// Ends the thread that accepts, and removes the socket.
-    pub(in crate::serve) fn stop(self) {
+    /// Ends the thread that accepts. Returns the socket, and its path if this daemon has made it.
+    pub(in crate::serve) fn stop_keeping(self) -> (OwnedFd, Option<PathBuf>) {
         self.closing.store(true, Ordering::SeqCst);
-        let _ = shutdown(&self.socket, Shutdown::Both);
+        self.waker.wake();
         let _ = self.thread.join();
-        let _ = std::fs::remove_file(self.path);
+        (self.socket, self.path)
     }
 }
 
-fn accept(listener: &UnixListener, handler: &Arc<dyn ControlHandler>, closing: &AtomicBool) {
+fn accept(
+    listener: &UnixListener,
+    waker: &Waker,
+    handler: &Arc<dyn ControlHandler>,
+    closing: &AtomicBool,
+) {
     let clients = Arc::new(AtomicUsize::new(0));
     loop {
-        let accepted = listener.accept();
+        waker.wait(listener);
         if closing.load(Ordering::SeqCst) {
             return;
         }
-        let Ok((stream, _)) = accepted else {
+        let Ok((stream, _)) = listener.accept() else {
             std::thread::sleep(Duration::from_millis(100));
             continue;
         };

@@ -3,13 +3,15 @@
 use super::mark::{self, Content, MARK_BYTES};
 use super::page::BlocksRead;
 use super::transfer::{self, Overdue};
+use crate::warm::Preamble;
+use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// What the SSD store needs of its device. Offsets are multiples of the block size, buffers lie on pages.
@@ -23,6 +25,10 @@ pub(crate) trait Device: Send + Sync {
     fn discard(&self, off: u64, len: u64) -> io::Result<()>;
     /// Makes the device large enough for this many bytes; how many of them it has room for.
     fn grow(&self, len: u64) -> io::Result<u64>;
+    /// The file or device itself, if it can be left to the next daemon.
+    fn file(&self) -> Option<&FileDevice> {
+        None
+    }
 }
 
 /// A file or a block device, opened for this process alone. When it is dropped, a file is unlinked, and the blocks on a block
@@ -37,6 +43,10 @@ pub(crate) struct FileDevice {
     pub(super) marked: bool,
     /// Bytes of blocks that may have been used.
     pub(super) len: AtomicU64,
+    /// What an earlier daemon has left on it, once.
+    pub(super) left: Mutex<Option<Preamble>>,
+    /// It is left to the next daemon.
+    pub(super) kept: AtomicBool,
 }
 
 impl Drop for FileDevice {
@@ -74,6 +84,9 @@ impl FileDevice {
 
     /// Removes a file, and the blocks on a device; nothing that is not ours.
     fn clear(&self) -> io::Result<()> {
+        if self.kept.load(Ordering::SeqCst) {
+            return Ok(());
+        }
         if self.made {
             return self.unlink();
         }
@@ -134,5 +147,9 @@ impl Device for FileDevice {
 
     fn grow(&self, len: u64) -> io::Result<u64> {
         self.provide(len)
+    }
+
+    fn file(&self) -> Option<&FileDevice> {
+        Some(self)
     }
 }

@@ -13,9 +13,9 @@ use std::sync::atomic::Ordering;
 #[derive(Default)]
 pub(crate) struct SsdLog {
     open: Option<Open>,
-    sealed: List,
+    pub(super) sealed: List,
     /// Extents that were opened so far.
-    opened: u32,
+    pub(super) opened: u32,
     /// Blocks that may be renewed: as many as came, a turn of the log at most.
     renewable: u64,
     /// The pool is being destroyed: nothing is admitted.
@@ -177,7 +177,7 @@ impl SsdLog {
 
     /// Ends the extent that is being filled. Its last segment goes to the device only if something in it is
     /// still a block, or just being made one.
-    fn seal(&mut self, ssd: &SsdStore) {
+    pub(super) fn seal(&mut self, ssd: &SsdStore) {
         let Some(open) = self.open.take() else {
             return;
         };

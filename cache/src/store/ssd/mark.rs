@@ -1,8 +1,10 @@
 //! The mark of an SSD store: its first MiB. What does not carry it is not ours to delete, discard or write over.
 //!
 //! Each page says which one it is. So a file system, a partition table or a volume that is made on the device later
-//! destroys the mark, wherever in the first MiB it writes.
+//! destroys the mark, wherever in the first MiB it writes. Behind the mark of the last page lies the preamble of what a daemon
+//! has left for the next one; writing the mark voids it.
 
+use crate::warm::{PAGE_BYTES, Preamble};
 use justitia_link::{AlignedBuf, PAGE};
 use rustix::fs::SeekFrom;
 use std::fs::File;
@@ -13,6 +15,9 @@ use std::os::unix::fs::FileExt;
 pub(super) const MARK_BYTES: u64 = 1 << 20;
 
 const TEXT: &[u8] = b"SSD store of `justitia cache`: nothing here is of use to anyone else\n";
+
+/// Where in the mark the preamble lies: in a sector behind that with the number of the last page.
+const PREAMBLE: usize = (1 << 20) - PAGE + 512;
 
 /// Places of a device that are looked at, besides its beginning and end, before it is taken for an empty one.
 const SAMPLES: u64 = 1024;
@@ -39,7 +44,12 @@ pub(super) fn content(file: &File, regular: bool) -> io::Result<Content> {
     let mut found = AlignedBuf::new(index(MARK_BYTES));
     let end = read(file, &mut found, 0)?;
     let whole = u64::try_from(end).is_ok_and(|end| end >= count);
-    if whole && found[..end] == mark()[..end] && (count == MARK_BYTES || regular) {
+    let mut expected = mark();
+    let preamble = PREAMBLE..index(MARK_BYTES);
+    if whole && count == MARK_BYTES {
+        expected[preamble.clone()].copy_from_slice(&found[preamble]);
+    }
+    if whole && found[..end] == expected[..end] && (count == MARK_BYTES || regular) {
         return Ok(Content::Marked);
     }
     let empty = !regular && found.iter().all(|byte| *byte == 0) && is_zero(file, size)?;
@@ -53,6 +63,35 @@ pub(super) fn content(file: &File, regular: bool) -> io::Result<Content> {
 /// Makes `file` ours: durably, before anything else is written to it.
 pub(super) fn write(file: &File) -> io::Result<()> {
     file.write_all_at(&mark(), 0)?;
+    file.sync_data()
+}
+
+/// What a daemon has left on a store that carries the mark; `None` when that is nothing, or cannot be used.
+pub(super) fn left(file: &File) -> io::Result<Option<Preamble>> {
+    let mut page = AlignedBuf::new(PAGE);
+    let at = MARK_BYTES - PAGE_BYTES;
+    if read(file, &mut page, at)? < PAGE {
+        return Ok(None);
+    }
+    let found = &page[PREAMBLE % PAGE..];
+    let preamble = Preamble::decode(found);
+    if preamble.is_none() && found.iter().any(|byte| *byte != 0) {
+        tracing::warn!(
+            "the blocks on the SSD store are not used again: another version has left them, or what says which they are is damaged"
+        );
+    }
+    Ok(preamble)
+}
+
+/// Says, durably, what is left on the store.
+pub(super) fn leave(file: &File, preamble: &Preamble) -> io::Result<()> {
+    let mark = mark();
+    let mut page = AlignedBuf::new(PAGE);
+    page.copy_from_slice(&mark[mark.len() - PAGE..]);
+    let bytes = preamble.encode();
+    let at = PREAMBLE % PAGE;
+    page[at..at + bytes.len()].copy_from_slice(&bytes);
+    file.write_all_at(&page, MARK_BYTES - PAGE_BYTES)?;
     file.sync_data()
 }
 

@@ -8,9 +8,9 @@
 //!
 //! The first MiB of the file or device is a mark, by which a store is told from everything else.
 //!
-//! The content means nothing to anyone but this process: every start has its own seed for the checksums,
-//! which also cover the block's key, so that what another start, another block or another VM left on the
-//! device never passes for the one that was put.
+//! Checksums cover the block's key, too, with a seed that nobody knows, so that what another block or another VM left on the
+//! device never passes for the one that was put. Every start has its own seed, but for one that takes what the last daemon
+//! has left, and with it the seed.
 
 mod allocate;
 mod device;
@@ -24,6 +24,7 @@ mod read;
 mod stall;
 mod store;
 mod transfer;
+mod warm;
 mod write;
 mod write_buffer;
 
@@ -38,4 +39,5 @@ pub(crate) use page::{BlocksRead, Page};
 pub(crate) use read::SsdReadRef;
 pub(crate) use store::SsdStore;
 pub(crate) use transfer::Overdue;
+pub(crate) use warm::SavedSlot;
 pub(crate) use write_buffer::{Owner as SegmentOwner, Segment};

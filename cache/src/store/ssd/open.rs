@@ -5,6 +5,7 @@ use super::mark::{self, Content};
 use crate::backing::lock;
 use crate::config::SsdConfig;
 use justitia_regular_file as regular_file;
+use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::{File, Metadata};
@@ -12,7 +13,7 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 /// What becomes of a file or a device that holds something that no SSD store has written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,11 +46,15 @@ impl FileDevice {
             made: false,
             marked: false,
             len: AtomicU64::new(0),
+            left: Mutex::default(),
+            kept: AtomicBool::new(false),
         };
         lock::take(&device.file, false).map_err(io::Error::other)?;
         // Nobody else has it, and from here on a file that was made is removed again.
         device.made = made;
         check(&device.file, foreign)?;
+        // Valid once: what is read here is void, durably, before anything of the store is used.
+        *device.left.get_mut() = mark::left(&device.file)?;
         mark::write(&device.file)?;
         device.marked = true;
         device.provide(len)?;

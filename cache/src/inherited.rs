@@ -1,0 +1,112 @@
+//! Descriptors that this process was started with: sockets that systemd listens on for it, and what the last daemon has
+//! handed over. What is not taken is closed once the daemon has started.
+//!
+//! Whoever listens on an address, or opens an image, asks here first. They are kept for the thread that starts the daemon, so
+//! that several daemons of one process take each its own.
+
+use rustix::fs::{OFlags, fcntl_getfl};
+use rustix::net::{AddressFamily, SocketType, getsockname, sockopt};
+use std::cell::RefCell;
+use std::fs::{File, Metadata};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+
+/// A listening socket.
+pub(crate) struct InheritedSocket {
+    pub(crate) socket: OwnedFd,
+    /// The last daemon has made it, so its file goes with this one.
+    pub(crate) ours: bool,
+}
+
+thread_local! {
+    static SOCKETS: RefCell<Vec<InheritedSocket>> = const { RefCell::new(Vec::new()) };
+    static IMAGES: RefCell<Vec<File>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Offers a socket to those who will listen on its address.
+///
+/// # Errors
+/// What it is, if it is no stream socket that listens.
+pub(crate) fn offer_socket(socket: OwnedFd, ours: bool) -> Result<(), &'static str> {
+    let stream = sockopt::socket_type(&socket).map_err(|_| "no socket")?;
+    if stream != SocketType::STREAM {
+        return Err("a socket of another kind than a stream");
+    }
+    if !sockopt::socket_acceptconn(&socket).unwrap_or(false) {
+        return Err("a socket that does not listen");
+    }
+    SOCKETS.with_borrow_mut(|sockets| sockets.push(InheritedSocket { socket, ours }));
+    Ok(())
+}
+
+/// Offers a locked image to those who will open it.
+pub(crate) fn offer_image(image: File) {
+    IMAGES.with_borrow_mut(|images| images.push(image));
+}
+
+/// The socket that listens on this path, if there is one whose file is still there.
+pub(crate) fn take_unix(path: &Path) -> Option<InheritedSocket> {
+    let there = std::fs::symlink_metadata(path);
+    if !there.is_ok_and(|there| there.file_type().is_socket()) {
+        return None;
+    }
+    take(|socket| {
+        let name = getsockname(socket).ok();
+        let name = name.and_then(|name| rustix::net::SocketAddrUnix::try_from(name).ok());
+        let bytes = name.as_ref().and_then(|name| name.path_bytes());
+        bytes == Some(std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str()))
+    })
+}
+
+/// The socket that listens on this address. One for all addresses of either family is one for all.
+pub(crate) fn take_tcp(address: SocketAddr) -> Option<InheritedSocket> {
+    take(|socket| {
+        let families = [AddressFamily::INET, AddressFamily::INET6];
+        let family = sockopt::socket_domain(socket);
+        let name = getsockname(socket).ok();
+        let name = name.and_then(|name| SocketAddr::try_from(name).ok());
+        family.is_ok_and(|family| families.contains(&family))
+            && name.is_some_and(|name| {
+                let all = name.ip().is_unspecified() && address.ip().is_unspecified();
+                name.port() == address.port() && (all || name.ip() == address.ip())
+            })
+    })
+}
+
+fn take(is: impl Fn(&OwnedFd) -> bool) -> Option<InheritedSocket> {
+    SOCKETS.with_borrow_mut(|sockets| {
+        let at = sockets.iter().position(|found| is(&found.socket))?;
+        Some(sockets.remove(at))
+    })
+}
+
+/// The open file of an image that the last daemon has handed over, opened as it is to be: writable or not, past the page cache
+/// or, where that does not work, not. One that was opened otherwise is closed.
+pub(crate) fn take_image(found: &Metadata, writable: bool, direct: bool) -> Option<File> {
+    let is = |image: &File| {
+        image.metadata().is_ok_and(|of| {
+            let (of, found) = if found.file_type().is_block_device() {
+                ((1, of.rdev()), (1, found.rdev()))
+            } else {
+                ((of.dev(), of.ino()), (found.dev(), found.ino()))
+            };
+            of == found
+        })
+    };
+    let image = IMAGES.with_borrow_mut(|images| {
+        let at = images.iter().position(is)?;
+        Some(images.remove(at))
+    })?;
+    let flags = fcntl_getfl(&image).ok()?;
+    let is_writable = flags & OFlags::RWMODE == OFlags::RDWR;
+    let fits = is_writable == writable && (direct || !flags.contains(OFlags::DIRECT));
+    fits.then_some(image)
+}
+
+/// Closes what nobody has taken; returns how many that were.
+pub(crate) fn close_rest() -> usize {
+    let (sockets, images) = (SOCKETS.take(), IMAGES.take());
+    sockets.len() + images.len()
+}

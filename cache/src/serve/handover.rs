@@ -1,0 +1,263 @@
+//! What a daemon leaves for the next one, and what it takes of it.
+//!
+//! Descriptors go through systemd's file-descriptor store, or over an exec: the memory of the memory store, a memfd that says
+//! which blocks it holds, the locked images, the sockets. Blocks are used again only if their images are what they were
+//! ([`crate::warm`]).
+
+use super::daemon::Daemon;
+use super::given::Descriptors;
+use crate::cache::random;
+use crate::frontend::Backend;
+use crate::ids::DiskId;
+use crate::inherited;
+use crate::store::check_arena;
+use crate::warm::{Head, ImageState, Memfd, PAGE_BYTES, Preamble, Restored, wait_for_clock};
+use rustix::fs::{MemfdFlags, fcntl_get_seals, memfd_create};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const MEMORY: &str = "justitia-cache-memory";
+const INDEX: &str = "justitia-cache-index";
+const IMAGE: &str = "justitia-cache-image";
+const SOCKET: &str = "justitia-cache-socket";
+
+/// The names of descriptors that a daemon hands over. Whoever has taken them removes them from systemd's store.
+pub const STORED: [&str; 4] = [MEMORY, INDEX, IMAGE, SOCKET];
+
+/// What is left when all that was in flight has ended; clients and the control socket are gone.
+pub(super) fn leave(
+    daemon: &Daemon,
+    failed: &BTreeMap<String, String>,
+    sockets: Vec<(Arc<OwnedFd>, Option<PathBuf>)>,
+    timeout: Duration,
+) -> Descriptors {
+    let mut left = Descriptors::new();
+    for (socket, path) in sockets {
+        // What systemd listens on it hands over again itself; over an exec it comes by its address.
+        let name = if path.is_some() { SOCKET } else { "listen" };
+        if let Ok(socket) = socket.try_clone() {
+            left.push((name.to_owned(), socket));
+        }
+    }
+    daemon.cache.freeze();
+    let images = settled_images(daemon, failed);
+    daemon.let_go();
+    match leave_blocks(daemon, &images, Instant::now() + timeout) {
+        Ok(memory) => left.extend(memory),
+        Err(e) => tracing::error!("the next start begins with an empty memory store: {e}"),
+    }
+    daemon.cache.close_ssd();
+    let images = images.into_values();
+    left.extend(
+        images.filter_map(|image| Some((IMAGE.to_owned(), image.try_clone().ok()?.into()))),
+    );
+    left
+}
+
+/// The locked images of disks of which nothing is in flight, and that were flushed.
+fn settled_images(
+    daemon: &Daemon,
+    failed: &BTreeMap<String, String>,
+) -> BTreeMap<DiskId, Arc<File>> {
+    let images = daemon.images.lock();
+    let volumes = daemon.volumes.lock();
+    let settled = volumes.iter().filter_map(|volume| {
+        let Backend::Cached(disk) = volume.backend() else {
+            return None;
+        };
+        let name = volume.name();
+        if failed.contains_key(name) || !volume.is_idle() || disk.backing().sync_failure().is_some()
+        {
+            tracing::warn!(
+                disk = name,
+                "the next start begins without its blocks: not all writes have ended well"
+            );
+            return None;
+        }
+        let id = disk.id();
+        let image = images.get(&id)?.upgrade()?;
+        Some((id, Arc::clone(image.locked_file())))
+    });
+    settled.collect()
+}
+
+/// Says which blocks the stores hold: the SSD's on its device, those in memory in what is returned.
+fn leave_blocks(
+    daemon: &Daemon,
+    images: &BTreeMap<DiskId, Arc<File>>,
+    deadline: Instant,
+) -> io::Result<Descriptors> {
+    let states = states(images)?;
+    let end = [random()?, random()?];
+    let head = daemon.cache.head(end, &states);
+    if let Err(e) = daemon.cache.leave_ssd(&head, deadline) {
+        tracing::error!("the next start begins with an empty SSD store: {e}");
+    }
+    let index = File::from(memfd_create("justitia-index", MemfdFlags::CLOEXEC)?);
+    let preamble = match daemon.cache.memory_file() {
+        Some(_) => daemon
+            .cache
+            .save_memory(&Memfd(&index), PAGE_BYTES, random()?, &head)?,
+        // The number of the end is still of use for the SSD store.
+        None => daemon
+            .cache
+            .save_nothing(&Memfd(&index), PAGE_BYTES, &head)?,
+    };
+    index.write_all_at(&preamble.encode(), 0)?;
+    let memory = daemon
+        .cache
+        .memory_file()
+        .map(File::try_clone)
+        .transpose()?;
+    let memory = memory.map(|memory| (MEMORY.to_owned(), memory.into()));
+    Ok(memory
+        .into_iter()
+        .chain([(INDEX.to_owned(), index.into())])
+        .collect())
+}
+
+fn states(images: &BTreeMap<DiskId, Arc<File>>) -> io::Result<BTreeMap<DiskId, ImageState>> {
+    let states = images
+        .iter()
+        .map(|(id, image)| Ok((*id, ImageState::of(image)?)));
+    let mut states: BTreeMap<_, _> = states.collect::<io::Result<_>>()?;
+    wait_for_clock(states.values())?;
+    for (id, state) in &mut states {
+        if let Some(image) = images.get(id) {
+            state.prove_alone(image);
+        }
+    }
+    Ok(states)
+}
+
+/// What was handed to this process.
+#[derive(Default)]
+pub(super) struct Taken {
+    memory: Option<File>,
+    index: Option<(File, Preamble)>,
+    /// The number of the end at which the images were handed over.
+    end: Option<[u64; 2]>,
+}
+
+impl Taken {
+    /// Sorts descriptors. What says which blocks there are is void from now on for everybody else.
+    pub(super) fn of(given: Descriptors) -> Self {
+        let mut taken = Self::default();
+        for (name, descriptor) in given {
+            let refused = match name.as_str() {
+                MEMORY => taken.take_memory(descriptor.into()).err(),
+                INDEX => taken.take_index(descriptor.into()).err(),
+                IMAGE => {
+                    inherited::offer_image(descriptor.into());
+                    None
+                }
+                _ => inherited::offer_socket(descriptor, name == SOCKET)
+                    .err()
+                    .map(io::Error::other),
+            };
+            if let Some(why) = refused {
+                tracing::warn!(name, "a descriptor that was handed over is not used: {why}");
+            }
+        }
+        taken
+    }
+
+    fn take_memory(&mut self, memory: File) -> io::Result<()> {
+        check_arena(&memory)?;
+        self.memory = Some(memory);
+        Ok(())
+    }
+
+    fn take_index(&mut self, index: File) -> io::Result<()> {
+        fcntl_get_seals(&index)
+            .map_err(|_| io::Error::other("expected a memfd, found something else"))?;
+        let mut bytes = [0; 64];
+        let read = index.read_exact_at(&mut bytes, 0);
+        // Whatever it is: before anything of it is used.
+        index.write_all_at(&[0; 64], 0)?;
+        read?;
+        let preamble = Preamble::decode(&bytes).ok_or_else(|| {
+            io::Error::other("another version has made it, or it was taken before")
+        })?;
+        let mut end = None;
+        let saw = |head: &Head| end = Some(head.end);
+        crate::warm::load(
+            &Memfd(&index),
+            &preamble,
+            index.metadata()?.len(),
+            saw,
+            |_, _| (),
+        )?;
+        self.end = end;
+        self.index = Some((index, preamble));
+        Ok(())
+    }
+
+    /// The memory of the memory store, if it is known which blocks it holds.
+    pub(super) fn memory(&mut self) -> Option<File> {
+        self.memory.take().filter(|_| self.index.is_some())
+    }
+
+    /// Takes the blocks of the memory store. Nothing is served yet.
+    pub(super) fn restore_memory(&mut self, daemon: &Daemon) {
+        let Some((index, preamble)) = self.index.take() else {
+            return;
+        };
+        let restored = index.metadata().and_then(|found| {
+            let proof = |end, saved: &_, disk: &_| self.proof(daemon, end, saved, disk);
+            daemon
+                .cache
+                .restore_memory(&Memfd(&index), &preamble, found.len(), &proof)
+        });
+        said(restored, "the memory store");
+        daemon.cache.give_up_memory();
+    }
+
+    /// Takes the blocks of the SSD store. Nothing is served yet.
+    pub(super) fn restore_ssd(&self, daemon: &Daemon) {
+        let proof = |end, saved: &_, disk: &_| self.proof(daemon, end, saved, disk);
+        said(daemon.cache.restore_ssd(&proof), "the SSD store");
+    }
+
+    fn proof(
+        &self,
+        daemon: &Daemon,
+        end: [u64; 2],
+        saved: &crate::warm::SavedDisk,
+        disk: &crate::cache::DiskHandle,
+    ) -> Result<(), String> {
+        let image = daemon
+            .images
+            .lock()
+            .get(&disk.id)
+            .and_then(std::sync::Weak::upgrade);
+        let image = image.ok_or("its image is not open")?;
+        let now = ImageState::of(image.locked_file()).map_err(|e| e.to_string())?;
+        // The descriptors of another end say nothing of what was saved at this one.
+        let held = image.was_held() && self.end == Some(end);
+        Ok(saved.image.check(&now, held)?)
+    }
+
+    /// Closes what nobody has asked for.
+    pub(super) fn close_rest(self) {
+        let rest = inherited::close_rest();
+        if rest > 0 {
+            tracing::warn!(
+                "{rest} sockets or images that were handed over are not used: the configuration does not name them"
+            );
+        }
+    }
+}
+
+fn said(restored: io::Result<Restored>, store: &str) {
+    match restored {
+        Ok(restored) => restored.log(store),
+        Err(e) => tracing::warn!("no block of {store} is used again: {e}"),
+    }
+}

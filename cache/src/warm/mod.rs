@@ -1,0 +1,18 @@
+//! What a daemon leaves for the next one when it ends: which blocks its stores hold, in what order of eviction, and what
+//! proves that they are still those of the images.
+//!
+//! Nothing is used again without a proof. What was saved is valid once: whoever takes it voids it first, so that a daemon
+//! that is killed later leaves nothing that could be taken again. The content of each block has a checksum, which covers the
+//! block's name.
+
+mod image;
+mod place;
+mod record;
+mod restored;
+mod saved;
+
+pub(crate) use image::{ImageState, wait_for_clock};
+pub(crate) use place::{Memfd, PAGE_BYTES, Place};
+pub(crate) use record::{RECORDS, Record};
+pub(crate) use restored::Restored;
+pub(crate) use saved::{Head, Preamble, SavedDisk, SavedPool, load, save, span};
