@@ -2,6 +2,7 @@
 
 mod bench;
 mod client;
+mod descriptors;
 mod experiment;
 mod pools;
 mod serve;

@@ -11,10 +11,11 @@ use justitia_cache::serve::{
     Config, Reloaded, Service, Size, default_control_path, make_directory_of, preflight,
 };
 use sd_notify::NotifyState;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use signal_hook::iterator::Signals;
 
 use super::client::flat;
+use super::descriptors;
 use crate::out;
 
 const CONFIGURATION: &str = "\
@@ -27,7 +28,7 @@ A configuration. Every table but [[vm]] is optional:
   limit = \"16GiB\"                        # what it may grow to [default: the machine's memory]
 
   [ssd]                                    # an empty device, one that was Justitia's before, or
-  path = \"/dev/nvme1n1\"                  # a file, which is made, of mode 600, and removed at the end
+  path = \"/dev/nvme1n1\"                  # a file, which is made, of mode 600; SIGINT removes it
   size = \"200GiB\"
   overwrite = false                        # true: whatever lies there may be lost
 
@@ -81,8 +82,10 @@ The log goes to standard error; JUSTITIA_LOG=debug makes it longer.";
 ///
 /// With an image: that image on a unix socket, with 256 MiB of cache in memory; with --vhost to a virtio disk of one VM
 /// beside. With a configuration: the VMs, disks, stores and sockets that it names. On SIGTERM and SIGINT requests in flight are finished and
-/// disks flushed. On SIGHUP the configuration is read again: VMs and disks that are new in it are served, too, those that are
-/// gone from it are served no more, and those that could not be served are tried again.
+/// disks flushed. What is cached is left to the next start, in systemd's descriptor store and on the SSD; with SIGINT it is
+/// removed. On SIGUSR2 the program is executed again, with what is cached. Sockets that systemd listens on are used in the
+/// place of those of the same address. On SIGHUP the configuration is read again: VMs and disks that are new in it are
+/// served, too, those that are gone from it are served no more, and those that could not be served are tried again.
 #[derive(Args)]
 #[command(after_long_help = CONFIGURATION)]
 pub(super) struct Serve {
@@ -154,22 +157,45 @@ pub(super) fn serve(args: &Serve) -> anyhow::Result<()> {
         .get_or_insert_with(default_control_path)
         .clone();
     crate::log::start();
+    let given = descriptors::given();
     // Registered before anything runs: a signal from now on ends it in order.
     let mut signals =
-        Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot watch for signals")?;
-    let service = Service::start(&config).map_err(flat)?;
+        Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR2]).context("cannot watch for signals")?;
+    let service = Service::start_from(&config, given).map_err(flat)?;
     announce(&config, &service, &control);
     // Where systemd has started this, it waits for the word.
     let _ = sd_notify::notify(&[NotifyState::Ready]);
-    while signals.forever().next() == Some(SIGHUP) {
-        reload(&service, args.config.as_deref(), &control);
-    }
-    tracing::info!("stopping");
-    let _ = sd_notify::notify(&[NotifyState::Stopping]);
-    service
-        .shut_down(Duration::from_secs(10))
-        .context("a disk could not be flushed when stopping")
+    let end = loop {
+        match signals.forever().next() {
+            Some(SIGHUP) => reload(&service, args.config.as_deref(), &control),
+            end => break end,
+        }
+    };
+    stop(service, end)
 }
+
+/// Ends by this signal: with SIGUSR2 the program is executed again, SIGINT leaves nothing.
+fn stop(service: Service, signal: Option<i32>) -> anyhow::Result<()> {
+    tracing::info!("stopping");
+    let timeout = Duration::from_secs(10);
+    if signal != Some(SIGUSR2) {
+        let _ = sd_notify::notify(&[NotifyState::Stopping]);
+    }
+    if signal == Some(SIGINT) {
+        return service.shut_down(timeout).context(NOT_FLUSHED);
+    }
+    let (left, flushed) = service.hand_over(timeout);
+    if signal == Some(SIGUSR2) {
+        if let Err(e) = flushed {
+            tracing::error!("{NOT_FLUSHED}: {e}");
+        }
+        return Err(descriptors::execute_again(&left));
+    }
+    descriptors::store(&left);
+    flushed.context(NOT_FLUSHED)
+}
+
+const NOT_FLUSHED: &str = "a disk could not be flushed when stopping";
 
 /// On SIGHUP: serves what is new in the configuration. What is wrong with it is said, and changes nothing.
 fn reload(service: &Service, file: Option<&Path>, control: &Path) {

@@ -1,0 +1,59 @@
+//! Descriptors that systemd or the last daemon hands over, and those that are handed on.
+
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use anyhow::anyhow;
+use justitia_cache::serve::{Descriptors, STORED, adopt, keep_over_exec, kept_over_exec};
+use sd_notify::NotifyState;
+
+/// Tells the program that is executed again which descriptors are its.
+const KEPT: &str = "JUSTITIA_CACHE_DESCRIPTORS";
+
+/// Descriptors that are sent to systemd together: a message has at most 253.
+const BATCH: usize = 128;
+
+/// What this process was started with. Call once, before anything is opened.
+pub(super) fn given() -> Descriptors {
+    let kept = std::env::var(KEPT).ok();
+    let mut numbers = kept.map_or_else(Vec::new, |told| kept_over_exec(&told));
+    // Over an exec the number of the process stays, and so does what systemd has told it, but not its descriptors.
+    if numbers.is_empty() {
+        match sd_notify::listen_fds_with_names() {
+            Ok(found) => numbers.extend(found),
+            Err(e) => tracing::warn!("cannot use the descriptors that systemd has passed: {e}"),
+        }
+    }
+    // They are this process's now: a copy in the store would keep memory and locks beyond its end.
+    for name in STORED {
+        let _ = sd_notify::notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(name)]);
+    }
+    adopt(numbers)
+}
+
+/// Gives descriptors to systemd, which passes them to the next start, and closes them if there is none.
+pub(super) fn store(left: &Descriptors) {
+    for name in STORED {
+        let named = left.iter().filter(|(of, _)| of == name);
+        let named: Vec<_> = named.map(|(_, descriptor)| descriptor.as_fd()).collect();
+        for batch in named.chunks(BATCH) {
+            let state = [NotifyState::FdStore, NotifyState::FdName(name)];
+            if let Err(e) = sd_notify::notify_with_fds(&state, batch) {
+                tracing::warn!("systemd does not keep what is cached until the next start: {e}");
+            }
+        }
+    }
+}
+
+/// Executes this program again, as it was called, with these descriptors. Returns only when that fails.
+pub(super) fn execute_again(left: &Descriptors) -> anyhow::Error {
+    let mut args = std::env::args_os();
+    let Some(program) = args.next() else {
+        return anyhow!("expected this program's name as its first argument, found no arguments");
+    };
+    let mut command = Command::new(&program);
+    command.args(args).env(KEPT, keep_over_exec(left));
+    let error = command.exec();
+    anyhow!("cannot execute {} again: {error}", program.display())
+}

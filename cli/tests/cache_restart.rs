@@ -1,0 +1,278 @@
+//! The daemon is stopped and started again, as systemd does, and executed again: what was cached is there.
+
+#![expect(clippy::unwrap_used, reason = "the helpers of tests are tests")]
+
+use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use std::fmt::Write as _;
+use std::io::{IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const BLOCKS: u64 = 8192;
+
+/// A manager of services, as far as it is needed here.
+struct Manager {
+    dir: tempfile::TempDir,
+    notify: UnixDatagram,
+    /// The descriptor store.
+    stored: Vec<(String, OwnedFd)>,
+}
+
+fn content(block: u64, version: u8) -> Vec<u8> {
+    let mut content = vec![version; 4096];
+    content[..8].copy_from_slice(&block.to_le_bytes());
+    content
+}
+
+impl Manager {
+    /// With a configuration whose pools are in memory, or in both stores.
+    fn new(hybrid: bool) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let whole: Vec<u8> = (0..BLOCKS).flat_map(|block| content(block, 1)).collect();
+        std::fs::write(dir.path().join("image"), whole).unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let (memory, ssd) = match hybrid {
+            false => ("64MiB", String::new()),
+            true => (
+                "16MiB",
+                format!("[ssd]\npath = {:?}\nsize = \"64MiB\"\n", at("ssd")),
+            ),
+        };
+        let pool = "[[vm.pool]]\nname = \"default\"\nmemory_weight = 100\nssd_weight = 100\n";
+        let text = format!(
+            "control = {:?}\n[memory]\nsize = \"{memory}\"\n{ssd}[listen]\nunix = {:?}\n[[vm]]\nname = \"vm\"\n{}[[vm.disk]]\nname = \"disk\"\nimage = {:?}\n",
+            at("control"),
+            at("nbd"),
+            if hybrid { pool } else { "" },
+            at("image"),
+        );
+        std::fs::write(at("cache.toml"), text).unwrap();
+        let notify = UnixDatagram::bind(at("notify")).unwrap();
+        notify
+            .set_read_timeout(Some(Duration::from_secs(60)))
+            .unwrap();
+        Self {
+            dir,
+            notify,
+            stored: Vec::new(),
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Starts the daemon with what is in the store, from descriptor 3 on, and waits until it is ready.
+    fn start(&mut self) -> Daemon {
+        let (mut script, mut names) = (
+            String::from("export LISTEN_PID=$$; exec \"$@\""),
+            Vec::new(),
+        );
+        let mut kept = Vec::new();
+        for (number, (name, fd)) in (3..).zip(&self.stored) {
+            let high = fcntl_dupfd_cloexec(fd, 100).unwrap();
+            fcntl_setfd(&high, FdFlags::empty()).unwrap();
+            write!(script, " {number}<&{}", high.as_raw_fd()).unwrap();
+            names.push(name.clone());
+            kept.push(high);
+        }
+        let daemon = Command::new("bash")
+            .args(["-c", &script, "bash", env!("CARGO_BIN_EXE_justitia")])
+            .args(["cache", "serve", "--config"])
+            .arg(self.path("cache.toml"))
+            .env("NOTIFY_SOCKET", self.path("notify"))
+            .envs(
+                names
+                    .first()
+                    .map(|_| ("LISTEN_FDS", names.len().to_string())),
+            )
+            .envs(names.first().map(|_| ("LISTEN_FDNAMES", names.join(":"))))
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let daemon = Daemon(daemon);
+        drop(kept);
+        self.wait_until_ready();
+        daemon
+    }
+
+    fn wait_until_ready(&mut self) {
+        while !self.receive().contains("READY=1") {}
+    }
+
+    /// One message, after what it asks of the store is done.
+    fn receive(&mut self) -> String {
+        let mut bytes = [0; 4096];
+        let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let mut parts = [IoSliceMut::new(&mut bytes)];
+        let got = recvmsg(
+            &self.notify,
+            &mut parts,
+            &mut ancillary,
+            RecvFlags::CMSG_CLOEXEC,
+        );
+        let len = got.unwrap().bytes;
+        let said = String::from_utf8_lossy(&bytes[..len]).into_owned();
+        let name = said.lines().find_map(|line| line.strip_prefix("FDNAME="));
+        let name = name.unwrap_or_default().to_owned();
+        if said.contains("FDSTOREREMOVE=1") {
+            self.stored.retain(|(of, _)| *of != name);
+        }
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+                assert!(said.contains("FDSTORE=1"), "{said}");
+                self.stored.extend(descriptors.map(|fd| (name.clone(), fd)));
+            }
+        }
+        said
+    }
+
+    /// Ends the daemon with SIGTERM, and stores what it hands over.
+    fn stop(&mut self, mut daemon: Daemon) {
+        daemon.signal("TERM");
+        assert!(daemon.0.wait().unwrap().success());
+        self.notify.set_nonblocking(true).unwrap();
+        let mut peek = [0; 1];
+        while rustix::net::recv(&self.notify, &mut peek, RecvFlags::PEEK).is_ok() {
+            self.receive();
+        }
+        self.notify.set_nonblocking(false).unwrap();
+    }
+
+    /// Reads all blocks once, in no more than a second's time on an idle machine; returns which part of them was in the cache.
+    fn read(&self, version: u8) -> f64 {
+        let before = self.hits();
+        let begun = Instant::now();
+        let mut client = Client::connect(&self.path("nbd"));
+        for block in 0..BLOCKS {
+            assert!(
+                client.read(block) == content(block, version),
+                "block {block}"
+            );
+        }
+        let hits = u32::try_from(self.hits() - before).unwrap();
+        let part = f64::from(hits) / f64::from(u32::try_from(BLOCKS).unwrap());
+        println!("{:.2} % in {:?}", part * 100.0, begun.elapsed());
+        part
+    }
+
+    fn hits(&self) -> u64 {
+        let stats = Command::new(env!("CARGO_BIN_EXE_justitia"))
+            .args(["cache", "stats", "--json", "--control"])
+            .arg(self.path("control"))
+            .output()
+            .unwrap();
+        let stats: serde_json::Value = serde_json::from_slice(&stats.stdout).unwrap();
+        let counts = &stats["cache"]["vms"][0]["pools"][0]["counts"];
+        counts["memory_hits"].as_u64().unwrap() + counts["ssd_hits"].as_u64().unwrap()
+    }
+}
+
+/// Killed when it is dropped.
+struct Daemon(Child);
+
+impl Daemon {
+    fn signal(&self, name: &str) {
+        let done = Command::new("kill")
+            .args(["-s", name, &self.0.id().to_string()])
+            .status();
+        assert!(done.unwrap().success());
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A client of NBD that reads.
+struct Client(UnixStream);
+
+impl Client {
+    fn connect(path: &Path) -> Self {
+        let mut stream = UnixStream::connect(path).unwrap();
+        stream.read_exact(&mut [0; 18]).unwrap();
+        let mut hello = vec![0, 0, 0, 3];
+        hello.extend(b"IHAVEOPT\0\0\0\x01\0\0\0\x04disk");
+        stream.write_all(&hello).unwrap();
+        stream.read_exact(&mut [0; 10]).unwrap();
+        Self(stream)
+    }
+
+    fn read(&mut self, block: u64) -> Vec<u8> {
+        let mut request = vec![0x25, 0x60, 0x95, 0x13, 0, 0, 0, 0];
+        request.extend(block.to_be_bytes());
+        request.extend((block * 4096).to_be_bytes());
+        request.extend(4096_u32.to_be_bytes());
+        self.0.write_all(&request).unwrap();
+        let mut reply = [0; 16];
+        self.0.read_exact(&mut reply).unwrap();
+        assert_eq!(reply[4..8], [0; 4]);
+        let mut content = vec![0; 4096];
+        self.0.read_exact(&mut content).unwrap();
+        content
+    }
+}
+
+/// Does the kernel have what the memory store needs to be handed over?
+fn memory_survives(manager: &Manager) -> bool {
+    let names = manager.stored.iter().map(|(name, _)| name.as_str());
+    names
+        .into_iter()
+        .any(|name| name == "justitia-cache-memory")
+}
+
+/// Restarts, executes again and kills a daemon. Hits are those of a pass over all blocks, against those of the pass before.
+fn check(hybrid: bool) {
+    let mut manager = Manager::new(hybrid);
+    let mut daemon = manager.start();
+    let mut before = 0.0;
+    for _ in 0..4 {
+        before = manager.read(1);
+    }
+    manager.stop(daemon);
+    let survives = memory_survives(&manager);
+    daemon = manager.start();
+    assert!(manager.stored.is_empty(), "it is the daemon's alone");
+    let after = manager.read(1);
+    assert!(!survives || after >= 0.9 * before, "{after} after {before}");
+    // The same process, another program.
+    daemon.signal("USR2");
+    manager.wait_until_ready();
+    assert!(daemon.0.try_wait().unwrap().is_none());
+    let again = manager.read(1);
+    assert!(!survives || again >= 0.9 * after, "{again} after {after}");
+    // The store is emptied, as at a stop, and the image changes.
+    manager.stop(daemon);
+    manager.stored.clear();
+    let whole: Vec<u8> = (0..BLOCKS).flat_map(|block| content(block, 2)).collect();
+    std::fs::write(manager.path("image"), whole).unwrap();
+    daemon = manager.start();
+    manager.read(2);
+    // Killed: nothing is taken.
+    drop(daemon);
+    daemon = manager.start();
+    assert!(manager.read(2) < 0.01);
+    daemon.signal("INT");
+    assert!(daemon.0.wait().unwrap().success());
+    assert!(!manager.path("ssd").exists());
+}
+
+#[test]
+fn what_was_cached_in_memory_is_there_after_a_restart_and_after_an_exec() {
+    check(false);
+}
+
+#[test]
+fn what_was_cached_in_both_stores_is_there_after_a_restart_and_after_an_exec() {
+    check(true);
+}
