@@ -5,7 +5,7 @@
 //! (`MADV_COLLAPSE`, Linux 6.1), with which a hit takes as long as in anonymous memory; with small ones it takes a quarter
 //! longer. Where a memfd cannot have them the memory is anonymous, and ends with the daemon.
 
-use super::mapping::{self, Mapping};
+use super::mapping::{self, HUGE, Mapping};
 use crate::block::{BLOCK_SIZE, Block};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::mm::{Advice, madvise};
@@ -14,9 +14,6 @@ use std::io;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock, mpsc};
-
-/// The unit in which memory is returned: a huge page of x86-64 and arm64.
-pub(crate) const HUGE: usize = 2 << 20;
 
 /// Slots in a huge page.
 pub(crate) const HUGE_SLOTS: u32 = 512;

@@ -1,6 +1,5 @@
 //! The mapping under an arena: of a memfd, or anonymous.
 
-use super::arena::HUGE;
 use nix::libc;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
@@ -10,6 +9,9 @@ use std::io;
 use std::ops::Range;
 use std::ptr::{NonNull, null_mut};
 use std::sync::OnceLock;
+
+/// The unit in which memory is returned: a huge page of x86-64 and arm64.
+pub(super) const HUGE: usize = 2 << 20;
 
 /// Mapped memory that begins at a multiple of [`HUGE`].
 pub(super) struct Mapping {
