@@ -283,8 +283,7 @@ mod tests {
         size: u16,
     ) -> Result<InflightRegion, MemoryError> {
         let budget = Budget::of_vm().for_front_end();
-        let file = file.try_clone().unwrap();
-        InflightRegion::open(file, 0, bytes, queues, size, &budget)
+        InflightRegion::open(file.try_clone().unwrap(), 0, bytes, queues, size, &budget)
     }
 
     fn queue(file: &File, bytes: u64) -> InflightQueue {

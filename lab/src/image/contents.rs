@@ -17,13 +17,14 @@ const INIT: &str = include_str!("../guest/init.sh");
 const BOOT_MODULES: [&str; 5] = ["virtio_pci", "virtio_console", "virtio_blk", "ext4", "bfq"];
 
 /// There for `modprobe`. Kernels differ in what they have: a missing one is left out.
-const MORE_MODULES: [&str; 22] = [
+const MORE_MODULES: [&str; 23] = [
     "xfs",
     "btrfs",
     "overlay",
     "fuse",
     "dm_mod",
     "dm_crypt",
+    "dm_log_writes",
     "xts",
     "ecb",
     "dm_thin_pool",

@@ -1,0 +1,253 @@
+//! Power loss below the hypervisor cache, as the kernel records it: dm-log-writes under a file system with the image, and
+//! under a disk that is the image. After every write that has reached the disk, what the cache's client was told is
+//! durable must be there, and no sector may be torn or from elsewhere.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "the helpers of tests are tests"
+)]
+
+mod power_loss_log;
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use justitia_lab::vm::{DiskSpec, Guest, Throttle, Vm, VmSpec};
+use power_loss_log::{Entry, Log};
+
+/// Bytes of a place that is written at once, and how many there are in an image.
+const PLACE: usize = 64 << 10;
+const PLACES: usize = 64;
+/// Rounds: one place is written in each, and flushed or written durably.
+const ROUNDS: usize = 600;
+/// Bytes of the log's disk: twice what is written.
+const LOG: u64 = 512 << 20;
+
+/// Has what the cache serves to `/dev/nbd0` written, one place after the other. What dd says was durable is marked in the
+/// log: by a flush in even rounds, by durable writes in odd ones.
+const WORKLOAD: &str = r#"
+set -e
+serve() {
+    justitia cache serve $IMAGE --socket /run/n --control /run/c --memory 1MiB >/run/log 2>&1 &
+    echo $! >/run/server
+    for i in $(seq 100); do [ -S /run/n ] && break; sleep 0.1; done
+    nbd-client -N $NAME -unix /run/n /dev/nbd0 -b 512 >&2
+}
+stop() {
+    nbd-client -d /dev/nbd0 >&2
+    kill -TERM $(cat /run/server)
+    while [ -d /proc/$(cat /run/server) ]; do sleep 0.1; done
+}
+serve
+dmsetup message logged 0 mark begin
+n=0
+while [ $n -lt $ROUNDS ]; do
+    n=$((n + 1))
+    if [ $((n % 2)) = 0 ]; then how=oflag=direct,seek_bytes\ conv=notrunc,fdatasync; else how=oflag=direct,dsync,seek_bytes\ conv=notrunc; fi
+    yes $(printf %07d $n) | gnu-dd of=/dev/nbd0 bs=4k count=16 iflag=fullblock seek=$((n * 7 % 64 * 65536)) $how status=none
+    dmsetup message logged 0 mark $n
+done
+stop
+"#;
+
+/// Runs a script that must succeed.
+fn run(guest: &Guest, script: &str) -> String {
+    let done = guest.sh_within(script, Duration::from_secs(900)).unwrap();
+    if done.status != 0 {
+        let log = guest.sh("cat /run/log; dmesg | tail -20").unwrap().stdout;
+        panic!(
+            "expected this to succeed:{script}\nfound {done:#?}\nthe server said, and the kernel:\n{log}"
+        );
+    }
+    done.stdout
+}
+
+/// Puts a program of this machine into the guest as `to`, with the libraries that are not there.
+fn take_along(guest: &Guest, program: &str, to: &str) {
+    let listing = Command::new("ldd").arg(program).output().unwrap();
+    let listing = String::from_utf8(listing.stdout).unwrap();
+    let libraries = listing
+        .split_whitespace()
+        .filter(|word| word.starts_with('/'));
+    let mut wanted = vec![(program, format!("/bin/{to}"))];
+    wanted.extend(libraries.map(|path| (path, path.to_owned())));
+    for (from, to) in wanted {
+        if guest.sh(&format!("test -e {to}")).unwrap().status != 0 {
+            let content = std::fs::read(from)
+                .unwrap_or_else(|e| panic!("expected {from} (`make deps` installs it): {e}"));
+            guest.push(&to, 0o755, &content).unwrap();
+        }
+    }
+}
+
+/// A guest with a disk that is logged to a file of this machine.
+fn boot(log: &Path) -> Vm {
+    std::fs::File::create(log).unwrap().set_len(LOG).unwrap();
+    let drive = format!("file={},if=none,format=raw,id=powerlog", log.display());
+    let device = "virtio-blk-pci,drive=powerlog,serial=powerlog";
+    Vm::boot(&VmSpec {
+        disks: vec![DiskSpec {
+            size: 128 << 20,
+            filesystem: None,
+            journal: 0,
+            throttle: Throttle::default(),
+        }],
+        qemu_args: ["-drive", &drive, "-device", device]
+            .map(str::to_owned)
+            .into(),
+        ..VmSpec::default()
+    })
+    .unwrap()
+}
+
+const LOGGED: &str = r#"
+modprobe nbd; modprobe dm_mod; modprobe dm_log_writes; mkdir -p /data
+for disk in /sys/block/vd*; do [ "$(cat $disk/serial)" = powerlog ] && log=/dev/${disk##*/}; done
+dmsetup create logged --table "0 $(cat /sys/block/vda/size) log-writes /dev/vda $log"
+[ -e /dev/mapper/logged ] || dmsetup mknodes
+"#;
+
+/// Where each place of the image is on the disk that is logged, when all of the image begins at `start`.
+struct Image {
+    /// Runs of it: where in the image, where on the disk, bytes.
+    runs: Vec<(u64, u64, u64)>,
+}
+
+impl Image {
+    fn place_on_disk(&self, at: u64) -> u64 {
+        let run = self
+            .runs
+            .iter()
+            .find(|(from, _, len)| (*from..from + len).contains(&at));
+        let (from, to, _) = run.unwrap_or_else(|| panic!("the image has nothing at {at}"));
+        to + (at - from)
+    }
+
+    /// The place and the sector in it of a sector of the disk.
+    fn sector(&self, at: u64) -> Option<usize> {
+        let run = self
+            .runs
+            .iter()
+            .find(|(_, to, len)| (*to..to + len).contains(&at));
+        run.map(|(from, to, _)| usize::try_from((at - to + from) / 512).unwrap())
+    }
+}
+
+/// The version of a sector; `None` of one that is torn or has another's content. 0 before it was written.
+fn version(sector: usize, content: &[u8]) -> Option<usize> {
+    if content.iter().all(|byte| *byte == 0) {
+        return Some(0);
+    }
+    let (line, _) = content.split_at(8);
+    let whole = content.chunks(8).all(|other| other == line);
+    let version: usize = std::str::from_utf8(line).ok()?.trim().parse().ok()?;
+    let place = sector * 512 / PLACE;
+    (whole && version * 7 % PLACES == place).then_some(version)
+}
+
+/// Replays the log, and crashes after each of its entries. Returns how many there were.
+fn crashes(log: &mut Log, image: &Image) -> usize {
+    let sectors = PLACES * PLACE / 512;
+    let (mut found, mut promised) = (vec![0; sectors], vec![0; sectors]);
+    let (mut points, mut begun, mut marks) = (0, false, 0);
+    while let Some(entry) = log.next() {
+        match entry {
+            Entry::Mark(mark) if mark == "begin" => begun = true,
+            // The kernel marks the end.
+            Entry::Mark(mark) if mark == "dm-log-writes-end" => {}
+            Entry::Mark(mark) => {
+                let version: usize = mark.parse().unwrap();
+                marks += 1;
+                let first = version * 7 % PLACES * PLACE / 512;
+                for sector in first..first + PLACE / 512 {
+                    promised[sector] = version;
+                    assert_eq!(
+                        found[sector], version,
+                        "sector {sector} was lost, entry {points}"
+                    );
+                }
+            }
+            Entry::Write { at, content } => {
+                for (n, piece) in (0..).zip(content.chunks(512)).filter(|_| begun) {
+                    let Some(sector) = image.sector(at + n * 512) else {
+                        continue;
+                    };
+                    let Some(version) = version(sector, piece) else {
+                        panic!("entry {points}: sector {sector} is torn or foreign");
+                    };
+                    assert!(
+                        version >= promised[sector],
+                        "entry {points}: an old {sector}"
+                    );
+                    found[sector] = version;
+                }
+            }
+            Entry::Other => {}
+        }
+        points += usize::from(begun);
+    }
+    assert_eq!(marks, ROUNDS);
+    points
+}
+
+/// The workload on one image, and all crashes of it.
+fn crashes_of(image: &str, prepare: &str, end: &str) -> usize {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("log");
+    let vm = boot(&path);
+    let guest = vm.guest();
+    take_along(guest, "/usr/sbin/nbd-client", "nbd-client");
+    take_along(guest, "/usr/bin/dd", "gnu-dd");
+    take_along(guest, "/usr/sbin/filefrag", "filefrag");
+    let told = run(guest, &format!("set -e\n{LOGGED}\n{prepare}"));
+    let name = Path::new(image).file_stem().unwrap().to_str().unwrap();
+    run(
+        guest,
+        &format!("IMAGE={image} NAME={name} ROUNDS={ROUNDS}\n{WORKLOAD}"),
+    );
+    run(
+        guest,
+        &format!("set -e\n{end}\ndmsetup remove logged; sync"),
+    );
+    drop(vm);
+    let runs = told.lines().filter_map(run_of_filefrag).collect();
+    let image = Image { runs };
+    image.place_on_disk(u64::try_from(PLACES * PLACE - 512).unwrap());
+    crashes(&mut Log::open(&path).unwrap(), &image)
+}
+
+/// A line `0: 0.. 1023: 34816.. 35839: 1024: …` of filefrag, in blocks of 4 KiB.
+fn run_of_filefrag(line: &str) -> Option<(u64, u64, u64)> {
+    let numbers: Vec<u64> = line
+        .split(|c: char| !c.is_ascii_digit())
+        .filter_map(|word| word.parse().ok())
+        .collect();
+    let is_run = line.trim_start().starts_with(|c: char| c.is_ascii_digit()) && line.contains("..");
+    match numbers[..] {
+        [_, from, _, to, _, blocks, ..] if is_run => Some((from << 12, to << 12, blocks << 12)),
+        _ => None,
+    }
+}
+
+#[test]
+#[ignore = "minutes: make test-vm"]
+fn what_is_durable_on_a_disk_outlives_every_crash() {
+    let end = "true";
+    let prepare = "echo '0: 0.. 1023: 0.. 1023: 1024:'";
+    let points = crashes_of("/dev/mapper/logged", prepare, end);
+    assert!(points >= 8_000, "{points} crash points");
+}
+
+#[test]
+#[ignore = "minutes: make test-vm"]
+fn what_is_durable_in_a_file_outlives_every_crash() {
+    // Written before, so that it stays where it is. What mkfs has put there is gone then.
+    let prepare =
+        "mkfs.ext4 -q -F -E nodiscard /dev/mapper/logged >&2; mount /dev/mapper/logged /data
+         dd if=/dev/zero of=/data/image bs=1M count=4 >&2; sync
+         filefrag -e -b4096 /data/image";
+    let points = crashes_of("/data/image", prepare, "umount /data");
+    assert!(points >= 8_000, "{points} crash points");
+}
