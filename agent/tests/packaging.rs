@@ -181,7 +181,7 @@ fn the_units_of_the_cache_are_hardened_and_keep_what_they_share_with_the_agent()
             &[
                 "Type=notify",
                 "ExecStart=/usr/bin/justitia cache serve --config /etc/justitia/cache.toml",
-                "CapabilityBoundingSet=CAP_DAC_OVERRIDE CAP_CHOWN",
+                "CapabilityBoundingSet=CAP_DAC_OVERRIDE CAP_CHOWN CAP_LEASE",
                 "SystemCallFilter=@system-service",
                 // The agent's journal lies there.
                 "RuntimeDirectory=justitia",
