@@ -45,7 +45,7 @@ serve() {
 stop() {
     kill -TERM $(cat /run/server)
     while [ -d /proc/$(cat /run/server) ]; do sleep 0.1; done
-    ! [ -e /run/n ] # It takes its socket with it,
+    [ ! -e /run/n ] # It takes its socket with it,
     grep -q stopping /run/log # and says so.
 }
 attach() { nbd-client -N $1 -unix /run/n /dev/nbd0 -b 4096 -C 2 >&2; }

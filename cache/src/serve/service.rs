@@ -181,10 +181,8 @@ impl Service {
     /// # Errors
     /// When a disk could not be flushed. The error names it.
     pub fn shut_down(self, timeout: Duration) -> io::Result<()> {
-        let ended = self.end(timeout);
-        for path in ended.sockets.into_iter().filter_map(|(_, path)| path) {
-            let _ = std::fs::remove_file(path);
-        }
+        let mut ended = self.end(timeout);
+        ended.remove_sockets();
         // Removes what the SSD store holds.
         if let Err(e) = ended.daemon.cache.set_ssd(None) {
             tracing::error!("cannot close the SSD store: {e}");
@@ -204,6 +202,18 @@ impl Service {
         let ended = self.end(timeout);
         let left = leave(&ended.daemon, &ended.failed, ended.sockets, timeout);
         (left, flushed(&ended.failed))
+    }
+
+    /// Ends as [`shut_down`](Self::shut_down) does, where nobody keeps descriptors: leaves to the next daemon what the SSD store
+    /// holds. That has as long again to take its blocks.
+    ///
+    /// # Errors
+    /// When a disk could not be flushed. The error names it.
+    pub fn leave_ssd(self, timeout: Duration) -> io::Result<()> {
+        let mut ended = self.end(timeout);
+        ended.remove_sockets();
+        drop(leave(&ended.daemon, &ended.failed, Vec::new(), timeout));
+        flushed(&ended.failed)
     }
 
     /// Stops serving, and flushes all disks.
@@ -235,6 +245,15 @@ struct Ended {
     sockets: Vec<(Arc<OwnedFd>, Option<PathBuf>)>,
     /// The disks that could not be flushed, and why.
     failed: BTreeMap<String, String>,
+}
+
+impl Ended {
+    /// Closes the sockets, and removes those that this daemon has made.
+    fn remove_sockets(&mut self) {
+        for path in self.sockets.drain(..).filter_map(|(_, path)| path) {
+            let _ = std::fs::remove_file(path);
+        }
+    }
 }
 
 /// Adds the VMs and the SSD store, and listens. Returns the TCP address of the server of all disks.
