@@ -29,7 +29,7 @@ const IMAGE: u64 = 64 << 20;
 /// Blocks of 4 KiB of the file that is read back twice.
 const LARGE_BLOCKS: u64 = 16 << 20 >> 12;
 
-/// `serve IMAGE MEMORY` and `stop` the cache, `attach` and `detach` the kernel's client over two connections.
+/// `serve IMAGE MEMORY` and `stop [SIGNAL]` the cache, `attach` and `detach` the kernel's client over two connections.
 const FUNCTIONS: &str = r#"
 set -e
 serve() {
@@ -43,7 +43,7 @@ serve() {
     cat /run/log >&2; return 1
 }
 stop() {
-    kill -TERM $(cat /run/server)
+    kill -${1:-TERM} $(cat /run/server)
     while [ -d /proc/$(cat /run/server) ]; do sleep 0.1; done
     [ ! -e /run/n ] # It takes its socket with it,
     grep -q stopping /run/log # and says so.
@@ -172,7 +172,7 @@ fn the_ssd_store_is_discarded(guest: &Guest) {
          justitia cache serve --config /run/ssd.toml --control /run/c >/run/log 2>&1 &
          echo $! >/run/server
          for i in $(seq 100); do [ -S /run/n ] && break; sleep 0.1; done
-         [ -S /run/n ]; stop; forget
+         [ -S /run/n ]; stop INT; forget
          [ $(dd if=/dev/loop1 bs=1M skip=1 count=15 2>/dev/null | tr -d '\\000' | wc -c) = 0 ]
          losetup -d /dev/loop1",
     );
