@@ -29,6 +29,7 @@ mod port;
 mod residency;
 mod ring;
 mod store;
+mod token_bucket;
 pub mod vhost;
 mod warm;
 mod worth;

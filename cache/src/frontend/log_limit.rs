@@ -1,5 +1,6 @@
 //! Lines of the log that a tenant can cause.
 
+use crate::token_bucket::TokenBucket;
 use parking_lot::Mutex;
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -14,8 +15,7 @@ const EACH: Duration = Duration::from_secs(10);
 pub(crate) struct LogLimit(Mutex<State>);
 
 struct State {
-    left: u32,
-    since: Instant,
+    lines: TokenBucket,
     left_out: u64,
 }
 
@@ -34,11 +34,7 @@ impl fmt::Display for LeftOut {
 
 impl Default for LogLimit {
     fn default() -> Self {
-        Self(Mutex::new(State {
-            left: BURST,
-            since: Instant::now(),
-            left_out: 0,
-        }))
+        Self(Mutex::new(State::new(Instant::now())))
     }
 }
 
@@ -50,22 +46,19 @@ impl LogLimit {
 }
 
 impl State {
-    fn permit(&mut self, now: Instant) -> Option<LeftOut> {
-        let passed = now.saturating_duration_since(self.since).as_nanos() / EACH.as_nanos();
-        let passed = u32::try_from(passed).unwrap_or(u32::MAX);
-        if passed >= BURST - self.left {
-            self.left = BURST;
-            self.since = now;
-        } else {
-            self.left += passed;
-            self.since += EACH * passed;
+    const fn new(now: Instant) -> Self {
+        Self {
+            lines: TokenBucket::new(BURST, EACH, now),
+            left_out: 0,
         }
-        let Some(left) = self.left.checked_sub(1) else {
-            self.left_out += 1;
-            return None;
-        };
-        self.left = left;
-        Some(LeftOut(std::mem::take(&mut self.left_out)))
+    }
+
+    fn permit(&mut self, now: Instant) -> Option<LeftOut> {
+        if self.lines.take(now) {
+            return Some(LeftOut(std::mem::take(&mut self.left_out)));
+        }
+        self.left_out += 1;
+        None
     }
 }
 
@@ -76,11 +69,7 @@ mod tests {
     #[test]
     fn the_first_lines_and_then_one_now_and_then_with_a_count() {
         let start = Instant::now();
-        let mut state = State {
-            left: BURST,
-            since: start,
-            left_out: 0,
-        };
+        let mut state = State::new(start);
         let mut lines = |seconds: u64, tries: u32| -> Vec<String> {
             let now = start + Duration::from_secs(seconds);
             let permits = (0..tries).filter_map(|_| state.permit(now));

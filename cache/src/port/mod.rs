@@ -9,7 +9,6 @@
 mod commands;
 mod device;
 mod pools;
-mod rate;
 mod state;
 mod stats;
 mod target;

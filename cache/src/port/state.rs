@@ -1,22 +1,28 @@
 //! What a port remembers between messages.
 
 use super::pools::NamedPools;
-use super::rate::CommandRate;
 use super::stats::PortStats;
 use super::window::Window;
 use crate::cache::{PoolStats, VmStats};
 use crate::config::StoreKind;
+use crate::token_bucket::TokenBucket;
 use justitia_link::{
     Answer, AreaHeader, AreaWriter, MAX_ANSWERS, Name, PORT_SIZE, PoolRow, ReadTime, Store,
     VERSION, Verdict,
 };
 use std::collections::VecDeque;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Commands that a guest may send at once ...
+const BURST: u32 = 256;
+/// ... and one more in each such time in the long run, 64 a second: containers come and go at a lower rate. Each takes
+/// locks that the host's own changes take.
+const EACH: Duration = Duration::from_nanos(1_000_000_000 / 64);
 
 /// What a port remembers.
 pub(super) struct PortState {
     pub(super) window: Window,
-    pub(super) rate: CommandRate,
+    pub(super) rate: TokenBucket,
     pub(super) header: AreaHeader,
     pub(super) stats: PortStats,
     /// Newest first.
@@ -33,7 +39,7 @@ impl PortState {
         AreaWriter::new(&mut area);
         let mut state = Self {
             window: Window::default(),
-            rate: CommandRate::new(Instant::now()),
+            rate: TokenBucket::new(BURST, EACH, Instant::now()),
             header: AreaHeader {
                 daemon_start_id: start,
                 max_message_version: VERSION.into(),

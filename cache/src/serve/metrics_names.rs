@@ -5,13 +5,14 @@
 use super::api::Stats;
 use crate::cache::{Counts, PoolStats, VmStats};
 use crate::ids::PoolId;
+use crate::token_bucket::TokenBucket;
 use crate::worth::SsdAdmission;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 /// Names of a guest's pools that are shown: twice as many as it may have pools. One that is gone for so many others is new
 /// again.
-const NAMES: usize = 512;
+const NAMES: u32 = 512;
 /// When so many were shown, one more in so long a time: 1,440 a day, for containers that come under new names.
 const EACH: Duration = Duration::from_secs(60);
 /// The pools that are not shown by name.
@@ -24,9 +25,8 @@ pub(super) struct PoolNames(BTreeMap<String, VmNames>);
 struct VmNames {
     /// Last those that were shown last.
     shown: VecDeque<String>,
-    /// New ones that may be shown, and since when.
-    left: usize,
-    since: Instant,
+    /// Bounds the new ones that are shown.
+    new: TokenBucket,
     /// Counts of the others as of the last time, and of those of them that are gone: a counter must not fall.
     others: BTreeMap<PoolId, Counts>,
     gone: Counts,
@@ -43,8 +43,7 @@ impl PoolNames {
         for vm in &mut cache.vms {
             let names = self.0.entry(vm.name.clone());
             let names = names.or_insert_with(|| VmNames::new(now));
-            names.refill(now);
-            names.bound(vm, pools_of_guests);
+            names.bound(vm, pools_of_guests, now);
         }
     }
 }
@@ -53,33 +52,23 @@ impl VmNames {
     fn new(now: Instant) -> Self {
         Self {
             shown: VecDeque::new(),
-            left: NAMES,
-            since: now,
+            new: TokenBucket::new(NAMES, EACH, now),
             others: BTreeMap::new(),
             gone: Counts::default(),
         }
     }
 
-    fn refill(&mut self, now: Instant) {
-        let passed = now.saturating_duration_since(self.since).as_secs() / EACH.as_secs();
-        let passed = u32::try_from(passed).unwrap_or(u32::MAX);
-        self.since += EACH.saturating_mul(passed);
-        let more = usize::try_from(passed).unwrap_or(NAMES);
-        self.left = self.left.saturating_add(more).min(NAMES);
-    }
-
     /// Is the name shown? It counts as new if it is not among the last.
-    fn shows(&mut self, name: &str) -> bool {
+    fn shows(&mut self, name: &str, now: Instant) -> bool {
         match self.shown.iter().position(|shown| shown == name) {
             Some(at) => {
                 let again = self.shown.remove(at);
                 self.shown.extend(again);
             }
-            None if self.left == 0 => return false,
+            None if !self.new.take(now) => return false,
             None => {
-                self.left -= 1;
                 self.shown.push_back(name.to_owned());
-                if self.shown.len() > NAMES {
+                if self.shown.len() > NAMES as usize {
                     self.shown.pop_front();
                 }
             }
@@ -87,11 +76,11 @@ impl VmNames {
         true
     }
 
-    fn bound(&mut self, vm: &mut VmStats, of_guests: &BTreeSet<PoolId>) {
+    fn bound(&mut self, vm: &mut VmStats, of_guests: &BTreeSet<PoolId>, now: Instant) {
         let pools = std::mem::take(&mut vm.pools);
         let (shown, others): (Vec<_>, Vec<_>) = pools
             .into_iter()
-            .partition(|pool| !of_guests.contains(&pool.id) || self.shows(&pool.name));
+            .partition(|pool| !of_guests.contains(&pool.id) || self.shows(&pool.name, now));
         vm.pools = shown;
         let last = std::mem::take(&mut self.others);
         self.others = others.iter().map(|pool| (pool.id, pool.counts)).collect();

@@ -1,38 +1,37 @@
-//! How many commands a guest may send.
+//! Bounds how often something may happen, by a token bucket (RFC 2697).
 
 use std::time::{Duration, Instant};
 
-/// Commands that a guest may send at once, and that it may send a second in the long run: containers come and go at a
-/// lower rate. Each takes locks that the host's own changes take.
-pub(super) const BURST: u32 = 256;
-const A_SECOND: u32 = 64;
-
-/// A bucket of commands.
+/// A bucket that holds at most so many tokens, and gets one in each interval.
 #[derive(Debug)]
-pub(super) struct CommandRate {
+pub(crate) struct TokenBucket {
+    most: u32,
+    each: Duration,
     left: u32,
     since: Instant,
 }
 
-impl CommandRate {
-    pub(super) const fn new(now: Instant) -> Self {
+impl TokenBucket {
+    /// A full one.
+    pub(crate) const fn new(most: u32, each: Duration, now: Instant) -> Self {
         Self {
-            left: BURST,
+            most,
+            each,
+            left: most,
             since: now,
         }
     }
 
-    /// May a command be executed now? It counts then.
-    pub(super) fn take(&mut self, now: Instant) -> bool {
-        let each = Duration::from_secs(1) / A_SECOND;
-        let passed = now.saturating_duration_since(self.since).as_nanos() / each.as_nanos();
+    /// Takes a token, if there is one.
+    pub(crate) fn take(&mut self, now: Instant) -> bool {
+        let passed = now.saturating_duration_since(self.since).as_nanos() / self.each.as_nanos();
         let passed = u32::try_from(passed).unwrap_or(u32::MAX);
-        if passed >= BURST - self.left {
-            self.left = BURST;
+        if passed >= self.most - self.left {
+            self.left = self.most;
             self.since = now;
         } else {
             self.left += passed;
-            self.since += each * passed;
+            self.since += self.each * passed;
         }
         let allowed = self.left > 0;
         self.left = self.left.saturating_sub(1);
@@ -47,7 +46,7 @@ mod tests {
     #[test]
     fn a_burst_and_then_so_many_a_second() {
         let start = Instant::now();
-        let mut rate = CommandRate::new(start);
+        let mut rate = TokenBucket::new(256, Duration::from_secs(1) / 64, start);
         let mut taken = |ms: u64, tries: u32| {
             let now = start + Duration::from_millis(ms);
             (0..tries).filter(|_| rate.take(now)).count()
