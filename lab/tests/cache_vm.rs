@@ -14,14 +14,14 @@
 
 mod cache_daemon;
 mod cache_guest;
+mod programs;
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use cache_guest::VhostDaemon;
 use justitia_lab::vm::{DiskSpec, Filesystem, Guest, Throttle, Vm, VmSpec};
+use programs::take_along;
 
 /// Bytes of each image.
 const IMAGE: u64 = 64 << 20;
@@ -88,28 +88,6 @@ fn run(guest: &Guest, script: &str) -> String {
         );
     }
     done.stdout
-}
-
-/// Puts a program of this machine into the guest, with the libraries that are not there.
-fn take_along(guest: &Guest, name: &str) {
-    let directories = ["/usr/sbin", "/sbin", "/usr/bin"].map(|dir| Path::new(dir).join(name));
-    let Some(program) = directories.iter().find(|path| path.exists()) else {
-        panic!("expected {name} to be installed: `make deps` does that");
-    };
-    let listing = Command::new("ldd").arg(program).output().unwrap();
-    let listing = String::from_utf8(listing.stdout).unwrap();
-    let libraries = listing
-        .split_whitespace()
-        .filter(|word| word.starts_with('/'));
-    let mut wanted = vec![(program.as_path(), format!("/bin/{name}"))];
-    wanted.extend(libraries.map(|path| (Path::new(path), path.to_owned())));
-    for (from, to) in wanted {
-        if guest.sh(&format!("test -e {to}")).unwrap().status != 0 {
-            let mode = std::fs::metadata(from).unwrap().permissions().mode() & 0o777;
-            let content = std::fs::read(from).unwrap();
-            guest.push(&to, mode, &content).unwrap();
-        }
-    }
 }
 
 /// Serves an image to the kernel, has a file system made, filled and checked, and compares the image itself.
@@ -196,8 +174,8 @@ fn the_kernels_nbd_client_is_served_images_and_block_devices() {
     .unwrap();
     let guest = vm.guest();
     daemon.is_survived_by(guest);
-    take_along(guest, "nbd-client");
-    take_along(guest, "e2fsck");
+    take_along(guest, "nbd-client", "nbd-client");
+    take_along(guest, "e2fsck", "e2fsck");
     run(
         guest,
         &format!(
@@ -314,7 +292,7 @@ fn boot_with_two_disks() -> Vm {
 fn a_write_of_a_killed_server_does_not_arrive_after_its_successors() {
     let vm = boot_with_two_disks();
     let guest = vm.guest();
-    take_along(guest, "nbd-client");
+    take_along(guest, "nbd-client", "nbd-client");
     run(
         guest,
         "modprobe nbd; mkdir -p /data; mount /dev/vda /data

@@ -9,13 +9,14 @@
 )]
 
 mod power_loss_log;
+mod programs;
 
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use justitia_lab::vm::{DiskSpec, Guest, Throttle, Vm, VmSpec};
 use power_loss_log::{Entry, Log};
+use programs::take_along;
 
 /// Bytes of a place that is written at once, and how many there are in an image.
 const PLACE: usize = 64 << 10;
@@ -62,24 +63,6 @@ fn run(guest: &Guest, script: &str) -> String {
         );
     }
     done.stdout
-}
-
-/// Puts a program of this machine into the guest as `to`, with the libraries that are not there.
-fn take_along(guest: &Guest, program: &str, to: &str) {
-    let listing = Command::new("ldd").arg(program).output().unwrap();
-    let listing = String::from_utf8(listing.stdout).unwrap();
-    let libraries = listing
-        .split_whitespace()
-        .filter(|word| word.starts_with('/'));
-    let mut wanted = vec![(program, format!("/bin/{to}"))];
-    wanted.extend(libraries.map(|path| (path, path.to_owned())));
-    for (from, to) in wanted {
-        if guest.sh(&format!("test -e {to}")).unwrap().status != 0 {
-            let content = std::fs::read(from)
-                .unwrap_or_else(|e| panic!("expected {from} (`make deps` installs it): {e}"));
-            guest.push(&to, 0o755, &content).unwrap();
-        }
-    }
 }
 
 /// A guest with a disk that is logged to a file of this machine.
@@ -198,9 +181,9 @@ fn crashes_of(image: &str, prepare: &str, end: &str) -> usize {
     let path = directory.path().join("log");
     let vm = boot(&path);
     let guest = vm.guest();
-    take_along(guest, "/usr/sbin/nbd-client", "nbd-client");
-    take_along(guest, "/usr/bin/dd", "gnu-dd");
-    take_along(guest, "/usr/sbin/filefrag", "filefrag");
+    take_along(guest, "nbd-client", "nbd-client");
+    take_along(guest, "dd", "gnu-dd");
+    take_along(guest, "filefrag", "filefrag");
     let told = run(guest, &format!("set -e\n{LOGGED}\n{prepare}"));
     let name = Path::new(image).file_stem().unwrap().to_str().unwrap();
     run(
