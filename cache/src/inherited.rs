@@ -1,8 +1,8 @@
 //! Descriptors that this process was started with: sockets that systemd listens on for it, and what the last daemon has
 //! handed over. What is not taken is closed once the daemon has started.
 //!
-//! Whoever listens on an address, or opens an image, asks here first. They are kept for the thread that starts the daemon, so
-//! that several daemons of one process take each its own.
+//! Code that listens on an address, or opens an image, asks here first. The descriptors are kept for the thread that starts
+//! the daemon, so that of several daemons in one process each takes its own.
 
 use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::net::{AddressFamily, SocketType, getsockname, sockopt};

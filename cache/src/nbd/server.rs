@@ -126,7 +126,7 @@ impl Server {
     }
 
     /// As [`listen_unix`](Self::listen_unix), for those who have access to the socket. A socket that this process has inherited
-    /// is as whoever made it wants it.
+    /// keeps the owner and mode that it has.
     ///
     /// # Errors
     /// As there, and when this user may not give the socket away.
@@ -224,8 +224,8 @@ impl Server {
     }
 
     /// No new clients and no new requests from now on; what is in flight is finished, and its replies are sent. Returns the
-    /// sockets that it has listened on, with the paths of those that it has made: clients that connect wait for whoever accepts
-    /// them next.
+    /// sockets that it has listened on, with the paths of those that it has made. Clients that connect to them wait until the
+    /// next daemon accepts them.
     pub(crate) fn close_keeping(&self) -> Vec<(Arc<OwnedFd>, Option<PathBuf>)> {
         self.clients.close();
         let listeners = std::mem::take(&mut *self.listeners.lock());

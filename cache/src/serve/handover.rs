@@ -27,7 +27,8 @@ const INDEX: &str = "justitia-cache-index";
 const IMAGE: &str = "justitia-cache-image";
 const SOCKET: &str = "justitia-cache-socket";
 
-/// The names of descriptors that a daemon hands over. Whoever has taken them removes them from systemd's store.
+/// The names of descriptors that a daemon hands over. The daemon that has taken them removes them from
+/// systemd's store.
 pub const STORED: [&str; 4] = [MEMORY, INDEX, IMAGE, SOCKET];
 
 /// What is left when all that was in flight has ended; clients and the control socket are gone.

@@ -191,8 +191,8 @@ impl Service {
     }
 
     /// Ends as [`shut_down`](Self::shut_down) does, and leaves to the next daemon what the cache holds: the descriptors that are
-    /// returned, among them the sockets that were listened on, and the file or device of the SSD store. Whoever gets the
-    /// descriptors to nobody closes them; the next daemon then takes of the SSD store what can be proven without.
+    /// returned, among them the sockets that were listened on, and the file or device of the SSD store. Where nobody
+    /// keeps them, the caller closes them, and the next daemon takes of the SSD store what can be proven without them.
     ///
     /// Disks that have not answered within `timeout` are left out. The SSD store has as long again to take its blocks.
     ///

@@ -1,7 +1,7 @@
 //! What a daemon leaves for the next one when it ends: which blocks its stores hold, in what order of eviction, and what
 //! proves that they are still those of the images.
 //!
-//! Nothing is used again without a proof. What was saved is valid once: whoever takes it voids it first, so that a daemon
+//! Nothing is used again without a proof. What was saved is valid once: the daemon that takes it voids it first, so that one
 //! that is killed later leaves nothing that could be taken again. The content of each block has a checksum, which covers the
 //! block's name.
 

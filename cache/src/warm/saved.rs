@@ -110,7 +110,7 @@ pub(crate) fn span(head: &Head, records: u64) -> io::Result<u64> {
 }
 
 /// Saves a head and records, which `next` gives in portions of at most [`RECORDS`], from `at` on; an empty portion is the
-/// last. Whoever has made them durable writes the preamble.
+/// last. The caller makes them durable, and then writes the preamble.
 pub(crate) fn save(
     place: &dyn Place,
     at: u64,
