@@ -46,6 +46,8 @@ pub struct Memory {
     pub fall_rate: u64,
     /// How fast reclaim refills it, bytes per second: that much is consumed as well.
     pub refill_rate: u64,
+    /// How long it lately took from a sample until what the next one asked for was reclaimed.
+    pub reaction: Duration,
     /// File pages that were read again lately after they had been reclaimed (`workingset_refault_file` of the host),
     /// decaying by half every [`COST_HALF_LIFE`].
     pub refaulted: u64,

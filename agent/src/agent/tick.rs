@@ -42,6 +42,8 @@ pub struct Agent {
     pub(crate) decisions: DecisionLog,
     pub(crate) started: Instant,
     last_sample: Option<Instant>,
+    /// When free memory was last seen to suffice, or reclaim was planned.
+    answered: Instant,
     last_protection: Option<Instant>,
     pub(crate) snapshot: Snapshot,
     pub(crate) entitlements: Entitlements,
@@ -78,6 +80,7 @@ impl Agent {
             decisions: DecisionLog::new(now, observe),
             started: now,
             last_sample: None,
+            answered: now,
             last_protection: None,
             snapshot: Snapshot::default(),
             entitlements: Entitlements::default(),
@@ -104,6 +107,9 @@ impl Agent {
             self.reclaim_excess(now, &mut changes);
             self.protect(now);
             self.last_sample = Some(now);
+            self.answered = now;
+        } else if !self.is_memory_short(now) {
+            self.answered = now;
         }
         self.apply_changes(&changes, now);
         self.update_device_bandwidth(now);
@@ -167,7 +173,10 @@ impl Agent {
             self.update_entitlements(now);
             intents = self.reclaim.intents(&self.snapshot, &self.entitlements);
         }
-        let decided = self.reclaim.tick(&self.monitor, &self.config, intents);
+        let since = self.answered;
+        let decided = self
+            .reclaim
+            .tick(&self.monitor, &self.config, intents, since);
         self.record_all(decided, now);
     }
 

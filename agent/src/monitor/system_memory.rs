@@ -8,7 +8,7 @@ use justitia_share::HalfLife;
 use justitia_share::num::{to_f64, to_u64};
 
 use super::decaying_count::DecayingCount;
-use crate::model::Memory;
+use crate::model::{COST_HALF_LIFE, Memory};
 
 /// How often values that rarely change are read: total memory, `vm.swappiness`, and watermarks while memory suffices.
 const SLOW_PERIOD: Duration = Duration::from_secs(10);
@@ -46,6 +46,8 @@ pub struct SystemMemory {
     fall_rate: u64,
     /// How fast reclaim refills it, bytes per second.
     refill_rate: u64,
+    /// The longest that a reaction lately took, and when it ended.
+    reaction: Option<(Duration, Instant)>,
     cache: u64,
     slab: u64,
     paged_in: u64,
@@ -70,6 +72,7 @@ impl SystemMemory {
             freed_by_us: 0,
             fall_rate: 0,
             refill_rate: 0,
+            reaction: None,
             cache: 0,
             slab: 0,
             paged_in: 0,
@@ -160,12 +163,25 @@ impl SystemMemory {
         self.freed_by_us = 0;
     }
 
+    /// It took so long from a sample until what the next one asked for was reclaimed. The longest counts, and halves every
+    /// [`COST_HALF_LIFE`].
+    pub fn note_reaction(&mut self, took: Duration, now: Instant) {
+        self.reaction = Some((took.max(self.reaction(now)), now));
+    }
+
+    fn reaction(&self, now: Instant) -> Duration {
+        self.reaction.map_or(Duration::ZERO, |(took, at)| {
+            took.mul_f64(COST_HALF_LIFE.decay(now.saturating_duration_since(at)))
+        })
+    }
+
     /// The memory as last read. [`Memory::reclaim_in_flight`] is 0.
     #[must_use]
     pub fn memory(&self, now: Instant) -> Memory {
         Memory {
             fall_rate: self.fall_rate,
             refill_rate: self.refill_rate,
+            reaction: self.reaction(now),
             refaulted: self.refaulted.recent(now),
             swappiness: if self.swap_free > 0 {
                 self.swappiness
@@ -244,6 +260,18 @@ mod tests {
         // Without any there is nothing to go by.
         let mut unknown = SystemMemory::new(ProcFs::open(dir.path()).unwrap());
         assert!(unknown.sample(begin, 0).is_err());
+    }
+
+    #[test]
+    fn the_longest_reaction_counts_and_fades() {
+        let mut memory = SystemMemory::new(ProcFs::open("/proc".as_ref()).unwrap());
+        let (begin, ms) = (Instant::now(), Duration::from_millis);
+        memory.note_reaction(ms(400), begin);
+        memory.note_reaction(ms(100), begin);
+        assert_eq!(memory.memory(begin).reaction, ms(400));
+        let later = begin + COST_HALF_LIFE.get();
+        memory.note_reaction(ms(100), later);
+        assert_eq!(memory.memory(later).reaction, ms(200));
     }
 
     #[test]

@@ -16,9 +16,10 @@ pub struct Policy {
     /// Reclaim begins when free memory, as fast as it falls, would wake kswapd within this time. Default 200 ms: a burst of
     /// allocations takes that long to be noticed and answered.
     pub horizon: Duration,
-    /// What reclaim refills as fast as it is consumed is kept free for this time. Default 100 ms, two ticks under pressure:
-    /// it is memory that working sets which do not fit do not have.
-    pub interval: Duration,
+    /// What reclaim refills as fast as it is consumed is kept free for the time of a [reaction](Memory::reaction), within
+    /// these bounds. Default 100 ms, two ticks under pressure, to a second: it is memory that working sets which do not fit
+    /// do not have.
+    pub reaction: (Duration, Duration),
     /// Nothing is reclaimed from a tenant with this memory pressure (PSI `full avg10`), percent. Default 60.
     pub full_avg10_max: f64,
 }
@@ -28,7 +29,7 @@ impl Default for Policy {
         Self {
             demand: DemandModel::Use,
             horizon: Duration::from_millis(200),
-            interval: Duration::from_millis(100),
+            reaction: (Duration::from_millis(100), Duration::from_secs(1)),
             full_avg10_max: 60.0,
         }
     }
@@ -43,7 +44,8 @@ impl Policy {
     #[must_use]
     pub fn free_headroom(&self, memory: &Memory) -> u64 {
         let falls = num::to_f64(memory.fall_rate) * self.horizon.as_secs_f64();
-        let refilled = num::to_f64(memory.refill_rate) * self.interval.as_secs_f64();
+        let reaction = memory.reaction.clamp(self.reaction.0, self.reaction.1);
+        let refilled = num::to_f64(memory.refill_rate) * reaction.as_secs_f64();
         // What is consumed between two refills falls and is refilled: it is the same.
         let ahead = num::to_u64(falls.max(refilled)).clamp(memory.total / 256, memory.total / 16);
         let gap = memory.high_watermark.saturating_sub(memory.low_watermark);

@@ -19,6 +19,7 @@ fn memory(free: u64) -> Memory {
         high_watermark: 8 * MIB,
         fall_rate: 0,
         refill_rate: 0,
+        reaction: Duration::ZERO,
         refaulted: 0,
         swappiness: 0,
     }
@@ -292,6 +293,15 @@ fn the_free_headroom_looks_ahead_and_is_bounded() {
         ..memory(100)
     };
     assert_eq!(policy.free_headroom(&wide), 18 * MIB);
+    // A busy machine answers later.
+    for (millis, expected) in [(0, 6), (500, 30), (60_000, 60)] {
+        let busy = Memory {
+            refill_rate: 60 * MIB,
+            reaction: Duration::from_millis(millis),
+            ..memory(100)
+        };
+        assert_eq!(policy.free_headroom(&busy), (6 + expected) * MIB, "{millis}");
+    }
 }
 
 fn any_tenant() -> impl Strategy<Value = Tenant> {

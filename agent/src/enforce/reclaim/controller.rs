@@ -31,14 +31,23 @@ pub struct ReclaimIntents {
     pub anonymous: Option<AnonymousIntent>,
 }
 
+/// A request without a result yet.
+#[derive(Clone, Copy, Debug)]
+struct InFlight {
+    bytes: u64,
+    sent: Instant,
+    /// When a shortage of free memory could have been answered last before it; `None` if it answers none.
+    since: Option<Instant>,
+}
+
 /// Reclaims from tenants, or, in observe mode, says what it would reclaim.
 #[derive(Debug)]
 pub struct ReclaimController {
     /// `None` in observe mode.
     reclaimer: Option<Reclaimer>,
     features: ReclaimFeatures,
-    /// Bytes requested from the reclaimer, without a result yet, and since when.
-    in_flight: HashMap<Key, (u64, Instant)>,
+    /// What was requested from the reclaimer.
+    in_flight: HashMap<Key, InFlight>,
     backoffs: HashMap<Key, ReclaimBackoff>,
     /// Bytes reclaimed from each tenant.
     reclaimed: HashMap<Key, u64>,
@@ -66,8 +75,8 @@ impl ReclaimController {
     #[must_use]
     pub fn in_flight(&self, now: Instant) -> u64 {
         let sent = self.in_flight.values();
-        let soon = sent.filter(|(_, since)| !has_hung(*since, now));
-        soon.map(|(bytes, _)| bytes).sum()
+        let soon = sent.filter(|request| !has_hung(request.sent, now));
+        soon.map(|request| request.bytes).sum()
     }
 
     /// Why nothing is reclaimed from a tenant for now, if so.
@@ -82,7 +91,7 @@ impl ReclaimController {
     /// Whether a request for a tenant has had no result for so long that it hangs.
     fn hangs(&self, key: Key, now: Instant) -> bool {
         let sent = self.in_flight.get(&key);
-        sent.is_some_and(|(_, since)| has_hung(*since, now))
+        sent.is_some_and(|request| has_hung(request.sent, now))
     }
 
     /// Bytes reclaimed from a tenant.
@@ -133,18 +142,21 @@ impl ReclaimController {
             .collect()
     }
 
-    /// One tick: reclaims what was planned. Returns what was requested.
+    /// One tick: reclaims what was planned. `since`: when a shortage of free memory could have been answered last. Returns
+    /// what was requested.
     pub fn tick(
         &mut self,
         monitor: &Monitor,
         config: &Config,
         intents: ReclaimIntents,
+        since: Instant,
     ) -> Vec<Decided> {
         let mut decided = Vec::new();
         for intent in intents.excess {
             if let Some(target) = self.target(monitor, intent.key) {
                 let request = self.prepare(monitor, config, intent.key, target, intent.bytes);
-                decided.push(self.request(monitor, request, Rule::Excess(intent.reason).into()));
+                let reason = Rule::Excess(intent.reason).into();
+                decided.push(self.request(monitor, request, reason, Some(since)));
             }
         }
         if let Some(intent) = intents.anonymous
@@ -153,7 +165,8 @@ impl ReclaimController {
         {
             let target = ReclaimTarget::Anonymous(node.cgroup.clone());
             let request = self.prepare(monitor, config, intent.key, target, intent.bytes);
-            decided.push(self.request(monitor, request, Rule::Anonymous(intent.reason).into()));
+            let reason = Rule::Anonymous(intent.reason).into();
+            decided.push(self.request(monitor, request, reason, Some(since)));
         }
         decided
     }
@@ -199,7 +212,7 @@ impl ReclaimController {
         let bytes = excess.bytes.min(reclaimable_above_minimums(snapshot, key));
         let target = ReclaimTarget::Cgroup(cgroup, self.features.file_only());
         let request = self.prepare(monitor, config, key, target, bytes);
-        (bytes > 0).then(|| self.request(monitor, request, Reason::Text(excess.why)))
+        (bytes > 0).then(|| self.request(monitor, request, Reason::Text(excess.why), None))
     }
 
     /// What is to be reclaimed, if free memory is short, but from tenants with a request under way.
@@ -255,12 +268,20 @@ impl ReclaimController {
     }
 
     /// Sends a request to the reclaimer, if there is one. Returns what was requested, and why.
-    fn request(&mut self, monitor: &Monitor, request: ReclaimRequest, reason: Reason) -> Decided {
+    fn request(
+        &mut self,
+        monitor: &Monitor,
+        request: ReclaimRequest,
+        reason: Reason,
+        since: Option<Instant>,
+    ) -> Decided {
         let (key, bytes) = (request.key, request.bytes);
         let path = monitor.cgroups.tenant_path(key);
         tracing::debug!(tenant = path, bytes, why = %reason, "reclaim");
         if let Some(reclaimer) = &self.reclaimer {
-            self.in_flight.insert(key, (bytes, Instant::now()));
+            let sent = Instant::now();
+            let request_sent = InFlight { bytes, sent, since };
+            self.in_flight.insert(key, request_sent);
             reclaimer.send(request);
         }
         Decided::new(key, Action::Reclaim { bytes }, reason)
@@ -279,7 +300,10 @@ impl ReclaimController {
         }
         let mut decided = Vec::new();
         for result in results {
-            self.in_flight.remove(&result.key);
+            let request = self.in_flight.remove(&result.key);
+            if let Some(since) = request.and_then(|request| request.since) {
+                monitor.memory.note_reaction(now - since, now);
+            }
             if let (Key::Cgroup(id), Some(stat)) = (result.key, &result.after) {
                 monitor.record_memory(id, stat, now);
                 self.freed += result.freed + result.freed_from_children;
@@ -330,10 +354,14 @@ mod tests {
     fn a_request_that_hangs_is_not_expected_and_its_tenant_is_exempt() {
         let mut controller = ReclaimController::new(None, ReclaimFeatures::default());
         let (key, sent) = (Key::Cgroup(CgroupId(1)), Instant::now());
-        controller.in_flight.insert(key, (5, sent));
-        controller
-            .in_flight
-            .insert(Key::Unmanaged, (7, sent + HANG));
+        let of = |bytes, sent| InFlight {
+            bytes,
+            sent,
+            since: None,
+        };
+        controller.in_flight.insert(key, of(5, sent));
+        let late = of(7, sent + HANG);
+        controller.in_flight.insert(Key::Unmanaged, late);
         let before = sent + HANG - Duration::from_millis(1);
         assert_eq!(
             (controller.in_flight(before), controller.exempt(key, before)),

@@ -326,6 +326,7 @@ impl Machine {
             high_watermark: self.size / HIGH * PAGE_SIZE,
             fall_rate: 0,
             refill_rate: 60_000_000,
+            reaction: STEP,
             refaulted,
             swappiness: if swap_free > 0 { SWAPPINESS } else { 0 },
         };
