@@ -68,12 +68,12 @@ build:
 	$(CARGO) build --release --workspace --bins
 
 demo: deps build
-	$(JUSTITIA) lab run reread-x4 --configuration conventional,justitia --repeat 3
-	$(JUSTITIA) lab run writers-x4 --configuration conventional,justitia+io --repeat 1
-	$(JUSTITIA) lab report
+	$(JUSTITIA)-lab run reread-x4 --configuration conventional,justitia --repeat 3
+	$(JUSTITIA)-lab run writers-x4 --configuration conventional,justitia+io --repeat 1
+	$(JUSTITIA)-lab report
 
 ordinary: deps build
-	$(JUSTITIA) lab ordinary $(MIXTURES) --repeat $(REPEAT)
+	$(JUSTITIA)-lab ordinary $(MIXTURES) --repeat $(REPEAT)
 
 lint:
 	$(CARGO) fmt --all --check
@@ -124,11 +124,11 @@ test-probes: build-tests
 test-package: build-tests
 	$(CARGO) test -p justitia-lab --test package -- --ignored --nocapture
 
-# Data and a page of results; other delays, clocks and experiments of your own: justitia cache experiment --help.
+# Data and a page of results; other delays, clocks and experiments of your own: justitia-lab cache experiment --help.
 cache-experiments:
-	$(CARGO) build --release -p justitia --bins
-	$(JUSTITIA) cache experiment --results $(EXPERIMENTS)
-	$(JUSTITIA) lab report --results $(EXPERIMENTS) --out $(EXPERIMENTS)/report.html
+	$(CARGO) build --release -p justitia-lab --bins
+	$(JUSTITIA)-lab cache experiment --results $(EXPERIMENTS)
+	$(JUSTITIA)-lab report --results $(EXPERIMENTS) --out $(EXPERIMENTS)/report.html
 
 soak: build-tests
 	$(CARGO) test -p justitia-lab --test soak -- --ignored --nocapture
@@ -141,6 +141,7 @@ screenshots:
 # A test of the command line fails while they are out of date.
 reference:
 	$(CARGO) run -q -p justitia -- generate target/generated
+	$(CARGO) run -q -p justitia-lab --bin justitia-lab -- generate target/generated
 	cp target/generated/reference/*.md docs/reference/
 
 # Needs a nightly toolchain and `cargo install cargo-fuzz`.

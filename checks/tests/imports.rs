@@ -21,9 +21,9 @@ const FLOORS: [&[&str]; 6] = [
         "api",
         "lab/load",
     ],
-    &["agent", "cache"],
-    &["guest", "view", "lab"],
-    &["cli"],
+    &["agent", "cache", "command"],
+    &["guest", "view"],
+    &["cli", "lab"],
     &["checks"],
 ];
 

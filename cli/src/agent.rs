@@ -11,7 +11,7 @@ use justitia_api::client::ask;
 use justitia_api::escape::plain_lines;
 use justitia_kernel::cgroup::CgroupFs;
 
-use crate::out;
+use justitia_command::out;
 
 mod check;
 mod status;

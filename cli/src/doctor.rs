@@ -13,7 +13,7 @@ use justitia_kernel::capabilities::{
 use justitia_kernel::cgroup::CgroupFs;
 use justitia_kernel::probes::{IoProbes, Limits, Probe, ProbeError, ProbeStatus};
 
-use crate::out;
+use justitia_command::out;
 
 /// Show what this host supports, and which features work here, fully or with limits.
 ///

@@ -21,8 +21,8 @@ use justitia_view::explain::{
 use justitia_view::record::Recording;
 
 use crate::agent::ConfigArgs;
-use crate::out;
 use crate::source::StatusSource;
+use justitia_command::out;
 
 /// Say why each knob of a tenant stands where it stands, what would change it, and what was decided lately.
 #[derive(Args)]

@@ -8,11 +8,8 @@ mod cache;
 mod curves;
 mod doctor;
 mod explain;
-mod generate;
 mod guest;
-mod lab;
 mod log;
-mod out;
 mod record;
 mod source;
 mod top;
@@ -20,6 +17,9 @@ mod top;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use justitia_agent::config::reference::markdown as configuration;
+use justitia_agent::report::metrics::reference::markdown as metrics;
+use justitia_command::reference::Generate;
 
 /// Makes I/O weights hold for what applications see.
 ///
@@ -46,7 +46,6 @@ enum Command {
     Whatif(curves::Whatif),
     Reset(agent::Reset),
     Doctor(doctor::Doctor),
-    Lab(lab::Lab),
     Cache(cache::Cache),
     Guest(guest::Guest),
     #[command(hide = true)]
@@ -54,11 +53,11 @@ enum Command {
     #[command(hide = true)]
     RechargeHelper(agent::RechargeHelper),
     #[command(hide = true)]
-    Generate(generate::Generate),
+    Generate(Generate),
 }
 
 fn main() -> ExitCode {
-    let done = match Cli::parse().command {
+    justitia_command::end(match Cli::parse().command {
         Command::Run(args) => agent::run(&args),
         Command::Status(args) => agent::status(&args),
         Command::Top(args) => top::top(&args),
@@ -70,50 +69,16 @@ fn main() -> ExitCode {
         Command::Watchdog(args) => agent::watchdog(&args),
         Command::RechargeHelper(args) => agent::recharge_helper(&args),
         Command::Doctor(args) => doctor::doctor(&args),
-        Command::Lab(args) => lab::lab(&args),
         Command::Guest(args) => guest::guest(&args),
-        Command::Generate(args) => generate::generate(&args, &Cli::command()),
+        Command::Generate(args) => generate(&args).map(|()| ExitCode::SUCCESS),
         Command::Cache(args) => cache::cache(&args).map(|()| ExitCode::SUCCESS),
-    };
-    done.unwrap_or_else(|error| {
-        out::note(format_args!("justitia: {}", error_text(&error)));
-        ExitCode::FAILURE
     })
 }
 
-/// The error with its causes, each once: some say theirs themselves. Whatever they quote does nothing to a terminal.
-fn error_text(error: &anyhow::Error) -> String {
-    let mut text = String::new();
-    for cause in error.chain().map(ToString::to_string) {
-        if !text.contains(&cause) {
-            let colon = if text.is_empty() { "" } else { ": " };
-            text = format!("{text}{colon}{cause}");
-        }
-    }
-    justitia_api::escape::plain_lines(&text)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_cause_is_told_once() {
-        let refused = || anyhow::anyhow!("permission denied");
-        let error = refused().context("the directory /x: permission denied");
-        assert_eq!(error_text(&error), "the directory /x: permission denied");
-        assert_eq!(
-            error_text(&refused().context("reading y")),
-            "reading y: permission denied"
-        );
-    }
-
-    #[test]
-    fn what_an_error_quotes_does_nothing_to_a_terminal() {
-        let error = anyhow::anyhow!("no agent at /\x1b[2J\u{9b}x").context("two\nlines\u{202e}");
-        assert_eq!(
-            error_text(&error),
-            "two\nlines\\u{202e}: no agent at /\\u{1b}[2J\\u{9b}x"
-        );
-    }
+fn generate(args: &Generate) -> anyhow::Result<()> {
+    let documents = [
+        ("configuration.md", configuration()),
+        ("metrics.md", metrics()),
+    ];
+    args.write("justitia", &Cli::command(), "cli.md", &documents)
 }

@@ -9,8 +9,8 @@ use clap::Args;
 use justitia_view::record::Recorder;
 
 use crate::agent::ConfigArgs;
-use crate::out;
 use crate::source::StatusSource;
+use justitia_command::out;
 
 /// Record what the agent tells, once a second, for `justitia top --replay`.
 ///
@@ -56,7 +56,10 @@ pub(crate) fn record(args: &Record) -> anyhow::Result<ExitCode> {
             // An agent that is restarted is no reason to end a recording.
             Err(error) => {
                 unanswered += 1;
-                out::note(format_args!("justitia: {}", crate::error_text(&error)));
+                out::note(format_args!(
+                    "justitia: {}",
+                    justitia_command::error_text(&error)
+                ));
             }
         }
         count += 1;

@@ -29,8 +29,7 @@ fn a_closed_pipe_ends_quietly_what_only_tells() {
     std::fs::write(&config, format!("state_dir = {state:?}\n")).unwrap();
     let config = config.to_str().unwrap();
     for args in [
-        &["lab", "list"][..],
-        &["doctor"],
+        &["doctor"][..],
         &["doctor", "--json"],
         &["run", "--check-config", "--config", config],
         &["--help"],
@@ -51,7 +50,7 @@ fn a_full_disk_is_an_error() {
         .open("/dev/full")
         .unwrap();
     let done = Command::new(env!("CARGO_BIN_EXE_justitia"))
-        .args(["lab", "list"])
+        .arg("doctor")
         .stdout(full)
         .output()
         .unwrap();

@@ -300,7 +300,11 @@ fn the_free_headroom_looks_ahead_and_is_bounded() {
             reaction: Duration::from_millis(millis),
             ..memory(100)
         };
-        assert_eq!(policy.free_headroom(&busy), (6 + expected) * MIB, "{millis}");
+        assert_eq!(
+            policy.free_headroom(&busy),
+            (6 + expected) * MIB,
+            "{millis}"
+        );
     }
 }
 

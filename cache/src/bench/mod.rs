@@ -1,4 +1,4 @@
-//! Measurements of the cache in this process: what `justitia cache bench` shows.
+//! Measurements of the cache in this process: what `justitia-lab cache bench` shows.
 //!
 //! Everything that is compared is measured side by side in one run, several times in turn, and reported as
 //! the median with the spread: a ratio means something on a noisy machine, a single number does not.

@@ -1,9 +1,7 @@
-//! `justitia cache …`: serve, set, stats, curve, whatif, bench, experiment.
+//! `justitia cache …`: serve, set, stats, curve, whatif.
 
-mod bench;
 mod client;
 mod descriptors;
-mod experiment;
 mod pools;
 mod serve;
 mod set;
@@ -46,8 +44,6 @@ enum Command {
     Stats(stats::Stats),
     Curve(whatif::Curve),
     Whatif(whatif::Whatif),
-    Bench(bench::Bench),
-    Experiment(experiment::Experiment),
 }
 
 pub(crate) fn cache(args: &Cache) -> anyhow::Result<()> {
@@ -57,7 +53,5 @@ pub(crate) fn cache(args: &Cache) -> anyhow::Result<()> {
         Command::Stats(args) => stats::stats(args),
         Command::Curve(args) => whatif::curve(args),
         Command::Whatif(args) => whatif::whatif(args),
-        Command::Bench(args) => bench::bench(args),
-        Command::Experiment(args) => experiment::experiment(args),
     }
 }

@@ -16,7 +16,7 @@ use signal_hook::iterator::Signals;
 
 use super::client::flat;
 use super::descriptors;
-use crate::out;
+use justitia_command::out;
 
 const CONFIGURATION: &str = "\
 A configuration. Every table but [[vm]] is optional:

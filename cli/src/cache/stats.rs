@@ -7,7 +7,7 @@ use justitia_cache::serve::ControlRequest;
 
 use super::client::{flat, send};
 use super::table;
-use crate::out;
+use justitia_command::out;
 
 /// Show what the running cache holds and does.
 #[derive(Args)]

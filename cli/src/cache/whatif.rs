@@ -19,7 +19,7 @@ use super::client::{flat, send};
 use super::pools::{BLOCK, curve_of, named, pools};
 use super::set::StoreName;
 use crate::curves::weight;
-use crate::out;
+use justitia_command::out;
 
 /// Forecast hits, misses and reads of the disk of a pool and of those that give or take, for another size.
 ///

@@ -11,7 +11,7 @@ fn main() -> std::process::ExitCode {
         },
         _ => {
             eprintln!(
-                "justitia-lab-guest runs inside the lab's virtual machines; see `justitia lab --help`"
+                "justitia-lab-guest runs inside the lab's virtual machines; see `justitia-lab --help`"
             );
             std::process::ExitCode::FAILURE
         }

@@ -60,7 +60,7 @@ const HEAD: &str = "\
 
 <!-- Made by `make reference` from lab/src/experiment and lab/src/report/schema.rs; do not edit. -->
 
-A file of an experiment with the agent: `justitia lab run FILE.toml`. How to write one, and `base`:
+A file of an experiment with the agent: `justitia-lab run FILE.toml`. How to write one, and `base`:
 [the lab](../guide/lab.md#an-experiment-of-your-own). An unknown key, or a value out of range, is refused with file and
 line. Bytes are a number, or a text such as `\"64KiB\"`, `\"1GiB\"` or `\"60MB\"`.
 

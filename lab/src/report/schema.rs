@@ -18,7 +18,7 @@ pub const VERSION: u32 = 1;
 pub struct Results {
     /// [`VERSION`]; any other is refused.
     pub schema: u32,
-    /// The experiment's name, as `justitia lab run` takes it (`reread`).
+    /// The experiment's name, as `justitia-lab run` takes it (`reread`).
     pub experiment: String,
     /// Its heading (`Re-read after an outsider's pressure`).
     pub title: String,

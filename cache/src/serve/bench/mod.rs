@@ -1,4 +1,4 @@
-//! `justitia cache bench`: the NBD and vhost-user front ends beside others, and the SSD store beside its device.
+//! `justitia-lab cache bench`: the NBD and vhost-user front ends beside others, and the SSD store beside its device.
 //!
 //! The client is fio, and over vhost-user a driver of ours, the same for all servers. The runs of the servers alternate, so
 //! that what the machine does meanwhile hits them alike. Runs of one round are compared, and the median of these ratios is

@@ -1,4 +1,4 @@
-//! `justitia lab ordinary`: the mixtures that hosts have, ours against the kernel alone, in one table.
+//! `justitia-lab ordinary`: the mixtures that hosts have, ours against the kernel alone, in one table.
 
 mod table;
 

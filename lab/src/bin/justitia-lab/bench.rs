@@ -1,4 +1,4 @@
-//! `justitia cache bench`.
+//! `justitia-lab cache bench`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,8 +8,7 @@ use justitia_api::units::bytes;
 use justitia_cache::serve::{Size, bench as served};
 use justitia_cache::{CacheError, Weight, bench as process};
 
-use super::client::flat;
-use crate::out;
+use justitia_command::out;
 use justitia_view::table::{Column, table};
 
 /// Measure the cache on this machine: in this process, over NBD beside nbdkit and qemu-nbd, and over vhost-user beside
@@ -18,7 +17,7 @@ use justitia_view::table::{Column, table};
 /// Over NBD it needs fio with its nbd engine; the others are compared with if they are installed.
 /// Nothing else should run meanwhile.
 #[derive(Args)]
-pub(super) struct Bench {
+pub(crate) struct Bench {
     /// Only what is measured in this process, of hybrid pools, over NBD, or over vhost-user
     #[arg(long)]
     only: Option<Where>,
@@ -44,7 +43,7 @@ enum Where {
     Hybrid,
 }
 
-pub(super) fn bench(args: &Bench) -> anyhow::Result<()> {
+pub(crate) fn bench(args: &Bench) -> anyhow::Result<()> {
     let wants = |what| args.only.is_none_or(|only| only == what);
     let options = served::Options {
         directory: args.directory.clone(),
@@ -156,4 +155,9 @@ fn in_process(args: &Bench) -> Result<(), CacheError> {
     });
     out::print(table(&columns, rows));
     Ok(())
+}
+
+/// The cache's errors include their causes; as a chain these would be printed twice.
+fn flat(error: impl std::error::Error) -> anyhow::Error {
+    anyhow::anyhow!("{error}")
 }

@@ -8,7 +8,7 @@ use std::io::{self, ErrorKind, Write};
 const PIPE: i32 = 128 + 13;
 
 /// Prints a line; ends the program if nobody reads. For what has nothing left to do but to tell.
-pub(crate) fn line(text: impl Display) {
+pub fn line(text: impl Display) {
     print(format_args!("{text}\n"));
 }
 
@@ -16,12 +16,12 @@ pub(crate) fn line(text: impl Display) {
 ///
 /// # Errors
 /// If it cannot be JSON.
-pub(crate) fn json(told: &impl serde::Serialize) -> serde_json::Result<String> {
+pub fn json(told: &impl serde::Serialize) -> serde_json::Result<String> {
     serde_json::to_string_pretty(told).map(|text| justitia_api::escape::json(&text))
 }
 
 /// Prints; ends the program if nobody reads. For what has nothing left to do but to tell.
-pub(crate) fn print(text: impl Display) {
+pub fn print(text: impl Display) {
     let mut out = io::stdout().lock();
     let done = write!(out, "{text}").and_then(|()| out.flush());
     match done {
@@ -35,12 +35,12 @@ pub(crate) fn print(text: impl Display) {
 }
 
 /// Prints a line if anybody reads. For what goes on working.
-pub(crate) fn tell(text: impl Display) {
+pub fn tell(text: impl Display) {
     let mut out = io::stdout().lock();
     let _ = writeln!(out, "{text}").and_then(|()| out.flush());
 }
 
 /// Says a line on standard error if anybody reads.
-pub(crate) fn note(text: impl Display) {
+pub fn note(text: impl Display) {
     let _ = writeln!(io::stderr(), "{text}");
 }

@@ -1,4 +1,4 @@
-//! `justitia cache experiment`.
+//! `justitia-lab cache experiment`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,16 +8,16 @@ use clap::{Args, ValueEnum};
 use justitia_cache::experiment::{self as experiments, Experiment as Definition, Measured};
 use justitia_lab::cache_experiment::{describe_run, results, write_results};
 
-use crate::out;
+use justitia_command::out;
 
 /// Repeat DoubleDecker's experiments in this process, or run one of your own.
 ///
 /// An experiment is a .toml file: VMs, containers with memory and SSD weights, what runs in them (models of Filebench's
 /// webserver, webproxy, varmail and videoserver, each behind a page cache that puts what it evicts), ways of dividing the
-/// cache that are compared, changes of weights meanwhile. `justitia lab report --results DIRECTORY` makes a page of the
+/// cache that are compared, changes of weights meanwhile. `justitia-lab report --results DIRECTORY` makes a page of the
 /// results.
 #[derive(Args)]
-pub(super) struct Experiment {
+pub(crate) struct Experiment {
     /// Which: a name from --list, or the path of a .toml file; all that are compiled in without
     experiments: Vec<String>,
     /// Lists the experiments that are compiled in
@@ -69,7 +69,7 @@ fn delay(text: &str) -> Result<Duration, String> {
     )))
 }
 
-pub(super) fn experiment(args: &Experiment) -> anyhow::Result<()> {
+pub(crate) fn experiment(args: &Experiment) -> anyhow::Result<()> {
     if args.list {
         for experiment in Definition::shipped()? {
             out::line(format_args!("{:20} {}", experiment.name, experiment.title));

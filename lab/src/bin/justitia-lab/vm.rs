@@ -1,53 +1,25 @@
-//! `justitia lab`: experiments on a stock kernel in a virtual machine.
+//! Experiments on a stock kernel in a virtual machine.
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, ValueEnum};
 use justitia_lab::experiment::{Configuration, Experiment};
 use justitia_lab::kernel::KernelChoice;
 use justitia_lab::report::{self, ReportError};
 use justitia_lab::run::{Options, Progress};
 use justitia_lab::vm::{DiskSpec, Vm, VmSpec};
 
-use crate::out;
+use justitia_command::out;
 
-/// Experiments on a stock kernel in a virtual machine.
-///
-/// Kernels, images and results are kept in $JUSTITIA_LAB_DIR [default: `lab` in the target directory of the build that
-/// runs, else justitia/lab in $XDG_CACHE_HOME or ~/.cache]; all of it can be deleted at any time.
-///
-/// An experiment is a .toml file. With base = "NAME" it takes everything from another experiment: a shipped one, or a .toml
-/// file in the same directory. Each of its own keys replaces that of the base; of a table ([disk], [workload]) single keys
-/// are replaced, an array ([[tenant]], [[phase]]) as a whole.
-#[allow(
-    rustdoc::broken_intra_doc_links,
-    reason = "the help's text: brackets are those of TOML"
-)]
-#[derive(Args)]
-pub(crate) struct Lab {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Subcommand)]
-enum Command {
-    Run(Run),
-    Ordinary(Ordinary),
-    /// Lists the experiments and what they compare.
-    List,
-    Report(Report),
-    Shell(Shell),
-}
-
-/// Runs experiments and prints what came out; the results are kept for `justitia lab report`.
+/// Runs experiments and prints what came out; the results are kept for `justitia-lab report`.
 ///
 /// Every run gets a fresh virtual machine on a fresh disk; configurations run in random order.
 #[derive(Args)]
-struct Run {
-    /// Which: a name from `justitia lab list`, or the path of a .toml file.
+pub(crate) struct Run {
+    /// Which: a name from `justitia-lab list`, or the path of a .toml file.
     #[arg(required = true)]
     experiments: Vec<String>,
     /// How often each configuration runs (default: the experiment's).
@@ -56,9 +28,6 @@ struct Run {
     /// What to compare, several times or with commas (default: the experiment's).
     #[arg(long, value_delimiter = ',', value_parser = Configuration::find)]
     configuration: Vec<Configuration>,
-    /// The old name of --configuration.
-    #[arg(long, hide = true, value_delimiter = ',', value_parser = Configuration::find)]
-    contender: Vec<Configuration>,
     /// A stock kernel's series (6.12, 6.1), or the path of a bootable kernel.
     #[arg(long, default_value = "6.12")]
     kernel: KernelChoice,
@@ -78,7 +47,7 @@ struct Run {
 ///
 /// Exit status 1 if a run failed; what was worse than it may be is said, and no error.
 #[derive(Args)]
-struct Ordinary {
+pub(crate) struct Ordinary {
     /// Which (default: all).
     mixtures: Vec<String>,
     /// How often each configuration runs.
@@ -122,7 +91,7 @@ impl Mglru {
 
 /// Renders all results so far as one HTML page.
 #[derive(Args)]
-struct Report {
+pub(crate) struct Report {
     /// Where the results are (default: where `run` leaves them).
     #[arg(long)]
     results: Option<PathBuf>,
@@ -134,24 +103,13 @@ struct Report {
 /// Boots the guest and gives its console: root, no password, an ext4 disk at /dev/vda.
 /// `poweroff -f` ends it.
 #[derive(Args)]
-struct Shell {
+pub(crate) struct Shell {
     /// A stock kernel's series (6.12, 6.1), or the path of a bootable kernel.
     #[arg(long, default_value = "6.12")]
     kernel: KernelChoice,
 }
 
-/// Does what was asked.
-pub(crate) fn lab(args: &Lab) -> Result<ExitCode> {
-    match &args.command {
-        Command::Run(args) => run(args),
-        Command::Ordinary(args) => ordinary(args),
-        Command::List => list(),
-        Command::Report(args) => render(args),
-        Command::Shell(args) => shell(args),
-    }
-}
-
-fn run(args: &Run) -> Result<ExitCode> {
+pub(crate) fn run(args: &Run) -> Result<ExitCode> {
     // Everything is checked before anything runs.
     let experiments = args
         .experiments
@@ -159,11 +117,8 @@ fn run(args: &Run) -> Result<ExitCode> {
         .map(|name| Experiment::find(name))
         .collect::<Result<Vec<_>>>()?;
     let seed = args.seed.unwrap_or_else(justitia_lab::run::random_seed);
-    if !args.contender.is_empty() {
-        out::note("--contender is now --configuration; the old name goes with the next release");
-    }
     let options = Options {
-        configurations: [&*args.configuration, &*args.contender].concat(),
+        configurations: args.configuration.clone(),
         repeat: args.repeat,
         mglru: args.mglru.states(),
         kernel: args.kernel.clone(),
@@ -190,7 +145,7 @@ fn run(args: &Run) -> Result<ExitCode> {
     })
 }
 
-fn ordinary(args: &Ordinary) -> Result<ExitCode> {
+pub(crate) fn ordinary(args: &Ordinary) -> Result<ExitCode> {
     let mut mixtures = Experiment::ordinary()?;
     for name in &args.mixtures {
         ensure!(
@@ -264,7 +219,7 @@ fn measured(mixtures: &[Experiment]) -> Result<Vec<report::schema::Results>> {
     Ok(mixtures.iter().flat_map(of).collect())
 }
 
-fn list() -> Result<ExitCode> {
+pub(crate) fn list() -> Result<ExitCode> {
     for experiment in Experiment::shipped()? {
         let paper = experiment
             .paper
@@ -290,7 +245,7 @@ fn list() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn render(args: &Report) -> Result<ExitCode> {
+pub(crate) fn render(args: &Report) -> Result<ExitCode> {
     let lab = justitia_lab::LabDir::find()?;
     let results = match &args.results {
         Some(dir) => dir.clone(),
@@ -304,7 +259,7 @@ fn render(args: &Report) -> Result<ExitCode> {
         let none = matches!(error, ReportError::Empty { .. });
         let error = anyhow::Error::from(error);
         if none {
-            error.context("nothing to report: run `justitia lab run reread-x4` first")
+            error.context("nothing to report: run `justitia-lab run reread-x4` first")
         } else {
             error
         }
@@ -313,7 +268,7 @@ fn render(args: &Report) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn shell(args: &Shell) -> Result<ExitCode> {
+pub(crate) fn shell(args: &Shell) -> Result<ExitCode> {
     let vm = Vm::boot(&VmSpec {
         kernel: args.kernel.clone(),
         disks: vec![DiskSpec::ext4(8 << 30)],

@@ -1,0 +1,71 @@
+//! The `justitia-lab` command.
+
+#![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+mod bench;
+mod experiment;
+mod vm;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+use justitia_command::reference::Generate;
+use justitia_lab::experiment::reference::markdown;
+
+/// Experiments on a stock kernel in a virtual machine, and with the hypervisor cache.
+///
+/// Kernels, images and results are kept in $JUSTITIA_LAB_DIR [default: `lab` in the target directory of the build that
+/// runs, else justitia/lab in $XDG_CACHE_HOME or ~/.cache]; all of it can be deleted at any time.
+///
+/// An experiment is a .toml file. With base = "NAME" it takes everything from another experiment: a shipped one, or a .toml
+/// file in the same directory. Each of its own keys replaces that of the base; of a table ([disk], [workload]) single keys
+/// are replaced, an array ([[tenant]], [[phase]]) as a whole.
+#[allow(
+    rustdoc::broken_intra_doc_links,
+    reason = "the help's text: brackets are those of TOML"
+)]
+#[derive(Parser)]
+#[command(name = "justitia-lab", version, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Run(vm::Run),
+    Ordinary(vm::Ordinary),
+    /// Lists the experiments and what they compare.
+    List,
+    Report(vm::Report),
+    Shell(vm::Shell),
+    /// Measures the hypervisor cache.
+    #[command(subcommand)]
+    Cache(Cache),
+    #[command(hide = true)]
+    Generate(Generate),
+}
+
+#[derive(Subcommand)]
+enum Cache {
+    Bench(bench::Bench),
+    Experiment(experiment::Experiment),
+}
+
+fn main() -> ExitCode {
+    let done = |done: anyhow::Result<()>| done.map(|()| ExitCode::SUCCESS);
+    justitia_command::end(match Cli::parse().command {
+        Command::Run(args) => vm::run(&args),
+        Command::Ordinary(args) => vm::ordinary(&args),
+        Command::List => vm::list(),
+        Command::Report(args) => vm::render(&args),
+        Command::Shell(args) => vm::shell(&args),
+        Command::Cache(Cache::Bench(args)) => done(bench::bench(&args)),
+        Command::Cache(Cache::Experiment(args)) => done(experiment::experiment(&args)),
+        Command::Generate(args) => {
+            let documents = [("experiment.md", markdown())];
+            done(args.write("justitia-lab", &Cli::command(), "lab.md", &documents))
+        }
+    })
+}
