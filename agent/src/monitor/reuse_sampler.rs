@@ -112,8 +112,7 @@ impl ReuseSampler {
         let leaves = nodes.filter(|node| node.children.is_empty() && node.populated);
         let holders: Vec<(CgroupId, u64)> = leaves
             .map(|node| {
-                let lately = node.parent.and_then(|parent| cgroups.get(parent));
-                let lately = lately.map_or(0, |parent| parent.departed.lately(now).held);
+                let lately = cgroups.departed(node.parent, now).held;
                 (node.cgroup.id(), node.memory.file.saturating_add(lately))
             })
             .collect();

@@ -42,7 +42,8 @@ impl Monitor {
         let unmanaged =
             self.unmanaged
                 .tenant(&self.memory, &tenants, config.unmanaged.weight, now, exempt);
-        tenants.push(None, unmanaged);
+        let unmanaged = tenants.push(None, unmanaged);
+        self.share_orphaned_of(&mut tenants, unmanaged, None, now);
         let memory = self.memory.memory(now);
         let memory = Memory {
             reclaim_in_flight,
@@ -173,28 +174,42 @@ impl Monitor {
         });
     }
 
-    /// Which of an inner node's orphaned pages are in use: by children, and by those that were removed lately and may come
-    /// back.
+    /// Which orphaned pages of inner nodes are in use.
     fn share_orphaned(&self, tenants: &mut Tree<Tenant>, now: Instant) {
         for id in tenants.ids() {
-            let (orphaned, key) = (tenants[id].orphaned, tenants[id].key);
-            let Key::Cgroup(cgroup) = key else { continue };
-            let Some(node) = self.cgroups.get(cgroup).filter(|_| orphaned > 0) else {
-                continue;
-            };
-            let mut left = orphaned;
-            let children = tenants.children(Some(id));
-            let leaves: Vec<NodeId> = children.filter(|child| tenants.is_leaf(*child)).collect();
-            for child in leaves {
-                let uses = self.uncovered(&tenants[child], now).min(left);
-                tenants[child].uses_orphaned = uses;
-                left -= uses;
+            if let Key::Cgroup(cgroup) = tenants[id].key {
+                self.share_orphaned_of(tenants, id, Some(cgroup), now);
             }
-            let lately = node.departed.lately(now);
-            let in_use = (orphaned - left).max(lately.used.min(orphaned));
-            tenants[id].orphaned_in_use = in_use;
-            tenants[id].orphaned_lately = lately.held.min(orphaned).max(in_use);
         }
+    }
+
+    /// Which orphaned pages of tenant `of` are in use: by the children of `cgroup`, at the top level without one, and by
+    /// those that were removed lately and may come back.
+    fn share_orphaned_of(
+        &self,
+        tenants: &mut Tree<Tenant>,
+        of: NodeId,
+        cgroup: Option<CgroupId>,
+        now: Instant,
+    ) {
+        let orphaned = tenants[of].orphaned;
+        if orphaned == 0 {
+            return;
+        }
+        let mut left = orphaned;
+        let children = tenants.children(cgroup.map(|_| of));
+        let leaves: Vec<NodeId> = children
+            .filter(|child| *child != of && tenants.is_leaf(*child))
+            .collect();
+        for child in leaves {
+            let uses = self.uncovered(&tenants[child], now).min(left);
+            tenants[child].uses_orphaned = uses;
+            left -= uses;
+        }
+        let lately = self.cgroups.departed(cgroup, now);
+        let in_use = (orphaned - left).max(lately.used.min(orphaned));
+        tenants[of].orphaned_in_use = in_use;
+        tenants[of].orphaned_lately = lately.held.min(orphaned).max(in_use);
     }
 
     /// What a tenant uses of the cache beyond what it holds, bytes: the part of its working set that its reads find there.

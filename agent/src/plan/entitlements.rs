@@ -57,15 +57,17 @@ impl Entitlements {
     }
 }
 
-/// What each tenant gets, and what its orphaned pages get as one more child of it.
+/// What each tenant gets, and what orphaned pages get: of a cgroup's as one more child of it; of the unmanaged tenant's as
+/// one more top-level cgroup, but it is counted as that tenant's.
 fn divide(tenants: &Tree<Tenant>, demands: &Tree<Demand>, capacity: u64) -> (Vec<u64>, Vec<u64>) {
     let mut all = demands.clone();
     let mut of = Vec::new();
     for (id, tenant) in tenants.iter() {
+        let below = (!tenants.is_leaf(id)).then_some(id);
         if let Some(demand) = orphaned(tenant)
-            && !tenants.is_leaf(id)
+            && (below.is_some() || tenant.key == Key::Unmanaged)
         {
-            all.push(Some(id), demand);
+            all.push(below, demand);
             of.push((id, demand.total));
         }
     }
@@ -74,6 +76,9 @@ fn divide(tenants: &Tree<Tenant>, demands: &Tree<Demand>, capacity: u64) -> (Vec
     let mut orphaned = vec![0; tenants.len()];
     for ((id, most), part) in of.into_iter().zip(parts) {
         orphaned[id.index()] = part.min(most);
+        if tenants.is_leaf(id) {
+            entitled[id.index()] += part.min(most);
+        }
     }
     (entitled, orphaned)
 }

@@ -243,17 +243,18 @@ impl CgroupTree {
         self.quota.release(root);
         self.quota.forget(id);
         self.top_level_changed |= node.parent.is_none();
-        let siblings = match node.parent {
-            None => Some(&mut self.top_level),
-            Some(parent) => self.nodes.get_mut(&parent).map(|p| {
-                let held = node.memory.file + node.memory.slab;
-                let used = node.used.min(held);
-                p.departed.add(Left { held, used }, Instant::now());
-                &mut p.children
-            }),
+        let above = match node.parent {
+            None => Some((&mut self.top_level, &mut self.departed)),
+            Some(parent) => {
+                let parent = self.nodes.get_mut(&parent);
+                parent.map(|parent| (&mut parent.children, &mut parent.departed))
+            }
         };
-        if let Some(siblings) = siblings {
+        if let Some((siblings, departed)) = above {
             siblings.retain(|sibling| *sibling != id);
+            let held = node.memory.file + node.memory.slab;
+            let used = node.used.min(held);
+            departed.add(Left { held, used }, Instant::now());
         }
         if let Some(watcher) = &mut self.watcher {
             watcher.remove(id);

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use justitia_api::WeightSource;
-use justitia_kernel::cgroup::CgroupFs;
+use justitia_kernel::cgroup::{CgroupFs, CgroupId};
 use justitia_kernel::knob::Knob;
 use justitia_kernel::watch::TreeWatcher;
 
@@ -321,4 +321,24 @@ fn a_cgroup_that_loses_the_memory_controller_is_no_tenant() {
     assert_eq!(enabled("io").removed, ids);
     assert_eq!(enabled("io memory").added.len(), 2);
     assert_eq!(seen.0.len(), 4);
+}
+
+#[test]
+fn what_a_removed_cgroup_held_is_remembered_of_its_parent() {
+    let dir = tempfile::tempdir().unwrap();
+    for path in ["top", "slice", "slice/service"] {
+        cgroup(&dir.path().join(path), 0, 100);
+    }
+    let mut tree = Fixture::of(dir.path(), &Config::default());
+    let slice = tree.node("slice").cgroup.id();
+    for (path, parent) in [("top", None), ("slice/service", Some(slice))] {
+        let id = tree.node(path).cgroup.id();
+        let node = tree.0.nodes.get_mut(&id).unwrap();
+        (node.memory.file, node.used) = (300 * MIB, 200 * MIB);
+        tree.0.remove(id, &mut Changes::default());
+        let left = tree.0.departed(parent, Instant::now());
+        assert_eq!((left.held, left.used), (300 * MIB, 200 * MIB), "{path}");
+    }
+    let removed = Some(CgroupId(0));
+    assert_eq!(tree.0.departed(removed, Instant::now()).held, 0);
 }

@@ -1,13 +1,14 @@
 //! The tree's state, and walks over it.
 
 use std::collections::HashMap;
+use std::time::Instant;
 
 use justitia_api::escape;
 use justitia_kernel::cgroup::{Cgroup, CgroupFs, CgroupId};
 use justitia_kernel::knob::Knob;
 use justitia_kernel::watch::TreeWatcher;
 
-use super::node::Node;
+use super::node::{Departed, Left, Node};
 use super::quota::CgroupQuota;
 use super::rate_limit::RateLimiter;
 use crate::model::Key;
@@ -48,6 +49,8 @@ pub struct CgroupTree {
     pub(super) events_lost: bool,
     /// Whether a cgroup right below the root was added or removed since [`CgroupTree::take_top_level_changed`].
     pub(super) top_level_changed: bool,
+    /// What managed cgroups right below the root left that were removed lately.
+    pub(super) departed: Departed,
     pub(super) quota: CgroupQuota,
     pub(super) limiter: RateLimiter,
 }
@@ -72,6 +75,7 @@ impl CgroupTree {
             events_incomplete,
             events_lost: false,
             top_level_changed: false,
+            departed: Departed::default(),
             quota: CgroupQuota::new(),
             limiter: RateLimiter::new(),
         }
@@ -122,6 +126,16 @@ impl CgroupTree {
     #[must_use]
     pub fn top_level(&self) -> &[CgroupId] {
         &self.top_level
+    }
+
+    /// What children of a cgroup left that were removed lately, at the top level without one.
+    #[must_use]
+    pub fn departed(&self, parent: Option<CgroupId>, now: Instant) -> Left {
+        let departed = match parent {
+            None => Some(&self.departed),
+            Some(parent) => self.nodes.get(&parent).map(|parent| &parent.departed),
+        };
+        departed.map_or(Left::default(), |departed| departed.lately(now))
     }
 
     /// Whether there are cgroups that are no tenants. Reclaim from the root by `memory.reclaim` would take from those, too.

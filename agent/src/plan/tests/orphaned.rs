@@ -214,3 +214,23 @@ fn what_a_restarted_service_left_is_not_taken_for_a_stream() {
     let (service, _, _) = left_with(0, 0);
     assert!(service > 0);
 }
+
+/// As the one above, but right below the root: what it left is the unmanaged tenant's.
+#[test]
+fn what_a_restarted_top_level_service_left_is_not_taken_for_a_stream() {
+    let left_with = |in_use: u64| {
+        let mut left = unmanaged(300, 300);
+        left.growing = false;
+        (left.orphaned_in_use, left.orphaned_lately) = (in_use * MIB, in_use * MIB);
+        let mut service = leaf(2, 100, 0);
+        (service.growing, service.uses_orphaned) = (false, in_use * MIB);
+        let stream = leaf(3, 100, 400);
+        let (entitlements, intents) = plan(&snapshot(4, vec![service, stream, left]));
+        let of = |id| intents.iter().find(|i| i.0 == id).map_or(0, |i| i.1);
+        (of(0), of(3), entitlements.entitled[2] / MIB)
+    };
+    let (left, stream, entitled) = left_with(300);
+    assert_eq!((left, entitled), (0, 300));
+    assert!(stream > 0);
+    assert!(left_with(0).0 > 0);
+}
