@@ -27,7 +27,6 @@ pub enum Action {
         knob: String,
     },
     /// Another process wrote a knob: the agent leaves it to that process.
-    #[serde(alias = "cede")]
     MarkExternal {
         /// The knob's file.
         knob: String,

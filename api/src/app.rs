@@ -16,20 +16,16 @@ pub struct AppStatus {
     /// Write operations.
     pub writes: u64,
     /// Bytes read through the page cache.
-    #[serde(alias = "cached_read_bytes")]
     pub cache_read_bytes: u64,
     /// Bytes that a device had to deliver into the page cache.
-    #[serde(alias = "fill_bytes")]
     pub cache_miss_bytes: u64,
     /// Reads and faults that found their first page absent.
     pub misses: u64,
     /// Seconds that its requests were held back by `io.max`, summed over them.
     #[serde(default)]
-    #[serde(alias = "throttled")]
     pub io_throttled: f64,
     /// Seconds that its writers were held back until dirty pages had been written.
     #[serde(default)]
-    #[serde(alias = "dirty_wait")]
     pub dirty_throttled: f64,
     /// Bytes read per second, over the window.
     pub read_rate: f64,
@@ -42,7 +38,6 @@ pub struct AppStatus {
     pub hit_ratio: Option<f64>,
     /// The part of the time in which its tasks were stalled on I/O, 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[serde(alias = "held_up")]
     pub io_stalled: Option<f64>,
     /// How long its operations took, where that is measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]

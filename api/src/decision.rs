@@ -37,7 +37,6 @@ struct Wire {
     steps: u32,
     #[serde(default)]
     dry_run: bool,
-    #[serde(alias = "why")]
     reason: Reason,
     what: String,
 }
@@ -138,11 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn older_and_later_agents_are_understood() {
-        let old = r#"{"at":2.0,"path":"a","what":"reclaim 4 KiB in 2 steps","why":"holds 3 MiB"}"#;
-        let old: Decision = serde_json::from_str(old).unwrap();
-        assert_eq!(old.what(), "reclaim 4 KiB in 2 steps");
-        assert_eq!(old.reason.to_string(), "holds 3 MiB");
+    fn later_agents_are_understood() {
         let later = r#"{"at":2.0,"path":"a","action":{"kind":"levitate","height":3},"what":"levitate",
             "reason":{"rule":"gravity","mass":5,"text":"it is light"}}"#;
         let later: Decision = serde_json::from_str(later).unwrap();

@@ -10,17 +10,14 @@ pub struct KnobStatus {
     /// Its file, with the device for `io.max`.
     pub knob: String,
     /// Its value; in observe mode, the value that it would get. Empty if the agent has given it up.
-    #[serde(alias = "stands")]
     pub value: String,
     /// Who wrote the value.
-    #[serde(alias = "by")]
     pub owner: KnobOwner,
     /// The value before the agent wrote it, if the agent owns it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[serde(alias = "before")]
     pub original: Option<String>,
     /// Why it has the agent's value, or why the agent has given it up.
-    #[serde(default, alias = "why", skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Reason>,
 }
 
@@ -31,10 +28,8 @@ pub enum KnobOwner {
     /// The agent.
     Agent,
     /// Nobody yet: the agent would write it, but only observes.
-    #[serde(alias = "would")]
     Proposed,
     /// Another process: the agent leaves it alone.
-    #[serde(alias = "other")]
     External,
     /// Not the agent, which has given the knob up: the kernel refused its write, or took too long for it.
     GivenUp,
@@ -48,7 +43,6 @@ pub struct ExternalKnob {
     /// The knob.
     pub knob: String,
     /// The value found there. Agents of version 1 tell refused writes as external, too, without a value.
-    #[serde(alias = "found")]
     pub value: String,
 }
 

@@ -10,13 +10,10 @@ pub struct MemoryStatus {
     /// Free now.
     pub free: u64,
     /// The free memory that the agent keeps available: below it, file pages above an entitlement are reclaimed.
-    #[serde(alias = "reserve")]
     pub free_headroom: u64,
     /// How fast it is being used up, bytes per second.
-    #[serde(alias = "falling")]
     pub consumption_rate: u64,
     /// What is divided: all file pages, and the free memory above the headroom.
-    #[serde(alias = "capacity")]
     pub cache_divisible: u64,
 }
 

@@ -20,7 +20,6 @@ pub enum Rule {
     /// Nothing is reclaimed from the tenant for now.
     Exempt(ReclaimExemption),
     /// Another process wrote a knob: it is left to its writer.
-    #[serde(alias = "foreign_write")]
     ExternalWrite {
         /// The value found there.
         found: String,

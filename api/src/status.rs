@@ -8,14 +8,13 @@ use crate::{
 };
 
 /// The version of [`Status`]. It is raised when a field changes its meaning, or is renamed or removed; not when one is
-/// added. Agents that do not tell it are of version 1; a reader understands its own version and the one before.
+/// added.
 pub const STATUS_VERSION: u32 = 2;
 
 /// Everything that the agent tells. Amounts in bytes, times in seconds.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Status {
     /// The version of this document: [`STATUS_VERSION`] of the agent.
-    #[serde(default = "first_version")]
     pub status_version: u32,
     /// The agent's version.
     pub version: String,
@@ -31,13 +30,12 @@ pub struct Status {
     pub window: f64,
     /// Why nothing is known of the I/O of applications, if so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[serde(alias = "blind")]
     pub app_io_unavailable: Option<String>,
     /// The constants by which the agent decides.
     #[serde(default)]
     pub policy: PolicyStatus,
     /// What of their caches tenants demand.
-    #[serde(default, alias = "demand")]
+    #[serde(default)]
     pub demand_model: DemandModel,
     /// Proportionality variation of all backlogged leaves together, over the window: 0 is perfect. `None`
     /// with fewer than two of them; [`PV_INFINITE`] where the lightest got nothing.
@@ -51,7 +49,6 @@ pub struct Status {
     /// Every tenant, parents first; the unmanaged one last.
     pub tenants: Vec<TenantStatus>,
     /// Knobs that the agent leaves alone: another process has set them.
-    #[serde(alias = "yielded")]
     pub external: Vec<ExternalKnob>,
     /// Knobs that the agent does not write any more: the kernel refused its write, or took too long for it.
     #[serde(default)]
@@ -59,15 +56,12 @@ pub struct Status {
     /// The last decisions, oldest first: a few of each tenant.
     pub decisions: Vec<Decision>,
     /// What works less well than it could, and the fact that is the cause.
-    #[serde(alias = "limits")]
     pub limitations: Vec<String>,
     /// What the probes lost since they were attached, by its name: all that they can lose, whether any is
     /// or not. `limitations` says in words what is lost and why.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[serde(alias = "losses")]
     pub probe_drops: Vec<ProbeDrops>,
     /// What the agent itself uses.
-    #[serde(alias = "cost")]
     pub agent_usage: AgentUsage,
 }
 
@@ -106,10 +100,6 @@ impl Status {
         self.given_up.truncate(self.given_up.len() / 2);
         self.decisions.drain(..self.decisions.len().div_ceil(2));
     }
-}
-
-const fn first_version() -> u32 {
-    1
 }
 
 /// Stands for an infinite PV.
@@ -167,57 +157,5 @@ mod tests {
         // There is room for this one.
         let whole: Status = serde_json::from_slice(&status.encode(16 << 20)).unwrap();
         assert_eq!((whole.tenants.len(), whole.limitations.len()), (3001, 1));
-    }
-
-    #[test]
-    fn an_answer_of_version_1_is_read() {
-        let old = r#"{"version":"0.1.0","observe":false,"uptime":9.0,"blind":"no BTF","memory":{"total":9,"free":8,
-            "reserve":7,"falling":6,"capacity":5},"demand":"usage","tenants":[{"path":"a","id":1,"weight":100,"weight_from":"nobody",
-            "leaf":true,"usage":4,"entitled":3,"protected":2,"floor":1,"idle":0.0,"growing":true,"spared":"thrashing",
-            "reclaimed":0,"stuck":12,"contends":true,"useful":13,"useful_by":"accesses","watched":14.0,"app":{
-            "read_bytes":0,"write_bytes":0,"reads":0,"writes":0,"cached_read_bytes":15,"fill_bytes":16,"misses":0,
-            "throttled":17.0,"dirty_wait":18.0,"read_rate":0.0,"write_rate":0.0,"miss_rate":0.0,"held_up":0.5},
-            "knobs":[{"knob":"memory.low","stands":"4096","by":"would","before":"0","why":"because"}]}],
-            "yielded":[{"path":"a","knob":"memory.high","found":"max"}],"decisions":[],"limits":["old"],
-            "losses":[{"what":"events","count":1}],
-            "cost":{"cpu":1.0,"cpu_loop":1.0,"resident":1,"knobs":1,"reclaimed":1,"errors":0}}"#;
-        let told: Status = serde_json::from_str(old).unwrap();
-        assert_eq!(
-            (told.status_version, told.external[0].value.as_str()),
-            (1, "max")
-        );
-        assert_eq!(told.demand_model, DemandModel::Usage);
-        let again: Status = serde_json::from_slice(&told.encode(1 << 20)).unwrap();
-        let memory = &again.memory;
-        assert_eq!(
-            (
-                memory.free_headroom,
-                memory.consumption_rate,
-                memory.cache_divisible
-            ),
-            (7, 6, 5)
-        );
-        let tenant = &again.tenants[0];
-        assert_eq!(
-            (tenant.entitlement, tenant.unreclaimable, tenant.working_set),
-            (3, 12, 13)
-        );
-        assert_eq!(tenant.exempt, Some(Reason::Text("thrashing".to_owned())));
-        assert!(tenant.backlogged && tenant.evidence == crate::Evidence::Accesses);
-        let app = tenant.app.unwrap();
-        assert_eq!(
-            (app.cache_read_bytes, app.cache_miss_bytes, app.io_stalled),
-            (15, 16, Some(0.5))
-        );
-        let knob = &tenant.knobs[0];
-        assert_eq!(
-            (knob.value.as_str(), knob.owner),
-            ("4096", crate::KnobOwner::Proposed)
-        );
-        assert_eq!(knob.reason, Some(Reason::Text("because".to_owned())));
-        assert_eq!(
-            (again.probe_drops[0].count, again.agent_usage.knobs),
-            (1, 1)
-        );
     }
 }

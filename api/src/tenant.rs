@@ -23,7 +23,6 @@ pub struct TenantStatus {
     pub weight: u64,
     /// Where that comes from.
     #[serde(default)]
-    #[serde(alias = "weight_from")]
     pub weight_source: WeightSource,
     /// Whether it competes for cache with the sum of its children's weights, as nobody has set its own.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -33,13 +32,11 @@ pub struct TenantStatus {
     /// Its file pages, for an inner node those of its leaves and what is charged to none of them.
     pub usage: u64,
     /// The file pages that it is entitled to.
-    #[serde(alias = "entitled")]
     pub entitlement: u64,
     /// What of that is protected from the kernel's reclaim; of an inner node the sum of its leaves', of the unmanaged tenant,
     /// which has no `memory.low`, 0.
     pub protected: u64,
     /// File pages that the agent never reclaims. The kernel may.
-    #[serde(alias = "floor")]
     pub minimum: u64,
     /// File pages that it asks to keep before its siblings, as a cgroup of a delegated subtree. It does not raise what the
     /// subtree gets. Not in recordings.
@@ -50,13 +47,12 @@ pub struct TenantStatus {
     /// Whether its cache wants to grow.
     pub growing: bool,
     /// Why nothing is reclaimed from it now, if so.
-    #[serde(default, alias = "spared", skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exempt: Option<Reason>,
     /// What has been taken from it so far.
     pub reclaimed: u64,
     /// File pages that cannot be reclaimed now: dirty or under writeback.
     #[serde(default)]
-    #[serde(alias = "stuck")]
     pub unreclaimable: u64,
     /// Charged memory that is not file pages.
     #[serde(default)]
@@ -73,14 +69,12 @@ pub struct TenantStatus {
     /// Whether it was backlogged over the window ([`justitia_share::fairness_window::is_backlogged`]). Of an inner node: whether
     /// a leaf below it was.
     #[serde(default)]
-    #[serde(alias = "contends")]
     pub backlogged: bool,
     /// PV of its backlogged children.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pv: Option<f64>,
     /// The cache that it can use, bytes; for an inner node the sum of its leaves.
     #[serde(default)]
-    #[serde(alias = "useful")]
     pub working_set: u64,
     /// Whether nothing shows what it uses: `working_set` is then what its processes have mapped, or 0. Of an inner node:
     /// whether that is so of a tenant below it.
@@ -91,12 +85,10 @@ pub struct TenantStatus {
     pub demand: Option<u64>,
     /// How its use is known.
     #[serde(default)]
-    #[serde(alias = "useful_by")]
     pub evidence: Evidence,
     /// Seconds for which it was seen to use no more than its working set: with [`Evidence::Accesses`], since when its
     /// accesses have been sampled; with [`Evidence::Lists`], since when it has been idle.
     #[serde(default)]
-    #[serde(alias = "watched")]
     pub observed_for: f64,
     /// Its miss-ratio curve; `None` where its accesses are not seen, or there were none lately.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -165,7 +157,6 @@ const fn is_zero(bytes: &u64) -> bool {
 pub enum WeightSource {
     /// Nobody set one: it is the default.
     #[default]
-    #[serde(alias = "nobody")]
     Default,
     /// `io.weight` or `io.bfq.weight` of its own cgroup.
     Cgroup,

@@ -13,7 +13,6 @@ mod file;
 mod pattern;
 mod read;
 pub mod reference;
-mod renamed;
 mod report;
 pub mod settings;
 mod state;

@@ -26,8 +26,7 @@ impl<'a> Document<'a> {
     pub(super) fn parse(text: &'a str, report: &mut Report<'_>) -> Self {
         let (parsed, errors) = DeTable::parse_recoverable(text);
         errors.iter().for_each(|error| report.toml(error, 0));
-        let mut parsed = parsed.into_inner();
-        super::renamed::rename(&mut parsed, report);
+        let parsed = parsed.into_inner();
         let mut document = Self::default();
         for (key, value) in parsed {
             if key.get_ref() == "tenant" {

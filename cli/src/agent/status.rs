@@ -110,13 +110,7 @@ fn variation(status: &Status) -> String {
 fn external(status: &Status) -> String {
     let knobs = status.external.iter().map(|other| {
         let path = display_name(&other.path);
-        // Of version 1, which has no other word for a write that was refused.
-        let why = if other.value.is_empty() && status.status_version < 2 {
-            "the kernel refused the agent's write".to_owned()
-        } else {
-            format!("found {}", other.value)
-        };
-        format!("external: {path} {} ({why})\n", other.knob)
+        format!("external: {path} {} (found {})\n", other.knob, other.value)
     });
     knobs.collect()
 }
@@ -183,26 +177,19 @@ mod tests {
 
     #[test]
     fn an_external_knob_is_told_from_one_that_the_kernel_refused() {
-        let external = ["4096", ""].map(|value| ExternalKnob {
-            path: "a".into(),
-            knob: "memory.low".into(),
-            value: value.into(),
-        });
-        let mut status = Status {
-            status_version: 1,
-            external: external.to_vec(),
+        let status = Status {
+            external: vec![ExternalKnob {
+                path: "a".into(),
+                knob: "memory.low".into(),
+                value: "4096".into(),
+            }],
+            given_up: vec![GivenUpKnob {
+                path: "-".into(),
+                knob: "vm.dirty_background_ratio".into(),
+                reason: "the kernel refused the write: x".into(),
+            }],
             ..Status::default()
         };
-        let old = "external: a memory.low (found 4096)\n\
-                   external: a memory.low (the kernel refused the agent's write)\n";
-        assert!(text(&status).contains(old), "{}", text(&status));
-        status.status_version = justitia_api::STATUS_VERSION;
-        status.external.pop();
-        status.given_up = vec![GivenUpKnob {
-            path: "-".into(),
-            knob: "vm.dirty_background_ratio".into(),
-            reason: "the kernel refused the write: x".into(),
-        }];
         let new = "external: a memory.low (found 4096)\n\n\
                    given up: (unmanaged) vm.dirty_background_ratio (the kernel refused the write: x)\n";
         assert!(text(&status).contains(new), "{}", text(&status));

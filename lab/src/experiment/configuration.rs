@@ -169,17 +169,12 @@ impl Configuration {
         ]
     }
 
-    /// The configuration of this name. Results and command lines of before may use its old name.
+    /// The configuration of this name.
     ///
     /// # Errors
     /// If none has this name; it lists the names that there are.
     pub fn find(id: &str) -> Result<Self, String> {
         let all = Self::all();
-        let id = match id {
-            "justitia+ownership" => "justitia+recharge",
-            "justitia+credits" => "justitia+io",
-            id => id,
-        };
         let known: Vec<String> = all
             .iter()
             .map(|configuration| configuration.id.clone())

@@ -8,7 +8,6 @@ use justitia_regular_file as regular_file;
 
 use super::check;
 use super::definition::Experiment;
-use super::renamed::rename;
 use super::shipped::{EXPERIMENTS, ORDINARY, TRACES};
 use super::source::Source;
 
@@ -33,16 +32,7 @@ impl Experiment {
     }
 
     fn read(name: &str, source: &Source) -> Result<Self> {
-        let mut old_names = Vec::new();
-        let table = source.merge(&mut |table| old_names.extend(rename(table)))?;
-        for name in old_names {
-            eprintln!(
-                "{}: {:?} is now {:?}; the old name goes with the next release",
-                source.at(name.byte),
-                name.old,
-                name.new
-            );
-        }
+        let table = source.merge()?;
         let mut experiment: Self = source.read(table.clone())?;
         name.clone_into(&mut experiment.name);
         check::check(&experiment)

@@ -11,7 +11,6 @@ mod load;
 mod metric;
 mod phase;
 pub mod reference;
-mod renamed;
 mod shipped;
 mod source;
 

@@ -100,15 +100,10 @@ impl Source {
 
     /// The texts as one table: a key of a definition replaces that of its base. Of the tables at the top level
     /// (`[disk]`, `[machine]`, `[workload]`, `[files]`, `[paper]`) single keys are replaced, arrays as a whole.
-    pub(super) fn merge(
-        &self,
-        prepare: &mut dyn FnMut(&mut DeTable<'_>),
-    ) -> Result<Spanned<DeTable<'_>>> {
+    pub(super) fn merge(&self) -> Result<Spanned<DeTable<'_>>> {
         let mut all = Vec::new();
         for text in &self.texts {
-            let mut table = self.parse(text)?;
-            prepare(table.get_mut());
-            all.push(table);
+            all.push(self.parse(text)?);
         }
         let mut merged = all
             .pop()

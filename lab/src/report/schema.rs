@@ -35,7 +35,6 @@ pub struct Results {
     /// The tenants, in the order in which they are to be shown (by weight).
     pub tenants: Vec<Tenant>,
     /// The configurations, in the order in which they are to be shown; the baseline first.
-    #[serde(alias = "contenders")]
     pub configurations: Vec<Configuration>,
     /// What is shown of what was measured; the headline first. Values of other metrics may be there.
     pub metrics: Vec<Metric>,
@@ -169,7 +168,6 @@ pub struct Paper {
 #[serde(deny_unknown_fields)]
 pub struct PaperResult {
     /// The id of the configuration that it corresponds to here; one that did not run is still listed.
-    #[serde(alias = "contender")]
     pub configuration: String,
     /// The paper's PV, if it gives one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -190,7 +188,6 @@ pub struct PaperResult {
 #[serde(deny_unknown_fields)]
 pub struct Goal {
     /// The id of the configuration that must reach it.
-    #[serde(alias = "contender")]
     pub configuration: String,
     /// The metric's key.
     pub metric: String,
@@ -240,7 +237,6 @@ impl Measure {
 #[serde(deny_unknown_fields)]
 pub struct Run {
     /// The [`Configuration::id`].
-    #[serde(alias = "contender")]
     pub configuration: String,
     /// Whether MGLRU was on; absent where the kernel has none.
     #[serde(default)]

@@ -33,13 +33,10 @@ pub(super) struct BlockHeader {
     #[serde(rename = "strings")]
     pub(super) reasons: Vec<String>,
     decisions: Vec<Decision>,
-    #[serde(alias = "yielded")]
     external: Vec<ExternalKnob>,
     #[serde(default)]
     given_up: Vec<GivenUpKnob>,
-    #[serde(alias = "limits")]
     limitations: Vec<String>,
-    #[serde(alias = "blind")]
     app_io_unavailable: Option<String>,
 }
 

@@ -88,16 +88,3 @@ fn results_that_contradict_themselves_are_refused() {
         );
     }
 }
-
-#[test]
-fn results_with_the_old_key_contender_are_read() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("old.json");
-    let text = serde_json::to_string(&results()).unwrap();
-    let old = text
-        .replace("\"configurations\":", "\"contenders\":")
-        .replace("\"configuration\":", "\"contender\":");
-    assert_ne!(old, text);
-    std::fs::write(&path, old).unwrap();
-    assert_eq!(read(&path).unwrap(), [results()]);
-}
