@@ -1,21 +1,12 @@
-//! Recordings: statuses in a file.
+//! Recordings: statuses in a file, as JSON lines compressed by zstd. `zstdcat FILE` prints them.
 //!
-//! A file is a line that names the format, then blocks of up to [`BLOCK`] statuses. Every block can be read
-//! by itself, so that any moment is reached by reading one of them: it begins with a mark, its length, its
-//! checksum and its times, and holds the tenants' names and, column by column, the changes of each figure
-//! from one status to the next, compressed. What was cut off, or damaged, costs the blocks that it hit, and
-//! the reader finds the next one by its mark.
-//!
-//! Amounts and rates are kept to 1.1 %; times, weights and counts are exact. Decisions are kept once a block,
-//! reasons of knobs are not.
+//! A file is a title, then blocks of up to [`BLOCK`] statuses, each a zstd frame that can be read by itself, so that any
+//! moment is reached by reading one of them. Before each block stands its head: its length, checksum, times and how many
+//! statuses it has. Title and heads are skippable frames, which zstd passes over. What was cut off, or damaged, costs the
+//! blocks that it hit, and the reader finds the next one by the mark of its head.
 
 #![deny(clippy::indexing_slicing)]
 
-mod block;
-mod decode;
-mod encode;
-mod fields;
-mod numbers;
 mod read;
 mod write;
 
@@ -25,14 +16,19 @@ pub use write::{Recorder, Summary};
 /// Statuses in a block: what a killed recorder loses at most.
 pub const BLOCK: usize = 60;
 
-/// The first line of a file.
-const TITLE: &[u8] = b"justitia recording 1\n";
-/// How a block begins.
-const MARK: [u8; 4] = *b"\xa7JR\x01";
-/// Mark, payload length (4), checksum of all that follows it (4), first and last time (8 each), statuses (4).
-const HEAD: usize = 32;
-/// A payload is at most this long, compressed and not: 60 statuses of 10,000 tenants need half of it.
-const MAX_PAYLOAD_BYTES: usize = 64 << 20;
+/// How a file begins: a skippable frame (RFC 8878, 3.1.2) of 24 bytes.
+const TITLE: &[u8; 32] = b"\x5b\x2a\x4d\x18\x18\x00\x00\x00justitia recording 2   \n";
+/// How the head of a block begins: the magic number and the length (28) of a skippable frame.
+const MARK: [u8; 8] = [0x5a, 0x2a, 0x4d, 0x18, 28, 0, 0, 0];
+/// Mark, checksum of all that follows it (4), length of the frame (4), first and last time (8 each), statuses (4).
+const HEAD: usize = 36;
+/// Where in a head its checksum begins, and where what it is the checksum of.
+const SUM: usize = MARK.len();
+const SUMMED: usize = SUM + 4;
+/// A block ends when its statuses are this long, bytes.
+const FULL_BYTES: usize = 16 << 20;
+/// A block is at most this long, compressed and not: one status more, which is an answer of the agent.
+const MAX_BYTES: usize = FULL_BYTES + (16 << 20) + 1;
 /// The decoder's window is at most this large, as a power of two, bytes.
 const WINDOW: u32 = 25;
 
@@ -63,7 +59,7 @@ pub enum RecordError {
         path: String,
     },
     /// A block whose checksum is right does not hold what it should.
-    #[error("{path}: the block at byte {offset} is not understood: {what}")]
+    #[error("{path}: the block at byte {offset} is not understood: expected {what}")]
     Block {
         /// The file.
         path: String,

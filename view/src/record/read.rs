@@ -8,14 +8,10 @@ use std::sync::Arc;
 
 use justitia_api::Status;
 
-use super::decode::ColumnarBlock;
-use super::{HEAD, MARK, MAX_PAYLOAD_BYTES, RecordError, TITLE, WINDOW};
+use super::{BLOCK, HEAD, MARK, MAX_BYTES, RecordError, SUM, SUMMED, TITLE, WINDOW};
 
 /// Bytes that are looked at at once when the next block has to be searched for.
 const CHUNK: usize = 1 << 20;
-
-/// What is expected of a block that ends too soon.
-const TOO_FEW: &str = "as many statuses as its head says";
 
 /// Where a block is.
 #[derive(Clone, Copy, Debug)]
@@ -36,8 +32,8 @@ pub struct Recording {
     path: String,
     blocks: Vec<Block>,
     lost: u64,
-    /// The block that was read last.
-    kept: Option<(usize, Box<ColumnarBlock>)>,
+    /// The block that was read last, and its statuses, a line each.
+    kept: Option<(usize, Vec<u8>)>,
 }
 
 impl Recording {
@@ -124,19 +120,20 @@ impl Recording {
         let Some(block) = self.blocks.get(index).copied() else {
             return Err(self.not_understood(0, "a block"));
         };
-        let status = self.columns(index, block)?.status(position - block.begins);
-        status
+        self.parse(index, block, position - block.begins)
             .map(Arc::new)
-            .ok_or_else(|| self.not_understood(block.offset, TOO_FEW))
     }
 
-    /// What a block says, read if it is not the one read before.
-    fn columns(&mut self, index: usize, block: Block) -> Result<&ColumnarBlock, RecordError> {
-        let kept = match self.kept.take() {
-            Some((kept, columns)) if kept == index => columns,
-            _ => Box::new(self.read(block)?),
+    /// A status of a block, which is read if it is not the one read before.
+    fn parse(&mut self, index: usize, block: Block, number: usize) -> Result<Status, RecordError> {
+        let lines = match self.kept.take() {
+            Some((kept, lines)) if kept == index => lines,
+            _ => self.read(block)?,
         };
-        Ok(&self.kept.insert((index, kept)).1)
+        let line = lines.split(|byte| *byte == b'\n').nth(number);
+        let status = line.and_then(|line| serde_json::from_slice(line).ok());
+        self.kept = Some((index, lines));
+        status.ok_or_else(|| self.not_understood(block.offset, "a status in each line"))
     }
 
     /// The position of the last status that is not after `time`, seconds since 1970; the first if all are.
@@ -152,25 +149,31 @@ impl Recording {
         else {
             return Ok(0);
         };
-        let columns = self.columns(after - 1, block)?;
-        let later = |at: &usize| columns.time(*at).is_some_and(|at| at <= time);
-        let more = (1..block.statuses).take_while(later).count();
-        Ok(block.begins + more)
+        let (mut not_after, mut end) = (0, block.statuses);
+        while end - not_after > 1 {
+            let middle = usize::midpoint(not_after, end);
+            if self.parse(after - 1, block, middle)?.time <= time {
+                not_after = middle;
+            } else {
+                end = middle;
+            }
+        }
+        Ok(block.begins + not_after)
     }
 
-    fn read(&self, block: Block) -> Result<ColumnarBlock, RecordError> {
+    /// The statuses of a block, a line each.
+    fn read(&self, block: Block) -> Result<Vec<u8>, RecordError> {
         let rest = body(&self.file, block.offset, block.length)
             .ok_or_else(|| self.not_understood(block.offset, "the checksum of its head"))?;
-        let payload = rest.get(HEAD - 12..).unwrap_or_default();
-        let mut plain = Vec::new();
-        let bound = as_u64(MAX_PAYLOAD_BYTES);
-        zstd::Decoder::new(payload)
+        let frame = rest.get(HEAD - SUMMED..).unwrap_or_default();
+        let mut lines = Vec::new();
+        zstd::Decoder::new(frame)
             .and_then(|mut decoder| {
                 decoder.window_log_max(WINDOW)?;
-                decoder.take(bound).read_to_end(&mut plain)
+                decoder.take(as_u64(MAX_BYTES)).read_to_end(&mut lines)
             })
-            .map_err(|_| self.not_understood(block.offset, "compressed columns"))?;
-        ColumnarBlock::read(&plain).map_err(|what| self.not_understood(block.offset, what))
+            .map_err(|_| self.not_understood(block.offset, "a zstd frame"))?;
+        Ok(lines)
     }
 
     fn not_understood(&self, offset: u64, what: &'static str) -> RecordError {
@@ -204,8 +207,8 @@ fn as_u64(n: usize) -> u64 {
 fn body(file: &File, at: u64, length: usize) -> Option<Vec<u8>> {
     let mut block = vec![0; HEAD + length];
     file.read_exact_at(&mut block, at).ok()?;
-    let sum = u32::from_le_bytes(block.get(8..12)?.try_into().ok()?);
-    let rest = block.split_off(12);
+    let sum = u32::from_le_bytes(block.get(SUM..SUMMED)?.try_into().ok()?);
+    let rest = block.split_off(SUMMED);
     (crc32fast::hash(&rest) == sum).then_some(rest)
 }
 
@@ -223,19 +226,18 @@ fn head(file: &File, at: u64, end: u64, begins: usize) -> Option<Block> {
             head.get(from..from + 8)?.try_into().ok()?,
         ))
     };
-    let length = usize::try_from(number(4)?).ok()?;
-    let whole = length <= MAX_PAYLOAD_BYTES && at + as_u64(HEAD + length) <= end;
-    if head[..4] != MARK || !whole || body(file, at, length).is_none() {
+    let length = usize::try_from(number(12)?).ok()?;
+    let whole = length <= MAX_BYTES && at + as_u64(HEAD + length) <= end;
+    if !head.starts_with(&MARK) || !whole || body(file, at, length).is_none() {
         return None;
     }
-    Some(Block {
+    let statuses = usize::try_from(number(32)?).ok()?;
+    (1..=BLOCK).contains(&statuses).then_some(Block {
         offset: at,
         length,
-        first: time(12)?,
-        last: time(20)?,
-        statuses: usize::try_from(number(28)?)
-            .ok()
-            .filter(|n| *n <= super::BLOCK)?,
+        first: time(16)?,
+        last: time(24)?,
+        statuses,
         begins,
     })
 }

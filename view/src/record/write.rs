@@ -6,21 +6,20 @@ use std::path::Path;
 
 use justitia_api::Status;
 
-use super::encode::BlockBuilder;
-use super::{MARK, RecordError, TITLE};
+use super::{BLOCK, FULL_BYTES, HEAD, MARK, MAX_BYTES, RecordError, SUM, SUMMED, TITLE};
 
-/// How hard blocks are compressed: beyond this it takes much longer for little.
-const LEVEL: i32 = 12;
+/// How hard blocks are compressed: beyond this it takes longer for little.
+const LEVEL: i32 = 6;
 
 /// Records statuses. What is not yet a whole block is written by [`Recorder::finish`], or when dropped.
 #[derive(Debug)]
 pub struct Recorder {
     file: File,
     path: String,
-    block: BlockBuilder,
+    /// The statuses of the block, a line each, and how many.
+    lines: Vec<u8>,
+    count: usize,
     times: Option<(f64, f64)>,
-    recorded_until: f64,
-    latest: f64,
     statuses: u64,
     bytes: u64,
 }
@@ -57,16 +56,15 @@ impl Recorder {
         Ok(Self {
             file,
             path: named,
-            block: BlockBuilder::default(),
+            lines: Vec::new(),
+            count: 0,
             times: None,
-            recorded_until: f64::NEG_INFINITY,
-            latest: f64::NEG_INFINITY,
             statuses: 0,
             bytes: to_u64(TITLE.len()),
         })
     }
 
-    /// Adds a status.
+    /// Adds a status. One that is longer than any answer of an agent is left out.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -76,17 +74,17 @@ impl Recorder {
         {
             return Ok(()); // the clock was set back, or nothing is new
         }
-        if status.uptime < self.latest {
-            // Another agent: its seconds count from its own start.
-            self.flush()?;
-            self.recorded_until = f64::NEG_INFINITY;
+        let line = serde_json::to_vec(status).map_err(|error| self.system(error.into()))?;
+        if line.len() > MAX_BYTES - FULL_BYTES - 1 {
+            return Ok(());
         }
-        self.latest = status.uptime;
+        self.lines.extend(line);
+        self.lines.push(b'\n');
+        self.count += 1;
+        self.statuses += 1;
         let first = self.times.map_or(status.time, |(first, _)| first);
         self.times = Some((first, status.time));
-        self.block.push(status, self.recorded_until);
-        self.statuses += 1;
-        if self.block.is_full() {
+        if self.count == BLOCK || self.lines.len() >= FULL_BYTES {
             self.flush()?;
         }
         Ok(())
@@ -108,28 +106,34 @@ impl Recorder {
         let Some((first, last)) = self.times.take() else {
             return Ok(());
         };
-        let builder = std::mem::take(&mut self.block);
-        let system = |source| RecordError::System {
-            path: self.path.clone(),
-            source,
-        };
-        let payload = zstd::encode_all(builder.bytes().as_slice(), LEVEL).map_err(system)?;
+        let frame = zstd::encode_all(self.lines.as_slice(), LEVEL);
+        let frame = frame.map_err(|error| self.system(error))?;
         let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX).to_le_bytes();
-        let mut rest = Vec::with_capacity(payload.len() + 20);
-        rest.extend(first.to_le_bytes());
-        rest.extend(last.to_le_bytes());
-        rest.extend(number(builder.len()));
-        rest.extend(&payload);
-        let mut block = Vec::with_capacity(rest.len() + 12);
+        let mut block = Vec::with_capacity(HEAD + frame.len());
         block.extend(MARK);
-        block.extend(number(payload.len()));
-        block.extend(crc32fast::hash(&rest).to_le_bytes());
-        block.extend(&rest);
-        self.recorded_until = self.latest;
+        block.extend([0; SUMMED - SUM]);
+        block.extend(number(frame.len()));
+        block.extend(first.to_le_bytes());
+        block.extend(last.to_le_bytes());
+        block.extend(number(std::mem::take(&mut self.count)));
+        block.extend(frame);
+        let sum = block.get(SUMMED..).map(crc32fast::hash).unwrap_or_default();
+        if let Some(place) = block.get_mut(SUM..SUMMED) {
+            place.copy_from_slice(&sum.to_le_bytes());
+        }
+        self.lines.clear();
         // One write: a reader never sees half a block but at the very end.
-        self.file.write_all(&block).map_err(system)?;
+        let written = self.file.write_all(&block);
+        written.map_err(|error| self.system(error))?;
         self.bytes += to_u64(block.len());
         Ok(())
+    }
+
+    fn system(&self, source: std::io::Error) -> RecordError {
+        RecordError::System {
+            path: self.path.clone(),
+            source,
+        }
     }
 }
 
