@@ -85,6 +85,11 @@ check: lint
 	for crate in $(FUZZED); do \
 		$(CARGO) check --manifest-path $$crate/fuzz/Cargo.toml --target-dir target/fuzz || exit 1; \
 	done
+	@if $(CARGO) machete --version >/dev/null 2>&1; then \
+		$(CARGO) machete; \
+	else \
+		echo 'cargo-machete is not installed: dependencies that nothing uses are not looked for'; \
+	fi
 	@if ! $(CARGO) deny --version >/dev/null 2>&1; then \
 		echo 'cargo-deny is not installed: licences, versions and advisories of dependencies are not checked'; \
 	elif ! $(CARGO) deny check licenses bans sources; then \
