@@ -10,7 +10,7 @@ EXPERIMENTS := $(or $(CARGO_TARGET_DIR),target)/cache-experiments
 # What each is for:
 #   clang, llvm, libelf-dev, zlib1g-dev, make, pkg-config     the eBPF probes: compiler, and what libbpf
 #                        is built from
-#   qemu-system-x86, busybox-static, fio, kmod, util-linux, dmsetup, xfsprogs, e2fsprogs, xz-utils,
+#   qemu-system-x86, busybox-static, fio, kmod, util-linux, dmsetup, xfsprogs, btrfs-progs, e2fsprogs, xz-utils,
 #   binutils, strace     the lab's virtual machines: QEMU, the guest's tools and its file systems
 #   libnbd-bin, nbdkit, qemu-utils     NBD clients for the cache's tests, a slow disk, and servers to compare it with (over
 #                        vhost-user-blk qemu-storage-daemon, of qemu-system-common)
@@ -18,7 +18,7 @@ EXPERIMENTS := $(or $(CARGO_TARGET_DIR),target)/cache-experiments
 #   mmdebstrap     a small Debian with systemd, in which the package is tested, and one with databases
 #   prometheus     promtool, and a real scrape of the metrics
 PACKAGES := clang llvm libelf-dev zlib1g-dev make pkg-config \
-	qemu-system-x86 busybox-static fio kmod util-linux dmsetup xfsprogs e2fsprogs xz-utils \
+	qemu-system-x86 busybox-static fio kmod util-linux dmsetup xfsprogs btrfs-progs e2fsprogs xz-utils \
 	binutils strace libnbd-bin nbd-client nbdkit qemu-utils prometheus mmdebstrap
 
 # Tests that boot virtual machines and take minutes; `make test` runs the shorter of them.

@@ -10,6 +10,8 @@ pub enum Filesystem {
     Ext4,
     /// XFS with its defaults.
     Xfs,
+    /// btrfs with its defaults.
+    Btrfs,
 }
 
 impl std::fmt::Display for Filesystem {
@@ -17,6 +19,7 @@ impl std::fmt::Display for Filesystem {
         f.write_str(match self {
             Self::Ext4 => "ext4",
             Self::Xfs => "xfs",
+            Self::Btrfs => "btrfs",
         })
     }
 }

@@ -11,6 +11,7 @@
 )]
 
 mod probes_guest;
+mod programs;
 mod retry;
 
 use std::process::Command;
@@ -112,6 +113,28 @@ fn every_io_path_is_counted_once_and_hit_ratios_are_exact() {
         run(&vm, "hits", "/data");
         run(&vm, "demand", "/data");
         run(&vm, "reuse", "/data");
+    });
+}
+
+#[test]
+#[ignore = "takes minutes: make test-probes"]
+fn snapshots_of_btrfs_are_files_of_their_own() {
+    retry::retry_after_a_crash(|| {
+        let vm = Vm::boot(&VmSpec {
+            disks: vec![DiskSpec {
+                filesystem: Some(Filesystem::Btrfs),
+                ..DiskSpec::ext4(1 << 30)
+            }],
+            ..VmSpec::default()
+        })
+        .unwrap();
+        push(&vm);
+        programs::take_along(vm.guest(), "btrfs", "btrfs");
+        vm.guest()
+            .ok("modprobe btrfs && mount /dev/vda /data && cd /data && btrfs subvolume create a \
+                 && dd if=/dev/urandom of=a/reuse bs=1M count=32 && sync && btrfs subvolume snapshot a b")
+            .unwrap();
+        run(&vm, "snapshots", "/data");
     });
 }
 

@@ -188,7 +188,8 @@ int io_uring(u64 *ctx)
 	add_io(write ? &counters->written : &counters->read, direct, done);
 	if (config.sampling && !direct && counters->curve_ref && bpf_core_type_exists(struct io_cmd_data)) {
 		struct inode *inode = BPF_CORE_READ(file, f_inode);
-		u64 key = file_key(BPF_CORE_READ(inode, i_ino), BPF_CORE_READ(inode, i_generation));
+		u64 key = file_key(BPF_CORE_READ(inode, i_ino), BPF_CORE_READ(inode, i_generation)) +
+			  subvolume_key(BPF_CORE_READ(inode, i_sb, s_magic), address(inode));
 
 		access_atomic(counters, write, key, BPF_CORE_READ((struct kiocb *)request, ki_pos), done);
 	}

@@ -15,6 +15,7 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
 #include "cgroups.h"
+#include "files.h"
 
 /* A block has 16 pages of 4 KiB. */
 #define PAGE_SHIFT 12
@@ -184,9 +185,19 @@ static __always_inline u64 file_key(u64 number, u32 generation)
 	return number * config.secrets[0] + generation * config.secrets[1];
 }
 
+/*
+ * Files of btrfs snapshots have the same number and generation, and pages of their own: there a file is
+ * told by its inode in memory. What is known of one is lost when the kernel drops the inode.
+ */
+static __always_inline u64 subvolume_key(unsigned long magic, u64 inode)
+{
+	return magic == BTRFS_MAGIC ? inode * config.secrets[1] : 0;
+}
+
 static __always_inline u64 key_of(struct inode *inode)
 {
-	return file_key(inode->i_ino, inode->i_generation);
+	return file_key(inode->i_ino, inode->i_generation) +
+	       subvolume_key(inode->i_sb->s_magic, address(inode));
 }
 
 /* One multiplication tells whether the block is sampled. The rest of the work is only for those. */

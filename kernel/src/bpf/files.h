@@ -7,13 +7,14 @@
 #include <bpf/bpf_core_read.h>
 
 #define OVERLAYFS_MAGIC 0x794c7630UL
+#define BTRFS_MAGIC 0x9123683eUL
 
 /* File systems that hold files without one block device of their own. */
 static __always_inline bool is_file_fs(unsigned long magic)
 {
 	switch (magic) {
 	case OVERLAYFS_MAGIC:
-	case 0x9123683eUL: /* btrfs */
+	case BTRFS_MAGIC:
 	case 0x2fc12fc1UL: /* ZFS */
 	case 0xca451a4eUL: /* bcachefs */
 	case 0x6969UL: /* NFS */

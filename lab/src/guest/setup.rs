@@ -160,12 +160,12 @@ fn io_cost(bytes: u64) -> Result<()> {
 }
 
 fn mount(filesystem: Filesystem) -> Result<()> {
-    if filesystem == Filesystem::Xfs {
+    if filesystem != Filesystem::Ext4 {
         let loaded = Command::new("modprobe")
-            .arg("xfs")
+            .arg(filesystem.to_string())
             .status()
             .context("starting modprobe")?;
-        ensure!(loaded.success(), "modprobe xfs: {loaded}");
+        ensure!(loaded.success(), "modprobe {filesystem}: {loaded}");
     }
     let status = Command::new("mount")
         .args(["-o", "noatime", "/dev/vda", DATA])

@@ -62,6 +62,11 @@ impl Disk {
                     .args(["-q", "-f", "-K"])
                     .arg(&path))?;
             }
+            Some(Filesystem::Btrfs) => {
+                run(Command::new(tool("mkfs.btrfs")?)
+                    .args(["-q", "-f", "-K"])
+                    .arg(&path))?;
+            }
             None => {}
         }
         Ok(disk)

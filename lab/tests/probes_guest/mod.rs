@@ -37,6 +37,7 @@ fn in_guest() {
         "locks" => locks::compare(&directory),
         "waits" => waits::compare(&directory),
         "reuse" => reuse::compare(&directory),
+        "snapshots" => reuse::snapshots(&directory),
         "map_full" => map_full::compare(&directory),
         "churn" => churn::run(&directory),
         "many_cgroups" => many_cgroups::compare(&directory),

@@ -67,6 +67,17 @@ fn two_rounds(probes: &mut IoProbes) {
     }
 }
 
+/// A file and its snapshot have pages of their own: `a` and `b` are subvolumes of a btrfs.
+pub(super) fn snapshots(_directory: &Path) {
+    let mut probes = super::open();
+    let tenant = Tenant::new("reuse snapshots");
+    sample(&mut probes, tenant.id, CURVE, 0);
+    tenant.case("reuse/snapshots");
+    let (cold, times) = reuse(&probes, CURVE);
+    println!("snapshots: {cold} for the first time, {times:?}");
+    assert!(near(cold, 2 * BLOCKS, 5), "{cold} of {}", 2 * BLOCKS);
+}
+
 /// Which of their pages the blocks need: those that were read, however small the steps were.
 fn pages_in_use(probes: &mut IoProbes) {
     // Pages of a block, and accesses of blocks in a round.
@@ -155,6 +166,14 @@ fn below_and_stopped(probes: &mut IoProbes) {
 
 /// Runs in the tenant's cgroup.
 pub(super) fn run(case: &str, directory: &Path) {
+    if case == "snapshots" {
+        for subvolume in ["a", "b"] {
+            let path = directory.join(subvolume).join("reuse");
+            read(&open(&path, OFlags::RDONLY), 0, PIECE, PIECE);
+        }
+        println!("\ntruth blocks={}", 2 * BLOCKS);
+        return;
+    }
     let path = directory.join("reuse");
     let direct = if case == "direct" {
         OFlags::DIRECT
