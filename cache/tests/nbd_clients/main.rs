@@ -7,6 +7,8 @@
     reason = "a test fails by panicking"
 )]
 
+#[path = "../fio_verify/mod.rs"]
+mod fio_verify;
 mod image;
 mod live;
 mod tls;
@@ -82,6 +84,13 @@ impl Rig {
 
     fn service(&self) -> &Service {
         self.service.as_ref().unwrap()
+    }
+
+    /// Blocks were found in the cache, replaced by writes, and evicted.
+    fn was_full(&self) {
+        let counts = self.service().stats().cache.vms[0].pools[0].counts;
+        let all = [counts.memory_hits, counts.invalidations, counts.evictions];
+        assert!(!all.contains(&0), "{counts:?}");
     }
 
     fn stop(&mut self) {

@@ -1,5 +1,6 @@
 //! Clients read and write through the cache.
 
+use super::fio_verify::verify;
 use super::*;
 
 #[test]
@@ -133,35 +134,49 @@ fn qemu_io_and_nbdkit_do_what_guests_do() {
 #[test]
 fn fio_verifies_a_disk_much_larger_than_the_cache() {
     let mut rig = Rig::new(64 * MIB, 2 * MIB, "");
-    let args = [
-        "--name=verify",
-        "--ioengine=nbd",
-        &format!("--uri={}", rig.uri()),
-        "--rw=randrw",
-        "--bsrange=512-64k",
-        "--bs_unaligned=0",
-        "--blockalign=512",
-        "--iodepth=16",
-        "--size=64M",
-        "--io_size=96M",
-        "--verify=crc32c",
-        "--verify_backlog=256",
-        "--verify_fatal=1",
-        "--verify_state_save=0",
-        "--randseed=7",
-    ];
-    tool("fio", &args);
-    let stats = rig.service().stats();
-    let pool = &stats.cache.vms[0].pools[0];
-    assert!(
-        pool.counts.evictions > 0,
-        "the cache was never full: {pool:?}"
-    );
-    assert!(
-        pool.counts.memory_hits > 0 && pool.counts.invalidations > 0,
-        "{pool:?}"
-    );
+    verify(&rig.uri(), 64);
+    rig.was_full();
     rig.stop();
+}
+
+/// fio verifies the disk through a server that is a client of ours. `args` says where that listens, and to whom it connects.
+fn verify_behind(program: &str, args: impl Fn(&Rig, &str) -> Vec<String>) {
+    let rig = Rig::new(32 * MIB, 2 * MIB, "");
+    let front = rig.text("front");
+    let mut server = Command::new(program)
+        .args(args(&rig, &front))
+        .spawn()
+        .unwrap_or_else(|e| panic!("expected {program} to be installed (`make deps`): {e}"));
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while std::os::unix::net::UnixStream::connect(&front).is_err() {
+        assert!(Instant::now() < deadline, "{program} does not listen");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    verify(&format!("nbd+unix:///?socket={front}"), 32);
+    server.kill().unwrap();
+    server.wait().unwrap();
+    rig.was_full();
+}
+
+#[test]
+fn fio_verifies_the_disk_through_qemus_client() {
+    verify_behind("qemu-nbd", |rig, front| {
+        let socket = format!("--socket={front}");
+        let how = ["--persistent", "--shared=8", "--format=raw", "--cache=none"];
+        let mut args = how.map(str::to_owned).to_vec();
+        args.extend([socket, rig.uri()]);
+        args
+    });
+}
+
+#[test]
+fn fio_verifies_the_disk_through_libnbd_in_nbdkit() {
+    verify_behind("nbdkit", |rig, front| {
+        let socket = format!("socket={}", rig.text("nbd"));
+        ["--foreground", "-U", front, "nbd", &socket, "export=disk"]
+            .map(str::to_owned)
+            .to_vec()
+    });
 }
 
 #[test]
