@@ -228,7 +228,7 @@ fn what_is_durable_on_a_disk_outlives_every_crash() {
 fn what_is_durable_in_a_file_outlives_every_crash() {
     // Written before, so that it stays where it is. What mkfs has put there is gone then.
     let prepare =
-        "mkfs.ext4 -q -F -E nodiscard /dev/mapper/logged >&2; mount /dev/mapper/logged /data
+        "mkfs.ext4 -q -F -b 4096 -E nodiscard /dev/mapper/logged >&2; mount /dev/mapper/logged /data
          dd if=/dev/zero of=/data/image bs=1M count=4 >&2; sync
          filefrag -e -b4096 /data/image";
     let points = crashes_of("/data/image", prepare, "umount /data");

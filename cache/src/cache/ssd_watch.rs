@@ -6,8 +6,8 @@ use std::io;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// A device that has not answered a read for so long has failed, as one that takes longer to write has. It is what the
-/// kernel gives a disk (`/sys/block/*/queue/io_timeout`).
+/// A device that has not answered a read or write for so long has failed. It is what the kernel gives a disk
+/// (`/sys/block/*/queue/io_timeout`).
 const FAILED: Duration = Duration::from_secs(30);
 
 /// How soon it is noticed that it answers again: less than it is waited for.
@@ -16,7 +16,9 @@ const LOOK: Duration = Duration::from_millis(50);
 impl Cache {
     /// Closes the store if its device has not answered for too long; `true` when it is to be looked at again.
     pub(super) fn watch_stall(&self, ssd: &Arc<SsdStore>, patience: Duration) -> bool {
-        let Some(stalled) = ssd.stalled_for().filter(|_| !ssd.closed()) else {
+        let reads = ssd.stalled_for().map(|time| (time, "read"));
+        let writes = ssd.writing_for().map(|time| (time, "write"));
+        let Some((stalled, what)) = reads.max(writes).filter(|_| !ssd.closed()) else {
             return false;
         };
         if stalled < patience {
@@ -25,7 +27,7 @@ impl Cache {
         // Of this kind, so that one is enough.
         let error = io::Error::new(
             io::ErrorKind::StorageFull,
-            format!("it has not answered a read for {} s", stalled.as_secs()),
+            format!("it has not answered a {what} for {} s", stalled.as_secs()),
         );
         self.ssd_error(ssd, &error);
         false
@@ -59,6 +61,7 @@ mod tests {
     use crate::model::fault::FaultSsd;
     use justitia_share::Weight;
     use std::sync::atomic::Ordering;
+    use std::time::Instant;
 
     /// A disk whose first 16 blocks are on an SSD, which no thread writes to.
     struct Rig {
@@ -181,6 +184,37 @@ mod tests {
         rig.reads(0, 1);
         let counts = rig.cache.stats().vms[0].pools[0].counts;
         assert_eq!(counts.memory_hits, 1, "{counts:?}");
+        rig.cache.audit();
+    }
+
+    /// Nobody reads from it: what is put waits in memory, and is found there.
+    #[test]
+    fn a_device_that_answers_no_write_has_failed_too() {
+        let rig = Rig::new();
+        let ssd = rig.cache.stores.working_ssd().unwrap();
+        rig.ssd.hangs_writes.store(true, Ordering::SeqCst);
+        let end = Instant::now() + Duration::from_secs(60);
+        std::thread::scope(|scope| {
+            for block in 16..32 {
+                rig.reads(block, u8::try_from(block + 1).unwrap());
+            }
+            let writer = scope.spawn(|| rig.cache.write_ssd());
+            while ssd.writing_for().is_none() {
+                assert!(Instant::now() < end, "nothing is written");
+                std::thread::yield_now();
+            }
+            assert!(ssd.wait_for_stall(), "it is open");
+            assert!(rig.cache.watch_stall(&ssd, Duration::MAX), "not yet");
+            rig.reads(20, 21);
+            assert_eq!(rig.device_reads(), 0);
+            assert!(!rig.cache.watch_stall(&ssd, Duration::ZERO));
+            let failed = rig.cache.stats().stores[1].failed.clone();
+            assert!(failed.is_some_and(|why| why.contains("not answered a write")));
+            rig.reads(20, 21);
+            rig.ssd.hangs_writes.store(false, Ordering::SeqCst);
+            writer.join().unwrap();
+        });
+        assert!(ssd.writing_for().is_none());
         rig.cache.audit();
     }
 

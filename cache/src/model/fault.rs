@@ -122,6 +122,8 @@ pub(crate) struct FaultSsd {
     pub(crate) discards: Arc<AtomicU64>,
     /// It answers no read.
     hangs: Arc<AtomicBool>,
+    /// Writes wait while this is set.
+    pub(crate) hangs_writes: Arc<AtomicBool>,
     /// One for each read that is not answered; those that are dropped have ended.
     unanswered: Arc<Mutex<Vec<Arc<()>>>>,
     pub(crate) reads: Arc<AtomicU64>,
@@ -136,6 +138,7 @@ impl FaultSsd {
             during_discard: Arc::default(),
             discards: Arc::default(),
             hangs: Arc::default(),
+            hangs_writes: Arc::default(),
             unanswered: Arc::default(),
             reads: Arc::default(),
         }
@@ -187,6 +190,9 @@ impl Device for FaultSsd {
         Ok(BlocksRead { pages, results })
     }
     fn write(&self, requests: &[(u64, &[u8])]) -> Vec<io::Result<()>> {
+        while self.hangs_writes.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         let one = |(off, bytes): &(u64, &[u8])| {
             if due(&self.faults.full) {
                 return Err(io::ErrorKind::StorageFull.into());

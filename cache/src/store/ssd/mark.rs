@@ -66,7 +66,7 @@ pub(super) fn write(file: &File) -> io::Result<()> {
     file.sync_data()
 }
 
-/// What a daemon has left on a store that carries the mark; `None` when that is nothing, or cannot be used.
+/// What a daemon has left on a store, which must carry the mark; `None` when that is nothing, or cannot be used.
 pub(super) fn left(file: &File) -> io::Result<Option<Preamble>> {
     let mut page = AlignedBuf::new(PAGE);
     let at = MARK_BYTES - PAGE_BYTES;

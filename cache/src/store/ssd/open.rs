@@ -52,9 +52,11 @@ impl FileDevice {
         lock::take(&device.file, false).map_err(io::Error::other)?;
         // Nobody else has it, and from here on a file that was made is removed again.
         device.made = made;
-        check(&device.file, foreign)?;
-        // Valid once: what is read here is void, durably, before anything of the store is used.
-        *device.left.get_mut() = mark::left(&device.file)?;
+        // What lies there without the mark was left by nobody, whatever it looks like.
+        if check(&device.file, foreign)? == Content::Marked {
+            // Valid once: what is read here is void, durably, before anything of the store is used.
+            *device.left.get_mut() = mark::left(&device.file)?;
+        }
         mark::write(&device.file)?;
         device.marked = true;
         device.provide(len)?;
@@ -69,7 +71,7 @@ impl FileDevice {
 pub(crate) fn check_place(path: &Path, foreign: Foreign) -> io::Result<()> {
     let path = place(path)?;
     match open(&path, OFlags::RDONLY | OFlags::DIRECT) {
-        Ok(file) => check(&file, foreign),
+        Ok(file) => check(&file, foreign).map(drop),
         Err(Errno::NOENT) => Ok(()),
         Err(e) => Err(e.into()),
     }
@@ -142,8 +144,8 @@ fn open_or_make(path: &Path) -> io::Result<(File, bool)> {
     }
 }
 
-/// May this be taken?
-fn check(file: &File, foreign: Foreign) -> io::Result<()> {
+/// May this be taken? What lies there.
+fn check(file: &File, foreign: Foreign) -> io::Result<Content> {
     let found = file.metadata()?;
     let kind = found.file_type();
     if !kind.is_file() && !kind.is_block_device() {
@@ -155,13 +157,14 @@ fn check(file: &File, foreign: Foreign) -> io::Result<()> {
     if kind.is_file() {
         check_owner(&found)?;
     }
-    if foreign == Foreign::Refuse && mark::content(file, kind.is_file())? == Content::Foreign {
+    let content = mark::content(file, kind.is_file())?;
+    if foreign == Foreign::Refuse && content == Content::Foreign {
         return Err(invalid(format!(
             "expected nothing, or an SSD store of Justitia's, found {} with something else in it: choose another place; if what it holds may be lost, say so (`overwrite = true` in [ssd], or `justitia cache set ssd --overwrite`)",
             regular_file::kind(kind)
         )));
     }
-    Ok(())
+    Ok(content)
 }
 
 fn invalid(what: String) -> io::Error {

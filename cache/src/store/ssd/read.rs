@@ -28,7 +28,12 @@ impl SsdStore {
         self.stall.time()
     }
 
-    /// Waits until a read is overdue; `false` when the store has closed.
+    /// For how long the oldest write that is under way has been.
+    pub(crate) fn writing_for(&self) -> Option<Duration> {
+        self.stall.write_time()
+    }
+
+    /// Waits until a read is overdue, or a write takes long; `false` when the store has closed.
     pub(crate) fn wait_for_stall(&self) -> bool {
         self.stall.wait()
     }

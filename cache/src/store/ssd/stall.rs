@@ -1,7 +1,9 @@
 //! A device that does not answer. While a read is overdue nothing else is read from it: the disks have all that it holds.
+//! What is written waits in memory that is bounded, and is read there.
 
 use super::transfer::Overdue;
 use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -10,10 +12,13 @@ use std::time::{Duration, Instant};
 /// loses patience. Being wrong costs little, since the device serves again as soon as it has answered.
 pub(super) const READ_PATIENCE: Duration = Duration::from_millis(250);
 
+/// How often it is looked whether a write takes long, and from when on.
+const WRITES_LOOK: Duration = Duration::from_secs(1);
+
 /// A device that stalls again and again is logged so often.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Reads that are overdue.
+/// Reads that are overdue, and writes that are under way.
 #[derive(Default)]
 pub(super) struct Stall {
     /// As far as is known, there are some.
@@ -29,6 +34,8 @@ struct State {
     stalls: u64,
     logged: Option<Instant>,
     overdue: Vec<Overdue>,
+    /// When each of the writes began, the oldest first.
+    writes: VecDeque<Instant>,
     closed: bool,
 }
 
@@ -79,11 +86,30 @@ impl Stall {
         self.begun.notify_all();
     }
 
-    /// Waits until a read is overdue; `false` when the store has closed.
+    /// Makes a write, whose time counts from now.
+    pub(super) fn write<T>(&self, write: impl FnOnce() -> T) -> T {
+        let begun = Instant::now();
+        self.state.lock().writes.push_back(begun);
+        let written = write();
+        let writes = &mut self.state.lock().writes;
+        if let Some(at) = writes.iter().position(|other| *other == begun) {
+            writes.remove(at);
+        }
+        written
+    }
+
+    /// For how long the oldest of the writes has been under way.
+    pub(super) fn write_time(&self) -> Option<Duration> {
+        let state = self.state.lock();
+        state.writes.front().map(Instant::elapsed)
+    }
+
+    /// Waits until a read is overdue, or a write takes long; `false` when the store has closed.
     pub(super) fn wait(&self) -> bool {
+        let long = |began: &Instant| began.elapsed() >= WRITES_LOOK;
         let mut state = self.state.lock();
-        while state.since.is_none() && !state.closed {
-            self.begun.wait(&mut state);
+        while state.since.is_none() && !state.writes.front().is_some_and(long) && !state.closed {
+            self.begun.wait_for(&mut state, WRITES_LOOK);
         }
         !state.closed
     }

@@ -133,6 +133,34 @@ fn another_file_of_the_same_name_is_not_removed() {
     assert_eq!(std::fs::read(moved).unwrap(), b"");
 }
 
+/// Nor is that said to be left by another version.
+#[test]
+fn what_is_behind_a_broken_mark_is_not_used_again() {
+    let (_dir, path) = directory();
+    let preamble = crate::warm::Preamble {
+        at: 0,
+        head: 1,
+        records: 0,
+        sum: 0,
+        seed: 0,
+    };
+    for (broken, left) in [(false, Some(preamble)), (true, None)] {
+        drop(File::create(&path));
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
+        let mut device = open(&path).unwrap();
+        super::mark::leave(&device.file, &preamble).unwrap();
+        if broken {
+            // Not directly, which takes memory that is aligned.
+            let other = File::options().write(true).open(&path).unwrap();
+            other.write_all_at(&[1; 4096], 65_536).unwrap();
+        }
+        *device.kept.get_mut() = true;
+        drop(device);
+        let mut next = FileDevice::open(&path, MIB, Foreign::Overwrite).unwrap();
+        assert_eq!(*next.left.get_mut(), left);
+    }
+}
+
 /// A loop device over `file`; `None` where this user can have none.
 struct Loop(PathBuf);
 

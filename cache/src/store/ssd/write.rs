@@ -39,7 +39,7 @@ impl SsdStore {
             .map(|(segment, bytes)| (u64::from(segment.first) * BLOCK_BYTES, bytes.as_bytes()))
             .collect();
         let begun = clock::now();
-        let results = self.device.write(&requests);
+        let results = self.stall.write(|| self.device.write(&requests));
         let took = u64::try_from(clock::since(begun).as_nanos()).unwrap_or(u64::MAX);
         let blocks = u64::try_from(segments.len()).unwrap_or(0) * u64::from(SEGMENT_SLOTS);
         self.writes.lock().add(blocks, took);
