@@ -1,5 +1,6 @@
 //! Disks that grow, go and come while clients use them.
 
+use super::fio_verify::verify;
 use super::*;
 use justitia_cache::serve::{ControlError, Size, send_request};
 use std::io::Write;
@@ -107,4 +108,53 @@ fn qemu_finds_the_disk_that_is_served_under_a_name_now() {
         );
         assert!(!locked.status.success(), "it is locked again");
     }
+}
+
+/// A loop device over a file; nothing where this user can have none.
+struct Loop(String);
+
+impl Loop {
+    fn over(file: &Path) -> Option<Self> {
+        let made = Command::new("losetup")
+            .args(["--find", "--show"])
+            .arg(file)
+            .output()
+            .ok()?;
+        let device = String::from_utf8(made.stdout).ok()?;
+        (made.status.success()).then(|| Self(device.trim().to_owned()))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = output("losetup", &["-d", &self.0]);
+    }
+}
+
+#[test]
+fn a_block_device_that_was_made_larger_is_served_whole() {
+    let rig = Rig::new(MIB, 4 * MIB, "");
+    let behind = File::create_new(rig.path("behind")).unwrap();
+    behind.set_len(8 * MIB).unwrap();
+    let Some(device) = Loop::over(&rig.path("behind")) else {
+        eprintln!("not tested: no loop device can be had here");
+        return;
+    };
+    rig.remove();
+    rig.add(&device.0);
+    qemu_io(&rig.uri(), &["write -P 5 7M 1M", "read -P 5 7M 1M"]);
+    let early = rig.grow(16 * MIB).unwrap_err().to_string();
+    assert!(early.contains("make the device larger first"), "{early}");
+    behind.set_len(16 * MIB).unwrap();
+    tool("losetup", &["--set-capacity", &device.0]);
+    rig.grow(16 * MIB).unwrap();
+    assert!(tool("nbdinfo", &["--size", &rig.uri()]).starts_with("16777216"));
+    let written = ["read -P 0 8M 8M", "read -P 5 7M 1M", "write -P 9 15M 1M"];
+    qemu_io(&rig.uri(), &written);
+    verify(&rig.uri(), 16);
+    qemu_io(&rig.uri(), &["write -P 9 15M 1M", "flush"]);
+    qemu_io(&rig.uri(), &["read -P 9 15M 1M"]);
+    rig.remove();
+    let image = std::fs::read(rig.path("behind")).unwrap();
+    assert!(image[15 << 20..].iter().all(|byte| *byte == 9));
 }
