@@ -154,8 +154,15 @@ fn without_the_descriptors_memory_is_empty_and_nothing_is_left() {
 fn what_was_on_the_ssd_is_there_after_a_restart_with_or_without_descriptors() {
     let rig = Rig::new(0, Some(8192));
     let service = rig.start(Descriptors::new());
-    hits(&service, 0..BLOCKS, 1);
-    let before = held(&service);
+    // On a busy machine the SSD's queue is full now and then, and puts are dropped.
+    let mut before = 0;
+    for _ in 0..100 {
+        hits(&service, 0..BLOCKS, 1);
+        before = held(&service);
+        if before > BLOCKS * 9 / 10 {
+            break;
+        }
+    }
     assert!(before > BLOCKS * 9 / 10, "{before}");
     let mut left = hand_over(service);
     for round in 0..4 {

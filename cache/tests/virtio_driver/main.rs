@@ -35,7 +35,8 @@ fn random(state: &mut u64, below: usize) -> usize {
     *state ^= *state << 13;
     *state ^= *state >> 7;
     *state ^= *state << 17;
-    usize::try_from(*state % u64::try_from(below).unwrap()).unwrap()
+    // Of the low bits each number would say what the next one is.
+    usize::try_from((*state >> 32) % u64::try_from(below).unwrap()).unwrap()
 }
 
 /// Writes and reads all over the disk, with verification. Returns what the disk must hold.
