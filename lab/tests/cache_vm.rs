@@ -1,10 +1,10 @@
-//! The hypervisor cache on a stock kernel: the kernel's own NBD client, block devices as images, and a disk that this
-//! machine's daemon serves over vhost-user-blk.
+//! The hypervisor cache on a stock kernel: the kernel's own NBD client, block devices as images, and disks that this
+//! machine's daemon serves over vhost-user-blk and to QEMU over NBD.
 //!
 //! In one guest, `justitia cache serve` has an image file, a disk and a loop device served to `/dev/nbd0`, where a
 //! file system is made, filled, read back from the cache, trimmed and checked; then the image must hold byte for
-//! byte what the client saw. Another writer of what is served is refused. Beside them the guest has a virtio disk of
-//! four queues whose daemon is killed again and again while fio verifies what it has written.
+//! byte what the client saw. Another writer of what is served is refused. Beside them the guest has virtio disks, one of
+//! them of four queues, whose daemon is killed again and again while fio verifies what it has written.
 
 #![expect(
     clippy::unwrap_used,
