@@ -171,6 +171,9 @@ impl Cache {
             return Ok(false);
         };
         self.settle_ssd(&ssd, deadline)?;
+        if !device.answers(deadline.saturating_duration_since(Instant::now())) {
+            return Err(io::Error::other("the SSD store's device does not answer"));
+        }
         let at = self.make_room(&ssd, head)?;
         let wanted = numbers(head);
         let mut pools: VecDeque<_> = (0..).zip(self.pools_of_head()).collect();
@@ -196,13 +199,14 @@ impl Cache {
                 extents.extend(log.extents(ssd));
             }
         }
-        while ssd.is_pending(&extents) {
+        while ssd.is_stalled() || ssd.is_pending(&extents) {
             if ssd.closed() || Instant::now() > deadline {
                 return Err(io::Error::other(
-                    "the SSD store's device has not taken its blocks",
+                    "the SSD store's device has not taken its blocks, or does not answer",
                 ));
             }
-            if !self.write_one(ssd) {
+            // Where threads write, this one must not hang with them.
+            if ssd.has_writers() || !self.write_one(ssd) {
                 std::thread::sleep(Duration::from_micros(200));
             }
         }

@@ -14,6 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+/// For how long a device that is given up may take to answer: a queue of writes may be before it.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
+
 /// What the SSD store needs of its device. Offsets are multiples of the block size, buffers lie on pages.
 pub(crate) trait Device: Send + Sync {
     /// Reads the blocks at these offsets, together, and waits for so long at most. What is read later goes into memory
@@ -61,6 +64,12 @@ impl Drop for FileDevice {
 }
 
 impl FileDevice {
+    /// Does it answer a read within this time? Whoever asks it for anything else waits for as long as it hangs, and so does
+    /// the end of the process.
+    pub(crate) fn answers(&self, patience: Duration) -> bool {
+        transfer::read(&self.file, vec![0], patience).is_ok()
+    }
+
     /// Bytes of blocks that may be used, of `len`: all, unless a device has no room for the mark besides.
     pub(super) fn provide(&self, len: u64) -> io::Result<u64> {
         if self.regular {
@@ -94,7 +103,7 @@ impl FileDevice {
             return Ok(());
         }
         // A late read has the file, too: whoever asked the device for anything now would hang with it.
-        if Arc::strong_count(&self.file) > 1 {
+        if Arc::strong_count(&self.file) > 1 || !self.answers(ANSWER_PATIENCE) {
             return Err(io::Error::new(
                 io::ErrorKind::TimedOut,
                 "it does not answer: nothing was removed",
