@@ -23,7 +23,7 @@ PACKAGES := clang llvm libelf-dev zlib1g-dev make pkg-config \
 
 # Tests that boot virtual machines and take minutes; `make test` runs the shorter of them.
 VM_TESTS := agent_contract agent_credits agent_disks agent_dying_cgroups agent_old_kernel agent_pressure \
-	agent_restore agent_working_set cache_vm power_loss probes_agent recharge
+	agent_restore agent_working_set cache_vm cache_devices power_loss probes_agent recharge
 
 # The mixtures of ordinary hosts, and how often each configuration of each runs: make ordinary MIXTURES='slab burst' REPEAT=3
 MIXTURES :=
