@@ -23,6 +23,9 @@ const EXTENT_BYTES: u64 = EXTENT_SLOTS as u64 * BLOCK_BYTES;
 /// Threads that make checksums of blocks: memory has no more bandwidth than for so many.
 const THREADS: usize = 8;
 
+/// Whatever has taken how long before, the SSD store's device has so much time to show that it answers.
+const LEAST_PATIENCE: Duration = Duration::from_secs(1);
+
 impl Cache {
     /// From now on nothing is put or filled, and no slot gets another block: what the index names stays, or goes.
     pub(crate) fn freeze(&self) {
@@ -171,7 +174,8 @@ impl Cache {
             return Ok(false);
         };
         self.settle_ssd(&ssd, deadline)?;
-        if !device.answers(deadline.saturating_duration_since(Instant::now())) {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if !device.answers(left.max(LEAST_PATIENCE)) {
             return Err(io::Error::other("the SSD store's device does not answer"));
         }
         let at = self.make_room(&ssd, head)?;
