@@ -127,7 +127,7 @@ test-probes: build-tests
 	$(CARGO) test -p justitia-lab --test probes -- --ignored --nocapture --test-threads=1
 
 test-package: build-tests
-	$(CARGO) test -p justitia-lab --test package -- --ignored --nocapture
+	$(CARGO) test -p justitia-lab --test package -- --ignored --nocapture --test-threads=1
 
 # Data and a page of results; other delays, clocks and experiments of your own: justitia-lab cache experiment --help.
 cache-experiments:

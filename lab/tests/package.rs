@@ -11,6 +11,7 @@
 
 mod commands;
 mod debian;
+mod package_cache;
 
 use justitia_lab::LabDir;
 use justitia_lab::vm::{DiskSpec, Vm, VmSpec};
@@ -49,6 +50,14 @@ fn a_package_installs_runs_upgrades_and_leaves_nothing() {
         .collect();
     assert_eq!(left, Vec::<&str>::new());
     debian.step("purged");
+}
+
+#[test]
+#[ignore = "minutes under emulation: make test-package"]
+fn the_cache_is_restarted_and_has_what_was_cached() {
+    let debian = Debian::boot();
+    debian.ok("/root/deb dpkg -i /packages/first.deb");
+    package_cache::survives_restarts(&debian);
 }
 
 /// It waits to be asked, and then works under the unit's hardening.
