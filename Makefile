@@ -12,14 +12,14 @@ EXPERIMENTS := $(or $(CARGO_TARGET_DIR),target)/cache-experiments
 #                        is built from
 #   qemu-system-x86, busybox-static, fio, kmod, util-linux, dmsetup, xfsprogs, btrfs-progs, e2fsprogs, xz-utils,
 #   binutils, strace     the lab's virtual machines: QEMU, the guest's tools and its file systems
-#   libnbd-bin, nbdkit, qemu-utils     NBD clients for the cache's tests, a slow disk, and servers to compare it with (over
-#                        vhost-user-blk qemu-storage-daemon, of qemu-system-common)
+#   libnbd-bin, python3-libnbd, nbdkit, qemu-utils     NBD clients for the cache's tests, a slow disk, and servers to
+#                        compare it with (over vhost-user-blk qemu-storage-daemon, of qemu-system-common)
 #   nbd-client     attaches the guest kernel's own NBD client to the cache
 #   mmdebstrap     a small Debian with systemd, in which the package is tested, and one with databases
 #   prometheus     promtool, and a real scrape of the metrics
 PACKAGES := clang llvm libelf-dev zlib1g-dev make pkg-config \
 	qemu-system-x86 busybox-static fio kmod util-linux dmsetup xfsprogs btrfs-progs e2fsprogs xz-utils \
-	binutils strace libnbd-bin nbd-client nbdkit qemu-utils prometheus mmdebstrap
+	binutils strace libnbd-bin python3-libnbd nbd-client nbdkit qemu-utils prometheus mmdebstrap
 
 # Tests that boot virtual machines and take minutes; `make test` runs the shorter of them.
 VM_TESTS := agent_contract agent_credits agent_disks agent_dying_cgroups agent_old_kernel agent_pressure \

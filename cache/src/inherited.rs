@@ -4,6 +4,7 @@
 //! Code that listens on an address, or opens an image, asks here first. The descriptors are kept for the thread that starts
 //! the daemon, so that of several daemons in one process each takes its own.
 
+use crate::connections::LeftConnection;
 use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::net::{AddressFamily, SocketType, getsockname, sockopt};
 use std::cell::RefCell;
@@ -23,6 +24,7 @@ pub(crate) struct InheritedSocket {
 thread_local! {
     static SOCKETS: RefCell<Vec<InheritedSocket>> = const { RefCell::new(Vec::new()) };
     static IMAGES: RefCell<Vec<File>> = const { RefCell::new(Vec::new()) };
+    static CONNECTIONS: RefCell<Vec<LeftConnection>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Offers a socket to those who will listen on its address.
@@ -46,33 +48,72 @@ pub(crate) fn offer_image(image: File) {
     IMAGES.with_borrow_mut(|images| images.push(image));
 }
 
+/// Offers a connection to those who will listen where its client has connected.
+pub(crate) fn offer_connection(connection: LeftConnection) {
+    CONNECTIONS.with_borrow_mut(|connections| connections.push(connection));
+}
+
 /// The socket that listens on this path, if there is one whose file is still there.
 pub(crate) fn take_unix(path: &Path) -> Option<InheritedSocket> {
+    is_socket(path).then(|| take(|socket| is_at_path(socket, path)))?
+}
+
+fn is_socket(path: &Path) -> bool {
     let there = std::fs::symlink_metadata(path);
-    if !there.is_ok_and(|there| there.file_type().is_socket()) {
-        return None;
-    }
-    take(|socket| {
-        let name = getsockname(socket).ok();
-        let name = name.and_then(|name| rustix::net::SocketAddrUnix::try_from(name).ok());
-        let bytes = name.as_ref().and_then(|name| name.path_bytes());
-        bytes == Some(std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str()))
+    there.is_ok_and(|there| there.file_type().is_socket())
+}
+
+/// The connections of this protocol whose clients have connected to this path.
+pub(crate) fn take_unix_connections(protocol: &str, path: &Path) -> Vec<LeftConnection> {
+    take_connections(protocol, |socket| is_at_path(socket, path))
+}
+
+/// The connections of this protocol whose clients have connected to an address that is listened on.
+pub(crate) fn take_tcp_connections(protocol: &str, listener: SocketAddr) -> Vec<LeftConnection> {
+    take_connections(protocol, |socket| is_at_address(socket, listener))
+}
+
+fn take_connections(protocol: &str, is: impl Fn(&OwnedFd) -> bool) -> Vec<LeftConnection> {
+    CONNECTIONS.with_borrow_mut(|connections| {
+        let found = |of: &mut LeftConnection| of.state.protocol == protocol && is(&of.socket);
+        connections.extract_if(.., found).collect()
+    })
+}
+
+/// Is it a socket of this path: one that listens there, or that was accepted there?
+fn is_at_path(socket: &OwnedFd, path: &Path) -> bool {
+    let name = getsockname(socket).ok();
+    let name = name.and_then(|name| rustix::net::SocketAddrUnix::try_from(name).ok());
+    let bytes = name.as_ref().and_then(|name| name.path_bytes());
+    bytes == Some(std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str()))
+}
+
+/// Was it accepted where this address is listened on?
+fn is_at_address(socket: &OwnedFd, listener: SocketAddr) -> bool {
+    let name = getsockname(socket).ok();
+    let name = name.and_then(|name| SocketAddr::try_from(name).ok());
+    name.is_some_and(|name| {
+        let ip = name.ip().to_canonical();
+        let all = listener.ip().is_unspecified();
+        name.port() == listener.port() && (all || ip == listener.ip().to_canonical())
     })
 }
 
 /// The socket that listens on this address. One for all addresses of either family is one for all.
 pub(crate) fn take_tcp(address: SocketAddr) -> Option<InheritedSocket> {
-    take(|socket| {
-        let families = [AddressFamily::INET, AddressFamily::INET6];
-        let family = sockopt::socket_domain(socket);
-        let name = getsockname(socket).ok();
-        let name = name.and_then(|name| SocketAddr::try_from(name).ok());
-        family.is_ok_and(|family| families.contains(&family))
-            && name.is_some_and(|name| {
-                let all = name.ip().is_unspecified() && address.ip().is_unspecified();
-                name.port() == address.port() && (all || name.ip() == address.ip())
-            })
-    })
+    take(|socket| listens_on(socket, address))
+}
+
+fn listens_on(socket: &OwnedFd, address: SocketAddr) -> bool {
+    let families = [AddressFamily::INET, AddressFamily::INET6];
+    let family = sockopt::socket_domain(socket);
+    let name = getsockname(socket).ok();
+    let name = name.and_then(|name| SocketAddr::try_from(name).ok());
+    family.is_ok_and(|family| families.contains(&family))
+        && name.is_some_and(|name| {
+            let all = name.ip().is_unspecified() && address.ip().is_unspecified();
+            name.port() == address.port() && (all || name.ip() == address.ip())
+        })
 }
 
 fn take(is: impl Fn(&OwnedFd) -> bool) -> Option<InheritedSocket> {
@@ -108,5 +149,5 @@ pub(crate) fn take_image(found: &Metadata, writable: bool, direct: bool) -> Opti
 /// Closes what nobody has taken; returns how many that were.
 pub(crate) fn close_rest() -> usize {
     let (sockets, images) = (SOCKETS.take(), IMAGES.take());
-    sockets.len() + images.len()
+    sockets.len() + images.len() + CONNECTIONS.take().len()
 }

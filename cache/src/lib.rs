@@ -14,6 +14,7 @@ mod block_dev;
 mod cache;
 mod clock;
 mod config;
+mod connections;
 mod disk;
 mod error;
 pub mod experiment;

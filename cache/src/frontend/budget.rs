@@ -14,8 +14,8 @@ const VM_PART: u64 = 4;
 /// Mappings that one front end may have: four tables of 128 regions (one in use, one that replaces it, and old ones whose
 /// requests are in flight), and 64 queues of eight.
 const FRONT_END_MAPPINGS: u64 = 1024;
-/// Open files that one front end may have: 64 queues of six, and those of its connection.
-const FRONT_END_FILES: u64 = 400;
+/// Open files that one front end may have: 64 queues of six, two tables of 128 regions, and those of its connection.
+const FRONT_END_FILES: u64 = 656;
 /// Mappings of a process, where the kernel does not say (`vm.max_map_count`).
 const MAX_MAP_COUNT: u64 = 65_530;
 
@@ -236,9 +236,9 @@ mod tests {
         // What is refused takes nothing of anybody.
         assert_eq!(*all.used.lock(), amount(1 << 39, 2000, 600));
         let front_end = other.for_front_end();
-        let share = front_end.take(amount(1 << 38, 1000, 400)).unwrap();
+        let share = front_end.take(amount(1 << 38, 1000, 656)).unwrap();
         let refused = front_end.take(amount(0, 0, 1)).unwrap_err().to_string();
-        let expected = "expected at most 400 open files for one front end, found 400 in use and 1 more asked for";
+        let expected = "expected at most 656 open files for one front end, found 656 in use and 1 more asked for";
         assert!(refused.starts_with(expected), "{refused}");
         assert!(front_end.take(amount(u64::MAX, 0, 0)).is_err());
         drop((kept, share));

@@ -11,6 +11,7 @@ mod completion;
 mod executor;
 mod flush;
 mod gate;
+mod identity;
 mod in_flight;
 mod io_queue;
 mod limits;
@@ -28,7 +29,9 @@ pub use backend::{Allocation, Backend};
 pub(crate) use budget::{Amount, Budget, BudgetShare, OverBudget};
 pub(crate) use executor::Executor;
 pub(crate) use flush::{flush_each, said as flushed};
+
 pub(crate) use gate::Gate;
+pub(crate) use identity::DiskIdentity;
 pub(crate) use io_queue::{IoQueue, RequestContext};
 pub use limits::IoLimits;
 pub(crate) use log_limit::LogLimit;

@@ -3,7 +3,7 @@
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::{Errno, ioctl_fionbio};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 /// Wakes the thread that accepts a listener's clients.
@@ -21,6 +21,11 @@ impl Waker {
     /// Wakes it, now and whenever it waits again.
     pub(crate) fn wake(&self) {
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+    }
+
+    /// Readable from when it was woken on, for those who wait for more than this.
+    pub(crate) fn event(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 
     /// Waits until there is a client, or until woken.

@@ -1,10 +1,11 @@
 //! The thread of a listener: accepts clients, each of which gets a thread of its own.
 
 use super::clients::Clients;
-use super::connection::run;
+use super::connection::{go_on, run};
 use super::context::Context;
 use super::peer::Peer;
 use super::transport::Transport;
+use crate::connections::{ConnectionState, LeftConnection};
 use crate::frontend::Waker;
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with, sockopt};
@@ -36,7 +37,7 @@ impl Acceptor {
                 return;
             }
             match accept_with(&self.socket, SocketFlags::CLOEXEC) {
-                Ok(socket) => self.start_client(Arc::new(socket)),
+                Ok(socket) => self.start_client(Arc::new(socket), None),
                 // It has left again.
                 Err(Errno::AGAIN) => {}
                 Err(e) => {
@@ -48,7 +49,16 @@ impl Acceptor {
         }
     }
 
-    fn start_client(&self, socket: Arc<OwnedFd>) {
+    /// Goes on with clients that the last daemon has left.
+    pub(super) fn take(&self, left: Vec<LeftConnection>) {
+        for connection in left {
+            let LeftConnection { socket, state, .. } = connection;
+            self.start_client(Arc::new(socket), Some(state));
+        }
+    }
+
+    /// Serves a client, which negotiates unless the last daemon has left its state.
+    fn start_client(&self, socket: Arc<OwnedFd>, left: Option<ConnectionState>) {
         let limits = self.context.limits;
         let peer = Peer::of(&socket, self.tcp);
         if self.tcp
@@ -63,11 +73,19 @@ impl Acceptor {
                 &format!("{connected} are connected, which is the limit"),
             );
         };
+        if left.is_some() {
+            // Before its thread runs: the server may be closed again by then.
+            entry.agreed(false);
+        }
         let context = Arc::clone(&self.context);
         let started = std::thread::Builder::new()
             .name("justitia-nbd".into())
             .spawn(move || {
-                if let Err(e) = run(Transport::new(socket), &context, || entry.agreed())
+                let served = match left {
+                    Some(state) => go_on(socket, state, &context, &entry),
+                    None => run(Transport::new(socket), &context, &entry),
+                };
+                if let Err(e) = served
                     && let Some(left_out) = context.log.permit()
                 {
                     tracing::info!(%peer, "a client's connection broke: {e}{left_out}");

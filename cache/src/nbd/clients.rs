@@ -1,12 +1,20 @@
-//! The clients that are connected, and how they are disconnected.
+//! The clients that are connected, and how they are disconnected, or left to the next daemon.
 
+use crate::connections::LeftConnection;
 use parking_lot::{Condvar, Mutex};
 use rustix::net::{Shutdown, shutdown};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Instant;
+
+/// Clients are accepted.
+const OPEN: u8 = 0;
+/// No more clients are accepted, and all are disconnected.
+const CLOSING: u8 = 1;
+/// As before, but connections are left to the next daemon.
+const LEAVING: u8 = 2;
 
 /// The clients of a server.
 #[derive(Default)]
@@ -14,13 +22,27 @@ pub(super) struct Clients {
     sockets: Mutex<BTreeMap<u64, Client>>,
     next: AtomicU64,
     left: Condvar,
-    closing: AtomicBool,
+    /// [`OPEN`], [`CLOSING`] or [`LEAVING`].
+    phase: AtomicU8,
+    kept: Mutex<Vec<LeftConnection>>,
 }
 
 struct Client {
     socket: Arc<OwnedFd>,
     /// It is the first to be disconnected when there are too many.
     negotiating: bool,
+    /// It may be left to the next daemon: it has negotiated, without TLS, and nobody has shut its socket down.
+    may_stay: bool,
+    /// Its socket was shut down.
+    shut: bool,
+}
+
+impl Client {
+    fn shut_down(&mut self, how: Shutdown) {
+        (self.may_stay, self.shut) = (false, true);
+        // An error says that the client has left already.
+        let _ = shutdown(&self.socket, how);
+    }
 }
 
 /// A client's entry, which is removed when this is dropped, also when the connection panicked.
@@ -41,12 +63,14 @@ impl Clients {
             let oldest = sockets.values_mut().find(|c| c.negotiating)?;
             // Its thread removes the entry.
             oldest.negotiating = false;
-            let _ = shutdown(&oldest.socket, Shutdown::Both);
+            oldest.shut_down(Shutdown::Both);
         }
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let client = Client {
             socket: Arc::clone(socket),
             negotiating: true,
+            may_stay: false,
+            shut: false,
         };
         sockets.insert(id, client);
         Some(ClientEntry {
@@ -60,21 +84,35 @@ impl Clients {
         self.sockets.lock().len()
     }
 
-    /// No more clients are accepted.
-    pub(super) fn close(&self) {
-        self.closing.store(true, Ordering::SeqCst);
+    /// No more clients are accepted. With `leaving` those connected are left to the next daemon once they have the answers
+    /// to what they have asked, as far as that can be.
+    pub(super) fn close(&self, leaving: bool) {
+        let phase = if leaving { LEAVING } else { CLOSING };
+        self.phase.store(phase, Ordering::SeqCst);
     }
 
     pub(super) fn is_closing(&self) -> bool {
-        self.closing.load(Ordering::SeqCst)
+        self.phase.load(Ordering::SeqCst) != OPEN
     }
 
     /// Shuts every client's socket down.
     pub(super) fn shutdown(&self, how: Shutdown) {
-        for client in self.sockets.lock().values() {
-            // An error says that the client has left already.
-            let _ = shutdown(&client.socket, how);
-        }
+        let mut sockets = self.sockets.lock();
+        sockets
+            .values_mut()
+            .for_each(|client| client.shut_down(how));
+    }
+
+    /// Shuts the sockets of those down that cannot be left to the next daemon.
+    pub(super) fn shutdown_rest(&self, how: Shutdown) {
+        let mut sockets = self.sockets.lock();
+        let rest = sockets.values_mut().filter(|client| !client.may_stay);
+        rest.for_each(|client| client.shut_down(how));
+    }
+
+    /// The connections that are left to the next daemon.
+    pub(super) fn take_kept(&self) -> Vec<LeftConnection> {
+        std::mem::take(&mut self.kept.lock())
     }
 
     /// Waits until all clients have left, or until `deadline`.
@@ -92,9 +130,37 @@ impl Clients {
 
 impl ClientEntry {
     /// The client has negotiated.
-    pub(super) fn agreed(&self) {
+    pub(super) fn agreed(&self, secure: bool) {
         if let Some(client) = self.clients.sockets.lock().get_mut(&self.id) {
             client.negotiating = false;
+            client.may_stay = !secure && !client.shut;
+        }
+    }
+
+    /// Is the connection to be left to the next daemon now?
+    pub(super) fn is_leaving(&self) -> bool {
+        self.clients.phase.load(Ordering::SeqCst) == LEAVING && self.may_stay()
+    }
+
+    /// Is the end of the server something that the connection's thread must look at, unless its client leaves?
+    pub(super) fn wants_to_know(&self) -> bool {
+        match self.clients.phase.load(Ordering::SeqCst) {
+            OPEN => true,
+            LEAVING => self.may_stay(),
+            _ => false,
+        }
+    }
+
+    fn may_stay(&self) -> bool {
+        let sockets = self.clients.sockets.lock();
+        sockets.get(&self.id).is_some_and(|client| client.may_stay)
+    }
+
+    /// Leaves the connection to the next daemon, unless its socket was shut down meanwhile.
+    pub(super) fn leave(&self, connection: LeftConnection) {
+        let sockets = self.clients.sockets.lock();
+        if sockets.get(&self.id).is_some_and(|client| client.may_stay) {
+            self.clients.kept.lock().push(connection);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::limits::Limits;
 use super::registry::ExportRegistry;
-use crate::frontend::{Executor, LogLimit};
+use crate::frontend::{Executor, LogLimit, Waker};
 use rustls::ServerConfig;
 use std::sync::Arc;
 
@@ -15,6 +15,8 @@ pub(super) struct Context {
     pub(super) limits: Limits,
     pub(super) tls: Option<Arc<ServerConfig>>,
     pub(super) tls_required: bool,
+    /// Woken when the server closes.
+    pub(super) waker: Waker,
     /// Of lines that clients can cause; before they have named an export they belong to no VM.
     pub(super) log: LogLimit,
 }

@@ -6,7 +6,18 @@ use super::proto::{
 };
 
 /// The style of replies that the client has negotiated.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    serde::Serialize,
+    serde::Deserialize,
+)]
 pub enum Style {
     /// A header of 16 bytes, and the data.
     #[default]

@@ -29,23 +29,28 @@ impl Export {
 
     /// What a client is told during negotiation.
     pub(super) fn info(&self) -> ExportInfo {
-        let mut flags = flag::HAS_FLAGS
-            | flag::SEND_FLUSH
-            | flag::SEND_FUA
-            | flag::SEND_DF
-            | flag::SEND_CACHE
-            // A flush covers the writes of all connections: they share the one disk.
-            | flag::CAN_MULTI_CONN;
-        flags |= if self.volume.is_read_only() {
-            flag::READ_ONLY
-        } else {
-            flag::SEND_TRIM | flag::SEND_WRITE_ZEROES | flag::SEND_FAST_ZERO
-        };
         ExportInfo {
             name: self.volume.name().to_owned(),
             description: self.description.clone(),
             size: self.volume.size(),
-            flags,
+            flags: transmission_flags(&self.volume),
         }
     }
+}
+
+/// What clients of a volume are told that they may do.
+pub(super) fn transmission_flags(volume: &Volume) -> u16 {
+    let flags = flag::HAS_FLAGS
+        | flag::SEND_FLUSH
+        | flag::SEND_FUA
+        | flag::SEND_DF
+        | flag::SEND_CACHE
+        // A flush covers the writes of all connections: they share the one disk.
+        | flag::CAN_MULTI_CONN;
+    let more = if volume.is_read_only() {
+        flag::READ_ONLY
+    } else {
+        flag::SEND_TRIM | flag::SEND_WRITE_ZEROES | flag::SEND_FAST_ZERO
+    };
+    flags | more
 }

@@ -24,6 +24,17 @@ impl Input {
         }
     }
 
+    /// With what was received already, however much that is.
+    pub(super) fn with(received: &[u8]) -> Self {
+        let mut bytes = received.to_vec();
+        bytes.resize(received.len().max(INPUT), 0);
+        Self {
+            bytes: bytes.into_boxed_slice(),
+            start: 0,
+            end: received.len(),
+        }
+    }
+
     pub(super) fn pending(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
     }
@@ -33,6 +44,9 @@ impl Input {
         if self.start == self.end {
             self.start = 0;
             self.end = 0;
+            if self.bytes.len() > INPUT {
+                *self = Self::new();
+            }
         }
     }
 

@@ -21,6 +21,7 @@ mod encode;
 mod export;
 mod handshake;
 mod input;
+mod left;
 mod limits;
 mod negotiate;
 mod parse;

@@ -19,7 +19,7 @@ pub(super) fn negotiate(
     transport: &mut Transport,
     input: &mut Input,
     context: &Context,
-    on_agreed: impl FnOnce(),
+    on_agreed: impl FnOnce(&Transport),
 ) -> io::Result<Option<(Agreed, View)>> {
     let deadline = Some(Instant::now() + context.limits.negotiation);
     let mut view = view_of(context);
@@ -59,7 +59,7 @@ pub(super) fn negotiate(
             }
             Next::Transmission(agreed) => {
                 // Before the client can know.
-                on_agreed();
+                on_agreed(transport);
                 send_all(transport, &mut out, deadline)?;
                 pass_on(&option, input)?;
                 return Ok(Some((agreed, view)));
@@ -70,7 +70,7 @@ pub(super) fn negotiate(
             Ok(0) => return Ok(None),
             Ok(count) => option.extend(&chunk[..count]),
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                transport.wait(true, transport.has_unsent(), [None; 2], deadline)?;
+                transport.wait(true, transport.has_unsent(), [None; 3], deadline)?;
                 transport.flush()?;
             }
             Err(e) => return Err(e),
@@ -118,7 +118,7 @@ fn send_all(
                 out.drain(..count);
             }
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                transport.wait(false, true, [None; 2], deadline)?;
+                transport.wait(false, true, [None; 3], deadline)?;
             }
             Err(e) => return Err(e),
         }

@@ -4,6 +4,9 @@ use super::parse::Bytes;
 use super::proto::{EXTENDED_REQUEST_MAGIC, MAX_PAYLOAD, REQUEST_MAGIC, command, command_flag};
 use super::refusal::Refusal;
 
+/// Bytes of the longest header: that of an extended request.
+pub(super) const MAX_HEADER: usize = 32;
+
 /// A request's header, checked for form; whether the range fits the export is asked later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {

@@ -50,6 +50,16 @@ impl Piece {
 }
 
 impl SendQueue {
+    /// With what is to be sent already.
+    pub(super) fn with(unsent: &[u8]) -> Self {
+        let mut queue = Self::default();
+        queue.append(|out| {
+            out.extend(unsent);
+            true
+        });
+        queue
+    }
+
     /// Bytes that are not sent.
     pub(super) const fn len(&self) -> usize {
         self.bytes
@@ -90,6 +100,13 @@ impl SendQueue {
             self.bytes += data.len();
             self.pieces.push_back(Piece::InPlace(data));
         }
+    }
+
+    /// What is not sent.
+    pub(super) fn unsent(&self) -> Vec<u8> {
+        let mut bytes: Vec<u8> = self.pieces.iter().flat_map(Piece::bytes).copied().collect();
+        bytes.drain(..self.sent);
+        bytes
     }
 
     /// A buffer for a read. It may hold what was sent to this client before.

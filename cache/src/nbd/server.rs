@@ -4,9 +4,11 @@ use super::acceptor::Acceptor;
 use super::clients::Clients;
 use super::context::Context;
 use super::export::Export;
+use super::left::PROTOCOL;
 use super::limits::Limits;
 use super::registry::ExportRegistry;
 use super::tls::{TlsError, TlsFiles};
+use crate::connections::LeftConnection;
 use crate::frontend::{
     Executor, ListenError, LogLimit, SocketAccess, Volume, Waker, unix_listener,
 };
@@ -139,7 +141,8 @@ impl Server {
             Some(found) => (found.socket, found.ours),
             None => (unix_listener(path, who)?, true),
         };
-        self.listen(socket, false, ours.then_some(path), access)
+        let left = inherited::take_unix_connections(PROTOCOL, path);
+        self.listen(socket, false, ours.then_some(path), access, left)
             .map_err(|source| ListenError::Io {
                 what: path.display().to_string(),
                 source,
@@ -170,7 +173,8 @@ impl Server {
                 None => TcpListener::bind(address)?,
             };
             let address = listener.local_addr()?;
-            self.listen(listener.into(), true, None, access)?;
+            let left = inherited::take_tcp_connections(PROTOCOL, address);
+            self.listen(listener.into(), true, None, access, left)?;
             Ok(address)
         };
         listen().map_err(|source| ListenError::Io {
@@ -179,13 +183,14 @@ impl Server {
         })
     }
 
-    /// `path` is removed at the end.
+    /// `path` is removed at the end. `left` are clients that the last daemon has left.
     fn listen(
         &self,
         socket: OwnedFd,
         tcp: bool,
         path: Option<&Path>,
         access: Access,
+        left: Vec<LeftConnection>,
     ) -> io::Result<()> {
         let waker = Waker::new(&socket)?;
         let socket = Arc::new(socket);
@@ -201,9 +206,11 @@ impl Server {
                 limits: self.limits,
                 tls: self.tls.clone(),
                 tls_required: access.tls_required,
+                waker: waker.clone(),
                 log: LogLimit::default(),
             }),
         };
+        acceptor.take(left);
         let thread = std::thread::Builder::new()
             .name("justitia-nbd".into())
             .spawn(move || acceptor.run())?;
@@ -218,7 +225,7 @@ impl Server {
 
     /// No new clients and no new requests from now on; what is in flight is finished, and its replies are sent.
     pub(crate) fn close(&self) {
-        for (_, path) in self.close_keeping() {
+        for (_, path) in self.close_keeping(false) {
             path.map(std::fs::remove_file);
         }
     }
@@ -226,8 +233,10 @@ impl Server {
     /// No new clients and no new requests from now on; what is in flight is finished, and its replies are sent. Returns the
     /// sockets that it has listened on, with the paths of those that it has made. Clients that connect to them wait until the
     /// next daemon accepts them.
-    pub(crate) fn close_keeping(&self) -> Vec<(Arc<OwnedFd>, Option<PathBuf>)> {
-        self.clients.close();
+    ///
+    /// With `leaving` clients that have negotiated without TLS are not disconnected then, but [left](Self::take_left).
+    pub(crate) fn close_keeping(&self, leaving: bool) -> Vec<(Arc<OwnedFd>, Option<PathBuf>)> {
+        self.clients.close(leaving);
         let listeners = std::mem::take(&mut *self.listeners.lock());
         listeners.iter().for_each(|listener| listener.waker.wake());
         let kept = listeners.into_iter().map(|listener| {
@@ -235,8 +244,17 @@ impl Server {
             (listener.socket, listener.path)
         });
         let kept = kept.collect();
-        self.clients.shutdown(Shutdown::Read);
+        if leaving {
+            self.clients.shutdown_rest(Shutdown::Read);
+        } else {
+            self.clients.shutdown(Shutdown::Read);
+        }
         kept
+    }
+
+    /// The connections that were left when it was [closed](Self::close_keeping).
+    pub(crate) fn take_left(&self) -> Vec<LeftConnection> {
+        self.clients.take_kept()
     }
 
     /// Disconnects clients that do not take their replies.

@@ -1,13 +1,11 @@
 //! A connection's bytes, plain or through TLS.
 
-#![expect(
-    clippy::indexing_slicing,
-    reason = "three descriptors have three places"
-)]
+#![expect(clippy::indexing_slicing, reason = "four descriptors have four places")]
 
 use super::tls::certificate_names;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, send, sendmsg};
 use rustls::{ServerConfig, ServerConnection};
 use std::io::{self, IoSlice, Read, Write};
@@ -102,8 +100,18 @@ impl Transport {
         Ok(())
     }
 
-    /// Receives what there is, 0 at the end. [`io::ErrorKind::WouldBlock`] when there is nothing, unless
-    /// `wait`.
+    /// Whether TLS is on it.
+    pub(super) const fn is_secure(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// Bounds how long [`receive`](Self::receive) waits.
+    pub(super) fn bound_waiting(&self, time: Duration) -> io::Result<()> {
+        Ok(set_socket_timeout(&self.socket, Timeout::Recv, Some(time))?)
+    }
+
+    /// Receives what there is, 0 at the end. [`io::ErrorKind::WouldBlock`] when there is nothing; with `wait` after the
+    /// time that [`bound_waiting`](Self::bound_waiting) has set.
     pub(super) fn receive(&mut self, buf: &mut [u8], wait: bool) -> io::Result<usize> {
         let mut raw = Raw {
             socket: self.socket.as_fd(),
@@ -165,11 +173,6 @@ impl Transport {
         Ok(())
     }
 
-    /// Whether received bytes may be waiting inside, which no poll would tell.
-    pub(super) const fn may_hold_bytes(&self) -> bool {
-        self.tls.is_some()
-    }
-
     /// Sends the TLS close_notify alert.
     pub(super) fn close(&mut self) {
         if let Some(tls) = &mut self.tls {
@@ -185,14 +188,14 @@ impl Transport {
         &self,
         read: bool,
         write: bool,
-        wakes: [Option<BorrowedFd>; 2],
+        wakes: [Option<BorrowedFd>; 3],
         deadline: Option<Instant>,
     ) -> io::Result<Readiness> {
         let mut events = PollFlags::empty();
         events.set(PollFlags::IN, read);
         events.set(PollFlags::OUT, write);
         let socket = PollFd::from_borrowed_fd(self.socket.as_fd(), events);
-        let mut fds = [socket.clone(), socket.clone(), socket];
+        let mut fds = [socket.clone(), socket.clone(), socket.clone(), socket];
         let mut count = 1;
         for wake in wakes.into_iter().flatten() {
             fds[count] = PollFd::from_borrowed_fd(wake, PollFlags::IN);

@@ -10,6 +10,7 @@ use super::vms::VmRegistry;
 use crate::backing::RawDisk;
 use crate::cache::Cache;
 use crate::config::SsdConfig;
+use crate::connections::LeftConnection;
 use crate::error::CacheError;
 use crate::frontend::Volume;
 use crate::ids::DiskId;
@@ -103,25 +104,35 @@ impl Daemon {
     }
 
     /// Closes all servers. Requests that are in flight have until `answered` to be finished; clients that have not taken
-    /// their replies then are disconnected, and have until `left` to leave.
-    ///
-    /// Returns the sockets of NBD that were listened on, with the paths of those that this daemon has made.
-    pub(super) fn close_servers(
-        &self,
-        answered: Instant,
-        left: Instant,
-    ) -> Vec<(Arc<OwnedFd>, Option<PathBuf>)> {
+    /// their replies then are disconnected, and have until `left` to leave. With `leaving` those are left to the next daemon
+    /// that have taken them.
+    pub(super) fn close_servers(&self, leaving: bool, answered: Instant, left: Instant) -> Closed {
         let vhost = self.vhost_servers.lock();
         let of_vms = self.of_vms.lock();
         let servers = || of_vms.values().chain([&self.all]);
-        vhost.iter().for_each(VhostServer::close);
-        let sockets = servers().flat_map(Server::close_keeping).collect();
+        vhost.iter().for_each(|server| server.close(leaving));
+        let sockets = servers().flat_map(|server| server.close_keeping(leaving));
+        let sockets = sockets.collect();
         vhost.iter().for_each(|server| server.wait(answered));
         servers().for_each(|server| server.wait(answered));
         servers().for_each(Server::cut_off);
         servers().for_each(|server| server.wait(left));
-        sockets
+        Closed {
+            sockets,
+            connections: servers()
+                .flat_map(Server::take_left)
+                .chain(vhost.iter().filter_map(VhostServer::take_left))
+                .collect(),
+        }
     }
+}
+
+/// What closed servers leave.
+pub(super) struct Closed {
+    /// The sockets of NBD that were listened on, with the paths of those that this daemon has made.
+    pub(super) sockets: Vec<(Arc<OwnedFd>, Option<PathBuf>)>,
+    /// Clients that the next daemon may go on with.
+    pub(super) connections: Vec<LeftConnection>,
 }
 
 impl ControlHandler for Daemon {

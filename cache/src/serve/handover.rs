@@ -4,21 +4,20 @@
 //! which blocks it holds, the locked images, the sockets. Blocks are used again only if their images are what they were
 //! ([`crate::warm`]).
 
-use super::daemon::Daemon;
+use super::daemon::{Closed, Daemon};
 use super::given::Descriptors;
 use crate::cache::random;
-use crate::frontend::Backend;
+use crate::connections::{self, LeftConnection};
+use crate::frontend::{Backend, Volume};
 use crate::ids::DiskId;
 use crate::inherited;
 use crate::store::check_arena;
 use crate::warm::{Head, ImageState, Memfd, PAGE_BYTES, Preamble, Restored, wait_for_clock};
 use rustix::fs::{MemfdFlags, fcntl_get_seals, memfd_create};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -26,6 +25,10 @@ const MEMORY: &str = "justitia-cache-memory";
 const INDEX: &str = "justitia-cache-index";
 const IMAGE: &str = "justitia-cache-image";
 const SOCKET: &str = "justitia-cache-socket";
+/// What says which connections there are, and a descriptor of one of them: these only go over an exec. There may be thousands
+/// of the latter, and their names go through one variable of the environment.
+const CONNECTIONS: &str = "justitia-cache-connections";
+const CONNECTION: &str = "jfd";
 
 /// The names of descriptors that a daemon hands over. The daemon that has taken them removes them from
 /// systemd's store.
@@ -35,11 +38,11 @@ pub const STORED: [&str; 4] = [MEMORY, INDEX, IMAGE, SOCKET];
 pub(super) fn leave(
     daemon: &Daemon,
     failed: &BTreeMap<String, String>,
-    sockets: Vec<(Arc<OwnedFd>, Option<PathBuf>)>,
+    closed: Closed,
     timeout: Duration,
 ) -> Descriptors {
     let mut left = Descriptors::new();
-    for (socket, path) in sockets {
+    for (socket, path) in closed.sockets {
         // What systemd listens on it hands over again itself; over an exec it comes by its address.
         let name = if path.is_some() { SOCKET } else { "listen" };
         if let Ok(socket) = socket.try_clone() {
@@ -48,6 +51,7 @@ pub(super) fn leave(
     }
     daemon.cache.freeze();
     let images = settled_images(daemon, failed);
+    left.extend(leave_connections(daemon, failed, closed.connections));
     daemon.let_go();
     match leave_blocks(daemon, &images, Instant::now() + timeout) {
         Ok(memory) => left.extend(memory),
@@ -59,6 +63,48 @@ pub(super) fn leave(
         images.filter_map(|image| Some((IMAGE.to_owned(), image.try_clone().ok()?.into()))),
     );
     left
+}
+
+/// The connections to what has nothing in flight and was flushed. A client whose disk has lost something must not go on as if
+/// nothing had been.
+fn leave_connections(
+    daemon: &Daemon,
+    failed: &BTreeMap<String, String>,
+    connections: Vec<LeftConnection>,
+) -> Descriptors {
+    let settled: BTreeSet<_> = daemon
+        .all
+        .volumes()
+        .iter()
+        .filter(|volume| is_settled(volume, failed))
+        .map(|volume| volume.name().to_owned())
+        .collect();
+    let kept = connections.into_iter();
+    let kept: Vec<_> = kept
+        .filter(|connection| settled.contains(&connection.state.export))
+        .collect();
+    if kept.is_empty() {
+        return Descriptors::new();
+    }
+    match connections::save(kept) {
+        Ok((file, descriptors)) => {
+            let descriptors = descriptors.into_iter();
+            let descriptors = descriptors.map(|of| (CONNECTION.to_owned(), of));
+            std::iter::once((CONNECTIONS.to_owned(), file.into()))
+                .chain(descriptors)
+                .collect()
+        }
+        Err(e) => {
+            tracing::error!("the clients are disconnected: {e}");
+            Descriptors::new()
+        }
+    }
+}
+
+/// Is nothing of it in flight, and was it flushed?
+fn is_settled(volume: &Volume, failed: &BTreeMap<String, String>) -> bool {
+    let disk = volume.backend().disk();
+    !failed.contains_key(volume.name()) && volume.is_idle() && disk.sync_failure().is_none()
 }
 
 /// The locked images of disks of which nothing is in flight, and that were flushed.
@@ -73,8 +119,7 @@ fn settled_images(
             return None;
         };
         let name = volume.name();
-        if failed.contains_key(name) || !volume.is_idle() || disk.backing().sync_failure().is_some()
-        {
+        if !is_settled(volume, failed) {
             tracing::warn!(
                 disk = name,
                 "the next start begins without its blocks: not all writes have ended well"
@@ -150,8 +195,17 @@ impl Taken {
     /// Sorts descriptors. What says which blocks there are is void from now on for everybody else.
     pub(super) fn of(given: Descriptors) -> Self {
         let mut taken = Self::default();
+        let (mut head, mut connections) = (None, Vec::new());
         for (name, descriptor) in given {
             let refused = match name.as_str() {
+                CONNECTIONS => {
+                    head = Some(File::from(descriptor));
+                    None
+                }
+                CONNECTION => {
+                    connections.push(descriptor);
+                    None
+                }
                 MEMORY => taken.take_memory(descriptor.into()).err(),
                 INDEX => taken.take_index(descriptor.into()).err(),
                 IMAGE => {
@@ -164,6 +218,12 @@ impl Taken {
             };
             if let Some(why) = refused {
                 tracing::warn!(name, "a descriptor that was handed over is not used: {why}");
+            }
+        }
+        if let Some(head) = head {
+            match connections::load(&head, connections) {
+                Ok(found) => found.into_iter().for_each(inherited::offer_connection),
+                Err(e) => tracing::warn!("the clients are disconnected: {e}"),
             }
         }
         taken
@@ -250,7 +310,7 @@ impl Taken {
         let rest = inherited::close_rest();
         if rest > 0 {
             tracing::warn!(
-                "{rest} sockets or images that were handed over are not used: the configuration does not name them"
+                "{rest} sockets, images or clients that were handed over are not used: the configuration does not name them"
             );
         }
     }

@@ -34,6 +34,8 @@ mod test;
 #[cfg(test)]
 mod test_changes;
 #[cfg(test)]
+mod test_clients;
+#[cfg(test)]
 mod test_paths;
 #[cfg(test)]
 mod test_planning;

@@ -184,7 +184,7 @@ fn end_clients(
     servers: &[Server],
     [answered, left]: [Instant; 2],
 ) {
-    vhost.iter().for_each(VhostServer::close);
+    vhost.iter().for_each(|server| server.close(false));
     servers.iter().for_each(Server::close);
     volumes.iter().for_each(|volume| volume.gates.close());
     for server in &vhost {
@@ -197,7 +197,7 @@ fn end_clients(
     servers.iter().for_each(Server::cut_off);
     volumes.iter().for_each(|volume| volume.gates.cut_off());
     // A front end that was accepted at the last moment may have come after the first time.
-    vhost.iter().for_each(VhostServer::close);
+    vhost.iter().for_each(|server| server.close(false));
     for server in &vhost {
         server.wait(left);
     }

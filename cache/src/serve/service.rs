@@ -3,7 +3,7 @@
 use super::api::{ControlHandler, Stats};
 use super::config::Config;
 use super::control::ControlServer;
-use super::daemon::Daemon;
+use super::daemon::{Closed, Daemon};
 use super::descriptors;
 use super::disks::Failed;
 use super::error::ServeError;
@@ -22,8 +22,6 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -181,7 +179,7 @@ impl Service {
     /// # Errors
     /// When a disk could not be flushed. The error names it.
     pub fn shut_down(self, timeout: Duration) -> io::Result<()> {
-        let mut ended = self.end(timeout);
+        let mut ended = self.end(false, timeout);
         ended.remove_sockets();
         // Removes what the SSD store holds.
         if let Err(e) = ended.daemon.cache.set_ssd(None) {
@@ -199,9 +197,17 @@ impl Service {
     /// # Errors
     /// When a disk could not be flushed. The error names it.
     pub fn hand_over(self, timeout: Duration) -> (Descriptors, io::Result<()>) {
-        let ended = self.end(timeout);
-        let left = leave(&ended.daemon, &ended.failed, ended.sockets, timeout);
-        (left, flushed(&ended.failed))
+        self.end(false, timeout).leave(timeout)
+    }
+
+    /// As [`hand_over`](Self::hand_over), and leaves the connections of clients, too, whose requests were answered within
+    /// the time, to the program that this process is about to execute: the numbers of the descriptors must stay. NBD clients
+    /// with TLS are disconnected.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn hand_over_with_clients(self, timeout: Duration) -> (Descriptors, io::Result<()>) {
+        self.end(true, timeout).leave(timeout)
     }
 
     /// Ends as [`shut_down`](Self::shut_down) does, where nobody keeps descriptors: leaves to the next daemon what the SSD store
@@ -210,14 +216,13 @@ impl Service {
     /// # Errors
     /// When a disk could not be flushed. The error names it.
     pub fn leave_ssd(self, timeout: Duration) -> io::Result<()> {
-        let mut ended = self.end(timeout);
+        let mut ended = self.end(false, timeout);
         ended.remove_sockets();
-        drop(leave(&ended.daemon, &ended.failed, Vec::new(), timeout));
-        flushed(&ended.failed)
+        ended.leave(timeout).1
     }
 
-    /// Stops serving, and flushes all disks.
-    fn end(self, timeout: Duration) -> Ended {
+    /// Stops serving, and flushes all disks. With `leaving` clients are kept for the next daemon.
+    fn end(self, leaving: bool, timeout: Duration) -> Ended {
         let control = self.control.map(ControlServer::stop_keeping);
         drop(self.metrics);
         self.planning.stop();
@@ -226,13 +231,16 @@ impl Service {
         let daemon = self.daemon;
         let served = daemon.served.try_lock_until(end - timeout / 2);
         // Requests have three quarters of the time, clients that are cut off an eighth, flushes the rest.
-        let mut sockets = daemon.close_servers(end - timeout / 4, end - timeout / 8);
-        sockets.extend(control.map(|(socket, path)| (Arc::new(socket), path)));
+        let (answered, left) = (end - timeout / 4, end - timeout / 8);
+        let mut closed = daemon.close_servers(leaving, answered, left);
+        closed
+            .sockets
+            .extend(control.map(|(socket, path)| (Arc::new(socket), path)));
         let failed = flush_each(&daemon.volumes.lock(), end);
         drop(served);
         Ended {
             daemon,
-            sockets,
+            closed,
             failed,
         }
     }
@@ -241,8 +249,8 @@ impl Service {
 /// A daemon that serves nothing any more.
 struct Ended {
     daemon: Arc<Daemon>,
-    /// That it has listened on, with the paths of those that it has made.
-    sockets: Vec<(Arc<OwnedFd>, Option<PathBuf>)>,
+    /// What it has listened on, and its clients.
+    closed: Closed,
     /// The disks that could not be flushed, and why.
     failed: BTreeMap<String, String>,
 }
@@ -250,9 +258,14 @@ struct Ended {
 impl Ended {
     /// Closes the sockets, and removes those that this daemon has made.
     fn remove_sockets(&mut self) {
-        for path in self.sockets.drain(..).filter_map(|(_, path)| path) {
+        for path in self.closed.sockets.drain(..).filter_map(|(_, path)| path) {
             let _ = std::fs::remove_file(path);
         }
+    }
+
+    fn leave(self, timeout: Duration) -> (Descriptors, io::Result<()>) {
+        let left = leave(&self.daemon, &self.failed, self.closed, timeout);
+        (left, flushed(&self.failed))
     }
 }
 

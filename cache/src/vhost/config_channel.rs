@@ -55,6 +55,16 @@ impl ConfigChannel {
         }
     }
 
+    /// The channel's socket, for the next daemon.
+    pub(super) fn take(&self) -> Option<OwnedFd> {
+        self.0.lock().take()
+    }
+
+    /// Goes on with the channel of the last daemon.
+    pub(super) fn set(&self, socket: OwnedFd) {
+        *self.0.lock() = Some(socket);
+    }
+
     pub(super) fn close(&self) {
         *self.0.lock() = None;
     }

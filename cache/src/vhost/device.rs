@@ -32,14 +32,16 @@ pub(super) struct Device {
     executor: Executor,
     limits: IoLimits,
     /// What the driver has accepted.
-    features: u64,
+    pub(super) features: u64,
     /// What the front end has accepted.
-    protocol: u64,
-    slots: MemorySlots,
+    pub(super) protocol: u64,
+    pub(super) slots: MemorySlots,
     memory: Arc<ArcSwap<GuestMemory>>,
-    vrings: Vec<Vring>,
+    pub(super) vrings: Vec<Vring>,
     inflight: Option<InflightRegion>,
-    write_back: bool,
+    /// What the front end has said of it, and its file, for the next daemon.
+    pub(super) inflight_file: Option<(VhostUserInflight, File)>,
+    pub(super) write_back: bool,
     write_through: Arc<AtomicBool>,
     pub(super) config_channel: Arc<ConfigChannel>,
     pub(super) hangup: Arc<Hangup>,
@@ -65,6 +67,7 @@ impl Device {
             memory: Arc::new(ArcSwap::from_pointee(GuestMemory::new())),
             vrings: (0..MAX_QUEUES).map(|_| Vring::default()).collect(),
             inflight: None,
+            inflight_file: None,
             write_back: true,
             write_through: Arc::new(AtomicBool::new(true)),
             config_channel,
@@ -110,7 +113,7 @@ impl Device {
         self.protocol & feature.bits() != 0
     }
 
-    fn update_write_through(&self) {
+    pub(super) fn update_write_through(&self) {
         let yes = is_write_through(self.features, self.write_back);
         self.write_through.store(yes, Ordering::Relaxed);
     }
@@ -121,13 +124,16 @@ impl Device {
         self.vrings = (0..MAX_QUEUES).map(|_| Vring::default()).collect();
         self.features = 0;
         self.inflight = None;
+        self.inflight_file = None;
         self.write_back = true;
         self.update_write_through();
     }
 
-    /// Stops all queues, once what is in flight is answered.
-    pub(super) fn stop(&mut self) {
-        self.vrings.iter_mut().for_each(Vring::stop);
+    /// Stops all queues, once what is in flight is answered. `false` when the guest has broken one.
+    pub(super) fn stop(&mut self) -> bool {
+        let stopped = self.vrings.iter_mut().map(Vring::stop);
+        // All of them are, whatever the first says.
+        stopped.filter(|is_whole| !is_whole).count() == 0
     }
 
     pub(super) fn set_memory(
@@ -326,6 +332,7 @@ impl Device {
         }
         let (offset, bytes) = (told.mmap_offset, told.mmap_size);
         let (queues, size) = (told.num_queues, told.queue_size);
+        let kept = file.try_clone().map_err(Error::ReqHandlerError)?;
         let region = InflightRegion::open(file, offset, bytes, queues, size, &self.budget);
         let region = region.map_err(refused)?;
         match region.write_back() {
@@ -334,6 +341,7 @@ impl Device {
         }
         self.update_write_through();
         self.inflight = Some(region);
+        self.inflight_file = Some((*told, kept));
         Ok(())
     }
 }

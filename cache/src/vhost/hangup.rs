@@ -1,21 +1,30 @@
 //! Ending a front end's connection from another thread than its own.
 
 use parking_lot::Mutex;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::io::Errno;
+use std::io;
 use std::net::Shutdown;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
 /// The connection of a front end.
 pub(super) struct Hangup {
     pub(super) socket: UnixStream,
+    /// Readable from when the connection is to be left to the next daemon.
+    leave: OwnedFd,
     why: Mutex<Option<&'static str>>,
 }
 
 impl Hangup {
-    pub(super) const fn new(socket: UnixStream) -> Self {
-        Self {
+    /// # Errors
+    /// When the system refuses an eventfd.
+    pub(super) fn new(socket: UnixStream) -> io::Result<Self> {
+        Ok(Self {
             socket,
+            leave: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             why: Mutex::new(None),
-        }
+        })
     }
 
     /// Ends the connection: its thread finds no more messages, and stops the queues.
@@ -28,6 +37,26 @@ impl Hangup {
     pub(super) fn close(&self) {
         // An error says that the front end has left already.
         let _ = self.socket.shutdown(Shutdown::Both);
+    }
+
+    /// The connection's thread answers the message that it has begun with, and leaves the rest to the next daemon.
+    pub(super) fn leave(&self) {
+        let _ = rustix::io::write(&self.leave, &1_u64.to_ne_bytes());
+    }
+
+    /// Waits for a message, or the front end's end; `false` when the connection is to be left instead.
+    pub(super) fn wait(&self) -> io::Result<bool> {
+        let mut both = [
+            PollFd::new(&self.socket, PollFlags::IN),
+            PollFd::new(&self.leave, PollFlags::IN),
+        ];
+        loop {
+            match poll(&mut both, None) {
+                Ok(_) => return Ok(both.last().is_some_and(|leave| leave.revents().is_empty())),
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
     }
 
     /// Why the connection was ended, if that is the front end's fault.

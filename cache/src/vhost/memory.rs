@@ -3,7 +3,8 @@
 use super::device_limits::MAX_MEMORY_SLOTS;
 use super::mapping::Mapping;
 use super::shared_memory::{MemoryError, map};
-use crate::frontend::Budget;
+use crate::frontend::{Amount, Budget, BudgetShare};
+use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
@@ -72,7 +73,8 @@ impl GuestMemoryRegion for GuestRegion {
 impl GuestMemoryRegionBytes for GuestRegion {}
 
 /// A region of the guest's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Region {
     /// Where the guest has it.
     pub(super) guest: u64,
@@ -98,9 +100,19 @@ impl Region {
     }
 }
 
+/// A region that is in use.
+struct Slot {
+    region: Region,
+    memory: Arc<GuestRegion>,
+    /// As it was handed over: for the next daemon.
+    file: File,
+    /// Of the file.
+    _share: BudgetShare,
+}
+
 /// The regions, and the memory that they are together.
 pub(super) struct MemorySlots {
-    slots: Vec<(Region, Arc<GuestRegion>)>,
+    slots: Vec<Slot>,
     budget: Arc<Budget>,
 }
 
@@ -121,7 +133,7 @@ impl MemorySlots {
     ) -> Result<Arc<GuestMemory>, MemoryError> {
         let mut new = Self::new(Arc::clone(&self.budget));
         for (region, file) in regions {
-            new.insert(region, &file)?;
+            new.insert(region, file)?;
         }
         let memory = new.memory()?;
         *self = new;
@@ -137,9 +149,9 @@ impl MemorySlots {
         region: Region,
         file: File,
     ) -> Result<Arc<GuestMemory>, MemoryError> {
-        self.insert(region, &file)?;
+        self.insert(region, file)?;
         self.memory().inspect_err(|_| {
-            self.slots.retain(|(r, _)| *r != region);
+            self.slots.retain(|slot| slot.region != region);
         })
     }
 
@@ -151,7 +163,7 @@ impl MemorySlots {
         let before = self.slots.len();
         let same =
             |r: &Region| (r.guest, r.size, r.user) == (region.guest, region.size, region.user);
-        self.slots.retain(|(r, _)| !same(r));
+        self.slots.retain(|slot| !same(&slot.region));
         if self.slots.len() == before {
             let Region { guest, size, .. } = region;
             return Err(MemoryError::Unknown { guest, size });
@@ -159,15 +171,21 @@ impl MemorySlots {
         self.memory()
     }
 
+    /// The regions with their files.
+    pub(super) fn files(&self) -> impl Iterator<Item = (Region, &File)> {
+        self.slots.iter().map(|slot| (slot.region, &slot.file))
+    }
+
     /// The guest's address of what the front end has at `user`.
     pub(super) fn guest_address(&self, user: u64) -> Option<GuestAddress> {
-        self.slots.iter().find_map(|(r, _)| {
+        self.slots.iter().find_map(|slot| {
+            let r = &slot.region;
             let inside = user.checked_sub(r.user).filter(|at| *at < r.size)?;
             Some(GuestAddress(r.guest + inside))
         })
     }
 
-    fn insert(&mut self, region: Region, file: &File) -> Result<(), MemoryError> {
+    fn insert(&mut self, region: Region, file: File) -> Result<(), MemoryError> {
         let Region { guest, size, .. } = region;
         if self.slots.len() >= MAX_MEMORY_SLOTS {
             let limit = MAX_MEMORY_SLOTS;
@@ -176,14 +194,23 @@ impl MemorySlots {
         if !region.is_valid() {
             return Err(MemoryError::Invalid { guest, size });
         }
-        if self.slots.iter().any(|(r, _)| r.overlaps(&region)) {
+        if self.slots.iter().any(|slot| slot.region.overlaps(&region)) {
             return Err(MemoryError::Overlap { guest, size });
         }
-        let mapped = map(file, region.offset, size, &self.budget)?;
+        let mapped = map(&file, region.offset, size, &self.budget)?;
         let mapped = GuestRegion::new(mapped, guest);
         let mapped = mapped.ok_or(MemoryError::Invalid { guest, size })?;
-        self.slots.push((region, Arc::new(mapped)));
-        self.slots.sort_by_key(|(r, _)| r.guest);
+        let share = self.budget.take(Amount {
+            files: 1,
+            ..Amount::default()
+        })?;
+        self.slots.push(Slot {
+            region,
+            memory: Arc::new(mapped),
+            file,
+            _share: share,
+        });
+        self.slots.sort_by_key(|slot| slot.region.guest);
         Ok(())
     }
 
@@ -191,7 +218,8 @@ impl MemorySlots {
         if self.slots.is_empty() {
             return Ok(Arc::new(GuestMemory::new()));
         }
-        let regions = self.slots.iter().map(|(_, m)| Arc::clone(m)).collect();
+        let regions = self.slots.iter().map(|slot| Arc::clone(&slot.memory));
+        let regions = regions.collect();
         let memory = GuestMemory::from_arc_regions(regions);
         let memory = memory.map_err(io::Error::other)?;
         Ok(Arc::new(memory))

@@ -26,6 +26,7 @@ mod guest_buffers;
 mod hangup;
 mod inflight;
 mod invalid;
+mod leave;
 mod mapping;
 mod memory;
 mod messages;

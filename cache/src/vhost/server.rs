@@ -4,10 +4,13 @@ use super::config_channel::ConfigChannel;
 use super::device::Device;
 use super::device_limits::SECTOR;
 use super::hangup::Hangup;
+use super::leave::{Left, PROTOCOL};
 use super::session;
+use crate::connections::LeftConnection;
 use crate::frontend::{
     Amount, Executor, IoLimits, ListenError, SocketAccess, Volume, unix_listener,
 };
+use crate::inherited;
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{Shutdown, SocketFlags, accept_with, shutdown};
@@ -18,8 +21,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Open files of a connection: the socket, twice more for those who look at it, and the channel of the back end's messages.
-const CONNECTION_FILES: u64 = 4;
+/// Open files of a connection: the socket, twice more for those who look at it, what wakes its thread, the channel of the
+/// back end's messages, and the region of requests in flight.
+const CONNECTION_FILES: u64 = 6;
 
 /// A disk, served over vhost-user on a socket of its own.
 pub struct VhostServer {
@@ -37,6 +41,8 @@ struct Shared {
     /// The front end's connection.
     session: Mutex<Option<Arc<Session>>>,
     ended: Condvar,
+    /// The connection, for the next daemon.
+    left: Mutex<Option<LeftConnection>>,
 }
 
 struct Session {
@@ -88,7 +94,9 @@ impl VhostServer {
             closing: AtomicBool::new(false),
             session: Mutex::new(None),
             ended: Condvar::new(),
+            left: Mutex::new(None),
         });
+        shared.take(inherited::take_unix_connections(PROTOCOL, path));
         let (socket, accepting) = (Arc::clone(&listener), Arc::clone(&shared));
         let thread = std::thread::Builder::new()
             .name("justitia-vhost".into())
@@ -128,14 +136,24 @@ impl VhostServer {
         }
     }
 
-    /// No new front ends and no new requests from now on; what is in flight is answered.
-    pub(crate) fn close(&self) {
+    /// No new front ends and no new requests from now on; what is in flight is answered. With `leaving` the front end is not
+    /// disconnected, but [left](Self::take_left) to the next daemon.
+    pub(crate) fn close(&self, leaving: bool) {
         self.shared.closing.store(true, Ordering::SeqCst);
         // Wakes the thread that accepts.
         let _ = shutdown(&self.listener, Shutdown::Both);
         if let Some(session) = &*self.shared.session.lock() {
-            session.hangup.close();
+            if leaving {
+                session.hangup.leave();
+            } else {
+                session.hangup.close();
+            }
         }
+    }
+
+    /// The connection of the front end, if it was answered in time after it was [closed](Self::close).
+    pub(crate) fn take_left(&self) -> Option<LeftConnection> {
+        self.shared.left.lock().take()
     }
 
     /// Waits until what was in flight when it was [closed](Self::close) is answered. A disk that does not answer until
@@ -164,7 +182,7 @@ impl VhostServer {
     /// Closes it and waits for at most `timeout`.
     #[cfg(test)]
     pub(crate) fn shut_down(&self, timeout: Duration) {
-        self.close();
+        self.close(false);
         self.wait(Instant::now() + timeout);
     }
 }
@@ -178,7 +196,7 @@ impl Shared {
                 return;
             }
             match accepted {
-                Ok(socket) => self.start_session(socket.into()),
+                Ok(socket) => self.start_session(socket.into(), None),
                 Err(e) => {
                     // Out of descriptors or the like: it passes.
                     tracing::warn!("cannot accept a front end: {e}");
@@ -195,7 +213,19 @@ impl Shared {
         }
     }
 
-    fn start_session(self: &Arc<Self>, socket: UnixStream) {
+    /// Goes on with the front end that the last daemon has left. It has one; more are closed.
+    fn take(self: &Arc<Self>, left: Vec<LeftConnection>) {
+        if let Some(connection) = left.into_iter().next() {
+            let LeftConnection {
+                socket,
+                others,
+                state,
+            } = connection;
+            self.start_session(socket.into(), Some(Left { state, others }));
+        }
+    }
+
+    fn start_session(self: &Arc<Self>, socket: UnixStream, left: Option<Left>) {
         let refused = "refused a front end";
         if !self.is_free() {
             return self.log(refused, &"another one has the disk");
@@ -214,8 +244,8 @@ impl Shared {
             Ok(share) => share,
             Err(e) => return self.log(refused, &e),
         };
-        let hangup = match socket.try_clone() {
-            Ok(ours) => Arc::new(Hangup::new(ours)),
+        let hangup = match socket.try_clone().and_then(Hangup::new) {
+            Ok(hangup) => Arc::new(hangup),
             Err(e) => return self.log(refused, &e),
         };
         let config_channel = Arc::<ConfigChannel>::default();
@@ -236,8 +266,9 @@ impl Shared {
             .name("justitia-vhost".into())
             .spawn(move || {
                 let entry = entry;
-                if let Err(e) = session::serve(socket, device) {
-                    entry.0.log("a front end's connection broke", &e);
+                match session::serve(socket, device, left) {
+                    Ok(left) => *entry.0.left.lock() = left,
+                    Err(e) => entry.0.log("a front end's connection broke", &e),
                 }
                 drop((permit, share));
             });

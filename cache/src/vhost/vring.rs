@@ -75,10 +75,13 @@ impl Vring {
         Ok(ring)
     }
 
-    /// Ends its thread, once what is in flight is answered.
-    pub(super) fn stop(&mut self) {
-        if let Some(running) = self.running.take() {
-            self.base = running.stop();
-        }
+    /// Ends its thread, once what is in flight is answered. `false` when the guest has broken it.
+    pub(super) fn stop(&mut self) -> bool {
+        let Some(running) = self.running.take() else {
+            return true;
+        };
+        let stopped = running.stop();
+        self.base = stopped.base;
+        stopped.is_whole
     }
 }

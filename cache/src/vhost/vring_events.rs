@@ -23,6 +23,13 @@ impl VringEvents {
         self.call();
     }
 
+    /// Copies of both, for the next daemon: that of answers, and that of a broken ring.
+    pub(super) fn copies(&self) -> io::Result<[Option<File>; 2]> {
+        let copy =
+            |event: &Mutex<Option<File>>| event.lock().as_ref().map(File::try_clone).transpose();
+        Ok([copy(&self.call)?, copy(&self.error)?])
+    }
+
     /// There are answers.
     pub(super) fn call(&self) {
         signal(self.call.lock().as_ref());

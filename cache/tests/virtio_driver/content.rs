@@ -1,7 +1,8 @@
 //! What is read over the driver is what was written, until its buffers are gone.
 
 use super::client::{Client, DEPTH, Op, QUEUES, REQUEST};
-use super::{SIZE, serve};
+use super::{SIZE, config, serve};
+use justitia_cache::serve::Service;
 use rustix::fs::ftruncate;
 use std::time::{Duration, Instant};
 
@@ -14,8 +15,9 @@ fn random(state: &mut u64, below: usize) -> usize {
     usize::try_from((*state >> 32) % u64::try_from(below).unwrap()).unwrap()
 }
 
-/// Writes and reads all over the disk, with verification. Returns what the disk must hold.
-fn verify(client: &mut Client, requests: usize) -> Vec<u8> {
+/// Writes and reads all over the disk, with verification, and calls `meanwhile` with requests in flight. Returns what the disk
+/// must hold.
+fn verify(client: &mut Client, requests: usize, mut meanwhile: impl FnMut(usize)) -> Vec<u8> {
     let mut content = vec![0_u8; SIZE];
     let mut under_way: Vec<Option<(bool, usize)>> = vec![None; QUEUES * DEPTH];
     let mut state = 0x9e37_79b9_7f4a_7c15;
@@ -40,6 +42,7 @@ fn verify(client: &mut Client, requests: usize) -> Vec<u8> {
             client.submit(slot, op, offset, REQUEST);
             under_way[slot] = Some((write, offset));
         }
+        meanwhile(n);
         let queue = n % QUEUES;
         for slot in client.completed(queue) {
             let Some((false, offset)) = under_way[slot].take() else {
@@ -67,7 +70,7 @@ fn what_libblkios_driver_reads_is_what_it_has_written() {
     let service = serve(directory.path());
     let socket = directory.path().join("vhost");
     let mut client = Client::connect(&socket);
-    let content = verify(&mut client, 5000);
+    let content = verify(&mut client, 5000, |_| ());
     assert!(std::fs::read(directory.path().join("image")).unwrap() == content);
     // Its buffers are gone while it reads: it is cut off, and the next one is served.
     for slot in 0..QUEUES * DEPTH {
@@ -86,4 +89,21 @@ fn what_libblkios_driver_reads_is_what_it_has_written() {
     let mut next = Client::connect(&socket);
     next.submit(0, Op::Read, 0, REQUEST);
     next.completed(0);
+}
+
+#[test]
+fn libblkios_driver_does_not_notice_that_the_daemon_is_executed_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = config(directory.path());
+    let mut service = Some(Service::start(&config).unwrap());
+    let mut client = Client::connect(&directory.path().join("vhost"));
+    let content = verify(&mut client, 5000, |n| {
+        if n % 200 == 100 {
+            let old = service.take().unwrap();
+            let (left, flushed) = old.hand_over_with_clients(Duration::from_secs(60));
+            flushed.unwrap();
+            service = Some(Service::start_from(&config, left).unwrap());
+        }
+    });
+    assert!(std::fs::read(directory.path().join("image")).unwrap() == content);
 }

@@ -18,6 +18,10 @@ use std::path::Path;
 const SIZE: usize = 16 << 20;
 
 fn serve(directory: &Path) -> Service {
+    Service::start(&config(directory)).unwrap()
+}
+
+fn config(directory: &Path) -> Config {
     let image = directory.join("image");
     let file = std::fs::File::create(&image).unwrap();
     file.set_len(SIZE.try_into().unwrap()).unwrap();
@@ -25,5 +29,5 @@ fn serve(directory: &Path) -> Service {
         "[memory]\nsize = \"4MiB\"\n[[vm]]\nname = \"vm\"\n[[vm.disk]]\nname = \"disk\"\nimage = {image:?}\nvhost = {:?}\n",
         directory.join("vhost"),
     );
-    Service::start(&Config::parse(Path::new("cache.toml"), &text).unwrap()).unwrap()
+    Config::parse(Path::new("cache.toml"), &text).unwrap()
 }

@@ -83,7 +83,7 @@ The log goes to standard error; JUSTITIA_LOG=debug makes it longer.";
 /// With an image: that image on a unix socket, with 256 MiB of cache in memory; with --vhost to a virtio disk of one VM
 /// beside. With a configuration: the VMs, disks, stores and sockets that it names. On SIGTERM and SIGINT requests in flight are finished and
 /// disks flushed. What is cached is left to the next start, in systemd's descriptor store and on the SSD; with SIGINT it is
-/// removed. On SIGUSR2 the program is executed again, with what is cached. Sockets that systemd listens on are used in the
+/// removed. On SIGUSR2 the program is executed again, with what is cached and with its clients, but for those with TLS. Sockets that systemd listens on are used in the
 /// place of those of the same address. On SIGHUP the configuration is read again: VMs and disks that are new in it are
 /// served, too, those that are gone from it are served no more, and those that could not be served are tried again.
 #[derive(Args)]
@@ -188,7 +188,11 @@ fn stop(service: Service, signal: Option<i32>) -> anyhow::Result<()> {
     if signal != Some(SIGUSR2) && std::env::var_os("NOTIFY_SOCKET").is_none() {
         return service.leave_ssd(timeout).context(NOT_FLUSHED);
     }
-    let (left, flushed) = service.hand_over(timeout);
+    let (left, flushed) = if signal == Some(SIGUSR2) {
+        service.hand_over_with_clients(timeout)
+    } else {
+        service.hand_over(timeout)
+    };
     if signal == Some(SIGUSR2) {
         if let Err(e) = flushed {
             tracing::error!("{NOT_FLUSHED}: {e}");

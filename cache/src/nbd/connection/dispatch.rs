@@ -11,7 +11,7 @@ use crate::frontend::{IoRequest, Operation, Outcome, Payload, RequestContext};
 use crate::nbd::encode::{self, Style};
 use crate::nbd::refusal::Refusal;
 use crate::nbd::reply::ReplyContext;
-use crate::nbd::request::{Command, Parsed, Request, parse};
+use crate::nbd::request::{Command, MAX_HEADER, Parsed, Request, parse};
 use std::io;
 use std::sync::Arc;
 
@@ -40,19 +40,23 @@ impl Connection<'_> {
                     return Err(io::Error::new(io::ErrorKind::InvalidData, why));
                 }
                 Parsed::Request(request, used) => {
-                    self.input.consume(used);
-                    self.take_request(request);
+                    self.take_request(request, used);
                 }
             }
         }
         Ok(!self.closing)
     }
 
-    fn take_request(&mut self, request: Request) {
+    /// Takes a request whose header is the first so many bytes.
+    fn take_request(&mut self, request: Request, header: usize) {
+        let mut bytes = [0; MAX_HEADER];
+        bytes[..header].copy_from_slice(&self.input.pending()[..header]);
+        self.input.consume(header);
         if request.payload > 0 {
             let size = usize::try_from(request.payload).unwrap_or(usize::MAX);
             self.partial = Some(Partial {
                 request,
+                header: (bytes, header),
                 payload: AlignedBuf::new(size),
                 filled: 0,
             });

@@ -15,14 +15,22 @@ impl Connection<'_> {
         let want = self.has_capacity();
         let idle = self.queue.len() == 0 && !self.has_unsent();
         if want && idle {
-            // Nothing else can happen: the receive itself may wait.
-            return self.receive_now(true);
+            // Nothing else is likely: the receive itself may wait, for a while. That is faster than to poll.
+            match self.receive_now(true) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                done => return done,
+            }
         }
-        if want && self.transport.may_hold_bytes() {
+        // TLS may hold received bytes, of which no poll would tell.
+        if want && self.transport.is_secure() {
             match self.receive_now(false) {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
                 done => return done,
             }
+        }
+        let wake = !self.leaving && !self.closing && self.entry.wants_to_know();
+        if wake && self.entry.is_leaving() {
+            return Ok(());
         }
         if !self.queue.may_sleep() {
             return Ok(());
@@ -30,7 +38,8 @@ impl Connection<'_> {
         let limit = self.context.limits.send;
         let deadline = self.stalled.map(|since| since + limit);
         let unsent = self.has_unsent();
-        let events = self.queue.events();
+        let [completions, ring] = self.queue.events();
+        let events = [completions, ring, wake.then(|| self.context.waker.event())];
         let ready = self.transport.wait(want, unsent, events, deadline);
         self.queue.awake();
         let ready = ready.map_err(|e| match e.kind() {

@@ -22,6 +22,8 @@ pub(crate) struct Puppet {
     pub error: Mutex<Option<io::ErrorKind>>,
     /// Reads wait while this is set.
     pub stuck: AtomicBool,
+    /// Reads that have begun to wait.
+    pub waited: AtomicU64,
     pub flushes: AtomicU64,
     pub panics: AtomicBool,
 }
@@ -32,6 +34,7 @@ impl Puppet {
             ram: RamDisk::new(size),
             error: Mutex::default(),
             stuck: AtomicBool::new(false),
+            waited: AtomicU64::new(0),
             flushes: AtomicU64::new(0),
             panics: AtomicBool::new(false),
         })
@@ -51,6 +54,8 @@ impl Disk for Puppet {
         self.ram.size()
     }
     fn read_at(&self, buf: &mut [u8], off: u64) -> io::Result<()> {
+        let stuck = u64::from(self.stuck.load(Ordering::SeqCst));
+        self.waited.fetch_add(stuck, Ordering::SeqCst);
         while self.stuck.load(Ordering::SeqCst) {
             std::thread::sleep(Duration::from_millis(1));
         }

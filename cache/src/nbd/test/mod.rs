@@ -4,6 +4,7 @@ pub(crate) mod client;
 mod hang;
 mod hostile;
 mod image;
+mod leave;
 pub(crate) mod live;
 mod order;
 mod pure;

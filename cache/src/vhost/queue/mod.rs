@@ -45,8 +45,16 @@ pub(super) struct QueueSetup {
 /// A queue whose thread runs.
 pub(super) struct RunningQueue {
     stop: Arc<StopSignal>,
-    /// Returns the next index of the available ring.
-    thread: std::thread::JoinHandle<u16>,
+    thread: std::thread::JoinHandle<Stopped>,
+}
+
+/// Where a queue has stopped.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Stopped {
+    /// The next index of the available ring.
+    pub(super) base: u16,
+    /// All that was taken is answered, and the guest has done nothing that no driver does.
+    pub(super) is_whole: bool,
 }
 
 struct StopSignal {
@@ -77,22 +85,25 @@ impl RunningQueue {
                 }
                 Err(e) => {
                     let _ = ready.send(Err(e));
-                    base
+                    Stopped {
+                        base,
+                        is_whole: false,
+                    }
                 }
             })?;
         started.recv().map_err(io::Error::other)??;
         Ok(Self { stop, thread })
     }
 
-    /// Takes no more requests, waits until those in flight are answered; the next index of the available ring.
-    pub(super) fn stop(self) -> u16 {
+    /// Takes no more requests, waits until those in flight are answered.
+    pub(super) fn stop(self) -> Stopped {
         self.stop.requested.store(true, Ordering::SeqCst);
         if let Err(e) = rustix::io::write(&self.stop.event, &1u64.to_ne_bytes()) {
             tracing::error!("cannot wake a queue: {e}");
         }
         self.thread.join().unwrap_or_else(|_| {
             tracing::error!("a queue's thread panicked");
-            0
+            Stopped::default()
         })
     }
 }
@@ -143,7 +154,7 @@ impl QueueWorker {
         })
     }
 
-    fn run(mut self) -> u16 {
+    fn run(mut self) -> Stopped {
         // What the last server has answered it may not have said.
         self.setup.events.call();
         loop {
@@ -156,7 +167,10 @@ impl QueueWorker {
             self.signal(&memory);
             self.check_lost(&memory);
             if stopping && taken && self.io.len() == 0 {
-                return self.setup.ring.next_avail();
+                return Stopped {
+                    base: self.setup.ring.next_avail(),
+                    is_whole: !self.broken && self.left.is_empty(),
+                };
             }
             if !more {
                 self.sleep(stopping);

@@ -1,6 +1,4 @@
-//! The daemon is stopped and started again, as systemd does, and executed again: what was cached is there.
-
-#![expect(clippy::unwrap_used, reason = "the helpers of tests are tests")]
+//! A manager of services, as far as it is needed here, and a client.
 
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
@@ -13,17 +11,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-const BLOCKS: u64 = 8192;
+pub(crate) const BLOCKS: u64 = 8192;
 
 /// A manager of services, as far as it is needed here.
-struct Manager {
+pub(crate) struct Manager {
     dir: tempfile::TempDir,
     notify: UnixDatagram,
     /// The descriptor store.
-    stored: Vec<(String, OwnedFd)>,
+    pub(crate) stored: Vec<(String, OwnedFd)>,
 }
 
-fn content(block: u64, version: u8) -> Vec<u8> {
+pub(crate) fn content(block: u64, version: u8) -> Vec<u8> {
     let mut content = vec![version; 4096];
     content[..8].copy_from_slice(&block.to_le_bytes());
     content
@@ -31,27 +29,34 @@ fn content(block: u64, version: u8) -> Vec<u8> {
 
 impl Manager {
     /// With a configuration whose pools are in memory, or in both stores.
-    fn new(hybrid: bool) -> Self {
+    pub(crate) fn new(hybrid: bool) -> Self {
+        Self::with(|dir| {
+            let at = |name: &str| dir.join(name);
+            let (memory, ssd) = match hybrid {
+                false => ("64MiB", String::new()),
+                true => (
+                    "16MiB",
+                    format!("[ssd]\npath = {:?}\nsize = \"64MiB\"\n", at("ssd")),
+                ),
+            };
+            let pool = "[[vm.pool]]\nname = \"default\"\nmemory_weight = 100\nssd_weight = 100\n";
+            format!(
+                "control = {:?}\n[memory]\nsize = \"{memory}\"\n{ssd}[listen]\nunix = {:?}\n[[vm]]\nname = \"vm\"\n{}[[vm.disk]]\nname = \"disk\"\nimage = {:?}\n",
+                at("control"),
+                at("nbd"),
+                if hybrid { pool } else { "" },
+                at("image"),
+            )
+        })
+    }
+
+    /// With a configuration, for which there is a directory with an image.
+    pub(crate) fn with(configuration: impl FnOnce(&Path) -> String) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let whole: Vec<u8> = (0..BLOCKS).flat_map(|block| content(block, 1)).collect();
         std::fs::write(dir.path().join("image"), whole).unwrap();
         let at = |name: &str| dir.path().join(name);
-        let (memory, ssd) = match hybrid {
-            false => ("64MiB", String::new()),
-            true => (
-                "16MiB",
-                format!("[ssd]\npath = {:?}\nsize = \"64MiB\"\n", at("ssd")),
-            ),
-        };
-        let pool = "[[vm.pool]]\nname = \"default\"\nmemory_weight = 100\nssd_weight = 100\n";
-        let text = format!(
-            "control = {:?}\n[memory]\nsize = \"{memory}\"\n{ssd}[listen]\nunix = {:?}\n[[vm]]\nname = \"vm\"\n{}[[vm.disk]]\nname = \"disk\"\nimage = {:?}\n",
-            at("control"),
-            at("nbd"),
-            if hybrid { pool } else { "" },
-            at("image"),
-        );
-        std::fs::write(at("cache.toml"), text).unwrap();
+        std::fs::write(at("cache.toml"), configuration(dir.path())).unwrap();
         let notify = UnixDatagram::bind(at("notify")).unwrap();
         notify
             .set_read_timeout(Some(Duration::from_secs(60)))
@@ -63,12 +68,12 @@ impl Manager {
         }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
     /// Starts the daemon with what is in the store, from descriptor 3 on, and waits until it is ready.
-    fn start(&mut self) -> Daemon {
+    pub(crate) fn start(&mut self) -> Daemon {
         let (mut script, mut names) = (
             String::from("export LISTEN_PID=$$; exec \"$@\""),
             Vec::new(),
@@ -101,12 +106,12 @@ impl Manager {
         daemon
     }
 
-    fn wait_until_ready(&mut self) {
+    pub(crate) fn wait_until_ready(&mut self) {
         while !self.receive().contains("READY=1") {}
     }
 
     /// One message, after what it asks of the store is done.
-    fn receive(&mut self) -> String {
+    pub(crate) fn receive(&mut self) -> String {
         let mut bytes = [0; 4096];
         let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -134,7 +139,7 @@ impl Manager {
     }
 
     /// Ends the daemon with SIGTERM, and stores what it hands over.
-    fn stop(&mut self, mut daemon: Daemon) {
+    pub(crate) fn stop(&mut self, mut daemon: Daemon) {
         daemon.signal("TERM");
         assert!(daemon.0.wait().unwrap().success());
         self.notify.set_nonblocking(true).unwrap();
@@ -146,7 +151,7 @@ impl Manager {
     }
 
     /// Reads all blocks once, in no more than a second's time on an idle machine; returns which part of them was in the cache.
-    fn read(&self, version: u8) -> f64 {
+    pub(crate) fn read(&self, version: u8) -> f64 {
         let before = self.hits();
         let begun = Instant::now();
         let mut client = Client::connect(&self.path("nbd"));
@@ -162,23 +167,28 @@ impl Manager {
         part
     }
 
-    fn hits(&self) -> u64 {
+    pub(crate) fn hits(&self) -> u64 {
+        let stats = self.stats();
+        let counts = &stats["cache"]["vms"][0]["pools"][0]["counts"];
+        counts["memory_hits"].as_u64().unwrap() + counts["ssd_hits"].as_u64().unwrap()
+    }
+
+    /// What `justitia cache stats --json` says.
+    pub(crate) fn stats(&self) -> serde_json::Value {
         let stats = Command::new(env!("CARGO_BIN_EXE_justitia"))
             .args(["cache", "stats", "--json", "--control"])
             .arg(self.path("control"))
             .output()
             .unwrap();
-        let stats: serde_json::Value = serde_json::from_slice(&stats.stdout).unwrap();
-        let counts = &stats["cache"]["vms"][0]["pools"][0]["counts"];
-        counts["memory_hits"].as_u64().unwrap() + counts["ssd_hits"].as_u64().unwrap()
+        serde_json::from_slice(&stats.stdout).unwrap()
     }
 }
 
 /// Killed when it is dropped.
-struct Daemon(Child);
+pub(crate) struct Daemon(pub(crate) Child);
 
 impl Daemon {
-    fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         let done = Command::new("kill")
             .args(["-s", name, &self.0.id().to_string()])
             .status();
@@ -195,10 +205,10 @@ impl Drop for Daemon {
 }
 
 /// A client of NBD that reads.
-struct Client(UnixStream);
+pub(crate) struct Client(pub(crate) UnixStream);
 
 impl Client {
-    fn connect(path: &Path) -> Self {
+    pub(crate) fn connect(path: &Path) -> Self {
         let mut stream = UnixStream::connect(path).unwrap();
         stream.read_exact(&mut [0; 18]).unwrap();
         let mut hello = vec![0, 0, 0, 3];
@@ -208,7 +218,7 @@ impl Client {
         Self(stream)
     }
 
-    fn read(&mut self, block: u64) -> Vec<u8> {
+    pub(crate) fn read(&mut self, block: u64) -> Vec<u8> {
         let mut request = vec![0x25, 0x60, 0x95, 0x13, 0, 0, 0, 0];
         request.extend(block.to_be_bytes());
         request.extend((block * 4096).to_be_bytes());
@@ -221,58 +231,4 @@ impl Client {
         self.0.read_exact(&mut content).unwrap();
         content
     }
-}
-
-/// Does the kernel have what the memory store needs to be handed over?
-fn memory_survives(manager: &Manager) -> bool {
-    let names = manager.stored.iter().map(|(name, _)| name.as_str());
-    names
-        .into_iter()
-        .any(|name| name == "justitia-cache-memory")
-}
-
-/// Restarts, executes again and kills a daemon. Hits are those of a pass over all blocks, against those of the pass before.
-fn check(hybrid: bool) {
-    let mut manager = Manager::new(hybrid);
-    let mut daemon = manager.start();
-    let mut before = 0.0;
-    for _ in 0..4 {
-        before = manager.read(1);
-    }
-    manager.stop(daemon);
-    let survives = memory_survives(&manager);
-    daemon = manager.start();
-    assert!(manager.stored.is_empty(), "it is the daemon's alone");
-    let after = manager.read(1);
-    assert!(!survives || after >= 0.9 * before, "{after} after {before}");
-    // The same process, another program.
-    daemon.signal("USR2");
-    manager.wait_until_ready();
-    assert!(daemon.0.try_wait().unwrap().is_none());
-    let again = manager.read(1);
-    assert!(!survives || again >= 0.9 * after, "{again} after {after}");
-    // The store is emptied, as at a stop, and the image changes.
-    manager.stop(daemon);
-    manager.stored.clear();
-    let whole: Vec<u8> = (0..BLOCKS).flat_map(|block| content(block, 2)).collect();
-    std::fs::write(manager.path("image"), whole).unwrap();
-    daemon = manager.start();
-    manager.read(2);
-    // Killed: nothing is taken.
-    drop(daemon);
-    daemon = manager.start();
-    assert!(manager.read(2) < 0.01);
-    daemon.signal("INT");
-    assert!(daemon.0.wait().unwrap().success());
-    assert!(!manager.path("ssd").exists());
-}
-
-#[test]
-fn what_was_cached_in_memory_is_there_after_a_restart_and_after_an_exec() {
-    check(false);
-}
-
-#[test]
-fn what_was_cached_in_both_stores_is_there_after_a_restart_and_after_an_exec() {
-    check(true);
 }
