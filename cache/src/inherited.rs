@@ -1,10 +1,12 @@
 //! Descriptors that this process was started with: sockets that systemd listens on for it, and what the last daemon has
-//! handed over. What is not taken is closed once the daemon has started.
+//! handed over. What is not taken is closed once the daemon has started, but for systemd's sockets: it passes them only at a
+//! start, and listens on, so that nobody else can listen there. They are kept for what is added later.
 //!
 //! Code that listens on an address, or opens an image, asks here first. The descriptors are kept for the thread that starts
 //! the daemon, so that of several daemons in one process each takes its own.
 
 use crate::connections::LeftConnection;
+use parking_lot::Mutex;
 use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::net::{AddressFamily, SocketType, getsockname, sockopt};
 use std::cell::RefCell;
@@ -13,12 +15,48 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
+use std::sync::Arc;
 
 /// A listening socket.
 pub(crate) struct InheritedSocket {
     pub(crate) socket: OwnedFd,
     /// The last daemon has made it, so its file goes with this one.
     pub(crate) ours: bool,
+}
+
+/// Listening sockets that somebody else has made, and that nothing is served on yet, or any more.
+#[derive(Clone, Default)]
+pub(crate) struct SpareSockets(Arc<Mutex<Vec<OwnedFd>>>);
+
+impl SpareSockets {
+    pub(crate) fn keep(&self, socket: OwnedFd) {
+        self.0.lock().push(socket);
+    }
+
+    /// The socket that listens on this path, if there is one whose file is still there.
+    pub(crate) fn take_unix(&self, path: &Path) -> Option<InheritedSocket> {
+        is_socket(path).then(|| self.take(|socket| is_at_path(socket, path)))?
+    }
+
+    /// The socket that listens on this address.
+    pub(crate) fn take_tcp(&self, address: SocketAddr) -> Option<InheritedSocket> {
+        self.take(|socket| listens_on(socket, address))
+    }
+
+    /// All of them.
+    pub(crate) fn take_all(&self) -> Vec<OwnedFd> {
+        std::mem::take(&mut self.0.lock())
+    }
+
+    fn take(&self, is: impl Fn(&OwnedFd) -> bool) -> Option<InheritedSocket> {
+        let mut sockets = self.0.lock();
+        let at = sockets.iter().position(is)?;
+        let socket = sockets.remove(at);
+        Some(InheritedSocket {
+            socket,
+            ours: false,
+        })
+    }
 }
 
 thread_local! {
@@ -146,8 +184,15 @@ pub(crate) fn take_image(found: &Metadata, writable: bool, direct: bool) -> Opti
     fits.then_some(image)
 }
 
-/// Closes what nobody has taken; returns how many that were.
-pub(crate) fn close_rest() -> usize {
-    let (sockets, images) = (SOCKETS.take(), IMAGES.take());
-    sockets.len() + images.len() + CONNECTIONS.take().len()
+/// Closes what nobody has taken, but for sockets that somebody else has made, which are kept. Returns how many were closed.
+pub(crate) fn close_rest(spare: &SpareSockets) -> usize {
+    let mut closed = IMAGES.take().len() + CONNECTIONS.take().len();
+    for InheritedSocket { socket, ours } in SOCKETS.take() {
+        if ours {
+            closed += 1;
+        } else {
+            spare.keep(socket);
+        }
+    }
+    closed
 }

@@ -171,3 +171,33 @@ impl Drop for ClientEntry {
         self.clients.left.notify_all();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn clients_that_have_negotiated_without_tls_may_stay() {
+        let clients = Arc::<Clients>::default();
+        let enter = |agreed: Option<bool>| {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            let entry = clients.add(&Arc::new(ours.into()), 10).unwrap();
+            agreed.into_iter().for_each(|secure| entry.agreed(secure));
+            theirs.set_nonblocking(true).unwrap();
+            (entry, theirs)
+        };
+        let all = [None, Some(true), Some(false)].map(enter);
+        assert!(all.iter().all(|(entry, _)| !entry.is_leaving()));
+        clients.close(true);
+        clients.shutdown_rest(Shutdown::Both);
+        // One that ends its negotiation at this moment: its socket is shut down already.
+        all[0].0.agreed(false);
+        let stays: Vec<_> = all.iter().map(|(entry, _)| entry.is_leaving()).collect();
+        assert_eq!(stays, [false, false, true]);
+        let is_cut_off = |mut theirs: &UnixStream| matches!(theirs.read(&mut [0; 1]), Ok(0));
+        let cut_off: Vec<_> = all.iter().map(|(_, theirs)| is_cut_off(theirs)).collect();
+        assert_eq!(cut_off, [true, true, false]);
+    }
+}

@@ -12,7 +12,7 @@ use crate::connections::LeftConnection;
 use crate::frontend::{
     Executor, ListenError, LogLimit, SocketAccess, Volume, Waker, unix_listener,
 };
-use crate::inherited;
+use crate::inherited::{self, SpareSockets};
 use parking_lot::Mutex;
 use rustix::net::Shutdown;
 use rustls::ServerConfig;
@@ -35,6 +35,8 @@ pub struct Server {
     verifies: bool,
     clients: Arc<Clients>,
     listeners: Mutex<Vec<Listener>>,
+    /// Of the daemon: to listen on, and to give back.
+    spare: SpareSockets,
 }
 
 /// What a listener asks of its clients.
@@ -68,6 +70,7 @@ impl Server {
             verifies: tls.is_some_and(|tls| tls.verify_clients),
             clients: Arc::default(),
             listeners: Mutex::default(),
+            spare: SpareSockets::default(),
         })
     }
 
@@ -82,7 +85,13 @@ impl Server {
             verifies: self.verifies,
             clients: Arc::default(),
             listeners: Mutex::default(),
+            spare: self.spare.clone(),
         }
+    }
+
+    /// Listening sockets of somebody else that nothing is served on, which this server and its siblings use.
+    pub(crate) const fn spare_sockets(&self) -> &SpareSockets {
+        &self.spare
     }
 
     /// The threads that wait for disks, for servers of another protocol.
@@ -137,7 +146,8 @@ impl Server {
             tls_required: false,
             certified: false,
         };
-        let (socket, ours) = match inherited::take_unix(path) {
+        let (socket, ours) = match inherited::take_unix(path).or_else(|| self.spare.take_unix(path))
+        {
             Some(found) => (found.socket, found.ours),
             None => (unix_listener(path, who)?, true),
         };
@@ -168,7 +178,8 @@ impl Server {
             certified: !insecure,
         };
         let listen = || {
-            let listener = match inherited::take_tcp(address) {
+            let inherited = inherited::take_tcp(address);
+            let listener = match inherited.or_else(|| self.spare.take_tcp(address)) {
                 Some(found) => TcpListener::from(found.socket),
                 None => TcpListener::bind(address)?,
             };
@@ -223,10 +234,15 @@ impl Server {
         Ok(())
     }
 
-    /// No new clients and no new requests from now on; what is in flight is finished, and its replies are sent.
+    /// No new clients and no new requests from now on; what is in flight is finished, and its replies are sent. Sockets of
+    /// somebody else are [spare](Self::spare_sockets) then.
     pub(crate) fn close(&self) {
-        for (_, path) in self.close_keeping(false) {
-            path.map(std::fs::remove_file);
+        for (socket, path) in self.close_keeping(false) {
+            match (path, socket.try_clone()) {
+                (Some(path), _) => drop(std::fs::remove_file(path)),
+                (None, Ok(socket)) => self.spare.keep(socket),
+                (None, Err(e)) => tracing::warn!("cannot keep a socket that was inherited: {e}"),
+            }
         }
     }
 

@@ -10,7 +10,7 @@ use crate::cache::random;
 use crate::connections::{self, LeftConnection};
 use crate::frontend::{Backend, Volume};
 use crate::ids::DiskId;
-use crate::inherited;
+use crate::inherited::{self, SpareSockets};
 use crate::store::check_arena;
 use crate::warm::{Head, ImageState, Memfd, PAGE_BYTES, Preamble, Restored, wait_for_clock};
 use rustix::fs::{MemfdFlags, fcntl_get_seals, memfd_create};
@@ -49,6 +49,8 @@ pub(super) fn leave(
             left.push((name.to_owned(), socket));
         }
     }
+    let spare = daemon.all.spare_sockets().take_all().into_iter();
+    left.extend(spare.map(|socket| ("listen".to_owned(), socket)));
     daemon.cache.freeze();
     let images = settled_images(daemon, failed);
     left.extend(leave_connections(daemon, failed, closed.connections));
@@ -305,9 +307,9 @@ impl Taken {
         Ok(saved.image.check(&now, held)?)
     }
 
-    /// Closes what nobody has asked for.
-    pub(super) fn close_rest(self) {
-        let rest = inherited::close_rest();
+    /// Closes what nobody has asked for. Sockets of systemd are kept.
+    pub(super) fn close_rest(self, spare: &SpareSockets) {
+        let rest = inherited::close_rest(spare);
         if rest > 0 {
             tracing::warn!(
                 "{rest} sockets, images or clients that were handed over are not used: the configuration does not name them"

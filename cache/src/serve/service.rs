@@ -17,6 +17,7 @@ use super::reload::Reloaded;
 use crate::cache::Cache;
 use crate::config::CacheConfig;
 use crate::frontend::{flush_each, flushed};
+use crate::inherited::SpareSockets;
 use crate::nbd::{Limits, Server, TlsFiles};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -53,7 +54,12 @@ impl Service {
         descriptors::raise_limit();
         let mut taken = Taken::of(given);
         let started = Self::start_taking(config, &mut taken);
-        taken.close_rest();
+        // Without a daemon nobody uses them.
+        let none = SpareSockets::default();
+        let spare = started
+            .as_ref()
+            .map(|service| service.daemon.all.spare_sockets());
+        taken.close_rest(spare.unwrap_or(&none));
         started
     }
 

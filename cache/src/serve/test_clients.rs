@@ -278,3 +278,42 @@ fn a_front_end_of_another_image_must_connect_again() {
     assert!(front_end.config(0, 8).is_ok());
     drop(service);
 }
+
+/// Is there a server of NBD that answers there?
+fn greets(socket: &Path) -> bool {
+    let client = UnixStream::connect(socket).unwrap();
+    client.set_read_timeout(Some(TIMEOUT)).unwrap();
+    let mut greeting = [0; 8];
+    (&client).read_exact(&mut greeting).is_ok() && &greeting == b"NBDMAGIC"
+}
+
+/// systemd passes a socket at a start alone, and listens there for as long as its unit is up.
+#[test]
+fn a_socket_of_systemd_serves_a_vm_that_is_added_later_and_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let before = config(dir.path());
+    let mut after = before.clone();
+    let mut vm = before.vms[0].clone();
+    "later".clone_into(&mut vm.name);
+    let socket = dir.path().join("later.sock");
+    vm.socket = Some(socket.clone());
+    vm.disks.truncate(1);
+    "later".clone_into(&mut vm.disks[0].name);
+    vm.disks[0].image = dir.path().join("later");
+    std::fs::write(&vm.disks[0].image, vec![7; 1 << 20]).unwrap();
+    after.vms.push(vm);
+    let theirs = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let given = vec![(
+        "later.socket".to_owned(),
+        theirs.try_clone().unwrap().into(),
+    )];
+    let mut service = Service::start_from(&before, given).unwrap();
+    for _ in 0..2 {
+        service.reload(&after).unwrap();
+        assert!(greets(&socket));
+        service.reload(&before).unwrap();
+        service = execute(service, &before);
+    }
+    service.shut_down(TIMEOUT).unwrap();
+    assert!(socket.exists());
+}

@@ -258,9 +258,13 @@ impl Shared {
             budget,
         );
         *self.session.lock() = Some(Arc::new(Session {
-            hangup,
+            hangup: Arc::clone(&hangup),
             config_channel,
         }));
+        // The server may have been closed before the session could be found.
+        if self.closing.load(Ordering::SeqCst) {
+            hangup.close();
+        }
         let entry = SessionEntry(Arc::clone(self));
         let started = std::thread::Builder::new()
             .name("justitia-vhost".into())
