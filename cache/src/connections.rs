@@ -54,6 +54,15 @@ pub(crate) struct ConnectionState {
     pub(crate) unsent: Vec<u8>,
 }
 
+/// What the memfd says first.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Head {
+    /// What requests have changed of what is served, in their order.
+    changes: Vec<Value>,
+    connections: Vec<Entry>,
+}
+
 /// A connection in the head.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -90,12 +99,15 @@ impl LeftConnection {
     }
 }
 
-/// The memfd that says what connections are, and their descriptors. Connections beyond the limits are left out, those first
+/// The memfd that says what requests have changed of what is served and what connections are, and these' descriptors. Connections beyond the limits are left out, those first
 /// of which there are most bytes; the log says how many.
 ///
 /// # Errors
 /// When the system refuses memory.
-pub(crate) fn save(mut connections: Vec<LeftConnection>) -> io::Result<(File, Vec<OwnedFd>)> {
+pub(crate) fn save(
+    changes: Vec<Value>,
+    mut connections: Vec<LeftConnection>,
+) -> io::Result<(File, Vec<OwnedFd>)> {
     connections.sort_by_key(LeftConnection::bytes);
     let (mut bytes, mut descriptors) = (0, 0);
     let all = connections.len();
@@ -112,10 +124,14 @@ pub(crate) fn save(mut connections: Vec<LeftConnection>) -> io::Result<(File, Ve
             all - fitting
         );
     }
-    let head: Vec<_> = connections.iter().map(LeftConnection::entry).collect();
-    let head = serde_json::to_vec(&head)?;
+    let head = serde_json::to_vec(&Head {
+        changes,
+        connections: connections.iter().map(LeftConnection::entry).collect(),
+    })?;
     if head.len() > MAX_HEAD {
-        return Err(invalid("the connections take over 16 MiB to describe"));
+        return Err(invalid(
+            "the connections, and what requests have changed, take over 16 MiB to describe",
+        ));
     }
     let mut content = head.clone();
     for connection in &mut connections {
@@ -133,12 +149,15 @@ pub(crate) fn save(mut connections: Vec<LeftConnection>) -> io::Result<(File, Ve
     Ok((file, descriptors.collect()))
 }
 
-/// The connections that a memfd describes, of these descriptors. What it says nothing of is closed, and so is a connection
+/// What requests had changed, and the connections that a memfd describes, of these descriptors. What it says nothing of is closed, and so is a connection
 /// of which a descriptor is missing.
 ///
 /// # Errors
 /// When it is not what [`save`] of this version has made.
-pub(crate) fn load(file: &File, descriptors: Vec<OwnedFd>) -> io::Result<Vec<LeftConnection>> {
+pub(crate) fn load(
+    file: &File,
+    descriptors: Vec<OwnedFd>,
+) -> io::Result<(Vec<Value>, Vec<LeftConnection>)> {
     let seals = fcntl_get_seals(file)
         .map_err(|_| invalid("expected a memfd of connections, found something else"))?;
     if !seals.contains(SEALS) {
@@ -155,7 +174,7 @@ pub(crate) fn load(file: &File, descriptors: Vec<OwnedFd>) -> io::Result<Vec<Lef
     }
     let mut bytes = vec![0; size];
     file.read_exact_at(&mut bytes, 0)?;
-    let (entries, mut rest) = parse(&bytes).ok_or_else(|| {
+    let (head, mut rest) = parse(&bytes).ok_or_else(|| {
         invalid("expected a description of connections of this version, found another")
     })?;
     let mut by_number: BTreeMap<_, _> = descriptors
@@ -163,7 +182,7 @@ pub(crate) fn load(file: &File, descriptors: Vec<OwnedFd>) -> io::Result<Vec<Lef
         .map(|descriptor| (descriptor.as_raw_fd(), descriptor))
         .collect();
     let mut found = Vec::new();
-    for entry in entries {
+    for entry in head.connections {
         let received = take(&mut rest, entry.received)?;
         let unsent = take(&mut rest, entry.unsent)?;
         let others = entry.others.iter().map(|other| by_number.remove(other));
@@ -182,7 +201,7 @@ pub(crate) fn load(file: &File, descriptors: Vec<OwnedFd>) -> io::Result<Vec<Lef
             });
         }
     }
-    Ok(found)
+    Ok((head.changes, found))
 }
 
 /// The next so many bytes.
@@ -201,8 +220,8 @@ fn preamble(head: usize, content: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The entries, and the bytes of the connections; `None` when another version has made it, or something is damaged.
-fn parse(bytes: &[u8]) -> Option<(Vec<Entry>, &[u8])> {
+/// The head, and the bytes of the connections; `None` when another version has made it, or something is damaged.
+fn parse(bytes: &[u8]) -> Option<(Head, &[u8])> {
     let (first, content) = bytes.split_at_checked(PREAMBLE)?;
     let head = usize::try_from(u64::from_le_bytes(*first.get(16..)?.first_chunk()?)).ok()?;
     let expected = preamble(head, content);
@@ -253,10 +272,11 @@ mod tests {
         let (second, _b) = connection("second", b"");
         let numbers = [first.socket.as_raw_fd(), second.socket.as_raw_fd()];
         let other = first.others[0].as_raw_fd();
-        let (file, mut descriptors) = save(vec![first, second]).unwrap();
+        let (file, mut descriptors) = save(vec!["change".into()], vec![first, second]).unwrap();
         // In whatever order they come.
         descriptors.reverse();
-        let mut found = load(&file, descriptors).unwrap();
+        let (changes, mut found) = load(&file, descriptors).unwrap();
+        assert_eq!(changes, ["change"]);
         found.sort_by_key(|found| found.state.export.clone());
         let sockets: Vec<_> = found.iter().map(|found| found.socket.as_raw_fd()).collect();
         assert_eq!(sockets, numbers);
@@ -273,16 +293,16 @@ mod tests {
     #[test]
     fn a_connection_without_all_its_descriptors_is_closed() {
         let (left, mut theirs) = connection("left", b"");
-        let (file, mut descriptors) = save(vec![left]).unwrap();
+        let (file, mut descriptors) = save(Vec::new(), vec![left]).unwrap();
         descriptors.pop();
-        assert!(load(&file, descriptors).unwrap().is_empty());
+        assert!(load(&file, descriptors).unwrap().1.is_empty());
         assert!(has_left(&mut theirs));
     }
 
     #[test]
     fn another_version_and_damage_close_all() {
         let (left, _theirs) = connection("left", b"some");
-        let (file, _) = save(vec![left]).unwrap();
+        let (file, _) = save(Vec::new(), vec![left]).unwrap();
         let mut bytes = vec![0; usize::try_from(file.metadata().unwrap().len()).unwrap()];
         file.read_exact_at(&mut bytes, 0).unwrap();
         let made = |bytes: &[u8], seals| {
@@ -320,8 +340,8 @@ mod tests {
     fn who_has_sent_most_is_left_out_first() {
         let (large, mut closed) = connection("large", &vec![0; MAX_BYTES]);
         let (small, mut kept) = connection("small", b"some");
-        let (file, descriptors) = save(vec![large, small]).unwrap();
-        let found = load(&file, descriptors).unwrap();
+        let (file, descriptors) = save(Vec::new(), vec![large, small]).unwrap();
+        let found = load(&file, descriptors).unwrap().1;
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].state.export, "small");
         assert!(has_left(&mut closed) && !has_left(&mut kept));

@@ -30,7 +30,7 @@ pub(super) struct Acceptor {
 
 impl Acceptor {
     /// Accepts clients until the server closes.
-    pub(super) fn run(self) {
+    pub(super) fn run(&self) {
         loop {
             self.waker.wait(&self.socket);
             if self.clients.is_closing() {

@@ -48,11 +48,21 @@ struct Access {
     certified: bool,
 }
 
+/// Where a listener listens.
+enum Place {
+    Unix {
+        path: PathBuf,
+        /// It is removed at the end.
+        ours: bool,
+    },
+    Tcp(SocketAddr),
+}
+
 struct Listener {
     socket: Arc<OwnedFd>,
     waker: Waker,
-    /// That of a unix socket, which is removed at the end.
-    path: Option<PathBuf>,
+    place: Place,
+    acceptor: Arc<Acceptor>,
     thread: std::thread::JoinHandle<()>,
 }
 
@@ -151,8 +161,11 @@ impl Server {
             Some(found) => (found.socket, found.ours),
             None => (unix_listener(path, who)?, true),
         };
-        let left = inherited::take_unix_connections(PROTOCOL, path);
-        self.listen(socket, false, ours.then_some(path), access, left)
+        let place = Place::Unix {
+            path: path.to_owned(),
+            ours,
+        };
+        self.listen(socket, place, access)
             .map_err(|source| ListenError::Io {
                 what: path.display().to_string(),
                 source,
@@ -184,8 +197,7 @@ impl Server {
                 None => TcpListener::bind(address)?,
             };
             let address = listener.local_addr()?;
-            let left = inherited::take_tcp_connections(PROTOCOL, address);
-            self.listen(listener.into(), true, None, access, left)?;
+            self.listen(listener.into(), Place::Tcp(address), access)?;
             Ok(address)
         };
         listen().map_err(|source| ListenError::Io {
@@ -194,21 +206,13 @@ impl Server {
         })
     }
 
-    /// `path` is removed at the end. `left` are clients that the last daemon has left.
-    fn listen(
-        &self,
-        socket: OwnedFd,
-        tcp: bool,
-        path: Option<&Path>,
-        access: Access,
-        left: Vec<LeftConnection>,
-    ) -> io::Result<()> {
+    fn listen(&self, socket: OwnedFd, place: Place, access: Access) -> io::Result<()> {
         let waker = Waker::new(&socket)?;
         let socket = Arc::new(socket);
-        let acceptor = Acceptor {
+        let acceptor = Arc::new(Acceptor {
             socket: Arc::clone(&socket),
             waker: waker.clone(),
-            tcp,
+            tcp: matches!(place, Place::Tcp(_)),
             clients: Arc::clone(&self.clients),
             context: Arc::new(Context {
                 exports: Arc::clone(&self.exports),
@@ -220,15 +224,16 @@ impl Server {
                 waker: waker.clone(),
                 log: LogLimit::default(),
             }),
-        };
-        acceptor.take(left);
+        });
+        let accepting = Arc::clone(&acceptor);
         let thread = std::thread::Builder::new()
             .name("justitia-nbd".into())
-            .spawn(move || acceptor.run())?;
+            .spawn(move || accepting.run())?;
         self.listeners.lock().push(Listener {
             socket,
             waker,
-            path: path.map(Path::to_owned),
+            place,
+            acceptor,
             thread,
         });
         Ok(())
@@ -257,7 +262,11 @@ impl Server {
         listeners.iter().for_each(|listener| listener.waker.wake());
         let kept = listeners.into_iter().map(|listener| {
             let _ = listener.thread.join();
-            (listener.socket, listener.path)
+            let path = match listener.place {
+                Place::Unix { path, ours } => ours.then_some(path),
+                Place::Tcp(_) => None,
+            };
+            (listener.socket, path)
         });
         let kept = kept.collect();
         if leaving {
@@ -266,6 +275,17 @@ impl Server {
             self.clients.shutdown(Shutdown::Read);
         }
         kept
+    }
+
+    /// Goes on with the clients that the last daemon has left, and that have connected where this server listens. What they
+    /// have opened must be served by now.
+    pub(crate) fn go_on(&self) {
+        for listener in &*self.listeners.lock() {
+            listener.acceptor.take(match &listener.place {
+                Place::Unix { path, .. } => inherited::take_unix_connections(PROTOCOL, path),
+                Place::Tcp(address) => inherited::take_tcp_connections(PROTOCOL, *address),
+            });
+        }
     }
 
     /// The connections that were left when it was [closed](Self::close_keeping).

@@ -103,6 +103,12 @@ impl Daemon {
         self.volumes.lock().clear();
     }
 
+    /// Goes on with the NBD clients that the last daemon has left.
+    pub(super) fn go_on(&self) {
+        let of_vms = self.of_vms.lock();
+        of_vms.values().chain([&self.all]).for_each(Server::go_on);
+    }
+
     /// Closes all servers. Requests that are in flight have until `answered` to be finished; clients that have not taken
     /// their replies then are disconnected, and have until `left` to leave. With `leaving` those are left to the next daemon
     /// that have taken them.
@@ -119,10 +125,13 @@ impl Daemon {
         servers().for_each(|server| server.wait(left));
         Closed {
             sockets,
-            connections: servers()
-                .flat_map(Server::take_left)
-                .chain(vhost.iter().filter_map(VhostServer::take_left))
-                .collect(),
+            connections: leaving.then(|| {
+                let of_vhost = vhost.iter().filter_map(VhostServer::take_left);
+                servers()
+                    .flat_map(Server::take_left)
+                    .chain(of_vhost)
+                    .collect()
+            }),
         }
     }
 }
@@ -131,8 +140,8 @@ impl Daemon {
 pub(super) struct Closed {
     /// The sockets of NBD that were listened on, with the paths of those that this daemon has made.
     pub(super) sockets: Vec<(Arc<OwnedFd>, Option<PathBuf>)>,
-    /// Clients that the next daemon may go on with.
-    pub(super) connections: Vec<LeftConnection>,
+    /// Clients that the next daemon may go on with; `None` where it is not about to be executed.
+    pub(super) connections: Option<Vec<LeftConnection>>,
 }
 
 impl ControlHandler for Daemon {
@@ -163,10 +172,10 @@ impl ControlHandler for Daemon {
         match request {
             ControlRequest::RescanDisk { disk } => self.rescan(disk),
             ControlRequest::GrowDisk { disk, size } => self.grow(disk, size.0),
-            ControlRequest::AddVm { vm } => self.add_vm_by_request(vm),
-            ControlRequest::RemoveVm { vm } => self.remove_vm_by_request(vm),
-            ControlRequest::AddDisk { vm, disk } => self.add_disk_by_request(vm, disk),
-            ControlRequest::RemoveDisk { disk } => self.remove_disk_by_request(disk),
+            ControlRequest::AddVm { .. }
+            | ControlRequest::RemoveVm { .. }
+            | ControlRequest::AddDisk { .. }
+            | ControlRequest::RemoveDisk { .. } => self.change_served(request),
             ControlRequest::RemoveSsd => self.remove_ssd(),
             ControlRequest::ReplaceSsd {
                 path,

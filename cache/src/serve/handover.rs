@@ -4,6 +4,7 @@
 //! which blocks it holds, the locked images, the sockets. Blocks are used again only if their images are what they were
 //! ([`crate::warm`]).
 
+use super::api::ControlRequest;
 use super::daemon::{Closed, Daemon};
 use super::given::Descriptors;
 use crate::cache::random;
@@ -53,7 +54,9 @@ pub(super) fn leave(
     left.extend(spare.map(|socket| ("listen".to_owned(), socket)));
     daemon.cache.freeze();
     let images = settled_images(daemon, failed);
-    left.extend(leave_connections(daemon, failed, closed.connections));
+    if let Some(connections) = closed.connections {
+        left.extend(leave_connections(daemon, failed, connections));
+    }
     daemon.let_go();
     match leave_blocks(daemon, &images, Instant::now() + timeout) {
         Ok(memory) => left.extend(memory),
@@ -85,10 +88,16 @@ fn leave_connections(
     let kept: Vec<_> = kept
         .filter(|connection| settled.contains(&connection.state.export))
         .collect();
-    if kept.is_empty() {
-        return Descriptors::new();
-    }
-    match connections::save(kept) {
+    let served = daemon.served.try_lock();
+    let changes = served
+        .as_ref()
+        .map_or(&[][..], |served| served.changes.all());
+    let changes = changes.iter().map(serde_json::to_value);
+    let changes = changes.collect::<Result<Vec<_>, _>>();
+    let saved = changes
+        .map_err(io::Error::from)
+        .and_then(|changes| connections::save(changes, kept));
+    match saved {
         Ok((file, descriptors)) => {
             let descriptors = descriptors.into_iter();
             let descriptors = descriptors.map(|of| (CONNECTION.to_owned(), of));
@@ -191,6 +200,8 @@ pub(super) struct Taken {
     index: Option<(File, Preamble)>,
     /// The number of the end at which the images were handed over.
     end: Option<[u64; 2]>,
+    /// What requests had changed of what was served.
+    pub(super) changes: Vec<ControlRequest>,
 }
 
 impl Taken {
@@ -224,7 +235,11 @@ impl Taken {
         }
         if let Some(head) = head {
             match connections::load(&head, connections) {
-                Ok(found) => found.into_iter().for_each(inherited::offer_connection),
+                Ok((changes, found)) => {
+                    found.into_iter().for_each(inherited::offer_connection);
+                    let changes = changes.into_iter().map(serde_json::from_value);
+                    taken.changes = changes.filter_map(Result::ok).collect();
+                }
                 Err(e) => tracing::warn!("the clients are disconnected: {e}"),
             }
         }

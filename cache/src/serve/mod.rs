@@ -4,6 +4,7 @@ pub mod bench;
 
 mod api;
 mod change;
+mod changes;
 mod config;
 mod control;
 mod daemon;

@@ -1,6 +1,6 @@
 //! VMs and disks that requests add and remove.
 
-use super::api::Table;
+use super::api::{ControlRequest, Table};
 use super::config::{Config, DiskConfig, Listen, VmConfig};
 use super::daemon::Daemon;
 use super::error::ServeError;
@@ -10,9 +10,36 @@ use serde_json::json;
 use std::path::Path;
 
 impl Daemon {
-    /// Serves another VM, all of it or nothing.
-    pub(super) fn add_vm_by_request(&self, vm: &Table) -> Result<(), ServeError> {
+    /// Adds or removes a VM or a disk, and remembers it for the program that is executed next.
+    pub(super) fn change_served(&self, request: &ControlRequest) -> Result<(), ServeError> {
         let mut served = self.served.lock();
+        let done = match request {
+            ControlRequest::AddVm { vm } => self.add_vm_by_request(&mut served, vm),
+            ControlRequest::RemoveVm { vm } => self.remove_vm_by_request(&mut served, vm),
+            ControlRequest::AddDisk { vm, disk } => self.add_disk_by_request(&mut served, vm, disk),
+            ControlRequest::RemoveDisk { disk } => self.remove_disk_by_request(&mut served, disk),
+            _ => return Ok(()),
+        };
+        // A removal that could not do all has removed it all the same.
+        if matches!(done, Ok(()) | Err(ServeError::Removed(_))) {
+            served.changes.push(request.clone());
+        }
+        done
+    }
+
+    /// Does again what requests had changed before this program was executed, as far as it is not so already.
+    pub(super) fn change_again(&self, requests: &[ControlRequest]) {
+        for request in requests {
+            match self.change_served(request) {
+                // The configuration has it by now.
+                Ok(()) | Err(ServeError::Exists { .. }) => {}
+                Err(e) => tracing::error!("a change that a request had made is lost: {e}"),
+            }
+        }
+    }
+
+    /// Serves another VM, all of it or nothing.
+    fn add_vm_by_request(&self, served: &mut Served, vm: &Table) -> Result<(), ServeError> {
         let vm = parse(&served.config.listen, vm)?;
         if served.vm(&vm.name).is_some() || self.vms.lock().knows(&vm.name) {
             return Err(exists("VM", &vm.name));
@@ -21,7 +48,7 @@ impl Daemon {
             vms: vec![vm.clone()],
             ..Config::default()
         };
-        names(&new).try_for_each(|name| check_is_new(&served, name))?;
+        names(&new).try_for_each(|name| check_is_new(served, name))?;
         let mut config = served.config.clone();
         config.vms.push(vm.clone());
         check_paths(&config)?;
@@ -38,16 +65,20 @@ impl Daemon {
     }
 
     /// Serves another disk of a VM.
-    pub(super) fn add_disk_by_request(&self, vm: &str, disk: &Table) -> Result<(), ServeError> {
-        let mut served = self.served.lock();
+    fn add_disk_by_request(
+        &self,
+        served: &mut Served,
+        vm: &str,
+        disk: &Table,
+    ) -> Result<(), ServeError> {
         // One that is known, and that the cache has.
         self.vms.lock().vm(vm)?;
         let mut config = served.config.clone();
         let mut vms = config.vms.iter_mut();
         let of = vms.find(|known| known.name == vm);
-        let of = of.ok_or_else(|| no_vm(&served, vm))?;
+        let of = of.ok_or_else(|| no_vm(served, vm))?;
         let disk = parse_disk(&served.config.listen, of, disk)?;
-        check_is_new(&served, &disk.name)?;
+        check_is_new(served, &disk.name)?;
         let same = |known: &&DiskConfig| known.mode.is_some() && known.serial == disk.serial;
         let has_serial = of.port.is_some() && disk.mode.is_some();
         if let Some(other) = of.disks.iter().find(same).filter(|_| has_serial) {
@@ -71,9 +102,8 @@ impl Daemon {
         Ok(())
     }
 
-    pub(super) fn remove_vm_by_request(&self, name: &str) -> Result<(), ServeError> {
-        let mut served = self.served.lock();
-        let vm = served.vm(name).ok_or_else(|| no_vm(&served, name))?;
+    fn remove_vm_by_request(&self, served: &mut Served, name: &str) -> Result<(), ServeError> {
+        let vm = served.vm(name).ok_or_else(|| no_vm(served, name))?;
         let gone = Gone::of_vm(vm);
         let problems = self.remove(&gone);
         served.config.vms.retain(|vm| vm.name != name);
@@ -84,8 +114,7 @@ impl Daemon {
         removed(problems)
     }
 
-    pub(super) fn remove_disk_by_request(&self, name: &str) -> Result<(), ServeError> {
-        let mut served = self.served.lock();
+    fn remove_disk_by_request(&self, served: &mut Served, name: &str) -> Result<(), ServeError> {
         let disk = served.disk(name);
         let (vm, _) = disk.ok_or_else(|| {
             let vms = served.config.vms.iter();

@@ -1,5 +1,6 @@
 //! What is served, or should be: the configuration file's, and what requests have added.
 
+use super::changes::Changes;
 use super::config::{Config, DiskConfig, VmConfig};
 use super::error::ServeError;
 use super::paths::{PathUse, collisions};
@@ -14,6 +15,7 @@ pub(super) struct Served {
     pub(super) requested_vms: BTreeSet<String>,
     /// Disks of it that requests have added. A reload keeps them as long as their VMs.
     pub(super) requested_disks: BTreeSet<String>,
+    pub(super) changes: Changes,
 }
 
 impl Served {

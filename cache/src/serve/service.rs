@@ -54,6 +54,10 @@ impl Service {
         descriptors::raise_limit();
         let mut taken = Taken::of(given);
         let started = Self::start_taking(config, &mut taken);
+        if let Ok(service) = &started {
+            service.daemon.change_again(&taken.changes);
+            service.daemon.go_on();
+        }
         // Without a daemon nobody uses them.
         let none = SpareSockets::default();
         let spare = started

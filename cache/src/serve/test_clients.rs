@@ -1,5 +1,6 @@
 //! Clients of NBD over an exec: who goes on, and who is disconnected.
 
+use super::api::ControlHandler;
 use super::test::configured;
 use super::test_warm::{BLOCKS, TIMEOUT, content, hits, memory_survives};
 use super::*;
@@ -7,6 +8,7 @@ use crate::block_dev::Sync;
 use crate::frontend::Backend;
 use crate::nbd::test::client::Client;
 use crate::vhost::client::{FrontEnd, FrontEndOptions, Guest, Workload};
+use serde_json::json;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
@@ -316,4 +318,38 @@ fn a_socket_of_systemd_serves_a_vm_that_is_added_later_and_again() {
     }
     service.shut_down(TIMEOUT).unwrap();
     assert!(socket.exists());
+}
+
+#[test]
+fn clients_of_disks_that_requests_have_added_go_on_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path());
+    let mut service = Service::start(&config).unwrap();
+    std::fs::write(dir.path().join("third"), vec![9; 1 << 20]).unwrap();
+    let table = |value: serde_json::Value| value.as_object().unwrap().clone();
+    let disk = json!({ "name": "third", "image": dir.path().join("third") });
+    let remove = |disk: &str| ControlRequest::RemoveDisk { disk: disk.into() };
+    let add = ControlRequest::AddDisk {
+        vm: "vm".into(),
+        disk: table(disk.clone()),
+    };
+    service.daemon().change(&add).unwrap();
+    service.daemon().change(&remove("other")).unwrap();
+    let socket = dir.path().join("nbd");
+    let mut client = Client::new(&socket, "third", false);
+    for _ in 0..3 {
+        service = execute(service, &config);
+        assert_eq!(client.read(0, BLOCK).data, [9; 4096]);
+        let names: Vec<_> = service
+            .volumes()
+            .iter()
+            .map(|of| of.name().to_owned())
+            .collect();
+        assert_eq!(names, ["vm", "third"]);
+    }
+    // An end that is no exec forgets them.
+    let (left, _) = service.hand_over(TIMEOUT);
+    let service = Service::start_from(&config, left).unwrap();
+    assert_eq!(service.volumes().len(), 2);
+    assert!(client.closed());
 }
