@@ -3,6 +3,7 @@
 use super::client::Client;
 use super::live::{Rig, rig};
 use crate::nbd::Limits;
+use std::net::Shutdown;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -38,15 +39,22 @@ fn a_client_whose_disk_does_not_answer_is_disconnected_and_others_stay() {
 
 #[test]
 fn a_client_that_is_back_elsewhere_is_not_left_twice() {
-    let rig = rig(Limits::default());
-    // Its thread is at the disk while it leaves, and comes back.
+    // Its connection looks at nothing more while a request is at the disk.
+    let mut limits = Limits::default();
+    limits.io.in_flight = 1;
+    let rig = rig(limits);
     rig.disk.stuck.store(true, Ordering::SeqCst);
     let mut gone = Client::new(&rig.socket, "disk", false);
     gone.send(0, 0, 1, 65_536, &[], 512);
     wait_for_read(&rig);
-    drop(gone);
+    // It has closed its end while its request is at the disk, and connects again.
+    gone.stream.shutdown(Shutdown::Write).unwrap();
     let mut back = Client::new(&rig.socket, "disk", false);
-    rig.disk.stuck.store(false, Ordering::SeqCst);
     assert_eq!(back.write(0, 0, &[1; 512]).error, 0);
-    assert_eq!(close(&rig, Duration::from_secs(60)), 1);
+    rig.server.close_keeping(true);
+    rig.disk.stuck.store(false, Ordering::SeqCst);
+    rig.server.wait(Instant::now() + Duration::from_secs(60));
+    assert_eq!(rig.server.take_left().len(), 1);
+    assert_eq!(gone.reply(512).error, 0);
+    assert!(gone.closed());
 }
