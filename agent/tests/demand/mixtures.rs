@@ -120,8 +120,9 @@ fn data_that_is_read_once_swaps_less_out_than_with_the_kernel_alone() {
             machine.add(100, stream());
         });
         let [kernel, ours] = machines.map(|machine| machine.swapped()[0]);
+        // But for a request of 4 MiB.
         assert!(
-            50 * ours <= 51 * kernel,
+            ours <= kernel + 4,
             "seed {seed}: {ours}, the kernel {kernel} MB"
         );
         sums = [sums[0] + kernel, sums[1] + ours];
