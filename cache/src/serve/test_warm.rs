@@ -150,34 +150,43 @@ fn without_the_descriptors_memory_is_empty_and_nothing_is_left() {
     service.shut_down(TIMEOUT).unwrap();
 }
 
+/// Fills the SSD store; how many blocks that makes. On a busy machine its queue is full now and then, and puts are dropped.
+fn fill(service: &Service) -> u64 {
+    for _ in 0..100 {
+        hits(service, 0..BLOCKS, 1);
+        let held = held(service);
+        if held > BLOCKS * 9 / 10 {
+            return held;
+        }
+    }
+    panic!("{} of {BLOCKS}", held(service));
+}
+
 #[test]
 fn what_was_on_the_ssd_is_there_after_a_restart_with_or_without_descriptors() {
     let rig = Rig::new(0, Some(8192));
     let service = rig.start(Descriptors::new());
-    // On a busy machine the SSD's queue is full now and then, and puts are dropped.
-    let mut before = 0;
-    for _ in 0..100 {
-        hits(&service, 0..BLOCKS, 1);
-        before = held(&service);
-        if before > BLOCKS * 9 / 10 {
-            break;
-        }
-    }
-    assert!(before > BLOCKS * 9 / 10, "{before}");
+    let mut before = fill(&service);
     let mut left = hand_over(service);
-    for round in 0..4 {
+    let (mut round, mut lost) = (0, 0);
+    while round < 4 {
         if round % 2 == 1 {
             left = without_descriptors(left);
         }
         let service = rig.start(left);
         service.cache().audit();
         let after = held(&service);
-        assert!(
-            after >= before * 95 / 100,
-            "{after} of {before}, round {round}"
-        );
-        // One that is read may leave: the image is as fast.
-        hits(&service, 0..100, 1);
+        if after >= before * 95 / 100 {
+            round += 1;
+            // One that is read may leave: the image is as fast.
+            hits(&service, 0..100, 1);
+        } else {
+            // A child that another test has just started has the image open until it executes its program: then it may
+            // have changed, and nothing is kept.
+            lost += 1;
+            assert!(lost < 5, "{after} of {before}, round {round}");
+            before = fill(&service);
+        }
         left = hand_over(service);
     }
     let service = rig.start(left);
