@@ -5,10 +5,7 @@ binary=$1 out=$2
 here=$(cd "$(dirname "$0")" && pwd)
 version=$("$binary" --version | cut -d' ' -f2)
 arch=$(dpkg --print-architecture)
-tree=$(mktemp -d)
-trap 'rm -rf "$tree"' EXIT
-chmod 0755 "$tree"
-umask 022
+. "$here/tree.sh"
 
 install -D -m 0755 "$binary" "$tree/usr/bin/justitia"
 for unit in justitia justitia-cache justitia-guest; do
@@ -24,17 +21,10 @@ for document in README.md SPECIFICATION.md CONTRIBUTING.md CHANGELOG.md docs cac
 	cp -r "$here/../$document" "$to"
 done
 chmod -R u=rwX,go=rX "$tree/usr/share/doc/justitia"
-cat "$here/../LICENSE-MIT" "$here/../LICENSE-APACHE" "$here/../kernel/src/bpf/LICENSE-GPL-2.0" >"$tree/usr/share/doc/justitia/copyright"
-"$binary" generate "$tree/generated"
-mkdir -p "$tree/usr/share/man/man1" "$tree/etc/justitia/justitia.toml.d"
+licences justitia
+reference justitia "$binary"
+mkdir -p "$tree/etc/justitia/justitia.toml.d"
 install -m 0644 "$here/justitia.toml" "$tree/etc/justitia/justitia.toml"
-gzip -9n "$tree"/generated/man/*.1
-mv "$tree"/generated/man/*.1.gz "$tree/usr/share/man/man1/"
-for to in bash-completion/completions/justitia:justitia.bash zsh/vendor-completions/_justitia:_justitia \
-	fish/vendor_completions.d/justitia.fish:justitia.fish; do
-	install -D -m 0644 "$tree/generated/completions/${to#*:}" "$tree/usr/share/${to%%:*}"
-done
-rm -r "$tree/generated"
 
 mkdir "$tree/DEBIAN"
 echo /etc/justitia/justitia.toml >"$tree/DEBIAN/conffiles"
@@ -91,5 +81,4 @@ if [ "$1" = purge ]; then
 fi
 EOF
 chmod 0755 "$tree"/DEBIAN/postinst "$tree"/DEBIAN/prerm "$tree"/DEBIAN/postrm
-mkdir -p "$out"
-dpkg-deb --root-owner-group --build "$tree" "$out/justitia_${version}_$arch.deb"
+build justitia "$out"

@@ -6,25 +6,14 @@ programs=$1 out=$2
 here=$(cd "$(dirname "$0")" && pwd)
 version=$("$programs/justitia-lab" --version | cut -d' ' -f2)
 arch=$(dpkg --print-architecture)
-tree=$(mktemp -d)
-trap 'rm -rf "$tree"' EXIT
-chmod 0755 "$tree"
-umask 022
+. "$here/tree.sh"
 
 for program in justitia-lab justitia-lab-guest justitia-load; do
 	install -D -m 0755 "$programs/$program" "$tree/usr/bin/$program"
 done
 install -D -m 0644 "$here/../docs/guide/lab.md" "$tree/usr/share/doc/justitia-lab/lab.md"
-cat "$here/../LICENSE-MIT" "$here/../LICENSE-APACHE" "$here/../kernel/src/bpf/LICENSE-GPL-2.0" >"$tree/usr/share/doc/justitia-lab/copyright"
-"$programs/justitia-lab" generate "$tree/generated"
-mkdir -p "$tree/usr/share/man/man1"
-gzip -9n "$tree"/generated/man/*.1
-mv "$tree"/generated/man/*.1.gz "$tree/usr/share/man/man1/"
-for to in bash-completion/completions/justitia-lab:justitia-lab.bash zsh/vendor-completions/_justitia-lab:_justitia-lab \
-	fish/vendor_completions.d/justitia-lab.fish:justitia-lab.fish; do
-	install -D -m 0644 "$tree/generated/completions/${to#*:}" "$tree/usr/share/${to%%:*}"
-done
-rm -r "$tree/generated"
+licences justitia-lab
+reference justitia-lab "$programs/justitia-lab"
 
 mkdir "$tree/DEBIAN"
 cat >"$tree/DEBIAN/control" <<EOF
@@ -41,5 +30,4 @@ Description: experiments with I/O weights on stock kernels in virtual machines
  Boots stock kernels in QEMU, runs tenants there with and without Justitia, and
  reports what their applications get. Benches of the hypervisor cache.
 EOF
-mkdir -p "$out"
-dpkg-deb --root-owner-group --build "$tree" "$out/justitia-lab_${version}_$arch.deb"
+build justitia-lab "$out"
