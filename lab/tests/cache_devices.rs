@@ -7,10 +7,12 @@
     reason = "the helpers of tests are tests"
 )]
 
+mod cache_script;
 mod programs;
 
 use std::time::Duration;
 
+use cache_script::run_within;
 use justitia_lab::vm::{DiskSpec, Guest, Throttle, Vm, VmSpec};
 use programs::take_along;
 
@@ -68,15 +70,11 @@ image = "/dev/mapper/disk"
 "#;
 
 fn run(guest: &Guest, script: &str) -> String {
-    let script = format!("{FUNCTIONS}\n{script}");
-    let done = guest.sh_within(&script, Duration::from_secs(600)).unwrap();
-    if done.status != 0 {
-        let log = guest.sh("cat /run/log; dmesg | tail -20").unwrap().stdout;
-        panic!(
-            "expected this to succeed:{script}\nfound {done:#?}\nthe server said, and the kernel:\n{log}"
-        );
-    }
-    done.stdout
+    run_within(
+        guest,
+        &format!("{FUNCTIONS}\n{script}"),
+        Duration::from_secs(600),
+    )
 }
 
 fn boot() -> Vm {

@@ -14,12 +14,14 @@
 
 mod cache_daemon;
 mod cache_guest;
+mod cache_script;
 mod programs;
 
 use std::path::Path;
 use std::time::Duration;
 
 use cache_guest::VhostDaemon;
+use cache_script::run_within;
 use justitia_lab::vm::{DiskSpec, Filesystem, Guest, Throttle, Vm, VmSpec};
 use programs::take_along;
 
@@ -79,15 +81,11 @@ e2fsck -fn /dev/nbd0 >&2
 
 /// Runs a script, whose functions these are, that must succeed.
 fn run(guest: &Guest, script: &str) -> String {
-    let script = format!("{FUNCTIONS}\n{script}");
-    let done = guest.sh_within(&script, Duration::from_secs(90)).unwrap();
-    if done.status != 0 {
-        let log = guest.sh("cat /run/log; dmesg | tail -20").unwrap().stdout;
-        panic!(
-            "expected this to succeed:{script}\nfound {done:#?}\nthe server said, and the kernel:\n{log}"
-        );
-    }
-    done.stdout
+    run_within(
+        guest,
+        &format!("{FUNCTIONS}\n{script}"),
+        Duration::from_secs(90),
+    )
 }
 
 /// Serves an image to the kernel, has a file system made, filled and checked, and compares the image itself.

@@ -8,6 +8,7 @@
     reason = "the helpers of tests are tests"
 )]
 
+mod cache_script;
 mod power_loss_log;
 mod programs;
 
@@ -15,6 +16,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::time::Duration;
 
+use cache_script::run_within;
 use justitia_lab::vm::{DiskSpec, Guest, Throttle, Vm, VmSpec};
 use power_loss_log::{Entry, Log};
 use programs::take_along;
@@ -63,14 +65,7 @@ stop
 
 /// Runs a script that must succeed.
 fn run(guest: &Guest, script: &str) -> String {
-    let done = guest.sh_within(script, Duration::from_secs(900)).unwrap();
-    if done.status != 0 {
-        let log = guest.sh("cat /run/log; dmesg | tail -20").unwrap().stdout;
-        panic!(
-            "expected this to succeed:{script}\nfound {done:#?}\nthe server said, and the kernel:\n{log}"
-        );
-    }
-    done.stdout
+    run_within(guest, script, Duration::from_secs(900))
 }
 
 /// A guest with a disk that is logged to a file of this machine.
