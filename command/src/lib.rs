@@ -17,6 +17,11 @@ pub fn end(done: anyhow::Result<ExitCode>) -> ExitCode {
     })
 }
 
+/// An error whose text has its causes in it, as the cache's do: as a chain they would be told twice.
+pub fn flat(error: impl std::error::Error) -> anyhow::Error {
+    anyhow::anyhow!("{error}")
+}
+
 /// The error with its causes, each once: some say theirs themselves. Whatever they quote does nothing to a terminal.
 #[must_use]
 pub fn error_text(error: &anyhow::Error) -> String {

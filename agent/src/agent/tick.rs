@@ -101,14 +101,15 @@ impl Agent {
         let mut changes = self.monitor.poll(&self.config, now);
         self.follow_switches(now, &mut changes);
         self.monitor.sample_reuse(self.entitlements.capacity, now);
-        if self.is_sample_due(now) {
+        let short = self.is_memory_short(now);
+        if self.is_sample_due(short, now) {
             self.sample(now, &mut changes)?;
             self.update_entitlements(now);
             self.reclaim_excess(now, &mut changes);
             self.protect(now);
             self.last_sample = Some(now);
             self.answered = now;
-        } else if !self.is_memory_short(now) {
+        } else if !short {
             self.answered = now;
         }
         self.apply_changes(&changes, now);
@@ -129,13 +130,13 @@ impl Agent {
     }
 
     /// Whether it is time for a sample: each [`SAMPLE_PERIOD`], and earlier while free memory is short.
-    fn is_sample_due(&mut self, now: Instant) -> bool {
+    fn is_sample_due(&mut self, short: bool, now: Instant) -> bool {
         let elapsed = self.last_sample.map(|at| now - at);
         if elapsed.is_none_or(|elapsed| elapsed >= SAMPLE_PERIOD) {
             return true;
         }
         let overdue = elapsed.is_some_and(|elapsed| elapsed >= SAMPLE_PERIOD_WHEN_SHORT);
-        self.is_memory_short(now) && (overdue || self.monitor.budget.allows())
+        short && (overdue || self.monitor.budget.allows())
     }
 
     /// Samples the memory and the tenants.

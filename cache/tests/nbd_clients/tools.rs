@@ -139,7 +139,7 @@ fn fio_verifies_a_disk_much_larger_than_the_cache() {
     rig.stop();
 }
 
-/// fio verifies the disk through a server that is a client of ours. `args` says where that listens, and to whom it connects.
+/// fio verifies the disk through a server that is a client of ours. `args`: the socket that the server listens on, and ours.
 fn verify_behind(program: &str, args: impl Fn(&Rig, &str) -> Vec<String>) {
     let rig = Rig::new(32 * MIB, 2 * MIB, "");
     let front = rig.text("front");

@@ -72,7 +72,7 @@ impl Client {
         let (buffer, at) = (self.buffer(slot), offset.try_into().unwrap());
         let queue = &mut self.queues[slot / DEPTH];
         let queued = match op {
-            // SAFETY: the buffer is mapped, and nobody else's while the request is under way.
+            // SAFETY: the buffer is mapped, and used by this request alone while that is under way.
             Op::Read => unsafe { queue.read_raw(at, buffer, bytes, slot) },
             // SAFETY: as before.
             Op::Write => unsafe { queue.write_raw(at, buffer, bytes, slot) },

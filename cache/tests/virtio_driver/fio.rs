@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// A request, and to whom its content goes when it has ended.
+/// A request, and the client that gets its content when it has ended.
 struct Request {
     op: Op,
     offset: usize,
@@ -44,7 +44,7 @@ fn drive(socket: &Path, requests: &Receiver<Request>) {
                 break;
             };
             let content = &request.content;
-            // SAFETY: the buffer is mapped, and nobody else's before the request is submitted.
+            // SAFETY: the buffer is mapped, and no request uses it before this one is submitted.
             let buffer = unsafe { std::slice::from_raw_parts_mut(client.buffer(slot), REQUEST) };
             buffer[..content.len()].copy_from_slice(content);
             client.submit(slot, request.op, request.offset, content.len());

@@ -1,4 +1,4 @@
-//! Requests to a running daemon, and its errors.
+//! Requests to a running daemon.
 
 use std::path::Path;
 
@@ -11,9 +11,4 @@ pub(super) fn send(
 ) -> Result<serde_json::Value, ControlError> {
     let control = control.map_or_else(default_control_path, Path::to_owned);
     send_request(&control, request)
-}
-
-/// The cache's errors include their causes; as a chain these would be printed twice.
-pub(super) fn flat(error: impl std::error::Error) -> anyhow::Error {
-    anyhow::anyhow!("{error}")
 }

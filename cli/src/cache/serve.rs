@@ -14,9 +14,8 @@ use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use signal_hook::iterator::Signals;
 
-use super::client::flat;
 use super::descriptors;
-use justitia_command::out;
+use justitia_command::{flat, out};
 
 const CONFIGURATION: &str = "\
 A configuration. Every table but [[vm]] is optional:

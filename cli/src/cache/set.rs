@@ -6,9 +6,10 @@ use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
 use justitia_cache::serve::{ControlRequest, Size, Table};
 use justitia_cache::{Policy, StoreKind, Target};
+use justitia_command::flat;
 use serde_json::json;
 
-use super::client::{flat, send};
+use super::client::send;
 
 /// Change what is served, weights, stores and sizes while the cache runs.
 #[derive(Args)]

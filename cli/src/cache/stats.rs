@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use clap::Args;
 use justitia_cache::serve::ControlRequest;
 
-use super::client::{flat, send};
+use super::client::send;
 use super::table;
-use justitia_command::out;
+use justitia_command::{flat, out};
 
 /// Show what the running cache holds and does.
 #[derive(Args)]

@@ -15,11 +15,11 @@ use justitia_view::table::{Column, table};
 use justitia_view::whatif::{Change, Forecast, whatif as forecast};
 use serde::Serialize;
 
-use super::client::{flat, send};
+use super::client::send;
 use super::pools::{BLOCK, curve_of, named, pools};
 use super::set::StoreName;
 use crate::curves::weight;
-use justitia_command::out;
+use justitia_command::{flat, out};
 
 /// Forecast hits, misses and reads of the disk of a pool and of those that give or take, for another size.
 ///

@@ -64,8 +64,8 @@ impl Drop for FileDevice {
 }
 
 impl FileDevice {
-    /// Does it answer a read within this time? Whoever asks it for anything else waits for as long as it hangs, and so does
-    /// the end of the process.
+    /// Whether it answers a read within this time. Other calls have no limit: while the device hangs they do not return, and
+    /// the process cannot end.
     pub(crate) fn answers(&self, patience: Duration) -> bool {
         transfer::read(&self.file, vec![0], patience).is_ok()
     }

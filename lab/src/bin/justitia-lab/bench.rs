@@ -8,7 +8,7 @@ use justitia_api::units::bytes;
 use justitia_cache::serve::{Size, bench as served};
 use justitia_cache::{CacheError, Weight, bench as process};
 
-use justitia_command::out;
+use justitia_command::{flat, out};
 use justitia_view::table::{Column, table};
 
 /// Measure the cache on this machine: in this process, over NBD beside nbdkit and qemu-nbd, and over vhost-user beside
@@ -155,9 +155,4 @@ fn in_process(args: &Bench) -> Result<(), CacheError> {
     });
     out::print(table(&columns, rows));
     Ok(())
-}
-
-/// The cache's errors include their causes; as a chain these would be printed twice.
-fn flat(error: impl std::error::Error) -> anyhow::Error {
-    anyhow::anyhow!("{error}")
 }
