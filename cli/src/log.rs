@@ -1,20 +1,24 @@
-//! Where daemons say what happens to them.
+//! The log of daemons: lines on standard error.
 
 use std::io::IsTerminal;
 
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// Begins to log to standard error: what `JUSTITIA_LOG` asks for (`debug`, `justitia_cache=trace,info`), else
 /// `info` and worse.
 pub(crate) fn start() {
-    tracing_subscriber::fmt()
-        .with_env_filter(
-            EnvFilter::try_from_env("JUSTITIA_LOG").unwrap_or_else(|_| EnvFilter::new("info")),
-        )
+    let wanted = std::env::var("JUSTITIA_LOG").ok();
+    let wanted = wanted.and_then(|wanted| wanted.parse().ok());
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         // It would say so on standard error, where it has just failed, and panic.
         .log_internal_errors(false)
         // A log file or a journal takes no colours.
-        .with_ansi(std::io::stderr().is_terminal())
+        .with_ansi(std::io::stderr().is_terminal());
+    tracing_subscriber::registry()
+        .with(lines)
+        .with(wanted.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO)))
         .init();
 }
