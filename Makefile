@@ -145,7 +145,6 @@ screenshots:
 
 # A test of the command line fails while they are out of date.
 reference:
-	$(CARGO) run -q -p justitia -- generate target/generated
 	$(CARGO) run -q -p justitia-lab --bin justitia-lab -- generate target/generated
 	cp target/generated/reference/*.md docs/reference/
 

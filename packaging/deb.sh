@@ -1,13 +1,15 @@
 #!/bin/sh
-# Builds justitia_VERSION_ARCH.deb from a built binary: packaging/deb.sh BINARY OUTPUT_DIRECTORY
+# Builds justitia_VERSION_ARCH.deb from a directory of built programs: packaging/deb.sh DIRECTORY OUTPUT_DIRECTORY. Man pages
+# and completions are written by justitia-lab, which is in no package but its own.
 set -eu
-binary=$1 out=$2
+programs=$1 out=$2
+binary=$programs/justitia
 here=$(cd "$(dirname "$0")" && pwd)
 version=$("$binary" --version | cut -d' ' -f2)
 arch=$(dpkg --print-architecture)
 . "$here/tree.sh"
 
-install -D -m 0755 "$binary" "$tree/usr/bin/justitia"
+install -D -m 0755 -s "$binary" "$tree/usr/bin/justitia"
 for unit in justitia justitia-cache justitia-guest; do
 	install -D -m 0644 "$here/$unit.service" "$tree/lib/systemd/system/$unit.service"
 done
@@ -22,7 +24,7 @@ for document in README.md SPECIFICATION.md CONTRIBUTING.md CHANGELOG.md docs cac
 done
 chmod -R u=rwX,go=rX "$tree/usr/share/doc/justitia"
 licences justitia
-reference justitia "$binary"
+reference justitia
 mkdir -p "$tree/etc/justitia/justitia.toml.d"
 install -m 0644 "$here/justitia.toml" "$tree/etc/justitia/justitia.toml"
 

@@ -9,11 +9,11 @@ arch=$(dpkg --print-architecture)
 . "$here/tree.sh"
 
 for program in justitia-lab justitia-lab-guest justitia-load; do
-	install -D -m 0755 "$programs/$program" "$tree/usr/bin/$program"
+	install -D -m 0755 -s "$programs/$program" "$tree/usr/bin/$program"
 done
 install -D -m 0644 "$here/../docs/guide/lab.md" "$tree/usr/share/doc/justitia-lab/lab.md"
 licences justitia-lab
-reference justitia-lab "$programs/justitia-lab"
+reference justitia-lab
 
 mkdir "$tree/DEBIAN"
 cat >"$tree/DEBIAN/control" <<EOF

@@ -1,4 +1,4 @@
-//! The `justitia` command.
+//! The `justitia` command, as a library: the lab writes its man pages, completions and reference document.
 
 #![deny(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -17,9 +17,6 @@ mod top;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use justitia_agent::config::reference::markdown as configuration;
-use justitia_agent::report::metrics::reference::markdown as metrics;
-use justitia_command::reference::Generate;
 
 /// Makes I/O weights hold for what applications see.
 ///
@@ -52,11 +49,17 @@ enum Command {
     Watchdog(agent::Watchdog),
     #[command(hide = true)]
     RechargeHelper(agent::RechargeHelper),
-    #[command(hide = true)]
-    Generate(Generate),
 }
 
-fn main() -> ExitCode {
+/// The definition of its command line.
+#[must_use]
+pub fn definition() -> clap::Command {
+    Cli::command()
+}
+
+/// Does what the arguments of this process say.
+#[must_use]
+pub fn main() -> ExitCode {
     justitia_command::end(match Cli::parse().command {
         Command::Run(args) => agent::run(&args),
         Command::Status(args) => agent::status(&args),
@@ -70,15 +73,6 @@ fn main() -> ExitCode {
         Command::RechargeHelper(args) => agent::recharge_helper(&args),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Guest(args) => guest::guest(&args),
-        Command::Generate(args) => generate(&args).map(|()| ExitCode::SUCCESS),
         Command::Cache(args) => cache::cache(&args).map(|()| ExitCode::SUCCESS),
     })
-}
-
-fn generate(args: &Generate) -> anyhow::Result<()> {
-    let documents = [
-        ("configuration.md", configuration()),
-        ("metrics.md", metrics()),
-    ];
-    args.write("justitia", &Cli::command(), "cli.md", &documents)
 }

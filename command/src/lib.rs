@@ -1,11 +1,9 @@
-//! What the command lines of `justitia` and `justitia-lab` share: what is printed, how errors are told, and documents made
-//! from the definitions of `--help`.
+//! Output and errors of the command lines of `justitia` and `justitia-lab`.
 
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod out;
-pub mod reference;
 
 use std::process::ExitCode;
 

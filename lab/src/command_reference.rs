@@ -1,51 +1,42 @@
-//! Man pages, shell completions and the reference document of a program, from the definitions of its `--help`.
+//! Man pages, shell completions and reference documents, from the definitions in the code.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Context;
-use clap::{Args, Command, ValueEnum};
+use clap::{Command, ValueEnum};
 use clap_complete::{Shell, generate_to};
 use clap_markdown::{MarkdownOptions, help_markdown_command_custom};
 
-/// Write man pages, shell completions and reference documents, for packagers.
-#[derive(Args, Debug)]
-pub struct Generate {
-    /// The directory to write into: man/*.1, completions/* and reference/*.md
-    #[arg(value_name = "DIR")]
-    into: PathBuf,
-}
-
-impl Generate {
-    /// Writes those of the program of this name. `cli`: the name of its document. `documents`: others, names and texts.
-    ///
-    /// # Errors
-    /// What cannot be written.
-    pub fn write(
-        &self,
-        name: &'static str,
-        program: &Command,
-        cli: &str,
-        documents: &[(&str, String)],
-    ) -> anyhow::Result<()> {
-        let [man, completions, reference] =
-            ["man", "completions", "reference"].map(|name| self.into.join(name));
-        for dir in [&man, &completions, &reference] {
-            std::fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
-        }
-        let shown = shown(name, program);
-        clap_mangen::generate_to(shown.clone(), &man).context("writing man pages")?;
-        for shell in Shell::value_variants() {
-            generate_to(*shell, &mut shown.clone(), name, &completions)
-                .with_context(|| format!("writing completions of {shell}"))?;
-        }
-        for (document, text) in documents {
-            write(&reference, document, text)?;
-        }
-        write(&reference, cli, &markdown(&shown))
+/// Writes those of the program of this name into a directory: `man/*.1`, `completions/*` and `reference/*.md`. `cli`: the
+/// name of the document about its command line. `documents`: names and texts of others.
+///
+/// # Errors
+/// What cannot be written.
+pub fn write(
+    into: &Path,
+    name: &'static str,
+    program: &Command,
+    cli: &str,
+    documents: &[(&str, String)],
+) -> anyhow::Result<()> {
+    let [man, completions, reference] =
+        ["man", "completions", "reference"].map(|name| into.join(name));
+    for dir in [&man, &completions, &reference] {
+        std::fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
     }
+    let shown = shown(name, program);
+    clap_mangen::generate_to(shown.clone(), &man).context("writing man pages")?;
+    for shell in Shell::value_variants() {
+        generate_to(*shell, &mut shown.clone(), name, &completions)
+            .with_context(|| format!("writing completions of {shell}"))?;
+    }
+    for (document, text) in documents {
+        write_document(&reference, document, text)?;
+    }
+    write_document(&reference, cli, &markdown(&shown))
 }
 
-fn write(dir: &Path, name: &str, text: &str) -> anyhow::Result<()> {
+fn write_document(dir: &Path, name: &str, text: &str) -> anyhow::Result<()> {
     let file = dir.join(name);
     std::fs::write(&file, text).with_context(|| format!("writing {}", file.display()))
 }

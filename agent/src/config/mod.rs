@@ -12,6 +12,7 @@ mod exclusion;
 mod file;
 mod pattern;
 mod read;
+#[cfg(feature = "reference")]
 pub mod reference;
 mod report;
 pub mod settings;

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+#[cfg(feature = "reference")]
 use documented::DocumentedFields;
 use justitia_kernel::probes::Limits;
 use justitia_share::Weight;
@@ -14,7 +15,8 @@ use super::value;
 use crate::plan::{DemandModel, Policy};
 
 /// The configuration of the agent. Every key is optional.
-#[derive(Clone, Debug, Deserialize, Serialize, DocumentedFields)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[cfg_attr(feature = "reference", derive(DocumentedFields))]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// The agent's status socket: `justitia status`, `top` and `explain` connect to it.
@@ -52,7 +54,8 @@ pub struct Config {
 }
 
 /// `[probes]`
-#[derive(Clone, Debug, Deserialize, Serialize, DocumentedFields)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[cfg_attr(feature = "reference", derive(DocumentedFields))]
 #[serde(default, deny_unknown_fields, expecting = "a table [probes]")]
 pub struct Probes {
     /// The largest number of cgroups that are counted apart; I/O of all others is counted together. Each takes 256 bytes a
@@ -68,7 +71,8 @@ pub struct Probes {
 }
 
 /// `[metrics]`
-#[derive(Clone, Debug, Deserialize, Serialize, DocumentedFields)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[cfg_attr(feature = "reference", derive(DocumentedFields))]
 #[serde(default, deny_unknown_fields, expecting = "a table [metrics]")]
 pub struct Metrics {
     /// Where metrics are served, as `http://ADDRESS/metrics`.
@@ -83,7 +87,8 @@ pub struct Metrics {
 }
 
 /// `[io]`
-#[derive(Clone, Debug, Default, Deserialize, Serialize, DocumentedFields)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[cfg_attr(feature = "reference", derive(DocumentedFields))]
 #[serde(default, deny_unknown_fields, expecting = "a table [io]")]
 pub struct Io {
     /// Whether the bandwidth of contended disks is divided by weight: with `io.max`, and, where buffered writers compete,
@@ -93,7 +98,8 @@ pub struct Io {
 }
 
 /// `[recharge]`
-#[derive(Clone, Debug, Deserialize, Serialize, DocumentedFields)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[cfg_attr(feature = "reference", derive(DocumentedFields))]
 #[serde(default, deny_unknown_fields, expecting = "a table [recharge]")]
 pub struct Recharge {
     /// Whether pages of shared files are recharged.
@@ -108,7 +114,8 @@ pub struct Recharge {
 }
 
 /// `[cache]`
-#[derive(Clone, Debug, Deserialize, Serialize, DocumentedFields)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[cfg_attr(feature = "reference", derive(DocumentedFields))]
 #[serde(default, deny_unknown_fields, expecting = "a table [cache]")]
 pub struct Cache {
     /// What counts as a tenant's demand. `use`: what it uses repeatedly is served first, what it reads once comes after.
@@ -130,7 +137,8 @@ impl Default for Cache {
 }
 
 /// `[pressure]`
-#[derive(Clone, Debug, Deserialize, Serialize, DocumentedFields)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[cfg_attr(feature = "reference", derive(DocumentedFields))]
 #[serde(default, deny_unknown_fields, expecting = "a table [pressure]")]
 pub struct Pressure {
     /// The memory pressure (PSI `full avg10`, percent) from which on nothing is reclaimed from a tenant.
@@ -139,7 +147,8 @@ pub struct Pressure {
 }
 
 /// `[unmanaged]`
-#[derive(Clone, Debug, Default, Deserialize, Serialize, DocumentedFields)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[cfg_attr(feature = "reference", derive(DocumentedFields))]
 #[serde(default, deny_unknown_fields, expecting = "a table [unmanaged]")]
 pub struct UnmanagedShare {
     /// The weight, among the tenants at the top level, of all that runs in no managed cgroup.
@@ -151,7 +160,8 @@ pub struct UnmanagedShare {
 }
 
 /// `[guest]`
-#[derive(Clone, Debug, Deserialize, Serialize, DocumentedFields)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[cfg_attr(feature = "reference", derive(DocumentedFields))]
 #[serde(default, deny_unknown_fields, expecting = "a table [guest]")]
 pub struct Guest {
     /// Evicted pages that wait to be offered, at most: a power of two from 64 KiB to 256 MiB. What is evicted while it is

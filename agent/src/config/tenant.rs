@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+#[cfg(feature = "reference")]
 use documented::DocumentedFields;
 use justitia_share::Weight;
 use serde::Deserialize;
@@ -37,7 +38,8 @@ pub struct Rule {
 }
 
 /// `[[tenant]]` as it is written.
-#[derive(Deserialize, DocumentedFields)]
+#[derive(Deserialize)]
+#[cfg_attr(feature = "reference", derive(DocumentedFields))]
 #[serde(default, deny_unknown_fields, expecting = "a table [[tenant]]")]
 #[derive(Default)]
 pub(super) struct RuleKeys {

@@ -38,13 +38,10 @@ pub(super) fn debian(lab: &LabDir) -> PathBuf {
 
 /// The package, and one that comes after it with another configuration file, in `dir`.
 pub(super) fn packages(dir: &Path) {
-    let binary = dir.join("justitia");
-    run(Command::new("objcopy")
-        .arg("--strip-all")
-        .args([&program("justitia"), &binary]));
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/deb.sh");
-    run(Command::new("sh").arg(script).arg(&binary).arg(dir));
-    std::fs::remove_file(binary).unwrap();
+    let programs = program("justitia");
+    let programs = programs.parent().unwrap();
+    run(Command::new("sh").arg(script).arg(programs).arg(dir));
     let shell = "
         mv justitia_*.deb first.deb
         dpkg-deb -R first.deb next && sed -i 's/^Version: .*/&+next/' next/DEBIAN/control

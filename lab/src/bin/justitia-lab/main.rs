@@ -4,14 +4,15 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod bench;
-mod experiment;
+mod cache_experiment;
 mod vm;
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use justitia_command::reference::Generate;
-use justitia_lab::experiment::reference::markdown;
+use justitia_agent::{config, report::metrics};
+use justitia_lab::{command_reference, experiment};
 
 /// Experiments on a stock kernel in a virtual machine, and with the hypervisor cache.
 ///
@@ -43,14 +44,19 @@ enum Command {
     /// Measures the hypervisor cache.
     #[command(subcommand)]
     Cache(Cache),
+    /// Writes man pages, shell completions and reference documents of `justitia` and `justitia-lab`, for packagers.
     #[command(hide = true)]
-    Generate(Generate),
+    Generate {
+        /// The directory to write into: man/*.1, completions/* and reference/*.md
+        #[arg(value_name = "DIR")]
+        into: PathBuf,
+    },
 }
 
 #[derive(Subcommand)]
 enum Cache {
     Bench(bench::Bench),
-    Experiment(experiment::Experiment),
+    Experiment(cache_experiment::Experiment),
 }
 
 fn main() -> ExitCode {
@@ -62,10 +68,24 @@ fn main() -> ExitCode {
         Command::Report(args) => vm::render(&args),
         Command::Shell(args) => vm::shell(&args),
         Command::Cache(Cache::Bench(args)) => done(bench::bench(&args)),
-        Command::Cache(Cache::Experiment(args)) => done(experiment::experiment(&args)),
-        Command::Generate(args) => {
-            let documents = [("experiment.md", markdown())];
-            done(args.write("justitia-lab", &Cli::command(), "lab.md", &documents))
-        }
+        Command::Cache(Cache::Experiment(args)) => done(cache_experiment::experiment(&args)),
+        Command::Generate { into } => done(generate(&into)),
     })
+}
+
+/// Writes the documents of both programs.
+fn generate(into: &Path) -> anyhow::Result<()> {
+    let documents = [
+        ("configuration.md", config::reference::markdown()),
+        ("metrics.md", metrics::reference::markdown()),
+    ];
+    let lab = [("experiment.md", experiment::reference::markdown())];
+    command_reference::write(
+        into,
+        "justitia",
+        &justitia::definition(),
+        "cli.md",
+        &documents,
+    )?;
+    command_reference::write(into, "justitia-lab", &Cli::command(), "lab.md", &lab)
 }

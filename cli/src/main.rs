@@ -1,0 +1,9 @@
+//! The `justitia` command.
+
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    justitia::main()
+}
