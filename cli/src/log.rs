@@ -1,7 +1,5 @@
 //! The log of daemons: lines on standard error.
 
-use std::io::IsTerminal;
-
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -14,9 +12,7 @@ pub(crate) fn start() {
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         // It would say so on standard error, where it has just failed, and panic.
-        .log_internal_errors(false)
-        // A log file or a journal takes no colours.
-        .with_ansi(std::io::stderr().is_terminal());
+        .log_internal_errors(false);
     tracing_subscriber::registry()
         .with(lines)
         .with(wanted.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO)))

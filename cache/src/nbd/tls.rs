@@ -6,7 +6,15 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use x509_parser::prelude::{ASN1Time, FromDer, GeneralName, X509Certificate};
+use std::time::SystemTime;
+use x509_cert::certificate::{CertificateInner, Raw};
+use x509_cert::der::Decode;
+use x509_cert::der::oid::db::rfc4519::COMMON_NAME;
+use x509_cert::ext::pkix::SubjectAltName;
+use x509_cert::ext::pkix::name::{DirectoryString, GeneralName};
+
+/// A certificate as it is: rustls has verified what it must be.
+type Certificate = CertificateInner<Raw>;
 
 /// A directory with `server-cert.pem`, `server-key.pem` and, to verify clients, `ca-cert.pem`: the names
 /// that QEMU and libnbd use.
@@ -99,11 +107,12 @@ impl TlsFiles {
 fn expiry(path: &Path) -> Option<String> {
     let found = certificates(path).ok()?;
     found.iter().find_map(|certificate| {
-        let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
-        let (validity, now) = (certificate.validity(), ASN1Time::now());
-        let why = if validity.not_after < now {
+        let certificate = Certificate::from_der(certificate).ok()?;
+        let validity = certificate.tbs_certificate().validity();
+        let now = SystemTime::now();
+        let why = if validity.not_after.to_system_time() < now {
             format!("one that has expired, on {}", validity.not_after)
-        } else if validity.not_before > now {
+        } else if validity.not_before.to_system_time() > now {
             format!("one that is not valid before {}", validity.not_before)
         } else {
             return None;
@@ -124,19 +133,23 @@ fn pem(path: &Path) -> std::io::Result<String> {
 
 /// The subject of a certificate: the common names of its subject, and its alternative names that are DNS names.
 pub(super) fn certificate_names(certificate: &CertificateDer) -> Vec<String> {
-    let Ok((_, found)) = X509Certificate::from_der(certificate) else {
+    let Ok(found) = Certificate::from_der(certificate) else {
         return Vec::new();
     };
-    let common = found.subject().iter_common_name();
-    let mut names: Vec<_> = common.filter_map(|name| name.as_str().ok()).collect();
-    if let Ok(Some(alternative)) = found.subject_alternative_name() {
-        let all = alternative.value.general_names.iter();
-        names.extend(all.filter_map(|name| match name {
-            GeneralName::DNSName(name) => Some(*name),
+    let found = found.tbs_certificate();
+    let common = found
+        .subject()
+        .iter()
+        .filter(|part| part.oid == COMMON_NAME);
+    let common = common.filter_map(|part| part.value.decode_as::<DirectoryString>().ok());
+    let mut names: Vec<_> = common.map(|name| name.value().into_owned()).collect();
+    if let Ok(Some((_, SubjectAltName(alternative)))) = found.get_extension() {
+        names.extend(alternative.into_iter().filter_map(|name| match name {
+            GeneralName::DnsName(name) => Some(name.to_string()),
             _ => None,
         }));
     }
-    names.into_iter().map(str::to_owned).collect()
+    names
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
