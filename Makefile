@@ -22,8 +22,7 @@ PACKAGES := clang llvm libelf-dev zlib1g-dev make pkg-config \
 	binutils strace libnbd-bin python3-libnbd nbd-client nbdkit qemu-utils prometheus mmdebstrap
 
 # Tests that boot virtual machines and take minutes; `make test` runs the shorter of them.
-VM_TESTS := agent_contract agent_credits agent_disks agent_dying_cgroups agent_old_kernel agent_pressure \
-	agent_restore agent_working_set cache_vm cache_devices power_loss probes_agent recharge
+VM_TESTS := agent_ cache_vm:: cache_devices:: power_loss:: probes_agent:: recharge::
 
 # The mixtures of ordinary hosts, and how often each configuration of each runs: make ordinary MIXTURES='slab burst' REPEAT=3
 MIXTURES :=
@@ -110,13 +109,13 @@ test: deps lint build-tests
 	$(CARGO) test --workspace --no-fail-fast
 
 test-guest: build-tests
-	$(CARGO) test -p justitia-lab --test guest_puts -- --include-ignored
+	$(CARGO) test -p justitia-lab --test guests -- --include-ignored guest_puts::
 
 test-databases: build-tests
-	$(CARGO) test -p justitia-lab --test real_databases -- --ignored --nocapture
+	$(CARGO) test -p justitia-lab --test guests -- --ignored --nocapture real_databases::
 
 test-vm: build-tests
-	$(CARGO) test -p justitia-lab --no-fail-fast $(foreach t,$(VM_TESTS),--test $(t)) -- --include-ignored
+	$(CARGO) test -p justitia-lab --no-fail-fast --test guests -- --include-ignored $(VM_TESTS)
 
 test-seeds:
 	SEEDS=300 $(CARGO) test --release -p justitia-agent --test demand
@@ -127,7 +126,7 @@ test-probes: build-tests
 	$(CARGO) test -p justitia-lab --test probes -- --ignored --nocapture --test-threads=1
 
 test-package: build-tests
-	$(CARGO) test -p justitia-lab --test package -- --ignored --nocapture --test-threads=1
+	$(CARGO) test -p justitia-lab --test guests -- --ignored --nocapture --test-threads=1 package::
 
 # Data and a page of results; other delays, clocks and experiments of your own: justitia-lab cache experiment --help.
 cache-experiments:
@@ -136,7 +135,7 @@ cache-experiments:
 	$(JUSTITIA)-lab report --results $(EXPERIMENTS) --out $(EXPERIMENTS)/report.html
 
 soak: build-tests
-	$(CARGO) test -p justitia-lab --test soak -- --ignored --nocapture
+	$(CARGO) test -p justitia-lab --test guests -- --ignored --nocapture soak::
 
 # Needs chromium, and what `make demo` measured, for the report.
 screenshots:

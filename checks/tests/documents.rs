@@ -54,7 +54,7 @@ fn sources(package: &Path, modules: &[&str]) -> Vec<PathBuf> {
     if let [program, inner @ ..] = modules {
         let program = package.join("tests").join(program);
         let inner = inner.iter().fold(program, |path, module| path.join(module));
-        sources.push(inner.with_extension("rs"));
+        sources.extend([inner.with_extension("rs"), inner.join("main.rs")]);
     }
     let src = package.join("src");
     let file = modules.iter().fold(src.clone(), |path, m| path.join(m));
