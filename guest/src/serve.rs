@@ -14,7 +14,6 @@ use rustix::time::ClockId;
 use crate::batch::{Batch, Batches};
 use crate::enforce::disks::Disks;
 use crate::enforce::filesystems::Filesystems;
-use crate::enforce::hints::Hints;
 use crate::enforce::offers::{Guest, Offers};
 use crate::enforce::pools::PoolTable;
 use crate::monitor::cgroups::Cgroups;
@@ -53,7 +52,6 @@ pub(crate) struct Serving<'a, 'b> {
     filesystems: Filesystems,
     pools: PoolTable,
     offers: Offers,
-    hints: Hints,
     decided: Option<Instant>,
 }
 
@@ -77,7 +75,6 @@ impl<'a, 'b> Serving<'a, 'b> {
             filesystems: Filesystems::default(),
             pools,
             offers: Offers::default(),
-            hints: Hints::default(),
             decided: None,
         })
     }
@@ -180,9 +177,6 @@ impl<'a, 'b> Serving<'a, 'b> {
         };
         self.offers
             .decide(&rows, &guest, of, &batches.pools, machine.probe);
-        if machine.config.guest.ioprio_hints {
-            self.hints.give(self.pools.pools(), &machine.cgroups);
-        }
         let status = &mut machine.status;
         status.count(&counts);
         status.put_ns = machine.costs.put_ns();
@@ -200,13 +194,12 @@ impl<'a, 'b> Serving<'a, 'b> {
         &self.machine.status
     }
 
-    /// Nothing is offered any more, and no thread has a hint.
+    /// Nothing is offered any more.
     pub(crate) fn end(mut self) -> Session {
         let machine = self.machine;
         self.disks.unwatch(machine.probe);
         self.filesystems.reset(machine.probe);
         self.offers.reset(machine.probe);
-        self.hints.take_back(&machine.cgroups);
         machine.batches.borrow_mut().clear();
         machine.status.disks.clear();
         self.session

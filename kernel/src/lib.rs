@@ -7,7 +7,6 @@
 //! * [`mod@file`]: a file by its inode number, and its part of the page cache.
 //! * [`proc`](mod@proc): `/proc/meminfo`, `/proc/vmstat`, `/proc/zoneinfo`, `/proc/pressure`.
 //! * [`block`] and [`io`]: schedulers, io.cost, `io.stat` and weights.
-//! * [`ioprio`]: hints in the I/O priority of threads.
 //! * [`probes`]: what applications read and write, counted by eBPF.
 //! * [`watch`]: changes in the cgroup tree, without rescanning it.
 //! * [`capabilities`] and [`release`]: what this kernel and its mounts can do, each with its reason.
@@ -25,7 +24,6 @@ pub mod cgroup;
 pub mod error;
 pub mod file;
 pub mod io;
-pub mod ioprio;
 pub mod knob;
 pub mod lru_gen;
 pub mod memory;

@@ -168,10 +168,6 @@ pub struct Guest {
     /// full is not offered.
     #[serde(deserialize_with = "value::ring", serialize_with = "value::ring_text")]
     pub buffer: u32,
-    /// Whether the I/O of a container's threads carries a hint with the number of its pool, in their I/O priority. A virtio
-    /// disk that the host serves over vhost-user-blk passes it on. Threads of the classes real-time and idle are left alone.
-    #[serde(deserialize_with = "value::boolean")]
-    pub ioprio_hints: bool,
     /// Whether containers' pools use the host's SSD as well as its memory, by the same weight. The host must allow it
     /// (`ssd = true` in its `[vm.port]`); otherwise they use its memory alone.
     #[serde(deserialize_with = "value::boolean")]
@@ -202,7 +198,6 @@ impl Default for Guest {
     fn default() -> Self {
         Self {
             buffer: 8 << 20,
-            ioprio_hints: false,
             ssd: false,
         }
     }

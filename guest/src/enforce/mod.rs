@@ -1,7 +1,6 @@
-//! Doing what was decided: which disks are watched, how much is offered, which pools there are, and hints.
+//! Doing what was decided: which disks are watched, how much is offered, and which pools there are.
 
 pub(crate) mod disks;
 pub(crate) mod filesystems;
-pub(crate) mod hints;
 pub(crate) mod offers;
 pub(crate) mod pools;

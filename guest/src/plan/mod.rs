@@ -7,6 +7,5 @@ mod pause;
 pub(crate) mod pools;
 pub(crate) mod rest;
 pub(crate) mod reuse;
-pub(crate) mod turns;
 pub(crate) mod verdicts;
 pub(crate) mod weights;

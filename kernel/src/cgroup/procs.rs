@@ -4,7 +4,6 @@ use rustix::fs::OFlags;
 
 use super::Cgroup;
 use crate::error::{Operation, Result};
-use crate::parse;
 
 const PROCS: &str = "cgroup.procs";
 
@@ -32,19 +31,6 @@ impl Cgroup {
         let pid = pid.to_string();
         let mut lines = text.split(|byte| *byte == b'\n');
         Ok(lines.any(|line| !line.is_empty() && line != pid.as_bytes()))
-    }
-
-    /// Up to `most` of the threads in this very cgroup.
-    ///
-    /// # Errors
-    /// As every operation on a cgroup.
-    pub fn threads(&self, most: usize) -> Result<Vec<u32>> {
-        self.read("cgroup.threads", |text| {
-            let ids = parse::lines(text).filter_map(|(_, line)| parse::number(line));
-            let ids = ids.filter_map(|id| u32::try_from(id).ok());
-            // Threads of another pid namespace are 0.
-            Ok(ids.filter(|id| *id > 0).take(most).collect())
-        })
     }
 
     /// Up to `most` of the processes in this very cgroup, as `/proc` names them; none where they cannot be read.
