@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-const OBJECTS: [&str; 5] = ["account", "evict", "latency", "locks", "shared"];
+const OBJECTS: [&str; 3] = ["account", "evict", "shared"];
 
 fn main() -> ExitCode {
     match compile() {

@@ -13,7 +13,7 @@ trap 'rm -rf "$work"' EXIT
 
 "$bin/examples/sh" '
 	mkdir -p /data /etc/justitia && mount /dev/vda /data || exit 1
-	printf "trace_latency = true\n[io]\nenabled = true\n" >/etc/justitia/justitia.toml
+	printf "[io]\nenabled = true\n" >/etc/justitia/justitia.toml
 	C=/sys/fs/cgroup; weight=100
 	mkdir $C/shop.slice && echo "+memory +io" >$C/shop.slice/cgroup.subtree_control || exit 1
 	for t in batch search api db; do

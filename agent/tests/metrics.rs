@@ -7,22 +7,13 @@ use std::time::{Duration, Instant};
 
 use justitia_agent::report::metrics::{MAX_BYTES, text};
 use justitia_api::{
-    AppStatus, CurveStatus, KnobOwner, KnobStatus, LatencyHistogram, LatencyHistograms, ProbeDrops,
-    Status, TenantStatus, escape,
+    AppStatus, CurveStatus, KnobOwner, KnobStatus, ProbeDrops, Status, TenantStatus, escape,
 };
 
 use justitia_metrics_http::Server;
 
 /// One lost, one not.
-const LOSSES: [(&str, u64); 2] = [("shared_file_evicted", 9), ("lock_wait", 0)];
-
-/// Of six calls four took less than 1.024 µs, and one longer than 17 s.
-fn calls() -> LatencyHistogram {
-    LatencyHistogram {
-        buckets: [4, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1],
-        sum: 20.5,
-    }
-}
+const LOSSES: [(&str, u64); 2] = [("shared_file_evicted", 9), ("map_full", 0)];
 
 /// Two tenants, one of them with a name made to break the format.
 fn status() -> Status {
@@ -46,10 +37,6 @@ fn status() -> Status {
         }),
         pv: Some(0.5),
         app: Some(app),
-        latency_histograms: Some(LatencyHistograms {
-            read: calls(),
-            ..LatencyHistograms::default()
-        }),
         knobs: vec![KnobStatus {
             knob: "memory.low".to_owned(),
             value: "4096".to_owned(),
@@ -182,11 +169,6 @@ fn the_reference_lists_what_is_served() {
 fn a_page_is_bounded_however_long_the_names() {
     let mut status = status();
     let mut tenant = status.tenants[1].clone();
-    tenant.latency_histograms = Some(LatencyHistograms {
-        read: calls(),
-        write: calls(),
-        sync: calls(),
-    });
     for n in 0..5000 {
         tenant.path = format!("{n:04}{}", r"\xff".repeat(127));
         status.tenants.push(tenant.clone());
@@ -203,15 +185,9 @@ fn a_page_is_bounded_however_long_the_names() {
     let weights = page.matches("\njustitia_tenant_weight{").count();
     assert_eq!(weights + left(&page), 5002);
 
-    // Of short names as many as `max_tenants` has by default fit, and all where calls are not timed.
+    // All of short names fit.
     for (n, tenant) in status.tenants.iter_mut().enumerate() {
         tenant.path = format!("system.slice/unit-{n}.service");
-    }
-    let page = text(&status, 10_000).unwrap();
-    assert!(page.len() <= MAX_BYTES, "{} bytes", page.len());
-    assert!(left(&page) <= 4002, "{} left", left(&page));
-    for tenant in &mut status.tenants {
-        tenant.latency_histograms = None;
     }
     let page = text(&status, 10_000).unwrap();
     assert!(page.len() <= MAX_BYTES, "{} bytes", page.len());

@@ -5,9 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use justitia_agent::report::metrics::text;
-use justitia_api::{
-    AppStatus, CurveStatus, LatencyHistogram, LatencyHistograms, Status, TenantStatus,
-};
+use justitia_api::{AppStatus, CurveStatus, Status, TenantStatus};
 
 fn packaging() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging")
@@ -48,13 +46,6 @@ fn exported() -> BTreeSet<String> {
         pv: Some(0.1),
         app: Some(AppStatus::default()),
         curve: Some(CurveStatus::default()),
-        latency_histograms: Some(LatencyHistograms {
-            read: LatencyHistogram {
-                buckets: [1; LatencyHistogram::BUCKETS],
-                sum: 1.0,
-            },
-            ..LatencyHistograms::default()
-        }),
         ..TenantStatus::default()
     };
     let status = Status {

@@ -2,8 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::LatencyStatus;
-
 /// What a tenant's applications get; for an inner node, the sums of its leaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct AppStatus {
@@ -39,7 +37,4 @@ pub struct AppStatus {
     /// The part of the time in which its tasks were stalled on I/O, 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub io_stalled: Option<f64>,
-    /// How long its operations took, where that is measured.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub latency: Option<LatencyStatus>,
 }

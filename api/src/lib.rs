@@ -21,7 +21,6 @@ mod decision;
 mod demand;
 pub mod escape;
 mod knob;
-mod latency;
 mod machine;
 mod policy;
 mod reason;
@@ -37,7 +36,6 @@ pub use curve::CurveStatus;
 pub use decision::Decision;
 pub use demand::{DemandModel, Evidence};
 pub use knob::{ExternalKnob, GivenUpKnob, KnobOwner, KnobStatus};
-pub use latency::{LatencyHistogram, LatencyHistograms, LatencyStatus};
 pub use machine::{AgentUsage, MemoryStatus, ProbeDrops};
 pub use policy::{IoPolicyStatus, PolicyStatus};
 pub use reason::{

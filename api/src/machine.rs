@@ -21,8 +21,8 @@ pub struct MemoryStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProbeDrops {
     /// `events` that no probe could count; those for whose cgroup there was no `room`, or that came while
-    /// the kernel was `busy`, and are no tenant's; `calls` that were not timed; uses of `shared_files` that
-    /// were forgotten; `lock_waits` that were not counted.
+    /// the kernel was `busy`, and are no tenant's; uses of `shared_files` that
+    /// were forgotten.
     pub what: String,
     /// How many.
     pub count: u64,

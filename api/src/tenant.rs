@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{AppStatus, CurveStatus, Evidence, KnobStatus, LatencyHistograms, Reason};
+use crate::{AppStatus, CurveStatus, Evidence, KnobStatus, Reason};
 
 /// Seconds without use of CPU or cache after which a tenant rests: the working sets of others that use theirs come before
 /// its own. The window in which tenants count as backlogged is as long.
@@ -63,9 +63,6 @@ pub struct TenantStatus {
     /// What its applications get; `None` where no probes run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub app: Option<AppStatus>,
-    /// How long its applications' calls took since the probes were attached; `None` where calls are not timed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub latency_histograms: Option<LatencyHistograms>,
     /// Whether it was backlogged over the window ([`justitia_share::fairness_window::is_backlogged`]). Of an inner node: whether
     /// a leaf below it was.
     #[serde(default)]

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use libbpf_sys as sys;
 
-const OBJECTS: [(&str, &[u8]); 5] = [
+const OBJECTS: [(&str, &[u8]); 3] = [
     (
         "account",
         include_bytes!(concat!(env!("OUT_DIR"), "/account.bpf.o")),
@@ -23,14 +23,6 @@ const OBJECTS: [(&str, &[u8]); 5] = [
     (
         "evict",
         include_bytes!(concat!(env!("OUT_DIR"), "/evict.bpf.o")),
-    ),
-    (
-        "latency",
-        include_bytes!(concat!(env!("OUT_DIR"), "/latency.bpf.o")),
-    ),
-    (
-        "locks",
-        include_bytes!(concat!(env!("OUT_DIR"), "/locks.bpf.o")),
     ),
     (
         "shared",

@@ -29,9 +29,6 @@ pub struct Config {
     /// The part of one CPU, in percent, that monitoring may take. With more to do, the agent samples less often.
     #[serde(deserialize_with = "value::percentage")]
     pub cpu_budget: f64,
-    /// Whether every read, write and fsync of the applications is timed. This costs some 100 ns a call.
-    #[serde(deserialize_with = "value::boolean")]
-    pub trace_latency: bool,
     /// Limits of the I/O probes.
     pub probes: Probes,
     /// Metrics in the OpenMetrics format, over HTTP.
@@ -180,7 +177,6 @@ impl Default for Config {
             socket: PathBuf::from("/run/justitia/justitia.sock"),
             state_dir: PathBuf::from("/run/justitia"),
             cpu_budget: 1.0,
-            trace_latency: false,
             probes: Probes::default(),
             metrics: Metrics::default(),
             io: Io::default(),

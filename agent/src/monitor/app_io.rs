@@ -3,7 +3,6 @@
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
-use justitia_api::{LatencyHistograms, LatencyStatus};
 use justitia_kernel::capabilities::State;
 use justitia_kernel::cgroup::CgroupId;
 use justitia_kernel::probes::{CURVE_BYTES, Counters, IoProbes, Limits, Sample, SharedInode};
@@ -12,7 +11,6 @@ use justitia_kernel::psi::PsiResource;
 use super::cgroup_tree::CgroupTree;
 use super::cpu_budget::thread_cpu;
 use super::device::{AppBytes, AppIoSource, DiskActivity};
-use super::latency::LatencyWindow;
 use super::probe_drops::{ProbeDrop, drops};
 use super::rate_window::{RateWindows, WindowStats, bytes};
 use super::reuse_sampler::ReuseSampler;
@@ -46,7 +44,6 @@ pub struct AppIoMonitor {
     due: Option<Instant>,
     psi_due: Option<Instant>,
     psi_rounds: u64,
-    latency: Option<LatencyWindow>,
     limits: Limits,
     /// The last sample, without its cgroups.
     sample: Sample,
@@ -63,28 +60,21 @@ impl std::fmt::Debug for AppIoMonitor {
 }
 
 impl AppIoMonitor {
-    /// Attaches the probes. With `latency` calls are timed as well, which costs each of them some 100 ns.
+    /// Attaches the probes.
     #[must_use]
-    pub fn attach(limits: &Limits, latency: bool) -> Self {
+    pub fn attach(limits: &Limits) -> Self {
         let limits = &Limits {
             max_curves: limits.max_curves.min(affordable_curves()),
             ..*limits
         };
-        let mut probes = match IoProbes::attach(limits) {
+        let probes = match IoProbes::attach(limits) {
             Ok(probes) => probes,
             Err(error) => return Self::unavailable(&error.to_string()),
         };
-        let timed = latency.then(|| probes.trace_latency(true));
-        if let Some(Err(error)) = &timed {
-            tracing::warn!(%error, "latencies are not measured");
-        }
         Self {
             probes: Some(probes),
             limits: *limits,
             unavailable: None,
-            latency: timed
-                .is_some_and(|timed| timed.is_ok())
-                .then(LatencyWindow::default),
             ..Self::unavailable("")
         }
     }
@@ -92,9 +82,9 @@ impl AppIoMonitor {
     /// As [`attach`](Self::attach), in a thread of its own: the kernel checks every program, which takes a tenth of a second
     /// of CPU, in an emulated machine many seconds. [`sample`](Self::sample) begins to use the probes when they are attached.
     #[must_use]
-    pub fn attach_meanwhile(limits: &Limits, latency: bool) -> Self {
+    pub fn attach_meanwhile(limits: &Limits) -> Self {
         let limits = *limits;
-        Self::meanwhile(move || Self::attach(&limits, latency))
+        Self::meanwhile(move || Self::attach(&limits))
     }
 
     fn meanwhile(attach: impl FnOnce() -> Self + Send + 'static) -> Self {
@@ -152,7 +142,6 @@ impl AppIoMonitor {
             due: None,
             psi_due: None,
             psi_rounds: 0,
-            latency: None,
             sample: Sample::default(),
             errors: 0,
         }
@@ -190,9 +179,11 @@ impl AppIoMonitor {
             return Vec::new();
         };
         // `errors` counts those that cannot be read.
-        drops(&self.limits, &self.sample, |probe| {
-            probes.dropped(probe).unwrap_or(0)
-        })
+        drops(
+            &self.limits,
+            &self.sample,
+            probes.dropped_uses().unwrap_or(0),
+        )
     }
 
     /// How often the probes could not be read.
@@ -222,9 +213,6 @@ impl AppIoMonitor {
                     self.unavailable = Some(error);
                 }
             }
-        }
-        if let Some(latency) = &mut self.latency {
-            latency.sample(&probes, now);
         }
         self.probes = Some(probes);
         let cost = thread_cpu().saturating_sub(begun);
@@ -309,9 +297,6 @@ impl AppIoMonitor {
     /// Forgets a removed cgroup.
     pub fn remove(&mut self, id: CgroupId) {
         self.windows.remove(id);
-        if let Some(latency) = &mut self.latency {
-            latency.remove(id);
-        }
         if let Some(probes) = &mut self.probes
             && probes.forget_removed(&[id]).is_err()
         {
@@ -325,18 +310,6 @@ impl AppIoMonitor {
         self.unavailable
             .is_none()
             .then(|| self.windows.stats(id, now))
-    }
-
-    /// How long a tenant's calls took in the last whole window, where they are timed.
-    #[must_use]
-    pub fn latency(&self, id: CgroupId) -> Option<LatencyStatus> {
-        self.latency.as_ref()?.latest(id)
-    }
-
-    /// How long a tenant's calls took since the probes were attached, where they are timed.
-    #[must_use]
-    pub fn latency_histograms(&self, id: CgroupId) -> Option<LatencyHistograms> {
-        self.latency.as_ref()?.histograms(id)
     }
 
     /// The probes, if they can be read.

@@ -6,7 +6,6 @@ mod cpu_budget;
 mod decaying_count;
 pub mod device;
 mod handover;
-mod latency;
 mod memory_limits;
 mod memory_sampler;
 mod probe_drops;

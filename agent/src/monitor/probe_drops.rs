@@ -1,6 +1,6 @@
 //! What the probes dropped, and which setting would have avoided it.
 
-use justitia_kernel::probes::{Limits, Probe, Sample};
+use justitia_kernel::probes::{Limits, Sample};
 
 /// One kind of dropped events.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,16 +13,13 @@ pub struct ProbeDrop {
     pub text: String,
 }
 
-/// All kinds, also those of which nothing was dropped. `of` is the number that a probe on demand dropped
-/// ([`IoProbes::dropped`](justitia_kernel::probes::IoProbes::dropped)).
-pub(super) fn drops(limits: &Limits, sample: &Sample, of: impl Fn(Probe) -> u64) -> Vec<ProbeDrop> {
+/// All kinds, also those of which nothing was dropped. `uses` is
+/// [`IoProbes::dropped_uses`](justitia_kernel::probes::IoProbes::dropped_uses).
+pub(super) fn drops(limits: &Limits, sample: &Sample, uses: u64) -> Vec<ProbeDrop> {
     let full = format!(
         "the map has {} entries, one a cgroup (probes.max_cgroups)",
         limits.max_cgroups
     );
-    let calls = of(Probe::Latency);
-    let uses = of(Probe::SharedInodes);
-    let waits = of(Probe::LockContention);
     let Sample {
         dropped_events,
         map_full,
@@ -48,22 +45,12 @@ pub(super) fn drops(limits: &Limits, sample: &Sample, of: impl Fn(Probe) -> u64)
             ),
         ),
         (
-            "latency_untimed",
-            calls,
-            format!("Latencies: {calls} calls were not timed; {full}"),
-        ),
-        (
             "shared_file_evicted",
             uses,
             format!(
                 "Shared files: {uses} uses were evicted; the map has {} entries (probes.max_shared_files)",
                 limits.max_shared_files
             ),
-        ),
-        (
-            "lock_wait",
-            waits,
-            format!("Lock contention: {waits} waits were not counted; {full}"),
         ),
     ]
     .map(|(what, count, text)| ProbeDrop { what, count, text })
@@ -95,41 +82,27 @@ mod tests {
             ..none.clone()
         };
         let cases = [
-            (&dropped, None, "7 events could not be counted"),
+            (&dropped, 0, "7 events could not be counted"),
             (
                 &full,
-                None,
+                0,
                 "7 events count for no tenant; the map has 16 entries, one a cgroup (probes.max_cgroups)",
             ),
-            (
-                &busy,
-                None,
-                "7 events count for no tenant; the map was locked",
-            ),
+            (&busy, 0, "7 events count for no tenant; the map was locked"),
             (
                 &none,
-                Some(Probe::Latency),
-                "7 calls were not timed; the map has 16 entries",
-            ),
-            (
-                &none,
-                Some(Probe::SharedInodes),
+                7,
                 "7 uses were evicted; the map has 64 entries (probes.max_shared_files)",
             ),
-            (
-                &none,
-                Some(Probe::LockContention),
-                "7 waits were not counted; the map has 16 entries",
-            ),
         ];
-        for (sample, probe, expected) in cases {
-            let all = drops(&limits, sample, |of| if Some(of) == probe { 7 } else { 0 });
+        for (sample, uses, expected) in cases {
+            let all = drops(&limits, sample, uses);
             let some: Vec<_> = all.iter().filter(|drop| drop.count > 0).collect();
             assert!(
                 matches!(some[..], [ProbeDrop { count: 7, text, .. }] if text.contains(expected)),
                 "expected {expected:?} alone, found {some:?}"
             );
         }
-        assert!(drops(&limits, &none, |_| 0).iter().all(|d| d.count == 0));
+        assert!(drops(&limits, &none, 0).iter().all(|d| d.count == 0));
     }
 }

@@ -108,7 +108,6 @@ fn given_up(agent: &Agent) -> Vec<GivenUpKnob> {
 fn tenants(agent: &Agent, rates: &[Option<WindowStats>], pv: &FairnessWindow) -> Vec<TenantStatus> {
     let mut knobs = knobs(agent);
     let root = agent.monitor.cgroups.root();
-    let app_io = &agent.monitor.app_io;
     let tree = &agent.snapshot.tenants;
     let mut ids = agent.ids();
     let mut tenants = tree.map(|node_id, tenant| {
@@ -116,7 +115,6 @@ fn tenants(agent: &Agent, rates: &[Option<WindowStats>], pv: &FairnessWindow) ->
         let (i, is_leaf) = (node_id.index(), tree.is_leaf(node_id));
         let node = id.and_then(|id| agent.monitor.cgroups.get(id));
         let leaf = |amount: u64| if is_leaf { amount } else { 0 };
-        let latency = id.and_then(|id| app_io.latency(id));
         TenantStatus {
             path: agent.path(tenant.key),
             id: id.map_or(0, |id| id.0),
@@ -143,8 +141,7 @@ fn tenants(agent: &Agent, rates: &[Option<WindowStats>], pv: &FairnessWindow) ->
             unreclaimable: leaf(tenant.unreclaimable),
             other: leaf(tenant.other),
             refaults: node.map_or(0, |n| leaf(n.memory.refaults)),
-            app: rates[i].as_ref().map(|r| AppStatus { latency, ..app(r) }),
-            latency_histograms: id.and_then(|id| app_io.latency_histograms(id)),
+            app: rates[i].as_ref().map(app),
             backlogged: pv.backlogged.get(i).copied().unwrap_or(false),
             pv: finite(pv.groups.get(i).copied().flatten()),
             working_set: leaf(agent.entitlements.demands[i].working_set),
@@ -229,7 +226,6 @@ fn app(rates: &WindowStats) -> AppStatus {
         miss_rate: per_second(recent.demand_misses),
         hit_ratio: recent.hit_ratio(),
         io_stalled: rates.activity.io_stalled.map(Fraction::get),
-        latency: None,
     }
 }
 

@@ -1,6 +1,6 @@
 //! An inner node's figures: the sums of its leaves'.
 
-use justitia_api::{AppStatus, LatencyHistograms, TenantStatus};
+use justitia_api::{AppStatus, TenantStatus};
 use justitia_share::Tree;
 
 /// What a subtree has.
@@ -15,7 +15,6 @@ struct Subtotal {
     other: u64,
     refaults: u64,
     app: Option<AppStatus>,
-    latencies: Option<LatencyHistograms>,
     /// Bytes per second that hit the cache, of `reads`.
     hits: f64,
     /// Bytes per second read by tenants whose hit ratio is known.
@@ -36,7 +35,6 @@ impl Subtotal {
             other: tenant.other,
             refaults: tenant.refaults,
             app: tenant.app,
-            latencies: tenant.latency_histograms,
             hits: hit_ratio.map_or(0.0, |ratio| ratio * read_rate),
             reads: hit_ratio.map_or(0.0, |_| read_rate),
         }
@@ -55,11 +53,6 @@ impl Subtotal {
         self.reads += more.reads;
         match (&mut self.app, &more.app) {
             (Some(sum), Some(part)) => add_app(sum, part),
-            (sum @ None, part) => *sum = *part,
-            (Some(_), None) => {}
-        }
-        match (&mut self.latencies, &more.latencies) {
-            (Some(sum), Some(part)) => sum.add(part),
             (sum @ None, part) => *sum = *part,
             (Some(_), None) => {}
         }
@@ -99,9 +92,7 @@ pub(super) fn add_up(tenants: &mut Tree<TenantStatus>) {
         tenant.unreclaimable = sum.unreclaimable;
         tenant.other = sum.other;
         tenant.refaults = sum.refaults;
-        tenant.latency_histograms = sum.latencies;
         sum.app = sum.app.filter(|_| seen).map(|app| AppStatus {
-            latency: tenant.app.and_then(|own| own.latency),
             io_stalled: tenant.app.and_then(|own| own.io_stalled),
             hit_ratio: if sum.reads > 0.0 {
                 Some(sum.hits / sum.reads)

@@ -32,7 +32,7 @@ impl Standalone {
         let limitations = check_features(&capabilities, true)?;
         let fs = CgroupFs::discover()?;
         raise_descriptor_limit();
-        let app_io = AppIoMonitor::attach(&(&config.probes).into(), config.trace_latency);
+        let app_io = AppIoMonitor::attach(&(&config.probes).into());
         let protection = ProtectionController::new(None);
         let features = reclaim_features(&capabilities);
         let agent = Agent::new(config, &fs, features, protection, None, app_io)?;

@@ -52,7 +52,7 @@ pub fn run(config: Config, observe: bool) -> Result<(), RunError> {
         "the status socket {}",
         socket_path.display()
     )))?;
-    let app_io = AppIoMonitor::attach_meanwhile(&(&config.probes).into(), config.trace_latency);
+    let app_io = AppIoMonitor::attach_meanwhile(&(&config.probes).into());
     let metrics = serve_metrics(&config).unwrap_or_else(|error| {
         limitations.push(error);
         None

@@ -1,6 +1,5 @@
 //! The probes: attaching them, and reading what they count.
 
-use std::collections::HashMap;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::time::{Duration, Instant};
 
@@ -14,14 +13,11 @@ use super::counter_map::{
 use super::curves::{Curves, ReuseHistogram, size};
 use super::mapped::MappedArray;
 use super::object::ProbeObject;
-use super::on_demand::OnDemandProbes;
+use super::shared_inodes::SharedInodeProbe;
 use super::slot_table::SlotTable;
 use super::spec::{ObjectSpec, kernel_types};
 use super::status::DENIED;
-use super::{
-    Counters, Latencies, Limits, LockContention, Probe, ProbeError, ProbeStatus, Sample,
-    SharedInode, programs,
-};
+use super::{Counters, Limits, Probe, ProbeError, ProbeStatus, Sample, SharedInode, programs};
 use crate::capabilities::State;
 use crate::cgroup::CgroupId;
 
@@ -44,7 +40,7 @@ pub struct IoProbes {
     skipped: (Option<Instant>, u64),
     /// The curves, or why accesses are not sampled.
     curves: Result<Curves, String>,
-    on_demand: OnDemandProbes,
+    shared: SharedInodeProbe,
 }
 
 impl IoProbes {
@@ -72,7 +68,7 @@ impl IoProbes {
             accounting,
             skipped: (None, 0),
             curves,
-            on_demand: OnDemandProbes::new(limits, &types)?,
+            shared: SharedInodeProbe::new(limits, &types)?,
         };
         // Before anything is counted: attaching takes a while, and cgroups need slots meanwhile.
         probes.slots.free_all(&probes.accounting)?;
@@ -89,15 +85,15 @@ impl IoProbes {
         {
             (reuse.state, reuse.reason) = (State::No, why.clone());
         }
-        let mut on_demand = self.on_demand.status().to_vec();
-        // Probes on demand are not tried before they are needed, but the kernel treats them alike.
+        let mut shared = self.shared.status().to_vec();
+        // This probe is not tried before it is needed, but the kernel treats it as the others.
         if all.iter().any(|one| one.reason == DENIED) {
-            for one in on_demand.iter_mut().filter(|one| one.state == State::Yes) {
+            for one in shared.iter_mut().filter(|one| one.state == State::Yes) {
                 one.state = State::No;
                 DENIED.clone_into(&mut one.reason);
             }
         }
-        all.append(&mut on_demand);
+        all.append(&mut shared);
         all.sort_by_key(|one| one.probe);
         all
     }
@@ -119,16 +115,12 @@ impl IoProbes {
             map_busy: self.drops.get(DROP_MAP_BUSY),
             ..Sample::default()
         };
-        let evicted = self.slots.sample(&self.accounting, &mut sample)?;
-        // The probes on demand have entries for as many cgroups as there are slots.
-        self.on_demand.forget(evicted.into_iter());
+        self.slots.sample(&self.accounting, &mut sample)?;
         // A file system's module may be unloaded and another one loaded in its place.
         for cpu in 0..self.cached_cpus {
             self.cpu_caches
                 .set(cpu * CPU_CACHE_WORDS + FILE_OPS_WORD, 0);
         }
-        self.on_demand
-            .forget(sample.removed.iter().map(|(cgroup, _)| *cgroup));
         Ok(sample)
     }
 
@@ -150,8 +142,6 @@ impl IoProbes {
     /// # Errors
     /// When the kernel refuses an operation on a map.
     pub fn forget_removed(&mut self, removed: &[CgroupId]) -> Result<(), ProbeError> {
-        // A cgroup without a slot may have an entry there.
-        self.on_demand.forget(removed.iter().copied());
         self.slots.mark_removed(&self.accounting, removed)
     }
 
@@ -202,28 +192,12 @@ impl IoProbes {
         })
     }
 
-    /// Begins or ends tracing the latency of calls. Each time it begins at zero.
-    ///
-    /// # Errors
-    /// When the kernel does not support the probe.
-    pub fn trace_latency(&mut self, on: bool) -> Result<(), ProbeError> {
-        self.on_demand.switch(Probe::Latency, on)
-    }
-
-    /// The latencies of each cgroup's calls since tracing began, or since the cgroup lost its slot; empty while it is off.
-    ///
-    /// # Errors
-    /// When the kernel refuses an operation on a map.
-    pub fn latencies(&self) -> Result<HashMap<CgroupId, Latencies>, ProbeError> {
-        self.on_demand.latencies()
-    }
-
     /// Begins or ends tracing which files are used by other cgroups than those charged for their pages.
     ///
     /// # Errors
     /// When the kernel does not support the probe.
     pub fn trace_shared_inodes(&mut self, on: bool) -> Result<(), ProbeError> {
-        self.on_demand.switch(Probe::SharedInodes, on)
+        self.shared.switch(on)
     }
 
     /// The `most` files of which other cgroups than those charged have used the most different bytes since tracing began;
@@ -232,34 +206,16 @@ impl IoProbes {
     /// # Errors
     /// When the kernel refuses an operation on a map.
     pub fn shared_inodes(&self, most: usize) -> Result<Vec<SharedInode>, ProbeError> {
-        self.on_demand.shared_inodes(most)
+        self.shared.files(most)
     }
 
-    /// Begins or ends counting contended locks.
-    ///
-    /// # Errors
-    /// When the kernel does not support the probe.
-    pub fn trace_locks(&mut self, on: bool) -> Result<(), ProbeError> {
-        self.on_demand.switch(Probe::LockContention, on)
-    }
-
-    /// Contended locks per cgroup, since the same moment as [`latencies`](Self::latencies); empty while tracing is off.
+    /// How many uses of files were replaced by later ones or never stored, because there are more than
+    /// [`Limits::max_shared_files`]; over all times that tracing was on.
     ///
     /// # Errors
     /// When the kernel refuses an operation on a map.
-    pub fn lock_contention(&self) -> Result<HashMap<CgroupId, LockContention>, ProbeError> {
-        self.on_demand.lock_contention()
-    }
-
-    /// How many events a probe on demand has dropped because its map was full, over all times that it was on; 0 for every
-    /// other probe. For [`Probe::Latency`] these are calls and for [`Probe::LockContention`] waits, where there are more
-    /// than [`Limits::max_cgroups`] cgroups; for [`Probe::SharedInodes`] uses of files that were replaced by later ones or
-    /// never stored, where there are more than [`Limits::max_shared_files`].
-    ///
-    /// # Errors
-    /// When the kernel refuses an operation on a map.
-    pub fn dropped(&self, probe: Probe) -> Result<u64, ProbeError> {
-        self.on_demand.dropped(probe)
+    pub fn dropped_uses(&self) -> Result<u64, ProbeError> {
+        self.shared.dropped()
     }
 
     /// How often the kernel skipped programs whose fallback did not count either, as of at most a second ago.

@@ -16,15 +16,12 @@ mod counters;
 mod curves;
 mod error;
 mod evictions;
-mod histogram;
 mod libbpf_log;
 mod limits;
 mod mapped;
 mod object;
-mod on_demand;
 mod probe;
 mod programs;
-mod reports;
 mod sample;
 mod shared_inodes;
 mod slot_table;
@@ -39,8 +36,7 @@ pub use error::ProbeError;
 pub use evictions::{
     Device, Eviction, EvictionCounts, EvictionProbe, EvictionReader, OFFER_NOTHING,
 };
-pub use histogram::{Histogram, Latencies};
 pub use limits::Limits;
 pub use probe::{Probe, ProbeStatus};
-pub use reports::{LockContention, SharedInode, SharedUse};
 pub use sample::Sample;
+pub use shared_inodes::{SharedInode, SharedUse};

@@ -38,19 +38,15 @@ pub enum Probe {
     Reuse,
     /// Removed cgroups.
     CgroupRemoval,
-    /// Latencies of reads, writes and syncs; on demand.
-    Latency,
     /// Files that several tenants use; on demand.
     SharedInodes,
-    /// Lock contention on the path to a page; on demand.
-    LockContention,
     /// Pages that reclaim evicts; only for `justitia guest`.
     Evictions,
 }
 
 impl Probe {
     /// Every probe, in the order in which they are listed.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 17] = [
         Self::Read,
         Self::Write,
         Self::ReadVectored,
@@ -66,9 +62,7 @@ impl Probe {
         Self::DirtyThrottle,
         Self::Reuse,
         Self::CgroupRemoval,
-        Self::Latency,
         Self::SharedInodes,
-        Self::LockContention,
         Self::Evictions,
     ];
 
@@ -91,9 +85,7 @@ impl Probe {
             Self::DirtyThrottle => "dirty throttling",
             Self::Reuse => "reuse of cached blocks",
             Self::CgroupRemoval => "removed cgroups",
-            Self::Latency => "latencies (on demand)",
             Self::SharedInodes => "files used by several tenants (on demand)",
-            Self::LockContention => "lock contention (on demand)",
             Self::Evictions => "pages that reclaim evicts",
         }
     }

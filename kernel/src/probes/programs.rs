@@ -64,20 +64,6 @@ pub(super) const ACCOUNT: &[Program] = &[
     needed("cgroup_removed", Probe::CgroupRemoval),
 ];
 
-/// `bpf/latency.bpf.c`.
-pub(super) const LATENCY: &[Program] = &[
-    needed("read_end", Probe::Latency),
-    needed("read_begin", Probe::Latency),
-    needed("write_end", Probe::Latency),
-    needed("write_begin", Probe::Latency),
-    needed("readv_end", Probe::Latency),
-    needed("readv_begin", Probe::Latency),
-    needed("writev_end", Probe::Latency),
-    needed("writev_begin", Probe::Latency),
-    needed("sync_end", Probe::Latency),
-    needed("sync_begin", Probe::Latency),
-];
-
 /// `bpf/shared.bpf.c`.
 pub(super) const SHARED: &[Program] = &[needed("folio_accessed", Probe::SharedInodes)];
 
@@ -87,28 +73,4 @@ pub(super) const EVICT: &[Program] = &[
     needed("page_added", Probe::Evictions),
     needed("page_moved", Probe::Evictions),
     needed("request_completed", Probe::Evictions),
-];
-
-/// `bpf/locks.bpf.c`.
-pub(super) const LOCKS: &[Program] = &[
-    alternative("alloc_leave", Probe::LockContention),
-    alternative("alloc_enter", Probe::LockContention),
-    alternative("alloc_noprof_leave", Probe::LockContention),
-    alternative("alloc_noprof_enter", Probe::LockContention),
-    needed("add_leave", Probe::LockContention),
-    needed("add_enter", Probe::LockContention),
-    needed("add_lru_leave", Probe::LockContention),
-    needed("add_lru_enter", Probe::LockContention),
-    needed("accessed_leave", Probe::LockContention),
-    needed("accessed_enter", Probe::LockContention),
-    alternative("put_leave", Probe::LockContention),
-    alternative("put_enter", Probe::LockContention),
-    alternative("release_leave", Probe::LockContention),
-    alternative("release_enter", Probe::LockContention),
-    alternative("batch_release_leave", Probe::LockContention),
-    alternative("batch_release_enter", Probe::LockContention),
-    alternative("pagevec_release_leave", Probe::LockContention),
-    alternative("pagevec_release_enter", Probe::LockContention),
-    needed("wait_end", Probe::LockContention),
-    needed("wait_begin", Probe::LockContention),
 ];

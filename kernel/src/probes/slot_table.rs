@@ -80,7 +80,7 @@ impl SlotTable {
     }
 
     /// Adds what each cgroup has counted, and frees slots: those of removed cgroups, and when few are free, the least
-    /// used. Returns the cgroups whose slots are evicted.
+    /// used.
     #[expect(
         clippy::indexing_slicing,
         reason = "a slot is a number below `slot_count`, of which the lists are made"
@@ -89,7 +89,7 @@ impl SlotTable {
         &mut self,
         object: &ProbeObject,
         sample: &mut Sample,
-    ) -> Result<Vec<CgroupId>, ProbeError> {
+    ) -> Result<(), ProbeError> {
         let now = Instant::now();
         self.free_unused(object, now)?;
         sample.cgroups.clone_from(&self.retired);
@@ -191,25 +191,18 @@ impl SlotTable {
 
     /// Where few slots are free, begins to evict those that are used least; returns their cgroups. What they do from now
     /// on is counted in another slot, if there is one.
-    fn evict(
-        &mut self,
-        object: &ProbeObject,
-        free: usize,
-        now: Instant,
-    ) -> Result<Vec<CgroupId>, ProbeError> {
+    fn evict(&mut self, object: &ProbeObject, free: usize, now: Instant) -> Result<(), ProbeError> {
         let soon = free + self.evictions.len() + self.removed.len();
         let least_used = self.usage.least_used(soon, now);
         if least_used.is_empty() {
-            return Ok(Vec::new());
+            return Ok(());
         }
         let slot_of = object.map("slot_of_cgroup")?;
-        let mut evicted = Vec::new();
         for slot in least_used {
             let cgroup = self.cgroup(slot);
             // Not there when it was removed meanwhile.
             if slot_of.delete(&cgroup.0.to_ne_bytes()).is_ok() {
                 self.clear_cgroup_ptr(slot);
-                evicted.push(cgroup);
                 self.evictions.push(Eviction {
                     slot,
                     cgroup: Some(cgroup),
@@ -218,7 +211,7 @@ impl SlotTable {
                 });
             }
         }
-        Ok(evicted)
+        Ok(())
     }
 
     /// Frees the slots in which no program counts any more.

@@ -65,9 +65,6 @@ pub struct Experiment {
     /// Instead of tenants and phases: the agent's own cost.
     #[serde(default)]
     pub scale: Option<Scale>,
-    /// Instead of tenants and phases: locks that containers contend for.
-    #[serde(default)]
-    pub contention: Option<Contention>,
 }
 
 fn three() -> u32 {
@@ -82,9 +79,7 @@ impl Experiment {
     /// The tenants as results name them.
     #[must_use]
     pub fn described_tenants(&self) -> Vec<schema::Tenant> {
-        let counts = (self.scale.as_ref().map(|scale| &scale.tenants))
-            .or_else(|| self.contention.as_ref().map(|one| &one.containers));
-        match counts {
+        match self.scale.as_ref().map(|scale| &scale.tenants) {
             None => self
                 .tenant
                 .iter()
@@ -130,9 +125,6 @@ pub struct Machine {
     pub memory: Bytes,
     /// Its processors.
     pub vcpus: u32,
-    /// Hides the hypervisor from the guest's kernel. A kernel that finds a hypervisor without
-    /// paravirtual spin locks uses spin locks that do not queue, whose contention no tracepoint reports.
-    pub hide_hypervisor: bool,
     /// An emulated guest executes 250 million instructions per second, its processors together: what cached reads
     /// cost then depends on how many instructions they need, and not on what else the host does.
     pub fixed_speed: bool,
@@ -143,20 +135,7 @@ impl Default for Machine {
         Self {
             memory: Bytes(1 << 30),
             vcpus: 4,
-            hide_hypervisor: false,
             fixed_speed: false,
-        }
-    }
-}
-
-impl Machine {
-    /// Arguments for QEMU beside the usual ones.
-    #[must_use]
-    pub fn qemu_args(&self) -> Vec<String> {
-        if self.hide_hypervisor {
-            vec!["-cpu".to_owned(), "max,-hypervisor".to_owned()]
-        } else {
-            Vec::new()
         }
     }
 }
@@ -266,20 +245,4 @@ pub struct Scale {
     pub tenants: Vec<u32>,
     /// For how many seconds the agent's CPU time is measured each time, quiet and under pressure.
     pub seconds: u64,
-}
-
-/// Lock contention on the way to a page, as the containers grow in number.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, DocumentedFields)]
-#[serde(deny_unknown_fields)]
-pub struct Contention {
-    /// Numbers of containers, one after the other; ascending.
-    pub containers: Vec<u32>,
-    /// For how many seconds contention is counted each time.
-    pub seconds: u64,
-    /// For how many seconds the containers run before.
-    pub ramp: u64,
-    /// The workload that each container runs once, before its first `run`.
-    pub prepare: String,
-    /// The workload that each container runs while contention is counted.
-    pub run: String,
 }

@@ -29,7 +29,7 @@ impl MetricName {
 /// Key, label, unit, whether it ought to follow the weights, and what the tenants' values make together.
 type Known = (&'static str, &'static str, Unit, bool, Total);
 
-const KNOWN: [Known; 22] = {
+const KNOWN: [Known; 20] = {
     use Total::{Mean, Sum, Whole};
     use Unit::{Bytes, BytesPerSecond, Count, PerSecond, Ratio, Seconds};
     [
@@ -97,20 +97,6 @@ const KNOWN: [Known; 22] = {
             "agent_loop_pressure",
             "The same, without the kernel's work of reclaiming",
             Ratio,
-            false,
-            Mean,
-        ),
-        (
-            "contention",
-            "Contended lock acquisitions per second",
-            PerSecond,
-            false,
-            Mean,
-        ),
-        (
-            "contention_wait",
-            "Time waited for locks, per second",
-            Seconds,
             false,
             Mean,
         ),

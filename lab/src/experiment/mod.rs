@@ -19,7 +19,7 @@ mod tests;
 
 pub use bytes::Bytes;
 pub use configuration::{Configuration, MemoryLimit, Scheduler};
-pub use definition::{Contention, Disk, Experiment, Machine, Scale, Tenant, Workload, count_name};
+pub use definition::{Disk, Experiment, Machine, Scale, Tenant, Workload, count_name};
 pub use metric::MetricName;
 pub use phase::{
     AgentChange, DiskPhase, MeasurePhase, OUTSIDER, Phase, RecordPhase, RunPhase, SamplePhase,

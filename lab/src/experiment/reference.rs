@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
 use super::configuration::Configuration;
-use super::definition::{Contention, Disk, Experiment, Machine, Scale, Tenant, Workload};
+use super::definition::{Disk, Experiment, Machine, Scale, Tenant, Workload};
 use super::metric::all_known;
 use super::phase::{
     DiskPhase, MeasurePhase, Phase, RecordPhase, RunPhase, SamplePhase, StopPhase, WaitPhase,
@@ -49,8 +49,6 @@ pub fn markdown() -> String {
     let results = keys::<PaperResult>("configuration = \"bfq\"");
     section(&mut out, "[[paper.results]]", RESULTS, &results);
     section(&mut out, "[scale]", SCALE_IS, &keys::<Scale>(SCALE));
-    let contention = keys::<Contention>(CONTENTION);
-    section(&mut out, "[contention]", CONTENTION_IS, &contention);
     section(&mut out, "configurations", "", &configurations());
     out
 }
@@ -87,9 +85,6 @@ const PAPER: &str = "title = \"t\"\nfigure = \"f\"\nresults = []";
 const RESULTS: &str = "The paper's numbers for one configuration.";
 const SCALE_IS: &str = "Instead of tenants and phases: the agent's cost as tenants grow in number.";
 const SCALE: &str = "tenants = []\nseconds = 1";
-const CONTENTION_IS: &str = "\
-Instead of tenants and phases: lock contention on the way to a page, as containers grow in number.";
-const CONTENTION: &str = "containers = []\nseconds = 1\nramp = 1\nprepare = \"w\"\nrun = \"w\"";
 /// Keys that a file does not have.
 const NOT_WRITTEN: [&str; 2] = ["name", "dir"];
 
@@ -234,7 +229,6 @@ mod tests {
         exactly_required::<Goal>(GOAL);
         exactly_required::<Paper>(PAPER);
         exactly_required::<Scale>(SCALE);
-        exactly_required::<Contention>(CONTENTION);
     }
 
     #[test]

@@ -7,7 +7,7 @@ macro_rules! experiments {
 }
 
 /// The shipped experiments by name, in the order in which `lab list` shows them.
-pub(super) const EXPERIMENTS: [(&str, &str); 35] = experiments![
+pub(super) const EXPERIMENTS: [(&str, &str); 34] = experiments![
     "hot-stream",
     "hot-stream-800",
     "hot-stream-paced",
@@ -42,7 +42,6 @@ pub(super) const EXPERIMENTS: [(&str, &str); 35] = experiments![
     "idle-tax",
     "shared-layer",
     "scale",
-    "contention",
 ];
 
 /// The mixtures that ordinary hosts have, which `lab ordinary` runs, in the order of its table. Most build on the first.

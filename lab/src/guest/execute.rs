@@ -6,7 +6,6 @@ use anyhow::{Context, Result};
 
 use super::agent::{Agent, AgentMode};
 use super::app_counters;
-use super::contention;
 use super::host::RequestContext;
 use super::run::Run;
 use super::scale;
@@ -19,9 +18,7 @@ use crate::protocol::{Measurements, RunRequest};
 pub(super) fn execute(request: &RunRequest, context: &RequestContext) -> Result<Measurements> {
     let mglru = setup::mglru(request.mglru)?;
     let experiment = &request.experiment;
-    let mut measurements = if let Some(contention) = &experiment.contention {
-        contention::measure(contention, request, context)?
-    } else if let Some(scale) = &experiment.scale {
+    let mut measurements = if let Some(scale) = &experiment.scale {
         scale::measure(scale, request, context)?
     } else {
         phases(request, context)?

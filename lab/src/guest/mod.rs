@@ -4,7 +4,6 @@ mod agent;
 mod app_counters;
 mod background;
 mod cgroup;
-mod contention;
 mod counted;
 mod disk;
 mod execute;

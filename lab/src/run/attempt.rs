@@ -55,7 +55,7 @@ fn attempt(
         vcpus: request.experiment.machine.vcpus,
         fixed_speed: request.experiment.machine.fixed_speed,
         disks: vec![request.experiment.disk.spec()],
-        qemu_args: request.experiment.machine.qemu_args(),
+        qemu_args: Vec::new(),
         ..VmSpec::default()
     })?;
     let files = request.experiment.contents()?;

@@ -193,20 +193,6 @@ fn waits_and_full_maps_are_reported() {
     }
 }
 
-/// Spin locks of a guest that knows itself to be one, of a hypervisor without paravirtual ones,
-/// do not queue, and their contention is not reported.
-const BARE: [&str; 2] = ["-cpu", "max,-hypervisor"];
-
-#[test]
-#[ignore = "takes minutes: make test-probes"]
-fn lock_contention_is_attributed_to_its_cgroup() {
-    for kernel in every_series().unwrap() {
-        let vm = boot_with(&kernel, &BARE);
-        mount_ext4(&vm);
-        run(&vm, "locks", "/data");
-    }
-}
-
 #[test]
 #[ignore = "a measurement: make test-probes"]
 fn probe_overhead_in_time() {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use justitia_api::units::{latency, percent, rate};
+use justitia_api::units::{percent, rate};
 use justitia_api::{KnobOwner, Status, TenantStatus};
 
 /// What a tenant would have to do to be backlogged.
@@ -65,15 +65,6 @@ pub(super) fn applications(out: &mut String, status: &Status, tenant: &TenantSta
             "  its cache grows though no call read or wrote in that time, as by mapped files ({:.0} accesses a second \
              missed the cache)",
             app.miss_rate
-        );
-    }
-    if let Some(l) = &app.latency {
-        let _ = writeln!(
-            out,
-            "  99 of 100 reads took at most {}, writes {}, fsyncs {}",
-            latency(l.read_p99),
-            latency(l.write_p99),
-            latency(l.sync_p99)
         );
     }
 }

@@ -68,7 +68,6 @@ READ    bytes per second that applications read, from the cache or the disk
 HIT%    the part of the bytes read that came from the cache
 PV      how far its children are from their weights; 0 is exact
 LOW     memory.low of the agent; (x would be set; !x external; ! given up
-R99     99 of 100 reads took at most this (wide screens, trace_latency = true)
 
 Enter  explain this tenant                c      fold children
 /      filter by path                     s      sort siblings

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicU64;
 
-use justitia_api::{AppStatus, LatencyHistogram, TenantStatus};
+use justitia_api::{AppStatus, TenantStatus};
 use justitia_metrics_http::label;
 use prometheus_client::metrics::TypedMetric;
 use prometheus_client::metrics::counter::Counter;
@@ -10,7 +10,6 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{self, Registry};
 
-use super::histogram::Histograms;
 use super::page::{Labels, Page};
 
 /// What a metric's samples are.
@@ -20,8 +19,6 @@ pub(super) enum Kind {
     Gauge,
     /// A sum that only grows while the agent runs.
     Counter,
-    /// Numbers of events by size.
-    Histogram,
 }
 
 /// The unit of a metric; it ends its name.
@@ -38,7 +35,6 @@ pub(super) enum Unit {
 pub(super) enum Value {
     Whole(u64),
     Float(f64),
-    Histogram(LatencyHistogram),
 }
 
 /// A sample: the values of the metric's labels but `tenant`, and its value.
@@ -77,7 +73,7 @@ impl Metric {
             Unit::Seconds => "_seconds",
         };
         let total = match self.kind {
-            Kind::Gauge | Kind::Histogram => "",
+            Kind::Gauge => "",
             Kind::Counter => "_total",
         };
         format!("justitia_{}{unit}{total}", self.name)
@@ -98,15 +94,6 @@ impl Metric {
         let samples = self.samples(page);
         match (self.kind, samples.first().map(|(_, value)| value)) {
             (_, None) => {}
-            (Kind::Histogram, _) | (_, Some(Value::Histogram(_))) => {
-                let histograms = samples
-                    .into_iter()
-                    .filter_map(|(labels, value)| match value {
-                        Value::Histogram(histogram) => Some((labels, histogram)),
-                        Value::Whole(_) | Value::Float(_) => None,
-                    });
-                self.add(Histograms(histograms.collect()), registry);
-            }
             (Kind::Gauge, Some(Value::Whole(_))) => {
                 let set =
                     |gauge: &Gauge<u64, AtomicU64>, value: Value| _ = gauge.set(value.whole());
@@ -199,7 +186,7 @@ impl Value {
     const fn whole(self) -> u64 {
         match self {
             Self::Whole(number) => number,
-            Self::Float(_) | Self::Histogram(_) => 0,
+            Self::Float(_) => 0,
         }
     }
 
@@ -207,7 +194,6 @@ impl Value {
         match self {
             Self::Whole(number) => justitia_share::num::to_f64(number),
             Self::Float(number) => number,
-            Self::Histogram(_) => 0.0,
         }
     }
 }

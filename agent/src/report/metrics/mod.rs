@@ -4,27 +4,22 @@
 //! cgroup paths, escaped as everywhere (see [`escape`](justitia_api::escape)).
 
 mod family;
-mod histogram;
 mod page;
 pub mod reference;
 mod table;
 
 use page::Page;
 
-use justitia_api::{LatencyHistogram, Status, TenantStatus};
+use justitia_api::{Status, TenantStatus};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 
 /// The largest page, bytes.
 pub const MAX_BYTES: usize = 16 << 20;
-/// The most series of a tenant but for histograms.
+/// The most series of a tenant.
 const SERIES: usize = 24;
-/// The series of a histogram: its buckets, sum and count.
-const HISTOGRAM: usize = LatencyHistogram::BUCKETS + 2;
 /// The length of a series without its label's value, bytes: its name, the label's name, the number.
 const LINE: usize = 80;
-/// The same of a histogram's.
-const HISTOGRAM_LINE: usize = 110;
 
 /// The text of a scrape: OpenMetrics 1.0, [`MAX_BYTES`] bytes at most. The first `max_tenants` tenants, parents first, have
 /// series of their own, as far as they fit; `tenants_without_series` says how many do not.
@@ -49,8 +44,7 @@ fn fitting(status: &Status, max_tenants: usize) -> usize {
     let fits = |tenant: &&TenantStatus| {
         // A label has each backslash twice.
         let path = tenant.path.len() + tenant.path.matches('\\').count();
-        let histograms = table::latencies(tenant).len();
-        let needs = SERIES * (LINE + path) + histograms * HISTOGRAM * (HISTOGRAM_LINE + path);
+        let needs = SERIES * (LINE + path);
         let fits = needs <= left;
         left = left.saturating_sub(needs);
         fits

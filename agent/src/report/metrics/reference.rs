@@ -13,7 +13,6 @@ pub fn markdown() -> String {
         let kind = match metric.kind {
             Kind::Gauge => "gauge",
             Kind::Counter => "counter",
-            Kind::Histogram => "histogram",
         };
         let labels: Vec<String> = metric.labels().iter().map(|l| format!("`{l}`")).collect();
         let (name, labels) = (metric.full_name(), labels.join(", "));

@@ -4,7 +4,7 @@ use justitia_api::{KnobOwner, TenantStatus};
 
 use super::family::Source::{Agent, AgentBy, App, Tenant, TenantBy};
 use super::family::Unit::{Bytes, Number, Seconds};
-use super::family::Value::{self, Float, Histogram, Whole};
+use super::family::Value::{self, Float, Whole};
 use super::family::{Kind, Metric, Sample, Source, Unit};
 use super::page::Page;
 
@@ -266,14 +266,6 @@ const IO: &[Metric] = &[
         App(|a| Float(a.dirty_throttled)),
         "Time that writers were delayed in balance_dirty_pages until dirty pages had been written",
     ),
-    Metric {
-        name: "tenant_io_latency",
-        kind: Kind::Histogram,
-        unit: Seconds,
-        help: "How long calls of applications on regular files took (read, write, sync), as of ten seconds ago at most; with \
-               trace_latency = true",
-        source: TenantBy(&["operation"], latencies),
-    },
 ];
 
 fn count(number: usize) -> Value {
@@ -345,19 +337,4 @@ fn by_direction(amounts: Option<(u64, u64)>) -> Vec<Sample> {
         (vec!["read".to_owned()], Whole(read)),
         (vec!["write".to_owned()], Whole(written)),
     ]
-}
-
-pub(super) fn latencies(tenant: &TenantStatus) -> Vec<Sample> {
-    let Some(latencies) = &tenant.latency_histograms else {
-        return Vec::new();
-    };
-    let operations = [
-        ("read", latencies.read),
-        ("write", latencies.write),
-        ("sync", latencies.sync),
-    ];
-    let timed = operations.into_iter().filter(|(_, h)| !h.is_empty());
-    timed
-        .map(|(operation, histogram)| (vec![operation.to_owned()], Histogram(histogram)))
-        .collect()
 }

@@ -20,31 +20,12 @@ pub(super) fn check(experiment: &Experiment) -> Result<(), Problem> {
     measured::metrics(experiment)?;
     measured::goals(experiment)?;
     journal(experiment)?;
-    if experiment.contention.is_some() {
-        return contention(experiment);
-    }
     if experiment.scale.is_some() {
         return Ok(());
     }
     tenants::files(experiment)?;
     tenants::tenants(experiment)?;
     phases::phases(experiment)
-}
-
-fn contention(experiment: &Experiment) -> Result<(), Problem> {
-    let workloads = experiment
-        .contention
-        .iter()
-        .flat_map(|contention| [("prepare", &contention.prepare), ("run", &contention.run)]);
-    for (key, name) in workloads {
-        if !experiment.workload.contains_key(name) {
-            return problem(
-                Place::within("contention", key),
-                format!("expected a workload named {name:?}, found none"),
-            );
-        }
-    }
-    Ok(())
 }
 
 fn journal(experiment: &Experiment) -> Result<(), Problem> {

@@ -1,4 +1,4 @@
-//! The probes on demand: latencies and shared files against the truth. Contended locks: `locks`.
+//! The probe on demand: shared files against the truth.
 
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
@@ -17,39 +17,13 @@ pub(super) fn compare(directory: &Path) {
     make(&directory.join("source"), SIZE);
     make(&directory.join("target"), SIZE);
     let mut probes = open();
-    assert!(probes.latencies().unwrap().is_empty());
-    probes.trace_latency(true).unwrap();
     probes.trace_shared_inodes(true).unwrap();
-    probes.trace_locks(true).unwrap();
     drop_caches();
 
     let owner = Tenant::new("demand owner");
     let user = Tenant::new("demand user");
     assert_eq!(owner.case("path/pread")["read-operations"], 64);
     assert_eq!(user.case("path/readv")["read-operations"], 64);
-    owner.case("path/pwrite");
-    owner.run(Command::new("fio").args([
-        "--name=x",
-        "--rw=write",
-        "--bs=64k",
-        "--size=1m",
-        "--fsync=1",
-        &format!("--filename={}", directory.join("synced").display()),
-    ]));
-
-    let latencies = probes.latencies().unwrap();
-    let [of_owner, of_user] = [&owner, &user].map(|tenant| latencies[&tenant.id]);
-    println!("owner {of_owner:?}\nuser {of_user:?}");
-    assert_eq!(
-        (of_owner.read.count(), of_owner.write.count()),
-        (64, 64 + 16)
-    );
-    assert_eq!((of_user.read.count(), of_user.write.count()), (64, 0));
-    assert!((15..=18).contains(&of_owner.sync.count()), "{of_owner:?}");
-    // A sync waits for the disk, a cached read does not.
-    let [cached, synced] = [of_user.read, of_owner.sync].map(|of| of.sum_ns / of.count());
-    assert!(synced > cached, "{synced} {cached}");
-
     let shared = probes.shared_inodes(10).unwrap();
     println!("shared {shared:?}");
     let first = shared.first().unwrap();
@@ -63,13 +37,6 @@ pub(super) fn compare(directory: &Path) {
     assert_eq!(first.cached, u64::try_from(SIZE).unwrap());
 
     pages_are_counted_once(&probes, directory, &owner);
-
-    let locks = probes.lock_contention().unwrap();
-    println!("contended locks {locks:?}");
-    probes.trace_latency(false).unwrap();
-    probes.trace_locks(false).unwrap();
-    assert!(probes.latencies().unwrap().is_empty());
-    assert!(probes.lock_contention().unwrap().is_empty());
 }
 
 /// A tenant that reads a little again and again has used that little; one that reads all, all.

@@ -4,9 +4,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 
-use justitia_kernel::probes::{Counters, IoProbes, Limits, Probe, Sample};
+use justitia_kernel::probes::{Counters, IoProbes, Limits, Sample};
 
-use super::io_calls::{PIECE, SIZE, make};
+use super::io_calls::{SIZE, make};
 use super::{Tenant, drop_caches};
 
 /// More than there is room for.
@@ -22,12 +22,10 @@ pub(super) fn compare(directory: &Path) {
         ..Limits::default()
     };
     let mut probes = cgroups_are_counted_while_the_probes_attach(directory, &limits);
-    probes.trace_latency(true).unwrap();
     probes.trace_shared_inodes(true).unwrap();
     let before = probes.sample().unwrap();
 
     let tenants = cgroups_without_room(&mut probes, &before);
-    timed_calls_without_room(&probes, &tenants);
     shared_files_without_room(&mut probes, directory, &tenants);
     drop(probes);
     requests_without_room(directory, &limits, &tenants[2]);
@@ -63,17 +61,6 @@ fn cgroups_without_room(probes: &mut IoProbes, before: &Sample) -> Vec<Tenant> {
     tenants
 }
 
-fn timed_calls_without_room(probes: &IoProbes, tenants: &[Tenant]) {
-    let timed: u64 = tenants
-        .iter()
-        .filter_map(|tenant| Some(probes.latencies().unwrap().get(&tenant.id)?.read.count()))
-        .sum();
-    let lost = probes.dropped(Probe::Latency).unwrap();
-    println!("calls: {timed} timed, {lost} not");
-    assert!(lost > 0);
-    assert!(timed + lost >= u64::from(TENANTS) * u64::try_from(SIZE / PIECE).unwrap());
-}
-
 /// Files used by several. Their pages are the first tenant's.
 fn shared_files_without_room(probes: &mut IoProbes, directory: &Path, tenants: &[Tenant]) {
     for number in 0..80 {
@@ -90,14 +77,14 @@ fn shared_files_without_room(probes: &mut IoProbes, directory: &Path, tenants: &
     read_all(&tenants[0]);
     read_all(&tenants[1]);
     let kept = probes.shared_inodes(1000).unwrap().len();
-    let lost = probes.dropped(Probe::SharedInodes).unwrap();
+    let lost = probes.dropped_uses().unwrap();
     println!("shared files: {kept} kept, {lost} gave way");
     assert!(kept <= 64 && lost > 0);
     assert!(u64::try_from(kept).unwrap() + lost >= 80);
     probes.trace_shared_inodes(false).unwrap();
-    assert_eq!(probes.dropped(Probe::SharedInodes).unwrap(), lost);
+    assert_eq!(probes.dropped_uses().unwrap(), lost);
     probes.trace_shared_inodes(true).unwrap();
-    assert_eq!(probes.dropped(Probe::SharedInodes).unwrap(), lost);
+    assert_eq!(probes.dropped_uses().unwrap(), lost);
 }
 
 /// Asynchronous requests, in flight by the hundred because io.max lets few of them go.

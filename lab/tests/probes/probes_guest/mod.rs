@@ -5,7 +5,6 @@ mod cost;
 mod demand;
 mod hits;
 mod io_calls;
-mod locks;
 mod many_cgroups;
 mod map_full;
 mod paths;
@@ -34,7 +33,6 @@ fn in_guest() {
         "paths" => paths::compare(&directory),
         "hits" => hits::compare(&directory),
         "demand" => demand::compare(&directory),
-        "locks" => locks::compare(&directory),
         "waits" => waits::compare(&directory),
         "reuse" => reuse::compare(&directory),
         "snapshots" => reuse::snapshots(&directory),
@@ -56,7 +54,6 @@ fn one_case() {
     match case.split_once('/') {
         Some(("path", name)) => paths::run(name, &directory()),
         Some(("hit", name)) => hits::run(name, &directory()),
-        Some(("locks", name)) => locks::run(name, &directory()),
         Some(("waits", name)) => waits::run(name, &directory()),
         Some(("churn", name)) => churn::work(name, &directory()),
         Some(("demand", name)) => demand::run(name, &directory()),

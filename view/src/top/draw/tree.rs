@@ -1,6 +1,6 @@
 //! The tree: a line for each tenant.
 
-use justitia_api::units::{bytes, latency, percent, pv, rate};
+use justitia_api::units::{bytes, percent, pv, rate};
 use justitia_api::{AppStatus, KnobOwner, Status, TenantStatus};
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
@@ -17,25 +17,23 @@ fn working_set(tenant: &TenantStatus) -> String {
     known.map_or_else(|| "-".to_owned(), bytes)
 }
 
-/// The widths that depend on the screen's: name, bar, and whether latencies have room.
-fn widths(width: u16) -> (usize, usize, bool) {
+/// The widths that depend on the screen's: name and bar.
+fn widths(width: u16) -> (usize, usize) {
     let width = usize::from(width);
-    let latencies = width >= 110;
     // WEIGHT, CACHE, WSS, ENTIT, READ, WRITE, HIT%, PV, LOW, each with a space; then the flags.
-    let fixed = 5 + 6 + 6 + 6 + 6 + 6 + 5 + 5 + 6 + if latencies { 12 } else { 0 };
+    let fixed = 5 + 6 + 6 + 6 + 6 + 6 + 5 + 5 + 6;
     let rest = width.saturating_sub(fixed + 1);
     let bar = (rest / 3).clamp(8, 30);
-    (rest.saturating_sub(bar).max(8), bar, latencies)
+    (rest.saturating_sub(bar).max(8), bar)
 }
 
 pub(super) fn tree(view: &View, status: &Status, area: Rect, theme: Theme) -> Paragraph<'static> {
-    let (name, bar, latencies) = widths(area.width);
+    let (name, bar) = widths(area.width);
     // A weight's column has five digits; its name is longer by one, which names of tenants end before.
     let head = name - 1;
-    let timed = if latencies { "  R99   W99 " } else { "" };
     let mut lines = vec![Line::styled(
         format!(
-            "{:head$}{:>6} {:bar$.bar$}{:>6}{:>6}{:>6}{:>6}{:>6}{:>5}{:>5}{:>6}{timed}",
+            "{:head$}{:>6} {:bar$.bar$}{:>6}{:>6}{:>6}{:>6}{:>6}{:>5}{:>5}{:>6}",
             "TENANT",
             "WEIGHT",
             "CACHE|ENTIT",
@@ -67,7 +65,7 @@ pub(super) fn tree(view: &View, status: &Status, area: Rect, theme: Theme) -> Pa
         let Some(tenant) = status.tenants.get(row.index) else {
             continue;
         };
-        let line = tenant_line(tenant, row, (name, bar, latencies), scale, theme);
+        let line = tenant_line(tenant, row, (name, bar), scale, theme);
         lines.push(if at == view.chosen {
             line.patch_style(Style::new().add_modifier(Modifier::REVERSED))
         } else {
@@ -86,7 +84,7 @@ pub(super) fn tree(view: &View, status: &Status, area: Rect, theme: Theme) -> Pa
 fn tenant_line(
     tenant: &TenantStatus,
     row: &Row,
-    (name_width, bar_width, latencies): (usize, usize, bool),
+    (name_width, bar_width): (usize, usize),
     scale: u64,
     theme: Theme,
 ) -> Line<'static> {
@@ -119,11 +117,6 @@ fn tenant_line(
             }
         },
     );
-    let timed = match (latencies, app.and_then(|a| a.latency)) {
-        (false, _) => String::new(),
-        (true, None) => format!("{:>6}{:>6}", "-", "-"),
-        (true, Some(l)) => format!("{:>6}{:>6}", latency(l.read_p99), latency(l.write_p99)),
-    };
     let backlogged = if tenant.backlogged { "*" } else { " " };
     Line::from(vec![
         Span::raw(format!(
@@ -132,7 +125,7 @@ fn tenant_line(
         )),
         Span::styled(bar, theme.tinted(colour)),
         Span::raw(format!(
-            "{:>6}{:>6}{:>6}{:>6}{:>6}{:>5}{:>5}{:>6}{timed}",
+            "{:>6}{:>6}{:>6}{:>6}{:>6}{:>5}{:>5}{:>6}",
             bytes(tenant.usage),
             working_set(tenant),
             bytes(tenant.entitlement),
