@@ -29,6 +29,17 @@ pub enum Key {
     Unmanaged,
 }
 
+impl Key {
+    /// The cgroup, if it is one.
+    #[must_use]
+    pub const fn cgroup(self) -> Option<CgroupId> {
+        match self {
+            Self::Cgroup(id) => Some(id),
+            Self::Unmanaged => None,
+        }
+    }
+}
+
 /// The host's memory. Amounts in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Memory {

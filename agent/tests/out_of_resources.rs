@@ -7,12 +7,11 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use justitia_agent::config::Config;
 use justitia_agent::enforce::knob_store::{KnobStore, RestoreOutcome, WriteOutcome, reset};
 use justitia_agent::enforce::protection::ProtectionController;
 use justitia_agent::enforce::reclaim::{OwnLimits, Pressure};
 use justitia_agent::monitor::device::{DiskDiscovery, DiskIdentity, block_devices, disks};
-use justitia_agent::monitor::{CgroupTree, Changes};
+use justitia_agent::monitor::{CgroupTree, Changes, MemorySampler};
 use justitia_kernel::Error;
 use justitia_kernel::cgroup::{Cgroup, CgroupFs};
 use justitia_kernel::io::DevId;
@@ -222,8 +221,8 @@ fn without_file_descriptors_a_weight_stays_and_a_new_cgroup_is_found_later() {
     };
     make("a", 300);
     let fs = CgroupFs::open_fixture(dir.path(), true).unwrap();
-    let mut tree = CgroupTree::new(&fs, false);
-    let (config, now) = (Config::default(), std::time::Instant::now());
+    let mut tree = CgroupTree::new(&fs, false, MemorySampler::new);
+    let now = std::time::Instant::now();
     let weights = |tree: &CgroupTree| {
         let ids = tree.breadth_first().into_iter();
         let nodes = ids.filter_map(|id| tree.get(id));
@@ -231,20 +230,20 @@ fn without_file_descriptors_a_weight_stays_and_a_new_cgroup_is_found_later() {
         weights.sort_unstable();
         weights
     };
-    tree.rescan(&config, now, &mut Changes::default());
+    tree.rescan(&[], now, &mut Changes::default());
     assert_eq!((weights(&tree), tree.events_lost()), (vec![300], false));
 
     make("a", 400);
     make("b", 200);
     let late = with_at_most(Resource::Nofile, 3, || {
-        tree.process_events(&config, now);
+        tree.process_events(&[], now);
         let late = tree.events_lost();
-        tree.rescan(&config, now, &mut Changes::default());
+        tree.rescan(&[], now, &mut Changes::default());
         late && tree.events_lost()
     });
     assert_eq!(weights(&tree), [300]);
     assert!(late, "a rescan is due");
-    tree.rescan(&config, now, &mut Changes::default());
+    tree.rescan(&[], now, &mut Changes::default());
     assert_eq!(
         (weights(&tree), tree.events_lost()),
         (vec![200, 400], false)
@@ -267,9 +266,9 @@ fn without_file_descriptors_a_minimum_of_an_operator_is_read_again() {
             std::fs::write(path.join(file), text).unwrap();
         }
         let fs = CgroupFs::open_fixture(&dir.path().join("cgroup"), true).unwrap();
-        let mut tree = CgroupTree::new(&fs, false);
+        let mut tree = CgroupTree::new(&fs, false, MemorySampler::new);
         let now = std::time::Instant::now();
-        tree.rescan(&Config::default(), now, &mut Changes::default());
+        tree.rescan(&[], now, &mut Changes::default());
         let id = tree.top_level()[0];
         let low = Knob::MemoryLow;
         let mut store = KnobStore::open(&fs, &dir.path().join("state")).unwrap().0;

@@ -21,6 +21,7 @@ const FLOORS: [&[&str]; 7] = [
         "api",
         "lab/load",
     ],
+    &["cgroup-tree"],
     &["agent", "cache", "command"],
     &["guest", "view"],
     &["cli"],
@@ -30,7 +31,7 @@ const FLOORS: [&[&str]; 7] = [
 
 /// The packages that are linked with libbpf, by way of the kernel crate. The others are built without clang, and run
 /// where libelf is not installed.
-const WITH_LIBBPF: [&str; 5] = ["agent", "cli", "guest", "kernel", "lab"];
+const WITH_LIBBPF: [&str; 6] = ["agent", "cgroup-tree", "cli", "guest", "kernel", "lab"];
 
 type Names = BTreeMap<(PathBuf, PathBuf), BTreeSet<String>>;
 

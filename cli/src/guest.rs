@@ -47,12 +47,14 @@ pub(crate) fn guest(args: &Guest) -> anyhow::Result<ExitCode> {
     crate::log::start();
     let every = args.json.map(|seconds| Duration::from_secs(seconds.into()));
     let options = Options {
+        buffer: config.guest.buffer,
+        ssd: config.guest.ssd,
+        unmanaged_weight: u32::try_from(config.unmanaged.weight.get()).unwrap_or(u32::MAX),
+        rules: config.rules,
         port: args.port.clone(),
         report_every: Some(every.unwrap_or(REPORT_EVERY)),
     };
-    run(&config, &options, |status| {
-        report(status, args.json.is_some())
-    })?;
+    run(&options, |status| report(status, args.json.is_some()))?;
     Ok(ExitCode::SUCCESS)
 }
 

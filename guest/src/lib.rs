@@ -18,5 +18,6 @@ mod run;
 mod serve;
 mod status;
 
-pub use run::{GuestError, Options, run};
+pub use run::{GuestError, run};
+pub use serve::Options;
 pub use status::Status;

@@ -3,12 +3,11 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use justitia_agent::config::Config;
 use justitia_kernel::cgroup::CgroupFs;
 use justitia_kernel::probes::{EvictionProbe, ProbeError};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -18,22 +17,13 @@ use crate::monitor::cgroups::Cgroups;
 use crate::monitor::disks::disks;
 use crate::plan::costs::Costs;
 use crate::port::{Ended, Session, find};
-use crate::serve::{Machine, Serving};
+use crate::serve::{Machine, Options, Serving};
 use crate::status::Status;
 
 /// How often the port is looked for.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 /// How soon a signal is obeyed meanwhile.
 const NAP: Duration = Duration::from_millis(100);
-
-/// How the guest agent runs.
-#[derive(Clone, Debug, Default)]
-pub struct Options {
-    /// The port's device; without one it is looked for.
-    pub port: Option<PathBuf>,
-    /// How often the status is reported; `None` never.
-    pub report_every: Option<Duration>,
-}
 
 /// Why the guest agent cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -54,25 +44,21 @@ pub enum GuestError {
 ///
 /// # Errors
 /// When the machine lacks what it needs; a port that is gone is no error.
-pub fn run(
-    config: &Config,
-    options: &Options,
-    report: impl FnMut(&Status),
-) -> Result<(), GuestError> {
+pub fn run(options: &Options, report: impl FnMut(&Status)) -> Result<(), GuestError> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(GuestError::Signals)?;
     }
     let fs = CgroupFs::discover()?;
-    let probe = EvictionProbe::attach(config.guest.buffer)?;
+    let probe = EvictionProbe::attach(options.buffer)?;
     let batches = RefCell::new(Batches::new());
     let reader = probe.reader(|page| batches.borrow_mut().add(&page, Instant::now()))?;
     let machine = Machine {
-        config,
+        options,
         probe: &probe,
         reader,
         batches: &batches,
-        cgroups: Cgroups::new(&fs, config),
+        cgroups: Cgroups::new(&fs, &options.rules),
         began: Instant::now(),
         status: Status::default(),
         costs: Costs::default(),

@@ -1,10 +1,10 @@
 //! What is done while there is a port: messages go out, answers come in, and decisions follow from them.
 
 use std::cell::RefCell;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use justitia_agent::config::Config;
+use justitia_cgroup_tree::Rule;
 use justitia_kernel::PAGE_SIZE;
 use justitia_kernel::probes::{EvictionProbe, EvictionReader};
 use justitia_kernel::proc::ProcFs;
@@ -30,9 +30,26 @@ const PERIOD: Duration = Duration::from_secs(2);
 /// How often that is decided before the cost of a put is known.
 const SHORT: Duration = Duration::from_millis(250);
 
+/// How the guest agent runs.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Evicted pages that wait to be offered, bytes: a power of two from 64 KiB to 256 MiB.
+    pub buffer: u32,
+    /// Whether containers' pools use the host's SSD as well as its memory.
+    pub ssd: bool,
+    /// The weight of what runs in no managed cgroup, 1 to 10,000.
+    pub unmanaged_weight: u32,
+    /// What the administrator says of cgroups; the first rule that matches counts.
+    pub rules: Vec<Rule>,
+    /// The port's device; without one it is looked for.
+    pub port: Option<PathBuf>,
+    /// How often the status is reported; `None` never.
+    pub report_every: Option<Duration>,
+}
+
 /// What lasts from port to port.
 pub(crate) struct Machine<'a> {
-    pub(crate) config: &'a Config,
+    pub(crate) options: &'a Options,
     pub(crate) probe: &'a EvictionProbe,
     pub(crate) reader: EvictionReader<'a>,
     pub(crate) batches: &'a RefCell<Batches>,
@@ -65,7 +82,7 @@ impl<'a, 'b> Serving<'a, 'b> {
         let pools = PoolTable::adopt(
             &rows,
             &machine.cgroups.view(),
-            machine.config.guest.ssd,
+            machine.options.ssd,
             &mut session,
         )?;
         Ok(Self {
@@ -146,9 +163,9 @@ impl<'a, 'b> Serving<'a, 'b> {
         let batches = &mut machine.batches.borrow_mut();
         self.disks
             .refresh(&mut self.session, machine.probe, batches, now)?;
-        machine.cgroups.follow(machine.config, now);
+        machine.cgroups.follow(&machine.options.rules, now);
         let view = machine.cgroups.view();
-        let unmanaged = u32::try_from(machine.config.unmanaged.weight.get()).unwrap_or(u32::MAX);
+        let unmanaged = machine.options.unmanaged_weight;
         self.pools
             .follow(&view, unmanaged, &mut self.session, batches)?;
         let (header, rows) = self.session.stats()?;

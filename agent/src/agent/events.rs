@@ -58,6 +58,6 @@ impl Agent {
 
     /// The name of a tenant for people.
     pub(crate) fn path(&self, key: Key) -> String {
-        self.monitor.cgroups.tenant_path(key)
+        self.monitor.cgroups.tenant_path(key.cgroup())
     }
 }

@@ -172,7 +172,7 @@ fn an_excluded_cgroup_loses_nothing_with_unmanaged_pages() {
             agent
                 .monitor
                 .cgroups
-                .rescan(&agent.config, now, &mut changes);
+                .rescan(&agent.config.rules, now, &mut changes);
             agent.update_entitlements(now);
             let mut tenants = agent.snapshot.tenants.values();
             let unmanaged = tenants.find(|tenant| tenant.key == Key::Unmanaged).unwrap();

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use justitia_cgroup_tree::overrides;
+
 use super::Config;
 
 impl Config {
@@ -11,7 +13,7 @@ impl Config {
     pub fn excludes(&self, path: &Path, is_delegated: impl Fn(&Path) -> bool) -> bool {
         path.ancestors().any(|path| {
             let made = path.ancestors().skip(1).any(&is_delegated);
-            self.overrides(path, made).exclude == Some(true)
+            overrides(&self.rules, path, made).exclude == Some(true)
         })
     }
 }

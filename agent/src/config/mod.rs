@@ -10,7 +10,6 @@
 mod error;
 mod exclusion;
 mod file;
-mod pattern;
 mod read;
 #[cfg(feature = "reference")]
 pub mod reference;
@@ -27,7 +26,6 @@ use read::Document;
 use report::Report;
 pub use settings::Config;
 pub use state::StateOnDisk;
-pub use tenant::{Override, Rule};
 
 /// Where the configuration is looked for when none is named.
 pub const DEFAULT_PATH: &str = "/etc/justitia/justitia.toml";
@@ -119,23 +117,6 @@ impl Config {
             warnings,
         };
         (checked, errors)
-    }
-
-    /// What the rules say of the cgroup at `path` (below the mount): of each key, the value in the last rule that matches
-    /// and gives it. If a delegatee may have `made` the cgroup and chosen its name, only a rule without wildcards excludes
-    /// it.
-    #[must_use]
-    pub fn overrides(&self, path: &Path, made: bool) -> Override {
-        let mut sum = Override::default();
-        for rule in self.rules.iter().filter(|r| r.is_match(path)) {
-            sum.weight = sum.weight.or(rule.says.weight);
-            sum.min_cache = sum.min_cache.or(rule.says.min_cache);
-            sum.delegated = sum.delegated.or(rule.says.delegated);
-            if !made || rule.is_literal() {
-                sum.exclude = sum.exclude.or(rule.says.exclude);
-            }
-        }
-        sum
     }
 }
 

@@ -1,13 +1,14 @@
 //! One file's text into a table without errors. Serde ends at the first error, and every error is to be told: so each key
 //! is read on its own, and those that are wrong are left out of the table.
 
+use justitia_cgroup_tree::Rule;
 use serde::Deserialize;
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
 use super::report::Report;
 use super::settings::Config;
-use super::tenant::{self, Rule};
+use super::tenant::{self, RuleKeys};
 
 type Key<'a> = Spanned<DeString<'a>>;
 type Value<'a> = Spanned<DeValue<'a>>;
@@ -121,8 +122,14 @@ fn rule(item: Value<'_>, report: &mut Report<'_>) -> Option<Rule> {
     tenant::doubt(&item, report);
     let keys = item.get_ref().as_table().cloned();
     let at = item.span().start;
-    let error = match Rule::deserialize(toml::de::ValueDeserializer::from(item)) {
-        Ok(rule) => return Some(rule),
+    let error = match RuleKeys::deserialize(toml::de::ValueDeserializer::from(item)) {
+        Ok(keys) => {
+            let rule = keys.into_rule();
+            if rule.is_none() {
+                report.error(at, NO_MATCH);
+            }
+            return rule;
+        }
         Err(error) => error,
     };
     let Some(keys) = keys else {
@@ -130,10 +137,13 @@ fn rule(item: Value<'_>, report: &mut Report<'_>) -> Option<Rule> {
         return None;
     };
     if !keys.contains_key("match") {
-        report.error(at, "expected a [[tenant]] with a `match`, found none");
+        report.error(at, NO_MATCH);
     }
     for (key, value) in &keys {
-        check::<tenant::RuleKeys>(key, value, report);
+        check::<RuleKeys>(key, value, report);
     }
     None
 }
+
+/// The error of a rule without a pattern.
+const NO_MATCH: &str = "expected a [[tenant]] with a `match`, found none";

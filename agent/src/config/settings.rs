@@ -6,11 +6,12 @@ use std::time::Duration;
 
 #[cfg(feature = "reference")]
 use documented::DocumentedFields;
+use justitia_cgroup_tree::Rule;
 use justitia_kernel::probes::Limits;
 use justitia_share::Weight;
-use serde::{Deserialize, Serialize};
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Deserializer, Serialize};
 
-use super::tenant::Rule;
 use super::value;
 use crate::plan::{DemandModel, Policy};
 
@@ -46,7 +47,7 @@ pub struct Config {
     /// The guest's side of the hypervisor cache: `justitia guest` alone reads it.
     pub guest: Guest,
     /// Overrides for the cgroups that a pattern matches.
-    #[serde(rename = "tenant", skip_serializing)]
+    #[serde(rename = "tenant", skip_serializing, deserialize_with = "no_rules")]
     pub rules: Vec<Rule>,
 }
 
@@ -169,6 +170,11 @@ pub struct Guest {
     /// (`ssd = true` in its `[vm.port]`); otherwise they use its memory alone.
     #[serde(deserialize_with = "value::boolean")]
     pub ssd: bool,
+}
+
+/// Rules are read one by one, before the rest.
+fn no_rules<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<Rule>, D::Error> {
+    IgnoredAny::deserialize(d).map(|_| Vec::new())
 }
 
 impl Default for Config {

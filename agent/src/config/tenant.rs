@@ -1,41 +1,15 @@
 //! `[[tenant]]`: overrides for the cgroups that a pattern matches.
 
-use std::path::Path;
-
 #[cfg(feature = "reference")]
 use documented::DocumentedFields;
+use justitia_cgroup_tree::{Override, Pattern, Rule};
 use justitia_share::Weight;
 use serde::Deserialize;
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::pattern::Pattern;
 use super::report::Report;
 use super::value;
-use crate::escape;
-
-/// What a rule changes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Override {
-    /// Weight among its siblings.
-    pub weight: Option<Weight>,
-    /// Page cache that is never reclaimed, bytes.
-    pub min_cache: Option<u64>,
-    /// Leave the cgroup and everything below it alone. In a delegated subtree this counts only where the rule
-    /// [has no wildcards](Rule::is_literal): there, others choose the names of cgroups.
-    pub exclude: Option<bool>,
-    /// Whether others than the administrator make the cgroups below it, whatever owner and marks say.
-    pub delegated: Option<bool>,
-}
-
-/// A pattern and what it changes.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(try_from = "RuleKeys")]
-pub struct Rule {
-    pattern: Pattern,
-    /// What it changes.
-    pub says: Override,
-}
 
 /// `[[tenant]]` as it is written.
 #[derive(Deserialize)]
@@ -62,52 +36,17 @@ pub(super) struct RuleKeys {
     delegated: Option<bool>,
 }
 
-impl TryFrom<RuleKeys> for Rule {
-    type Error = &'static str;
-
-    fn try_from(keys: RuleKeys) -> Result<Self, Self::Error> {
+impl RuleKeys {
+    /// The rule; `None` without a pattern.
+    pub(super) fn into_rule(self) -> Option<Rule> {
         let says = Override {
-            weight: keys.weight,
-            min_cache: keys.min_cache,
-            exclude: keys.exclude,
-            delegated: keys.delegated,
+            weight: self.weight,
+            min_cache: self.min_cache,
+            exclude: self.exclude,
+            delegated: self.delegated,
         };
-        let pattern = keys.pattern.ok_or(NO_MATCH)?;
-        Ok(Self { pattern, says })
-    }
-}
-
-/// The error of a rule without a pattern.
-pub(super) const NO_MATCH: &str = "expected a [[tenant]] with a `match`, found none";
-
-impl Rule {
-    /// Whether it is about the cgroup at `path`, below the mount.
-    #[must_use]
-    pub fn is_match(&self, path: &Path) -> bool {
-        self.pattern.is_match(path)
-    }
-
-    /// Whether it is about one cgroup alone: its `match` has none of `*`, `?`, `[` and `{`.
-    #[must_use]
-    pub fn is_literal(&self) -> bool {
-        self.pattern.is_literal()
-    }
-
-    /// What its author may have meant, if it matches none of `paths` but would match one of them wherever that is: a
-    /// match is the whole path, and people write names.
-    #[must_use]
-    pub fn near_miss<'a>(&self, paths: impl Iterator<Item = &'a Path> + Clone) -> Option<String> {
-        if paths.clone().any(|path| self.is_match(path)) {
-            return None;
-        }
-        let wider = self.pattern.anywhere()?;
-        let meant = paths.into_iter().find(|path| wider.is_match(path))?;
-        let (written, anywhere) = (self.pattern.as_str(), wider.as_str());
-        Some(format!(
-            "[[tenant]] match = {written:?} matches no cgroup now, but {anywhere:?} would match {}: a match is over \
-             the whole path below the cgroup mount",
-            escape::encode(meant.as_os_str())
-        ))
+        let pattern = self.pattern?;
+        Some(Rule { pattern, says })
     }
 }
 

@@ -1,4 +1,5 @@
 use super::*;
+use justitia_cgroup_tree::{Override, overrides};
 use justitia_kernel::probes::Limits;
 use justitia_share::Weight;
 
@@ -71,15 +72,15 @@ fn drop_ins_come_later_and_win() {
     assert!((config.cpu_budget - 0.5).abs() < 1e-9);
     assert_eq!(config.policy().demand, crate::plan::DemandModel::Usage);
     assert_eq!(config.unmanaged.weight.get(), 50);
-    let both = config.overrides(Path::new("a/bc"), false);
+    let both = overrides(&config.rules, Path::new("a/bc"), false);
     assert_eq!(
         (both.weight.map(Weight::get), both.min_cache),
         (Some(500), Some(64 << 20))
     );
-    let one = config.overrides(Path::new("a/c"), false);
+    let one = overrides(&config.rules, Path::new("a/c"), false);
     assert_eq!(one.weight.map(Weight::get), Some(300));
     assert_eq!(
-        config.overrides(Path::new("a/c/d"), false),
+        overrides(&config.rules, Path::new("a/c/d"), false),
         Override::default(),
         "* stays within a name"
     );

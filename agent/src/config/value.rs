@@ -9,7 +9,7 @@ use justitia_share::Weight;
 use serde::{Deserialize, Deserializer, Serializer, de::Error};
 use toml::Value;
 
-use super::pattern::Pattern;
+use justitia_cgroup_tree::Pattern;
 
 /// Takes any value and converts it with `accept`; `expected` says in the error what it should have been.
 fn parse<'de, D: Deserializer<'de>, T>(

@@ -8,9 +8,9 @@ use justitia_kernel::cgroup::CgroupId;
 use justitia_kernel::probes::{CURVE_BYTES, Counters, IoProbes, Limits, Sample, SharedInode};
 use justitia_kernel::psi::PsiResource;
 
-use super::cgroup_tree::CgroupTree;
 use super::cpu_budget::thread_cpu;
 use super::device::{AppBytes, AppIoSource, DiskActivity};
+use super::memory_sampler::CgroupTree;
 use super::probe_drops::{ProbeDrop, drops};
 use super::rate_window::{RateWindows, WindowStats, bytes};
 use super::reuse_sampler::ReuseSampler;

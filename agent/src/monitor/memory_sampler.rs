@@ -125,6 +125,11 @@ impl MemoryCounters {
     }
 }
 
+/// The managed cgroups with their memory counters.
+pub type CgroupTree = justitia_cgroup_tree::CgroupTree<MemorySampler>;
+/// A managed cgroup with its memory counters.
+pub type Node = justitia_cgroup_tree::Node<MemorySampler>;
+
 impl MemorySampler {
     /// A tenant that was not sampled yet.
     #[must_use]

@@ -1,7 +1,6 @@
 //! Monitoring: from the kernel's counters to a [`Snapshot`](crate::model::Snapshot), at a bounded cost.
 
 mod app_io;
-mod cgroup_tree;
 mod cpu_budget;
 mod decaying_count;
 pub mod device;
@@ -20,10 +19,10 @@ pub(crate) mod system_memory;
 mod unmanaged;
 
 pub use app_io::AppIoMonitor;
-pub use cgroup_tree::{CgroupTree, Changes, MAX_DEPTH, Node, memory_low};
 pub use cpu_budget::{CpuBudget, process_cpu, thread_cpu};
 pub use handover::Handover;
-pub use memory_sampler::{MemoryCounters, MemorySampler};
+pub use justitia_cgroup_tree::{Changes, memory_low};
+pub use memory_sampler::{CgroupTree, MemoryCounters, MemorySampler, Node};
 pub use rate_window::{WINDOW, WindowStats};
 pub use reclaim_features::ReclaimFeatures;
 pub use reuse::{RECENT_ACCESSES, Reuse, ReuseCounts};

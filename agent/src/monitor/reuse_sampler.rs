@@ -8,8 +8,8 @@ use justitia_kernel::cgroup::CgroupId;
 use justitia_kernel::probes::IoProbes;
 use justitia_share::curve::ReuseTimes;
 
-use super::cgroup_tree::CgroupTree;
 use super::cpu_budget::thread_cpu;
+use super::memory_sampler::CgroupTree;
 use super::reuse::{RECENT_ACCESSES, Reuse, ReuseCounts};
 use crate::model::WorkingSet;
 

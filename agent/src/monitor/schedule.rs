@@ -10,15 +10,15 @@ use justitia_kernel::cgroup::{CgroupFs, CgroupId};
 use justitia_kernel::proc::ProcFs;
 
 use super::app_io::AppIoMonitor;
-use super::cgroup_tree::{CgroupTree, Changes};
 use super::cpu_budget::CpuBudget;
 use super::handover::{self, Handover};
-use super::memory_sampler::MemoryCounters;
+use super::memory_sampler::{CgroupTree, MemoryCounters, MemorySampler};
 use super::reclaim_features::ReclaimFeatures;
 use super::reuse_sampler::ReuseSampler;
 use super::system_memory::SystemMemory;
 use super::unmanaged::Unmanaged;
 use crate::config::Config;
+use justitia_cgroup_tree::Changes;
 
 /// So many tenants are sampled even if the budget is exhausted: the planners need something to go by.
 const MIN_SAMPLED: usize = 8;
@@ -66,7 +66,7 @@ impl Monitor {
         now: Instant,
     ) -> Result<Self> {
         let mut monitor = Self {
-            cgroups: CgroupTree::new(fs, features.bfq),
+            cgroups: CgroupTree::new(fs, features.bfq, MemorySampler::new),
             memory: SystemMemory::new(proc),
             unmanaged: Unmanaged::new(fs.root().clone(), &features, now),
             app_io,
@@ -79,7 +79,7 @@ impl Monitor {
         };
         monitor.memory.sample(now, 0)?;
         let mut changes = Changes::default();
-        monitor.cgroups.rescan(config, now, &mut changes);
+        monitor.cgroups.rescan(&config.rules, now, &mut changes);
         monitor.schedule(&changes, now);
         let mut removed = Changes::default();
         while monitor.sample_next_due(now, &mut removed) > 0 {}
@@ -98,12 +98,12 @@ impl Monitor {
 
     /// Processes the events that have arrived. Rescans the tree where they do not suffice.
     pub fn process_events(&mut self, config: &Config, now: Instant) -> Changes {
-        let mut changes = self.cgroups.process_events(config, now);
+        let mut changes = self.cgroups.process_events(&config.rules, now);
         let since = now.saturating_duration_since(self.rescanned_at);
         if (self.cgroups.events_lost() && since >= MIN_RESCAN_PERIOD)
             || (self.cgroups.events_incomplete().is_some() && since >= RESCAN_PERIOD)
         {
-            self.cgroups.rescan(config, now, &mut changes);
+            self.cgroups.rescan(&config.rules, now, &mut changes);
             self.rescanned_at = now;
         }
         self.schedule(&changes, now);
@@ -156,7 +156,7 @@ impl Monitor {
         let top_level_changed = self.cgroups.take_top_level_changed();
         let host = self.memory.paged_in();
         let noise = self.memory.memory(now).total / 1024;
-        let mut paged_in = host.saturating_sub(self.cgroups.paged_in());
+        let mut paged_in = host.saturating_sub(self.tenants_paged_in());
         if !top_level_changed && self.unmanaged.has_grown(paged_in, noise) {
             let top_level = self.cgroups.top_level().to_vec();
             for (sampled, id) in top_level.into_iter().enumerate() {
@@ -165,10 +165,19 @@ impl Monitor {
                 }
                 self.sample_one(id, now, changes);
             }
-            paged_in = host.saturating_sub(self.cgroups.paged_in());
+            paged_in = host.saturating_sub(self.tenants_paged_in());
         }
         self.unmanaged
             .record(paged_in, top_level_changed, noise, now);
+    }
+
+    /// Bytes that the cgroups right below the root have paged in, as of their last samples: their file pages and what was
+    /// reclaimed of them.
+    fn tenants_paged_in(&self) -> u64 {
+        let ids = self.cgroups.top_level().iter();
+        ids.filter_map(|id| self.cgroups.get(*id))
+            .map(|node| node.memory.paged_in)
+            .sum()
     }
 
     /// Samples one tenant whatever the budget: before something is reclaimed from it.
@@ -178,8 +187,13 @@ impl Monitor {
             return;
         };
         node.used = self.reuse.working_set(id).map_or(0, |set| set.bytes);
-        if node.sample(swap_on, now).is_err_and(|e| e.is_gone()) {
-            self.cgroups.remove(id, changes);
+        match node.memory.sample(&node.cgroup, swap_on, now) {
+            Ok(()) => {
+                node.held = node.memory.file + node.memory.slab;
+                node.read_excluded();
+            }
+            Err(error) if error.is_gone() => self.cgroups.remove(id, changes),
+            Err(_) => {}
         }
     }
 
@@ -187,6 +201,7 @@ impl Monitor {
     pub fn record_memory(&mut self, id: CgroupId, counters: &MemoryCounters, now: Instant) {
         if let Some(node) = self.cgroups.get_mut(id) {
             node.memory.record(counters, now);
+            node.held = node.memory.file + node.memory.slab;
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use super::cgroup_tree::Node;
+use super::memory_sampler::Node;
 use super::schedule::Monitor;
 use crate::config::Config;
 use justitia_api::{ReclaimExemption, WeightSource};
@@ -158,7 +158,8 @@ impl Monitor {
                 if !node.children.is_empty() {
                     tenant.orphaned = tenant.own;
                 }
-                (tenant.minimum, tenant.requested_protection) = node.minimums(tenant.other);
+                (tenant.minimum, tenant.requested_protection) =
+                    node.minimums(node.memory.limits.min, tenant.other);
                 has_unmanaged |= node.has_unmanaged_children();
             }
             if has_unmanaged {

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use justitia_kernel::block::bfq_disks;
 use justitia_kernel::lru_gen;
 
-use super::cgroup_tree::Changes;
 use super::reclaim_features::ReclaimFeatures;
 use super::schedule::Monitor;
 use super::unmanaged::lru_gen_usable;
+use justitia_cgroup_tree::Changes;
 
 /// How often the switches are read.
 const PERIOD: Duration = Duration::from_secs(5);

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use justitia_agent::config::Config;
-use justitia_agent::monitor::{CgroupTree, Changes, Node};
+use justitia_cgroup_tree::{CgroupTree, Changes, Node, Rule};
 use justitia_kernel::block::bfq_disks;
 use justitia_kernel::cgroup::{Cgroup, CgroupFs, CgroupId};
 
@@ -26,26 +25,26 @@ pub(crate) struct View {
 /// The cgroups.
 #[derive(Debug)]
 pub(crate) struct Cgroups {
-    tree: CgroupTree,
+    tree: CgroupTree<()>,
     rescanned: Instant,
 }
 
 impl Cgroups {
     /// Reads the tree.
-    pub(crate) fn new(fs: &CgroupFs, config: &Config) -> Self {
+    pub(crate) fn new(fs: &CgroupFs, rules: &[Rule]) -> Self {
         let bfq = bfq_disks(Path::new("/sys/block")).is_ok_and(|disks| !disks.is_empty());
-        let mut tree = CgroupTree::new(fs, bfq);
+        let mut tree = CgroupTree::new(fs, bfq, |_| ());
         let rescanned = Instant::now();
-        tree.rescan(config, rescanned, &mut Changes::default());
+        tree.rescan(rules, rescanned, &mut Changes::default());
         Self { tree, rescanned }
     }
 
     /// Follows what has changed.
-    pub(crate) fn follow(&mut self, config: &Config, now: Instant) {
-        self.tree.process_events(config, now);
+    pub(crate) fn follow(&mut self, rules: &[Rule], now: Instant) {
+        self.tree.process_events(rules, now);
         let due = now.saturating_duration_since(self.rescanned) >= RESCAN;
         if due && (self.tree.events_lost() || self.tree.events_incomplete().is_some()) {
-            self.tree.rescan(config, now, &mut Changes::default());
+            self.tree.rescan(rules, now, &mut Changes::default());
             self.rescanned = now;
         }
     }
@@ -72,7 +71,7 @@ impl Cgroups {
         view
     }
 
-    fn member(&self, node: &Node) -> Member {
+    fn member(&self, node: &Node<()>) -> Member {
         let (weight, _) = self.tree.weight(node);
         Member {
             parent: node.parent,

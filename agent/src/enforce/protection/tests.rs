@@ -7,10 +7,9 @@ use justitia_kernel::knob::Knob;
 use justitia_share::Tree;
 
 use super::controller::ProtectionController;
-use crate::config::Config;
 use crate::enforce::knob_store::KnobStore;
 use crate::model::{Tenant, WorkingSet};
-use crate::monitor::{CgroupTree, Changes};
+use crate::monitor::{CgroupTree, Changes, MemorySampler};
 use crate::plan::{Entitlements, Key, LowIntent, Memory, Policy, Snapshot, fixture};
 
 /// A cgroup with the memory controller.
@@ -28,9 +27,9 @@ fn make(path: &Path) {
 /// What is found of the cgroups in `dir/cgroup`, and a controller that keeps its journal in `dir/state`.
 fn start(dir: &Path) -> (CgroupTree, Changes, ProtectionController) {
     let fs = CgroupFs::open_fixture(&dir.join("cgroup"), true).unwrap();
-    let mut cgroups = CgroupTree::new(&fs, false);
+    let mut cgroups = CgroupTree::new(&fs, false, MemorySampler::new);
     let mut changes = Changes::default();
-    cgroups.rescan(&Config::default(), Instant::now(), &mut changes);
+    cgroups.rescan(&[], Instant::now(), &mut changes);
     let (store, _) = KnobStore::open(&fs, &dir.join("state")).unwrap();
     (cgroups, changes, ProtectionController::new(Some(store)))
 }
@@ -159,7 +158,7 @@ fn cgroups_of_a_collapsed_subtree_are_restored() {
         make(&root.join(format!("user/{n}")));
     }
     let mut collapsed = Changes::default();
-    cgroups.rescan(&Config::default(), Instant::now(), &mut collapsed);
+    cgroups.rescan(&[], Instant::now(), &mut collapsed);
     assert!(collapsed.removed.len() >= 10 && cgroups.len() == 1);
     for id in collapsed.removed {
         controller.on_cgroup_removed(id);

@@ -276,7 +276,7 @@ impl ReclaimController {
         since: Option<Instant>,
     ) -> Decided {
         let (key, bytes) = (request.key, request.bytes);
-        let path = monitor.cgroups.tenant_path(key);
+        let path = monitor.cgroups.tenant_path(key.cgroup());
         tracing::debug!(tenant = path, bytes, why = %reason, "reclaim");
         if let Some(reclaimer) = &self.reclaimer {
             let sent = Instant::now();
@@ -292,7 +292,7 @@ impl ReclaimController {
         let results: Vec<ReclaimResult> =
             self.reclaimer.iter().flat_map(Reclaimer::results).collect();
         for key in self.reclaimer.iter().flat_map(|r| r.replace_hung(now)) {
-            let tenant = monitor.cgroups.tenant_path(key);
+            let tenant = monitor.cgroups.tenant_path(key.cgroup());
             tracing::warn!(
                 tenant,
                 "reclaim hangs in the kernel; it goes on with the others"
@@ -315,7 +315,7 @@ impl ReclaimController {
                 continue;
             }
             *self.reclaimed.entry(result.key).or_default() += result.freed;
-            let path = monitor.cgroups.tenant_path(result.key);
+            let path = monitor.cgroups.tenant_path(result.key.cgroup());
             decided.extend(self.update_backoff(&result, &path, now));
         }
         decided

@@ -11,7 +11,7 @@ use justitia_kernel::io::{DevId, IoStat};
 use super::source::{AppBytes, AppIoSource, DiskActivity};
 use super::tenant_io::TenantIo;
 use super::tenant_sampler::TenantIoSampler;
-use crate::monitor::cgroup_tree::{CgroupTree, Node};
+use crate::monitor::memory_sampler::{CgroupTree, Node};
 
 /// How often inactive tenants are looked at.
 const SEARCH_PERIOD: Duration = Duration::from_secs(1);

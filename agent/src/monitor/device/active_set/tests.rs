@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 use justitia_kernel::cgroup::CgroupFs;
 
 use super::*;
-use crate::config::Config;
-use crate::monitor::Changes;
+use crate::monitor::{Changes, MemorySampler};
 
 const MEMORY: &str =
     "anon 0\nfile 9000\ninactive_file 4000\nactive_file 4096\nfile_dirty 0\nfile_writeback 0\n";
@@ -25,8 +24,8 @@ fn cgroup(root: &Path, name: &str, controllers: &str) -> PathBuf {
 
 fn tree(root: &Path) -> CgroupTree {
     let fs = CgroupFs::open_fixture(root, true).unwrap();
-    let mut cgroups = CgroupTree::new(&fs, false);
-    cgroups.rescan(&Config::default(), Instant::now(), &mut Changes::default());
+    let mut cgroups = CgroupTree::new(&fs, false, MemorySampler::new);
+    cgroups.rescan(&[], Instant::now(), &mut Changes::default());
     cgroups
 }
 

@@ -1,22 +1,21 @@
-//! Adding cgroups to the tree and removing them.
+//! Following the kernel: adding cgroups to the tree and removing them, by rescans and by the kernel's events.
 
 use std::time::Instant;
 
 use justitia_kernel::cgroup::{Cgroup, CgroupId, Ownership};
 use justitia_kernel::knob::Knob;
 use justitia_kernel::memory::Limit;
-use justitia_kernel::watch::is_watch_limit;
+use justitia_kernel::watch::{TreeWatcher, WatchEvent, is_watch_limit};
 use justitia_kernel::{Error, Result};
 
-use super::node::{DelegationCheck, Departed, Left, Node};
-use super::quota::{Admission, MAX_DEPTH};
-use super::tree::{CgroupTree, Changes};
-use crate::config::Config;
-use crate::monitor::memory_sampler::MemorySampler;
+use crate::limits::{Admission, MAX_DEPTH, RefreshKind};
+use crate::node::{DelegationCheck, Departed, Left, Node};
+use crate::rules::{Rule, overrides};
+use crate::tree::{CgroupTree, Changes};
 
-impl CgroupTree {
+impl<M> CgroupTree<M> {
     /// Compares the whole tree with the kernel's.
-    pub fn rescan(&mut self, config: &Config, now: Instant, changes: &mut Changes) {
+    pub fn rescan(&mut self, rules: &[Rule], now: Instant, changes: &mut Changes) {
         let gone: Vec<CgroupId> = self
             .nodes
             .values()
@@ -28,9 +27,9 @@ impl CgroupTree {
         }
         self.events_lost = false;
         let known = self.breadth_first();
-        self.scan(self.root.id(), config, now, changes);
+        self.scan(self.root.id(), rules, now, changes);
         for id in known {
-            self.scan(id, config, now, changes);
+            self.scan(id, rules, now, changes);
             self.read_populated(id);
             changes.weights_changed |= self.read_weight(id);
             // Perhaps it was; the reader compares.
@@ -40,10 +39,10 @@ impl CgroupTree {
 
     /// Adds the children of `id` that are not known yet, and their descendants; removes those that have lost the memory
     /// controller.
-    pub(super) fn scan(
+    pub(crate) fn scan(
         &mut self,
         id: CgroupId,
-        config: &Config,
+        rules: &[Rule],
         now: Instant,
         changes: &mut Changes,
     ) {
@@ -80,7 +79,7 @@ impl CgroupTree {
                 continue;
             }
             match cgroup.child(&child.name) {
-                Ok(child) => self.add(child, self.node_id(id), config, now, changes),
+                Ok(child) => self.add(child, self.node_id(id), rules, now, changes),
                 Err(error) => self.note_unread(&error),
             }
         }
@@ -103,11 +102,11 @@ impl CgroupTree {
     }
 
     /// Adds a cgroup and its descendants, if it has the memory controller and is not excluded.
-    pub(super) fn add(
+    pub(crate) fn add(
         &mut self,
         cgroup: Cgroup,
         parent: Option<CgroupId>,
-        config: &Config,
+        rules: &[Rule],
         now: Instant,
         changes: &mut Changes,
     ) {
@@ -124,7 +123,7 @@ impl CgroupTree {
             Some(parent) if self.nodes.contains_key(&parent) => self.is_delegated(parent),
             Some(_) => return, // it was removed meanwhile
         };
-        let overrides = config.overrides(cgroup.path(), in_delegation);
+        let overrides = overrides(rules, cgroup.path(), in_delegation);
         if overrides.exclude == Some(true) {
             return self.exclude(cgroup, parent);
         }
@@ -142,6 +141,7 @@ impl CgroupTree {
             excluded: Vec::new(),
             excluded_cache: 0,
             departed: Departed::default(),
+            held: 0,
             used: 0,
             has_untracked_child: false,
             overrides,
@@ -155,7 +155,7 @@ impl CgroupTree {
             populated: true,
             external_low: 0,
             low_author: Ownership::Delegatee,
-            memory: MemorySampler::new(now),
+            memory: (self.new_memory)(now),
         };
         match parent.and_then(|parent| self.nodes.get_mut(&parent)) {
             Some(parent) => parent.children.push(id),
@@ -163,7 +163,7 @@ impl CgroupTree {
         }
         self.nodes.insert(id, node);
         changes.added.push(id);
-        self.scan(id, config, now, changes);
+        self.scan(id, rules, now, changes);
         // The scan has begun to watch it; only now are its files read. A cgroup's knobs are usually written right after it
         // was made, and no event would tell of a write between a reading and the watch.
         self.read_populated(id);
@@ -252,8 +252,7 @@ impl CgroupTree {
         };
         if let Some((siblings, departed)) = above {
             siblings.retain(|sibling| *sibling != id);
-            let held = node.memory.file + node.memory.slab;
-            let used = node.used.min(held);
+            let (held, used) = (node.held, node.used.min(node.held));
             departed.add(Left { held, used }, Instant::now());
         }
         if let Some(watcher) = &mut self.watcher {
@@ -262,7 +261,7 @@ impl CgroupTree {
         changes.removed.push(id);
     }
 
-    pub(super) fn read_populated(&mut self, id: CgroupId) {
+    pub(crate) fn read_populated(&mut self, id: CgroupId) {
         let Some(node) = self.nodes.get_mut(&id) else {
             return;
         };
@@ -273,7 +272,7 @@ impl CgroupTree {
     }
 
     /// A change that could not be read for lack of a file descriptor or of memory is found by a rescan.
-    pub(super) fn note_unread(&mut self, error: &Error) {
+    pub(crate) fn note_unread(&mut self, error: &Error) {
         self.events_lost |= error.is_exhausted();
     }
 
@@ -291,6 +290,118 @@ impl CgroupTree {
             (Ok(Some(low)), Some(node)) => node.set_external_low(low),
             (Err(error), _) => self.note_unread(&error),
             _ => {}
+        }
+    }
+}
+
+impl<M> CgroupTree<M> {
+    /// Processes the events that have arrived, and refreshes of delegated cgroups as far as the rate limit allows.
+    pub fn process_events(&mut self, rules: &[Rule], now: Instant) -> Changes {
+        let mut changes = Changes::default();
+        let events = match self.watcher.as_mut().map(TreeWatcher::drain) {
+            Some(Ok(events)) => events,
+            Some(Err(error)) => {
+                tracing::warn!(%error, "cgroup events were lost; the tree will be rescanned");
+                vec![WatchEvent::Overflow]
+            }
+            None => Vec::new(),
+        };
+        for event in events {
+            self.process_event(event, rules, now, &mut changes);
+        }
+        while let Some((id, kind)) = self.limiter.next(now) {
+            // Those that were removed again meanwhile have cost as much.
+            let before = changes.added.len();
+            self.refresh_now(id, kind, rules, now, &mut changes);
+            self.limiter.charge(changes.added.len() - before);
+        }
+        changes
+    }
+
+    fn process_event(
+        &mut self,
+        event: WatchEvent,
+        rules: &[Rule],
+        now: Instant,
+        changes: &mut Changes,
+    ) {
+        match event {
+            WatchEvent::CgroupCreated { parent, name } => {
+                self.top_level_changed |= parent == self.root.id();
+                if self.is_collapsed(parent) {
+                    return;
+                }
+                if self.is_delegated(parent) {
+                    self.limiter.enqueue(parent, RefreshKind::Children);
+                } else if let Some(cgroup) = self.cgroup(parent) {
+                    match cgroup.child(&name) {
+                        Ok(child) => self.add(child, self.node_id(parent), rules, now, changes),
+                        Err(error) => self.note_unread(&error),
+                    }
+                }
+            }
+            WatchEvent::CgroupRemoved { parent, id, .. } => {
+                self.top_level_changed |= parent == self.root.id();
+                if let Some(id) = id {
+                    self.remove(id, changes);
+                }
+            }
+            WatchEvent::PopulatedChanged { id } => {
+                self.refresh(id, RefreshKind::Populated, rules, now, changes);
+            }
+            WatchEvent::FileWritten { id, name } => {
+                let kind = match name.to_str() {
+                    Some("io.weight" | "io.bfq.weight") => RefreshKind::Weight,
+                    Some("memory.low") => RefreshKind::Low,
+                    Some("cgroup.subtree_control") => RefreshKind::Children,
+                    _ => return,
+                };
+                self.refresh(id, kind, rules, now, changes);
+            }
+            WatchEvent::Overflow => self.events_lost = true,
+        }
+    }
+
+    /// Refreshes the administrator's cgroups at once, delegated ones at the limited rate.
+    fn refresh(
+        &mut self,
+        id: CgroupId,
+        kind: RefreshKind,
+        rules: &[Rule],
+        now: Instant,
+        changes: &mut Changes,
+    ) {
+        let limited = match kind {
+            // A delegatee may make children, and may enable controllers for them.
+            RefreshKind::Children => self.is_delegated(id),
+            _ => self.nodes.get(&id).is_some_and(|n| n.in_delegation),
+        };
+        if limited {
+            self.limiter.enqueue(id, kind);
+        } else {
+            self.refresh_now(id, kind, rules, now, changes);
+        }
+    }
+
+    fn refresh_now(
+        &mut self,
+        id: CgroupId,
+        kind: RefreshKind,
+        rules: &[Rule],
+        now: Instant,
+        changes: &mut Changes,
+    ) {
+        match kind {
+            RefreshKind::Children => self.scan(id, rules, now, changes),
+            RefreshKind::Populated => {
+                self.read_populated(id);
+                if let Some(node) = self.nodes.get_mut(&id) {
+                    node.next_check = DelegationCheck::start(now);
+                }
+                self.check_delegation(id, now, changes);
+            }
+            RefreshKind::Weight => changes.weights_changed |= self.read_weight(id),
+            RefreshKind::Low => changes.knobs_written.push((id, Knob::MemoryLow)),
         }
     }
 }

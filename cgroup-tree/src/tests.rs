@@ -12,7 +12,6 @@ use justitia_kernel::knob::Knob;
 use justitia_kernel::watch::TreeWatcher;
 
 use super::*;
-use crate::config::Config;
 
 const MIB: u64 = 1 << 20;
 
@@ -34,24 +33,29 @@ fn delegate(path: &Path, files: &[&str]) {
     }
 }
 
-struct Fixture(CgroupTree);
+fn rule(pattern: &str, says: Override) -> Rule {
+    let pattern = Pattern::new(pattern).unwrap();
+    Rule { pattern, says }
+}
+
+struct Fixture(CgroupTree<()>);
 
 impl Fixture {
-    fn of(root: &Path, config: &Config) -> Self {
+    fn of(root: &Path, rules: &[Rule]) -> Self {
         let fs = CgroupFs::open_fixture(root, true).unwrap();
-        let mut cgroups = CgroupTree::new(&fs, false);
-        cgroups.rescan(config, Instant::now(), &mut Changes::default());
+        let mut cgroups = CgroupTree::new(&fs, false, |_| ());
+        cgroups.rescan(rules, Instant::now(), &mut Changes::default());
         Self(cgroups)
     }
 
-    fn node(&self, path: &str) -> &Node {
+    fn node(&self, path: &str) -> &Node<()> {
         let mut nodes = self.0.nodes.values();
         nodes.find(|n| n.cgroup.path() == Path::new(path)).unwrap()
     }
 
     /// In MiB.
     fn minimums(&self, path: &str) -> (u64, u64) {
-        let (minimum, requested) = self.node(path).minimums(0);
+        let (minimum, requested) = self.node(path).minimums(0, 0);
         (minimum / MIB, requested / MIB)
     }
 
@@ -79,7 +83,7 @@ fn a_delegatees_settings_count_inside_its_subtree() {
     cgroup(&root.join("careless"), 60, 900);
     delegate(&root.join("careless"), &[".", "memory.low", "io.weight"]);
 
-    let seen = Fixture::of(root, &Config::default());
+    let seen = Fixture::of(root, &[]);
     for (path, minimums, weight) in [
         ("ours", (10, 0), (200, WeightSource::Cgroup)),
         ("user", (20, 0), (300, WeightSource::Cgroup)),
@@ -108,8 +112,8 @@ fn the_weight_that_was_set_counts_in_either_file() {
         cgroup(&path, 0, io);
         write(path.join("io.bfq.weight"), format!("{bfq}\n")).unwrap();
         let fs = CgroupFs::open_fixture(dir.path(), true).unwrap();
-        let mut cgroups = CgroupTree::new(&fs, scheduled);
-        cgroups.rescan(&Config::default(), Instant::now(), &mut Changes::default());
+        let mut cgroups = CgroupTree::new(&fs, scheduled, |_| ());
+        cgroups.rescan(&[], Instant::now(), &mut Changes::default());
         let found = Fixture(cgroups).node("a").weight;
         assert_eq!(
             found.map(|(weight, _)| weight.get()),
@@ -132,14 +136,14 @@ fn an_only_childs_weight_counts_if_its_author_may_set_the_parents() {
     delegate(&root.join("user/scope"), &[".", "memory.low", "io.weight"]);
     cgroup(&root.join("user/scope/container"), 0, 10_000);
     delegate(&root.join("user/scope/container"), &FILES);
-    let seen = Fixture::of(root, &Config::default());
+    let seen = Fixture::of(root, &[]);
     assert_eq!(seen.weight("scope"), (300, WeightSource::OnlyChild));
     assert_eq!(seen.weight("user/scope"), (10_000, WeightSource::OnlyChild));
     assert_eq!(seen.weight("user"), (100, WeightSource::Default));
 
     // One level up: the delegatee sets the weight of its only cgroup.
     cgroup(&root.join("user/scope"), 0, 10_000);
-    let seen = Fixture::of(root, &Config::default());
+    let seen = Fixture::of(root, &[]);
     assert_eq!(seen.weight("user"), (100, WeightSource::Default));
 }
 
@@ -151,12 +155,12 @@ fn a_configured_minimum_is_a_request_in_a_delegated_subtree() {
     delegate(&root.join("user"), &["."]);
     cgroup(&root.join("user/web-1"), 0, 100);
     cgroup(&root.join("web-1"), 0, 100);
-    let file = root.join("justitia.toml");
-    let rules = ["web-*", "user/web-*"]
-        .map(|m| format!("[[tenant]]\nmatch = {m:?}\nmin_cache = \"64MiB\"\n"));
-    write(&file, rules.concat()).unwrap();
-    let config = Config::load(Some(&file)).unwrap();
-    let seen = Fixture::of(root, &config);
+    let says = Override {
+        min_cache: Some(64 * MIB),
+        ..Override::default()
+    };
+    let rules = ["web-*", "user/web-*"].map(|pattern| rule(pattern, says));
+    let seen = Fixture::of(root, &rules);
     assert_eq!(seen.minimums("web-1"), (64, 0));
     assert_eq!(seen.minimums("user/web-1"), (0, 64));
 }
@@ -166,19 +170,18 @@ fn a_rescan_finds_changes_without_events() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path();
     cgroup(&root.join("a"), 0, 100);
-    let config = Config::default();
-    let mut seen = Fixture::of(root, &config);
+    let mut seen = Fixture::of(root, &[]);
     cgroup(&root.join("a/b"), 0, 100);
     cgroup(&root.join("a/b/c"), 0, 700);
     let mut changes = Changes::default();
-    seen.0.rescan(&config, Instant::now(), &mut changes);
+    seen.0.rescan(&[], Instant::now(), &mut changes);
     assert_eq!(changes.added.len(), 2);
     assert_eq!(seen.weight("a/b/c").0, 700);
     let a = seen.node("a").cgroup.id();
     assert!(changes.knobs_written.contains(&(a, Knob::MemoryLow)));
     assert!(!changes.weights_changed);
     std::fs::write(root.join("a/io.weight"), "default 300\n").unwrap();
-    seen.0.rescan(&config, Instant::now(), &mut changes);
+    seen.0.rescan(&[], Instant::now(), &mut changes);
     assert!(changes.weights_changed);
 }
 
@@ -197,8 +200,7 @@ fn depth_and_number_of_delegated_cgroups_are_limited() {
         cgroup(&root.join(format!("user/{n}")), 0, 100);
     }
     cgroup(&root.join("other"), 0, 100);
-    let config = Config::default();
-    let mut seen = Fixture::of(root, &config);
+    let mut seen = Fixture::of(root, &[]);
     assert_eq!(seen.0.len(), 32 + 1 + 499 + 1);
     assert!(seen.0.limitations().is_empty());
 
@@ -206,7 +208,7 @@ fn depth_and_number_of_delegated_cgroups_are_limited() {
     cgroup(&root.join("user/499"), 0, 100);
     cgroup(&root.join("user/0/500"), 0, 100);
     let mut changes = Changes::default();
-    seen.0.rescan(&config, Instant::now(), &mut changes);
+    seen.0.rescan(&[], Instant::now(), &mut changes);
     assert_eq!(seen.0.len(), 32 + 2, "what was delegated is one tenant");
     assert_eq!(seen.0.watcher().map(TreeWatcher::len), Some(32 + 2 + 1));
     assert!(seen.node("user").children.is_empty());
@@ -220,7 +222,7 @@ fn depth_and_number_of_delegated_cgroups_are_limited() {
     let mut later = Changes::default();
     cgroup(&root.join("user/501"), 0, 100);
     cgroup(&root.join("late"), 0, 100);
-    seen.0.rescan(&config, Instant::now(), &mut later);
+    seen.0.rescan(&[], Instant::now(), &mut later);
     assert_eq!((later.added.len(), later.removed.len()), (1, 0));
 }
 
@@ -232,15 +234,14 @@ fn cgroups_with_long_paths_are_one_tenant() {
     let long = |n: usize| format!("{n}{}", "\u{1}".repeat(240));
     cgroup(&root.join("user"), 0, 100);
     cgroup(&root.join("user/a"), 0, 100);
-    let config = Config::default();
-    let mut seen = Fixture::of(root, &config);
+    let mut seen = Fixture::of(root, &[]);
     assert_eq!(seen.0.len(), 2);
 
     let mut changes = Changes::default();
     for n in 0..3 {
         cgroup(&root.join("user").join(long(n)), 0, 100);
         cgroup(&root.join("user").join(long(n)).join(long(n)), 0, 100);
-        seen.0.rescan(&config, Instant::now(), &mut changes);
+        seen.0.rescan(&[], Instant::now(), &mut changes);
     }
     assert_eq!((seen.0.len(), changes.removed.len()), (1, 1));
     assert!(seen.node("user").children.is_empty());
@@ -254,16 +255,16 @@ fn cgroups_with_long_paths_are_one_tenant() {
     // Right below the root such a cgroup is unmanaged, and no other is affected.
     cgroup(&root.join(long(0)), 0, 100);
     cgroup(&root.join("b"), 0, 100);
-    seen.0.rescan(&config, Instant::now(), &mut changes);
+    seen.0.rescan(&[], Instant::now(), &mut changes);
     assert_eq!(seen.0.len(), 2);
     assert_eq!(seen.0.limitations().len(), 2);
 
     // Made anew, it is tracked as any other.
     std::fs::remove_dir_all(root.join("user")).unwrap();
-    seen.0.rescan(&config, Instant::now(), &mut changes);
+    seen.0.rescan(&[], Instant::now(), &mut changes);
     cgroup(&root.join("user"), 0, 100);
     cgroup(&root.join("user/a"), 0, 100);
-    seen.0.rescan(&config, Instant::now(), &mut changes);
+    seen.0.rescan(&[], Instant::now(), &mut changes);
     assert_eq!(seen.0.len(), 3);
     assert_eq!(seen.0.limitations().len(), 1);
 }
@@ -278,7 +279,7 @@ fn a_minimum_that_cannot_be_read_now_is_read_by_a_rescan() {
     for errno in [Errno::MFILE, Errno::NFILE, Errno::NOMEM] {
         let dir = tempfile::tempdir().unwrap();
         cgroup(&dir.path().join("a"), 5, 100);
-        let mut seen = Fixture::of(dir.path(), &Config::default());
+        let mut seen = Fixture::of(dir.path(), &[]);
         let id = seen.node("a").cgroup.id();
         let unread = Error::Io {
             operation: Operation::Open,
@@ -289,8 +290,7 @@ fn a_minimum_that_cannot_be_read_now_is_read_by_a_rescan() {
         assert!(seen.0.events_lost(), "{errno}");
         assert_eq!(seen.node("a").external_low, 5 * MIB, "what is known stays");
         let mut changes = Changes::default();
-        seen.0
-            .rescan(&Config::default(), Instant::now(), &mut changes);
+        seen.0.rescan(&[], Instant::now(), &mut changes);
         assert_eq!(changes.knobs_written, [(id, Knob::MemoryLow)]);
         assert!(!seen.0.events_lost());
     }
@@ -304,8 +304,7 @@ fn a_cgroup_that_loses_the_memory_controller_is_no_tenant() {
         cgroup(&dir.path().join(path), 0, 100);
     }
     write(dir.path().join("a/cgroup.subtree_control"), "memory io\n").unwrap();
-    let config = Config::default();
-    let mut seen = Fixture::of(dir.path(), &config);
+    let mut seen = Fixture::of(dir.path(), &[]);
     let ids = [seen.node("a/b/c"), seen.node("a/b")].map(|node| node.cgroup.id());
     let mut enabled = |controllers: &str| {
         for path in ["a/b", "a/b/c"] {
@@ -314,7 +313,7 @@ fn a_cgroup_that_loses_the_memory_controller_is_no_tenant() {
         }
         // The event by which it is known.
         write(dir.path().join("a/cgroup.subtree_control"), controllers).unwrap();
-        seen.0.process_events(&config, Instant::now())
+        seen.0.process_events(&[], Instant::now())
     };
     let changes = enabled("memory");
     assert!(changes.removed.is_empty() && changes.added.is_empty());
@@ -329,12 +328,12 @@ fn what_a_removed_cgroup_held_is_remembered_of_its_parent() {
     for path in ["top", "slice", "slice/service"] {
         cgroup(&dir.path().join(path), 0, 100);
     }
-    let mut tree = Fixture::of(dir.path(), &Config::default());
+    let mut tree = Fixture::of(dir.path(), &[]);
     let slice = tree.node("slice").cgroup.id();
     for (path, parent) in [("top", None), ("slice/service", Some(slice))] {
         let id = tree.node(path).cgroup.id();
         let node = tree.0.nodes.get_mut(&id).unwrap();
-        (node.memory.file, node.used) = (300 * MIB, 200 * MIB);
+        (node.held, node.used) = (300 * MIB, 200 * MIB);
         tree.0.remove(id, &mut Changes::default());
         let left = tree.0.departed(parent, Instant::now());
         assert_eq!((left.held, left.used), (300 * MIB, 200 * MIB), "{path}");

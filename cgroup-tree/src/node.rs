@@ -3,17 +3,15 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use justitia_kernel::Result;
 use justitia_kernel::cgroup::{Cgroup, CgroupId, Ownership};
 use justitia_kernel::knob::Knob;
 use justitia_share::Weight;
 
-use crate::config::Override;
-use crate::monitor::memory_sampler::MemorySampler;
+use crate::rules::Override;
 
-/// A managed cgroup.
+/// A managed cgroup. `M`: what the user of the tree keeps of its memory.
 #[derive(Debug)]
-pub struct Node {
+pub struct Node<M> {
     /// The cgroup.
     pub cgroup: Cgroup,
     /// Its parent; `None` right below the root.
@@ -26,23 +24,23 @@ pub struct Node {
     pub excluded_cache: u64,
     /// Whether a child was left out: for lack of file descriptors, or because as many cgroups as there may be (10,000) are
     /// tracked.
-    pub(super) has_untracked_child: bool,
+    pub(crate) has_untracked_child: bool,
     /// What the configuration says about it.
-    pub(super) overrides: Override,
+    pub(crate) overrides: Override,
     /// Whether it lies in a delegated subtree: its parent is delegated, so others than the administrator may have made
     /// it. Their settings divide what the parent gets; they do not raise it.
     pub in_delegation: bool,
     /// Whether the owner of a file tells who wrote it. False below a cgroup that is delegated to a process of root: that
     /// process and the administrator have the same uid.
-    pub(super) owner_is_author: bool,
+    pub(crate) owner_is_author: bool,
     /// Whether it has the extended attribute by which systemd marks a delegated cgroup.
-    pub(super) delegate_xattr: bool,
+    pub(crate) delegate_xattr: bool,
     /// Whether it is the root of a container's cgroup namespace.
-    pub(super) namespace_root: bool,
+    pub(crate) namespace_root: bool,
     /// When the two above are read again.
-    pub(super) next_check: DelegationCheck,
+    pub(crate) next_check: DelegationCheck,
     /// Its own weight and who set it; `None` if nobody did.
-    pub(super) weight: Option<(Weight, Ownership)>,
+    pub(crate) weight: Option<(Weight, Ownership)>,
     /// Whether it has the I/O controller: its I/O is accounted, and can be limited.
     pub io: bool,
     /// Whether any process lives in it or below.
@@ -50,13 +48,15 @@ pub struct Node {
     /// Its `memory.low` as somebody else than the agent set it, an operator or a delegatee, bytes; 0 if nobody did.
     pub external_low: u64,
     /// Who set that.
-    pub(super) low_author: Ownership,
+    pub(crate) low_author: Ownership,
     /// What children left that were removed lately.
     pub departed: Departed,
+    /// Its file pages and reclaimable slab when it was last sampled, bytes.
+    pub held: u64,
     /// Its working set when it was last sampled, bytes, by its accesses; 0 if that is not known.
     pub used: u64,
-    /// Its memory counters.
-    pub memory: MemorySampler,
+    /// What the user of the tree keeps of its memory.
+    pub memory: M,
 }
 
 /// What children left that were removed lately: at most [`Departed::MAX`] of them, each for [`Departed::KEPT`]. A service
@@ -79,7 +79,7 @@ impl Departed {
     const MAX: usize = 64;
 
     /// A child was removed.
-    pub(super) fn add(&mut self, left: Left, now: Instant) {
+    pub(crate) fn add(&mut self, left: Left, now: Instant) {
         if self.0.len() >= Self::MAX {
             self.0.pop_front();
         }
@@ -102,10 +102,10 @@ impl Departed {
 
 /// When a cgroup is checked for a delegation.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct DelegationCheck {
-    pub(super) due: Instant,
+pub(crate) struct DelegationCheck {
+    pub(crate) due: Instant,
     /// How long after that the next check is due; it doubles each time.
-    pub(super) interval: Duration,
+    pub(crate) interval: Duration,
 }
 
 impl DelegationCheck {
@@ -115,18 +115,18 @@ impl DelegationCheck {
     const LAST: Duration = Duration::from_secs(64);
 
     /// The first of a series, due now.
-    pub(super) const fn start(now: Instant) -> Self {
+    pub(crate) const fn start(now: Instant) -> Self {
         Self {
             due: now,
             interval: Self::FIRST,
         }
     }
 
-    pub(super) fn is_due(&self, now: Instant) -> bool {
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
         now >= self.due && self.interval <= Self::LAST
     }
 
-    pub(super) fn next(self, now: Instant) -> Self {
+    pub(crate) fn next(self, now: Instant) -> Self {
         Self {
             due: now + self.interval,
             interval: self.interval * 2,
@@ -134,19 +134,15 @@ impl DelegationCheck {
     }
 }
 
-impl Node {
+impl<M> Node<M> {
     /// Whether it has children that are no tenants. Reclaim from this cgroup would take from those, too.
     #[must_use]
     pub fn has_unmanaged_children(&self) -> bool {
         self.has_untracked_child || !self.excluded.is_empty()
     }
 
-    /// Reads its memory counters, and those of its excluded children. `swap_on`: whether the host has swap space.
-    ///
-    /// # Errors
-    /// As every reader of a cgroup; that the cgroup is gone is one.
-    pub fn sample(&mut self, swap_on: bool, now: Instant) -> Result<()> {
-        self.memory.sample(&self.cgroup, swap_on, now)?;
+    /// Reads what its excluded children hold.
+    pub fn read_excluded(&mut self) {
         let mut cache = 0;
         self.excluded.retain(|child| match child.memory_stat() {
             Ok(stat) => {
@@ -156,19 +152,19 @@ impl Node {
             Err(error) => !error.is_gone(),
         });
         self.excluded_cache = cache;
-        Ok(())
     }
 
     /// Whether a setting in one of its files counts, by who wrote it. A delegatee's counts in a delegated subtree.
     /// Elsewhere the administrator has given away a file that divides the host's resources, and it is ignored.
-    pub(super) fn honors(&self, author: Ownership) -> bool {
+    pub(crate) fn honors(&self, author: Ownership) -> bool {
         author == Ownership::Admin || self.in_delegation
     }
 
     /// The cache that it keeps before anything is divided by weight, and what a delegatee requests for it among its
-    /// siblings, bytes. `other` is its memory that is no cache; `memory.low` and `memory.min` cover that as well.
+    /// siblings, bytes. `min` is its `memory.min`; `other` its memory that is no cache, which `memory.low` and `memory.min`
+    /// cover as well.
     #[must_use]
-    pub fn minimums(&self, other: u64) -> (u64, u64) {
+    pub fn minimums(&self, min: u64, other: u64) -> (u64, u64) {
         let configured = self.overrides.min_cache.unwrap_or(0);
         // In a delegated subtree the delegatee chooses the names, and so how many cgroups a rule of the configuration
         // matches: there the rule is a request, too.
@@ -177,7 +173,6 @@ impl Node {
         } else {
             (configured, 0)
         };
-        let min = self.memory.limits.min;
         let settings = [
             (self.external_low, self.low_author),
             (min, self.author_of_min(min)),
@@ -216,7 +211,7 @@ impl Node {
     }
 
     /// Who wrote one of its files. Where that cannot be known, the delegatee: it has less power.
-    pub(super) fn author_of(&self, file: &str) -> Ownership {
+    pub(crate) fn author_of(&self, file: &str) -> Ownership {
         if !self.owner_is_author {
             return Ownership::Delegatee;
         }
@@ -244,7 +239,7 @@ impl Node {
     /// Where this cgroup is delegated to a container runtime and the container lives in the child, the kernel
     /// (`nsdelegate`) lets only processes outside the namespace write the child's files. So the runtime wrote them, on
     /// behalf of the administrator.
-    pub(super) fn child_owner_is_author(&self, namespace_root: bool) -> bool {
+    pub(crate) fn child_owner_is_author(&self, namespace_root: bool) -> bool {
         let runtime =
             namespace_root && !self.namespace_root && self.overrides.delegated != Some(true);
         self.owner_is_author && (!self.is_delegated_to_root_process() || runtime)

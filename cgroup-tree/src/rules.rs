@@ -1,10 +1,82 @@
-//! Patterns over cgroup paths.
+//! What an administrator's rules say of cgroups, by patterns over their paths.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use globset::GlobBuilder;
+use justitia_api::escape;
+use justitia_share::Weight;
 use regex::bytes::{Regex, RegexBuilder};
+
+/// What a rule changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Override {
+    /// Weight among its siblings.
+    pub weight: Option<Weight>,
+    /// Page cache that is never reclaimed, bytes.
+    pub min_cache: Option<u64>,
+    /// Leave the cgroup and everything below it alone. In a delegated subtree this counts only where the rule
+    /// [has no wildcards](Rule::is_literal): there, others choose the names of cgroups.
+    pub exclude: Option<bool>,
+    /// Whether others than the administrator make the cgroups below it, whatever owner and marks say.
+    pub delegated: Option<bool>,
+}
+
+/// A pattern and what it changes.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    /// The cgroups that it is about.
+    pub pattern: Pattern,
+    /// What it changes.
+    pub says: Override,
+}
+
+impl Rule {
+    /// Whether it is about the cgroup at `path`, below the mount.
+    #[must_use]
+    pub fn is_match(&self, path: &Path) -> bool {
+        self.pattern.is_match(path)
+    }
+
+    /// Whether it is about one cgroup alone: its `match` has none of `*`, `?`, `[` and `{`.
+    #[must_use]
+    pub fn is_literal(&self) -> bool {
+        self.pattern.is_literal()
+    }
+
+    /// What its author may have meant, if it matches none of `paths` but would match one of them wherever that is: a
+    /// match is the whole path, and people write names.
+    #[must_use]
+    pub fn near_miss<'a>(&self, paths: impl Iterator<Item = &'a Path> + Clone) -> Option<String> {
+        if paths.clone().any(|path| self.is_match(path)) {
+            return None;
+        }
+        let wider = self.pattern.anywhere()?;
+        let meant = paths.into_iter().find(|path| wider.is_match(path))?;
+        let (written, anywhere) = (self.pattern.as_str(), wider.as_str());
+        Some(format!(
+            "[[tenant]] match = {written:?} matches no cgroup now, but {anywhere:?} would match {}: a match is over \
+             the whole path below the cgroup mount",
+            escape::encode(meant.as_os_str())
+        ))
+    }
+}
+
+/// What `rules` say of the cgroup at `path` (below the mount): of each key, the value in the first rule that matches and
+/// gives it. If a delegatee may have `made` the cgroup and chosen its name, only a rule without wildcards excludes it.
+#[must_use]
+pub fn overrides(rules: &[Rule], path: &Path, made: bool) -> Override {
+    let mut sum = Override::default();
+    for rule in rules.iter().filter(|r| r.is_match(path)) {
+        sum.weight = sum.weight.or(rule.says.weight);
+        sum.min_cache = sum.min_cache.or(rule.says.min_cache);
+        sum.delegated = sum.delegated.or(rule.says.delegated);
+        if !made || rule.is_literal() {
+            sum.exclude = sum.exclude.or(rule.says.exclude);
+        }
+    }
+    sum
+}
 
 /// The longest glob, bytes.
 const MAX_LENGTH: usize = 1024;
@@ -13,7 +85,7 @@ const MAX_DEPTH: usize = 8;
 
 /// A glob over cgroup paths below the cgroup mount: `*` and `?` stay within one name, `**` crosses them.
 #[derive(Clone, Debug)]
-pub(super) struct Pattern {
+pub struct Pattern {
     /// The glob as it was written, without leading slashes.
     written: String,
     glob: Regex,
@@ -25,7 +97,7 @@ impl Pattern {
     ///
     /// # Errors
     /// What is wrong with the pattern.
-    pub(super) fn new(pattern: &str) -> Result<Self, String> {
+    pub fn new(pattern: &str) -> Result<Self, String> {
         let (length, depth) = (pattern.len(), depth(pattern));
         if length > MAX_LENGTH {
             return Err(format!(
@@ -49,22 +121,22 @@ impl Pattern {
     }
 
     /// As it was written, without leading slashes.
-    pub(super) fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         &self.written
     }
 
     /// Whether it matches all of `path`.
-    pub(super) fn is_match(&self, path: &Path) -> bool {
+    pub(crate) fn is_match(&self, path: &Path) -> bool {
         self.glob.is_match(path.as_os_str().as_bytes())
     }
 
     /// Whether it can match one path alone: it has none of `*`, `?`, `[` and `{`.
-    pub(super) fn is_literal(&self) -> bool {
+    pub(crate) fn is_literal(&self) -> bool {
         !self.written.contains(['*', '?', '[', '{'])
     }
 
     /// The same at any depth.
-    pub(super) fn anywhere(&self) -> Option<Self> {
+    pub(crate) fn anywhere(&self) -> Option<Self> {
         Self::compiled(&format!("**/{}", self.written)).ok()
     }
 }

@@ -8,10 +8,8 @@ use justitia_kernel::cgroup::{Cgroup, CgroupFs, CgroupId};
 use justitia_kernel::knob::Knob;
 use justitia_kernel::watch::TreeWatcher;
 
-use super::node::{Departed, Left, Node};
-use super::quota::CgroupQuota;
-use super::rate_limit::RateLimiter;
-use crate::model::Key;
+use crate::limits::{CgroupQuota, RateLimiter};
+use crate::node::{Departed, Left, Node};
 
 /// What changed in the tree.
 #[derive(Debug, Default)]
@@ -26,39 +24,42 @@ pub struct Changes {
     pub weights_changed: bool,
 }
 
-/// The managed cgroups.
+/// The managed cgroups. `M`: what the user of the tree keeps of each one's memory.
 #[derive(Debug)]
-pub struct CgroupTree {
-    pub(super) root: Cgroup,
-    pub(super) nodes: HashMap<CgroupId, Node>,
+pub struct CgroupTree<M> {
+    pub(crate) root: Cgroup,
+    pub(crate) nodes: HashMap<CgroupId, Node<M>>,
     /// The managed cgroups right below the root.
-    pub(super) top_level: Vec<CgroupId>,
+    pub(crate) top_level: Vec<CgroupId>,
     /// Excluded cgroups right below the root.
-    pub(super) excluded: Vec<Cgroup>,
+    pub(crate) excluded: Vec<Cgroup>,
     /// Whether a cgroup right below the root was left out, as in [`Node::has_unmanaged_children`].
-    pub(super) has_untracked_child: bool,
-    pub(super) watcher: Option<TreeWatcher>,
+    pub(crate) has_untracked_child: bool,
+    pub(crate) watcher: Option<TreeWatcher>,
     /// Whether cgroup2 is mounted with `nsdelegate`: only processes outside a cgroup namespace may write the files of its
     /// root.
-    pub(super) nsdelegate: bool,
+    pub(crate) nsdelegate: bool,
     /// Whether any disk has the BFQ scheduler: then `io.bfq.weight` is the weight that is in effect.
-    pub(super) bfq: bool,
+    pub(crate) bfq: bool,
     /// Why events do not report every change, if so.
-    pub(super) events_incomplete: Option<String>,
+    pub(crate) events_incomplete: Option<String>,
     /// Whether events were lost since the last rescan, or could not be followed.
-    pub(super) events_lost: bool,
+    pub(crate) events_lost: bool,
     /// Whether a cgroup right below the root was added or removed since [`CgroupTree::take_top_level_changed`].
-    pub(super) top_level_changed: bool,
+    pub(crate) top_level_changed: bool,
     /// What managed cgroups right below the root left that were removed lately.
-    pub(super) departed: Departed,
-    pub(super) quota: CgroupQuota,
-    pub(super) limiter: RateLimiter,
+    pub(crate) departed: Departed,
+    pub(crate) quota: CgroupQuota,
+    pub(crate) limiter: RateLimiter,
+    /// Makes [`Node::memory`] of a new cgroup.
+    pub(crate) new_memory: fn(Instant) -> M,
 }
 
-impl CgroupTree {
-    /// An empty tree of `fs`; [`CgroupTree::rescan`] fills it. `bfq`: whether any disk has the BFQ scheduler.
+impl<M> CgroupTree<M> {
+    /// An empty tree of `fs`; [`CgroupTree::rescan`] fills it. `bfq`: whether any disk has the BFQ scheduler. `new_memory`
+    /// makes [`Node::memory`] of a cgroup that is found at that time.
     #[must_use]
-    pub fn new(fs: &CgroupFs, bfq: bool) -> Self {
+    pub fn new(fs: &CgroupFs, bfq: bool, new_memory: fn(Instant) -> M) -> Self {
         let (watcher, events_incomplete) = match TreeWatcher::new() {
             Ok(watcher) => (Some(watcher), None),
             Err(error) => (None, Some(error.to_string())),
@@ -78,6 +79,7 @@ impl CgroupTree {
             departed: Departed::default(),
             quota: CgroupQuota::new(),
             limiter: RateLimiter::new(),
+            new_memory,
         }
     }
 
@@ -89,12 +91,12 @@ impl CgroupTree {
 
     /// A managed cgroup.
     #[must_use]
-    pub fn get(&self, id: CgroupId) -> Option<&Node> {
+    pub fn get(&self, id: CgroupId) -> Option<&Node<M>> {
         self.nodes.get(&id)
     }
 
     /// [`CgroupTree::get`], to be changed.
-    pub fn get_mut(&mut self, id: CgroupId) -> Option<&mut Node> {
+    pub fn get_mut(&mut self, id: CgroupId) -> Option<&mut Node<M>> {
         self.nodes.get_mut(&id)
     }
 
@@ -146,14 +148,6 @@ impl CgroupTree {
             || self.nodes.values().any(Node::has_unmanaged_children)
     }
 
-    /// Bytes that the cgroups right below the root have paged in, as of their last samples:
-    /// their file pages and what was reclaimed of them.
-    #[must_use]
-    pub fn paged_in(&self) -> u64 {
-        let nodes = self.top_level.iter().filter_map(|id| self.nodes.get(id));
-        nodes.map(|node| node.memory.paged_in).sum()
-    }
-
     /// Whether a cgroup right below the root was added or removed since the last call. The pages of a removed one are
     /// unmanaged from then on.
     pub fn take_top_level_changed(&mut self) -> bool {
@@ -202,8 +196,8 @@ impl CgroupTree {
     /// it no further. The subtree of a delegated cgroup is its owner's to divide: the owner could overwrite limits in
     /// there, or move its processes to another cgroup.
     #[must_use]
-    pub fn is_io_domain(&self, node: &Node) -> bool {
-        let delegatees = |node: &Node| node.in_delegation && node.parent.is_some();
+    pub fn is_io_domain(&self, node: &Node<M>) -> bool {
+        let delegatees = |node: &Node<M>| node.in_delegation && node.parent.is_some();
         let divides = |child: &CgroupId| {
             let child = self.nodes.get(child);
             child.is_some_and(|child| child.io && !delegatees(child))
@@ -212,16 +206,16 @@ impl CgroupTree {
     }
 
     /// The cgroups among which disks are divided ([`CgroupTree::is_io_domain`]), in no order.
-    pub fn io_domains(&self) -> impl Iterator<Item = &Node> {
+    pub fn io_domains(&self) -> impl Iterator<Item = &Node<M>> {
         self.nodes.values().filter(|node| self.is_io_domain(node))
     }
 
-    /// The path of a tenant for people; `-` is the root, and what is in no managed cgroup; `#` and the number is a cgroup that
-    /// is gone.
+    /// The path of a tenant for people; `-` is the root, and without a cgroup what is in no managed one; `#` and the number is
+    /// a cgroup that is gone.
     #[must_use]
-    pub fn tenant_path(&self, key: Key) -> String {
-        match key {
-            Key::Cgroup(id) if id != self.root() => self.nodes.get(&id).map_or_else(
+    pub fn tenant_path(&self, id: Option<CgroupId>) -> String {
+        match id {
+            Some(id) if id != self.root() => self.nodes.get(&id).map_or_else(
                 || format!("#{}", id.0),
                 |node| escape::encode(node.cgroup.path().as_os_str()),
             ),
@@ -229,17 +223,17 @@ impl CgroupTree {
         }
     }
 
-    pub(super) fn path(&self, id: CgroupId) -> String {
+    pub(crate) fn path(&self, id: CgroupId) -> String {
         let node = self.nodes.get(&id);
         node.map_or_else(String::new, |n| escape::encode(n.cgroup.path().as_os_str()))
     }
 
     /// `None` for the root, which has no node.
-    pub(super) fn node_id(&self, id: CgroupId) -> Option<CgroupId> {
+    pub(crate) fn node_id(&self, id: CgroupId) -> Option<CgroupId> {
         (id != self.root.id()).then_some(id)
     }
 
-    pub(super) fn cgroup(&self, id: CgroupId) -> Option<Cgroup> {
+    pub(crate) fn cgroup(&self, id: CgroupId) -> Option<Cgroup> {
         match self.node_id(id) {
             None => Some(self.root.clone()),
             Some(id) => self.nodes.get(&id).map(|n| n.cgroup.clone()),

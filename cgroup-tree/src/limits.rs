@@ -1,8 +1,9 @@
-//! How many cgroups are tracked on their own. A delegatee can make any number of cgroups at any depth, and each costs the
-//! agent file descriptors, memory and time.
+//! Limits on what delegatees can cost: how many cgroups are tracked on their own, and how fast changes in delegated subtrees
+//! are followed. A delegatee can make any number of cgroups at any depth, and each costs file descriptors, memory and time.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::path::Path;
+use std::time::Instant;
 
 use justitia_api::escape;
 use justitia_kernel::cgroup::CgroupId;
@@ -26,7 +27,7 @@ const OTHER_DESCRIPTORS: u64 = 512;
 
 /// Counts the tracked cgroups, and remembers where some are not tracked.
 #[derive(Debug)]
-pub(super) struct CgroupQuota {
+pub(crate) struct CgroupQuota {
     max_total: usize,
     /// Tracked cgroups below each delegated cgroup.
     delegated: HashMap<CgroupId, usize>,
@@ -44,7 +45,7 @@ pub(super) struct CgroupQuota {
 
 /// Whether one more cgroup is tracked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Admission {
+pub(crate) enum Admission {
     /// It is.
     Granted,
     /// It is not.
@@ -55,7 +56,7 @@ pub(super) enum Admission {
 
 impl CgroupQuota {
     /// As many cgroups as this process has file descriptors for.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let max = descriptors.saturating_sub(OTHER_DESCRIPTORS) / DESCRIPTORS;
         Self::with_total(usize::try_from(max).unwrap_or(MAX_TOTAL).min(MAX_TOTAL))
@@ -74,7 +75,7 @@ impl CgroupQuota {
     }
 
     /// Asks to track one more cgroup, while `tracked` are. `root` is the delegated cgroup that it is below, if any.
-    pub(super) fn admit(&mut self, root: Option<CgroupId>, tracked: usize) -> Admission {
+    pub(crate) fn admit(&mut self, root: Option<CgroupId>, tracked: usize) -> Admission {
         if root.is_some_and(|root| self.is_collapsed(root)) {
             return Admission::Denied;
         }
@@ -95,7 +96,7 @@ impl CgroupQuota {
     }
 
     /// A cgroup below the delegated cgroup `root` was removed.
-    pub(super) fn release(&mut self, root: Option<CgroupId>) {
+    pub(crate) fn release(&mut self, root: Option<CgroupId>) {
         if let Some(count) = root.and_then(|root| self.delegated.get_mut(&root)) {
             *count = count.saturating_sub(1);
             self.all_delegated = self.all_delegated.saturating_sub(1);
@@ -103,14 +104,14 @@ impl CgroupQuota {
     }
 
     /// Forgets a cgroup that was removed.
-    pub(super) fn forget(&mut self, id: CgroupId) {
+    pub(crate) fn forget(&mut self, id: CgroupId) {
         self.delegated.remove(&id);
         self.collapsed.remove(&id);
         self.long_paths.remove(&id);
     }
 
     /// Whether the path of a child of `parent` is too long. If so, no child of `parent` is tracked from now on.
-    pub(super) fn is_path_too_long(&mut self, parent: Option<CgroupId>, child: &Path) -> bool {
+    pub(crate) fn is_path_too_long(&mut self, parent: Option<CgroupId>, child: &Path) -> bool {
         let too_long = escape::encoded_len(child.as_os_str()) > MAX_PATH;
         match parent {
             _ if !too_long => {}
@@ -121,17 +122,17 @@ impl CgroupQuota {
     }
 
     /// Whether no child of `id` is tracked because the path of one was too long.
-    pub(super) fn has_long_path(&self, id: CgroupId) -> bool {
+    pub(crate) fn has_long_path(&self, id: CgroupId) -> bool {
         self.long_paths.contains(&id)
     }
 
     /// Whether nothing below the delegated cgroup `root` is tracked.
-    pub(super) fn is_collapsed(&self, root: CgroupId) -> bool {
+    pub(crate) fn is_collapsed(&self, root: CgroupId) -> bool {
         self.collapsed.contains(&root)
     }
 
     /// What is not tracked on its own, and why. `path` names a cgroup.
-    pub(super) fn limitations(&self, path: impl Fn(CgroupId) -> String) -> Vec<String> {
+    pub(crate) fn limitations(&self, path: impl Fn(CgroupId) -> String) -> Vec<String> {
         let (collapsed, more) = named(&self.collapsed, &path);
         let mut limitations: Vec<String> = collapsed
             .into_iter()
@@ -184,8 +185,84 @@ fn named(ids: &HashSet<CgroupId>, path: impl Fn(CgroupId) -> String) -> (Vec<Str
     (named, more)
 }
 
+// A delegatee can make, remove, populate and write cgroups in a loop, and following a change costs about as much as making
+// it: so changes are followed at a limited rate.
+
+/// Refreshes per second: some 0.2 % of a CPU.
+const RATE: f64 = 200.0;
+/// Refreshes that may come at once, as when a session starts or a pod is deployed.
+const BURST: f64 = 1200.0;
+/// The cost of adding a cgroup, in refreshes.
+const ADDITION: f64 = 4.0;
+
+/// What of a cgroup is read again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum RefreshKind {
+    /// The list of its children.
+    Children,
+    /// Whether any process lives in it.
+    Populated,
+    /// Its weight.
+    Weight,
+    /// Its `memory.low`.
+    Low,
+}
+
+/// A queue of refreshes, drained as a token bucket allows. A refresh is queued once, however often it is asked for.
+#[derive(Debug)]
+pub(crate) struct RateLimiter {
+    queue: VecDeque<(CgroupId, RefreshKind)>,
+    queued: HashSet<(CgroupId, RefreshKind)>,
+    /// Refreshes that may be done now; below zero after a burst of additions.
+    tokens: f64,
+    refilled_at: Option<Instant>,
+}
+
+impl RateLimiter {
+    /// An empty queue and a full bucket.
+    pub(crate) fn new() -> Self {
+        Self {
+            queue: VecDeque::new(),
+            queued: HashSet::new(),
+            tokens: BURST,
+            refilled_at: None,
+        }
+    }
+
+    /// Asks for a refresh.
+    pub(crate) fn enqueue(&mut self, id: CgroupId, kind: RefreshKind) {
+        if self.queued.insert((id, kind)) {
+            self.queue.push_back((id, kind));
+        }
+    }
+
+    /// The next refresh, if the rate allows one now.
+    pub(crate) fn next(&mut self, now: Instant) -> Option<(CgroupId, RefreshKind)> {
+        if let Some(at) = self.refilled_at {
+            let passed = now.saturating_duration_since(at).as_secs_f64();
+            self.tokens = (self.tokens + passed * RATE).min(BURST);
+        }
+        self.refilled_at = Some(now);
+        if self.tokens <= 0.0 {
+            return None;
+        }
+        let next = self.queue.pop_front()?;
+        self.queued.remove(&next);
+        self.tokens -= 1.0;
+        Some(next)
+    }
+
+    /// A refresh has added so many cgroups.
+    pub(crate) fn charge(&mut self, cgroups: usize) {
+        let cgroups = u64::try_from(cgroups).unwrap_or(u64::MAX);
+        self.tokens -= justitia_share::num::to_f64(cgroups) * ADDITION;
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -248,5 +325,37 @@ mod tests {
             quota.forget(CgroupId(n));
         }
         assert_eq!(quota.limitations(|_| String::new()).len(), 1);
+    }
+
+    #[test]
+    fn a_refresh_is_queued_once_and_done_in_time() {
+        let t0 = Instant::now();
+        let mut limiter = RateLimiter::new();
+        for _ in 0..1000 {
+            limiter.enqueue(CgroupId(1), RefreshKind::Low);
+            limiter.enqueue(CgroupId(1), RefreshKind::Weight);
+        }
+        assert_eq!(limiter.next(t0), Some((CgroupId(1), RefreshKind::Low)));
+        assert_eq!(limiter.next(t0), Some((CgroupId(1), RefreshKind::Weight)));
+        assert_eq!(limiter.next(t0), None);
+        for n in 0..5000 {
+            limiter.enqueue(CgroupId(n), RefreshKind::Populated);
+        }
+        limiter.charge(200);
+        let took = |limiter: &mut RateLimiter, at: Instant| {
+            std::iter::from_fn(|| limiter.next(at)).count()
+        };
+        assert_eq!(took(&mut limiter, t0), 398);
+        assert_eq!(took(&mut limiter, t0), 0);
+        assert_eq!(took(&mut limiter, t0 + Duration::from_secs(1)), 200);
+        // However late, it comes.
+        let mut at = t0;
+        let all: usize = (0..60)
+            .map(|_| {
+                at += Duration::from_secs(1);
+                took(&mut limiter, at)
+            })
+            .sum();
+        assert_eq!(all, 5000 - 598);
     }
 }

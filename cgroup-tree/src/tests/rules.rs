@@ -2,7 +2,23 @@
 
 use std::path::PathBuf;
 
+use justitia_share::Weight;
+
 use super::*;
+
+const EXCLUDE: Override = Override {
+    weight: None,
+    min_cache: None,
+    exclude: Some(true),
+    delegated: None,
+};
+
+fn weight(weight: u64) -> Override {
+    Override {
+        weight: Weight::try_from(weight).ok(),
+        ..Override::default()
+    }
+}
 
 /// The pages of an excluded cgroup are not its parent's, nor may they be taken with the parent's.
 #[test]
@@ -26,28 +42,22 @@ fn pages_of_an_excluded_child_are_counted_apart() {
         cgroup(&root.join(path), 0, 100);
         stat(path, mib);
     }
-    let file = dir.path().join("justitia.toml");
-    write(&file, "[[tenant]]\nmatch = \"a/backup\"\nexclude = true\n").unwrap();
-    let config = Config::load(Some(&file)).unwrap();
-    let mut seen = Fixture::of(&root, &config);
+    let rules = [rule("a/backup", EXCLUDE)];
+    let mut seen = Fixture::of(&root, &rules);
     let a = seen.node("a").cgroup.id();
     let sample = |seen: &mut Fixture| {
         let node = seen.0.get_mut(a).unwrap();
-        node.sample(false, Instant::now()).unwrap();
-        (
-            node.memory.file / MIB,
-            node.excluded_cache / MIB,
-            node.has_unmanaged_children(),
-        )
+        node.read_excluded();
+        (node.excluded_cache / MIB, node.has_unmanaged_children())
     };
     assert_eq!(seen.0.len(), 2);
-    assert_eq!(sample(&mut seen), (100, 20, true));
+    assert_eq!(sample(&mut seen), (20, true));
     seen.0
-        .rescan(&config, Instant::now(), &mut Changes::default());
+        .rescan(&rules, Instant::now(), &mut Changes::default());
     stat("a/backup", 25);
-    assert_eq!(sample(&mut seen), (100, 25, true), "known once");
+    assert_eq!(sample(&mut seen), (25, true), "known once");
     std::fs::remove_dir_all(root.join("a/backup")).unwrap();
-    assert_eq!(sample(&mut seen), (100, 0, false));
+    assert_eq!(sample(&mut seen), (0, false));
 }
 
 /// Six cgroups below `dir`, of which `user` is delegated; their root.
@@ -67,23 +77,13 @@ fn delegated(dir: &Path) -> PathBuf {
     root
 }
 
-/// A configuration of these patterns and what is set for them.
-fn config_of(dir: &Path, rules: &[(&str, &str)]) -> Config {
-    let file = dir.join("justitia.toml");
-    let rules = rules
-        .iter()
-        .map(|(path, says)| format!("[[tenant]]\nmatch = {path:?}\n{says}\n"));
-    write(&file, rules.collect::<String>()).unwrap();
-    Config::load(Some(&file)).unwrap()
-}
-
 /// A delegatee chooses the names: an `exclude` with wildcards does not apply in a delegated subtree.
 #[test]
 fn a_delegatee_gains_nothing_by_a_name_that_a_rule_matches() {
     let dir = tempfile::tempdir().unwrap();
     let root = delegated(dir.path());
-    let paths = |config: &Config| {
-        let seen = Fixture::of(&root, config);
+    let paths = |excluded: &str| {
+        let seen = Fixture::of(&root, &[rule(excluded, EXCLUDE)]);
         let nodes = seen.0.nodes.values();
         let mut paths: Vec<String> = nodes
             .map(|n| n.cgroup.path().display().to_string())
@@ -92,7 +92,7 @@ fn a_delegatee_gains_nothing_by_a_name_that_a_rule_matches() {
         paths.join(" ")
     };
     let all = "backup user user/backup user/db user/web user/web/backup";
-    for (rule, expected) in [
+    for (excluded, expected) in [
         (
             "**/backup",
             "user user/backup user/db user/web user/web/backup",
@@ -112,11 +112,7 @@ fn a_delegatee_gains_nothing_by_a_name_that_a_rule_matches() {
         ("**/web/backup", all),
         ("u*", "backup"),
     ] {
-        assert_eq!(
-            paths(&config_of(dir.path(), &[(rule, "exclude = true")])),
-            expected,
-            "{rule}"
-        );
+        assert_eq!(paths(excluded), expected, "{excluded}");
     }
 }
 
@@ -125,8 +121,11 @@ fn a_delegatee_gains_nothing_by_a_name_that_a_rule_matches() {
 fn a_delegatee_gains_nothing_by_a_weight_or_a_minimum_in_its_subtree() {
     let dir = tempfile::tempdir().unwrap();
     let root = delegated(dir.path());
-    let everywhere = [("**", "weight = 10000\nmin_cache = \"64MiB\"")];
-    let seen = Fixture::of(&root, &config_of(dir.path(), &everywhere));
+    let everywhere = Override {
+        min_cache: Some(64 * MIB),
+        ..weight(10_000)
+    };
+    let seen = Fixture::of(&root, &[rule("**", everywhere)]);
     assert_eq!(
         seen.minimums("user/db"),
         (0, 64),
@@ -134,14 +133,11 @@ fn a_delegatee_gains_nothing_by_a_weight_or_a_minimum_in_its_subtree() {
     );
     assert_eq!(seen.weight("user/db").0, 10_000, "as its siblings have");
     // The only child's weight is not the parent's, wherever it is set.
-    let config = config_of(
-        dir.path(),
-        &[
-            ("user/*", "weight = 10000"),
-            ("user/web/*", "weight = 7000"),
-        ],
-    );
-    let seen = Fixture::of(&root, &config);
+    let rules = [
+        rule("user/web/*", weight(7000)),
+        rule("user/*", weight(10_000)),
+    ];
+    let seen = Fixture::of(&root, &rules);
     assert_eq!(seen.weight("user"), (100, WeightSource::Default));
 }
 
@@ -153,10 +149,12 @@ fn settings_of_roots_containers_count_inside_them() {
     cgroup(&root.join("scope"), 10, 100);
     cgroup(&root.join("scope/c"), 30, 10_000);
     cgroup(&root.join("scope/c/d"), 40, 9000);
-    let file = dir.path().join("justitia.toml");
-    let config = |says: &str| {
-        write(&file, format!("[[tenant]]\nmatch = \"scope\"\n{says}\n")).unwrap();
-        Config::load(Some(&file)).unwrap()
+    let delegated = |delegated: bool| {
+        let says = Override {
+            delegated: Some(delegated),
+            ..Override::default()
+        };
+        [rule("scope", says)]
     };
     let said = |seen: &Fixture| {
         let minimums = ["scope", "scope/c", "scope/c/d"].map(|path| seen.minimums(path));
@@ -167,18 +165,12 @@ fn settings_of_roots_containers_count_inside_them() {
         [(10, 0), (30, 0), (40, 0)],
     );
     let containers = ((100, WeightSource::Default), [(10, 0), (0, 30), (0, 40)]);
-    assert_eq!(
-        said(&Fixture::of(&root, &Config::default())),
-        administrators
-    );
-    assert_eq!(
-        said(&Fixture::of(&root, &config("delegated = true"))),
-        containers
-    );
+    assert_eq!(said(&Fixture::of(&root, &[])), administrators);
+    assert_eq!(said(&Fixture::of(&root, &delegated(true))), containers);
 
     // Found later: systemd's attribute, or a namespace whose root is the scope.
-    let later = |config: &Config, marked: bool, namespace_root: &str| {
-        let mut seen = Fixture::of(&root, config);
+    let later = |rules: &[Rule], marked: bool, namespace_root: &str| {
+        let mut seen = Fixture::of(&root, rules);
         let scope = seen.node("scope").cgroup.id();
         let inner = seen
             .0
@@ -193,22 +185,15 @@ fn settings_of_roots_containers_count_inside_them() {
         seen.0.apply_delegation(scope, &mut Changes::default());
         said(&seen)
     };
-    let none = Config::default();
-    assert_eq!(later(&none, true, ""), containers);
-    assert_eq!(later(&none, false, "scope"), containers);
-    assert_eq!(later(&none, true, "scope"), containers);
-    assert_eq!(
-        later(&config("delegated = false"), true, "scope"),
-        administrators
-    );
+    assert_eq!(later(&[], true, ""), containers);
+    assert_eq!(later(&[], false, "scope"), containers);
+    assert_eq!(later(&[], true, "scope"), containers);
+    assert_eq!(later(&delegated(false), true, "scope"), administrators);
     // The scope is the runtime's, and the container lives in the child and cannot write it: podman with crun.
     let runtimes = (
         (10_000, WeightSource::OnlyChild),
         [(10, 0), (30, 0), (0, 40)],
     );
-    assert_eq!(later(&none, true, "scope/c"), runtimes);
-    assert_eq!(
-        later(&none, false, "scope/c").1,
-        [(10, 0), (30, 0), (0, 40)]
-    );
+    assert_eq!(later(&[], true, "scope/c"), runtimes);
+    assert_eq!(later(&[], false, "scope/c").1, [(10, 0), (30, 0), (0, 40)]);
 }

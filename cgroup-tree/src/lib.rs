@@ -1,0 +1,23 @@
+//! The managed cgroups, as the kernel has them: the tree, the weights, and what their operators wrote to `memory.low`.
+//! Events keep it up to date; it is rescanned only where events are missing or were lost.
+//!
+//! The agent and the guest's side of the hypervisor cache follow the same tree. Each keeps what it likes of a cgroup's
+//! memory in [`Node::memory`].
+
+#![deny(unsafe_code)]
+
+mod follow;
+mod limits;
+mod node;
+mod rules;
+mod settings;
+mod tree;
+
+#[cfg(test)]
+mod tests;
+
+pub use follow::memory_low;
+pub use limits::MAX_DEPTH;
+pub use node::Node;
+pub use rules::{Override, Pattern, Rule, overrides};
+pub use tree::{CgroupTree, Changes};
